@@ -1,0 +1,10 @@
+# fuzz/fuzz_*.c: one libFuzzer executable each, in <build>/fuzz. The instrumentation flags are in flags.cmake.
+file(GLOB targets CONFIGURE_DEPENDS fuzz/fuzz_*.c)
+foreach(file ${targets})
+	cmake_path(GET file STEM name)
+	add_executable(${name} ${file})
+	target_link_libraries(${name} PRIVATE cleave-core-objects)
+	target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+	set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
+	cleave_own_code(${name})
+endforeach()

@@ -1,0 +1,66 @@
+# ctest: tests/c/test_*.c (core), tests/c/torch_*.c (with libtorch), golden plans, examples, the fuzz corpus.
+find_path(CMOCKA_INCLUDE_DIR cmocka.h)
+find_library(CMOCKA_LIBRARY cmocka)
+
+# One executable from one file; the objects are linked in, so that a test can call what the libraries hide.
+function(cleave_test file)
+	cmake_path(GET file STEM name)
+	add_executable(${name} ${file})
+	target_include_directories(${name} SYSTEM PRIVATE ${CMOCKA_INCLUDE_DIR})
+	target_link_libraries(${name} PRIVATE ${CMOCKA_LIBRARY} ${ARGN} Threads::Threads)
+	target_compile_options(${name} PRIVATE -Wall -Wextra -Wno-missing-field-initializers
+		$<$<BOOL:${CLEAVE_WERROR}>:-Werror>)
+	set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+	add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+	set_tests_properties(${name} PROPERTIES TIMEOUT 300)
+endfunction()
+
+if(CMOCKA_INCLUDE_DIR AND CMOCKA_LIBRARY)
+	file(GLOB tests CONFIGURE_DEPENDS tests/c/test_*.c)
+	foreach(file ${tests})
+		cleave_test(${file} cleave-core-objects)
+	endforeach()
+	if(TARGET cleave)
+		file(GLOB tests CONFIGURE_DEPENDS tests/c/torch_*.c)
+		foreach(file ${tests})
+			cleave_test(${file} cleave-objects cleave-core-objects)
+			set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
+		endforeach()
+	endif()
+else()
+	message(STATUS "cmocka not found: tests of C are off")
+endif()
+
+find_package(Python 3.10 COMPONENTS Interpreter QUIET)
+if(Python_Interpreter_FOUND)
+	add_test(NAME plan_golden
+		COMMAND ${Python_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/plan/run.py $<TARGET_FILE:cleave-cli>
+		WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+endif()
+
+if(TARGET cleave)
+	file(GLOB examples CONFIGURE_DEPENDS examples/c/*.c)
+	foreach(file ${examples})
+		cmake_path(GET file STEM stem)
+		add_executable(example_${stem} ${file})
+		target_link_libraries(example_${stem} PRIVATE cleave)
+		set_target_properties(example_${stem} PROPERTIES
+			OUTPUT_NAME ${stem}
+			RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/examples)
+		cleave_own_code(example_${stem})
+		add_test(NAME example_${stem} COMMAND example_${stem} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+	endforeach()
+endif()
+
+# Fuzz targets over their seeds, without libFuzzer.
+file(GLOB targets CONFIGURE_DEPENDS fuzz/fuzz_*.c)
+foreach(file ${targets})
+	cmake_path(GET file STEM name)
+	string(REPLACE fuzz_ "" what ${name})
+	add_executable(replay_${what} ${file} fuzz/replay.c)
+	target_link_libraries(replay_${what} PRIVATE cleave-core-objects)
+	set_target_properties(replay_${what} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+	cleave_own_code(replay_${what})
+	file(GLOB seeds CONFIGURE_DEPENDS fuzz/corpus/${what}/*)
+	add_test(NAME replay_${what} COMMAND replay_${what} ${seeds})
+endforeach()

@@ -1,0 +1,187 @@
+/* cleave.h: the public C interface of Cleave.
+ *
+ * Cleave holds a PyTorch model as a *plan*: the operators of one forward pass, in order, with the shapes of all
+ * values, the modules they came from and the names of the parameters they read. A plan is captured once (from
+ * Python), is plain text, and can be cut and run in pieces from C.
+ *
+ * Two libraries implement this header:
+ *
+ *   libcleave-core   plans: parse, print, verify, look at, cut. Needs nothing but libc.
+ *   libcleave        all of that and running: links libtorch, needs no Python.
+ *
+ * Functions marked [run] are only in libcleave.
+ *
+ * Conventions
+ *   - A function that can fail returns a clv_status; its result goes into the last parameter, which is left alone
+ *     on failure. clv_last_error() has the message of the last failure on the calling thread.
+ *   - Handles are opaque. What a *_create, *_parse or *_print gives, the caller releases with the matching
+ *     *_free (or clv_string_free). Everything else is borrowed and lives as long as the handle it came from.
+ *   - A plan does not change after it was made, and a program never does: any number of threads may use one at
+ *     the same time. Tensors follow PyTorch's rules.
+ *   - Nothing prints, nothing aborts, no C++ exception comes out.
+ *
+ * A complete program
+ *
+ *     const char *text =
+ *         "cleave-plan 1\n"
+ *         "model \"twice\"\n"
+ *         "input %0 f32[2,3] name=\"x\"\n"
+ *         "%1 = aten::add.Tensor(%0, %0, 1) -> f32[2,3]\n"
+ *         "output %1\n";
+ *     clv_plan *plan;
+ *     clv_program *program;
+ *     clv_tensor *x, *y;
+ *     float data[6] = {1, 2, 3, 4, 5, 6};
+ *     int64_t shape[2] = {2, 3};
+ *
+ *     if (clv_plan_parse(text, strlen(text), &plan) || clv_program_create(plan, NULL, &program) ||
+ *         clv_tensor_from_data(data, "f32", 2, shape, &x) ||
+ *         clv_program_run(program, (const clv_tensor *const[]){x}, 1, &y, 1)) {
+ *         fprintf(stderr, "%s\n", clv_last_error());
+ *         return 1;
+ *     }
+ *     const float *sum = clv_tensor_data(y);
+ */
+#ifndef CLEAVE_H
+#define CLEAVE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define CLV_API __attribute__((visibility("default")))
+#else
+#define CLV_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CLV_VERSION "0.1.0"
+
+/* Every status with what it means. */
+#define CLV_STATUS_LIST(X)                                                                                             \
+	X(OK, "success")                                                                                                   \
+	X(E_NOMEM, "out of memory")                                                                                        \
+	X(E_INVALID, "an argument is wrong")                                                                               \
+	X(E_PARSE, "the text is malformed")                                                                                \
+	X(E_VERIFY, "the plan breaks a rule")                                                                              \
+	X(E_INPUT, "an input does not fit the plan")                                                                       \
+	X(E_GUARD, "a value differs from the one the plan was captured with")                                              \
+	X(E_UNSUPPORTED, "this cannot be captured, cut or run")                                                            \
+	X(E_NOT_FOUND, "no such name")                                                                                     \
+	X(E_OVERFLOW, "a number is too large")                                                                             \
+	X(E_TORCH, "PyTorch reported an error")                                                                            \
+	X(E_IO, "reading or writing failed")
+
+typedef enum clv_status {
+#define X(id, text) CLV_##id,
+	CLV_STATUS_LIST(X)
+#undef X
+		CLV_STATUS_COUNT
+} clv_status;
+
+/* "E_PARSE"; "?" for a number that is no status. */
+CLV_API const char *clv_status_name(clv_status s);
+
+/* Message of the last failure on this thread, "" if there was none; valid until the next failure on this thread. */
+CLV_API const char *clv_last_error(void);
+
+/* Version of the library ("0.1.0"), which may be newer than CLV_VERSION of the header. */
+CLV_API const char *clv_version(void);
+
+CLV_API void clv_string_free(char *s); /* NULL is allowed */
+
+/* ---- plans ---------------------------------------------------------------------------------------------------- */
+
+typedef struct clv_plan clv_plan;
+
+/* Reads and verifies the text form; errors say line and column. The text is taken as hostile. */
+CLV_API clv_status clv_plan_parse(const char *text, size_t size, clv_plan **out);
+CLV_API void clv_plan_free(clv_plan *p); /* NULL is allowed */
+
+/* The canonical text; parsing it gives an equal plan. Caller frees with clv_string_free. */
+CLV_API clv_status clv_plan_print(const clv_plan *p, char **out);
+CLV_API clv_status clv_plan_verify(const clv_plan *p);
+CLV_API bool clv_plan_equal(const clv_plan *a, const clv_plan *b);
+
+/* A page about the plan for people: inputs, outputs, parameters, operators, guards. Caller frees. */
+CLV_API clv_status clv_plan_inspect(const clv_plan *p, char **out);
+
+CLV_API uint32_t clv_plan_node_count(const clv_plan *p);
+CLV_API uint32_t clv_plan_input_count(const clv_plan *p);
+CLV_API uint32_t clv_plan_output_count(const clv_plan *p); /* tensors in the output tree, in its order */
+
+/* ---- frontiers: where a plan can be cut --------------------------------------------------------------------------- */
+
+typedef struct clv_frontier {
+	size_t size;                 /* sizeof(clv_frontier), set by the caller                     */
+	uint32_t position;           /* the prefix is nodes 0 … position                            */
+	const char *name;            /* of the last prefix node: "relu_3"; borrowed from the plan's table, freed by clv_frontiers_free */
+	const char *module;          /* its module path                                             */
+	uint32_t boundary_tensors;   /* that cross, passthrough inputs among them                   */
+	uint32_t passthrough_inputs;
+	int64_t boundary_bytes;      /* at the captured sizes                                       */
+	double prefix_cost;          /* share of the estimated work before the cut, 0 … 1           */
+	bool trainable_suffix;       /* the suffix reads a parameter that requires grad             */
+	const char *unsafe;          /* NULL, or the reason why the plan cannot be cut here         */
+} clv_frontier;
+
+typedef struct clv_frontiers clv_frontiers; /* all candidate frontiers of one plan */
+
+CLV_API clv_status clv_frontiers_create(const clv_plan *p, clv_frontiers **out); /* borrows p */
+CLV_API void clv_frontiers_free(clv_frontiers *f);
+CLV_API uint32_t clv_frontiers_count(const clv_frontiers *f);
+CLV_API clv_status clv_frontiers_get(const clv_frontiers *f, uint32_t i, clv_frontier *out);
+
+/* Finds the frontier a boundary text names: "after:<module path|node name>", "50%", "percent:50", "at:50%", "auto".
+   A named frontier that is unsafe is an error with its reason; percentages and auto skip unsafe ones.
+   An unknown name is CLV_E_NOT_FOUND and lists the nearest names. */
+CLV_API clv_status clv_frontiers_choose(const clv_frontiers *f, const char *boundary, bool trainable, uint32_t *out);
+
+/* ---- tensors and programs [run] --------------------------------------------------------------------------------------- */
+
+typedef struct clv_tensor clv_tensor; /* one reference to a PyTorch tensor */
+
+/* Copies `data`, row-major, on the CPU. dtype as in plan text: "f32", "i64", … */
+CLV_API clv_status clv_tensor_from_data(const void *data, const char *dtype, uint32_t ndim, const int64_t *shape,
+                                        clv_tensor **out);
+CLV_API void clv_tensor_free(clv_tensor *t); /* NULL is allowed */
+/* Row-major data on the CPU; NULL if the tensor is elsewhere or laid out otherwise. */
+CLV_API const void *clv_tensor_data(const clv_tensor *t);
+CLV_API uint32_t clv_tensor_ndim(const clv_tensor *t);
+CLV_API int64_t clv_tensor_dim(const clv_tensor *t, uint32_t i); /* -1 if out of range */
+CLV_API const char *clv_tensor_dtype(const clv_tensor *t);
+
+typedef struct clv_program clv_program; /* a plan, or a part of it, ready to run */
+
+typedef struct clv_program_options {
+	size_t size;         /* sizeof(clv_program_options)                                         */
+	uint32_t first, end; /* nodes first … end-1; end 0: to the last                             */
+	bool debug;          /* check every result against the plan and name the first that differs */
+	bool inference;      /* run without autograd, whatever the caller's mode                    */
+} clv_program_options;
+
+#define CLV_PROGRAM_OPTIONS_INIT {sizeof(clv_program_options), 0, 0, false, true}
+
+/* options NULL: the defaults. The program keeps a reference to what it needs; the plan must outlive it. */
+CLV_API clv_status clv_program_create(const clv_plan *p, const clv_program_options *options, clv_program **out);
+CLV_API void clv_program_free(clv_program *g);
+
+/* What a program reads from outside the plan: parameters, buffers, constants. Bind each by its name as in the
+   plan text ("conv1.weight", "#0") before the first run; the program keeps a reference. Not thread-safe. */
+CLV_API clv_status clv_program_bind(clv_program *g, const char *name, const clv_tensor *t);
+
+CLV_API uint32_t clv_program_input_count(const clv_program *g);
+CLV_API uint32_t clv_program_output_count(const clv_program *g);
+
+/* Runs. Inputs are borrowed; outputs are new references, the caller frees each. */
+CLV_API clv_status clv_program_run(const clv_program *g, const clv_tensor *const *inputs, uint32_t ninputs,
+                                   clv_tensor **outputs, uint32_t noutputs);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,48 @@
+"""Cleave cuts PyTorch models into pieces and runs the pieces from C, bit for bit the same.
+
+>>> import torch, cleave
+>>> net = torch.nn.Linear(4, 2)
+>>> plan = cleave.capture(net, torch.randn(3, 4))
+>>> len(plan.nodes)
+1
+"""
+
+from pathlib import Path
+
+import torch
+
+from . import _native
+from .errors import CaptureError, CleaveError, GuardError, InputError, PlanError, ReplayError, SplitError
+from .plan import Node, Plan, capture
+from .split import (
+    BoundaryPayload,
+    SplitCandidate,
+    SplitRuntime,
+    SplitSpec,
+    TraceBatchMode,
+    prepare_split,
+)
+
+__version__: str = _native.version
+
+# Source lines in plans are the user's: frames of torch and of this package are passed over.
+_native.set_skipped_prefixes((str(Path(torch.__file__).parent), str(Path(__file__).parent)))
+
+__all__ = [
+    "BoundaryPayload",
+    "CaptureError",
+    "CleaveError",
+    "GuardError",
+    "InputError",
+    "Node",
+    "Plan",
+    "PlanError",
+    "ReplayError",
+    "SplitCandidate",
+    "SplitError",
+    "SplitRuntime",
+    "SplitSpec",
+    "TraceBatchMode",
+    "capture",
+    "prepare_split",
+]

@@ -1,0 +1,298 @@
+"""Nested inputs and outputs: taken apart into tensors and a Spec, and put together again.
+
+A Spec remembers the structure with its live Python types. `tokens` turns it into the form that plans keep."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from .errors import CaptureError, InputError
+
+# The order of enum tree_kind in src/plan/plan.h.
+(
+    T_NONE,
+    T_BOOL,
+    T_INT,
+    T_FLOAT,
+    T_COMPLEX,
+    T_STR,
+    T_BYTES,
+    T_VALUE,
+    T_OPAQUE,
+    T_LIST,
+    T_TUPLE,
+    T_DICT,
+    T_OBJECT,
+) = range(13)
+
+Token = tuple[int, int, Any]
+PLAIN: dict[type, int] = {
+    bool: T_BOOL,
+    int: T_INT,
+    float: T_FLOAT,
+    complex: T_COMPLEX,
+    str: T_STR,
+    bytes: T_BYTES,
+}
+MAX_DEPTH = 64
+
+
+class Spec:
+    """One level of a structure. kind: leaf, const, list, tuple, dict, dataclass, mapping_object, object, pytree."""
+
+    __slots__ = ("children", "cls", "context", "keys", "kind", "value")
+
+    def __init__(
+        self,
+        kind: str,
+        cls: type = object,
+        children: Sequence[Spec] = (),
+        keys: Sequence[Any] = (),
+        value: Any = None,
+        context: Any = None,
+    ) -> None:
+        self.kind = kind
+        self.cls = cls
+        self.children = list(children)
+        self.keys = list(keys)
+        self.value = value
+        self.context = context
+
+
+LEAF = Spec("leaf", torch.Tensor)
+
+
+def _holds_tensor(obj: Any, depth: int = 0) -> bool:
+    if isinstance(obj, torch.Tensor):
+        return True
+    if depth > 8 or isinstance(obj, (torch.nn.Module, type)):
+        return False
+    if isinstance(obj, dict):
+        return any(_holds_tensor(v, depth + 1) for v in obj.values())
+    if isinstance(obj, (list, tuple, set, frozenset)):
+        return any(_holds_tensor(v, depth + 1) for v in obj)
+    inner = getattr(obj, "__dict__", None)
+    return isinstance(inner, dict) and any(_holds_tensor(v, depth + 1) for v in inner.values())
+
+
+def _is_model_output(obj: Any) -> bool:
+    return isinstance(obj, dict) and dataclasses.is_dataclass(obj)
+
+
+class _Flattener:
+    def __init__(self) -> None:
+        self.leaves: list[torch.Tensor] = []
+        self.paths: list[str] = []
+        self.open: set[int] = set()
+
+    def walk(self, obj: Any, path: str, depth: int = 0) -> Spec:
+        if isinstance(obj, torch.Tensor):
+            self.leaves.append(obj)
+            self.paths.append(path)
+            return LEAF
+        if obj is None or type(obj) in PLAIN or isinstance(obj, torch.Size):
+            return Spec("const", type(obj), value=obj)
+        if id(obj) in self.open or depth > MAX_DEPTH:
+            raise CaptureError(f"{path or 'the value'} is nested in itself or over {MAX_DEPTH} levels deep")
+        self.open.add(id(obj))
+        try:
+            return self._container(obj, path, depth + 1)
+        finally:
+            self.open.discard(id(obj))
+
+    def _many(self, items: Any, depth: int) -> list[Spec]:
+        return [self.walk(v, p, depth) for p, v in items]
+
+    def _container(self, obj: Any, path: str, depth: int) -> Spec:
+        cls = type(obj)
+        if isinstance(obj, tuple):
+            names = getattr(cls, "_fields", None)
+            paths = [f"{path}.{n}" if names else f"{path}[{i}]" for i, n in enumerate(names or obj)]
+            return Spec("tuple", cls, self._many(zip(paths, obj, strict=False), depth))
+        if cls is list:
+            return Spec("list", cls, self._many(((f"{path}[{i}]", v) for i, v in enumerate(obj)), depth))
+        if _is_model_output(obj):
+            keys = list(obj.keys())
+            return Spec("mapping_object", cls, self._many(((f"{path}.{k}", obj[k]) for k in keys), depth), keys)
+        if cls in (dict, OrderedDict, defaultdict):
+            keys = list(obj.keys())
+            factory = obj.default_factory if isinstance(obj, defaultdict) else None
+            children = self._many(((f"{path}[{k!r}]", obj[k]) for k in keys), depth)
+            return Spec("dict", cls, children, keys, context=factory)
+        if cls in _pytree.SUPPORTED_NODES:
+            parts, context = _pytree.SUPPORTED_NODES[cls].flatten_fn(obj)
+            children = self._many(((f"{path}[{i}]", v) for i, v in enumerate(parts)), depth)
+            return Spec("pytree", cls, children, context=context)
+        if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
+            keys = [f.name for f in dataclasses.fields(obj) if hasattr(obj, f.name)]
+            return Spec("dataclass", cls, self._many(((f"{path}.{k}", getattr(obj, k)) for k in keys), depth), keys)
+        if not isinstance(obj, (torch.nn.Module, type)) and _holds_tensor(obj):
+            if not hasattr(obj, "__dict__"):
+                raise CaptureError(f"{path or 'a value'} is a {cls.__qualname__} that holds tensors where Cleave cannot see")
+            keys = list(vars(obj))
+            children = self._many(((f"{path}.{k}", v) for k, v in vars(obj).items()), depth)
+            if isinstance(obj, (list, dict, set)):
+                raise CaptureError(f"{path or 'a value'} is a {cls.__qualname__}, a container that cannot be rebuilt")
+            return Spec("object", cls, children, keys)
+        return Spec("const", cls, value=obj)
+
+
+def flatten(obj: Any, path: str = "") -> tuple[Spec, list[torch.Tensor], list[str]]:
+    """Structure, tensors in order, and where each tensor is."""
+    f = _Flattener()
+    spec = f.walk(obj, path)
+    return spec, f.leaves, f.paths
+
+
+def _rebuild_tuple(spec: Spec, parts: list[Any]) -> Any:
+    if spec.cls is tuple:
+        return tuple(parts)
+    if hasattr(spec.cls, "_make"):
+        return spec.cls._make(parts) if "__new__" not in vars(spec.cls) else spec.cls(*parts)
+    return spec.cls(parts)  # type: ignore[call-arg]
+
+
+def _rebuild_object(spec: Spec, parts: list[Any]) -> Any:
+    out = object.__new__(spec.cls)
+    for key, value in zip(spec.keys, parts, strict=True):
+        object.__setattr__(out, key, value)
+    return out
+
+
+def _rebuild_dict(spec: Spec, parts: list[Any]) -> Any:
+    pairs = zip(spec.keys, parts, strict=True)
+    if spec.cls is defaultdict:
+        return defaultdict(spec.context, pairs)
+    return spec.cls(pairs)  # type: ignore[call-arg]
+
+
+_REBUILD: dict[str, Callable[[Spec, list[Any]], Any]] = {
+    "tuple": _rebuild_tuple,
+    "list": lambda spec, parts: parts,
+    "dict": _rebuild_dict,
+    "mapping_object": lambda spec, parts: spec.cls(**dict(zip(spec.keys, parts, strict=True))),
+    "dataclass": _rebuild_object,
+    "object": _rebuild_object,
+    "pytree": lambda spec, parts: _pytree.SUPPORTED_NODES[spec.cls].unflatten_fn(parts, spec.context),
+}
+
+
+def unflatten(spec: Spec, leaves: Sequence[Any]) -> Any:
+    """The structure with these tensors in it."""
+    rest = iter(leaves)
+
+    def build(s: Spec) -> Any:
+        if s.kind == "leaf":
+            return next(rest)
+        if s.kind == "const":
+            return s.value
+        return _REBUILD[s.kind](s, [build(c) for c in s.children])
+
+    return build(spec)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, float):
+        return a.hex() == b.hex()
+    try:
+        return bool(a == b)
+    except Exception:
+        return False
+
+
+def difference(a: Spec, b: Spec, path: str = "") -> str | None:
+    """Where two structures differ, in words; None when they do not."""
+    if a.kind != b.kind or a.cls is not b.cls or a.keys != b.keys or len(a.children) != len(b.children):
+        return f"{path or 'the value'} is {_name(a)} once and {_name(b)} another time"
+    if a.kind == "const" and not _equal(a.value, b.value):
+        return f"{path or 'the value'} is {a.value!r} once and {b.value!r} another time"
+    for i, (x, y) in enumerate(zip(a.children, b.children, strict=True)):
+        found = difference(x, y, f"{path}[{a.keys[i] if a.keys else i!r}]")
+        if found:
+            return found
+    return None
+
+
+def _name(s: Spec) -> str:
+    if s.kind == "leaf":
+        return "a tensor"
+    if s.kind == "const":
+        return repr(s.value)
+    return f"{s.cls.__name__} of {len(s.children)}"
+
+
+def match(want: Spec, got: Spec, path: str = "") -> None:
+    """Raises InputError unless the structure given is the one captured."""
+    if want is got:
+        return
+    where = path or "inputs"
+    if want.kind != got.kind or (want.cls is not got.cls and want.kind != "leaf"):
+        raise InputError(f"{where}: the plan was captured with {_name(want)}, got {_name(got)}")
+    if want.kind == "const" and not _equal(want.value, got.value):
+        raise InputError(
+            f"{where} was {want.value!r} when the plan was captured and is {got.value!r} now; a plan holds for one value"
+        )
+    if want.keys != got.keys:
+        raise InputError(f"{where}: the plan was captured with {want.keys}, got {got.keys}")
+    if len(want.children) != len(got.children):
+        raise InputError(f"{where}: the plan was captured with {len(want.children)} items, got {len(got.children)}")
+    for i, (x, y) in enumerate(zip(want.children, got.children, strict=True)):
+        match(x, y, f"{path}[{want.keys[i] if want.keys else i!r}]")
+
+
+def tokens(spec: Spec) -> list[Token]:
+    """The structure in prefix order, as plans keep it."""
+    out: list[Token] = []
+    count = 0
+
+    def emit_const(value: Any) -> None:
+        if value is None:
+            out.append((T_NONE, 0, None))
+        elif isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**63:
+            out.append((T_OPAQUE, 0, repr(value)))
+        elif type(value) in PLAIN:
+            out.append((PLAIN[type(value)], 0, value))
+        else:
+            out.append((T_OPAQUE, 0, _opaque_text(value)))
+
+    def walk(s: Spec) -> None:
+        nonlocal count
+        if s.kind == "leaf":
+            out.append((T_VALUE, 0, count))
+            count += 1
+        elif s.kind == "const":
+            emit_const(s.value)
+        elif s.kind == "list" or (s.kind == "tuple" and s.cls is tuple):
+            out.append((T_LIST if s.kind == "list" else T_TUPLE, len(s.children), None))
+            for c in s.children:
+                walk(c)
+        elif s.kind == "dict" and s.cls is dict:
+            out.append((T_DICT, 2 * len(s.children), None))
+            for k, c in zip(s.keys, s.children, strict=True):
+                emit_const(k)
+                walk(c)
+        else:
+            keys = s.keys or list(getattr(s.cls, "_fields", ())) or range(len(s.children))
+            out.append((T_OBJECT, 2 * len(s.children), f"{s.cls.__module__}:{s.cls.__qualname__}"))
+            for k, c in zip(keys, s.children, strict=False):
+                out.append((T_STR, 0, str(k)))
+                walk(c)
+
+    walk(spec)
+    return out
+
+
+def _opaque_text(value: Any) -> str:
+    """How an object without tensors prints, without the addresses that change from run to run."""
+    text = repr(value)
+    return f"<{type(value).__qualname__}>" if " at 0x" in text else text

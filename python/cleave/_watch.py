@@ -1,0 +1,166 @@
+"""What only Python can see of a forward: modules entered, tensors read on the host, custom autograd functions.
+
+While a capture runs, a few methods of torch are wrapped and two global module hooks are set. All of them look at the
+thread first: other threads, and captures on them, are not touched. The last capture to end takes them away again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import _native, _tree
+from ._state import Target
+
+_local = threading.local()
+_lock = threading.Lock()
+_users = 0
+_undo: list[Callable[[], None]] = []
+
+# Methods that hand a tensor's data to code no plan can follow.
+HOST_READS = ("tolist", "numpy", "__dlpack__")
+
+
+class PythonCall:
+    """A call that replay makes again: an autograd function with its arguments' structure."""
+
+    def __init__(self, cls: type[torch.autograd.Function], arguments: _tree.Spec) -> None:
+        self.cls = cls
+        self.arguments = arguments
+
+    def __call__(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
+        args, kwargs = _tree.unflatten(self.arguments, tensors)
+        return _tree.flatten(self.cls.apply(*args, **kwargs))[1]
+
+    def difference(self, other: PythonCall) -> str | None:
+        if self.cls is not other.cls:
+            return f"{self.cls.__qualname__}.apply once and {other.cls.__qualname__}.apply another time"
+        return _tree.difference(self.arguments, other.arguments, f"an argument of {self.cls.__qualname__}.apply")
+
+
+class Recording:
+    """One forward being recorded on this thread."""
+
+    def __init__(self, target: Target) -> None:
+        self.stream = _native.Stream(target.name)
+        self.calls: list[PythonCall] = []
+        self.scopes: dict[int, int] = {}
+        self.paths: list[str] = [""]
+        self.keep: list[nn.Module] = []
+        for path, module in target.modules():
+            self.scopes[id(module)] = self.stream.scope(path, type(module).__name__) if path else 0
+
+    def enter(self, module: nn.Module) -> None:
+        scope = self.scopes.get(id(module))
+        if scope is None:  # a module that is none of the model's: made on the way, or reached from outside
+            self.keep.append(module)
+            scope = self.stream.scope(f"<{type(module).__name__}-{len(self.keep)}>", type(module).__name__)
+            self.scopes[id(module)] = scope
+        self.stream.enter(scope)
+
+    def opaque(self, cls: type[torch.autograd.Function], apply: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Runs a custom autograd function as one node, so that replay calls its own backward."""
+        arguments, tensors, _ = _tree.flatten((args, kwargs))
+        self.stream.python_begin(f"{cls.__module__}.{cls.__qualname__}.apply", tensors)
+        try:
+            out = apply(*args, **kwargs)
+        except BaseException:
+            self.stream.python_abort()
+            raise
+        self.stream.python_end(len(self.calls), _tree.flatten(out)[1])
+        self.calls.append(PythonCall(cls, arguments))
+        return out
+
+
+def current() -> Recording | None:
+    """The recording of this thread, if it records right now."""
+    recording: Recording | None = getattr(_local, "recording", None)
+    return recording if recording is not None and recording.stream.active() else None
+
+
+class watching:  # noqa: N801 - reads as a statement
+    """`with watching(recording):` the recording of this thread is known to the wrappers."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+
+    def __enter__(self) -> None:
+        _install()
+        _local.recording = self.recording
+
+    def __exit__(self, *unused: object) -> None:
+        _local.recording = None
+        _uninstall()
+
+
+def _install() -> None:
+    global _users
+    with _lock:
+        _users += 1
+        if _users == 1:
+            _undo.extend(_wrap_host_read(name) for name in HOST_READS)
+            _undo.append(_wrap_apply())
+            pre = nn.modules.module.register_module_forward_pre_hook(_on_enter)
+            post = nn.modules.module.register_module_forward_hook(_on_leave, always_call=True)
+            _undo.extend((pre.remove, post.remove))
+
+
+def _uninstall() -> None:
+    global _users
+    with _lock:
+        _users -= 1
+        if _users == 0:
+            while _undo:
+                _undo.pop()()
+
+
+def _on_enter(module: nn.Module, args: Any) -> None:
+    recording = current()
+    if recording is not None:
+        recording.enter(module)
+
+
+def _on_leave(module: nn.Module, args: Any, output: Any) -> None:
+    recording = current()
+    if recording is not None:
+        recording.stream.leave()
+
+
+def _wrap_host_read(name: str) -> Callable[[], None]:
+    own = name in vars(torch.Tensor)
+    original: Any = getattr(torch.Tensor, name)
+
+    def wrapper(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        recording = current()
+        if recording is not None:
+            try:
+                recording.stream.host_read(self, f"Tensor.{name}()")
+            except Exception as error:
+                recording.stream.fail(str(error))
+        return original(self, *args, **kwargs)
+
+    wrapper.__name__ = name
+    setattr(torch.Tensor, name, wrapper)
+    return (lambda: setattr(torch.Tensor, name, original)) if own else (lambda: delattr(torch.Tensor, name))
+
+
+def _wrap_apply() -> Callable[[], None]:
+    function: Any = torch.autograd.Function
+    original = vars(function).get("apply")
+    bound: Any = function.apply.__func__
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        recording = current()
+        if recording is None or not torch.is_grad_enabled():
+            return bound(cls, *args, **kwargs)
+        if cls.__name__ == "CheckpointFunction" and cls.__module__ == "torch.utils.checkpoint":
+            return args[0](*args[2:])  # the same numbers and gradients without the recomputation
+        return recording.opaque(cls, lambda *a, **k: bound(cls, *a, **k), args, kwargs)
+
+    function.apply = classmethod(apply)
+    if original is None:
+        return lambda: delattr(function, "apply")
+    return lambda: setattr(function, "apply", original)

@@ -1,0 +1,48 @@
+"""Errors. Each is a CleaveError and also the built-in that a caller would catch."""
+
+from . import _native
+
+
+class CleaveError(Exception):
+    """Base of all errors that Cleave raises."""
+
+
+class CaptureError(CleaveError, RuntimeError):
+    """The forward does something that a plan cannot hold; the message names the operator, the place and the reason."""
+
+
+class GuardError(CleaveError, RuntimeError):
+    """A value that the forward read from its data differs from the one the plan was captured with."""
+
+
+class InputError(CleaveError, ValueError):
+    """An input, or the model itself, does not fit the plan."""
+
+
+class SplitError(CleaveError, ValueError):
+    """A boundary is wrong: no such name, out of range, or the model cannot be cut there."""
+
+
+class PlanError(CleaveError, ValueError):
+    """Plan text is malformed, or a plan breaks a rule."""
+
+
+class ReplayError(CleaveError, RuntimeError):
+    """An operator raised while a plan ran; the message has PyTorch's own text, the node and its inputs."""
+
+
+_native.set_error_classes(
+    {
+        _native.E_NOMEM: MemoryError,
+        _native.E_INVALID: SplitError,
+        _native.E_PARSE: PlanError,
+        _native.E_VERIFY: PlanError,
+        _native.E_INPUT: InputError,
+        _native.E_GUARD: GuardError,
+        _native.E_UNSUPPORTED: CaptureError,
+        _native.E_NOT_FOUND: SplitError,
+        _native.E_OVERFLOW: InputError,
+        _native.E_TORCH: ReplayError,
+        _native.E_IO: OSError,
+    }
+)

@@ -1,0 +1,276 @@
+"""Plan: a captured forward that can be called like the model, read as text, and cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from . import _native, _tree
+from ._capture import Capture, Captured, _own_copy, take_apart
+from ._state import RandomState, Snapshot, Target
+from .errors import CaptureError, CleaveError, InputError
+
+
+class Node(NamedTuple):
+    """One operator of a plan."""
+
+    name: str
+    op: str
+    module_path: str
+    module_class: str
+    source: str | None
+    guarded: bool
+    text: str
+
+
+class Program:
+    """A part of a captured plan, bound to the model's live tensors."""
+
+    def __init__(
+        self, captured: Captured, first: int, end: int, *, debug: bool = False, inference: bool = False
+    ) -> None:
+        self.native = _native.Program(
+            captured.plan, first, end, debug, inference, captured.state, captured.training
+        )
+        self.run: Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, ...]] = self.native.run
+
+
+class _Variant:
+    """A whole plan for one grad mode (or both)."""
+
+    def __init__(self, captured: Captured, debug: bool = False) -> None:
+        self.captured = captured
+        self.program = Program(captured, 0, captured.plan.node_count(), debug=debug)
+        self.rebinds = [captured.state[name] for name in captured.plan.rebinds()]
+
+    def __call__(self, leaves: Sequence[torch.Tensor]) -> Any:
+        out = self.program.run(leaves)
+        if self.rebinds:
+            n = len(out) - len(self.rebinds)
+            for (holder, key), value in zip(self.rebinds, out[n:], strict=True):
+                holder[key] = value
+            out = out[:n]
+        return _tree.unflatten(self.captured.output, out)
+
+
+class Plan:
+    """A captured forward. Call it with inputs like those of the capture to replay it from C.
+
+    >>> import torch, cleave
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
+    >>> plan = cleave.capture(net, torch.randn(3, 4))
+    >>> x = torch.randn(3, 4)
+    >>> torch.equal(plan(x), net(x))
+    True
+    """
+
+    def __init__(self, target: Target, captured: Captured) -> None:
+        self._target = target
+        variant = _Variant(captured)
+        self._variants: dict[bool, _Variant] = {}
+        if captured.with_grad:
+            self._variants[True] = variant
+        if captured.without_grad:
+            self._variants[False] = variant
+        self._main = captured
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves = self.flatten_inputs(args, kwargs)
+        variant = self._variants.get(torch.is_grad_enabled())
+        if variant is None:
+            variant = self._capture_variant(args, kwargs)
+        return variant(leaves)
+
+    def flatten_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        """The tensors of a call, after a check that its structure is the captured one."""
+        spec, leaves, _ = _tree.flatten((args, kwargs))
+        try:
+            _tree.match(self._main.arguments, spec)
+        except InputError:
+            again = self._as_captured(args, kwargs)
+            if again is None:
+                raise
+            spec, leaves, _ = _tree.flatten(again)
+            _tree.match(self._main.arguments, spec)
+        return leaves
+
+    def _as_captured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+        """The same call with arguments by position or by keyword as they were at capture."""
+        signature = self._target.signature()
+        if signature is None:
+            return None
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError:
+            return None
+        positional, keyword = self._main.arguments.children
+        names = list(signature.parameters)[: len(positional.children)]
+        wanted = [*names, *keyword.keys]
+        left = {k: v for k, v in given.items() if k not in wanted}
+        if any(k not in given for k in wanted):
+            return None
+        if any(v is not signature.parameters[k].default for k, v in left.items()):
+            return None
+        return tuple(given[k] for k in names), {k: given[k] for k in keyword.keys}
+
+    def _capture_variant(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Variant:
+        grad = torch.is_grad_enabled()
+        captured = _capture(self._target, args, kwargs, grad, both=False)
+        self._variants[grad] = _Variant(captured)
+        return self._variants[grad]
+
+    @property
+    def text(self) -> str:
+        """The plan's text form (docs/plan-format.md)."""
+        text: str = self._main.plan.text()
+        return text
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The operators, in order."""
+        return [Node(*n) for n in self._main.plan.nodes()]
+
+    @property
+    def guards(self) -> list[Node]:
+        """The operators whose results depend on data in a way that replay must check."""
+        return [n for n in self.nodes if n.guarded]
+
+    def inspect(self) -> str:
+        """A page about the plan: inputs, outputs, parameters, operators, guards."""
+        page: str = self._main.plan.inspect()
+        return page
+
+    def __repr__(self) -> str:
+        return f"<cleave.Plan of {self._target.name}: {self._main.plan.node_count()} nodes>"
+
+
+def capture(
+    model: Callable[..., Any],
+    example_inputs: Any = (),
+    example_kwargs: dict[str, Any] | None = None,
+    *,
+    both_grad_modes: bool = True,
+) -> Plan:
+    """Captures the forward of a module or function on example inputs, in the caller's grad mode.
+
+    The model is run a few times on copies of the inputs and is left as it was. The plan is checked against the model
+    on other data before it is returned; what cannot be replayed exactly is refused with a CaptureError.
+
+    both_grad_modes: also find out whether the plan serves the other grad mode. Without it (or when it does not) that
+    mode is captured on the first call in it.
+
+    >>> import torch, cleave
+    >>> plan = cleave.capture(lambda x, y: 2 * x + y, (torch.rand(3), torch.rand(3)))
+    >>> plan(torch.ones(3), torch.ones(3))
+    tensor([3., 3., 3.])
+    """
+    if isinstance(example_inputs, torch.Tensor) or not isinstance(example_inputs, (tuple, list)):
+        example_inputs = (example_inputs,)
+    if example_kwargs is not None and not isinstance(example_kwargs, dict):
+        raise TypeError(f"example_kwargs is a dict of keyword inputs, not {type(example_kwargs).__name__}")
+    target = Target(model)
+    captured = _capture(target, tuple(example_inputs), example_kwargs or {}, torch.is_grad_enabled(), both_grad_modes)
+    return Plan(target, captured)
+
+
+def _capture(
+    target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool, both: bool = True
+) -> Captured:
+    work = Capture(target, take_apart(target, args, kwargs), both)
+    try:
+        captured = work.run(grad)
+        for mode in [m for m, served in ((False, captured.without_grad), (True, captured.with_grad)) if served]:
+            _check_replay(target, captured, work, mode)
+        return captured
+    finally:
+        work.restore()
+
+
+class _Outcome(NamedTuple):
+    tensors: list[torch.Tensor]
+    spec: _tree.Spec
+    gradients: list[torch.Tensor | None]
+    random: torch.Tensor
+
+
+def _observe(call: Callable[[Sequence[torch.Tensor]], Any], leaves: list[torch.Tensor], params: list[torch.Tensor]) -> _Outcome:
+    """Runs and keeps all there is to compare: outputs, gradients, what happened to the inputs and to the generator."""
+    spec, out, _ = _tree.flatten(call(leaves))
+    gradients: list[torch.Tensor | None] = []
+    roots = [t for t in out if t.requires_grad and (t.is_floating_point() or t.is_complex())]
+    wanted = [t for t in [*leaves, *params] if t.requires_grad]
+    if roots and wanted and torch.is_grad_enabled():
+        seeds = [torch.linspace(0.5, 1.5, t.numel(), device=t.device).reshape(t.shape).to(t.dtype) for t in roots]
+        gradients = list(torch.autograd.grad(roots, wanted, seeds, allow_unused=True))
+    kept = [t.detach().clone() for t in out] + [t.detach().clone() for t in leaves]
+    return _Outcome(kept, spec, gradients, torch.get_rng_state())
+
+
+def _check_replay(target: Target, captured: Captured, work: Capture, grad: bool) -> None:
+    """The last net: eager and replay on unseen data from the same state, compared bit for bit, gradients included.
+
+    When the forward changes the module it runs twice: what the second call sees must be right too."""
+    variant = _Variant(captured)
+    params = [t.tensor for t in work.tensors if t.kind == "param"]
+
+    def eager(leaves: Sequence[torch.Tensor]) -> Any:
+        args, kwargs = work.arguments.rebuild(leaves)
+        return target.call(*args, **kwargs)
+
+    def attempt(call: Callable[[Sequence[torch.Tensor]], Any], data: list[torch.Tensor], times: int) -> list[_Outcome]:
+        random = RandomState()
+        snapshot = Snapshot(target)
+        try:
+            return [_observe(call, [_own_copy(t) for t in data], params) for _ in range(times)]
+        finally:
+            snapshot.restore()
+            random.restore()
+
+    with torch.set_grad_enabled(grad and not torch.is_inference_mode_enabled()), work.eager():
+        for data in work.probes():
+            try:
+                expected = attempt(eager, data, work.calls_to_check)
+            except Exception:  # the model does not take this data
+                continue
+            try:
+                got = attempt(variant, data, work.calls_to_check)
+            except CleaveError as error:
+                if isinstance(error, CaptureError):
+                    raise
+                continue  # a guard refused the data: right, but nothing to compare
+            for i, (want, have) in enumerate(zip(expected, got, strict=True)):
+                _compare(want, have, eager, attempt, data, i)
+            return
+
+
+def _compare(want: _Outcome, have: _Outcome, eager: Any, attempt: Any, data: list[torch.Tensor], call: int) -> None:
+    problem = _difference(want, have)
+    if problem is None:
+        return
+    again = attempt(eager, data, call + 1)[call]
+    if _difference(want, again) is not None:
+        raise CaptureError(f"the model itself does not repeat its own numbers on the same data: {problem}")
+    after = " on the second call (the forward keeps state that no operator shows)" if call else ""
+    raise CaptureError(
+        f"the replay differs from the model{after}: {problem}. Something in the forward is invisible to PyTorch's "
+        "operators (memory written through NumPy or storage, gradient hooks, global flags)"
+    )
+
+
+def _difference(a: _Outcome, b: _Outcome) -> str | None:
+    found = _tree.difference(a.spec, b.spec, "the output")
+    if found:
+        return found
+    for i, (x, y) in enumerate(zip(a.tensors, b.tensors, strict=True)):
+        if not _native.bits_equal(x, y):
+            return f"tensor {i} of outputs and inputs has other values"
+    if len(a.gradients) != len(b.gradients):
+        return "another number of outputs requires grad"
+    for i, (g, h) in enumerate(zip(a.gradients, b.gradients, strict=True)):
+        if (g is None) != (h is None) or (g is not None and h is not None and not _native.bits_equal(g, h)):
+            return f"gradient {i} of inputs and parameters differs"
+    if not torch.equal(a.random, b.random):
+        return "the random generator is left in another state"
+    return None

@@ -1,0 +1,16 @@
+/* An arena: memory that is released all at once. Starts as all zero bytes. */
+#ifndef BASE_ARENA_H
+#define BASE_ARENA_H
+
+#include "base/mem.h"
+
+typedef struct arena {
+	struct arena_block *top;
+} arena;
+
+void *arena_alloc(arena *a, size_t size); /* zeroed, aligned for any type; NULL: out of memory */
+void *arena_copy(arena *a, const void *from, size_t size);
+char *arena_str(arena *a, const char *s);
+void arena_free(arena *a);
+
+#endif

@@ -1,0 +1,45 @@
+/* Memory: checked allocation that tests can make fail, growable arrays, an arena for strings.
+ *
+ * Every allocation of the core goes through mem_alloc/mem_realloc, so that one test can let the n-th
+ * allocation fail for every n (the fault sweep). All return NULL on failure; nothing aborts. */
+#ifndef BASE_MEM_H
+#define BASE_MEM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "base/status.h"
+
+void *mem_alloc(size_t size);                       /* zeroed; caller frees with mem_free */
+void *mem_realloc(void *at, size_t count, size_t elem); /* checks count*elem; new memory is not zeroed */
+void mem_free(void *at);
+char *mem_strdup(const char *s, size_t n);          /* n bytes and a NUL; caller frees */
+
+/* Test hook: the allocation number `n` from now fails (0: none does). Per thread. */
+void mem_fail_after(uint64_t n);
+
+/* A growable array. `VEC(node) nodes;` starts as all zero bytes; vec_free() releases it. */
+#define VEC(T)                                                                                                         \
+	struct {                                                                                                           \
+		T *at;                                                                                                         \
+		uint32_t n, cap;                                                                                               \
+	}
+
+clv_status vec_reserve_(void **at, uint32_t *cap, size_t need, size_t elem);
+
+#define vec_reserve(v, more) vec_reserve_((void **)&(v)->at, &(v)->cap, (size_t)(v)->n + (more), sizeof *(v)->at)
+
+/* Appends one element: TRY(vec_push(&p->nodes, n)). Evaluates to a status. */
+#define vec_push(v, x)                                                                                                 \
+	((clv_status)(vec_reserve((v), 1) == CLV_OK ? ((v)->at[(v)->n++] = (x), CLV_OK) : CLV_E_NOMEM))
+
+#define vec_free(v)                                                                                                    \
+	do {                                                                                                               \
+		mem_free((v)->at);                                                                                             \
+		(v)->at = NULL;                                                                                                \
+		(v)->n = (v)->cap = 0;                                                                                         \
+	} while (0)
+
+#endif

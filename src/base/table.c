@@ -1,0 +1,83 @@
+/* The hash table of ids: open addressing, linear probing, at most half full. */
+#include "base/table.h"
+
+#include <string.h>
+
+static clv_status table_resize(table *t, uint32_t cap)
+{
+	table_slot *at = mem_realloc(NULL, cap, sizeof *at);
+	if (!at)
+		return fail_nomem();
+	memset(at, 0xFF, cap * sizeof *at);
+	for (uint32_t i = 0; i < t->cap; i++) {
+		table_slot s = t->at[i];
+		if (s.id == TABLE_NONE)
+			continue;
+		uint32_t k = s.hash & (cap - 1);
+		while (at[k].id != TABLE_NONE)
+			k = (k + 1) & (cap - 1);
+		at[k] = s;
+	}
+	mem_free(t->at);
+	t->at = at;
+	t->cap = cap;
+	return CLV_OK;
+}
+
+uint32_t table_find(const table *t, uint32_t hash, table_same same, const void *ctx)
+{
+	if (t->cap == 0)
+		return TABLE_NONE;
+	for (uint32_t k = hash & (t->cap - 1);; k = (k + 1) & (t->cap - 1)) {
+		table_slot s = t->at[k];
+		if (s.id == TABLE_NONE)
+			return TABLE_NONE;
+		if (s.hash == hash && same(ctx, s.id))
+			return s.id;
+	}
+}
+
+clv_status table_add(table *t, uint32_t hash, uint32_t id)
+{
+	if (t->n >= t->cap / 2) {
+		if (t->cap > UINT32_MAX / 2)
+			return fail_nomem();
+		TRY(table_resize(t, t->cap ? t->cap * 2 : 32));
+	}
+	uint32_t k = hash & (t->cap - 1);
+	while (t->at[k].id != TABLE_NONE)
+		k = (k + 1) & (t->cap - 1);
+	t->at[k] = (table_slot){hash, id};
+	t->n++;
+	return CLV_OK;
+}
+
+void table_free(table *t)
+{
+	mem_free(t->at);
+	*t = (table){0};
+}
+
+static uint64_t mix(uint64_t h)
+{
+	h *= UINT64_C(0x9E3779B97F4A7C15);
+	h ^= h >> 32;
+	h *= UINT64_C(0xD6E8FEB86659FD93);
+	return h ^ h >> 29;
+}
+
+uint32_t hash_bytes(const void *at, size_t n, uint64_t seed)
+{
+	const unsigned char *s = at;
+	uint64_t h = mix(seed ^ n);
+	for (; n >= 8; s += 8, n -= 8) {
+		uint64_t word;
+		memcpy(&word, s, 8);
+		h = mix(h ^ word);
+	}
+	uint64_t rest = 0;
+	if (n)
+		memcpy(&rest, s, n);
+	h = mix(h ^ rest);
+	return (uint32_t)(h ^ h >> 32);
+}

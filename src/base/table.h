@@ -1,0 +1,28 @@
+/* A hash table of ids: the keys live with the caller, the table holds (hash, id) and asks `same` on equal hashes. */
+#ifndef BASE_TABLE_H
+#define BASE_TABLE_H
+
+#include "base/mem.h"
+
+#define TABLE_NONE UINT32_MAX
+
+typedef struct table_slot {
+	uint32_t hash, id; /* id TABLE_NONE: empty */
+} table_slot;
+
+typedef struct table {
+	table_slot *at;
+	uint32_t cap, n; /* cap is 0 or a power of two */
+} table;
+
+/* Whether the entry `id` has the key that is looked for; both are reached through ctx. */
+typedef bool (*table_same)(const void *ctx, uint32_t id);
+
+uint32_t table_find(const table *t, uint32_t hash, table_same same, const void *ctx); /* TABLE_NONE: not there */
+clv_status table_add(table *t, uint32_t hash, uint32_t id);                           /* the key must be new */
+void table_free(table *t);
+
+/* Seeded, so that a hostile text cannot be made to collide. */
+uint32_t hash_bytes(const void *at, size_t n, uint64_t seed);
+
+#endif

@@ -1,0 +1,203 @@
+/* The bridge to libtorch, as plain C. Behind it all C++ and every exception stay.
+ *
+ * Three parts: tensors (counted references to PyTorch tensors), call sites (one operator call, bound once, called
+ * many times) and the recorder (sees every operator a thread runs). Capture, the executor and the compile back ends
+ * are its only callers. The implementation is bridge_*.cpp beside this file. */
+#ifndef BRIDGE_BRIDGE_H
+#define BRIDGE_BRIDGE_H
+
+#include "base/status.h"
+#include "plan/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- tensors: a clv_tensor* is one counted reference; NULL is the undefined tensor ------------------------------ */
+
+clv_tensor *br_ref(const clv_tensor *t); /* a new reference; NULL for NULL */
+void br_unref(clv_tensor *t);            /* NULL is allowed */
+
+typedef struct br_meta {
+	bool strided;          /* false: sparse, nested, opaque: sizes may be missing, strides are */
+	uint8_t dtype;         /* dtype of plan.h; DT_COUNT if we have no name for it */
+	uint8_t layout;        /* index in layout_names */
+	uint32_t ndim;
+	const int64_t *sizes;   /* borrowed from the tensor */
+	const int64_t *strides; /* borrowed; NULL when not strided */
+	int64_t offset;
+	char device[16];
+	bool requires_grad;
+	bool is_leaf;
+	bool conj, neg;
+	const void *storage; /* identity only; NULL when it has none */
+} br_meta;
+
+clv_status br_meta_get(const clv_tensor *t, br_meta *out);
+/* Has this dtype, device and shape (dims are indices into sizes; tensors that are not strided fit any shape). */
+bool br_fits(const clv_tensor *t, uint8_t dtype, const char *device, uint32_t ndim, const uint32_t *dims,
+             const int64_t *sizes);
+bool br_is_contiguous(const br_meta *m); /* row-major, dimensions of size 1 ignored */
+clv_status br_bits_equal(const clv_tensor *a, const clv_tensor *b, bool *out); /* same type, shape and bits */
+clv_status br_clone(const clv_tensor *t, clv_tensor **out);                    /* detached, same strides */
+clv_status br_tensor_copy_(clv_tensor *dst, const clv_tensor *src); /* data only; the version counter does not move */
+
+/* ---- modes around operators --------------------------------------------------------------------------------------- */
+
+enum { BR_AUTOCAST_DEVICES = 4 };
+extern const char *const br_autocast_device_names[BR_AUTOCAST_DEVICES]; /* cpu cuda xpu mps */
+
+typedef struct br_modes {
+	bool grad, inference;
+	bool autocast[BR_AUTOCAST_DEVICES];
+	uint8_t autocast_dtype[BR_AUTOCAST_DEVICES]; /* dtype; 0 where autocast is off */
+	bool autocast_cache;                          /* false where autocast is off everywhere */
+	uint32_t flags;                               /* bit i: global flag i of CTX_FLAG_LIST is on */
+	uint8_t default_dtype;
+} br_modes;
+
+void br_modes_get(br_modes *out);
+/* Sets grad, autocast and those global flags that are in flags_mask. */
+void br_modes_set(const br_modes *m, uint32_t flags_mask);
+void br_autocast_enter(void); /* brackets a run that uses autocast: its weight cache is dropped at the outermost exit */
+void br_autocast_exit(void);
+
+/* ---- arguments that cross the bridge -------------------------------------------------------------------------------- */
+
+typedef enum br_kind {
+	BR_NONE,
+	BR_TENSOR, /* u.id: recorder: tensor number; call site: slot */
+	BR_INT,
+	BR_FLOAT,
+	BR_BOOL,
+	BR_COMPLEX,
+	BR_STR,
+	BR_DTYPE,
+	BR_LAYOUT,
+	BR_MEMFMT,
+	BR_DEVICE,
+	BR_LIST,
+	BR_OBJECT, /* u.id: recorder: object number; call site: index into the objects given */
+	BR_INTVAR  /* call site: u.id is an index into the ints of a call */
+} br_kind;
+
+typedef struct br_arg {
+	uint8_t kind;
+	uint8_t wrapped; /* a number where the operator takes a tensor */
+	uint8_t take;    /* call site, TENSOR: the slot's reference is handed over and the slot becomes NULL */
+	union {
+		uint32_t id;
+		int64_t i;
+		double f;
+		bool b;
+		const char *s;
+		uint32_t code;
+		struct {
+			double re, im;
+		} c;
+		struct {
+			struct br_arg *at;
+			uint32_t n;
+		} list;
+	} u;
+} br_arg;
+
+/* Something an operator takes that is neither tensor nor plain (packed weights, a generator). Counted. */
+typedef struct br_object br_object;
+br_object *br_object_ref(br_object *o);
+void br_object_unref(br_object *o);
+const char *br_object_type(const br_object *o); /* borrowed */
+bool br_object_same(const br_object *a, const br_object *b);
+
+/* ---- call sites -------------------------------------------------------------------------------------------------------- */
+
+typedef struct br_site br_site;
+
+/* Binds `op` ("aten::add.Tensor") to arguments. Results are TENSOR (slot), NONE (dropped), LIST of those, or a host
+   kind (BR_INT, BR_FLOAT, BR_BOOL, BR_COMPLEX, BR_STR), which br_call writes to hosts in order. */
+clv_status br_site_new(const char *op, const br_arg *args, uint32_t nargs, const br_arg *results, uint32_t nresults,
+                       br_object *const *objects, br_site **out);
+void br_site_free(br_site *s);
+
+/* Calls. Slots named by TENSOR arguments are read (or taken), those of results are written with new references. */
+clv_status br_call(const br_site *s, clv_tensor **slots, const int64_t *ints, br_arg *hosts);
+
+/* ---- the recorder -------------------------------------------------------------------------------------------------------- */
+
+typedef struct br_recorder br_recorder;
+
+typedef enum br_origin {
+	BR_DEFINED,  /* named by br_recorder_define before recording: an input or module tensor */
+	BR_EXTERNAL, /* seen first as an argument: it was there before, or came from somewhere unseen */
+	BR_FRESH,    /* literal data made inside the forward (torch.tensor) */
+	BR_RESULT    /* of a recorded operator */
+} br_origin;
+
+/* A tensor seen for the first time. Numbers count up from 0 in order of sight. */
+typedef struct br_seen {
+	uint32_t id;
+	br_origin origin;
+	uint32_t storage;  /* number of its storage; NONE if it has none */
+	br_meta meta;      /* borrowed: copy what you keep */
+	clv_tensor *data;  /* EXTERNAL, FRESH (a private copy), DEFINED: borrowed; else NULL */
+} br_seen;
+
+enum br_event_flags {
+	BR_RANDOM = 1,
+	BR_DYNAMIC = 2, /* shape of a result depends on data */
+	BR_HOST_READ = 4
+};
+
+typedef struct br_event {
+	const char *op;
+	const br_arg *args;
+	uint32_t nargs;
+	const br_arg *results;
+	uint32_t nresults;
+	const uint32_t *writes; /* tensor numbers */
+	uint32_t nwrites;
+	uint32_t flags;
+	br_modes modes;
+} br_event;
+
+/* Called on the recording thread, in order. An error they return ends the recording and comes out of br_recorder_stop. */
+typedef struct br_record_fns {
+	clv_status (*seen)(void *ctx, const br_seen *t);
+	clv_status (*event)(void *ctx, const br_event *e);
+} br_record_fns;
+
+clv_status br_recorder_new(const br_record_fns *fns, void *ctx, br_recorder **out);
+void br_recorder_free(br_recorder *r);
+clv_status br_recorder_define(br_recorder *r, const clv_tensor *t, uint32_t *id_out); /* same tensor: same number */
+
+/* Recording is for the calling thread (and what it forks). Start and stop on the same thread. */
+clv_status br_recorder_start(br_recorder *r);
+clv_status br_recorder_stop(br_recorder *r);
+/* External tensors that recorded operators wrote in place get their old data back. */
+clv_status br_recorder_restore(br_recorder *r);
+
+/* Number of a tensor, NONE if it was never seen. */
+uint32_t br_recorder_find(br_recorder *r, const clv_tensor *t);
+/* As find, but a tensor never seen becomes EXTERNAL. */
+clv_status br_recorder_see(br_recorder *r, const clv_tensor *t, uint32_t *id_out);
+/* A private copy of the data of `t`, as a FRESH tensor. */
+clv_status br_recorder_fresh(br_recorder *r, const clv_tensor *t, uint32_t *id_out);
+br_object *br_recorder_object(const br_recorder *r, uint32_t number); /* borrowed */
+
+/* Between these two nothing is recorded on this thread (an opaque call); results are then made known. */
+void br_recorder_suspend(br_recorder *r);
+void br_recorder_resume(br_recorder *r);
+clv_status br_recorder_result(br_recorder *r, const clv_tensor *t, uint32_t *id_out);
+void br_recorder_fail(br_recorder *r, clv_status code, const char *message); /* ends the recording with an error */
+bool br_recorder_active(const br_recorder *r);                                /* recording, on this thread */
+
+/* Explicit generators: digest of the state before the first and after the last use of object `number`; false if it
+   is no generator. */
+bool br_recorder_generator(const br_recorder *r, uint32_t number, uint64_t *first, uint64_t *last);
+
+const char *br_torch_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,390 @@
+// Call sites: one operator with its arguments, bound once and called many times.
+//
+// What is constant is converted to a stack of IValues when the site is made; a call copies that stack, fills the few
+// places that change (tensors, symbolic integers) and hands it to the operator's boxed kernel.
+#include "bridge/impl.hpp"
+
+#include <ATen/ScalarOps.h>
+
+#include <vector>
+
+using namespace bridge;
+
+namespace {
+
+struct Fill { // one place of the stack to fill before each call
+	uint32_t at;
+	enum { TENSOR, TENSORS, OPTIONAL_TENSORS, INT, INTS, NUMBER } how;
+	uint32_t id = 0;
+	bool take = false;
+	std::vector<br_arg> items = {}; // for lists
+};
+
+struct Result {
+	enum { DROP, TENSOR, TENSORS, HOST } how = DROP;
+	uint32_t slot = 0;
+	std::vector<br_arg> items = {};
+};
+
+} // namespace
+
+struct br_site {
+	c10::OperatorHandle op;
+	std::vector<c10::IValue> stack; // constants in place, None where a Fill goes
+	std::vector<Fill> fills;
+	std::vector<Result> results;
+};
+
+namespace {
+
+at::Tensor wrapped(const at::Scalar &s)
+{
+	at::Tensor t = c10::scalar_to_tensor(s);
+	t.unsafeGetTensorImpl()->set_wrapped_number(true);
+	return t;
+}
+
+c10::IValue scalar_value(const br_arg &a)
+{
+	at::Scalar s;
+	switch (a.kind) {
+	case BR_INT: s = at::Scalar(a.u.i); break;
+	case BR_FLOAT: s = at::Scalar(a.u.f); break;
+	case BR_BOOL: s = at::Scalar(a.u.b); break;
+	default: s = at::Scalar(c10::complex<double>(a.u.c.re, a.u.c.im)); break;
+	}
+	if (a.wrapped)
+		return wrapped(s);
+	return c10::IValue(s);
+}
+
+const c10::TypePtr unwrap_optional(const c10::TypePtr &t)
+{
+	auto o = t->cast<c10::OptionalType>();
+	return o ? o->getElementType() : t;
+}
+
+struct Binder {
+	br_site &site;
+	br_object *const *objects;
+	const c10::Argument *argument = nullptr;
+	uint32_t at = 0;
+
+	clv_status mismatch(const br_arg &a)
+	{
+		return fail(CLV_E_INVALID, "argument %u (%s) of %s takes %s, the plan has something else (kind %d)", at,
+		            argument->name().c_str(), toString(site.op.operator_name()).c_str(),
+		            argument->type()->str().c_str(), a.kind);
+	}
+
+	static bool varies(const br_arg &a) { return a.kind == BR_TENSOR || a.kind == BR_INTVAR; }
+
+	clv_status list(const br_arg &a, const c10::TypePtr &type, c10::IValue &out)
+	{
+		auto lt = type->cast<c10::ListType>();
+		if (!lt)
+			return mismatch(a);
+		c10::TypePtr elem = lt->getElementType();
+		const br_arg *e = a.u.list.at, *end = e + a.u.list.n;
+		bool tensors = elem->kind() == c10::TypeKind::TensorType;
+		bool optional = elem->kind() == c10::TypeKind::OptionalType &&
+		                unwrap_optional(elem)->kind() == c10::TypeKind::TensorType;
+		bool live = std::any_of(e, end, varies);
+		if (tensors || optional) {
+			for (const br_arg *i = e; i != end; i++)
+				if (i->kind != BR_TENSOR && i->kind != BR_NONE)
+					return mismatch(*i);
+			Fill f{at, tensors ? Fill::TENSORS : Fill::OPTIONAL_TENSORS};
+			f.items.assign(e, end);
+			site.fills.push_back(std::move(f));
+			return CLV_OK;
+		}
+		switch (elem->kind()) {
+		case c10::TypeKind::IntType:
+		case c10::TypeKind::SymIntType: {
+			if (live) {
+				Fill f{at, Fill::INTS};
+				f.items.assign(e, end);
+				site.fills.push_back(std::move(f));
+				return CLV_OK;
+			}
+			c10::List<int64_t> l;
+			for (; e != end; e++) {
+				if (e->kind == BR_INT)
+					l.push_back(e->u.i);
+				else if (e->kind == BR_DTYPE)
+					l.push_back(static_cast<int64_t>(scalar_type_of(static_cast<uint8_t>(e->u.code))));
+				else
+					return mismatch(*e);
+			}
+			out = l;
+			return CLV_OK;
+		}
+		case c10::TypeKind::FloatType: {
+			c10::List<double> l;
+			for (; e != end; e++) {
+				if (e->kind != BR_FLOAT)
+					return mismatch(*e);
+				l.push_back(e->u.f);
+			}
+			out = l;
+			return CLV_OK;
+		}
+		case c10::TypeKind::BoolType: {
+			c10::List<bool> l;
+			for (; e != end; e++) {
+				if (e->kind != BR_BOOL)
+					return mismatch(*e);
+				l.push_back(e->u.b);
+			}
+			out = l;
+			return CLV_OK;
+		}
+		case c10::TypeKind::StringType: {
+			c10::List<std::string> l;
+			for (; e != end; e++) {
+				if (e->kind != BR_STR)
+					return mismatch(*e);
+				l.push_back(std::string(e->u.s));
+			}
+			out = l;
+			return CLV_OK;
+		}
+		case c10::TypeKind::NumberType: {
+			c10::impl::GenericList l(c10::NumberType::get());
+			for (; e != end; e++) {
+				if (e->kind < BR_INT || e->kind > BR_COMPLEX)
+					return mismatch(*e);
+				l.push_back(scalar_value(*e));
+			}
+			out = l;
+			return CLV_OK;
+		}
+		default: return mismatch(a);
+		}
+	}
+
+	clv_status bind(const br_arg &a, c10::IValue &out)
+	{
+		const c10::TypePtr type = unwrap_optional(argument->type());
+		switch (a.kind) {
+		case BR_NONE:
+			// An absent tensor is None for `Tensor?` and an undefined tensor for `Tensor`.
+			if (argument->type()->kind() == c10::TypeKind::TensorType)
+				out = at::Tensor();
+			return CLV_OK;
+		case BR_TENSOR: {
+			Fill f{at, Fill::TENSOR};
+			f.id = a.u.id;
+			f.take = a.take;
+			site.fills.push_back(std::move(f));
+			return CLV_OK;
+		}
+		case BR_INTVAR: {
+			Fill f{at, a.wrapped ? Fill::NUMBER : Fill::INT};
+			f.id = a.u.id;
+			site.fills.push_back(std::move(f));
+			return CLV_OK;
+		}
+		case BR_INT:
+		case BR_FLOAT:
+		case BR_BOOL:
+		case BR_COMPLEX: out = scalar_value(a); return CLV_OK;
+		case BR_STR: out = std::string(a.u.s); return CLV_OK;
+		case BR_DTYPE: out = static_cast<int64_t>(scalar_type_of(static_cast<uint8_t>(a.u.code))); return CLV_OK;
+		case BR_LAYOUT:
+		case BR_MEMFMT: out = static_cast<int64_t>(a.u.code); return CLV_OK;
+		case BR_DEVICE: out = c10::Device(std::string(a.u.s)); return CLV_OK;
+		case BR_OBJECT:
+			if (!objects || !objects[a.u.id])
+				return fail(CLV_E_UNSUPPORTED, "%s needs an object (%s) that is not there; only the process that captured the plan has it",
+				            toString(site.op.operator_name()).c_str(), argument->name().c_str());
+			out = unwrap(objects[a.u.id])->value;
+			return CLV_OK;
+		case BR_LIST: return list(a, type, out);
+		default: return mismatch(a);
+		}
+	}
+};
+
+clv_status bind_args(br_site &s, const br_arg *args, uint32_t nargs, br_object *const *objects)
+{
+	const auto &schema = s.op.schema();
+	const auto &formal = schema.arguments();
+	if (nargs > formal.size())
+		return fail(CLV_E_INVALID, "%s takes %zu arguments here, the plan has %u", toString(schema.operator_name()).c_str(),
+		            formal.size(), nargs);
+	Binder b{s, objects};
+	for (uint32_t i = 0; i < formal.size(); i++) {
+		c10::IValue v;
+		b.argument = &formal[i];
+		b.at = i;
+		if (i < nargs)
+			TRY(b.bind(args[i], v));
+		else if (formal[i].default_value())
+			v = *formal[i].default_value();
+		else
+			return fail(CLV_E_INVALID, "%s needs argument %u (%s), the plan has %u arguments",
+			            toString(schema.operator_name()).c_str(), i, formal[i].name().c_str(), nargs);
+		s.stack.push_back(std::move(v));
+	}
+	return CLV_OK;
+}
+
+clv_status bind_results(br_site &s, const br_arg *results, uint32_t nresults)
+{
+	if (nresults != s.op.schema().returns().size())
+		return fail(CLV_E_INVALID, "%s returns %zu results here, the plan has %u",
+		            toString(s.op.operator_name()).c_str(), s.op.schema().returns().size(), nresults);
+	for (uint32_t i = 0; i < nresults; i++) {
+		Result r;
+		const br_arg &a = results[i];
+		if (a.kind == BR_TENSOR) {
+			r.how = Result::TENSOR;
+			r.slot = a.u.id;
+		} else if (a.kind == BR_LIST) {
+			r.how = Result::TENSORS;
+			r.items.assign(a.u.list.at, a.u.list.at + a.u.list.n);
+		} else if (a.kind != BR_NONE) {
+			r.how = Result::HOST;
+		}
+		s.results.push_back(std::move(r));
+	}
+	return CLV_OK;
+}
+
+inline at::Tensor load(clv_tensor **slots, const br_arg &a)
+{
+	if (a.kind != BR_TENSOR)
+		return at::Tensor();
+	if (!a.take)
+		return borrow(slots[a.u.id]);
+	clv_tensor *t = slots[a.u.id];
+	slots[a.u.id] = nullptr;
+	return take(t);
+}
+
+void fill(const Fill &f, c10::IValue &out, clv_tensor **slots, const int64_t *ints)
+{
+	switch (f.how) {
+	case Fill::TENSOR:
+		if (f.take) {
+			clv_tensor *t = slots[f.id];
+			slots[f.id] = nullptr;
+			out = take(t);
+		} else {
+			out = borrow(slots[f.id]);
+		}
+		return;
+	case Fill::TENSORS: {
+		c10::List<at::Tensor> l;
+		l.reserve(f.items.size());
+		for (const auto &i : f.items)
+			l.push_back(load(slots, i));
+		out = std::move(l);
+		return;
+	}
+	case Fill::OPTIONAL_TENSORS: {
+		c10::List<std::optional<at::Tensor>> l;
+		l.reserve(f.items.size());
+		for (const auto &i : f.items) {
+			at::Tensor t = load(slots, i);
+			l.push_back(t.defined() ? std::optional<at::Tensor>(std::move(t)) : std::nullopt);
+		}
+		out = std::move(l);
+		return;
+	}
+	case Fill::INT: out = ints[f.id]; return;
+	case Fill::NUMBER: out = wrapped(at::Scalar(ints[f.id])); return;
+	case Fill::INTS: {
+		c10::List<int64_t> l;
+		l.reserve(f.items.size());
+		for (const auto &i : f.items)
+			l.push_back(i.kind == BR_INTVAR ? ints[i.u.id] : i.u.i);
+		out = std::move(l);
+		return;
+	}
+	}
+}
+
+br_arg host_value(const c10::IValue &v)
+{
+	br_arg a{};
+	if (v.isInt()) {
+		a.kind = BR_INT;
+		a.u.i = v.toInt();
+	} else if (v.isDouble()) {
+		a.kind = BR_FLOAT;
+		a.u.f = v.toDouble();
+	} else if (v.isBool()) {
+		a.kind = BR_BOOL;
+		a.u.b = v.toBool();
+	} else if (v.isComplexDouble()) {
+		a.kind = BR_COMPLEX;
+		a.u.c.re = v.toComplexDouble().real();
+		a.u.c.im = v.toComplexDouble().imag();
+	}
+	return a;
+}
+
+clv_status store_list(const br_site *s, const Result &r, const c10::IValue &v, clv_tensor **slots)
+{
+	if (!v.isList())
+		return fail(CLV_E_TORCH, "%s did not return a list", toString(s->op.operator_name()).c_str());
+	auto l = v.toListRef();
+	if (l.size() != r.items.size())
+		return fail(CLV_E_GUARD, "%s returned %zu tensors, the plan has %zu", toString(s->op.operator_name()).c_str(),
+		            l.size(), r.items.size());
+	for (size_t i = 0; i < l.size(); i++)
+		if (r.items[i].kind == BR_TENSOR)
+			slots[r.items[i].u.id] = l[i].isTensor() ? release(at::Tensor(l[i].toTensor())) : nullptr;
+	return CLV_OK;
+}
+
+} // namespace
+
+clv_status br_site_new(const char *op, const br_arg *args, uint32_t nargs, const br_arg *results, uint32_t nresults,
+                       br_object *const *objects, br_site **out)
+{
+	BRIDGE_CATCH({
+		std::string name(op);
+		std::string overload;
+		size_t dot = name.find('.', name.find("::") == std::string::npos ? 0 : name.find("::"));
+		if (dot != std::string::npos) {
+			overload = name.substr(dot + 1);
+			name.resize(dot);
+		}
+		auto handle = c10::Dispatcher::singleton().findSchema({name, overload});
+		if (!handle)
+			return fail(CLV_E_UNSUPPORTED, "PyTorch has no operator %s (a library that registers it may not be loaded)", op);
+		auto s = std::make_unique<br_site>(br_site{*handle, {}, {}, {}});
+		TRY(bind_args(*s, args, nargs, objects));
+		TRY(bind_results(*s, results, nresults));
+		*out = s.release();
+		return CLV_OK;
+	})
+}
+
+void br_site_free(br_site *s) { delete s; }
+
+clv_status br_call(const br_site *s, clv_tensor **slots, const int64_t *ints, br_arg *hosts)
+{
+	BRIDGE_CATCH({
+		torch::jit::Stack stack;
+		stack.reserve(std::max(s->stack.size(), s->results.size()));
+		stack.assign(s->stack.begin(), s->stack.end());
+		for (const auto &f : s->fills)
+			fill(f, stack[f.at], slots, ints);
+		s->op.callBoxed(&stack);
+		for (size_t i = 0; i < s->results.size(); i++) {
+			const Result &r = s->results[i];
+			if (r.how == Result::TENSOR)
+				slots[r.slot] = release(std::move(stack[i]).toTensor());
+			else if (r.how == Result::TENSORS)
+				TRY(store_list(s, r, stack[i], slots));
+			else if (r.how == Result::HOST)
+				*hosts++ = host_value(stack[i]);
+		}
+		return CLV_OK;
+	})
+}

@@ -1,0 +1,690 @@
+// The recorder: sees every operator that a thread runs, above autograd and autocast, and tells its caller.
+//
+// A thread-local RecordFunction callback gets each operator with its boxed arguments. Only the outermost operator of a
+// nest is told; inside function transforms and dispatch modes it is the first one whose tensors are plain. Tensors are
+// numbered by identity. Weak references keep every TensorImpl and StorageImpl address from being used again, without
+// keeping data alive. Arguments are numbered when an operator starts (it may change them), results when it ends.
+#include "bridge/impl.hpp"
+
+#include <ATen/Context.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/class_type.h>
+#include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+// Declared here because its header needs a JSON library that torch does not ship.
+namespace at::functorch {
+struct DynamicLayer;
+TORCH_API const std::vector<DynamicLayer> &getDynamicLayerStack();
+} // namespace at::functorch
+
+using namespace bridge;
+
+namespace {
+
+// Where a thread finds its recorder; travels with the thread's state to the threads it forks.
+auto slot_kind() { return c10::DebugInfoKind::TEST_INFO; }
+
+struct Slot : c10::DebugInfoBase {
+	br_recorder *recorder = nullptr;
+};
+
+thread_local int depth = 0;         // operators open on this thread; the outermost has depth 0
+thread_local struct Open *open_top = nullptr;
+
+using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+WeakTensor weak_tensor(const at::Tensor &t) { return WeakTensor(t.getIntrusivePtr()); }
+
+struct Known {
+	WeakTensor weak;
+	const c10::StorageImpl *storage;
+	br_origin origin;
+};
+
+struct Backup {
+	at::Tensor tensor, data;
+};
+
+struct GeneratorUse {
+	uint64_t first = 0, last = 0;
+	bool used = false;
+};
+
+} // namespace
+
+struct br_recorder {
+	br_record_fns fns;
+	void *ctx;
+	std::recursive_mutex mutex; // forked threads record too
+	std::thread::id thread;
+	at::CallbackHandle handle = 0;
+	std::unique_ptr<c10::DebugInfoGuard> guard;
+	bool recording = false;
+
+	clv_status failed = CLV_OK;
+	std::string message;
+
+	std::unordered_map<const c10::TensorImpl *, uint32_t> ids;
+	std::vector<Known> known;
+	std::unordered_map<const c10::StorageImpl *, uint32_t> storages;
+	uint32_t next_storage = 0;
+	std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> weak_storages;
+	std::vector<br_object *> objects;
+	std::vector<GeneratorUse> generators; // beside objects
+	std::vector<Backup> backups;
+	uint64_t random_state = 0;
+
+	~br_recorder()
+	{
+		for (br_object *o : objects)
+			br_object_unref(o);
+	}
+
+	void set_failed(clv_status code, const char *text)
+	{
+		if (failed != CLV_OK)
+			return;
+		failed = code;
+		message = text;
+	}
+	void check(clv_status s)
+	{
+		if (s != CLV_OK)
+			set_failed(s, clv_last_error());
+	}
+	void refuse(const std::string &text) { set_failed(CLV_E_UNSUPPORTED, text.c_str()); }
+
+	uint32_t storage_number(const at::Tensor &t)
+	{
+		if (!t.has_storage())
+			return NONE;
+		const c10::StorageImpl *s = t.storage().unsafeGetStorageImpl();
+		auto [it, is_new] = storages.emplace(s, next_storage);
+		if (is_new) {
+			next_storage++;
+			weak_storages.emplace_back(t.storage().getWeakStorageImpl());
+		}
+		return it->second;
+	}
+
+	uint32_t see(const at::Tensor &t, br_origin origin)
+	{
+		uint32_t id = static_cast<uint32_t>(known.size());
+		ids.insert_or_assign(t.unsafeGetTensorImpl(), id);
+		known.push_back({weak_tensor(t), t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr, origin});
+		br_seen s{};
+		s.id = id;
+		s.origin = origin;
+		s.storage = storage_number(t);
+		clv_tensor *handle_ = reinterpret_cast<clv_tensor *>(t.unsafeGetTensorImpl());
+		check(br_meta_get(handle_, &s.meta));
+		s.data = origin == BR_RESULT ? nullptr : handle_;
+		if (failed == CLV_OK)
+			check(fns.seen(ctx, &s));
+		return id;
+	}
+
+	uint32_t number(const at::Tensor &t, br_origin if_new)
+	{
+		auto it = ids.find(t.unsafeGetTensorImpl());
+		return it != ids.end() ? it->second : see(t, if_new);
+	}
+
+	uint32_t fresh(const at::Tensor &t)
+	{
+		at::DisableRecordFunctionGuard quiet;
+		at::NoGradGuard no_grad;
+		at::Tensor copy = t.detach().clone();
+		uint32_t id = see(copy, BR_FRESH);
+		ids.erase(copy.unsafeGetTensorImpl());
+		ids.insert_or_assign(t.unsafeGetTensorImpl(), id);
+		known[id].weak = weak_tensor(t);
+		known[id].storage = t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr;
+		if (t.has_storage()) { // views of the literal count as views of the copy
+			storages.insert_or_assign(known[id].storage, storage_number(copy));
+			weak_storages.emplace_back(t.storage().getWeakStorageImpl());
+		}
+		return id;
+	}
+
+	uint32_t object(const c10::IValue &v);
+};
+
+namespace {
+
+uint64_t digest(const void *at, size_t n, uint64_t h = 1469598103934665603ull)
+{
+	const auto *p = static_cast<const unsigned char *>(at);
+	for (size_t i = 0; i < n; i++)
+		h = (h ^ p[i]) * 1099511628211ull;
+	return h;
+}
+
+uint64_t generator_digest(at::Generator g)
+{
+	at::DisableRecordFunctionGuard quiet;
+	at::Tensor s = g.get_state();
+	return digest(s.const_data_ptr(), s.nbytes());
+}
+
+// State of the default generators, the ones an operator without explicit generator draws from.
+uint64_t default_random_state()
+{
+	uint64_t h = generator_digest(at::detail::getDefaultCPUGenerator());
+	auto &context = at::globalContext();
+	if (context.hasCUDA() && context.getAcceleratorHooksInterface(at::kCUDA).hasPrimaryContext(0)) {
+		uint64_t g = generator_digest(context.defaultGenerator(at::Device(at::kCUDA, 0)));
+		h = digest(&g, sizeof g, h);
+	}
+	return h;
+}
+
+// An operator between its start and its end.
+struct Open : at::ObserverContext {
+	br_recorder *recorder = nullptr;
+	bool counted = false, top = false, random = false;
+	uint32_t flags = 0;
+	int exceptions = 0;
+	std::optional<c10::OperatorHandle> op;
+	std::string name;
+	br_modes modes{};
+	std::vector<br_arg> args, results;
+	std::vector<uint32_t> writes;
+	std::vector<at::Tensor> written;
+	std::vector<uint32_t> generators;
+	std::deque<std::vector<br_arg>> lists;
+	std::deque<std::string> strings;
+
+	const char *keep(std::string s)
+	{
+		strings.push_back(std::move(s));
+		return strings.back().c_str();
+	}
+	br_arg convert(const c10::IValue &v, const c10::TypePtr &type, br_origin if_new);
+	br_arg convert_tensor(const at::Tensor &t, br_origin if_new);
+	template <class L> br_arg convert_list(const L &items, const c10::TypePtr &type, br_origin if_new);
+	void note_write(const br_arg &a, const c10::IValue &v);
+};
+
+bool read_wrapped(const at::Tensor &t, br_arg &a)
+{
+	if (!t.unsafeGetTensorImpl()->is_wrapped_number() || t.dim() != 0 || !t.device().is_cpu() || t.requires_grad())
+		return false;
+	a.wrapped = 1;
+	switch (t.scalar_type()) {
+	case at::kLong: a.kind = BR_INT; a.u.i = *t.const_data_ptr<int64_t>(); return true;
+	case at::kDouble: a.kind = BR_FLOAT; a.u.f = *t.const_data_ptr<double>(); return true;
+	case at::kBool: a.kind = BR_BOOL; a.u.b = *t.const_data_ptr<bool>(); return true;
+	case at::kComplexDouble: {
+		auto c = *t.const_data_ptr<c10::complex<double>>();
+		a.kind = BR_COMPLEX;
+		a.u.c.re = c.real();
+		a.u.c.im = c.imag();
+		return true;
+	}
+	default: a.wrapped = 0; return false;
+	}
+}
+
+br_arg Open::convert_tensor(const at::Tensor &t, br_origin if_new)
+{
+	br_arg a{};
+	if (!t.defined())
+		return a;
+	if (if_new == BR_EXTERNAL && read_wrapped(t, a))
+		return a;
+	if (t._fw_grad(0).defined())
+		recorder->refuse(name + " runs in forward-mode differentiation (jvp), which cannot be captured");
+	a.kind = BR_TENSOR;
+	a.u.id = recorder->number(t, if_new);
+	return a;
+}
+
+template <class L> br_arg Open::convert_list(const L &items, const c10::TypePtr &type, br_origin if_new)
+{
+	c10::TypePtr elem = type && type->cast<c10::ListType>() ? type->cast<c10::ListType>()->getElementType() : nullptr;
+	std::vector<br_arg> out;
+	for (const auto &i : items)
+		out.push_back(convert(c10::IValue(i), elem, if_new));
+	lists.push_back(std::move(out));
+	br_arg a{};
+	a.kind = BR_LIST;
+	a.u.list.at = lists.back().data();
+	a.u.list.n = static_cast<uint32_t>(lists.back().size());
+	return a;
+}
+
+// Integers stand for dtypes, layouts and memory formats where the schema says so.
+br_arg convert_int(int64_t i, const c10::TypePtr &type)
+{
+	br_arg a{};
+	a.kind = BR_INT;
+	a.u.i = i;
+	if (!type)
+		return a;
+	switch (type->kind()) {
+	case c10::TypeKind::ScalarTypeType:
+		a.kind = BR_DTYPE;
+		a.u.code = dtype_of(static_cast<at::ScalarType>(i));
+		break;
+	case c10::TypeKind::LayoutType: a.kind = BR_LAYOUT; a.u.code = static_cast<uint32_t>(i); break;
+	case c10::TypeKind::MemoryFormatType: a.kind = BR_MEMFMT; a.u.code = static_cast<uint32_t>(i); break;
+	default: break;
+	}
+	return a;
+}
+
+br_arg Open::convert(const c10::IValue &v, const c10::TypePtr &declared, br_origin if_new)
+{
+	c10::TypePtr type = declared;
+	if (type && type->cast<c10::OptionalType>())
+		type = type->cast<c10::OptionalType>()->getElementType();
+	br_arg a{};
+	if (v.isNone())
+		return a;
+	if (v.isTensor())
+		return convert_tensor(v.toTensor(), if_new);
+	if (v.isInt())
+		return convert_int(v.toInt(), type);
+	if (v.isDouble()) {
+		a.kind = BR_FLOAT;
+		a.u.f = v.toDouble();
+	} else if (v.isBool()) {
+		a.kind = BR_BOOL;
+		a.u.b = v.toBool();
+	} else if (v.isComplexDouble()) {
+		a.kind = BR_COMPLEX;
+		a.u.c.re = v.toComplexDouble().real();
+		a.u.c.im = v.toComplexDouble().imag();
+	} else if (v.isString()) {
+		a.kind = BR_STR;
+		a.u.s = keep(v.toStringRef());
+	} else if (v.isDevice()) {
+		a.kind = BR_DEVICE;
+		a.u.s = keep(v.toDevice().str());
+	} else if (v.isIntList()) {
+		return convert_list(v.toIntVector(), type, if_new);
+	} else if (v.isDoubleList()) {
+		return convert_list(v.toDoubleVector(), type, if_new);
+	} else if (v.isBoolList()) {
+		std::vector<c10::IValue> items;
+		for (bool b : v.toBoolList())
+			items.emplace_back(b);
+		return convert_list(items, type, if_new);
+	} else if (v.isList()) {
+		return convert_list(v.toListRef(), type, if_new);
+	} else if (v.isGenerator() || v.isObject() || v.isCapsule()) {
+		a.kind = BR_OBJECT;
+		a.u.id = recorder->object(v);
+		if (v.isGenerator())
+			generators.push_back(a.u.id);
+		if (if_new == BR_RESULT)
+			recorder->refuse(name + " returns an object, not a tensor (" + v.tagKind() + ")");
+	} else if (v.isStorage()) {
+		recorder->refuse(name + " takes raw storage; memory that is shared behind PyTorch's operators cannot be captured");
+	} else {
+		recorder->refuse(name + " has an argument or result of kind " + v.tagKind() + ", which a plan cannot hold");
+	}
+	return a;
+}
+
+// A tensor from before the recording gets a copy of its data before it is written, so that restore can undo it.
+void Open::note_write(const br_arg &a, const c10::IValue &v)
+{
+	if (a.kind == BR_LIST && v.isList()) {
+		auto items = v.toListRef();
+		for (uint32_t i = 0; i < a.u.list.n && i < items.size(); i++)
+			note_write(a.u.list.at[i], items[i]);
+		return;
+	}
+	if (a.kind != BR_TENSOR || !v.isTensor())
+		return;
+	const at::Tensor &t = v.toTensor();
+	writes.push_back(a.u.id);
+	written.push_back(t);
+	br_origin o = recorder->known[a.u.id].origin;
+	if (o == BR_DEFINED || o == BR_EXTERNAL) {
+		if (op->schema().name().rfind("aten::set_", 0) == 0 || op->schema().name() == "aten::resize_")
+			recorder->refuse(name + " changes the memory of a tensor that the forward did not make");
+		for (const auto &b : recorder->backups)
+			if (b.tensor.is_same(t))
+				return;
+		at::DisableRecordFunctionGuard quiet;
+		at::NoGradGuard no_grad;
+		recorder->backups.push_back({t, t.detach().clone()});
+	}
+}
+
+bool is_wrapper(const c10::IValue &v)
+{
+	if (v.isTensor())
+		return v.toTensor().defined() &&
+		       v.toTensor().key_set().has_any(c10::DispatchKeySet(
+		           {c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper,
+		            c10::DispatchKey::Python, c10::DispatchKey::Functionalize}));
+	if (v.isTensorList() || v.isOptionalTensorList())
+		for (const auto &e : v.toListRef())
+			if (is_wrapper(e))
+				return true;
+	return false;
+}
+
+// Function transforms and dispatch modes: the operators they call in turn are the ones to record.
+bool is_transformed(c10::ArrayRef<const c10::IValue> inputs)
+{
+	if (!at::functorch::getDynamicLayerStack().empty())
+		return true;
+	if (c10::impl::TorchDispatchModeTLS::any_modes_set() &&
+	    !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Python))
+		return true;
+	for (const auto &v : inputs)
+		if (is_wrapper(v))
+			return true;
+	return false;
+}
+
+uint32_t tag_flags(const c10::OperatorHandle &op)
+{
+	uint32_t f = 0;
+	if (op.hasTag(at::Tag::dynamic_output_shape))
+		f |= BR_DYNAMIC;
+	if (op.hasTag(at::Tag::data_dependent_output))
+		f |= BR_DYNAMIC | BR_HOST_READ;
+	if (op.hasTag(at::Tag::nondeterministic_seeded))
+		f |= BR_RANDOM;
+	return f;
+}
+
+void check_storage(br_recorder *r, const Open &o, const c10::IValue &v, const br_arg &a)
+{
+	if (a.kind == BR_LIST && v.isList()) {
+		auto items = v.toListRef();
+		for (uint32_t i = 0; i < a.u.list.n && i < items.size(); i++)
+			check_storage(r, o, items[i], a.u.list.at[i]);
+		return;
+	}
+	if (a.kind != BR_TENSOR || !v.isTensor())
+		return;
+	const at::Tensor &t = v.toTensor();
+	const void *now = t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr;
+	if (r->known[a.u.id].storage != now)
+		r->refuse("an argument of " + o.name + " had its memory exchanged behind PyTorch's operators (tensor.data = …)");
+}
+
+void start_top(br_recorder *r, Open &o, const at::RecordFunction &fn)
+{
+	const auto &formal = o.op->schema().arguments();
+	auto in = fn.inputs();
+	if (in.size() > formal.size()) // inside the TorchScript interpreter the whole stack is given
+		in = in.slice(in.size() - formal.size());
+	br_modes_get(&o.modes);
+	if (o.op->schema().name() == "aten::_has_compatible_shallow_copy_type")
+		return r->refuse("tensor.data is assigned inside the forward; the exchange leaves no operator to replay");
+	bool literal = o.op->schema().name() == "aten::lift_fresh";
+	for (size_t i = 0; i < in.size(); i++) {
+		if (literal && in[i].isTensor() && in[i].toTensor().defined())
+			r->fresh(in[i].toTensor());
+		o.args.push_back(o.convert(in[i], formal[i].real_type(), BR_EXTERNAL));
+		check_storage(r, o, in[i], o.args.back());
+		const auto *alias = formal[i].alias_info();
+		if (alias && alias->isWrite())
+			o.note_write(o.args.back(), in[i]);
+	}
+}
+
+void start_random(br_recorder *r, Open &o, c10::ArrayRef<const c10::IValue> inputs)
+{
+	o.random = true;
+	for (const auto &v : inputs)
+		if (v.isGenerator()) {
+			auto &use = r->generators[r->object(v)];
+			uint64_t now = generator_digest(v.toGenerator());
+			if (!use.used)
+				use.first = now;
+			else if (use.last != now)
+				r->refuse("a torch.Generator is reseeded inside the forward (seen at " + o.name + ")");
+			use.used = true;
+			return;
+		}
+	if (default_random_state() != r->random_state)
+		r->refuse("the random generator is reseeded or advanced outside PyTorch's operators before " + o.name +
+		          " (manual_seed, set_rng_state or fork_rng inside the forward)");
+}
+
+void end_random(br_recorder *r, const at::RecordFunction &fn)
+{
+	for (const auto &v : fn.inputs())
+		if (v.isGenerator())
+			r->generators[r->object(v)].last = generator_digest(v.toGenerator());
+	r->random_state = default_random_state();
+}
+
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction &fn)
+{
+	auto *slot = static_cast<Slot *>(c10::ThreadLocalDebugInfo::get(slot_kind()));
+	auto o = std::make_unique<Open>();
+	auto name = fn.operator_name();
+	if (!slot || !name || slot->recorder->failed != CLV_OK)
+		return o;
+	br_recorder *r = slot->recorder;
+	std::lock_guard<std::recursive_mutex> lock(r->mutex);
+	o->recorder = r;
+	o->op = c10::Dispatcher::singleton().findSchema(*name);
+	if (!o->op || is_transformed(fn.inputs()))
+		return o;
+	o->counted = true;
+	o->top = depth++ == 0;
+	o->name = toString(*name);
+	o->exceptions = std::uncaught_exceptions();
+	try {
+		uint32_t flags = tag_flags(*o->op);
+		if (o->top) {
+			open_top = o.get();
+			o->flags = flags;
+			if (o->op->schema().name().rfind("aten::", 0) != 0)
+				o->flags |= BR_DYNAMIC;
+			start_top(r, *o, fn);
+		} else if (open_top) {
+			open_top->flags |= flags;
+		}
+		if (flags & BR_RANDOM)
+			start_random(r, *o, fn.inputs());
+	} catch (...) {
+		r->check(fail_exception(__FILE__, __LINE__));
+	}
+	return o;
+}
+
+void end_top(br_recorder *r, Open &o, const at::RecordFunction &fn)
+{
+	const auto &returns = o.op->schema().returns();
+	const auto &out = fn.outputs();
+	if (std::uncaught_exceptions() > o.exceptions || out.size() < returns.size())
+		return; // it raised, and the forward may go on
+	for (size_t i = 0; i < returns.size(); i++)
+		o.results.push_back(o.convert(out[i], returns[i].real_type(), BR_RESULT));
+	for (size_t i = 0; i < o.written.size(); i++) {
+		const at::Tensor &t = o.written[i];
+		r->known[o.writes[i]].storage = t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr;
+	}
+	br_event e{};
+	e.op = o.name.c_str();
+	e.args = o.args.data();
+	e.nargs = static_cast<uint32_t>(o.args.size());
+	e.results = o.results.data();
+	e.nresults = static_cast<uint32_t>(o.results.size());
+	e.writes = o.writes.data();
+	e.nwrites = static_cast<uint32_t>(o.writes.size());
+	e.flags = o.flags;
+	e.modes = o.modes;
+	if (r->failed == CLV_OK)
+		r->check(r->fns.event(r->ctx, &e));
+}
+
+void on_end(const at::RecordFunction &fn, at::ObserverContext *context)
+{
+	auto &o = *static_cast<Open *>(context);
+	if (!o.counted)
+		return;
+	depth--;
+	br_recorder *r = o.recorder;
+	std::lock_guard<std::recursive_mutex> lock(r->mutex);
+	try {
+		if (o.random)
+			end_random(r, fn);
+		if (o.top) {
+			open_top = nullptr;
+			if (r->failed == CLV_OK)
+				end_top(r, o, fn);
+		}
+	} catch (...) {
+		r->check(fail_exception(__FILE__, __LINE__));
+	}
+}
+
+} // namespace
+
+uint32_t br_recorder::object(const c10::IValue &v)
+{
+	auto *o = new Object{v, v.isObject() ? v.toObject()->type()->str() : v.isGenerator() ? "torch.Generator" : v.tagKind()};
+	for (uint32_t i = 0; i < objects.size(); i++)
+		if (br_object_same(objects[i], wrap(o))) {
+			delete o;
+			return i;
+		}
+	objects.push_back(wrap(o));
+	generators.emplace_back();
+	return static_cast<uint32_t>(objects.size() - 1);
+}
+
+clv_status br_recorder_new(const br_record_fns *fns, void *ctx, br_recorder **out)
+{
+	BRIDGE_CATCH({
+		auto *r = new br_recorder();
+		r->fns = *fns;
+		r->ctx = ctx;
+		*out = r;
+		return CLV_OK;
+	})
+}
+
+void br_recorder_free(br_recorder *r) { delete r; }
+
+clv_status br_recorder_define(br_recorder *r, const clv_tensor *t, uint32_t *id_out)
+{
+	BRIDGE_CATCH({
+		*id_out = r->number(borrow(t), BR_DEFINED);
+		return r->failed;
+	})
+}
+
+clv_status br_recorder_start(br_recorder *r)
+{
+	BRIDGE_CATCH({
+		if (c10::ThreadLocalDebugInfo::get(slot_kind()))
+			return fail(CLV_E_INVALID, "a capture is already running on this thread");
+		auto slot = std::make_shared<Slot>();
+		slot->recorder = r;
+		r->guard = std::make_unique<c10::DebugInfoGuard>(slot_kind(), slot);
+		depth = 0;
+		open_top = nullptr;
+		r->thread = std::this_thread::get_id();
+		r->random_state = default_random_state();
+		r->handle = at::addThreadLocalCallback(at::RecordFunctionCallback(on_start, on_end)
+		                                           .needsInputs(true)
+		                                           .needsOutputs(true)
+		                                           .scopes({at::RecordScope::FUNCTION}));
+		r->recording = true;
+		return CLV_OK;
+	})
+}
+
+clv_status br_recorder_stop(br_recorder *r)
+{
+	BRIDGE_CATCH({
+		if (!r->recording)
+			return fail(CLV_E_INVALID, "this recorder does not record");
+		at::removeCallback(r->handle);
+		r->guard.reset();
+		r->recording = false;
+		if (r->failed == CLV_OK && default_random_state() != r->random_state)
+			r->refuse("the forward reseeds or advances the random generator outside PyTorch's operators "
+			          "(manual_seed, set_rng_state or fork_rng)");
+		if (r->failed != CLV_OK)
+			return fail(r->failed, "%s", r->message.c_str());
+		return CLV_OK;
+	})
+}
+
+clv_status br_recorder_restore(br_recorder *r)
+{
+	for (auto it = r->backups.rbegin(); it != r->backups.rend(); ++it)
+		TRY(br_tensor_copy_(reinterpret_cast<clv_tensor *>(it->tensor.unsafeGetTensorImpl()),
+		                    reinterpret_cast<clv_tensor *>(it->data.unsafeGetTensorImpl())));
+	r->backups.clear();
+	return CLV_OK;
+}
+
+uint32_t br_recorder_find(br_recorder *r, const clv_tensor *t)
+{
+	auto it = r->ids.find(reinterpret_cast<const c10::TensorImpl *>(t));
+	return it == r->ids.end() ? NONE : it->second;
+}
+
+clv_status br_recorder_see(br_recorder *r, const clv_tensor *t, uint32_t *id_out)
+{
+	BRIDGE_CATCH({
+		*id_out = r->number(borrow(t), BR_EXTERNAL);
+		return r->failed;
+	})
+}
+
+clv_status br_recorder_fresh(br_recorder *r, const clv_tensor *t, uint32_t *id_out)
+{
+	BRIDGE_CATCH({
+		at::DisableRecordFunctionGuard quiet;
+		at::NoGradGuard no_grad;
+		*id_out = r->see(borrow(t).detach().clone(), BR_FRESH);
+		return r->failed;
+	})
+}
+
+clv_status br_recorder_result(br_recorder *r, const clv_tensor *t, uint32_t *id_out)
+{
+	BRIDGE_CATCH({
+		*id_out = r->number(borrow(t), BR_RESULT);
+		return r->failed;
+	})
+}
+
+br_object *br_recorder_object(const br_recorder *r, uint32_t number)
+{
+	return number < r->objects.size() ? r->objects[number] : nullptr;
+}
+
+void br_recorder_suspend(br_recorder *) { depth++; }
+void br_recorder_resume(br_recorder *) { depth--; }
+
+void br_recorder_fail(br_recorder *r, clv_status code, const char *message) { r->set_failed(code, message); }
+
+bool br_recorder_active(const br_recorder *r)
+{
+	return r->recording && depth == 0 && r->thread == std::this_thread::get_id();
+}
+
+bool br_recorder_generator(const br_recorder *r, uint32_t number, uint64_t *first, uint64_t *last)
+{
+	if (number >= r->generators.size() || !r->generators[number].used)
+		return false;
+	*first = r->generators[number].first;
+	*last = r->generators[number].last;
+	return true;
+}

@@ -1,0 +1,333 @@
+// Tensors, objects and modes: the parts of the bridge that carry no state of their own.
+#include "bridge/impl.hpp"
+
+#include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/record_function.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/version.h>
+
+#include <cstring>
+
+namespace bridge {
+
+clv_status fail_exception(const char *file, int line)
+{
+	try {
+		throw;
+	} catch (const c10::Error &e) {
+		return status_fail(CLV_E_TORCH, file, line, "%s", e.what_without_backtrace());
+	} catch (const std::bad_alloc &) {
+		return status_fail(CLV_E_NOMEM, file, line, "out of memory");
+	} catch (const std::exception &e) {
+		return status_fail(CLV_E_TORCH, file, line, "%s", e.what());
+	} catch (...) {
+		return status_fail(CLV_E_TORCH, file, line, "an exception that is no std::exception");
+	}
+}
+
+namespace {
+struct Code {
+	dtype ours;
+	at::ScalarType theirs;
+};
+const Code codes[] = {
+#define X(id, text, bits, torch) {DT_##id, static_cast<at::ScalarType>(torch)},
+	DTYPE_LIST(X)
+#undef X
+};
+static_assert(static_cast<int>(at::ScalarType::BFloat16) == 15 && static_cast<int>(at::ScalarType::UInt16) == 27 &&
+                  static_cast<int>(at::ScalarType::Float8_e8m0fnu) == 44,
+              "DTYPE_LIST holds PyTorch's ScalarType numbers");
+} // namespace
+
+uint8_t dtype_of(at::ScalarType t)
+{
+	for (const auto &c : codes)
+		if (c.theirs == t)
+			return static_cast<uint8_t>(c.ours);
+	return DT_COUNT;
+}
+
+at::ScalarType scalar_type_of(uint8_t d) { return d < DT_COUNT ? codes[d].theirs : at::ScalarType::Undefined; }
+
+} // namespace bridge
+
+using namespace bridge;
+
+clv_tensor *br_ref(const clv_tensor *t) { return release(borrow(t)); }
+
+void br_unref(clv_tensor *t) { take(t); }
+
+clv_status br_meta_get(const clv_tensor *ct, br_meta *out)
+{
+	BRIDGE_CATCH({
+		br_meta m;
+		std::memset(&m, 0, sizeof m);
+		at::Tensor t = borrow(ct);
+		if (!t.defined())
+			return fail(CLV_E_INVALID, "an undefined tensor has no metadata");
+		m.dtype = dtype_of(t.scalar_type());
+		m.layout = static_cast<uint8_t>(t.layout());
+		m.strided = t.layout() == at::kStrided && !t.is_nested();
+		if (!t.is_nested()) {
+			m.ndim = static_cast<uint32_t>(t.dim());
+			m.sizes = t.sizes().data();
+		}
+		if (m.strided) {
+			m.strides = t.strides().data();
+			m.offset = t.storage_offset();
+		}
+		std::strncpy(m.device, t.device().str().c_str(), sizeof m.device - 1);
+		m.requires_grad = t.requires_grad();
+		m.is_leaf = t.is_leaf();
+		m.conj = t.is_conj();
+		m.neg = t.is_neg();
+		m.storage = t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr;
+		*out = m;
+		return CLV_OK;
+	})
+}
+
+bool br_fits(const clv_tensor *ct, uint8_t dtype, const char *device, uint32_t ndim, const uint32_t *dims,
+             const int64_t *sizes)
+{
+	const auto *t = reinterpret_cast<const c10::TensorImpl *>(ct);
+	if (c10::typeMetaToScalarType(t->dtype()) != scalar_type_of(dtype))
+		return false;
+	bool cpu = std::strcmp(device, "cpu") == 0;
+	if (cpu != t->device().is_cpu() || (!cpu && t->device().str() != device))
+		return false;
+	if (t->layout() != at::kStrided || t->key_set().has(c10::DispatchKey::NestedTensor))
+		return true;
+	c10::IntArrayRef have = t->sizes();
+	if (have.size() != ndim)
+		return false;
+	for (uint32_t i = 0; i < ndim; i++)
+		if (have[i] != sizes[dims[i]])
+			return false;
+	return true;
+}
+
+bool br_is_contiguous(const br_meta *m)
+{
+	if (!m->strided)
+		return true;
+	int64_t want = 1;
+	for (uint32_t i = m->ndim; i-- > 0;) {
+		if (m->sizes[i] == 0)
+			return true;
+		if (m->sizes[i] == 1)
+			continue;
+		if (m->strides[i] != want)
+			return false;
+		want *= m->sizes[i];
+	}
+	return true;
+}
+
+// Compares bytes, so that NaNs and signed zeros count; layouts without strides are compared by value.
+clv_status br_bits_equal(const clv_tensor *ca, const clv_tensor *cb, bool *out)
+{
+	BRIDGE_CATCH({
+		at::DisableRecordFunctionGuard quiet;
+		at::NoGradGuard no_grad;
+		at::Tensor a = borrow(ca), b = borrow(cb);
+		*out = false;
+		if (a.defined() != b.defined())
+			return CLV_OK;
+		if (!a.defined() || a.is_same(b)) {
+			*out = true;
+			return CLV_OK;
+		}
+		if (a.scalar_type() != b.scalar_type() || a.layout() != b.layout() || a.device() != b.device() ||
+		    a.is_nested() != b.is_nested())
+			return CLV_OK;
+		if (a.is_nested() || a.layout() != at::kStrided || a.is_quantized()) {
+			if (a.is_nested())
+				return fail(CLV_E_UNSUPPORTED, "nested constant tensors cannot be compared");
+			*out = a.sizes() == b.sizes() && at::equal(a.is_quantized() ? a.dequantize() : a.to_dense(),
+			                                           b.is_quantized() ? b.dequantize() : b.to_dense());
+			return CLV_OK;
+		}
+		if (a.sizes() != b.sizes())
+			return CLV_OK;
+		a = a.detach().resolve_conj().resolve_neg().contiguous().cpu();
+		b = b.detach().resolve_conj().resolve_neg().contiguous().cpu();
+		*out = std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+		return CLV_OK;
+	})
+}
+
+clv_status br_clone(const clv_tensor *t, clv_tensor **out)
+{
+	BRIDGE_CATCH({
+		at::DisableRecordFunctionGuard quiet;
+		at::NoGradGuard no_grad;
+		*out = release(borrow(t).detach().clone());
+		return CLV_OK;
+	})
+}
+
+clv_status br_tensor_copy_(clv_tensor *dst, const clv_tensor *src)
+{
+	BRIDGE_CATCH({
+		at::DisableRecordFunctionGuard quiet;
+		at::NoGradGuard no_grad;
+		borrow(dst).variable_data().copy_(borrow(src));
+		return CLV_OK;
+	})
+}
+
+br_object *br_object_ref(br_object *o)
+{
+	if (o)
+		unwrap(o)->refs.fetch_add(1);
+	return o;
+}
+
+void br_object_unref(br_object *o)
+{
+	if (o && unwrap(o)->refs.fetch_sub(1) == 1)
+		delete unwrap(o);
+}
+
+const char *br_object_type(const br_object *o) { return unwrap(o)->type.c_str(); }
+
+bool br_object_same(const br_object *a, const br_object *b)
+{
+	const c10::IValue &x = unwrap(a)->value, &y = unwrap(b)->value;
+	if (x.isGenerator() && y.isGenerator())
+		return x.toGenerator() == y.toGenerator();
+	return x.is(y);
+}
+
+// ---- modes
+
+const char *const br_autocast_device_names[BR_AUTOCAST_DEVICES] = {"cpu", "cuda", "xpu", "mps"};
+static const at::DeviceType autocast_devices[BR_AUTOCAST_DEVICES] = {at::kCPU, at::kCUDA, at::kXPU, at::kMPS};
+
+static uint32_t flags_get()
+{
+	const auto &c = at::globalContext();
+	uint32_t f = 0;
+	f |= static_cast<uint32_t>(c.userEnabledFlashSDP()) << CTX_BIT_SDP_FLASH;
+	f |= static_cast<uint32_t>(c.userEnabledMemEfficientSDP()) << CTX_BIT_SDP_MEM_EFFICIENT;
+	f |= static_cast<uint32_t>(c.userEnabledMathSDP()) << CTX_BIT_SDP_MATH;
+	f |= static_cast<uint32_t>(c.userEnabledCuDNNSDP()) << CTX_BIT_SDP_CUDNN;
+	f |= static_cast<uint32_t>(c.userEnabledCuDNN()) << CTX_BIT_CUDNN;
+	f |= static_cast<uint32_t>(c.userEnabledMkldnn()) << CTX_BIT_MKLDNN;
+	f |= static_cast<uint32_t>(c.deterministicAlgorithms()) << CTX_BIT_DETERMINISTIC;
+	return f;
+}
+
+static void flags_set(uint32_t flags, uint32_t mask)
+{
+	auto &c = at::globalContext();
+	auto on = [&](int bit) { return (flags >> bit & 1) != 0; };
+	auto touches = [&](int bit) { return (mask >> bit & 1) != 0; };
+	if (touches(CTX_BIT_SDP_FLASH))
+		c.setSDPUseFlash(on(CTX_BIT_SDP_FLASH));
+	if (touches(CTX_BIT_SDP_MEM_EFFICIENT))
+		c.setSDPUseMemEfficient(on(CTX_BIT_SDP_MEM_EFFICIENT));
+	if (touches(CTX_BIT_SDP_MATH))
+		c.setSDPUseMath(on(CTX_BIT_SDP_MATH));
+	if (touches(CTX_BIT_SDP_CUDNN))
+		c.setSDPUseCuDNN(on(CTX_BIT_SDP_CUDNN));
+	if (touches(CTX_BIT_CUDNN))
+		c.setUserEnabledCuDNN(on(CTX_BIT_CUDNN));
+	if (touches(CTX_BIT_MKLDNN))
+		c.setUserEnabledMkldnn(on(CTX_BIT_MKLDNN));
+	if (touches(CTX_BIT_DETERMINISTIC))
+		c.setDeterministicAlgorithms(on(CTX_BIT_DETERMINISTIC), c.deterministicAlgorithmsWarnOnly());
+}
+
+void br_modes_get(br_modes *out)
+{
+	std::memset(out, 0, sizeof *out);
+	out->grad = at::GradMode::is_enabled();
+	out->inference = c10::InferenceMode::is_enabled();
+	for (int i = 0; i < BR_AUTOCAST_DEVICES; i++) {
+		if (!at::autocast::is_autocast_enabled(autocast_devices[i]))
+			continue;
+		out->autocast[i] = true;
+		out->autocast_dtype[i] = dtype_of(at::autocast::get_autocast_dtype(autocast_devices[i]));
+		out->autocast_cache = at::autocast::is_autocast_cache_enabled();
+	}
+	out->flags = flags_get();
+	out->default_dtype = dtype_of(c10::get_default_dtype_as_scalartype());
+}
+
+void br_modes_set(const br_modes *m, uint32_t flags_mask)
+{
+	at::GradMode::set_enabled(m->grad);
+	bool any = false;
+	for (int i = 0; i < BR_AUTOCAST_DEVICES; i++) {
+		if (at::autocast::is_autocast_enabled(autocast_devices[i]) != m->autocast[i])
+			at::autocast::set_autocast_enabled(autocast_devices[i], m->autocast[i]);
+		if (m->autocast[i])
+			at::autocast::set_autocast_dtype(autocast_devices[i], scalar_type_of(m->autocast_dtype[i]));
+		any |= m->autocast[i];
+	}
+	if (any)
+		at::autocast::set_autocast_cache_enabled(m->autocast_cache);
+	if (flags_mask)
+		flags_set(m->flags, flags_mask);
+}
+
+void br_autocast_enter(void) { at::autocast::increment_nesting(); }
+
+void br_autocast_exit(void)
+{
+	if (at::autocast::decrement_nesting() == 0)
+		at::autocast::clear_cache();
+}
+
+const char *br_torch_version(void) { return TORCH_VERSION; }
+
+// ---- the tensor functions of cleave.h
+
+clv_status clv_tensor_from_data(const void *data, const char *dtype_text, uint32_t ndim, const int64_t *shape,
+                                clv_tensor **out)
+{
+	dtype d;
+	if (!data || !dtype_text || !out || (ndim && !shape))
+		return fail(CLV_E_INVALID, "clv_tensor_from_data: an argument is NULL");
+	if (!dtype_parse(dtype_text, std::strlen(dtype_text), &d))
+		return fail(CLV_E_INVALID, "clv_tensor_from_data: no dtype \"%s\"", dtype_text);
+	for (uint32_t i = 0; i < ndim; i++)
+		if (shape[i] < 0)
+			return fail(CLV_E_INVALID, "clv_tensor_from_data: dimension %u is negative", i);
+	BRIDGE_CATCH({
+		at::Tensor view = at::from_blob(const_cast<void *>(data), at::IntArrayRef(shape, ndim),
+		                                at::TensorOptions().dtype(scalar_type_of(static_cast<uint8_t>(d))));
+		*out = release(view.clone());
+		return CLV_OK;
+	})
+}
+
+void clv_tensor_free(clv_tensor *t) { br_unref(t); }
+
+const void *clv_tensor_data(const clv_tensor *ct)
+{
+	br_meta m;
+	if (!ct || br_meta_get(ct, &m) != CLV_OK || !m.strided || std::strcmp(m.device, "cpu") != 0 ||
+	    !br_is_contiguous(&m) || m.conj || m.neg)
+		return nullptr;
+	return borrow(ct).const_data_ptr();
+}
+
+uint32_t clv_tensor_ndim(const clv_tensor *t) { return t ? static_cast<uint32_t>(borrow(t).dim()) : 0; }
+
+int64_t clv_tensor_dim(const clv_tensor *t, uint32_t i)
+{
+	return t && i < clv_tensor_ndim(t) ? borrow(t).sizes()[i] : -1;
+}
+
+const char *clv_tensor_dtype(const clv_tensor *t)
+{
+	uint8_t d = t ? dtype_of(borrow(t).scalar_type()) : static_cast<uint8_t>(DT_COUNT);
+	return d < DT_COUNT ? dtype_name(static_cast<dtype>(d)) : "?";
+}

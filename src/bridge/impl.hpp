@@ -1,0 +1,62 @@
+// Shared by the C++ files of the bridge: references, exceptions to status, dtype codes.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <exception>
+#include <string>
+
+#include "bridge/bridge.h"
+
+namespace bridge {
+
+using TensorPtr = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+// A new at::Tensor on the same TensorImpl.
+inline at::Tensor borrow(const clv_tensor *t)
+{
+	if (!t)
+		return at::Tensor();
+	return at::Tensor(TensorPtr::reclaim_copy(reinterpret_cast<c10::TensorImpl *>(const_cast<clv_tensor *>(t))));
+}
+
+// Takes over the reference.
+inline at::Tensor take(clv_tensor *t)
+{
+	if (!t)
+		return at::Tensor();
+	return at::Tensor(TensorPtr::reclaim(reinterpret_cast<c10::TensorImpl *>(t)));
+}
+
+// Gives the reference away; NULL for an undefined tensor.
+inline clv_tensor *release(at::Tensor &&t)
+{
+	if (!t.defined())
+		return nullptr;
+	return reinterpret_cast<clv_tensor *>(t.unsafeReleaseTensorImpl());
+}
+
+clv_status fail_exception(const char *file, int line);
+
+// Runs f, turning any C++ exception into a status.
+#define BRIDGE_CATCH(...)                                                                                              \
+	try {                                                                                                              \
+		__VA_ARGS__                                                                                                    \
+	} catch (...) {                                                                                                    \
+		return bridge::fail_exception(__FILE__, __LINE__);                                                             \
+	}
+
+uint8_t dtype_of(at::ScalarType t);       // DT_COUNT: no name for it
+at::ScalarType scalar_type_of(uint8_t d); // Undefined for DT_COUNT
+
+struct Object {
+	c10::IValue value;
+	std::string type;
+	std::atomic<int> refs{1};
+};
+
+inline br_object *wrap(Object *o) { return reinterpret_cast<br_object *>(o); }
+inline Object *unwrap(const br_object *o) { return reinterpret_cast<Object *>(const_cast<br_object *>(o)); }
+
+} // namespace bridge

@@ -1,0 +1,20 @@
+/* Between Python's tensors and ours. The only part of the bridge that knows Python. */
+#ifndef BRIDGE_PYTENSOR_H
+#define BRIDGE_PYTENSOR_H
+
+#include <Python.h>
+
+#include "bridge/bridge.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+bool py_is_tensor(PyObject *o);
+clv_tensor *py_borrow(PyObject *tensor); /* borrowed from the Python object; NULL: not a defined tensor */
+PyObject *py_wrap(clv_tensor *t);        /* takes the reference; a new reference to the tensor's Python object, None for NULL */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

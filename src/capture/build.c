@@ -1,0 +1,726 @@
+/* From a stream to a plan.
+ *
+ * Values get their order: inputs, then everything that comes from outside, then results. On the way four things that a
+ * record holds implicitly become explicit nodes or errors: leftovers of torch.tensor are dropped, literals that are
+ * written or returned are cloned for each run, tensors that alias recorded memory (.data) become detach nodes, and
+ * memory that is read before any operator wrote it is refused. */
+#include "capture/capture.h"
+
+#include <string.h>
+
+typedef struct builder {
+	const stream *s, *with_grad;
+	const uint8_t *classes; /* may be NULL */
+	plan *p;
+	plan_data *data;
+	bool *drop;        /* per op */
+	bool *literal;     /* per tensor: comes from torch.tensor and nothing happened to it yet */
+	value_id *value;   /* per tensor: its newest value; NONE: not met yet */
+	value_id *root;    /* per storage: first value on it */
+	bool *touched;     /* per storage: written, or given to the caller */
+	bool *unwritten;   /* per storage: made by empty(), not written yet */
+	scope_id *scope;   /* per scope of the stream */
+	value_id *object;  /* per object number of the recorder */
+	value_id *python;  /* per op: what a cleave::python node calls */
+	uint32_t nstorages;
+	VEC(arg) args;     /* scratch for the node in hand */
+	VEC(expr_id) dims; /* scratch */
+} builder;
+
+/* ---- looking at the stream -------------------------------------------------------------------------------------- */
+
+typedef void (*tensor_fn)(builder *b, uint32_t t, void *ctx);
+
+static void each_tensor(builder *b, const br_arg *args, uint32_t n, tensor_fn f, void *ctx)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (args[i].kind == BR_TENSOR)
+			f(b, args[i].u.id, ctx);
+		else if (args[i].kind == BR_LIST)
+			each_tensor(b, args[i].u.list.at, args[i].u.list.n, f, ctx);
+	}
+}
+
+static bool starts(const char *s, const char *prefix)
+{
+	return strncmp(s, prefix, strlen(prefix)) == 0;
+}
+
+static bool is_empty_op(const char *op)
+{
+	return starts(op, "aten::empty") || starts(op, "aten::new_empty");
+}
+
+/* What torch.tensor leaves behind: the buffer it fills from Python, and its conversion. */
+static bool is_residue_op(const char *op)
+{
+	return is_empty_op(op) || starts(op, "aten::to.") || !strcmp(op, "aten::_to_copy") || !strcmp(op, "aten::detach");
+}
+
+static void count_use(builder *b, uint32_t t, void *ctx)
+{
+	(void)b;
+	((uint32_t *)ctx)[t]++;
+}
+
+static void any_used(builder *b, uint32_t t, void *ctx)
+{
+	(void)b;
+	uint32_t **later_and_found = ctx;
+	if (later_and_found[0][t])
+		*later_and_found[1] = 1;
+}
+
+static clv_status drop_residue(builder *b)
+{
+	const stream *s = b->s;
+	uint32_t *later = mem_alloc((s->tensors.n + 1) * sizeof *later), found;
+	if (!later)
+		return fail_nomem();
+	for (uint32_t i = 0; i < s->outputs.n; i++)
+		later[s->outputs.at[i]]++;
+	for (uint32_t i = 0; i < s->rebinds.n; i++)
+		later[s->rebinds.at[i].tensor]++;
+	for (uint32_t i = s->ops.n; i-- > 0;) {
+		const stream_op *o = &s->ops.at[i];
+		found = 0;
+		each_tensor(b, o->results, o->nresults, any_used, (uint32_t *[]){later, &found});
+		b->drop[i] = is_residue_op(o->op) && !found;
+		if (!b->drop[i])
+			each_tensor(b, o->args, o->nargs, count_use, later);
+	}
+	mem_free(later);
+	return CLV_OK;
+}
+
+static void touch(builder *b, uint32_t t, void *ctx)
+{
+	(void)ctx;
+	if (b->s->tensors.at[t].storage != NONE)
+		b->touched[b->s->tensors.at[t].storage] = true;
+}
+
+static void find_touched(builder *b)
+{
+	const stream *s = b->s;
+	for (uint32_t i = 0; i < s->ops.n; i++) {
+		const stream_op *o = &s->ops.at[i];
+		for (uint32_t k = 0; k < o->nwrites && strcmp(o->op, "aten::detach_") != 0; k++)
+			touch(b, o->writes[k], NULL);
+		if (!strcmp(o->op, "cleave::python"))
+			each_tensor(b, o->args, o->nargs, touch, NULL);
+	}
+	for (uint32_t i = 0; i < s->outputs.n; i++)
+		touch(b, s->outputs.at[i], NULL);
+	for (uint32_t i = 0; i < s->rebinds.n; i++)
+		touch(b, s->rebinds.at[i].tensor, NULL);
+}
+
+static clv_status fail_at(const stream *s, const stream_op *o, const char *what)
+{
+	return fail(CLV_E_UNSUPPORTED, "%s%s%s%s%s: %s", o->op, o->scope ? " in " : "",
+	            o->scope ? s->scopes.at[o->scope].path : "", o->at ? " at " : "", o->at ? o->at : "", what);
+}
+
+static int64_t elements(const stream_tensor *t)
+{
+	int64_t n = 1;
+	for (uint32_t i = 0; i < t->ndim; i++)
+		n *= t->sizes[i];
+	return n;
+}
+
+typedef struct read_check {
+	const stream_op *op;
+	bool bad;
+	uint32_t storage; /* shares_storage: looked for */
+	bool shares;
+} read_check;
+
+static void shares_storage(builder *b, uint32_t t, void *ctx)
+{
+	read_check *c = ctx;
+	c->shares |= b->s->tensors.at[t].storage == c->storage;
+}
+
+static void check_read(builder *b, uint32_t t, void *ctx)
+{
+	read_check *c = ctx;
+	const stream_tensor *x = &b->s->tensors.at[t];
+	if (x->storage == NONE || !b->unwritten[x->storage] || elements(x) == 0)
+		return;
+	for (uint32_t k = 0; k < c->op->nwrites; k++)
+		if (b->s->tensors.at[c->op->writes[k]].storage == x->storage)
+			return;
+	c->storage = x->storage;
+	c->shares = false;
+	each_tensor(b, c->op->results, c->op->nresults, shares_storage, c);
+	c->bad |= !c->shares;
+}
+
+static bool reads_no_data(const char *op)
+{
+	return strstr(op, "_like") || starts(op, "aten::new_") || !strcmp(op, "cleave::python");
+}
+
+/* Memory from empty() must be written by a recorded operator before one reads it. */
+static clv_status check_unwritten(builder *b)
+{
+	const stream *s = b->s;
+	for (uint32_t i = 0; i < s->ops.n; i++) {
+		const stream_op *o = &s->ops.at[i];
+		read_check c = {.op = o};
+		if (b->drop[i])
+			continue;
+		if (!reads_no_data(o->op))
+			each_tensor(b, o->args, o->nargs, check_read, &c);
+		if (c.bad)
+			return fail_at(s, o, "it reads memory from empty() that no recorded operator wrote; it was filled from "
+			                     "outside PyTorch's operators, or not at all");
+		for (uint32_t k = 0; k < o->nwrites; k++)
+			if (s->tensors.at[o->writes[k]].storage != NONE)
+				b->unwritten[s->tensors.at[o->writes[k]].storage] = false;
+		if (is_empty_op(o->op) && o->nresults == 1 && o->results[0].kind == BR_TENSOR && !o->nwrites) {
+			uint32_t st = s->tensors.at[o->results[0].u.id].storage;
+			if (st != NONE)
+				b->unwritten[st] = true;
+		}
+	}
+	return CLV_OK;
+}
+
+/* ---- values -------------------------------------------------------------------------------------------------------- */
+
+static clv_status keep_data(builder *b, value_id v, clv_tensor *t, br_object *o, uint32_t python)
+{
+	plan_data *d = b->data;
+	if (v >= d->n) {
+		uint32_t n = v + 1 > d->n * 2 ? v + 1 : d->n * 2;
+		clv_tensor **tensors = mem_realloc(d->tensors, n, sizeof *tensors);
+		if (!tensors)
+			return fail_nomem();
+		d->tensors = tensors;
+		br_object **objects = mem_realloc(d->objects, n, sizeof *objects);
+		if (!objects)
+			return fail_nomem();
+		d->objects = objects;
+		uint32_t *numbers = mem_realloc(d->python, n, sizeof *numbers);
+		if (!numbers)
+			return fail_nomem();
+		d->python = numbers;
+		for (uint32_t i = d->n; i < n; i++) {
+			tensors[i] = NULL;
+			objects[i] = NULL;
+			numbers[i] = NONE;
+		}
+		d->n = n;
+	}
+	d->tensors[v] = t ? br_ref(t) : NULL;
+	d->objects[v] = o ? br_object_ref(o) : NULL;
+	d->python[v] = python;
+	return CLV_OK;
+}
+
+void plan_data_free(plan_data *d)
+{
+	for (uint32_t i = 0; i < d->n; i++) {
+		br_unref(d->tensors[i]);
+		br_object_unref(d->objects[i]);
+	}
+	mem_free(d->tensors);
+	mem_free(d->objects);
+	mem_free(d->python);
+	*d = (plan_data){0};
+}
+
+static clv_status push_dims(builder *b, const int64_t *v, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		expr_id e;
+		TRY(expr_const(b->p, v[i], &e));
+		TRY(vec_push(&b->dims, e));
+	}
+	return CLV_OK;
+}
+
+static bool is_contiguous(const stream_tensor *t)
+{
+	br_meta m = {.strided = t->strided, .ndim = t->ndim, .sizes = t->sizes, .strides = t->strides};
+	return br_is_contiguous(&m);
+}
+
+/* A new value with the type of tensor t; it becomes t's newest value and may root its storage. */
+static clv_status new_value(builder *b, value_kind kind, const char *name, uint32_t t, value_id *out)
+{
+	const stream_tensor *x = &b->s->tensors.at[t];
+	bool strides = kind != VALUE_RESULT && x->strided && !is_contiguous(x);
+	b->dims.n = 0;
+	TRY(push_dims(b, x->sizes, x->ndim));
+	if (strides)
+		TRY(push_dims(b, x->strides, x->ndim));
+	tensor_spec spec = {.dtype = (dtype)x->dtype,
+	                    .ndim = x->ndim,
+	                    .shape = b->dims.at,
+	                    .strides = strides ? b->dims.at + x->ndim : NULL,
+	                    .device = x->device};
+	TRY(plan_tensor(b->p, kind, name, &spec, out));
+	value *v = &b->p->values.at[*out];
+	if (x->storage != NONE && b->root[x->storage] != NONE)
+		v->alias = b->root[x->storage];
+	else if (x->storage != NONE)
+		b->root[x->storage] = *out;
+	const stream *g = b->with_grad;
+	if (kind == VALUE_RESULT && g && t < g->tensors.n && g->tensors.at[t].requires_grad)
+		v->flags |= VALUE_GRAD;
+	b->value[t] = *out;
+	return CLV_OK;
+}
+
+static external_class class_of(const builder *b, uint32_t t)
+{
+	if (b->s->tensors.at[t].origin == ORIGIN_FRESH)
+		return EXTERNAL_FRESH;
+	if (b->classes && b->classes[t] != EXTERNAL_UNKNOWN)
+		return (external_class)b->classes[t];
+	/* Without a second look: memory of a recorded tensor is an alias, the rest is taken as it is. */
+	uint32_t st = b->s->tensors.at[t].storage;
+	for (uint32_t i = 0; st != NONE && i < t; i++)
+		if (b->s->tensors.at[i].storage == st && b->s->tensors.at[i].origin != ORIGIN_EXTERNAL)
+			return EXTERNAL_ALIAS;
+	return EXTERNAL_PERSISTENT;
+}
+
+static void define_external(builder *b, uint32_t t, void *ctx)
+{
+	clv_status *st = ctx;
+	const stream_tensor *x = &b->s->tensors.at[t];
+	value_id v;
+	if (*st != CLV_OK || b->value[t] != NONE)
+		return;
+	if (x->origin == ORIGIN_STATE) {
+		const stream_state *state = &b->s->states.at[x->index];
+		*st = new_value(b, state->kind, state->name, t, &v);
+		if (*st == CLV_OK && state->trainable)
+			b->p->values.at[v].flags |= VALUE_TRAINABLE;
+	} else if (x->origin == ORIGIN_EXTERNAL || x->origin == ORIGIN_FRESH) {
+		external_class c = class_of(b, t);
+		if (c == EXTERNAL_ALIAS)
+			return; /* becomes a detach node where it is used */
+		*st = new_value(b, VALUE_CONST, NULL, t, &v);
+		if (*st == CLV_OK && c == EXTERNAL_PERSISTENT)
+			b->p->values.at[v].flags |= VALUE_PERSISTENT;
+		if (*st == CLV_OK)
+			*st = keep_data(b, v, x->data, NULL, NONE);
+	}
+}
+
+static clv_status define_objects(builder *b, const stream_op *o, const br_arg *args, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (args[i].kind == BR_LIST)
+			TRY(define_objects(b, o, args[i].u.list.at, args[i].u.list.n));
+		if (args[i].kind != BR_OBJECT || !strcmp(o->op, "cleave::python") || b->object[args[i].u.id] != NONE)
+			continue;
+		br_object *object = br_recorder_object(b->s->recorder, args[i].u.id);
+		TRY(plan_object(b->p, br_object_type(object), &b->object[args[i].u.id]));
+		TRY(keep_data(b, b->object[args[i].u.id], NULL, object, NONE));
+	}
+	return CLV_OK;
+}
+
+static clv_status define_values(builder *b)
+{
+	const stream *s = b->s;
+	clv_status st = CLV_OK;
+	value_id v;
+	for (uint32_t i = 0; i < s->inputs.n; i++)
+		TRY(new_value(b, VALUE_INPUT, s->input_names.at[i], s->inputs.at[i], &v));
+	for (uint32_t i = 0; i < s->ops.n; i++) {
+		const stream_op *o = &s->ops.at[i];
+		if (b->drop[i])
+			continue;
+		each_tensor(b, o->args, o->nargs, define_external, &st);
+		TRY(st);
+		TRY(define_objects(b, o, o->args, o->nargs));
+		if (o->label) {
+			TRY(plan_object(b->p, o->label, &b->python[i]));
+			TRY(keep_data(b, b->python[i], NULL, NULL, o->args[0].u.id));
+		}
+	}
+	for (uint32_t i = 0; i < s->outputs.n; i++)
+		define_external(b, s->outputs.at[i], &st);
+	for (uint32_t i = 0; i < s->rebinds.n; i++) {
+		define_external(b, s->rebinds.at[i].tensor, &st);
+		define_external(b, s->states.at[s->rebinds.at[i].state].tensor, &st);
+	}
+	TRY(st);
+	for (uint32_t i = 0; i < s->ties.n; i++) {
+		tie t = {b->value[s->ties.at[i].tensor], NONE};
+		if (t.value == NONE || b->p->values.at[t.value].kind == VALUE_INPUT)
+			continue;
+		TRY(plan_cstr(b->p, s->ties.at[i].name, &t.name));
+		TRY(vec_push(&b->p->ties, t));
+	}
+	return CLV_OK;
+}
+
+/* ---- nodes ---------------------------------------------------------------------------------------------------------- */
+
+static clv_status make_scope(builder *b, const char *path, const char *cls, scope_id *out)
+{
+	const char *dot = strrchr(path, '.');
+	scope_id parent = NONE;
+	if (path[0]) {
+		char *up = mem_strdup(path, dot ? (size_t)(dot - path) : 0);
+		if (!up)
+			return fail_nomem();
+		const char *up_cls = b->s->scopes.at[0].cls;
+		for (uint32_t i = 1; up[0] && i < b->s->scopes.n; i++)
+			if (!strcmp(b->s->scopes.at[i].path, up))
+				up_cls = b->s->scopes.at[i].cls;
+		clv_status st = make_scope(b, up, up_cls, &parent);
+		mem_free(up);
+		TRY(st);
+	}
+	return plan_scope(b->p, parent, path, cls, out);
+}
+
+static clv_status scope_of(builder *b, uint32_t i, scope_id *out)
+{
+	if (b->scope[i] == NONE)
+		TRY(make_scope(b, b->s->scopes.at[i].path, b->s->scopes.at[i].cls, &b->scope[i]));
+	*out = b->scope[i];
+	return CLV_OK;
+}
+
+static clv_status context_of(builder *b, uint32_t op, context_id *out)
+{
+	const br_modes *m = &b->s->ops.at[op].modes;
+	autocast ac[BR_AUTOCAST_DEVICES];
+	context c = {.nograd = b->with_grad && !b->with_grad->ops.at[op].modes.grad,
+	             .inference = m->inference && !b->s->ambient.inference,
+	             .flags_mask = m->flags ^ b->s->ambient.flags};
+	c.flags = m->flags & c.flags_mask;
+	for (uint32_t i = 0; i < BR_AUTOCAST_DEVICES; i++) {
+		if (!m->autocast[i])
+			continue;
+		autocast *a = &ac[c.nautocast++];
+		*a = (autocast){.dtype = m->autocast_dtype[i], .cache = m->autocast_cache};
+		TRY(plan_cstr(b->p, br_autocast_device_names[i], &a->device));
+	}
+	return plan_context(b->p, &c, ac, out);
+}
+
+static clv_status use_tensor(builder *b, uint32_t op, uint32_t t, value_id *out);
+
+static clv_status to_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
+{
+	*to = (arg){.wrapped = from->wrapped};
+	switch ((br_kind)from->kind) {
+	case BR_NONE: to->kind = ARG_NONE; return CLV_OK;
+	case BR_TENSOR: to->kind = ARG_VALUE; return use_tensor(b, op, from->u.id, &to->u.v);
+	case BR_INT: to->kind = ARG_INT; return expr_const(b->p, from->u.i, &to->u.e);
+	case BR_FLOAT: to->kind = ARG_FLOAT; to->u.f = from->u.f; return CLV_OK;
+	case BR_BOOL: to->kind = ARG_BOOL; to->u.b = from->u.b; return CLV_OK;
+	case BR_COMPLEX: to->kind = ARG_COMPLEX; to->u.c.re = from->u.c.re; to->u.c.im = from->u.c.im; return CLV_OK;
+	case BR_STR: to->kind = ARG_STR; return plan_cstr(b->p, from->u.s, &to->u.s);
+	case BR_DEVICE: to->kind = ARG_DEVICE; return plan_cstr(b->p, from->u.s, &to->u.s);
+	case BR_DTYPE: to->kind = ARG_DTYPE; to->u.code = from->u.code; return CLV_OK;
+	case BR_LAYOUT: to->kind = ARG_LAYOUT; to->u.code = from->u.code; return CLV_OK;
+	case BR_MEMFMT: to->kind = ARG_MEMFMT; to->u.code = from->u.code; return CLV_OK;
+	case BR_OBJECT:
+		to->kind = ARG_VALUE;
+		if (strcmp(b->s->ops.at[op].op, "cleave::python") != 0) {
+			to->u.v = b->object[from->u.id];
+			return CLV_OK;
+		}
+		to->u.v = b->python[op];
+		return CLV_OK;
+	case BR_LIST: {
+		uint32_t mark = b->args.n;
+		for (uint32_t i = 0; i < from->u.list.n; i++) {
+			arg e;
+			TRY(to_arg(b, op, &from->u.list.at[i], &e));
+			TRY(vec_push(&b->args, e));
+		}
+		TRY(plan_list(b->p, b->args.at + mark, b->args.n - mark, to));
+		b->args.n = mark;
+		return CLV_OK;
+	}
+	case BR_INTVAR: break;
+	}
+	return fail(CLV_E_INVALID, "an argument of kind %d cannot be in a stream", from->kind);
+}
+
+/* A node that is not in the stream but belongs before operator `op`: %t' = name(args). */
+static clv_status insert(builder *b, uint32_t op, const char *name, const arg *args, uint32_t nargs, uint32_t t)
+{
+	arg result = {.kind = ARG_VALUE};
+	node_spec n = {.op = name, .args = args, .nargs = nargs, .results = &result, .nresults = 1, .scope = NONE};
+	node_id id;
+	TRY(new_value(b, VALUE_RESULT, NULL, t, &result.u.v));
+	if (op < b->s->ops.n) {
+		TRY(scope_of(b, b->s->ops.at[op].scope, &n.scope));
+		TRY(context_of(b, op, &n.context));
+		n.at = b->s->ops.at[op].at;
+	} else {
+		TRY(scope_of(b, 0, &n.scope));
+	}
+	return plan_node(b->p, &n, &id);
+}
+
+static bool same_place(const stream_tensor *x, const stream_tensor *y)
+{
+	return x->storage == y->storage && x->dtype == y->dtype && x->ndim == y->ndim && x->offset == y->offset &&
+	       x->strided && y->strided && x->conj == y->conj && x->neg == y->neg &&
+	       (!x->ndim || (!memcmp(x->sizes, y->sizes, x->ndim * sizeof *x->sizes) &&
+	                     !memcmp(x->strides, y->strides, x->ndim * sizeof *x->strides)));
+}
+
+/* .data and the like: a detached tensor on the memory of a recorded one. */
+static clv_status insert_alias(builder *b, uint32_t op, uint32_t t)
+{
+	const stream_tensor *x = &b->s->tensors.at[t];
+	for (uint32_t i = t; i-- > 0;) {
+		if (b->value[i] == NONE || !same_place(x, &b->s->tensors.at[i]))
+			continue;
+		arg source = {.kind = ARG_VALUE, .u.v = b->value[i]};
+		return insert(b, op, "aten::detach", &source, 1, t);
+	}
+	const char *what = "an argument lies on the memory of a recorded tensor, but no operator made the view "
+	                   "(set_, as_strided on storage)";
+	if (op < b->s->ops.n)
+		return fail_at(b->s, &b->s->ops.at[op], what);
+	return fail(CLV_E_UNSUPPORTED, "an output: %s", what);
+}
+
+/* The value to use for tensor t in operator `op` (ops.n: in the outputs). */
+static clv_status use_tensor(builder *b, uint32_t op, uint32_t t, value_id *out)
+{
+	const stream_tensor *x = &b->s->tensors.at[t];
+	if (b->value[t] == NONE && x->origin == ORIGIN_EXTERNAL)
+		TRY(insert_alias(b, op, t));
+	if (b->value[t] == NONE)
+		return fail(CLV_E_UNSUPPORTED, "a result is used before the operator that made it was recorded");
+	const value *v = &b->p->values.at[b->value[t]];
+	if (v->kind == VALUE_CONST && !(v->flags & VALUE_PERSISTENT) && x->storage != NONE && b->touched[x->storage] &&
+	    (op >= b->s->ops.n || strcmp(b->s->ops.at[op].op, "cleave::guard_equal") != 0)) {
+		arg clone[2] = {{.kind = ARG_VALUE, .u.v = b->value[t]}, {.kind = ARG_NONE}};
+		b->root[x->storage] = NONE; /* each run has its own copy */
+		TRY(insert(b, op, "aten::clone", clone, 2, t));
+	}
+	*out = b->value[t];
+	return CLV_OK;
+}
+
+static clv_status host_result(builder *b, const br_arg *r, uint32_t op, arg *out)
+{
+	static const value_type types[] = {[BR_INT] = TYPE_INT,
+	                                   [BR_FLOAT] = TYPE_FLOAT,
+	                                   [BR_BOOL] = TYPE_BOOL,
+	                                   [BR_COMPLEX] = TYPE_COMPLEX,
+	                                   [BR_STR] = TYPE_STR};
+	arg literal;
+	*out = (arg){.kind = ARG_VALUE};
+	TRY(to_arg(b, op, r, &literal));
+	TRY(plan_host(b->p, types[r->kind], &out->u.v));
+	return plan_expect(b->p, out->u.v, &literal);
+}
+
+static clv_status to_result(builder *b, uint32_t op, const br_arg *r, arg *out)
+{
+	*out = (arg){.kind = ARG_NONE};
+	switch ((br_kind)r->kind) {
+	case BR_NONE: return CLV_OK;
+	case BR_TENSOR:
+		out->kind = ARG_VALUE;
+		TRY(new_value(b, VALUE_RESULT, NULL, r->u.id, &out->u.v));
+		if (b->s->ops.at[op].flags & BR_DYNAMIC)
+			b->p->values.at[out->u.v].flags |= VALUE_GUARD;
+		return CLV_OK;
+	case BR_INT:
+	case BR_FLOAT:
+	case BR_BOOL:
+	case BR_COMPLEX:
+	case BR_STR: return host_result(b, r, op, out);
+	case BR_LIST: {
+		uint32_t mark = b->args.n;
+		for (uint32_t i = 0; i < r->u.list.n; i++) {
+			arg e;
+			TRY(to_result(b, op, &r->u.list.at[i], &e));
+			TRY(vec_push(&b->args, e));
+		}
+		TRY(plan_list(b->p, b->args.at + mark, b->args.n - mark, out));
+		b->args.n = mark;
+		return CLV_OK;
+	}
+	default: return fail_at(b->s, &b->s->ops.at[op], "its result is of a kind that plans cannot hold");
+	}
+}
+
+static uint32_t node_flags_of(const stream_op *o)
+{
+	uint32_t f = 0;
+	if (o->flags & BR_RANDOM)
+		f |= NODE_RANDOM;
+	if (o->flags & BR_HOST_READ)
+		f |= NODE_HOST;
+	if (!strcmp(o->op, "cleave::guard_equal"))
+		f |= NODE_HOST | NODE_IMPURE;
+	if (!strcmp(o->op, "cleave::python") || (!o->nresults && !o->nwrites))
+		f |= NODE_IMPURE;
+	return f;
+}
+
+/* torch.tensor ends with lift_fresh and detach_, which do nothing to a literal: their result is the literal itself. */
+static clv_status add_literal(builder *b, uint32_t op, bool *done)
+{
+	const stream_op *o = &b->s->ops.at[op];
+	value_id v;
+	*done = false;
+	if ((strcmp(o->op, "aten::lift_fresh") != 0 && strcmp(o->op, "aten::detach_") != 0) || o->args[0].kind != BR_TENSOR ||
+	    o->results[0].kind != BR_TENSOR || !b->literal[o->args[0].u.id])
+		return CLV_OK;
+	TRY(use_tensor(b, op, o->args[0].u.id, &v));
+	b->value[o->results[0].u.id] = v;
+	b->literal[o->results[0].u.id] = true;
+	*done = true;
+	return CLV_OK;
+}
+
+static clv_status add_node(builder *b, uint32_t op)
+{
+	const stream_op *o = &b->s->ops.at[op];
+	node_spec n = {.op = o->op, .nargs = o->nargs, .nresults = o->nresults, .at = o->at, .flags = node_flags_of(o)};
+	VEC(value_id) writes = {0};
+	node_id id;
+	clv_status st = CLV_OK;
+	b->args.n = 0;
+	for (uint32_t i = 0; i < o->nargs; i++) {
+		arg a;
+		TRY(to_arg(b, op, &o->args[i], &a));
+		TRY(vec_push(&b->args, a));
+	}
+	for (uint32_t i = 0; i < o->nwrites; i++) {
+		st = vec_push(&writes, b->value[o->writes[i]]);
+		if (st != CLV_OK)
+			goto out;
+	}
+	for (uint32_t i = 0; i < o->nresults; i++) {
+		arg r;
+		TRY_OUT(to_result(b, op, &o->results[i], &r));
+		TRY_OUT(vec_push(&b->args, r));
+	}
+	TRY_OUT(scope_of(b, o->scope, &n.scope));
+	TRY_OUT(context_of(b, op, &n.context));
+	n.args = b->args.at;
+	n.results = b->args.at + o->nargs;
+	n.writes = writes.at;
+	n.nwrites = writes.n;
+	st = plan_node(b->p, &n, &id);
+out:
+	vec_free(&writes);
+	return st;
+}
+
+static clv_status add_ends(builder *b, value_id *outputs)
+{
+	const stream *s = b->s;
+	for (uint32_t i = 0; i < s->outputs.n; i++)
+		TRY(use_tensor(b, s->ops.n, s->outputs.at[i], &outputs[i]));
+	for (uint32_t i = 0; i < s->rebinds.n; i++) {
+		rebind r;
+		/* The target's own value, not the newest: a state may have been re-bound to a view of itself. */
+		TRY(use_tensor(b, s->ops.n, s->states.at[s->rebinds.at[i].state].tensor, &r.target));
+		TRY(use_tensor(b, s->ops.n, s->rebinds.at[i].tensor, &r.value));
+		while (b->p->values.at[r.target].kind == VALUE_RESULT)
+			r.target = alias_root(b->p, r.target);
+		TRY(vec_push(&b->p->rebinds, r));
+	}
+	return CLV_OK;
+}
+
+/* ---- the whole -------------------------------------------------------------------------------------------------------- */
+
+static void *none_filled(uint32_t n)
+{
+	uint32_t *p = mem_alloc((n + 1) * sizeof *p);
+	if (p)
+		memset(p, 0xff, (n + 1) * sizeof *p);
+	return p;
+}
+
+static clv_status builder_init(builder *b)
+{
+	const stream *s = b->s;
+	uint32_t nobjects = 0;
+	for (uint32_t i = 0; i < s->tensors.n; i++)
+		if (s->tensors.at[i].storage != NONE && s->tensors.at[i].storage >= b->nstorages)
+			b->nstorages = s->tensors.at[i].storage + 1;
+	while (br_recorder_object(s->recorder, nobjects))
+		nobjects++;
+	b->drop = mem_alloc(s->ops.n + 1);
+	b->value = none_filled(s->tensors.n);
+	b->root = none_filled(b->nstorages);
+	b->touched = mem_alloc(b->nstorages + 1);
+	b->unwritten = mem_alloc(b->nstorages + 1);
+	b->scope = none_filled(s->scopes.n);
+	b->object = none_filled(nobjects);
+	b->python = none_filled(s->ops.n);
+	b->literal = mem_alloc(s->tensors.n + 1);
+	for (uint32_t i = 0; b->literal && i < s->tensors.n; i++)
+		b->literal[i] = s->tensors.at[i].origin == ORIGIN_FRESH;
+	if (!b->python || !b->literal || !b->drop || !b->value || !b->root || !b->touched || !b->unwritten || !b->scope || !b->object)
+		return fail_nomem();
+	return CLV_OK;
+}
+
+static void builder_free(builder *b)
+{
+	mem_free(b->drop);
+	mem_free(b->value);
+	mem_free(b->root);
+	mem_free(b->touched);
+	mem_free(b->unwritten);
+	mem_free(b->scope);
+	mem_free(b->object);
+	mem_free(b->python);
+	mem_free(b->literal);
+	vec_free(&b->args);
+	vec_free(&b->dims);
+}
+
+static clv_status build(builder *b, value_id *outputs)
+{
+	TRY(builder_init(b));
+	TRY(plan_cstr(b->p, b->s->scopes.at[0].cls, &b->p->model));
+	TRY(drop_residue(b));
+	find_touched(b);
+	TRY(check_unwritten(b));
+	TRY(define_values(b));
+	for (uint32_t i = 0; i < b->s->ops.n; i++)
+		if (!b->drop[i]) {
+			bool done;
+			TRY(add_literal(b, i, &done));
+			if (!done)
+				TRY(add_node(b, i));
+		}
+	return add_ends(b, outputs);
+}
+
+clv_status stream_build(const stream *s, const uint8_t *classes, const stream *with_grad, plan **plan_out,
+                        plan_data *data_out, value_id *outputs_out)
+{
+	builder b = {.s = s, .classes = classes, .with_grad = with_grad, .data = data_out};
+	*data_out = (plan_data){0};
+	TRY(plan_new(&b.p));
+	clv_status st = build(&b, outputs_out);
+	builder_free(&b);
+	if (st != CLV_OK) {
+		plan_free(b.p);
+		plan_data_free(data_out);
+		return st;
+	}
+	*plan_out = b.p;
+	return CLV_OK;
+}

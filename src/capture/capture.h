@@ -1,0 +1,144 @@
+/* Capture: what a model's forward did, as a stream of operators, and from streams to a plan.
+ *
+ *   forward, recorded ──▶ stream ─┐
+ *   again, other data ──▶ stream ─┴─ compare ──▶ build ──▶ plan and its data
+ *
+ * A stream (stream.c) is the raw record: every operator with its arguments, every tensor that was seen.
+ * Comparing two streams (compare.c) finds what a record alone cannot show: numbers and constants that depend on the
+ * data, though no operator says so. Building (build.c) turns a stream that stood the test into a plan. */
+#ifndef CAPTURE_CAPTURE_H
+#define CAPTURE_CAPTURE_H
+
+#include "base/arena.h"
+#include "bridge/bridge.h"
+
+typedef enum origin { ORIGIN_INPUT, ORIGIN_STATE, ORIGIN_EXTERNAL, ORIGIN_FRESH, ORIGIN_RESULT } origin;
+
+typedef struct stream_tensor {
+	origin origin;
+	uint32_t index;   /* INPUT, STATE: number in its list */
+	uint32_t storage; /* NONE: has none */
+	bool strided, requires_grad, conj, neg;
+	uint8_t dtype;
+	uint32_t ndim;
+	const int64_t *sizes, *strides; /* in the arena; strides NULL when not strided */
+	int64_t offset;
+	const char *device;
+	clv_tensor *data; /* EXTERNAL, FRESH: owned; else NULL */
+} stream_tensor;
+
+typedef struct stream_op {
+	const char *op;
+	br_arg *args, *results; /* in the arena; TENSOR ids are numbers of stream_tensor */
+	uint32_t nargs, nresults;
+	uint32_t *writes, nwrites;
+	uint32_t flags; /* br_event_flags */
+	br_modes modes;
+	uint32_t scope; /* number in stream->scopes */
+	const char *at;    /* source line or NULL */
+	const char *label; /* cleave::python: what is called */
+} stream_op;
+
+typedef struct stream_state {
+	value_kind kind; /* PARAM, BUFFER, ATTR */
+	const char *name;
+	bool trainable;
+	uint32_t tensor; /* number of the stream_tensor */
+} stream_state;
+
+typedef struct stream_scope {
+	const char *path, *cls;
+} stream_scope;
+
+typedef struct stream_rebind {
+	uint32_t state, tensor;
+} stream_rebind;
+
+/* Tells where the user's program is ("model.py:12") in the arena, or NULL. Given by the Python skin. */
+typedef const char *(*stream_where)(void *ctx, arena *a);
+
+typedef struct stream {
+	arena a;
+	br_recorder *recorder;
+	br_modes ambient; /* modes when recording started */
+	VEC(stream_tensor) tensors;
+	VEC(stream_op) ops;
+	VEC(stream_state) states;
+	VEC(stream_state) ties; /* further names of a state's tensor */
+	VEC(uint32_t) inputs;   /* tensor numbers */
+	VEC(const char *) input_names;
+	VEC(uint32_t) outputs; /* tensor numbers */
+	VEC(stream_scope) scopes; /* 0 is the root */
+	VEC(uint32_t) open_scopes;
+	VEC(stream_rebind) rebinds;
+	stream_where where;
+	void *where_ctx;
+	origin defining; /* what stream_input/stream_state make */
+} stream;
+
+clv_status stream_new(const char *root_class, stream **out);
+void stream_free(stream *s);
+clv_status stream_input(stream *s, const char *name, const clv_tensor *t);
+clv_status stream_define_state(stream *s, value_kind kind, const char *name, bool trainable, const clv_tensor *t);
+clv_status stream_start(stream *s);
+clv_status stream_stop(stream *s);
+clv_status stream_scope_add(stream *s, const char *path, const char *cls, uint32_t *out); /* paths are unique; 0 is the root */
+clv_status stream_enter(stream *s, uint32_t number); /* a module's forward begins */
+void stream_leave(stream *s);
+clv_status stream_output(stream *s, const clv_tensor *t);
+clv_status stream_rebound(stream *s, const char *state_name, const clv_tensor *t); /* module tensor now is t */
+
+/* The forward read the data of `t` on the host (tolist, numpy): replay must find the same data. Data of more than
+   `STREAM_HOST_READ_MAX` elements is refused. */
+enum { STREAM_HOST_READ_MAX = 65536 };
+clv_status stream_host_read(stream *s, const clv_tensor *t, const char *how);
+
+/* A call that stays Python: recorded as one node. begin before, end after it; `object` is the caller's number. */
+clv_status stream_python_begin(stream *s, const char *label, clv_tensor *const *args, uint32_t nargs);
+clv_status stream_python_end(stream *s, uint32_t object, clv_tensor *const *results, uint32_t nresults);
+void stream_python_abort(stream *s); /* it raised */
+
+/* ---- compare.c ---- */
+
+typedef enum verdict {
+	STREAMS_EQUAL,
+	STREAMS_PART, /* a value read on the host differs: equal up to there, then the data took another path */
+	STREAMS_DIFFER
+} verdict;
+
+typedef enum external_class {
+	EXTERNAL_UNKNOWN,
+	EXTERNAL_PERSISTENT, /* the same tensor each time */
+	EXTERNAL_FRESH,      /* another tensor with equal bits: a constant the forward makes */
+	EXTERNAL_ALIAS       /* another tensor on the memory of a recorded one (.data) */
+} external_class;
+
+typedef struct comparison {
+	verdict verdict;
+	uint32_t op;      /* where they part or differ */
+	uint8_t *classes; /* per tensor of the first stream: external_class; caller frees with comparison_free */
+	char *reason;     /* NULL when equal */
+} comparison;
+
+/* grad: compare the grad mode around each operator too. */
+clv_status stream_compare(const stream *a, const stream *b, bool grad, comparison *out);
+void comparison_free(comparison *c);
+
+/* ---- build.c ---- */
+
+/* The data that goes with a plan, by value id; entries are NULL for values that have none here. */
+typedef struct plan_data {
+	uint32_t n;
+	clv_tensor **tensors; /* CONST */
+	br_object **objects;  /* OBJECT */
+	uint32_t *python;     /* OBJECT: the caller's number of a Python object, else NONE */
+} plan_data;
+
+void plan_data_free(plan_data *d);
+
+/* `classes` from a comparison, or NULL. `with_grad`: the stream recorded with grad enabled whose grad modes count
+   (may be s itself), or NULL. The plan still lacks its trees: value_of tells the value of each input and output. */
+clv_status stream_build(const stream *s, const uint8_t *classes, const stream *with_grad, plan **plan_out,
+                        plan_data *data_out, value_id *outputs_out /* s->outputs.n */);
+
+#endif

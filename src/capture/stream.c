@@ -1,0 +1,267 @@
+/* Recording: the bridge's recorder tells of tensors and operators, this file keeps them. */
+#include "capture/capture.h"
+
+#include <string.h>
+
+static clv_status copy_args(stream *s, const br_arg *from, uint32_t n, br_arg **out)
+{
+	br_arg *to = arena_copy(&s->a, from, n * sizeof *from);
+	if (!to)
+		return fail_nomem();
+	for (uint32_t i = 0; i < n; i++) {
+		if (to[i].kind == BR_LIST)
+			TRY(copy_args(s, from[i].u.list.at, from[i].u.list.n, &to[i].u.list.at));
+		if ((to[i].kind == BR_STR || to[i].kind == BR_DEVICE) && !(to[i].u.s = arena_str(&s->a, from[i].u.s)))
+			return fail_nomem();
+	}
+	*out = to;
+	return CLV_OK;
+}
+
+static clv_status on_seen(void *ctx, const br_seen *t)
+{
+	stream *s = ctx;
+	stream_tensor n = {.origin = t->origin == BR_DEFINED    ? s->defining
+	                             : t->origin == BR_EXTERNAL ? ORIGIN_EXTERNAL
+	                             : t->origin == BR_FRESH    ? ORIGIN_FRESH
+	                                                        : ORIGIN_RESULT,
+	                   .index = NONE,
+	                   .storage = t->storage,
+	                   .strided = t->meta.strided,
+	                   .requires_grad = t->meta.requires_grad,
+	                   .conj = t->meta.conj,
+	                   .neg = t->meta.neg,
+	                   .dtype = t->meta.dtype,
+	                   .ndim = t->meta.sizes ? t->meta.ndim : 0,
+	                   .offset = t->meta.offset};
+	n.sizes = arena_copy(&s->a, t->meta.sizes, n.ndim * sizeof *t->meta.sizes);
+	n.device = arena_str(&s->a, t->meta.device);
+	if (t->meta.strided)
+		n.strides = arena_copy(&s->a, t->meta.strides, n.ndim * sizeof *t->meta.strides);
+	if (!n.sizes || !n.device || (t->meta.strided && !n.strides))
+		return fail_nomem();
+	if (n.origin == ORIGIN_EXTERNAL || n.origin == ORIGIN_FRESH)
+		n.data = br_ref(t->data);
+	if (t->meta.dtype == DT_COUNT) {
+		br_unref(n.data);
+		return fail(CLV_E_UNSUPPORTED, "a tensor has a dtype that plans have no name for");
+	}
+	clv_status st = vec_push(&s->tensors, n);
+	if (st != CLV_OK)
+		br_unref(n.data);
+	return st;
+}
+
+static clv_status on_event(void *ctx, const br_event *e)
+{
+	stream *s = ctx;
+	stream_op o = {.op = arena_str(&s->a, e->op),
+	               .nargs = e->nargs,
+	               .nresults = e->nresults,
+	               .nwrites = e->nwrites,
+	               .flags = e->flags,
+	               .modes = e->modes,
+	               .scope = s->open_scopes.n ? s->open_scopes.at[s->open_scopes.n - 1] : 0};
+	TRY(copy_args(s, e->args, e->nargs, &o.args));
+	TRY(copy_args(s, e->results, e->nresults, &o.results));
+	o.writes = arena_copy(&s->a, e->writes, e->nwrites * sizeof *e->writes);
+	if (!o.op || !o.writes)
+		return fail_nomem();
+	if (s->where)
+		o.at = s->where(s->where_ctx, &s->a);
+	return vec_push(&s->ops, o);
+}
+
+clv_status stream_new(const char *root_class, stream **out)
+{
+	static const br_record_fns fns = {on_seen, on_event};
+	stream *s = mem_alloc(sizeof *s);
+	if (!s)
+		return fail_nomem();
+	clv_status st = br_recorder_new(&fns, s, &s->recorder);
+	stream_scope root = {arena_str(&s->a, ""), arena_str(&s->a, root_class)};
+	if (st == CLV_OK)
+		st = root.path && root.cls ? vec_push(&s->scopes, root) : fail_nomem();
+	if (st != CLV_OK) {
+		stream_free(s);
+		return st;
+	}
+	*out = s;
+	return CLV_OK;
+}
+
+void stream_free(stream *s)
+{
+	if (!s)
+		return;
+	br_recorder_free(s->recorder);
+	for (uint32_t i = 0; i < s->tensors.n; i++)
+		br_unref(s->tensors.at[i].data);
+	vec_free(&s->tensors);
+	vec_free(&s->ops);
+	vec_free(&s->states);
+	vec_free(&s->ties);
+	vec_free(&s->inputs);
+	vec_free(&s->input_names);
+	vec_free(&s->outputs);
+	vec_free(&s->scopes);
+	vec_free(&s->open_scopes);
+	vec_free(&s->rebinds);
+	arena_free(&s->a);
+	mem_free(s);
+}
+
+clv_status stream_input(stream *s, const char *name, const clv_tensor *t)
+{
+	uint32_t before = s->tensors.n, id;
+	const char *kept = arena_str(&s->a, name);
+	if (!kept)
+		return fail_nomem();
+	s->defining = ORIGIN_INPUT;
+	TRY(br_recorder_define(s->recorder, t, &id));
+	if (id < before)
+		return fail(CLV_E_INVALID, "input %s is the same tensor as another; each needs its own copy for the capture", name);
+	s->tensors.at[id].index = s->inputs.n;
+	TRY(vec_push(&s->input_names, kept));
+	return vec_push(&s->inputs, id);
+}
+
+clv_status stream_define_state(stream *s, value_kind kind, const char *name, bool trainable, const clv_tensor *t)
+{
+	uint32_t before = s->tensors.n;
+	stream_state n = {kind, arena_str(&s->a, name), trainable, NONE};
+	if (!n.name)
+		return fail_nomem();
+	s->defining = ORIGIN_STATE;
+	TRY(br_recorder_define(s->recorder, t, &n.tensor));
+	if (n.tensor < before)
+		return vec_push(&s->ties, n);
+	s->tensors.at[n.tensor].index = s->states.n;
+	return vec_push(&s->states, n);
+}
+
+clv_status stream_start(stream *s)
+{
+	br_modes_get(&s->ambient);
+	return br_recorder_start(s->recorder);
+}
+
+clv_status stream_stop(stream *s)
+{
+	return br_recorder_stop(s->recorder);
+}
+
+clv_status stream_scope_add(stream *s, const char *path, const char *cls, uint32_t *out)
+{
+	stream_scope n = {arena_str(&s->a, path), arena_str(&s->a, cls)};
+	if (!n.path || !n.cls)
+		return fail_nomem();
+	TRY(vec_push(&s->scopes, n));
+	*out = s->scopes.n - 1;
+	return CLV_OK;
+}
+
+clv_status stream_enter(stream *s, uint32_t number)
+{
+	if (number >= s->scopes.n)
+		return fail(CLV_E_INVALID, "no scope %u", number);
+	return vec_push(&s->open_scopes, number);
+}
+
+void stream_leave(stream *s)
+{
+	if (s->open_scopes.n)
+		s->open_scopes.n--;
+}
+
+clv_status stream_output(stream *s, const clv_tensor *t)
+{
+	uint32_t id;
+	TRY(br_recorder_see(s->recorder, t, &id));
+	return vec_push(&s->outputs, id);
+}
+
+clv_status stream_rebound(stream *s, const char *state_name, const clv_tensor *t)
+{
+	stream_rebind r = {NONE, NONE};
+	for (uint32_t i = 0; i < s->states.n; i++)
+		if (!strcmp(s->states.at[i].name, state_name))
+			r.state = i;
+	if (r.state == NONE)
+		return fail(CLV_E_INVALID, "%s is no tensor of the model", state_name);
+	TRY(br_recorder_see(s->recorder, t, &r.tensor));
+	return vec_push(&s->rebinds, r);
+}
+
+static clv_status emit(stream *s, const char *op, br_arg *args, uint32_t nargs, br_arg *results, uint32_t nresults)
+{
+	br_event e = {.op = op, .args = args, .nargs = nargs, .results = results, .nresults = nresults};
+	br_modes_get(&e.modes);
+	return on_event(s, &e);
+}
+
+clv_status stream_host_read(stream *s, const clv_tensor *t, const char *how)
+{
+	br_meta m;
+	int64_t n = 1;
+	br_arg args[2] = {{.kind = BR_TENSOR}, {.kind = BR_TENSOR}};
+	TRY(br_meta_get(t, &m));
+	for (uint32_t i = 0; i < m.ndim && n <= STREAM_HOST_READ_MAX; i++)
+		n *= m.sizes[i];
+	if (!m.strided || n > STREAM_HOST_READ_MAX)
+		return fail(CLV_E_UNSUPPORTED,
+		            "%s hands a tensor to code that no plan can follow, and it is too large (over %d elements) or of a "
+		            "layout that cannot be compared at replay",
+		            how, STREAM_HOST_READ_MAX);
+	TRY(br_recorder_see(s->recorder, t, &args[0].u.id));
+	TRY(br_recorder_fresh(s->recorder, t, &args[1].u.id));
+	return emit(s, "cleave::guard_equal", args, 2, NULL, 0);
+}
+
+static clv_status python_args(stream *s, clv_tensor *const *args, uint32_t nargs, br_arg *out)
+{
+	for (uint32_t i = 0; i < nargs; i++) {
+		out[i] = (br_arg){.kind = args[i] ? BR_TENSOR : BR_NONE};
+		if (args[i])
+			TRY(br_recorder_see(s->recorder, args[i], &out[i].u.id));
+	}
+	return CLV_OK;
+}
+
+/* The event is pushed at once, so that tensors are numbered before the call; end fills in its results. */
+clv_status stream_python_begin(stream *s, const char *label, clv_tensor *const *args, uint32_t nargs)
+{
+	br_arg *list = arena_alloc(&s->a, (nargs + 1) * sizeof *list);
+	if (!list)
+		return fail_nomem();
+	list[0].kind = BR_OBJECT;
+	TRY(python_args(s, args, nargs, list + 1));
+	TRY(emit(s, "cleave::python", list, nargs + 1, NULL, 0));
+	if (!(s->ops.at[s->ops.n - 1].label = arena_str(&s->a, label)))
+		return fail_nomem();
+	br_recorder_suspend(s->recorder);
+	return CLV_OK;
+}
+
+void stream_python_abort(stream *s)
+{
+	br_recorder_resume(s->recorder);
+	s->ops.n--;
+}
+
+clv_status stream_python_end(stream *s, uint32_t object, clv_tensor *const *results, uint32_t nresults)
+{
+	stream_op *o = &s->ops.at[s->ops.n - 1];
+	br_recorder_resume(s->recorder);
+	o->args[0].u.id = object;
+	o->results = arena_alloc(&s->a, (nresults + 1) * sizeof *o->results);
+	if (!o->results)
+		return fail_nomem();
+	o->nresults = nresults;
+	for (uint32_t i = 0; i < nresults; i++) {
+		o->results[i] = (br_arg){.kind = results[i] ? BR_TENSOR : BR_NONE};
+		if (results[i])
+			TRY(br_recorder_result(s->recorder, results[i], &o->results[i].u.id));
+	}
+	return CLV_OK;
+}

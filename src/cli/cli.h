@@ -1,0 +1,27 @@
+/* The `cleave` command: what its commands share. Only cleave.h is used, as any other program would. */
+#ifndef CLI_CLI_H
+#define CLI_CLI_H
+
+#include "cleave.h"
+
+enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+
+typedef struct command {
+	const char *name;
+	const char *summary; /* one line for `cleave --help` */
+	const char *help;    /* `cleave <name> --help` */
+	int (*run)(const char *path);
+} command;
+
+extern const command command_print, command_verify, command_inspect;
+
+/* file.c. Reads a plan from a file, or from standard input for "-"; says what went wrong and gives NULL. */
+clv_plan *load_plan(const char *path);
+
+/* Writes to standard output and frees; false (said why) if it cannot be written. */
+bool put_text(char *text);
+
+/* "cleave: …" on standard error. */
+void complain(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

@@ -1,0 +1,98 @@
+/* The public functions that need no torch (frontiers are in src/split): thin covers over src/base and src/plan. */
+#include "cleave.h"
+
+#include "base/mem.h"
+#include "plan/plan.h"
+
+const char *clv_status_name(clv_status s)
+{
+	static const char *const names[] = {
+#define X(id, text) #id,
+		CLV_STATUS_LIST(X)
+#undef X
+	};
+	return (unsigned)s < CLV_STATUS_COUNT ? names[s] : "?";
+}
+
+const char *clv_last_error(void)
+{
+	return status_message();
+}
+
+const char *clv_version(void)
+{
+	return CLV_VERSION;
+}
+
+void clv_string_free(char *s)
+{
+	mem_free(s);
+}
+
+clv_status clv_plan_parse(const char *text, size_t size, clv_plan **out)
+{
+	plan *p;
+	if (!text || !out)
+		return fail(CLV_E_INVALID, "clv_plan_parse needs a text and a place for the plan");
+	TRY(plan_parse(text, size, &p));
+	clv_status st = plan_verify(p);
+	if (st == CLV_OK)
+		*out = p;
+	else
+		plan_free(p);
+	return st;
+}
+
+void clv_plan_free(clv_plan *p)
+{
+	plan_free(p);
+}
+
+clv_status clv_plan_print(const clv_plan *p, char **out)
+{
+	if (!p || !out)
+		return fail(CLV_E_INVALID, "clv_plan_print needs a plan and a place for the text");
+	strbuf b = STRBUF_INIT;
+	plan_print(p, &b);
+	return strbuf_take(&b, out);
+}
+
+clv_status clv_plan_verify(const clv_plan *p)
+{
+	return p ? plan_verify(p) : fail(CLV_E_INVALID, "clv_plan_verify needs a plan");
+}
+
+bool clv_plan_equal(const clv_plan *a, const clv_plan *b)
+{
+	return a == b || (a && b && plan_equal(a, b));
+}
+
+clv_status clv_plan_inspect(const clv_plan *p, char **out)
+{
+	if (!p || !out)
+		return fail(CLV_E_INVALID, "clv_plan_inspect needs a plan and a place for the text");
+	strbuf b = STRBUF_INIT;
+	clv_status st = plan_inspect(p, &b);
+	if (st == CLV_OK)
+		return strbuf_take(&b, out);
+	strbuf_free(&b);
+	return st;
+}
+
+uint32_t clv_plan_node_count(const clv_plan *p)
+{
+	return p ? p->nodes.n : 0;
+}
+
+uint32_t clv_plan_input_count(const clv_plan *p)
+{
+	return p ? p->inputs.n : 0;
+}
+
+uint32_t clv_plan_output_count(const clv_plan *p)
+{
+	uint32_t count = 0;
+	for (uint32_t i = 0; p && i < p->out_tree.n; i++)
+		count += p->out_tree.at[i].kind == TREE_VALUE;
+	return count;
+}

@@ -1,0 +1,452 @@
+/* Lowers a view to a program: every value gets a slot, every node a pre-bound call site, every slot the step after which
+ * it is released. A tensor read for the last time is handed over to the operator instead of copied. */
+#include "exec/program.h"
+
+#include <string.h>
+
+#include "base/arena.h"
+
+typedef struct lowering {
+	clv_program *g;
+	const program_spec *spec;
+	node_id *last;       /* per value: last step (node) of the view that uses it; NONE: none */
+	uint32_t *int_of;    /* per expression: its number in g->ints; NONE */
+	arena a;             /* br_args of the site in hand */
+} lowering;
+
+/* ---- slots and lifetimes ------------------------------------------------------------------------------------------ */
+
+static void give_slot(clv_program *g, value_id v)
+{
+	if (g->slot[v] == NONE)
+		g->slot[v] = g->nslots++;
+}
+
+typedef struct use {
+	lowering *l;
+	node_id n;
+} use;
+
+static void note_use(void *ctx, value_id v)
+{
+	use *u = ctx;
+	u->l->last[v] = u->n;
+}
+
+static void slot_result(void *ctx, value_id v)
+{
+	use *u = ctx;
+	give_slot(u->l->g, v);
+	u->l->last[v] = u->n; /* until something reads it */
+}
+
+static void assign_slots(lowering *l)
+{
+	clv_program *g = l->g;
+	for (uint32_t i = 0; i < g->v.inputs.n; i++)
+		give_slot(g, g->v.inputs.at[i]);
+	for (uint32_t i = 0; i < g->v.externals.n; i++)
+		give_slot(g, g->v.externals.at[i]);
+	for (uint32_t i = 0; i < g->v.nodes.n; i++) {
+		use u = {l, g->v.nodes.at[i]};
+		node_each_arg(g->p, u.n, note_use, &u);
+		node_each_result(g->p, u.n, slot_result, &u);
+	}
+}
+
+/* Only results of this view are owned by the frame; outputs stay until the end. */
+static bool dies_at(const lowering *l, value_id v, node_id n)
+{
+	const value *x = &l->g->p->values.at[v];
+	return x->kind == VALUE_RESULT && x->type == TYPE_TENSOR && x->def >= l->spec->first && l->last[v] == n;
+}
+
+/* ---- call sites ------------------------------------------------------------------------------------------------------ */
+
+static clv_status int_arg(lowering *l, const arg *from, br_arg *to)
+{
+	int64_t k;
+	if (expr_is_const(l->g->p, from->u.e, &k)) {
+		to->kind = BR_INT;
+		to->u.i = k;
+		return CLV_OK;
+	}
+	if (l->int_of[from->u.e] == NONE) {
+		l->int_of[from->u.e] = l->g->ints.n;
+		TRY(vec_push(&l->g->ints, from->u.e));
+	}
+	to->kind = BR_INTVAR;
+	to->u.id = l->int_of[from->u.e];
+	return CLV_OK;
+}
+
+static clv_status to_site_arg(lowering *l, const arg *from, br_arg *to)
+{
+	const plan *p = l->g->p;
+	*to = (br_arg){.wrapped = from->wrapped};
+	switch ((arg_kind)from->kind) {
+	case ARG_NONE: to->kind = BR_NONE; return CLV_OK;
+	case ARG_VALUE:
+		if (p->values.at[from->u.v].kind == VALUE_OBJECT) {
+			to->kind = BR_OBJECT;
+			to->u.id = from->u.v;
+			return CLV_OK;
+		}
+		if (p->values.at[from->u.v].type != TYPE_TENSOR)
+			return fail(CLV_E_UNSUPPORTED, "a host value as an argument");
+		to->kind = BR_TENSOR;
+		to->u.id = l->g->slot[from->u.v];
+		return CLV_OK;
+	case ARG_INT: return int_arg(l, from, to);
+	case ARG_FLOAT: to->kind = BR_FLOAT; to->u.f = from->u.f; return CLV_OK;
+	case ARG_BOOL: to->kind = BR_BOOL; to->u.b = from->u.b; return CLV_OK;
+	case ARG_COMPLEX: to->kind = BR_COMPLEX; to->u.c.re = from->u.c.re; to->u.c.im = from->u.c.im; return CLV_OK;
+	case ARG_STR: to->kind = BR_STR; to->u.s = plan_s(p, from->u.s); return CLV_OK;
+	case ARG_DEVICE: to->kind = BR_DEVICE; to->u.s = plan_s(p, from->u.s); return CLV_OK;
+	case ARG_DTYPE: to->kind = BR_DTYPE; to->u.code = from->u.code; return CLV_OK;
+	case ARG_LAYOUT: to->kind = BR_LAYOUT; to->u.code = from->u.code; return CLV_OK;
+	case ARG_MEMFMT: to->kind = BR_MEMFMT; to->u.code = from->u.code; return CLV_OK;
+	case ARG_LIST:
+		to->kind = BR_LIST;
+		to->u.list.n = from->u.list.n;
+		to->u.list.at = arena_alloc(&l->a, (from->u.list.n + 1) * sizeof(br_arg));
+		if (!to->u.list.at)
+			return fail_nomem();
+		for (uint32_t i = 0; i < from->u.list.n; i++)
+			TRY(to_site_arg(l, &p->args.at[from->u.list.first + i], &to->u.list.at[i]));
+		return CLV_OK;
+	}
+	return fail(CLV_E_INVALID, "an argument of an unknown kind");
+}
+
+static clv_status to_site_result(lowering *l, const arg *from, br_arg *to)
+{
+	static const uint8_t kinds[] = {[TYPE_BOOL] = BR_BOOL,
+	                                [TYPE_INT] = BR_INT,
+	                                [TYPE_FLOAT] = BR_FLOAT,
+	                                [TYPE_COMPLEX] = BR_COMPLEX,
+	                                [TYPE_STR] = BR_STR,
+	                                [TYPE_OBJECT] = BR_OBJECT,
+	                                [TYPE_TENSOR] = BR_TENSOR};
+	const plan *p = l->g->p;
+	*to = (br_arg){.kind = BR_NONE};
+	if (from->kind == ARG_VALUE) {
+		to->kind = kinds[p->values.at[from->u.v].type];
+		if (to->kind == BR_TENSOR)
+			to->u.id = l->g->slot[from->u.v];
+	} else if (from->kind == ARG_LIST) {
+		to->kind = BR_LIST;
+		to->u.list.n = from->u.list.n;
+		to->u.list.at = arena_alloc(&l->a, (from->u.list.n + 1) * sizeof(br_arg));
+		if (!to->u.list.at)
+			return fail_nomem();
+		for (uint32_t i = 0; i < from->u.list.n; i++)
+			TRY(to_site_result(l, &p->args.at[from->u.list.first + i], &to->u.list.at[i]));
+	}
+	return CLV_OK;
+}
+
+/* How often each slot is read by the site in hand; a slot read once, for the last time, is taken. */
+static uint32_t count_slot(const br_arg *args, uint32_t n, uint32_t slot)
+{
+	uint32_t c = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		if (args[i].kind == BR_TENSOR)
+			c += args[i].u.id == slot;
+		else if (args[i].kind == BR_LIST)
+			c += count_slot(args[i].u.list.at, args[i].u.list.n, slot);
+	}
+	return c;
+}
+
+static bool take_slot(br_arg *args, uint32_t n, uint32_t slot)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (args[i].kind == BR_TENSOR && args[i].u.id == slot) {
+			args[i].take = 1;
+			return true;
+		}
+		if (args[i].kind == BR_LIST && take_slot(args[i].u.list.at, args[i].u.list.n, slot))
+			return true;
+	}
+	return false;
+}
+
+typedef struct dying {
+	lowering *l;
+	step *s;
+	br_arg *args; /* NULL: nothing can be taken */
+	uint32_t nargs;
+	clv_status st;
+} dying;
+
+static void release_after(void *ctx, value_id v)
+{
+	dying *d = ctx;
+	clv_program *g = d->l->g;
+	if (d->st != CLV_OK || !dies_at(d->l, v, d->s->node))
+		return;
+	uint32_t slot = g->slot[v];
+	if (d->args && count_slot(d->args, d->nargs, slot) == 1 && take_slot(d->args, d->nargs, slot))
+		return;
+	for (uint32_t i = d->s->frees; i < g->frees.n; i++)
+		if (g->frees.at[i] == slot)
+			return;
+	d->st = vec_push(&g->frees, slot);
+}
+
+static clv_status release_dead(lowering *l, step *s, br_arg *args, uint32_t nargs)
+{
+	dying d = {l, s, args, nargs, CLV_OK};
+	s->frees = l->g->frees.n;
+	node_each_arg(l->g->p, s->node, release_after, &d);
+	node_each_result(l->g->p, s->node, release_after, &d);
+	s->nfrees = l->g->frees.n - s->frees;
+	return d.st;
+}
+
+typedef struct check_walk {
+	lowering *l;
+	uint32_t host;
+	clv_status st;
+} check_walk;
+
+static void add_check(void *ctx, value_id v)
+{
+	check_walk *w = ctx;
+	const value *x = &w->l->g->p->values.at[v];
+	check c = {v, x->type == TYPE_TENSOR ? NONE : w->host++};
+	bool wanted = (x->flags & VALUE_GUARD) || (w->l->g->debug && x->type == TYPE_TENSOR);
+	if (w->st == CLV_OK && wanted)
+		w->st = vec_push(&w->l->g->checks, c);
+}
+
+static clv_status add_checks(lowering *l, step *s)
+{
+	check_walk w = {l, 0, CLV_OK};
+	s->checks = l->g->checks.n;
+	node_each_result(l->g->p, s->node, add_check, &w);
+	s->nchecks = l->g->checks.n - s->checks;
+	if (w.host > l->g->nhosts)
+		l->g->nhosts = w.host;
+	return w.st;
+}
+
+static clv_status lower_call(lowering *l, step *s)
+{
+	const plan *p = l->g->p;
+	const node *n = &p->nodes.at[s->node];
+	br_arg *args = arena_alloc(&l->a, (n->nargs + n->nresults + 1) * sizeof *args), *results = args + n->nargs;
+	if (!args)
+		return fail_nomem();
+	for (uint32_t i = 0; i < n->nargs; i++)
+		TRY(to_site_arg(l, &p->args.at[n->args + i], &args[i]));
+	for (uint32_t i = 0; i < n->nresults; i++)
+		TRY(to_site_result(l, &p->args.at[n->results + i], &results[i]));
+	TRY(release_dead(l, s, args, n->nargs));
+	for (uint32_t i = 0; i < n->nargs; i++)
+		if (args[i].kind == BR_OBJECT && args[i].u.id >= l->spec->nobjects)
+			return fail(CLV_E_UNSUPPORTED, "argument %u is an object (%s) that only the process that captured the plan has", i,
+			            plan_s(p, p->values.at[args[i].u.id].name));
+	return br_site_new(plan_s(p, n->op), args, n->nargs, results, n->nresults, l->spec->objects, &s->site);
+}
+
+static clv_status slots_of_args(lowering *l, uint32_t first, uint32_t n, uint32_t *at)
+{
+	const plan *p = l->g->p;
+	*at = l->g->slots_of.n;
+	for (uint32_t i = 0; i < n; i++) {
+		const arg *a = &p->args.at[first + i];
+		TRY(vec_push(&l->g->slots_of, a->kind == ARG_VALUE ? l->g->slot[a->u.v] : NONE));
+	}
+	return CLV_OK;
+}
+
+static clv_status lower_own(lowering *l, step *s)
+{
+	const plan *p = l->g->p;
+	const node *n = &p->nodes.at[s->node];
+	uint32_t skip = 0;
+	if (s->kind == STEP_PYTHON) {
+		if (!n->nargs || p->args.at[n->args].kind != ARG_VALUE)
+			return fail(CLV_E_VERIFY, "cleave::python needs an object as its first argument");
+		s->object = p->args.at[n->args].u.v;
+		skip = 1;
+	} else if (n->nargs != 2 || p->args.at[n->args].kind != ARG_VALUE || p->args.at[n->args + 1].kind != ARG_VALUE) {
+		return fail(CLV_E_VERIFY, "cleave::guard_equal takes two tensors");
+	}
+	s->nargs = n->nargs - skip;
+	s->nresults = n->nresults;
+	TRY(slots_of_args(l, n->args + skip, s->nargs, &s->args));
+	TRY(slots_of_args(l, n->results, n->nresults, &s->results));
+	return release_dead(l, s, NULL, 0);
+}
+
+static clv_status lower_node(lowering *l, node_id id)
+{
+	clv_program *g = l->g;
+	const node *n = &g->p->nodes.at[id];
+	const char *op = plan_s(g->p, n->op);
+	step s = {.kind = STEP_CALL, .node = id, .context = n->context};
+	if (!strcmp(op, "cleave::python"))
+		s.kind = STEP_PYTHON;
+	else if (!strcmp(op, "cleave::guard_equal"))
+		s.kind = STEP_GUARD_EQUAL;
+	TRY(add_checks(l, &s));
+	clv_status st = s.kind == STEP_CALL ? lower_call(l, &s) : lower_own(l, &s);
+	if (st == CLV_OK)
+		st = vec_push(&g->steps, s);
+	if (st != CLV_OK) {
+		br_site_free(s.site);
+		strbuf b = STRBUF_INIT;
+		node_print(g->p, id, &b);
+		char *line = NULL;
+		if (strbuf_take(&b, &line) == CLV_OK)
+			fail_more(st, "node %s cannot be prepared: %s\n  ", node_name(g->names, id), line);
+		mem_free(line);
+	}
+	return st;
+}
+
+/* ---- ends -------------------------------------------------------------------------------------------------------------- */
+
+static clv_status choose_outputs(lowering *l)
+{
+	clv_program *g = l->g;
+	if (g->whole) {
+		for (uint32_t i = 0; i < g->p->out_tree.n; i++)
+			if (g->p->out_tree.at[i].kind == TREE_VALUE)
+				TRY(vec_push(&g->outputs, g->p->out_tree.at[i].u.v));
+		for (uint32_t i = 0; i < g->p->rebinds.n; i++)
+			TRY(vec_push(&g->outputs, g->p->rebinds.at[i].value));
+	} else {
+		for (uint32_t i = 0; i < g->v.outputs.n; i++)
+			TRY(vec_push(&g->outputs, g->v.outputs.at[i]));
+	}
+	for (uint32_t i = 0; i < g->outputs.n; i++)
+		l->last[g->outputs.at[i]] = g->p->nodes.n; /* never freed by a step */
+	return CLV_OK;
+}
+
+/* Inputs of a view that are no inputs of the plan belong to whoever made them: if the view writes them it works on a
+   copy. (Inputs of the plan are written as the model itself would.) */
+static clv_status find_cloned(clv_program *g)
+{
+	const plan *p = g->p;
+	for (uint32_t i = 0; i < g->v.inputs.n; i++) {
+		value_id in = g->v.inputs.at[i];
+		bool written = false;
+		if (p->values.at[in].kind == VALUE_INPUT)
+			continue;
+		for (uint32_t k = 0; k < g->v.nodes.n && !written; k++) {
+			const node *n = &p->nodes.at[g->v.nodes.at[k]];
+			for (uint32_t w = 0; w < n->nwrites && !written; w++)
+				written = alias_root(p, p->ids.at[n->writes + w]) == alias_root(p, in);
+		}
+		if (written)
+			TRY(vec_push(&g->cloned, in));
+	}
+	return CLV_OK;
+}
+
+static void context_modes(const plan *p, const context *c, br_modes *m)
+{
+	*m = (br_modes){.grad = !c->nograd && !c->inference, .inference = c->inference, .flags = c->flags};
+	for (uint32_t i = 0; i < c->nautocast; i++) {
+		const autocast *a = &p->autocasts.at[c->autocast + i];
+		for (uint32_t d = 0; d < BR_AUTOCAST_DEVICES; d++)
+			if (!strcmp(plan_s(p, a->device), br_autocast_device_names[d])) {
+				m->autocast[d] = true;
+				m->autocast_dtype[d] = a->dtype;
+				m->autocast_cache = a->cache;
+			}
+	}
+}
+
+static clv_status lower(lowering *l)
+{
+	clv_program *g = l->g;
+	assign_slots(l);
+	TRY(choose_outputs(l));
+	TRY(find_cloned(g));
+	for (uint32_t i = 0; i < g->p->contexts.n; i++) {
+		context_modes(g->p, &g->p->contexts.at[i], &g->modes[i]);
+		g->autocast |= g->p->contexts.at[i].nautocast != 0;
+	}
+	for (uint32_t i = 0; i < g->v.nodes.n; i++) {
+		TRY(lower_node(l, g->v.nodes.at[i]));
+		arena_free(&l->a);
+	}
+	return CLV_OK;
+}
+
+static void *filled(uint32_t n)
+{
+	uint32_t *p = mem_alloc((n + 1) * sizeof *p);
+	if (p)
+		memset(p, 0xff, (n + 1) * sizeof *p);
+	return p;
+}
+
+static clv_status program_init(lowering *l, const plan *p)
+{
+	clv_program *g = l->g;
+	g->p = p;
+	g->debug = l->spec->debug;
+	g->inference = l->spec->inference;
+	g->whole = l->spec->end == p->nodes.n;
+	TRY(view_range(p, l->spec->first, l->spec->end, &g->v));
+	TRY(node_names_new(p, &g->names));
+	g->slot = filled(p->values.n);
+	l->last = filled(p->values.n);
+	l->int_of = filled(p->exprs.n);
+	g->modes = mem_alloc((p->contexts.n + 1) * sizeof *g->modes);
+	g->bound = mem_alloc((g->v.externals.n + 1) * sizeof(clv_tensor *));
+	if (!g->slot || !l->last || !l->int_of || !g->modes || !g->bound)
+		return fail_nomem();
+	return lower(l);
+}
+
+clv_status program_new(const plan *p, const program_spec *spec, clv_program **out)
+{
+	if (spec->first > spec->end || spec->end > p->nodes.n)
+		return fail(CLV_E_INVALID, "nodes %u to %u are not a part of a plan of %u nodes", spec->first, spec->end, p->nodes.n);
+	clv_program *g = mem_alloc(sizeof *g);
+	if (!g)
+		return fail_nomem();
+	lowering l = {.g = g, .spec = spec};
+	clv_status st = program_init(&l, p);
+	arena_free(&l.a);
+	mem_free(l.last);
+	mem_free(l.int_of);
+	if (st != CLV_OK) {
+		program_free(g);
+		return st;
+	}
+	*out = g;
+	return CLV_OK;
+}
+
+void program_free(clv_program *g)
+{
+	if (!g)
+		return;
+	for (uint32_t i = 0; i < g->steps.n; i++)
+		br_site_free(g->steps.at[i].site);
+	for (uint32_t i = 0; g->bound && i < g->v.externals.n; i++)
+		br_unref(g->bound[i]);
+	frame_free(atomic_load(&g->spare));
+	view_free(&g->v);
+	node_names_free(g->names);
+	vec_free(&g->steps);
+	vec_free(&g->checks);
+	vec_free(&g->frees);
+	vec_free(&g->slots_of);
+	vec_free(&g->ints);
+	vec_free(&g->outputs);
+	vec_free(&g->cloned);
+	mem_free(g->slot);
+	mem_free(g->modes);
+	mem_free(g->bound);
+	mem_free(g);
+}

@@ -1,0 +1,83 @@
+/* A program: a view of a plan made ready to run. Immutable once made; many threads run it at once, each with its own
+ * frame. program.c lowers a view to steps, run.c runs them. */
+#ifndef EXEC_PROGRAM_H
+#define EXEC_PROGRAM_H
+
+#include <stdatomic.h>
+
+#include "bridge/bridge.h"
+#include "plan/view.h"
+
+typedef enum step_kind { STEP_CALL, STEP_GUARD_EQUAL, STEP_PYTHON } step_kind;
+
+typedef struct step {
+	step_kind kind;
+	node_id node;
+	br_site *site;         /* CALL; owned */
+	context_id context;
+	uint32_t checks, nchecks; /* slice of program->checks */
+	uint32_t frees, nfrees;   /* slice of program->frees: slots released after the step */
+	uint32_t args, nargs, results, nresults; /* PYTHON, GUARD_EQUAL: slots, slices of program->slots_of */
+	value_id object;       /* PYTHON */
+} step;
+
+/* After a step: a host result must equal its literal, or a tensor must have the plan's type. */
+typedef struct check {
+	value_id value;
+	uint32_t host; /* index among the step's host results, NONE: tensor */
+} check;
+
+typedef struct frame {
+	clv_tensor **slots;
+	int64_t *ints;
+	int64_t *exprs;
+	bool *defined;
+	br_arg *hosts;
+} frame;
+
+/* Calls the Python object of value `object`; fills results with new references. */
+typedef clv_status (*python_fn)(void *ctx, value_id object, clv_tensor *const *args, uint32_t nargs,
+                                clv_tensor **results, uint32_t nresults);
+
+struct clv_program {
+	const plan *p; /* borrowed */
+	view v;
+	bool debug, inference, whole, autocast;
+	VEC(step) steps;
+	VEC(check) checks;
+	VEC(uint32_t) frees;
+	VEC(uint32_t) slots_of;
+	VEC(expr_id) ints;      /* expressions that calls need, in the order of their numbers */
+	VEC(value_id) outputs;  /* whole: leaves of the output tree, then values of rebinds; else view outputs */
+	VEC(value_id) cloned;   /* inputs that the view writes but does not own */
+	uint32_t *slot;         /* per value; NONE: not in this program */
+	uint32_t nslots, nhosts;
+	br_modes *modes;        /* per context of the plan */
+	clv_tensor **bound;     /* per external: what clv_program_bind gave; owned */
+	node_names *names;
+	_Atomic(frame *) spare;
+};
+
+typedef struct program_spec {
+	node_id first, end;
+	bool debug, inference;
+	br_object *const *objects; /* by value id, may be NULL; referenced by the program */
+	uint32_t nobjects;
+} program_spec;
+
+clv_status program_new(const plan *p, const program_spec *spec, clv_program **out);
+void program_free(clv_program *g);
+
+typedef struct run_spec {
+	clv_tensor *const *inputs;    /* g->v.inputs.n, borrowed */
+	clv_tensor *const *externals; /* g->v.externals.n, borrowed; entries of objects are ignored */
+	clv_tensor **outputs;         /* g->outputs.n, new references */
+	python_fn python;
+	void *python_ctx;
+} run_spec;
+
+clv_status program_run(const clv_program *g, const run_spec *r);
+
+void frame_free(frame *f);
+
+#endif

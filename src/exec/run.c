@@ -1,0 +1,508 @@
+/* Runs a program: check the inputs, walk the steps, give out the outputs.
+ *
+ * The loop only fills what changes; a value is released after the last step that reads it. Whatever happens, the modes
+ * of the calling thread are put back and the frame is left empty. */
+#include "exec/program.h"
+
+#include <string.h>
+
+/* ---- frames ------------------------------------------------------------------------------------------------------ */
+
+void frame_free(frame *f)
+{
+	if (!f)
+		return;
+	mem_free(f->slots);
+	mem_free(f->ints);
+	mem_free(f->exprs);
+	mem_free(f->defined);
+	mem_free(f->hosts);
+	mem_free(f);
+}
+
+static frame *frame_new(const clv_program *g)
+{
+	frame *f = mem_alloc(sizeof *f);
+	if (!f)
+		return NULL;
+	f->slots = mem_alloc((g->nslots + 1) * sizeof(clv_tensor *));
+	f->ints = mem_alloc((g->ints.n + 1) * sizeof *f->ints);
+	f->exprs = mem_alloc((g->p->exprs.n + 1) * sizeof *f->exprs);
+	f->defined = mem_alloc((g->p->exprs.n + 1) * sizeof *f->defined);
+	f->hosts = mem_alloc((g->nhosts + 1) * sizeof *f->hosts);
+	if (!f->slots || !f->ints || !f->exprs || !f->defined || !f->hosts) {
+		frame_free(f);
+		return NULL;
+	}
+	return f;
+}
+
+static frame *frame_take(const clv_program *g)
+{
+	frame *f = atomic_exchange(&((clv_program *)g)->spare, NULL);
+	return f ? f : frame_new(g);
+}
+
+static void frame_give(const clv_program *g, frame *f)
+{
+	frame_free(atomic_exchange(&((clv_program *)g)->spare, f));
+}
+
+/* ---- inputs ---------------------------------------------------------------------------------------------------------- */
+
+static const char *input_name(const plan *p, value_id v, char *scratch, size_t n)
+{
+	if (p->values.at[v].name != NONE)
+		return plan_s(p, p->values.at[v].name);
+	strbuf b = STRBUF_INIT;
+	value_label(p, v, &b);
+	size_t k = b.n < n - 1 ? b.n : n - 1;
+	if (b.at)
+		memcpy(scratch, b.at, k);
+	scratch[k] = '\0';
+	strbuf_free(&b);
+	return scratch;
+}
+
+static clv_status bad_dim(const plan *p, value_id v, const br_meta *m, uint32_t d, int64_t want)
+{
+	char scratch[32];
+	strbuf type = STRBUF_INIT;
+	value_print_type(p, v, &type);
+	char *text = NULL;
+	(void)strbuf_take(&type, &text);
+	clv_status st = fail(CLV_E_INPUT, "input %s: dimension %u is %lld, the plan was captured with %lld (%s)",
+	                     input_name(p, v, scratch, sizeof scratch), d, (long long)m->sizes[d], (long long)want, text ? text : "");
+	mem_free(text);
+	return st;
+}
+
+static bool strides_fit(const plan *p, const value *x, const br_meta *m, const frame *f)
+{
+	if (x->strides == NONE)
+		return br_is_contiguous(m);
+	for (uint32_t d = 0; d < m->ndim; d++)
+		if (m->sizes[d] != 1 && m->strides[d] != f->exprs[p->dims.at[x->strides + d]])
+			return false;
+	return true;
+}
+
+static clv_status check_input(const clv_program *g, const frame *f, value_id v, const clv_tensor *t)
+{
+	const plan *p = g->p;
+	const value *x = &p->values.at[v];
+	char scratch[32];
+	const char *name = input_name(p, v, scratch, sizeof scratch);
+	br_meta m;
+	if (!t)
+		return fail(CLV_E_INPUT, "input %s is missing", name);
+	TRY(br_meta_get(t, &m));
+	if (m.dtype != x->dtype)
+		return fail(CLV_E_INPUT, "input %s: dtype is %s, the plan was captured with %s", name,
+		            m.dtype < DT_COUNT ? dtype_name((dtype)m.dtype) : "?", dtype_name((dtype)x->dtype));
+	if (strcmp(m.device, plan_s(p, x->device)) != 0)
+		return fail(CLV_E_INPUT, "input %s is on %s, the plan was captured with %s", name, m.device, plan_s(p, x->device));
+	if (!m.strided)
+		return CLV_OK;
+	if (m.ndim != x->ndim)
+		return fail(CLV_E_INPUT, "input %s has %u dimensions, the plan was captured with %u", name, m.ndim, x->ndim);
+	for (uint32_t d = 0; d < m.ndim; d++)
+		if (m.sizes[d] != f->exprs[p->dims.at[x->shape + d]])
+			return bad_dim(p, v, &m, d, f->exprs[p->dims.at[x->shape + d]]);
+	if (x->kind == VALUE_INPUT && !strides_fit(p, x, &m, f))
+		return fail(CLV_E_INPUT,
+		            "input %s: its strides differ from those at capture, and a forward may depend on them; pass "
+		            "%s.contiguous(), or capture with an input laid out like this one",
+		            name, name);
+	return CLV_OK;
+}
+
+/* Parameters may be exchanged between runs, but not change type or shape. */
+static clv_status check_external(const clv_program *g, const frame *f, value_id v, const clv_tensor *t)
+{
+	const plan *p = g->p;
+	const value *x = &p->values.at[v];
+	strbuf b = STRBUF_INIT;
+	char *label = NULL;
+	br_meta m;
+	clv_status st = CLV_OK;
+	if (t && br_fits(t, x->dtype, plan_s(p, x->device), x->ndim, &p->dims.at[x->shape], f->exprs))
+		return CLV_OK;
+	if (t)
+		TRY(br_meta_get(t, &m));
+	value_label(p, v, &b);
+	TRY(strbuf_take(&b, &label));
+	if (!t)
+		st = fail(CLV_E_INPUT, "%s is not bound", label);
+	else
+		st = fail(CLV_E_INPUT, "%s is now %s%s on %s, the plan was captured with %s on %s: capture the model again", label,
+		          m.dtype < DT_COUNT ? dtype_name((dtype)m.dtype) : "?", m.dtype == x->dtype ? " of another shape" : "",
+		          m.device, dtype_name((dtype)x->dtype), plan_s(p, x->device));
+	mem_free(label);
+	return st;
+}
+
+/* Symbols are read off the inputs whose dimensions they are. */
+static clv_status read_symbols(const clv_program *g, const run_spec *r, int64_t *syms)
+{
+	const plan *p = g->p;
+	for (uint32_t i = 0; i < p->symbols.n; i++)
+		syms[i] = -1;
+	for (uint32_t i = 0; i < g->v.inputs.n; i++) {
+		const value *x = &p->values.at[g->v.inputs.at[i]];
+		br_meta m;
+		if (!r->inputs[i])
+			continue;
+		TRY(br_meta_get(r->inputs[i], &m));
+		for (uint32_t d = 0; m.strided && d < m.ndim && d < x->ndim; d++) {
+			const expr *e = &p->exprs.at[p->dims.at[x->shape + d]];
+			if (e->op == EXPR_SYM && syms[e->k] < 0)
+				syms[e->k] = m.sizes[d];
+		}
+	}
+	for (uint32_t i = 0; i < p->symbols.n; i++) {
+		const symbol *s = &p->symbols.at[i];
+		if (syms[i] < 0)
+			syms[i] = s->lo;
+		if (syms[i] < s->lo || syms[i] > s->hi)
+			return fail(CLV_E_INPUT, "%s is %lld, the plan is for %lld to %lld", plan_s(p, s->name), (long long)syms[i],
+			            (long long)s->lo, (long long)s->hi);
+	}
+	return CLV_OK;
+}
+
+static clv_status eval_sizes(const clv_program *g, const run_spec *r, frame *f)
+{
+	const plan *p = g->p;
+	int64_t *syms = NULL;
+	clv_status st = CLV_OK;
+	if (p->symbols.n) {
+		syms = mem_alloc(p->symbols.n * sizeof *syms);
+		if (!syms)
+			return fail_nomem();
+		TRY_OUT(read_symbols(g, r, syms));
+	}
+	TRY_OUT(expr_eval_all(p, syms, f->exprs, f->defined));
+	for (uint32_t i = 0; i < g->ints.n; i++) {
+		if (!f->defined[g->ints.at[i]]) {
+			st = fail(CLV_E_OVERFLOW, "a size of the plan is not defined for these inputs");
+			goto out;
+		}
+		f->ints[i] = f->exprs[g->ints.at[i]];
+	}
+out:
+	mem_free(syms);
+	return st;
+}
+
+/* With plans that write their inputs, two inputs on the same memory would see each other's writes. */
+static clv_status check_aliasing(const clv_program *g, const run_spec *r)
+{
+	const plan *p = g->p;
+	bool writes = false;
+	for (uint32_t k = 0; k < g->v.nodes.n && !writes; k++) {
+		const node *n = &p->nodes.at[g->v.nodes.at[k]];
+		for (uint32_t w = 0; w < n->nwrites; w++)
+			writes |= p->values.at[alias_root(p, p->ids.at[n->writes + w])].kind == VALUE_INPUT;
+	}
+	for (uint32_t i = 0; writes && i < g->v.inputs.n; i++)
+		for (uint32_t k = 0; k < i; k++) {
+			br_meta a, b;
+			TRY(br_meta_get(r->inputs[i], &a));
+			TRY(br_meta_get(r->inputs[k], &b));
+			if (a.storage && a.storage == b.storage)
+				return fail(CLV_E_INPUT, "two inputs share memory and the plan writes to its inputs in place; pass copies");
+		}
+	return CLV_OK;
+}
+
+static clv_status load_inputs(const clv_program *g, const run_spec *r, frame *f)
+{
+	for (uint32_t i = 0; i < g->v.inputs.n; i++) {
+		TRY(check_input(g, f, g->v.inputs.at[i], r->inputs[i]));
+		f->slots[g->slot[g->v.inputs.at[i]]] = r->inputs[i];
+	}
+	for (uint32_t i = 0; i < g->v.externals.n; i++) {
+		value_id v = g->v.externals.at[i];
+		if (g->p->values.at[v].kind == VALUE_OBJECT)
+			continue;
+		TRY(check_external(g, f, v, r->externals[i]));
+		f->slots[g->slot[v]] = r->externals[i];
+	}
+	if (g->v.inputs.n > 1 && g->v.nodes.n && g->v.nodes.at[0] == 0)
+		TRY(check_aliasing(g, r));
+	return CLV_OK;
+}
+
+static clv_status clone_written(const clv_program *g, frame *f)
+{
+	for (uint32_t i = 0; i < g->cloned.n; i++) {
+		uint32_t s = g->slot[g->cloned.at[i]];
+		clv_tensor *copy = NULL;
+		clv_status st = br_clone(f->slots[s], &copy);
+		f->slots[s] = copy;
+		if (st != CLV_OK) {
+			while (++i < g->cloned.n) /* still borrowed: the frame must not release them */
+				f->slots[g->slot[g->cloned.at[i]]] = NULL;
+			return st;
+		}
+	}
+	return CLV_OK;
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------------------ */
+
+static clv_status at_node(const clv_program *g, node_id id, clv_status st)
+{
+	const plan *p = g->p;
+	const node *n = &p->nodes.at[id];
+	strbuf b = STRBUF_INIT;
+	char *types = NULL;
+	for (uint32_t i = 0; i < n->nargs; i++) {
+		const arg *a = &p->args.at[n->args + i];
+		if (a->kind != ARG_VALUE || p->values.at[a->u.v].type != TYPE_TENSOR || p->values.at[a->u.v].kind == VALUE_OBJECT)
+			continue;
+		if (b.n)
+			strbuf_puts(&b, ", ");
+		value_label(p, a->u.v, &b);
+		strbuf_putc(&b, ' ');
+		value_print_type(p, a->u.v, &b);
+	}
+	(void)strbuf_take(&b, &types);
+	const char *path = n->scope != NONE ? plan_s(p, p->scopes.at[n->scope].path) : "";
+	fail_more(st, "node %s (%s)%s%s%s%s, inputs %s: ", node_name(g->names, id), plan_s(p, n->op), path[0] ? " in " : "", path,
+	          n->at != NONE ? " at " : "", n->at != NONE ? plan_s(p, n->at) : "", types ? types : "");
+	mem_free(types);
+	return st;
+}
+
+static bool same_bits(double x, double y)
+{
+	return memcmp(&x, &y, sizeof x) == 0;
+}
+
+static void print_host(strbuf *b, const br_arg *a)
+{
+	switch ((br_kind)a->kind) {
+	case BR_INT: strbuf_int(b, a->u.i); return;
+	case BR_FLOAT: strbuf_double(b, a->u.f); return;
+	case BR_BOOL: strbuf_puts(b, a->u.b ? "true" : "false"); return;
+	case BR_COMPLEX:
+		strbuf_double(b, a->u.c.re);
+		strbuf_puts(b, " + ");
+		strbuf_double(b, a->u.c.im);
+		strbuf_putc(b, 'j');
+		return;
+	default: strbuf_puts(b, "something else"); return;
+	}
+}
+
+static clv_status check_host(const clv_program *g, const frame *f, value_id v, const br_arg *got)
+{
+	const plan *p = g->p;
+	const arg *want = &p->args.at[p->values.at[v].expect];
+	br_arg w = {.kind = BR_NONE};
+	bool same = false;
+	switch ((arg_kind)want->kind) {
+	case ARG_INT:
+		w.kind = BR_INT;
+		w.u.i = f->exprs[want->u.e];
+		same = got->kind == BR_INT && got->u.i == w.u.i;
+		break;
+	case ARG_FLOAT:
+		w.kind = BR_FLOAT;
+		w.u.f = want->u.f;
+		same = got->kind == BR_FLOAT && same_bits(got->u.f, w.u.f);
+		break;
+	case ARG_BOOL:
+		w.kind = BR_BOOL;
+		w.u.b = want->u.b;
+		same = got->kind == BR_BOOL && got->u.b == w.u.b;
+		break;
+	case ARG_COMPLEX:
+		w.kind = BR_COMPLEX;
+		w.u.c.re = want->u.c.re;
+		w.u.c.im = want->u.c.im;
+		same = got->kind == BR_COMPLEX && same_bits(got->u.c.re, w.u.c.re) && same_bits(got->u.c.im, w.u.c.im);
+		break;
+	default: break;
+	}
+	if (same)
+		return CLV_OK;
+	strbuf b = STRBUF_INIT;
+	strbuf_puts(&b, "the forward read ");
+	print_host(&b, &w);
+	strbuf_puts(&b, " from the data when it was captured, now it is ");
+	print_host(&b, got);
+	strbuf_puts(&b, "; the plan holds only for the captured value");
+	char *text = NULL;
+	TRY(strbuf_take(&b, &text));
+	clv_status st = fail(CLV_E_GUARD, "%s", text);
+	mem_free(text);
+	return st;
+}
+
+static clv_status check_tensor(const clv_program *g, const frame *f, value_id v)
+{
+	const plan *p = g->p;
+	const value *x = &p->values.at[v];
+	br_meta m;
+	if (!f->slots[g->slot[v]])
+		return fail(CLV_E_GUARD, "the result is undefined, the plan has a tensor");
+	TRY(br_meta_get(f->slots[g->slot[v]], &m));
+	if (!m.strided)
+		return CLV_OK;
+	bool same = m.dtype == x->dtype && m.ndim == x->ndim;
+	for (uint32_t d = 0; same && d < m.ndim; d++)
+		same = m.sizes[d] == f->exprs[p->dims.at[x->shape + d]];
+	if (same)
+		return CLV_OK;
+	strbuf b = STRBUF_INIT;
+	strbuf_printf(&b, "the result is %s[", m.dtype < DT_COUNT ? dtype_name((dtype)m.dtype) : "?");
+	for (uint32_t d = 0; d < m.ndim; d++)
+		strbuf_printf(&b, "%s%lld", d ? "," : "", (long long)m.sizes[d]);
+	strbuf_puts(&b, "], the plan holds only for ");
+	value_print_type(p, v, &b);
+	char *text = NULL;
+	TRY(strbuf_take(&b, &text));
+	clv_status st = fail(CLV_E_GUARD, "%s", text);
+	mem_free(text);
+	return st;
+}
+
+static clv_status run_checks(const clv_program *g, const step *s, const frame *f)
+{
+	for (uint32_t i = 0; i < s->nchecks; i++) {
+		const check *c = &g->checks.at[s->checks + i];
+		TRY(c->host != NONE ? check_host(g, f, c->value, &f->hosts[c->host]) : check_tensor(g, f, c->value));
+	}
+	return CLV_OK;
+}
+
+static clv_status run_guard_equal(const clv_program *g, const step *s, const frame *f)
+{
+	bool same;
+	TRY(br_bits_equal(f->slots[g->slots_of.at[s->args]], f->slots[g->slots_of.at[s->args + 1]], &same));
+	if (!same)
+		return fail(CLV_E_GUARD, "the forward read this tensor on the host when it was captured, and its data is different "
+		                         "now; the plan holds only for the captured data");
+	return CLV_OK;
+}
+
+static clv_status run_python(const clv_program *g, const step *s, frame *f, const run_spec *r)
+{
+	if (!r->python)
+		return fail(CLV_E_UNSUPPORTED, "it calls Python code (%s), which only runs in the process that captured it",
+		            plan_s(g->p, g->p->values.at[s->object].name));
+	clv_tensor **args = mem_alloc((s->nargs + s->nresults + 1) * sizeof *args), **results = args + s->nargs;
+	if (!args)
+		return fail_nomem();
+	for (uint32_t i = 0; i < s->nargs; i++) {
+		uint32_t slot = g->slots_of.at[s->args + i];
+		args[i] = slot == NONE ? NULL : f->slots[slot];
+	}
+	clv_status st = r->python(r->python_ctx, s->object, args, s->nargs, results, s->nresults);
+	for (uint32_t i = 0; st == CLV_OK && i < s->nresults; i++) {
+		uint32_t slot = g->slots_of.at[s->results + i];
+		if (slot == NONE)
+			br_unref(results[i]);
+		else
+			f->slots[slot] = results[i];
+	}
+	mem_free(args);
+	return st;
+}
+
+static clv_status run_step(const clv_program *g, const step *s, frame *f, const run_spec *r)
+{
+	clv_status st = s->kind == STEP_CALL    ? br_call(s->site, f->slots, f->ints, f->hosts)
+	                : s->kind == STEP_PYTHON ? run_python(g, s, f, r)
+	                                         : run_guard_equal(g, s, f);
+	if (st == CLV_OK && s->nchecks)
+		st = run_checks(g, s, f);
+	if (st != CLV_OK)
+		return at_node(g, s->node, st);
+	for (uint32_t i = 0; i < s->nfrees; i++) {
+		uint32_t slot = g->frees.at[s->frees + i];
+		br_unref(f->slots[slot]);
+		f->slots[slot] = NULL;
+	}
+	return CLV_OK;
+}
+
+/* Enters the modes of a context; global flags that the last one set and this one does not go back to the ambient. */
+static void enter_context(const clv_program *g, context_id from, context_id to, const br_modes *ambient)
+{
+	const context *c = &g->p->contexts.at[to];
+	uint32_t left = from == NONE ? 0 : g->p->contexts.at[from].flags_mask;
+	br_modes m = g->modes[to];
+	m.grad = m.grad && ambient->grad && !g->inference;
+	m.flags = (ambient->flags & ~c->flags_mask) | (c->flags & c->flags_mask);
+	br_modes_set(&m, left | c->flags_mask);
+}
+
+static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r)
+{
+	clv_status st = CLV_OK;
+	context_id now = NONE;
+	br_modes ambient;
+	br_modes_get(&ambient);
+	if (g->autocast)
+		br_autocast_enter();
+	for (uint32_t i = 0; i < g->steps.n && st == CLV_OK; i++) {
+		const step *s = &g->steps.at[i];
+		if (s->context != now) {
+			enter_context(g, now, s->context, &ambient);
+			now = s->context;
+		}
+		st = run_step(g, s, f, r);
+	}
+	br_modes_set(&ambient, now == NONE ? 0 : g->p->contexts.at[now].flags_mask);
+	if (g->autocast)
+		br_autocast_exit();
+	return st;
+}
+
+static void give_outputs(const clv_program *g, const frame *f, clv_tensor **outputs)
+{
+	for (uint32_t i = 0; i < g->outputs.n; i++)
+		outputs[i] = br_ref(f->slots[g->slot[g->outputs.at[i]]]);
+}
+
+/* Inputs and externals are borrowed; everything else the frame owns. */
+static void clear_frame(const clv_program *g, frame *f)
+{
+	uint32_t borrowed = g->v.inputs.n + g->v.externals.n;
+	for (uint32_t i = 0; i < g->cloned.n; i++) {
+		uint32_t s = g->slot[g->cloned.at[i]];
+		br_unref(f->slots[s]);
+		f->slots[s] = NULL;
+	}
+	for (uint32_t i = borrowed; i < g->nslots; i++)
+		if (f->slots[i])
+			br_unref(f->slots[i]);
+	memset(f->slots, 0, g->nslots * sizeof *f->slots);
+}
+
+clv_status program_run(const clv_program *g, const run_spec *r)
+{
+	frame *f = frame_take(g);
+	if (!f)
+		return fail_nomem();
+	clv_status st = eval_sizes(g, r, f);
+	if (st == CLV_OK)
+		st = load_inputs(g, r, f);
+	if (st != CLV_OK) { /* nothing in the frame is owned yet */
+		memset(f->slots, 0, g->nslots * sizeof *f->slots);
+		frame_give(g, f);
+		return st;
+	}
+	st = clone_written(g, f);
+	if (st == CLV_OK)
+		st = run_steps(g, f, r);
+	if (st == CLV_OK)
+		give_outputs(g, f, r->outputs);
+	clear_frame(g, f);
+	frame_give(g, f);
+	return st;
+}

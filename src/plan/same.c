@@ -1,0 +1,319 @@
+/* Equality of plans: everything a plan says, and nothing about how its arrays are laid out.
+ *
+ * Two plans are compared in the order of their text. Values correspond by their label (%n, #n or @name), strings by
+ * their bytes, expressions, contexts and scopes by what they hold; unused strings, expressions and contexts do not
+ * count. NaN equals NaN, 0.0 does not equal -0.0. */
+#include <string.h>
+
+#include "plan/intern.h"
+
+typedef struct pair {
+	const plan *a, *b;
+} pair;
+
+static bool str_same(const pair *q, str_id a, str_id b)
+{
+	const str *x = str_at(q->a, a), *y = str_at(q->b, b);
+	return x->n == y->n && memcmp(x->s, y->s, x->n) == 0;
+}
+
+static bool opt_str_same(const pair *q, str_id a, str_id b)
+{
+	return (a == NONE) == (b == NONE) && str_same(q, a, b);
+}
+
+static bool double_same(double a, double b)
+{
+	return (a != a && b != b) || memcmp(&a, &b, sizeof a) == 0;
+}
+
+static bool expr_same(const pair *q, expr_id a, expr_id b)
+{
+	if (a >= q->a->exprs.n || b >= q->b->exprs.n)
+		return false;
+	const expr *x = &q->a->exprs.at[a], *y = &q->b->exprs.at[b];
+	if (x->op != y->op || x->k != y->k)
+		return false;
+	return x->op <= EXPR_SYM || (expr_same(q, x->a, y->a) && expr_same(q, x->b, y->b));
+}
+
+static bool label_same(const pair *q, value_id a, value_id b)
+{
+	if (a == NONE || b == NONE || a >= q->a->values.n || b >= q->b->values.n)
+		return a == b;
+	const value *x = &q->a->values.at[a], *y = &q->b->values.at[b];
+	if (x->kind != y->kind)
+		return false;
+	return is_module_tensor(x->kind) ? str_same(q, x->name, y->name) : value_number(q->a, a) == value_number(q->b, b);
+}
+
+static bool args_same(const pair *q, uint32_t a, uint32_t b, uint32_t n, unsigned depth);
+
+static bool arg_same(const pair *q, const arg *x, const arg *y, unsigned depth)
+{
+	if (x->kind != y->kind || x->wrapped != y->wrapped)
+		return false;
+	switch ((arg_kind)x->kind) {
+	case ARG_NONE:
+		return true;
+	case ARG_VALUE:
+		return label_same(q, x->u.v, y->u.v);
+	case ARG_INT:
+		return expr_same(q, x->u.e, y->u.e);
+	case ARG_FLOAT:
+		return double_same(x->u.f, y->u.f);
+	case ARG_BOOL:
+		return x->u.b == y->u.b;
+	case ARG_COMPLEX:
+		return double_same(x->u.c.re, y->u.c.re) && double_same(x->u.c.im, y->u.c.im);
+	case ARG_STR:
+	case ARG_DEVICE:
+		return str_same(q, x->u.s, y->u.s);
+	case ARG_DTYPE:
+	case ARG_LAYOUT:
+	case ARG_MEMFMT:
+		return x->u.code == y->u.code;
+	case ARG_LIST:
+		return x->u.list.n == y->u.list.n &&
+		       args_same(q, x->u.list.first, y->u.list.first, x->u.list.n, depth + 1);
+	}
+	return false;
+}
+
+static bool args_same(const pair *q, uint32_t a, uint32_t b, uint32_t n, unsigned depth)
+{
+	if (!in_range(a, n, q->a->args.n) || !in_range(b, n, q->b->args.n) || depth > NEST_LIMIT)
+		return false;
+	for (uint32_t i = 0; i < n; i++)
+		if (!arg_same(q, &q->a->args.at[a + i], &q->b->args.at[b + i], depth))
+			return false;
+	return true;
+}
+
+static bool dims_same(const pair *q, uint32_t a, uint32_t b, uint32_t n)
+{
+	if (a == NONE || b == NONE)
+		return a == b;
+	for (uint32_t i = 0; i < n; i++)
+		if (!expr_same(q, q->a->dims.at[a + i], q->b->dims.at[b + i]))
+			return false;
+	return true;
+}
+
+static bool value_same(const pair *q, value_id a, value_id b)
+{
+	const value *x = &q->a->values.at[a], *y = &q->b->values.at[b];
+	if (!label_same(q, a, b) || x->type != y->type || x->flags != y->flags || !opt_str_same(q, x->name, y->name))
+		return false;
+	if (!label_same(q, x->alias, y->alias) || (x->expect == NONE) != (y->expect == NONE))
+		return false;
+	if (x->expect != NONE && !args_same(q, x->expect, y->expect, 1, 0))
+		return false;
+	if (x->type != TYPE_TENSOR)
+		return true;
+	return x->dtype == y->dtype && x->ndim == y->ndim && str_same(q, x->device, y->device) &&
+	       dims_same(q, x->shape, y->shape, x->ndim) && dims_same(q, x->strides, y->strides, x->ndim);
+}
+
+static bool heads_same(const pair *q)
+{
+	const plan *a = q->a, *b = q->b;
+	if (!str_same(q, a->model, b->model) || a->training != b->training || a->grad_modes != b->grad_modes)
+		return false;
+	if (a->symbols.n != b->symbols.n || a->scopes.n != b->scopes.n)
+		return false;
+	for (uint32_t i = 0; i < a->symbols.n; i++) {
+		const symbol *x = &a->symbols.at[i], *y = &b->symbols.at[i];
+		if (!str_same(q, x->name, y->name) || x->lo != y->lo || x->hi != y->hi)
+			return false;
+	}
+	for (uint32_t i = 0; i < a->scopes.n; i++) {
+		const scope *x = &a->scopes.at[i], *y = &b->scopes.at[i];
+		if (x->parent != y->parent || !str_same(q, x->path, y->path) || !str_same(q, x->cls, y->cls))
+			return false;
+	}
+	return true;
+}
+
+static value_id next_external(const plan *p, value_id v)
+{
+	while (v < p->values.n && !is_external(p->values.at[v].kind))
+		v++;
+	return v;
+}
+
+static bool declarations_same(const pair *q)
+{
+	const plan *a = q->a, *b = q->b;
+	if (a->inputs.n != b->inputs.n)
+		return false;
+	for (uint32_t i = 0; i < a->inputs.n; i++)
+		if (!value_same(q, a->inputs.at[i], b->inputs.at[i]))
+			return false;
+	value_id x = next_external(a, 0), y = next_external(b, 0);
+	while (x < a->values.n && y < b->values.n) {
+		if (!value_same(q, x, y))
+			return false;
+		x = next_external(a, x + 1);
+		y = next_external(b, y + 1);
+	}
+	return x == a->values.n && y == b->values.n;
+}
+
+static bool context_same(const pair *q, context_id a, context_id b)
+{
+	const context *x = &q->a->contexts.at[a], *y = &q->b->contexts.at[b];
+	if (x->nograd != y->nograd || x->inference != y->inference || x->flags_mask != y->flags_mask ||
+	    x->flags != y->flags || x->nautocast != y->nautocast)
+		return false;
+	for (uint32_t i = 0; i < x->nautocast; i++) {
+		const autocast *s = &q->a->autocasts.at[x->autocast + i], *t = &q->b->autocasts.at[y->autocast + i];
+		if (s->dtype != t->dtype || s->cache != t->cache || !str_same(q, s->device, t->device))
+			return false;
+	}
+	return true;
+}
+
+/* The results of both nodes have the same labels; compare what the values are. */
+static bool results_same(const pair *q, uint32_t a, uint32_t b, uint32_t n, unsigned depth)
+{
+	if (depth > NEST_LIMIT)
+		return false;
+	for (uint32_t i = 0; i < n; i++) {
+		const arg *x = &q->a->args.at[a + i], *y = &q->b->args.at[b + i];
+		if (x->kind == ARG_VALUE && !value_same(q, x->u.v, y->u.v))
+			return false;
+		if (x->kind == ARG_LIST && !results_same(q, x->u.list.first, y->u.list.first, x->u.list.n, depth + 1))
+			return false;
+	}
+	return true;
+}
+
+static bool node_same(const pair *q, const node *x, const node *y)
+{
+	if (!str_same(q, x->op, y->op) || !opt_str_same(q, x->at, y->at) || x->scope != y->scope || x->flags != y->flags)
+		return false;
+	if (x->nargs != y->nargs || x->nresults != y->nresults || x->nwrites != y->nwrites)
+		return false;
+	if (!context_same(q, x->context, y->context) || !args_same(q, x->args, y->args, x->nargs, 0) ||
+	    !args_same(q, x->results, y->results, x->nresults, 0))
+		return false;
+	for (uint32_t i = 0; i < x->nwrites; i++)
+		if (!label_same(q, q->a->ids.at[x->writes + i], q->b->ids.at[y->writes + i]))
+			return false;
+	return results_same(q, x->results, y->results, x->nresults, 0);
+}
+
+static bool nodes_same(const pair *q)
+{
+	if (q->a->nodes.n != q->b->nodes.n)
+		return false;
+	for (node_id n = 0; n < q->a->nodes.n; n++)
+		if (!node_same(q, &q->a->nodes.at[n], &q->b->nodes.at[n]))
+			return false;
+	return true;
+}
+
+static bool leaf_same(const pair *q, const tree *x, const tree *y)
+{
+	if (x->kind != y->kind || x->n != y->n)
+		return false;
+	switch ((tree_kind)x->kind) {
+	case TREE_BOOL:
+		return x->u.b == y->u.b;
+	case TREE_INT:
+		return expr_same(q, x->u.e, y->u.e);
+	case TREE_FLOAT:
+		return double_same(x->u.f, y->u.f);
+	case TREE_COMPLEX:
+		return double_same(x->u.c.re, y->u.c.re) && double_same(x->u.c.im, y->u.c.im);
+	case TREE_STR:
+	case TREE_BYTES:
+	case TREE_OPAQUE:
+	case TREE_OBJECT:
+		return str_same(q, x->u.s, y->u.s);
+	case TREE_VALUE:
+		return label_same(q, x->u.v, y->u.v);
+	default:
+		return true;
+	}
+}
+
+/* Prefix order and child counts make the whole tree: part by part is enough. */
+static bool trees_same(const pair *q, const tree *x, uint32_t nx, const tree *y, uint32_t ny)
+{
+	if (nx != ny)
+		return false;
+	for (uint32_t i = 0; i < nx; i++)
+		if (!leaf_same(q, &x[i], &y[i]))
+			return false;
+	return true;
+}
+
+static bool rebinds_same(const pair *q)
+{
+	if (q->a->rebinds.n != q->b->rebinds.n)
+		return false;
+	for (uint32_t i = 0; i < q->a->rebinds.n; i++) {
+		const rebind *x = &q->a->rebinds.at[i], *y = &q->b->rebinds.at[i];
+		if (!label_same(q, x->target, y->target) || !label_same(q, x->value, y->value))
+			return false;
+	}
+	return true;
+}
+
+static bool ties_sorted(const plan *p)
+{
+	for (uint32_t i = 1; i < p->ties.n; i++)
+		if (p->ties.at[i].value < p->ties.at[i - 1].value)
+			return false;
+	return true;
+}
+
+static bool tie_same(const pair *q, const tie *x, const tie *y)
+{
+	return label_same(q, x->value, y->value) && str_same(q, x->name, y->name);
+}
+
+/* Which of the ties of one value may stand in any place of the array, as only their order per value means something:
+   the next tie of the same value in b after `from`. */
+static uint32_t next_tie_of(const pair *q, value_id v, uint32_t from)
+{
+	while (from < q->b->ties.n && !label_same(q, v, q->b->ties.at[from].value))
+		from++;
+	return from;
+}
+
+static bool unsorted_ties_same(const pair *q)
+{
+	for (uint32_t i = 0; i < q->a->ties.n; i++) {
+		value_id v = q->a->ties.at[i].value;
+		uint32_t k = next_tie_of(q, v, 0);
+		for (uint32_t j = 0; j < i; j++)
+			if (q->a->ties.at[j].value == v)
+				k = next_tie_of(q, v, k + 1);
+		if (k >= q->b->ties.n || !str_same(q, q->a->ties.at[i].name, q->b->ties.at[k].name))
+			return false;
+	}
+	return true;
+}
+
+static bool ties_same(const pair *q)
+{
+	if (q->a->ties.n != q->b->ties.n)
+		return false;
+	if (!ties_sorted(q->a) || !ties_sorted(q->b))
+		return unsorted_ties_same(q);
+	for (uint32_t i = 0; i < q->a->ties.n; i++)
+		if (!tie_same(q, &q->a->ties.at[i], &q->b->ties.at[i]))
+			return false;
+	return true;
+}
+
+bool plan_equal(const plan *a, const plan *b)
+{
+	const pair q = {a, b};
+	return heads_same(&q) && declarations_same(&q) && ties_same(&q) && nodes_same(&q) && rebinds_same(&q) &&
+	       trees_same(&q, a->in_tree.at, a->in_tree.n, b->in_tree.at, b->in_tree.n) &&
+	       trees_same(&q, a->out_tree.at, a->out_tree.n, b->out_tree.at, b->out_tree.n);
+}

@@ -1,0 +1,110 @@
+/* Views of a run of nodes: what comes in, what goes out, what is read from outside the plan.
+ *
+ * A value is live at a position when it is there (an input, or the result of an earlier node) and something at or
+ * after that position needs it; the output tree and the rebinds stand after the last node. What comes in is live at
+ * the first node, what goes out is live at the end, so neighbouring ranges agree about what crosses. */
+#include "plan/view.h"
+
+#include "plan/intern.h"
+
+typedef struct marks {
+	const plan *p;
+	bool *used; /* per value: read or written by a node of the range, or needed after the last node */
+} marks;
+
+static void mark(void *ctx, value_id v)
+{
+	((marks *)ctx)->used[v] = true;
+}
+
+static void mark_range(marks *m, node_id first, node_id end)
+{
+	for (node_id n = first; n < end; n++) {
+		const node *x = &m->p->nodes.at[n];
+		node_each_arg(m->p, n, mark, m);
+		for (uint32_t i = 0; i < x->nwrites; i++)
+			mark(m, m->p->ids.at[x->writes + i]);
+	}
+}
+
+/* External values that the output tree or a rebind reads belong to the range that ends the plan. */
+static void mark_external_outputs(marks *m)
+{
+	const plan *p = m->p;
+	for (uint32_t i = 0; i < p->out_tree.n; i++)
+		if (p->out_tree.at[i].kind == TREE_VALUE && is_external(p->values.at[p->out_tree.at[i].u.v].kind))
+			mark(m, p->out_tree.at[i].u.v);
+	for (uint32_t i = 0; i < p->rebinds.n; i++)
+		if (is_external(p->values.at[p->rebinds.at[i].value].kind))
+			mark(m, p->rebinds.at[i].value);
+}
+
+static bool live_at(const plan *p, const liveness *l, value_id v, node_id position)
+{
+	const value *x = &p->values.at[v];
+	bool there = x->kind == VALUE_INPUT || (x->kind == VALUE_RESULT && x->def < position);
+	return there && l->last[v] != NONE && l->last[v] >= position;
+}
+
+static clv_status place(view *out, value_id v, bool in, bool go_on, bool used)
+{
+	if (in)
+		TRY(vec_push(&out->inputs, v));
+	if (go_on)
+		TRY(vec_push(&out->outputs, v));
+	if (in && go_on && !used)
+		TRY(vec_push(&out->passthrough, v));
+	return CLV_OK;
+}
+
+static clv_status fill(view *out, node_id first, node_id end, const liveness *l, const bool *used)
+{
+	const plan *p = out->p;
+	TRY(vec_reserve(&out->nodes, end - first));
+	for (node_id n = first; n < end; n++)
+		out->nodes.at[out->nodes.n++] = n;
+	for (value_id v = 0; v < p->values.n; v++) {
+		uint8_t kind = p->values.at[v].kind;
+		if (is_external(kind)) {
+			if (used[v])
+				TRY(vec_push(&out->externals, v));
+			continue;
+		}
+		bool in = live_at(p, l, v, first) || (first == 0 && kind == VALUE_INPUT);
+		TRY(place(out, v, in, live_at(p, l, v, end), used[v]));
+	}
+	return CLV_OK;
+}
+
+clv_status view_range(const plan *p, node_id first, node_id end, view *out)
+{
+	if (first > end || end > p->nodes.n)
+		return fail(CLV_E_INVALID, "there are no nodes %u to %u in a plan of %u nodes", first, end, p->nodes.n);
+	view v = {.p = p};
+	liveness l;
+	TRY(liveness_new(p, &l));
+	marks m = {p, mem_alloc(p->values.n * sizeof *m.used)};
+	clv_status st = m.used ? CLV_OK : fail_nomem();
+	if (st == CLV_OK) {
+		mark_range(&m, first, end);
+		if (end == p->nodes.n)
+			mark_external_outputs(&m);
+		st = fill(&v, first, end, &l, m.used);
+	}
+	mem_free(m.used);
+	liveness_free(&l);
+	if (st != CLV_OK)
+		view_free(&v);
+	else
+		*out = v;
+	return st;
+}
+
+void view_free(view *v)
+{
+	vec_free(&v->nodes);
+	vec_free(&v->inputs);
+	vec_free(&v->outputs);
+	vec_free(&v->externals);
+	vec_free(&v->passthrough);
+}

@@ -1,0 +1,25 @@
+/* A view: some nodes of a plan in plan order, with what goes in and out. Prefix, suffix, stage and segment are
+ * all views; nothing copies nodes. */
+#ifndef PLAN_VIEW_H
+#define PLAN_VIEW_H
+
+#include "plan/plan.h"
+
+typedef struct view {
+	const plan *p;             /* borrowed */
+	VEC(node_id) nodes;        /* ascending */
+	VEC(value_id) inputs;      /* come in: plan inputs and results of nodes outside; ascending value id */
+	VEC(value_id) outputs;     /* needed outside: by other nodes, the output tree or a rebind; ascending value id */
+	VEC(value_id) externals;   /* PARAM BUFFER ATTR CONST OBJECT read; ascending value id */
+	VEC(value_id) passthrough; /* view_range only: values that came in, are not needed here, and must go on:
+	                              subset of inputs and of outputs */
+} view;
+
+/* Nodes first … end-1. For a prefix (first == 0) inputs are all plan inputs, outputs the boundary, passthrough the
+   plan inputs that only later nodes or the output tree need. For a range whose end is the plan's end, outputs are the
+   distinct RESULT and INPUT values of output tree and rebinds (externals of the output tree are in externals).
+   A range 0 … k and a range k … n agree: outputs of the first are the inputs of the second. */
+clv_status view_range(const plan *p, node_id first, node_id end, view *out);
+void view_free(view *v);
+
+#endif

@@ -1,0 +1,74 @@
+/* The part of the public interface that runs plans: programs bound to tensors. */
+#include <string.h>
+
+#include "exec/program.h"
+
+clv_status clv_program_create(const clv_plan *p, const clv_program_options *options, clv_program **out)
+{
+	clv_program_options o = CLV_PROGRAM_OPTIONS_INIT;
+	if (!p || !out)
+		return fail(CLV_E_INVALID, "clv_program_create: an argument is NULL");
+	if (options && options->size != sizeof o)
+		return fail(CLV_E_INVALID, "clv_program_create: options.size is %zu, this library knows %zu", options->size, sizeof o);
+	if (options)
+		o = *options;
+	program_spec spec = {.first = o.first,
+	                     .end = o.end ? o.end : p->nodes.n,
+	                     .debug = o.debug,
+	                     .inference = o.inference};
+	return program_new(p, &spec, out);
+}
+
+void clv_program_free(clv_program *g)
+{
+	program_free(g);
+}
+
+static clv_status label_of(const plan *p, value_id v, char **out)
+{
+	strbuf b = STRBUF_INIT;
+	value_label(p, v, &b);
+	return strbuf_take(&b, out);
+}
+
+clv_status clv_program_bind(clv_program *g, const char *name, const clv_tensor *t)
+{
+	if (!g || !name || !t)
+		return fail(CLV_E_INVALID, "clv_program_bind: an argument is NULL");
+	for (uint32_t i = 0; i < g->v.externals.n; i++) {
+		value_id v = g->v.externals.at[i];
+		char *label;
+		TRY(label_of(g->p, v, &label));
+		bool same = !strcmp(label, name) || (label[0] == '@' && !strcmp(label + 1, name)) ||
+		            !strcmp(plan_s(g->p, g->p->values.at[v].name), name);
+		mem_free(label);
+		if (!same)
+			continue;
+		br_unref(g->bound[i]);
+		g->bound[i] = br_ref(t);
+		return CLV_OK;
+	}
+	return fail(CLV_E_NOT_FOUND, "the program reads nothing called %s", name);
+}
+
+uint32_t clv_program_input_count(const clv_program *g)
+{
+	return g ? g->v.inputs.n : 0;
+}
+
+uint32_t clv_program_output_count(const clv_program *g)
+{
+	return g ? g->outputs.n : 0;
+}
+
+clv_status clv_program_run(const clv_program *g, const clv_tensor *const *inputs, uint32_t ninputs, clv_tensor **outputs,
+                           uint32_t noutputs)
+{
+	if (!g || (ninputs && !inputs) || (noutputs && !outputs))
+		return fail(CLV_E_INVALID, "clv_program_run: an argument is NULL");
+	if (ninputs != g->v.inputs.n || noutputs != g->outputs.n)
+		return fail(CLV_E_INPUT, "the program takes %u inputs and gives %u outputs; the call has %u and %u", g->v.inputs.n,
+		            g->outputs.n, ninputs, noutputs);
+	run_spec r = {.inputs = (clv_tensor *const *)inputs, .externals = g->bound, .outputs = outputs};
+	return program_run(g, &r);
+}
