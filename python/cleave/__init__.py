@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from . import _native
-from .errors import CaptureError, CleaveError, GuardError, InputError, PlanError, ReplayError, SplitError
+from .errors import ArgumentError, CaptureError, CleaveError, GuardError, InputError, PlanError, ReplayError, SplitError
 from .plan import Node, Plan, capture
 from .split import (
     BoundaryPayload,
@@ -29,6 +29,7 @@ __version__: str = _native.version
 _native.set_skipped_prefixes((str(Path(torch.__file__).parent), str(Path(__file__).parent)))
 
 __all__ = [
+    "ArgumentError",
     "BoundaryPayload",
     "CaptureError",
     "CleaveError",

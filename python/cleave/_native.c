@@ -217,10 +217,9 @@ static PyObject *stream_py_leave(StreamObject *o, PyObject *unused)
 	Py_RETURN_NONE;
 }
 
-static PyObject *stream_py_start(StreamObject *o, PyObject *unused)
+static PyObject *stream_py_start(StreamObject *o, PyObject *alone)
 {
-	(void)unused;
-	return none_or_raise(stream_start(o->s));
+	return none_or_raise(stream_start(o->s, alone == Py_True));
 }
 
 static PyObject *stream_py_stop(StreamObject *o, PyObject *unused)
@@ -339,7 +338,7 @@ static PyMethodDef stream_methods[] = {
 	{"scope", (PyCFunction)stream_py_scope, METH_VARARGS, "scope(path, cls) -> id: declares a module"},
 	{"enter", (PyCFunction)stream_py_enter, METH_O, "enter(id): a module's forward begins"},
 	{"leave", (PyCFunction)stream_py_leave, METH_NOARGS, "leave(): it ends"},
-	{"start", (PyCFunction)stream_py_start, METH_NOARGS, "start(): records this thread from now on"},
+	{"start", (PyCFunction)stream_py_start, METH_O, "start(alone): records this thread from now on"},
 	{"stop", (PyCFunction)stream_py_stop, METH_NOARGS, "stop(): ends the recording; raises what went wrong in it"},
 	{"restore", (PyCFunction)stream_py_restore, METH_NOARGS, "restore(): undoes writes to tensors from outside"},
 	{"output", (PyCFunction)stream_py_output, METH_O, "output(tensor): declares an output"},
@@ -361,7 +360,7 @@ static PyTypeObject StreamType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "clea
                                   .tp_dealloc = (destructor)stream_py_dealloc,
                                   .tp_methods = stream_methods};
 
-/* compare(a, b, grad) -> (verdict, reason) */
+/* compare(a, b, grad) -> (verdict, reason, operator where they part) */
 static PyObject *compare(PyObject *self, PyObject *args)
 {
 	StreamObject *a, *b;
@@ -373,7 +372,8 @@ static PyObject *compare(PyObject *self, PyObject *args)
 	clv_status st = stream_compare(a->s, b->s, grad != 0, &c);
 	if (st != CLV_OK)
 		return raise_status(st);
-	PyObject *out = Py_BuildValue("(iz)", (int)c.verdict, c.reason);
+	const char *op = c.verdict != STREAMS_EQUAL && c.op < a->s->ops.n ? a->s->ops.at[c.op].op : NULL;
+	PyObject *out = Py_BuildValue("(izz)", (int)c.verdict, c.reason, op);
 	comparison_free(&c);
 	return out;
 }
@@ -727,7 +727,7 @@ typedef struct ProgramObject {
 	PlanObject *plan;
 	clv_program *g;
 	Binding *bindings;  /* per external */
-	PyObject *training; /* list of (module __dict__, path, flag) */
+	PyObject *modules; /* list of (module __dict__, path, training, parent's _modules or None, key, module) */
 } ProgramObject;
 
 static PyTypeObject ProgramType;
@@ -741,7 +741,7 @@ static void program_py_dealloc(ProgramObject *o)
 	}
 	PyMem_Free(o->bindings);
 	program_free(o->g);
-	Py_XDECREF(o->training);
+	Py_XDECREF(o->modules);
 	Py_XDECREF(o->plan);
 	Py_TYPE(o)->tp_free((PyObject *)o);
 }
@@ -771,22 +771,22 @@ static bool bind_externals(ProgramObject *o, PyObject *state)
 	return true;
 }
 
-/* Program(plan, first, end, debug, inference, state, training) */
+/* Program(plan, first, end, debug, inference, state, modules) */
 static PyObject *program_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	PlanObject *plan_o;
 	unsigned int first, end;
 	int debug, inference;
-	PyObject *state, *training;
+	PyObject *state, *modules;
 	(void)kwargs;
 	if (!PyArg_ParseTuple(args, "O!IIppO!O!", &PlanType, &plan_o, &first, &end, &debug, &inference, &PyDict_Type, &state,
-	                      &PyList_Type, &training))
+	                      &PyList_Type, &modules))
 		return NULL;
 	ProgramObject *o = (ProgramObject *)type->tp_alloc(type, 0);
 	if (!o)
 		return NULL;
 	o->plan = (PlanObject *)Py_NewRef((PyObject *)plan_o);
-	o->training = Py_NewRef(training);
+	o->modules = Py_NewRef(modules);
 	program_spec spec = {.first = first,
 	                     .end = end,
 	                     .debug = debug != 0,
@@ -827,10 +827,14 @@ static bool gather_externals(ProgramObject *o, clv_tensor **out)
 	return true;
 }
 
-static clv_status check_training(ProgramObject *o)
+static clv_status check_modules(ProgramObject *o)
 {
-	for (Py_ssize_t i = 0; i < PyList_GET_SIZE(o->training); i++) {
-		PyObject *item = PyList_GET_ITEM(o->training, i);
+	for (Py_ssize_t i = 0; i < PyList_GET_SIZE(o->modules); i++) {
+		PyObject *item = PyList_GET_ITEM(o->modules, i);
+		PyObject *parent = PyTuple_GET_ITEM(item, 3);
+		if (parent != Py_None && PyDict_GetItemWithError(parent, PyTuple_GET_ITEM(item, 4)) != PyTuple_GET_ITEM(item, 5))
+			return fail(CLV_E_INPUT, "module %s was replaced after the plan was captured: capture the model again",
+			            PyUnicode_AsUTF8(PyTuple_GET_ITEM(item, 1)));
 		PyObject *flag = PyDict_GetItemWithError(PyTuple_GET_ITEM(item, 0), training_key);
 		if (flag != PyTuple_GET_ITEM(item, 2)) {
 			const char *path = PyUnicode_AsUTF8(PyTuple_GET_ITEM(item, 1));
@@ -922,7 +926,7 @@ static PyObject *program_py_run(ProgramObject *o, PyObject *seq)
 	if ((uint32_t)n != v->inputs.n)
 		st = fail(CLV_E_INPUT, "%u tensors are needed, %zd were given", v->inputs.n, n);
 	if (st == CLV_OK)
-		st = check_training(o);
+		st = check_modules(o);
 	if (st == CLV_OK)
 		st = check_ambient(o->plan);
 	if (st != CLV_OK) {
@@ -1004,7 +1008,7 @@ static PyObject *copy_data(PyObject *self, PyObject *args)
 static PyMethodDef functions[] = {
 	{"set_error_classes", set_error_classes, METH_O, "set_error_classes({status number: class})"},
 	{"set_skipped_prefixes", set_skipped_prefixes, METH_O, "set_skipped_prefixes(tuple of folders)"},
-	{"compare", compare, METH_VARARGS, "compare(a, b, grad) -> (verdict, reason)"},
+	{"compare", compare, METH_VARARGS, "compare(a, b, grad) -> (verdict, reason, operator)"},
 	{"build", build, METH_VARARGS, "build(stream, probe, with_grad, training, grad_modes, in, out, calls) -> Plan"},
 	{"parse", parse, METH_O, "parse(text) -> Plan"},
 	{"bits_equal", bits_equal, METH_VARARGS, "bits_equal(a, b) -> bool"},

@@ -32,7 +32,7 @@ class Target:
 
     def __init__(self, model: Callable[..., Any]) -> None:
         if not callable(model):
-            raise TypeError(f"a module or a function is needed, not {type(model).__name__}")
+            raise TypeError(f"a module or another callable is needed, not {type(model).__name__}")
         if isinstance(model, nn.Module):
             model = getattr(model, "_orig_mod", model)  # torch.compile's wrapper
         self.call: Callable[..., Any] = model
@@ -56,6 +56,19 @@ class Target:
         for prefix, root in self.roots:
             for path, module in root.named_modules(remove_duplicate=False):
                 yield from _module_tensors(_join(prefix, path), module)
+
+    def module_checks(self) -> list[tuple[dict[str, Any], str, bool, dict[str, Any] | None, str, nn.Module]]:
+        """What must still hold of every module when a plan runs: its training flag, and that it is still there."""
+        out: list[tuple[dict[str, Any], str, bool, dict[str, Any] | None, str, nn.Module]] = []
+        places = {id(root): (None, "") for _, root in self.roots}
+        for path, module in self.modules():
+            for key, child in module._modules.items():
+                if isinstance(module._modules, dict):
+                    places.setdefault(id(child), (module._modules, key))  # type: ignore[arg-type]
+            if "training" in vars(module):
+                parent, key = places.get(id(module), (None, ""))
+                out.append((vars(module), path, module.training, parent, key, module))
+        return out
 
     def signature(self) -> inspect.Signature | None:
         forward = self.call.forward if isinstance(self.call, nn.Module) else self.call
@@ -89,10 +102,9 @@ def _search(fn: Any, found: dict[str, nn.Module], depth: int) -> None:
         _search(fn.func, found, depth + 1)
         return
     if not inspect.isfunction(fn):
-        fn = getattr(fn, "__call__", None)  # noqa: B004 - an object with __call__ has its modules in __self__
-        for name, value in vars(getattr(fn, "__self__", object)).items():
+        for name, value in getattr(fn, "__dict__", {}).items():  # an object with __call__
             _offer(name, value, found, depth)
-        fn = getattr(fn, "__func__", None)
+        fn = getattr(type(fn), "__call__", None)
     if inspect.isfunction(fn):
         names = inspect.getclosurevars(fn)
         for name, value in [*names.nonlocals.items(), *names.globals.items()]:
@@ -193,7 +205,9 @@ class Snapshot:
                 continue
             own = vars(module)
             self.attributes.append((own, dict(own), {k: (v, _copy_container(v)) for k, v in own.items()}))
-        self.buffers = [(t.tensor, t.tensor.detach().clone()) for t in target.tensors() if t.kind == "buffer"]
+        tensors = list(target.tensors())
+        self.buffers = [(t.tensor, t.tensor.detach().clone()) for t in tensors if t.kind == "buffer"]
+        self.memory = [(t.tensor, t.tensor.data) for t in tensors]  # `tensor.data = …` exchanges it
 
     def changed(self) -> bool:
         """An attribute or container of a module is not what it was."""
@@ -211,6 +225,9 @@ class Snapshot:
                 own.update(kept)
             for value, copy in containers.values():
                 _restore_container(value, copy)
+        for tensor, alias in self.memory:
+            if tensor.layout is torch.strided and not tensor.is_nested and tensor.data_ptr() != alias.data_ptr():
+                tensor.data = alias
         for tensor, data in self.buffers:
             if not _native.bits_equal(tensor, data):
                 _native.copy_data(tensor, data)

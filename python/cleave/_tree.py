@@ -95,7 +95,7 @@ class _Flattener:
         if isinstance(obj, torch.Tensor):
             self.leaves.append(obj)
             self.paths.append(path)
-            return LEAF
+            return LEAF if type(obj) in (torch.Tensor, torch.nn.Parameter) else Spec("leaf", type(obj))
         if obj is None or type(obj) in PLAIN or isinstance(obj, torch.Size):
             return Spec("const", type(obj), value=obj)
         if id(obj) in self.open or depth > MAX_DEPTH:
@@ -189,7 +189,8 @@ def unflatten(spec: Spec, leaves: Sequence[Any]) -> Any:
 
     def build(s: Spec) -> Any:
         if s.kind == "leaf":
-            return next(rest)
+            leaf = next(rest)
+            return leaf if s is LEAF or isinstance(leaf, s.cls) else leaf.as_subclass(s.cls)
         if s.kind == "const":
             return s.value
         return _REBUILD[s.kind](s, [build(c) for c in s.children])
@@ -212,6 +213,8 @@ def _equal(a: Any, b: Any) -> bool:
 
 def difference(a: Spec, b: Spec, path: str = "") -> str | None:
     """Where two structures differ, in words; None when they do not."""
+    if a is b:
+        return None
     if a.kind != b.kind or a.cls is not b.cls or a.keys != b.keys or len(a.children) != len(b.children):
         return f"{path or 'the value'} is {_name(a)} once and {_name(b)} another time"
     if a.kind == "const" and not _equal(a.value, b.value):
@@ -231,11 +234,31 @@ def _name(s: Spec) -> str:
     return f"{s.cls.__name__} of {len(s.children)}"
 
 
-def match(want: Spec, got: Spec, path: str = "") -> None:
+def match_call(want: Spec, got: Spec, names: Sequence[str]) -> None:
+    """As match, for the (args, kwargs) of a call whose positional inputs have these names."""
+    (args, kwargs), (given, given_kwargs) = want.children, got.children
+    n, k = len(args.children), len(given.children)
+    if k < n:
+        raise InputError(f"input {names[k]} is missing: the plan was captured with {n} positional inputs, got {k}")
+    if k > n:
+        raise InputError(f"the plan was captured with {n} positional inputs, got {k}")
+    for key in kwargs.keys:
+        if key not in given_kwargs.keys:
+            raise InputError(f"keyword input {key} is missing")
+    for key in given_kwargs.keys:
+        if key not in kwargs.keys:
+            raise InputError(f"the plan was captured without a keyword input {key}")
+    for name, x, y in zip(names, args.children, given.children, strict=False):
+        match(x, y, name)
+    for key, x in zip(kwargs.keys, kwargs.children, strict=True):
+        match(x, given_kwargs.children[given_kwargs.keys.index(key)], key)
+
+
+def match(want: Spec, got: Spec, path: str) -> None:
     """Raises InputError unless the structure given is the one captured."""
     if want is got:
         return
-    where = path or "inputs"
+    where = f"input {path}"
     if want.kind != got.kind or (want.cls is not got.cls and want.kind != "leaf"):
         raise InputError(f"{where}: the plan was captured with {_name(want)}, got {_name(got)}")
     if want.kind == "const" and not _equal(want.value, got.value):

@@ -19,7 +19,11 @@ class InputError(CleaveError, ValueError):
     """An input, or the model itself, does not fit the plan."""
 
 
-class SplitError(CleaveError, ValueError):
+class ArgumentError(CleaveError, ValueError):
+    """An argument of a call is wrong."""
+
+
+class SplitError(ArgumentError):
     """A boundary is wrong: no such name, out of range, or the model cannot be cut there."""
 
 
@@ -34,7 +38,7 @@ class ReplayError(CleaveError, RuntimeError):
 _native.set_error_classes(
     {
         _native.E_NOMEM: MemoryError,
-        _native.E_INVALID: SplitError,
+        _native.E_INVALID: ArgumentError,
         _native.E_PARSE: PlanError,
         _native.E_VERIFY: PlanError,
         _native.E_INPUT: InputError,

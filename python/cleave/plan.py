@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from . import _native, _tree
-from ._capture import Capture, Captured, _own_copy, take_apart
-from ._state import RandomState, Snapshot, Target
+from ._capture import Capture, Captured, own_copy, parameter_names, take_apart
+from ._state import Target
 from .errors import CaptureError, CleaveError, InputError
 
 
@@ -32,7 +33,7 @@ class Program:
         self, captured: Captured, first: int, end: int, *, debug: bool = False, inference: bool = False
     ) -> None:
         self.native = _native.Program(
-            captured.plan, first, end, debug, inference, captured.state, captured.training
+            captured.plan, first, end, debug, inference, captured.state, captured.modules
         )
         self.run: Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, ...]] = self.native.run
 
@@ -85,15 +86,19 @@ class Plan:
 
     def flatten_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """The tensors of a call, after a check that its structure is the captured one."""
+        order = [k for k in self._main.arguments.children[1].keys if k in kwargs]
+        if list(kwargs) != order:
+            kwargs = {k: kwargs[k] for k in [*order, *(k for k in kwargs if k not in order)]}
         spec, leaves, _ = _tree.flatten((args, kwargs))
+        names = parameter_names(self._target, len(args) + len(self._main.arguments.children[0].children))
         try:
-            _tree.match(self._main.arguments, spec)
+            _tree.match_call(self._main.arguments, spec, names)
         except InputError:
             again = self._as_captured(args, kwargs)
             if again is None:
                 raise
             spec, leaves, _ = _tree.flatten(again)
-            _tree.match(self._main.arguments, spec)
+            _tree.match_call(self._main.arguments, spec, names)
         return leaves
 
     def _as_captured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
@@ -219,44 +224,38 @@ def _check_replay(target: Target, captured: Captured, work: Capture, grad: bool)
         args, kwargs = work.arguments.rebuild(leaves)
         return target.call(*args, **kwargs)
 
-    def attempt(call: Callable[[Sequence[torch.Tensor]], Any], data: list[torch.Tensor], times: int) -> list[_Outcome]:
-        random = RandomState()
-        snapshot = Snapshot(target)
-        try:
-            return [_observe(call, [_own_copy(t) for t in data], params) for _ in range(times)]
-        finally:
-            snapshot.restore()
-            random.restore()
+    def attempt(call: Callable[[Sequence[torch.Tensor]], Any], data: list[list[torch.Tensor]]) -> list[_Outcome]:
+        with work.undoing():
+            return [_observe(call, [own_copy(t) for t in leaves], params) for leaves in data]
 
     with torch.set_grad_enabled(grad and not torch.is_inference_mode_enabled()), work.eager():
-        for data in work.probes():
+        # Guards may refuse all other data; the example itself they let through.
+        for leaves in [*work.probes(), work.arguments.leaves]:
+            data = [leaves, work.arguments.leaves][: work.calls_to_check]
             try:
-                expected = attempt(eager, data, work.calls_to_check)
+                expected = attempt(eager, data)
             except Exception:  # the model does not take this data
                 continue
             try:
-                got = attempt(variant, data, work.calls_to_check)
-            except CleaveError as error:
-                if isinstance(error, CaptureError):
-                    raise
-                continue  # a guard refused the data: right, but nothing to compare
+                got = attempt(variant, data)
+            except CaptureError:
+                raise
+            except CleaveError:  # a guard refused the data: right, but nothing to compare
+                continue
             for i, (want, have) in enumerate(zip(expected, got, strict=True)):
-                _compare(want, have, eager, attempt, data, i)
+                problem = _difference(want, have)
+                if problem is None:
+                    continue
+                if _difference(want, attempt(eager, data)[i]) is not None:
+                    raise CaptureError(f"the model itself does not repeat its own numbers on the same data: {problem}")
+                raise CaptureError(_DIFFERS.format(" on the second call" if i else "", problem))
             return
 
 
-def _compare(want: _Outcome, have: _Outcome, eager: Any, attempt: Any, data: list[torch.Tensor], call: int) -> None:
-    problem = _difference(want, have)
-    if problem is None:
-        return
-    again = attempt(eager, data, call + 1)[call]
-    if _difference(want, again) is not None:
-        raise CaptureError(f"the model itself does not repeat its own numbers on the same data: {problem}")
-    after = " on the second call (the forward keeps state that no operator shows)" if call else ""
-    raise CaptureError(
-        f"the replay differs from the model{after}: {problem}. Something in the forward is invisible to PyTorch's "
-        "operators (memory written through NumPy or storage, gradient hooks, global flags)"
-    )
+_DIFFERS = (
+    "the replay differs from the model{}: {}. Something in the forward is invisible to PyTorch's operators (memory "
+    "written through NumPy or storage, state kept between calls, gradient hooks, global flags)"
+)
 
 
 def _difference(a: _Outcome, b: _Outcome) -> str | None:
@@ -271,6 +270,6 @@ def _difference(a: _Outcome, b: _Outcome) -> str | None:
     for i, (g, h) in enumerate(zip(a.gradients, b.gradients, strict=True)):
         if (g is None) != (h is None) or (g is not None and h is not None and not _native.bits_equal(g, h)):
             return f"gradient {i} of inputs and parameters differs"
-    if not torch.equal(a.random, b.random):
+    if threading.active_count() == 1 and not torch.equal(a.random, b.random):
         return "the random generator is left in another state"
     return None

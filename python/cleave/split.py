@@ -20,7 +20,7 @@ import torch
 
 from . import _tree
 from ._capture import Captured
-from .errors import InputError, SplitError
+from .errors import CleaveError, InputError, SplitError
 from .plan import Plan, Program, capture
 
 TraceBatchMode = Literal["batch_1", "batch_gt1"]
@@ -111,7 +111,10 @@ class SplitRuntime:
         self.split_spec = spec
         self.mode = mode
         self.candidates = [SplitCandidate(*c) for c in captured.plan.frontiers()]
-        self.candidate = self.candidates[captured.plan.choose(spec.boundary, spec.trainable)]
+        try:
+            self.candidate = self.candidates[captured.plan.choose(spec.boundary, spec.trainable)]
+        except CleaveError as error:
+            raise SplitError(str(error)) from None
         self.graph_signature = hashlib.sha256(plan.text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
         self.split_id = f"{self.graph_signature}-{self.candidate.position}"
         self._captured = captured

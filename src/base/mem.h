@@ -12,10 +12,10 @@
 
 #include "base/status.h"
 
-void *mem_alloc(size_t size);                       /* zeroed; caller frees with mem_free */
+void *mem_alloc(size_t size);                           /* zeroed; caller frees with mem_free */
 void *mem_realloc(void *at, size_t count, size_t elem); /* checks count*elem; new memory is not zeroed */
 void mem_free(void *at);
-char *mem_strdup(const char *s, size_t n);          /* n bytes and a NUL; caller frees */
+char *mem_strdup(const char *s, size_t n); /* n bytes and a NUL; caller frees */
 
 /* Test hook: the allocation number `n` from now fails (0: none does). Per thread. */
 void mem_fail_after(uint64_t n);
@@ -32,8 +32,10 @@ clv_status vec_reserve_(void **at, uint32_t *cap, size_t need, size_t elem);
 #define vec_reserve(v, more) vec_reserve_((void **)&(v)->at, &(v)->cap, (size_t)(v)->n + (more), sizeof *(v)->at)
 
 /* Appends one element: TRY(vec_push(&p->nodes, n)). Evaluates to a status. */
-#define vec_push(v, x)                                                                                                 \
-	((clv_status)(vec_reserve((v), 1) == CLV_OK ? ((v)->at[(v)->n++] = (x), CLV_OK) : CLV_E_NOMEM))
+#define vec_push(v, x) ((clv_status)(vec_reserve((v), 1) == CLV_OK ? ((v)->at[(v)->n++] = (x), CLV_OK) : CLV_E_NOMEM))
+
+/* Pointer to element i, also of an array that was never made (where i is 0 and nothing may be read). */
+#define vec_from(v, i) ((v)->at ? (v)->at + (i) : (v)->at)
 
 #define vec_free(v)                                                                                                    \
 	do {                                                                                                               \

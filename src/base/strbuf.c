@@ -102,18 +102,10 @@ static void add_escaped(strbuf *b, unsigned char c)
 {
 	static const char hex[] = "0123456789abcdef";
 	switch (c) {
-	case '"':
-		strbuf_puts(b, "\\\"");
-		break;
-	case '\\':
-		strbuf_puts(b, "\\\\");
-		break;
-	case '\n':
-		strbuf_puts(b, "\\n");
-		break;
-	case '\t':
-		strbuf_puts(b, "\\t");
-		break;
+	case '"': strbuf_puts(b, "\\\""); break;
+	case '\\': strbuf_puts(b, "\\\\"); break;
+	case '\n': strbuf_puts(b, "\\n"); break;
+	case '\t': strbuf_puts(b, "\\t"); break;
 	default: {
 		char text[4] = {'\\', 'x', hex[c >> 4], hex[c & 15]};
 		strbuf_add(b, text, sizeof text);

@@ -10,17 +10,26 @@ typedef struct strbuf {
 	bool failed;
 } strbuf;
 
-#define STRBUF_INIT {NULL, 0, 0, false}
+#define STRBUF_INIT                                                                                                    \
+	{                                                                                                                  \
+		NULL, 0, 0, false                                                                                              \
+	}
 
 void strbuf_add(strbuf *b, const char *s, size_t n);
 void strbuf_puts(strbuf *b, const char *s);
 void strbuf_putc(strbuf *b, char c);
 void strbuf_printf(strbuf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
-void strbuf_int(strbuf *b, int64_t v);              /* fast path of printf("%lld") */
-void strbuf_quoted(strbuf *b, const char *s, size_t n); /* "…" with \" \\ \n \t \xHH; valid UTF-8 as it is, stray bytes as \xHH */
-void strbuf_quoted_ascii(strbuf *b, const char *s, size_t n); /* as strbuf_quoted, every byte >= 0x80 as \xHH */
-void strbuf_double(strbuf *b, double v);            /* shortest text that reads back to the same bits; always has . e inf or nan */
+void strbuf_int(strbuf *b, int64_t v); /* fast path of printf("%lld") */
+
+/* "…" with \" \\ \n \t \xHH; valid UTF-8 as it is, stray bytes as \xHH. The second: every byte >= 0x80 as \xHH. */
+void strbuf_quoted(strbuf *b, const char *s, size_t n);
+void strbuf_quoted_ascii(strbuf *b, const char *s, size_t n);
+
+/* Shortest text that reads back to the same bits; always has one of . e inf nan. */
+void strbuf_double(strbuf *b, double v);
+
 void strbuf_free(strbuf *b);
-clv_status strbuf_take(strbuf *b, char **out);      /* NUL-terminated; caller frees with mem_free; b is empty after */
+/* NUL-terminated; caller frees with mem_free; b is empty after, also on failure. */
+clv_status strbuf_take(strbuf *b, char **out);
 
 #endif

@@ -170,8 +170,9 @@ clv_status br_recorder_new(const br_record_fns *fns, void *ctx, br_recorder **ou
 void br_recorder_free(br_recorder *r);
 clv_status br_recorder_define(br_recorder *r, const clv_tensor *t, uint32_t *id_out); /* same tensor: same number */
 
-/* Recording is for the calling thread (and what it forks). Start and stop on the same thread. */
-clv_status br_recorder_start(br_recorder *r);
+/* Recording is for the calling thread (and what it forks). Start and stop on the same thread. alone: no other thread
+   runs, so that any unexplained move of the random generators is the forward's own. */
+clv_status br_recorder_start(br_recorder *r, bool alone);
 clv_status br_recorder_stop(br_recorder *r);
 /* External tensors that recorded operators wrote in place get their old data back. */
 clv_status br_recorder_restore(br_recorder *r);

@@ -14,10 +14,16 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
 #include <deque>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 // Declared here because its header needs a JSON library that torch does not ship.
@@ -47,10 +53,20 @@ struct Known {
 	WeakTensor weak;
 	const c10::StorageImpl *storage;
 	br_origin origin;
+	const void *grad_fn; // and which of its results: names the variable, whichever TensorImpl stands for it
+	uint32_t grad_nr;
 };
 
 struct Backup {
-	at::Tensor tensor, data;
+	at::Tensor tensor;
+	at::Tensor region, data; // the memory it covers, as one row, and what was in it
+	std::vector<int64_t> sizes, strides; // in-place operators may change these too
+	int64_t offset = 0;
+};
+
+// Of the default generators. Other threads may draw from them (the digest moves), but only reseeding changes the seed.
+struct RandomState {
+	uint64_t digest = 0, seed = 0;
 };
 
 struct GeneratorUse {
@@ -74,13 +90,18 @@ struct br_recorder {
 
 	std::unordered_map<const c10::TensorImpl *, uint32_t> ids;
 	std::vector<Known> known;
+	std::map<std::pair<const void *, uint32_t>, uint32_t> variables;
+	std::vector<WeakTensor> aliases;
 	std::unordered_map<const c10::StorageImpl *, uint32_t> storages;
 	uint32_t next_storage = 0;
 	std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> weak_storages;
 	std::vector<br_object *> objects;
 	std::vector<GeneratorUse> generators; // beside objects
 	std::vector<Backup> backups;
-	uint64_t random_state = 0;
+	std::unordered_set<const c10::StorageImpl *> outside; // memory of tensors that were there before the forward
+	RandomState random_state;
+	bool alone = true; // no other thread may draw from the default generators meanwhile
+	size_t bytes_made = 0;
 
 	~br_recorder()
 	{
@@ -119,7 +140,13 @@ struct br_recorder {
 	{
 		uint32_t id = static_cast<uint32_t>(known.size());
 		ids.insert_or_assign(t.unsafeGetTensorImpl(), id);
-		known.push_back({weak_tensor(t), t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr, origin});
+		known.push_back({weak_tensor(t), t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr, origin, t.grad_fn().get(),
+		                 static_cast<uint32_t>(t.output_nr())});
+		if (origin == BR_DEFINED || origin == BR_EXTERNAL)
+			if (known.back().storage && storages.find(known.back().storage) == storages.end())
+				outside.insert(known.back().storage);
+		if (known.back().grad_fn)
+			variables.insert_or_assign({known.back().grad_fn, known.back().grad_nr}, id);
 		br_seen s{};
 		s.id = id;
 		s.origin = origin;
@@ -132,10 +159,26 @@ struct br_recorder {
 		return id;
 	}
 
+	// Autograd unpacks what it saved as a new TensorImpl for the same variable.
+	uint32_t unpacked(const at::Tensor &t)
+	{
+		if (!t.grad_fn() || !t.has_storage())
+			return NONE;
+		auto it = variables.find({t.grad_fn().get(), static_cast<uint32_t>(t.output_nr())});
+		if (it == variables.end() || known[it->second].storage != t.storage().unsafeGetStorageImpl())
+			return NONE;
+		ids.emplace(t.unsafeGetTensorImpl(), it->second);
+		aliases.push_back(weak_tensor(t));
+		return it->second;
+	}
+
 	uint32_t number(const at::Tensor &t, br_origin if_new)
 	{
 		auto it = ids.find(t.unsafeGetTensorImpl());
-		return it != ids.end() ? it->second : see(t, if_new);
+		if (it != ids.end())
+			return it->second;
+		uint32_t same = if_new == BR_EXTERNAL ? unpacked(t) : NONE;
+		return same != NONE ? same : see(t, if_new);
 	}
 
 	uint32_t fresh(const at::Tensor &t)
@@ -176,15 +219,23 @@ uint64_t generator_digest(at::Generator g)
 }
 
 // State of the default generators, the ones an operator without explicit generator draws from.
-uint64_t default_random_state()
+RandomState default_random_state()
 {
-	uint64_t h = generator_digest(at::detail::getDefaultCPUGenerator());
+	at::Generator cpu = at::detail::getDefaultCPUGenerator();
+	RandomState s{generator_digest(cpu), cpu.current_seed()};
 	auto &context = at::globalContext();
 	if (context.hasCUDA() && context.getAcceleratorHooksInterface(at::kCUDA).hasPrimaryContext(0)) {
-		uint64_t g = generator_digest(context.defaultGenerator(at::Device(at::kCUDA, 0)));
-		h = digest(&g, sizeof g, h);
+		at::Generator cuda = context.defaultGenerator(at::Device(at::kCUDA, 0));
+		s.digest ^= generator_digest(cuda);
+		s.seed ^= cuda.current_seed();
 	}
-	return h;
+	return s;
+}
+
+bool was_reseeded(const br_recorder *r)
+{
+	RandomState now = default_random_state();
+	return now.seed != r->random_state.seed || (r->alone && now.digest != r->random_state.digest);
 }
 
 // An operator between its start and its end.
@@ -337,6 +388,42 @@ br_arg Open::convert(const c10::IValue &v, const c10::TypePtr &declared, br_orig
 }
 
 // A tensor from before the recording gets a copy of its data before it is written, so that restore can undo it.
+void keep_old_data(br_recorder *r, const at::Tensor &t)
+{
+	for (const auto &b : r->backups)
+		if (b.tensor.is_same(t))
+			return;
+	at::DisableRecordFunctionGuard quiet;
+	at::NoGradGuard no_grad;
+	Backup b{t, t.detach(), {}, t.sizes().vec(), {}, 0};
+	if (t.layout() == at::kStrided) {
+		b.strides = t.strides().vec();
+		b.offset = t.storage_offset();
+		int64_t span = t.numel() ? 1 : 0; // elements may overlap (expand) or leave gaps
+		for (size_t i = 0; i < b.sizes.size() && span; i++)
+			span += (b.sizes[i] - 1) * b.strides[i];
+		b.region = b.region.as_strided({span}, {1}, b.offset);
+	}
+	b.data = b.region.clone();
+	r->backups.push_back(std::move(b));
+}
+
+// After a refusal the forward runs on; what it writes must still be undone.
+void keep_written(br_recorder *r, const c10::OperatorHandle &op, c10::ArrayRef<const c10::IValue> in)
+{
+	const auto &formal = op.schema().arguments();
+	if (in.size() > formal.size())
+		in = in.slice(in.size() - formal.size());
+	for (size_t i = 0; i < in.size(); i++) {
+		if (!formal[i].alias_info() || !formal[i].alias_info()->isWrite() || !in[i].isTensor() || !in[i].toTensor().defined())
+			continue;
+		const at::Tensor &t = in[i].toTensor();
+		bool outside = t.has_storage() && r->outside.count(t.storage().unsafeGetStorageImpl());
+		if (outside || r->ids.find(t.unsafeGetTensorImpl()) == r->ids.end())
+			keep_old_data(r, in[i].toTensor());
+	}
+}
+
 void Open::note_write(const br_arg &a, const c10::IValue &v)
 {
 	if (a.kind == BR_LIST && v.isList()) {
@@ -351,15 +438,12 @@ void Open::note_write(const br_arg &a, const c10::IValue &v)
 	writes.push_back(a.u.id);
 	written.push_back(t);
 	br_origin o = recorder->known[a.u.id].origin;
+	bool outside = t.has_storage() && recorder->outside.count(t.storage().unsafeGetStorageImpl());
+	if (outside)
+		keep_old_data(recorder, t);
 	if (o == BR_DEFINED || o == BR_EXTERNAL) {
 		if (op->schema().name().rfind("aten::set_", 0) == 0 || op->schema().name() == "aten::resize_")
 			recorder->refuse(name + " changes the memory of a tensor that the forward did not make");
-		for (const auto &b : recorder->backups)
-			if (b.tensor.is_same(t))
-				return;
-		at::DisableRecordFunctionGuard quiet;
-		at::NoGradGuard no_grad;
-		recorder->backups.push_back({t, t.detach().clone()});
 	}
 }
 
@@ -454,7 +538,7 @@ void start_random(br_recorder *r, Open &o, c10::ArrayRef<const c10::IValue> inpu
 			use.used = true;
 			return;
 		}
-	if (default_random_state() != r->random_state)
+	if (was_reseeded(r))
 		r->refuse("the random generator is reseeded or advanced outside PyTorch's operators before " + o.name +
 		          " (manual_seed, set_rng_state or fork_rng inside the forward)");
 }
@@ -472,7 +556,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction &fn)
 	auto *slot = static_cast<Slot *>(c10::ThreadLocalDebugInfo::get(slot_kind()));
 	auto o = std::make_unique<Open>();
 	auto name = fn.operator_name();
-	if (!slot || !name || slot->recorder->failed != CLV_OK)
+	if (!slot || !name)
 		return o;
 	br_recorder *r = slot->recorder;
 	std::lock_guard<std::recursive_mutex> lock(r->mutex);
@@ -480,6 +564,11 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction &fn)
 	o->op = c10::Dispatcher::singleton().findSchema(*name);
 	if (!o->op || is_transformed(fn.inputs()))
 		return o;
+	if (r->failed != CLV_OK) {
+		if (depth == 0)
+			keep_written(r, *o->op, fn.inputs());
+		return o;
+	}
 	o->counted = true;
 	o->top = depth++ == 0;
 	o->name = toString(*name);
@@ -501,6 +590,21 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction &fn)
 		r->check(fail_exception(__FILE__, __LINE__));
 	}
 	return o;
+}
+
+// Weak references keep the small objects beside each freed buffer, and glibc's aligned allocation cannot use a hole that
+// fits exactly: without this a recording would grow by every temporary, though all of them are free.
+void release_freed(br_recorder *r, const at::RecordFunction &fn)
+{
+#if defined(__GLIBC__)
+	for (const auto &v : fn.outputs())
+		if (v.isTensor() && v.toTensor().defined() && v.toTensor().has_storage())
+			r->bytes_made += v.toTensor().storage().nbytes();
+	if (r->bytes_made < size_t{128} << 20)
+		return;
+	r->bytes_made = 0;
+	malloc_trim(0);
+#endif
 }
 
 void end_top(br_recorder *r, Open &o, const at::RecordFunction &fn)
@@ -544,6 +648,7 @@ void on_end(const at::RecordFunction &fn, at::ObserverContext *context)
 			open_top = nullptr;
 			if (r->failed == CLV_OK)
 				end_top(r, o, fn);
+			release_freed(r, fn);
 		}
 	} catch (...) {
 		r->check(fail_exception(__FILE__, __LINE__));
@@ -586,7 +691,7 @@ clv_status br_recorder_define(br_recorder *r, const clv_tensor *t, uint32_t *id_
 	})
 }
 
-clv_status br_recorder_start(br_recorder *r)
+clv_status br_recorder_start(br_recorder *r, bool alone)
 {
 	BRIDGE_CATCH({
 		if (c10::ThreadLocalDebugInfo::get(slot_kind()))
@@ -597,6 +702,7 @@ clv_status br_recorder_start(br_recorder *r)
 		depth = 0;
 		open_top = nullptr;
 		r->thread = std::this_thread::get_id();
+		r->alone = alone;
 		r->random_state = default_random_state();
 		r->handle = at::addThreadLocalCallback(at::RecordFunctionCallback(on_start, on_end)
 		                                           .needsInputs(true)
@@ -615,7 +721,7 @@ clv_status br_recorder_stop(br_recorder *r)
 		at::removeCallback(r->handle);
 		r->guard.reset();
 		r->recording = false;
-		if (r->failed == CLV_OK && default_random_state() != r->random_state)
+		if (r->failed == CLV_OK && was_reseeded(r))
 			r->refuse("the forward reseeds or advances the random generator outside PyTorch's operators "
 			          "(manual_seed, set_rng_state or fork_rng)");
 		if (r->failed != CLV_OK)
@@ -626,9 +732,12 @@ clv_status br_recorder_stop(br_recorder *r)
 
 clv_status br_recorder_restore(br_recorder *r)
 {
-	for (auto it = r->backups.rbegin(); it != r->backups.rend(); ++it)
-		TRY(br_tensor_copy_(reinterpret_cast<clv_tensor *>(it->tensor.unsafeGetTensorImpl()),
+	for (auto it = r->backups.rbegin(); it != r->backups.rend(); ++it) {
+		if (it->tensor.layout() == at::kStrided)
+			it->tensor.unsafeGetTensorImpl()->set_sizes_and_strides(it->sizes, it->strides, it->offset);
+		TRY(br_tensor_copy_(reinterpret_cast<clv_tensor *>(it->region.unsafeGetTensorImpl()),
 		                    reinterpret_cast<clv_tensor *>(it->data.unsafeGetTensorImpl())));
+	}
 	r->backups.clear();
 	return CLV_OK;
 }

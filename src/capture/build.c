@@ -2,7 +2,7 @@
  *
  * Values get their order: inputs, then everything that comes from outside, then results. On the way four things that a
  * record holds implicitly become explicit nodes or errors: leftovers of torch.tensor are dropped, literals that are
- * written or returned are cloned for each run, tensors that alias recorded memory (.data) become detach nodes, and
+ * written or returned are cloned for each run, tensors that alias recorded memory (.data) become data nodes, and
  * memory that is read before any operator wrote it is refused. */
 #include "capture/capture.h"
 
@@ -305,7 +305,7 @@ static void define_external(builder *b, uint32_t t, void *ctx)
 	} else if (x->origin == ORIGIN_EXTERNAL || x->origin == ORIGIN_FRESH) {
 		external_class c = class_of(b, t);
 		if (c == EXTERNAL_ALIAS)
-			return; /* becomes a detach node where it is used */
+			return; /* becomes a data node where it is used */
 		*st = new_value(b, VALUE_CONST, NULL, t, &v);
 		if (*st == CLV_OK && c == EXTERNAL_PERSISTENT)
 			b->p->values.at[v].flags |= VALUE_PERSISTENT;
@@ -477,15 +477,56 @@ static bool same_place(const stream_tensor *x, const stream_tensor *y)
 	                     !memcmp(x->strides, y->strides, x->ndim * sizeof *x->strides)));
 }
 
+static clv_status int_list(builder *b, const int64_t *v, uint32_t n, arg *out)
+{
+	uint32_t mark = b->args.n;
+	for (uint32_t i = 0; i < n; i++) {
+		arg e = {.kind = ARG_INT};
+		TRY(expr_const(b->p, v[i], &e.u.e));
+		TRY(vec_push(&b->args, e));
+	}
+	TRY(plan_list(b->p, b->args.at + mark, n, out));
+	b->args.n = mark;
+	return CLV_OK;
+}
+
+/* Tensor t as a view of a value on the same memory. */
+static clv_status insert_view(builder *b, uint32_t op, uint32_t t, value_id base)
+{
+	const stream_tensor *x = &b->s->tensors.at[t];
+	arg a[4] = {{.kind = ARG_VALUE, .u.v = base}};
+	if (!x->requires_grad) {
+		TRY(insert(b, op, "aten::data", a, 1, t));
+		a[0].u.v = b->value[t];
+	}
+	TRY(int_list(b, x->sizes, x->ndim, &a[1]));
+	TRY(int_list(b, x->strides, x->ndim, &a[2]));
+	a[3].kind = ARG_INT;
+	TRY(expr_const(b->p, x->offset, &a[3].u.e));
+	return insert(b, op, "aten::as_strided", a, 4, t);
+}
+
 /* .data and the like: a detached tensor on the memory of a recorded one. */
 static clv_status insert_alias(builder *b, uint32_t op, uint32_t t)
 {
 	const stream_tensor *x = &b->s->tensors.at[t];
+	const stream_tensor *y;
 	for (uint32_t i = t; i-- > 0;) {
-		if (b->value[i] == NONE || !same_place(x, &b->s->tensors.at[i]))
+		y = &b->s->tensors.at[i];
+		if (b->value[i] == NONE || !same_place(x, y))
 			continue;
+		if (x->requires_grad && y->requires_grad) { /* the same variable, unpacked by autograd */
+			b->value[t] = b->value[i];
+			return CLV_OK;
+		}
 		arg source = {.kind = ARG_VALUE, .u.v = b->value[i]};
-		return insert(b, op, "aten::detach", &source, 1, t);
+		return insert(b, op, "aten::data", &source, 1, t);
+	}
+	for (uint32_t i = t; i-- > 0;) { /* a view that only an operator's inside made, found again in its backward */
+		y = &b->s->tensors.at[i];
+		if (b->value[i] != NONE && y->storage == x->storage && y->dtype == x->dtype && y->strided && x->strided &&
+		    y->conj == x->conj && y->neg == x->neg && x->requires_grad <= y->requires_grad)
+			return insert_view(b, op, t, b->value[i]);
 	}
 	const char *what = "an argument lies on the memory of a recorded tensor, but no operator made the view "
 	                   "(set_, as_strided on storage)";

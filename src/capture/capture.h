@@ -80,7 +80,7 @@ clv_status stream_new(const char *root_class, stream **out);
 void stream_free(stream *s);
 clv_status stream_input(stream *s, const char *name, const clv_tensor *t);
 clv_status stream_define_state(stream *s, value_kind kind, const char *name, bool trainable, const clv_tensor *t);
-clv_status stream_start(stream *s);
+clv_status stream_start(stream *s, bool alone); /* alone: see br_recorder_start */
 clv_status stream_stop(stream *s);
 clv_status stream_scope_add(stream *s, const char *path, const char *cls, uint32_t *out); /* paths are unique; 0 is the root */
 clv_status stream_enter(stream *s, uint32_t number); /* a module's forward begins */

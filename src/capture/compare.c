@@ -67,7 +67,15 @@ static bool match_external(cmp *c, uint32_t x, uint32_t y)
 			return differ(c, "an argument is a view whose shape depends on the data");
 		c->classes[x] = EXTERNAL_ALIAS;
 	} else {
-		if (br_bits_equal(ta->data, tb->data, &equal) != CLV_OK || !equal)
+		if (br_bits_equal(ta->data, tb->data, &equal) != CLV_OK)
+			equal = false;
+		if (!equal && c->op < c->a->ops.n && !strcmp(c->a->ops.at[c->op].op, "cleave::guard_equal")) {
+			const br_arg *how = &c->a->ops.at[c->op].args[2];
+			c->diverged = true;
+			strbuf_printf(&c->why, "%s: ", how->u.s);
+			return differ(c, "the forward reads data on the host that follows its inputs");
+		}
+		if (!equal)
 			return differ(c, "an argument holds other data each time, but no recorded operator computes it (it may come "
 			                 "from another thread, NumPy, a host read, or another random generator)");
 		c->classes[x] = EXTERNAL_FRESH;

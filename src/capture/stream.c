@@ -140,10 +140,10 @@ clv_status stream_define_state(stream *s, value_kind kind, const char *name, boo
 	return vec_push(&s->states, n);
 }
 
-clv_status stream_start(stream *s)
+clv_status stream_start(stream *s, bool alone)
 {
 	br_modes_get(&s->ambient);
-	return br_recorder_start(s->recorder);
+	return br_recorder_start(s->recorder, alone);
 }
 
 clv_status stream_stop(stream *s)
@@ -204,7 +204,7 @@ clv_status stream_host_read(stream *s, const clv_tensor *t, const char *how)
 {
 	br_meta m;
 	int64_t n = 1;
-	br_arg args[2] = {{.kind = BR_TENSOR}, {.kind = BR_TENSOR}};
+	br_arg args[3] = {{.kind = BR_TENSOR}, {.kind = BR_TENSOR}, {.kind = BR_STR, .u.s = how}};
 	TRY(br_meta_get(t, &m));
 	for (uint32_t i = 0; i < m.ndim && n <= STREAM_HOST_READ_MAX; i++)
 		n *= m.sizes[i];
@@ -215,7 +215,7 @@ clv_status stream_host_read(stream *s, const clv_tensor *t, const char *how)
 		            how, STREAM_HOST_READ_MAX);
 	TRY(br_recorder_see(s->recorder, t, &args[0].u.id));
 	TRY(br_recorder_fresh(s->recorder, t, &args[1].u.id));
-	return emit(s, "cleave::guard_equal", args, 2, NULL, 0);
+	return emit(s, "cleave::guard_equal", args, 3, NULL, 0);
 }
 
 static clv_status python_args(stream *s, clv_tensor *const *args, uint32_t nargs, br_arg *out)

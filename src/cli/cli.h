@@ -18,7 +18,8 @@ extern const command command_print, command_verify, command_inspect;
 /* file.c. Reads a plan from a file, or from standard input for "-"; says what went wrong and gives NULL. */
 clv_plan *load_plan(const char *path);
 
-/* Writes to standard output and frees; false (said why) if it cannot be written. */
+/* Whether all that was printed went out; says so if it did not. put_text prints and frees, then asks. */
+bool written(void);
 bool put_text(char *text);
 
 /* "cleave: …" on standard error. */

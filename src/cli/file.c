@@ -96,11 +96,17 @@ clv_plan *load_plan(const char *path)
 	return p;
 }
 
+bool written(void)
+{
+	if (fflush(stdout) == 0 && !ferror(stdout))
+		return true;
+	complain("cannot write to standard output: %s", strerror(errno));
+	return false;
+}
+
 bool put_text(char *text)
 {
-	bool ok = fputs(text, stdout) >= 0 && fflush(stdout) == 0;
-	if (!ok)
-		complain("cannot write to standard output: %s", strerror(errno));
+	fputs(text, stdout);
 	clv_string_free(text);
-	return ok;
+	return written();
 }

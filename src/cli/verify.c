@@ -8,11 +8,10 @@ static int run_verify(const char *path)
 	clv_plan *p = load_plan(path); /* loading verifies */
 	if (!p)
 		return EXIT_FAILED;
-	uint32_t nodes = clv_plan_node_count(p);
-	printf("ok: %u node%s, %u in, %u out\n", nodes, nodes == 1 ? "" : "s", clv_plan_input_count(p),
-	       clv_plan_output_count(p));
+	uint32_t nodes = clv_plan_node_count(p), in = clv_plan_input_count(p), out = clv_plan_output_count(p);
 	clv_plan_free(p);
-	return EXIT_OK;
+	printf("ok: %u node%s, %u in, %u out\n", nodes, nodes == 1 ? "" : "s", in, out);
+	return written() ? EXIT_OK : EXIT_FAILED;
 }
 
 const command command_verify = {

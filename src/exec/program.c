@@ -272,10 +272,11 @@ static clv_status lower_own(lowering *l, step *s)
 			return fail(CLV_E_VERIFY, "cleave::python needs an object as its first argument");
 		s->object = p->args.at[n->args].u.v;
 		skip = 1;
-	} else if (n->nargs != 2 || p->args.at[n->args].kind != ARG_VALUE || p->args.at[n->args + 1].kind != ARG_VALUE) {
-		return fail(CLV_E_VERIFY, "cleave::guard_equal takes two tensors");
+	} else if (n->nargs != 3 || p->args.at[n->args].kind != ARG_VALUE || p->args.at[n->args + 1].kind != ARG_VALUE ||
+	           p->args.at[n->args + 2].kind != ARG_STR) {
+		return fail(CLV_E_VERIFY, "cleave::guard_equal takes two tensors and how the first is read");
 	}
-	s->nargs = n->nargs - skip;
+	s->nargs = s->kind == STEP_PYTHON ? n->nargs - skip : 2;
 	s->nresults = n->nresults;
 	TRY(slots_of_args(l, n->args + skip, s->nargs, &s->args));
 	TRY(slots_of_args(l, n->results, n->nresults, &s->results));

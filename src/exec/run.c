@@ -384,8 +384,9 @@ static clv_status run_guard_equal(const clv_program *g, const step *s, const fra
 	bool same;
 	TRY(br_bits_equal(f->slots[g->slots_of.at[s->args]], f->slots[g->slots_of.at[s->args + 1]], &same));
 	if (!same)
-		return fail(CLV_E_GUARD, "the forward read this tensor on the host when it was captured, and its data is different "
-		                         "now; the plan holds only for the captured data");
+		return fail(CLV_E_GUARD, "the forward read this tensor by %s when it was captured, and its data is different now; the "
+		                         "plan holds only for the captured data",
+		            plan_s(g->p, g->p->args.at[g->p->nodes.at[s->node].args + 2].u.s));
 	return CLV_OK;
 }
 

@@ -10,14 +10,6 @@
 
 /* ---- the plan and its strings ------------------------------------------------------------------------------------ */
 
-#define CHUNK_BYTES 16000
-
-typedef struct chunk {
-	struct chunk *next;
-	size_t used, size;
-	char bytes[];
-} chunk;
-
 static clv_status plan_init(plan *p)
 {
 	p->model = NONE;
@@ -47,10 +39,7 @@ static void intern_free(struct plan_intern *in)
 {
 	if (!in)
 		return;
-	for (chunk *c = in->chunks, *next; c; c = next) {
-		next = c->next;
-		mem_free(c);
-	}
+	arena_free(&in->bytes);
 	table_free(&in->strs);
 	table_free(&in->exprs);
 	table_free(&in->contexts);
@@ -84,24 +73,6 @@ void plan_free(plan *p)
 	mem_free(p);
 }
 
-/* n bytes that live as long as the plan and never move. */
-static char *arena_bytes(struct plan_intern *in, size_t n)
-{
-	chunk *c = in->chunks;
-	if (!c || n > c->size - c->used) {
-		size_t size = n > CHUNK_BYTES ? n : CHUNK_BYTES;
-		c = mem_alloc(sizeof *c + size);
-		if (!c)
-			return NULL;
-		c->size = size;
-		c->next = in->chunks;
-		in->chunks = c;
-	}
-	char *at = c->bytes + c->used;
-	c->used += n;
-	return at;
-}
-
 typedef struct str_key {
 	const plan *p;
 	const char *s;
@@ -132,7 +103,7 @@ clv_status plan_str(plan *p, const char *s, size_t n, str_id *out)
 		return fail(CLV_E_OVERFLOW, "a string has more than 2^32 bytes");
 	TRY(vec_reserve(&p->strs, 1));
 	TRY(vec_reserve(&p->intern->named, 1));
-	char *copy = arena_bytes(p->intern, n + 1);
+	char *copy = arena_alloc(&p->intern->bytes, n + 1);
 	if (!copy)
 		return fail_nomem();
 	if (n)
@@ -184,9 +155,9 @@ static bool is_word(const char *s, size_t n)
 
 bool symbol_name_ok(const char *s, size_t n)
 {
-	static const char *const words[] = {"none",  "true", "false", "inf",    "nan",    "num",   "int",    "complex",
-	                                    "min",   "max",  "dtype", "layout", "memory", "device", "bytes", "object",
-	                                    "opaque"};
+	static const char *const words[] = {"none",   "true",    "false", "inf",    "nan",   "num",
+	                                    "int",    "complex", "min",   "max",    "dtype", "layout",
+	                                    "memory", "device",  "bytes", "object", "opaque"};
 	for (size_t i = 0; i < sizeof words / sizeof *words; i++)
 		if (strlen(words[i]) == n && memcmp(words[i], s, n) == 0)
 			return false;
@@ -247,7 +218,8 @@ clv_status plan_scope(plan *p, scope_id parent, const char *path, const char *cl
 	if (n > 0 && up == NONE)
 		return fail(CLV_E_INVALID, "scope \"%s\" has no parent: declare the root scope \"\" first", path);
 	if (parent != NONE && parent != up)
-		return fail(CLV_E_INVALID, "the parent of scope \"%s\" is not scope %u: pass NONE, the path decides", path, parent);
+		return fail(CLV_E_INVALID, "the parent of scope \"%s\" is not scope %u: pass NONE, the path decides", path,
+		            parent);
 	TRY(plan_cstr(p, cls, &cls_s));
 	TRY(vec_push(&p->scopes, ((scope){up, path_s, cls_s})));
 	*out = p->intern->named.at[path_s].scope = p->scopes.n - 1;
@@ -442,23 +414,15 @@ uint32_t value_number(const plan *p, value_id v)
 static bool arg_in_range(const plan *p, const arg *a)
 {
 	switch ((arg_kind)a->kind) {
-	case ARG_VALUE:
-		return a->u.v < p->values.n;
-	case ARG_INT:
-		return a->u.e < p->exprs.n;
+	case ARG_VALUE: return a->u.v < p->values.n;
+	case ARG_INT: return a->u.e < p->exprs.n;
 	case ARG_STR:
-	case ARG_DEVICE:
-		return a->u.s < p->strs.n;
-	case ARG_DTYPE:
-		return a->u.code < DT_COUNT;
-	case ARG_LAYOUT:
-		return a->u.code < LAYOUT_COUNT;
-	case ARG_MEMFMT:
-		return a->u.code < MEMFMT_COUNT;
-	case ARG_LIST:
-		return in_range(a->u.list.first, a->u.list.n, p->args.n);
-	default:
-		return a->kind <= ARG_LIST;
+	case ARG_DEVICE: return a->u.s < p->strs.n;
+	case ARG_DTYPE: return a->u.code < DT_COUNT;
+	case ARG_LAYOUT: return a->u.code < LAYOUT_COUNT;
+	case ARG_MEMFMT: return a->u.code < MEMFMT_COUNT;
+	case ARG_LIST: return in_range(a->u.list.first, a->u.list.n, p->args.n);
+	default: return a->kind <= ARG_LIST;
 	}
 }
 

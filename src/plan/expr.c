@@ -90,28 +90,15 @@ static arith apply(expr_op op, int64_t a, int64_t b, int64_t *out)
 {
 	bool overflow = false;
 	switch (op) {
-	case EXPR_ADD:
-		overflow = __builtin_add_overflow(a, b, out);
-		break;
-	case EXPR_SUB:
-		overflow = __builtin_sub_overflow(a, b, out);
-		break;
-	case EXPR_MUL:
-		overflow = __builtin_mul_overflow(a, b, out);
-		break;
-	case EXPR_FLOORDIV:
-		return floordiv(a, b, out);
-	case EXPR_MOD:
-		return floormod(a, b, out);
-	case EXPR_MIN:
-		*out = a < b ? a : b;
-		break;
-	case EXPR_MAX:
-		*out = a > b ? a : b;
-		break;
+	case EXPR_ADD: overflow = __builtin_add_overflow(a, b, out); break;
+	case EXPR_SUB: overflow = __builtin_sub_overflow(a, b, out); break;
+	case EXPR_MUL: overflow = __builtin_mul_overflow(a, b, out); break;
+	case EXPR_FLOORDIV: return floordiv(a, b, out);
+	case EXPR_MOD: return floormod(a, b, out);
+	case EXPR_MIN: *out = a < b ? a : b; break;
+	case EXPR_MAX: *out = a > b ? a : b; break;
 	case EXPR_CONST:
-	case EXPR_SYM:
-		return ARITH_DIV0; /* leaves are not applied */
+	case EXPR_SYM: return ARITH_DIV0; /* leaves are not applied */
 	}
 	return overflow ? ARITH_OVERFLOW : ARITH_OK;
 }
@@ -259,14 +246,11 @@ static int precedence(const expr *x)
 {
 	switch (x->op) {
 	case EXPR_ADD:
-	case EXPR_SUB:
-		return 1;
+	case EXPR_SUB: return 1;
 	case EXPR_MUL:
 	case EXPR_FLOORDIV:
-	case EXPR_MOD:
-		return 2;
-	default:
-		return 3;
+	case EXPR_MOD: return 2;
+	default: return 3;
 	}
 }
 

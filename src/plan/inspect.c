@@ -314,21 +314,8 @@ static clv_status inspect_contexts(const plan *p, strbuf *b)
 
 /* ---- guards -------------------------------------------------------------------------------------------------------- */
 
-static void print_guard(const plan *p, const node_names *names, value_id v, strbuf *b)
+static void print_place(const plan *p, const node *n, strbuf *b)
 {
-	const value *x = &p->values.at[v];
-	const node *n = &p->nodes.at[x->def];
-	strbuf_printf(b, "  %s: ", node_name(names, x->def));
-	if (x->type == TYPE_TENSOR) {
-		strbuf_puts(b, "shape of ");
-		value_label(p, v, b);
-		strbuf_putc(b, ' ');
-		value_print_type(p, v, b);
-	} else {
-		value_label(p, v, b);
-		strbuf_puts(b, " = ");
-		arg_print(p, &p->args.at[x->expect], b);
-	}
 	if (n->scope != NONE && str_at(p, p->scopes.at[n->scope].path)->n) {
 		strbuf_puts(b, " in ");
 		print_plain(p, p->scopes.at[n->scope].path, b);
@@ -337,23 +324,78 @@ static void print_guard(const plan *p, const node_names *names, value_id v, strb
 		strbuf_puts(b, " at ");
 		print_plain(p, n->at, b);
 	}
-	strbuf_putc(b, '\n');
+}
+
+static void print_guard(const plan *p, value_id v, strbuf *b)
+{
+	const value *x = &p->values.at[v];
+	strbuf_puts(b, x->type == TYPE_TENSOR ? "shape of " : "");
+	value_label(p, v, b);
+	if (x->type == TYPE_TENSOR) {
+		strbuf_putc(b, ' ');
+		value_print_type(p, v, b);
+	} else {
+		strbuf_puts(b, " = ");
+		arg_print(p, &p->args.at[x->expect], b);
+	}
+}
+
+typedef struct guards {
+	const plan *p;
+	const node_names *names;
+	strbuf *b;
+	node_id node;
+	uint32_t count;
+} guards;
+
+/* Starts the line of one more guard; false when there are enough lines. */
+static bool next_guard(guards *g)
+{
+	if (g->count++ == 0)
+		strbuf_puts(g->b, "\nguards\n");
+	if (g->count > MOST_LINES)
+		return false;
+	strbuf_printf(g->b, "  %s: ", node_name(g->names, g->node));
+	return true;
+}
+
+static void end_guard(guards *g)
+{
+	print_place(g->p, &g->p->nodes.at[g->node], g->b);
+	strbuf_putc(g->b, '\n');
+}
+
+static void guard_of_result(void *ctx, value_id v)
+{
+	guards *g = ctx;
+	if (!(g->p->values.at[v].flags & VALUE_GUARD) || !next_guard(g))
+		return;
+	print_guard(g->p, v, g->b);
+	end_guard(g);
+}
+
+/* cleave::guard_equal(a, b, …) compares two tensors. */
+static void guard_of_node(guards *g)
+{
+	const node *n = &g->p->nodes.at[g->node];
+	if (n->nargs < 2 || strcmp(plan_s(g->p, n->op), "cleave::guard_equal") != 0 || !next_guard(g))
+		return;
+	arg_print(g->p, &g->p->args.at[n->args], g->b);
+	strbuf_puts(g->b, " = ");
+	arg_print(g->p, &g->p->args.at[n->args + 1], g->b);
+	end_guard(g);
 }
 
 static clv_status inspect_guards(const plan *p, strbuf *b)
 {
-	uint32_t count = 0;
 	node_names *names;
 	TRY(node_names_new(p, &names));
-	for (value_id v = 0; v < p->values.n; v++) {
-		if (!(p->values.at[v].flags & VALUE_GUARD))
-			continue;
-		if (count++ == 0)
-			strbuf_puts(b, "\nguards\n");
-		if (count <= MOST_LINES)
-			print_guard(p, names, v, b);
+	guards g = {p, names, b, 0, 0};
+	for (; g.node < p->nodes.n; g.node++) {
+		node_each_result(p, g.node, guard_of_result, &g);
+		guard_of_node(&g);
 	}
-	print_more(b, count);
+	print_more(b, g.count);
 	node_names_free(names);
 	return CLV_OK;
 }

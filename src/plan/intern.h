@@ -5,6 +5,7 @@
 #ifndef PLAN_INTERN_H
 #define PLAN_INTERN_H
 
+#include "base/arena.h"
 #include "base/table.h"
 #include "plan/plan.h"
 
@@ -22,7 +23,7 @@ typedef struct named {
 struct plan_intern {
 	uint64_t seed;
 	table strs, exprs, contexts;
-	struct chunk *chunks;     /* string bytes */
+	arena bytes;              /* of strings, which never move */
 	VEC(named) named;         /* per string: what has it as its name */
 	VEC(uint32_t) expr_terms; /* per expression */
 	VEC(uint32_t) ordinal;    /* per value: which input, result or #constant it is; NONE: it has a name */
@@ -38,7 +39,7 @@ symbol_id symbol_find(const plan *p, str_id name);
 /* Nearest ancestor of `path` by its dots among scopes 0 … before-1; NONE for the root path or without ancestor. */
 scope_id scope_ancestor(const plan *p, const char *path, size_t n, scope_id before);
 
-/* How many dots and components: a path deeper than NEST_LIMIT is refused. */
+/* A module path of more than NEST_LIMIT parts is refused. */
 bool path_too_deep(const char *path, size_t n);
 
 /* Letters, digits and _, not starting with a digit, no word of the plan text. */

@@ -30,8 +30,8 @@ void lex_skip(lexer *l);      /* blanks, and a comment */
 bool lex_at_end(lexer *l);    /* of the line, after blanks */
 bool lex_next_line(lexer *l); /* to the first character of the next line; false at the end of the text */
 
-char lex_peek(lexer *l);             /* next character after blanks; '\0' at the end of the line */
-bool lex_take(lexer *l, char c);     /* skips blanks and c, if it is there */
+char lex_peek(lexer *l);         /* next character after blanks; '\0' at the end of the line */
+bool lex_take(lexer *l, char c); /* skips blanks and c, if it is there */
 clv_status lex_want(lexer *l, char c);
 bool slice_is(slice s, const char *word);
 
@@ -40,11 +40,11 @@ slice lex_run(lexer *l, bool (*in)(char));
 slice lex_peek_run(const lexer *l, bool (*in)(char));
 bool lex_take_word(lexer *l, const char *word); /* a word of letters, digits and _, after blanks */
 
-clv_status lex_string(lexer *l, slice *out);                       /* "…"; valid until the next string or number */
+clv_status lex_string(lexer *l, slice *out); /* "…"; valid until the next string or number */
 clv_status lex_bare_or_string(lexer *l, bool (*in)(char), const char *what, slice *out);
-clv_status lex_uint(lexer *l, int64_t *out);   /* digits */
-clv_status lex_int(lexer *l, int64_t *out);    /* -digits or digits */
-bool lex_float_ahead(lexer *l);                /* 1.5 1e5 -inf nan, not 12 */
+clv_status lex_uint(lexer *l, int64_t *out); /* digits */
+clv_status lex_int(lexer *l, int64_t *out);  /* -digits or digits */
+bool lex_float_ahead(lexer *l);              /* 1.5 1e5 -inf nan, not 12 */
 clv_status lex_float(lexer *l, double *out);
 
 #endif

@@ -41,7 +41,8 @@ clv_status parse_value(parser *ps, value_id *out)
 		return lex_fail(&ps->l, start, "expected a name after '%c'", c);
 	*out = label_find(ps, name);
 	if (*out == NONE)
-		return lex_fail(&ps->l, start, "%.*s is not defined before its use", (int)(name.n < 200 ? name.n : 200), name.s);
+		return lex_fail(&ps->l, start, "%.*s is not defined before its use", (int)(name.n < 200 ? name.n : 200),
+		                name.s);
 	return CLV_OK;
 }
 
@@ -286,7 +287,7 @@ static clv_status parse_list(parser *ps, unsigned depth, arg *out)
 {
 	uint32_t base = ps->args.n;
 	TRY(parse_args(ps, ']', depth + 1));
-	TRY(plan_list(ps->p, ps->args.at + base, ps->args.n - base, out));
+	TRY(plan_list(ps->p, vec_from(&ps->args, base), ps->args.n - base, out));
 	ps->args.n = base;
 	return CLV_OK;
 }
@@ -344,9 +345,9 @@ clv_status parse_arg(parser *ps, unsigned depth, arg *out)
 
 static clv_status leaf_from_arg(parser *ps, const char *start, const arg *a, tree *t)
 {
-	static const tree_kind kinds[] = {[ARG_NONE] = TREE_NONE,   [ARG_VALUE] = TREE_VALUE, [ARG_INT] = TREE_INT,
-	                                  [ARG_FLOAT] = TREE_FLOAT, [ARG_BOOL] = TREE_BOOL,   [ARG_COMPLEX] = TREE_COMPLEX,
-	                                  [ARG_STR] = TREE_STR};
+	static const tree_kind kinds[] = {
+		[ARG_NONE] = TREE_NONE, [ARG_VALUE] = TREE_VALUE,     [ARG_INT] = TREE_INT, [ARG_FLOAT] = TREE_FLOAT,
+		[ARG_BOOL] = TREE_BOOL, [ARG_COMPLEX] = TREE_COMPLEX, [ARG_STR] = TREE_STR};
 	if (a->kind > ARG_STR || a->wrapped)
 		return lex_fail(&ps->l, start, "this cannot stand in a tree of inputs or outputs");
 	t->kind = (uint8_t)kinds[a->kind];

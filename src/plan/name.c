@@ -12,11 +12,11 @@ typedef struct base {
 } base;
 
 struct node_names {
-	strbuf text;          /* all names, NUL between them */
-	VEC(size_t) start;    /* per node */
-	table by_name;        /* ids are nodes */
-	VEC(base) bases;      /* while building */
-	table by_base;        /* ids are bases */
+	strbuf text;       /* all names, NUL between them */
+	VEC(size_t) start; /* per node */
+	table by_name;     /* ids are nodes */
+	VEC(base) bases;   /* while building */
+	table by_base;     /* ids are bases */
 };
 
 typedef struct name_key {

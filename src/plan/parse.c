@@ -180,7 +180,18 @@ static clv_status parse_name(parser *ps, typed *t)
 	return parse_text_id(ps, &t->name);
 }
 
-typedef enum mark { M_STRIDES, M_DEVICE, M_GRAD, M_ALIAS, M_GUARD, M_TRAINABLE, M_PERSISTENT, M_NAME, M_TIED, M_COUNT } mark;
+typedef enum mark {
+	M_STRIDES,
+	M_DEVICE,
+	M_GRAD,
+	M_ALIAS,
+	M_GUARD,
+	M_TRAINABLE,
+	M_PERSISTENT,
+	M_NAME,
+	M_TIED,
+	M_COUNT
+} mark;
 
 static const struct {
 	const char *word;
@@ -202,18 +213,12 @@ static clv_status parse_mark(parser *ps, mark m, typed *t)
 {
 	t->flags |= marks[m].flag;
 	switch (m) {
-	case M_STRIDES:
-		return parse_strides(ps, t);
-	case M_DEVICE:
-		return parse_device(ps, t);
-	case M_ALIAS:
-		return parse_value(ps, &t->alias);
-	case M_NAME:
-		return parse_name(ps, t);
-	case M_TIED:
-		return parse_tied(ps);
-	default:
-		return CLV_OK;
+	case M_STRIDES: return parse_strides(ps, t);
+	case M_DEVICE: return parse_device(ps, t);
+	case M_ALIAS: return parse_value(ps, &t->alias);
+	case M_NAME: return parse_name(ps, t);
+	case M_TIED: return parse_tied(ps);
+	default: return CLV_OK;
 	}
 }
 
@@ -243,7 +248,7 @@ static clv_status make_tensor(parser *ps, value_kind kind, const typed *t, value
 {
 	const plan *p = ps->p;
 	tensor_spec spec = {.dtype = t->dtype, .ndim = t->ndim, .shape = ps->dims.at};
-	spec.strides = t->strides ? ps->dims.at + t->ndim : NULL;
+	spec.strides = t->strides ? vec_from(&ps->dims, t->ndim) : NULL;
 	expr_id none = 0;
 	if (t->ndim == 0) { /* no array may have been made yet, but NULL strides mean "not given" */
 		spec.shape = &none;
@@ -552,7 +557,7 @@ static clv_status parse_list_types(parser *ps, uint32_t *i)
 		TRY(parse_result_type(ps, ps->results.at[*i].name));
 	}
 	TRY(lex_want(&ps->l, ']'));
-	TRY(plan_list(ps->p, ps->args.at + base, ps->args.n - base, &list));
+	TRY(plan_list(ps->p, vec_from(&ps->args, base), ps->args.n - base, &list));
 	ps->args.n = base;
 	return vec_push(&ps->args, list);
 }
@@ -687,16 +692,11 @@ static clause take_clause(parser *ps)
 static clv_status parse_clause(parser *ps, clause c, node_spec *s, str_id *at)
 {
 	switch (c) {
-	case CLAUSE_ATTRS:
-		return parse_node_attrs(ps, s);
-	case CLAUSE_WRITES:
-		return parse_writes(ps);
-	case CLAUSE_IN:
-		return parse_in(ps, &s->scope);
-	case CLAUSE_AT:
-		return parse_text_id(ps, at);
-	default:
-		return lex_expected(&ps->l, "writes, in, at, {…} or the end of the line");
+	case CLAUSE_ATTRS: return parse_node_attrs(ps, s);
+	case CLAUSE_WRITES: return parse_writes(ps);
+	case CLAUSE_IN: return parse_in(ps, &s->scope);
+	case CLAUSE_AT: return parse_text_id(ps, at);
+	default: return lex_expected(&ps->l, "writes, in, at, {…} or the end of the line");
 	}
 }
 
@@ -746,7 +746,7 @@ static clv_status parse_node(parser *ps)
 	s.op = plan_s(ps->p, op);
 	s.at = at == NONE ? NULL : plan_s(ps->p, at);
 	s.args = ps->args.at;
-	s.results = ps->args.at + s.nargs;
+	s.results = vec_from(&ps->args, s.nargs);
 	s.nresults = ps->args.n - s.nargs;
 	s.writes = ps->writes.at;
 	s.nwrites = ps->writes.n;
@@ -769,7 +769,8 @@ static clv_status parse_version(parser *ps)
 	const char *start = ps->l.at;
 	TRY(lex_uint(&ps->l, &version));
 	if (version != 1)
-		return lex_fail(&ps->l, start, "this is version %lld of the format; only version 1 is known", (long long)version);
+		return lex_fail(&ps->l, start, "this is version %lld of the format; only version 1 is known",
+		                (long long)version);
 	return want_end(ps);
 }
 
@@ -777,9 +778,9 @@ static const struct {
 	const char *word;
 	clv_status (*parse)(parser *ps);
 } statements[] = {
-	{"model", parse_model}, {"symbol", parse_symbol_line}, {"scope", parse_scope_line}, {"input", parse_input},
-	{"param", parse_param}, {"buffer", parse_buffer},      {"attr", parse_attr},        {"const", parse_const},
-	{"object", parse_object_line}, {"rebind", parse_rebind}, {"inputs", parse_inputs}, {"output", parse_output},
+	{"model", parse_model},        {"symbol", parse_symbol_line}, {"scope", parse_scope_line}, {"input", parse_input},
+	{"param", parse_param},        {"buffer", parse_buffer},      {"attr", parse_attr},        {"const", parse_const},
+	{"object", parse_object_line}, {"rebind", parse_rebind},      {"inputs", parse_inputs},    {"output", parse_output},
 };
 
 static clv_status parse_statement(parser *ps)

@@ -22,10 +22,10 @@ typedef struct result {
 typedef struct parser {
 	lexer l;
 	plan *p;
-	VEC(label) labels; /* %x and #x, the sign included */
-	table by_label;    /* ids are labels */
-	VEC(arg) args;     /* of the lists and calls being read */
-	VEC(expr_id) dims; /* of the type being read */
+	VEC(label) labels;   /* %x and #x, the sign included */
+	table by_label;      /* ids are labels */
+	VEC(arg) args;       /* of the lists and calls being read */
+	VEC(expr_id) dims;   /* of the type being read */
 	VEC(result) results; /* of the node being read, likewise the rest */
 	VEC(value_id) writes;
 	VEC(autocast) autocasts;
@@ -37,9 +37,9 @@ clv_status parse_arg(parser *ps, unsigned depth, arg *out);
 clv_status parse_args(parser *ps, char close, unsigned depth); /* a, b, close: left on ps->args */
 clv_status parse_value(parser *ps, value_id *out);             /* %x @x #x, defined before */
 clv_status parse_tree(parser *ps, unsigned depth, trees *out);
-clv_status parse_module_name(parser *ps, str_id *out);         /* after "@" */
+clv_status parse_module_name(parser *ps, str_id *out); /* after "@" */
 
-clv_status parse_dtype_name(parser *ps, arg *out);             /* f32: into out->u.code */
+clv_status parse_dtype_name(parser *ps, arg *out); /* f32: into out->u.code */
 
 /* parse.c */
 value_id label_find(const parser *ps, slice name);

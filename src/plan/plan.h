@@ -65,7 +65,15 @@ typedef enum dtype {
 } dtype;
 
 /* What a value is when it is not a tensor: the host result of an operator (item, is_nonzero, equal, …). */
-typedef enum value_type { TYPE_TENSOR, TYPE_BOOL, TYPE_INT, TYPE_FLOAT, TYPE_COMPLEX, TYPE_STR, TYPE_OBJECT } value_type;
+typedef enum value_type {
+	TYPE_TENSOR,
+	TYPE_BOOL,
+	TYPE_INT,
+	TYPE_FLOAT,
+	TYPE_COMPLEX,
+	TYPE_STR,
+	TYPE_OBJECT
+} value_type;
 
 typedef enum value_kind {
 	VALUE_INPUT,  /* %n, listed in plan->inputs                                                                     */
@@ -128,8 +136,8 @@ typedef struct arg {
 		expr_id e;
 		double f;
 		bool b;
-		str_id s;       /* STR, DEVICE */
-		uint32_t code;  /* DTYPE: dtype; LAYOUT, MEMFMT: index in its name table */
+		str_id s;      /* STR, DEVICE */
+		uint32_t code; /* DTYPE: dtype; LAYOUT, MEMFMT: index in its name table */
 		struct {
 			double re, im;
 		} c;
@@ -142,16 +150,16 @@ typedef struct arg {
 /* ---- values, nodes, scopes ------------------------------------------------------------------------------------ */
 
 enum value_flags {
-	VALUE_TRAINABLE = 1,   /* parameter with requires_grad                                                  */
-	VALUE_GUARD = 2,       /* tensor: shape is data-dependent and checked; host value: compared with expect  */
-	VALUE_PERSISTENT = 4,  /* CONST: lives in the program (closure, global); not made by the forward itself   */
-	VALUE_GRAD = 8         /* tensor required grad when captured with grad enabled                            */
+	VALUE_TRAINABLE = 1,  /* parameter with requires_grad                                                  */
+	VALUE_GUARD = 2,      /* tensor: shape is data-dependent and checked; host value: compared with expect  */
+	VALUE_PERSISTENT = 4, /* CONST: lives in the program (closure, global); not made by the forward itself   */
+	VALUE_GRAD = 8        /* tensor required grad when captured with grad enabled                            */
 };
 
 typedef struct value {
-	uint8_t kind;   /* value_kind */
-	uint8_t type;   /* value_type */
-	uint8_t dtype;  /* TENSOR only */
+	uint8_t kind;  /* value_kind */
+	uint8_t type;  /* value_type */
+	uint8_t dtype; /* TENSOR only */
 	uint8_t flags;
 	uint32_t ndim;
 	uint32_t shape;   /* first of ndim expr ids in plan->dims                                    */
@@ -164,14 +172,14 @@ typedef struct value {
 } value;
 
 enum node_flags {
-	NODE_RANDOM = 1,   /* draws from a generator                                     */
-	NODE_HOST = 2,     /* reads tensor data on the host                              */
-	NODE_IMPURE = 4    /* must not be removed or moved though no result is used (asserts, prints, python) */
+	NODE_RANDOM = 1, /* draws from a generator                                     */
+	NODE_HOST = 2,   /* reads tensor data on the host                              */
+	NODE_IMPURE = 4  /* must not be removed or moved though no result is used (asserts, prints, python) */
 };
 
 typedef struct node {
-	str_id op;              /* "aten::add.Tensor"; "cleave::…" are ours (docs/plan-format.md)              */
-	uint32_t args, nargs;   /* slice of plan->args                                                          */
+	str_id op;                  /* "aten::add.Tensor"; "cleave::…" are ours (docs/plan-format.md)              */
+	uint32_t args, nargs;       /* slice of plan->args                                                          */
 	uint32_t results, nresults; /* slice of plan->args: VALUE, NONE, or LIST of VALUE/NONE                  */
 	uint32_t writes, nwrites;   /* slice of plan->ids: values written in place                              */
 	scope_id scope;
@@ -189,8 +197,8 @@ typedef struct scope {
 
 /* Modes around a node. Context 0 is always the default: grad as the caller has it, autocast off, no flags. */
 typedef struct context {
-	bool nograd;              /* inside no_grad                                                       */
-	bool inference;           /* inside inference_mode                                                */
+	bool nograd;                  /* inside no_grad                                                       */
+	bool inference;               /* inside inference_mode                                                */
 	uint32_t autocast, nautocast; /* slice of plan->autocasts                                         */
 	uint32_t flags_mask, flags;   /* global flags (CTX_FLAG_LIST) this region sets, and their values  */
 } context;
@@ -288,7 +296,7 @@ struct clv_plan {
 	VEC(uint32_t) dims; /* expr ids: shapes and strides */
 	VEC(uint32_t) ids;  /* value ids: writes */
 	VEC(value_id) inputs;
-	VEC(tree) in_tree;  /* TUPLE of two: (args tuple, kwargs dict); empty array: none given */
+	VEC(tree) in_tree; /* TUPLE of two: (args tuple, kwargs dict); empty array: none given */
 	VEC(tree) out_tree;
 	VEC(rebind) rebinds;
 	VEC(tie) ties;
@@ -306,7 +314,8 @@ clv_status plan_symbol(plan *p, const char *name, int64_t lo, int64_t hi, symbol
 /* An existing path gives its id. The parent is the nearest module above the path that is already there; it may be
    passed, or NONE. */
 clv_status plan_scope(plan *p, scope_id parent, const char *path, const char *cls, scope_id *out);
-clv_status plan_context(plan *p, const context *c, const autocast *ac, context_id *out); /* hash-consed; c->autocast ignored, c->nautocast used */
+/* Hash-consed. The autocasts are ac[0 … c->nautocast-1]; c->autocast is ignored. */
+clv_status plan_context(plan *p, const context *c, const autocast *ac, context_id *out);
 
 typedef struct tensor_spec {
 	enum dtype dtype;
@@ -338,14 +347,15 @@ clv_status plan_list(plan *p, const arg *elems, uint32_t n, arg *out); /* copies
 clv_status plan_node(plan *p, const node_spec *s, node_id *out);       /* sets def of the results */
 clv_status plan_expect(plan *p, value_id host, const arg *literal);    /* makes the host value a guard */
 
-const char *plan_s(const plan *p, str_id s); /* "" for NONE */
+const char *plan_s(const plan *p, str_id s);    /* "" for NONE */
 value_id alias_root(const plan *p, value_id v); /* v itself when it owns its storage */
 
 /* Tables of names */
 const char *dtype_name(dtype d);
 uint32_t dtype_bits(dtype d);
 bool dtype_parse(const char *s, size_t n, dtype *out);
-extern const char *const layout_names[]; /* strided sparse_coo sparse_csr mkldnn sparse_csc sparse_bsr sparse_bsc jagged; PyTorch's order; NULL ends */
+/* strided sparse_coo sparse_csr mkldnn sparse_csc sparse_bsr sparse_bsc jagged: PyTorch's order; NULL ends */
+extern const char *const layout_names[];
 extern const char *const memfmt_names[]; /* contiguous preserve channels_last channels_last_3d; NULL ends */
 extern const char *const ctx_flag_names[CTX_FLAG_COUNT];
 
@@ -362,7 +372,8 @@ clv_status expr_const(plan *p, int64_t k, expr_id *out);
 clv_status expr_sym(plan *p, symbol_id s, expr_id *out);
 clv_status expr_make(plan *p, expr_op op, expr_id a, expr_id b, expr_id *out); /* folds constants, x+0, x*1, x*0 … */
 clv_status expr_eval(const plan *p, expr_id e, const int64_t *syms, int64_t *out); /* overflow, division by 0: error */
-clv_status expr_eval_all(const plan *p, const int64_t *syms, int64_t *out /* p->exprs.n */, bool *ok /* p->exprs.n; false: not defined here */);
+/* Of all expressions at once: out and ok have p->exprs.n elements; ok is false where one is not defined. */
+clv_status expr_eval_all(const plan *p, const int64_t *syms, int64_t *out, bool *ok);
 bool expr_is_const(const plan *p, expr_id e, int64_t *k);
 void expr_print(const plan *p, expr_id e, strbuf *b);
 
@@ -370,10 +381,10 @@ void expr_print(const plan *p, expr_id e, strbuf *b);
 void plan_print(const plan *p, strbuf *b);
 void node_print(const plan *p, node_id n, strbuf *b); /* one line, no newline */
 void arg_print(const plan *p, const arg *a, strbuf *b);
-void value_label(const plan *p, value_id v, strbuf *b); /* %5 @conv1.weight #2 */
-void value_print_type(const plan *p, value_id v, strbuf *b); /* f32[B,64] */
+void value_label(const plan *p, value_id v, strbuf *b);        /* %5 @conv1.weight #2 */
+void value_print_type(const plan *p, value_id v, strbuf *b);   /* f32[B,64] */
 clv_status plan_parse(const char *text, size_t n, plan **out); /* hostile input; errors "line:col: …" */
-clv_status plan_verify(const plan *p); /* a plan that was only parsed or built may still break a rule */
+clv_status plan_verify(const plan *p);         /* a plan that was only parsed or built may still break a rule */
 bool plan_equal(const plan *a, const plan *b); /* both must verify */
 
 /* inspect.c: a page for people */

@@ -135,9 +135,10 @@ static void print_complex(double re, double im, strbuf *b)
 	strbuf_putc(b, ')');
 }
 
-static void print_list(const plan *p, uint32_t first, uint32_t n, unsigned depth, strbuf *b)
+/* A list lies before `end`, the argument that names it; otherwise it might contain itself. */
+static void print_list(const plan *p, uint32_t first, uint32_t n, uint32_t end, unsigned depth, strbuf *b)
 {
-	if (!in_range(first, n, p->args.n) || depth > NEST_LIMIT) {
+	if (!in_range(first, n, end) || depth > NEST_LIMIT) {
 		strbuf_putc(b, '?');
 		return;
 	}
@@ -154,57 +155,39 @@ static void print_coded(const char *prefix, const char *const *names, uint32_t c
 	strbuf_puts(b, code < count ? names[code] : "?");
 }
 
-static void print_literal(const plan *p, const arg *a, unsigned depth, strbuf *b)
+static void print_literal(const plan *p, const arg *a, uint32_t end, unsigned depth, strbuf *b)
 {
 	switch ((arg_kind)a->kind) {
-	case ARG_NONE:
-		strbuf_puts(b, "none");
-		break;
-	case ARG_VALUE:
-		value_label(p, a->u.v, b);
-		break;
-	case ARG_INT:
-		expr_print(p, a->u.e, b);
-		break;
-	case ARG_FLOAT:
-		strbuf_double(b, a->u.f);
-		break;
-	case ARG_BOOL:
-		strbuf_puts(b, a->u.b ? "true" : "false");
-		break;
-	case ARG_COMPLEX:
-		print_complex(a->u.c.re, a->u.c.im, b);
-		break;
-	case ARG_STR:
-		print_quoted(p, a->u.s, b);
-		break;
+	case ARG_NONE: strbuf_puts(b, "none"); break;
+	case ARG_VALUE: value_label(p, a->u.v, b); break;
+	case ARG_INT: expr_print(p, a->u.e, b); break;
+	case ARG_FLOAT: strbuf_double(b, a->u.f); break;
+	case ARG_BOOL: strbuf_puts(b, a->u.b ? "true" : "false"); break;
+	case ARG_COMPLEX: print_complex(a->u.c.re, a->u.c.im, b); break;
+	case ARG_STR: print_quoted(p, a->u.s, b); break;
 	case ARG_DTYPE:
 		strbuf_puts(b, "dtype:");
 		strbuf_puts(b, dtype_name((dtype)a->u.code));
 		break;
-	case ARG_LAYOUT:
-		print_coded("layout:", layout_names, LAYOUT_COUNT, a->u.code, b);
-		break;
-	case ARG_MEMFMT:
-		print_coded("memory:", memfmt_names, MEMFMT_COUNT, a->u.code, b);
-		break;
+	case ARG_LAYOUT: print_coded("layout:", layout_names, LAYOUT_COUNT, a->u.code, b); break;
+	case ARG_MEMFMT: print_coded("memory:", memfmt_names, MEMFMT_COUNT, a->u.code, b); break;
 	case ARG_DEVICE:
 		strbuf_puts(b, "device:");
 		print_word(b, str_at(p, a->u.s), char_in_device);
 		break;
 	case ARG_LIST:
 		strbuf_putc(b, '[');
-		print_list(p, a->u.list.first, a->u.list.n, depth + 1, b);
+		print_list(p, a->u.list.first, a->u.list.n, end, depth + 1, b);
 		strbuf_putc(b, ']');
 		break;
 	}
 }
 
-static void print_any(const plan *p, const arg *a, unsigned depth, strbuf *b)
+static void print_any(const plan *p, const arg *a, uint32_t end, unsigned depth, strbuf *b)
 {
 	if (a->wrapped)
 		strbuf_puts(b, "num(");
-	print_literal(p, a, depth, b);
+	print_literal(p, a, end, depth, b);
 	if (a->wrapped)
 		strbuf_putc(b, ')');
 }
@@ -212,14 +195,14 @@ static void print_any(const plan *p, const arg *a, unsigned depth, strbuf *b)
 static void print_arg(const plan *p, uint32_t at, unsigned depth, strbuf *b)
 {
 	if (at < p->args.n)
-		print_any(p, &p->args.at[at], depth, b);
+		print_any(p, &p->args.at[at], at, depth, b);
 	else
 		strbuf_putc(b, '?');
 }
 
 void arg_print(const plan *p, const arg *a, strbuf *b)
 {
-	print_any(p, a, 0, b);
+	print_any(p, a, p->args.n, 0, b);
 }
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------- */
@@ -350,7 +333,7 @@ void node_print(const plan *p, node_id id, strbuf *b)
 	}
 	strbuf_add(b, plan_s(p, n->op), str_at(p, n->op)->n);
 	strbuf_putc(b, '(');
-	print_list(p, n->args, n->nargs, 0, b);
+	print_list(p, n->args, n->nargs, p->args.n, 0, b);
 	strbuf_putc(b, ')');
 	if (n->nresults) {
 		strbuf_puts(b, " -> ");
@@ -382,34 +365,21 @@ static void print_tree_int(const plan *p, expr_id e, strbuf *b)
 static void print_leaf(const plan *p, const tree *t, strbuf *b)
 {
 	switch ((tree_kind)t->kind) {
-	case TREE_BOOL:
-		strbuf_puts(b, t->u.b ? "true" : "false");
-		break;
-	case TREE_INT:
-		print_tree_int(p, t->u.e, b);
-		break;
-	case TREE_FLOAT:
-		strbuf_double(b, t->u.f);
-		break;
-	case TREE_COMPLEX:
-		print_complex(t->u.c.re, t->u.c.im, b);
-		break;
-	case TREE_STR:
-		print_quoted(p, t->u.s, b);
-		break;
+	case TREE_BOOL: strbuf_puts(b, t->u.b ? "true" : "false"); break;
+	case TREE_INT: print_tree_int(p, t->u.e, b); break;
+	case TREE_FLOAT: strbuf_double(b, t->u.f); break;
+	case TREE_COMPLEX: print_complex(t->u.c.re, t->u.c.im, b); break;
+	case TREE_STR: print_quoted(p, t->u.s, b); break;
 	case TREE_BYTES:
 		strbuf_puts(b, "bytes:");
 		strbuf_quoted_ascii(b, str_at(p, t->u.s)->s, str_at(p, t->u.s)->n);
 		break;
-	case TREE_VALUE:
-		value_label(p, t->u.v, b);
-		break;
+	case TREE_VALUE: value_label(p, t->u.v, b); break;
 	case TREE_OPAQUE:
 		strbuf_puts(b, "opaque ");
 		print_quoted(p, t->u.s, b);
 		break;
-	default:
-		strbuf_puts(b, "none");
+	default: strbuf_puts(b, "none");
 	}
 }
 

@@ -54,28 +54,19 @@ static bool arg_same(const pair *q, const arg *x, const arg *y, unsigned depth)
 	if (x->kind != y->kind || x->wrapped != y->wrapped)
 		return false;
 	switch ((arg_kind)x->kind) {
-	case ARG_NONE:
-		return true;
-	case ARG_VALUE:
-		return label_same(q, x->u.v, y->u.v);
-	case ARG_INT:
-		return expr_same(q, x->u.e, y->u.e);
-	case ARG_FLOAT:
-		return double_same(x->u.f, y->u.f);
-	case ARG_BOOL:
-		return x->u.b == y->u.b;
-	case ARG_COMPLEX:
-		return double_same(x->u.c.re, y->u.c.re) && double_same(x->u.c.im, y->u.c.im);
+	case ARG_NONE: return true;
+	case ARG_VALUE: return label_same(q, x->u.v, y->u.v);
+	case ARG_INT: return expr_same(q, x->u.e, y->u.e);
+	case ARG_FLOAT: return double_same(x->u.f, y->u.f);
+	case ARG_BOOL: return x->u.b == y->u.b;
+	case ARG_COMPLEX: return double_same(x->u.c.re, y->u.c.re) && double_same(x->u.c.im, y->u.c.im);
 	case ARG_STR:
-	case ARG_DEVICE:
-		return str_same(q, x->u.s, y->u.s);
+	case ARG_DEVICE: return str_same(q, x->u.s, y->u.s);
 	case ARG_DTYPE:
 	case ARG_LAYOUT:
-	case ARG_MEMFMT:
-		return x->u.code == y->u.code;
+	case ARG_MEMFMT: return x->u.code == y->u.code;
 	case ARG_LIST:
-		return x->u.list.n == y->u.list.n &&
-		       args_same(q, x->u.list.first, y->u.list.first, x->u.list.n, depth + 1);
+		return x->u.list.n == y->u.list.n && args_same(q, x->u.list.first, y->u.list.first, x->u.list.n, depth + 1);
 	}
 	return false;
 }
@@ -219,23 +210,16 @@ static bool leaf_same(const pair *q, const tree *x, const tree *y)
 	if (x->kind != y->kind || x->n != y->n)
 		return false;
 	switch ((tree_kind)x->kind) {
-	case TREE_BOOL:
-		return x->u.b == y->u.b;
-	case TREE_INT:
-		return expr_same(q, x->u.e, y->u.e);
-	case TREE_FLOAT:
-		return double_same(x->u.f, y->u.f);
-	case TREE_COMPLEX:
-		return double_same(x->u.c.re, y->u.c.re) && double_same(x->u.c.im, y->u.c.im);
+	case TREE_BOOL: return x->u.b == y->u.b;
+	case TREE_INT: return expr_same(q, x->u.e, y->u.e);
+	case TREE_FLOAT: return double_same(x->u.f, y->u.f);
+	case TREE_COMPLEX: return double_same(x->u.c.re, y->u.c.re) && double_same(x->u.c.im, y->u.c.im);
 	case TREE_STR:
 	case TREE_BYTES:
 	case TREE_OPAQUE:
-	case TREE_OBJECT:
-		return str_same(q, x->u.s, y->u.s);
-	case TREE_VALUE:
-		return label_same(q, x->u.v, y->u.v);
-	default:
-		return true;
+	case TREE_OBJECT: return str_same(q, x->u.s, y->u.s);
+	case TREE_VALUE: return label_same(q, x->u.v, y->u.v);
+	default: return true;
 	}
 }
 

@@ -10,15 +10,28 @@
 
 typedef struct verifier {
 	const plan *p;
-	node_id node;       /* being checked; NONE outside of nodes */
-	uint8_t *depth;     /* per argument: how deep the lists below it go */
-	bool *defined;      /* per value: by an input line, a declaration or an earlier node */
-	uint32_t *touched;  /* per value: 1 + the last node that has it, or an alias of it, among arguments or results */
-	bool *named;        /* per string: a module tensor has it as its name */
-	clv_status st;      /* first failure inside a walk */
+	node_id node;      /* being checked; NONE outside of nodes */
+	uint8_t *depth;    /* per argument: how deep the lists below it go */
+	bool *defined;     /* per value: by an input line, a declaration or an earlier node */
+	uint32_t *touched; /* per value: 1 + the last node that has it, or an alias of it, among arguments or results */
+	bool *named;       /* per string: a module tensor has it as its name */
+	clv_status st;     /* first failure inside a walk */
 } verifier;
 
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
+
+/* One line of a node is enough for a message; a long one is cut, not inside a character. */
+static void print_short(const plan *p, node_id n, strbuf *b)
+{
+	size_t most = 300;
+	node_print(p, n, b);
+	if (b->failed || b->n <= most)
+		return;
+	while (most > 0 && ((unsigned char)b->at[most] & 0xC0) == 0x80)
+		most--;
+	b->n = most;
+	strbuf_puts(b, " …");
+}
 
 /* "node relu_1 (%4 = aten::relu(%3) -> f32[2])" before the message; keeps the message if memory runs out. */
 static clv_status blame_node(const verifier *v, node_id n)
@@ -26,7 +39,7 @@ static clv_status blame_node(const verifier *v, node_id n)
 	node_names *names = NULL;
 	strbuf b = STRBUF_INIT;
 	char *text = NULL, *said = mem_strdup(status_message(), strlen(status_message()));
-	node_print(v->p, n, &b);
+	print_short(v->p, n, &b);
 	if (said && strbuf_take(&b, &text) == CLV_OK && node_names_new(v->p, &names) == CLV_OK)
 		fail(CLV_E_VERIFY, "node %s (%s): %s", node_name(names, n), text, said);
 	else
@@ -49,7 +62,7 @@ static clv_status broken(const verifier *v, const char *fmt, ...)
 	return v->node == NONE ? CLV_E_VERIFY : blame_node(v, v->node);
 }
 
-/* fmt has one %s for the label of x. */
+/* "<label of x> <rule>" */
 static clv_status broken_value(const verifier *v, value_id x, const char *rule)
 {
 	strbuf b = STRBUF_INIT;

@@ -12,11 +12,11 @@ extern const char *const host_type_names[7]; /* by value_type; none for TYPE_TEN
 extern const char *const external_words[7];  /* by value_kind: "param", …; NULL for inputs and results */
 extern const char *const grad_mode_names[4]; /* by plan->grad_modes */
 
-bool char_in_word(char c);   /* letters digits _        of symbols, keywords                      */
-bool char_in_label(char c);  /* and .                   of %x #x                                  */
-bool char_in_path(char c);   /* and . - < >             of module paths, @names; others are quoted */
-bool char_in_op(char c);     /* and . :                 of operators                              */
+bool char_in_word(char c);                /* letters digits _        of symbols, keywords                      */
+bool char_in_label(char c);               /* and .                   of %x #x                                  */
+bool char_in_path(char c);                /* and . - < >             of module paths, @names; others are quoted */
+bool char_in_op(char c);                  /* and . :                 of operators                              */
 bool op_name_ok(const char *s, size_t n); /* space::name or space::name.overload */
-bool char_in_device(char c); /* and :                   of devices; others are quoted             */
+bool char_in_device(char c);              /* and :                   of devices; others are quoted             */
 
 #endif

@@ -402,7 +402,10 @@ static bool allowed(const frontier *c, bool trainable)
 
 static clv_status none_allowed(const clv_frontiers *f, bool trainable)
 {
+	bool any_safe = false;
 	for (uint32_t i = 0; i < f->n; i++)
+		any_safe |= !f->at[i].unsafe;
+	for (uint32_t i = 0; i < f->n && !any_safe; i++)
 		if (f->at[i].unsafe)
 			return fail(CLV_E_UNSUPPORTED, "the model has no frontier that can be cut%s; for example after %s: %s",
 			            trainable ? " and leaves trainable parameters in the suffix" : "", node_name(f->names, i), f->at[i].unsafe);

@@ -1,0 +1,60 @@
+# Cleave. `make demo` and `make test` do all set-up by themselves; `make help` lists the rest.
+#
+#   NO_INSTALL=1   install nothing: use PYTHON as it is (torch 2.11 or newer), put the package under build/python
+#   PYTHON=...     the Python to use (default python3)
+#   JOBS=...       compilers at a time (default: as many as there are cores)
+
+PYTHON ?= python3
+NO_INSTALL ?=
+JOBS ?= $(shell nproc)
+FUZZ_SECONDS ?= 60
+export PYTHON NO_INSTALL JOBS FUZZ_SECONDS
+
+ifeq ($(NO_INSTALL),)
+RUN := $(CURDIR)/.venv/bin/python
+else
+RUN := env PYTHONPATH=$(CURDIR)/build/python $(PYTHON)
+endif
+
+.PHONY: all setup build demo test test-fast test-full asan ubsan fuzz bench format clean help
+
+all: build ## set-up, build, install into .venv (the default)
+
+setup: ## Debian packages, .venv and what goes into it; does nothing the second time
+	@tools/setup.sh
+
+build: setup
+	@tools/build.sh
+
+demo: build ## capture a network, cut it, run both parts from C, compare with PyTorch
+	@$(RUN) -m cleave.demo
+
+test: build ## all checks: C tests (also under sanitizers), golden plans, Python tests, real models, lint, types, format
+	@tools/test.sh all
+
+test-fast: build ## the inner loop: C tests and the quick Python tests
+	@tools/test.sh fast
+
+test-full: build ## `test` and the large matrices
+	@tools/test.sh full
+
+asan: setup ## C tests, those with libtorch too, under the address sanitizer
+	@tools/test.sh sanitize address
+
+ubsan: setup ## the same under the undefined-behaviour sanitizer
+	@tools/test.sh sanitize undefined
+
+fuzz: setup ## each fuzz target for FUZZ_SECONDS (60), starting from its corpus; needs clang
+	@tools/fuzz.sh
+
+bench: build ## the measurements in bench/
+	@set -e; for b in bench/bench_*.py; do echo "== $$b"; $(RUN) $$b; done
+
+format: setup ## rewrite C, C++ and Python sources in the project's format
+	@tools/test.sh format
+
+clean: ## remove what was built; .venv stays
+	rm -rf build
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

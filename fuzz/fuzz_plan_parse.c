@@ -1,0 +1,75 @@
+/* Fuzz target: any text as a plan. It must be refused with a message, or be a plan that prints, parses again to an
+ * equal one, and can be looked at from all sides. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan/view.h"
+
+#define MUST(what)                                                                                                     \
+	do {                                                                                                               \
+		if (!(what))                                                                                                   \
+			abort();                                                                                                   \
+	} while (0)
+
+static void check_round_trip(const plan *p)
+{
+	strbuf b = STRBUF_INIT, c = STRBUF_INIT;
+	plan *q;
+	plan_print(p, &b);
+	MUST(!b.failed && plan_parse(b.at, b.n, &q) == CLV_OK);
+	MUST(plan_verify(q) == CLV_OK && plan_equal(p, q));
+	plan_print(q, &c);
+	MUST(b.n == c.n && memcmp(b.at, c.at, b.n) == 0);
+	strbuf_free(&b);
+	strbuf_free(&c);
+	plan_free(q);
+}
+
+static void check_views(const plan *p)
+{
+	uint32_t cut = p->nodes.n / 2;
+	view left, right;
+	MUST(view_range(p, 0, cut, &left) == CLV_OK && view_range(p, cut, p->nodes.n, &right) == CLV_OK);
+	if (cut > 0) {
+		MUST(left.outputs.n == right.inputs.n);
+		for (uint32_t i = 0; i < left.outputs.n; i++)
+			MUST(left.outputs.at[i] == right.inputs.at[i]);
+	}
+	view_free(&left);
+	view_free(&right);
+}
+
+static void check_inspect(const plan *p)
+{
+	char *text;
+	MUST(clv_plan_inspect(p, &text) == CLV_OK);
+	clv_string_free(text);
+}
+
+/* Without rules kept there are no promises but one: printing works, as error messages do it. */
+static void print_only(const plan *p)
+{
+	strbuf b = STRBUF_INIT;
+	plan_print(p, &b);
+	strbuf_free(&b);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	plan *p;
+	if (plan_parse((const char *)data, size, &p) != CLV_OK) {
+		MUST(status_message()[0] != '\0');
+		return 0;
+	}
+	if (plan_verify(p) == CLV_OK) {
+		check_round_trip(p);
+		check_views(p);
+		check_inspect(p);
+	} else {
+		print_only(p);
+	}
+	plan_free(p);
+	return 0;
+}

@@ -1,0 +1,79 @@
+/* What the C tests share: cmocka with what it needs before it, and plans from text. */
+#ifndef TESTS_SUPPORT_H
+#define TESTS_SUPPORT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "plan/plan.h"
+
+/* cmocka has a fail() of its own; ours goes by another name here. */
+#undef fail
+#define fails_with(code, ...) status_fail((code), __FILE__, __LINE__, __VA_ARGS__)
+
+#include <cmocka.h>
+
+#define OK(call) assert_int_equal((call), CLV_OK)
+
+/* The failure's message holds `part`. */
+static inline void check_error(clv_status st, clv_status want, const char *part)
+{
+	if (st != want || !strstr(status_message(), part))
+		fail_msg("status %d \"%s\" instead of %d with \"%s\"", st, st ? status_message() : "", want, part);
+}
+
+#define FAILS(call, status, part) check_error((call), (status), (part))
+
+static inline plan *parse_ok(const char *text)
+{
+	plan *p = NULL;
+	clv_status st = plan_parse(text, strlen(text), &p);
+	if (st != CLV_OK)
+		fail_msg("%s\nin\n%s", status_message(), text);
+	return p;
+}
+
+static inline plan *load_ok(const char *text)
+{
+	plan *p = parse_ok(text);
+	if (plan_verify(p) != CLV_OK)
+		fail_msg("%s\nin\n%s", status_message(), text);
+	return p;
+}
+
+static inline char *print_ok(const plan *p)
+{
+	strbuf b = STRBUF_INIT;
+	char *text = NULL;
+	plan_print(p, &b);
+	OK(strbuf_take(&b, &text));
+	return text;
+}
+
+/* Text of what an append function wrote into the buffer; the buffer is empty after. Caller frees. */
+static inline char *taken(strbuf *b)
+{
+	char *text = NULL;
+	OK(strbuf_take(b, &text));
+	return text;
+}
+
+/* splitmix64: the same numbers everywhere. */
+static inline uint64_t random64(uint64_t *state)
+{
+	uint64_t z = *state += UINT64_C(0x9E3779B97F4A7C15);
+	z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+	z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
+	return z ^ z >> 31;
+}
+
+static inline uint32_t random_below(uint64_t *state, uint32_t n)
+{
+	return (uint32_t)(random64(state) % n);
+}
+
+#endif

@@ -1,0 +1,134 @@
+/* The fault sweep: every allocation of parsing, verifying, printing, viewing and inspecting fails once. Each time the
+ * answer is CLV_E_NOMEM and nothing is left behind (run it under the leak sanitizer). */
+#include "support.h"
+
+#include "plan/view.h"
+
+static const char *const whole =
+	"cleave-plan 1\n"
+	"model \"m\\x00\" training=yes grad=no\n"
+	"symbol B 1..64\n"
+	"scope \"\" \"Net\"\n"
+	"scope layer1 \"Sequential\"\n"
+	"input %x f32[B,3] name=\"x\" strides(3,1) device=cuda:0\n"
+	"input %mask bool[B]\n"
+	"param @w f32[B//2,3] trainable grad tied=@v tied=@\"odd name\"\n"
+	"buffer @h f32[3] view-of @w\n"
+	"const #c i64[1,16] persistent\n"
+	"object #g \"torch.Generator\"\n"
+	"%a = aten::add_.Tensor(%x, @w, num(2.5), [1, [B%3, -inf], \"s\"]) -> f32[B,3] view-of %x writes %x in layer1\n"
+	"[%b, _], %c = aten::f(%a, #c, #g, min(B, 4), complex(1.0, nan)) -> [f32[(B+1)*2], none], int = 4*B "
+	"{nograd, autocast=cpu:bf16:cache, flags=sdp_math:on, random, host} at \"f.py:3\"\n"
+	"%n = aten::nonzero(%b) -> i64[3,2] guard\n"
+	"aten::check(%c, dtype:f32, layout:strided, memory:preserve, device:\"cuda:1\") {impure}\n"
+	"rebind @h = %n\n"
+	"inputs ((%x), {\"mask\": %mask})\n"
+	"output object \"m:C\" {\"a\": (%a, [%b, bytes:\"\\xff\"]), \"b\": {1: int((B+1)//2), none: opaque \"o\"}}\n";
+
+static clv_status look(const plan *p)
+{
+	clv_status st;
+	node_names *names;
+	liveness live;
+	TRY(node_names_new(p, &names));
+	st = node_find(names, "check") == 3 ? CLV_OK : CLV_E_INVALID;
+	node_names_free(names);
+	TRY(st);
+	TRY(liveness_new(p, &live));
+	liveness_free(&live);
+	for (node_id at = 0; at <= p->nodes.n; at++) {
+		view v;
+		TRY(view_range(p, 0, at, &v));
+		view_free(&v);
+		TRY(view_range(p, at, p->nodes.n, &v));
+		view_free(&v);
+	}
+	return CLV_OK;
+}
+
+static clv_status reprint(const plan *p)
+{
+	strbuf b = STRBUF_INIT;
+	char *text = NULL;
+	plan *q = NULL;
+	plan_print(p, &b);
+	TRY(strbuf_take(&b, &text));
+	clv_status st = plan_parse(text, strlen(text), &q);
+	if (st == CLV_OK && !plan_equal(p, q))
+		st = CLV_E_INVALID;
+	plan_free(q);
+	mem_free(text);
+	return st;
+}
+
+static clv_status inspect(const plan *p)
+{
+	char *text;
+	TRY(clv_plan_inspect(p, &text));
+	clv_string_free(text);
+	return CLV_OK;
+}
+
+static clv_status everything(const char *text)
+{
+	clv_plan *p = NULL;
+	TRY(clv_plan_parse(text, strlen(text), &p));
+	clv_status st = look(p);
+	if (st == CLV_OK)
+		st = reprint(p);
+	if (st == CLV_OK)
+		st = inspect(p);
+	clv_plan_free(p);
+	return st;
+}
+
+static clv_status everything_with_fault(const char *text, uint64_t n)
+{
+	mem_fail_after(n);
+	clv_status st = everything(text);
+	mem_fail_after(0);
+	return st;
+}
+
+static void every_allocation_may_fail(void **state)
+{
+	(void)state;
+	uint64_t n = 1;
+	clv_status st;
+	while ((st = everything_with_fault(whole, n)) == CLV_E_NOMEM)
+		n++;
+	if (st != CLV_OK)
+		fail_msg("allocation %llu: status %d \"%s\"", (unsigned long long)n, st, status_message());
+	assert_in_range(n, 100, 5000);
+}
+
+static void every_allocation_may_fail_while_an_error_is_reported(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *text;
+		clv_status status;
+	} cases[] = {
+		{"cleave-plan 1\nmodel \"m\"\ninput %0 f32[2]\noutput (%0, [%1])\n", CLV_E_PARSE},
+		{"cleave-plan 1\nmodel \"m\"\n[%a, %b] = a::b() -> [f32[2], f32[1/2]]\noutput none\n", CLV_E_PARSE},
+		{"cleave-plan 1\nmodel \"m\"\ninput %0 f32[2]\n%1 = a::b(%0) -> f32[0-1]\noutput %1\n", CLV_E_VERIFY},
+		{"cleave-plan 1\nmodel \"m\"\ninput %0 f32[2]\ninput %1 f32[2]\na::b(%0) writes %1\noutput %1\n", CLV_E_VERIFY},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		for (uint64_t n = 1; n < 300; n++) {
+			clv_status st = everything_with_fault(cases[i].text, n);
+			assert_true(st == cases[i].status || st == CLV_E_NOMEM);
+			assert_true(strlen(clv_last_error()) > 0);
+		}
+		assert_int_equal(everything(cases[i].text), cases[i].status);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_allocation_may_fail),
+		cmocka_unit_test(every_allocation_may_fail_while_an_error_is_reported),
+	};
+	return cmocka_run_group_tests_name("faults", tests, NULL, NULL);
+}

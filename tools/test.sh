@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# The checks. tools/test.sh all | fast | full | sanitize <sanitizers> | format
+#
+# Every step runs, also after one that failed; the last line says whether all passed. A step whose tool the machine
+# does not have (possible with NO_INSTALL=1 only) says so and is left out.
+source "$(dirname "$0")/common.sh"
+
+failed=()
+step() { # step <title> <command>...
+	say "== $1"
+	"${@:2}" || failed+=("$1")
+}
+skip() { say "== $1: off, no $2 here"; }
+
+run_ctest() { ctest --test-dir "$1" --output-on-failure -j "$JOBS"; }
+
+sanitized() { # sanitized <sanitizers> <folder> <cmake arguments>...
+	configure "$2" "-DCLEAVE_SANITIZE=$1" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS=-O1 -DCMAKE_CXX_FLAGS=-O1 "${@:3}"
+	cmake --build "$2" -j "$JOBS" && run_ctest "$2"
+}
+
+# One thread of torch per worker: more only get in each other's way.
+run_pytest() {
+	local args=(-q)
+	if has_module xdist; then args+=(-n "$((JOBS < 4 ? JOBS : 4))" --dist worksteal); fi
+	if has_module pytest_timeout; then args+=(--timeout 600); fi
+	OMP_NUM_THREADS=1 "$python" -m pytest "${args[@]}" "$@"
+}
+pytest_step() { # pytest_step <title> <pytest arguments>...
+	if has_module pytest; then step "$1" run_pytest "${@:2}"; else skip "$1" pytest; fi
+}
+
+# Formatting differs from version to version of clang-format; only the pinned one counts.
+clang_format() { # clang_format <title> <function> <arguments>...
+	local program
+	program=$(tool clang-format)
+	if [ -n "$program" ] && "$program" --version | grep -q 'version 14\.'; then
+		step "$1" "$2" "$program" "${@:3}"
+	else
+		skip "$1" "clang-format 14"
+	fi
+}
+c_format() { c_files | xargs -r "$@"; }
+c_format_check() { # clang-format names every character; the files are enough
+	local bad
+	bad=$(c_format "$@" --dry-run -Werror 2>&1 | sed -n 's/^\([^: ]*\):[0-9]*:[0-9]*: error.*/  \1/p' | sort -u)
+	[ -z "$bad" ] || { say "not formatted (make format does it):"; say "$bad"; return 1; }
+}
+
+tool_step() { # tool_step <title> <program> <arguments>...
+	local program
+	program=$(tool "$2")
+	if [ -n "$program" ]; then step "$1" "$program" "${@:3}"; else skip "$1" "$2"; fi
+}
+
+quality() {
+	tool_step "ruff check" ruff check --quiet .
+	tool_step "ruff format" ruff format --quiet --check .
+	if has_module mypy; then step "mypy --strict" "$python" -m mypy; else skip "mypy --strict" mypy; fi
+	clang_format "clang-format" c_format_check
+}
+
+case ${1:-all} in
+all | full)
+	step "C tests and golden plans" run_ctest "$build"
+	step "C tests and golden plans, address and undefined-behaviour sanitizers" \
+		sanitized address,undefined "$build/sanitize" -DCLEAVE_TORCH=OFF
+	quality
+	if [ "$1" = all ]; then
+		pytest_step "Python tests and real models" -m "not slow"
+	else
+		pytest_step "Python tests, real models, large matrices"
+	fi
+	;;
+fast)
+	step "C tests and golden plans" run_ctest "$build"
+	pytest_step "Python tests, the quick ones" -m "not integration and not slow" tests/python
+	;;
+sanitize)
+	step "C tests and golden plans, sanitizer: $2" sanitized "$2" "$build/$2"
+	;;
+format)
+	tool_step "ruff format" ruff format --quiet .
+	tool_step "ruff check --fix" ruff check --quiet --fix .
+	clang_format "clang-format" c_format -i
+	;;
+*) die "tools/test.sh: no such set of checks: $1" ;;
+esac
+
+if [ ${#failed[@]} -gt 0 ]; then
+	say "FAILED:"
+	printf '  %s\n' "${failed[@]}"
+	exit 1
+fi
+[ "${1:-all}" = format ] || say "all checks passed"
