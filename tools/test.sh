@@ -54,8 +54,8 @@ tool_step() { # tool_step <title> <program> <arguments>...
 }
 
 quality() {
-	tool_step "ruff check" ruff check --quiet .
-	tool_step "ruff format" ruff format --quiet --check .
+	tool_step "ruff check" ruff check --output-format concise .
+	tool_step "ruff format" ruff format --check --output-format concise .
 	if has_module mypy; then step "mypy --strict" "$python" -m mypy; else skip "mypy --strict" mypy; fi
 	clang_format "clang-format" c_format_check
 }
@@ -80,8 +80,8 @@ sanitize)
 	step "C tests and golden plans, sanitizer: $2" sanitized "$2" "$build/$2"
 	;;
 format)
-	tool_step "ruff format" ruff format --quiet .
 	tool_step "ruff check --fix" ruff check --quiet --fix .
+	tool_step "ruff format" ruff format --quiet .
 	clang_format "clang-format" c_format -i
 	;;
 *) die "tools/test.sh: no such set of checks: $1" ;;

@@ -127,6 +127,11 @@ def _other_data(t: torch.Tensor, generator: torch.Generator, integers: bool, gen
     return copy
 
 
+def grad_mode(enabled: bool) -> Any:
+    """Sets the grad mode; inside inference_mode it stays off."""
+    return torch.set_grad_enabled(enabled and not torch.is_inference_mode_enabled())
+
+
 @contextlib.contextmanager
 def eager() -> Iterator[None]:
     """Calls of torch.compile'd code run eagerly, so that their operators are seen."""
@@ -148,8 +153,6 @@ class Capture:
         self.tensors: list[ModuleTensor] = list(target.tensors())
         self.snapshot = Snapshot(target)
         self.random = RandomState()
-
-    eager = staticmethod(eager)
 
     def restore(self) -> None:
         self.snapshot.restore()
@@ -191,21 +194,20 @@ class Capture:
         args, kwargs = self.arguments.rebuild(leaves)
         before = RandomState()
         try:
-            with torch.set_grad_enabled(grad and not torch.is_inference_mode_enabled()), eager():
-                with _watch.watching(recording):
-                    stream.start(threading.active_count() == 1)
-                    try:
-                        output = self.target.call(*args, **kwargs)
-                    finally:
-                        problem = self._stop(stream)
+            with grad_mode(grad), eager(), _watch.watching(recording):
+                stream.start(threading.active_count() == 1)
+                try:
+                    output = self.target.call(*args, **kwargs)
+                finally:
+                    problem = self._stop(stream)
             if problem is not None:
                 raise problem
             drawn = before.host_differs(RandomState())
             if drawn:
                 raise CaptureError(f"the forward draws numbers from {drawn}, which leaves nothing to replay")
             spec, outputs, _ = _tree.flatten(output)
-            for t in outputs:
-                stream.output(t)
+            for leaf in outputs:
+                stream.output(leaf)
             self._note_rebound(stream)
             if self.snapshot.changed():
                 self.calls_to_check = 2
@@ -306,7 +308,7 @@ class Capture:
             sum(2 if g else 1 for g in grads),
             _tree.tokens(self.arguments.spec),
             _tree.tokens(mine.output),
-            mine.calls,
+            list(mine.calls),
         )
         return Captured(
             plan,

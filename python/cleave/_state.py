@@ -104,7 +104,7 @@ def _search(fn: Any, found: dict[str, nn.Module], depth: int) -> None:
     if not inspect.isfunction(fn):
         for name, value in getattr(fn, "__dict__", {}).items():  # an object with __call__
             _offer(name, value, found, depth)
-        fn = getattr(type(fn), "__call__", None)
+        fn = type(fn).__call__
     if inspect.isfunction(fn):
         names = inspect.getclosurevars(fn)
         for name, value in [*names.nonlocals.items(), *names.globals.items()]:
@@ -126,7 +126,7 @@ def _module_tensors(path: str, module: nn.Module) -> Iterator[ModuleTensor]:
     for kind, attribute in (("param", "_parameters"), ("buffer", "_buffers")):
         holder = getattr(module, attribute)
         if not isinstance(holder, dict):  # a scripted module keeps its tensors elsewhere; they do not move
-            holder = {k: v for k, v in holder.items()}
+            holder = dict(holder.items())
         for key, tensor in holder.items():
             if tensor is not None:
                 yield ModuleTensor(kind, _join(path, key), holder, key, tensor)
@@ -140,7 +140,7 @@ class RandomState:
 
     def __init__(self) -> None:
         self.cpu = torch.get_rng_state()
-        self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+        self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
         self.python = random.getstate()
         numpy = sys.modules.get("numpy")
         self.numpy: Any = numpy.random.get_state() if numpy is not None else None
@@ -157,10 +157,14 @@ class RandomState:
         """Python's or NumPy's generator moved: what a forward drew there leaves no operator."""
         if self.python != other.python:
             return "Python's random module"
-        if self.numpy is not None and other.numpy is not None:
-            if any(str(a) != str(b) for a, b in zip(self.numpy, other.numpy, strict=True)):
-                return "numpy.random"
-        return None
+        numpys = zip(self.numpy or (), other.numpy or (), strict=False)
+        return "numpy.random" if any(_differs(a, b) for a, b in numpys) else None
+
+
+def _differs(a: Any, b: Any) -> bool:
+    if hasattr(a, "tobytes"):
+        return bool(a.tobytes() != b.tobytes())
+    return bool(a != b)
 
 
 def _copy_container(value: Any, depth: int = 0) -> Any:
@@ -241,7 +245,5 @@ def _same_container(value: Any, kept: Any) -> bool:
     if len(value) != len(kept):
         return False
     if isinstance(value, dict):
-        return all(
-            k in kept and value[k] is kept[k][0] and _same_container(value[k], kept[k][1]) for k in value
-        )
+        return all(k in kept and value[k] is kept[k][0] and _same_container(value[k], kept[k][1]) for k in value)
     return all(a is b[0] and _same_container(a, b[1]) for a, b in zip(value, kept, strict=True))

@@ -51,7 +51,7 @@ class Spec:
     def __init__(
         self,
         kind: str,
-        cls: type = object,
+        cls: Any = object,
         children: Sequence[Spec] = (),
         keys: Sequence[Any] = (),
         value: Any = None,
@@ -134,7 +134,7 @@ class _Flattener:
             return Spec("dataclass", cls, self._many(((f"{path}.{k}", getattr(obj, k)) for k in keys), depth), keys)
         if not isinstance(obj, (torch.nn.Module, type)) and _holds_tensor(obj):
             if not hasattr(obj, "__dict__"):
-                raise CaptureError(f"{path or 'a value'} is a {cls.__qualname__} that holds tensors where Cleave cannot see")
+                raise CaptureError(f"{path or 'a value'} is a {cls.__qualname__} with tensors where Cleave cannot see")
             keys = list(vars(obj))
             children = self._many(((f"{path}.{k}", v) for k, v in vars(obj).items()), depth)
             if isinstance(obj, (list, dict, set)):
@@ -155,11 +155,11 @@ def _rebuild_tuple(spec: Spec, parts: list[Any]) -> Any:
         return tuple(parts)
     if hasattr(spec.cls, "_make"):
         return spec.cls._make(parts) if "__new__" not in vars(spec.cls) else spec.cls(*parts)
-    return spec.cls(parts)  # type: ignore[call-arg]
+    return spec.cls(parts)
 
 
 def _rebuild_object(spec: Spec, parts: list[Any]) -> Any:
-    out = object.__new__(spec.cls)
+    out: Any = object.__new__(spec.cls)
     for key, value in zip(spec.keys, parts, strict=True):
         object.__setattr__(out, key, value)
     return out
@@ -169,7 +169,7 @@ def _rebuild_dict(spec: Spec, parts: list[Any]) -> Any:
     pairs = zip(spec.keys, parts, strict=True)
     if spec.cls is defaultdict:
         return defaultdict(spec.context, pairs)
-    return spec.cls(pairs)  # type: ignore[call-arg]
+    return spec.cls(pairs)
 
 
 _REBUILD: dict[str, Callable[[Spec, list[Any]], Any]] = {
@@ -204,7 +204,7 @@ def _equal(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, float):
-        return a.hex() == b.hex()
+        return bool(a.hex() == b.hex())
     try:
         return bool(a == b)
     except Exception:
@@ -263,7 +263,7 @@ def match(want: Spec, got: Spec, path: str) -> None:
         raise InputError(f"{where}: the plan was captured with {_name(want)}, got {_name(got)}")
     if want.kind == "const" and not _equal(want.value, got.value):
         raise InputError(
-            f"{where} was {want.value!r} when the plan was captured and is {got.value!r} now; a plan holds for one value"
+            f"{where} was {want.value!r} when the plan was captured and is {got.value!r} now; a plan is for one value"
         )
     if want.keys != got.keys:
         raise InputError(f"{where}: the plan was captured with {want.keys}, got {got.keys}")

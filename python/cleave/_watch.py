@@ -27,7 +27,7 @@ HOST_READS = ("tolist", "numpy", "__dlpack__")
 class PythonCall:
     """A call that replay makes again: an autograd function with its arguments' structure."""
 
-    def __init__(self, cls: type[torch.autograd.Function], arguments: _tree.Spec) -> None:
+    def __init__(self, cls: Any, arguments: _tree.Spec) -> None:
         self.cls = cls
         self.arguments = arguments
 
@@ -81,7 +81,7 @@ def current() -> Recording | None:
     return recording if recording is not None and recording.stream.active() else None
 
 
-class watching:  # noqa: N801 - reads as a statement
+class watching:
     """`with watching(recording):` the recording of this thread is known to the wrappers."""
 
     def __init__(self, recording: Recording) -> None:

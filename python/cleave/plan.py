@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _native, _tree
-from ._capture import Capture, Captured, own_copy, parameter_names, take_apart
+from ._capture import Capture, Captured, grad_mode, own_copy, parameter_names, take_apart
+from ._capture import eager as eager_code
 from ._state import Target
 from .errors import CaptureError, CleaveError, InputError
 
@@ -32,9 +33,7 @@ class Program:
     def __init__(
         self, captured: Captured, first: int, end: int, *, debug: bool = False, inference: bool = False
     ) -> None:
-        self.native = _native.Program(
-            captured.plan, first, end, debug, inference, captured.state, captured.modules
-        )
+        self.native = _native.Program(captured.plan, first, end, debug, inference, captured.state, captured.modules)
         self.run: Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, ...]] = self.native.run
 
 
@@ -53,6 +52,8 @@ class _Variant:
             for (holder, key), value in zip(self.rebinds, out[n:], strict=True):
                 holder[key] = value
             out = out[:n]
+        if self.captured.output is _tree.LEAF:
+            return out[0]
         return _tree.unflatten(self.captured.output, out)
 
 
@@ -76,6 +77,8 @@ class Plan:
         if captured.without_grad:
             self._variants[False] = variant
         self._main = captured
+        positional, keyword = captured.arguments.children
+        self._flat = not keyword.children and all(c is _tree.LEAF for c in positional.children)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves = self.flatten_inputs(args, kwargs)
@@ -84,21 +87,26 @@ class Plan:
             variant = self._capture_variant(args, kwargs)
         return variant(leaves)
 
-    def flatten_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    def flatten_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[torch.Tensor]:
         """The tensors of a call, after a check that its structure is the captured one."""
-        order = [k for k in self._main.arguments.children[1].keys if k in kwargs]
-        if list(kwargs) != order:
-            kwargs = {k: kwargs[k] for k in [*order, *(k for k in kwargs if k not in order)]}
-        spec, leaves, _ = _tree.flatten((args, kwargs))
-        names = parameter_names(self._target, len(args) + len(self._main.arguments.children[0].children))
+        want = self._main.arguments
+        flat = self._flat and not kwargs and len(args) == len(want.children[0].children)
+        if flat and all(isinstance(a, torch.Tensor) for a in args):
+            return args
         try:
-            _tree.match_call(self._main.arguments, spec, names)
+            return self._matched(args, kwargs)
         except InputError:
             again = self._as_captured(args, kwargs)
             if again is None:
                 raise
-            spec, leaves, _ = _tree.flatten(again)
-            _tree.match_call(self._main.arguments, spec, names)
+            return self._matched(*again)
+
+    def _matched(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        order = [k for k in self._main.arguments.children[1].keys if k in kwargs]
+        kwargs = {k: kwargs[k] for k in [*order, *(k for k in kwargs if k not in order)]}
+        spec, leaves, _ = _tree.flatten((args, kwargs))
+        names = parameter_names(self._target, max(len(args), len(self._main.arguments.children[0].children)))
+        _tree.match_call(self._main.arguments, spec, names)
         return leaves
 
     def _as_captured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
@@ -180,9 +188,7 @@ def capture(
     return Plan(target, captured)
 
 
-def _capture(
-    target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool, both: bool = True
-) -> Captured:
+def _capture(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool, both: bool = True) -> Captured:
     work = Capture(target, take_apart(target, args, kwargs), both)
     try:
         captured = work.run(grad)
@@ -193,6 +199,9 @@ def _capture(
         work.restore()
 
 
+_Call = Callable[[Sequence[torch.Tensor]], Any]
+
+
 class _Outcome(NamedTuple):
     tensors: list[torch.Tensor]
     spec: _tree.Spec
@@ -200,7 +209,7 @@ class _Outcome(NamedTuple):
     random: torch.Tensor
 
 
-def _observe(call: Callable[[Sequence[torch.Tensor]], Any], leaves: list[torch.Tensor], params: list[torch.Tensor]) -> _Outcome:
+def _observe(call: _Call, leaves: list[torch.Tensor], params: list[torch.Tensor]) -> _Outcome:
     """Runs and keeps all there is to compare: outputs, gradients, what happened to the inputs and to the generator."""
     spec, out, _ = _tree.flatten(call(leaves))
     gradients: list[torch.Tensor | None] = []
@@ -224,11 +233,11 @@ def _check_replay(target: Target, captured: Captured, work: Capture, grad: bool)
         args, kwargs = work.arguments.rebuild(leaves)
         return target.call(*args, **kwargs)
 
-    def attempt(call: Callable[[Sequence[torch.Tensor]], Any], data: list[list[torch.Tensor]]) -> list[_Outcome]:
+    def attempt(call: _Call, data: list[list[torch.Tensor]]) -> list[_Outcome]:
         with work.undoing():
             return [_observe(call, [own_copy(t) for t in leaves], params) for leaves in data]
 
-    with torch.set_grad_enabled(grad and not torch.is_inference_mode_enabled()), work.eager():
+    with grad_mode(grad), eager_code():
         # Guards may refuse all other data; the example itself they let through.
         for leaves in [*work.probes(), work.arguments.leaves]:
             data = [leaves, work.arguments.leaves][: work.calls_to_check]

@@ -154,7 +154,8 @@ class SplitRuntime:
     def __repr__(self) -> str:
         c = self.candidate
         where = f" in {c.module_path}" if c.module_path else ""
-        return f"<cleave.SplitRuntime after {c.name}{where}: {c.boundary_tensors} tensors, {c.boundary_bytes} bytes cross>"
+        crossing = f"{c.boundary_tensors} tensors, {c.boundary_bytes} bytes cross"
+        return f"<cleave.SplitRuntime after {c.name}{where}: {crossing}>"
 
 
 def prepare_split(

@@ -1339,6 +1339,18 @@ def test_an_operator_that_raised_and_was_caught_is_dropped() -> None:
     must_replay(attempt, rand((3, 4)))
 
 
+def test_a_write_that_raised_and_was_caught_is_dropped() -> None:
+    def attempt(x: Tensor) -> Tensor:
+        y = x.expand(2, 3, 4)
+        try:
+            y.add_(1)
+        except RuntimeError:
+            y = y.clone().mul_(2)
+        return y
+
+    must_replay(attempt, rand((3, 4)), grad=False, input_grad=False)
+
+
 def test_a_module_that_raised_and_was_caught_leaves_the_scopes_right() -> None:
     class Fragile(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

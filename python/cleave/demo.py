@@ -1,0 +1,135 @@
+"""`make demo`: a real network captured, cut in two and replayed from C, next to eager PyTorch.
+
+python -m cleave.demo [--boundary 50%] [--batch 4] [--size 96] [--iterations 20] [--show-plan]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import cleave
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions and a shortcut."""
+
+    def __init__(self, inside: int, outside: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outside)
+        self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outside)
+        self.relu = nn.ReLU(inplace=True)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inside != outside:
+            self.shortcut = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        y += self.shortcut(x)
+        out: Tensor = self.relu(y)
+        return out
+
+
+class ResNet18(nn.Module):
+    """The residual network of 18 layers, with random weights."""
+
+    def __init__(self, classes: int = 1000) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+        )
+        widths = (64, 64, 128, 256, 512)
+        for i in range(1, 5):
+            stride = 1 if i == 1 else 2
+            layer = nn.Sequential(Block(widths[i - 1], widths[i], stride), Block(widths[i], widths[i], 1))
+            self.add_module(f"layer{i}", layer)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(512, classes)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        x = self.stem(x)
+        for i in range(1, 5):
+            x = getattr(self, f"layer{i}")(x)
+        features = self.pool(x).flatten(1)
+        return {"logits": self.fc(features), "features": features}
+
+
+def interleaved(calls: dict[str, Callable[[], Any]], iterations: int) -> dict[str, float]:
+    """Median milliseconds of each, measured in turn, so that all see the same machine."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(iterations + 2):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            times[name].append(1e3 * (time.perf_counter() - start))
+    return {name: statistics.median(t[2:]) for name, t in times.items()}
+
+
+def line(label: str, text: str) -> None:
+    print(f"  {label:<12}{text}", flush=True)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the demo; 0 when prefix and suffix together equal eager bit for bit."""
+    parser = argparse.ArgumentParser(prog="python -m cleave.demo", description="Capture, cut, replay, compare.")
+    parser.add_argument("--boundary", default="50%", help='where to cut: "50%%", "after:layer2", "auto" (default 50%%)')
+    parser.add_argument("--batch", type=int, default=4, help="images in a batch (default 4)")
+    parser.add_argument("--size", type=int, default=96, help="pixels on a side (default 96)")
+    parser.add_argument("--iterations", type=int, default=20, help="timed runs of each (default 20)")
+    parser.add_argument("--show-plan", action="store_true", help="print the captured plan")
+    options = parser.parse_args(argv)
+
+    torch.manual_seed(0)
+    model = ResNet18().eval()
+    x = torch.randn(options.batch, 3, options.size, options.size)
+    versions = f"Cleave {cleave.__version__} on torch {torch.__version__}"
+    print(f"{versions}: ResNet-18, batch {options.batch}, {options.size} px\n")
+
+    start = time.perf_counter()
+    try:
+        runtime = cleave.prepare_split(model, example_inputs=(x,), split=cleave.SplitSpec(boundary=options.boundary))
+    except cleave.CleaveError as error:
+        print(f"cleave: {error}", file=sys.stderr)
+        return 1
+    seconds = time.perf_counter() - start
+    plan, cut = runtime.trace_plan, runtime.candidate
+    if options.show_plan:
+        print(plan.text)
+    safe = sum(c.safe for c in runtime.candidates)
+    line("captured", f"{len(plan.nodes)} nodes in {seconds:.2f} s, {safe} places to cut")
+    line("cut", f"after {cut.name} in {cut.module_path}, {100 * cut.prefix_share:.0f} % of the work before it")
+
+    other = torch.randn_like(x)
+    with torch.no_grad():
+        want = model(other)
+        boundary = runtime.run_prefix(other)
+        got = runtime.run_suffix(boundary)
+        same = type(got) is type(want) and all(torch.equal(got[k], want[k]) for k in want)
+        line("boundary", f"{len(boundary.tensors)} tensors, {boundary.nbytes:,} bytes ({other.nbytes:,} bytes go in)")
+        line("parity", "equal to eager bit for bit" if same else "DIFFERS from eager")
+        whole = cleave.capture(model, x, both_grad_modes=False)
+        times = interleaved(
+            {
+                "eager": lambda: model(x),
+                "Cleave": lambda: whole(x),
+                "Cleave split": lambda: runtime.run_suffix(runtime.run_prefix(x)),
+            },
+            options.iterations,
+        )
+    for name, ms in times.items():
+        line(name, f"{ms:7.2f} ms   {ms / times['eager']:.2f} x eager")
+    return 0 if same else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
