@@ -69,6 +69,7 @@ extern "C" {
 	X(E_PARSE, "the text is malformed")                                                                                \
 	X(E_VERIFY, "the plan breaks a rule")                                                                              \
 	X(E_INPUT, "an input does not fit the plan")                                                                       \
+	X(E_LAYOUT, "an input is laid out in memory otherwise than at capture")                                            \
 	X(E_GUARD, "a value differs from the one the plan was captured with")                                              \
 	X(E_UNSUPPORTED, "this cannot be captured, cut or run")                                                            \
 	X(E_NOT_FOUND, "no such name")                                                                                     \
@@ -94,7 +95,7 @@ CLV_API const char *clv_version(void);
 
 CLV_API void clv_string_free(char *s); /* NULL is allowed */
 
-/* ---- plans ---------------------------------------------------------------------------------------------------- */
+/* ---- plans ------------------------------------------------------------------------------------------------------ */
 
 typedef struct clv_plan clv_plan;
 
@@ -114,19 +115,19 @@ CLV_API uint32_t clv_plan_node_count(const clv_plan *p);
 CLV_API uint32_t clv_plan_input_count(const clv_plan *p);
 CLV_API uint32_t clv_plan_output_count(const clv_plan *p); /* tensors in the output tree, in its order */
 
-/* ---- frontiers: where a plan can be cut --------------------------------------------------------------------------- */
+/* ---- frontiers: where a plan can be cut ------------------------------------------------------------------------- */
 
 typedef struct clv_frontier {
-	size_t size;                 /* sizeof(clv_frontier), set by the caller                     */
-	uint32_t position;           /* the prefix is nodes 0 … position                            */
-	const char *name;            /* of the last prefix node: "relu_3"; borrowed from the plan's table, freed by clv_frontiers_free */
-	const char *module;          /* its module path                                             */
-	uint32_t boundary_tensors;   /* that cross, passthrough inputs among them                   */
+	size_t size;               /* sizeof(clv_frontier), set by the caller                     */
+	uint32_t position;         /* the prefix is nodes 0 … position                            */
+	const char *name;          /* of the last prefix node: "relu_3"; borrowed               */
+	const char *module;        /* its module path                                             */
+	uint32_t boundary_tensors; /* that cross, passthrough inputs among them                   */
 	uint32_t passthrough_inputs;
-	int64_t boundary_bytes;      /* at the captured sizes                                       */
-	double prefix_cost;          /* share of the estimated work before the cut, 0 … 1           */
-	bool trainable_suffix;       /* the suffix reads a parameter that requires grad             */
-	const char *unsafe;          /* NULL, or the reason why the plan cannot be cut here         */
+	int64_t boundary_bytes; /* at the captured sizes                                       */
+	double prefix_cost;     /* share of the estimated work before the cut, 0 … 1           */
+	bool trainable_suffix;  /* the suffix reads a parameter that requires grad             */
+	const char *unsafe;     /* NULL, or the reason why the plan cannot be cut here         */
 } clv_frontier;
 
 typedef struct clv_frontiers clv_frontiers; /* all candidate frontiers of one plan */
@@ -141,7 +142,7 @@ CLV_API clv_status clv_frontiers_get(const clv_frontiers *f, uint32_t i, clv_fro
    An unknown name is CLV_E_NOT_FOUND and lists the nearest names. */
 CLV_API clv_status clv_frontiers_choose(const clv_frontiers *f, const char *boundary, bool trainable, uint32_t *out);
 
-/* ---- tensors and programs [run] --------------------------------------------------------------------------------------- */
+/* ---- tensors and programs [run] --------------------------------------------------------------------------------- */
 
 typedef struct clv_tensor clv_tensor; /* one reference to a PyTorch tensor */
 
@@ -164,7 +165,9 @@ typedef struct clv_program_options {
 	bool inference;      /* run without autograd, whatever the caller's mode                    */
 } clv_program_options;
 
+/* clang-format off */
 #define CLV_PROGRAM_OPTIONS_INIT {sizeof(clv_program_options), 0, 0, false, true}
+/* clang-format on */
 
 /* options NULL: the defaults. The program keeps a reference to what it needs; the plan must outlive it. */
 CLV_API clv_status clv_program_create(const clv_plan *p, const clv_program_options *options, clv_program **out);

@@ -9,13 +9,12 @@ clv_status clv_program_create(const clv_plan *p, const clv_program_options *opti
 	if (!p || !out)
 		return fail(CLV_E_INVALID, "clv_program_create: an argument is NULL");
 	if (options && options->size != sizeof o)
-		return fail(CLV_E_INVALID, "clv_program_create: options.size is %zu, this library knows %zu", options->size, sizeof o);
+		return fail(CLV_E_INVALID, "clv_program_create: options.size is %zu, this library knows %zu", options->size,
+		            sizeof o);
 	if (options)
 		o = *options;
-	program_spec spec = {.first = o.first,
-	                     .end = o.end ? o.end : p->nodes.n,
-	                     .debug = o.debug,
-	                     .inference = o.inference};
+	program_spec spec = {
+		.first = o.first, .end = o.end ? o.end : p->nodes.n, .debug = o.debug, .inference = o.inference};
 	return program_new(p, &spec, out);
 }
 
@@ -61,14 +60,14 @@ uint32_t clv_program_output_count(const clv_program *g)
 	return g ? g->outputs.n : 0;
 }
 
-clv_status clv_program_run(const clv_program *g, const clv_tensor *const *inputs, uint32_t ninputs, clv_tensor **outputs,
-                           uint32_t noutputs)
+clv_status clv_program_run(const clv_program *g, const clv_tensor *const *inputs, uint32_t ninputs,
+                           clv_tensor **outputs, uint32_t noutputs)
 {
 	if (!g || (ninputs && !inputs) || (noutputs && !outputs))
 		return fail(CLV_E_INVALID, "clv_program_run: an argument is NULL");
 	if (ninputs != g->v.inputs.n || noutputs != g->outputs.n)
-		return fail(CLV_E_INPUT, "the program takes %u inputs and gives %u outputs; the call has %u and %u", g->v.inputs.n,
-		            g->outputs.n, ninputs, noutputs);
+		return fail(CLV_E_INPUT, "the program takes %u inputs and gives %u outputs; the call has %u and %u",
+		            g->v.inputs.n, g->outputs.n, ninputs, noutputs);
 	run_spec r = {.inputs = (clv_tensor *const *)inputs, .externals = g->bound, .outputs = outputs};
 	return program_run(g, &r);
 }

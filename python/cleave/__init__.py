@@ -12,7 +12,17 @@ from pathlib import Path
 import torch
 
 from . import _native
-from .errors import ArgumentError, CaptureError, CleaveError, GuardError, InputError, PlanError, ReplayError, SplitError
+from .errors import (
+    ArgumentError,
+    CaptureError,
+    CleaveError,
+    GuardError,
+    InputError,
+    LayoutError,
+    PlanError,
+    ReplayError,
+    SplitError,
+)
 from .plan import Node, Plan, capture
 from .split import (
     BoundaryPayload,
@@ -35,6 +45,7 @@ __all__ = [
     "CleaveError",
     "GuardError",
     "InputError",
+    "LayoutError",
     "Node",
     "Plan",
     "PlanError",

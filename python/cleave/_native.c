@@ -12,7 +12,7 @@
 #include "capture/capture.h"
 #include "exec/program.h"
 
-/* ---- errors -------------------------------------------------------------------------------------------------------- */
+/* ---- errors ----------------------------------------------------------------------------------------------------- */
 
 static PyObject *error_classes; /* dict: status number -> exception class; owned by the module for its whole life */
 
@@ -45,7 +45,7 @@ static PyObject *set_error_classes(PyObject *self, PyObject *dict)
 	Py_RETURN_NONE;
 }
 
-/* ---- where the user's program is --------------------------------------------------------------------------------------- */
+/* ---- where the user's program is -------------------------------------------------------------------------------- */
 
 static PyObject *skipped_prefixes; /* tuple of str: files below these are not the user's */
 
@@ -108,7 +108,7 @@ static PyObject *set_skipped_prefixes(PyObject *self, PyObject *tuple)
 	Py_RETURN_NONE;
 }
 
-/* ---- sequences of tensors ------------------------------------------------------------------------------------------------ */
+/* ---- sequences of tensors --------------------------------------------------------------------------------------- */
 
 static clv_tensor *need_tensor(PyObject *o)
 {
@@ -139,7 +139,7 @@ static clv_tensor **tensor_array(PyObject *seq, Py_ssize_t *n)
 	return out;
 }
 
-/* ---- Stream ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Stream ----------------------------------------------------------------------------------------------------- */
 
 typedef struct StreamObject {
 	PyObject_HEAD
@@ -334,7 +334,8 @@ static PyObject *stream_py_len(StreamObject *o, PyObject *unused)
 
 static PyMethodDef stream_methods[] = {
 	{"input", (PyCFunction)stream_py_input, METH_VARARGS, "input(name, tensor): declares an input"},
-	{"state", (PyCFunction)stream_py_state, METH_VARARGS, "state(kind, name, trainable, tensor): declares a module tensor"},
+	{"state", (PyCFunction)stream_py_state, METH_VARARGS,
+     "state(kind, name, trainable, tensor): declares a module tensor"},
 	{"scope", (PyCFunction)stream_py_scope, METH_VARARGS, "scope(path, cls) -> id: declares a module"},
 	{"enter", (PyCFunction)stream_py_enter, METH_O, "enter(id): a module's forward begins"},
 	{"leave", (PyCFunction)stream_py_leave, METH_NOARGS, "leave(): it ends"},
@@ -378,15 +379,15 @@ static PyObject *compare(PyObject *self, PyObject *args)
 	return out;
 }
 
-/* ---- Plan ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- Plan ------------------------------------------------------------------------------------------------------- */
 
 typedef struct PlanObject {
 	PyObject_HEAD
 	plan *p;
 	plan_data data;
-	br_modes ambient;      /* modes of the capture */
+	br_modes ambient; /* modes of the capture */
 	bool has_ambient;
-	PyObject *calls;       /* list of Python callables, by number */
+	PyObject *calls; /* list of Python callables, by number */
 	node_names *names;
 	clv_frontiers *frontiers;
 } PlanObject;
@@ -507,7 +508,8 @@ static PyObject *build(PyObject *self, PyObject *args)
 	if (probe != Py_None)
 		st = stream_compare(s->s, ((StreamObject *)probe)->s, false, &c);
 	if (st == CLV_OK)
-		st = stream_build(s->s, c.classes, with_grad == Py_None ? NULL : ((StreamObject *)with_grad)->s, &p, &data, outputs);
+		st = stream_build(s->s, c.classes, with_grad == Py_None ? NULL : ((StreamObject *)with_grad)->s, &p, &data,
+		                  outputs);
 	comparison_free(&c);
 	if (st != CLV_OK) {
 		PyMem_Free(outputs);
@@ -584,7 +586,8 @@ static bool is_guarded(const plan *p, const node *n)
 {
 	for (uint32_t i = 0; i < n->nresults; i++) {
 		const arg *a = &p->args.at[n->results + i];
-		uint32_t first = a->kind == ARG_LIST ? a->u.list.first : n->results + i, k = a->kind == ARG_LIST ? a->u.list.n : 1;
+		uint32_t first = a->kind == ARG_LIST ? a->u.list.first : n->results + i,
+				 k = a->kind == ARG_LIST ? a->u.list.n : 1;
 		for (uint32_t j = first; j < first + k; j++)
 			if (p->args.at[j].kind == ARG_VALUE && (p->values.at[p->args.at[j].u.v].flags & VALUE_GUARD))
 				return true;
@@ -711,12 +714,10 @@ static PyMethodDef plan_methods[] = {
 	{NULL, NULL, 0, NULL}};
 
 static PyTypeObject PlanType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Plan",
-                                .tp_basicsize = sizeof(PlanObject),
-                                .tp_flags = Py_TPFLAGS_DEFAULT,
-                                .tp_dealloc = (destructor)plan_py_dealloc,
-                                .tp_methods = plan_methods};
+                                .tp_basicsize = sizeof(PlanObject), .tp_flags = Py_TPFLAGS_DEFAULT,
+                                .tp_dealloc = (destructor)plan_py_dealloc, .tp_methods = plan_methods};
 
-/* ---- Program --------------------------------------------------------------------------------------------------------------------- */
+/* ---- Program ---------------------------------------------------------------------------------------------------- */
 
 typedef struct Binding {
 	PyObject *dict, *key; /* live: dict[key] is the tensor; NULL: data of the plan */
@@ -726,7 +727,7 @@ typedef struct ProgramObject {
 	PyObject_HEAD
 	PlanObject *plan;
 	clv_program *g;
-	Binding *bindings;  /* per external */
+	Binding *bindings; /* per external */
 	PyObject *modules; /* list of (module __dict__, path, training, parent's _modules or None, key, module) */
 } ProgramObject;
 
@@ -779,8 +780,8 @@ static PyObject *program_py_new(PyTypeObject *type, PyObject *args, PyObject *kw
 	int debug, inference;
 	PyObject *state, *modules;
 	(void)kwargs;
-	if (!PyArg_ParseTuple(args, "O!IIppO!O!", &PlanType, &plan_o, &first, &end, &debug, &inference, &PyDict_Type, &state,
-	                      &PyList_Type, &modules))
+	if (!PyArg_ParseTuple(args, "O!IIppO!O!", &PlanType, &plan_o, &first, &end, &debug, &inference, &PyDict_Type,
+	                      &state, &PyList_Type, &modules))
 		return NULL;
 	ProgramObject *o = (ProgramObject *)type->tp_alloc(type, 0);
 	if (!o)
@@ -832,18 +833,20 @@ static clv_status check_modules(ProgramObject *o)
 	for (Py_ssize_t i = 0; i < PyList_GET_SIZE(o->modules); i++) {
 		PyObject *item = PyList_GET_ITEM(o->modules, i);
 		PyObject *parent = PyTuple_GET_ITEM(item, 3);
-		if (parent != Py_None && PyDict_GetItemWithError(parent, PyTuple_GET_ITEM(item, 4)) != PyTuple_GET_ITEM(item, 5))
+		if (parent != Py_None &&
+		    PyDict_GetItemWithError(parent, PyTuple_GET_ITEM(item, 4)) != PyTuple_GET_ITEM(item, 5))
 			return fail(CLV_E_INPUT, "module %s was replaced after the plan was captured: capture the model again",
 			            PyUnicode_AsUTF8(PyTuple_GET_ITEM(item, 1)));
 		PyObject *flag = PyDict_GetItemWithError(PyTuple_GET_ITEM(item, 0), training_key);
 		if (flag != PyTuple_GET_ITEM(item, 2)) {
 			const char *path = PyUnicode_AsUTF8(PyTuple_GET_ITEM(item, 1));
 			bool was = PyTuple_GET_ITEM(item, 2) == Py_True;
-			return fail(CLV_E_INPUT,
-			            "module %s%s%s was in %s mode when the plan was captured and is in %s mode now; capture it again, or "
-			            "call model.%s()",
-			            path && path[0] ? "" : "(the root)", path ? path : "", "", was ? "train" : "eval", was ? "eval" : "train",
-			            was ? "train" : "eval");
+			return fail(
+				CLV_E_INPUT,
+				"module %s%s%s was in %s mode when the plan was captured and is in %s mode now; capture it again, or "
+				"call model.%s()",
+				path && path[0] ? "" : "(the root)", path ? path : "", "", was ? "train" : "eval",
+				was ? "eval" : "train", was ? "train" : "eval");
 		}
 	}
 	return CLV_OK;
@@ -857,8 +860,9 @@ static clv_status check_ambient(const PlanObject *o)
 	br_modes_get(&now);
 	if (memcmp(now.autocast, o->ambient.autocast, sizeof now.autocast) != 0 ||
 	    memcmp(now.autocast_dtype, o->ambient.autocast_dtype, sizeof now.autocast_dtype) != 0)
-		return fail(CLV_E_INPUT, "autocast around the call is not what it was around the capture; the operators would run in "
-		                         "another precision: capture under the same autocast");
+		return fail(CLV_E_INPUT,
+		            "autocast around the call is not what it was around the capture; the operators would run in "
+		            "another precision: capture under the same autocast");
 	if (now.default_dtype != o->ambient.default_dtype)
 		return fail(CLV_E_INPUT, "torch's default dtype is %s, the plan was captured with %s",
 		            now.default_dtype < DT_COUNT ? dtype_name((dtype)now.default_dtype) : "?",
@@ -897,7 +901,8 @@ static clv_status call_python(void *ctx, value_id object, clv_tensor *const *arg
 	if (out)
 		fast = PySequence_Fast(out, "a tuple of tensors");
 	if (!fast || PySequence_Fast_GET_SIZE(fast) != (Py_ssize_t)nresults)
-		st = fail(CLV_E_GUARD, "the Python function raised, or returned another number of tensors than when it was captured");
+		st = fail(CLV_E_GUARD,
+		          "the Python function raised, or returned another number of tensors than when it was captured");
 	for (uint32_t i = 0; st == CLV_OK && i < nresults; i++)
 		results[i] = br_ref(py_borrow(PySequence_Fast_GET_ITEM(fast, i)));
 	Py_XDECREF(fast);
@@ -935,7 +940,8 @@ static PyObject *program_py_run(ProgramObject *o, PyObject *seq)
 	}
 	if (!gather_externals(o, externals))
 		goto out;
-	run_spec r = {.inputs = inputs, .externals = externals, .outputs = outputs, .python = call_python, .python_ctx = o->plan};
+	run_spec r = {
+		.inputs = inputs, .externals = externals, .outputs = outputs, .python = call_python, .python_ctx = o->plan};
 	Py_BEGIN_ALLOW_THREADS;
 	st = program_run(o->g, &r);
 	Py_END_ALLOW_THREADS;
@@ -947,6 +953,20 @@ out:
 	PyMem_Free(externals);
 	PyMem_Free(outputs);
 	return result;
+}
+
+/* check(tensors): raises what run would raise about its inputs */
+static PyObject *program_py_check(ProgramObject *o, PyObject *seq)
+{
+	Py_ssize_t n;
+	clv_tensor **inputs = tensor_array(seq, &n);
+	if (!inputs)
+		return NULL;
+	clv_status st = (uint32_t)n == o->g->v.inputs.n
+	                    ? program_check_inputs(o->g, inputs)
+	                    : fail(CLV_E_INPUT, "%u tensors are needed, %zd were given", o->g->v.inputs.n, n);
+	PyMem_Free(inputs);
+	return none_or_raise(st);
 }
 
 static PyObject *program_py_inputs(ProgramObject *o, PyObject *unused)
@@ -969,6 +989,7 @@ static PyObject *program_py_passthrough(ProgramObject *o, PyObject *unused)
 
 static PyMethodDef program_methods[] = {
 	{"run", (PyCFunction)program_py_run, METH_O, "run(tensors) -> tuple of tensors"},
+	{"check", (PyCFunction)program_py_check, METH_O, "check(tensors): raises what run would about its inputs"},
 	{"inputs", (PyCFunction)program_py_inputs, METH_NOARGS, "inputs() -> labels"},
 	{"outputs", (PyCFunction)program_py_outputs, METH_NOARGS, "outputs() -> labels"},
 	{"passthrough", (PyCFunction)program_py_passthrough, METH_NOARGS, "passthrough() -> labels"},
@@ -981,7 +1002,7 @@ static PyTypeObject ProgramType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cle
                                    .tp_dealloc = (destructor)program_py_dealloc,
                                    .tp_methods = program_methods};
 
-/* ---- the module -------------------------------------------------------------------------------------------------------------------- */
+/* ---- the module ------------------------------------------------------------------------------------------------- */
 
 /* bits_equal(a, b) -> bool */
 static PyObject *bits_equal(PyObject *self, PyObject *args)
@@ -1015,7 +1036,8 @@ static PyMethodDef functions[] = {
 	{"copy_data", copy_data, METH_VARARGS, "copy_data(dst, src)"},
 	{NULL, NULL, 0, NULL}};
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", "Cleave's C library", -1, functions, NULL, NULL, NULL, NULL};
+static struct PyModuleDef module = {
+	PyModuleDef_HEAD_INIT, "_native", "Cleave's C library", -1, functions, NULL, NULL, NULL, NULL};
 
 static bool add_statuses(PyObject *m)
 {

@@ -19,6 +19,10 @@ class InputError(CleaveError, ValueError):
     """An input, or the model itself, does not fit the plan."""
 
 
+class LayoutError(InputError):
+    """An input has other strides than at capture, and a forward may depend on them."""
+
+
 class ArgumentError(CleaveError, ValueError):
     """An argument of a call is wrong."""
 
@@ -42,6 +46,7 @@ _native.set_error_classes(
         _native.E_PARSE: PlanError,
         _native.E_VERIFY: PlanError,
         _native.E_INPUT: InputError,
+        _native.E_LAYOUT: LayoutError,
         _native.E_GUARD: GuardError,
         _native.E_UNSUPPORTED: CaptureError,
         _native.E_NOT_FOUND: SplitError,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from . import _native, _tree
 from ._capture import Capture, Captured, grad_mode, own_copy, parameter_names, take_apart
 from ._capture import eager as eager_code
 from ._state import Target
-from .errors import CaptureError, CleaveError, InputError
+from .errors import CaptureError, CleaveError, InputError, LayoutError
 
 
 class Node(NamedTuple):
@@ -70,8 +71,8 @@ class Plan:
 
     def __init__(self, target: Target, captured: Captured) -> None:
         self._target = target
-        variant = _Variant(captured)
-        self._variants: dict[bool, _Variant] = {}
+        variant = self._first = _Variant(captured)
+        self._variants: dict[Hashable, _Variant] = {}  # by grad mode, or by grad mode and strides
         if captured.with_grad:
             self._variants[True] = variant
         if captured.without_grad:
@@ -82,10 +83,13 @@ class Plan:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves = self.flatten_inputs(args, kwargs)
-        variant = self._variants.get(torch.is_grad_enabled())
-        if variant is None:
-            variant = self._capture_variant(args, kwargs)
-        return variant(leaves)
+        grad = torch.is_grad_enabled()
+        try:
+            return self._variant_for(grad, args, kwargs, leaves)(leaves)
+        except LayoutError:  # the forward may do something else with this layout: another plan, made on first use
+            pass
+        key = (grad, tuple(t.stride() for t in leaves))
+        return self._variant_for(key, args, kwargs, leaves)(leaves)
 
     def flatten_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[torch.Tensor]:
         """The tensors of a call, after a check that its structure is the captured one."""
@@ -128,11 +132,17 @@ class Plan:
             return None
         return tuple(given[k] for k in names), {k: given[k] for k in keyword.keys}
 
-    def _capture_variant(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Variant:
-        grad = torch.is_grad_enabled()
-        captured = _capture(self._target, args, kwargs, grad, both=False)
-        self._variants[grad] = _Variant(captured)
-        return self._variants[grad]
+    def _variant_for(
+        self, key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[torch.Tensor]
+    ) -> _Variant:
+        """The plan for a grad mode or layout; one that the first capture does not serve is captured now."""
+        variant = self._variants.get(key)
+        if variant is None:
+            with contextlib.suppress(LayoutError):  # shapes and dtypes stay those of the first capture
+                self._first.program.native.check(leaves)
+            captured = _capture(self._target, args, kwargs, torch.is_grad_enabled(), both=False)
+            variant = self._variants.setdefault(key, _Variant(captured))
+        return variant
 
     @property
     def text(self) -> str:

@@ -19,9 +19,9 @@ clv_tensor *br_ref(const clv_tensor *t); /* a new reference; NULL for NULL */
 void br_unref(clv_tensor *t);            /* NULL is allowed */
 
 typedef struct br_meta {
-	bool strided;          /* false: sparse, nested, opaque: sizes may be missing, strides are */
-	uint8_t dtype;         /* dtype of plan.h; DT_COUNT if we have no name for it */
-	uint8_t layout;        /* index in layout_names */
+	bool strided;   /* false: sparse, nested, opaque: sizes may be missing, strides are */
+	uint8_t dtype;  /* dtype of plan.h; DT_COUNT if we have no name for it */
+	uint8_t layout; /* index in layout_names */
 	uint32_t ndim;
 	const int64_t *sizes;   /* borrowed from the tensor */
 	const int64_t *strides; /* borrowed; NULL when not strided */
@@ -42,7 +42,7 @@ clv_status br_bits_equal(const clv_tensor *a, const clv_tensor *b, bool *out); /
 clv_status br_clone(const clv_tensor *t, clv_tensor **out);                    /* detached, same strides */
 clv_status br_tensor_copy_(clv_tensor *dst, const clv_tensor *src); /* data only; the version counter does not move */
 
-/* ---- modes around operators --------------------------------------------------------------------------------------- */
+/* ---- modes around operators ------------------------------------------------------------------------------------- */
 
 enum { BR_AUTOCAST_DEVICES = 4 };
 extern const char *const br_autocast_device_names[BR_AUTOCAST_DEVICES]; /* cpu cuda xpu mps */
@@ -51,8 +51,8 @@ typedef struct br_modes {
 	bool grad, inference;
 	bool autocast[BR_AUTOCAST_DEVICES];
 	uint8_t autocast_dtype[BR_AUTOCAST_DEVICES]; /* dtype; 0 where autocast is off */
-	bool autocast_cache;                          /* false where autocast is off everywhere */
-	uint32_t flags;                               /* bit i: global flag i of CTX_FLAG_LIST is on */
+	bool autocast_cache;                         /* false where autocast is off everywhere */
+	uint32_t flags;                              /* bit i: global flag i of CTX_FLAG_LIST is on */
 	uint8_t default_dtype;
 } br_modes;
 
@@ -62,7 +62,7 @@ void br_modes_set(const br_modes *m, uint32_t flags_mask);
 void br_autocast_enter(void); /* brackets a run that uses autocast: its weight cache is dropped at the outermost exit */
 void br_autocast_exit(void);
 
-/* ---- arguments that cross the bridge -------------------------------------------------------------------------------- */
+/* ---- arguments that cross the bridge ---------------------------------------------------------------------------- */
 
 typedef enum br_kind {
 	BR_NONE,
@@ -109,7 +109,7 @@ void br_object_unref(br_object *o);
 const char *br_object_type(const br_object *o); /* borrowed */
 bool br_object_same(const br_object *a, const br_object *b);
 
-/* ---- call sites -------------------------------------------------------------------------------------------------------- */
+/* ---- call sites ------------------------------------------------------------------------------------------------- */
 
 typedef struct br_site br_site;
 
@@ -122,7 +122,7 @@ void br_site_free(br_site *s);
 /* Calls. Slots named by TENSOR arguments are read (or taken), those of results are written with new references. */
 clv_status br_call(const br_site *s, clv_tensor **slots, const int64_t *ints, br_arg *hosts);
 
-/* ---- the recorder -------------------------------------------------------------------------------------------------------- */
+/* ---- the recorder ----------------------------------------------------------------------------------------------- */
 
 typedef struct br_recorder br_recorder;
 
@@ -137,9 +137,9 @@ typedef enum br_origin {
 typedef struct br_seen {
 	uint32_t id;
 	br_origin origin;
-	uint32_t storage;  /* number of its storage; NONE if it has none */
-	br_meta meta;      /* borrowed: copy what you keep */
-	clv_tensor *data;  /* EXTERNAL, FRESH (a private copy), DEFINED: borrowed; else NULL */
+	uint32_t storage; /* number of its storage; NONE if it has none */
+	br_meta meta;     /* borrowed: copy what you keep */
+	clv_tensor *data; /* EXTERNAL, FRESH (a private copy), DEFINED: borrowed; else NULL */
 } br_seen;
 
 enum br_event_flags {
@@ -190,7 +190,7 @@ void br_recorder_suspend(br_recorder *r);
 void br_recorder_resume(br_recorder *r);
 clv_status br_recorder_result(br_recorder *r, const clv_tensor *t, uint32_t *id_out);
 void br_recorder_fail(br_recorder *r, clv_status code, const char *message); /* ends the recording with an error */
-bool br_recorder_active(const br_recorder *r);                                /* recording, on this thread */
+bool br_recorder_active(const br_recorder *r);                               /* recording, on this thread */
 
 /* Explicit generators: digest of the state before the first and after the last use of object `number`; false if it
    is no generator. */

@@ -87,8 +87,8 @@ struct Binder {
 		c10::TypePtr elem = lt->getElementType();
 		const br_arg *e = a.u.list.at, *end = e + a.u.list.n;
 		bool tensors = elem->kind() == c10::TypeKind::TensorType;
-		bool optional = elem->kind() == c10::TypeKind::OptionalType &&
-		                unwrap_optional(elem)->kind() == c10::TypeKind::TensorType;
+		bool optional =
+			elem->kind() == c10::TypeKind::OptionalType && unwrap_optional(elem)->kind() == c10::TypeKind::TensorType;
 		bool live = std::any_of(e, end, varies);
 		if (tensors || optional) {
 			for (const br_arg *i = e; i != end; i++)
@@ -197,7 +197,8 @@ struct Binder {
 		case BR_DEVICE: out = c10::Device(std::string(a.u.s)); return CLV_OK;
 		case BR_OBJECT:
 			if (!objects || !objects[a.u.id])
-				return fail(CLV_E_UNSUPPORTED, "%s needs an object (%s) that is not there; only the process that captured the plan has it",
+				return fail(CLV_E_UNSUPPORTED,
+				            "%s needs an object (%s) that is not there; only the process that captured the plan has it",
 				            toString(site.op.operator_name()).c_str(), argument->name().c_str());
 			out = unwrap(objects[a.u.id])->value;
 			return CLV_OK;
@@ -212,8 +213,8 @@ clv_status bind_args(br_site &s, const br_arg *args, uint32_t nargs, br_object *
 	const auto &schema = s.op.schema();
 	const auto &formal = schema.arguments();
 	if (nargs > formal.size())
-		return fail(CLV_E_INVALID, "%s takes %zu arguments here, the plan has %u", toString(schema.operator_name()).c_str(),
-		            formal.size(), nargs);
+		return fail(CLV_E_INVALID, "%s takes %zu arguments here, the plan has %u",
+		            toString(schema.operator_name()).c_str(), formal.size(), nargs);
 	Binder b{s, objects};
 	for (uint32_t i = 0; i < formal.size(); i++) {
 		c10::IValue v;
@@ -356,7 +357,8 @@ clv_status br_site_new(const char *op, const br_arg *args, uint32_t nargs, const
 		}
 		auto handle = c10::Dispatcher::singleton().findSchema({name, overload});
 		if (!handle)
-			return fail(CLV_E_UNSUPPORTED, "PyTorch has no operator %s (a library that registers it may not be loaded)", op);
+			return fail(CLV_E_UNSUPPORTED, "PyTorch has no operator %s (a library that registers it may not be loaded)",
+			            op);
 		auto s = std::make_unique<br_site>(br_site{*handle, {}, {}, {}});
 		TRY(bind_args(*s, args, nargs, objects));
 		TRY(bind_results(*s, results, nresults));
@@ -365,7 +367,10 @@ clv_status br_site_new(const char *op, const br_arg *args, uint32_t nargs, const
 	})
 }
 
-void br_site_free(br_site *s) { delete s; }
+void br_site_free(br_site *s)
+{
+	delete s;
+}
 
 clv_status br_call(const br_site *s, clv_tensor **slots, const int64_t *ints, br_arg *hosts)
 {

@@ -37,17 +37,23 @@ using namespace bridge;
 namespace {
 
 // Where a thread finds its recorder; travels with the thread's state to the threads it forks.
-auto slot_kind() { return c10::DebugInfoKind::TEST_INFO; }
+auto slot_kind()
+{
+	return c10::DebugInfoKind::TEST_INFO;
+}
 
 struct Slot : c10::DebugInfoBase {
 	br_recorder *recorder = nullptr;
 };
 
-thread_local int depth = 0;         // operators open on this thread; the outermost has depth 0
+thread_local int depth = 0; // operators open on this thread; the outermost has depth 0
 thread_local struct Open *open_top = nullptr;
 
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-WeakTensor weak_tensor(const at::Tensor &t) { return WeakTensor(t.getIntrusivePtr()); }
+WeakTensor weak_tensor(const at::Tensor &t)
+{
+	return WeakTensor(t.getIntrusivePtr());
+}
 
 struct Known {
 	WeakTensor weak;
@@ -59,7 +65,7 @@ struct Known {
 
 struct Backup {
 	at::Tensor tensor;
-	at::Tensor region, data; // the memory it covers, as one row, and what was in it
+	at::Tensor region, data;             // the memory it covers, as one row, and what was in it
 	std::vector<int64_t> sizes, strides; // in-place operators may change these too
 	int64_t offset = 0;
 };
@@ -140,8 +146,8 @@ struct br_recorder {
 	{
 		uint32_t id = static_cast<uint32_t>(known.size());
 		ids.insert_or_assign(t.unsafeGetTensorImpl(), id);
-		known.push_back({weak_tensor(t), t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr, origin, t.grad_fn().get(),
-		                 static_cast<uint32_t>(t.output_nr())});
+		known.push_back({weak_tensor(t), t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr, origin,
+		                 t.grad_fn().get(), static_cast<uint32_t>(t.output_nr())});
 		if (origin == BR_DEFINED || origin == BR_EXTERNAL)
 			if (known.back().storage && storages.find(known.back().storage) == storages.end())
 				outside.insert(known.back().storage);
@@ -271,9 +277,18 @@ bool read_wrapped(const at::Tensor &t, br_arg &a)
 		return false;
 	a.wrapped = 1;
 	switch (t.scalar_type()) {
-	case at::kLong: a.kind = BR_INT; a.u.i = *t.const_data_ptr<int64_t>(); return true;
-	case at::kDouble: a.kind = BR_FLOAT; a.u.f = *t.const_data_ptr<double>(); return true;
-	case at::kBool: a.kind = BR_BOOL; a.u.b = *t.const_data_ptr<bool>(); return true;
+	case at::kLong:
+		a.kind = BR_INT;
+		a.u.i = *t.const_data_ptr<int64_t>();
+		return true;
+	case at::kDouble:
+		a.kind = BR_FLOAT;
+		a.u.f = *t.const_data_ptr<double>();
+		return true;
+	case at::kBool:
+		a.kind = BR_BOOL;
+		a.u.b = *t.const_data_ptr<bool>();
+		return true;
 	case at::kComplexDouble: {
 		auto c = *t.const_data_ptr<c10::complex<double>>();
 		a.kind = BR_COMPLEX;
@@ -326,8 +341,14 @@ br_arg convert_int(int64_t i, const c10::TypePtr &type)
 		a.kind = BR_DTYPE;
 		a.u.code = dtype_of(static_cast<at::ScalarType>(i));
 		break;
-	case c10::TypeKind::LayoutType: a.kind = BR_LAYOUT; a.u.code = static_cast<uint32_t>(i); break;
-	case c10::TypeKind::MemoryFormatType: a.kind = BR_MEMFMT; a.u.code = static_cast<uint32_t>(i); break;
+	case c10::TypeKind::LayoutType:
+		a.kind = BR_LAYOUT;
+		a.u.code = static_cast<uint32_t>(i);
+		break;
+	case c10::TypeKind::MemoryFormatType:
+		a.kind = BR_MEMFMT;
+		a.u.code = static_cast<uint32_t>(i);
+		break;
 	default: break;
 	}
 	return a;
@@ -380,7 +401,8 @@ br_arg Open::convert(const c10::IValue &v, const c10::TypePtr &declared, br_orig
 		if (if_new == BR_RESULT)
 			recorder->refuse(name + " returns an object, not a tensor (" + v.tagKind() + ")");
 	} else if (v.isStorage()) {
-		recorder->refuse(name + " takes raw storage; memory that is shared behind PyTorch's operators cannot be captured");
+		recorder->refuse(name +
+		                 " takes raw storage; memory that is shared behind PyTorch's operators cannot be captured");
 	} else {
 		recorder->refuse(name + " has an argument or result of kind " + v.tagKind() + ", which a plan cannot hold");
 	}
@@ -415,7 +437,8 @@ void keep_written(br_recorder *r, const c10::OperatorHandle &op, c10::ArrayRef<c
 	if (in.size() > formal.size())
 		in = in.slice(in.size() - formal.size());
 	for (size_t i = 0; i < in.size(); i++) {
-		if (!formal[i].alias_info() || !formal[i].alias_info()->isWrite() || !in[i].isTensor() || !in[i].toTensor().defined())
+		if (!formal[i].alias_info() || !formal[i].alias_info()->isWrite() || !in[i].isTensor() ||
+		    !in[i].toTensor().defined())
 			continue;
 		const at::Tensor &t = in[i].toTensor();
 		bool outside = t.has_storage() && r->outside.count(t.storage().unsafeGetStorageImpl());
@@ -451,9 +474,9 @@ bool is_wrapper(const c10::IValue &v)
 {
 	if (v.isTensor())
 		return v.toTensor().defined() &&
-		       v.toTensor().key_set().has_any(c10::DispatchKeySet(
-		           {c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper,
-		            c10::DispatchKey::Python, c10::DispatchKey::Functionalize}));
+		       v.toTensor().key_set().has_any(
+				   c10::DispatchKeySet({c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper,
+		                                c10::DispatchKey::Python, c10::DispatchKey::Functionalize}));
 	if (v.isTensorList() || v.isOptionalTensorList())
 		for (const auto &e : v.toListRef())
 			if (is_wrapper(e))
@@ -500,7 +523,8 @@ void check_storage(br_recorder *r, const Open &o, const c10::IValue &v, const br
 	const at::Tensor &t = v.toTensor();
 	const void *now = t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr;
 	if (r->known[a.u.id].storage != now)
-		r->refuse("an argument of " + o.name + " had its memory exchanged behind PyTorch's operators (tensor.data = …)");
+		r->refuse("an argument of " + o.name +
+		          " had its memory exchanged behind PyTorch's operators (tensor.data = …)");
 }
 
 void start_top(br_recorder *r, Open &o, const at::RecordFunction &fn)
@@ -659,7 +683,9 @@ void on_end(const at::RecordFunction &fn, at::ObserverContext *context)
 
 uint32_t br_recorder::object(const c10::IValue &v)
 {
-	auto *o = new Object{v, v.isObject() ? v.toObject()->type()->str() : v.isGenerator() ? "torch.Generator" : v.tagKind()};
+	auto *o = new Object{v, v.isObject()      ? v.toObject()->type()->str()
+	                        : v.isGenerator() ? "torch.Generator"
+	                                          : v.tagKind()};
 	for (uint32_t i = 0; i < objects.size(); i++)
 		if (br_object_same(objects[i], wrap(o))) {
 			delete o;
@@ -681,7 +707,10 @@ clv_status br_recorder_new(const br_record_fns *fns, void *ctx, br_recorder **ou
 	})
 }
 
-void br_recorder_free(br_recorder *r) { delete r; }
+void br_recorder_free(br_recorder *r)
+{
+	delete r;
+}
 
 clv_status br_recorder_define(br_recorder *r, const clv_tensor *t, uint32_t *id_out)
 {
@@ -779,10 +808,19 @@ br_object *br_recorder_object(const br_recorder *r, uint32_t number)
 	return number < r->objects.size() ? r->objects[number] : nullptr;
 }
 
-void br_recorder_suspend(br_recorder *) { depth++; }
-void br_recorder_resume(br_recorder *) { depth--; }
+void br_recorder_suspend(br_recorder *)
+{
+	depth++;
+}
+void br_recorder_resume(br_recorder *)
+{
+	depth--;
+}
 
-void br_recorder_fail(br_recorder *r, clv_status code, const char *message) { r->set_failed(code, message); }
+void br_recorder_fail(br_recorder *r, clv_status code, const char *message)
+{
+	r->set_failed(code, message);
+}
 
 bool br_recorder_active(const br_recorder *r)
 {

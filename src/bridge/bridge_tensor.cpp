@@ -51,15 +51,24 @@ uint8_t dtype_of(at::ScalarType t)
 	return DT_COUNT;
 }
 
-at::ScalarType scalar_type_of(uint8_t d) { return d < DT_COUNT ? codes[d].theirs : at::ScalarType::Undefined; }
+at::ScalarType scalar_type_of(uint8_t d)
+{
+	return d < DT_COUNT ? codes[d].theirs : at::ScalarType::Undefined;
+}
 
 } // namespace bridge
 
 using namespace bridge;
 
-clv_tensor *br_ref(const clv_tensor *t) { return release(borrow(t)); }
+clv_tensor *br_ref(const clv_tensor *t)
+{
+	return release(borrow(t));
+}
 
-void br_unref(clv_tensor *t) { take(t); }
+void br_unref(clv_tensor *t)
+{
+	take(t);
+}
 
 clv_status br_meta_get(const clv_tensor *ct, br_meta *out)
 {
@@ -194,7 +203,10 @@ void br_object_unref(br_object *o)
 		delete unwrap(o);
 }
 
-const char *br_object_type(const br_object *o) { return unwrap(o)->type.c_str(); }
+const char *br_object_type(const br_object *o)
+{
+	return unwrap(o)->type.c_str();
+}
 
 bool br_object_same(const br_object *a, const br_object *b)
 {
@@ -226,8 +238,12 @@ static uint32_t flags_get()
 static void flags_set(uint32_t flags, uint32_t mask)
 {
 	auto &c = at::globalContext();
-	auto on = [&](int bit) { return (flags >> bit & 1) != 0; };
-	auto touches = [&](int bit) { return (mask >> bit & 1) != 0; };
+	auto on = [&](int bit) {
+		return (flags >> bit & 1) != 0;
+	};
+	auto touches = [&](int bit) {
+		return (mask >> bit & 1) != 0;
+	};
 	if (touches(CTX_BIT_SDP_FLASH))
 		c.setSDPUseFlash(on(CTX_BIT_SDP_FLASH));
 	if (touches(CTX_BIT_SDP_MEM_EFFICIENT))
@@ -277,7 +293,10 @@ void br_modes_set(const br_modes *m, uint32_t flags_mask)
 		flags_set(m->flags, flags_mask);
 }
 
-void br_autocast_enter(void) { at::autocast::increment_nesting(); }
+void br_autocast_enter(void)
+{
+	at::autocast::increment_nesting();
+}
 
 void br_autocast_exit(void)
 {
@@ -285,7 +304,10 @@ void br_autocast_exit(void)
 		at::autocast::clear_cache();
 }
 
-const char *br_torch_version(void) { return TORCH_VERSION; }
+const char *br_torch_version(void)
+{
+	return TORCH_VERSION;
+}
 
 // ---- the tensor functions of cleave.h
 
@@ -308,7 +330,10 @@ clv_status clv_tensor_from_data(const void *data, const char *dtype_text, uint32
 	})
 }
 
-void clv_tensor_free(clv_tensor *t) { br_unref(t); }
+void clv_tensor_free(clv_tensor *t)
+{
+	br_unref(t);
+}
 
 const void *clv_tensor_data(const clv_tensor *ct)
 {
@@ -319,7 +344,10 @@ const void *clv_tensor_data(const clv_tensor *ct)
 	return borrow(ct).const_data_ptr();
 }
 
-uint32_t clv_tensor_ndim(const clv_tensor *t) { return t ? static_cast<uint32_t>(borrow(t).dim()) : 0; }
+uint32_t clv_tensor_ndim(const clv_tensor *t)
+{
+	return t ? static_cast<uint32_t>(borrow(t).dim()) : 0;
+}
 
 int64_t clv_tensor_dim(const clv_tensor *t, uint32_t i)
 {

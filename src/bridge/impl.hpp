@@ -56,7 +56,13 @@ struct Object {
 	std::atomic<int> refs{1};
 };
 
-inline br_object *wrap(Object *o) { return reinterpret_cast<br_object *>(o); }
-inline Object *unwrap(const br_object *o) { return reinterpret_cast<Object *>(const_cast<br_object *>(o)); }
+inline br_object *wrap(Object *o)
+{
+	return reinterpret_cast<br_object *>(o);
+}
+inline Object *unwrap(const br_object *o)
+{
+	return reinterpret_cast<Object *>(const_cast<br_object *>(o));
+}
 
 } // namespace bridge

@@ -4,7 +4,10 @@
 #include "bridge/impl.hpp"
 #include "bridge/pytensor.h"
 
-bool py_is_tensor(PyObject *o) { return THPVariable_Check(o); }
+bool py_is_tensor(PyObject *o)
+{
+	return THPVariable_Check(o);
+}
 
 clv_tensor *py_borrow(PyObject *tensor)
 {

@@ -13,15 +13,15 @@ typedef struct builder {
 	const uint8_t *classes; /* may be NULL */
 	plan *p;
 	plan_data *data;
-	bool *drop;        /* per op */
-	bool *literal;     /* per tensor: comes from torch.tensor and nothing happened to it yet */
-	value_id *value;   /* per tensor: its newest value; NONE: not met yet */
-	value_id *root;    /* per storage: first value on it */
-	bool *touched;     /* per storage: written, or given to the caller */
-	bool *unwritten;   /* per storage: made by empty(), not written yet */
-	scope_id *scope;   /* per scope of the stream */
-	value_id *object;  /* per object number of the recorder */
-	value_id *python;  /* per op: what a cleave::python node calls */
+	bool *drop;       /* per op */
+	bool *literal;    /* per tensor: comes from torch.tensor and nothing happened to it yet */
+	value_id *value;  /* per tensor: its newest value; NONE: not met yet */
+	value_id *root;   /* per storage: first value on it */
+	bool *touched;    /* per storage: written, or given to the caller */
+	bool *unwritten;  /* per storage: made by empty(), not written yet */
+	scope_id *scope;  /* per scope of the stream */
+	value_id *object; /* per object number of the recorder */
+	value_id *python; /* per op: what a cleave::python node calls */
 	uint32_t nstorages;
 	VEC(arg) args;     /* scratch for the node in hand */
 	VEC(expr_id) dims; /* scratch */
@@ -175,8 +175,9 @@ static clv_status check_unwritten(builder *b)
 		if (!reads_no_data(o->op))
 			each_tensor(b, o->args, o->nargs, check_read, &c);
 		if (c.bad)
-			return fail_at(s, o, "it reads memory from empty() that no recorded operator wrote; it was filled from "
-			                     "outside PyTorch's operators, or not at all");
+			return fail_at(s, o,
+			               "it reads memory from empty() that no recorded operator wrote; it was filled from "
+			               "outside PyTorch's operators, or not at all");
 		for (uint32_t k = 0; k < o->nwrites; k++)
 			if (s->tensors.at[o->writes[k]].storage != NONE)
 				b->unwritten[s->tensors.at[o->writes[k]].storage] = false;
@@ -189,7 +190,7 @@ static clv_status check_unwritten(builder *b)
 	return CLV_OK;
 }
 
-/* ---- values -------------------------------------------------------------------------------------------------------- */
+/* ---- values ----------------------------------------------------------------------------------------------------- */
 
 static clv_status keep_data(builder *b, value_id v, clv_tensor *t, br_object *o, uint32_t python)
 {
@@ -364,7 +365,7 @@ static clv_status define_values(builder *b)
 	return CLV_OK;
 }
 
-/* ---- nodes ---------------------------------------------------------------------------------------------------------- */
+/* ---- nodes ------------------------------------------------------------------------------------------------------ */
 
 static clv_status make_scope(builder *b, const char *path, const char *cls, scope_id *out)
 {
@@ -420,14 +421,33 @@ static clv_status to_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
 	case BR_NONE: to->kind = ARG_NONE; return CLV_OK;
 	case BR_TENSOR: to->kind = ARG_VALUE; return use_tensor(b, op, from->u.id, &to->u.v);
 	case BR_INT: to->kind = ARG_INT; return expr_const(b->p, from->u.i, &to->u.e);
-	case BR_FLOAT: to->kind = ARG_FLOAT; to->u.f = from->u.f; return CLV_OK;
-	case BR_BOOL: to->kind = ARG_BOOL; to->u.b = from->u.b; return CLV_OK;
-	case BR_COMPLEX: to->kind = ARG_COMPLEX; to->u.c.re = from->u.c.re; to->u.c.im = from->u.c.im; return CLV_OK;
+	case BR_FLOAT:
+		to->kind = ARG_FLOAT;
+		to->u.f = from->u.f;
+		return CLV_OK;
+	case BR_BOOL:
+		to->kind = ARG_BOOL;
+		to->u.b = from->u.b;
+		return CLV_OK;
+	case BR_COMPLEX:
+		to->kind = ARG_COMPLEX;
+		to->u.c.re = from->u.c.re;
+		to->u.c.im = from->u.c.im;
+		return CLV_OK;
 	case BR_STR: to->kind = ARG_STR; return plan_cstr(b->p, from->u.s, &to->u.s);
 	case BR_DEVICE: to->kind = ARG_DEVICE; return plan_cstr(b->p, from->u.s, &to->u.s);
-	case BR_DTYPE: to->kind = ARG_DTYPE; to->u.code = from->u.code; return CLV_OK;
-	case BR_LAYOUT: to->kind = ARG_LAYOUT; to->u.code = from->u.code; return CLV_OK;
-	case BR_MEMFMT: to->kind = ARG_MEMFMT; to->u.code = from->u.code; return CLV_OK;
+	case BR_DTYPE:
+		to->kind = ARG_DTYPE;
+		to->u.code = from->u.code;
+		return CLV_OK;
+	case BR_LAYOUT:
+		to->kind = ARG_LAYOUT;
+		to->u.code = from->u.code;
+		return CLV_OK;
+	case BR_MEMFMT:
+		to->kind = ARG_MEMFMT;
+		to->u.code = from->u.code;
+		return CLV_OK;
 	case BR_OBJECT:
 		to->kind = ARG_VALUE;
 		if (strcmp(b->s->ops.at[op].op, "cleave::python") != 0) {
@@ -529,7 +549,7 @@ static clv_status insert_alias(builder *b, uint32_t op, uint32_t t)
 			return insert_view(b, op, t, b->value[i]);
 	}
 	const char *what = "an argument lies on the memory of a recorded tensor, but no operator made the view "
-	                   "(set_, as_strided on storage)";
+					   "(set_, as_strided on storage)";
 	if (op < b->s->ops.n)
 		return fail_at(b->s, &b->s->ops.at[op], what);
 	return fail(CLV_E_UNSUPPORTED, "an output: %s", what);
@@ -619,8 +639,8 @@ static clv_status add_literal(builder *b, uint32_t op, bool *done)
 	const stream_op *o = &b->s->ops.at[op];
 	value_id v;
 	*done = false;
-	if ((strcmp(o->op, "aten::lift_fresh") != 0 && strcmp(o->op, "aten::detach_") != 0) || o->args[0].kind != BR_TENSOR ||
-	    o->results[0].kind != BR_TENSOR || !b->literal[o->args[0].u.id])
+	if ((strcmp(o->op, "aten::lift_fresh") != 0 && strcmp(o->op, "aten::detach_") != 0) ||
+	    o->args[0].kind != BR_TENSOR || o->results[0].kind != BR_TENSOR || !b->literal[o->args[0].u.id])
 		return CLV_OK;
 	TRY(use_tensor(b, op, o->args[0].u.id, &v));
 	b->value[o->results[0].u.id] = v;
@@ -681,7 +701,7 @@ static clv_status add_ends(builder *b, value_id *outputs)
 	return CLV_OK;
 }
 
-/* ---- the whole -------------------------------------------------------------------------------------------------------- */
+/* ---- the whole -------------------------------------------------------------------------------------------------- */
 
 static void *none_filled(uint32_t n)
 {
@@ -711,7 +731,8 @@ static clv_status builder_init(builder *b)
 	b->literal = mem_alloc(s->tensors.n + 1);
 	for (uint32_t i = 0; b->literal && i < s->tensors.n; i++)
 		b->literal[i] = s->tensors.at[i].origin == ORIGIN_FRESH;
-	if (!b->python || !b->literal || !b->drop || !b->value || !b->root || !b->touched || !b->unwritten || !b->scope || !b->object)
+	if (!b->python || !b->literal || !b->drop || !b->value || !b->root || !b->touched || !b->unwritten || !b->scope ||
+	    !b->object)
 		return fail_nomem();
 	return CLV_OK;
 }

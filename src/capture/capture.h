@@ -34,7 +34,7 @@ typedef struct stream_op {
 	uint32_t *writes, nwrites;
 	uint32_t flags; /* br_event_flags */
 	br_modes modes;
-	uint32_t scope; /* number in stream->scopes */
+	uint32_t scope;    /* number in stream->scopes */
 	const char *at;    /* source line or NULL */
 	const char *label; /* cleave::python: what is called */
 } stream_op;
@@ -67,7 +67,7 @@ typedef struct stream {
 	VEC(stream_state) ties; /* further names of a state's tensor */
 	VEC(uint32_t) inputs;   /* tensor numbers */
 	VEC(const char *) input_names;
-	VEC(uint32_t) outputs; /* tensor numbers */
+	VEC(uint32_t) outputs;    /* tensor numbers */
 	VEC(stream_scope) scopes; /* 0 is the root */
 	VEC(uint32_t) open_scopes;
 	VEC(stream_rebind) rebinds;
@@ -82,7 +82,8 @@ clv_status stream_input(stream *s, const char *name, const clv_tensor *t);
 clv_status stream_define_state(stream *s, value_kind kind, const char *name, bool trainable, const clv_tensor *t);
 clv_status stream_start(stream *s, bool alone); /* alone: see br_recorder_start */
 clv_status stream_stop(stream *s);
-clv_status stream_scope_add(stream *s, const char *path, const char *cls, uint32_t *out); /* paths are unique; 0 is the root */
+/* A module; paths are unique, number 0 is the root. */
+clv_status stream_scope_add(stream *s, const char *path, const char *cls, uint32_t *out);
 clv_status stream_enter(stream *s, uint32_t number); /* a module's forward begins */
 void stream_leave(stream *s);
 clv_status stream_output(stream *s, const clv_tensor *t);
@@ -98,7 +99,7 @@ clv_status stream_python_begin(stream *s, const char *label, clv_tensor *const *
 clv_status stream_python_end(stream *s, uint32_t object, clv_tensor *const *results, uint32_t nresults);
 void stream_python_abort(stream *s); /* it raised */
 
-/* ---- compare.c ---- */
+/* ---- compare.c -------------------------------------------------------------------------------------------------- */
 
 typedef enum verdict {
 	STREAMS_EQUAL,
@@ -124,7 +125,7 @@ typedef struct comparison {
 clv_status stream_compare(const stream *a, const stream *b, bool grad, comparison *out);
 void comparison_free(comparison *c);
 
-/* ---- build.c ---- */
+/* ---- build.c ---------------------------------------------------------------------------------------------------- */
 
 /* The data that goes with a plan, by value id; entries are NULL for values that have none here. */
 typedef struct plan_data {

@@ -10,8 +10,8 @@
 
 typedef struct cmp {
 	const stream *a, *b;
-	uint32_t *to_b, *to_a;         /* corresponding tensors */
-	uint32_t *storage_b;           /* corresponding storages, by storage of a */
+	uint32_t *to_b, *to_a; /* corresponding tensors */
+	uint32_t *storage_b;   /* corresponding storages, by storage of a */
 	uint8_t *classes;
 	strbuf why;
 	uint32_t op;
@@ -76,8 +76,9 @@ static bool match_external(cmp *c, uint32_t x, uint32_t y)
 			return differ(c, "the forward reads data on the host that follows its inputs");
 		}
 		if (!equal)
-			return differ(c, "an argument holds other data each time, but no recorded operator computes it (it may come "
-			                 "from another thread, NumPy, a host read, or another random generator)");
+			return differ(c,
+			              "an argument holds other data each time, but no recorded operator computes it (it may come "
+			              "from another thread, NumPy, a host read, or another random generator)");
 		c->classes[x] = EXTERNAL_FRESH;
 	}
 	pair(c, x, y);
@@ -88,7 +89,8 @@ static bool match_tensor(cmp *c, uint32_t x, uint32_t y)
 {
 	const stream_tensor *ta = &c->a->tensors.at[x], *tb = &c->b->tensors.at[y];
 	if (c->to_b[x] != NONE || c->to_a[y] != NONE)
-		return c->to_b[x] == y ? true : differ(c, "an argument is another tensor than before: the path depends on the data");
+		return c->to_b[x] == y ? true
+		                       : differ(c, "an argument is another tensor than before: the path depends on the data");
 	if (ta->origin != tb->origin)
 		return differ(c, "an argument comes from elsewhere than before: the path depends on the data");
 	switch (ta->origin) {
@@ -155,7 +157,9 @@ static bool match_arg(cmp *c, const br_arg *x, const br_arg *y)
 	case BR_LAYOUT:
 	case BR_MEMFMT: same = x->u.code == y->u.code; break;
 	}
-	return same ? true : differ(c, "a number among its arguments depends on the data (or on a random generator outside PyTorch)");
+	return same ? true
+	            : differ(c,
+	                     "a number among its arguments depends on the data (or on a random generator outside PyTorch)");
 }
 
 static bool match_result(cmp *c, const br_arg *x, const br_arg *y)

@@ -120,7 +120,8 @@ clv_status stream_input(stream *s, const char *name, const clv_tensor *t)
 	s->defining = ORIGIN_INPUT;
 	TRY(br_recorder_define(s->recorder, t, &id));
 	if (id < before)
-		return fail(CLV_E_INVALID, "input %s is the same tensor as another; each needs its own copy for the capture", name);
+		return fail(CLV_E_INVALID, "input %s is the same tensor as another; each needs its own copy for the capture",
+		            name);
 	s->tensors.at[id].index = s->inputs.n;
 	TRY(vec_push(&s->input_names, kept));
 	return vec_push(&s->inputs, id);

@@ -9,12 +9,12 @@
 typedef struct lowering {
 	clv_program *g;
 	const program_spec *spec;
-	node_id *last;       /* per value: last step (node) of the view that uses it; NONE: none */
-	uint32_t *int_of;    /* per expression: its number in g->ints; NONE */
-	arena a;             /* br_args of the site in hand */
+	node_id *last;    /* per value: last step (node) of the view that uses it; NONE: none */
+	uint32_t *int_of; /* per expression: its number in g->ints; NONE */
+	arena a;          /* br_args of the site in hand */
 } lowering;
 
-/* ---- slots and lifetimes ------------------------------------------------------------------------------------------ */
+/* ---- slots and lifetimes ---------------------------------------------------------------------------------------- */
 
 static void give_slot(clv_program *g, value_id v)
 {
@@ -61,7 +61,7 @@ static bool dies_at(const lowering *l, value_id v, node_id n)
 	return x->kind == VALUE_RESULT && x->type == TYPE_TENSOR && x->def >= l->spec->first && l->last[v] == n;
 }
 
-/* ---- call sites ------------------------------------------------------------------------------------------------------ */
+/* ---- call sites ------------------------------------------------------------------------------------------------- */
 
 static clv_status int_arg(lowering *l, const arg *from, br_arg *to)
 {
@@ -98,14 +98,39 @@ static clv_status to_site_arg(lowering *l, const arg *from, br_arg *to)
 		to->u.id = l->g->slot[from->u.v];
 		return CLV_OK;
 	case ARG_INT: return int_arg(l, from, to);
-	case ARG_FLOAT: to->kind = BR_FLOAT; to->u.f = from->u.f; return CLV_OK;
-	case ARG_BOOL: to->kind = BR_BOOL; to->u.b = from->u.b; return CLV_OK;
-	case ARG_COMPLEX: to->kind = BR_COMPLEX; to->u.c.re = from->u.c.re; to->u.c.im = from->u.c.im; return CLV_OK;
-	case ARG_STR: to->kind = BR_STR; to->u.s = plan_s(p, from->u.s); return CLV_OK;
-	case ARG_DEVICE: to->kind = BR_DEVICE; to->u.s = plan_s(p, from->u.s); return CLV_OK;
-	case ARG_DTYPE: to->kind = BR_DTYPE; to->u.code = from->u.code; return CLV_OK;
-	case ARG_LAYOUT: to->kind = BR_LAYOUT; to->u.code = from->u.code; return CLV_OK;
-	case ARG_MEMFMT: to->kind = BR_MEMFMT; to->u.code = from->u.code; return CLV_OK;
+	case ARG_FLOAT:
+		to->kind = BR_FLOAT;
+		to->u.f = from->u.f;
+		return CLV_OK;
+	case ARG_BOOL:
+		to->kind = BR_BOOL;
+		to->u.b = from->u.b;
+		return CLV_OK;
+	case ARG_COMPLEX:
+		to->kind = BR_COMPLEX;
+		to->u.c.re = from->u.c.re;
+		to->u.c.im = from->u.c.im;
+		return CLV_OK;
+	case ARG_STR:
+		to->kind = BR_STR;
+		to->u.s = plan_s(p, from->u.s);
+		return CLV_OK;
+	case ARG_DEVICE:
+		to->kind = BR_DEVICE;
+		to->u.s = plan_s(p, from->u.s);
+		return CLV_OK;
+	case ARG_DTYPE:
+		to->kind = BR_DTYPE;
+		to->u.code = from->u.code;
+		return CLV_OK;
+	case ARG_LAYOUT:
+		to->kind = BR_LAYOUT;
+		to->u.code = from->u.code;
+		return CLV_OK;
+	case ARG_MEMFMT:
+		to->kind = BR_MEMFMT;
+		to->u.code = from->u.code;
+		return CLV_OK;
 	case ARG_LIST:
 		to->kind = BR_LIST;
 		to->u.list.n = from->u.list.n;
@@ -121,13 +146,9 @@ static clv_status to_site_arg(lowering *l, const arg *from, br_arg *to)
 
 static clv_status to_site_result(lowering *l, const arg *from, br_arg *to)
 {
-	static const uint8_t kinds[] = {[TYPE_BOOL] = BR_BOOL,
-	                                [TYPE_INT] = BR_INT,
-	                                [TYPE_FLOAT] = BR_FLOAT,
-	                                [TYPE_COMPLEX] = BR_COMPLEX,
-	                                [TYPE_STR] = BR_STR,
-	                                [TYPE_OBJECT] = BR_OBJECT,
-	                                [TYPE_TENSOR] = BR_TENSOR};
+	static const uint8_t kinds[] = {
+		[TYPE_BOOL] = BR_BOOL, [TYPE_INT] = BR_INT,       [TYPE_FLOAT] = BR_FLOAT,  [TYPE_COMPLEX] = BR_COMPLEX,
+		[TYPE_STR] = BR_STR,   [TYPE_OBJECT] = BR_OBJECT, [TYPE_TENSOR] = BR_TENSOR};
 	const plan *p = l->g->p;
 	*to = (br_arg){.kind = BR_NONE};
 	if (from->kind == ARG_VALUE) {
@@ -246,7 +267,8 @@ static clv_status lower_call(lowering *l, step *s)
 	TRY(release_dead(l, s, args, n->nargs));
 	for (uint32_t i = 0; i < n->nargs; i++)
 		if (args[i].kind == BR_OBJECT && args[i].u.id >= l->spec->nobjects)
-			return fail(CLV_E_UNSUPPORTED, "argument %u is an object (%s) that only the process that captured the plan has", i,
+			return fail(CLV_E_UNSUPPORTED,
+			            "argument %u is an object (%s) that only the process that captured the plan has", i,
 			            plan_s(p, p->values.at[args[i].u.id].name));
 	return br_site_new(plan_s(p, n->op), args, n->nargs, results, n->nresults, l->spec->objects, &s->site);
 }
@@ -309,7 +331,7 @@ static clv_status lower_node(lowering *l, node_id id)
 	return st;
 }
 
-/* ---- ends -------------------------------------------------------------------------------------------------------------- */
+/* ---- ends ------------------------------------------------------------------------------------------------------- */
 
 static clv_status choose_outputs(lowering *l)
 {
@@ -411,7 +433,8 @@ static clv_status program_init(lowering *l, const plan *p)
 clv_status program_new(const plan *p, const program_spec *spec, clv_program **out)
 {
 	if (spec->first > spec->end || spec->end > p->nodes.n)
-		return fail(CLV_E_INVALID, "nodes %u to %u are not a part of a plan of %u nodes", spec->first, spec->end, p->nodes.n);
+		return fail(CLV_E_INVALID, "nodes %u to %u are not a part of a plan of %u nodes", spec->first, spec->end,
+		            p->nodes.n);
 	clv_program *g = mem_alloc(sizeof *g);
 	if (!g)
 		return fail_nomem();

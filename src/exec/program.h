@@ -13,12 +13,12 @@ typedef enum step_kind { STEP_CALL, STEP_GUARD_EQUAL, STEP_PYTHON } step_kind;
 typedef struct step {
 	step_kind kind;
 	node_id node;
-	br_site *site;         /* CALL; owned */
+	br_site *site; /* CALL; owned */
 	context_id context;
-	uint32_t checks, nchecks; /* slice of program->checks */
-	uint32_t frees, nfrees;   /* slice of program->frees: slots released after the step */
+	uint32_t checks, nchecks;                /* slice of program->checks */
+	uint32_t frees, nfrees;                  /* slice of program->frees: slots released after the step */
 	uint32_t args, nargs, results, nresults; /* PYTHON, GUARD_EQUAL: slots, slices of program->slots_of */
-	value_id object;       /* PYTHON */
+	value_id object;                         /* PYTHON */
 } step;
 
 /* After a step: a host result must equal its literal, or a tensor must have the plan's type. */
@@ -47,13 +47,13 @@ struct clv_program {
 	VEC(check) checks;
 	VEC(uint32_t) frees;
 	VEC(uint32_t) slots_of;
-	VEC(expr_id) ints;      /* expressions that calls need, in the order of their numbers */
-	VEC(value_id) outputs;  /* whole: leaves of the output tree, then values of rebinds; else view outputs */
-	VEC(value_id) cloned;   /* inputs that the view writes but does not own */
-	uint32_t *slot;         /* per value; NONE: not in this program */
+	VEC(expr_id) ints;     /* expressions that calls need, in the order of their numbers */
+	VEC(value_id) outputs; /* whole: leaves of the output tree, then values of rebinds; else view outputs */
+	VEC(value_id) cloned;  /* inputs that the view writes but does not own */
+	uint32_t *slot;        /* per value; NONE: not in this program */
 	uint32_t nslots, nhosts;
-	br_modes *modes;        /* per context of the plan */
-	clv_tensor **bound;     /* per external: what clv_program_bind gave; owned */
+	br_modes *modes;    /* per context of the plan */
+	clv_tensor **bound; /* per external: what clv_program_bind gave; owned */
 	node_names *names;
 	_Atomic(frame *) spare;
 };
@@ -77,6 +77,7 @@ typedef struct run_spec {
 } run_spec;
 
 clv_status program_run(const clv_program *g, const run_spec *r);
+clv_status program_check_inputs(const clv_program *g, clv_tensor *const *inputs); /* as a run would, without running */
 
 void frame_free(frame *f);
 

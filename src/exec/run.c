@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* ---- frames ------------------------------------------------------------------------------------------------------ */
+/* ---- frames ----------------------------------------------------------------------------------------------------- */
 
 void frame_free(frame *f)
 {
@@ -48,7 +48,7 @@ static void frame_give(const clv_program *g, frame *f)
 	frame_free(atomic_exchange(&((clv_program *)g)->spare, f));
 }
 
-/* ---- inputs ---------------------------------------------------------------------------------------------------------- */
+/* ---- inputs ----------------------------------------------------------------------------------------------------- */
 
 static const char *input_name(const plan *p, value_id v, char *scratch, size_t n)
 {
@@ -71,8 +71,9 @@ static clv_status bad_dim(const plan *p, value_id v, const br_meta *m, uint32_t 
 	value_print_type(p, v, &type);
 	char *text = NULL;
 	(void)strbuf_take(&type, &text);
-	clv_status st = fail(CLV_E_INPUT, "input %s: dimension %u is %lld, the plan was captured with %lld (%s)",
-	                     input_name(p, v, scratch, sizeof scratch), d, (long long)m->sizes[d], (long long)want, text ? text : "");
+	clv_status st =
+		fail(CLV_E_INPUT, "input %s: dimension %u is %lld, the plan was captured with %lld (%s)",
+	         input_name(p, v, scratch, sizeof scratch), d, (long long)m->sizes[d], (long long)want, text ? text : "");
 	mem_free(text);
 	return st;
 }
@@ -101,7 +102,8 @@ static clv_status check_input(const clv_program *g, const frame *f, value_id v, 
 		return fail(CLV_E_INPUT, "input %s: dtype is %s, the plan was captured with %s", name,
 		            m.dtype < DT_COUNT ? dtype_name((dtype)m.dtype) : "?", dtype_name((dtype)x->dtype));
 	if (strcmp(m.device, plan_s(p, x->device)) != 0)
-		return fail(CLV_E_INPUT, "input %s is on %s, the plan was captured with %s", name, m.device, plan_s(p, x->device));
+		return fail(CLV_E_INPUT, "input %s is on %s, the plan was captured with %s", name, m.device,
+		            plan_s(p, x->device));
 	if (!m.strided)
 		return CLV_OK;
 	if (m.ndim != x->ndim)
@@ -110,7 +112,7 @@ static clv_status check_input(const clv_program *g, const frame *f, value_id v, 
 		if (m.sizes[d] != f->exprs[p->dims.at[x->shape + d]])
 			return bad_dim(p, v, &m, d, f->exprs[p->dims.at[x->shape + d]]);
 	if (x->kind == VALUE_INPUT && !strides_fit(p, x, &m, f))
-		return fail(CLV_E_INPUT,
+		return fail(CLV_E_LAYOUT,
 		            "input %s: its strides differ from those at capture, and a forward may depend on them; pass "
 		            "%s.contiguous(), or capture with an input laid out like this one",
 		            name, name);
@@ -135,9 +137,10 @@ static clv_status check_external(const clv_program *g, const frame *f, value_id 
 	if (!t)
 		st = fail(CLV_E_INPUT, "%s is not bound", label);
 	else
-		st = fail(CLV_E_INPUT, "%s is now %s%s on %s, the plan was captured with %s on %s: capture the model again", label,
-		          m.dtype < DT_COUNT ? dtype_name((dtype)m.dtype) : "?", m.dtype == x->dtype ? " of another shape" : "",
-		          m.device, dtype_name((dtype)x->dtype), plan_s(p, x->device));
+		st = fail(CLV_E_INPUT, "%s is now %s%s on %s, the plan was captured with %s on %s: capture the model again",
+		          label, m.dtype < DT_COUNT ? dtype_name((dtype)m.dtype) : "?",
+		          m.dtype == x->dtype ? " of another shape" : "", m.device, dtype_name((dtype)x->dtype),
+		          plan_s(p, x->device));
 	mem_free(label);
 	return st;
 }
@@ -211,7 +214,8 @@ static clv_status check_aliasing(const clv_program *g, const run_spec *r)
 			TRY(br_meta_get(r->inputs[i], &a));
 			TRY(br_meta_get(r->inputs[k], &b));
 			if (a.storage && a.storage == b.storage)
-				return fail(CLV_E_INPUT, "two inputs share memory and the plan writes to its inputs in place; pass copies");
+				return fail(CLV_E_INPUT,
+				            "two inputs share memory and the plan writes to its inputs in place; pass copies");
 		}
 	return CLV_OK;
 }
@@ -250,7 +254,7 @@ static clv_status clone_written(const clv_program *g, frame *f)
 	return CLV_OK;
 }
 
-/* ---- steps ------------------------------------------------------------------------------------------------------------ */
+/* ---- steps ------------------------------------------------------------------------------------------------------ */
 
 static clv_status at_node(const clv_program *g, node_id id, clv_status st)
 {
@@ -260,7 +264,8 @@ static clv_status at_node(const clv_program *g, node_id id, clv_status st)
 	char *types = NULL;
 	for (uint32_t i = 0; i < n->nargs; i++) {
 		const arg *a = &p->args.at[n->args + i];
-		if (a->kind != ARG_VALUE || p->values.at[a->u.v].type != TYPE_TENSOR || p->values.at[a->u.v].kind == VALUE_OBJECT)
+		if (a->kind != ARG_VALUE || p->values.at[a->u.v].type != TYPE_TENSOR ||
+		    p->values.at[a->u.v].kind == VALUE_OBJECT)
 			continue;
 		if (b.n)
 			strbuf_puts(&b, ", ");
@@ -270,8 +275,8 @@ static clv_status at_node(const clv_program *g, node_id id, clv_status st)
 	}
 	(void)strbuf_take(&b, &types);
 	const char *path = n->scope != NONE ? plan_s(p, p->scopes.at[n->scope].path) : "";
-	fail_more(st, "node %s (%s)%s%s%s%s, inputs %s: ", node_name(g->names, id), plan_s(p, n->op), path[0] ? " in " : "", path,
-	          n->at != NONE ? " at " : "", n->at != NONE ? plan_s(p, n->at) : "", types ? types : "");
+	fail_more(st, "node %s (%s)%s%s%s%s, inputs %s: ", node_name(g->names, id), plan_s(p, n->op), path[0] ? " in " : "",
+	          path, n->at != NONE ? " at " : "", n->at != NONE ? plan_s(p, n->at) : "", types ? types : "");
 	mem_free(types);
 	return st;
 }
@@ -384,8 +389,9 @@ static clv_status run_guard_equal(const clv_program *g, const step *s, const fra
 	bool same;
 	TRY(br_bits_equal(f->slots[g->slots_of.at[s->args]], f->slots[g->slots_of.at[s->args + 1]], &same));
 	if (!same)
-		return fail(CLV_E_GUARD, "the forward read this tensor by %s when it was captured, and its data is different now; the "
-		                         "plan holds only for the captured data",
+		return fail(CLV_E_GUARD,
+		            "the forward read this tensor by %s when it was captured, and its data is different now; the "
+		            "plan holds only for the captured data",
 		            plan_s(g->p, g->p->args.at[g->p->nodes.at[s->node].args + 2].u.s));
 	return CLV_OK;
 }
@@ -416,7 +422,7 @@ static clv_status run_python(const clv_program *g, const step *s, frame *f, cons
 
 static clv_status run_step(const clv_program *g, const step *s, frame *f, const run_spec *r)
 {
-	clv_status st = s->kind == STEP_CALL    ? br_call(s->site, f->slots, f->ints, f->hosts)
+	clv_status st = s->kind == STEP_CALL     ? br_call(s->site, f->slots, f->ints, f->hosts)
 	                : s->kind == STEP_PYTHON ? run_python(g, s, f, r)
 	                                         : run_guard_equal(g, s, f);
 	if (st == CLV_OK && s->nchecks)
@@ -483,6 +489,19 @@ static void clear_frame(const clv_program *g, frame *f)
 		if (f->slots[i])
 			br_unref(f->slots[i]);
 	memset(f->slots, 0, g->nslots * sizeof *f->slots);
+}
+
+clv_status program_check_inputs(const clv_program *g, clv_tensor *const *inputs)
+{
+	run_spec r = {.inputs = inputs};
+	frame *f = frame_take(g);
+	if (!f)
+		return fail_nomem();
+	clv_status st = eval_sizes(g, &r, f);
+	for (uint32_t i = 0; st == CLV_OK && i < g->v.inputs.n; i++)
+		st = check_input(g, f, g->v.inputs.at[i], inputs[i]);
+	frame_give(g, f);
+	return st;
 }
 
 clv_status program_run(const clv_program *g, const run_spec *r)

@@ -8,7 +8,7 @@
 #include "plan/intern.h"
 #include "plan/words.h"
 
-/* ---- the plan and its strings ------------------------------------------------------------------------------------ */
+/* ---- the plan and its strings ----------------------------------------------------------------------------------- */
 
 static clv_status plan_init(plan *p)
 {
@@ -140,7 +140,7 @@ symbol_id symbol_find(const plan *p, str_id name)
 	return name < p->intern->named.n ? p->intern->named.at[name].symbol : NONE;
 }
 
-/* ---- symbols, scopes, contexts ----------------------------------------------------------------------------------- */
+/* ---- symbols, scopes, contexts ---------------------------------------------------------------------------------- */
 
 static bool is_word(const char *s, size_t n)
 {
@@ -301,7 +301,7 @@ clv_status plan_context(plan *p, const context *c, const autocast *ac, context_i
 	return vec_push(&p->contexts, k);
 }
 
-/* ---- values ------------------------------------------------------------------------------------------------------ */
+/* ---- values ----------------------------------------------------------------------------------------------------- */
 
 static clv_status add_value(plan *p, const value *v, value_id *out)
 {
@@ -409,7 +409,7 @@ uint32_t value_number(const plan *p, value_id v)
 	return NONE;
 }
 
-/* ---- arguments and nodes ----------------------------------------------------------------------------------------- */
+/* ---- arguments and nodes ---------------------------------------------------------------------------------------- */
 
 static bool arg_in_range(const plan *p, const arg *a)
 {

@@ -6,7 +6,7 @@
 #define TOP_OPERATORS 12 /* lines; the rest is summed up */
 #define MOST_LINES 20    /* of guards and of inputs and outputs, likewise */
 
-/* ---- pieces -------------------------------------------------------------------------------------------------------- */
+/* ---- pieces ----------------------------------------------------------------------------------------------------- */
 
 static void heading(strbuf *b, const char *text)
 {
@@ -66,7 +66,7 @@ static void print_value_line(const plan *p, value_id v, strbuf *b)
 	strbuf_putc(b, '\n');
 }
 
-/* ---- model, inputs, outputs ---------------------------------------------------------------------------------------- */
+/* ---- model, inputs, outputs ------------------------------------------------------------------------------------- */
 
 static void inspect_head(const plan *p, strbuf *b)
 {
@@ -114,7 +114,7 @@ static void inspect_outputs(const plan *p, strbuf *b)
 	print_more(b, n);
 }
 
-/* ---- external values ----------------------------------------------------------------------------------------------- */
+/* ---- external values -------------------------------------------------------------------------------------------- */
 
 typedef struct tally {
 	uint64_t count, trainable;
@@ -183,7 +183,7 @@ out:
 	return st;
 }
 
-/* ---- nodes --------------------------------------------------------------------------------------------------------- */
+/* ---- nodes ------------------------------------------------------------------------------------------------------ */
 
 typedef struct op_count {
 	str_id op;
@@ -312,7 +312,7 @@ static clv_status inspect_contexts(const plan *p, strbuf *b)
 	return CLV_OK;
 }
 
-/* ---- guards -------------------------------------------------------------------------------------------------------- */
+/* ---- guards ----------------------------------------------------------------------------------------------------- */
 
 static void print_place(const plan *p, const node *n, strbuf *b)
 {

@@ -2,7 +2,7 @@
  * EXPR_LIMIT, the same bounds that the builder and the verifier keep. */
 #include "plan/parse.h"
 
-/* ---- values ------------------------------------------------------------------------------------------------------ */
+/* ---- values ----------------------------------------------------------------------------------------------------- */
 
 clv_status parse_module_name(parser *ps, str_id *out)
 {
@@ -46,7 +46,7 @@ clv_status parse_value(parser *ps, value_id *out)
 	return CLV_OK;
 }
 
-/* ---- expressions ------------------------------------------------------------------------------------------------- */
+/* ---- expressions ------------------------------------------------------------------------------------------------ */
 
 static clv_status parse_sum(parser *ps, unsigned depth, expr_id *out);
 
@@ -168,7 +168,7 @@ clv_status parse_expr(parser *ps, expr_id *out)
 	return parse_sum(ps, 0, out);
 }
 
-/* ---- arguments --------------------------------------------------------------------------------------------------- */
+/* ---- arguments -------------------------------------------------------------------------------------------------- */
 
 static clv_status parse_complex(parser *ps, arg *out)
 {
@@ -341,7 +341,7 @@ clv_status parse_arg(parser *ps, unsigned depth, arg *out)
 	return lex_expected(&ps->l, "a value or a literal");
 }
 
-/* ---- trees ------------------------------------------------------------------------------------------------------- */
+/* ---- trees ------------------------------------------------------------------------------------------------------ */
 
 static clv_status leaf_from_arg(parser *ps, const char *start, const arg *a, tree *t)
 {

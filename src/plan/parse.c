@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* ---- labels ------------------------------------------------------------------------------------------------------ */
+/* ---- labels ----------------------------------------------------------------------------------------------------- */
 
 typedef struct label_key {
 	const parser *ps;
@@ -73,7 +73,7 @@ static clv_status want_end(parser *ps)
 	return lex_at_end(&ps->l) ? CLV_OK : lex_expected(&ps->l, "the end of the line");
 }
 
-/* ---- types and their marks --------------------------------------------------------------------------------------- */
+/* ---- types and their marks -------------------------------------------------------------------------------------- */
 
 /* Which marks may follow a type. */
 enum {
@@ -267,7 +267,7 @@ static typed no_type(void)
 	return (typed){.device = NONE, .name = NONE, .alias = NONE};
 }
 
-/* ---- declarations ------------------------------------------------------------------------------------------------ */
+/* ---- declarations ----------------------------------------------------------------------------------------------- */
 
 static clv_status parse_yes_no(parser *ps, bool *out)
 {
@@ -449,7 +449,7 @@ static clv_status parse_output(parser *ps)
 	return CLV_OK;
 }
 
-/* ---- nodes ------------------------------------------------------------------------------------------------------- */
+/* ---- nodes ------------------------------------------------------------------------------------------------------ */
 
 /* The left side of a node as it stands there; the right side must have the same shape. */
 static clv_status parse_result_name(parser *ps)
@@ -753,7 +753,7 @@ static clv_status parse_node(parser *ps)
 	return plan_node(ps->p, &s, &id);
 }
 
-/* ---- the text ---------------------------------------------------------------------------------------------------- */
+/* ---- the text --------------------------------------------------------------------------------------------------- */
 
 static clv_status parse_version(parser *ps)
 {

@@ -20,7 +20,7 @@ typedef uint32_t node_id, value_id, expr_id, scope_id, symbol_id, str_id, contex
 
 typedef struct clv_plan plan;
 
-/* ---- types ------------------------------------------------------------------------------------------------- */
+/* ---- types ------------------------------------------------------------------------------------------------------ */
 
 /* name in text, bits per element (0: unknown), PyTorch's ScalarType number */
 #define DTYPE_LIST(X)                                                                                                  \
@@ -85,7 +85,7 @@ typedef enum value_kind {
 	VALUE_RESULT  /* %n, result of a node                                                                           */
 } value_kind;
 
-/* ---- expressions: integers over symbols; hash-consed, so equal expressions have equal ids ------------------- */
+/* ---- expressions: integers over symbols; hash-consed, so equal expressions have equal ids ----------------------- */
 
 typedef enum expr_op {
 	EXPR_CONST, /* k             */
@@ -110,7 +110,7 @@ typedef struct symbol {
 	int64_t lo, hi; /* inclusive; lo >= 0 */
 } symbol;
 
-/* ---- arguments ----------------------------------------------------------------------------------------------- */
+/* ---- arguments -------------------------------------------------------------------------------------------------- */
 
 typedef enum arg_kind {
 	ARG_NONE,    /* none                                                             */
@@ -147,7 +147,7 @@ typedef struct arg {
 	} u;
 } arg;
 
-/* ---- values, nodes, scopes ------------------------------------------------------------------------------------ */
+/* ---- values, nodes, scopes -------------------------------------------------------------------------------------- */
 
 enum value_flags {
 	VALUE_TRAINABLE = 1,  /* parameter with requires_grad                                                  */
@@ -259,7 +259,7 @@ typedef struct tree {
 	} u;
 } tree;
 
-/* ---- the plan ---------------------------------------------------------------------------------------------------- */
+/* ---- the plan --------------------------------------------------------------------------------------------------- */
 
 /* At the end of a run module tensor `target` (PARAM, BUFFER, ATTR) is re-bound to `value`. */
 typedef struct rebind {

@@ -7,7 +7,7 @@
 #include "plan/intern.h"
 #include "plan/words.h"
 
-/* ---- names and labels -------------------------------------------------------------------------------------------- */
+/* ---- names and labels ------------------------------------------------------------------------------------------- */
 
 static void print_word(strbuf *b, const str *s, bool (*bare)(char))
 {
@@ -51,7 +51,7 @@ void value_label(const plan *p, value_id v, strbuf *b)
 		print_number(b, kind == VALUE_CONST || kind == VALUE_OBJECT ? '#' : '%', value_number(p, v), v);
 }
 
-/* ---- types ------------------------------------------------------------------------------------------------------- */
+/* ---- types ------------------------------------------------------------------------------------------------------ */
 
 static void print_dims(const plan *p, uint32_t first, uint32_t n, strbuf *b)
 {
@@ -124,7 +124,7 @@ static void print_type(const plan *p, value_id v, strbuf *b)
 	print_marks(p, v, b);
 }
 
-/* ---- arguments --------------------------------------------------------------------------------------------------- */
+/* ---- arguments -------------------------------------------------------------------------------------------------- */
 
 static void print_complex(double re, double im, strbuf *b)
 {
@@ -205,7 +205,7 @@ void arg_print(const plan *p, const arg *a, strbuf *b)
 	print_any(p, a, p->args.n, 0, b);
 }
 
-/* ---- nodes ------------------------------------------------------------------------------------------------------- */
+/* ---- nodes ------------------------------------------------------------------------------------------------------ */
 
 typedef void (*result_fn)(const plan *p, const arg *a, strbuf *b);
 
@@ -351,7 +351,7 @@ void node_print(const plan *p, node_id id, strbuf *b)
 	}
 }
 
-/* ---- trees ------------------------------------------------------------------------------------------------------- */
+/* ---- trees ------------------------------------------------------------------------------------------------------ */
 
 /* In a tree "(" opens a tuple, so an expression that starts with one is wrapped: int((B+1)//2). */
 static void print_tree_int(const plan *p, expr_id e, strbuf *b)
@@ -422,7 +422,7 @@ static void print_tree_line(const plan *p, const char *word, const tree *t, uint
 	strbuf_putc(b, '\n');
 }
 
-/* ---- the whole plan ---------------------------------------------------------------------------------------------- */
+/* ---- the whole plan --------------------------------------------------------------------------------------------- */
 
 static void print_head(const plan *p, strbuf *b)
 {

@@ -79,7 +79,7 @@ clv_status value_bytes(const plan *p, value_id v, const int64_t *syms, int64_t *
 	return CLV_OK;
 }
 
-/* ---- words of the plan text -------------------------------------------------------------------------------------- */
+/* ---- words of the plan text ------------------------------------------------------------------------------------- */
 
 const char *const host_type_names[7] = {"tensor", "bool", "int", "float", "complex", "str", "object"};
 const char *const external_words[7] = {NULL, "param", "buffer", "attr", "const", "object", NULL};

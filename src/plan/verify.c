@@ -18,7 +18,7 @@ typedef struct verifier {
 	clv_status st;     /* first failure inside a walk */
 } verifier;
 
-/* ---- errors ------------------------------------------------------------------------------------------------------ */
+/* ---- errors ----------------------------------------------------------------------------------------------------- */
 
 /* One line of a node is enough for a message; a long one is cut, not inside a character. */
 static void print_short(const plan *p, node_id n, strbuf *b)
@@ -74,7 +74,7 @@ static clv_status broken_value(const verifier *v, value_id x, const char *rule)
 	return st;
 }
 
-/* ---- strings, symbols, expressions, scopes, contexts --------------------------------------------------------------- */
+/* ---- strings, symbols, expressions, scopes, contexts ------------------------------------------------------------ */
 
 static bool str_ok(const plan *p, str_id s)
 {
@@ -166,7 +166,7 @@ static clv_status check_contexts(const verifier *v)
 	return CLV_OK;
 }
 
-/* ---- arguments ----------------------------------------------------------------------------------------------------- */
+/* ---- arguments -------------------------------------------------------------------------------------------------- */
 
 /* A list lies before the argument that names it: lists cannot contain themselves. */
 static clv_status check_list(const verifier *v, uint32_t at)
@@ -211,7 +211,7 @@ static clv_status check_arg(const verifier *v, uint32_t at)
 	return a->kind == ARG_LIST ? check_list(v, at) : CLV_OK;
 }
 
-/* ---- values -------------------------------------------------------------------------------------------------------- */
+/* ---- values ----------------------------------------------------------------------------------------------------- */
 
 static clv_status check_sizes(const verifier *v, value_id id)
 {
@@ -361,7 +361,7 @@ static clv_status check_ties(const verifier *v)
 	return CLV_OK;
 }
 
-/* ---- nodes --------------------------------------------------------------------------------------------------------- */
+/* ---- nodes ------------------------------------------------------------------------------------------------------ */
 
 static void touch(verifier *v, value_id id)
 {
@@ -458,7 +458,7 @@ static clv_status check_nodes(verifier *v)
 	return CLV_OK;
 }
 
-/* ---- trees and rebinds --------------------------------------------------------------------------------------------- */
+/* ---- trees and rebinds ------------------------------------------------------------------------------------------ */
 
 static clv_status check_leaf(const verifier *v, const tree *t, const char *which)
 {
@@ -554,7 +554,7 @@ static clv_status check_rebinds(const verifier *v)
 	return CLV_OK;
 }
 
-/* ---- all ----------------------------------------------------------------------------------------------------------- */
+/* ---- all -------------------------------------------------------------------------------------------------------- */
 
 static clv_status check_values(const verifier *v)
 {

@@ -52,9 +52,7 @@ def test_a_real_model_is_replayed_and_cut_bit_for_bit(name: str) -> None:
     assert positions == sorted(set(positions)), "three percentages should be three cuts"
 
 
-@pytest.mark.parametrize(
-    "name", ["torchvision-mobilenet_v3_large", "ultralytics-yolov8n", "transformers-llama"]
-)
+@pytest.mark.parametrize("name", ["torchvision-mobilenet_v3_large", "ultralytics-yolov8n", "transformers-llama"])
 def test_the_gradients_of_a_real_model_are_those_of_eager(name: str) -> None:
     model, make_inputs = build(name)
     must_replay(model, make_inputs, seeds=(1,), all_state=False)

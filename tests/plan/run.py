@@ -32,9 +32,7 @@ class Runner:
 
     def run(self, *args: str, text: str = "") -> tuple[int, str, str]:
         command = [self.cleave, *args]
-        done = subprocess.run(
-            command, cwd=HERE, input=text.encode(), capture_output=True, timeout=60, check=False
-        )
+        done = subprocess.run(command, cwd=HERE, input=text.encode(), capture_output=True, timeout=60, check=False)
         return done.returncode, done.stdout.decode(), done.stderr.decode()
 
     def check(self, name: str, ok: bool, why: str = "") -> None:

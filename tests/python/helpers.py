@@ -106,9 +106,7 @@ def walk(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from walk(value, f"{path}[{i}]")
     elif tree is None or isinstance(tree, (bool, int, float, complex, str, bytes, type, slice, torch.Size)):
         yield path, tree
-    elif isinstance(
-        tree, (torch.dtype, torch.device, torch.layout, torch.memory_format, np.ndarray, np.generic)
-    ):
+    elif isinstance(tree, (torch.dtype, torch.device, torch.layout, torch.memory_format, np.ndarray, np.generic)):
         yield path, tree
     elif hasattr(tree, "__dict__"):
         yield path, (type(tree), sorted(vars(tree)))
@@ -235,11 +233,7 @@ def same_tensor(expected: Tensor, got: Tensor, where: str) -> None:
 
 def _same_leaf(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray):
-        return (
-            isinstance(b, np.ndarray)
-            and a.dtype == b.dtype
-            and np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
-        )
+        return isinstance(b, np.ndarray) and a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
     if isinstance(a, float) and isinstance(b, float) and a != a:
         return b != b
     return type(a) is type(b) and bool(a == b)
@@ -329,12 +323,7 @@ def draw(make_inputs: Callable[[], Any], seed: int, input_grad: bool) -> Args:
     inputs = made if isinstance(made, Args) else Args(*made)
     if input_grad:
         for _, t in tensors([inputs.args, inputs.kwargs], "input"):
-            if (
-                (t.is_floating_point() or t.is_complex())
-                and t.is_leaf
-                and not t.requires_grad
-                and not t.is_inference()
-            ):
+            if (t.is_floating_point() or t.is_complex()) and t.is_leaf and not t.requires_grad and not t.is_inference():
                 t.requires_grad_(True)
     return inputs
 
@@ -403,9 +392,7 @@ def _own_names(prefix: str, module: nn.Module) -> list[str]:
 
 def same_seen(eager: Seen, plan: Seen, where: str) -> None:
     same_tree(eager.out, plan.out, f"{where}: output")
-    same_tree(
-        [eager.inputs.args, eager.inputs.kwargs], [plan.inputs.args, plan.inputs.kwargs], f"{where}: inputs"
-    )
+    same_tree([eager.inputs.args, eager.inputs.kwargs], [plan.inputs.args, plan.inputs.kwargs], f"{where}: inputs")
     same_state(eager.state, plan.state, f"{where}: after the call")
     for a, b in zip(eager.aliases, plan.aliases, strict=True):
         assert a == b, f"{where}: {b}; in eager {a}"
@@ -551,9 +538,7 @@ def must_refuse(model_or_fn: Any, make_inputs: Callable[[], Any], match: str, **
     assert re.search(match, outcome, re.IGNORECASE), f"the reason does not match {match!r}: {outcome}"
 
 
-def guarded(
-    model_or_fn: Any, example: Any, same: Any, other: Any, *, match: str = "", grad: bool = False
-) -> None:
+def guarded(model_or_fn: Any, example: Any, same: Any, other: Any, *, match: str = "", grad: bool = False) -> None:
     """A host value is part of the plan: data with an equal value replays, other data is a GuardError."""
     if isinstance(model_or_fn, nn.Module):
         model_or_fn.eval()

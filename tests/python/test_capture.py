@@ -247,9 +247,7 @@ def _plan_of_two() -> Any:
         (([torch.randn(2, 3, 4)], torch.randn(4)), ["image"]),
         ((torch.randn(2, 3, 4, device="meta"), torch.randn(4)), ["image", "meta"]),
     ],
-    ids=(
-        "dimension batch second rank dtype integer missing too-many none number string None list device"
-    ).split(),
+    ids=("dimension batch second rank dtype integer missing too-many none number string None list device").split(),
 )
 def test_a_wrong_input_is_named_with_what_was_expected(args: tuple[Any, ...], words: list[str]) -> None:
     with pytest.raises(cleave.InputError) as caught:
@@ -415,9 +413,7 @@ def test_hugging_face_outputs_come_back_as_such() -> None:
     outputs = pytest.importorskip("transformers.modeling_outputs")
 
     def f(x: Tensor) -> Any:
-        return outputs.BaseModelOutputWithPooling(
-            last_hidden_state=x * 2, pooler_output=x[0], hidden_states=(x, x + 1)
-        )
+        return outputs.BaseModelOutputWithPooling(last_hidden_state=x * 2, pooler_output=x[0], hidden_states=(x, x + 1))
 
     must_replay(f, rand((3, 4)))
     x = torch.randn(3, 4)
@@ -580,9 +576,7 @@ def test_models_of_other_dtypes(dtype: torch.dtype) -> None:
     must_replay(net, rand((3, 4), dtype=dtype), grad=False)
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool]
-)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool])
 def test_integer_and_bool_inputs(dtype: torch.dtype) -> None:
     must_replay(lambda x: (x * 2, x & 1, x.sum(), ~x), lambda: (torch.randint(0, 2, (3, 4)).to(dtype),))
 

@@ -646,9 +646,7 @@ def test_host_reads_of_every_kind_are_guarded_or_refused(value: Any) -> None:
 def test_tolist_and_numpy_are_named_in_the_refusal() -> None:
     make = rand((4,))
     must_refuse(lambda x: x + sum(x.tolist()), make, "tolist", grad=False, input_grad=False)
-    must_refuse(
-        lambda x: torch.from_numpy(np.sin(x.numpy())) + x, make, "numpy", grad=False, input_grad=False
-    )
+    must_refuse(lambda x: torch.from_numpy(np.sin(x.numpy())) + x, make, "numpy", grad=False, input_grad=False)
 
 
 # row: nonzero().shape[0], numel() == 0, expert routing that skips
@@ -754,9 +752,7 @@ def test_numbers_from_python_and_numpy_generators(draw: Callable[[], float]) -> 
 
 
 def test_layer_drop_by_a_python_coin() -> None:
-    either(
-        Fn(lambda lin, x: lin(x) if random.random() < 0.5 else x), rand((3, 4)), seeds=range(1, 8), grad=False
-    )
+    either(Fn(lambda lin, x: lin(x) if random.random() < 0.5 else x), rand((3, 4)), seeds=range(1, 8), grad=False)
 
 
 # row: numpy or storage writes into a tensor
@@ -937,9 +933,7 @@ def _small() -> nn.Sequential:
 
 
 def _fresh_state(model: nn.Module) -> dict[str, Tensor]:
-    return {
-        k: torch.rand(v.shape) if v.is_floating_point() else v.clone() for k, v in model.state_dict().items()
-    }
+    return {k: torch.rand(v.shape) if v.is_floating_point() else v.clone() for k, v in model.state_dict().items()}
 
 
 def _replace_parameter(model: nn.Module, step: int) -> None:
@@ -1079,9 +1073,7 @@ def test_an_input_with_other_strides(fn: Callable[[Tensor], Tensor]) -> None:
 
 
 def test_channels_last_images_on_a_plan_of_contiguous_ones() -> None:
-    net = nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
-    )
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     last = lambda: (torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last),)  # noqa: E731
     either(net, rand((2, 3, 8, 8)), run_inputs=last, grad=False)
     either(net, last, grad=False)
@@ -1094,9 +1086,7 @@ def test_expanded_and_offset_inputs() -> None:
         run_inputs=lambda: (torch.randn(1, 4).expand(3, 4),),
         input_grad=False,
     )
-    either(
-        lambda x: x * 2 + 1, rand((3, 4)), run_inputs=lambda: (torch.randn(5, 9)[1:4, 2:6],), input_grad=False
-    )
+    either(lambda x: x * 2 + 1, rand((3, 4)), run_inputs=lambda: (torch.randn(5, 9)[1:4, 2:6],), input_grad=False)
 
 
 def test_an_input_whose_requires_grad_differs_from_capture() -> None:

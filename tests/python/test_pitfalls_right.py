@@ -209,9 +209,7 @@ def test_quantized_tensors() -> None:
 
 
 def test_a_dynamically_quantized_linear() -> None:
-    net = torch.ao.quantization.quantize_dynamic(
-        nn.Sequential(nn.Linear(4, 4), nn.ReLU()), {nn.Linear}, torch.qint8
-    )
+    net = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), {nn.Linear}, torch.qint8)
     either(lambda x: net(x), rand((3, 4)), grad=False, input_grad=False)
 
 
@@ -290,9 +288,7 @@ def test_grid_sample() -> None:
         return F.grid_sample(x, F.affine_grid(theta, [2, 3, 5, 5], align_corners=False), align_corners=False)
 
     must_replay(warp, rand((2, 3, 6, 6), (2, 2, 3)))
-    must_replay(
-        lambda x: F.interpolate(x, scale_factor=1.5, mode="bicubic", align_corners=False), rand((1, 2, 4, 4))
-    )
+    must_replay(lambda x: F.interpolate(x, scale_factor=1.5, mode="bicubic", align_corners=False), rand((1, 2, 4, 4)))
 
 
 def test_out_arguments() -> None:
@@ -401,9 +397,7 @@ _cube.register_autograd(lambda ctx, g: g * 3 * ctx.saved_tensors[0] ** 2, setup_
 
 
 def test_custom_operators() -> None:
-    must_replay(
-        lambda x: torch.ops.cleave_test.plus_half(x) * torch.ops.cleave_test.plus_half(x, 2.0), rand((3, 4))
-    )
+    must_replay(lambda x: torch.ops.cleave_test.plus_half(x) * torch.ops.cleave_test.plus_half(x, 2.0), rand((3, 4)))
     must_replay(lambda x: _cube(x) + 1, rand((3, 4)))
 
 
@@ -433,9 +427,7 @@ def _scripted() -> nn.Module:
 
 
 def _traced() -> nn.Module:
-    return nn.Sequential(
-        torch.jit.trace(nn.Sequential(nn.Linear(4, 4), nn.GELU()), torch.randn(3, 4)), nn.Linear(4, 2)
-    )
+    return nn.Sequential(torch.jit.trace(nn.Sequential(nn.Linear(4, 4), nn.GELU()), torch.randn(3, 4)), nn.Linear(4, 2))
 
 
 @pytest.mark.parametrize("build", [_scripted, _traced])
@@ -519,9 +511,7 @@ def test_a_full_transformer_with_a_causal_mask() -> None:
 
 
 def test_scaled_dot_product_attention_with_a_mask() -> None:
-    must_replay(
-        lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m > 0), rand((1, 2, 4, 8), (4, 4))
-    )
+    must_replay(lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m > 0), rand((1, 2, 4, 8), (4, 4)))
 
 
 # ---- tiny language models ----------------------------------------------------------------------------------
@@ -537,9 +527,7 @@ def _tiny(name: str) -> nn.Module:
         "num_attention_heads": 2,
     }
     if name == "GPT2":
-        return tf.GPT2LMHeadModel(
-            tf.GPT2Config(vocab_size=50, n_embd=16, n_layer=2, n_head=2, n_positions=32)
-        )
+        return tf.GPT2LMHeadModel(tf.GPT2Config(vocab_size=50, n_embd=16, n_layer=2, n_head=2, n_positions=32))
     if name == "BERT":
         return tf.BertModel(tf.BertConfig(**wide, intermediate_size=32, max_position_embeddings=32))
     if name == "OPT":
@@ -555,9 +543,7 @@ def _tiny(name: str) -> nn.Module:
     if name == "Llama":
         return tf.LlamaForCausalLM(tf.LlamaConfig(**wide, intermediate_size=32, num_key_value_heads=1))
     if name == "Mamba":
-        return tf.MambaForCausalLM(
-            tf.MambaConfig(vocab_size=50, hidden_size=16, state_size=4, num_hidden_layers=2)
-        )
+        return tf.MambaForCausalLM(tf.MambaConfig(vocab_size=50, hidden_size=16, state_size=4, num_hidden_layers=2))
     config = tf.MixtralConfig(
         **wide, intermediate_size=32, num_key_value_heads=1, num_local_experts=2, num_experts_per_tok=2
     )

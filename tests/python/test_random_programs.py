@@ -93,9 +93,7 @@ GRAMMAR: dict[str, Callable[[Tensor, Tensor, int], Result]] = {
     "chunk": lambda a, b, k: a.chunk(2, _dim(a, k)),
     "split": lambda a, b, k: a.split(1 + k % 3, _dim(a, k)),
     "unbind": lambda a, b, k: a.unbind(_dim(a, k)),
-    "cat": lambda a, b, k: (
-        torch.cat([a, a * 2, b] if a.shape == b.shape else [a, a]) if a.numel() < 99 else None
-    ),
+    "cat": lambda a, b, k: torch.cat([a, a * 2, b] if a.shape == b.shape else [a, a]) if a.numel() < 99 else None,
     "stack": lambda a, b, k: torch.stack([a, a + _like(a, b)], _dim(a, k)) if a.dim() < 4 else None,
     # indexing
     "index": lambda a, b, k: a.index_select(_dim(a, k), _index(a, k)),

@@ -161,9 +161,7 @@ CASES: dict[str, Case] = {
 
 
 def spec(boundary: str, **options: Any) -> Any:
-    return cleave.SplitSpec(
-        boundary=boundary, **{"dynamic_batch": None, "trace_batch_mode": "batch_gt1", **options}
-    )
+    return cleave.SplitSpec(boundary=boundary, **{"dynamic_batch": None, "trace_batch_mode": "batch_gt1", **options})
 
 
 def prepare(model: nn.Module, inputs: Args, boundary: str, **options: Any) -> Any:
@@ -460,9 +458,7 @@ def test_a_spec_is_frozen_and_comparable() -> None:
         ({"boundary": "50%", "trace_batch_mode": "batch_1", "dynamic_batch": (2, 8)}, ["batch_1", "1"]),
     ],
 )
-def test_a_wrong_spec_says_what_is_wrong_and_what_is_allowed(
-    options: dict[str, Any], words: list[str]
-) -> None:
+def test_a_wrong_spec_says_what_is_wrong_and_what_is_allowed(options: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(ValueError) as caught:
         cleave.prepare_split(
             Mlp().eval(),
