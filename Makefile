@@ -48,7 +48,9 @@ fuzz: setup ## each fuzz target for FUZZ_SECONDS (60), starting from its corpus;
 	@tools/fuzz.sh
 
 bench: build ## the measurements in bench/
-	@set -e; for b in bench/bench_*.py; do echo "== $$b"; $(RUN) $$b; done
+	@cmake --build build -j $(JOBS) --target bench
+	@set -e; for b in bench/*.c; do echo "== $$b"; build/bench/$$(basename $$b .c); done
+	@set -e; for b in bench/*.py; do echo "== $$b"; $(RUN) $$b; done
 
 format: setup ## rewrite C, C++ and Python sources in the project's format
 	@tools/test.sh format

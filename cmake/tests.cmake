@@ -49,6 +49,9 @@ if(TARGET cleave)
 			RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/examples)
 		cleave_own_code(example_${stem})
 		add_test(NAME example_${stem} COMMAND example_${stem} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+		add_test(NAME example_${stem}_loads_no_python COMMAND ldd $<TARGET_FILE:example_${stem}>)
+		set_tests_properties(example_${stem}_loads_no_python PROPERTIES
+			PASS_REGULAR_EXPRESSION libtorch_cpu FAIL_REGULAR_EXPRESSION "libpython[0-9.]*[.]so|libtorch_python[.]so")
 	endforeach()
 endif()
 

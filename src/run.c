@@ -8,11 +8,11 @@ clv_status clv_program_create(const clv_plan *p, const clv_program_options *opti
 	clv_program_options o = CLV_PROGRAM_OPTIONS_INIT;
 	if (!p || !out)
 		return fail(CLV_E_INVALID, "clv_program_create: an argument is NULL");
-	if (options && options->size != sizeof o)
-		return fail(CLV_E_INVALID, "clv_program_create: options.size is %zu, this library knows %zu", options->size,
-		            sizeof o);
-	if (options)
-		o = *options;
+	if (options && (options->size < sizeof options->size || options->size > sizeof o))
+		return fail(CLV_E_INVALID, "clv_program_create: options.size is %zu, this library knows up to %zu",
+		            options->size, sizeof o);
+	if (options) /* a caller built with an older header gives a shorter struct: the rest keeps its default */
+		memcpy(&o, options, options->size);
 	program_spec spec = {
 		.first = o.first, .end = o.end ? o.end : p->nodes.n, .debug = o.debug, .inference = o.inference};
 	return program_new(p, &spec, out);

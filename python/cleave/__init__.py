@@ -7,6 +7,7 @@
 1
 """
 
+import os
 from pathlib import Path
 
 import torch
@@ -36,7 +37,7 @@ from .split import (
 __version__: str = _native.version
 
 # Source lines in plans are the user's: frames of torch and of this package are passed over.
-_native.set_skipped_prefixes((str(Path(torch.__file__).parent), str(Path(__file__).parent)))
+_native.set_skipped_prefixes(tuple(str(Path(f).parent) + os.sep for f in (torch.__file__, __file__)))
 
 __all__ = [
     "ArgumentError",

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from . import _native, _tree, _watch
 from ._state import ModuleTensor, RandomState, Snapshot, Target
@@ -27,6 +29,10 @@ class Arguments(NamedTuple):
     leaves: list[torch.Tensor]
     names: list[str]
 
+    def copies(self) -> list[torch.Tensor]:
+        """The tensors on memory of their own."""
+        return [own_copy(t) for t in self.leaves]
+
     def rebuild(self, leaves: Sequence[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         args, kwargs = _tree.unflatten(self.spec, leaves)
         return args, kwargs
@@ -38,6 +44,7 @@ class Recorded(NamedTuple):
     stream: Any
     calls: list[_watch.PythonCall]
     output: _tree.Spec
+    stores: list[tuple[Any, Any]]  # (holder, key): where the forward keeps tensors; they come after the outputs
 
 
 class Captured(NamedTuple):
@@ -46,8 +53,9 @@ class Captured(NamedTuple):
     plan: Any  # _native.Plan
     arguments: _tree.Spec
     output: _tree.Spec
-    state: dict[str, tuple[dict[str, Any], str]]
-    modules: list[tuple[dict[str, Any], str, bool, dict[str, Any] | None, str, Any]]
+    stores: list[tuple[Any, Any]]  # (holder, key) of the last outputs: written back after each run
+    state: dict[str, tuple[Any, Any]]
+    modules: list[tuple[str, str, Any, Any, Any]]
     with_grad: bool
     without_grad: bool
 
@@ -65,6 +73,11 @@ def take_apart(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         else:
             key, _, tail = rest[1:].partition("]")
             nice.append(key.strip("'\"") + tail)
+    for name, leaf in zip(nice, leaves, strict=True):
+        if leaf.is_meta or type(leaf).__name__ in ("FakeTensor", "MaskedTensor"):
+            raise CaptureError(
+                f"input {name} is a {type(leaf).__name__} on {leaf.device}: it has no data to run the model on"
+            )
     return Arguments(spec, leaves, nice)
 
 
@@ -102,7 +115,7 @@ def _shuffled(t: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return flat[torch.randperm(flat.numel(), generator=generator).to(flat.device)].reshape(t.shape)
 
 
-def _other_data(t: torch.Tensor, generator: torch.Generator, integers: bool, gentle: bool) -> torch.Tensor:
+def other_data(t: torch.Tensor, generator: torch.Generator, integers: bool, gentle: bool) -> torch.Tensor:
     """Other data of the same kind: floats shuffled and scaled by up to a quarter (zeros get noise), integers shuffled.
 
     Values stay in the range of the example, so that an index or a probability stays valid. gentle: floats move by a
@@ -149,14 +162,37 @@ class Capture:
         self.target = target
         self.arguments = arguments
         self.both = both  # find out whether one plan serves both grad modes
-        self.calls_to_check = 1
-        self.tensors: list[ModuleTensor] = list(target.tensors())
-        self.snapshot = Snapshot(target)
+        self.settled = False  # modules from outside and stored tensors are known
+        self.volatile: set[tuple[int, Any]] = set()  # (id of holder, key) that every forward sets to a new tensor
+        self.changing: set[tuple[int, str]] = set()  # attributes that a forward changes
+        self.streams: list[Any] = []
+        self._look_at_model()
         self.random = RandomState()
 
+    def _look_at_model(self) -> None:
+        if _get_current_dispatch_mode() is not None:
+            raise CaptureError("a TorchDispatchMode is active around the capture, and would become part of the plan")
+        for path, module in self.target.modules():
+            if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
+                raise CaptureError(f"module {path} is lazy and has not run yet: run the model once before capturing it")
+        self.tensors: list[ModuleTensor] = list(self.target.tensors())
+        for t in self.tensors:
+            if t.tensor.is_meta:
+                raise CaptureError(f"the model's {t.name} is on the meta device: it has no data")
+        self.snapshot = Snapshot(self.target)
+
     def restore(self) -> None:
-        self.snapshot.restore()
-        self.random.restore()
+        """Puts the model and all generators back as they were."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.random.restore)
+            stack.callback(self.snapshot.restore)
+            for stream in self.streams:
+                stack.callback(stream.restore_generators)
+
+    @property
+    def calls_to_check(self) -> int:
+        """A forward that changes its modules is compared over two calls."""
+        return 2 if self.changing or self.volatile else 1
 
     @contextlib.contextmanager
     def undoing(self) -> Iterator[None]:
@@ -165,26 +201,37 @@ class Capture:
         stream = _watch.Recording(self.target).stream
         for t in self.tensors:
             stream.state(t.kind, t.name, False, t.tensor)
-        stream.start(False)
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(random.restore)
+            stack.callback(snapshot.restore)
+            stack.callback(stream.restore_generators)
+            stack.callback(stream.restore)
+            stream.start(False)
+            stack.callback(_stop, stream)
             yield
-        finally:
-            self._stop(stream)
-            stream.restore()
-            snapshot.restore()
-            random.restore()
 
     # ---- recording
 
     def record(self, leaves: Sequence[torch.Tensor], grad: bool) -> Recorded:
-        before = set(sys.modules)
-        recorded = self._record(leaves, grad)
-        if "torch._dynamo" not in before and "torch._dynamo" in sys.modules:
-            # The forward pulled in the compiler (cond, flex_attention): once more, with it told to stay out.
-            recorded = self._record([own_copy(t) for t in self.arguments.leaves], grad)
-        return recorded
+        """Runs the forward on these tensors and records it. The model is as before afterwards."""
+        if self.settled:
+            return self._record(leaves, grad)[0]
+        spare = [own_copy(t) for t in leaves]
+        compiler = "torch._dynamo" in sys.modules
+        recorded, foreign, changed = self._record(leaves, grad)
+        self.settled = True
+        again = not compiler and "torch._dynamo" in sys.modules  # cond, flex_attention: now it is told to stay out
+        if foreign:
+            # Modules that are no children of the model (kept in a list, or given as an input) are part of it too.
+            self.target.adopt(foreign)
+            self._look_at_model()
+            again = True
+        if changed:
+            self._find_volatile(grad)
+            again = True
+        return self._record(spare, grad)[0] if again else recorded
 
-    def _record(self, leaves: Sequence[torch.Tensor], grad: bool) -> Recorded:
+    def _record(self, leaves: Sequence[torch.Tensor], grad: bool) -> tuple[Recorded, list[Any], bool]:
         recording = _watch.Recording(self.target)
         stream = recording.stream
         for name, leaf in zip(self.arguments.names, leaves, strict=True):
@@ -193,58 +240,88 @@ class Capture:
             stream.state(t.kind, t.name, t.kind == "param" and t.tensor.requires_grad, t.tensor)
         args, kwargs = self.arguments.rebuild(leaves)
         before = RandomState()
-        try:
-            with grad_mode(grad), eager(), _watch.watching(recording):
-                stream.start(threading.active_count() == 1)
-                try:
-                    output = self.target.call(*args, **kwargs)
-                finally:
-                    problem = self._stop(stream)
-            if problem is not None:
-                raise problem
+        self.streams.append(stream)
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.snapshot.restore)
+            stack.callback(stream.restore)
+            output = self._call(recording, args, kwargs, grad)
             drawn = before.host_differs(RandomState())
             if drawn:
                 raise CaptureError(f"the forward draws numbers from {drawn}, which leaves nothing to replay")
+            self._check_inputs_kept(args, kwargs, leaves)
             spec, outputs, _ = _tree.flatten(output)
             for leaf in outputs:
                 stream.output(leaf)
-            self._note_rebound(stream)
-            if self.snapshot.changed():
-                self.calls_to_check = 2
-        finally:
-            stream.restore()
-            self.snapshot.restore()
-        return Recorded(stream, recording.calls, spec)
+            stores = self._note_stored(stream)
+            changed = self.snapshot.changing()
+            self.changing |= changed
+            return Recorded(stream, recording.calls, spec, stores), recording.keep, bool(changed)
 
-    @staticmethod
-    def _stop(stream: Any) -> Exception | None:
-        try:
-            stream.stop()
-        except Exception as error:
-            return error
-        return None
+    def _call(self, recording: _watch.Recording, args: Any, kwargs: Any, grad: bool) -> Any:
+        stream = recording.stream
+        with grad_mode(grad), eager(), _watch.watching(recording):
+            try:
+                stream.start(threading.active_count() == 1)
+                output = self.target.call(*args, **kwargs)
+            except CleaveError as error:
+                raise _stop(stream) or error from None
+            except BaseException:
+                _stop(stream)
+                raise
+            problem = _stop(stream)
+        if problem is not None:
+            raise problem
+        return output
 
-    def _note_rebound(self, stream: Any) -> None:
-        """Module tensors that the forward exchanged are state: replay exchanges them too.
+    def _check_inputs_kept(self, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> None:
+        spec, now, paths = _tree.flatten((args, kwargs))
+        found = _tree.difference(self.arguments.spec, spec, "an input")
+        moved = [p for p, a, b in zip(paths, now, leaves, strict=False) if a is not b]
+        if found or moved:
+            raise CaptureError(
+                "the forward changes a container that it gets as an input (a cache, a dict, a list), which a plan "
+                f"cannot do: {found or 'item ' + moved[0]}"
+            )
 
-        A tensor kept beside a plain attribute that changed with it (a cache and the shape it is for) is left out:
-        replay does not run the code that keeps the two in step."""
+    def _note_stored(self, stream: Any) -> list[tuple[Any, Any]]:
+        """Tensors that every forward keeps in its modules are state: replay keeps them too.
+
+        A module tensor that is exchanged becomes a rebind of the plan; what was no tensor before becomes one more
+        output. What only the first forward sets (a cache) is left alone."""
+        known = {(id(t.holder), t.key) for t in self.tensors}
         for t in self.tensors:
-            now = t.holder.get(t.key)
+            now = t.now()
             if now is t.tensor or not isinstance(now, torch.Tensor):
                 continue
-            if t.kind == "attr" and not stream.reads_state(t.name) and self._plain_attribute_changed(t.holder):
-                continue
-            stream.rebound(t.name, now)
+            if t.kind != "attr" or (id(t.holder), t.key) in self.volatile or stream.reads_state(t.name):
+                stream.rebound(t.name, now)
+        stores = []
+        for change in self.snapshot.changes():
+            place = (id(change.holder), change.key)
+            if place in self.volatile and place not in known and isinstance(change.after, torch.Tensor):
+                stream.output(change.after)
+                stores.append((change.holder, change.key))
+        return stores
 
-    def _plain_attribute_changed(self, holder: dict[str, Any]) -> bool:
-        for own, kept, _ in self.snapshot.attributes:
-            if own is holder:
-                return any(
-                    own.get(k) is not v and not isinstance(v, torch.Tensor) and not isinstance(own.get(k), torch.Tensor)
-                    for k, v in kept.items()
+    def _find_volatile(self, grad: bool) -> None:
+        """The forward changes its modules. What changes again in a second call changes in every call."""
+        with self.undoing(), grad_mode(grad), eager():
+            for leaves in (self.arguments.copies(), next(iter(self.probes()))):
+                second = Snapshot(self.target)
+                args, kwargs = self.arguments.rebuild(leaves)
+                try:
+                    self.target.call(*args, **kwargs)
+                except Exception:  # other data is not taken: the same once more
+                    args, kwargs = self.arguments.rebuild(self.arguments.copies())
+                    self.target.call(*args, **kwargs)
+            changes = second.changes()
+        for c in changes:
+            if not isinstance(c.after, torch.Tensor):
+                raise CaptureError(
+                    f"every forward changes {c.where} (from {c.before!r:.40} to {c.after!r:.40}) where no operator "
+                    "shows it, and a plan would not: keep such state out of the forward, or in a tensor"
                 )
-        return False
+            self.volatile.add((id(c.holder), c.key))
 
     # ---- looking again
 
@@ -252,7 +329,7 @@ class Capture:
         """Other data, the most different first."""
         generator = torch.Generator().manual_seed(0x5EED)
         for integers, gentle in ((True, False), (False, False), (False, True)):
-            yield [_other_data(t, generator, integers, gentle) for t in self.arguments.leaves]
+            yield [other_data(t, generator, integers, gentle) for t in self.arguments.leaves]
 
     def look_again(self, first: Recorded, grad: bool) -> tuple[int, Recorded | None, str | None]:
         """Records on other data in this grad mode and compares; the best verdict over the probes."""
@@ -264,7 +341,7 @@ class Capture:
                 raise
             except Exception:  # the forward does not take this data
                 continue
-            verdict, reason = compare(first, again, grad=False)
+            verdict, reason = compare(first, again)
             if verdict == EQUAL:
                 return EQUAL, again, None
             if best[1] is None or verdict < best[0]:
@@ -272,7 +349,7 @@ class Capture:
         return best
 
     def run(self, grad: bool) -> Captured:
-        mine = self.record([own_copy(t) for t in self.arguments.leaves], grad)
+        mine = self.record(self.arguments.copies(), grad)
         grads = {grad}
         with_grad: Recorded | None = mine if grad else None
         probe: Recorded | None = None
@@ -281,15 +358,24 @@ class Capture:
             if other is not None:
                 probe, with_grad, grads = other, (mine if grad else other), {False, True}
         if probe is None:
+            mine, probe = self.look(grad, mine)
+            with_grad = mine if grad else None
+        return self.build(mine, probe, with_grad, grads)
+
+    def look(self, grad: bool, mine: Recorded | None = None) -> tuple[Recorded, Recorded]:
+        """Two records that agree, on different data where the model takes any."""
+        mine = mine or self.record(self.arguments.copies(), grad)
+        verdict, probe, reason = self.look_again(mine, grad)
+        if verdict == DIFFER and probe is not None:
+            # Something made once for the whole process (a lazy table) may have been in the first record only.
+            mine = self.record(self.arguments.copies(), grad)
             verdict, probe, reason = self.look_again(mine, grad)
-            if verdict == DIFFER and probe is not None:
-                # Something made once for the whole process (a lazy table) may have been in the first record only.
-                mine = self.record([own_copy(t) for t in self.arguments.leaves], grad)
-                with_grad = mine if grad else None
-                verdict, probe, reason = self.look_again(mine, grad)
-            if verdict == DIFFER and probe is not None:
-                raise CaptureError(f"the forward depends on its data in a way that no plan can hold: {reason}")
-        return self._build(mine, probe, with_grad, grads)
+        if probe is None:  # no other data is taken; the same data must at least give the same record
+            probe = self.record(self.arguments.copies(), grad)
+            verdict, reason = compare(mine, probe)
+        if verdict == DIFFER:
+            raise CaptureError(f"the forward depends on its data in a way that no plan can hold: {reason}")
+        return mine, probe
 
     def _try_other_mode(self, mine: Recorded, grad: bool) -> Recorded | None:
         """With other data and in the other grad mode: when all operators agree, one plan serves both modes."""
@@ -299,7 +385,15 @@ class Capture:
             return None
         return other if verdict == EQUAL else None
 
-    def _build(self, mine: Recorded, probe: Recorded | None, with_grad: Recorded | None, grads: set[bool]) -> Captured:
+    def build(
+        self,
+        mine: Recorded,
+        probe: Recorded | None,
+        with_grad: Recorded | None,
+        grads: set[bool],
+        sizes: tuple[list[Any], list[int], list[str], list[int], list[int]] | None = None,
+    ) -> Captured:
+        """The plan of a record that was looked at twice; with `sizes`, one with formulas (see _native.build)."""
         plan = _native.build(
             mine.stream,
             probe.stream if probe else None,
@@ -307,23 +401,43 @@ class Capture:
             self.target.training,
             sum(2 if g else 1 for g in grads),
             _tree.tokens(self.arguments.spec),
-            _tree.tokens(mine.output),
+            _tree.tokens(_with_stores(mine)),
             list(mine.calls),
+            sizes,
         )
         return Captured(
             plan,
             self.arguments.spec,
             mine.output,
+            mine.stores,
             {t.name: (t.holder, t.key) for t in reversed(self.tensors)},
-            self.target.module_checks(),
+            self.target.module_checks(self.changing),
             True in grads,
             False in grads,
         )
 
 
-def compare(a: Recorded, b: Recorded, grad: bool) -> tuple[int, str | None]:
+def _stop(stream: Any) -> Exception | None:
+    """Ends a recording; what went wrong in it, as a CaptureError."""
+    try:
+        stream.stop()
+    except CaptureError as error:
+        return error
+    except CleaveError as error:
+        return CaptureError(str(error))
+    return None
+
+
+def _with_stores(recorded: Recorded) -> _tree.Spec:
+    """The output as the plan has it: with the tensors that the forward keeps in its modules behind it."""
+    if not recorded.stores:
+        return recorded.output
+    return _tree.Spec("tuple", tuple, [recorded.output, _tree.Spec("list", list, [_tree.LEAF] * len(recorded.stores))])
+
+
+def compare(a: Recorded, b: Recorded) -> tuple[int, str | None]:
     """Two recorded forwards: operators (in C), then what only Python holds of them."""
-    verdict, reason, op = _native.compare(a.stream, b.stream, grad)
+    verdict, reason, op = _native.compare(a.stream, b.stream)
     if verdict == PART and op == "cleave::guard_equal":
         return DIFFER, reason  # it would hold for no other data
     if verdict != EQUAL:

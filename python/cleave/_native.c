@@ -61,41 +61,36 @@ static bool is_skipped(PyObject *file)
 	return PyUnicode_GET_LENGTH(file) && PyUnicode_READ_CHAR(file, 0) == '<';
 }
 
-static const char *frame_place(PyFrameObject *f, PyObject *file, arena *a)
+static bool frame_place(PyFrameObject *f, PyObject *file, char *out, size_t n)
 {
 	const char *path = PyUnicode_AsUTF8(file);
 	if (!path) {
 		PyErr_Clear();
-		return NULL;
+		return false;
 	}
 	const char *slash = strrchr(path, '/');
-	const char *base = slash ? slash + 1 : path;
-	char *out = arena_alloc(a, strlen(base) + 16);
-	if (out)
-		snprintf(out, strlen(base) + 16, "%s:%d", base, PyFrame_GetLineNumber(f));
-	return out;
+	snprintf(out, n, "%s:%d", slash ? slash + 1 : path, PyFrame_GetLineNumber(f));
+	return true;
 }
 
-static const char *where(void *ctx, arena *a)
+static void where(char *out, size_t n)
 {
-	(void)ctx;
 	if (!PyGILState_GetThisThreadState()) /* a thread that Python does not know */
-		return NULL;
+		return;
 	PyGILState_STATE gil = PyGILState_Ensure(); /* operators run without it */
 	PyFrameObject *f = PyEval_GetFrame();
-	const char *place = NULL;
+	bool found = false;
 	Py_XINCREF(f);
 	while (f) {
 		PyCodeObject *code = PyFrame_GetCode(f);
 		if (!is_skipped(code->co_filename))
-			place = frame_place(f, code->co_filename, a);
+			found = frame_place(f, code->co_filename, out, n);
 		Py_DECREF(code);
-		PyFrameObject *back = place ? NULL : PyFrame_GetBack(f);
+		PyFrameObject *back = found ? NULL : PyFrame_GetBack(f);
 		Py_DECREF(f);
 		f = back;
 	}
 	PyGILState_Release(gil);
-	return place;
 }
 
 static PyObject *set_skipped_prefixes(PyObject *self, PyObject *tuple)
@@ -118,7 +113,14 @@ static clv_tensor *need_tensor(PyObject *o)
 	return t;
 }
 
-/* Borrowed tensors of a tuple or list; None gives NULL. The array is freed with PyMem_Free. */
+static void tensors_free(clv_tensor **t, Py_ssize_t n)
+{
+	for (Py_ssize_t i = 0; t && i < n; i++)
+		br_unref(t[i]);
+	PyMem_Free(t);
+}
+
+/* New references to the tensors of a sequence; None gives NULL. The caller frees with tensors_free. */
 static clv_tensor **tensor_array(PyObject *seq, Py_ssize_t *n)
 {
 	PyObject *fast = PySequence_Fast(seq, "a sequence of tensors is needed");
@@ -128,9 +130,13 @@ static clv_tensor **tensor_array(PyObject *seq, Py_ssize_t *n)
 	clv_tensor **out = PyMem_Calloc((size_t)*n + 1, sizeof *out);
 	for (Py_ssize_t i = 0; out && i < *n; i++) {
 		PyObject *o = PySequence_Fast_GET_ITEM(fast, i);
-		if (o != Py_None && !(out[i] = need_tensor(o))) {
-			PyMem_Free(out);
+		if (o == Py_None)
+			continue;
+		if (!need_tensor(o)) {
+			tensors_free(out, *n);
 			out = NULL;
+		} else {
+			out[i] = br_ref(py_borrow(o));
 		}
 	}
 	Py_DECREF(fast);
@@ -270,7 +276,7 @@ static PyObject *stream_py_python_begin(StreamObject *o, PyObject *args)
 	if (!tensors)
 		return NULL;
 	clv_status st = stream_python_begin(o->s, label, tensors, (uint32_t)n);
-	PyMem_Free(tensors);
+	tensors_free(tensors, n);
 	return none_or_raise(st);
 }
 
@@ -285,7 +291,7 @@ static PyObject *stream_py_python_end(StreamObject *o, PyObject *args)
 	if (!tensors)
 		return NULL;
 	clv_status st = stream_python_end(o->s, number, tensors, (uint32_t)n);
-	PyMem_Free(tensors);
+	tensors_free(tensors, n);
 	return none_or_raise(st);
 }
 
@@ -311,25 +317,16 @@ static PyObject *stream_py_active(StreamObject *o, PyObject *unused)
 	return PyBool_FromLong(br_recorder_active(o->s->recorder));
 }
 
-static PyObject *stream_py_read_state(StreamObject *o, PyObject *name)
+static PyObject *stream_py_reads_state(StreamObject *o, PyObject *name)
 {
 	const char *text = PyUnicode_AsUTF8(name);
-	if (!text)
-		return NULL;
-	for (uint32_t i = 0; i < o->s->states.n; i++)
-		if (!strcmp(o->s->states.at[i].name, text))
-			for (uint32_t k = 0; k < o->s->ops.n; k++)
-				for (uint32_t a = 0; a < o->s->ops.at[k].nargs; a++)
-					if (o->s->ops.at[k].args[a].kind == BR_TENSOR &&
-					    o->s->ops.at[k].args[a].u.id == o->s->states.at[i].tensor)
-						Py_RETURN_TRUE;
-	Py_RETURN_FALSE;
+	return text ? PyBool_FromLong(stream_reads(o->s, text)) : NULL;
 }
 
-static PyObject *stream_py_len(StreamObject *o, PyObject *unused)
+static PyObject *stream_py_restore_generators(StreamObject *o, PyObject *unused)
 {
 	(void)unused;
-	return PyLong_FromUnsignedLong(o->s->ops.n);
+	return none_or_raise(br_recorder_restore_generators(o->s->recorder));
 }
 
 static PyMethodDef stream_methods[] = {
@@ -350,8 +347,8 @@ static PyMethodDef stream_methods[] = {
 	{"python_abort", (PyCFunction)stream_py_python_abort, METH_NOARGS, "python_abort()"},
 	{"fail", (PyCFunction)stream_py_fail, METH_O, "fail(message): refuses the forward"},
 	{"active", (PyCFunction)stream_py_active, METH_NOARGS, "active() -> recording, on this thread, at top level"},
-	{"reads_state", (PyCFunction)stream_py_read_state, METH_O, "reads_state(name) -> an operator read it"},
-	{"op_count", (PyCFunction)stream_py_len, METH_NOARGS, "op_count() -> operators recorded"},
+	{"reads_state", (PyCFunction)stream_py_reads_state, METH_O, "reads_state(name) -> an operator read it"},
+	{"restore_generators", (PyCFunction)stream_py_restore_generators, METH_NOARGS, "restore_generators()"},
 	{NULL, NULL, 0, NULL}};
 
 static PyTypeObject StreamType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Stream",
@@ -361,16 +358,15 @@ static PyTypeObject StreamType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "clea
                                   .tp_dealloc = (destructor)stream_py_dealloc,
                                   .tp_methods = stream_methods};
 
-/* compare(a, b, grad) -> (verdict, reason, operator where they part) */
+/* compare(a, b) -> (verdict, reason, operator where they part) */
 static PyObject *compare(PyObject *self, PyObject *args)
 {
 	StreamObject *a, *b;
-	int grad;
 	comparison c;
 	(void)self;
-	if (!PyArg_ParseTuple(args, "O!O!p", &StreamType, &a, &StreamType, &b, &grad))
+	if (!PyArg_ParseTuple(args, "O!O!", &StreamType, &a, &StreamType, &b))
 		return NULL;
-	clv_status st = stream_compare(a->s, b->s, grad != 0, &c);
+	clv_status st = stream_compare(a->s, b->s, &c);
 	if (st != CLV_OK)
 		return raise_status(st);
 	const char *op = c.verdict != STREAMS_EQUAL && c.op < a->s->ops.n ? a->s->ops.at[c.op].op : NULL;
@@ -394,8 +390,25 @@ typedef struct PlanObject {
 
 static PyTypeObject PlanType;
 
+static int visit_one(PyObject *x, visitproc visit, void *ctx)
+{
+	return x ? visit(x, ctx) : 0;
+}
+
+static int plan_py_traverse(PlanObject *o, visitproc visit, void *ctx)
+{
+	return visit_one(o->calls, visit, ctx);
+}
+
+static int plan_py_clear(PlanObject *o)
+{
+	Py_CLEAR(o->calls);
+	return 0;
+}
+
 static void plan_py_dealloc(PlanObject *o)
 {
+	PyObject_GC_UnTrack(o);
 	clv_frontiers_free(o->frontiers);
 	node_names_free(o->names);
 	plan_data_free(&o->data);
@@ -441,7 +454,13 @@ static bool add_token(plan *p, PyObject *token, const value_id *values, uint32_t
 			return false;
 		st = plan_str(p, s, (size_t)size, &out->u.s);
 		break;
-	case TREE_BYTES: st = plan_str(p, PyBytes_AsString(payload), (size_t)PyBytes_Size(payload), &out->u.s); break;
+	case TREE_BYTES:
+		if (!PyBytes_Check(payload)) {
+			PyErr_SetString(PyExc_TypeError, "bytes are needed");
+			return false;
+		}
+		st = plan_str(p, PyBytes_AS_STRING(payload), (size_t)PyBytes_GET_SIZE(payload), &out->u.s);
+		break;
 	case TREE_VALUE: {
 		unsigned long k = PyLong_AsUnsignedLong(payload);
 		if (!PyErr_Occurred() && k >= nvalues)
@@ -488,29 +507,122 @@ static PlanObject *plan_object_new(plan *p)
 	return o;
 }
 
-/* build(stream, probe or None, with_grad or None, training, grad_modes, in_tokens, out_tokens, calls) -> Plan */
+/* align(a, b) -> None, or why streams at two sizes do not align */
+static PyObject *align(PyObject *self, PyObject *args)
+{
+	StreamObject *a, *b;
+	char *reason;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O!O!", &StreamType, &a, &StreamType, &b))
+		return NULL;
+	clv_status st = stream_align(a->s, b->s, &reason);
+	if (st != CLV_OK)
+		return raise_status(st);
+	PyObject *out = Py_BuildValue("z", reason);
+	mem_free(reason);
+	return out;
+}
+
+/* The streams at other sizes, as C wants them; everything in one block that PyMem_Free releases. */
+typedef struct SizeArrays {
+	const stream **streams;
+	int64_t *points, *lo, *hi;
+	const char **names;
+} SizeArrays;
+
+static void sizes_free(SizeArrays *a)
+{
+	PyMem_Free(a->streams);
+	PyMem_Free(a->points);
+	PyMem_Free(a->lo);
+	PyMem_Free(a->hi);
+	PyMem_Free(a->names);
+}
+
+static int64_t *int_array(PyObject *list, Py_ssize_t *n)
+{
+	*n = PyList_GET_SIZE(list);
+	int64_t *out = PyMem_Calloc((size_t)*n + 1, sizeof *out);
+	for (Py_ssize_t i = 0; out && i < *n; i++)
+		out[i] = PyLong_AsLongLong(PyList_GET_ITEM(list, i));
+	return out;
+}
+
+/* sizes: (streams, points, names, lo, hi), all lists */
+static bool parse_sizes(PyObject *sizes, SizeArrays *a, size_probes *out)
+{
+	PyObject *streams, *points, *names, *lo, *hi;
+	Py_ssize_t n, m, k;
+	if (!PyArg_ParseTuple(sizes, "O!O!O!O!O!", &PyList_Type, &streams, &PyList_Type, &points, &PyList_Type, &names,
+	                      &PyList_Type, &lo, &PyList_Type, &hi))
+		return false;
+	a->points = int_array(points, &n);
+	a->lo = int_array(lo, &m);
+	a->hi = int_array(hi, &k);
+	out->n = (uint32_t)PyList_GET_SIZE(streams);
+	out->nsymbols = (uint32_t)PyList_GET_SIZE(names);
+	a->streams = PyMem_Calloc(out->n + 1, sizeof *a->streams);
+	a->names = PyMem_Calloc(out->nsymbols + 1, sizeof *a->names);
+	if (!a->points || !a->lo || !a->hi || !a->streams || !a->names)
+		return PyErr_NoMemory() != NULL;
+	if (m != out->nsymbols || k != m || n != (Py_ssize_t)(out->n + 1) * m) {
+		PyErr_SetString(PyExc_ValueError, "points, names and ranges do not fit together");
+		return false;
+	}
+	for (uint32_t i = 0; i < out->n; i++) {
+		PyObject *s = PyList_GET_ITEM(streams, i);
+		if (!PyObject_TypeCheck(s, &StreamType)) {
+			PyErr_SetString(PyExc_TypeError, "streams are needed");
+			return false;
+		}
+		a->streams[i] = ((StreamObject *)s)->s;
+	}
+	for (uint32_t i = 0; i < out->nsymbols; i++)
+		a->names[i] = PyUnicode_AsUTF8(PyList_GET_ITEM(names, i));
+	out->streams = a->streams;
+	out->points = a->points;
+	out->names = a->names;
+	out->lo = a->lo;
+	out->hi = a->hi;
+	return !PyErr_Occurred();
+}
+
+/* build(stream, probe, with_grad, training, grad_modes, in_tokens, out_tokens, calls, sizes) -> Plan; probe, with_grad
+   and sizes may be None */
 static PyObject *build(PyObject *self, PyObject *args)
 {
 	StreamObject *s;
-	PyObject *probe, *with_grad, *in_tokens, *out_tokens, *calls;
+	PyObject *probe, *with_grad, *in_tokens, *out_tokens, *calls, *sizes;
+	SizeArrays arrays = {0};
+	size_probes probes;
 	int training, grad_modes;
 	comparison c = {0};
 	plan *p;
 	plan_data data;
 	(void)self;
-	if (!PyArg_ParseTuple(args, "O!OOpiOOO!", &StreamType, &s, &probe, &with_grad, &training, &grad_modes, &in_tokens,
-	                      &out_tokens, &PyList_Type, &calls))
+	if (!PyArg_ParseTuple(args, "O!OOpiOOO!O", &StreamType, &s, &probe, &with_grad, &training, &grad_modes, &in_tokens,
+	                      &out_tokens, &PyList_Type, &calls, &sizes))
 		return NULL;
+	if ((probe != Py_None && !PyObject_TypeCheck(probe, &StreamType)) ||
+	    (with_grad != Py_None && !PyObject_TypeCheck(with_grad, &StreamType)))
+		return PyErr_Format(PyExc_TypeError, "probe and with_grad are streams or None");
+	if (sizes != Py_None && !parse_sizes(sizes, &arrays, &probes)) {
+		sizes_free(&arrays);
+		return NULL;
+	}
 	value_id *outputs = PyMem_Calloc(s->s->outputs.n + 1, sizeof *outputs);
-	if (!outputs)
+	if (!outputs) {
+		sizes_free(&arrays);
 		return PyErr_NoMemory();
+	}
 	clv_status st = CLV_OK;
 	if (probe != Py_None)
-		st = stream_compare(s->s, ((StreamObject *)probe)->s, false, &c);
+		st = stream_compare(s->s, ((StreamObject *)probe)->s, &c);
 	if (st == CLV_OK)
-		st = stream_build(s->s, c.classes, with_grad == Py_None ? NULL : ((StreamObject *)with_grad)->s, &p, &data,
-		                  outputs);
+		st = stream_build(s->s, c.classes, with_grad == Py_None ? NULL : ((StreamObject *)with_grad)->s,
+		                  sizes == Py_None ? NULL : &probes, &p, &data, outputs);
 	comparison_free(&c);
+	sizes_free(&arrays);
 	if (st != CLV_OK) {
 		PyMem_Free(outputs);
 		return raise_status(st);
@@ -518,6 +630,8 @@ static PyObject *build(PyObject *self, PyObject *args)
 	p->training = training != 0;
 	p->grad_modes = (uint8_t)grad_modes;
 	PlanObject *o = plan_object_new(p);
+	if (!o)
+		plan_data_free(&data);
 	if (o) {
 		o->data = data;
 		o->ambient = s->s->ambient;
@@ -714,13 +828,17 @@ static PyMethodDef plan_methods[] = {
 	{NULL, NULL, 0, NULL}};
 
 static PyTypeObject PlanType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Plan",
-                                .tp_basicsize = sizeof(PlanObject), .tp_flags = Py_TPFLAGS_DEFAULT,
-                                .tp_dealloc = (destructor)plan_py_dealloc, .tp_methods = plan_methods};
+                                .tp_basicsize = sizeof(PlanObject),
+                                .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                                .tp_traverse = (traverseproc)plan_py_traverse,
+                                .tp_clear = (inquiry)plan_py_clear,
+                                .tp_dealloc = (destructor)plan_py_dealloc,
+                                .tp_methods = plan_methods};
 
 /* ---- Program ---------------------------------------------------------------------------------------------------- */
 
 typedef struct Binding {
-	PyObject *dict, *key; /* live: dict[key] is the tensor; NULL: data of the plan */
+	PyObject *holder, *key; /* live: holder[key] is the tensor, holder a dict or list; NULL: data of the plan */
 } Binding;
 
 typedef struct ProgramObject {
@@ -728,21 +846,41 @@ typedef struct ProgramObject {
 	PlanObject *plan;
 	clv_program *g;
 	Binding *bindings; /* per external */
-	PyObject *modules; /* list of (module __dict__, path, training, parent's _modules or None, key, module) */
+	PyObject *modules; /* what must still hold of the model, see check_modules */
 } ProgramObject;
 
 static PyTypeObject ProgramType;
-static PyObject *training_key;
+
+static int program_py_traverse(ProgramObject *o, visitproc visit, void *ctx)
+{
+	int r = visit_one(o->modules, visit, ctx);
+	if (!r)
+		r = visit_one((PyObject *)o->plan, visit, ctx);
+	for (uint32_t i = 0; !r && o->bindings && o->g && i < o->g->v.externals.n; i++) {
+		r = visit_one(o->bindings[i].holder, visit, ctx);
+		if (!r)
+			r = visit_one(o->bindings[i].key, visit, ctx);
+	}
+	return r;
+}
+
+/* The plan stays until dealloc: the program reads it. */
+static int program_py_clear(ProgramObject *o)
+{
+	for (uint32_t i = 0; o->bindings && o->g && i < o->g->v.externals.n; i++) {
+		Py_CLEAR(o->bindings[i].holder);
+		Py_CLEAR(o->bindings[i].key);
+	}
+	Py_CLEAR(o->modules);
+	return 0;
+}
 
 static void program_py_dealloc(ProgramObject *o)
 {
-	for (uint32_t i = 0; o->bindings && o->g && i < o->g->v.externals.n; i++) {
-		Py_XDECREF(o->bindings[i].dict);
-		Py_XDECREF(o->bindings[i].key);
-	}
+	PyObject_GC_UnTrack(o);
+	program_py_clear(o);
 	PyMem_Free(o->bindings);
 	program_free(o->g);
-	Py_XDECREF(o->modules);
 	Py_XDECREF(o->plan);
 	Py_TYPE(o)->tp_free((PyObject *)o);
 }
@@ -760,13 +898,13 @@ static bool bind_externals(ProgramObject *o, PyObject *state)
 		if (x->kind != VALUE_PARAM && x->kind != VALUE_BUFFER && x->kind != VALUE_ATTR)
 			continue;
 		PyObject *pair = PyDict_GetItemString(state, plan_s(p, x->name));
-		if (!pair || !PyArg_ParseTuple(pair, "O!O", &PyDict_Type, &o->bindings[i].dict, &o->bindings[i].key)) {
-			o->bindings[i].dict = o->bindings[i].key = NULL;
+		if (!pair || !PyArg_ParseTuple(pair, "OO", &o->bindings[i].holder, &o->bindings[i].key)) {
+			o->bindings[i].holder = o->bindings[i].key = NULL;
 			if (!PyErr_Occurred())
 				PyErr_Format(PyExc_KeyError, "no module tensor %s", plan_s(p, x->name));
 			return false;
 		}
-		Py_INCREF(o->bindings[i].dict);
+		Py_INCREF(o->bindings[i].holder);
 		Py_INCREF(o->bindings[i].key);
 	}
 	return true;
@@ -806,48 +944,70 @@ static PyObject *program_py_new(PyTypeObject *type, PyObject *args, PyObject *kw
 	return (PyObject *)o;
 }
 
+/* A new reference to holder[key], NULL if there is none. */
+static PyObject *live_item(PyObject *holder, PyObject *key)
+{
+	if (PyDict_CheckExact(holder) || PyDict_Check(holder))
+		return Py_XNewRef(PyDict_GetItemWithError(holder, key));
+	PyObject *item = PyObject_GetItem(holder, key);
+	if (!item && (PyErr_ExceptionMatches(PyExc_LookupError)))
+		PyErr_Clear();
+	return item;
+}
+
 /* A fresh reference to each external, so that another thread may re-bind the module meanwhile. */
 static bool gather_externals(ProgramObject *o, clv_tensor **out)
 {
 	const view *v = &o->g->v;
 	for (uint32_t i = 0; i < v->externals.n; i++) {
 		value_id id = v->externals.at[i];
-		if (!o->bindings[i].dict) {
+		if (!o->bindings[i].holder) {
 			out[i] = id < o->plan->data.n ? br_ref(o->plan->data.tensors[id]) : NULL;
 			continue;
 		}
-		PyObject *t = PyDict_GetItemWithError(o->bindings[i].dict, o->bindings[i].key);
-		clv_tensor *x = t ? py_borrow(t) : NULL;
-		if (!x) {
+		PyObject *t = live_item(o->bindings[i].holder, o->bindings[i].key);
+		out[i] = t ? br_ref(py_borrow(t)) : NULL;
+		Py_XDECREF(t);
+		if (!out[i]) {
 			raise_status(fail(CLV_E_INPUT, "the model's %s is no tensor any more: capture the model again",
 			                  plan_s(o->plan->p, o->plan->p->values.at[id].name)));
 			return false;
 		}
-		out[i] = br_ref(x);
 	}
 	return true;
 }
 
+static clv_status module_changed(PyObject *path, PyObject *what)
+{
+	const char *p = PyUnicode_AsUTF8(path), *w = PyUnicode_AsUTF8(what);
+	if (w && !strcmp(w, "training"))
+		return fail(CLV_E_INPUT,
+		            "module %s was switched between train and eval mode after the plan was captured: capture the "
+		            "model again, or switch it back",
+		            p && p[0] ? p : "(the root)");
+	return fail(CLV_E_INPUT, "%s of module %s changed after the plan was captured: capture the model again",
+	            w ? w : "something", p && p[0] ? p : "(the root)");
+}
+
+/* modules: list of (path, what, dict, key, value), value NotImplemented for a key that must be absent, and of
+   (path, what, container, None, size): what must still hold of the model. */
 static clv_status check_modules(ProgramObject *o)
 {
-	for (Py_ssize_t i = 0; i < PyList_GET_SIZE(o->modules); i++) {
-		PyObject *item = PyList_GET_ITEM(o->modules, i);
-		PyObject *parent = PyTuple_GET_ITEM(item, 3);
-		if (parent != Py_None &&
-		    PyDict_GetItemWithError(parent, PyTuple_GET_ITEM(item, 4)) != PyTuple_GET_ITEM(item, 5))
-			return fail(CLV_E_INPUT, "module %s was replaced after the plan was captured: capture the model again",
-			            PyUnicode_AsUTF8(PyTuple_GET_ITEM(item, 1)));
-		PyObject *flag = PyDict_GetItemWithError(PyTuple_GET_ITEM(item, 0), training_key);
-		if (flag != PyTuple_GET_ITEM(item, 2)) {
-			const char *path = PyUnicode_AsUTF8(PyTuple_GET_ITEM(item, 1));
-			bool was = PyTuple_GET_ITEM(item, 2) == Py_True;
-			return fail(
-				CLV_E_INPUT,
-				"module %s%s%s was in %s mode when the plan was captured and is in %s mode now; capture it again, or "
-				"call model.%s()",
-				path && path[0] ? "" : "(the root)", path ? path : "", "", was ? "train" : "eval",
-				was ? "eval" : "train", was ? "train" : "eval");
+	for (Py_ssize_t i = 0; o->modules && i < PyList_GET_SIZE(o->modules); i++) {
+		PyObject *item = PyList_GET_ITEM(o->modules, i), *key = PyTuple_GET_ITEM(item, 3),
+				 *want = PyTuple_GET_ITEM(item, 4);
+		PyObject *holder = PyTuple_GET_ITEM(item, 2);
+		bool same;
+		if (key == Py_None) {
+			same = PyObject_Size(holder) == PyLong_AsSsize_t(want);
+		} else {
+			PyObject *now = PyDict_GetItemWithError(holder, key);
+			same = now == want || (!now && want == Py_NotImplemented) ||
+			       (now && Py_TYPE(now) == Py_TYPE(want) && PyObject_RichCompareBool(now, want, Py_EQ) == 1);
 		}
+		PyErr_Clear();
+		if (!same)
+			return module_changed(PyTuple_GET_ITEM(item, 0), PyTuple_GET_ITEM(item, 1));
 	}
 	return CLV_OK;
 }
@@ -894,8 +1054,13 @@ static clv_status call_python(void *ctx, value_id object, clv_tensor *const *arg
 	clv_status st = CLV_OK;
 	PyObject *call = o->calls ? PyList_GetItem(o->calls, (Py_ssize_t)o->data.python[object]) : NULL;
 	PyObject *list = call ? PyTuple_New(nargs) : NULL, *out = NULL, *fast = NULL;
-	for (uint32_t i = 0; list && i < nargs; i++)
-		PyTuple_SET_ITEM(list, i, py_wrap(br_ref(args[i])));
+	for (uint32_t i = 0; list && i < nargs; i++) {
+		PyObject *t = py_wrap(br_ref(args[i]));
+		if (!t)
+			Py_CLEAR(list);
+		else
+			PyTuple_SET_ITEM(list, i, t);
+	}
 	if (list)
 		out = PyObject_CallFunctionObjArgs(call, list, NULL);
 	if (out)
@@ -912,15 +1077,21 @@ static clv_status call_python(void *ctx, value_id object, clv_tensor *const *arg
 	return st;
 }
 
-/* run(tensors) -> tuple of tensors */
-static PyObject *program_py_run(ProgramObject *o, PyObject *seq)
+/* run(tensors, symbols=None) -> tuple of tensors; symbols: list of ints, else read off the tensors */
+static PyObject *program_py_run(ProgramObject *o, PyObject *args)
 {
-	Py_ssize_t n;
+	PyObject *seq, *symbols = Py_None;
+	Py_ssize_t n, nsymbols = 0;
+	if (!PyArg_ParseTuple(args, "O|O", &seq, &symbols))
+		return NULL;
+	if (symbols != Py_None && (!PyList_Check(symbols) || PyList_GET_SIZE(symbols) != (Py_ssize_t)o->plan->p->symbols.n))
+		return PyErr_Format(PyExc_TypeError, "a list with the value of every symbol is needed");
 	const view *v = &o->g->v;
 	PyObject *result = NULL;
 	clv_tensor **inputs = tensor_array(seq, &n);
 	if (!inputs)
 		return NULL;
+	int64_t *values = symbols == Py_None ? NULL : int_array(symbols, &nsymbols);
 	clv_tensor **externals = PyMem_Calloc(v->externals.n + 1, sizeof *externals);
 	clv_tensor **outputs = PyMem_Calloc(o->g->outputs.n + 1, sizeof *outputs);
 	clv_status st = CLV_OK;
@@ -940,8 +1111,15 @@ static PyObject *program_py_run(ProgramObject *o, PyObject *seq)
 	}
 	if (!gather_externals(o, externals))
 		goto out;
-	run_spec r = {
-		.inputs = inputs, .externals = externals, .outputs = outputs, .python = call_python, .python_ctx = o->plan};
+	br_modes ambient;
+	br_modes_get(&ambient);
+	run_spec r = {.inputs = inputs,
+	              .externals = externals,
+	              .outputs = outputs,
+	              .symbols = values,
+	              .grad = ambient.grad,
+	              .python = o->plan->calls ? call_python : NULL,
+	              .python_ctx = o->plan};
 	Py_BEGIN_ALLOW_THREADS;
 	st = program_run(o->g, &r);
 	Py_END_ALLOW_THREADS;
@@ -949,7 +1127,8 @@ static PyObject *program_py_run(ProgramObject *o, PyObject *seq)
 out:
 	for (uint32_t i = 0; externals && i < v->externals.n; i++)
 		br_unref(externals[i]);
-	PyMem_Free(inputs);
+	tensors_free(inputs, n);
+	PyMem_Free(values);
 	PyMem_Free(externals);
 	PyMem_Free(outputs);
 	return result;
@@ -965,7 +1144,7 @@ static PyObject *program_py_check(ProgramObject *o, PyObject *seq)
 	clv_status st = (uint32_t)n == o->g->v.inputs.n
 	                    ? program_check_inputs(o->g, inputs)
 	                    : fail(CLV_E_INPUT, "%u tensors are needed, %zd were given", o->g->v.inputs.n, n);
-	PyMem_Free(inputs);
+	tensors_free(inputs, n);
 	return none_or_raise(st);
 }
 
@@ -988,7 +1167,7 @@ static PyObject *program_py_passthrough(ProgramObject *o, PyObject *unused)
 }
 
 static PyMethodDef program_methods[] = {
-	{"run", (PyCFunction)program_py_run, METH_O, "run(tensors) -> tuple of tensors"},
+	{"run", (PyCFunction)program_py_run, METH_VARARGS, "run(tensors, symbols=None) -> tuple of tensors"},
 	{"check", (PyCFunction)program_py_check, METH_O, "check(tensors): raises what run would about its inputs"},
 	{"inputs", (PyCFunction)program_py_inputs, METH_NOARGS, "inputs() -> labels"},
 	{"outputs", (PyCFunction)program_py_outputs, METH_NOARGS, "outputs() -> labels"},
@@ -997,7 +1176,9 @@ static PyMethodDef program_methods[] = {
 
 static PyTypeObject ProgramType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Program",
                                    .tp_basicsize = sizeof(ProgramObject),
-                                   .tp_flags = Py_TPFLAGS_DEFAULT,
+                                   .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                                   .tp_traverse = (traverseproc)program_py_traverse,
+                                   .tp_clear = (inquiry)program_py_clear,
                                    .tp_new = program_py_new,
                                    .tp_dealloc = (destructor)program_py_dealloc,
                                    .tp_methods = program_methods};
@@ -1029,7 +1210,8 @@ static PyObject *copy_data(PyObject *self, PyObject *args)
 static PyMethodDef functions[] = {
 	{"set_error_classes", set_error_classes, METH_O, "set_error_classes({status number: class})"},
 	{"set_skipped_prefixes", set_skipped_prefixes, METH_O, "set_skipped_prefixes(tuple of folders)"},
-	{"compare", compare, METH_VARARGS, "compare(a, b, grad) -> (verdict, reason, operator)"},
+	{"compare", compare, METH_VARARGS, "compare(a, b) -> (verdict, reason, operator)"},
+	{"align", align, METH_VARARGS, "align(a, b) -> None, or why streams at two sizes do not align"},
 	{"build", build, METH_VARARGS, "build(stream, probe, with_grad, training, grad_modes, in, out, calls) -> Plan"},
 	{"parse", parse, METH_O, "parse(text) -> Plan"},
 	{"bits_equal", bits_equal, METH_VARARGS, "bits_equal(a, b) -> bool"},
@@ -1051,8 +1233,7 @@ static bool add_statuses(PyObject *m)
 
 PyMODINIT_FUNC PyInit__native(void)
 {
-	training_key = PyUnicode_InternFromString("training");
-	if (!training_key || PyType_Ready(&StreamType) < 0 || PyType_Ready(&PlanType) < 0 || PyType_Ready(&ProgramType) < 0)
+	if (PyType_Ready(&StreamType) < 0 || PyType_Ready(&PlanType) < 0 || PyType_Ready(&ProgramType) < 0)
 		return NULL;
 	PyObject *m = PyModule_Create(&module);
 	if (!m)

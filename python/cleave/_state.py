@@ -6,8 +6,9 @@ import functools
 import inspect
 import random
 import sys
+import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,13 +16,34 @@ from torch import nn
 
 from . import _native
 
+# What nn.Module itself keeps in its __dict__.
+_MODULE_TABLES = frozenset(vars(nn.Module())) - {"training"}
+_HOOK_TABLES = frozenset(k for k in _MODULE_TABLES if "hook" in k)
+
 
 class ModuleTensor(NamedTuple):
     kind: str  # param, buffer, attr
     name: str
-    holder: dict[str, Any]  # holder[key] is the tensor
-    key: str
+    holder: Any  # holder[key] is the tensor: a dict, or a list
+    key: Any
     tensor: torch.Tensor
+
+    def now(self) -> Any:
+        """What is in its place now."""
+        try:
+            return self.holder[self.key]
+        except LookupError:
+            return None
+
+
+class Change(NamedTuple):
+    """An attribute, or an item of a container, that is not what it was."""
+
+    where: str
+    holder: Any
+    key: Any
+    before: Any
+    after: Any
 
 
 class Target:
@@ -42,6 +64,14 @@ class Target:
         self.name = type(named).__name__ if named is not None else getattr(model, "__name__", type(model).__name__)
         self.training = bool(named.training) if named is not None else False
 
+    def adopt(self, modules: Sequence[nn.Module]) -> None:
+        """Modules that ran in the forward but are no children of the roots become roots."""
+        known = {id(m) for _, m in self.modules()}
+        for module in modules:
+            if id(module) not in known:
+                self.roots.append((f"<{type(module).__name__}-{len(self.roots)}>", module))
+                known.update(id(m) for m in module.modules())
+
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
         """Every module once, with its path."""
         seen: set[int] = set()
@@ -57,17 +87,24 @@ class Target:
             for path, module in root.named_modules(remove_duplicate=False):
                 yield from _module_tensors(_join(prefix, path), module)
 
-    def module_checks(self) -> list[tuple[dict[str, Any], str, bool, dict[str, Any] | None, str, nn.Module]]:
-        """What must still hold of every module when a plan runs: its training flag, and that it is still there."""
-        out: list[tuple[dict[str, Any], str, bool, dict[str, Any] | None, str, nn.Module]] = []
-        places = {id(root): (None, "") for _, root in self.roots}
+    def module_checks(self, changing: set[tuple[int, str]]) -> list[tuple[str, str, Any, Any, Any]]:
+        """What must still hold of every module when a plan runs, as _native.Program takes it: training flag, children,
+        hooks, plain attributes (but for those in `changing`, which the forward itself changes), no patched forward."""
+        out: list[tuple[str, str, Any, Any, Any]] = []
         for path, module in self.modules():
-            for key, child in module._modules.items():
-                if isinstance(module._modules, dict):
-                    places.setdefault(id(child), (module._modules, key))  # type: ignore[arg-type]
-            if "training" in vars(module):
-                parent, key = places.get(id(module), (None, ""))
-                out.append((vars(module), path, module.training, parent, key, module))
+            if isinstance(module, torch.jit.ScriptModule):
+                continue
+            own = vars(module)
+            for key, value in own.items():
+                if type(value) in (bool, int, float, str) and (id(own), key) not in changing:
+                    out.append((path, key, own, key, value))
+            out.append((path, "forward", own, "forward", own.get("forward", NotImplemented)))
+            for hooks in ("_forward_hooks", "_forward_pre_hooks"):
+                out.append((path, "the number of forward hooks", own[hooks], None, len(own[hooks])))
+            out.append((path, "the number of children", module._modules, None, len(module._modules)))
+            out.extend((path, f"child {key}", module._modules, key, child) for key, child in module._modules.items())
+            for tensors in (module._parameters, module._buffers):
+                out.extend((path, key, tensors, key, None) for key, value in tensors.items() if value is None)
         return out
 
     def signature(self) -> inspect.Signature | None:
@@ -133,6 +170,11 @@ def _module_tensors(path: str, module: nn.Module) -> Iterator[ModuleTensor]:
     for key, value in own.items():
         if isinstance(value, torch.Tensor):
             yield ModuleTensor("attr", _join(path, key), own, key, value)
+        elif key not in _MODULE_TABLES and type(value) in (dict, OrderedDict, list):
+            items = enumerate(value) if isinstance(value, list) else value.items()
+            for item, tensor in items:
+                if isinstance(tensor, torch.Tensor):
+                    yield ModuleTensor("attr", f"{_join(path, key)}[{item!r}]", value, item, tensor)
 
 
 class RandomState:
@@ -167,83 +209,103 @@ def _differs(a: Any, b: Any) -> bool:
     return bool(a != b)
 
 
-def _copy_container(value: Any, depth: int = 0) -> Any:
-    if depth < 4:
-        if type(value) in (dict, OrderedDict, defaultdict):
-            return {k: (v, _copy_container(v, depth + 1)) for k, v in value.items()}
-        if type(value) in (list, deque):
-            return [(v, _copy_container(v, depth + 1)) for v in value]
-        if type(value) is set:
-            return set(value)
-    return None
+def _inside(value: Any) -> Any:
+    """The dict, list or set in which a value keeps things that a forward can change; None if it has none."""
+    if type(value) in (dict, OrderedDict, defaultdict, list, deque, set):
+        return value
+    if callable(value) or isinstance(value, (torch.Tensor, types.ModuleType, torch.Generator)):
+        return None
+    inner = getattr(value, "__dict__", None)
+    return inner if type(inner) is dict else None
 
 
-def _restore_container(value: Any, kept: Any) -> None:
-    if kept is None:
-        return
-    if isinstance(value, set):
-        if value != kept:
-            value.clear()
-            value.update(kept)
-        return
-    items = kept.items() if isinstance(value, dict) else enumerate(kept)
-    for _, (inner, inner_kept) in items:
-        _restore_container(inner, inner_kept)
-    if isinstance(value, dict):
-        same = list(value) == list(kept) and all(value[k] is kept[k][0] for k in kept)
-        if not same:
-            value.clear()
-            value.update((k, v[0]) for k, v in kept.items())
-    elif len(value) != len(kept) or any(a is not b[0] for a, b in zip(value, kept, strict=True)):
-        value.clear()
-        value.extend(v[0] for v in kept)
+class _Kept:
+    """A container as it was, and what is inside it."""
+
+    def __init__(self, name: str, container: Any, seen: set[int]) -> None:
+        self.name = name
+        self.container = container
+        self.items: Any = dict(container) if isinstance(container, dict) else list(container)
+        self.inner: list[_Kept] = []
+        pairs = container.items() if isinstance(container, dict) else enumerate(self.items)
+        for key, value in pairs:
+            inside = None if key in _HOOK_TABLES else _inside(value)
+            if inside is not None and id(inside) not in seen:
+                seen.add(id(inside))
+                self.inner.append(_Kept(f"{name}[{key!r}]", inside, seen))
+
+    def changes(self) -> Iterator[Change]:
+        now: Any = dict(self.container) if isinstance(self.container, dict) else list(self.container)
+        if isinstance(now, dict):
+            for key in [*self.items, *(k for k in now if k not in self.items)]:
+                before, after = self.items.get(key), now.get(key)
+                if before is not after and not _same_plain(before, after):
+                    yield Change(f"{self.name}[{key!r}]", self.container, key, before, after)
+        elif len(now) != len(self.items):
+            yield Change(self.name, self.container, None, len(self.items), len(now))
+        elif not isinstance(self.container, set):
+            for key, (before, after) in enumerate(zip(self.items, now, strict=True)):
+                if before is not after and not _same_plain(before, after):
+                    yield Change(f"{self.name}[{key}]", self.container, key, before, after)
+        for inner in self.inner:
+            yield from inner.changes()
+
+    def restore(self) -> None:
+        for inner in self.inner:
+            inner.restore()
+        c = self.container
+        if isinstance(c, dict):
+            if list(c) != list(self.items) or any(c[k] is not v for k, v in self.items.items()):
+                c.clear()
+                c.update(self.items)
+        elif isinstance(c, set):
+            c.clear()
+            c.update(self.items)
+        elif len(c) != len(self.items) or any(a is not b for a, b in zip(c, self.items, strict=True)):
+            c.clear()
+            c.extend(self.items)
+
+
+def _same_plain(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and type(a) in (bool, int, float, str, bytes) and bool(a == b)
 
 
 class Snapshot:
-    """The modules' attributes, containers and buffers as they are now."""
+    """The modules' attributes, containers, plain objects and buffers as they are now."""
 
     def __init__(self, target: Target) -> None:
-        self.attributes: list[tuple[dict[str, Any], dict[str, Any], Any]] = []
-        for _, module in target.modules():
+        seen: set[int] = set()
+        self.kept: list[_Kept] = []
+        for path, module in target.modules():
             if isinstance(module, torch.jit.ScriptModule):
                 continue
             own = vars(module)
-            self.attributes.append((own, dict(own), {k: (v, _copy_container(v)) for k, v in own.items()}))
+            seen.add(id(own))
+            self.kept.append(_Kept(path or target.name, own, seen))
         tensors = list(target.tensors())
         self.buffers = [(t.tensor, t.tensor.detach().clone()) for t in tensors if t.kind == "buffer"]
-        self.memory = [(t.tensor, t.tensor.data) for t in tensors]  # `tensor.data = …` exchanges it
+        # `tensor.data = …`, requires_grad_() and backward() change a tensor without an operator.
+        leaves = [t.tensor for t in tensors if t.tensor.is_leaf]
+        self.tensors = [(t, t.data, t.requires_grad, t.grad) for t in leaves]
 
-    def changed(self) -> bool:
-        """An attribute or container of a module is not what it was."""
-        for own, kept, containers in self.attributes:
-            if list(own) != list(kept) or any(own[k] is not kept[k] for k in kept):
-                return True
-            if any(_copy_container(v) is not None and not _same_container(v, c) for v, c in containers.values()):
-                return True
-        return False
+    def changes(self) -> list[Change]:
+        """Attributes and items that are not what they were; containers that a module keeps are looked into."""
+        return [c for kept in self.kept for c in kept.changes()]
+
+    def changing(self) -> set[tuple[int, str]]:
+        """Attributes that are not what they were, as (id of holder, key)."""
+        return {(id(c.holder), c.key) for c in self.changes() if isinstance(c.key, str)}
 
     def restore(self) -> None:
-        for own, kept, containers in self.attributes:
-            if list(own) != list(kept) or any(own[k] is not kept[k] for k in kept):
-                own.clear()
-                own.update(kept)
-            for value, copy in containers.values():
-                _restore_container(value, copy)
-        for tensor, alias in self.memory:
+        for kept in self.kept:
+            kept.restore()
+        for tensor, alias, requires_grad, grad in self.tensors:
             if tensor.layout is torch.strided and not tensor.is_nested and tensor.data_ptr() != alias.data_ptr():
                 tensor.data = alias
+            if tensor.requires_grad != requires_grad:
+                tensor.requires_grad_(requires_grad)
+            if tensor.grad is not grad:
+                tensor.grad = grad
         for tensor, data in self.buffers:
             if not _native.bits_equal(tensor, data):
                 _native.copy_data(tensor, data)
-
-
-def _same_container(value: Any, kept: Any) -> bool:
-    if kept is None:
-        return True
-    if isinstance(value, set):
-        return bool(value == kept)
-    if len(value) != len(kept):
-        return False
-    if isinstance(value, dict):
-        return all(k in kept and value[k] is kept[k][0] and _same_container(value[k], kept[k][1]) for k in value)
-    return all(a is b[0] and _same_container(a, b[1]) for a, b in zip(value, kept, strict=True))

@@ -4,7 +4,10 @@ A Spec remembers the structure with its live Python types. `tokens` turns it int
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import enum
+import types
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -68,17 +71,24 @@ class Spec:
 LEAF = Spec("leaf", torch.Tensor)
 
 
-def _holds_tensor(obj: Any, depth: int = 0) -> bool:
+# Objects that are what they are: never looked into, compared by identity or equality.
+_FIXED: tuple[type, ...] = (torch.nn.Module, torch.Generator, type, types.ModuleType, types.FunctionType)
+_FIXED += (types.BuiltinFunctionType, types.MethodType, torch.dtype, torch.device, torch.layout, torch.memory_format)
+_FIXED += (enum.Enum, range, slice)
+
+
+def _holds_tensor(obj: Any, seen: set[int]) -> bool:
     if isinstance(obj, torch.Tensor):
         return True
-    if depth > 8 or isinstance(obj, (torch.nn.Module, type)):
+    if isinstance(obj, _FIXED) or type(obj) in PLAIN or id(obj) in seen:
         return False
+    seen.add(id(obj))
     if isinstance(obj, dict):
-        return any(_holds_tensor(v, depth + 1) for v in obj.values())
+        return any(_holds_tensor(v, seen) for v in obj.values())
     if isinstance(obj, (list, tuple, set, frozenset)):
-        return any(_holds_tensor(v, depth + 1) for v in obj)
+        return any(_holds_tensor(v, seen) for v in obj)
     inner = getattr(obj, "__dict__", None)
-    return isinstance(inner, dict) and any(_holds_tensor(v, depth + 1) for v in inner.values())
+    return isinstance(inner, dict) and any(_holds_tensor(v, seen) for v in inner.values())
 
 
 def _is_model_output(obj: Any) -> bool:
@@ -132,7 +142,7 @@ class _Flattener:
         if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
             keys = [f.name for f in dataclasses.fields(obj) if hasattr(obj, f.name)]
             return Spec("dataclass", cls, self._many(((f"{path}.{k}", getattr(obj, k)) for k in keys), depth), keys)
-        if not isinstance(obj, (torch.nn.Module, type)) and _holds_tensor(obj):
+        if _holds_tensor(obj, set()):
             if not hasattr(obj, "__dict__"):
                 raise CaptureError(f"{path or 'a value'} is a {cls.__qualname__} with tensors where Cleave cannot see")
             keys = list(vars(obj))
@@ -140,7 +150,7 @@ class _Flattener:
             if isinstance(obj, (list, dict, set)):
                 raise CaptureError(f"{path or 'a value'} is a {cls.__qualname__}, a container that cannot be rebuilt")
             return Spec("object", cls, children, keys)
-        return Spec("const", cls, value=obj)
+        return Spec("const", cls, value=obj, context=_kept(obj, path))
 
 
 def flatten(obj: Any, path: str = "") -> tuple[Spec, list[torch.Tensor], list[str]]:
@@ -198,17 +208,42 @@ def unflatten(spec: Spec, leaves: Sequence[Any]) -> Any:
     return build(spec)
 
 
-def _equal(a: Any, b: Any) -> bool:
-    if a is b:
-        return True
-    if type(a) is not type(b):
+def _kept(obj: Any, path: str) -> Any:
+    """What an object without tensors was like: a copy, so that a later change of the object itself is noticed."""
+    if isinstance(obj, _FIXED):
+        return obj
+    try:
+        return copy.deepcopy(obj)
+    except Exception:
+        name = type(obj).__qualname__
+        raise CaptureError(f"{path or 'a value'} is a {name}, which cannot be copied to compare it later") from None
+
+
+def _equal(a: Any, b: Any, depth: int = 0) -> bool:
+    if type(a) is not type(b) or depth > MAX_DEPTH:
         return False
+    if a is b and (a is None or type(a) in PLAIN or isinstance(a, _FIXED)):
+        return True
     if isinstance(a, float):
         return bool(a.hex() == b.hex())
+    if hasattr(a, "tobytes") and hasattr(a, "shape"):  # a NumPy array
+        return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(_equal(a[k], b[k], depth + 1) for k in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(_equal(x, y, depth + 1) for x, y in zip(a, b, strict=True))
+    if getattr(type(a), "__eq__", None) is object.__eq__ and hasattr(a, "__dict__"):
+        return _equal(vars(a), vars(b), depth + 1)
     try:
         return bool(a == b)
     except Exception:
         return False
+
+
+def same_constant(want: Spec, got: Spec) -> bool:
+    """A value without tensors is what it was at capture."""
+    plain = want.context is None
+    return _equal(want.value if plain else want.context, got.value if plain else got.context)
 
 
 def difference(a: Spec, b: Spec, path: str = "") -> str | None:
@@ -217,7 +252,9 @@ def difference(a: Spec, b: Spec, path: str = "") -> str | None:
         return None
     if a.kind != b.kind or a.cls is not b.cls or a.keys != b.keys or len(a.children) != len(b.children):
         return f"{path or 'the value'} is {_name(a)} once and {_name(b)} another time"
-    if a.kind == "const" and not _equal(a.value, b.value):
+    if a.kind == "pytree" and not _equal(a.context, b.context):
+        return f"{path or 'the value'} is a {a.cls.__qualname__} with another context another time"
+    if a.kind == "const" and not same_constant(a, b):
         return f"{path or 'the value'} is {a.value!r} once and {b.value!r} another time"
     for i, (x, y) in enumerate(zip(a.children, b.children, strict=True)):
         found = difference(x, y, f"{path}[{a.keys[i] if a.keys else i!r}]")
@@ -230,7 +267,8 @@ def _name(s: Spec) -> str:
     if s.kind == "leaf":
         return "a tensor"
     if s.kind == "const":
-        return repr(s.value)
+        text = repr(s.value)
+        return text if len(text) < 60 else f"a {s.cls.__qualname__}"
     return f"{s.cls.__name__} of {len(s.children)}"
 
 
@@ -261,7 +299,9 @@ def match(want: Spec, got: Spec, path: str) -> None:
     where = f"input {path}"
     if want.kind != got.kind or (want.cls is not got.cls and want.kind != "leaf"):
         raise InputError(f"{where}: the plan was captured with {_name(want)}, got {_name(got)}")
-    if want.kind == "const" and not _equal(want.value, got.value):
+    if want.kind == "pytree" and not _equal(want.context, got.context):
+        raise InputError(f"{where}: the {want.cls.__qualname__} differs from the captured one in what is no tensor")
+    if want.kind == "const" and not same_constant(want, got):
         raise InputError(
             f"{where} was {want.value!r} when the plan was captured and is {got.value!r} now; a plan is for one value"
         )

@@ -67,10 +67,11 @@ class Recording:
         self.stream.python_begin(f"{cls.__module__}.{cls.__qualname__}.apply", tensors)
         try:
             out = apply(*args, **kwargs)
+            results = _tree.flatten(out)[1]
         except BaseException:
             self.stream.python_abort()
             raise
-        self.stream.python_end(len(self.calls), _tree.flatten(out)[1])
+        self.stream.python_end(len(self.calls), results)
         self.calls.append(PythonCall(cls, arguments))
         return out
 
@@ -89,10 +90,11 @@ class watching:
 
     def __enter__(self) -> None:
         _install()
+        self.outer = getattr(_local, "recording", None)
         _local.recording = self.recording
 
     def __exit__(self, *unused: object) -> None:
-        _local.recording = None
+        _local.recording = self.outer
         _uninstall()
 
 

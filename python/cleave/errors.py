@@ -12,7 +12,9 @@ class CaptureError(CleaveError, RuntimeError):
 
 
 class GuardError(CleaveError, RuntimeError):
-    """A value that the forward read from its data differs from the one the plan was captured with."""
+    """A value that the forward read from its data differs from the one the plan was captured with.
+
+    It is raised where the value is read: what ran before (in-place writes, statistics, random draws) has happened."""
 
 
 class InputError(CleaveError, ValueError):
@@ -20,7 +22,7 @@ class InputError(CleaveError, ValueError):
 
 
 class LayoutError(InputError):
-    """An input has other strides than at capture, and a forward may depend on them."""
+    """An input has other strides, or other tensors require grad, than at capture: a forward may depend on it."""
 
 
 class ArgumentError(CleaveError, ValueError):

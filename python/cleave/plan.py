@@ -12,8 +12,11 @@ import torch
 from . import _native, _tree
 from ._capture import Capture, Captured, grad_mode, own_copy, parameter_names, take_apart
 from ._capture import eager as eager_code
-from ._state import Target
-from .errors import CaptureError, CleaveError, InputError, LayoutError
+from ._sizes import Sized
+from ._state import RandomState, Target
+from .errors import CaptureError, CleaveError, GuardError, InputError, LayoutError
+
+MAX_VARIANTS = 32  # plans for other layouts that one Plan keeps
 
 
 class Node(NamedTuple):
@@ -35,7 +38,7 @@ class Program:
         self, captured: Captured, first: int, end: int, *, debug: bool = False, inference: bool = False
     ) -> None:
         self.native = _native.Program(captured.plan, first, end, debug, inference, captured.state, captured.modules)
-        self.run: Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, ...]] = self.native.run
+        self.run: Callable[..., tuple[torch.Tensor, ...]] = self.native.run
 
 
 class _Variant:
@@ -47,15 +50,20 @@ class _Variant:
         self.rebinds = [captured.state[name] for name in captured.plan.rebinds()]
 
     def __call__(self, leaves: Sequence[torch.Tensor]) -> Any:
-        out = self.program.run(leaves)
-        if self.rebinds:
-            n = len(out) - len(self.rebinds)
-            for (holder, key), value in zip(self.rebinds, out[n:], strict=True):
-                holder[key] = value
-            out = out[:n]
-        if self.captured.output is _tree.LEAF:
-            return out[0]
-        return _tree.unflatten(self.captured.output, out)
+        return finish(self.captured, self.rebinds, self.program.run(leaves))
+
+
+def finish(captured: Captured, rebinds: Sequence[tuple[Any, Any]], out: Sequence[torch.Tensor]) -> Any:
+    """What a run gave, put where it belongs: module tensors and stored ones into the model, the rest as the output."""
+    places = [*captured.stores, *rebinds]
+    if places:
+        n = len(out) - len(places)
+        for (holder, key), value in zip(places, out[n:], strict=True):
+            holder[key] = value
+        out = out[:n]
+    if captured.output is _tree.LEAF:
+        return out[0]
+    return _tree.unflatten(captured.output, out)
 
 
 class Plan:
@@ -69,8 +77,10 @@ class Plan:
     True
     """
 
-    def __init__(self, target: Target, captured: Captured) -> None:
+    def __init__(self, target: Target, captured: Captured, sized: Sized | None = None) -> None:
         self._target = target
+        self._sized = sized
+        self._lock = threading.Lock()
         variant = self._first = _Variant(captured)
         self._variants: dict[Hashable, _Variant] = {}  # by grad mode, or by grad mode and strides
         if captured.with_grad:
@@ -84,12 +94,19 @@ class Plan:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves = self.flatten_inputs(args, kwargs)
         grad = torch.is_grad_enabled()
+        if self._sized is not None:
+            self._need_proven(self._sized, args, kwargs, leaves)
         try:
             return self._variant_for(grad, args, kwargs, leaves)(leaves)
         except LayoutError:  # the forward may do something else with this layout: another plan, made on first use
             pass
-        key = (grad, tuple(t.stride() for t in leaves))
+        key = (grad, *((t.stride(), t.requires_grad) for t in leaves), self._trainable())
         return self._variant_for(key, args, kwargs, leaves)(leaves)
+
+    def _need_proven(self, sized: Sized, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> None:
+        size = sized.size_of(leaves)
+        if size not in sized.proven and not sized.admit(take_apart(self._target, args, kwargs), size):
+            raise InputError(f"at {sized.symbol}={size} the model does something else than this plan")
 
     def flatten_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[torch.Tensor]:
         """The tensors of a call, after a check that its structure is the captured one."""
@@ -137,12 +154,22 @@ class Plan:
     ) -> _Variant:
         """The plan for a grad mode or layout; one that the first capture does not serve is captured now."""
         variant = self._variants.get(key)
-        if variant is None:
+        if variant is not None:
+            return variant
+        with self._lock:
+            variant = self._variants.get(key)
+            if variant is not None:
+                return variant
             with contextlib.suppress(LayoutError):  # shapes and dtypes stay those of the first capture
                 self._first.program.native.check(leaves)
-            captured = _capture(self._target, args, kwargs, torch.is_grad_enabled(), both=False)
-            variant = self._variants.setdefault(key, _Variant(captured))
-        return variant
+            captured = capture_checked(self._target, args, kwargs, torch.is_grad_enabled(), both=False)
+            if len(self._variants) >= MAX_VARIANTS:
+                self._variants.pop(next(k for k in self._variants if not isinstance(k, bool)), None)
+            self._variants[key] = _Variant(captured)
+            return self._variants[key]
+
+    def _trainable(self) -> tuple[bool, ...]:
+        return tuple(t.tensor.requires_grad for t in self._target.tensors() if t.kind == "param")
 
     @property
     def text(self) -> str:
@@ -165,6 +192,11 @@ class Plan:
         page: str = self._main.plan.inspect()
         return page
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a Plan is bound to its model and cannot be copied or pickled; keep plan.text, or capture again"
+        )
+
     def __repr__(self) -> str:
         return f"<cleave.Plan of {self._target.name}: {self._main.plan.node_count()} nodes>"
 
@@ -174,36 +206,61 @@ def capture(
     example_inputs: Any = (),
     example_kwargs: dict[str, Any] | None = None,
     *,
-    both_grad_modes: bool = True,
+    both_grad_modes: bool | None = None,
 ) -> Plan:
     """Captures the forward of a module or function on example inputs, in the caller's grad mode.
 
     The model is run a few times on copies of the inputs and is left as it was. The plan is checked against the model
     on other data before it is returned; what cannot be replayed exactly is refused with a CaptureError.
 
-    both_grad_modes: also find out whether the plan serves the other grad mode. Without it (or when it does not) that
-    mode is captured on the first call in it.
+    both_grad_modes: also find out whether the plan serves the other grad mode; by default when grad is enabled. When it
+    does not, or was not asked, that mode is captured on the first call in it.
 
     >>> import torch, cleave
     >>> plan = cleave.capture(lambda x, y: 2 * x + y, (torch.rand(3), torch.rand(3)))
     >>> plan(torch.ones(3), torch.ones(3))
     tensor([3., 3., 3.])
     """
+    target = Target(model)
+    args, kwargs = as_call(example_inputs, example_kwargs)
+    grad = torch.is_grad_enabled()
+    both = grad if both_grad_modes is None else both_grad_modes
+    return Plan(target, capture_checked(target, args, kwargs, grad, both))
+
+
+def as_call(example_inputs: Any, example_kwargs: dict[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Example inputs as positional and keyword arguments; a single input needs no tuple around it."""
     if isinstance(example_inputs, torch.Tensor) or not isinstance(example_inputs, (tuple, list)):
         example_inputs = (example_inputs,)
     if example_kwargs is not None and not isinstance(example_kwargs, dict):
         raise TypeError(f"example_kwargs is a dict of keyword inputs, not {type(example_kwargs).__name__}")
-    target = Target(model)
-    captured = _capture(target, tuple(example_inputs), example_kwargs or {}, torch.is_grad_enabled(), both_grad_modes)
-    return Plan(target, captured)
+    return tuple(example_inputs), example_kwargs or {}
 
 
-def _capture(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool, both: bool = True) -> Captured:
+def capture_sized(
+    target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool, symbol: str, low: int, high: int
+) -> Sized:
+    """A plan for a range of batch sizes, replayed at two of them before it is returned."""
+    arguments = take_apart(target, args, kwargs)
+    before = RandomState()
+    sized = Sized(target, arguments, grad, symbol, low, high)
+    try:
+        for size in sorted(sized.proven)[-2:]:
+            work = Capture(target, sized.resized(arguments, size), both=False)
+            work.volatile, work.changing = sized.work.volatile, sized.work.changing
+            _check_replay(target, sized.captured, work, grad)
+        return sized
+    finally:
+        sized.work.restore()
+        before.restore()
+
+
+def capture_checked(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool, both: bool) -> Captured:
+    """Captures, and replays on unseen data before the plan is returned."""
     work = Capture(target, take_apart(target, args, kwargs), both)
     try:
         captured = work.run(grad)
-        for mode in [m for m, served in ((False, captured.without_grad), (True, captured.with_grad)) if served]:
-            _check_replay(target, captured, work, mode)
+        _check_replay(target, captured, work, captured.with_grad)  # with grad, values are compared too
         return captured
     finally:
         work.restore()
@@ -215,19 +272,22 @@ _Call = Callable[[Sequence[torch.Tensor]], Any]
 class _Outcome(NamedTuple):
     tensors: list[torch.Tensor]
     spec: _tree.Spec
-    gradients: list[torch.Tensor | None]
+    gradients: list[torch.Tensor | None] | None  # None: backward raised
     random: torch.Tensor
 
 
 def _observe(call: _Call, leaves: list[torch.Tensor], params: list[torch.Tensor]) -> _Outcome:
     """Runs and keeps all there is to compare: outputs, gradients, what happened to the inputs and to the generator."""
     spec, out, _ = _tree.flatten(call(leaves))
-    gradients: list[torch.Tensor | None] = []
+    gradients: list[torch.Tensor | None] | None = []
     roots = [t for t in out if t.requires_grad and (t.is_floating_point() or t.is_complex())]
     wanted = [t for t in [*leaves, *params] if t.requires_grad]
     if roots and wanted and torch.is_grad_enabled():
         seeds = [torch.linspace(0.5, 1.5, t.numel(), device=t.device).reshape(t.shape).to(t.dtype) for t in roots]
-        gradients = list(torch.autograd.grad(roots, wanted, seeds, allow_unused=True))
+        try:
+            gradients = list(torch.autograd.grad(roots, wanted, seeds, allow_unused=True, retain_graph=True))
+        except Exception:
+            gradients = None
     kept = [t.detach().clone() for t in out] + [t.detach().clone() for t in leaves]
     return _Outcome(kept, spec, gradients, torch.get_rng_state())
 
@@ -247,20 +307,31 @@ def _check_replay(target: Target, captured: Captured, work: Capture, grad: bool)
         with work.undoing():
             return [_observe(call, [own_copy(t) for t in leaves], params) for leaves in data]
 
+    refused = False
+    failure: Exception | None = None
     with grad_mode(grad), eager_code():
         # Guards may refuse all other data; the example itself they let through.
         for leaves in [*work.probes(), work.arguments.leaves]:
             data = [leaves, work.arguments.leaves][: work.calls_to_check]
             try:
+                got = attempt(variant, data)  # first: it must not find what eager left in memory
+            except GuardError:  # a guard refused the data: right, but nothing to compare
+                refused = True
+                continue
+            except CleaveError as error:
+                if isinstance(error, CaptureError):
+                    raise
+                failure = error
+                got = None
+            except Exception as error:
+                failure = error
+                got = None
+            try:
                 expected = attempt(eager, data)
             except Exception:  # the model does not take this data
                 continue
-            try:
-                got = attempt(variant, data)
-            except CaptureError:
-                raise
-            except CleaveError:  # a guard refused the data: right, but nothing to compare
-                continue
+            if got is None:
+                raise CaptureError(f"the replay raises where the model does not: {failure}") from None
             for i, (want, have) in enumerate(zip(expected, got, strict=True)):
                 problem = _difference(want, have)
                 if problem is None:
@@ -269,6 +340,8 @@ def _check_replay(target: Target, captured: Captured, work: Capture, grad: bool)
                     raise CaptureError(f"the model itself does not repeat its own numbers on the same data: {problem}")
                 raise CaptureError(_DIFFERS.format(" on the second call" if i else "", problem))
             return
+    if not refused:
+        raise CaptureError("there is no data on which the plan could be compared with the model")
 
 
 _DIFFERS = (
@@ -284,8 +357,10 @@ def _difference(a: _Outcome, b: _Outcome) -> str | None:
     for i, (x, y) in enumerate(zip(a.tensors, b.tensors, strict=True)):
         if not _native.bits_equal(x, y):
             return f"tensor {i} of outputs and inputs has other values"
-    if len(a.gradients) != len(b.gradients):
-        return "another number of outputs requires grad"
+    if a.gradients is None:
+        return None  # eager itself has no gradients to compare with
+    if b.gradients is None or len(a.gradients) != len(b.gradients):
+        return "other outputs require grad, or backward raises"
     for i, (g, h) in enumerate(zip(a.gradients, b.gradients, strict=True)):
         if (g is None) != (h is None) or (g is not None and h is not None and not _native.bits_equal(g, h)):
             return f"gradient {i} of inputs and parameters differs"

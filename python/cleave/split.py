@@ -12,16 +12,17 @@ True
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 
-from . import _tree
-from ._capture import Captured
+from ._capture import Captured, take_apart
+from ._sizes import Sized
+from ._state import Target
 from .errors import CleaveError, InputError, SplitError
-from .plan import Plan, Program, capture
+from .plan import Plan, Program, as_call, capture_checked, capture_sized, finish
 
 TraceBatchMode = Literal["batch_1", "batch_gt1"]
 MODES = ("generated_eager", "debug_interpreter")
@@ -45,7 +46,9 @@ class SplitSpec:
     trace_batch_mode: TraceBatchMode = "batch_1"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.boundary, str) or not self.boundary.strip():
+        if not isinstance(self.boundary, str):
+            raise SplitError(f'boundary is a string such as "50%", not {type(self.boundary).__name__}')
+        if not self.boundary.strip():
             raise SplitError('boundary is empty; give "auto", "after:<module path>", "after:<node name>" or "50%"')
         if not isinstance(self.batch_symbol, str) or not self.batch_symbol.isidentifier():
             raise SplitError(f"batch_symbol must be an identifier such as B, not {self.batch_symbol!r}")
@@ -103,38 +106,99 @@ class BoundaryPayload:
         return sum(t.numel() * t.element_size() for t in self.tensors.values())
 
 
-class SplitRuntime:
-    """A model cut in two. Made by prepare_split; inference only (results carry no gradients)."""
+class _Cut:
+    """One plan cut in two, ready to run."""
 
-    def __init__(self, plan: Plan, captured: Captured, spec: SplitSpec, mode: str) -> None:
-        self.trace_plan = plan
-        self.split_spec = spec
-        self.mode = mode
-        self.candidates = [SplitCandidate(*c) for c in captured.plan.frontiers()]
+    def __init__(self, captured: Captured, spec: SplitSpec, debug: bool) -> None:
+        plan = captured.plan
+        self.captured = captured
+        self.candidates = [SplitCandidate(*c) for c in plan.frontiers()]
         try:
-            self.candidate = self.candidates[captured.plan.choose(spec.boundary, spec.trainable)]
+            self.candidate = self.candidates[plan.choose(spec.boundary, spec.trainable)]
         except CleaveError as error:
             raise SplitError(str(error)) from None
-        self.graph_signature = hashlib.sha256(plan.text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-        self.split_id = f"{self.graph_signature}-{self.candidate.position}"
-        self._captured = captured
-        debug = mode == "debug_interpreter"
-        cut = self.candidate.position + 1
-        self._prefix = Program(captured, 0, cut, debug=debug, inference=True)
-        self._suffix = Program(captured, cut, captured.plan.node_count(), debug=debug, inference=True)
-        self._labels: list[str] = self._prefix.native.outputs()
-        self._passthrough = tuple(self._prefix.native.passthrough())
-        if self._labels != self._suffix.native.inputs():
+        at = self.candidate.position + 1
+        self.prefix = Program(captured, 0, at, debug=debug, inference=True)
+        self.suffix = Program(captured, at, plan.node_count(), debug=debug, inference=True)
+        self.labels: list[str] = self.prefix.native.outputs()
+        inputs = set(self.prefix.native.inputs())
+        self.passthrough = tuple(label for label in self.labels if label in inputs)
+        if self.labels != self.suffix.native.inputs():
             raise AssertionError("prefix and suffix disagree about the boundary")
-        self._rebinds = [captured.state[name] for name in captured.plan.rebinds()]
+        self.rebinds = [captured.state[name] for name in plan.rebinds()]
+
+    def run_prefix(self, leaves: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        return dict(zip(self.labels, self.prefix.run(leaves), strict=True))
+
+    def run_suffix(self, tensors: dict[str, torch.Tensor], symbols: list[int] | None) -> Any:
+        missing = [label for label in self.labels if label not in tensors]
+        if missing:
+            raise InputError(f"the boundary lacks {', '.join(missing)}")
+        out = self.suffix.run([tensors[label] for label in self.labels], symbols)
+        return finish(self.captured, self.rebinds, out)
+
+
+class SplitRuntime:
+    """A model cut in two. Made by prepare_split; inference only (results carry no gradients).
+
+    A batch size that was not recorded when the split was prepared is recorded when it is first used, and either joins
+    the plan or gets one of its own."""
+
+    def __init__(self, target: Target, captured: Captured, sized: Sized | None, spec: SplitSpec, mode: str) -> None:
+        self.trace_plan = Plan(target, captured, sized)
+        self.split_spec = spec
+        self.mode = mode
+        self._target = target
+        self._sized = sized
+        self._cut = _Cut(captured, spec, mode == "debug_interpreter")
+        self._own: dict[int, _Cut] = {}  # batch sizes at which the model does something else
+        self.candidate, self.candidates = self._cut.candidate, self._cut.candidates
+        text = self.trace_plan.text
+        self.graph_signature = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        self.split_id = f"{self.graph_signature}-{self.candidate.position}"
+
+    @property
+    def batch_range(self) -> tuple[int, int] | None:
+        """The batch sizes it was prepared for; None: the example's alone."""
+        return None if self._sized is None else (self._sized.low, self._sized.high)
+
+    @property
+    def variants(self) -> list[str]:
+        """The plans behind this runtime and the batch sizes each is proven for."""
+        if self._sized is None:
+            return ["the example's sizes"]
+        main = f"{self._sized.symbol} in {sorted(self._sized.proven)}"
+        return [main, *(f"{self._sized.symbol} = {size}" for size in sorted(self._own))]
+
+    def _cut_for(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[torch.Tensor]) -> _Cut:
+        sized = self._sized
+        if sized is None:
+            return self._cut
+        size = sized.size_of(leaves)
+        if size in sized.proven:
+            return self._cut
+        if size in self._own:
+            return self._own[size]
+        if not sized.low <= size <= sized.high:
+            leaf, dim = next(iter(sized.dims.items()))
+            name = take_apart(self._target, args, kwargs).names[leaf]
+            raise InputError(
+                f"input {name}: dimension {dim} is {sized.symbol}={size}, the split is for {sized.low} to {sized.high}"
+            )
+        sized.check_rest(take_apart(self._target, args, kwargs))
+        with torch.no_grad():
+            if sized.admit(take_apart(self._target, args, kwargs), size):
+                return self._cut
+            captured = capture_checked(self._target, args, kwargs, grad=False, both=False)
+        return self._own.setdefault(size, _Cut(captured, self.split_spec, self.mode == "debug_interpreter"))
 
     def run_prefix(self, *inputs: Any, **kwargs: Any) -> BoundaryPayload:
         """Runs the model up to the boundary."""
         leaves = self.trace_plan.flatten_inputs(inputs, kwargs)
-        out = self._prefix.run(leaves)
-        size = leaves[0].shape[0] if leaves and leaves[0].dim() else None
-        tensors = dict(zip(self._labels, out, strict=True))
-        return BoundaryPayload(self.split_id, self.graph_signature, size, tensors, self._passthrough)
+        cut = self._cut_for(inputs, kwargs, leaves)
+        tensors = cut.run_prefix(leaves)
+        size = self._sized.size_of(leaves) if self._sized else None
+        return BoundaryPayload(self.split_id, self.graph_signature, size, tensors, cut.passthrough)
 
     def run_suffix(self, boundary: BoundaryPayload) -> Any:
         """Runs the rest of the model; what comes back has the type and structure of the model's own output."""
@@ -142,14 +206,9 @@ class SplitRuntime:
             raise TypeError(f"run_suffix takes the BoundaryPayload of run_prefix, not {type(boundary).__name__}")
         if boundary.split_id != self.split_id:
             raise InputError(f"this boundary belongs to split {boundary.split_id}, not to {self.split_id}")
-        missing = [label for label in self._labels if label not in boundary.tensors]
-        if missing:
-            raise InputError(f"the boundary lacks {', '.join(missing)}")
-        out = self._suffix.run([boundary.tensors[label] for label in self._labels])
-        n = len(out) - len(self._rebinds)
-        for (holder, key), value in zip(self._rebinds, out[n:], strict=True):
-            holder[key] = value
-        return _tree.unflatten(self._captured.output, out[:n])
+        cut = self._cut if boundary.batch_size is None else self._own.get(boundary.batch_size, self._cut)
+        sized = self._sized is not None and self._sized.reason is None and cut is self._cut
+        return cut.run_suffix(boundary.tensors, [boundary.batch_size] if sized and boundary.batch_size else None)
 
     def __repr__(self) -> str:
         c = self.candidate
@@ -170,7 +229,8 @@ def prepare_split(
 ) -> SplitRuntime:
     """Captures a model for inference, chooses a frontier and makes prefix and suffix ready.
 
-    Runs at the example's own sizes. objective and compile_options are not available yet and must be None."""
+    With a dynamic_batch range the model is recorded at a few small batch sizes, and every number that follows the batch
+    becomes a formula. objective and compile_options are not available yet and must be None."""
     if not isinstance(split, SplitSpec):
         raise TypeError(f"split must be a SplitSpec, not {type(split).__name__}")
     if mode not in MODES:
@@ -178,6 +238,12 @@ def prepare_split(
     for name, value in (("objective", objective), ("compile_options", compile_options)):
         if value is not None:
             raise SplitError(f"{name} is not supported in this version; leave it out")
+    target = Target(model)
+    args, kwargs = as_call(example_inputs, example_kwargs)
     with torch.no_grad():
-        plan = capture(model, example_inputs, example_kwargs, both_grad_modes=False)
-    return SplitRuntime(plan, plan._main, split, mode)
+        if split.dynamic_batch is None:
+            return SplitRuntime(
+                target, capture_checked(target, args, kwargs, grad=False, both=False), None, split, mode
+            )
+        sized = capture_sized(target, args, kwargs, False, split.batch_symbol, *split.dynamic_batch)
+    return SplitRuntime(target, sized.captured, sized, split, mode)

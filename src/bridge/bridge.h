@@ -28,16 +28,16 @@ typedef struct br_meta {
 	int64_t offset;
 	char device[16];
 	bool requires_grad;
-	bool is_leaf;
 	bool conj, neg;
 	const void *storage; /* identity only; NULL when it has none */
 } br_meta;
 
 clv_status br_meta_get(const clv_tensor *t, br_meta *out);
-/* Has this dtype, device and shape (dims are indices into sizes; tensors that are not strided fit any shape). */
+/* Has this dtype, device and shape (dims are indices into sizes). False for what is not strided. */
 bool br_fits(const clv_tensor *t, uint8_t dtype, const char *device, uint32_t ndim, const uint32_t *dims,
              const int64_t *sizes);
-bool br_is_contiguous(const br_meta *m); /* row-major, dimensions of size 1 ignored */
+bool br_requires_grad(const clv_tensor *t); /* false for NULL */
+bool br_is_contiguous(const br_meta *m);    /* row-major, dimensions of size 1 ignored */
 clv_status br_bits_equal(const clv_tensor *a, const clv_tensor *b, bool *out); /* same type, shape and bits */
 clv_status br_clone(const clv_tensor *t, clv_tensor **out);                    /* detached, same strides */
 clv_status br_tensor_copy_(clv_tensor *dst, const clv_tensor *src); /* data only; the version counter does not move */
@@ -57,10 +57,15 @@ typedef struct br_modes {
 } br_modes;
 
 void br_modes_get(br_modes *out);
+bool br_modes_equal(const br_modes *a, const br_modes *b, bool grad); /* grad: compare the grad mode too */
 /* Sets grad, autocast and those global flags that are in flags_mask. */
 void br_modes_set(const br_modes *m, uint32_t flags_mask);
-void br_autocast_enter(void); /* brackets a run that uses autocast: its weight cache is dropped at the outermost exit */
-void br_autocast_exit(void);
+typedef struct br_autocast {
+	uint8_t dtype[BR_AUTOCAST_DEVICES];
+	bool cache;
+} br_autocast;
+void br_autocast_enter(br_autocast *saved);
+void br_autocast_exit(const br_autocast *saved);
 
 /* ---- arguments that cross the bridge ---------------------------------------------------------------------------- */
 
@@ -101,6 +106,9 @@ typedef struct br_arg {
 		} list;
 	} u;
 } br_arg;
+
+/* Same kind and same value; tensors and objects by number. */
+bool br_arg_same(const br_arg *a, const br_arg *b);
 
 /* Something an operator takes that is neither tensor nor plain (packed weights, a generator). Counted. */
 typedef struct br_object br_object;
@@ -158,12 +166,16 @@ typedef struct br_event {
 	uint32_t nwrites;
 	uint32_t flags;
 	br_modes modes;
+	const char *at; /* source line, or NULL */
 } br_event;
 
 /* Called on the recording thread, in order. An error they return ends the recording and comes out of br_recorder_stop. */
 typedef struct br_record_fns {
 	clv_status (*seen)(void *ctx, const br_seen *t);
 	clv_status (*event)(void *ctx, const br_event *e);
+	/* The user's source line into out ("" if unknown). Called on the recorder's own thread, with no lock held. May be
+	   NULL. */
+	void (*where)(void *ctx, char *out, size_t n);
 } br_record_fns;
 
 clv_status br_recorder_new(const br_record_fns *fns, void *ctx, br_recorder **out);
@@ -177,9 +189,16 @@ clv_status br_recorder_stop(br_recorder *r);
 /* External tensors that recorded operators wrote in place get their old data back. */
 clv_status br_recorder_restore(br_recorder *r);
 
-/* Number of a tensor, NONE if it was never seen. */
-uint32_t br_recorder_find(br_recorder *r, const clv_tensor *t);
-/* As find, but a tensor never seen becomes EXTERNAL. */
+/* Explicit generators that were drawn from get their old state back. */
+clv_status br_recorder_restore_generators(br_recorder *r);
+/* A copy of the memory of `t` is kept for restore, if it was there before the recording. */
+clv_status br_recorder_keep(br_recorder *r, const clv_tensor *t);
+
+/* Threads that the forward forks record too: around whatever shares data with the callbacks. Recursive. */
+void br_recorder_lock(br_recorder *r);
+void br_recorder_unlock(br_recorder *r);
+
+/* Number of a tensor; one never seen becomes EXTERNAL. */
 clv_status br_recorder_see(br_recorder *r, const clv_tensor *t, uint32_t *id_out);
 /* A private copy of the data of `t`, as a FRESH tensor. */
 clv_status br_recorder_fresh(br_recorder *r, const clv_tensor *t, uint32_t *id_out);
@@ -195,8 +214,6 @@ bool br_recorder_active(const br_recorder *r);                               /* 
 /* Explicit generators: digest of the state before the first and after the last use of object `number`; false if it
    is no generator. */
 bool br_recorder_generator(const br_recorder *r, uint32_t number, uint64_t *first, uint64_t *last);
-
-const char *br_torch_version(void);
 
 #ifdef __cplusplus
 }

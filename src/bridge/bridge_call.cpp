@@ -77,7 +77,8 @@ struct Binder {
 		            argument->type()->str().c_str(), a.kind);
 	}
 
-	static bool varies(const br_arg &a) { return a.kind == BR_TENSOR || a.kind == BR_INTVAR; }
+	static bool varies(const br_arg &a) { return a.kind == BR_INTVAR; }
+	static bool is_integer(const br_arg &a) { return a.kind == BR_INT || a.kind == BR_INTVAR || a.kind == BR_DTYPE; }
 
 	clv_status list(const br_arg &a, const c10::TypePtr &type, c10::IValue &out)
 	{
@@ -102,6 +103,9 @@ struct Binder {
 		switch (elem->kind()) {
 		case c10::TypeKind::IntType:
 		case c10::TypeKind::SymIntType: {
+			for (const br_arg *i = e; i != end; i++)
+				if (!is_integer(*i) || (live && i->kind == BR_DTYPE))
+					return mismatch(*i);
 			if (live) {
 				Fill f{at, Fill::INTS};
 				f.items.assign(e, end);
@@ -110,12 +114,8 @@ struct Binder {
 			}
 			c10::List<int64_t> l;
 			for (; e != end; e++) {
-				if (e->kind == BR_INT)
-					l.push_back(e->u.i);
-				else if (e->kind == BR_DTYPE)
-					l.push_back(static_cast<int64_t>(scalar_type_of(static_cast<uint8_t>(e->u.code))));
-				else
-					return mismatch(*e);
+				l.push_back(e->kind == BR_INT ? e->u.i
+				                              : static_cast<int64_t>(scalar_type_of(static_cast<uint8_t>(e->u.code))));
 			}
 			out = l;
 			return CLV_OK;

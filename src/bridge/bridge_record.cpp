@@ -42,8 +42,9 @@ auto slot_kind()
 	return c10::DebugInfoKind::TEST_INFO;
 }
 
+// A thread that was forked during a recording may outlive it: the slot keeps the recorder.
 struct Slot : c10::DebugInfoBase {
-	br_recorder *recorder = nullptr;
+	std::shared_ptr<br_recorder> recorder;
 };
 
 thread_local int depth = 0; // operators open on this thread; the outermost has depth 0
@@ -59,6 +60,7 @@ struct Known {
 	WeakTensor weak;
 	const c10::StorageImpl *storage;
 	br_origin origin;
+	std::vector<int64_t> sizes, strides;
 	const void *grad_fn; // and which of its results: names the variable, whichever TensorImpl stands for it
 	uint32_t grad_nr;
 };
@@ -78,6 +80,7 @@ struct RandomState {
 struct GeneratorUse {
 	uint64_t first = 0, last = 0;
 	bool used = false;
+	at::Tensor saved; // state before the first use
 };
 
 } // namespace
@@ -85,7 +88,8 @@ struct GeneratorUse {
 struct br_recorder {
 	br_record_fns fns;
 	void *ctx;
-	std::recursive_mutex mutex; // forked threads record too
+	std::shared_ptr<br_recorder> self; // until br_recorder_free
+	std::recursive_mutex mutex;        // forked threads record too
 	std::thread::id thread;
 	at::CallbackHandle handle = 0;
 	std::unique_ptr<c10::DebugInfoGuard> guard;
@@ -114,6 +118,10 @@ struct br_recorder {
 		for (br_object *o : objects)
 			br_object_unref(o);
 	}
+
+	clv_status status() const { return failed == CLV_OK ? CLV_OK : fail(failed, "%s", message.c_str()); }
+
+	bool on_its_thread() const { return thread == std::this_thread::get_id(); }
 
 	void set_failed(clv_status code, const char *text)
 	{
@@ -147,6 +155,8 @@ struct br_recorder {
 		uint32_t id = static_cast<uint32_t>(known.size());
 		ids.insert_or_assign(t.unsafeGetTensorImpl(), id);
 		known.push_back({weak_tensor(t), t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr, origin,
+		                 t.is_nested() ? std::vector<int64_t>() : t.sizes().vec(),
+		                 t.layout() != at::kStrided || t.is_nested() ? std::vector<int64_t>() : t.strides().vec(),
 		                 t.grad_fn().get(), static_cast<uint32_t>(t.output_nr())});
 		if (origin == BR_DEFINED || origin == BR_EXTERNAL)
 			if (known.back().storage && storages.find(known.back().storage) == storages.end())
@@ -171,11 +181,20 @@ struct br_recorder {
 		if (!t.grad_fn() || !t.has_storage())
 			return NONE;
 		auto it = variables.find({t.grad_fn().get(), static_cast<uint32_t>(t.output_nr())});
-		if (it == variables.end() || known[it->second].storage != t.storage().unsafeGetStorageImpl())
+		if (it == variables.end() || known[it->second].storage != t.storage().unsafeGetStorageImpl() ||
+		    known[it->second].sizes != t.sizes())
 			return NONE;
 		ids.emplace(t.unsafeGetTensorImpl(), it->second);
 		aliases.push_back(weak_tensor(t));
 		return it->second;
+	}
+
+	// An operator changed its shape in place: from now on it counts as another tensor on the same memory.
+	void see_again_if_reshaped(const at::Tensor &t, uint32_t id)
+	{
+		if (t.layout() == at::kStrided && !t.is_nested() &&
+		    (known[id].sizes != t.sizes() || known[id].strides != t.strides()))
+			see(t, BR_RESULT);
 	}
 
 	uint32_t number(const at::Tensor &t, br_origin if_new)
@@ -246,7 +265,9 @@ bool was_reseeded(const br_recorder *r)
 
 // An operator between its start and its end.
 struct Open : at::ObserverContext {
-	br_recorder *recorder = nullptr;
+	std::shared_ptr<br_recorder> recorder;
+	std::string place;
+	std::optional<at::Generator> drawn; // what a random operator draws from, when it is not the default
 	bool counted = false, top = false, random = false;
 	uint32_t flags = 0;
 	int exceptions = 0;
@@ -256,7 +277,6 @@ struct Open : at::ObserverContext {
 	std::vector<br_arg> args, results;
 	std::vector<uint32_t> writes;
 	std::vector<at::Tensor> written;
-	std::vector<uint32_t> generators;
 	std::deque<std::vector<br_arg>> lists;
 	std::deque<std::string> strings;
 
@@ -396,8 +416,6 @@ br_arg Open::convert(const c10::IValue &v, const c10::TypePtr &declared, br_orig
 	} else if (v.isGenerator() || v.isObject() || v.isCapsule()) {
 		a.kind = BR_OBJECT;
 		a.u.id = recorder->object(v);
-		if (v.isGenerator())
-			generators.push_back(a.u.id);
 		if (if_new == BR_RESULT)
 			recorder->refuse(name + " returns an object, not a tensor (" + v.tagKind() + ")");
 	} else if (v.isStorage()) {
@@ -417,8 +435,9 @@ void keep_old_data(br_recorder *r, const at::Tensor &t)
 			return;
 	at::DisableRecordFunctionGuard quiet;
 	at::NoGradGuard no_grad;
-	Backup b{t, t.detach(), {}, t.sizes().vec(), {}, 0};
-	if (t.layout() == at::kStrided) {
+	Backup b{t, t.detach(), {}, {}, {}, 0};
+	if (t.layout() == at::kStrided && !t.is_nested()) {
+		b.sizes = t.sizes().vec();
 		b.strides = t.strides().vec();
 		b.offset = t.storage_offset();
 		int64_t span = t.numel() ? 1 : 0; // elements may overlap (expand) or leave gaps
@@ -463,7 +482,7 @@ void Open::note_write(const br_arg &a, const c10::IValue &v)
 	br_origin o = recorder->known[a.u.id].origin;
 	bool outside = t.has_storage() && recorder->outside.count(t.storage().unsafeGetStorageImpl());
 	if (outside)
-		keep_old_data(recorder, t);
+		keep_old_data(recorder.get(), t);
 	if (o == BR_DEFINED || o == BR_EXTERNAL) {
 		if (op->schema().name().rfind("aten::set_", 0) == 0 || op->schema().name() == "aten::resize_")
 			recorder->refuse(name + " changes the memory of a tensor that the forward did not make");
@@ -554,12 +573,16 @@ void start_random(br_recorder *r, Open &o, c10::ArrayRef<const c10::IValue> inpu
 	for (const auto &v : inputs)
 		if (v.isGenerator()) {
 			auto &use = r->generators[r->object(v)];
-			uint64_t now = generator_digest(v.toGenerator());
-			if (!use.used)
+			o.drawn = v.toGenerator();
+			uint64_t now = generator_digest(*o.drawn);
+			if (!use.used) {
 				use.first = now;
-			else if (use.last != now)
+				use.saved = o.drawn->get_state();
+			} else if (use.last != now) {
 				r->refuse("a torch.Generator is reseeded inside the forward (seen at " + o.name + ")");
+			}
 			use.used = true;
+			use.last = now; // operators inside this one draw from it too
 			return;
 		}
 	if (was_reseeded(r))
@@ -567,52 +590,67 @@ void start_random(br_recorder *r, Open &o, c10::ArrayRef<const c10::IValue> inpu
 		          " (manual_seed, set_rng_state or fork_rng inside the forward)");
 }
 
-void end_random(br_recorder *r, const at::RecordFunction &fn)
+void end_random(br_recorder *r, const Open &o)
 {
-	for (const auto &v : fn.inputs())
-		if (v.isGenerator())
-			r->generators[r->object(v)].last = generator_digest(v.toGenerator());
-	r->random_state = default_random_state();
+	if (o.drawn)
+		r->generators[r->object(*o.drawn)].last = generator_digest(*o.drawn);
+	else
+		r->random_state = default_random_state();
+}
+
+void start(Open &o, const at::RecordFunction &fn)
+{
+	br_recorder *r = o.recorder.get();
+	if (!o.op || is_transformed(fn.inputs()))
+		return;
+	if (r->failed != CLV_OK) {
+		if (depth == 0)
+			keep_written(r, *o.op, fn.inputs());
+		return;
+	}
+	o.counted = true;
+	o.top = depth++ == 0;
+	o.name = toString(o.op->operator_name());
+	o.exceptions = std::uncaught_exceptions();
+	uint32_t flags = tag_flags(*o.op);
+	if (o.top) {
+		open_top = &o;
+		o.flags = flags;
+		if (o.op->schema().name().rfind("aten::", 0) != 0)
+			o.flags |= BR_DYNAMIC;
+		start_top(r, o, fn);
+	} else if (open_top) {
+		open_top->flags |= flags;
+	}
+	if (flags & BR_RANDOM)
+		start_random(r, o, fn.inputs());
 }
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction &fn)
 {
 	auto *slot = static_cast<Slot *>(c10::ThreadLocalDebugInfo::get(slot_kind()));
-	auto o = std::make_unique<Open>();
 	auto name = fn.operator_name();
 	if (!slot || !name)
-		return o;
-	br_recorder *r = slot->recorder;
+		return nullptr;
+	auto o = std::make_unique<Open>();
+	o->recorder = slot->recorder;
+	br_recorder *r = o->recorder.get();
+	// Finding the place takes Python's lock, so it must not wait for ours.
+	char place[256] = "";
+	if (depth == 0 && r->fns.where && r->on_its_thread() && r->recording)
+		r->fns.where(r->ctx, place, sizeof place);
 	std::lock_guard<std::recursive_mutex> lock(r->mutex);
-	o->recorder = r;
-	o->op = c10::Dispatcher::singleton().findSchema(*name);
-	if (!o->op || is_transformed(fn.inputs()))
-		return o;
-	if (r->failed != CLV_OK) {
-		if (depth == 0)
-			keep_written(r, *o->op, fn.inputs());
-		return o;
-	}
-	o->counted = true;
-	o->top = depth++ == 0;
-	o->name = toString(*name);
-	o->exceptions = std::uncaught_exceptions();
+	if (!r->recording)
+		return nullptr;
 	try {
-		uint32_t flags = tag_flags(*o->op);
-		if (o->top) {
-			open_top = o.get();
-			o->flags = flags;
-			if (o->op->schema().name().rfind("aten::", 0) != 0)
-				o->flags |= BR_DYNAMIC;
-			start_top(r, *o, fn);
-		} else if (open_top) {
-			open_top->flags |= flags;
-		}
-		if (flags & BR_RANDOM)
-			start_random(r, *o, fn.inputs());
+		o->place = place;
+		o->op = c10::Dispatcher::singleton().findSchema(*name);
+		start(*o, fn);
 	} catch (...) {
 		r->check(fail_exception(__FILE__, __LINE__));
 	}
+	if (!o->counted)
+		return nullptr;
 	return o;
 }
 
@@ -631,18 +669,37 @@ void release_freed(br_recorder *r, const at::RecordFunction &fn)
 #endif
 }
 
+// A factory without dtype takes the process's default one: the node says which that was.
+void name_dtype(Open &o, const std::vector<c10::IValue> &out)
+{
+	const auto &formal = o.op->schema().arguments();
+	if (out.size() != 1 || !out[0].isTensor() || !out[0].toTensor().defined())
+		return;
+	for (const br_arg &a : o.args)
+		if (a.kind == BR_TENSOR || a.kind == BR_LIST)
+			if (a.kind == BR_TENSOR || (a.u.list.n && a.u.list.at[0].kind == BR_TENSOR))
+				return;
+	for (size_t i = 0; i < o.args.size(); i++)
+		if (formal[i].name() == "dtype" && o.args[i].kind == BR_NONE) {
+			o.args[i].kind = BR_DTYPE;
+			o.args[i].u.code = dtype_of(out[0].toTensor().scalar_type());
+		}
+}
+
 void end_top(br_recorder *r, Open &o, const at::RecordFunction &fn)
 {
 	const auto &returns = o.op->schema().returns();
 	const auto &out = fn.outputs();
 	if (std::uncaught_exceptions() > o.exceptions || out.size() < returns.size())
 		return; // it raised, and the forward may go on
-	for (size_t i = 0; i < returns.size(); i++)
-		o.results.push_back(o.convert(out[i], returns[i].real_type(), BR_RESULT));
 	for (size_t i = 0; i < o.written.size(); i++) {
 		const at::Tensor &t = o.written[i];
 		r->known[o.writes[i]].storage = t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr;
+		r->see_again_if_reshaped(t, o.writes[i]);
 	}
+	for (size_t i = 0; i < returns.size(); i++)
+		o.results.push_back(o.convert(out[i], returns[i].real_type(), BR_RESULT));
+	name_dtype(o, out);
 	br_event e{};
 	e.op = o.name.c_str();
 	e.args = o.args.data();
@@ -653,27 +710,30 @@ void end_top(br_recorder *r, Open &o, const at::RecordFunction &fn)
 	e.nwrites = static_cast<uint32_t>(o.writes.size());
 	e.flags = o.flags;
 	e.modes = o.modes;
+	e.at = o.place.empty() ? nullptr : o.place.c_str();
 	if (r->failed == CLV_OK)
 		r->check(r->fns.event(r->ctx, &e));
 }
 
 void on_end(const at::RecordFunction &fn, at::ObserverContext *context)
 {
-	auto &o = *static_cast<Open *>(context);
-	if (!o.counted)
+	if (!context)
 		return;
-	depth--;
-	br_recorder *r = o.recorder;
+	auto &o = *static_cast<Open *>(context);
+	br_recorder *r = o.recorder.get();
 	std::lock_guard<std::recursive_mutex> lock(r->mutex);
+	depth--;
+	if (o.top)
+		open_top = nullptr;
+	if (!r->recording)
+		return;
 	try {
 		if (o.random)
-			end_random(r, fn);
-		if (o.top) {
-			open_top = nullptr;
-			if (r->failed == CLV_OK)
-				end_top(r, o, fn);
+			end_random(r, o);
+		if (o.top && r->failed == CLV_OK)
+			end_top(r, o, fn);
+		if (o.top)
 			release_freed(r, fn);
-		}
 	} catch (...) {
 		r->check(fail_exception(__FILE__, __LINE__));
 	}
@@ -683,40 +743,54 @@ void on_end(const at::RecordFunction &fn, at::ObserverContext *context)
 
 uint32_t br_recorder::object(const c10::IValue &v)
 {
-	auto *o = new Object{v, v.isObject()      ? v.toObject()->type()->str()
-	                        : v.isGenerator() ? "torch.Generator"
-	                                          : v.tagKind()};
 	for (uint32_t i = 0; i < objects.size(); i++)
-		if (br_object_same(objects[i], wrap(o))) {
-			delete o;
+		if (same_object(unwrap(objects[i])->value, v))
 			return i;
-		}
-	objects.push_back(wrap(o));
+	std::string type = v.isObject() ? v.toObject()->type()->str() : v.isGenerator() ? "torch.Generator" : v.tagKind();
+	auto o = std::make_unique<Object>();
+	o->value = v;
+	o->type = std::move(type);
 	generators.emplace_back();
+	objects.push_back(wrap(o.get()));
+	o.release();
 	return static_cast<uint32_t>(objects.size() - 1);
+}
+
+static void end_recording(br_recorder *r)
+{
+	if (r->on_its_thread())
+		at::removeCallback(r->handle);
+	r->guard.reset();
+	r->recording = false;
 }
 
 clv_status br_recorder_new(const br_record_fns *fns, void *ctx, br_recorder **out)
 {
 	BRIDGE_CATCH({
-		auto *r = new br_recorder();
+		auto r = std::make_shared<br_recorder>();
 		r->fns = *fns;
 		r->ctx = ctx;
-		*out = r;
+		r->self = r;
+		*out = r.get();
 		return CLV_OK;
 	})
 }
 
 void br_recorder_free(br_recorder *r)
 {
-	delete r;
+	if (!r)
+		return;
+	std::shared_ptr<br_recorder> last = std::move(r->self);
+	std::lock_guard<std::recursive_mutex> lock(r->mutex);
+	if (r->recording)
+		end_recording(r);
 }
 
 clv_status br_recorder_define(br_recorder *r, const clv_tensor *t, uint32_t *id_out)
 {
 	BRIDGE_CATCH({
 		*id_out = r->number(borrow(t), BR_DEFINED);
-		return r->failed;
+		return r->status();
 	})
 }
 
@@ -726,7 +800,7 @@ clv_status br_recorder_start(br_recorder *r, bool alone)
 		if (c10::ThreadLocalDebugInfo::get(slot_kind()))
 			return fail(CLV_E_INVALID, "a capture is already running on this thread");
 		auto slot = std::make_shared<Slot>();
-		slot->recorder = r;
+		slot->recorder = r->self;
 		r->guard = std::make_unique<c10::DebugInfoGuard>(slot_kind(), slot);
 		depth = 0;
 		open_top = nullptr;
@@ -745,43 +819,76 @@ clv_status br_recorder_start(br_recorder *r, bool alone)
 clv_status br_recorder_stop(br_recorder *r)
 {
 	BRIDGE_CATCH({
+		std::lock_guard<std::recursive_mutex> lock(r->mutex);
 		if (!r->recording)
 			return fail(CLV_E_INVALID, "this recorder does not record");
-		at::removeCallback(r->handle);
-		r->guard.reset();
-		r->recording = false;
+		end_recording(r);
 		if (r->failed == CLV_OK && was_reseeded(r))
 			r->refuse("the forward reseeds or advances the random generator outside PyTorch's operators "
 			          "(manual_seed, set_rng_state or fork_rng)");
-		if (r->failed != CLV_OK)
-			return fail(r->failed, "%s", r->message.c_str());
+		return r->status();
+	})
+}
+
+void br_recorder_lock(br_recorder *r)
+{
+	r->mutex.lock();
+}
+
+void br_recorder_unlock(br_recorder *r)
+{
+	r->mutex.unlock();
+}
+
+clv_status br_recorder_keep(br_recorder *r, const clv_tensor *ct)
+{
+	BRIDGE_CATCH({
+		at::Tensor t = borrow(ct);
+		if (t.has_storage() && r->outside.count(t.storage().unsafeGetStorageImpl()))
+			keep_old_data(r, t);
 		return CLV_OK;
+	})
+}
+
+clv_status br_recorder_restore_generators(br_recorder *r)
+{
+	BRIDGE_CATCH({
+		at::DisableRecordFunctionGuard quiet;
+		for (size_t i = 0; i < r->generators.size(); i++)
+			if (r->generators[i].used) {
+				at::Generator g = unwrap(r->objects[i])->value.toGenerator();
+				g.set_state(r->generators[i].saved);
+			}
+		return CLV_OK;
+	})
+}
+
+static clv_status restore_one(const Backup &b)
+{
+	BRIDGE_CATCH({
+		if (b.tensor.layout() == at::kStrided && !b.tensor.is_nested())
+			b.tensor.unsafeGetTensorImpl()->set_sizes_and_strides(b.sizes, b.strides, b.offset);
+		return br_tensor_copy_(reinterpret_cast<clv_tensor *>(b.region.unsafeGetTensorImpl()),
+		                       reinterpret_cast<clv_tensor *>(b.data.unsafeGetTensorImpl()));
 	})
 }
 
 clv_status br_recorder_restore(br_recorder *r)
 {
+	clv_status first = CLV_OK;
 	for (auto it = r->backups.rbegin(); it != r->backups.rend(); ++it) {
-		if (it->tensor.layout() == at::kStrided)
-			it->tensor.unsafeGetTensorImpl()->set_sizes_and_strides(it->sizes, it->strides, it->offset);
-		TRY(br_tensor_copy_(reinterpret_cast<clv_tensor *>(it->region.unsafeGetTensorImpl()),
-		                    reinterpret_cast<clv_tensor *>(it->data.unsafeGetTensorImpl())));
+		clv_status st = restore_one(*it);
+		first = first == CLV_OK ? st : first;
 	}
 	r->backups.clear();
-	return CLV_OK;
-}
-
-uint32_t br_recorder_find(br_recorder *r, const clv_tensor *t)
-{
-	auto it = r->ids.find(reinterpret_cast<const c10::TensorImpl *>(t));
-	return it == r->ids.end() ? NONE : it->second;
+	return first;
 }
 
 clv_status br_recorder_see(br_recorder *r, const clv_tensor *t, uint32_t *id_out)
 {
 	BRIDGE_CATCH({
 		*id_out = r->number(borrow(t), BR_EXTERNAL);
-		return r->failed;
+		return r->status();
 	})
 }
 
@@ -791,7 +898,7 @@ clv_status br_recorder_fresh(br_recorder *r, const clv_tensor *t, uint32_t *id_o
 		at::DisableRecordFunctionGuard quiet;
 		at::NoGradGuard no_grad;
 		*id_out = r->see(borrow(t).detach().clone(), BR_FRESH);
-		return r->failed;
+		return r->status();
 	})
 }
 
@@ -799,7 +906,7 @@ clv_status br_recorder_result(br_recorder *r, const clv_tensor *t, uint32_t *id_
 {
 	BRIDGE_CATCH({
 		*id_out = r->number(borrow(t), BR_RESULT);
-		return r->failed;
+		return r->status();
 	})
 }
 
@@ -824,7 +931,7 @@ void br_recorder_fail(br_recorder *r, clv_status code, const char *message)
 
 bool br_recorder_active(const br_recorder *r)
 {
-	return r->recording && depth == 0 && r->thread == std::this_thread::get_id();
+	return r->recording && depth == 0 && r->on_its_thread();
 }
 
 bool br_recorder_generator(const br_recorder *r, uint32_t number, uint64_t *first, uint64_t *last)

@@ -2,12 +2,12 @@
 #include "bridge/impl.hpp"
 
 #include <ATen/Context.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/record_function.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
-#include <torch/version.h>
 
 #include <cstring>
 
@@ -42,6 +42,13 @@ static_assert(static_cast<int>(at::ScalarType::BFloat16) == 15 && static_cast<in
                   static_cast<int>(at::ScalarType::Float8_e8m0fnu) == 44,
               "DTYPE_LIST holds PyTorch's ScalarType numbers");
 } // namespace
+
+bool same_object(const c10::IValue &x, const c10::IValue &y)
+{
+	if (x.isGenerator() && y.isGenerator())
+		return x.toGenerator() == y.toGenerator();
+	return x.is(y);
+}
 
 uint8_t dtype_of(at::ScalarType t)
 {
@@ -79,7 +86,6 @@ clv_status br_meta_get(const clv_tensor *ct, br_meta *out)
 		if (!t.defined())
 			return fail(CLV_E_INVALID, "an undefined tensor has no metadata");
 		m.dtype = dtype_of(t.scalar_type());
-		m.layout = static_cast<uint8_t>(t.layout());
 		m.strided = t.layout() == at::kStrided && !t.is_nested();
 		if (!t.is_nested()) {
 			m.ndim = static_cast<uint32_t>(t.dim());
@@ -91,7 +97,6 @@ clv_status br_meta_get(const clv_tensor *ct, br_meta *out)
 		}
 		std::strncpy(m.device, t.device().str().c_str(), sizeof m.device - 1);
 		m.requires_grad = t.requires_grad();
-		m.is_leaf = t.is_leaf();
 		m.conj = t.is_conj();
 		m.neg = t.is_neg();
 		m.storage = t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr;
@@ -104,13 +109,13 @@ bool br_fits(const clv_tensor *ct, uint8_t dtype, const char *device, uint32_t n
              const int64_t *sizes)
 {
 	const auto *t = reinterpret_cast<const c10::TensorImpl *>(ct);
+	if (t->layout() != at::kStrided || t->key_set().has(c10::DispatchKey::NestedTensor))
+		return false; // the plan's values are strided; others are looked at by br_meta_get
 	if (c10::typeMetaToScalarType(t->dtype()) != scalar_type_of(dtype))
 		return false;
 	bool cpu = std::strcmp(device, "cpu") == 0;
 	if (cpu != t->device().is_cpu() || (!cpu && t->device().str() != device))
 		return false;
-	if (t->layout() != at::kStrided || t->key_set().has(c10::DispatchKey::NestedTensor))
-		return true;
 	c10::IntArrayRef have = t->sizes();
 	if (have.size() != ndim)
 		return false;
@@ -118,6 +123,11 @@ bool br_fits(const clv_tensor *ct, uint8_t dtype, const char *device, uint32_t n
 		if (have[i] != sizes[dims[i]])
 			return false;
 	return true;
+}
+
+bool br_requires_grad(const clv_tensor *t)
+{
+	return t && reinterpret_cast<const c10::TensorImpl *>(t)->requires_grad();
 }
 
 bool br_is_contiguous(const br_meta *m)
@@ -175,7 +185,11 @@ clv_status br_clone(const clv_tensor *t, clv_tensor **out)
 	BRIDGE_CATCH({
 		at::DisableRecordFunctionGuard quiet;
 		at::NoGradGuard no_grad;
-		*out = release(borrow(t).detach().clone());
+		at::Tensor from = borrow(t).detach();
+		bool exact = from.layout() == at::kStrided && !from.is_nested() && !from.is_quantized() &&
+		             at::has_internal_overlap(from) != at::MemOverlap::Yes;
+		*out =
+			release(exact ? at::empty_strided(from.sizes(), from.strides(), from.options()).copy_(from) : from.clone());
 		return CLV_OK;
 	})
 }
@@ -210,10 +224,7 @@ const char *br_object_type(const br_object *o)
 
 bool br_object_same(const br_object *a, const br_object *b)
 {
-	const c10::IValue &x = unwrap(a)->value, &y = unwrap(b)->value;
-	if (x.isGenerator() && y.isGenerator())
-		return x.toGenerator() == y.toGenerator();
-	return x.is(y);
+	return same_object(unwrap(a)->value, unwrap(b)->value);
 }
 
 // ---- modes
@@ -276,6 +287,16 @@ void br_modes_get(br_modes *out)
 	out->default_dtype = dtype_of(c10::get_default_dtype_as_scalartype());
 }
 
+bool br_modes_equal(const br_modes *a, const br_modes *b, bool grad)
+{
+	if (grad && (a->grad != b->grad || a->inference != b->inference))
+		return false;
+	for (int i = 0; i < BR_AUTOCAST_DEVICES; i++)
+		if (a->autocast[i] != b->autocast[i] || a->autocast_dtype[i] != b->autocast_dtype[i])
+			return false;
+	return a->autocast_cache == b->autocast_cache && a->flags == b->flags && a->default_dtype == b->default_dtype;
+}
+
 void br_modes_set(const br_modes *m, uint32_t flags_mask)
 {
 	at::GradMode::set_enabled(m->grad);
@@ -293,20 +314,21 @@ void br_modes_set(const br_modes *m, uint32_t flags_mask)
 		flags_set(m->flags, flags_mask);
 }
 
-void br_autocast_enter(void)
+void br_autocast_enter(br_autocast *saved)
 {
+	for (int i = 0; i < BR_AUTOCAST_DEVICES; i++)
+		saved->dtype[i] = dtype_of(at::autocast::get_autocast_dtype(autocast_devices[i]));
+	saved->cache = at::autocast::is_autocast_cache_enabled();
 	at::autocast::increment_nesting();
 }
 
-void br_autocast_exit(void)
+void br_autocast_exit(const br_autocast *saved)
 {
 	if (at::autocast::decrement_nesting() == 0)
 		at::autocast::clear_cache();
-}
-
-const char *br_torch_version(void)
-{
-	return TORCH_VERSION;
+	for (int i = 0; i < BR_AUTOCAST_DEVICES; i++)
+		at::autocast::set_autocast_dtype(autocast_devices[i], scalar_type_of(saved->dtype[i]));
+	at::autocast::set_autocast_cache_enabled(saved->cache);
 }
 
 // ---- the tensor functions of cleave.h
@@ -341,21 +363,23 @@ const void *clv_tensor_data(const clv_tensor *ct)
 	if (!ct || br_meta_get(ct, &m) != CLV_OK || !m.strided || std::strcmp(m.device, "cpu") != 0 ||
 	    !br_is_contiguous(&m) || m.conj || m.neg)
 		return nullptr;
-	return borrow(ct).const_data_ptr();
+	return reinterpret_cast<const c10::TensorImpl *>(ct)->data();
 }
 
 uint32_t clv_tensor_ndim(const clv_tensor *t)
 {
-	return t ? static_cast<uint32_t>(borrow(t).dim()) : 0;
+	br_meta m;
+	return t && br_meta_get(t, &m) == CLV_OK ? m.ndim : 0;
 }
 
 int64_t clv_tensor_dim(const clv_tensor *t, uint32_t i)
 {
-	return t && i < clv_tensor_ndim(t) ? borrow(t).sizes()[i] : -1;
+	br_meta m;
+	return t && br_meta_get(t, &m) == CLV_OK && m.sizes && i < m.ndim ? m.sizes[i] : -1;
 }
 
 const char *clv_tensor_dtype(const clv_tensor *t)
 {
-	uint8_t d = t ? dtype_of(borrow(t).scalar_type()) : static_cast<uint8_t>(DT_COUNT);
-	return d < DT_COUNT ? dtype_name(static_cast<dtype>(d)) : "?";
+	br_meta m;
+	return t && br_meta_get(t, &m) == CLV_OK && m.dtype < DT_COUNT ? dtype_name(static_cast<dtype>(m.dtype)) : "?";
 }

@@ -56,6 +56,8 @@ struct Object {
 	std::atomic<int> refs{1};
 };
 
+bool same_object(const c10::IValue &x, const c10::IValue &y);
+
 inline br_object *wrap(Object *o)
 {
 	return reinterpret_cast<br_object *>(o);

@@ -8,23 +8,30 @@
 
 #include <string.h>
 
+#include "plan/fit.h"
+
 typedef struct builder {
 	const stream *s, *with_grad;
-	const uint8_t *classes; /* may be NULL */
+	const uint8_t *classes;   /* may be NULL */
+	const size_probes *sizes; /* may be NULL */
 	plan *p;
 	plan_data *data;
-	bool *drop;       /* per op */
-	bool *literal;    /* per tensor: comes from torch.tensor and nothing happened to it yet */
-	value_id *value;  /* per tensor: its newest value; NONE: not met yet */
-	value_id *root;   /* per storage: first value on it */
-	bool *touched;    /* per storage: written, or given to the caller */
-	bool *unwritten;  /* per storage: made by empty(), not written yet */
-	scope_id *scope;  /* per scope of the stream */
-	value_id *object; /* per object number of the recorder */
-	value_id *python; /* per op: what a cleave::python node calls */
+	bool *drop;            /* per op */
+	bool *literal;         /* per tensor: comes from torch.tensor and nothing happened to it yet */
+	value_id *value;       /* per tensor: its newest value; NONE: not met yet */
+	value_id *state_value; /* per state of the stream: the value of the module tensor itself */
+	value_id *root;        /* per storage: first value on it */
+	bool *touched;         /* per storage: written, or given to the caller */
+	bool *unwritten;       /* per storage: made by empty(), not written yet */
+	scope_id *scope;       /* per scope of the stream */
+	value_id *object;      /* per object number of the recorder */
+	value_id *python;      /* per op: what a cleave::python node calls */
 	uint32_t nstorages;
-	VEC(arg) args;     /* scratch for the node in hand */
-	VEC(expr_id) dims; /* scratch */
+	VEC(arg) args;      /* scratch for the node in hand */
+	VEC(expr_id) dims;  /* scratch */
+	VEC(int64_t) seen;  /* scratch: one number in every stream */
+	VEC(uint32_t) path; /* where in the arguments of the operator in hand we are: the same place in all streams */
+	bool in_results;    /* it is in the results */
 } builder;
 
 /* ---- looking at the stream -------------------------------------------------------------------------------------- */
@@ -120,6 +127,15 @@ static clv_status fail_at(const stream *s, const stream_op *o, const char *what)
 {
 	return fail(CLV_E_UNSUPPORTED, "%s%s%s%s%s: %s", o->op, o->scope ? " in " : "",
 	            o->scope ? s->scopes.at[o->scope].path : "", o->at ? " at " : "", o->at ? o->at : "", what);
+}
+
+/* As fail_at, for an error that is on its way and does not name the operator yet. */
+static clv_status more_at(const stream *s, const stream_op *o, clv_status st)
+{
+	if (strstr(clv_last_error(), o->op))
+		return st;
+	return fail_more(st, "%s%s%s%s%s", o->op, o->scope ? " in " : "", o->scope ? s->scopes.at[o->scope].path : "",
+	                 o->at ? " at " : "", o->at ? o->at : "");
 }
 
 static int64_t elements(const stream_tensor *t)
@@ -234,11 +250,42 @@ void plan_data_free(plan_data *d)
 	*d = (plan_data){0};
 }
 
-static clv_status push_dims(builder *b, const int64_t *v, uint32_t n)
+/* The formula of the number in b->seen: first of the stream that is built, then of the streams at other sizes. */
+static clv_status number(builder *b, expr_id *out)
 {
-	for (uint32_t i = 0; i < n; i++) {
+	const size_probes *z = b->sizes;
+	if (!z)
+		return expr_const(b->p, b->seen.at[0], out);
+	fit_points points = {z->points, z->n + 1, z->nsymbols};
+	TRY(fit_int(b->p, &points, b->seen.at, out));
+	if (*out != NONE)
+		return CLV_OK;
+	strbuf text = STRBUF_INIT;
+	for (uint32_t i = 0; i < b->seen.n; i++)
+		strbuf_printf(&text, "%s%lld", i ? ", " : "", (long long)b->seen.at[i]);
+	char *list = NULL;
+	TRY(strbuf_take(&text, &list));
+	clv_status st = fail(CLV_E_UNSUPPORTED, "no formula explains how a number follows the sizes (it was %s)", list);
+	mem_free(list);
+	return st;
+}
+
+/* Size or stride d of tensor t. */
+static clv_status tensor_number(builder *b, uint32_t t, bool stride, uint32_t d, expr_id *out)
+{
+	b->seen.n = 0;
+	for (uint32_t i = 0; i <= (b->sizes ? b->sizes->n : 0); i++) {
+		const stream_tensor *x = &(i ? b->sizes->streams[i - 1] : b->s)->tensors.at[t];
+		TRY(vec_push(&b->seen, stride ? x->strides[d] : x->sizes[d]));
+	}
+	return number(b, out);
+}
+
+static clv_status push_dims(builder *b, uint32_t t, bool strides)
+{
+	for (uint32_t d = 0; d < b->s->tensors.at[t].ndim; d++) {
 		expr_id e;
-		TRY(expr_const(b->p, v[i], &e));
+		TRY(tensor_number(b, t, strides, d, &e));
 		TRY(vec_push(&b->dims, e));
 	}
 	return CLV_OK;
@@ -256,9 +303,9 @@ static clv_status new_value(builder *b, value_kind kind, const char *name, uint3
 	const stream_tensor *x = &b->s->tensors.at[t];
 	bool strides = kind != VALUE_RESULT && x->strided && !is_contiguous(x);
 	b->dims.n = 0;
-	TRY(push_dims(b, x->sizes, x->ndim));
+	TRY(push_dims(b, t, false));
 	if (strides)
-		TRY(push_dims(b, x->strides, x->ndim));
+		TRY(push_dims(b, t, true));
 	tensor_spec spec = {.dtype = (dtype)x->dtype,
 	                    .ndim = x->ndim,
 	                    .shape = b->dims.at,
@@ -270,7 +317,11 @@ static clv_status new_value(builder *b, value_kind kind, const char *name, uint3
 		v->alias = b->root[x->storage];
 	else if (x->storage != NONE)
 		b->root[x->storage] = *out;
+	if (!x->strided)
+		v->flags |= VALUE_ODD;
 	const stream *g = b->with_grad;
+	if (kind == VALUE_INPUT && x->requires_grad)
+		v->flags |= VALUE_GRAD;
 	if (kind == VALUE_RESULT && g && t < g->tensors.n && g->tensors.at[t].requires_grad)
 		v->flags |= VALUE_GRAD;
 	b->value[t] = *out;
@@ -291,6 +342,19 @@ static external_class class_of(const builder *b, uint32_t t)
 	return EXTERNAL_PERSISTENT;
 }
 
+/* A tensor that no operator made must be the same at all sizes. */
+static clv_status check_constant(builder *b, uint32_t t)
+{
+	for (uint32_t i = 0; b->sizes && i < b->sizes->n; i++) {
+		bool same = false;
+		TRY(br_bits_equal(b->s->tensors.at[t].data, b->sizes->streams[i]->tensors.at[t].data, &same));
+		if (!same)
+			return fail(CLV_E_UNSUPPORTED,
+			            "a constant that the forward makes (torch.tensor, a table) follows the sizes");
+	}
+	return CLV_OK;
+}
+
 static void define_external(builder *b, uint32_t t, void *ctx)
 {
 	clv_status *st = ctx;
@@ -301,13 +365,16 @@ static void define_external(builder *b, uint32_t t, void *ctx)
 	if (x->origin == ORIGIN_STATE) {
 		const stream_state *state = &b->s->states.at[x->index];
 		*st = new_value(b, state->kind, state->name, t, &v);
+		b->state_value[x->index] = v;
 		if (*st == CLV_OK && state->trainable)
 			b->p->values.at[v].flags |= VALUE_TRAINABLE;
 	} else if (x->origin == ORIGIN_EXTERNAL || x->origin == ORIGIN_FRESH) {
 		external_class c = class_of(b, t);
 		if (c == EXTERNAL_ALIAS)
 			return; /* becomes a data node where it is used */
-		*st = new_value(b, VALUE_CONST, NULL, t, &v);
+		*st = check_constant(b, t);
+		if (*st == CLV_OK)
+			*st = new_value(b, VALUE_CONST, NULL, t, &v);
 		if (*st == CLV_OK && c == EXTERNAL_PERSISTENT)
 			b->p->values.at[v].flags |= VALUE_PERSISTENT;
 		if (*st == CLV_OK)
@@ -414,13 +481,44 @@ static clv_status context_of(builder *b, uint32_t op, context_id *out)
 
 static clv_status use_tensor(builder *b, uint32_t op, uint32_t t, value_id *out);
 
+/* The argument in hand, in the stream at other sizes number i. */
+static const br_arg *there(const builder *b, uint32_t op, uint32_t i)
+{
+	const stream_op *o = &b->sizes->streams[i]->ops.at[op];
+	const br_arg *a = &(b->in_results ? o->results : o->args)[b->path.at[0]];
+	for (uint32_t k = 1; k < b->path.n; k++)
+		a = &a->u.list.at[b->path.at[k]];
+	return a;
+}
+
+static clv_status int_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
+{
+	to->kind = ARG_INT;
+	b->seen.n = 0;
+	TRY(vec_push(&b->seen, from->u.i));
+	for (uint32_t i = 0; b->sizes && i < b->sizes->n; i++)
+		TRY(vec_push(&b->seen, there(b, op, i)->u.i));
+	return number(b, &to->u.e);
+}
+
+/* What is neither tensor nor integer must be the same at all sizes. */
+static clv_status check_fixed(builder *b, uint32_t op, const br_arg *from)
+{
+	for (uint32_t i = 0; b->sizes && i < b->sizes->n; i++)
+		if (!br_arg_same(from, there(b, op, i)))
+			return fail(CLV_E_UNSUPPORTED, "an argument that is no integer follows the sizes");
+	return CLV_OK;
+}
+
 static clv_status to_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
 {
 	*to = (arg){.wrapped = from->wrapped};
+	if (from->kind != BR_TENSOR && from->kind != BR_INT && from->kind != BR_LIST && from->kind != BR_OBJECT)
+		TRY(check_fixed(b, op, from));
 	switch ((br_kind)from->kind) {
 	case BR_NONE: to->kind = ARG_NONE; return CLV_OK;
 	case BR_TENSOR: to->kind = ARG_VALUE; return use_tensor(b, op, from->u.id, &to->u.v);
-	case BR_INT: to->kind = ARG_INT; return expr_const(b->p, from->u.i, &to->u.e);
+	case BR_INT: return int_arg(b, op, from, to);
 	case BR_FLOAT:
 		to->kind = ARG_FLOAT;
 		to->u.f = from->u.f;
@@ -460,8 +558,10 @@ static clv_status to_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
 		uint32_t mark = b->args.n;
 		for (uint32_t i = 0; i < from->u.list.n; i++) {
 			arg e;
+			TRY(vec_push(&b->path, i));
 			TRY(to_arg(b, op, &from->u.list.at[i], &e));
 			TRY(vec_push(&b->args, e));
+			b->path.n--;
 		}
 		TRY(plan_list(b->p, b->args.at + mark, b->args.n - mark, to));
 		b->args.n = mark;
@@ -497,15 +597,15 @@ static bool same_place(const stream_tensor *x, const stream_tensor *y)
 	                     !memcmp(x->strides, y->strides, x->ndim * sizeof *x->strides)));
 }
 
-static clv_status int_list(builder *b, const int64_t *v, uint32_t n, arg *out)
+static clv_status int_list(builder *b, uint32_t t, bool strides, arg *out)
 {
 	uint32_t mark = b->args.n;
-	for (uint32_t i = 0; i < n; i++) {
+	for (uint32_t i = 0; i < b->s->tensors.at[t].ndim; i++) {
 		arg e = {.kind = ARG_INT};
-		TRY(expr_const(b->p, v[i], &e.u.e));
+		TRY(tensor_number(b, t, strides, i, &e.u.e));
 		TRY(vec_push(&b->args, e));
 	}
-	TRY(plan_list(b->p, b->args.at + mark, n, out));
+	TRY(plan_list(b->p, b->args.at + mark, b->args.n - mark, out));
 	b->args.n = mark;
 	return CLV_OK;
 }
@@ -519,10 +619,14 @@ static clv_status insert_view(builder *b, uint32_t op, uint32_t t, value_id base
 		TRY(insert(b, op, "aten::data", a, 1, t));
 		a[0].u.v = b->value[t];
 	}
-	TRY(int_list(b, x->sizes, x->ndim, &a[1]));
-	TRY(int_list(b, x->strides, x->ndim, &a[2]));
+	TRY(int_list(b, t, false, &a[1]));
+	TRY(int_list(b, t, true, &a[2]));
 	a[3].kind = ARG_INT;
-	TRY(expr_const(b->p, x->offset, &a[3].u.e));
+	b->seen.n = 0;
+	TRY(vec_push(&b->seen, x->offset));
+	for (uint32_t i = 0; b->sizes && i < b->sizes->n; i++)
+		TRY(vec_push(&b->seen, b->sizes->streams[i]->tensors.at[t].offset));
+	TRY(number(b, &a[3].u.e));
 	return insert(b, op, "aten::as_strided", a, 4, t);
 }
 
@@ -608,8 +712,10 @@ static clv_status to_result(builder *b, uint32_t op, const br_arg *r, arg *out)
 		uint32_t mark = b->args.n;
 		for (uint32_t i = 0; i < r->u.list.n; i++) {
 			arg e;
+			TRY(vec_push(&b->path, i));
 			TRY(to_result(b, op, &r->u.list.at[i], &e));
 			TRY(vec_push(&b->args, e));
+			b->path.n--;
 		}
 		TRY(plan_list(b->p, b->args.at + mark, b->args.n - mark, out));
 		b->args.n = mark;
@@ -659,6 +765,9 @@ static clv_status add_node(builder *b, uint32_t op)
 	b->args.n = 0;
 	for (uint32_t i = 0; i < o->nargs; i++) {
 		arg a;
+		b->path.n = 0;
+		b->in_results = false;
+		TRY(vec_push(&b->path, i));
 		TRY(to_arg(b, op, &o->args[i], &a));
 		TRY(vec_push(&b->args, a));
 	}
@@ -669,6 +778,9 @@ static clv_status add_node(builder *b, uint32_t op)
 	}
 	for (uint32_t i = 0; i < o->nresults; i++) {
 		arg r;
+		b->path.n = 0;
+		b->in_results = true;
+		TRY_OUT(vec_push(&b->path, i));
 		TRY_OUT(to_result(b, op, &o->results[i], &r));
 		TRY_OUT(vec_push(&b->args, r));
 	}
@@ -691,11 +803,8 @@ static clv_status add_ends(builder *b, value_id *outputs)
 		TRY(use_tensor(b, s->ops.n, s->outputs.at[i], &outputs[i]));
 	for (uint32_t i = 0; i < s->rebinds.n; i++) {
 		rebind r;
-		/* The target's own value, not the newest: a state may have been re-bound to a view of itself. */
-		TRY(use_tensor(b, s->ops.n, s->states.at[s->rebinds.at[i].state].tensor, &r.target));
+		r.target = b->state_value[s->rebinds.at[i].state];
 		TRY(use_tensor(b, s->ops.n, s->rebinds.at[i].tensor, &r.value));
-		while (b->p->values.at[r.target].kind == VALUE_RESULT)
-			r.target = alias_root(b->p, r.target);
 		TRY(vec_push(&b->p->rebinds, r));
 	}
 	return CLV_OK;
@@ -722,6 +831,7 @@ static clv_status builder_init(builder *b)
 		nobjects++;
 	b->drop = mem_alloc(s->ops.n + 1);
 	b->value = none_filled(s->tensors.n);
+	b->state_value = none_filled(s->states.n);
 	b->root = none_filled(b->nstorages);
 	b->touched = mem_alloc(b->nstorages + 1);
 	b->unwritten = mem_alloc(b->nstorages + 1);
@@ -731,8 +841,8 @@ static clv_status builder_init(builder *b)
 	b->literal = mem_alloc(s->tensors.n + 1);
 	for (uint32_t i = 0; b->literal && i < s->tensors.n; i++)
 		b->literal[i] = s->tensors.at[i].origin == ORIGIN_FRESH;
-	if (!b->python || !b->literal || !b->drop || !b->value || !b->root || !b->touched || !b->unwritten || !b->scope ||
-	    !b->object)
+	if (!b->python || !b->literal || !b->state_value || !b->drop || !b->value || !b->root || !b->touched ||
+	    !b->unwritten || !b->scope || !b->object)
 		return fail_nomem();
 	return CLV_OK;
 }
@@ -742,6 +852,7 @@ static void builder_free(builder *b)
 	mem_free(b->drop);
 	mem_free(b->value);
 	mem_free(b->root);
+	mem_free(b->state_value);
 	mem_free(b->touched);
 	mem_free(b->unwritten);
 	mem_free(b->scope);
@@ -750,11 +861,17 @@ static void builder_free(builder *b)
 	mem_free(b->literal);
 	vec_free(&b->args);
 	vec_free(&b->dims);
+	vec_free(&b->seen);
+	vec_free(&b->path);
 }
 
 static clv_status build(builder *b, value_id *outputs)
 {
 	TRY(builder_init(b));
+	for (uint32_t i = 0; b->sizes && i < b->sizes->nsymbols; i++) {
+		symbol_id s;
+		TRY(plan_symbol(b->p, b->sizes->names[i], b->sizes->lo[i], b->sizes->hi[i], &s));
+	}
 	TRY(plan_cstr(b->p, b->s->scopes.at[0].cls, &b->p->model));
 	TRY(drop_residue(b));
 	find_touched(b);
@@ -764,16 +881,17 @@ static clv_status build(builder *b, value_id *outputs)
 		if (!b->drop[i]) {
 			bool done;
 			TRY(add_literal(b, i, &done));
-			if (!done)
-				TRY(add_node(b, i));
+			clv_status st = done ? CLV_OK : add_node(b, i);
+			if (st != CLV_OK)
+				return more_at(b->s, &b->s->ops.at[i], st);
 		}
 	return add_ends(b, outputs);
 }
 
-clv_status stream_build(const stream *s, const uint8_t *classes, const stream *with_grad, plan **plan_out,
-                        plan_data *data_out, value_id *outputs_out)
+clv_status stream_build(const stream *s, const uint8_t *classes, const stream *with_grad, const size_probes *sizes,
+                        plan **plan_out, plan_data *data_out, value_id *outputs_out)
 {
-	builder b = {.s = s, .classes = classes, .with_grad = with_grad, .data = data_out};
+	builder b = {.s = s, .classes = classes, .with_grad = with_grad, .sizes = sizes, .data = data_out};
 	*data_out = (plan_data){0};
 	TRY(plan_new(&b.p));
 	clv_status st = build(&b, outputs_out);

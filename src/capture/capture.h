@@ -54,8 +54,8 @@ typedef struct stream_rebind {
 	uint32_t state, tensor;
 } stream_rebind;
 
-/* Tells where the user's program is ("model.py:12") in the arena, or NULL. Given by the Python skin. */
-typedef const char *(*stream_where)(void *ctx, arena *a);
+/* Tells where the user's program is ("model.py:12"; "" if unknown). Given by the Python skin. */
+typedef void (*stream_where)(char *out, size_t n);
 
 typedef struct stream {
 	arena a;
@@ -71,8 +71,8 @@ typedef struct stream {
 	VEC(stream_scope) scopes; /* 0 is the root */
 	VEC(uint32_t) open_scopes;
 	VEC(stream_rebind) rebinds;
+	uint32_t python_op; /* between stream_python_begin and _end: its number */
 	stream_where where;
-	void *where_ctx;
 	origin defining; /* what stream_input/stream_state make */
 } stream;
 
@@ -87,6 +87,7 @@ clv_status stream_scope_add(stream *s, const char *path, const char *cls, uint32
 clv_status stream_enter(stream *s, uint32_t number); /* a module's forward begins */
 void stream_leave(stream *s);
 clv_status stream_output(stream *s, const clv_tensor *t);
+bool stream_reads(const stream *s, const char *state_name); /* an operator took it as an argument */
 clv_status stream_rebound(stream *s, const char *state_name, const clv_tensor *t); /* module tensor now is t */
 
 /* The forward read the data of `t` on the host (tolist, numpy): replay must find the same data. Data of more than
@@ -121,11 +122,25 @@ typedef struct comparison {
 	char *reason;     /* NULL when equal */
 } comparison;
 
-/* grad: compare the grad mode around each operator too. */
-clv_status stream_compare(const stream *a, const stream *b, bool grad, comparison *out);
+/* The grad mode around operators may differ: one plan serves both modes when all else agrees. */
+clv_status stream_compare(const stream *a, const stream *b, comparison *out);
 void comparison_free(comparison *c);
 
+/* Streams of the same forward at other sizes: same operators, same tensors in the same places; numbers and shapes may
+   differ. *reason: NULL when they align, else where they do not (caller frees with mem_free). */
+clv_status stream_align(const stream *a, const stream *b, char **reason);
+
 /* ---- build.c ---------------------------------------------------------------------------------------------------- */
+
+/* What makes a plan symbolic: the same forward recorded at several sizes. All streams align with the one built. */
+typedef struct size_probes {
+	const stream *const *streams; /* without the one that is built */
+	uint32_t n;
+	const int64_t *points; /* symbol values: first those of the stream that is built, then of each of the others */
+	uint32_t nsymbols;
+	const char *const *names;
+	const int64_t *lo, *hi; /* range of each symbol */
+} size_probes;
 
 /* The data that goes with a plan, by value id; entries are NULL for values that have none here. */
 typedef struct plan_data {
@@ -138,8 +153,8 @@ typedef struct plan_data {
 void plan_data_free(plan_data *d);
 
 /* `classes` from a comparison, or NULL. `with_grad`: the stream recorded with grad enabled whose grad modes count
-   (may be s itself), or NULL. The plan still lacks its trees: value_of tells the value of each input and output. */
-clv_status stream_build(const stream *s, const uint8_t *classes, const stream *with_grad, plan **plan_out,
-                        plan_data *data_out, value_id *outputs_out /* s->outputs.n */);
+   (may be s itself), or NULL. `sizes`: NULL for a plan at the recorded sizes alone. The plan still lacks its trees. */
+clv_status stream_build(const stream *s, const uint8_t *classes, const stream *with_grad, const size_probes *sizes,
+                        plan **plan_out, plan_data *data_out, value_id *outputs_out /* s->outputs.n */);
 
 #endif

@@ -105,11 +105,6 @@ static bool match_tensor(cmp *c, uint32_t x, uint32_t y)
 	}
 }
 
-static bool same_double(double x, double y)
-{
-	return memcmp(&x, &y, sizeof x) == 0;
-}
-
 static bool match_arg(cmp *c, const br_arg *x, const br_arg *y);
 
 static bool match_list(cmp *c, const br_arg *x, const br_arg *y)
@@ -140,22 +135,12 @@ static bool match_arg(cmp *c, const br_arg *x, const br_arg *y)
 {
 	if (x->kind != y->kind || x->wrapped != y->wrapped)
 		return differ(c, "the kind of an argument depends on the data");
-	bool same = true;
+	bool same;
 	switch ((br_kind)x->kind) {
-	case BR_NONE: break;
 	case BR_TENSOR: return match_tensor(c, x->u.id, y->u.id);
 	case BR_LIST: return match_list(c, x, y);
 	case BR_OBJECT: return match_object(c, x, y);
-	case BR_INT:
-	case BR_INTVAR: same = x->u.i == y->u.i; break;
-	case BR_FLOAT: same = same_double(x->u.f, y->u.f); break;
-	case BR_BOOL: same = x->u.b == y->u.b; break;
-	case BR_COMPLEX: same = same_double(x->u.c.re, y->u.c.re) && same_double(x->u.c.im, y->u.c.im); break;
-	case BR_STR:
-	case BR_DEVICE: same = !strcmp(x->u.s, y->u.s); break;
-	case BR_DTYPE:
-	case BR_LAYOUT:
-	case BR_MEMFMT: same = x->u.code == y->u.code; break;
+	default: same = br_arg_same(x, y);
 	}
 	return same ? true
 	            : differ(c,
@@ -191,15 +176,7 @@ static bool match_result(cmp *c, const br_arg *x, const br_arg *y)
 	return true;
 }
 
-static bool same_modes(const br_modes *x, const br_modes *y, bool grad)
-{
-	br_modes p = *x, q = *y;
-	if (!grad)
-		p.grad = q.grad = p.inference = q.inference = false;
-	return memcmp(&p, &q, sizeof p) == 0;
-}
-
-static bool match_op(cmp *c, bool grad)
+static bool match_op(cmp *c)
 {
 	const stream_op *x = &c->a->ops.at[c->op], *y = &c->b->ops.at[c->op];
 	if (strcmp(x->op, y->op) != 0) {
@@ -212,7 +189,7 @@ static bool match_op(cmp *c, bool grad)
 	}
 	if (x->nargs != y->nargs || x->nresults != y->nresults)
 		return differ(c, "the number of arguments depends on the data");
-	if (!same_modes(&x->modes, &y->modes, grad))
+	if (!br_modes_equal(&x->modes, &y->modes, false))
 		return differ(c, "the modes around it (grad, autocast, flags) depend on the data");
 	for (uint32_t i = 0; i < x->nargs; i++)
 		if (!match_arg(c, &x->args[i], &y->args[i]))
@@ -240,10 +217,10 @@ static bool match_ends(cmp *c)
 	return true;
 }
 
-static bool match_streams(cmp *c, bool grad)
+static bool match_streams(cmp *c)
 {
 	for (c->op = 0; c->op < c->a->ops.n && c->op < c->b->ops.n; c->op++)
-		if (!match_op(c, grad))
+		if (!match_op(c))
 			return false;
 	if (c->a->ops.n != c->b->ops.n) {
 		const stream *longer = c->a->ops.n > c->b->ops.n ? c->a : c->b;
@@ -270,7 +247,7 @@ static uint32_t *none_array(uint32_t n)
 	return p;
 }
 
-clv_status stream_compare(const stream *a, const stream *b, bool grad, comparison *out)
+clv_status stream_compare(const stream *a, const stream *b, comparison *out)
 {
 	cmp c = {.a = a, .b = b, .why = STRBUF_INIT};
 	clv_status st = CLV_OK;
@@ -287,7 +264,7 @@ clv_status stream_compare(const stream *a, const stream *b, bool grad, compariso
 			pair(&c, a->inputs.at[i], b->inputs.at[i]);
 		for (uint32_t i = 0; i < a->states.n && i < b->states.n; i++)
 			pair(&c, a->states.at[i].tensor, b->states.at[i].tensor);
-		if (!match_streams(&c, grad)) {
+		if (!match_streams(&c)) {
 			out->verdict = c.diverged ? STREAMS_PART : STREAMS_DIFFER;
 			out->op = c.op;
 			st = strbuf_take(&c.why, &out->reason);
@@ -309,4 +286,77 @@ void comparison_free(comparison *c)
 	mem_free(c->reason);
 	c->classes = NULL;
 	c->reason = NULL;
+}
+
+/* ---- streams at other sizes ------------------------------------------------------------------------------------- */
+
+static bool aligned_args(const br_arg *x, const br_arg *y, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (x[i].kind != y[i].kind || x[i].wrapped != y[i].wrapped)
+			return false;
+		if (x[i].kind == BR_TENSOR && x[i].u.id != y[i].u.id)
+			return false;
+		if (x[i].kind == BR_LIST &&
+		    (x[i].u.list.n != y[i].u.list.n || !aligned_args(x[i].u.list.at, y[i].u.list.at, x[i].u.list.n)))
+			return false;
+	}
+	return true;
+}
+
+static const char *misaligned_op(const stream_op *x, const stream_op *y)
+{
+	if (strcmp(x->op, y->op) != 0)
+		return "another operator runs here at another size";
+	if (x->nargs != y->nargs || x->nresults != y->nresults || x->nwrites != y->nwrites)
+		return "it has other arguments at another size";
+	if (!aligned_args(x->args, y->args, x->nargs))
+		return "its arguments come from elsewhere, or a list of them has another length, at another size";
+	if (!aligned_args(x->results, y->results, x->nresults))
+		return "it has another number of results at another size";
+	if (!br_modes_equal(&x->modes, &y->modes, true))
+		return "it runs in other modes at another size";
+	return NULL;
+}
+
+static bool same_tensors(const stream *a, const stream *b)
+{
+	for (uint32_t i = 0; i < a->tensors.n; i++) {
+		const stream_tensor *x = &a->tensors.at[i], *y = &b->tensors.at[i];
+		if (x->origin != y->origin || x->index != y->index || x->dtype != y->dtype || x->ndim != y->ndim ||
+		    x->strided != y->strided || x->storage != y->storage)
+			return false;
+	}
+	return true;
+}
+
+static bool same_ends(const stream *a, const stream *b)
+{
+	if (a->outputs.n != b->outputs.n || a->rebinds.n != b->rebinds.n)
+		return false;
+	for (uint32_t i = 0; i < a->outputs.n; i++)
+		if (a->outputs.at[i] != b->outputs.at[i])
+			return false;
+	for (uint32_t i = 0; i < a->rebinds.n; i++)
+		if (a->rebinds.at[i].state != b->rebinds.at[i].state || a->rebinds.at[i].tensor != b->rebinds.at[i].tensor)
+			return false;
+	return true;
+}
+
+clv_status stream_align(const stream *a, const stream *b, char **reason)
+{
+	cmp c = {.a = a, .b = b, .why = STRBUF_INIT};
+	*reason = NULL;
+	for (c.op = 0; c.op < a->ops.n && c.op < b->ops.n; c.op++) {
+		const char *what = misaligned_op(&a->ops.at[c.op], &b->ops.at[c.op]);
+		if (what) {
+			differ(&c, what);
+			return strbuf_take(&c.why, reason);
+		}
+	}
+	if (a->ops.n != b->ops.n || a->tensors.n != b->tensors.n || !same_tensors(a, b) || !same_ends(a, b)) {
+		strbuf_puts(&c.why, "the forward has other operators, tensors or outputs at another size");
+		return strbuf_take(&c.why, reason);
+	}
+	return CLV_OK;
 }

@@ -3,6 +3,39 @@
 
 #include <string.h>
 
+static bool same_double(double x, double y)
+{
+	return memcmp(&x, &y, sizeof x) == 0;
+}
+
+bool br_arg_same(const br_arg *x, const br_arg *y)
+{
+	if (x->kind != y->kind || x->wrapped != y->wrapped)
+		return false;
+	switch ((br_kind)x->kind) {
+	case BR_NONE: return true;
+	case BR_TENSOR:
+	case BR_OBJECT:
+	case BR_INTVAR: return x->u.id == y->u.id;
+	case BR_INT: return x->u.i == y->u.i;
+	case BR_FLOAT: return same_double(x->u.f, y->u.f);
+	case BR_BOOL: return x->u.b == y->u.b;
+	case BR_COMPLEX: return same_double(x->u.c.re, y->u.c.re) && same_double(x->u.c.im, y->u.c.im);
+	case BR_STR:
+	case BR_DEVICE: return !strcmp(x->u.s, y->u.s);
+	case BR_DTYPE:
+	case BR_LAYOUT:
+	case BR_MEMFMT: return x->u.code == y->u.code;
+	case BR_LIST: break;
+	}
+	if (x->u.list.n != y->u.list.n)
+		return false;
+	for (uint32_t i = 0; i < x->u.list.n; i++)
+		if (!br_arg_same(&x->u.list.at[i], &y->u.list.at[i]))
+			return false;
+	return true;
+}
+
 static clv_status copy_args(stream *s, const br_arg *from, uint32_t n, br_arg **out)
 {
 	br_arg *to = arena_copy(&s->a, from, n * sizeof *from);
@@ -67,14 +100,21 @@ static clv_status on_event(void *ctx, const br_event *e)
 	o.writes = arena_copy(&s->a, e->writes, e->nwrites * sizeof *e->writes);
 	if (!o.op || !o.writes)
 		return fail_nomem();
-	if (s->where)
-		o.at = s->where(s->where_ctx, &s->a);
+	if (e->at && !(o.at = arena_str(&s->a, e->at)))
+		return fail_nomem();
 	return vec_push(&s->ops, o);
+}
+
+static void on_where(void *ctx, char *out, size_t n)
+{
+	stream *s = ctx;
+	if (s->where)
+		s->where(out, n);
 }
 
 clv_status stream_new(const char *root_class, stream **out)
 {
-	static const br_record_fns fns = {on_seen, on_event};
+	static const br_record_fns fns = {on_seen, on_event, on_where};
 	stream *s = mem_alloc(sizeof *s);
 	if (!s)
 		return fail_nomem();
@@ -166,13 +206,18 @@ clv_status stream_enter(stream *s, uint32_t number)
 {
 	if (number >= s->scopes.n)
 		return fail(CLV_E_INVALID, "no scope %u", number);
-	return vec_push(&s->open_scopes, number);
+	br_recorder_lock(s->recorder);
+	clv_status st = vec_push(&s->open_scopes, number);
+	br_recorder_unlock(s->recorder);
+	return st;
 }
 
 void stream_leave(stream *s)
 {
+	br_recorder_lock(s->recorder);
 	if (s->open_scopes.n)
 		s->open_scopes.n--;
+	br_recorder_unlock(s->recorder);
 }
 
 clv_status stream_output(stream *s, const clv_tensor *t)
@@ -188,20 +233,47 @@ clv_status stream_rebound(stream *s, const char *state_name, const clv_tensor *t
 	for (uint32_t i = 0; i < s->states.n; i++)
 		if (!strcmp(s->states.at[i].name, state_name))
 			r.state = i;
+	for (uint32_t i = 0; i < s->ties.n; i++) /* a second name of the same tensor */
+		if (!strcmp(s->ties.at[i].name, state_name))
+			r.state = s->tensors.at[s->ties.at[i].tensor].index;
 	if (r.state == NONE)
 		return fail(CLV_E_INVALID, "%s is no tensor of the model", state_name);
 	TRY(br_recorder_see(s->recorder, t, &r.tensor));
 	return vec_push(&s->rebinds, r);
 }
 
-static clv_status emit(stream *s, const char *op, br_arg *args, uint32_t nargs, br_arg *results, uint32_t nresults)
+static bool has_tensor(const br_arg *args, uint32_t n, uint32_t t)
 {
-	br_event e = {.op = op, .args = args, .nargs = nargs, .results = results, .nresults = nresults};
+	for (uint32_t i = 0; i < n; i++) {
+		if (args[i].kind == BR_TENSOR && args[i].u.id == t)
+			return true;
+		if (args[i].kind == BR_LIST && has_tensor(args[i].u.list.at, args[i].u.list.n, t))
+			return true;
+	}
+	return false;
+}
+
+bool stream_reads(const stream *s, const char *state_name)
+{
+	for (uint32_t i = 0; i < s->states.n; i++) {
+		if (strcmp(s->states.at[i].name, state_name) != 0)
+			continue;
+		for (uint32_t k = 0; k < s->ops.n; k++)
+			if (has_tensor(s->ops.at[k].args, s->ops.at[k].nargs, s->states.at[i].tensor))
+				return true;
+	}
+	return false;
+}
+
+/* An operator of our own, at the line where the user's program is. The recorder is locked. */
+static clv_status emit(stream *s, const char *op, const char *at, br_arg *args, uint32_t nargs)
+{
+	br_event e = {.op = op, .args = args, .nargs = nargs, .at = at[0] ? at : NULL};
 	br_modes_get(&e.modes);
 	return on_event(s, &e);
 }
 
-clv_status stream_host_read(stream *s, const clv_tensor *t, const char *how)
+static clv_status host_read(stream *s, const clv_tensor *t, const char *how, const char *at)
 {
 	br_meta m;
 	int64_t n = 1;
@@ -216,44 +288,74 @@ clv_status stream_host_read(stream *s, const clv_tensor *t, const char *how)
 		            how, STREAM_HOST_READ_MAX);
 	TRY(br_recorder_see(s->recorder, t, &args[0].u.id));
 	TRY(br_recorder_fresh(s->recorder, t, &args[1].u.id));
-	return emit(s, "cleave::guard_equal", args, 3, NULL, 0);
+	return emit(s, "cleave::guard_equal", at, args, 3);
+}
+
+enum { PLACE_MAX = 256 };
+
+clv_status stream_host_read(stream *s, const clv_tensor *t, const char *how)
+{
+	char at[PLACE_MAX] = "";
+	on_where(s, at, sizeof at); /* before the lock: it may wait for Python */
+	br_recorder_lock(s->recorder);
+	clv_status st = host_read(s, t, how, at);
+	br_recorder_unlock(s->recorder);
+	return st;
 }
 
 static clv_status python_args(stream *s, clv_tensor *const *args, uint32_t nargs, br_arg *out)
 {
 	for (uint32_t i = 0; i < nargs; i++) {
 		out[i] = (br_arg){.kind = args[i] ? BR_TENSOR : BR_NONE};
-		if (args[i])
-			TRY(br_recorder_see(s->recorder, args[i], &out[i].u.id));
+		if (!args[i])
+			continue;
+		TRY(br_recorder_see(s->recorder, args[i], &out[i].u.id));
+		TRY(br_recorder_keep(s->recorder, args[i])); /* the call may write it, unseen */
 	}
 	return CLV_OK;
 }
 
 /* The event is pushed at once, so that tensors are numbered before the call; end fills in its results. */
-clv_status stream_python_begin(stream *s, const char *label, clv_tensor *const *args, uint32_t nargs)
+static clv_status python_begin(stream *s, const char *label, const char *at, clv_tensor *const *args, uint32_t nargs)
 {
 	br_arg *list = arena_alloc(&s->a, (nargs + 1) * sizeof *list);
 	if (!list)
 		return fail_nomem();
 	list[0].kind = BR_OBJECT;
 	TRY(python_args(s, args, nargs, list + 1));
-	TRY(emit(s, "cleave::python", list, nargs + 1, NULL, 0));
-	if (!(s->ops.at[s->ops.n - 1].label = arena_str(&s->a, label)))
+	TRY(emit(s, "cleave::python", at, list, nargs + 1));
+	s->python_op = s->ops.n - 1;
+	if (!(s->ops.at[s->python_op].label = arena_str(&s->a, label)))
 		return fail_nomem();
 	br_recorder_suspend(s->recorder);
 	return CLV_OK;
 }
 
+clv_status stream_python_begin(stream *s, const char *label, clv_tensor *const *args, uint32_t nargs)
+{
+	char at[PLACE_MAX] = "";
+	on_where(s, at, sizeof at);
+	br_recorder_lock(s->recorder);
+	clv_status st = python_begin(s, label, at, args, nargs);
+	br_recorder_unlock(s->recorder);
+	return st;
+}
+
 void stream_python_abort(stream *s)
 {
 	br_recorder_resume(s->recorder);
-	s->ops.n--;
+	br_recorder_lock(s->recorder);
+	if (s->python_op == s->ops.n - 1)
+		s->ops.n--;
+	else
+		br_recorder_fail(s->recorder, CLV_E_UNSUPPORTED,
+		                 "an autograd function raised while other threads ran operators");
+	br_recorder_unlock(s->recorder);
 }
 
-clv_status stream_python_end(stream *s, uint32_t object, clv_tensor *const *results, uint32_t nresults)
+static clv_status python_end(stream *s, uint32_t object, clv_tensor *const *results, uint32_t nresults)
 {
-	stream_op *o = &s->ops.at[s->ops.n - 1];
-	br_recorder_resume(s->recorder);
+	stream_op *o = &s->ops.at[s->python_op];
 	o->args[0].u.id = object;
 	o->results = arena_alloc(&s->a, (nresults + 1) * sizeof *o->results);
 	if (!o->results)
@@ -265,4 +367,13 @@ clv_status stream_python_end(stream *s, uint32_t object, clv_tensor *const *resu
 			TRY(br_recorder_result(s->recorder, results[i], &o->results[i].u.id));
 	}
 	return CLV_OK;
+}
+
+clv_status stream_python_end(stream *s, uint32_t object, clv_tensor *const *results, uint32_t nresults)
+{
+	br_recorder_resume(s->recorder);
+	br_recorder_lock(s->recorder);
+	clv_status st = python_end(s, object, results, nresults);
+	br_recorder_unlock(s->recorder);
+	return st;
 }

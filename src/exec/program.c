@@ -237,7 +237,7 @@ static void add_check(void *ctx, value_id v)
 	check_walk *w = ctx;
 	const value *x = &w->l->g->p->values.at[v];
 	check c = {v, x->type == TYPE_TENSOR ? NONE : w->host++};
-	bool wanted = (x->flags & VALUE_GUARD) || (w->l->g->debug && x->type == TYPE_TENSOR);
+	bool wanted = (x->flags & VALUE_GUARD) || x->type == TYPE_TENSOR;
 	if (w->st == CLV_OK && wanted)
 		w->st = vec_push(&w->l->g->checks, c);
 }
@@ -346,30 +346,44 @@ static clv_status choose_outputs(lowering *l)
 		for (uint32_t i = 0; i < g->v.outputs.n; i++)
 			TRY(vec_push(&g->outputs, g->v.outputs.at[i]));
 	}
-	for (uint32_t i = 0; i < g->outputs.n; i++)
+	for (uint32_t i = 0; i < g->outputs.n; i++) {
+		if (g->p->values.at[g->outputs.at[i]].type != TYPE_TENSOR)
+			return fail(CLV_E_UNSUPPORTED, "output %u of the program is no tensor", i);
 		l->last[g->outputs.at[i]] = g->p->nodes.n; /* never freed by a step */
+	}
 	return CLV_OK;
 }
 
 /* Inputs of a view that are no inputs of the plan belong to whoever made them: if the view writes them it works on a
    copy. (Inputs of the plan are written as the model itself would.) */
-static clv_status find_cloned(clv_program *g)
+static clv_status find_cloned(clv_program *g, const bool *written)
 {
 	const plan *p = g->p;
 	for (uint32_t i = 0; i < g->v.inputs.n; i++) {
 		value_id in = g->v.inputs.at[i];
-		bool written = false;
-		if (p->values.at[in].kind == VALUE_INPUT)
-			continue;
-		for (uint32_t k = 0; k < g->v.nodes.n && !written; k++) {
-			const node *n = &p->nodes.at[g->v.nodes.at[k]];
-			for (uint32_t w = 0; w < n->nwrites && !written; w++)
-				written = alias_root(p, p->ids.at[n->writes + w]) == alias_root(p, in);
-		}
-		if (written)
+		if (p->values.at[in].kind != VALUE_INPUT && written[alias_root(p, in)])
 			TRY(vec_push(&g->cloned, in));
 	}
 	return CLV_OK;
+}
+
+static clv_status find_writes(clv_program *g)
+{
+	const plan *p = g->p;
+	bool *written = mem_alloc((p->values.n + 1) * sizeof *written); /* per root */
+	if (!written)
+		return fail_nomem();
+	for (uint32_t k = 0; k < g->v.nodes.n; k++) {
+		const node *n = &p->nodes.at[g->v.nodes.at[k]];
+		for (uint32_t w = 0; w < n->nwrites; w++) {
+			value_id root = alias_root(p, p->ids.at[n->writes + w]);
+			written[root] = true;
+			g->writes_inputs |= p->values.at[root].kind == VALUE_INPUT;
+		}
+	}
+	clv_status st = find_cloned(g, written);
+	mem_free(written);
+	return st;
 }
 
 static void context_modes(const plan *p, const context *c, br_modes *m)
@@ -391,7 +405,7 @@ static clv_status lower(lowering *l)
 	clv_program *g = l->g;
 	assign_slots(l);
 	TRY(choose_outputs(l));
-	TRY(find_cloned(g));
+	TRY(find_writes(g));
 	for (uint32_t i = 0; i < g->p->contexts.n; i++) {
 		context_modes(g->p, &g->p->contexts.at[i], &g->modes[i]);
 		g->autocast |= g->p->contexts.at[i].nautocast != 0;

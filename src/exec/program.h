@@ -43,6 +43,7 @@ struct clv_program {
 	const plan *p; /* borrowed */
 	view v;
 	bool debug, inference, whole, autocast;
+	bool writes_inputs; /* of the plan, in place */
 	VEC(step) steps;
 	VEC(check) checks;
 	VEC(uint32_t) frees;
@@ -72,6 +73,8 @@ typedef struct run_spec {
 	clv_tensor *const *inputs;    /* g->v.inputs.n, borrowed */
 	clv_tensor *const *externals; /* g->v.externals.n, borrowed; entries of objects are ignored */
 	clv_tensor **outputs;         /* g->outputs.n, new references */
+	const int64_t *symbols;       /* values of the plan's symbols; NULL: read off the inputs */
+	bool grad;                    /* the caller has grad enabled: what requires grad must be as at capture */
 	python_fn python;
 	void *python_ctx;
 } run_spec;

@@ -104,6 +104,10 @@ static clv_status check_input(const clv_program *g, const frame *f, value_id v, 
 	if (strcmp(m.device, plan_s(p, x->device)) != 0)
 		return fail(CLV_E_INPUT, "input %s is on %s, the plan was captured with %s", name, m.device,
 		            plan_s(p, x->device));
+	if (m.strided != !(x->flags & VALUE_ODD))
+		return fail(CLV_E_INPUT, "input %s is %s, the plan was captured with %s", name,
+		            m.strided ? "an ordinary tensor" : "sparse or nested",
+		            m.strided ? "a sparse or nested one" : "an ordinary one");
 	if (!m.strided)
 		return CLV_OK;
 	if (m.ndim != x->ndim)
@@ -128,6 +132,8 @@ static clv_status check_external(const clv_program *g, const frame *f, value_id 
 	char *label = NULL;
 	br_meta m;
 	clv_status st = CLV_OK;
+	if (t && (x->flags & VALUE_ODD))
+		return CLV_OK;
 	if (t && br_fits(t, x->dtype, plan_s(p, x->device), x->ndim, &p->dims.at[x->shape], f->exprs))
 		return CLV_OK;
 	if (t)
@@ -150,7 +156,7 @@ static clv_status read_symbols(const clv_program *g, const run_spec *r, int64_t 
 {
 	const plan *p = g->p;
 	for (uint32_t i = 0; i < p->symbols.n; i++)
-		syms[i] = -1;
+		syms[i] = r->symbols ? r->symbols[i] : -1;
 	for (uint32_t i = 0; i < g->v.inputs.n; i++) {
 		const value *x = &p->values.at[g->v.inputs.at[i]];
 		br_meta m;
@@ -166,7 +172,8 @@ static clv_status read_symbols(const clv_program *g, const run_spec *r, int64_t 
 	for (uint32_t i = 0; i < p->symbols.n; i++) {
 		const symbol *s = &p->symbols.at[i];
 		if (syms[i] < 0)
-			syms[i] = s->lo;
+			return fail(CLV_E_INPUT, "%s cannot be read off the inputs of this part of the plan; give its value",
+			            plan_s(p, s->name));
 		if (syms[i] < s->lo || syms[i] > s->hi)
 			return fail(CLV_E_INPUT, "%s is %lld, the plan is for %lld to %lld", plan_s(p, s->name), (long long)syms[i],
 			            (long long)s->lo, (long long)s->hi);
@@ -201,14 +208,7 @@ out:
 /* With plans that write their inputs, two inputs on the same memory would see each other's writes. */
 static clv_status check_aliasing(const clv_program *g, const run_spec *r)
 {
-	const plan *p = g->p;
-	bool writes = false;
-	for (uint32_t k = 0; k < g->v.nodes.n && !writes; k++) {
-		const node *n = &p->nodes.at[g->v.nodes.at[k]];
-		for (uint32_t w = 0; w < n->nwrites; w++)
-			writes |= p->values.at[alias_root(p, p->ids.at[n->writes + w])].kind == VALUE_INPUT;
-	}
-	for (uint32_t i = 0; writes && i < g->v.inputs.n; i++)
+	for (uint32_t i = 0; i < g->v.inputs.n; i++)
 		for (uint32_t k = 0; k < i; k++) {
 			br_meta a, b;
 			TRY(br_meta_get(r->inputs[i], &a));
@@ -217,6 +217,29 @@ static clv_status check_aliasing(const clv_program *g, const run_spec *r)
 				return fail(CLV_E_INPUT,
 				            "two inputs share memory and the plan writes to its inputs in place; pass copies");
 		}
+	return CLV_OK;
+}
+
+/* With grad enabled a forward may go another way when nothing, or something else, requires grad. */
+static clv_status check_requires_grad(const clv_program *g, const run_spec *r)
+{
+	const plan *p = g->p;
+	if (g->inference || !(p->grad_modes & 2))
+		return CLV_OK;
+	for (uint32_t i = 0; i < g->v.inputs.n; i++) {
+		const value *x = &p->values.at[g->v.inputs.at[i]];
+		if (x->kind == VALUE_INPUT && br_requires_grad(r->inputs[i]) != ((x->flags & VALUE_GRAD) != 0))
+			return fail(CLV_E_LAYOUT, "input %s %s grad, at capture it %s", plan_s(p, x->name),
+			            x->flags & VALUE_GRAD ? "does not require" : "requires",
+			            x->flags & VALUE_GRAD ? "did" : "did not");
+	}
+	for (uint32_t i = 0; i < g->v.externals.n; i++) {
+		const value *x = &p->values.at[g->v.externals.at[i]];
+		if (x->kind == VALUE_PARAM && r->externals[i] &&
+		    br_requires_grad(r->externals[i]) != ((x->flags & VALUE_TRAINABLE) != 0))
+			return fail(CLV_E_LAYOUT, "parameter %s was %s when the plan was captured", plan_s(p, x->name),
+			            x->flags & VALUE_TRAINABLE ? "trainable" : "frozen");
+	}
 	return CLV_OK;
 }
 
@@ -233,8 +256,10 @@ static clv_status load_inputs(const clv_program *g, const run_spec *r, frame *f)
 		TRY(check_external(g, f, v, r->externals[i]));
 		f->slots[g->slot[v]] = r->externals[i];
 	}
-	if (g->v.inputs.n > 1 && g->v.nodes.n && g->v.nodes.at[0] == 0)
+	if (g->writes_inputs && g->v.nodes.at[0] == 0)
 		TRY(check_aliasing(g, r));
+	if (r->grad)
+		TRY(check_requires_grad(g, r));
 	return CLV_OK;
 }
 
@@ -256,28 +281,34 @@ static clv_status clone_written(const clv_program *g, frame *f)
 
 /* ---- steps ------------------------------------------------------------------------------------------------------ */
 
+typedef struct input_types {
+	const plan *p;
+	strbuf b;
+} input_types;
+
+static void add_type(void *ctx, value_id v)
+{
+	input_types *t = ctx;
+	if (t->p->values.at[v].type != TYPE_TENSOR)
+		return;
+	strbuf_puts(&t->b, t->b.n ? ", " : ", inputs ");
+	value_label(t->p, v, &t->b);
+	strbuf_putc(&t->b, ' ');
+	value_print_type(t->p, v, &t->b);
+}
+
 static clv_status at_node(const clv_program *g, node_id id, clv_status st)
 {
 	const plan *p = g->p;
 	const node *n = &p->nodes.at[id];
-	strbuf b = STRBUF_INIT;
-	char *types = NULL;
-	for (uint32_t i = 0; i < n->nargs; i++) {
-		const arg *a = &p->args.at[n->args + i];
-		if (a->kind != ARG_VALUE || p->values.at[a->u.v].type != TYPE_TENSOR ||
-		    p->values.at[a->u.v].kind == VALUE_OBJECT)
-			continue;
-		if (b.n)
-			strbuf_puts(&b, ", ");
-		value_label(p, a->u.v, &b);
-		strbuf_putc(&b, ' ');
-		value_print_type(p, a->u.v, &b);
-	}
-	(void)strbuf_take(&b, &types);
+	input_types types = {p, STRBUF_INIT};
+	char *text = NULL;
+	node_each_arg(p, id, add_type, &types);
+	(void)strbuf_take(&types.b, &text);
 	const char *path = n->scope != NONE ? plan_s(p, p->scopes.at[n->scope].path) : "";
-	fail_more(st, "node %s (%s)%s%s%s%s, inputs %s: ", node_name(g->names, id), plan_s(p, n->op), path[0] ? " in " : "",
-	          path, n->at != NONE ? " at " : "", n->at != NONE ? plan_s(p, n->at) : "", types ? types : "");
-	mem_free(types);
+	fail_more(st, "node %s (%s)%s%s%s%s%s: ", node_name(g->names, id), plan_s(p, n->op), path[0] ? " in " : "", path,
+	          n->at != NONE ? " at " : "", n->at != NONE ? plan_s(p, n->at) : "", text ? text : "");
+	mem_free(text);
 	return st;
 }
 
@@ -347,17 +378,21 @@ static clv_status check_host(const clv_program *g, const frame *f, value_id v, c
 	return st;
 }
 
+/* Shapes that follow the data leave no trace in operators: every result is checked, which costs little. */
 static clv_status check_tensor(const clv_program *g, const frame *f, value_id v)
 {
 	const plan *p = g->p;
 	const value *x = &p->values.at[v];
+	const clv_tensor *t = f->slots[g->slot[v]];
 	br_meta m;
-	if (!f->slots[g->slot[v]])
+	if (!t)
 		return fail(CLV_E_GUARD, "the result is undefined, the plan has a tensor");
-	TRY(br_meta_get(f->slots[g->slot[v]], &m));
-	if (!m.strided)
+	if (br_fits(t, x->dtype, plan_s(p, x->device), x->ndim, &p->dims.at[x->shape], f->exprs))
 		return CLV_OK;
-	bool same = m.dtype == x->dtype && m.ndim == x->ndim;
+	TRY(br_meta_get(t, &m));
+	if (!m.strided && !m.sizes)
+		return CLV_OK; /* nested: has no shape to compare */
+	bool same = m.dtype == x->dtype && m.ndim == x->ndim && !strcmp(m.device, plan_s(p, x->device));
 	for (uint32_t d = 0; same && d < m.ndim; d++)
 		same = m.sizes[d] == f->exprs[p->dims.at[x->shape + d]];
 	if (same)
@@ -453,9 +488,10 @@ static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r)
 	clv_status st = CLV_OK;
 	context_id now = NONE;
 	br_modes ambient;
+	br_autocast saved;
 	br_modes_get(&ambient);
 	if (g->autocast)
-		br_autocast_enter();
+		br_autocast_enter(&saved);
 	for (uint32_t i = 0; i < g->steps.n && st == CLV_OK; i++) {
 		const step *s = &g->steps.at[i];
 		if (s->context != now) {
@@ -466,7 +502,7 @@ static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r)
 	}
 	br_modes_set(&ambient, now == NONE ? 0 : g->p->contexts.at[now].flags_mask);
 	if (g->autocast)
-		br_autocast_exit();
+		br_autocast_exit(&saved);
 	return st;
 }
 

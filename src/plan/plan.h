@@ -153,6 +153,7 @@ enum value_flags {
 	VALUE_TRAINABLE = 1,  /* parameter with requires_grad                                                  */
 	VALUE_GUARD = 2,      /* tensor: shape is data-dependent and checked; host value: compared with expect  */
 	VALUE_PERSISTENT = 4, /* CONST: lives in the program (closure, global); not made by the forward itself   */
+	VALUE_ODD = 16,       /* tensor that is sparse, nested or opaque: its shape is not checked */
 	VALUE_GRAD = 8        /* tensor required grad when captured with grad enabled                            */
 };
 

@@ -102,6 +102,8 @@ static void print_marks(const plan *p, value_id v, strbuf *b)
 	}
 	if (x->flags & VALUE_GRAD)
 		strbuf_puts(b, " grad");
+	if (x->flags & VALUE_ODD)
+		strbuf_puts(b, " odd");
 	if (x->flags & VALUE_GUARD && x->type == TYPE_TENSOR)
 		strbuf_puts(b, " guard");
 	if (x->flags & VALUE_TRAINABLE)

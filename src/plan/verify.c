@@ -300,7 +300,7 @@ static clv_status check_value(const verifier *v, value_id id)
 	TRY(check_name(v, id));
 	if (x->kind != VALUE_RESULT && x->def != NONE)
 		return broken_value(v, id, "is no result, but has a node that defines it");
-	if (x->flags & ~(VALUE_TRAINABLE | VALUE_GUARD | VALUE_PERSISTENT | VALUE_GRAD))
+	if (x->flags & ~(VALUE_TRAINABLE | VALUE_GUARD | VALUE_PERSISTENT | VALUE_GRAD | VALUE_ODD))
 		return broken_value(v, id, "has an unknown flag");
 	if (x->alias != NONE && x->alias >= v->p->values.n)
 		return broken_value(v, id, "is a view of a value that does not exist");

@@ -1,8 +1,8 @@
 /* Frontiers: where a plan can be cut in two, what crosses there, and which cut a user means.
  *
  * A frontier after node k puts nodes 0 … k into the prefix. What crosses is what was made (or came in) before the cut and
- * is needed after it. All frontiers are judged in one sweep: every value is alive over an interval of positions, so counts
- * and bytes are sums over intervals. A frontier is unsafe when the suffix writes memory that crosses and that somebody
+ * is needed after it. All frontiers are judged in one sweep, linear in the plan: every value is alive over an interval of
+ * positions, so counts and bytes are sums over intervals. A frontier is unsafe when the suffix writes memory that crosses and that somebody
  * else holds too; memory that crosses once is copied by the suffix before it writes. */
 #include "plan/flops.h"
 
@@ -30,7 +30,7 @@ struct clv_frontiers {
 typedef struct sweep {
 	clv_frontiers *f;
 	liveness live;
-	int64_t *sizes;  /* value of every expression */
+	int64_t *sizes; /* value of every expression */
 	bool *defined;
 } sweep;
 
@@ -53,29 +53,69 @@ static int64_t bytes_of(const sweep *s, value_id v)
 	const plan *p = s->f->p;
 	const value *x = &p->values.at[v];
 	int64_t n = dtype_bits((dtype)x->dtype) / 8;
-	for (uint32_t d = 0; d < x->ndim; d++)
-		if (__builtin_mul_overflow(n, s->sizes[p->dims.at[x->shape + d]], &n))
+	for (uint32_t d = 0; d < x->ndim; d++) {
+		expr_id e = p->dims.at[x->shape + d];
+		int64_t size = s->sizes[e] > 0 ? s->sizes[e] : 0;
+		if (!s->defined[e] || __builtin_mul_overflow(n, size, &n))
 			return INT64_MAX;
+	}
 	return n;
 }
 
-/* Positions k with born <= k < last. */
-static void count_crossing(const sweep *s)
+static node_id earlier(node_id a, node_id b)
+{
+	return a < b ? a : b;
+}
+
+/* How the sums change from one position to the next: a value costs the same however long it lives. */
+typedef struct change {
+	int64_t tensors, passthrough;
+	__int128 bytes; /* exact also where the sum is more than 2^63 */
+} change;
+
+static void add_change(change *c, int64_t sign, bool input, int64_t bytes)
+{
+	c->tensors += sign;
+	c->passthrough += input ? sign : 0;
+	c->bytes += (__int128)sign * bytes;
+}
+
+/* A value crosses at positions k with born <= k < last. */
+static clv_status count_crossing(const sweep *s)
 {
 	const plan *p = s->f->p;
+	change *by = mem_alloc((s->f->n + 1) * sizeof *by), sum = {0};
+	if (!by)
+		return fail_nomem();
 	for (value_id v = 0; v < p->values.n; v++) {
-		node_id end = s->live.last[v];
-		if (!can_cross(p, v) || end == NONE)
+		if (!can_cross(p, v) || s->live.last[v] == NONE)
 			continue;
+		node_id first = born(p, v), end = earlier(s->live.last[v], s->f->n);
+		if (first >= end)
+			continue;
+		bool input = p->values.at[v].kind == VALUE_INPUT;
 		int64_t bytes = bytes_of(s, v);
-		for (node_id k = born(p, v); k < end && k < s->f->n; k++) {
-			frontier *c = &s->f->at[k];
-			c->tensors++;
-			c->passthrough += p->values.at[v].kind == VALUE_INPUT;
-			if (__builtin_add_overflow(c->bytes, bytes, &c->bytes))
-				c->bytes = INT64_MAX;
-		}
+		add_change(&by[first], 1, input, bytes);
+		add_change(&by[end], -1, input, bytes);
 	}
+	for (node_id k = 0; k < s->f->n; k++) {
+		frontier *c = &s->f->at[k];
+		sum.tensors += by[k].tensors;
+		sum.passthrough += by[k].passthrough;
+		sum.bytes += by[k].bytes;
+		c->tensors = (uint32_t)sum.tensors;
+		c->passthrough = (uint32_t)sum.passthrough;
+		c->bytes = sum.bytes < INT64_MAX ? (int64_t)sum.bytes : INT64_MAX;
+	}
+	mem_free(by);
+	return CLV_OK;
+}
+
+/* A size may come out negative at the lowest symbols; such a node counts as no work. */
+static double work_of(const sweep *s, node_id k)
+{
+	double work = node_flops(s->f->p, k, s->sizes);
+	return work > 0 ? work : 0;
 }
 
 static void count_cost(const sweep *s)
@@ -83,10 +123,10 @@ static void count_cost(const sweep *s)
 	const plan *p = s->f->p;
 	double total = 0, sum = 0;
 	for (node_id k = 0; k < p->nodes.n; k++)
-		total += node_flops(p, k, s->sizes);
+		total += work_of(s, k);
 	for (node_id k = 0; k < s->f->n; k++) {
-		sum += node_flops(p, k, s->sizes);
-		s->f->at[k].cost = total > 0 ? sum / total : (double)(k + 1) / p->nodes.n;
+		sum += work_of(s, k);
+		s->f->at[k].cost = total > 0 && isfinite(total) ? sum / total : (double)(k + 1) / p->nodes.n;
 	}
 }
 
@@ -106,95 +146,134 @@ static void mark_trainable(const sweep *s)
 
 /* ---- what makes a frontier unsafe --------------------------------------------------------------------------------- */
 
-static clv_status reason(clv_frontiers *f, const char *format, value_id v, node_id writer, const char **out)
+/* "relu__1 writes %3 in place after the cut, <because>"; owned by f. */
+static clv_status reason(clv_frontiers *f, value_id v, node_id writer, const char *because, const char **out)
 {
 	strbuf b = STRBUF_INIT;
 	char *text;
-	strbuf label = STRBUF_INIT;
-	value_label(f->p, v, &label);
-	if (f->p->values.at[v].name != NONE)
-		strbuf_printf(&label, " (%s)", plan_s(f->p, f->p->values.at[v].name));
-	strbuf_putc(&label, '\0');
-	if (label.failed) {
-		strbuf_free(&label);
-		return fail_nomem();
-	}
-	strbuf_printf(&b, "%s writes %s in place after the cut, %s", node_name(f->names, writer), label.at, format);
-	strbuf_free(&label);
+	strbuf_printf(&b, "%s writes ", node_name(f->names, writer));
+	value_label(f->p, v, &b);
+	if (f->p->values.at[v].kind == VALUE_INPUT && f->p->values.at[v].name != NONE)
+		strbuf_printf(&b, " (%s)", plan_s(f->p, f->p->values.at[v].name));
+	strbuf_printf(&b, " in place after the cut, %s", because);
 	TRY(strbuf_take(&b, &text));
 	clv_status st = vec_push(&f->reasons, text);
-	if (st != CLV_OK) {
+	if (st == CLV_OK)
+		*out = text;
+	else
 		mem_free(text);
-		return st;
+	return st;
+}
+
+/* What crosses of each storage that some node writes. */
+typedef struct judgement {
+	sweep *s;
+	node_id *writer;   /* per root: last node that writes the storage; NONE: none does */
+	value_id *oldest;  /* per root: first born of the values on it that can cross; NONE: none can */
+	value_id *younger; /* per value: next born on the same storage; NONE: it is the last */
+	node_id *open;     /* per position: leads to the first one from there on that has no reason yet */
+} judgement;
+
+static void add_older(void *ctx, value_id v)
+{
+	judgement *j = ctx;
+	const plan *p = j->s->f->p;
+	value_id root = alias_root(p, v);
+	if (!can_cross(p, v) || j->s->live.last[v] == NONE || j->writer[root] == NONE)
+		return;
+	j->younger[v] = j->oldest[root];
+	j->oldest[root] = v;
+}
+
+static void find_written(judgement *j)
+{
+	const plan *p = j->s->f->p;
+	for (node_id k = 0; k < p->nodes.n; k++)
+		for (uint32_t w = 0; w < p->nodes.at[k].nwrites; w++)
+			j->writer[alias_root(p, p->ids.at[p->nodes.at[k].writes + w])] = k;
+	for (node_id k = p->nodes.n; k-- > 0;)
+		node_each_result(p, k, add_older, j);
+	for (uint32_t i = 0; i < p->inputs.n; i++)
+		add_older(j, p->inputs.at[i]);
+}
+
+/* Halves the way it goes, so that all searches together are as good as linear. */
+static node_id next_open(node_id *open, node_id k)
+{
+	while (open[k] != k) {
+		open[k] = open[open[k]];
+		k = open[k];
 	}
-	*out = text;
+	return k;
+}
+
+static clv_status mark_unsafe(judgement *j, value_id root, node_id first, node_id end)
+{
+	clv_frontiers *f = j->s->f;
+	uint8_t kind = f->p->values.at[root].kind;
+	const char *because = kind == VALUE_INPUT    ? "and it is an input that belongs to the caller"
+	                      : kind == VALUE_RESULT ? "and several tensors on that memory cross"
+	                                             : "and it belongs to the model";
+	const char *why = NULL;
+	for (node_id k = next_open(j->open, first); k < end; k = next_open(j->open, k)) {
+		if (!why)
+			TRY(reason(f, root, j->writer[root], because, &why));
+		f->at[k].unsafe = why;
+		j->open[k] = k + 1;
+	}
 	return CLV_OK;
 }
 
-/* All values on one storage, and the last node that writes it. */
-typedef struct memory {
-	value_id root;
-	node_id last_write;
-} memory;
-
-static clv_status judge_memory(sweep *s, const memory *m, const value_id *next)
+/* Memory of a result may cross once, as the suffix then writes its own copy: only where two values on it cross is it
+   shared. Taken by birth, a value crosses together with an older one until the last of the older ones has died. */
+static clv_status judge_memory(judgement *j, value_id root)
 {
-	clv_frontiers *f = s->f;
-	const plan *p = f->p;
-	value_kind kind = (value_kind)p->values.at[m->root].kind;
-	const char *why = NULL;
-	for (node_id k = 0; k < m->last_write && k < f->n; k++) {
-		uint32_t crossing = 0;
-		for (value_id v = m->root; v != NONE; v = next[v])
-			crossing += can_cross(p, v) && s->live.last[v] != NONE && born(p, v) <= k && k < s->live.last[v];
-		if (!crossing || f->at[k].unsafe || (crossing == 1 && kind == VALUE_RESULT))
+	const clv_frontiers *f = j->s->f;
+	bool may_cross_once = f->p->values.at[root].kind == VALUE_RESULT;
+	node_id older_die = 0;
+	for (value_id v = j->oldest[root]; v != NONE; v = j->younger[v]) {
+		node_id first = born(f->p, v), end = earlier(earlier(j->s->live.last[v], j->writer[root]), f->n);
+		if (first >= end)
 			continue;
-		if (!why)
-			TRY(reason(f,
-			           kind == VALUE_INPUT    ? "and it is an input that belongs to the caller"
-			           : kind == VALUE_RESULT ? "and several tensors on that memory cross"
-			                                  : "and it belongs to the model",
-			           m->root, m->last_write, &why));
-		f->at[k].unsafe = why;
+		TRY(mark_unsafe(j, root, first, may_cross_once ? earlier(end, older_die) : end));
+		older_die = end > older_die ? end : older_die;
 	}
 	return CLV_OK;
+}
+
+static clv_status judge_all(judgement *j)
+{
+	clv_frontiers *f = j->s->f;
+	for (node_id k = 0; k <= f->n; k++)
+		j->open[k] = k;
+	find_written(j);
+	for (value_id v = 0; v < f->p->values.n; v++)
+		if (j->writer[v] != NONE)
+			TRY(judge_memory(j, v));
+	for (node_id k = 0; k < f->n; k++)
+		if (!f->at[k].tensors && !f->at[k].unsafe)
+			f->at[k].unsafe = "nothing crosses here";
+	return CLV_OK;
+}
+
+static uint32_t *all_none(uint32_t n)
+{
+	uint32_t *at = mem_realloc(NULL, n, sizeof *at);
+	if (at)
+		memset(at, 0xff, n * sizeof *at);
+	return at;
 }
 
 static clv_status judge(sweep *s)
 {
-	clv_frontiers *f = s->f;
-	const plan *p = f->p;
-	clv_status st = CLV_OK;
-	/* Chain the values of each storage, and find who writes it last. */
-	value_id *next = mem_alloc((p->values.n + 1) * sizeof *next);
-	node_id *writer = mem_alloc((p->values.n + 1) * sizeof *writer);
-	if (!next || !writer) {
-		st = fail_nomem();
-		goto out;
-	}
-	memset(next, 0xff, (p->values.n + 1) * sizeof *next);
-	memset(writer, 0xff, (p->values.n + 1) * sizeof *writer);
-	for (value_id v = p->values.n; v-- > 0;) {
-		value_id r = p->values.at[v].alias;
-		if (r != NONE) {
-			next[v] = next[r];
-			next[r] = v;
-		}
-	}
-	for (node_id k = 0; k < p->nodes.n; k++)
-		for (uint32_t w = 0; w < p->nodes.at[k].nwrites; w++)
-			writer[alias_root(p, p->ids.at[p->nodes.at[k].writes + w])] = k;
-	for (value_id v = 0; v < p->values.n; v++)
-		if (writer[v] != NONE) {
-			memory m = {v, writer[v]};
-			TRY_OUT(judge_memory(s, &m, next));
-		}
-	for (node_id k = 0; k < f->n; k++)
-		if (!f->at[k].tensors && !f->at[k].unsafe)
-			f->at[k].unsafe = "nothing crosses here";
-out:
-	mem_free(next);
-	mem_free(writer);
+	uint32_t n = s->f->p->values.n;
+	judgement j = {s, all_none(n), all_none(n), all_none(n), all_none(s->f->n + 1)};
+	bool memory = j.writer && j.oldest && j.younger && j.open;
+	clv_status st = memory ? judge_all(&j) : fail_nomem();
+	mem_free(j.writer);
+	mem_free(j.oldest);
+	mem_free(j.younger);
+	mem_free(j.open);
 	return st;
 }
 
@@ -228,7 +307,7 @@ static clv_status fill(sweep *s)
 		return fail_nomem();
 	TRY(liveness_new(f->p, &s->live));
 	TRY(eval_at_lowest(s));
-	count_crossing(s);
+	TRY(count_crossing(s));
 	count_cost(s);
 	mark_trainable(s);
 	return judge(s);
@@ -282,19 +361,20 @@ clv_status clv_frontiers_get(const clv_frontiers *f, uint32_t i, clv_frontier *o
 {
 	if (!f || !out || i >= f->n)
 		return fail(CLV_E_INVALID, "no frontier %u", i);
-	if (out->size != sizeof *out)
-		return fail(CLV_E_INVALID, "clv_frontier.size is %zu, this library knows %zu", out->size, sizeof *out);
+	if (out->size < sizeof out->size || out->size > sizeof *out)
+		return fail(CLV_E_INVALID, "clv_frontier.size is %zu, this library knows up to %zu", out->size, sizeof *out);
 	const frontier *c = &f->at[i];
-	*out = (clv_frontier){.size = sizeof *out,
-	                      .position = i,
-	                      .name = node_name(f->names, i),
-	                      .module = module_path(f->p, i),
-	                      .boundary_tensors = c->tensors,
-	                      .passthrough_inputs = c->passthrough,
-	                      .boundary_bytes = c->bytes,
-	                      .prefix_cost = c->cost,
-	                      .trainable_suffix = c->trainable,
-	                      .unsafe = c->unsafe};
+	clv_frontier all = {.size = out->size,
+	                    .position = i,
+	                    .name = node_name(f->names, i),
+	                    .module = module_path(f->p, i),
+	                    .boundary_tensors = c->tensors,
+	                    .passthrough_inputs = c->passthrough,
+	                    .boundary_bytes = c->bytes,
+	                    .prefix_cost = c->cost,
+	                    .trainable_suffix = c->trainable,
+	                    .unsafe = c->unsafe};
+	memcpy(out, &all, out->size); /* a caller built with an older header has a shorter struct */
 	return CLV_OK;
 }
 
@@ -390,7 +470,8 @@ static clv_status choose_named(const clv_frontiers *f, const char *name, bool tr
 	if (f->at[at].unsafe)
 		return fail(CLV_E_UNSUPPORTED, "the model cannot be cut after \"%s\": %s", name, f->at[at].unsafe);
 	if (trainable && !f->at[at].trainable)
-		return fail(CLV_E_INVALID, "after \"%s\" no trainable parameters are left, and trainable=True asks for some", name);
+		return fail(CLV_E_INVALID, "after \"%s\" no trainable parameters are left, and trainable=True asks for some",
+		            name);
 	*out = at;
 	return CLV_OK;
 }
@@ -408,9 +489,11 @@ static clv_status none_allowed(const clv_frontiers *f, bool trainable)
 	for (uint32_t i = 0; i < f->n && !any_safe; i++)
 		if (f->at[i].unsafe)
 			return fail(CLV_E_UNSUPPORTED, "the model has no frontier that can be cut%s; for example after %s: %s",
-			            trainable ? " and leaves trainable parameters in the suffix" : "", node_name(f->names, i), f->at[i].unsafe);
-	return fail(CLV_E_UNSUPPORTED, f->n ? "no frontier leaves trainable parameters in the suffix, and trainable=True asks for some"
-	                                    : "the model has too few operators to be cut");
+			            trainable ? " and leaves trainable parameters in the suffix" : "", node_name(f->names, i),
+			            f->at[i].unsafe);
+	return fail(CLV_E_UNSUPPORTED,
+	            f->n ? "no frontier leaves trainable parameters in the suffix, and trainable=True asks for some"
+	                 : "the model has too few operators to be cut");
 }
 
 /* The frontier whose share of the work is nearest to the percentage; of equals the one with fewer bytes. */

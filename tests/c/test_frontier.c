@@ -1,0 +1,682 @@
+/* Frontiers: what crosses, what makes a cut unsafe, and which cut a boundary text means. */
+#include "random_plan.h"
+
+#include <time.h>
+
+#include "plan/view.h"
+
+#define HEAD "cleave-plan 1\nmodel \"Net\"\n"
+
+/* Work: 512, 32, 256 and 8 of 808. */
+static const char *const net = HEAD "scope \"\" \"Net\"\n"
+									"scope body \"Sequential\"\n"
+									"scope body.0 \"Linear\"\n"
+									"scope body.1 \"ReLU\"\n"
+									"scope head \"Linear\"\n"
+									"input %x f32[2,8] name=\"x\"\n"
+									"input %late f32[2,4] name=\"late\"\n"
+									"param @body.0.weight f32[16,8]\n"
+									"param @head.weight f32[4,16] trainable\n"
+									"%1 = aten::linear(%x, @body.0.weight, none) -> f32[2,16] in body.0\n"
+									"%2 = aten::relu(%1) -> f32[2,16] in body.1\n"
+									"%3 = aten::linear(%2, @head.weight, none) -> f32[2,4] in head\n"
+									"%4 = aten::add.Tensor(%3, %late, 1) -> f32[2,4] in head\n"
+									"output %4\n";
+
+static clv_frontiers *frontiers_of(const plan *p)
+{
+	clv_frontiers *f = NULL;
+	OK(clv_frontiers_create(p, &f));
+	return f;
+}
+
+static clv_frontier frontier_at(const clv_frontiers *f, uint32_t i)
+{
+	clv_frontier c = {.size = sizeof c};
+	OK(clv_frontiers_get(f, i, &c));
+	return c;
+}
+
+static uint32_t chosen(const clv_frontiers *f, const char *boundary, bool trainable)
+{
+	uint32_t at = NONE;
+	if (clv_frontiers_choose(f, boundary, trainable, &at) != CLV_OK)
+		fail_msg("\"%s\": %s", boundary, status_message());
+	return at;
+}
+
+/* ---- what crosses -------------------------------------------------------------------------------------------------- */
+
+static void a_frontier_tells_what_crosses_there(void **state)
+{
+	(void)state;
+	plan *p = load_ok(net);
+	clv_frontiers *f = frontiers_of(p);
+	assert_int_equal(clv_frontiers_count(f), 3);
+	clv_frontier c = frontier_at(f, 0);
+	assert_int_equal(c.position, 0);
+	assert_string_equal(c.name, "linear");
+	assert_string_equal(c.module, "body.0");
+	assert_int_equal(c.boundary_tensors, 2);
+	assert_int_equal(c.passthrough_inputs, 1);
+	assert_int_equal(c.boundary_bytes, 4 * (2 * 16 + 2 * 4));
+	assert_true(c.prefix_cost == 512.0 / 808);
+	assert_true(c.trainable_suffix);
+	assert_null(c.unsafe);
+	c = frontier_at(f, 2);
+	assert_string_equal(c.name, "linear_1");
+	assert_int_equal(c.boundary_bytes, 4 * (2 * 4 + 2 * 4));
+	assert_true(c.prefix_cost == 800.0 / 808);
+	assert_false(c.trainable_suffix);
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+static void inputs_that_the_suffix_or_the_output_needs_pass_through(void **state)
+{
+	(void)state;
+	plan *p = load_ok(HEAD "input %a f32[1]\ninput %b f32[1]\ninput %out f32[1]\ninput %unused f32[1]\n"
+	                       "%1 = aten::relu(%a) -> f32[1]\n"
+	                       "%2 = aten::add(%1, %b) -> f32[1]\n"
+	                       "%3 = aten::add(%2, %a) -> f32[1]\n"
+	                       "output (%3, %out)\n");
+	clv_frontiers *f = frontiers_of(p);
+	assert_int_equal(frontier_at(f, 0).passthrough_inputs, 3); /* %a, though the prefix reads it too */
+	assert_int_equal(frontier_at(f, 0).boundary_tensors, 4);
+	assert_int_equal(frontier_at(f, 1).passthrough_inputs, 2);
+	assert_int_equal(frontier_at(f, 1).boundary_tensors, 3);
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+static void bytes_are_those_of_the_lowest_sizes(void **state)
+{
+	(void)state;
+	plan *p = load_ok(HEAD "symbol B 2..64\nsymbol S 0..8\n"
+	                       "input %x f64[B,3]\n"
+	                       "%1 = aten::a(%x) -> bool[B,5]\n"
+	                       "%2 = aten::b(%1) -> f16[B*B]\n"
+	                       "%3 = aten::c(%2) -> c128[S]\n"
+	                       "%4 = aten::d(%3) -> f32[B-3]\n"
+	                       "%5 = aten::e(%4) -> f32[1]\n"
+	                       "output %5\n");
+	static const int64_t want[] = {10, 8, 16, 0}; /* a symbol that may be 0 counts as 1, a negative size as 0 */
+	clv_frontiers *f = frontiers_of(p);
+	for (uint32_t i = 0; i < 4; i++)
+		assert_int_equal(frontier_at(f, i).boundary_bytes, want[i]);
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+static void more_than_2_to_the_63_bytes_stay_the_largest_number(void **state)
+{
+	(void)state;
+	plan *p = load_ok(HEAD "symbol B 1..4\n"
+	                       "input %x f32[1]\n"
+	                       "%1 = a::b(%x) -> u8[9000000000000000000]\n"
+	                       "%2 = a::b(%1) -> u8[9000000000000000000]\n"
+	                       "%3 = a::c(%1) -> f32[9000000000000000000]\n"
+	                       "%4 = a::d(%2, %3) -> f32[1]\n"
+	                       "%5 = a::d(%4) -> f32[B//(B-1)]\n" /* not defined for B = 1 */
+	                       "%6 = a::d(%5) -> f32[1]\n"
+	                       "output %6\n");
+	clv_frontiers *f = frontiers_of(p);
+	assert_int_equal(frontier_at(f, 0).boundary_bytes, INT64_C(9000000000000000000));
+	assert_int_equal(frontier_at(f, 1).boundary_bytes, INT64_MAX);
+	assert_int_equal(frontier_at(f, 2).boundary_bytes, INT64_MAX);
+	assert_int_equal(frontier_at(f, 3).boundary_bytes, 4); /* and the sum comes down again */
+	assert_int_equal(frontier_at(f, 4).boundary_bytes, INT64_MAX);
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+static void values_on_the_host_do_not_cross(void **state)
+{
+	(void)state;
+	plan *p = load_ok(HEAD "input %x f32[2]\n"
+	                       "%1 = aten::item(%x) -> float = 2.5\n"
+	                       "%2 = aten::relu(%x) -> f32[2]\n"
+	                       "output (%2, %1)\n");
+	clv_frontiers *f = frontiers_of(p);
+	assert_int_equal(frontier_at(f, 0).boundary_tensors, 1);
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+static void work_without_numbers_is_counted_in_nodes(void **state)
+{
+	(void)state;
+	plan *p = load_ok(HEAD "input %x f32[0]\n%1 = a::b(%x) -> f32[0]\n%2 = a::b(%1) -> f32[0]\n"
+	                       "%3 = a::b(%2) -> f32[0]\n%4 = a::b(%3) -> f32[0]\noutput %4\n");
+	clv_frontiers *f = frontiers_of(p);
+	for (uint32_t i = 0; i < 3; i++)
+		assert_true(frontier_at(f, i).prefix_cost == (i + 1) / 4.0);
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+static void a_caller_with_an_older_header_gets_what_it_knows(void **state)
+{
+	(void)state;
+	plan *p = load_ok(net);
+	clv_frontiers *f = frontiers_of(p);
+	clv_frontier c = {.size = offsetof(clv_frontier, module), .module = "not touched"};
+	OK(clv_frontiers_get(f, 1, &c));
+	assert_int_equal(c.position, 1);
+	assert_string_equal(c.name, "relu");
+	assert_string_equal(c.module, "not touched");
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+static void a_frontier_that_does_not_exist_is_refused(void **state)
+{
+	(void)state;
+	plan *p = load_ok(net);
+	clv_frontiers *f = frontiers_of(p), *none = NULL;
+	clv_frontier c = {.size = sizeof c}, none_of_it = {.size = 4}, newer = {.size = sizeof c + 8};
+	uint32_t at;
+	FAILS(clv_frontiers_get(f, 3, &c), CLV_E_INVALID, "no frontier 3");
+	FAILS(clv_frontiers_get(f, 0, &none_of_it), CLV_E_INVALID, "clv_frontier.size is 4, this library knows up to");
+	FAILS(clv_frontiers_get(f, 0, &newer), CLV_E_INVALID, "this library knows up to");
+	FAILS(clv_frontiers_get(NULL, 0, &c), CLV_E_INVALID, "no frontier 0");
+	FAILS(clv_frontiers_create(NULL, &none), CLV_E_INVALID, "NULL");
+	FAILS(clv_frontiers_choose(f, NULL, false, &at), CLV_E_INVALID, "NULL");
+	assert_int_equal(clv_frontiers_count(NULL), 0);
+	clv_frontiers_free(NULL);
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+/* ---- what makes a cut unsafe --------------------------------------------------------------------------------------- */
+
+/* Reasons of all frontiers of a plan; NULL where the cut is safe. */
+static void check_unsafe(const char *text, const char *const *want, uint32_t n)
+{
+	plan *p = load_ok(text);
+	clv_frontiers *f = frontiers_of(p);
+	assert_int_equal(clv_frontiers_count(f), n);
+	for (uint32_t i = 0; i < n; i++) {
+		const char *got = frontier_at(f, i).unsafe;
+		if (!got != !want[i] || (got && strcmp(got, want[i]) != 0))
+			fail_msg("frontier %u: %s instead of %s", i, got ? got : "safe", want[i] ? want[i] : "safe");
+	}
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+#define CHECK_UNSAFE(text, ...)                                                                                        \
+	check_unsafe(text, (const char *const[]){__VA_ARGS__},                                                             \
+	             sizeof((const char *const[]){__VA_ARGS__}) / sizeof(const char *))
+
+static void an_input_that_is_written_after_the_cut_is_unsafe(void **state)
+{
+	(void)state;
+	const char *why = "add_ writes %0 (x) in place after the cut, and it is an input that belongs to the caller";
+	CHECK_UNSAFE(HEAD "input %x f32[4] name=\"x\"\n"
+	                  "%1 = aten::relu(%x) -> f32[4]\n"
+	                  "%2 = aten::view(%x, [4]) -> f32[4] view-of %x\n"
+	                  "%3 = aten::add_(%2, %1) -> f32[4] view-of %x writes %2\n"
+	                  "%4 = aten::relu(%x) -> f32[4]\n"
+	                  "output (%4, %3)\n",
+	             why, why, NULL);
+}
+
+static void memory_that_crosses_more_than_once_and_is_written_later_is_unsafe(void **state)
+{
+	(void)state;
+	const char *why = "mul_ writes %1 in place after the cut, and several tensors on that memory cross";
+	CHECK_UNSAFE(HEAD "input %x f32[4]\n"
+	                  "%1 = aten::relu(%x) -> f32[4]\n"                          /* %1 alone */
+	                  "%2 = aten::slice(%1, 0, 0, 2) -> f32[2] view-of %1\n"     /* %1 and %2 */
+	                  "%3 = aten::sum(%1) -> f32[]\n"                            /* %2 alone: %1 is done */
+	                  "%4 = aten::slice(%2, 0, 0, 1) -> f32[1] view-of %1\n"     /* %2 and %4 */
+	                  "%5 = aten::mul_(%4, %3) -> f32[1] view-of %1 writes %4\n" /* written */
+	                  "%6 = aten::add(%2, %4) -> f32[2]\n"
+	                  "output (%6, %5)\n",
+	             NULL, why, NULL, why, NULL);
+}
+
+static void memory_that_crosses_once_may_be_written_later(void **state)
+{
+	(void)state;
+	CHECK_UNSAFE(HEAD "input %x f32[4]\n"
+	                  "%1 = aten::linear(%x) -> f32[4]\n"
+	                  "%2 = aten::relu_(%1) -> f32[4] view-of %1 writes %1\n"
+	                  "%3 = aten::add_(%2, %x) -> f32[4] view-of %1 writes %2\n"
+	                  "output %3\n",
+	             NULL, NULL);
+}
+
+static void a_view_of_the_models_memory_that_is_written_after_the_cut_is_unsafe(void **state)
+{
+	(void)state;
+	const char *why = "add_ writes @w in place after the cut, and it belongs to the model";
+	CHECK_UNSAFE(HEAD "input %x f32[4]\nparam @w f32[4]\n"
+	                  "%1 = aten::slice(@w, 0, 0, 2) -> f32[2] view-of @w\n"
+	                  "%2 = aten::relu(%x) -> f32[4]\n"
+	                  "%3 = aten::add_(%1, num(1)) -> f32[2] view-of @w writes %1\n"
+	                  "%4 = aten::add(%2, @w) -> f32[4]\n"
+	                  "output %4\n",
+	             why, why, NULL);
+}
+
+static void the_models_memory_may_be_written_on_either_side(void **state)
+{
+	(void)state;
+	CHECK_UNSAFE(HEAD "input %x f32[4]\nbuffer @mean f32[4]\n"
+	                  "%1 = aten::norm(%x, @mean) -> f32[4] writes @mean\n"
+	                  "%2 = aten::norm(%1, @mean) -> f32[4] writes @mean\n"
+	                  "%3 = aten::norm(%2, @mean) -> f32[4] writes @mean\n"
+	                  "output %3\n",
+	             NULL, NULL);
+}
+
+static void a_cut_that_nothing_crosses_is_unsafe(void **state)
+{
+	(void)state;
+	CHECK_UNSAFE(HEAD "input %x f32[4]\n"
+	                  "%1 = aten::relu(%x) -> f32[4]\n"
+	                  "%2 = aten::ones([4]) -> f32[4]\n"
+	                  "%3 = aten::relu(%2) -> f32[4]\n"
+	                  "output %3\n",
+	             "nothing crosses here", NULL);
+}
+
+/* ---- choosing ------------------------------------------------------------------------------------------------------ */
+
+static void a_boundary_has_many_forms(void **state)
+{
+	(void)state;
+	plan *p = load_ok(net);
+	clv_frontiers *f = frontiers_of(p);
+	assert_int_equal(chosen(f, "after:body.0", false), 0);
+	assert_int_equal(chosen(f, "after:body", false), 1); /* after the last node inside */
+	assert_int_equal(chosen(f, "after:relu", false), 1);
+	assert_int_equal(chosen(f, "after:linear_1", false), 2);
+	assert_int_equal(chosen(f, "1%", false), 0);
+	assert_int_equal(chosen(f, "at:66.7%", false), 1);
+	assert_int_equal(chosen(f, "percent:66.7", false), 1);
+	assert_int_equal(chosen(f, "percent:66.7%", false), 1);
+	assert_int_equal(chosen(f, "+.99e2%", false), 2);
+	assert_int_equal(chosen(f, "auto", false), 0);
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+static void a_text_that_is_no_boundary_lists_the_forms(void **state)
+{
+	(void)state;
+	static const char *const bad[] = {"",     "middle", "50",   "at:50", "percent:", "percent:x", "50 %",
+	                                  "50%%", "%",      "Auto", "after", "at:",      "body.0",    "nan%"};
+	plan *p = load_ok(net);
+	clv_frontiers *f = frontiers_of(p);
+	uint32_t at;
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+		FAILS(clv_frontiers_choose(f, bad[i], false, &at), CLV_E_INVALID,
+		      "is none of: \"auto\", \"after:<module path>\"");
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+static void a_percentage_is_above_0_and_below_100(void **state)
+{
+	(void)state;
+	static const char *const bad[] = {"0%", "100%", "-5%", "percent:0", "percent:100", "at:150%", "1e999%", "-inf%"};
+	plan *p = load_ok(net);
+	clv_frontiers *f = frontiers_of(p);
+	uint32_t at;
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+		FAILS(clv_frontiers_choose(f, bad[i], false, &at), CLV_E_INVALID,
+		      "the percentage must be above 0 and below 100");
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+static void an_unknown_name_comes_with_the_nearest_ones(void **state)
+{
+	(void)state;
+	plan *p = load_ok(net);
+	clv_frontiers *f = frontiers_of(p);
+	uint32_t at = 7;
+	FAILS(clv_frontiers_choose(f, "after:haed", false, &at), CLV_E_NOT_FOUND,
+	      "no module or node is called \"haed\"; nearest: head, ");
+	FAILS(clv_frontiers_choose(f, "after:body.O", false, &at), CLV_E_NOT_FOUND, "nearest: body.0, body.1, body, ");
+	FAILS(clv_frontiers_choose(f, "after:lineer_1", false, &at), CLV_E_NOT_FOUND, "nearest: linear_1, linear, ");
+	FAILS(clv_frontiers_choose(f, "after:", false, &at), CLV_E_NOT_FOUND, "no module or node is called \"\"");
+	FAILS(clv_frontiers_choose(f, "after:bod", false, &at), CLV_E_NOT_FOUND,
+	      "\"bod\"; nearest: body, "); /* no prefix */
+	unsigned commas = 0;
+	for (const char *c = strstr(status_message(), "nearest"); *c; c++)
+		commas += *c == ',';
+	assert_int_equal(commas, 4);
+	assert_int_equal(at, 7);
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+static void nothing_is_left_after_the_end(void **state)
+{
+	(void)state;
+	plan *p = load_ok(net), *one = load_ok(HEAD "input %x f32[1]\n%1 = aten::relu(%x) -> f32[1]\noutput %1\n"),
+		 *zero = load_ok(HEAD "input %x f32[1]\noutput %x\n");
+	clv_frontiers *f = frontiers_of(p), *f1 = frontiers_of(one), *f0 = frontiers_of(zero);
+	uint32_t at;
+	FAILS(clv_frontiers_choose(f, "after:head", false, &at), CLV_E_INVALID, "nothing is left to run after \"head\"");
+	FAILS(clv_frontiers_choose(f, "after:add", false, &at), CLV_E_INVALID, "nothing is left to run after \"add\"");
+	FAILS(clv_frontiers_choose(f1, "after:relu", false, &at), CLV_E_INVALID, "nothing is left to run after \"relu\"");
+	FAILS(clv_frontiers_choose(f1, "50%", false, &at), CLV_E_UNSUPPORTED, "too few operators to be cut");
+	FAILS(clv_frontiers_choose(f0, "auto", false, &at), CLV_E_UNSUPPORTED, "too few operators to be cut");
+	clv_frontiers_free(f);
+	clv_frontiers_free(f1);
+	clv_frontiers_free(f0);
+	plan_free(p);
+	plan_free(one);
+	plan_free(zero);
+}
+
+/* Safe after relu_2 only. */
+static const char *const mostly_unsafe = HEAD "scope \"\" \"Net\"\nscope a \"A\"\ninput %x f32[4] name=\"x\"\n"
+											  "%1 = aten::relu(%x) -> f32[4] in a\n"
+											  "%2 = aten::relu(%1) -> f32[4]\n"
+											  "%3 = aten::relu_(%x) -> f32[4] view-of %x writes %x\n"
+											  "%4 = aten::relu(%3) -> f32[4]\n"
+											  "%5 = aten::add(%2, %4) -> f32[4]\n"
+											  "output %5\n";
+
+static void a_named_cut_that_is_unsafe_is_refused_with_its_reason(void **state)
+{
+	(void)state;
+	plan *p = load_ok(mostly_unsafe);
+	clv_frontiers *f = frontiers_of(p);
+	uint32_t at;
+	FAILS(clv_frontiers_choose(f, "after:a", false, &at), CLV_E_UNSUPPORTED,
+	      "the model cannot be cut after \"a\": relu_ writes %0 (x) in place after the cut, and it is an input that "
+	      "belongs to the caller");
+	FAILS(clv_frontiers_choose(f, "after:relu_1", false, &at), CLV_E_UNSUPPORTED, "cannot be cut after \"relu_1\"");
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+static void percentages_and_auto_pass_over_unsafe_cuts(void **state)
+{
+	(void)state;
+	plan *p = load_ok(mostly_unsafe);
+	clv_frontiers *f = frontiers_of(p);
+	assert_int_equal(chosen(f, "1%", false), 2);
+	assert_int_equal(chosen(f, "auto", false), 2);
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+static void a_plan_without_a_safe_cut_says_why(void **state)
+{
+	(void)state;
+	plan *p = load_ok(HEAD "input %x f32[4] name=\"x\"\n"
+	                       "%1 = aten::relu(%x) -> f32[4]\n"
+	                       "%2 = aten::add_(%x, %1) -> f32[4] view-of %x writes %x\n"
+	                       "output %2\n");
+	clv_frontiers *f = frontiers_of(p);
+	uint32_t at;
+	FAILS(clv_frontiers_choose(f, "auto", false, &at), CLV_E_UNSUPPORTED,
+	      "no frontier that can be cut; for example after relu: add_ writes %0 (x) in place");
+	FAILS(clv_frontiers_choose(f, "50%", true, &at), CLV_E_UNSUPPORTED, "leaves trainable parameters in the suffix");
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+static void a_trainable_suffix_reads_a_trainable_parameter(void **state)
+{
+	(void)state;
+	plan *p = load_ok(net), *frozen = load_ok(mostly_unsafe);
+	clv_frontiers *f = frontiers_of(p), *g = frontiers_of(frozen);
+	uint32_t at;
+	assert_int_equal(chosen(f, "99%", false), 2);
+	assert_int_equal(chosen(f, "99%", true), 1);
+	assert_int_equal(chosen(f, "after:body", true), 1);
+	FAILS(clv_frontiers_choose(f, "after:linear_1", true, &at), CLV_E_INVALID,
+	      "after \"linear_1\" no trainable parameters are left");
+	FAILS(clv_frontiers_choose(g, "auto", true, &at), CLV_E_UNSUPPORTED,
+	      "no frontier leaves trainable parameters in the suffix");
+	clv_frontiers_free(f);
+	clv_frontiers_free(g);
+	plan_free(p);
+	plan_free(frozen);
+}
+
+static void auto_takes_the_fewest_bytes_with_a_fifth_of_the_work_on_each_side(void **state)
+{
+	(void)state;
+	plan *p = load_ok(HEAD "input %x f32[10,10]\n"
+	                       "%1 = aten::a(%x) -> f32[10]\n"  /*   1 %, 40 bytes: too early */
+	                       "%2 = aten::b(%1) -> f32[290]\n" /*  30 % */
+	                       "%3 = aten::c(%2) -> f32[100]\n" /*  40 %, 400 bytes: the one */
+	                       "%4 = aten::d(%3) -> f32[200]\n" /*  60 % */
+	                       "%5 = aten::e(%4) -> f32[100]\n" /*  70 %, as many, but later */
+	                       "%6 = aten::f(%5) -> f32[290]\n" /*  99 % */
+	                       "%7 = aten::g(%6) -> f32[9]\n"   /*  99.9 %, 36 bytes: too late */
+	                       "%8 = aten::h(%7) -> f32[1]\n"
+	                       "output %8\n");
+	clv_frontiers *f = frontiers_of(p);
+	assert_int_equal(chosen(f, "auto", false), 2);
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+static void auto_takes_any_cut_when_the_middle_has_none(void **state)
+{
+	(void)state;
+	plan *p = load_ok(HEAD "input %x f32[1]\n"
+	                       "%1 = aten::a(%x) -> f32[4]\n"
+	                       "%2 = aten::b(%1) -> f32[2]\n"
+	                       "%3 = aten::c(%2) -> f32[1000]\n"
+	                       "output %3\n");
+	clv_frontiers *f = frontiers_of(p);
+	assert_int_equal(chosen(f, "auto", false), 1);
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+static void of_two_cuts_at_the_same_distance_the_smaller_is_taken(void **state)
+{
+	(void)state;
+	plan *p = load_ok(HEAD "input %x f32[1]\n"
+	                       "%1 = aten::a(%x) -> f32[4]\n"
+	                       "%2, %3 = aten::b(%1) -> f32[1], f32[0]\n"
+	                       "%4 = aten::c(%2) -> f32[0]\n"
+	                       "%5 = aten::d(%4, %1) -> f32[3]\n"
+	                       "output (%5, %1)\n");
+	clv_frontiers *f = frontiers_of(p);
+	assert_int_equal(chosen(f, "62.5%", false), 2); /* both at 62.5 %; %2 no longer crosses */
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+/* ---- all plans ------------------------------------------------------------------------------------------------------ */
+
+typedef struct naive {
+	uint32_t tensors, inputs;
+	bool unsafe;
+} naive;
+
+/* The rules, written down as they are said, and slow. */
+static naive judge_slowly(const plan *p, node_id at)
+{
+	naive out = {0};
+	view v;
+	OK(view_range(p, 0, at + 1, &v));
+	for (uint32_t i = 0; i < v.outputs.n; i++) {
+		const value *x = &p->values.at[v.outputs.at[i]];
+		out.tensors += x->type == TYPE_TENSOR;
+		out.inputs += x->kind == VALUE_INPUT;
+	}
+	for (node_id n = at + 1; n < p->nodes.n; n++)
+		for (uint32_t w = 0; w < p->nodes.at[n].nwrites; w++) {
+			value_id root = alias_root(p, p->ids.at[p->nodes.at[n].writes + w]);
+			uint32_t crossing = 0;
+			for (uint32_t i = 0; i < v.outputs.n; i++)
+				crossing += alias_root(p, v.outputs.at[i]) == root;
+			out.unsafe |= crossing > (p->values.at[root].kind == VALUE_RESULT);
+		}
+	out.unsafe |= out.tensors == 0;
+	view_free(&v);
+	return out;
+}
+
+static void frontiers_of_random_plans_agree_with_the_rules(void **state)
+{
+	(void)state;
+	unsigned unsafe = 0, safe = 0;
+	for (uint64_t seed = 0; seed < 2000; seed++) {
+		plan *p = random_plan(seed);
+		clv_frontiers *f = frontiers_of(p);
+		for (uint32_t i = 0; i < clv_frontiers_count(f); i++) {
+			clv_frontier c = frontier_at(f, i);
+			naive want = judge_slowly(p, i);
+			if (c.boundary_tensors != want.tensors || c.passthrough_inputs != want.inputs || !c.unsafe == want.unsafe)
+				fail_msg("seed %llu frontier %u", (unsigned long long)seed, i);
+			assert_true(c.boundary_bytes >= 0 && c.prefix_cost >= 0 && c.prefix_cost <= 1);
+			want.unsafe ? unsafe++ : safe++;
+		}
+		clv_frontiers_free(f);
+		plan_free(p);
+	}
+	print_message("%u safe, %u unsafe\n", safe, unsafe);
+	assert_true(safe > 1000 && unsafe > 1000);
+}
+
+static void every_allocation_may_fail(void **state)
+{
+	(void)state;
+	plan *p = load_ok(mostly_unsafe);
+	clv_status st = CLV_E_NOMEM;
+	for (uint64_t n = 1; st == CLV_E_NOMEM; n++) {
+		clv_frontiers *f = NULL;
+		uint32_t at;
+		mem_fail_after(n);
+		st = clv_frontiers_create(p, &f);
+		if (st == CLV_OK)
+			st = clv_frontiers_choose(f, "after:nobody", false, &at);
+		mem_fail_after(0);
+		clv_frontiers_free(f);
+	}
+	assert_int_equal(st, CLV_E_NOT_FOUND);
+	plan_free(p);
+}
+
+enum { NODES = 100000 };
+
+static clv_frontiers *timed(const plan *p, const char *what)
+{
+	struct timespec a, b;
+	timespec_get(&a, TIME_UTC);
+	clv_frontiers *f = frontiers_of(p);
+	timespec_get(&b, TIME_UTC);
+	print_message("%-24s %6.0f ms\n", what,
+	              (double)(b.tv_sec - a.tv_sec) * 1e3 + (double)(b.tv_nsec - a.tv_nsec) * 1e-6);
+	return f;
+}
+
+static void a_chain_of_100000_nodes_is_judged(void **state)
+{
+	(void)state;
+	strbuf b = STRBUF_INIT;
+	strbuf_puts(&b, HEAD "input %0 f32[4]\n");
+	for (int i = 0; i < NODES; i++)
+		strbuf_printf(&b, "%%%d = aten::relu(%%%d) -> f32[4]\n", i + 1, i);
+	strbuf_printf(&b, "output %%%d\n", NODES);
+	char *text = taken(&b);
+	plan *p = load_ok(text);
+	clv_frontiers *f = timed(p, "chain");
+	assert_int_equal(clv_frontiers_count(f), NODES - 1);
+	assert_int_equal(frontier_at(f, NODES / 2).boundary_bytes, 16);
+	assert_int_equal(chosen(f, "50%", false), NODES / 2 - 1);
+	clv_frontiers_free(f);
+	plan_free(p);
+	mem_free(text);
+}
+
+/* Half of the nodes make a value, the other half write them in the same order; all go to the output. */
+static void values_that_live_long_are_judged_as_quickly(void **state)
+{
+	(void)state;
+	strbuf b = STRBUF_INIT;
+	strbuf_puts(&b, HEAD "input %x f32[4]\n");
+	for (int i = 0; i < NODES / 2; i++)
+		strbuf_printf(&b, "%%%d = aten::relu(%%x) -> f32[4]\n", i);
+	for (int i = 0; i < NODES / 2; i++)
+		strbuf_printf(&b, "%%w%d = aten::relu_(%%%d) -> f32[4] view-of %%%d writes %%%d\n", i, i, i, i);
+	strbuf_puts(&b, "output [");
+	for (int i = 0; i < NODES / 2; i++)
+		strbuf_printf(&b, "%%%d, ", i);
+	strbuf_puts(&b, "%x]\n");
+	char *text = taken(&b);
+	plan *p = load_ok(text);
+	clv_frontiers *f = timed(p, "long lives");
+	clv_frontier c = frontier_at(f, NODES - 2);
+	assert_int_equal(c.boundary_tensors, NODES / 2 + 1);
+	assert_int_equal(c.boundary_bytes, 16 * (NODES / 2 + 1));
+	assert_null(c.unsafe);
+	clv_frontiers_free(f);
+	plan_free(p);
+	mem_free(text);
+}
+
+/* One storage with 100,000 views on it, written at the end. */
+static void many_views_of_one_memory_are_judged_as_quickly(void **state)
+{
+	(void)state;
+	strbuf b = STRBUF_INIT;
+	strbuf_puts(&b, HEAD "input %x f32[4]\n%0 = aten::relu(%x) -> f32[4]\n");
+	for (int i = 0; i < NODES; i++)
+		strbuf_printf(&b, "%%%d = aten::view(%%%d) -> f32[4] view-of %%0\n", i + 1, i);
+	strbuf_puts(&b, "%w = aten::relu_(%0) -> f32[4] view-of %0 writes %0\noutput (%w, %x)\n");
+	char *text = taken(&b);
+	plan *p = load_ok(text);
+	clv_frontiers *f = timed(p, "views of one memory");
+	assert_null(frontier_at(f, 0).unsafe);
+	assert_non_null(frontier_at(f, 1).unsafe);
+	assert_non_null(frontier_at(f, NODES - 1).unsafe);
+	assert_null(frontier_at(f, NODES).unsafe); /* the last view is never read */
+	clv_frontiers_free(f);
+	plan_free(p);
+	mem_free(text);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_frontier_tells_what_crosses_there),
+		cmocka_unit_test(inputs_that_the_suffix_or_the_output_needs_pass_through),
+		cmocka_unit_test(bytes_are_those_of_the_lowest_sizes),
+		cmocka_unit_test(more_than_2_to_the_63_bytes_stay_the_largest_number),
+		cmocka_unit_test(values_on_the_host_do_not_cross),
+		cmocka_unit_test(work_without_numbers_is_counted_in_nodes),
+		cmocka_unit_test(a_caller_with_an_older_header_gets_what_it_knows),
+		cmocka_unit_test(a_frontier_that_does_not_exist_is_refused),
+		cmocka_unit_test(an_input_that_is_written_after_the_cut_is_unsafe),
+		cmocka_unit_test(memory_that_crosses_more_than_once_and_is_written_later_is_unsafe),
+		cmocka_unit_test(memory_that_crosses_once_may_be_written_later),
+		cmocka_unit_test(a_view_of_the_models_memory_that_is_written_after_the_cut_is_unsafe),
+		cmocka_unit_test(the_models_memory_may_be_written_on_either_side),
+		cmocka_unit_test(a_cut_that_nothing_crosses_is_unsafe),
+		cmocka_unit_test(a_boundary_has_many_forms),
+		cmocka_unit_test(a_text_that_is_no_boundary_lists_the_forms),
+		cmocka_unit_test(a_percentage_is_above_0_and_below_100),
+		cmocka_unit_test(an_unknown_name_comes_with_the_nearest_ones),
+		cmocka_unit_test(nothing_is_left_after_the_end),
+		cmocka_unit_test(a_named_cut_that_is_unsafe_is_refused_with_its_reason),
+		cmocka_unit_test(percentages_and_auto_pass_over_unsafe_cuts),
+		cmocka_unit_test(a_plan_without_a_safe_cut_says_why),
+		cmocka_unit_test(a_trainable_suffix_reads_a_trainable_parameter),
+		cmocka_unit_test(auto_takes_the_fewest_bytes_with_a_fifth_of_the_work_on_each_side),
+		cmocka_unit_test(auto_takes_any_cut_when_the_middle_has_none),
+		cmocka_unit_test(of_two_cuts_at_the_same_distance_the_smaller_is_taken),
+		cmocka_unit_test(frontiers_of_random_plans_agree_with_the_rules),
+		cmocka_unit_test(every_allocation_may_fail),
+		cmocka_unit_test(a_chain_of_100000_nodes_is_judged),
+		cmocka_unit_test(values_that_live_long_are_judged_as_quickly),
+		cmocka_unit_test(many_views_of_one_memory_are_judged_as_quickly),
+	};
+	return cmocka_run_group_tests_name("frontier", tests, NULL, NULL);
+}
