@@ -260,8 +260,8 @@ class Capture:
     def _call(self, recording: _watch.Recording, args: Any, kwargs: Any, grad: bool) -> Any:
         stream = recording.stream
         with grad_mode(grad), eager(), _watch.watching(recording):
+            stream.start(threading.active_count() == 1)
             try:
-                stream.start(threading.active_count() == 1)
                 output = self.target.call(*args, **kwargs)
             except CleaveError as error:
                 raise _stop(stream) or error from None

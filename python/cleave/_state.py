@@ -96,7 +96,8 @@ class Target:
                 continue
             own = vars(module)
             for key, value in own.items():
-                if type(value) in (bool, int, float, str) and (id(own), key) not in changing:
+                kept = type(value) in (bool, int, float, str) or (key not in _MODULE_TABLES and _tensor_items(value))
+                if kept and (id(own), key) not in changing:
                     out.append((path, key, own, key, value))
             out.append((path, "forward", own, "forward", own.get("forward", NotImplemented)))
             for hooks in ("_forward_hooks", "_forward_pre_hooks"):
@@ -170,11 +171,17 @@ def _module_tensors(path: str, module: nn.Module) -> Iterator[ModuleTensor]:
     for key, value in own.items():
         if isinstance(value, torch.Tensor):
             yield ModuleTensor("attr", _join(path, key), own, key, value)
-        elif key not in _MODULE_TABLES and type(value) in (dict, OrderedDict, list):
-            items = enumerate(value) if isinstance(value, list) else value.items()
-            for item, tensor in items:
-                if isinstance(tensor, torch.Tensor):
-                    yield ModuleTensor("attr", f"{_join(path, key)}[{item!r}]", value, item, tensor)
+        elif key not in _MODULE_TABLES:
+            for item, tensor in _tensor_items(value):
+                yield ModuleTensor("attr", f"{_join(path, key)}[{item!r}]", value, item, tensor)
+
+
+def _tensor_items(value: Any) -> list[tuple[Any, torch.Tensor]]:
+    """The tensors that a dict or list holds, by key."""
+    if type(value) not in (dict, OrderedDict, list):
+        return []
+    items = enumerate(value) if isinstance(value, list) else value.items()
+    return [(key, item) for key, item in items if isinstance(item, torch.Tensor)]
 
 
 class RandomState:

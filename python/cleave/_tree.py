@@ -219,21 +219,24 @@ def _kept(obj: Any, path: str) -> Any:
         raise CaptureError(f"{path or 'a value'} is a {name}, which cannot be copied to compare it later") from None
 
 
-def _equal(a: Any, b: Any, depth: int = 0) -> bool:
-    if type(a) is not type(b) or depth > MAX_DEPTH:
+def _equal(a: Any, b: Any, seen: frozenset[int] = frozenset()) -> bool:
+    if type(a) is not type(b):
         return False
     if a is b and (a is None or type(a) in PLAIN or isinstance(a, _FIXED)):
+        return True
+    if id(a) in seen:  # a cycle; it is compared where it starts
         return True
     if isinstance(a, float):
         return bool(a.hex() == b.hex())
     if hasattr(a, "tobytes") and hasattr(a, "shape"):  # a NumPy array
         return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())
+    inside = seen | {id(a)}
     if isinstance(a, dict):
-        return list(a) == list(b) and all(_equal(a[k], b[k], depth + 1) for k in a)
+        return list(a) == list(b) and all(_equal(a[k], b[k], inside) for k in a)
     if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(_equal(x, y, depth + 1) for x, y in zip(a, b, strict=True))
-    if getattr(type(a), "__eq__", None) is object.__eq__ and hasattr(a, "__dict__"):
-        return _equal(vars(a), vars(b), depth + 1)
+        return len(a) == len(b) and all(_equal(x, y, inside) for x, y in zip(a, b, strict=True))
+    if hasattr(a, "__dict__") and not isinstance(a, _FIXED):
+        return _equal(vars(a), vars(b), inside)
     try:
         return bool(a == b)
     except Exception:
@@ -267,7 +270,7 @@ def _name(s: Spec) -> str:
     if s.kind == "leaf":
         return "a tensor"
     if s.kind == "const":
-        text = repr(s.value)
+        text = repr(s.value if s.context is None else s.context)
         return text if len(text) < 60 else f"a {s.cls.__qualname__}"
     return f"{s.cls.__name__} of {len(s.children)}"
 
@@ -303,7 +306,7 @@ def match(want: Spec, got: Spec, path: str) -> None:
         raise InputError(f"{where}: the {want.cls.__qualname__} differs from the captured one in what is no tensor")
     if want.kind == "const" and not same_constant(want, got):
         raise InputError(
-            f"{where} was {want.value!r} when the plan was captured and is {got.value!r} now; a plan is for one value"
+            f"{where} was {_name(want)} when the plan was captured and is {_name(got)} now; a plan is for one value"
         )
     if want.keys != got.keys:
         raise InputError(f"{where}: the plan was captured with {want.keys}, got {got.keys}")
