@@ -1197,6 +1197,14 @@ static PyObject *bits_equal(PyObject *self, PyObject *args)
 	return st == CLV_OK ? PyBool_FromLong(same) : raise_status(st);
 }
 
+/* recording() -> a capture runs on this thread */
+static PyObject *recording(PyObject *self, PyObject *unused)
+{
+	(void)self;
+	(void)unused;
+	return PyBool_FromLong(br_recording_here());
+}
+
 /* copy_data(dst, src): without moving dst's version counter */
 static PyObject *copy_data(PyObject *self, PyObject *args)
 {
@@ -1215,6 +1223,7 @@ static PyMethodDef functions[] = {
 	{"build", build, METH_VARARGS, "build(stream, probe, with_grad, training, grad_modes, in, out, calls) -> Plan"},
 	{"parse", parse, METH_O, "parse(text) -> Plan"},
 	{"bits_equal", bits_equal, METH_VARARGS, "bits_equal(a, b) -> bool"},
+	{"recording", recording, METH_NOARGS, "recording() -> a capture runs on this thread"},
 	{"copy_data", copy_data, METH_VARARGS, "copy_data(dst, src)"},
 	{NULL, NULL, 0, NULL}};
 

@@ -93,6 +93,8 @@ class Plan:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves = self.flatten_inputs(args, kwargs)
+        if _native.recording():  # inside a capture: the model's own operators become part of that plan
+            return self._target.call(*args, **kwargs)
         grad = torch.is_grad_enabled()
         if self._sized is not None:
             self._need_proven(self._sized, args, kwargs, leaves)

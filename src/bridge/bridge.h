@@ -189,6 +189,8 @@ clv_status br_recorder_stop(br_recorder *r);
 /* External tensors that recorded operators wrote in place get their old data back. */
 clv_status br_recorder_restore(br_recorder *r);
 
+bool br_recording_here(void); /* some recorder records this thread */
+
 /* Explicit generators that were drawn from get their old state back. */
 clv_status br_recorder_restore_generators(br_recorder *r);
 /* A copy of the memory of `t` is kept for restore, if it was there before the recording. */

@@ -830,6 +830,11 @@ clv_status br_recorder_stop(br_recorder *r)
 	})
 }
 
+bool br_recording_here(void)
+{
+	return c10::ThreadLocalDebugInfo::get(slot_kind()) != nullptr;
+}
+
 void br_recorder_lock(br_recorder *r)
 {
 	r->mutex.lock();

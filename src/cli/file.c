@@ -34,6 +34,9 @@ void complain(const char *fmt, ...)
 	free(text);
 }
 
+/* A plan of a million nodes is some 150 MB of text; what is larger is no plan, or never ends. */
+enum { TEXT_MAX = 1 << 30 };
+
 /* The rest of f; NULL with errno set. Caller frees. */
 static char *read_all(FILE *f, size_t *n)
 {
@@ -44,6 +47,11 @@ static char *read_all(FILE *f, size_t *n)
 		*n += fread(text + *n, 1, cap - *n, f);
 		if (*n < cap)
 			break;
+		if (cap >= TEXT_MAX) {
+			free(text);
+			errno = EFBIG;
+			return NULL;
+		}
 		cap *= 2;
 		char *grown = realloc(text, cap);
 		if (!grown)

@@ -1,0 +1,498 @@
+"""One split for a range of batch sizes: at every size the numbers of eager, or an error with a reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from helpers import Args, Fn, _reason, draw, mentions, rng_state, same_state, same_tree, seed_all, state_of
+from torch import Tensor, nn
+
+import cleave
+
+BATCHES = (1, 2, 3, 5, 6, 7, 9, 16)
+MakeInputs = Callable[[int], Any]
+
+
+def _prepare(model: Any, example: Args, boundary: str = "50%", dynamic_batch: Any = (1, 16)) -> cleave.SplitRuntime:
+    return cleave.prepare_split(
+        model,
+        example_inputs=example.args,
+        example_kwargs=example.kwargs or None,
+        split=cleave.SplitSpec(boundary=boundary, dynamic_batch=dynamic_batch, trace_batch_mode="batch_gt1"),
+    )
+
+
+def _made(make: MakeInputs, batch: int, seed: int) -> Args:
+    return draw(lambda: make(batch), seed, False)
+
+
+def _compare(model: nn.Module, make: MakeInputs, rt: cleave.SplitRuntime, batch: int, seed: int) -> str | None:
+    """One batch size against eager; the reason when it was refused."""
+    try:
+        inputs = _made(make, batch, seed)
+        boundary = rt.run_prefix(*inputs.args, **inputs.kwargs)
+        got = rt.run_suffix(boundary)
+        again = rt.run_suffix(boundary)
+    except cleave.CleaveError as error:
+        return _reason(error)
+    fresh = _made(make, batch, seed)
+    with torch.no_grad():
+        want = model(*fresh.args, **fresh.kwargs)
+    same_tree(want, got, f"batch {batch}")
+    same_tree(want, again, f"batch {batch}, the suffix once more")
+    return None
+
+
+def _check(
+    model: nn.Module, make: MakeInputs, *, example: int = 4, refusals: bool = False, batches: Any = BATCHES
+) -> cleave.SplitRuntime:
+    """Split results are those of eager at every batch size, twice, in this order and with other data."""
+    model.eval()
+    rt = _prepare(model, _made(make, example, 0))
+    for seed in (1, 2):
+        for batch in batches:
+            refused = _compare(model, make, rt, batch, seed)
+            assert refusals or refused is None, f"batch {batch} was refused: {refused}"
+    return rt
+
+
+def _rows(*rest: int) -> MakeInputs:
+    return lambda batch: (torch.randn(batch, *rest),)
+
+
+def _model(fn: Callable[..., Any], features: int = 4) -> nn.Module:
+    torch.manual_seed(0)
+    return Fn(fn, features).eval()
+
+
+# ---- numbers that follow the batch -------------------------------------------------------------------------
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "view with the batch": lambda lin, x: lin(x.view(x.shape[0], 3, 4)).relu().reshape(x.shape[0], -1),
+    "view of all rows": lambda lin, x: lin(x.reshape(x.shape[0] * 3, 4)).view(x.shape[0], 12).tanh(),
+    "minus one": lambda lin, x: lin(x.reshape(-1, 4)).relu().reshape(-1, 12),
+    "expand": lambda lin, x: lin.bias.expand(x.shape[0], 4).tanh() + lin(x[:, :4]),
+    "arange": lambda lin, x: lin(x[:, :4]) * torch.arange(x.shape[0]).unsqueeze(1).float(),
+    "arange in steps": lambda lin, x: lin(x[:, :4]) + torch.arange(1, 2 * x.shape[0], 2)[:, None],
+    "linspace": lambda lin, x: lin(x[:, :4]) + torch.linspace(0, 1, x.shape[0])[:, None],
+    "zeros": lambda lin, x: torch.cat([lin(x[:, :4]), torch.zeros(x.shape[0], 2)], dim=1).relu(),
+    "full": lambda lin, x: lin(x[:, :4]) + torch.full((x.shape[0], 1), 0.5),
+    "full of the batch": lambda lin, x: lin(x[:, :4]) + torch.full((4,), x.shape[0]),
+    "eye": lambda lin, x: torch.eye(x.shape[0]) @ lin(x[:, :4]),
+    "division by the batch": lambda lin, x: lin(x[:, :4]).sum(0) / x.shape[0],
+    "the reciprocal of the batch": lambda lin, x: lin(x[:, :4]) * (1.0 / x.shape[0]),
+    "root of the batch": lambda lin, x: lin(x[:, :4]) * x.shape[0] ** 0.5,
+    "padding to one more": lambda lin, x: nn.functional.pad(lin(x[:, :4]), (0, 0, 0, 1)).view(x.shape[0] + 1, 4).relu(),
+    "outer product": lambda lin, x: (lin(x[:, :4]) @ x[:, :4].t()).view(x.shape[0] * x.shape[0]).relu(),
+    "repeat": lambda lin, x: lin(x[:, :4]).repeat(2, 1).view(2, x.shape[0], 4).sum(0),
+    "repeat by the batch": lambda lin, x: lin(x[:1, :4]).repeat(x.shape[0], 1) + x[:, :4],
+    "repeat_interleave": lambda lin, x: lin(x[:, :4]).repeat_interleave(3, dim=0).view(x.shape[0], 12),
+    "index by arange": lambda lin, x: lin(x[:, :4])[torch.arange(x.shape[0]), 0].tanh(),
+    "the last row": lambda lin, x: lin(x[:, :4])[x.shape[0] - 1].relu(),
+    "the half of the rows": lambda lin, x: lin(x[:, :4])[: (x.shape[0] + 1) // 2].relu(),
+    "rows reversed": lambda lin, x: lin(x[:, :4])[torch.arange(x.shape[0] - 1, -1, -1)].relu(),
+    "narrow": lambda lin, x: lin(x[:, :4]).narrow(0, 0, max(1, x.shape[0] - 1)).relu(),
+    "at most three": lambda lin, x: lin(x[:, :4]).narrow(0, 0, min(3, x.shape[0])).relu(),
+    "top k of a third": lambda lin, x: lin(x[:, :4]).flatten().topk(max(1, x.shape[0] // 3))[0],
+    "roll": lambda lin, x: lin(x[:, :4]).roll(x.shape[0] // 2, 0).relu(),
+    "cat with itself": lambda lin, x: lin(torch.cat([x, x, x[:1]])[:, :4]).view(2 * x.shape[0] + 1, 4).relu(),
+    "cat with new rows": lambda lin, x: torch.cat([lin(x[:, :4]), torch.ones(x.shape[0], 4)]).relu(),
+    "chunk": lambda lin, x: sum(c.sum() for c in lin(x[:, :4]).chunk(2, dim=0)),
+    "split": lambda lin, x: sum(c.sum() for c in lin(x[:, :4]).split((x.shape[0] + 1) // 2, dim=0)),
+    "split in rows": lambda lin, x: torch.stack([c.sum() for c in lin(x[:, :4]).split(1)]),
+    "unbind": lambda lin, x: torch.stack([row * 2 for row in lin(x[:, :4]).unbind(0)]).relu(),
+    "for over rows": lambda lin, x: torch.stack([lin(row[:4]) for row in x]).relu(),
+    "a branch": lambda lin, x: lin(x[:, :4]).relu() if x.shape[0] > 8 else lin(x[:, :4]).tanh(),
+    "a branch on even": lambda lin, x: lin(x[:, :4]).relu() if x.shape[0] % 2 else lin(x[:, :4]).tanh(),
+    "a branch at one": lambda lin, x: lin(x[:, :4]).tanh()[0] if x.shape[0] == 1 else lin(x[:, :4]).tanh(),
+    "squeeze": lambda lin, x: lin(x[:, :4]).squeeze(0).relu(),
+    "a tensor of the batch": lambda lin, x: lin(x[:, :4]) * torch.tensor([x.shape[0]]),
+    "a scalar tensor of the batch": lambda lin, x: lin(x[:, :4]) / torch.tensor(float(x.shape[0])),
+    "a list as a tensor": lambda lin, x: lin(x[:, :4]) + torch.tensor([[i] for i in range(x.shape[0])]),
+    "the batch in the output": lambda lin, x: {"y": lin(x[:, :4]).relu(), "n": x.shape[0]},
+    "a dict": lambda lin, x: {"y": lin(x[:, :4]).relu(), "mean": lin(x[:, :4]).mean(0)},
+    "a loop over the batch": lambda lin, x: [lin(x[:, :4]) for _ in range(x.shape[0])][-1].relu(),
+    "a power of two": lambda lin, x: nn.functional.pad(
+        lin(x[:, :4]), (0, 0, 0, 2 ** (x.shape[0] - 1).bit_length() - x.shape[0])
+    ).relu(),
+    "mean over the batch": lambda lin, x: lin(x[:, :4]).mean(0).relu(),
+    "normalised over the batch": lambda lin, x: lin(x[:, :4] - x[:, :4].mean(0)).softmax(0),
+    "strides": lambda lin, x: lin(x.as_strided((x.shape[0], 4), (12, 1))).relu(),
+    "a triangle": lambda lin, x: (lin(x[:, :4]) @ x[:, :4].t()).tril(x.shape[0] - 2).relu(),
+    "numel": lambda lin, x: lin(x[:, :4]).sum() / x.numel(),
+    "a string of the batch": lambda lin, x: lin(x[:, :4]) * len(str(x.shape[0])),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_model_whose_numbers_follow_the_batch(name: str) -> None:
+    _check(_model(FUNCTIONS[name]), _rows(12), refusals=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["view with the batch", "view of all rows", "minus one", "expand", "arange", "zeros", "full", "outer product"]
+    + ["repeat", "index by arange", "cat with itself", "padding to one more", "the half of the rows", "numel"]
+    + ["a branch", "a branch at one", "a tensor of the batch", "unbind", "a dict", "division by the batch"],
+)
+def test_a_usual_model_is_not_refused_at_any_batch_size(name: str) -> None:
+    _check(_model(FUNCTIONS[name]), _rows(12))
+
+
+@pytest.mark.parametrize("name", ["a branch", "outer product", "division by the batch", "a tensor of the batch"])
+@pytest.mark.parametrize("example", [1, 2, 16])
+def test_the_example_may_have_any_batch_size_of_the_range(name: str, example: int) -> None:
+    _check(_model(FUNCTIONS[name]), _rows(12), example=example, refusals=True)
+
+
+@pytest.mark.parametrize("name", ["a branch", "a branch on even", "a power of two", "a string of the batch"])
+def test_every_size_of_the_range_in_falling_order(name: str) -> None:
+    _check(_model(FUNCTIONS[name]), _rows(12), refusals=True, batches=range(16, 0, -1))
+
+
+# ---- models ------------------------------------------------------------------------------------------------
+
+
+class SequenceFirst(nn.Module):
+    """The batch is the second dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, _ = self.lstm(x)
+        return self.head(y[-1])
+
+
+class WithStart(nn.Module):
+    """The batch is the second dimension, and the start state is made for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.head = nn.GRU(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        start = torch.zeros(1, x.shape[1], 6)
+        return self.head(self.gru(x, start)[0].mean(0))
+
+
+class TwoInputs(nn.Module):
+    """One input with the batch, one without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor, table: Tensor) -> Tensor:
+        return self.b((self.a(x) @ table).relu()) + table[:, :3].sum(0)
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 5), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        return {"sum": (self.a(x) + self.b(y)).relu(), "x": self.a(x).tanh()}
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn, self.head = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 2)
+        nn.init.normal_(self.bn.running_mean)
+        nn.init.uniform_(self.bn.running_var, 0.5, 2.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn(self.conv(x)).relu().mean((2, 3))
+        return self.head(y)
+
+
+class ByKeyword(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(20, 6), nn.Linear(6, 3)
+
+    def forward(self, *, ids: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
+        y = self.embed(ids)
+        if mask is not None:
+            y = y * mask[..., None]
+        return {"logits": self.head(y.mean(1)), "hidden": y}
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.cls = nn.Parameter(torch.randn(1, 1, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(torch.cat([self.cls.expand(x.shape[0], -1, -1), x], dim=1))[:, 0]
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2, self.fc3 = nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc3(self.fc2(self.fc1(x).relu()).tanh())
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], MakeInputs]] = {
+    "mlp": (Mlp, _rows(4)),
+    "lstm with the batch second": (SequenceFirst, lambda n: (torch.randn(7, n, 4),)),
+    "gru with a start state": (WithStart, lambda n: (torch.randn(7, n, 4),)),
+    "one input without the batch": (TwoInputs, lambda n: (torch.randn(n, 4), torch.randn(5, 5))),
+    "two inputs": (Pair, lambda n: (torch.randn(n, 4), torch.randn(n, 4))),
+    "batch norm": (Normed, _rows(3, 6, 6)),
+    "keyword input": (ByKeyword, lambda n: Args(ids=torch.randint(0, 20, (n, 5)))),
+    "two keyword inputs": (ByKeyword, lambda n: Args(ids=torch.randint(0, 20, (n, 5)), mask=torch.rand(n, 5))),
+    "attention": (Attention, _rows(5, 8)),
+}
+
+
+def _build(name: str) -> tuple[nn.Module, MakeInputs]:
+    torch.manual_seed(0)
+    cls, make = MODELS[name]
+    return cls().eval(), make
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_runs_at_every_batch_size_of_the_range(name: str) -> None:
+    _check(*_build(name))
+
+
+def test_one_input_without_the_batch_that_has_as_many_rows_as_the_example() -> None:
+    _, make = _build("one input without the batch")
+    _check(_build("one input without the batch")[0], make, example=5)
+
+
+@pytest.mark.parametrize("boundary", ["auto", "after:fc1", "after:fc2", "10%", "90%"])
+def test_every_boundary_works_at_other_batch_sizes(boundary: str) -> None:
+    model, make = _build("mlp")
+    rt = _prepare(model, _made(make, 4, 0), boundary)
+    for batch in (1, 2, 9, 16):
+        assert _compare(model, make, rt, batch, 1) is None
+
+
+def test_the_debug_interpreter_takes_other_batch_sizes_too() -> None:
+    model, make = _build("mlp")
+    spec = cleave.SplitSpec(boundary="50%", dynamic_batch=(1, 16), trace_batch_mode="batch_gt1")
+    rt = cleave.prepare_split(model, example_inputs=_made(make, 4, 0).args, split=spec, mode="debug_interpreter")
+    for batch in (1, 6, 16):
+        assert _compare(model, make, rt, batch, 1) is None
+
+
+def test_the_whole_plan_of_a_split_takes_other_batch_sizes() -> None:
+    model, make = _build("mlp")
+    plan = _prepare(model, _made(make, 4, 0)).trace_plan
+    for batch in (1, 2, 6, 16):
+        (x,) = _made(make, batch, 1).args
+        with torch.no_grad():
+            same_tree(model(x), plan(x), f"batch {batch}")
+
+
+# ---- errors ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [0, 17, 100])
+def test_a_batch_outside_the_range_is_named_with_input_dimension_and_range(batch: int) -> None:
+    model, make = _build("mlp")
+    rt = _prepare(model, _made(make, 4, 0))
+    with pytest.raises(cleave.InputError) as caught:
+        rt.run_prefix(torch.randn(batch, 4))
+    mentions(caught.value, "input x", "dimension 0", str(batch), "1", "16")
+
+
+def test_a_batch_in_the_second_dimension_is_named_there() -> None:
+    model, make = _build("lstm with the batch second")
+    rt = _prepare(model, _made(make, 4, 0))
+    with pytest.raises(cleave.InputError) as caught:
+        rt.run_prefix(torch.randn(7, 20, 4))
+    mentions(caught.value, "input x", "dimension 1", "20", "16")
+
+
+@pytest.mark.parametrize(("n", "m"), [(2, 3), (3, 2), (1, 4), (4, 1), (6, 7), (16, 17), (11, 1)])
+def test_inputs_with_disagreeing_batches_are_refused(n: int, m: int) -> None:
+    model, make = _build("two inputs")
+    rt = _prepare(model, _made(make, 4, 0))
+    with pytest.raises(cleave.CleaveError) as caught:
+        rt.run_prefix(torch.randn(n, 4), torch.randn(m, 4))
+    _reason(caught.value)
+    assert _compare(model, make, rt, 6, 1) is None  # an error leaves nothing behind
+
+
+@pytest.mark.parametrize("batch", [4, 11])
+def test_another_size_than_the_batch_is_refused(batch: int) -> None:
+    model, make = _build("batch norm")
+    rt = _prepare(model, _made(make, 4, 0))
+    with pytest.raises(cleave.InputError) as caught:
+        rt.run_prefix(torch.randn(batch, 3, 6, 7))
+    mentions(caught.value, "input x", "dimension 3", "6", "7")
+
+
+@pytest.mark.parametrize("example", [1, 9])
+def test_an_example_outside_the_range_is_a_value_error(example: int) -> None:
+    model, make = _build("mlp")
+    with pytest.raises(ValueError, match="outside"):
+        _prepare(model, _made(make, example, 0), dynamic_batch=(2, 8))
+
+
+def test_a_model_that_takes_one_size_only_says_so() -> None:
+    model = _model(lambda lin, x: lin(x.view(4, 4)).relu()).eval()
+    with pytest.raises(cleave.CleaveError) as caught:
+        _prepare(model, Args(torch.randn(4, 4)))
+    _reason(caught.value)
+
+
+def test_a_model_that_raises_at_some_sizes_still_raises_there() -> None:
+    def fn(lin: nn.Linear, x: Tensor) -> Tensor:
+        if x.shape[0] == 11:
+            raise RuntimeError("eleven is too odd")
+        return lin(x).relu()
+
+    model = _model(fn)
+    rt = _prepare(model, Args(torch.randn(4, 4)))
+    with pytest.raises(Exception, match="eleven is too odd"):
+        rt.run_prefix(torch.randn(11, 4))
+    assert _compare(model, _rows(4), rt, 12, 1) is None
+
+
+# ---- what the runtime tells --------------------------------------------------------------------------------
+
+
+def test_the_plan_of_a_plain_model_is_written_in_the_batch() -> None:
+    model, make = _build("mlp")
+    rt = _prepare(model, _made(make, 4, 0))
+    text = rt.trace_plan.text
+    assert re.search(r"^symbol B 1\.\.16$", text, re.MULTILINE), text
+    assert "f32[B, 4]" in text or "f32[B,4]" in text, text
+    assert "f32[4, 8]" not in text, "the example's batch size is left in the plan"
+    assert rt.batch_range == (1, 16)
+
+
+def test_the_symbol_has_the_name_that_was_asked_for() -> None:
+    model, make = _build("mlp")
+    spec = cleave.SplitSpec(boundary="50%", dynamic_batch=(2, 12), batch_symbol="N", trace_batch_mode="batch_gt1")
+    rt = cleave.prepare_split(model, example_inputs=_made(make, 4, 0).args, split=spec)
+    assert "symbol N 2..12" in rt.trace_plan.text
+    assert rt.batch_range == (2, 12)
+    assert all(v.startswith("N ") for v in rt.variants)
+
+
+def test_a_plain_model_has_one_plan_however_many_sizes_ran() -> None:
+    model, make = _build("mlp")
+    rt = _check(model, make)
+    assert len(rt.variants) == 1
+    assert all(re.search(rf"\b{n}\b", rt.variants[0]) for n in BATCHES)
+
+
+def test_a_branch_on_the_batch_is_another_variant() -> None:
+    rt = _check(_model(FUNCTIONS["a branch"]), _rows(12))
+    assert len(rt.variants) > 1
+    assert any("9" in v for v in rt.variants[1:])
+    assert any("16" in v for v in rt.variants[1:])
+
+
+def test_without_a_dynamic_batch_there_is_one_size() -> None:
+    model, make = _build("mlp")
+    rt = _prepare(model, _made(make, 4, 0), dynamic_batch=None)
+    assert rt.batch_range is None
+    assert len(rt.variants) == 1
+    with pytest.raises(cleave.InputError):
+        rt.run_prefix(torch.randn(5, 4))
+
+
+def test_the_boundary_knows_its_batch_size() -> None:
+    model, make = _build("mlp")
+    rt = _prepare(model, _made(make, 4, 0))
+    assert [rt.run_prefix(torch.randn(n, 4)).batch_size for n in (1, 4, 6)] == [1, 4, 6]
+
+
+def test_boundaries_of_several_sizes_may_be_run_in_any_order() -> None:
+    model, make = _build("mlp")
+    rt = _prepare(model, _made(make, 4, 0))
+    inputs = [_made(make, n, n).args[0] for n in BATCHES]
+    boundaries = [rt.run_prefix(x) for x in inputs]
+    for x, boundary in reversed(list(zip(inputs, boundaries, strict=True))):
+        with torch.no_grad():
+            same_tree(model(x), rt.run_suffix(boundary), f"batch {x.shape[0]}")
+
+
+# ---- the model is left as it was ---------------------------------------------------------------------------
+
+
+class Counting(nn.Module):
+    """Keeps a running mean of its rows in eval mode too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("rows", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.rows += x.shape[0]
+        self.mean += x.sum(0)
+        return self.lin(x - self.mean / self.rows).relu()
+
+
+@pytest.mark.parametrize("name", [*MODELS, "counting"])
+def test_the_model_the_inputs_and_the_generators_are_left_as_they_were(name: str) -> None:
+    torch.manual_seed(0)
+    model, make = (Counting().eval(), _rows(4)) if name == "counting" else _build(name)
+    before = {k: t.clone() for k, t in state_of(model).items()}
+    inputs, fresh = _made(make, 4, 0), _made(make, 4, 0)
+    seed_all(3)
+    generators = rng_state()
+    _prepare(model, inputs)
+    assert rng_state() == generators
+    assert not torch.is_inference_mode_enabled()
+    assert torch.is_grad_enabled()
+    same_state(before, state_of(model), "prepare_split")
+    same_tree([fresh.args, fresh.kwargs], [inputs.args, inputs.kwargs], "the example")
+
+
+def test_state_grows_with_the_batches_as_in_eager() -> None:
+    torch.manual_seed(0)
+    model, twin = Counting().eval(), Counting().eval()
+    twin.load_state_dict(model.state_dict())
+    rt = _prepare(model, Args(torch.randn(4, 4)), boundary="90%")
+    for batch in (1, 6, 2, 11, 6):
+        (x,) = _made(_rows(4), batch, batch).args
+        got = rt.run_suffix(rt.run_prefix(x))
+        with torch.no_grad():
+            want = twin(x)
+        same_tree(want, got, f"batch {batch}")
+        same_state(state_of(twin), state_of(model), f"batch {batch}")
+
+
+def test_new_weights_are_seen_at_every_batch_size() -> None:
+    model, make = _build("mlp")
+    rt = _check(model, make)
+    with torch.no_grad():
+        model.fc2.weight.mul_(0.5)
+    model.load_state_dict({k: v + 0.125 for k, v in model.state_dict().items()}, assign=True)
+    for batch in BATCHES:
+        assert _compare(model, make, rt, batch, 3) is None
+
+
+def test_a_random_draw_of_batch_size_is_that_of_eager() -> None:
+    model = _model(lambda lin, x: lin(x) + torch.rand(x.shape[0], 4) + torch.randn_like(x))
+    rt = _prepare(model, Args(torch.randn(4, 4)))
+    for batch in BATCHES:
+        x = torch.randn(batch, 4)
+        torch.manual_seed(batch)
+        got = rt.run_suffix(rt.run_prefix(x))
+        after = torch.get_rng_state()
+        torch.manual_seed(batch)
+        with torch.no_grad():
+            want = model(x)
+        same_tree(want, got, f"batch {batch}")
+        assert torch.equal(after, torch.get_rng_state())
