@@ -164,7 +164,7 @@ class Capture:
         self.both = both  # find out whether one plan serves both grad modes
         self.settled = False  # modules from outside and stored tensors are known
         self.volatile: set[tuple[int, Any]] = set()  # (id of holder, key) that every forward sets to a new tensor
-        self.changing: set[tuple[int, str]] = set()  # attributes that a forward changes
+        self.changing: set[tuple[int, Any]] = set()  # attributes that a forward changes
         self.streams: list[Any] = []
         self._look_at_model()
         self.random = RandomState()
@@ -253,8 +253,8 @@ class Capture:
             for leaf in outputs:
                 stream.output(leaf)
             stores = self._note_stored(stream)
-            changed = self.snapshot.changing()
-            self.changing |= changed
+            changed = self.snapshot.changes()
+            self.changing |= {(id(c.holder), c.key) for c in changed}
             return Recorded(stream, recording.calls, spec, stores), recording.keep, bool(changed)
 
     def _call(self, recording: _watch.Recording, args: Any, kwargs: Any, grad: bool) -> Any:

@@ -1148,6 +1148,14 @@ static PyObject *program_py_check(ProgramObject *o, PyObject *seq)
 	return none_or_raise(st);
 }
 
+/* check_model(): raises what run would about the model and the modes around the call */
+static PyObject *program_py_check_model(ProgramObject *o, PyObject *unused)
+{
+	(void)unused;
+	clv_status st = check_modules(o);
+	return none_or_raise(st == CLV_OK ? check_ambient(o->plan) : st);
+}
+
 static PyObject *program_py_inputs(ProgramObject *o, PyObject *unused)
 {
 	(void)unused;
@@ -1169,6 +1177,7 @@ static PyObject *program_py_passthrough(ProgramObject *o, PyObject *unused)
 static PyMethodDef program_methods[] = {
 	{"run", (PyCFunction)program_py_run, METH_VARARGS, "run(tensors, symbols=None) -> tuple of tensors"},
 	{"check", (PyCFunction)program_py_check, METH_O, "check(tensors): raises what run would about its inputs"},
+	{"check_model", (PyCFunction)program_py_check_model, METH_NOARGS, "check_model(): as check, about the model"},
 	{"inputs", (PyCFunction)program_py_inputs, METH_NOARGS, "inputs() -> labels"},
 	{"outputs", (PyCFunction)program_py_outputs, METH_NOARGS, "outputs() -> labels"},
 	{"passthrough", (PyCFunction)program_py_passthrough, METH_NOARGS, "passthrough() -> labels"},

@@ -102,22 +102,59 @@ class Sized:
                     raise InputError(f"input {name}: dimension {d} is {t.shape[d]}, expected {n}")
 
     def _find_dims(self, arguments: Arguments) -> dict[int, int] | None:
-        """The first guess with which the model runs one row more."""
+        """The guess with which the model runs at another size. When more than one dimension can change (a sequence
+        beside the batch), the batch is the one along which rows do not see each other."""
+        running: dict[int, dict[int, int]] = {}  # the first guess that runs, by dimension
         for guess in batch_dims(arguments.leaves):
             leaf, dim = next(iter(guess.items()))
-            size = arguments.leaves[leaf].shape[dim]
-            leaves = _resize(arguments.leaves, guess, size + 1 if size > 1 else 2)
-            work = Capture(self.target, arguments._replace(leaves=leaves), both=False)
-            try:
-                work.record(leaves, self.grad)
-            except CleaveError:
-                return guess  # it runs; why it cannot be captured is told at the example's own size
-            except Exception:
-                continue
-            finally:
-                work.restore()
-            return guess
-        return None
+            if dim not in running and self._runs(arguments, guess, arguments.leaves[leaf].shape[dim] + 1):
+                running[dim] = guess
+        if len(running) > 1:
+            for guess in running.values():
+                if self._rows_apart(arguments, guess):
+                    return guess
+        return next(iter(running.values()), None)
+
+    def _runs(self, arguments: Arguments, guess: dict[int, int], size: int) -> bool:
+        leaves = _resize(arguments.leaves, guess, size)
+        work = Capture(self.target, arguments._replace(leaves=leaves), both=False)
+        try:
+            work.record(leaves, self.grad)
+        except CleaveError:
+            return True  # it runs; why it cannot be captured is told at the example's own size
+        except Exception:
+            return False
+        finally:
+            work.restore()
+        return True
+
+    def _rows_apart(self, arguments: Arguments, guess: dict[int, int]) -> bool:
+        """Other data in the first row changes the first row of the output and no other."""
+        size = max(2, self.example_size(arguments, guess))
+        first = _resize(arguments.leaves, guess, size)
+        second = [t.detach().clone() for t in first]
+        for i, dim in guess.items():
+            second[i].select(dim, 0).copy_(
+                first[i].detach().select(dim, 1).flip(-1) if first[i].dim() > 1 else first[i][1]
+            )
+        work = Capture(self.target, arguments._replace(leaves=first), both=False)
+        outputs = []
+        for leaves in (first, second):
+            with work.undoing(), torch.no_grad():
+                args, kwargs = work.arguments.rebuild(leaves)
+                outputs.append(_tree.flatten(self.target.call(*args, **kwargs))[1])
+        for a, b in zip(*outputs, strict=False):
+            for dim in [d for d in range(a.dim()) if a.shape == b.shape and a.shape[d] == size]:
+                x, y = a.narrow(dim, 1, size - 1), b.narrow(dim, 1, size - 1)
+                if torch.allclose(x, y, equal_nan=True) and not torch.equal(a, b):
+                    return True
+        return False
+
+    @staticmethod
+    def example_size(arguments: Arguments, guess: dict[int, int]) -> int:
+        """Rows of the example along a guessed batch."""
+        leaf, dim = next(iter(guess.items()))
+        return arguments.leaves[leaf].shape[dim]
 
     def _try_size(self, arguments: Arguments, size: int) -> None:
         if any(size == known for known, _ in self.streams):

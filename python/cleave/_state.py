@@ -87,7 +87,7 @@ class Target:
             for path, module in root.named_modules(remove_duplicate=False):
                 yield from _module_tensors(_join(prefix, path), module)
 
-    def module_checks(self, changing: set[tuple[int, str]]) -> list[tuple[str, str, Any, Any, Any]]:
+    def module_checks(self, changing: set[tuple[int, Any]]) -> list[tuple[str, str, Any, Any, Any]]:
         """What must still hold of every module when a plan runs, as _native.Program takes it: training flag, children,
         hooks, plain attributes (but for those in `changing`, which the forward itself changes), no patched forward."""
         out: list[tuple[str, str, Any, Any, Any]] = []
@@ -298,10 +298,6 @@ class Snapshot:
     def changes(self) -> list[Change]:
         """Attributes and items that are not what they were; containers that a module keeps are looked into."""
         return [c for kept in self.kept for c in kept.changes()]
-
-    def changing(self) -> set[tuple[int, str]]:
-        """Attributes that are not what they were, as (id of holder, key)."""
-        return {(id(c.holder), c.key) for c in self.changes() if isinstance(c.key, str)}
 
     def restore(self) -> None:
         for kept in self.kept:

@@ -162,6 +162,7 @@ class Plan:
             variant = self._variants.get(key)
             if variant is not None:
                 return variant
+            self._first.program.native.check_model()
             with contextlib.suppress(LayoutError):  # shapes and dtypes stay those of the first capture
                 self._first.program.native.check(leaves)
             captured = capture_checked(self._target, args, kwargs, torch.is_grad_enabled(), both=False)

@@ -185,6 +185,7 @@ class SplitRuntime:
             raise InputError(
                 f"input {name}: dimension {dim} is {sized.symbol}={size}, the split is for {sized.low} to {sized.high}"
             )
+        self._cut.prefix.native.check_model()
         sized.check_rest(take_apart(self._target, args, kwargs))
         with torch.no_grad():
             if sized.admit(take_apart(self._target, args, kwargs), size):

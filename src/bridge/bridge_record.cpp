@@ -47,6 +47,7 @@ struct Slot : c10::DebugInfoBase {
 	std::shared_ptr<br_recorder> recorder;
 };
 
+thread_local int opaque = 0; // depth inside a call that is recorded as a whole; 0: not in one
 thread_local int depth = 0; // operators open on this thread; the outermost has depth 0
 thread_local struct Open *open_top = nullptr;
 
@@ -603,11 +604,10 @@ void start(Open &o, const at::RecordFunction &fn)
 	br_recorder *r = o.recorder.get();
 	if (!o.op || is_transformed(fn.inputs()))
 		return;
-	if (r->failed != CLV_OK) {
-		if (depth == 0)
-			keep_written(r, *o.op, fn.inputs());
+	if (r->failed != CLV_OK ? depth == 0 : opaque && depth == opaque)
+		keep_written(r, *o.op, fn.inputs());
+	if (r->failed != CLV_OK)
 		return;
-	}
 	o.counted = true;
 	o.top = depth++ == 0;
 	o.name = toString(o.op->operator_name());
@@ -802,7 +802,7 @@ clv_status br_recorder_start(br_recorder *r, bool alone)
 		auto slot = std::make_shared<Slot>();
 		slot->recorder = r->self;
 		r->guard = std::make_unique<c10::DebugInfoGuard>(slot_kind(), slot);
-		depth = 0;
+		depth = opaque = 0;
 		open_top = nullptr;
 		r->thread = std::this_thread::get_id();
 		r->alone = alone;
@@ -922,11 +922,12 @@ br_object *br_recorder_object(const br_recorder *r, uint32_t number)
 
 void br_recorder_suspend(br_recorder *)
 {
-	depth++;
+	opaque = ++depth;
 }
 void br_recorder_resume(br_recorder *)
 {
 	depth--;
+	opaque = 0;
 }
 
 void br_recorder_fail(br_recorder *r, clv_status code, const char *message)

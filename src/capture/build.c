@@ -424,8 +424,8 @@ static clv_status define_values(builder *b)
 	TRY(st);
 	for (uint32_t i = 0; i < s->ties.n; i++) {
 		tie t = {b->value[s->ties.at[i].tensor], NONE};
-		if (t.value == NONE || b->p->values.at[t.value].kind == VALUE_INPUT)
-			continue;
+		if (t.value == NONE || b->p->values.at[t.value].kind == VALUE_INPUT || s->ties.at[i].kind == VALUE_ATTR)
+			continue; /* an attribute beside a parameter (flat weights of an RNN) is no name that users know it by */
 		TRY(plan_cstr(b->p, s->ties.at[i].name, &t.name));
 		TRY(vec_push(&b->p->ties, t));
 	}

@@ -33,8 +33,9 @@ static bool affine_at(int64_t a, int64_t b, int64_t x, int64_t *out)
 /* y = a*x+b through two points, a and b whole */
 static bool affine_through(int64_t x0, int64_t y0, int64_t x1, int64_t y1, int64_t *a, int64_t *b)
 {
-	int64_t dy, dx = x1 - x0, ax;
-	if (__builtin_sub_overflow(y1, y0, &dy) || !dx || dy % dx)
+	int64_t dy, dx, ax;
+	if (__builtin_sub_overflow(x1, x0, &dx) || __builtin_sub_overflow(y1, y0, &dy) || !dx ||
+	    (dx == -1 && dy == INT64_MIN) || dy % dx)
 		return false;
 	*a = dy / dx;
 	return !__builtin_mul_overflow(*a, x0, &ax) && !__builtin_sub_overflow(y0, ax, b);
@@ -128,24 +129,40 @@ static clv_status fit_division(plan *p, const line *l, expr_id x, expr_op op, ex
 	return st;
 }
 
-/* Divided differences; only small whole coefficients are believed. */
-static clv_status fit_quadratic(plan *p, const line *l, expr_id x, expr_id *out)
+/* a*x*x+b*x+c through the first three points by divided differences; checked at the others. Numbers too large for plain
+   arithmetic are left to the other families. */
+static bool quadratic_through(const line *l, int64_t *a, int64_t *b, int64_t *c)
 {
-	int64_t a, b, c, s1, s2;
-	if (l->n < 5)
-		return CLV_OK;
+	const int64_t big = INT64_C(1) << 40, far = 1 << 20;
+	for (uint32_t i = 0; i < l->n; i++)
+		if (l->y[i] > big || l->y[i] < -big || l->x[i] > far || l->x[i] < -far)
+			return false;
 	int64_t dx1 = l->x[1] - l->x[0], dx2 = l->x[2] - l->x[1], dx3 = l->x[2] - l->x[0];
 	if ((l->y[1] - l->y[0]) % dx1 || (l->y[2] - l->y[1]) % dx2)
-		return CLV_OK;
-	s1 = (l->y[1] - l->y[0]) / dx1;
-	s2 = (l->y[2] - l->y[1]) / dx2;
+		return false;
+	int64_t s1 = (l->y[1] - l->y[0]) / dx1, s2 = (l->y[2] - l->y[1]) / dx2;
 	if ((s2 - s1) % dx3)
+		return false;
+	*a = (s2 - s1) / dx3;
+	*b = s1 - *a * (l->x[0] + l->x[1]);
+	return !__builtin_mul_overflow(*a, l->x[0] * l->x[0], c) && !__builtin_add_overflow(*c, *b * l->x[0], c) &&
+	       !__builtin_sub_overflow(l->y[0], *c, c);
+}
+
+static bool quadratic_at(int64_t a, int64_t b, int64_t c, int64_t x, int64_t *out)
+{
+	int64_t bx;
+	return !__builtin_mul_overflow(a, x * x, out) && !__builtin_mul_overflow(b, x, &bx) &&
+	       !__builtin_add_overflow(*out, bx, out) && !__builtin_add_overflow(*out, c, out);
+}
+
+static clv_status fit_quadratic(plan *p, const line *l, expr_id x, expr_id *out)
+{
+	int64_t a, b, c, y;
+	if (l->n < 5 || !quadratic_through(l, &a, &b, &c))
 		return CLV_OK;
-	a = (s2 - s1) / dx3;
-	b = s1 - a * (l->x[0] + l->x[1]);
-	c = l->y[0] - a * l->x[0] * l->x[0] - b * l->x[0];
 	for (uint32_t i = 0; i < l->n; i++)
-		if (a * l->x[i] * l->x[i] + b * l->x[i] + c != l->y[i])
+		if (!quadratic_at(a, b, c, l->x[i], &y) || y != l->y[i])
 			return CLV_OK;
 	expr_id inner, k;
 	TRY(make_affine(p, x, a, b, &inner));
