@@ -226,6 +226,59 @@ def _inside(value: Any) -> Any:
     return inner if type(inner) is dict else None
 
 
+class _KeptArray:
+    """A NumPy array as it was."""
+
+    def __init__(self, name: str, array: Any) -> None:
+        self.name, self.array, self.copy = name, array, array.copy()
+
+    def changes(self) -> Iterator[Change]:
+        if self.array.tobytes() != self.copy.tobytes():
+            yield Change(self.name, self.array, None, "one content", "another")
+
+    def restore(self) -> None:
+        if self.array.tobytes() != self.copy.tobytes():
+            self.array[...] = self.copy
+
+
+class _KeptSlots:
+    """An object that keeps its attributes in slots."""
+
+    def __init__(self, name: str, obj: Any) -> None:
+        slots = [s for cls in type(obj).__mro__ for s in getattr(cls, "__slots__", ())]
+        self.name, self.obj = name, obj
+        self.values = {s: getattr(obj, s) for s in slots if hasattr(obj, s)}
+
+    def changes(self) -> Iterator[Change]:
+        for slot, before in self.values.items():
+            after = getattr(self.obj, slot, None)
+            if after is not before and not _same_plain(before, after):
+                yield Change(f"{self.name}.{slot}", self.obj, None, before, "something else")
+
+    def restore(self) -> None:
+        for slot, value in self.values.items():
+            if getattr(self.obj, slot, None) is not value:
+                setattr(self.obj, slot, value)
+
+
+def _keep(name: str, value: Any, seen: set[int]) -> _Kept | _KeptArray | _KeptSlots | None:
+    """What is needed to notice and undo changes inside a value; None when nothing inside can change, or it is kept."""
+    inside = _inside(value)
+    owner = value if inside is None else inside
+    if id(owner) in seen or isinstance(value, (torch.Tensor, type)):
+        return None
+    if inside is None and hasattr(value, "tobytes") and hasattr(value, "copy"):
+        seen.add(id(owner))
+        return _KeptArray(name, value)
+    if inside is None and hasattr(type(value), "__slots__") and type(value).__module__ not in ("builtins", "torch"):
+        seen.add(id(owner))
+        return _KeptSlots(name, value)
+    if inside is None:
+        return None
+    seen.add(id(owner))
+    return _Kept(name, inside, seen)
+
+
 class _Kept:
     """A container as it was, and what is inside it."""
 
@@ -233,13 +286,12 @@ class _Kept:
         self.name = name
         self.container = container
         self.items: Any = dict(container) if isinstance(container, dict) else list(container)
-        self.inner: list[_Kept] = []
+        self.inner: list[_Kept | _KeptArray | _KeptSlots] = []
         pairs = container.items() if isinstance(container, dict) else enumerate(self.items)
         for key, value in pairs:
-            inside = None if key in _HOOK_TABLES else _inside(value)
-            if inside is not None and id(inside) not in seen:
-                seen.add(id(inside))
-                self.inner.append(_Kept(f"{name}[{key!r}]", inside, seen))
+            inner = None if key in _HOOK_TABLES else _keep(f"{name}[{key!r}]", value, seen)
+            if inner is not None:
+                self.inner.append(inner)
 
     def changes(self) -> Iterator[Change]:
         now: Any = dict(self.container) if isinstance(self.container, dict) else list(self.container)

@@ -98,8 +98,11 @@ class Plan:
         grad = torch.is_grad_enabled()
         if self._sized is not None:
             self._need_proven(self._sized, args, kwargs, leaves)
+        key: Hashable = grad
+        if self._sized is not None and grad not in self._variants:  # the formulas are for the other grad mode
+            key = (grad, *(t.shape for t in leaves))
         try:
-            return self._variant_for(grad, args, kwargs, leaves)(leaves)
+            return self._variant_for(key, args, kwargs, leaves)(leaves)
         except LayoutError:  # the forward may do something else with this layout: another plan, made on first use
             pass
         key = (grad, *((t.stride(), t.requires_grad) for t in leaves), self._trainable())

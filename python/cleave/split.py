@@ -91,7 +91,7 @@ class SplitCandidate:
 
 @dataclass(frozen=True)
 class BoundaryPayload:
-    """What crosses from prefix to suffix: tensors by their label in the plan."""
+    """What crosses from prefix to suffix: tensors by their label in the plan that graph_signature names."""
 
     split_id: str
     graph_signature: str
@@ -104,6 +104,11 @@ class BoundaryPayload:
     def nbytes(self) -> int:
         """Bytes of all tensors that cross."""
         return sum(t.numel() * t.element_size() for t in self.tensors.values())
+
+
+def signature(text: str) -> str:
+    """A short name for a plan: equal for equal plans."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 class _Cut:
@@ -126,6 +131,7 @@ class _Cut:
         if self.labels != self.suffix.native.inputs():
             raise AssertionError("prefix and suffix disagree about the boundary")
         self.rebinds = [captured.state[name] for name in plan.rebinds()]
+        self.signature = signature(plan.text())
 
     def run_prefix(self, leaves: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         return dict(zip(self.labels, self.prefix.run(leaves), strict=True))
@@ -153,8 +159,7 @@ class SplitRuntime:
         self._cut = _Cut(captured, spec, mode == "debug_interpreter")
         self._own: dict[int, _Cut] = {}  # batch sizes at which the model does something else
         self.candidate, self.candidates = self._cut.candidate, self._cut.candidates
-        text = self.trace_plan.text
-        self.graph_signature = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        self.graph_signature = self._cut.signature
         self.split_id = f"{self.graph_signature}-{self.candidate.position}"
 
     @property
@@ -199,7 +204,7 @@ class SplitRuntime:
         cut = self._cut_for(inputs, kwargs, leaves)
         tensors = cut.run_prefix(leaves)
         size = self._sized.size_of(leaves) if self._sized else None
-        return BoundaryPayload(self.split_id, self.graph_signature, size, tensors, cut.passthrough)
+        return BoundaryPayload(self.split_id, cut.signature, size, tensors, cut.passthrough)
 
     def run_suffix(self, boundary: BoundaryPayload) -> Any:
         """Runs the rest of the model; what comes back has the type and structure of the model's own output."""
@@ -208,6 +213,11 @@ class SplitRuntime:
         if boundary.split_id != self.split_id:
             raise InputError(f"this boundary belongs to split {boundary.split_id}, not to {self.split_id}")
         cut = self._cut if boundary.batch_size is None else self._own.get(boundary.batch_size, self._cut)
+        if cut.signature != boundary.graph_signature:
+            raise InputError(
+                f"this boundary (batch {boundary.batch_size}) was made by a plan of its own, which this runtime lacks: "
+                "at this size the model does something else, and the runtime must see it once in run_prefix"
+            )
         sized = self._sized is not None and self._sized.reason is None and cut is self._cut
         return cut.run_suffix(boundary.tensors, [boundary.batch_size] if sized and boundary.batch_size else None)
 

@@ -1,30 +1,19 @@
-// The recorder: sees every operator that a thread runs, above autograd and autocast, and tells its caller.
+// Recording: sees every operator that a thread runs, above autograd and autocast, and tells the recorder's caller.
 //
 // A thread-local RecordFunction callback gets each operator with its boxed arguments. Only the outermost operator of a
 // nest is told; inside function transforms and dispatch modes it is the first one whose tensors are plain. Tensors are
 // numbered by identity. Weak references keep every TensorImpl and StorageImpl address from being used again, without
 // keeping data alive. Arguments are numbered when an operator starts (it may change them), results when it ends.
-#include "bridge/impl.hpp"
+#include "bridge/recorder.hpp"
 
-#include <ATen/Context.h>
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/class_type.h>
-#include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <deque>
 
 #if defined(__GLIBC__)
 #include <malloc.h>
 #endif
-
-#include <deque>
-#include <map>
-#include <mutex>
-#include <thread>
-#include <unordered_map>
-#include <unordered_set>
-#include <vector>
 
 // Declared here because its header needs a JSON library that torch does not ship.
 namespace at::functorch {
@@ -32,237 +21,14 @@ struct DynamicLayer;
 TORCH_API const std::vector<DynamicLayer> &getDynamicLayerStack();
 } // namespace at::functorch
 
+thread_local int bridge::depth = 0;
+thread_local int bridge::opaque = 0;
+
 using namespace bridge;
 
 namespace {
 
-// Where a thread finds its recorder; travels with the thread's state to the threads it forks.
-auto slot_kind()
-{
-	return c10::DebugInfoKind::TEST_INFO;
-}
-
-// A thread that was forked during a recording may outlive it: the slot keeps the recorder.
-struct Slot : c10::DebugInfoBase {
-	std::shared_ptr<br_recorder> recorder;
-};
-
-thread_local int opaque = 0; // depth inside a call that is recorded as a whole; 0: not in one
-thread_local int depth = 0; // operators open on this thread; the outermost has depth 0
 thread_local struct Open *open_top = nullptr;
-
-using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-WeakTensor weak_tensor(const at::Tensor &t)
-{
-	return WeakTensor(t.getIntrusivePtr());
-}
-
-struct Known {
-	WeakTensor weak;
-	const c10::StorageImpl *storage;
-	br_origin origin;
-	std::vector<int64_t> sizes, strides;
-	const void *grad_fn; // and which of its results: names the variable, whichever TensorImpl stands for it
-	uint32_t grad_nr;
-};
-
-struct Backup {
-	at::Tensor tensor;
-	at::Tensor region, data;             // the memory it covers, as one row, and what was in it
-	std::vector<int64_t> sizes, strides; // in-place operators may change these too
-	int64_t offset = 0;
-};
-
-// Of the default generators. Other threads may draw from them (the digest moves), but only reseeding changes the seed.
-struct RandomState {
-	uint64_t digest = 0, seed = 0;
-};
-
-struct GeneratorUse {
-	uint64_t first = 0, last = 0;
-	bool used = false;
-	at::Tensor saved; // state before the first use
-};
-
-} // namespace
-
-struct br_recorder {
-	br_record_fns fns;
-	void *ctx;
-	std::shared_ptr<br_recorder> self; // until br_recorder_free
-	std::recursive_mutex mutex;        // forked threads record too
-	std::thread::id thread;
-	at::CallbackHandle handle = 0;
-	std::unique_ptr<c10::DebugInfoGuard> guard;
-	bool recording = false;
-
-	clv_status failed = CLV_OK;
-	std::string message;
-
-	std::unordered_map<const c10::TensorImpl *, uint32_t> ids;
-	std::vector<Known> known;
-	std::map<std::pair<const void *, uint32_t>, uint32_t> variables;
-	std::vector<WeakTensor> aliases;
-	std::unordered_map<const c10::StorageImpl *, uint32_t> storages;
-	uint32_t next_storage = 0;
-	std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> weak_storages;
-	std::vector<br_object *> objects;
-	std::vector<GeneratorUse> generators; // beside objects
-	std::vector<Backup> backups;
-	std::unordered_set<const c10::StorageImpl *> outside; // memory of tensors that were there before the forward
-	RandomState random_state;
-	bool alone = true; // no other thread may draw from the default generators meanwhile
-	size_t bytes_made = 0;
-
-	~br_recorder()
-	{
-		for (br_object *o : objects)
-			br_object_unref(o);
-	}
-
-	clv_status status() const { return failed == CLV_OK ? CLV_OK : fail(failed, "%s", message.c_str()); }
-
-	bool on_its_thread() const { return thread == std::this_thread::get_id(); }
-
-	void set_failed(clv_status code, const char *text)
-	{
-		if (failed != CLV_OK)
-			return;
-		failed = code;
-		message = text;
-	}
-	void check(clv_status s)
-	{
-		if (s != CLV_OK)
-			set_failed(s, clv_last_error());
-	}
-	void refuse(const std::string &text) { set_failed(CLV_E_UNSUPPORTED, text.c_str()); }
-
-	uint32_t storage_number(const at::Tensor &t)
-	{
-		if (!t.has_storage())
-			return NONE;
-		const c10::StorageImpl *s = t.storage().unsafeGetStorageImpl();
-		auto [it, is_new] = storages.emplace(s, next_storage);
-		if (is_new) {
-			next_storage++;
-			weak_storages.emplace_back(t.storage().getWeakStorageImpl());
-		}
-		return it->second;
-	}
-
-	uint32_t see(const at::Tensor &t, br_origin origin)
-	{
-		uint32_t id = static_cast<uint32_t>(known.size());
-		ids.insert_or_assign(t.unsafeGetTensorImpl(), id);
-		known.push_back({weak_tensor(t), t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr, origin,
-		                 t.is_nested() ? std::vector<int64_t>() : t.sizes().vec(),
-		                 t.layout() != at::kStrided || t.is_nested() ? std::vector<int64_t>() : t.strides().vec(),
-		                 t.grad_fn().get(), static_cast<uint32_t>(t.output_nr())});
-		if (origin == BR_DEFINED || origin == BR_EXTERNAL)
-			if (known.back().storage && storages.find(known.back().storage) == storages.end())
-				outside.insert(known.back().storage);
-		if (known.back().grad_fn)
-			variables.insert_or_assign({known.back().grad_fn, known.back().grad_nr}, id);
-		br_seen s{};
-		s.id = id;
-		s.origin = origin;
-		s.storage = storage_number(t);
-		clv_tensor *handle_ = reinterpret_cast<clv_tensor *>(t.unsafeGetTensorImpl());
-		check(br_meta_get(handle_, &s.meta));
-		s.data = origin == BR_RESULT ? nullptr : handle_;
-		if (failed == CLV_OK)
-			check(fns.seen(ctx, &s));
-		return id;
-	}
-
-	// Autograd unpacks what it saved as a new TensorImpl for the same variable.
-	uint32_t unpacked(const at::Tensor &t)
-	{
-		if (!t.grad_fn() || !t.has_storage())
-			return NONE;
-		auto it = variables.find({t.grad_fn().get(), static_cast<uint32_t>(t.output_nr())});
-		if (it == variables.end() || known[it->second].storage != t.storage().unsafeGetStorageImpl() ||
-		    known[it->second].sizes != t.sizes())
-			return NONE;
-		ids.emplace(t.unsafeGetTensorImpl(), it->second);
-		aliases.push_back(weak_tensor(t));
-		return it->second;
-	}
-
-	// An operator changed its shape in place: from now on it counts as another tensor on the same memory.
-	void see_again_if_reshaped(const at::Tensor &t, uint32_t id)
-	{
-		if (t.layout() == at::kStrided && !t.is_nested() &&
-		    (known[id].sizes != t.sizes() || known[id].strides != t.strides()))
-			see(t, BR_RESULT);
-	}
-
-	uint32_t number(const at::Tensor &t, br_origin if_new)
-	{
-		auto it = ids.find(t.unsafeGetTensorImpl());
-		if (it != ids.end())
-			return it->second;
-		uint32_t same = if_new == BR_EXTERNAL ? unpacked(t) : NONE;
-		return same != NONE ? same : see(t, if_new);
-	}
-
-	uint32_t fresh(const at::Tensor &t)
-	{
-		at::DisableRecordFunctionGuard quiet;
-		at::NoGradGuard no_grad;
-		at::Tensor copy = t.detach().clone();
-		uint32_t id = see(copy, BR_FRESH);
-		ids.erase(copy.unsafeGetTensorImpl());
-		ids.insert_or_assign(t.unsafeGetTensorImpl(), id);
-		known[id].weak = weak_tensor(t);
-		known[id].storage = t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr;
-		if (t.has_storage()) { // views of the literal count as views of the copy
-			storages.insert_or_assign(known[id].storage, storage_number(copy));
-			weak_storages.emplace_back(t.storage().getWeakStorageImpl());
-		}
-		return id;
-	}
-
-	uint32_t object(const c10::IValue &v);
-};
-
-namespace {
-
-uint64_t digest(const void *at, size_t n, uint64_t h = 1469598103934665603ull)
-{
-	const auto *p = static_cast<const unsigned char *>(at);
-	for (size_t i = 0; i < n; i++)
-		h = (h ^ p[i]) * 1099511628211ull;
-	return h;
-}
-
-uint64_t generator_digest(at::Generator g)
-{
-	at::DisableRecordFunctionGuard quiet;
-	at::Tensor s = g.get_state();
-	return digest(s.const_data_ptr(), s.nbytes());
-}
-
-// State of the default generators, the ones an operator without explicit generator draws from.
-RandomState default_random_state()
-{
-	at::Generator cpu = at::detail::getDefaultCPUGenerator();
-	RandomState s{generator_digest(cpu), cpu.current_seed()};
-	auto &context = at::globalContext();
-	if (context.hasCUDA() && context.getAcceleratorHooksInterface(at::kCUDA).hasPrimaryContext(0)) {
-		at::Generator cuda = context.defaultGenerator(at::Device(at::kCUDA, 0));
-		s.digest ^= generator_digest(cuda);
-		s.seed ^= cuda.current_seed();
-	}
-	return s;
-}
-
-bool was_reseeded(const br_recorder *r)
-{
-	RandomState now = default_random_state();
-	return now.seed != r->random_state.seed || (r->alone && now.digest != r->random_state.digest);
-}
 
 // An operator between its start and its end.
 struct Open : at::ObserverContext {
@@ -426,28 +192,6 @@ br_arg Open::convert(const c10::IValue &v, const c10::TypePtr &declared, br_orig
 		recorder->refuse(name + " has an argument or result of kind " + v.tagKind() + ", which a plan cannot hold");
 	}
 	return a;
-}
-
-// A tensor from before the recording gets a copy of its data before it is written, so that restore can undo it.
-void keep_old_data(br_recorder *r, const at::Tensor &t)
-{
-	for (const auto &b : r->backups)
-		if (b.tensor.is_same(t))
-			return;
-	at::DisableRecordFunctionGuard quiet;
-	at::NoGradGuard no_grad;
-	Backup b{t, t.detach(), {}, {}, {}, 0};
-	if (t.layout() == at::kStrided && !t.is_nested()) {
-		b.sizes = t.sizes().vec();
-		b.strides = t.strides().vec();
-		b.offset = t.storage_offset();
-		int64_t span = t.numel() ? 1 : 0; // elements may overlap (expand) or leave gaps
-		for (size_t i = 0; i < b.sizes.size() && span; i++)
-			span += (b.sizes[i] - 1) * b.strides[i];
-		b.region = b.region.as_strided({span}, {1}, b.offset);
-	}
-	b.data = b.region.clone();
-	r->backups.push_back(std::move(b));
 }
 
 // After a refusal the forward runs on; what it writes must still be undone.
@@ -626,34 +370,6 @@ void start(Open &o, const at::RecordFunction &fn)
 		start_random(r, o, fn.inputs());
 }
 
-std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction &fn)
-{
-	auto *slot = static_cast<Slot *>(c10::ThreadLocalDebugInfo::get(slot_kind()));
-	auto name = fn.operator_name();
-	if (!slot || !name)
-		return nullptr;
-	auto o = std::make_unique<Open>();
-	o->recorder = slot->recorder;
-	br_recorder *r = o->recorder.get();
-	// Finding the place takes Python's lock, so it must not wait for ours.
-	char place[256] = "";
-	if (depth == 0 && r->fns.where && r->on_its_thread() && r->recording)
-		r->fns.where(r->ctx, place, sizeof place);
-	std::lock_guard<std::recursive_mutex> lock(r->mutex);
-	if (!r->recording)
-		return nullptr;
-	try {
-		o->place = place;
-		o->op = c10::Dispatcher::singleton().findSchema(*name);
-		start(*o, fn);
-	} catch (...) {
-		r->check(fail_exception(__FILE__, __LINE__));
-	}
-	if (!o->counted)
-		return nullptr;
-	return o;
-}
-
 // Weak references keep the small objects beside each freed buffer, and glibc's aligned allocation cannot use a hole that
 // fits exactly: without this a recording would grow by every temporary, though all of them are free.
 void release_freed(br_recorder *r, const at::RecordFunction &fn)
@@ -715,7 +431,43 @@ void end_top(br_recorder *r, Open &o, const at::RecordFunction &fn)
 		r->check(r->fns.event(r->ctx, &e));
 }
 
-void on_end(const at::RecordFunction &fn, at::ObserverContext *context)
+} // namespace
+
+void bridge::forget_open_operators()
+{
+	depth = opaque = 0;
+	open_top = nullptr;
+}
+
+std::unique_ptr<at::ObserverContext> bridge::on_start(const at::RecordFunction &fn)
+{
+	auto *slot = static_cast<Slot *>(c10::ThreadLocalDebugInfo::get(slot_kind()));
+	auto name = fn.operator_name();
+	if (!slot || !name)
+		return nullptr;
+	auto o = std::make_unique<Open>();
+	o->recorder = slot->recorder;
+	br_recorder *r = o->recorder.get();
+	// Finding the place takes Python's lock, so it must not wait for ours.
+	char place[256] = "";
+	if (depth == 0 && r->fns.where && r->on_its_thread() && r->recording)
+		r->fns.where(r->ctx, place, sizeof place);
+	std::lock_guard<std::recursive_mutex> lock(r->mutex);
+	if (!r->recording)
+		return nullptr;
+	try {
+		o->place = place;
+		o->op = c10::Dispatcher::singleton().findSchema(*name);
+		start(*o, fn);
+	} catch (...) {
+		r->check(fail_exception(__FILE__, __LINE__));
+	}
+	if (!o->counted)
+		return nullptr;
+	return o;
+}
+
+void bridge::on_end(const at::RecordFunction &fn, at::ObserverContext *context)
 {
 	if (!context)
 		return;
@@ -737,214 +489,4 @@ void on_end(const at::RecordFunction &fn, at::ObserverContext *context)
 	} catch (...) {
 		r->check(fail_exception(__FILE__, __LINE__));
 	}
-}
-
-} // namespace
-
-uint32_t br_recorder::object(const c10::IValue &v)
-{
-	for (uint32_t i = 0; i < objects.size(); i++)
-		if (same_object(unwrap(objects[i])->value, v))
-			return i;
-	std::string type = v.isObject() ? v.toObject()->type()->str() : v.isGenerator() ? "torch.Generator" : v.tagKind();
-	auto o = std::make_unique<Object>();
-	o->value = v;
-	o->type = std::move(type);
-	generators.emplace_back();
-	objects.push_back(wrap(o.get()));
-	o.release();
-	return static_cast<uint32_t>(objects.size() - 1);
-}
-
-static void end_recording(br_recorder *r)
-{
-	if (r->on_its_thread())
-		at::removeCallback(r->handle);
-	r->guard.reset();
-	r->recording = false;
-}
-
-clv_status br_recorder_new(const br_record_fns *fns, void *ctx, br_recorder **out)
-{
-	BRIDGE_CATCH({
-		auto r = std::make_shared<br_recorder>();
-		r->fns = *fns;
-		r->ctx = ctx;
-		r->self = r;
-		*out = r.get();
-		return CLV_OK;
-	})
-}
-
-void br_recorder_free(br_recorder *r)
-{
-	if (!r)
-		return;
-	std::shared_ptr<br_recorder> last = std::move(r->self);
-	std::lock_guard<std::recursive_mutex> lock(r->mutex);
-	if (r->recording)
-		end_recording(r);
-}
-
-clv_status br_recorder_define(br_recorder *r, const clv_tensor *t, uint32_t *id_out)
-{
-	BRIDGE_CATCH({
-		*id_out = r->number(borrow(t), BR_DEFINED);
-		return r->status();
-	})
-}
-
-clv_status br_recorder_start(br_recorder *r, bool alone)
-{
-	BRIDGE_CATCH({
-		if (c10::ThreadLocalDebugInfo::get(slot_kind()))
-			return fail(CLV_E_INVALID, "a capture is already running on this thread");
-		auto slot = std::make_shared<Slot>();
-		slot->recorder = r->self;
-		r->guard = std::make_unique<c10::DebugInfoGuard>(slot_kind(), slot);
-		depth = opaque = 0;
-		open_top = nullptr;
-		r->thread = std::this_thread::get_id();
-		r->alone = alone;
-		r->random_state = default_random_state();
-		r->handle = at::addThreadLocalCallback(at::RecordFunctionCallback(on_start, on_end)
-		                                           .needsInputs(true)
-		                                           .needsOutputs(true)
-		                                           .scopes({at::RecordScope::FUNCTION}));
-		r->recording = true;
-		return CLV_OK;
-	})
-}
-
-clv_status br_recorder_stop(br_recorder *r)
-{
-	BRIDGE_CATCH({
-		std::lock_guard<std::recursive_mutex> lock(r->mutex);
-		if (!r->recording)
-			return fail(CLV_E_INVALID, "this recorder does not record");
-		end_recording(r);
-		if (r->failed == CLV_OK && was_reseeded(r))
-			r->refuse("the forward reseeds or advances the random generator outside PyTorch's operators "
-			          "(manual_seed, set_rng_state or fork_rng)");
-		return r->status();
-	})
-}
-
-bool br_recording_here(void)
-{
-	return c10::ThreadLocalDebugInfo::get(slot_kind()) != nullptr;
-}
-
-void br_recorder_lock(br_recorder *r)
-{
-	r->mutex.lock();
-}
-
-void br_recorder_unlock(br_recorder *r)
-{
-	r->mutex.unlock();
-}
-
-clv_status br_recorder_keep(br_recorder *r, const clv_tensor *ct)
-{
-	BRIDGE_CATCH({
-		at::Tensor t = borrow(ct);
-		if (t.has_storage() && r->outside.count(t.storage().unsafeGetStorageImpl()))
-			keep_old_data(r, t);
-		return CLV_OK;
-	})
-}
-
-clv_status br_recorder_restore_generators(br_recorder *r)
-{
-	BRIDGE_CATCH({
-		at::DisableRecordFunctionGuard quiet;
-		for (size_t i = 0; i < r->generators.size(); i++)
-			if (r->generators[i].used) {
-				at::Generator g = unwrap(r->objects[i])->value.toGenerator();
-				g.set_state(r->generators[i].saved);
-			}
-		return CLV_OK;
-	})
-}
-
-static clv_status restore_one(const Backup &b)
-{
-	BRIDGE_CATCH({
-		if (b.tensor.layout() == at::kStrided && !b.tensor.is_nested())
-			b.tensor.unsafeGetTensorImpl()->set_sizes_and_strides(b.sizes, b.strides, b.offset);
-		return br_tensor_copy_(reinterpret_cast<clv_tensor *>(b.region.unsafeGetTensorImpl()),
-		                       reinterpret_cast<clv_tensor *>(b.data.unsafeGetTensorImpl()));
-	})
-}
-
-clv_status br_recorder_restore(br_recorder *r)
-{
-	clv_status first = CLV_OK;
-	for (auto it = r->backups.rbegin(); it != r->backups.rend(); ++it) {
-		clv_status st = restore_one(*it);
-		first = first == CLV_OK ? st : first;
-	}
-	r->backups.clear();
-	return first;
-}
-
-clv_status br_recorder_see(br_recorder *r, const clv_tensor *t, uint32_t *id_out)
-{
-	BRIDGE_CATCH({
-		*id_out = r->number(borrow(t), BR_EXTERNAL);
-		return r->status();
-	})
-}
-
-clv_status br_recorder_fresh(br_recorder *r, const clv_tensor *t, uint32_t *id_out)
-{
-	BRIDGE_CATCH({
-		at::DisableRecordFunctionGuard quiet;
-		at::NoGradGuard no_grad;
-		*id_out = r->see(borrow(t).detach().clone(), BR_FRESH);
-		return r->status();
-	})
-}
-
-clv_status br_recorder_result(br_recorder *r, const clv_tensor *t, uint32_t *id_out)
-{
-	BRIDGE_CATCH({
-		*id_out = r->number(borrow(t), BR_RESULT);
-		return r->status();
-	})
-}
-
-br_object *br_recorder_object(const br_recorder *r, uint32_t number)
-{
-	return number < r->objects.size() ? r->objects[number] : nullptr;
-}
-
-void br_recorder_suspend(br_recorder *)
-{
-	opaque = ++depth;
-}
-void br_recorder_resume(br_recorder *)
-{
-	depth--;
-	opaque = 0;
-}
-
-void br_recorder_fail(br_recorder *r, clv_status code, const char *message)
-{
-	r->set_failed(code, message);
-}
-
-bool br_recorder_active(const br_recorder *r)
-{
-	return r->recording && depth == 0 && r->on_its_thread();
-}
-
-bool br_recorder_generator(const br_recorder *r, uint32_t number, uint64_t *first, uint64_t *last)
-{
-	if (number >= r->generators.size() || !r->generators[number].used)
-		return false;
-	*first = r->generators[number].first;
-	*last = r->generators[number].last;
-	return true;
 }

@@ -1,0 +1,55 @@
+/* What the files of the extension share: errors, tensors of sequences, the three types. */
+#ifndef CLEAVE_NATIVE_H
+#define CLEAVE_NATIVE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <string.h>
+
+#include "bridge/pytensor.h"
+#include "capture/capture.h"
+#include "exec/program.h"
+
+/* _native.c */
+PyObject *raise_status(clv_status st);  /* sets the exception of a status; always NULL */
+PyObject *none_or_raise(clv_status st); /* None for CLV_OK */
+void where(char *out, size_t n);        /* the user's source line */
+clv_tensor *need_tensor(PyObject *o);   /* borrowed; NULL with TypeError */
+void tensors_free(clv_tensor **t, Py_ssize_t n);
+/* New references to the tensors of a sequence; None gives NULL. The caller frees with tensors_free. */
+clv_tensor **tensor_array(PyObject *seq, Py_ssize_t *n);
+
+/* _native_stream.c: one recorded forward */
+typedef struct StreamObject {
+	PyObject_HEAD
+	stream *s;
+} StreamObject;
+
+extern PyTypeObject StreamType;
+PyObject *stream_compare_py(PyObject *self, PyObject *args);
+PyObject *stream_align_py(PyObject *self, PyObject *args);
+
+/* _native_plan.c: a plan and the data that goes with it */
+typedef struct PlanObject {
+	PyObject_HEAD
+	plan *p;
+	plan_data data;
+	br_modes ambient; /* modes of the capture */
+	bool has_ambient;
+	PyObject *calls; /* list of Python callables, by number */
+	node_names *names;
+	clv_frontiers *frontiers;
+} PlanObject;
+
+extern PyTypeObject PlanType;
+PyObject *plan_build_py(PyObject *self, PyObject *args);
+PyObject *plan_parse_py(PyObject *self, PyObject *text);
+int visit_one(PyObject *x, visitproc visit, void *ctx);         /* for tp_traverse; NULL is allowed */
+PyObject *labels(const plan *p, const value_id *v, uint32_t n); /* list of value labels */
+int64_t *int_array(PyObject *list, Py_ssize_t *n);              /* PyMem_Free; check PyErr_Occurred */
+
+/* _native_program.c: a part of a plan, ready to run, bound to the live tensors of a model */
+extern PyTypeObject ProgramType;
+
+#endif

@@ -1,0 +1,431 @@
+/* Plan: built from streams or parsed from text, looked at, asked for frontiers. */
+#include "_native.h"
+
+int visit_one(PyObject *x, visitproc visit, void *ctx)
+{
+	return x ? visit(x, ctx) : 0;
+}
+
+static int plan_py_traverse(PlanObject *o, visitproc visit, void *ctx)
+{
+	return visit_one(o->calls, visit, ctx);
+}
+
+static int plan_py_clear(PlanObject *o)
+{
+	Py_CLEAR(o->calls);
+	return 0;
+}
+
+static void plan_py_dealloc(PlanObject *o)
+{
+	PyObject_GC_UnTrack(o);
+	clv_frontiers_free(o->frontiers);
+	node_names_free(o->names);
+	plan_data_free(&o->data);
+	plan_free(o->p);
+	Py_XDECREF(o->calls);
+	Py_TYPE(o)->tp_free((PyObject *)o);
+}
+
+/* Appends tokens (kind, n, payload) in prefix order as a tree; TREE_VALUE payloads index `values`. */
+static bool add_token(plan *p, PyObject *token, const value_id *values, uint32_t nvalues, tree *out)
+{
+	int kind;
+	unsigned int n;
+	PyObject *payload;
+	const char *s;
+	Py_ssize_t size;
+	clv_status st = CLV_OK;
+	if (!PyArg_ParseTuple(token, "iIO", &kind, &n, &payload))
+		return false;
+	*out = (tree){.kind = (uint8_t)kind, .n = n};
+	switch ((tree_kind)kind) {
+	case TREE_BOOL: out->u.b = payload == Py_True; break;
+	case TREE_INT: {
+		int overflow;
+		long long k = PyLong_AsLongLongAndOverflow(payload, &overflow);
+		if (overflow) {
+			PyErr_SetString(PyExc_OverflowError, "an integer of over 64 bits among inputs or outputs");
+			return false;
+		}
+		st = expr_const(p, k, &out->u.e);
+		break;
+	}
+	case TREE_FLOAT: out->u.f = PyFloat_AsDouble(payload); break;
+	case TREE_COMPLEX:
+		out->u.c.re = PyComplex_RealAsDouble(payload);
+		out->u.c.im = PyComplex_ImagAsDouble(payload);
+		break;
+	case TREE_STR:
+	case TREE_OPAQUE:
+	case TREE_OBJECT:
+		s = PyUnicode_AsUTF8AndSize(payload, &size);
+		if (!s)
+			return false;
+		st = plan_str(p, s, (size_t)size, &out->u.s);
+		break;
+	case TREE_BYTES:
+		if (!PyBytes_Check(payload)) {
+			PyErr_SetString(PyExc_TypeError, "bytes are needed");
+			return false;
+		}
+		st = plan_str(p, PyBytes_AS_STRING(payload), (size_t)PyBytes_GET_SIZE(payload), &out->u.s);
+		break;
+	case TREE_VALUE: {
+		unsigned long k = PyLong_AsUnsignedLong(payload);
+		if (!PyErr_Occurred() && k >= nvalues)
+			PyErr_SetString(PyExc_IndexError, "leaf number out of range");
+		if (!PyErr_Occurred())
+			out->u.v = values[k];
+		break;
+	}
+	default: break;
+	}
+	if (st != CLV_OK)
+		raise_status(st);
+	return !PyErr_Occurred();
+}
+
+static bool add_tree(plan *p, PyObject *tokens, const value_id *values, uint32_t nvalues, bool output)
+{
+	PyObject *fast = PySequence_Fast(tokens, "a sequence of tokens is needed");
+	if (!fast)
+		return false;
+	for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(fast); i++) {
+		tree t;
+		clv_status st;
+		if (!add_token(p, PySequence_Fast_GET_ITEM(fast, i), values, nvalues, &t))
+			break;
+		st = output ? vec_push(&p->out_tree, t) : vec_push(&p->in_tree, t);
+		if (st != CLV_OK) {
+			raise_status(st);
+			break;
+		}
+	}
+	Py_DECREF(fast);
+	return !PyErr_Occurred();
+}
+
+static PlanObject *plan_object_new(plan *p)
+{
+	PlanObject *o = (PlanObject *)PlanType.tp_alloc(&PlanType, 0);
+	if (!o) {
+		plan_free(p);
+		return NULL;
+	}
+	o->p = p;
+	return o;
+}
+
+/* The streams at other sizes, as C wants them; everything in one block that PyMem_Free releases. */
+typedef struct SizeArrays {
+	const stream **streams;
+	int64_t *points, *lo, *hi;
+	const char **names;
+} SizeArrays;
+
+static void sizes_free(SizeArrays *a)
+{
+	PyMem_Free(a->streams);
+	PyMem_Free(a->points);
+	PyMem_Free(a->lo);
+	PyMem_Free(a->hi);
+	PyMem_Free(a->names);
+}
+
+int64_t *int_array(PyObject *list, Py_ssize_t *n)
+{
+	*n = PyList_GET_SIZE(list);
+	int64_t *out = PyMem_Calloc((size_t)*n + 1, sizeof *out);
+	for (Py_ssize_t i = 0; out && i < *n; i++)
+		out[i] = PyLong_AsLongLong(PyList_GET_ITEM(list, i));
+	return out;
+}
+
+/* sizes: (streams, points, names, lo, hi), all lists */
+static bool parse_sizes(PyObject *sizes, SizeArrays *a, size_probes *out)
+{
+	PyObject *streams, *points, *names, *lo, *hi;
+	Py_ssize_t n, m, k;
+	if (!PyArg_ParseTuple(sizes, "O!O!O!O!O!", &PyList_Type, &streams, &PyList_Type, &points, &PyList_Type, &names,
+	                      &PyList_Type, &lo, &PyList_Type, &hi))
+		return false;
+	a->points = int_array(points, &n);
+	a->lo = int_array(lo, &m);
+	a->hi = int_array(hi, &k);
+	out->n = (uint32_t)PyList_GET_SIZE(streams);
+	out->nsymbols = (uint32_t)PyList_GET_SIZE(names);
+	a->streams = PyMem_Calloc(out->n + 1, sizeof *a->streams);
+	a->names = PyMem_Calloc(out->nsymbols + 1, sizeof *a->names);
+	if (!a->points || !a->lo || !a->hi || !a->streams || !a->names)
+		return PyErr_NoMemory() != NULL;
+	if (m != out->nsymbols || k != m || n != (Py_ssize_t)(out->n + 1) * m) {
+		PyErr_SetString(PyExc_ValueError, "points, names and ranges do not fit together");
+		return false;
+	}
+	for (uint32_t i = 0; i < out->n; i++) {
+		PyObject *s = PyList_GET_ITEM(streams, i);
+		if (!PyObject_TypeCheck(s, &StreamType)) {
+			PyErr_SetString(PyExc_TypeError, "streams are needed");
+			return false;
+		}
+		a->streams[i] = ((StreamObject *)s)->s;
+	}
+	for (uint32_t i = 0; i < out->nsymbols; i++)
+		a->names[i] = PyUnicode_AsUTF8(PyList_GET_ITEM(names, i));
+	out->streams = a->streams;
+	out->points = a->points;
+	out->names = a->names;
+	out->lo = a->lo;
+	out->hi = a->hi;
+	return !PyErr_Occurred();
+}
+
+/* build(stream, probe, with_grad, training, grad_modes, in_tokens, out_tokens, calls, sizes) -> Plan; probe, with_grad
+   and sizes may be None */
+PyObject *plan_build_py(PyObject *self, PyObject *args)
+{
+	StreamObject *s;
+	PyObject *probe, *with_grad, *in_tokens, *out_tokens, *calls, *sizes;
+	SizeArrays arrays = {0};
+	size_probes probes;
+	int training, grad_modes;
+	comparison c = {0};
+	plan *p;
+	plan_data data;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O!OOpiOOO!O", &StreamType, &s, &probe, &with_grad, &training, &grad_modes, &in_tokens,
+	                      &out_tokens, &PyList_Type, &calls, &sizes))
+		return NULL;
+	if ((probe != Py_None && !PyObject_TypeCheck(probe, &StreamType)) ||
+	    (with_grad != Py_None && !PyObject_TypeCheck(with_grad, &StreamType)))
+		return PyErr_Format(PyExc_TypeError, "probe and with_grad are streams or None");
+	if (sizes != Py_None && !parse_sizes(sizes, &arrays, &probes)) {
+		sizes_free(&arrays);
+		return NULL;
+	}
+	value_id *outputs = PyMem_Calloc(s->s->outputs.n + 1, sizeof *outputs);
+	if (!outputs) {
+		sizes_free(&arrays);
+		return PyErr_NoMemory();
+	}
+	clv_status st = CLV_OK;
+	if (probe != Py_None)
+		st = stream_compare(s->s, ((StreamObject *)probe)->s, &c);
+	if (st == CLV_OK)
+		st = stream_build(s->s, c.classes, with_grad == Py_None ? NULL : ((StreamObject *)with_grad)->s,
+		                  sizes == Py_None ? NULL : &probes, &p, &data, outputs);
+	comparison_free(&c);
+	sizes_free(&arrays);
+	if (st != CLV_OK) {
+		PyMem_Free(outputs);
+		return raise_status(st);
+	}
+	p->training = training != 0;
+	p->grad_modes = (uint8_t)grad_modes;
+	PlanObject *o = plan_object_new(p);
+	if (!o)
+		plan_data_free(&data);
+	if (o) {
+		o->data = data;
+		o->ambient = s->s->ambient;
+		o->has_ambient = true;
+		o->calls = Py_NewRef(calls);
+		if (!add_tree(p, in_tokens, p->inputs.at, p->inputs.n, false) ||
+		    !add_tree(p, out_tokens, outputs, s->s->outputs.n, true))
+			Py_CLEAR(o);
+	}
+	PyMem_Free(outputs);
+	if (o && (st = plan_verify(o->p)) != CLV_OK) {
+		Py_DECREF(o);
+		return raise_status(st);
+	}
+	return (PyObject *)o;
+}
+
+PyObject *plan_parse_py(PyObject *self, PyObject *text)
+{
+	Py_ssize_t n;
+	const char *s = PyUnicode_AsUTF8AndSize(text, &n);
+	plan *p;
+	(void)self;
+	if (!s)
+		return NULL;
+	clv_status st = clv_plan_parse(s, (size_t)n, &p);
+	return st == CLV_OK ? (PyObject *)plan_object_new(p) : raise_status(st);
+}
+
+static PyObject *take_string(clv_status st, char *s)
+{
+	if (st != CLV_OK)
+		return raise_status(st);
+	PyObject *o = PyUnicode_DecodeUTF8(s, (Py_ssize_t)strlen(s), "surrogateescape");
+	clv_string_free(s);
+	return o;
+}
+
+static PyObject *plan_py_text(PlanObject *o, PyObject *unused)
+{
+	char *s = NULL;
+	(void)unused;
+	clv_status st = clv_plan_print(o->p, &s);
+	return take_string(st, s);
+}
+
+static PyObject *plan_py_inspect(PlanObject *o, PyObject *unused)
+{
+	char *s = NULL;
+	(void)unused;
+	clv_status st = clv_plan_inspect(o->p, &s);
+	return take_string(st, s);
+}
+
+static const node_names *names_of(PlanObject *o)
+{
+	if (!o->names) {
+		clv_status st = node_names_new(o->p, &o->names);
+		if (st != CLV_OK)
+			raise_status(st);
+	}
+	return o->names;
+}
+
+static bool is_guarded(const plan *p, const node *n)
+{
+	for (uint32_t i = 0; i < n->nresults; i++) {
+		const arg *a = &p->args.at[n->results + i];
+		uint32_t first = a->kind == ARG_LIST ? a->u.list.first : n->results + i,
+				 k = a->kind == ARG_LIST ? a->u.list.n : 1;
+		for (uint32_t j = first; j < first + k; j++)
+			if (p->args.at[j].kind == ARG_VALUE && (p->values.at[p->args.at[j].u.v].flags & VALUE_GUARD))
+				return true;
+	}
+	return !strcmp(plan_s(p, n->op), "cleave::guard_equal");
+}
+
+/* nodes() -> list of (name, op, module path, module class, source, guarded, text) */
+static PyObject *plan_py_nodes(PlanObject *o, PyObject *unused)
+{
+	const plan *p = o->p;
+	const node_names *names = names_of(o);
+	(void)unused;
+	PyObject *out = names ? PyList_New(p->nodes.n) : NULL;
+	for (uint32_t i = 0; out && i < p->nodes.n; i++) {
+		const node *n = &p->nodes.at[i];
+		strbuf b = STRBUF_INIT;
+		char *line = NULL;
+		node_print(p, i, &b);
+		clv_status st = strbuf_take(&b, &line);
+		const scope *sc = n->scope == NONE ? NULL : &p->scopes.at[n->scope];
+		PyObject *item = st != CLV_OK ? raise_status(st)
+		                              : Py_BuildValue("(sssszOs)", node_name(names, i), plan_s(p, n->op),
+		                                              sc ? plan_s(p, sc->path) : "", sc ? plan_s(p, sc->cls) : "",
+		                                              n->at == NONE ? NULL : plan_s(p, n->at),
+		                                              is_guarded(p, n) ? Py_True : Py_False, line);
+		mem_free(line);
+		if (!item)
+			Py_CLEAR(out);
+		else
+			PyList_SET_ITEM(out, i, item);
+	}
+	return out;
+}
+
+static const clv_frontiers *frontiers_of(PlanObject *o)
+{
+	if (!o->frontiers) {
+		clv_status st = clv_frontiers_create(o->p, &o->frontiers);
+		if (st != CLV_OK)
+			raise_status(st);
+	}
+	return o->frontiers;
+}
+
+static PyObject *plan_py_frontiers(PlanObject *o, PyObject *unused)
+{
+	const clv_frontiers *f = frontiers_of(o);
+	(void)unused;
+	PyObject *out = f ? PyList_New(clv_frontiers_count(f)) : NULL;
+	for (uint32_t i = 0; out && i < clv_frontiers_count(f); i++) {
+		clv_frontier c = {.size = sizeof c};
+		clv_status st = clv_frontiers_get(f, i, &c);
+		PyObject *item = st != CLV_OK ? raise_status(st)
+		                              : Py_BuildValue("(IssIILdOz)", c.position, c.name, c.module, c.boundary_tensors,
+		                                              c.passthrough_inputs, (long long)c.boundary_bytes, c.prefix_cost,
+		                                              c.trainable_suffix ? Py_True : Py_False, c.unsafe);
+		if (!item)
+			Py_CLEAR(out);
+		else
+			PyList_SET_ITEM(out, i, item);
+	}
+	return out;
+}
+
+static PyObject *plan_py_choose(PlanObject *o, PyObject *args)
+{
+	const char *boundary;
+	int trainable;
+	uint32_t i;
+	const clv_frontiers *f = frontiers_of(o);
+	if (!f || !PyArg_ParseTuple(args, "sp", &boundary, &trainable))
+		return NULL;
+	clv_status st = clv_frontiers_choose(f, boundary, trainable != 0, &i);
+	return st == CLV_OK ? PyLong_FromUnsignedLong(i) : raise_status(st);
+}
+
+PyObject *labels(const plan *p, const value_id *v, uint32_t n)
+{
+	PyObject *out = PyList_New(n);
+	for (uint32_t i = 0; out && i < n; i++) {
+		strbuf b = STRBUF_INIT;
+		char *s = NULL;
+		value_label(p, v[i], &b);
+		clv_status st = strbuf_take(&b, &s);
+		PyObject *item = take_string(st, s);
+		if (!item)
+			Py_CLEAR(out);
+		else
+			PyList_SET_ITEM(out, i, item);
+	}
+	return out;
+}
+
+static PyObject *plan_py_node_count(PlanObject *o, PyObject *unused)
+{
+	(void)unused;
+	return PyLong_FromUnsignedLong(o->p->nodes.n);
+}
+
+/* rebinds() -> list of module tensor names that a run re-binds */
+static PyObject *plan_py_rebinds(PlanObject *o, PyObject *unused)
+{
+	(void)unused;
+	PyObject *out = PyList_New(o->p->rebinds.n);
+	for (uint32_t i = 0; out && i < o->p->rebinds.n; i++) {
+		PyObject *s = PyUnicode_FromString(plan_s(o->p, o->p->values.at[o->p->rebinds.at[i].target].name));
+		if (!s)
+			Py_CLEAR(out);
+		else
+			PyList_SET_ITEM(out, i, s);
+	}
+	return out;
+}
+
+static PyMethodDef plan_methods[] = {
+	{"text", (PyCFunction)plan_py_text, METH_NOARGS, "text() -> the plan's text form"},
+	{"inspect", (PyCFunction)plan_py_inspect, METH_NOARGS, "inspect() -> a page about the plan"},
+	{"nodes", (PyCFunction)plan_py_nodes, METH_NOARGS, "nodes() -> list of tuples"},
+	{"node_count", (PyCFunction)plan_py_node_count, METH_NOARGS, "node_count()"},
+	{"frontiers", (PyCFunction)plan_py_frontiers, METH_NOARGS, "frontiers() -> list of tuples"},
+	{"choose", (PyCFunction)plan_py_choose, METH_VARARGS, "choose(boundary, trainable) -> index of a frontier"},
+	{"rebinds", (PyCFunction)plan_py_rebinds, METH_NOARGS, "rebinds() -> names"},
+	{NULL, NULL, 0, NULL}};
+
+PyTypeObject PlanType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Plan",
+                         .tp_basicsize = sizeof(PlanObject),
+                         .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                         .tp_traverse = (traverseproc)plan_py_traverse,
+                         .tp_clear = (inquiry)plan_py_clear,
+                         .tp_dealloc = (destructor)plan_py_dealloc,
+                         .tp_methods = plan_methods};

@@ -1,0 +1,355 @@
+/* Program: runs a part of a plan on the live tensors of a model, after a check that the model is as it was. */
+#include "_native.h"
+
+typedef struct Binding {
+	PyObject *holder, *key; /* live: holder[key] is the tensor, holder a dict or list; NULL: data of the plan */
+} Binding;
+
+typedef struct ProgramObject {
+	PyObject_HEAD
+	PlanObject *plan;
+	clv_program *g;
+	Binding *bindings; /* per external */
+	PyObject *modules; /* what must still hold of the model, see check_modules */
+} ProgramObject;
+
+static int program_py_traverse(ProgramObject *o, visitproc visit, void *ctx)
+{
+	int r = visit_one(o->modules, visit, ctx);
+	if (!r)
+		r = visit_one((PyObject *)o->plan, visit, ctx);
+	for (uint32_t i = 0; !r && o->bindings && o->g && i < o->g->v.externals.n; i++) {
+		r = visit_one(o->bindings[i].holder, visit, ctx);
+		if (!r)
+			r = visit_one(o->bindings[i].key, visit, ctx);
+	}
+	return r;
+}
+
+/* The plan stays until dealloc: the program reads it. */
+static int program_py_clear(ProgramObject *o)
+{
+	for (uint32_t i = 0; o->bindings && o->g && i < o->g->v.externals.n; i++) {
+		Py_CLEAR(o->bindings[i].holder);
+		Py_CLEAR(o->bindings[i].key);
+	}
+	Py_CLEAR(o->modules);
+	return 0;
+}
+
+static void program_py_dealloc(ProgramObject *o)
+{
+	PyObject_GC_UnTrack(o);
+	program_py_clear(o);
+	PyMem_Free(o->bindings);
+	program_free(o->g);
+	Py_XDECREF(o->plan);
+	Py_TYPE(o)->tp_free((PyObject *)o);
+}
+
+/* state: dict name -> (dict, key) for every module tensor the program reads */
+static bool bind_externals(ProgramObject *o, PyObject *state)
+{
+	const view *v = &o->g->v;
+	const plan *p = o->plan->p;
+	o->bindings = PyMem_Calloc(v->externals.n + 1, sizeof *o->bindings);
+	if (!o->bindings)
+		return PyErr_NoMemory() != NULL;
+	for (uint32_t i = 0; i < v->externals.n; i++) {
+		const value *x = &p->values.at[v->externals.at[i]];
+		if (x->kind != VALUE_PARAM && x->kind != VALUE_BUFFER && x->kind != VALUE_ATTR)
+			continue;
+		PyObject *pair = PyDict_GetItemString(state, plan_s(p, x->name));
+		if (!pair || !PyArg_ParseTuple(pair, "OO", &o->bindings[i].holder, &o->bindings[i].key)) {
+			o->bindings[i].holder = o->bindings[i].key = NULL;
+			if (!PyErr_Occurred())
+				PyErr_Format(PyExc_KeyError, "no module tensor %s", plan_s(p, x->name));
+			return false;
+		}
+		Py_INCREF(o->bindings[i].holder);
+		Py_INCREF(o->bindings[i].key);
+	}
+	return true;
+}
+
+/* Program(plan, first, end, debug, inference, state, modules) */
+static PyObject *program_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+	PlanObject *plan_o;
+	unsigned int first, end;
+	int debug, inference;
+	PyObject *state, *modules;
+	(void)kwargs;
+	if (!PyArg_ParseTuple(args, "O!IIppO!O!", &PlanType, &plan_o, &first, &end, &debug, &inference, &PyDict_Type,
+	                      &state, &PyList_Type, &modules))
+		return NULL;
+	ProgramObject *o = (ProgramObject *)type->tp_alloc(type, 0);
+	if (!o)
+		return NULL;
+	o->plan = (PlanObject *)Py_NewRef((PyObject *)plan_o);
+	o->modules = Py_NewRef(modules);
+	program_spec spec = {.first = first,
+	                     .end = end,
+	                     .debug = debug != 0,
+	                     .inference = inference != 0,
+	                     .objects = plan_o->data.objects,
+	                     .nobjects = plan_o->data.n};
+	clv_status st = program_new(plan_o->p, &spec, &o->g);
+	if (st != CLV_OK) {
+		Py_DECREF(o);
+		return raise_status(st);
+	}
+	if (!bind_externals(o, state)) {
+		Py_DECREF(o);
+		return NULL;
+	}
+	return (PyObject *)o;
+}
+
+/* A new reference to holder[key], NULL if there is none. */
+static PyObject *live_item(PyObject *holder, PyObject *key)
+{
+	if (PyDict_CheckExact(holder) || PyDict_Check(holder))
+		return Py_XNewRef(PyDict_GetItemWithError(holder, key));
+	PyObject *item = PyObject_GetItem(holder, key);
+	if (!item && (PyErr_ExceptionMatches(PyExc_LookupError)))
+		PyErr_Clear();
+	return item;
+}
+
+/* A fresh reference to each external, so that another thread may re-bind the module meanwhile. */
+static bool gather_externals(ProgramObject *o, clv_tensor **out)
+{
+	const view *v = &o->g->v;
+	for (uint32_t i = 0; i < v->externals.n; i++) {
+		value_id id = v->externals.at[i];
+		if (!o->bindings[i].holder) {
+			out[i] = id < o->plan->data.n ? br_ref(o->plan->data.tensors[id]) : NULL;
+			continue;
+		}
+		PyObject *t = live_item(o->bindings[i].holder, o->bindings[i].key);
+		out[i] = t ? br_ref(py_borrow(t)) : NULL;
+		Py_XDECREF(t);
+		if (!out[i]) {
+			raise_status(fail(CLV_E_INPUT, "the model's %s is no tensor any more: capture the model again",
+			                  plan_s(o->plan->p, o->plan->p->values.at[id].name)));
+			return false;
+		}
+	}
+	return true;
+}
+
+static clv_status module_changed(PyObject *path, PyObject *what)
+{
+	const char *p = PyUnicode_AsUTF8(path), *w = PyUnicode_AsUTF8(what);
+	if (w && !strcmp(w, "training"))
+		return fail(CLV_E_INPUT,
+		            "module %s was switched between train and eval mode after the plan was captured: capture the "
+		            "model again, or switch it back",
+		            p && p[0] ? p : "(the root)");
+	return fail(CLV_E_INPUT, "%s of module %s changed after the plan was captured: capture the model again",
+	            w ? w : "something", p && p[0] ? p : "(the root)");
+}
+
+/* modules: list of (path, what, dict, key, value), value NotImplemented for a key that must be absent, and of
+   (path, what, container, None, size): what must still hold of the model. */
+static clv_status check_modules(ProgramObject *o)
+{
+	for (Py_ssize_t i = 0; o->modules && i < PyList_GET_SIZE(o->modules); i++) {
+		PyObject *item = PyList_GET_ITEM(o->modules, i), *key = PyTuple_GET_ITEM(item, 3),
+				 *want = PyTuple_GET_ITEM(item, 4);
+		PyObject *holder = PyTuple_GET_ITEM(item, 2);
+		bool same;
+		if (key == Py_None) {
+			same = PyObject_Size(holder) == PyLong_AsSsize_t(want);
+		} else {
+			PyObject *now = PyDict_GetItemWithError(holder, key);
+			same = now == want || (!now && want == Py_NotImplemented) ||
+			       (now && Py_TYPE(now) == Py_TYPE(want) && PyObject_RichCompareBool(now, want, Py_EQ) == 1);
+		}
+		PyErr_Clear();
+		if (!same)
+			return module_changed(PyTuple_GET_ITEM(item, 0), PyTuple_GET_ITEM(item, 1));
+	}
+	return CLV_OK;
+}
+
+static clv_status check_ambient(const PlanObject *o)
+{
+	br_modes now;
+	if (!o->has_ambient)
+		return CLV_OK;
+	br_modes_get(&now);
+	if (memcmp(now.autocast, o->ambient.autocast, sizeof now.autocast) != 0 ||
+	    memcmp(now.autocast_dtype, o->ambient.autocast_dtype, sizeof now.autocast_dtype) != 0)
+		return fail(CLV_E_INPUT,
+		            "autocast around the call is not what it was around the capture; the operators would run in "
+		            "another precision: capture under the same autocast");
+	if (now.default_dtype != o->ambient.default_dtype)
+		return fail(CLV_E_INPUT, "torch's default dtype is %s, the plan was captured with %s",
+		            now.default_dtype < DT_COUNT ? dtype_name((dtype)now.default_dtype) : "?",
+		            o->ambient.default_dtype < DT_COUNT ? dtype_name((dtype)o->ambient.default_dtype) : "?");
+	return CLV_OK;
+}
+
+static PyObject *wrap_all(clv_tensor **t, uint32_t n)
+{
+	PyObject *out = PyTuple_New(n);
+	for (uint32_t i = 0; i < n; i++) {
+		PyObject *x = out ? py_wrap(t[i]) : NULL;
+		if (!out)
+			br_unref(t[i]);
+		else if (!x)
+			Py_CLEAR(out);
+		else
+			PyTuple_SET_ITEM(out, i, x);
+	}
+	return out;
+}
+
+/* The executor calls this for cleave::python nodes, without the GIL. */
+static clv_status call_python(void *ctx, value_id object, clv_tensor *const *args, uint32_t nargs, clv_tensor **results,
+                              uint32_t nresults)
+{
+	PlanObject *o = ctx;
+	PyGILState_STATE gil = PyGILState_Ensure();
+	clv_status st = CLV_OK;
+	PyObject *call = o->calls ? PyList_GetItem(o->calls, (Py_ssize_t)o->data.python[object]) : NULL;
+	PyObject *list = call ? PyTuple_New(nargs) : NULL, *out = NULL, *fast = NULL;
+	for (uint32_t i = 0; list && i < nargs; i++) {
+		PyObject *t = py_wrap(br_ref(args[i]));
+		if (!t)
+			Py_CLEAR(list);
+		else
+			PyTuple_SET_ITEM(list, i, t);
+	}
+	if (list)
+		out = PyObject_CallFunctionObjArgs(call, list, NULL);
+	if (out)
+		fast = PySequence_Fast(out, "a tuple of tensors");
+	if (!fast || PySequence_Fast_GET_SIZE(fast) != (Py_ssize_t)nresults)
+		st = fail(CLV_E_GUARD,
+		          "the Python function raised, or returned another number of tensors than when it was captured");
+	for (uint32_t i = 0; st == CLV_OK && i < nresults; i++)
+		results[i] = br_ref(py_borrow(PySequence_Fast_GET_ITEM(fast, i)));
+	Py_XDECREF(fast);
+	Py_XDECREF(out);
+	Py_XDECREF(list);
+	PyGILState_Release(gil);
+	return st;
+}
+
+/* run(tensors, symbols=None) -> tuple of tensors; symbols: list of ints, else read off the tensors */
+static PyObject *program_py_run(ProgramObject *o, PyObject *args)
+{
+	PyObject *seq, *symbols = Py_None;
+	Py_ssize_t n, nsymbols = 0;
+	if (!PyArg_ParseTuple(args, "O|O", &seq, &symbols))
+		return NULL;
+	if (symbols != Py_None && (!PyList_Check(symbols) || PyList_GET_SIZE(symbols) != (Py_ssize_t)o->plan->p->symbols.n))
+		return PyErr_Format(PyExc_TypeError, "a list with the value of every symbol is needed");
+	const view *v = &o->g->v;
+	PyObject *result = NULL;
+	clv_tensor **inputs = tensor_array(seq, &n);
+	if (!inputs)
+		return NULL;
+	int64_t *values = symbols == Py_None ? NULL : int_array(symbols, &nsymbols);
+	clv_tensor **externals = PyMem_Calloc(v->externals.n + 1, sizeof *externals);
+	clv_tensor **outputs = PyMem_Calloc(o->g->outputs.n + 1, sizeof *outputs);
+	clv_status st = CLV_OK;
+	if (!externals || !outputs) {
+		PyErr_NoMemory();
+		goto out;
+	}
+	if ((uint32_t)n != v->inputs.n)
+		st = fail(CLV_E_INPUT, "%u tensors are needed, %zd were given", v->inputs.n, n);
+	if (st == CLV_OK)
+		st = check_modules(o);
+	if (st == CLV_OK)
+		st = check_ambient(o->plan);
+	if (st != CLV_OK) {
+		raise_status(st);
+		goto out;
+	}
+	if (!gather_externals(o, externals))
+		goto out;
+	br_modes ambient;
+	br_modes_get(&ambient);
+	run_spec r = {.inputs = inputs,
+	              .externals = externals,
+	              .outputs = outputs,
+	              .symbols = values,
+	              .grad = ambient.grad,
+	              .python = o->plan->calls ? call_python : NULL,
+	              .python_ctx = o->plan};
+	Py_BEGIN_ALLOW_THREADS;
+	st = program_run(o->g, &r);
+	Py_END_ALLOW_THREADS;
+	result = st == CLV_OK ? wrap_all(outputs, o->g->outputs.n) : raise_status(st);
+out:
+	for (uint32_t i = 0; externals && i < v->externals.n; i++)
+		br_unref(externals[i]);
+	tensors_free(inputs, n);
+	PyMem_Free(values);
+	PyMem_Free(externals);
+	PyMem_Free(outputs);
+	return result;
+}
+
+/* check(tensors): raises what run would raise about its inputs */
+static PyObject *program_py_check(ProgramObject *o, PyObject *seq)
+{
+	Py_ssize_t n;
+	clv_tensor **inputs = tensor_array(seq, &n);
+	if (!inputs)
+		return NULL;
+	clv_status st = (uint32_t)n == o->g->v.inputs.n
+	                    ? program_check_inputs(o->g, inputs)
+	                    : fail(CLV_E_INPUT, "%u tensors are needed, %zd were given", o->g->v.inputs.n, n);
+	tensors_free(inputs, n);
+	return none_or_raise(st);
+}
+
+/* check_model(): raises what run would about the model and the modes around the call */
+static PyObject *program_py_check_model(ProgramObject *o, PyObject *unused)
+{
+	(void)unused;
+	clv_status st = check_modules(o);
+	return none_or_raise(st == CLV_OK ? check_ambient(o->plan) : st);
+}
+
+static PyObject *program_py_inputs(ProgramObject *o, PyObject *unused)
+{
+	(void)unused;
+	return labels(o->plan->p, o->g->v.inputs.at, o->g->v.inputs.n);
+}
+
+static PyObject *program_py_outputs(ProgramObject *o, PyObject *unused)
+{
+	(void)unused;
+	return labels(o->plan->p, o->g->outputs.at, o->g->outputs.n);
+}
+
+static PyObject *program_py_passthrough(ProgramObject *o, PyObject *unused)
+{
+	(void)unused;
+	return labels(o->plan->p, o->g->v.passthrough.at, o->g->v.passthrough.n);
+}
+
+static PyMethodDef program_methods[] = {
+	{"run", (PyCFunction)program_py_run, METH_VARARGS, "run(tensors, symbols=None) -> tuple of tensors"},
+	{"check", (PyCFunction)program_py_check, METH_O, "check(tensors): raises what run would about its inputs"},
+	{"check_model", (PyCFunction)program_py_check_model, METH_NOARGS, "check_model(): as check, about the model"},
+	{"inputs", (PyCFunction)program_py_inputs, METH_NOARGS, "inputs() -> labels"},
+	{"outputs", (PyCFunction)program_py_outputs, METH_NOARGS, "outputs() -> labels"},
+	{"passthrough", (PyCFunction)program_py_passthrough, METH_NOARGS, "passthrough() -> labels"},
+	{NULL, NULL, 0, NULL}};
+
+PyTypeObject ProgramType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Program",
+                            .tp_basicsize = sizeof(ProgramObject),
+                            .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                            .tp_traverse = (traverseproc)program_py_traverse,
+                            .tp_clear = (inquiry)program_py_clear,
+                            .tp_new = program_py_new,
+                            .tp_dealloc = (destructor)program_py_dealloc,
+                            .tp_methods = program_methods};

@@ -1,0 +1,239 @@
+/* Stream: the calls with which Python records a forward (src/capture/stream.c), compares and aligns records. */
+#include "_native.h"
+
+static PyObject *stream_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+	const char *cls;
+	(void)kwargs;
+	if (!PyArg_ParseTuple(args, "s", &cls))
+		return NULL;
+	StreamObject *o = (StreamObject *)type->tp_alloc(type, 0);
+	if (!o)
+		return NULL;
+	clv_status st = stream_new(cls, &o->s);
+	if (st != CLV_OK) {
+		Py_DECREF(o);
+		return raise_status(st);
+	}
+	o->s->where = where;
+	return (PyObject *)o;
+}
+
+static void stream_py_dealloc(StreamObject *o)
+{
+	stream_free(o->s);
+	Py_TYPE(o)->tp_free((PyObject *)o);
+}
+
+static PyObject *stream_py_input(StreamObject *o, PyObject *args)
+{
+	const char *name;
+	PyObject *t;
+	if (!PyArg_ParseTuple(args, "sO", &name, &t) || !need_tensor(t))
+		return NULL;
+	return none_or_raise(stream_input(o->s, name, py_borrow(t)));
+}
+
+static PyObject *stream_py_state(StreamObject *o, PyObject *args)
+{
+	const char *kind, *name;
+	int trainable;
+	PyObject *t;
+	if (!PyArg_ParseTuple(args, "sspO", &kind, &name, &trainable, &t) || !need_tensor(t))
+		return NULL;
+	value_kind k = !strcmp(kind, "param") ? VALUE_PARAM : !strcmp(kind, "buffer") ? VALUE_BUFFER : VALUE_ATTR;
+	return none_or_raise(stream_define_state(o->s, k, name, trainable != 0, py_borrow(t)));
+}
+
+static PyObject *stream_py_scope(StreamObject *o, PyObject *args)
+{
+	const char *path, *cls;
+	uint32_t id;
+	if (!PyArg_ParseTuple(args, "ss", &path, &cls))
+		return NULL;
+	clv_status st = stream_scope_add(o->s, path, cls, &id);
+	return st == CLV_OK ? PyLong_FromUnsignedLong(id) : raise_status(st);
+}
+
+static PyObject *stream_py_enter(StreamObject *o, PyObject *id)
+{
+	unsigned long k = PyLong_AsUnsignedLong(id);
+	if (PyErr_Occurred())
+		return NULL;
+	return none_or_raise(stream_enter(o->s, (uint32_t)k));
+}
+
+static PyObject *stream_py_leave(StreamObject *o, PyObject *unused)
+{
+	(void)unused;
+	stream_leave(o->s);
+	Py_RETURN_NONE;
+}
+
+static PyObject *stream_py_start(StreamObject *o, PyObject *alone)
+{
+	return none_or_raise(stream_start(o->s, alone == Py_True));
+}
+
+static PyObject *stream_py_stop(StreamObject *o, PyObject *unused)
+{
+	(void)unused;
+	return none_or_raise(stream_stop(o->s));
+}
+
+static PyObject *stream_py_restore(StreamObject *o, PyObject *unused)
+{
+	(void)unused;
+	return none_or_raise(br_recorder_restore(o->s->recorder));
+}
+
+static PyObject *stream_py_output(StreamObject *o, PyObject *t)
+{
+	if (!need_tensor(t))
+		return NULL;
+	return none_or_raise(stream_output(o->s, py_borrow(t)));
+}
+
+static PyObject *stream_py_rebound(StreamObject *o, PyObject *args)
+{
+	const char *name;
+	PyObject *t;
+	if (!PyArg_ParseTuple(args, "sO", &name, &t) || !need_tensor(t))
+		return NULL;
+	return none_or_raise(stream_rebound(o->s, name, py_borrow(t)));
+}
+
+static PyObject *stream_py_host_read(StreamObject *o, PyObject *args)
+{
+	const char *how;
+	PyObject *t;
+	if (!PyArg_ParseTuple(args, "Os", &t, &how) || !need_tensor(t))
+		return NULL;
+	return none_or_raise(stream_host_read(o->s, py_borrow(t), how));
+}
+
+static PyObject *stream_py_python_begin(StreamObject *o, PyObject *args)
+{
+	const char *label;
+	PyObject *seq;
+	Py_ssize_t n;
+	if (!PyArg_ParseTuple(args, "sO", &label, &seq))
+		return NULL;
+	clv_tensor **tensors = tensor_array(seq, &n);
+	if (!tensors)
+		return NULL;
+	clv_status st = stream_python_begin(o->s, label, tensors, (uint32_t)n);
+	tensors_free(tensors, n);
+	return none_or_raise(st);
+}
+
+static PyObject *stream_py_python_end(StreamObject *o, PyObject *args)
+{
+	unsigned int number;
+	PyObject *seq;
+	Py_ssize_t n;
+	if (!PyArg_ParseTuple(args, "IO", &number, &seq))
+		return NULL;
+	clv_tensor **tensors = tensor_array(seq, &n);
+	if (!tensors)
+		return NULL;
+	clv_status st = stream_python_end(o->s, number, tensors, (uint32_t)n);
+	tensors_free(tensors, n);
+	return none_or_raise(st);
+}
+
+static PyObject *stream_py_python_abort(StreamObject *o, PyObject *unused)
+{
+	(void)unused;
+	stream_python_abort(o->s);
+	Py_RETURN_NONE;
+}
+
+static PyObject *stream_py_fail(StreamObject *o, PyObject *message)
+{
+	const char *text = PyUnicode_AsUTF8(message);
+	if (!text)
+		return NULL;
+	br_recorder_fail(o->s->recorder, CLV_E_UNSUPPORTED, text);
+	Py_RETURN_NONE;
+}
+
+static PyObject *stream_py_active(StreamObject *o, PyObject *unused)
+{
+	(void)unused;
+	return PyBool_FromLong(br_recorder_active(o->s->recorder));
+}
+
+static PyObject *stream_py_reads_state(StreamObject *o, PyObject *name)
+{
+	const char *text = PyUnicode_AsUTF8(name);
+	return text ? PyBool_FromLong(stream_reads(o->s, text)) : NULL;
+}
+
+static PyObject *stream_py_restore_generators(StreamObject *o, PyObject *unused)
+{
+	(void)unused;
+	return none_or_raise(br_recorder_restore_generators(o->s->recorder));
+}
+
+static PyMethodDef stream_methods[] = {
+	{"input", (PyCFunction)stream_py_input, METH_VARARGS, "input(name, tensor): declares an input"},
+	{"state", (PyCFunction)stream_py_state, METH_VARARGS,
+     "state(kind, name, trainable, tensor): declares a module tensor"},
+	{"scope", (PyCFunction)stream_py_scope, METH_VARARGS, "scope(path, cls) -> id: declares a module"},
+	{"enter", (PyCFunction)stream_py_enter, METH_O, "enter(id): a module's forward begins"},
+	{"leave", (PyCFunction)stream_py_leave, METH_NOARGS, "leave(): it ends"},
+	{"start", (PyCFunction)stream_py_start, METH_O, "start(alone): records this thread from now on"},
+	{"stop", (PyCFunction)stream_py_stop, METH_NOARGS, "stop(): ends the recording; raises what went wrong in it"},
+	{"restore", (PyCFunction)stream_py_restore, METH_NOARGS, "restore(): undoes writes to tensors from outside"},
+	{"output", (PyCFunction)stream_py_output, METH_O, "output(tensor): declares an output"},
+	{"rebound", (PyCFunction)stream_py_rebound, METH_VARARGS, "rebound(name, tensor): a module tensor was re-bound"},
+	{"host_read", (PyCFunction)stream_py_host_read, METH_VARARGS, "host_read(tensor, how): its data was read"},
+	{"python_begin", (PyCFunction)stream_py_python_begin, METH_VARARGS, "python_begin(label, tensors)"},
+	{"python_end", (PyCFunction)stream_py_python_end, METH_VARARGS, "python_end(number, results)"},
+	{"python_abort", (PyCFunction)stream_py_python_abort, METH_NOARGS, "python_abort()"},
+	{"fail", (PyCFunction)stream_py_fail, METH_O, "fail(message): refuses the forward"},
+	{"active", (PyCFunction)stream_py_active, METH_NOARGS, "active() -> recording, on this thread, at top level"},
+	{"reads_state", (PyCFunction)stream_py_reads_state, METH_O, "reads_state(name) -> an operator read it"},
+	{"restore_generators", (PyCFunction)stream_py_restore_generators, METH_NOARGS, "restore_generators()"},
+	{NULL, NULL, 0, NULL}};
+
+PyTypeObject StreamType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Stream",
+                           .tp_basicsize = sizeof(StreamObject),
+                           .tp_flags = Py_TPFLAGS_DEFAULT,
+                           .tp_new = stream_py_new,
+                           .tp_dealloc = (destructor)stream_py_dealloc,
+                           .tp_methods = stream_methods};
+
+/* compare(a, b) -> (verdict, reason, operator where they part) */
+PyObject *stream_compare_py(PyObject *self, PyObject *args)
+{
+	StreamObject *a, *b;
+	comparison c;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O!O!", &StreamType, &a, &StreamType, &b))
+		return NULL;
+	clv_status st = stream_compare(a->s, b->s, &c);
+	if (st != CLV_OK)
+		return raise_status(st);
+	const char *op = c.verdict != STREAMS_EQUAL && c.op < a->s->ops.n ? a->s->ops.at[c.op].op : NULL;
+	PyObject *out = Py_BuildValue("(izz)", (int)c.verdict, c.reason, op);
+	comparison_free(&c);
+	return out;
+}
+
+/* align(a, b) -> None, or why streams at two sizes do not align */
+PyObject *stream_align_py(PyObject *self, PyObject *args)
+{
+	StreamObject *a, *b;
+	char *reason;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O!O!", &StreamType, &a, &StreamType, &b))
+		return NULL;
+	clv_status st = stream_align(a->s, b->s, &reason);
+	if (st != CLV_OK)
+		return raise_status(st);
+	PyObject *out = Py_BuildValue("z", reason);
+	mem_free(reason);
+	return out;
+}
