@@ -33,6 +33,14 @@ void mem_free(void *at)
 	free(at);
 }
 
+uint32_t *mem_ids(size_t n)
+{
+	uint32_t *at = n < SIZE_MAX / sizeof *at ? mem_alloc((n + 1) * sizeof *at) : NULL;
+	if (at)
+		memset(at, 0xff, (n + 1) * sizeof *at);
+	return at;
+}
+
 char *mem_strdup(const char *s, size_t n)
 {
 	char *copy = n < SIZE_MAX ? mem_alloc(n + 1) : NULL;

@@ -15,6 +15,7 @@
 void *mem_alloc(size_t size);                           /* zeroed; caller frees with mem_free */
 void *mem_realloc(void *at, size_t count, size_t elem); /* checks count*elem; new memory is not zeroed */
 void mem_free(void *at);
+uint32_t *mem_ids(size_t n);               /* n ids, all NONE (0xffffffff); caller frees */
 char *mem_strdup(const char *s, size_t n); /* n bytes and a NUL; caller frees */
 
 /* Test hook: the allocation number `n` from now fails (0: none does). Per thread. */

@@ -812,14 +812,6 @@ static clv_status add_ends(builder *b, value_id *outputs)
 
 /* ---- the whole -------------------------------------------------------------------------------------------------- */
 
-static void *none_filled(uint32_t n)
-{
-	uint32_t *p = mem_alloc((n + 1) * sizeof *p);
-	if (p)
-		memset(p, 0xff, (n + 1) * sizeof *p);
-	return p;
-}
-
 static clv_status builder_init(builder *b)
 {
 	const stream *s = b->s;
@@ -830,14 +822,14 @@ static clv_status builder_init(builder *b)
 	while (br_recorder_object(s->recorder, nobjects))
 		nobjects++;
 	b->drop = mem_alloc(s->ops.n + 1);
-	b->value = none_filled(s->tensors.n);
-	b->state_value = none_filled(s->states.n);
-	b->root = none_filled(b->nstorages);
+	b->value = mem_ids(s->tensors.n);
+	b->state_value = mem_ids(s->states.n);
+	b->root = mem_ids(b->nstorages);
 	b->touched = mem_alloc(b->nstorages + 1);
 	b->unwritten = mem_alloc(b->nstorages + 1);
-	b->scope = none_filled(s->scopes.n);
-	b->object = none_filled(nobjects);
-	b->python = none_filled(s->ops.n);
+	b->scope = mem_ids(s->scopes.n);
+	b->object = mem_ids(nobjects);
+	b->python = mem_ids(s->ops.n);
 	b->literal = mem_alloc(s->tensors.n + 1);
 	for (uint32_t i = 0; b->literal && i < s->tensors.n; i++)
 		b->literal[i] = s->tensors.at[i].origin == ORIGIN_FRESH;

@@ -239,21 +239,13 @@ static uint32_t storages(const stream *s)
 	return n;
 }
 
-static uint32_t *none_array(uint32_t n)
-{
-	uint32_t *p = mem_alloc((n + 1) * sizeof *p);
-	if (p)
-		memset(p, 0xff, (n + 1) * sizeof *p);
-	return p;
-}
-
 clv_status stream_compare(const stream *a, const stream *b, comparison *out)
 {
 	cmp c = {.a = a, .b = b, .why = STRBUF_INIT};
 	clv_status st = CLV_OK;
-	c.to_b = none_array(a->tensors.n);
-	c.to_a = none_array(b->tensors.n);
-	c.storage_b = none_array(storages(a));
+	c.to_b = mem_ids(a->tensors.n);
+	c.to_a = mem_ids(b->tensors.n);
+	c.storage_b = mem_ids(storages(a));
 	c.classes = mem_alloc(a->tensors.n + 1);
 	*out = (comparison){.verdict = STREAMS_EQUAL};
 	if (!c.to_b || !c.to_a || !c.storage_b || !c.classes) {

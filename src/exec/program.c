@@ -417,14 +417,6 @@ static clv_status lower(lowering *l)
 	return CLV_OK;
 }
 
-static void *filled(uint32_t n)
-{
-	uint32_t *p = mem_alloc((n + 1) * sizeof *p);
-	if (p)
-		memset(p, 0xff, (n + 1) * sizeof *p);
-	return p;
-}
-
 static clv_status program_init(lowering *l, const plan *p)
 {
 	clv_program *g = l->g;
@@ -434,9 +426,9 @@ static clv_status program_init(lowering *l, const plan *p)
 	g->whole = l->spec->end == p->nodes.n;
 	TRY(view_range(p, l->spec->first, l->spec->end, &g->v));
 	TRY(node_names_new(p, &g->names));
-	g->slot = filled(p->values.n);
-	l->last = filled(p->values.n);
-	l->int_of = filled(p->exprs.n);
+	g->slot = mem_ids(p->values.n);
+	l->last = mem_ids(p->values.n);
+	l->int_of = mem_ids(p->exprs.n);
 	g->modes = mem_alloc((p->contexts.n + 1) * sizeof *g->modes);
 	g->bound = mem_alloc((g->v.externals.n + 1) * sizeof(clv_tensor *));
 	if (!g->slot || !l->last || !l->int_of || !g->modes || !g->bound)
