@@ -256,18 +256,10 @@ static clv_status judge_all(judgement *j)
 	return CLV_OK;
 }
 
-static uint32_t *all_none(uint32_t n)
-{
-	uint32_t *at = mem_realloc(NULL, n, sizeof *at);
-	if (at)
-		memset(at, 0xff, n * sizeof *at);
-	return at;
-}
-
 static clv_status judge(sweep *s)
 {
 	uint32_t n = s->f->p->values.n;
-	judgement j = {s, all_none(n), all_none(n), all_none(n), all_none(s->f->n + 1)};
+	judgement j = {s, mem_ids(n), mem_ids(n), mem_ids(n), mem_ids(s->f->n + 1)};
 	bool memory = j.writer && j.oldest && j.younger && j.open;
 	clv_status st = memory ? judge_all(&j) : fail_nomem();
 	mem_free(j.writer);
