@@ -1,0 +1,41 @@
+/* Private to the two files that turn a stream into a plan: scan.c looks at the whole stream, build.c makes the plan. */
+#ifndef CAPTURE_BUILDER_H
+#define CAPTURE_BUILDER_H
+
+#include "capture/capture.h"
+
+typedef struct builder {
+	const stream *s, *with_grad;
+	const uint8_t *classes;   /* may be NULL */
+	const size_probes *sizes; /* may be NULL */
+	plan *p;
+	plan_data *data;
+	bool *drop;            /* per op */
+	bool *literal;         /* per tensor: comes from torch.tensor and nothing happened to it yet */
+	value_id *value;       /* per tensor: its newest value; NONE: not met yet */
+	value_id *state_value; /* per state of the stream: the value of the module tensor itself */
+	value_id *root;        /* per storage: first value on it */
+	bool *touched;         /* per storage: written, or given to the caller */
+	bool *unwritten;       /* per storage: made by empty(), not written yet */
+	scope_id *scope;       /* per scope of the stream */
+	value_id *object;      /* per object number of the recorder */
+	value_id *python;      /* per op: what a cleave::python node calls */
+	uint32_t nstorages;
+	VEC(arg) args;      /* scratch for the node in hand */
+	VEC(expr_id) dims;  /* scratch */
+	VEC(int64_t) seen;  /* scratch: one number in every stream */
+	VEC(uint32_t) path; /* where in the arguments of the operator in hand we are: the same place in all streams */
+	bool in_results;    /* it is in the results */
+} builder;
+
+typedef void (*tensor_fn)(builder *b, uint32_t t, void *ctx);
+
+void each_tensor(builder *b, const br_arg *args, uint32_t n, tensor_fn f, void *ctx); /* lists included */
+clv_status fail_at(const stream *s, const stream_op *o, const char *what);            /* refuses an operator by place */
+clv_status more_at(const stream *s, const stream_op *o, clv_status st); /* adds the place to an error on its way */
+
+clv_status drop_residue(builder *b);    /* fills b->drop */
+void find_touched(builder *b);          /* fills b->touched */
+clv_status check_unwritten(builder *b); /* refuses reads of memory that no operator wrote */
+
+#endif
