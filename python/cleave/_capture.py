@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from . import _native, _tree, _watch
-from ._state import ModuleTensor, RandomState, Snapshot, Target
+from ._state import Change, ModuleTensor, RandomState, Snapshot, Target
 from .errors import CaptureError, CleaveError
 
 EQUAL, PART, DIFFER = range(3)  # enum verdict of src/capture/capture.h
@@ -198,9 +198,7 @@ class Capture:
     def undoing(self) -> Iterator[None]:
         """Whatever the block does to the model's tensors and attributes is undone."""
         random, snapshot = RandomState(), Snapshot(self.target)
-        stream = _watch.Recording(self.target).stream
-        for t in self.tensors:
-            stream.state(t.kind, t.name, False, t.tensor)
+        stream = self._recording().stream
         with contextlib.ExitStack() as stack:
             stack.callback(random.restore)
             stack.callback(snapshot.restore)
@@ -231,13 +229,18 @@ class Capture:
             again = True
         return self._record(spare, grad)[0] if again else recorded
 
-    def _record(self, leaves: Sequence[torch.Tensor], grad: bool) -> tuple[Recorded, list[Any], bool]:
+    def _recording(self, inputs: Iterable[tuple[str, torch.Tensor]] = ()) -> _watch.Recording:
+        """A recording that knows these inputs and the model's tensors."""
         recording = _watch.Recording(self.target)
-        stream = recording.stream
-        for name, leaf in zip(self.arguments.names, leaves, strict=True):
-            stream.input(name, leaf)
+        for name, leaf in inputs:
+            recording.stream.input(name, leaf)
         for t in self.tensors:
-            stream.state(t.kind, t.name, t.kind == "param" and t.tensor.requires_grad, t.tensor)
+            recording.stream.state(t.kind, t.name, t.kind == "param" and t.tensor.requires_grad, t.tensor)
+        return recording
+
+    def _record(self, leaves: Sequence[torch.Tensor], grad: bool) -> tuple[Recorded, list[Any], bool]:
+        recording = self._recording(zip(self.arguments.names, leaves, strict=True))
+        stream = recording.stream
         args, kwargs = self.arguments.rebuild(leaves)
         before = RandomState()
         self.streams.append(stream)
@@ -252,8 +255,8 @@ class Capture:
             spec, outputs, _ = _tree.flatten(output)
             for leaf in outputs:
                 stream.output(leaf)
-            stores = self._note_stored(stream)
             changed = self.snapshot.changes()
+            stores = self._note_stored(stream, changed)
             self.changing |= {(id(c.holder), c.key) for c in changed}
             return Recorded(stream, recording.calls, spec, stores), recording.keep, bool(changed)
 
@@ -283,7 +286,7 @@ class Capture:
                 f"cannot do: {found or 'item ' + moved[0]}"
             )
 
-    def _note_stored(self, stream: Any) -> list[tuple[Any, Any]]:
+    def _note_stored(self, stream: Any, changes: list[Change]) -> list[tuple[Any, Any]]:
         """Tensors that every forward keeps in its modules are state: replay keeps them too.
 
         A module tensor that is exchanged becomes a rebind of the plan; what was no tensor before becomes one more
@@ -296,7 +299,7 @@ class Capture:
             if t.kind != "attr" or (id(t.holder), t.key) in self.volatile or stream.reads_state(t.name):
                 stream.rebound(t.name, now)
         stores = []
-        for change in self.snapshot.changes():
+        for change in changes:
             place = (id(change.holder), change.key)
             if place in self.volatile and place not in known and isinstance(change.after, torch.Tensor):
                 stream.output(change.after)

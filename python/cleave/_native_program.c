@@ -330,19 +330,12 @@ static PyObject *program_py_outputs(ProgramObject *o, PyObject *unused)
 	return labels(o->plan->p, o->g->outputs.at, o->g->outputs.n);
 }
 
-static PyObject *program_py_passthrough(ProgramObject *o, PyObject *unused)
-{
-	(void)unused;
-	return labels(o->plan->p, o->g->v.passthrough.at, o->g->v.passthrough.n);
-}
-
 static PyMethodDef program_methods[] = {
 	{"run", (PyCFunction)program_py_run, METH_VARARGS, "run(tensors, symbols=None) -> tuple of tensors"},
 	{"check", (PyCFunction)program_py_check, METH_O, "check(tensors): raises what run would about its inputs"},
 	{"check_model", (PyCFunction)program_py_check_model, METH_NOARGS, "check_model(): as check, about the model"},
 	{"inputs", (PyCFunction)program_py_inputs, METH_NOARGS, "inputs() -> labels"},
 	{"outputs", (PyCFunction)program_py_outputs, METH_NOARGS, "outputs() -> labels"},
-	{"passthrough", (PyCFunction)program_py_passthrough, METH_NOARGS, "passthrough() -> labels"},
 	{NULL, NULL, 0, NULL}};
 
 PyTypeObject ProgramType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Program",

@@ -110,6 +110,11 @@ typedef struct br_arg {
 /* Same kind and same value; tensors and objects by number. */
 bool br_arg_same(const br_arg *a, const br_arg *b);
 
+/* Between a plan's arguments and the bridge's, for what is plain: none, float, bool, complex, string, device, dtype, layout,
+   memory format. from_plain borrows the plan's text, and is false for what is not plain; to_plain refuses it. */
+bool br_from_plain(const plan *p, const arg *from, br_arg *to);
+clv_status br_to_plain(plan *p, const br_arg *from, arg *to);
+
 /* Something an operator takes that is neither tensor nor plain (packed weights, a generator). Counted. */
 typedef struct br_object br_object;
 br_object *br_object_ref(br_object *o);

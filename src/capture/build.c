@@ -317,46 +317,12 @@ static clv_status check_fixed(builder *b, uint32_t op, const br_arg *from)
 static clv_status to_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
 {
 	*to = (arg){.wrapped = from->wrapped};
-	if (from->kind != BR_TENSOR && from->kind != BR_INT && from->kind != BR_LIST && from->kind != BR_OBJECT)
-		TRY(check_fixed(b, op, from));
 	switch ((br_kind)from->kind) {
-	case BR_NONE: to->kind = ARG_NONE; return CLV_OK;
 	case BR_TENSOR: to->kind = ARG_VALUE; return use_tensor(b, op, from->u.id, &to->u.v);
 	case BR_INT: return int_arg(b, op, from, to);
-	case BR_FLOAT:
-		to->kind = ARG_FLOAT;
-		to->u.f = from->u.f;
-		return CLV_OK;
-	case BR_BOOL:
-		to->kind = ARG_BOOL;
-		to->u.b = from->u.b;
-		return CLV_OK;
-	case BR_COMPLEX:
-		to->kind = ARG_COMPLEX;
-		to->u.c.re = from->u.c.re;
-		to->u.c.im = from->u.c.im;
-		return CLV_OK;
-	case BR_STR: to->kind = ARG_STR; return plan_cstr(b->p, from->u.s, &to->u.s);
-	case BR_DEVICE: to->kind = ARG_DEVICE; return plan_cstr(b->p, from->u.s, &to->u.s);
-	case BR_DTYPE:
-		to->kind = ARG_DTYPE;
-		to->u.code = from->u.code;
-		return CLV_OK;
-	case BR_LAYOUT:
-		to->kind = ARG_LAYOUT;
-		to->u.code = from->u.code;
-		return CLV_OK;
-	case BR_MEMFMT:
-		to->kind = ARG_MEMFMT;
-		to->u.code = from->u.code;
-		return CLV_OK;
 	case BR_OBJECT:
 		to->kind = ARG_VALUE;
-		if (strcmp(b->s->ops.at[op].op, "cleave::python") != 0) {
-			to->u.v = b->object[from->u.id];
-			return CLV_OK;
-		}
-		to->u.v = b->python[op];
+		to->u.v = strcmp(b->s->ops.at[op].op, "cleave::python") != 0 ? b->object[from->u.id] : b->python[op];
 		return CLV_OK;
 	case BR_LIST: {
 		uint32_t mark = b->args.n;
@@ -371,9 +337,8 @@ static clv_status to_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
 		b->args.n = mark;
 		return CLV_OK;
 	}
-	case BR_INTVAR: break;
+	default: TRY(check_fixed(b, op, from)); return br_to_plain(b->p, from, to);
 	}
-	return fail(CLV_E_INVALID, "an argument of kind %d cannot be in a stream", from->kind);
 }
 
 /* A node that is not in the stream but belongs before operator `op`: %t' = name(args). */

@@ -3,39 +3,6 @@
 
 #include <string.h>
 
-static bool same_double(double x, double y)
-{
-	return memcmp(&x, &y, sizeof x) == 0;
-}
-
-bool br_arg_same(const br_arg *x, const br_arg *y)
-{
-	if (x->kind != y->kind || x->wrapped != y->wrapped)
-		return false;
-	switch ((br_kind)x->kind) {
-	case BR_NONE: return true;
-	case BR_TENSOR:
-	case BR_OBJECT:
-	case BR_INTVAR: return x->u.id == y->u.id;
-	case BR_INT: return x->u.i == y->u.i;
-	case BR_FLOAT: return same_double(x->u.f, y->u.f);
-	case BR_BOOL: return x->u.b == y->u.b;
-	case BR_COMPLEX: return same_double(x->u.c.re, y->u.c.re) && same_double(x->u.c.im, y->u.c.im);
-	case BR_STR:
-	case BR_DEVICE: return !strcmp(x->u.s, y->u.s);
-	case BR_DTYPE:
-	case BR_LAYOUT:
-	case BR_MEMFMT: return x->u.code == y->u.code;
-	case BR_LIST: break;
-	}
-	if (x->u.list.n != y->u.list.n)
-		return false;
-	for (uint32_t i = 0; i < x->u.list.n; i++)
-		if (!br_arg_same(&x->u.list.at[i], &y->u.list.at[i]))
-			return false;
-	return true;
-}
-
 static clv_status copy_args(stream *s, const br_arg *from, uint32_t n, br_arg **out)
 {
 	br_arg *to = arena_copy(&s->a, from, n * sizeof *from);

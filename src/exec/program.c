@@ -83,9 +83,10 @@ static clv_status int_arg(lowering *l, const arg *from, br_arg *to)
 static clv_status to_site_arg(lowering *l, const arg *from, br_arg *to)
 {
 	const plan *p = l->g->p;
+	if (br_from_plain(p, from, to))
+		return CLV_OK;
 	*to = (br_arg){.wrapped = from->wrapped};
 	switch ((arg_kind)from->kind) {
-	case ARG_NONE: to->kind = BR_NONE; return CLV_OK;
 	case ARG_VALUE:
 		if (p->values.at[from->u.v].kind == VALUE_OBJECT) {
 			to->kind = BR_OBJECT;
@@ -98,39 +99,6 @@ static clv_status to_site_arg(lowering *l, const arg *from, br_arg *to)
 		to->u.id = l->g->slot[from->u.v];
 		return CLV_OK;
 	case ARG_INT: return int_arg(l, from, to);
-	case ARG_FLOAT:
-		to->kind = BR_FLOAT;
-		to->u.f = from->u.f;
-		return CLV_OK;
-	case ARG_BOOL:
-		to->kind = BR_BOOL;
-		to->u.b = from->u.b;
-		return CLV_OK;
-	case ARG_COMPLEX:
-		to->kind = BR_COMPLEX;
-		to->u.c.re = from->u.c.re;
-		to->u.c.im = from->u.c.im;
-		return CLV_OK;
-	case ARG_STR:
-		to->kind = BR_STR;
-		to->u.s = plan_s(p, from->u.s);
-		return CLV_OK;
-	case ARG_DEVICE:
-		to->kind = BR_DEVICE;
-		to->u.s = plan_s(p, from->u.s);
-		return CLV_OK;
-	case ARG_DTYPE:
-		to->kind = BR_DTYPE;
-		to->u.code = from->u.code;
-		return CLV_OK;
-	case ARG_LAYOUT:
-		to->kind = BR_LAYOUT;
-		to->u.code = from->u.code;
-		return CLV_OK;
-	case ARG_MEMFMT:
-		to->kind = BR_MEMFMT;
-		to->u.code = from->u.code;
-		return CLV_OK;
 	case ARG_LIST:
 		to->kind = BR_LIST;
 		to->u.list.n = from->u.list.n;
@@ -140,8 +108,8 @@ static clv_status to_site_arg(lowering *l, const arg *from, br_arg *to)
 		for (uint32_t i = 0; i < from->u.list.n; i++)
 			TRY(to_site_arg(l, &p->args.at[from->u.list.first + i], &to->u.list.at[i]));
 		return CLV_OK;
+	default: return fail(CLV_E_INVALID, "an argument of an unknown kind");
 	}
-	return fail(CLV_E_INVALID, "an argument of an unknown kind");
 }
 
 static clv_status to_site_result(lowering *l, const arg *from, br_arg *to)
