@@ -24,15 +24,10 @@ from .errors import (
     ReplayError,
     SplitError,
 )
+from .payload import BoundaryPayload
 from .plan import Node, Plan, capture
-from .split import (
-    BoundaryPayload,
-    SplitCandidate,
-    SplitRuntime,
-    SplitSpec,
-    TraceBatchMode,
-    prepare_split,
-)
+from .spec import SplitCandidate, SplitSpec, TraceBatchMode
+from .split import RuntimeCacheKey, SplitRuntime, prepare_split
 
 __version__: str = _native.version
 
@@ -51,6 +46,7 @@ __all__ = [
     "Plan",
     "PlanError",
     "ReplayError",
+    "RuntimeCacheKey",
     "SplitCandidate",
     "SplitError",
     "SplitRuntime",

@@ -2,6 +2,8 @@
  * This file has the module itself, and what its three types share (_native.h). */
 #include "_native.h"
 
+#include "base/table.h"
+
 /* ---- errors ----------------------------------------------------------------------------------------------------- */
 
 static PyObject *error_classes; /* dict: status number -> exception class; owned by the module for its whole life */
@@ -157,6 +159,25 @@ static PyObject *recording(PyObject *self, PyObject *unused)
 	return PyBool_FromLong(br_recording_here());
 }
 
+/* fingerprint(tensor, seed) -> int of 63 bits that follows every bit of a row-major tensor on the CPU */
+static PyObject *fingerprint(PyObject *self, PyObject *args)
+{
+	PyObject *t;
+	unsigned long long seed;
+	br_meta m;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "OK", &t, &seed))
+		return NULL;
+	const clv_tensor *tensor = py_borrow(t);
+	const void *data = tensor ? clv_tensor_data(tensor) : NULL;
+	if (!data || br_meta_get(tensor, &m) != CLV_OK)
+		return PyErr_Format(PyExc_ValueError, "a row-major tensor on the CPU is needed");
+	size_t n = dtype_bits((dtype)m.dtype) / 8;
+	for (uint32_t d = 0; d < m.ndim; d++)
+		n *= (size_t)m.sizes[d];
+	return PyLong_FromUnsignedLongLong(hash_long(data, n, seed) >> 1);
+}
+
 /* copy_data(dst, src): without moving dst's version counter */
 static PyObject *copy_data(PyObject *self, PyObject *args)
 {
@@ -178,6 +199,7 @@ static PyMethodDef functions[] = {
 	{"bits_equal", bits_equal, METH_VARARGS, "bits_equal(a, b) -> bool"},
 	{"recording", recording, METH_NOARGS, "recording() -> a capture runs on this thread"},
 	{"copy_data", copy_data, METH_VARARGS, "copy_data(dst, src)"},
+	{"fingerprint", fingerprint, METH_VARARGS, "fingerprint(tensor, seed) -> int"},
 	{NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef module = {

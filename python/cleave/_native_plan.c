@@ -412,6 +412,19 @@ static PyObject *plan_py_rebinds(PlanObject *o, PyObject *unused)
 	return out;
 }
 
+/* match(position, other) -> the node of `other` that does what node `position` does here, or None */
+static PyObject *plan_py_match(PlanObject *o, PyObject *args)
+{
+	unsigned int position;
+	PlanObject *other;
+	if (!PyArg_ParseTuple(args, "IO!", &position, &PlanType, &other))
+		return NULL;
+	node_id found = node_match(o->p, position, other->p);
+	if (found == NONE)
+		Py_RETURN_NONE;
+	return PyLong_FromUnsignedLong(found);
+}
+
 static PyMethodDef plan_methods[] = {
 	{"text", (PyCFunction)plan_py_text, METH_NOARGS, "text() -> the plan's text form"},
 	{"inspect", (PyCFunction)plan_py_inspect, METH_NOARGS, "inspect() -> a page about the plan"},
@@ -420,6 +433,7 @@ static PyMethodDef plan_methods[] = {
 	{"frontiers", (PyCFunction)plan_py_frontiers, METH_NOARGS, "frontiers() -> list of tuples"},
 	{"choose", (PyCFunction)plan_py_choose, METH_VARARGS, "choose(boundary, trainable) -> index of a frontier"},
 	{"rebinds", (PyCFunction)plan_py_rebinds, METH_NOARGS, "rebinds() -> names"},
+	{"match", (PyCFunction)plan_py_match, METH_VARARGS, "match(position, other) -> node of other, or None"},
 	{NULL, NULL, 0, NULL}};
 
 PyTypeObject PlanType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Plan",

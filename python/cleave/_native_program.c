@@ -330,12 +330,87 @@ static PyObject *program_py_outputs(ProgramObject *o, PyObject *unused)
 	return labels(o->plan->p, o->g->outputs.at, o->g->outputs.n);
 }
 
+/* Written in place by the nodes of the view: per value of the plan, by the root of its memory. */
+static bool *written_roots(const view *v)
+{
+	const plan *p = v->p;
+	bool *written = PyMem_Calloc(p->values.n + 1, sizeof *written);
+	for (uint32_t i = 0; written && i < v->nodes.n; i++) {
+		const node *n = &p->nodes.at[v->nodes.at[i]];
+		for (uint32_t k = 0; k < n->nwrites; k++)
+			written[alias_root(p, p->ids.at[n->writes + k])] = true;
+	}
+	return written;
+}
+
+/* state() -> list of (name, kind, trainable, written): the module tensors that the part reads or writes */
+static PyObject *program_py_state(ProgramObject *o, PyObject *unused)
+{
+	const view *v = &o->g->v;
+	const plan *p = v->p;
+	(void)unused;
+	bool *written = written_roots(v);
+	PyObject *out = written ? PyList_New(0) : PyErr_NoMemory();
+	for (uint32_t i = 0; out && i < v->externals.n; i++) {
+		value_id id = v->externals.at[i];
+		const value *x = &p->values.at[id];
+		if (!o->bindings[i].holder)
+			continue;
+		const char *kind = x->kind == VALUE_PARAM ? "param" : x->kind == VALUE_BUFFER ? "buffer" : "attr";
+		PyObject *item =
+			Py_BuildValue("(ssNN)", plan_s(p, x->name), kind, PyBool_FromLong((x->flags & VALUE_TRAINABLE) != 0),
+		                  PyBool_FromLong(written[alias_root(p, id)]));
+		if (!item || PyList_Append(out, item) < 0)
+			Py_CLEAR(out);
+		Py_XDECREF(item);
+	}
+	PyMem_Free(written);
+	return out;
+}
+
+/* The shape of a value as a tuple of texts: ("B", "64"). */
+static PyObject *shape_texts(const plan *p, const value *x)
+{
+	PyObject *shape = PyTuple_New(x->ndim);
+	for (uint32_t d = 0; shape && d < x->ndim; d++) {
+		strbuf b = STRBUF_INIT;
+		expr_print(p, p->dims.at[x->shape + d], &b);
+		PyObject *text = PyUnicode_FromStringAndSize(b.at, (Py_ssize_t)b.n);
+		strbuf_free(&b);
+		if (text)
+			PyTuple_SET_ITEM(shape, d, text);
+		else
+			Py_CLEAR(shape);
+	}
+	return shape;
+}
+
+/* schema() -> list of (dtype, shape, device, requires grad) of the outputs */
+static PyObject *program_py_schema(ProgramObject *o, PyObject *unused)
+{
+	const plan *p = o->plan->p;
+	PyObject *out = PyList_New(0);
+	(void)unused;
+	for (uint32_t i = 0; out && i < o->g->outputs.n; i++) {
+		const value *x = &p->values.at[o->g->outputs.at[i]];
+		PyObject *item = Py_BuildValue("(sNsN)", dtype_name((dtype)x->dtype), shape_texts(p, x), plan_s(p, x->device),
+		                               PyBool_FromLong((x->flags & VALUE_GRAD) != 0));
+		if (!item || PyList_Append(out, item) < 0)
+			Py_CLEAR(out);
+		Py_XDECREF(item);
+	}
+	return out;
+}
+
 static PyMethodDef program_methods[] = {
 	{"run", (PyCFunction)program_py_run, METH_VARARGS, "run(tensors, symbols=None) -> tuple of tensors"},
 	{"check", (PyCFunction)program_py_check, METH_O, "check(tensors): raises what run would about its inputs"},
 	{"check_model", (PyCFunction)program_py_check_model, METH_NOARGS, "check_model(): as check, about the model"},
 	{"inputs", (PyCFunction)program_py_inputs, METH_NOARGS, "inputs() -> labels"},
 	{"outputs", (PyCFunction)program_py_outputs, METH_NOARGS, "outputs() -> labels"},
+	{"state", (PyCFunction)program_py_state, METH_NOARGS, "state() -> list of (name, kind, trainable, written)"},
+	{"schema", (PyCFunction)program_py_schema, METH_NOARGS,
+     "schema() -> list of (dtype, shape, device, requires grad)"},
 	{NULL, NULL, 0, NULL}};
 
 PyTypeObject ProgramType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Program",

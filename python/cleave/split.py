@@ -1,4 +1,4 @@
-"""Split inference: a model cut in two, the prefix here and the suffix there.
+"""A model cut in two, the prefix here and the suffix there: for inference and for training.
 
 >>> import torch, cleave
 >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
@@ -11,215 +11,344 @@ True
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
-from ._capture import Captured, take_apart
-from ._sizes import Sized
-from ._state import Target
-from .errors import CleaveError, InputError, SplitError
-from .plan import Plan, Program, as_call, capture_checked, capture_sized, finish
+from . import _train
+from ._capture import take_apart
+from ._cut import Cut, Family, Regime
+from ._state import Target, fingerprint
+from .errors import InputError, SplitError
+from .payload import BoundaryPayload
+from .plan import Plan, Program, as_call
+from .spec import SplitSpec
 
-TraceBatchMode = Literal["batch_1", "batch_gt1"]
 MODES = ("generated_eager", "debug_interpreter")
+MAX_FAMILIES = 16
 
 
-@dataclass(frozen=True)
-class SplitSpec:
-    """Where and how to cut.
-
-    boundary: "after:<module path>", "after:<node name>", "50%" (also "percent:50", "at:50%": the frontier with the
-    nearest share of the estimated work before it) or "auto" (fewest bytes, 20 to 80 % of the work on each side).
-
-    >>> SplitSpec(boundary="after:layer3").trainable
-    False
-    """
-
-    boundary: str = "auto"
-    batch_symbol: str = "B"
-    dynamic_batch: tuple[int, int] | None = (1, 64)
-    trainable: bool = False
-    trace_batch_mode: TraceBatchMode = "batch_1"
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.boundary, str):
-            raise SplitError(f'boundary is a string such as "50%", not {type(self.boundary).__name__}')
-        if not self.boundary.strip():
-            raise SplitError('boundary is empty; give "auto", "after:<module path>", "after:<node name>" or "50%"')
-        if not isinstance(self.batch_symbol, str) or not self.batch_symbol.isidentifier():
-            raise SplitError(f"batch_symbol must be an identifier such as B, not {self.batch_symbol!r}")
-        if self.trace_batch_mode not in ("batch_1", "batch_gt1"):
-            raise SplitError(f'trace_batch_mode must be "batch_1" or "batch_gt1", not {self.trace_batch_mode!r}')
-        self._check_range()
-
-    def _check_range(self) -> None:
-        if self.dynamic_batch is None:
-            return
-        pair = self.dynamic_batch
-        if not isinstance(pair, tuple) or len(pair) != 2 or not all(type(n) is int for n in pair):
-            raise SplitError(f"dynamic_batch must be a pair of integers (low, high) or None, not {pair!r}")
-        low, high = pair
-        if low < 1 or high < low:
-            raise SplitError(f"dynamic_batch must have 1 <= low <= high, not {pair!r}")
-        if self.trace_batch_mode == "batch_1" and low > 1:
-            raise SplitError(f'trace_batch_mode="batch_1" needs a dynamic_batch that starts at 1, not {pair!r}')
-
-
-@dataclass(frozen=True)
-class SplitCandidate:
-    """A frontier: where the plan can be cut and what crosses there."""
-
-    position: int
-    name: str
-    module_path: str
-    boundary_tensors: int
-    passthrough_inputs: int
-    boundary_bytes: int
-    prefix_share: float
-    trainable_suffix: bool
-    reason: str | None
-
-    @property
-    def safe(self) -> bool:
-        """The plan can be cut here; otherwise `reason` says why not."""
-        return self.reason is None
-
-
-@dataclass(frozen=True)
-class BoundaryPayload:
-    """What crosses from prefix to suffix: tensors by their label in the plan that graph_signature names."""
+class RuntimeCacheKey(NamedTuple):
+    """What tells one prepared split from another. No concrete batch size is in it."""
 
     split_id: str
     graph_signature: str
-    batch_size: int | None
-    tensors: dict[str, torch.Tensor]
-    passthrough_inputs: tuple[str, ...] = ()
-    weight_version: int = field(default=0)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all tensors that cross."""
-        return sum(t.numel() * t.element_size() for t in self.tensors.values())
+    boundary: str
+    batch_symbol: str
+    dynamic_batch: tuple[int, int] | None
+    mode: str
 
 
-def signature(text: str) -> str:
-    """A short name for a plan: equal for equal plans."""
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+class Segments(NamedTuple):
+    """The two programs of a split."""
 
-
-class _Cut:
-    """One plan cut in two, ready to run."""
-
-    def __init__(self, captured: Captured, spec: SplitSpec, debug: bool) -> None:
-        plan = captured.plan
-        self.captured = captured
-        self.candidates = [SplitCandidate(*c) for c in plan.frontiers()]
-        try:
-            self.candidate = self.candidates[plan.choose(spec.boundary, spec.trainable)]
-        except CleaveError as error:
-            raise SplitError(str(error)) from None
-        at = self.candidate.position + 1
-        self.prefix = Program(captured, 0, at, debug=debug, inference=True)
-        self.suffix = Program(captured, at, plan.node_count(), debug=debug, inference=True)
-        self.labels: list[str] = self.prefix.native.outputs()
-        inputs = set(self.prefix.native.inputs())
-        self.passthrough = tuple(label for label in self.labels if label in inputs)
-        if self.labels != self.suffix.native.inputs():
-            raise AssertionError("prefix and suffix disagree about the boundary")
-        self.rebinds = [captured.state[name] for name in plan.rebinds()]
-        self.signature = signature(plan.text())
-
-    def run_prefix(self, leaves: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        return dict(zip(self.labels, self.prefix.run(leaves), strict=True))
-
-    def run_suffix(self, tensors: dict[str, torch.Tensor], symbols: list[int] | None) -> Any:
-        missing = [label for label in self.labels if label not in tensors]
-        if missing:
-            raise InputError(f"the boundary lacks {', '.join(missing)}")
-        out = self.suffix.run([tensors[label] for label in self.labels], symbols)
-        return finish(self.captured, self.rebinds, out)
+    prefix: Program
+    suffix: Program
 
 
 class SplitRuntime:
-    """A model cut in two. Made by prepare_split; inference only (results carry no gradients).
+    """A model cut in two. Made by prepare_split.
 
-    A batch size that was not recorded when the split was prepared is recorded when it is first used, and either joins
-    the plan or gets one of its own."""
+    run_prefix and run_suffix are for inference: what they give carries no gradients. run_training_prefix, train_suffix
+    and backward_prefix train both halves, with the gradients of the whole model bit for bit.
 
-    def __init__(self, target: Target, captured: Captured, sized: Sized | None, spec: SplitSpec, mode: str) -> None:
-        self.trace_plan = Plan(target, captured, sized)
+    What the model does in another mode (train or eval, other dtypes, other parameters trainable) is captured when it is
+    first asked for; so is a batch size that was not recorded when the split was prepared."""
+
+    def __init__(self, model: Callable[..., Any], example: tuple[Any, Any], spec: SplitSpec, mode: str) -> None:
         self.split_spec = spec
         self.mode = mode
-        self._target = target
-        self._sized = sized
-        self._cut = _Cut(captured, spec, mode == "debug_interpreter")
-        self._own: dict[int, _Cut] = {}  # batch sizes at which the model does something else
-        self.candidate, self.candidates = self._cut.candidate, self._cut.candidates
-        self.graph_signature = self._cut.signature
+        self._model = model
+        self._target = Target(model)
+        self._example = example
+        self._families: dict[Regime, Family] = {}
+        self._lock = threading.Lock()  # around what makes a family
+        self._half: str | None = None  # the only half whose parameters are still here
+        self._steps = _train.Steps()
+        self._awaiting: list[str] = []  # tied parameters whose step waits for the prefix, which is elsewhere
+        leaves = take_apart(self._target, *example).leaves
+        regime = Regime.now(self._target, leaves, grad=False)
+        self._inference = self._first = self._make_family(regime, example)
+        first = self._first
+        self.trace_plan = Plan(first.target, first.captured, first.sized)
+        self.candidate, self.candidates = first.main.candidate, first.main.candidates
+        self.graph_signature = first.main.signature
         self.split_id = f"{self.graph_signature}-{self.candidate.position}"
+        self.weight_version = fingerprint(self._target)
+
+    # ---- which plan serves a call
+
+    def _make_family(self, regime: Regime, example: tuple[Any, Any]) -> Family:
+        like = self._first.main if self._families else None
+        if self._half is not None:
+            raise InputError(
+                f"this runtime holds only the {self._half}, and the model would have to run as a whole to see what it "
+                "does in this mode or at this size: use it before keep_only"
+            )
+        debug = self.mode == "debug_interpreter"
+        family = Family(Target(self._model), example, self.split_spec, regime, debug, like)
+        if len(self._families) >= MAX_FAMILIES:
+            self._families.pop(next(r for r, f in self._families.items() if f is not self._first))
+        self._families[regime] = family
+        return family
+
+    def _family(self, inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor], grad: bool) -> Family:
+        """The family for the model and the modes as they are now."""
+        regime = Regime.now(self._target, leaves, grad)
+        family = self._families.get(regime)
+        if family is not None:
+            return family
+        with self._lock:
+            return self._families.get(regime) or self._make_family(regime, inputs)
+
+    def _other_family(self, inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor], family: Family) -> Family | None:
+        """The model is not what it was when this family was captured: the one that fits, or None if it is the same."""
+        if Regime.now(self._target, leaves, family.regime.grad) == family.regime:
+            return None
+        self._first.check_shapes(leaves)
+        return self._family(inputs, leaves, family.regime.grad)
+
+    def _named(self, boundary: BoundaryPayload) -> tuple[Family, Cut]:
+        """The cut whose plan made this boundary."""
+        name, sizes = boundary.graph_signature, boundary.sizes
+        for family in list(self._families.values()):
+            cut = family.known(name)
+            if cut is not None:
+                return family, cut
+        grad = boundary.supports_prefix_backward
+        example = take_apart(self._target, *self._example).leaves
+        family = self._family(self._example, example, grad) if self._half is None else self._inference
+        cut = family.known(name) or family.see(name, sizes)
+        if cut is None:
+            raise InputError(
+                f"this boundary (batch {boundary.batch_size}) was made by a plan that this runtime does not have: the "
+                "prefix ran in another mode (train or eval), with other dtypes or other trainable parameters, or with "
+                "another version of the model or of torch"
+            )
+        return family, cut
+
+    # ---- inference
 
     @property
     def batch_range(self) -> tuple[int, int] | None:
         """The batch sizes it was prepared for; None: the example's alone."""
-        return None if self._sized is None else (self._sized.low, self._sized.high)
+        return self.split_spec.dynamic_batch
 
     @property
     def variants(self) -> list[str]:
         """The plans behind this runtime and the batch sizes each is proven for."""
-        if self._sized is None:
-            return ["the example's sizes"]
-        main = f"{self._sized.symbol} in {sorted(self._sized.proven)}"
-        return [main, *(f"{self._sized.symbol} = {size}" for size in sorted(self._own))]
+        out = list(self._first.variants)
+        for family in self._families.values():
+            if family is not self._first:
+                mode = "training" if family.regime.grad else "another mode of the model"
+                out.extend(f"{mode}: {text}" for text in family.variants)
+        return out
 
-    def _cut_for(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[torch.Tensor]) -> _Cut:
-        sized = self._sized
-        if sized is None:
-            return self._cut
-        size = sized.size_of(leaves)
-        if size in sized.proven:
-            return self._cut
-        if size in self._own:
-            return self._own[size]
-        if not sized.low <= size <= sized.high:
-            leaf, dim = next(iter(sized.dims.items()))
-            name = take_apart(self._target, args, kwargs).names[leaf]
-            raise InputError(
-                f"input {name}: dimension {dim} is {sized.symbol}={size}, the split is for {sized.low} to {sized.high}"
-            )
-        self._cut.prefix.native.check_model()
-        sized.check_rest(take_apart(self._target, args, kwargs))
-        with torch.no_grad():
-            if sized.admit(take_apart(self._target, args, kwargs), size):
-                return self._cut
-            captured = capture_checked(self._target, args, kwargs, grad=False, both=False)
-        return self._own.setdefault(size, _Cut(captured, self.split_spec, self.mode == "debug_interpreter"))
+    @property
+    def segments(self) -> Segments:
+        """The programs of prefix and suffix."""
+        return Segments(self._first.main.prefix, self._first.main.suffix)
+
+    @property
+    def cache_key(self) -> RuntimeCacheKey:
+        """What tells this split from others."""
+        spec = self.split_spec
+        return RuntimeCacheKey(
+            self.split_id, self.graph_signature, spec.boundary, spec.batch_symbol, spec.dynamic_batch, self.mode
+        )
 
     def run_prefix(self, *inputs: Any, **kwargs: Any) -> BoundaryPayload:
         """Runs the model up to the boundary."""
+        self._need("prefix")
         leaves = self.trace_plan.flatten_inputs(inputs, kwargs)
-        cut = self._cut_for(inputs, kwargs, leaves)
-        tensors = cut.run_prefix(leaves)
-        size = self._sized.size_of(leaves) if self._sized else None
-        return BoundaryPayload(self.split_id, cut.signature, size, tensors, cut.passthrough)
+        family = self._inference
+        try:
+            return self._run_prefix(family, inputs, kwargs, leaves)
+        except InputError:
+            other = self._other_family((inputs, kwargs), leaves, family)
+            if other is None:
+                raise
+        self._inference = other
+        return self._run_prefix(other, inputs, kwargs, leaves)
+
+    def _run_prefix(self, family: Family, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> BoundaryPayload:
+        cut = family.cut_for(args, kwargs, leaves)
+        return self._payload(family, cut, leaves, cut.run_prefix(leaves), None)
+
+    def _payload(
+        self,
+        family: Family,
+        cut: Cut,
+        leaves: Sequence[torch.Tensor],
+        tensors: dict[str, torch.Tensor],
+        record: _train.Record | None,
+    ) -> BoundaryPayload:
+        sizes = family.sizes_of(leaves)
+        return BoundaryPayload(
+            split_id=self.split_id,
+            graph_signature=cut.signature,
+            batch_size=sizes.get(self.split_spec.batch_symbol),
+            tensors=tensors,
+            schema=cut.schema,
+            requires_grad={label: t.requires_grad for label, t in tensors.items()},
+            weight_version=self.weight_version,
+            passthrough_inputs=cut.passthrough,
+            supports_prefix_backward=record is not None,
+            sizes=sizes,
+            record=record,
+        )
 
     def run_suffix(self, boundary: BoundaryPayload) -> Any:
         """Runs the rest of the model; what comes back has the type and structure of the model's own output."""
+        family, cut = self._checked(boundary, "run_suffix")
+        return cut.run_suffix(boundary.tensors, family.symbols(cut, boundary.sizes))
+
+    def validate_boundary(self, boundary: BoundaryPayload) -> None:
+        """Raises the reason why a boundary does not belong to this runtime."""
+        self._checked(boundary, "validate_boundary")
+
+    def _checked(self, boundary: BoundaryPayload, caller: str) -> tuple[Family, Cut]:
+        self._need("suffix")
         if not isinstance(boundary, BoundaryPayload):
-            raise TypeError(f"run_suffix takes the BoundaryPayload of run_prefix, not {type(boundary).__name__}")
+            raise TypeError(f"{caller} takes the BoundaryPayload of run_prefix, not {type(boundary).__name__}")
         if boundary.split_id != self.split_id:
             raise InputError(f"this boundary belongs to split {boundary.split_id}, not to {self.split_id}")
-        cut = self._cut if boundary.batch_size is None else self._own.get(boundary.batch_size, self._cut)
-        if cut.signature != boundary.graph_signature:
+        if boundary.weight_version != self.weight_version:
             raise InputError(
-                f"this boundary (batch {boundary.batch_size}) was made by a plan of its own, which this runtime lacks: "
-                "at this size the model does something else, and the runtime must see it once in run_prefix"
+                f"this boundary was made with weights {boundary.weight_version:x}, this runtime has "
+                f"{self.weight_version:x} (after loading other weights on purpose call refresh_weights on both sides)"
             )
-        sized = self._sized is not None and self._sized.reason is None and cut is self._cut
-        return cut.run_suffix(boundary.tensors, [boundary.batch_size] if sized and boundary.batch_size else None)
+        if self._awaiting:
+            raise InputError(
+                f"{', '.join(self._awaiting)}: both halves train it, and its step is due: call apply_tied with what "
+                "backward_prefix returned"
+            )
+        family, cut = self._named(boundary)
+        shared = cut.shared_writes() if boundary.record is None and boundary.supports_prefix_backward else []
+        if shared:
+            raise InputError(
+                f"both halves use {', '.join(shared)} and the forward writes it: they must live in one process"
+            )
+        return family, cut
+
+    def refresh_weights(self) -> int:
+        """After the model got other weights (load_state_dict): a new weight_version, as on every side that got them."""
+        self.weight_version = fingerprint(self._target)
+        return self.weight_version
+
+    # ---- training
+
+    def run_training_prefix(self, *inputs: Any, **kwargs: Any) -> BoundaryPayload:
+        """Runs the model up to the boundary and keeps the graph for backward_prefix.
+
+        The tensors of the boundary are leaves: what the suffix does with them does not reach the prefix."""
+        self._need("prefix")
+        leaves = self.trace_plan.flatten_inputs(inputs, kwargs)
+        with torch.enable_grad():
+            family = self._family((inputs, kwargs), leaves, grad=True)
+            cut = family.cut_for(inputs, kwargs, leaves)
+            roots = cut.run_prefix(leaves)
+        return self._payload(family, cut, leaves, _train.detached(roots), _train.Record(self, cut, roots))
+
+    def train_suffix(
+        self,
+        boundary: BoundaryPayload,
+        targets: Any,
+        *,
+        loss_fn: _train.Loss | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor | None]]:
+        """Runs the suffix on a training boundary and its backward: the loss, detached, and the boundary's gradients.
+
+        loss_fn(output, targets); by default cross entropy for integer targets, else the mean squared error. Gradients
+        of the suffix's parameters add up in .grad; with an optimizer they are stepped and not counted again."""
+        family, cut = self._checked(boundary, "train_suffix")
+        if not boundary.supports_prefix_backward:
+            raise InputError("this boundary was made by run_prefix, for inference: use run_training_prefix")
+        symbols = family.symbols(cut, boundary.sizes)
+        found = _train.train_suffix(cut, boundary, symbols, targets, loss_fn, optimizer, self._steps)
+        if boundary.record is None and optimizer is not None:
+            self._awaiting = [label for label in found[1] if label.startswith("@")]
+        return found
+
+    def backward_prefix(
+        self,
+        boundary: BoundaryPayload,
+        boundary_grads: Mapping[str, torch.Tensor | None] | None = None,
+        *,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """Runs the prefix's backward from the gradients that train_suffix returned (by default those it left with this
+        boundary). Nothing is computed twice: dropout masks are those of the forward.
+
+        Returns the whole gradients of parameters that both halves train when the suffix is in another process (for
+        apply_tied there), else nothing."""
+        if not isinstance(boundary, BoundaryPayload):
+            raise TypeError(
+                f"backward_prefix takes the BoundaryPayload of run_training_prefix, not {type(boundary).__name__}"
+            )
+        record: _train.Record | None = boundary.record
+        if not boundary.supports_prefix_backward:
+            raise InputError("this boundary was made by run_prefix, for inference: use run_training_prefix")
+        if record is None or record.owner is not self:
+            raise InputError("this boundary is not of this runtime's run_training_prefix: the graph is not here")
+        if record.used:
+            raise InputError("backward_prefix has already used this boundary: its graph is gone")
+        grads = record.gradients if boundary_grads is None else boundary_grads
+        if grads is None:
+            raise InputError("boundary_grads is missing, and train_suffix has not seen this boundary")
+        if not isinstance(grads, Mapping):
+            raise TypeError(f"boundary_grads is a dict of gradients by label, not {type(grads).__name__}")
+        return _train.backward_prefix(record, grads, optimizer, self._steps)
+
+    def apply_tied(
+        self, gradients: Mapping[str, torch.Tensor], *, optimizer: torch.optim.Optimizer | None = None
+    ) -> None:
+        """In the process of the suffix: takes over the gradients of parameters that both halves train, as
+        backward_prefix returned them, and steps these parameters."""
+        cuts = [family.main for family in self._families.values() if family.main.tied]
+        if not cuts:
+            raise InputError("no parameter is trained by both halves")
+        _train.apply_tied(cuts[-1], gradients, optimizer, self._steps)
+        self._awaiting = []
+
+    # ---- halves
+
+    def state(self, half: str) -> dict[str, torch.Tensor]:
+        """Parameters and buffers that a half ("prefix" or "suffix") uses, by their state_dict names.
+
+        >>> import torch, cleave
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> spec = cleave.SplitSpec(boundary="after:1")
+        >>> runtime = cleave.prepare_split(net, example_inputs=torch.randn(3, 4), split=spec)
+        >>> sorted(runtime.state("suffix"))
+        ['2.bias', '2.weight']
+        """
+        if half not in ("prefix", "suffix"):
+            raise SplitError(f'half is "prefix" or "suffix", not {half!r}')
+        return self._first.main.state(half)
+
+    def parameters(self, half: str) -> list[nn.Parameter]:
+        """The parameters of a half, for its optimizer."""
+        return [t for t in self.state(half).values() if isinstance(t, nn.Parameter)]
+
+    def keep_only(self, half: str) -> None:
+        """Gives up the parameters and buffers that only the other half uses: their memory is freed, the model itself
+        cannot run any more. For two processes with one half each."""
+        mine = {id(t) for family in self._families.values() for t in family.main.state(half).values()}
+        self.state(half)
+        for t in self._target.tensors():
+            if id(t.tensor) not in mine and t.kind != "attr":
+                empty = torch.empty_like(t.tensor, device="meta")
+                t.holder[t.key] = nn.Parameter(empty, t.tensor.requires_grad) if t.kind == "param" else empty
+        self._half = half
+
+    def _need(self, half: str) -> None:
+        if self._half is not None and self._half != half:
+            raise InputError(f"this runtime holds only the {self._half} (keep_only)")
 
     def __repr__(self) -> str:
         c = self.candidate
@@ -249,12 +378,4 @@ def prepare_split(
     for name, value in (("objective", objective), ("compile_options", compile_options)):
         if value is not None:
             raise SplitError(f"{name} is not supported in this version; leave it out")
-    target = Target(model)
-    args, kwargs = as_call(example_inputs, example_kwargs)
-    with torch.no_grad():
-        if split.dynamic_batch is None:
-            return SplitRuntime(
-                target, capture_checked(target, args, kwargs, grad=False, both=False), None, split, mode
-            )
-        sized = capture_sized(target, args, kwargs, False, split.batch_symbol, *split.dynamic_batch)
-    return SplitRuntime(target, sized.captured, sized, split, mode)
+    return SplitRuntime(model, as_call(example_inputs, example_kwargs), split, mode)

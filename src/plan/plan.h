@@ -368,6 +368,10 @@ void node_names_free(node_names *t);
 const char *node_name(const node_names *t, node_id n);
 node_id node_find(const node_names *t, const char *name); /* NONE if there is none */
 
+/* match.c: the node of `to` that does what node `at` of `from` does: the same operator of the same module, the same
+   occurrence there; where a module ends with another operator, its end for its end. NONE if there is none. */
+node_id node_match(const plan *from, node_id at, const plan *to);
+
 /* expr.c */
 clv_status expr_const(plan *p, int64_t k, expr_id *out);
 clv_status expr_sym(plan *p, symbol_id s, expr_id *out);
