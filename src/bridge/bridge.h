@@ -39,7 +39,7 @@ bool br_fits(const clv_tensor *t, uint8_t dtype, const char *device, uint32_t nd
 bool br_requires_grad(const clv_tensor *t); /* false for NULL */
 bool br_is_contiguous(const br_meta *m);    /* row-major, dimensions of size 1 ignored */
 clv_status br_bits_equal(const clv_tensor *a, const clv_tensor *b, bool *out); /* same type, shape and bits */
-clv_status br_clone(const clv_tensor *t, clv_tensor **out);                    /* detached, same strides */
+clv_status br_clone(const clv_tensor *t, bool grad, clv_tensor **out); /* same strides; grad: gradients flow through */
 clv_status br_tensor_copy_(clv_tensor *dst, const clv_tensor *src); /* data only; the version counter does not move */
 
 /* ---- modes around operators ------------------------------------------------------------------------------------- */
