@@ -1,8 +1,7 @@
 """A model cut in two, plan by plan: which plan serves a call, and the two halves of each.
 
 A *regime* is all that a plan depends on beside the sizes of its inputs: grad mode, train and eval flags, what is
-trainable, dtypes and devices, autocast. The plans of one regime are a *family*, captured when it
-is first used."""
+trainable, dtypes and devices, autocast. Its plans are captured when it is first met."""
 
 from __future__ import annotations
 
@@ -84,17 +83,17 @@ class Cut:
         self.signature = signature(plan.text())
         self.schema = dict(zip(self.labels, self.prefix.native.schema(), strict=True))
 
-    def run_prefix(self, leaves: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        return dict(zip(self.labels, self.prefix.run(leaves), strict=True))
-
-    def run_suffix(
-        self, tensors: Mapping[str, torch.Tensor], symbols: list[int] | None, tied: Mapping[str, torch.Tensor] = {}
-    ) -> Any:
-        """What the model returns; `tied` stands in for parameters that both halves train."""
+    def in_order(self, tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        """A boundary's tensors as the suffix takes them."""
         missing = [label for label in self.labels if label not in tensors]
         if missing:
             raise InputError(f"the boundary lacks {', '.join(missing)}")
-        given = [tensors[label] for label in self.labels]
+        return [tensors[label] for label in self.labels]
+
+    def run_suffix(
+        self, given: Sequence[torch.Tensor], symbols: list[int] | None, tied: Mapping[str, torch.Tensor] = {}
+    ) -> Any:
+        """What the model returns; `tied` stands in for parameters that both halves train."""
         if not self.tied:
             return finish(self.captured, self.rebinds, self.suffix.run(given, symbols))
         with self.lock:
@@ -137,9 +136,9 @@ def _choose(captured: Captured, candidates: list[SplitCandidate], spec: SplitSpe
         raise SplitError(str(error)) from None
 
 
-class Family:
-    """The plans of one regime: one with formulas for many sizes, or at the example's sizes, and one for each size at
-    which the model does something else."""
+class Cuts:
+    """The plans of one regime, cut: one for the example's sizes or with formulas for many, and one for each size at which
+    the model does something else."""
 
     def __init__(
         self, target: Target, example: tuple[Any, Any], spec: SplitSpec, regime: Regime, debug: bool, like: Cut | None

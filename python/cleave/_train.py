@@ -108,7 +108,7 @@ def train_suffix(
     aliases = {name: cut.live(name).detach().requires_grad_() for name in cut.tied}
     steps.drop_spent(t for t in cut.state("suffix").values() if isinstance(t, nn.Parameter))
     with torch.enable_grad():
-        output = cut.run_suffix(leaves, symbols, aliases)
+        output = cut.run_suffix(cut.in_order(leaves), symbols, aliases)
         loss = (loss_fn or default_loss)(output, targets)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise TypeError("loss_fn must return a tensor with one element")

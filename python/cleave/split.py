@@ -20,7 +20,7 @@ from torch import nn
 
 from . import _train
 from ._capture import take_apart
-from ._cut import Cut, Family, Regime
+from ._cut import Cut, Cuts, Regime
 from ._state import Target, fingerprint
 from .errors import InputError, SplitError
 from .payload import BoundaryPayload
@@ -28,7 +28,7 @@ from .plan import Plan, Program, as_call
 from .spec import SplitSpec
 
 MODES = ("generated_eager", "debug_interpreter")
-MAX_FAMILIES = 16
+MAX_REGIMES = 16
 
 
 class RuntimeCacheKey(NamedTuple):
@@ -64,14 +64,14 @@ class SplitRuntime:
         self._model = model
         self._target = Target(model)
         self._example = example
-        self._families: dict[Regime, Family] = {}
-        self._lock = threading.Lock()  # around what makes a family
+        self._by_regime: dict[Regime, Cuts] = {}
+        self._lock = threading.Lock()  # around what makes a cuts
         self._half: str | None = None  # the only half whose parameters are still here
         self._steps = _train.Steps()
         self._awaiting: list[str] = []  # tied parameters whose step waits for the prefix, which is elsewhere
         leaves = take_apart(self._target, *example).leaves
         regime = Regime.now(self._target, leaves, grad=False)
-        self._inference = self._first = self._make_family(regime, example)
+        self._inference = self._first = self._make_cuts(regime, example)
         first = self._first
         self.trace_plan = Plan(first.target, first.captured, first.sized)
         self.candidate, self.candidates = first.main.candidate, first.main.candidates
@@ -81,54 +81,54 @@ class SplitRuntime:
 
     # ---- which plan serves a call
 
-    def _make_family(self, regime: Regime, example: tuple[Any, Any]) -> Family:
-        like = self._first.main if self._families else None
+    def _make_cuts(self, regime: Regime, example: tuple[Any, Any]) -> Cuts:
+        like = self._first.main if self._by_regime else None
         if self._half is not None:
             raise InputError(
                 f"this runtime holds only the {self._half}, and the model would have to run as a whole to see what it "
                 "does in this mode or at this size: use it before keep_only"
             )
         debug = self.mode == "debug_interpreter"
-        family = Family(Target(self._model), example, self.split_spec, regime, debug, like)
-        if len(self._families) >= MAX_FAMILIES:
-            self._families.pop(next(r for r, f in self._families.items() if f is not self._first))
-        self._families[regime] = family
-        return family
+        cuts = Cuts(Target(self._model), example, self.split_spec, regime, debug, like)
+        if len(self._by_regime) >= MAX_REGIMES:
+            self._by_regime.pop(next(r for r, f in self._by_regime.items() if f is not self._first))
+        self._by_regime[regime] = cuts
+        return cuts
 
-    def _family(self, inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor], grad: bool) -> Family:
-        """The family for the model and the modes as they are now."""
+    def _cuts(self, inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor], grad: bool) -> Cuts:
+        """The cuts for the model and the modes as they are now."""
         regime = Regime.now(self._target, leaves, grad)
-        family = self._families.get(regime)
-        if family is not None:
-            return family
+        cuts = self._by_regime.get(regime)
+        if cuts is not None:
+            return cuts
         with self._lock:
-            return self._families.get(regime) or self._make_family(regime, inputs)
+            return self._by_regime.get(regime) or self._make_cuts(regime, inputs)
 
-    def _other_family(self, inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor], family: Family) -> Family | None:
-        """The model is not what it was when this family was captured: the one that fits, or None if it is the same."""
-        if Regime.now(self._target, leaves, family.regime.grad) == family.regime:
+    def _other_cuts(self, inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor], cuts: Cuts) -> Cuts | None:
+        """The model is not what it was when this cuts was captured: the one that fits, or None if it is the same."""
+        if Regime.now(self._target, leaves, cuts.regime.grad) == cuts.regime:
             return None
         self._first.check_shapes(leaves)
-        return self._family(inputs, leaves, family.regime.grad)
+        return self._cuts(inputs, leaves, cuts.regime.grad)
 
-    def _named(self, boundary: BoundaryPayload) -> tuple[Family, Cut]:
+    def _named(self, boundary: BoundaryPayload) -> tuple[Cuts, Cut]:
         """The cut whose plan made this boundary."""
         name, sizes = boundary.graph_signature, boundary.sizes
-        for family in list(self._families.values()):
-            cut = family.known(name)
+        for cuts in list(self._by_regime.values()):
+            cut = cuts.known(name)
             if cut is not None:
-                return family, cut
+                return cuts, cut
         grad = boundary.supports_prefix_backward
         example = take_apart(self._target, *self._example).leaves
-        family = self._family(self._example, example, grad) if self._half is None else self._inference
-        cut = family.known(name) or family.see(name, sizes)
+        cuts = self._cuts(self._example, example, grad)
+        cut = cuts.known(name) or (cuts.see(name, sizes) if self._half is None else None)
         if cut is None:
             raise InputError(
                 f"this boundary (batch {boundary.batch_size}) was made by a plan that this runtime does not have: the "
                 "prefix ran in another mode (train or eval), with other dtypes or other trainable parameters, or with "
                 "another version of the model or of torch"
             )
-        return family, cut
+        return cuts, cut
 
     # ---- inference
 
@@ -141,10 +141,10 @@ class SplitRuntime:
     def variants(self) -> list[str]:
         """The plans behind this runtime and the batch sizes each is proven for."""
         out = list(self._first.variants)
-        for family in self._families.values():
-            if family is not self._first:
-                mode = "training" if family.regime.grad else "another mode of the model"
-                out.extend(f"{mode}: {text}" for text in family.variants)
+        for cuts in self._by_regime.values():
+            if cuts is not self._first:
+                mode = "training" if cuts.regime.grad else "another mode of the model"
+                out.extend(f"{mode}: {text}" for text in cuts.variants)
         return out
 
     @property
@@ -162,31 +162,36 @@ class SplitRuntime:
 
     def run_prefix(self, *inputs: Any, **kwargs: Any) -> BoundaryPayload:
         """Runs the model up to the boundary."""
-        self._need("prefix")
         leaves = self.trace_plan.flatten_inputs(inputs, kwargs)
-        family = self._inference
+        cuts, cut, tensors = self.prefix_tensors(inputs, kwargs, leaves)
+        return self._payload(cuts, cut, leaves, dict(zip(cut.labels, tensors, strict=True)), None)
+
+    def prefix_tensors(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[torch.Tensor]
+    ) -> tuple[Cuts, Cut, tuple[torch.Tensor, ...]]:
+        """Runs the prefix for inference: what crosses, in the order of the cut's labels."""
+        self._need("prefix")
+        cuts = self._inference
         try:
-            return self._run_prefix(family, inputs, kwargs, leaves)
+            cut = cuts.cut_for(args, kwargs, leaves)
+            return cuts, cut, cut.prefix.run(leaves)
         except InputError:
-            other = self._other_family((inputs, kwargs), leaves, family)
+            other = self._other_cuts((args, kwargs), leaves, cuts)
             if other is None:
                 raise
         self._inference = other
-        return self._run_prefix(other, inputs, kwargs, leaves)
-
-    def _run_prefix(self, family: Family, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> BoundaryPayload:
-        cut = family.cut_for(args, kwargs, leaves)
-        return self._payload(family, cut, leaves, cut.run_prefix(leaves), None)
+        cut = other.cut_for(args, kwargs, leaves)
+        return other, cut, cut.prefix.run(leaves)
 
     def _payload(
         self,
-        family: Family,
+        cuts: Cuts,
         cut: Cut,
         leaves: Sequence[torch.Tensor],
         tensors: dict[str, torch.Tensor],
         record: _train.Record | None,
     ) -> BoundaryPayload:
-        sizes = family.sizes_of(leaves)
+        sizes = cuts.sizes_of(leaves)
         return BoundaryPayload(
             split_id=self.split_id,
             graph_signature=cut.signature,
@@ -203,14 +208,14 @@ class SplitRuntime:
 
     def run_suffix(self, boundary: BoundaryPayload) -> Any:
         """Runs the rest of the model; what comes back has the type and structure of the model's own output."""
-        family, cut = self._checked(boundary, "run_suffix")
-        return cut.run_suffix(boundary.tensors, family.symbols(cut, boundary.sizes))
+        cuts, cut = self._checked(boundary, "run_suffix")
+        return cut.run_suffix(cut.in_order(boundary.tensors), cuts.symbols(cut, boundary.sizes))
 
     def validate_boundary(self, boundary: BoundaryPayload) -> None:
         """Raises the reason why a boundary does not belong to this runtime."""
         self._checked(boundary, "validate_boundary")
 
-    def _checked(self, boundary: BoundaryPayload, caller: str) -> tuple[Family, Cut]:
+    def _checked(self, boundary: BoundaryPayload, caller: str) -> tuple[Cuts, Cut]:
         self._need("suffix")
         if not isinstance(boundary, BoundaryPayload):
             raise TypeError(f"{caller} takes the BoundaryPayload of run_prefix, not {type(boundary).__name__}")
@@ -226,13 +231,13 @@ class SplitRuntime:
                 f"{', '.join(self._awaiting)}: both halves train it, and its step is due: call apply_tied with what "
                 "backward_prefix returned"
             )
-        family, cut = self._named(boundary)
+        cuts, cut = self._named(boundary)
         shared = cut.shared_writes() if boundary.record is None and boundary.supports_prefix_backward else []
         if shared:
             raise InputError(
                 f"both halves use {', '.join(shared)} and the forward writes it: they must live in one process"
             )
-        return family, cut
+        return cuts, cut
 
     def refresh_weights(self) -> int:
         """After the model got other weights (load_state_dict): a new weight_version, as on every side that got them."""
@@ -248,10 +253,10 @@ class SplitRuntime:
         self._need("prefix")
         leaves = self.trace_plan.flatten_inputs(inputs, kwargs)
         with torch.enable_grad():
-            family = self._family((inputs, kwargs), leaves, grad=True)
-            cut = family.cut_for(inputs, kwargs, leaves)
-            roots = cut.run_prefix(leaves)
-        return self._payload(family, cut, leaves, _train.detached(roots), _train.Record(self, cut, roots))
+            cuts = self._cuts((inputs, kwargs), leaves, grad=True)
+            cut = cuts.cut_for(inputs, kwargs, leaves)
+            roots = dict(zip(cut.labels, cut.prefix.run(leaves), strict=True))
+        return self._payload(cuts, cut, leaves, _train.detached(roots), _train.Record(self, cut, roots))
 
     def train_suffix(
         self,
@@ -265,10 +270,10 @@ class SplitRuntime:
 
         loss_fn(output, targets); by default cross entropy for integer targets, else the mean squared error. Gradients
         of the suffix's parameters add up in .grad; with an optimizer they are stepped and not counted again."""
-        family, cut = self._checked(boundary, "train_suffix")
+        cuts, cut = self._checked(boundary, "train_suffix")
         if not boundary.supports_prefix_backward:
             raise InputError("this boundary was made by run_prefix, for inference: use run_training_prefix")
-        symbols = family.symbols(cut, boundary.sizes)
+        symbols = cuts.symbols(cut, boundary.sizes)
         found = _train.train_suffix(cut, boundary, symbols, targets, loss_fn, optimizer, self._steps)
         if boundary.record is None and optimizer is not None:
             self._awaiting = [label for label in found[1] if label.startswith("@")]
@@ -309,7 +314,7 @@ class SplitRuntime:
     ) -> None:
         """In the process of the suffix: takes over the gradients of parameters that both halves train, as
         backward_prefix returned them, and steps these parameters."""
-        cuts = [family.main for family in self._families.values() if family.main.tied]
+        cuts = [cuts.main for cuts in self._by_regime.values() if cuts.main.tied]
         if not cuts:
             raise InputError("no parameter is trained by both halves")
         _train.apply_tied(cuts[-1], gradients, optimizer, self._steps)
@@ -337,9 +342,12 @@ class SplitRuntime:
 
     def keep_only(self, half: str) -> None:
         """Gives up the parameters and buffers that only the other half uses: their memory is freed, the model itself
-        cannot run any more. For two processes with one half each."""
-        mine = {id(t) for family in self._families.values() for t in family.main.state(half).values()}
+        cannot run any more. For two processes with one half each. What was not captured before (a batch size at which
+        the model does something else, another mode) cannot be captured afterwards; with trainable=True training is."""
         self.state(half)
+        if self.split_spec.trainable:  # the whole model is needed to see how it trains
+            self._cuts(self._example, take_apart(self._target, *self._example).leaves, grad=True)
+        mine = {id(t) for cuts in self._by_regime.values() for t in cuts.main.state(half).values()}
         for t in self._target.tensors():
             if id(t.tensor) not in mine and t.kind != "attr":
                 empty = torch.empty_like(t.tensor, device="meta")

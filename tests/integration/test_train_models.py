@@ -22,7 +22,7 @@ def _trained(output: Any) -> Iterator[Tensor]:
         if output.requires_grad:
             yield output.float()
     elif hasattr(output, "keys"):
-        for key in output.keys():  # noqa: SIM118: model outputs of transformers are no plain dicts
+        for key in output.keys():
             yield from _trained(output[key])
     elif isinstance(output, (list, tuple)):
         for item in output:
