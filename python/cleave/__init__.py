@@ -20,13 +20,14 @@ from .errors import (
     GuardError,
     InputError,
     LayoutError,
+    PayloadError,
     PlanError,
     ReplayError,
     SplitError,
 )
+from .payload import BoundaryPayload, CompressionError, TensorSchema, pack, unpack
 from .plan import Node, Plan, capture
 from .split import (
-    BoundaryPayload,
     SplitCandidate,
     SplitRuntime,
     SplitSpec,
@@ -44,10 +45,12 @@ __all__ = [
     "BoundaryPayload",
     "CaptureError",
     "CleaveError",
+    "CompressionError",
     "GuardError",
     "InputError",
     "LayoutError",
     "Node",
+    "PayloadError",
     "Plan",
     "PlanError",
     "ReplayError",
@@ -55,7 +58,10 @@ __all__ = [
     "SplitError",
     "SplitRuntime",
     "SplitSpec",
+    "TensorSchema",
     "TraceBatchMode",
     "capture",
+    "pack",
     "prepare_split",
+    "unpack",
 ]

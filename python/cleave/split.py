@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -22,6 +22,7 @@ from ._capture import Captured, take_apart
 from ._sizes import Sized
 from ._state import Target
 from .errors import CleaveError, InputError, SplitError
+from .payload import BoundaryPayload
 from .plan import Plan, Program, as_call, capture_checked, capture_sized, finish
 
 TraceBatchMode = Literal["batch_1", "batch_gt1"]
@@ -87,23 +88,6 @@ class SplitCandidate:
     def safe(self) -> bool:
         """The plan can be cut here; otherwise `reason` says why not."""
         return self.reason is None
-
-
-@dataclass(frozen=True)
-class BoundaryPayload:
-    """What crosses from prefix to suffix: tensors by their label in the plan that graph_signature names."""
-
-    split_id: str
-    graph_signature: str
-    batch_size: int | None
-    tensors: dict[str, torch.Tensor]
-    passthrough_inputs: tuple[str, ...] = ()
-    weight_version: int = field(default=0)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all tensors that cross."""
-        return sum(t.numel() * t.element_size() for t in self.tensors.values())
 
 
 def signature(text: str) -> str:
