@@ -3,9 +3,20 @@
 
 #include <string.h>
 
+/* jansson (2.14) does not notice when it cannot grow the buffer of a string, and then writes past its end. There must be
+   room for the longest string that the text could hold, twice over for growing, and for the copy of it. */
+static bool room_for_strings(size_t n)
+{
+	void *room = mem_realloc(NULL, n, 4);
+	mem_free(room);
+	return room != NULL;
+}
+
 clv_status json_read(const char *text, size_t n, const char *what, json_t **out)
 {
 	json_error_t error = {0};
+	if (!room_for_strings(n))
+		return fail_nomem();
 	json_t *read = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
 	if (!read && json_error_code(&error) == json_error_out_of_memory)
 		return fail_nomem();
@@ -13,6 +24,20 @@ clv_status json_read(const char *text, size_t n, const char *what, json_t **out)
 		return fail(CLV_E_PARSE, "%s is no valid JSON: %s (byte %d)", what, error.text, error.position);
 	*out = read;
 	return CLV_OK;
+}
+
+/* Measured, then written: jansson's own growing buffer leaves out what it has no memory for. */
+clv_status json_print(const json_t *root, size_t align, strbuf *out)
+{
+	size_t n = json_dumpb(root, NULL, 0, JSON_COMPACT), padded = align ? (n + align - 1) / align * align : n;
+	char *text = n ? mem_realloc(NULL, padded, 1) : NULL;
+	if (!text)
+		return fail_nomem();
+	memset(text, ' ', padded);
+	bool whole = json_dumpb(root, text, n, JSON_COMPACT) == n;
+	strbuf_add(out, text, padded);
+	mem_free(text);
+	return whole && !out->failed ? CLV_OK : fail_nomem();
 }
 
 clv_status json_put(json_t *object, const char *key, json_t *value)
@@ -35,14 +60,10 @@ clv_status json_push(json_t *array, json_t *value)
 
 clv_status json_text(const char *s, size_t n, json_t **out)
 {
-	*out = json_stringn(s, n);
-	if (*out)
-		return CLV_OK;
-	json_t *unchecked = json_stringn_nocheck(s, n);
-	if (!unchecked)
-		return fail_nomem();
-	json_decref(unchecked);
-	return fail(CLV_E_INVALID, "a text is not valid UTF-8");
+	if (!utf8_valid(s, n))
+		return fail(CLV_E_INVALID, "a text is not valid UTF-8");
+	*out = json_stringn_nocheck(s, n);
+	return *out ? CLV_OK : fail_nomem();
 }
 
 clv_status json_put_text(json_t *object, const char *key, const char *s, size_t n)

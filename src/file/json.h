@@ -6,12 +6,15 @@
 
 #include <jansson.h>
 
-#include "base/status.h"
+#include "base/strbuf.h"
 
 /* A JSON object or array; no key twice. `what` names the text in errors. Caller frees with json_decref. */
 clv_status json_read(const char *text, size_t n, const char *what, json_t **out);
 
-clv_status json_put(json_t *object, const char *key, json_t *value /* taken */);
+/* Compact text, with spaces after it to a multiple of `align` bytes (0: none). */
+clv_status json_print(const json_t *root, size_t align, strbuf *out);
+
+clv_status json_put(json_t *object, const char *key /* UTF-8 */, json_t *value /* taken */);
 clv_status json_push(json_t *array, json_t *value /* taken */);
 clv_status json_put_text(json_t *object, const char *key, const char *s, size_t n); /* must be UTF-8 */
 clv_status json_text(const char *s, size_t n, json_t **out);                        /* likewise; caller frees */

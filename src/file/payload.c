@@ -49,6 +49,8 @@ clv_status payload_text(payload *p, const char *s, size_t n, const char **out)
 {
 	if (memchr(s, '\0', n))
 		return fail(CLV_E_INVALID, "\"%.64s\" goes on after a NUL character; a name cannot", s);
+	if (!utf8_valid(s, n))
+		return fail(CLV_E_INVALID, "a name is not valid UTF-8");
 	*out = arena_text(&p->arena, s, n);
 	return *out ? CLV_OK : fail_nomem();
 }

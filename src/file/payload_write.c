@@ -129,20 +129,6 @@ static clv_status put_payload(const payload *p, json_t *root)
 	return json_put(root, "values", values);
 }
 
-static clv_status print_json(const json_t *root, strbuf *out)
-{
-	char *text = json_dumps(root, JSON_COMPACT);
-	if (!text)
-		return fail_nomem();
-	strbuf_puts(out, text);
-	/* jansson's allocator made it */
-	json_malloc_t unused;
-	json_free_t release;
-	json_get_alloc_funcs(&unused, &release);
-	release(text);
-	return out->failed ? fail_nomem() : CLV_OK;
-}
-
 clv_status payload_header(const payload *p, strbuf *out)
 {
 	json_t *root = json_object();
@@ -150,7 +136,7 @@ clv_status payload_header(const payload *p, strbuf *out)
 		return fail_nomem();
 	clv_status st = put_payload(p, root);
 	if (st == CLV_OK)
-		st = print_json(root, out);
+		st = json_print(root, 0, out);
 	json_decref(root);
 	return st;
 }

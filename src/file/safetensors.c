@@ -348,6 +348,8 @@ static clv_status check_entry(const st_entry *e, const json_t *header)
 	TRY(shape_bytes(e->dtype, e->ndim, e->shape, &want));
 	if (want != e->nbytes)
 		return fail(CLV_E_INVALID, "its shape needs %zu bytes, its data has %zu", want, e->nbytes);
+	if (!utf8_valid(e->name, strlen(e->name)))
+		return fail(CLV_E_INVALID, "the name is not valid UTF-8");
 	if (strcmp(e->name, "__metadata__") == 0)
 		return fail(CLV_E_INVALID, "the format has this name for itself");
 	if (json_object_get(header, e->name))
@@ -397,22 +399,21 @@ static clv_status order_entries(st_image *image)
 
 static clv_status print_head(st_image *image, const json_t *header)
 {
-	size_t n = json_dumpb(header, NULL, 0, JSON_COMPACT);
-	if (n == 0)
-		return fail_nomem();
-	size_t padded = (n + ALIGN - 1) / ALIGN * ALIGN;
-	if (padded > ST_HEADER_MAX)
-		return fail(CLV_E_OVERFLOW, "a header of %zu bytes is over the format's limit of %d", padded, ST_HEADER_MAX);
-	image->head = mem_alloc(PREFIX + padded);
-	if (!image->head)
-		return fail_nomem();
+	strbuf b = STRBUF_INIT;
+	static const char length[PREFIX];
+	strbuf_add(&b, length, PREFIX);
+	clv_status st = json_print(header, ALIGN, &b);
+	if (st == CLV_OK && b.n - PREFIX > ST_HEADER_MAX)
+		st =
+			fail(CLV_E_OVERFLOW, "a header of %zu bytes is over the format's limit of %d", b.n - PREFIX, ST_HEADER_MAX);
+	if (st != CLV_OK) {
+		strbuf_free(&b);
+		return st;
+	}
+	image->head_n = b.n;
 	for (int i = 0; i < PREFIX; i++)
-		image->head[i] = (char)(padded >> 8 * i & 0xff);
-	memset(image->head + PREFIX, ' ', padded);
-	if (json_dumpb(header, image->head + PREFIX, n, JSON_COMPACT) != n)
-		return fail_nomem();
-	image->head_n = PREFIX + padded;
-	return CLV_OK;
+		b.at[i] = (char)(((b.n - PREFIX) >> 8 * i) & 0xff);
+	return strbuf_take(&b, &image->head);
 }
 
 static clv_status layout_into(st_image *image, json_t *header, const st_text *texts, uint32_t ntexts)
