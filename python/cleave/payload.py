@@ -72,8 +72,9 @@ class BoundaryPayload:
     def to_bytes(self, compress: Compress = None) -> bytes:
         """The payload as a safetensors file.
 
-        compress: "fp16", "bf16" or "int8" for all floating-point tensors that get smaller by it, or {label: method} for
-        some; compression_error then says what it cost. Tensors on other devices are copied to the CPU first."""
+        compress: "fp16", "bf16" or "int8" for all floating-point `tensors` that get smaller by it, or {label: method}
+        for some of them; compression_error then says what it cost. `values` stay exact. Tensors on other devices
+        are copied to the CPU first."""
         data = self._write(compress, None)
         assert data is not None
         return data
@@ -210,6 +211,8 @@ def _errors(losses: Mapping[str, tuple[str, float, float]]) -> dict[str, Compres
 def _methods(compress: Compress, tensors: Mapping[str, torch.Tensor]) -> str | dict[str, str] | None:
     if compress is None or isinstance(compress, str):
         return compress
+    if not isinstance(compress, Mapping):
+        raise TypeError(f"compress is one of fp16, bf16, int8 or a dict of them by label, not {compress!r}")
     unknown = [label for label in compress if label not in tensors]
     if unknown:
         raise PayloadError(f"compress names {', '.join(map(str, unknown))}, which is not among the tensors")

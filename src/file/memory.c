@@ -240,6 +240,8 @@ static clv_status refuse_wish(const payload_tensor *t, const payload_memory *m, 
 	            encoding_names[e]);
 }
 
+/* Plain unless all tensors on the memory are to be written in the same way and can be. A wish for one tensor is kept or
+   refused; one for all of them is dropped where it does not apply. */
 static clv_status choose_encoding(const payload *p, uint32_t number, encoding *out)
 {
 	const payload_memory *m = &p->memories.at[number];
@@ -249,15 +251,15 @@ static clv_status choose_encoding(const payload *p, uint32_t number, encoding *o
 		const payload_tensor *t = &p->tensors.at[i];
 		if (t->memory != number)
 			continue;
-		if (t->wish != first->wish)
+		if (t->wish != first->wish && (t->must || first->must))
 			return fail(CLV_E_INVALID,
 			            "tensors \"%.64s\" and \"%.64s\" share memory; they can only be compressed in the same way",
 			            first->label, t->label);
-		if (t->wish == ENC_PLAIN || (!m->mixed && encoding_applies(t->wish, t->dtype)))
-			continue;
-		if (t->must)
+		bool applies = t->wish == ENC_PLAIN || (!m->mixed && encoding_applies(t->wish, t->dtype));
+		if (!applies && t->must)
 			return refuse_wish(t, m, t->wish);
-		*out = ENC_PLAIN;
+		if (!applies || t->wish != first->wish)
+			*out = ENC_PLAIN;
 	}
 	return CLV_OK;
 }
