@@ -6,7 +6,7 @@
  *
  * Two libraries implement this header:
  *
- *   libcleave-core   plans: parse, print, verify, look at, cut. Needs nothing but libc.
+ *   libcleave-core   plans: parse, print, verify, look at, cut. Needs libc and jansson.
  *   libcleave        all of that and running: links libtorch, needs no Python.
  *
  * Functions marked [run] are only in libcleave.

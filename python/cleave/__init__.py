@@ -20,11 +20,12 @@ from .errors import (
     GuardError,
     InputError,
     LayoutError,
+    PayloadError,
     PlanError,
     ReplayError,
     SplitError,
 )
-from .payload import BoundaryPayload
+from .payload import BoundaryPayload, CompressionError, TensorSchema, pack, unpack
 from .plan import Node, Plan, capture
 from .spec import SplitCandidate, SplitSpec, TraceBatchMode
 from .split import RuntimeCacheKey, SplitRuntime, prepare_split
@@ -39,10 +40,12 @@ __all__ = [
     "BoundaryPayload",
     "CaptureError",
     "CleaveError",
+    "CompressionError",
     "GuardError",
     "InputError",
     "LayoutError",
     "Node",
+    "PayloadError",
     "Plan",
     "PlanError",
     "ReplayError",
@@ -51,7 +54,10 @@ __all__ = [
     "SplitError",
     "SplitRuntime",
     "SplitSpec",
+    "TensorSchema",
     "TraceBatchMode",
     "capture",
+    "pack",
     "prepare_split",
+    "unpack",
 ]

@@ -15,6 +15,7 @@ import torch
 from ._capture import Arguments, Captured, take_apart
 from ._state import Target
 from .errors import CleaveError, InputError, SplitError
+from .payload import TensorSchema, check_tensors, dims
 from .plan import Program, capture_checked, capture_sized, finish
 from .spec import SplitCandidate, SplitSpec
 
@@ -81,7 +82,12 @@ class Cut:
             raise AssertionError("prefix and suffix disagree about the boundary")
         self.rebinds = [captured.state[name] for name in plan.rebinds()]
         self.signature = signature(plan.text())
-        self.schema = dict(zip(self.labels, self.prefix.native.schema(), strict=True))
+        self.schema = {
+            label: TensorSchema(dtype, dims(shape), device, requires_grad)
+            for label, (dtype, shape, device, requires_grad) in zip(
+                self.labels, self.prefix.native.schema(), strict=True
+            )
+        }
 
     def in_order(self, tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """A boundary's tensors as the suffix takes them."""
@@ -89,6 +95,10 @@ class Cut:
         if missing:
             raise InputError(f"the boundary lacks {', '.join(missing)}")
         return [tensors[label] for label in self.labels]
+
+    def check_schema(self, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
+        """Every tensor of a boundary against the plan: dtype, each dimension, device, grad flag."""
+        check_tensors(self.schema, dict(zip(self.labels, self.in_order(tensors), strict=True)), dict(sizes))
 
     def run_suffix(
         self, given: Sequence[torch.Tensor], symbols: list[int] | None, tied: Mapping[str, torch.Tensor] = {}
@@ -137,7 +147,7 @@ def _choose(captured: Captured, candidates: list[SplitCandidate], spec: SplitSpe
 
 
 class Cuts:
-    """The plans of one regime, cut: one for the example's sizes or with formulas for many, and one for each size at which
+    """The plans of one regime, cut: one for the example's sizes or with formulas for many, one for each size at which
     the model does something else."""
 
     def __init__(

@@ -8,15 +8,20 @@
 
 static PyObject *error_classes; /* dict: status number -> exception class; owned by the module for its whole life */
 
+PyObject *error_class(long number)
+{
+	PyObject *code = PyLong_FromLong(number), *cls = NULL;
+	if (code && error_classes)
+		cls = PyDict_GetItemWithError(error_classes, code);
+	Py_XDECREF(code);
+	return cls ? cls : PyExc_RuntimeError;
+}
+
 PyObject *raise_status(clv_status st)
 {
 	if (PyErr_Occurred()) /* Python code that we called raised: that is the better story */
 		return NULL;
-	PyObject *code = PyLong_FromLong(st), *cls = NULL;
-	if (code && error_classes)
-		cls = PyDict_GetItemWithError(error_classes, code);
-	Py_XDECREF(code);
-	PyErr_SetString(cls ? cls : PyExc_RuntimeError, clv_last_error());
+	PyErr_SetString(error_class(st), clv_last_error());
 	return NULL;
 }
 
@@ -200,6 +205,11 @@ static PyMethodDef functions[] = {
 	{"recording", recording, METH_NOARGS, "recording() -> a capture runs on this thread"},
 	{"copy_data", copy_data, METH_VARARGS, "copy_data(dst, src)"},
 	{"fingerprint", fingerprint, METH_VARARGS, "fingerprint(tensor, seed) -> int"},
+	{"payload_write", payload_write_py, METH_VARARGS,
+     "payload_write(fields, tensors, values, compress, path, to_host) -> (bytes, {label: loss})"},
+	{"payload_read", payload_read_py, METH_VARARGS,
+     "payload_read(boundary, data, path, place) -> (fields, tensors, values, {label: loss})"},
+	{"payload_check", payload_check_py, METH_VARARGS, "payload_check(schema, tensors, sizes)"},
 	{NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef module = {
@@ -225,6 +235,7 @@ PyMODINIT_FUNC PyInit__native(void)
 	if (PyModule_AddObjectRef(m, "Stream", (PyObject *)&StreamType) < 0 ||
 	    PyModule_AddObjectRef(m, "Plan", (PyObject *)&PlanType) < 0 ||
 	    PyModule_AddObjectRef(m, "Program", (PyObject *)&ProgramType) < 0 || !add_statuses(m) ||
+	    PyModule_AddIntConstant(m, "E_PAYLOAD", E_PAYLOAD) < 0 ||
 	    PyModule_AddStringConstant(m, "version", clv_version()) < 0) {
 		Py_DECREF(m);
 		return NULL;

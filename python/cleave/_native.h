@@ -14,6 +14,8 @@
 /* _native.c */
 PyObject *raise_status(clv_status st);  /* sets the exception of a status; always NULL */
 PyObject *none_or_raise(clv_status st); /* None for CLV_OK */
+enum { E_PAYLOAD = -1 };                /* as a status number: the class of errors about payloads */
+PyObject *error_class(long code);       /* borrowed; RuntimeError before the classes are set */
 void where(char *out, size_t n);        /* the user's source line */
 clv_tensor *need_tensor(PyObject *o);   /* borrowed; NULL with TypeError */
 void tensors_free(clv_tensor **t, Py_ssize_t n);
@@ -48,6 +50,11 @@ PyObject *plan_parse_py(PyObject *self, PyObject *text);
 int visit_one(PyObject *x, visitproc visit, void *ctx);         /* for tp_traverse; NULL is allowed */
 PyObject *labels(const plan *p, const value_id *v, uint32_t n); /* list of value labels */
 int64_t *int_array(PyObject *list, Py_ssize_t *n);              /* PyMem_Free; check PyErr_Occurred */
+
+/* _native_file.c: payloads */
+PyObject *payload_write_py(PyObject *self, PyObject *args);
+PyObject *payload_read_py(PyObject *self, PyObject *args);
+PyObject *payload_check_py(PyObject *self, PyObject *args);
 
 /* _native_program.c: a part of a plan, ready to run, bound to the live tensors of a model */
 extern PyTypeObject ProgramType;

@@ -17,6 +17,10 @@ E_NOT_FOUND: int
 E_OVERFLOW: int
 E_TORCH: int
 E_IO: int
+E_PAYLOAD: int
+
+Schema = tuple[str, str, tuple[str, ...], str, bool]
+Fields = tuple[str, str, int | None, dict[str, int], list[Schema], dict[str, bool], int, tuple[str, ...], bool]
 
 class Stream:
     def __init__(self, root_class: str) -> None: ...
@@ -88,3 +92,18 @@ def recording() -> bool: ...
 def bits_equal(a: Tensor, b: Tensor) -> bool: ...
 def copy_data(dst: Tensor, src: Tensor) -> None: ...
 def fingerprint(tensor: Tensor, seed: int) -> int: ...
+def payload_write(
+    fields: Fields | None,
+    tensors: dict[str, Tensor],
+    values: Any,
+    compress: str | dict[str, str] | None,
+    path: bytes | None,
+    to_host: Callable[[list[Tensor]], list[Tensor]],
+) -> tuple[bytes | None, dict[str, tuple[str, float, float]]]: ...
+def payload_read(
+    boundary: bool,
+    data: Any,
+    path: bytes | None,
+    place: Callable[[list[Tensor], list[bool]], list[Tensor]],
+) -> tuple[Fields | None, dict[str, Tensor], Any, dict[str, tuple[str, float, float]]]: ...
+def payload_check(schema: list[Schema], tensors: dict[str, Tensor], sizes: dict[str, int]) -> None: ...

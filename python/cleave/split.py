@@ -28,6 +28,7 @@ from .plan import Plan, Program, as_call
 from .spec import SplitSpec
 
 MODES = ("generated_eager", "debug_interpreter")
+VALIDATIONS = ("fast", "strict")
 MAX_REGIMES = 16
 
 
@@ -58,8 +59,11 @@ class SplitRuntime:
     What the model does in another mode (train or eval, other dtypes, other parameters trainable) is captured when it is
     first asked for; so is a batch size that was not recorded when the split was prepared."""
 
-    def __init__(self, model: Callable[..., Any], example: tuple[Any, Any], spec: SplitSpec, mode: str) -> None:
+    def __init__(
+        self, model: Callable[..., Any], example: tuple[Any, Any], spec: SplitSpec, mode: str, validation: str
+    ) -> None:
         self.split_spec = spec
+        self.validation = validation
         self.mode = mode
         self._model = model
         self._target = Target(model)
@@ -148,6 +152,11 @@ class SplitRuntime:
         return out
 
     @property
+    def main_cut(self) -> Cut:
+        """The plan of the example's mode and sizes, cut."""
+        return self._first.main
+
+    @property
     def segments(self) -> Segments:
         """The programs of prefix and suffix."""
         return Segments(self._first.main.prefix, self._first.main.suffix)
@@ -209,11 +218,15 @@ class SplitRuntime:
     def run_suffix(self, boundary: BoundaryPayload) -> Any:
         """Runs the rest of the model; what comes back has the type and structure of the model's own output."""
         cuts, cut = self._checked(boundary, "run_suffix")
+        if self.validation == "strict":
+            cut.check_schema(boundary.tensors, boundary.sizes)
         return cut.run_suffix(cut.in_order(boundary.tensors), cuts.symbols(cut, boundary.sizes))
 
     def validate_boundary(self, boundary: BoundaryPayload) -> None:
-        """Raises the reason why a boundary does not belong to this runtime."""
-        self._checked(boundary, "validate_boundary")
+        """Raises the reason why a boundary does not belong to this runtime: whose it is, and every tensor's dtype,
+        shape, device and grad flag."""
+        _, cut = self._checked(boundary, "validate_boundary")
+        cut.check_schema(boundary.tensors, boundary.sizes)
 
     def _checked(self, boundary: BoundaryPayload, caller: str) -> tuple[Cuts, Cut]:
         self._need("suffix")
@@ -374,6 +387,7 @@ def prepare_split(
     mode: str = "generated_eager",
     objective: dict[str, Any] | None = None,
     compile_options: dict[str, Any] | None = None,
+    validation: str = "fast",
 ) -> SplitRuntime:
     """Captures a model for inference, chooses a frontier and makes prefix and suffix ready.
 
@@ -386,4 +400,6 @@ def prepare_split(
     for name, value in (("objective", objective), ("compile_options", compile_options)):
         if value is not None:
             raise SplitError(f"{name} is not supported in this version; leave it out")
-    return SplitRuntime(model, as_call(example_inputs, example_kwargs), split, mode)
+    if validation not in VALIDATIONS:
+        raise SplitError(f"validation must be one of {', '.join(VALIDATIONS)}, not {validation!r}")
+    return SplitRuntime(model, as_call(example_inputs, example_kwargs), split, mode, validation)

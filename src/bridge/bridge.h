@@ -42,6 +42,25 @@ clv_status br_bits_equal(const clv_tensor *a, const clv_tensor *b, bool *out); /
 clv_status br_clone(const clv_tensor *t, bool grad, clv_tensor **out); /* same strides; grad: gradients flow through */
 clv_status br_tensor_copy_(clv_tensor *dst, const clv_tensor *src); /* data only; the version counter does not move */
 
+/* ---- tensors as memory: bridge_memory.cpp ------------------------------------------------------------------------ */
+
+typedef struct br_memory {
+	const void *data; /* the first element; NULL when the storage is empty */
+	const void *base; /* the first byte of the storage */
+} br_memory;
+
+clv_status br_memory_get(const clv_tensor *t, br_memory *out);    /* refuses what is not plain memory of the CPU */
+clv_status br_bytes_new(size_t n, clv_tensor **out, void **data); /* u8[n] with no values yet */
+
+typedef struct br_view {
+	uint8_t dtype;
+	uint32_t ndim;
+	const int64_t *sizes, *strides;
+	int64_t offset; /* in bytes, a multiple of the element size; the view must lie inside */
+} br_view;
+
+clv_status br_view_bytes(const clv_tensor *bytes, const br_view *v, clv_tensor **out); /* shares the memory of bytes */
+
 /* ---- modes around operators ------------------------------------------------------------------------------------- */
 
 enum { BR_AUTOCAST_DEVICES = 4 };

@@ -379,6 +379,7 @@ clv_status expr_make(plan *p, expr_op op, expr_id a, expr_id b, expr_id *out); /
 clv_status expr_eval(const plan *p, expr_id e, const int64_t *syms, int64_t *out); /* overflow, division by 0: error */
 /* Of all expressions at once: out and ok have p->exprs.n elements; ok is false where one is not defined. */
 clv_status expr_eval_all(const plan *p, const int64_t *syms, int64_t *out, bool *ok);
+clv_status expr_parse(plan *p, const char *text, size_t n, expr_id *out); /* hostile text, over p's symbols */
 bool expr_is_const(const plan *p, expr_id e, int64_t *k);
 void expr_print(const plan *p, expr_id e, strbuf *b);
 
