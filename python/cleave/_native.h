@@ -39,7 +39,6 @@ typedef struct PlanObject {
 	bool has_ambient;
 	PyObject *calls; /* list of Python callables, by number */
 	node_names *names;
-	clv_frontiers *frontiers;
 } PlanObject;
 
 extern PyTypeObject PlanType;
@@ -48,6 +47,11 @@ PyObject *plan_parse_py(PyObject *self, PyObject *text);
 int visit_one(PyObject *x, visitproc visit, void *ctx);         /* for tp_traverse; NULL is allowed */
 PyObject *labels(const plan *p, const value_id *v, uint32_t n); /* list of value labels */
 int64_t *int_array(PyObject *list, Py_ssize_t *n);              /* PyMem_Free; check PyErr_Occurred */
+
+/* _native_frontier.c: methods of Plan. sizes is a dict of symbol to int; an objective has the fields of clv_objective */
+PyObject *plan_py_frontiers(PlanObject *o, PyObject *args); /* ([sizes]) */
+PyObject *plan_py_choose(PlanObject *o, PyObject *args);    /* (boundary, objective[, sizes]) */
+PyObject *plan_py_check(PlanObject *o, PyObject *args);     /* (which, objective[, sizes]) */
 
 /* _native_program.c: a part of a plan, ready to run, bound to the live tensors of a model */
 extern PyTypeObject ProgramType;

@@ -20,7 +20,6 @@ static int plan_py_clear(PlanObject *o)
 static void plan_py_dealloc(PlanObject *o)
 {
 	PyObject_GC_UnTrack(o);
-	clv_frontiers_free(o->frontiers);
 	node_names_free(o->names);
 	plan_data_free(&o->data);
 	plan_free(o->p);
@@ -332,48 +331,6 @@ static PyObject *plan_py_nodes(PlanObject *o, PyObject *unused)
 	return out;
 }
 
-static const clv_frontiers *frontiers_of(PlanObject *o)
-{
-	if (!o->frontiers) {
-		clv_status st = clv_frontiers_create(o->p, &o->frontiers);
-		if (st != CLV_OK)
-			raise_status(st);
-	}
-	return o->frontiers;
-}
-
-static PyObject *plan_py_frontiers(PlanObject *o, PyObject *unused)
-{
-	const clv_frontiers *f = frontiers_of(o);
-	(void)unused;
-	PyObject *out = f ? PyList_New(clv_frontiers_count(f)) : NULL;
-	for (uint32_t i = 0; out && i < clv_frontiers_count(f); i++) {
-		clv_frontier c = {.size = sizeof c};
-		clv_status st = clv_frontiers_get(f, i, &c);
-		PyObject *item = st != CLV_OK ? raise_status(st)
-		                              : Py_BuildValue("(IssIILdOz)", c.position, c.name, c.module, c.boundary_tensors,
-		                                              c.passthrough_inputs, (long long)c.boundary_bytes, c.prefix_cost,
-		                                              c.trainable_suffix ? Py_True : Py_False, c.unsafe);
-		if (!item)
-			Py_CLEAR(out);
-		else
-			PyList_SET_ITEM(out, i, item);
-	}
-	return out;
-}
-
-static PyObject *plan_py_choose(PlanObject *o, PyObject *args)
-{
-	const char *boundary;
-	int trainable;
-	uint32_t i;
-	const clv_frontiers *f = frontiers_of(o);
-	if (!f || !PyArg_ParseTuple(args, "sp", &boundary, &trainable))
-		return NULL;
-	clv_status st = clv_frontiers_choose(f, boundary, trainable != 0, &i);
-	return st == CLV_OK ? PyLong_FromUnsignedLong(i) : raise_status(st);
-}
-
 PyObject *labels(const plan *p, const value_id *v, uint32_t n)
 {
 	PyObject *out = PyList_New(n);
@@ -417,8 +374,9 @@ static PyMethodDef plan_methods[] = {
 	{"inspect", (PyCFunction)plan_py_inspect, METH_NOARGS, "inspect() -> a page about the plan"},
 	{"nodes", (PyCFunction)plan_py_nodes, METH_NOARGS, "nodes() -> list of tuples"},
 	{"node_count", (PyCFunction)plan_py_node_count, METH_NOARGS, "node_count()"},
-	{"frontiers", (PyCFunction)plan_py_frontiers, METH_NOARGS, "frontiers() -> list of tuples"},
-	{"choose", (PyCFunction)plan_py_choose, METH_VARARGS, "choose(boundary, trainable) -> index of a frontier"},
+	{"frontiers", (PyCFunction)plan_py_frontiers, METH_VARARGS, "frontiers(sizes=None) -> list of tuples"},
+	{"choose", (PyCFunction)plan_py_choose, METH_VARARGS, "choose(boundary, objective, sizes=None) -> which frontier"},
+	{"check", (PyCFunction)plan_py_check, METH_VARARGS, "check(which, objective, sizes=None): raises what it misses"},
 	{"rebinds", (PyCFunction)plan_py_rebinds, METH_NOARGS, "rebinds() -> names"},
 	{NULL, NULL, 0, NULL}};
 

@@ -71,7 +71,11 @@ class SplitSpec:
 
 @dataclass(frozen=True)
 class SplitCandidate:
-    """A frontier: where the plan can be cut and what crosses there."""
+    """A frontier: where the plan can be cut, what crosses there and what each side costs.
+
+    Bytes, work (flops) and memory are those of one typical batch; boundary_bytes_formula has the bytes in the symbols
+    of the plan. Memory is that of the model's tensors a side reads and the most its inputs and results take at a time.
+    A parameter that both sides read counts on both."""
 
     position: int
     name: str
@@ -82,11 +86,33 @@ class SplitCandidate:
     prefix_share: float
     trainable_suffix: bool
     reason: str | None
+    boundary_bytes_formula: str
+    labels: str
+    prefix_node_count: int
+    suffix_node_count: int
+    prefix_flops: float
+    suffix_flops: float
+    prefix_params: int
+    suffix_params: int
+    prefix_param_bytes: int
+    suffix_param_bytes: int
+    prefix_memory: int
+    suffix_memory: int
 
     @property
     def safe(self) -> bool:
         """The plan can be cut here; otherwise `reason` says why not."""
         return self.reason is None
+
+    @property
+    def boundary_labels(self) -> tuple[str, ...]:
+        """Labels of the tensors that cross, as in the plan's text."""
+        return tuple(self.labels.split())
+
+    @property
+    def is_trainable_suffix(self) -> bool:
+        """The suffix reads a parameter that requires grad."""
+        return self.trainable_suffix
 
 
 @dataclass(frozen=True)
@@ -119,7 +145,7 @@ class _Cut:
         self.captured = captured
         self.candidates = [SplitCandidate(*c) for c in plan.frontiers()]
         try:
-            self.candidate = self.candidates[plan.choose(spec.boundary, spec.trainable)]
+            self.candidate = self.candidates[plan.choose(spec.boundary, {"trainable_suffix": spec.trainable})]
         except CleaveError as error:
             raise SplitError(str(error)) from None
         at = self.candidate.position + 1
