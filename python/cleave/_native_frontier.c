@@ -176,3 +176,48 @@ PyObject *plan_py_check(PlanObject *o, PyObject *args)
 	clv_frontiers_free(f);
 	return none_or_raise(st);
 }
+
+/* UTF-8 of the strings of a list, borrowed from it; PyMem_Free. NULL with an exception. */
+static const char **string_array(PyObject *list, uint32_t *n)
+{
+	*n = (uint32_t)PyList_GET_SIZE(list);
+	const char **out = PyMem_Calloc((size_t)*n + 1, sizeof *out);
+	for (uint32_t i = 0; out && i < *n; i++)
+		if (!(out[i] = PyUnicode_AsUTF8(PyList_GET_ITEM(list, i)))) {
+			PyMem_Free(out);
+			return NULL;
+		}
+	return out ? out : (const char **)PyErr_NoMemory();
+}
+
+static PyObject *exact_cut(PlanObject *o, const clv_exact_options *options, PyObject *sizes)
+{
+	plan *p = NULL;
+	uint32_t at = 0;
+	clv_frontiers *f = frontiers_at(o, sizes);
+	if (!f)
+		return NULL;
+	clv_status st = clv_frontiers_exact(f, options, &p, &at);
+	clv_frontiers_free(f);
+	if (st != CLV_OK)
+		return raise_status(st);
+	PyObject *cut = plan_object_like(o, p);
+	return cut ? Py_BuildValue("(NI)", cut, at) : NULL;
+}
+
+PyObject *plan_py_exact(PlanObject *o, PyObject *args)
+{
+	PyObject *prefix, *suffix, *sizes = Py_None, *out = NULL;
+	clv_exact_options options = CLV_EXACT_OPTIONS_INIT;
+	if (!PyArg_ParseTuple(args, "O!O!|O", &PyList_Type, &prefix, &PyList_Type, &suffix, &sizes))
+		return NULL;
+	const char **first = string_array(prefix, &options.nmust_prefix);
+	const char **last = first ? string_array(suffix, &options.nmust_suffix) : NULL;
+	options.must_prefix = first;
+	options.must_suffix = last;
+	if (last)
+		out = exact_cut(o, &options, sizes);
+	PyMem_Free(first);
+	PyMem_Free(last);
+	return out;
+}

@@ -8,12 +8,13 @@ int visit_one(PyObject *x, visitproc visit, void *ctx)
 
 static int plan_py_traverse(PlanObject *o, visitproc visit, void *ctx)
 {
-	return visit_one(o->calls, visit, ctx);
+	int r = visit_one(o->calls, visit, ctx);
+	return r ? r : visit_one(o->owner, visit, ctx);
 }
 
 static int plan_py_clear(PlanObject *o)
 {
-	Py_CLEAR(o->calls);
+	Py_CLEAR(o->calls); /* the owner stays until dealloc: its data is in use */
 	return 0;
 }
 
@@ -21,9 +22,11 @@ static void plan_py_dealloc(PlanObject *o)
 {
 	PyObject_GC_UnTrack(o);
 	node_names_free(o->names);
-	plan_data_free(&o->data);
+	if (!o->owner)
+		plan_data_free(&o->data);
 	plan_free(o->p);
 	Py_XDECREF(o->calls);
+	Py_XDECREF(o->owner);
 	Py_TYPE(o)->tp_free((PyObject *)o);
 }
 
@@ -115,6 +118,19 @@ static PlanObject *plan_object_new(plan *p)
 	}
 	o->p = p;
 	return o;
+}
+
+PyObject *plan_object_like(PlanObject *o, plan *p)
+{
+	PlanObject *copy = plan_object_new(p);
+	if (!copy)
+		return NULL;
+	copy->data = o->data;
+	copy->ambient = o->ambient;
+	copy->has_ambient = o->has_ambient;
+	copy->calls = Py_XNewRef(o->calls);
+	copy->owner = Py_NewRef((PyObject *)o);
+	return (PyObject *)copy;
 }
 
 /* The streams at other sizes, as C wants them; everything in one block that PyMem_Free releases. */
@@ -377,6 +393,9 @@ static PyMethodDef plan_methods[] = {
 	{"frontiers", (PyCFunction)plan_py_frontiers, METH_VARARGS, "frontiers(sizes=None) -> list of tuples"},
 	{"choose", (PyCFunction)plan_py_choose, METH_VARARGS, "choose(boundary, objective, sizes=None) -> which frontier"},
 	{"check", (PyCFunction)plan_py_check, METH_VARARGS, "check(which, objective, sizes=None): raises what it misses"},
+	{"exact", (PyCFunction)plan_py_exact, METH_VARARGS,
+     "exact(must_prefix, must_suffix, sizes=None) -> the plan reordered around its cut with the fewest bytes, "
+     "position"},
 	{"rebinds", (PyCFunction)plan_py_rebinds, METH_NOARGS, "rebinds() -> names"},
 	{NULL, NULL, 0, NULL}};
 

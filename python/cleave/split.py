@@ -18,11 +18,13 @@ from typing import Any, Literal
 
 import torch
 
-from ._capture import Captured, take_apart
+from ._capture import Arguments, Captured, take_apart
+from ._objective import Objective
+from ._objective import read as read_objective
 from ._sizes import Sized
 from ._state import Target
-from .errors import CleaveError, InputError, SplitError
-from .plan import Plan, Program, as_call, capture_checked, capture_sized, finish
+from .errors import CaptureError, CleaveError, InputError, SplitError
+from .plan import Plan, Program, as_call, capture_checked, capture_sized, check_call, finish
 
 TraceBatchMode = Literal["batch_1", "batch_gt1"]
 MODES = ("generated_eager", "debug_interpreter")
@@ -33,7 +35,12 @@ class SplitSpec:
     """Where and how to cut.
 
     boundary: "after:<module path>", "after:<node name>", "50%" (also "percent:50", "at:50%": the frontier with the
-    nearest share of the estimated work before it) or "auto" (fewest bytes, 20 to 80 % of the work on each side).
+    nearest share of the estimated work before it) or "auto" (what the objective asks for; without one the fewest bytes
+    with 20 to 80 % of the work on each side).
+
+    exact: not only positions of the traced order: the fewest bytes of all cuts that have the nodes of must_prefix
+    before and those of must_suffix after it (module paths and node names). Without must_prefix it is the first 20 % of
+    the work in traced order, without must_suffix what is beyond 80 %.
 
     >>> SplitSpec(boundary="after:layer3").trainable
     False
@@ -44,8 +51,12 @@ class SplitSpec:
     dynamic_batch: tuple[int, int] | None = (1, 64)
     trainable: bool = False
     trace_batch_mode: TraceBatchMode = "batch_1"
+    exact: bool = False
+    must_prefix: tuple[str, ...] = ()
+    must_suffix: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        self._check_exact()
         if not isinstance(self.boundary, str):
             raise SplitError(f'boundary is a string such as "50%", not {type(self.boundary).__name__}')
         if not self.boundary.strip():
@@ -55,6 +66,20 @@ class SplitSpec:
         if self.trace_batch_mode not in ("batch_1", "batch_gt1"):
             raise SplitError(f'trace_batch_mode must be "batch_1" or "batch_gt1", not {self.trace_batch_mode!r}')
         self._check_range()
+
+    def _check_exact(self) -> None:
+        for name in ("must_prefix", "must_suffix"):
+            names = getattr(self, name)
+            if not isinstance(names, tuple) or not all(isinstance(n, str) for n in names):
+                raise SplitError(
+                    f'{name} is a tuple of module paths and node names such as ("encoder",), not {names!r}'
+                )
+            if names and not self.exact:
+                raise SplitError(f"{name} is for exact=True")
+        if not isinstance(self.exact, bool):
+            raise SplitError(f"exact must be True or False, not {self.exact!r}")
+        if self.exact and self.boundary != "auto":
+            raise SplitError(f'exact=True finds the boundary itself: leave it at "auto" instead of {self.boundary!r}')
 
     def _check_range(self) -> None:
         if self.dynamic_batch is None:
@@ -140,14 +165,22 @@ def signature(text: str) -> str:
 class _Cut:
     """One plan cut in two, ready to run."""
 
-    def __init__(self, captured: Captured, spec: SplitSpec, debug: bool) -> None:
-        plan = captured.plan
-        self.captured = captured
-        self.candidates = [SplitCandidate(*c) for c in plan.frontiers()]
+    def __init__(
+        self, captured: Captured, spec: SplitSpec, debug: bool, objective: Objective, sizes: dict[str, int] | None
+    ) -> None:
         try:
-            self.candidate = self.candidates[plan.choose(spec.boundary, {"trainable_suffix": spec.trainable})]
+            if spec.exact:
+                plan, which = captured.plan.exact(list(spec.must_prefix), list(spec.must_suffix), sizes)
+                plan.check(which, objective.fields, sizes)
+                captured = captured._replace(plan=plan)
+            else:
+                which = captured.plan.choose(spec.boundary, objective.fields, sizes)
         except CleaveError as error:
             raise SplitError(str(error)) from None
+        plan = captured.plan
+        self.captured = captured
+        self.candidates = [SplitCandidate(*c) for c in plan.frontiers(sizes)]
+        self.candidate = self.candidates[which]
         at = self.candidate.position + 1
         self.prefix = Program(captured, 0, at, debug=debug, inference=True)
         self.suffix = Program(captured, at, plan.node_count(), debug=debug, inference=True)
@@ -169,6 +202,16 @@ class _Cut:
         out = self.suffix.run([tensors[label] for label in self.labels], symbols)
         return finish(self.captured, self.rebinds, out)
 
+    def check(self, target: Target, arguments: Arguments, symbols: list[int] | None) -> _Cut:
+        """Runs both halves and compares with the model, bit for bit, before anybody relies on them."""
+        try:
+            check_call(target, self.captured, arguments, lambda x: self.run_suffix(self.run_prefix(x), symbols))
+        except CaptureError as error:
+            raise SplitError(
+                f"the split after {self.candidate.name} does not give what the model gives: {error}"
+            ) from None
+        return self
+
 
 class SplitRuntime:
     """A model cut in two. Made by prepare_split; inference only (results carry no gradients).
@@ -176,17 +219,43 @@ class SplitRuntime:
     A batch size that was not recorded when the split was prepared is recorded when it is first used, and either joins
     the plan or gets one of its own."""
 
-    def __init__(self, target: Target, captured: Captured, sized: Sized | None, spec: SplitSpec, mode: str) -> None:
-        self.trace_plan = Plan(target, captured, sized)
+    def __init__(
+        self,
+        target: Target,
+        captured: Captured,
+        sized: Sized | None,
+        spec: SplitSpec,
+        mode: str,
+        objective: Objective,
+        arguments: Arguments,
+    ) -> None:
         self.split_spec = spec
+        self.objective = objective
         self.mode = mode
         self._target = target
         self._sized = sized
-        self._cut = _Cut(captured, spec, mode == "debug_interpreter")
+        self._cut = self._first_cut(captured, arguments)
+        self.trace_plan = Plan(target, self._cut.captured, sized)
         self._own: dict[int, _Cut] = {}  # batch sizes at which the model does something else
         self.candidate, self.candidates = self._cut.candidate, self._cut.candidates
         self.graph_signature = self._cut.signature
         self.split_id = f"{self.graph_signature}-{self.candidate.position}"
+
+    def _first_cut(self, captured: Captured, arguments: Arguments) -> _Cut:
+        """The cut of the main plan, judged at the batch size of the objective or of the example, and replayed."""
+        sized = self._sized
+        follows = sized is not None and sized.reason is None
+        if sized is not None:
+            size = sized.example if sized.example in sized.proven else min(sized.proven)
+            arguments = sized.resized(arguments, size)
+        elif self.objective.batch_size is not None:
+            raise SplitError(
+                "objective: batch_size needs a dynamic_batch; without one everything is the example's size"
+            )
+        sizes = {sized.symbol: self.objective.batch_size or sized.example} if sized is not None and follows else None
+        cut = _Cut(captured, self.split_spec, self.mode == "debug_interpreter", self.objective, sizes)
+        with torch.no_grad():
+            return cut.check(self._target, arguments, [size] if follows else None)
 
     @property
     def batch_range(self) -> tuple[int, int] | None:
@@ -222,7 +291,9 @@ class SplitRuntime:
             if sized.admit(take_apart(self._target, args, kwargs), size):
                 return self._cut
             captured = capture_checked(self._target, args, kwargs, grad=False, both=False)
-        return self._own.setdefault(size, _Cut(captured, self.split_spec, self.mode == "debug_interpreter"))
+            cut = _Cut(captured, self.split_spec, self.mode == "debug_interpreter", self.objective, None)
+            cut.check(self._target, take_apart(self._target, args, kwargs), None)
+        return self._own.setdefault(size, cut)
 
     def run_prefix(self, *inputs: Any, **kwargs: Any) -> BoundaryPayload:
         """Runs the model up to the boundary."""
@@ -267,20 +338,32 @@ def prepare_split(
     """Captures a model for inference, chooses a frontier and makes prefix and suffix ready.
 
     With a dynamic_batch range the model is recorded at a few small batch sizes, and every number that follows the batch
-    becomes a formula. objective and compile_options are not available yet and must be None."""
+    becomes a formula. The two halves are run and compared with the model before they are returned.
+
+    objective: {"minimize": …, "constraints": {…}, "batch_size": n}, all of it optional. What is minimised counts for
+    boundary="auto", constraints hold for every boundary; batch_size is the batch for which bytes and work are counted
+    (the example's without it). minimize is one of boundary_bytes, latency (seconds; needs bandwidth_bytes_per_s; both
+    sides do 1e12 operations per second unless prefix_flops_per_s and suffix_flops_per_s say otherwise), prefix_memory,
+    suffix_memory, prefix_flops, suffix_flops, balance. Constraints: trainable_suffix, max_boundary_bytes,
+    max_prefix_memory, max_suffix_memory, max_prefix_params, max_suffix_params, prefix_flops_fraction (the most, or a
+    pair), min_prefix_flops_fraction, max_prefix_flops_fraction, max_latency_s.
+
+    compile_options is not available yet and must be None."""
     if not isinstance(split, SplitSpec):
         raise TypeError(f"split must be a SplitSpec, not {type(split).__name__}")
     if mode not in MODES:
         raise SplitError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
-    for name, value in (("objective", objective), ("compile_options", compile_options)):
-        if value is not None:
-            raise SplitError(f"{name} is not supported in this version; leave it out")
+    if compile_options is not None:
+        raise SplitError("compile_options is not supported in this version; leave it out")
+    goal = read_objective(objective, split.trainable)
+    if split.exact and goal.minimize not in (None, "boundary_bytes"):
+        raise SplitError(f"exact=True minimises boundary_bytes; the objective minimises {goal.minimize}")
     target = Target(model)
     args, kwargs = as_call(example_inputs, example_kwargs)
+    arguments = take_apart(target, args, kwargs)
     with torch.no_grad():
         if split.dynamic_batch is None:
-            return SplitRuntime(
-                target, capture_checked(target, args, kwargs, grad=False, both=False), None, split, mode
-            )
+            captured = capture_checked(target, args, kwargs, grad=False, both=False)
+            return SplitRuntime(target, captured, None, split, mode, goal, arguments)
         sized = capture_sized(target, args, kwargs, False, split.batch_symbol, *split.dynamic_batch)
-    return SplitRuntime(target, sized.captured, sized, split, mode)
+    return SplitRuntime(target, sized.captured, sized, split, mode, goal, arguments)
