@@ -904,6 +904,146 @@ static void frontiers_of_random_plans_agree_with_the_rules(void **state)
 	assert_true(safe > 1000 && unsafe > 1000);
 }
 
+/* Uses of values, one flag per value and position; outputs and rebinds are at position nodes.n. */
+typedef struct use_table {
+	const plan *p;
+	bool *used;
+	node_id now;
+} use_table;
+
+static void note_use(void *ctx, value_id v)
+{
+	use_table *t = ctx;
+	t->used[(size_t)v * (t->p->nodes.n + 1) + t->now] = true;
+}
+
+static use_table uses_of(const plan *p)
+{
+	use_table t = {p, calloc((size_t)p->values.n * (p->nodes.n + 1) + 1, sizeof *t.used), 0};
+	for (; t.now < p->nodes.n; t.now++) {
+		node_each_arg(p, t.now, note_use, &t);
+		for (uint32_t w = 0; w < p->nodes.at[t.now].nwrites; w++)
+			note_use(&t, p->ids.at[p->nodes.at[t.now].writes + w]);
+	}
+	for (uint32_t i = 0; i < p->out_tree.n; i++)
+		if (p->out_tree.at[i].kind == TREE_VALUE)
+			note_use(&t, p->out_tree.at[i].u.v);
+	for (uint32_t i = 0; i < p->rebinds.n; i++)
+		note_use(&t, p->rebinds.at[i].value);
+	return t;
+}
+
+/* A use of the value, or of any value on its memory, at first … end-1. */
+static bool is_used(const use_table *t, value_id v, bool memory, node_id first, node_id end)
+{
+	for (value_id u = 0; u < t->p->values.n; u++)
+		for (node_id k = first; (u == v || (memory && alias_root(t->p, u) == v)) && k < end; k++)
+			if (t->used[(size_t)u * (t->p->nodes.n + 1) + k])
+				return true;
+	return false;
+}
+
+static bool is_made_inside(const plan *p, value_id v)
+{
+	return p->values.at[v].kind == VALUE_INPUT || p->values.at[v].kind == VALUE_RESULT;
+}
+
+typedef struct slow_costs {
+	__int128 params, memory;
+} slow_costs;
+
+/* Of nodes first … end-1: elements of parameters, and memory. */
+static slow_costs costs_slowly(const use_table *t, const int64_t *bytes, const int64_t *elements, node_id first,
+                               node_id end)
+{
+	const plan *p = t->p;
+	slow_costs out = {0, 0};
+	__int128 peak = 0;
+	node_id until = end == p->nodes.n ? end + 1 : end; /* what is after the last node belongs to the suffix */
+	for (value_id v = 0; v < p->values.n; v++) {
+		bool root = p->values.at[v].type == TYPE_TENSOR && p->values.at[v].alias == NONE;
+		if (p->values.at[v].kind == VALUE_PARAM && is_used(t, v, false, first, until))
+			out.params += elements[v];
+		if (root && !is_made_inside(p, v) && is_used(t, v, true, first, until))
+			out.memory += bytes[v];
+	}
+	for (node_id k = first; k < end; k++) {
+		__int128 live = 0;
+		for (value_id v = 0; v < p->values.n; v++) {
+			const value *x = &p->values.at[v];
+			node_id born = x->kind == VALUE_INPUT ? 0 : x->def;
+			if (x->type == TYPE_TENSOR && x->alias == NONE && is_made_inside(p, v) && born <= k &&
+			    (born == k || is_used(t, v, true, k, p->nodes.n + 1)))
+				live += bytes[v];
+		}
+		peak = live > peak ? live : peak;
+	}
+	out.memory += peak;
+	return out;
+}
+
+static int64_t clamped(__int128 n)
+{
+	return n < INT64_MAX ? (int64_t)n : INT64_MAX;
+}
+
+/* All sizes of a plan at the lowest symbols. */
+static void measure(const plan *p, int64_t *bytes, int64_t *elements)
+{
+	int64_t *sizes = calloc(p->exprs.n + 1, sizeof *sizes), syms[16];
+	bool *defined = calloc(p->exprs.n + 1, sizeof *defined);
+	for (symbol_id i = 0; i < p->symbols.n; i++)
+		syms[i] = p->symbols.at[i].lo > 0 ? p->symbols.at[i].lo : 1;
+	OK(expr_eval_all(p, syms, sizes, defined));
+	for (value_id v = 0; v < p->values.n; v++) {
+		const value *x = &p->values.at[v];
+		bool fits = true, fits_too = true;
+		elements[v] = 1;
+		bytes[v] = x->type == TYPE_TENSOR ? dtype_bits((dtype)x->dtype) / 8 : 0;
+		for (uint32_t d = 0; d < x->ndim; d++) {
+			expr_id e = p->dims.at[x->shape + d];
+			int64_t size = sizes[e] > 0 ? sizes[e] : 0;
+			fits &= defined[e] && !__builtin_mul_overflow(bytes[v], size, &bytes[v]);
+			fits_too &= defined[e] && !__builtin_mul_overflow(elements[v], size, &elements[v]);
+		}
+		bytes[v] = fits ? bytes[v] : INT64_MAX;
+		elements[v] = fits_too ? elements[v] : INT64_MAX;
+	}
+	free(sizes);
+	free(defined);
+}
+
+static void costs_of_random_plans_agree_with_the_rules(void **state)
+{
+	(void)state;
+	unsigned compared = 0;
+	for (uint64_t seed = 0; seed < 1000; seed++) {
+		plan *p = random_plan(seed);
+		clv_frontiers *f = frontiers_of(p);
+		use_table t = uses_of(p);
+		int64_t *bytes = calloc(p->values.n + 1, sizeof *bytes), *elements = calloc(p->values.n + 1, sizeof *elements);
+		measure(p, bytes, elements);
+		for (uint32_t i = 0; i < clv_frontiers_count(f); i++) {
+			clv_frontier c = frontier_at(f, i);
+			slow_costs prefix = costs_slowly(&t, bytes, elements, 0, i + 1);
+			slow_costs suffix = costs_slowly(&t, bytes, elements, i + 1, p->nodes.n);
+			if (c.prefix_params != clamped(prefix.params) || c.suffix_params != clamped(suffix.params) ||
+			    c.prefix_memory != clamped(prefix.memory) || c.suffix_memory != clamped(suffix.memory))
+				fail_msg("seed %llu frontier %u: memory %lld %lld, not %lld %lld", (unsigned long long)seed, i,
+				         (long long)c.prefix_memory, (long long)c.suffix_memory, (long long)clamped(prefix.memory),
+				         (long long)clamped(suffix.memory));
+			compared += c.prefix_memory < INT64_MAX && c.prefix_memory != c.suffix_memory;
+		}
+		free(t.used);
+		free(bytes);
+		free(elements);
+		clv_frontiers_free(f);
+		plan_free(p);
+	}
+	print_message("%u costs compared\n", compared);
+	assert_true(compared > 1000);
+}
+
 /* The value of a formula at the lowest sizes; -1 where it has none. */
 static int64_t formula_at_lowest(const plan *p, const char *formula)
 {
@@ -1159,6 +1299,7 @@ int main(void)
 		cmocka_unit_test(constraints_hold_for_every_kind_of_boundary),
 		cmocka_unit_test(what_cannot_be_met_is_named_with_the_best_in_reach),
 		cmocka_unit_test(an_objective_without_sense_is_refused),
+		cmocka_unit_test(costs_of_random_plans_agree_with_the_rules),
 		cmocka_unit_test(the_formula_of_a_boundary_gives_its_bytes),
 		cmocka_unit_test(labels_of_random_plans_are_those_of_the_view),
 		cmocka_unit_test(frontiers_of_random_plans_agree_with_the_rules),

@@ -472,6 +472,26 @@ static void nothing_passes_a_guard(void **state)
 	             &o, "a item later");
 }
 
+/* The view must be before and the write after the cut: the whole must not cross beside the view, whatever it costs. */
+static void memory_that_is_written_later_crosses_once(void **state)
+{
+	(void)state;
+	const char *view = "view", *write = "write_";
+	clv_exact_options o = CLV_EXACT_OPTIONS_INIT;
+	o.must_prefix = &view;
+	o.nmust_prefix = 1;
+	o.must_suffix = &write;
+	o.nmust_suffix = 1;
+	CHECK_PREFIX(HEAD "input %x f32[4]\n"
+	                  "%1 = t::big(%x) -> f32[10]\n"
+	                  "%2 = t::view(%1) -> f32[2] view-of %1\n"
+	                  "%3 = t::use(%1) -> f32[100]\n"
+	                  "%4 = t::write_(%2) -> f32[2] view-of %1 writes %2\n"
+	                  "%5 = t::end(%3, %4) -> f32[4]\n"
+	                  "output %5\n",
+	             &o, "big view use");
+}
+
 static void what_cannot_be_parted_is_named(void **state)
 {
 	(void)state;
@@ -592,6 +612,7 @@ int main(void)
 		cmocka_unit_test(inputs_and_values_from_outside_keep_their_ids),
 		cmocka_unit_test(draws_keep_their_order),
 		cmocka_unit_test(nothing_passes_a_guard),
+		cmocka_unit_test(memory_that_is_written_later_crosses_once),
 		cmocka_unit_test(what_cannot_be_parted_is_named),
 		cmocka_unit_test(every_allocation_may_fail),
 		cmocka_unit_test(large_plans_are_cut),

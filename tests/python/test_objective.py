@@ -1,4 +1,4 @@
-"""Objectives, constraints and exact cuts: what is chosen, what is refused, and that a cut gives what the model gives."""
+"""Objectives, constraints, exact cuts: what is chosen, what is refused, and that a cut gives what the model gives."""
 
 from __future__ import annotations
 
