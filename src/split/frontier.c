@@ -163,16 +163,17 @@ static double work_of(const clv_frontiers *f, node_id k)
 
 static void count_work(clv_frontiers *f)
 {
-	const plan *p = f->p;
-	double total = 0, sum = 0;
-	for (node_id k = 0; k < p->nodes.n; k++)
+	uint32_t n = f->p->nodes.n;
+	double total = 0;
+	for (node_id k = 0; k < n; k++) {
 		total += work_of(f, k);
+		f->at[k].flops[PREFIX] = total; /* one frontier more than there are has room */
+	}
 	bool known = total > 0 && isfinite(total);
 	for (node_id k = 0; k < f->n; k++) {
-		sum += work_of(f, k);
-		f->at[k].cost = known ? sum / total : (double)(k + 1) / p->nodes.n;
-		f->at[k].flops[PREFIX] = sum;
-		f->at[k].flops[SUFFIX] = known ? total - sum : total;
+		frontier *c = &f->at[k];
+		c->cost = known ? c->flops[PREFIX] / total : (double)(k + 1) / n;
+		c->flops[SUFFIX] = known ? total - c->flops[PREFIX] : total;
 	}
 }
 

@@ -71,7 +71,7 @@ enum { NODES_MAX = 8, VALUES_MAX = 32 };
 typedef struct writer {
 	strbuf b;
 	uint64_t seed;
-	char label[VALUES_MAX][8], root[VALUES_MAX][8];
+	char label[VALUES_MAX][16], root[VALUES_MAX][16];
 	uint32_t n, results;
 } writer;
 
@@ -96,7 +96,7 @@ static void put_args(writer *w, uint32_t first)
 
 static void put_node(writer *w, uint32_t k)
 {
-	char label[8];
+	char label[16];
 	uint32_t of = below(w, w->n), kind = below(w, 20);
 	snprintf(label, sizeof label, "%%r%u", w->results);
 	if (kind == 0) {
@@ -305,7 +305,7 @@ static void the_exact_cut_has_the_fewest_bytes_of_all_divisions(void **state)
 		uint64_t random = seed + 99;
 		clv_frontiers *f = NULL;
 		division d = {.p = p};
-		char first[8], last[8];
+		char first[16], last[16];
 		const char *prefix_name = first, *suffix_name = last;
 		clv_exact_options o = CLV_EXACT_OPTIONS_INIT;
 		uint32_t at = 0;
