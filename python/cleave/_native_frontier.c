@@ -105,24 +105,38 @@ static PyObject *text_object(clv_status st, char *text)
 	return o;
 }
 
+static PyObject *bytes_text(const clv_frontiers *f, uint32_t i)
+{
+	char *text = NULL;
+	clv_status st = clv_frontiers_bytes_text(f, i, &text);
+	return text_object(st, text);
+}
+
+static PyObject *label_tuple(const clv_frontiers *f, uint32_t i)
+{
+	char *text = NULL;
+	clv_status st = clv_frontiers_labels(f, i, &text);
+	PyObject *all = text_object(st, text), *list = all ? PyUnicode_Split(all, NULL, -1) : NULL;
+	PyObject *out = list ? PyList_AsTuple(list) : NULL;
+	Py_XDECREF(all);
+	Py_XDECREF(list);
+	return out;
+}
+
 static PyObject *frontier_tuple(const clv_frontiers *f, uint32_t i)
 {
 	clv_frontier c = {.size = sizeof c};
-	char *text = NULL;
 	clv_status st = clv_frontiers_get(f, i, &c);
 	if (st != CLV_OK)
 		return raise_status(st);
-	st = clv_frontiers_bytes_text(f, i, &text);
-	PyObject *bytes = text_object(st, text);
-	st = bytes ? clv_frontiers_labels(f, i, &text) : CLV_OK;
-	PyObject *labels_text = bytes ? text_object(st, text) : NULL;
-	if (!labels_text) {
+	PyObject *bytes = bytes_text(f, i), *names = bytes ? label_tuple(f, i) : NULL;
+	if (!names) {
 		Py_XDECREF(bytes);
 		return NULL;
 	}
 	return Py_BuildValue("(IssIILdOzNNIIddLLLLLL)", c.position, c.name, c.module, c.boundary_tensors,
 	                     c.passthrough_inputs, (long long)c.boundary_bytes, c.prefix_cost,
-	                     c.trainable_suffix ? Py_True : Py_False, c.unsafe, bytes, labels_text, c.prefix_nodes,
+	                     c.trainable_suffix ? Py_True : Py_False, c.unsafe, bytes, names, c.prefix_nodes,
 	                     c.suffix_nodes, c.prefix_flops, c.suffix_flops, (long long)c.prefix_params,
 	                     (long long)c.suffix_params, (long long)c.prefix_param_bytes, (long long)c.suffix_param_bytes,
 	                     (long long)c.prefix_memory, (long long)c.suffix_memory);

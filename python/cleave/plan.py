@@ -278,7 +278,7 @@ def check_call(
     """Compares something else than the plan itself that runs a captured forward with the model, without grad."""
     work = Capture(target, arguments, both=False)
     if captured.stores or captured.plan.rebinds():
-        work.changing = {(id(holder), key) for holder, key in captured.state.values()}
+        work.changing.add((0, None))  # the forward changes its modules: two calls are compared
     try:
         _check_replay(target, call, work, False)
     finally:

@@ -112,7 +112,7 @@ class SplitCandidate:
     trainable_suffix: bool
     reason: str | None
     boundary_bytes_formula: str
-    labels: str
+    boundary_labels: tuple[str, ...]
     prefix_node_count: int
     suffix_node_count: int
     prefix_flops: float
@@ -128,11 +128,6 @@ class SplitCandidate:
     def safe(self) -> bool:
         """The plan can be cut here; otherwise `reason` says why not."""
         return self.reason is None
-
-    @property
-    def boundary_labels(self) -> tuple[str, ...]:
-        """Labels of the tensors that cross, as in the plan's text."""
-        return tuple(self.labels.split())
 
     @property
     def is_trainable_suffix(self) -> bool:

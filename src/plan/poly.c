@@ -1,7 +1,7 @@
 /* Polynomials: products are multiplied out, like terms joined; printed with the highest degree first. */
 #include "plan/poly.h"
 
-enum { TERMS_MAX = 64 }; /* of a product; what is larger stays a factor as it is */
+enum { TERMS_MAX = 16, WORK_MAX = 1024 }; /* terms of a product, and of one on the way; what is larger stays a factor */
 
 /* By structure, not by id, so that equal plans print equal polynomials. */
 static int compare_exprs(const plan *p, expr_id a, expr_id b)
@@ -106,7 +106,7 @@ static clv_status multiply_terms(const plan *p, const poly_term *a, const poly_t
 static clv_status multiply(const plan *p, poly *a, const poly *b)
 {
 	poly product = {0};
-	clv_status st = CLV_OK;
+	clv_status st = (uint64_t)a->n * b->n > WORK_MAX ? too_large() : CLV_OK;
 	for (uint32_t i = 0; i < a->n && st == CLV_OK; i++)
 		for (uint32_t j = 0; j < b->n && st == CLV_OK; j++) {
 			poly_term t;
@@ -140,28 +140,32 @@ static clv_status from_operands(const plan *p, const expr *x, poly *a, poly *b)
 	return normalise(p, a);
 }
 
+/* The expression as one factor. */
+static clv_status from_whole(expr_id e, poly *out)
+{
+	out->n = 0;
+	return vec_push(out, ((poly_term){.k = 1, .degree = 1, .factors = {e}}));
+}
+
 static clv_status from_expr(const plan *p, expr_id e, poly *out)
 {
 	const expr *x = &p->exprs.at[e];
 	poly b = {0};
 	if (x->op == EXPR_CONST)
 		return poly_const(out, x->k);
-	if (x->op == EXPR_ADD || x->op == EXPR_SUB || x->op == EXPR_MUL) {
-		clv_status st = from_operands(p, x, out, &b);
-		vec_free(&b);
-		return st;
-	}
-	return vec_push(out, ((poly_term){.k = 1, .degree = 1, .factors = {e}}));
+	if (x->op != EXPR_ADD && x->op != EXPR_SUB && x->op != EXPR_MUL)
+		return from_whole(e, out);
+	clv_status st = from_operands(p, x, out, &b);
+	vec_free(&b);
+	return st == CLV_E_OVERFLOW ? from_whole(e, out) : st;
 }
 
 clv_status poly_times(const plan *p, poly *product, expr_id by)
 {
 	poly factor = {0};
 	clv_status st = from_expr(p, by, &factor);
-	if (st == CLV_OK && factor.n > 1 && (uint64_t)factor.n * product->n > TERMS_MAX) {
-		factor.n = 0;
-		st = vec_push(&factor, ((poly_term){.k = 1, .degree = 1, .factors = {by}}));
-	}
+	if (st == CLV_OK && factor.n > 1 && (uint64_t)factor.n * product->n > TERMS_MAX)
+		st = from_whole(by, &factor);
 	if (st == CLV_OK)
 		st = multiply(p, product, &factor);
 	vec_free(&factor);
