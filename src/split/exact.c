@@ -16,7 +16,8 @@
 #include "split/mincut.h"
 #include "split/order.h"
 
-enum { TRIES_MAX = 400 }; /* minimum cuts until the best one found so far is taken */
+/* Minimum cuts until the best one found so far is taken: many for small plans, at least a few for large ones. */
+enum { TRIES_MOST = 400, TRIES_LEAST = 20, TRIES_WORK = 20000000 };
 
 /* Something that is required beyond the plan: a value that must not cross, or a node that must be in the prefix. */
 typedef struct demand {
@@ -234,12 +235,18 @@ static clv_status search_with(exact *x, value_id value_stays, node_id prefix)
 	return st;
 }
 
+static bool is_tired(const exact *x)
+{
+	uint32_t fit = TRIES_WORK / vertex_count(x->p);
+	return x->tries >= TRIES_MOST || x->tries >= (fit > TRIES_LEAST ? fit : TRIES_LEAST);
+}
+
 /* The best cut that meets the demands; whatever a demand rules out is no better than what was found without it. */
 static clv_status search(exact *x)
 {
 	int64_t bytes;
 	value_id one = NONE, other = NONE;
-	if (x->tries >= TRIES_MAX)
+	if (is_tired(x))
 		return CLV_OK;
 	TRY(solve(x, &bytes));
 	if (bytes >= NETWORK_NEVER || (x->best_bytes >= 0 && bytes >= x->best_bytes))

@@ -579,6 +579,21 @@ static char *residual_tower(int blocks)
 	return taken(&b);
 }
 
+/* The same with `y += x; relu_(y)`, which cannot be cut in between: many equal cuts, half of them unsafe. */
+static char *in_place_tower(int blocks)
+{
+	strbuf b = STRBUF_INIT;
+	strbuf_puts(&b, HEAD "input %x f32[64]\n%r0 = t::stem(%x) -> f32[64]\n");
+	for (int i = 0; i < blocks; i++) {
+		strbuf_printf(&b, "%%c%d = t::conv(%%r%d) -> f32[64]\n", i, i);
+		strbuf_printf(&b, "%%d%d = t::conv2(%%c%d) -> f32[64]\n", i, i);
+		strbuf_printf(&b, "%%s%d = t::add_(%%d%d, %%r%d) -> f32[64] view-of %%d%d writes %%d%d\n", i, i, i, i, i);
+		strbuf_printf(&b, "%%r%d = t::relu_(%%s%d) -> f32[64] view-of %%d%d writes %%d%d\n", i + 1, i, i, i);
+	}
+	strbuf_printf(&b, "output %%r%d\n", blocks);
+	return taken(&b);
+}
+
 /* Down and up again with a skip at each level. */
 static char *hourglass(int depth)
 {
@@ -596,11 +611,13 @@ static char *hourglass(int depth)
 static void large_plans_are_cut(void **state)
 {
 	(void)state;
-	char *tower = residual_tower(25000), *glass = hourglass(50000);
+	char *tower = residual_tower(25000), *glass = hourglass(50000), *in_place = in_place_tower(25000);
 	timed(tower, "residual tower");
 	timed(glass, "hourglass");
+	timed(in_place, "in-place tower");
 	mem_free(tower);
 	mem_free(glass);
+	mem_free(in_place);
 }
 
 int main(void)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from test_split import CASES, build, split_equals_eager
 from torch import Tensor, nn
 
 import cleave
@@ -450,6 +451,37 @@ def test_constraints_hold_for_an_exact_cut() -> None:
     assert runtime.candidate.boundary_bytes <= position_bytes(runtime)
     with pytest.raises(SplitError, match="max_boundary_bytes is 3"):
         prepare(model, x, {"constraints": {"max_boundary_bytes": 3}}, exact=True)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_exact_cuts_of_all_kinds_of_models_give_eagers_result(name: str) -> None:
+    model, inputs = build(name)
+    given = inputs(0)
+    spec = SplitSpec(exact=True, dynamic_batch=None)
+    runtime = cleave.prepare_split(model, example_inputs=given.args, example_kwargs=given.kwargs or None, split=spec)
+    for seed in (1, 2):
+        split_equals_eager(runtime, model, inputs, seed)
+
+
+class OtherWay(nn.Module):
+    """Does something else for large batches: those get a plan, and a cut, of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 50), nn.Linear(50, 6), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.b(self.a(x).relu())
+        return self.c(y.tanh() if x.shape[0] > 8 else y).sin()
+
+
+def test_a_batch_with_a_plan_of_its_own_is_cut_exactly_too() -> None:
+    torch.manual_seed(6)
+    model, x = OtherWay().eval(), torch.randn(3, 4)
+    runtime = prepare(model, x, exact=True, must_prefix=("b",), must_suffix=("c",), dynamic_batch=(1, 32))
+    assert runtime.candidate.boundary_bytes_formula == "24*B"
+    for size in (1, 4, 9, 20):
+        must_equal(runtime, model, torch.randn(size, 4))
 
 
 # ---- the last net
