@@ -124,25 +124,24 @@ typedef struct clv_frontier {
 	const char *module;        /* its module path                                             */
 	uint32_t boundary_tensors; /* that cross, passthrough inputs among them                   */
 	uint32_t passthrough_inputs;
-	int64_t boundary_bytes; /* at the sizes of clv_frontiers_options; INT64_MAX: more than that, or not defined there */
+	int64_t boundary_bytes; /* at the sizes of the options; INT64_MAX: too many, or none   */
 	double prefix_cost;     /* share of the estimated work before the cut, 0 … 1           */
 	bool trainable_suffix;  /* the suffix reads a parameter that requires grad             */
 	const char *unsafe;     /* NULL, or the reason why the plan cannot be cut here         */
 	uint32_t prefix_nodes, suffix_nodes;
-	double prefix_flops, suffix_flops;    /* estimated from shapes, at the same sizes                    */
-	int64_t prefix_params, suffix_params; /* elements of the parameters read; read on both sides counts
-	                                                 on both                                                     */
-	int64_t prefix_param_bytes, suffix_param_bytes;
-	int64_t prefix_memory, suffix_memory; /* bytes of the model's tensors that are read, and the most that inputs
-	                                         and results take at one time                                        */
+	double prefix_flops, suffix_flops;              /* estimated from shapes, at the same sizes     */
+	int64_t prefix_params, suffix_params;           /* elements of the parameters that a side reads */
+	int64_t prefix_param_bytes, suffix_param_bytes; /* one that both sides read counts on both      */
+	int64_t prefix_memory, suffix_memory; /* bytes of all tensors of the model that a side reads, and the most that
+	                                         its inputs and results take at one time */
 } clv_frontier;
 
 typedef struct clv_frontiers clv_frontiers; /* all candidate frontiers of one plan */
 
 typedef struct clv_frontiers_options {
-	size_t size;                /* sizeof(clv_frontiers_options)                                                 */
-	const char *const *symbols; /* names of symbols ("B"), and the size that each has when bytes and work are    */
-	const int64_t *values;      /* counted; a symbol that is not named has its lowest size                       */
+	size_t size;                /* sizeof(clv_frontiers_options)                                            */
+	const char *const *symbols; /* names of symbols ("B")                                                   */
+	const int64_t *values;      /* the size of each when bytes and work are counted; others have the lowest */
 	uint32_t nsymbols;
 } clv_frontiers_options;
 
@@ -216,7 +215,8 @@ typedef struct clv_exact_options {
 /* The cut with the fewest bytes of all that keep the order of effects, not only of those at a position of the plan's
    order; of equal ones the one with the smallest prefix. *plan_out (caller frees) is the same plan with the nodes of
    the prefix first, each side in its order, where frontier *position_out is the cut. Inputs and values from outside
-   keep their numbers. options NULL: the defaults. */
+   keep their numbers. Where cuts are unsafe because written memory would cross twice, ways around it are searched, some
+   hundred of them at most. options NULL: the defaults. */
 CLV_API clv_status clv_frontiers_exact(const clv_frontiers *f, const clv_exact_options *options, clv_plan **plan_out,
                                        uint32_t *position_out);
 

@@ -53,8 +53,8 @@ const char *module_path(const plan *p, node_id k);
 /* judge.c: sets `unsafe` of all frontiers */
 clv_status frontiers_judge(clv_frontiers *f);
 
-/* choose.c: the nodes that a module path or node name means, in fn's order; CLV_E_NOT_FOUND with the nearest names */
-clv_status nodes_named(const clv_frontiers *f, const char *name, bool *marks /* by node; set where it is meant */);
+/* choose.c: marks the nodes that a module path or node name means; CLV_E_NOT_FOUND comes with the nearest names */
+clv_status nodes_named(const clv_frontiers *f, const char *name, bool *marks /* by node */);
 
 /* objective.c */
 clv_status objective_read(const clv_objective *given, clv_objective *out); /* checked, defaults filled in */
