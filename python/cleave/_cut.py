@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import torch
 
 from ._capture import Arguments, Captured, take_apart
+from ._objective import Objective
 from ._state import Target
-from .errors import CleaveError, InputError, SplitError
+from .errors import CaptureError, CleaveError, InputError, SplitError
 from .payload import TensorSchema, check_tensors, dims
-from .plan import Program, capture_checked, capture_sized, finish
+from .plan import Program, capture_checked, capture_sized, check_call, finish
 from .spec import SplitCandidate, SplitSpec
 
 
@@ -56,14 +57,25 @@ def _autocast(device: str) -> torch.dtype | None:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 
+class Wanted(NamedTuple):
+    """What the user asked for."""
+
+    spec: SplitSpec
+    objective: Objective
+    debug: bool
+
+
 class Cut:
     """One plan cut in two, ready to run."""
 
-    def __init__(self, captured: Captured, spec: SplitSpec, grad: bool, debug: bool, like: Cut | None) -> None:
-        plan = captured.plan
-        self.captured = captured
-        self.candidates = [SplitCandidate(*c) for c in plan.frontiers()]
-        self.candidate = self.candidates[_choose(captured, self.candidates, spec, like)]
+    def __init__(
+        self, captured: Captured, want: Wanted, grad: bool, sizes: dict[str, int] | None, like: Cut | None
+    ) -> None:
+        plan, which = _choose(captured.plan, want, sizes, like)
+        captured = self.captured = captured._replace(plan=plan)
+        debug = want.debug
+        self.candidates = [SplitCandidate(*c) for c in plan.frontiers(sizes)]
+        self.candidate = self.candidates[which]
         at, end = self.candidate.position + 1, plan.node_count()
         self.prefix = Program(captured, 0, at, debug=debug, inference=not grad)
         self.suffix = Program(captured, at, end, debug=debug, inference=not grad)
@@ -112,6 +124,20 @@ class Cut:
             self.stand_in.clear()
         return finish(self.captured, self.rebinds, out)
 
+    def check(self, target: Target, arguments: Arguments, symbols: list[int] | None, grad: bool) -> Cut:
+        """Runs both halves and compares with the model, bit for bit, before anybody relies on them."""
+
+        def both(leaves: Sequence[torch.Tensor]) -> Any:
+            return self.run_suffix(self.prefix.run(leaves), symbols)
+
+        try:
+            check_call(target, self.captured, arguments, both, grad)
+        except CaptureError as error:
+            raise SplitError(
+                f"the halves after {self.candidate.name} do not give what the model gives: {error}"
+            ) from None
+        return self
+
     def live(self, name: str) -> torch.Tensor:
         """The model's own tensor of this name."""
         holder, key = self.captured.state[name]
@@ -133,15 +159,21 @@ def _trained(program: Program) -> set[str]:
     return {name for name, kind, trainable, _ in program.native.state() if kind == "param" and trainable}
 
 
-def _choose(captured: Captured, candidates: list[SplitCandidate], spec: SplitSpec, like: Cut | None) -> int:
-    """The frontier of another plan of the same model if there is one, else what the user asked for."""
-    if like is not None:
-        found: int | None = like.captured.plan.match(like.candidate.position, captured.plan)
-        if found is not None and found < len(candidates) and candidates[found].safe:
-            return found
+def _choose(plan: Any, want: Wanted, sizes: dict[str, int] | None, like: Cut | None) -> tuple[Any, int]:
+    """The plan to cut (an exact cut puts its nodes in another order) and where: at the frontier of another plan of the
+    same model if there is one, else where the user wants it."""
+    spec, fields = want.spec, want.objective.fields
     try:
-        chosen: int = captured.plan.choose(spec.boundary, spec.trainable)
-        return chosen
+        if spec.exact:
+            plan, which = plan.exact(list(spec.must_prefix), list(spec.must_suffix), sizes)
+            plan.check(which, fields, sizes)
+            return plan, which
+        if like is not None:
+            found = like.captured.plan.match(like.candidate.position, plan)
+            frontiers = plan.frontiers(sizes)
+            if found is not None and found < len(frontiers) and SplitCandidate(*frontiers[found]).safe:
+                return plan, found
+        return plan, plan.choose(spec.boundary, fields, sizes)
     except CleaveError as error:
         raise SplitError(str(error)) from None
 
@@ -151,21 +183,38 @@ class Cuts:
     the model does something else."""
 
     def __init__(
-        self, target: Target, example: tuple[Any, Any], spec: SplitSpec, regime: Regime, debug: bool, like: Cut | None
+        self, target: Target, example: tuple[Any, Any], want: Wanted, regime: Regime, like: Cut | None
     ) -> None:
-        self.target, self.example, self.spec, self.regime, self.debug = target, example, spec, regime, debug
+        self.target, self.example, self.want, self.regime = target, example, want, regime
+        self.own: dict[int, Cut] = {}  # batch sizes at which the model does something else
         args, kwargs = example
-        grad = regime.grad
+        spec, grad = want.spec, regime.grad
+        arguments = take_apart(target, args, kwargs)
         with torch.set_grad_enabled(grad):
             if spec.dynamic_batch is None:
+                if want.objective.batch_size is not None:
+                    raise SplitError(
+                        "objective: batch_size needs a dynamic_batch; without one the example has the size"
+                    )
                 self.sized = None
                 captured = capture_checked(target, args, kwargs, grad=grad, both=False)
             else:
                 self.sized = capture_sized(target, args, kwargs, grad, spec.batch_symbol, *spec.dynamic_batch)
                 captured = self.sized.captured
-        self.captured = captured
-        self.main = Cut(captured, spec, grad, debug, like)
-        self.own: dict[int, Cut] = {}  # batch sizes at which the model does something else
+                proven = self.sized.proven
+                size = self.sized.example if self.sized.example in proven else min(proven)
+                arguments = self.sized.resized(arguments, size)
+        self.main = Cut(captured, want, grad, self._typical(), like)
+        self.captured = self.main.captured
+        symbols = self.symbols(self.main, self.sizes_of(arguments.leaves))
+        self.main.check(target, arguments, symbols, grad)
+
+    def _typical(self) -> dict[str, int] | None:
+        """The sizes at which bytes and work are counted."""
+        sized = self.sized
+        if sized is None or sized.reason is not None:
+            return None
+        return {sized.symbol: self.want.objective.batch_size or sized.example}
 
     @property
     def variants(self) -> list[str]:
@@ -208,7 +257,8 @@ class Cuts:
                 return self.main
             args, kwargs = arguments.rebuild(arguments.leaves)
             captured = capture_checked(self.target, args, kwargs, grad=grad, both=False)
-        return self.own.setdefault(size, Cut(captured, self.spec, grad, self.debug, self.main))
+        cut = Cut(captured, self.want, grad, None, self.main).check(self.target, arguments, None, grad)
+        return self.own.setdefault(size, cut)
 
     def known(self, name: str) -> Cut | None:
         """The cut whose plan has this signature."""

@@ -20,7 +20,8 @@ from torch import nn
 
 from . import _train
 from ._capture import take_apart
-from ._cut import Cut, Cuts, Regime
+from ._cut import Cut, Cuts, Regime, Wanted
+from ._objective import read as read_objective
 from ._state import Target, fingerprint
 from .errors import InputError, SplitError
 from .payload import BoundaryPayload
@@ -60,16 +61,18 @@ class SplitRuntime:
     first asked for; so is a batch size that was not recorded when the split was prepared."""
 
     def __init__(
-        self, model: Callable[..., Any], example: tuple[Any, Any], spec: SplitSpec, mode: str, validation: str
+        self, model: Callable[..., Any], example: tuple[Any, Any], want: Wanted, mode: str, validation: str
     ) -> None:
-        self.split_spec = spec
+        self.split_spec = want.spec
+        self.objective = want.objective
         self.validation = validation
         self.mode = mode
+        self._want = want
         self._model = model
         self._target = Target(model)
         self._example = example
         self._by_regime: dict[Regime, Cuts] = {}
-        self._lock = threading.Lock()  # around what makes a cuts
+        self._lock = threading.Lock()  # around captures of other modes
         self._half: str | None = None  # the only half whose parameters are still here
         self._steps = _train.Steps()
         self._awaiting: list[str] = []  # tied parameters whose step waits for the prefix, which is elsewhere
@@ -92,8 +95,7 @@ class SplitRuntime:
                 f"this runtime holds only the {self._half}, and the model would have to run as a whole to see what it "
                 "does in this mode or at this size: use it before keep_only"
             )
-        debug = self.mode == "debug_interpreter"
-        cuts = Cuts(Target(self._model), example, self.split_spec, regime, debug, like)
+        cuts = Cuts(Target(self._model), example, self._want, regime, like)
         if len(self._by_regime) >= MAX_REGIMES:
             self._by_regime.pop(next(r for r, f in self._by_regime.items() if f is not self._first))
         self._by_regime[regime] = cuts
@@ -392,14 +394,27 @@ def prepare_split(
     """Captures a model for inference, chooses a frontier and makes prefix and suffix ready.
 
     With a dynamic_batch range the model is recorded at a few small batch sizes, and every number that follows the batch
-    becomes a formula. objective and compile_options are not available yet and must be None."""
+    becomes a formula. The two halves are run and compared with the model before they are returned.
+
+    objective: {"minimize": …, "constraints": {…}, "batch_size": n}, all of it optional. What is minimised counts for
+    boundary="auto", constraints hold for every boundary; batch_size is the batch for which bytes and work are counted
+    (the example's without it). minimize is one of boundary_bytes, latency (seconds; needs bandwidth_bytes_per_s; both
+    sides do 1e12 operations per second unless prefix_flops_per_s and suffix_flops_per_s say otherwise), prefix_memory,
+    suffix_memory, prefix_flops, suffix_flops, balance. Constraints: trainable_suffix, max_boundary_bytes,
+    max_prefix_memory, max_suffix_memory, max_prefix_params, max_suffix_params, prefix_flops_fraction (the most, or a
+    pair), min_prefix_flops_fraction, max_prefix_flops_fraction, max_latency_s.
+
+    validation: "strict" compares every tensor of a boundary with the plan before the suffix runs; "fast" leaves that to
+    the suffix, which checks its inputs anyway."""
     if not isinstance(split, SplitSpec):
         raise TypeError(f"split must be a SplitSpec, not {type(split).__name__}")
-    if mode not in MODES:
-        raise SplitError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
-    for name, value in (("objective", objective), ("compile_options", compile_options)):
-        if value is not None:
-            raise SplitError(f"{name} is not supported in this version; leave it out")
-    if validation not in VALIDATIONS:
-        raise SplitError(f"validation must be one of {', '.join(VALIDATIONS)}, not {validation!r}")
-    return SplitRuntime(model, as_call(example_inputs, example_kwargs), split, mode, validation)
+    for name, value, known in (("mode", mode, MODES), ("validation", validation, VALIDATIONS)):
+        if value not in known:
+            raise SplitError(f"{name} must be one of {', '.join(known)}, not {value!r}")
+    if compile_options is not None:
+        raise SplitError("compile_options is not supported in this version; leave it out")
+    goal = read_objective(objective, split.trainable)
+    if split.exact and goal.minimize not in (None, "boundary_bytes"):
+        raise SplitError(f"exact=True minimises boundary_bytes; the objective minimises {goal.minimize}")
+    want = Wanted(split, goal, mode == "debug_interpreter")
+    return SplitRuntime(model, as_call(example_inputs, example_kwargs), want, mode, validation)

@@ -11,9 +11,10 @@ typedef struct command {
 	const char *summary; /* one line for `cleave --help` */
 	const char *help;    /* `cleave <name> --help` */
 	int (*run)(const char *path);
+	int (*run_args)(int argc, char **argv); /* instead of run: for a command with options */
 } command;
 
-extern const command command_print, command_verify, command_inspect;
+extern const command command_print, command_verify, command_inspect, command_frontiers;
 
 /* file.c. Reads a plan from a file, or from standard input for "-"; says what went wrong and gives NULL. */
 clv_plan *load_plan(const char *path);

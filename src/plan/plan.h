@@ -393,6 +393,11 @@ clv_status plan_parse(const char *text, size_t n, plan **out); /* hostile input;
 clv_status plan_verify(const plan *p);         /* a plan that was only parsed or built may still break a rule */
 bool plan_equal(const plan *a, const plan *b); /* both must verify */
 
+/* copy.c. All ids stay; in a reordered plan node i is node order[i] of p. An order that breaks a rule is CLV_E_VERIFY, one
+   that changes what the plan does is not noticed. */
+clv_status plan_copy(const plan *p, plan **out);
+clv_status plan_reorder(const plan *p, const node_id *order, plan **out);
+
 /* inspect.c: a page for people */
 clv_status plan_inspect(const plan *p, strbuf *b);
 
