@@ -46,8 +46,14 @@ extern PyTypeObject PlanType;
 PyObject *plan_build_py(PyObject *self, PyObject *args);
 PyObject *plan_parse_py(PyObject *self, PyObject *text);
 int visit_one(PyObject *x, visitproc visit, void *ctx);         /* for tp_traverse; NULL is allowed */
+PyObject *take_string(clv_status st, char *s);                  /* frees s; NULL with an exception */
 PyObject *labels(const plan *p, const value_id *v, uint32_t n); /* list of value labels */
 int64_t *int_array(PyObject *list, Py_ssize_t *n);              /* PyMem_Free; check PyErr_Occurred */
+
+/* _native_emit.c: generated source */
+PyObject *plan_py_source(PlanObject *o, PyObject *args, PyObject *kwargs);
+PyObject *plan_py_places(PlanObject *o, PyObject *args);
+PyObject *plan_py_effects(PlanObject *o, PyObject *args);
 
 /* _native_program.c: a part of a plan, ready to run, bound to the live tensors of a model */
 extern PyTypeObject ProgramType;

@@ -256,7 +256,7 @@ PyObject *plan_parse_py(PyObject *self, PyObject *text)
 	return st == CLV_OK ? (PyObject *)plan_object_new(p) : raise_status(st);
 }
 
-static PyObject *take_string(clv_status st, char *s)
+PyObject *take_string(clv_status st, char *s)
 {
 	if (st != CLV_OK)
 		return raise_status(st);
@@ -420,6 +420,12 @@ static PyMethodDef plan_methods[] = {
 	{"frontiers", (PyCFunction)plan_py_frontiers, METH_NOARGS, "frontiers() -> list of tuples"},
 	{"choose", (PyCFunction)plan_py_choose, METH_VARARGS, "choose(boundary, trainable) -> index of a frontier"},
 	{"rebinds", (PyCFunction)plan_py_rebinds, METH_NOARGS, "rebinds() -> names"},
+	{"source", (PyCFunction)(void (*)(void))plan_py_source, METH_VARARGS | METH_KEYWORDS,
+     "source(first, end, class_name, delete=False, return_rebinds=False) -> Python source of these nodes"},
+	{"places", (PyCFunction)plan_py_places, METH_VARARGS,
+     "places(first, end) -> ([(place, name, tensor)], [symbols given as keywords])"},
+	{"effects", (PyCFunction)plan_py_effects, METH_VARARGS,
+     "effects(first, end) -> {effect: name of the first node that has it}"},
 	{NULL, NULL, 0, NULL}};
 
 PyTypeObject PlanType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Plan",
