@@ -206,6 +206,36 @@ static void see_guard(void *ctx, value_id v)
 	g->found |= (g->p->values.at[v].flags & VALUE_GUARD) != 0;
 }
 
+/* A tensor on another device than the part's own; a constant of one element goes to a kernel by value. */
+typedef struct Elsewhere {
+	const plan *p;
+	str_id device;
+	bool found;
+} Elsewhere;
+
+static void see_device(void *ctx, value_id v)
+{
+	Elsewhere *e = ctx;
+	const value *x = &e->p->values.at[v];
+	if (x->type != TYPE_TENSOR || (x->kind == VALUE_CONST && x->ndim == 0))
+		return;
+	if (e->device == NONE)
+		e->device = x->device;
+	e->found |= x->device != e->device;
+}
+
+static bool note_devices(PyObject *out, const plan *p, const node_names *names, node_id first, node_id end)
+{
+	Elsewhere e = {p, NONE, false};
+	for (node_id n = first; n < end; n++) {
+		node_each_arg(p, n, see_device, &e);
+		node_each_result(p, n, see_device, &e);
+		if (e.found)
+			return note(out, names, n, true, "other device");
+	}
+	return true;
+}
+
 static bool note_writes(PyObject *out, const plan *p, const node_names *names, node_id n, node_id first)
 {
 	const node *x = &p->nodes.at[n];
@@ -249,6 +279,8 @@ PyObject *plan_py_effects(PlanObject *o, PyObject *args)
 	for (node_id n = first; out && n < end; n++)
 		if (!note_node(out, o->p, names, n, first))
 			Py_CLEAR(out);
+	if (out && !note_devices(out, o->p, names, first, end))
+		Py_CLEAR(out);
 	if (out && end == o->p->nodes.n && o->p->rebinds.n)
 		if (!note(out, names, end ? end - 1 : 0, true, "rebinds"))
 			Py_CLEAR(out);

@@ -412,6 +412,21 @@ static PyObject *plan_py_rebinds(PlanObject *o, PyObject *unused)
 	return out;
 }
 
+/* symbols() -> names */
+static PyObject *plan_py_symbols(PlanObject *o, PyObject *unused)
+{
+	(void)unused;
+	PyObject *out = PyList_New(o->p->symbols.n);
+	for (uint32_t i = 0; out && i < o->p->symbols.n; i++) {
+		PyObject *s = PyUnicode_FromString(plan_s(o->p, o->p->symbols.at[i].name));
+		if (!s)
+			Py_CLEAR(out);
+		else
+			PyList_SET_ITEM(out, i, s);
+	}
+	return out;
+}
+
 static PyMethodDef plan_methods[] = {
 	{"text", (PyCFunction)plan_py_text, METH_NOARGS, "text() -> the plan's text form"},
 	{"inspect", (PyCFunction)plan_py_inspect, METH_NOARGS, "inspect() -> a page about the plan"},
@@ -420,6 +435,7 @@ static PyMethodDef plan_methods[] = {
 	{"frontiers", (PyCFunction)plan_py_frontiers, METH_NOARGS, "frontiers() -> list of tuples"},
 	{"choose", (PyCFunction)plan_py_choose, METH_VARARGS, "choose(boundary, trainable) -> index of a frontier"},
 	{"rebinds", (PyCFunction)plan_py_rebinds, METH_NOARGS, "rebinds() -> names"},
+	{"symbols", (PyCFunction)plan_py_symbols, METH_NOARGS, "symbols() -> names"},
 	{"source", (PyCFunction)(void (*)(void))plan_py_source, METH_VARARGS | METH_KEYWORDS,
      "source(first, end, class_name, delete=False, return_rebinds=False) -> Python source of these nodes"},
 	{"places", (PyCFunction)plan_py_places, METH_VARARGS,
