@@ -51,7 +51,7 @@ class _Graph(NamedTuple):
 def _stamp(model: Sequence[torch.Tensor]) -> tuple[Any, ...]:
     """Tells whether the model's tensors are the ones a graph was captured with. A number on the host went into the
     graph by value, so its version counts too."""
-    return tuple((id(t), t.data_ptr(), None if t.is_cuda or t.is_inference() else t._version) for t in model)
+    return tuple((id(t), t.data_ptr(), None if t.dim() or t.is_inference() else t._version) for t in model)
 
 
 @contextlib.contextmanager

@@ -512,6 +512,8 @@ static void add_guard(void *ctx, value_id v)
 	const value *x = &g->w->p->values.at[v];
 	if (g->st != CLV_OK || !(x->flags & VALUE_GUARD))
 		return;
+	if (x->flags & VALUE_ODD)
+		return; /* nested or sparse: it has no shape to compare */
 	if (x->type == TYPE_TENSOR)
 		guard_shape(g->w, g->n, v, g->indent, g->b);
 	else if (x->expect != NONE)

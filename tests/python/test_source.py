@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from helpers import Fn
 from torch import Tensor, nn
 
@@ -296,6 +297,58 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "reductions": lambda x, y: (
         x.mean() + y.sum() + x.mean(dim=0, keepdim=True) + y.sum((0, 1)) + x.prod() + y.amax(1)[0]
     ),
+    "activations": lambda x, y: [
+        f(x)
+        for f in (F.mish, F.hardsigmoid, F.hardswish, F.silu, F.gelu, F.relu, F.relu_, F.leaky_relu, F.elu, F.softplus)
+    ],
+    "activations with arguments": lambda x, y: [
+        F.gelu(x, approximate="tanh"),
+        F.leaky_relu(y, 0.2),
+        F.silu(x * 1, True),
+    ],
+    "elementwise": lambda x, y: [
+        getattr(torch, f)(x.abs() + 0.5)
+        for f in ("tanh", "sigmoid", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "neg")
+    ],
+    "softmaxes": lambda x, y: F.log_softmax(x, dim=1) + F.softmax(y, dim=0, dtype=torch.float64) + x.softmax(-1),
+    "products": lambda x, y: (
+        x.mm(y.t()) + torch.bmm(x[None], y.t()[None])[0] + torch.addmm(x[:, :3], x, y.t(), beta=0.5, alpha=2)
+    ),
+    "convolutions": lambda x, y: [
+        F.conv1d(x[None], y[None, :, :2].permute(1, 0, 2).repeat(1, 3, 1), stride=2, padding=1),
+        F.conv2d(x[None, None], y[None, None, :2, :2], padding="same"),
+        F.conv2d(x[None, None], y[None, None, :2, :2], padding=(1, 2), dilation=(2, 1)),
+        F.conv3d(x.view(1, 1, 3, 2, 2), y[None, None, None, :2, :2]),
+        F.conv_transpose2d(x[None, None], y[None, None, :2, :2], stride=2, output_padding=1),
+    ],
+    "pools": lambda x, y: [
+        F.max_pool2d(x[None], 2),
+        F.max_pool2d(x[None], 2, stride=1, padding=1, ceil_mode=True),
+        F.avg_pool2d(x[None], (2, 1), stride=(1, 1), count_include_pad=False),
+        F.adaptive_avg_pool1d(x, 2),
+        F.adaptive_avg_pool2d(x[None], (2, 2)),
+        F.pad(x, (1, 0), value=2.0),
+        F.interpolate(x[None, None], scale_factor=2, mode="bilinear"),
+    ],
+    "normalisations": lambda x, y: [
+        F.rms_norm(x, (4,)),
+        F.layer_norm(x, (4,), weight=y[0], eps=1e-3),
+        F.group_norm(x, 2, bias=y[0]),
+        F.batch_norm(x, y[0].abs(), y[1].abs(), training=False),
+        F.batch_norm(x, None, None, training=True),
+        F.instance_norm(x[None]),
+    ],
+    "lookups": lambda x, y: [
+        F.embedding(torch.tensor([0, 2, 1]), x),
+        F.embedding(torch.tensor([0, 2, 1]), x, padding_idx=1),
+        F.embedding(torch.tensor([0, 2]), x, scale_grad_by_freq=True),
+        F.one_hot(torch.tensor([0, 3]), 5),
+    ],
+    "losses": lambda x, y: F.cross_entropy(x, torch.tensor([0, 1, 3])) + F.mse_loss(x, y) + F.l1_loss(x, y),
+    "attention": lambda x, y: F.scaled_dot_product_attention(
+        x[None], y[None], x[None], attn_mask=(y @ x.t() > 0)[None], scale=0.3
+    ),
+    "copies": lambda x, y: torch.zeros(3, 4).copy_(x).add_(x.clone().zero_()).flatten(1).t().contiguous(),
     "same value out twice": lambda x, y: (x, x + y, x),
     "types": lambda x, y: x.to(torch.float64) + y.double() + x.long().bool().to(torch.uint8) + x.half().float(),
 }
