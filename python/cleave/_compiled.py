@@ -133,7 +133,9 @@ class Segment:
         plan, state = self._captured.plan, self._captured.state
         self.source = plan.source(*self._range, class_name, return_rebinds=True)
         places, self._keywords = plan.places(*self._range)
-        self.module, filename = load_module(self.source, class_name)
+        # What runs lets go of values as it goes; the text for people need not say so.
+        running = plan.source(*self._range, class_name, delete=True, return_rebinds=True)
+        self.module, filename = load_module(running, class_name)
         weakref.finalize(self, linecache.cache.pop, filename, None)
         self._bindings: list[Binding] = []
         for place, name, data in places:

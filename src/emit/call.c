@@ -430,28 +430,31 @@ static void call_reset(call *c)
 	c->head.n = 0;
 }
 
-/* A name that reaches into Python's own attributes is no operator of any library. */
-static bool op_is_plain(const char *op, const char *dot)
+/* Python's operators are registered under the names of their methods. */
+static bool is_method_name(const char *s, size_t n)
 {
-	const char *name = strstr(op, "::") + 2;
-	size_t n = dot ? (size_t)(dot - name) : strlen(name);
-	bool dunder = n > 4 && !memcmp(name, "__", 2) && !memcmp(name + n - 2, "__", 2);
 	static const char *const known[] = {"__and__",  "__or__",  "__xor__",  "__lshift__",  "__rshift__",
 	                                    "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__"};
-	for (size_t i = 0; dunder && i < sizeof known / sizeof *known; i++)
-		if (strlen(known[i]) == n && !memcmp(known[i], name, n))
-			dunder = false;
-	if (dunder || (n > 1 && !dunder && !memcmp(name, "__", 2) && memcmp(name + n - 2, "__", 2) != 0))
-		return false;
-	return op[0] != '_' && name[0] != '\0' && !strchr(name, ':') &&
-	       (!dot || (dot[1] && dot[1] != '_' && !strchr(dot + 1, '.')));
+	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+		if (strlen(known[i]) == n && !memcmp(known[i], s, n))
+			return true;
+	return false;
+}
+
+/* space::name or space::name.overload of plain names; one that reaches into Python's own attributes is no operator. */
+static bool op_is_plain(const char *op, const char *colons, const char *dot)
+{
+	const char *name = colons + 2;
+	size_t n = dot ? (size_t)(dot - name) : strlen(name);
+	return ident_ok(op, (size_t)(colons - op)) && (ident_ok(name, n) || is_method_name(name, n)) &&
+	       (!dot || ident_ok(dot + 1, strlen(dot + 1)));
 }
 
 /* torch.ops.aten.add.Tensor */
 static clv_status ops_head(call *c, const char *op)
 {
 	const char *colons = strstr(op, "::"), *dot = colons ? strchr(colons, '.') : NULL;
-	if (!colons || !op_is_plain(op, dot))
+	if (!colons || !op_is_plain(op, colons, dot))
 		return fail(CLV_E_UNSUPPORTED, "%s has no name in torch.ops", op);
 	if (!strncmp(op, "torchvision::", 13))
 		c->w->torchvision = true;

@@ -6,6 +6,7 @@ import ast
 import copy
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -565,11 +566,25 @@ def test_names_that_python_does_not_take_are_made_safe() -> None:
     assert torch.equal(module(x, x, x)[0], (x + x) * 6 * 2 + 1 + 1), source
 
 
-@pytest.mark.parametrize("op", ["aten::__class__", "aten::add.__call__", "aten::__init__.x", "_x::y", "aten::a.b.c"])
+@pytest.mark.parametrize("op", ["aten::__class__", "aten::add.__call__", "aten::__init__.x", "aten::a.b.c", "aten::0a"])
 def test_an_operator_name_that_reaches_into_python_is_refused(op: str) -> None:
     plan = _native.parse(f'cleave-plan 1\nmodel "m"\ninput %0 f32[1]\n%1 = {op}(%0) -> f32[1]\noutput %1\n')
     with pytest.raises(cleave.CleaveError, match=r"torch\.ops"):
         plan.source(0, 1, "Segment")
+
+
+def test_the_source_of_any_plan_is_python() -> None:
+    root = Path(__file__).resolve().parent.parent.parent
+    written = 0
+    for file in [*root.glob("tests/plan/*.plan"), *root.glob("fuzz/corpus/plan_parse/*")]:
+        try:
+            plan = _native.parse(file.read_bytes().decode("utf-8", "surrogateescape"))
+            text = plan.source(0, plan.node_count(), "Segment", delete=True)
+        except (cleave.CleaveError, UnicodeError):
+            continue
+        compile(text, file.name, "exec")
+        written += 1
+    assert written > 5
 
 
 def test_what_has_no_source_text_is_refused_by_name() -> None:
