@@ -3,7 +3,8 @@
 A GraphSegment is called like a Program. Inputs are copied to the graph's own memory, outputs are copied out of it, so
 that the next run does not change them; an output that is an input or a tensor of the model is given back as it is.
 Parameters are read where they lie: a step of an optimiser is seen, and a parameter that was replaced by another tensor
-makes the graph anew. What cannot be in a graph runs on the tape, and `fallback_reason` says why."""
+makes the graph anew. Random numbers come from CUDA's default generator, which a graph advances as eager does. What
+cannot be in a graph runs on the tape, and `fallback_reason` says why."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ _UNFIT = {
     "python": "node {} calls Python code",
     "host": "node {} reads its data on the host",
     "guard": "node {} is guarded: its value is compared on the host",
-    "random": "node {} draws random numbers",
+    "object": "node {} takes an object (a generator, packed weights)",
     "other device": "node {} works on another device",
     "writes state": "node {} writes to a tensor of the model",
     "writes inputs": "node {} writes to an input",
@@ -82,15 +83,14 @@ class GraphSegment:
         self.program = program or Program(captured, first, end, inference=inference)
         self.inference = inference
         self.max_graphs = max_graphs
-        self.fallback_reason: str | None = None
         self._lock = threading.Lock()
         self._graphs: OrderedDict[Any, _Graph] = OrderedDict()
         self._pool: Any = None
         self._done: Any = None  # event: the last run has read its outputs
-        places, _ = captured.plan.places(first, end)
-        self._live = [captured.state[name] if name is not None else data for _, name, data in places]
-        self._never = self._unfit_for_ever(captured, first, end)
+        self._never: str | None = self._unfit_for_ever(captured, first, end)
         self.fallback_reason = self._never
+        places = captured.plan.places(first, end)[0] if self._never is None else []
+        self._live = [captured.state[name] if name is not None else data for _, name, data in places]
 
     @staticmethod
     def _unfit_for_ever(captured: Captured, first: int, end: int) -> str | None:
@@ -185,6 +185,7 @@ class GraphSegment:
             if self._done is not None:
                 current.wait_event(self._done)
             inputs = [own_copy(t.detach()).detach() for t in leaves]
+            drawn = torch.cuda.get_rng_state(device)
             side.wait_stream(current)
             try:
                 with torch.cuda.stream(side):
@@ -194,6 +195,7 @@ class GraphSegment:
                 graph, outputs = self._record(side, inputs, symbols)
             finally:
                 current.wait_stream(side)
+                torch.cuda.set_rng_state(drawn, device)  # no run has happened yet
             return _Graph(graph, inputs, outputs, model, _stamp(model))
 
     def _record(
@@ -206,25 +208,32 @@ class GraphSegment:
         with torch.cuda.stream(side), _own_workspaces():
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
-                outputs = self.program.run(inputs, symbols)
-            except BaseException:
-                with contextlib.suppress(Exception):
-                    graph.capture_end()
-                self._leave_pool(side.device)
-                raise
-            try:
+                try:
+                    outputs = self.program.run(inputs, symbols)
+                except BaseException:
+                    with contextlib.suppress(Exception):
+                        graph.capture_end()
+                    raise
                 graph.capture_end()
             except BaseException:
-                self._leave_pool(side.device)
+                self._leave(side.device)
                 raise
         return graph, outputs
 
-    def _leave_pool(self, device: torch.device) -> None:
-        """A capture that could not be ended leaves the allocator with the graph's pool."""
+    def _leave(self, device: torch.device) -> None:
+        """What a capture that could not be ended leaves behind: the allocator in the graph's pool, and the default
+        generator still counting for the graph, which a small capture that works sets right."""
         with contextlib.suppress(Exception):
             torch._C._cuda_endAllocateToPool(device.index, self._pool)
         with contextlib.suppress(Exception):
             torch.cuda.synchronize(device)
+            with torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
+                number = torch.zeros(1, device=device)
+                torch.cuda.synchronize(device)
+                graph: Any = torch.cuda.CUDAGraph()
+                graph.capture_begin(capture_error_mode="thread_local")
+                number.add_(1)
+                graph.capture_end()
 
     # ---- replaying
 

@@ -195,14 +195,20 @@ static bool note(PyObject *out, const node_names *names, node_id n, bool has, co
 	return ok;
 }
 
-typedef struct Guarded {
+typedef struct Seen {
 	const plan *p;
 	bool found;
-} Guarded;
+} Seen;
+
+static void see_object(void *ctx, value_id v)
+{
+	Seen *g = ctx;
+	g->found |= g->p->values.at[v].kind == VALUE_OBJECT;
+}
 
 static void see_guard(void *ctx, value_id v)
 {
-	Guarded *g = ctx;
+	Seen *g = ctx;
 	g->found |= (g->p->values.at[v].flags & VALUE_GUARD) != 0;
 }
 
@@ -254,13 +260,14 @@ static bool note_node(PyObject *out, const plan *p, const node_names *names, nod
 {
 	const node *x = &p->nodes.at[n];
 	const char *op = plan_s(p, x->op);
-	Guarded g = {p, false};
+	Seen g = {p, false}, o = {p, false};
 	node_each_result(p, n, see_guard, &g);
+	node_each_arg(p, n, see_object, &o);
 	bool equal = !strcmp(op, "cleave::guard_equal");
 	return note(out, names, n, (x->flags & NODE_RANDOM) != 0, "random") &&
 	       note(out, names, n, (x->flags & NODE_HOST) != 0, "host") &&
 	       note(out, names, n, (x->flags & NODE_IMPURE) != 0, "impure") &&
-	       note(out, names, n, g.found || equal, "guard") &&
+	       note(out, names, n, g.found || equal, "guard") && note(out, names, n, o.found, "object") &&
 	       note(out, names, n, !strcmp(op, "cleave::python"), "python") && note_writes(out, p, names, n, first);
 }
 

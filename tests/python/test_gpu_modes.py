@@ -18,6 +18,8 @@ from cleave._compiled import TOLERANCE, Segment
 from cleave._cuda_graph import GRAPH, TAPE, GraphSegment, _Graph, _stamp
 from cleave.plan import Program
 
+GENERATOR = torch.Generator()
+
 
 def on_gpu(test: Any) -> Any:
     return pytest.mark.gpu(pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")(test))
@@ -40,7 +42,7 @@ def graph_of(model: Any, *inputs: Tensor, **options: Any) -> GraphSegment:
     ("fn", "reason"),
     [
         (lambda lin, x: lin(x) if x.sum() > 0 else -x, "node is_nonzero reads its data on the host"),
-        (lambda lin, x: torch.dropout(lin(x), 0.5, True), "node dropout draws random numbers"),
+        (lambda lin, x: lin(x) + torch.rand(4, generator=GENERATOR), r"node rand takes an object \(a generator, .*"),
         (lambda lin, x: lin(x.add_(1)), "node add_ writes to an input"),
         (lambda lin, x: lin(x)[x[:, 0] > 0], "node (index|nonzero) (is guarded|reads its data).*"),
     ],
@@ -50,10 +52,10 @@ def test_what_cannot_be_in_a_graph_runs_on_the_tape(fn: Any, reason: str) -> Non
     segment = graph_of(model, x)
     assert segment.active_backend == TAPE
     assert re.fullmatch(reason, segment.fallback_reason or "")
-    torch.manual_seed(0)
     with torch.no_grad():
+        GENERATOR.manual_seed(0)
         want = model(x.clone())
-        torch.manual_seed(0)
+        GENERATOR.manual_seed(0)
         assert torch.equal(segment.run([x.clone()])[0], want)
     assert len(segment) == 0
 
@@ -253,10 +255,27 @@ def test_a_failed_capture_leaves_cuda_as_it_was() -> None:
     assert torch.cuda.current_stream() == stream
     assert not torch.cuda.is_current_stream_capturing()
     torch.cuda.synchronize()
+    assert torch.rand(3, device="cuda").shape == (3,), "the generator is out of the graph"
     again = graph_of(model, x)
     with torch.no_grad():
         torch.testing.assert_close(again.run([x])[0], model(x))
     assert again.fallback_reason is None, "the next capture works"
+
+
+@on_gpu
+def test_a_graph_draws_what_the_tape_draws() -> None:
+    model = cuda(Fn(lambda lin, x: torch.dropout(lin(x), 0.5, True) + torch.rand_like(x)))
+    x = randn(0, 64, 4)
+    segment = graph_of(model, x)
+    for seed in (1, 2):
+        torch.cuda.manual_seed(seed)
+        got = [segment.run([x])[0] for _ in range(3)]
+        after = torch.cuda.get_rng_state()
+        torch.cuda.manual_seed(seed)
+        want = [segment.program.run([x])[0] for _ in range(3)]
+        assert all(torch.equal(a, b) for a, b in zip(want, got, strict=True))
+        assert torch.equal(after, torch.cuda.get_rng_state())
+    assert (segment.active_backend, len(segment)) == (GRAPH, 1)
 
 
 @on_gpu
