@@ -684,7 +684,8 @@ static void write_symbols(writer *w, strbuf *b)
 			              dim);
 }
 
-/* What comes from an earlier part and is written here stays as it was for whoever made it. */
+/* What comes from an earlier part and is written here stays as it was for whoever made it. The copy has the same strides,
+   which clone() would not keep for a part of a larger tensor. */
 static clv_status write_copies(writer *w, strbuf *b)
 {
 	const plan *p = w->p;
@@ -698,7 +699,8 @@ static clv_status write_copies(writer *w, strbuf *b)
 		value_id v = w->v.inputs.at[i];
 		const char *name = ident_value(&w->ids, v);
 		if (p->values.at[v].kind != VALUE_INPUT && written[alias_root(p, v)])
-			strbuf_printf(b, "%*s%s = %s.clone()  # it is written below\n", BODY, "", name, name);
+			strbuf_printf(b, "%*s%s = %s.new_empty_strided(%s.size(), %s.stride()).copy_(%s)  # it is written below\n",
+			              BODY, "", name, name, name, name, name);
 	}
 	mem_free(written);
 	return CLV_OK;

@@ -618,6 +618,14 @@ def test_a_boundary_that_the_suffix_writes_is_copied() -> None:
     check_cuts(model, torch.randn(3, 4))
 
 
+def test_the_copy_of_a_boundary_that_is_written_keeps_its_strides() -> None:
+    model = Fn(lambda lin, x: lin(x)[:, :2].mul_(2) @ x[:, :2].t())
+    check_cuts(model, torch.randn(3, 4))
+    captured = cleave.capture(model, torch.randn(3, 4))._main
+    _, text = load_source(captured, 2, captured.plan.node_count())
+    assert "slice = slice.new_empty_strided(slice.size(), slice.stride()).copy_(slice)" in text
+
+
 def test_the_source_deletes_values_after_their_last_use_when_asked() -> None:
     captured = cleave.capture(Conv().eval(), torch.randn(2, 3, 8, 8))._main
     module, text = load_source(captured, 0, captured.plan.node_count(), delete=True)
