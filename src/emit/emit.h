@@ -1,8 +1,8 @@
 /* Readable Python source of a view: a plain nn.Module that does what nodes first … end-1 of a plan do.
  *
- * python.c writes the class, call.c one operator call, ident.c the names. What only torch knows (the data of
- * constants, which arguments an operator takes by name alone) comes through source_spec; without it every constant is
- * a buffer for the caller to load, and a helper in the source sorts the arguments when it runs. */
+ * python.c writes the class, declare.c its __init__, call.c one operator call, ident.c the names. What only torch knows
+ * (the data of constants, which arguments an operator takes by name alone) comes through source_spec; without it every
+ * constant is a buffer for the caller to load, and a helper in the source sorts the arguments when it runs. */
 #ifndef EMIT_EMIT_H
 #define EMIT_EMIT_H
 
@@ -75,14 +75,20 @@ typedef struct writer {
 	strbuf body; /* of forward */
 } writer;
 
+enum { INDENT = 4, BODY = 8 }; /* columns of a block, of the statements of a method */
+
+/* declare.c */
+clv_status write_init(writer *w, strbuf *b);
+void write_place(writer *w, value_id v, strbuf *b);                             /* self.layer1[0].weight */
+clv_status write_store(writer *w, value_id target, const arg *what, strbuf *b); /* self.state = what */
+
 /* call.c */
 clv_status write_call(writer *w, node_id n, unsigned indent, strbuf *b); /* an expression */
 clv_status write_arg(writer *w, const arg *a, strbuf *b);
 void write_int(writer *w, expr_id e, strbuf *b);
 void write_dims(writer *w, uint32_t first, uint32_t n, strbuf *b); /* 2, 3*B */
 void write_float(double v, strbuf *b);
-void write_place(writer *w, value_id v, strbuf *b); /* self.layer1[0].weight */
-const char *torch_dtype(uint8_t d);                 /* "torch.float32" */
+const char *torch_dtype(uint8_t d); /* "torch.float32" */
 
 /* Text that somebody else chose, for a comment: nothing in it ends the line. */
 void write_harmless(const char *s, strbuf *b);
