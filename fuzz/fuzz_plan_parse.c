@@ -69,6 +69,19 @@ static void check_frontiers(const plan *p)
 	clv_frontiers_free(f);
 }
 
+/* Some nodes cannot be written as Python; then there is a reason. */
+static void check_source(const plan *p)
+{
+	clv_source_options o = CLV_SOURCE_OPTIONS_INIT;
+	char *text;
+	o.first = p->nodes.n / 2;
+	o.del = p->nodes.n % 2;
+	if (clv_plan_source(p, &o, &text) == CLV_OK)
+		clv_string_free(text);
+	else
+		MUST(status_message()[0] != '\0');
+}
+
 /* Without rules kept there are no promises but one: printing works, as error messages do it. */
 static void print_only(const plan *p)
 {
@@ -91,6 +104,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		check_views(p);
 		check_inspect(p);
 		check_frontiers(p);
+		check_source(p);
 	} else {
 		print_only(p);
 	}

@@ -115,6 +115,23 @@ CLV_API uint32_t clv_plan_node_count(const clv_plan *p);
 CLV_API uint32_t clv_plan_input_count(const clv_plan *p);
 CLV_API uint32_t clv_plan_output_count(const clv_plan *p); /* tensors in the output tree, in its order */
 
+typedef struct clv_source_options {
+	size_t size;            /* sizeof(clv_source_options)                             */
+	uint32_t first, end;    /* nodes first … end-1; end 0: to the last                */
+	const char *class_name; /* of the generated class; NULL: "Segment"                */
+	bool del;               /* values are deleted after their last use                */
+} clv_source_options;
+
+/* clang-format off */
+#define CLV_SOURCE_OPTIONS_INIT {sizeof(clv_source_options), 0, 0, NULL, false}
+/* clang-format on */
+
+/* Python source of a plan, or of a part of it: an nn.Module that needs nothing but torch. Parameters and buffers have
+   the model's names, constants are buffers const_0, const_1, … for the caller to load. Its forward takes what comes in
+   and returns a tuple of what goes out (of a whole plan: the tensors of the output). A node that cannot be written
+   (Python code, packed weights) is CLV_E_UNSUPPORTED. options NULL: the defaults. Caller frees with clv_string_free. */
+CLV_API clv_status clv_plan_source(const clv_plan *p, const clv_source_options *options, char **out);
+
 /* ---- frontiers: where a plan can be cut ------------------------------------------------------------------------- */
 
 typedef struct clv_frontier {

@@ -50,6 +50,7 @@ PyObject *plan_parse_py(PyObject *self, PyObject *text);
 /* A plan that has the inputs and external values of another under the same ids, and so its data. Takes p. */
 PyObject *plan_object_like(PlanObject *o, plan *p);
 int visit_one(PyObject *x, visitproc visit, void *ctx);         /* for tp_traverse; NULL is allowed */
+PyObject *take_string(clv_status st, char *s);                  /* frees s; NULL with an exception */
 PyObject *labels(const plan *p, const value_id *v, uint32_t n); /* list of value labels */
 int64_t *int_array(PyObject *list, Py_ssize_t *n);              /* PyMem_Free; check PyErr_Occurred */
 
@@ -62,6 +63,10 @@ PyObject *plan_py_frontiers(PlanObject *o, PyObject *args); /* ([sizes]) */
 PyObject *plan_py_choose(PlanObject *o, PyObject *args);    /* (boundary, objective[, sizes]) */
 PyObject *plan_py_check(PlanObject *o, PyObject *args);     /* (which, objective[, sizes]) */
 PyObject *plan_py_exact(PlanObject *o, PyObject *args);     /* (must_prefix, must_suffix[, sizes]) */
+/* _native_emit.c: generated source */
+PyObject *plan_py_source(PlanObject *o, PyObject *args, PyObject *kwargs);
+PyObject *plan_py_places(PlanObject *o, PyObject *args);
+PyObject *plan_py_effects(PlanObject *o, PyObject *args);
 
 /* _native_program.c: a part of a plan, ready to run, bound to the live tensors of a model */
 extern PyTypeObject ProgramType;

@@ -271,7 +271,7 @@ PyObject *plan_parse_py(PyObject *self, PyObject *text)
 	return st == CLV_OK ? (PyObject *)plan_object_new(p) : raise_status(st);
 }
 
-static PyObject *take_string(clv_status st, char *s)
+PyObject *take_string(clv_status st, char *s)
 {
 	if (st != CLV_OK)
 		return raise_status(st);
@@ -398,6 +398,21 @@ static PyObject *plan_py_match(PlanObject *o, PyObject *args)
 	return PyLong_FromUnsignedLong(found);
 }
 
+/* symbols() -> names */
+static PyObject *plan_py_symbols(PlanObject *o, PyObject *unused)
+{
+	(void)unused;
+	PyObject *out = PyList_New(o->p->symbols.n);
+	for (uint32_t i = 0; out && i < o->p->symbols.n; i++) {
+		PyObject *s = PyUnicode_FromString(plan_s(o->p, o->p->symbols.at[i].name));
+		if (!s)
+			Py_CLEAR(out);
+		else
+			PyList_SET_ITEM(out, i, s);
+	}
+	return out;
+}
+
 static PyMethodDef plan_methods[] = {
 	{"text", (PyCFunction)plan_py_text, METH_NOARGS, "text() -> the plan's text form"},
 	{"inspect", (PyCFunction)plan_py_inspect, METH_NOARGS, "inspect() -> a page about the plan"},
@@ -411,6 +426,13 @@ static PyMethodDef plan_methods[] = {
      "position"},
 	{"rebinds", (PyCFunction)plan_py_rebinds, METH_NOARGS, "rebinds() -> names"},
 	{"match", (PyCFunction)plan_py_match, METH_VARARGS, "match(position, other) -> node of other, or None"},
+	{"symbols", (PyCFunction)plan_py_symbols, METH_NOARGS, "symbols() -> names"},
+	{"source", (PyCFunction)(void (*)(void))plan_py_source, METH_VARARGS | METH_KEYWORDS,
+     "source(first, end, class_name, delete=False, return_rebinds=False) -> Python source of these nodes"},
+	{"places", (PyCFunction)plan_py_places, METH_VARARGS,
+     "places(first, end) -> ([(place, name, tensor)], [symbols given as keywords])"},
+	{"effects", (PyCFunction)plan_py_effects, METH_VARARGS,
+     "effects(first, end) -> {effect: name of the first node that has it}"},
 	{NULL, NULL, 0, NULL}};
 
 PyTypeObject PlanType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Plan",

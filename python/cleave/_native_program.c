@@ -239,60 +239,94 @@ static clv_status call_python(void *ctx, value_id object, clv_tensor *const *arg
 	return st;
 }
 
+/* What a run needs, gathered: the same for running and for checking alone. */
+typedef struct Prepared {
+	clv_tensor **inputs, **externals, **outputs;
+	Py_ssize_t n;
+	int64_t *symbols;
+	run_spec r;
+} Prepared;
+
+static void prepared_free(ProgramObject *o, Prepared *x)
+{
+	for (uint32_t i = 0; x->externals && i < o->g->v.externals.n; i++)
+		br_unref(x->externals[i]);
+	if (x->inputs)
+		tensors_free(x->inputs, x->n);
+	PyMem_Free(x->symbols);
+	PyMem_Free(x->externals);
+	PyMem_Free(x->outputs);
+}
+
+static clv_status check_call(ProgramObject *o, Py_ssize_t n)
+{
+	if ((uint32_t)n != o->g->v.inputs.n)
+		return fail(CLV_E_INPUT, "%u tensors are needed, %zd were given", o->g->v.inputs.n, n);
+	TRY(check_modules(o));
+	return check_ambient(o->plan);
+}
+
+/* args: (tensors, symbols=None). False with an exception; prepared_free in either case. */
+static bool prepare(ProgramObject *o, PyObject *args, Prepared *x)
+{
+	PyObject *seq, *symbols = Py_None;
+	Py_ssize_t nsymbols = 0;
+	br_modes ambient;
+	if (!PyArg_ParseTuple(args, "O|O", &seq, &symbols))
+		return false;
+	if (symbols != Py_None &&
+	    (!PyList_Check(symbols) || PyList_GET_SIZE(symbols) != (Py_ssize_t)o->plan->p->symbols.n)) {
+		PyErr_Format(PyExc_TypeError, "a list with the value of every symbol is needed");
+		return false;
+	}
+	x->inputs = tensor_array(seq, &x->n);
+	if (!x->inputs)
+		return false;
+	x->symbols = symbols == Py_None ? NULL : int_array(symbols, &nsymbols);
+	x->externals = PyMem_Calloc(o->g->v.externals.n + 1, sizeof *x->externals);
+	x->outputs = PyMem_Calloc(o->g->outputs.n + 1, sizeof *x->outputs);
+	if (!x->externals || !x->outputs)
+		return PyErr_NoMemory() != NULL;
+	clv_status st = check_call(o, x->n);
+	if (st != CLV_OK)
+		return raise_status(st) != NULL;
+	if (!gather_externals(o, x->externals))
+		return false;
+	br_modes_get(&ambient);
+	x->r = (run_spec){.inputs = x->inputs,
+	                  .externals = x->externals,
+	                  .outputs = x->outputs,
+	                  .symbols = x->symbols,
+	                  .grad = ambient.grad,
+	                  .python = o->plan->calls ? call_python : NULL,
+	                  .python_ctx = o->plan};
+	return true;
+}
+
 /* run(tensors, symbols=None) -> tuple of tensors; symbols: list of ints, else read off the tensors */
 static PyObject *program_py_run(ProgramObject *o, PyObject *args)
 {
-	PyObject *seq, *symbols = Py_None;
-	Py_ssize_t n, nsymbols = 0;
-	if (!PyArg_ParseTuple(args, "O|O", &seq, &symbols))
-		return NULL;
-	if (symbols != Py_None && (!PyList_Check(symbols) || PyList_GET_SIZE(symbols) != (Py_ssize_t)o->plan->p->symbols.n))
-		return PyErr_Format(PyExc_TypeError, "a list with the value of every symbol is needed");
-	const view *v = &o->g->v;
+	Prepared x = {0};
 	PyObject *result = NULL;
-	clv_tensor **inputs = tensor_array(seq, &n);
-	if (!inputs)
-		return NULL;
-	int64_t *values = symbols == Py_None ? NULL : int_array(symbols, &nsymbols);
-	clv_tensor **externals = PyMem_Calloc(v->externals.n + 1, sizeof *externals);
-	clv_tensor **outputs = PyMem_Calloc(o->g->outputs.n + 1, sizeof *outputs);
-	clv_status st = CLV_OK;
-	if (!externals || !outputs) {
-		PyErr_NoMemory();
-		goto out;
+	if (prepare(o, args, &x)) {
+		clv_status st;
+		Py_BEGIN_ALLOW_THREADS;
+		st = program_run(o->g, &x.r);
+		Py_END_ALLOW_THREADS;
+		result = st == CLV_OK ? wrap_all(x.outputs, o->g->outputs.n) : raise_status(st);
 	}
-	if ((uint32_t)n != v->inputs.n)
-		st = fail(CLV_E_INPUT, "%u tensors are needed, %zd were given", v->inputs.n, n);
-	if (st == CLV_OK)
-		st = check_modules(o);
-	if (st == CLV_OK)
-		st = check_ambient(o->plan);
-	if (st != CLV_OK) {
-		raise_status(st);
-		goto out;
-	}
-	if (!gather_externals(o, externals))
-		goto out;
-	br_modes ambient;
-	br_modes_get(&ambient);
-	run_spec r = {.inputs = inputs,
-	              .externals = externals,
-	              .outputs = outputs,
-	              .symbols = values,
-	              .grad = ambient.grad,
-	              .python = o->plan->calls ? call_python : NULL,
-	              .python_ctx = o->plan};
-	Py_BEGIN_ALLOW_THREADS;
-	st = program_run(o->g, &r);
-	Py_END_ALLOW_THREADS;
-	result = st == CLV_OK ? wrap_all(outputs, o->g->outputs.n) : raise_status(st);
-out:
-	for (uint32_t i = 0; externals && i < v->externals.n; i++)
-		br_unref(externals[i]);
-	tensors_free(inputs, n);
-	PyMem_Free(values);
-	PyMem_Free(externals);
-	PyMem_Free(outputs);
+	prepared_free(o, &x);
+	return result;
+}
+
+/* check_run(tensors, symbols=None): raises what run would before its first operator */
+static PyObject *program_py_check_run(ProgramObject *o, PyObject *args)
+{
+	Prepared x = {0};
+	PyObject *result = NULL;
+	if (prepare(o, args, &x))
+		result = none_or_raise(program_check_run(o->g, &x.r));
+	prepared_free(o, &x);
 	return result;
 }
 
@@ -404,6 +438,8 @@ static PyObject *program_py_schema(ProgramObject *o, PyObject *unused)
 
 static PyMethodDef program_methods[] = {
 	{"run", (PyCFunction)program_py_run, METH_VARARGS, "run(tensors, symbols=None) -> tuple of tensors"},
+	{"check_run", (PyCFunction)program_py_check_run, METH_VARARGS,
+     "check_run(tensors, symbols=None): raises what run would before its first operator"},
 	{"check", (PyCFunction)program_py_check, METH_O, "check(tensors): raises what run would about its inputs"},
 	{"check_model", (PyCFunction)program_py_check_model, METH_NOARGS, "check_model(): as check, about the model"},
 	{"inputs", (PyCFunction)program_py_inputs, METH_NOARGS, "inputs() -> labels"},

@@ -91,7 +91,6 @@ static bool read_size(request *r, char *text)
 static int bad_usage(const char *what, const char *arg)
 {
 	complain("%s%s", what, arg);
-	fputs("Try `cleave frontiers --help`.\n", stderr);
 	return EXIT_USAGE;
 }
 
@@ -343,5 +342,5 @@ const command command_frontiers = {
 			"  --prefix-speed X, --suffix-speed X   operations per second (default: 1e12)\n"
 			"  --size B=8               size of a symbol (default: its lowest)\n"
 			"  --json                   an array of objects instead of a table\n",
-	.run_args = run_frontiers,
+	.run_options = run_frontiers,
 };

@@ -4,7 +4,8 @@
 
 #include "cli.h"
 
-static const command *const commands[] = {&command_frontiers, &command_inspect, &command_print, &command_verify};
+static const command *const commands[] = {&command_frontiers, &command_inspect, &command_print, &command_source,
+                                          &command_verify};
 
 #define COMMAND_COUNT (sizeof commands / sizeof *commands)
 
@@ -56,8 +57,10 @@ static int run_command(const command *c, int argc, char **argv)
 	for (int i = 0; i < argc; i++)
 		if (is_help(argv[i]))
 			return show_help(c);
-	if (c->run_args)
-		return c->run_args(argc, argv);
+	if (c->run_options) {
+		int code = c->run_options(argc, argv);
+		return code == EXIT_USAGE ? usage_error(c->name) : code;
+	}
 	if (argc > 0 && argv[0][0] == '-' && argv[0][1] != '\0') {
 		complain("%s has no option %s", c->name, argv[0]);
 		return usage_error(c->name);

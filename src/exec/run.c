@@ -527,6 +527,19 @@ clv_status program_check_inputs(const clv_program *g, clv_tensor *const *inputs)
 	return st;
 }
 
+clv_status program_check_run(const clv_program *g, const run_spec *r)
+{
+	frame *f = frame_take(g);
+	if (!f)
+		return fail_nomem();
+	clv_status st = eval_sizes(g, r, f);
+	if (st == CLV_OK)
+		st = load_inputs(g, r, f);
+	memset(f->slots, 0, g->nslots * sizeof *f->slots); /* all of it is borrowed */
+	frame_give(g, f);
+	return st;
+}
+
 clv_status program_run(const clv_program *g, const run_spec *r)
 {
 	frame *f = frame_take(g);
