@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import cleave
 from cleave import BoundaryPayload, PayloadError, TensorSchema, _native, pack, unpack
-from cleave.payload import check
+from cleave.payload import _moved, check
 
 safetensors_torch = pytest.importorskip("safetensors.torch")
 warnings.filterwarnings("ignore", message="ComplexHalf support")
@@ -745,6 +745,18 @@ def test_the_extension_checks_what_python_gives_it() -> None:
         _native.payload_write(None, {}, torch.ones(1), None, None, lambda t: [])
     with pytest.raises((PayloadError, TypeError)):
         _native.payload_read(False, pack(torch.ones(1)), None, lambda t, g: [])
+
+
+def test_tensors_that_are_moved_keep_their_strides_and_what_they_share() -> None:
+    x = torch.arange(12.0).reshape(3, 4)
+    y = x + 1
+    tensors = [x[:, :2], x[:, 2:], y.t(), y.clone()[:1].expand(3, 4), (x + 2)[:, 1], torch.empty(0, 3)]
+    moved = _moved(tensors, torch.device("cpu"))
+    assert all(same(a, b) for a, b in zip(moved, tensors, strict=True))
+    assert moved[0].untyped_storage().data_ptr() == moved[1].untyped_storage().data_ptr()
+    assert all(
+        a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr() for a, b in zip(moved[2:5], tensors[2:5])
+    )
 
 
 @pytest.mark.gpu
