@@ -754,9 +754,6 @@ def test_tensors_that_are_moved_keep_their_strides_and_what_they_share() -> None
     moved = _moved(tensors, torch.device("cpu"))
     assert all(same(a, b) for a, b in zip(moved, tensors, strict=True))
     assert moved[0].untyped_storage().data_ptr() == moved[1].untyped_storage().data_ptr()
-    assert all(
-        a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr() for a, b in zip(moved[2:5], tensors[2:5])
-    )
 
 
 @pytest.mark.gpu
