@@ -111,6 +111,8 @@ class BoundaryPayload:
         fields, tensors, values, losses = _native.payload_read(True, data, path, _Place(device))
         assert fields is not None
         split_id, signature, batch, sizes, schema, grad, version, through, backward = fields
+        if len({s[0] for s in schema}) != len(schema):
+            raise PayloadError("the schema of the boundary has a label twice")
         return cls(
             split_id,
             signature,

@@ -660,6 +660,15 @@ def test_keys_that_are_equal_in_python_are_refused() -> None:
         unpack(with_header(header, rest))
 
 
+def test_a_label_twice_in_the_schema_is_refused() -> None:
+    header, rest = header_of(boundary().to_bytes())
+    text = json.loads(header["__metadata__"]["cleave.payload"])
+    text["schema"] *= 2
+    header["__metadata__"]["cleave.payload"] = json.dumps(text)
+    with pytest.raises(PayloadError, match="twice"):
+        BoundaryPayload.from_bytes(with_header(header, rest))
+
+
 def test_a_range_that_cannot_be_is_refused() -> None:
     header, rest = header_of(pack(range(3)))
     text = header["__metadata__"]["cleave.payload"].replace("[0,3,1]", "[0,3,0]")
