@@ -189,6 +189,16 @@ def test_shared_memory_is_shared_again() -> None:
     assert len(header_of(data)[1]) == 2 * 48  # one memory for all but `alone`
 
 
+def test_a_write_through_shared_memory_is_seen_by_autograd() -> None:
+    x = torch.ones(4)
+    a, b = unpack(pack([x[:2], x[1:]]))
+    w = torch.ones(2, requires_grad=True)
+    y = (w * a).sum()
+    b.fill_(3)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+
+
 def test_memory_between_shared_views_is_not_written() -> None:
     x = torch.full((1000,), 77.0)
     data = pack([x[:2], x[-2:]])
@@ -753,7 +763,9 @@ def test_the_extension_checks_what_python_gives_it() -> None:
     with pytest.raises((PayloadError, TypeError)):
         _native.payload_write(None, {}, torch.ones(1), None, None, lambda t: [])
     with pytest.raises((PayloadError, TypeError)):
-        _native.payload_read(False, pack(torch.ones(1)), None, lambda t, g: [])
+        _native.payload_read(False, pack(torch.ones(1)), None, lambda t: [])
+    with pytest.raises((PayloadError, TypeError)):
+        _native.payload_read(False, pack(torch.ones(1)), None, lambda t: [3])  # type: ignore[list-item]
 
 
 def test_tensors_that_are_moved_keep_their_strides_and_what_they_share() -> None:
