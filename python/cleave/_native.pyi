@@ -117,6 +117,6 @@ def payload_read(
     boundary: bool,
     data: Any,
     path: bytes | None,
-    place: Callable[[list[Tensor], list[bool]], list[Tensor]],
+    place: Callable[[list[Tensor]], list[Tensor]],
 ) -> tuple[Fields | None, dict[str, Tensor], Any, dict[str, tuple[str, float, float]]]: ...
 def payload_check(schema: list[Schema], tensors: dict[str, Tensor], sizes: dict[str, int]) -> None: ...

@@ -108,53 +108,63 @@ static PyObject *build(builder *b)
 	}
 }
 
-/* The bytes of every memory as a tensor of bytes. */
-static clv_status fill_memories(const payload *p, clv_tensor **out)
+/* A tensor of the bytes of one memory. */
+static PyObject *memory_bytes(const payload *p, uint32_t memory)
 {
-	for (uint32_t i = 0; i < p->memories.n; i++) {
-		void *data;
-		TRY(br_bytes_new(p->memories.at[i].nbytes, &out[i], &data));
-		TRY(payload_fill(p, i, data));
-	}
-	return CLV_OK;
-}
-
-static bool append_view(const payload_tensor *t, clv_tensor *const *memories, PyObject *list, PyObject *flags)
-{
-	clv_tensor *made;
-	br_view v = {(uint8_t)t->dtype, t->ndim, t->sizes, t->strides, (int64_t)t->offset};
-	clv_status st = br_view_bytes(memories[t->memory], &v, &made);
+	clv_tensor *bytes;
+	void *data;
+	clv_status st = br_bytes_new(p->memories.at[memory].nbytes, &bytes, &data);
 	if (st != CLV_OK)
-		return ok_or_raise(st);
-	PyObject *o = py_wrap(made);
-	bool ok = o && PyList_Append(list, o) == 0 && PyList_Append(flags, t->requires_grad ? Py_True : Py_False) == 0;
-	Py_XDECREF(o);
-	return ok;
+		return raise_payload(st);
+	st = payload_fill(p, memory, data);
+	if (st == CLV_OK)
+		return py_wrap(bytes);
+	br_unref(bytes);
+	return raise_payload(st);
 }
 
-static bool make_views(const payload *p, PyObject *list, PyObject *flags)
+/* All memories, where they are wanted; a list. */
+static PyObject *make_memories(const payload *p, PyObject *place_fn)
 {
-	clv_tensor **memories = PyMem_Calloc((size_t)p->memories.n + 1, sizeof *memories);
-	bool ok = memories && ok_or_raise(fill_memories(p, memories));
-	for (uint32_t i = 0; ok && i < p->tensors.n; i++)
-		ok = append_view(&p->tensors.at[i], memories, list, flags);
-	tensors_free(memories, p->memories.n);
-	return ok;
-}
-
-/* All tensors, where they are wanted and with their grad flags; a list. */
-static PyObject *make_tensors(const payload *p, PyObject *place_fn)
-{
-	PyObject *list = PyList_New(0), *flags = PyList_New(0), *placed = NULL;
-	if (list && flags && make_views(p, list, flags))
-		placed = PyObject_CallFunctionObjArgs(place_fn, list, flags, NULL);
-	if (placed && (!PyList_Check(placed) || PyList_GET_SIZE(placed) != p->tensors.n)) {
+	PyObject *list = PyList_New(0), *placed = NULL;
+	for (uint32_t i = 0; list && i < p->memories.n; i++) {
+		PyObject *bytes = memory_bytes(p, i);
+		if (!bytes || PyList_Append(list, bytes) < 0)
+			Py_CLEAR(list);
+		Py_XDECREF(bytes);
+	}
+	if (list)
+		placed = PyObject_CallOneArg(place_fn, list);
+	Py_XDECREF(list);
+	if (placed && (!PyList_Check(placed) || PyList_GET_SIZE(placed) != p->memories.n)) {
 		PyErr_SetString(PyExc_TypeError, "place must give a list of as many tensors");
 		Py_CLEAR(placed);
 	}
-	Py_XDECREF(list);
-	Py_XDECREF(flags);
 	return placed;
+}
+
+static PyObject *make_view(const payload_tensor *t, PyObject *memories)
+{
+	clv_tensor *made, *bytes = need_tensor(PyList_GET_ITEM(memories, t->memory));
+	br_view v = {(uint8_t)t->dtype, t->ndim, t->sizes, t->strides, (int64_t)t->offset, t->requires_grad};
+	if (!bytes)
+		return NULL;
+	clv_status st = br_view_bytes(bytes, &v, &made);
+	return st == CLV_OK ? py_wrap(made) : raise_payload(st);
+}
+
+/* All tensors; a list. */
+static PyObject *make_tensors(const payload *p, PyObject *place_fn)
+{
+	PyObject *memories = make_memories(p, place_fn), *list = memories ? PyList_New(0) : NULL;
+	for (uint32_t i = 0; list && i < p->tensors.n; i++) {
+		PyObject *t = make_view(&p->tensors.at[i], memories);
+		if (!t || PyList_Append(list, t) < 0)
+			Py_CLEAR(list);
+		Py_XDECREF(t);
+	}
+	Py_XDECREF(memories);
+	return list;
 }
 
 static PyObject *numbers_to(const payload_number *at, uint32_t n, bool flags)

@@ -111,6 +111,8 @@ class BoundaryPayload:
         fields, tensors, values, losses = _native.payload_read(True, data, path, _Place(device))
         assert fields is not None
         split_id, signature, batch, sizes, schema, grad, version, through, backward = fields
+        if len({s[0] for s in schema}) != len(schema):
+            raise PayloadError("the schema of the boundary has a label twice")
         return cls(
             split_id,
             signature,
@@ -272,12 +274,10 @@ def _moved(tensors: list[torch.Tensor], device: torch.device) -> list[torch.Tens
 
 
 class _Place:
-    """Puts tensors that were read where they are wanted and gives them their grad flags."""
+    """Puts the memory that tensors will be on where it is wanted."""
 
     def __init__(self, device: Device) -> None:
         self.device = torch.device("cpu" if device is None else device)
 
-    def __call__(self, tensors: list[torch.Tensor], requires_grad: list[bool]) -> list[torch.Tensor]:
-        with torch.no_grad():
-            placed = tensors if self.device.type == "cpu" else _moved(tensors, self.device)
-            return [t.requires_grad_() if grad else t for t, grad in zip(placed, requires_grad, strict=True)]
+    def __call__(self, memories: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [m.to(self.device) for m in memories]

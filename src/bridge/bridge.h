@@ -57,6 +57,7 @@ typedef struct br_view {
 	uint32_t ndim;
 	const int64_t *sizes, *strides;
 	int64_t offset; /* in bytes, a multiple of the element size; the view must lie inside */
+	bool requires_grad;
 } br_view;
 
 clv_status br_view_bytes(const clv_tensor *bytes, const br_view *v, clv_tensor **out); /* shares the memory of bytes */

@@ -44,16 +44,20 @@ clv_status br_bytes_new(size_t n, clv_tensor **out, void **data)
 	}
 }
 
+// As views that operators make, all of them count writes together: autograd notices a write through another one.
 clv_status br_view_bytes(const clv_tensor *bytes, const br_view *v, clv_tensor **out)
 {
 	BRIDGE_CATCH({
 		at::Tensor base = borrow(bytes);
 		at::ScalarType type = bridge::scalar_type_of(v->dtype);
 		int64_t item = static_cast<int64_t>(c10::elementSize(type));
-		at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
-			c10::Storage(base.storage()), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(type));
+		at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(base.storage()), base.key_set(),
+		                                                        c10::scalarTypeToTypeMeta(type));
 		t.unsafeGetTensorImpl()->set_sizes_and_strides(at::IntArrayRef(v->sizes, v->ndim),
 		                                               at::IntArrayRef(v->strides, v->ndim), v->offset / item);
+		t.unsafeGetTensorImpl()->set_version_counter(base.unsafeGetTensorImpl()->version_counter());
+		if (v->requires_grad)
+			t.set_requires_grad(true);
 		*out = release(std::move(t));
 		return CLV_OK;
 	})

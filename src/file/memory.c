@@ -205,10 +205,11 @@ static clv_status take_span(payload *p, payload_memory *m, uint32_t number)
 	void *span;
 	m->nbytes = m->data_n = m->high - low;
 	TRY(new_buffer(p, m->nbytes, &span));
-	for (uint32_t i = m->first; i < p->tensors.n; i++) {
+	for (uint32_t i = m->first, left = m->users; left; i++) {
 		payload_tensor *t = &p->tensors.at[i];
 		if (t->memory != number)
 			continue;
+		left--;
 		t->offset = is_empty(t->ndim, t->sizes) ? 0 : t->offset - low;
 		if (t->data)
 			strided_copy(t, (uint8_t *)span + t->offset, t->strides, t->data, t->strides);
@@ -246,11 +247,13 @@ static clv_status choose_encoding(const payload *p, uint32_t number, encoding *o
 {
 	const payload_memory *m = &p->memories.at[number];
 	const payload_tensor *first = &p->tensors.at[m->first];
+	uint32_t left = m->users;
 	*out = first->wish;
-	for (uint32_t i = m->first; i < p->tensors.n; i++) {
+	for (uint32_t i = m->first; left; i++) {
 		const payload_tensor *t = &p->tensors.at[i];
 		if (t->memory != number)
 			continue;
+		left--;
 		if (t->wish != first->wish && (t->must || first->must))
 			return fail(CLV_E_INVALID,
 			            "tensors \"%.64s\" and \"%.64s\" share memory; they can only be compressed in the same way",

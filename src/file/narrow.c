@@ -102,51 +102,77 @@ static float from_f16(uint16_t h)
 	return sign ? -tiny : tiny;
 }
 
-/* Data in files and in users' memory need not be aligned: it is copied element by element. */
-typedef union element {
-	double f64;
-	float f32;
-	uint16_t u16;
-	int8_t i8;
-} element;
+/* ---- blocks of elements as doubles ------------------------------------------------------------------------------ */
 
-static double load(dtype d, const void *at, size_t i)
+enum { BLOCK = 512 };
+
+/* Data in files and in users' memory need not be aligned: elements are copied. */
+#define LOAD(T, expression)                                                                                            \
+	for (size_t i = 0; i < n; i++) {                                                                                   \
+		T x;                                                                                                           \
+		memcpy(&x, (const char *)at + i * sizeof x, sizeof x);                                                         \
+		out[i] = (double)(expression);                                                                                 \
+	}                                                                                                                  \
+	break
+
+static void load(dtype d, const void *at, size_t n, double *out)
 {
-	element x = {0};
-	memcpy(&x, (const char *)at + i * (dtype_bits(d) / 8), dtype_bits(d) / 8);
 	switch (d) {
-	case DT_F64: return x.f64;
-	case DT_F32: return (double)x.f32;
-	case DT_F16: return (double)from_f16(x.u16);
-	case DT_BF16: return (double)float_of((uint32_t)x.u16 << 16);
-	default: return x.i8;
+	case DT_F64: LOAD(double, x);
+	case DT_F32: LOAD(float, x);
+	case DT_F16: LOAD(uint16_t, from_f16(x));
+	case DT_BF16: LOAD(uint16_t, float_of((uint32_t)x << 16));
+	default: LOAD(int8_t, x);
 	}
 }
 
-static void store(dtype d, void *at, size_t i, double v)
+#define STORE(T, expression)                                                                                           \
+	for (size_t i = 0; i < n; i++) {                                                                                   \
+		double v = from[i];                                                                                            \
+		T x = (T)(expression);                                                                                         \
+		memcpy((char *)at + i * sizeof x, &x, sizeof x);                                                               \
+	}                                                                                                                  \
+	break
+
+static void store(dtype d, void *at, size_t n, const double *from)
 {
-	element x = {0};
 	switch (d) {
-	case DT_F64: x.f64 = v; break;
-	case DT_F32: x.f32 = (float)v; break;
-	case DT_F16: x.u16 = to_f16(odd_bits(v)); break;
-	case DT_BF16: x.u16 = to_bf16(odd_bits(v)); break;
-	default: x.i8 = (int8_t)v; break;
+	case DT_F64: STORE(double, v);
+	case DT_F32: STORE(float, v);
+	case DT_F16: STORE(uint16_t, to_f16(odd_bits(v)));
+	case DT_BF16: STORE(uint16_t, to_bf16(odd_bits(v)));
+	default: STORE(int8_t, v);
 	}
-	memcpy((char *)at + i * (dtype_bits(d) / 8), &x, dtype_bits(d) / 8);
+}
+
+static size_t block_at(size_t count, size_t i)
+{
+	return count - i < BLOCK ? count - i : BLOCK;
+}
+
+static const void *element(dtype d, const void *at, size_t i)
+{
+	return (const char *)at + i * (dtype_bits(d) / 8);
 }
 
 /* ---- arrays ----------------------------------------------------------------------------------------------------- */
 
+static clv_status refuse_element(size_t i, double v)
+{
+	return fail(CLV_E_INVALID, "element %zu is %s; int8 holds finite values only", i, isnan(v) ? "nan" : "infinite");
+}
+
 static clv_status find_scale(dtype from, const void *src, size_t count, double *scale)
 {
-	double most = 0;
-	for (size_t i = 0; i < count; i++) {
-		double v = fabs(load(from, src, i));
-		if (!isfinite(v))
-			return fail(CLV_E_INVALID, "element %zu is %s; int8 holds finite values only", i,
-			            isnan(v) ? "nan" : "infinite");
-		most = v > most ? v : most;
+	double most = 0, v[BLOCK];
+	for (size_t i = 0; i < count; i += BLOCK) {
+		size_t n = block_at(count, i);
+		load(from, element(from, src, i), n, v);
+		for (size_t k = 0; k < n; k++) {
+			if (!isfinite(v[k]))
+				return refuse_element(i + k, v[k]);
+			most = fabs(v[k]) > most ? fabs(v[k]) : most;
+		}
 	}
 	*scale = most / 127;
 	if (*scale == 0) /* nothing but zeros, or too small to divide */
@@ -154,41 +180,46 @@ static clv_status find_scale(dtype from, const void *src, size_t count, double *
 	return CLV_OK;
 }
 
-static double nearest_step(double v, double scale)
+static void to_steps(double *v, size_t n, double scale)
 {
-	double k = nearbyint(v / scale);
-	return k > 127 ? 127 : k < -127 ? -127 : k;
+	for (size_t i = 0; i < n; i++) {
+		double k = nearbyint(v[i] / scale);
+		v[i] = k > 127 ? 127 : k < -127 ? -127 : k;
+	}
 }
 
-static double encoded(encoding e, double v, double scale)
+static void note_loss(const double *before, const double *after, size_t n, double *most, narrow_loss *loss)
 {
-	return e == ENC_INT8 ? nearest_step(v, scale) : v;
-}
-
-static void note_loss(double before, double after, double *most, narrow_loss *loss)
-{
-	if (isfinite(before) && fabs(before) > *most)
-		*most = fabs(before);
-	if (before == after || (isnan(before) && isnan(after)))
-		return;
-	double lost = fabs(before - after);
-	if (!(lost <= loss->absolute)) /* nan counts as more */
-		loss->absolute = isnan(lost) ? INFINITY : lost;
+	for (size_t i = 0; i < n; i++) {
+		if (isfinite(before[i]) && fabs(before[i]) > *most)
+			*most = fabs(before[i]);
+		if (before[i] == after[i] || (isnan(before[i]) && isnan(after[i])))
+			continue;
+		double lost = fabs(before[i] - after[i]);
+		if (!(lost <= loss->absolute)) /* nan counts as more */
+			loss->absolute = isnan(lost) ? INFINITY : lost;
+	}
 }
 
 clv_status narrow(encoding e, dtype from, const void *src, size_t count, void *dst, double *scale, narrow_loss *loss)
 {
 	dtype to = encoding_dtype(e, from);
-	double most = 0;
+	double most = 0, before[BLOCK], v[BLOCK], back[BLOCK];
 	*scale = 1;
 	*loss = (narrow_loss){0};
 	if (e == ENC_INT8)
 		TRY(find_scale(from, src, count, scale));
-	for (size_t i = 0; i < count; i++) {
-		double v = load(from, src, i), back;
-		store(to, dst, i, encoded(e, v, *scale));
-		widen(e, from, (const char *)dst + i * (dtype_bits(to) / 8), 1, *scale, &back);
-		note_loss(v, load(from, &back, 0), &most, loss);
+	for (size_t i = 0; i < count; i += BLOCK) {
+		size_t n = block_at(count, i);
+		void *at = (char *)dst + i * (dtype_bits(to) / 8);
+		load(from, element(from, src, i), n, before);
+		memcpy(v, before, n * sizeof *v);
+		if (e == ENC_INT8)
+			to_steps(v, n, *scale);
+		store(to, at, n, v);
+		widen(e, from, at, n, *scale, v); /* elements of `from`, which are no wider than doubles */
+		load(from, v, n, back);
+		note_loss(before, back, n, &most, loss);
 	}
 	loss->relative = loss->absolute == 0 ? 0 : loss->absolute / most;
 	return CLV_OK;
@@ -197,8 +228,12 @@ clv_status narrow(encoding e, dtype from, const void *src, size_t count, void *d
 void widen(encoding e, dtype to, const void *src, size_t count, double scale, void *dst)
 {
 	dtype from = encoding_dtype(e, to);
-	for (size_t i = 0; i < count; i++) {
-		double v = load(from, src, i);
-		store(to, dst, i, e == ENC_INT8 ? v * scale : v);
+	double v[BLOCK];
+	for (size_t i = 0; i < count; i += BLOCK) {
+		size_t n = block_at(count, i);
+		load(from, element(from, src, i), n, v);
+		for (size_t k = 0; e == ENC_INT8 && k < n; k++)
+			v[k] *= scale;
+		store(to, (char *)dst + i * (dtype_bits(to) / 8), n, v);
 	}
 }

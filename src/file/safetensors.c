@@ -8,6 +8,9 @@
 #include "base/table.h"
 #include "file/json.h"
 
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "data is written as it is in memory, and files are little endian");
+
 enum { PREFIX = 8, ALIGN = 8 };
 
 struct st_file {

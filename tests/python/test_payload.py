@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import cleave
 from cleave import BoundaryPayload, PayloadError, TensorSchema, _native, pack, unpack
-from cleave.payload import check
+from cleave.payload import _moved, check
 
 safetensors_torch = pytest.importorskip("safetensors.torch")
 warnings.filterwarnings("ignore", message="ComplexHalf support")
@@ -187,6 +187,16 @@ def test_shared_memory_is_shared_again() -> None:
     assert not back["alone"].eq(5).all()
     assert back["bytes"].view(torch.float32).eq(5).all()
     assert len(header_of(data)[1]) == 2 * 48  # one memory for all but `alone`
+
+
+def test_a_write_through_shared_memory_is_seen_by_autograd() -> None:
+    x = torch.ones(4)
+    a, b = unpack(pack([x[:2], x[1:]]))
+    w = torch.ones(2, requires_grad=True)
+    y = (w * a).sum()
+    b.fill_(3)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
 
 
 def test_memory_between_shared_views_is_not_written() -> None:
@@ -660,6 +670,15 @@ def test_keys_that_are_equal_in_python_are_refused() -> None:
         unpack(with_header(header, rest))
 
 
+def test_a_label_twice_in_the_schema_is_refused() -> None:
+    header, rest = header_of(boundary().to_bytes())
+    text = json.loads(header["__metadata__"]["cleave.payload"])
+    text["schema"] *= 2
+    header["__metadata__"]["cleave.payload"] = json.dumps(text)
+    with pytest.raises(PayloadError, match="twice"):
+        BoundaryPayload.from_bytes(with_header(header, rest))
+
+
 def test_a_range_that_cannot_be_is_refused() -> None:
     header, rest = header_of(pack(range(3)))
     text = header["__metadata__"]["cleave.payload"].replace("[0,3,1]", "[0,3,0]")
@@ -744,7 +763,18 @@ def test_the_extension_checks_what_python_gives_it() -> None:
     with pytest.raises((PayloadError, TypeError)):
         _native.payload_write(None, {}, torch.ones(1), None, None, lambda t: [])
     with pytest.raises((PayloadError, TypeError)):
-        _native.payload_read(False, pack(torch.ones(1)), None, lambda t, g: [])
+        _native.payload_read(False, pack(torch.ones(1)), None, lambda t: [])
+    with pytest.raises((PayloadError, TypeError)):
+        _native.payload_read(False, pack(torch.ones(1)), None, lambda t: [3])  # type: ignore[list-item]
+
+
+def test_tensors_that_are_moved_keep_their_strides_and_what_they_share() -> None:
+    x = torch.arange(12.0).reshape(3, 4)
+    y = x + 1
+    tensors = [x[:, :2], x[:, 2:], y.t(), y.clone()[:1].expand(3, 4), (x + 2)[:, 1], torch.empty(0, 3)]
+    moved = _moved(tensors, torch.device("cpu"))
+    assert all(same(a, b) for a, b in zip(moved, tensors, strict=True))
+    assert moved[0].untyped_storage().data_ptr() == moved[1].untyped_storage().data_ptr()
 
 
 @pytest.mark.gpu
