@@ -12,16 +12,17 @@ True
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 
 from ._capture import Captured, take_apart
+from ._dims import DynamicDims, SizeSpec
 from ._sizes import Sized
 from ._state import Target
-from .errors import CleaveError, InputError, SplitError
+from .errors import ArgumentError, CleaveError, InputError, SplitError
 from .plan import Plan, Program, as_call, capture_checked, capture_sized, finish
 
 TraceBatchMode = Literal["batch_1", "batch_gt1"]
@@ -35,6 +36,15 @@ class SplitSpec:
     boundary: "after:<module path>", "after:<node name>", "50%" (also "percent:50", "at:50%": the frontier with the
     nearest share of the estimated work before it) or "auto" (fewest bytes, 20 to 80 % of the work on each side).
 
+    dynamic_batch: the range of batch sizes; None: the batch does not change. Where the batch is, is found by running
+    the model, unless dynamic_dims names it. dynamic_dims: other sizes that may change, {"input": {dim: "S"}}; the same
+    symbol may occur in many inputs and dimensions. dynamic_ranges: {"S": (1, 512)}; also {dim: ("S", 1, 512)}. Without
+    a range a symbol goes from 1 to four times the example's size (at least 64).
+
+    trace_batch_mode: None takes any example. "batch_1" needs an example with one row and a range that starts at 1;
+    "batch_gt1" needs an example with more rows. Either way a batch of one row gets a plan of its own where the model
+    does something else there.
+
     >>> SplitSpec(boundary="after:layer3").trainable
     False
     """
@@ -43,7 +53,9 @@ class SplitSpec:
     batch_symbol: str = "B"
     dynamic_batch: tuple[int, int] | None = (1, 64)
     trainable: bool = False
-    trace_batch_mode: TraceBatchMode = "batch_1"
+    trace_batch_mode: TraceBatchMode | None = None
+    dynamic_dims: DynamicDims | None = field(default=None, hash=False)
+    dynamic_ranges: Mapping[str, tuple[int, int]] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.boundary, str):
@@ -52,21 +64,30 @@ class SplitSpec:
             raise SplitError('boundary is empty; give "auto", "after:<module path>", "after:<node name>" or "50%"')
         if not isinstance(self.batch_symbol, str) or not self.batch_symbol.isidentifier():
             raise SplitError(f"batch_symbol must be an identifier such as B, not {self.batch_symbol!r}")
-        if self.trace_batch_mode not in ("batch_1", "batch_gt1"):
+        if self.trace_batch_mode not in (None, "batch_1", "batch_gt1"):
             raise SplitError(f'trace_batch_mode must be "batch_1" or "batch_gt1", not {self.trace_batch_mode!r}')
-        self._check_range()
-
-    def _check_range(self) -> None:
-        if self.dynamic_batch is None:
-            return
-        pair = self.dynamic_batch
-        if not isinstance(pair, tuple) or len(pair) != 2 or not all(type(n) is int for n in pair):
-            raise SplitError(f"dynamic_batch must be a pair of integers (low, high) or None, not {pair!r}")
-        low, high = pair
-        if low < 1 or high < low:
-            raise SplitError(f"dynamic_batch must have 1 <= low <= high, not {pair!r}")
+        try:
+            low = self.sizes.ranges.get(self.batch_symbol, (1, 1))[0]
+        except ArgumentError as error:
+            raise SplitError(str(error)) from None
         if self.trace_batch_mode == "batch_1" and low > 1:
-            raise SplitError(f'trace_batch_mode="batch_1" needs a dynamic_batch that starts at 1, not {pair!r}')
+            raise SplitError(f'trace_batch_mode="batch_1" needs a dynamic_batch that starts at 1, not at {low}')
+
+    @property
+    def sizes(self) -> SizeSpec:
+        """The sizes that may change."""
+        return SizeSpec(self.dynamic_batch, self.batch_symbol, self.dynamic_dims, self.dynamic_ranges)
+
+    def check_example(self, sized: Sized) -> None:
+        """An explicit trace_batch_mode says how many rows the example has."""
+        if self.trace_batch_mode is None or self.batch_symbol not in sized.names:
+            return
+        rows = sized.example[sized.names.index(self.batch_symbol)]
+        if (rows == 1) != (self.trace_batch_mode == "batch_1"):
+            need = "1" if self.trace_batch_mode == "batch_1" else "more than 1"
+            raise SplitError(
+                f'trace_batch_mode="{self.trace_batch_mode}" needs an example with batch {need}, not {rows}'
+            )
 
 
 @dataclass(frozen=True)
@@ -99,6 +120,7 @@ class BoundaryPayload:
     tensors: dict[str, torch.Tensor]
     passthrough_inputs: tuple[str, ...] = ()
     weight_version: int = field(default=0)
+    sizes: dict[str, int] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -114,7 +136,7 @@ def signature(text: str) -> str:
 class _Cut:
     """One plan cut in two, ready to run."""
 
-    def __init__(self, captured: Captured, spec: SplitSpec, debug: bool) -> None:
+    def __init__(self, captured: Captured, spec: SplitSpec, debug: bool, origin: str = "") -> None:
         plan = captured.plan
         self.captured = captured
         self.candidates = [SplitCandidate(*c) for c in plan.frontiers()]
@@ -131,7 +153,9 @@ class _Cut:
         if self.labels != self.suffix.native.inputs():
             raise AssertionError("prefix and suffix disagree about the boundary")
         self.rebinds = [captured.state[name] for name in plan.rebinds()]
-        self.signature = signature(plan.text())
+        # Constants are no part of the text: where there are any, plans made at other sizes may differ in them alone.
+        text = plan.text()
+        self.signature = signature(text + origin if "\nconst " in text else text)
 
     def run_prefix(self, leaves: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         return dict(zip(self.labels, self.prefix.run(leaves), strict=True))
@@ -156,8 +180,8 @@ class SplitRuntime:
         self.mode = mode
         self._target = target
         self._sized = sized
-        self._cut = _Cut(captured, spec, mode == "debug_interpreter")
-        self._own: dict[int, _Cut] = {}  # batch sizes at which the model does something else
+        self._cut = _Cut(captured, spec, mode == "debug_interpreter", sized.origin(captured) if sized else "")
+        self._cuts = {self._cut.signature: self._cut}  # one for each plan; replaced, not changed
         self.candidate, self.candidates = self._cut.candidate, self._cut.candidates
         self.graph_signature = self._cut.signature
         self.split_id = f"{self.graph_signature}-{self.candidate.position}"
@@ -165,46 +189,47 @@ class SplitRuntime:
     @property
     def batch_range(self) -> tuple[int, int] | None:
         """The batch sizes it was prepared for; None: the example's alone."""
-        return None if self._sized is None else (self._sized.low, self._sized.high)
+        for s in self._sized.symbols if self._sized else ():
+            if s.is_batch:
+                return s.low, s.high
+        return None
 
     @property
     def variants(self) -> list[str]:
-        """The plans behind this runtime and the batch sizes each is proven for."""
-        if self._sized is None:
-            return ["the example's sizes"]
-        main = f"{self._sized.symbol} in {sorted(self._sized.proven)}"
-        return [main, *(f"{self._sized.symbol} = {size}" for size in sorted(self._own))]
+        """The plans behind this runtime: the sizes each is proven for, and why it is another one than the first."""
+        return ["the example's sizes"] if self._sized is None else self._sized.describe()
 
     def _cut_for(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[torch.Tensor]) -> _Cut:
         sized = self._sized
         if sized is None:
             return self._cut
-        size = sized.size_of(leaves)
-        if size in sized.proven:
-            return self._cut
-        if size in self._own:
-            return self._own[size]
-        if not sized.low <= size <= sized.high:
-            leaf, dim = next(iter(sized.dims.items()))
-            name = take_apart(self._target, args, kwargs).names[leaf]
-            raise InputError(
-                f"input {name}: dimension {dim} is {sized.symbol}={size}, the split is for {sized.low} to {sized.high}"
-            )
-        self._cut.prefix.native.check_model()
-        sized.check_rest(take_apart(self._target, args, kwargs))
-        with torch.no_grad():
-            if sized.admit(take_apart(self._target, args, kwargs), size):
-                return self._cut
-            captured = capture_checked(self._target, args, kwargs, grad=False, both=False)
-        return self._own.setdefault(size, _Cut(captured, self.split_spec, self.mode == "debug_interpreter"))
+        sizes = sized.sizes_of(leaves)
+        captured = sized.served.get(sizes)
+        if captured is None:
+            arguments = take_apart(self._target, args, kwargs)
+            self._cut.prefix.native.check_model()
+            sized.check_inputs(arguments)
+            with torch.no_grad():
+                captured = sized.obtain(arguments, sizes)
+        return self._cut if captured is self._cut.captured else self._cut_of(captured)
+
+    def _cut_of(self, captured: Captured) -> _Cut:
+        for cut in self._cuts.values():
+            if cut.captured is captured:
+                return cut
+        origin = self._sized.origin(captured) if self._sized else ""
+        cut = _Cut(captured, self.split_spec, self.mode == "debug_interpreter", origin)
+        self._cuts = {**self._cuts, cut.signature: cut}
+        return cut
 
     def run_prefix(self, *inputs: Any, **kwargs: Any) -> BoundaryPayload:
         """Runs the model up to the boundary."""
         leaves = self.trace_plan.flatten_inputs(inputs, kwargs)
         cut = self._cut_for(inputs, kwargs, leaves)
         tensors = cut.run_prefix(leaves)
-        size = self._sized.size_of(leaves) if self._sized else None
-        return BoundaryPayload(self.split_id, cut.signature, size, tensors, cut.passthrough)
+        sizes = dict(zip(self._sized.names, self._sized.sizes_of(leaves), strict=True)) if self._sized else {}
+        batch = sizes.get(self.split_spec.batch_symbol)
+        return BoundaryPayload(self.split_id, cut.signature, batch, tensors, cut.passthrough, sizes=sizes)
 
     def run_suffix(self, boundary: BoundaryPayload) -> Any:
         """Runs the rest of the model; what comes back has the type and structure of the model's own output."""
@@ -212,14 +237,21 @@ class SplitRuntime:
             raise TypeError(f"run_suffix takes the BoundaryPayload of run_prefix, not {type(boundary).__name__}")
         if boundary.split_id != self.split_id:
             raise InputError(f"this boundary belongs to split {boundary.split_id}, not to {self.split_id}")
-        cut = self._cut if boundary.batch_size is None else self._own.get(boundary.batch_size, self._cut)
-        if cut.signature != boundary.graph_signature:
+        cut = self._cuts.get(boundary.graph_signature)
+        if cut is None:
             raise InputError(
                 f"this boundary (batch {boundary.batch_size}) was made by a plan of its own, which this runtime lacks: "
                 "at this size the model does something else, and the runtime must see it once in run_prefix"
             )
-        sized = self._sized is not None and self._sized.reason is None and cut is self._cut
-        return cut.run_suffix(boundary.tensors, [boundary.batch_size] if sized and boundary.batch_size else None)
+        return cut.run_suffix(boundary.tensors, self._symbols_of(cut, boundary))
+
+    @staticmethod
+    def _symbols_of(cut: _Cut, boundary: BoundaryPayload) -> list[int] | None:
+        names = cut.captured.symbols
+        missing = [name for name in names if type(boundary.sizes.get(name)) is not int]
+        if missing:
+            raise InputError(f"the boundary lacks the size {', '.join(missing)}")
+        return [boundary.sizes[name] for name in names] or None
 
     def __repr__(self) -> str:
         c = self.candidate
@@ -252,9 +284,10 @@ def prepare_split(
     target = Target(model)
     args, kwargs = as_call(example_inputs, example_kwargs)
     with torch.no_grad():
-        if split.dynamic_batch is None:
+        if split.sizes.empty:
             return SplitRuntime(
                 target, capture_checked(target, args, kwargs, grad=False, both=False), None, split, mode
             )
-        sized = capture_sized(target, args, kwargs, False, split.batch_symbol, *split.dynamic_batch)
+        sized = capture_sized(target, args, kwargs, False, split.sizes)
+        split.check_example(sized)
     return SplitRuntime(target, sized.captured, sized, split, mode)
