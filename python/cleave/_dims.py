@@ -21,7 +21,8 @@ FIRST = (2, 3, 5, 7)
 MORE = (4, 6, 9, 13, 8, 12, 16)
 # Other sizes, as steps from the base: small ones, then such that quotients by up to 64 are told apart.
 NEAR = (1, 3, 6)
-FAR = (1, 32, 33, 31, 64, 63, 16, 15, 17, 47, 7, 74, 127)
+FAR = (-1, 31, 32, 33, 15, 16, 17, 63, 64, 7, 47, 127)
+CHUNK = 4  # of them at a time
 # A model may take multiples of something only: patches, strides, windows.
 STRIDES = (1, 2, 4, 8, 16, 32, 64, 7, 14, 28, 3, 5, 6, 10, 12)
 SMALL = 64  # sizes up to here are cheap enough to start from
@@ -236,7 +237,7 @@ def line_sizes(s: Symbol, base: int, stride: int) -> tuple[list[int], list[int]]
         return _inside(s, base, first, len(first)), _inside(s, base, [n for n in more if n not in first], len(more))
     near = _inside(s, base, [base + stride * n for n in (*NEAR, *(-n for n in NEAR))], len(NEAR))
     steps = FAR if stride == 1 else tuple(range(1, len(FAR)))
-    far = [base + stride * sign * n for n in steps for sign in (1, -1)]
+    far = [base + stride * n if s.low <= base + stride * n <= s.high else base - stride * n for n in steps]
     return near, _inside(s, base, [n for n in far if n not in near], len(FAR))
 
 
@@ -244,14 +245,31 @@ def _inside(s: Symbol, base: int, sizes: Iterable[int], most: int) -> list[int]:
     return [n for n in dict.fromkeys(sizes) if s.low <= n <= s.high and n != base and (n > 1 or s.is_batch)][:most]
 
 
-def mixed_points(base: Point, lines: Sequence[Sequence[int]]) -> list[Point]:
-    """Points off the lines, so that sums and products are told apart: all symbols move, then each pair of them."""
+def stages(base: Point, lines: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Iterator[list[Point]]:
+    """Points to probe, by rounds: along each symbol alone, and off these lines. More rounds are for harder formulas."""
+    near = [first for first, _ in lines]
+    yield [*_along(base, near), *_all_move(base, near), *_pairs_move(base, near)]
+    for k in range(0, max(len(more) for _, more in lines), CHUNK):
+        far = [more[k : k + CHUNK] for _, more in lines]
+        yield [*_along(base, far), *_all_move(base, far)[:2]]
+
+
+def _along(base: Point, lines: Sequence[Sequence[int]]) -> list[Point]:
+    return [(*base[:i], size, *base[i + 1 :]) for i, line in enumerate(lines) for size in line]
+
+
+def _all_move(base: Point, lines: Sequence[Sequence[int]]) -> list[Point]:
+    """Sums and products are told apart where more than one symbol moves."""
     if len(base) < 2:
         return []
-    out = []
-    for k in range(3):
-        out.append(tuple(line[(k + i) % len(line)] if line else base[i] for i, line in enumerate(lines)))
-    for i in range(len(base)) if len(base) > 2 else ():
-        rest = [line[-1] if line else base[j] for j, line in enumerate(lines)]
-        out.append((*rest[:i], base[i], *rest[i + 1 :]))
-    return [p for p in dict.fromkeys(out) if p != base]
+    return [
+        tuple(line[(k + i) % len(line)] if line else base[i] for i, line in enumerate(lines)) for k in range(len(NEAR))
+    ]
+
+
+def _pairs_move(base: Point, lines: Sequence[Sequence[int]]) -> list[Point]:
+    if len(base) < 3:
+        return []
+    last = [line[-1] if line else base[i] for i, line in enumerate(lines)]
+    pairs = [(i, j) for i in range(len(base)) for j in range(i)]
+    return [tuple(last[k] if k in pair else base[k] for k in range(len(base))) for pair in pairs]

@@ -379,12 +379,8 @@ class _Prober:
     def formulas(self, looked: tuple[Recorded, Recorded]) -> Captured | None:
         sized = self.sized
         lines = [self._line(i) for i in range(len(sized.symbols))]
-        near = [[p[i] for p in first] for i, (first, _) in enumerate(lines)]
-        mixed = _dims.mixed_points(self.base, near)
-        more = [p for _, rest in lines for p in rest]
-        far = [[p[i] for p in rest] for i, (_, rest) in enumerate(lines)]
-        for stage in ([p for first, _ in lines for p in first] + mixed, more + _dims.mixed_points(self.base, far)):
-            for point in stage:
+        for points in _dims.stages(self.base, lines):
+            for point in points:
                 self._try(point)
             captured, self.main.reason = build(sized.symbols, sized.grad, self.work, looked, self.main.streams)
             if captured is not None:
@@ -395,19 +391,14 @@ class _Prober:
             self.main.reason = f"{self.main.reason}; at another size the model says: {self.failure}"
         return None
 
-    def _line(self, i: int) -> tuple[list[Point], list[Point]]:
-        """Points that differ from the base in symbol i alone: by one, or by the step that the model takes."""
+    def _line(self, i: int) -> tuple[list[int], list[int]]:
+        """Sizes for symbol i: one beside the other, or in steps that the model takes (patches, strides, windows)."""
         s, base = self.sized.symbols[i], self.base
-
-        def at(size: int) -> Point:
-            return (*base[:i], size, *base[i + 1 :])
-
         stride = 1
         if not s.is_batch:
-            runs = (k for k in _dims.STRIDES if any(self._try(at(n)) for n in (base[i] + k, base[i] - k)))
-            stride = next(runs, 1)
-        first, more = _dims.line_sizes(s, base[i], stride)
-        return [at(n) for n in first], [at(n) for n in more]
+            ends = ((k, size) for k in _dims.STRIDES for size in (base[i] + k, base[i] - k) if size > 1)
+            stride = next((k for k, size in ends if self._try((*base[:i], size, *base[i + 1 :]))), 1)
+        return _dims.line_sizes(s, base[i], stride)
 
     def _try(self, point: Point) -> bool:
         """Records at a point; False when the model does not run there."""
