@@ -23,6 +23,7 @@ from .errors import (
     PlanError,
     ReplayError,
     SplitError,
+    ValidationError,
 )
 from .plan import Node, Plan, capture
 from .split import (
@@ -32,6 +33,13 @@ from .split import (
     SplitSpec,
     TraceBatchMode,
     prepare_split,
+)
+from .validation import (
+    DynamicBatchReport,
+    assert_dynamic_batch_reuse,
+    assert_forward_equivalent,
+    assert_gradient_equivalent,
+    validate_dynamic_batches,
 )
 
 __version__: str = _native.version
@@ -44,6 +52,7 @@ __all__ = [
     "BoundaryPayload",
     "CaptureError",
     "CleaveError",
+    "DynamicBatchReport",
     "GuardError",
     "InputError",
     "LayoutError",
@@ -56,6 +65,11 @@ __all__ = [
     "SplitRuntime",
     "SplitSpec",
     "TraceBatchMode",
+    "ValidationError",
+    "assert_dynamic_batch_reuse",
+    "assert_forward_equivalent",
+    "assert_gradient_equivalent",
     "capture",
     "prepare_split",
+    "validate_dynamic_batches",
 ]

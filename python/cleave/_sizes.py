@@ -7,11 +7,12 @@ is recorded when it is first used: it joins a family, or gets a plan of its own.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 
-from . import _dims, _native, _tree
+from . import _dims, _native, _shapes, _tree
 from ._capture import Arguments, Capture, Captured, Recorded
 from ._dims import Place, Point, SizeSpec, Symbol
 from ._state import Target
@@ -333,6 +334,7 @@ class Sized:
         if captured is not None:
             self.check(captured, work)
             family.settle(captured, work, looked)
+            self._retire([p for p, _ in family.streams])
             self.serve(captured, [p for p, _ in family.streams], family.differs)
             return captured
         if "too few sizes" not in (reason or ""):
@@ -342,6 +344,10 @@ class Sized:
         self._forget_oldest()
         self.serve(captured, [point], family.differs or family.reason)
         return captured
+
+    def _retire(self, points: Sequence[Point]) -> None:
+        """Plans for single points give way to one with formulas."""
+        self.served = {p: c for p, c in self.served.items() if p not in points or c.symbols}
 
     def _family_without_formulas(self, point: Point, recorded: Recorded) -> Family:
         first: str | None = None
@@ -364,6 +370,71 @@ class Sized:
         if len(own) >= MOST_OWN:
             self.plans = tuple(p for p in self.plans if p[0] is not own[0])
             self.served = {p: c for p, c in self.served.items() if c is not own[0]}
+
+    # ---- looking for branches between the points that were seen
+
+    def explore(self, arguments: Arguments, seconds: float) -> list[str]:
+        """Asks the shape-only pass for conditions on the sizes, records points on both sides of each and says what was
+        seen there. A pass takes one side of every branch, so it is run again where a condition goes the other way."""
+        self.check_inputs(arguments)
+        end = time.monotonic() + seconds
+        start = self.sizes_of(arguments.leaves)
+        found: dict[Hashable, _shapes.Condition] = {}  # by where they change
+        notes: dict[str, None] = {}
+        starts, ways = [start], set()
+        with self.lock:
+            while starts and time.monotonic() < end:
+                point = starts.pop(0)
+                told = _shapes.look(
+                    self.target, self.resized(arguments, point), self.symbols, self.grad, end - time.monotonic()
+                )
+                if told.problem:
+                    notes[f"the shape-only pass stopped: {told.problem}"] = None
+                for name in told.fixed if point == start else ():
+                    notes[f"the shape-only pass sees no conditions on {name}: the model needs a plain number"] = None
+                for condition in told.conditions:
+                    key = _shapes.truth_of(condition, self.symbols, start)
+                    if key not in found:
+                        found[key] = condition
+                        starts += self._probe_all(arguments, _shapes.sizes_to_probe(condition, self.symbols, start))
+                ways.add(tuple(c.holds(self.names, point) for c in found.values()))
+                starts = [p for p in starts if tuple(c.holds(self.names, p) for c in found.values()) not in ways]
+        return [*(self._verdict(c) for c in found.values()), *notes]
+
+    def _probe_all(self, arguments: Arguments, points: Sequence[Point]) -> list[Point]:
+        """Records points; those at which the model runs."""
+        out = []
+        for point in points:
+            at = self.resized(arguments, point)
+            work = Capture(self.target, at, both=False)
+            try:
+                if self.family_of(point) is None:
+                    self.place(point, work.record(at.copies(), self.grad))
+                out.append(point)
+            except Exception:  # the model does not run here
+                continue
+            finally:
+                work.restore()
+        return out
+
+    def family_of(self, point: Point) -> Family | None:
+        """The family that has a record at this point."""
+        return next((f for f in self.families if any(p == point for p, _ in f.streams)), None)
+
+    def _verdict(self, condition: _shapes.Condition) -> str:
+        """What was seen where the condition changes from one size to the next."""
+        where = {point: number for number, family in enumerate(self.families) for point, _ in family.streams}
+        pairs = [
+            (number, where[after])
+            for point, number in where.items()
+            for i in range(len(point))
+            if (after := (*point[:i], point[i] + 1, *point[i + 1 :])) in where
+            and condition.holds(self.names, point) != condition.holds(self.names, after)
+        ]
+        if not pairs:
+            return f"{condition}: not seen on both sides"
+        same = all(a == b for a, b in pairs)
+        return f"{condition}: {'the same operators on both sides' if same else 'other operators on each side'}"
 
 
 class _Prober:

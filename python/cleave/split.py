@@ -199,6 +199,18 @@ class SplitRuntime:
         """The plans behind this runtime: the sizes each is proven for, and why it is another one than the first."""
         return ["the example's sizes"] if self._sized is None else self._sized.describe()
 
+    def explore(self, *inputs: Any, seconds: float = 10.0, **kwargs: Any) -> list[str]:
+        """Looks for branches on the sizes between those that were seen, and records the model on both sides of each.
+
+        A shape-only pass lists the conditions that the forward asks about; the answer is one line for each, with what
+        the records at both sides say. Nothing is trusted because of it: it is for knowing earlier. The pass runs the
+        model on tensors without data; a model that keeps tensors in global caches would keep such ones."""
+        if self._sized is None:
+            return []
+        self.trace_plan.flatten_inputs(inputs, kwargs)
+        with torch.no_grad():
+            return self._sized.explore(take_apart(self._target, inputs, kwargs), seconds)
+
     def _cut_for(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[torch.Tensor]) -> _Cut:
         sized = self._sized
         if sized is None:
