@@ -18,6 +18,8 @@ from ._dims import Place, Point, SizeSpec, Symbol
 from ._state import Target
 from .errors import CaptureError, CleaveError, InputError
 
+Streams = Sequence[tuple[Point, Recorded]]
+Looked = tuple[Recorded, Recorded]  # two records at one point, on other data
 Check = Callable[[Captured, Capture], None]  # replays a plan on unseen data; raises when it is not the model
 
 ENOUGH = 4  # points with other sizes of a symbol before formulas in it are believed
@@ -31,9 +33,8 @@ class Family:
     def __init__(self, point: Point, recorded: Recorded, differs: str | None) -> None:
         self.streams: tuple[tuple[Point, Recorded], ...] = ((point, recorded),)
         self.differs = differs  # from the first family, or from its formulas; None: it is the first
-        self.captured: Captured | None = None  # the plan with formulas, made from:
-        self.work: Capture | None = None
-        self.looked: tuple[Recorded, Recorded] | None = None
+        self.captured: Captured | None = None  # the plan with formulas
+        self.made: tuple[Capture, Looked, Point] | None = None  # where and from what
         self.reason: str | None = None  # why there are no formulas
 
     def misfit(self, recorded: Recorded) -> str | None:
@@ -54,28 +55,29 @@ class Family:
         if len(rest) < KEPT:
             self.streams = (*rest, (point, recorded))
 
-    def settle(self, captured: Captured, work: Capture, looked: tuple[Recorded, Recorded]) -> None:
+    def settle(self, captured: Captured, work: Capture, looked: Looked, point: Point) -> None:
         """The plan with formulas, and what it was made from."""
-        self.captured, self.work, self.looked, self.reason = captured, work, looked, None
+        self.captured, self.made, self.reason = captured, (work, looked, point), None
+
+    def take_out(self, point: Point, reason: str | None) -> Family:
+        """The record at a point becomes a family of its own."""
+        odd = Family(point, next(r for p, r in self.streams if p == point), reason)
+        self.streams = tuple(s for s in self.streams if s[0] != point)
+        return odd
 
 
 def build(
-    symbols: Sequence[Symbol],
-    grad: bool,
-    work: Capture,
-    looked: tuple[Recorded, Recorded],
-    streams: Sequence[tuple[Point, Recorded]],
+    symbols: Sequence[Symbol], grad: bool, work: Capture, looked: Looked, point: Point, streams: Streams
 ) -> tuple[Captured | None, str | None]:
-    """A plan with formulas for all these records, or a reason. `looked`: two records, the first one of the streams."""
+    """A plan with formulas for all these records, or a reason. It is made at `point`, which was looked at twice."""
+    others = [(p, r) for p, r in streams if p != point]
     for i, s in enumerate(symbols):
-        if len({p[i] for p, _ in streams}) < (ENOUGH if s.low < s.high else 1):
+        if len({point[i], *(p[i] for p, _ in others)}) < (ENOUGH if s.low < s.high else 1):
             return None, f"the model was seen at too few sizes of {s.name} to tell how it follows them"
     mine, probe = looked
-    first = next(p for p, r in streams if r is mine)
-    others = [(p, r) for p, r in streams if r is not mine]
     sizes = (
         [r.stream for _, r in others],
-        [n for p in (first, *(p for p, _ in others)) for n in p],
+        [n for p in (point, *(p for p, _ in others)) for n in p],
         [s.name for s in symbols],
         [s.low for s in symbols],
         [s.high for s in symbols],
@@ -84,6 +86,18 @@ def build(
         return work.build(mine, probe, mine if grad else None, {grad}, sizes), None
     except CleaveError as error:
         return None, str(error)
+
+
+def build_most(
+    symbols: Sequence[Symbol], grad: bool, work: Capture, looked: Looked, point: Point, streams: Streams
+) -> tuple[Captured | None, str | None, Point | None]:
+    """As build, and if need be without one of the other records, whose point is the last result."""
+    captured, reason = build(symbols, grad, work, looked, point, streams)
+    for odd in [p for p, _ in reversed(streams) if captured is None and p != point and len(streams) > ENOUGH]:
+        captured, _ = build(symbols, grad, work, looked, point, [s for s in streams if s[0] != odd])
+        if captured is not None:
+            return captured, reason, odd
+    return captured, reason, None
 
 
 class Sized:
@@ -237,7 +251,7 @@ class Sized:
         own = self.obtain(arguments, self.example)  # where the example itself is special it has a plan from the start
         return captured or own
 
-    def _start(self, arguments: Arguments, base: Point) -> tuple[Capture, tuple[Recorded, Recorded]]:
+    def _start(self, arguments: Arguments, base: Point) -> tuple[Capture, Looked]:
         """Looks at the first point. It is a small one when the forward has the structure of the example there."""
         special = any(n == 1 for n in self.example)  # 1 may well be another structure, and is no good start
         for point in dict.fromkeys([base, self.example]):
@@ -308,32 +322,40 @@ class Sized:
     def _with_formulas(self, work: Capture, point: Point, recorded: Recorded) -> Captured | None:
         """The plan of a family whose formulas hold for this record, if need be with better formulas."""
         for family in self.families:
-            before, made, looked = family.captured, family.work, family.looked
-            if before is None or made is None or looked is None or family.misfit(recorded) is not None:
+            before = family.captured
+            if before is None or family.misfit(recorded) is not None:
                 continue
-            streams = [*(s for s in family.streams if s[0] != point), (point, recorded)]
-            captured, _ = build(self.symbols, self.grad, made, looked, streams)
+            captured, _ = self._rebuilt(family, point, recorded)
             if captured is None:
                 continue
             if captured.plan.text() == before.plan.text():
                 captured = before
-            else:
+            elif family.made is not None:
                 self.check(captured, work)
-                family.settle(captured, made, looked)
+                family.settle(captured, *family.made)
             family.add(point, recorded)
             self.serve(captured, [point], family.differs)
             return captured
         return None
+
+    def _rebuilt(self, family: Family, point: Point, recorded: Recorded) -> tuple[Captured | None, str | None]:
+        """The plan of a family as it would be with one more record."""
+        if family.made is None:
+            return None, family.reason
+        streams = [*(s for s in family.streams if s[0] != point), (point, recorded)]
+        return build(self.symbols, self.grad, *family.made, streams)
 
     def _collected(self, work: Capture, point: Point, recorded: Recorded) -> Captured:
         """A plan made at this point: with formulas where a family without them has enough points now, else for the
         point alone."""
         mine, probe = looked = work.look(self.grad, recorded)
         family = self._family_without_formulas(point, mine)
-        captured, reason = build(self.symbols, self.grad, work, looked, family.streams)
+        captured, reason, odd = build_most(self.symbols, self.grad, work, looked, point, family.streams)
         if captured is not None:
             self.check(captured, work)
-            family.settle(captured, work, looked)
+            if odd is not None:
+                self.families = (*self.families, family.take_out(odd, reason))
+            family.settle(captured, work, looked, point)
             self._retire([p for p, _ in family.streams])
             self.serve(captured, [p for p, _ in family.streams], family.differs)
             return captured
@@ -356,9 +378,8 @@ class Sized:
             if reason is None and family.captured is None:
                 family.add(point, recorded)
                 return family
-            if reason is None and family.looked and family.work:
-                streams = [*(s for s in family.streams if s[0] != point), (point, recorded)]
-                _, reason = build(self.symbols, self.grad, family.work, family.looked, streams)
+            if reason is None:
+                _, reason = self._rebuilt(family, point, recorded)
             first = first or reason
         family = Family(point, recorded, first)
         self.families = (*self.families, family)
@@ -447,20 +468,37 @@ class _Prober:
         self.tried: set[Point] = {p for p, _ in self.main.streams}
         self.failure: str | None = None  # what the model said at a size it does not take
 
-    def formulas(self, looked: tuple[Recorded, Recorded]) -> Captured | None:
+    def formulas(self, looked: Looked) -> Captured | None:
         sized = self.sized
         lines = [self._line(i) for i in range(len(sized.symbols))]
         for points in _dims.stages(self.base, lines):
             for point in points:
                 self._try(point)
-            captured, self.main.reason = build(sized.symbols, sized.grad, self.work, looked, self.main.streams)
+            captured, self.main.reason = build(
+                sized.symbols, sized.grad, self.work, looked, self.base, self.main.streams
+            )
+            captured = captured or (self._without_one(looked) if len(lines) == 1 else None)
             if captured is not None:
-                self.main.settle(captured, self.work, looked)
-                sized.serve(captured, [p for p, _ in self.main.streams], None)
-                return captured
+                return self._settle(captured, self.work, looked, self.base)
+        captured = self._without_one(looked)
+        if captured is not None:
+            return self._settle(captured, self.work, looked, self.base)
         if self.failure and "too few sizes" in (self.main.reason or ""):
             self.main.reason = f"{self.main.reason}; at another size the model says: {self.failure}"
         return None
+
+    def _settle(self, captured: Captured, work: Capture, looked: Looked, point: Point) -> Captured:
+        self.main.settle(captured, work, looked, point)
+        self.sized.serve(captured, [p for p, _ in self.main.streams], None)
+        return captured
+
+    def _without_one(self, looked: Looked) -> Captured | None:
+        """Formulas for all points but one, which then has something of its own."""
+        sized, main = self.sized, self.main
+        captured, reason, odd = build_most(sized.symbols, sized.grad, self.work, looked, self.base, main.streams)
+        if odd is not None:
+            sized.families = (*sized.families, main.take_out(odd, reason))
+        return captured
 
     def _line(self, i: int) -> tuple[list[int], list[int]]:
         """Sizes for symbol i: one beside the other, or in steps that the model takes (patches, strides, windows)."""
