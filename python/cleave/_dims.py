@@ -22,7 +22,8 @@ MORE = (4, 6, 9, 13, 8, 12, 16)
 # Other sizes, as steps from the base: small ones, then such that quotients by up to 64 are told apart.
 NEAR = (1, 3, 6)
 FAR = (-1, 31, 32, 33, 15, 16, 17, 63, 64, 7, 47, 127)
-CHUNK = 4  # of them at a time
+OFF = (9, -5, 22, -11, 13, 28, -19, 18, 5, -26, 11, 24)  # where several symbols move at once: other remainders
+CHUNK = 4  # of the far ones at a time
 # A model may take multiples of something only: patches, strides, windows.
 STRIDES = (1, 2, 4, 8, 16, 32, 64, 7, 14, 28, 3, 5, 6, 10, 12)
 SMALL = 64  # sizes up to here are cheap enough to start from
@@ -227,49 +228,61 @@ def small_size(s: Symbol, example: int) -> int:
     return min(example, max(SMALL, -(-s.low // stride) * stride))
 
 
-def line_sizes(s: Symbol, base: int, stride: int) -> tuple[list[int], list[int]]:
-    """Sizes for one symbol, the others as in the base: those always probed, and those for harder formulas."""
+class Line(NamedTuple):
+    """Sizes of one symbol to probe."""
+
+    near: list[int]  # always, the other symbols as in the base
+    far: list[int]  # for harder formulas
+    off: list[int]  # together with other sizes of the other symbols
+
+
+def line_sizes(s: Symbol, base: int, stride: int) -> Line:
+    """The sizes to probe for one symbol; the model takes steps of `stride`."""
     if s.is_batch:
         offset = max(0, s.low - FIRST[0])
         first, more = [n + offset for n in FIRST], [n + offset for n in MORE]
-        if s.low == 1:
-            first.append(1)
-        return _inside(s, base, first, len(first)), _inside(s, base, [n for n in more if n not in first], len(more))
+        off = _inside(s, base, first, len(first))
+        first += [1] if s.low == 1 else []
+        far = [n for n in more if n not in first]
+        return Line(_inside(s, base, first, len(first)), _inside(s, base, far, len(far)), off)
     near = _inside(s, base, [base + stride * n for n in (*NEAR, *(-n for n in NEAR))], len(NEAR))
     steps = FAR if stride == 1 else tuple(range(1, len(FAR)))
     far = [base + stride * n if s.low <= base + stride * n <= s.high else base - stride * n for n in steps]
-    return near, _inside(s, base, [n for n in far if n not in near], len(FAR))
+    off = [base + n for n in OFF] if stride == 1 else [base + stride * n for n in (4, 2, 7, 5)]
+    return Line(near, _inside(s, base, [n for n in far if n not in near], len(FAR)), _inside(s, base, off, len(OFF)))
 
 
 def _inside(s: Symbol, base: int, sizes: Iterable[int], most: int) -> list[int]:
     return [n for n in dict.fromkeys(sizes) if s.low <= n <= s.high and n != base and (n > 1 or s.is_batch)][:most]
 
 
-def stages(base: Point, lines: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Iterator[list[Point]]:
+def stages(base: Point, lines: Sequence[Line]) -> Iterator[list[Point]]:
     """Points to probe, by rounds: along each symbol alone, and off these lines. More rounds are for harder formulas."""
-    near = [first for first, _ in lines]
-    yield [*_along(base, near), *_all_move(base, near), *_pairs_move(base, near)]
-    for k in range(0, max(len(more) for _, more in lines), CHUNK):
-        far = [more[k : k + CHUNK] for _, more in lines]
-        yield [*_along(base, far), *_all_move(base, far)[:2]]
+    yield [*_along(base, [line.near for line in lines]), *_all_move(base, lines, 0, 3), *_pairs_move(base, lines)]
+    for k in range(0, max(len(line.far) for line in lines), CHUNK):
+        yield [*_along(base, [line.far[k : k + CHUNK] for line in lines]), *_all_move(base, lines, 3 + k, 2)]
 
 
 def _along(base: Point, lines: Sequence[Sequence[int]]) -> list[Point]:
     return [(*base[:i], size, *base[i + 1 :]) for i, line in enumerate(lines) for size in line]
 
 
-def _all_move(base: Point, lines: Sequence[Sequence[int]]) -> list[Point]:
+def _all_move(base: Point, lines: Sequence[Line], first: int, n: int) -> list[Point]:
     """Sums and products are told apart where more than one symbol moves."""
     if len(base) < 2:
         return []
     return [
-        tuple(line[(k + i) % len(line)] if line else base[i] for i, line in enumerate(lines)) for k in range(len(NEAR))
+        tuple(x.off[(k + 5 * i) % len(x.off)] if x.off else base[i] for i, x in enumerate(lines))
+        for k in range(first, first + n)
     ]
 
 
-def _pairs_move(base: Point, lines: Sequence[Sequence[int]]) -> list[Point]:
+def _pairs_move(base: Point, lines: Sequence[Line]) -> list[Point]:
     if len(base) < 3:
         return []
-    last = [line[-1] if line else base[i] for i, line in enumerate(lines)]
     pairs = [(i, j) for i in range(len(base)) for j in range(i)]
-    return [tuple(last[k] if k in pair else base[k] for k in range(len(base))) for pair in pairs]
+    moved = [x.off or [base[i]] for i, x in enumerate(lines)]
+    return [
+        tuple(moved[i][-1 - k % len(moved[i])] if i in pair else base[i] for i in range(len(base)))
+        for k, pair in enumerate(pairs)
+    ]

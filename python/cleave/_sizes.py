@@ -500,7 +500,7 @@ class _Prober:
             sized.families = (*sized.families, main.take_out(odd, reason))
         return captured
 
-    def _line(self, i: int) -> tuple[list[int], list[int]]:
+    def _line(self, i: int) -> _dims.Line:
         """Sizes for symbol i: one beside the other, or in steps that the model takes (patches, strides, windows)."""
         s, base = self.sized.symbols[i], self.base
         stride = 1

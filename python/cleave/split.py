@@ -238,7 +238,12 @@ class SplitRuntime:
         """Runs the model up to the boundary."""
         leaves = self.trace_plan.flatten_inputs(inputs, kwargs)
         cut = self._cut_for(inputs, kwargs, leaves)
-        tensors = cut.run_prefix(leaves)
+        try:
+            tensors = cut.run_prefix(leaves)
+        except InputError:
+            if self._sized:  # which knows more about sizes than the plan
+                self._sized.check_inputs(take_apart(self._target, inputs, kwargs))
+            raise
         sizes = dict(zip(self._sized.names, self._sized.sizes_of(leaves), strict=True)) if self._sized else {}
         batch = sizes.get(self.split_spec.batch_symbol)
         return BoundaryPayload(self.split_id, cut.signature, batch, tensors, cut.passthrough, sizes=sizes)
@@ -260,9 +265,10 @@ class SplitRuntime:
     @staticmethod
     def _symbols_of(cut: _Cut, boundary: BoundaryPayload) -> list[int] | None:
         names = cut.captured.symbols
-        missing = [name for name in names if type(boundary.sizes.get(name)) is not int]
-        if missing:
-            raise InputError(f"the boundary lacks the size {', '.join(missing)}")
+        for name in names:
+            size = boundary.sizes.get(name)
+            if type(size) is not int or size < 0:
+                raise InputError(f"the boundary lacks the size {name}, or it is no size: {size!r}")
         return [boundary.sizes[name] for name in names] or None
 
     def __repr__(self) -> str:

@@ -261,13 +261,14 @@ static void line_add(line *l, int64_t x, int64_t y)
 	l->n++;
 }
 
-static clv_status along(const fitting *f, symbol_id s, int64_t *scratch, expr_id *out)
+/* The points on the line of symbol s; with `all`, every point, seen along s. */
+static line line_of(const fitting *f, symbol_id s, bool all, int64_t *scratch)
 {
 	line l = {.s = s, .x = scratch, .y = scratch + f->points->n};
 	for (uint32_t i = 0; i < f->points->n; i++)
-		if (on_line(f, i, s))
+		if (all || on_line(f, i, s))
 			line_add(&l, row(f, i)[s], f->y[i]);
-	return fit_line(f->p, &l, out);
+	return l;
 }
 
 /* ---- candidates against all points --------------------------------------------------------------------------------- */
@@ -410,33 +411,41 @@ static clv_status offer_products(fitting *f, const expr_id *parts, uint32_t n)
 	return CLV_OK;
 }
 
+/* Along which symbols the number changes; how many there are. */
+static uint32_t find_moving(fitting *f, int64_t *scratch)
+{
+	uint32_t n = 0;
+	for (symbol_id s = 0; s < f->points->nsymbols; s++) {
+		line l = line_of(f, s, false, scratch);
+		if (!is_constant(&l))
+			f->moving[n++] = s;
+	}
+	return n;
+}
+
 static clv_status combine(fitting *f, expr_id *parts, int64_t *scratch)
 {
-	uint32_t varying = 0;
-	for (symbol_id s = 0; s < f->points->nsymbols; s++) {
-		int64_t k;
-		expr_id e;
-		TRY(along(f, s, scratch, &e));
-		if (e == NONE)
-			return CLV_OK; /* nothing explains it along this symbol */
-		if (expr_is_const(f->p, e, &k))
-			continue;
-		f->moving[varying] = s;
-		parts[varying++] = e;
-	}
-	if (!varying) {
+	uint32_t n = find_moving(f, scratch);
+	if (!n) {
 		expr_id k;
 		TRY(expr_const(f->p, f->y[0], &k));
 		offer(f, k);
 		return CLV_OK;
 	}
-	if (varying == 1) {
+	for (uint32_t k = 0; k < n; k++) {
+		/* A number that follows one symbol alone is seen at that symbol's size in every point. */
+		line l = line_of(f, f->moving[k], n == 1, scratch);
+		TRY(fit_line(f->p, &l, &parts[k]));
+		if (parts[k] == NONE)
+			return CLV_OK; /* nothing explains it along this symbol */
+	}
+	if (n == 1) {
 		offer(f, parts[0]);
 		return CLV_OK;
 	}
-	TRY(offer_product(f, parts, varying));
-	TRY(offer_sum(f, parts, varying));
-	return offer_products(f, parts, varying);
+	TRY(offer_product(f, parts, n));
+	TRY(offer_sum(f, parts, n));
+	return offer_products(f, parts, n);
 }
 
 clv_status fit_int(plan *p, const fit_points *points, const int64_t *y, expr_id *out)
