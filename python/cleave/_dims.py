@@ -24,7 +24,7 @@ NEAR = (1, 3, 6)
 FAR = (-1, 31, 32, 33, 15, 16, 17, 63, 64, 7, 47, 127)
 OFF = (9, -5, 22, -11, 13, 28, -19, 18, 5, -26, 11, 24)  # where several symbols move at once: other remainders
 CHUNK = 4  # of the far ones at a time
-# A model may take multiples of something only: patches, strides, windows.
+# A model may take multiples of something only: patches, strides, windows, groups of rows.
 STRIDES = (1, 2, 4, 8, 16, 32, 64, 7, 14, 28, 3, 5, 6, 10, 12)
 SMALL = 64  # sizes up to here are cheap enough to start from
 
@@ -238,7 +238,7 @@ class Line(NamedTuple):
 
 def line_sizes(s: Symbol, base: int, stride: int) -> Line:
     """The sizes to probe for one symbol; the model takes steps of `stride`."""
-    if s.is_batch:
+    if s.is_batch and stride == 1:
         offset = max(0, s.low - FIRST[0])
         first, more = [n + offset for n in FIRST], [n + offset for n in MORE]
         off = _inside(s, base, first, len(first))

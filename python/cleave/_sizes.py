@@ -187,12 +187,15 @@ class Sized:
     def _find_batch(self, arguments: Arguments, spec: SizeSpec) -> tuple[Place, ...]:
         """The guess with which the model runs at another size. When more than one dimension can change (a sequence
         beside the batch), the batch is the one along which rows do not see each other."""
-        running: dict[int, tuple[Place, ...]] = {}  # the first guess that runs, by dimension
         taken = [place for places in spec.named(arguments).values() for place in places]
-        for guess in _dims.batch_places(arguments.leaves, taken):
-            leaf, dim = guess[0]
-            if dim not in running and self._runs(arguments, guess, arguments.leaves[leaf].shape[dim] + 1):
-                running[dim] = guess
+        guesses = list(_dims.batch_places(arguments.leaves, taken))
+        running: dict[int, tuple[Place, ...]] = {}  # the first guess that runs, by dimension
+        for dim in dict.fromkeys(guess[0][1] for guess in guesses):
+            mine = [guess for guess in guesses if guess[0][1] == dim]
+            steps = (1,) if running else (1, 2, 4, 8)  # rows may come in groups
+            found = next((guess for k in steps for guess in mine if self._runs(arguments, guess, k)), None)
+            if found is not None:
+                running[dim] = found
         if not running:
             raise CaptureError("no input has a dimension that can change like a batch: use dynamic_batch=None")
         if len(running) > 1:
@@ -201,7 +204,10 @@ class Sized:
                     return guess
         return next(iter(running.values()))
 
-    def _runs(self, arguments: Arguments, guess: tuple[Place, ...], size: int) -> bool:
+    def _runs(self, arguments: Arguments, guess: tuple[Place, ...], step: int) -> bool:
+        leaf, dim = guess[0]
+        rows = arguments.leaves[leaf].shape[dim]
+        size = rows + step if rows <= 8 else max(step, 2)  # a large example costs
         leaves = _dims.resize(arguments.leaves, [Symbol("B", 1, size, guess, True)], (size,))
         work = Capture(self.target, arguments._replace(leaves=leaves), both=False)
         try:
@@ -229,7 +235,10 @@ class Sized:
         for leaves in (first, second):
             with work.undoing(), torch.no_grad():
                 args, kwargs = work.arguments.rebuild(leaves)
-                outputs.append(_tree.flatten(self.target.call(*args, **kwargs))[1])
+                try:
+                    outputs.append(_tree.flatten(self.target.call(*args, **kwargs))[1])
+                except Exception:  # not with two rows, or not with this data
+                    return False
         for a, b in zip(*outputs, strict=False):
             for dim in [d for d in range(a.dim()) if a.shape == b.shape and a.shape[d] == size]:
                 x, y = a.narrow(dim, 1, size - 1), b.narrow(dim, 1, size - 1)
@@ -503,10 +512,8 @@ class _Prober:
     def _line(self, i: int) -> _dims.Line:
         """Sizes for symbol i: one beside the other, or in steps that the model takes (patches, strides, windows)."""
         s, base = self.sized.symbols[i], self.base
-        stride = 1
-        if not s.is_batch:
-            ends = ((k, size) for k in _dims.STRIDES for size in (base[i] + k, base[i] - k) if size > 1)
-            stride = next((k for k, size in ends if self._try((*base[:i], size, *base[i + 1 :]))), 1)
+        ends = ((k, size) for k in _dims.STRIDES for size in (base[i] + k, base[i] - k) if size > 1)
+        stride = next((k for k, size in ends if self._try((*base[:i], size, *base[i + 1 :]))), 1)
         return _dims.line_sizes(s, base[i], stride)
 
     def _try(self, point: Point) -> bool:

@@ -121,8 +121,9 @@ class Plan:
         if captured is self._main:
             return grad
         key = (grad, id(captured))
-        if key not in self._variants:
-            self._variants = {**self._variants, key: _Variant(captured)}
+        with self._lock:
+            if key not in self._variants:
+                self._variants[key] = _Variant(captured)
         return key
 
     def flatten_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[torch.Tensor]:

@@ -231,7 +231,9 @@ class SplitRuntime:
                 return cut
         origin = self._sized.origin(captured) if self._sized else ""
         cut = _Cut(captured, self.split_spec, self.mode == "debug_interpreter", origin)
-        self._cuts = {**self._cuts, cut.signature: cut}
+        kept = {id(c) for c, _ in self._sized.plans} if self._sized else set()
+        known = {s: c for s, c in self._cuts.items() if id(c.captured) in kept or c is self._cut}
+        self._cuts = {**known, cut.signature: cut}
         return cut
 
     def run_prefix(self, *inputs: Any, **kwargs: Any) -> BoundaryPayload:

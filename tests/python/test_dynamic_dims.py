@@ -201,6 +201,18 @@ def test_an_image_that_is_a_multiple_of_four() -> None:
         rt.run_prefix(torch.rand(2, 3, 18, 16))
 
 
+@pytest.mark.parametrize("example", [4, 8, 16, 32])
+def test_rows_that_come_in_groups(example: int) -> None:
+    torch.manual_seed(0)
+    model = Fn(lambda lin, x: lin(x.view(-1, 4, 4)).sum(1).relu(), 4).eval()
+    rt = cleave.prepare_split(model, example_inputs=torch.randn(example, 4), split=cleave.SplitSpec(boundary="50%"))
+    for rows in (4, 8, 20, 64):
+        _same(model, rt, torch.randn(rows, 4))
+    assert len(rt.variants) == 1, rt.variants
+    with pytest.raises(RuntimeError, match="shape"):
+        rt.run_prefix(torch.randn(6, 4))
+
+
 def test_a_square_image_with_one_symbol_for_both_sides() -> None:
     model = _model(Pyramid)
     rt = _prepare(model, torch.rand(2, 3, 48, 48), {"x": {2: "L", 3: "L"}})
