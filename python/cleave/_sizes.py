@@ -6,6 +6,7 @@ is recorded when it is first used: it joins a family, or gets a plan of its own.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -23,8 +24,13 @@ Looked = tuple[Recorded, Recorded]  # two records at one point, on other data
 Check = Callable[[Captured, Capture], None]  # replays a plan on unseen data; raises when it is not the model
 
 ENOUGH = 4  # points with other sizes of a symbol before formulas in it are believed
-KEPT = 40  # records that a family keeps; later points are compared with its formulas and forgotten
+KEPT = 64  # records that a family keeps; later points are compared with its formulas and forgotten
 MOST_OWN = 64  # plans for single points that are kept
+
+
+def first_line(error: Exception) -> str:
+    """What a model said, in short."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 class Family:
@@ -112,6 +118,7 @@ class Sized:
         self.lock = threading.Lock()
         self.families: tuple[Family, ...] = ()
         self.served: dict[Point, Captured] = {}
+        self.failure: str | None = None  # what the model said at sizes it does not take
         self.plans: tuple[tuple[Captured, str | None], ...] = ()  # with why it is another one than the first
         self.shapes = [(t.dtype, list(t.shape)) for t in arguments.leaves]
         batch = self._find_batch(arguments, spec) if spec.find_batch else ()
@@ -197,7 +204,10 @@ class Sized:
             if found is not None:
                 running[dim] = found
         if not running:
-            raise CaptureError("no input has a dimension that can change like a batch: use dynamic_batch=None")
+            raise CaptureError(
+                "no input has a dimension that can change like a batch: use dynamic_batch=None"
+                + (f". With other rows the model says: {self.failure}" if self.failure else "")
+            )
         if len(running) > 1:
             for guess in running.values():
                 if self._rows_apart(arguments, guess):
@@ -214,7 +224,8 @@ class Sized:
             work.record(leaves, self.grad)
         except CleaveError:
             return True  # it runs; why it cannot be captured is told at the example's own size
-        except Exception:
+        except Exception as error:
+            self.failure = self.failure or first_line(error)
             return False
         finally:
             work.restore()
@@ -252,13 +263,32 @@ class Sized:
         base = tuple(_dims.small_size(s, n) for s, n in zip(self.symbols, self.example, strict=True))
         work, looked = self._start(arguments, base)
         try:
-            captured = _Prober(self, arguments, work).formulas(looked)
-            if captured is not None:
-                self._confirm(arguments, captured, work)
+            captured = _Prober(self, arguments, work, self.families[0]).formulas(looked)
         finally:
             work.restore()
+        captured = captured or self._elsewhere(arguments)
+        if captured is not None:
+            self._confirm(arguments, captured)
         own = self.obtain(arguments, self.example)  # where the example itself is special it has a plan from the start
         return captured or own
+
+    def _elsewhere(self, arguments: Arguments) -> Captured | None:
+        """The example may be the special case (an image of the size that a table was made for): formulas for the
+        structure that the model has at most other points."""
+        first, *rest = self.families
+        family = max(rest, key=lambda f: len(f.streams), default=first)
+        if family is first or len(family.streams) < max(ENOUGH, len(first.streams)):
+            return None
+        work = Capture(self.target, self.resized(arguments, family.streams[0][0]), both=False)
+        try:
+            looked = work.look(self.grad)
+            if family.misfit(looked[0]) is not None:
+                return None
+            return _Prober(self, arguments, work, family).formulas(looked)
+        except Exception:  # the example itself is still to come
+            return None
+        finally:
+            work.restore()
 
     def _start(self, arguments: Arguments, base: Point) -> tuple[Capture, Looked]:
         """Looks at the first point. It is a small one when the forward has the structure of the example there."""
@@ -302,9 +332,11 @@ class Sized:
             self.plans = (*self.plans, (captured, why))
         self.served = {**self.served, **{p: captured for p in points if p not in self.served}}
 
-    def _confirm(self, arguments: Arguments, captured: Captured, work: Capture) -> None:
-        """The plan replayed at the largest two of its points."""
-        for point in sorted(p for p, c in self.served.items() if c is captured)[-2:]:
+    def _confirm(self, arguments: Arguments, captured: Captured) -> None:
+        """The plan replayed at two of its points, cheap ones, other than where it was made."""
+        work, _, made = next(f.made for f in self.families if f.captured is captured and f.made is not None)
+        proven = [p for p, c in self.served.items() if c is captured and (p != made or len(self.served) == 1)]
+        for point in sorted(proven, key=math.prod)[:2]:
             again = Capture(self.target, self.resized(arguments, point), both=False)
             again.volatile, again.changing = work.volatile, work.changing
             self.check(captured, again)
@@ -470,25 +502,29 @@ class Sized:
 class _Prober:
     """Records the example at other points until the first family has formulas, or there is nothing left to try."""
 
-    def __init__(self, sized: Sized, arguments: Arguments, work: Capture) -> None:
-        self.sized, self.arguments, self.work = sized, arguments, work
-        self.main = sized.families[0]
+    def __init__(self, sized: Sized, arguments: Arguments, work: Capture, main: Family) -> None:
+        self.sized, self.arguments, self.work, self.main = sized, arguments, work, main
         self.base = self.main.streams[0][0]
-        self.tried: set[Point] = {p for p, _ in self.main.streams}
+        self.tried: set[Point] = {p for f in sized.families for p, _ in f.streams}
         self.failure: str | None = None  # what the model said at a size it does not take
 
     def formulas(self, looked: Looked) -> Captured | None:
         sized = self.sized
         lines = [self._line(i) for i in range(len(sized.symbols))]
+        captured: Captured | None = None
         for points in _dims.stages(self.base, lines):
             for point in points:
                 self._try(point)
+            sure = captured is None
             captured, self.main.reason = build(
                 sized.symbols, sized.grad, self.work, looked, self.base, self.main.streams
             )
             captured = captured or (self._without_one(looked) if len(lines) == 1 else None)
-            if captured is not None:
-                return self._settle(captured, self.work, looked, self.base)
+            # A quotient is seen in steps: one more round tells better where they are.
+            if captured is not None and (not sure or len(lines) == 1 or "//" not in captured.plan.text()):
+                break
+        if captured is not None:
+            return self._settle(captured, self.work, looked, self.base)
         captured = self._without_one(looked)
         if captured is not None:
             return self._settle(captured, self.work, looked, self.base)
@@ -498,7 +534,7 @@ class _Prober:
 
     def _settle(self, captured: Captured, work: Capture, looked: Looked, point: Point) -> Captured:
         self.main.settle(captured, work, looked, point)
-        self.sized.serve(captured, [p for p, _ in self.main.streams], None)
+        self.sized.serve(captured, [p for p, _ in self.main.streams], self.main.differs)
         return captured
 
     def _without_one(self, looked: Looked) -> Captured | None:
@@ -528,7 +564,7 @@ class _Prober:
             leaves = _dims.resize(self.arguments.leaves, sized.symbols, point)
             recorded = self.work.record(leaves, sized.grad)
         except Exception as error:  # not at this size, or not this way: it is looked at when it is asked for
-            self.failure = self.failure or str(error).strip().split("\n")[0][:200]
+            self.failure = self.failure or first_line(error)
             return False
         sized.place(point, recorded)
         return True

@@ -21,6 +21,7 @@ typedef struct fitting {
 	plan *p;
 	const fit_points *points;
 	const int64_t *y;
+	uint32_t base;     /* the point that lines go through */
 	symbol_id *moving; /* the symbols that the number follows */
 	expr_id found;
 } fitting;
@@ -98,6 +99,41 @@ static clv_status fit_affine(plan *p, const line *l, expr_id x, expr_id *out)
 static int64_t floor_div(int64_t x, int64_t d)
 {
 	return x / d - (x % d < 0);
+}
+
+static int64_t gcd(int64_t a, int64_t b)
+{
+	while (b) {
+		int64_t rest = a % b;
+		a = b;
+		b = rest;
+	}
+	return a < 0 ? -a : a;
+}
+
+/* a*((x+s)//g)+b where all x are g apart: a line in steps, of a model that takes multiples alone */
+static clv_status fit_steps(plan *p, const line *l, expr_id x, expr_id *out)
+{
+	int64_t g = 0, a, b, dy, ax;
+	for (uint32_t i = 1; i < l->n; i++)
+		g = gcd(g, l->x[i] - l->x[0]); /* sizes: no overflow */
+	if (l->n < 4 || g < 2 || l->x[0] < 0 || __builtin_sub_overflow(l->y[1], l->y[0], &dy))
+		return CLV_OK;
+	int64_t steps = (l->x[1] - l->x[0]) / g, s = (g - l->x[0] % g) % g, first = (l->x[0] + s) / g;
+	if (dy % steps)
+		return CLV_OK;
+	a = dy / steps;
+	if (__builtin_mul_overflow(a, first, &ax) || __builtin_sub_overflow(l->y[0], ax, &b))
+		return CLV_OK;
+	for (uint32_t i = 0; i < l->n; i++) {
+		int64_t y;
+		if (!affine_at(a, b, (l->x[i] + s) / g, &y) || y != l->y[i])
+			return CLV_OK;
+	}
+	expr_id e;
+	TRY(make_affine(p, x, 1, s, &e));
+	TRY(make_with_const(p, EXPR_FLOORDIV, e, g, &e));
+	return make_affine(p, e, a, b, out);
 }
 
 /* a*((x+s) op d)+b for one d, with op // or %, 0 <= s < d */
@@ -220,6 +256,8 @@ static clv_status fit_line(plan *p, const line *l, expr_id *out)
 	TRY(expr_sym(p, l->s, &x));
 	TRY(fit_affine(p, l, x, out));
 	if (*out == NONE)
+		TRY(fit_steps(p, l, x, out));
+	if (*out == NONE)
 		TRY(fit_quadratic(p, l, x, out));
 	if (*out == NONE)
 		TRY(fit_division(p, l, x, EXPR_FLOORDIV, out));
@@ -237,11 +275,11 @@ static const int64_t *row(const fitting *f, uint32_t i)
 	return f->points->at + (size_t)i * f->points->nsymbols;
 }
 
-/* Point i differs from the base point (point 0) in symbol s alone, or not at all. */
+/* Point i differs from the base point in symbol s alone, or not at all. */
 static bool on_line(const fitting *f, uint32_t i, symbol_id s)
 {
 	for (uint32_t k = 0; k < f->points->nsymbols; k++)
-		if (k != s && row(f, i)[k] != row(f, 0)[k])
+		if (k != s && row(f, i)[k] != row(f, f->base)[k])
 			return false;
 	return true;
 }
@@ -296,7 +334,7 @@ static clv_status offer_sum(fitting *f, const expr_id *parts, uint32_t n)
 	for (uint32_t i = 1; i < n; i++)
 		TRY(expr_make(f->p, EXPR_ADD, sum, parts[i], &sum));
 	int64_t extra;
-	if (__builtin_mul_overflow((int64_t)(n - 1), f->y[0], &extra))
+	if (__builtin_mul_overflow((int64_t)(n - 1), f->y[f->base], &extra))
 		return CLV_OK;
 	TRY(expr_const(f->p, extra, &k));
 	TRY(expr_make(f->p, EXPR_SUB, sum, k, &sum));
@@ -308,9 +346,9 @@ static clv_status offer_sum(fitting *f, const expr_id *parts, uint32_t n)
 static clv_status offer_product(fitting *f, const expr_id *parts, uint32_t n)
 {
 	expr_id product = parts[0], k;
-	if (!f->y[0])
+	if (!f->y[f->base])
 		return CLV_OK;
-	TRY(expr_const(f->p, f->y[0], &k));
+	TRY(expr_const(f->p, f->y[f->base], &k));
 	for (uint32_t i = 1; i < n; i++) {
 		TRY(expr_make(f->p, EXPR_MUL, product, parts[i], &product));
 		TRY(expr_make(f->p, EXPR_FLOORDIV, product, k, &product));
@@ -322,20 +360,17 @@ static clv_status offer_product(fitting *f, const expr_id *parts, uint32_t n)
 /* (part - y0) // g: how far the part of one symbol is from the base point, in its smallest steps; g in *step */
 static clv_status distance(const fitting *f, expr_id part, symbol_id s, int64_t *step, expr_id *out)
 {
-	int64_t g = 0, y, rest;
+	int64_t g = 0, y;
 	for (uint32_t i = 0; i < f->points->n; i++) {
 		if (!on_line(f, i, s))
 			continue;
-		if (__builtin_sub_overflow(f->y[i], f->y[0], &y) || y == INT64_MIN)
+		if (__builtin_sub_overflow(f->y[i], f->y[f->base], &y) || y == INT64_MIN)
 			return CLV_OK;
-		for (y = y < 0 ? -y : y; y; y = rest) {
-			rest = g % y;
-			g = y;
-		}
+		g = gcd(g, y);
 	}
 	*step = g;
 	expr_id k;
-	TRY(expr_const(f->p, f->y[0], &k));
+	TRY(expr_const(f->p, f->y[f->base], &k));
 	TRY(expr_make(f->p, EXPR_SUB, part, k, out));
 	return make_with_const(f->p, EXPR_FLOORDIV, *out, g, out);
 }
@@ -344,7 +379,7 @@ static clv_status distance(const fitting *f, expr_id part, symbol_id s, int64_t 
 static bool moves(const fitting *f, uint32_t i, uint32_t n, uint32_t mask)
 {
 	for (uint32_t k = 0; k < n; k++)
-		if ((row(f, i)[f->moving[k]] != row(f, 0)[f->moving[k]]) != (mask >> k & 1))
+		if ((row(f, i)[f->moving[k]] != row(f, f->base)[f->moving[k]]) != (mask >> k & 1))
 			return false;
 	return true;
 }
@@ -392,7 +427,7 @@ static clv_status offer_products(fitting *f, const expr_id *parts, uint32_t n)
 	expr_id v[MOST], sum;
 	if (n > MOST || f->found != NONE || !enough_off_lines(f, n))
 		return CLV_OK;
-	TRY(expr_const(f->p, f->y[0], &sum));
+	TRY(expr_const(f->p, f->y[f->base], &sum));
 	for (uint32_t k = 0; k < n; k++) {
 		int64_t step = 0;
 		expr_id c, term;
@@ -423,29 +458,87 @@ static uint32_t find_moving(fitting *f, int64_t *scratch)
 	return n;
 }
 
-static clv_status combine(fitting *f, expr_id *parts, int64_t *scratch)
+/* The number is one and the same at points with the same size of symbol s, and there are points that show it. */
+static bool follows_alone(const fitting *f, symbol_id s)
+{
+	for (symbol_id other = 0; other < f->points->nsymbols; other++) {
+		bool varies = false, shown = other == s;
+		for (uint32_t i = 0; i < f->points->n; i++)
+			for (uint32_t k = 0; k < i; k++) {
+				bool same = row(f, i)[s] == row(f, k)[s], moved = row(f, i)[other] != row(f, k)[other];
+				if (same && f->y[i] != f->y[k])
+					return false;
+				varies = varies || moved;
+				shown = shown || (same && moved);
+			}
+		if (varies && !shown)
+			return false;
+	}
+	return true;
+}
+
+/* A number that follows one symbol alone is seen at that symbol's size in every point. */
+static clv_status offer_single(fitting *f, int64_t *scratch)
+{
+	for (symbol_id s = 0; s < f->points->nsymbols && f->found == NONE; s++) {
+		expr_id e;
+		if (!follows_alone(f, s))
+			continue;
+		line l = line_of(f, s, true, scratch);
+		TRY(fit_line(f->p, &l, &e));
+		offer(f, e);
+	}
+	return CLV_OK;
+}
+
+static clv_status offer_combined(fitting *f, expr_id *parts, int64_t *scratch)
 {
 	uint32_t n = find_moving(f, scratch);
-	if (!n) {
-		expr_id k;
-		TRY(expr_const(f->p, f->y[0], &k));
-		offer(f, k);
-		return CLV_OK;
-	}
 	for (uint32_t k = 0; k < n; k++) {
-		/* A number that follows one symbol alone is seen at that symbol's size in every point. */
-		line l = line_of(f, f->moving[k], n == 1, scratch);
+		line l = line_of(f, f->moving[k], false, scratch);
 		TRY(fit_line(f->p, &l, &parts[k]));
 		if (parts[k] == NONE)
 			return CLV_OK; /* nothing explains it along this symbol */
 	}
-	if (n == 1) {
-		offer(f, parts[0]);
+	if (n < 2)
 		return CLV_OK;
-	}
 	TRY(offer_product(f, parts, n));
 	TRY(offer_sum(f, parts, n));
 	return offer_products(f, parts, n);
+}
+
+/* The first of the points with the most others on its lines. */
+static uint32_t find_base(fitting *f)
+{
+	uint32_t best = 0, most = 0;
+	for (f->base = 0; f->base < f->points->n; f->base++) {
+		uint32_t least = UINT32_MAX;
+		for (symbol_id s = 0; s < f->points->nsymbols; s++) {
+			uint32_t n = 0;
+			for (uint32_t i = 0; i < f->points->n; i++)
+				n += on_line(f, i, s);
+			least = n < least ? n : least;
+		}
+		if (f->points->nsymbols && least > most) {
+			most = least;
+			best = f->base;
+		}
+	}
+	return best;
+}
+
+static clv_status fit_all(fitting *f, expr_id *parts, int64_t *scratch)
+{
+	bool constant = true;
+	for (uint32_t i = 1; i < f->points->n; i++)
+		constant = constant && f->y[i] == f->y[0];
+	if (constant)
+		return expr_const(f->p, f->y[0], &f->found);
+	TRY(offer_single(f, scratch));
+	if (f->found != NONE)
+		return CLV_OK;
+	f->base = find_base(f);
+	return offer_combined(f, parts, scratch);
 }
 
 clv_status fit_int(plan *p, const fit_points *points, const int64_t *y, expr_id *out)
@@ -456,7 +549,7 @@ clv_status fit_int(plan *p, const fit_points *points, const int64_t *y, expr_id 
 	expr_id *parts = mem_alloc((points->nsymbols + 1) * sizeof *parts);
 	f.moving = mem_alloc((points->nsymbols + 1) * sizeof *f.moving);
 	int64_t *scratch = mem_alloc(2 * (size_t)points->n * sizeof *scratch);
-	clv_status st = parts && scratch && f.moving ? combine(&f, parts, scratch) : fail_nomem();
+	clv_status st = parts && scratch && f.moving ? fit_all(&f, parts, scratch) : fail_nomem();
 	mem_free(parts);
 	mem_free(f.moving);
 	mem_free(scratch);

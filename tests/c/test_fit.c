@@ -355,6 +355,42 @@ static void nested_divisions_are_found_from_a_few_image_sizes(void **state)
 	}
 }
 
+static void a_line_in_steps_is_found_from_four_points(void **state)
+{
+	(void)state;
+	static const int64_t sizes[] = {64, 80, 112, 160};
+	int64_t y[4];
+	for (int i = 0; i < 4; i++)
+		y[i] = 3 * (sizes[i] / 16) + 1;
+	expr_id e = fit_b(sizes, 4, y);
+	assert_int_not_equal(e, NONE);
+	for (int64_t x = 16; x < 1000; x += 16)
+		assert_int_equal(value_at(e, x, 10), 3 * (x / 16) + 1);
+	y[3]++;
+	assert_int_equal(fit_b(sizes, 4, y), NONE);
+}
+
+static void the_point_that_is_built_need_not_be_where_the_lines_cross(void **state)
+{
+	(void)state;
+	static const int64_t at[] = {9, 30, 2, 6, 3, 6, 5, 6, 7, 6, 2, 4, 2, 5, 2, 7, 2, 9, 3, 4, 5, 9, 7, 7};
+	enum { N = sizeof at / sizeof *at / 2 };
+	int64_t y[N];
+	for (uint32_t i = 0; i < N; i++)
+		y[i] = at[2 * i] * at[2 * i + 1] + 1;
+	expr_id e = fit_at(at, N, y);
+	assert_int_not_equal(e, NONE);
+	assert_int_equal(value_at(e, 11, 13), 144);
+}
+
+static void two_symbols_that_always_move_together_prove_nothing(void **state)
+{
+	(void)state;
+	static const int64_t at[] = {2, 12, 3, 13, 4, 14, 5, 15, 6, 16, 7, 17};
+	const int64_t y[] = {2, 3, 4, 5, 6, 7};
+	assert_int_equal(fit_at(at, 6, y), NONE);
+}
+
 static void a_point_off_the_lines_can_disprove_all(void **state)
 {
 	(void)state;
@@ -504,6 +540,9 @@ int main(void)
 		TEST(sums_over_two_symbols_are_found),
 		TEST(sums_of_products_are_found),
 		TEST(nested_divisions_are_found_from_a_few_image_sizes),
+		TEST(a_line_in_steps_is_found_from_four_points),
+		TEST(the_point_that_is_built_need_not_be_where_the_lines_cross),
+		TEST(two_symbols_that_always_move_together_prove_nothing),
 		TEST(a_point_off_the_lines_can_disprove_all),
 		TEST(noise_follows_no_formula),
 		TEST(one_wrong_number_spoils_a_line),

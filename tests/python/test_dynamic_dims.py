@@ -367,3 +367,33 @@ def test_a_boundary_without_its_sizes_is_refused() -> None:
     for wrong in ({"B": 2, "S": 10}, {"B": 3, "S": 9}, {"B": 2, "S": -1}, {"B": 2, "S": 10**6}):
         with pytest.raises(cleave.CleaveError):
             rt.run_suffix(dataclasses.replace(boundary, sizes=wrong))
+
+
+class Native(nn.Module):
+    """A table for 16 x 16 is resized for every other image: the example is the special case."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.table, self.head = (
+            nn.Conv2d(3, 8, 4, 4),
+            nn.Parameter(torch.randn(1, 8, 4, 4)),
+            nn.Linear(8, 3),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.embed(x)
+        table = self.table
+        if y.shape[-2:] != table.shape[-2:]:
+            table = nn.functional.interpolate(table, size=y.shape[-2:], mode="bicubic")
+        y = (y + table).flatten(2).transpose(1, 2)
+        return self.head(y.reshape(x.shape[0] * y.shape[1], 8)).view(x.shape[0], -1, 3).mean(1)
+
+
+def test_an_example_of_a_special_size_does_not_cost_the_others_their_plan() -> None:
+    model = _model(Native)
+    rt = _prepare(model, torch.rand(2, 3, 16, 16), {"x": {2: ("H", 4, 64), 3: ("W", 4, 64)}})
+    for size in ((2, 16, 16), (2, 32, 16), (3, 20, 24), (4, 8, 64), (5, 64, 64), (2, 21, 16)):
+        _same(model, rt, torch.rand(size[0], 3, *size[1:]))
+    assert len(rt.variants) == 2, rt.variants
+    assert "(3, 20, 24)" in rt.variants[0]
+    assert rt.variants[1].startswith("(B, H, W) = (2, 16, 16)")
