@@ -22,7 +22,9 @@ MORE = (4, 6, 9, 13, 8, 12, 16)
 # Other sizes, as steps from the base: small ones, then such that quotients by up to 64 are told apart.
 NEAR = (1, 3, 6)
 FAR = (-1, 31, 32, 33, 15, 16, 17, 63, 64, 7, 47, 127)
-OFF = (9, -5, 22, -11, 13, 28, -19, 18, 5, -26, 11, 24)  # where several symbols move at once: other remainders
+# Where several symbols move at once: other remainders again, and small ones for small sizes.
+OFF = (9, -5, 22, -11, 13, 28, -19, 18, 5, -26, 11, 24)
+OFF_SMALL = (2, 5, 4, 7, -1, -2)
 CHUNK = 4  # of the far ones at a time
 # A model may take multiples of something only: patches, strides, windows, groups of rows.
 STRIDES = (1, 2, 4, 8, 16, 32, 64, 7, 14, 28, 3, 5, 6, 10, 12)
@@ -248,7 +250,8 @@ def line_sizes(s: Symbol, base: int, stride: int) -> Line:
     near = _inside(s, base, [base + stride * n for n in (*NEAR, *(-n for n in NEAR))], len(NEAR))
     steps = FAR if stride == 1 else tuple(range(1, len(FAR)))
     far = [base + stride * n if s.low <= base + stride * n <= s.high else base - stride * n for n in steps]
-    off = [base + n for n in OFF] if stride == 1 else [base + stride * n for n in (4, 2, 7, 5)]
+    moves = OFF if base >= SMALL // 2 else OFF_SMALL
+    off = [base + n for n in moves] if stride == 1 else [base + stride * n for n in (4, 2, 7, 5)]
     return Line(near, _inside(s, base, [n for n in far if n not in near], len(FAR)), _inside(s, base, off, len(OFF)))
 
 

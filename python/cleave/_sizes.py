@@ -26,6 +26,8 @@ Check = Callable[[Captured, Capture], None]  # replays a plan on unseen data; ra
 ENOUGH = 4  # points with other sizes of a symbol before formulas in it are believed
 KEPT = 64  # records that a family keeps; later points are compared with its formulas and forgotten
 MOST_OWN = 64  # plans for single points that are kept
+MOST_FAMILIES = 128
+MOST_ODD = 16  # records that are left out, one after the other, to see whether one alone is odd
 
 
 def first_line(error: Exception) -> str:
@@ -99,7 +101,8 @@ def build_most(
 ) -> tuple[Captured | None, str | None, Point | None]:
     """As build, and if need be without one of the other records, whose point is the last result."""
     captured, reason = build(symbols, grad, work, looked, point, streams)
-    for odd in [p for p, _ in reversed(streams) if captured is None and p != point and len(streams) > ENOUGH]:
+    odd_ones = [p for p, _ in reversed(streams) if p != point][:MOST_ODD] if len(streams) > ENOUGH else []
+    for odd in odd_ones if captured is None else ():
         captured, _ = build(symbols, grad, work, looked, point, [s for s in streams if s[0] != odd])
         if captured is not None:
             return captured, reason, odd
@@ -371,13 +374,22 @@ class Sized:
                 continue
             if captured.plan.text() == before.plan.text():
                 captured = before
-            elif family.made is not None:
-                self.check(captured, work)
+            elif family.made is None or not self._holds(captured, work):
+                continue
+            else:
                 family.settle(captured, *family.made)
             family.add(point, recorded)
             self.serve(captured, [point], family.differs)
             return captured
         return None
+
+    def _holds(self, captured: Captured, work: Capture) -> bool:
+        """A plan with formulas is what the model does on unseen data, too. If not, the point gets a plan of its own."""
+        try:
+            self.check(captured, work)
+        except CaptureError:
+            return False
+        return True
 
     def _rebuilt(self, family: Family, point: Point, recorded: Recorded) -> tuple[Captured | None, str | None]:
         """The plan of a family as it would be with one more record."""
@@ -392,8 +404,7 @@ class Sized:
         mine, probe = looked = work.look(self.grad, recorded)
         family = self._family_without_formulas(point, mine)
         captured, reason, odd = build_most(self.symbols, self.grad, work, looked, point, family.streams)
-        if captured is not None:
-            self.check(captured, work)
+        if captured is not None and self._holds(captured, work):
             if odd is not None:
                 self.families = (*self.families, family.take_out(odd, reason))
             family.settle(captured, work, looked, point)
@@ -432,6 +443,9 @@ class Sized:
         if len(own) >= MOST_OWN:
             self.plans = tuple(p for p in self.plans if p[0] is not own[0])
             self.served = {p: c for p, c in self.served.items() if c is not own[0]}
+        if len(self.families) >= MOST_FAMILIES:
+            oldest = next((f for f in self.families[1:] if f.captured is None), None)
+            self.families = tuple(f for f in self.families if f is not oldest)
 
     # ---- looking for branches between the points that were seen
 
@@ -471,7 +485,9 @@ class Sized:
             work = Capture(self.target, at, both=False)
             try:
                 if self.family_of(point) is None:
-                    self.place(point, work.record(at.copies(), self.grad))
+                    recorded = work.record(at.copies(), self.grad)
+                    if self._with_formulas(work, point, recorded) is None:
+                        self._family_without_formulas(point, recorded)
                 out.append(point)
             except Exception:  # the model does not run here
                 continue
