@@ -24,13 +24,24 @@ from .errors import (
     PlanError,
     ReplayError,
     SplitError,
+    ValidationError,
 )
 from .payload import BoundaryPayload, CompressionError, TensorSchema, pack, unpack
 from .plan import Node, Plan, capture
+from .replay import ReplayBoundary, SplitReplayRuntime, prepare_split_replay
 from .spec import SplitCandidate, SplitSpec, TraceBatchMode
 from .split import RuntimeCacheKey, SplitRuntime, prepare_split
+from .validation import (
+    DynamicBatchReport,
+    assert_dynamic_batch_reuse,
+    assert_forward_equivalent,
+    assert_gradient_equivalent,
+    validate_dynamic_batches,
+)
 
 __version__: str = _native.version
+
+TracePlan, TraceNode = Plan, Node  # as other split runtimes call them
 
 # Source lines in plans are the user's: frames of torch and of this package are passed over.
 _native.set_skipped_prefixes(tuple(str(Path(f).parent) + os.sep for f in (torch.__file__, __file__)))
@@ -41,6 +52,7 @@ __all__ = [
     "CaptureError",
     "CleaveError",
     "CompressionError",
+    "DynamicBatchReport",
     "GuardError",
     "InputError",
     "LayoutError",
@@ -49,15 +61,25 @@ __all__ = [
     "Plan",
     "PlanError",
     "ReplayError",
+    "ReplayBoundary",
     "RuntimeCacheKey",
     "SplitCandidate",
     "SplitError",
+    "SplitReplayRuntime",
     "SplitRuntime",
     "SplitSpec",
     "TensorSchema",
     "TraceBatchMode",
+    "TraceNode",
+    "TracePlan",
+    "ValidationError",
+    "assert_dynamic_batch_reuse",
+    "assert_forward_equivalent",
+    "assert_gradient_equivalent",
     "capture",
     "pack",
     "prepare_split",
+    "prepare_split_replay",
     "unpack",
+    "validate_dynamic_batches",
 ]

@@ -58,6 +58,7 @@ class Captured(NamedTuple):
     modules: list[tuple[str, str, Any, Any, Any]]
     with_grad: bool
     without_grad: bool
+    symbols: tuple[str, ...] = ()  # sizes that may change; empty: a plan for the recorded sizes alone
 
 
 def take_apart(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
@@ -417,6 +418,7 @@ class Capture:
             self.target.module_checks(self.changing),
             True in grads,
             False in grads,
+            tuple(sizes[2]) if sizes else (),
         )
 
 

@@ -13,12 +13,17 @@ from typing import Any, NamedTuple
 import torch
 
 from ._capture import Arguments, Captured, take_apart
+from ._compiled import Segment
+from ._cuda_graph import GraphSegment
 from ._objective import Objective
+from ._sizes import Sized
 from ._state import Target
 from .errors import CaptureError, CleaveError, InputError, SplitError
 from .payload import TensorSchema, check_tensors, dims
 from .plan import Program, capture_checked, capture_sized, check_call, finish
 from .spec import SplitCandidate, SplitSpec
+
+Engine = Program | Segment | GraphSegment
 
 
 def signature(text: str) -> str:
@@ -62,18 +67,51 @@ class Wanted(NamedTuple):
 
     spec: SplitSpec
     objective: Objective
-    debug: bool
+    mode: str = "generated_eager"
+    compile_options: dict[str, Any] | None = None
+
+
+class Engines(NamedTuple):
+    """What runs the halves: the tape, or what the mode asks for. The tape is always there, and knows what to check."""
+
+    prefix: Engine
+    suffix: Engine
+
+
+def _engine(
+    want: Wanted, captured: Captured, first: int, end: int, grad: bool, class_name: str, program: Program
+) -> Engine:
+    if want.mode == "compiled":
+        return Segment(
+            captured,
+            first,
+            end,
+            inference=not grad,
+            options=want.compile_options,
+            class_name=class_name,
+            program=program,
+        )
+    if want.mode == "cuda_graph" and not grad:
+        return GraphSegment(captured, first, end, program=program)
+    return program
 
 
 class Cut:
     """One plan cut in two, ready to run."""
 
     def __init__(
-        self, captured: Captured, want: Wanted, grad: bool, sizes: dict[str, int] | None, like: Cut | None
+        self,
+        captured: Captured,
+        want: Wanted,
+        grad: bool,
+        sizes: dict[str, int] | None,
+        like: Cut | None,
+        origin: str = "",
     ) -> None:
+        self.source = captured
         plan, which = _choose(captured.plan, want, sizes, like)
         captured = self.captured = captured._replace(plan=plan)
-        debug = want.debug
+        debug = want.mode == "debug_interpreter"
         self.candidates = [SplitCandidate(*c) for c in plan.frontiers(sizes)]
         self.candidate = self.candidates[which]
         at, end = self.candidate.position + 1, plan.node_count()
@@ -86,6 +124,12 @@ class Cut:
         if self.tied:
             state = {**captured.state, **{name: (self.stand_in, name) for name in self.tied}}
             self.suffix = Program(captured._replace(state=state), at, end, debug=debug, inference=False)
+        else:
+            state = captured.state
+        self.engines = Engines(
+            _engine(want, captured, 0, at, grad, "Prefix", self.prefix),
+            _engine(want, captured._replace(state=state), at, end, grad, "Suffix", self.suffix),
+        )
         self.lock = threading.Lock()
         self.labels: list[str] = self.prefix.native.outputs()
         inputs = set(self.prefix.native.inputs())
@@ -93,7 +137,9 @@ class Cut:
         if self.labels != self.suffix.native.inputs():
             raise AssertionError("prefix and suffix disagree about the boundary")
         self.rebinds = [captured.state[name] for name in plan.rebinds()]
-        self.signature = signature(plan.text())
+        # Constants are no part of the text: where there are any, plans made at other sizes may differ in them alone.
+        text = plan.text()
+        self.signature = signature(text + origin if "\nconst " in text else text)
         self.schema = {
             label: TensorSchema(dtype, dims(shape), device, requires_grad)
             for label, (dtype, shape, device, requires_grad) in zip(
@@ -116,11 +162,20 @@ class Cut:
         self, given: Sequence[torch.Tensor], symbols: list[int] | None, tied: Mapping[str, torch.Tensor] = {}
     ) -> Any:
         """What the model returns; `tied` stands in for parameters that both halves train."""
+        return self._finish_suffix(self.engines.suffix, given, symbols, tied)
+
+    def _finish_suffix(
+        self,
+        engine: Engine,
+        given: Sequence[torch.Tensor],
+        symbols: list[int] | None,
+        tied: Mapping[str, torch.Tensor] = {},
+    ) -> Any:
         if not self.tied:
-            return finish(self.captured, self.rebinds, self.suffix.run(given, symbols))
+            return finish(self.captured, self.rebinds, engine.run(given, symbols))
         with self.lock:
             self.stand_in.update({name: self.live(name) for name in self.tied} | dict(tied))
-            out = self.suffix.run(given, symbols)
+            out = engine.run(given, symbols)
             self.stand_in.clear()
         return finish(self.captured, self.rebinds, out)
 
@@ -128,7 +183,7 @@ class Cut:
         """Runs both halves and compares with the model, bit for bit, before anybody relies on them."""
 
         def both(leaves: Sequence[torch.Tensor]) -> Any:
-            return self.run_suffix(self.prefix.run(leaves), symbols)
+            return self._finish_suffix(self.suffix, self.prefix.run(leaves), symbols)
 
         try:
             check_call(target, self.captured, arguments, both, grad)
@@ -179,115 +234,113 @@ def _choose(plan: Any, want: Wanted, sizes: dict[str, int] | None, like: Cut | N
 
 
 class Cuts:
-    """The plans of one regime, cut: one for the example's sizes or with formulas for many, one for each size at which
-    the model does something else."""
+    """The plans of one regime, cut: one for the example's sizes or with formulas for many, and more where the model
+    does something else at other sizes (_sizes.py)."""
 
     def __init__(
         self, target: Target, example: tuple[Any, Any], want: Wanted, regime: Regime, like: Cut | None
     ) -> None:
         self.target, self.example, self.want, self.regime = target, example, want, regime
-        self.own: dict[int, Cut] = {}  # batch sizes at which the model does something else
         args, kwargs = example
-        spec, grad = want.spec, regime.grad
         arguments = take_apart(target, args, kwargs)
-        with torch.set_grad_enabled(grad):
-            if spec.dynamic_batch is None:
+        self.shapes = [t.shape for t in arguments.leaves]
+        self.sized: Sized | None = None
+        with torch.set_grad_enabled(regime.grad):
+            if want.spec.sizes.empty:
                 if want.objective.batch_size is not None:
                     raise SplitError(
                         "objective: batch_size needs a dynamic_batch; without one the example has the size"
                     )
-                self.sized = None
-                captured = capture_checked(target, args, kwargs, grad=grad, both=False)
+                self.captured = capture_checked(target, args, kwargs, grad=regime.grad, both=False)
             else:
-                self.sized = capture_sized(target, args, kwargs, grad, spec.batch_symbol, *spec.dynamic_batch)
-                captured = self.sized.captured
-                proven = self.sized.proven
-                size = self.sized.example if self.sized.example in proven else min(proven)
-                arguments = self.sized.resized(arguments, size)
-        self.main = Cut(captured, want, grad, self._typical(), like)
+                self.sized = capture_sized(target, args, kwargs, regime.grad, want.spec.sizes)
+                self.captured = self.sized.captured
+                want.spec.check_example(self.sizes_of(arguments.leaves))
+                if not self.sized.covers(self.sized.example):
+                    arguments = self.sized.resized(arguments, min(self.sized.proven))
+        self.main = self._cut(self.captured, arguments, like)
         self.captured = self.main.captured
-        symbols = self.symbols(self.main, self.sizes_of(arguments.leaves))
-        self.main.check(target, arguments, symbols, grad)
+        self.by_plan: dict[int, Cut] = {id(self.main.source): self.main}  # replaced, not changed
 
-    def _typical(self) -> dict[str, int] | None:
-        """The sizes at which bytes and work are counted."""
-        sized = self.sized
-        if sized is None or sized.reason is not None:
-            return None
-        return {sized.symbol: self.want.objective.batch_size or sized.example}
+    def _cut(self, captured: Captured, arguments: Arguments, like: Cut | None) -> Cut:
+        """Cuts a plan and runs both halves at sizes it is proven for."""
+        sizes = self.sizes_of(arguments.leaves)
+        typical = dict(sizes) if captured.symbols else None
+        if typical is not None and self.want.objective.batch_size is not None:
+            typical[self.want.spec.batch_symbol] = self.want.objective.batch_size
+        origin = self.sized.origin(captured) if self.sized is not None else ""
+        cut = Cut(captured, self.want, self.regime.grad, typical, like, origin)
+        return cut.check(self.target, arguments, self.symbols(cut, sizes), self.regime.grad)
 
     @property
     def variants(self) -> list[str]:
-        """The plans and the sizes each is proven for."""
-        if self.sized is None:
-            return ["the example's sizes"]
-        main = f"{self.sized.symbol} in {sorted(self.sized.proven)}"
-        return [main, *(f"{self.sized.symbol} = {size}" for size in sorted(self.own))]
+        """The plans: the sizes each is proven for, and why it is another one than the first."""
+        return ["the example's sizes"] if self.sized is None else self.sized.describe()
 
     def sizes_of(self, leaves: Sequence[torch.Tensor]) -> dict[str, int]:
         """The value of every symbol in these inputs."""
-        return {} if self.sized is None else {self.sized.symbol: self.sized.size_of(leaves)}
+        if self.sized is None:
+            return {}
+        return dict(zip(self.sized.names, self.sized.sizes_of(leaves), strict=True))
 
     def cut_for(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[torch.Tensor]) -> Cut:
-        """The cut whose plan serves these inputs; a size that is used for the first time is recorded."""
+        """The cut whose plan serves these inputs; sizes that are used for the first time are recorded."""
         sized = self.sized
         if sized is None:
             return self.main
-        size = sized.size_of(leaves)
-        if size in sized.proven:
-            return self.main
-        if size in self.own:
-            return self.own[size]
+        captured = sized.served.get(sized.sizes_of(leaves))
+        cut = self.by_plan.get(id(captured)) if captured is not None else None
+        if cut is not None:
+            return cut
         arguments = take_apart(self.target, args, kwargs)
-        if not sized.low <= size <= sized.high:
-            leaf, dim = next(iter(sized.dims.items()))
-            raise InputError(
-                f"input {arguments.names[leaf]}: dimension {dim} is {sized.symbol}={size}, the split is for "
-                f"{sized.low} to {sized.high}"
-            )
         self.main.prefix.native.check_model()
-        sized.check_rest(arguments)
-        return self._record(arguments, size)
+        sized.check_inputs(arguments)
+        return self._record(arguments)
 
-    def _record(self, arguments: Arguments, size: int) -> Cut:
+    def _record(self, arguments: Arguments) -> Cut:
         assert self.sized is not None
-        grad = self.regime.grad
-        with torch.set_grad_enabled(grad):
-            if self.sized.admit(arguments, size):
-                return self.main
-            args, kwargs = arguments.rebuild(arguments.leaves)
-            captured = capture_checked(self.target, args, kwargs, grad=grad, both=False)
-        cut = Cut(captured, self.want, grad, None, self.main).check(self.target, arguments, None, grad)
-        return self.own.setdefault(size, cut)
+        with torch.set_grad_enabled(self.regime.grad):
+            captured = self.sized.obtain(arguments, self.sized.sizes_of(arguments.leaves))
+        cut = self.by_plan.get(id(captured))
+        if cut is None:
+            cut = self._cut(captured, arguments, self.main)
+            kept = {id(self.main.source), *(id(c) for c, _ in self.sized.plans)}
+            known = {key: c for key, c in self.by_plan.items() if key in kept}
+            self.by_plan = {**known, id(captured): cut}
+        return cut
 
     def known(self, name: str) -> Cut | None:
         """The cut whose plan has this signature."""
-        return next((cut for cut in (self.main, *self.own.values()) if cut.signature == name), None)
+        return next((cut for cut in self.by_plan.values() if cut.signature == name), None)
 
-    def see(self, name: str, sizes: Mapping[str, int]) -> Cut | None:
-        """The same, after a look at sizes that so far only the other half has seen."""
-        sized = self.sized
-        size = sizes.get(sized.symbol) if sized is not None else None
-        if sized is None or size is None or size in sized.proven or not sized.low <= size <= sized.high:
-            return None
-        self._record(sized.resized(take_apart(self.target, *self.example), size), size)
-        return self.known(name)
+    def see(self, sizes: Mapping[str, int]) -> None:
+        """Has a look at sizes that so far only the other half has seen, or that will be needed."""
+        if self.sized is None or set(sizes) != set(self.sized.names):
+            return
+        example = take_apart(self.target, *self.example)
+        point = tuple(sizes[name] for name in self.sized.names)
+        self.sized.check_range(example.names, point)
+        self._record(self.sized.resized(example, point))
+
+    def explain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raises what is wrong with inputs that a plan did not take, if it is their sizes."""
+        if self.sized is not None:
+            self.sized.check_inputs(take_apart(self.target, args, kwargs))
 
     def check_shapes(self, leaves: Sequence[torch.Tensor]) -> None:
-        """Everything but the batch has the sizes of the example."""
-        example = take_apart(self.target, *self.example)
-        for i, (name, want, t) in enumerate(zip(example.names, example.leaves, leaves, strict=True)):
-            batch = self.sized.dims.get(i) if self.sized is not None else None
-            fits = t.dim() == want.dim() and all(
-                d == batch or n == k for d, (n, k) in enumerate(zip(t.shape, want.shape, strict=True))
-            )
+        """What may not change has the sizes of the example."""
+        free = {place for s in self.sized.symbols for place in s.places} if self.sized is not None else set()
+        for i, (shape, t) in enumerate(zip(self.shapes, leaves, strict=True)):
+            fits = t.dim() == len(shape) and all((i, d) in free or n == t.shape[d] for d, n in enumerate(shape))
             if not fits:
                 raise InputError(
-                    f"input {name} has shape {tuple(t.shape)}, expected {tuple(want.shape)} but for the batch"
+                    f"input {i} has shape {tuple(t.shape)}, expected {tuple(shape)} but for what may change"
                 )
 
     def symbols(self, cut: Cut, sizes: Mapping[str, int]) -> list[int] | None:
         """The symbols of a cut's plan as its programs take them."""
-        if self.sized is None or self.sized.reason is not None or cut is not self.main:
-            return None
-        return [sizes[self.sized.symbol]]
+        names = cut.captured.symbols
+        for name in names:
+            if type(sizes.get(name)) is not int or sizes[name] < 0:
+                raise InputError(f"the boundary lacks the size {name}, or it is no size: {sizes.get(name)!r}")
+        return [sizes[name] for name in names] or None

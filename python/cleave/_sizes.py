@@ -1,139 +1,246 @@
-"""Plans for many batch sizes: the forward is recorded at several, and C fits every number to a formula (plan/fit.c).
+"""Plans for many sizes: the forward is recorded at several points, and C fits every number to a formula (plan/fit.c).
 
-A size at which the forward was recorded and found to follow the formulas is *proven*. Another size of the range is
-recorded when it is first used: it joins the proven ones, or gets a plan of its own. No size is trusted unseen."""
+Points at which the forward has one structure (the same operators on the same tensors) are a *family*. A family with
+enough points has a plan with formulas; a point where these were seen to hold is *proven*. A point that was never seen
+is recorded when it is first used: it joins a family, or gets a plan of its own. No size is trusted unseen."""
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 
-from . import _native, _tree
-from ._capture import Arguments, Capture, Captured, Recorded, other_data
+from . import _dims, _native, _shapes, _tree
+from ._capture import Arguments, Capture, Captured, Recorded
+from ._dims import Place, Point, SizeSpec, Symbol
 from ._state import Target
 from .errors import CaptureError, CleaveError, InputError
 
-# The first four settle lines; more are taken only when some number follows no line.
-FIRST = (2, 3, 5, 7)
-MORE = (4, 6, 9, 13, 8, 12, 16)
+Streams = Sequence[tuple[Point, Recorded]]
+Looked = tuple[Recorded, Recorded]  # two records at one point, on other data
+Check = Callable[[Captured, Capture], None]  # replays a plan on unseen data; raises when it is not the model
+
+ENOUGH = 4  # points with other sizes of a symbol before formulas in it are believed
+KEPT = 64  # records that a family keeps; later points are compared with its formulas and forgotten
+MOST_OWN = 64  # plans for single points that are kept
+MOST_FAMILIES = 128
+MOST_ODD = 16  # records that are left out, one after the other, to see whether one alone is odd
 
 
-def probe_sizes(low: int, high: int) -> tuple[list[int], list[int]]:
-    """Small sizes of the range: those always probed, and those for harder formulas. 1 is a special case everywhere."""
-    offset = max(0, low - FIRST[0])
-    first = [n + offset for n in FIRST if n + offset <= high]
-    more = [n + offset for n in MORE if n + offset <= high]
-    if low == 1 and 1 not in first:
-        first.append(1)
-    return first, more
+def first_line(error: Exception) -> str:
+    """What a model said, in short."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
-def batch_dims(leaves: Sequence[torch.Tensor]) -> Iterator[dict[int, int]]:
-    """Guesses which dimension of which input is the batch, the likeliest first; running the model tells."""
-    seen: list[dict[int, int]] = []
-    for dim in (0, 1):
-        sized = [i for i, t in enumerate(leaves) if t.layout is torch.strided and not t.is_nested and t.dim() > dim]
-        if not sized:
-            continue
-        size = leaves[sized[0]].shape[dim]
-        same = [i for i in sized if leaves[i].shape[dim] == size]
-        for group in [same] + [[j for j in same if j != i] for i in same if len(same) > 1] + [[i] for i in same]:
-            guess = dict.fromkeys(group, dim)
-            if guess not in seen:
-                seen.append(guess)
-                yield guess
+class Family:
+    """Points at which the forward has one structure."""
+
+    def __init__(self, point: Point, recorded: Recorded, differs: str | None) -> None:
+        self.streams: tuple[tuple[Point, Recorded], ...] = ((point, recorded),)
+        self.differs = differs  # from the first family, or from its formulas; None: it is the first
+        self.captured: Captured | None = None  # the plan with formulas
+        self.made: tuple[Capture, Looked, Point] | None = None  # where and from what
+        self.reason: str | None = None  # why there are no formulas
+
+    def misfit(self, recorded: Recorded) -> str | None:
+        """Why a record at another point has another structure."""
+        mine = self.streams[0][1]
+        reason: str | None = _native.align(mine.stream, recorded.stream)
+        if reason is None:
+            reason = _tree.difference(mine.output, recorded.output, "the output")
+        if reason is None and len(mine.calls) != len(recorded.calls):
+            reason = "autograd functions are called at some sizes only"
+        for x, y in zip(mine.calls, recorded.calls, strict=False):
+            reason = reason or x.difference(y)
+        return reason
+
+    def add(self, point: Point, recorded: Recorded) -> None:
+        """One more record, in place of an earlier one at the same point."""
+        rest = tuple(s for s in self.streams if s[0] != point)
+        if len(rest) < KEPT:
+            self.streams = (*rest, (point, recorded))
+
+    def settle(self, captured: Captured, work: Capture, looked: Looked, point: Point) -> None:
+        """The plan with formulas, and what it was made from."""
+        self.captured, self.made, self.reason = captured, (work, looked, point), None
+
+    def take_out(self, point: Point, reason: str | None) -> Family:
+        """The record at a point becomes a family of its own."""
+        odd = Family(point, next(r for p, r in self.streams if p == point), reason)
+        self.streams = tuple(s for s in self.streams if s[0] != point)
+        return odd
+
+
+def build(
+    symbols: Sequence[Symbol], grad: bool, work: Capture, looked: Looked, point: Point, streams: Streams
+) -> tuple[Captured | None, str | None]:
+    """A plan with formulas for all these records, or a reason. It is made at `point`, which was looked at twice."""
+    others = [(p, r) for p, r in streams if p != point]
+    for i, s in enumerate(symbols):
+        if len({point[i], *(p[i] for p, _ in others)}) < (ENOUGH if s.low < s.high else 1):
+            return None, f"the model was seen at too few sizes of {s.name} to tell how it follows them"
+    mine, probe = looked
+    sizes = (
+        [r.stream for _, r in others],
+        [n for p in (point, *(p for p, _ in others)) for n in p],
+        [s.name for s in symbols],
+        [s.low for s in symbols],
+        [s.high for s in symbols],
+    )
+    try:
+        return work.build(mine, probe, mine if grad else None, {grad}, sizes), None
+    except CleaveError as error:
+        return None, str(error)
+
+
+def build_most(
+    symbols: Sequence[Symbol], grad: bool, work: Capture, looked: Looked, point: Point, streams: Streams
+) -> tuple[Captured | None, str | None, Point | None]:
+    """As build, and if need be without one of the other records, whose point is the last result."""
+    captured, reason = build(symbols, grad, work, looked, point, streams)
+    odd_ones = [p for p, _ in reversed(streams) if p != point][:MOST_ODD] if len(streams) > ENOUGH else []
+    for odd in odd_ones if captured is None else ():
+        captured, _ = build(symbols, grad, work, looked, point, [s for s in streams if s[0] != odd])
+        if captured is not None:
+            return captured, reason, odd
+    return captured, reason, None
 
 
 class Sized:
-    """The plan of a model for a range of batch sizes, with the sizes it is proven for."""
+    """The plans of a model for ranges of sizes, with the points each is proven for.
 
-    def __init__(self, target: Target, arguments: Arguments, grad: bool, symbol: str, low: int, high: int) -> None:
+    served: the plan of every proven point. It is replaced, never changed, so that it can be read without the lock."""
+
+    def __init__(self, target: Target, arguments: Arguments, grad: bool, spec: SizeSpec, check: Check) -> None:
         self.target = target
         self.grad = grad
-        self.symbol, self.low, self.high = symbol, low, high
+        self.check = check
         self.lock = threading.Lock()
-        self.proven: set[int] = set()
-        self.reason: str | None = None  # why there are no formulas
-        self.streams: list[tuple[int, Recorded]] = []
-        self.misfit: str | None = None  # why some size is not served by the formulas
+        self.families: tuple[Family, ...] = ()
+        self.served: dict[Point, Captured] = {}
+        self.failure: str | None = None  # what the model said at sizes it does not take
+        self.plans: tuple[tuple[Captured, str | None], ...] = ()  # with why it is another one than the first
         self.shapes = [(t.dtype, list(t.shape)) for t in arguments.leaves]
-        found = self._find_dims(arguments)
-        if found is None:
-            raise CaptureError("no input has a dimension that can change like a batch: use dynamic_batch=None")
-        self.dims = found
-        self.example = self.size_of(arguments.leaves)
-        if not low <= self.example <= high:
-            raise InputError(f"the example has {symbol}={self.example}, outside of dynamic_batch=({low}, {high})")
-        first, more = probe_sizes(low, high)
-        base = self.example if self.example > 1 or high == 1 else first[0]
-        self.work = Capture(target, self.resized(arguments, base), both=False)
-        self.mine, self.probe = self.work.look(grad)
-        self.streams = [(base, self.mine)]
-        for size in first:
-            self._try_size(arguments, size)
-        self.captured = self._build() or self._build_with(arguments, more) or self._static(base)
+        batch = self._find_batch(arguments, spec) if spec.find_batch else ()
+        self.symbols = spec.symbols(arguments, batch)
+        self.names = tuple(s.name for s in self.symbols)
+        self.example = self.sizes_of(arguments.leaves)
+        self.captured = self._prepare(arguments)
 
     # ---- sizes
 
-    def size_of(self, leaves: Sequence[torch.Tensor]) -> int:
-        """The batch size of these inputs."""
-        leaf, dim = next(iter(self.dims.items()))
-        return leaves[leaf].shape[dim] if dim < leaves[leaf].dim() else 0
+    def sizes_of(self, leaves: Sequence[torch.Tensor]) -> Point:
+        """The sizes of these inputs, in the order of `names`."""
+        return _dims.sizes_of(self.symbols, leaves)
 
-    def resized(self, arguments: Arguments, size: int) -> Arguments:
-        """The example at another size, with other data."""
-        if size == self.size_of(arguments.leaves):
+    def covers(self, sizes: Point) -> bool:
+        """The first plan is proven at these sizes."""
+        return self.served.get(sizes) is self.captured
+
+    @property
+    def proven(self) -> set[Point]:
+        """Points at which the first plan was seen to hold."""
+        return {p for p, c in self.served.items() if c is self.captured}
+
+    @property
+    def reason(self) -> str | None:
+        """Why the first plan has no formulas; None: it has."""
+        return None if self.captured.symbols else self.families[0].reason
+
+    def origin(self, captured: Captured) -> str:
+        """The point at which a plan was made: two plans of one model with equal text made there are the same."""
+        return str(next((p for p, c in self.served.items() if c is captured), ""))
+
+    def resized(self, arguments: Arguments, point: Point) -> Arguments:
+        """The example at another point, with other data."""
+        if point == self.sizes_of(arguments.leaves):
             return arguments
-        return arguments._replace(leaves=_resize(arguments.leaves, self.dims, size))
+        return arguments._replace(leaves=_dims.resize(arguments.leaves, self.symbols, point))
 
-    def check_rest(self, arguments: Arguments) -> None:
-        """Everything but the batch must be as in the example."""
+    def check_range(self, names: Sequence[str], sizes: Point) -> None:
+        """Every size must be in its range."""
+        for s, size in zip(self.symbols, sizes, strict=True):
+            _dims.check_range(s, names, size)
+
+    def check_inputs(self, arguments: Arguments) -> None:
+        """Sizes in their ranges, the same in all inputs; everything else as in the example."""
+        places = {place for s in self.symbols for place in s.places}
         for i, (name, t) in enumerate(zip(arguments.names, arguments.leaves, strict=True)):
             dtype, shape = self.shapes[i]
             if t.dtype != dtype or t.dim() != len(shape):
                 raise InputError(f"input {name} is {t.dtype} of {t.dim()} dimensions, expected {dtype} of {len(shape)}")
             for d, n in enumerate(shape):
-                if self.dims.get(i) == d:
-                    n = self.size_of(arguments.leaves)
-                if t.shape[d] != n:
+                if (i, d) not in places and t.shape[d] != n:
                     raise InputError(f"input {name}: dimension {d} is {t.shape[d]}, expected {n}")
+        _dims.check_sizes(self.symbols, arguments.names, arguments.leaves)
 
-    def _find_dims(self, arguments: Arguments) -> dict[int, int] | None:
+    def describe(self) -> list[str]:
+        """One line for each plan: the points it is proven for, and why it is another one than the first."""
+        served, plans = self.served, self.plans
+        points: dict[int, list[Point]] = {}
+        for point, captured in served.items():
+            points.setdefault(id(captured), []).append(point)
+        return [self._describe(c, sorted(points[id(c)]), why) for c, why in plans if id(c) in points]
+
+    def _describe(self, captured: Captured, points: list[Point], why: str | None) -> str:
+        one = len(self.names) == 1
+        shown = ", ".join(str(p[0]) if one else str(p) for p in points)
+        what = self.names[0] if one else f"({', '.join(self.names)})"
+        tail = f": {why}" if why else ""
+        return f"{what} in [{shown}]{tail}" if captured.symbols else f"{what} = {shown}{tail}"
+
+    # ---- where the batch is
+
+    def _find_batch(self, arguments: Arguments, spec: SizeSpec) -> tuple[Place, ...]:
         """The guess with which the model runs at another size. When more than one dimension can change (a sequence
         beside the batch), the batch is the one along which rows do not see each other."""
-        running: dict[int, dict[int, int]] = {}  # the first guess that runs, by dimension
-        for guess in batch_dims(arguments.leaves):
-            leaf, dim = next(iter(guess.items()))
-            if dim not in running and self._runs(arguments, guess, arguments.leaves[leaf].shape[dim] + 1):
-                running[dim] = guess
+        taken = [place for places in spec.named(arguments).values() for place in places]
+        guesses = list(_dims.batch_places(arguments.leaves, taken))
+        running: dict[int, tuple[Place, ...]] = {}  # the first guess that runs, by dimension
+        for dim in dict.fromkeys(guess[0][1] for guess in guesses):
+            mine = [guess for guess in guesses if guess[0][1] == dim]
+            steps = (1,) if running else (1, 2, 4, 8)  # rows may come in groups
+            found = next((guess for k in steps for guess in mine if self._runs(arguments, guess, k)), None)
+            if found is not None:
+                running[dim] = found
+        if not running:
+            raise CaptureError(
+                "no input has a dimension that can change like a batch: use dynamic_batch=None"
+                + (f". With other rows the model says: {self.failure}" if self.failure else "")
+            )
         if len(running) > 1:
             for guess in running.values():
                 if self._rows_apart(arguments, guess):
                     return guess
-        return next(iter(running.values()), None)
+        return next(iter(running.values()))
 
-    def _runs(self, arguments: Arguments, guess: dict[int, int], size: int) -> bool:
-        leaves = _resize(arguments.leaves, guess, size)
+    def _runs(self, arguments: Arguments, guess: tuple[Place, ...], step: int) -> bool:
+        leaf, dim = guess[0]
+        rows = arguments.leaves[leaf].shape[dim]
+        size = rows + step if rows <= 8 else max(step, 2)  # a large example costs
+        leaves = _dims.resize(arguments.leaves, [Symbol("B", 1, size, guess, True)], (size,))
         work = Capture(self.target, arguments._replace(leaves=leaves), both=False)
         try:
             work.record(leaves, self.grad)
         except CleaveError:
             return True  # it runs; why it cannot be captured is told at the example's own size
-        except Exception:
+        except Exception as error:
+            self.failure = self.failure or first_line(error)
             return False
         finally:
             work.restore()
         return True
 
-    def _rows_apart(self, arguments: Arguments, guess: dict[int, int]) -> bool:
+    def _rows_apart(self, arguments: Arguments, guess: tuple[Place, ...]) -> bool:
         """Other data in the first row changes the first row of the output and no other."""
-        size = max(2, self.example_size(arguments, guess))
-        first = _resize(arguments.leaves, guess, size)
+        leaf, dim = guess[0]
+        size = max(2, arguments.leaves[leaf].shape[dim])
+        first = _dims.resize(arguments.leaves, [Symbol("B", 1, size, guess, True)], (size,))
         second = [t.detach().clone() for t in first]
-        for i, dim in guess.items():
+        for i, dim in guess:
             second[i].select(dim, 0).copy_(
                 first[i].detach().select(dim, 1).flip(-1) if first[i].dim() > 1 else first[i][1]
             )
@@ -142,7 +249,10 @@ class Sized:
         for leaves in (first, second):
             with work.undoing(), torch.no_grad():
                 args, kwargs = work.arguments.rebuild(leaves)
-                outputs.append(_tree.flatten(self.target.call(*args, **kwargs))[1])
+                try:
+                    outputs.append(_tree.flatten(self.target.call(*args, **kwargs))[1])
+                except Exception:  # not with two rows, or not with this data
+                    return False
         for a, b in zip(*outputs, strict=False):
             for dim in [d for d in range(a.dim()) if a.shape == b.shape and a.shape[d] == size]:
                 x, y = a.narrow(dim, 1, size - 1), b.narrow(dim, 1, size - 1)
@@ -150,98 +260,327 @@ class Sized:
                     return True
         return False
 
-    @staticmethod
-    def example_size(arguments: Arguments, guess: dict[int, int]) -> int:
-        """Rows of the example along a guessed batch."""
-        leaf, dim = next(iter(guess.items()))
-        return arguments.leaves[leaf].shape[dim]
+    # ---- preparation
 
-    def _try_size(self, arguments: Arguments, size: int) -> None:
-        if any(size == known for known, _ in self.streams):
-            return
+    def _prepare(self, arguments: Arguments) -> Captured:
+        base = tuple(_dims.small_size(s, n) for s, n in zip(self.symbols, self.example, strict=True))
+        work, looked = self._start(arguments, base)
         try:
-            recorded = self.work.record(_resize(arguments.leaves, self.dims, size), self.grad)
-        except Exception:  # the model does not run at this size (or not this way): it is looked at when it is asked for
-            return
-        reason = self._misfit(recorded)
-        if reason is None:
-            self.streams.append((size, recorded))
-        self.misfit = self.misfit or reason
+            captured = _Prober(self, arguments, work, self.families[0]).formulas(looked)
+        finally:
+            work.restore()
+        captured = captured or self._elsewhere(arguments)
+        if captured is not None:
+            self._confirm(arguments, captured)
+        own = self.obtain(arguments, self.example)  # where the example itself is special it has a plan from the start
+        return captured or own
 
-    def _misfit(self, recorded: Recorded) -> str | None:
-        """Why a record at another size is of another shape than the first."""
-        reason = _native.align(self.mine.stream, recorded.stream)
-        if reason is None:
-            reason = _tree.difference(self.mine.output, recorded.output, "the output")
-        for x, y in zip(self.mine.calls, recorded.calls, strict=False):
-            reason = reason or x.difference(y)
-        return reason
-
-    # ---- plans
-
-    def _build(self) -> Captured | None:
-        """A plan with formulas for all streams, or None and a reason."""
-        sizes = [size for size, _ in self.streams]
-        if len(sizes) < 4 and self.low != self.high:
-            self.reason = self.misfit or "the model runs at too few sizes to tell how it follows them"
+    def _elsewhere(self, arguments: Arguments) -> Captured | None:
+        """The example may be the special case (an image of the size that a table was made for): formulas for the
+        structure that the model has at most other points."""
+        first, *rest = self.families
+        family = max(rest, key=lambda f: len(f.streams), default=first)
+        if family is first or len(family.streams) < max(ENOUGH, len(first.streams)):
             return None
+        work = Capture(self.target, self.resized(arguments, family.streams[0][0]), both=False)
         try:
-            captured = self.work.build(
-                self.mine,
-                self.probe,
-                self.mine if self.grad else None,
-                {self.grad},
-                ([r.stream for _, r in self.streams[1:]], sizes, [self.symbol], [self.low], [self.high]),
-            )
-        except CleaveError as error:
-            self.reason = str(error)
+            looked = work.look(self.grad)
+            if family.misfit(looked[0]) is not None:
+                return None
+            return _Prober(self, arguments, work, family).formulas(looked)
+        except Exception:  # the example itself is still to come
             return None
-        self.reason = None
-        self.proven = set(sizes)
-        return captured
+        finally:
+            work.restore()
 
-    def _build_with(self, arguments: Arguments, sizes: list[int]) -> Captured | None:
-        for size in sizes:
-            self._try_size(arguments, size)
-        return self._build()
+    def _start(self, arguments: Arguments, base: Point) -> tuple[Capture, Looked]:
+        """Looks at the first point. It is a small one when the forward has the structure of the example there."""
+        special = any(n == 1 for n in self.example)  # 1 may well be another structure, and is no good start
+        for point in dict.fromkeys([base, self.example]):
+            work = Capture(self.target, self.resized(arguments, point), both=False)
+            try:
+                looked = work.look(self.grad)
+                family = Family(point, looked[0], None)
+                if point == self.example or self._joins(family, work, arguments) or special:
+                    self.families = (family,)
+                    return work, looked
+            except Exception:
+                if point == self.example:
+                    work.restore()
+                    raise
+            work.restore()
+        raise AssertionError("the example is always looked at")
 
-    def _static(self, base: int) -> Captured:
-        """No formula: a plan for the base size alone; every other size gets its own."""
-        self.proven = {base}
-        return self.work.build(self.mine, self.probe, self.mine if self.grad else None, {self.grad}, None)
+    def _joins(self, family: Family, work: Capture, arguments: Arguments) -> bool:
+        recorded = work.record(arguments.copies(), self.grad)
+        if family.misfit(recorded) is not None:
+            return False
+        family.add(self.example, recorded)
+        return True
 
-    def admit(self, arguments: Arguments, size: int) -> bool:
-        """Records a size that is used for the first time; True when the formulas hold there too."""
+    def place(self, point: Point, recorded: Recorded) -> None:
+        """Puts a record into the family of its structure; a new one when it has a structure of its own."""
+        first: str | None = None
+        for family in self.families:
+            reason = family.misfit(recorded)
+            if reason is None:
+                family.add(point, recorded)
+                return
+            first = first or reason
+        self.families = (*self.families, Family(point, recorded, first))
+
+    def serve(self, captured: Captured, points: Sequence[Point], why: str | None) -> None:
+        """Publishes a plan for points that have none yet."""
+        if all(c is not captured for c, _ in self.plans):
+            self.plans = (*self.plans, (captured, why))
+        self.served = {**self.served, **{p: captured for p in points if p not in self.served}}
+
+    def _confirm(self, arguments: Arguments, captured: Captured) -> None:
+        """The plan replayed at two of its points, cheap ones, other than where it was made."""
+        work, _, made = next(f.made for f in self.families if f.captured is captured and f.made is not None)
+        proven = [p for p, c in self.served.items() if c is captured and (p != made or len(self.served) == 1)]
+        for point in sorted(proven, key=math.prod)[:2]:
+            again = Capture(self.target, self.resized(arguments, point), both=False)
+            again.volatile, again.changing = work.volatile, work.changing
+            self.check(captured, again)
+
+    # ---- points that are used for the first time
+
+    def admit(self, arguments: Arguments, sizes: Point) -> bool:
+        """Records a point that is used for the first time; True when the formulas of the first plan hold there."""
+        return self.obtain(arguments, sizes) is self.captured
+
+    def obtain(self, arguments: Arguments, sizes: Point) -> Captured:
+        """The plan for these inputs. A point that was never seen is recorded first."""
         with self.lock:
-            if size in self.proven:
-                return True
-            if self.reason is not None:
-                return False
+            found = self.served.get(sizes)
+            if found is not None:
+                return found
             work = Capture(self.target, arguments, both=False)
             try:
                 recorded = work.record(arguments.copies(), self.grad)
+                return self._with_formulas(work, sizes, recorded) or self._collected(work, sizes, recorded)
             finally:
                 work.restore()
-            if self._misfit(recorded) is not None:
-                return False
-            self.streams.append((size, recorded))
-            before = self.captured.plan.text()
-            again = self._build()
-            if again is None or again.plan.text() != before:
-                self.streams.pop()
-                self.reason = None
-                self.proven = {s for s, _ in self.streams}
-                return False
-            return True
+
+    def _with_formulas(self, work: Capture, point: Point, recorded: Recorded) -> Captured | None:
+        """The plan of a family whose formulas hold for this record, if need be with better formulas."""
+        for family in self.families:
+            before = family.captured
+            if before is None or family.misfit(recorded) is not None:
+                continue
+            captured, _ = self._rebuilt(family, point, recorded)
+            if captured is None:
+                continue
+            if captured.plan.text() == before.plan.text():
+                captured = before
+            elif family.made is None or not self._holds(captured, work):
+                continue
+            else:
+                family.settle(captured, *family.made)
+            family.add(point, recorded)
+            self.serve(captured, [point], family.differs)
+            return captured
+        return None
+
+    def _holds(self, captured: Captured, work: Capture) -> bool:
+        """A plan with formulas is what the model does on unseen data, too. If not, the point gets a plan of its own."""
+        try:
+            self.check(captured, work)
+        except CaptureError:
+            return False
+        return True
+
+    def _rebuilt(self, family: Family, point: Point, recorded: Recorded) -> tuple[Captured | None, str | None]:
+        """The plan of a family as it would be with one more record."""
+        if family.made is None:
+            return None, family.reason
+        streams = [*(s for s in family.streams if s[0] != point), (point, recorded)]
+        return build(self.symbols, self.grad, *family.made, streams)
+
+    def _collected(self, work: Capture, point: Point, recorded: Recorded) -> Captured:
+        """A plan made at this point: with formulas where a family without them has enough points now, else for the
+        point alone."""
+        mine, probe = looked = work.look(self.grad, recorded)
+        family = self._family_without_formulas(point, mine)
+        captured, reason, odd = build_most(self.symbols, self.grad, work, looked, point, family.streams)
+        if captured is not None and self._holds(captured, work):
+            if odd is not None:
+                self.families = (*self.families, family.take_out(odd, reason))
+            family.settle(captured, work, looked, point)
+            self._retire([p for p, _ in family.streams])
+            self.serve(captured, [p for p, _ in family.streams], family.differs)
+            return captured
+        if "too few sizes" not in (reason or ""):
+            family.reason = reason
+        captured = work.build(mine, probe, mine if self.grad else None, {self.grad}, None)
+        self.check(captured, work)
+        self._forget_oldest()
+        self.serve(captured, [point], family.differs or family.reason)
+        return captured
+
+    def _retire(self, points: Sequence[Point]) -> None:
+        """Plans for single points give way to one with formulas."""
+        self.served = {p: c for p, c in self.served.items() if p not in points or c.symbols}
+
+    def _family_without_formulas(self, point: Point, recorded: Recorded) -> Family:
+        first: str | None = None
+        for family in self.families:
+            reason = family.misfit(recorded)
+            if reason is None and family.captured is None:
+                family.add(point, recorded)
+                return family
+            if reason is None:
+                _, reason = self._rebuilt(family, point, recorded)
+            first = first or reason
+        family = Family(point, recorded, first)
+        self.families = (*self.families, family)
+        return family
+
+    def _forget_oldest(self) -> None:
+        """Plans for single points are kept up to a number."""
+        own = [c for c, _ in self.plans if not c.symbols and c is not getattr(self, "captured", None)]
+        if len(own) >= MOST_OWN:
+            self.plans = tuple(p for p in self.plans if p[0] is not own[0])
+            self.served = {p: c for p, c in self.served.items() if c is not own[0]}
+        if len(self.families) >= MOST_FAMILIES:
+            oldest = next((f for f in self.families[1:] if f.captured is None), None)
+            self.families = tuple(f for f in self.families if f is not oldest)
+
+    # ---- looking for branches between the points that were seen
+
+    def explore(self, arguments: Arguments, seconds: float) -> list[str]:
+        """Asks the shape-only pass for conditions on the sizes, records points on both sides of each and says what was
+        seen there. A pass takes one side of every branch, so it is run again where a condition goes the other way."""
+        self.check_inputs(arguments)
+        end = time.monotonic() + seconds
+        start = self.sizes_of(arguments.leaves)
+        found: dict[Hashable, _shapes.Condition] = {}  # by where they change
+        notes: dict[str, None] = {}
+        starts, ways = [start], set()
+        with self.lock:
+            while starts and time.monotonic() < end:
+                point = starts.pop(0)
+                told = _shapes.look(
+                    self.target, self.resized(arguments, point), self.symbols, self.grad, end - time.monotonic()
+                )
+                if told.problem:
+                    notes[f"the shape-only pass stopped: {told.problem}"] = None
+                for name in told.fixed if point == start else ():
+                    notes[f"the shape-only pass sees no conditions on {name}: the model needs a plain number"] = None
+                for condition in told.conditions:
+                    key = _shapes.truth_of(condition, self.symbols, start)
+                    if key not in found:
+                        found[key] = condition
+                        starts += self._probe_all(arguments, _shapes.sizes_to_probe(condition, self.symbols, start))
+                ways.add(tuple(c.holds(self.names, point) for c in found.values()))
+                starts = [p for p in starts if tuple(c.holds(self.names, p) for c in found.values()) not in ways]
+        return [*(self._verdict(c) for c in found.values()), *notes]
+
+    def _probe_all(self, arguments: Arguments, points: Sequence[Point]) -> list[Point]:
+        """Records points; those at which the model runs."""
+        out = []
+        for point in points:
+            at = self.resized(arguments, point)
+            work = Capture(self.target, at, both=False)
+            try:
+                if self.family_of(point) is None:
+                    recorded = work.record(at.copies(), self.grad)
+                    if self._with_formulas(work, point, recorded) is None:
+                        self._family_without_formulas(point, recorded)
+                out.append(point)
+            except Exception:  # the model does not run here
+                continue
+            finally:
+                work.restore()
+        return out
+
+    def family_of(self, point: Point) -> Family | None:
+        """The family that has a record at this point."""
+        return next((f for f in self.families if any(p == point for p, _ in f.streams)), None)
+
+    def _verdict(self, condition: _shapes.Condition) -> str:
+        """What was seen where the condition changes from one size to the next."""
+        where = {point: number for number, family in enumerate(self.families) for point, _ in family.streams}
+        pairs = [
+            (number, where[after])
+            for point, number in where.items()
+            for i in range(len(point))
+            if (after := (*point[:i], point[i] + 1, *point[i + 1 :])) in where
+            and condition.holds(self.names, point) != condition.holds(self.names, after)
+        ]
+        if not pairs:
+            return f"{condition}: not seen on both sides"
+        same = all(a == b for a, b in pairs)
+        return f"{condition}: {'the same operators on both sides' if same else 'other operators on each side'}"
 
 
-def _resize(leaves: Sequence[torch.Tensor], dims: dict[int, int], size: int) -> list[torch.Tensor]:
-    """Inputs with `size` rows along the batch: rows of the example over and over, then other data."""
-    generator = torch.Generator().manual_seed(size)
-    out: list[Any] = []
-    for i, t in enumerate(leaves):
-        if i in dims:
-            rows = torch.arange(size, device=t.device) % t.shape[dims[i]]
-            t = t.detach().index_select(dims[i], rows).requires_grad_(t.requires_grad)
-        out.append(other_data(t, generator, integers=True, gentle=False))
-    return out
+class _Prober:
+    """Records the example at other points until the first family has formulas, or there is nothing left to try."""
+
+    def __init__(self, sized: Sized, arguments: Arguments, work: Capture, main: Family) -> None:
+        self.sized, self.arguments, self.work, self.main = sized, arguments, work, main
+        self.base = self.main.streams[0][0]
+        self.tried: set[Point] = {p for f in sized.families for p, _ in f.streams}
+        self.failure: str | None = None  # what the model said at a size it does not take
+
+    def formulas(self, looked: Looked) -> Captured | None:
+        sized = self.sized
+        lines = [self._line(i) for i in range(len(sized.symbols))]
+        captured: Captured | None = None
+        for points in _dims.stages(self.base, lines):
+            for point in points:
+                self._try(point)
+            sure = captured is None
+            captured, self.main.reason = build(
+                sized.symbols, sized.grad, self.work, looked, self.base, self.main.streams
+            )
+            captured = captured or (self._without_one(looked) if len(lines) == 1 else None)
+            # A quotient is seen in steps: one more round tells better where they are.
+            if captured is not None and (not sure or len(lines) == 1 or "//" not in captured.plan.text()):
+                break
+        if captured is not None:
+            return self._settle(captured, self.work, looked, self.base)
+        captured = self._without_one(looked)
+        if captured is not None:
+            return self._settle(captured, self.work, looked, self.base)
+        if self.failure and "too few sizes" in (self.main.reason or ""):
+            self.main.reason = f"{self.main.reason}; at another size the model says: {self.failure}"
+        return None
+
+    def _settle(self, captured: Captured, work: Capture, looked: Looked, point: Point) -> Captured:
+        self.main.settle(captured, work, looked, point)
+        self.sized.serve(captured, [p for p, _ in self.main.streams], self.main.differs)
+        return captured
+
+    def _without_one(self, looked: Looked) -> Captured | None:
+        """Formulas for all points but one, which then has something of its own."""
+        sized, main = self.sized, self.main
+        captured, reason, odd = build_most(sized.symbols, sized.grad, self.work, looked, self.base, main.streams)
+        if odd is not None:
+            sized.families = (*sized.families, main.take_out(odd, reason))
+        return captured
+
+    def _line(self, i: int) -> _dims.Line:
+        """Sizes for symbol i: one beside the other, or in steps that the model takes (patches, strides, windows)."""
+        s, base = self.sized.symbols[i], self.base
+        ends = ((k, size) for k in _dims.STRIDES for size in (base[i] + k, base[i] - k) if size > 1)
+        stride = next((k for k, size in ends if self._try((*base[:i], size, *base[i + 1 :]))), 1)
+        return _dims.line_sizes(s, base[i], stride)
+
+    def _try(self, point: Point) -> bool:
+        """Records at a point; False when the model does not run there."""
+        sized = self.sized
+        if any(not s.low <= n <= s.high for s, n in zip(sized.symbols, point, strict=True)):
+            return False
+        if point in self.tried:
+            return any(p == point for f in sized.families for p, _ in f.streams)
+        self.tried.add(point)
+        try:
+            leaves = _dims.resize(self.arguments.leaves, sized.symbols, point)
+            recorded = self.work.record(leaves, sized.grad)
+        except Exception as error:  # not at this size, or not this way: it is looked at when it is asked for
+            self.failure = self.failure or first_line(error)
+            return False
+        sized.place(point, recorded)
+        return True

@@ -37,6 +37,10 @@ class PlanError(CleaveError, ValueError):
     """Plan text is malformed, or a plan breaks a rule."""
 
 
+class ValidationError(CleaveError, AssertionError):
+    """A split does not give what the model gives, or needs more plans than one."""
+
+
 class ReplayError(CleaveError, RuntimeError):
     """An operator raised while a plan ran; the message has PyTorch's own text, the node and its inputs."""
 

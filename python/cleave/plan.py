@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +12,7 @@ import torch
 from . import _native, _tree
 from ._capture import Arguments, Capture, Captured, grad_mode, own_copy, parameter_names, take_apart
 from ._capture import eager as eager_code
+from ._dims import DynamicDims, SizeSpec
 from ._sizes import Sized
 from ._state import RandomState, Target
 from .errors import CaptureError, CleaveError, GuardError, InputError, LayoutError
@@ -32,7 +33,10 @@ class Node(NamedTuple):
 
 
 class Program:
-    """A part of a captured plan, bound to the model's live tensors."""
+    """A part of a captured plan, bound to the model's live tensors. (What Segment and GraphSegment fall back to.)"""
+
+    active_backend = "tape"
+    fallback_reason: str | None = None
 
     def __init__(
         self, captured: Captured, first: int, end: int, *, debug: bool = False, inference: bool = False
@@ -96,22 +100,34 @@ class Plan:
         if _native.recording():  # inside a capture: the model's own operators become part of that plan
             return self._target.call(*args, **kwargs)
         grad = torch.is_grad_enabled()
-        if self._sized is not None:
-            self._need_proven(self._sized, args, kwargs, leaves)
         key: Hashable = grad
-        if self._sized is not None and grad not in self._variants:  # the formulas are for the other grad mode
-            key = (grad, *(t.shape for t in leaves))
+        if self._sized is not None:
+            key = self._sized_key(self._sized, grad, args, kwargs, leaves)
         try:
             return self._variant_for(key, args, kwargs, leaves)(leaves)
         except LayoutError:  # the forward may do something else with this layout: another plan, made on first use
             pass
-        key = (grad, *((t.stride(), t.requires_grad) for t in leaves), self._trainable())
+        key = (grad, *((t.shape, t.stride(), t.requires_grad) for t in leaves), self._trainable())
         return self._variant_for(key, args, kwargs, leaves)(leaves)
 
-    def _need_proven(self, sized: Sized, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> None:
-        size = sized.size_of(leaves)
-        if size not in sized.proven and not sized.admit(take_apart(self._target, args, kwargs), size):
-            raise InputError(f"at {sized.symbol}={size} the model does something else than this plan")
+    def _sized_key(self, sized: Sized, grad: bool, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Hashable:
+        """Which plan serves inputs of these sizes; sizes that were never seen are recorded first."""
+        sizes = sized.sizes_of(leaves)
+        captured = sized.served.get(sizes)
+        if captured is None:
+            arguments = take_apart(self._target, args, kwargs)
+            self._first.program.native.check_model()
+            sized.check_inputs(arguments)
+            captured = sized.obtain(arguments, sizes)
+        if grad not in self._variants:  # the formulas are for the other grad mode
+            return (grad, *(t.shape for t in leaves))
+        if captured is self._main:
+            return grad
+        key = (grad, id(captured))
+        with self._lock:
+            if key not in self._variants:
+                self._variants[key] = _Variant(captured)
+        return key
 
     def flatten_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[torch.Tensor]:
         """The tensors of a call, after a check that its structure is the captured one."""
@@ -213,6 +229,9 @@ def capture(
     example_kwargs: dict[str, Any] | None = None,
     *,
     both_grad_modes: bool | None = None,
+    dynamic_batch: tuple[int, int] | None = None,
+    dynamic_dims: DynamicDims | None = None,
+    dynamic_ranges: Mapping[str, tuple[int, int]] | None = None,
 ) -> Plan:
     """Captures the forward of a module or function on example inputs, in the caller's grad mode.
 
@@ -221,6 +240,8 @@ def capture(
 
     both_grad_modes: also find out whether the plan serves the other grad mode; by default when grad is enabled. When it
     does not, or was not asked, that mode is captured on the first call in it.
+
+    dynamic_batch, dynamic_dims, dynamic_ranges: sizes that may change, as in SplitSpec.
 
     >>> import torch, cleave
     >>> plan = cleave.capture(lambda x, y: 2 * x + y, (torch.rand(3), torch.rand(3)))
@@ -231,6 +252,10 @@ def capture(
     args, kwargs = as_call(example_inputs, example_kwargs)
     grad = torch.is_grad_enabled()
     both = grad if both_grad_modes is None else both_grad_modes
+    sizes = SizeSpec(dynamic_batch, "B", dynamic_dims, dynamic_ranges)
+    if not sizes.empty:
+        sized = capture_sized(target, args, kwargs, grad, sizes)
+        return Plan(target, sized.captured, sized)
     return Plan(target, capture_checked(target, args, kwargs, grad, both))
 
 
@@ -243,21 +268,16 @@ def as_call(example_inputs: Any, example_kwargs: dict[str, Any] | None) -> tuple
     return tuple(example_inputs), example_kwargs or {}
 
 
-def capture_sized(
-    target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool, symbol: str, low: int, high: int
-) -> Sized:
-    """A plan for a range of batch sizes, replayed at two of them before it is returned."""
-    arguments = take_apart(target, args, kwargs)
+def capture_sized(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool, sizes: SizeSpec) -> Sized:
+    """Plans for ranges of sizes, each replayed before it is used."""
     before = RandomState()
-    sized = Sized(target, arguments, grad, symbol, low, high)
+
+    def check(captured: Captured, work: Capture) -> None:
+        _check_replay(target, _Variant(captured), work, grad)
+
     try:
-        for size in sorted(sized.proven)[-2:]:
-            work = Capture(target, sized.resized(arguments, size), both=False)
-            work.volatile, work.changing = sized.work.volatile, sized.work.changing
-            _check_replay(target, _Variant(sized.captured), work, grad)
-        return sized
+        return Sized(target, take_apart(target, args, kwargs), grad, sizes, check)
     finally:
-        sized.work.restore()
         before.restore()
 
 

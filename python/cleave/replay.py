@@ -20,9 +20,7 @@ import torch
 from ._cut import Cut, Cuts
 from .errors import InputError, SplitError
 from .spec import SplitSpec
-from .split import SplitRuntime, prepare_split
-
-VALIDATIONS = ("fast", "strict")
+from .split import VALIDATIONS, SplitRuntime, prepare_split
 
 
 class ReplayBoundary(NamedTuple):
@@ -84,8 +82,6 @@ class SplitReplayRuntime:
         runtime = self.runtime
         leaves = runtime.trace_plan.flatten_inputs(inputs, kwargs)
         cuts, cut, tensors = runtime.prefix_tensors(inputs, kwargs, leaves)
-        if self.materialize_boundary and cut.reuses_memory:
-            tensors = tuple(t.clone() for t in tensors)
         sizes = cuts.sizes_of(leaves)
         return ReplayBoundary(tensors, sizes.get(self.split_spec.batch_symbol), sizes, self.split_id, cut, cuts)
 
@@ -130,8 +126,8 @@ def prepare_split_replay(
 ) -> SplitReplayRuntime:
     """prepare_split for inference alone, by default compiled.
 
-    materialize_boundary: a boundary stays what it is when the prefix runs again, also where the back end writes its
-    results into the same memory each time; False saves that copy."""
+    materialize_boundary: a boundary stays what it is when the prefix runs again. All modes do that, so False changes
+    nothing; it is there for callers that pass it."""
     if validation not in VALIDATIONS:
         raise SplitError(f"validation must be one of {', '.join(VALIDATIONS)}, not {validation!r}")
     runtime = prepare_split(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
-from .errors import SplitError
+from ._dims import DynamicDims, SizeSpec
+from .errors import ArgumentError, SplitError
 
 TraceBatchMode = Literal["batch_1", "batch_gt1"]
 
@@ -17,6 +19,15 @@ class SplitSpec:
     boundary: "after:<module path>", "after:<node name>", "50%" (also "percent:50", "at:50%": the frontier with the
     nearest share of the estimated work before it) or "auto" (what the objective asks for; without one the fewest bytes
     with 20 to 80 % of the work on each side).
+
+    dynamic_batch: the range of batch sizes; None: the batch does not change. Where the batch is, is found by running
+    the model, unless dynamic_dims names it. dynamic_dims: other sizes that may change, {"input": {dim: "S"}}; the same
+    symbol may occur in many inputs and dimensions. dynamic_ranges: {"S": (1, 512)}; also {dim: ("S", 1, 512)}. Without
+    a range a symbol goes from 1 to four times the example's size (at least 64).
+
+    trace_batch_mode: None takes any example. "batch_1" needs an example with one row and a range that starts at 1;
+    "batch_gt1" needs an example with more rows. Either way a batch of one row gets a plan of its own where the model
+    does something else there.
 
     exact: not only positions of the traced order: the fewest bytes of all cuts that have the nodes of must_prefix
     before and those of must_suffix after it (module paths and node names). Without must_prefix it is the first 20 % of
@@ -30,10 +41,12 @@ class SplitSpec:
     batch_symbol: str = "B"
     dynamic_batch: tuple[int, int] | None = (1, 64)
     trainable: bool = False
-    trace_batch_mode: TraceBatchMode = "batch_1"
+    trace_batch_mode: TraceBatchMode | None = None
     exact: bool = False
     must_prefix: tuple[str, ...] = ()
     must_suffix: tuple[str, ...] = ()
+    dynamic_dims: DynamicDims | None = field(default=None, hash=False)
+    dynamic_ranges: Mapping[str, tuple[int, int]] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
         self._check_exact()
@@ -43,7 +56,7 @@ class SplitSpec:
             raise SplitError('boundary is empty; give "auto", "after:<module path>", "after:<node name>" or "50%"')
         if not isinstance(self.batch_symbol, str) or not self.batch_symbol.isidentifier():
             raise SplitError(f"batch_symbol must be an identifier such as B, not {self.batch_symbol!r}")
-        if self.trace_batch_mode not in ("batch_1", "batch_gt1"):
+        if self.trace_batch_mode not in (None, "batch_1", "batch_gt1"):
             raise SplitError(f'trace_batch_mode must be "batch_1" or "batch_gt1", not {self.trace_batch_mode!r}')
         self._check_range()
 
@@ -62,16 +75,28 @@ class SplitSpec:
             raise SplitError(f'exact=True finds the boundary itself: leave it at "auto" instead of {self.boundary!r}')
 
     def _check_range(self) -> None:
-        if self.dynamic_batch is None:
-            return
-        pair = self.dynamic_batch
-        if not isinstance(pair, tuple) or len(pair) != 2 or not all(type(n) is int for n in pair):
-            raise SplitError(f"dynamic_batch must be a pair of integers (low, high) or None, not {pair!r}")
-        low, high = pair
-        if low < 1 or high < low:
-            raise SplitError(f"dynamic_batch must have 1 <= low <= high, not {pair!r}")
+        try:
+            low = self.sizes.ranges.get(self.batch_symbol, (1, 1))[0]
+        except ArgumentError as error:
+            raise SplitError(str(error)) from None
         if self.trace_batch_mode == "batch_1" and low > 1:
-            raise SplitError(f'trace_batch_mode="batch_1" needs a dynamic_batch that starts at 1, not {pair!r}')
+            raise SplitError(f'trace_batch_mode="batch_1" needs a dynamic_batch that starts at 1, not at {low}')
+
+    @property
+    def sizes(self) -> SizeSpec:
+        """The sizes that may change."""
+        return SizeSpec(self.dynamic_batch, self.batch_symbol, self.dynamic_dims, self.dynamic_ranges)
+
+    def check_example(self, sizes: Mapping[str, int]) -> None:
+        """An explicit trace_batch_mode says how many rows the example has."""
+        rows = sizes.get(self.batch_symbol)
+        if self.trace_batch_mode is None or rows is None:
+            return
+        if (rows == 1) != (self.trace_batch_mode == "batch_1"):
+            need = "1" if self.trace_batch_mode == "batch_1" else "more than 1"
+            raise SplitError(
+                f'trace_batch_mode="{self.trace_batch_mode}" needs an example with batch {need}, not {rows}'
+            )
 
 
 @dataclass(frozen=True)

@@ -20,15 +20,16 @@ from torch import nn
 
 from . import _train
 from ._capture import take_apart
-from ._cut import Cut, Cuts, Regime, Wanted
+from ._cut import Cut, Cuts, Engines, Regime, Wanted
 from ._objective import read as read_objective
+from ._sizes import Sized
 from ._state import Target, fingerprint
 from .errors import InputError, SplitError
 from .payload import BoundaryPayload
-from .plan import Plan, Program, as_call
+from .plan import Plan, as_call
 from .spec import SplitSpec
 
-MODES = ("generated_eager", "debug_interpreter")
+MODES = ("generated_eager", "debug_interpreter", "compiled", "cuda_graph")
 VALIDATIONS = ("fast", "strict")
 MAX_REGIMES = 16
 
@@ -44,13 +45,6 @@ class RuntimeCacheKey(NamedTuple):
     mode: str
 
 
-class Segments(NamedTuple):
-    """The two programs of a split."""
-
-    prefix: Program
-    suffix: Program
-
-
 class SplitRuntime:
     """A model cut in two. Made by prepare_split.
 
@@ -60,13 +54,11 @@ class SplitRuntime:
     What the model does in another mode (train or eval, other dtypes, other parameters trainable) is captured when it is
     first asked for; so is a batch size that was not recorded when the split was prepared."""
 
-    def __init__(
-        self, model: Callable[..., Any], example: tuple[Any, Any], want: Wanted, mode: str, validation: str
-    ) -> None:
+    def __init__(self, model: Callable[..., Any], example: tuple[Any, Any], want: Wanted, validation: str) -> None:
         self.split_spec = want.spec
         self.objective = want.objective
         self.validation = validation
-        self.mode = mode
+        self.mode = want.mode
         self._want = want
         self._model = model
         self._target = Target(model)
@@ -93,7 +85,7 @@ class SplitRuntime:
         if self._half is not None:
             raise InputError(
                 f"this runtime holds only the {self._half}, and the model would have to run as a whole to see what it "
-                "does in this mode or at this size: use it before keep_only"
+                "does in this mode or at this size: call prepare_sizes before keep_only"
             )
         cuts = Cuts(Target(self._model), example, self._want, regime, like)
         if len(self._by_regime) >= MAX_REGIMES:
@@ -127,7 +119,10 @@ class SplitRuntime:
         grad = boundary.supports_prefix_backward
         example = take_apart(self._target, *self._example).leaves
         cuts = self._cuts(self._example, example, grad)
-        cut = cuts.known(name) or (cuts.see(name, sizes) if self._half is None else None)
+        cut = cuts.known(name)
+        if cut is None and self._half is None:
+            cuts.see(sizes)
+            cut = cuts.known(name)
         if cut is None:
             raise InputError(
                 f"this boundary (batch {boundary.batch_size}) was made by a plan that this runtime does not have: the "
@@ -141,7 +136,8 @@ class SplitRuntime:
     @property
     def batch_range(self) -> tuple[int, int] | None:
         """The batch sizes it was prepared for; None: the example's alone."""
-        return self.split_spec.dynamic_batch
+        symbols = self._first.sized.symbols if self._first.sized is not None else ()
+        return next(((s.low, s.high) for s in symbols if s.is_batch), None)
 
     @property
     def variants(self) -> list[str]:
@@ -153,15 +149,71 @@ class SplitRuntime:
                 out.extend(f"{mode}: {text}" for text in cuts.variants)
         return out
 
+    def prepare_sizes(self, *sizes: int | Mapping[str, int]) -> None:
+        """Records sizes now that would be recorded when they are first used: batch sizes, or {"B": 8, "S": 128}.
+
+        For a service that must not wait later, and before keep_only, which leaves no whole model to record. With
+        trainable=True training is recorded too."""
+        leaves = take_apart(self._target, *self._example).leaves
+        regimes = [self._inference]
+        if self.split_spec.trainable:
+            regimes.append(self._cuts(self._example, leaves, grad=True))
+        for size in sizes:
+            wanted = size if isinstance(size, Mapping) else {self.split_spec.batch_symbol: size}
+            for cuts in regimes:
+                cuts.see({**cuts.sizes_of(leaves), **wanted})
+
+    def explore(self, *inputs: Any, seconds: float = 10.0, **kwargs: Any) -> list[str]:
+        """Looks for branches on the sizes between those that were seen, and records the model on both sides of each.
+
+        A shape-only pass lists the conditions that the forward asks about; the answer is one line for each, with what
+        the records at both sides say. Nothing is trusted because of it: it is for knowing earlier. The pass runs the
+        model on tensors without data; a model that keeps tensors in global caches would keep such ones."""
+        cuts = self._inference
+        if cuts.sized is None:
+            return []
+        self.trace_plan.flatten_inputs(inputs, kwargs)
+        with torch.no_grad():
+            return cuts.sized.explore(take_apart(self._target, inputs, kwargs), seconds)
+
     @property
     def main_cut(self) -> Cut:
         """The plan of the example's mode and sizes, cut."""
         return self._first.main
 
     @property
-    def segments(self) -> Segments:
-        """The programs of prefix and suffix."""
-        return Segments(self._first.main.prefix, self._first.main.suffix)
+    def sized(self) -> Sized | None:
+        """What is known about sizes; None: only the example's are served."""
+        return self._inference.sized
+
+    @property
+    def segments(self) -> Engines:
+        """What runs prefix and suffix."""
+        return self._inference.main.engines
+
+    @property
+    def active_backend(self) -> str:
+        """What runs the halves now: "tape", "inductor fullgraph", "cuda graph", …; both, where they differ."""
+        return " and ".join(dict.fromkeys(e.active_backend for e in self.segments))
+
+    @property
+    def fallback_reason(self) -> str | None:
+        """Why something else runs the halves than the mode asks for; None: nothing else does."""
+        return "; ".join(dict.fromkeys(e.fallback_reason for e in self.segments if e.fallback_reason)) or None
+
+    def source(self, half: str) -> str:
+        """A half ("prefix" or "suffix") as Python: a plain nn.Module that runs by itself.
+
+        >>> import torch, cleave
+        >>> spec = cleave.SplitSpec(boundary="after:0")
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
+        >>> print(cleave.prepare_split(net, example_inputs=torch.randn(3, 4), split=spec).source("suffix"))
+        """
+        self.state(half)
+        cut = self._first.main
+        at, end = cut.candidate.position + 1, cut.captured.plan.node_count()
+        text: str = cut.captured.plan.source(*((0, at) if half == "prefix" else (at, end)), half.capitalize())
+        return text
 
     @property
     def cache_key(self) -> RuntimeCacheKey:
@@ -185,14 +237,15 @@ class SplitRuntime:
         cuts = self._inference
         try:
             cut = cuts.cut_for(args, kwargs, leaves)
-            return cuts, cut, cut.prefix.run(leaves)
+            return cuts, cut, cut.engines.prefix.run(leaves)
         except InputError:
             other = self._other_cuts((args, kwargs), leaves, cuts)
             if other is None:
+                cuts.explain(args, kwargs)
                 raise
         self._inference = other
         cut = other.cut_for(args, kwargs, leaves)
-        return other, cut, cut.prefix.run(leaves)
+        return other, cut, cut.engines.prefix.run(leaves)
 
     def _payload(
         self,
@@ -270,7 +323,7 @@ class SplitRuntime:
         with torch.enable_grad():
             cuts = self._cuts((inputs, kwargs), leaves, grad=True)
             cut = cuts.cut_for(inputs, kwargs, leaves)
-            roots = dict(zip(cut.labels, cut.prefix.run(leaves), strict=True))
+            roots = dict(zip(cut.labels, cut.engines.prefix.run(leaves), strict=True))
         return self._payload(cuts, cut, leaves, _train.detached(roots), _train.Record(self, cut, roots))
 
     def train_suffix(
@@ -404,6 +457,13 @@ def prepare_split(
     max_prefix_memory, max_suffix_memory, max_prefix_params, max_suffix_params, prefix_flops_fraction (the most, or a
     pair), min_prefix_flops_fraction, max_prefix_flops_fraction, max_latency_s.
 
+    mode: generated_eager runs the plan from C, operator by operator, with eager's own numbers. compiled puts the
+    generated source of each half through torch.compile (compile_options are its options; by default Inductor, with CUDA
+    graphs on GPUs), where that fails with graph breaks, where that fails as generated_eager; fallback_reason says why.
+    Its numbers are close to eager's, not equal. cuda_graph captures each half as a CUDA graph per kind of input.
+    debug_interpreter checks every result against the plan. Whatever the mode, the two halves are first compared with
+    the model as generated_eager runs them.
+
     validation: "strict" compares every tensor of a boundary with the plan before the suffix runs; "fast" leaves that to
     the suffix, which checks its inputs anyway."""
     if not isinstance(split, SplitSpec):
@@ -411,10 +471,10 @@ def prepare_split(
     for name, value, known in (("mode", mode, MODES), ("validation", validation, VALIDATIONS)):
         if value not in known:
             raise SplitError(f"{name} must be one of {', '.join(known)}, not {value!r}")
-    if compile_options is not None:
-        raise SplitError("compile_options is not supported in this version; leave it out")
+    if compile_options is not None and mode != "compiled":
+        raise SplitError(f'compile_options are for mode="compiled", not for {mode!r}')
     goal = read_objective(objective, split.trainable)
     if split.exact and goal.minimize not in (None, "boundary_bytes"):
         raise SplitError(f"exact=True minimises boundary_bytes; the objective minimises {goal.minimize}")
-    want = Wanted(split, goal, mode == "debug_interpreter")
-    return SplitRuntime(model, as_call(example_inputs, example_kwargs), want, mode, validation)
+    want = Wanted(split, goal, mode, compile_options)
+    return SplitRuntime(model, as_call(example_inputs, example_kwargs), want, validation)

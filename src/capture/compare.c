@@ -346,9 +346,19 @@ clv_status stream_align(const stream *a, const stream *b, char **reason)
 			return strbuf_take(&c.why, reason);
 		}
 	}
-	if (a->ops.n != b->ops.n || a->tensors.n != b->tensors.n || !same_tensors(a, b) || !same_ends(a, b)) {
-		strbuf_puts(&c.why, "the forward has other operators, tensors or outputs at another size");
-		return strbuf_take(&c.why, reason);
-	}
-	return CLV_OK;
+	const char *what = NULL;
+	if (a->ops.n != b->ops.n)
+		what = "it is the last operator at one size and not at another";
+	else if (a->tensors.n != b->tensors.n || !same_tensors(a, b))
+		what = "the forward has other tensors, or tensors on other memory, at another size";
+	else if (!same_ends(a, b))
+		what = "the forward returns or stores other tensors at another size";
+	if (!what)
+		return CLV_OK;
+	if (a->ops.n != b->ops.n && c.op)
+		c.op--; /* the last one that both have */
+	else
+		c.op = a->ops.n;
+	differ(&c, what);
+	return strbuf_take(&c.why, reason);
 }

@@ -2,7 +2,8 @@
  *
  *     constant,  a*B+b,  a*((B+b)//d)+c,  a*((B+b)%d)+c,  a*B*B+b*B+c,  min or max of a*B+b and c
  *
- * Formulas in several symbols are sums or products of such; every candidate is checked at every point before it counts. */
+ * Formulas in several symbols are sums or products of such, or sums of products (H*W+1); every candidate is checked at
+ * every point before it counts. Nested divisions are one: (x//a)//b is x//(a*b), also with offsets in between. */
 #include "plan/fit.h"
 
 #include <string.h>
@@ -20,6 +21,8 @@ typedef struct fitting {
 	plan *p;
 	const fit_points *points;
 	const int64_t *y;
+	uint32_t base;     /* the point that lines go through */
+	symbol_id *moving; /* the symbols that the number follows */
 	expr_id found;
 } fitting;
 
@@ -98,33 +101,75 @@ static int64_t floor_div(int64_t x, int64_t d)
 	return x / d - (x % d < 0);
 }
 
-/* a*((x+s) op d)+b with op // or %, 0 <= s < d */
+static int64_t gcd(int64_t a, int64_t b)
+{
+	while (b) {
+		int64_t rest = a % b;
+		a = b;
+		b = rest;
+	}
+	return a < 0 ? -a : a;
+}
+
+/* a*((x+s)//g)+b where all x are g apart: a line in steps, of a model that takes multiples alone */
+static clv_status fit_steps(plan *p, const line *l, expr_id x, expr_id *out)
+{
+	int64_t g = 0, a, b, dy, ax;
+	for (uint32_t i = 1; i < l->n; i++)
+		g = gcd(g, l->x[i] - l->x[0]); /* sizes: no overflow */
+	if (l->n < 4 || g < 2 || l->x[0] < 0 || __builtin_sub_overflow(l->y[1], l->y[0], &dy))
+		return CLV_OK;
+	int64_t steps = (l->x[1] - l->x[0]) / g, s = (g - l->x[0] % g) % g, first = (l->x[0] + s) / g;
+	if (dy % steps)
+		return CLV_OK;
+	a = dy / steps;
+	if (__builtin_mul_overflow(a, first, &ax) || __builtin_sub_overflow(l->y[0], ax, &b))
+		return CLV_OK;
+	for (uint32_t i = 0; i < l->n; i++) {
+		int64_t y;
+		if (!affine_at(a, b, (l->x[i] + s) / g, &y) || y != l->y[i])
+			return CLV_OK;
+	}
+	expr_id e;
+	TRY(make_affine(p, x, 1, s, &e));
+	TRY(make_with_const(p, EXPR_FLOORDIV, e, g, &e));
+	return make_affine(p, e, a, b, out);
+}
+
+/* a*((x+s) op d)+b for one d, with op // or %, 0 <= s < d */
+static clv_status fit_divisor(plan *p, const line *l, expr_id x, expr_op op, int64_t d, int64_t *t, expr_id *out)
+{
+	int64_t a, b;
+	for (int64_t s = 0; s < d; s++) {
+		for (uint32_t i = 0; i < l->n; i++) {
+			int64_t q = floor_div(l->x[i] + s, d);
+			t[i] = op == EXPR_FLOORDIV ? q : l->x[i] + s - q * d;
+		}
+		/* A quotient that took one value alone could be many things. */
+		if ((t[l->n - 1] == t[0] && op == EXPR_FLOORDIV) || !affine_in(l, t, &a, &b))
+			continue;
+		expr_id e;
+		TRY(make_affine(p, x, 1, s, &e));
+		TRY(make_with_const(p, op, e, d, &e));
+		return make_affine(p, e, a, b, out);
+	}
+	return CLV_OK;
+}
+
 static clv_status fit_division(plan *p, const line *l, expr_id x, expr_op op, expr_id *out)
 {
 	clv_status st = CLV_OK;
-	int64_t a, b, *t = l->n < 5 ? NULL : mem_alloc(l->n * sizeof *t);
 	if (l->n < 5)
 		return CLV_OK;
+	int64_t *t = mem_alloc(l->n * sizeof *t);
 	if (!t)
 		return fail_nomem();
-	for (int64_t d = 2; d <= DIVISOR_MAX && *out == NONE && st == CLV_OK; d++)
-		for (int64_t s = 0; s < d && *out == NONE && st == CLV_OK; s++) {
-			for (uint32_t i = 0; i < l->n; i++) {
-				int64_t q = floor_div(l->x[i] + s, d);
-				t[i] = op == EXPR_FLOORDIV ? q : l->x[i] + s - q * d;
-			}
-			/* A quotient that took fewer than three values could be many things. */
-			if (t[l->n - 1] == t[0] && op == EXPR_FLOORDIV)
-				continue;
-			if (!affine_in(l, t, &a, &b))
-				continue;
-			expr_id e;
-			st = make_affine(p, x, 1, s, &e);
-			if (st == CLV_OK)
-				st = make_with_const(p, op, e, d, &e);
-			if (st == CLV_OK)
-				st = make_affine(p, e, a, b, out);
-		}
+	/* Strides of convolutions multiply up to powers of two: where few points leave a choice, one of them it is. */
+	for (int64_t d = 2; d <= DIVISOR_MAX && *out == NONE && st == CLV_OK; d *= 2)
+		st = fit_divisor(p, l, x, op, d, t, out);
+	for (int64_t d = 3; d <= DIVISOR_MAX && *out == NONE && st == CLV_OK; d++)
+		if (d & (d - 1))
+			st = fit_divisor(p, l, x, op, d, t, out);
 	mem_free(t);
 	return st;
 }
@@ -211,6 +256,8 @@ static clv_status fit_line(plan *p, const line *l, expr_id *out)
 	TRY(expr_sym(p, l->s, &x));
 	TRY(fit_affine(p, l, x, out));
 	if (*out == NONE)
+		TRY(fit_steps(p, l, x, out));
+	if (*out == NONE)
 		TRY(fit_quadratic(p, l, x, out));
 	if (*out == NONE)
 		TRY(fit_division(p, l, x, EXPR_FLOORDIV, out));
@@ -228,11 +275,11 @@ static const int64_t *row(const fitting *f, uint32_t i)
 	return f->points->at + (size_t)i * f->points->nsymbols;
 }
 
-/* Point i differs from the base point (point 0) in symbol s alone, or not at all. */
+/* Point i differs from the base point in symbol s alone, or not at all. */
 static bool on_line(const fitting *f, uint32_t i, symbol_id s)
 {
 	for (uint32_t k = 0; k < f->points->nsymbols; k++)
-		if (k != s && row(f, i)[k] != row(f, 0)[k])
+		if (k != s && row(f, i)[k] != row(f, f->base)[k])
 			return false;
 	return true;
 }
@@ -252,13 +299,14 @@ static void line_add(line *l, int64_t x, int64_t y)
 	l->n++;
 }
 
-static clv_status along(const fitting *f, symbol_id s, int64_t *scratch, expr_id *out)
+/* The points on the line of symbol s; with `all`, every point, seen along s. */
+static line line_of(const fitting *f, symbol_id s, bool all, int64_t *scratch)
 {
 	line l = {.s = s, .x = scratch, .y = scratch + f->points->n};
 	for (uint32_t i = 0; i < f->points->n; i++)
-		if (on_line(f, i, s))
+		if (all || on_line(f, i, s))
 			line_add(&l, row(f, i)[s], f->y[i]);
-	return fit_line(f->p, &l, out);
+	return l;
 }
 
 /* ---- candidates against all points --------------------------------------------------------------------------------- */
@@ -286,7 +334,7 @@ static clv_status offer_sum(fitting *f, const expr_id *parts, uint32_t n)
 	for (uint32_t i = 1; i < n; i++)
 		TRY(expr_make(f->p, EXPR_ADD, sum, parts[i], &sum));
 	int64_t extra;
-	if (__builtin_mul_overflow((int64_t)(n - 1), f->y[0], &extra))
+	if (__builtin_mul_overflow((int64_t)(n - 1), f->y[f->base], &extra))
 		return CLV_OK;
 	TRY(expr_const(f->p, extra, &k));
 	TRY(expr_make(f->p, EXPR_SUB, sum, k, &sum));
@@ -298,9 +346,9 @@ static clv_status offer_sum(fitting *f, const expr_id *parts, uint32_t n)
 static clv_status offer_product(fitting *f, const expr_id *parts, uint32_t n)
 {
 	expr_id product = parts[0], k;
-	if (!f->y[0])
+	if (!f->y[f->base])
 		return CLV_OK;
-	TRY(expr_const(f->p, f->y[0], &k));
+	TRY(expr_const(f->p, f->y[f->base], &k));
 	for (uint32_t i = 1; i < n; i++) {
 		TRY(expr_make(f->p, EXPR_MUL, product, parts[i], &product));
 		TRY(expr_make(f->p, EXPR_FLOORDIV, product, k, &product));
@@ -309,30 +357,188 @@ static clv_status offer_product(fitting *f, const expr_id *parts, uint32_t n)
 	return CLV_OK;
 }
 
-static clv_status combine(fitting *f, expr_id *parts, int64_t *scratch)
+/* (part - y0) // g: how far the part of one symbol is from the base point, in its smallest steps; g in *step */
+static clv_status distance(const fitting *f, expr_id part, symbol_id s, int64_t *step, expr_id *out)
 {
-	uint32_t varying = 0;
+	int64_t g = 0, y;
+	for (uint32_t i = 0; i < f->points->n; i++) {
+		if (!on_line(f, i, s))
+			continue;
+		if (__builtin_sub_overflow(f->y[i], f->y[f->base], &y) || y == INT64_MIN)
+			return CLV_OK;
+		g = gcd(g, y);
+	}
+	*step = g;
+	expr_id k;
+	TRY(expr_const(f->p, f->y[f->base], &k));
+	TRY(expr_make(f->p, EXPR_SUB, part, k, out));
+	return make_with_const(f->p, EXPR_FLOORDIV, *out, g, out);
+}
+
+/* Point i moves exactly these of the moving symbols. */
+static bool moves(const fitting *f, uint32_t i, uint32_t n, uint32_t mask)
+{
+	for (uint32_t k = 0; k < n; k++)
+		if ((row(f, i)[f->moving[k]] != row(f, f->base)[f->moving[k]]) != (mask >> k & 1))
+			return false;
+	return true;
+}
+
+/* Points off the lines: each of the free numbers of products takes one, and more must be left to agree. */
+static bool enough_off_lines(const fitting *f, uint32_t n)
+{
+	uint32_t off = 0, products = (1u << n) - 1 - n;
+	for (uint32_t i = 0; i < f->points->n; i++) {
+		bool on = false;
+		for (uint32_t k = 0; k < n; k++)
+			on = on || on_line(f, i, f->moving[k]);
+		off += !on;
+	}
+	return off > products;
+}
+
+/* Adds c * product to *sum, where c is what the first point that moves these symbols alone asks for. */
+static clv_status add_product(const fitting *f, const expr_id *v, uint32_t n, uint32_t mask, expr_id *sum)
+{
+	expr_id product, c;
+	TRY(expr_const(f->p, 1, &product));
+	for (uint32_t k = 0; k < n; k++)
+		if (mask >> k & 1)
+			TRY(expr_make(f->p, EXPR_MUL, product, v[k], &product));
+	for (uint32_t i = 0; i < f->points->n; i++) {
+		int64_t here, so_far, rest;
+		if (!moves(f, i, n, mask) || expr_eval(f->p, product, row(f, i), &here) != CLV_OK || !here ||
+		    expr_eval(f->p, *sum, row(f, i), &so_far) != CLV_OK || __builtin_sub_overflow(f->y[i], so_far, &rest))
+			continue;
+		if ((here == -1 && rest == INT64_MIN) || rest % here)
+			break;
+		TRY(expr_const(f->p, rest / here, &c));
+		TRY(expr_make(f->p, EXPR_MUL, c, product, &product));
+		return expr_make(f->p, EXPR_ADD, *sum, product, sum);
+	}
+	*sum = NONE;
+	return CLV_OK;
+}
+
+/* f(H, W) = y0 + a*u + b*v + c*u*v, with u and v the distances along each symbol: H//16 * W//16 + 1 */
+static clv_status offer_products(fitting *f, const expr_id *parts, uint32_t n)
+{
+	enum { MOST = 3 };
+	expr_id v[MOST], sum;
+	if (n > MOST || f->found != NONE || !enough_off_lines(f, n))
+		return CLV_OK;
+	TRY(expr_const(f->p, f->y[f->base], &sum));
+	for (uint32_t k = 0; k < n; k++) {
+		int64_t step = 0;
+		expr_id c, term;
+		TRY(distance(f, parts[k], f->moving[k], &step, &v[k]));
+		if (!step)
+			return CLV_OK;
+		TRY(expr_const(f->p, step, &c));
+		TRY(expr_make(f->p, EXPR_MUL, c, v[k], &term));
+		TRY(expr_make(f->p, EXPR_ADD, sum, term, &sum));
+	}
+	for (uint32_t bits = 2; bits <= n; bits++)
+		for (uint32_t mask = 0; mask < 1u << n && sum != NONE; mask++)
+			if ((uint32_t)__builtin_popcount(mask) == bits)
+				TRY(add_product(f, v, n, mask, &sum));
+	offer(f, sum);
+	return CLV_OK;
+}
+
+/* Along which symbols the number changes; how many there are. */
+static uint32_t find_moving(fitting *f, int64_t *scratch)
+{
+	uint32_t n = 0;
 	for (symbol_id s = 0; s < f->points->nsymbols; s++) {
-		int64_t k;
+		line l = line_of(f, s, false, scratch);
+		if (!is_constant(&l))
+			f->moving[n++] = s;
+	}
+	return n;
+}
+
+/* The number is one and the same at points with the same size of symbol s, and there are points that show it. */
+static bool follows_alone(const fitting *f, symbol_id s)
+{
+	for (symbol_id other = 0; other < f->points->nsymbols; other++) {
+		bool varies = false, shown = other == s;
+		for (uint32_t i = 0; i < f->points->n; i++)
+			for (uint32_t k = 0; k < i; k++) {
+				bool same = row(f, i)[s] == row(f, k)[s], moved = row(f, i)[other] != row(f, k)[other];
+				if (same && f->y[i] != f->y[k])
+					return false;
+				varies = varies || moved;
+				shown = shown || (same && moved);
+			}
+		if (varies && !shown)
+			return false;
+	}
+	return true;
+}
+
+/* A number that follows one symbol alone is seen at that symbol's size in every point. */
+static clv_status offer_single(fitting *f, int64_t *scratch)
+{
+	for (symbol_id s = 0; s < f->points->nsymbols && f->found == NONE; s++) {
 		expr_id e;
-		TRY(along(f, s, scratch, &e));
-		if (e == NONE)
+		if (!follows_alone(f, s))
+			continue;
+		line l = line_of(f, s, true, scratch);
+		TRY(fit_line(f->p, &l, &e));
+		offer(f, e);
+	}
+	return CLV_OK;
+}
+
+static clv_status offer_combined(fitting *f, expr_id *parts, int64_t *scratch)
+{
+	uint32_t n = find_moving(f, scratch);
+	for (uint32_t k = 0; k < n; k++) {
+		line l = line_of(f, f->moving[k], false, scratch);
+		TRY(fit_line(f->p, &l, &parts[k]));
+		if (parts[k] == NONE)
 			return CLV_OK; /* nothing explains it along this symbol */
-		if (!expr_is_const(f->p, e, &k))
-			parts[varying++] = e;
 	}
-	if (!varying) {
-		expr_id k;
-		TRY(expr_const(f->p, f->y[0], &k));
-		offer(f, k);
+	if (n < 2)
 		return CLV_OK;
+	TRY(offer_product(f, parts, n));
+	TRY(offer_sum(f, parts, n));
+	return offer_products(f, parts, n);
+}
+
+/* The first of the points with the most others on its lines. */
+static uint32_t find_base(fitting *f)
+{
+	uint32_t best = 0, most = 0;
+	for (f->base = 0; f->base < f->points->n; f->base++) {
+		uint32_t least = UINT32_MAX;
+		for (symbol_id s = 0; s < f->points->nsymbols; s++) {
+			uint32_t n = 0;
+			for (uint32_t i = 0; i < f->points->n; i++)
+				n += on_line(f, i, s);
+			least = n < least ? n : least;
+		}
+		if (f->points->nsymbols && least > most) {
+			most = least;
+			best = f->base;
+		}
 	}
-	if (varying == 1) {
-		offer(f, parts[0]);
+	return best;
+}
+
+static clv_status fit_all(fitting *f, expr_id *parts, int64_t *scratch)
+{
+	bool constant = true;
+	for (uint32_t i = 1; i < f->points->n; i++)
+		constant = constant && f->y[i] == f->y[0];
+	if (constant)
+		return expr_const(f->p, f->y[0], &f->found);
+	TRY(offer_single(f, scratch));
+	if (f->found != NONE)
 		return CLV_OK;
-	}
-	TRY(offer_product(f, parts, varying));
-	return offer_sum(f, parts, varying);
+	f->base = find_base(f);
+	return offer_combined(f, parts, scratch);
 }
 
 clv_status fit_int(plan *p, const fit_points *points, const int64_t *y, expr_id *out)
@@ -341,9 +547,11 @@ clv_status fit_int(plan *p, const fit_points *points, const int64_t *y, expr_id 
 	if (!points->n)
 		return fail(CLV_E_INVALID, "nothing to fit");
 	expr_id *parts = mem_alloc((points->nsymbols + 1) * sizeof *parts);
+	f.moving = mem_alloc((points->nsymbols + 1) * sizeof *f.moving);
 	int64_t *scratch = mem_alloc(2 * (size_t)points->n * sizeof *scratch);
-	clv_status st = parts && scratch ? combine(&f, parts, scratch) : fail_nomem();
+	clv_status st = parts && scratch && f.moving ? fit_all(&f, parts, scratch) : fail_nomem();
 	mem_free(parts);
+	mem_free(f.moving);
 	mem_free(scratch);
 	if (st == CLV_OK)
 		*out = f.found;

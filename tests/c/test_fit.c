@@ -303,11 +303,99 @@ static void sums_over_two_symbols_are_found(void **state)
 	check_found_in_two(only_s);
 }
 
+static int64_t patches_and_one(int64_t b, int64_t s)
+{
+	return ((b + 1) / 2) * (s / 2) + 1;
+}
+
+static int64_t rows_without_one(int64_t b, int64_t s)
+{
+	return 3 * b * s - b + 2 * s - 7;
+}
+
+static void sums_of_products_are_found(void **state)
+{
+	(void)state;
+	check_found_in_two(patches_and_one);
+	check_found_in_two(rows_without_one);
+}
+
+/* What five strides of two make of an image: ((s-1)/2+1 ... five times over, and without padding. */
+static int64_t five_times_half(int64_t b, int64_t s)
+{
+	(void)b;
+	for (int i = 0; i < 5; i++)
+		s = (s - 1) / 2 + 1;
+	return s;
+}
+
+static int64_t unpadded(int64_t b, int64_t s)
+{
+	(void)b;
+	return ((s - 11) / 4 + 1 - 3) / 2 + 1;
+}
+
+static void nested_divisions_are_found_from_a_few_image_sizes(void **state)
+{
+	(void)state;
+	static const int64_t sizes[] = {64, 65, 67, 70, 63, 95, 96, 97};
+	enum { N = sizeof sizes / sizeof *sizes };
+	formula formulas[] = {five_times_half, unpadded};
+	for (size_t k = 0; k < 2; k++) {
+		int64_t at[2 * N], y[N];
+		for (uint32_t i = 0; i < N; i++) {
+			at[2 * i] = 2;
+			at[2 * i + 1] = sizes[i];
+			y[i] = formulas[k](2, sizes[i]);
+		}
+		expr_id e = fit_at(at, N, y);
+		assert_int_not_equal(e, NONE);
+		for (int64_t s = 32; s <= 512; s++)
+			assert_int_equal(value_at(e, 2, s), formulas[k](2, s));
+	}
+}
+
+static void a_line_in_steps_is_found_from_four_points(void **state)
+{
+	(void)state;
+	static const int64_t sizes[] = {64, 80, 112, 160};
+	int64_t y[4];
+	for (int i = 0; i < 4; i++)
+		y[i] = 3 * (sizes[i] / 16) + 1;
+	expr_id e = fit_b(sizes, 4, y);
+	assert_int_not_equal(e, NONE);
+	for (int64_t x = 16; x < 1000; x += 16)
+		assert_int_equal(value_at(e, x, 10), 3 * (x / 16) + 1);
+	y[3]++;
+	assert_int_equal(fit_b(sizes, 4, y), NONE);
+}
+
+static void the_point_that_is_built_need_not_be_where_the_lines_cross(void **state)
+{
+	(void)state;
+	static const int64_t at[] = {9, 30, 2, 6, 3, 6, 5, 6, 7, 6, 2, 4, 2, 5, 2, 7, 2, 9, 3, 4, 5, 9, 7, 7};
+	enum { N = sizeof at / sizeof *at / 2 };
+	int64_t y[N];
+	for (uint32_t i = 0; i < N; i++)
+		y[i] = at[2 * i] * at[2 * i + 1] + 1;
+	expr_id e = fit_at(at, N, y);
+	assert_int_not_equal(e, NONE);
+	assert_int_equal(value_at(e, 11, 13), 144);
+}
+
+static void two_symbols_that_always_move_together_prove_nothing(void **state)
+{
+	(void)state;
+	static const int64_t at[] = {2, 12, 3, 13, 4, 14, 5, 15, 6, 16, 7, 17};
+	const int64_t y[] = {2, 3, 4, 5, 6, 7};
+	assert_int_equal(fit_at(at, 6, y), NONE);
+}
+
 static void a_point_off_the_lines_can_disprove_all(void **state)
 {
 	(void)state;
 	const int64_t at[] = {2, 6, 3, 6, 5, 6, 7, 6, 2, 4, 2, 5, 2, 7, 2, 9, 3, 4};
-	const int64_t y[] = {12, 18, 30, 42, 8, 10, 14, 18, 13};
+	const int64_t y[] = {12, 18, 30, 42, 8, 10, 14, 18, 16};
 	assert_int_equal(fit_at(at, 9, y), NONE);
 }
 
@@ -450,6 +538,11 @@ int main(void)
 		TEST(bounds_are_found),
 		TEST(products_of_two_symbols_are_found),
 		TEST(sums_over_two_symbols_are_found),
+		TEST(sums_of_products_are_found),
+		TEST(nested_divisions_are_found_from_a_few_image_sizes),
+		TEST(a_line_in_steps_is_found_from_four_points),
+		TEST(the_point_that_is_built_need_not_be_where_the_lines_cross),
+		TEST(two_symbols_that_always_move_together_prove_nothing),
 		TEST(a_point_off_the_lines_can_disprove_all),
 		TEST(noise_follows_no_formula),
 		TEST(one_wrong_number_spoils_a_line),

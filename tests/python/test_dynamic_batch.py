@@ -24,7 +24,7 @@ def _prepare(model: Any, example: Args, boundary: str = "50%", dynamic_batch: An
         model,
         example_inputs=example.args,
         example_kwargs=example.kwargs or None,
-        split=cleave.SplitSpec(boundary=boundary, dynamic_batch=dynamic_batch, trace_batch_mode="batch_gt1"),
+        split=cleave.SplitSpec(boundary=boundary, dynamic_batch=dynamic_batch),
     )
 
 

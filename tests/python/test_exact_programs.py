@@ -25,7 +25,7 @@ def cut_after(captured: Any, before: int, after: int, names: list[str]) -> Cut |
     """The exact cut between two nodes, or why there is none."""
     spec = SplitSpec(exact=True, must_prefix=(names[before],), must_suffix=(names[after],), dynamic_batch=None)
     try:
-        return Cut(captured, Wanted(spec, Objective({}, None), True), False, None, None)
+        return Cut(captured, Wanted(spec, Objective({}, None), "debug_interpreter"), False, None, None)
     except cleave.SplitError as error:
         return str(error)
 

@@ -509,9 +509,9 @@ def sized(model: nn.Module, *inputs: Tensor) -> Captured:
         example_inputs=inputs,
         split=cleave.SplitSpec(boundary="50%", dynamic_batch=(1, 16), trace_batch_mode="batch_gt1"),
     )
-    assert runtime._sized is not None
-    assert runtime._sized.reason is None
-    return runtime._cut.captured
+    assert runtime.sized is not None
+    assert runtime.sized.reason is None
+    return runtime.main_cut.captured
 
 
 @pytest.mark.parametrize("name", ["conv", "attention", "sequential"])

@@ -1,0 +1,182 @@
+"""Checks that users make themselves: a report for sizes, and assertions."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from helpers import Fn, mentions, same_state, state_of
+from torch import Tensor, nn
+
+import cleave
+
+
+def _runtime(model: nn.Module, example: Any = None, **options: Any) -> cleave.SplitRuntime:
+    torch.manual_seed(0)
+    example = torch.randn(3, 4) if example is None else example
+    spec = cleave.SplitSpec(boundary="50%", **options)
+    return cleave.prepare_split(model, example_inputs=example, split=spec)
+
+
+def _mlp() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
+
+
+def _branch(lin: nn.Linear, x: Tensor) -> Tensor:
+    return lin(x).relu() if x.shape[0] % 2 else lin(x).tanh()
+
+
+def test_the_report_of_a_plain_model_is_all_equal() -> None:
+    report = cleave.validate_dynamic_batches(_runtime(_mlp()), torch.randn(3, 4), [1, 2, 3, 17, 64])
+    assert report.ok
+    assert [r.sizes for r in report] == [{"B": n} for n in (1, 2, 3, 17, 64)]
+    assert all(r.bitwise and r.max_abs_diff == 0.0 and r.reason is None for r in report)
+    assert all(r.variant == "the first plan" for r in report)
+    report.raise_if_failed()
+    assert "B=17" in str(report)
+    assert "equal" in str(report)
+
+
+def test_the_report_names_the_plan_that_served_a_size() -> None:
+    report = cleave.validate_dynamic_batches(_runtime(Fn(_branch, 4).eval()), torch.randn(3, 4), range(1, 17))
+    assert report.ok
+    assert len({r.variant for r in report}) > 1
+
+
+def test_a_size_that_fails_is_told_and_not_raised() -> None:
+    report = cleave.validate_dynamic_batches(_runtime(_mlp(), dynamic_batch=(1, 8)), torch.randn(3, 4), [2, 9, "x", 0])
+    assert not report.ok
+    assert [r.ok for r in report] == [True, False, False, False]
+    assert "1 to 8" in (report.results[1].reason or "")
+    with pytest.raises(cleave.ValidationError) as caught:
+        report.raise_if_failed()
+    mentions(caught.value, "B=9", "FAILED", "1 to 8")
+    assert isinstance(caught.value, AssertionError)
+
+
+def test_a_model_that_was_changed_by_hand_is_found() -> None:
+    model = _mlp()
+    rt = _runtime(model)
+    model.forward = lambda x: nn.Sequential.forward(model, x) + 1  # type: ignore[method-assign]
+    report = cleave.validate_dynamic_batches(rt, torch.randn(3, 4), [2])
+    assert not report.ok
+
+
+def test_other_symbols_are_given_by_name() -> None:
+    torch.manual_seed(0)
+    model = Fn(lambda lin, x: lin(x).relu().sum(1), 4).eval()
+    rt = _runtime(model, torch.randn(2, 5, 4), dynamic_dims={"args[0]": {1: "S"}})
+    sizes = [{"B": 3, "S": 9}, {"S": 2}, 4, {"T": 3}]
+    report = cleave.validate_dynamic_batches(rt, torch.randn(2, 5, 4), sizes)
+    assert [r.ok for r in report] == [True, True, True, False]
+    assert [r.sizes for r in report][:3] == [{"B": 3, "S": 9}, {"B": 2, "S": 2}, {"B": 4, "S": 5}]
+    assert "B, S" in (report.results[3].reason or "")
+
+
+def test_a_split_for_one_size_says_so() -> None:
+    report = cleave.validate_dynamic_batches(_runtime(_mlp(), dynamic_batch=None), torch.randn(3, 4), [3])
+    assert not report.ok
+    assert "dynamic_batch" in (report.results[0].reason or "")
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.drop = nn.Linear(4, 4), nn.Dropout(0.5)
+        self.register_buffer("rows", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.rows += x.shape[0]
+        return nn.functional.dropout(self.lin(x) * self.rows, 0.5, True)
+
+
+def test_state_and_random_numbers_are_compared_and_left_as_they_were() -> None:
+    model = Counting().eval()
+    rt = _runtime(model)
+    twin, state = copy.deepcopy(model), torch.get_rng_state()
+    report = cleave.validate_dynamic_batches(rt, torch.ones(3, 4), [1, 2, 9])
+    assert report.ok, str(report)
+    same_state(state_of(twin), state_of(model), "validation")
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_forward_equivalence() -> None:
+    model = _mlp()
+    rt = _runtime(model)
+    cleave.assert_forward_equivalent(model, rt, torch.randn(5, 4))
+    other = _mlp()
+    with torch.no_grad():
+        other[0].weight.mul_(1 + 1e-6)
+    x = torch.randn(5, 4)
+    with pytest.raises(cleave.ValidationError, match="differs by up to"):
+        cleave.assert_forward_equivalent(other, rt, (x,))
+    cleave.assert_forward_equivalent(other, rt, (x,), rtol=1e-3, atol=1e-3)
+
+
+def test_a_tolerance_accepts_close_numbers_and_says_how_close() -> None:
+    from cleave.validation import difference
+
+    spec = cleave._tree.LEAF  # type: ignore[attr-defined]
+    a, b = torch.tensor([1.0, float("nan")]), torch.tensor([1.0 + 1e-6, float("nan")])
+    assert difference((spec, [a]), (spec, [a.clone()]), 0, 0) == (True, 0.0, None)
+    bitwise, off, reason = difference((spec, [a[:1]]), (spec, [b[:1]]), 0, 0)
+    assert not bitwise
+    assert off == pytest.approx(1e-6, rel=0.1)
+    assert reason is not None
+    assert difference((spec, [a[:1]]), (spec, [b[:1]]), 1e-3, 0)[2] is None
+    assert difference((spec, [a]), (spec, [a.double()]), 1, 1)[2] is not None
+
+
+def test_reuse_of_one_plan() -> None:
+    rt = _runtime(_mlp())
+    cleave.assert_dynamic_batch_reuse(rt, {n: torch.randn(n, 4) for n in (1, 2, 9, 33)})
+    cleave.assert_dynamic_batch_reuse(rt, [(torch.randn(n, 4),) for n in (4, 11)])
+    rt = _runtime(Fn(_branch, 4).eval())
+    with pytest.raises(cleave.ValidationError, match="2 plans"):
+        cleave.assert_dynamic_batch_reuse(rt, {n: torch.randn(n, 4) for n in (1, 2, 9)})
+
+
+class Halves:
+    """A split in two modules that trains the way a runtime does."""
+
+    def __init__(self, model: nn.Sequential, wrong: float = 0.0) -> None:
+        self._target = cleave.plan.Target(model)
+        self.model, self.wrong = model, wrong
+
+    def run_training_prefix(self, x: Tensor) -> Tensor:
+        out: Tensor = self.model[:2](x)
+        return out
+
+    def train_suffix(self, boundary: Tensor, targets: Tensor, loss_fn: Any = None) -> tuple[Tensor, dict[str, Tensor]]:
+        leaf = boundary.detach().requires_grad_()
+        output = self.model[2](leaf)
+        loss = (loss_fn or (nn.functional.mse_loss if targets.is_floating_point() else nn.functional.cross_entropy))(
+            output, targets
+        )
+        loss.backward()
+        assert leaf.grad is not None
+        return loss.detach(), {"h": leaf.grad}
+
+    def backward_prefix(self, boundary: Tensor, gradients: dict[str, Tensor]) -> None:
+        boundary.backward(gradients["h"] + self.wrong)
+
+
+@pytest.mark.parametrize("targets", [torch.zeros(5, 4), torch.tensor([0, 1, 2, 3, 0])])
+def test_gradient_equivalence(targets: Tensor) -> None:
+    model = _mlp()
+    model[0].weight.grad = torch.ones(8, 4)
+    x = torch.randn(5, 4)
+    cleave.assert_gradient_equivalent(model, Halves(model), x, targets)
+    assert torch.equal(model[0].weight.grad, torch.ones(8, 4)), "gradients are put back"
+    assert model[2].weight.grad is None
+    with pytest.raises(cleave.ValidationError, match=r"gradient of 0\.weight differs"):
+        cleave.assert_gradient_equivalent(model, Halves(model, 0.01), x, targets)
+    cleave.assert_gradient_equivalent(model, Halves(model, 1e-9), x, targets, atol=1e-3)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other[2].weight.mul_(1.5)
+    with pytest.raises(cleave.ValidationError, match="the loss differs"):
+        cleave.assert_gradient_equivalent(other, Halves(model), x, targets)
