@@ -146,14 +146,29 @@ def grad_mode(enabled: bool) -> Any:
     return torch.set_grad_enabled(enabled and not torch.is_inference_mode_enabled())
 
 
+_stance_lock = threading.Lock()
+_stances: list[Any] = []  # torch's way to say it, of the first of all threads that are in eager()
+_in_eager = 0
+
+
 @contextlib.contextmanager
 def eager() -> Iterator[None]:
-    """Calls of torch.compile'd code run eagerly, so that their operators are seen."""
-    if "torch._dynamo" not in sys.modules:
+    """Calls of torch.compile'd code run eagerly, so that their operators are seen. The stance is the process's own: the
+    first thread that comes sets it, the last one that leaves puts it back."""
+    global _in_eager
+    with _stance_lock:
+        _in_eager += 1
+        if not _stances and "torch._dynamo" in sys.modules:
+            stance = torch.compiler.set_stance("force_eager")
+            stance.__enter__()
+            _stances.append(stance)
+    try:
         yield
-        return
-    with torch.compiler.set_stance("force_eager"):
-        yield
+    finally:
+        with _stance_lock:
+            _in_eager -= 1
+            if not _in_eager and _stances:
+                _stances.pop().__exit__(None, None, None)
 
 
 class Capture:

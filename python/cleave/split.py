@@ -149,18 +149,17 @@ class SplitRuntime:
                 out.extend(f"{mode}: {text}" for text in cuts.variants)
         return out
 
-    def prepare_sizes(self, *sizes: int | Mapping[str, int]) -> None:
+    def prepare_sizes(self, *sizes: int | Mapping[str, int], training: bool | None = None) -> None:
         """Records sizes now that would be recorded when they are first used: batch sizes, or {"B": 8, "S": 128}.
 
-        For a service that must not wait later, and before keep_only, which leaves no whole model to record. With
-        trainable=True training is recorded too."""
+        For a service that must not wait later, and before keep_only, which leaves no whole model to record. training:
+        training is recorded too; by default when the split is trainable."""
         leaves = take_apart(self._target, *self._example).leaves
-        regimes = [self._inference]
-        if self.split_spec.trainable:
-            regimes.append(self._cuts(self._example, leaves, grad=True))
-        for size in sizes:
-            wanted = size if isinstance(size, Mapping) else {self.split_spec.batch_symbol: size}
-            for cuts in regimes:
+        train = self.split_spec.trainable if training is None else training
+        for grad in (False, True) if train else (False,):
+            cuts = self._cuts(self._example, leaves, grad)
+            for size in sizes:
+                wanted = size if isinstance(size, Mapping) else {self.split_spec.batch_symbol: size}
                 cuts.see({**cuts.sizes_of(leaves), **wanted})
 
     def explore(self, *inputs: Any, seconds: float = 10.0, **kwargs: Any) -> list[str]:
@@ -416,10 +415,16 @@ class SplitRuntime:
         if self.split_spec.trainable:  # the whole model is needed to see how it trains
             self._cuts(self._example, take_apart(self._target, *self._example).leaves, grad=True)
         mine = {id(t) for cuts in self._by_regime.values() for t in cuts.main.state(half).values()}
-        for t in self._target.tensors():
+        before = list(self._target.tensors())
+        for t in before:
             if id(t.tensor) not in mine and t.kind != "attr":
                 empty = torch.empty_like(t.tensor, device="meta")
                 t.holder[t.key] = nn.Parameter(empty, t.tensor.requires_grad) if t.kind == "param" else empty
+        after = [t.now().device for t in before]
+        for cuts in self._by_regime.values():  # what is left is still the model they were captured from
+            kept = zip(cuts.regime.tensors, after, strict=True)
+            cuts.regime = cuts.regime._replace(tensors=tuple((d, device, g) for (d, _, g), device in kept))
+        self._by_regime = {cuts.regime: cuts for cuts in self._by_regime.values()}
         self._half = half
 
     def _need(self, half: str) -> None:

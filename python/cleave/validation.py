@@ -117,8 +117,9 @@ def _compare(
     runtime: SplitRuntime, arguments: Arguments, rtol: float, atol: float
 ) -> tuple[bool, float | None, str | None]:
     """Eager and split on the same data from the same state: equal bit for bit, largest difference, reason."""
-    args, kwargs = arguments.rebuild(arguments.copies())
-    runtime.run_prefix(*args, **kwargs)  # a new size is recorded here
+    sized = runtime.sized
+    if sized is not None:
+        runtime.prepare_sizes(dict(zip(sized.names, sized.sizes_of(arguments.leaves), strict=True)), training=False)
     work = Capture(runtime._target, arguments, both=False)
 
     def observe(call: Callable[..., Any]) -> Any:

@@ -489,8 +489,8 @@ def test_a_batch_with_a_plan_of_its_own_is_cut_exactly_too() -> None:
 
 def test_a_split_that_differs_from_the_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = tower()
-    run = cleave._cut.Cut.run_suffix
-    monkeypatch.setattr(cleave._cut.Cut, "run_suffix", lambda *a: run(*a) + 1)
+    run = cleave._cut.Cut._finish_suffix
+    monkeypatch.setattr(cleave._cut.Cut, "_finish_suffix", lambda *a: run(*a) + 1)
     with pytest.raises(SplitError, match="do not give what the model gives"):
         prepare(model, x)
     with pytest.raises(SplitError, match="do not give what the model gives"):
