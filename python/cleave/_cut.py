@@ -138,7 +138,7 @@ class Cut:
             raise AssertionError("prefix and suffix disagree about the boundary")
         self.rebinds = [captured.state[name] for name in plan.rebinds()]
         # Constants are no part of the text: where there are any, plans made at other sizes may differ in them alone.
-        text = plan.text()
+        text = plan.identity()
         self.signature = signature(text + origin if "\nconst " in text else text)
         self.schema = {
             label: TensorSchema(dtype, dims(shape), device, requires_grad)

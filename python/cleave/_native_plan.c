@@ -288,6 +288,21 @@ static PyObject *plan_py_text(PlanObject *o, PyObject *unused)
 	return take_string(st, s);
 }
 
+/* Where in the source a node came from says nothing about what it does, and differs where the caller differs. */
+static PyObject *plan_py_identity(PlanObject *o, PyObject *unused)
+{
+	char *s = NULL;
+	plan *copy = NULL;
+	(void)unused;
+	clv_status st = plan_copy(o->p, &copy);
+	for (node_id n = 0; st == CLV_OK && n < copy->nodes.n; n++)
+		copy->nodes.at[n].at = NONE;
+	if (st == CLV_OK)
+		st = clv_plan_print(copy, &s);
+	plan_free(copy);
+	return take_string(st, s);
+}
+
 static PyObject *plan_py_inspect(PlanObject *o, PyObject *unused)
 {
 	char *s = NULL;
@@ -415,6 +430,7 @@ static PyObject *plan_py_symbols(PlanObject *o, PyObject *unused)
 
 static PyMethodDef plan_methods[] = {
 	{"text", (PyCFunction)plan_py_text, METH_NOARGS, "text() -> the plan's text form"},
+	{"identity", (PyCFunction)plan_py_identity, METH_NOARGS, "identity() -> text() without source lines"},
 	{"inspect", (PyCFunction)plan_py_inspect, METH_NOARGS, "inspect() -> a page about the plan"},
 	{"nodes", (PyCFunction)plan_py_nodes, METH_NOARGS, "nodes() -> list of tuples"},
 	{"node_count", (PyCFunction)plan_py_node_count, METH_NOARGS, "node_count()"},
