@@ -202,7 +202,7 @@ class GraphSegment:
         self, side: Any, inputs: list[torch.Tensor], symbols: list[int] | None
     ) -> tuple[Any, tuple[torch.Tensor, ...]]:
         """Ends the capture whatever happens: a stream that is left capturing breaks the next call of anybody."""
-        if self._pool is None:
+        if self._pool is None or not self._graphs:  # a pool ends with the last graph that uses it
             self._pool = torch.cuda.graph_pool_handle()
         graph: Any = torch.cuda.CUDAGraph()
         with torch.cuda.stream(side), _own_workspaces():
