@@ -121,7 +121,7 @@ static PlanObject *plan_object_new(plan *p)
 /* The streams at other sizes, as C wants them; everything in one block that PyMem_Free releases. */
 typedef struct SizeArrays {
 	const stream **streams;
-	int64_t *points, *lo, *hi;
+	int64_t *points, *lo, *hi, *doubt;
 	const char **names;
 } SizeArrays;
 
@@ -131,6 +131,7 @@ static void sizes_free(SizeArrays *a)
 	PyMem_Free(a->points);
 	PyMem_Free(a->lo);
 	PyMem_Free(a->hi);
+	PyMem_Free(a->doubt);
 	PyMem_Free(a->names);
 }
 
@@ -158,7 +159,8 @@ static bool parse_sizes(PyObject *sizes, SizeArrays *a, size_probes *out)
 	out->nsymbols = (uint32_t)PyList_GET_SIZE(names);
 	a->streams = PyMem_Calloc(out->n + 1, sizeof *a->streams);
 	a->names = PyMem_Calloc(out->nsymbols + 1, sizeof *a->names);
-	if (!a->points || !a->lo || !a->hi || !a->streams || !a->names)
+	a->doubt = PyMem_Calloc(out->nsymbols + 1, sizeof *a->doubt);
+	if (!a->points || !a->doubt || !a->lo || !a->hi || !a->streams || !a->names)
 		return PyErr_NoMemory() != NULL;
 	if (m != out->nsymbols || k != m || n != (Py_ssize_t)(out->n + 1) * m) {
 		PyErr_SetString(PyExc_ValueError, "points, names and ranges do not fit together");
@@ -179,7 +181,27 @@ static bool parse_sizes(PyObject *sizes, SizeArrays *a, size_probes *out)
 	out->names = a->names;
 	out->lo = a->lo;
 	out->hi = a->hi;
+	out->doubt = a->doubt;
+	a->doubt[0] = -1;
 	return !PyErr_Occurred();
+}
+
+/* Raises; the error tells by its attribute `doubt` which sizes would settle what could not be. */
+static void raise_doubt(clv_status st, const size_probes *z)
+{
+	PyObject *type, *error, *trace;
+	raise_status(st);
+	if (!z || !z->nsymbols || z->doubt[0] < 0)
+		return;
+	PyErr_Fetch(&type, &error, &trace);
+	PyErr_NormalizeException(&type, &error, &trace);
+	PyObject *sizes = PyList_New(z->nsymbols);
+	for (uint32_t i = 0; sizes && i < z->nsymbols; i++)
+		PyList_SET_ITEM(sizes, i, PyLong_FromLongLong(z->doubt[i]));
+	if (!sizes || PyObject_SetAttrString(error, "doubt", sizes) < 0)
+		PyErr_Clear();
+	Py_XDECREF(sizes);
+	PyErr_Restore(type, error, trace);
 }
 
 /* build(stream, probe, with_grad, training, grad_modes, in_tokens, out_tokens, calls, sizes) -> Plan; probe, with_grad
@@ -217,11 +239,13 @@ PyObject *plan_build_py(PyObject *self, PyObject *args)
 		st = stream_build(s->s, c.classes, with_grad == Py_None ? NULL : ((StreamObject *)with_grad)->s,
 		                  sizes == Py_None ? NULL : &probes, &p, &data, outputs);
 	comparison_free(&c);
-	sizes_free(&arrays);
 	if (st != CLV_OK) {
 		PyMem_Free(outputs);
-		return raise_status(st);
+		raise_doubt(st, sizes == Py_None ? NULL : &probes);
+		sizes_free(&arrays);
+		return NULL;
 	}
+	sizes_free(&arrays);
 	p->training = training != 0;
 	p->grad_modes = (uint8_t)grad_modes;
 	PlanObject *o = plan_object_new(p);

@@ -60,6 +60,7 @@ class Sized:
         self.streams: list[tuple[int, Recorded]] = []
         self.misfit: str | None = None  # why some size is not served by the formulas
         self.shapes = [(t.dtype, list(t.shape)) for t in arguments.leaves]
+        self.arguments = arguments
         found = self._find_dims(arguments)
         if found is None:
             raise CaptureError("no input has a dimension that can change like a batch: use dynamic_batch=None")
@@ -74,7 +75,9 @@ class Sized:
         self.streams = [(base, self.mine)]
         for size in first:
             self._try_size(arguments, size)
-        self.captured = self._build() or self._build_with(arguments, more) or self._static(base)
+        self.captured = (
+            self._build() or self._build_with(arguments, more) or self._build_without_one() or self._static(base)
+        )
 
     # ---- sizes
 
@@ -195,7 +198,7 @@ class Sized:
             )
         except CleaveError as error:
             self.reason = str(error)
-            return None
+            return self._build() if self._settle(error) else None
         self.reason = None
         self.proven = set(sizes)
         return captured
@@ -203,6 +206,21 @@ class Sized:
     def _build_with(self, arguments: Arguments, sizes: list[int]) -> Captured | None:
         for size in sizes:
             self._try_size(arguments, size)
+        return self._build()
+
+    def _settle(self, error: CleaveError) -> bool:
+        """Two formulas fit all records: one more is made at a size where they differ."""
+        known = len(self.streams)
+        if isinstance(error, CaptureError) and error.doubt is not None:
+            self._try_size(self.arguments, error.doubt[0])
+        return len(self.streams) > known
+
+    def _build_without_one(self) -> Captured | None:
+        """A batch of one is often a case of its own: formulas for the others."""
+        others = [(size, r) for size, r in self.streams[1:] if size != 1]
+        if len(others) == len(self.streams) - 1:
+            return None
+        self.streams[1:] = others
         return self._build()
 
     def _static(self, base: int) -> Captured:

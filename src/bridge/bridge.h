@@ -82,8 +82,10 @@ typedef enum br_kind {
 	BR_MEMFMT,
 	BR_DEVICE,
 	BR_LIST,
-	BR_OBJECT, /* u.id: recorder: object number; call site: index into the objects given */
-	BR_INTVAR  /* call site: u.id is an index into the ints of a call */
+	BR_OBJECT,  /* u.id: recorder: object number; call site: index into the objects given */
+	BR_INTVAR,  /* call site: u.id is an index into the numbers of a call, which is a BR_INT there */
+	BR_REALVAR, /* likewise a BR_FLOAT */
+	BR_BOOLVAR  /* likewise a BR_BOOL */
 } br_kind;
 
 typedef struct br_arg {
@@ -133,7 +135,7 @@ clv_status br_site_new(const char *op, const br_arg *args, uint32_t nargs, const
 void br_site_free(br_site *s);
 
 /* Calls. Slots named by TENSOR arguments are read (or taken), those of results are written with new references. */
-clv_status br_call(const br_site *s, clv_tensor **slots, const int64_t *ints, br_arg *hosts);
+clv_status br_call(const br_site *s, clv_tensor **slots, const br_arg *numbers, br_arg *hosts);
 
 /* ---- the recorder ----------------------------------------------------------------------------------------------- */
 

@@ -54,6 +54,23 @@ void plan_data_free(plan_data *d)
 	*d = (plan_data){0};
 }
 
+static clv_status no_formula(uint32_t n, const double *floats, const int64_t *ints)
+{
+	strbuf text = STRBUF_INIT;
+	char *list = NULL;
+	for (uint32_t i = 0; i < n; i++) {
+		strbuf_puts(&text, i ? ", " : "");
+		if (floats)
+			strbuf_double(&text, floats[i]);
+		else
+			strbuf_int(&text, ints[i]);
+	}
+	TRY(strbuf_take(&text, &list));
+	clv_status st = fail(CLV_E_UNSUPPORTED, "no formula explains how a number follows the sizes (it was %s)", list);
+	mem_free(list);
+	return st;
+}
+
 /* The formula of the number in b->seen: first of the stream that is built, then of the streams at other sizes. */
 static clv_status number(builder *b, expr_id *out)
 {
@@ -62,16 +79,27 @@ static clv_status number(builder *b, expr_id *out)
 		return expr_const(b->p, b->seen.at[0], out);
 	fit_points points = {z->points, z->n + 1, z->nsymbols};
 	TRY(fit_int(b->p, &points, b->seen.at, out));
-	if (*out != NONE)
+	return *out != NONE ? CLV_OK : no_formula(b->seen.n, NULL, b->seen.at);
+}
+
+/* As number, of the floats in b->floats; a plain float when all are the same. */
+static clv_status float_number(builder *b, fit_rounding rounding, arg *out)
+{
+	const size_probes *z = b->sizes;
+	fit_doubt doubt = {.at = z ? z->doubt : NULL};
+	bool same = true;
+	for (uint32_t i = 1; i < b->floats.n; i++)
+		same &= same_bits(b->floats.at[i], b->floats.at[0]);
+	if (same) {
+		out->kind = ARG_FLOAT;
+		out->u.f = b->floats.at[0];
 		return CLV_OK;
-	strbuf text = STRBUF_INIT;
-	for (uint32_t i = 0; i < b->seen.n; i++)
-		strbuf_printf(&text, "%s%lld", i ? ", " : "", (long long)b->seen.at[i]);
-	char *list = NULL;
-	TRY(strbuf_take(&text, &list));
-	clv_status st = fail(CLV_E_UNSUPPORTED, "no formula explains how a number follows the sizes (it was %s)", list);
-	mem_free(list);
-	return st;
+	}
+	out->kind = ARG_REAL;
+	TRY(fit_real(b->p, &(fit_points){z->points, z->n + 1, z->nsymbols}, b->floats.at, rounding, &doubt, &out->u.r));
+	if (out->u.r == NONE && !doubt.is && z->nsymbols)
+		z->doubt[0] = -1; /* it was scratch */
+	return out->u.r != NONE ? CLV_OK : no_formula(b->floats.n, b->floats.at, NULL);
 }
 
 /* Size or stride d of tensor t. */
@@ -305,12 +333,21 @@ static clv_status int_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
 	return number(b, &to->u.e);
 }
 
-/* What is neither tensor nor integer must be the same at all sizes. */
+static clv_status float_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
+{
+	b->floats.n = 0;
+	TRY(vec_push(&b->floats, from->u.f));
+	for (uint32_t i = 0; b->sizes && i < b->sizes->n; i++)
+		TRY(vec_push(&b->floats, there(b, op, i)->u.f));
+	return float_number(b, FIT_DOUBLE, to);
+}
+
+/* What is neither tensor nor number must be the same at all sizes. */
 static clv_status check_fixed(builder *b, uint32_t op, const br_arg *from)
 {
 	for (uint32_t i = 0; b->sizes && i < b->sizes->n; i++)
 		if (!br_arg_same(from, there(b, op, i)))
-			return fail(CLV_E_UNSUPPORTED, "an argument that is no integer follows the sizes");
+			return fail(CLV_E_UNSUPPORTED, "an argument that is no int or float follows the sizes");
 	return CLV_OK;
 }
 
@@ -320,6 +357,7 @@ static clv_status to_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
 	switch ((br_kind)from->kind) {
 	case BR_TENSOR: to->kind = ARG_VALUE; return use_tensor(b, op, from->u.id, &to->u.v);
 	case BR_INT: return int_arg(b, op, from, to);
+	case BR_FLOAT: return float_arg(b, op, from, to);
 	case BR_OBJECT:
 		to->kind = ARG_VALUE;
 		to->u.v = strcmp(b->s->ops.at[op].op, "cleave::python") != 0 ? b->object[from->u.id] : b->python[op];
@@ -623,6 +661,7 @@ static void builder_free(builder *b)
 	vec_free(&b->args);
 	vec_free(&b->dims);
 	vec_free(&b->seen);
+	vec_free(&b->floats);
 	vec_free(&b->path);
 }
 

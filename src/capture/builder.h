@@ -24,6 +24,7 @@ typedef struct builder {
 	VEC(arg) args;      /* scratch for the node in hand */
 	VEC(expr_id) dims;  /* scratch */
 	VEC(int64_t) seen;  /* scratch: one number in every stream */
+	VEC(double) floats; /* likewise */
 	VEC(uint32_t) path; /* where in the arguments of the operator in hand we are: the same place in all streams */
 	bool in_results;    /* it is in the results */
 } builder;

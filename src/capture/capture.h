@@ -140,6 +140,8 @@ typedef struct size_probes {
 	uint32_t nsymbols;
 	const char *const *names;
 	const int64_t *lo, *hi; /* range of each symbol */
+	int64_t *doubt; /* one per symbol: where building failed because two formulas fit, sizes that would tell which
+	                           it is; else -1 */
 } size_probes;
 
 /* The data that goes with a plan, by value id; entries are NULL for values that have none here. */

@@ -9,9 +9,10 @@
 typedef struct lowering {
 	clv_program *g;
 	const program_spec *spec;
-	node_id *last;    /* per value: last step (node) of the view that uses it; NONE: none */
-	uint32_t *int_of; /* per expression: its number in g->ints; NONE */
-	arena a;          /* br_args of the site in hand */
+	node_id *last;     /* per value: last step (node) of the view that uses it; NONE: none */
+	uint32_t *int_of;  /* per expression: its place in g->numbers; NONE */
+	uint32_t *real_of; /* per real, likewise */
+	arena a;           /* br_args of the site in hand */
 } lowering;
 
 /* ---- slots and lifetimes ---------------------------------------------------------------------------------------- */
@@ -63,6 +64,17 @@ static bool dies_at(const lowering *l, value_id v, node_id n)
 
 /* ---- call sites ------------------------------------------------------------------------------------------------- */
 
+/* The place of a number; `known` is where it was put before, or NONE. */
+static clv_status place_number(lowering *l, live_number n, uint32_t *known, uint32_t *out)
+{
+	if (*known == NONE) {
+		*known = l->g->numbers.n;
+		TRY(vec_push(&l->g->numbers, n));
+	}
+	*out = *known;
+	return CLV_OK;
+}
+
 static clv_status int_arg(lowering *l, const arg *from, br_arg *to)
 {
 	int64_t k;
@@ -71,13 +83,14 @@ static clv_status int_arg(lowering *l, const arg *from, br_arg *to)
 		to->u.i = k;
 		return CLV_OK;
 	}
-	if (l->int_of[from->u.e] == NONE) {
-		l->int_of[from->u.e] = l->g->ints.n;
-		TRY(vec_push(&l->g->ints, from->u.e));
-	}
 	to->kind = BR_INTVAR;
-	to->u.id = l->int_of[from->u.e];
-	return CLV_OK;
+	return place_number(l, (live_number){NUMBER_INT, from->u.e}, &l->int_of[from->u.e], &to->u.id);
+}
+
+static clv_status real_arg(lowering *l, const arg *from, br_arg *to)
+{
+	to->kind = BR_REALVAR;
+	return place_number(l, (live_number){NUMBER_REAL, from->u.r}, &l->real_of[from->u.r], &to->u.id);
 }
 
 static clv_status to_site_arg(lowering *l, const arg *from, br_arg *to)
@@ -99,6 +112,7 @@ static clv_status to_site_arg(lowering *l, const arg *from, br_arg *to)
 		to->u.id = l->g->slot[from->u.v];
 		return CLV_OK;
 	case ARG_INT: return int_arg(l, from, to);
+	case ARG_REAL: return real_arg(l, from, to);
 	case ARG_LIST:
 		to->kind = BR_LIST;
 		to->u.list.n = from->u.list.n;
@@ -397,9 +411,10 @@ static clv_status program_init(lowering *l, const plan *p)
 	g->slot = mem_ids(p->values.n);
 	l->last = mem_ids(p->values.n);
 	l->int_of = mem_ids(p->exprs.n);
+	l->real_of = mem_ids(p->reals.n);
 	g->modes = mem_alloc((p->contexts.n + 1) * sizeof *g->modes);
 	g->bound = mem_alloc((g->v.externals.n + 1) * sizeof(clv_tensor *));
-	if (!g->slot || !l->last || !l->int_of || !g->modes || !g->bound)
+	if (!g->slot || !l->last || !l->int_of || !l->real_of || !g->modes || !g->bound)
 		return fail_nomem();
 	return lower(l);
 }
@@ -417,6 +432,7 @@ clv_status program_new(const plan *p, const program_spec *spec, clv_program **ou
 	arena_free(&l.a);
 	mem_free(l.last);
 	mem_free(l.int_of);
+	mem_free(l.real_of);
 	if (st != CLV_OK) {
 		program_free(g);
 		return st;
@@ -440,7 +456,7 @@ void program_free(clv_program *g)
 	vec_free(&g->checks);
 	vec_free(&g->frees);
 	vec_free(&g->slots_of);
-	vec_free(&g->ints);
+	vec_free(&g->numbers);
 	vec_free(&g->outputs);
 	vec_free(&g->cloned);
 	mem_free(g->slot);

@@ -27,9 +27,15 @@ typedef struct check {
 	uint32_t host; /* index among the step's host results, NONE: tensor */
 } check;
 
+/* A number that calls take and that differs from run to run. */
+typedef struct live_number {
+	enum { NUMBER_INT, NUMBER_REAL } kind;
+	uint32_t id; /* expression, real */
+} live_number;
+
 typedef struct frame {
 	clv_tensor **slots;
-	int64_t *ints;
+	br_arg *numbers;
 	int64_t *exprs;
 	bool *defined;
 	br_arg *hosts;
@@ -48,10 +54,10 @@ struct clv_program {
 	VEC(check) checks;
 	VEC(uint32_t) frees;
 	VEC(uint32_t) slots_of;
-	VEC(expr_id) ints;     /* expressions that calls need, in the order of their numbers */
-	VEC(value_id) outputs; /* whole: leaves of the output tree, then values of rebinds; else view outputs */
-	VEC(value_id) cloned;  /* inputs that the view writes but does not own */
-	uint32_t *slot;        /* per value; NONE: not in this program */
+	VEC(live_number) numbers; /* that calls need */
+	VEC(value_id) outputs;    /* whole: leaves of the output tree, then values of rebinds; else view outputs */
+	VEC(value_id) cloned;     /* inputs that the view writes but does not own */
+	uint32_t *slot;           /* per value; NONE: not in this program */
 	uint32_t nslots, nhosts;
 	br_modes *modes;    /* per context of the plan */
 	clv_tensor **bound; /* per external: what clv_program_bind gave; owned */

@@ -13,7 +13,7 @@ void frame_free(frame *f)
 	if (!f)
 		return;
 	mem_free(f->slots);
-	mem_free(f->ints);
+	mem_free(f->numbers);
 	mem_free(f->exprs);
 	mem_free(f->defined);
 	mem_free(f->hosts);
@@ -26,11 +26,11 @@ static frame *frame_new(const clv_program *g)
 	if (!f)
 		return NULL;
 	f->slots = mem_alloc((g->nslots + 1) * sizeof(clv_tensor *));
-	f->ints = mem_alloc((g->ints.n + 1) * sizeof *f->ints);
+	f->numbers = mem_alloc((g->numbers.n + 1) * sizeof *f->numbers);
 	f->exprs = mem_alloc((g->p->exprs.n + 1) * sizeof *f->exprs);
 	f->defined = mem_alloc((g->p->exprs.n + 1) * sizeof *f->defined);
 	f->hosts = mem_alloc((g->nhosts + 1) * sizeof *f->hosts);
-	if (!f->slots || !f->ints || !f->exprs || !f->defined || !f->hosts) {
+	if (!f->slots || !f->numbers || !f->exprs || !f->defined || !f->hosts) {
 		frame_free(f);
 		return NULL;
 	}
@@ -194,6 +194,19 @@ static clv_status read_symbols(const clv_program *g, const run_spec *r, int64_t 
 	return CLV_OK;
 }
 
+static clv_status eval_number(const plan *p, const live_number *n, const frame *f, br_arg *out)
+{
+	bool defined;
+	if (n->kind == NUMBER_INT) {
+		*out = (br_arg){.kind = BR_INT, .u.i = f->exprs[n->id]};
+		defined = f->defined[n->id];
+	} else {
+		*out = (br_arg){.kind = BR_FLOAT};
+		defined = real_eval(p, n->id, f->exprs, f->defined, &out->u.f);
+	}
+	return defined ? CLV_OK : fail(CLV_E_OVERFLOW, "a number of the plan is not defined for these sizes");
+}
+
 static clv_status eval_sizes(const clv_program *g, const run_spec *r, frame *f)
 {
 	const plan *p = g->p;
@@ -206,13 +219,8 @@ static clv_status eval_sizes(const clv_program *g, const run_spec *r, frame *f)
 		TRY_OUT(read_symbols(g, r, syms));
 	}
 	TRY_OUT(expr_eval_all(p, syms, f->exprs, f->defined));
-	for (uint32_t i = 0; i < g->ints.n; i++) {
-		if (!f->defined[g->ints.at[i]]) {
-			st = fail(CLV_E_OVERFLOW, "a size of the plan is not defined for these inputs");
-			goto out;
-		}
-		f->ints[i] = f->exprs[g->ints.at[i]];
-	}
+	for (uint32_t i = 0; i < g->numbers.n; i++)
+		TRY_OUT(eval_number(p, &g->numbers.at[i], f, &f->numbers[i]));
 out:
 	mem_free(syms);
 	return st;
@@ -348,6 +356,8 @@ static clv_status check_host(const clv_program *g, const frame *f, value_id v, c
 	br_arg w = {.kind = BR_INT};
 	if (want->kind == ARG_INT)
 		w.u.i = f->exprs[want->u.e];
+	else if (want->kind == ARG_REAL)
+		TRY(eval_number(p, &(live_number){NUMBER_REAL, want->u.r}, f, &w));
 	else
 		(void)br_from_plain(p, want, &w); /* the verifier lets only literals be expected */
 	if (br_arg_same(&w, got))
@@ -444,7 +454,7 @@ static clv_status run_python(const clv_program *g, const step *s, frame *f, cons
 
 static clv_status run_step(const clv_program *g, const step *s, frame *f, const run_spec *r)
 {
-	clv_status st = s->kind == STEP_CALL     ? br_call(s->site, f->slots, f->ints, f->hosts)
+	clv_status st = s->kind == STEP_CALL     ? br_call(s->site, f->slots, f->numbers, f->hosts)
 	                : s->kind == STEP_PYTHON ? run_python(g, s, f, r)
 	                                         : run_guard_equal(g, s, f);
 	if (st == CLV_OK && s->nchecks)

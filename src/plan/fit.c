@@ -98,6 +98,15 @@ static int64_t floor_div(int64_t x, int64_t d)
 	return x / d - (x % d < 0);
 }
 
+/* x rises, so a quotient of it rises too. */
+static bool three_values(const int64_t *t, uint32_t n)
+{
+	uint32_t k = 0;
+	while (k < n && t[k] == t[0])
+		k++;
+	return k < n && t[k] != t[n - 1];
+}
+
 /* a*((x+s) op d)+b with op // or %, 0 <= s < d */
 static clv_status fit_division(plan *p, const line *l, expr_id x, expr_op op, expr_id *out)
 {
@@ -114,7 +123,7 @@ static clv_status fit_division(plan *p, const line *l, expr_id x, expr_op op, ex
 				t[i] = op == EXPR_FLOORDIV ? q : l->x[i] + s - q * d;
 			}
 			/* A quotient that took fewer than three values could be many things. */
-			if (t[l->n - 1] == t[0] && op == EXPR_FLOORDIV)
+			if (op == EXPR_FLOORDIV && !three_values(t, l->n))
 				continue;
 			if (!affine_in(l, t, &a, &b))
 				continue;

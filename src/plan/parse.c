@@ -496,7 +496,8 @@ static clv_status parse_expect(parser *ps, typed *t)
 	lex_skip(&ps->l);
 	const char *start = ps->l.at;
 	TRY(parse_arg(ps, 0, &t->expect));
-	if (t->expect.kind != kinds[t->type] || t->expect.wrapped || t->type == TYPE_OBJECT)
+	bool fits = t->expect.kind == kinds[t->type] || (t->expect.kind == ARG_REAL && t->type == TYPE_FLOAT);
+	if (!fits || t->expect.wrapped || t->type == TYPE_OBJECT)
 		return lex_fail(&ps->l, start, "this is no literal of type %s", host_type_names[t->type]);
 	t->expects = true;
 	return CLV_OK;

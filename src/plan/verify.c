@@ -121,6 +121,22 @@ static clv_status check_exprs(const verifier *v)
 	return CLV_OK;
 }
 
+static clv_status check_reals(const verifier *v)
+{
+	const plan *p = v->p;
+	for (real_id i = 0; i < p->reals.n; i++) {
+		const real *r = &p->reals.at[i];
+		if (r->op > REAL_POW)
+			return broken(v, "float %u has no operator", i);
+		unsigned n = real_operands(r->op);
+		if ((n > 0 ? r->a >= i : r->a != NONE) || (n > 1 ? r->b >= i : r->b != NONE))
+			return broken(v, "float %u does not come after its operands", i);
+		if (r->op == REAL_INT ? r->e >= p->exprs.n : r->e != NONE)
+			return broken(v, "float %u names an expression that does not exist", i);
+	}
+	return CLV_OK;
+}
+
 static clv_status check_scopes(const verifier *v)
 {
 	const plan *p = v->p;
@@ -186,18 +202,20 @@ static clv_status check_list(const verifier *v, uint32_t at)
 
 static bool is_number(uint8_t kind)
 {
-	return kind == ARG_INT || kind == ARG_FLOAT || kind == ARG_BOOL || kind == ARG_COMPLEX;
+	return kind == ARG_INT || kind == ARG_FLOAT || kind == ARG_BOOL || kind == ARG_COMPLEX || kind == ARG_REAL;
 }
 
 static clv_status check_arg(const verifier *v, uint32_t at)
 {
 	const plan *p = v->p;
 	const arg *a = &p->args.at[at];
-	bool ok = a->kind <= ARG_LIST;
+	bool ok = a->kind <= ARG_REAL;
 	if (a->kind == ARG_VALUE)
 		ok = a->u.v < p->values.n;
 	else if (a->kind == ARG_INT)
 		ok = a->u.e < p->exprs.n;
+	else if (a->kind == ARG_REAL)
+		ok = a->u.r < p->reals.n;
 	else if (a->kind == ARG_STR || a->kind == ARG_DEVICE)
 		ok = str_ok(p, a->u.s);
 	else if (a->kind == ARG_DTYPE)
@@ -251,7 +269,7 @@ static bool literal_fits(const plan *p, const value *x)
 	if (x->expect >= p->args.n || x->type == TYPE_OBJECT)
 		return false;
 	const arg *a = &p->args.at[x->expect];
-	return a->kind == kinds[x->type] && !a->wrapped;
+	return (a->kind == kinds[x->type] || (a->kind == ARG_REAL && x->type == TYPE_FLOAT)) && !a->wrapped;
 }
 
 static clv_status check_host(const verifier *v, value_id id)
@@ -463,10 +481,12 @@ static clv_status check_nodes(verifier *v)
 static clv_status check_leaf(const verifier *v, const tree *t, const char *which)
 {
 	const plan *p = v->p;
-	if (t->kind > TREE_OBJECT || (t->kind < TREE_LIST && t->n))
+	if (t->kind > TREE_REAL || (!tree_has_children(t->kind) && t->n))
 		return broken(v, "the %s tree has a part of no kind, or a leaf with children", which);
 	if (t->kind == TREE_INT && t->u.e >= p->exprs.n)
 		return broken(v, "the %s tree names an expression that does not exist", which);
+	if (t->kind == TREE_REAL && t->u.r >= p->reals.n)
+		return broken(v, "the %s tree names a float that does not exist", which);
 	if (t->kind == TREE_VALUE && t->u.v >= p->values.n)
 		return broken(v, "the %s tree names a value that does not exist", which);
 	bool text = t->kind == TREE_STR || t->kind == TREE_BYTES || t->kind == TREE_OPAQUE || t->kind == TREE_OBJECT;
@@ -572,6 +592,7 @@ static clv_status check_all(verifier *v)
 		return broken(v, "the plan has no valid model name or grad mode");
 	TRY(check_symbols(v));
 	TRY(check_exprs(v));
+	TRY(check_reals(v));
 	TRY(check_scopes(v));
 	TRY(check_contexts(v));
 	TRY(check_values(v));

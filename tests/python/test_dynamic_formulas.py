@@ -1,0 +1,182 @@
+"""Numbers that follow the batch through Python's own arithmetic: one plan of formulas, every last bit that of eager."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from helpers import Fn, draw, same_tree
+from torch import nn
+
+import cleave
+
+SIZES = (1, 2, 3, 5, 6, 7, 9, 16, 33, 64)
+
+
+def _model(fn: Callable[..., Any]) -> nn.Module:
+    torch.manual_seed(0)
+    return Fn(fn, 4).eval()
+
+
+def _inputs(batch: int, seed: int = 0) -> tuple[Any, ...]:
+    args: tuple[Any, ...] = draw(lambda: (torch.randn(batch, 4),), seed, False).args
+    return args
+
+
+def _split(fn: Callable[..., Any], example: int = 4, high: int = 64, boundary: str = "50%") -> Any:
+    model = _model(fn)
+    spec = cleave.SplitSpec(boundary=boundary, dynamic_batch=(1, high), trace_batch_mode="batch_gt1")
+    return model, cleave.prepare_split(model, example_inputs=_inputs(example), split=spec)
+
+
+def _compare(model: nn.Module, rt: cleave.SplitRuntime, sizes: Any = SIZES) -> None:
+    """The split has the bits of eager at these sizes."""
+    for seed in (1, 2):
+        for size in sizes:
+            got = rt.run_suffix(rt.run_prefix(*_inputs(size, seed)))
+            with torch.no_grad():
+                want = model(*_inputs(size, seed))
+            same_tree(want, got, f"batch {size}")
+
+
+def _one_plan(fn: Callable[..., Any], sizes: Any = SIZES, **options: Any) -> str:
+    """It has the bits of eager at every size, from one plan; its text."""
+    model, rt = _split(fn, **options)
+    _compare(model, rt, sizes)
+    assert rt._sized.reason is None, rt._sized.reason
+    assert len(rt.variants) == 1, rt.variants
+    return str(rt.trace_plan.text)
+
+
+# ---- floats ------------------------------------------------------------------------------------------------
+
+FLOATS: dict[str, tuple[str, Callable[[int], float]]] = {
+    "the reciprocal": ("1.0/int(B)", lambda b: 1 / b),
+    "a reciprocal of one more": ("1.0/int(B+1)", lambda b: 1 / (b + 1)),
+    "a reciprocal of all elements": ("1.0/int(4*B)", lambda b: 1 / (4 * b)),
+    "a reciprocal of many": ("1.0/int(12*B)", lambda b: 1.0 / (12 * b)),
+    "a number over the batch": ("1.702/int(B)", lambda b: 1.702 / b),
+    "a number times the batch": ("0.1*int(B)", lambda b: 0.1 * b),
+    "half of the batch": ("int(B)/2.0", lambda b: 0.5 * b),
+    "a third": ("int(B)/3.0", lambda b: b / 3),
+    "times a third": ("0.3333333333333333*int(B)", lambda b: b * (1 / 3)),
+    "the batch as a float": ("int(B)", lambda b: float(b)),
+    "a negative": ("int(-1*B)/4.0", lambda b: -0.25 * b),
+    "a square": ("int(B*B)", lambda b: float(b) ** 2),
+    "the root": ("sqrt(int(B))", lambda b: math.sqrt(b)),
+    "the root as a power": ("sqrt(int(B))", lambda b: b**0.5),
+    "the inverse root": ("1.0/sqrt(int(B))", lambda b: 1 / math.sqrt(b)),
+    "a power of minus one half": ("pow(int(B), -0.5)", lambda b: float(b**-0.5)),
+    "a scaled root": ("0.7*sqrt(int(B))", lambda b: 0.7 * math.sqrt(b)),
+    "a number over the root": ("0.7/sqrt(int(B))", lambda b: 0.7 / math.sqrt(b)),
+    "a logarithm": ("log(int(B+1))", lambda b: math.log(b + 1)),
+    "a logarithm to base two": ("log2(int(B+1))", lambda b: math.log2(b + 1)),
+    "a scaled logarithm": ("0.3*log(int(B))", lambda b: 0.3 * math.log(b)),
+    "a decay": ("pow(0.9, int(B))", lambda b: 0.9**b),
+    "an exponential": ("exp(int(-1*B))", lambda b: math.exp(-b)),
+    "the rest": ("1.0-1.0/int(B)", lambda b: 1 - 1 / b),
+    "a share": ("int(B)/int(B+1)", lambda b: b / (b + 1)),
+    "one size less than itself": ("int(B-1)/int(B)", lambda b: (b - 1) / b),
+}
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_a_float_that_follows_the_batch_is_a_formula(name: str) -> None:
+    text, number = FLOATS[name]
+    found = _one_plan(lambda lin, x: lin(x) * number(x.shape[0]))
+    assert f"num(float({text}))" in found, found
+
+
+PLACES: dict[str, Callable[..., Any]] = {
+    "a scalar argument": lambda lin, x: torch.lerp(lin(x), x, 1 / x.shape[0]),
+    "a slope": lambda lin, x: nn.functional.leaky_relu(lin(x), 0.5 / x.shape[0]),
+    "alpha": lambda lin, x: torch.add(lin(x), x, alpha=1 / x.shape[0]),
+    "a fill value": lambda lin, x: lin(x) + torch.full((4,), 1 / x.shape[0]),
+    "a bound": lambda lin, x: lin(x).clamp(-1 / x.shape[0], 1 / x.shape[0]),
+    "a list of floats": lambda lin, x: nn.functional.interpolate(lin(x)[None], scale_factor=x.shape[0] / 2.0)[0],
+    "in place": lambda lin, x: lin(x).mul_(1 / x.shape[0]).div_(math.sqrt(x.shape[0])),
+    "linspace": lambda lin, x: lin(x) + torch.linspace(0, 1 / x.shape[0], 4),
+    "a norm": lambda lin, x: nn.functional.layer_norm(lin(x), (4,), eps=1e-3 / x.shape[0]),
+    "attention": lambda lin, x: nn.functional.scaled_dot_product_attention(
+        lin(x)[None], x[None], x[None], scale=x.shape[0] ** -0.5
+    ),
+    "a mean by hand": lambda lin, x: lin(x).sum(0) / float(x.shape[0]),
+    "two of them": lambda lin, x: (lin(x) * (1 / x.shape[0])).tanh() * math.sqrt(x.shape[0] + 2),
+    "a threshold": lambda lin, x: torch.where(lin(x) > 1 / x.shape[0], x, -x),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_float_may_stand_wherever_an_operator_takes_one(name: str) -> None:
+    assert "float(" in _one_plan(PLACES[name])
+
+
+@pytest.mark.parametrize("example", [1, 2, 3, 16])
+def test_the_formula_does_not_depend_on_the_example(example: int) -> None:
+    assert "num(float(1.0/int(B)))" in _one_plan(lambda lin, x: lin(x) * (1 / x.shape[0]), example=example)
+
+
+@pytest.mark.parametrize("boundary", ["auto", "20%", "80%"])
+def test_the_suffix_computes_its_own_floats(boundary: str) -> None:
+    _one_plan(lambda lin, x: (lin(x).relu() * 0.5).tanh() * (1 / x.shape[0]), boundary=boundary)
+
+
+def test_the_debug_interpreter_computes_floats_too() -> None:
+    model = _model(lambda lin, x: lin(x) * (1 / x.shape[0]))
+    spec = cleave.SplitSpec(boundary="50%", dynamic_batch=(1, 64), trace_batch_mode="batch_gt1")
+    rt = cleave.prepare_split(model, example_inputs=_inputs(4), split=spec, mode="debug_interpreter")
+    _compare(model, rt)
+
+
+def test_all_sizes_of_a_range_have_the_last_bit_of_eager() -> None:
+    fn = lambda lin, x: lin(x) * (1 / math.sqrt(x.shape[0])) + x.shape[0] ** -0.5  # noqa: E731
+    _one_plan(fn, sizes=range(1, 65))
+
+
+# ---- numbers that only seem to follow --------------------------------------------------------------------------
+
+NEAR_MISSES: dict[str, Callable[[int], float]] = {
+    "another at eleven": lambda b: 1 / b if b != 11 else 0.25,
+    "one last bit at eleven": lambda b: 1 / b if b != 11 else math.nextafter(1 / 11, 1),
+    "one last bit at 33": lambda b: math.sqrt(b) if b != 33 else math.nextafter(math.sqrt(33), 0),
+    "a bound from 20 on": lambda b: 1 / min(b, 20),
+    "a step": lambda b: 0.5 if b < 20 else 0.25,
+    "negative from 40 on": lambda b: b / 3 if b < 40 else -b / 3,
+    "a sine": lambda b: math.sin(b),
+    "a random table": lambda b: hash((b, 7)) % 1000 / 7,
+    "rounded": lambda b: round(1 / b, 6),
+    "a harmonic number": lambda b: sum(1 / k for k in range(1, b + 1)),
+    "an integer at four": lambda b: 1 if b == 4 else 1 / b,
+    "sometimes infinite": lambda b: math.inf if b == 9 else 1 / b,
+    "never a number": lambda b: math.nan,
+}
+
+
+@pytest.mark.parametrize("name", NEAR_MISSES)
+def test_a_number_that_only_seems_to_follow_is_never_wrong(name: str) -> None:
+    number = NEAR_MISSES[name]
+    model, rt = _split(lambda lin, x: lin(x) * number(x.shape[0]))
+    _compare(model, rt, (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 16, 19, 20, 21, 32, 33, 34, 40, 64))
+
+
+def test_a_float_that_follows_nothing_is_named_with_operator_and_place() -> None:
+    _, rt = _split(lambda lin, x: lin(x) * math.sin(x.shape[0]))
+    reason = str(rt._sized.reason)
+    assert "aten::mul.Tensor" in reason
+    assert "test_dynamic_formulas.py" in reason
+    assert "no formula" in reason
+
+
+def test_a_batch_of_one_may_be_a_case_of_its_own() -> None:
+    model, rt = _split(lambda lin, x: lin(x) * (1 / (x.shape[0] - 1) if x.shape[0] > 1 else 7.0))
+    _compare(model, rt)
+    assert len(rt.variants) == 2
+    assert "float(1.0/int(B-1))" in rt.trace_plan.text
+
+
+def test_a_complex_number_that_follows_the_batch_is_not_frozen() -> None:
+    model, rt = _split(lambda lin, x: torch.view_as_real(lin(x) * complex(1, x.shape[0])))
+    _compare(model, rt)
