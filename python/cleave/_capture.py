@@ -395,8 +395,10 @@ class Capture:
         with_grad: Recorded | None,
         grads: set[bool],
         sizes: tuple[list[Any], list[int], list[str], list[int], list[int]] | None = None,
+        others: Sequence[Recorded] = (),
     ) -> Captured:
-        """The plan of a record that was looked at twice; with `sizes`, one with formulas (see _native.build)."""
+        """The plan of a record that was looked at twice; with `sizes`, one with formulas (see _native.build)
+        from the records at other sizes."""
         plan = _native.build(
             mine.stream,
             probe.stream if probe else None,
@@ -404,14 +406,14 @@ class Capture:
             self.target.training,
             sum(2 if g else 1 for g in grads),
             _tree.tokens(self.arguments.spec),
-            _tree.tokens(_with_stores(mine)),
+            _tree.merged_tokens([_with_stores(r) for r in (mine, *others)]),
             list(mine.calls),
             sizes,
         )
         return Captured(
             plan,
             self.arguments.spec,
-            mine.output,
+            _tree.with_formulas(mine.output, [r.output for r in others]),
             mine.stores,
             {t.name: (t.holder, t.key) for t in reversed(self.tensors)},
             self.target.module_checks(self.changing),

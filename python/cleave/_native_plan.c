@@ -1,6 +1,8 @@
 /* Plan: built from streams or parsed from text, looked at, asked for frontiers. */
 #include "_native.h"
 
+#include "plan/fit.h"
+
 int visit_one(PyObject *x, visitproc visit, void *ctx)
 {
 	return x ? visit(x, ctx) : 0;
@@ -28,8 +30,85 @@ static void plan_py_dealloc(PlanObject *o)
 	Py_TYPE(o)->tp_free((PyObject *)o);
 }
 
-/* Appends tokens (kind, n, payload) in prefix order as a tree; TREE_VALUE payloads index `values`. */
-static bool add_token(plan *p, PyObject *token, const value_id *values, uint32_t nvalues, tree *out)
+/* Raises; the error tells by its attribute `doubt` which sizes would settle what could not be. */
+static void raise_doubt(clv_status st, const size_probes *z)
+{
+	PyObject *type, *error, *trace;
+	raise_status(st);
+	if (!z || !z->nsymbols || z->doubt[0] < 0)
+		return;
+	PyErr_Fetch(&type, &error, &trace);
+	PyErr_NormalizeException(&type, &error, &trace);
+	PyObject *sizes = PyList_New(z->nsymbols);
+	for (uint32_t i = 0; sizes && i < z->nsymbols; i++)
+		PyList_SET_ITEM(sizes, i, PyLong_FromLongLong(z->doubt[i]));
+	if (!sizes || PyObject_SetAttrString(error, "doubt", sizes) < 0)
+		PyErr_Clear();
+	Py_XDECREF(sizes);
+	PyErr_Restore(type, error, trace);
+}
+
+static clv_status no_formula(PyObject *seen)
+{
+	PyObject *text = PyObject_Repr(seen);
+	const char *s = text ? PyUnicode_AsUTF8(text) : NULL;
+	clv_status st =
+		s ? fail(CLV_E_UNSUPPORTED, "no formula explains how a number of the output follows the sizes (it was %s)", s)
+		  : fail_nomem();
+	Py_XDECREF(text);
+	return st;
+}
+
+/* A number of the output that was another one at each size. */
+static clv_status fit_moving(plan *p, PyObject *seen, const size_probes *z, tree *out)
+{
+	uint32_t n = z->n + 1;
+	fit_points points = {z->points, n, z->nsymbols};
+	int64_t *ints = mem_alloc(n * sizeof *ints);
+	double *floats = mem_alloc(n * sizeof *floats);
+	fit_doubt doubt = {.at = z->doubt};
+	bool found = false;
+	clv_status st = ints && floats ? CLV_OK : fail_nomem();
+	for (uint32_t i = 0; st == CLV_OK && i < n; i++) {
+		PyObject *x = PyList_GET_ITEM(seen, i);
+		if (out->kind == TREE_INT)
+			ints[i] = PyLong_AsLongLong(x);
+		else
+			floats[i] = PyFloat_AsDouble(x);
+	}
+	if (PyErr_Occurred()) {
+		PyErr_Clear(); /* too large for 64 bits: no formula */
+	} else if (st == CLV_OK && out->kind == TREE_INT) {
+		st = fit_int(p, &points, ints, &out->u.e);
+		found = out->u.e != NONE;
+	} else if (st == CLV_OK) {
+		st = fit_real(p, &points, floats, FIT_DOUBLE, &doubt, &out->u.r);
+		out->kind = TREE_REAL;
+		found = out->u.r != NONE;
+	}
+	if (z->nsymbols && !doubt.is)
+		z->doubt[0] = -1;
+	mem_free(ints);
+	mem_free(floats);
+	return st != CLV_OK || found ? st : no_formula(seen);
+}
+
+static bool add_moving(plan *p, PyObject *seen, const size_probes *z, tree *out)
+{
+	if (!z || PyList_GET_SIZE(seen) != (Py_ssize_t)z->n + 1 || (out->kind != TREE_INT && out->kind != TREE_FLOAT)) {
+		PyErr_SetString(PyExc_ValueError, "one number for each stream is needed");
+		return false;
+	}
+	clv_status st = fit_moving(p, seen, z, out);
+	if (st != CLV_OK)
+		raise_doubt(st, z);
+	return st == CLV_OK;
+}
+
+/* Appends tokens (kind, n, payload) in prefix order as a tree; TREE_VALUE payloads index `values`; a number that follows
+   the sizes has the list of its values as payload. */
+static bool add_token(plan *p, PyObject *token, const value_id *values, uint32_t nvalues, const size_probes *z,
+                      tree *out)
 {
 	int kind;
 	unsigned int n;
@@ -40,6 +119,8 @@ static bool add_token(plan *p, PyObject *token, const value_id *values, uint32_t
 	if (!PyArg_ParseTuple(token, "iIO", &kind, &n, &payload))
 		return false;
 	*out = (tree){.kind = (uint8_t)kind, .n = n};
+	if (PyList_Check(payload))
+		return add_moving(p, payload, z, out);
 	switch ((tree_kind)kind) {
 	case TREE_BOOL: out->u.b = payload == Py_True; break;
 	case TREE_INT: {
@@ -87,7 +168,8 @@ static bool add_token(plan *p, PyObject *token, const value_id *values, uint32_t
 	return !PyErr_Occurred();
 }
 
-static bool add_tree(plan *p, PyObject *tokens, const value_id *values, uint32_t nvalues, bool output)
+static bool add_tree(plan *p, PyObject *tokens, const value_id *values, uint32_t nvalues, const size_probes *z,
+                     bool output)
 {
 	PyObject *fast = PySequence_Fast(tokens, "a sequence of tokens is needed");
 	if (!fast)
@@ -95,7 +177,7 @@ static bool add_tree(plan *p, PyObject *tokens, const value_id *values, uint32_t
 	for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(fast); i++) {
 		tree t;
 		clv_status st;
-		if (!add_token(p, PySequence_Fast_GET_ITEM(fast, i), values, nvalues, &t))
+		if (!add_token(p, PySequence_Fast_GET_ITEM(fast, i), values, nvalues, z, &t))
 			break;
 		st = output ? vec_push(&p->out_tree, t) : vec_push(&p->in_tree, t);
 		if (st != CLV_OK) {
@@ -186,24 +268,6 @@ static bool parse_sizes(PyObject *sizes, SizeArrays *a, size_probes *out)
 	return !PyErr_Occurred();
 }
 
-/* Raises; the error tells by its attribute `doubt` which sizes would settle what could not be. */
-static void raise_doubt(clv_status st, const size_probes *z)
-{
-	PyObject *type, *error, *trace;
-	raise_status(st);
-	if (!z || !z->nsymbols || z->doubt[0] < 0)
-		return;
-	PyErr_Fetch(&type, &error, &trace);
-	PyErr_NormalizeException(&type, &error, &trace);
-	PyObject *sizes = PyList_New(z->nsymbols);
-	for (uint32_t i = 0; sizes && i < z->nsymbols; i++)
-		PyList_SET_ITEM(sizes, i, PyLong_FromLongLong(z->doubt[i]));
-	if (!sizes || PyObject_SetAttrString(error, "doubt", sizes) < 0)
-		PyErr_Clear();
-	Py_XDECREF(sizes);
-	PyErr_Restore(type, error, trace);
-}
-
 /* build(stream, probe, with_grad, training, grad_modes, in_tokens, out_tokens, calls, sizes) -> Plan; probe, with_grad
    and sizes may be None */
 PyObject *plan_build_py(PyObject *self, PyObject *args)
@@ -239,13 +303,13 @@ PyObject *plan_build_py(PyObject *self, PyObject *args)
 		st = stream_build(s->s, c.classes, with_grad == Py_None ? NULL : ((StreamObject *)with_grad)->s,
 		                  sizes == Py_None ? NULL : &probes, &p, &data, outputs);
 	comparison_free(&c);
+	const size_probes *z = sizes == Py_None ? NULL : &probes;
 	if (st != CLV_OK) {
 		PyMem_Free(outputs);
-		raise_doubt(st, sizes == Py_None ? NULL : &probes);
+		raise_doubt(st, z);
 		sizes_free(&arrays);
 		return NULL;
 	}
-	sizes_free(&arrays);
 	p->training = training != 0;
 	p->grad_modes = (uint8_t)grad_modes;
 	PlanObject *o = plan_object_new(p);
@@ -256,11 +320,12 @@ PyObject *plan_build_py(PyObject *self, PyObject *args)
 		o->ambient = s->s->ambient;
 		o->has_ambient = true;
 		o->calls = Py_NewRef(calls);
-		if (!add_tree(p, in_tokens, p->inputs.at, p->inputs.n, false) ||
-		    !add_tree(p, out_tokens, outputs, s->s->outputs.n, true))
+		if (!add_tree(p, in_tokens, p->inputs.at, p->inputs.n, NULL, false) ||
+		    !add_tree(p, out_tokens, outputs, s->s->outputs.n, z, true))
 			Py_CLEAR(o);
 	}
 	PyMem_Free(outputs);
+	sizes_free(&arrays);
 	if (o && (st = plan_verify(o->p)) != CLV_OK) {
 		Py_DECREF(o);
 		return raise_status(st);

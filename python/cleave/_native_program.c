@@ -192,13 +192,25 @@ static clv_status check_ambient(const PlanObject *o)
 	return CLV_OK;
 }
 
-static PyObject *wrap_all(clv_tensor **t, uint32_t n)
+static PyObject *wrap_number(const br_arg *a)
 {
+	if (a->kind == BR_BOOL)
+		return PyBool_FromLong(a->u.b);
+	return a->kind == BR_INT ? PyLong_FromLongLong(a->u.i) : PyFloat_FromDouble(a->u.f);
+}
+
+/* Tensors and numbers in the order of the output tree, then the rest of the tensors. */
+static PyObject *wrap_all(const clv_program *g, clv_tensor **t, const br_arg *numbers)
+{
+	uint32_t n = g->outputs.n + g->out_numbers.n, next = 0;
 	PyObject *out = PyTuple_New(n);
 	for (uint32_t i = 0; i < n; i++) {
-		PyObject *x = out ? py_wrap(t[i]) : NULL;
+		bool number = next < g->out_numbers.n && g->out_numbers.at[next].at == i;
+		clv_tensor *tensor = number ? NULL : t[i - next];
+		PyObject *x = !out ? NULL : number ? wrap_number(&numbers[next]) : py_wrap(tensor);
+		next += number;
 		if (!out)
-			br_unref(t[i]);
+			br_unref(tensor);
 		else if (!x)
 			Py_CLEAR(out);
 		else
@@ -239,7 +251,8 @@ static clv_status call_python(void *ctx, value_id object, clv_tensor *const *arg
 	return st;
 }
 
-/* run(tensors, symbols=None) -> tuple of tensors; symbols: list of ints, else read off the tensors */
+/* run(tensors, symbols=None) -> tuple of tensors, and of the numbers of the output that follow the sizes; symbols: list of
+   ints, else read off the tensors */
 static PyObject *program_py_run(ProgramObject *o, PyObject *args)
 {
 	PyObject *seq, *symbols = Py_None;
@@ -256,8 +269,9 @@ static PyObject *program_py_run(ProgramObject *o, PyObject *args)
 	int64_t *values = symbols == Py_None ? NULL : int_array(symbols, &nsymbols);
 	clv_tensor **externals = PyMem_Calloc(v->externals.n + 1, sizeof *externals);
 	clv_tensor **outputs = PyMem_Calloc(o->g->outputs.n + 1, sizeof *outputs);
+	br_arg *numbers = PyMem_Calloc(o->g->out_numbers.n + 1, sizeof *numbers);
 	clv_status st = CLV_OK;
-	if (!externals || !outputs) {
+	if (!externals || !outputs || !numbers) {
 		PyErr_NoMemory();
 		goto out;
 	}
@@ -278,6 +292,7 @@ static PyObject *program_py_run(ProgramObject *o, PyObject *args)
 	run_spec r = {.inputs = inputs,
 	              .externals = externals,
 	              .outputs = outputs,
+	              .numbers = numbers,
 	              .symbols = values,
 	              .grad = ambient.grad,
 	              .python = o->plan->calls ? call_python : NULL,
@@ -285,7 +300,7 @@ static PyObject *program_py_run(ProgramObject *o, PyObject *args)
 	Py_BEGIN_ALLOW_THREADS;
 	st = program_run(o->g, &r);
 	Py_END_ALLOW_THREADS;
-	result = st == CLV_OK ? wrap_all(outputs, o->g->outputs.n) : raise_status(st);
+	result = st == CLV_OK ? wrap_all(o->g, outputs, numbers) : raise_status(st);
 out:
 	for (uint32_t i = 0; externals && i < v->externals.n; i++)
 		br_unref(externals[i]);
@@ -293,6 +308,7 @@ out:
 	PyMem_Free(values);
 	PyMem_Free(externals);
 	PyMem_Free(outputs);
+	PyMem_Free(numbers);
 	return result;
 }
 

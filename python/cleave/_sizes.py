@@ -175,7 +175,7 @@ class Sized:
         """Why a record at another size is of another shape than the first."""
         reason = _native.align(self.mine.stream, recorded.stream)
         if reason is None:
-            reason = _tree.difference(self.mine.output, recorded.output, "the output")
+            reason = _tree.difference(self.mine.output, recorded.output, "the output", numbers=True)
         for x, y in zip(self.mine.calls, recorded.calls, strict=False):
             reason = reason or x.difference(y)
         return reason
@@ -195,6 +195,7 @@ class Sized:
                 self.mine if self.grad else None,
                 {self.grad},
                 ([r.stream for _, r in self.streams[1:]], sizes, [self.symbol], [self.low], [self.high]),
+                [r for _, r in self.streams[1:]],
             )
         except CleaveError as error:
             self.reason = str(error)

@@ -40,6 +40,9 @@ bool br_requires_grad(const clv_tensor *t); /* false for NULL */
 bool br_is_contiguous(const br_meta *m);    /* row-major, dimensions of size 1 ignored */
 clv_status br_bits_equal(const clv_tensor *a, const clv_tensor *b, bool *out); /* same type, shape and bits */
 clv_status br_clone(const clv_tensor *t, clv_tensor **out);                    /* detached, same strides */
+/* The elements in row-major order: of a bool or integer tensor, of a floating one. Any device. */
+clv_status br_read_ints(const clv_tensor *t, int64_t *out);
+clv_status br_read_floats(const clv_tensor *t, double *out);
 clv_status br_tensor_copy_(clv_tensor *dst, const clv_tensor *src); /* data only; the version counter does not move */
 
 /* ---- modes around operators ------------------------------------------------------------------------------------- */

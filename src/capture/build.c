@@ -8,8 +8,6 @@
 
 #include <string.h>
 
-#include "plan/fit.h"
-
 /* ---- values ----------------------------------------------------------------------------------------------------- */
 
 static clv_status keep_data(builder *b, value_id v, clv_tensor *t, br_object *o, uint32_t python)
@@ -72,7 +70,7 @@ static clv_status no_formula(uint32_t n, const double *floats, const int64_t *in
 }
 
 /* The formula of the number in b->seen: first of the stream that is built, then of the streams at other sizes. */
-static clv_status number(builder *b, expr_id *out)
+clv_status number_formula(builder *b, expr_id *out)
 {
 	const size_probes *z = b->sizes;
 	if (!z)
@@ -82,8 +80,8 @@ static clv_status number(builder *b, expr_id *out)
 	return *out != NONE ? CLV_OK : no_formula(b->seen.n, NULL, b->seen.at);
 }
 
-/* As number, of the floats in b->floats; a plain float when all are the same. */
-static clv_status float_number(builder *b, fit_rounding rounding, arg *out)
+/* As number_formula, of the floats in b->floats; a plain float when all are the same. */
+clv_status float_formula(builder *b, fit_rounding rounding, arg *out)
 {
 	const size_probes *z = b->sizes;
 	fit_doubt doubt = {.at = z ? z->doubt : NULL};
@@ -110,7 +108,7 @@ static clv_status tensor_number(builder *b, uint32_t t, bool stride, uint32_t d,
 		const stream_tensor *x = &(i ? b->sizes->streams[i - 1] : b->s)->tensors.at[t];
 		TRY(vec_push(&b->seen, stride ? x->strides[d] : x->sizes[d]));
 	}
-	return number(b, out);
+	return number_formula(b, out);
 }
 
 static clv_status push_dims(builder *b, uint32_t t, bool strides)
@@ -174,19 +172,6 @@ static external_class class_of(const builder *b, uint32_t t)
 	return EXTERNAL_PERSISTENT;
 }
 
-/* A tensor that no operator made must be the same at all sizes. */
-static clv_status check_constant(builder *b, uint32_t t)
-{
-	for (uint32_t i = 0; b->sizes && i < b->sizes->n; i++) {
-		bool same = false;
-		TRY(br_bits_equal(b->s->tensors.at[t].data, b->sizes->streams[i]->tensors.at[t].data, &same));
-		if (!same)
-			return fail(CLV_E_UNSUPPORTED,
-			            "a constant that the forward makes (torch.tensor, a table) follows the sizes");
-	}
-	return CLV_OK;
-}
-
 static void define_external(builder *b, uint32_t t, void *ctx)
 {
 	clv_status *st = ctx;
@@ -204,9 +189,12 @@ static void define_external(builder *b, uint32_t t, void *ctx)
 		external_class c = class_of(b, t);
 		if (c == EXTERNAL_ALIAS)
 			return; /* becomes a data node where it is used */
-		*st = check_constant(b, t);
-		if (*st == CLV_OK)
-			*st = new_value(b, VALUE_CONST, NULL, t, &v);
+		*st = table_moves(b, t, &b->moving[t]);
+		if (*st == CLV_OK && b->moving[t] && c == EXTERNAL_PERSISTENT)
+			*st = fail(CLV_E_UNSUPPORTED, "a tensor that lives outside of the forward is another one at another size");
+		if (*st != CLV_OK || b->moving[t])
+			return; /* nodes make it where it is used */
+		*st = new_value(b, VALUE_CONST, NULL, t, &v);
 		if (*st == CLV_OK && c == EXTERNAL_PERSISTENT)
 			b->p->values.at[v].flags |= VALUE_PERSISTENT;
 		if (*st == CLV_OK)
@@ -330,7 +318,7 @@ static clv_status int_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
 	TRY(vec_push(&b->seen, from->u.i));
 	for (uint32_t i = 0; b->sizes && i < b->sizes->n; i++)
 		TRY(vec_push(&b->seen, there(b, op, i)->u.i));
-	return number(b, &to->u.e);
+	return number_formula(b, &to->u.e);
 }
 
 static clv_status float_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
@@ -339,7 +327,7 @@ static clv_status float_arg(builder *b, uint32_t op, const br_arg *from, arg *to
 	TRY(vec_push(&b->floats, from->u.f));
 	for (uint32_t i = 0; b->sizes && i < b->sizes->n; i++)
 		TRY(vec_push(&b->floats, there(b, op, i)->u.f));
-	return float_number(b, FIT_DOUBLE, to);
+	return float_formula(b, FIT_DOUBLE, to);
 }
 
 /* What is neither tensor nor number must be the same at all sizes. */
@@ -379,13 +367,11 @@ static clv_status to_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
 	}
 }
 
-/* A node that is not in the stream but belongs before operator `op`: %t' = name(args). */
-static clv_status insert(builder *b, uint32_t op, const char *name, const arg *args, uint32_t nargs, uint32_t t)
+clv_status insert_value(builder *b, uint32_t op, const char *name, const arg *args, uint32_t nargs, value_id v)
 {
-	arg result = {.kind = ARG_VALUE};
+	arg result = {.kind = ARG_VALUE, .u.v = v};
 	node_spec n = {.op = name, .args = args, .nargs = nargs, .results = &result, .nresults = 1, .scope = NONE};
 	node_id id;
-	TRY(new_value(b, VALUE_RESULT, NULL, t, &result.u.v));
 	if (op < b->s->ops.n) {
 		TRY(scope_of(b, b->s->ops.at[op].scope, &n.scope));
 		TRY(context_of(b, op, &n.context));
@@ -394,6 +380,13 @@ static clv_status insert(builder *b, uint32_t op, const char *name, const arg *a
 		TRY(scope_of(b, 0, &n.scope));
 	}
 	return plan_node(b->p, &n, &id);
+}
+
+clv_status insert_tensor(builder *b, uint32_t op, const char *name, const arg *args, uint32_t nargs, uint32_t t)
+{
+	value_id v;
+	TRY(new_value(b, VALUE_RESULT, NULL, t, &v));
+	return insert_value(b, op, name, args, nargs, v);
 }
 
 static bool same_place(const stream_tensor *x, const stream_tensor *y)
@@ -417,13 +410,18 @@ static clv_status int_list(builder *b, uint32_t t, bool strides, arg *out)
 	return CLV_OK;
 }
 
+clv_status shape_list(builder *b, uint32_t t, arg *out)
+{
+	return int_list(b, t, false, out);
+}
+
 /* Tensor t as a view of a value on the same memory. */
 static clv_status insert_view(builder *b, uint32_t op, uint32_t t, value_id base)
 {
 	const stream_tensor *x = &b->s->tensors.at[t];
 	arg a[4] = {{.kind = ARG_VALUE, .u.v = base}};
 	if (!x->requires_grad) {
-		TRY(insert(b, op, "aten::data", a, 1, t));
+		TRY(insert_tensor(b, op, "aten::data", a, 1, t));
 		a[0].u.v = b->value[t];
 	}
 	TRY(int_list(b, t, false, &a[1]));
@@ -433,8 +431,8 @@ static clv_status insert_view(builder *b, uint32_t op, uint32_t t, value_id base
 	TRY(vec_push(&b->seen, x->offset));
 	for (uint32_t i = 0; b->sizes && i < b->sizes->n; i++)
 		TRY(vec_push(&b->seen, b->sizes->streams[i]->tensors.at[t].offset));
-	TRY(number(b, &a[3].u.e));
-	return insert(b, op, "aten::as_strided", a, 4, t);
+	TRY(number_formula(b, &a[3].u.e));
+	return insert_tensor(b, op, "aten::as_strided", a, 4, t);
 }
 
 /* .data and the like: a detached tensor on the memory of a recorded one. */
@@ -451,7 +449,7 @@ static clv_status insert_alias(builder *b, uint32_t op, uint32_t t)
 			return CLV_OK;
 		}
 		arg source = {.kind = ARG_VALUE, .u.v = b->value[i]};
-		return insert(b, op, "aten::data", &source, 1, t);
+		return insert_tensor(b, op, "aten::data", &source, 1, t);
 	}
 	for (uint32_t i = t; i-- > 0;) { /* a view that only an operator's inside made, found again in its backward */
 		y = &b->s->tensors.at[i];
@@ -470,6 +468,8 @@ static clv_status insert_alias(builder *b, uint32_t op, uint32_t t)
 static clv_status use_tensor(builder *b, uint32_t op, uint32_t t, value_id *out)
 {
 	const stream_tensor *x = &b->s->tensors.at[t];
+	if (b->value[t] == NONE && b->moving[t])
+		TRY(insert_table(b, op, t));
 	if (b->value[t] == NONE && x->origin == ORIGIN_EXTERNAL)
 		TRY(insert_alias(b, op, t));
 	if (b->value[t] == NONE)
@@ -479,7 +479,7 @@ static clv_status use_tensor(builder *b, uint32_t op, uint32_t t, value_id *out)
 	    (op >= b->s->ops.n || strcmp(b->s->ops.at[op].op, "cleave::guard_equal") != 0)) {
 		arg clone[2] = {{.kind = ARG_VALUE, .u.v = b->value[t]}, {.kind = ARG_NONE}};
 		b->root[x->storage] = NONE; /* each run has its own copy */
-		TRY(insert(b, op, "aten::clone", clone, 2, t));
+		TRY(insert_tensor(b, op, "aten::clone", clone, 2, t));
 	}
 	*out = b->value[t];
 	return CLV_OK;
@@ -638,10 +638,11 @@ static clv_status builder_init(builder *b)
 	b->object = mem_ids(nobjects);
 	b->python = mem_ids(s->ops.n);
 	b->literal = mem_alloc(s->tensors.n + 1);
+	b->moving = mem_alloc(s->tensors.n + 1);
 	for (uint32_t i = 0; b->literal && i < s->tensors.n; i++)
 		b->literal[i] = s->tensors.at[i].origin == ORIGIN_FRESH;
-	if (!b->python || !b->literal || !b->state_value || !b->drop || !b->value || !b->root || !b->touched ||
-	    !b->unwritten || !b->scope || !b->object)
+	if (!b->python || !b->literal || !b->moving || !b->state_value || !b->drop || !b->value || !b->root ||
+	    !b->touched || !b->unwritten || !b->scope || !b->object)
 		return fail_nomem();
 	return CLV_OK;
 }
@@ -658,6 +659,7 @@ static void builder_free(builder *b)
 	mem_free(b->object);
 	mem_free(b->python);
 	mem_free(b->literal);
+	mem_free(b->moving);
 	vec_free(&b->args);
 	vec_free(&b->dims);
 	vec_free(&b->seen);
@@ -679,9 +681,10 @@ static clv_status build(builder *b, value_id *outputs)
 	TRY(define_values(b));
 	for (uint32_t i = 0; i < b->s->ops.n; i++)
 		if (!b->drop[i]) {
-			bool done;
-			TRY(add_literal(b, i, &done));
-			clv_status st = done ? CLV_OK : add_node(b, i);
+			bool done = false;
+			clv_status st = add_literal(b, i, &done);
+			if (st == CLV_OK && !done)
+				st = add_node(b, i);
 			if (st != CLV_OK)
 				return more_at(b->s, &b->s->ops.at[i], st);
 		}

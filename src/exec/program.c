@@ -315,13 +315,28 @@ static clv_status lower_node(lowering *l, node_id id)
 
 /* ---- ends ------------------------------------------------------------------------------------------------------- */
 
+static clv_status choose_leaf(lowering *l, const tree *t)
+{
+	clv_program *g = l->g;
+	br_arg a = {.kind = BR_NONE};
+	if (t->kind == TREE_VALUE)
+		return vec_push(&g->outputs, t->u.v);
+	if (t->kind == TREE_INT)
+		TRY(int_arg(l, &(arg){.kind = ARG_INT, .u.e = t->u.e}, &a));
+	else if (t->kind == TREE_REAL)
+		TRY(real_arg(l, &(arg){.kind = ARG_REAL, .u.r = t->u.r}, &a));
+	if (a.kind != BR_INTVAR && a.kind != BR_REALVAR)
+		return CLV_OK;
+	out_number n = {a.u.id, g->outputs.n + g->out_numbers.n};
+	return vec_push(&g->out_numbers, n);
+}
+
 static clv_status choose_outputs(lowering *l)
 {
 	clv_program *g = l->g;
 	if (g->whole) {
 		for (uint32_t i = 0; i < g->p->out_tree.n; i++)
-			if (g->p->out_tree.at[i].kind == TREE_VALUE)
-				TRY(vec_push(&g->outputs, g->p->out_tree.at[i].u.v));
+			TRY(choose_leaf(l, &g->p->out_tree.at[i]));
 		for (uint32_t i = 0; i < g->p->rebinds.n; i++)
 			TRY(vec_push(&g->outputs, g->p->rebinds.at[i].value));
 	} else {
@@ -458,6 +473,7 @@ void program_free(clv_program *g)
 	vec_free(&g->slots_of);
 	vec_free(&g->numbers);
 	vec_free(&g->outputs);
+	vec_free(&g->out_numbers);
 	vec_free(&g->cloned);
 	mem_free(g->slot);
 	mem_free(g->modes);

@@ -33,6 +33,12 @@ typedef struct live_number {
 	uint32_t id; /* expression, real */
 } live_number;
 
+/* A number of the output tree that differs from run to run. */
+typedef struct out_number {
+	uint32_t number; /* place in program->numbers */
+	uint32_t at;     /* place among tensors and numbers of the output tree, in its order */
+} out_number;
+
 typedef struct frame {
 	clv_tensor **slots;
 	br_arg *numbers;
@@ -56,8 +62,9 @@ struct clv_program {
 	VEC(uint32_t) slots_of;
 	VEC(live_number) numbers; /* that calls need */
 	VEC(value_id) outputs;    /* whole: leaves of the output tree, then values of rebinds; else view outputs */
-	VEC(value_id) cloned;     /* inputs that the view writes but does not own */
-	uint32_t *slot;           /* per value; NONE: not in this program */
+	VEC(out_number) out_numbers;
+	VEC(value_id) cloned; /* inputs that the view writes but does not own */
+	uint32_t *slot;       /* per value; NONE: not in this program */
 	uint32_t nslots, nhosts;
 	br_modes *modes;    /* per context of the plan */
 	clv_tensor **bound; /* per external: what clv_program_bind gave; owned */
@@ -79,6 +86,7 @@ typedef struct run_spec {
 	clv_tensor *const *inputs;    /* g->v.inputs.n, borrowed */
 	clv_tensor *const *externals; /* g->v.externals.n, borrowed; entries of objects are ignored */
 	clv_tensor **outputs;         /* g->outputs.n, new references */
+	br_arg *numbers;              /* g->out_numbers.n; NULL: not wanted */
 	const int64_t *symbols;       /* values of the plan's symbols; NULL: read off the inputs */
 	bool grad;                    /* the caller has grad enabled: what requires grad must be as at capture */
 	python_fn python;

@@ -503,8 +503,10 @@ static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r)
 	return st;
 }
 
-static void give_outputs(const clv_program *g, const frame *f, clv_tensor **outputs)
+static void give_outputs(const clv_program *g, const frame *f, clv_tensor **outputs, br_arg *numbers)
 {
+	for (uint32_t i = 0; numbers && i < g->out_numbers.n; i++)
+		numbers[i] = f->numbers[g->out_numbers.at[i].number];
 	for (uint32_t i = 0; i < g->outputs.n; i++)
 		outputs[i] = br_ref(f->slots[g->slot[g->outputs.at[i]]]);
 }
@@ -554,7 +556,7 @@ clv_status program_run(const clv_program *g, const run_spec *r)
 	if (st == CLV_OK)
 		st = run_steps(g, f, r);
 	if (st == CLV_OK)
-		give_outputs(g, f, r->outputs);
+		give_outputs(g, f, r->outputs, r->numbers);
 	clear_frame(g, f);
 	frame_give(g, f);
 	return st;

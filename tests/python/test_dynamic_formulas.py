@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers import Fn, draw, same_tree
@@ -180,3 +181,129 @@ def test_a_batch_of_one_may_be_a_case_of_its_own() -> None:
 def test_a_complex_number_that_follows_the_batch_is_not_frozen() -> None:
     model, rt = _split(lambda lin, x: torch.view_as_real(lin(x) * complex(1, x.shape[0])))
     _compare(model, rt)
+
+
+# ---- numbers in the output ---------------------------------------------------------------------------------------
+
+OUTPUTS: dict[str, Callable[..., Any]] = {
+    "the batch": lambda lin, x: (lin(x).relu(), x.shape[0]),
+    "a number alone before": lambda lin, x: (x.shape[0] * 3, lin(x).relu()),
+    "a dict": lambda lin, x: {"n": x.shape[0] * 2, "y": lin(x).relu(), "scale": 1 / x.shape[0], "k": 3, "f": 0.5},
+    "nested": lambda lin, x: [x.shape[0] * 1.5, [lin(x).relu(), 4], {"a": x.shape[0] // 2}, (-x.shape[0],), x.tanh()],
+    "a shape": lambda lin, x: (lin(x).relu(), x.shape),
+    "a float": lambda lin, x: {"y": lin(x).relu(), "root": math.sqrt(x.shape[0])},
+    "zero and minus zero": lambda lin, x: (lin(x).relu(), 0.0, -0.0, x.shape[0] - x.shape[0]),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_a_number_in_the_output_is_computed_by_each_run(name: str) -> None:
+    _one_plan(OUTPUTS[name])
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_the_whole_plan_computes_the_numbers_of_its_output_too(name: str) -> None:
+    model, rt = _split(OUTPUTS[name])
+    for size in (2, 3, 11, 64):
+        with torch.no_grad():
+            same_tree(model(*_inputs(size, 1)), rt.trace_plan(*_inputs(size, 1)), f"batch {size}")
+
+
+LATE_OUTPUTS: dict[str, Callable[..., Any]] = {
+    "a bool": lambda lin, x: {"large": x.shape[0] > 4, "y": lin(x).relu()},
+    "a bool that changes late": lambda lin, x: {"large": x.shape[0] > 32, "y": lin(x).relu()},
+    "another at eleven": lambda lin, x: (lin(x).relu(), x.shape[0] if x.shape[0] != 11 else 0),
+    "a float from eleven on": lambda lin, x: (lin(x).relu(), x.shape[0] if x.shape[0] < 11 else x.shape[0] * 1.0),
+    "nothing from eleven on": lambda lin, x: (lin(x).relu(), x.shape[0] if x.shape[0] < 11 else None),
+    "a large number": lambda lin, x: (lin(x).relu(), 10 ** x.shape[0]),
+    "a string": lambda lin, x: (lin(x).relu(), str(x.shape[0])),
+    "a key": lambda lin, x: {"y": lin(x).relu(), x.shape[0]: 1},
+    "a sine": lambda lin, x: (lin(x).relu(), math.sin(x.shape[0])),
+    "a complex number": lambda lin, x: (lin(x).relu(), complex(1, x.shape[0])),
+}
+
+
+@pytest.mark.parametrize("name", LATE_OUTPUTS)
+def test_an_output_that_follows_no_formula_is_never_frozen(name: str) -> None:
+    model, rt = _split(LATE_OUTPUTS[name])
+    _compare(model, rt, (1, 2, 3, 4, 5, 7, 9, 10, 11, 12, 33, 64))
+
+
+# ---- Python numbers turned into tensors ---------------------------------------------------------------------------
+
+TABLES: dict[str, Callable[..., Any]] = {
+    "a list of one": lambda lin, x: lin(x) * torch.tensor([x.shape[0]]),
+    "no dimension": lambda lin, x: lin(x) / torch.tensor(float(x.shape[0])),
+    "a reciprocal": lambda lin, x: lin(x) * torch.tensor(1 / x.shape[0]),
+    "a reciprocal in double": lambda lin, x: lin(x) * torch.tensor(1 / x.shape[0], dtype=torch.float64),
+    "a root": lambda lin, x: lin(x) * torch.tensor(math.sqrt(x.shape[0])),
+    "a list": lambda lin, x: lin(x) * torch.tensor([3, 5, x.shape[0], x.shape[0] // 2]),
+    "a matrix": lambda lin, x: lin(x) @ torch.tensor([[3.0, 1 / x.shape[0]], [1, 2], [x.shape[0], 0], [0.1, 0.3]]),
+    "as_tensor": lambda lin, x: lin(x) * torch.as_tensor([x.shape[0], 1, 2, 3]),
+    "new_tensor": lambda lin, x: lin(x) * x.new_tensor([x.shape[0]] * 4),
+    "a shape": lambda lin, x: lin(x).sum() * torch.tensor(x.shape),
+    "of eight bits": lambda lin, x: lin(x) * torch.tensor(x.shape[0], dtype=torch.uint8),
+    "of sixteen bits": lambda lin, x: lin(x) * torch.tensor(x.shape[0], dtype=torch.bfloat16),
+    "a range": lambda lin, x: lin(x) + torch.tensor(list(range(x.shape[0])))[:, None],
+    "a range with one column": lambda lin, x: lin(x) + torch.tensor([[i] for i in range(x.shape[0])]),
+    "a range in steps": lambda lin, x: lin(x) + torch.tensor([3 * i - 2 for i in range(x.shape[0])])[:, None],
+    "a range in steps of the batch": lambda lin, x: (
+        lin(x) + torch.tensor([x.shape[0] * i for i in range(x.shape[0])])[:, None]
+    ),
+    "a range reversed": lambda lin, x: lin(x)[torch.tensor(list(range(x.shape[0] - 1, -1, -1)))],
+    "a range of floats": lambda lin, x: lin(x) * torch.tensor([float(i) for i in range(x.shape[0])])[:, None],
+    "parts of the batch": lambda lin, x: lin(x) * torch.tensor([i / x.shape[0] for i in range(x.shape[0])])[:, None],
+    "tenths": lambda lin, x: lin(x) * torch.tensor([0.1 * i for i in range(x.shape[0])])[:, None],
+    "thirds in double": lambda lin, x: (
+        lin(x) * torch.tensor([i / 3 for i in range(x.shape[0])], dtype=torch.float64)[:, None]
+    ),
+    "all one number": lambda lin, x: lin(x) * torch.tensor([0.5] * x.shape[0])[:, None],
+    "all one formula": lambda lin, x: lin(x) * torch.tensor([1 / x.shape[0]] * x.shape[0])[:, None],
+    "all true": lambda lin, x: lin(x) * torch.tensor([True] * x.shape[0])[:, None],
+    "two for each row": lambda lin, x: lin(x) + torch.tensor(list(range(2 * x.shape[0]))).view(-1, 2).sum(1)[:, None],
+    "NumPy": lambda lin, x: lin(x) * torch.from_numpy(np.arange(x.shape[0]))[:, None],
+    "written in place": lambda lin, x: torch.tensor([x.shape[0] * 1.0] * 4).add_(lin(x)[0]),
+    "returned": lambda lin, x: (lin(x).relu(), torch.tensor([x.shape[0], 2])),
+    "used twice": lambda lin, x: (t := torch.tensor([x.shape[0]]), lin(x) * t + t)[1],
+    "a list that is read back": lambda lin, x: lin(x) + len(torch.arange(x.shape[0]).tolist()),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_constant_made_of_the_batch_is_made_by_each_run(name: str) -> None:
+    _one_plan(TABLES[name])
+
+
+LATE_TABLES: dict[str, Callable[..., Any]] = {
+    "another at eleven": lambda lin, x: lin(x) + torch.tensor([x.shape[0] if x.shape[0] != 11 else 3]),
+    "one last bit at eleven": lambda lin, x: (
+        lin(x) * torch.tensor(1 / x.shape[0] if x.shape[0] != 11 else math.nextafter(1 / 11, 1), dtype=torch.float64)
+    ),
+    "squares": lambda lin, x: lin(x) + torch.tensor([i * i for i in range(x.shape[0])])[:, None],
+    "a bool": lambda lin, x: lin(x) + torch.tensor([x.shape[0] > 4]),
+    "a bool that changes late": lambda lin, x: lin(x) + torch.tensor([x.shape[0] > 32]),
+    "triples": lambda lin, x: lin(x).sum() + torch.tensor([[i, 0, 1] for i in range(x.shape[0])]),
+    "the last is another": lambda lin, x: lin(x) + torch.tensor([*range(x.shape[0] - 1), -1])[:, None],
+    "one in the middle is another": lambda lin, x: (
+        lin(x) + torch.tensor([i if i != 10 else 0 for i in range(x.shape[0])])[:, None]
+    ),
+    "nothing at one": lambda lin, x: torch.cat([lin(x)[:, 0], torch.tensor([7.5] * (x.shape[0] - 1))]),
+    "a complex number": lambda lin, x: torch.view_as_real(lin(x) * torch.tensor(complex(1, x.shape[0]))),
+    "other random numbers": lambda lin, x: (
+        lin(x) + torch.tensor(np.random.RandomState(x.shape[0]).rand(x.shape[0]))[:, None]
+    ),
+    "a sine": lambda lin, x: lin(x) * torch.tensor([math.sin(i) for i in range(x.shape[0])])[:, None],
+    "rounded": lambda lin, x: lin(x) * torch.tensor(1 / x.shape[0], dtype=torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("name", LATE_TABLES)
+def test_a_constant_that_follows_no_formula_is_never_frozen(name: str) -> None:
+    model, rt = _split(LATE_TABLES[name])
+    _compare(model, rt, (1, 2, 3, 4, 5, 7, 9, 10, 11, 12, 33, 64))
+
+
+def test_a_table_that_follows_nothing_is_named_with_its_place() -> None:
+    _, rt = _split(lambda lin, x: lin(x) + torch.tensor([i * i for i in range(x.shape[0])])[:, None])
+    assert "test_dynamic_formulas.py" in str(rt._sized.reason)
+    assert "no formula" in str(rt._sized.reason)
