@@ -1,6 +1,7 @@
 /* Plan: built from streams or parsed from text, looked at, asked for frontiers. */
 #include "_native.h"
 
+#include "plan/data.h"
 #include "plan/fit.h"
 
 int visit_one(PyObject *x, visitproc visit, void *ctx)
@@ -226,14 +227,18 @@ int64_t *int_array(PyObject *list, Py_ssize_t *n)
 	return out;
 }
 
-/* sizes: (streams, points, names, lo, hi), all lists */
+/* sizes: (streams, points, names, lo, hi, ndata), lists but for the last: how many symbols are read from data, or -1 when
+   the records are not on other data */
 static bool parse_sizes(PyObject *sizes, SizeArrays *a, size_probes *out)
 {
 	PyObject *streams, *points, *names, *lo, *hi;
 	Py_ssize_t n, m, k;
-	if (!PyArg_ParseTuple(sizes, "O!O!O!O!O!", &PyList_Type, &streams, &PyList_Type, &points, &PyList_Type, &names,
-	                      &PyList_Type, &lo, &PyList_Type, &hi))
+	int ndata;
+	if (!PyArg_ParseTuple(sizes, "O!O!O!O!O!i", &PyList_Type, &streams, &PyList_Type, &points, &PyList_Type, &names,
+	                      &PyList_Type, &lo, &PyList_Type, &hi, &ndata))
 		return false;
+	out->flow = ndata >= 0;
+	out->ndata = ndata > 0 ? (uint32_t)ndata : 0;
 	a->points = int_array(points, &n);
 	a->lo = int_array(lo, &m);
 	a->hi = int_array(hi, &k);
@@ -266,6 +271,16 @@ static bool parse_sizes(PyObject *sizes, SizeArrays *a, size_probes *out)
 	out->doubt = a->doubt;
 	a->doubt[0] = -1;
 	return !PyErr_Occurred();
+}
+
+/* What was read from data and is used nowhere can only have decided something: it stays a guard. */
+static void hold_unused(plan *p, const size_probes *z)
+{
+	for (uint32_t i = 0; i < p->symbols.n; i++) {
+		symbol *s = &p->symbols.at[i];
+		if (s->data && !data_used(p, i))
+			s->lo = s->hi = z->points[i];
+	}
 }
 
 /* build(stream, probe, with_grad, training, grad_modes, in_tokens, out_tokens, calls, sizes) -> Plan; probe, with_grad
@@ -323,6 +338,8 @@ PyObject *plan_build_py(PyObject *self, PyObject *args)
 		if (!add_tree(p, in_tokens, p->inputs.at, p->inputs.n, NULL, false) ||
 		    !add_tree(p, out_tokens, outputs, s->s->outputs.n, z, true))
 			Py_CLEAR(o);
+		else
+			hold_unused(p, z);
 	}
 	PyMem_Free(outputs);
 	sizes_free(&arrays);
@@ -486,6 +503,20 @@ static PyObject *plan_py_node_count(PlanObject *o, PyObject *unused)
 	return PyLong_FromUnsignedLong(o->p->nodes.n);
 }
 
+/* flows() -> some number is read from data by each run */
+static PyObject *plan_py_flows(PlanObject *o, PyObject *unused)
+{
+	const plan *p = o->p;
+	(void)unused;
+	for (uint32_t i = 0; i < p->symbols.n; i++)
+		if (p->symbols.at[i].data && p->symbols.at[i].lo < p->symbols.at[i].hi)
+			Py_RETURN_TRUE;
+	for (uint32_t i = 0; i < p->args.n; i++)
+		if (p->args.at[i].kind == ARG_VALUE && p->values.at[p->args.at[i].u.v].type == TYPE_FLOAT)
+			Py_RETURN_TRUE;
+	Py_RETURN_FALSE;
+}
+
 /* rebinds() -> list of module tensor names that a run re-binds */
 static PyObject *plan_py_rebinds(PlanObject *o, PyObject *unused)
 {
@@ -508,6 +539,7 @@ static PyMethodDef plan_methods[] = {
 	{"node_count", (PyCFunction)plan_py_node_count, METH_NOARGS, "node_count()"},
 	{"frontiers", (PyCFunction)plan_py_frontiers, METH_NOARGS, "frontiers() -> list of tuples"},
 	{"choose", (PyCFunction)plan_py_choose, METH_VARARGS, "choose(boundary, trainable) -> index of a frontier"},
+	{"flows", (PyCFunction)plan_py_flows, METH_NOARGS, "flows() -> some number is read from data by each run"},
 	{"rebinds", (PyCFunction)plan_py_rebinds, METH_NOARGS, "rebinds() -> names"},
 	{NULL, NULL, 0, NULL}};
 

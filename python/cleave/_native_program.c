@@ -251,22 +251,40 @@ static clv_status call_python(void *ctx, value_id object, clv_tensor *const *arg
 	return st;
 }
 
+/* Symbols that are not read from data; they come first. */
+static Py_ssize_t given_symbols(const plan *p)
+{
+	Py_ssize_t n = 0;
+	while (n < (Py_ssize_t)p->symbols.n && !p->symbols.at[n].data)
+		n++;
+	return n;
+}
+
+static int64_t *symbol_array(const plan *p, PyObject *given)
+{
+	int64_t *out = PyMem_Calloc(p->symbols.n + 1, sizeof *out);
+	for (uint32_t i = 0; out && i < p->symbols.n; i++)
+		out[i] = i < (uint32_t)PyList_GET_SIZE(given) ? PyLong_AsLongLong(PyList_GET_ITEM(given, i)) : -1;
+	return out;
+}
+
 /* run(tensors, symbols=None) -> tuple of tensors, and of the numbers of the output that follow the sizes; symbols: list of
    ints, else read off the tensors */
 static PyObject *program_py_run(ProgramObject *o, PyObject *args)
 {
 	PyObject *seq, *symbols = Py_None;
-	Py_ssize_t n, nsymbols = 0;
+	Py_ssize_t n;
 	if (!PyArg_ParseTuple(args, "O|O", &seq, &symbols))
 		return NULL;
-	if (symbols != Py_None && (!PyList_Check(symbols) || PyList_GET_SIZE(symbols) != (Py_ssize_t)o->plan->p->symbols.n))
+	const plan *p = o->plan->p;
+	if (symbols != Py_None && (!PyList_Check(symbols) || PyList_GET_SIZE(symbols) != given_symbols(p)))
 		return PyErr_Format(PyExc_TypeError, "a list with the value of every symbol is needed");
 	const view *v = &o->g->v;
 	PyObject *result = NULL;
 	clv_tensor **inputs = tensor_array(seq, &n);
 	if (!inputs)
 		return NULL;
-	int64_t *values = symbols == Py_None ? NULL : int_array(symbols, &nsymbols);
+	int64_t *values = symbols == Py_None ? NULL : symbol_array(p, symbols);
 	clv_tensor **externals = PyMem_Calloc(v->externals.n + 1, sizeof *externals);
 	clv_tensor **outputs = PyMem_Calloc(o->g->outputs.n + 1, sizeof *outputs);
 	br_arg *numbers = PyMem_Calloc(o->g->out_numbers.n + 1, sizeof *numbers);

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from . import _native, _tree
-from ._capture import Arguments, Capture, Captured, Recorded, other_data
+from ._capture import Arguments, Capture, Captured, Recorded, Sizes, flow_symbols, misfit, other_data
 from ._state import Target
 from .errors import CaptureError, CleaveError, InputError
 
@@ -72,11 +72,18 @@ class Sized:
         base = self.example if self.example > 1 or high == 1 else first[0]
         self.work = Capture(target, self.resized(arguments, base), both=False)
         self.mine, self.probe = self.work.look(grad)
-        self.streams = [(base, self.mine)]
+        self.flow = self.work.flow_records(self.mine, grad)  # what is read from data, on other data
+        self.same = self.work.same_again(self.mine, grad) if self.flow else None
+        self.symbols: tuple[list[str], list[int], list[int]] | None = None  # of what is read from data
+        self.streams = [(base, self.mine), *((base, r) for r in self.flow if self.same)]
         for size in first:
             self._try_size(arguments, size)
         self.captured = (
-            self._build() or self._build_with(arguments, more) or self._build_without_one() or self._static(base)
+            self._build()
+            or self._build_with(arguments, more)
+            or self._build_without_one()
+            or self._build_without_flow()
+            or self._static(base)
         )
 
     # ---- sizes
@@ -173,28 +180,23 @@ class Sized:
 
     def _misfit(self, recorded: Recorded) -> str | None:
         """Why a record at another size is of another shape than the first."""
-        reason = _native.align(self.mine.stream, recorded.stream)
-        if reason is None:
-            reason = _tree.difference(self.mine.output, recorded.output, "the output", numbers=True)
-        for x, y in zip(self.mine.calls, recorded.calls, strict=False):
-            reason = reason or x.difference(y)
-        return reason
+        return misfit(self.mine, recorded)
 
     # ---- plans
 
     def _build(self) -> Captured | None:
         """A plan with formulas for all streams, or None and a reason."""
         sizes = [size for size, _ in self.streams]
-        if len(sizes) < 4 and self.low != self.high:
+        if len(set(sizes)) < 4 and self.low != self.high:
             self.reason = self.misfit or "the model runs at too few sizes to tell how it follows them"
             return None
         try:
             captured = self.work.build(
                 self.mine,
-                self.probe,
+                self.same if self.flow and self.same else self.probe,
                 self.mine if self.grad else None,
                 {self.grad},
-                ([r.stream for _, r in self.streams[1:]], sizes, [self.symbol], [self.low], [self.high]),
+                self._points(sizes),
                 [r for _, r in self.streams[1:]],
             )
         except CleaveError as error:
@@ -203,6 +205,25 @@ class Sized:
         self.reason = None
         self.proven = set(sizes)
         return captured
+
+    def _points(self, sizes: list[int]) -> Sizes:
+        """What every stream was recorded at, as _native.build takes it."""
+        streams = [r.stream for _, r in self.streams]
+        if not self.flow or not self.same:
+            return streams[1:], sizes, [self.symbol], [self.low], [self.high], -1
+        points, count = _native.data_points(streams, sizes, 1)
+        if self.symbols is None or len(self.symbols[0]) != count - 1:
+            self.symbols = flow_symbols(points, count, [self.symbol])
+        names, low, high = self.symbols
+        return streams[1:], points, [self.symbol, *names], [self.low, *low], [self.high, *high], count - 1
+
+    def _build_without_flow(self) -> Captured | None:
+        """What is read from data follows nothing: guards, and formulas for the sizes alone."""
+        if not self.flow:
+            return None
+        self.streams = [(size, r) for size, r in self.streams if not any(r is f for f in self.flow)]
+        self.flow = []
+        return self._build()
 
     def _build_with(self, arguments: Arguments, sizes: list[int]) -> Captured | None:
         for size in sizes:
@@ -218,7 +239,7 @@ class Sized:
 
     def _build_without_one(self) -> Captured | None:
         """A batch of one is often a case of its own: formulas for the others."""
-        others = [(size, r) for size, r in self.streams[1:] if size != 1]
+        others = [(size, r) for size, r in self.streams[1:] if size != 1 or self.streams[0][0] == 1]
         if len(others) == len(self.streams) - 1:
             return None
         self.streams[1:] = others

@@ -277,6 +277,13 @@ inline at::Tensor load(clv_tensor **slots, const br_arg &a)
 	return take(t);
 }
 
+const br_arg &there(const br_arg &number)
+{
+	if (number.kind == BR_NONE)
+		throw std::runtime_error("a number that follows the data has no value here");
+	return number;
+}
+
 void fill(const Fill &f, c10::IValue &out, clv_tensor **slots, const br_arg *numbers)
 {
 	switch (f.how) {
@@ -307,13 +314,13 @@ void fill(const Fill &f, c10::IValue &out, clv_tensor **slots, const br_arg *num
 		out = std::move(l);
 		return;
 	}
-	case Fill::NUMBER: out = scalar_value(numbers[f.id]); return;
-	case Fill::WRAPPED_NUMBER: out = wrapped(scalar_value(numbers[f.id]).toScalar()); return;
+	case Fill::NUMBER: out = scalar_value(there(numbers[f.id])); return;
+	case Fill::WRAPPED_NUMBER: out = wrapped(scalar_value(there(numbers[f.id])).toScalar()); return;
 	case Fill::INTS: {
 		c10::List<int64_t> l;
 		l.reserve(f.items.size());
 		for (const auto &i : f.items)
-			l.push_back(i.kind == BR_INTVAR ? numbers[i.u.id].u.i : i.u.i);
+			l.push_back(i.kind == BR_INTVAR ? there(numbers[i.u.id]).u.i : i.u.i);
 		out = std::move(l);
 		return;
 	}
@@ -321,7 +328,7 @@ void fill(const Fill &f, c10::IValue &out, clv_tensor **slots, const br_arg *num
 		c10::List<double> l;
 		l.reserve(f.items.size());
 		for (const auto &i : f.items)
-			l.push_back(i.kind == BR_REALVAR ? numbers[i.u.id].u.f : i.u.f);
+			l.push_back(i.kind == BR_REALVAR ? there(numbers[i.u.id]).u.f : i.u.f);
 		out = std::move(l);
 		return;
 	}

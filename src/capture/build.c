@@ -321,13 +321,45 @@ static clv_status int_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
 	return number_formula(b, &to->u.e);
 }
 
+static uint32_t distinct(const double *v, uint32_t n)
+{
+	uint32_t count = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		bool seen = false;
+		for (uint32_t k = 0; k < i; k++)
+			seen |= same_bits(v[k], v[i]);
+		count += !seen;
+	}
+	return count;
+}
+
+/* b->floats is a float that was read from data, in every record: the argument is that value. */
+static bool take_host_float(builder *b, arg *to)
+{
+	if (distinct(b->floats.at, b->floats.n) < 3)
+		return false;
+	for (uint32_t i = 0; i < b->hosts.n; i++) {
+		const double *read = b->read.at + b->hosts.at[i].first;
+		bool same = true;
+		for (uint32_t k = 0; k < b->floats.n; k++)
+			same &= same_bits(read[k], b->floats.at[k]);
+		if (!same)
+			continue;
+		b->hosts.at[i].used = true;
+		to->kind = ARG_VALUE;
+		to->u.v = b->hosts.at[i].v;
+		return true;
+	}
+	return false;
+}
+
 static clv_status float_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
 {
 	b->floats.n = 0;
 	TRY(vec_push(&b->floats, from->u.f));
 	for (uint32_t i = 0; b->sizes && i < b->sizes->n; i++)
 		TRY(vec_push(&b->floats, there(b, op, i)->u.f));
-	return float_formula(b, FIT_DOUBLE, to);
+	return take_host_float(b, to) ? CLV_OK : float_formula(b, FIT_DOUBLE, to);
 }
 
 /* What is neither tensor nor number must be the same at all sizes. */
@@ -485,6 +517,53 @@ static clv_status use_tensor(builder *b, uint32_t op, uint32_t t, value_id *out)
 	return CLV_OK;
 }
 
+/* A float that is not the same in all records: whether it is an argument later, or a guard, is seen at the end. */
+static clv_status read_float(builder *b, const br_arg *r, uint32_t op, arg *out, bool *done)
+{
+	host_float h = {.first = b->read.n};
+	bool moves = false;
+	for (uint32_t i = 0; i <= b->sizes->n; i++) {
+		double v = i ? there(b, op, i - 1)->u.f : r->u.f;
+		moves |= !same_bits(v, r->u.f);
+		TRY(vec_push(&b->read, v));
+	}
+	*done = moves;
+	if (!moves)
+		return CLV_OK;
+	TRY(plan_host(b->p, TYPE_FLOAT, &h.v));
+	out->u.v = h.v;
+	return vec_push(&b->hosts, h);
+}
+
+/* Bounds for a float that calls take: a forward may branch at zero, at a change of sign, or far from all that was seen. */
+static void float_bounds(const double *v, uint32_t n, double *lo, double *hi)
+{
+	*lo = *hi = v[0];
+	for (uint32_t i = 1; i < n; i++) {
+		*lo = v[i] < *lo ? v[i] : *lo;
+		*hi = v[i] > *hi ? v[i] : *hi;
+	}
+	*lo = *lo > 0 ? *lo / 8 : *lo * 8;
+	*hi = *hi > 0 ? *hi * 8 : *hi / 8;
+}
+
+static clv_status settle_floats(builder *b)
+{
+	for (uint32_t i = 0; i < b->hosts.n; i++) {
+		const double *v = b->read.at + b->hosts.at[i].first;
+		arg literal = {.kind = ARG_FLOAT, .u.f = v[0]};
+		if (b->hosts.at[i].used) {
+			arg ends[2] = {{.kind = ARG_FLOAT}, {.kind = ARG_FLOAT}};
+			float_bounds(v, b->sizes->n + 1, &ends[0].u.f, &ends[1].u.f);
+			if (!(ends[0].u.f <= ends[1].u.f))
+				return fail(CLV_E_UNSUPPORTED, "a float that is read from data is no number");
+			TRY(plan_list(b->p, ends, 2, &literal));
+		}
+		TRY(plan_expect(b->p, b->hosts.at[i].v, &literal));
+	}
+	return CLV_OK;
+}
+
 static clv_status host_result(builder *b, const br_arg *r, uint32_t op, arg *out)
 {
 	static const value_type types[] = {[BR_INT] = TYPE_INT,
@@ -494,6 +573,12 @@ static clv_status host_result(builder *b, const br_arg *r, uint32_t op, arg *out
 	                                   [BR_STR] = TYPE_STR};
 	arg literal;
 	*out = (arg){.kind = ARG_VALUE};
+	if (r->kind == BR_FLOAT && b->sizes && b->sizes->flow) {
+		bool done;
+		TRY(read_float(b, r, op, out, &done));
+		if (done)
+			return CLV_OK;
+	}
 	TRY(to_arg(b, op, r, &literal));
 	TRY(plan_host(b->p, types[r->kind], &out->u.v));
 	return plan_expect(b->p, out->u.v, &literal);
@@ -664,6 +749,8 @@ static void builder_free(builder *b)
 	vec_free(&b->dims);
 	vec_free(&b->seen);
 	vec_free(&b->floats);
+	vec_free(&b->hosts);
+	vec_free(&b->read);
 	vec_free(&b->path);
 }
 
@@ -673,6 +760,7 @@ static clv_status build(builder *b, value_id *outputs)
 	for (uint32_t i = 0; b->sizes && i < b->sizes->nsymbols; i++) {
 		symbol_id s;
 		TRY(plan_symbol(b->p, b->sizes->names[i], b->sizes->lo[i], b->sizes->hi[i], &s));
+		b->p->symbols.at[s].data = i + b->sizes->ndata >= b->sizes->nsymbols;
 	}
 	TRY(plan_cstr(b->p, b->s->scopes.at[0].cls, &b->p->model));
 	TRY(drop_residue(b));
@@ -688,6 +776,7 @@ static clv_status build(builder *b, value_id *outputs)
 			if (st != CLV_OK)
 				return more_at(b->s, &b->s->ops.at[i], st);
 		}
+	TRY(settle_floats(b));
 	return add_ends(b, outputs);
 }
 

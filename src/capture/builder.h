@@ -6,6 +6,12 @@
 #include "capture/capture.h"
 #include "plan/fit.h"
 
+typedef struct host_float {
+	value_id v;
+	uint32_t first; /* of builder->read */
+	bool used;
+} host_float;
+
 typedef struct builder {
 	const stream *s, *with_grad;
 	const uint8_t *classes;   /* may be NULL */
@@ -24,12 +30,14 @@ typedef struct builder {
 	value_id *object;      /* per object number of the recorder */
 	value_id *python;      /* per op: what a cleave::python node calls */
 	uint32_t nstorages;
-	VEC(arg) args;      /* scratch for the node in hand */
-	VEC(expr_id) dims;  /* scratch */
-	VEC(int64_t) seen;  /* scratch: one number in every stream */
-	VEC(double) floats; /* likewise */
-	VEC(uint32_t) path; /* where in the arguments of the operator in hand we are: the same place in all streams */
-	bool in_results;    /* it is in the results */
+	VEC(arg) args;         /* scratch for the node in hand */
+	VEC(expr_id) dims;     /* scratch */
+	VEC(int64_t) seen;     /* scratch: one number in every stream */
+	VEC(double) floats;    /* likewise */
+	VEC(uint32_t) path;    /* where in the arguments of the operator in hand we are: the same place in all streams */
+	bool in_results;       /* it is in the results */
+	VEC(host_float) hosts; /* floats read from data so far that are not the same in all streams */
+	VEC(double) read;      /* their values: one for each stream */
 } builder;
 
 typedef void (*tensor_fn)(builder *b, uint32_t t, void *ctx);

@@ -19,7 +19,21 @@ typedef struct step {
 	uint32_t frees, nfrees;                  /* slice of program->frees: slots released after the step */
 	uint32_t args, nargs, results, nresults; /* PYTHON, GUARD_EQUAL: slots, slices of program->slots_of */
 	value_id object;                         /* PYTHON */
+	uint32_t reads, nreads;                  /* slice of program->reads */
+	uint32_t keeps, nkeeps;                  /* slice of program->keeps */
 } step;
+
+/* After a step: a data symbol is this host result of it, or this size of this tensor. */
+typedef struct data_read {
+	symbol_id symbol;
+	value_id value;
+	uint32_t dim, host; /* one is NONE */
+} data_read;
+
+/* After a step: a host result of it becomes a number for later calls. */
+typedef struct host_keep {
+	uint32_t host, number;
+} host_keep;
 
 /* After a step: a host result must equal its literal, or a tensor must have the plan's type. */
 typedef struct check {
@@ -29,8 +43,9 @@ typedef struct check {
 
 /* A number that calls take and that differs from run to run. */
 typedef struct live_number {
-	enum { NUMBER_INT, NUMBER_REAL } kind;
-	uint32_t id; /* expression, real */
+	enum { NUMBER_INT, NUMBER_REAL, NUMBER_HOST } kind;
+	uint32_t id; /* expression, real, host value */
+	bool later;  /* what it depends on is read from data on the way */
 } live_number;
 
 /* A number of the output tree that differs from run to run. */
@@ -42,6 +57,7 @@ typedef struct out_number {
 typedef struct frame {
 	clv_tensor **slots;
 	br_arg *numbers;
+	int64_t *symbols; /* -1: not known yet */
 	int64_t *exprs;
 	bool *defined;
 	br_arg *hosts;
@@ -63,6 +79,8 @@ struct clv_program {
 	VEC(live_number) numbers; /* that calls need */
 	VEC(value_id) outputs;    /* whole: leaves of the output tree, then values of rebinds; else view outputs */
 	VEC(out_number) out_numbers;
+	VEC(data_read) reads;
+	VEC(host_keep) keeps;
 	VEC(value_id) cloned; /* inputs that the view writes but does not own */
 	uint32_t *slot;       /* per value; NONE: not in this program */
 	uint32_t nslots, nhosts;

@@ -177,7 +177,7 @@ clv_status plan_symbol(plan *p, const char *name, int64_t lo, int64_t hi, symbol
 	TRY(plan_cstr(p, name, &s));
 	if (symbol_find(p, s) != NONE)
 		return fail(CLV_E_INVALID, "there is already a symbol %s", name);
-	TRY(vec_push(&p->symbols, ((symbol){s, lo, hi})));
+	TRY(vec_push(&p->symbols, ((symbol){s, lo, hi, 0})));
 	*out = p->intern->named.at[s].symbol = p->symbols.n - 1;
 	return CLV_OK;
 }

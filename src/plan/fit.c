@@ -318,6 +318,20 @@ static clv_status offer_product(fitting *f, const expr_id *parts, uint32_t n)
 	return CLV_OK;
 }
 
+/* A formula in one symbol alone, whatever the others are: symbols that are read from data hold still at no two points. */
+static clv_status offer_alone(fitting *f, int64_t *scratch)
+{
+	for (symbol_id s = 0; s < f->points->nsymbols && f->found == NONE; s++) {
+		line l = {.s = s, .x = scratch, .y = scratch + f->points->n};
+		expr_id e;
+		for (uint32_t i = 0; i < f->points->n; i++)
+			line_add(&l, row(f, i)[s], f->y[i]);
+		TRY(fit_line(f->p, &l, &e));
+		offer(f, e);
+	}
+	return CLV_OK;
+}
+
 static clv_status combine(fitting *f, expr_id *parts, int64_t *scratch)
 {
 	uint32_t varying = 0;
@@ -352,6 +366,8 @@ clv_status fit_int(plan *p, const fit_points *points, const int64_t *y, expr_id 
 	expr_id *parts = mem_alloc((points->nsymbols + 1) * sizeof *parts);
 	int64_t *scratch = mem_alloc(2 * (size_t)points->n * sizeof *scratch);
 	clv_status st = parts && scratch ? combine(&f, parts, scratch) : fail_nomem();
+	if (st == CLV_OK && f.found == NONE && points->nsymbols > 1)
+		st = offer_alone(&f, scratch);
 	mem_free(parts);
 	mem_free(scratch);
 	if (st == CLV_OK)

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/number.h"
+#include "plan/data.h"
 #include "plan/fit.h"
 #include "plan/intern.h"
 
@@ -211,14 +212,6 @@ static bool undo(real_fit *f, const chain *c)
 	return true;
 }
 
-static bool depends(const plan *p, expr_id e, symbol_id s)
-{
-	const expr *x = &p->exprs.at[e];
-	if (x->op <= EXPR_SYM)
-		return x->op == EXPR_SYM && x->k == s;
-	return depends(p, x->a, s) || depends(p, x->b, s);
-}
-
 /* A product of a size with itself. */
 static bool has_square(const plan *p, expr_id e)
 {
@@ -226,7 +219,7 @@ static bool has_square(const plan *p, expr_id e)
 	if (x->op <= EXPR_SYM)
 		return false;
 	for (symbol_id s = 0; x->op == EXPR_MUL && s < p->symbols.n; s++)
-		if (depends(p, x->a, s) && depends(p, x->b, s))
+		if (expr_depends(p, x->a, s) && expr_depends(p, x->b, s))
 			return true;
 	return has_square(p, x->a) || has_square(p, x->b);
 }

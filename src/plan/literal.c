@@ -287,6 +287,8 @@ static clv_status parse_wrapped(parser *ps, unsigned depth, arg *out)
 	TRY(parse_arg(ps, depth + 1, out));
 	bool number = out->kind == ARG_INT || out->kind == ARG_FLOAT || out->kind == ARG_BOOL || out->kind == ARG_COMPLEX ||
 	              out->kind == ARG_REAL;
+	uint8_t type = out->kind == ARG_VALUE ? ps->p->values.at[out->u.v].type : TYPE_TENSOR;
+	number |= type == TYPE_INT || type == TYPE_FLOAT || type == TYPE_BOOL;
 	if (!number || out->wrapped)
 		return lex_fail(&ps->l, start, "num(…) holds a number or a bool");
 	out->wrapped = 1;

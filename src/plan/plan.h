@@ -133,6 +133,7 @@ typedef struct real {
 typedef struct symbol {
 	str_id name;
 	int64_t lo, hi; /* inclusive; lo >= 0 */
+	uint8_t data;   /* 1: read from data by a node of the plan (data.h), not given by the inputs */
 } symbol;
 
 /* ---- arguments -------------------------------------------------------------------------------------------------- */
@@ -403,7 +404,8 @@ clv_status expr_const(plan *p, int64_t k, expr_id *out);
 clv_status expr_sym(plan *p, symbol_id s, expr_id *out);
 clv_status expr_make(plan *p, expr_op op, expr_id a, expr_id b, expr_id *out); /* folds constants, x+0, x*1, x*0 … */
 clv_status expr_eval(const plan *p, expr_id e, const int64_t *syms, int64_t *out); /* overflow, division by 0: error */
-/* Of all expressions at once: out and ok have p->exprs.n elements; ok is false where one is not defined. */
+/* Of all expressions at once: out and ok have p->exprs.n elements; ok is false where one is not defined. A symbol that
+   is negative is not known yet. */
 clv_status expr_eval_all(const plan *p, const int64_t *syms, int64_t *out, bool *ok);
 bool expr_is_const(const plan *p, expr_id e, int64_t *k);
 void expr_print(const plan *p, expr_id e, strbuf *b);

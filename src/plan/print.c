@@ -442,7 +442,8 @@ static void print_head(const plan *p, strbuf *b)
 	strbuf_printf(b, " training=%s grad=%s\n", p->training ? "yes" : "no", grad_mode_names[p->grad_modes & 3]);
 	for (uint32_t i = 0; i < p->symbols.n; i++) {
 		const symbol *s = &p->symbols.at[i];
-		strbuf_printf(b, "symbol %s %lld..%lld\n", plan_s(p, s->name), (long long)s->lo, (long long)s->hi);
+		strbuf_printf(b, "symbol %s %lld..%lld%s\n", plan_s(p, s->name), (long long)s->lo, (long long)s->hi,
+		              s->data ? " data" : "");
 	}
 	for (uint32_t i = 0; i < p->scopes.n; i++) {
 		strbuf_puts(b, "scope ");

@@ -122,7 +122,7 @@ static bool heads_same(const pair *q)
 		return false;
 	for (uint32_t i = 0; i < a->symbols.n; i++) {
 		const symbol *x = &a->symbols.at[i], *y = &b->symbols.at[i];
-		if (!str_same(q, x->name, y->name) || x->lo != y->lo || x->hi != y->hi)
+		if (!str_same(q, x->name, y->name) || x->lo != y->lo || x->hi != y->hi || x->data != y->data)
 			return false;
 	}
 	for (uint32_t i = 0; i < a->scopes.n; i++) {

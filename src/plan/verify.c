@@ -95,6 +95,8 @@ static clv_status check_symbols(const verifier *v)
 			return broken(v, "symbol %u has no valid name", i);
 		if (symbol_find(p, s->name) != i)
 			return broken(v, "there are two symbols %s", plan_s(p, s->name));
+		if (s->data > 1)
+			return broken(v, "symbol %s is of no known kind", plan_s(p, s->name));
 		if (s->lo < 0 || s->lo > s->hi)
 			return broken(v, "symbol %s has no valid range: %lld..%lld", plan_s(p, s->name), (long long)s->lo,
 			              (long long)s->hi);
@@ -224,7 +226,8 @@ static clv_status check_arg(const verifier *v, uint32_t at)
 		ok = a->u.code < (a->kind == ARG_LAYOUT ? LAYOUT_COUNT : MEMFMT_COUNT);
 	if (!ok)
 		return broken(v, "argument %u of the plan names something that does not exist", at);
-	if (a->wrapped > 1 || (a->wrapped && !is_number(a->kind)))
+	bool host = a->kind == ARG_VALUE && p->values.at[a->u.v].type != TYPE_TENSOR;
+	if (a->wrapped > 1 || (a->wrapped && !is_number(a->kind) && !host))
 		return broken(v, "argument %u of the plan is wrapped, but no number", at);
 	return a->kind == ARG_LIST ? check_list(v, at) : CLV_OK;
 }
@@ -269,6 +272,11 @@ static bool literal_fits(const plan *p, const value *x)
 	if (x->expect >= p->args.n || x->type == TYPE_OBJECT)
 		return false;
 	const arg *a = &p->args.at[x->expect];
+	if (x->type == TYPE_FLOAT && a->kind == ARG_LIST) { /* [low, high] */
+		const arg *ends = &p->args.at[a->u.list.first];
+		return a->u.list.n == 2 && ends[0].kind == ARG_FLOAT && ends[1].kind == ARG_FLOAT && !ends[0].wrapped &&
+		       !ends[1].wrapped && ends[0].u.f <= ends[1].u.f;
+	}
 	return (a->kind == kinds[x->type] || (a->kind == ARG_REAL && x->type == TYPE_FLOAT)) && !a->wrapped;
 }
 

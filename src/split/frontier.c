@@ -4,6 +4,7 @@
  * is needed after it. All frontiers are judged in one sweep, linear in the plan: every value is alive over an interval of
  * positions, so counts and bytes are sums over intervals. A frontier is unsafe when the suffix writes memory that crosses and that somebody
  * else holds too; memory that crosses once is copied by the suffix before it writes. */
+#include "plan/data.h"
 #include "plan/flops.h"
 
 #include <ctype.h>
@@ -241,6 +242,19 @@ static clv_status judge_memory(judgement *j, value_id root)
 	return CLV_OK;
 }
 
+/* A number that the prefix reads from data and the suffix needs does not cross. */
+static clv_status judge_reads(judgement *j)
+{
+	clv_frontiers *f = j->s->f;
+	bool *bad = mem_alloc(f->p->nodes.n + 1);
+	clv_status st = bad ? data_cuts(f->p, j->s->live.last, bad) : fail_nomem();
+	for (node_id k = 0; st == CLV_OK && k < f->n; k++)
+		if (bad[k] && !f->at[k].unsafe)
+			f->at[k].unsafe = "a number that is read from data before the cut is used after it";
+	mem_free(bad);
+	return st;
+}
+
 static clv_status judge_all(judgement *j)
 {
 	clv_frontiers *f = j->s->f;
@@ -253,7 +267,7 @@ static clv_status judge_all(judgement *j)
 	for (node_id k = 0; k < f->n; k++)
 		if (!f->at[k].tensors && !f->at[k].unsafe)
 			f->at[k].unsafe = "nothing crosses here";
-	return CLV_OK;
+	return judge_reads(j);
 }
 
 static clv_status judge(sweep *s)

@@ -492,6 +492,7 @@ static inline plan *random_plan(uint64_t seed)
 		symbol_id s;
 		int64_t lo = below(&m, 5);
 		OK(plan_symbol(m.p, symbols[i], lo, chance(&m, 50) ? lo + below(&m, 100) : INT64_MAX, &s));
+		m.p->symbols.at[s].data = chance(&m, 20) ? 1 : 0;
 	}
 	for (uint32_t i = 0, n = 1 + below(&m, 40); i < n; i++) {
 		uint32_t what = below(&m, 10);

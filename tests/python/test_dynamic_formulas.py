@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import Fn, draw, same_tree
-from torch import nn
+from torch import Tensor, nn
 
 import cleave
 
@@ -307,3 +307,131 @@ def test_a_table_that_follows_nothing_is_named_with_its_place() -> None:
     _, rt = _split(lambda lin, x: lin(x) + torch.tensor([i * i for i in range(x.shape[0])])[:, None])
     assert "test_dynamic_formulas.py" in str(rt._sized.reason)
     assert "no formula" in str(rt._sized.reason)
+
+
+# ---- numbers read from the data -----------------------------------------------------------------------------------
+
+
+def _counts(x: Tensor, level: float = 0.5) -> int:
+    return int((x > level).sum())
+
+
+READS: dict[str, Callable[[Tensor], Any]] = {
+    "a factor": lambda x: x * (x > 0.5).sum().item(),
+    "a slice": lambda x: x[: _counts(x)] * 2,
+    "one more": lambda x: torch.zeros(_counts(x) + 1),
+    "twice as many": lambda x: torch.arange(2 * _counts(x)),
+    "half as many": lambda x: torch.arange(_counts(x) // 2),
+    "a reciprocal": lambda x: x * (1 / (1 + _counts(x))),
+    "a float": lambda x: x * float(x.max()),
+    "a float and its place": lambda x: x[int(x.argmax())] * float(x.sum()),
+    "a mask": lambda x: x[x > 0.5].cumsum(0) * 2,
+    "places": lambda x: (x > 0.5).nonzero().squeeze(1) * 2,
+    "a mean of a mask": lambda x: x[x > 0.5].sum() / (1 + len(x[x > 0.5])),
+    "a mask and the rest": lambda x: torch.cat([x[x > 0.5] + 1, x[x <= 0.5] - 1]),
+    "two counts": lambda x: x[: _counts(x)].sum() + x[: _counts(x, 0.3)].sum(),
+    "a tensor of it": lambda x: x * torch.tensor([_counts(x)]),
+    "in the output": lambda x: {"y": x * 2, "n": _counts(x), "left": 12 - _counts(x)},
+    "in place": lambda x: x.clone().mul_(_counts(x)),
+}
+
+
+def _drawn(seed: int) -> Tensor:
+    return torch.rand(12, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_number_read_from_the_data_is_read_by_each_run(name: str) -> None:
+    fn = READS[name]
+    plan = cleave.capture(fn, _drawn(0))
+    for seed in range(1, 30):
+        same_tree(fn(_drawn(seed)), plan(_drawn(seed)), f"seed {seed}")
+
+
+BRANCHES: dict[str, Callable[[Tensor], Any]] = {
+    "none": lambda x: x * 2 if _counts(x) == 0 else x[: _counts(x)],
+    "a threshold": lambda x: x * 2 if _counts(x) > 6 else x[: _counts(x)],
+    "odd": lambda x: x * 2 if _counts(x) % 2 else x[: _counts(x)],
+    "used for a branch alone": lambda x: x * 2 if _counts(x) > 100 else x * 3,
+    "a loop": lambda x: sum((x * k for k in range(_counts(x))), x),
+    "a float that may be zero": lambda x: x / (float(x.abs().max()) or 1.0),
+    "a sign": lambda x: x * (float(x.sum()) if float(x.sum()) > 0 else 3.0),
+    "a formula of a float": lambda x: x * (2 * float(x.max()) + 1),
+    "a string": lambda x: x * len(str(_counts(x) + 5)),
+    "an output that is no formula": lambda x: (x * _counts(x), _counts(x) > 3),
+}
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_a_number_that_decides_something_is_guarded(name: str) -> None:
+    """Whatever the data is, the numbers are those of eager or the run stops."""
+    fn = BRANCHES[name]
+    plan = cleave.capture(fn, _drawn(0))
+    data = [_drawn(seed) for seed in range(1, 40)] + [torch.zeros(12), torch.ones(12), -torch.ones(12), _drawn(3) - 0.5]
+    for x in data:
+        try:
+            got = plan(x.clone())
+        except cleave.GuardError:
+            continue
+        same_tree(fn(x.clone()), got, str(x))
+
+
+def test_the_plan_says_what_is_read_from_the_data() -> None:
+    text = cleave.capture(lambda x: x[: _counts(x)] * 2, _drawn(0)).text
+    assert "symbol n0 2..12 data" in text  # one was not seen, and none comes before one
+    assert "aten::item(%2) -> int = n0" in text
+    assert "aten::slice.Tensor(%0, 0, 0, n0, 1) -> f32[n0]" in text
+
+
+def test_data_that_was_not_seen_in_its_range_stops_the_run() -> None:
+    plan = cleave.capture(lambda x: x * int(x.long().sum()), torch.arange(12.0) + 2)
+    with pytest.raises(cleave.GuardError, match="proven for"):
+        plan(torch.full((12,), 1000.0))
+
+
+def test_gradients_flow_through_a_slice_that_follows_the_data() -> None:
+    weight = torch.rand(12, requires_grad=True)
+    fn = lambda x: (x[: _counts(x)] * weight[: _counts(x)]).sum()  # noqa: E731
+    plan = cleave.capture(fn, _drawn(0))
+    for seed in range(1, 10):
+        want = torch.autograd.grad(fn(_drawn(seed)), weight)
+        got = torch.autograd.grad(plan(_drawn(seed)), weight)
+        same_tree(want, got, f"seed {seed}")
+
+
+def test_what_is_read_from_the_data_goes_with_the_batch() -> None:
+    fn = lambda lin, x: (lin(x)[: int((x[:, 0] > 0).sum())] * 2, x.shape[0])  # noqa: E731
+    model, rt = _split(fn, example=7)
+    refused = 0
+    for seed in range(1, 6):
+        for size in (2, 3, 5, 7, 9, 16):
+            try:
+                got = rt.run_suffix(rt.run_prefix(*_inputs(size, seed)))
+            except cleave.GuardError:
+                refused += 1
+                continue
+            with torch.no_grad():
+                same_tree(model(*_inputs(size, seed)), got, f"batch {size}")
+    assert refused < 20
+
+
+@pytest.mark.parametrize("boundary", ["auto", "20%", "50%", "80%"])
+def test_a_cut_never_parts_a_number_from_its_use(boundary: str) -> None:
+    """A tensor with the number as a size may cross; the number alone does not."""
+
+    def fn(lin: Any, x: Tensor) -> Tensor:
+        y = lin(x).tanh()
+        rows = y[x[:, 0] > 0]
+        rows = (rows * 2).relu() + len(rows)
+        return (rows.tanh() * 3).sum(0)
+
+    model = _model(fn)
+    spec = cleave.SplitSpec(boundary=boundary, dynamic_batch=None)
+    rt = cleave.prepare_split(model, example_inputs=_inputs(9), split=spec)
+    for seed in range(1, 12):
+        try:
+            got = rt.run_suffix(rt.run_prefix(*_inputs(9, seed)))
+        except cleave.GuardError:
+            continue
+        with torch.no_grad():
+            same_tree(model(*_inputs(9, seed)), got, f"seed {seed}")
