@@ -176,6 +176,14 @@ static PyObject *stream_py_reads_data(StreamObject *o, PyObject *unused)
 	return PyBool_FromLong(stream_reads_data(o->s));
 }
 
+static PyObject *stream_py_fold(StreamObject *o, PyObject *unused)
+{
+	bool changed = false;
+	(void)unused;
+	clv_status st = stream_fold(o->s, &changed);
+	return st == CLV_OK ? PyBool_FromLong(changed) : raise_status(st);
+}
+
 static PyObject *stream_py_restore_generators(StreamObject *o, PyObject *unused)
 {
 	(void)unused;
@@ -203,6 +211,7 @@ static PyMethodDef stream_methods[] = {
 	{"reads_state", (PyCFunction)stream_py_reads_state, METH_O, "reads_state(name) -> an operator read it"},
 	{"reads_data", (PyCFunction)stream_py_reads_data, METH_NOARGS,
      "reads_data() -> a number or shape follows the data"},
+	{"fold", (PyCFunction)stream_py_fold, METH_NOARGS, "fold() -> sequences were written another way"},
 	{"restore_generators", (PyCFunction)stream_py_restore_generators, METH_NOARGS, "restore_generators()"},
 	{NULL, NULL, 0, NULL}};
 

@@ -56,6 +56,7 @@ class Sized:
         self.symbol, self.low, self.high = symbol, low, high
         self.lock = threading.Lock()
         self.proven: set[int] = set()
+        self.folded = False  # sequences were written another way in all streams
         self.reason: str | None = None  # why there are no formulas
         self.streams: list[tuple[int, Recorded]] = []
         self.misfit: str | None = None  # why some size is not served by the formulas
@@ -180,7 +181,20 @@ class Sized:
 
     def _misfit(self, recorded: Recorded) -> str | None:
         """Why a record at another size is of another shape than the first."""
-        return misfit(self.mine, recorded)
+        if self.folded:
+            recorded.stream.fold()
+        reason = misfit(self.mine, recorded)
+        if reason is None or self.folded:
+            return reason
+        self._fold(recorded)
+        return None if misfit(self.mine, recorded) is None else reason
+
+    def _fold(self, recorded: Recorded) -> None:
+        """Sequences (unbind, split) have other lengths at other sizes: all streams are written without them."""
+        self.folded = True
+        known = [self.probe, *([self.same] if self.same else []), *(r for _, r in self.streams), recorded]
+        for r in {id(r): r for r in known}.values():
+            r.stream.fold()
 
     # ---- plans
 

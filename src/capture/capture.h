@@ -130,6 +130,10 @@ void comparison_free(comparison *c);
    differ. *reason: NULL when they align, else where they do not (caller frees with mem_free). */
 clv_status stream_align(const stream *a, const stream *b, char **reason);
 
+/* sequence.c: parts of unbind, split and chunk that are put together again or used by index, written so that streams at
+   other sizes may align. */
+clv_status stream_fold(stream *s, bool *changed);
+
 /* ---- flow.c ------------------------------------------------------------------------------------------------------ */
 
 bool stream_reads_data(const stream *s); /* a number or a shape that depends on data */

@@ -435,3 +435,71 @@ def test_a_cut_never_parts_a_number_from_its_use(boundary: str) -> None:
             continue
         with torch.no_grad():
             same_tree(model(*_inputs(9, seed)), got, f"seed {seed}")
+
+
+# ---- sequences ------------------------------------------------------------------------------------------------------
+
+SEQUENCES: dict[str, Callable[..., Any]] = {
+    "rows stacked": lambda lin, x: torch.stack(lin(x).unbind(0)).relu(),
+    "rows of an iteration": lambda lin, x: torch.stack(list(lin(x))).relu(),
+    "parts joined": lambda lin, x: torch.cat(lin(x).split(1)).relu(),
+    "longer parts joined": lambda lin, x: torch.cat(lin(x).split(2)).relu(),
+    "the first row": lambda lin, x: lin(x).unbind(0)[0].relu(),
+    "the last row": lambda lin, x: lin(x).unbind(0)[-1].relu() + 1,
+    "the last part": lambda lin, x: lin(x).split(1)[-1].relu().sum(),
+    "stacked and the first": lambda lin, x: (rows := lin(x).unbind(0), torch.stack(rows) + rows[0])[1],
+    "a row written before": lambda lin, x: (rows := lin(x).unbind(0), rows[0].mul_(2), torch.stack(rows).relu())[2],
+    "a row in the output": lambda lin, x: (lin(x).unbind(0)[-1], lin(x).relu()),
+}
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_a_sequence_that_is_used_whole_or_by_index_is_in_one_plan(name: str) -> None:
+    _one_plan(SEQUENCES[name])
+
+
+ROWS: dict[str, Callable[..., Any]] = {
+    "rows reversed": lambda lin, x: torch.stack(list(reversed(lin(x).unbind(0)))).relu(),
+    "parts reversed": lambda lin, x: torch.cat(lin(x).split(1)[::-1]).relu(),
+    "first and last": lambda lin, x: (rows := lin(x).unbind(0), rows[0] + rows[-1])[1],
+    "something done to each row": lambda lin, x: torch.stack([row * 2 for row in lin(x).unbind(0)]).relu(),
+    "two sequences zipped": lambda lin, x: torch.stack(
+        [t for pair in zip(lin(x).unbind(0), x.unbind(0), strict=True) for t in pair]
+    ),
+    "stacked along another dimension": lambda lin, x: torch.stack(lin(x).unbind(0), 1).relu(),
+    "all rows in the output": lambda lin, x: lin(x).unbind(0),
+    "rows that are not contiguous": lambda lin, x: torch.stack(lin(x).t().contiguous().t().unbind(0)).relu(),
+    "rows by a loop": lambda lin, x: torch.stack([lin(x)[i] for i in range(x.shape[0])]).relu(),
+    "the middle": lambda lin, x: lin(x).unbind(0)[x.shape[0] // 2].relu(),
+    "all but the first": lambda lin, x: torch.stack([lin(x).sum(0), *lin(x).unbind(0)[1:]]).relu(),
+    "halves": lambda lin, x: torch.cat(lin(x).chunk(2)[::-1]).relu(),
+    "rows swapped late": lambda lin, x: torch.stack(lin(x).unbind(0)[:: 1 if x.shape[0] < 9 else -1]).relu(),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_sequence_is_right_at_every_size(name: str) -> None:
+    model, rt = _split(ROWS[name])
+    _compare(model, rt, (1, 2, 3, 4, 5, 7, 8, 9, 16, 33))
+
+
+@pytest.mark.parametrize("name", [n for n in [*SEQUENCES, *ROWS] if n != "a row written before"])
+def test_a_sequence_keeps_its_gradients(name: str) -> None:
+    model = _model({**SEQUENCES, **ROWS}[name])
+    plan = cleave.capture(model, _inputs(5))
+    for call in (model, plan):
+        call(*_inputs(5, 3))
+    for a, b in zip(_grads(model, model), _grads(model, plan), strict=True):
+        same_tree(a, b, name)
+
+
+def _grads(model: nn.Module, call: Callable[..., Any]) -> list[Tensor]:
+    out = call(*_inputs(5, 3))
+    total = sum(t.sum() for t in (out if isinstance(out, (tuple, list)) else [out]))
+    return list(torch.autograd.grad(total, list(model.parameters())))
+
+
+def test_what_is_done_to_each_row_is_named_where_it_costs_a_plan_for_each_size() -> None:
+    _, rt = _split(lambda lin, x: torch.stack([row * 2 for row in lin(x).unbind(0)]).relu())
+    assert "aten::unbind.int" in str(rt._sized.reason)
+    assert "another number of results" in str(rt._sized.reason)
