@@ -525,11 +525,11 @@ def flow_symbols(points: list[int], count: int, given: Sequence[str] = ()) -> tu
 
     A range is what was seen. Forwards branch on none and on one: such a number counts only when both were seen."""
     columns = [points[i::count] for i in range(len(given), count)]
-    letter = next(c for c in ("n", "data") if not any(name.startswith(c) for name in given))
+    names = [n for n in (f"n{i}" for i in range(len(columns) + len(given))) if n not in given][: len(columns)]
     low = [min(c) if min(c) > 1 or {0, 1} <= set(c) else 2 - (1 in c) for c in columns]
     if any(c[0] < least for c, least in zip(columns, low, strict=True)):
         raise CaptureError("a number that is read from data is none or one, where a forward may branch")
-    return [f"{letter}{i}" for i in range(len(columns))], low, [max(c) for c in columns]
+    return names, low, [max(c) for c in columns]
 
 
 def misfit(mine: Recorded, other: Recorded) -> str | None:

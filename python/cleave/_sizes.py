@@ -216,6 +216,9 @@ class Sized:
         except CleaveError as error:
             self.reason = str(error)
             return self._build() if self._settle(error) else None
+        if self.flow and not captured.plan.flows():  # what is read only decides: each size has a plan with its guards
+            self.reason = "what the forward reads from its data is no argument"
+            return None
         self.reason = None
         self.proven = set(sizes)
         return captured

@@ -367,23 +367,16 @@ static clv_status choose_leaf(lowering *l, const tree *t, uint32_t *tensors)
 {
 	clv_program *g = l->g;
 	br_arg a = {.kind = BR_NONE};
-	if (t->kind == TREE_VALUE && g->p->values.at[t->u.v].type != TYPE_TENSOR)
-		TRY(host_arg(l, &(arg){.kind = ARG_VALUE, .u.v = t->u.v}, &a));
-	else if (t->kind == TREE_VALUE)
+	if (t->kind == TREE_VALUE)
 		++*tensors;
 	else if (t->kind == TREE_INT)
 		TRY(int_arg(l, &(arg){.kind = ARG_INT, .u.e = t->u.e}, &a));
 	else if (t->kind == TREE_REAL)
 		TRY(real_arg(l, &(arg){.kind = ARG_REAL, .u.r = t->u.r}, &a));
-	if (a.kind != BR_INTVAR && a.kind != BR_REALVAR && a.kind != BR_BOOLVAR)
+	if (a.kind != BR_INTVAR && a.kind != BR_REALVAR)
 		return CLV_OK;
 	out_number n = {a.u.id, *tensors + g->out_numbers.n};
 	return vec_push(&g->out_numbers, n);
-}
-
-static bool is_tensor_leaf(const plan *p, const tree *t)
-{
-	return t->kind == TREE_VALUE && p->values.at[t->u.v].type == TYPE_TENSOR;
 }
 
 static clv_status choose_numbers(lowering *l)
@@ -399,7 +392,7 @@ static clv_status choose_outputs(lowering *l)
 	clv_program *g = l->g;
 	if (g->whole) {
 		for (uint32_t i = 0; i < g->p->out_tree.n; i++)
-			if (is_tensor_leaf(g->p, &g->p->out_tree.at[i]))
+			if (g->p->out_tree.at[i].kind == TREE_VALUE)
 				TRY(vec_push(&g->outputs, g->p->out_tree.at[i].u.v));
 		for (uint32_t i = 0; i < g->p->rebinds.n; i++)
 			TRY(vec_push(&g->outputs, g->p->rebinds.at[i].value));

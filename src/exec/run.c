@@ -498,8 +498,13 @@ static clv_status read_symbol(const clv_program *g, const data_read *d, frame *f
 /* What a step read from data becomes numbers of later steps. */
 static clv_status keep_data(const clv_program *g, const step *s, frame *f)
 {
-	for (uint32_t i = 0; i < s->nkeeps; i++)
-		f->numbers[g->keeps.at[s->keeps + i].number] = f->hosts[g->keeps.at[s->keeps + i].host];
+	static const uint8_t kinds[] = {[TYPE_BOOL] = BR_BOOL, [TYPE_INT] = BR_INT, [TYPE_FLOAT] = BR_FLOAT};
+	for (uint32_t i = 0; i < s->nkeeps; i++) {
+		const host_keep *k = &g->keeps.at[s->keeps + i];
+		if (f->hosts[k->host].kind != kinds[g->p->values.at[g->numbers.at[k->number].id].type])
+			return fail(CLV_E_GUARD, "the result is a number of another type than the plan has");
+		f->numbers[k->number] = f->hosts[k->host];
+	}
 	for (uint32_t i = 0; i < s->nreads; i++)
 		TRY(read_symbol(g, &g->reads.at[s->reads + i], f));
 	return s->nreads ? eval_numbers(g, f, true) : CLV_OK;
