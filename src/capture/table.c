@@ -15,7 +15,7 @@
 enum { TABLE_MAX = 1 << 16, ELEMENTS_MAX = 256, DIVISOR_MAX = 64 };
 
 /* The data at every size: the stream that is built first. Integers and bools are ints. */
-typedef struct table {
+typedef struct table_data {
 	const stream_tensor *x; /* of the stream that is built */
 	uint32_t t, n;          /* tensor; how many streams */
 	bool floats, same_shape;

@@ -20,7 +20,7 @@ clv_status fit_int(plan *p, const fit_points *points, const int64_t *y, expr_id 
 typedef enum fit_rounding { FIT_DOUBLE, FIT_SINGLE } fit_rounding;
 
 /* As fit_int for floats (fit_real.c): bit for bit at every point. *out is NONE too when several formulas agree at all
-   points but not everywhere in the ranges of the symbols; then *doubt is true and `at` (one per symbol) a point that
+   points but not everywhere in the ranges of the symbols; then doubt->is is true and doubt->at (one per symbol) a point that
    would tell which it is. */
 typedef struct fit_doubt {
 	bool is;
