@@ -36,8 +36,8 @@ def cnn(batch: int) -> Case:
 
 
 def torchvision_model(name: str, batch: int) -> Case:
-    sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "python"))
-    from helpers import prepare_torchvision
+    sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+    from real_models import prepare_torchvision
 
     prepare_torchvision()
     import torchvision

@@ -46,6 +46,42 @@ static void check_inspect(const plan *p)
 	clv_string_free(text);
 }
 
+/* Each frontier can be looked at; the exact cut is a plan like any other, or is refused. */
+static void check_frontiers(const plan *p)
+{
+	clv_frontiers *f;
+	clv_plan *cut = NULL;
+	uint32_t at;
+	MUST(clv_frontiers_create(p, NULL, &f) == CLV_OK);
+	for (uint32_t i = 0; i < clv_frontiers_count(f); i++) {
+		clv_frontier c = {.size = sizeof c};
+		char *text = NULL;
+		MUST(clv_frontiers_get(f, i, &c) == CLV_OK);
+		clv_status st = clv_frontiers_bytes_text(f, i, &text);
+		MUST(st == CLV_OK || st == CLV_E_OVERFLOW);
+		clv_string_free(text);
+	}
+	if (clv_frontiers_choose(f, "auto", NULL, &at) == CLV_OK)
+		MUST(clv_frontiers_check(f, at, NULL) == CLV_OK);
+	if (clv_frontiers_exact(f, NULL, &cut, &at) == CLV_OK)
+		check_round_trip(cut);
+	clv_plan_free(cut);
+	clv_frontiers_free(f);
+}
+
+/* Some nodes cannot be written as Python; then there is a reason. */
+static void check_source(const plan *p)
+{
+	clv_source_options o = CLV_SOURCE_OPTIONS_INIT;
+	char *text;
+	o.first = p->nodes.n / 2;
+	o.del = p->nodes.n % 2;
+	if (clv_plan_source(p, &o, &text) == CLV_OK)
+		clv_string_free(text);
+	else
+		MUST(status_message()[0] != '\0');
+}
+
 /* Without rules kept there are no promises but one: printing works, as error messages do it. */
 static void print_only(const plan *p)
 {
@@ -67,6 +103,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		check_round_trip(p);
 		check_views(p);
 		check_inspect(p);
+		check_frontiers(p);
+		check_source(p);
 	} else {
 		print_only(p);
 	}

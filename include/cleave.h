@@ -6,7 +6,7 @@
  *
  * Two libraries implement this header:
  *
- *   libcleave-core   plans: parse, print, verify, look at, cut. Needs nothing but libc.
+ *   libcleave-core   plans: parse, print, verify, look at, cut. Needs libc and jansson.
  *   libcleave        all of that and running: links libtorch, needs no Python.
  *
  * Functions marked [run] are only in libcleave.
@@ -115,6 +115,23 @@ CLV_API uint32_t clv_plan_node_count(const clv_plan *p);
 CLV_API uint32_t clv_plan_input_count(const clv_plan *p);
 CLV_API uint32_t clv_plan_output_count(const clv_plan *p); /* tensors in the output tree, in its order */
 
+typedef struct clv_source_options {
+	size_t size;            /* sizeof(clv_source_options)                             */
+	uint32_t first, end;    /* nodes first … end-1; end 0: to the last                */
+	const char *class_name; /* of the generated class; NULL: "Segment"                */
+	bool del;               /* values are deleted after their last use                */
+} clv_source_options;
+
+/* clang-format off */
+#define CLV_SOURCE_OPTIONS_INIT {sizeof(clv_source_options), 0, 0, NULL, false}
+/* clang-format on */
+
+/* Python source of a plan, or of a part of it: an nn.Module that needs nothing but torch. Parameters and buffers have
+   the model's names, constants are buffers const_0, const_1, … for the caller to load. Its forward takes what comes in
+   and returns a tuple of what goes out (of a whole plan: the tensors of the output). A node that cannot be written
+   (Python code, packed weights) is CLV_E_UNSUPPORTED. options NULL: the defaults. Caller frees with clv_string_free. */
+CLV_API clv_status clv_plan_source(const clv_plan *p, const clv_source_options *options, char **out);
+
 /* ---- frontiers: where a plan can be cut ------------------------------------------------------------------------- */
 
 typedef struct clv_frontier {
@@ -124,23 +141,101 @@ typedef struct clv_frontier {
 	const char *module;        /* its module path                                             */
 	uint32_t boundary_tensors; /* that cross, passthrough inputs among them                   */
 	uint32_t passthrough_inputs;
-	int64_t boundary_bytes; /* at the captured sizes                                       */
+	int64_t boundary_bytes; /* at the sizes of the options; INT64_MAX: too many, or none   */
 	double prefix_cost;     /* share of the estimated work before the cut, 0 … 1           */
 	bool trainable_suffix;  /* the suffix reads a parameter that requires grad             */
 	const char *unsafe;     /* NULL, or the reason why the plan cannot be cut here         */
+	uint32_t prefix_nodes, suffix_nodes;
+	double prefix_flops, suffix_flops;              /* estimated from shapes, at the same sizes     */
+	int64_t prefix_params, suffix_params;           /* elements of the parameters that a side reads */
+	int64_t prefix_param_bytes, suffix_param_bytes; /* one that both sides read counts on both      */
+	int64_t prefix_memory, suffix_memory; /* bytes of all tensors of the model that a side reads, and the most that
+	                                         its inputs and results take at one time */
 } clv_frontier;
 
 typedef struct clv_frontiers clv_frontiers; /* all candidate frontiers of one plan */
 
-CLV_API clv_status clv_frontiers_create(const clv_plan *p, clv_frontiers **out); /* borrows p */
+typedef struct clv_frontiers_options {
+	size_t size;                /* sizeof(clv_frontiers_options)                                            */
+	const char *const *symbols; /* names of symbols ("B")                                                   */
+	const int64_t *values;      /* the size of each when bytes and work are counted; others have the lowest */
+	uint32_t nsymbols;
+} clv_frontiers_options;
+
+/* clang-format off */
+#define CLV_FRONTIERS_OPTIONS_INIT {sizeof(clv_frontiers_options), NULL, NULL, 0}
+/* clang-format on */
+
+/* Borrows p. options NULL: the defaults. Linear in the plan. */
+CLV_API clv_status clv_frontiers_create(const clv_plan *p, const clv_frontiers_options *options, clv_frontiers **out);
 CLV_API void clv_frontiers_free(clv_frontiers *f);
 CLV_API uint32_t clv_frontiers_count(const clv_frontiers *f);
 CLV_API clv_status clv_frontiers_get(const clv_frontiers *f, uint32_t i, clv_frontier *out);
 
+/* Bytes that cross as a formula in the symbols: "401408*B", "4*B*S+1024". Wherever no size is negative it is exactly
+   boundary_bytes at those sizes. Caller frees with clv_string_free. */
+CLV_API clv_status clv_frontiers_bytes_text(const clv_frontiers *f, uint32_t i, char **out);
+/* Labels of the tensors that cross, as in the plan text, with a space between: "%3 %17". Caller frees. */
+CLV_API clv_status clv_frontiers_labels(const clv_frontiers *f, uint32_t i, char **out);
+
+/* What a good frontier is. minimize is one of
+
+     boundary_bytes                what crosses
+     latency                       prefix_flops / prefix_flops_per_s + boundary_bytes / bandwidth_bytes_per_s
+                                   + suffix_flops / suffix_flops_per_s, in seconds; needs the bandwidth
+     prefix_memory, suffix_memory  as in clv_frontier
+     prefix_flops, suffix_flops    the work on one side
+     balance                       the difference of the work of both sides
+
+   and NULL for the fewest boundary_bytes among frontiers with 20 to 80 % of the work on each side (among all, where
+   there is none). It counts for "auto"; of equal frontiers the one with fewer bytes is taken, then the earlier.
+   The rest are constraints, which every boundary has to meet. */
+typedef struct clv_objective {
+	size_t size; /* sizeof(clv_objective) */
+	const char *minimize;
+	bool trainable_suffix;      /* the suffix must read a parameter that requires grad */
+	int64_t max_boundary_bytes; /* negative, here and below: any */
+	int64_t max_prefix_memory, max_suffix_memory;
+	int64_t max_prefix_params, max_suffix_params;
+	double min_prefix_flops_fraction, max_prefix_flops_fraction; /* of prefix_cost, 0 … 1 */
+	double max_latency_s;                                        /* 0: any */
+	double bandwidth_bytes_per_s;                                /* 0: not known */
+	double prefix_flops_per_s, suffix_flops_per_s;               /* 0: 1e12, a fast processor, on both sides */
+} clv_objective;
+
+/* clang-format off */
+#define CLV_OBJECTIVE_INIT {sizeof(clv_objective), NULL, false, -1, -1, -1, -1, -1, 0, 1, 0, 0, 0, 0}
+/* clang-format on */
+
 /* Finds the frontier a boundary text names: "after:<module path|node name>", "50%", "percent:50", "at:50%", "auto".
-   A named frontier that is unsafe is an error with its reason; percentages and auto skip unsafe ones.
-   An unknown name is CLV_E_NOT_FOUND and lists the nearest names. */
-CLV_API clv_status clv_frontiers_choose(const clv_frontiers *f, const char *boundary, bool trainable, uint32_t *out);
+   A named frontier that is unsafe, or breaks a constraint, is an error with the reason; percentages and auto skip such
+   ones. Percentages are of the estimated work. An unknown name is CLV_E_NOT_FOUND and lists the nearest names. When no
+   frontier meets the constraints, the error names the one that excludes the most and the best value in reach.
+   objective NULL: the defaults. */
+CLV_API clv_status clv_frontiers_choose(const clv_frontiers *f, const char *boundary, const clv_objective *objective,
+                                        uint32_t *out);
+/* Whether frontier i can be cut and meets the constraints; if not, the error says why. */
+CLV_API clv_status clv_frontiers_check(const clv_frontiers *f, uint32_t i, const clv_objective *objective);
+
+typedef struct clv_exact_options {
+	size_t size;                    /* sizeof(clv_exact_options)                                              */
+	const char *const *must_prefix; /* module paths and node names, as after "after:"; none: the nodes with   */
+	uint32_t nmust_prefix;          /* the first 20 % of the work in the plan's order                         */
+	const char *const *must_suffix; /* likewise; none: the nodes beyond 80 % of the work                      */
+	uint32_t nmust_suffix;
+} clv_exact_options;
+
+/* clang-format off */
+#define CLV_EXACT_OPTIONS_INIT {sizeof(clv_exact_options), NULL, 0, NULL, 0}
+/* clang-format on */
+
+/* The cut with the fewest bytes of all that keep the order of effects, not only of those at a position of the plan's
+   order; of equal ones the one with the smallest prefix. *plan_out (caller frees) is the same plan with the nodes of
+   the prefix first, each side in its order, where frontier *position_out is the cut. Inputs and values from outside
+   keep their numbers. Where cuts are unsafe because written memory would cross twice, ways around it are searched, some
+   hundred of them at most. options NULL: the defaults. */
+CLV_API clv_status clv_frontiers_exact(const clv_frontiers *f, const clv_exact_options *options, clv_plan **plan_out,
+                                       uint32_t *position_out);
 
 /* ---- tensors and programs [run] --------------------------------------------------------------------------------- */
 

@@ -31,7 +31,8 @@ for _name, _value in _SETTINGS.items():
 Path(os.environ["YOLO_CONFIG_DIR"]).mkdir(parents=True, exist_ok=True)
 
 # tests/integration uses the same comparison as tests/python.
-sys.path.insert(0, str(Path(__file__).parent / "python"))
+for folder in ("examples", "tests/python"):
+    sys.path.insert(0, str(Path(__file__).parent.parent / folder))
 
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402

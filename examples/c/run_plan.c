@@ -85,7 +85,7 @@ int main(void)
 	if (clv_plan_parse(text, strlen(text), &plan) || clv_tensor_from_data(x, "f32", 2, shape, &in) ||
 	    make_program(plan, 0, 0, &whole) ||
 	    clv_program_run(whole, (const clv_tensor *const[]){in}, 1, &y, 1) || /* all of it */
-	    clv_frontiers_create(plan, &frontiers) || clv_frontiers_choose(frontiers, "50%", false, &at) ||
+	    clv_frontiers_create(plan, NULL, &frontiers) || clv_frontiers_choose(frontiers, "50%", NULL, &at) ||
 	    clv_frontiers_get(frontiers, at, &cut) || /* where to cut */
 	    make_program(plan, 0, cut.position + 1, &prefix) || make_program(plan, cut.position + 1, 0, &suffix) ||
 	    clv_program_run(prefix, (const clv_tensor *const[]){in}, 1, &boundary, 1) ||

@@ -20,19 +20,15 @@ from .errors import (
     GuardError,
     InputError,
     LayoutError,
+    PayloadError,
     PlanError,
     ReplayError,
     SplitError,
 )
+from .payload import BoundaryPayload, CompressionError, TensorSchema, pack, unpack
 from .plan import Node, Plan, capture
-from .split import (
-    BoundaryPayload,
-    SplitCandidate,
-    SplitRuntime,
-    SplitSpec,
-    TraceBatchMode,
-    prepare_split,
-)
+from .spec import SplitCandidate, SplitSpec, TraceBatchMode
+from .split import RuntimeCacheKey, SplitRuntime, prepare_split
 
 __version__: str = _native.version
 
@@ -44,18 +40,24 @@ __all__ = [
     "BoundaryPayload",
     "CaptureError",
     "CleaveError",
+    "CompressionError",
     "GuardError",
     "InputError",
     "LayoutError",
     "Node",
+    "PayloadError",
     "Plan",
     "PlanError",
     "ReplayError",
+    "RuntimeCacheKey",
     "SplitCandidate",
     "SplitError",
     "SplitRuntime",
     "SplitSpec",
+    "TensorSchema",
     "TraceBatchMode",
     "capture",
+    "pack",
     "prepare_split",
+    "unpack",
 ]

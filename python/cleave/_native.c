@@ -2,19 +2,26 @@
  * This file has the module itself, and what its three types share (_native.h). */
 #include "_native.h"
 
+#include "base/table.h"
+
 /* ---- errors ----------------------------------------------------------------------------------------------------- */
 
 static PyObject *error_classes; /* dict: status number -> exception class; owned by the module for its whole life */
+
+PyObject *error_class(long number)
+{
+	PyObject *code = PyLong_FromLong(number), *cls = NULL;
+	if (code && error_classes)
+		cls = PyDict_GetItemWithError(error_classes, code);
+	Py_XDECREF(code);
+	return cls ? cls : PyExc_RuntimeError;
+}
 
 PyObject *raise_status(clv_status st)
 {
 	if (PyErr_Occurred()) /* Python code that we called raised: that is the better story */
 		return NULL;
-	PyObject *code = PyLong_FromLong(st), *cls = NULL;
-	if (code && error_classes)
-		cls = PyDict_GetItemWithError(error_classes, code);
-	Py_XDECREF(code);
-	PyErr_SetString(cls ? cls : PyExc_RuntimeError, clv_last_error());
+	PyErr_SetString(error_class(st), clv_last_error());
 	return NULL;
 }
 
@@ -157,6 +164,25 @@ static PyObject *recording(PyObject *self, PyObject *unused)
 	return PyBool_FromLong(br_recording_here());
 }
 
+/* fingerprint(tensor, seed) -> int of 63 bits that follows every bit of a row-major tensor on the CPU */
+static PyObject *fingerprint(PyObject *self, PyObject *args)
+{
+	PyObject *t;
+	unsigned long long seed;
+	br_meta m;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "OK", &t, &seed))
+		return NULL;
+	const clv_tensor *tensor = py_borrow(t);
+	const void *data = tensor ? clv_tensor_data(tensor) : NULL;
+	if (!data || br_meta_get(tensor, &m) != CLV_OK)
+		return PyErr_Format(PyExc_ValueError, "a row-major tensor on the CPU is needed");
+	size_t n = dtype_bits((dtype)m.dtype) / 8;
+	for (uint32_t d = 0; d < m.ndim; d++)
+		n *= (size_t)m.sizes[d];
+	return PyLong_FromUnsignedLongLong(hash_long(data, n, seed) >> 1);
+}
+
 /* copy_data(dst, src): without moving dst's version counter */
 static PyObject *copy_data(PyObject *self, PyObject *args)
 {
@@ -180,6 +206,12 @@ static PyMethodDef functions[] = {
 	{"bits_equal", bits_equal, METH_VARARGS, "bits_equal(a, b) -> bool"},
 	{"recording", recording, METH_NOARGS, "recording() -> a capture runs on this thread"},
 	{"copy_data", copy_data, METH_VARARGS, "copy_data(dst, src)"},
+	{"fingerprint", fingerprint, METH_VARARGS, "fingerprint(tensor, seed) -> int"},
+	{"payload_write", payload_write_py, METH_VARARGS,
+     "payload_write(fields, tensors, values, compress, path, to_host) -> (bytes, {label: loss})"},
+	{"payload_read", payload_read_py, METH_VARARGS,
+     "payload_read(boundary, data, path, place) -> (fields, tensors, values, {label: loss})"},
+	{"payload_check", payload_check_py, METH_VARARGS, "payload_check(schema, tensors, sizes)"},
 	{NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef module = {
@@ -205,6 +237,7 @@ PyMODINIT_FUNC PyInit__native(void)
 	if (PyModule_AddObjectRef(m, "Stream", (PyObject *)&StreamType) < 0 ||
 	    PyModule_AddObjectRef(m, "Plan", (PyObject *)&PlanType) < 0 ||
 	    PyModule_AddObjectRef(m, "Program", (PyObject *)&ProgramType) < 0 || !add_statuses(m) ||
+	    PyModule_AddIntConstant(m, "E_PAYLOAD", E_PAYLOAD) < 0 ||
 	    PyModule_AddStringConstant(m, "version", clv_version()) < 0) {
 		Py_DECREF(m);
 		return NULL;

@@ -14,6 +14,8 @@
 /* _native.c */
 PyObject *raise_status(clv_status st);  /* sets the exception of a status; always NULL */
 PyObject *none_or_raise(clv_status st); /* None for CLV_OK */
+enum { E_PAYLOAD = -1 };                /* as a status number: the class of errors about payloads */
+PyObject *error_class(long code);       /* borrowed; RuntimeError before the classes are set */
 void where(char *out, size_t n);        /* the user's source line */
 clv_tensor *need_tensor(PyObject *o);   /* borrowed; NULL with TypeError */
 void tensors_free(clv_tensor **t, Py_ssize_t n);
@@ -39,16 +41,33 @@ typedef struct PlanObject {
 	br_modes ambient; /* modes of the capture */
 	bool has_ambient;
 	PyObject *calls; /* list of Python callables, by number */
+	PyObject *owner; /* the plan whose data this is; NULL: it is its own */
 	node_names *names;
-	clv_frontiers *frontiers;
 } PlanObject;
 
 extern PyTypeObject PlanType;
 PyObject *plan_build_py(PyObject *self, PyObject *args);
 PyObject *plan_parse_py(PyObject *self, PyObject *text);
+/* A plan that has the inputs and external values of another under the same ids, and so its data. Takes p. */
+PyObject *plan_object_like(PlanObject *o, plan *p);
 int visit_one(PyObject *x, visitproc visit, void *ctx);         /* for tp_traverse; NULL is allowed */
+PyObject *take_string(clv_status st, char *s);                  /* frees s; NULL with an exception */
 PyObject *labels(const plan *p, const value_id *v, uint32_t n); /* list of value labels */
 int64_t *int_array(PyObject *list, Py_ssize_t *n);              /* PyMem_Free; check PyErr_Occurred */
+
+/* _native_file.c: payloads */
+PyObject *payload_write_py(PyObject *self, PyObject *args);
+PyObject *payload_read_py(PyObject *self, PyObject *args);
+PyObject *payload_check_py(PyObject *self, PyObject *args);
+/* _native_frontier.c: methods of Plan. sizes is a dict of symbol to int; an objective has the fields of clv_objective */
+PyObject *plan_py_frontiers(PlanObject *o, PyObject *args); /* ([sizes]) */
+PyObject *plan_py_choose(PlanObject *o, PyObject *args);    /* (boundary, objective[, sizes]) */
+PyObject *plan_py_check(PlanObject *o, PyObject *args);     /* (which, objective[, sizes]) */
+PyObject *plan_py_exact(PlanObject *o, PyObject *args);     /* (must_prefix, must_suffix[, sizes]) */
+/* _native_emit.c: generated source */
+PyObject *plan_py_source(PlanObject *o, PyObject *args, PyObject *kwargs);
+PyObject *plan_py_places(PlanObject *o, PyObject *args);
+PyObject *plan_py_effects(PlanObject *o, PyObject *args);
 
 /* _native_program.c: a part of a plan, ready to run, bound to the live tensors of a model */
 extern PyTypeObject ProgramType;

@@ -11,23 +11,25 @@ int visit_one(PyObject *x, visitproc visit, void *ctx)
 
 static int plan_py_traverse(PlanObject *o, visitproc visit, void *ctx)
 {
-	return visit_one(o->calls, visit, ctx);
+	int r = visit_one(o->calls, visit, ctx);
+	return r ? r : visit_one(o->owner, visit, ctx);
 }
 
 static int plan_py_clear(PlanObject *o)
 {
-	Py_CLEAR(o->calls);
+	Py_CLEAR(o->calls); /* the owner stays until dealloc: its data is in use */
 	return 0;
 }
 
 static void plan_py_dealloc(PlanObject *o)
 {
 	PyObject_GC_UnTrack(o);
-	clv_frontiers_free(o->frontiers);
 	node_names_free(o->names);
-	plan_data_free(&o->data);
+	if (!o->owner)
+		plan_data_free(&o->data);
 	plan_free(o->p);
 	Py_XDECREF(o->calls);
+	Py_XDECREF(o->owner);
 	Py_TYPE(o)->tp_free((PyObject *)o);
 }
 
@@ -201,6 +203,19 @@ static PlanObject *plan_object_new(plan *p)
 	return o;
 }
 
+PyObject *plan_object_like(PlanObject *o, plan *p)
+{
+	PlanObject *copy = plan_object_new(p);
+	if (!copy)
+		return NULL;
+	copy->data = o->data;
+	copy->ambient = o->ambient;
+	copy->has_ambient = o->has_ambient;
+	copy->calls = Py_XNewRef(o->calls);
+	copy->owner = Py_NewRef((PyObject *)o);
+	return (PyObject *)copy;
+}
+
 /* The streams at other sizes, as C wants them; everything in one block that PyMem_Free releases. */
 typedef struct SizeArrays {
 	const stream **streams;
@@ -362,7 +377,7 @@ PyObject *plan_parse_py(PyObject *self, PyObject *text)
 	return st == CLV_OK ? (PyObject *)plan_object_new(p) : raise_status(st);
 }
 
-static PyObject *take_string(clv_status st, char *s)
+PyObject *take_string(clv_status st, char *s)
 {
 	if (st != CLV_OK)
 		return raise_status(st);
@@ -438,48 +453,6 @@ static PyObject *plan_py_nodes(PlanObject *o, PyObject *unused)
 	return out;
 }
 
-static const clv_frontiers *frontiers_of(PlanObject *o)
-{
-	if (!o->frontiers) {
-		clv_status st = clv_frontiers_create(o->p, &o->frontiers);
-		if (st != CLV_OK)
-			raise_status(st);
-	}
-	return o->frontiers;
-}
-
-static PyObject *plan_py_frontiers(PlanObject *o, PyObject *unused)
-{
-	const clv_frontiers *f = frontiers_of(o);
-	(void)unused;
-	PyObject *out = f ? PyList_New(clv_frontiers_count(f)) : NULL;
-	for (uint32_t i = 0; out && i < clv_frontiers_count(f); i++) {
-		clv_frontier c = {.size = sizeof c};
-		clv_status st = clv_frontiers_get(f, i, &c);
-		PyObject *item = st != CLV_OK ? raise_status(st)
-		                              : Py_BuildValue("(IssIILdOz)", c.position, c.name, c.module, c.boundary_tensors,
-		                                              c.passthrough_inputs, (long long)c.boundary_bytes, c.prefix_cost,
-		                                              c.trainable_suffix ? Py_True : Py_False, c.unsafe);
-		if (!item)
-			Py_CLEAR(out);
-		else
-			PyList_SET_ITEM(out, i, item);
-	}
-	return out;
-}
-
-static PyObject *plan_py_choose(PlanObject *o, PyObject *args)
-{
-	const char *boundary;
-	int trainable;
-	uint32_t i;
-	const clv_frontiers *f = frontiers_of(o);
-	if (!f || !PyArg_ParseTuple(args, "sp", &boundary, &trainable))
-		return NULL;
-	clv_status st = clv_frontiers_choose(f, boundary, trainable != 0, &i);
-	return st == CLV_OK ? PyLong_FromUnsignedLong(i) : raise_status(st);
-}
-
 PyObject *labels(const plan *p, const value_id *v, uint32_t n)
 {
 	PyObject *out = PyList_New(n);
@@ -532,15 +505,55 @@ static PyObject *plan_py_rebinds(PlanObject *o, PyObject *unused)
 	return out;
 }
 
+/* match(position, other) -> the node of `other` that does what node `position` does here, or None */
+static PyObject *plan_py_match(PlanObject *o, PyObject *args)
+{
+	unsigned int position;
+	PlanObject *other;
+	if (!PyArg_ParseTuple(args, "IO!", &position, &PlanType, &other))
+		return NULL;
+	node_id found = node_match(o->p, position, other->p);
+	if (found == NONE)
+		Py_RETURN_NONE;
+	return PyLong_FromUnsignedLong(found);
+}
+
+/* symbols() -> names */
+static PyObject *plan_py_symbols(PlanObject *o, PyObject *unused)
+{
+	(void)unused;
+	PyObject *out = PyList_New(o->p->symbols.n);
+	for (uint32_t i = 0; out && i < o->p->symbols.n; i++) {
+		PyObject *s = PyUnicode_FromString(plan_s(o->p, o->p->symbols.at[i].name));
+		if (!s)
+			Py_CLEAR(out);
+		else
+			PyList_SET_ITEM(out, i, s);
+	}
+	return out;
+}
+
 static PyMethodDef plan_methods[] = {
 	{"text", (PyCFunction)plan_py_text, METH_NOARGS, "text() -> the plan's text form"},
 	{"inspect", (PyCFunction)plan_py_inspect, METH_NOARGS, "inspect() -> a page about the plan"},
 	{"nodes", (PyCFunction)plan_py_nodes, METH_NOARGS, "nodes() -> list of tuples"},
 	{"node_count", (PyCFunction)plan_py_node_count, METH_NOARGS, "node_count()"},
-	{"frontiers", (PyCFunction)plan_py_frontiers, METH_NOARGS, "frontiers() -> list of tuples"},
-	{"choose", (PyCFunction)plan_py_choose, METH_VARARGS, "choose(boundary, trainable) -> index of a frontier"},
+	{"frontiers", (PyCFunction)plan_py_frontiers, METH_VARARGS, "frontiers(sizes=None) -> list of tuples"},
+	{"choose", (PyCFunction)plan_py_choose, METH_VARARGS, "choose(boundary, objective, sizes=None) -> which frontier"},
+	{"check", (PyCFunction)plan_py_check, METH_VARARGS, "check(which, objective, sizes=None): raises what it misses"},
+	{"exact", (PyCFunction)plan_py_exact, METH_VARARGS,
+     "exact(must_prefix, must_suffix, sizes=None) -> the plan reordered around its cut with the fewest bytes, "
+     "position"},
 	{"flows", (PyCFunction)plan_py_flows, METH_NOARGS, "flows() -> some number is read from data by each run"},
 	{"rebinds", (PyCFunction)plan_py_rebinds, METH_NOARGS, "rebinds() -> names"},
+	{"match", (PyCFunction)plan_py_match, METH_VARARGS, "match(position, other) -> node of other, or None"},
+	{"symbols", (PyCFunction)plan_py_symbols, METH_NOARGS, "symbols() -> names"},
+	{"source", (PyCFunction)(void (*)(void))plan_py_source, METH_VARARGS | METH_KEYWORDS,
+     "source(first, end, class_name, delete=False, return_rebinds=False) -> Python source of these nodes"},
+	{"places", (PyCFunction)plan_py_places, METH_VARARGS,
+     "places(first, end) -> ([(place, name, tensor)], [symbols given as keywords])"},
+	{"effects", (PyCFunction)plan_py_effects, METH_VARARGS,
+     "effects(first, end) -> {effect: name of the first node that has it}"},
 	{NULL, NULL, 0, NULL}};
 
 PyTypeObject PlanType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Plan",

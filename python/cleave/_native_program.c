@@ -268,65 +268,98 @@ static int64_t *symbol_array(const plan *p, PyObject *given)
 	return out;
 }
 
+/* What a run needs, gathered: the same for running and for checking alone. */
+typedef struct Prepared {
+	clv_tensor **inputs, **externals, **outputs;
+	br_arg *numbers; /* of the output */
+	Py_ssize_t n;
+	int64_t *symbols;
+	run_spec r;
+} Prepared;
+
+static void prepared_free(ProgramObject *o, Prepared *x)
+{
+	for (uint32_t i = 0; x->externals && i < o->g->v.externals.n; i++)
+		br_unref(x->externals[i]);
+	if (x->inputs)
+		tensors_free(x->inputs, x->n);
+	PyMem_Free(x->symbols);
+	PyMem_Free(x->externals);
+	PyMem_Free(x->outputs);
+	PyMem_Free(x->numbers);
+}
+
+static clv_status check_call(ProgramObject *o, Py_ssize_t n)
+{
+	if ((uint32_t)n != o->g->v.inputs.n)
+		return fail(CLV_E_INPUT, "%u tensors are needed, %zd were given", o->g->v.inputs.n, n);
+	TRY(check_modules(o));
+	return check_ambient(o->plan);
+}
+
+/* args: (tensors, symbols=None). False with an exception; prepared_free in either case. */
+static bool prepare(ProgramObject *o, PyObject *args, Prepared *x)
+{
+	PyObject *seq, *symbols = Py_None;
+	const plan *p = o->plan->p;
+	br_modes ambient;
+	if (!PyArg_ParseTuple(args, "O|O", &seq, &symbols))
+		return false;
+	if (symbols != Py_None && (!PyList_Check(symbols) || PyList_GET_SIZE(symbols) != given_symbols(p))) {
+		PyErr_Format(PyExc_TypeError, "a list with the value of every symbol is needed");
+		return false;
+	}
+	x->inputs = tensor_array(seq, &x->n);
+	if (!x->inputs)
+		return false;
+	x->symbols = symbols == Py_None ? NULL : symbol_array(p, symbols);
+	x->externals = PyMem_Calloc(o->g->v.externals.n + 1, sizeof *x->externals);
+	x->outputs = PyMem_Calloc(o->g->outputs.n + 1, sizeof *x->outputs);
+	x->numbers = PyMem_Calloc(o->g->out_numbers.n + 1, sizeof *x->numbers);
+	if (!x->externals || !x->outputs || !x->numbers)
+		return PyErr_NoMemory() != NULL;
+	clv_status st = check_call(o, x->n);
+	if (st != CLV_OK)
+		return raise_status(st) != NULL;
+	if (!gather_externals(o, x->externals))
+		return false;
+	br_modes_get(&ambient);
+	x->r = (run_spec){.inputs = x->inputs,
+	                  .externals = x->externals,
+	                  .outputs = x->outputs,
+	                  .numbers = x->numbers,
+	                  .symbols = x->symbols,
+	                  .grad = ambient.grad,
+	                  .python = o->plan->calls ? call_python : NULL,
+	                  .python_ctx = o->plan};
+	return true;
+}
+
 /* run(tensors, symbols=None) -> tuple of tensors, and of the numbers of the output that follow the sizes; symbols: list of
    ints, else read off the tensors */
 static PyObject *program_py_run(ProgramObject *o, PyObject *args)
 {
-	PyObject *seq, *symbols = Py_None;
-	Py_ssize_t n;
-	if (!PyArg_ParseTuple(args, "O|O", &seq, &symbols))
-		return NULL;
-	const plan *p = o->plan->p;
-	if (symbols != Py_None && (!PyList_Check(symbols) || PyList_GET_SIZE(symbols) != given_symbols(p)))
-		return PyErr_Format(PyExc_TypeError, "a list with the value of every symbol is needed");
-	const view *v = &o->g->v;
+	Prepared x = {0};
 	PyObject *result = NULL;
-	clv_tensor **inputs = tensor_array(seq, &n);
-	if (!inputs)
-		return NULL;
-	int64_t *values = symbols == Py_None ? NULL : symbol_array(p, symbols);
-	clv_tensor **externals = PyMem_Calloc(v->externals.n + 1, sizeof *externals);
-	clv_tensor **outputs = PyMem_Calloc(o->g->outputs.n + 1, sizeof *outputs);
-	br_arg *numbers = PyMem_Calloc(o->g->out_numbers.n + 1, sizeof *numbers);
-	clv_status st = CLV_OK;
-	if (!externals || !outputs || !numbers) {
-		PyErr_NoMemory();
-		goto out;
+	if (prepare(o, args, &x)) {
+		clv_status st;
+		Py_BEGIN_ALLOW_THREADS;
+		st = program_run(o->g, &x.r);
+		Py_END_ALLOW_THREADS;
+		result = st == CLV_OK ? wrap_all(o->g, x.outputs, x.numbers) : raise_status(st);
 	}
-	if ((uint32_t)n != v->inputs.n)
-		st = fail(CLV_E_INPUT, "%u tensors are needed, %zd were given", v->inputs.n, n);
-	if (st == CLV_OK)
-		st = check_modules(o);
-	if (st == CLV_OK)
-		st = check_ambient(o->plan);
-	if (st != CLV_OK) {
-		raise_status(st);
-		goto out;
-	}
-	if (!gather_externals(o, externals))
-		goto out;
-	br_modes ambient;
-	br_modes_get(&ambient);
-	run_spec r = {.inputs = inputs,
-	              .externals = externals,
-	              .outputs = outputs,
-	              .numbers = numbers,
-	              .symbols = values,
-	              .grad = ambient.grad,
-	              .python = o->plan->calls ? call_python : NULL,
-	              .python_ctx = o->plan};
-	Py_BEGIN_ALLOW_THREADS;
-	st = program_run(o->g, &r);
-	Py_END_ALLOW_THREADS;
-	result = st == CLV_OK ? wrap_all(o->g, outputs, numbers) : raise_status(st);
-out:
-	for (uint32_t i = 0; externals && i < v->externals.n; i++)
-		br_unref(externals[i]);
-	tensors_free(inputs, n);
-	PyMem_Free(values);
-	PyMem_Free(externals);
-	PyMem_Free(outputs);
-	PyMem_Free(numbers);
+	prepared_free(o, &x);
+	return result;
+}
+
+/* check_run(tensors, symbols=None): raises what run would before its first operator */
+static PyObject *program_py_check_run(ProgramObject *o, PyObject *args)
+{
+	Prepared x = {0};
+	PyObject *result = NULL;
+	if (prepare(o, args, &x))
+		result = none_or_raise(program_check_run(o->g, &x.r));
+	prepared_free(o, &x);
 	return result;
 }
 
@@ -364,12 +397,89 @@ static PyObject *program_py_outputs(ProgramObject *o, PyObject *unused)
 	return labels(o->plan->p, o->g->outputs.at, o->g->outputs.n);
 }
 
+/* Written in place by the nodes of the view: per value of the plan, by the root of its memory. */
+static bool *written_roots(const view *v)
+{
+	const plan *p = v->p;
+	bool *written = PyMem_Calloc(p->values.n + 1, sizeof *written);
+	for (uint32_t i = 0; written && i < v->nodes.n; i++) {
+		const node *n = &p->nodes.at[v->nodes.at[i]];
+		for (uint32_t k = 0; k < n->nwrites; k++)
+			written[alias_root(p, p->ids.at[n->writes + k])] = true;
+	}
+	return written;
+}
+
+/* state() -> list of (name, kind, trainable, written): the module tensors that the part reads or writes */
+static PyObject *program_py_state(ProgramObject *o, PyObject *unused)
+{
+	const view *v = &o->g->v;
+	const plan *p = v->p;
+	(void)unused;
+	bool *written = written_roots(v);
+	PyObject *out = written ? PyList_New(0) : PyErr_NoMemory();
+	for (uint32_t i = 0; out && i < v->externals.n; i++) {
+		value_id id = v->externals.at[i];
+		const value *x = &p->values.at[id];
+		if (!o->bindings[i].holder)
+			continue;
+		const char *kind = x->kind == VALUE_PARAM ? "param" : x->kind == VALUE_BUFFER ? "buffer" : "attr";
+		PyObject *item =
+			Py_BuildValue("(ssNN)", plan_s(p, x->name), kind, PyBool_FromLong((x->flags & VALUE_TRAINABLE) != 0),
+		                  PyBool_FromLong(written[alias_root(p, id)]));
+		if (!item || PyList_Append(out, item) < 0)
+			Py_CLEAR(out);
+		Py_XDECREF(item);
+	}
+	PyMem_Free(written);
+	return out;
+}
+
+/* The shape of a value as a tuple of texts: ("B", "64"). */
+static PyObject *shape_texts(const plan *p, const value *x)
+{
+	PyObject *shape = PyTuple_New(x->ndim);
+	for (uint32_t d = 0; shape && d < x->ndim; d++) {
+		strbuf b = STRBUF_INIT;
+		expr_print(p, p->dims.at[x->shape + d], &b);
+		PyObject *text = PyUnicode_FromStringAndSize(b.at, (Py_ssize_t)b.n);
+		strbuf_free(&b);
+		if (text)
+			PyTuple_SET_ITEM(shape, d, text);
+		else
+			Py_CLEAR(shape);
+	}
+	return shape;
+}
+
+/* schema() -> list of (dtype, shape, device, requires grad) of the outputs */
+static PyObject *program_py_schema(ProgramObject *o, PyObject *unused)
+{
+	const plan *p = o->plan->p;
+	PyObject *out = PyList_New(0);
+	(void)unused;
+	for (uint32_t i = 0; out && i < o->g->outputs.n; i++) {
+		const value *x = &p->values.at[o->g->outputs.at[i]];
+		PyObject *item = Py_BuildValue("(sNsN)", dtype_name((dtype)x->dtype), shape_texts(p, x), plan_s(p, x->device),
+		                               PyBool_FromLong((x->flags & VALUE_GRAD) != 0));
+		if (!item || PyList_Append(out, item) < 0)
+			Py_CLEAR(out);
+		Py_XDECREF(item);
+	}
+	return out;
+}
+
 static PyMethodDef program_methods[] = {
 	{"run", (PyCFunction)program_py_run, METH_VARARGS, "run(tensors, symbols=None) -> tuple of tensors"},
+	{"check_run", (PyCFunction)program_py_check_run, METH_VARARGS,
+     "check_run(tensors, symbols=None): raises what run would before its first operator"},
 	{"check", (PyCFunction)program_py_check, METH_O, "check(tensors): raises what run would about its inputs"},
 	{"check_model", (PyCFunction)program_py_check_model, METH_NOARGS, "check_model(): as check, about the model"},
 	{"inputs", (PyCFunction)program_py_inputs, METH_NOARGS, "inputs() -> labels"},
 	{"outputs", (PyCFunction)program_py_outputs, METH_NOARGS, "outputs() -> labels"},
+	{"state", (PyCFunction)program_py_state, METH_NOARGS, "state() -> list of (name, kind, trainable, written)"},
+	{"schema", (PyCFunction)program_py_schema, METH_NOARGS,
+     "schema() -> list of (dtype, shape, device, requires grad)"},
 	{NULL, NULL, 0, NULL}};
 
 PyTypeObject ProgramType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Program",

@@ -364,3 +364,13 @@ class Snapshot:
         for tensor, data in self.buffers:
             if not _native.bits_equal(tensor, data):
                 _native.copy_data(tensor, data)
+
+
+def fingerprint(target: Target) -> int:
+    """A number that follows every bit of the model's parameters and buffers."""
+    number = 0
+    for t in target.tensors():
+        plain = t.tensor.layout is torch.strided and not t.tensor.is_nested
+        if t.kind != "attr" and plain and t.tensor.numel():
+            number = _native.fingerprint(t.tensor.detach().cpu().contiguous(), number)
+    return number

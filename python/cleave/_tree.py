@@ -266,6 +266,11 @@ def with_formulas(spec: Spec, others: Sequence[Spec]) -> Spec:
     return Spec(spec.kind, spec.cls, children, spec.keys, spec.value, spec.context)
 
 
+def has_formulas(spec: Spec) -> bool:
+    """Some number of the structure is computed by each run."""
+    return spec.kind == "formula" or any(has_formulas(c) for c in spec.children)
+
+
 def difference(a: Spec, b: Spec, path: str = "", numbers: bool = False) -> str | None:
     """Where two structures differ, in words; None when they do not. numbers: that an int or float differs is fine."""
     if a is b:

@@ -1,7 +1,8 @@
 """What only Python can see of a forward: modules entered, tensors read on the host, custom autograd functions.
 
-While a capture runs, a few methods of torch are wrapped and two global module hooks are set. All of them look at the
-thread first: other threads, and captures on them, are not touched. The last capture to end takes them away again."""
+While a capture runs, a few methods of torch are wrapped. (No module hooks: models look whether there are any, and do
+something else.) The wrappers look at the thread first: other threads, and captures on them, are not touched. The last
+capture to end takes them away again."""
 
 from __future__ import annotations
 
@@ -105,9 +106,7 @@ def _install() -> None:
         if _users == 1:
             _undo.extend(_wrap_host_read(name) for name in HOST_READS)
             _undo.append(_wrap_apply())
-            pre = nn.modules.module.register_module_forward_pre_hook(_on_enter)
-            post = nn.modules.module.register_module_forward_hook(_on_leave, always_call=True)
-            _undo.extend((pre.remove, post.remove))
+            _undo.append(_wrap_call())
 
 
 def _uninstall() -> None:
@@ -119,16 +118,23 @@ def _uninstall() -> None:
                 _undo.pop()()
 
 
-def _on_enter(module: nn.Module, args: Any) -> None:
-    recording = current()
-    if recording is not None:
-        recording.enter(module)
+def _wrap_call() -> Callable[[], None]:
+    module: Any = nn.Module
+    original = module.__call__
 
+    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        recording = current()
+        if recording is None:
+            return original(self, *args, **kwargs)
+        recording.enter(self)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            if recording.stream.active():
+                recording.stream.leave()
 
-def _on_leave(module: nn.Module, args: Any, output: Any) -> None:
-    recording = current()
-    if recording is not None:
-        recording.stream.leave()
+    module.__call__ = call
+    return lambda: setattr(module, "__call__", original)
 
 
 def _wrap_host_read(name: str) -> Callable[[], None]:

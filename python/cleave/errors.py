@@ -43,6 +43,10 @@ class ReplayError(CleaveError, RuntimeError):
     """An operator raised while a plan ran; the message has PyTorch's own text, the node and its inputs."""
 
 
+class PayloadError(CleaveError, ValueError):
+    """A payload is malformed, holds what it cannot hold, or belongs to something else; the message has the reason."""
+
+
 _native.set_error_classes(
     {
         _native.E_NOMEM: MemoryError,
@@ -57,5 +61,6 @@ _native.set_error_classes(
         _native.E_OVERFLOW: InputError,
         _native.E_TORCH: ReplayError,
         _native.E_IO: OSError,
+        _native.E_PAYLOAD: PayloadError,
     }
 )

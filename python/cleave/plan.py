@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _native, _tree
-from ._capture import Capture, Captured, grad_mode, own_copy, parameter_names, take_apart
+from ._capture import Arguments, Capture, Captured, grad_mode, own_copy, parameter_names, take_apart
 from ._capture import eager as eager_code
 from ._sizes import Sized
 from ._state import RandomState, Target
@@ -254,7 +254,7 @@ def capture_sized(
         for size in sorted(sized.proven)[-2:]:
             work = Capture(target, sized.resized(arguments, size), both=False)
             work.volatile, work.changing = sized.work.volatile, sized.work.changing
-            _check_replay(target, sized.captured, work, grad)
+            _check_replay(target, _Variant(sized.captured), work, grad)
         return sized
     finally:
         sized.work.restore()
@@ -266,8 +266,21 @@ def capture_checked(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any
     work = Capture(target, take_apart(target, args, kwargs), both)
     try:
         captured = work.run(grad)
-        _check_replay(target, captured, work, captured.with_grad)  # with grad, values are compared too
+        _check_replay(target, _Variant(captured), work, captured.with_grad)  # with grad, values are compared too
         return captured
+    finally:
+        work.restore()
+
+
+def check_call(
+    target: Target, captured: Captured, arguments: Arguments, call: Callable[[Sequence[torch.Tensor]], Any], grad: bool
+) -> None:
+    """Compares something else than the plan itself that runs a captured forward with the model."""
+    work = Capture(target, arguments, both=False)
+    if captured.stores or captured.plan.rebinds():
+        work.changing.add((0, None))  # the forward changes its modules: two calls are compared
+    try:
+        _check_replay(target, call, work, grad)
     finally:
         work.restore()
 
@@ -298,11 +311,10 @@ def _observe(call: _Call, leaves: list[torch.Tensor], params: list[torch.Tensor]
     return _Outcome(kept, spec, gradients, torch.get_rng_state())
 
 
-def _check_replay(target: Target, captured: Captured, work: Capture, grad: bool) -> None:
+def _check_replay(target: Target, replay: _Call, work: Capture, grad: bool) -> None:
     """The last net: eager and replay on unseen data from the same state, compared bit for bit, gradients included.
 
     When the forward changes the module it runs twice: what the second call sees must be right too."""
-    variant = _Variant(captured)
     params = [t.tensor for t in work.tensors if t.kind == "param"]
 
     def eager(leaves: Sequence[torch.Tensor]) -> Any:
@@ -320,7 +332,7 @@ def _check_replay(target: Target, captured: Captured, work: Capture, grad: bool)
         for leaves in [*work.probes(), work.arguments.leaves]:
             data = [leaves, work.arguments.leaves][: work.calls_to_check]
             try:
-                got = attempt(variant, data)  # first: it must not find what eager left in memory
+                got = attempt(replay, data)  # first: it must not find what eager left in memory
             except GuardError:  # a guard refused the data: right, but nothing to compare
                 refused = True
                 continue

@@ -1,4 +1,4 @@
-"""Split inference: a model cut in two, the prefix here and the suffix there.
+"""A model cut in two, the prefix here and the suffix there: for inference and for training.
 
 >>> import torch, cleave
 >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
@@ -11,215 +11,367 @@ True
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
-from ._capture import Captured, take_apart
-from ._sizes import Sized
-from ._state import Target
-from .errors import CleaveError, InputError, SplitError
-from .plan import Plan, Program, as_call, capture_checked, capture_sized, finish
+from . import _train
+from ._capture import take_apart
+from ._cut import Cut, Cuts, Regime, Wanted
+from ._objective import read as read_objective
+from ._state import Target, fingerprint
+from .errors import InputError, SplitError
+from .payload import BoundaryPayload
+from .plan import Plan, Program, as_call
+from .spec import SplitSpec
 
-TraceBatchMode = Literal["batch_1", "batch_gt1"]
 MODES = ("generated_eager", "debug_interpreter")
+VALIDATIONS = ("fast", "strict")
+MAX_REGIMES = 16
 
 
-@dataclass(frozen=True)
-class SplitSpec:
-    """Where and how to cut.
-
-    boundary: "after:<module path>", "after:<node name>", "50%" (also "percent:50", "at:50%": the frontier with the
-    nearest share of the estimated work before it) or "auto" (fewest bytes, 20 to 80 % of the work on each side).
-
-    >>> SplitSpec(boundary="after:layer3").trainable
-    False
-    """
-
-    boundary: str = "auto"
-    batch_symbol: str = "B"
-    dynamic_batch: tuple[int, int] | None = (1, 64)
-    trainable: bool = False
-    trace_batch_mode: TraceBatchMode = "batch_1"
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.boundary, str):
-            raise SplitError(f'boundary is a string such as "50%", not {type(self.boundary).__name__}')
-        if not self.boundary.strip():
-            raise SplitError('boundary is empty; give "auto", "after:<module path>", "after:<node name>" or "50%"')
-        if not isinstance(self.batch_symbol, str) or not self.batch_symbol.isidentifier():
-            raise SplitError(f"batch_symbol must be an identifier such as B, not {self.batch_symbol!r}")
-        if self.trace_batch_mode not in ("batch_1", "batch_gt1"):
-            raise SplitError(f'trace_batch_mode must be "batch_1" or "batch_gt1", not {self.trace_batch_mode!r}')
-        self._check_range()
-
-    def _check_range(self) -> None:
-        if self.dynamic_batch is None:
-            return
-        pair = self.dynamic_batch
-        if not isinstance(pair, tuple) or len(pair) != 2 or not all(type(n) is int for n in pair):
-            raise SplitError(f"dynamic_batch must be a pair of integers (low, high) or None, not {pair!r}")
-        low, high = pair
-        if low < 1 or high < low:
-            raise SplitError(f"dynamic_batch must have 1 <= low <= high, not {pair!r}")
-        if self.trace_batch_mode == "batch_1" and low > 1:
-            raise SplitError(f'trace_batch_mode="batch_1" needs a dynamic_batch that starts at 1, not {pair!r}')
-
-
-@dataclass(frozen=True)
-class SplitCandidate:
-    """A frontier: where the plan can be cut and what crosses there."""
-
-    position: int
-    name: str
-    module_path: str
-    boundary_tensors: int
-    passthrough_inputs: int
-    boundary_bytes: int
-    prefix_share: float
-    trainable_suffix: bool
-    reason: str | None
-
-    @property
-    def safe(self) -> bool:
-        """The plan can be cut here; otherwise `reason` says why not."""
-        return self.reason is None
-
-
-@dataclass(frozen=True)
-class BoundaryPayload:
-    """What crosses from prefix to suffix: tensors by their label in the plan that graph_signature names."""
+class RuntimeCacheKey(NamedTuple):
+    """What tells one prepared split from another. No concrete batch size is in it."""
 
     split_id: str
     graph_signature: str
-    batch_size: int | None
-    tensors: dict[str, torch.Tensor]
-    passthrough_inputs: tuple[str, ...] = ()
-    weight_version: int = field(default=0)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all tensors that cross."""
-        return sum(t.numel() * t.element_size() for t in self.tensors.values())
+    boundary: str
+    batch_symbol: str
+    dynamic_batch: tuple[int, int] | None
+    mode: str
 
 
-def signature(text: str) -> str:
-    """A short name for a plan: equal for equal plans."""
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+class Segments(NamedTuple):
+    """The two programs of a split."""
 
-
-class _Cut:
-    """One plan cut in two, ready to run."""
-
-    def __init__(self, captured: Captured, spec: SplitSpec, debug: bool) -> None:
-        plan = captured.plan
-        self.captured = captured
-        self.candidates = [SplitCandidate(*c) for c in plan.frontiers()]
-        try:
-            self.candidate = self.candidates[plan.choose(spec.boundary, spec.trainable)]
-        except CleaveError as error:
-            raise SplitError(str(error)) from None
-        at = self.candidate.position + 1
-        self.prefix = Program(captured, 0, at, debug=debug, inference=True)
-        self.suffix = Program(captured, at, plan.node_count(), debug=debug, inference=True)
-        self.labels: list[str] = self.prefix.native.outputs()
-        inputs = set(self.prefix.native.inputs())
-        self.passthrough = tuple(label for label in self.labels if label in inputs)
-        if self.labels != self.suffix.native.inputs():
-            raise AssertionError("prefix and suffix disagree about the boundary")
-        self.rebinds = [captured.state[name] for name in plan.rebinds()]
-        self.signature = signature(plan.text())
-
-    def run_prefix(self, leaves: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        return dict(zip(self.labels, self.prefix.run(leaves), strict=True))
-
-    def run_suffix(self, tensors: dict[str, torch.Tensor], symbols: list[int] | None) -> Any:
-        missing = [label for label in self.labels if label not in tensors]
-        if missing:
-            raise InputError(f"the boundary lacks {', '.join(missing)}")
-        out = self.suffix.run([tensors[label] for label in self.labels], symbols)
-        return finish(self.captured, self.rebinds, out)
+    prefix: Program
+    suffix: Program
 
 
 class SplitRuntime:
-    """A model cut in two. Made by prepare_split; inference only (results carry no gradients).
+    """A model cut in two. Made by prepare_split.
 
-    A batch size that was not recorded when the split was prepared is recorded when it is first used, and either joins
-    the plan or gets one of its own."""
+    run_prefix and run_suffix are for inference: what they give carries no gradients. run_training_prefix, train_suffix
+    and backward_prefix train both halves, with the gradients of the whole model bit for bit.
 
-    def __init__(self, target: Target, captured: Captured, sized: Sized | None, spec: SplitSpec, mode: str) -> None:
-        self.trace_plan = Plan(target, captured, sized)
-        self.split_spec = spec
+    What the model does in another mode (train or eval, other dtypes, other parameters trainable) is captured when it is
+    first asked for; so is a batch size that was not recorded when the split was prepared."""
+
+    def __init__(
+        self, model: Callable[..., Any], example: tuple[Any, Any], want: Wanted, mode: str, validation: str
+    ) -> None:
+        self.split_spec = want.spec
+        self.objective = want.objective
+        self.validation = validation
         self.mode = mode
-        self._target = target
-        self._sized = sized
-        self._cut = _Cut(captured, spec, mode == "debug_interpreter")
-        self._own: dict[int, _Cut] = {}  # batch sizes at which the model does something else
-        self.candidate, self.candidates = self._cut.candidate, self._cut.candidates
-        self.graph_signature = self._cut.signature
+        self._want = want
+        self._model = model
+        self._target = Target(model)
+        self._example = example
+        self._by_regime: dict[Regime, Cuts] = {}
+        self._lock = threading.Lock()  # around captures of other modes
+        self._half: str | None = None  # the only half whose parameters are still here
+        self._steps = _train.Steps()
+        self._awaiting: list[str] = []  # tied parameters whose step waits for the prefix, which is elsewhere
+        leaves = take_apart(self._target, *example).leaves
+        regime = Regime.now(self._target, leaves, grad=False)
+        self._inference = self._first = self._make_cuts(regime, example)
+        first = self._first
+        self.trace_plan = Plan(first.target, first.captured, first.sized)
+        self.candidate, self.candidates = first.main.candidate, first.main.candidates
+        self.graph_signature = first.main.signature
         self.split_id = f"{self.graph_signature}-{self.candidate.position}"
+        self.weight_version = fingerprint(self._target)
+
+    # ---- which plan serves a call
+
+    def _make_cuts(self, regime: Regime, example: tuple[Any, Any]) -> Cuts:
+        like = self._first.main if self._by_regime else None
+        if self._half is not None:
+            raise InputError(
+                f"this runtime holds only the {self._half}, and the model would have to run as a whole to see what it "
+                "does in this mode or at this size: use it before keep_only"
+            )
+        cuts = Cuts(Target(self._model), example, self._want, regime, like)
+        if len(self._by_regime) >= MAX_REGIMES:
+            self._by_regime.pop(next(r for r, f in self._by_regime.items() if f is not self._first))
+        self._by_regime[regime] = cuts
+        return cuts
+
+    def _cuts(self, inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor], grad: bool) -> Cuts:
+        """The cuts for the model and the modes as they are now."""
+        regime = Regime.now(self._target, leaves, grad)
+        cuts = self._by_regime.get(regime)
+        if cuts is not None:
+            return cuts
+        with self._lock:
+            return self._by_regime.get(regime) or self._make_cuts(regime, inputs)
+
+    def _other_cuts(self, inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor], cuts: Cuts) -> Cuts | None:
+        """The model is not what it was when this cuts was captured: the one that fits, or None if it is the same."""
+        if Regime.now(self._target, leaves, cuts.regime.grad) == cuts.regime:
+            return None
+        self._first.check_shapes(leaves)
+        return self._cuts(inputs, leaves, cuts.regime.grad)
+
+    def _named(self, boundary: BoundaryPayload) -> tuple[Cuts, Cut]:
+        """The cut whose plan made this boundary."""
+        name, sizes = boundary.graph_signature, boundary.sizes
+        for cuts in list(self._by_regime.values()):
+            cut = cuts.known(name)
+            if cut is not None:
+                return cuts, cut
+        grad = boundary.supports_prefix_backward
+        example = take_apart(self._target, *self._example).leaves
+        cuts = self._cuts(self._example, example, grad)
+        cut = cuts.known(name) or (cuts.see(name, sizes) if self._half is None else None)
+        if cut is None:
+            raise InputError(
+                f"this boundary (batch {boundary.batch_size}) was made by a plan that this runtime does not have: the "
+                "prefix ran in another mode (train or eval), with other dtypes or other trainable parameters, or with "
+                "another version of the model or of torch"
+            )
+        return cuts, cut
+
+    # ---- inference
 
     @property
     def batch_range(self) -> tuple[int, int] | None:
         """The batch sizes it was prepared for; None: the example's alone."""
-        return None if self._sized is None else (self._sized.low, self._sized.high)
+        return self.split_spec.dynamic_batch
 
     @property
     def variants(self) -> list[str]:
         """The plans behind this runtime and the batch sizes each is proven for."""
-        if self._sized is None:
-            return ["the example's sizes"]
-        main = f"{self._sized.symbol} in {sorted(self._sized.proven)}"
-        return [main, *(f"{self._sized.symbol} = {size}" for size in sorted(self._own))]
+        out = list(self._first.variants)
+        for cuts in self._by_regime.values():
+            if cuts is not self._first:
+                mode = "training" if cuts.regime.grad else "another mode of the model"
+                out.extend(f"{mode}: {text}" for text in cuts.variants)
+        return out
 
-    def _cut_for(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[torch.Tensor]) -> _Cut:
-        sized = self._sized
-        if sized is None:
-            return self._cut
-        size = sized.size_of(leaves)
-        if size in sized.proven:
-            return self._cut
-        if size in self._own:
-            return self._own[size]
-        if not sized.low <= size <= sized.high:
-            leaf, dim = next(iter(sized.dims.items()))
-            name = take_apart(self._target, args, kwargs).names[leaf]
-            raise InputError(
-                f"input {name}: dimension {dim} is {sized.symbol}={size}, the split is for {sized.low} to {sized.high}"
-            )
-        self._cut.prefix.native.check_model()
-        sized.check_rest(take_apart(self._target, args, kwargs))
-        with torch.no_grad():
-            if sized.admit(take_apart(self._target, args, kwargs), size):
-                return self._cut
-            captured = capture_checked(self._target, args, kwargs, grad=False, both=False)
-        return self._own.setdefault(size, _Cut(captured, self.split_spec, self.mode == "debug_interpreter"))
+    @property
+    def main_cut(self) -> Cut:
+        """The plan of the example's mode and sizes, cut."""
+        return self._first.main
+
+    @property
+    def segments(self) -> Segments:
+        """The programs of prefix and suffix."""
+        return Segments(self._first.main.prefix, self._first.main.suffix)
+
+    @property
+    def cache_key(self) -> RuntimeCacheKey:
+        """What tells this split from others."""
+        spec = self.split_spec
+        return RuntimeCacheKey(
+            self.split_id, self.graph_signature, spec.boundary, spec.batch_symbol, spec.dynamic_batch, self.mode
+        )
 
     def run_prefix(self, *inputs: Any, **kwargs: Any) -> BoundaryPayload:
         """Runs the model up to the boundary."""
         leaves = self.trace_plan.flatten_inputs(inputs, kwargs)
-        cut = self._cut_for(inputs, kwargs, leaves)
-        tensors = cut.run_prefix(leaves)
-        size = self._sized.size_of(leaves) if self._sized else None
-        return BoundaryPayload(self.split_id, cut.signature, size, tensors, cut.passthrough)
+        cuts, cut, tensors = self.prefix_tensors(inputs, kwargs, leaves)
+        return self._payload(cuts, cut, leaves, dict(zip(cut.labels, tensors, strict=True)), None)
+
+    def prefix_tensors(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[torch.Tensor]
+    ) -> tuple[Cuts, Cut, tuple[torch.Tensor, ...]]:
+        """Runs the prefix for inference: what crosses, in the order of the cut's labels."""
+        self._need("prefix")
+        cuts = self._inference
+        try:
+            cut = cuts.cut_for(args, kwargs, leaves)
+            return cuts, cut, cut.prefix.run(leaves)
+        except InputError:
+            other = self._other_cuts((args, kwargs), leaves, cuts)
+            if other is None:
+                raise
+        self._inference = other
+        cut = other.cut_for(args, kwargs, leaves)
+        return other, cut, cut.prefix.run(leaves)
+
+    def _payload(
+        self,
+        cuts: Cuts,
+        cut: Cut,
+        leaves: Sequence[torch.Tensor],
+        tensors: dict[str, torch.Tensor],
+        record: _train.Record | None,
+    ) -> BoundaryPayload:
+        sizes = cuts.sizes_of(leaves)
+        return BoundaryPayload(
+            split_id=self.split_id,
+            graph_signature=cut.signature,
+            batch_size=sizes.get(self.split_spec.batch_symbol),
+            tensors=tensors,
+            schema=cut.schema,
+            requires_grad={label: t.requires_grad for label, t in tensors.items()},
+            weight_version=self.weight_version,
+            passthrough_inputs=cut.passthrough,
+            supports_prefix_backward=record is not None,
+            sizes=sizes,
+            record=record,
+        )
 
     def run_suffix(self, boundary: BoundaryPayload) -> Any:
         """Runs the rest of the model; what comes back has the type and structure of the model's own output."""
+        cuts, cut = self._checked(boundary, "run_suffix")
+        if self.validation == "strict":
+            cut.check_schema(boundary.tensors, boundary.sizes)
+        return cut.run_suffix(cut.in_order(boundary.tensors), cuts.symbols(cut, boundary.sizes))
+
+    def validate_boundary(self, boundary: BoundaryPayload) -> None:
+        """Raises the reason why a boundary does not belong to this runtime: whose it is, and every tensor's dtype,
+        shape, device and grad flag."""
+        _, cut = self._checked(boundary, "validate_boundary")
+        cut.check_schema(boundary.tensors, boundary.sizes)
+
+    def _checked(self, boundary: BoundaryPayload, caller: str) -> tuple[Cuts, Cut]:
+        self._need("suffix")
         if not isinstance(boundary, BoundaryPayload):
-            raise TypeError(f"run_suffix takes the BoundaryPayload of run_prefix, not {type(boundary).__name__}")
+            raise TypeError(f"{caller} takes the BoundaryPayload of run_prefix, not {type(boundary).__name__}")
         if boundary.split_id != self.split_id:
             raise InputError(f"this boundary belongs to split {boundary.split_id}, not to {self.split_id}")
-        cut = self._cut if boundary.batch_size is None else self._own.get(boundary.batch_size, self._cut)
-        if cut.signature != boundary.graph_signature:
+        if boundary.weight_version != self.weight_version:
             raise InputError(
-                f"this boundary (batch {boundary.batch_size}) was made by a plan of its own, which this runtime lacks: "
-                "at this size the model does something else, and the runtime must see it once in run_prefix"
+                f"this boundary was made with weights {boundary.weight_version:x}, this runtime has "
+                f"{self.weight_version:x} (after loading other weights on purpose call refresh_weights on both sides)"
             )
-        sized = self._sized is not None and self._sized.reason is None and cut is self._cut
-        return cut.run_suffix(boundary.tensors, [boundary.batch_size] if sized and boundary.batch_size else None)
+        if self._awaiting:
+            raise InputError(
+                f"{', '.join(self._awaiting)}: both halves train it, and its step is due: call apply_tied with what "
+                "backward_prefix returned"
+            )
+        cuts, cut = self._named(boundary)
+        shared = cut.shared_writes() if boundary.record is None and boundary.supports_prefix_backward else []
+        if shared:
+            raise InputError(
+                f"both halves use {', '.join(shared)} and the forward writes it: they must live in one process"
+            )
+        return cuts, cut
+
+    def refresh_weights(self) -> int:
+        """After the model got other weights (load_state_dict): a new weight_version, as on every side that got them."""
+        self.weight_version = fingerprint(self._target)
+        return self.weight_version
+
+    # ---- training
+
+    def run_training_prefix(self, *inputs: Any, **kwargs: Any) -> BoundaryPayload:
+        """Runs the model up to the boundary and keeps the graph for backward_prefix.
+
+        The tensors of the boundary are leaves: what the suffix does with them does not reach the prefix."""
+        self._need("prefix")
+        leaves = self.trace_plan.flatten_inputs(inputs, kwargs)
+        with torch.enable_grad():
+            cuts = self._cuts((inputs, kwargs), leaves, grad=True)
+            cut = cuts.cut_for(inputs, kwargs, leaves)
+            roots = dict(zip(cut.labels, cut.prefix.run(leaves), strict=True))
+        return self._payload(cuts, cut, leaves, _train.detached(roots), _train.Record(self, cut, roots))
+
+    def train_suffix(
+        self,
+        boundary: BoundaryPayload,
+        targets: Any,
+        *,
+        loss_fn: _train.Loss | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor | None]]:
+        """Runs the suffix on a training boundary and its backward: the loss, detached, and the boundary's gradients.
+
+        loss_fn(output, targets); by default cross entropy for integer targets, else the mean squared error. Gradients
+        of the suffix's parameters add up in .grad; with an optimizer they are stepped and not counted again."""
+        cuts, cut = self._checked(boundary, "train_suffix")
+        if not boundary.supports_prefix_backward:
+            raise InputError("this boundary was made by run_prefix, for inference: use run_training_prefix")
+        symbols = cuts.symbols(cut, boundary.sizes)
+        found = _train.train_suffix(cut, boundary, symbols, targets, loss_fn, optimizer, self._steps)
+        if boundary.record is None and optimizer is not None:
+            self._awaiting = [label for label in found[1] if label.startswith("@")]
+        return found
+
+    def backward_prefix(
+        self,
+        boundary: BoundaryPayload,
+        boundary_grads: Mapping[str, torch.Tensor | None] | None = None,
+        *,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """Runs the prefix's backward from the gradients that train_suffix returned (by default those it left with this
+        boundary). Nothing is computed twice: dropout masks are those of the forward.
+
+        Returns the whole gradients of parameters that both halves train when the suffix is in another process (for
+        apply_tied there), else nothing."""
+        if not isinstance(boundary, BoundaryPayload):
+            raise TypeError(
+                f"backward_prefix takes the BoundaryPayload of run_training_prefix, not {type(boundary).__name__}"
+            )
+        record: _train.Record | None = boundary.record
+        if not boundary.supports_prefix_backward:
+            raise InputError("this boundary was made by run_prefix, for inference: use run_training_prefix")
+        if record is None or record.owner is not self:
+            raise InputError("this boundary is not of this runtime's run_training_prefix: the graph is not here")
+        if record.used:
+            raise InputError("backward_prefix has already used this boundary: its graph is gone")
+        grads = record.gradients if boundary_grads is None else boundary_grads
+        if grads is None:
+            raise InputError("boundary_grads is missing, and train_suffix has not seen this boundary")
+        if not isinstance(grads, Mapping):
+            raise TypeError(f"boundary_grads is a dict of gradients by label, not {type(grads).__name__}")
+        return _train.backward_prefix(record, grads, optimizer, self._steps)
+
+    def apply_tied(
+        self, gradients: Mapping[str, torch.Tensor], *, optimizer: torch.optim.Optimizer | None = None
+    ) -> None:
+        """In the process of the suffix: takes over the gradients of parameters that both halves train, as
+        backward_prefix returned them, and steps these parameters."""
+        cuts = [cuts.main for cuts in self._by_regime.values() if cuts.main.tied]
+        if not cuts:
+            raise InputError("no parameter is trained by both halves")
+        _train.apply_tied(cuts[-1], gradients, optimizer, self._steps)
+        self._awaiting = []
+
+    # ---- halves
+
+    def state(self, half: str) -> dict[str, torch.Tensor]:
+        """Parameters and buffers that a half ("prefix" or "suffix") uses, by their state_dict names.
+
+        >>> import torch, cleave
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> spec = cleave.SplitSpec(boundary="after:1")
+        >>> runtime = cleave.prepare_split(net, example_inputs=torch.randn(3, 4), split=spec)
+        >>> sorted(runtime.state("suffix"))
+        ['2.bias', '2.weight']
+        """
+        if half not in ("prefix", "suffix"):
+            raise SplitError(f'half is "prefix" or "suffix", not {half!r}')
+        return self._first.main.state(half)
+
+    def parameters(self, half: str) -> list[nn.Parameter]:
+        """The parameters of a half, for its optimizer."""
+        return [t for t in self.state(half).values() if isinstance(t, nn.Parameter)]
+
+    def keep_only(self, half: str) -> None:
+        """Gives up the parameters and buffers that only the other half uses: their memory is freed, the model itself
+        cannot run any more. For two processes with one half each. What was not captured before (a batch size at which
+        the model does something else, another mode) cannot be captured afterwards; with trainable=True training is."""
+        self.state(half)
+        if self.split_spec.trainable:  # the whole model is needed to see how it trains
+            self._cuts(self._example, take_apart(self._target, *self._example).leaves, grad=True)
+        mine = {id(t) for cuts in self._by_regime.values() for t in cuts.main.state(half).values()}
+        for t in self._target.tensors():
+            if id(t.tensor) not in mine and t.kind != "attr":
+                empty = torch.empty_like(t.tensor, device="meta")
+                t.holder[t.key] = nn.Parameter(empty, t.tensor.requires_grad) if t.kind == "param" else empty
+        self._half = half
+
+    def _need(self, half: str) -> None:
+        if self._half is not None and self._half != half:
+            raise InputError(f"this runtime holds only the {self._half} (keep_only)")
 
     def __repr__(self) -> str:
         c = self.candidate
@@ -237,24 +389,32 @@ def prepare_split(
     mode: str = "generated_eager",
     objective: dict[str, Any] | None = None,
     compile_options: dict[str, Any] | None = None,
+    validation: str = "fast",
 ) -> SplitRuntime:
     """Captures a model for inference, chooses a frontier and makes prefix and suffix ready.
 
     With a dynamic_batch range the model is recorded at a few small batch sizes, and every number that follows the batch
-    becomes a formula. objective and compile_options are not available yet and must be None."""
+    becomes a formula. The two halves are run and compared with the model before they are returned.
+
+    objective: {"minimize": …, "constraints": {…}, "batch_size": n}, all of it optional. What is minimised counts for
+    boundary="auto", constraints hold for every boundary; batch_size is the batch for which bytes and work are counted
+    (the example's without it). minimize is one of boundary_bytes, latency (seconds; needs bandwidth_bytes_per_s; both
+    sides do 1e12 operations per second unless prefix_flops_per_s and suffix_flops_per_s say otherwise), prefix_memory,
+    suffix_memory, prefix_flops, suffix_flops, balance. Constraints: trainable_suffix, max_boundary_bytes,
+    max_prefix_memory, max_suffix_memory, max_prefix_params, max_suffix_params, prefix_flops_fraction (the most, or a
+    pair), min_prefix_flops_fraction, max_prefix_flops_fraction, max_latency_s.
+
+    validation: "strict" compares every tensor of a boundary with the plan before the suffix runs; "fast" leaves that to
+    the suffix, which checks its inputs anyway."""
     if not isinstance(split, SplitSpec):
         raise TypeError(f"split must be a SplitSpec, not {type(split).__name__}")
-    if mode not in MODES:
-        raise SplitError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
-    for name, value in (("objective", objective), ("compile_options", compile_options)):
-        if value is not None:
-            raise SplitError(f"{name} is not supported in this version; leave it out")
-    target = Target(model)
-    args, kwargs = as_call(example_inputs, example_kwargs)
-    with torch.no_grad():
-        if split.dynamic_batch is None:
-            return SplitRuntime(
-                target, capture_checked(target, args, kwargs, grad=False, both=False), None, split, mode
-            )
-        sized = capture_sized(target, args, kwargs, False, split.batch_symbol, *split.dynamic_batch)
-    return SplitRuntime(target, sized.captured, sized, split, mode)
+    for name, value, known in (("mode", mode, MODES), ("validation", validation, VALIDATIONS)):
+        if value not in known:
+            raise SplitError(f"{name} must be one of {', '.join(known)}, not {value!r}")
+    if compile_options is not None:
+        raise SplitError("compile_options is not supported in this version; leave it out")
+    goal = read_objective(objective, split.trainable)
+    if split.exact and goal.minimize not in (None, "boundary_bytes"):
+        raise SplitError(f"exact=True minimises boundary_bytes; the objective minimises {goal.minimize}")
+    want = Wanted(split, goal, mode == "debug_interpreter")
+    return SplitRuntime(model, as_call(example_inputs, example_kwargs), want, mode, validation)

@@ -98,6 +98,18 @@ static size_t utf8_sequence(const unsigned char *s, size_t n)
 	return overlong || surrogate || too_large ? 0 : len;
 }
 
+bool utf8_valid(const char *s, size_t n)
+{
+	for (size_t i = 0; i < n;) {
+		const unsigned char *at = (const unsigned char *)s + i;
+		size_t take = *at < 0x80 ? 1 : utf8_sequence(at, n - i);
+		if (take == 0)
+			return false;
+		i += take;
+	}
+	return true;
+}
+
 static void add_escaped(strbuf *b, unsigned char c)
 {
 	static const char hex[] = "0123456789abcdef";

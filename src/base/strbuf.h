@@ -25,6 +25,8 @@ void strbuf_int(strbuf *b, int64_t v); /* fast path of printf("%lld") */
 void strbuf_quoted(strbuf *b, const char *s, size_t n);
 void strbuf_quoted_ascii(strbuf *b, const char *s, size_t n);
 
+bool utf8_valid(const char *s, size_t n);
+
 /* Shortest text that reads back to the same bits; always has one of . e inf nan. */
 void strbuf_double(strbuf *b, double v);
 

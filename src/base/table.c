@@ -66,7 +66,7 @@ static uint64_t mix(uint64_t h)
 	return h ^ h >> 29;
 }
 
-uint32_t hash_bytes(const void *at, size_t n, uint64_t seed)
+uint64_t hash_long(const void *at, size_t n, uint64_t seed)
 {
 	const unsigned char *s = at;
 	uint64_t h = mix(seed ^ n);
@@ -78,6 +78,11 @@ uint32_t hash_bytes(const void *at, size_t n, uint64_t seed)
 	uint64_t rest = 0;
 	if (n)
 		memcpy(&rest, s, n);
-	h = mix(h ^ rest);
+	return mix(h ^ rest);
+}
+
+uint32_t hash_bytes(const void *at, size_t n, uint64_t seed)
+{
+	uint64_t h = hash_long(at, n, seed);
 	return (uint32_t)(h ^ h >> 32);
 }

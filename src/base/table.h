@@ -24,5 +24,6 @@ void table_free(table *t);
 
 /* Seeded, so that a hostile text cannot be made to collide. */
 uint32_t hash_bytes(const void *at, size_t n, uint64_t seed);
+uint64_t hash_long(const void *at, size_t n, uint64_t seed);
 
 #endif

@@ -39,11 +39,31 @@ bool br_fits(const clv_tensor *t, uint8_t dtype, const char *device, uint32_t nd
 bool br_requires_grad(const clv_tensor *t); /* false for NULL */
 bool br_is_contiguous(const br_meta *m);    /* row-major, dimensions of size 1 ignored */
 clv_status br_bits_equal(const clv_tensor *a, const clv_tensor *b, bool *out); /* same type, shape and bits */
-clv_status br_clone(const clv_tensor *t, clv_tensor **out);                    /* detached, same strides */
+clv_status br_clone(const clv_tensor *t, bool grad, clv_tensor **out); /* same strides; grad: gradients flow through */
 /* The elements in row-major order: of a bool or integer tensor, of a floating one. Any device. */
 clv_status br_read_ints(const clv_tensor *t, int64_t *out);
 clv_status br_read_floats(const clv_tensor *t, double *out);
 clv_status br_tensor_copy_(clv_tensor *dst, const clv_tensor *src); /* data only; the version counter does not move */
+
+/* ---- tensors as memory: bridge_memory.cpp ------------------------------------------------------------------------ */
+
+typedef struct br_memory {
+	const void *data; /* the first element; NULL when the storage is empty */
+	const void *base; /* the first byte of the storage */
+} br_memory;
+
+clv_status br_memory_get(const clv_tensor *t, br_memory *out);    /* refuses what is not plain memory of the CPU */
+clv_status br_bytes_new(size_t n, clv_tensor **out, void **data); /* u8[n] with no values yet */
+
+typedef struct br_view {
+	uint8_t dtype;
+	uint32_t ndim;
+	const int64_t *sizes, *strides;
+	int64_t offset; /* in bytes, a multiple of the element size; the view must lie inside */
+	bool requires_grad;
+} br_view;
+
+clv_status br_view_bytes(const clv_tensor *bytes, const br_view *v, clv_tensor **out); /* shares the memory of bytes */
 
 /* ---- modes around operators ------------------------------------------------------------------------------------- */
 
@@ -139,6 +159,10 @@ void br_site_free(br_site *s);
 
 /* Calls. Slots named by TENSOR arguments are read (or taken), those of results are written with new references. */
 clv_status br_call(const br_site *s, clv_tensor **slots, const br_arg *numbers, br_arg *hosts);
+
+/* Argument i of an operator's schema: its name (borrowed while the operator is registered), whether it is taken by name
+   alone, whether its default is None; false if there is no such operator or argument. */
+bool br_formal(const char *op, uint32_t i, const char **name, bool *named, bool *none);
 
 /* ---- the recorder ----------------------------------------------------------------------------------------------- */
 

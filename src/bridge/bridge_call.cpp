@@ -371,18 +371,40 @@ clv_status store_list(const br_site *s, const Result &r, const c10::IValue &v, c
 
 } // namespace
 
+/* "aten::add.Tensor" -> its handle */
+static std::optional<c10::OperatorHandle> find_operator(const char *op)
+{
+	std::string name(op);
+	std::string overload;
+	size_t dot = name.find('.', name.find("::") == std::string::npos ? 0 : name.find("::"));
+	if (dot != std::string::npos) {
+		overload = name.substr(dot + 1);
+		name.resize(dot);
+	}
+	return c10::Dispatcher::singleton().findSchema({name, overload});
+}
+
+bool br_formal(const char *op, uint32_t i, const char **name, bool *named, bool *none)
+{
+	try {
+		auto handle = find_operator(op);
+		if (!handle || i >= handle->schema().arguments().size())
+			return false;
+		const c10::Argument &a = handle->schema().arguments()[i];
+		*name = a.name().c_str();
+		*named = a.kwarg_only();
+		*none = a.default_value() && a.default_value()->isNone();
+		return true;
+	} catch (...) {
+		return false;
+	}
+}
+
 clv_status br_site_new(const char *op, const br_arg *args, uint32_t nargs, const br_arg *results, uint32_t nresults,
                        br_object *const *objects, br_site **out)
 {
 	BRIDGE_CATCH({
-		std::string name(op);
-		std::string overload;
-		size_t dot = name.find('.', name.find("::") == std::string::npos ? 0 : name.find("::"));
-		if (dot != std::string::npos) {
-			overload = name.substr(dot + 1);
-			name.resize(dot);
-		}
-		auto handle = c10::Dispatcher::singleton().findSchema({name, overload});
+		auto handle = find_operator(op);
 		if (!handle)
 			return fail(CLV_E_UNSUPPORTED, "PyTorch has no operator %s (a library that registers it may not be loaded)",
 			            op);

@@ -180,12 +180,12 @@ clv_status br_bits_equal(const clv_tensor *ca, const clv_tensor *cb, bool *out)
 	})
 }
 
-clv_status br_clone(const clv_tensor *t, clv_tensor **out)
+clv_status br_clone(const clv_tensor *t, bool grad, clv_tensor **out)
 {
 	BRIDGE_CATCH({
 		at::DisableRecordFunctionGuard quiet;
-		at::NoGradGuard no_grad;
-		at::Tensor from = borrow(t).detach();
+		at::AutoGradMode mode(grad);
+		at::Tensor from = grad ? borrow(t) : borrow(t).detach();
 		bool exact = from.layout() == at::kStrided && !from.is_nested() && !from.is_quantized() &&
 		             at::has_internal_overlap(from) != at::MemOverlap::Yes;
 		*out =

@@ -23,4 +23,5 @@ const command command_inspect = {
 	"Shows a page about a plan: model, inputs and outputs, parameters and their bytes, operators by\n"
 	"count, in-place writes, random nodes, modes, and the guards with the place they come from.\n",
 	run_inspect,
+	NULL,
 };

@@ -4,7 +4,8 @@
 
 #include "cli.h"
 
-static const command *const commands[] = {&command_inspect, &command_print, &command_verify};
+static const command *const commands[] = {&command_frontiers, &command_inspect, &command_print, &command_source,
+                                          &command_verify};
 
 #define COMMAND_COUNT (sizeof commands / sizeof *commands)
 
@@ -23,7 +24,7 @@ static void print_help(FILE *to)
 	      "commands\n",
 	      to);
 	for (size_t i = 0; i < COMMAND_COUNT; i++)
-		fprintf(to, "  %-9s %s\n", commands[i]->name, commands[i]->summary);
+		fprintf(to, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
 	fputs("\n"
 	      "  cleave COMMAND --help   more about a command\n"
 	      "  cleave --version        the version of Cleave\n\n"
@@ -56,6 +57,10 @@ static int run_command(const command *c, int argc, char **argv)
 	for (int i = 0; i < argc; i++)
 		if (is_help(argv[i]))
 			return show_help(c);
+	if (c->run_options) {
+		int code = c->run_options(argc, argv);
+		return code == EXIT_USAGE ? usage_error(c->name) : code;
+	}
 	if (argc > 0 && argv[0][0] == '-' && argv[0][1] != '\0') {
 		complain("%s has no option %s", c->name, argv[0]);
 		return usage_error(c->name);

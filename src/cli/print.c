@@ -23,4 +23,5 @@ const command command_print = {
 	"Reads and verifies a plan and writes its canonical text to standard output: values numbered in\n"
 	"order, one spelling for everything, no comments. Two plans are equal if their canonical texts are.\n",
 	run_print,
+	NULL,
 };

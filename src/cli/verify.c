@@ -21,4 +21,5 @@ const command command_verify = {
 	"Reads a plan and checks its rules: everything defined before its use, results, views, in-place\n"
 	"writes, guards, trees. Says \"ok\", or what is wrong and in which line or node (exit status 1).\n",
 	run_verify,
+	NULL,
 };

@@ -113,6 +113,8 @@ typedef struct run_spec {
 
 clv_status program_run(const clv_program *g, const run_spec *r);
 clv_status program_check_inputs(const clv_program *g, clv_tensor *const *inputs); /* as a run would, without running */
+/* All that a run checks before its first step: inputs, externals, sizes, what requires grad. */
+clv_status program_check_run(const clv_program *g, const run_spec *r);
 
 void frame_free(frame *f);
 

@@ -290,12 +290,12 @@ static clv_status load_inputs(const clv_program *g, const run_spec *r, frame *f)
 	return CLV_OK;
 }
 
-static clv_status clone_written(const clv_program *g, frame *f)
+static clv_status clone_written(const clv_program *g, const run_spec *r, frame *f)
 {
 	for (uint32_t i = 0; i < g->cloned.n; i++) {
 		uint32_t s = g->slot[g->cloned.at[i]];
 		clv_tensor *copy = NULL;
-		clv_status st = br_clone(f->slots[s], &copy);
+		clv_status st = br_clone(f->slots[s], r->grad && !g->inference, &copy);
 		f->slots[s] = copy;
 		if (st != CLV_OK) {
 			while (++i < g->cloned.n) /* still borrowed: the frame must not release them */
@@ -599,6 +599,19 @@ clv_status program_check_inputs(const clv_program *g, clv_tensor *const *inputs)
 	return st;
 }
 
+clv_status program_check_run(const clv_program *g, const run_spec *r)
+{
+	frame *f = frame_take(g);
+	if (!f)
+		return fail_nomem();
+	clv_status st = eval_sizes(g, r, f);
+	if (st == CLV_OK)
+		st = load_inputs(g, r, f);
+	memset(f->slots, 0, g->nslots * sizeof *f->slots); /* all of it is borrowed */
+	frame_give(g, f);
+	return st;
+}
+
 clv_status program_run(const clv_program *g, const run_spec *r)
 {
 	frame *f = frame_take(g);
@@ -612,7 +625,7 @@ clv_status program_run(const clv_program *g, const run_spec *r)
 		frame_give(g, f);
 		return st;
 	}
-	st = clone_written(g, f);
+	st = clone_written(g, r, f);
 	if (st == CLV_OK)
 		st = run_steps(g, f, r);
 	if (st == CLV_OK)

@@ -168,6 +168,17 @@ clv_status parse_expr(parser *ps, expr_id *out)
 	return parse_sum(ps, 0, out);
 }
 
+clv_status expr_parse(plan *p, const char *text, size_t n, expr_id *out)
+{
+	parser ps = {.p = p};
+	lex_init(&ps.l, text, n);
+	clv_status st = parse_expr(&ps, out);
+	if (st == CLV_OK && !lex_at_end(&ps.l))
+		st = lex_expected(&ps.l, "the end");
+	lex_free(&ps.l);
+	return st;
+}
+
 /* ---- reals: what stands in float(…) ------------------------------------------------------------------------------ */
 
 static clv_status parse_real_sum(parser *ps, unsigned depth, real_id *out);

@@ -399,6 +399,10 @@ void node_names_free(node_names *t);
 const char *node_name(const node_names *t, node_id n);
 node_id node_find(const node_names *t, const char *name); /* NONE if there is none */
 
+/* match.c: the node of `to` that does what node `at` of `from` does: the same operator of the same module, the same
+   occurrence there; where a module ends with another operator, its end for its end. NONE if there is none. */
+node_id node_match(const plan *from, node_id at, const plan *to);
+
 /* expr.c */
 clv_status expr_const(plan *p, int64_t k, expr_id *out);
 clv_status expr_sym(plan *p, symbol_id s, expr_id *out);
@@ -407,6 +411,7 @@ clv_status expr_eval(const plan *p, expr_id e, const int64_t *syms, int64_t *out
 /* Of all expressions at once: out and ok have p->exprs.n elements; ok is false where one is not defined. A symbol that
    is negative is not known yet. */
 clv_status expr_eval_all(const plan *p, const int64_t *syms, int64_t *out, bool *ok);
+clv_status expr_parse(plan *p, const char *text, size_t n, expr_id *out); /* hostile text, over p's symbols */
 bool expr_is_const(const plan *p, expr_id e, int64_t *k);
 void expr_print(const plan *p, expr_id e, strbuf *b);
 
@@ -434,6 +439,11 @@ void value_print_type(const plan *p, value_id v, strbuf *b);   /* f32[B,64] */
 clv_status plan_parse(const char *text, size_t n, plan **out); /* hostile input; errors "line:col: …" */
 clv_status plan_verify(const plan *p);         /* a plan that was only parsed or built may still break a rule */
 bool plan_equal(const plan *a, const plan *b); /* both must verify */
+
+/* copy.c. All ids stay; in a reordered plan node i is node order[i] of p. An order that breaks a rule is CLV_E_VERIFY, one
+   that changes what the plan does is not noticed. */
+clv_status plan_copy(const plan *p, plan **out);
+clv_status plan_reorder(const plan *p, const node_id *order, plan **out);
 
 /* inspect.c: a page for people */
 clv_status plan_inspect(const plan *p, strbuf *b);

@@ -1,71 +1,104 @@
-/* Frontiers: where a plan can be cut in two, what crosses there, and which cut a user means.
+/* Frontiers: where a plan can be cut in two, what crosses there, and what each side costs.
  *
  * A frontier after node k puts nodes 0 … k into the prefix. What crosses is what was made (or came in) before the cut and
- * is needed after it. All frontiers are judged in one sweep, linear in the plan: every value is alive over an interval of
- * positions, so counts and bytes are sums over intervals. A frontier is unsafe when the suffix writes memory that crosses and that somebody
- * else holds too; memory that crosses once is copied by the suffix before it writes. */
-#include "plan/data.h"
-#include "plan/flops.h"
+ * is needed after it. All frontiers are counted in one sweep, linear in the plan: every value is alive over an interval
+ * of positions, so counts and bytes are sums over intervals. Whether a cut is safe: judge.c; which one is meant: choose.c. */
+#include "split/frontier.h"
 
-#include <ctype.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
-typedef struct frontier {
-	uint32_t tensors, passthrough;
-	int64_t bytes;
-	double cost;        /* share of the work in the prefix */
-	bool trainable;     /* the suffix reads a trainable parameter */
-	const char *unsafe; /* static text or in `reasons` */
-} frontier;
+#include "plan/flops.h"
+#include "plan/poly.h"
 
-struct clv_frontiers {
-	const plan *p;
-	node_names *names;
-	frontier *at; /* by position, p->nodes.n - 1 of them */
-	uint32_t n;
-	VEC(char *) reasons; /* owned texts */
-};
+/* ---- values ---------------------------------------------------------------------------------------------------------- */
 
-typedef struct sweep {
-	clv_frontiers *f;
-	liveness live;
-	int64_t *sizes; /* value of every expression */
-	bool *defined;
-} sweep;
-
-/* ---- what crosses ------------------------------------------------------------------------------------------------ */
-
-/* First position after which v exists: inputs are there before node 0. */
-static node_id born(const plan *p, value_id v)
+node_id value_born(const plan *p, value_id v)
 {
-	return p->values.at[v].kind == VALUE_INPUT ? 0 : p->values.at[v].def;
+	return p->values.at[v].kind == VALUE_INPUT ? 0 : p->values.at[v].def; /* inputs are there before node 0 */
 }
 
-static bool can_cross(const plan *p, value_id v)
+bool can_cross(const plan *p, value_id v)
 {
 	const value *x = &p->values.at[v];
 	return x->type == TYPE_TENSOR && (x->kind == VALUE_INPUT || x->kind == VALUE_RESULT);
 }
 
-static int64_t bytes_of(const sweep *s, value_id v)
+static bool is_outside(const plan *p, value_id v)
 {
-	const plan *p = s->f->p;
-	const value *x = &p->values.at[v];
-	int64_t n = dtype_bits((dtype)x->dtype) / 8;
+	return p->values.at[v].kind != VALUE_INPUT && p->values.at[v].kind != VALUE_RESULT;
+}
+
+/* A size may come out negative at these symbols; it counts as 0. */
+static int64_t product_of_sizes(const clv_frontiers *f, value_id v, int64_t n)
+{
+	const value *x = &f->p->values.at[v];
 	for (uint32_t d = 0; d < x->ndim; d++) {
-		expr_id e = p->dims.at[x->shape + d];
-		int64_t size = s->sizes[e] > 0 ? s->sizes[e] : 0;
-		if (!s->defined[e] || __builtin_mul_overflow(n, size, &n))
+		expr_id e = f->p->dims.at[x->shape + d];
+		int64_t size = f->sizes[e] > 0 ? f->sizes[e] : 0;
+		if (!f->defined[e] || __builtin_mul_overflow(n, size, &n))
 			return INT64_MAX;
 	}
 	return n;
 }
 
+int64_t value_bytes_at(const clv_frontiers *f, value_id v)
+{
+	return product_of_sizes(f, v, dtype_bits((dtype)f->p->values.at[v].dtype) / 8);
+}
+
+const char *module_path(const plan *p, node_id k)
+{
+	scope_id s = p->nodes.at[k].scope;
+	return s == NONE ? "" : plan_s(p, p->scopes.at[s].path);
+}
+
 static node_id earlier(node_id a, node_id b)
 {
 	return a < b ? a : b;
+}
+
+static int64_t at_most_64(__int128 n)
+{
+	return n < INT64_MAX ? (int64_t)n : INT64_MAX;
+}
+
+/* ---- what crosses ---------------------------------------------------------------------------------------------------- */
+
+static clv_status add_entry(crossings *c, uint32_t tree_node, value_id v)
+{
+	uint32_t next = c->head[tree_node];
+	c->head[tree_node] = c->entries.n;
+	return vec_push(&c->entries, ((crossing_entry){v, next}));
+}
+
+/* Value v crosses at positions first … end-1. */
+static clv_status add_interval(crossings *c, value_id v, uint32_t first, uint32_t end)
+{
+	for (first += c->n, end += c->n; first < end; first /= 2, end /= 2) {
+		if (first & 1)
+			TRY(add_entry(c, first++, v));
+		if (end & 1)
+			TRY(add_entry(c, --end, v));
+	}
+	return CLV_OK;
+}
+
+static int compare_ids(const void *a, const void *b)
+{
+	value_id x = *(const value_id *)a, y = *(const value_id *)b;
+	return (x > y) - (x < y);
+}
+
+clv_status frontier_values(const clv_frontiers *f, uint32_t i, value_list *out)
+{
+	const crossings *c = &f->cross;
+	for (uint32_t t = i + c->n; t > 0; t /= 2)
+		for (uint32_t e = c->head[t]; e != NONE; e = c->entries.at[e].next)
+			TRY(vec_push(out, c->entries.at[e].v));
+	if (out->n)
+		qsort(out->at, out->n, sizeof *out->at, compare_ids);
+	return CLV_OK;
 }
 
 /* How the sums change from one position to the next: a value costs the same however long it lives. */
@@ -82,256 +115,302 @@ static void add_change(change *c, int64_t sign, bool input, int64_t bytes)
 }
 
 /* A value crosses at positions k with born <= k < last. */
-static clv_status count_crossing(const sweep *s)
+static clv_status add_crossing(clv_frontiers *f, change *by)
 {
-	const plan *p = s->f->p;
-	change *by = mem_alloc((s->f->n + 1) * sizeof *by), sum = {0};
-	if (!by)
-		return fail_nomem();
+	const plan *p = f->p;
 	for (value_id v = 0; v < p->values.n; v++) {
-		if (!can_cross(p, v) || s->live.last[v] == NONE)
+		if (!can_cross(p, v) || f->live.last[v] == NONE)
 			continue;
-		node_id first = born(p, v), end = earlier(s->live.last[v], s->f->n);
+		node_id first = value_born(p, v), end = earlier(f->live.last[v], f->n);
 		if (first >= end)
 			continue;
 		bool input = p->values.at[v].kind == VALUE_INPUT;
-		int64_t bytes = bytes_of(s, v);
+		int64_t bytes = value_bytes_at(f, v);
 		add_change(&by[first], 1, input, bytes);
 		add_change(&by[end], -1, input, bytes);
+		TRY(add_interval(&f->cross, v, first, end));
 	}
-	for (node_id k = 0; k < s->f->n; k++) {
-		frontier *c = &s->f->at[k];
+	return CLV_OK;
+}
+
+static clv_status count_crossing(clv_frontiers *f)
+{
+	change *by = mem_alloc((f->n + 1) * sizeof *by), sum = {0};
+	f->cross.n = f->n;
+	f->cross.head = mem_ids(2 * (size_t)f->n + 2);
+	clv_status st = by && f->cross.head ? add_crossing(f, by) : fail_nomem();
+	for (node_id k = 0; st == CLV_OK && k < f->n; k++) {
+		frontier *c = &f->at[k];
 		sum.tensors += by[k].tensors;
 		sum.passthrough += by[k].passthrough;
 		sum.bytes += by[k].bytes;
 		c->tensors = (uint32_t)sum.tensors;
 		c->passthrough = (uint32_t)sum.passthrough;
-		c->bytes = sum.bytes < INT64_MAX ? (int64_t)sum.bytes : INT64_MAX;
+		c->bytes = at_most_64(sum.bytes);
 	}
 	mem_free(by);
-	return CLV_OK;
+	return st;
 }
 
-/* A size may come out negative at the lowest symbols; such a node counts as no work. */
-static double work_of(const sweep *s, node_id k)
+/* ---- what each side costs -------------------------------------------------------------------------------------------- */
+
+/* A size may come out negative at these symbols; such a node counts as no work. */
+static double work_of(const clv_frontiers *f, node_id k)
 {
-	double work = node_flops(s->f->p, k, s->sizes);
+	double work = node_flops(f->p, k, f->sizes);
 	return work > 0 ? work : 0;
 }
 
-static void count_cost(const sweep *s)
+static void count_work(clv_frontiers *f)
 {
-	const plan *p = s->f->p;
-	double total = 0, sum = 0;
-	for (node_id k = 0; k < p->nodes.n; k++)
-		total += work_of(s, k);
-	for (node_id k = 0; k < s->f->n; k++) {
-		sum += work_of(s, k);
-		s->f->at[k].cost = total > 0 && isfinite(total) ? sum / total : (double)(k + 1) / p->nodes.n;
+	uint32_t n = f->p->nodes.n;
+	double total = 0;
+	for (node_id k = 0; k < n; k++) {
+		total += work_of(f, k);
+		f->at[k].flops[PREFIX] = total; /* one frontier more than there are has room */
+	}
+	bool known = total > 0 && isfinite(total);
+	for (node_id k = 0; k < f->n; k++) {
+		frontier *c = &f->at[k];
+		c->cost = known ? c->flops[PREFIX] / total : (double)(k + 1) / n;
+		c->flops[SUFFIX] = known ? total - c->flops[PREFIX] : total;
 	}
 }
 
-static void mark_trainable(const sweep *s)
+static void mark_trainable(clv_frontiers *f)
 {
-	const plan *p = s->f->p;
+	const plan *p = f->p;
 	node_id last = 0;
 	bool any = false;
 	for (value_id v = 0; v < p->values.n; v++)
-		if ((p->values.at[v].flags & VALUE_TRAINABLE) && s->live.last[v] != NONE) {
+		if ((p->values.at[v].flags & VALUE_TRAINABLE) && f->live.last[v] != NONE) {
 			any = true;
-			last = s->live.last[v] > last ? s->live.last[v] : last;
+			last = f->live.last[v] > last ? f->live.last[v] : last;
 		}
-	for (node_id k = 0; any && k < s->f->n && k < last; k++)
-		s->f->at[k].trainable = true;
+	for (node_id k = 0; any && k < f->n && k < last; k++)
+		f->at[k].trainable = true;
 }
 
-/* ---- what makes a frontier unsafe --------------------------------------------------------------------------------- */
+typedef struct user {
+	node_id *first;
+	node_id now;
+} user;
 
-/* "relu__1 writes %3 in place after the cut, <because>"; owned by f. */
-static clv_status reason(clv_frontiers *f, value_id v, node_id writer, const char *because, const char **out)
+static void note_first(void *ctx, value_id v)
+{
+	((user *)ctx)->first[v] = ((user *)ctx)->now;
+}
+
+/* Per value: the first node that uses it, p->nodes.n if only what is after the last node does. NULL: out of memory. */
+static node_id *first_uses(const clv_frontiers *f)
+{
+	const plan *p = f->p;
+	user u = {mem_ids(p->values.n), p->nodes.n};
+	for (value_id v = 0; u.first && v < p->values.n; v++)
+		u.first[v] = f->live.last[v];
+	while (u.first && u.now-- > 0) {
+		const node *n = &p->nodes.at[u.now];
+		node_each_arg(p, u.now, note_first, &u);
+		for (uint32_t w = 0; w < n->nwrites; w++)
+			note_first(&u, p->ids.at[n->writes + w]);
+	}
+	return u.first;
+}
+
+/* How what is held on each side changes from one position to the next. */
+typedef struct holding {
+	__int128 params[SIDES], param_bytes[SIDES], outside[SIDES]; /* outside: all memory that is not made by nodes */
+	__int128 live;                                              /* inputs and results, at node k */
+} holding;
+
+enum amount { PARAMS, PARAM_BYTES, OUTSIDE };
+
+static __int128 *amount_of(holding *h, enum amount a)
+{
+	return a == PARAMS ? h->params : a == PARAM_BYTES ? h->param_bytes : h->outside;
+}
+
+/* What is read from node `first` to node `last` is in the prefix from `first` on, in the suffix up to `last`. */
+static void hold(const clv_frontiers *f, holding *by, node_id first, node_id last, enum amount a, int64_t n)
+{
+	if (first < f->n)
+		amount_of(&by[first], a)[PREFIX] += n;
+	amount_of(&by[0], a)[SUFFIX] += n;
+	amount_of(&by[earlier(last, f->n)], a)[SUFFIX] -= n;
+}
+
+static void hold_params(const clv_frontiers *f, const node_id *first, holding *by)
+{
+	for (value_id v = 0; v < f->p->values.n; v++)
+		if (f->p->values.at[v].kind == VALUE_PARAM && first[v] != NONE) {
+			hold(f, by, first[v], f->live.last[v], PARAMS, product_of_sizes(f, v, 1));
+			hold(f, by, first[v], f->live.last[v], PARAM_BYTES, value_bytes_at(f, v));
+		}
+}
+
+/* Memory is held as long as any value on it is used; its size is that of the first value on it. */
+static void hold_memory(const clv_frontiers *f, node_id *first, node_id *last, holding *by)
+{
+	const plan *p = f->p;
+	for (value_id v = 0; v < p->values.n; v++) {
+		value_id root = alias_root(p, v);
+		if (first[v] == NONE || root == v)
+			continue;
+		first[root] = earlier(first[root], first[v]);
+		last[root] = last[root] == NONE || last[v] > last[root] ? last[v] : last[root];
+	}
+	for (value_id v = 0; v < p->values.n; v++) {
+		if (alias_root(p, v) != v || p->values.at[v].type != TYPE_TENSOR)
+			continue;
+		if (is_outside(p, v)) {
+			if (first[v] != NONE)
+				hold(f, by, first[v], last[v], OUTSIDE, value_bytes_at(f, v));
+			continue;
+		}
+		node_id born = value_born(p, v), end = last[v] == NONE ? born : last[v];
+		by[born].live += value_bytes_at(f, v);
+		by[earlier(end, p->nodes.n - 1) + 1].live -= value_bytes_at(f, v);
+	}
+}
+
+static void add_holding(holding *sum, const holding *h)
+{
+	for (int s = 0; s < SIDES; s++) {
+		sum->params[s] += h->params[s];
+		sum->param_bytes[s] += h->param_bytes[s];
+		sum->outside[s] += h->outside[s];
+	}
+	sum->live += h->live;
+}
+
+/* by[k] becomes what is held at position k; the peaks of a side are then the running maxima from its end. */
+static void sum_up(clv_frontiers *f, holding *by)
+{
+	holding sum = {0};
+	__int128 peak = 0;
+	for (node_id k = 0; k <= f->n; k++) {
+		add_holding(&sum, &by[k]);
+		by[k] = sum;
+		peak = sum.live > peak ? sum.live : peak;
+		for (int s = 0; k < f->n && s < SIDES; s++) {
+			f->at[k].params[s] = at_most_64(sum.params[s]);
+			f->at[k].param_bytes[s] = at_most_64(sum.param_bytes[s]);
+		}
+		if (k < f->n)
+			f->at[k].memory[PREFIX] = at_most_64(sum.outside[PREFIX] + peak);
+	}
+	peak = 0;
+	for (node_id k = f->n; k-- > 0;) {
+		peak = by[k + 1].live > peak ? by[k + 1].live : peak;
+		f->at[k].memory[SUFFIX] = at_most_64(by[k].outside[SUFFIX] + peak);
+	}
+}
+
+static clv_status count_memory(clv_frontiers *f)
+{
+	uint32_t n = f->p->values.n;
+	node_id *first = first_uses(f), *last = mem_ids(n);
+	holding *by = mem_alloc(((size_t)f->p->nodes.n + 1) * sizeof *by);
+	bool memory = first && last && by;
+	if (memory && f->n) {
+		memcpy(last, f->live.last, n * sizeof *last);
+		hold_params(f, first, by);
+		hold_memory(f, first, last, by);
+		sum_up(f, by);
+	}
+	mem_free(first);
+	mem_free(last);
+	mem_free(by);
+	return memory ? CLV_OK : fail_nomem();
+}
+
+/* ---- sizes ----------------------------------------------------------------------------------------------------------- */
+
+static clv_status no_symbol(const plan *p, const char *name)
 {
 	strbuf b = STRBUF_INIT;
-	char *text;
-	strbuf_printf(&b, "%s writes ", node_name(f->names, writer));
-	value_label(f->p, v, &b);
-	if (f->p->values.at[v].kind == VALUE_INPUT && f->p->values.at[v].name != NONE)
-		strbuf_printf(&b, " (%s)", plan_s(f->p, f->p->values.at[v].name));
-	strbuf_printf(&b, " in place after the cut, %s", because);
-	TRY(strbuf_take(&b, &text));
-	clv_status st = vec_push(&f->reasons, text);
-	if (st == CLV_OK)
-		*out = text;
-	else
-		mem_free(text);
+	char *list;
+	for (symbol_id i = 0; i < p->symbols.n; i++)
+		strbuf_printf(&b, "%s%s", i ? ", " : "", plan_s(p, p->symbols.at[i].name));
+	TRY(strbuf_take(&b, &list));
+	clv_status st = fail(CLV_E_NOT_FOUND, "the plan has no symbol \"%s\"; it has: %s", name, list[0] ? list : "none");
+	mem_free(list);
 	return st;
 }
 
-/* What crosses of each storage that some node writes. */
-typedef struct judgement {
-	sweep *s;
-	node_id *writer;   /* per root: last node that writes the storage; NONE: none does */
-	value_id *oldest;  /* per root: first born of the values on it that can cross; NONE: none can */
-	value_id *younger; /* per value: next born on the same storage; NONE: it is the last */
-	node_id *open;     /* per position: leads to the first one from there on that has no reason yet */
-} judgement;
-
-static void add_older(void *ctx, value_id v)
+static clv_status set_size(const plan *p, const char *name, int64_t size, int64_t *syms)
 {
-	judgement *j = ctx;
-	const plan *p = j->s->f->p;
-	value_id root = alias_root(p, v);
-	if (!can_cross(p, v) || j->s->live.last[v] == NONE || j->writer[root] == NONE)
-		return;
-	j->younger[v] = j->oldest[root];
-	j->oldest[root] = v;
-}
-
-static void find_written(judgement *j)
-{
-	const plan *p = j->s->f->p;
-	for (node_id k = 0; k < p->nodes.n; k++)
-		for (uint32_t w = 0; w < p->nodes.at[k].nwrites; w++)
-			j->writer[alias_root(p, p->ids.at[p->nodes.at[k].writes + w])] = k;
-	for (node_id k = p->nodes.n; k-- > 0;)
-		node_each_result(p, k, add_older, j);
-	for (uint32_t i = 0; i < p->inputs.n; i++)
-		add_older(j, p->inputs.at[i]);
-}
-
-/* Halves the way it goes, so that all searches together are as good as linear. */
-static node_id next_open(node_id *open, node_id k)
-{
-	while (open[k] != k) {
-		open[k] = open[open[k]];
-		k = open[k];
-	}
-	return k;
-}
-
-static clv_status mark_unsafe(judgement *j, value_id root, node_id first, node_id end)
-{
-	clv_frontiers *f = j->s->f;
-	uint8_t kind = f->p->values.at[root].kind;
-	const char *because = kind == VALUE_INPUT    ? "and it is an input that belongs to the caller"
-	                      : kind == VALUE_RESULT ? "and several tensors on that memory cross"
-	                                             : "and it belongs to the model";
-	const char *why = NULL;
-	for (node_id k = next_open(j->open, first); k < end; k = next_open(j->open, k)) {
-		if (!why)
-			TRY(reason(f, root, j->writer[root], because, &why));
-		f->at[k].unsafe = why;
-		j->open[k] = k + 1;
-	}
-	return CLV_OK;
-}
-
-/* Memory of a result may cross once, as the suffix then writes its own copy: only where two values on it cross is it
-   shared. Taken by birth, a value crosses together with an older one until the last of the older ones has died. */
-static clv_status judge_memory(judgement *j, value_id root)
-{
-	const clv_frontiers *f = j->s->f;
-	bool may_cross_once = f->p->values.at[root].kind == VALUE_RESULT;
-	node_id older_die = 0;
-	for (value_id v = j->oldest[root]; v != NONE; v = j->younger[v]) {
-		node_id first = born(f->p, v), end = earlier(earlier(j->s->live.last[v], j->writer[root]), f->n);
-		if (first >= end)
+	for (symbol_id i = 0; i < p->symbols.n; i++) {
+		const symbol *s = &p->symbols.at[i];
+		if (strcmp(plan_s(p, s->name), name) != 0)
 			continue;
-		TRY(mark_unsafe(j, root, first, may_cross_once ? earlier(end, older_die) : end));
-		older_die = end > older_die ? end : older_die;
+		if (size < s->lo || size > s->hi)
+			return fail(CLV_E_INVALID, "%s is %lld, the plan is for %lld to %lld", name, (long long)size,
+			            (long long)s->lo, (long long)s->hi);
+		syms[i] = size;
+		return CLV_OK;
+	}
+	return no_symbol(p, name);
+}
+
+static clv_status choose_sizes(const plan *p, const clv_frontiers_options *o, int64_t *syms)
+{
+	for (symbol_id i = 0; i < p->symbols.n; i++)
+		syms[i] = p->symbols.at[i].lo > 0 ? p->symbols.at[i].lo : 1;
+	for (uint32_t i = 0; i < o->nsymbols; i++) {
+		if (!o->symbols || !o->values || !o->symbols[i])
+			return fail(CLV_E_INVALID, "clv_frontiers_options: %u symbols without names or sizes", o->nsymbols);
+		TRY(set_size(p, o->symbols[i], o->values[i], syms));
 	}
 	return CLV_OK;
 }
 
-/* A number that the prefix reads from data and the suffix needs does not cross. */
-static clv_status judge_reads(judgement *j)
+static clv_status eval_sizes(clv_frontiers *f, const clv_frontiers_options *o)
 {
-	clv_frontiers *f = j->s->f;
-	bool *bad = mem_alloc(f->p->nodes.n + 1);
-	clv_status st = bad ? data_cuts(f->p, j->s->live.last, bad) : fail_nomem();
-	for (node_id k = 0; st == CLV_OK && k < f->n; k++)
-		if (bad[k] && !f->at[k].unsafe)
-			f->at[k].unsafe = "a number that is read from data before the cut is used after it";
-	mem_free(bad);
-	return st;
-}
-
-static clv_status judge_all(judgement *j)
-{
-	clv_frontiers *f = j->s->f;
-	for (node_id k = 0; k <= f->n; k++)
-		j->open[k] = k;
-	find_written(j);
-	for (value_id v = 0; v < f->p->values.n; v++)
-		if (j->writer[v] != NONE)
-			TRY(judge_memory(j, v));
-	for (node_id k = 0; k < f->n; k++)
-		if (!f->at[k].tensors && !f->at[k].unsafe)
-			f->at[k].unsafe = "nothing crosses here";
-	return judge_reads(j);
-}
-
-static clv_status judge(sweep *s)
-{
-	uint32_t n = s->f->p->values.n;
-	judgement j = {s, mem_ids(n), mem_ids(n), mem_ids(n), mem_ids(s->f->n + 1)};
-	bool memory = j.writer && j.oldest && j.younger && j.open;
-	clv_status st = memory ? judge_all(&j) : fail_nomem();
-	mem_free(j.writer);
-	mem_free(j.oldest);
-	mem_free(j.younger);
-	mem_free(j.open);
-	return st;
-}
-
-/* ---- making ---------------------------------------------------------------------------------------------------------- */
-
-static clv_status eval_at_lowest(sweep *s)
-{
-	const plan *p = s->f->p;
-	clv_status st = CLV_OK;
+	const plan *p = f->p;
 	int64_t *syms = mem_alloc((p->symbols.n + 1) * sizeof *syms);
-	s->sizes = mem_alloc((p->exprs.n + 1) * sizeof *s->sizes);
-	s->defined = mem_alloc((p->exprs.n + 1) * sizeof *s->defined);
-	if (!syms || !s->sizes || !s->defined) {
-		st = fail_nomem();
-	} else {
-		for (uint32_t i = 0; i < p->symbols.n; i++)
-			syms[i] = p->symbols.at[i].lo > 0 ? p->symbols.at[i].lo : 1;
-		st = expr_eval_all(p, syms, s->sizes, s->defined);
-	}
+	f->sizes = mem_alloc((p->exprs.n + 1) * sizeof *f->sizes);
+	f->defined = mem_alloc((p->exprs.n + 1) * sizeof *f->defined);
+	clv_status st = syms && f->sizes && f->defined ? choose_sizes(p, o, syms) : fail_nomem();
+	if (st == CLV_OK)
+		st = expr_eval_all(p, syms, f->sizes, f->defined);
 	mem_free(syms);
 	return st;
 }
 
-static clv_status fill(sweep *s)
+/* ---- making and looking ---------------------------------------------------------------------------------------------- */
+
+static clv_status fill(clv_frontiers *f, const clv_frontiers_options *o)
 {
-	clv_frontiers *f = s->f;
 	TRY(node_names_new(f->p, &f->names));
 	f->n = f->p->nodes.n ? f->p->nodes.n - 1 : 0;
 	f->at = mem_alloc((f->n + 1) * sizeof *f->at);
 	if (!f->at)
 		return fail_nomem();
-	TRY(liveness_new(f->p, &s->live));
-	TRY(eval_at_lowest(s));
-	TRY(count_crossing(s));
-	count_cost(s);
-	mark_trainable(s);
-	return judge(s);
+	TRY(liveness_new(f->p, &f->live));
+	TRY(eval_sizes(f, o));
+	TRY(count_crossing(f));
+	TRY(count_memory(f));
+	count_work(f);
+	mark_trainable(f);
+	return frontiers_judge(f);
 }
 
-clv_status clv_frontiers_create(const clv_plan *p, clv_frontiers **out)
+clv_status clv_frontiers_create(const clv_plan *p, const clv_frontiers_options *options, clv_frontiers **out)
 {
+	clv_frontiers_options o = CLV_FRONTIERS_OPTIONS_INIT;
 	if (!p || !out)
 		return fail(CLV_E_INVALID, "clv_frontiers_create: an argument is NULL");
+	if (options && (options->size < sizeof options->size || options->size > sizeof o))
+		return fail(CLV_E_INVALID, "clv_frontiers_options.size is %zu, this library knows up to %zu", options->size,
+		            sizeof o);
+	if (options)
+		memcpy(&o, options, options->size);
 	clv_frontiers *f = mem_alloc(sizeof *f);
 	if (!f)
 		return fail_nomem();
 	f->p = p;
-	sweep s = {.f = f};
-	clv_status st = fill(&s);
-	liveness_free(&s.live);
-	mem_free(s.sizes);
-	mem_free(s.defined);
+	clv_status st = fill(f, &o);
 	if (st != CLV_OK) {
 		clv_frontiers_free(f);
 		return st;
@@ -347,6 +426,11 @@ void clv_frontiers_free(clv_frontiers *f)
 	for (uint32_t i = 0; i < f->reasons.n; i++)
 		mem_free(f->reasons.at[i]);
 	vec_free(&f->reasons);
+	vec_free(&f->cross.entries);
+	mem_free(f->cross.head);
+	liveness_free(&f->live);
+	mem_free(f->sizes);
+	mem_free(f->defined);
 	node_names_free(f->names);
 	mem_free(f->at);
 	mem_free(f);
@@ -357,16 +441,15 @@ uint32_t clv_frontiers_count(const clv_frontiers *f)
 	return f ? f->n : 0;
 }
 
-static const char *module_path(const plan *p, node_id k)
+static clv_status no_frontier(uint32_t i)
 {
-	scope_id s = p->nodes.at[k].scope;
-	return s == NONE ? "" : plan_s(p, p->scopes.at[s].path);
+	return fail(CLV_E_INVALID, "no frontier %u", i);
 }
 
 clv_status clv_frontiers_get(const clv_frontiers *f, uint32_t i, clv_frontier *out)
 {
 	if (!f || !out || i >= f->n)
-		return fail(CLV_E_INVALID, "no frontier %u", i);
+		return no_frontier(i);
 	if (out->size < sizeof out->size || out->size > sizeof *out)
 		return fail(CLV_E_INVALID, "clv_frontier.size is %zu, this library knows up to %zu", out->size, sizeof *out);
 	const frontier *c = &f->at[i];
@@ -379,197 +462,80 @@ clv_status clv_frontiers_get(const clv_frontiers *f, uint32_t i, clv_frontier *o
 	                    .boundary_bytes = c->bytes,
 	                    .prefix_cost = c->cost,
 	                    .trainable_suffix = c->trainable,
-	                    .unsafe = c->unsafe};
+	                    .unsafe = c->unsafe,
+	                    .prefix_nodes = i + 1,
+	                    .suffix_nodes = f->p->nodes.n - i - 1,
+	                    .prefix_flops = c->flops[PREFIX],
+	                    .suffix_flops = c->flops[SUFFIX],
+	                    .prefix_params = c->params[PREFIX],
+	                    .suffix_params = c->params[SUFFIX],
+	                    .prefix_param_bytes = c->param_bytes[PREFIX],
+	                    .suffix_param_bytes = c->param_bytes[SUFFIX],
+	                    .prefix_memory = c->memory[PREFIX],
+	                    .suffix_memory = c->memory[SUFFIX]};
 	memcpy(out, &all, out->size); /* a caller built with an older header has a shorter struct */
 	return CLV_OK;
 }
 
-/* ---- choosing ---------------------------------------------------------------------------------------------------------- */
-
-typedef struct near_name {
-	const char *name;
-	unsigned distance;
-} near_name;
-
-enum { NEAREST = 5 };
-
-/* Levenshtein distance; names are short. */
-static clv_status distance(const char *a, const char *b, unsigned *out)
+/* sum += bytes of v, in symbols. */
+static clv_status add_bytes(const plan *p, value_id v, poly *sum)
 {
-	size_t n = strlen(b);
-	unsigned *row = mem_alloc((n + 1) * sizeof *row);
-	if (!row)
-		return fail_nomem();
-	for (size_t j = 0; j <= n; j++)
-		row[j] = (unsigned)j;
-	for (size_t i = 1; a[i - 1]; i++) {
-		unsigned diagonal = row[0];
-		row[0] = (unsigned)i;
-		for (size_t j = 1; j <= n; j++) {
-			unsigned up = row[j], best = diagonal + (a[i - 1] != b[j - 1]);
-			best = up + 1 < best ? up + 1 : best;
-			best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
-			diagonal = up;
-			row[j] = best;
-		}
-	}
-	*out = row[n];
-	mem_free(row);
-	return CLV_OK;
-}
-
-static clv_status offer(near_name *best, const char *want, const char *name)
-{
-	near_name c = {name, 0};
-	if (!name[0])
-		return CLV_OK;
-	for (int i = 0; i < NEAREST; i++)
-		if (best[i].name && !strcmp(best[i].name, name))
-			return CLV_OK;
-	TRY(distance(want, name, &c.distance));
-	for (int i = 0; i < NEAREST; i++)
-		if (!best[i].name || c.distance < best[i].distance) {
-			near_name t = best[i];
-			best[i] = c;
-			c = t;
-			if (!c.name)
-				break;
-		}
-	return CLV_OK;
-}
-
-static clv_status no_such_name(const clv_frontiers *f, const char *want)
-{
-	near_name best[NEAREST] = {{NULL, 0}};
-	strbuf b = STRBUF_INIT;
-	char *list = NULL;
-	for (uint32_t i = 0; i < f->p->scopes.n; i++)
-		TRY(offer(best, want, plan_s(f->p, f->p->scopes.at[i].path)));
-	for (uint32_t i = 0; i < f->n; i++)
-		TRY(offer(best, want, node_name(f->names, i)));
-	for (int i = 0; i < NEAREST && best[i].name; i++)
-		strbuf_printf(&b, "%s%s", i ? ", " : "", best[i].name);
-	TRY(strbuf_take(&b, &list));
-	clv_status st = fail(CLV_E_NOT_FOUND, "no module or node is called \"%s\"; nearest: %s", want, list);
-	mem_free(list);
+	const value *x = &p->values.at[v];
+	poly bytes = {0};
+	clv_status st = poly_const(&bytes, dtype_bits((dtype)x->dtype) / 8);
+	for (uint32_t d = 0; st == CLV_OK && d < x->ndim; d++)
+		st = poly_times(p, &bytes, p->dims.at[x->shape + d]);
+	if (st == CLV_OK)
+		st = poly_add(sum, &bytes);
+	vec_free(&bytes);
 	return st;
 }
 
-static bool is_inside(const char *path, const char *module)
+static clv_status print_bytes(const plan *p, const value_list *values, strbuf *b)
 {
-	size_t n = strlen(module);
-	return !strncmp(path, module, n) && (path[n] == '\0' || path[n] == '.');
+	poly sum = {0};
+	clv_status st = CLV_OK;
+	for (uint32_t i = 0; st == CLV_OK && i < values->n; i++)
+		st = add_bytes(p, values->at[i], &sum);
+	if (st == CLV_OK)
+		st = poly_print(p, &sum, b);
+	vec_free(&sum);
+	return st;
 }
 
-static clv_status choose_named(const clv_frontiers *f, const char *name, bool trainable, uint32_t *out)
+static clv_status print_labels(const plan *p, const value_list *values, strbuf *b)
 {
-	node_id at = NONE;
-	for (node_id k = 0; name[0] && k < f->p->nodes.n; k++)
-		if (is_inside(module_path(f->p, k), name))
-			at = k;
-	if (at == NONE)
-		at = node_find(f->names, name);
-	if (at == NONE)
-		return no_such_name(f, name);
-	if (at >= f->n)
-		return fail(CLV_E_INVALID, "nothing is left to run after \"%s\": it is the end of the model", name);
-	if (f->at[at].unsafe)
-		return fail(CLV_E_UNSUPPORTED, "the model cannot be cut after \"%s\": %s", name, f->at[at].unsafe);
-	if (trainable && !f->at[at].trainable)
-		return fail(CLV_E_INVALID, "after \"%s\" no trainable parameters are left, and trainable=True asks for some",
-		            name);
-	*out = at;
-	return CLV_OK;
-}
-
-static bool allowed(const frontier *c, bool trainable)
-{
-	return !c->unsafe && (!trainable || c->trainable);
-}
-
-static clv_status none_allowed(const clv_frontiers *f, bool trainable)
-{
-	bool any_safe = false;
-	for (uint32_t i = 0; i < f->n; i++)
-		any_safe |= !f->at[i].unsafe;
-	for (uint32_t i = 0; i < f->n && !any_safe; i++)
-		if (f->at[i].unsafe)
-			return fail(CLV_E_UNSUPPORTED, "the model has no frontier that can be cut%s; for example after %s: %s",
-			            trainable ? " and leaves trainable parameters in the suffix" : "", node_name(f->names, i),
-			            f->at[i].unsafe);
-	return fail(CLV_E_UNSUPPORTED,
-	            f->n ? "no frontier leaves trainable parameters in the suffix, and trainable=True asks for some"
-	                 : "the model has too few operators to be cut");
-}
-
-/* The frontier whose share of the work is nearest to the percentage; of equals the one with fewer bytes. */
-static clv_status choose_percent(const clv_frontiers *f, double percent, bool trainable, uint32_t *out)
-{
-	uint32_t best = NONE;
-	for (uint32_t i = 0; i < f->n; i++) {
-		if (!allowed(&f->at[i], trainable))
-			continue;
-		double off = fabs(f->at[i].cost * 100 - percent);
-		double best_off = best == NONE ? INFINITY : fabs(f->at[best].cost * 100 - percent);
-		if (off < best_off || (off == best_off && f->at[i].bytes < f->at[best].bytes))
-			best = i;
+	for (uint32_t i = 0; i < values->n; i++) {
+		strbuf_puts(b, i ? " " : "");
+		value_label(p, values->at[i], b);
 	}
-	if (best == NONE)
-		return none_allowed(f, trainable);
-	*out = best;
 	return CLV_OK;
 }
 
-/* The fewest bytes among frontiers with 20 to 80 % of the work on each side, or among all when none is there. */
-static clv_status choose_auto(const clv_frontiers *f, bool trainable, uint32_t *out)
+typedef clv_status (*values_printer)(const plan *p, const value_list *values, strbuf *b);
+
+static clv_status values_text(const clv_frontiers *f, uint32_t i, values_printer print, char **out)
 {
-	uint32_t best = NONE;
-	for (int strict = 1; strict >= 0 && best == NONE; strict--)
-		for (uint32_t i = 0; i < f->n; i++) {
-			const frontier *c = &f->at[i];
-			if (!allowed(c, trainable) || (strict && (c->cost < 0.2 || c->cost > 0.8)))
-				continue;
-			if (best == NONE || c->bytes < f->at[best].bytes)
-				best = i;
-		}
-	if (best == NONE)
-		return none_allowed(f, trainable);
-	*out = best;
-	return CLV_OK;
+	if (!f || !out || i >= f->n)
+		return no_frontier(i);
+	value_list values = {0};
+	strbuf b = STRBUF_INIT;
+	clv_status st = frontier_values(f, i, &values);
+	if (st == CLV_OK)
+		st = print(f->p, &values, &b);
+	if (st == CLV_OK)
+		st = strbuf_take(&b, out);
+	strbuf_free(&b);
+	vec_free(&values);
+	return st;
 }
 
-/* "percent:50", "50%", "at:50%" */
-static bool parse_percent(const char *s, double *out)
+clv_status clv_frontiers_bytes_text(const clv_frontiers *f, uint32_t i, char **out)
 {
-	bool sign = false;
-	char *end;
-	if (!strncmp(s, "percent:", 8))
-		s += 8;
-	else if (!strncmp(s, "at:", 3))
-		s += 3, sign = true;
-	else
-		sign = true;
-	if (!isdigit((unsigned char)*s) && *s != '-' && *s != '.' && *s != '+')
-		return false;
-	*out = strtod(s, &end);
-	return sign ? !strcmp(end, "%") : end[0] == '\0' || !strcmp(end, "%");
+	return values_text(f, i, print_bytes, out);
 }
 
-clv_status clv_frontiers_choose(const clv_frontiers *f, const char *boundary, bool trainable, uint32_t *out)
+clv_status clv_frontiers_labels(const clv_frontiers *f, uint32_t i, char **out)
 {
-	double percent;
-	if (!f || !boundary || !out)
-		return fail(CLV_E_INVALID, "clv_frontiers_choose: an argument is NULL");
-	if (!strcmp(boundary, "auto"))
-		return choose_auto(f, trainable, out);
-	if (!strncmp(boundary, "after:", 6))
-		return choose_named(f, boundary + 6, trainable, out);
-	if (!parse_percent(boundary, &percent))
-		return fail(CLV_E_INVALID,
-		            "boundary \"%s\" is none of: \"auto\", \"after:<module path>\", \"after:<node name>\", \"50%%\", "
-		            "\"percent:50\", \"at:50%%\"",
-		            boundary);
-	if (!(percent > 0 && percent < 100))
-		return fail(CLV_E_INVALID, "boundary \"%s\": the percentage must be above 0 and below 100", boundary);
-	return choose_percent(f, percent, trainable, out);
+	return values_text(f, i, print_labels, out);
 }

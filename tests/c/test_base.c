@@ -209,6 +209,17 @@ static void quoted_strings_keep_utf8_and_escape_stray_bytes(void **state)
 	mem_free(text);
 }
 
+static void utf8_is_told_from_other_bytes(void **state)
+{
+	(void)state;
+	assert_true(utf8_valid("", 0));
+	assert_true(utf8_valid("a\0\xc3\xa9\xf0\x9f\x98\x80", 8));
+	assert_false(utf8_valid("\xc3", 1));
+	assert_false(utf8_valid("a\x80", 2));
+	assert_false(utf8_valid("\xed\xa0\x80", 3)); /* surrogate */
+	assert_false(utf8_valid("\xc0\x80", 2));     /* overlong */
+}
+
 /* ---- numbers ------------------------------------------------------------------------------------------------------- */
 
 static void check_double(double v, const char *want)
@@ -373,6 +384,7 @@ int main(void)
 		cmocka_unit_test(integers_print_at_their_limits),
 		cmocka_unit_test(quoted_strings_escape_what_cannot_stand_in_a_line),
 		cmocka_unit_test(quoted_strings_keep_utf8_and_escape_stray_bytes),
+		cmocka_unit_test(utf8_is_told_from_other_bytes),
 		cmocka_unit_test(doubles_print_short_and_never_as_integers),
 		cmocka_unit_test(every_double_reads_back_to_the_same_bits),
 		cmocka_unit_test(text_that_is_no_decimal_number_is_refused),

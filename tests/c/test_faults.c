@@ -1,4 +1,4 @@
-/* The fault sweep: every allocation of parsing, verifying, printing, viewing and inspecting fails once. Each time the
+/* The fault sweep: every allocation of parsing, verifying, printing, viewing, inspecting and writing source fails once. Each time the
  * answer is CLV_E_NOMEM and nothing is left behind (run it under the leak sanitizer). */
 #include "support.h"
 
@@ -69,6 +69,27 @@ static clv_status inspect(const plan *p)
 	return CLV_OK;
 }
 
+static clv_status source(const plan *p, uint32_t first, uint32_t end)
+{
+	clv_source_options o = CLV_SOURCE_OPTIONS_INIT;
+	char *text = NULL;
+	o.first = first;
+	o.end = end;
+	o.del = true;
+	clv_status st = clv_plan_source(p, &o, &text);
+	clv_string_free(text);
+	return st == CLV_E_UNSUPPORTED ? CLV_OK : st; /* an object has no source text */
+}
+
+static clv_status sources(const plan *p)
+{
+	for (uint32_t cut = 1; cut < p->nodes.n; cut++) {
+		TRY(source(p, 0, cut));
+		TRY(source(p, cut, p->nodes.n));
+	}
+	return CLV_OK;
+}
+
 static clv_status everything(const char *text)
 {
 	clv_plan *p = NULL;
@@ -78,6 +99,8 @@ static clv_status everything(const char *text)
 		st = reprint(p);
 	if (st == CLV_OK)
 		st = inspect(p);
+	if (st == CLV_OK)
+		st = sources(p);
 	clv_plan_free(p);
 	return st;
 }

@@ -27,7 +27,7 @@ static const char *const net = HEAD "scope \"\" \"Net\"\n"
 static clv_frontiers *frontiers_of(const plan *p)
 {
 	clv_frontiers *f = NULL;
-	OK(clv_frontiers_create(p, &f));
+	OK(clv_frontiers_create(p, NULL, &f));
 	return f;
 }
 
@@ -38,10 +38,18 @@ static clv_frontier frontier_at(const clv_frontiers *f, uint32_t i)
 	return c;
 }
 
+static clv_objective objective(void)
+{
+	return (clv_objective)CLV_OBJECTIVE_INIT;
+}
+
+/* trainable_suffix, and nothing else */
+static clv_objective trains = {.size = offsetof(clv_objective, max_boundary_bytes), .trainable_suffix = true};
+
 static uint32_t chosen(const clv_frontiers *f, const char *boundary, bool trainable)
 {
 	uint32_t at = NONE;
-	if (clv_frontiers_choose(f, boundary, trainable, &at) != CLV_OK)
+	if (clv_frontiers_choose(f, boundary, trainable ? &trains : NULL, &at) != CLV_OK)
 		fail_msg("\"%s\": %s", boundary, status_message());
 	return at;
 }
@@ -140,6 +148,8 @@ static void values_on_the_host_do_not_cross(void **state)
 	                       "output (%2, %1)\n");
 	clv_frontiers *f = frontiers_of(p);
 	assert_int_equal(frontier_at(f, 0).boundary_tensors, 1);
+	assert_string_equal(frontier_at(f, 0).unsafe,
+	                    "%1, a float made by item, is needed after the cut, and only ordinary tensors can cross");
 	clv_frontiers_free(f);
 	plan_free(p);
 }
@@ -181,11 +191,162 @@ static void a_frontier_that_does_not_exist_is_refused(void **state)
 	FAILS(clv_frontiers_get(f, 0, &none_of_it), CLV_E_INVALID, "clv_frontier.size is 4, this library knows up to");
 	FAILS(clv_frontiers_get(f, 0, &newer), CLV_E_INVALID, "this library knows up to");
 	FAILS(clv_frontiers_get(NULL, 0, &c), CLV_E_INVALID, "no frontier 0");
-	FAILS(clv_frontiers_create(NULL, &none), CLV_E_INVALID, "NULL");
-	FAILS(clv_frontiers_choose(f, NULL, false, &at), CLV_E_INVALID, "NULL");
+	FAILS(clv_frontiers_create(NULL, NULL, &none), CLV_E_INVALID, "NULL");
+	FAILS(clv_frontiers_choose(f, NULL, NULL, &at), CLV_E_INVALID, "NULL");
 	assert_int_equal(clv_frontiers_count(NULL), 0);
 	clv_frontiers_free(NULL);
 	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+/* ---- the record ----------------------------------------------------------------------------------------------------- */
+
+static void a_frontier_tells_what_each_side_costs(void **state)
+{
+	(void)state;
+	plan *p = load_ok(net);
+	clv_frontiers *f = frontiers_of(p);
+	clv_frontier c = frontier_at(f, 1);
+	assert_int_equal(c.prefix_nodes, 2);
+	assert_int_equal(c.suffix_nodes, 2);
+	assert_true(c.prefix_flops == 544 && c.suffix_flops == 264);
+	assert_int_equal(c.prefix_params, 16 * 8);
+	assert_int_equal(c.suffix_params, 4 * 16);
+	assert_int_equal(c.prefix_param_bytes, 4 * 16 * 8);
+	assert_int_equal(c.suffix_param_bytes, 4 * 4 * 16);
+	/* at relu: %1, %2 and %late; at linear: %x, %1, %late */
+	assert_int_equal(c.prefix_memory, 4 * 16 * 8 + 4 * (32 + 32 + 8));
+	/* at linear_1: %2, %3 and %late */
+	assert_int_equal(c.suffix_memory, 4 * 4 * 16 + 4 * (32 + 8 + 8));
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+static void a_parameter_that_both_sides_read_counts_on_both(void **state)
+{
+	(void)state;
+	plan *p = load_ok(HEAD "input %x f32[4]\nparam @w f32[4] tied=@v\nparam @unused f32[100]\nbuffer @b f32[10]\n"
+	                       "%1 = aten::mul(%x, @w) -> f32[4]\n"
+	                       "%2 = aten::relu(%1) -> f32[4]\n"
+	                       "%3 = aten::mul(%2, @w) -> f32[4]\n"
+	                       "%4 = aten::mul(%3, @b) -> f32[4]\n"
+	                       "output %4\n");
+	static const int64_t params[][2] = {{4, 4}, {4, 4}, {4, 0}};
+	clv_frontiers *f = frontiers_of(p);
+	for (uint32_t i = 0; i < 3; i++) {
+		assert_int_equal(frontier_at(f, i).prefix_params, params[i][0]);
+		assert_int_equal(frontier_at(f, i).suffix_params, params[i][1]);
+		assert_int_equal(frontier_at(f, i).prefix_memory, 16 + 32);
+		assert_int_equal(frontier_at(f, i).suffix_memory, params[i][1] * 4 + 40 + 32);
+	}
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+static void views_take_no_memory_and_memory_lives_as_long_as_its_views(void **state)
+{
+	(void)state;
+	plan *p = load_ok(HEAD "input %x f32[1]\n"
+	                       "%1 = aten::a(%x) -> f32[100]\n"
+	                       "%2 = aten::slice(%1) -> f32[1] view-of %1\n"
+	                       "%3 = aten::b(%x) -> f32[50]\n"
+	                       "%4 = aten::c(%3, %2) -> f32[1]\n"
+	                       "%5 = aten::d(%4) -> f32[1]\n"
+	                       "output %5\n");
+	static const int64_t want[] = {101, 101, 151, 151}, rest[] = {151, 151, 151, 2};
+	clv_frontiers *f = frontiers_of(p);
+	for (uint32_t i = 0; i < 4; i++) {
+		assert_int_equal(frontier_at(f, i).prefix_memory, 4 * want[i]);
+		assert_int_equal(frontier_at(f, i).suffix_memory, 4 * rest[i]);
+	}
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+/* Bytes that cross as text at all frontiers of a plan. */
+static void check_bytes_text(const char *text, const char *const *want, uint32_t n)
+{
+	plan *p = load_ok(text);
+	clv_frontiers *f = frontiers_of(p);
+	assert_int_equal(clv_frontiers_count(f), n);
+	for (uint32_t i = 0; i < n; i++) {
+		char *got = NULL;
+		OK(clv_frontiers_bytes_text(f, i, &got));
+		assert_string_equal(got, want[i]);
+		clv_string_free(got);
+	}
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+static void bytes_are_a_short_formula_in_the_symbols(void **state)
+{
+	(void)state;
+	static const char *const want[] = {
+		"401408*B+16", "401408*B+16", "4*B*B+8*B+16", "4*B*B*S-4*S+16", "8*(B//2)*(S%3)+16", "B*min(B, S)+16", "16",
+	};
+	check_bytes_text(HEAD "symbol B 1..64\nsymbol S 1..8\n"
+	                      "input %x f32[B]\ninput %late f32[4]\n"
+	                      "%1 = aten::a(%x) -> f32[B,256,14*28]\n"
+	                      "%1b = aten::a(%late) -> f32[4]\n"
+	                      "%2 = aten::b(%1) -> f32[B+2,B]\n"
+	                      "%3 = aten::c(%2) -> f32[B-1,S,B+1]\n"
+	                      "%4 = aten::d(%3) -> f64[B//2,S%3]\n"
+	                      "%5 = aten::e(%4) -> bool[B,min(B, S)]\n"
+	                      "%6 = aten::f(%5) -> f32[0,B]\n"
+	                      "%7 = aten::g(%6, %1b) -> f32[1]\n"
+	                      "output %7\n",
+	                 want, 7);
+}
+
+static void a_boundary_has_the_labels_of_the_plan(void **state)
+{
+	(void)state;
+	plan *p = load_ok(net);
+	clv_frontiers *f = frontiers_of(p);
+	static const char *const want[] = {"%1 %2", "%1 %3", "%1 %4"};
+	for (uint32_t i = 0; i < 3; i++) {
+		char *got = NULL;
+		OK(clv_frontiers_labels(f, i, &got));
+		assert_string_equal(got, want[i]);
+		clv_string_free(got);
+	}
+	char *none = NULL;
+	FAILS(clv_frontiers_labels(f, 3, &none), CLV_E_INVALID, "no frontier 3");
+	FAILS(clv_frontiers_bytes_text(NULL, 0, &none), CLV_E_INVALID, "no frontier 0");
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+static void sizes_are_the_callers(void **state)
+{
+	(void)state;
+	plan *p = load_ok(HEAD "symbol B 2..64\nsymbol S 1..8\n"
+	                       "input %x f32[B,S]\n"
+	                       "%1 = aten::relu(%x) -> f32[B,S]\n"
+	                       "%2 = aten::relu(%1) -> f32[B,S]\n"
+	                       "output %2\n");
+	const char *const names[] = {"S", "B"}, *const unknown[] = {"T"};
+	const int64_t sizes[] = {3, 10}, large[] = {9, 10};
+	clv_frontiers_options o = CLV_FRONTIERS_OPTIONS_INIT;
+	clv_frontiers *f = NULL;
+	o.symbols = names;
+	o.values = sizes;
+	o.nsymbols = 2;
+	OK(clv_frontiers_create(p, &o, &f));
+	assert_int_equal(frontier_at(f, 0).boundary_bytes, 120);
+	assert_true(frontier_at(f, 0).prefix_flops == 30);
+	clv_frontiers_free(f);
+	o.nsymbols = 1;
+	OK(clv_frontiers_create(p, &o, &f));
+	assert_int_equal(frontier_at(f, 0).boundary_bytes, 4 * 2 * 3);
+	clv_frontiers_free(f);
+	o.values = large;
+	FAILS(clv_frontiers_create(p, &o, &f), CLV_E_INVALID, "S is 9, the plan is for 1 to 8");
+	o.symbols = unknown;
+	FAILS(clv_frontiers_create(p, &o, &f), CLV_E_NOT_FOUND, "no symbol \"T\"; it has: B, S");
+	o.size = 4;
+	FAILS(clv_frontiers_create(p, &o, &f), CLV_E_INVALID, "clv_frontiers_options.size is 4");
 	plan_free(p);
 }
 
@@ -284,6 +445,36 @@ static void a_cut_that_nothing_crosses_is_unsafe(void **state)
 	             "nothing crosses here", NULL);
 }
 
+static void only_ordinary_tensors_can_cross(void **state)
+{
+	(void)state;
+	CHECK_UNSAFE(
+		HEAD "scope \"\" \"Net\"\nscope enc \"Encoder\"\ninput %x f32[4]\n"
+			 "%1 = aten::to_sparse(%x) -> f32[4] odd in enc at \"net.py:7\"\n"
+			 "%2 = aten::relu(%x) -> f32[4]\n"
+			 "%3 = aten::mul(%1, %2) -> f32[4]\n"
+			 "%4 = prim::make(%3) -> object in enc\n"
+			 "%5 = prim::use(%3, %4) -> f32[4]\n"
+			 "%6 = aten::relu(%5) -> f32[4]\n"
+			 "output %6\n",
+		"%1, a sparse or nested tensor made by to_sparse in enc at net.py:7, is needed after the cut, and only "
+		"ordinary tensors can cross",
+		"%1, a sparse or nested tensor made by to_sparse in enc at net.py:7, is needed after the cut, and only "
+		"ordinary tensors can cross",
+		NULL, "%4, an object made by make in enc, is needed after the cut, and only ordinary tensors can cross", NULL);
+}
+
+static void a_write_is_named_with_its_module_and_source_line(void **state)
+{
+	(void)state;
+	CHECK_UNSAFE(HEAD "scope \"\" \"Net\"\nscope act \"ReLU\"\ninput %x f32[4] name=\"x\"\n"
+	                  "%1 = aten::relu(%x) -> f32[4]\n"
+	                  "%2 = aten::add_(%x, %1) -> f32[4] view-of %x writes %x in act at \"net.py:3\"\n"
+	                  "output %2\n",
+	             "add_ in act at net.py:3 writes %0 (x) in place after the cut, and it is an input that belongs to the "
+	             "caller");
+}
+
 /* ---- choosing ------------------------------------------------------------------------------------------------------ */
 
 static void a_boundary_has_many_forms(void **state)
@@ -314,7 +505,7 @@ static void a_text_that_is_no_boundary_lists_the_forms(void **state)
 	clv_frontiers *f = frontiers_of(p);
 	uint32_t at;
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-		FAILS(clv_frontiers_choose(f, bad[i], false, &at), CLV_E_INVALID,
+		FAILS(clv_frontiers_choose(f, bad[i], NULL, &at), CLV_E_INVALID,
 		      "is none of: \"auto\", \"after:<module path>\"");
 	clv_frontiers_free(f);
 	plan_free(p);
@@ -328,7 +519,7 @@ static void a_percentage_is_above_0_and_below_100(void **state)
 	clv_frontiers *f = frontiers_of(p);
 	uint32_t at;
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-		FAILS(clv_frontiers_choose(f, bad[i], false, &at), CLV_E_INVALID,
+		FAILS(clv_frontiers_choose(f, bad[i], NULL, &at), CLV_E_INVALID,
 		      "the percentage must be above 0 and below 100");
 	clv_frontiers_free(f);
 	plan_free(p);
@@ -340,13 +531,12 @@ static void an_unknown_name_comes_with_the_nearest_ones(void **state)
 	plan *p = load_ok(net);
 	clv_frontiers *f = frontiers_of(p);
 	uint32_t at = 7;
-	FAILS(clv_frontiers_choose(f, "after:haed", false, &at), CLV_E_NOT_FOUND,
+	FAILS(clv_frontiers_choose(f, "after:haed", NULL, &at), CLV_E_NOT_FOUND,
 	      "no module or node is called \"haed\"; nearest: head, ");
-	FAILS(clv_frontiers_choose(f, "after:body.O", false, &at), CLV_E_NOT_FOUND, "nearest: body.0, body.1, body, ");
-	FAILS(clv_frontiers_choose(f, "after:lineer_1", false, &at), CLV_E_NOT_FOUND, "nearest: linear_1, linear, ");
-	FAILS(clv_frontiers_choose(f, "after:", false, &at), CLV_E_NOT_FOUND, "no module or node is called \"\"");
-	FAILS(clv_frontiers_choose(f, "after:bod", false, &at), CLV_E_NOT_FOUND,
-	      "\"bod\"; nearest: body, "); /* no prefix */
+	FAILS(clv_frontiers_choose(f, "after:body.O", NULL, &at), CLV_E_NOT_FOUND, "nearest: body.0, body.1, body, ");
+	FAILS(clv_frontiers_choose(f, "after:lineer_1", NULL, &at), CLV_E_NOT_FOUND, "nearest: linear_1, linear, ");
+	FAILS(clv_frontiers_choose(f, "after:", NULL, &at), CLV_E_NOT_FOUND, "no module or node is called \"\"");
+	FAILS(clv_frontiers_choose(f, "after:bod", NULL, &at), CLV_E_NOT_FOUND, "\"bod\"; nearest: body, "); /* no prefix */
 	unsigned commas = 0;
 	for (const char *c = strstr(status_message(), "nearest"); *c; c++)
 		commas += *c == ',';
@@ -363,11 +553,11 @@ static void nothing_is_left_after_the_end(void **state)
 		 *zero = load_ok(HEAD "input %x f32[1]\noutput %x\n");
 	clv_frontiers *f = frontiers_of(p), *f1 = frontiers_of(one), *f0 = frontiers_of(zero);
 	uint32_t at;
-	FAILS(clv_frontiers_choose(f, "after:head", false, &at), CLV_E_INVALID, "nothing is left to run after \"head\"");
-	FAILS(clv_frontiers_choose(f, "after:add", false, &at), CLV_E_INVALID, "nothing is left to run after \"add\"");
-	FAILS(clv_frontiers_choose(f1, "after:relu", false, &at), CLV_E_INVALID, "nothing is left to run after \"relu\"");
-	FAILS(clv_frontiers_choose(f1, "50%", false, &at), CLV_E_UNSUPPORTED, "too few operators to be cut");
-	FAILS(clv_frontiers_choose(f0, "auto", false, &at), CLV_E_UNSUPPORTED, "too few operators to be cut");
+	FAILS(clv_frontiers_choose(f, "after:head", NULL, &at), CLV_E_INVALID, "nothing is left to run after \"head\"");
+	FAILS(clv_frontiers_choose(f, "after:add", NULL, &at), CLV_E_INVALID, "nothing is left to run after \"add\"");
+	FAILS(clv_frontiers_choose(f1, "after:relu", NULL, &at), CLV_E_INVALID, "nothing is left to run after \"relu\"");
+	FAILS(clv_frontiers_choose(f1, "50%", NULL, &at), CLV_E_UNSUPPORTED, "too few operators to be cut");
+	FAILS(clv_frontiers_choose(f0, "auto", NULL, &at), CLV_E_UNSUPPORTED, "too few operators to be cut");
 	clv_frontiers_free(f);
 	clv_frontiers_free(f1);
 	clv_frontiers_free(f0);
@@ -391,10 +581,10 @@ static void a_named_cut_that_is_unsafe_is_refused_with_its_reason(void **state)
 	plan *p = load_ok(mostly_unsafe);
 	clv_frontiers *f = frontiers_of(p);
 	uint32_t at;
-	FAILS(clv_frontiers_choose(f, "after:a", false, &at), CLV_E_UNSUPPORTED,
+	FAILS(clv_frontiers_choose(f, "after:a", NULL, &at), CLV_E_UNSUPPORTED,
 	      "the model cannot be cut after \"a\": relu_ writes %0 (x) in place after the cut, and it is an input that "
 	      "belongs to the caller");
-	FAILS(clv_frontiers_choose(f, "after:relu_1", false, &at), CLV_E_UNSUPPORTED, "cannot be cut after \"relu_1\"");
+	FAILS(clv_frontiers_choose(f, "after:relu_1", NULL, &at), CLV_E_UNSUPPORTED, "cannot be cut after \"relu_1\"");
 	clv_frontiers_free(f);
 	plan_free(p);
 }
@@ -419,9 +609,9 @@ static void a_plan_without_a_safe_cut_says_why(void **state)
 	                       "output %2\n");
 	clv_frontiers *f = frontiers_of(p);
 	uint32_t at;
-	FAILS(clv_frontiers_choose(f, "auto", false, &at), CLV_E_UNSUPPORTED,
+	FAILS(clv_frontiers_choose(f, "auto", NULL, &at), CLV_E_UNSUPPORTED,
 	      "no frontier that can be cut; for example after relu: add_ writes %0 (x) in place");
-	FAILS(clv_frontiers_choose(f, "50%", true, &at), CLV_E_UNSUPPORTED, "leaves trainable parameters in the suffix");
+	FAILS(clv_frontiers_choose(f, "50%", &trains, &at), CLV_E_UNSUPPORTED, "leaves trainable parameters in the suffix");
 	clv_frontiers_free(f);
 	plan_free(p);
 }
@@ -435,9 +625,9 @@ static void a_trainable_suffix_reads_a_trainable_parameter(void **state)
 	assert_int_equal(chosen(f, "99%", false), 2);
 	assert_int_equal(chosen(f, "99%", true), 1);
 	assert_int_equal(chosen(f, "after:body", true), 1);
-	FAILS(clv_frontiers_choose(f, "after:linear_1", true, &at), CLV_E_INVALID,
+	FAILS(clv_frontiers_choose(f, "after:linear_1", &trains, &at), CLV_E_INVALID,
 	      "after \"linear_1\" no trainable parameters are left");
-	FAILS(clv_frontiers_choose(g, "auto", true, &at), CLV_E_UNSUPPORTED,
+	FAILS(clv_frontiers_choose(g, "auto", &trains, &at), CLV_E_UNSUPPORTED,
 	      "no frontier leaves trainable parameters in the suffix");
 	clv_frontiers_free(f);
 	clv_frontiers_free(g);
@@ -489,6 +679,174 @@ static void of_two_cuts_at_the_same_distance_the_smaller_is_taken(void **state)
 	                       "output (%5, %1)\n");
 	clv_frontiers *f = frontiers_of(p);
 	assert_int_equal(chosen(f, "62.5%", false), 2); /* both at 62.5 %; %2 no longer crosses */
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+/* ---- objectives ----------------------------------------------------------------------------------------------------- */
+
+/* Bytes that cross after each node, and its work; parameters are 800, 2000 and 800 elements. */
+static const char *const tower = HEAD "input %x f32[4,8]\n"
+									  "param @a f32[100,8]\nparam @b f32[20,100] trainable\nparam @c f32[40,20]\n"
+									  "%1 = aten::linear(%x, @a, none) -> f32[4,100]\n" /* 1600 bytes,  6400 */
+									  "%2 = aten::linear(%1, @b, none) -> f32[4,20]\n"  /*  320 bytes, 16000 */
+									  "%3 = aten::linear(%2, @c, none) -> f32[4,40]\n"  /*  640 bytes,  6400 */
+									  "%4 = aten::sum(%3, [0]) -> f32[40]\n"            /*  160 bytes,    40 */
+									  "%5 = aten::relu(%4) -> f32[40]\n"
+									  "output %5\n";
+
+static void check_objective(const clv_objective *o, uint32_t want)
+{
+	plan *p = load_ok(tower);
+	clv_frontiers *f = frontiers_of(p);
+	uint32_t at = NONE;
+	if (clv_frontiers_choose(f, "auto", o, &at) != CLV_OK)
+		fail_msg("%s", status_message());
+	assert_int_equal(at, want);
+	OK(clv_frontiers_check(f, at, o));
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+static void check_minimized(const char *what, uint32_t want)
+{
+	clv_objective o = objective();
+	o.minimize = what;
+	o.bandwidth_bytes_per_s = 1e9;
+	check_objective(&o, want);
+}
+
+static void each_goal_has_its_best_frontier(void **state)
+{
+	(void)state;
+	check_objective(NULL, 1); /* the one in the middle */
+	check_minimized("boundary_bytes", 3);
+	check_minimized("prefix_flops", 0);
+	check_minimized("suffix_flops", 3);
+	check_minimized("prefix_memory", 0);
+	check_minimized("suffix_memory", 3);
+	check_minimized("balance", 1); /* 22400 and 6480 against 6400 and 22480 */
+}
+
+static void latency_weighs_work_against_bytes(void **state)
+{
+	(void)state;
+	clv_objective o = objective();
+	o.minimize = "latency";
+	o.bandwidth_bytes_per_s = 1e3; /* bytes decide */
+	check_objective(&o, 3);
+	o.bandwidth_bytes_per_s = 1e15;
+	o.suffix_flops_per_s = 1e15; /* the other side is faster */
+	check_objective(&o, 0);
+	o.prefix_flops_per_s = 1e17;
+	check_objective(&o, 3);
+}
+
+static void each_constraint_keeps_frontiers_out(void **state)
+{
+	(void)state;
+	clv_objective o = objective();
+	o.minimize = "suffix_flops";
+	o.trainable_suffix = true;
+	check_objective(&o, 0);
+	o = objective();
+	o.minimize = "prefix_flops";
+	o.max_boundary_bytes = 319;
+	check_objective(&o, 3);
+	o.max_boundary_bytes = 320;
+	check_objective(&o, 1);
+	o = objective();
+	o.minimize = "suffix_flops";
+	o.max_prefix_params = 2800;
+	check_objective(&o, 1);
+	o = objective();
+	o.minimize = "prefix_flops";
+	o.max_suffix_params = 800;
+	check_objective(&o, 1);
+	o = objective();
+	o.minimize = "suffix_flops";
+	o.max_prefix_memory = 3200 + 128 + 1600;
+	check_objective(&o, 0);
+	o = objective();
+	o.minimize = "prefix_flops";
+	o.max_suffix_memory = 3200 + 320 + 640;
+	check_objective(&o, 1);
+	o = objective();
+	o.minimize = "boundary_bytes";
+	o.min_prefix_flops_fraction = 0.5;
+	o.max_prefix_flops_fraction = 0.9;
+	check_objective(&o, 1);
+	o = objective();
+	o.minimize = "prefix_flops";
+	o.bandwidth_bytes_per_s = 1;
+	o.max_latency_s = 320.1;
+	check_objective(&o, 1);
+}
+
+static void constraints_hold_for_every_kind_of_boundary(void **state)
+{
+	(void)state;
+	plan *p = load_ok(tower);
+	clv_frontiers *f = frontiers_of(p);
+	clv_objective o = objective();
+	uint32_t at;
+	o.max_boundary_bytes = 400;
+	OK(clv_frontiers_choose(f, "1%", &o, &at));
+	assert_int_equal(at, 1);
+	OK(clv_frontiers_choose(f, "after:linear_1", &o, &at));
+	FAILS(clv_frontiers_choose(f, "after:linear", &o, &at), CLV_E_INVALID,
+	      "after \"linear\" boundary_bytes is 1600, and max_boundary_bytes is 400");
+	FAILS(clv_frontiers_check(f, 2, &o), CLV_E_INVALID, "boundary_bytes is 640, and max_boundary_bytes is 400");
+	FAILS(clv_frontiers_check(f, 4, &o), CLV_E_INVALID, "no frontier 4");
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+static void what_cannot_be_met_is_named_with_the_best_in_reach(void **state)
+{
+	(void)state;
+	plan *p = load_ok(tower);
+	clv_frontiers *f = frontiers_of(p);
+	clv_objective o = objective();
+	uint32_t at;
+	o.max_boundary_bytes = 100;
+	o.max_prefix_flops_fraction = 0.9;
+	FAILS(clv_frontiers_choose(f, "auto", &o, &at), CLV_E_UNSUPPORTED,
+	      "no frontier meets all constraints: max_boundary_bytes = 100 excludes 4 of the 4 that can be cut; the lowest "
+	      "boundary_bytes in reach is 320, after linear_1");
+	o = objective();
+	o.min_prefix_flops_fraction = 0.9999;
+	FAILS(clv_frontiers_choose(f, "50%", &o, &at), CLV_E_UNSUPPORTED,
+	      "min_prefix_flops_fraction = 0.9999 excludes 4 of the 4 that can be cut; the highest prefix_flops_fraction");
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+static void an_objective_without_sense_is_refused(void **state)
+{
+	(void)state;
+	plan *p = load_ok(tower);
+	clv_frontiers *f = frontiers_of(p);
+	clv_objective o = objective();
+	uint32_t at;
+	o.minimize = "regret";
+	FAILS(clv_frontiers_choose(f, "auto", &o, &at), CLV_E_INVALID,
+	      "\"regret\" cannot be minimised; what can: boundary_bytes, latency, prefix_memory, suffix_memory, "
+	      "prefix_flops, "
+	      "suffix_flops, balance");
+	o.minimize = "latency";
+	FAILS(clv_frontiers_choose(f, "auto", &o, &at), CLV_E_INVALID,
+	      "latency needs the constraint bandwidth_bytes_per_s");
+	o.bandwidth_bytes_per_s = -1;
+	FAILS(clv_frontiers_choose(f, "auto", &o, &at), CLV_E_INVALID, "bandwidth_bytes_per_s must be a number above 0");
+	o.bandwidth_bytes_per_s = NAN;
+	FAILS(clv_frontiers_choose(f, "auto", &o, &at), CLV_E_INVALID, "bandwidth_bytes_per_s must be a number above 0");
+	o = objective();
+	o.min_prefix_flops_fraction = 0.7;
+	o.max_prefix_flops_fraction = 0.6;
+	FAILS(clv_frontiers_choose(f, "auto", &o, &at), CLV_E_INVALID, "0 <= least <= most <= 1, not 0.7 and 0.6");
+	o.size = sizeof o + 1;
+	FAILS(clv_frontiers_choose(f, "auto", &o, &at), CLV_E_INVALID, "clv_objective.size is");
 	clv_frontiers_free(f);
 	plan_free(p);
 }
@@ -574,6 +932,7 @@ static naive judge_slowly(const plan *p, node_id at)
 		const value *x = &p->values.at[v.outputs.at[i]];
 		out.tensors += x->type == TYPE_TENSOR;
 		out.inputs += x->kind == VALUE_INPUT;
+		out.unsafe |= x->type != TYPE_TENSOR || (x->flags & VALUE_ODD);
 	}
 	for (node_id n = at + 1; n < p->nodes.n; n++)
 		for (uint32_t w = 0; w < p->nodes.at[n].nwrites; w++) {
@@ -616,6 +975,252 @@ static void frontiers_of_random_plans_agree_with_the_rules(void **state)
 	assert_true(safe > 1000 && unsafe > 1000);
 }
 
+/* Uses of values, one flag per value and position; outputs and rebinds are at position nodes.n. */
+typedef struct use_table {
+	const plan *p;
+	bool *used;
+	node_id now;
+} use_table;
+
+static void note_use(void *ctx, value_id v)
+{
+	use_table *t = ctx;
+	t->used[(size_t)v * (t->p->nodes.n + 1) + t->now] = true;
+}
+
+static use_table uses_of(const plan *p)
+{
+	use_table t = {p, calloc((size_t)p->values.n * (p->nodes.n + 1) + 1, sizeof *t.used), 0};
+	for (; t.now < p->nodes.n; t.now++) {
+		node_each_arg(p, t.now, note_use, &t);
+		for (uint32_t w = 0; w < p->nodes.at[t.now].nwrites; w++)
+			note_use(&t, p->ids.at[p->nodes.at[t.now].writes + w]);
+	}
+	for (uint32_t i = 0; i < p->out_tree.n; i++)
+		if (p->out_tree.at[i].kind == TREE_VALUE)
+			note_use(&t, p->out_tree.at[i].u.v);
+	for (uint32_t i = 0; i < p->rebinds.n; i++)
+		note_use(&t, p->rebinds.at[i].value);
+	return t;
+}
+
+/* A use of the value, or of any value on its memory, at first … end-1. */
+static bool is_used(const use_table *t, value_id v, bool memory, node_id first, node_id end)
+{
+	for (value_id u = 0; u < t->p->values.n; u++)
+		for (node_id k = first; (u == v || (memory && alias_root(t->p, u) == v)) && k < end; k++)
+			if (t->used[(size_t)u * (t->p->nodes.n + 1) + k])
+				return true;
+	return false;
+}
+
+static bool is_made_inside(const plan *p, value_id v)
+{
+	return p->values.at[v].kind == VALUE_INPUT || p->values.at[v].kind == VALUE_RESULT;
+}
+
+typedef struct slow_costs {
+	__int128 params, memory;
+} slow_costs;
+
+/* Of nodes first … end-1: elements of parameters, and memory. */
+static slow_costs costs_slowly(const use_table *t, const int64_t *bytes, const int64_t *elements, node_id first,
+                               node_id end)
+{
+	const plan *p = t->p;
+	slow_costs out = {0, 0};
+	__int128 peak = 0;
+	node_id until = end == p->nodes.n ? end + 1 : end; /* what is after the last node belongs to the suffix */
+	for (value_id v = 0; v < p->values.n; v++) {
+		bool root = p->values.at[v].type == TYPE_TENSOR && p->values.at[v].alias == NONE;
+		if (p->values.at[v].kind == VALUE_PARAM && is_used(t, v, false, first, until))
+			out.params += elements[v];
+		if (root && !is_made_inside(p, v) && is_used(t, v, true, first, until))
+			out.memory += bytes[v];
+	}
+	for (node_id k = first; k < end; k++) {
+		__int128 live = 0;
+		for (value_id v = 0; v < p->values.n; v++) {
+			const value *x = &p->values.at[v];
+			node_id born = x->kind == VALUE_INPUT ? 0 : x->def;
+			if (x->type == TYPE_TENSOR && x->alias == NONE && is_made_inside(p, v) && born <= k &&
+			    (born == k || is_used(t, v, true, k, p->nodes.n + 1)))
+				live += bytes[v];
+		}
+		peak = live > peak ? live : peak;
+	}
+	out.memory += peak;
+	return out;
+}
+
+static int64_t clamped(__int128 n)
+{
+	return n < INT64_MAX ? (int64_t)n : INT64_MAX;
+}
+
+/* All sizes of a plan at the lowest symbols. */
+static void measure(const plan *p, int64_t *bytes, int64_t *elements)
+{
+	int64_t *sizes = calloc(p->exprs.n + 1, sizeof *sizes), syms[16];
+	bool *defined = calloc(p->exprs.n + 1, sizeof *defined);
+	for (symbol_id i = 0; i < p->symbols.n; i++)
+		syms[i] = p->symbols.at[i].lo > 0 ? p->symbols.at[i].lo : 1;
+	OK(expr_eval_all(p, syms, sizes, defined));
+	for (value_id v = 0; v < p->values.n; v++) {
+		const value *x = &p->values.at[v];
+		bool fits = true, fits_too = true;
+		elements[v] = 1;
+		bytes[v] = x->type == TYPE_TENSOR ? dtype_bits((dtype)x->dtype) / 8 : 0;
+		for (uint32_t d = 0; d < x->ndim; d++) {
+			expr_id e = p->dims.at[x->shape + d];
+			int64_t size = sizes[e] > 0 ? sizes[e] : 0;
+			fits &= defined[e] && !__builtin_mul_overflow(bytes[v], size, &bytes[v]);
+			fits_too &= defined[e] && !__builtin_mul_overflow(elements[v], size, &elements[v]);
+		}
+		bytes[v] = fits ? bytes[v] : INT64_MAX;
+		elements[v] = fits_too ? elements[v] : INT64_MAX;
+	}
+	free(sizes);
+	free(defined);
+}
+
+static void costs_of_random_plans_agree_with_the_rules(void **state)
+{
+	(void)state;
+	unsigned compared = 0;
+	for (uint64_t seed = 0; seed < 1000; seed++) {
+		plan *p = random_plan(seed);
+		clv_frontiers *f = frontiers_of(p);
+		use_table t = uses_of(p);
+		int64_t *bytes = calloc(p->values.n + 1, sizeof *bytes), *elements = calloc(p->values.n + 1, sizeof *elements);
+		measure(p, bytes, elements);
+		for (uint32_t i = 0; i < clv_frontiers_count(f); i++) {
+			clv_frontier c = frontier_at(f, i);
+			slow_costs prefix = costs_slowly(&t, bytes, elements, 0, i + 1);
+			slow_costs suffix = costs_slowly(&t, bytes, elements, i + 1, p->nodes.n);
+			if (c.prefix_params != clamped(prefix.params) || c.suffix_params != clamped(suffix.params) ||
+			    c.prefix_memory != clamped(prefix.memory) || c.suffix_memory != clamped(suffix.memory))
+				fail_msg("seed %llu frontier %u: memory %lld %lld, not %lld %lld", (unsigned long long)seed, i,
+				         (long long)c.prefix_memory, (long long)c.suffix_memory, (long long)clamped(prefix.memory),
+				         (long long)clamped(suffix.memory));
+			compared += c.prefix_memory < INT64_MAX && c.prefix_memory != c.suffix_memory;
+		}
+		free(t.used);
+		free(bytes);
+		free(elements);
+		clv_frontiers_free(f);
+		plan_free(p);
+	}
+	print_message("%u costs compared\n", compared);
+	assert_true(compared > 1000);
+}
+
+/* The value of a formula at the lowest sizes; -1 where it has none. */
+static int64_t formula_at_lowest(const plan *p, const char *formula)
+{
+	strbuf b = STRBUF_INIT;
+	plan *q = NULL;
+	int64_t got = -1;
+	bool defined[1024];
+	int64_t sizes[1024], syms[16];
+	strbuf_puts(&b, "cleave-plan 1\nmodel \"m\"\n");
+	for (symbol_id i = 0; i < p->symbols.n; i++) {
+		const symbol *s = &p->symbols.at[i];
+		strbuf_printf(&b, "symbol %s %lld..%lld\n", plan_s(p, s->name), (long long)s->lo, (long long)s->hi);
+		syms[i] = s->lo > 0 ? s->lo : 1;
+	}
+	strbuf_printf(&b, "%%1 = a::b(%s) -> f32[1]\noutput none\n", formula);
+	char *text = taken(&b);
+	if (plan_parse(text, strlen(text), &q) == CLV_OK && q->exprs.n <= 1024) {
+		OK(expr_eval_all(q, syms, sizes, defined));
+		const arg *a = &q->args.at[q->nodes.at[0].args];
+		got = a->kind == ARG_INT && defined[a->u.e] ? sizes[a->u.e] : -1;
+	}
+	plan_free(q);
+	mem_free(text);
+	return got;
+}
+
+/* Sizes that cross are all there and not negative. */
+static bool sizes_are_sound(const plan *p, node_id at)
+{
+	int64_t *sizes = calloc(p->exprs.n + 1, sizeof *sizes), syms[16];
+	bool *defined = calloc(p->exprs.n + 1, sizeof *defined), sound = true;
+	view v;
+	for (symbol_id i = 0; i < p->symbols.n; i++)
+		syms[i] = p->symbols.at[i].lo > 0 ? p->symbols.at[i].lo : 1;
+	OK(expr_eval_all(p, syms, sizes, defined));
+	OK(view_range(p, 0, at + 1, &v));
+	for (uint32_t i = 0; i < v.outputs.n; i++) {
+		const value *x = &p->values.at[v.outputs.at[i]];
+		for (uint32_t d = 0; d < x->ndim; d++) {
+			expr_id e = p->dims.at[x->shape + d];
+			sound &= defined[e] && sizes[e] >= 0;
+		}
+	}
+	view_free(&v);
+	free(sizes);
+	free(defined);
+	return sound;
+}
+
+static void the_formula_of_a_boundary_gives_its_bytes(void **state)
+{
+	(void)state;
+	unsigned compared = 0;
+	for (uint64_t seed = 0; seed < 2000; seed++) {
+		plan *p = random_plan(seed);
+		clv_frontiers *f = frontiers_of(p);
+		for (uint32_t i = 0; i < clv_frontiers_count(f); i++) {
+			char *text = NULL;
+			clv_status st = clv_frontiers_bytes_text(f, i, &text);
+			assert_true(st == CLV_OK || st == CLV_E_OVERFLOW);
+			int64_t bytes = frontier_at(f, i).boundary_bytes;
+			int64_t got = st == CLV_OK && sizes_are_sound(p, i) ? formula_at_lowest(p, text) : -1;
+			if (got >= 0 && bytes < INT64_MAX) {
+				if (got != bytes)
+					fail_msg("seed %llu frontier %u: %s is %lld, not %lld", (unsigned long long)seed, i, text,
+					         (long long)got, (long long)bytes);
+				compared += got > 0;
+			}
+			clv_string_free(text);
+		}
+		clv_frontiers_free(f);
+		plan_free(p);
+	}
+	print_message("%u formulas compared\n", compared);
+	assert_true(compared > 500);
+}
+
+static void labels_of_random_plans_are_those_of_the_view(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 0; seed < 500; seed++) {
+		plan *p = random_plan(seed);
+		clv_frontiers *f = frontiers_of(p);
+		for (uint32_t i = 0; i < clv_frontiers_count(f); i++) {
+			strbuf b = STRBUF_INIT;
+			char *got = NULL;
+			view v;
+			OK(view_range(p, 0, i + 1, &v));
+			for (uint32_t k = 0; k < v.outputs.n; k++) {
+				if (p->values.at[v.outputs.at[k]].type != TYPE_TENSOR)
+					continue;
+				strbuf_puts(&b, b.n ? " " : "");
+				value_label(p, v.outputs.at[k], &b);
+			}
+			char *want = taken(&b);
+			OK(clv_frontiers_labels(f, i, &got));
+			assert_string_equal(got, want);
+			clv_string_free(got);
+			mem_free(want);
+			view_free(&v);
+		}
+		clv_frontiers_free(f);
+		plan_free(p);
+	}
+}
+
 static void every_allocation_may_fail(void **state)
 {
 	(void)state;
@@ -625,9 +1230,17 @@ static void every_allocation_may_fail(void **state)
 		clv_frontiers *f = NULL;
 		uint32_t at;
 		mem_fail_after(n);
-		st = clv_frontiers_create(p, &f);
+		st = clv_frontiers_create(p, NULL, &f);
+		char *text = NULL;
 		if (st == CLV_OK)
-			st = clv_frontiers_choose(f, "after:nobody", false, &at);
+			st = clv_frontiers_bytes_text(f, 2, &text);
+		clv_string_free(text);
+		text = NULL;
+		if (st == CLV_OK)
+			st = clv_frontiers_labels(f, 2, &text);
+		clv_string_free(text);
+		if (st == CLV_OK)
+			st = clv_frontiers_choose(f, "after:nobody", NULL, &at);
 		mem_fail_after(0);
 		clv_frontiers_free(f);
 	}
@@ -743,6 +1356,23 @@ int main(void)
 		cmocka_unit_test(auto_takes_the_fewest_bytes_with_a_fifth_of_the_work_on_each_side),
 		cmocka_unit_test(auto_takes_any_cut_when_the_middle_has_none),
 		cmocka_unit_test(of_two_cuts_at_the_same_distance_the_smaller_is_taken),
+		cmocka_unit_test(a_frontier_tells_what_each_side_costs),
+		cmocka_unit_test(a_parameter_that_both_sides_read_counts_on_both),
+		cmocka_unit_test(views_take_no_memory_and_memory_lives_as_long_as_its_views),
+		cmocka_unit_test(bytes_are_a_short_formula_in_the_symbols),
+		cmocka_unit_test(a_boundary_has_the_labels_of_the_plan),
+		cmocka_unit_test(sizes_are_the_callers),
+		cmocka_unit_test(only_ordinary_tensors_can_cross),
+		cmocka_unit_test(a_write_is_named_with_its_module_and_source_line),
+		cmocka_unit_test(each_goal_has_its_best_frontier),
+		cmocka_unit_test(latency_weighs_work_against_bytes),
+		cmocka_unit_test(each_constraint_keeps_frontiers_out),
+		cmocka_unit_test(constraints_hold_for_every_kind_of_boundary),
+		cmocka_unit_test(what_cannot_be_met_is_named_with_the_best_in_reach),
+		cmocka_unit_test(an_objective_without_sense_is_refused),
+		cmocka_unit_test(costs_of_random_plans_agree_with_the_rules),
+		cmocka_unit_test(the_formula_of_a_boundary_gives_its_bytes),
+		cmocka_unit_test(labels_of_random_plans_are_those_of_the_view),
 		cmocka_unit_test(frontiers_of_random_plans_agree_with_the_rules),
 		cmocka_unit_test(every_allocation_may_fail),
 		cmocka_unit_test(a_chain_of_100000_nodes_is_judged),

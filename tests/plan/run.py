@@ -2,10 +2,10 @@
 
     python tests/plan/run.py path/to/cleave [--update]
 
-Beside each x.plan lie x.print and x.inspect, what `cleave print` and `cleave inspect` write. Beside each
-bad_x.plan lies bad_x.err, what `cleave verify` says about it. cli.txt is a transcript: each `$ cleave …` is
-run and what it writes must follow. The example of docs/plan-format.md must print as itself. --update rewrites
-the expected files; look at the difference before you commit it.
+Beside each x.plan lie x.print and x.inspect, what `cleave print` and `cleave inspect` write, and x.source, what
+`cleave source` writes or why it refuses. Beside each bad_x.plan lies bad_x.err, what `cleave verify` says about it.
+cli.txt is a transcript: each `$ cleave …` is run and what it writes must follow. The example of docs/plan-format.md
+must print as itself. --update rewrites the expected files; look at the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -55,6 +55,11 @@ class Runner:
             code, out, err = self.run(command, plan.name)
             self.check(f"{plan.name}: {command} succeeds", code == 0 and not err, err)
             self.compare(f"{plan.name}: {command}", out, plan.with_suffix(f".{command}"))
+        code, out, err = self.run("source", plan.name)
+        self.check(f"{plan.name}: source is written or refused", (code == 0) == (not err), err)
+        self.compare(f"{plan.name}: source", out + err, plan.with_suffix(".source"))
+        if out:
+            compile(out, plan.name, "exec")
         printed = plan.with_suffix(".print")
         code, out, err = self.run("print", printed.name)
         self.check(f"{plan.name}: the canonical text prints as itself", out == printed.read_text(), err)

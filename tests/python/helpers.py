@@ -8,36 +8,25 @@ eager on a twin (a deep copy), and both go through the same calls, so state that
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import functools
-import importlib.util
 import random
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from real_models import Args
 from torch import Tensor, nn
 
 import cleave
 
 REFUSALS = (cleave.CaptureError, cleave.GuardError, cleave.InputError)
 CAPTURE_SEED = 0
-
-
-class Args:
-    """Positional and keyword inputs of one call: what `make_inputs` may return when a tuple is not enough."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.args = args
-        self.kwargs = kwargs
 
 
 def rand(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Callable[[], tuple[Tensor, ...]]:
@@ -48,25 +37,6 @@ def rand(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Callab
 def tokens(*shape: int, high: int = 50) -> Callable[[], tuple[Tensor, ...]]:
     """A `make_inputs` that draws token ids."""
     return lambda: (torch.randint(0, high, shape),)
-
-
-def prepare_torchvision() -> None:
-    """Where torchvision's extension does not load beside this torch, declares what its import needs."""
-    global _torchvision_stub
-    if _torchvision_stub is not None or "torchvision" in sys.modules:
-        return
-    spec = importlib.util.find_spec("torchvision")
-    for folder in spec.submodule_search_locations or [] if spec else []:
-        for library in Path(folder).glob("_C*.so"):
-            with contextlib.suppress(OSError, RuntimeError):
-                torch.ops.load_library(str(library))
-                return
-    _torchvision_stub = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        _torchvision_stub.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
-
-_torchvision_stub: torch.library.Library | None = None
 
 
 class Fn(nn.Module):

@@ -25,13 +25,13 @@ from helpers import (
     either,
     mentions,
     must_replay,
-    prepare_torchvision,
     rand,
     rng_state,
     same_tree,
     state_of,
     tokens,
 )
+from real_models import prepare_torchvision
 from torch import Tensor, nn
 
 import cleave

@@ -47,7 +47,7 @@ def _one_plan(fn: Callable[..., Any], sizes: Any = SIZES, **options: Any) -> str
     """It has the bits of eager at every size, from one plan; its text."""
     model, rt = _split(fn, **options)
     _compare(model, rt, sizes)
-    assert rt._sized.reason is None, rt._sized.reason
+    assert rt.trace_plan._sized.reason is None, rt.trace_plan._sized.reason
     assert len(rt.variants) == 1, rt.variants
     return str(rt.trace_plan.text)
 
@@ -165,7 +165,7 @@ def test_a_number_that_only_seems_to_follow_is_never_wrong(name: str) -> None:
 
 def test_a_float_that_follows_nothing_is_named_with_operator_and_place() -> None:
     _, rt = _split(lambda lin, x: lin(x) * math.sin(x.shape[0]))
-    reason = str(rt._sized.reason)
+    reason = str(rt.trace_plan._sized.reason)
     assert "aten::mul.Tensor" in reason
     assert "test_dynamic_formulas.py" in reason
     assert "no formula" in reason
@@ -305,8 +305,8 @@ def test_a_constant_that_follows_no_formula_is_never_frozen(name: str) -> None:
 
 def test_a_table_that_follows_nothing_is_named_with_its_place() -> None:
     _, rt = _split(lambda lin, x: lin(x) + torch.tensor([i * i for i in range(x.shape[0])])[:, None])
-    assert "test_dynamic_formulas.py" in str(rt._sized.reason)
-    assert "no formula" in str(rt._sized.reason)
+    assert "test_dynamic_formulas.py" in str(rt.trace_plan._sized.reason)
+    assert "no formula" in str(rt.trace_plan._sized.reason)
 
 
 # ---- numbers read from the data -----------------------------------------------------------------------------------
@@ -501,5 +501,5 @@ def _grads(model: nn.Module, call: Callable[..., Any]) -> list[Tensor]:
 
 def test_what_is_done_to_each_row_is_named_where_it_costs_a_plan_for_each_size() -> None:
     _, rt = _split(lambda lin, x: torch.stack([row * 2 for row in lin(x).unbind(0)]).relu())
-    assert "aten::unbind.int" in str(rt._sized.reason)
-    assert "another number of results" in str(rt._sized.reason)
+    assert "aten::unbind.int" in str(rt.trace_plan._sized.reason)
+    assert "another number of results" in str(rt.trace_plan._sized.reason)

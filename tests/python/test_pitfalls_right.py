@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import Fn, either, guarded, must_replay, prepare_torchvision, rand, tokens, twins
+from helpers import Fn, either, guarded, must_replay, rand, tokens, twins
+from real_models import prepare_torchvision
 from torch import Tensor, nn
 
 POSITIVE, ALSO_POSITIVE, NEGATIVE = (

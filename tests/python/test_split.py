@@ -574,12 +574,25 @@ def test_wrong_keywords_are_named() -> None:
         rt.run_prefix(ids, mask=mask, scale=0.5, extra=mask)
 
 
-def test_train_changed_after_prepare_is_a_clear_error() -> None:
+def test_train_and_eval_may_be_switched_after_preparation() -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 4)).eval()
     rt = prepare(net, Args(torch.randn(3, 4)), "50%")
+    x = torch.randn(3, 4)
+    for training in (True, False, True):
+        net.train(training)
+        torch.manual_seed(3)
+        want = net(x).detach()
+        torch.manual_seed(3)
+        assert torch.equal(rt.run_suffix(rt.run_prefix(x)), want)
+
+
+def test_a_switch_between_prefix_and_suffix_is_a_clear_error() -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 4)).eval()
+    rt = prepare(net, Args(torch.randn(3, 4)), "50%")
+    boundary = rt.run_prefix(torch.randn(3, 4))
     net.train()
-    with pytest.raises(cleave.CleaveError, match=r"train|eval"):
-        rt.run_suffix(rt.run_prefix(torch.randn(3, 4)))
+    with pytest.raises(cleave.InputError, match=r"train|eval"):
+        rt.run_suffix(boundary)
 
 
 def test_a_model_that_cannot_be_captured_cannot_be_split() -> None:

@@ -1,0 +1,296 @@
+/* Generated source for Python: what src/emit asks of torch (schemas, the data of constants), and where the tensors of
+ * the generated module come from. */
+#include "_native.h"
+
+#include <math.h>
+
+#include "emit/emit.h"
+
+enum { LITERAL_MAX = 16 }; /* elements of a constant that is written into the source */
+
+/* ---- constants as text ------------------------------------------------------------------------------------------ */
+
+static double half_value(uint16_t bits)
+{
+	int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+	double v = exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24);
+	if (exponent == 31)
+		v = mantissa ? NAN : INFINITY;
+	return bits >> 15 ? -v : v;
+}
+
+static float bits_float(uint32_t bits)
+{
+	float f;
+	memcpy(&f, &bits, sizeof f);
+	return f;
+}
+
+/* The element as a Python number of the same value; false for what has none (nan has many bit patterns). */
+static bool put_element(const void *data, uint8_t d, int64_t i, strbuf *b)
+{
+	double v;
+	switch ((dtype)d) {
+	case DT_BOOL: strbuf_puts(b, ((const uint8_t *)data)[i] ? "True" : "False"); return true;
+	case DT_U8: strbuf_int(b, ((const uint8_t *)data)[i]); return true;
+	case DT_I8: strbuf_int(b, ((const int8_t *)data)[i]); return true;
+	case DT_I16: strbuf_int(b, ((const int16_t *)data)[i]); return true;
+	case DT_I32: strbuf_int(b, ((const int32_t *)data)[i]); return true;
+	case DT_I64: strbuf_int(b, ((const int64_t *)data)[i]); return true;
+	case DT_F64: v = ((const double *)data)[i]; break;
+	case DT_F32: v = (double)((const float *)data)[i]; break;
+	case DT_F16: v = half_value(((const uint16_t *)data)[i]); break;
+	case DT_BF16: v = (double)bits_float((uint32_t)((const uint16_t *)data)[i] << 16); break;
+	default: return false;
+	}
+	if (isnan(v))
+		return false;
+	write_float(v, b);
+	return true;
+}
+
+/* Nested lists; *at counts elements. */
+static bool put_elements(const void *data, const br_meta *m, uint32_t dim, int64_t *at, strbuf *b)
+{
+	bool ok = true;
+	if (dim == m->ndim)
+		return put_element(data, m->dtype, (*at)++, b);
+	strbuf_putc(b, '[');
+	for (int64_t i = 0; ok && i < m->sizes[dim]; i++) {
+		strbuf_puts(b, i ? ", " : "");
+		ok = put_elements(data, m, dim + 1, at, b);
+	}
+	strbuf_putc(b, ']');
+	return ok;
+}
+
+static clv_status literal(void *ctx, value_id v, strbuf *b, bool *done)
+{
+	const PlanObject *o = ctx;
+	const clv_tensor *t = v < o->data.n ? o->data.tensors[v] : NULL;
+	br_meta m;
+	int64_t count = 1, at = 0;
+	*done = false;
+	if (!t)
+		return CLV_OK;
+	TRY(br_meta_get(t, &m));
+	for (uint32_t d = 0; m.strided && d < m.ndim && count <= LITERAL_MAX; d++)
+		count *= m.sizes[d];
+	const void *data = m.strided && !m.conj && !m.neg && count > 0 && count <= LITERAL_MAX ? clv_tensor_data(t) : NULL;
+	*done = data && put_elements(data, &m, 0, &at, b);
+	return CLV_OK;
+}
+
+static bool formal(void *ctx, const char *op, uint32_t i, source_formal *out)
+{
+	(void)ctx;
+	return br_formal(op, i, &out->name, &out->named, &out->none);
+}
+
+PyObject *plan_py_source(PlanObject *o, PyObject *args, PyObject *kwargs)
+{
+	static char *words[] = {"first", "end", "class_name", "delete", "return_rebinds", NULL};
+	unsigned int first, end;
+	const char *class_name;
+	int del = 0, return_rebinds = 0;
+	char *text = NULL;
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "IIs|pp", words, &first, &end, &class_name, &del, &return_rebinds))
+		return NULL;
+	source_spec s = {.first = first,
+	                 .end = end,
+	                 .class_name = class_name,
+	                 .del = del != 0,
+	                 .return_rebinds = return_rebinds != 0,
+	                 .ctx = o,
+	                 .literal = literal,
+	                 .formal = formal};
+	strbuf b = STRBUF_INIT;
+	clv_status st = plan_source(o->p, &s, &b);
+	if (st == CLV_OK)
+		st = strbuf_take(&b, &text);
+	strbuf_free(&b);
+	return take_string(st, text);
+}
+
+/* ---- where its tensors come from -------------------------------------------------------------------------------- */
+
+/* (place in the generated module, state name or None, data of a constant or None) */
+static PyObject *place_of(PlanObject *o, value_id v)
+{
+	const value *x = &o->p->values.at[v];
+	strbuf b = STRBUF_INIT;
+	char *text = NULL;
+	source_place(o->p, v, &b);
+	clv_status st = strbuf_take(&b, &text);
+	PyObject *place = take_string(st, text);
+	if (!place)
+		return NULL;
+	clv_tensor *data = x->kind == VALUE_CONST && v < o->data.n ? o->data.tensors[v] : NULL;
+	PyObject *tensor = data ? py_wrap(br_ref(data)) : Py_NewRef(Py_None);
+	if (!tensor) {
+		Py_DECREF(place);
+		return NULL;
+	}
+	return Py_BuildValue("(NzN)", place, x->kind == VALUE_CONST ? NULL : plan_s(o->p, x->name), tensor);
+}
+
+static PyObject *places_of(PlanObject *o, const view *v)
+{
+	PyObject *out = PyList_New(0);
+	for (uint32_t i = 0; out && i < v->externals.n; i++) {
+		if (o->p->values.at[v->externals.at[i]].kind == VALUE_OBJECT)
+			continue;
+		PyObject *item = place_of(o, v->externals.at[i]);
+		if (!item || PyList_Append(out, item) != 0)
+			Py_CLEAR(out);
+		Py_XDECREF(item);
+	}
+	return out;
+}
+
+/* The keywords among the symbols, as (name in the source, number of the symbol). */
+static PyObject *keywords_of(const char **names, uint32_t n)
+{
+	PyObject *out = PyList_New(0);
+	for (uint32_t i = 0; out && i < n; i++) {
+		PyObject *item = names[i] ? Py_BuildValue("(sI)", names[i], i) : NULL;
+		if (names[i] && (!item || PyList_Append(out, item) != 0))
+			Py_CLEAR(out);
+		Py_XDECREF(item);
+	}
+	return out;
+}
+
+PyObject *plan_py_places(PlanObject *o, PyObject *args)
+{
+	unsigned int first, end;
+	view v = {0};
+	source_keywords k = {0};
+	if (!PyArg_ParseTuple(args, "II", &first, &end))
+		return NULL;
+	clv_status st = view_range(o->p, first, end, &v);
+	if (st == CLV_OK)
+		st = source_keywords_new(o->p, first, end, &k);
+	PyObject *places = NULL, *symbols = NULL, *out = NULL;
+	if (st != CLV_OK)
+		raise_status(st);
+	else if ((places = places_of(o, &v)) && (symbols = keywords_of(k.names, o->p->symbols.n)))
+		out = PyTuple_Pack(2, places, symbols);
+	Py_XDECREF(places);
+	Py_XDECREF(symbols);
+	source_keywords_free(&k);
+	view_free(&v);
+	return out;
+}
+
+/* ---- what a part does beside computing -------------------------------------------------------------------------- */
+
+static bool note(PyObject *out, const node_names *names, node_id n, bool has, const char *effect)
+{
+	if (!has || PyDict_GetItemString(out, effect))
+		return true;
+	PyObject *name = PyUnicode_FromString(node_name(names, n));
+	bool ok = name && PyDict_SetItemString(out, effect, name) == 0;
+	Py_XDECREF(name);
+	return ok;
+}
+
+typedef struct Seen {
+	const plan *p;
+	bool found;
+} Seen;
+
+static void see_object(void *ctx, value_id v)
+{
+	Seen *g = ctx;
+	g->found |= g->p->values.at[v].kind == VALUE_OBJECT;
+}
+
+static void see_guard(void *ctx, value_id v)
+{
+	Seen *g = ctx;
+	g->found |= (g->p->values.at[v].flags & VALUE_GUARD) != 0;
+}
+
+/* A tensor on another device than the part's own; a constant of one element goes to a kernel by value. */
+typedef struct Elsewhere {
+	const plan *p;
+	str_id device;
+	bool found;
+} Elsewhere;
+
+static void see_device(void *ctx, value_id v)
+{
+	Elsewhere *e = ctx;
+	const value *x = &e->p->values.at[v];
+	if (x->type != TYPE_TENSOR || (x->kind == VALUE_CONST && x->ndim == 0))
+		return;
+	if (e->device == NONE)
+		e->device = x->device;
+	e->found |= x->device != e->device;
+}
+
+static bool note_devices(PyObject *out, const plan *p, const node_names *names, node_id first, node_id end)
+{
+	Elsewhere e = {p, NONE, false};
+	for (node_id n = first; n < end; n++) {
+		node_each_arg(p, n, see_device, &e);
+		node_each_result(p, n, see_device, &e);
+		if (e.found)
+			return note(out, names, n, true, "other device");
+	}
+	return true;
+}
+
+static bool note_writes(PyObject *out, const plan *p, const node_names *names, node_id n, node_id first)
+{
+	const node *x = &p->nodes.at[n];
+	bool ok = true;
+	for (uint32_t i = 0; ok && i < x->nwrites; i++) {
+		const value *root = &p->values.at[alias_root(p, p->ids.at[x->writes + i])];
+		bool result = root->kind == VALUE_RESULT;
+		ok = note(out, names, n, root->kind == VALUE_INPUT, "writes inputs") &&
+		     note(out, names, n, !result && root->kind != VALUE_INPUT, "writes state") &&
+		     note(out, names, n, result && root->def < first, "writes boundary");
+	}
+	return ok;
+}
+
+static bool note_node(PyObject *out, const plan *p, const node_names *names, node_id n, node_id first)
+{
+	const node *x = &p->nodes.at[n];
+	const char *op = plan_s(p, x->op);
+	Seen g = {p, false}, o = {p, false};
+	node_each_result(p, n, see_guard, &g);
+	node_each_arg(p, n, see_object, &o);
+	bool equal = !strcmp(op, "cleave::guard_equal");
+	return note(out, names, n, (x->flags & NODE_RANDOM) != 0, "random") &&
+	       note(out, names, n, (x->flags & NODE_HOST) != 0, "host") &&
+	       note(out, names, n, (x->flags & NODE_IMPURE) != 0, "impure") &&
+	       note(out, names, n, g.found || equal, "guard") && note(out, names, n, o.found, "object") &&
+	       note(out, names, n, !strcmp(op, "cleave::python"), "python") && note_writes(out, p, names, n, first);
+}
+
+PyObject *plan_py_effects(PlanObject *o, PyObject *args)
+{
+	unsigned int first, end;
+	node_names *names = NULL;
+	if (!PyArg_ParseTuple(args, "II", &first, &end))
+		return NULL;
+	if (first > end || end > o->p->nodes.n)
+		return PyErr_Format(PyExc_IndexError, "there are no nodes %u to %u", first, end);
+	clv_status st = node_names_new(o->p, &names);
+	if (st != CLV_OK)
+		return raise_status(st);
+	PyObject *out = PyDict_New();
+	for (node_id n = first; out && n < end; n++)
+		if (!note_node(out, o->p, names, n, first))
+			Py_CLEAR(out);
+	if (out && !note_devices(out, o->p, names, first, end))
+		Py_CLEAR(out);
+	if (out && end == o->p->nodes.n && o->p->rebinds.n)
+		if (!note(out, names, end ? end - 1 : 0, true, "rebinds"))
+			Py_CLEAR(out);
+	node_names_free(names);
+	return out;
+}

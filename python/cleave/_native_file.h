@@ -1,0 +1,17 @@
+/* What the files about payloads share. */
+#ifndef CLEAVE_NATIVE_FILE_H
+#define CLEAVE_NATIVE_FILE_H
+
+#include "_native.h"
+
+#include "file/payload.h"
+
+PyObject *raise_payload(clv_status st); /* sets the exception; always NULL */
+bool ok_or_raise(clv_status st);        /* true for CLV_OK */
+void blame_payload(void);               /* an exception of Python's own becomes an error about the payload */
+const char *path_of(PyObject *path);    /* borrowed */
+const char *keep_text(payload *p, PyObject *s);
+bool fields_from(payload *p, PyObject *fields); /* None, or the tuple that _native.pyi calls Fields */
+PyObject *payload_losses(const payload *p);     /* {label: (method, absolute, relative)} */
+
+#endif

@@ -1,0 +1,237 @@
+/* Frontiers of a Plan: listed, chosen by a boundary and an objective, and the exact cut. */
+#include "_native.h"
+
+#include <stddef.h>
+
+/* ---- what Python gives ----------------------------------------------------------------------------------------------- */
+
+/* sizes: dict of symbol to int, or None */
+static clv_frontiers *frontiers_at(PlanObject *o, PyObject *sizes)
+{
+	clv_frontiers_options options = CLV_FRONTIERS_OPTIONS_INIT;
+	clv_frontiers *f = NULL;
+	Py_ssize_t n = sizes == Py_None ? 0 : PyDict_Check(sizes) ? PyDict_Size(sizes) : -1, at = 0;
+	PyObject *key, *item;
+	if (n < 0)
+		return (clv_frontiers *)PyErr_Format(PyExc_TypeError, "sizes is a dict of symbols or None");
+	const char **names = PyMem_Calloc((size_t)n + 1, sizeof *names);
+	int64_t *values = PyMem_Calloc((size_t)n + 1, sizeof *values);
+	for (uint32_t i = 0; names && values && n && PyDict_Next(sizes, &at, &key, &item); i++) {
+		names[i] = PyUnicode_AsUTF8(key);
+		values[i] = PyErr_Occurred() ? 0 : PyLong_AsLongLong(item);
+	}
+	options.symbols = names;
+	options.values = values;
+	options.nsymbols = (uint32_t)n;
+	if (!names || !values) {
+		PyErr_NoMemory();
+	} else if (!PyErr_Occurred()) {
+		clv_status st = clv_frontiers_create(o->p, &options, &f);
+		if (st != CLV_OK)
+			raise_status(st);
+	}
+	PyMem_Free(names);
+	PyMem_Free(values);
+	return f;
+}
+
+enum field_type { FIELD_BOOL, FIELD_INT, FIELD_FLOAT, FIELD_TEXT };
+
+#define FIELD(type, name)                                                                                              \
+	{                                                                                                                  \
+#name, type, offsetof(clv_objective, name)                                                                     \
+	}
+
+static const struct field {
+	const char *name;
+	enum field_type type;
+	size_t offset;
+} fields[] = {
+	FIELD(FIELD_TEXT, minimize),
+	FIELD(FIELD_BOOL, trainable_suffix),
+	FIELD(FIELD_INT, max_boundary_bytes),
+	FIELD(FIELD_INT, max_prefix_memory),
+	FIELD(FIELD_INT, max_suffix_memory),
+	FIELD(FIELD_INT, max_prefix_params),
+	FIELD(FIELD_INT, max_suffix_params),
+	FIELD(FIELD_FLOAT, min_prefix_flops_fraction),
+	FIELD(FIELD_FLOAT, max_prefix_flops_fraction),
+	FIELD(FIELD_FLOAT, max_latency_s),
+	FIELD(FIELD_FLOAT, bandwidth_bytes_per_s),
+	FIELD(FIELD_FLOAT, prefix_flops_per_s),
+	FIELD(FIELD_FLOAT, suffix_flops_per_s),
+};
+
+static void set_field(clv_objective *o, const struct field *f, PyObject *item)
+{
+	void *at = (char *)o + f->offset;
+	switch (f->type) {
+	case FIELD_BOOL: *(bool *)at = PyObject_IsTrue(item) == 1; break;
+	case FIELD_INT: *(int64_t *)at = PyLong_AsLongLong(item); break;
+	case FIELD_FLOAT: *(double *)at = PyFloat_AsDouble(item); break;
+	case FIELD_TEXT: *(const char **)at = PyUnicode_AsUTF8(item); break;
+	}
+}
+
+/* dict: names of the fields of clv_objective; texts are borrowed from it */
+static bool read_objective(PyObject *dict, clv_objective *out)
+{
+	PyObject *key, *item;
+	Py_ssize_t at = 0;
+	*out = (clv_objective)CLV_OBJECTIVE_INIT;
+	while (PyDict_Next(dict, &at, &key, &item)) {
+		const struct field *found = NULL;
+		for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+			if (PyUnicode_Check(key) && PyUnicode_CompareWithASCIIString(key, fields[i].name) == 0)
+				found = &fields[i];
+		if (!found)
+			PyErr_Format(PyExc_KeyError, "an objective has no field %R", key);
+		else
+			set_field(out, found, item);
+		if (PyErr_Occurred())
+			return false;
+	}
+	return true;
+}
+
+/* ---- what Python gets ------------------------------------------------------------------------------------------------ */
+
+static PyObject *text_object(clv_status st, char *text)
+{
+	if (st != CLV_OK)
+		return raise_status(st);
+	PyObject *o = PyUnicode_FromString(text);
+	clv_string_free(text);
+	return o;
+}
+
+static PyObject *bytes_text(const clv_frontiers *f, uint32_t i)
+{
+	char *text = NULL;
+	clv_status st = clv_frontiers_bytes_text(f, i, &text);
+	return text_object(st, text);
+}
+
+static PyObject *label_tuple(const clv_frontiers *f, uint32_t i)
+{
+	char *text = NULL;
+	clv_status st = clv_frontiers_labels(f, i, &text);
+	PyObject *all = text_object(st, text), *list = all ? PyUnicode_Split(all, NULL, -1) : NULL;
+	PyObject *out = list ? PyList_AsTuple(list) : NULL;
+	Py_XDECREF(all);
+	Py_XDECREF(list);
+	return out;
+}
+
+static PyObject *frontier_tuple(const clv_frontiers *f, uint32_t i)
+{
+	clv_frontier c = {.size = sizeof c};
+	clv_status st = clv_frontiers_get(f, i, &c);
+	if (st != CLV_OK)
+		return raise_status(st);
+	PyObject *bytes = bytes_text(f, i), *names = bytes ? label_tuple(f, i) : NULL;
+	if (!names) {
+		Py_XDECREF(bytes);
+		return NULL;
+	}
+	return Py_BuildValue("(IssIILdOzNNIIddLLLLLL)", c.position, c.name, c.module, c.boundary_tensors,
+	                     c.passthrough_inputs, (long long)c.boundary_bytes, c.prefix_cost,
+	                     c.trainable_suffix ? Py_True : Py_False, c.unsafe, bytes, names, c.prefix_nodes,
+	                     c.suffix_nodes, c.prefix_flops, c.suffix_flops, (long long)c.prefix_params,
+	                     (long long)c.suffix_params, (long long)c.prefix_param_bytes, (long long)c.suffix_param_bytes,
+	                     (long long)c.prefix_memory, (long long)c.suffix_memory);
+}
+
+PyObject *plan_py_frontiers(PlanObject *o, PyObject *args)
+{
+	PyObject *sizes = Py_None;
+	if (!PyArg_ParseTuple(args, "|O", &sizes))
+		return NULL;
+	clv_frontiers *f = frontiers_at(o, sizes);
+	PyObject *out = f ? PyList_New(clv_frontiers_count(f)) : NULL;
+	for (uint32_t i = 0; out && i < clv_frontiers_count(f); i++) {
+		PyObject *item = frontier_tuple(f, i);
+		if (!item)
+			Py_CLEAR(out);
+		else
+			PyList_SET_ITEM(out, i, item);
+	}
+	clv_frontiers_free(f);
+	return out;
+}
+
+PyObject *plan_py_choose(PlanObject *o, PyObject *args)
+{
+	const char *boundary;
+	PyObject *dict, *sizes = Py_None;
+	clv_objective objective;
+	uint32_t i = 0;
+	if (!PyArg_ParseTuple(args, "sO!|O", &boundary, &PyDict_Type, &dict, &sizes) || !read_objective(dict, &objective))
+		return NULL;
+	clv_frontiers *f = frontiers_at(o, sizes);
+	if (!f)
+		return NULL;
+	clv_status st = clv_frontiers_choose(f, boundary, &objective, &i);
+	clv_frontiers_free(f);
+	return st == CLV_OK ? PyLong_FromUnsignedLong(i) : raise_status(st);
+}
+
+PyObject *plan_py_check(PlanObject *o, PyObject *args)
+{
+	unsigned int i;
+	PyObject *dict, *sizes = Py_None;
+	clv_objective objective;
+	if (!PyArg_ParseTuple(args, "IO!|O", &i, &PyDict_Type, &dict, &sizes) || !read_objective(dict, &objective))
+		return NULL;
+	clv_frontiers *f = frontiers_at(o, sizes);
+	if (!f)
+		return NULL;
+	clv_status st = clv_frontiers_check(f, i, &objective);
+	clv_frontiers_free(f);
+	return none_or_raise(st);
+}
+
+/* UTF-8 of the strings of a list, borrowed from it; PyMem_Free. NULL with an exception. */
+static const char **string_array(PyObject *list, uint32_t *n)
+{
+	*n = (uint32_t)PyList_GET_SIZE(list);
+	const char **out = PyMem_Calloc((size_t)*n + 1, sizeof *out);
+	for (uint32_t i = 0; out && i < *n; i++)
+		if (!(out[i] = PyUnicode_AsUTF8(PyList_GET_ITEM(list, i)))) {
+			PyMem_Free(out);
+			return NULL;
+		}
+	return out ? out : (const char **)PyErr_NoMemory();
+}
+
+static PyObject *exact_cut(PlanObject *o, const clv_exact_options *options, PyObject *sizes)
+{
+	plan *p = NULL;
+	uint32_t at = 0;
+	clv_frontiers *f = frontiers_at(o, sizes);
+	if (!f)
+		return NULL;
+	clv_status st = clv_frontiers_exact(f, options, &p, &at);
+	clv_frontiers_free(f);
+	if (st != CLV_OK)
+		return raise_status(st);
+	PyObject *cut = plan_object_like(o, p);
+	return cut ? Py_BuildValue("(NI)", cut, at) : NULL;
+}
+
+PyObject *plan_py_exact(PlanObject *o, PyObject *args)
+{
+	PyObject *prefix, *suffix, *sizes = Py_None, *out = NULL;
+	clv_exact_options options = CLV_EXACT_OPTIONS_INIT;
+	if (!PyArg_ParseTuple(args, "O!O!|O", &PyList_Type, &prefix, &PyList_Type, &suffix, &sizes))
+		return NULL;
+	const char **first = string_array(prefix, &options.nmust_prefix);
+	const char **last = first ? string_array(suffix, &options.nmust_suffix) : NULL;
+	options.must_prefix = first;
+	options.must_suffix = last;
+	if (last)
+		out = exact_cut(o, &options, sizes);
+	PyMem_Free(first);
+	PyMem_Free(last);
+	return out;
+}

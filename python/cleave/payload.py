@@ -1,0 +1,283 @@
+"""What crosses between processes: the boundary of a split, or any values, as a safetensors file (docs/payload.md).
+
+Nothing is pickled and no code runs when a payload is read; a file that is not as it should be is a PayloadError.
+
+>>> import torch, cleave
+>>> data = cleave.pack({"grad": torch.ones(2), "step": 3, 7: (None, 0.5)})
+>>> cleave.unpack(data)
+{'grad': tensor([1., 1.]), 'step': 3, 7: (None, 0.5)}
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from . import _native
+from .errors import PayloadError
+
+Device = str | torch.device | int | None
+Compress = str | Mapping[str, str] | None
+
+
+@dataclass(frozen=True)
+class TensorSchema:
+    """What a tensor of the boundary has to be: dimensions are numbers or expressions of plan text ("B", "4*B+1")."""
+
+    dtype: str
+    shape: tuple[int | str, ...]
+    device: str = "cpu"
+    requires_grad: bool = False
+
+    def __str__(self) -> str:
+        grad = ", requires grad" if self.requires_grad else ""
+        return f"{self.dtype}[{','.join(map(str, self.shape))}] on {self.device}{grad}"
+
+
+class CompressionError(NamedTuple):
+    """What compression cost: the largest difference, and that relative to the largest magnitude of the tensor."""
+
+    method: str
+    max_abs: float
+    relative: float
+
+
+@dataclass(frozen=True, eq=False)
+class BoundaryPayload:
+    """What crosses from prefix to suffix: tensors by their label in the plan that graph_signature names."""
+
+    split_id: str
+    graph_signature: str
+    batch_size: int | None
+    tensors: dict[str, torch.Tensor]
+    passthrough_inputs: tuple[str, ...] = ()
+    weight_version: int = 0
+    schema: dict[str, TensorSchema] = field(default_factory=dict)
+    requires_grad: dict[str, bool] = field(default_factory=dict)
+    supports_prefix_backward: bool = False
+    values: Any = None
+    sizes: dict[str, int] = field(default_factory=dict)
+    compression_error: dict[str, CompressionError] = field(default_factory=dict, repr=False)
+    record: Any = field(default=None, repr=False)  # of this process alone: never written
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors that cross."""
+        return sum(t.numel() * t.element_size() for t in self.tensors.values())
+
+    def to_bytes(self, compress: Compress = None) -> bytes:
+        """The payload as a safetensors file.
+
+        compress: "fp16", "bf16" or "int8" for all floating-point `tensors` that get smaller by it, or {label: method}
+        for some of them; compression_error then says what it cost. `values` stay exact. Tensors on other devices
+        are copied to the CPU first."""
+        data = self._write(compress, None)
+        assert data is not None
+        return data
+
+    def save(self, path: str | os.PathLike[str], compress: Compress = None) -> None:
+        """Writes to_bytes() to a file, which is there whole or not at all."""
+        self._write(compress, os.fsencode(path))
+
+    def _write(self, compress: Compress, path: bytes | None) -> bytes | None:
+        method = _methods(compress, self.tensors)
+        data, losses = _native.payload_write(self._fields(), self.tensors, self.values, method, path, _to_host)
+        self.compression_error.clear()
+        self.compression_error.update(_errors(losses))
+        return data
+
+    def _fields(self) -> _native.Fields:
+        schema = [_schema_fields(label, s) for label, s in self.schema.items()]
+        through, backward = tuple(self.passthrough_inputs), self.supports_prefix_backward
+        head = (self.split_id, self.graph_signature, self.batch_size, self.sizes, schema)
+        return (*head, self.requires_grad, self.weight_version, through, backward)
+
+    @classmethod
+    def from_bytes(cls, data: Any, device: Device = None) -> BoundaryPayload:
+        """A payload from what to_bytes gave (any bytes-like object), its tensors on `device` (default: CPU)."""
+        return cls._read(data, None, device)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], device: Device = None) -> BoundaryPayload:
+        """A payload from a file that save wrote."""
+        return cls._read(None, os.fsencode(path), device)
+
+    @classmethod
+    def _read(cls, data: Any, path: bytes | None, device: Device) -> BoundaryPayload:
+        fields, tensors, values, losses = _native.payload_read(True, data, path, _Place(device))
+        assert fields is not None
+        split_id, signature, batch, sizes, schema, grad, version, through, backward = fields
+        if len({s[0] for s in schema}) != len(schema):
+            raise PayloadError("the schema of the boundary has a label twice")
+        return cls(
+            split_id,
+            signature,
+            batch,
+            tensors,
+            through,
+            version,
+            {label: TensorSchema(dtype, dims(shape), where, g) for label, dtype, shape, where, g in schema},
+            grad,
+            backward,
+            values,
+            sizes,
+            _errors(losses),
+        )
+
+
+def pack(values: Any) -> bytes:
+    """Any tree of tensors and plain values as bytes: None, bool, int, float, complex, str, bytes, slice, range,
+    torch.Size in lists, tuples and dicts. Tensors that share memory do so again when they are unpacked.
+
+    >>> import cleave
+    >>> cleave.unpack(cleave.pack([1 << 100, b"x", slice(None, 3)]))
+    [1267650600228229401496703205376, b'x', slice(None, 3, None)]
+    """
+    data, _ = _native.payload_write(None, {}, values, None, None, _to_host)
+    assert data is not None
+    return data
+
+
+def unpack(data: Any, device: Device = None) -> Any:
+    """What pack packed, with its tensors on `device` (default: CPU)."""
+    return _native.payload_read(False, data, None, _Place(device))[2]
+
+
+def check(
+    payload: BoundaryPayload,
+    *,
+    split_id: str,
+    signatures: str | Collection[str],
+    schema: Mapping[str, TensorSchema],
+    sizes: Mapping[str, int | tuple[int, int]] | None = None,
+    strict: bool = False,
+) -> None:
+    """Raises PayloadError unless a payload is what a split expects.
+
+    Always: split, plan, sizes (a number, or a range with both ends) and labels. strict: also dtype, every dimension,
+    device class and grad flag of every tensor, and the schema that the payload itself brings."""
+    known = (signatures,) if isinstance(signatures, str) else signatures
+    if payload.split_id != split_id:
+        raise PayloadError(f"this boundary belongs to split {payload.split_id}, not to {split_id}")
+    if payload.graph_signature not in known:
+        raise PayloadError(f"this boundary was made by plan {payload.graph_signature}, not by {', '.join(known)}")
+    _check_sizes(payload, sizes or {})
+    missing = [label for label in schema if label not in payload.tensors]
+    unknown = [label for label in payload.tensors if label not in schema]
+    if missing or unknown:
+        lacks = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown)}, which the split does not know"
+        raise PayloadError(f"the boundary {lacks}")
+    if strict:
+        _check_own_schema(payload, schema)
+        check_tensors(schema, payload.tensors, payload.sizes)
+
+
+def check_tensors(schema: Mapping[str, TensorSchema], tensors: dict[str, torch.Tensor], sizes: dict[str, int]) -> None:
+    """Raises PayloadError unless every tensor is what the schema says: dtype, dimensions, device class, grad flag."""
+    _native.payload_check([_schema_fields(label, s) for label, s in schema.items()], tensors, sizes)
+
+
+def _check_sizes(payload: BoundaryPayload, sizes: Mapping[str, int | tuple[int, int]]) -> None:
+    for name, want in sizes.items():
+        low, high = (want, want) if isinstance(want, int) else want
+        if name not in payload.sizes:
+            raise PayloadError(f"the boundary does not say what {name} is")
+        if not low <= payload.sizes[name] <= high:
+            expected = f"{low}" if low == high else f"{low} to {high}"
+            raise PayloadError(f"the boundary has {name}={payload.sizes[name]}, expected {expected}")
+    if payload.batch_size is not None and payload.sizes and payload.batch_size not in payload.sizes.values():
+        raise PayloadError(f"the boundary has batch {payload.batch_size}, but sizes {payload.sizes}")
+
+
+def _check_own_schema(payload: BoundaryPayload, schema: Mapping[str, TensorSchema]) -> None:
+    for label, own in payload.schema.items():
+        want = schema.get(label)
+        if want is None:
+            raise PayloadError(f"{label}: the boundary's schema has it, the split's does not")
+        if (own.dtype, own.shape, own.requires_grad) != (want.dtype, want.shape, want.requires_grad):
+            raise PayloadError(f"{label}: the boundary's schema says {own}, expected {want}")
+
+
+def _schema_fields(label: str, s: TensorSchema) -> _native.Schema:
+    return label, s.dtype, tuple(str(d) for d in s.shape), s.device, s.requires_grad
+
+
+def dims(texts: tuple[str, ...]) -> tuple[int | str, ...]:
+    """Dimensions from plan text: numbers as numbers, expressions as they are."""
+    return tuple(int(t) if t.isascii() and t.isdigit() and len(t) < 20 else t for t in texts)
+
+
+def _errors(losses: Mapping[str, tuple[str, float, float]]) -> dict[str, CompressionError]:
+    return {label: CompressionError(*loss) for label, loss in losses.items()}
+
+
+def _methods(compress: Compress, tensors: Mapping[str, torch.Tensor]) -> str | dict[str, str] | None:
+    if compress is None or isinstance(compress, str):
+        return compress
+    if not isinstance(compress, Mapping):
+        raise TypeError(f"compress is one of fp16, bf16, int8 or a dict of them by label, not {compress!r}")
+    unknown = [label for label in compress if label not in tensors]
+    if unknown:
+        raise PayloadError(f"compress names {', '.join(map(str, unknown))}, which is not among the tensors")
+    return dict(compress)
+
+
+# ---- devices ---------------------------------------------------------------------------------------------------------
+
+
+def _to_host(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors in memory that can be read, sharing what they shared."""
+    with torch.no_grad():
+        plain = [_plain(t) for t in tensors]
+        away = [t for t in plain if t.device.type != "cpu"]
+        moved = iter(_moved(away, torch.device("cpu")))
+        return [t if t.device.type == "cpu" else next(moved) for t in plain]
+
+
+def _plain(t: torch.Tensor) -> torch.Tensor:
+    if type(t) not in (torch.Tensor, torch.nn.Parameter):
+        raise PayloadError(f"a payload cannot hold a {type(t).__module__}.{type(t).__qualname__}, only plain tensors")
+    if t.is_nested:
+        raise PayloadError("a payload cannot hold a nested tensor")
+    if t.device.type == "meta":
+        raise PayloadError("a payload cannot hold a tensor on meta: it has no data")
+    if t.layout != torch.strided:
+        raise PayloadError(f"a payload cannot hold a tensor of layout {t.layout}")
+    if t.is_quantized:
+        return t  # refused further down, with its label and dtype
+    return t.detach().resolve_conj().resolve_neg()
+
+
+def _moved(tensors: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+    """Copies on another device with the same strides; a storage that several tensors are on is moved once."""
+    users: dict[int, int] = {}
+    for t in tensors:
+        users[t.untyped_storage()._cdata] = users.get(t.untyped_storage()._cdata, 0) + 1
+    storages: dict[int, torch.UntypedStorage] = {}
+    out = []
+    for t in tensors:
+        key = t.untyped_storage()._cdata
+        overlaps = any(n > 1 and s == 0 for n, s in zip(t.shape, t.stride(), strict=True))
+        if users[key] == 1 and not overlaps:
+            out.append(torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device).copy_(t))
+            continue
+        if key not in storages:
+            whole = torch.empty(0, dtype=torch.uint8, device=t.device).set_(t.untyped_storage())
+            storages[key] = whole.to(device).untyped_storage()
+        empty = torch.empty(0, dtype=t.dtype, device=device)
+        out.append(empty.set_(storages[key], t.storage_offset(), t.shape, t.stride()))
+    return out
+
+
+class _Place:
+    """Puts the memory that tensors will be on where it is wanted."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = torch.device("cpu" if device is None else device)
+
+    def __call__(self, memories: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [m.to(self.device) for m in memories]

@@ -1,0 +1,146 @@
+"""Split inference with as little around it as possible: a boundary that is just tensors, checks as deep as asked for.
+
+>>> import torch, cleave
+>>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
+>>> x = torch.randn(3, 4)
+>>> spec = cleave.SplitSpec(boundary="50%")
+>>> replay = cleave.prepare_split_replay(net, example_inputs=(x,), split=spec, mode="generated_eager")
+>>> boundary = replay.warmup(x).run_prefix(x)
+>>> torch.equal(replay.run_suffix(boundary), net(x))
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from ._cut import Cut, Cuts
+from .errors import InputError, SplitError
+from .spec import SplitSpec
+from .split import SplitRuntime, prepare_split
+
+VALIDATIONS = ("fast", "strict")
+
+
+class ReplayBoundary(NamedTuple):
+    """What crosses, for the suffix of the same runtime: tensors in the order of `boundary_order`."""
+
+    tensors: tuple[torch.Tensor, ...]
+    batch_size: int | None
+    sizes: dict[str, int]
+    split_id: str
+    cut: Any  # the plan that made it, cut
+    cuts: Any
+
+
+class SplitReplayRuntime:
+    """A model cut in two, for inference. Made by prepare_split_replay.
+
+    validation: "fast" checks that a boundary is of this runtime and complete, and leaves types and sizes to the suffix,
+    which checks them as it checks all its inputs; "strict" compares every tensor with the schema first."""
+
+    def __init__(self, runtime: SplitRuntime, validation: str, materialize_boundary: bool) -> None:
+        if validation not in VALIDATIONS:
+            raise SplitError(f"validation must be one of {', '.join(VALIDATIONS)}, not {validation!r}")
+        self.runtime = runtime
+        self.validation = validation
+        self.materialize_boundary = materialize_boundary
+        self.split_id, self.split_spec, self.mode = runtime.split_id, runtime.split_spec, runtime.mode
+
+    def with_validation(self, validation: str) -> SplitReplayRuntime:
+        """The same runtime with other checks."""
+        return SplitReplayRuntime(self.runtime, validation, self.materialize_boundary)
+
+    @property
+    def boundary_order(self) -> tuple[str, ...]:
+        """Labels of the tensors of a boundary."""
+        return tuple(self.runtime.main_cut.labels)
+
+    @property
+    def passthrough_order(self) -> tuple[str, ...]:
+        """Labels of the inputs that only the suffix needs."""
+        return self.runtime.main_cut.passthrough
+
+    @property
+    def active_backend(self) -> str:
+        """What runs the halves."""
+        return self.runtime.active_backend
+
+    @property
+    def fallback_reason(self) -> str | None:
+        """Why something else runs the halves than the mode asks for; None: nothing else does."""
+        return self.runtime.fallback_reason
+
+    def warmup(self, *inputs: Any, **kwargs: Any) -> SplitReplayRuntime:
+        """Runs both halves once, so that what is compiled or captured on first use is ready."""
+        self.replay(*inputs, **kwargs)
+        return self
+
+    def run_prefix(self, *inputs: Any, **kwargs: Any) -> ReplayBoundary:
+        """Runs the model up to the boundary."""
+        runtime = self.runtime
+        leaves = runtime.trace_plan.flatten_inputs(inputs, kwargs)
+        cuts, cut, tensors = runtime.prefix_tensors(inputs, kwargs, leaves)
+        if self.materialize_boundary and cut.reuses_memory:
+            tensors = tuple(t.clone() for t in tensors)
+        sizes = cuts.sizes_of(leaves)
+        return ReplayBoundary(tensors, sizes.get(self.split_spec.batch_symbol), sizes, self.split_id, cut, cuts)
+
+    def run_suffix(self, boundary: ReplayBoundary) -> Any:
+        """Runs the rest of the model."""
+        self.validate_boundary(boundary)
+        cuts: Cuts = boundary.cuts
+        cut: Cut = boundary.cut
+        return cut.run_suffix(boundary.tensors, cuts.symbols(cut, boundary.sizes))
+
+    def replay(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Both halves, one after the other."""
+        return self.run_suffix(self.run_prefix(*inputs, **kwargs))
+
+    def validate_boundary(self, boundary: ReplayBoundary) -> None:
+        """Raises the reason why a boundary does not belong to this runtime."""
+        if not isinstance(boundary, ReplayBoundary):
+            raise TypeError(f"run_suffix takes the ReplayBoundary of run_prefix, not {type(boundary).__name__}")
+        if boundary.split_id != self.split_id:
+            raise InputError(f"this boundary belongs to split {boundary.split_id}, not to {self.split_id}")
+        labels = boundary.cut.labels
+        if len(boundary.tensors) != len(labels):
+            raise InputError(f"the boundary has {len(boundary.tensors)} tensors, the split has {len(labels)}")
+        if self.validation == "strict":
+            boundary.cut.check_schema(dict(zip(labels, boundary.tensors, strict=True)), boundary.sizes)
+
+    def __repr__(self) -> str:
+        return f"<cleave.SplitReplayRuntime {self.active_backend}, {self.validation}: {self.runtime!r}>"
+
+
+def prepare_split_replay(
+    model: Callable[..., Any],
+    *,
+    example_inputs: Any,
+    example_kwargs: dict[str, Any] | None = None,
+    split: SplitSpec,
+    mode: str = "compiled",
+    validation: str = "fast",
+    materialize_boundary: bool = True,
+    objective: dict[str, Any] | None = None,
+    compile_options: dict[str, Any] | None = None,
+) -> SplitReplayRuntime:
+    """prepare_split for inference alone, by default compiled.
+
+    materialize_boundary: a boundary stays what it is when the prefix runs again, also where the back end writes its
+    results into the same memory each time; False saves that copy."""
+    if validation not in VALIDATIONS:
+        raise SplitError(f"validation must be one of {', '.join(VALIDATIONS)}, not {validation!r}")
+    runtime = prepare_split(
+        model,
+        example_inputs=example_inputs,
+        example_kwargs=example_kwargs,
+        split=split,
+        mode=mode,
+        objective=objective,
+        compile_options=compile_options,
+    )
+    return SplitReplayRuntime(runtime, validation, materialize_boundary)

@@ -1,0 +1,115 @@
+"""Where to cut: what a user asks for, and what the plan offers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .errors import SplitError
+
+TraceBatchMode = Literal["batch_1", "batch_gt1"]
+
+
+@dataclass(frozen=True)
+class SplitSpec:
+    """Where and how to cut.
+
+    boundary: "after:<module path>", "after:<node name>", "50%" (also "percent:50", "at:50%": the frontier with the
+    nearest share of the estimated work before it) or "auto" (what the objective asks for; without one the fewest bytes
+    with 20 to 80 % of the work on each side).
+
+    exact: not only positions of the traced order: the fewest bytes of all cuts that have the nodes of must_prefix
+    before and those of must_suffix after it (module paths and node names). Without must_prefix it is the first 20 % of
+    the work in traced order, without must_suffix what is beyond 80 %.
+
+    >>> SplitSpec(boundary="after:layer3").trainable
+    False
+    """
+
+    boundary: str = "auto"
+    batch_symbol: str = "B"
+    dynamic_batch: tuple[int, int] | None = (1, 64)
+    trainable: bool = False
+    trace_batch_mode: TraceBatchMode = "batch_1"
+    exact: bool = False
+    must_prefix: tuple[str, ...] = ()
+    must_suffix: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._check_exact()
+        if not isinstance(self.boundary, str):
+            raise SplitError(f'boundary is a string such as "50%", not {type(self.boundary).__name__}')
+        if not self.boundary.strip():
+            raise SplitError('boundary is empty; give "auto", "after:<module path>", "after:<node name>" or "50%"')
+        if not isinstance(self.batch_symbol, str) or not self.batch_symbol.isidentifier():
+            raise SplitError(f"batch_symbol must be an identifier such as B, not {self.batch_symbol!r}")
+        if self.trace_batch_mode not in ("batch_1", "batch_gt1"):
+            raise SplitError(f'trace_batch_mode must be "batch_1" or "batch_gt1", not {self.trace_batch_mode!r}')
+        self._check_range()
+
+    def _check_exact(self) -> None:
+        for name in ("must_prefix", "must_suffix"):
+            names = getattr(self, name)
+            if not isinstance(names, tuple) or not all(isinstance(n, str) for n in names):
+                raise SplitError(
+                    f'{name} is a tuple of module paths and node names such as ("encoder",), not {names!r}'
+                )
+            if names and not self.exact:
+                raise SplitError(f"{name} is for exact=True")
+        if not isinstance(self.exact, bool):
+            raise SplitError(f"exact must be True or False, not {self.exact!r}")
+        if self.exact and self.boundary != "auto":
+            raise SplitError(f'exact=True finds the boundary itself: leave it at "auto" instead of {self.boundary!r}')
+
+    def _check_range(self) -> None:
+        if self.dynamic_batch is None:
+            return
+        pair = self.dynamic_batch
+        if not isinstance(pair, tuple) or len(pair) != 2 or not all(type(n) is int for n in pair):
+            raise SplitError(f"dynamic_batch must be a pair of integers (low, high) or None, not {pair!r}")
+        low, high = pair
+        if low < 1 or high < low:
+            raise SplitError(f"dynamic_batch must have 1 <= low <= high, not {pair!r}")
+        if self.trace_batch_mode == "batch_1" and low > 1:
+            raise SplitError(f'trace_batch_mode="batch_1" needs a dynamic_batch that starts at 1, not {pair!r}')
+
+
+@dataclass(frozen=True)
+class SplitCandidate:
+    """A frontier: where the plan can be cut, what crosses there and what each side costs.
+
+    Bytes, work (flops) and memory are those of one typical batch; boundary_bytes_formula has the bytes in the symbols
+    of the plan. Memory is that of the model's tensors a side reads and the most its inputs and results take at a time.
+    A parameter that both sides read counts on both."""
+
+    position: int
+    name: str
+    module_path: str
+    boundary_tensors: int
+    passthrough_inputs: int
+    boundary_bytes: int
+    prefix_share: float
+    trainable_suffix: bool
+    reason: str | None
+    boundary_bytes_formula: str
+    boundary_labels: tuple[str, ...]
+    prefix_node_count: int
+    suffix_node_count: int
+    prefix_flops: float
+    suffix_flops: float
+    prefix_params: int
+    suffix_params: int
+    prefix_param_bytes: int
+    suffix_param_bytes: int
+    prefix_memory: int
+    suffix_memory: int
+
+    @property
+    def safe(self) -> bool:
+        """The plan can be cut here; otherwise `reason` says why not."""
+        return self.reason is None
+
+    @property
+    def is_trainable_suffix(self) -> bool:
+        """The suffix reads a parameter that requires grad."""
+        return self.trainable_suffix

@@ -1,0 +1,618 @@
+/* One operator call as Python: the way people write it where that reaches the very same operator with the same
+ * arguments, torch.ops for everything else.
+ *
+ * `forms` says how. A signature lists the arguments in the order of the Python call:
+ *
+ *   name         by position              name=      by keyword, always
+ *   name=text    by keyword, left out when the argument reads `text`
+ *   !text        the Python call passes this itself: the form is for calls where the argument reads `text`
+ *   *name        a list, as several arguments
+ *   3:…          it is argument 3 of the operator (else: the next one)
+ *
+ * A head that starts with a dot is a method of the first argument, one with blanks an operator between two. */
+#include <ctype.h>
+#include <math.h>
+#include <string.h>
+
+#include "emit/emit.h"
+
+typedef struct form {
+	const char *op, *head, *signature;
+} form;
+
+static const form forms[] = {
+	{"aten::conv1d", "F.conv1d", "input, weight, bias=None, stride=[1], padding=[0], dilation=[1], groups=1"},
+	{"aten::conv2d", "F.conv2d", "input, weight, bias=None, stride=[1; 1], padding=[0; 0], dilation=[1; 1], groups=1"},
+	{"aten::conv2d.padding", "F.conv2d",
+     "input, weight, bias=None, stride=[1; 1], padding=, dilation=[1; 1], groups=1"},
+	{"aten::conv3d", "F.conv3d",
+     "input, weight, bias=None, stride=[1; 1; 1], padding=[0; 0; 0], dilation=[1; 1; 1], groups=1"},
+	{"aten::conv_transpose2d.input", "F.conv_transpose2d",
+     "input, weight, bias=None, stride=[1; 1], padding=[0; 0], output_padding=[0; 0], groups=1, dilation=[1; 1]"},
+	{"aten::linear", "F.linear", "input, weight, bias=None"},
+	{"aten::embedding", "F.embedding", "1:input, 0:weight, 2:!-1, 3:scale_grad_by_freq=False, 4:sparse=False"},
+	{"aten::batch_norm", "F.batch_norm",
+     "input, 3:running_mean, 4:running_var, 1:weight=None, 2:bias=None, 5:training=False, 6:momentum=0.1, 7:eps=1e-05, "
+     "8:!True"},
+	{"aten::layer_norm", "F.layer_norm", "input, normalized_shape, weight=None, bias=None, eps=1e-05, !True"},
+	{"aten::group_norm", "F.group_norm", "input, num_groups, weight=None, bias=None, eps=1e-05, !True"},
+	{"aten::rms_norm", "F.rms_norm", "input, normalized_shape, weight=None, eps=None"},
+	{"aten::scaled_dot_product_attention", "F.scaled_dot_product_attention",
+     "query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False"},
+	{"aten::max_pool2d", "F.max_pool2d",
+     "input, kernel_size, stride=, padding=[0; 0], dilation=[1; 1], ceil_mode=False"},
+	{"aten::avg_pool2d", "F.avg_pool2d",
+     "input, kernel_size, stride=, padding=[0; 0], ceil_mode=False, count_include_pad=True, divisor_override=None"},
+	{"aten::adaptive_avg_pool1d", "F.adaptive_avg_pool1d", "input, output_size"},
+	{"aten::adaptive_avg_pool2d", "F.adaptive_avg_pool2d", "input, output_size"},
+	{"aten::dropout", "F.dropout", "input, p=, training="},
+	{"aten::softmax.int", "F.softmax", "input, dim=, dtype=None"},
+	{"aten::log_softmax.int", "F.log_softmax", "input, dim=, dtype=None"},
+	{"aten::relu", "F.relu", "input"},
+	{"aten::relu_", "F.relu_", "input"},
+	{"aten::gelu", "F.gelu", "input, approximate=\"none\""},
+	{"aten::silu", "F.silu", "input"},
+	{"aten::mish", "F.mish", "input"},
+	{"aten::hardswish", "F.hardswish", "input"},
+	{"aten::hardsigmoid", "F.hardsigmoid", "input"},
+	{"aten::leaky_relu", "F.leaky_relu", "input, negative_slope=0.01"},
+	{"aten::sigmoid", "torch.sigmoid", "input"},
+	{"aten::tanh", "torch.tanh", "input"},
+	{"aten::exp", "torch.exp", "input"},
+	{"aten::log", "torch.log", "input"},
+	{"aten::sqrt", "torch.sqrt", "input"},
+	{"aten::rsqrt", "torch.rsqrt", "input"},
+	{"aten::sin", "torch.sin", "input"},
+	{"aten::cos", "torch.cos", "input"},
+	{"aten::abs", "torch.abs", "input"},
+	{"aten::mm", "torch.mm", "input, mat2"},
+	{"aten::bmm", "torch.bmm", "input, mat2"},
+	{"aten::addmm", "torch.addmm", "input, mat1, mat2, beta=1, alpha=1"},
+	{"aten::cat", "torch.cat", "tensors, dim=0"},
+	{"aten::stack", "torch.stack", "tensors, dim=0"},
+	{"aten::where.self", "torch.where", "condition, input, other"},
+	{"aten::equal", "torch.equal", "input, other"},
+	{"aten::is_nonzero", "bool", "input"},
+	{"aten::matmul", " @ ", "input, other"},
+	{"aten::add.Tensor", " + ", "input, other, !1"},
+	{"aten::sub.Tensor", " - ", "input, other, !1"},
+	{"aten::mul.Tensor", " * ", "input, other"},
+	{"aten::div.Tensor", " / ", "input, other"},
+	{"aten::pow.Tensor_Scalar", " ** ", "input, exponent"},
+	{"aten::__and__.Tensor", " & ", "input, other"},
+	{"aten::__or__.Tensor", " | ", "input, other"},
+	{"aten::eq.Tensor", " == ", "input, other"},
+	{"aten::ne.Tensor", " != ", "input, other"},
+	{"aten::lt.Tensor", " < ", "input, other"},
+	{"aten::le.Tensor", " <= ", "input, other"},
+	{"aten::gt.Tensor", " > ", "input, other"},
+	{"aten::ge.Tensor", " >= ", "input, other"},
+	{"aten::eq.Scalar", " == ", "input, other"},
+	{"aten::ne.Scalar", " != ", "input, other"},
+	{"aten::lt.Scalar", " < ", "input, other"},
+	{"aten::le.Scalar", " <= ", "input, other"},
+	{"aten::gt.Scalar", " > ", "input, other"},
+	{"aten::ge.Scalar", " >= ", "input, other"},
+	{"aten::neg", "torch.neg", "input"},
+	{"aten::view", ".view", "*size"},
+	{"aten::reshape", ".reshape", "*shape"},
+	{"aten::expand", ".expand", "*size, !False"},
+	{"aten::permute", ".permute", "*dims"},
+	{"aten::repeat", ".repeat", "*repeats"},
+	{"aten::transpose.int", ".transpose", "dim0, dim1"},
+	{"aten::t", ".t", ""},
+	{"aten::flatten.using_ints", ".flatten", "start_dim=0, end_dim=-1"},
+	{"aten::squeeze.dim", ".squeeze", "dim"},
+	{"aten::unsqueeze", ".unsqueeze", "dim"},
+	{"aten::select.int", ".select", "dim, index"},
+	{"aten::narrow", ".narrow", "dim, start, length"},
+	{"aten::contiguous", ".contiguous", "memory_format=torch.contiguous_format"},
+	{"aten::clone", ".clone", "memory_format=None"},
+	{"aten::detach", ".detach", ""},
+	{"aten::to.dtype", ".to", "dtype, non_blocking=False, copy=False, memory_format=None"},
+	{"aten::mean", ".mean", "dtype=None"},
+	{"aten::sum", ".sum", "dtype=None"},
+	{"aten::mean.dim", ".mean", "dim, keepdim=False, dtype=None"},
+	{"aten::sum.dim_IntList", ".sum", "dim, keepdim=False, dtype=None"},
+	{"aten::argmax", ".argmax", "dim=None, keepdim=False"},
+	{"aten::chunk", ".chunk", "chunks, dim=0"},
+	{"aten::split.Tensor", ".split", "split_size, dim=0"},
+	{"aten::unbind.int", ".unbind", "dim=0"},
+	{"aten::masked_fill.Scalar", ".masked_fill", "mask, value"},
+	{"aten::item", ".item", ""},
+	{"aten::add_.Tensor", ".add_", "other, alpha=1"},
+	{"aten::sub_.Tensor", ".sub_", "other, alpha=1"},
+	{"aten::mul_.Tensor", ".mul_", "other"},
+	{"aten::div_.Tensor", ".div_", "other"},
+	{"aten::copy_", ".copy_", "src, non_blocking=False"},
+	{"aten::zero_", ".zero_", ""},
+	{"aten::masked_fill_.Scalar", ".masked_fill_", "mask, value"},
+};
+
+/* ---- arguments -------------------------------------------------------------------------------------------------- */
+
+const char *torch_dtype(uint8_t d)
+{
+	static const char *const names[] = {"uint8",           "int8",
+	                                    "int16",           "int32",
+	                                    "int64",           "float16",
+	                                    "float32",         "float64",
+	                                    "complex32",       "complex64",
+	                                    "complex128",      "bool",
+	                                    "qint8",           "quint8",
+	                                    "qint32",          "bfloat16",
+	                                    "quint4x2",        "quint2x4",
+	                                    "bits1x8",         "bits2x4",
+	                                    "bits4x2",         "bits8",
+	                                    "bits16",          "float8_e5m2",
+	                                    "float8_e4m3fn",   "float8_e5m2fnuz",
+	                                    "float8_e4m3fnuz", "uint16",
+	                                    "uint32",          "uint64",
+	                                    "float8_e8m0fnu",  "float4_e2m1fn_x2"};
+	_Static_assert(sizeof names / sizeof *names == DT_COUNT, "one name per dtype");
+	return d < DT_COUNT ? names[d] : "float32";
+}
+
+void write_float(double v, strbuf *b)
+{
+	if (isnan(v))
+		strbuf_puts(b, "float(\"nan\")");
+	else if (isinf(v))
+		strbuf_puts(b, v < 0 ? "float(\"-inf\")" : "float(\"inf\")");
+	else
+		strbuf_double(b, v);
+}
+
+static symbol_id symbol_named(const plan *p, const char *s, size_t n)
+{
+	for (symbol_id i = 0; i < p->symbols.n; i++) {
+		const char *name = plan_s(p, p->symbols.at[i].name);
+		if (strlen(name) == n && memcmp(name, s, n) == 0)
+			return i;
+	}
+	return NONE;
+}
+
+static bool is_word(char c)
+{
+	return isalnum((unsigned char)c) || c == '_';
+}
+
+/* The text of an expression is Python already; only its symbols may need another name. */
+void write_int(writer *w, expr_id e, strbuf *b)
+{
+	strbuf plain = STRBUF_INIT;
+	char *text = NULL;
+	expr_print(w->p, e, &plain);
+	if (strbuf_take(&plain, &text) != CLV_OK) {
+		b->failed = true;
+		return;
+	}
+	for (const char *s = text; *s;) {
+		size_t n = 0;
+		while (is_word(s[n]))
+			n++;
+		symbol_id sym = n && !isdigit((unsigned char)*s) ? symbol_named(w->p, s, n) : NONE;
+		if (sym != NONE) {
+			w->symbol_used[sym] = true;
+			strbuf_puts(b, ident_symbol(&w->ids, sym));
+		} else {
+			strbuf_add(b, s, n ? n : 1);
+		}
+		s += n ? n : 1;
+	}
+	mem_free(text);
+}
+
+void write_dims(writer *w, uint32_t first, uint32_t n, strbuf *b)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		strbuf_puts(b, i ? ", " : "");
+		write_int(w, w->p->dims.at[first + i], b);
+	}
+}
+
+static clv_status write_list(writer *w, const arg *a, strbuf *b)
+{
+	strbuf_putc(b, '[');
+	for (uint32_t i = 0; i < a->u.list.n; i++) {
+		strbuf_puts(b, i ? ", " : "");
+		TRY(write_arg(w, &w->p->args.at[a->u.list.first + i], b));
+	}
+	strbuf_putc(b, ']');
+	return CLV_OK;
+}
+
+static clv_status write_value(writer *w, value_id v, strbuf *b)
+{
+	const value *x = &w->p->values.at[v];
+	if (x->kind == VALUE_OBJECT)
+		return fail(CLV_E_UNSUPPORTED, "it takes an object (%s), which has no source text", plan_s(w->p, x->name));
+	if (x->kind == VALUE_RESULT || x->kind == VALUE_INPUT)
+		strbuf_puts(b, ident_value(&w->ids, v));
+	else
+		write_place(w, v, b);
+	return CLV_OK;
+}
+
+static void write_memory_format(uint32_t code, strbuf *b)
+{
+	strbuf_printf(b, "torch.%s%s", memfmt_names[code], code < 2 ? "_format" : "");
+}
+
+static void write_layout(uint32_t code, strbuf *b)
+{
+	const char *name = layout_names[code];
+	strbuf_printf(b, "torch.%s%s", !strcmp(name, "mkldnn") ? "_" : "", name);
+}
+
+static void write_quoted(const plan *p, str_id s, strbuf *b)
+{
+	strbuf_quoted(b, plan_s(p, s), p->strs.at[s].n);
+}
+
+clv_status write_arg(writer *w, const arg *a, strbuf *b)
+{
+	switch ((arg_kind)a->kind) {
+	case ARG_NONE: strbuf_puts(b, "None"); break;
+	case ARG_VALUE: return write_value(w, a->u.v, b);
+	case ARG_INT: write_int(w, a->u.e, b); break;
+	case ARG_FLOAT: write_float(a->u.f, b); break;
+	case ARG_BOOL: strbuf_puts(b, a->u.b ? "True" : "False"); break;
+	case ARG_COMPLEX:
+		strbuf_puts(b, "complex(");
+		write_float(a->u.c.re, b);
+		strbuf_puts(b, ", ");
+		write_float(a->u.c.im, b);
+		strbuf_putc(b, ')');
+		break;
+	case ARG_STR: write_quoted(w->p, a->u.s, b); break;
+	case ARG_DTYPE: strbuf_printf(b, "torch.%s", torch_dtype((uint8_t)a->u.code)); break;
+	case ARG_LAYOUT: write_layout(a->u.code, b); break;
+	case ARG_MEMFMT: write_memory_format(a->u.code, b); break;
+	case ARG_DEVICE:
+		strbuf_puts(b, "torch.device(");
+		write_quoted(w->p, a->u.s, b);
+		strbuf_putc(b, ')');
+		break;
+	case ARG_LIST: return write_list(w, a, b);
+	case ARG_REAL:
+		return fail(CLV_E_UNSUPPORTED, "it takes a float that follows the sizes, which has no source text yet");
+	}
+	return CLV_OK;
+}
+
+/* ---- calls ------------------------------------------------------------------------------------------------------ */
+
+/* A call being put together; its parts are texts of their own, so that a long call can be broken into lines. */
+typedef struct call {
+	writer *w;
+	const node *n;
+	strbuf head;
+	VEC(char *) parts;
+} call;
+
+static void call_free(call *c)
+{
+	for (uint32_t i = 0; i < c->parts.n; i++)
+		mem_free(c->parts.at[i]);
+	vec_free(&c->parts);
+	strbuf_free(&c->head);
+}
+
+static const arg *call_arg(const call *c, uint32_t i)
+{
+	return &c->w->p->args.at[c->n->args + i];
+}
+
+static clv_status arg_text(const call *c, const arg *a, const char *name, size_t n, char **out)
+{
+	strbuf b = STRBUF_INIT;
+	strbuf_add(&b, name, n);
+	strbuf_puts(&b, n ? "=" : "");
+	clv_status st = write_arg(c->w, a, &b);
+	if (st == CLV_OK)
+		return strbuf_take(&b, out);
+	strbuf_free(&b);
+	return st;
+}
+
+static clv_status push_part(call *c, const arg *a, const char *name, size_t n)
+{
+	char *text = NULL;
+	TRY(arg_text(c, a, name, n, &text));
+	clv_status st = vec_push(&c->parts, text);
+	if (st != CLV_OK)
+		mem_free(text);
+	return st;
+}
+
+/* Lists in a signature have ";" between their elements, since "," ends an item. */
+static bool reads(const char *text, const char *want, size_t n)
+{
+	for (; n; text++, want++, n--)
+		if (*text != (*want == ';' ? ',' : *want))
+			return false;
+	return *text == '\0';
+}
+
+static clv_status arg_reads(const call *c, const arg *a, const char *want, size_t n, bool *out)
+{
+	char *text = NULL;
+	TRY(arg_text(c, a, "", 0, &text));
+	*out = reads(text, want, n);
+	mem_free(text);
+	return CLV_OK;
+}
+
+static clv_status push_star(call *c, const arg *a)
+{
+	if (a->kind != ARG_LIST || a->u.list.n == 0)
+		return push_part(c, a, "", 0);
+	for (uint32_t i = 0; i < a->u.list.n; i++)
+		TRY(push_part(c, &c->w->p->args.at[a->u.list.first + i], "", 0));
+	return CLV_OK;
+}
+
+/* One item of a signature: s … s+n-1. *fits: the form may be used. */
+static clv_status push_item(call *c, const char *s, size_t n, uint32_t *next, bool *fits)
+{
+	uint32_t at = *next;
+	if (n > 1 && isdigit((unsigned char)s[0]) && s[1] == ':') {
+		at = (uint32_t)(s[0] - '0');
+		s += 2;
+		n -= 2;
+	}
+	*next = at + 1;
+	const char *sign = memchr(s, '=', n);
+	if (at >= c->n->nargs) {
+		*fits = sign || s[0] == '!';
+		return CLV_OK;
+	}
+	const arg *a = call_arg(c, at);
+	if (s[0] == '!')
+		return arg_reads(c, a, s + 1, n - 1, fits);
+	if (s[0] == '*')
+		return push_star(c, a);
+	if (!sign)
+		return push_part(c, a, "", 0);
+	size_t name = (size_t)(sign - s), rest = n - name - 1;
+	bool left_out = false;
+	if (rest)
+		TRY(arg_reads(c, a, sign + 1, rest, &left_out));
+	return left_out ? CLV_OK : push_part(c, a, s, name);
+}
+
+static bool is_tensor(const call *c, uint32_t i)
+{
+	const arg *a = i < c->n->nargs ? call_arg(c, i) : NULL;
+	return a && a->kind == ARG_VALUE && c->w->p->values.at[a->u.v].type == TYPE_TENSOR;
+}
+
+static uint32_t count_items(const char *s)
+{
+	uint32_t n = *s != '\0';
+	for (; *s; s++)
+		n += *s == ',';
+	return n;
+}
+
+/* Fills the parts from a form; *fits is false when this call cannot be written so. */
+static clv_status try_form(call *c, const form *f, bool *fits)
+{
+	bool method = f->head[0] == '.';
+	uint32_t next = method ? 1 : 0, skip = next;
+	*fits = c->n->nargs <= count_items(f->signature) + skip;
+	if (method || f->head[0] == ' ')
+		*fits = *fits && is_tensor(c, 0);
+	if (method && *fits)
+		TRY(write_arg(c->w, call_arg(c, 0), &c->head));
+	strbuf_puts(&c->head, f->head);
+	for (const char *s = f->signature; *s && *fits;) {
+		size_t n = strcspn(s, ",");
+		TRY(push_item(c, s, n, &next, fits));
+		s += n + strspn(s + n, ", ");
+	}
+	return CLV_OK;
+}
+
+static const form *find_form(const char *op)
+{
+	for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+		if (!strcmp(forms[i].op, op))
+			return &forms[i];
+	return NULL;
+}
+
+static void call_reset(call *c)
+{
+	for (uint32_t i = 0; i < c->parts.n; i++)
+		mem_free(c->parts.at[i]);
+	c->parts.n = 0;
+	c->head.n = 0;
+}
+
+/* Python's operators are registered under the names of their methods. */
+static bool is_method_name(const char *s, size_t n)
+{
+	static const char *const known[] = {"__and__",  "__or__",  "__xor__",  "__lshift__",  "__rshift__",
+	                                    "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__"};
+	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+		if (strlen(known[i]) == n && !memcmp(known[i], s, n))
+			return true;
+	return false;
+}
+
+/* space::name or space::name.overload of plain names; one that reaches into Python's own attributes is no operator. */
+static bool op_is_plain(const char *op, const char *colons, const char *dot)
+{
+	const char *name = colons + 2;
+	size_t n = dot ? (size_t)(dot - name) : strlen(name);
+	return ident_ok(op, (size_t)(colons - op)) && (ident_ok(name, n) || is_method_name(name, n)) &&
+	       (!dot || ident_ok(dot + 1, strlen(dot + 1)));
+}
+
+/* torch.ops.aten.add.Tensor */
+static clv_status ops_head(call *c, const char *op)
+{
+	const char *colons = strstr(op, "::"), *dot = colons ? strchr(colons, '.') : NULL;
+	if (!colons || !op_is_plain(op, colons, dot))
+		return fail(CLV_E_UNSUPPORTED, "%s has no name in torch.ops", op);
+	if (!strncmp(op, "torchvision::", 13))
+		c->w->torchvision = true;
+	strbuf_puts(&c->head, "torch.ops.");
+	strbuf_add(&c->head, op, (size_t)(colons - op));
+	strbuf_putc(&c->head, '.');
+	strbuf_puts(&c->head, colons + 2);
+	strbuf_puts(&c->head, dot ? "" : ".default");
+	return CLV_OK;
+}
+
+/* Without schemas a helper finds out, when the source runs, which arguments go by name. */
+static clv_status unknown_call(call *c, const char *op)
+{
+	strbuf_puts(&c->head, "call");
+	c->w->call = true;
+	strbuf name = STRBUF_INIT;
+	char *text = NULL;
+	call inner = {.w = c->w, .n = c->n};
+	clv_status st = ops_head(&inner, op);
+	if (st == CLV_OK)
+		strbuf_add(&name, inner.head.at, inner.head.n);
+	call_free(&inner);
+	if (st == CLV_OK)
+		st = strbuf_take(&name, &text);
+	else
+		strbuf_free(&name);
+	if (st == CLV_OK && (st = vec_push(&c->parts, text)) != CLV_OK)
+		mem_free(text);
+	for (uint32_t i = 0; st == CLV_OK && i < c->n->nargs; i++)
+		st = push_part(c, call_arg(c, i), "", 0);
+	return st;
+}
+
+static clv_status ops_call(call *c, const char *op)
+{
+	const source_spec *s = c->w->s;
+	source_formal f;
+	if (!s->formal || (c->n->nargs && !s->formal(s->ctx, op, c->n->nargs - 1, &f)))
+		return unknown_call(c, op);
+	TRY(ops_head(c, op));
+	for (uint32_t i = 0; i < c->n->nargs; i++) {
+		const arg *a = call_arg(c, i);
+		if (!s->formal(s->ctx, op, i, &f))
+			return fail(CLV_E_INVALID, "%s has no argument %u", op, i);
+		if (f.named && f.none && a->kind == ARG_NONE)
+			continue;
+		TRY(push_part(c, a, f.name, f.named ? strlen(f.name) : 0));
+	}
+	return CLV_OK;
+}
+
+/* x[:, 1:3]. The whole of a dimension makes no operator in Python, and is left to torch.ops. */
+static clv_status slice_text(call *c, bool *done, strbuf *b)
+{
+	int64_t dim, start = 0, end = INT64_MAX, step;
+	const plan *p = c->w->p;
+	*done = false;
+	if (c->n->nargs != 5 || !is_tensor(c, 0))
+		return CLV_OK;
+	const arg *d = call_arg(c, 1), *from = call_arg(c, 2), *to = call_arg(c, 3), *by = call_arg(c, 4);
+	if (d->kind != ARG_INT || from->kind != ARG_INT || to->kind != ARG_INT || by->kind != ARG_INT)
+		return CLV_OK;
+	if (!expr_is_const(p, d->u.e, &dim) || !expr_is_const(p, by->u.e, &step) || step != 1 || dim < 0 || dim > 7)
+		return CLV_OK;
+	bool from_start = expr_is_const(p, from->u.e, &start) && start == 0;
+	bool to_end = expr_is_const(p, to->u.e, &end) && end == INT64_MAX;
+	if (from_start && to_end)
+		return CLV_OK;
+	*done = true;
+	TRY(write_arg(c->w, call_arg(c, 0), b));
+	strbuf_putc(b, '[');
+	for (int64_t i = 0; i < dim; i++)
+		strbuf_puts(b, ":, ");
+	if (!from_start)
+		TRY(write_arg(c->w, from, b));
+	strbuf_putc(b, ':');
+	if (!to_end)
+		TRY(write_arg(c->w, to, b));
+	strbuf_putc(b, ']');
+	return CLV_OK;
+}
+
+/* A number between two operators: "B*2" needs its parentheses, and so does a sign; 1e-05 does not. */
+static void put_operand(const char *s, strbuf *b)
+{
+	bool number = isdigit((unsigned char)s[0]) && strpbrk(s, ".e");
+	bool bare = number || !strpbrk(s, "+-*/% ");
+	strbuf_puts(b, bare ? "" : "(");
+	strbuf_puts(b, s);
+	strbuf_puts(b, bare ? "" : ")");
+}
+
+enum { LINE = 110 };
+
+static size_t column(const strbuf *b)
+{
+	size_t n = 0;
+	while (!b->failed && n < b->n && b->at[b->n - n - 1] != '\n')
+		n++;
+	return n;
+}
+
+static void put_call(const call *c, unsigned indent, strbuf *b)
+{
+	size_t width = c->head.n + column(b);
+	for (uint32_t i = 0; i < c->parts.n; i++)
+		width += strlen(c->parts.at[i]) + 2;
+	bool broken = width > LINE && c->parts.n > 1;
+	strbuf_add(b, c->head.at, c->head.n);
+	strbuf_putc(b, '(');
+	for (uint32_t i = 0; i < c->parts.n; i++) {
+		if (broken)
+			strbuf_printf(b, "\n%*s", (int)indent + 4, "");
+		strbuf_puts(b, c->parts.at[i]);
+		strbuf_puts(b, broken ? "," : i + 1 < c->parts.n ? ", " : "");
+	}
+	if (broken)
+		strbuf_printf(b, "\n%*s", (int)indent, "");
+	strbuf_putc(b, ')');
+}
+
+static clv_status fill_call(call *c, const char *op, const form **used)
+{
+	bool fits = false;
+	*used = find_form(op);
+	if (*used)
+		TRY(try_form(c, *used, &fits));
+	if (fits && !((*used)->head[0] == ' ' && c->parts.n != 2))
+		return CLV_OK;
+	*used = NULL;
+	call_reset(c);
+	return ops_call(c, op);
+}
+
+clv_status write_call(writer *w, node_id id, unsigned indent, strbuf *b)
+{
+	call c = {.w = w, .n = &w->p->nodes.at[id]};
+	const char *op = plan_s(w->p, c.n->op);
+	const form *used = NULL;
+	bool done = false;
+	clv_status st = CLV_OK;
+	if (!strcmp(op, "aten::slice.Tensor"))
+		st = slice_text(&c, &done, b);
+	if (st == CLV_OK && !done)
+		st = fill_call(&c, op, &used);
+	if (st == CLV_OK && !done && used && used->head[0] == ' ') {
+		put_operand(c.parts.at[0], b);
+		strbuf_puts(b, used->head);
+		put_operand(c.parts.at[1], b);
+	} else if (st == CLV_OK && !done) {
+		if (c.head.failed)
+			b->failed = true;
+		else
+			put_call(&c, indent, b);
+	}
+	call_free(&c);
+	return st;
+}

@@ -1,0 +1,358 @@
+/* Tensors from outside: where the generated module keeps them, and __init__, which declares them. */
+#include <string.h>
+
+#include "emit/emit.h"
+
+static bool is_module_kind(uint8_t kind)
+{
+	return kind == VALUE_PARAM || kind == VALUE_BUFFER || kind == VALUE_ATTR;
+}
+
+/* ---- places: where tensors from outside are kept ---------------------------------------------------------------- */
+
+/* A path whose parts are all there; a module takes anything else as a name. */
+static bool path_ok(const char *s)
+{
+	size_t n = strlen(s);
+	return n && s[0] != '.' && s[n - 1] != '.' && !strstr(s, "..");
+}
+
+/* Some module tensor is called so, or is inside a module that is. */
+static bool name_taken(const plan *p, const char *s, size_t n)
+{
+	for (value_id v = 0; v < p->values.n; v++) {
+		const char *name = plan_s(p, p->values.at[v].name);
+		if (is_module_kind(p->values.at[v].kind) && !strncmp(name, s, n) && (name[n] == '\0' || name[n] == '.'))
+			return true;
+	}
+	return false;
+}
+
+void source_place(const plan *p, value_id v, strbuf *b)
+{
+	const value *x = &p->values.at[v];
+	if (is_module_kind(x->kind) && path_ok(plan_s(p, x->name))) {
+		strbuf_puts(b, plan_s(p, x->name));
+		return;
+	}
+	strbuf label = STRBUF_INIT;
+	strbuf_puts(&label, x->kind == VALUE_CONST ? "const_" : "tensor_");
+	if (x->kind == VALUE_CONST) {
+		size_t at = label.n;
+		value_label(p, v, &label); /* #3 */
+		if (!label.failed)
+			memmove(label.at + at, label.at + at + 1, label.n-- - at - 1);
+	} else {
+		strbuf_int(&label, v);
+	}
+	while (!label.failed && name_taken(p, label.at, label.n))
+		strbuf_putc(&label, '_');
+	if (label.failed)
+		b->failed = true;
+	else
+		strbuf_add(b, label.at, label.n);
+	strbuf_free(&label);
+}
+
+/* Where a path stops: after its last dot, or at its start. */
+static const char *last_part(const char *path)
+{
+	const char *dot = strrchr(path, '.');
+	return dot ? dot + 1 : path;
+}
+
+static bool all_digits(const char *s, size_t n)
+{
+	return n && strspn(s, "0123456789") >= n && (n == 1 || s[0] != '0') && n < 10;
+}
+
+/* self.layer1[0].conv; parts that Python cannot write after a dot go through getattr. */
+static void put_path(writer *w, const char *path, const char *end, strbuf *b)
+{
+	strbuf text = STRBUF_INIT;
+	strbuf_puts(&text, "self");
+	while (path < end) {
+		size_t n = strcspn(path, ".");
+		if (path + n > end)
+			n = (size_t)(end - path);
+		if (ident_ok(path, n)) {
+			strbuf_putc(&text, '.');
+			strbuf_add(&text, path, n);
+		} else if (all_digits(path, n)) {
+			w->part = true;
+			w->root_part |= text.n == 4;
+			strbuf_putc(&text, '[');
+			strbuf_add(&text, path, n);
+			strbuf_putc(&text, ']');
+		} else {
+			strbuf outer = STRBUF_INIT;
+			strbuf_puts(&outer, "getattr(");
+			strbuf_add(&outer, text.at, text.n);
+			strbuf_puts(&outer, ", ");
+			strbuf_quoted(&outer, path, n);
+			strbuf_putc(&outer, ')');
+			outer.failed |= text.failed;
+			strbuf_free(&text);
+			text = outer;
+		}
+		path += n + (path + n < end);
+	}
+	if (text.failed)
+		b->failed = true;
+	else
+		strbuf_add(b, text.at, text.n);
+	strbuf_free(&text);
+}
+
+static clv_status place_text(const plan *p, value_id v, char **out)
+{
+	strbuf b = STRBUF_INIT;
+	source_place(p, v, &b);
+	return strbuf_take(&b, out);
+}
+
+void write_place(writer *w, value_id v, strbuf *b)
+{
+	char *path = NULL;
+	if (place_text(w->p, v, &path) != CLV_OK) {
+		b->failed = true;
+		return;
+	}
+	put_path(w, path, path + strlen(path), b);
+	mem_free(path);
+}
+
+/* ---- __init__ --------------------------------------------------------------------------------------------------- */
+
+typedef struct container {
+	const char *path; /* borrowed from the plan's names */
+	size_t n;
+} container;
+
+typedef struct containers {
+	VEC(container) at;
+	table by_path;
+} containers;
+
+typedef struct container_key {
+	const containers *all;
+	container c;
+} container_key;
+
+static bool container_same(const void *ctx, uint32_t id)
+{
+	const container_key *k = ctx;
+	const container *c = &k->all->at.at[id];
+	return c->n == k->c.n && memcmp(c->path, k->c.path, c->n) == 0;
+}
+
+static clv_status declare_container(writer *w, containers *all, const char *path, size_t n, strbuf *b)
+{
+	container_key k = {all, {path, n}};
+	uint32_t hash = hash_bytes(path, n, (uintptr_t)all);
+	if (table_find(&all->by_path, hash, container_same, &k) != TABLE_NONE)
+		return CLV_OK;
+	TRY(vec_push(&all->at, k.c));
+	TRY(table_add(&all->by_path, hash, all->at.n - 1));
+	size_t parent = n;
+	while (parent && path[parent - 1] != '.')
+		parent--;
+	strbuf_printf(b, "%*s", BODY, "");
+	put_path(w, path, path + (parent ? parent - 1 : 0), b);
+	if (ident_ok(path + parent, n - parent)) {
+		strbuf_putc(b, '.');
+		strbuf_add(b, path + parent, n - parent);
+		strbuf_puts(b, " = Part()\n");
+	} else {
+		strbuf_puts(b, ".add_module(");
+		strbuf_quoted(b, path + parent, n - parent);
+		strbuf_puts(b, ", Part())\n");
+	}
+	w->part = true;
+	return CLV_OK;
+}
+
+static clv_status declare_containers(writer *w, containers *all, const char *path, strbuf *b)
+{
+	for (const char *dot = strchr(path, '.'); dot; dot = strchr(dot + 1, '.'))
+		TRY(declare_container(w, all, path, (size_t)(dot - path), b));
+	return CLV_OK;
+}
+
+static bool is_quantized(uint8_t d)
+{
+	return d == DT_QI8 || d == DT_QU8 || d == DT_QI32 || d == DT_QU4X2 || d == DT_QU2X4;
+}
+
+/* Sizes at the low end of each symbol: a placeholder until the caller gives the tensor. */
+static clv_status put_sizes(const plan *p, uint32_t first, uint32_t n, const int64_t *low, strbuf *b)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		int64_t k = 0;
+		TRY(expr_eval(p, p->dims.at[first + i], low, &k));
+		strbuf_puts(b, i ? ", " : "");
+		strbuf_int(b, k);
+	}
+	return CLV_OK;
+}
+
+static clv_status put_empty(const plan *p, const value *x, const int64_t *low, strbuf *b)
+{
+	if (x->strides == NONE) {
+		strbuf_puts(b, x->ndim ? "torch.empty(" : "torch.empty(()");
+		return put_sizes(p, x->shape, x->ndim, low, b);
+	}
+	strbuf_puts(b, "torch.empty_strided([");
+	TRY(put_sizes(p, x->shape, x->ndim, low, b));
+	strbuf_puts(b, "], [");
+	TRY(put_sizes(p, x->strides, x->ndim, low, b));
+	strbuf_putc(b, ']');
+	return CLV_OK;
+}
+
+static void put_options(const plan *p, const value *x, strbuf *b)
+{
+	strbuf_printf(b, ", dtype=torch.%s", torch_dtype(x->dtype));
+	if (strcmp(plan_s(p, x->device), "cpu") != 0) {
+		strbuf_puts(b, ", device=");
+		strbuf_quoted(b, plan_s(p, x->device), strlen(plan_s(p, x->device)));
+	}
+	strbuf_putc(b, ')');
+}
+
+/* torch.empty(…), or torch.tensor(…) for a constant that fits into the source. */
+static clv_status put_tensor(writer *w, value_id v, const int64_t *low, bool *literal, strbuf *b)
+{
+	const value *x = &w->p->values.at[v];
+	strbuf text = STRBUF_INIT;
+	clv_status st = CLV_OK;
+	*literal = false;
+	if (x->kind == VALUE_CONST && w->s->literal && x->strides == NONE && !(x->flags & VALUE_GRAD))
+		st = w->s->literal(w->s->ctx, v, &text, literal);
+	if (st == CLV_OK && *literal) {
+		strbuf_puts(b, "torch.tensor(");
+		strbuf_add(b, text.at, text.n);
+		b->failed |= text.failed;
+	} else if (st == CLV_OK) {
+		st = put_empty(w->p, x, low, b);
+	}
+	strbuf_free(&text);
+	put_options(w->p, x, b);
+	return st;
+}
+
+static void put_assignment(writer *w, const char *path, const char *head, strbuf *b)
+{
+	const char *last = last_part(path);
+	const char *end = last == path ? path : last - 1;
+	strbuf_printf(b, "%*s", BODY, "");
+	put_path(w, path, end, b);
+	if (head) {
+		strbuf_putc(b, '.');
+		strbuf_puts(b, head);
+		strbuf_putc(b, '(');
+		strbuf_quoted(b, last, strlen(last));
+		strbuf_puts(b, ", ");
+	} else {
+		strbuf_putc(b, '.');
+		strbuf_puts(b, last);
+		strbuf_puts(b, " = ");
+	}
+}
+
+static clv_status declare_one(writer *w, containers *all, value_id v, const int64_t *low, strbuf *b)
+{
+	const plan *p = w->p;
+	const value *x = &p->values.at[v];
+	char *path = NULL;
+	bool literal;
+	if (x->kind == VALUE_OBJECT)
+		return CLV_OK; /* the node that takes it is refused, with its name */
+	TRY(place_text(p, v, &path));
+	clv_status st = CLV_OK;
+	if ((x->flags & VALUE_ODD) || is_quantized(x->dtype))
+		st = fail(CLV_E_UNSUPPORTED, "%s is sparse, nested or quantized, and cannot be declared as source", path);
+	/* names of the plan live as long as it; a container may keep pointing into them */
+	if (st == CLV_OK)
+		st = declare_containers(w, all,
+		                        is_module_kind(x->kind) && path_ok(plan_s(p, x->name)) ? plan_s(p, x->name) : "", b);
+	if (st == CLV_OK) {
+		bool param = x->kind == VALUE_PARAM;
+		bool plain = ident_ok(last_part(path), strlen(last_part(path)));
+		put_assignment(w, path, !param ? "register_buffer" : plain ? NULL : "register_parameter", b);
+		strbuf_puts(b, param ? "nn.Parameter(" : "");
+		st = put_tensor(w, v, low, &literal, b);
+		if (param)
+			strbuf_puts(b, x->flags & VALUE_TRAINABLE ? ")" : ", requires_grad=False)");
+		if (!param)
+			strbuf_puts(b, literal || x->kind == VALUE_ATTR ? ", persistent=False)" : ")");
+		else if (!plain)
+			strbuf_putc(b, ')');
+		strbuf_putc(b, '\n');
+	}
+	mem_free(path);
+	return st;
+}
+
+static clv_status declare_all(writer *w, const int64_t *low, strbuf *b)
+{
+	containers all = {0};
+	clv_status st = CLV_OK;
+	bool *seen = mem_alloc(w->p->values.n * sizeof *seen + 1);
+	if (!seen)
+		return fail_nomem();
+	for (uint32_t i = 0; st == CLV_OK && i < w->v.externals.n; i++) {
+		seen[w->v.externals.at[i]] = true;
+		st = declare_one(w, &all, w->v.externals.at[i], low, b);
+	}
+	bool rebinds = w->s->end == w->p->nodes.n && !w->s->return_rebinds;
+	for (uint32_t i = 0; st == CLV_OK && rebinds && i < w->p->rebinds.n; i++)
+		if (!seen[w->p->rebinds.at[i].target])
+			st = declare_one(w, &all, w->p->rebinds.at[i].target, low, b);
+	mem_free(seen);
+	vec_free(&all.at);
+	table_free(&all.by_path);
+	return st;
+}
+
+clv_status write_init(writer *w, strbuf *b)
+{
+	int64_t *low = mem_alloc((w->p->symbols.n + 1) * sizeof *low);
+	if (!low)
+		return fail_nomem();
+	for (symbol_id s = 0; s < w->p->symbols.n; s++)
+		low[s] = w->p->symbols.at[s].lo;
+	strbuf_puts(b, "    def __init__(self):\n        super().__init__()\n");
+	clv_status st = declare_all(w, low, b);
+	mem_free(low);
+	return st;
+}
+
+/* ---- stores ----------------------------------------------------------------------------------------------------- */
+
+/* self.layer1.state = value */
+static clv_status put_store(writer *w, const char *path, const arg *what, strbuf *b)
+{
+	const char *last = last_part(path);
+	bool plain = ident_ok(last, strlen(last));
+	strbuf_printf(b, "%*s%s", BODY, "", plain ? "" : "setattr(");
+	put_path(w, path, last == path ? path : last - 1, b);
+	strbuf_puts(b, plain ? "." : ", ");
+	if (plain)
+		strbuf_puts(b, last);
+	else
+		strbuf_quoted(b, last, strlen(last));
+	strbuf_puts(b, plain ? " = " : ", ");
+	TRY(write_arg(w, what, b));
+	strbuf_puts(b, plain ? "\n" : ")\n");
+	return CLV_OK;
+}
+
+clv_status write_store(writer *w, value_id target, const arg *what, strbuf *b)
+{
+	char *path = NULL;
+	TRY(place_text(w->p, target, &path));
+	clv_status st = put_store(w, path, what, b);
+	mem_free(path);
+	return st;
+}

@@ -1,0 +1,612 @@
+/* The generated module: its head, and forward, which is one assignment per node. (__init__ is in declare.c.) */
+#include <math.h>
+#include <string.h>
+
+#include "emit/emit.h"
+
+void write_harmless(const char *s, strbuf *b)
+{
+	for (; *s; s++)
+		strbuf_putc(b, (unsigned char)*s < 0x20 || (unsigned char)*s >= 0x7F ? '?' : *s);
+}
+
+/* ---- contexts --------------------------------------------------------------------------------------------------- */
+
+/* How Python reads and sets each global flag, in the order of CTX_FLAG_LIST. */
+static const char *const flag_calls[CTX_FLAG_COUNT] = {
+	"torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp",
+	"torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp",
+	"torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp",
+	"torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp",
+	"torch._C._get_cudnn_enabled, torch._C._set_cudnn_enabled",
+	"torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled",
+	"torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms",
+};
+
+static void open_with(strbuf *b, bool *open)
+{
+	if (*open)
+		strbuf_puts(b, ", ");
+	else
+		strbuf_printf(b, "%*swith ", BODY, "");
+	*open = true;
+}
+
+/* One `with` line for all that a context sets; false: it sets nothing. */
+static bool write_context(writer *w, const context *c, strbuf *b)
+{
+	const plan *p = w->p;
+	bool open = false;
+	if (c->nograd && !c->inference) {
+		open_with(b, &open);
+		strbuf_puts(b, "torch.no_grad()");
+	}
+	if (c->inference) {
+		open_with(b, &open);
+		strbuf_puts(b, "torch.inference_mode()");
+	}
+	for (uint32_t i = 0; i < c->nautocast; i++) {
+		const autocast *a = &p->autocasts.at[c->autocast + i];
+		open_with(b, &open);
+		strbuf_puts(b, "torch.autocast(");
+		strbuf_quoted(b, plan_s(p, a->device), strlen(plan_s(p, a->device)));
+		strbuf_printf(b, ", dtype=torch.%s%s)", torch_dtype(a->dtype), a->cache ? "" : ", cache_enabled=False");
+	}
+	for (unsigned i = 0; i < CTX_FLAG_COUNT; i++) {
+		if (!(c->flags_mask >> i & 1))
+			continue;
+		open_with(b, &open);
+		w->flag = true;
+		strbuf_printf(b, "flag(%s, %s)", flag_calls[i], c->flags >> i & 1 ? "True" : "False");
+	}
+	strbuf_puts(b, open ? ":\n" : "");
+	return open;
+}
+
+/* ---- nodes ------------------------------------------------------------------------------------------------------ */
+
+static bool is_used(const writer *w, value_id v)
+{
+	const value *x = &w->p->values.at[v];
+	return w->last[v] != NONE || (x->flags & VALUE_GUARD) || x->expect != NONE;
+}
+
+static void put_target(writer *w, const arg *a, strbuf *b)
+{
+	strbuf_puts(b, a->kind == ARG_VALUE && is_used(w, a->u.v) ? ident_value(&w->ids, a->u.v) : "_");
+}
+
+/* a, b or (a, b) */
+static void put_targets(writer *w, uint32_t first, uint32_t n, bool inner, strbuf *b)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		const arg *a = &w->p->args.at[first + i];
+		strbuf_puts(b, i ? ", " : "");
+		if (a->kind != ARG_LIST || inner) {
+			put_target(w, a, b);
+			continue;
+		}
+		strbuf_putc(b, '[');
+		put_targets(w, a->u.list.first, a->u.list.n, true, b);
+		strbuf_putc(b, ']');
+	}
+}
+
+static bool any_used(const writer *w, uint32_t first, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		const arg *a = &w->p->args.at[first + i];
+		if (a->kind == ARG_LIST || (a->kind == ARG_VALUE && is_used(w, a->u.v)))
+			return true;
+	}
+	return false;
+}
+
+static void put_results(writer *w, const node *n, strbuf *b)
+{
+	const arg *only = n->nresults == 1 ? &w->p->args.at[n->results] : NULL;
+	if (!any_used(w, n->results, n->nresults))
+		return;
+	if (only && only->kind == ARG_LIST) {
+		bool short_list = only->u.list.n < 2;
+		strbuf_puts(b, short_list ? "[" : "");
+		put_targets(w, only->u.list.first, only->u.list.n, true, b);
+		strbuf_puts(b, short_list ? "]" : "");
+	} else {
+		put_targets(w, n->results, n->nresults, false, b);
+	}
+	strbuf_puts(b, " = ");
+}
+
+/* A guard that failed says where. */
+static void put_raise(writer *w, node_id id, unsigned indent, const char *what, strbuf *b)
+{
+	const node *n = &w->p->nodes.at[id];
+	strbuf text = STRBUF_INIT;
+	strbuf_printf(&text, "node %s", node_name(w->names, id));
+	if (n->scope != NONE && plan_s(w->p, w->p->scopes.at[n->scope].path)[0])
+		strbuf_printf(&text, " in %s", plan_s(w->p, w->p->scopes.at[n->scope].path));
+	if (n->at != NONE)
+		strbuf_printf(&text, " at %s", plan_s(w->p, n->at));
+	strbuf_printf(&text, ": %s", what);
+	w->guard = true;
+	strbuf_printf(b, "%*sraise GuardError(", (int)indent + INDENT, "");
+	if (text.failed)
+		b->failed = true;
+	else
+		strbuf_quoted(b, text.at, text.n);
+	strbuf_puts(b, ")\n");
+	strbuf_free(&text);
+}
+
+static bool is_awkward(const arg *a)
+{
+	return a->kind == ARG_COMPLEX || (a->kind == ARG_FLOAT && (isnan(a->u.f) || a->u.f == 0));
+}
+
+static clv_status guard_host(writer *w, node_id id, value_id v, unsigned indent, strbuf *b)
+{
+	const arg *want = &w->p->args.at[w->p->values.at[v].expect];
+	const char *name = ident_value(&w->ids, v);
+	/* nan, both zeros and complex numbers: repr tells them apart, and equal ones alike */
+	bool text = is_awkward(want);
+	if (want->kind == ARG_BOOL) {
+		strbuf_printf(b, "%*sif %s%s:\n", (int)indent, "", want->u.b ? "not " : "", name);
+	} else {
+		strbuf_printf(b, "%*sif %s%s%s != %s", (int)indent, "", text ? "repr(" : "", name, text ? ")" : "",
+		              text ? "repr(" : "");
+		TRY(write_arg(w, want, b));
+		strbuf_puts(b, text ? "):\n" : ":\n");
+	}
+	put_raise(w, id, indent, "the forward read another value from the data when it was captured", b);
+	return CLV_OK;
+}
+
+static void guard_shape(writer *w, node_id id, value_id v, unsigned indent, strbuf *b)
+{
+	const value *x = &w->p->values.at[v];
+	strbuf_printf(b, "%*sif tuple(%s.shape) != (", (int)indent, "", ident_value(&w->ids, v));
+	write_dims(w, x->shape, x->ndim, b);
+	strbuf_puts(b, x->ndim == 1 ? ",):\n" : "):\n");
+	put_raise(w, id, indent, "its shape depends on the data, and was another when it was captured", b);
+}
+
+typedef struct guards {
+	writer *w;
+	node_id n;
+	unsigned indent;
+	strbuf *b;
+	clv_status st;
+} guards;
+
+static void add_guard(void *ctx, value_id v)
+{
+	guards *g = ctx;
+	const value *x = &g->w->p->values.at[v];
+	if (g->st != CLV_OK || !(x->flags & VALUE_GUARD))
+		return;
+	if (x->flags & VALUE_ODD)
+		return; /* nested or sparse: it has no shape to compare */
+	if (x->type == TYPE_TENSOR)
+		guard_shape(g->w, g->n, v, g->indent, g->b);
+	else if (x->expect != NONE)
+		g->st = guard_host(g->w, g->n, v, g->indent, g->b);
+}
+
+/* Bits are compared, so that nan equals itself. */
+static clv_status write_guard_equal(writer *w, node_id id, unsigned indent, strbuf *b)
+{
+	const node *n = &w->p->nodes.at[id];
+	const arg *a = &w->p->args.at[n->args];
+	if (n->nargs != 3 || a[0].kind != ARG_VALUE || a[1].kind != ARG_VALUE)
+		return fail(CLV_E_VERIFY, "cleave::guard_equal takes two tensors and how the first is read");
+	strbuf_printf(b, "%*sif not torch.equal(", (int)indent, "");
+	TRY(write_arg(w, &a[0], b));
+	strbuf_puts(b, ".reshape(-1).view(torch.uint8), ");
+	TRY(write_arg(w, &a[1], b));
+	strbuf_puts(b, ".reshape(-1).view(torch.uint8)):\n");
+	put_raise(w, id, indent, "the forward read this tensor on the host, and its data is different now", b);
+	return CLV_OK;
+}
+
+typedef struct deaths {
+	writer *w;
+	node_id n;
+	bool open;
+	value_id done[8]; /* against naming one twice in a line; a rare second `del` would raise */
+	unsigned ndone;
+	unsigned indent;
+} deaths;
+
+static void put_death(void *ctx, value_id v)
+{
+	deaths *d = ctx;
+	writer *w = d->w;
+	uint8_t kind = w->p->values.at[v].kind;
+	if ((kind != VALUE_RESULT && kind != VALUE_INPUT) || w->last[v] != d->n || d->ndone == 8)
+		return;
+	for (unsigned i = 0; i < d->ndone; i++)
+		if (d->done[i] == v)
+			return;
+	d->done[d->ndone++] = v;
+	if (!d->open)
+		strbuf_printf(&w->body, "%*sdel ", (int)d->indent, "");
+	strbuf_puts(&w->body, d->open ? ", " : "");
+	strbuf_puts(&w->body, ident_value(&w->ids, v));
+	d->open = true;
+}
+
+static void write_deaths(writer *w, node_id n, unsigned indent)
+{
+	deaths d = {.w = w, .n = n, .indent = indent};
+	node_each_arg(w->p, n, put_death, &d);
+	strbuf_puts(&w->body, d.open ? "\n" : "");
+}
+
+static clv_status write_statement(writer *w, node_id id, unsigned indent)
+{
+	strbuf *b = &w->body;
+	const node *n = &w->p->nodes.at[id];
+	const char *op = plan_s(w->p, n->op);
+	if (!strcmp(op, "cleave::guard_equal"))
+		return write_guard_equal(w, id, indent, b);
+	if (!strncmp(op, "cleave::", 8))
+		return fail(CLV_E_UNSUPPORTED, "it calls Python code of the model, which has no source text here");
+	strbuf_printf(b, "%*s", (int)indent, "");
+	put_results(w, n, b);
+	TRY(write_call(w, id, indent, b));
+	strbuf_putc(b, '\n');
+	guards g = {w, id, indent, b, CLV_OK};
+	node_each_result(w->p, id, add_guard, &g);
+	return g.st;
+}
+
+static clv_status write_node(writer *w, node_id id, unsigned indent)
+{
+	clv_status st = write_statement(w, id, indent);
+	if (st != CLV_OK) {
+		const node *n = &w->p->nodes.at[id];
+		return fail_more(st, "node %s (%s)%s%s cannot be written as source: ", node_name(w->names, id),
+		                 plan_s(w->p, n->op), n->at != NONE ? " at " : "", n->at != NONE ? plan_s(w->p, n->at) : "");
+	}
+	if (w->s->del)
+		write_deaths(w, id, indent);
+	return CLV_OK;
+}
+
+static void write_scope(writer *w, scope_id s, unsigned indent)
+{
+	const scope *x = &w->p->scopes.at[s];
+	const char *path = plan_s(w->p, x->path);
+	strbuf_printf(&w->body, "\n%*s# ", (int)indent, "");
+	write_harmless(path, &w->body);
+	strbuf_puts(&w->body, path[0] ? ": " : "");
+	write_harmless(plan_s(w->p, x->cls), &w->body);
+	strbuf_putc(&w->body, '\n');
+}
+
+static clv_status write_nodes(writer *w)
+{
+	context_id now = 0;
+	scope_id module = NONE;
+	unsigned indent = BODY;
+	for (node_id id = w->s->first; id < w->s->end; id++) {
+		const node *n = &w->p->nodes.at[id];
+		bool moved = n->scope != module && n->scope != NONE;
+		if (n->context != now && moved) {
+			write_scope(w, n->scope, BODY); /* above the block that it opens */
+			module = n->scope;
+			moved = false;
+		}
+		if (n->context != now) {
+			now = n->context;
+			indent = write_context(w, &w->p->contexts.at[now], &w->body) ? BODY + INDENT : BODY;
+		}
+		if (moved)
+			write_scope(w, n->scope, indent);
+		module = n->scope == NONE ? module : n->scope;
+		TRY(write_node(w, id, indent));
+	}
+	return CLV_OK;
+}
+
+/* ---- forward ---------------------------------------------------------------------------------------------------- */
+
+/* B = x.shape[0], from the first input that has it; false: no input shows it. */
+static bool symbol_shown(const view *v, symbol_id s, value_id *input, uint32_t *dim)
+{
+	const plan *p = v->p;
+	for (uint32_t i = 0; i < v->inputs.n; i++) {
+		const value *x = &p->values.at[v->inputs.at[i]];
+		for (uint32_t d = 0; x->type == TYPE_TENSOR && !(x->flags & VALUE_ODD) && d < x->ndim; d++) {
+			const expr *e = &p->exprs.at[p->dims.at[x->shape + d]];
+			if (e->op == EXPR_SYM && e->k == (int64_t)s) {
+				*input = v->inputs.at[i];
+				*dim = d;
+				return true;
+			}
+		}
+	}
+	return false;
+}
+
+static void write_signature(writer *w, strbuf *b)
+{
+	value_id input;
+	uint32_t dim;
+	const char *sep = ", *, ";
+	strbuf_puts(b, "\n    def forward(self");
+	for (uint32_t i = 0; i < w->v.inputs.n; i++)
+		strbuf_printf(b, ", %s", ident_value(&w->ids, w->v.inputs.at[i]));
+	for (symbol_id s = 0; s < w->p->symbols.n; s++) {
+		if (!w->symbol_used[s] || symbol_shown(&w->v, s, &input, &dim))
+			continue;
+		strbuf_printf(b, "%s%s", sep, ident_symbol(&w->ids, s));
+		sep = ", ";
+	}
+	strbuf_puts(b, "):\n");
+}
+
+static void write_symbols(writer *w, strbuf *b)
+{
+	value_id input;
+	uint32_t dim;
+	for (symbol_id s = 0; s < w->p->symbols.n; s++)
+		if (w->symbol_used[s] && symbol_shown(&w->v, s, &input, &dim))
+			strbuf_printf(b, "%*s%s = %s.shape[%u]\n", BODY, "", ident_symbol(&w->ids, s), ident_value(&w->ids, input),
+			              dim);
+}
+
+/* What comes from an earlier part and is written here stays as it was for whoever made it. The copy has the same strides,
+   which clone() would not keep for a part of a larger tensor. */
+static clv_status write_copies(writer *w, strbuf *b)
+{
+	const plan *p = w->p;
+	bool *written = mem_alloc((p->values.n + 1) * sizeof *written);
+	if (!written)
+		return fail_nomem();
+	for (node_id n = w->s->first; n < w->s->end; n++)
+		for (uint32_t i = 0; i < p->nodes.at[n].nwrites; i++)
+			written[alias_root(p, p->ids.at[p->nodes.at[n].writes + i])] = true;
+	for (uint32_t i = 0; i < w->v.inputs.n; i++) {
+		value_id v = w->v.inputs.at[i];
+		const char *name = ident_value(&w->ids, v);
+		if (p->values.at[v].kind != VALUE_INPUT && written[alias_root(p, v)])
+			strbuf_printf(b, "%*s%s = %s.new_empty_strided(%s.size(), %s.stride()).copy_(%s)  # it is written below\n",
+			              BODY, "", name, name, name, name, name);
+	}
+	mem_free(written);
+	return CLV_OK;
+}
+
+static clv_status put_output(writer *w, value_id v, bool *any, strbuf *b)
+{
+	arg a = {.kind = ARG_VALUE, .u.v = v};
+	strbuf_puts(b, *any ? ", " : "");
+	*any = true;
+	return write_arg(w, &a, b);
+}
+
+static clv_status write_rebinds(writer *w, strbuf *b)
+{
+	for (uint32_t i = 0; i < w->p->rebinds.n; i++) {
+		arg a = {.kind = ARG_VALUE, .u.v = w->p->rebinds.at[i].value};
+		TRY(write_store(w, w->p->rebinds.at[i].target, &a, b));
+	}
+	return CLV_OK;
+}
+
+static clv_status write_return(writer *w, strbuf *b)
+{
+	const plan *p = w->p;
+	bool whole = w->s->end == p->nodes.n, any = false;
+	uint32_t count = 0;
+	strbuf_putc(b, '\n');
+	if (whole && !w->s->return_rebinds)
+		TRY(write_rebinds(w, b));
+	strbuf_printf(b, "%*sreturn (", BODY, "");
+	for (uint32_t i = 0; whole && i < p->out_tree.n; i++) {
+		if (p->out_tree.at[i].kind != TREE_VALUE)
+			continue;
+		TRY(put_output(w, p->out_tree.at[i].u.v, &any, b));
+		count++;
+	}
+	for (uint32_t i = 0; whole && w->s->return_rebinds && i < p->rebinds.n; i++, count++)
+		TRY(put_output(w, p->rebinds.at[i].value, &any, b));
+	for (uint32_t i = 0; !whole && i < w->v.outputs.n; i++, count++)
+		TRY(put_output(w, w->v.outputs.at[i], &any, b));
+	strbuf_puts(b, count == 1 ? ",)\n" : ")\n");
+	return CLV_OK;
+}
+
+static clv_status write_body(writer *w)
+{
+	TRY(write_copies(w, &w->body));
+	TRY(write_nodes(w));
+	return write_return(w, &w->body);
+}
+
+/* ---- the file --------------------------------------------------------------------------------------------------- */
+
+static void write_head(const writer *w, strbuf *b)
+{
+	const plan *p = w->p;
+	strbuf_puts(b, "# Written by Cleave: ");
+	if (w->s->first == w->s->end)
+		strbuf_puts(b, "no node");
+	else
+		strbuf_printf(b, "nodes %u to %u", w->s->first, w->s->end - 1);
+	strbuf_printf(b, " of the %u of ", p->nodes.n);
+	write_harmless(plan_s(p, p->model), b);
+	strbuf_puts(b, ".\n# load_state_dict(model.state_dict(), strict=False) gives it the model's tensors.\n");
+	strbuf_puts(b, w->flag ? "import contextlib\n\n" : "");
+	strbuf_puts(b, "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n");
+	strbuf_puts(b, w->torchvision ? "import torchvision  # its operators\n" : "");
+	if (w->guard)
+		strbuf_puts(b, "\n\nclass GuardError(RuntimeError):\n"
+		               "    \"\"\"A value that the forward reads from its data is not the one of the capture.\"\"\"\n");
+	if (w->flag)
+		strbuf_puts(b, "\n\n@contextlib.contextmanager\n"
+		               "def flag(get, set, value):\n"
+		               "    \"\"\"A global switch, for a block.\"\"\"\n"
+		               "    before = get()\n"
+		               "    set(value)\n"
+		               "    try:\n"
+		               "        yield\n"
+		               "    finally:\n"
+		               "        set(before)\n");
+	if (w->call)
+		strbuf_puts(b, "\n\ndef call(op, *args):\n"
+		               "    \"\"\"An operator with all arguments in order; some of them it takes by name alone.\"\"\"\n"
+		               "    formal = op._schema.arguments[: len(args)]\n"
+		               "    named = {f.name: a for f, a in zip(formal, args) if f.kwarg_only}\n"
+		               "    return op(*args[: len(args) - len(named)], **named)\n");
+	if (w->part)
+		strbuf_puts(b, "\n\nclass Part(nn.Module):\n"
+		               "    \"\"\"Holds tensors under the names that the model gives them.\"\"\"\n\n"
+		               "    def __getitem__(self, number):\n"
+		               "        return getattr(self, str(number))\n");
+}
+
+static clv_status write_all(writer *w, strbuf *b)
+{
+	strbuf init = STRBUF_INIT;
+	clv_status st = write_body(w);
+	if (st == CLV_OK)
+		st = write_init(w, &init);
+	if (st == CLV_OK && (init.failed || w->body.failed))
+		st = fail_nomem();
+	if (st == CLV_OK) {
+		const char *name = w->s->class_name ? w->s->class_name : "Segment";
+		write_head(w, b);
+		strbuf_printf(b, "\n\nclass %s(%s):\n", name, w->root_part ? "Part" : "nn.Module");
+		strbuf_add(b, init.at, init.n);
+		write_signature(w, b);
+		size_t before = b->n;
+		write_symbols(w, b);
+		bool blank = b->n == before && w->body.n && w->body.at[0] == '\n'; /* no gap under the def line */
+		strbuf_add(b, w->body.at + blank, w->body.n - blank);
+	}
+	strbuf_free(&init);
+	return st;
+}
+
+typedef struct use_walk {
+	writer *w;
+	node_id n;
+} use_walk;
+
+static void note_use(void *ctx, value_id v)
+{
+	use_walk *u = ctx;
+	u->w->last[v] = u->n;
+}
+
+static void find_last_uses(writer *w)
+{
+	const plan *p = w->p;
+	for (node_id n = w->s->first; n < w->s->end; n++)
+		node_each_arg(p, n, note_use, &(use_walk){w, n});
+	for (uint32_t i = 0; i < w->v.outputs.n; i++)
+		w->last[w->v.outputs.at[i]] = p->nodes.n;
+}
+
+static clv_status writer_init(writer *w)
+{
+	const plan *p = w->p;
+	TRY(view_range(p, w->s->first, w->s->end, &w->v));
+	TRY(node_names_new(p, &w->names));
+	TRY(idents_new(p, w->names, &w->ids));
+	w->symbol_used = mem_alloc((p->symbols.n + 1) * sizeof *w->symbol_used);
+	w->last = mem_ids(p->values.n);
+	if (!w->symbol_used || !w->last)
+		return fail_nomem();
+	find_last_uses(w);
+	return CLV_OK;
+}
+
+static void writer_free(writer *w)
+{
+	view_free(&w->v);
+	node_names_free(w->names);
+	idents_free(&w->ids);
+	mem_free(w->symbol_used);
+	mem_free(w->last);
+	strbuf_free(&w->body);
+}
+
+static clv_status check_spec(const plan *p, const source_spec *s)
+{
+	if (s->first > s->end || s->end > p->nodes.n)
+		return fail(CLV_E_INVALID, "there are no nodes %u to %u in a plan of %u nodes", s->first, s->end, p->nodes.n);
+	if (s->class_name && !ident_free(s->class_name, strlen(s->class_name)))
+		return fail(CLV_E_INVALID, "\"%s\" cannot be the name of the class", s->class_name);
+	return CLV_OK;
+}
+
+/* Numbers that each run reads from data or computes for its output have no source text yet. */
+static clv_status check_numbers(const plan *p)
+{
+	for (uint32_t i = 0; i < p->symbols.n; i++)
+		if (p->symbols.at[i].data)
+			return fail(CLV_E_UNSUPPORTED, "the plan reads %s from its data, which has no source text yet",
+			            plan_s(p, p->symbols.at[i].name));
+	for (uint32_t i = 0; i < p->out_tree.n; i++) {
+		const tree *t = &p->out_tree.at[i];
+		if (t->kind == TREE_REAL)
+			return fail(CLV_E_UNSUPPORTED, "a number of the output follows the sizes, which has no source text yet");
+	}
+	return CLV_OK;
+}
+
+clv_status plan_source(const plan *p, const source_spec *s, strbuf *b)
+{
+	TRY(check_numbers(p));
+	TRY(check_spec(p, s));
+	writer w = {.p = p, .s = s};
+	clv_status st = writer_init(&w);
+	if (st == CLV_OK)
+		st = write_all(&w, b);
+	writer_free(&w);
+	return st;
+}
+
+static clv_status find_keywords(writer *w, source_keywords *k)
+{
+	const plan *p = w->p;
+	value_id input;
+	uint32_t dim;
+	TRY(writer_init(w));
+	TRY(write_body(w));
+	k->names = mem_alloc((p->symbols.n + 1) * sizeof *k->names);
+	if (!k->names)
+		return fail_nomem();
+	strbuf_add(&k->text, w->ids.text.at, w->ids.text.n);
+	if (k->text.failed)
+		return fail_nomem();
+	for (symbol_id i = 0; i < p->symbols.n; i++)
+		if (w->symbol_used[i] && !symbol_shown(&w->v, i, &input, &dim))
+			k->names[i] = k->text.at + (ident_symbol(&w->ids, i) - w->ids.text.at);
+	return CLV_OK;
+}
+
+clv_status source_keywords_new(const plan *p, node_id first, node_id end, source_keywords *out)
+{
+	source_spec s = {.first = first, .end = end};
+	source_keywords k = {0};
+	TRY(check_spec(p, &s));
+	writer w = {.p = p, .s = &s};
+	clv_status st = find_keywords(&w, &k);
+	writer_free(&w);
+	if (st == CLV_OK)
+		*out = k;
+	else
+		source_keywords_free(&k);
+	return st;
+}
+
+void source_keywords_free(source_keywords *k)
+{
+	mem_free(k->names);
+	strbuf_free(&k->text);
+}

@@ -1,0 +1,129 @@
+/* Files as a whole. What is written goes to a file of another name beside the target, which then takes its place: a
+ * reader sees the old content or the new one, never a part. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "file/safetensors.h"
+
+static clv_status fail_io(const char *what, const char *path)
+{
+	return fail(CLV_E_IO, "cannot %s %s: %s", what, path, strerror(errno));
+}
+
+/* ---- reading ---------------------------------------------------------------------------------------------------- */
+
+static clv_status read_all(int fd, const char *path, uint8_t *to, size_t n)
+{
+	for (size_t at = 0; at < n;) {
+		ssize_t got = read(fd, to + at, n - at);
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0)
+			return fail_io("read", path);
+		if (got == 0)
+			return fail(CLV_E_IO, "cannot read %s: it became shorter while it was read", path);
+		at += (size_t)got;
+	}
+	return CLV_OK;
+}
+
+static clv_status read_open(int fd, const char *path, uint8_t **data, size_t *n)
+{
+	struct stat info;
+	if (fstat(fd, &info) != 0)
+		return fail_io("read", path);
+	if (!S_ISREG(info.st_mode))
+		return fail(CLV_E_IO, "cannot read %s: it is no regular file", path);
+	*n = (size_t)info.st_size;
+	*data = mem_realloc(NULL, *n, 1);
+	if (!*data)
+		return fail_nomem();
+	clv_status st = read_all(fd, path, *data, *n);
+	if (st != CLV_OK)
+		mem_free(*data);
+	return st;
+}
+
+clv_status file_read(const char *path, uint8_t **data, size_t *n)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would wait for its other end */
+	if (fd < 0)
+		return fail_io("open", path);
+	clv_status st = read_open(fd, path, data, n);
+	close(fd);
+	return st;
+}
+
+/* ---- writing ---------------------------------------------------------------------------------------------------- */
+
+static clv_status write_all(int fd, const char *path, const void *from, size_t n)
+{
+	for (const char *at = from; n;) {
+		ssize_t put = write(fd, at, n);
+		if (put < 0 && errno == EINTR)
+			continue;
+		if (put < 0)
+			return fail_io("write", path);
+		at += put;
+		n -= (size_t)put;
+	}
+	return CLV_OK;
+}
+
+static clv_status write_image(int fd, const char *path, const st_image *image)
+{
+	TRY(write_all(fd, path, image->head, image->head_n));
+	for (uint32_t i = 0; i < image->n; i++) {
+		const st_entry *e = &image->entries[image->order[i]];
+		TRY(write_all(fd, path, e->data, e->nbytes));
+	}
+	return fsync(fd) == 0 || errno == EINVAL ? CLV_OK : fail_io("write", path);
+}
+
+/* Opens path.<process>.<k>.tmp, the first k that is free, with the permissions that any new file gets. */
+static clv_status open_beside(const char *path, char **name, int *fd)
+{
+	for (unsigned k = 0; k < 1000; k++) {
+		strbuf b = STRBUF_INIT;
+		strbuf_printf(&b, "%s.%ld.%u.tmp", path, (long)getpid(), k);
+		TRY(strbuf_take(&b, name));
+		*fd = open(*name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+		if (*fd >= 0)
+			return CLV_OK;
+		mem_free(*name);
+		if (errno != EEXIST)
+			break;
+	}
+	return fail_io("write", path);
+}
+
+static clv_status save_at(const st_image *image, const char *path)
+{
+	char *name;
+	int fd;
+	struct stat info;
+	if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
+		return fail(CLV_E_IO, "cannot write %s: it is there and no regular file", path);
+	TRY(open_beside(path, &name, &fd));
+	clv_status st = write_image(fd, path, image);
+	if (close(fd) != 0 && st == CLV_OK)
+		st = fail_io("write", path);
+	if (st == CLV_OK && rename(name, path) != 0)
+		st = fail_io("write", path);
+	if (st != CLV_OK)
+		unlink(name);
+	mem_free(name);
+	return st;
+}
+
+clv_status st_save(const st_image *image, const char *path)
+{
+	char *resolved = realpath(path, NULL); /* of a link the file behind it is replaced, not the link */
+	clv_status st = save_at(image, resolved ? resolved : path);
+	free(resolved);
+	return st;
+}

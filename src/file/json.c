@@ -1,0 +1,112 @@
+/* Over jansson: reading with errors of ours, building with checks, members by type. */
+#include "file/json.h"
+
+#include <string.h>
+
+/* jansson (2.14) does not notice when it cannot grow the buffer of a string, and then writes past its end. There must be
+   room for the longest string that the text could hold, twice over for growing, and for the copy of it. */
+static bool room_for_strings(size_t n)
+{
+	void *room = mem_realloc(NULL, n, 4);
+	mem_free(room);
+	return room != NULL;
+}
+
+clv_status json_read(const char *text, size_t n, const char *what, json_t **out)
+{
+	json_error_t error = {0};
+	if (!room_for_strings(n))
+		return fail_nomem();
+	json_t *read = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+	if (!read && json_error_code(&error) == json_error_out_of_memory)
+		return fail_nomem();
+	if (!read)
+		return fail(CLV_E_PARSE, "%s is no valid JSON: %s (byte %d)", what, error.text, error.position);
+	*out = read;
+	return CLV_OK;
+}
+
+/* Measured, then written: jansson's own growing buffer leaves out what it has no memory for. */
+clv_status json_print(const json_t *root, size_t align, strbuf *out)
+{
+	size_t n = json_dumpb(root, NULL, 0, JSON_COMPACT), padded = align ? (n + align - 1) / align * align : n;
+	char *text = n ? mem_realloc(NULL, padded, 1) : NULL;
+	if (!text)
+		return fail_nomem();
+	memset(text, ' ', padded);
+	bool whole = json_dumpb(root, text, n, JSON_COMPACT) == n;
+	strbuf_add(out, text, padded);
+	mem_free(text);
+	return whole && !out->failed ? CLV_OK : fail_nomem();
+}
+
+clv_status json_put(json_t *object, const char *key, json_t *value)
+{
+	if (!object || !value) {
+		json_decref(value);
+		return fail_nomem();
+	}
+	return json_object_set_new(object, key, value) == 0 ? CLV_OK : fail_nomem();
+}
+
+clv_status json_push(json_t *array, json_t *value)
+{
+	if (!array || !value) {
+		json_decref(value);
+		return fail_nomem();
+	}
+	return json_array_append_new(array, value) == 0 ? CLV_OK : fail_nomem();
+}
+
+clv_status json_text(const char *s, size_t n, json_t **out)
+{
+	if (!utf8_valid(s, n))
+		return fail(CLV_E_INVALID, "a text is not valid UTF-8");
+	*out = json_stringn_nocheck(s, n);
+	return *out ? CLV_OK : fail_nomem();
+}
+
+clv_status json_put_text(json_t *object, const char *key, const char *s, size_t n)
+{
+	json_t *text;
+	TRY(json_text(s, n, &text));
+	return json_put(object, key, text);
+}
+
+static clv_status no_member(const char *key, const char *type)
+{
+	return fail(CLV_E_PARSE, "\"%s\" is missing or is not %s", key, type);
+}
+
+clv_status json_get_array(const json_t *object, const char *key, const json_t **out)
+{
+	*out = json_object_get(object, key);
+	return json_is_array(*out) ? CLV_OK : no_member(key, "an array");
+}
+
+clv_status json_get_string(const json_t *object, const char *key, const char **out)
+{
+	const json_t *s = json_object_get(object, key);
+	if (!json_is_string(s) || strlen(json_string_value(s)) != json_string_length(s))
+		return no_member(key, "a plain string");
+	*out = json_string_value(s);
+	return CLV_OK;
+}
+
+clv_status json_get_int(const json_t *object, const char *key, int64_t *out)
+{
+	const json_t *i = json_object_get(object, key);
+	if (!json_is_integer(i))
+		return no_member(key, "an integer");
+	*out = json_integer_value(i);
+	return CLV_OK;
+}
+
+clv_status json_get_bool(const json_t *object, const char *key, bool *out)
+{
+	const json_t *b = json_object_get(object, key);
+	if (!json_is_boolean(b))
+		return no_member(key, "true or false");
+	*out = json_is_true(b);
+	return CLV_OK;
+}

@@ -1,0 +1,372 @@
+/* Tensors and the memory they are on.
+ *
+ * Written: tensors of one storage make one entry, the part of the storage that they use; bytes in it that belong to none
+ * of them are zero. A tensor that has its storage for itself makes an entry of its own shape, row by row, whatever its
+ * strides are, so that any reader sees the tensor itself. Read: the same backwards. */
+#include <string.h>
+
+#include "file/payload.h"
+
+static size_t item_size(dtype d)
+{
+	return dtype_bits(d) / 8;
+}
+
+/* ---- strides ---------------------------------------------------------------------------------------------------- */
+
+static bool is_empty(uint32_t ndim, const int64_t *sizes)
+{
+	for (uint32_t i = 0; i < ndim; i++)
+		if (sizes[i] == 0)
+			return true;
+	return false;
+}
+
+clv_status strided_extent(uint32_t ndim, const int64_t *sizes, const int64_t *strides, size_t *out)
+{
+	int64_t last = 0, step;
+	*out = 0;
+	if (is_empty(ndim, sizes))
+		return CLV_OK;
+	for (uint32_t i = 0; i < ndim; i++)
+		if (__builtin_mul_overflow(sizes[i] - 1, strides[i], &step) || __builtin_add_overflow(last, step, &last))
+			return fail(CLV_E_OVERFLOW, "its strides reach further than 2^63 elements");
+	*out = (size_t)last + 1;
+	return CLV_OK;
+}
+
+static void dense_strides(uint32_t ndim, const int64_t *sizes, int64_t *strides)
+{
+	int64_t step = 1;
+	for (uint32_t i = ndim; i-- > 0;) {
+		strides[i] = step;
+		step *= sizes[i];
+	}
+}
+
+static bool is_dense(const payload_tensor *t)
+{
+	int64_t strides[PAYLOAD_NDIM];
+	if (is_empty(t->ndim, t->sizes))
+		return true;
+	dense_strides(t->ndim, t->sizes, strides);
+	for (uint32_t i = 0; i < t->ndim; i++)
+		if (t->sizes[i] != 1 && t->strides[i] != strides[i])
+			return false;
+	return true;
+}
+
+static void copy_row(uint8_t *to, size_t to_step, const uint8_t *from, size_t from_step, size_t n, size_t item)
+{
+	if (to_step == item && from_step == item) {
+		memcpy(to, from, n * item);
+		return;
+	}
+	for (size_t i = 0; i < n; i++)
+		memcpy(to + i * to_step, from + i * from_step, item);
+}
+
+/* Copies every element from one layout to another; strides in elements. A size whose elements all are one place in both
+   layouts is looked at once. */
+static void strided_copy(const payload_tensor *t, uint8_t *to, const int64_t *to_strides, const uint8_t *from,
+                         const int64_t *from_strides)
+{
+	size_t item = item_size(t->dtype), index[PAYLOAD_NDIM] = {0}, count[PAYLOAD_NDIM];
+	uint32_t ndim = t->ndim, last = ndim - 1;
+	if (is_empty(ndim, t->sizes))
+		return;
+	if (ndim == 0) {
+		memcpy(to, from, item);
+		return;
+	}
+	for (uint32_t i = 0; i < ndim; i++)
+		count[i] = to_strides[i] == 0 && from_strides[i] == 0 ? 1 : (size_t)t->sizes[i];
+	for (;;) {
+		size_t at = 0, source = 0;
+		for (uint32_t i = 0; i < last; i++) {
+			at += index[i] * (size_t)to_strides[i];
+			source += index[i] * (size_t)from_strides[i];
+		}
+		copy_row(to + at * item, (size_t)to_strides[last] * item, from + source * item,
+		         (size_t)from_strides[last] * item, count[last], item);
+		uint32_t i = last;
+		while (i-- > 0 && ++index[i] == count[i])
+			index[i] = 0;
+		if (i == UINT32_MAX)
+			return;
+	}
+}
+
+bool take_stride_room(payload *p, const payload_memory *m)
+{
+	enum { ALWAYS = 64 << 20, TIMES = 4096 };
+	size_t items = dtype_bits(m->dtype) / 8, bytes = m->data_n, memory;
+	if (m->encoding != ENC_PLAIN)
+		bytes = m->data_n / (dtype_bits(encoding_dtype(m->encoding, m->dtype)) / 8) * items;
+	if (__builtin_add_overflow(p->dense_memory, m->nbytes, &memory))
+		return false;
+	bytes += p->dense_bytes;
+	if (memory > ALWAYS && (memory - ALWAYS) / TIMES > bytes)
+		return false;
+	p->dense_memory = memory;
+	p->dense_bytes = bytes;
+	return true;
+}
+
+/* ---- which tensors share ---------------------------------------------------------------------------------------- */
+
+typedef struct wanted {
+	const payload *p;
+	const uint8_t *storage;
+} wanted;
+
+static bool same_storage(const void *ctx, uint32_t id)
+{
+	const wanted *w = ctx;
+	return w->p->tensors.at[w->p->memories.at[id].first].storage == w->storage;
+}
+
+static clv_status find_memory(payload *p, table *by_storage, const payload_tensor *t, uint32_t number, uint32_t *out)
+{
+	uint32_t hash = hash_bytes(&t->storage, sizeof t->storage, 0);
+	*out = t->storage ? table_find(by_storage, hash, same_storage, &(wanted){p, t->storage}) : NONE;
+	if (*out != NONE)
+		return CLV_OK;
+	*out = p->memories.n;
+	TRY(vec_push(&p->memories, ((payload_memory){.first = number, .entry = t->label, .dtype = t->dtype, .scale = 1})));
+	return t->storage ? table_add(by_storage, hash, *out) : CLV_OK;
+}
+
+/* The memory now also has to hold t, whose offset is in the storage until the start of the memory is known. */
+static clv_status join(payload_memory *m, payload_tensor *t)
+{
+	size_t extent;
+	TRY(strided_extent(t->ndim, t->sizes, t->strides, &extent));
+	m->mixed |= m->users > 0 && t->dtype != m->dtype;
+	m->users++;
+	t->offset = t->storage && t->data ? (size_t)((const uint8_t *)t->data - t->storage) : 0;
+	if (extent == 0)
+		return CLV_OK;
+	size_t high = t->offset + extent * item_size(t->dtype);
+	if (m->high == 0 || t->offset < m->low)
+		m->low = t->offset;
+	if (high > m->high)
+		m->high = high;
+	return CLV_OK;
+}
+
+static clv_status group(payload *p)
+{
+	table by_storage = {0};
+	clv_status st = CLV_OK;
+	for (uint32_t i = 0; i < p->tensors.n && st == CLV_OK; i++) {
+		payload_tensor *t = &p->tensors.at[i];
+		st = find_memory(p, &by_storage, t, i, &t->memory);
+		if (st == CLV_OK)
+			st = join(&p->memories.at[t->memory], t);
+	}
+	table_free(&by_storage);
+	return st;
+}
+
+/* ---- data as it is written -------------------------------------------------------------------------------------- */
+
+static clv_status new_buffer(payload *p, size_t n, void **out)
+{
+	*out = mem_alloc(n);
+	if (!*out)
+		return fail_nomem();
+	clv_status st = vec_push(&p->buffers, *out);
+	if (st != CLV_OK)
+		mem_free(*out);
+	return st;
+}
+
+static clv_status take_dense(payload *p, payload_memory *m, payload_tensor *t)
+{
+	int64_t strides[PAYLOAD_NDIM];
+	void *rows;
+	t->offset = 0;
+	m->data = t->data;
+	if (is_dense(t))
+		return CLV_OK;
+	TRY(new_buffer(p, m->data_n, &rows));
+	dense_strides(t->ndim, t->sizes, strides);
+	strided_copy(t, rows, strides, t->data, t->strides);
+	m->data = rows;
+	return CLV_OK;
+}
+
+/* Only what the tensors name is copied: what else the storage holds is nobody's business. */
+static clv_status take_span(payload *p, payload_memory *m, uint32_t number)
+{
+	enum { WIDEST = 16 }; /* a multiple of every element size */
+	size_t low = m->mixed ? m->low / WIDEST * WIDEST : m->low;
+	void *span;
+	m->nbytes = m->data_n = m->high - low;
+	TRY(new_buffer(p, m->nbytes, &span));
+	for (uint32_t i = m->first, left = m->users; left; i++) {
+		payload_tensor *t = &p->tensors.at[i];
+		if (t->memory != number)
+			continue;
+		left--;
+		t->offset = is_empty(t->ndim, t->sizes) ? 0 : t->offset - low;
+		if (t->data)
+			strided_copy(t, (uint8_t *)span + t->offset, t->strides, t->data, t->strides);
+	}
+	m->data = span;
+	return CLV_OK;
+}
+
+/* Row by row, if that needs no more bytes than the memory, and the reader will make room for the strides. */
+static clv_status take_data(payload *p, uint32_t number)
+{
+	payload_memory *m = &p->memories.at[number];
+	payload_tensor *t = &p->tensors.at[m->first];
+	TRY(shape_bytes(t->dtype, t->ndim, t->sizes, &m->data_n));
+	m->nbytes = m->high - m->low;
+	m->dense = m->users == 1 && m->data_n <= m->nbytes && take_stride_room(p, m);
+	return m->dense ? take_dense(p, m, t) : take_span(p, m, number);
+}
+
+/* ---- compression ------------------------------------------------------------------------------------------------ */
+
+static clv_status refuse_wish(const payload_tensor *t, const payload_memory *m, encoding e)
+{
+	if (m->mixed)
+		return fail(CLV_E_INVALID,
+		            "tensor \"%.64s\" shares memory with a tensor of another dtype; it cannot be written as %s",
+		            t->label, encoding_names[e]);
+	return fail(CLV_E_INVALID, "tensor \"%.64s\" is %s, which cannot be written as %s", t->label, dtype_name(t->dtype),
+	            encoding_names[e]);
+}
+
+/* Plain unless all tensors on the memory are to be written in the same way and can be. A wish for one tensor is kept or
+   refused; one for all of them is dropped where it does not apply. */
+static clv_status choose_encoding(const payload *p, uint32_t number, encoding *out)
+{
+	const payload_memory *m = &p->memories.at[number];
+	const payload_tensor *first = &p->tensors.at[m->first];
+	uint32_t left = m->users;
+	*out = first->wish;
+	for (uint32_t i = m->first; left; i++) {
+		const payload_tensor *t = &p->tensors.at[i];
+		if (t->memory != number)
+			continue;
+		left--;
+		if (t->wish != first->wish && (t->must || first->must))
+			return fail(CLV_E_INVALID,
+			            "tensors \"%.64s\" and \"%.64s\" share memory; they can only be compressed in the same way",
+			            first->label, t->label);
+		bool applies = t->wish == ENC_PLAIN || (!m->mixed && encoding_applies(t->wish, t->dtype));
+		if (!applies && t->must)
+			return refuse_wish(t, m, t->wish);
+		if (!applies || t->wish != first->wish)
+			*out = ENC_PLAIN;
+	}
+	return CLV_OK;
+}
+
+static clv_status compress(payload *p, uint32_t number)
+{
+	payload_memory *m = &p->memories.at[number];
+	void *small;
+	TRY(choose_encoding(p, number, &m->encoding));
+	if (m->encoding == ENC_PLAIN)
+		return CLV_OK;
+	size_t count = m->data_n / item_size(m->dtype);
+	size_t n = count * item_size(encoding_dtype(m->encoding, m->dtype));
+	TRY(new_buffer(p, n, &small));
+	clv_status st = narrow(m->encoding, m->dtype, m->data, count, small, &m->scale, &m->loss);
+	if (st != CLV_OK)
+		return fail_more(st, "tensor \"%.64s\"", m->entry);
+	m->data = small;
+	m->data_n = n;
+	return CLV_OK;
+}
+
+/* ---- entries ---------------------------------------------------------------------------------------------------- */
+
+/* Shape of the entry: the tensor's, or one dimension; and one more of 2 for complex numbers that are pairs. */
+static clv_status add_entry(payload *p, const payload_memory *m)
+{
+	const payload_tensor *t = &p->tensors.at[m->first];
+	int64_t shape[PAYLOAD_NDIM + 1];
+	uint32_t parts, ndim = m->dense ? t->ndim : 1;
+	st_entry e = {.name = m->entry, .data = m->data, .nbytes = m->data_n};
+	if (m->mixed)
+		e.dtype = DT_U8;
+	else if (m->encoding != ENC_PLAIN)
+		e.dtype = encoding_dtype(m->encoding, m->dtype);
+	wire_dtype(m->mixed || m->encoding != ENC_PLAIN ? e.dtype : m->dtype, &e.dtype, &parts);
+	for (uint32_t i = 0; m->dense && i < ndim; i++)
+		shape[i] = t->sizes[i];
+	if (!m->dense)
+		shape[0] = (int64_t)(m->data_n / (item_size(e.dtype) * parts));
+	if (parts > 1)
+		shape[ndim++] = parts;
+	e.ndim = ndim;
+	TRY(payload_ints(p, shape, ndim, &e.shape));
+	return vec_push(&p->entries, e);
+}
+
+clv_status payload_image(payload *p, st_image *out)
+{
+	strbuf header = STRBUF_INIT;
+	if (p->memories.n)
+		return fail(CLV_E_INVALID, "a payload is written once");
+	TRY(group(p));
+	for (uint32_t i = 0; i < p->memories.n; i++) {
+		TRY(take_data(p, i));
+		TRY(compress(p, i));
+		TRY(add_entry(p, &p->memories.at[i]));
+	}
+	clv_status st = payload_header(p, &header);
+	st_text text = {PAYLOAD_KEY, header.at, header.n};
+	if (st == CLV_OK)
+		st = st_layout(p->entries.at, p->entries.n, &text, 1, out);
+	strbuf_free(&header);
+	return st;
+}
+
+/* ---- data as it was read ---------------------------------------------------------------------------------------- */
+
+static void fill_dense(const payload_memory *m, const payload_tensor *t, void *to)
+{
+	int64_t strides[PAYLOAD_NDIM];
+	dense_strides(t->ndim, t->sizes, strides);
+	strided_copy(t, to, t->strides, m->data, strides);
+}
+
+static clv_status fill_widened(const payload_memory *m, const payload_tensor *t, void *to)
+{
+	size_t count = m->data_n / item_size(encoding_dtype(m->encoding, m->dtype));
+	if (!m->dense || is_dense(t)) {
+		widen(m->encoding, m->dtype, m->data, count, m->scale, to);
+		return CLV_OK;
+	}
+	payload_memory wide = *m;
+	void *rows = mem_alloc(count * item_size(m->dtype));
+	if (!rows)
+		return fail_nomem();
+	widen(m->encoding, m->dtype, m->data, count, m->scale, rows);
+	wide.data = rows;
+	fill_dense(&wide, t, to);
+	mem_free(rows);
+	return CLV_OK;
+}
+
+clv_status payload_fill(const payload *p, uint32_t memory, void *to)
+{
+	const payload_memory *m = &p->memories.at[memory];
+	const payload_tensor *t = &p->tensors.at[m->first];
+	if (m->data_n == 0)
+		return CLV_OK;
+	if (m->encoding != ENC_PLAIN)
+		return fill_widened(m, t, to);
+	if (m->dense)
+		fill_dense(m, t, to);
+	else
+		memcpy(to, m->data, m->data_n);
+	return CLV_OK;
+}

@@ -1,0 +1,139 @@
+/* Payloads: what travels between processes, as a safetensors file (docs/payload.md).
+ *
+ * Two kinds: the boundary of a split, and values alone. Both hold tensors by label and one tree of plain values whose
+ * leaves may be tensors. Tensors on the same memory are written once and come back on the same memory; strides come back
+ * as they were. A payload is filled by payload_add_* and written, or read and looked at. */
+#ifndef FILE_PAYLOAD_H
+#define FILE_PAYLOAD_H
+
+#include "base/arena.h"
+#include "base/table.h"
+#include "file/narrow.h"
+#include "file/safetensors.h"
+
+#define PAYLOAD_VERSION 1
+#define PAYLOAD_KEY "cleave.payload"
+enum { PAYLOAD_DEPTH = 256, PAYLOAD_NDIM = 64 };
+
+typedef enum payload_kind { PAYLOAD_BOUNDARY, PAYLOAD_VALUES } payload_kind;
+
+typedef struct payload_tensor {
+	const char *label; /* unique in the payload */
+	dtype dtype;
+	bool boundary; /* one of the split's tensors; otherwise it is in the tree alone */
+	bool requires_grad;
+	const char *device; /* where it was */
+	uint32_t ndim;
+	const int64_t *sizes, *strides; /* strides in elements */
+
+	/* written: both borrowed from the caller */
+	const void *data;       /* the first element; NULL when there is none */
+	const uint8_t *storage; /* first byte of the memory it is on; tensors with the same one share it. NULL: its own */
+	encoding wish;
+	bool must; /* the wish was for this tensor; otherwise it is dropped when it does not apply */
+
+	/* set when it was written or read */
+	uint32_t memory;
+	size_t offset; /* in bytes, of the first element in the memory */
+} payload_tensor;
+
+typedef struct payload_memory {
+	const char *entry;
+	bool dense; /* the entry is one tensor, row by row; otherwise the entry is the memory itself */
+	dtype dtype;
+	encoding encoding;
+	double scale;
+	narrow_loss loss;
+	size_t nbytes;    /* as its tensors need it */
+	const void *data; /* the entry's data; read: borrowed from the bytes given, written: from tensors or buffers */
+	size_t data_n;
+	uint32_t first, users; /* tensors */
+	bool mixed;            /* of more than one dtype */
+	size_t low, high;      /* written: the part of the storage that is used */
+} payload_memory;
+
+typedef struct payload_schema {
+	const char *label;
+	dtype dtype;
+	uint32_t ndim;
+	const char *const *dims; /* "64", "B", "4*B": expressions of plan text */
+	const char *device;
+	bool requires_grad;
+} payload_schema;
+
+typedef struct payload_number {
+	const char *name;
+	int64_t value;
+} payload_number;
+
+typedef struct payload {
+	payload_kind kind;
+
+	/* BOUNDARY */
+	const char *split_id, *graph_signature; /* "" if not set */
+	bool has_batch_size, supports_prefix_backward;
+	int64_t batch_size, weight_version;
+	VEC(payload_number) sizes;
+	VEC(payload_number) requires_grad; /* 0 or 1, by label */
+	VEC(payload_schema) schema;
+	VEC(const char *) passthrough;
+
+	VEC(payload_tensor) tensors;
+	VEC(payload_memory) memories;
+
+	/* One tree in prefix order, as plans have them, but for: u.v is a number of a tensor, u.s of a string in strs; INT
+	   has u.s, decimal or [-]0x…; OBJECT is one of builtins:slice, builtins:range, torch:Size. Empty: none. */
+	VEC(tree) values;
+	VEC(str) strs;
+
+	size_t dense_bytes, dense_memory; /* of all dense memories: elements, and what their strides need */
+
+	arena arena;    /* all text, shapes and strides */
+	table by_label; /* ids are tensors */
+	VEC(st_entry) entries;
+	VEC(void *) buffers; /* data that is not as it was in memory */
+} payload;
+
+clv_status payload_new(payload_kind kind, payload **out);
+void payload_free(payload *p);
+/* Copies in the payload's arena. */
+clv_status payload_text(payload *p, const char *s, size_t n, const char **out); /* no NUL inside */
+clv_status payload_str(payload *p, const char *s, size_t n, uint32_t *out);     /* into strs */
+clv_status payload_ints(payload *p, const int64_t *from, uint32_t n, const int64_t **out);
+
+/* Checks and copies all but the data. A dtype that no payload holds is CLV_E_UNSUPPORTED. */
+clv_status payload_add_tensor(payload *p, const payload_tensor *t, uint32_t *out);
+uint32_t payload_find(const payload *p, const char *label); /* NONE if there is none */
+
+/* memory.c. Lays out what was added; the image borrows from the payload and from the tensors' data. */
+clv_status payload_image(payload *p, st_image *out);
+/* The bytes of a memory that was read, memory.nbytes of them, as its tensors see them. Bytes between the elements of a
+   tensor that has the memory for itself are left alone. */
+clv_status payload_fill(const payload *p, uint32_t memory, void *to);
+/* Elements from the first to the last one, both included; CLV_E_OVERFLOW. */
+clv_status strided_extent(uint32_t ndim, const int64_t *sizes, const int64_t *strides, size_t *out);
+
+/* The dtype of the entry for elements of d, and how many of them make one; false: no payload holds d. */
+bool wire_dtype(dtype d, dtype *wire, uint32_t *parts);
+/* Dense tensors together may need this much memory for their strides and no more: a small file must not ask for a large
+   one. True, and counted, if there is room for this one too. */
+bool take_stride_room(payload *p, const payload_memory *m);
+bool dtype_has_grad(dtype d); /* floating point or complex */
+
+/* schema.c. Each tensor has the dtype, shape, device class and grad flag that its schema says (want[i] is for got[i]);
+   dims are evaluated with these sizes. CLV_E_INPUT names label, what was expected and what came. */
+clv_status schema_check(const payload_schema *want, const payload_tensor *got, uint32_t n, const payload_number *sizes,
+                        uint32_t nsizes);
+
+/* payload_write.c, payload_read.c, payload_tree.c */
+clv_status payload_header(const payload *p, strbuf *out); /* the text under PAYLOAD_KEY */
+/* Reads a hostile file, whose bytes stay in use; caller frees. */
+clv_status payload_read(const void *data, size_t n, payload_kind kind, payload **out);
+
+struct json_t;
+clv_status tree_to_json(const payload *p, struct json_t **out);
+clv_status tree_from_json(payload *p, const struct json_t *from);
+clv_status float_parse(const char *s, double *out); /* what float_print wrote */
+void float_print(double v, strbuf *b);              /* number_print, but nan:<its bits in hex> */
+
+#endif

@@ -1,0 +1,410 @@
+/* A hostile file as a payload. The safetensors reader has checked the entries; here the header text is read, and every
+ * tensor is checked against the entry it is said to be in. */
+#include <math.h>
+#include <string.h>
+
+#include "file/json.h"
+#include "file/payload.h"
+
+typedef struct reader {
+	payload *p;
+	const st_file *file;
+	const json_t *root;
+	bool *used; /* per entry of the file */
+} reader;
+
+/* ---- fields ----------------------------------------------------------------------------------------------------- */
+
+static clv_status keep_string(payload *p, const json_t *object, const char *key, const char **out)
+{
+	const char *s;
+	TRY(json_get_string(object, key, &s));
+	return payload_text(p, s, strlen(s), out);
+}
+
+static clv_status get_dtype(const json_t *object, dtype *out)
+{
+	const char *name;
+	TRY(json_get_string(object, "dtype", &name));
+	return dtype_parse(name, strlen(name), out) ? CLV_OK : fail(CLV_E_PARSE, "there is no dtype \"%.32s\"", name);
+}
+
+static clv_status get_flag(const json_t *from, const char *key, const char *name, int64_t *out)
+{
+	if (!json_is_boolean(from))
+		return fail(CLV_E_PARSE, "\"%s\" of \"%.64s\" is not true or false", key, name);
+	*out = json_is_true(from);
+	return CLV_OK;
+}
+
+static clv_status get_size(const json_t *from, const char *key, const char *name, int64_t *out)
+{
+	*out = json_integer_value(from);
+	if (!json_is_integer(from) || *out < 0)
+		return fail(CLV_E_PARSE, "\"%s\" of \"%.64s\" is no size", key, name);
+	return CLV_OK;
+}
+
+typedef clv_status (*number_fn)(const json_t *from, const char *key, const char *name, int64_t *out);
+
+static clv_status read_number(payload *p, const json_t *from, const char *key, const char *name, number_fn f,
+                              payload_number *out)
+{
+	TRY(f(from, key, name, &out->value));
+	return payload_text(p, name, strlen(name), &out->name);
+}
+
+static clv_status read_named(reader *r, const char *key, number_fn f)
+{
+	json_t *object = json_object_get(r->root, key), *number;
+	const char *name;
+	if (!json_is_object(object))
+		return fail(CLV_E_PARSE, "\"%s\" is missing or no object", key);
+	json_object_foreach(object, name, number)
+	{
+		payload_number n;
+		TRY(read_number(r->p, number, key, name, f, &n));
+		TRY(f == get_flag ? vec_push(&r->p->requires_grad, n) : vec_push(&r->p->sizes, n));
+	}
+	return CLV_OK;
+}
+
+static clv_status read_passthrough(reader *r)
+{
+	const json_t *list;
+	TRY(json_get_array(r->root, "passthrough_inputs", &list));
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const char *s = json_string_value(json_array_get(list, i)), *kept;
+		if (!s)
+			return fail(CLV_E_PARSE, "a passthrough input is no text");
+		TRY(payload_text(r->p, s, json_string_length(json_array_get(list, i)), &kept));
+		TRY(vec_push(&r->p->passthrough, kept));
+	}
+	return CLV_OK;
+}
+
+static clv_status read_dims(payload *p, const json_t *from, payload_schema *s)
+{
+	const json_t *dims;
+	TRY(json_get_array(from, "shape", &dims));
+	if (json_array_size(dims) > PAYLOAD_NDIM)
+		return fail(CLV_E_PARSE, "a schema has %zu dimensions", json_array_size(dims));
+	s->ndim = (uint32_t)json_array_size(dims);
+	const char **kept = arena_alloc(&p->arena, s->ndim * sizeof *kept);
+	if (!kept)
+		return fail_nomem();
+	for (uint32_t i = 0; i < s->ndim; i++) {
+		const char *text = json_string_value(json_array_get(dims, i));
+		if (!text)
+			return fail(CLV_E_PARSE, "a dimension of a schema is no text");
+		TRY(payload_text(p, text, json_string_length(json_array_get(dims, i)), &kept[i]));
+	}
+	s->dims = kept;
+	return CLV_OK;
+}
+
+static clv_status read_schema(reader *r)
+{
+	const json_t *list;
+	TRY(json_get_array(r->root, "schema", &list));
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const json_t *from = json_array_get(list, i);
+		payload_schema s = {0};
+		TRY(keep_string(r->p, from, "label", &s.label));
+		TRY(keep_string(r->p, from, "device", &s.device));
+		TRY(get_dtype(from, &s.dtype));
+		TRY(json_get_bool(from, "requires_grad", &s.requires_grad));
+		TRY(read_dims(r->p, from, &s));
+		TRY(vec_push(&r->p->schema, s));
+	}
+	return CLV_OK;
+}
+
+static clv_status read_batch(reader *r)
+{
+	const json_t *batch = json_object_get(r->root, "batch_size");
+	if (json_is_null(batch))
+		return CLV_OK;
+	r->p->has_batch_size = true;
+	return get_size(batch, "batch_size", "the payload", &r->p->batch_size);
+}
+
+static clv_status read_boundary(reader *r)
+{
+	payload *p = r->p;
+	TRY(keep_string(p, r->root, "split_id", &p->split_id));
+	TRY(keep_string(p, r->root, "graph_signature", &p->graph_signature));
+	TRY(read_batch(r));
+	TRY(json_get_int(r->root, "weight_version", &p->weight_version));
+	TRY(json_get_bool(r->root, "supports_prefix_backward", &p->supports_prefix_backward));
+	TRY(read_named(r, "sizes", get_size));
+	TRY(read_named(r, "requires_grad", get_flag));
+	TRY(read_passthrough(r));
+	return read_schema(r);
+}
+
+/* ---- memory ----------------------------------------------------------------------------------------------------- */
+
+static clv_status get_float(const json_t *from, const char *key, double *out)
+{
+	const char *text;
+	TRY(json_get_string(from, key, &text));
+	return float_parse(text, out);
+}
+
+static clv_status read_form(const json_t *from, payload_memory *m)
+{
+	const char *form, *name;
+	TRY(json_get_string(from, "form", &form));
+	m->dense = strcmp(form, "dense") == 0;
+	if (!m->dense && strcmp(form, "span") != 0)
+		return fail(CLV_E_PARSE, "there is no form \"%.32s\"", form);
+	TRY(json_get_string(from, "encoding", &name));
+	if (!encoding_parse(name, &m->encoding))
+		return fail(CLV_E_PARSE, "there is no encoding \"%.32s\"", name);
+	m->scale = 1;
+	if (m->encoding == ENC_PLAIN)
+		return CLV_OK;
+	TRY(get_float(from, "error", &m->loss.absolute));
+	TRY(get_float(from, "relative_error", &m->loss.relative));
+	if (m->encoding != ENC_INT8)
+		return CLV_OK;
+	TRY(get_float(from, "scale", &m->scale));
+	return isfinite(m->scale) && m->scale > 0 ? CLV_OK : fail(CLV_E_PARSE, "a scale is not finite and positive");
+}
+
+static clv_status read_memory(reader *r, const json_t *from)
+{
+	payload_memory m = {.first = NONE};
+	const char *name;
+	TRY(json_get_string(from, "entry", &name));
+	uint32_t i = st_find(r->file, name);
+	if (i == NONE || r->used[i])
+		return fail(CLV_E_PARSE, "entry \"%.64s\" is %s", name, i == NONE ? "not in the file" : "used twice");
+	r->used[i] = true;
+	TRY(payload_text(r->p, name, strlen(name), &m.entry));
+	TRY(read_form(from, &m));
+	m.data = st_at(r->file, i)->data;
+	m.data_n = st_at(r->file, i)->nbytes;
+	return vec_push(&r->p->memories, m);
+}
+
+static clv_status read_memories(reader *r)
+{
+	const json_t *list;
+	TRY(json_get_array(r->root, "memory", &list));
+	for (size_t i = 0; i < json_array_size(list); i++)
+		TRY(read_memory(r, json_array_get(list, i)));
+	for (uint32_t i = 0; i < st_count(r->file); i++)
+		if (!r->used[i])
+			return fail(CLV_E_PARSE, "no tensor is in entry \"%.64s\"", st_at(r->file, i)->name);
+	return CLV_OK;
+}
+
+/* ---- tensors ---------------------------------------------------------------------------------------------------- */
+
+static clv_status read_ints(const json_t *from, const char *key, int64_t *out, uint32_t *n)
+{
+	const json_t *list;
+	TRY(json_get_array(from, key, &list));
+	if (json_array_size(list) > PAYLOAD_NDIM)
+		return fail(CLV_E_PARSE, "it has %zu dimensions, at most %d are possible", json_array_size(list), PAYLOAD_NDIM);
+	*n = (uint32_t)json_array_size(list);
+	for (uint32_t i = 0; i < *n; i++) {
+		const json_t *v = json_array_get(list, i);
+		if (!json_is_integer(v) || json_integer_value(v) < 0)
+			return fail(CLV_E_PARSE, "%s %u is no size", key, i);
+		out[i] = json_integer_value(v);
+	}
+	return CLV_OK;
+}
+
+static clv_status read_place(const payload *p, const json_t *from, payload_tensor *t)
+{
+	int64_t memory, offset;
+	TRY(json_get_int(from, "memory", &memory));
+	TRY(json_get_int(from, "offset", &offset));
+	if (memory < 0 || memory >= p->memories.n)
+		return fail(CLV_E_PARSE, "there is no memory %lld", (long long)memory);
+	if (offset < 0 || offset % (dtype_bits(t->dtype) / 8))
+		return fail(CLV_E_PARSE, "offset %lld is not on an element", (long long)offset);
+	t->memory = (uint32_t)memory;
+	t->offset = (size_t)offset;
+	return CLV_OK;
+}
+
+static clv_status add_tensor(reader *r, const json_t *from, payload_tensor *t)
+{
+	int64_t sizes[PAYLOAD_NDIM], strides[PAYLOAD_NDIM];
+	uint32_t nstrides, number;
+	TRY(get_dtype(from, &t->dtype));
+	TRY(json_get_string(from, "device", &t->device));
+	TRY(json_get_bool(from, "requires_grad", &t->requires_grad));
+	TRY(json_get_bool(from, "boundary", &t->boundary));
+	TRY(read_ints(from, "shape", sizes, &t->ndim));
+	TRY(read_ints(from, "strides", strides, &nstrides));
+	if (nstrides != t->ndim)
+		return fail(CLV_E_PARSE, "it has %u sizes and %u strides", t->ndim, nstrides);
+	t->sizes = sizes;
+	t->strides = strides;
+	TRY(read_place(r->p, from, t));
+	if (t->boundary && r->p->kind != PAYLOAD_BOUNDARY)
+		return fail(CLV_E_PARSE, "there is no boundary that it could belong to");
+	return payload_add_tensor(r->p, t, &number);
+}
+
+static clv_status check_dense(const payload_memory *m, const payload_tensor *t, const st_entry *e, size_t extent)
+{
+	size_t item = dtype_bits(t->dtype) / 8, dense;
+	dtype wire = m->dtype;
+	uint32_t parts = 1;
+	TRY(shape_bytes(t->dtype, t->ndim, t->sizes, &dense));
+	if (m->encoding == ENC_PLAIN)
+		wire_dtype(t->dtype, &wire, &parts);
+	else
+		wire = encoding_dtype(m->encoding, t->dtype);
+	bool same = e->dtype == wire && e->ndim == t->ndim + (parts > 1);
+	for (uint32_t i = 0; same && i < t->ndim; i++)
+		same = e->shape[i] == t->sizes[i];
+	if (!same || (parts > 1 && e->shape[t->ndim] != parts))
+		return fail(CLV_E_PARSE, "its entry has another dtype or shape");
+	if (t->offset || dense > extent * item)
+		return fail(CLV_E_PARSE, "its strides do not fit its shape");
+	return CLV_OK;
+}
+
+static clv_status check_span(payload_memory *m, const payload_tensor *t, const st_entry *e, size_t extent)
+{
+	size_t item = dtype_bits(t->dtype) / 8;
+	m->nbytes = m->data_n;
+	if (m->encoding != ENC_PLAIN) {
+		if (e->dtype != encoding_dtype(m->encoding, t->dtype))
+			return fail(CLV_E_PARSE, "its entry has another dtype");
+		size_t count = m->data_n / (dtype_bits(e->dtype) / 8);
+		if (__builtin_mul_overflow(count, item, &m->nbytes))
+			return fail(CLV_E_OVERFLOW, "its memory has more than 2^64 bytes");
+	}
+	if (t->offset > m->nbytes || extent * item > m->nbytes - t->offset)
+		return fail(CLV_E_PARSE, "it reaches beyond its entry");
+	return CLV_OK;
+}
+
+/* The tensor that was added last fits the entry that its memory is. */
+static clv_status check_place(reader *r)
+{
+	payload_tensor *t = &r->p->tensors.at[r->p->tensors.n - 1];
+	payload_memory *m = &r->p->memories.at[t->memory];
+	const st_entry *e = st_at(r->file, st_find(r->file, m->entry));
+	size_t extent;
+	if (m->users++ == 0) {
+		m->first = r->p->tensors.n - 1;
+		m->dtype = t->dtype;
+	}
+	m->mixed |= t->dtype != m->dtype;
+	if ((m->mixed && m->encoding != ENC_PLAIN) || (m->dense && m->users > 1))
+		return fail(CLV_E_PARSE, "its memory cannot have more than one %s", m->dense ? "tensor" : "dtype");
+	if (m->encoding != ENC_PLAIN && !encoding_applies(m->encoding, t->dtype))
+		return fail(CLV_E_PARSE, "%s cannot be written as %s", dtype_name(t->dtype), encoding_names[m->encoding]);
+	TRY(strided_extent(t->ndim, t->sizes, t->strides, &extent));
+	if (!m->dense)
+		return check_span(m, t, e, extent);
+	m->nbytes = extent * (dtype_bits(t->dtype) / 8);
+	return check_dense(m, t, e, extent);
+}
+
+static clv_status read_tensors(reader *r)
+{
+	const json_t *list;
+	TRY(json_get_array(r->root, "tensors", &list));
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		payload_tensor t = {0};
+		const json_t *from = json_array_get(list, i);
+		TRY(json_get_string(from, "label", &t.label));
+		clv_status st = add_tensor(r, from, &t);
+		if (st == CLV_OK)
+			st = check_place(r);
+		if (st != CLV_OK)
+			return st == CLV_E_NOMEM ? st : fail_more(st, "tensor \"%.64s\"", t.label);
+	}
+	return CLV_OK;
+}
+
+/* Every memory has a tensor; a bool is 0 or 1, whatever else the byte could be. */
+static clv_status check_memories(payload *p)
+{
+	for (uint32_t i = 0; i < p->memories.n; i++) {
+		const payload_memory *m = &p->memories.at[i];
+		if (m->users == 0)
+			return fail(CLV_E_PARSE, "no tensor is in entry \"%.64s\"", m->entry);
+		if (m->dense && !take_stride_room(p, m))
+			return fail(CLV_E_PARSE, "entry \"%.64s\": the strides of its tensor need too much memory", m->entry);
+		for (size_t k = 0; m->dtype == DT_BOOL && !m->mixed && k < m->data_n; k++)
+			if (((const uint8_t *)m->data)[k] > 1)
+				return fail(CLV_E_PARSE, "entry \"%.64s\": byte %zu is no bool", m->entry, k);
+	}
+	return CLV_OK;
+}
+
+/* ---- all -------------------------------------------------------------------------------------------------------- */
+
+static clv_status check_kind(const json_t *root, payload_kind want)
+{
+	const char *kind;
+	int64_t version;
+	TRY(json_get_int(root, "version", &version));
+	if (version != PAYLOAD_VERSION)
+		return fail(CLV_E_UNSUPPORTED, "the payload has version %lld, this reader knows version %d", (long long)version,
+		            PAYLOAD_VERSION);
+	TRY(json_get_string(root, "kind", &kind));
+	if (strcmp(kind, want == PAYLOAD_BOUNDARY ? "boundary" : "values") == 0)
+		return CLV_OK;
+	if (strcmp(kind, "values") == 0)
+		return fail(CLV_E_INVALID, "this payload holds values, not the boundary of a split; unpack() reads it");
+	if (strcmp(kind, "boundary") == 0)
+		return fail(CLV_E_INVALID, "this payload is the boundary of a split; BoundaryPayload.from_bytes() reads it");
+	return fail(CLV_E_PARSE, "there is no kind of payload \"%.32s\"", kind);
+}
+
+static clv_status read_all(reader *r)
+{
+	TRY(check_kind(r->root, r->p->kind));
+	if (r->p->kind == PAYLOAD_BOUNDARY)
+		TRY(read_boundary(r));
+	TRY(read_memories(r));
+	TRY(read_tensors(r));
+	TRY(check_memories(r->p));
+	const json_t *values = json_object_get(r->root, "values");
+	return values ? tree_from_json(r->p, values) : fail(CLV_E_PARSE, "\"values\" is missing");
+}
+
+static clv_status read_file(const st_file *file, payload *p)
+{
+	size_t n;
+	json_t *root;
+	const char *text = st_metadata(file, PAYLOAD_KEY, &n);
+	if (!text)
+		return fail(CLV_E_PARSE, "this is a safetensors file, but no payload: its metadata has no \"%s\"", PAYLOAD_KEY);
+	TRY(json_read(text, n, "the payload's header", &root));
+	reader r = {.p = p, .file = file, .root = root, .used = mem_alloc(st_count(file) * sizeof(bool))};
+	clv_status st = r.used ? read_all(&r) : fail_nomem();
+	mem_free(r.used);
+	json_decref(root);
+	return st;
+}
+
+clv_status payload_read(const void *data, size_t n, payload_kind kind, payload **out)
+{
+	st_file *file;
+	payload *p;
+	TRY(st_parse(data, n, &file));
+	clv_status st = payload_new(kind, &p);
+	if (st == CLV_OK) {
+		st = read_file(file, p);
+		if (st == CLV_OK)
+			*out = p;
+		else
+			payload_free(p);
+	}
+	st_free(file);
+	return st;
+}

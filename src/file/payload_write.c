@@ -1,0 +1,142 @@
+/* The header text of a payload: everything but the data, as compact JSON. */
+#include <string.h>
+
+#include "file/json.h"
+#include "file/payload.h"
+
+/* Puts what `make` builds for each of n elements into an array. */
+typedef clv_status (*make_fn)(const payload *p, uint32_t i, json_t *object);
+
+static clv_status put_list(const payload *p, json_t *root, const char *key, uint32_t n, make_fn make)
+{
+	json_t *list = json_array();
+	TRY(json_put(root, key, list));
+	for (uint32_t i = 0; i < n; i++) {
+		json_t *object = json_object();
+		TRY(json_push(list, object));
+		TRY(make(p, i, object));
+	}
+	return CLV_OK;
+}
+
+static clv_status put_string(json_t *object, const char *key, const char *s)
+{
+	return json_put_text(object, key, s, strlen(s));
+}
+
+static clv_status put_ints(json_t *object, const char *key, const int64_t *at, uint32_t n)
+{
+	json_t *list = json_array();
+	TRY(json_put(object, key, list));
+	for (uint32_t i = 0; i < n; i++)
+		TRY(json_push(list, json_integer(at[i])));
+	return CLV_OK;
+}
+
+static clv_status make_tensor(const payload *p, uint32_t i, json_t *o)
+{
+	const payload_tensor *t = &p->tensors.at[i];
+	TRY(put_string(o, "label", t->label));
+	TRY(put_string(o, "dtype", dtype_name(t->dtype)));
+	TRY(put_ints(o, "shape", t->sizes, t->ndim));
+	TRY(put_ints(o, "strides", t->strides, t->ndim));
+	TRY(json_put(o, "memory", json_integer(t->memory)));
+	TRY(json_put(o, "offset", json_integer((json_int_t)t->offset)));
+	TRY(put_string(o, "device", t->device));
+	TRY(json_put(o, "requires_grad", json_boolean(t->requires_grad)));
+	return json_put(o, "boundary", json_boolean(t->boundary));
+}
+
+static clv_status put_float(json_t *o, const char *key, double v)
+{
+	strbuf b = STRBUF_INIT;
+	float_print(v, &b);
+	clv_status st = b.failed ? fail_nomem() : json_put_text(o, key, b.at, b.n);
+	strbuf_free(&b);
+	return st;
+}
+
+static clv_status make_memory(const payload *p, uint32_t i, json_t *o)
+{
+	const payload_memory *m = &p->memories.at[i];
+	TRY(put_string(o, "entry", m->entry));
+	TRY(put_string(o, "form", m->dense ? "dense" : "span"));
+	TRY(put_string(o, "encoding", encoding_names[m->encoding]));
+	if (m->encoding == ENC_PLAIN)
+		return CLV_OK;
+	TRY(put_float(o, "error", m->loss.absolute));
+	TRY(put_float(o, "relative_error", m->loss.relative));
+	return m->encoding == ENC_INT8 ? put_float(o, "scale", m->scale) : CLV_OK;
+}
+
+static clv_status make_schema(const payload *p, uint32_t i, json_t *o)
+{
+	const payload_schema *s = &p->schema.at[i];
+	json_t *dims = json_array();
+	TRY(json_put(o, "shape", dims));
+	for (uint32_t k = 0; k < s->ndim; k++) {
+		json_t *text;
+		TRY(json_text(s->dims[k], strlen(s->dims[k]), &text));
+		TRY(json_push(dims, text));
+	}
+	TRY(put_string(o, "label", s->label));
+	TRY(put_string(o, "dtype", dtype_name(s->dtype)));
+	TRY(put_string(o, "device", s->device));
+	return json_put(o, "requires_grad", json_boolean(s->requires_grad));
+}
+
+static clv_status put_numbers(json_t *root, const char *key, const payload_number *at, uint32_t n, bool flags)
+{
+	json_t *object = json_object();
+	TRY(json_put(root, key, object));
+	for (uint32_t i = 0; i < n; i++) {
+		if (json_object_get(object, at[i].name))
+			return fail(CLV_E_INVALID, "\"%s\" has \"%.64s\" twice", key, at[i].name);
+		TRY(json_put(object, at[i].name, flags ? json_boolean(at[i].value) : json_integer(at[i].value)));
+	}
+	return CLV_OK;
+}
+
+static clv_status put_boundary(const payload *p, json_t *root)
+{
+	TRY(put_string(root, "split_id", p->split_id));
+	TRY(put_string(root, "graph_signature", p->graph_signature));
+	TRY(json_put(root, "batch_size", p->has_batch_size ? json_integer(p->batch_size) : json_null()));
+	TRY(json_put(root, "weight_version", json_integer(p->weight_version)));
+	TRY(json_put(root, "supports_prefix_backward", json_boolean(p->supports_prefix_backward)));
+	TRY(put_numbers(root, "sizes", p->sizes.at, p->sizes.n, false));
+	TRY(put_numbers(root, "requires_grad", p->requires_grad.at, p->requires_grad.n, true));
+	json_t *inputs = json_array();
+	TRY(json_put(root, "passthrough_inputs", inputs));
+	for (uint32_t i = 0; i < p->passthrough.n; i++) {
+		json_t *text;
+		TRY(json_text(p->passthrough.at[i], strlen(p->passthrough.at[i]), &text));
+		TRY(json_push(inputs, text));
+	}
+	return put_list(p, root, "schema", p->schema.n, make_schema);
+}
+
+static clv_status put_payload(const payload *p, json_t *root)
+{
+	json_t *values;
+	TRY(json_put(root, "version", json_integer(PAYLOAD_VERSION)));
+	TRY(put_string(root, "kind", p->kind == PAYLOAD_BOUNDARY ? "boundary" : "values"));
+	if (p->kind == PAYLOAD_BOUNDARY)
+		TRY(put_boundary(p, root));
+	TRY(put_list(p, root, "memory", p->memories.n, make_memory));
+	TRY(put_list(p, root, "tensors", p->tensors.n, make_tensor));
+	TRY(tree_to_json(p, &values));
+	return json_put(root, "values", values);
+}
+
+clv_status payload_header(const payload *p, strbuf *out)
+{
+	json_t *root = json_object();
+	if (!root)
+		return fail_nomem();
+	clv_status st = put_payload(p, root);
+	if (st == CLV_OK)
+		st = json_print(root, 0, out);
+	json_decref(root);
+	return st;
+}

@@ -1,0 +1,65 @@
+/* Safetensors files: named tensors and texts, in a form that any reader of that format opens.
+ *
+ * A file is 8 bytes with the length of the header (little endian), the header (JSON, padded with spaces so that the data
+ * starts at a multiple of 8) and the data of all tensors without gaps. What is read is taken as hostile: everything that
+ * st_parse lets through has been checked, and its entries point into the caller's bytes. */
+#ifndef FILE_SAFETENSORS_H
+#define FILE_SAFETENSORS_H
+
+#include "base/strbuf.h"
+#include "plan/plan.h"
+
+#define ST_HEADER_MAX 100000000 /* the format's own limit */
+
+typedef struct st_entry {
+	const char *name; /* NUL-terminated UTF-8; written: borrowed from the caller, read: from the st_file */
+	dtype dtype;      /* one that st_dtype_name knows */
+	uint32_t ndim;
+	const int64_t *shape; /* as name */
+	const void *data;     /* written: borrowed from the caller, read: from the bytes given */
+	size_t nbytes;
+} st_entry;
+
+/* A text of the header's __metadata__. */
+typedef struct st_text {
+	const char *key, *text;
+	size_t n;
+} st_text;
+
+const char *st_dtype_name(dtype d); /* "F32"; NULL: the format has no such type */
+
+/* Bytes of a dense tensor; CLV_E_OVERFLOW, or CLV_E_INVALID for a negative size. */
+clv_status shape_bytes(dtype d, uint32_t ndim, const int64_t *shape, size_t *out);
+
+/* ---- reading ---------------------------------------------------------------------------------------------------- */
+
+typedef struct st_file st_file;
+
+clv_status st_parse(const void *data, size_t n, st_file **out); /* borrows data; caller frees */
+void st_free(st_file *f);
+uint32_t st_count(const st_file *f);
+const st_entry *st_at(const st_file *f, uint32_t i);                   /* in the order of the data */
+uint32_t st_find(const st_file *f, const char *name);                  /* NONE if there is none */
+const char *st_metadata(const st_file *f, const char *key, size_t *n); /* NULL if there is none */
+
+/* ---- writing ---------------------------------------------------------------------------------------------------- */
+
+/* Where everything goes: made once, then put out as often as wanted while the entries are still there. */
+typedef struct st_image {
+	const st_entry *entries; /* borrowed */
+	uint32_t *order;         /* of the entries in the file: wide types first, so that each is aligned */
+	uint32_t n;
+	char *head; /* length and header */
+	size_t head_n, total;
+} st_image;
+
+clv_status st_layout(const st_entry *entries, uint32_t n, const st_text *texts, uint32_t ntexts, st_image *out);
+void st_image_free(st_image *i);
+void st_copy(const st_image *i, void *to); /* i->total bytes */
+clv_status st_append(const st_image *i, strbuf *b);
+clv_status st_save(const st_image *i, const char *path); /* the file is there whole or not at all; CLV_E_IO */
+
+/* The whole of a regular file; caller frees with mem_free. CLV_E_IO. */
+clv_status file_read(const char *path, uint8_t **data, size_t *n);
+
+#endif

@@ -1,0 +1,147 @@
+/* A copy of a plan, and a copy with its nodes in another order.
+ *
+ * All ids stay what they are, so that data kept beside the plan by id goes with the copy; only which number a result has
+ * in text follows the order of the nodes. */
+#include <string.h>
+
+#include "plan/intern.h"
+
+/* Copies the elements of a VEC into one that is empty. */
+#define COPY_VEC(to, from)                                                                                             \
+	do {                                                                                                               \
+		TRY(vec_reserve(to, (from)->n));                                                                               \
+		if ((from)->n)                                                                                                 \
+			memcpy((to)->at, (from)->at, (from)->n * sizeof *(from)->at);                                              \
+		(to)->n = (from)->n;                                                                                           \
+	} while (0)
+
+static clv_status copy_table(table *to, const table *from)
+{
+	if (!from->cap)
+		return CLV_OK;
+	to->at = mem_realloc(NULL, from->cap, sizeof *to->at);
+	if (!to->at)
+		return fail_nomem();
+	memcpy(to->at, from->at, from->cap * sizeof *to->at);
+	to->cap = from->cap;
+	to->n = from->n;
+	return CLV_OK;
+}
+
+/* The seed goes along: the hashes in the tables hold for the copy. */
+static clv_status copy_intern(struct plan_intern *to, const struct plan_intern *from)
+{
+	table_free(&to->contexts); /* of the default context */
+	to->seed = from->seed;
+	to->nresults = from->nresults;
+	to->nconsts = from->nconsts;
+	TRY(copy_table(&to->strs, &from->strs));
+	TRY(copy_table(&to->exprs, &from->exprs));
+	TRY(copy_table(&to->contexts, &from->contexts));
+	COPY_VEC(&to->named, &from->named);
+	COPY_VEC(&to->expr_terms, &from->expr_terms);
+	COPY_VEC(&to->ordinal, &from->ordinal);
+	return CLV_OK;
+}
+
+static clv_status copy_strs(plan *to, const plan *from)
+{
+	COPY_VEC(&to->strs, &from->strs);
+	for (str_id i = 0; i < to->strs.n; i++) {
+		to->strs.at[i].s = arena_copy(&to->intern->bytes, from->strs.at[i].s, (size_t)from->strs.at[i].n + 1);
+		if (!to->strs.at[i].s)
+			return fail_nomem();
+	}
+	return CLV_OK;
+}
+
+static clv_status copy_all(plan *to, const plan *from)
+{
+	to->model = from->model;
+	to->training = from->training;
+	to->grad_modes = from->grad_modes;
+	to->contexts.n = 0;
+	TRY(copy_intern(to->intern, from->intern));
+	TRY(copy_strs(to, from));
+	COPY_VEC(&to->symbols, &from->symbols);
+	COPY_VEC(&to->exprs, &from->exprs);
+	COPY_VEC(&to->scopes, &from->scopes);
+	COPY_VEC(&to->contexts, &from->contexts);
+	COPY_VEC(&to->autocasts, &from->autocasts);
+	COPY_VEC(&to->values, &from->values);
+	COPY_VEC(&to->nodes, &from->nodes);
+	COPY_VEC(&to->args, &from->args);
+	COPY_VEC(&to->dims, &from->dims);
+	COPY_VEC(&to->ids, &from->ids);
+	COPY_VEC(&to->inputs, &from->inputs);
+	COPY_VEC(&to->in_tree, &from->in_tree);
+	COPY_VEC(&to->out_tree, &from->out_tree);
+	COPY_VEC(&to->rebinds, &from->rebinds);
+	COPY_VEC(&to->ties, &from->ties);
+	return CLV_OK;
+}
+
+clv_status plan_copy(const plan *p, plan **out)
+{
+	plan *copy;
+	TRY(plan_new(&copy));
+	clv_status st = copy_all(copy, p);
+	if (st != CLV_OK) {
+		plan_free(copy);
+		return st;
+	}
+	*out = copy;
+	return CLV_OK;
+}
+
+typedef struct placer {
+	plan *p;
+	node_id now;
+} placer;
+
+static void place_result(void *ctx, value_id v)
+{
+	placer *w = ctx;
+	w->p->values.at[v].def = w->now;
+	w->p->intern->ordinal.at[v] = w->p->intern->nresults++;
+}
+
+/* Whether each node is there once. */
+static bool is_order(const node_id *order, uint32_t n, bool *seen)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (order[i] >= n || seen[order[i]])
+			return false;
+		seen[order[i]] = true;
+	}
+	return true;
+}
+
+static clv_status check_order(const plan *p, const node_id *order)
+{
+	bool *seen = mem_alloc((p->nodes.n + 1) * sizeof *seen);
+	if (!seen)
+		return fail_nomem();
+	bool ok = is_order(order, p->nodes.n, seen);
+	mem_free(seen);
+	return ok ? CLV_OK : fail(CLV_E_INVALID, "an order of nodes must name each node once");
+}
+
+clv_status plan_reorder(const plan *p, const node_id *order, plan **out)
+{
+	placer w = {NULL, 0};
+	TRY(check_order(p, order));
+	TRY(plan_copy(p, &w.p));
+	w.p->intern->nresults = 0;
+	for (w.now = 0; w.now < p->nodes.n; w.now++) {
+		w.p->nodes.at[w.now] = p->nodes.at[order[w.now]];
+		node_each_result(w.p, w.now, place_result, &w);
+	}
+	clv_status st = plan_verify(w.p); /* an order that uses a value before it is made */
+	if (st != CLV_OK) {
+		plan_free(w.p);
+		return st;
+	}
+	*out = w.p;
+	return CLV_OK;
+}

@@ -1,0 +1,66 @@
+/* What the files of this folder share: the record of all frontiers of a plan. */
+#ifndef SPLIT_FRONTIER_H
+#define SPLIT_FRONTIER_H
+
+#include "plan/plan.h"
+
+enum side { PREFIX, SUFFIX, SIDES };
+
+typedef struct frontier {
+	uint32_t tensors, passthrough;
+	int64_t bytes;
+	double cost;         /* share of the work in the prefix */
+	double flops[SIDES]; /* work */
+	int64_t params[SIDES], param_bytes[SIDES], memory[SIDES];
+	bool trainable;     /* the suffix reads a trainable parameter */
+	const char *unsafe; /* static text or in `reasons` */
+} frontier;
+
+/* Which values cross at a position: every value lies at the few nodes of a binary tree over the positions that
+   together are its interval, so that the answer costs what it is long. */
+typedef struct crossing_entry {
+	value_id v;
+	uint32_t next; /* NONE: the last */
+} crossing_entry;
+
+typedef struct crossings {
+	uint32_t n;     /* positions */
+	uint32_t *head; /* per tree node, 2n of them */
+	VEC(crossing_entry) entries;
+} crossings;
+
+struct clv_frontiers {
+	const plan *p;
+	node_names *names;
+	frontier *at; /* by position, p->nodes.n - 1 of them */
+	uint32_t n;
+	liveness live;
+	int64_t *sizes; /* value of every expression */
+	bool *defined;
+	crossings cross;
+	VEC(char *) reasons; /* owned texts */
+};
+
+typedef VEC(value_id) value_list;
+
+/* frontier.c */
+bool can_cross(const plan *p, value_id v);                /* a tensor that comes in or is made by a node */
+node_id value_born(const plan *p, value_id v);            /* first position after which it exists */
+int64_t value_bytes_at(const clv_frontiers *f, value_id); /* INT64_MAX: too many, or not defined at these sizes */
+clv_status frontier_values(const clv_frontiers *f, uint32_t i, value_list *out); /* what crosses, ascending */
+const char *module_path(const plan *p, node_id k);
+
+/* judge.c: sets `unsafe` of all frontiers */
+clv_status frontiers_judge(clv_frontiers *f);
+
+/* choose.c: marks the nodes that a module path or node name means; CLV_E_NOT_FOUND comes with the nearest names */
+clv_status nodes_named(const clv_frontiers *f, const char *name, bool *marks /* by node */);
+
+/* objective.c */
+clv_status objective_read(const clv_objective *given, clv_objective *out); /* checked, defaults filled in */
+double objective_value(const frontier *c, const clv_objective *o);         /* what minimize names */
+bool objective_allows(const frontier *c, const clv_objective *o);          /* safe, and meets the constraints */
+clv_status objective_explain(const clv_frontiers *f, uint32_t i, const clv_objective *o); /* what frontier i misses */
+clv_status objective_unmet(const clv_frontiers *f, const clv_objective *o); /* why no frontier is allowed */
+
+#endif

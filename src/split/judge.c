@@ -1,0 +1,214 @@
+/* What makes a frontier unsafe.
+ *
+ * The suffix writes memory that crosses and that somebody else holds too (memory that crosses once is copied by the suffix
+ * before it writes); something crosses that is no ordinary tensor; or nothing crosses at all. One walk over the values,
+ * as good as linear: a frontier that has its reason is not looked at again. */
+#include "split/frontier.h"
+
+#include <string.h>
+
+#include "plan/data.h"
+
+typedef struct judgement {
+	clv_frontiers *f;
+	node_id *writer;   /* per root: last node that writes the storage; NONE: none does */
+	value_id *oldest;  /* per root: first born of the values on it that can cross; NONE: none can */
+	value_id *younger; /* per value: next born on the same storage; NONE: it is the last */
+	node_id *open;     /* per position: leads to the first one from there on that has no reason yet */
+} judgement;
+
+static node_id earlier(node_id a, node_id b)
+{
+	return a < b ? a : b;
+}
+
+/* ---- reasons --------------------------------------------------------------------------------------------------------- */
+
+/* " in body.0 at model.py:12", as far as it is known */
+static void print_place(const plan *p, node_id k, strbuf *b)
+{
+	const char *path = module_path(p, k);
+	if (path[0])
+		strbuf_printf(b, " in %s", path);
+	if (p->nodes.at[k].at != NONE)
+		strbuf_printf(b, " at %s", plan_s(p, p->nodes.at[k].at));
+}
+
+/* "%3", "%0 (x)" */
+static void print_value(const plan *p, value_id v, strbuf *b)
+{
+	value_label(p, v, b);
+	if (p->values.at[v].kind == VALUE_INPUT && p->values.at[v].name != NONE)
+		strbuf_printf(b, " (%s)", plan_s(p, p->values.at[v].name));
+}
+
+/* "relu__1 in body at model.py:12 writes %3 in place after the cut, <because>" */
+static void say_written(const judgement *j, value_id root, strbuf *b)
+{
+	const plan *p = j->f->p;
+	uint8_t kind = p->values.at[root].kind;
+	strbuf_puts(b, node_name(j->f->names, j->writer[root]));
+	print_place(p, j->writer[root], b);
+	strbuf_puts(b, " writes ");
+	print_value(p, root, b);
+	strbuf_printf(b, " in place after the cut, %s",
+	              kind == VALUE_INPUT    ? "and it is an input that belongs to the caller"
+	              : kind == VALUE_RESULT ? "and several tensors on that memory cross"
+	                                     : "and it belongs to the model");
+}
+
+/* "%3, a sparse or nested tensor made by to_sparse in body at model.py:12, is needed after the cut, and …" */
+static void say_odd(const judgement *j, value_id v, strbuf *b)
+{
+	static const char *const what[] = {"a sparse or nested tensor", "a bool",   "an int",   "a float",
+	                                   "a complex number",          "a string", "an object"};
+	const plan *p = j->f->p;
+	const value *x = &p->values.at[v];
+	print_value(p, v, b);
+	strbuf_printf(b, ", %s", what[x->type]);
+	if (x->kind == VALUE_RESULT) {
+		strbuf_printf(b, " made by %s", node_name(j->f->names, x->def));
+		print_place(p, x->def, b);
+	}
+	strbuf_puts(b, ", is needed after the cut, and only ordinary tensors can cross");
+}
+
+typedef void (*sayer)(const judgement *j, value_id v, strbuf *b);
+
+/* The text is owned by the frontiers. */
+static clv_status make_reason(const judgement *j, value_id v, sayer say, const char **out)
+{
+	strbuf b = STRBUF_INIT;
+	char *text;
+	say(j, v, &b);
+	TRY(strbuf_take(&b, &text));
+	clv_status st = vec_push(&j->f->reasons, text);
+	if (st == CLV_OK)
+		*out = text;
+	else
+		mem_free(text);
+	return st;
+}
+
+/* ---- marking --------------------------------------------------------------------------------------------------------- */
+
+/* Halves the way it goes, so that all searches together are as good as linear. */
+static node_id next_open(node_id *open, node_id k)
+{
+	while (open[k] != k) {
+		open[k] = open[open[k]];
+		k = open[k];
+	}
+	return k;
+}
+
+/* Gives positions first … end-1 that have no reason yet this one. */
+static clv_status mark_unsafe(judgement *j, value_id v, node_id first, node_id end, sayer say)
+{
+	const char *why = NULL;
+	for (node_id k = next_open(j->open, first); k < end; k = next_open(j->open, k)) {
+		if (!why)
+			TRY(make_reason(j, v, say, &why));
+		j->f->at[k].unsafe = why;
+		j->open[k] = k + 1;
+	}
+	return CLV_OK;
+}
+
+/* ---- memory that is written ------------------------------------------------------------------------------------------ */
+
+static void add_older(void *ctx, value_id v)
+{
+	judgement *j = ctx;
+	const plan *p = j->f->p;
+	value_id root = alias_root(p, v);
+	if (!can_cross(p, v) || j->f->live.last[v] == NONE || j->writer[root] == NONE)
+		return;
+	j->younger[v] = j->oldest[root];
+	j->oldest[root] = v;
+}
+
+static void find_written(judgement *j)
+{
+	const plan *p = j->f->p;
+	for (node_id k = 0; k < p->nodes.n; k++)
+		for (uint32_t w = 0; w < p->nodes.at[k].nwrites; w++)
+			j->writer[alias_root(p, p->ids.at[p->nodes.at[k].writes + w])] = k;
+	for (node_id k = p->nodes.n; k-- > 0;)
+		node_each_result(p, k, add_older, j);
+	for (uint32_t i = 0; i < p->inputs.n; i++)
+		add_older(j, p->inputs.at[i]);
+}
+
+/* Memory of a result may cross once, as the suffix then writes its own copy: only where two values on it cross is it
+   shared. Taken by birth, a value crosses together with an older one until the last of the older ones has died. */
+static clv_status judge_memory(judgement *j, value_id root)
+{
+	const clv_frontiers *f = j->f;
+	bool may_cross_once = f->p->values.at[root].kind == VALUE_RESULT;
+	node_id older_die = 0;
+	for (value_id v = j->oldest[root]; v != NONE; v = j->younger[v]) {
+		node_id first = value_born(f->p, v), end = earlier(earlier(f->live.last[v], j->writer[root]), f->n);
+		if (first >= end)
+			continue;
+		TRY(mark_unsafe(j, root, first, may_cross_once ? earlier(end, older_die) : end, say_written));
+		older_die = end > older_die ? end : older_die;
+	}
+	return CLV_OK;
+}
+
+/* ---- all --------------------------------------------------------------------------------------------------------------- */
+
+/* Only tensors can be sent: what a node makes on the host, and tensors without ordinary memory, stay on their side. */
+static clv_status judge_value(judgement *j, value_id v)
+{
+	const clv_frontiers *f = j->f;
+	const value *x = &f->p->values.at[v];
+	bool moves = x->kind == VALUE_INPUT || x->kind == VALUE_RESULT;
+	bool odd = x->type != TYPE_TENSOR || (x->flags & VALUE_ODD);
+	if (!moves || !odd || f->live.last[v] == NONE)
+		return CLV_OK;
+	return mark_unsafe(j, v, value_born(f->p, v), earlier(f->live.last[v], f->n), say_odd);
+}
+
+/* A number that the prefix reads from data and the suffix needs does not cross. */
+static clv_status judge_reads(clv_frontiers *f)
+{
+	bool *bad = mem_alloc(f->p->nodes.n + 1);
+	clv_status st = bad ? data_cuts(f->p, f->live.last, bad) : fail_nomem();
+	for (node_id k = 0; st == CLV_OK && k < f->n; k++)
+		if (bad[k] && !f->at[k].unsafe)
+			f->at[k].unsafe = "a number that is read from data before the cut is used after it";
+	mem_free(bad);
+	return st;
+}
+
+static clv_status judge_all(judgement *j)
+{
+	clv_frontiers *f = j->f;
+	for (node_id k = 0; k <= f->n; k++)
+		j->open[k] = k;
+	find_written(j);
+	for (value_id v = 0; f->n && v < f->p->values.n; v++)
+		TRY(judge_value(j, v));
+	for (value_id v = 0; v < f->p->values.n; v++)
+		if (j->writer[v] != NONE)
+			TRY(judge_memory(j, v));
+	for (node_id k = 0; k < f->n; k++)
+		if (!f->at[k].tensors && !f->at[k].unsafe)
+			f->at[k].unsafe = "nothing crosses here";
+	return judge_reads(f);
+}
+
+clv_status frontiers_judge(clv_frontiers *f)
+{
+	uint32_t n = f->p->values.n;
+	judgement j = {f, mem_ids(n), mem_ids(n), mem_ids(n), mem_ids(f->n + 1)};
+	bool memory = j.writer && j.oldest && j.younger && j.open;
+	clv_status st = memory ? judge_all(&j) : fail_nomem();
+	mem_free(j.writer);
+	mem_free(j.oldest);
+	mem_free(j.younger);
+	mem_free(j.open);
+	return st;
+}

@@ -1,0 +1,308 @@
+/* Objectives: what a good frontier is, and which frontiers are allowed.
+ *
+ * A measure is a number of a frontier; what is minimised is one, and every constraint bounds one. */
+#include "split/frontier.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- measures -------------------------------------------------------------------------------------------------------- */
+
+typedef double (*measure_fn)(const frontier *c, const clv_objective *o);
+
+/* INT64_MAX stands for "too much to say". */
+static double amount(int64_t n)
+{
+	return n == INT64_MAX ? INFINITY : (double)n;
+}
+
+static double boundary_bytes(const frontier *c, const clv_objective *o)
+{
+	(void)o;
+	return amount(c->bytes);
+}
+
+static double latency(const frontier *c, const clv_objective *o)
+{
+	return c->flops[PREFIX] / o->prefix_flops_per_s + amount(c->bytes) / o->bandwidth_bytes_per_s +
+	       c->flops[SUFFIX] / o->suffix_flops_per_s;
+}
+
+static double prefix_memory(const frontier *c, const clv_objective *o)
+{
+	(void)o;
+	return amount(c->memory[PREFIX]);
+}
+
+static double suffix_memory(const frontier *c, const clv_objective *o)
+{
+	(void)o;
+	return amount(c->memory[SUFFIX]);
+}
+
+static double prefix_flops(const frontier *c, const clv_objective *o)
+{
+	(void)o;
+	return c->flops[PREFIX];
+}
+
+static double suffix_flops(const frontier *c, const clv_objective *o)
+{
+	(void)o;
+	return c->flops[SUFFIX];
+}
+
+static double balance(const frontier *c, const clv_objective *o)
+{
+	(void)o;
+	return fabs(c->flops[PREFIX] - c->flops[SUFFIX]);
+}
+
+static double prefix_params(const frontier *c, const clv_objective *o)
+{
+	(void)o;
+	return amount(c->params[PREFIX]);
+}
+
+static double suffix_params(const frontier *c, const clv_objective *o)
+{
+	(void)o;
+	return amount(c->params[SUFFIX]);
+}
+
+static double flops_fraction(const frontier *c, const clv_objective *o)
+{
+	(void)o;
+	return c->cost;
+}
+
+static double trainable(const frontier *c, const clv_objective *o)
+{
+	(void)o;
+	return c->trainable;
+}
+
+static const struct goal {
+	const char *name;
+	measure_fn measure;
+} goals[] = {{"boundary_bytes", boundary_bytes},
+             {"latency", latency},
+             {"prefix_memory", prefix_memory},
+             {"suffix_memory", suffix_memory},
+             {"prefix_flops", prefix_flops},
+             {"suffix_flops", suffix_flops},
+             {"balance", balance}};
+
+#define GOALS (sizeof goals / sizeof *goals)
+
+static measure_fn goal_named(const char *name)
+{
+	for (size_t i = 0; i < GOALS; i++)
+		if (!strcmp(goals[i].name, name))
+			return goals[i].measure;
+	return NULL;
+}
+
+double objective_value(const frontier *c, const clv_objective *o)
+{
+	return (o->minimize ? goal_named(o->minimize) : boundary_bytes)(c, o);
+}
+
+/* ---- constraints ----------------------------------------------------------------------------------------------------- */
+
+typedef struct constraint {
+	const char *name;    /* as the user gives it */
+	const char *measure; /* what it bounds */
+	measure_fn value;
+	bool is_least; /* a lower bound; otherwise an upper one */
+	double bound;  /* NAN: not asked for */
+} constraint;
+
+enum { CONSTRAINTS = 9 };
+
+static double asked(int64_t limit)
+{
+	return limit < 0 ? NAN : (double)limit;
+}
+
+static void constraints_of(const clv_objective *o, constraint out[CONSTRAINTS])
+{
+	double lo = o->min_prefix_flops_fraction, hi = o->max_prefix_flops_fraction;
+	const constraint all[CONSTRAINTS] = {
+		{"trainable_suffix", "trainable_suffix", trainable, true, o->trainable_suffix ? 1 : NAN},
+		{"max_boundary_bytes", "boundary_bytes", boundary_bytes, false, asked(o->max_boundary_bytes)},
+		{"max_prefix_memory", "prefix_memory", prefix_memory, false, asked(o->max_prefix_memory)},
+		{"max_suffix_memory", "suffix_memory", suffix_memory, false, asked(o->max_suffix_memory)},
+		{"max_prefix_params", "prefix_params", prefix_params, false, asked(o->max_prefix_params)},
+		{"max_suffix_params", "suffix_params", suffix_params, false, asked(o->max_suffix_params)},
+		{"min_prefix_flops_fraction", "prefix_flops_fraction", flops_fraction, true, lo > 0 ? lo : NAN},
+		{"max_prefix_flops_fraction", "prefix_flops_fraction", flops_fraction, false, hi < 1 ? hi : NAN},
+		{"max_latency_s", "latency", latency, false, o->max_latency_s > 0 ? o->max_latency_s : NAN},
+	};
+	memcpy(out, all, sizeof all);
+}
+
+static bool is_met(const constraint *q, const frontier *c, const clv_objective *o)
+{
+	double v = q->value(c, o);
+	return isnan(q->bound) || (q->is_least ? v >= q->bound : v <= q->bound);
+}
+
+static bool meets_all(const constraint *q, const constraint *but, const frontier *c, const clv_objective *o)
+{
+	for (int i = 0; i < CONSTRAINTS; i++)
+		if (&q[i] != but && !is_met(&q[i], c, o))
+			return false;
+	return true;
+}
+
+bool objective_allows(const frontier *c, const clv_objective *o)
+{
+	constraint q[CONSTRAINTS];
+	constraints_of(o, q);
+	return !c->unsafe && meets_all(q, NULL, c, o);
+}
+
+/* ---- reading --------------------------------------------------------------------------------------------------------- */
+
+static clv_status check_goal(const clv_objective *o)
+{
+	strbuf b = STRBUF_INIT;
+	char *list;
+	bool timed = o->max_latency_s > 0 || (o->minimize && !strcmp(o->minimize, "latency"));
+	if (timed && o->bandwidth_bytes_per_s == 0)
+		return fail(CLV_E_INVALID, "latency needs the constraint bandwidth_bytes_per_s: how fast the boundary travels");
+	if (!o->minimize || goal_named(o->minimize))
+		return CLV_OK;
+	for (size_t i = 0; i < GOALS; i++)
+		strbuf_printf(&b, "%s%s", i ? ", " : "", goals[i].name);
+	TRY(strbuf_take(&b, &list));
+	clv_status st = fail(CLV_E_INVALID, "\"%s\" cannot be minimised; what can: %s", o->minimize, list);
+	mem_free(list);
+	return st;
+}
+
+static clv_status check_speed(const char *name, double speed)
+{
+	return isfinite(speed) && speed >= 0 ? CLV_OK
+	                                     : fail(CLV_E_INVALID, "%s must be a number above 0, not %g", name, speed);
+}
+
+static clv_status check_numbers(const clv_objective *o)
+{
+	double lo = o->min_prefix_flops_fraction, hi = o->max_prefix_flops_fraction;
+	if (!(lo >= 0 && lo <= hi && hi <= 1))
+		return fail(CLV_E_INVALID,
+		            "the prefix's fraction of the work must be bounded by 0 <= least <= most <= 1, not %g and %g", lo,
+		            hi);
+	TRY(check_speed("max_latency_s", o->max_latency_s));
+	TRY(check_speed("bandwidth_bytes_per_s", o->bandwidth_bytes_per_s));
+	TRY(check_speed("prefix_flops_per_s", o->prefix_flops_per_s));
+	return check_speed("suffix_flops_per_s", o->suffix_flops_per_s);
+}
+
+clv_status objective_read(const clv_objective *given, clv_objective *out)
+{
+	clv_objective o = CLV_OBJECTIVE_INIT;
+	if (given && (given->size < sizeof given->size || given->size > sizeof o))
+		return fail(CLV_E_INVALID, "clv_objective.size is %zu, this library knows up to %zu", given->size, sizeof o);
+	if (given)
+		memcpy(&o, given, given->size);
+	TRY(check_numbers(&o));
+	TRY(check_goal(&o));
+	if (o.prefix_flops_per_s == 0)
+		o.prefix_flops_per_s = 1e12;
+	if (o.suffix_flops_per_s == 0)
+		o.suffix_flops_per_s = 1e12;
+	*out = o;
+	return CLV_OK;
+}
+
+/* ---- saying why not -------------------------------------------------------------------------------------------------- */
+
+enum { NUMBER = 40 };
+
+/* Whole numbers as such, others with some digits. */
+static const char *number_text(double v, char out[NUMBER])
+{
+	snprintf(out, NUMBER, v == floor(v) && fabs(v) < 1e18 ? "%.0f" : "%.4g", v);
+	return out;
+}
+
+clv_status objective_explain(const clv_frontiers *f, uint32_t i, const clv_objective *o)
+{
+	constraint q[CONSTRAINTS];
+	char is[NUMBER], bound[NUMBER];
+	constraints_of(o, q);
+	if (f->at[i].unsafe)
+		return fail(CLV_E_UNSUPPORTED, "%s", f->at[i].unsafe);
+	if (!is_met(&q[0], &f->at[i], o))
+		return fail(CLV_E_INVALID, "no trainable parameters are left, and trainable=True asks for some");
+	for (int k = 0; k < CONSTRAINTS; k++)
+		if (!is_met(&q[k], &f->at[i], o))
+			return fail(CLV_E_INVALID, "%s is %s, and %s is %s", q[k].measure,
+			            number_text(q[k].value(&f->at[i], o), is), q[k].name, number_text(q[k].bound, bound));
+	return CLV_OK;
+}
+
+static uint32_t count_excluded(const clv_frontiers *f, const constraint *q, const clv_objective *o)
+{
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < f->n; i++)
+		n += !f->at[i].unsafe && !is_met(q, &f->at[i], o);
+	return n;
+}
+
+/* The safe frontier that comes nearest to meeting q, of those that meet the others if there are any. */
+static uint32_t nearest_to(const clv_frontiers *f, const constraint *all, const constraint *q, const clv_objective *o)
+{
+	uint32_t best = NONE;
+	for (int others = 1; others >= 0 && best == NONE; others--)
+		for (uint32_t i = 0; i < f->n; i++) {
+			const frontier *c = &f->at[i];
+			if (c->unsafe || (others && !meets_all(all, q, c, o)))
+				continue;
+			double v = q->value(c, o), w = best == NONE ? NAN : q->value(&f->at[best], o);
+			if (best == NONE || (q->is_least ? v > w : v < w))
+				best = i;
+		}
+	return best;
+}
+
+static clv_status none_is_safe(const clv_frontiers *f, const clv_objective *o)
+{
+	if (!f->n)
+		return fail(CLV_E_UNSUPPORTED, "the model has too few operators to be cut");
+	return fail(CLV_E_UNSUPPORTED, "the model has no frontier that can be cut%s; for example after %s: %s",
+	            o->trainable_suffix ? " and leaves trainable parameters in the suffix" : "", node_name(f->names, 0),
+	            f->at[0].unsafe);
+}
+
+clv_status objective_unmet(const clv_frontiers *f, const clv_objective *o)
+{
+	constraint q[CONSTRAINTS];
+	uint32_t safe = 0, most = 0, worst = 0;
+	constraints_of(o, q);
+	for (uint32_t i = 0; i < f->n; i++)
+		safe += !f->at[i].unsafe;
+	if (!safe)
+		return none_is_safe(f, o);
+	for (uint32_t k = 0; k < CONSTRAINTS; k++) {
+		uint32_t n = count_excluded(f, &q[k], o);
+		if (n > most) {
+			most = n;
+			worst = k;
+		}
+	}
+	if (worst == 0 && most == safe)
+		return fail(CLV_E_UNSUPPORTED,
+		            "no frontier leaves trainable parameters in the suffix, and trainable=True asks for some");
+	char bound[NUMBER], in_reach[NUMBER];
+	uint32_t near = nearest_to(f, q, &q[worst], o);
+	return fail(CLV_E_UNSUPPORTED,
+	            "no frontier meets all constraints: %s = %s excludes %u of the %u that can be cut; the %s %s in reach "
+	            "is %s, after %s",
+	            q[worst].name, number_text(q[worst].bound, bound), most, safe, q[worst].is_least ? "highest" : "lowest",
+	            q[worst].measure, number_text(q[worst].value(&f->at[near], o), in_reach), node_name(f->names, near));
+}

@@ -1,0 +1,150 @@
+/* The order that effects ask for.
+ *
+ * Something with a state (a piece of memory, the random generator, the world outside) is used by nodes that change it and
+ * nodes that only depend on it: a change stays between the uses before and after it.
+ *   - Memory: a write and every use of the same storage; the node that makes the storage counts as a write.
+ *   - The generator: every draw changes it.
+ *   - The world: what looks at data on the host, compares it (guards) or must not be moved changes it, for what the
+ *     forward does afterwards rests on it: every later node stays behind. Draws and writes to memory that outlives the
+ *     run depend on it: they have happened, or not, when a guard fails. */
+#include "split/order.h"
+
+#include <string.h>
+
+typedef struct use_entry {
+	node_id node;
+	uint32_t next; /* NONE: the last */
+} use_entry;
+
+/* Who changed it last, and who has used it since. */
+typedef struct state_of {
+	node_id change;
+	uint32_t uses; /* first in ordering->uses; NONE: none */
+} state_of;
+
+typedef struct ordering {
+	const plan *p;
+	order_pairs *out;
+	VEC(use_entry) uses;
+	bool *written;    /* per root: some node writes it */
+	state_of *memory; /* per root */
+	state_of world;
+	node_id draw, now;
+	clv_status st;
+} ordering;
+
+static void keep(ordering *o, node_id before)
+{
+	if (o->st == CLV_OK && before != NONE && before != o->now)
+		o->st = vec_push(o->out, ((order_pair){before, o->now}));
+}
+
+static void use_state(ordering *o, state_of *s)
+{
+	keep(o, s->change);
+	uint32_t next = s->uses;
+	s->uses = o->uses.n;
+	if (o->st == CLV_OK)
+		o->st = vec_push(&o->uses, ((use_entry){o->now, next}));
+}
+
+static void change_state(ordering *o, state_of *s)
+{
+	keep(o, s->change);
+	for (uint32_t u = s->uses; o->st == CLV_OK && u != NONE; u = o->uses.at[u].next)
+		keep(o, o->uses.at[u].node);
+	s->change = o->now;
+	s->uses = NONE;
+}
+
+/* Memory that nobody writes only has to be there: later uses of it need not be kept. */
+static void use_memory(void *ctx, value_id v)
+{
+	ordering *o = ctx;
+	value_id root = alias_root(o->p, v);
+	if (o->written[root])
+		use_state(o, &o->memory[root]);
+	else
+		keep(o, o->memory[root].change);
+}
+
+static void make_memory(void *ctx, value_id v)
+{
+	ordering *o = ctx;
+	if (alias_root(o->p, v) == v)
+		change_state(o, &o->memory[v]);
+	else
+		use_memory(o, v);
+}
+
+typedef struct guard_walk {
+	const plan *p;
+	bool found;
+} guard_walk;
+
+static void find_guard(void *ctx, value_id v)
+{
+	guard_walk *g = ctx;
+	g->found |= (g->p->values.at[v].flags & VALUE_GUARD) != 0 || g->p->values.at[v].type != TYPE_TENSOR;
+}
+
+static bool looks_at_data(const plan *p, node_id k)
+{
+	guard_walk g = {p, (p->nodes.at[k].flags & (NODE_HOST | NODE_IMPURE)) != 0};
+	node_each_result(p, k, find_guard, &g);
+	return g.found || !strncmp(plan_s(p, p->nodes.at[k].op), "cleave::", 8);
+}
+
+/* Draws, and writes what is there after the run. */
+static bool leaves_a_trace(const plan *p, const node *n)
+{
+	bool trace = (n->flags & NODE_RANDOM) != 0;
+	for (uint32_t w = 0; w < n->nwrites; w++)
+		trace |= p->values.at[alias_root(p, p->ids.at[n->writes + w])].kind != VALUE_RESULT;
+	return trace;
+}
+
+static void order_node(ordering *o)
+{
+	const plan *p = o->p;
+	const node *n = &p->nodes.at[o->now];
+	node_each_arg(p, o->now, use_memory, o);
+	for (uint32_t w = 0; w < n->nwrites; w++)
+		change_state(o, &o->memory[alias_root(p, p->ids.at[n->writes + w])]);
+	node_each_result(p, o->now, make_memory, o);
+	if (n->flags & NODE_RANDOM) {
+		keep(o, o->draw);
+		o->draw = o->now;
+	}
+	if (looks_at_data(p, o->now))
+		change_state(o, &o->world);
+	else if (leaves_a_trace(p, n))
+		use_state(o, &o->world);
+	else
+		keep(o, o->world.change);
+}
+
+static clv_status order_all(ordering *o)
+{
+	const plan *p = o->p;
+	for (value_id v = 0; v < p->values.n; v++)
+		o->memory[v] = (state_of){NONE, NONE};
+	for (node_id k = 0; k < p->nodes.n; k++)
+		for (uint32_t w = 0; w < p->nodes.at[k].nwrites; w++)
+			o->written[alias_root(p, p->ids.at[p->nodes.at[k].writes + w])] = true;
+	for (o->now = 0; o->now < p->nodes.n && o->st == CLV_OK; o->now++)
+		order_node(o);
+	return o->st;
+}
+
+clv_status order_of_effects(const plan *p, order_pairs *out)
+{
+	ordering o = {.p = p, .out = out, .world = {NONE, NONE}, .draw = NONE};
+	o.written = mem_alloc((p->values.n + 1) * sizeof *o.written);
+	o.memory = mem_alloc((p->values.n + 1) * sizeof *o.memory);
+	clv_status st = o.written && o.memory ? order_all(&o) : fail_nomem();
+	mem_free(o.written);
+	mem_free(o.memory);
+	vec_free(&o.uses);
+	return st;
+}

@@ -1,0 +1,797 @@
+"""Payloads: boundaries and values as bytes and files."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import struct
+import subprocess
+import sys
+import threading
+import warnings
+from collections import OrderedDict, namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cleave
+from cleave import BoundaryPayload, PayloadError, TensorSchema, _native, pack, unpack
+from cleave.payload import _moved, check
+
+safetensors_torch = pytest.importorskip("safetensors.torch")
+warnings.filterwarnings("ignore", message="ComplexHalf support")
+
+HELD = [
+    torch.bool,
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex32,
+    torch.complex64,
+    torch.complex128,
+    torch.float8_e5m2,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2fnuz,
+    torch.float8_e4m3fnuz,
+    torch.float8_e8m0fnu,
+]
+
+
+def any_bits(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    """A tensor of random bits."""
+    size = torch.empty(0, dtype=dtype).element_size()
+    high = 2 if dtype is torch.bool else 256
+    return torch.randint(0, high, (*shape, size), dtype=torch.uint8).view(dtype).reshape(shape)
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.stride() == b.stride() and a.shape == b.shape and a.dtype == b.dtype and bits(a) == bits(b)
+
+
+def bits(t: torch.Tensor) -> bytes:
+    return bytes(t.detach().contiguous().flatten().view(torch.uint8).tolist()) if t.numel() else b""
+
+
+def boundary(**change: Any) -> BoundaryPayload:
+    x = torch.arange(6.0).reshape(2, 3)
+    fields: dict[str, Any] = {
+        "split_id": "split",
+        "graph_signature": "plan",
+        "batch_size": 2,
+        "tensors": {"%1": x, "%2": torch.arange(4)},
+        "schema": {"%1": TensorSchema("f32", ("B", "B+1")), "%2": TensorSchema("i64", ("2*B",))},
+        "requires_grad": {"%1": True, "%2": False},
+        "weight_version": 7,
+        "passthrough_inputs": ("%2",),
+        "supports_prefix_backward": True,
+        "values": {"mask": None, 3: [x]},
+        "sizes": {"B": 2},
+    }
+    return BoundaryPayload(**{**fields, **change})
+
+
+def header_of(data: bytes) -> tuple[dict[str, Any], bytes]:
+    n = int.from_bytes(data[:8], "little")
+    return json.loads(data[8 : 8 + n]), data[8 + n :]
+
+
+def with_header(header: dict[str, Any], rest: bytes) -> bytes:
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + rest
+
+
+# ---- tensors ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", HELD, ids=str)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0, 3), (2, 3, 4)])
+def test_every_dtype_comes_back_bit_for_bit_and_other_readers_open_the_file(
+    dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
+    x = any_bits(dtype, *shape)
+    data = pack(x)
+    assert same(unpack(data), x)
+    (entry,) = safetensors_torch.load(data).values()
+    assert bits(entry) == bits(x)
+
+
+def test_dtypes_that_no_payload_holds_are_refused_by_name() -> None:
+    refused = {
+        "int4": lambda: torch.empty(2, dtype=torch.uint8).view(torch.int4),
+        "bits8": lambda: torch.empty(2, dtype=torch.uint8).view(torch.bits8),
+        "f4e2m1x2": lambda: torch.empty(2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2),
+        "qi8": lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
+    }
+    for name, make in refused.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            x = make()
+        with pytest.raises(PayloadError, match=name):
+            pack({"x": x})
+
+
+def test_tensors_that_are_no_plain_memory_are_refused_by_kind() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    for x, why in [
+        (torch.eye(3).to_sparse(), "sparse_coo"),
+        (torch.eye(3).to_sparse_csr(), "sparse_csr"),
+        (nested, "nested"),
+        (torch.empty(2, device="meta"), "meta"),
+        (torch.ones(2).as_subclass(type("Odd", (torch.Tensor,), {})), "Odd"),
+    ]:
+        with pytest.raises(PayloadError, match=why):
+            pack([x])
+
+
+LAYOUTS = {
+    "transposed": lambda x: x.t(),
+    "channels last": lambda x: x.reshape(2, 3, 2, 2).to(memory_format=torch.channels_last),
+    "a column": lambda x: x[:, 1],
+    "every second": lambda x: x[::2, ::3],
+    "offset": lambda x: x.flatten()[5:9],
+    "expanded": lambda x: x[:, :1].expand(4, 100),
+    "overlapping": lambda x: x.flatten().unfold(0, 4, 1),
+    "as_strided": lambda x: x.as_strided((2, 2), (1, 11), 1),
+    "a stride of a size that is one": lambda x: x.as_strided((1, 3), (7, 1)),
+    "conjugated": lambda x: torch.complex(x, x).conj(),
+    "negated": lambda x: torch.complex(x, x).conj().imag,
+    "a leaf with grad": lambda x: x.clone().requires_grad_(),
+    "a result with grad": lambda x: x.clone().requires_grad_().exp(),
+    "a parameter": lambda x: torch.nn.Parameter(x),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts_come_back(name: str) -> None:
+    x = LAYOUTS[name](torch.arange(24.0).reshape(4, 6))
+    back = unpack(pack(x))
+    assert same(back, x.resolve_conj().resolve_neg())
+    assert back.requires_grad == x.requires_grad
+    assert back.is_leaf
+
+
+def test_a_small_view_of_a_large_tensor_makes_a_small_file() -> None:
+    hidden = torch.randn(8, 128, 64)
+    data = pack(hidden[:, 0])
+    assert len(data) < 4 * 8 * 64 + 2000
+    assert same(unpack(data), hidden[:, 0])
+
+
+def test_shared_memory_is_shared_again() -> None:
+    x = torch.arange(12.0).reshape(3, 4)
+    q, k, v = x.split((1, 1, 2), 1)
+    data = pack({"q": q, "k": k, "v": v, "all": x, "alone": x.clone(), "bytes": x.view(torch.uint8)[1:]})
+    back = unpack(data)
+    for name, want in {"q": q, "k": k, "v": v, "all": x}.items():
+        assert same(back[name], want)
+    back["all"].fill_(5)
+    assert back["q"].eq(5).all()
+    assert back["v"].eq(5).all()
+    assert not back["alone"].eq(5).all()
+    assert back["bytes"].view(torch.float32).eq(5).all()
+    assert len(header_of(data)[1]) == 2 * 48  # one memory for all but `alone`
+
+
+def test_a_write_through_shared_memory_is_seen_by_autograd() -> None:
+    x = torch.ones(4)
+    a, b = unpack(pack([x[:2], x[1:]]))
+    w = torch.ones(2, requires_grad=True)
+    y = (w * a).sum()
+    b.fill_(3)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+
+
+def test_memory_between_shared_views_is_not_written() -> None:
+    x = torch.full((1000,), 77.0)
+    data = pack([x[:2], x[-2:]])
+    assert data.count(struct.pack("<f", 77.0)) == 4
+
+
+def test_one_tensor_in_two_places_is_one_tensor_again() -> None:
+    x = torch.ones(2)
+    a, b = unpack(pack([x, {"again": x}]))
+    assert a is b["again"]
+
+
+def test_what_is_read_does_not_depend_on_the_bytes_it_came_from() -> None:
+    data = bytearray(pack(torch.ones(4)))
+    x = unpack(memoryview(data))
+    data[-16:] = bytes(16)
+    assert x.eq(1).all()
+
+
+def test_a_tensor_can_be_read_from_bytes_at_any_address() -> None:
+    data = pack({"x": torch.arange(5, dtype=torch.float64), "y": torch.tensor([True])})
+    for shift in range(8):
+        back = unpack(memoryview(bytes(shift) + data)[shift:])
+        assert back["x"].tolist() == [0, 1, 2, 3, 4]
+        assert back["y"].item() is True
+
+
+# ---- values ----------------------------------------------------------------------------------------------------------
+
+
+def nan(payload: int) -> float:
+    return struct.unpack("<d", struct.pack("<Q", payload))[0]
+
+
+def exact(a: Any, b: Any) -> bool:
+    """Equal in type and in every bit."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, torch.Tensor):
+        return same(a, b)
+    if isinstance(a, float):
+        return struct.pack("<d", a) == struct.pack("<d", b)
+    if isinstance(a, complex):
+        return exact(a.real, b.real) and exact(a.imag, b.imag)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(exact(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict):
+        return exact(list(a.keys()), list(b.keys())) and exact(list(a.values()), list(b.values()))
+    return bool(a == b)
+
+
+VALUES = [
+    None,
+    True,
+    False,
+    0,
+    -1,
+    2**63 - 1,
+    2**63,
+    -(2**63),
+    -(2**63) - 1,
+    10**5000,
+    -(7**3000),
+    0.0,
+    -0.0,
+    0.1,
+    5e-324,
+    1.7976931348623157e308,
+    math.inf,
+    -math.inf,
+    nan(0x7FF8000000000000),
+    nan(0xFFF800000000BEEF),
+    complex(-0.0, math.nan),
+    "",
+    'h\0é😀\n"\\',
+    b"",
+    bytes(range(256)),
+    slice(None),
+    slice(1, -(2**70), 3),
+    range(2, 10, 3),
+    torch.Size([2, 0, 3]),
+    [],
+    (),
+    {},
+    [[], [()], ([],)],
+    {None: 1, True: 2, 2: 3, 2.5: 4, "k": 5, b"k": 6, (1, ("a", None)): 7, 1j: 8, range(3): 9, torch.Size([1]): 10},
+    {"b": 1, "a": 2, "__metadata__": 3},
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda v: type(v).__name__)
+def test_every_kind_of_value_comes_back(value: Any) -> None:
+    assert exact(unpack(pack(value)), value)
+    assert exact(BoundaryPayload.from_bytes(boundary(values=[value, value]).to_bytes()).values, [value, value])
+
+
+Point = namedtuple("Point", "x y")
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (object(), "the value is a object"),
+        ({"a": [1, {2, 3}]}, r"values\['a'\]\[1\] is a set"),
+        (Point(1, 2), "Point"),
+        (OrderedDict(), "OrderedDict"),
+        (torch.float32, "torch.dtype"),
+        ("\ud800", "surrogate"),
+        ({"\udfff": 1}, "surrogate"),
+        ({torch.ones(1): 1}, "key that is a tensor"),
+        (slice([1]), "slice"),
+        (type("Int", (int,), {})(3), "Int"),
+        (bytearray(b"x"), "bytearray"),
+    ],
+)
+def test_what_a_payload_cannot_hold_is_refused_with_its_place(value: Any, why: str) -> None:
+    with pytest.raises(PayloadError, match=why):
+        pack(value)
+
+
+def test_values_nested_in_themselves_or_too_deep_are_refused() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    deep: Any = 1
+    for _ in range(250):
+        deep = [deep]
+    assert exact(unpack(pack(deep)), deep)
+    for _ in range(20):
+        deep = (deep,)
+    for value in (loop, deep):
+        with pytest.raises(PayloadError, match="nested"):
+            pack(value)
+
+
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(-(2**200), 2**200)
+    | st.floats()
+    | st.complex_numbers()
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+    | st.binary(max_size=8)
+    | st.builds(slice, st.none() | st.integers(), st.none() | st.integers(), st.none() | st.integers())
+    | st.builds(any_bits, st.sampled_from(HELD), st.integers(0, 3), st.integers(0, 3))
+)
+keys = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text("abc", max_size=3) | st.binary(max_size=3),
+    lambda inner: st.lists(inner, max_size=2).map(tuple),
+    max_leaves=3,
+)
+trees = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.lists(inner, max_size=4).map(tuple) | st.dictionaries(keys, inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(trees)
+def test_random_trees_come_back(tree: Any) -> None:
+    data = pack(tree)
+    assert exact(unpack(data), tree)
+    assert pack(unpack(data)) == data
+    safetensors_torch.load(data)
+
+
+# ---- boundaries ------------------------------------------------------------------------------------------------------
+
+
+def check_same_boundary(a: BoundaryPayload, b: BoundaryPayload) -> None:
+    for name in (
+        "split_id",
+        "graph_signature",
+        "batch_size",
+        "schema",
+        "requires_grad",
+        "weight_version",
+        "passthrough_inputs",
+        "supports_prefix_backward",
+        "sizes",
+    ):
+        assert getattr(a, name) == getattr(b, name), name
+    assert exact(a.tensors, b.tensors)
+    assert exact(a.values, b.values)
+
+
+def test_a_boundary_comes_back_from_bytes_and_files(tmp_path: Path) -> None:
+    p = boundary()
+    check_same_boundary(BoundaryPayload.from_bytes(p.to_bytes()), p)
+    path = tmp_path / "b.safetensors"
+    p.save(path)
+    back = BoundaryPayload.load(path)
+    check_same_boundary(back, p)
+    assert back.values[3][0] is back.tensors["%1"]
+    assert back.record is None
+    assert back.compression_error == {}
+    assert path.read_bytes() == p.to_bytes()
+    assert set(safetensors_torch.load_file(path)) == {"%1", "%2"}
+    assert os.listdir(tmp_path) == ["b.safetensors"]
+    assert back.nbytes == p.nbytes == 24 + 32
+
+
+def test_what_may_be_absent_may_be_absent() -> None:
+    p = BoundaryPayload("s", "g", None, {})
+    check_same_boundary(BoundaryPayload.from_bytes(p.to_bytes()), p)
+
+
+def test_the_record_stays_in_the_process() -> None:
+    p = boundary(record=object())
+    assert BoundaryPayload.from_bytes(p.to_bytes()).record is None
+    assert "record" not in repr(p)
+
+
+def test_grad_flags_come_back() -> None:
+    w = torch.ones(3, requires_grad=True)
+    back = BoundaryPayload.from_bytes(boundary(tensors={"a": w, "b": w * 2, "c": w.detach()}).to_bytes())
+    assert [t.requires_grad for t in back.tensors.values()] == [True, True, False]
+    (back.tensors["a"] * 2).sum().backward()
+    assert back.tensors["a"].grad is not None
+
+
+def test_labels_may_be_anything_but_the_formats_own_name() -> None:
+    labels = {"": torch.ones(1), 'é " \\': torch.ones(2), "values.0": torch.ones(3), "0": torch.ones(4)}
+    extra = torch.zeros(2)
+    back = BoundaryPayload.from_bytes(boundary(tensors=labels, values=[extra]).to_bytes())
+    assert exact(back.tensors, labels)
+    assert same(back.values[0], extra)
+    with pytest.raises(PayloadError, match="__metadata__"):
+        boundary(tensors={"__metadata__": torch.ones(1)}).to_bytes()
+    with pytest.raises(PayloadError, match="NUL"):
+        boundary(tensors={"a\0b": torch.ones(1)}).to_bytes()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"split_id": 3},
+        {"split_id": "\ud800"},
+        {"batch_size": -1},
+        {"batch_size": "2"},
+        {"weight_version": 2**70},
+        {"sizes": {"B": -1}},
+        {"sizes": {1: 2}},
+        {"tensors": {"%1": 5}},
+        {"tensors": {1: torch.ones(1)}},
+        {"schema": {"%1": TensorSchema("float32", (1,))}},
+        {"values": object()},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_wrong_fields_are_payload_errors(change: dict[str, Any]) -> None:
+    with pytest.raises(PayloadError):
+        boundary(**change).to_bytes()
+
+
+def test_the_kinds_are_not_mixed_up() -> None:
+    with pytest.raises(PayloadError, match="boundary of a split"):
+        unpack(boundary().to_bytes())
+    with pytest.raises(PayloadError, match="holds values"):
+        BoundaryPayload.from_bytes(pack({}))
+    foreign = safetensors_torch.save({"x": torch.ones(2)})
+    with pytest.raises(PayloadError, match="no payload"):
+        unpack(foreign)
+
+
+def test_errors_of_files_are_os_errors(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        BoundaryPayload.load(tmp_path / "none")
+    with pytest.raises(OSError, match="regular file"):
+        BoundaryPayload.load(tmp_path)
+    with pytest.raises(OSError, match="No such file"):
+        boundary().save(tmp_path / "none" / "b")
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    boundary().save(odd)
+    check_same_boundary(BoundaryPayload.load(odd), boundary())
+
+
+def test_what_is_not_bytes_is_a_type_error() -> None:
+    with pytest.raises(TypeError):
+        unpack("text")
+    with pytest.raises(TypeError):
+        BoundaryPayload.from_bytes(3)
+
+
+# ---- compression -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("method", "narrow"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
+def test_half_floats_are_those_of_torch(method: str, narrow: torch.dtype, dtype: torch.dtype) -> None:
+    x = torch.cat([torch.randn(2000) * 10.0**e for e in (-8, -5, 0, 3)] + [torch.tensor([0.0, -0.0, math.inf])])
+    x = x.to(dtype)
+    p = boundary(tensors={"x": x})
+    back = BoundaryPayload.from_bytes(p.to_bytes(compress=method)).tensors["x"]
+    assert back.dtype == dtype
+    want = x.to(narrow).to(dtype)
+    if dtype == torch.float32:  # torch rounds doubles twice
+        assert bits(back) == bits(want)
+    assert torch.allclose(back, want, rtol=1e-2)
+    error = p.compression_error["x"]
+    lost = (x - back).abs().nan_to_num(0)
+    assert error.method == method
+    assert error.max_abs == lost.max().item()
+    assert error.relative == pytest.approx(error.max_abs / x[x.isfinite()].abs().max().item())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_int8_has_one_scale_and_reports_what_it_cost(dtype: torch.dtype) -> None:
+    x = torch.randn(50, 40).to(dtype).t()
+    p = boundary(tensors={"x": x, "i": torch.arange(3)})
+    data = p.to_bytes(compress="int8")
+    received = BoundaryPayload.from_bytes(data)
+    back = received.tensors["x"]
+    assert back.dtype == dtype
+    assert back.stride() == x.stride()
+    assert torch.equal(received.tensors["i"], torch.arange(3))
+    error = p.compression_error["x"]
+    assert received.compression_error == p.compression_error == {"x": error}
+    assert error.max_abs == (x.double() - back.double()).abs().max().item()
+    step = x.double().abs().max().item() / 127
+    assert error.max_abs <= step / 2 + step * 0.02 + torch.finfo(dtype).eps * 4
+    assert safetensors_torch.load(data)["x"].dtype == torch.int8
+    assert len(data) < len(boundary(tensors={"x": x}).to_bytes())
+
+
+def test_compression_by_label_leaves_the_others_alone() -> None:
+    x, y = torch.randn(64), torch.randn(64)
+    p = boundary(tensors={"x": x, "y": y})
+    back = BoundaryPayload.from_bytes(p.to_bytes(compress={"x": "int8"})).tensors
+    assert torch.equal(back["y"], y)
+    assert not torch.equal(back["x"], x)
+    assert list(p.compression_error) == ["x"]
+    p.to_bytes()
+    assert p.compression_error == {}
+
+
+def test_compression_of_shared_memory_keeps_it_shared() -> None:
+    x = torch.randn(4, 6)
+    a, b = x.split(3, 1)
+    p = boundary(tensors={"a": a, "b": b}, values=None)
+    back = BoundaryPayload.from_bytes(p.to_bytes(compress="bf16")).tensors
+    assert torch.equal(back["a"], a.bfloat16().float())
+    assert back["a"].untyped_storage().data_ptr() == back["b"].untyped_storage().data_ptr()
+    with pytest.raises(PayloadError, match="share memory"):
+        p.to_bytes(compress={"a": "bf16"})
+
+
+@pytest.mark.parametrize(
+    ("compress", "why"),
+    [("zip", "fp16, bf16, int8"), ({"z": "fp16"}, "z"), ({"i": "fp16"}, "i64"), ({"x": 3}, "fp16"), (3, "fp16")],
+)
+def test_compression_that_cannot_be_is_refused(compress: Any, why: str) -> None:
+    with pytest.raises((PayloadError, TypeError), match=why):
+        boundary(tensors={"x": torch.ones(2), "i": torch.arange(2)}).to_bytes(compress=compress)
+
+
+def test_int8_refuses_what_is_not_finite() -> None:
+    with pytest.raises(PayloadError, match="element 1 is nan"):
+        boundary(tensors={"x": torch.tensor([1.0, math.nan])}).to_bytes(compress="int8")
+
+
+# ---- checking --------------------------------------------------------------------------------------------------------
+
+
+def expect(**change: Any) -> dict[str, Any]:
+    return {"split_id": "split", "signatures": {"plan"}, "schema": boundary().schema, "sizes": {"B": (1, 4)}, **change}
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_boundary_that_fits_passes(strict: bool) -> None:
+    check(boundary(), **expect(), strict=strict)
+    check(boundary(), **expect(signatures="plan", sizes=None), strict=strict)
+
+
+@pytest.mark.parametrize(
+    ("payload", "expected", "why"),
+    [
+        ({"split_id": "x"}, {}, "belongs to split x, not to split"),
+        ({"graph_signature": "x"}, {}, "plan x, not by plan"),
+        ({"sizes": {}}, {}, "does not say what B is"),
+        ({}, {"sizes": {"B": 3}}, "B=2, expected 3"),
+        ({}, {"sizes": {"B": (3, 5)}}, "B=2, expected 3 to 5"),
+        ({"batch_size": 3}, {}, "batch 3"),
+        ({"tensors": {"%1": torch.ones(2, 3)}}, {}, "lacks %2"),
+        ({"tensors": {**boundary().tensors, "%9": torch.ones(1)}}, {}, "has %9"),
+    ],
+)
+def test_fast_checks_refuse_with_the_reason(payload: dict[str, Any], expected: dict[str, Any], why: str) -> None:
+    with pytest.raises(PayloadError, match=why):
+        check(boundary(**payload), **expect(**expected))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "why"),
+    [
+        (torch.ones(2, 3, dtype=torch.float64), "%1: dtype is f64, expected f32"),
+        (torch.ones(2, 3, 1), "%1: it has 3 dimensions, expected 2"),
+        (torch.ones(3, 3), r"%1: dimension 0 is 3, expected B = 2"),
+        (torch.ones(2, 4), r"%1: dimension 1 is 4, expected B\+1 = 3"),
+        (torch.ones(2, 3, device="meta"), "%1: it is on meta, expected cpu"),
+        (torch.ones(2, 3, requires_grad=True), "%1: it requires grad"),
+    ],
+)
+def test_strict_checks_name_label_expected_and_got(tensor: torch.Tensor, why: str) -> None:
+    p = boundary(tensors={**boundary().tensors, "%1": tensor})
+    check(p, **expect())
+    with pytest.raises(PayloadError, match=why):
+        check(p, **expect(), strict=True)
+
+
+def test_strict_checks_compare_the_schema_that_came_along() -> None:
+    p = boundary(schema={"%1": TensorSchema("f32", ("B", 4))})
+    with pytest.raises(PayloadError, match=r"%1: the boundary's schema says f32\[B,4\]"):
+        check(p, **expect(), strict=True)
+
+
+# ---- hostile files ---------------------------------------------------------------------------------------------------
+
+
+def read_all(data: bytes) -> None:
+    for read in (BoundaryPayload.from_bytes, unpack):
+        try:
+            read(data)
+        except (PayloadError, MemoryError):
+            pass
+
+
+def test_truncated_files_are_refused() -> None:
+    data = boundary().to_bytes()
+    for n in range(len(data)):
+        with pytest.raises(PayloadError):
+            BoundaryPayload.from_bytes(data[:n])
+    with pytest.raises(PayloadError):
+        BoundaryPayload.from_bytes(data + b"x")
+
+
+def test_changed_bits_give_an_error_or_a_payload() -> None:
+    data = boundary(values=VALUES[:20]).to_bytes(compress="int8")
+    source = random.Random(3)
+    for _ in range(4000):
+        changed = bytearray(data)
+        for _ in range(source.randint(1, 4)):
+            changed[source.randrange(len(changed))] ^= 1 << source.randrange(8)
+        read_all(bytes(changed))
+
+
+def test_random_bytes_are_refused() -> None:
+    source = random.Random(4)
+    for n in [*range(20), 1000]:
+        read_all(source.randbytes(n))
+
+
+def test_a_newer_version_is_refused() -> None:
+    header, rest = header_of(pack(1))
+    text = header["__metadata__"]["cleave.payload"].replace('"version":1', '"version":2')
+    header["__metadata__"]["cleave.payload"] = text
+    with pytest.raises(PayloadError, match="version 2"):
+        unpack(with_header(header, rest))
+
+
+def test_keys_that_are_equal_in_python_are_refused() -> None:
+    header, rest = header_of(pack({1: 0}))
+    text = header["__metadata__"]["cleave.payload"].replace('{"dict":[1,0]}', '{"dict":[1,0,true,0]}')
+    header["__metadata__"]["cleave.payload"] = text
+    with pytest.raises(PayloadError, match="same key twice"):
+        unpack(with_header(header, rest))
+
+
+def test_a_label_twice_in_the_schema_is_refused() -> None:
+    header, rest = header_of(boundary().to_bytes())
+    text = json.loads(header["__metadata__"]["cleave.payload"])
+    text["schema"] *= 2
+    header["__metadata__"]["cleave.payload"] = json.dumps(text)
+    with pytest.raises(PayloadError, match="twice"):
+        BoundaryPayload.from_bytes(with_header(header, rest))
+
+
+def test_a_range_that_cannot_be_is_refused() -> None:
+    header, rest = header_of(pack(range(3)))
+    text = header["__metadata__"]["cleave.payload"].replace("[0,3,1]", "[0,3,0]")
+    header["__metadata__"]["cleave.payload"] = text
+    with pytest.raises(PayloadError):
+        unpack(with_header(header, rest))
+
+
+def test_a_header_may_be_padded_and_ordered_as_any_writer_likes() -> None:
+    x = torch.arange(3.0)
+    header, rest = header_of(pack({"x": x}))
+    header = dict(reversed(header.items()))
+    text = json.dumps(header, indent=3).encode() + b"   "
+    assert same(unpack(len(text).to_bytes(8, "little") + text + rest)["x"], x)
+
+
+# ---- around ----------------------------------------------------------------------------------------------------------
+
+
+def test_threads_may_pack_at_the_same_time() -> None:
+    x = [torch.randn(1000, 50) for _ in range(4)]
+    failed: list[int] = []
+
+    def work(i: int) -> None:
+        for _ in range(20):
+            if not torch.equal(unpack(pack(x[i])), x[i]):
+                failed.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failed
+
+
+def test_nothing_is_kept_alive() -> None:
+    before = sys.getrefcount(None)
+    x = torch.ones(10)
+    count = sys.getrefcount(x)
+    for _ in range(200):
+        unpack(pack([x, None, "text", {"k": (x, 2**80)}]))
+        with pytest.raises(PayloadError):
+            pack([x, object()])
+    assert sys.getrefcount(x) == count
+    assert abs(sys.getrefcount(None) - before) < 100
+
+
+def test_modes_of_the_caller_change_nothing() -> None:
+    x = torch.ones(2, requires_grad=True)
+    data = pack(x)
+    for mode in (torch.no_grad(), torch.autocast("cpu"), torch.device("meta")):
+        with mode:
+            assert pack(x) == data
+            back = unpack(data)
+        assert back.requires_grad
+        assert back.device.type == "cpu"
+    with torch.inference_mode():
+        assert torch.equal(unpack(pack(torch.ones(2))), torch.ones(2))
+
+
+def test_a_boundary_reaches_another_process() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
+    x = torch.randn(3, 4)
+    runtime = cleave.prepare_split(net, example_inputs=(x,), split=cleave.SplitSpec(boundary="50%"))
+    data = runtime.run_prefix(x).to_bytes()
+    code = (
+        "import sys, cleave\n"
+        "p = cleave.BoundaryPayload.from_bytes(sys.stdin.buffer.read())\n"
+        "sys.stdout.buffer.write(p.to_bytes())\n"
+    )
+    out = subprocess.run([sys.executable, "-c", code], input=data, capture_output=True, check=True).stdout
+    assert out == data
+    assert torch.equal(runtime.run_suffix(BoundaryPayload.from_bytes(out)), net(x))
+
+
+def test_the_extension_checks_what_python_gives_it() -> None:
+    with pytest.raises(TypeError):
+        _native.payload_write((), {}, None, None, None)  # type: ignore[call-arg]
+    with pytest.raises((PayloadError, TypeError)):
+        _native.payload_write((), {}, None, None, None, lambda t: t)  # type: ignore[arg-type]
+    with pytest.raises((PayloadError, TypeError)):
+        _native.payload_write(None, {}, torch.ones(1), None, None, lambda t: [])
+    with pytest.raises((PayloadError, TypeError)):
+        _native.payload_read(False, pack(torch.ones(1)), None, lambda t: [])
+    with pytest.raises((PayloadError, TypeError)):
+        _native.payload_read(False, pack(torch.ones(1)), None, lambda t: [3])  # type: ignore[list-item]
+
+
+def test_tensors_that_are_moved_keep_their_strides_and_what_they_share() -> None:
+    x = torch.arange(12.0).reshape(3, 4)
+    y = x + 1
+    tensors = [x[:, :2], x[:, 2:], y.t(), y.clone()[:1].expand(3, 4), (x + 2)[:, 1], torch.empty(0, 3)]
+    moved = _moved(tensors, torch.device("cpu"))
+    assert all(same(a, b) for a, b in zip(moved, tensors, strict=True))
+    assert moved[0].untyped_storage().data_ptr() == moved[1].untyped_storage().data_ptr()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_tensors_of_a_gpu_are_written_and_come_back_where_asked() -> None:
+    x = torch.arange(12.0, device="cuda").reshape(3, 4)
+    a, b = x.split(2, 1)
+    p = boundary(tensors={"a": a, "b": b, "t": (x + 1).t(), "e": (x + 2)[:1].expand(3, 4)}, values=x.half())
+    data = p.to_bytes()
+    assert header_of(data)[0]
+    back = BoundaryPayload.from_bytes(data)
+    assert all(t.device.type == "cpu" for t in back.tensors.values())
+    assert all()
+    assert all(
+        torch.equal(t, p.tensors[k].cpu()) and t.stride() == p.tensors[k].stride() for k, t in back.tensors.items()
+    )
+    again = BoundaryPayload.from_bytes(data, device="cuda")
+    assert all(t.device.type == "cuda" and torch.equal(t, p.tensors[k]) for k, t in again.tensors.items())
+    assert again.tensors["a"].untyped_storage().data_ptr() == again.tensors["b"].untyped_storage().data_ptr()
+    assert again.values.device.type == "cuda"
