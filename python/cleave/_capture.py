@@ -19,7 +19,13 @@ from . import _native, _tree, _watch
 from ._state import Change, ModuleTensor, RandomState, Snapshot, Target
 from .errors import CaptureError, CleaveError
 
+# Other data for a forward that reads its data: drawn from all values of the example, the small, the large ones, ….
+FLOW_WINDOWS = ((0, 1), (0.5, 1), (0, 0.5), (0.25, 1), (0, 0.75), (0.75, 1), (0, 0.25), (0, 1))
 EQUAL, PART, DIFFER = range(3)  # enum verdict of src/capture/capture.h
+
+
+# Streams at other sizes or on other data, points, names and ranges of symbols, how many symbols are read from data.
+Sizes = tuple[list[Any], list[int], list[str], list[int], list[int], int]
 
 
 class Arguments(NamedTuple):
@@ -137,6 +143,29 @@ def other_data(t: torch.Tensor, generator: torch.Generator, integers: bool, gent
         try:
             copy.data.copy_(data)
         except RuntimeError:  # overlapping memory (an expanded tensor) cannot be written as a whole
+            return own_copy(t)
+    return copy
+
+
+def drawn_data(t: torch.Tensor, generator: torch.Generator, low: float, high: float) -> torch.Tensor:
+    """Data drawn from the values of the example between two of its quantiles, so that sums and counts differ too."""
+    copy = own_copy(t)
+    if t.layout is not torch.strided or t.is_nested or t.is_quantized or not t.numel():
+        return copy
+    with torch.no_grad():
+        values = t.detach().reshape(-1)
+        n = values.numel()
+        if not t.is_complex():
+            values = values.sort().values
+        first = min(int(low * n), n - 1)
+        places = torch.randint(first, max(int(high * n), first + 1), (n,), generator=generator)
+        drawn = values[places.to(values.device)]
+        if t.is_floating_point():
+            scale = 1 - 0.1 * torch.rand(1, generator=generator).to(t.device)
+            drawn = (drawn * scale.to(t.dtype)).to(t.dtype)
+        try:
+            copy.data.copy_(drawn.reshape(t.shape))
+        except RuntimeError:  # overlapping memory cannot be written as a whole
             return own_copy(t)
     return copy
 
@@ -379,7 +408,58 @@ class Capture:
         if probe is None:
             mine, probe = self.look(grad, mine)
             with_grad = mine if grad else None
-        return self.build(mine, probe, with_grad, grads)
+        return self.with_flow(mine, grad) or self.build(mine, probe, with_grad, grads)
+
+    # ---- numbers read from the data
+
+    def flow_records(self, mine: Recorded, grad: bool) -> list[Recorded]:
+        """Records on other data that differ in numbers alone; none when nothing is read from the data, or when what is
+        read changes what runs."""
+        if not mine.stream.reads_data():
+            return []
+        generator = torch.Generator().manual_seed(0xF10)
+        found: list[Recorded] = []
+        for low, high in FLOW_WINDOWS:
+            try:
+                again = self.record([drawn_data(t, generator, low, high) for t in self.arguments.leaves], grad)
+            except Exception:  # the forward does not take this data
+                continue
+            if misfit(mine, again) is not None:
+                return []
+            found.append(again)
+        return found
+
+    def with_flow(self, mine: Recorded, grad: bool) -> Captured | None:
+        """The plan in which numbers that the forward reads from its data are read by each run; None: not proven."""
+        records = self.flow_records(mine, grad)
+        if not records:
+            return None
+        try:
+            points, count = _native.data_points([r.stream for r in (mine, *records)], [], 0)
+            symbols = flow_symbols(points, count)
+            again = self.same_again(mine, grad)
+            if again is None:
+                return None
+            other = self._other_mode(mine, grad)
+            grads = {grad} if other is None else {False, True}
+            with_grad = mine if grad else other
+            sizes = ([r.stream for r in records], points, *symbols, count)
+            captured = self.build(mine, again, with_grad, grads, sizes, records)
+        except CleaveError:
+            return None
+        return captured if captured.plan.flows() else None
+
+    def same_again(self, mine: Recorded, grad: bool) -> Recorded | None:
+        """One more record on the same data, which tells what lives outside of the forward from what it makes."""
+        again = self.record(self.arguments.copies(), grad)
+        return again if compare(mine, again)[0] == EQUAL else None
+
+    def _other_mode(self, mine: Recorded, grad: bool) -> Recorded | None:
+        """The same data in the other grad mode, when all operators agree and it was asked for."""
+        if not self.both or torch.is_inference_mode_enabled():
+            return None
+        other = self.record(self.arguments.copies(), not grad)
+        return other if compare(mine, other)[0] == EQUAL else None
 
     def look(self, grad: bool, mine: Recorded | None = None) -> tuple[Recorded, Recorded]:
         """Two records that agree, on different data where the model takes any."""
@@ -410,9 +490,11 @@ class Capture:
         probe: Recorded | None,
         with_grad: Recorded | None,
         grads: set[bool],
-        sizes: tuple[list[Any], list[int], list[str], list[int], list[int]] | None = None,
+        sizes: Sizes | None = None,
+        others: Sequence[Recorded] = (),
     ) -> Captured:
-        """The plan of a record that was looked at twice; with `sizes`, one with formulas (see _native.build)."""
+        """The plan of a record that was looked at twice; with `sizes`, one with formulas (see _native.build)
+        from the records at other sizes."""
         plan = _native.build(
             mine.stream,
             probe.stream if probe else None,
@@ -420,20 +502,20 @@ class Capture:
             self.target.training,
             sum(2 if g else 1 for g in grads),
             _tree.tokens(self.arguments.spec),
-            _tree.tokens(_with_stores(mine)),
+            _tree.merged_tokens([_with_stores(r) for r in (mine, *others)]),
             list(mine.calls),
             sizes,
         )
         return Captured(
             plan,
             self.arguments.spec,
-            mine.output,
+            _tree.with_formulas(mine.output, [r.output for r in others]),
             mine.stores,
             {t.name: (t.holder, t.key) for t in reversed(self.tensors)},
             self.target.module_checks(self.changing),
             True in grads,
             False in grads,
-            tuple(sizes[2]) if sizes else (),
+            tuple(sizes[2][: len(sizes[2]) - max(0, sizes[5])]) if sizes else (),
         )
 
 
@@ -453,6 +535,28 @@ def _with_stores(recorded: Recorded) -> _tree.Spec:
     if not recorded.stores:
         return recorded.output
     return _tree.Spec("tuple", tuple, [recorded.output, _tree.Spec("list", list, [_tree.LEAF] * len(recorded.stores))])
+
+
+def flow_symbols(points: list[int], count: int, given: Sequence[str] = ()) -> tuple[list[str], list[int], list[int]]:
+    """Names and ranges of the symbols that are read from data: those after the given ones.
+
+    A range is what was seen. Forwards branch on none and on one: such a number counts only when both were seen."""
+    columns = [points[i::count] for i in range(len(given), count)]
+    names = [n for n in (f"n{i}" for i in range(len(columns) + len(given))) if n not in given][: len(columns)]
+    low = [min(c) if min(c) > 1 or {0, 1} <= set(c) else 2 - (1 in c) for c in columns]
+    if any(c[0] < least for c, least in zip(columns, low, strict=True)):
+        raise CaptureError("a number that is read from data is none or one, where a forward may branch")
+    return names, low, [max(c) for c in columns]
+
+
+def misfit(mine: Recorded, other: Recorded) -> str | None:
+    """Why a record at another size or on other data differs from the first in more than numbers."""
+    reason: str | None = _native.align(mine.stream, other.stream)
+    if reason is None:
+        reason = _tree.difference(mine.output, other.output, "the output", numbers=True)
+    for x, y in zip(mine.calls, other.calls, strict=False):
+        reason = reason or x.difference(y)
+    return reason
 
 
 def compare(a: Recorded, b: Recorded) -> tuple[int, str | None]:

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from . import _native
+from . import _native, _tree
 from ._capture import Captured
 from ._state import RandomState
 from .errors import CaptureError, GuardError
@@ -131,6 +131,8 @@ class Segment:
 
     def _load(self, class_name: str) -> None:
         plan, state = self._captured.plan, self._captured.state
+        if self._range[1] == plan.node_count() and _tree.has_formulas(self._captured.output):
+            raise CaptureError("a number of the output follows the sizes, which has no source text yet")
         self.source = plan.source(*self._range, class_name, return_rebinds=True)
         places, self._keywords = plan.places(*self._range)
         # What runs lets go of values as it goes; the text for people need not say so.

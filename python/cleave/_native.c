@@ -198,6 +198,8 @@ static PyMethodDef functions[] = {
 	{"set_skipped_prefixes", set_skipped_prefixes, METH_O, "set_skipped_prefixes(tuple of folders)"},
 	{"compare", stream_compare_py, METH_VARARGS, "compare(a, b) -> (verdict, reason, operator)"},
 	{"align", stream_align_py, METH_VARARGS, "align(a, b) -> None, or why streams at two sizes do not align"},
+	{"data_points", stream_data_points_py, METH_VARARGS,
+     "data_points(streams, points, nsymbols) -> (points, nsymbols)"},
 	{"build", plan_build_py, METH_VARARGS,
      "build(stream, probe, with_grad, training, grad_modes, in, out, calls) -> Plan"},
 	{"parse", plan_parse_py, METH_O, "parse(text) -> Plan"},

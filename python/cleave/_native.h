@@ -31,6 +31,7 @@ typedef struct StreamObject {
 extern PyTypeObject StreamType;
 PyObject *stream_compare_py(PyObject *self, PyObject *args);
 PyObject *stream_align_py(PyObject *self, PyObject *args);
+PyObject *stream_data_points_py(PyObject *self, PyObject *args);
 
 /* _native_plan.c: a plan and the data that goes with it */
 typedef struct PlanObject {

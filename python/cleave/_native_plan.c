@@ -1,6 +1,9 @@
 /* Plan: built from streams or parsed from text, looked at, asked for frontiers. */
 #include "_native.h"
 
+#include "plan/data.h"
+#include "plan/fit.h"
+
 int visit_one(PyObject *x, visitproc visit, void *ctx)
 {
 	return x ? visit(x, ctx) : 0;
@@ -30,8 +33,85 @@ static void plan_py_dealloc(PlanObject *o)
 	Py_TYPE(o)->tp_free((PyObject *)o);
 }
 
-/* Appends tokens (kind, n, payload) in prefix order as a tree; TREE_VALUE payloads index `values`. */
-static bool add_token(plan *p, PyObject *token, const value_id *values, uint32_t nvalues, tree *out)
+/* Raises; the error tells by its attribute `doubt` which sizes would settle what could not be. */
+static void raise_doubt(clv_status st, const size_probes *z)
+{
+	PyObject *type, *error, *trace;
+	raise_status(st);
+	if (!z || !z->nsymbols || z->doubt[0] < 0)
+		return;
+	PyErr_Fetch(&type, &error, &trace);
+	PyErr_NormalizeException(&type, &error, &trace);
+	PyObject *sizes = PyList_New(z->nsymbols);
+	for (uint32_t i = 0; sizes && i < z->nsymbols; i++)
+		PyList_SET_ITEM(sizes, i, PyLong_FromLongLong(z->doubt[i]));
+	if (!sizes || PyObject_SetAttrString(error, "doubt", sizes) < 0)
+		PyErr_Clear();
+	Py_XDECREF(sizes);
+	PyErr_Restore(type, error, trace);
+}
+
+static clv_status no_formula(PyObject *seen)
+{
+	PyObject *text = PyObject_Repr(seen);
+	const char *s = text ? PyUnicode_AsUTF8(text) : NULL;
+	clv_status st =
+		s ? fail(CLV_E_UNSUPPORTED, "no formula explains how a number of the output follows the sizes (it was %s)", s)
+		  : fail_nomem();
+	Py_XDECREF(text);
+	return st;
+}
+
+/* A number of the output that was another one at each size. */
+static clv_status fit_moving(plan *p, PyObject *seen, const size_probes *z, tree *out)
+{
+	uint32_t n = z->n + 1;
+	fit_points points = {z->points, n, z->nsymbols};
+	int64_t *ints = mem_alloc(n * sizeof *ints);
+	double *floats = mem_alloc(n * sizeof *floats);
+	fit_doubt doubt = {.at = z->doubt};
+	bool found = false;
+	clv_status st = ints && floats ? CLV_OK : fail_nomem();
+	for (uint32_t i = 0; st == CLV_OK && i < n; i++) {
+		PyObject *x = PyList_GET_ITEM(seen, i);
+		if (out->kind == TREE_INT)
+			ints[i] = PyLong_AsLongLong(x);
+		else
+			floats[i] = PyFloat_AsDouble(x);
+	}
+	if (PyErr_Occurred()) {
+		PyErr_Clear(); /* too large for 64 bits: no formula */
+	} else if (st == CLV_OK && out->kind == TREE_INT) {
+		st = fit_int(p, &points, ints, &out->u.e);
+		found = out->u.e != NONE;
+	} else if (st == CLV_OK) {
+		st = fit_real(p, &points, floats, FIT_DOUBLE, &doubt, &out->u.r);
+		out->kind = TREE_REAL;
+		found = out->u.r != NONE;
+	}
+	if (z->nsymbols && !doubt.is)
+		z->doubt[0] = -1;
+	mem_free(ints);
+	mem_free(floats);
+	return st != CLV_OK || found ? st : no_formula(seen);
+}
+
+static bool add_moving(plan *p, PyObject *seen, const size_probes *z, tree *out)
+{
+	if (!z || PyList_GET_SIZE(seen) != (Py_ssize_t)z->n + 1 || (out->kind != TREE_INT && out->kind != TREE_FLOAT)) {
+		PyErr_SetString(PyExc_ValueError, "one number for each stream is needed");
+		return false;
+	}
+	clv_status st = fit_moving(p, seen, z, out);
+	if (st != CLV_OK)
+		raise_doubt(st, z);
+	return st == CLV_OK;
+}
+
+/* Appends tokens (kind, n, payload) in prefix order as a tree; TREE_VALUE payloads index `values`; a number that follows
+   the sizes has the list of its values as payload. */
+static bool add_token(plan *p, PyObject *token, const value_id *values, uint32_t nvalues, const size_probes *z,
+                      tree *out)
 {
 	int kind;
 	unsigned int n;
@@ -42,6 +122,8 @@ static bool add_token(plan *p, PyObject *token, const value_id *values, uint32_t
 	if (!PyArg_ParseTuple(token, "iIO", &kind, &n, &payload))
 		return false;
 	*out = (tree){.kind = (uint8_t)kind, .n = n};
+	if (PyList_Check(payload))
+		return add_moving(p, payload, z, out);
 	switch ((tree_kind)kind) {
 	case TREE_BOOL: out->u.b = payload == Py_True; break;
 	case TREE_INT: {
@@ -89,7 +171,8 @@ static bool add_token(plan *p, PyObject *token, const value_id *values, uint32_t
 	return !PyErr_Occurred();
 }
 
-static bool add_tree(plan *p, PyObject *tokens, const value_id *values, uint32_t nvalues, bool output)
+static bool add_tree(plan *p, PyObject *tokens, const value_id *values, uint32_t nvalues, const size_probes *z,
+                     bool output)
 {
 	PyObject *fast = PySequence_Fast(tokens, "a sequence of tokens is needed");
 	if (!fast)
@@ -97,7 +180,7 @@ static bool add_tree(plan *p, PyObject *tokens, const value_id *values, uint32_t
 	for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(fast); i++) {
 		tree t;
 		clv_status st;
-		if (!add_token(p, PySequence_Fast_GET_ITEM(fast, i), values, nvalues, &t))
+		if (!add_token(p, PySequence_Fast_GET_ITEM(fast, i), values, nvalues, z, &t))
 			break;
 		st = output ? vec_push(&p->out_tree, t) : vec_push(&p->in_tree, t);
 		if (st != CLV_OK) {
@@ -136,7 +219,7 @@ PyObject *plan_object_like(PlanObject *o, plan *p)
 /* The streams at other sizes, as C wants them; everything in one block that PyMem_Free releases. */
 typedef struct SizeArrays {
 	const stream **streams;
-	int64_t *points, *lo, *hi;
+	int64_t *points, *lo, *hi, *doubt;
 	const char **names;
 } SizeArrays;
 
@@ -146,6 +229,7 @@ static void sizes_free(SizeArrays *a)
 	PyMem_Free(a->points);
 	PyMem_Free(a->lo);
 	PyMem_Free(a->hi);
+	PyMem_Free(a->doubt);
 	PyMem_Free(a->names);
 }
 
@@ -158,14 +242,18 @@ int64_t *int_array(PyObject *list, Py_ssize_t *n)
 	return out;
 }
 
-/* sizes: (streams, points, names, lo, hi), all lists */
+/* sizes: (streams, points, names, lo, hi, ndata), lists but for the last: how many symbols are read from data, or -1 when
+   the records are not on other data */
 static bool parse_sizes(PyObject *sizes, SizeArrays *a, size_probes *out)
 {
 	PyObject *streams, *points, *names, *lo, *hi;
 	Py_ssize_t n, m, k;
-	if (!PyArg_ParseTuple(sizes, "O!O!O!O!O!", &PyList_Type, &streams, &PyList_Type, &points, &PyList_Type, &names,
-	                      &PyList_Type, &lo, &PyList_Type, &hi))
+	int ndata;
+	if (!PyArg_ParseTuple(sizes, "O!O!O!O!O!i", &PyList_Type, &streams, &PyList_Type, &points, &PyList_Type, &names,
+	                      &PyList_Type, &lo, &PyList_Type, &hi, &ndata))
 		return false;
+	out->flow = ndata >= 0;
+	out->ndata = ndata > 0 ? (uint32_t)ndata : 0;
 	a->points = int_array(points, &n);
 	a->lo = int_array(lo, &m);
 	a->hi = int_array(hi, &k);
@@ -173,7 +261,8 @@ static bool parse_sizes(PyObject *sizes, SizeArrays *a, size_probes *out)
 	out->nsymbols = (uint32_t)PyList_GET_SIZE(names);
 	a->streams = PyMem_Calloc(out->n + 1, sizeof *a->streams);
 	a->names = PyMem_Calloc(out->nsymbols + 1, sizeof *a->names);
-	if (!a->points || !a->lo || !a->hi || !a->streams || !a->names)
+	a->doubt = PyMem_Calloc(out->nsymbols + 1, sizeof *a->doubt);
+	if (!a->points || !a->doubt || !a->lo || !a->hi || !a->streams || !a->names)
 		return PyErr_NoMemory() != NULL;
 	if (m != out->nsymbols || k != m || n != (Py_ssize_t)(out->n + 1) * m) {
 		PyErr_SetString(PyExc_ValueError, "points, names and ranges do not fit together");
@@ -194,7 +283,19 @@ static bool parse_sizes(PyObject *sizes, SizeArrays *a, size_probes *out)
 	out->names = a->names;
 	out->lo = a->lo;
 	out->hi = a->hi;
+	out->doubt = a->doubt;
+	a->doubt[0] = -1;
 	return !PyErr_Occurred();
+}
+
+/* What was read from data and is used nowhere can only have decided something: it stays a guard. */
+static void hold_unused(plan *p, const size_probes *z)
+{
+	for (uint32_t i = 0; i < p->symbols.n; i++) {
+		symbol *s = &p->symbols.at[i];
+		if (s->data && !data_used(p, i))
+			s->lo = s->hi = z->points[i];
+	}
 }
 
 /* build(stream, probe, with_grad, training, grad_modes, in_tokens, out_tokens, calls, sizes) -> Plan; probe, with_grad
@@ -232,10 +333,12 @@ PyObject *plan_build_py(PyObject *self, PyObject *args)
 		st = stream_build(s->s, c.classes, with_grad == Py_None ? NULL : ((StreamObject *)with_grad)->s,
 		                  sizes == Py_None ? NULL : &probes, &p, &data, outputs);
 	comparison_free(&c);
-	sizes_free(&arrays);
+	const size_probes *z = sizes == Py_None ? NULL : &probes;
 	if (st != CLV_OK) {
 		PyMem_Free(outputs);
-		return raise_status(st);
+		raise_doubt(st, z);
+		sizes_free(&arrays);
+		return NULL;
 	}
 	p->training = training != 0;
 	p->grad_modes = (uint8_t)grad_modes;
@@ -247,11 +350,14 @@ PyObject *plan_build_py(PyObject *self, PyObject *args)
 		o->ambient = s->s->ambient;
 		o->has_ambient = true;
 		o->calls = Py_NewRef(calls);
-		if (!add_tree(p, in_tokens, p->inputs.at, p->inputs.n, false) ||
-		    !add_tree(p, out_tokens, outputs, s->s->outputs.n, true))
+		if (!add_tree(p, in_tokens, p->inputs.at, p->inputs.n, NULL, false) ||
+		    !add_tree(p, out_tokens, outputs, s->s->outputs.n, z, true))
 			Py_CLEAR(o);
+		else
+			hold_unused(p, z);
 	}
 	PyMem_Free(outputs);
+	sizes_free(&arrays);
 	if (o && (st = plan_verify(o->p)) != CLV_OK) {
 		Py_DECREF(o);
 		return raise_status(st);
@@ -385,6 +491,20 @@ static PyObject *plan_py_node_count(PlanObject *o, PyObject *unused)
 	return PyLong_FromUnsignedLong(o->p->nodes.n);
 }
 
+/* flows() -> some number is read from data by each run */
+static PyObject *plan_py_flows(PlanObject *o, PyObject *unused)
+{
+	const plan *p = o->p;
+	(void)unused;
+	for (uint32_t i = 0; i < p->symbols.n; i++)
+		if (p->symbols.at[i].data && p->symbols.at[i].lo < p->symbols.at[i].hi)
+			Py_RETURN_TRUE;
+	for (uint32_t i = 0; i < p->args.n; i++)
+		if (p->args.at[i].kind == ARG_VALUE && p->values.at[p->args.at[i].u.v].type == TYPE_FLOAT)
+			Py_RETURN_TRUE;
+	Py_RETURN_FALSE;
+}
+
 /* rebinds() -> list of module tensor names that a run re-binds */
 static PyObject *plan_py_rebinds(PlanObject *o, PyObject *unused)
 {
@@ -440,6 +560,7 @@ static PyMethodDef plan_methods[] = {
 	{"exact", (PyCFunction)plan_py_exact, METH_VARARGS,
      "exact(must_prefix, must_suffix, sizes=None) -> the plan reordered around its cut with the fewest bytes, "
      "position"},
+	{"flows", (PyCFunction)plan_py_flows, METH_NOARGS, "flows() -> some number is read from data by each run"},
 	{"rebinds", (PyCFunction)plan_py_rebinds, METH_NOARGS, "rebinds() -> names"},
 	{"match", (PyCFunction)plan_py_match, METH_VARARGS, "match(position, other) -> node of other, or None"},
 	{"symbols", (PyCFunction)plan_py_symbols, METH_NOARGS, "symbols() -> names"},

@@ -192,13 +192,25 @@ static clv_status check_ambient(const PlanObject *o)
 	return CLV_OK;
 }
 
-static PyObject *wrap_all(clv_tensor **t, uint32_t n)
+static PyObject *wrap_number(const br_arg *a)
 {
+	if (a->kind == BR_BOOL)
+		return PyBool_FromLong(a->u.b);
+	return a->kind == BR_INT ? PyLong_FromLongLong(a->u.i) : PyFloat_FromDouble(a->u.f);
+}
+
+/* Tensors and numbers in the order of the output tree, then the rest of the tensors. */
+static PyObject *wrap_all(const clv_program *g, clv_tensor **t, const br_arg *numbers)
+{
+	uint32_t n = g->outputs.n + g->out_numbers.n, next = 0;
 	PyObject *out = PyTuple_New(n);
 	for (uint32_t i = 0; i < n; i++) {
-		PyObject *x = out ? py_wrap(t[i]) : NULL;
+		bool number = next < g->out_numbers.n && g->out_numbers.at[next].at == i;
+		clv_tensor *tensor = number ? NULL : t[i - next];
+		PyObject *x = !out ? NULL : number ? wrap_number(&numbers[next]) : py_wrap(tensor);
+		next += number;
 		if (!out)
-			br_unref(t[i]);
+			br_unref(tensor);
 		else if (!x)
 			Py_CLEAR(out);
 		else
@@ -239,9 +251,27 @@ static clv_status call_python(void *ctx, value_id object, clv_tensor *const *arg
 	return st;
 }
 
+/* Symbols that are not read from data; they come first. */
+static Py_ssize_t given_symbols(const plan *p)
+{
+	Py_ssize_t n = 0;
+	while (n < (Py_ssize_t)p->symbols.n && !p->symbols.at[n].data)
+		n++;
+	return n;
+}
+
+static int64_t *symbol_array(const plan *p, PyObject *given)
+{
+	int64_t *out = PyMem_Calloc(p->symbols.n + 1, sizeof *out);
+	for (uint32_t i = 0; out && i < p->symbols.n; i++)
+		out[i] = i < (uint32_t)PyList_GET_SIZE(given) ? PyLong_AsLongLong(PyList_GET_ITEM(given, i)) : -1;
+	return out;
+}
+
 /* What a run needs, gathered: the same for running and for checking alone. */
 typedef struct Prepared {
 	clv_tensor **inputs, **externals, **outputs;
+	br_arg *numbers; /* of the output */
 	Py_ssize_t n;
 	int64_t *symbols;
 	run_spec r;
@@ -256,6 +286,7 @@ static void prepared_free(ProgramObject *o, Prepared *x)
 	PyMem_Free(x->symbols);
 	PyMem_Free(x->externals);
 	PyMem_Free(x->outputs);
+	PyMem_Free(x->numbers);
 }
 
 static clv_status check_call(ProgramObject *o, Py_ssize_t n)
@@ -270,22 +301,22 @@ static clv_status check_call(ProgramObject *o, Py_ssize_t n)
 static bool prepare(ProgramObject *o, PyObject *args, Prepared *x)
 {
 	PyObject *seq, *symbols = Py_None;
-	Py_ssize_t nsymbols = 0;
+	const plan *p = o->plan->p;
 	br_modes ambient;
 	if (!PyArg_ParseTuple(args, "O|O", &seq, &symbols))
 		return false;
-	if (symbols != Py_None &&
-	    (!PyList_Check(symbols) || PyList_GET_SIZE(symbols) != (Py_ssize_t)o->plan->p->symbols.n)) {
+	if (symbols != Py_None && (!PyList_Check(symbols) || PyList_GET_SIZE(symbols) != given_symbols(p))) {
 		PyErr_Format(PyExc_TypeError, "a list with the value of every symbol is needed");
 		return false;
 	}
 	x->inputs = tensor_array(seq, &x->n);
 	if (!x->inputs)
 		return false;
-	x->symbols = symbols == Py_None ? NULL : int_array(symbols, &nsymbols);
+	x->symbols = symbols == Py_None ? NULL : symbol_array(p, symbols);
 	x->externals = PyMem_Calloc(o->g->v.externals.n + 1, sizeof *x->externals);
 	x->outputs = PyMem_Calloc(o->g->outputs.n + 1, sizeof *x->outputs);
-	if (!x->externals || !x->outputs)
+	x->numbers = PyMem_Calloc(o->g->out_numbers.n + 1, sizeof *x->numbers);
+	if (!x->externals || !x->outputs || !x->numbers)
 		return PyErr_NoMemory() != NULL;
 	clv_status st = check_call(o, x->n);
 	if (st != CLV_OK)
@@ -296,6 +327,7 @@ static bool prepare(ProgramObject *o, PyObject *args, Prepared *x)
 	x->r = (run_spec){.inputs = x->inputs,
 	                  .externals = x->externals,
 	                  .outputs = x->outputs,
+	                  .numbers = x->numbers,
 	                  .symbols = x->symbols,
 	                  .grad = ambient.grad,
 	                  .python = o->plan->calls ? call_python : NULL,
@@ -303,7 +335,8 @@ static bool prepare(ProgramObject *o, PyObject *args, Prepared *x)
 	return true;
 }
 
-/* run(tensors, symbols=None) -> tuple of tensors; symbols: list of ints, else read off the tensors */
+/* run(tensors, symbols=None) -> tuple of tensors, and of the numbers of the output that follow the sizes; symbols: list of
+   ints, else read off the tensors */
 static PyObject *program_py_run(ProgramObject *o, PyObject *args)
 {
 	Prepared x = {0};
@@ -313,7 +346,7 @@ static PyObject *program_py_run(ProgramObject *o, PyObject *args)
 		Py_BEGIN_ALLOW_THREADS;
 		st = program_run(o->g, &x.r);
 		Py_END_ALLOW_THREADS;
-		result = st == CLV_OK ? wrap_all(x.outputs, o->g->outputs.n) : raise_status(st);
+		result = st == CLV_OK ? wrap_all(o->g, x.outputs, x.numbers) : raise_status(st);
 	}
 	prepared_free(o, &x);
 	return result;

@@ -170,6 +170,20 @@ static PyObject *stream_py_reads_state(StreamObject *o, PyObject *name)
 	return text ? PyBool_FromLong(stream_reads(o->s, text)) : NULL;
 }
 
+static PyObject *stream_py_reads_data(StreamObject *o, PyObject *unused)
+{
+	(void)unused;
+	return PyBool_FromLong(stream_reads_data(o->s));
+}
+
+static PyObject *stream_py_fold(StreamObject *o, PyObject *unused)
+{
+	bool changed = false;
+	(void)unused;
+	clv_status st = stream_fold(o->s, &changed);
+	return st == CLV_OK ? PyBool_FromLong(changed) : raise_status(st);
+}
+
 static PyObject *stream_py_restore_generators(StreamObject *o, PyObject *unused)
 {
 	(void)unused;
@@ -195,6 +209,9 @@ static PyMethodDef stream_methods[] = {
 	{"fail", (PyCFunction)stream_py_fail, METH_O, "fail(message): refuses the forward"},
 	{"active", (PyCFunction)stream_py_active, METH_NOARGS, "active() -> recording, on this thread, at top level"},
 	{"reads_state", (PyCFunction)stream_py_reads_state, METH_O, "reads_state(name) -> an operator read it"},
+	{"reads_data", (PyCFunction)stream_py_reads_data, METH_NOARGS,
+     "reads_data() -> a number or shape follows the data"},
+	{"fold", (PyCFunction)stream_py_fold, METH_NOARGS, "fold() -> sequences were written another way"},
 	{"restore_generators", (PyCFunction)stream_py_restore_generators, METH_NOARGS, "restore_generators()"},
 	{NULL, NULL, 0, NULL}};
 
@@ -220,6 +237,41 @@ PyObject *stream_compare_py(PyObject *self, PyObject *args)
 	PyObject *out = Py_BuildValue("(izz)", (int)c.verdict, c.reason, op);
 	comparison_free(&c);
 	return out;
+}
+
+/* data_points(streams, points, nsymbols) -> rows of points with a symbol more for each number that is read from data, and
+   how many symbols there are then */
+PyObject *stream_data_points_py(PyObject *self, PyObject *args)
+{
+	PyObject *list, *given, *out = NULL;
+	unsigned int nsymbols;
+	Py_ssize_t npoints;
+	uint32_t nall = 0;
+	int64_t *rows = NULL;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O!O!I", &PyList_Type, &list, &PyList_Type, &given, &nsymbols))
+		return NULL;
+	Py_ssize_t n = PyList_GET_SIZE(list);
+	const stream **streams = PyMem_Calloc((size_t)n + 1, sizeof *streams);
+	int64_t *points = int_array(given, &npoints);
+	bool good = streams && points && n > 0 && npoints == n * (Py_ssize_t)nsymbols;
+	for (Py_ssize_t i = 0; good && i < n; i++) {
+		PyObject *s = PyList_GET_ITEM(list, i);
+		good = PyObject_TypeCheck(s, &StreamType);
+		streams[i] = good ? ((StreamObject *)s)->s : NULL;
+	}
+	clv_status st = good ? stream_data_points(streams, (uint32_t)n, points, nsymbols, &rows, &nall)
+	                     : fail(CLV_E_INVALID, "streams and points do not fit together");
+	if (st == CLV_OK)
+		out = PyList_New(n * (Py_ssize_t)nall);
+	for (Py_ssize_t i = 0; out && i < n * (Py_ssize_t)nall; i++)
+		PyList_SET_ITEM(out, i, PyLong_FromLongLong(rows[i]));
+	mem_free(rows);
+	PyMem_Free(streams);
+	PyMem_Free(points);
+	if (st != CLV_OK)
+		return raise_status(st);
+	return out ? Py_BuildValue("(NI)", out, nall) : NULL;
 }
 
 /* align(a, b) -> None, or why streams at two sizes do not align */

@@ -10,11 +10,12 @@ import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
 
 import torch
 
 from . import _dims, _native, _shapes, _tree
-from ._capture import Arguments, Capture, Captured, Recorded
+from ._capture import Arguments, Capture, Captured, Recorded, flow_symbols, misfit
 from ._dims import Place, Point, SizeSpec, Symbol
 from ._state import Target
 from .errors import CaptureError, CleaveError, InputError
@@ -35,6 +36,26 @@ def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
+class Flow(NamedTuple):
+    """What a forward reads from its data: records at one point, on other data, and one more on the same."""
+
+    records: list[Recorded]
+    same: Recorded
+
+
+class Built(NamedTuple):
+    """A plan with formulas, or why there is none; doubt: a point at which a record would tell two formulas apart."""
+
+    captured: Captured | None
+    reason: str | None
+    doubt: Point | None = None
+
+
+def _is_sequence(reason: str | None) -> bool:
+    """Structures differ in how long a sequence is (src/capture/compare.c says it so)."""
+    return reason is not None and ("another number of results" in reason or "another length" in reason)
+
+
 class Family:
     """Points at which the forward has one structure."""
 
@@ -44,18 +65,14 @@ class Family:
         self.captured: Captured | None = None  # the plan with formulas
         self.made: tuple[Capture, Looked, Point] | None = None  # where and from what
         self.reason: str | None = None  # why there are no formulas
+        self.flow: Flow | None = None
 
     def misfit(self, recorded: Recorded) -> str | None:
         """Why a record at another point has another structure."""
         mine = self.streams[0][1]
-        reason: str | None = _native.align(mine.stream, recorded.stream)
-        if reason is None:
-            reason = _tree.difference(mine.output, recorded.output, "the output")
-        if reason is None and len(mine.calls) != len(recorded.calls):
-            reason = "autograd functions are called at some sizes only"
-        for x, y in zip(mine.calls, recorded.calls, strict=False):
-            reason = reason or x.difference(y)
-        return reason
+        if len(mine.calls) != len(recorded.calls):
+            return "autograd functions are called at some sizes only"
+        return misfit(mine, recorded)
 
     def add(self, point: Point, recorded: Recorded) -> None:
         """One more record, in place of an earlier one at the same point."""
@@ -75,35 +92,67 @@ class Family:
 
 
 def build(
-    symbols: Sequence[Symbol], grad: bool, work: Capture, looked: Looked, point: Point, streams: Streams
-) -> tuple[Captured | None, str | None]:
+    symbols: Sequence[Symbol],
+    grad: bool,
+    work: Capture,
+    looked: Looked,
+    point: Point,
+    streams: Streams,
+    flow: Flow | None,
+) -> Built:
     """A plan with formulas for all these records, or a reason. It is made at `point`, which was looked at twice."""
     others = [(p, r) for p, r in streams if p != point]
     for i, s in enumerate(symbols):
         if len({point[i], *(p[i] for p, _ in others)}) < (ENOUGH if s.low < s.high else 1):
-            return None, f"the model was seen at too few sizes of {s.name} to tell how it follows them"
+            return Built(None, f"the model was seen at too few sizes of {s.name} to tell how it follows them")
+    if flow is not None:
+        built = _build(symbols, grad, work, (looked[0], flow.same), point, others, flow.records)
+        if built.captured is not None and built.captured.plan.flows():
+            return built
+    return _build(symbols, grad, work, looked, point, others, [])
+
+
+def _build(
+    symbols: Sequence[Symbol],
+    grad: bool,
+    work: Capture,
+    looked: Looked,
+    point: Point,
+    others: Streams,
+    flow: list[Recorded],
+) -> Built:
+    """flow: records at the point itself on other data, for numbers that are read from it."""
     mine, probe = looked
-    sizes = (
-        [r.stream for _, r in others],
-        [n for p in (point, *(p for p, _ in others)) for n in p],
-        [s.name for s in symbols],
-        [s.low for s in symbols],
-        [s.high for s in symbols],
-    )
+    records = [*(r for _, r in others), *flow]
+    streams = [r.stream for r in records]
+    points = [n for p in (point, *(p for p, _ in others), *(point for _ in flow)) for n in p]
+    names, low, high, data = [s.name for s in symbols], [s.low for s in symbols], [s.high for s in symbols], -1
     try:
-        return work.build(mine, probe, mine if grad else None, {grad}, sizes), None
+        if flow:
+            points, count = _native.data_points([mine.stream, *streams], points, len(symbols))
+            more_names, more_low, more_high = flow_symbols(points, count, names)
+            names, low, high, data = names + more_names, low + more_low, high + more_high, count - len(symbols)
+        sizes = (streams, points, names, low, high, data)
+        return Built(work.build(mine, probe, mine if grad else None, {grad}, sizes, records), None)
     except CleaveError as error:
-        return None, str(error)
+        doubt = error.doubt if isinstance(error, CaptureError) else None
+        return Built(None, str(error), tuple(doubt[: len(symbols)]) if doubt else None)
 
 
 def build_most(
-    symbols: Sequence[Symbol], grad: bool, work: Capture, looked: Looked, point: Point, streams: Streams
+    symbols: Sequence[Symbol],
+    grad: bool,
+    work: Capture,
+    looked: Looked,
+    point: Point,
+    streams: Streams,
+    flow: Flow | None,
 ) -> tuple[Captured | None, str | None, Point | None]:
     """As build, and if need be without one of the other records, whose point is the last result."""
-    captured, reason = build(symbols, grad, work, looked, point, streams)
+    captured, reason, _ = build(symbols, grad, work, looked, point, streams, flow)
     odd_ones = [p for p, _ in reversed(streams) if p != point][:MOST_ODD] if len(streams) > ENOUGH else []
     for odd in odd_ones if captured is None else ():
-        captured, _ = build(symbols, grad, work, looked, point, [s for s in streams if s[0] != odd])
+        captured = build(symbols, grad, work, looked, point, [s for s in streams if s[0] != odd], flow).captured
         if captured is not None:
             return captured, reason, odd
     return captured, reason, None
@@ -119,6 +168,7 @@ class Sized:
         self.grad = grad
         self.check = check
         self.lock = threading.Lock()
+        self.folding = False  # sequences are written another way in all records
         self.families: tuple[Family, ...] = ()
         self.served: dict[Point, Captured] = {}
         self.failure: str | None = None  # what the model said at sizes it does not take
@@ -148,7 +198,12 @@ class Sized:
     @property
     def reason(self) -> str | None:
         """Why the first plan has no formulas; None: it has."""
-        return None if self.captured.symbols else self.families[0].reason
+        if self.captured.symbols:
+            return None
+        first, *others = self.families
+        if first.reason is not None and "too few sizes" not in first.reason:
+            return first.reason
+        return next((f.differs for f in others if f.differs), first.reason)
 
     def origin(self, captured: Captured) -> str:
         """The point at which a plan was made: two plans of one model with equal text made there are the same."""
@@ -263,6 +318,41 @@ class Sized:
     # ---- preparation
 
     def _prepare(self, arguments: Arguments) -> Captured:
+        """The first plan. Where sequences (unbind, split) of other lengths are all that is in the way, the records are
+        made again and written without them."""
+        captured = self._probed(arguments)
+        if captured.symbols or self.grad or not any(_is_sequence(f.differs) for f in self.families):
+            return captured
+        kept = self.families, self.served, self.plans
+        self.folding, self.families, self.served, self.plans = True, (), {}, ()
+        folded = self._probed(arguments)
+        if folded.symbols:
+            return folded
+        self.folding, (self.families, self.served, self.plans) = False, kept
+        return captured
+
+    def recorded(self, work: Capture, leaves: Sequence[torch.Tensor]) -> Recorded:
+        """One more record."""
+        recorded = work.record(leaves, self.grad)
+        if self.folding:
+            recorded.stream.fold()
+        return recorded
+
+    def _looked(self, work: Capture, recorded: Recorded | None = None) -> Looked:
+        if not self.folding:
+            return work.look(self.grad, recorded)
+        looked = work.look(self.grad)
+        for r in {id(r): r for r in looked}.values():
+            r.stream.fold()
+        return looked
+
+    def _flow(self, work: Capture, mine: Recorded) -> Flow | None:
+        """What the forward reads from its data, where it reads any."""
+        records = [] if self.folding else work.flow_records(mine, self.grad)
+        same = work.same_again(mine, self.grad) if records else None
+        return None if same is None else Flow(records, same)
+
+    def _probed(self, arguments: Arguments) -> Captured:
         base = tuple(_dims.small_size(s, n) for s, n in zip(self.symbols, self.example, strict=True))
         work, looked = self._start(arguments, base)
         try:
@@ -284,9 +374,10 @@ class Sized:
             return None
         work = Capture(self.target, self.resized(arguments, family.streams[0][0]), both=False)
         try:
-            looked = work.look(self.grad)
+            looked = self._looked(work)
             if family.misfit(looked[0]) is not None:
                 return None
+            family.flow = self._flow(work, looked[0])
             return _Prober(self, arguments, work, family).formulas(looked)
         except Exception:  # the example itself is still to come
             return None
@@ -299,9 +390,10 @@ class Sized:
         for point in dict.fromkeys([base, self.example]):
             work = Capture(self.target, self.resized(arguments, point), both=False)
             try:
-                looked = work.look(self.grad)
+                looked = self._looked(work)
                 family = Family(point, looked[0], None)
                 if point == self.example or self._joins(family, work, arguments) or special:
+                    family.flow = self._flow(work, looked[0])
                     self.families = (family,)
                     return work, looked
             except Exception:
@@ -312,7 +404,7 @@ class Sized:
         raise AssertionError("the example is always looked at")
 
     def _joins(self, family: Family, work: Capture, arguments: Arguments) -> bool:
-        recorded = work.record(arguments.copies(), self.grad)
+        recorded = self.recorded(work, arguments.copies())
         if family.misfit(recorded) is not None:
             return False
         family.add(self.example, recorded)
@@ -358,7 +450,7 @@ class Sized:
                 return found
             work = Capture(self.target, arguments, both=False)
             try:
-                recorded = work.record(arguments.copies(), self.grad)
+                recorded = self.recorded(work, arguments.copies())
                 return self._with_formulas(work, sizes, recorded) or self._collected(work, sizes, recorded)
             finally:
                 work.restore()
@@ -369,7 +461,7 @@ class Sized:
             before = family.captured
             if before is None or family.misfit(recorded) is not None:
                 continue
-            captured, _ = self._rebuilt(family, point, recorded)
+            captured = self._rebuilt(family, point, recorded).captured
             if captured is None:
                 continue
             if captured.plan.text() == before.plan.text():
@@ -391,29 +483,32 @@ class Sized:
             return False
         return True
 
-    def _rebuilt(self, family: Family, point: Point, recorded: Recorded) -> tuple[Captured | None, str | None]:
+    def _rebuilt(self, family: Family, point: Point, recorded: Recorded) -> Built:
         """The plan of a family as it would be with one more record."""
         if family.made is None:
-            return None, family.reason
+            return Built(None, family.reason)
         streams = [*(s for s in family.streams if s[0] != point), (point, recorded)]
-        return build(self.symbols, self.grad, *family.made, streams)
+        return build(self.symbols, self.grad, *family.made, streams, family.flow)
 
     def _collected(self, work: Capture, point: Point, recorded: Recorded) -> Captured:
         """A plan made at this point: with formulas where a family without them has enough points now, else for the
         point alone."""
-        mine, probe = looked = work.look(self.grad, recorded)
+        mine, probe = looked = self._looked(work, recorded)
         family = self._family_without_formulas(point, mine)
-        captured, reason, odd = build_most(self.symbols, self.grad, work, looked, point, family.streams)
+        flow = self._flow(work, mine)
+        captured, reason, odd = build_most(self.symbols, self.grad, work, looked, point, family.streams, flow)
         if captured is not None and self._holds(captured, work):
             if odd is not None:
                 self.families = (*self.families, family.take_out(odd, reason))
+            family.flow = flow
             family.settle(captured, work, looked, point)
             self._retire([p for p, _ in family.streams])
             self.serve(captured, [p for p, _ in family.streams], family.differs)
             return captured
         if "too few sizes" not in (reason or ""):
             family.reason = reason
-        captured = work.build(mine, probe, mine if self.grad else None, {self.grad}, None)
+        captured = None if self.folding else work.with_flow(mine, self.grad)
+        captured = captured or work.build(mine, probe, mine if self.grad else None, {self.grad}, None)
         self.check(captured, work)
         self._forget_oldest()
         self.serve(captured, [point], family.differs or family.reason)
@@ -431,7 +526,7 @@ class Sized:
                 family.add(point, recorded)
                 return family
             if reason is None:
-                _, reason = self._rebuilt(family, point, recorded)
+                reason = self._rebuilt(family, point, recorded).reason
             first = first or reason
         family = Family(point, recorded, first)
         self.families = (*self.families, family)
@@ -485,7 +580,7 @@ class Sized:
             work = Capture(self.target, at, both=False)
             try:
                 if self.family_of(point) is None:
-                    recorded = work.record(at.copies(), self.grad)
+                    recorded = self.recorded(work, at.copies())
                     if self._with_formulas(work, point, recorded) is None:
                         self._family_without_formulas(point, recorded)
                 out.append(point)
@@ -532,9 +627,7 @@ class _Prober:
             for point in points:
                 self._try(point)
             sure = captured is None
-            captured, self.main.reason = build(
-                sized.symbols, sized.grad, self.work, looked, self.base, self.main.streams
-            )
+            captured = self._built(looked)
             captured = captured or (self._without_one(looked) if len(lines) == 1 else None)
             # A quotient is seen in steps: one more round tells better where they are.
             if captured is not None and (not sure or len(lines) == 1 or "//" not in captured.plan.text()):
@@ -548,6 +641,18 @@ class _Prober:
             self.main.reason = f"{self.main.reason}; at another size the model says: {self.failure}"
         return None
 
+    def _built(self, looked: Looked) -> Captured | None:
+        """A plan with formulas; where records leave a doubt between two of them, one more is made that tells."""
+        sized, main = self.sized, self.main
+        for _ in range(ENOUGH):
+            found = build(sized.symbols, sized.grad, self.work, looked, self.base, main.streams, main.flow)
+            main.reason = found.reason
+            if found.captured is not None or found.doubt is None or found.doubt in self.tried:
+                return found.captured
+            if not self._try(found.doubt):
+                return None
+        return None
+
     def _settle(self, captured: Captured, work: Capture, looked: Looked, point: Point) -> Captured:
         self.main.settle(captured, work, looked, point)
         self.sized.serve(captured, [p for p, _ in self.main.streams], self.main.differs)
@@ -556,7 +661,9 @@ class _Prober:
     def _without_one(self, looked: Looked) -> Captured | None:
         """Formulas for all points but one, which then has something of its own."""
         sized, main = self.sized, self.main
-        captured, reason, odd = build_most(sized.symbols, sized.grad, self.work, looked, self.base, main.streams)
+        captured, reason, odd = build_most(
+            sized.symbols, sized.grad, self.work, looked, self.base, main.streams, main.flow
+        )
         if odd is not None:
             sized.families = (*sized.families, main.take_out(odd, reason))
         return captured
@@ -578,7 +685,7 @@ class _Prober:
         self.tried.add(point)
         try:
             leaves = _dims.resize(self.arguments.leaves, sized.symbols, point)
-            recorded = self.work.record(leaves, sized.grad)
+            recorded = sized.recorded(self.work, leaves)
         except Exception as error:  # not at this size, or not this way: it is looked at when it is asked for
             self.failure = self.failure or first_line(error)
             return False

@@ -47,7 +47,8 @@ MAX_DEPTH = 64
 
 
 class Spec:
-    """One level of a structure. kind: leaf, const, list, tuple, dict, dataclass, mapping_object, object, pytree."""
+    """One level of a structure. kind: leaf, const, formula (a number that each run computes), list, tuple, dict,
+    dataclass, mapping_object, object, pytree."""
 
     __slots__ = ("children", "cls", "context", "keys", "kind", "value")
 
@@ -106,7 +107,7 @@ class _Flattener:
             self.leaves.append(obj)
             self.paths.append(path)
             return LEAF if type(obj) in (torch.Tensor, torch.nn.Parameter) else Spec("leaf", type(obj))
-        if obj is None or type(obj) in PLAIN or isinstance(obj, torch.Size):
+        if obj is None or type(obj) in PLAIN:
             return Spec("const", type(obj), value=obj)
         if id(obj) in self.open or depth > MAX_DEPTH:
             raise CaptureError(f"{path or 'the value'} is nested in itself or over {MAX_DEPTH} levels deep")
@@ -198,6 +199,8 @@ def unflatten(spec: Spec, leaves: Sequence[Any]) -> Any:
     rest = iter(leaves)
 
     def build(s: Spec) -> Any:
+        if s.kind == "formula":
+            return next(rest)
         if s.kind == "leaf":
             leaf = next(rest)
             return leaf if s is LEAF or isinstance(leaf, s.cls) else leaf.as_subclass(s.cls)
@@ -249,18 +252,37 @@ def same_constant(want: Spec, got: Spec) -> bool:
     return _equal(want.value if plain else want.context, got.value if plain else got.context)
 
 
-def difference(a: Spec, b: Spec, path: str = "") -> str | None:
-    """Where two structures differ, in words; None when they do not."""
+def _is_number(s: Spec) -> bool:
+    return s.kind == "const" and s.cls in (int, float)
+
+
+def with_formulas(spec: Spec, others: Sequence[Spec]) -> Spec:
+    """The structure with its numbers that are not the same in all of these structures as formulas."""
+    if _is_number(spec) and not all(same_constant(spec, s) for s in others):
+        return Spec("formula", spec.cls)
+    if not spec.children:
+        return spec
+    children = [with_formulas(c, [s.children[i] for s in others]) for i, c in enumerate(spec.children)]
+    return Spec(spec.kind, spec.cls, children, spec.keys, spec.value, spec.context)
+
+
+def has_formulas(spec: Spec) -> bool:
+    """Some number of the structure is computed by each run."""
+    return spec.kind == "formula" or any(has_formulas(c) for c in spec.children)
+
+
+def difference(a: Spec, b: Spec, path: str = "", numbers: bool = False) -> str | None:
+    """Where two structures differ, in words; None when they do not. numbers: that an int or float differs is fine."""
     if a is b:
         return None
     if a.kind != b.kind or a.cls is not b.cls or a.keys != b.keys or len(a.children) != len(b.children):
         return f"{path or 'the value'} is {_name(a)} once and {_name(b)} another time"
     if a.kind == "pytree" and not _equal(a.context, b.context):
         return f"{path or 'the value'} is a {a.cls.__qualname__} with another context another time"
-    if a.kind == "const" and not same_constant(a, b):
+    if a.kind == "const" and not (numbers and _is_number(a)) and not same_constant(a, b):
         return f"{path or 'the value'} is {a.value!r} once and {b.value!r} another time"
     for i, (x, y) in enumerate(zip(a.children, b.children, strict=True)):
-        found = difference(x, y, f"{path}[{a.keys[i] if a.keys else i!r}]")
+        found = difference(x, y, f"{path}[{a.keys[i] if a.keys else i!r}]", numbers)
         if found:
             return found
     return None
@@ -355,6 +377,17 @@ def tokens(spec: Spec) -> list[Token]:
                 walk(c)
 
     walk(spec)
+    return out
+
+
+def merged_tokens(specs: Sequence[Spec]) -> list[Token]:
+    """The tokens of structures that differ in numbers alone; such a number has the list of its values as payload."""
+    first, *others = [tokens(s) for s in specs]
+    out = []
+    for i, (kind, n, payload) in enumerate(first):
+        seen = [payload, *(t[i][2] for t in others)]
+        same = kind not in (T_INT, T_FLOAT) or all(_equal(payload, x) for x in seen)
+        out.append((kind, n, payload if same else seen))
     return out
 
 

@@ -10,6 +10,8 @@ class CleaveError(Exception):
 class CaptureError(CleaveError, RuntimeError):
     """The forward does something that a plan cannot hold; the message names the operator, the place and the reason."""
 
+    doubt: list[int] | None = None  # sizes at which a record would tell which of two formulas it is
+
 
 class GuardError(CleaveError, RuntimeError):
     """A value that the forward read from its data differs from the one the plan was captured with.

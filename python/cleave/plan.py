@@ -42,7 +42,7 @@ class Program:
         self, captured: Captured, first: int, end: int, *, debug: bool = False, inference: bool = False
     ) -> None:
         self.native = _native.Program(captured.plan, first, end, debug, inference, captured.state, captured.modules)
-        self.run: Callable[..., tuple[torch.Tensor, ...]] = self.native.run
+        self.run: Callable[..., tuple[Any, ...]] = self.native.run
 
 
 class _Variant:
@@ -57,7 +57,7 @@ class _Variant:
         return finish(self.captured, self.rebinds, self.program.run(leaves))
 
 
-def finish(captured: Captured, rebinds: Sequence[tuple[Any, Any]], out: Sequence[torch.Tensor]) -> Any:
+def finish(captured: Captured, rebinds: Sequence[tuple[Any, Any]], out: Sequence[Any]) -> Any:
     """What a run gave, put where it belongs: module tensors and stored ones into the model, the rest as the output."""
     places = [*captured.stores, *rebinds]
     if places:

@@ -18,7 +18,9 @@ bool br_arg_same(const br_arg *x, const br_arg *y)
 	case BR_NONE: return true;
 	case BR_TENSOR:
 	case BR_OBJECT:
-	case BR_INTVAR: return x->u.id == y->u.id;
+	case BR_INTVAR:
+	case BR_REALVAR:
+	case BR_BOOLVAR: return x->u.id == y->u.id;
 	case BR_INT: return x->u.i == y->u.i;
 	case BR_FLOAT: return same_double(x->u.f, y->u.f);
 	case BR_BOOL: return x->u.b == y->u.b;

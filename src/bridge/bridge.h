@@ -40,6 +40,9 @@ bool br_requires_grad(const clv_tensor *t); /* false for NULL */
 bool br_is_contiguous(const br_meta *m);    /* row-major, dimensions of size 1 ignored */
 clv_status br_bits_equal(const clv_tensor *a, const clv_tensor *b, bool *out); /* same type, shape and bits */
 clv_status br_clone(const clv_tensor *t, bool grad, clv_tensor **out); /* same strides; grad: gradients flow through */
+/* The elements in row-major order: of a bool or integer tensor, of a floating one. Any device. */
+clv_status br_read_ints(const clv_tensor *t, int64_t *out);
+clv_status br_read_floats(const clv_tensor *t, double *out);
 clv_status br_tensor_copy_(clv_tensor *dst, const clv_tensor *src); /* data only; the version counter does not move */
 
 /* ---- tensors as memory: bridge_memory.cpp ------------------------------------------------------------------------ */
@@ -102,8 +105,10 @@ typedef enum br_kind {
 	BR_MEMFMT,
 	BR_DEVICE,
 	BR_LIST,
-	BR_OBJECT, /* u.id: recorder: object number; call site: index into the objects given */
-	BR_INTVAR  /* call site: u.id is an index into the ints of a call */
+	BR_OBJECT,  /* u.id: recorder: object number; call site: index into the objects given */
+	BR_INTVAR,  /* call site: u.id is an index into the numbers of a call, which is a BR_INT there */
+	BR_REALVAR, /* likewise a BR_FLOAT */
+	BR_BOOLVAR  /* likewise a BR_BOOL */
 } br_kind;
 
 typedef struct br_arg {
@@ -153,7 +158,7 @@ clv_status br_site_new(const char *op, const br_arg *args, uint32_t nargs, const
 void br_site_free(br_site *s);
 
 /* Calls. Slots named by TENSOR arguments are read (or taken), those of results are written with new references. */
-clv_status br_call(const br_site *s, clv_tensor **slots, const int64_t *ints, br_arg *hosts);
+clv_status br_call(const br_site *s, clv_tensor **slots, const br_arg *numbers, br_arg *hosts);
 
 /* Argument i of an operator's schema: its name (borrowed while the operator is registered), whether it is taken by name
    alone, whether its default is None; false if there is no such operator or argument. */

@@ -14,7 +14,7 @@ namespace {
 
 struct Fill { // one place of the stack to fill before each call
 	uint32_t at;
-	enum { TENSOR, TENSORS, OPTIONAL_TENSORS, INT, INTS, NUMBER } how;
+	enum { TENSOR, TENSORS, OPTIONAL_TENSORS, NUMBER, WRAPPED_NUMBER, INTS, REALS } how;
 	uint32_t id = 0;
 	bool take = false;
 	std::vector<br_arg> items = {}; // for lists
@@ -77,7 +77,7 @@ struct Binder {
 		            argument->type()->str().c_str(), a.kind);
 	}
 
-	static bool varies(const br_arg &a) { return a.kind == BR_INTVAR; }
+	static bool varies(const br_arg &a) { return a.kind == BR_INTVAR || a.kind == BR_REALVAR; }
 	static bool is_integer(const br_arg &a) { return a.kind == BR_INT || a.kind == BR_INTVAR || a.kind == BR_DTYPE; }
 
 	clv_status list(const br_arg &a, const c10::TypePtr &type, c10::IValue &out)
@@ -122,6 +122,16 @@ struct Binder {
 		}
 		case c10::TypeKind::FloatType: {
 			c10::List<double> l;
+			if (live) {
+				Fill f{at, Fill::REALS};
+				for (; e != end; e++) {
+					if (e->kind != BR_FLOAT && e->kind != BR_REALVAR)
+						return mismatch(*e);
+					f.items.push_back(*e);
+				}
+				site.fills.push_back(std::move(f));
+				return CLV_OK;
+			}
 			for (; e != end; e++) {
 				if (e->kind != BR_FLOAT)
 					return mismatch(*e);
@@ -180,8 +190,10 @@ struct Binder {
 			site.fills.push_back(std::move(f));
 			return CLV_OK;
 		}
-		case BR_INTVAR: {
-			Fill f{at, a.wrapped ? Fill::NUMBER : Fill::INT};
+		case BR_INTVAR:
+		case BR_REALVAR:
+		case BR_BOOLVAR: {
+			Fill f{at, a.wrapped ? Fill::WRAPPED_NUMBER : Fill::NUMBER};
 			f.id = a.u.id;
 			site.fills.push_back(std::move(f));
 			return CLV_OK;
@@ -265,7 +277,14 @@ inline at::Tensor load(clv_tensor **slots, const br_arg &a)
 	return take(t);
 }
 
-void fill(const Fill &f, c10::IValue &out, clv_tensor **slots, const int64_t *ints)
+const br_arg &there(const br_arg &number)
+{
+	if (number.kind == BR_NONE)
+		throw std::runtime_error("a number that follows the data has no value here");
+	return number;
+}
+
+void fill(const Fill &f, c10::IValue &out, clv_tensor **slots, const br_arg *numbers)
 {
 	switch (f.how) {
 	case Fill::TENSOR:
@@ -295,13 +314,21 @@ void fill(const Fill &f, c10::IValue &out, clv_tensor **slots, const int64_t *in
 		out = std::move(l);
 		return;
 	}
-	case Fill::INT: out = ints[f.id]; return;
-	case Fill::NUMBER: out = wrapped(at::Scalar(ints[f.id])); return;
+	case Fill::NUMBER: out = scalar_value(there(numbers[f.id])); return;
+	case Fill::WRAPPED_NUMBER: out = wrapped(scalar_value(there(numbers[f.id])).toScalar()); return;
 	case Fill::INTS: {
 		c10::List<int64_t> l;
 		l.reserve(f.items.size());
 		for (const auto &i : f.items)
-			l.push_back(i.kind == BR_INTVAR ? ints[i.u.id] : i.u.i);
+			l.push_back(i.kind == BR_INTVAR ? there(numbers[i.u.id]).u.i : i.u.i);
+		out = std::move(l);
+		return;
+	}
+	case Fill::REALS: {
+		c10::List<double> l;
+		l.reserve(f.items.size());
+		for (const auto &i : f.items)
+			l.push_back(i.kind == BR_REALVAR ? there(numbers[i.u.id]).u.f : i.u.f);
 		out = std::move(l);
 		return;
 	}
@@ -394,14 +421,14 @@ void br_site_free(br_site *s)
 	delete s;
 }
 
-clv_status br_call(const br_site *s, clv_tensor **slots, const int64_t *ints, br_arg *hosts)
+clv_status br_call(const br_site *s, clv_tensor **slots, const br_arg *numbers, br_arg *hosts)
 {
 	BRIDGE_CATCH({
 		torch::jit::Stack stack;
 		stack.reserve(std::max(s->stack.size(), s->results.size()));
 		stack.assign(s->stack.begin(), s->stack.end());
 		for (const auto &f : s->fills)
-			fill(f, stack[f.at], slots, ints);
+			fill(f, stack[f.at], slots, numbers);
 		s->op.callBoxed(&stack);
 		for (size_t i = 0; i < s->results.size(); i++) {
 			const Result &r = s->results[i];

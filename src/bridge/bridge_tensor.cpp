@@ -194,6 +194,32 @@ clv_status br_clone(const clv_tensor *t, bool grad, clv_tensor **out)
 	})
 }
 
+namespace {
+
+template <class T> clv_status read_as(const clv_tensor *t, at::ScalarType type, T *out)
+{
+	BRIDGE_CATCH({
+		at::DisableRecordFunctionGuard quiet;
+		at::NoGradGuard no_grad;
+		at::Tensor copy = borrow(t).detach().to(at::kCPU).to(type).contiguous();
+		if (copy.numel())
+			memcpy(out, copy.const_data_ptr<T>(), static_cast<size_t>(copy.numel()) * sizeof(T));
+		return CLV_OK;
+	})
+}
+
+} // namespace
+
+clv_status br_read_ints(const clv_tensor *t, int64_t *out)
+{
+	return read_as<int64_t>(t, at::kLong, out);
+}
+
+clv_status br_read_floats(const clv_tensor *t, double *out)
+{
+	return read_as<double>(t, at::kDouble, out);
+}
+
 clv_status br_tensor_copy_(clv_tensor *dst, const clv_tensor *src)
 {
 	BRIDGE_CATCH({

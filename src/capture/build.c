@@ -8,8 +8,6 @@
 
 #include <string.h>
 
-#include "plan/fit.h"
-
 /* ---- values ----------------------------------------------------------------------------------------------------- */
 
 static clv_status keep_data(builder *b, value_id v, clv_tensor *t, br_object *o, uint32_t python)
@@ -54,24 +52,52 @@ void plan_data_free(plan_data *d)
 	*d = (plan_data){0};
 }
 
+static clv_status no_formula(uint32_t n, const double *floats, const int64_t *ints)
+{
+	strbuf text = STRBUF_INIT;
+	char *list = NULL;
+	for (uint32_t i = 0; i < n; i++) {
+		strbuf_puts(&text, i ? ", " : "");
+		if (floats)
+			strbuf_double(&text, floats[i]);
+		else
+			strbuf_int(&text, ints[i]);
+	}
+	TRY(strbuf_take(&text, &list));
+	clv_status st = fail(CLV_E_UNSUPPORTED, "no formula explains how a number follows the sizes (it was %s)", list);
+	mem_free(list);
+	return st;
+}
+
 /* The formula of the number in b->seen: first of the stream that is built, then of the streams at other sizes. */
-static clv_status number(builder *b, expr_id *out)
+clv_status number_formula(builder *b, expr_id *out)
 {
 	const size_probes *z = b->sizes;
 	if (!z)
 		return expr_const(b->p, b->seen.at[0], out);
 	fit_points points = {z->points, z->n + 1, z->nsymbols};
 	TRY(fit_int(b->p, &points, b->seen.at, out));
-	if (*out != NONE)
+	return *out != NONE ? CLV_OK : no_formula(b->seen.n, NULL, b->seen.at);
+}
+
+/* As number_formula, of the floats in b->floats; a plain float when all are the same. */
+clv_status float_formula(builder *b, fit_rounding rounding, arg *out)
+{
+	const size_probes *z = b->sizes;
+	fit_doubt doubt = {.at = z ? z->doubt : NULL};
+	bool same = true;
+	for (uint32_t i = 1; i < b->floats.n; i++)
+		same &= same_bits(b->floats.at[i], b->floats.at[0]);
+	if (same) {
+		out->kind = ARG_FLOAT;
+		out->u.f = b->floats.at[0];
 		return CLV_OK;
-	strbuf text = STRBUF_INIT;
-	for (uint32_t i = 0; i < b->seen.n; i++)
-		strbuf_printf(&text, "%s%lld", i ? ", " : "", (long long)b->seen.at[i]);
-	char *list = NULL;
-	TRY(strbuf_take(&text, &list));
-	clv_status st = fail(CLV_E_UNSUPPORTED, "no formula explains how a number follows the sizes (it was %s)", list);
-	mem_free(list);
-	return st;
+	}
+	out->kind = ARG_REAL;
+	TRY(fit_real(b->p, &(fit_points){z->points, z->n + 1, z->nsymbols}, b->floats.at, rounding, &doubt, &out->u.r));
+	if (out->u.r == NONE && !doubt.is && z->nsymbols)
+		z->doubt[0] = -1; /* it was scratch */
+	return out->u.r != NONE ? CLV_OK : no_formula(b->floats.n, b->floats.at, NULL);
 }
 
 /* Size or stride d of tensor t. */
@@ -82,7 +108,7 @@ static clv_status tensor_number(builder *b, uint32_t t, bool stride, uint32_t d,
 		const stream_tensor *x = &(i ? b->sizes->streams[i - 1] : b->s)->tensors.at[t];
 		TRY(vec_push(&b->seen, stride ? x->strides[d] : x->sizes[d]));
 	}
-	return number(b, out);
+	return number_formula(b, out);
 }
 
 static clv_status push_dims(builder *b, uint32_t t, bool strides)
@@ -146,19 +172,6 @@ static external_class class_of(const builder *b, uint32_t t)
 	return EXTERNAL_PERSISTENT;
 }
 
-/* A tensor that no operator made must be the same at all sizes. */
-static clv_status check_constant(builder *b, uint32_t t)
-{
-	for (uint32_t i = 0; b->sizes && i < b->sizes->n; i++) {
-		bool same = false;
-		TRY(br_bits_equal(b->s->tensors.at[t].data, b->sizes->streams[i]->tensors.at[t].data, &same));
-		if (!same)
-			return fail(CLV_E_UNSUPPORTED,
-			            "a constant that the forward makes (torch.tensor, a table) follows the sizes");
-	}
-	return CLV_OK;
-}
-
 static void define_external(builder *b, uint32_t t, void *ctx)
 {
 	clv_status *st = ctx;
@@ -176,9 +189,12 @@ static void define_external(builder *b, uint32_t t, void *ctx)
 		external_class c = class_of(b, t);
 		if (c == EXTERNAL_ALIAS)
 			return; /* becomes a data node where it is used */
-		*st = check_constant(b, t);
-		if (*st == CLV_OK)
-			*st = new_value(b, VALUE_CONST, NULL, t, &v);
+		*st = table_moves(b, t, &b->moving[t]);
+		if (*st == CLV_OK && b->moving[t] && c == EXTERNAL_PERSISTENT)
+			*st = fail(CLV_E_UNSUPPORTED, "a tensor that lives outside of the forward is another one at another size");
+		if (*st != CLV_OK || b->moving[t])
+			return; /* nodes make it where it is used */
+		*st = new_value(b, VALUE_CONST, NULL, t, &v);
 		if (*st == CLV_OK && c == EXTERNAL_PERSISTENT)
 			b->p->values.at[v].flags |= VALUE_PERSISTENT;
 		if (*st == CLV_OK)
@@ -302,15 +318,56 @@ static clv_status int_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
 	TRY(vec_push(&b->seen, from->u.i));
 	for (uint32_t i = 0; b->sizes && i < b->sizes->n; i++)
 		TRY(vec_push(&b->seen, there(b, op, i)->u.i));
-	return number(b, &to->u.e);
+	return number_formula(b, &to->u.e);
 }
 
-/* What is neither tensor nor integer must be the same at all sizes. */
+static uint32_t distinct(const double *v, uint32_t n)
+{
+	uint32_t count = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		bool seen = false;
+		for (uint32_t k = 0; k < i; k++)
+			seen |= same_bits(v[k], v[i]);
+		count += !seen;
+	}
+	return count;
+}
+
+/* b->floats is a float that was read from data, in every record: the argument is that value. */
+static bool take_host_float(builder *b, arg *to)
+{
+	if (distinct(b->floats.at, b->floats.n) < 3)
+		return false;
+	for (uint32_t i = 0; i < b->hosts.n; i++) {
+		const double *read = b->read.at + b->hosts.at[i].first;
+		bool same = true;
+		for (uint32_t k = 0; k < b->floats.n; k++)
+			same &= same_bits(read[k], b->floats.at[k]);
+		if (!same)
+			continue;
+		b->hosts.at[i].used = true;
+		to->kind = ARG_VALUE;
+		to->u.v = b->hosts.at[i].v;
+		return true;
+	}
+	return false;
+}
+
+static clv_status float_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
+{
+	b->floats.n = 0;
+	TRY(vec_push(&b->floats, from->u.f));
+	for (uint32_t i = 0; b->sizes && i < b->sizes->n; i++)
+		TRY(vec_push(&b->floats, there(b, op, i)->u.f));
+	return take_host_float(b, to) ? CLV_OK : float_formula(b, FIT_DOUBLE, to);
+}
+
+/* What is neither tensor nor number must be the same at all sizes. */
 static clv_status check_fixed(builder *b, uint32_t op, const br_arg *from)
 {
 	for (uint32_t i = 0; b->sizes && i < b->sizes->n; i++)
 		if (!br_arg_same(from, there(b, op, i)))
-			return fail(CLV_E_UNSUPPORTED, "an argument that is no integer follows the sizes");
+			return fail(CLV_E_UNSUPPORTED, "an argument that is no int or float follows the sizes");
 	return CLV_OK;
 }
 
@@ -320,6 +377,7 @@ static clv_status to_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
 	switch ((br_kind)from->kind) {
 	case BR_TENSOR: to->kind = ARG_VALUE; return use_tensor(b, op, from->u.id, &to->u.v);
 	case BR_INT: return int_arg(b, op, from, to);
+	case BR_FLOAT: return float_arg(b, op, from, to);
 	case BR_OBJECT:
 		to->kind = ARG_VALUE;
 		to->u.v = strcmp(b->s->ops.at[op].op, "cleave::python") != 0 ? b->object[from->u.id] : b->python[op];
@@ -341,13 +399,11 @@ static clv_status to_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
 	}
 }
 
-/* A node that is not in the stream but belongs before operator `op`: %t' = name(args). */
-static clv_status insert(builder *b, uint32_t op, const char *name, const arg *args, uint32_t nargs, uint32_t t)
+clv_status insert_value(builder *b, uint32_t op, const char *name, const arg *args, uint32_t nargs, value_id v)
 {
-	arg result = {.kind = ARG_VALUE};
+	arg result = {.kind = ARG_VALUE, .u.v = v};
 	node_spec n = {.op = name, .args = args, .nargs = nargs, .results = &result, .nresults = 1, .scope = NONE};
 	node_id id;
-	TRY(new_value(b, VALUE_RESULT, NULL, t, &result.u.v));
 	if (op < b->s->ops.n) {
 		TRY(scope_of(b, b->s->ops.at[op].scope, &n.scope));
 		TRY(context_of(b, op, &n.context));
@@ -356,6 +412,13 @@ static clv_status insert(builder *b, uint32_t op, const char *name, const arg *a
 		TRY(scope_of(b, 0, &n.scope));
 	}
 	return plan_node(b->p, &n, &id);
+}
+
+clv_status insert_tensor(builder *b, uint32_t op, const char *name, const arg *args, uint32_t nargs, uint32_t t)
+{
+	value_id v;
+	TRY(new_value(b, VALUE_RESULT, NULL, t, &v));
+	return insert_value(b, op, name, args, nargs, v);
 }
 
 static bool same_place(const stream_tensor *x, const stream_tensor *y)
@@ -379,13 +442,18 @@ static clv_status int_list(builder *b, uint32_t t, bool strides, arg *out)
 	return CLV_OK;
 }
 
+clv_status shape_list(builder *b, uint32_t t, arg *out)
+{
+	return int_list(b, t, false, out);
+}
+
 /* Tensor t as a view of a value on the same memory. */
 static clv_status insert_view(builder *b, uint32_t op, uint32_t t, value_id base)
 {
 	const stream_tensor *x = &b->s->tensors.at[t];
 	arg a[4] = {{.kind = ARG_VALUE, .u.v = base}};
 	if (!x->requires_grad) {
-		TRY(insert(b, op, "aten::data", a, 1, t));
+		TRY(insert_tensor(b, op, "aten::data", a, 1, t));
 		a[0].u.v = b->value[t];
 	}
 	TRY(int_list(b, t, false, &a[1]));
@@ -395,8 +463,8 @@ static clv_status insert_view(builder *b, uint32_t op, uint32_t t, value_id base
 	TRY(vec_push(&b->seen, x->offset));
 	for (uint32_t i = 0; b->sizes && i < b->sizes->n; i++)
 		TRY(vec_push(&b->seen, b->sizes->streams[i]->tensors.at[t].offset));
-	TRY(number(b, &a[3].u.e));
-	return insert(b, op, "aten::as_strided", a, 4, t);
+	TRY(number_formula(b, &a[3].u.e));
+	return insert_tensor(b, op, "aten::as_strided", a, 4, t);
 }
 
 /* .data and the like: a detached tensor on the memory of a recorded one. */
@@ -413,7 +481,7 @@ static clv_status insert_alias(builder *b, uint32_t op, uint32_t t)
 			return CLV_OK;
 		}
 		arg source = {.kind = ARG_VALUE, .u.v = b->value[i]};
-		return insert(b, op, "aten::data", &source, 1, t);
+		return insert_tensor(b, op, "aten::data", &source, 1, t);
 	}
 	for (uint32_t i = t; i-- > 0;) { /* a view that only an operator's inside made, found again in its backward */
 		y = &b->s->tensors.at[i];
@@ -432,6 +500,8 @@ static clv_status insert_alias(builder *b, uint32_t op, uint32_t t)
 static clv_status use_tensor(builder *b, uint32_t op, uint32_t t, value_id *out)
 {
 	const stream_tensor *x = &b->s->tensors.at[t];
+	if (b->value[t] == NONE && b->moving[t])
+		TRY(insert_table(b, op, t));
 	if (b->value[t] == NONE && x->origin == ORIGIN_EXTERNAL)
 		TRY(insert_alias(b, op, t));
 	if (b->value[t] == NONE)
@@ -441,9 +511,56 @@ static clv_status use_tensor(builder *b, uint32_t op, uint32_t t, value_id *out)
 	    (op >= b->s->ops.n || strcmp(b->s->ops.at[op].op, "cleave::guard_equal") != 0)) {
 		arg clone[2] = {{.kind = ARG_VALUE, .u.v = b->value[t]}, {.kind = ARG_NONE}};
 		b->root[x->storage] = NONE; /* each run has its own copy */
-		TRY(insert(b, op, "aten::clone", clone, 2, t));
+		TRY(insert_tensor(b, op, "aten::clone", clone, 2, t));
 	}
 	*out = b->value[t];
+	return CLV_OK;
+}
+
+/* A float that is not the same in all records: whether it is an argument later, or a guard, is seen at the end. */
+static clv_status read_float(builder *b, const br_arg *r, uint32_t op, arg *out, bool *done)
+{
+	host_float h = {.first = b->read.n};
+	bool moves = false;
+	for (uint32_t i = 0; i <= b->sizes->n; i++) {
+		double v = i ? there(b, op, i - 1)->u.f : r->u.f;
+		moves |= !same_bits(v, r->u.f);
+		TRY(vec_push(&b->read, v));
+	}
+	*done = moves;
+	if (!moves)
+		return CLV_OK;
+	TRY(plan_host(b->p, TYPE_FLOAT, &h.v));
+	out->u.v = h.v;
+	return vec_push(&b->hosts, h);
+}
+
+/* Bounds for a float that calls take: a forward may branch at zero, at a change of sign, or far from all that was seen. */
+static void float_bounds(const double *v, uint32_t n, double *lo, double *hi)
+{
+	*lo = *hi = v[0];
+	for (uint32_t i = 1; i < n; i++) {
+		*lo = v[i] < *lo ? v[i] : *lo;
+		*hi = v[i] > *hi ? v[i] : *hi;
+	}
+	*lo = *lo > 0 ? *lo / 8 : *lo * 8;
+	*hi = *hi > 0 ? *hi * 8 : *hi / 8;
+}
+
+static clv_status settle_floats(builder *b)
+{
+	for (uint32_t i = 0; i < b->hosts.n; i++) {
+		const double *v = b->read.at + b->hosts.at[i].first;
+		arg literal = {.kind = ARG_FLOAT, .u.f = v[0]};
+		if (b->hosts.at[i].used) {
+			arg ends[2] = {{.kind = ARG_FLOAT}, {.kind = ARG_FLOAT}};
+			float_bounds(v, b->sizes->n + 1, &ends[0].u.f, &ends[1].u.f);
+			if (!(ends[0].u.f <= ends[1].u.f))
+				return fail(CLV_E_UNSUPPORTED, "a float that is read from data is no number");
+			TRY(plan_list(b->p, ends, 2, &literal));
+		}
+		TRY(plan_expect(b->p, b->hosts.at[i].v, &literal));
+	}
 	return CLV_OK;
 }
 
@@ -456,6 +573,12 @@ static clv_status host_result(builder *b, const br_arg *r, uint32_t op, arg *out
 	                                   [BR_STR] = TYPE_STR};
 	arg literal;
 	*out = (arg){.kind = ARG_VALUE};
+	if (r->kind == BR_FLOAT && b->sizes && b->sizes->flow) {
+		bool done;
+		TRY(read_float(b, r, op, out, &done));
+		if (done)
+			return CLV_OK;
+	}
 	TRY(to_arg(b, op, r, &literal));
 	TRY(plan_host(b->p, types[r->kind], &out->u.v));
 	return plan_expect(b->p, out->u.v, &literal);
@@ -600,10 +723,11 @@ static clv_status builder_init(builder *b)
 	b->object = mem_ids(nobjects);
 	b->python = mem_ids(s->ops.n);
 	b->literal = mem_alloc(s->tensors.n + 1);
+	b->moving = mem_alloc(s->tensors.n + 1);
 	for (uint32_t i = 0; b->literal && i < s->tensors.n; i++)
 		b->literal[i] = s->tensors.at[i].origin == ORIGIN_FRESH;
-	if (!b->python || !b->literal || !b->state_value || !b->drop || !b->value || !b->root || !b->touched ||
-	    !b->unwritten || !b->scope || !b->object)
+	if (!b->python || !b->literal || !b->moving || !b->state_value || !b->drop || !b->value || !b->root ||
+	    !b->touched || !b->unwritten || !b->scope || !b->object)
 		return fail_nomem();
 	return CLV_OK;
 }
@@ -620,9 +744,13 @@ static void builder_free(builder *b)
 	mem_free(b->object);
 	mem_free(b->python);
 	mem_free(b->literal);
+	mem_free(b->moving);
 	vec_free(&b->args);
 	vec_free(&b->dims);
 	vec_free(&b->seen);
+	vec_free(&b->floats);
+	vec_free(&b->hosts);
+	vec_free(&b->read);
 	vec_free(&b->path);
 }
 
@@ -632,6 +760,7 @@ static clv_status build(builder *b, value_id *outputs)
 	for (uint32_t i = 0; b->sizes && i < b->sizes->nsymbols; i++) {
 		symbol_id s;
 		TRY(plan_symbol(b->p, b->sizes->names[i], b->sizes->lo[i], b->sizes->hi[i], &s));
+		b->p->symbols.at[s].data = i + b->sizes->ndata >= b->sizes->nsymbols;
 	}
 	TRY(plan_cstr(b->p, b->s->scopes.at[0].cls, &b->p->model));
 	TRY(drop_residue(b));
@@ -640,12 +769,14 @@ static clv_status build(builder *b, value_id *outputs)
 	TRY(define_values(b));
 	for (uint32_t i = 0; i < b->s->ops.n; i++)
 		if (!b->drop[i]) {
-			bool done;
-			TRY(add_literal(b, i, &done));
-			clv_status st = done ? CLV_OK : add_node(b, i);
+			bool done = false;
+			clv_status st = add_literal(b, i, &done);
+			if (st == CLV_OK && !done)
+				st = add_node(b, i);
 			if (st != CLV_OK)
 				return more_at(b->s, &b->s->ops.at[i], st);
 		}
+	TRY(settle_floats(b));
 	return add_ends(b, outputs);
 }
 

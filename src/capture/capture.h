@@ -130,6 +130,20 @@ void comparison_free(comparison *c);
    differ. *reason: NULL when they align, else where they do not (caller frees with mem_free). */
 clv_status stream_align(const stream *a, const stream *b, char **reason);
 
+/* sequence.c: parts of unbind, split and chunk that are put together again or used by index, written so that streams at
+   other sizes may align. */
+clv_status stream_fold(stream *s, bool *changed);
+
+/* ---- flow.c ------------------------------------------------------------------------------------------------------ */
+
+bool stream_reads_data(const stream *s); /* a number or a shape that depends on data */
+
+/* From aligned streams on other data (and at other sizes: `points`, n rows of nsymbols): the points with one more symbol for
+   each number that is read from data and that nothing before it explains. *out: n rows of *nall, caller frees with
+   mem_free. CLV_E_UNSUPPORTED: the records do not tell. */
+clv_status stream_data_points(const stream *const *streams, uint32_t n, const int64_t *points, uint32_t nsymbols,
+                              int64_t **out, uint32_t *nall);
+
 /* ---- build.c ---------------------------------------------------------------------------------------------------- */
 
 /* What makes a plan symbolic: the same forward recorded at several sizes. All streams align with the one built. */
@@ -140,6 +154,10 @@ typedef struct size_probes {
 	uint32_t nsymbols;
 	const char *const *names;
 	const int64_t *lo, *hi; /* range of each symbol */
+	uint32_t ndata;         /* so many symbols at the end are read from data, and floats may be */
+	bool flow;              /* records are on other data: floats that were read from it may be arguments */
+	int64_t *doubt; /* one per symbol: where building failed because two formulas fit, sizes that would tell which
+	                           it is; else -1 */
 } size_probes;
 
 /* The data that goes with a plan, by value id; entries are NULL for values that have none here. */

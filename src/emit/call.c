@@ -276,6 +276,8 @@ clv_status write_arg(writer *w, const arg *a, strbuf *b)
 		strbuf_putc(b, ')');
 		break;
 	case ARG_LIST: return write_list(w, a, b);
+	case ARG_REAL:
+		return fail(CLV_E_UNSUPPORTED, "it takes a float that follows the sizes, which has no source text yet");
 	}
 	return CLV_OK;
 }

@@ -544,8 +544,24 @@ static clv_status check_spec(const plan *p, const source_spec *s)
 	return CLV_OK;
 }
 
+/* Numbers that each run reads from data or computes for its output have no source text yet. */
+static clv_status check_numbers(const plan *p)
+{
+	for (uint32_t i = 0; i < p->symbols.n; i++)
+		if (p->symbols.at[i].data)
+			return fail(CLV_E_UNSUPPORTED, "the plan reads %s from its data, which has no source text yet",
+			            plan_s(p, p->symbols.at[i].name));
+	for (uint32_t i = 0; i < p->out_tree.n; i++) {
+		const tree *t = &p->out_tree.at[i];
+		if (t->kind == TREE_REAL)
+			return fail(CLV_E_UNSUPPORTED, "a number of the output follows the sizes, which has no source text yet");
+	}
+	return CLV_OK;
+}
+
 clv_status plan_source(const plan *p, const source_spec *s, strbuf *b)
 {
+	TRY(check_numbers(p));
 	TRY(check_spec(p, s));
 	writer w = {.p = p, .s = s};
 	clv_status st = writer_init(&w);

@@ -5,13 +5,17 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "plan/data.h"
 
 typedef struct lowering {
 	clv_program *g;
 	const program_spec *spec;
-	node_id *last;    /* per value: last step (node) of the view that uses it; NONE: none */
-	uint32_t *int_of; /* per expression: its number in g->ints; NONE */
-	arena a;          /* br_args of the site in hand */
+	node_id *last;     /* per value: last step (node) of the view that uses it; NONE: none */
+	uint32_t *int_of;  /* per expression: its place in g->numbers; NONE */
+	uint32_t *real_of; /* per real, likewise */
+	uint32_t *host_of; /* per host value, likewise */
+	bool *known;       /* per symbol: given, or read by a step before */
+	arena a;           /* br_args of the site in hand */
 } lowering;
 
 /* ---- slots and lifetimes ---------------------------------------------------------------------------------------- */
@@ -63,6 +67,34 @@ static bool dies_at(const lowering *l, value_id v, node_id n)
 
 /* ---- call sites ------------------------------------------------------------------------------------------------- */
 
+static clv_status need_symbols(lowering *l, live_number *n)
+{
+	const plan *p = l->g->p;
+	for (symbol_id s = 0; s < p->symbols.n; s++) {
+		if (!p->symbols.at[s].data || n->kind == NUMBER_HOST)
+			continue;
+		bool needs = n->kind == NUMBER_INT ? expr_depends(p, n->id, s) : real_depends(p, n->id, s);
+		n->later |= needs;
+		if (needs && !l->known[s])
+			return fail(CLV_E_UNSUPPORTED, "%s is read from data in another part of the plan, or later",
+			            plan_s(p, p->symbols.at[s].name));
+	}
+	n->later |= n->kind == NUMBER_HOST;
+	return CLV_OK;
+}
+
+/* The place of a number; `known` is where it was put before, or NONE. */
+static clv_status place_number(lowering *l, live_number n, uint32_t *known, uint32_t *out)
+{
+	TRY(need_symbols(l, &n));
+	if (*known == NONE) {
+		*known = l->g->numbers.n;
+		TRY(vec_push(&l->g->numbers, n));
+	}
+	*out = *known;
+	return CLV_OK;
+}
+
 static clv_status int_arg(lowering *l, const arg *from, br_arg *to)
 {
 	int64_t k;
@@ -71,13 +103,26 @@ static clv_status int_arg(lowering *l, const arg *from, br_arg *to)
 		to->u.i = k;
 		return CLV_OK;
 	}
-	if (l->int_of[from->u.e] == NONE) {
-		l->int_of[from->u.e] = l->g->ints.n;
-		TRY(vec_push(&l->g->ints, from->u.e));
-	}
 	to->kind = BR_INTVAR;
-	to->u.id = l->int_of[from->u.e];
-	return CLV_OK;
+	return place_number(l, (live_number){NUMBER_INT, from->u.e, false}, &l->int_of[from->u.e], &to->u.id);
+}
+
+static clv_status real_arg(lowering *l, const arg *from, br_arg *to)
+{
+	to->kind = BR_REALVAR;
+	return place_number(l, (live_number){NUMBER_REAL, from->u.r, false}, &l->real_of[from->u.r], &to->u.id);
+}
+
+/* A host result of an earlier step. */
+static clv_status host_arg(lowering *l, const arg *from, br_arg *to)
+{
+	const value *v = &l->g->p->values.at[from->u.v];
+	if (v->type != TYPE_INT && v->type != TYPE_FLOAT && v->type != TYPE_BOOL)
+		return fail(CLV_E_UNSUPPORTED, "a host value that is no number as an argument");
+	if (v->def < l->spec->first)
+		return fail(CLV_E_UNSUPPORTED, "a number is read from data in another part of the plan");
+	to->kind = v->type == TYPE_INT ? BR_INTVAR : v->type == TYPE_FLOAT ? BR_REALVAR : BR_BOOLVAR;
+	return place_number(l, (live_number){NUMBER_HOST, from->u.v, true}, &l->host_of[from->u.v], &to->u.id);
 }
 
 static clv_status to_site_arg(lowering *l, const arg *from, br_arg *to)
@@ -94,11 +139,12 @@ static clv_status to_site_arg(lowering *l, const arg *from, br_arg *to)
 			return CLV_OK;
 		}
 		if (p->values.at[from->u.v].type != TYPE_TENSOR)
-			return fail(CLV_E_UNSUPPORTED, "a host value as an argument");
+			return host_arg(l, from, to);
 		to->kind = BR_TENSOR;
 		to->u.id = l->g->slot[from->u.v];
 		return CLV_OK;
 	case ARG_INT: return int_arg(l, from, to);
+	case ARG_REAL: return real_arg(l, from, to);
 	case ARG_LIST:
 		to->kind = BR_LIST;
 		to->u.list.n = from->u.list.n;
@@ -200,10 +246,22 @@ typedef struct check_walk {
 	clv_status st;
 } check_walk;
 
+/* The first result that has a data symbol defines it. */
+static void add_read(void *ctx, symbol_id s, value_id v, uint32_t dim)
+{
+	check_walk *w = ctx;
+	data_read r = {s, v, dim, dim == NONE ? w->host : NONE};
+	if (w->st != CLV_OK || w->l->known[s])
+		return;
+	w->l->known[s] = true;
+	w->st = vec_push(&w->l->g->reads, r);
+}
+
 static void add_check(void *ctx, value_id v)
 {
 	check_walk *w = ctx;
 	const value *x = &w->l->g->p->values.at[v];
+	value_each_data(w->l->g->p, v, add_read, w);
 	check c = {v, x->type == TYPE_TENSOR ? NONE : w->host++};
 	bool wanted = (x->flags & VALUE_GUARD) || x->type == TYPE_TENSOR;
 	if (w->st == CLV_OK && wanted)
@@ -214,8 +272,10 @@ static clv_status add_checks(lowering *l, step *s)
 {
 	check_walk w = {l, 0, CLV_OK};
 	s->checks = l->g->checks.n;
+	s->reads = l->g->reads.n;
 	node_each_result(l->g->p, s->node, add_check, &w);
 	s->nchecks = l->g->checks.n - s->checks;
+	s->nreads = l->g->reads.n - s->reads;
 	if (w.host > l->g->nhosts)
 		l->g->nhosts = w.host;
 	return w.st;
@@ -283,8 +343,9 @@ static clv_status lower_node(lowering *l, node_id id)
 		s.kind = STEP_PYTHON;
 	else if (!strcmp(op, "cleave::guard_equal"))
 		s.kind = STEP_GUARD_EQUAL;
-	TRY(add_checks(l, &s));
 	clv_status st = s.kind == STEP_CALL ? lower_call(l, &s) : lower_own(l, &s);
+	if (st == CLV_OK)
+		st = add_checks(l, &s); /* after the call: its results may define what later calls take */
 	if (st == CLV_OK)
 		st = vec_push(&g->steps, s);
 	if (st != CLV_OK) {
@@ -300,6 +361,31 @@ static clv_status lower_node(lowering *l, node_id id)
 }
 
 /* ---- ends ------------------------------------------------------------------------------------------------------- */
+
+/* A number of the output tree; tensors before it are counted. */
+static clv_status choose_leaf(lowering *l, const tree *t, uint32_t *tensors)
+{
+	clv_program *g = l->g;
+	br_arg a = {.kind = BR_NONE};
+	if (t->kind == TREE_VALUE)
+		++*tensors;
+	else if (t->kind == TREE_INT)
+		TRY(int_arg(l, &(arg){.kind = ARG_INT, .u.e = t->u.e}, &a));
+	else if (t->kind == TREE_REAL)
+		TRY(real_arg(l, &(arg){.kind = ARG_REAL, .u.r = t->u.r}, &a));
+	if (a.kind != BR_INTVAR && a.kind != BR_REALVAR)
+		return CLV_OK;
+	out_number n = {a.u.id, *tensors + g->out_numbers.n};
+	return vec_push(&g->out_numbers, n);
+}
+
+static clv_status choose_numbers(lowering *l)
+{
+	uint32_t tensors = 0;
+	for (uint32_t i = 0; l->g->whole && i < l->g->p->out_tree.n; i++)
+		TRY(choose_leaf(l, &l->g->p->out_tree.at[i], &tensors));
+	return CLV_OK;
+}
 
 static clv_status choose_outputs(lowering *l)
 {
@@ -368,9 +454,56 @@ static void context_modes(const plan *p, const context *c, br_modes *m)
 	}
 }
 
+typedef struct host_walk {
+	clv_program *g;
+	uint32_t host;
+	clv_status st;
+} host_walk;
+
+static void keep_host(void *ctx, value_id v)
+{
+	host_walk *w = ctx;
+	if (w->g->p->values.at[v].type == TYPE_TENSOR)
+		return;
+	for (uint32_t i = 0; i < w->g->numbers.n && w->st == CLV_OK; i++)
+		if (w->g->numbers.at[i].kind == NUMBER_HOST && w->g->numbers.at[i].id == v)
+			w->st = vec_push(&w->g->keeps, ((host_keep){w->host, i}));
+	w->host++;
+}
+
+/* Which host results later steps take is known when all are lowered. */
+static clv_status find_keeps(clv_program *g)
+{
+	for (uint32_t i = 0; i < g->steps.n; i++) {
+		step *s = &g->steps.at[i];
+		host_walk w = {g, 0, CLV_OK};
+		s->keeps = g->keeps.n;
+		node_each_result(g->p, s->node, keep_host, &w);
+		TRY(w.st);
+		s->nkeeps = g->keeps.n - s->keeps;
+	}
+	return CLV_OK;
+}
+
+/* Symbols that are known when a run starts: given, or a size of what comes in. */
+static void find_known(lowering *l)
+{
+	const plan *p = l->g->p;
+	for (symbol_id s = 0; s < p->symbols.n; s++)
+		l->known[s] = !p->symbols.at[s].data;
+	for (uint32_t i = 0; i < l->g->v.inputs.n; i++) {
+		const value *x = &p->values.at[l->g->v.inputs.at[i]];
+		symbol_id s;
+		for (uint32_t d = 0; x->type == TYPE_TENSOR && d < x->ndim; d++)
+			if (expr_is_data(p, p->dims.at[x->shape + d], &s))
+				l->known[s] = true;
+	}
+}
+
 static clv_status lower(lowering *l)
 {
 	clv_program *g = l->g;
+	find_known(l);
 	assign_slots(l);
 	TRY(choose_outputs(l));
 	TRY(find_writes(g));
@@ -382,7 +515,8 @@ static clv_status lower(lowering *l)
 		TRY(lower_node(l, g->v.nodes.at[i]));
 		arena_free(&l->a);
 	}
-	return CLV_OK;
+	TRY(choose_numbers(l));
+	return find_keeps(g);
 }
 
 static clv_status program_init(lowering *l, const plan *p)
@@ -397,9 +531,12 @@ static clv_status program_init(lowering *l, const plan *p)
 	g->slot = mem_ids(p->values.n);
 	l->last = mem_ids(p->values.n);
 	l->int_of = mem_ids(p->exprs.n);
+	l->real_of = mem_ids(p->reals.n);
+	l->host_of = mem_ids(p->values.n);
+	l->known = mem_alloc(p->symbols.n + 1);
 	g->modes = mem_alloc((p->contexts.n + 1) * sizeof *g->modes);
 	g->bound = mem_alloc((g->v.externals.n + 1) * sizeof(clv_tensor *));
-	if (!g->slot || !l->last || !l->int_of || !g->modes || !g->bound)
+	if (!g->slot || !l->last || !l->int_of || !l->real_of || !l->host_of || !l->known || !g->modes || !g->bound)
 		return fail_nomem();
 	return lower(l);
 }
@@ -417,6 +554,9 @@ clv_status program_new(const plan *p, const program_spec *spec, clv_program **ou
 	arena_free(&l.a);
 	mem_free(l.last);
 	mem_free(l.int_of);
+	mem_free(l.real_of);
+	mem_free(l.host_of);
+	mem_free(l.known);
 	if (st != CLV_OK) {
 		program_free(g);
 		return st;
@@ -440,8 +580,11 @@ void program_free(clv_program *g)
 	vec_free(&g->checks);
 	vec_free(&g->frees);
 	vec_free(&g->slots_of);
-	vec_free(&g->ints);
+	vec_free(&g->numbers);
 	vec_free(&g->outputs);
+	vec_free(&g->out_numbers);
+	vec_free(&g->reads);
+	vec_free(&g->keeps);
 	vec_free(&g->cloned);
 	mem_free(g->slot);
 	mem_free(g->modes);

@@ -19,7 +19,21 @@ typedef struct step {
 	uint32_t frees, nfrees;                  /* slice of program->frees: slots released after the step */
 	uint32_t args, nargs, results, nresults; /* PYTHON, GUARD_EQUAL: slots, slices of program->slots_of */
 	value_id object;                         /* PYTHON */
+	uint32_t reads, nreads;                  /* slice of program->reads */
+	uint32_t keeps, nkeeps;                  /* slice of program->keeps */
 } step;
+
+/* After a step: a data symbol is this host result of it, or this size of this tensor. */
+typedef struct data_read {
+	symbol_id symbol;
+	value_id value;
+	uint32_t dim, host; /* one is NONE */
+} data_read;
+
+/* After a step: a host result of it becomes a number for later calls. */
+typedef struct host_keep {
+	uint32_t host, number;
+} host_keep;
 
 /* After a step: a host result must equal its literal, or a tensor must have the plan's type. */
 typedef struct check {
@@ -27,9 +41,23 @@ typedef struct check {
 	uint32_t host; /* index among the step's host results, NONE: tensor */
 } check;
 
+/* A number that calls take and that differs from run to run. */
+typedef struct live_number {
+	enum { NUMBER_INT, NUMBER_REAL, NUMBER_HOST } kind;
+	uint32_t id; /* expression, real, host value */
+	bool later;  /* what it depends on is read from data on the way */
+} live_number;
+
+/* A number of the output tree that differs from run to run. */
+typedef struct out_number {
+	uint32_t number; /* place in program->numbers */
+	uint32_t at;     /* place among tensors and numbers of the output tree, in its order */
+} out_number;
+
 typedef struct frame {
 	clv_tensor **slots;
-	int64_t *ints;
+	br_arg *numbers;
+	int64_t *symbols; /* -1: not known yet */
 	int64_t *exprs;
 	bool *defined;
 	br_arg *hosts;
@@ -48,10 +76,13 @@ struct clv_program {
 	VEC(check) checks;
 	VEC(uint32_t) frees;
 	VEC(uint32_t) slots_of;
-	VEC(expr_id) ints;     /* expressions that calls need, in the order of their numbers */
-	VEC(value_id) outputs; /* whole: leaves of the output tree, then values of rebinds; else view outputs */
-	VEC(value_id) cloned;  /* inputs that the view writes but does not own */
-	uint32_t *slot;        /* per value; NONE: not in this program */
+	VEC(live_number) numbers; /* that calls need */
+	VEC(value_id) outputs;    /* whole: leaves of the output tree, then values of rebinds; else view outputs */
+	VEC(out_number) out_numbers;
+	VEC(data_read) reads;
+	VEC(host_keep) keeps;
+	VEC(value_id) cloned; /* inputs that the view writes but does not own */
+	uint32_t *slot;       /* per value; NONE: not in this program */
 	uint32_t nslots, nhosts;
 	br_modes *modes;    /* per context of the plan */
 	clv_tensor **bound; /* per external: what clv_program_bind gave; owned */
@@ -73,6 +104,7 @@ typedef struct run_spec {
 	clv_tensor *const *inputs;    /* g->v.inputs.n, borrowed */
 	clv_tensor *const *externals; /* g->v.externals.n, borrowed; entries of objects are ignored */
 	clv_tensor **outputs;         /* g->outputs.n, new references */
+	br_arg *numbers;              /* g->out_numbers.n; NULL: not wanted */
 	const int64_t *symbols;       /* values of the plan's symbols; NULL: read off the inputs */
 	bool grad;                    /* the caller has grad enabled: what requires grad must be as at capture */
 	python_fn python;

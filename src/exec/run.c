@@ -13,7 +13,8 @@ void frame_free(frame *f)
 	if (!f)
 		return;
 	mem_free(f->slots);
-	mem_free(f->ints);
+	mem_free(f->numbers);
+	mem_free(f->symbols);
 	mem_free(f->exprs);
 	mem_free(f->defined);
 	mem_free(f->hosts);
@@ -26,11 +27,12 @@ static frame *frame_new(const clv_program *g)
 	if (!f)
 		return NULL;
 	f->slots = mem_alloc((g->nslots + 1) * sizeof(clv_tensor *));
-	f->ints = mem_alloc((g->ints.n + 1) * sizeof *f->ints);
+	f->numbers = mem_alloc((g->numbers.n + 1) * sizeof *f->numbers);
+	f->symbols = mem_alloc((g->p->symbols.n + 1) * sizeof *f->symbols);
 	f->exprs = mem_alloc((g->p->exprs.n + 1) * sizeof *f->exprs);
 	f->defined = mem_alloc((g->p->exprs.n + 1) * sizeof *f->defined);
 	f->hosts = mem_alloc((g->nhosts + 1) * sizeof *f->hosts);
-	if (!f->slots || !f->ints || !f->exprs || !f->defined || !f->hosts) {
+	if (!f->slots || !f->numbers || !f->symbols || !f->exprs || !f->defined || !f->hosts) {
 		frame_free(f);
 		return NULL;
 	}
@@ -184,6 +186,8 @@ static clv_status read_symbols(const clv_program *g, const run_spec *r, int64_t 
 	}
 	for (uint32_t i = 0; i < p->symbols.n; i++) {
 		const symbol *s = &p->symbols.at[i];
+		if (syms[i] < 0 && s->data)
+			continue; /* a step reads it */
 		if (syms[i] < 0)
 			return fail(CLV_E_INPUT, "%s cannot be read off the inputs of this part of the plan; give its value",
 			            plan_s(p, s->name));
@@ -194,28 +198,38 @@ static clv_status read_symbols(const clv_program *g, const run_spec *r, int64_t 
 	return CLV_OK;
 }
 
+static bool eval_number(const plan *p, const live_number *n, const frame *f, br_arg *out)
+{
+	if (n->kind == NUMBER_INT) {
+		*out = (br_arg){.kind = BR_INT, .u.i = f->exprs[n->id]};
+		return f->defined[n->id];
+	}
+	*out = (br_arg){.kind = BR_FLOAT};
+	return real_eval(p, n->id, f->exprs, f->defined, &out->u.f);
+}
+
+/* Numbers that are not known yet are BR_NONE, which no call takes. `later`: only those that wait for data. */
+static clv_status eval_numbers(const clv_program *g, frame *f, bool later)
+{
+	TRY(expr_eval_all(g->p, f->symbols, f->exprs, f->defined));
+	for (uint32_t i = 0; i < g->numbers.n; i++) {
+		const live_number *n = &g->numbers.at[i];
+		if (later && (!n->later || n->kind == NUMBER_HOST))
+			continue;
+		if (n->kind != NUMBER_HOST && eval_number(g->p, n, f, &f->numbers[i]))
+			continue;
+		if (!n->later)
+			return fail(CLV_E_OVERFLOW, "a number of the plan is not defined for these sizes");
+		f->numbers[i] = (br_arg){.kind = BR_NONE};
+	}
+	return CLV_OK;
+}
+
 static clv_status eval_sizes(const clv_program *g, const run_spec *r, frame *f)
 {
-	const plan *p = g->p;
-	int64_t *syms = NULL;
-	clv_status st = CLV_OK;
-	if (p->symbols.n) {
-		syms = mem_alloc(p->symbols.n * sizeof *syms);
-		if (!syms)
-			return fail_nomem();
-		TRY_OUT(read_symbols(g, r, syms));
-	}
-	TRY_OUT(expr_eval_all(p, syms, f->exprs, f->defined));
-	for (uint32_t i = 0; i < g->ints.n; i++) {
-		if (!f->defined[g->ints.at[i]]) {
-			st = fail(CLV_E_OVERFLOW, "a size of the plan is not defined for these inputs");
-			goto out;
-		}
-		f->ints[i] = f->exprs[g->ints.at[i]];
-	}
-out:
-	mem_free(syms);
-	return st;
+	if (g->p->symbols.n)
+		TRY(read_symbols(g, r, f->symbols));
+	return eval_numbers(g, f, false);
 }
 
 /* With plans that write their inputs, two inputs on the same memory would see each other's writes. */
@@ -341,6 +355,17 @@ static void print_host(strbuf *b, const br_arg *a)
 	}
 }
 
+/* A number that later calls take: branches on it (zero, a sign, a threshold) are not in the plan. */
+static clv_status check_between(const plan *p, const arg *ends, const br_arg *got)
+{
+	double lo = p->args.at[ends->u.list.first].u.f, hi = p->args.at[ends->u.list.first + 1].u.f;
+	if (got->kind == BR_FLOAT && got->u.f >= lo && got->u.f <= hi)
+		return CLV_OK;
+	return fail(CLV_E_GUARD,
+	            "the forward reads %g from the data; the plan was proven for %g to %g, beyond that it may branch",
+	            got->kind == BR_FLOAT ? got->u.f : 0.0, lo, hi);
+}
+
 static clv_status check_host(const clv_program *g, const frame *f, value_id v, const br_arg *got)
 {
 	const plan *p = g->p;
@@ -348,6 +373,10 @@ static clv_status check_host(const clv_program *g, const frame *f, value_id v, c
 	br_arg w = {.kind = BR_INT};
 	if (want->kind == ARG_INT)
 		w.u.i = f->exprs[want->u.e];
+	else if (want->kind == ARG_REAL)
+		(void)eval_number(p, &(live_number){NUMBER_REAL, want->u.r, false}, f, &w);
+	else if (want->kind == ARG_LIST)
+		return check_between(p, want, got);
 	else
 		(void)br_from_plain(p, want, &w); /* the verifier lets only literals be expected */
 	if (br_arg_same(&w, got))
@@ -442,11 +471,52 @@ static clv_status run_python(const clv_program *g, const step *s, frame *f, cons
 	return st;
 }
 
+static clv_status read_symbol(const clv_program *g, const data_read *d, frame *f)
+{
+	const symbol *s = &g->p->symbols.at[d->symbol];
+	int64_t v = -1;
+	br_meta m;
+	if (d->host != NONE) {
+		v = f->hosts[d->host].kind == BR_INT ? f->hosts[d->host].u.i : -1;
+	} else {
+		const clv_tensor *t = f->slots[g->slot[d->value]];
+		if (t)
+			TRY(br_meta_get(t, &m));
+		if (t && m.sizes && d->dim < m.ndim)
+			v = m.sizes[d->dim];
+	}
+	if (v < s->lo || v > s->hi)
+		return fail(
+			CLV_E_GUARD,
+			"the forward reads %lld from the data (%s of the plan); the plan was proven for %lld to %lld, beyond "
+			"that it may branch",
+			(long long)v, plan_s(g->p, s->name), (long long)s->lo, (long long)s->hi);
+	f->symbols[d->symbol] = v;
+	return CLV_OK;
+}
+
+/* What a step read from data becomes numbers of later steps. */
+static clv_status keep_data(const clv_program *g, const step *s, frame *f)
+{
+	static const uint8_t kinds[] = {[TYPE_BOOL] = BR_BOOL, [TYPE_INT] = BR_INT, [TYPE_FLOAT] = BR_FLOAT};
+	for (uint32_t i = 0; i < s->nkeeps; i++) {
+		const host_keep *k = &g->keeps.at[s->keeps + i];
+		if (f->hosts[k->host].kind != kinds[g->p->values.at[g->numbers.at[k->number].id].type])
+			return fail(CLV_E_GUARD, "the result is a number of another type than the plan has");
+		f->numbers[k->number] = f->hosts[k->host];
+	}
+	for (uint32_t i = 0; i < s->nreads; i++)
+		TRY(read_symbol(g, &g->reads.at[s->reads + i], f));
+	return s->nreads ? eval_numbers(g, f, true) : CLV_OK;
+}
+
 static clv_status run_step(const clv_program *g, const step *s, frame *f, const run_spec *r)
 {
-	clv_status st = s->kind == STEP_CALL     ? br_call(s->site, f->slots, f->ints, f->hosts)
+	clv_status st = s->kind == STEP_CALL     ? br_call(s->site, f->slots, f->numbers, f->hosts)
 	                : s->kind == STEP_PYTHON ? run_python(g, s, f, r)
 	                                         : run_guard_equal(g, s, f);
+	if (st == CLV_OK && (s->nreads || s->nkeeps))
+		st = keep_data(g, s, f);
 	if (st == CLV_OK && s->nchecks)
 		st = run_checks(g, s, f);
 	if (st != CLV_OK)
@@ -493,8 +563,10 @@ static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r)
 	return st;
 }
 
-static void give_outputs(const clv_program *g, const frame *f, clv_tensor **outputs)
+static void give_outputs(const clv_program *g, const frame *f, clv_tensor **outputs, br_arg *numbers)
 {
+	for (uint32_t i = 0; numbers && i < g->out_numbers.n; i++)
+		numbers[i] = f->numbers[g->out_numbers.at[i].number];
 	for (uint32_t i = 0; i < g->outputs.n; i++)
 		outputs[i] = br_ref(f->slots[g->slot[g->outputs.at[i]]]);
 }
@@ -557,7 +629,7 @@ clv_status program_run(const clv_program *g, const run_spec *r)
 	if (st == CLV_OK)
 		st = run_steps(g, f, r);
 	if (st == CLV_OK)
-		give_outputs(g, f, r->outputs);
+		give_outputs(g, f, r->outputs, r->numbers);
 	clear_frame(g, f);
 	frame_give(g, f);
 	return st;

@@ -122,8 +122,8 @@ static clv_status save_at(const st_image *image, const char *path)
 
 clv_status st_save(const st_image *image, const char *path)
 {
-	char *real = realpath(path, NULL); /* of a link the file behind it is replaced, not the link */
-	clv_status st = save_at(image, real ? real : path);
-	free(real);
+	char *resolved = realpath(path, NULL); /* of a link the file behind it is replaced, not the link */
+	clv_status st = save_at(image, resolved ? resolved : path);
+	free(resolved);
 	return st;
 }

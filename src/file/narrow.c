@@ -31,8 +31,8 @@ dtype encoding_dtype(encoding e, dtype from)
 
 bool encoding_applies(encoding e, dtype from)
 {
-	bool real = from == DT_F16 || from == DT_BF16 || from == DT_F32 || from == DT_F64;
-	return real && dtype_bits(from) > dtype_bits(encoding_dtype(e, from));
+	bool floating = from == DT_F16 || from == DT_BF16 || from == DT_F32 || from == DT_F64;
+	return floating && dtype_bits(from) > dtype_bits(encoding_dtype(e, from));
 }
 
 /* ---- bits ------------------------------------------------------------------------------------------------------- */

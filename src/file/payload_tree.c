@@ -253,7 +253,8 @@ static clv_status put(writer *w, bool key, unsigned depth, json_t **out)
 	case TREE_TUPLE:
 	case TREE_DICT:
 	case TREE_OBJECT: return put_container(w, t, key, depth, out);
-	case TREE_OPAQUE: break;
+	case TREE_OPAQUE:
+	case TREE_REAL: break; /* a payload has numbers, no formulas */
 	}
 	return fail(CLV_E_UNSUPPORTED, "a payload cannot hold an object that only Python knows");
 }

@@ -42,9 +42,11 @@ static void intern_free(struct plan_intern *in)
 	arena_free(&in->bytes);
 	table_free(&in->strs);
 	table_free(&in->exprs);
+	table_free(&in->reals);
 	table_free(&in->contexts);
 	vec_free(&in->named);
 	vec_free(&in->expr_terms);
+	vec_free(&in->real_terms);
 	vec_free(&in->ordinal);
 	mem_free(in);
 }
@@ -57,6 +59,7 @@ void plan_free(plan *p)
 	vec_free(&p->strs);
 	vec_free(&p->symbols);
 	vec_free(&p->exprs);
+	vec_free(&p->reals);
 	vec_free(&p->scopes);
 	vec_free(&p->contexts);
 	vec_free(&p->autocasts);
@@ -155,9 +158,9 @@ static bool is_word(const char *s, size_t n)
 
 bool symbol_name_ok(const char *s, size_t n)
 {
-	static const char *const words[] = {"none",   "true",    "false", "inf",    "nan",   "num",
-	                                    "int",    "complex", "min",   "max",    "dtype", "layout",
-	                                    "memory", "device",  "bytes", "object", "opaque"};
+	static const char *const words[] = {"none",   "true",    "false", "inf",    "nan",    "num",
+	                                    "int",    "complex", "min",   "max",    "dtype",  "layout",
+	                                    "memory", "device",  "bytes", "object", "opaque", "float"};
 	for (size_t i = 0; i < sizeof words / sizeof *words; i++)
 		if (strlen(words[i]) == n && memcmp(words[i], s, n) == 0)
 			return false;
@@ -174,7 +177,7 @@ clv_status plan_symbol(plan *p, const char *name, int64_t lo, int64_t hi, symbol
 	TRY(plan_cstr(p, name, &s));
 	if (symbol_find(p, s) != NONE)
 		return fail(CLV_E_INVALID, "there is already a symbol %s", name);
-	TRY(vec_push(&p->symbols, ((symbol){s, lo, hi})));
+	TRY(vec_push(&p->symbols, ((symbol){s, lo, hi, 0})));
 	*out = p->intern->named.at[s].symbol = p->symbols.n - 1;
 	return CLV_OK;
 }
@@ -416,13 +419,14 @@ static bool arg_in_range(const plan *p, const arg *a)
 	switch ((arg_kind)a->kind) {
 	case ARG_VALUE: return a->u.v < p->values.n;
 	case ARG_INT: return a->u.e < p->exprs.n;
+	case ARG_REAL: return a->u.r < p->reals.n;
 	case ARG_STR:
 	case ARG_DEVICE: return a->u.s < p->strs.n;
 	case ARG_DTYPE: return a->u.code < DT_COUNT;
 	case ARG_LAYOUT: return a->u.code < LAYOUT_COUNT;
 	case ARG_MEMFMT: return a->u.code < MEMFMT_COUNT;
 	case ARG_LIST: return in_range(a->u.list.first, a->u.list.n, p->args.n);
-	default: return a->kind <= ARG_LIST;
+	default: return a->kind <= ARG_REAL;
 	}
 }
 

@@ -37,6 +37,7 @@ static clv_status copy_intern(struct plan_intern *to, const struct plan_intern *
 	to->nconsts = from->nconsts;
 	TRY(copy_table(&to->strs, &from->strs));
 	TRY(copy_table(&to->exprs, &from->exprs));
+	TRY(copy_table(&to->reals, &from->reals));
 	TRY(copy_table(&to->contexts, &from->contexts));
 	COPY_VEC(&to->named, &from->named);
 	COPY_VEC(&to->expr_terms, &from->expr_terms);
@@ -65,6 +66,7 @@ static clv_status copy_all(plan *to, const plan *from)
 	TRY(copy_strs(to, from));
 	COPY_VEC(&to->symbols, &from->symbols);
 	COPY_VEC(&to->exprs, &from->exprs);
+	COPY_VEC(&to->reals, &from->reals);
 	COPY_VEC(&to->scopes, &from->scopes);
 	COPY_VEC(&to->contexts, &from->contexts);
 	COPY_VEC(&to->autocasts, &from->autocasts);

@@ -233,7 +233,7 @@ clv_status expr_eval_all(const plan *p, const int64_t *syms, int64_t *out, bool 
 		if (x->op == EXPR_CONST)
 			out[e] = x->k;
 		else if (x->op == EXPR_SYM)
-			out[e] = syms[x->k];
+			ok[e] = (out[e] = syms[x->k]) >= 0;
 		else
 			ok[e] = ok[x->a] && ok[x->b] && apply(x->op, out[x->a], out[x->b], &out[e]) == ARITH_OK;
 	}

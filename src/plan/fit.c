@@ -101,6 +101,15 @@ static int64_t floor_div(int64_t x, int64_t d)
 	return x / d - (x % d < 0);
 }
 
+/* x rises, so a quotient of it rises too. */
+static bool three_values(const int64_t *t, uint32_t n)
+{
+	uint32_t k = 0;
+	while (k < n && t[k] == t[0])
+		k++;
+	return k < n && t[k] != t[n - 1];
+}
+
 static int64_t gcd(int64_t a, int64_t b)
 {
 	while (b) {
@@ -145,8 +154,8 @@ static clv_status fit_divisor(plan *p, const line *l, expr_id x, expr_op op, int
 			int64_t q = floor_div(l->x[i] + s, d);
 			t[i] = op == EXPR_FLOORDIV ? q : l->x[i] + s - q * d;
 		}
-		/* A quotient that took one value alone could be many things. */
-		if ((t[l->n - 1] == t[0] && op == EXPR_FLOORDIV) || !affine_in(l, t, &a, &b))
+		/* A quotient that took fewer than three values could be many things. */
+		if ((op == EXPR_FLOORDIV && !three_values(t, l->n)) || !affine_in(l, t, &a, &b))
 			continue;
 		expr_id e;
 		TRY(make_affine(p, x, 1, s, &e));
@@ -541,6 +550,20 @@ static clv_status fit_all(fitting *f, expr_id *parts, int64_t *scratch)
 	return offer_combined(f, parts, scratch);
 }
 
+/* A formula in one symbol that is read from data: such symbols hold still at no two points, so nothing shows it alone. */
+static clv_status offer_data(fitting *f, int64_t *scratch)
+{
+	for (symbol_id s = 0; s < f->points->nsymbols && f->found == NONE; s++) {
+		line l = line_of(f, s, true, scratch);
+		expr_id e;
+		if (s >= f->p->symbols.n || !f->p->symbols.at[s].data)
+			continue;
+		TRY(fit_line(f->p, &l, &e));
+		offer(f, e);
+	}
+	return CLV_OK;
+}
+
 clv_status fit_int(plan *p, const fit_points *points, const int64_t *y, expr_id *out)
 {
 	fitting f = {.p = p, .points = points, .y = y, .found = NONE};
@@ -550,6 +573,8 @@ clv_status fit_int(plan *p, const fit_points *points, const int64_t *y, expr_id 
 	f.moving = mem_alloc((points->nsymbols + 1) * sizeof *f.moving);
 	int64_t *scratch = mem_alloc(2 * (size_t)points->n * sizeof *scratch);
 	clv_status st = parts && scratch && f.moving ? fit_all(&f, parts, scratch) : fail_nomem();
+	if (st == CLV_OK && f.found == NONE && points->nsymbols > 1)
+		st = offer_data(&f, scratch);
 	mem_free(parts);
 	mem_free(f.moving);
 	mem_free(scratch);

@@ -22,10 +22,11 @@ typedef struct named {
 
 struct plan_intern {
 	uint64_t seed;
-	table strs, exprs, contexts;
+	table strs, exprs, reals, contexts;
 	arena bytes;              /* of strings, which never move */
 	VEC(named) named;         /* per string: what has it as its name */
 	VEC(uint32_t) expr_terms; /* per expression */
+	VEC(uint32_t) real_terms; /* per real */
 	VEC(uint32_t) ordinal;    /* per value: which input, result or #constant it is; NONE: it has a name */
 	uint32_t nresults, nconsts;
 };
@@ -50,6 +51,12 @@ bool expr_starts_with_paren(const plan *p, expr_id e);
 
 /* Which number %n or #n has in text; NONE if the value has a name instead, or was never defined. */
 uint32_t value_number(const plan *p, value_id v);
+
+/* Of real_op: its name as a function ("sqrt"), or NULL; how many operands it has. */
+const char *real_function(real_op op);
+unsigned real_operands(real_op op);
+/* One operation. False where Python raises: a pole, the root of a negative number, a finite result that overflows. */
+bool real_apply(real_op op, double x, double y, double *out);
 
 static inline const str *str_at(const plan *p, str_id s)
 {

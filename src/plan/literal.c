@@ -179,6 +179,105 @@ clv_status expr_parse(plan *p, const char *text, size_t n, expr_id *out)
 	return st;
 }
 
+/* ---- reals: what stands in float(…) ------------------------------------------------------------------------------ */
+
+static clv_status parse_real_sum(parser *ps, unsigned depth, real_id *out);
+
+static clv_status make_real(parser *ps, const char *start, real_op op, real_id a, real_id b, real_id *out)
+{
+	return lex_blame(&ps->l, start, real_make(ps->p, op, a, b, out));
+}
+
+static clv_status parse_real_int(parser *ps, real_id *out)
+{
+	expr_id e;
+	TRY(lex_want(&ps->l, '('));
+	TRY(parse_expr(ps, &e));
+	TRY(lex_want(&ps->l, ')'));
+	return real_int(ps->p, e, out);
+}
+
+/* sqrt(x), pow(x, y) */
+static clv_status parse_real_call(parser *ps, unsigned depth, real_id *out)
+{
+	const char *start = ps->l.at;
+	slice word = lex_run(&ps->l, char_in_word);
+	if (slice_is(word, "int"))
+		return parse_real_int(ps, out);
+	real_op op = REAL_NEG;
+	while (op <= REAL_POW && !(real_function(op) && slice_is(word, real_function(op))))
+		op++;
+	if (op > REAL_POW) {
+		ps->l.at = start;
+		return lex_expected(&ps->l, "a float, int(…), sqrt(…), exp(…), log(…), log2(…), log10(…) or pow(…)");
+	}
+	real_id a, b = NONE;
+	TRY(lex_want(&ps->l, '('));
+	TRY(parse_real_sum(ps, depth + 1, &a));
+	if (real_operands(op) == 2) {
+		TRY(lex_want(&ps->l, ','));
+		TRY(parse_real_sum(ps, depth + 1, &b));
+	}
+	TRY(lex_want(&ps->l, ')'));
+	return make_real(ps, start, op, a, b, out);
+}
+
+static clv_status parse_real_primary(parser *ps, unsigned depth, real_id *out)
+{
+	if (depth > EXPR_LIMIT)
+		return lex_fail(&ps->l, ps->l.at, "the formula is nested too deeply");
+	if (lex_float_ahead(&ps->l)) {
+		double k;
+		TRY(lex_float(&ps->l, &k));
+		return real_const(ps->p, k, out);
+	}
+	const char *start = ps->l.at;
+	if (lex_take(&ps->l, '-')) {
+		real_id a;
+		TRY(parse_real_primary(ps, depth + 1, &a));
+		return make_real(ps, start, REAL_NEG, a, NONE, out);
+	}
+	if (lex_take(&ps->l, '(')) {
+		TRY(parse_real_sum(ps, depth + 1, out));
+		return lex_want(&ps->l, ')');
+	}
+	return parse_real_call(ps, depth, out);
+}
+
+static clv_status parse_real_product(parser *ps, unsigned depth, real_id *out)
+{
+	TRY(parse_real_primary(ps, depth, out));
+	const char *start = ps->l.at;
+	for (char c = lex_peek(&ps->l); c == '*' || c == '/'; c = lex_peek(&ps->l)) {
+		real_id b;
+		ps->l.at++;
+		TRY(parse_real_primary(ps, depth, &b));
+		TRY(make_real(ps, start, c == '*' ? REAL_MUL : REAL_DIV, *out, b, out));
+	}
+	return CLV_OK;
+}
+
+static clv_status parse_real_sum(parser *ps, unsigned depth, real_id *out)
+{
+	TRY(parse_real_product(ps, depth, out));
+	const char *start = ps->l.at;
+	for (char c = lex_peek(&ps->l); c == '+' || c == '-'; c = lex_peek(&ps->l)) {
+		real_id b;
+		ps->l.at++;
+		TRY(parse_real_product(ps, depth, &b));
+		TRY(make_real(ps, start, c == '+' ? REAL_ADD : REAL_SUB, *out, b, out));
+	}
+	return CLV_OK;
+}
+
+static clv_status parse_real(parser *ps, arg *out)
+{
+	out->kind = ARG_REAL;
+	TRY(lex_want(&ps->l, '('));
+	TRY(parse_real_sum(ps, 0, &out->u.r));
+	return lex_want(&ps->l, ')');
+}
+
 /* ---- arguments -------------------------------------------------------------------------------------------------- */
 
 static clv_status parse_complex(parser *ps, arg *out)
@@ -197,7 +296,10 @@ static clv_status parse_wrapped(parser *ps, unsigned depth, arg *out)
 	lex_skip(&ps->l);
 	const char *start = ps->l.at;
 	TRY(parse_arg(ps, depth + 1, out));
-	bool number = out->kind == ARG_INT || out->kind == ARG_FLOAT || out->kind == ARG_BOOL || out->kind == ARG_COMPLEX;
+	bool number = out->kind == ARG_INT || out->kind == ARG_FLOAT || out->kind == ARG_BOOL || out->kind == ARG_COMPLEX ||
+	              out->kind == ARG_REAL;
+	uint8_t type = out->kind == ARG_VALUE ? ps->p->values.at[out->u.v].type : TYPE_TENSOR;
+	number |= type == TYPE_INT || type == TYPE_FLOAT || type == TYPE_BOOL;
 	if (!number || out->wrapped)
 		return lex_fail(&ps->l, start, "num(…) holds a number or a bool");
 	out->wrapped = 1;
@@ -286,6 +388,8 @@ static clv_status parse_word_arg(parser *ps, unsigned depth, arg *out)
 	}
 	if (slice_is(word, "num"))
 		return parse_wrapped(ps, depth, out);
+	if (slice_is(word, "float"))
+		return parse_real(ps, out);
 	if (slice_is(word, "complex"))
 		return parse_complex(ps, out);
 	if (prefix_kind(word, &kind))
@@ -358,8 +462,8 @@ static clv_status leaf_from_arg(parser *ps, const char *start, const arg *a, tre
 {
 	static const tree_kind kinds[] = {
 		[ARG_NONE] = TREE_NONE, [ARG_VALUE] = TREE_VALUE,     [ARG_INT] = TREE_INT, [ARG_FLOAT] = TREE_FLOAT,
-		[ARG_BOOL] = TREE_BOOL, [ARG_COMPLEX] = TREE_COMPLEX, [ARG_STR] = TREE_STR};
-	if (a->kind > ARG_STR || a->wrapped)
+		[ARG_BOOL] = TREE_BOOL, [ARG_COMPLEX] = TREE_COMPLEX, [ARG_STR] = TREE_STR, [ARG_REAL] = TREE_REAL};
+	if ((a->kind > ARG_STR && a->kind != ARG_REAL) || a->wrapped)
 		return lex_fail(&ps->l, start, "this cannot stand in a tree of inputs or outputs");
 	t->kind = (uint8_t)kinds[a->kind];
 	if (a->kind == ARG_VALUE)
@@ -368,6 +472,8 @@ static clv_status leaf_from_arg(parser *ps, const char *start, const arg *a, tre
 		t->u.e = a->u.e;
 	else if (a->kind == ARG_FLOAT)
 		t->u.f = a->u.f;
+	else if (a->kind == ARG_REAL)
+		t->u.r = a->u.r;
 	else if (a->kind == ARG_BOOL)
 		t->u.b = a->u.b;
 	else if (a->kind == ARG_STR)

@@ -320,7 +320,9 @@ static clv_status parse_symbol_line(parser *ps)
 	TRY(lex_want(&ps->l, '.'));
 	TRY(lex_uint(&ps->l, &hi));
 	symbol_id s;
-	return lex_blame(&ps->l, start, plan_symbol(ps->p, plan_s(ps->p, name), lo, hi, &s));
+	TRY(lex_blame(&ps->l, start, plan_symbol(ps->p, plan_s(ps->p, name), lo, hi, &s)));
+	ps->p->symbols.at[s].data = lex_take_word(&ps->l, "data");
+	return CLV_OK;
 }
 
 static clv_status parse_path(parser *ps, str_id *out)
@@ -496,7 +498,9 @@ static clv_status parse_expect(parser *ps, typed *t)
 	lex_skip(&ps->l);
 	const char *start = ps->l.at;
 	TRY(parse_arg(ps, 0, &t->expect));
-	if (t->expect.kind != kinds[t->type] || t->expect.wrapped || t->type == TYPE_OBJECT)
+	bool fits = t->expect.kind == kinds[t->type] ||
+	            (t->type == TYPE_FLOAT && (t->expect.kind == ARG_REAL || t->expect.kind == ARG_LIST));
+	if (!fits || t->expect.wrapped || t->type == TYPE_OBJECT)
 		return lex_fail(&ps->l, start, "this is no literal of type %s", host_type_names[t->type]);
 	t->expects = true;
 	return CLV_OK;

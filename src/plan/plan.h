@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-typedef uint32_t node_id, value_id, expr_id, scope_id, symbol_id, str_id, context_id;
+typedef uint32_t node_id, value_id, expr_id, real_id, scope_id, symbol_id, str_id, context_id;
 #define NONE UINT32_MAX
 
 typedef struct clv_plan plan;
@@ -105,9 +105,35 @@ typedef struct expr {
 	int64_t k;
 } expr;
 
+/* ---- reals: floats over integer expressions, computed in double as Python does; hash-consed ---------------------- */
+
+typedef enum real_op {
+	REAL_CONST, /* k                                                                       */
+	REAL_INT,   /* int(e): an integer as a float; defined up to 2^53, where that is exact  */
+	REAL_NEG,
+	REAL_SQRT,
+	REAL_EXP,
+	REAL_LOG,
+	REAL_LOG2,
+	REAL_LOG10,
+	REAL_ADD,
+	REAL_SUB,
+	REAL_MUL,
+	REAL_DIV,
+	REAL_POW
+} real_op;
+
+typedef struct real {
+	real_op op;
+	real_id a, b; /* operands, NONE where there are none */
+	expr_id e;    /* INT, else NONE */
+	double k;     /* CONST, else 0; there is one nan */
+} real;
+
 typedef struct symbol {
 	str_id name;
 	int64_t lo, hi; /* inclusive; lo >= 0 */
+	uint8_t data;   /* 1: read from data by a node of the plan (data.h), not given by the inputs */
 } symbol;
 
 /* ---- arguments -------------------------------------------------------------------------------------------------- */
@@ -124,16 +150,18 @@ typedef enum arg_kind {
 	ARG_LAYOUT,  /* layout:strided                                                   */
 	ARG_MEMFMT,  /* memory:channels_last                                             */
 	ARG_DEVICE,  /* device:cpu                                                       */
-	ARG_LIST     /* [a, b]; elements are consecutive in plan->args                   */
+	ARG_LIST,    /* [a, b]; elements are consecutive in plan->args                   */
+	ARG_REAL     /* float(1.0/int(B))                                                */
 } arg_kind;
 
 typedef struct arg {
 	uint8_t kind;    /* arg_kind                                                                                 */
-	uint8_t wrapped; /* INT FLOAT BOOL COMPLEX only: a Python number where the operator takes a tensor (num(2.5));
+	uint8_t wrapped; /* INT FLOAT BOOL COMPLEX REAL only: a Python number where the operator takes a tensor (num(2.5));
 	                    it takes part in type promotion as a number, not as a 0-dim tensor                       */
 	union {
 		value_id v;
 		expr_id e;
+		real_id r;
 		double f;
 		bool b;
 		str_id s;      /* STR, DEVICE */
@@ -240,8 +268,9 @@ typedef enum tree_kind {
 	TREE_OPAQUE, /* s: how it prints; equality is by that text; the object itself lives in Python */
 	TREE_LIST,
 	TREE_TUPLE,
-	TREE_DICT,  /* children alternate key, value */
-	TREE_OBJECT /* s: "module:Class"; children alternate field name (STR), value */
+	TREE_DICT,   /* children alternate key, value */
+	TREE_OBJECT, /* s: "module:Class"; children alternate field name (STR), value */
+	TREE_REAL
 } tree_kind;
 
 /* Trees are stored in prefix order: a container is followed by its n children. */
@@ -251,6 +280,7 @@ typedef struct tree {
 	union {
 		value_id v;
 		expr_id e;
+		real_id r;
 		double f;
 		bool b;
 		str_id s; /* STR, BYTES, OPAQUE, OBJECT */
@@ -288,6 +318,7 @@ struct clv_plan {
 	VEC(str) strs; /* interned */
 	VEC(symbol) symbols;
 	VEC(expr) exprs;
+	VEC(real) reals;
 	VEC(scope) scopes;
 	VEC(context) contexts;
 	VEC(autocast) autocasts;
@@ -377,11 +408,27 @@ clv_status expr_const(plan *p, int64_t k, expr_id *out);
 clv_status expr_sym(plan *p, symbol_id s, expr_id *out);
 clv_status expr_make(plan *p, expr_op op, expr_id a, expr_id b, expr_id *out); /* folds constants, x+0, x*1, x*0 … */
 clv_status expr_eval(const plan *p, expr_id e, const int64_t *syms, int64_t *out); /* overflow, division by 0: error */
-/* Of all expressions at once: out and ok have p->exprs.n elements; ok is false where one is not defined. */
+/* Of all expressions at once: out and ok have p->exprs.n elements; ok is false where one is not defined. A symbol that
+   is negative is not known yet. */
 clv_status expr_eval_all(const plan *p, const int64_t *syms, int64_t *out, bool *ok);
 clv_status expr_parse(plan *p, const char *text, size_t n, expr_id *out); /* hostile text, over p's symbols */
 bool expr_is_const(const plan *p, expr_id e, int64_t *k);
 void expr_print(const plan *p, expr_id e, strbuf *b);
+
+/* real.c */
+clv_status real_const(plan *p, double k, real_id *out);
+clv_status real_int(plan *p, expr_id e, real_id *out);
+clv_status real_make(plan *p, real_op op, real_id a, real_id b /* NONE: op takes one */, real_id *out);
+/* False where Python would raise (1/0, sqrt(-1), an overflow). `ints`, `ok`: of all expressions (expr_eval_all). */
+bool real_eval(const plan *p, real_id r, const int64_t *ints, const bool *ok, double *out);
+bool real_at(const plan *p, real_id r, const int64_t *syms, double *out); /* slower: from values of the symbols */
+void real_print(const plan *p, real_id r, strbuf *b);
+bool same_bits(double a, double b); /* any nan is like any other; 0.0 is not -0.0 */
+
+static inline bool tree_has_children(uint8_t kind)
+{
+	return kind >= TREE_LIST && kind <= TREE_OBJECT;
+}
 
 /* print.c, parse.c, verify.c, same.c */
 void plan_print(const plan *p, strbuf *b);

@@ -157,6 +157,13 @@ static void print_coded(const char *prefix, const char *const *names, uint32_t c
 	strbuf_puts(b, code < count ? names[code] : "?");
 }
 
+static void print_real(const plan *p, real_id r, strbuf *b)
+{
+	strbuf_puts(b, "float(");
+	real_print(p, r, b);
+	strbuf_putc(b, ')');
+}
+
 static void print_literal(const plan *p, const arg *a, uint32_t end, unsigned depth, strbuf *b)
 {
 	switch ((arg_kind)a->kind) {
@@ -164,6 +171,7 @@ static void print_literal(const plan *p, const arg *a, uint32_t end, unsigned de
 	case ARG_VALUE: value_label(p, a->u.v, b); break;
 	case ARG_INT: expr_print(p, a->u.e, b); break;
 	case ARG_FLOAT: strbuf_double(b, a->u.f); break;
+	case ARG_REAL: print_real(p, a->u.r, b); break;
 	case ARG_BOOL: strbuf_puts(b, a->u.b ? "true" : "false"); break;
 	case ARG_COMPLEX: print_complex(a->u.c.re, a->u.c.im, b); break;
 	case ARG_STR: print_quoted(p, a->u.s, b); break;
@@ -370,6 +378,7 @@ static void print_leaf(const plan *p, const tree *t, strbuf *b)
 	case TREE_BOOL: strbuf_puts(b, t->u.b ? "true" : "false"); break;
 	case TREE_INT: print_tree_int(p, t->u.e, b); break;
 	case TREE_FLOAT: strbuf_double(b, t->u.f); break;
+	case TREE_REAL: print_real(p, t->u.r, b); break;
 	case TREE_COMPLEX: print_complex(t->u.c.re, t->u.c.im, b); break;
 	case TREE_STR: print_quoted(p, t->u.s, b); break;
 	case TREE_BYTES:
@@ -393,7 +402,7 @@ static uint32_t print_tree(const plan *p, const tree *t, uint32_t n, uint32_t i,
 		return n;
 	}
 	const tree *top = &t[i++];
-	if (top->kind < TREE_LIST || top->kind > TREE_OBJECT) {
+	if (!tree_has_children(top->kind)) {
 		print_leaf(p, top, b);
 		return i;
 	}
@@ -433,7 +442,8 @@ static void print_head(const plan *p, strbuf *b)
 	strbuf_printf(b, " training=%s grad=%s\n", p->training ? "yes" : "no", grad_mode_names[p->grad_modes & 3]);
 	for (uint32_t i = 0; i < p->symbols.n; i++) {
 		const symbol *s = &p->symbols.at[i];
-		strbuf_printf(b, "symbol %s %lld..%lld\n", plan_s(p, s->name), (long long)s->lo, (long long)s->hi);
+		strbuf_printf(b, "symbol %s %lld..%lld%s\n", plan_s(p, s->name), (long long)s->lo, (long long)s->hi,
+		              s->data ? " data" : "");
 	}
 	for (uint32_t i = 0; i < p->scopes.n; i++) {
 		strbuf_puts(b, "scope ");

@@ -22,11 +22,6 @@ static bool opt_str_same(const pair *q, str_id a, str_id b)
 	return (a == NONE) == (b == NONE) && str_same(q, a, b);
 }
 
-static bool double_same(double a, double b)
-{
-	return (a != a && b != b) || memcmp(&a, &b, sizeof a) == 0;
-}
-
 static bool expr_same(const pair *q, expr_id a, expr_id b)
 {
 	if (a >= q->a->exprs.n || b >= q->b->exprs.n)
@@ -35,6 +30,17 @@ static bool expr_same(const pair *q, expr_id a, expr_id b)
 	if (x->op != y->op || x->k != y->k)
 		return false;
 	return x->op <= EXPR_SYM || (expr_same(q, x->a, y->a) && expr_same(q, x->b, y->b));
+}
+
+static bool real_same(const pair *q, real_id a, real_id b)
+{
+	if (a >= q->a->reals.n || b >= q->b->reals.n)
+		return false;
+	const real *x = &q->a->reals.at[a], *y = &q->b->reals.at[b];
+	if (x->op != y->op || !same_bits(x->k, y->k) || (x->op == REAL_INT && !expr_same(q, x->e, y->e)))
+		return false;
+	unsigned n = real_operands(x->op);
+	return (n < 1 || real_same(q, x->a, y->a)) && (n < 2 || real_same(q, x->b, y->b));
 }
 
 static bool label_same(const pair *q, value_id a, value_id b)
@@ -57,9 +63,10 @@ static bool arg_same(const pair *q, const arg *x, const arg *y, unsigned depth)
 	case ARG_NONE: return true;
 	case ARG_VALUE: return label_same(q, x->u.v, y->u.v);
 	case ARG_INT: return expr_same(q, x->u.e, y->u.e);
-	case ARG_FLOAT: return double_same(x->u.f, y->u.f);
+	case ARG_FLOAT: return same_bits(x->u.f, y->u.f);
+	case ARG_REAL: return real_same(q, x->u.r, y->u.r);
 	case ARG_BOOL: return x->u.b == y->u.b;
-	case ARG_COMPLEX: return double_same(x->u.c.re, y->u.c.re) && double_same(x->u.c.im, y->u.c.im);
+	case ARG_COMPLEX: return same_bits(x->u.c.re, y->u.c.re) && same_bits(x->u.c.im, y->u.c.im);
 	case ARG_STR:
 	case ARG_DEVICE: return str_same(q, x->u.s, y->u.s);
 	case ARG_DTYPE:
@@ -115,7 +122,7 @@ static bool heads_same(const pair *q)
 		return false;
 	for (uint32_t i = 0; i < a->symbols.n; i++) {
 		const symbol *x = &a->symbols.at[i], *y = &b->symbols.at[i];
-		if (!str_same(q, x->name, y->name) || x->lo != y->lo || x->hi != y->hi)
+		if (!str_same(q, x->name, y->name) || x->lo != y->lo || x->hi != y->hi || x->data != y->data)
 			return false;
 	}
 	for (uint32_t i = 0; i < a->scopes.n; i++) {
@@ -212,8 +219,9 @@ static bool leaf_same(const pair *q, const tree *x, const tree *y)
 	switch ((tree_kind)x->kind) {
 	case TREE_BOOL: return x->u.b == y->u.b;
 	case TREE_INT: return expr_same(q, x->u.e, y->u.e);
-	case TREE_FLOAT: return double_same(x->u.f, y->u.f);
-	case TREE_COMPLEX: return double_same(x->u.c.re, y->u.c.re) && double_same(x->u.c.im, y->u.c.im);
+	case TREE_FLOAT: return same_bits(x->u.f, y->u.f);
+	case TREE_REAL: return real_same(q, x->u.r, y->u.r);
+	case TREE_COMPLEX: return same_bits(x->u.c.re, y->u.c.re) && same_bits(x->u.c.im, y->u.c.im);
 	case TREE_STR:
 	case TREE_BYTES:
 	case TREE_OPAQUE:

@@ -95,6 +95,8 @@ static clv_status check_symbols(const verifier *v)
 			return broken(v, "symbol %u has no valid name", i);
 		if (symbol_find(p, s->name) != i)
 			return broken(v, "there are two symbols %s", plan_s(p, s->name));
+		if (s->data > 1)
+			return broken(v, "symbol %s is of no known kind", plan_s(p, s->name));
 		if (s->lo < 0 || s->lo > s->hi)
 			return broken(v, "symbol %s has no valid range: %lld..%lld", plan_s(p, s->name), (long long)s->lo,
 			              (long long)s->hi);
@@ -118,6 +120,22 @@ static clv_status check_exprs(const verifier *v)
 	for (uint32_t i = 0; i < p->dims.n; i++)
 		if (p->dims.at[i] >= p->exprs.n)
 			return broken(v, "a size names an expression that does not exist");
+	return CLV_OK;
+}
+
+static clv_status check_reals(const verifier *v)
+{
+	const plan *p = v->p;
+	for (real_id i = 0; i < p->reals.n; i++) {
+		const real *r = &p->reals.at[i];
+		if (r->op > REAL_POW)
+			return broken(v, "float %u has no operator", i);
+		unsigned n = real_operands(r->op);
+		if ((n > 0 ? r->a >= i : r->a != NONE) || (n > 1 ? r->b >= i : r->b != NONE))
+			return broken(v, "float %u does not come after its operands", i);
+		if (r->op == REAL_INT ? r->e >= p->exprs.n : r->e != NONE)
+			return broken(v, "float %u names an expression that does not exist", i);
+	}
 	return CLV_OK;
 }
 
@@ -186,18 +204,20 @@ static clv_status check_list(const verifier *v, uint32_t at)
 
 static bool is_number(uint8_t kind)
 {
-	return kind == ARG_INT || kind == ARG_FLOAT || kind == ARG_BOOL || kind == ARG_COMPLEX;
+	return kind == ARG_INT || kind == ARG_FLOAT || kind == ARG_BOOL || kind == ARG_COMPLEX || kind == ARG_REAL;
 }
 
 static clv_status check_arg(const verifier *v, uint32_t at)
 {
 	const plan *p = v->p;
 	const arg *a = &p->args.at[at];
-	bool ok = a->kind <= ARG_LIST;
+	bool ok = a->kind <= ARG_REAL;
 	if (a->kind == ARG_VALUE)
 		ok = a->u.v < p->values.n;
 	else if (a->kind == ARG_INT)
 		ok = a->u.e < p->exprs.n;
+	else if (a->kind == ARG_REAL)
+		ok = a->u.r < p->reals.n;
 	else if (a->kind == ARG_STR || a->kind == ARG_DEVICE)
 		ok = str_ok(p, a->u.s);
 	else if (a->kind == ARG_DTYPE)
@@ -206,7 +226,8 @@ static clv_status check_arg(const verifier *v, uint32_t at)
 		ok = a->u.code < (a->kind == ARG_LAYOUT ? LAYOUT_COUNT : MEMFMT_COUNT);
 	if (!ok)
 		return broken(v, "argument %u of the plan names something that does not exist", at);
-	if (a->wrapped > 1 || (a->wrapped && !is_number(a->kind)))
+	bool host = a->kind == ARG_VALUE && p->values.at[a->u.v].type != TYPE_TENSOR;
+	if (a->wrapped > 1 || (a->wrapped && !is_number(a->kind) && !host))
 		return broken(v, "argument %u of the plan is wrapped, but no number", at);
 	return a->kind == ARG_LIST ? check_list(v, at) : CLV_OK;
 }
@@ -251,7 +272,12 @@ static bool literal_fits(const plan *p, const value *x)
 	if (x->expect >= p->args.n || x->type == TYPE_OBJECT)
 		return false;
 	const arg *a = &p->args.at[x->expect];
-	return a->kind == kinds[x->type] && !a->wrapped;
+	if (x->type == TYPE_FLOAT && a->kind == ARG_LIST) { /* [low, high] */
+		const arg *ends = &p->args.at[a->u.list.first];
+		return a->u.list.n == 2 && ends[0].kind == ARG_FLOAT && ends[1].kind == ARG_FLOAT && !ends[0].wrapped &&
+		       !ends[1].wrapped && ends[0].u.f <= ends[1].u.f;
+	}
+	return (a->kind == kinds[x->type] || (a->kind == ARG_REAL && x->type == TYPE_FLOAT)) && !a->wrapped;
 }
 
 static clv_status check_host(const verifier *v, value_id id)
@@ -463,10 +489,12 @@ static clv_status check_nodes(verifier *v)
 static clv_status check_leaf(const verifier *v, const tree *t, const char *which)
 {
 	const plan *p = v->p;
-	if (t->kind > TREE_OBJECT || (t->kind < TREE_LIST && t->n))
+	if (t->kind > TREE_REAL || (!tree_has_children(t->kind) && t->n))
 		return broken(v, "the %s tree has a part of no kind, or a leaf with children", which);
 	if (t->kind == TREE_INT && t->u.e >= p->exprs.n)
 		return broken(v, "the %s tree names an expression that does not exist", which);
+	if (t->kind == TREE_REAL && t->u.r >= p->reals.n)
+		return broken(v, "the %s tree names a float that does not exist", which);
 	if (t->kind == TREE_VALUE && t->u.v >= p->values.n)
 		return broken(v, "the %s tree names a value that does not exist", which);
 	bool text = t->kind == TREE_STR || t->kind == TREE_BYTES || t->kind == TREE_OPAQUE || t->kind == TREE_OBJECT;
@@ -572,6 +600,7 @@ static clv_status check_all(verifier *v)
 		return broken(v, "the plan has no valid model name or grad mode");
 	TRY(check_symbols(v));
 	TRY(check_exprs(v));
+	TRY(check_reals(v));
 	TRY(check_scopes(v));
 	TRY(check_contexts(v));
 	TRY(check_values(v));

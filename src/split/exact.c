@@ -455,6 +455,11 @@ clv_status clv_frontiers_exact(const clv_frontiers *f, const clv_exact_options *
 		memcpy(&o, options, options->size);
 	if (!f->n)
 		return fail(CLV_E_UNSUPPORTED, "the model has too few operators to be cut");
+	for (symbol_id i = 0; i < f->p->symbols.n; i++)
+		if (f->p->symbols.at[i].data) /* what reads it must stay before what needs it, which no edge says */
+			return fail(CLV_E_UNSUPPORTED,
+			            "the plan reads %s from its data; only its own order can be cut: exact=False",
+			            plan_s(f->p, f->p->symbols.at[i].name));
 	exact x = {.f = f, .p = f->p, .best_bytes = -1};
 	clv_status st = exact_new(&x);
 	if (st == CLV_OK)

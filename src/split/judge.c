@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "plan/data.h"
+
 typedef struct judgement {
 	clv_frontiers *f;
 	node_id *writer;   /* per root: last node that writes the storage; NONE: none does */
@@ -169,6 +171,18 @@ static clv_status judge_value(judgement *j, value_id v)
 	return mark_unsafe(j, v, value_born(f->p, v), earlier(f->live.last[v], f->n), say_odd);
 }
 
+/* A number that the prefix reads from data and the suffix needs does not cross. */
+static clv_status judge_reads(clv_frontiers *f)
+{
+	bool *bad = mem_alloc(f->p->nodes.n + 1);
+	clv_status st = bad ? data_cuts(f->p, f->live.last, bad) : fail_nomem();
+	for (node_id k = 0; st == CLV_OK && k < f->n; k++)
+		if (bad[k] && !f->at[k].unsafe)
+			f->at[k].unsafe = "a number that is read from data before the cut is used after it";
+	mem_free(bad);
+	return st;
+}
+
 static clv_status judge_all(judgement *j)
 {
 	clv_frontiers *f = j->f;
@@ -183,7 +197,7 @@ static clv_status judge_all(judgement *j)
 	for (node_id k = 0; k < f->n; k++)
 		if (!f->at[k].tensors && !f->at[k].unsafe)
 			f->at[k].unsafe = "nothing crosses here";
-	return CLV_OK;
+	return judge_reads(f);
 }
 
 clv_status frontiers_judge(clv_frontiers *f)

@@ -86,6 +86,24 @@ static inline expr_id any_expr(maker *m, unsigned depth)
 	return e;
 }
 
+static inline real_id any_real(maker *m, unsigned depth)
+{
+	real_id r, a, b = NONE;
+	if (depth == 0 || chance(m, 30)) {
+		if (chance(m, 50))
+			OK(real_const(m->p, any_double(m), &r));
+		else
+			OK(real_int(m->p, any_expr(m, 2), &r));
+		return r;
+	}
+	real_op op = (real_op)(REAL_NEG + below(m, REAL_POW - REAL_NEG + 1));
+	a = any_real(m, depth - 1);
+	if (op >= REAL_ADD)
+		b = any_real(m, depth - 1);
+	OK(real_make(m->p, op, a, b, &r));
+	return r;
+}
+
 static inline expr_id any_size(maker *m)
 {
 	expr_id e = any_expr(m, below(m, 3));
@@ -221,7 +239,11 @@ static inline context_id any_context(maker *m)
 static inline arg any_number(maker *m)
 {
 	arg a = {.kind = ARG_NONE};
-	switch (below(m, 4)) {
+	switch (below(m, 5)) {
+	case 4:
+		a.kind = ARG_REAL;
+		a.u.r = any_real(m, 4);
+		break;
 	case 0:
 		a.kind = ARG_INT;
 		a.u.e = any_expr(m, 3);
@@ -308,7 +330,7 @@ static inline value_id any_host(maker *m)
 	} else {
 		do {
 			a = any_number(m);
-		} while (a.kind != kinds[type]);
+		} while (a.kind != kinds[type] && !(type == TYPE_FLOAT && a.kind == ARG_REAL));
 	}
 	a.wrapped = 0;
 	OK(plan_expect(m->p, v, &a));
@@ -417,6 +439,10 @@ static inline void any_tree(maker *m, unsigned depth, bool inputs, grove *g)
 		t.u.e = any_expr(m, 3);
 	if (t.kind == TREE_FLOAT)
 		t.u.f = any_double(m);
+	if (t.kind == TREE_FLOAT && chance(m, 30)) {
+		t.kind = TREE_REAL;
+		t.u.r = any_real(m, 4);
+	}
 	if (t.kind == TREE_COMPLEX) {
 		t.u.c.re = any_double(m);
 		t.u.c.im = any_double(m);
@@ -466,6 +492,7 @@ static inline plan *random_plan(uint64_t seed)
 		symbol_id s;
 		int64_t lo = below(&m, 5);
 		OK(plan_symbol(m.p, symbols[i], lo, chance(&m, 50) ? lo + below(&m, 100) : INT64_MAX, &s));
+		m.p->symbols.at[s].data = chance(&m, 20) ? 1 : 0;
 	}
 	for (uint32_t i = 0, n = 1 + below(&m, 40); i < n; i++) {
 		uint32_t what = below(&m, 10);

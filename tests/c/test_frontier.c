@@ -1,4 +1,5 @@
 /* Frontiers: what crosses, what makes a cut unsafe, and which cut a boundary text means. */
+#include "plan/data.h"
 #include "random_plan.h"
 
 #include <time.h>
@@ -857,6 +858,70 @@ typedef struct naive {
 	bool unsafe;
 } naive;
 
+typedef struct part {
+	const plan *p;
+	symbol_id s;
+	bool defined, used;
+} part;
+
+static void defines(void *ctx, symbol_id s, value_id v, uint32_t dim)
+{
+	(void)v;
+	(void)dim;
+	((part *)ctx)->defined |= ((part *)ctx)->s == s;
+}
+
+static bool any_depends(const plan *p, uint32_t first, uint32_t n, symbol_id s)
+{
+	bool any = false;
+	for (uint32_t i = first; i < first + n; i++) {
+		const arg *a = &p->args.at[i];
+		any |= (a->kind == ARG_INT && expr_depends(p, a->u.e, s)) ||
+		       (a->kind == ARG_REAL && real_depends(p, a->u.r, s)) ||
+		       (a->kind == ARG_LIST && any_depends(p, a->u.list.first, a->u.list.n, s));
+	}
+	return any;
+}
+
+static void before_cut(void *ctx, value_id v)
+{
+	value_each_data(((part *)ctx)->p, v, defines, ctx);
+}
+
+static void after_cut(void *ctx, value_id v)
+{
+	part *c = ctx;
+	const value *x = &c->p->values.at[v];
+	for (uint32_t d = 0; x->type == TYPE_TENSOR && d < x->ndim; d++)
+		c->used |= expr_depends(c->p, c->p->dims.at[x->shape + d], c->s);
+	c->used |= x->expect != NONE && any_depends(c->p, x->expect, 1, c->s);
+}
+
+/* A data symbol is read before the cut and needed after it, and no tensor that crosses has it as a size. */
+static bool parted(const plan *p, const view *v, symbol_id s, node_id at)
+{
+	part c = {p, s, false, false};
+	for (node_id n = 0; n <= at; n++)
+		node_each_result(p, n, before_cut, &c);
+	for (node_id n = at + 1; n < p->nodes.n; n++) {
+		c.used |= any_depends(p, p->nodes.at[n].args, p->nodes.at[n].nargs, s);
+		node_each_result(p, n, after_cut, &c);
+	}
+	for (uint32_t i = 0; i < p->out_tree.n; i++) {
+		const tree *t = &p->out_tree.at[i];
+		c.used |=
+			(t->kind == TREE_INT && expr_depends(p, t->u.e, s)) || (t->kind == TREE_REAL && real_depends(p, t->u.r, s));
+	}
+	for (uint32_t i = 0; i < v->outputs.n; i++) {
+		const value *x = &p->values.at[v->outputs.at[i]];
+		symbol_id k;
+		for (uint32_t d = 0; x->type == TYPE_TENSOR && x->kind == VALUE_RESULT && d < x->ndim; d++)
+			if (expr_is_data(p, p->dims.at[x->shape + d], &k) && k == s)
+				return false;
+	}
+	return c.defined && c.used;
+}
+
 /* The rules, written down as they are said, and slow. */
 static naive judge_slowly(const plan *p, node_id at)
 {
@@ -878,6 +943,12 @@ static naive judge_slowly(const plan *p, node_id at)
 			out.unsafe |= crossing > (p->values.at[root].kind == VALUE_RESULT);
 		}
 	out.unsafe |= out.tensors == 0;
+	for (uint32_t i = 0; i < v.outputs.n; i++) {
+		const value *x = &p->values.at[v.outputs.at[i]];
+		out.unsafe |= x->type != TYPE_TENSOR && x->type != TYPE_OBJECT;
+	}
+	for (symbol_id s = 0; s < p->symbols.n; s++)
+		out.unsafe |= p->symbols.at[s].data && parted(p, &v, s, at);
 	view_free(&v);
 	return out;
 }

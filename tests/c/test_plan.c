@@ -348,6 +348,7 @@ RULE(the_model_name_exists, "no valid model name", p->model = 9999)
 RULE(the_grad_mode_exists, "grad mode", p->grad_modes = 4)
 RULE(symbols_have_names, "symbol 0 has no valid name", p->symbols.at[0].name = NONE)
 RULE(symbols_are_distinct, "there are two symbols B", p->symbols.at[1].name = p->symbols.at[0].name)
+RULE(symbols_are_of_a_known_kind, "symbol B is of no known kind", p->symbols.at[0].data = 2)
 RULE(symbols_have_ranges, "symbol B has no valid range: 5..4", p->symbols.at[0].lo = 5; p->symbols.at[0].hi = 4)
 RULE(expressions_have_operators, "has no operator", p->exprs.at[2].op = (expr_op)77)
 RULE(expressions_follow_their_operands, "does not come after its operands",
@@ -577,6 +578,7 @@ int main(void)
 		T(the_grad_mode_exists),
 		T(symbols_have_names),
 		T(symbols_are_distinct),
+		T(symbols_are_of_a_known_kind),
 		T(symbols_have_ranges),
 		T(expressions_have_operators),
 		T(expressions_follow_their_operands),

@@ -469,6 +469,76 @@ static void sizes_follow_the_symbols(void **state)
 
 /* ---- guards ------------------------------------------------------------------------------------------------------------- */
 
+static void floats_follow_the_symbols(void **state)
+{
+	(void)state;
+	const float ones[] = {1, 1, 1};
+	const float thirds[] = {1.0f / 3, 1.0f / 3, 1.0f / 3};
+	clv_tensor *x = tensor("f32", ones, 1, (int64_t[]){3});
+	clv_tensor *y = result_of(HEAD "symbol B 1..9\ninput %0 f32[B]\n"
+	                               "%1 = aten::mul.Tensor(%0, num(float(1.0/int(B)))) -> f32[B]\noutput %1\n",
+	                          &x, 1);
+	holds(y, "f32", thirds, sizeof thirds);
+	br_unref(y);
+	run_fails(HEAD "symbol B 1..9\ninput %0 f32[B]\n"
+	               "%1 = aten::mul.Tensor(%0, num(float(1.0/int(B-3)))) -> f32[B]\noutput %1\n",
+	          &x, 1, CLV_E_OVERFLOW, "not defined for these sizes");
+	br_unref(x);
+}
+
+#define COUNTED                                                                                                        \
+	HEAD "symbol n 1..2 data\ninput %0 i64[3]\n%1 = aten::sum(%0, none) -> i64[]\n"                                    \
+		 "%2 = aten::item(%1) -> int = n {host}\n"                                                                     \
+		 "%3 = aten::slice.Tensor(%0, 0, 0, n, 1) -> i64[n] view-of %0\n"                                              \
+		 "%4 = aten::mul.Tensor(%3, num(10*n)) -> i64[n]\noutput %4\n"
+
+static void numbers_read_from_data_are_taken_by_later_calls(void **state)
+{
+	(void)state;
+	const int64_t two[] = {1, 0, 1}, none[] = {0, 0, 0}, want[] = {20, 0};
+	clv_tensor *x = tensor("i64", two, 1, (int64_t[]){3}), *z = tensor("i64", none, 1, (int64_t[]){3});
+	clv_tensor *y = result_of(COUNTED, &x, 1);
+	holds(y, "i64", want, sizeof want);
+	br_unref(y);
+	run_fails(COUNTED, &z, 1, CLV_E_GUARD, "proven for 1 to 2");
+	br_unref(x);
+	br_unref(z);
+}
+
+static void sizes_read_from_data_are_taken_by_later_calls(void **state)
+{
+	(void)state;
+	const int64_t two[] = {5, 0, 7}, want[] = {0, 4};
+	clv_tensor *x = tensor("i64", two, 1, (int64_t[]){3});
+	clv_tensor *y = result_of(HEAD "symbol n 0..3 data\ninput %0 i64[3]\n%1 = aten::nonzero(%0) -> i64[n,1] guard\n"
+	                               "%2 = aten::view(%1, [n]) -> i64[n] view-of %1\n"
+	                               "%3 = aten::mul.Tensor(%2, num(n)) -> i64[n]\noutput %3\n",
+	                          &x, 1);
+	holds(y, "i64", want, sizeof want);
+	br_unref(y);
+	br_unref(x);
+}
+
+#define SCALED                                                                                                         \
+	HEAD "input %0 f32[2]\n%1 = aten::max(%0) -> f32[]\n%2 = aten::item(%1) -> float = [0.5, 4.0] {host}\n"            \
+		 "%3 = aten::mul.Tensor(%0, num(%2)) -> f32[2]\noutput %3\n"
+
+static void a_float_read_from_data_is_taken_within_its_range(void **state)
+{
+	(void)state;
+	const float in[] = {1, 2}, out[] = {2, 4}, large[] = {1, 8};
+	clv_tensor *x = tensor("f32", in, 1, (int64_t[]){2}), *z = tensor("f32", large, 1, (int64_t[]){2});
+	clv_tensor *y = result_of(SCALED, &x, 1);
+	holds(y, "f32", out, sizeof out);
+	br_unref(y);
+	run_fails(SCALED, &z, 1, CLV_E_GUARD, "reads 8 from the data");
+	run_fails(HEAD "input %0 f32[2]\n%1 = aten::max(%0) -> f32[]\n%2 = aten::item(%1) -> int {host}\n"
+	               "%3 = aten::mul.Tensor(%0, num(%2)) -> f32[2]\noutput %3\n",
+	          &x, 1, CLV_E_GUARD, "another type");
+	br_unref(x);
+	br_unref(z);
+}
+
 static void a_number_that_differs_stops_the_run(void **state)
 {
 	(void)state;
@@ -610,13 +680,16 @@ static void calls_that_fit_no_operator_are_refused(void **state)
 		{"%1 = aten::relu([%0]) -> f32[2]", "argument 0 (self) of aten::relu takes Tensor", CLV_E_INVALID},
 		{"%1 = aten::reshape(%0, [1, \"a\"]) -> f32[2]", "argument 1 (shape) of aten::reshape takes", CLV_E_INVALID},
 		{"%1 = aten::bernoulli(%0, #g) -> f32[2]", "argument 1 is an object (torch.Generator)", CLV_E_UNSUPPORTED},
-		{"%1 = aten::item(%0) -> float\n%2 = aten::add.Scalar(%0, %1, 1) -> f32[2]", "a host value as an argument",
+		{"%1 = aten::item(%0) -> complex\n%2 = aten::add.Scalar(%0, %1, 1) -> f32[2]",
+	     "a host value that is no number as an argument", CLV_E_UNSUPPORTED},
+		{"%1 = aten::mul.Scalar(%0, n) -> f32[2]\n%2 = aten::item(%0) -> int = n", "n is read from data",
 	     CLV_E_UNSUPPORTED},
 		{"%1 = aten::to.device(%0, device:nowhere, dtype:f32) -> f32[2]", "nowhere", CLV_E_TORCH},
 	};
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		strbuf b = STRBUF_INIT;
-		strbuf_printf(&b, HEAD "input %%0 f32[2]\nobject #g \"torch.Generator\"\n%s\noutput %%0\n", cases[i].node);
+		strbuf_printf(&b, HEAD "symbol n 0..9 data\ninput %%0 f32[2]\nobject #g \"torch.Generator\"\n%s\noutput %%0\n",
+		              cases[i].node);
 		char *text = taken(&b);
 		refused(text, cases[i].status, cases[i].part);
 		assert_non_null(strstr(status_message(), " cannot be prepared: %")); /* with the node's line */
@@ -1001,6 +1074,10 @@ int main(void)
 		cmocka_unit_test(what_pytorch_says_arrives_whole_with_the_place),
 		cmocka_unit_test(python_calls_are_refused_without_python),
 		cmocka_unit_test(an_output_that_is_no_tensor_is_refused),
+		cmocka_unit_test(floats_follow_the_symbols),
+		cmocka_unit_test(numbers_read_from_data_are_taken_by_later_calls),
+		cmocka_unit_test(sizes_read_from_data_are_taken_by_later_calls),
+		cmocka_unit_test(a_float_read_from_data_is_taken_within_its_range),
 		cmocka_unit_test(every_allocation_may_fail),
 		cmocka_unit_test(threads_run_one_program_at_once),
 		cmocka_unit_test(modes_are_those_of_the_plan_inside_and_the_callers_after),

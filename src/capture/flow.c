@@ -1,0 +1,146 @@
+/* Numbers that a forward reads from its data, seen in records on several data: each that moves becomes a symbol of its own,
+ * unless those before explain it. Then all other numbers of the streams can be fitted over sizes and data alike, and replay
+ * reads the symbols live. */
+#include "capture/capture.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "plan/fit.h"
+
+enum { ENOUGH_VALUES = 4, SYMBOLS_MAX = 16 };
+
+typedef struct search {
+	const stream *const *streams;
+	uint32_t n;        /* streams */
+	plan *p;           /* scratch: has the symbols found so far */
+	VEC(int64_t) rows; /* n rows of p->symbols.n */
+	int64_t *y;        /* scratch: one number per stream */
+} search;
+
+bool stream_reads_data(const stream *s)
+{
+	for (uint32_t i = 0; i < s->ops.n; i++) {
+		const stream_op *o = &s->ops.at[i];
+		for (uint32_t k = 0; k < o->nresults; k++) {
+			uint8_t kind = o->results[k].kind;
+			if (kind == BR_INT || kind == BR_FLOAT || (o->flags & BR_DYNAMIC && (kind == BR_TENSOR || kind == BR_LIST)))
+				return true;
+		}
+	}
+	return false;
+}
+
+static uint32_t distinct(const int64_t *y, uint32_t n)
+{
+	uint32_t count = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		bool seen = y[i] < 0; /* a symbol is never negative */
+		for (uint32_t k = 0; k < i; k++)
+			seen |= y[k] == y[i];
+		count += !seen;
+	}
+	return count;
+}
+
+static clv_status add_column(search *q)
+{
+	uint32_t old = q->p->symbols.n, w = old + 1;
+	char name[16];
+	symbol_id s;
+	VEC(int64_t) rows = {0};
+	TRY(vec_reserve(&rows, (size_t)q->n * w));
+	for (uint32_t i = 0; i < q->n; i++) {
+		memcpy(rows.at + (size_t)i * w, vec_from(&q->rows, (size_t)i * old), old * sizeof *rows.at);
+		rows.at[(size_t)i * w + old] = q->y[i];
+	}
+	rows.n = q->n * w;
+	vec_free(&q->rows);
+	q->rows.at = rows.at;
+	q->rows.n = rows.n;
+	q->rows.cap = rows.cap;
+	snprintf(name, sizeof name, "s%u", old);
+	return plan_symbol(q->p, name, 0, INT64_MAX, &s);
+}
+
+/* The number in q->y: known, explained, or a new symbol. */
+static clv_status look_at(search *q)
+{
+	bool moves = false, negative = false;
+	expr_id e;
+	for (uint32_t i = 0; i < q->n; i++) {
+		moves |= q->y[i] != q->y[0];
+		negative |= q->y[i] < 0;
+	}
+	if (!moves)
+		return CLV_OK;
+	TRY(fit_int(q->p, &(fit_points){q->rows.at, q->n, q->p->symbols.n}, q->y, &e));
+	if (e != NONE)
+		return CLV_OK;
+	if (negative || distinct(q->y, q->n) < ENOUGH_VALUES || q->p->symbols.n >= SYMBOLS_MAX)
+		return fail(CLV_E_UNSUPPORTED, "a number that is read from data took too few values to tell what follows it");
+	return add_column(q);
+}
+
+static clv_status look_at_sizes(search *q, uint32_t t)
+{
+	for (uint32_t d = 0; d < q->streams[0]->tensors.at[t].ndim; d++) {
+		for (uint32_t i = 0; i < q->n; i++)
+			q->y[i] = q->streams[i]->tensors.at[t].sizes[d];
+		TRY(look_at(q));
+	}
+	return CLV_OK;
+}
+
+static clv_status look_at_op(search *q, uint32_t op)
+{
+	const stream_op *o = &q->streams[0]->ops.at[op];
+	for (uint32_t k = 0; k < o->nresults; k++) {
+		const br_arg *r = &o->results[k];
+		if (r->kind == BR_TENSOR && o->flags & BR_DYNAMIC)
+			TRY(look_at_sizes(q, r->u.id));
+		for (uint32_t e = 0; r->kind == BR_LIST && o->flags & BR_DYNAMIC && e < r->u.list.n; e++)
+			if (r->u.list.at[e].kind == BR_TENSOR)
+				TRY(look_at_sizes(q, r->u.list.at[e].u.id));
+		if (r->kind != BR_INT)
+			continue;
+		for (uint32_t i = 0; i < q->n; i++)
+			q->y[i] = q->streams[i]->ops.at[op].results[k].u.i;
+		TRY(look_at(q));
+	}
+	return CLV_OK;
+}
+
+static clv_status start(search *q, const int64_t *points, uint32_t nsymbols)
+{
+	symbol_id s;
+	char name[16];
+	TRY(plan_new(&q->p));
+	for (uint32_t i = 0; i < nsymbols; i++) {
+		snprintf(name, sizeof name, "s%u", i);
+		TRY(plan_symbol(q->p, name, 0, INT64_MAX, &s));
+	}
+	TRY(vec_reserve(&q->rows, (size_t)q->n * nsymbols));
+	for (uint32_t i = 0; i < q->n * nsymbols; i++)
+		TRY(vec_push(&q->rows, points[i]));
+	q->y = mem_alloc(q->n * sizeof *q->y);
+	return q->y ? CLV_OK : fail_nomem();
+}
+
+clv_status stream_data_points(const stream *const *streams, uint32_t n, const int64_t *points, uint32_t nsymbols,
+                              int64_t **out, uint32_t *nall)
+{
+	search q = {.streams = streams, .n = n};
+	clv_status st = start(&q, points, nsymbols);
+	for (uint32_t i = 0; st == CLV_OK && i < streams[0]->ops.n; i++)
+		st = look_at_op(&q, i);
+	if (st == CLV_OK) {
+		*nall = q.p->symbols.n;
+		*out = q.rows.at;
+	} else {
+		vec_free(&q.rows);
+	}
+	mem_free(q.y);
+	plan_free(q.p);
+	return st;
+}
