@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+import cleave
+from cleave import _objective, split
+
 ROOT = Path(__file__).parent.parent.parent
 PAGES = ("README.md", "docs/split.md")
+NOT_OF_SPLITS = ("ArgumentError", "PlanError", "CompressionError")
 LINKED = ("README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")))
 
 
@@ -52,3 +57,15 @@ def test_every_link_of_a_page_leads_to_a_file(page: str) -> None:
     path = ROOT / page
     links = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
     assert all((path.parent / link).exists() for link in links), links
+
+
+def _options() -> list[str]:
+    fields = [f.name for f in dataclasses.fields(cleave.SplitSpec)]
+    errors = [name for name in cleave.__all__ if name.endswith("Error") and name not in NOT_OF_SPLITS]
+    return [*fields, *_objective.MINIMIZE, *_objective._CONSTRAINTS, *split.MODES, *errors]
+
+
+@pytest.mark.parametrize("name", _options())
+def test_the_page_about_splits_has_every_option(name: str) -> None:
+    text = (ROOT / "docs/split.md").read_text(encoding="utf-8")
+    assert re.search(rf"\b{name}\b", text), f"docs/split.md does not speak of {name}"
