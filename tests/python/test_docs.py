@@ -1,0 +1,71 @@
+"""Every Python example of the documentation runs, in order, as one program per page."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import cleave
+from cleave import _objective, split
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = ("README.md", "docs/split.md")
+NOT_OF_SPLITS = ("ArgumentError", "PlanError", "CompressionError")
+LINKED = ("README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")))
+
+
+class Block(NamedTuple):
+    """An example, and the line of the page it starts at."""
+
+    line: int
+    code: str
+
+
+def blocks(text: str) -> list[Block]:
+    """The ```python blocks of a page."""
+    found = re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [Block(text.count("\n", 0, m.start(1)) + 1, m[1]) for m in found]
+
+
+def run(page: str, text: str) -> int:
+    """Runs the examples of a page; tracebacks show the line of the page. How many there were."""
+    namespace: dict[str, Any] = {"__name__": "__docs__"}
+    every = blocks(text)
+    for block in every:
+        exec(compile("\n" * (block.line - 1) + block.code, page, "exec"), namespace)
+    return len(every)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_example_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # examples write files
+    assert run(str(ROOT / page), (ROOT / page).read_text(encoding="utf-8")) >= 3
+
+
+def test_an_example_that_fails_is_seen_at_its_line() -> None:
+    with pytest.raises(ZeroDivisionError) as error:
+        run("page.md", "# A page\n\n```python\nx = 0\n```\n\n```c\nno python\n```\n\n```python\n1 / x\n```\n")
+    assert error.traceback[-1].lineno == 11  # counted from 0
+
+
+@pytest.mark.parametrize("page", LINKED)
+def test_every_link_of_a_page_leads_to_a_file(page: str) -> None:
+    path = ROOT / page
+    links = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
+    assert all((path.parent / link).exists() for link in links), links
+
+
+def _options() -> list[str]:
+    fields = [f.name for f in dataclasses.fields(cleave.SplitSpec)]
+    errors = [name for name in cleave.__all__ if name.endswith("Error") and name not in NOT_OF_SPLITS]
+    return [*fields, *_objective.MINIMIZE, *_objective._CONSTRAINTS, *split.MODES, *errors]
+
+
+@pytest.mark.parametrize("name", _options())
+def test_the_page_about_splits_has_every_option(name: str) -> None:
+    text = (ROOT / "docs/split.md").read_text(encoding="utf-8")
+    assert re.search(rf"\b{name}\b", text), f"docs/split.md does not speak of {name}"
