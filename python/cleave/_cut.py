@@ -244,6 +244,7 @@ class Cuts:
         args, kwargs = example
         arguments = take_apart(target, args, kwargs)
         self.shapes = [t.shape for t in arguments.leaves]
+        self.whole = True  # the whole model is here, and can be run at other sizes
         self.sized: Sized | None = None
         with torch.set_grad_enabled(regime.grad):
             if want.spec.sizes.empty:
@@ -299,6 +300,11 @@ class Cuts:
 
     def _record(self, arguments: Arguments) -> Cut:
         assert self.sized is not None
+        if not self.whole:
+            sizes = ", ".join(f"{name}={n}" for name, n in self.sizes_of(arguments.leaves).items())
+            raise InputError(
+                f"{sizes} was never seen, and only half of the model is here: call prepare_sizes before keep_only"
+            )
         with torch.set_grad_enabled(self.regime.grad):
             captured = self.sized.obtain(arguments, self.sized.sizes_of(arguments.leaves))
         cut = self.by_plan.get(id(captured))

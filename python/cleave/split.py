@@ -85,7 +85,7 @@ class SplitRuntime:
         if self._half is not None:
             raise InputError(
                 f"this runtime holds only the {self._half}, and the model would have to run as a whole to see what it "
-                "does in this mode or at this size: call prepare_sizes before keep_only"
+                "does in this mode: use the mode once before keep_only"
             )
         cuts = Cuts(Target(self._model), example, self._want, regime, like)
         if len(self._by_regime) >= MAX_REGIMES:
@@ -308,6 +308,8 @@ class SplitRuntime:
 
     def refresh_weights(self) -> int:
         """After the model got other weights (load_state_dict): a new weight_version, as on every side that got them."""
+        if self._half is not None:
+            raise InputError(f"this runtime holds only the {self._half}: the weights as a whole cannot be told from it")
         self.weight_version = fingerprint(self._target)
         return self.weight_version
 
@@ -426,6 +428,8 @@ class SplitRuntime:
             cuts.regime = cuts.regime._replace(tensors=tuple((d, device, g) for (d, _, g), device in kept))
         self._by_regime = {cuts.regime: cuts for cuts in self._by_regime.values()}
         self._half = half
+        for cuts in self._by_regime.values():
+            cuts.whole = False
 
     def _need(self, half: str) -> None:
         if self._half is not None and self._half != half:

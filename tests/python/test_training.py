@@ -557,6 +557,18 @@ def test_a_runtime_may_keep_one_half_only() -> None:
         device.run_training_prefix(x)
 
 
+def test_a_half_says_what_it_cannot_do() -> None:
+    torch.manual_seed(0)
+    rt = prepare(mlp().eval(), torch.randn(6, 5), at="after:3")
+    rt.prepare_sizes(11)
+    rt.keep_only("prefix")
+    assert rt.run_prefix(torch.randn(11, 5)).batch_size == 11
+    with pytest.raises(cleave.InputError, match=r"B=23 was never seen.*prepare_sizes"):
+        rt.run_prefix(torch.randn(23, 5))
+    with pytest.raises(cleave.InputError, match="only the prefix"):
+        rt.refresh_weights()
+
+
 def test_weights_of_another_version_are_refused_until_both_sides_have_them() -> None:
     torch.manual_seed(0)
     a, b, new = mlp().eval(), mlp().eval(), mlp().eval()
