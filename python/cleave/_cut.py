@@ -40,15 +40,32 @@ class Regime(NamedTuple):
     inputs: tuple[Any, ...]  # memory layout; what requires grad, where grad counts
     modes: tuple[Any, ...]  # around the call: autocast, default dtype
 
-    @classmethod
-    def now(cls, target: Target, leaves: Sequence[torch.Tensor], grad: bool) -> Regime:
-        """As things are; reads the model, runs nothing."""
-        return cls(
+
+class Reader:
+    """Reads the regime off a model; runs nothing. Where the modules keep their tensors is looked up once."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.refresh()
+
+    def refresh(self) -> None:
+        """After the model got other modules or other tensors."""
+        self.modules = [m for _, m in self.target.modules()]
+        self.places = [(t.holder, t.key) for t in self.target.tensors()]
+
+    def regime(self, leaves: Sequence[torch.Tensor], grad: bool) -> Regime:
+        """As things are."""
+        try:
+            tensors = [holder[key] for holder, key in self.places]
+        except LookupError:
+            self.refresh()
+            tensors = [holder[key] for holder, key in self.places]
+        return Regime(
             grad,
-            tuple(m.training for _, m in target.modules()),
-            tuple((t.tensor.dtype, t.tensor.device, grad and t.tensor.requires_grad) for t in target.tensors()),
-            tuple((_layout(t), grad and t.requires_grad) for t in leaves),
-            (*(_autocast(device) for device in ("cpu", "cuda")), torch.get_default_dtype()),
+            tuple([m.training for m in self.modules]),
+            tuple([(t.dtype, t.device, grad and t.requires_grad) for t in tensors if isinstance(t, torch.Tensor)]),
+            tuple([(_layout(t), grad and t.requires_grad) for t in leaves]),
+            (_autocast("cpu"), _autocast("cuda"), torch.get_default_dtype()),
         )
 
 
@@ -130,6 +147,8 @@ class Cut:
             _engine(want, captured, 0, at, grad, "Prefix", self.prefix),
             _engine(want, captured._replace(state=state), at, end, grad, "Suffix", self.suffix),
         )
+        halves = (("prefix", self.prefix), ("suffix", self.suffix))
+        self.names = {half: [name for name, *_ in program.native.state()] for half, program in halves}
         self.lock = threading.Lock()
         self.labels: list[str] = self.prefix.native.outputs()
         inputs = set(self.prefix.native.inputs())
@@ -201,8 +220,7 @@ class Cut:
 
     def state(self, half: str) -> dict[str, torch.Tensor]:
         """The module tensors that a half reads or writes, by name."""
-        program = self.prefix if half == "prefix" else self.suffix
-        return {name: self.live(name) for name, *_ in program.native.state()}
+        return {name: self.live(name) for name in self.names[half]}
 
     def shared_writes(self) -> list[str]:
         """Module tensors that one half writes and the other has too: the halves cannot be in two processes."""

@@ -59,7 +59,7 @@ class Steps:
 
     def drop_spent(self, parameters: Iterable[torch.Tensor]) -> None:
         """Takes away gradients that a step has used and that nobody has touched since."""
-        for p in parameters:
+        for p in parameters if self.spent else ():
             found = self.spent.pop(id(p), None)
             if found is None or found[0]() is not p:
                 continue
@@ -185,11 +185,13 @@ def backward_prefix(
     elsewhere = record.tied is None  # the suffix is: it needs the whole gradients of what it shares with the prefix
     whole = {f"@{name}": cut.live(name).grad for name in cut.tied if elsewhere}
     whole = {name: None if grad is None else grad.detach().clone() for name, grad in whole.items()}
+    tied = [cut.live(name) for name in cut.tied]
+    late = record.optimizer
+    if optimizer is None and late is None:
+        return {name: grad for name, grad in whole.items() if grad is not None}
     prefix, suffix = _ids(cut, "prefix"), _ids(cut, "suffix")
     if optimizer is not None:
         steps.step(optimizer, skip=suffix - prefix)
-    tied = [cut.live(name) for name in cut.tied]
-    late = record.optimizer
     if late is not None and any(holds(late, p) and not (optimizer and holds(optimizer, p)) for p in tied):
         done = {id(p) for p in tied if optimizer is not None and holds(optimizer, p)}
         steps.step(late, skip=(prefix | suffix) - {id(p) for p in tied} | done)

@@ -20,7 +20,7 @@ from torch import nn
 
 from . import _train
 from ._capture import take_apart
-from ._cut import Cut, Cuts, Engines, Regime, Wanted
+from ._cut import Cut, Cuts, Engines, Reader, Regime, Wanted
 from ._objective import read as read_objective
 from ._sizes import Sized
 from ._state import Target, fingerprint
@@ -62,6 +62,7 @@ class SplitRuntime:
         self._want = want
         self._model = model
         self._target = Target(model)
+        self._reader = Reader(self._target)
         self._example = example
         self._by_regime: dict[Regime, Cuts] = {}
         self._lock = threading.Lock()  # around captures of other modes
@@ -69,7 +70,7 @@ class SplitRuntime:
         self._steps = _train.Steps()
         self._awaiting: list[str] = []  # tied parameters whose step waits for the prefix, which is elsewhere
         leaves = take_apart(self._target, *example).leaves
-        regime = Regime.now(self._target, leaves, grad=False)
+        regime = self._reader.regime(leaves, grad=False)
         self._inference = self._first = self._make_cuts(regime, example)
         first = self._first
         self.trace_plan = Plan(first.target, first.captured, first.sized)
@@ -95,7 +96,7 @@ class SplitRuntime:
 
     def _cuts(self, inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor], grad: bool) -> Cuts:
         """The cuts for the model and the modes as they are now."""
-        regime = Regime.now(self._target, leaves, grad)
+        regime = self._reader.regime(leaves, grad)
         cuts = self._by_regime.get(regime)
         if cuts is not None:
             return cuts
@@ -104,7 +105,8 @@ class SplitRuntime:
 
     def _other_cuts(self, inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor], cuts: Cuts) -> Cuts | None:
         """The model is not what it was when this cuts was captured: the one that fits, or None if it is the same."""
-        if Regime.now(self._target, leaves, cuts.regime.grad) == cuts.regime:
+        self._reader.refresh()
+        if self._reader.regime(leaves, cuts.regime.grad) == cuts.regime:
             return None
         self._first.check_shapes(leaves)
         return self._cuts(inputs, leaves, cuts.regime.grad)
@@ -229,11 +231,12 @@ class SplitRuntime:
         return self._payload(cuts, cut, leaves, dict(zip(cut.labels, tensors, strict=True)), None)
 
     def prefix_tensors(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[torch.Tensor]
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[torch.Tensor], grad: bool = False
     ) -> tuple[Cuts, Cut, tuple[torch.Tensor, ...]]:
-        """Runs the prefix for inference: what crosses, in the order of the cut's labels."""
+        """Runs the prefix: what crosses, in the order of the cut's labels."""
         self._need("prefix")
-        cuts = self._inference
+        # Inference finds out by running that the model is another one; training also depends on what the suffix trains.
+        cuts = self._cuts((args, kwargs), leaves, grad) if grad else self._inference
         try:
             cut = cuts.cut_for(args, kwargs, leaves)
             return cuts, cut, cut.engines.prefix.run(leaves)
@@ -242,7 +245,8 @@ class SplitRuntime:
             if other is None:
                 cuts.explain(args, kwargs)
                 raise
-        self._inference = other
+        if not grad:
+            self._inference = other
         cut = other.cut_for(args, kwargs, leaves)
         return other, cut, cut.engines.prefix.run(leaves)
 
@@ -319,12 +323,10 @@ class SplitRuntime:
         """Runs the model up to the boundary and keeps the graph for backward_prefix.
 
         The tensors of the boundary are leaves: what the suffix does with them does not reach the prefix."""
-        self._need("prefix")
         leaves = self.trace_plan.flatten_inputs(inputs, kwargs)
         with torch.enable_grad():
-            cuts = self._cuts((inputs, kwargs), leaves, grad=True)
-            cut = cuts.cut_for(inputs, kwargs, leaves)
-            roots = dict(zip(cut.labels, cut.engines.prefix.run(leaves), strict=True))
+            cuts, cut, tensors = self.prefix_tensors(inputs, kwargs, leaves, grad=True)
+        roots = dict(zip(cut.labels, tensors, strict=True))
         return self._payload(cuts, cut, leaves, _train.detached(roots), _train.Record(self, cut, roots))
 
     def train_suffix(
