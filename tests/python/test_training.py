@@ -421,6 +421,47 @@ def test_several_boundaries_may_be_on_their_way() -> None:
     same_grads(model, whole)
 
 
+class Drifting(torch.autograd.Function):
+    """A backward that does not repeat itself, as atomic additions on GPUs do not."""
+
+    drift, calls = 0.0, 0
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        Drifting.calls += 1
+        return grad * (2 + Drifting.drift * (Drifting.calls % 7))
+
+
+@pytest.mark.parametrize(("drift", "trains"), [(1e-6, True), (0.1, False)])
+def test_gradients_that_eager_does_not_repeat_must_be_close(drift: float, trains: bool) -> None:
+    torch.manual_seed(0)
+    Drifting.drift = drift
+    first, second = nn.Linear(5, 5), nn.Linear(5, 4)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = first, second
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.second(Drifting.apply(self.first(x)))
+
+    x = torch.randn(6, 5)
+    rt = prepare(Net(), x, at="after:first")
+    if not trains:
+        with pytest.raises(cleave.CaptureError, match="does not repeat"):
+            rt.run_training_prefix(x)
+        return
+    boundary = rt.run_training_prefix(x)
+    rt.train_suffix(boundary, torch.randint(0, 4, (6,)))
+    rt.backward_prefix(boundary)
+    assert first.weight.grad is not None
+
+
 # ---- wrong use
 
 
