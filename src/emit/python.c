@@ -121,13 +121,9 @@ static void put_results(writer *w, const node *n, strbuf *b)
 /* A guard that failed says where. */
 static void put_raise(writer *w, node_id id, unsigned indent, const char *what, strbuf *b)
 {
-	const node *n = &w->p->nodes.at[id];
 	strbuf text = STRBUF_INIT;
 	strbuf_printf(&text, "node %s", node_name(w->names, id));
-	if (n->scope != NONE && plan_s(w->p, w->p->scopes.at[n->scope].path)[0])
-		strbuf_printf(&text, " in %s", plan_s(w->p, w->p->scopes.at[n->scope].path));
-	if (n->at != NONE)
-		strbuf_printf(&text, " at %s", plan_s(w->p, n->at));
+	place_print(w->p, id, &text);
 	strbuf_printf(&text, ": %s", what);
 	w->guard = true;
 	strbuf_printf(b, "%*sraise GuardError(", (int)indent + INDENT, "");

@@ -76,12 +76,6 @@ static clv_status no_such_name(const clv_frontiers *f, const char *want)
 	return st;
 }
 
-static bool is_inside(const char *path, const char *module)
-{
-	size_t n = strlen(module);
-	return !strncmp(path, module, n) && (path[n] == '\0' || path[n] == '.');
-}
-
 /* The last node inside a module, or the node of that name; NONE: there is neither. */
 static node_id find_end(const clv_frontiers *f, const char *name)
 {

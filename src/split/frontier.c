@@ -20,13 +20,12 @@ node_id value_born(const plan *p, value_id v)
 
 bool can_cross(const plan *p, value_id v)
 {
-	const value *x = &p->values.at[v];
-	return x->type == TYPE_TENSOR && (x->kind == VALUE_INPUT || x->kind == VALUE_RESULT);
+	return p->values.at[v].type == TYPE_TENSOR && moves(p, v);
 }
 
-static bool is_outside(const plan *p, value_id v)
+bool moves(const plan *p, value_id v)
 {
-	return p->values.at[v].kind != VALUE_INPUT && p->values.at[v].kind != VALUE_RESULT;
+	return p->values.at[v].kind == VALUE_INPUT || p->values.at[v].kind == VALUE_RESULT;
 }
 
 /* A size may come out negative at these symbols; it counts as 0. */
@@ -47,15 +46,11 @@ int64_t value_bytes_at(const clv_frontiers *f, value_id v)
 	return product_of_sizes(f, v, dtype_bits((dtype)f->p->values.at[v].dtype) / 8);
 }
 
-const char *module_path(const plan *p, node_id k)
+void last_writers(const plan *p, node_id *writer)
 {
-	scope_id s = p->nodes.at[k].scope;
-	return s == NONE ? "" : plan_s(p, p->scopes.at[s].path);
-}
-
-static node_id earlier(node_id a, node_id b)
-{
-	return a < b ? a : b;
+	for (node_id k = 0; k < p->nodes.n; k++)
+		for (uint32_t w = 0; w < p->nodes.at[k].nwrites; w++)
+			writer[alias_root(p, p->ids.at[p->nodes.at[k].writes + w])] = k;
 }
 
 static int64_t at_most_64(__int128 n)
@@ -262,7 +257,7 @@ static void hold_memory(const clv_frontiers *f, node_id *first, node_id *last, h
 	for (value_id v = 0; v < p->values.n; v++) {
 		if (alias_root(p, v) != v || p->values.at[v].type != TYPE_TENSOR)
 			continue;
-		if (is_outside(p, v)) {
+		if (!moves(p, v)) {
 			if (first[v] != NONE)
 				hold(f, by, first[v], last[v], OUTSIDE, value_bytes_at(f, v));
 			continue;
