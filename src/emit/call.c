@@ -179,7 +179,7 @@ static bool is_word(char c)
 }
 
 /* The text of an expression is Python already; only its symbols may need another name. */
-void write_int(writer *w, expr_id e, strbuf *b)
+static void write_int(writer *w, expr_id e, strbuf *b)
 {
 	strbuf plain = STRBUF_INIT;
 	char *text = NULL;

@@ -4,7 +4,8 @@
 
 #include "emit/emit.h"
 
-void write_harmless(const char *s, strbuf *b)
+/* Text that somebody else chose, for a comment: nothing in it ends the line. */
+static void write_harmless(const char *s, strbuf *b)
 {
 	for (; *s; s++)
 		strbuf_putc(b, (unsigned char)*s < 0x20 || (unsigned char)*s >= 0x7F ? '?' : *s);

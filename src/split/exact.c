@@ -13,6 +13,7 @@
  *     three vertices; where a cut breaks it, each way to mend it is tried (branch and bound). */
 #include <string.h>
 
+#include "base/options.h"
 #include "split/frontier.h"
 #include "split/mincut.h"
 #include "split/order.h"
@@ -463,11 +464,7 @@ clv_status clv_frontiers_exact(const clv_frontiers *f, const clv_exact_options *
 	clv_exact_options o = CLV_EXACT_OPTIONS_INIT;
 	if (!f || !plan_out || !position_out)
 		return fail(CLV_E_INVALID, "clv_frontiers_exact: an argument is NULL");
-	if (options && (options->size < sizeof options->size || options->size > sizeof o))
-		return fail(CLV_E_INVALID, "clv_exact_options.size is %zu, this library knows up to %zu", options->size,
-		            sizeof o);
-	if (options)
-		memcpy(&o, options, options->size);
+	TRY(options_read(&o, sizeof o, options, "clv_exact_options"));
 	if (!f->n)
 		return fail(CLV_E_UNSUPPORTED, "the model has too few operators to be cut");
 	exact x = {.f = f, .p = f->p, .best_bytes = -1};

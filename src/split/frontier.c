@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/options.h"
 #include "plan/flops.h"
 #include "plan/poly.h"
 
@@ -79,13 +80,16 @@ static clv_status add_interval(crossings *c, value_id v, uint32_t first, uint32_
 	return CLV_OK;
 }
 
+typedef VEC(value_id) value_list;
+
 static int compare_ids(const void *a, const void *b)
 {
 	value_id x = *(const value_id *)a, y = *(const value_id *)b;
 	return (x > y) - (x < y);
 }
 
-clv_status frontier_values(const clv_frontiers *f, uint32_t i, value_list *out)
+/* What crosses, ascending. */
+static clv_status frontier_values(const clv_frontiers *f, uint32_t i, value_list *out)
 {
 	const crossings *c = &f->cross;
 	for (uint32_t t = i + c->n; t > 0; t /= 2)
@@ -396,11 +400,7 @@ clv_status clv_frontiers_create(const clv_plan *p, const clv_frontiers_options *
 	clv_frontiers_options o = CLV_FRONTIERS_OPTIONS_INIT;
 	if (!p || !out)
 		return fail(CLV_E_INVALID, "clv_frontiers_create: an argument is NULL");
-	if (options && (options->size < sizeof options->size || options->size > sizeof o))
-		return fail(CLV_E_INVALID, "clv_frontiers_options.size is %zu, this library knows up to %zu", options->size,
-		            sizeof o);
-	if (options)
-		memcpy(&o, options, options->size);
+	TRY(options_read(&o, sizeof o, options, "clv_frontiers_options"));
 	clv_frontiers *f = mem_alloc(sizeof *f);
 	if (!f)
 		return fail_nomem();

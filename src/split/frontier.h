@@ -41,8 +41,6 @@ struct clv_frontiers {
 	VEC(char *) reasons; /* owned texts */
 };
 
-typedef VEC(value_id) value_list;
-
 static inline node_id earlier(node_id a, node_id b)
 {
 	return a < b ? a : b;
@@ -53,7 +51,6 @@ bool moves(const plan *p, value_id v);                    /* comes in or is made
 bool can_cross(const plan *p, value_id v);                /* a tensor that moves */
 node_id value_born(const plan *p, value_id v);            /* first position after which it exists */
 int64_t value_bytes_at(const clv_frontiers *f, value_id); /* INT64_MAX: too many, or not defined at these sizes */
-clv_status frontier_values(const clv_frontiers *f, uint32_t i, value_list *out); /* what crosses, ascending */
 void last_writers(const plan *p, node_id *writer /* per root, NONE before: last node that writes the storage */);
 
 /* reach.c: nodes that read the memory of an argument beyond its elements, where the memory may come over a cut */

@@ -287,7 +287,7 @@ static void a_range_that_is_none_is_refused(void **state)
 	o = (clv_program_options){sizeof o + 8, 0, 0, false, true};
 	FAILS(clv_program_create(p, &o, &g), CLV_E_INVALID, "this library knows up to");
 	o.size = 0;
-	FAILS(clv_program_create(p, &o, &g), CLV_E_INVALID, "options.size is 0");
+	FAILS(clv_program_create(p, &o, &g), CLV_E_INVALID, "clv_program_options.size is 0");
 	FAILS(clv_program_create(NULL, NULL, &g), CLV_E_INVALID, "NULL");
 	plan_free(p);
 }
