@@ -345,6 +345,6 @@ class Cuts:
         """The symbols of a cut's plan as its programs take them."""
         names = cut.captured.symbols
         for name in names:
-            if type(sizes.get(name)) is not int or sizes[name] < 0:
+            if type(sizes.get(name)) is not int or not 0 <= sizes[name] < 1 << 63:
                 raise InputError(f"the boundary lacks the size {name}, or it is no size: {sizes.get(name)!r}")
         return [sizes[name] for name in names] or None

@@ -485,6 +485,19 @@ def test_a_boundary_of_another_split_is_refused() -> None:
         b.run_suffix(boundary)
 
 
+@pytest.mark.parametrize("size", [None, -1, 2**70, 1.0, "3", 7])
+def test_a_boundary_whose_size_is_nonsense_is_refused(size: Any) -> None:
+    spec = cleave.SplitSpec(boundary="after:fc1", dynamic_batch=(1, 8))
+    rt = cleave.prepare_split(Mlp().eval(), example_inputs=torch.randn(3, 4), split=spec)
+    boundary = rt.run_prefix(torch.randn(3, 4))
+    with pytest.raises(cleave.InputError):
+        rt.run_suffix(dataclasses.replace(boundary, sizes={} if size is None else {"B": size}))
+    native = rt.main_cut.suffix.native
+    if not isinstance(size, int) or size > 8:
+        with pytest.raises((TypeError, OverflowError)):
+            native.run(list(boundary.tensors.values()), [size])
+
+
 @pytest.mark.parametrize("wrong", [None, 3, "boundary", torch.zeros(3, 4), [torch.zeros(3, 8)], {}])
 def test_what_is_no_boundary_is_refused(wrong: Any) -> None:
     model, inputs = build("mlp")
