@@ -1,9 +1,10 @@
 /* Choosing: which frontier a boundary text means, by name, by share of the work, or as the best of all. */
 #include "split/frontier.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <string.h>
+
+#include "base/number.h"
 
 /* ---- names ----------------------------------------------------------------------------------------------------------- */
 
@@ -158,18 +159,15 @@ static clv_status choose_auto(const clv_frontiers *f, const clv_objective *o, ui
 /* "percent:50", "50%", "at:50%" */
 static bool parse_percent(const char *s, double *out)
 {
-	bool sign = false;
-	char *end;
-	if (!strncmp(s, "percent:", 8))
-		s += 8;
-	else if (!strncmp(s, "at:", 3))
-		s += 3, sign = true;
-	else
-		sign = true;
-	if (!isdigit((unsigned char)*s) && *s != '-' && *s != '.' && *s != '+')
+	char number[NUMBER_TEXT];
+	bool named = !strncmp(s, "percent:", 8);
+	s += named ? 8 : !strncmp(s, "at:", 3) ? 3 : 0;
+	size_t n = strcspn(s, "%");
+	if (n >= sizeof number || (s[n] ? s[n + 1] != '\0' : !named))
 		return false;
-	*out = strtod(s, &end);
-	return sign ? !strcmp(end, "%") : end[0] == '\0' || !strcmp(end, "%");
+	memcpy(number, s, n);
+	number[n] = '\0';
+	return number_parse(number, out);
 }
 
 clv_status clv_frontiers_choose(const clv_frontiers *f, const char *boundary, const clv_objective *objective,
