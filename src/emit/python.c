@@ -420,7 +420,8 @@ static clv_status write_body(writer *w)
 {
 	TRY(write_copies(w, &w->body));
 	TRY(write_nodes(w));
-	return write_return(w, &w->body);
+	TRY(write_return(w, &w->body));
+	return w->body.failed ? fail_nomem() : CLV_OK;
 }
 
 /* ---- the file --------------------------------------------------------------------------------------------------- */
@@ -471,7 +472,7 @@ static clv_status write_all(writer *w, strbuf *b)
 	clv_status st = write_body(w);
 	if (st == CLV_OK)
 		st = write_init(w, &init);
-	if (st == CLV_OK && (init.failed || w->body.failed))
+	if (st == CLV_OK && init.failed)
 		st = fail_nomem();
 	if (st == CLV_OK) {
 		const char *name = w->s->class_name ? w->s->class_name : "Segment";
