@@ -1,5 +1,5 @@
-/* The fault sweep: every allocation of parsing, verifying, printing, viewing, inspecting and writing source fails once. Each time the
- * answer is CLV_E_NOMEM and nothing is left behind (run it under the leak sanitizer). */
+/* The fault sweep: every allocation of parsing, verifying, printing, viewing, inspecting and writing source fails once.
+ * Each time the answer is CLV_E_NOMEM and nothing is left behind (run it under the leak sanitizer). */
 #include "support.h"
 
 #include "emit/emit.h"
@@ -69,27 +69,6 @@ static clv_status inspect(const plan *p)
 	return CLV_OK;
 }
 
-static clv_status source(const plan *p, uint32_t first, uint32_t end)
-{
-	clv_source_options o = CLV_SOURCE_OPTIONS_INIT;
-	char *text = NULL;
-	o.first = first;
-	o.end = end;
-	o.del = true;
-	clv_status st = clv_plan_source(p, &o, &text);
-	clv_string_free(text);
-	return st == CLV_E_UNSUPPORTED ? CLV_OK : st; /* an object has no source text */
-}
-
-static clv_status sources(const plan *p)
-{
-	for (uint32_t cut = 1; cut < p->nodes.n; cut++) {
-		TRY(source(p, 0, cut));
-		TRY(source(p, cut, p->nodes.n));
-	}
-	return CLV_OK;
-}
-
 /* All that source can say: modules, odd names, contexts, guards, slices, lists, a store, a symbol that no input shows. */
 static const char *const written =
 	"cleave-plan 1\n"
@@ -150,8 +129,9 @@ static clv_status source_of_range(const plan *p, node_id first, node_id end, boo
 	return CLV_OK;
 }
 
-static clv_status all_sources(const char *text)
+static clv_status all_sources(const void *ctx)
 {
+	const char *text = ctx;
 	clv_plan *p = NULL;
 	TRY(clv_plan_parse(text, strlen(text), &p));
 	clv_status st = CLV_OK;
@@ -167,20 +147,13 @@ static clv_status all_sources(const char *text)
 static void every_allocation_may_fail_while_source_is_written(void **state)
 {
 	(void)state;
-	uint64_t n = 0;
-	clv_status st;
-	do {
-		mem_fail_after(++n);
-		st = all_sources(written);
-		mem_fail_after(0);
-	} while (st == CLV_E_NOMEM);
-	if (st != CLV_OK)
-		fail_msg("allocation %llu: status %d \"%s\"", (unsigned long long)n, st, status_message());
-	assert_in_range(n, 500, 20000);
+	assert_in_range(sweep_faults(all_sources, written, CLV_OK), 500, 20000);
+	sweep_faults(all_sources, whole, CLV_E_UNSUPPORTED); /* an object has no source text */
 }
 
-static clv_status everything(const char *text)
+static clv_status everything(const void *ctx)
 {
+	const char *text = ctx;
 	clv_plan *p = NULL;
 	TRY(clv_plan_parse(text, strlen(text), &p));
 	clv_status st = look(p);
@@ -188,8 +161,6 @@ static clv_status everything(const char *text)
 		st = reprint(p);
 	if (st == CLV_OK)
 		st = inspect(p);
-	if (st == CLV_OK)
-		st = sources(p);
 	clv_plan_free(p);
 	return st;
 }
@@ -205,13 +176,7 @@ static clv_status everything_with_fault(const char *text, uint64_t n)
 static void every_allocation_may_fail(void **state)
 {
 	(void)state;
-	uint64_t n = 1;
-	clv_status st;
-	while ((st = everything_with_fault(whole, n)) == CLV_E_NOMEM)
-		n++;
-	if (st != CLV_OK)
-		fail_msg("allocation %llu: status %d \"%s\"", (unsigned long long)n, st, status_message());
-	assert_in_range(n, 100, 5000);
+	assert_in_range(sweep_faults(everything, whole, CLV_OK), 100, 5000);
 }
 
 static void every_allocation_may_fail_while_an_error_is_reported(void **state)

@@ -1205,24 +1205,29 @@ static clv_status texts(const clv_frontiers *f)
 	return CLV_OK;
 }
 
-/* Every allocation of making, printing and choosing fails once; then it ends with `want`. */
+typedef struct choice {
+	const plan *p;
+	const char *boundary;
+	const clv_objective *o;
+} choice;
+
+static clv_status make_print_and_choose(const void *ctx)
+{
+	const choice *c = ctx;
+	clv_frontiers *f = NULL;
+	uint32_t at;
+	TRY(clv_frontiers_create(c->p, NULL, &f));
+	clv_status st = texts(f);
+	if (st == CLV_OK)
+		st = clv_frontiers_choose(f, c->boundary, c->o, &at);
+	clv_frontiers_free(f);
+	return st;
+}
+
 static void sweep(const char *text, const char *boundary, const clv_objective *o, clv_status want)
 {
 	plan *p = load_ok(text);
-	clv_status st = CLV_E_NOMEM;
-	for (uint64_t n = 1; st == CLV_E_NOMEM; n++) {
-		clv_frontiers *f = NULL;
-		uint32_t at;
-		mem_fail_after(n);
-		st = clv_frontiers_create(p, NULL, &f);
-		if (st == CLV_OK)
-			st = texts(f);
-		if (st == CLV_OK)
-			st = clv_frontiers_choose(f, boundary, o, &at);
-		mem_fail_after(0);
-		clv_frontiers_free(f);
-	}
-	assert_int_equal(st, want);
+	sweep_faults(make_print_and_choose, &(choice){p, boundary, o}, want);
 	plan_free(p);
 }
 

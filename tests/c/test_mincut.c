@@ -531,22 +531,27 @@ static void what_cannot_be_parted_is_named(void **state)
 	plan_free(one);
 }
 
-/* Every allocation of an exact cut fails once; then it ends with `want`. */
+typedef struct wish {
+	const clv_frontiers *f;
+	const clv_exact_options *o;
+} wish;
+
+static clv_status cut_exactly(const void *ctx)
+{
+	const wish *w = ctx;
+	plan *q = NULL;
+	uint32_t at;
+	clv_status st = clv_frontiers_exact(w->f, w->o, &q, &at);
+	plan_free(q);
+	return st;
+}
+
 static void sweep(const char *text, const clv_exact_options *o, clv_status want)
 {
 	plan *p = load_ok(text);
 	clv_frontiers *f = NULL;
-	clv_status st = CLV_E_NOMEM;
 	OK(clv_frontiers_create(p, NULL, &f));
-	for (uint64_t n = 1; st == CLV_E_NOMEM; n++) {
-		plan *q = NULL;
-		uint32_t at;
-		mem_fail_after(n);
-		st = clv_frontiers_exact(f, o, &q, &at);
-		mem_fail_after(0);
-		plan_free(q);
-	}
-	assert_int_equal(st, want);
+	sweep_faults(cut_exactly, &(wish){f, o}, want);
 	clv_frontiers_free(f);
 	plan_free(p);
 }
