@@ -1,9 +1,8 @@
 /* The public functions that need no torch (frontiers are in src/split): thin covers over src/base and src/plan. */
 #include "cleave.h"
 
-#include <string.h>
-
 #include "base/mem.h"
+#include "base/options.h"
 #include "emit/emit.h"
 #include "plan/plan.h"
 
@@ -87,11 +86,7 @@ clv_status clv_plan_source(const clv_plan *p, const clv_source_options *options,
 	clv_source_options o = CLV_SOURCE_OPTIONS_INIT;
 	if (!p || !out)
 		return fail(CLV_E_INVALID, "clv_plan_source needs a plan and a place for the text");
-	if (options && (options->size < sizeof options->size || options->size > sizeof o))
-		return fail(CLV_E_INVALID, "clv_plan_source: options.size is %zu, this library knows up to %zu", options->size,
-		            sizeof o);
-	if (options) /* as for clv_program_create: a shorter struct leaves the rest at its default */
-		memcpy(&o, options, options->size);
+	TRY(options_read(&o, sizeof o, options, "clv_source_options"));
 	source_spec s = {.first = o.first, .end = o.end ? o.end : p->nodes.n, .class_name = o.class_name, .del = o.del};
 	strbuf b = STRBUF_INIT;
 	clv_status st = plan_source(p, &s, &b);

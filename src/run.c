@@ -1,6 +1,7 @@
 /* The part of the public interface that runs plans: programs bound to tensors. */
 #include <string.h>
 
+#include "base/options.h"
 #include "exec/program.h"
 
 clv_status clv_program_create(const clv_plan *p, const clv_program_options *options, clv_program **out)
@@ -8,11 +9,7 @@ clv_status clv_program_create(const clv_plan *p, const clv_program_options *opti
 	clv_program_options o = CLV_PROGRAM_OPTIONS_INIT;
 	if (!p || !out)
 		return fail(CLV_E_INVALID, "clv_program_create: an argument is NULL");
-	if (options && (options->size < sizeof options->size || options->size > sizeof o))
-		return fail(CLV_E_INVALID, "clv_program_create: options.size is %zu, this library knows up to %zu",
-		            options->size, sizeof o);
-	if (options) /* a caller built with an older header gives a shorter struct: the rest keeps its default */
-		memcpy(&o, options, options->size);
+	TRY(options_read(&o, sizeof o, options, "clv_program_options"));
 	program_spec spec = {
 		.first = o.first, .end = o.end ? o.end : p->nodes.n, .debug = o.debug, .inference = o.inference};
 	return program_new(p, &spec, out);

@@ -194,8 +194,10 @@ class Cut:
             return finish(self.captured, self.rebinds, engine.run(given, symbols))
         with self.lock:
             self.stand_in.update({name: self.live(name) for name in self.tied} | dict(tied))
-            out = engine.run(given, symbols)
-            self.stand_in.clear()
+            try:
+                out = engine.run(given, symbols)
+            finally:
+                self.stand_in.clear()
         return finish(self.captured, self.rebinds, out)
 
     def check(self, target: Target, arguments: Arguments, symbols: list[int] | None, grad: bool) -> Cut:
@@ -280,6 +282,7 @@ class Cuts:
         self.main = self._cut(self.captured, arguments, like)
         self.captured = self.main.captured
         self.by_plan: dict[int, Cut] = {id(self.main.source): self.main}  # replaced, not changed
+        self.lock = threading.Lock()  # around replacing it
 
     def _cut(self, captured: Captured, arguments: Arguments, like: Cut | None) -> Cut:
         """Cuts a plan and runs both halves at sizes it is proven for."""
@@ -325,12 +328,13 @@ class Cuts:
             )
         with torch.set_grad_enabled(self.regime.grad):
             captured = self.sized.obtain(arguments, self.sized.sizes_of(arguments.leaves))
-        cut = self.by_plan.get(id(captured))
-        if cut is None:
-            cut = self._cut(captured, arguments, self.main)
-            kept = {id(self.main.source), *(id(c) for c, _ in self.sized.plans)}
-            known = {key: c for key, c in self.by_plan.items() if key in kept}
-            self.by_plan = {**known, id(captured): cut}
+        with self.lock:
+            cut = self.by_plan.get(id(captured))
+            if cut is None:
+                cut = self._cut(captured, arguments, self.main)
+                kept = {id(self.main.source), *(id(c) for c, _ in self.sized.plans)}
+                known = {key: c for key, c in self.by_plan.items() if key in kept}
+                self.by_plan = {**known, id(captured): cut}
         return cut
 
     def known(self, name: str) -> Cut | None:
@@ -365,6 +369,6 @@ class Cuts:
         """The symbols of a cut's plan as its programs take them."""
         names = cut.captured.symbols
         for name in names:
-            if type(sizes.get(name)) is not int or sizes[name] < 0:
+            if type(sizes.get(name)) is not int or not 0 <= sizes[name] < 1 << 63:
                 raise InputError(f"the boundary lacks the size {name}, or it is no size: {sizes.get(name)!r}")
         return [sizes[name] for name in names] or None

@@ -16,7 +16,7 @@ static clv_frontiers *frontiers_at(PlanObject *o, PyObject *sizes)
 		return (clv_frontiers *)PyErr_Format(PyExc_TypeError, "sizes is a dict of symbols or None");
 	const char **names = PyMem_Calloc((size_t)n + 1, sizeof *names);
 	int64_t *values = PyMem_Calloc((size_t)n + 1, sizeof *values);
-	for (uint32_t i = 0; names && values && n && PyDict_Next(sizes, &at, &key, &item); i++) {
+	for (uint32_t i = 0; names && values && i < n && PyDict_Next(sizes, &at, &key, &item); i++) {
 		names[i] = PyUnicode_AsUTF8(key);
 		values[i] = PyErr_Occurred() ? 0 : PyLong_AsLongLong(item);
 	}
@@ -96,27 +96,18 @@ static bool read_objective(PyObject *dict, clv_objective *out)
 
 /* ---- what Python gets ------------------------------------------------------------------------------------------------ */
 
-static PyObject *text_object(clv_status st, char *text)
-{
-	if (st != CLV_OK)
-		return raise_status(st);
-	PyObject *o = PyUnicode_FromString(text);
-	clv_string_free(text);
-	return o;
-}
-
 static PyObject *bytes_text(const clv_frontiers *f, uint32_t i)
 {
 	char *text = NULL;
 	clv_status st = clv_frontiers_bytes_text(f, i, &text);
-	return text_object(st, text);
+	return take_string(st, text);
 }
 
 static PyObject *label_tuple(const clv_frontiers *f, uint32_t i)
 {
 	char *text = NULL;
 	clv_status st = clv_frontiers_labels(f, i, &text);
-	PyObject *all = text_object(st, text), *list = all ? PyUnicode_Split(all, NULL, -1) : NULL;
+	PyObject *all = take_string(st, text), *list = all ? PyUnicode_Split(all, NULL, -1) : NULL;
 	PyObject *out = list ? PyList_AsTuple(list) : NULL;
 	Py_XDECREF(all);
 	Py_XDECREF(list);

@@ -313,10 +313,12 @@ static bool prepare(ProgramObject *o, PyObject *args, Prepared *x)
 	if (!x->inputs)
 		return false;
 	x->symbols = symbols == Py_None ? NULL : symbol_array(p, symbols);
+	if (PyErr_Occurred())
+		return false;
 	x->externals = PyMem_Calloc(o->g->v.externals.n + 1, sizeof *x->externals);
 	x->outputs = PyMem_Calloc(o->g->outputs.n + 1, sizeof *x->outputs);
 	x->numbers = PyMem_Calloc(o->g->out_numbers.n + 1, sizeof *x->numbers);
-	if (!x->externals || !x->outputs || !x->numbers)
+	if (!x->externals || !x->outputs || !x->numbers || (symbols != Py_None && !x->symbols))
 		return PyErr_NoMemory() != NULL;
 	clv_status st = check_call(o, x->n);
 	if (st != CLV_OK)

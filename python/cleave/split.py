@@ -64,7 +64,7 @@ class SplitRuntime:
         self._target = Target(model)
         self._reader = Reader(self._target)
         self._example = example
-        self._by_regime: dict[Regime, Cuts] = {}
+        self._by_regime: dict[Regime, Cuts] = {}  # replaced, not changed: other threads may be reading it
         self._lock = threading.Lock()  # around captures of other modes
         self._half: str | None = None  # the only half whose parameters are still here
         self._steps = _train.Steps()
@@ -89,9 +89,10 @@ class SplitRuntime:
                 "does in this mode: use the mode once before keep_only"
             )
         cuts = Cuts(Target(self._model), example, self._want, regime, like)
-        if len(self._by_regime) >= MAX_REGIMES:
-            self._by_regime.pop(next(r for r, f in self._by_regime.items() if f is not self._first))
-        self._by_regime[regime] = cuts
+        kept = dict(self._by_regime)
+        if len(kept) >= MAX_REGIMES:
+            kept.pop(next(r for r, f in kept.items() if f is not self._first))
+        self._by_regime = {**kept, regime: cuts}
         return cuts
 
     def _cuts(self, inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor], grad: bool) -> Cuts:
@@ -114,7 +115,7 @@ class SplitRuntime:
     def _named(self, boundary: BoundaryPayload) -> tuple[Cuts, Cut]:
         """The cut whose plan made this boundary."""
         name, sizes = boundary.graph_signature, boundary.sizes
-        for cuts in list(self._by_regime.values()):
+        for cuts in self._by_regime.values():
             cut = cuts.known(name)
             if cut is not None:
                 return cuts, cut

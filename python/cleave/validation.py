@@ -18,6 +18,8 @@ import torch
 
 from . import _dims, _native, _tree
 from ._capture import Arguments, Capture, own_copy, take_apart
+from ._state import RandomState
+from ._train import default_loss
 from .errors import ArgumentError, ValidationError
 from .plan import as_call
 from .split import SplitRuntime
@@ -185,12 +187,14 @@ def assert_forward_equivalent(
     atol: float = 0.0,
     kwargs: dict[str, Any] | None = None,
 ) -> None:
-    """Prefix and suffix give what the model gives on these inputs, every bit of it unless rtol or atol are given."""
+    """Prefix and suffix give what the model gives on these inputs, every bit of it unless rtol or atol are given.
+    Buffers and the random state are put back."""
     arguments = take_apart(runtime._target, *as_call(inputs, kwargs))
     args, named = arguments.rebuild(arguments.copies())  # the model may write to its inputs
-    got = _tree.flatten(runtime.run_suffix(runtime.run_prefix(*args, **named)))
+    with _Kept(runtime._target.call):
+        got = _tree.flatten(runtime.run_suffix(runtime.run_prefix(*args, **named)))
     args, named = arguments.rebuild(arguments.copies())
-    with torch.no_grad():
+    with _Kept(model), torch.no_grad():
         want = _tree.flatten(model(*args, **named))
     _, _, reason = difference((want[0], want[1]), (got[0], got[1]), rtol, atol)
     if reason is not None:
@@ -211,7 +215,7 @@ def assert_gradient_equivalent(
     args, _ = as_call(inputs, None)
     with _Kept(model):
         output = model(*args)
-        loss = (loss_fn or _default_loss)(output, targets)
+        loss = (loss_fn or default_loss)(output, targets)
         loss.backward()  # type: ignore[no-untyped-call]
         want = [(name, p.grad) for name, p in model.named_parameters()]
     own = runtime._target.call if isinstance(runtime._target.call, torch.nn.Module) else model
@@ -232,26 +236,21 @@ def assert_gradient_equivalent(
             raise ValidationError(f"{name} differs by up to {_largest_difference(x, y):g}")
 
 
-def _default_loss(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    if not targets.is_floating_point() and not targets.is_complex():
-        return torch.nn.functional.cross_entropy(output, targets)
-    return torch.nn.functional.mse_loss(output, targets)
-
-
 class _Kept:
     """Gradients, buffers and the random state of a model, put back at the end; gradients start empty."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        self.gradients = [(p, p.grad) for p in model.parameters()]
-        self.buffers = [(b, b.detach().clone()) for b in model.buffers()]
-        self.random = torch.get_rng_state()
+    def __init__(self, model: Callable[..., Any]) -> None:
+        module = model if isinstance(model, torch.nn.Module) else torch.nn.Module()
+        self.gradients = [(p, p.grad) for p in module.parameters()]
+        self.buffers = [(b, b.detach().clone()) for b in module.buffers()]
+        self.random = RandomState()
 
     def __enter__(self) -> None:
         for p, _ in self.gradients:
             p.grad = None
 
     def __exit__(self, *_: object) -> None:
-        torch.set_rng_state(self.random)
+        self.random.restore()
         with torch.no_grad():
             for b, data in self.buffers:
                 b.copy_(data)

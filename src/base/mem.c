@@ -10,6 +10,11 @@ void mem_fail_after(uint64_t n)
 	fail_countdown = n;
 }
 
+bool mem_fail_waits(void)
+{
+	return fail_countdown != 0;
+}
+
 static bool must_fail(void)
 {
 	return fail_countdown && --fail_countdown == 0;

@@ -20,6 +20,7 @@ char *mem_strdup(const char *s, size_t n); /* n bytes and a NUL; caller frees */
 
 /* Test hook: the allocation number `n` from now fails (0: none does). Per thread. */
 void mem_fail_after(uint64_t n);
+bool mem_fail_waits(void); /* that allocation has not come yet */
 
 /* A growable array. `VEC(node) nodes;` starts as all zero bytes; vec_free() releases it. */
 #define VEC(T)                                                                                                         \

@@ -179,7 +179,7 @@ static bool is_word(char c)
 }
 
 /* The text of an expression is Python already; only its symbols may need another name. */
-void write_int(writer *w, expr_id e, strbuf *b)
+static void write_int(writer *w, expr_id e, strbuf *b)
 {
 	strbuf plain = STRBUF_INIT;
 	char *text = NULL;
@@ -317,14 +317,20 @@ static clv_status arg_text(const call *c, const arg *a, const char *name, size_t
 	return st;
 }
 
-static clv_status push_part(call *c, const arg *a, const char *name, size_t n)
+/* The text is taken, also on failure. */
+static clv_status push_text(call *c, char *text)
 {
-	char *text = NULL;
-	TRY(arg_text(c, a, name, n, &text));
 	clv_status st = vec_push(&c->parts, text);
 	if (st != CLV_OK)
 		mem_free(text);
 	return st;
+}
+
+static clv_status push_part(call *c, const arg *a, const char *name, size_t n)
+{
+	char *text = NULL;
+	TRY(arg_text(c, a, name, n, &text));
+	return push_text(c, text);
 }
 
 /* Lists in a signature have ";" between their elements, since "," ends an item. */
@@ -453,42 +459,34 @@ static bool op_is_plain(const char *op, const char *colons, const char *dot)
 }
 
 /* torch.ops.aten.add.Tensor */
-static clv_status ops_head(call *c, const char *op)
+static clv_status ops_name(writer *w, const char *op, strbuf *b)
 {
 	const char *colons = strstr(op, "::"), *dot = colons ? strchr(colons, '.') : NULL;
 	if (!colons || !op_is_plain(op, colons, dot))
 		return fail(CLV_E_UNSUPPORTED, "%s has no name in torch.ops", op);
 	if (!strncmp(op, "torchvision::", 13))
-		c->w->torchvision = true;
-	strbuf_puts(&c->head, "torch.ops.");
-	strbuf_add(&c->head, op, (size_t)(colons - op));
-	strbuf_putc(&c->head, '.');
-	strbuf_puts(&c->head, colons + 2);
-	strbuf_puts(&c->head, dot ? "" : ".default");
+		w->torchvision = true;
+	strbuf_puts(b, "torch.ops.");
+	strbuf_add(b, op, (size_t)(colons - op));
+	strbuf_putc(b, '.');
+	strbuf_puts(b, colons + 2);
+	strbuf_puts(b, dot ? "" : ".default");
 	return CLV_OK;
 }
 
 /* Without schemas a helper finds out, when the source runs, which arguments go by name. */
 static clv_status unknown_call(call *c, const char *op)
 {
-	strbuf_puts(&c->head, "call");
-	c->w->call = true;
 	strbuf name = STRBUF_INIT;
 	char *text = NULL;
-	call inner = {.w = c->w, .n = c->n};
-	clv_status st = ops_head(&inner, op);
-	if (st == CLV_OK)
-		strbuf_add(&name, inner.head.at, inner.head.n);
-	call_free(&inner);
-	if (st == CLV_OK)
-		st = strbuf_take(&name, &text);
-	else
-		strbuf_free(&name);
-	if (st == CLV_OK && (st = vec_push(&c->parts, text)) != CLV_OK)
-		mem_free(text);
-	for (uint32_t i = 0; st == CLV_OK && i < c->n->nargs; i++)
-		st = push_part(c, call_arg(c, i), "", 0);
-	return st;
+	c->w->call = true;
+	strbuf_puts(&c->head, "call");
+	TRY(ops_name(c->w, op, &name)); /* writes nothing when it fails */
+	TRY(strbuf_take(&name, &text));
+	TRY(push_text(c, text));
+	for (uint32_t i = 0; i < c->n->nargs; i++)
+		TRY(push_part(c, call_arg(c, i), "", 0));
+	return CLV_OK;
 }
 
 static clv_status ops_call(call *c, const char *op)
@@ -497,7 +495,7 @@ static clv_status ops_call(call *c, const char *op)
 	source_formal f;
 	if (!s->formal || (c->n->nargs && !s->formal(s->ctx, op, c->n->nargs - 1, &f)))
 		return unknown_call(c, op);
-	TRY(ops_head(c, op));
+	TRY(ops_name(c->w, op, &c->head));
 	for (uint32_t i = 0; i < c->n->nargs; i++) {
 		const arg *a = call_arg(c, i);
 		if (!s->formal(s->ctx, op, i, &f))
@@ -592,6 +590,13 @@ static clv_status fill_call(call *c, const char *op, const form **used)
 	return ops_call(c, op);
 }
 
+static void put_between(const call *c, const char *operator, strbuf * b)
+{
+	put_operand(c->parts.at[0], b);
+	strbuf_puts(b, operator);
+	put_operand(c->parts.at[1], b);
+}
+
 clv_status write_call(writer *w, node_id id, unsigned indent, strbuf *b)
 {
 	call c = {.w = w, .n = &w->p->nodes.at[id]};
@@ -603,16 +608,12 @@ clv_status write_call(writer *w, node_id id, unsigned indent, strbuf *b)
 		st = slice_text(&c, &done, b);
 	if (st == CLV_OK && !done)
 		st = fill_call(&c, op, &used);
-	if (st == CLV_OK && !done && used && used->head[0] == ' ') {
-		put_operand(c.parts.at[0], b);
-		strbuf_puts(b, used->head);
-		put_operand(c.parts.at[1], b);
-	} else if (st == CLV_OK && !done) {
-		if (c.head.failed)
-			b->failed = true;
-		else
-			put_call(&c, indent, b);
-	}
+	if (c.head.failed)
+		b->failed = true;
+	else if (st == CLV_OK && !done && used && used->head[0] == ' ')
+		put_between(&c, used->head, b);
+	else if (st == CLV_OK && !done)
+		put_call(&c, indent, b);
 	call_free(&c);
 	return st;
 }

@@ -85,12 +85,8 @@ clv_status write_store(writer *w, value_id target, const arg *what, strbuf *b); 
 /* call.c */
 clv_status write_call(writer *w, node_id n, unsigned indent, strbuf *b); /* an expression */
 clv_status write_arg(writer *w, const arg *a, strbuf *b);
-void write_int(writer *w, expr_id e, strbuf *b);
 void write_dims(writer *w, uint32_t first, uint32_t n, strbuf *b); /* 2, 3*B */
 void write_float(double v, strbuf *b);
-const char *torch_dtype(uint8_t d); /* "torch.float32" */
-
-/* Text that somebody else chose, for a comment: nothing in it ends the line. */
-void write_harmless(const char *s, strbuf *b);
+const char *torch_dtype(uint8_t d); /* "float32" */
 
 #endif

@@ -4,7 +4,8 @@
 
 #include "emit/emit.h"
 
-void write_harmless(const char *s, strbuf *b)
+/* Text that somebody else chose, for a comment: nothing in it ends the line. */
+static void write_harmless(const char *s, strbuf *b)
 {
 	for (; *s; s++)
 		strbuf_putc(b, (unsigned char)*s < 0x20 || (unsigned char)*s >= 0x7F ? '?' : *s);
@@ -121,13 +122,9 @@ static void put_results(writer *w, const node *n, strbuf *b)
 /* A guard that failed says where. */
 static void put_raise(writer *w, node_id id, unsigned indent, const char *what, strbuf *b)
 {
-	const node *n = &w->p->nodes.at[id];
 	strbuf text = STRBUF_INIT;
 	strbuf_printf(&text, "node %s", node_name(w->names, id));
-	if (n->scope != NONE && plan_s(w->p, w->p->scopes.at[n->scope].path)[0])
-		strbuf_printf(&text, " in %s", plan_s(w->p, w->p->scopes.at[n->scope].path));
-	if (n->at != NONE)
-		strbuf_printf(&text, " at %s", plan_s(w->p, n->at));
+	place_print(w->p, id, &text);
 	strbuf_printf(&text, ": %s", what);
 	w->guard = true;
 	strbuf_printf(b, "%*sraise GuardError(", (int)indent + INDENT, "");
@@ -423,7 +420,8 @@ static clv_status write_body(writer *w)
 {
 	TRY(write_copies(w, &w->body));
 	TRY(write_nodes(w));
-	return write_return(w, &w->body);
+	TRY(write_return(w, &w->body));
+	return w->body.failed ? fail_nomem() : CLV_OK;
 }
 
 /* ---- the file --------------------------------------------------------------------------------------------------- */
@@ -474,7 +472,7 @@ static clv_status write_all(writer *w, strbuf *b)
 	clv_status st = write_body(w);
 	if (st == CLV_OK)
 		st = write_init(w, &init);
-	if (st == CLV_OK && (init.failed || w->body.failed))
+	if (st == CLV_OK && init.failed)
 		st = fail_nomem();
 	if (st == CLV_OK) {
 		const char *name = w->s->class_name ? w->s->class_name : "Segment";

@@ -94,8 +94,10 @@ static clv_status open_beside(const char *path, char **name, int *fd)
 		*fd = open(*name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 		if (*fd >= 0)
 			return CLV_OK;
+		int why = errno;
 		mem_free(*name);
-		if (errno != EEXIST)
+		errno = why;
+		if (why != EEXIST)
 			break;
 	}
 	return fail_io("write", path);

@@ -91,7 +91,8 @@ bool wire_dtype(dtype d, dtype *wire, uint32_t *parts)
 	}
 }
 
-bool dtype_has_grad(dtype d)
+/* Floating point or complex. */
+static bool dtype_has_grad(dtype d)
 {
 	switch (d) {
 	case DT_F16:

@@ -118,7 +118,6 @@ bool wire_dtype(dtype d, dtype *wire, uint32_t *parts);
 /* Dense tensors together may need this much memory for their strides and no more: a small file must not ask for a large
    one. True, and counted, if there is room for this one too. */
 bool take_stride_room(payload *p, const payload_memory *m);
-bool dtype_has_grad(dtype d); /* floating point or complex */
 
 /* schema.c. Each tensor has the dtype, shape, device class and grad flag that its schema says (want[i] is for got[i]);
    dims are evaluated with these sizes. CLV_E_INPUT names label, what was expected and what came. */

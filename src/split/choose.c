@@ -1,9 +1,10 @@
 /* Choosing: which frontier a boundary text means, by name, by share of the work, or as the best of all. */
 #include "split/frontier.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <string.h>
+
+#include "base/number.h"
 
 /* ---- names ----------------------------------------------------------------------------------------------------------- */
 
@@ -74,12 +75,6 @@ static clv_status no_such_name(const clv_frontiers *f, const char *want)
 	clv_status st = fail(CLV_E_NOT_FOUND, "no module or node is called \"%s\"; nearest: %s", want, list);
 	mem_free(list);
 	return st;
-}
-
-static bool is_inside(const char *path, const char *module)
-{
-	size_t n = strlen(module);
-	return !strncmp(path, module, n) && (path[n] == '\0' || path[n] == '.');
 }
 
 /* The last node inside a module, or the node of that name; NONE: there is neither. */
@@ -164,18 +159,15 @@ static clv_status choose_auto(const clv_frontiers *f, const clv_objective *o, ui
 /* "percent:50", "50%", "at:50%" */
 static bool parse_percent(const char *s, double *out)
 {
-	bool sign = false;
-	char *end;
-	if (!strncmp(s, "percent:", 8))
-		s += 8;
-	else if (!strncmp(s, "at:", 3))
-		s += 3, sign = true;
-	else
-		sign = true;
-	if (!isdigit((unsigned char)*s) && *s != '-' && *s != '.' && *s != '+')
+	char number[NUMBER_TEXT];
+	bool named = !strncmp(s, "percent:", 8);
+	s += named ? 8 : !strncmp(s, "at:", 3) ? 3 : 0;
+	size_t n = strcspn(s, "%");
+	if (n >= sizeof number || (s[n] ? s[n + 1] != '\0' : !named))
 		return false;
-	*out = strtod(s, &end);
-	return sign ? !strcmp(end, "%") : end[0] == '\0' || !strcmp(end, "%");
+	memcpy(number, s, n);
+	number[n] = '\0';
+	return number_parse(number, out);
 }
 
 clv_status clv_frontiers_choose(const clv_frontiers *f, const char *boundary, const clv_objective *objective,

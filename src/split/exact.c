@@ -5,13 +5,15 @@
  * it is paid once however many need it. What has to come before a node is an edge back that is never cut. Outputs need
  * their values at the sink. The prefix is what stays with the source.
  *
- * Three rules of judge.c:
+ * Four rules of judge.c:
  *   - What is no ordinary tensor never crosses: its edge is never cut.
+ *   - Whoever reads memory beyond the elements of a tensor is not in the suffix when who made the memory is in the prefix.
  *   - Whoever writes an input of the caller is in the prefix. (In the suffix the input would cross.)
  *   - Memory that the suffix writes crosses once, or not at all if it is the model's. No edge says that, as it concerns
  *     three vertices; where a cut breaks it, each way to mend it is tried (branch and bound). */
 #include <string.h>
 
+#include "base/options.h"
 #include "split/frontier.h"
 #include "split/mincut.h"
 #include "split/order.h"
@@ -29,6 +31,7 @@ typedef struct exact {
 	const clv_frontiers *f;
 	const plan *p;
 	order_pairs order;
+	reach_list reaches;
 	bool *must[SIDES];    /* by node */
 	node_id *last_writer; /* per root; NONE: nobody writes it */
 	VEC(demand) demands;
@@ -57,11 +60,6 @@ static uint32_t vertex_count(const plan *p)
 }
 
 /* ---- the network ----------------------------------------------------------------------------------------------------- */
-
-static bool moves(const plan *p, value_id v)
-{
-	return p->values.at[v].kind == VALUE_INPUT || p->values.at[v].kind == VALUE_RESULT;
-}
 
 static bool stays(const exact *x, value_id v)
 {
@@ -105,7 +103,10 @@ static void wire_made(wiring *w, value_id v, uint32_t maker)
 static void wire_result(void *ctx, value_id v)
 {
 	wiring *w = ctx;
+	value_id root = alias_root(w->x->p, v);
 	wire_made(w, v, w->user);
+	if (!moves(w->x->p, root) && can_cross(w->x->p, v))
+		wire(w, w->user, vertex_of_value(w->x->p, root), NETWORK_NEVER); /* see wire_reach */
 }
 
 static void wire_node(wiring *w, node_id k)
@@ -136,6 +137,19 @@ static void wire_ends(wiring *w)
 		wire_need(w, p->rebinds.at[i].value);
 }
 
+/* Whoever holds the memory on the prefix's side keeps who reads all of it there. Memory of the model is held by who makes
+   a view of it: those meet in its vertex, which has no other use. */
+static void wire_reach(wiring *w, const reach *r)
+{
+	const plan *p = w->x->p;
+	value_id root = alias_root(p, r->v);
+	const value *x = &p->values.at[root];
+	uint32_t holder = x->kind == VALUE_INPUT    ? NETWORK_SOURCE
+	                  : x->kind == VALUE_RESULT ? vertex_of_node(x->def)
+	                                            : vertex_of_value(p, root);
+	wire(w, holder, vertex_of_node(r->node), NETWORK_NEVER);
+}
+
 static clv_status build_network(exact *x, network *net)
 {
 	wiring w = {x, net, 0, CLV_OK};
@@ -143,6 +157,8 @@ static clv_status build_network(exact *x, network *net)
 	wire_ends(&w);
 	for (node_id k = 0; k < x->p->nodes.n; k++)
 		wire_node(&w, k);
+	for (uint32_t i = 0; i < x->reaches.n; i++)
+		wire_reach(&w, &x->reaches.at[i]);
 	for (uint32_t i = 0; i < x->order.n; i++)
 		wire(&w, vertex_of_node(x->order.at[i].after), vertex_of_node(x->order.at[i].before), NETWORK_NEVER);
 	for (uint32_t i = 0; i < x->demands.n; i++)
@@ -304,9 +320,7 @@ static void mark_defaults(exact *x, const clv_exact_options *o)
 static void mark_input_writers(exact *x)
 {
 	const plan *p = x->p;
-	for (node_id k = 0; k < p->nodes.n; k++)
-		for (uint32_t w = 0; w < p->nodes.at[k].nwrites; w++)
-			x->last_writer[alias_root(p, p->ids.at[p->nodes.at[k].writes + w])] = k;
+	last_writers(p, x->last_writer);
 	for (value_id v = 0; v < p->values.n; v++)
 		if (x->last_writer[v] != NONE && p->values.at[v].kind == VALUE_INPUT)
 			x->must[PREFIX][x->last_writer[v]] = true;
@@ -403,6 +417,7 @@ static clv_status find(exact *x, const clv_exact_options *o, clv_plan **plan_out
 {
 	TRY(check_total(x));
 	TRY(order_of_effects(x->p, &x->order));
+	TRY(find_reaches(x->p, &x->reaches));
 	TRY(mark_names(x, PREFIX, o->must_prefix, o->nmust_prefix));
 	TRY(mark_names(x, SUFFIX, o->must_suffix, o->nmust_suffix));
 	mark_defaults(x, o);
@@ -431,6 +446,7 @@ static clv_status exact_new(exact *x)
 static void exact_free(exact *x)
 {
 	vec_free(&x->order);
+	vec_free(&x->reaches);
 	vec_free(&x->demands);
 	mem_free(x->must[PREFIX]);
 	mem_free(x->must[SUFFIX]);
@@ -448,11 +464,7 @@ clv_status clv_frontiers_exact(const clv_frontiers *f, const clv_exact_options *
 	clv_exact_options o = CLV_EXACT_OPTIONS_INIT;
 	if (!f || !plan_out || !position_out)
 		return fail(CLV_E_INVALID, "clv_frontiers_exact: an argument is NULL");
-	if (options && (options->size < sizeof options->size || options->size > sizeof o))
-		return fail(CLV_E_INVALID, "clv_exact_options.size is %zu, this library knows up to %zu", options->size,
-		            sizeof o);
-	if (options)
-		memcpy(&o, options, options->size);
+	TRY(options_read(&o, sizeof o, options, "clv_exact_options"));
 	if (!f->n)
 		return fail(CLV_E_UNSUPPORTED, "the model has too few operators to be cut");
 	for (symbol_id i = 0; i < f->p->symbols.n; i++)

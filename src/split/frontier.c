@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/options.h"
 #include "plan/flops.h"
 #include "plan/poly.h"
 
@@ -20,13 +21,12 @@ node_id value_born(const plan *p, value_id v)
 
 bool can_cross(const plan *p, value_id v)
 {
-	const value *x = &p->values.at[v];
-	return x->type == TYPE_TENSOR && (x->kind == VALUE_INPUT || x->kind == VALUE_RESULT);
+	return p->values.at[v].type == TYPE_TENSOR && moves(p, v);
 }
 
-static bool is_outside(const plan *p, value_id v)
+bool moves(const plan *p, value_id v)
 {
-	return p->values.at[v].kind != VALUE_INPUT && p->values.at[v].kind != VALUE_RESULT;
+	return p->values.at[v].kind == VALUE_INPUT || p->values.at[v].kind == VALUE_RESULT;
 }
 
 /* A size may come out negative at these symbols; it counts as 0. */
@@ -47,15 +47,11 @@ int64_t value_bytes_at(const clv_frontiers *f, value_id v)
 	return product_of_sizes(f, v, dtype_bits((dtype)f->p->values.at[v].dtype) / 8);
 }
 
-const char *module_path(const plan *p, node_id k)
+void last_writers(const plan *p, node_id *writer)
 {
-	scope_id s = p->nodes.at[k].scope;
-	return s == NONE ? "" : plan_s(p, p->scopes.at[s].path);
-}
-
-static node_id earlier(node_id a, node_id b)
-{
-	return a < b ? a : b;
+	for (node_id k = 0; k < p->nodes.n; k++)
+		for (uint32_t w = 0; w < p->nodes.at[k].nwrites; w++)
+			writer[alias_root(p, p->ids.at[p->nodes.at[k].writes + w])] = k;
 }
 
 static int64_t at_most_64(__int128 n)
@@ -84,13 +80,16 @@ static clv_status add_interval(crossings *c, value_id v, uint32_t first, uint32_
 	return CLV_OK;
 }
 
+typedef VEC(value_id) value_list;
+
 static int compare_ids(const void *a, const void *b)
 {
 	value_id x = *(const value_id *)a, y = *(const value_id *)b;
 	return (x > y) - (x < y);
 }
 
-clv_status frontier_values(const clv_frontiers *f, uint32_t i, value_list *out)
+/* What crosses, ascending. */
+static clv_status frontier_values(const clv_frontiers *f, uint32_t i, value_list *out)
 {
 	const crossings *c = &f->cross;
 	for (uint32_t t = i + c->n; t > 0; t /= 2)
@@ -262,7 +261,7 @@ static void hold_memory(const clv_frontiers *f, node_id *first, node_id *last, h
 	for (value_id v = 0; v < p->values.n; v++) {
 		if (alias_root(p, v) != v || p->values.at[v].type != TYPE_TENSOR)
 			continue;
-		if (is_outside(p, v)) {
+		if (!moves(p, v)) {
 			if (first[v] != NONE)
 				hold(f, by, first[v], last[v], OUTSIDE, value_bytes_at(f, v));
 			continue;
@@ -401,11 +400,7 @@ clv_status clv_frontiers_create(const clv_plan *p, const clv_frontiers_options *
 	clv_frontiers_options o = CLV_FRONTIERS_OPTIONS_INIT;
 	if (!p || !out)
 		return fail(CLV_E_INVALID, "clv_frontiers_create: an argument is NULL");
-	if (options && (options->size < sizeof options->size || options->size > sizeof o))
-		return fail(CLV_E_INVALID, "clv_frontiers_options.size is %zu, this library knows up to %zu", options->size,
-		            sizeof o);
-	if (options)
-		memcpy(&o, options, options->size);
+	TRY(options_read(&o, sizeof o, options, "clv_frontiers_options"));
 	clv_frontiers *f = mem_alloc(sizeof *f);
 	if (!f)
 		return fail_nomem();

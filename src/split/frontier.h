@@ -41,14 +41,27 @@ struct clv_frontiers {
 	VEC(char *) reasons; /* owned texts */
 };
 
-typedef VEC(value_id) value_list;
+static inline node_id earlier(node_id a, node_id b)
+{
+	return a < b ? a : b;
+}
 
 /* frontier.c */
-bool can_cross(const plan *p, value_id v);                /* a tensor that comes in or is made by a node */
+bool moves(const plan *p, value_id v);                    /* comes in or is made by a node: not the model's own */
+bool can_cross(const plan *p, value_id v);                /* a tensor that moves */
 node_id value_born(const plan *p, value_id v);            /* first position after which it exists */
 int64_t value_bytes_at(const clv_frontiers *f, value_id); /* INT64_MAX: too many, or not defined at these sizes */
-clv_status frontier_values(const clv_frontiers *f, uint32_t i, value_list *out); /* what crosses, ascending */
-const char *module_path(const plan *p, node_id k);
+void last_writers(const plan *p, node_id *writer /* per root, NONE before: last node that writes the storage */);
+
+/* reach.c: nodes that read the memory of an argument beyond its elements, where the memory may come over a cut */
+typedef struct reach {
+	node_id node;
+	value_id v;    /* the argument */
+	value_id from; /* first born of what can cross on its memory */
+} reach;
+
+typedef VEC(reach) reach_list;
+clv_status find_reaches(const plan *p, reach_list *out /* empty; caller frees with vec_free, also on failure */);
 
 /* judge.c: sets `unsafe` of all frontiers */
 clv_status frontiers_judge(clv_frontiers *f);

@@ -1,8 +1,9 @@
 /* What makes a frontier unsafe.
  *
  * The suffix writes memory that crosses and that somebody else holds too (memory that crosses once is copied by the suffix
- * before it writes); something crosses that is no ordinary tensor; or nothing crosses at all. One walk over the values,
- * as good as linear: a frontier that has its reason is not looked at again. */
+ * before it writes); it reads memory beyond the elements that cross; something crosses that is no ordinary tensor; or
+ * nothing crosses at all. One walk over the values, as good as linear: a frontier that has its reason is not looked at
+ * again. */
 #include "split/frontier.h"
 
 #include <string.h>
@@ -15,24 +16,10 @@ typedef struct judgement {
 	value_id *oldest;  /* per root: first born of the values on it that can cross; NONE: none can */
 	value_id *younger; /* per value: next born on the same storage; NONE: it is the last */
 	node_id *open;     /* per position: leads to the first one from there on that has no reason yet */
+	reach_list reaches;
 } judgement;
 
-static node_id earlier(node_id a, node_id b)
-{
-	return a < b ? a : b;
-}
-
 /* ---- reasons --------------------------------------------------------------------------------------------------------- */
-
-/* " in body.0 at model.py:12", as far as it is known */
-static void print_place(const plan *p, node_id k, strbuf *b)
-{
-	const char *path = module_path(p, k);
-	if (path[0])
-		strbuf_printf(b, " in %s", path);
-	if (p->nodes.at[k].at != NONE)
-		strbuf_printf(b, " at %s", plan_s(p, p->nodes.at[k].at));
-}
 
 /* "%3", "%0 (x)" */
 static void print_value(const plan *p, value_id v, strbuf *b)
@@ -48,7 +35,7 @@ static void say_written(const judgement *j, value_id root, strbuf *b)
 	const plan *p = j->f->p;
 	uint8_t kind = p->values.at[root].kind;
 	strbuf_puts(b, node_name(j->f->names, j->writer[root]));
-	print_place(p, j->writer[root], b);
+	place_print(p, j->writer[root], b);
 	strbuf_puts(b, " writes ");
 	print_value(p, root, b);
 	strbuf_printf(b, " in place after the cut, %s",
@@ -68,19 +55,31 @@ static void say_odd(const judgement *j, value_id v, strbuf *b)
 	strbuf_printf(b, ", %s", what[x->type]);
 	if (x->kind == VALUE_RESULT) {
 		strbuf_printf(b, " made by %s", node_name(j->f->names, x->def));
-		print_place(p, x->def, b);
+		place_print(p, x->def, b);
 	}
 	strbuf_puts(b, ", is needed after the cut, and only ordinary tensors can cross");
 }
 
-typedef void (*sayer)(const judgement *j, value_id v, strbuf *b);
+/* "as_strided in body at model.py:12 may read the memory of %3 beyond its elements after the cut, and only …" */
+static void say_reach(const judgement *j, uint32_t i, strbuf *b)
+{
+	const plan *p = j->f->p;
+	const reach *r = &j->reaches.at[i];
+	strbuf_puts(b, node_name(j->f->names, r->node));
+	place_print(p, r->node, b);
+	strbuf_puts(b, " may read the memory of ");
+	print_value(p, r->v, b);
+	strbuf_puts(b, " beyond its elements after the cut, and only elements cross");
+}
+
+typedef void (*sayer)(const judgement *j, uint32_t about, strbuf *b);
 
 /* The text is owned by the frontiers. */
-static clv_status make_reason(const judgement *j, value_id v, sayer say, const char **out)
+static clv_status make_reason(const judgement *j, uint32_t about, sayer say, const char **out)
 {
 	strbuf b = STRBUF_INIT;
 	char *text;
-	say(j, v, &b);
+	say(j, about, &b);
 	TRY(strbuf_take(&b, &text));
 	clv_status st = vec_push(&j->f->reasons, text);
 	if (st == CLV_OK)
@@ -103,12 +102,12 @@ static node_id next_open(node_id *open, node_id k)
 }
 
 /* Gives positions first … end-1 that have no reason yet this one. */
-static clv_status mark_unsafe(judgement *j, value_id v, node_id first, node_id end, sayer say)
+static clv_status mark_unsafe(judgement *j, uint32_t about, node_id first, node_id end, sayer say)
 {
 	const char *why = NULL;
 	for (node_id k = next_open(j->open, first); k < end; k = next_open(j->open, k)) {
 		if (!why)
-			TRY(make_reason(j, v, say, &why));
+			TRY(make_reason(j, about, say, &why));
 		j->f->at[k].unsafe = why;
 		j->open[k] = k + 1;
 	}
@@ -131,9 +130,7 @@ static void add_older(void *ctx, value_id v)
 static void find_written(judgement *j)
 {
 	const plan *p = j->f->p;
-	for (node_id k = 0; k < p->nodes.n; k++)
-		for (uint32_t w = 0; w < p->nodes.at[k].nwrites; w++)
-			j->writer[alias_root(p, p->ids.at[p->nodes.at[k].writes + w])] = k;
+	last_writers(p, j->writer);
 	for (node_id k = p->nodes.n; k-- > 0;)
 		node_each_result(p, k, add_older, j);
 	for (uint32_t i = 0; i < p->inputs.n; i++)
@@ -164,9 +161,8 @@ static clv_status judge_value(judgement *j, value_id v)
 {
 	const clv_frontiers *f = j->f;
 	const value *x = &f->p->values.at[v];
-	bool moves = x->kind == VALUE_INPUT || x->kind == VALUE_RESULT;
 	bool odd = x->type != TYPE_TENSOR || (x->flags & VALUE_ODD);
-	if (!moves || !odd || f->live.last[v] == NONE)
+	if (!moves(f->p, v) || !odd || f->live.last[v] == NONE)
 		return CLV_OK;
 	return mark_unsafe(j, v, value_born(f->p, v), earlier(f->live.last[v], f->n), say_odd);
 }
@@ -183,6 +179,18 @@ static clv_status judge_reads(clv_frontiers *f)
 	return st;
 }
 
+/* From where the memory is first held by something that can cross, until it is read. */
+static clv_status judge_reaches(judgement *j)
+{
+	const clv_frontiers *f = j->f;
+	TRY(find_reaches(f->p, &j->reaches));
+	for (uint32_t i = 0; f->n && i < j->reaches.n; i++) {
+		const reach *r = &j->reaches.at[i];
+		TRY(mark_unsafe(j, i, value_born(f->p, r->from), earlier(r->node, f->n), say_reach));
+	}
+	return CLV_OK;
+}
+
 static clv_status judge_all(judgement *j)
 {
 	clv_frontiers *f = j->f;
@@ -194,6 +202,7 @@ static clv_status judge_all(judgement *j)
 	for (value_id v = 0; v < f->p->values.n; v++)
 		if (j->writer[v] != NONE)
 			TRY(judge_memory(j, v));
+	TRY(judge_reaches(j));
 	for (node_id k = 0; k < f->n; k++)
 		if (!f->at[k].tensors && !f->at[k].unsafe)
 			f->at[k].unsafe = "nothing crosses here";
@@ -203,12 +212,13 @@ static clv_status judge_all(judgement *j)
 clv_status frontiers_judge(clv_frontiers *f)
 {
 	uint32_t n = f->p->values.n;
-	judgement j = {f, mem_ids(n), mem_ids(n), mem_ids(n), mem_ids(f->n + 1)};
+	judgement j = {f, mem_ids(n), mem_ids(n), mem_ids(n), mem_ids(f->n + 1), {0}};
 	bool memory = j.writer && j.oldest && j.younger && j.open;
 	clv_status st = memory ? judge_all(&j) : fail_nomem();
 	mem_free(j.writer);
 	mem_free(j.oldest);
 	mem_free(j.younger);
 	mem_free(j.open);
+	vec_free(&j.reaches);
 	return st;
 }

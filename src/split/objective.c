@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/options.h"
+
 /* ---- measures -------------------------------------------------------------------------------------------------------- */
 
 typedef double (*measure_fn)(const frontier *c, const clv_objective *o);
@@ -205,10 +207,7 @@ static clv_status check_numbers(const clv_objective *o)
 clv_status objective_read(const clv_objective *given, clv_objective *out)
 {
 	clv_objective o = CLV_OBJECTIVE_INIT;
-	if (given && (given->size < sizeof given->size || given->size > sizeof o))
-		return fail(CLV_E_INVALID, "clv_objective.size is %zu, this library knows up to %zu", given->size, sizeof o);
-	if (given)
-		memcpy(&o, given, given->size);
+	TRY(options_read(&o, sizeof o, given, "clv_objective"));
 	TRY(check_numbers(&o));
 	TRY(check_goal(&o));
 	if (o.prefix_flops_per_s == 0)

@@ -30,7 +30,7 @@ static void the_public_function_checks_its_arguments(void **state)
 	FAILS(clv_plan_source(NULL, NULL, &out), CLV_E_INVALID, "needs a plan");
 	FAILS(clv_plan_source(p, NULL, NULL), CLV_E_INVALID, "a place");
 	o.size = sizeof o + 1;
-	FAILS(clv_plan_source(p, &o, &out), CLV_E_INVALID, "options.size");
+	FAILS(clv_plan_source(p, &o, &out), CLV_E_INVALID, "clv_source_options.size is");
 	o = (clv_source_options)CLV_SOURCE_OPTIONS_INIT;
 	o.end = 4;
 	FAILS(clv_plan_source(p, &o, &out), CLV_E_INVALID, "no nodes 0 to 4");

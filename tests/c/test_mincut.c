@@ -73,6 +73,7 @@ typedef struct writer {
 	uint64_t seed;
 	char label[VALUES_MAX][16], root[VALUES_MAX][16];
 	uint32_t n, results;
+	bool reaches; /* some nodes read memory beyond the elements of what they are given */
 } writer;
 
 static uint32_t below(writer *w, uint32_t n)
@@ -107,7 +108,7 @@ static void put_node(writer *w, uint32_t k)
 		strbuf_printf(&w->b, "%%h%u = t::n%u(%s) -> float = 1.5 {host}\n", k, k, w->label[of]);
 		return;
 	}
-	strbuf_printf(&w->b, "%s = t::n%u", label, k);
+	strbuf_printf(&w->b, "%s = t::%sn%u", label, w->reaches && below(w, 6) == 0 ? "as_strided." : "", k);
 	put_args(w, of);
 	strbuf_printf(&w->b, " -> u8[%u]", 1 + below(w, 60));
 	bool on_same = kind >= 2 && kind < 9;
@@ -126,7 +127,7 @@ static void put_node(writer *w, uint32_t k)
 
 static plan *effectful_plan(uint64_t seed)
 {
-	writer w = {.b = STRBUF_INIT, .seed = seed * 7919 + 13};
+	writer w = {.b = STRBUF_INIT, .seed = seed * 7919 + 13, .reaches = seed % 2 == 0};
 	strbuf_puts(&w.b, HEAD "input %x u8[9] name=\"x\"\ninput %y u8[40]\nparam @w u8[20]\n");
 	add_value(&w, "%x", "%x");
 	add_value(&w, "%y", "%y");
@@ -273,12 +274,12 @@ static int64_t fewest_bytes(const division *d)
 	return best;
 }
 
-/* The prefix of a reordered plan as a set of nodes of the first; nodes are called n0, n1, … */
+/* The prefix of a reordered plan as a set of nodes of the first; operators end with n0, n1, … */
 static uint32_t prefix_of(const plan *q, uint32_t position)
 {
 	uint32_t prefix = 0;
 	for (node_id k = 0; k <= position; k++)
-		prefix |= 1u << atoi(plan_s(q, q->nodes.at[k].op) + strlen("t::n"));
+		prefix |= 1u << atoi(strrchr(plan_s(q, q->nodes.at[k].op), 'n') + 1);
 	return prefix;
 }
 
@@ -375,6 +376,12 @@ static char *prefix_names(const char *text, const clv_exact_options *o)
 	return taken(&b);
 }
 
+/* One name on each side. */
+static clv_exact_options between(const char *const *prefix, const char *const *suffix)
+{
+	return (clv_exact_options){sizeof(clv_exact_options), prefix, 1, suffix, 1};
+}
+
 #define CHECK_PREFIX(text, options, want)                                                                              \
 	do {                                                                                                               \
 		char *got_ = prefix_names(text, options);                                                                      \
@@ -397,11 +404,7 @@ static void branches_are_cut_where_each_is_small(void **state)
 {
 	(void)state;
 	const char *right = "right", *join = "join", *left = "left";
-	clv_exact_options o = CLV_EXACT_OPTIONS_INIT;
-	o.must_prefix = &right;
-	o.nmust_prefix = 1;
-	o.must_suffix = &join;
-	o.nmust_suffix = 1;
+	clv_exact_options o = between(&right, &join);
 	CHECK_PREFIX(branches, &o, "stem wide2 narrow2"); /* %1 and %5: 20 bytes; left stays whole in the suffix */
 	o.must_prefix = &left;
 	CHECK_PREFIX(branches, &o, "stem wide narrow wide2 narrow2"); /* %5 is less than %1 */
@@ -411,14 +414,10 @@ static void inputs_and_values_from_outside_keep_their_ids(void **state)
 {
 	(void)state;
 	const char *right = "right", *join = "join";
-	clv_exact_options o = CLV_EXACT_OPTIONS_INIT;
+	clv_exact_options o = between(&right, &join);
 	plan *p = load_ok(branches), *q = NULL, *back = NULL;
 	clv_frontiers *f = NULL;
 	uint32_t at = 0;
-	o.must_prefix = &right;
-	o.nmust_prefix = 1;
-	o.must_suffix = &join;
-	o.nmust_suffix = 1;
 	OK(clv_frontiers_create(p, NULL, &f));
 	OK(clv_frontiers_exact(f, &o, &q, &at));
 	assert_int_equal(at, 2);
@@ -441,11 +440,7 @@ static void draws_keep_their_order(void **state)
 {
 	(void)state;
 	const char *second = "draw2", *last = "end";
-	clv_exact_options o = CLV_EXACT_OPTIONS_INIT;
-	o.must_prefix = &second;
-	o.nmust_prefix = 1;
-	o.must_suffix = &last;
-	o.nmust_suffix = 1;
+	clv_exact_options o = between(&second, &last);
 	CHECK_PREFIX(HEAD "input %x f32[4]\n"
 	                  "%1 = t::draw1(%x) -> f32[4] {random}\n"
 	                  "%2 = t::draw2(%x) -> f32[4] {random}\n"
@@ -458,11 +453,7 @@ static void nothing_passes_a_guard(void **state)
 {
 	(void)state;
 	const char *later = "later", *last = "end";
-	clv_exact_options o = CLV_EXACT_OPTIONS_INIT;
-	o.must_prefix = &later;
-	o.nmust_prefix = 1;
-	o.must_suffix = &last;
-	o.nmust_suffix = 1;
+	clv_exact_options o = between(&later, &last);
 	CHECK_PREFIX(HEAD "input %x f32[4]\n"
 	                  "%1 = t::a(%x) -> f32[400]\n"
 	                  "%2 = t::item(%1) -> float = 2.0 {host}\n"
@@ -472,41 +463,54 @@ static void nothing_passes_a_guard(void **state)
 	             &o, "a item later");
 }
 
+static const char *const written_later = HEAD "input %x f32[4]\n"
+											  "%1 = t::big(%x) -> f32[10]\n"
+											  "%2 = t::view(%1) -> f32[2] view-of %1\n"
+											  "%3 = t::use(%1) -> f32[100]\n"
+											  "%4 = t::write_(%2) -> f32[2] view-of %1 writes %2\n"
+											  "%5 = t::end(%3, %4) -> f32[4]\n"
+											  "output %5\n";
+
 /* The view must be before and the write after the cut: the whole must not cross beside the view, whatever it costs. */
 static void memory_that_is_written_later_crosses_once(void **state)
 {
 	(void)state;
 	const char *view = "view", *write = "write_";
-	clv_exact_options o = CLV_EXACT_OPTIONS_INIT;
-	o.must_prefix = &view;
-	o.nmust_prefix = 1;
-	o.must_suffix = &write;
-	o.nmust_suffix = 1;
-	CHECK_PREFIX(HEAD "input %x f32[4]\n"
-	                  "%1 = t::big(%x) -> f32[10]\n"
-	                  "%2 = t::view(%1) -> f32[2] view-of %1\n"
-	                  "%3 = t::use(%1) -> f32[100]\n"
-	                  "%4 = t::write_(%2) -> f32[2] view-of %1 writes %2\n"
-	                  "%5 = t::end(%3, %4) -> f32[4]\n"
-	                  "output %5\n",
-	             &o, "big view use");
+	clv_exact_options o = between(&view, &write);
+	CHECK_PREFIX(written_later, &o, "big view use");
+}
+
+/* "use" makes less than "view" gives away, but who reads all memory of %1 stays on the side of who made it. */
+static void memory_that_is_read_beyond_its_elements_does_not_cross(void **state)
+{
+	(void)state;
+	const char *stem = "stem", *end = "end";
+	clv_exact_options o = between(&stem, &end);
+	static const char *const text = HEAD "input %%x f32[4]\n"
+										 "%%1 = t::stem(%%x) -> f32[10]\n"
+										 "%%2 = t::view(%%1) -> f32[1] view-of %%1\n"
+										 "%%3 = aten::%s(%%2, [2], [3]) -> f32[2] view-of %%1\n"
+										 "%%4 = t::use(%%3) -> f32[2]\n"
+										 "%%5 = t::end(%%4) -> f32[4]\n"
+										 "output %%5\n";
+	char plain[512], beyond[512];
+	snprintf(plain, sizeof plain, text, "slice");
+	snprintf(beyond, sizeof beyond, text, "as_strided");
+	CHECK_PREFIX(plain, &o, "stem view");
+	CHECK_PREFIX(beyond, &o, "stem view as_strided");
 }
 
 static void what_cannot_be_parted_is_named(void **state)
 {
 	(void)state;
 	const char *narrow = "narrow", *stem = "stem", *nobody = "nobdy";
-	clv_exact_options o = CLV_EXACT_OPTIONS_INIT;
+	clv_exact_options o = between(&narrow, &stem);
 	plan *p = load_ok(branches), *q = NULL,
 		 *one = load_ok(HEAD "input %x f32[1]\n%1 = t::a(%x) -> f32[1]\noutput %1\n");
 	clv_frontiers *f = NULL, *f1 = NULL;
 	uint32_t at = 0;
 	OK(clv_frontiers_create(p, NULL, &f));
 	OK(clv_frontiers_create(one, NULL, &f1));
-	o.must_prefix = &narrow;
-	o.nmust_prefix = 1;
-	o.must_suffix = &stem;
-	o.nmust_suffix = 1;
 	FAILS(clv_frontiers_exact(f, &o, &q, &at), CLV_E_UNSUPPORTED,
 	      "narrow must be in the prefix, and it needs stem, which must be in the suffix");
 	o.must_prefix = &stem;
@@ -515,6 +519,10 @@ static void what_cannot_be_parted_is_named(void **state)
 	FAILS(clv_frontiers_exact(f, &o, &q, &at), CLV_E_NOT_FOUND, "must_prefix: no module or node is called \"nobdy\"");
 	FAILS(clv_frontiers_exact(f1, NULL, &q, &at), CLV_E_UNSUPPORTED, "too few operators");
 	FAILS(clv_frontiers_exact(f, NULL, NULL, &at), CLV_E_INVALID, "NULL");
+	FAILS(clv_frontiers_exact(NULL, NULL, &q, &at), CLV_E_INVALID, "NULL");
+	FAILS(clv_frontiers_exact(f, NULL, &q, NULL), CLV_E_INVALID, "NULL");
+	o.must_prefix = NULL;
+	FAILS(clv_frontiers_exact(f, &o, &q, &at), CLV_E_INVALID, "a name is NULL");
 	o.size = 3;
 	FAILS(clv_frontiers_exact(f, &o, &q, &at), CLV_E_INVALID, "clv_exact_options.size is 3");
 	clv_frontiers_free(f);
@@ -523,24 +531,41 @@ static void what_cannot_be_parted_is_named(void **state)
 	plan_free(one);
 }
 
+typedef struct wish {
+	const clv_frontiers *f;
+	const clv_exact_options *o;
+} wish;
+
+static clv_status cut_exactly(const void *ctx)
+{
+	const wish *w = ctx;
+	plan *q = NULL;
+	uint32_t at;
+	clv_status st = clv_frontiers_exact(w->f, w->o, &q, &at);
+	plan_free(q);
+	return st;
+}
+
+static void sweep(const char *text, const clv_exact_options *o, clv_status want)
+{
+	plan *p = load_ok(text);
+	clv_frontiers *f = NULL;
+	OK(clv_frontiers_create(p, NULL, &f));
+	sweep_faults(cut_exactly, &(wish){f, o}, want);
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
 static void every_allocation_may_fail(void **state)
 {
 	(void)state;
-	plan *p = load_ok(branches);
-	clv_frontiers *f = NULL;
-	clv_status st = CLV_E_NOMEM;
-	OK(clv_frontiers_create(p, NULL, &f));
-	for (uint64_t n = 1; st == CLV_E_NOMEM; n++) {
-		plan *q = NULL;
-		uint32_t at;
-		mem_fail_after(n);
-		st = clv_frontiers_exact(f, NULL, &q, &at);
-		mem_fail_after(0);
-		plan_free(q);
-	}
-	OK(st);
-	clv_frontiers_free(f);
-	plan_free(p);
+	const char *view = "view", *write = "write_", *stem = "stem", *nobody = "nobody";
+	clv_exact_options searched = between(&view, &write), parted = between(&write, &view),
+					  unknown = between(&stem, &nobody);
+	sweep(branches, NULL, CLV_OK);
+	sweep(written_later, &searched, CLV_OK);
+	sweep(written_later, &parted, CLV_E_UNSUPPORTED);
+	sweep(branches, &unknown, CLV_E_NOT_FOUND);
 }
 
 /* ---- large plans ----------------------------------------------------------------------------------------------------- */
@@ -630,6 +655,7 @@ int main(void)
 		cmocka_unit_test(draws_keep_their_order),
 		cmocka_unit_test(nothing_passes_a_guard),
 		cmocka_unit_test(memory_that_is_written_later_crosses_once),
+		cmocka_unit_test(memory_that_is_read_beyond_its_elements_does_not_cross),
 		cmocka_unit_test(what_cannot_be_parted_is_named),
 		cmocka_unit_test(every_allocation_may_fail),
 		cmocka_unit_test(large_plans_are_cut),

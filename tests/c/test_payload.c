@@ -709,9 +709,10 @@ static void every_allocation_may_fail(void **state)
 		json_set_alloc_funcs(mem_alloc, mem_free);
 		mem_fail_after(n);
 		st = write_and_read(p);
+		bool over = mem_fail_waits();
 		mem_fail_after(0);
 		json_set_alloc_funcs(malloc, free);
-		if (st != CLV_OK && st != CLV_E_NOMEM)
+		if (st != (over ? CLV_OK : CLV_E_NOMEM))
 			fail_msg("allocation %llu: status %d \"%s\"", (unsigned long long)n, st, status_message());
 		payload_free(p);
 	}

@@ -287,7 +287,7 @@ static void a_range_that_is_none_is_refused(void **state)
 	o = (clv_program_options){sizeof o + 8, 0, 0, false, true};
 	FAILS(clv_program_create(p, &o, &g), CLV_E_INVALID, "this library knows up to");
 	o.size = 0;
-	FAILS(clv_program_create(p, &o, &g), CLV_E_INVALID, "options.size is 0");
+	FAILS(clv_program_create(p, &o, &g), CLV_E_INVALID, "clv_program_options.size is 0");
 	FAILS(clv_program_create(NULL, NULL, &g), CLV_E_INVALID, "NULL");
 	plan_free(p);
 }
@@ -1041,9 +1041,38 @@ static void no_python_is_in_the_process(void **state)
 	assert_true(torch);
 }
 
+static void a_tensor_tells_its_shape(void **state)
+{
+	(void)state;
+	clv_tensor *t = tensor("i64", (int64_t[]){1, 2, 3, 4, 5, 6}, SHAPE(3, 2));
+	assert_int_equal(clv_tensor_ndim(t), 2);
+	assert_int_equal(clv_tensor_dim(t, 0), 3);
+	assert_int_equal(clv_tensor_dim(t, 1), 2);
+	assert_int_equal(clv_tensor_dim(t, 2), -1);
+	assert_string_equal(clv_tensor_dtype(t), "i64");
+	clv_tensor_free(t);
+	clv_tensor_free(NULL);
+}
+
+static void a_tensor_of_nonsense_is_refused(void **state)
+{
+	(void)state;
+	float x = 1;
+	clv_tensor *t = NULL;
+	FAILS(clv_tensor_from_data(NULL, "f32", 1, (int64_t[]){1}, &t), CLV_E_INVALID, "");
+	FAILS(clv_tensor_from_data(&x, NULL, 1, (int64_t[]){1}, &t), CLV_E_INVALID, "");
+	FAILS(clv_tensor_from_data(&x, "f33", 1, (int64_t[]){1}, &t), CLV_E_INVALID, "f33");
+	FAILS(clv_tensor_from_data(&x, "f32", 1, NULL, &t), CLV_E_INVALID, "");
+	FAILS(clv_tensor_from_data(&x, "f32", 1, (int64_t[]){-1}, &t), CLV_E_INVALID, "");
+	FAILS(clv_tensor_from_data(&x, "f32", 1, (int64_t[]){1}, NULL), CLV_E_INVALID, "");
+	assert_null(t);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_tensor_tells_its_shape),
+		cmocka_unit_test(a_tensor_of_nonsense_is_refused),
 		cmocka_unit_test(values_die_at_their_last_use),
 		cmocka_unit_test(an_error_in_the_middle_leaves_no_tensors),
 		cmocka_unit_test(a_plan_runs),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -343,25 +344,99 @@ def _plain(model: nn.Module) -> list[tuple[str, Tensor]]:
     return [(k, v.data) for k, v in state_of(model).items()]
 
 
+def in_threads(n: int, work: Callable[[int], None]) -> None:
+    """Runs work(0 … n-1) at the same time, with many switches between; what one raises is raised."""
+    failed: list[BaseException] = []
+
+    def guarded(i: int) -> None:
+        try:
+            work(i)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(i,)) for i in range(n)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    finally:
+        sys.setswitchinterval(before)
+    if failed:
+        raise failed[0]
+
+
 def test_many_threads_share_one_runtime() -> None:
     model, inputs = build("residual")
     rt = prepare(model, inputs(0), "50%")
     with torch.no_grad():
         want = {seed: model(*inputs(seed).args) for seed in range(4)}
         data = {seed: inputs(seed).args for seed in range(4)}
-    wrong: list[int] = []
 
     def work(seed: int) -> None:
         for _ in range(20):
-            if not torch.equal(rt.run_suffix(rt.run_prefix(*data[seed])), want[seed]):
-                wrong.append(seed)
+            assert torch.equal(rt.run_suffix(rt.run_prefix(*data[seed])), want[seed])
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in want]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not wrong
+    in_threads(4, work)
+
+
+class Steps(nn.Module):
+    """Does something else at every third size: a plan for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.a(x).relu()
+        for _ in range(x.shape[0] % 3):
+            y = y * 2
+        return self.b(y)
+
+
+def test_sizes_and_modes_that_threads_meet_first_are_recorded_once_for_all() -> None:
+    torch.manual_seed(0)
+    model = Steps().eval()
+    spec = cleave.SplitSpec(boundary="after:a", dynamic_batch=(1, 24))
+    rt = cleave.prepare_split(model, example_inputs=torch.randn(3, 4), split=spec)
+
+    def work(seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for i in range(12):
+            x = torch.randn((5 * seed + 3 * i) % 24 + 1, 4, generator=generator)
+            out = rt.run_suffix(rt.run_prefix(x))
+            with torch.no_grad():
+                assert torch.equal(out, model(x))
+            assert rt.variants
+            assert rt.active_backend == "tape"
+            if i == 6:
+                rt.train_suffix(rt.run_training_prefix(x), torch.zeros(x.shape[0], 2))
+
+    in_threads(5, work)
+
+
+class Windows(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        part = self.a(x)[:, 2:6]
+        return self.b(part.as_strided((3, 4), (8, 1), 0)).relu()
+
+
+def test_memory_around_what_crosses_stays_behind_so_the_cut_is_refused() -> None:
+    model, x = Windows().eval(), torch.randn(3, 8)
+    for boundary in ("after:a", "after:slice"):
+        with pytest.raises(cleave.SplitError) as error:
+            prepare(model, Args(x), boundary)
+        mentions(error.value, "as_strided", "test_split.py", "beyond its elements")
+    rt = prepare(model, Args(x), "after:as_strided")
+    sent = cleave.BoundaryPayload.from_bytes(rt.run_prefix(x).to_bytes())
+    with torch.no_grad():
+        assert torch.equal(rt.run_suffix(sent), model(x))
 
 
 def test_debug_mode_gives_the_same_result() -> None:
@@ -408,6 +483,19 @@ def test_a_boundary_of_another_split_is_refused() -> None:
     boundary = a.run_prefix(*inputs(1).args)
     with pytest.raises(ValueError, match=r"split|boundary"):
         b.run_suffix(boundary)
+
+
+@pytest.mark.parametrize("size", [None, -1, 2**70, 1.0, "3", 7])
+def test_a_boundary_whose_size_is_nonsense_is_refused(size: Any) -> None:
+    spec = cleave.SplitSpec(boundary="after:fc1", dynamic_batch=(1, 8))
+    rt = cleave.prepare_split(Mlp().eval(), example_inputs=torch.randn(3, 4), split=spec)
+    boundary = rt.run_prefix(torch.randn(3, 4))
+    with pytest.raises(cleave.InputError):
+        rt.run_suffix(dataclasses.replace(boundary, sizes={} if size is None else {"B": size}))
+    native = rt.main_cut.suffix.native
+    if not isinstance(size, int) or size > 8:
+        with pytest.raises((TypeError, OverflowError)):
+            native.run(list(boundary.tensors.values()), [size])
 
 
 @pytest.mark.parametrize("wrong", [None, 3, "boundary", torch.zeros(3, 4), [torch.zeros(3, 8)], {}])

@@ -180,3 +180,20 @@ def test_gradient_equivalence(targets: Tensor) -> None:
         other[2].weight.mul_(1.5)
     with pytest.raises(cleave.ValidationError, match="the loss differs"):
         cleave.assert_gradient_equivalent(other, Halves(model), x, targets)
+
+
+def test_a_model_that_draws_and_counts_is_equal_to_its_split_and_left_as_it_was() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 4)).train()
+    runtime, before = _runtime(model), state_of(copy.deepcopy(model))
+    torch.manual_seed(1)
+    drawn = torch.get_rng_state()
+    cleave.assert_forward_equivalent(model, runtime, torch.randn(3, 4, generator=torch.Generator().manual_seed(2)))
+    assert torch.equal(torch.get_rng_state(), drawn)
+    same_state(before, state_of(model), "the model")
+
+
+def test_gradients_are_compared_with_the_loss_that_training_takes_by_default() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1), nn.Flatten(0))
+    runtime = _runtime(model, trainable=True)
+    cleave.assert_gradient_equivalent(model, runtime, torch.randn(3, 4), torch.tensor([0, 1, 2]))

@@ -1,0 +1,16 @@
+/* Options of callers built with this header, or an older one. */
+#include "base/options.h"
+
+#include <string.h>
+
+clv_status options_read(void *out, size_t known, const void *given, const char *name)
+{
+	size_t size = known;
+	if (!given)
+		return CLV_OK;
+	memcpy(&size, given, sizeof size);
+	if (size < sizeof size || size > known)
+		return fail(CLV_E_INVALID, "%s.size is %zu, this library knows up to %zu", name, size, known);
+	memcpy(out, given, size);
+	return CLV_OK;
+}

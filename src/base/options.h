@@ -1,0 +1,11 @@
+/* Structs of options and answers that callers make: each starts with its size, so that it can grow. */
+#ifndef BASE_OPTIONS_H
+#define BASE_OPTIONS_H
+
+#include "base/status.h"
+
+/* Copies a caller's struct, which starts with its size, over the defaults in `out`. A caller built with an older header
+   gives a shorter one: the rest keeps its default. NULL: all do. */
+clv_status options_read(void *out, size_t known, const void *given, const char *name);
+
+#endif

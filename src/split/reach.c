@@ -1,0 +1,64 @@
+/* Operators that read the memory of a tensor beyond its elements: what crosses a cut are elements, in memory of their own
+ * on the other side. */
+#include "split/frontier.h"
+
+#include <string.h>
+
+static const char *const names[] = {"as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter",
+                                    "set_",       "resize_",     "resize_as_",      "_reshape_alias"};
+
+/* Any overload: "aten::set_.source_Tensor". */
+static bool reads_beyond(const char *op)
+{
+	const char *colons = strstr(op, "::");
+	const char *name = colons ? colons + 2 : op;
+	size_t n = strcspn(name, ".");
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+		if (strlen(names[i]) == n && !memcmp(names[i], name, n))
+			return true;
+	return false;
+}
+
+typedef struct reach_walk {
+	const plan *p;
+	reach_list *out;
+	value_id *from; /* per root: first born of what can cross on it; NONE: nothing yet */
+	node_id now;
+	clv_status st;
+} reach_walk;
+
+static void note_born(void *ctx, value_id v)
+{
+	reach_walk *w = ctx;
+	value_id *from = &w->from[alias_root(w->p, v)];
+	if (*from == NONE && can_cross(w->p, v))
+		*from = v;
+}
+
+static void note_reach(void *ctx, value_id v)
+{
+	reach_walk *w = ctx;
+	if (w->st == CLV_OK && can_cross(w->p, v))
+		w->st = vec_push(w->out, ((reach){w->now, v, w->from[alias_root(w->p, v)]}));
+}
+
+static clv_status walk(reach_walk *w)
+{
+	const plan *p = w->p;
+	for (uint32_t i = 0; i < p->inputs.n; i++)
+		note_born(w, p->inputs.at[i]);
+	for (w->now = 0; w->now < p->nodes.n && w->st == CLV_OK; w->now++) {
+		if (reads_beyond(plan_s(p, p->nodes.at[w->now].op)))
+			node_each_arg(p, w->now, note_reach, w);
+		node_each_result(p, w->now, note_born, w);
+	}
+	return w->st;
+}
+
+clv_status find_reaches(const plan *p, reach_list *out)
+{
+	reach_walk w = {.p = p, .out = out, .from = mem_ids(p->values.n)};
+	clv_status st = w.from ? walk(&w) : fail_nomem();
+	mem_free(w.from);
+	return st;
+}
