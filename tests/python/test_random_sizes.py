@@ -328,19 +328,22 @@ class Step(NamedTuple):
     times: Integer | None  # for _ in range(min(times, 3))
 
 
-class Random(nn.Module):
-    """The model that a list of steps describes."""
+Shapes = tuple[tuple[int, ...], ...]
 
-    def __init__(self, program: Sequence[Step], finish: str, batch_dim: int, strict: bool, positions: int) -> None:
+
+class Random(nn.Module):
+    """The model that a list of steps describes. `fixed`: shapes of what is added to the inputs first, so that only
+    their batch can change."""
+
+    def __init__(self, program: Sequence[Step], finish: str, batch_dim: int, strict: bool, fixed: Shapes) -> None:
         super().__init__()
         self.program, self.finish, self.batch_dim, self.strict = tuple(program), finish, batch_dim, strict
-        self.positions = nn.Parameter(torch.randn(positions, 1, 4)) if positions else None
+        self.biases = nn.ParameterList(torch.randn(shape) for shape in fixed)
         self.layers = nn.ModuleDict({"linear": nn.Linear(4, 4), "other": nn.Linear(4, 8), "norm": nn.LayerNorm(4)})
 
     def forward(self, *inputs: Tensor) -> Any:
         scope, values = Scope(inputs, self.batch_dim), list(inputs)
-        if self.positions is not None:  # the first dimension is none that may change
-            values.append(inputs[0] + self.positions)
+        values += [x + bias for x, bias in zip(inputs, self.biases, strict=False)]
         for step in self.program:
             for op in self._ops(scope, step, values):
                 self._run(scope, step, op, values)
@@ -394,16 +397,16 @@ class Layout(NamedTuple):
     batch_dim: int = 0
     dims: Any = None
     length: bool = False
-    positions: int = 0
+    fixed: Shapes = ()
 
 
 LAYOUTS: dict[str, Layout] = {
-    "rows": Layout(lambda b, s: (torch.randn(b, 4),)),
-    "cube": Layout(lambda b, s: (torch.randn(b, 3, 4),)),
-    "two inputs": Layout(lambda b, s: (torch.randn(b, 4), torch.randn(b, 4))),
-    "with a table": Layout(lambda b, s: (torch.randn(b, 4), torch.randn(30, 4))),
+    "rows": Layout(lambda b, s: (torch.randn(b, 4),), fixed=((4,),)),
+    "cube": Layout(lambda b, s: (torch.randn(b, 3, 4),), fixed=((3, 4),)),
+    "two inputs": Layout(lambda b, s: (torch.randn(b, 4), torch.randn(b, 4)), fixed=((4,), (4,))),
+    "with a table": Layout(lambda b, s: (torch.randn(b, 4), torch.randn(30, 4)), fixed=((4,), (30, 4))),
     "batch second": Layout(lambda b, s: (torch.randn(3, b, 4),), 1, {"inputs[0]": {1: "B"}}),
-    "batch second, to be found": Layout(lambda b, s: (torch.randn(3, b, 4),), 1, positions=3),
+    "batch second, to be found": Layout(lambda b, s: (torch.randn(3, b, 4),), 1, fixed=((3, 1, 4),)),
     "with a length": Layout(lambda b, s: (torch.randn(b, s, 4),), 0, {"inputs[0]": {1: ("S", 1, 16)}}, True),
     "with a length twice": Layout(
         lambda b, s: (torch.randn(b, s), torch.randn(b, 2, s)),
@@ -424,13 +427,14 @@ class Case(NamedTuple):
     points: list[tuple[int, int]]
     strict: bool  # what eager raises, the model raises; otherwise such a step is left out
     train: bool
-    as_bytes: bool
+    wire: str  # "", "bytes", or "elsewhere": the suffix runs in a runtime of its own
+    validation: str
 
     def model(self) -> nn.Module:
         with kept_rng():
             torch.manual_seed(0)
             layout = LAYOUTS[self.layout]
-            return Random(self.program, self.finish, layout.batch_dim, self.strict, layout.positions).eval()
+            return Random(self.program, self.finish, layout.batch_dim, self.strict, layout.fixed).eval()
 
     def inputs(self, point: tuple[int, int], seed: int) -> tuple[Tensor, ...]:
         with kept_rng():
@@ -469,7 +473,8 @@ def _step(lengths: bool) -> st.SearchStrategy[Step]:
     )
 
 
-_STEPS = {lengths: st.lists(_step(lengths), min_size=2, max_size=7) for lengths in (False, True)}
+_STEPS = {lengths: st.lists(_step(lengths), min_size=3, max_size=7) for lengths in (False, True)}
+_percent = st.integers(1, 99).map(lambda p: f"{p}%")
 
 
 @st.composite
@@ -485,13 +490,14 @@ def cases(draw: Any) -> Case:
         layout,
         draw(_STEPS[lengths]),
         draw(st.sampled_from(sorted(FINISHES))),
-        draw(st.one_of(st.just("auto"), st.integers(0, 100).map(lambda p: f"{p}%"))),
+        draw(st.one_of(st.sampled_from(["auto", "auto", "exact"]), _percent, _percent)),
         (low, high),
         (draw(batch), draw(length)),
         points,
         draw(st.booleans()),
-        draw(st.integers(0, 3)) == 3,
-        draw(st.integers(0, 3)) == 3,
+        draw(st.sampled_from([False, False, False, True])),
+        draw(st.sampled_from(["", "", "bytes", "elsewhere"])),
+        draw(st.sampled_from(["fast", "strict"])),
     )
 
 
@@ -499,8 +505,31 @@ def cases(draw: Any) -> Case:
 
 
 def _prepare(case: Case, model: nn.Module) -> cleave.SplitRuntime:
-    spec = cleave.SplitSpec(boundary=case.boundary, dynamic_batch=case.batches, dynamic_dims=LAYOUTS[case.layout].dims)
-    return cleave.prepare_split(model, example_inputs=case.inputs(case.example, 0), split=spec)
+    exact = case.boundary == "exact"
+    spec = cleave.SplitSpec(
+        boundary="auto" if exact else case.boundary,
+        exact=exact,
+        dynamic_batch=case.batches,
+        dynamic_dims=LAYOUTS[case.layout].dims,
+    )
+    example = case.inputs(case.example, 0)
+    return cleave.prepare_split(model, example_inputs=example, split=spec, validation=case.validation)
+
+
+class Split(NamedTuple):
+    """The runtimes of both halves, often the same one."""
+
+    head: cleave.SplitRuntime
+    tail: cleave.SplitRuntime
+
+    def run(self, case: Case, inputs: tuple[Tensor, ...]) -> tuple[Any, Any]:
+        """What the suffix gives, and what it gives for the same boundary from the same random numbers once more."""
+        boundary = self.head.run_prefix(*inputs)
+        if case.wire:
+            boundary = cleave.BoundaryPayload.from_bytes(boundary.to_bytes())
+        with kept_rng():
+            again = self.tail.run_suffix(boundary)
+        return self.tail.run_suffix(boundary), again
 
 
 class Eager(NamedTuple):
@@ -522,18 +551,13 @@ def _eager(case: Case, model: nn.Module, point: tuple[int, int], seed: int) -> E
         return None
 
 
-def _over_the_wire(case: Case, boundary: cleave.BoundaryPayload) -> cleave.BoundaryPayload:
-    return cleave.BoundaryPayload.from_bytes(boundary.to_bytes()) if case.as_bytes else boundary
-
-
-def _compare(case: Case, rt: cleave.SplitRuntime, model: nn.Module, point: tuple[int, int], seed: int) -> str | None:
+def _compare(case: Case, split: Split, model: nn.Module, point: tuple[int, int], seed: int) -> str | None:
     """One point against eager; the reason when it was refused."""
     want = _eager(case, model, point, seed)
     inputs = case.inputs(point, seed)
     seed_all(seed)
     try:
-        boundary = _over_the_wire(case, rt.run_prefix(*inputs))
-        got = rt.run_suffix(boundary)
+        got, again = split.run(case, inputs)
     except cleave.CleaveError as error:
         return _reason(error) if want is not None else None
     except Exception:
@@ -542,7 +566,8 @@ def _compare(case: Case, rt: cleave.SplitRuntime, model: nn.Module, point: tuple
         raise
     where = f"at {point}"
     assert want is not None, f"{where}: eager raises, the split does not"
-    same_tree(want.out, got, where)
+    same_tree(want.out, again, where)
+    same_tree(want.out, got, f"{where}, the suffix once more")
     same_tree(want.inputs, inputs, f"{where}: inputs after the call")
     assert want.rng == rng_state(), f"{where}: a random generator is elsewhere than after eager"
     return None
@@ -603,11 +628,12 @@ def check_case(case: Case) -> str:
         return "no model"
     try:
         rt = _prepare(case, model)
+        split = Split(rt, _prepare(case, copy.deepcopy(model)) if case.wire == "elsewhere" else rt)
     except cleave.CleaveError as error:
         return f"refused: {_reason(error)}"
     refused: list[str] = []
     for seed, point in enumerate([*case.points, *case.points[:3]], 1):
-        refused += filter(None, [_compare(case, rt, model, point, seed)])
+        refused += filter(None, [_compare(case, split, model, point, seed)])
     for seed, point in enumerate(case.points[:4] if case.train else [], 1):
         refused += filter(None, [_compare_training(case, rt, model, point, seed)])
     return f"refused: {refused[0]}" if refused else "equal"
