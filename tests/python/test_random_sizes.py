@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -26,6 +27,7 @@ import cleave
 
 MOST_ELEMENTS = 4000
 MOST_RESULTS = 5
+EAGER_RAISES = (RuntimeError, IndexError, TypeError, ValueError, ArithmeticError)
 
 # ---- numbers -----------------------------------------------------------------------------------------------
 
@@ -67,6 +69,10 @@ FLOATS: dict[str, Callable[[int, int], float]] = {
     "constant": lambda n, m: 0.25,
     "one or half": lambda n, m: 1.0 if n % 2 else 0.5,
     "less than one": lambda n, m: 1 - 1 / (abs(n) + 1),
+    "zero": lambda n, m: -0.0 if n % 2 else 0.0,
+    "nan at seven": lambda n, m: math.nan if n == 7 else 1.0,
+    "infinite": lambda n, m: math.inf if n > 5 else n,
+    "large": lambda n, m: float(n) ** 15,
 }
 
 
@@ -155,6 +161,17 @@ def _written(g: Given) -> Tensor:
     for i in range(min(g.a.shape[0], 3)):
         out[i] = g.a[i].sum() * (i + g.f)
     return out
+
+
+def _halving(g: Given) -> Tensor:
+    out, n = g.a, g.count
+    while n > 1:
+        out, n = out * 0.5 + n, n // 2
+    return out
+
+
+def _mask(g: Given) -> Tensor:
+    return g.a[torch.tensor([i < max(g.n, 1) or i == 0 for i in range(len(g.a))])]
 
 
 Result = Tensor | Sequence[Tensor] | None
@@ -280,6 +297,34 @@ GRAMMAR: dict[str, Callable[[Given], Result]] = {
     "scatter": lambda g: torch.zeros(g.count, 4).index_add(0, torch.arange(len(_four(g.a))) % g.count, _four(g.a)),
     "attention": lambda g: F.scaled_dot_product_attention(*[_four(g.a).reshape(1, -1, 4)] * 3, scale=g.f + 0.1)[0],
     "outer": lambda g: torch.outer(g.a.flatten()[:20], g.b.flatten()[: g.count]),
+    # numbers of other kinds
+    "bool": lambda g: g.a * (g.n > 3),
+    "power": lambda g: g.a * 1e-9 * g.count**9,
+    "complex": lambda g: (g.a * complex(g.f, g.n)).real,
+    "keepdim": lambda g: g.a.sum(g.d, keepdim=g.n > 3),
+    "no dimension": lambda g: g.a.sum(None if g.n % 2 else g.d),
+    "dimension": lambda g: g.a.sum(g.n % g.a.dim()),
+    "permute": lambda g: g.a.permute([(i + g.n) % g.a.dim() for i in range(g.a.dim())]),
+    "mode": lambda g: F.interpolate(_image(g), size=(4, 4), mode="bilinear" if g.n % 2 else "nearest")[0, 0],
+    "corners": lambda g: F.interpolate(_image(g), size=(4, 3), mode="bilinear", align_corners=g.n % 3 == 0)[0, 0],
+    "type": lambda g: g.a.to(torch.float64 if g.n % 2 else torch.float32).mul(1 / 3).float(),
+    "rounding": lambda g: torch.div(g.a, g.count, rounding_mode=(None, "floor", "trunc")[g.n % 3]),
+    "half": lambda g: (g.a.bfloat16() * g.f + g.n).float(),
+    "double": lambda g: (g.a.double() / g.count).float(),
+    "ints": lambda g: (torch.arange(g.count) * g.m % 5).float() + g.a.sum(),
+    "full of ints": lambda g: torch.full((g.count,), g.m) * g.a.sum(),
+    "open slice": lambda g: g.a[: g.n if 0 < g.n < 5 else None],
+    "mask": _mask,
+    "numpy": lambda g: torch.from_numpy(np.arange(g.count, dtype=np.float32)) + g.a.sum(),
+    "as tensor": lambda g: torch.as_tensor([float(g.n)] * 3) * g.a.sum(),
+    "empty": lambda g: torch.empty(g.count).fill_(g.f) + g.a.sum(),
+    "read size": lambda g: g.a.flatten()[: int(torch.tensor(g.count))],
+    "read sum": lambda g: g.a * torch.arange(g.count).sum().item(),
+    "read all": lambda g: g.a.relu() if bool((torch.arange(g.count) < 5).all()) else g.a.tanh(),
+    "read data": lambda g: g.a.flatten()[: 1 + int((g.a > -9).sum()) // 2],
+    "vmap": lambda g: torch.vmap(lambda row: row * g.n + row.sum())(g.a),
+    "halving": _halving,
+    "nothing": lambda g: g.a[:0],
     # in place
     "mul_": lambda g: g.a.mul_(g.n),
     "add_": lambda g: g.a.add_(g.f),
@@ -364,12 +409,12 @@ class Random(nn.Module):
         f = FLOATS[step.f](n, m)
         try:
             made = GRAMMAR[op](Given(a, b, n, m, f, step.dim % max(a.dim(), 1), self.layers))
-        except (RuntimeError, IndexError, ZeroDivisionError, ValueError):
+        except EAGER_RAISES:
             if self.strict:
                 raise
             return
         made = [made] if isinstance(made, Tensor) else made or []
-        values.extend(t for t in made if 0 < t.numel() <= MOST_ELEMENTS and t.is_floating_point())
+        values.extend(t for t in made if t.numel() <= MOST_ELEMENTS and t.is_floating_point())
 
 
 def _numbers(scope: Scope, values: list[Tensor], last: Step) -> dict[str, Any]:
@@ -405,6 +450,10 @@ LAYOUTS: dict[str, Layout] = {
     "cube": Layout(lambda b, s: (torch.randn(b, 3, 4),), fixed=((3, 4),)),
     "two inputs": Layout(lambda b, s: (torch.randn(b, 4), torch.randn(b, 4)), fixed=((4,), (4,))),
     "with a table": Layout(lambda b, s: (torch.randn(b, 4), torch.randn(30, 4)), fixed=((4,), (30, 4))),
+    "same twice": Layout(lambda b, s: (torch.randn(b, 4),) * 2, fixed=((4,), (4,))),
+    "in doubles": Layout(lambda b, s: (torch.randn(b, 4).double(),), fixed=((4,),)),
+    "transposed": Layout(lambda b, s: (torch.randn(4, b).t(),), fixed=((4,),)),
+    "with ids": Layout(lambda b, s: (torch.randn(b, 4), torch.randint(0, 3, (b,))), fixed=((4,),)),
     "batch second": Layout(lambda b, s: (torch.randn(3, b, 4),), 1, {"inputs[0]": {1: "B"}}),
     "batch second, to be found": Layout(lambda b, s: (torch.randn(3, b, 4),), 1, fixed=((3, 1, 4),)),
     "with a length": Layout(lambda b, s: (torch.randn(b, s, 4),), 0, {"inputs[0]": {1: ("S", 1, 16)}}, True),
@@ -547,7 +596,7 @@ def _eager(case: Case, model: nn.Module, point: tuple[int, int], seed: int) -> E
     try:
         with torch.no_grad():
             return Eager(model(*inputs), inputs, rng_state())
-    except (RuntimeError, IndexError, ZeroDivisionError, ValueError):
+    except EAGER_RAISES:
         return None
 
 
@@ -590,7 +639,7 @@ def _eager_gradients(case: Case, twin: nn.Module, point: tuple[int, int], seed: 
     try:
         loss = _loss(twin(*inputs), seed)
         loss.backward()
-    except (RuntimeError, IndexError, ZeroDivisionError, ValueError):
+    except EAGER_RAISES:
         return None
     return loss.detach()
 
