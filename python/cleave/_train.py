@@ -5,6 +5,7 @@ parameter that both halves read gets its gradient once, in backward_prefix, with
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -91,6 +92,31 @@ def holds(optimizer: torch.optim.Optimizer, p: torch.Tensor) -> bool:
     return any(p is q for group in optimizer.param_groups for q in group["params"])
 
 
+def _own(grad: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides, so that nobody else is on its memory; what is expanded cannot be written anyway."""
+    if grad.layout is not torch.strided or grad.is_nested:
+        return grad.clone()
+    if any(n > 1 and s == 0 for n, s in zip(grad.shape, grad.stride(), strict=True)):
+        return grad
+    return torch.empty_strided(grad.shape, grad.stride(), dtype=grad.dtype, device=grad.device).copy_(grad)
+
+
+def watched(leaves: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor | None]:
+    """The gradients of leaves, by label, filled in by the backward to come.
+
+    They are taken as the backward makes them: .grad has the strides of its tensor instead, and the prefix's backward
+    would then add up in another order than that of the whole model."""
+    found: dict[str, torch.Tensor | None] = dict.fromkeys(leaves)
+
+    def keep(label: str, grad: torch.Tensor) -> None:
+        found[label] = _own(grad)
+
+    for label, t in leaves.items():
+        if t.requires_grad:
+            t.register_hook(functools.partial(keep, label))  # type: ignore[no-untyped-call]
+    return found
+
+
 def train_suffix(
     cut: Cut,
     boundary: BoundaryPayload,
@@ -105,6 +131,7 @@ def train_suffix(
         label: t.detach().requires_grad_(boundary.requires_grad.get(label, False))
         for label, t in boundary.tensors.items()
     }
+    gradients = watched(leaves)
     aliases = {name: cut.live(name).detach().requires_grad_() for name in cut.tied}
     steps.drop_spent(t for t in cut.state("suffix").values() if isinstance(t, nn.Parameter))
     with torch.enable_grad():
@@ -115,7 +142,6 @@ def train_suffix(
         if not loss.requires_grad:
             raise InputError("the loss depends on nothing that is trained: neither boundary nor suffix require grad")
         loss.backward()  # type: ignore[no-untyped-call]
-    gradients = {label: t.grad for label, t in leaves.items()}
     tied = {name: t.grad for name, t in aliases.items() if t.grad is not None}
     record: Record | None = boundary.record
     if record is not None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import Fn
 from torch import Tensor, nn
 
 import cleave
@@ -104,6 +105,41 @@ def test_batchnorm_dropout_and_momentum_train_as_one(at: str, optimizer: Optimiz
 def test_eval_mode_trains_too() -> None:
     torch.manual_seed(0)
     train_both(mlp().eval(), rows(5), classes(4), "after:3")
+
+
+class Transposed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x + self.bias).abs().reshape(-1)
+
+
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_a_gradient_keeps_its_own_strides_where_the_boundary_is_transposed(as_bytes: bool) -> None:
+    torch.manual_seed(0)
+    model, x, weights = Transposed(), torch.randn(4, 21).t(), torch.randn(84)
+    whole = copy.deepcopy(model)
+    rt = prepare(model, x, at="after:add")
+    boundary = rt.run_training_prefix(x)
+    _, grads = rt.train_suffix(boundary, None, loss_fn=lambda out, _: (out * weights).sum())
+    rt.backward_prefix(boundary, cleave.unpack(cleave.pack(grads)) if as_bytes else grads)
+    (whole(x) * weights).sum().backward()
+    same_grads(model, whole)
+
+
+def test_gradients_of_a_boundary_do_not_share_memory() -> None:
+    torch.manual_seed(0)
+    model = Fn(lambda lin, x: lin(x).relu() + lin(x).tanh(), 4)
+    rt = prepare(model, torch.randn(3, 4), at="after:tanh")
+    boundary = rt.run_training_prefix(torch.randn(3, 4))
+    weights = torch.randn(3, 4)
+    _, grads = rt.train_suffix(boundary, None, loss_fn=lambda out, _: (out * weights).sum())
+    first, second = [g for g in grads.values() if g is not None]
+    assert torch.equal(first, second)
+    first.zero_()
+    assert torch.equal(second, weights)
 
 
 def test_the_default_loss_is_the_mean_squared_error_for_float_targets() -> None:
