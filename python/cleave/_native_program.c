@@ -283,6 +283,8 @@ static bool prepare(ProgramObject *o, PyObject *args, Prepared *x)
 	if (!x->inputs)
 		return false;
 	x->symbols = symbols == Py_None ? NULL : int_array(symbols, &nsymbols);
+	if (PyErr_Occurred())
+		return false;
 	x->externals = PyMem_Calloc(o->g->v.externals.n + 1, sizeof *x->externals);
 	x->outputs = PyMem_Calloc(o->g->outputs.n + 1, sizeof *x->outputs);
 	if (!x->externals || !x->outputs)

@@ -82,6 +82,12 @@ class Steps:
                 self.spent[id(p)] = (weakref.ref(p), p.grad, p.grad._version)
 
 
+def check_optimizer(optimizer: Any) -> None:
+    """Before anything runs: what is given as an optimizer can be stepped."""
+    if optimizer is not None and not (hasattr(optimizer, "param_groups") and callable(getattr(optimizer, "step", 0))):
+        raise TypeError(f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}")
+
+
 def _ids(cut: Cut, half: str) -> set[int]:
     return {id(t) for t in cut.state(half).values()}
 
@@ -131,7 +137,7 @@ def _checked(record: Record, given: Mapping[str, torch.Tensor | None]) -> list[t
     """Roots of the prefix's graph with their gradients."""
     pairs = []
     for label in given:
-        if label not in record.roots and label.removeprefix("@") not in record.cut.tied:
+        if label not in record.roots and str(label).removeprefix("@") not in record.cut.tied:
             raise InputError(f"boundary_grads has {label}, which is no label of the boundary")
     for label, root in record.roots.items():
         if not root.requires_grad:
@@ -147,6 +153,7 @@ def _checked(record: Record, given: Mapping[str, torch.Tensor | None]) -> list[t
             ("shape", tuple(root.shape), tuple(grad.shape)),
             ("dtype", root.dtype, grad.dtype),
             ("device", root.device, grad.device),
+            ("layout", root.layout, grad.layout),
         ):
             if want != have:
                 raise InputError(f"the gradient of {label} has {what} {have}, the boundary has {want}")
@@ -200,11 +207,13 @@ def apply_tied(
     cut: Cut, given: Mapping[str, torch.Tensor], optimizer: torch.optim.Optimizer | None, steps: Steps
 ) -> None:
     """In the process of the suffix: takes over the whole gradients of tied parameters, and steps them."""
-    unknown = [label for label in given if label.removeprefix("@") not in cut.tied]
+    unknown = [str(label) for label in given if str(label).removeprefix("@") not in cut.tied]
     if unknown:
         raise InputError(f"{', '.join(unknown)}: not among the parameters that both halves train")
     for label, grad in given.items():
         p = cut.live(label.removeprefix("@"))
+        if not isinstance(grad, torch.Tensor):
+            raise TypeError(f"the gradient of {label} must be a tensor, not {type(grad).__name__}")
         if grad.shape != p.shape or grad.dtype != p.dtype:
             raise InputError(f"the gradient of {label} does not fit the parameter")
         p.grad = grad.to(p.device)

@@ -18,8 +18,10 @@ import torch
 
 from . import _dims, _native, _tree
 from ._capture import Arguments, Capture, own_copy, take_apart
+from ._train import default_loss
 from .errors import ArgumentError, ValidationError
 from .plan import as_call
+from .replay import SplitReplayRuntime
 from .split import SplitRuntime
 
 
@@ -68,7 +70,7 @@ def _row(r: SizeResult) -> tuple[str, str, str, str]:
 
 
 def validate_dynamic_batches(
-    runtime: SplitRuntime,
+    runtime: SplitRuntime | SplitReplayRuntime,
     example_inputs: Any,
     batch_sizes: Iterable[int | Mapping[str, int]],
     rtol: float = 0.0,
@@ -79,9 +81,18 @@ def validate_dynamic_batches(
 
     A size is a number of rows, or a dict such as {"B": 2, "S": 40}. With rtol and atol 0 all bits must be equal. A size
     that fails is in the report with its reason, and nothing is raised; the model is left as it was."""
+    runtime = _split(runtime)
     args, kwargs = as_call(example_inputs, example_kwargs)
+    runtime.trace_plan.flatten_inputs(args, kwargs)  # raises what is wrong with their structure
     arguments = take_apart(runtime._target, args, kwargs)
     return DynamicBatchReport(tuple(_try_size(runtime, arguments, size, rtol, atol) for size in batch_sizes))
+
+
+def _split(runtime: Any) -> SplitRuntime:
+    found = runtime.runtime if isinstance(runtime, SplitReplayRuntime) else runtime
+    if not isinstance(found, SplitRuntime):
+        raise TypeError(f"a SplitRuntime is needed, as prepare_split makes it, not {type(runtime).__name__}")
+    return found
 
 
 def _try_size(runtime: SplitRuntime, arguments: Arguments, size: Any, rtol: float, atol: float) -> SizeResult:
@@ -179,13 +190,14 @@ def _variant(runtime: SplitRuntime, arguments: Arguments) -> str | None:
 
 def assert_forward_equivalent(
     model: Callable[..., Any],
-    runtime: SplitRuntime,
+    runtime: SplitRuntime | SplitReplayRuntime,
     inputs: Any,
     rtol: float = 0.0,
     atol: float = 0.0,
     kwargs: dict[str, Any] | None = None,
 ) -> None:
     """Prefix and suffix give what the model gives on these inputs, every bit of it unless rtol or atol are given."""
+    runtime = _split(runtime)
     arguments = take_apart(runtime._target, *as_call(inputs, kwargs))
     args, named = arguments.rebuild(arguments.copies())  # the model may write to its inputs
     got = _tree.flatten(runtime.run_suffix(runtime.run_prefix(*args, **named)))
@@ -211,7 +223,7 @@ def assert_gradient_equivalent(
     args, _ = as_call(inputs, None)
     with _Kept(model):
         output = model(*args)
-        loss = (loss_fn or _default_loss)(output, targets)
+        loss = (loss_fn or default_loss)(output, targets)
         loss.backward()  # type: ignore[no-untyped-call]
         want = [(name, p.grad) for name, p in model.named_parameters()]
     own = runtime._target.call if isinstance(runtime._target.call, torch.nn.Module) else model
@@ -230,12 +242,6 @@ def assert_gradient_equivalent(
         bitwise = _native.bits_equal(x, y)
         if not bitwise and not ((rtol or atol) and torch.allclose(y, x, rtol=rtol, atol=atol, equal_nan=True)):
             raise ValidationError(f"{name} differs by up to {_largest_difference(x, y):g}")
-
-
-def _default_loss(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    if not targets.is_floating_point() and not targets.is_complex():
-        return torch.nn.functional.cross_entropy(output, targets)
-    return torch.nn.functional.mse_loss(output, targets)
 
 
 class _Kept:
@@ -259,8 +265,11 @@ class _Kept:
             p.grad = gradient
 
 
-def assert_dynamic_batch_reuse(runtime: SplitRuntime, inputs_by_batch: Mapping[int, Any] | Iterable[Any]) -> None:
+def assert_dynamic_batch_reuse(
+    runtime: SplitRuntime | SplitReplayRuntime, inputs_by_batch: Mapping[int, Any] | Iterable[Any]
+) -> None:
     """One plan serves all these inputs: {batch size: inputs}, or one set of inputs after the other."""
+    runtime = _split(runtime)
     every = inputs_by_batch.values() if isinstance(inputs_by_batch, Mapping) else inputs_by_batch
     signatures: dict[str, int | None] = {}
     for inputs in every:
