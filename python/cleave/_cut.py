@@ -200,7 +200,9 @@ class Cut:
     def live(self, name: str) -> torch.Tensor:
         """The model's own tensor of this name."""
         holder, key = self.captured.state[name]
-        tensor: torch.Tensor = holder[key]
+        tensor = holder.get(key) if isinstance(holder, dict) else holder[key]
+        if not isinstance(tensor, torch.Tensor):
+            raise InputError(f"the model's {name} is no tensor any more: capture the model again")
         return tensor
 
     def state(self, half: str) -> dict[str, torch.Tensor]:

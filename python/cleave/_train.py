@@ -43,8 +43,9 @@ def default_loss(output: Any, targets: Any) -> torch.Tensor:
         raise TypeError(f"the model returns {type(output).__name__}: give a loss_fn(output, targets) that knows it")
     if not isinstance(targets, torch.Tensor):
         raise TypeError(f"targets must be a tensor for the default loss, not {type(targets).__name__}")
-    if not targets.is_floating_point() and not targets.is_complex() and output.dim() >= 2:
-        return nn.functional.cross_entropy(output, targets)
+    counts = not targets.is_floating_point() and not targets.is_complex() and targets.dtype != torch.bool
+    if counts and output.dim() >= 2:
+        return nn.functional.cross_entropy(output, targets.long())
     return nn.functional.mse_loss(output, targets.to(output.dtype))
 
 
@@ -80,6 +81,12 @@ class Steps:
         for p in parameters:
             if id(p) not in skip and p.grad is not None:
                 self.spent[id(p)] = (weakref.ref(p), p.grad, p.grad._version)
+
+
+def check_mode() -> None:
+    """Inference mode makes tensors that no gradient can reach, whatever grad mode says."""
+    if torch.is_inference_mode_enabled():
+        raise InputError("a split cannot train under torch.inference_mode(): leave it, or use torch.no_grad()")
 
 
 def check_optimizer(optimizer: Any) -> None:

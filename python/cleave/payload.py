@@ -69,6 +69,9 @@ class BoundaryPayload:
         """Bytes of all tensors that cross."""
         return sum(t.numel() * t.element_size() for t in self.tensors.values())
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "record": None}  # copies and pickles are as what from_bytes gives
+
     @property
     def prefix_backward_owner_id(self) -> int | None:
         """Tells the runtimes of this process apart: the one whose backward_prefix takes this boundary, None: none."""

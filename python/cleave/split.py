@@ -339,6 +339,7 @@ class SplitRuntime:
 
         The tensors of the boundary are leaves: what the suffix does with them does not reach the prefix."""
         self._need("prefix")
+        _train.check_mode()
         leaves = self.trace_plan.flatten_inputs(inputs, kwargs)
         with torch.enable_grad():
             cuts = self._cuts((inputs, kwargs), leaves, grad=True)
@@ -363,6 +364,7 @@ class SplitRuntime:
             raise InputError("this boundary was made by run_prefix, for inference: use run_training_prefix")
         if not cuts.regime.grad:
             raise InputError("this boundary says that it was made for training, but a plan for inference made it")
+        _train.check_mode()
         _train.check_optimizer(optimizer)
         symbols = cuts.symbols(cut, boundary.sizes)
         found = _train.train_suffix(cut, boundary, symbols, targets, loss_fn, optimizer, self._steps)
@@ -398,6 +400,7 @@ class SplitRuntime:
             raise InputError("boundary_grads is missing, and train_suffix has not seen this boundary")
         if not isinstance(grads, Mapping):
             raise TypeError(f"boundary_grads is a dict of gradients by label, not {type(grads).__name__}")
+        _train.check_mode()
         _train.check_optimizer(optimizer)
         return _train.backward_prefix(record, grads, optimizer, self._steps)
 
@@ -458,6 +461,11 @@ class SplitRuntime:
     def _need(self, half: str) -> None:
         if self._half is not None and self._half != half:
             raise InputError(f"this runtime holds only the {self._half} (keep_only)")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a SplitRuntime is bound to the model of its process: prepare the split again where it is needed"
+        )
 
     def __repr__(self) -> str:
         c = self.candidate

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -31,16 +32,17 @@ def prepare(model: nn.Module | None = None, *inputs: Tensor, **spec: Any) -> cle
 
 def train_both(rt: cleave.SplitRuntime, split: nn.Module, whole: nn.Module, *inputs: Tensor) -> None:
     """One backward in two halves and one over the whole model give equal gradients."""
-    for model in (split, whole):
-        model.zero_grad()
+    whole.zero_grad()
     whole(*inputs).pow(2).mean().backward()
+    want = [p.grad for p in whole.parameters()]
+    split.zero_grad()
     boundary = rt.run_training_prefix(*inputs)
     _, grads = rt.train_suffix(boundary, None, loss_fn=lambda out, _: out.pow(2).mean())
     rt.backward_prefix(boundary, grads)
-    for (name, p), q in zip(whole.named_parameters(), split.parameters(), strict=True):
+    for (name, p), grad in zip(split.named_parameters(), want, strict=True):
         assert p.grad is not None, name
-        assert q.grad is not None, name
-        assert torch.equal(p.grad, q.grad), name
+        assert grad is not None, name
+        assert torch.equal(p.grad, grad), name
 
 
 # ---- the first call in another mode of the model
@@ -172,7 +174,7 @@ def test_wrong_gradients_are_refused_and_do_not_use_up_the_boundary() -> None:
     _, grads = rt.train_suffix(boundary, GOALS)
     (label, grad), *_ = grads.items()
     assert grad is not None
-    with pytest.raises(cleave.InputError, match="layout torch[.]sparse_coo"):
+    with pytest.raises(cleave.InputError, match=r"layout torch\.sparse_coo"):
         rt.backward_prefix(boundary, {label: grad.to_sparse()})
     with pytest.raises(cleave.InputError, match="boundary_grads has 1, which is no label"):
         rt.backward_prefix(boundary, {1: grad})  # type: ignore[dict-item]
@@ -245,3 +247,75 @@ def test_the_gradient_helper_uses_the_loss_that_training_uses() -> None:
 
     model = Flat()
     cleave.assert_gradient_equivalent(model, prepare(model), X, torch.tensor([1, 0, 2]))  # one output: mse
+
+
+# ---- the model after preparation
+
+
+def test_a_backward_hook_that_is_added_later_is_not_ignored() -> None:
+    model = net()
+    rt = prepare(model)
+    rt.run_training_prefix(X)
+    model[2].register_full_backward_hook(lambda module, grad_in, grad_out: (grad_in[0] * 2,))
+    with pytest.raises(cleave.InputError, match="number of backward hooks of module 2 changed"):
+        rt.run_training_prefix(X)
+
+
+def test_hooks_of_parameters_run_as_in_eager() -> None:
+    model = net()
+    rt = prepare(model)
+    train_both(rt, model, copy.deepcopy(model), X)
+    model[4].weight.register_hook(lambda grad: grad * 2)
+    model[0].weight.register_hook(lambda grad: grad * 3)
+    train_both(rt, model, model, X[:2])
+
+
+def test_a_parameter_that_is_gone_is_named() -> None:
+    model = net()
+    rt = prepare(model)
+    boundary = rt.run_training_prefix(X)
+    del model[2].weight
+    with pytest.raises(cleave.InputError, match=r"2\.weight is no tensor any more"):
+        rt.train_suffix(boundary, GOALS)
+
+
+def test_training_under_inference_mode_is_refused_and_spoils_nothing() -> None:
+    model = net()
+    rt = prepare(model)
+    with torch.inference_mode(), pytest.raises(cleave.InputError, match="inference_mode"):
+        rt.run_training_prefix(X)
+    train_both(rt, model, copy.deepcopy(model), X)
+
+
+def test_a_split_prepared_under_inference_mode_trains_outside_of_it() -> None:
+    model = net()
+    with torch.inference_mode():
+        rt = prepare(model)
+        rt.run_suffix(rt.run_prefix(X))
+    train_both(rt, model, copy.deepcopy(model), X)
+
+
+def test_a_copy_of_a_training_boundary_is_as_if_it_had_been_sent() -> None:
+    rt = prepare()
+    boundary = rt.run_training_prefix(X)
+    for other in (copy.deepcopy(boundary), pickle.loads(pickle.dumps(boundary))):
+        _, grads = rt.train_suffix(other, GOALS)
+        with pytest.raises(cleave.InputError, match="the graph is not here"):
+            rt.backward_prefix(other, grads)
+    rt.backward_prefix(boundary, grads)
+
+
+def test_a_runtime_stays_in_its_process() -> None:
+    rt = prepare()
+    for take in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match="prepare the split again"):
+            take(rt)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.uint8])
+def test_the_default_loss_of_integer_targets_of_any_width_is_cross_entropy(dtype: torch.dtype) -> None:
+    rt = prepare()
+    boundary = rt.run_training_prefix(X)
+    targets = torch.tensor([0, 1, 1])
+    loss, _ = rt.train_suffix(boundary, targets.to(dtype))
+    assert torch.equal(loss, F.cross_entropy(rt.run_suffix(boundary), targets).detach())
