@@ -370,15 +370,14 @@ class Cuts:
         """The sizes that a boundary brings are those of one call, and in their ranges."""
         for s in self.sized.symbols if self.sized is not None else ():
             n = sizes.get(s.name)
-            if type(n) is not int or not s.low <= n <= s.high:
-                raise InputError(f"the boundary has {s.name}={n!r}, the split is for {s.low} to {s.high}")
+            if type(n) is not int:
+                raise InputError(f"the boundary lacks the size {s.name}, or it is no size: {n!r}")
+            if not s.low <= n <= s.high:
+                raise InputError(f"the boundary has {s.name}={n}, the split is for {s.low} to {s.high}")
             if s.is_batch and batch_size != n:
                 raise InputError(f"the boundary has batch {batch_size!r}, but {s.name}={n}")
 
     def symbols(self, cut: Cut, sizes: Mapping[str, int]) -> list[int] | None:
         """The symbols of a cut's plan as its programs take them."""
         names = cut.captured.symbols
-        for name in names:
-            if type(sizes.get(name)) is not int or not 0 <= sizes[name] < 1 << 63:
-                raise InputError(f"the boundary lacks the size {name}, or it is no size: {sizes.get(name)!r}")
         return [sizes[name] for name in names] or None

@@ -99,9 +99,9 @@ def _ids(cut: Cut, half: str) -> set[int]:
     return {id(t) for t in cut.state(half).values()}
 
 
-def holds(optimizer: torch.optim.Optimizer, p: torch.Tensor) -> bool:
-    """The optimizer steps this parameter."""
-    return any(p is q for group in optimizer.param_groups for q in group["params"])
+def holds(optimizer: torch.optim.Optimizer, p: int) -> bool:
+    """The optimizer steps the parameter with this id."""
+    return any(p == id(q) for group in optimizer.param_groups for q in group["params"])
 
 
 def train_suffix(
@@ -118,6 +118,10 @@ def train_suffix(
         label: t.detach().requires_grad_(boundary.requires_grad.get(label, False))
         for label, t in boundary.tensors.items()
     }
+    gradients: dict[str, torch.Tensor | None] = dict.fromkeys(leaves)
+    for label, t in leaves.items():
+        if t.requires_grad:
+            _keep_gradient(t, label, gradients)
     aliases = {name: cut.live(name).detach().requires_grad_() for name in cut.tied}
     steps.drop_spent(t for t in cut.state("suffix").values() if isinstance(t, nn.Parameter))
     with torch.enable_grad():
@@ -128,7 +132,6 @@ def train_suffix(
         if not loss.requires_grad:
             raise InputError("the loss depends on nothing that is trained: neither boundary nor suffix require grad")
         loss.backward()  # type: ignore[no-untyped-call]
-    gradients = {label: t.grad for label, t in leaves.items()}
     tied = {name: t.grad for name, t in aliases.items() if t.grad is not None}
     record: Record | None = boundary.record
     if record is not None:
@@ -138,6 +141,20 @@ def train_suffix(
     if optimizer is not None:
         steps.step(optimizer, skip=_ids(cut, "prefix"))
     return loss.detach(), dict(gradients)
+
+
+def _keep_gradient(leaf: torch.Tensor, label: str, gradients: dict[str, torch.Tensor | None]) -> None:
+    """Keeps a gradient as it arrives: .grad has the strides of its tensor, and the order in which the prefix's backward
+    adds up depends on those of the gradient."""
+
+    def arrived(gradient: torch.Tensor) -> None:
+        gradients[label] = gradient
+
+    def kept(t: torch.Tensor) -> None:
+        t.grad = None
+
+    leaf.register_hook(arrived)  # type: ignore[no-untyped-call]
+    leaf.register_post_accumulate_grad_hook(kept)  # type: ignore[no-untyped-call]
 
 
 def _checked(record: Record, given: Mapping[str, torch.Tensor | None]) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -200,12 +217,12 @@ def backward_prefix(
     whole = {f"@{name}": cut.live(name).grad for name in cut.tied if elsewhere}
     whole = {name: None if grad is None else grad.detach().clone() for name, grad in whole.items()}
     prefix, suffix = _ids(cut, "prefix"), _ids(cut, "suffix")
-    if optimizer is not None:
-        steps.step(optimizer, skip=suffix - prefix)
     tied = [cut.live(name) for name in cut.tied]
     late = record.optimizer
-    if late is not None and any(holds(late, p) and not (optimizer and holds(optimizer, p)) for p in tied):
-        done = {id(p) for p in tied if optimizer is not None and holds(optimizer, p)}
+    if optimizer is not None:  # one that holds the whole model steps the suffix too, unless that was stepped already
+        steps.step(optimizer, skip={i for i in suffix - prefix if late is not None and holds(late, i)})
+    done = {id(p) for p in tied if optimizer is not None and holds(optimizer, id(p))}
+    if late is not None and any(holds(late, id(p)) and id(p) not in done for p in tied):
         steps.step(late, skip=(prefix | suffix) - {id(p) for p in tied} | done)
     return {name: grad for name, grad in whole.items() if grad is not None}
 
