@@ -15,6 +15,7 @@ import torch
 from ._capture import Arguments, Captured, take_apart
 from ._compiled import Segment
 from ._cuda_graph import GraphSegment
+from ._dims import SizeSpec, check_sizes
 from ._objective import Objective
 from ._sizes import Sized
 from ._state import Target
@@ -171,6 +172,9 @@ class Cut:
         missing = [label for label in self.labels if label not in tensors]
         if missing:
             raise InputError(f"the boundary lacks {', '.join(missing)}")
+        if len(tensors) > len(self.labels):
+            unknown = [str(label) for label in tensors if label not in self.labels]
+            raise InputError(f"the boundary has {', '.join(unknown)}, which the split does not know")
         return [tensors[label] for label in self.labels]
 
     def check_schema(self, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
@@ -217,7 +221,9 @@ class Cut:
     def live(self, name: str) -> torch.Tensor:
         """The model's own tensor of this name."""
         holder, key = self.captured.state[name]
-        tensor: torch.Tensor = holder[key]
+        tensor = holder.get(key) if isinstance(holder, dict) else holder[key]
+        if not isinstance(tensor, torch.Tensor):
+            raise InputError(f"the model's {name} is no tensor any more: capture the model again")
         return tensor
 
     def state(self, half: str) -> dict[str, torch.Tensor]:
@@ -258,31 +264,45 @@ class Cuts:
     does something else at other sizes (_sizes.py)."""
 
     def __init__(
-        self, target: Target, example: tuple[Any, Any], want: Wanted, regime: Regime, like: Cut | None
+        self, target: Target, example: tuple[Any, Any], want: Wanted, regime: Regime, first: Cuts | None
     ) -> None:
+        """first: the cuts of the example's regime, whose boundary and whose symbols these have too."""
         self.target, self.example, self.want, self.regime = target, example, want, regime
         args, kwargs = example
         arguments = take_apart(target, args, kwargs)
-        self.shapes = [t.shape for t in arguments.leaves]
+        self.names = arguments.names
+        self.shapes = [(t.dtype, t.shape) for t in arguments.leaves]
         self.whole = True  # the whole model is here, and can be run at other sizes
         self.sized: Sized | None = None
+        sizes = want.spec.sizes if first is None else first.found_sizes()
         with torch.set_grad_enabled(regime.grad):
-            if want.spec.sizes.empty:
+            if sizes.empty:
                 if want.objective.batch_size is not None:
                     raise SplitError(
                         "objective: batch_size needs a dynamic_batch; without one the example has the size"
                     )
                 self.captured = capture_checked(target, args, kwargs, grad=regime.grad, both=False)
             else:
-                self.sized = capture_sized(target, args, kwargs, regime.grad, want.spec.sizes)
+                self.sized = capture_sized(target, args, kwargs, regime.grad, sizes)
                 self.captured = self.sized.captured
-                want.spec.check_example(self.sizes_of(arguments.leaves))
+                if first is None:
+                    want.spec.check_example(self.sizes_of(arguments.leaves))
                 if not self.sized.covers(self.sized.example):
                     arguments = self.sized.resized(arguments, min(self.sized.proven))
-        self.main = self._cut(self.captured, arguments, like)
+        self.main: Cut = self._cut(self.captured, arguments, None if first is None else first.main)
         self.captured = self.main.captured
         self.by_plan: dict[int, Cut] = {id(self.main.source): self.main}  # replaced, not changed
         self.lock = threading.Lock()  # around replacing it
+
+    def found_sizes(self) -> SizeSpec:
+        """The sizes that may change, where they were found: in another regime's first call they may be equal by chance
+        to sizes that may not."""
+        symbols = self.sized.symbols if self.sized is not None else ()
+        dims: dict[str, dict[int, str]] = {}
+        for s in symbols:
+            for leaf, dim in s.places:
+                dims.setdefault(self.names[leaf], {})[dim] = s.name
+        return SizeSpec(None, self.want.spec.batch_symbol, dims, {s.name: (s.low, s.high) for s in symbols})
 
     def _cut(self, captured: Captured, arguments: Arguments, like: Cut | None) -> Cut:
         """Cuts a plan and runs both halves at sizes it is proven for."""
@@ -356,14 +376,34 @@ class Cuts:
             self.sized.check_inputs(take_apart(self.target, args, kwargs))
 
     def check_shapes(self, leaves: Sequence[torch.Tensor]) -> None:
-        """What may not change has the sizes of the example."""
-        free = {place for s in self.sized.symbols for place in s.places} if self.sized is not None else set()
-        for i, (shape, t) in enumerate(zip(self.shapes, leaves, strict=True)):
-            fits = t.dim() == len(shape) and all((i, d) in free or n == t.shape[d] for d, n in enumerate(shape))
-            if not fits:
-                raise InputError(
-                    f"input {i} has shape {tuple(t.shape)}, expected {tuple(shape)} but for what may change"
-                )
+        """What may not change has the sizes of the example, what may is in its range."""
+        symbols = self.sized.symbols if self.sized is not None else ()
+        free = {place for s in symbols for place in s.places}
+        for i, (name, (_, shape), t) in enumerate(zip(self.names, self.shapes, leaves, strict=True)):
+            if t.dim() != len(shape):
+                raise InputError(f"input {name} has {t.dim()} dimensions, expected {len(shape)}")
+            for d, n in enumerate(shape):
+                if (i, d) not in free and n != t.shape[d]:
+                    raise InputError(f"input {name}: dimension {d} is {t.shape[d]}, expected {n}")
+        check_sizes(symbols, self.names, leaves)
+
+    def other_dtype(self, leaves: Sequence[torch.Tensor]) -> str | None:
+        """Says which input has another dtype than in the example."""
+        for name, (dtype, _), t in zip(self.names, self.shapes, leaves, strict=True):
+            if t.dtype != dtype:
+                return f"input {name} is {t.dtype}, the split was prepared with {dtype}"
+        return None
+
+    def check_boundary_sizes(self, sizes: Mapping[str, int], batch_size: Any) -> None:
+        """The sizes that a boundary brings are those of one call, and in their ranges."""
+        for s in self.sized.symbols if self.sized is not None else ():
+            n = sizes.get(s.name)
+            if type(n) is not int:
+                raise InputError(f"the boundary lacks the size {s.name}, or it is no size: {n!r}")
+            if not s.low <= n <= s.high:
+                raise InputError(f"the boundary has {s.name}={n}, the split is for {s.low} to {s.high}")
+            if s.is_batch and batch_size != n:
+                raise InputError(f"the boundary has batch {batch_size!r}, but {s.name}={n}")
 
     def symbols(self, cut: Cut, sizes: Mapping[str, int]) -> list[int] | None:
         """The symbols of a cut's plan as its programs take them."""

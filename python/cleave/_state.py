@@ -100,8 +100,9 @@ class Target:
                 if kept and (id(own), key) not in changing:
                     out.append((path, key, own, key, value))
             out.append((path, "forward", own, "forward", own.get("forward", NotImplemented)))
-            for hooks in ("_forward_hooks", "_forward_pre_hooks"):
-                out.append((path, "the number of forward hooks", own[hooks], None, len(own[hooks])))
+            for kind in ("forward", "backward"):  # backward hooks see, and may change, the gradients of a forward
+                for hooks in (own[f"_{kind}_hooks"], own[f"_{kind}_pre_hooks"]):
+                    out.append((path, f"the number of {kind} hooks", hooks, None, len(hooks)))
             out.append((path, "the number of children", module._modules, None, len(module._modules)))
             out.extend((path, f"child {key}", module._modules, key, child) for key, child in module._modules.items())
             for tensors in (module._parameters, module._buffers):

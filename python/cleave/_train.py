@@ -44,8 +44,9 @@ def default_loss(output: Any, targets: Any) -> torch.Tensor:
         raise TypeError(f"the model returns {type(output).__name__}: give a loss_fn(output, targets) that knows it")
     if not isinstance(targets, torch.Tensor):
         raise TypeError(f"targets must be a tensor for the default loss, not {type(targets).__name__}")
-    if not targets.is_floating_point() and not targets.is_complex() and output.dim() >= 2:
-        return nn.functional.cross_entropy(output, targets)
+    counts = not targets.is_floating_point() and not targets.is_complex() and targets.dtype != torch.bool
+    if counts and output.dim() >= 2:
+        return nn.functional.cross_entropy(output, targets.long())
     return nn.functional.mse_loss(output, targets.to(output.dtype))
 
 
@@ -83,13 +84,25 @@ class Steps:
                 self.spent[id(p)] = (weakref.ref(p), p.grad, p.grad._version)
 
 
+def check_mode() -> None:
+    """Inference mode makes tensors that no gradient can reach, whatever grad mode says."""
+    if torch.is_inference_mode_enabled():
+        raise InputError("a split cannot train under torch.inference_mode(): leave it, or use torch.no_grad()")
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Before anything runs: what is given as an optimizer can be stepped."""
+    if optimizer is not None and not (hasattr(optimizer, "param_groups") and callable(getattr(optimizer, "step", 0))):
+        raise TypeError(f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}")
+
+
 def _ids(cut: Cut, half: str) -> set[int]:
     return {id(t) for t in cut.state(half).values()}
 
 
-def holds(optimizer: torch.optim.Optimizer, p: torch.Tensor) -> bool:
-    """The optimizer steps this parameter."""
-    return any(p is q for group in optimizer.param_groups for q in group["params"])
+def holds(optimizer: torch.optim.Optimizer, p: int) -> bool:
+    """The optimizer steps the parameter with this id."""
+    return any(p == id(q) for group in optimizer.param_groups for q in group["params"])
 
 
 def _own(grad: torch.Tensor) -> torch.Tensor:
@@ -157,7 +170,7 @@ def _checked(record: Record, given: Mapping[str, torch.Tensor | None]) -> list[t
     """Roots of the prefix's graph with their gradients."""
     pairs = []
     for label in given:
-        if label not in record.roots and label.removeprefix("@") not in record.cut.tied:
+        if label not in record.roots and str(label).removeprefix("@") not in record.cut.tied:
             raise InputError(f"boundary_grads has {label}, which is no label of the boundary")
     for label, root in record.roots.items():
         if not root.requires_grad:
@@ -173,6 +186,7 @@ def _checked(record: Record, given: Mapping[str, torch.Tensor | None]) -> list[t
             ("shape", tuple(root.shape), tuple(grad.shape)),
             ("dtype", root.dtype, grad.dtype),
             ("device", root.device, grad.device),
+            ("layout", root.layout, grad.layout),
         ):
             if want != have:
                 raise InputError(f"the gradient of {label} has {what} {have}, the boundary has {want}")
@@ -216,10 +230,10 @@ def backward_prefix(
     if optimizer is None and late is None:
         return {name: grad for name, grad in whole.items() if grad is not None}
     prefix, suffix = _ids(cut, "prefix"), _ids(cut, "suffix")
-    if optimizer is not None:
-        steps.step(optimizer, skip=suffix - prefix)
-    if late is not None and any(holds(late, p) and not (optimizer and holds(optimizer, p)) for p in tied):
-        done = {id(p) for p in tied if optimizer is not None and holds(optimizer, p)}
+    if optimizer is not None:  # one that holds the whole model steps the suffix too, unless that was stepped already
+        steps.step(optimizer, skip={i for i in suffix - prefix if late is not None and holds(late, i)})
+    done = {id(p) for p in tied if optimizer is not None and holds(optimizer, id(p))}
+    if late is not None and any(holds(late, id(p)) and id(p) not in done for p in tied):
         steps.step(late, skip=(prefix | suffix) - {id(p) for p in tied} | done)
     return {name: grad for name, grad in whole.items() if grad is not None}
 
@@ -228,11 +242,13 @@ def apply_tied(
     cut: Cut, given: Mapping[str, torch.Tensor], optimizer: torch.optim.Optimizer | None, steps: Steps
 ) -> None:
     """In the process of the suffix: takes over the whole gradients of tied parameters, and steps them."""
-    unknown = [label for label in given if label.removeprefix("@") not in cut.tied]
+    unknown = [str(label) for label in given if str(label).removeprefix("@") not in cut.tied]
     if unknown:
         raise InputError(f"{', '.join(unknown)}: not among the parameters that both halves train")
     for label, grad in given.items():
         p = cut.live(label.removeprefix("@"))
+        if not isinstance(grad, torch.Tensor):
+            raise TypeError(f"the gradient of {label} must be a tensor, not {type(grad).__name__}")
         if grad.shape != p.shape or grad.dtype != p.dtype:
             raise InputError(f"the gradient of {label} does not fit the parameter")
         p.grad = grad.to(p.device)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _native
-from .errors import PayloadError
+from .errors import ArgumentError, PayloadError
 
 Device = str | torch.device | int | None
 Compress = str | Mapping[str, str] | None
@@ -68,6 +68,14 @@ class BoundaryPayload:
     def nbytes(self) -> int:
         """Bytes of all tensors that cross."""
         return sum(t.numel() * t.element_size() for t in self.tensors.values())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "record": None}  # copies and pickles are as what from_bytes gives
+
+    @property
+    def prefix_backward_owner_id(self) -> int | None:
+        """Tells the runtimes of this process apart: the one whose backward_prefix takes this boundary, None: none."""
+        return None if self.record is None else id(self.record.owner)
 
     def to_bytes(self, compress: Compress = None) -> bytes:
         """The payload as a safetensors file.
@@ -277,7 +285,10 @@ class _Place:
     """Puts the memory that tensors will be on where it is wanted."""
 
     def __init__(self, device: Device) -> None:
-        self.device = torch.device("cpu" if device is None else device)
+        try:
+            self.device = torch.device("cpu" if device is None else device)
+        except RuntimeError as error:
+            raise ArgumentError(f"device {device!r}: {error}") from None
 
     def __call__(self, memories: list[torch.Tensor]) -> list[torch.Tensor]:
         return [m.to(self.device) for m in memories]

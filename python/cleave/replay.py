@@ -102,6 +102,11 @@ class SplitReplayRuntime:
             raise TypeError(f"run_suffix takes the ReplayBoundary of run_prefix, not {type(boundary).__name__}")
         if boundary.split_id != self.split_id:
             raise InputError(f"this boundary belongs to split {boundary.split_id}, not to {self.split_id}")
+        if not isinstance(boundary.cut, Cut) or not isinstance(boundary.cuts, Cuts):
+            raise TypeError("this boundary was not made by run_prefix: the plan that made it is missing")
+        if not isinstance(boundary.tensors, tuple | list) or not isinstance(boundary.sizes, dict):
+            raise TypeError("a boundary has a tuple of tensors and a dict of sizes")
+        boundary.cuts.check_boundary_sizes(boundary.sizes, boundary.batch_size)
         labels = boundary.cut.labels
         if len(boundary.tensors) != len(labels):
             raise InputError(f"the boundary has {len(boundary.tensors)} tensors, the split has {len(labels)}")

@@ -56,6 +56,8 @@ class SplitSpec:
             raise SplitError('boundary is empty; give "auto", "after:<module path>", "after:<node name>" or "50%"')
         if not isinstance(self.batch_symbol, str) or not self.batch_symbol.isidentifier():
             raise SplitError(f"batch_symbol must be an identifier such as B, not {self.batch_symbol!r}")
+        if not isinstance(self.trainable, bool):
+            raise SplitError(f"trainable must be True or False, not {self.trainable!r}")
         if self.trace_batch_mode not in (None, "batch_1", "batch_gt1"):
             raise SplitError(f'trace_batch_mode must be "batch_1" or "batch_gt1", not {self.trace_batch_mode!r}')
         self._check_range()
@@ -79,6 +81,9 @@ class SplitSpec:
             low = self.sizes.ranges.get(self.batch_symbol, (1, 1))[0]
         except ArgumentError as error:
             raise SplitError(str(error)) from None
+        for name, (_, high) in self.sizes.ranges.items():
+            if high >= 1 << 63:
+                raise SplitError(f"{name} may be at most 2**63-1, not {high}")
         if self.trace_batch_mode == "batch_1" and low > 1:
             raise SplitError(f'trace_batch_mode="batch_1" needs a dynamic_batch that starts at 1, not at {low}')
 

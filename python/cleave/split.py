@@ -24,7 +24,7 @@ from ._cut import Cut, Cuts, Engines, Reader, Regime, Wanted
 from ._objective import read as read_objective
 from ._sizes import Sized
 from ._state import Target, fingerprint
-from .errors import InputError, SplitError
+from .errors import ArgumentError, InputError, SplitError
 from .payload import BoundaryPayload
 from .plan import Plan, as_call
 from .spec import SplitSpec
@@ -82,13 +82,19 @@ class SplitRuntime:
     # ---- which plan serves a call
 
     def _make_cuts(self, regime: Regime, example: tuple[Any, Any]) -> Cuts:
-        like = self._first.main if self._by_regime else None
+        first = self._first if self._by_regime else None
         if self._half is not None:
             raise InputError(
                 f"this runtime holds only the {self._half}, and the model would have to run as a whole to see what it "
                 "does in this mode: use the mode once before keep_only"
             )
-        cuts = Cuts(Target(self._model), example, self._want, regime, like)
+        try:
+            cuts = Cuts(Target(self._model), example, self._want, regime, first)
+        except Exception as error:  # also what the model itself raises
+            other = self._first.other_dtype(take_apart(self._target, *example).leaves) if first is not None else None
+            if other is None:
+                raise
+            raise InputError(f"{other}, and the model does not take it: {error}") from error
         kept = dict(self._by_regime)
         if len(kept) >= MAX_REGIMES:
             kept.pop(next(r for r, f in kept.items() if f is not self._first))
@@ -101,6 +107,7 @@ class SplitRuntime:
         cuts = self._by_regime.get(regime)
         if cuts is not None:
             return cuts
+        self._first.check_shapes(leaves)  # before the model is run on them
         with self._lock:
             return self._by_regime.get(regime) or self._make_cuts(regime, inputs)
 
@@ -109,17 +116,16 @@ class SplitRuntime:
         self._reader.refresh()
         if self._reader.regime(leaves, cuts.regime.grad) == cuts.regime:
             return None
-        self._first.check_shapes(leaves)
         return self._cuts(inputs, leaves, cuts.regime.grad)
 
     def _named(self, boundary: BoundaryPayload) -> tuple[Cuts, Cut]:
         """The cut whose plan made this boundary."""
         name, sizes = boundary.graph_signature, boundary.sizes
-        for cuts in self._by_regime.values():
-            cut = cuts.known(name)
+        grad = boundary.supports_prefix_backward
+        for cuts in sorted(self._by_regime.values(), key=lambda c: c.regime.grad != grad):
+            cut = cuts.known(name)  # plans of two regimes may be equal: rather the one of the right grad mode
             if cut is not None:
                 return cuts, cut
-        grad = boundary.supports_prefix_backward
         example = take_apart(self._target, *self._example).leaves
         cuts = self._cuts(self._example, example, grad)
         cut = cuts.known(name)
@@ -158,12 +164,23 @@ class SplitRuntime:
         For a service that must not wait later, and before keep_only, which leaves no whole model to record. training:
         training is recorded too; by default when the split is trainable."""
         leaves = take_apart(self._target, *self._example).leaves
+        here = self._first.sizes_of(leaves)
+        points = [{**here, **self._size(size, here)} for size in sizes]
         train = self.split_spec.trainable if training is None else training
         for grad in (False, True) if train else (False,):
             cuts = self._cuts(self._example, leaves, grad)
-            for size in sizes:
-                wanted = size if isinstance(size, Mapping) else {self.split_spec.batch_symbol: size}
-                cuts.see({**cuts.sizes_of(leaves), **wanted})
+            for point in points:
+                cuts.see(point)
+
+    def _size(self, size: Any, known: Mapping[str, int]) -> dict[str, int]:
+        """A size that a user names, by symbol."""
+        wanted = dict(size) if isinstance(size, Mapping) else {self.split_spec.batch_symbol: size}
+        for name, n in wanted.items():
+            if type(n) is not int:
+                raise TypeError(f"a size is an integer, or a dict of them by symbol, not {size!r}")
+            if known and name not in known:
+                raise ArgumentError(f"no dimension of this split is called {name}; it has {', '.join(known)}")
+        return wanted
 
     def explore(self, *inputs: Any, seconds: float = 10.0, **kwargs: Any) -> list[str]:
         """Looks for branches on the sizes between those that were seen, and records the model on both sides of each.
@@ -291,6 +308,9 @@ class SplitRuntime:
         self._need("suffix")
         if not isinstance(boundary, BoundaryPayload):
             raise TypeError(f"{caller} takes the BoundaryPayload of run_prefix, not {type(boundary).__name__}")
+        for name, value in (("tensors", boundary.tensors), ("sizes", boundary.sizes)):
+            if not isinstance(value, Mapping):
+                raise TypeError(f"the {name} of a boundary are a dict, not {type(value).__name__}")
         if boundary.split_id != self.split_id:
             raise InputError(f"this boundary belongs to split {boundary.split_id}, not to {self.split_id}")
         if boundary.weight_version != self.weight_version:
@@ -304,6 +324,7 @@ class SplitRuntime:
                 "backward_prefix returned"
             )
         cuts, cut = self._named(boundary)
+        cuts.check_boundary_sizes(boundary.sizes, boundary.batch_size)
         shared = cut.shared_writes() if boundary.record is None and boundary.supports_prefix_backward else []
         if shared:
             raise InputError(
@@ -324,6 +345,7 @@ class SplitRuntime:
         """Runs the model up to the boundary and keeps the graph for backward_prefix.
 
         The tensors of the boundary are leaves: what the suffix does with them does not reach the prefix."""
+        _train.check_mode()
         leaves = self.trace_plan.flatten_inputs(inputs, kwargs)
         with torch.enable_grad():
             cuts, cut, tensors = self.prefix_tensors(inputs, kwargs, leaves, grad=True)
@@ -345,6 +367,10 @@ class SplitRuntime:
         cuts, cut = self._checked(boundary, "train_suffix")
         if not boundary.supports_prefix_backward:
             raise InputError("this boundary was made by run_prefix, for inference: use run_training_prefix")
+        if not cuts.regime.grad:
+            raise InputError("this boundary says that it was made for training, but a plan for inference made it")
+        _train.check_mode()
+        _train.check_optimizer(optimizer)
         symbols = cuts.symbols(cut, boundary.sizes)
         found = _train.train_suffix(cut, boundary, symbols, targets, loss_fn, optimizer, self._steps)
         if boundary.record is None and optimizer is not None:
@@ -379,6 +405,8 @@ class SplitRuntime:
             raise InputError("boundary_grads is missing, and train_suffix has not seen this boundary")
         if not isinstance(grads, Mapping):
             raise TypeError(f"boundary_grads is a dict of gradients by label, not {type(grads).__name__}")
+        _train.check_mode()
+        _train.check_optimizer(optimizer)
         return _train.backward_prefix(record, grads, optimizer, self._steps)
 
     def apply_tied(
@@ -386,6 +414,9 @@ class SplitRuntime:
     ) -> None:
         """In the process of the suffix: takes over the gradients of parameters that both halves train, as
         backward_prefix returned them, and steps these parameters."""
+        if not isinstance(gradients, Mapping):
+            raise TypeError(f"apply_tied takes what backward_prefix returned, not {type(gradients).__name__}")
+        _train.check_optimizer(optimizer)
         cuts = [cuts.main for cuts in self._by_regime.values() if cuts.main.tied]
         if not cuts:
             raise InputError("no parameter is trained by both halves")
@@ -438,6 +469,11 @@ class SplitRuntime:
         if self._half is not None and self._half != half:
             raise InputError(f"this runtime holds only the {self._half} (keep_only)")
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a SplitRuntime is bound to the model of its process: prepare the split again where it is needed"
+        )
+
     def __repr__(self) -> str:
         c = self.candidate
         where = f" in {c.module_path}" if c.module_path else ""
@@ -485,6 +521,8 @@ def prepare_split(
             raise SplitError(f"{name} must be one of {', '.join(known)}, not {value!r}")
     if compile_options is not None and mode != "compiled":
         raise SplitError(f'compile_options are for mode="compiled", not for {mode!r}')
+    if not isinstance(compile_options, dict | None):
+        raise TypeError(f"compile_options is a dict of torch.compile's options, not {type(compile_options).__name__}")
     goal = read_objective(objective, split.trainable)
     if split.exact and goal.minimize not in (None, "boundary_bytes"):
         raise SplitError(f"exact=True minimises boundary_bytes; the objective minimises {goal.minimize}")

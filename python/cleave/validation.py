@@ -22,6 +22,7 @@ from ._state import RandomState
 from ._train import default_loss
 from .errors import ArgumentError, ValidationError
 from .plan import as_call
+from .replay import SplitReplayRuntime
 from .split import SplitRuntime
 
 
@@ -70,7 +71,7 @@ def _row(r: SizeResult) -> tuple[str, str, str, str]:
 
 
 def validate_dynamic_batches(
-    runtime: SplitRuntime,
+    runtime: SplitRuntime | SplitReplayRuntime,
     example_inputs: Any,
     batch_sizes: Iterable[int | Mapping[str, int]],
     rtol: float = 0.0,
@@ -81,9 +82,18 @@ def validate_dynamic_batches(
 
     A size is a number of rows, or a dict such as {"B": 2, "S": 40}. With rtol and atol 0 all bits must be equal. A size
     that fails is in the report with its reason, and nothing is raised; the model is left as it was."""
+    runtime = _split(runtime)
     args, kwargs = as_call(example_inputs, example_kwargs)
+    runtime.trace_plan.flatten_inputs(args, kwargs)  # raises what is wrong with their structure
     arguments = take_apart(runtime._target, args, kwargs)
     return DynamicBatchReport(tuple(_try_size(runtime, arguments, size, rtol, atol) for size in batch_sizes))
+
+
+def _split(runtime: Any) -> SplitRuntime:
+    found = runtime.runtime if isinstance(runtime, SplitReplayRuntime) else runtime
+    if not isinstance(found, SplitRuntime):
+        raise TypeError(f"a SplitRuntime is needed, as prepare_split makes it, not {type(runtime).__name__}")
+    return found
 
 
 def _try_size(runtime: SplitRuntime, arguments: Arguments, size: Any, rtol: float, atol: float) -> SizeResult:
@@ -181,7 +191,7 @@ def _variant(runtime: SplitRuntime, arguments: Arguments) -> str | None:
 
 def assert_forward_equivalent(
     model: Callable[..., Any],
-    runtime: SplitRuntime,
+    runtime: SplitRuntime | SplitReplayRuntime,
     inputs: Any,
     rtol: float = 0.0,
     atol: float = 0.0,
@@ -189,6 +199,7 @@ def assert_forward_equivalent(
 ) -> None:
     """Prefix and suffix give what the model gives on these inputs, every bit of it unless rtol or atol are given.
     Buffers and the random state are put back."""
+    runtime = _split(runtime)
     arguments = take_apart(runtime._target, *as_call(inputs, kwargs))
     args, named = arguments.rebuild(arguments.copies())  # the model may write to its inputs
     with _Kept(runtime._target.call):
@@ -258,8 +269,11 @@ class _Kept:
             p.grad = gradient
 
 
-def assert_dynamic_batch_reuse(runtime: SplitRuntime, inputs_by_batch: Mapping[int, Any] | Iterable[Any]) -> None:
+def assert_dynamic_batch_reuse(
+    runtime: SplitRuntime | SplitReplayRuntime, inputs_by_batch: Mapping[int, Any] | Iterable[Any]
+) -> None:
     """One plan serves all these inputs: {batch size: inputs}, or one set of inputs after the other."""
+    runtime = _split(runtime)
     every = inputs_by_batch.values() if isinstance(inputs_by_batch, Mapping) else inputs_by_batch
     signatures: dict[str, int | None] = {}
     for inputs in every:
