@@ -93,8 +93,8 @@ def holds(optimizer: torch.optim.Optimizer, p: torch.Tensor) -> bool:
 
 
 def _own(grad: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides and the same alignment, by which matrix products choose how to add up, so that nobody
-    else is on its memory; what is expanded cannot be written anyway."""
+    """A copy that shares no memory, with the same strides and alignment: by these, sums and matrix products choose the
+    order in which they add. What is expanded cannot be written anyway and stays."""
     if grad.layout is not torch.strided or grad.is_nested or grad.numel() == 0:
         return grad.clone()
     if any(n > 1 and s == 0 for n, s in zip(grad.shape, grad.stride(), strict=True)):
