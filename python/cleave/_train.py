@@ -106,12 +106,16 @@ def holds(optimizer: torch.optim.Optimizer, p: int) -> bool:
 
 
 def _own(grad: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides, so that nobody else is on its memory; what is expanded cannot be written anyway."""
-    if grad.layout is not torch.strided or grad.is_nested:
+    """A copy that shares no memory, with the same strides and alignment: by these, sums and matrix products choose the
+    order in which they add. What is expanded cannot be written anyway and stays."""
+    if grad.layout is not torch.strided or grad.is_nested or grad.numel() == 0:
         return grad.clone()
     if any(n > 1 and s == 0 for n, s in zip(grad.shape, grad.stride(), strict=True)):
         return grad
-    return torch.empty_strided(grad.shape, grad.stride(), dtype=grad.dtype, device=grad.device).copy_(grad)
+    extent = 1 + sum((n - 1) * s for n, s in zip(grad.shape, grad.stride(), strict=True))
+    shift = grad.data_ptr() % 64 // grad.element_size()
+    room = torch.empty(shift + extent, dtype=grad.dtype, device=grad.device)
+    return room.as_strided(grad.shape, grad.stride(), shift).copy_(grad)
 
 
 def watched(leaves: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor | None]:

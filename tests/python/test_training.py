@@ -129,6 +129,13 @@ def test_a_gradient_keeps_its_own_strides_where_the_boundary_is_transposed(as_by
     same_grads(model, whole)
 
 
+def test_a_gradient_keeps_its_alignment_where_the_suffix_joins_tensors() -> None:
+    torch.manual_seed(0)
+    model = Fn(lambda lin, x: F.linear(torch.cat([x.tanh(), lin(lin(x)).relu()], 1), lin.weight.repeat(1, 2)), 6)
+    for at in ("after:linear", "after:linear_1", "after:relu"):
+        train_both(copy.deepcopy(model), rows(6), classes(6), at)
+
+
 def test_gradients_of_a_boundary_do_not_share_memory() -> None:
     torch.manual_seed(0)
     model = Fn(lambda lin, x: lin(x).relu() + lin(x).tanh(), 4)
