@@ -271,7 +271,7 @@ class Cuts:
         args, kwargs = example
         arguments = take_apart(target, args, kwargs)
         self.names = arguments.names
-        self.shapes = [(t.dtype, t.shape) for t in arguments.leaves]
+        self.shapes = [(t.dtype, () if t.is_nested else tuple(t.shape)) for t in arguments.leaves]
         self.whole = True  # the whole model is here, and can be run at other sizes
         self.sized: Sized | None = None
         sizes = want.spec.sizes if first is None else first.found_sizes()
@@ -380,6 +380,8 @@ class Cuts:
         symbols = self.sized.symbols if self.sized is not None else ()
         free = {place for s in symbols for place in s.places}
         for i, (name, (_, shape), t) in enumerate(zip(self.names, self.shapes, leaves, strict=True)):
+            if t.is_nested:
+                continue
             if t.dim() != len(shape):
                 raise InputError(f"input {name} has {t.dim()} dimensions, expected {len(shape)}")
             for d, n in enumerate(shape):

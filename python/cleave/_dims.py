@@ -195,24 +195,28 @@ def _tiled(t: torch.Tensor, dims: Mapping[int, int]) -> torch.Tensor:
 
 
 def batch_places(leaves: Sequence[torch.Tensor], taken: Iterable[Place]) -> Iterator[tuple[Place, ...]]:
-    """Guesses which dimension of which input is the batch, the likeliest first; running the model tells."""
+    """Guesses which dimensions of which inputs are the batch, the likeliest first; running the model tells.
+
+    All inputs that have one size in their first dimension, then all but one of them and each alone; the same for the
+    second dimension; then those that have it in either."""
+    free = [(i, dim) for dim in (0, 1) for i, t in enumerate(leaves) if _has(t, dim) and (i, dim) not in set(taken)]
+    sizes = list(dict.fromkeys(leaves[i].shape[dim] for i, dim in free))
     seen: set[tuple[Place, ...]] = set()
-    used = set(taken)
-    for dim in (0, 1):
-        sized = [
-            i
-            for i, t in enumerate(leaves)
-            if t.layout is torch.strided and not t.is_nested and t.dim() > dim and (i, dim) not in used
-        ]
-        if not sized:
-            continue
-        size = leaves[sized[0]].shape[dim]
-        same = [i for i in sized if leaves[i].shape[dim] == size]
-        for group in [same] + [[j for j in same if j != i] for i in same if len(same) > 1] + [[i] for i in same]:
-            guess = tuple((i, dim) for i in group)
-            if guess not in seen:
-                seen.add(guess)
-                yield guess
+    for places in [[p for p in free if p[1] == dim] for dim in (0, 1)] + [free]:
+        for size in sizes:
+            found = {
+                i: (i, dim) for i, dim in reversed(places) if leaves[i].shape[dim] == size
+            }  # the first of an input
+            same = [found[i] for i in sorted(found)]
+            others = [[q for q in same if q != p] for p in same if len(same) > 1]
+            for group in [same, *others, *([p] for p in same)]:
+                if group and tuple(group) not in seen:
+                    seen.add(tuple(group))
+                    yield tuple(group)
+
+
+def _has(t: torch.Tensor, dim: int) -> bool:
+    return t.layout is torch.strided and not t.is_nested and t.dim() > dim
 
 
 # ---- sizes worth a probe

@@ -173,7 +173,15 @@ class Sized:
         self.served: dict[Point, Captured] = {}
         self.failure: str | None = None  # what the model said at sizes it does not take
         self.plans: tuple[tuple[Captured, str | None], ...] = ()  # with why it is another one than the first
+        for name, t in zip(arguments.names, arguments.leaves, strict=True):
+            if t.is_nested:
+                raise CaptureError(
+                    f"input {name} is a nested tensor, whose sizes no formula follows: dynamic_batch=None"
+                )
         self.shapes = [(t.dtype, list(t.shape)) for t in arguments.leaves]
+        if any(0 in shape for _, shape in self.shapes):
+            raise InputError("an input of the example is empty; other sizes cannot be made of it: give some rows")
+        self.found_batch = spec.find_batch
         batch = self._find_batch(arguments, spec) if spec.find_batch else ()
         self.symbols = spec.symbols(arguments, batch)
         self.names = tuple(s.name for s in self.symbols)
@@ -229,8 +237,16 @@ class Sized:
                 raise InputError(f"input {name} is {t.dtype} of {t.dim()} dimensions, expected {dtype} of {len(shape)}")
             for d, n in enumerate(shape):
                 if (i, d) not in places and t.shape[d] != n:
-                    raise InputError(f"input {name}: dimension {d} is {t.shape[d]}, expected {n}")
+                    raise InputError(
+                        f"input {name}: dimension {d} is {t.shape[d]}, expected {n}{self._where(arguments.names)}"
+                    )
         _dims.check_sizes(self.symbols, arguments.names, arguments.leaves)
+
+    def _where(self, names: Sequence[str]) -> str:
+        """Which dimensions may change, where they were found and not named."""
+        found = [s for s in self.symbols if s.is_batch and self.found_batch]
+        places = [f"dimension {d} of {names[i]}" for s in found for i, d in s.places]
+        return f" (the batch was found in {', '.join(places)}; dynamic_dims can name it)" if places else ""
 
     def describe(self) -> list[str]:
         """One line for each plan: the points it is proven for, and why it is another one than the first."""
@@ -253,24 +269,27 @@ class Sized:
         """The guess with which the model runs at another size. When more than one dimension can change (a sequence
         beside the batch), the batch is the one along which rows do not see each other."""
         taken = [place for places in spec.named(arguments).values() for place in places]
-        guesses = list(_dims.batch_places(arguments.leaves, taken))
-        running: dict[int, tuple[Place, ...]] = {}  # the first guess that runs, by dimension
-        for dim in dict.fromkeys(guess[0][1] for guess in guesses):
-            mine = [guess for guess in guesses if guess[0][1] == dim]
+        groups: dict[Hashable, list[tuple[Place, ...]]] = {}  # guesses about one size in one dimension, or in both
+        for guess in _dims.batch_places(arguments.leaves, taken):
+            leaf, dim = guess[0]
+            key = (arguments.leaves[leaf].shape[dim], *sorted({d for _, d in guess}))
+            groups.setdefault(key, []).append(guess)
+        running: list[tuple[Place, ...]] = []  # the first guess of each group that runs
+        for group in groups.values():
             steps = (1,) if running else (1, 2, 4, 8)  # rows may come in groups
-            found = next((guess for k in steps for guess in mine if self._runs(arguments, guess, k)), None)
+            found = next((guess for k in steps for guess in group if self._runs(arguments, guess, k)), None)
             if found is not None:
-                running[dim] = found
+                running.append(found)
         if not running:
             raise CaptureError(
                 "no input has a dimension that can change like a batch: use dynamic_batch=None"
                 + (f". With other rows the model says: {self.failure}" if self.failure else "")
             )
         if len(running) > 1:
-            for guess in running.values():
+            for guess in running:
                 if self._rows_apart(arguments, guess):
                     return guess
-        return next(iter(running.values()))
+        return running[0]
 
     def _runs(self, arguments: Arguments, guess: tuple[Place, ...], step: int) -> bool:
         leaf, dim = guess[0]

@@ -68,6 +68,7 @@ class SplitRuntime:
         self._lock = threading.Lock()  # around captures of other modes
         self._half: str | None = None  # the only half whose parameters are still here
         self._steps = _train.Steps()
+        self._tied: Cut | None = None  # the last that trained parameters of both halves for a prefix elsewhere
         self._awaiting: list[str] = []  # tied parameters whose step waits for the prefix, which is elsewhere
         leaves = take_apart(self._target, *example).leaves
         regime = self._reader.regime(leaves, grad=False)
@@ -373,6 +374,8 @@ class SplitRuntime:
         _train.check_optimizer(optimizer)
         symbols = cuts.symbols(cut, boundary.sizes)
         found = _train.train_suffix(cut, boundary, symbols, targets, loss_fn, optimizer, self._steps)
+        if boundary.record is None and cut.tied:
+            self._tied = cut
         if boundary.record is None and optimizer is not None:
             self._awaiting = [label for label in found[1] if label.startswith("@")]
         return found
@@ -417,10 +420,9 @@ class SplitRuntime:
         if not isinstance(gradients, Mapping):
             raise TypeError(f"apply_tied takes what backward_prefix returned, not {type(gradients).__name__}")
         _train.check_optimizer(optimizer)
-        cuts = [cuts.main for cuts in self._by_regime.values() if cuts.main.tied]
-        if not cuts:
-            raise InputError("no parameter is trained by both halves")
-        _train.apply_tied(cuts[-1], gradients, optimizer, self._steps)
+        if self._tied is None:
+            raise InputError("no parameter that both halves train waits for its gradient: train_suffix comes first")
+        _train.apply_tied(self._tied, gradients, optimizer, self._steps)
         self._awaiting = []
 
     # ---- halves

@@ -738,3 +738,62 @@ def test_a_boundary_of_a_size_with_its_own_plan_is_never_finished_by_another_pla
         return
     with torch.no_grad():
         same_tree(model(x), got, "finished elsewhere")
+
+
+class Scores(nn.Module):
+    """The batch is in the second input: the first is a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(5, 2)
+
+    def forward(self, table: Tensor, x: Tensor) -> Tensor:
+        return self.b(self.a(x) @ table.t())
+
+
+class Recurrent(nn.Module):
+    """The batch is the first dimension of one input and the second of two others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.out = nn.LSTM(6, 8, batch_first=True), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor, h: Tensor, c: Tensor) -> Tensor:
+        return self.out(self.rnn(x, (h, c))[0])
+
+
+class Lookup(nn.Module):
+    """Both inputs may have any number of rows; those of the second do not see each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, memory: Tensor, x: Tensor) -> Tensor:
+        return torch.softmax(self.q(x) @ self.k(memory).t(), -1) @ memory
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        (Scores, lambda b: (torch.randn(5, 6), torch.randn(b, 6))),
+        (Recurrent, lambda b: (torch.randn(b, 5, 6), torch.randn(1, b, 8), torch.randn(1, b, 8))),
+        (Lookup, lambda b: (torch.randn(5, 6), torch.randn(b, 6))),
+    ],
+)
+def test_the_batch_is_found_in_any_input_and_in_either_dimension(kind: type[nn.Module], make: Any) -> None:
+    torch.manual_seed(0)
+    model = kind().eval()
+    rt = _prepare(model, Args(*make(3)))
+    with torch.no_grad():
+        for batch in (1, 2, 3, 4, 9):
+            inputs = make(batch)
+            assert torch.equal(rt.run_suffix(rt.run_prefix(*inputs)), model(*inputs))
+
+
+def test_examples_of_which_no_other_sizes_can_be_made_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    with pytest.raises(cleave.InputError, match="empty"):
+        _prepare(model, Args(torch.randn(0, 4)))
+    with pytest.raises(cleave.CaptureError, match="nested"):
+        _prepare(model, Args(torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(3, 4)])))

@@ -159,6 +159,8 @@ def test_a_tied_weight_that_waits_for_its_step_is_not_read() -> None:
     there.apply_tied(here.backward_prefix(boundary, grads), optimizer=optimizer)
     with pytest.raises(cleave.InputError, match="not among"):
         there.apply_tied({"@b.weight": torch.zeros(6, 6)})
+    with pytest.raises(cleave.InputError, match="train_suffix comes first"):
+        here.apply_tied({})
 
 
 def test_a_boundary_that_crossed_cannot_go_backward_there() -> None:
