@@ -113,10 +113,13 @@ static PyObject *memory_bytes(const payload *p, uint32_t memory)
 {
 	clv_tensor *bytes;
 	void *data;
-	clv_status st = br_bytes_new(p->memories.at[memory].nbytes, &bytes, &data);
+	const payload_memory *m = &p->memories.at[memory];
+	if (m->nbytes > SIZE_MAX - m->lead)
+		return raise_payload(fail(CLV_E_OVERFLOW, "a memory has more than 2^64 bytes"));
+	clv_status st = br_bytes_new(m->nbytes + m->lead, &bytes, &data);
 	if (st != CLV_OK)
 		return raise_payload(st);
-	st = payload_fill(p, memory, data);
+	st = payload_fill(p, memory, (char *)data + m->lead);
 	if (st == CLV_OK)
 		return py_wrap(bytes);
 	br_unref(bytes);
@@ -143,10 +146,11 @@ static PyObject *make_memories(const payload *p, PyObject *place_fn)
 	return placed;
 }
 
-static PyObject *make_view(const payload_tensor *t, PyObject *memories)
+static PyObject *make_view(const payload *p, const payload_tensor *t, PyObject *memories)
 {
 	clv_tensor *made, *bytes = need_tensor(PyList_GET_ITEM(memories, t->memory));
-	br_view v = {(uint8_t)t->dtype, t->ndim, t->sizes, t->strides, (int64_t)t->offset, t->requires_grad};
+	br_view v = {(uint8_t)t->dtype, t->ndim, t->sizes, t->strides, (int64_t)t->offset + p->memories.at[t->memory].lead,
+	             t->requires_grad};
 	if (!bytes)
 		return NULL;
 	clv_status st = br_view_bytes(bytes, &v, &made);
@@ -158,7 +162,7 @@ static PyObject *make_tensors(const payload *p, PyObject *place_fn)
 {
 	PyObject *memories = make_memories(p, place_fn), *list = memories ? PyList_New(0) : NULL;
 	for (uint32_t i = 0; list && i < p->tensors.n; i++) {
-		PyObject *t = make_view(&p->tensors.at[i], memories);
+		PyObject *t = make_view(p, &p->tensors.at[i], memories);
 		if (!t || PyList_Append(list, t) < 0)
 			Py_CLEAR(list);
 		Py_XDECREF(t);

@@ -218,6 +218,21 @@ static clv_status take_span(payload *p, payload_memory *m, uint32_t number)
 	return CLV_OK;
 }
 
+/* Kernels take other ways for data that is aligned otherwise, and add up in another order. Memory of other devices was
+   copied on its way here. */
+static uint8_t lead_of(const payload *p, const payload_memory *m, uint32_t number)
+{
+	for (uint32_t i = m->first, left = m->users; left && i < p->tensors.n; i++) {
+		const payload_tensor *t = &p->tensors.at[i];
+		if (t->memory != number)
+			continue;
+		left--;
+		if (t->data && !is_empty(t->ndim, t->sizes))
+			return strcmp(t->device, "cpu") != 0 ? 0 : (uint8_t)(((uintptr_t)t->data - t->offset) % MEMORY_ALIGN);
+	}
+	return 0;
+}
+
 /* Row by row, if that needs no more bytes than the memory, and the reader will make room for the strides. */
 static clv_status take_data(payload *p, uint32_t number)
 {
@@ -226,7 +241,9 @@ static clv_status take_data(payload *p, uint32_t number)
 	TRY(shape_bytes(t->dtype, t->ndim, t->sizes, &m->data_n));
 	m->nbytes = m->high - m->low;
 	m->dense = m->users == 1 && m->data_n <= m->nbytes && take_stride_room(p, m);
-	return m->dense ? take_dense(p, m, t) : take_span(p, m, number);
+	TRY(m->dense ? take_dense(p, m, t) : take_span(p, m, number));
+	m->lead = lead_of(p, m, number);
+	return CLV_OK;
 }
 
 /* ---- compression ------------------------------------------------------------------------------------------------ */

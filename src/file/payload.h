@@ -13,7 +13,7 @@
 
 #define PAYLOAD_VERSION 1
 #define PAYLOAD_KEY "cleave.payload"
-enum { PAYLOAD_DEPTH = 256, PAYLOAD_NDIM = 64 };
+enum { PAYLOAD_DEPTH = 256, PAYLOAD_NDIM = 64, MEMORY_ALIGN = 64 };
 
 typedef enum payload_kind { PAYLOAD_BOUNDARY, PAYLOAD_VALUES } payload_kind;
 
@@ -45,6 +45,7 @@ typedef struct payload_memory {
 	double scale;
 	narrow_loss loss;
 	size_t nbytes;    /* as its tensors need it */
+	uint8_t lead;     /* how far its first byte was beyond a multiple of MEMORY_ALIGN: sums depend on it */
 	const void *data; /* the entry's data; read: borrowed from the bytes given, written: from tensors or buffers */
 	size_t data_n;
 	uint32_t first, users; /* tensors */

@@ -152,6 +152,17 @@ static clv_status get_float(const json_t *from, const char *key, double *out)
 	return float_parse(text, out);
 }
 
+static clv_status read_lead(const json_t *from, payload_memory *m)
+{
+	int64_t lead = 0;
+	if (json_object_get(from, "lead"))
+		TRY(json_get_int(from, "lead", &lead));
+	if (lead < 0 || lead >= MEMORY_ALIGN)
+		return fail(CLV_E_PARSE, "a lead is not within 0 … %d", MEMORY_ALIGN - 1);
+	m->lead = (uint8_t)lead;
+	return CLV_OK;
+}
+
 static clv_status read_form(const json_t *from, payload_memory *m)
 {
 	const char *form, *name;
@@ -163,6 +174,7 @@ static clv_status read_form(const json_t *from, payload_memory *m)
 	if (!encoding_parse(name, &m->encoding))
 		return fail(CLV_E_PARSE, "there is no encoding \"%.32s\"", name);
 	m->scale = 1;
+	TRY(read_lead(from, m));
 	if (m->encoding == ENC_PLAIN)
 		return CLV_OK;
 	TRY(get_float(from, "error", &m->loss.absolute));
@@ -301,6 +313,8 @@ static clv_status check_place(reader *r)
 		m->dtype = t->dtype;
 	}
 	m->mixed |= t->dtype != m->dtype;
+	if (m->lead % (dtype_bits(t->dtype) / 8))
+		return fail(CLV_E_PARSE, "its memory starts between two elements");
 	if ((m->mixed && m->encoding != ENC_PLAIN) || (m->dense && m->users > 1))
 		return fail(CLV_E_PARSE, "its memory cannot have more than one %s", m->dense ? "tensor" : "dtype");
 	if (m->encoding != ENC_PLAIN && !encoding_applies(m->encoding, t->dtype))

@@ -62,6 +62,8 @@ static clv_status make_memory(const payload *p, uint32_t i, json_t *o)
 	TRY(put_string(o, "entry", m->entry));
 	TRY(put_string(o, "form", m->dense ? "dense" : "span"));
 	TRY(put_string(o, "encoding", encoding_names[m->encoding]));
+	if (m->lead)
+		TRY(json_put(o, "lead", json_integer(m->lead)));
 	if (m->encoding == ENC_PLAIN)
 		return CLV_OK;
 	TRY(put_float(o, "error", m->loss.absolute));

@@ -794,3 +794,30 @@ def test_tensors_of_a_gpu_are_written_and_come_back_where_asked() -> None:
     assert all(t.device.type == "cuda" and torch.equal(t, p.tensors[k]) for k, t in again.tensors.items())
     assert again.tensors["a"].untyped_storage().data_ptr() == again.tensors["b"].untyped_storage().data_ptr()
     assert again.values.device.type == "cuda"
+
+
+def test_alignment_comes_back_because_sums_depend_on_it() -> None:
+    base = torch.arange(64, dtype=torch.float32)
+    shared = base[3:40]
+    for t in (base[1:17], base[5:21], base[16:32], base[2:34:2], shared[:7]):
+        back = unpack(pack(t))
+        assert torch.equal(back, t)
+        assert back.data_ptr() % 64 == t.data_ptr() % 64
+    a, b = unpack(pack([shared[1:9], shared[4:20]]))
+    assert a.data_ptr() % 64 == shared[1:9].data_ptr() % 64
+    assert b.data_ptr() - a.data_ptr() == 12
+
+
+@pytest.mark.parametrize("lead", [-1, 64, 2, "4", 1.5])
+def test_a_wrong_lead_is_refused(lead: Any) -> None:
+    data = pack(torch.arange(9, dtype=torch.float32)[1:])
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    own = json.loads(header["__metadata__"]["cleave.payload"])
+    assert own["memory"][0]["lead"] == 4
+    own["memory"][0]["lead"] = lead
+    header["__metadata__"]["cleave.payload"] = json.dumps(own)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with pytest.raises(PayloadError):
+        unpack(len(text).to_bytes(8, "little") + text + data[8 + size :])
