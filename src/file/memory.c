@@ -222,15 +222,21 @@ static clv_status take_span(payload *p, payload_memory *m, uint32_t number)
    copied on its way here. */
 static uint8_t lead_of(const payload *p, const payload_memory *m, uint32_t number)
 {
+	uintptr_t start = 0;
+	size_t widest = 1; /* element sizes are powers of two */
 	for (uint32_t i = m->first, left = m->users; left && i < p->tensors.n; i++) {
 		const payload_tensor *t = &p->tensors.at[i];
 		if (t->memory != number)
 			continue;
 		left--;
+		size_t item = dtype_bits(t->dtype) / 8;
+		widest = item > widest ? item : widest;
+		if (strcmp(t->device, "cpu") != 0)
+			return 0;
 		if (t->data && !is_empty(t->ndim, t->sizes))
-			return strcmp(t->device, "cpu") != 0 ? 0 : (uint8_t)(((uintptr_t)t->data - t->offset) % MEMORY_ALIGN);
+			start = (uintptr_t)t->data - t->offset;
 	}
-	return 0;
+	return start % widest ? 0 : start % MEMORY_ALIGN; /* elements that lie askew are put straight */
 }
 
 /* Row by row, if that needs no more bytes than the memory, and the reader will make room for the strides. */
