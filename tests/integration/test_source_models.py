@@ -22,7 +22,7 @@ def test_the_sources_of_a_real_model_are_the_model(name: str) -> None:
     with torch.no_grad():
         plan = cleave.capture(model, example.args, example.kwargs or None, both_grad_modes=False)
         captured = plan._main
-        cut = captured.plan.frontiers()[captured.plan.choose("50%", False)][0] + 1
+        cut = captured.plan.frontiers()[captured.plan.choose("50%", {})][0] + 1
         prefix, _ = load_source(captured, 0, cut)
         suffix, text = load_source(captured, cut, captured.plan.node_count(), delete=True)
         leaves = _tree.flatten((inputs.args, inputs.kwargs))[1]
@@ -37,7 +37,7 @@ def test_the_compiled_halves_of_a_real_model_are_the_model(name: str) -> None:
     example, inputs = draw(make_inputs, 0, False), draw(make_inputs, 1, False)
     with torch.no_grad():
         captured = cleave.capture(model, example.args, example.kwargs or None, both_grad_modes=False)._main
-        cut = captured.plan.frontiers()[captured.plan.choose("50%", False)][0] + 1
+        cut = captured.plan.frontiers()[captured.plan.choose("50%", {})][0] + 1
         halves = [
             Segment(captured, first, end, inference=True, options={"backend": "eager"})
             for first, end in ((0, cut), (cut, captured.plan.node_count()))
