@@ -57,7 +57,8 @@ class Steps:
     a plain loop needs no zero_grad, and gradients of several batches can be gathered before a step."""
 
     def __init__(self) -> None:
-        self.spent: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor, int]] = {}
+        # By id: parameter, gradient and its version. Nothing is held: a gradient that is zeroed frees its memory.
+        self.spent: dict[int, tuple[weakref.ref[torch.Tensor], weakref.ref[torch.Tensor], int]] = {}
 
     def drop_spent(self, parameters: Iterable[torch.Tensor]) -> None:
         """Takes away gradients that a step has used and that nobody has touched since."""
@@ -65,7 +66,7 @@ class Steps:
             found = self.spent.pop(id(p), None)
             if found is None or found[0]() is not p:
                 continue
-            if p.grad is found[1] and p.grad._version == found[2]:
+            if p.grad is not None and p.grad is found[1]() and p.grad._version == found[2]:
                 p.grad = None
 
     def step(self, optimizer: torch.optim.Optimizer, skip: set[int]) -> None:
@@ -81,7 +82,7 @@ class Steps:
                 p.grad = grad
         for p in parameters:
             if id(p) not in skip and p.grad is not None:
-                self.spent[id(p)] = (weakref.ref(p), p.grad, p.grad._version)
+                self.spent[id(p)] = (weakref.ref(p), weakref.ref(p.grad), p.grad._version)
 
 
 def check_mode() -> None:

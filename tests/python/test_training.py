@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -380,6 +382,22 @@ def test_any_habit_of_zeroing_gradients_works(zero: str) -> None:
         F.cross_entropy(whole(x), y).backward()
         all_.step()
         same_state(model, whole)
+
+
+def test_zeroed_gradients_free_their_memory() -> None:
+    torch.manual_seed(0)
+    model = mlp().train()
+    rt = prepare(model, torch.randn(6, 5), at="after:3")
+    one = sgd(model.parameters())
+    boundary = rt.run_training_prefix(torch.randn(6, 5))
+    rt.train_suffix(boundary, torch.randint(0, 4, (6,)), optimizer=one)
+    rt.backward_prefix(boundary, optimizer=one)
+    del boundary
+    kept = [weakref.ref(p.grad) for p in model.parameters() if p.grad is not None]
+    assert len(kept) == 8
+    one.zero_grad()
+    gc.collect()
+    assert not any(r() is not None for r in kept)
 
 
 def test_inputs_that_require_grad_get_their_gradient() -> None:
