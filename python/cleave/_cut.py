@@ -148,8 +148,10 @@ class Cut:
             _engine(want, captured, 0, at, grad, "Prefix", self.prefix),
             _engine(want, captured._replace(state=state), at, end, grad, "Suffix", self.suffix),
         )
-        halves = (("prefix", self.prefix), ("suffix", self.suffix))
-        self.names = {half: [name for name, *_ in program.native.state()] for half, program in halves}
+        one, two = ({n: written for n, _, _, written in g.native.state()} for g in (self.prefix, self.suffix))
+        self.names = {"prefix": list(one), "suffix": list(two)}
+        # Module tensors that one half writes and the other has too: the halves cannot be in two processes.
+        self.shared_writes = sorted(n for n in one.keys() & two.keys() if one[n] or two[n])
         self.lock = threading.Lock()
         self.labels: list[str] = self.prefix.native.outputs()
         inputs = set(self.prefix.native.inputs())
@@ -229,11 +231,6 @@ class Cut:
     def state(self, half: str) -> dict[str, torch.Tensor]:
         """The module tensors that a half reads or writes, by name."""
         return {name: self.live(name) for name in self.names[half]}
-
-    def shared_writes(self) -> list[str]:
-        """Module tensors that one half writes and the other has too: the halves cannot be in two processes."""
-        one, two = ({n: written for n, _, _, written in g.native.state()} for g in (self.prefix, self.suffix))
-        return sorted(n for n in one.keys() & two.keys() if one[n] or two[n])
 
 
 def _trained(program: Program) -> set[str]:

@@ -457,10 +457,6 @@ class Sized:
 
     # ---- points that are used for the first time
 
-    def admit(self, arguments: Arguments, sizes: Point) -> bool:
-        """Records a point that is used for the first time; True when the formulas of the first plan hold there."""
-        return self.obtain(arguments, sizes) is self.captured
-
     def obtain(self, arguments: Arguments, sizes: Point) -> Captured:
         """The plan for these inputs. A point that was never seen is recorded first."""
         with self.lock:

@@ -326,7 +326,7 @@ class SplitRuntime:
             )
         cuts, cut = self._named(boundary)
         cuts.check_boundary_sizes(boundary.sizes, boundary.batch_size)
-        shared = cut.shared_writes() if boundary.record is None and boundary.supports_prefix_backward else []
+        shared = cut.shared_writes if boundary.record is None and boundary.supports_prefix_backward else []
         if shared:
             raise InputError(
                 f"both halves use {', '.join(shared)} and the forward writes it: they must live in one process"

@@ -599,7 +599,15 @@ clv_status program_check_inputs(const clv_program *g, clv_tensor *const *inputs)
 	return st;
 }
 
-clv_status program_check_run(const clv_program *g, const run_spec *r)
+/* What is borrowed goes out of the frame, and the frame back. */
+static void frame_unload(const clv_program *g, frame *f)
+{
+	memset(f->slots, 0, g->nslots * sizeof *f->slots);
+	frame_give(g, f);
+}
+
+/* A frame with sizes and inputs, all borrowed: everything that can be wrong before the first step has been checked. */
+static clv_status frame_load(const clv_program *g, const run_spec *r, frame **out)
 {
 	frame *f = frame_take(g);
 	if (!f)
@@ -607,25 +615,26 @@ clv_status program_check_run(const clv_program *g, const run_spec *r)
 	clv_status st = eval_sizes(g, r, f);
 	if (st == CLV_OK)
 		st = load_inputs(g, r, f);
-	memset(f->slots, 0, g->nslots * sizeof *f->slots); /* all of it is borrowed */
-	frame_give(g, f);
+	if (st != CLV_OK)
+		frame_unload(g, f);
+	else
+		*out = f;
 	return st;
+}
+
+clv_status program_check_run(const clv_program *g, const run_spec *r)
+{
+	frame *f;
+	TRY(frame_load(g, r, &f));
+	frame_unload(g, f);
+	return CLV_OK;
 }
 
 clv_status program_run(const clv_program *g, const run_spec *r)
 {
-	frame *f = frame_take(g);
-	if (!f)
-		return fail_nomem();
-	clv_status st = eval_sizes(g, r, f);
-	if (st == CLV_OK)
-		st = load_inputs(g, r, f);
-	if (st != CLV_OK) { /* nothing in the frame is owned yet */
-		memset(f->slots, 0, g->nslots * sizeof *f->slots);
-		frame_give(g, f);
-		return st;
-	}
-	st = clone_written(g, r, f);
+	frame *f;
+	TRY(frame_load(g, r, &f));
+	clv_status st = clone_written(g, r, f);
 	if (st == CLV_OK)
 		st = run_steps(g, f, r);
 	if (st == CLV_OK)
