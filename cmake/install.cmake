@@ -25,10 +25,6 @@ endforeach()
 # ---- for C programs ----------------------------------------------------------------------------------------------
 install(FILES include/cleave.h TYPE INCLUDE)
 install(TARGETS cleave-cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-file(GLOB man_pages CONFIGURE_DEPENDS docs/man/*.1)
-if(man_pages)
-	install(FILES ${man_pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
-endif()
 
 # Each library is a component of the CMake package, with its own file of targets, and a pkg-config file.
 set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -11,5 +11,7 @@
 /^#define X(/d
 /^#undef X$/d
 
-# A comment behind two fields belongs to both.
-s/^	\([a-z0-9_ ]*\) \([a-z_]*\), \([a-z_]*\);\( *\/\*\*<.*\*\/\)$/	\1 \2;\4\n	\1 \3;\4/
+# A comment behind several fields belongs to each.
+:again
+s/\(^\|\n\)	\([a-z0-9_ ]*\) \([a-z_]*\), \([a-z_, ]*\);\( *\/\*\*<[^\n]*\*\/\)$/\1	\2 \3;\5\n	\2 \4;\5/
+t again

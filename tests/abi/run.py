@@ -85,7 +85,7 @@ def layout_program(header: str) -> str:
     lines = ["#include <cleave.h>", "#include <stdio.h>", "int main(void)", "{"]
     plain = re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)
     for kind, name, body in re.findall(
-        r"^typedef (struct|enum) (\w+) \{\n(.*?)^\} \2;", plain, re.DOTALL | re.MULTILINE
+        r"^typedef (struct|enum) (\w+) \{\s*\n(.*?)^\} \2;", plain, re.DOTALL | re.MULTILINE
     ):
         if kind == "struct":
             lines.append(f'printf("{name} . %zu\\n", sizeof({name}));')
