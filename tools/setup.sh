@@ -29,6 +29,8 @@ packages=()
 have cmake || packages+=(cmake)
 have ninja || packages+=(ninja-build)
 have g++ || packages+=(g++)
+have pkg-config || packages+=(pkg-config)
+have doxygen || packages+=(doxygen)
 [ -e /usr/include/cmocka.h ] || packages+=(libcmocka-dev)
 for t in groff mandoc zsh fish; do # they read manual pages and completion scripts in tests
 	have $t || packages+=($t)
