@@ -237,6 +237,97 @@ typedef struct clv_exact_options {
 CLV_API clv_status clv_frontiers_exact(const clv_frontiers *f, const clv_exact_options *options, clv_plan **plan_out,
                                        uint32_t *position_out);
 
+/* ---- artifacts: a model as one file ------------------------------------------------------------------------------ */
+
+/* An open .clv file: plans, and the tensors they read (docs/artifact.md). It is mapped, so that opening costs milliseconds
+   and weights are read from disk when they are used. It does not change: any number of threads may use it. */
+typedef struct clv_artifact clv_artifact;
+
+typedef struct clv_open_options {
+	size_t size;                        /* sizeof(clv_open_options)                                                 */
+	const char *const *allow_operators; /* beyond the list of those known to be safe: "aten::from_file", "mylib::*" */
+	uint32_t nallow_operators;
+	bool check_data; /* compare all data with its digests, which reads the whole file */
+} clv_open_options;
+
+/* clang-format off */
+#define CLV_OPEN_OPTIONS_INIT {sizeof(clv_open_options), NULL, 0, false}
+/* clang-format on */
+
+/* Opens a file, which is taken as hostile: what is damaged, crafted or of a newer major version is refused, and nothing in
+   it runs. options NULL: the defaults. */
+CLV_API clv_status clv_artifact_open(const char *path, const clv_open_options *options, clv_artifact **out);
+/* The same of bytes in memory, which are borrowed until clv_artifact_close and must start at a multiple of 64. */
+CLV_API clv_status clv_artifact_parse(const void *data, size_t size, const clv_open_options *options,
+                                      clv_artifact **out);
+/* NULL is allowed. Runtimes and tensors made from it stay good. */
+CLV_API void clv_artifact_close(clv_artifact *a);
+/* Compares all data with the digests that were written with it. */
+CLV_API clv_status clv_artifact_check_data(const clv_artifact *a);
+/* Whether bytes (the first 9 of a file are enough) could be an artifact: a safetensors file. */
+CLV_API bool clv_is_artifact(const void *data, size_t size);
+
+CLV_API const char *clv_artifact_part(const clv_artifact *a); /* "all", "prefix", "suffix", "stage:2"; borrowed    */
+CLV_API const char *clv_artifact_split_id(
+	const clv_artifact *a); /* "": not cut; what boundaries call it; borrowed    */
+CLV_API const char *clv_artifact_boundary(
+	const clv_artifact *a);                                    /* where it was asked to be cut, or ""; borrowed     */
+CLV_API const char *clv_artifact_batch(const clv_artifact *a); /* the symbol that is the batch, or ""; borrowed     */
+CLV_API bool clv_artifact_has_weights(const clv_artifact *a);  /* false: plans and their constants alone            */
+
+/* What the file says about where it comes from ("torch", "model", …), by number; false: there are no more. Borrowed. */
+CLV_API bool clv_artifact_about(const clv_artifact *a, uint32_t i, const char **key, const char **text);
+
+/* The plans: the first is the model at the sizes it was captured for; others are for sizes at which it does something
+   else. */
+CLV_API uint32_t clv_artifact_plan_count(const clv_artifact *a);
+CLV_API const clv_plan *clv_artifact_plan(const clv_artifact *a, uint32_t i); /* borrowed; NULL: no such plan */
+
+typedef struct clv_artifact_plan_info {
+	size_t size;           /* sizeof(clv_artifact_plan_info), set by the caller                     */
+	const char *signature; /* what boundaries call it; borrowed                                     */
+	uint32_t first, end;   /* nodes first … end-1 are this file's part                              */
+	int64_t cut;           /* first node of the suffix; -1: the plan is not cut                     */
+	uint32_t npoints;      /* sizes at which the model was recorded and the plan is proven          */
+	uint32_t point_size;   /* numbers per point: one for each symbol that the inputs give, in order */
+	const int64_t *points; /* npoints * point_size; borrowed                                        */
+} clv_artifact_plan_info;
+
+CLV_API clv_status clv_artifact_plan_info_get(const clv_artifact *a, uint32_t i, clv_artifact_plan_info *out);
+
+typedef struct clv_tensor_info {
+	size_t size;      /* sizeof(clv_tensor_info), set by the caller    */
+	const char *name; /* state_dict name, or the name of a constant    */
+	const char *dtype;
+	uint32_t ndim;
+	const int64_t *shape; /* borrowed, as everything here                  */
+	int64_t bytes;        /* of its elements                               */
+	bool trainable;       /* a parameter that requires grad                */
+	const char *entry;    /* tensors on the same memory are one entry      */
+	char digest[33];      /* of the entry's data, hexadecimal              */
+} clv_tensor_info;
+
+CLV_API uint32_t clv_artifact_tensor_count(const clv_artifact *a);
+CLV_API clv_status clv_artifact_tensor(const clv_artifact *a, uint32_t i, clv_tensor_info *out);
+
+typedef struct clv_split_options {
+	size_t size;                    /* sizeof(clv_split_options)                                        */
+	const char *boundary;           /* as for clv_frontiers_choose; NULL: where the file is cut already */
+	const clv_objective *objective; /* NULL: the defaults                                               */
+	const char *const *symbols;     /* sizes at which bytes and work are counted, as for frontiers      */
+	const int64_t *values;
+	uint32_t nsymbols;
+} clv_split_options;
+
+/* clang-format off */
+#define CLV_SPLIT_OPTIONS_INIT {sizeof(clv_split_options), NULL, NULL, NULL, NULL, 0}
+/* clang-format on */
+
+/* Cuts a whole model into two files, each with its own weights only. Files are written beside their place and then put
+   there: each is the old one or the new one, never a part. A path may be NULL: that half is not written. */
+CLV_API clv_status clv_artifact_split(const clv_artifact *a, const clv_split_options *options, const char *prefix_path,
+                                      const char *suffix_path);
+
 /* ---- tensors and programs [run] --------------------------------------------------------------------------------- */
 
 typedef struct clv_tensor clv_tensor; /* one reference to a PyTorch tensor */

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -31,7 +32,7 @@ static clv_status read_all(int fd, const char *path, uint8_t *to, size_t n)
 	return CLV_OK;
 }
 
-static clv_status read_open(int fd, const char *path, uint8_t **data, size_t *n)
+static clv_status regular_size(int fd, const char *path, size_t *n)
 {
 	struct stat info;
 	if (fstat(fd, &info) != 0)
@@ -39,6 +40,12 @@ static clv_status read_open(int fd, const char *path, uint8_t **data, size_t *n)
 	if (!S_ISREG(info.st_mode))
 		return fail(CLV_E_IO, "cannot read %s: it is no regular file", path);
 	*n = (size_t)info.st_size;
+	return CLV_OK;
+}
+
+static clv_status read_open(int fd, const char *path, uint8_t **data, size_t *n)
+{
+	TRY(regular_size(fd, path, n));
 	*data = mem_realloc(NULL, *n, 1);
 	if (!*data)
 		return fail_nomem();
@@ -48,14 +55,48 @@ static clv_status read_open(int fd, const char *path, uint8_t **data, size_t *n)
 	return st;
 }
 
+static clv_status open_file(const char *path, int *fd)
+{
+	*fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would wait for its other end */
+	return *fd < 0 ? fail_io("open", path) : CLV_OK;
+}
+
 clv_status file_read(const char *path, uint8_t **data, size_t *n)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would wait for its other end */
-	if (fd < 0)
-		return fail_io("open", path);
+	int fd;
+	TRY(open_file(path, &fd));
 	clv_status st = read_open(fd, path, data, n);
 	close(fd);
 	return st;
+}
+
+static clv_status map_open(int fd, const char *path, mapping *m)
+{
+	TRY(regular_size(fd, path, &m->n));
+	if (m->n == 0)
+		return CLV_OK;
+	void *at = mmap(NULL, m->n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
+	if (at == MAP_FAILED)
+		return fail_io("map", path);
+	m->at = at;
+	return CLV_OK;
+}
+
+clv_status file_map(const char *path, mapping *out)
+{
+	int fd;
+	*out = (mapping){0};
+	TRY(open_file(path, &fd));
+	clv_status st = map_open(fd, path, out);
+	close(fd);
+	return st;
+}
+
+void file_unmap(mapping *m)
+{
+	if (m->at)
+		munmap(m->at, m->n);
+	*m = (mapping){0};
 }
 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
@@ -103,6 +144,19 @@ static clv_status open_beside(const char *path, char **name, int *fd)
 	return fail_io("write", path);
 }
 
+/* The new name has reached the disk too. A file system that cannot say so is taken at its word. */
+static void sync_folder(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	char *folder = slash ? mem_strdup(path, slash == path ? 1 : (size_t)(slash - path)) : mem_strdup(".", 1);
+	int fd = folder ? open(folder, O_RDONLY | O_CLOEXEC | O_DIRECTORY) : -1;
+	if (fd >= 0) {
+		(void)fsync(fd);
+		close(fd);
+	}
+	mem_free(folder);
+}
+
 static clv_status save_at(const st_image *image, const char *path)
 {
 	char *name;
@@ -118,6 +172,8 @@ static clv_status save_at(const st_image *image, const char *path)
 		st = fail_io("write", path);
 	if (st != CLV_OK)
 		unlink(name);
+	else
+		sync_folder(path);
 	mem_free(name);
 	return st;
 }
