@@ -198,13 +198,13 @@ static clv_status choose_cut(const artifact *a, const clv_split_options *o, node
 static clv_status find_cuts(const artifact *a, const clv_split_options *o, node_id *cuts)
 {
 	node_id position = NONE;
-	if (!o->boundary && a->plans.at[0].cut == NONE)
-		return fail(CLV_E_INVALID, "the file is not cut yet; say where with a boundary");
 	if (o->boundary)
 		TRY(choose_cut(a, o, &position));
 	for (uint32_t i = 0; i < a->plans.n; i++) {
 		if (!o->boundary) {
 			cuts[i] = a->plans.at[i].cut;
+			if (cuts[i] == NONE)
+				return fail(CLV_E_INVALID, "plan %u of the file is not cut yet; say where with a boundary", i);
 		} else if (i == 0) {
 			cuts[i] = position + 1;
 		} else {
@@ -271,5 +271,7 @@ clv_status clv_artifact_split(const clv_artifact *a, const clv_split_options *op
 	TRY(options_read(&o, sizeof o, options, "clv_split_options"));
 	if (strcmp(a->part, "all") != 0)
 		return fail(CLV_E_INVALID, "this file holds the %s of a model; only a whole one can be cut", a->part);
+	if (prefix_path && suffix_path && strcmp(prefix_path, suffix_path) == 0)
+		return fail(CLV_E_INVALID, "both halves would be the same file, %s", prefix_path);
 	return split(a, &o, prefix_path, suffix_path);
 }

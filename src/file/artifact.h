@@ -75,8 +75,9 @@ uint32_t artifact_tensor_of(const artifact *a, uint32_t i, value_id v);
 /* What every artifact keeps to: each plan's range is its part, and what its nodes read from outside is here and fits. */
 clv_status artifact_check(const artifact *a);
 
-/* artifact_write.c. Whole or not at all. */
+/* artifact_write.c. An artifact is written once. To a path: whole or not at all. */
 clv_status artifact_save(artifact *a, const char *path);
+clv_status artifact_append(artifact *a, strbuf *out); /* the bytes of the file */
 
 /* artifact_read.c. The bytes are hostile and stay in use. `allow`: operators beyond the list (operators.h). */
 typedef struct artifact_trust {

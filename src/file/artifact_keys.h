@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "base/status.h"
+
 #define ARTIFACT_KEY "cleave.artifact"
 #define ARTIFACT_PLAN_KEY "cleave.plan." /* and the number of the plan */
 #define ARTIFACT_CHECK_KEY "cleave.check"
@@ -25,5 +27,8 @@ static inline char *check_place(char *head, size_t n)
 	}
 	return NULL;
 }
+
+/* Puts the check of a header, with the length before it, into its place. */
+clv_status artifact_sign(char *head, size_t n);
 
 #endif

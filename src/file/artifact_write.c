@@ -13,6 +13,7 @@ enum { SMALL = 4096 };
 typedef struct layout {
 	VEC(st_entry) entries; /* as they stand in the file */
 	VEC(int64_t) pads;     /* shapes of entries for alignment; reserved before the first is used */
+	uint32_t names;        /* numbers that were tried for them */
 	arena arena;
 } layout;
 
@@ -25,19 +26,29 @@ static group group_of(const st_entry *e)
 	return e->nbytes >= SMALL ? LARGE : LITTLE;
 }
 
-static clv_status add_pad(layout *l, size_t n)
+/* A name that no tensor has. */
+static clv_status pad_name(layout *l, const payload *p, const char **out)
+{
+	for (*out = NULL; !*out;) {
+		strbuf name = STRBUF_INIT;
+		char *text;
+		strbuf_printf(&name, "%s%u", PAYLOAD_PAD, l->names++);
+		TRY(strbuf_take(&name, &text));
+		bool is_free = payload_find(p, text) == NONE;
+		*out = is_free ? arena_str(&l->arena, text) : NULL;
+		mem_free(text);
+		if (is_free && !*out)
+			return fail_nomem();
+	}
+	return CLV_OK;
+}
+
+static clv_status add_pad(layout *l, const payload *p, size_t n)
 {
 	static const uint8_t zeros[ST_MAPPED_ALIGN];
-	strbuf name = STRBUF_INIT;
-	char *text;
-	strbuf_printf(&name, "%s%u", PAYLOAD_PAD, l->pads.n);
+	st_entry e = {.dtype = DT_U8, .ndim = 1, .data = zeros, .nbytes = n};
+	TRY(pad_name(l, p, &e.name));
 	TRY(vec_push(&l->pads, (int64_t)n));
-	TRY(strbuf_take(&name, &text));
-	char *kept = arena_str(&l->arena, text);
-	mem_free(text);
-	if (!kept)
-		return fail_nomem();
-	st_entry e = {.name = kept, .dtype = DT_U8, .ndim = 1, .data = zeros, .nbytes = n};
 	e.shape = &l->pads.at[l->pads.n - 1];
 	return vec_push(&l->entries, e);
 }
@@ -52,7 +63,7 @@ static clv_status add_group(layout *l, const payload *p, group g)
 				continue;
 			TRY(vec_push(&l->entries, *e));
 			if (g == LARGE)
-				TRY(add_pad(l, ST_MAPPED_ALIGN - e->nbytes % ST_MAPPED_ALIGN));
+				TRY(add_pad(l, p, ST_MAPPED_ALIGN - e->nbytes % ST_MAPPED_ALIGN));
 		}
 	return CLV_OK;
 }
@@ -246,41 +257,56 @@ static clv_status make_texts(const artifact *a, const layout *l, texts *t)
 }
 
 /* The header has zeros where its check goes: they are part of what is checked. */
-static clv_status sign(st_image *image)
+clv_status artifact_sign(char *head, size_t n)
 {
 	char text[DIGEST_TEXT];
-	char *place = check_place(image->head, image->head_n);
+	char *place = check_place(head, n);
 	if (!place)
 		return fail(CLV_E_INVALID, "the header has no place for its check");
-	digest_print(digest_of(image->head, image->head_n), text);
+	memcpy(place, ARTIFACT_NO_CHECK, DIGEST_TEXT - 1);
+	digest_print(digest_of(head, n), text);
 	memcpy(place, text, DIGEST_TEXT - 1);
 	return CLV_OK;
 }
 
-static clv_status save_layout(const artifact *a, const layout *l, const char *path)
+static clv_status make_image(const artifact *a, const layout *l, st_image *out)
 {
 	texts t = {0};
-	st_image image = {0};
 	clv_status st = make_texts(a, l, &t);
 	if (st == CLV_OK)
-		st = st_layout_mapped(l->entries.at, l->entries.n, t.at.at, t.at.n, &image);
-	if (st == CLV_OK)
-		st = sign(&image);
-	if (st == CLV_OK)
-		st = st_save(&image, path);
-	st_image_free(&image);
+		st = st_layout_mapped(l->entries.at, l->entries.n, t.at.at, t.at.n, out);
 	texts_free(&t);
+	TRY(st);
+	st = artifact_sign(out->head, out->head_n);
+	if (st != CLV_OK)
+		st_image_free(out);
+	return st;
+}
+
+/* To the path, or else to the bytes. */
+static clv_status put(artifact *a, const char *path, strbuf *bytes)
+{
+	layout l = {0};
+	st_image image;
+	TRY(artifact_check(a));
+	TRY(payload_entries(a->tensors));
+	clv_status st = lay_out(&l, a->tensors);
+	if (st == CLV_OK)
+		st = make_image(a, &l, &image);
+	if (st == CLV_OK) {
+		st = path ? st_save(&image, path) : st_append(&image, bytes);
+		st_image_free(&image);
+	}
+	layout_free(&l);
 	return st;
 }
 
 clv_status artifact_save(artifact *a, const char *path)
 {
-	layout l = {0};
-	TRY(artifact_check(a));
-	TRY(payload_entries(a->tensors));
-	clv_status st = lay_out(&l, a->tensors);
-	if (st == CLV_OK)
-		st = save_layout(a, &l, path);
-	layout_free(&l);
-	return st;
+	return put(a, path, NULL);
+}
+
+clv_status artifact_append(artifact *a, strbuf *out)
+{
+	return put(a, NULL, out);
 }

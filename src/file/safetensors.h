@@ -63,6 +63,11 @@ void st_copy(const st_image *i, void *to); /* i->total bytes */
 clv_status st_append(const st_image *i, strbuf *b);
 clv_status st_save(const st_image *i, const char *path); /* the file is there whole or not at all; CLV_E_IO */
 
+/* Test hook: step number `n` of what st_save does from now on fails with this errno (n 0: none does). error 0: the process
+   is killed there. Per thread. */
+void disk_fault_after(uint64_t n, int error);
+bool disk_fault_waits(void); /* that step has not come yet */
+
 /* Bytes of a file that is mapped: pages are read when they are touched. Written pages are the process's own. A file that
    is made shorter while it is mapped ends the process; st_save never does that. */
 typedef struct mapping {
