@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/options.h"
+#include "plan/view.h"
 
 static clv_status read_trust(const clv_open_options *options, artifact_trust *out)
 {
@@ -217,17 +218,81 @@ static clv_status find_cuts(const artifact *a, const clv_split_options *o, node_
 }
 
 /* The name of a split, as the Python side makes it: the first plan and the place. */
-static clv_status name_split(artifact *part, const clv_split_options *o)
+static clv_status name_split(artifact *a, const char *boundary)
 {
 	strbuf b = STRBUF_INIT;
 	char *text;
-	if (!o->boundary)
-		return CLV_OK;
-	strbuf_printf(&b, "%s-%u", part->plans.at[0].signature, part->plans.at[0].cut - 1);
+	strbuf_printf(&b, "%s-%u", a->plans.at[0].signature, a->plans.at[0].cut - 1);
 	TRY(strbuf_take(&b, &text));
-	clv_status st = artifact_text(part, text, &part->split_id);
+	clv_status st = artifact_text(a, text, &a->split_id);
 	mem_free(text);
-	return st == CLV_OK ? artifact_text(part, o->boundary, &part->boundary) : st;
+	return st == CLV_OK ? artifact_text(a, boundary, &a->boundary) : st;
+}
+
+clv_status artifact_cut(artifact *a, const clv_split_options *o)
+{
+	node_id *cuts = mem_ids(a->plans.n + 1);
+	clv_status st = cuts ? find_cuts(a, o, cuts) : fail_nomem();
+	for (uint32_t i = 0; st == CLV_OK && i < a->plans.n; i++)
+		a->plans.at[i].cut = cuts[i];
+	mem_free(cuts);
+	return st == CLV_OK && o->boundary ? name_split(a, o->boundary) : st;
+}
+
+/* The tensors of the model that the nodes of a range write in place; per value, by the root of its memory. */
+static void mark_writes(const plan *p, node_id first, node_id end, uint8_t *marks, uint8_t mark)
+{
+	for (node_id n = first; n < end; n++)
+		for (uint32_t i = 0; i < p->nodes.at[n].nwrites; i++)
+			marks[alias_root(p, p->ids.at[p->nodes.at[n].writes + i])] |= mark;
+}
+
+static clv_status mark_reads(const plan *p, node_id first, node_id end, uint8_t *marks, uint8_t mark)
+{
+	view v;
+	TRY(view_range(p, first, end, &v));
+	for (uint32_t i = 0; i < v.externals.n; i++)
+		marks[v.externals.at[i]] |= mark;
+	view_free(&v);
+	return CLV_OK;
+}
+
+/* What one half writes and the other has too cannot be in two files: the other would not see it. */
+static clv_status check_apart(const plan *p, node_id cut)
+{
+	enum { PREFIX_HAS = 1, SUFFIX_HAS = 2, WRITTEN = 4 };
+	uint8_t *marks = mem_alloc(p->values.n + 1);
+	clv_status st = marks ? mark_reads(p, 0, cut, marks, PREFIX_HAS) : fail_nomem();
+	if (st == CLV_OK)
+		st = mark_reads(p, cut, p->nodes.n, marks, SUFFIX_HAS);
+	if (st == CLV_OK)
+		mark_writes(p, 0, p->nodes.n, marks, WRITTEN);
+	for (value_id v = 0; st == CLV_OK && v < p->values.n; v++)
+		if (marks[v] == (PREFIX_HAS | SUFFIX_HAS | WRITTEN))
+			st = fail(CLV_E_UNSUPPORTED,
+			          "both halves have %s and one of them writes it: they cannot be in two files, cut elsewhere",
+			          plan_s(p, p->values.at[v].name));
+	mem_free(marks);
+	return st;
+}
+
+clv_status artifact_restrict(artifact *a, const char *part)
+{
+	for (uint32_t i = 0; i < a->plans.n; i++) {
+		artifact_plan *e = &a->plans.at[i];
+		if (strcmp(part, "all") == 0)
+			continue;
+		if (e->cut == NONE)
+			return fail(CLV_E_INVALID, "the model is not cut: it has no %.32s", part);
+		TRY(check_apart(e->p, e->cut));
+		if (strcmp(part, "prefix") == 0)
+			e->end = e->cut;
+		else if (strcmp(part, "suffix") == 0)
+			e->first = e->cut;
+		else
+			return fail(CLV_E_INVALID, "there is no part \"%.32s\"; all, prefix and suffix are", part);
+	}
+	return artifact_text(a, part, &a->part);
 }
 
 static clv_status save_half(const artifact *a, const clv_split_options *o, const node_id *cuts, bool prefix,
@@ -241,8 +306,8 @@ static clv_status save_half(const artifact *a, const clv_split_options *o, const
 		ranges[i] = prefix ? (artifact_range){0, cuts[i], cuts[i]}
 		                   : (artifact_range){cuts[i], a->plans.at[i].p->nodes.n, cuts[i]};
 	clv_status st = artifact_take(a, prefix ? "prefix" : "suffix", ranges, &part);
-	if (st == CLV_OK)
-		st = name_split(part, o);
+	if (st == CLV_OK && o->boundary)
+		st = name_split(part, o->boundary);
 	if (st == CLV_OK)
 		st = artifact_save(part, path);
 	artifact_free(part);
@@ -252,8 +317,10 @@ static clv_status save_half(const artifact *a, const clv_split_options *o, const
 
 static clv_status split(const artifact *a, const clv_split_options *o, const char *prefix_path, const char *suffix_path)
 {
-	node_id *cuts = mem_ids(a->plans.n);
+	node_id *cuts = mem_ids(a->plans.n + 1);
 	clv_status st = cuts ? find_cuts(a, o, cuts) : fail_nomem();
+	for (uint32_t i = 0; st == CLV_OK && i < a->plans.n; i++)
+		st = check_apart(a->plans.at[i].p, cuts[i]);
 	if (st == CLV_OK && prefix_path)
 		st = save_half(a, o, cuts, true, prefix_path);
 	if (st == CLV_OK && suffix_path)

@@ -3,11 +3,16 @@
 
 #include "file/artifact.h"
 
+static bool made(clv_status st)
+{
+	return st == CLV_OK || raise_status(st) != NULL;
+}
+
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
 
 typedef struct saver {
 	artifact *a;
-	PyObject *plans;   /* borrowed: list of (Plan, signature, first, end, cut, stores, points) */
+	PyObject *plans;   /* borrowed: list of (Plan, signature, cut, stores, points) */
 	PyObject *state;   /* borrowed: dict of name to tensor */
 	PyObject *tensors; /* list of what goes in */
 	PyObject *labels;  /* list of their names */
@@ -69,7 +74,7 @@ static bool need_const(saver *s, artifact_plan *e, PlanObject *o, value_id v)
 		if (!ok)
 			return false;
 	}
-	return ok_or_raise(vec_push(&e->consts, c));
+	return made(vec_push(&e->consts, c));
 }
 
 /* What the nodes of plan i read from outside. An object is left to artifact_check, which says whose it is. */
@@ -77,7 +82,7 @@ static bool need_externals(saver *s, uint32_t i, PlanObject *o)
 {
 	artifact_plan *e = &s->a->plans.at[i];
 	view v;
-	if (!ok_or_raise(view_range(e->p, e->first, e->end, &v)))
+	if (!made(view_range(e->p, e->first, e->end, &v)))
 		return false;
 	bool ok = true;
 	for (uint32_t k = 0; ok && k < v.externals.n; k++) {
@@ -97,7 +102,7 @@ static bool add_points(artifact_plan *e, PyObject *points)
 	int64_t *at = int_array(points, &n);
 	bool ok = !PyErr_Occurred();
 	for (Py_ssize_t i = 0; ok && i < n; i++)
-		ok = ok_or_raise(vec_push(&e->points, at[i]));
+		ok = made(vec_push(&e->points, at[i]));
 	PyMem_Free(at);
 	return ok;
 }
@@ -106,20 +111,33 @@ static bool add_plan(saver *s, PyObject *item)
 {
 	PlanObject *o;
 	const char *signature;
-	unsigned first, end, stores;
+	unsigned stores;
 	long cut;
 	PyObject *points;
 	plan *copy;
-	if (!PyArg_ParseTuple(item, "O!sIIlIO", &PlanType, &o, &signature, &first, &end, &cut, &stores, &points) ||
-	    !ok_or_raise(plan_copy(o->p, &copy)) || !ok_or_raise(artifact_add_plan(s->a, copy, signature)))
+	if (!PyArg_ParseTuple(item, "O!slIO!", &PlanType, &o, &signature, &cut, &stores, &PyList_Type, &points) ||
+	    !made(plan_copy(o->p, &copy)) || !made(artifact_add_plan(s->a, copy, signature)))
 		return false;
-	uint32_t i = s->a->plans.n - 1;
-	artifact_plan *e = &s->a->plans.at[i];
-	e->first = first;
-	e->end = end;
+	artifact_plan *e = &s->a->plans.at[s->a->plans.n - 1];
 	e->cut = cut < 0 ? NONE : (node_id)cut;
 	e->nstores = stores;
-	return add_points(e, points) && need_externals(s, i, o);
+	return add_points(e, points);
+}
+
+static bool add_plans(saver *s, const char *part, const char *boundary)
+{
+	Py_ssize_t n = PyList_GET_SIZE(s->plans);
+	for (Py_ssize_t i = 0; i < n; i++)
+		if (!add_plan(s, PyList_GET_ITEM(s->plans, i)))
+			return false;
+	clv_split_options o = CLV_SPLIT_OPTIONS_INIT;
+	o.boundary = boundary;
+	if ((boundary && !made(artifact_cut(s->a, &o))) || !made(artifact_restrict(s->a, part)))
+		return false;
+	for (Py_ssize_t i = 0; i < n; i++)
+		if (!need_externals(s, (uint32_t)i, (PlanObject *)PyTuple_GET_ITEM(PyList_GET_ITEM(s->plans, i), 0)))
+			return false;
+	return true;
 }
 
 static bool add_tensor(saver *s, PyObject *label, PyObject *original, PyObject *host)
@@ -127,7 +145,7 @@ static bool add_tensor(saver *s, PyObject *label, PyObject *original, PyObject *
 	payload_tensor t = {.label = keep_text(s->a->tensors, label)};
 	uint32_t number;
 	return t.label && tensor_of(s->a->tensors, &t, original, host) &&
-	       ok_or_raise(payload_add_tensor(s->a->tensors, &t, &number));
+	       made(payload_add_tensor(s->a->tensors, &t, &number));
 }
 
 static PyObject *add_tensors(saver *s, PyObject *to_host)
@@ -148,7 +166,7 @@ static bool add_notes(saver *s, PyObject *notes)
 	PyObject *key, *text;
 	while (PyDict_Next(notes, &at, &key, &text)) {
 		const char *k = PyUnicode_AsUTF8(key), *t = k ? PyUnicode_AsUTF8(text) : NULL;
-		if (!t || !ok_or_raise(artifact_note_add(s->a, k, t)))
+		if (!t || !made(artifact_note_add(s->a, k, t)))
 			return false;
 	}
 	return true;
@@ -156,26 +174,24 @@ static bool add_notes(saver *s, PyObject *notes)
 
 static bool set_head(saver *s, PyObject *head)
 {
-	const char *part, *split_id, *boundary, *batch;
+	const char *split_id, *boundary, *batch;
 	long long version;
 	int weights;
-	if (!PyArg_ParseTuple(head, "ssssLp", &part, &split_id, &boundary, &batch, &version, &weights) ||
-	    !ok_or_raise(artifact_new(part, &s->a)))
+	if (!PyArg_ParseTuple(head, "sssLp", &split_id, &boundary, &batch, &version, &weights) ||
+	    !made(artifact_new("all", &s->a)))
 		return false;
 	s->a->weight_version = version;
 	s->a->weights = weights != 0;
-	return ok_or_raise(artifact_text(s->a, split_id, &s->a->split_id)) &&
-	       ok_or_raise(artifact_text(s->a, boundary, &s->a->boundary)) &&
-	       ok_or_raise(artifact_text(s->a, batch, &s->a->batch));
+	return made(artifact_text(s->a, split_id, &s->a->split_id)) &&
+	       made(artifact_text(s->a, boundary, &s->a->boundary)) && made(artifact_text(s->a, batch, &s->a->batch));
 }
 
-static PyObject *save(saver *s, PyObject *head, PyObject *notes, const char *path, PyObject *to_host)
+static PyObject *save(saver *s, const char *path, const char *part, const char *boundary, PyObject *head,
+                      PyObject *notes, PyObject *to_host)
 {
-	if (!s->tensors || !s->labels || !s->named || !set_head(s, head) || !add_notes(s, notes))
+	if (!s->tensors || !s->labels || !s->named || !set_head(s, head) || !add_notes(s, notes) ||
+	    !add_plans(s, part, boundary))
 		return NULL;
-	for (Py_ssize_t i = 0; i < PyList_GET_SIZE(s->plans); i++)
-		if (!add_plan(s, PyList_GET_ITEM(s->plans, i)))
-			return NULL;
 	PyObject *hosts = add_tensors(s, to_host);
 	clv_status st;
 	if (!hosts)
@@ -187,20 +203,20 @@ static PyObject *save(saver *s, PyObject *head, PyObject *notes, const char *pat
 	return none_or_raise(st);
 }
 
-/* artifact_save(path, head, notes, plans, state, to_host); see _native.pyi */
+/* artifact_save(path, part, boundary or None, head, notes, plans, state, to_host); see _native.pyi */
 PyObject *artifact_save_py(PyObject *self, PyObject *args)
 {
 	PyObject *head, *notes, *to_host;
-	const char *path;
+	const char *path, *part, *boundary;
 	saver s = {0};
 	(void)self;
-	if (!PyArg_ParseTuple(args, "yO!O!O!O!O", &path, &PyTuple_Type, &head, &PyDict_Type, &notes, &PyList_Type, &s.plans,
-	                      &PyDict_Type, &s.state, &to_host))
+	if (!PyArg_ParseTuple(args, "yszO!O!O!O!O", &path, &part, &boundary, &PyTuple_Type, &head, &PyDict_Type, &notes,
+	                      &PyList_Type, &s.plans, &PyDict_Type, &s.state, &to_host))
 		return NULL;
 	s.tensors = PyList_New(0);
 	s.labels = PyList_New(0);
 	s.named = PySet_New(NULL);
-	PyObject *out = save(&s, head, notes, path, to_host);
+	PyObject *out = save(&s, path, part, boundary, head, notes, to_host);
 	artifact_free(s.a);
 	Py_XDECREF(s.tensors);
 	Py_XDECREF(s.labels);

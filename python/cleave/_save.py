@@ -47,38 +47,40 @@ def save(
     entries: Sequence[PlanEntry],
     *,
     part: str = "all",
+    boundary: str | None = None,
     weights: bool = True,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes plans and the tensors they read; the file is there whole or not at all."""
-    check_part(part, head.split_id)
+    """Writes plans and the tensors they read; the file is there whole or not at all. boundary: cut the plans there."""
+    check_part(part, head.split_id or boundary)
     if torch.get_default_dtype() is not torch.float32:
         raise ArgumentError(f"torch's default dtype is {torch.get_default_dtype()}; files are for torch.float32")
     state: dict[str, torch.Tensor] = {}
     for e in entries:
         for name, (holder, key) in e.captured.state.items():
             state.setdefault(name, holder[key])
-    plans = [_entry(e, part) for e in entries]
-    fields = (part, head.split_id, head.boundary, head.batch, head.weight_version, weights)
-    _native.artifact_save(os.fsencode(path), fields, _notes(head, metadata), plans, state, to_host)
+    plans = [_entry(e) for e in entries]
+    fields = (head.split_id, head.boundary, head.batch, head.weight_version, weights)
+    notes = _notes(head, metadata)
+    _native.artifact_save(os.fsencode(path), part, boundary, fields, notes, plans, state, to_host)
 
 
-def check_part(part: str, split_id: str) -> None:
+def check_part(part: str, cut: str | None) -> None:
     """Raises what is wrong with a part that a user names."""
+    if not isinstance(part, str):
+        raise TypeError(f"parts is a text, not {type(part).__name__}")
     if part.startswith("stage:"):
         raise ArgumentError("the model is not partitioned into stages")
     if part not in PARTS:
         raise ArgumentError(f"parts is one of {', '.join(PARTS)}, stage:k, not {part!r}")
-    if part != "all" and not split_id:
+    if part != "all" and not cut:
         raise ArgumentError(f"the model is not cut: there is no {part}; name a boundary")
 
 
-def _entry(e: PlanEntry, part: str) -> _native.PlanEntry:
-    end = e.captured.plan.node_count()
-    cut = -1 if e.cut is None else e.cut
-    first, last = {"prefix": (0, cut), "suffix": (cut, end)}.get(part, (0, end))
+def _entry(e: PlanEntry) -> _native.PlanEntry:
     points = [n for point in e.points for n in point]
-    return (e.captured.plan, e.signature, first, last, cut, len(e.captured.stores), points)
+    cut = -1 if e.cut is None else e.cut
+    return (e.captured.plan, e.signature, cut, len(e.captured.stores), points)
 
 
 def _notes(head: Head, metadata: Mapping[str, str] | None) -> dict[str, str]:
@@ -124,7 +126,21 @@ def _points_to_prove(sized: Sized) -> list[Point]:
     out: list[Point] = []
     for round_ in (powers_within, lambda low, high: range(low, min(high, low + 4096) + 1)):
         for i, s in enumerate(sized.symbols):
-            out.extend(
-                (*sized.example[:i], n, *sized.example[i + 1 :]) for n in round_(s.low, s.high)
-            )
+            out.extend((*sized.example[:i], n, *sized.example[i + 1 :]) for n in round_(s.low, s.high))
     return list(dict.fromkeys(out))
+
+
+def paths(path: Path, parts: str | None, half: str | None) -> list[tuple[str, str]]:
+    """Which files a split is written to, and the part that goes into each. half: the only one that is here."""
+    text = os.fspath(path)
+    if parts is not None:
+        check_part(parts, "cut")
+    if half is not None and parts not in (None, half):
+        raise ArgumentError(f"this runtime holds only the {half} (keep_only)")
+    if text.endswith(".clv"):
+        return [(text, parts or half or "all")]
+    if parts == "all":
+        raise ArgumentError(f"the whole model is one file: {text}.clv would be a name for it")
+    halves = [part for part in ("prefix", "suffix") if (parts or half) in (None, part)]
+    os.makedirs(text, exist_ok=True)
+    return [(os.path.join(text, f"{part}.clv"), part) for part in halves]

@@ -62,8 +62,8 @@ def load(
 
     part: "prefix" or "suffix" of a file with a whole, cut model. types: classes that outputs may be rebuilt as; others
     are dict-like stand-ins with the same fields. allow_operators: beyond the list of those known to be safe. check:
-    compare all weights with their digests, which reads the whole file. unproven: also serve sizes at which the model was
-    never recorded. debug: check every result against the plan."""
+    compare all weights with their digests, which reads the whole file. unproven: also serve sizes at which the model
+    was never recorded. debug: check every result against the plan."""
     names = list(allow_operators)
     for name in names:
         if not isinstance(name, str):
@@ -84,9 +84,7 @@ class LoadedModel:
 
     Of a file that holds a cut model, run_prefix and run_suffix run the halves; boundaries are those of SplitRuntime."""
 
-    def __init__(
-        self, path: str, artifact: Any, runtime: Any, part: str | None, types: tuple[type, ...]
-    ) -> None:
+    def __init__(self, path: str, artifact: Any, runtime: Any, part: str | None, types: tuple[type, ...]) -> None:
         self.path = path
         self._artifact = artifact
         self._runtime = runtime
@@ -221,4 +219,3 @@ class LoadedModel:
         what = "" if self.part == "all" else f"{self.part} of "
         name = self.about.get("model", "a model")
         return f"<cleave.LoadedModel {what}{name}: {self._plans[0].native.node_count()} nodes{plans}, {self.path}>"
-

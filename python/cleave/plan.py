@@ -23,12 +23,13 @@ REPEATS = 3  # of eager, to see whether it gives the same numbers each time
 MAX_VARIANTS = 32  # plans for other layouts that one Plan keeps
 
 
-def plan_signature(captured: Captured, sized: Sized | None) -> str:
-    """A short name for a plan: equal for equal plans. Constants are no part of the text: where there are any, plans made
-    at other sizes may differ in them alone."""
+def plan_signature(captured: Captured, origin: str) -> str:
+    """A short name for a plan: equal for equal plans. Constants are no part of the text: where there are any, plans
+    made at other sizes (`origin`) may differ in them alone."""
     text: str = captured.plan.identity()
-    origin = sized.origin(captured) if sized is not None and "\nconst " in text else ""
-    return hashlib.sha256((text + origin).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    if "\nconst " in text:
+        text += origin
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 class Node(NamedTuple):
@@ -253,15 +254,18 @@ class Plan:
         sized, example = self._sized, self._example
         if sized is not None and example is not None:
             _save.prove(sized, lambda point: sized.obtain(sized.resized(example, point), point), prove)
-        captured = [self._main, *(c for c, _ in sized.plans if c is not self._main)] if sized is not None else [self._main]
-        entries = [_save.PlanEntry(c, plan_signature(c, sized), None, _save.points_of(sized, c)) for c in captured]
+        captured = (
+            [self._main, *(c for c, _ in sized.plans if c is not self._main)] if sized is not None else [self._main]
+        )
+        entries = [
+            _save.PlanEntry(
+                c, plan_signature(c, "" if sized is None else sized.origin(c)), None, _save.points_of(sized, c)
+            )
+            for c in captured
+        ]
         batch = next((s.name for s in sized.symbols if s.is_batch), "") if sized is not None else ""
         head = _save.Head(self._target.name, batch, weight_version=fingerprint(self._target))
-        if boundary is not None:
-            at = _save.cut_at(entries[0], boundary)
-            entries = [e._replace(cut=_save.same_cut(entries[0], at, e)) for e in entries]
-            head = head._replace(split_id=f"{entries[0].signature}-{at}", boundary=boundary)
-        _save.save(path, head, entries, part=parts, weights=weights, metadata=metadata)
+        _save.save(path, head, entries, part=parts, boundary=boundary, weights=weights, metadata=metadata)
 
     def __reduce__(self) -> Any:
         raise TypeError(

@@ -97,4 +97,8 @@ typedef struct artifact_range {
 } artifact_range;
 clv_status artifact_take(const artifact *from, const char *part, const artifact_range *ranges, artifact **out);
 
+/* src/artifact.c, of one that is being made. Cuts every plan where o->boundary says; then leaves of each only its part. */
+clv_status artifact_cut(artifact *a, const clv_split_options *o);
+clv_status artifact_restrict(artifact *a, const char *part);
+
 #endif
