@@ -11,8 +11,8 @@ import torch
 
 from . import _native
 from ._capture import Captured
-from ._dims import powers_within
-from ._sizes import Point, Sized
+from ._dims import Point, powers_within
+from ._sizes import Sized
 from .errors import ArgumentError
 from .payload import to_host
 

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _native
+from ._dims import Point
 from ._save import Path
-from ._sizes import Point
 from ._structure import Structure
 from .errors import InputError
 from .payload import BoundaryPayload, TensorSchema, dims
