@@ -374,6 +374,96 @@ CLV_API clv_status clv_frontiers_exact(const clv_frontiers *f, const clv_exact_o
                                        uint32_t *position_out);
 
 /** @} */
+/* ---- artifacts: a model as one file ------------------------------------------------------------------------------ */
+
+/* An open .clv file: plans, and the tensors they read (docs/artifact.md). It is mapped, so that opening costs milliseconds
+   and weights are read from disk when they are used. It does not change: any number of threads may use it. */
+typedef struct clv_artifact clv_artifact;
+
+typedef struct clv_open_options {
+	size_t size;                        /* sizeof(clv_open_options)                                                 */
+	const char *const *allow_operators; /* beyond the list of those known to be safe: "aten::from_file", "mylib::*" */
+	uint32_t nallow_operators;
+	bool check_data; /* compare all data with its digests, which reads the whole file */
+} clv_open_options;
+
+/* clang-format off */
+#define CLV_OPEN_OPTIONS_INIT {sizeof(clv_open_options), NULL, 0, false}
+/* clang-format on */
+
+/* Opens a file, which is taken as hostile: what is damaged, crafted or of a newer major version is refused, and nothing in
+   it runs. options NULL: the defaults. */
+CLV_API clv_status clv_artifact_open(const char *path, const clv_open_options *options, clv_artifact **out);
+/* The same of bytes in memory, which are borrowed until clv_artifact_close and must start at a multiple of 64. */
+CLV_API clv_status clv_artifact_parse(const void *data, size_t size, const clv_open_options *options,
+                                      clv_artifact **out);
+/* NULL is allowed. Runtimes and tensors made from it stay good. */
+CLV_API void clv_artifact_close(clv_artifact *a);
+/* Compares all data with the digests that were written with it. */
+CLV_API clv_status clv_artifact_check_data(const clv_artifact *a);
+/* Whether bytes (the first 9 of a file are enough) could be an artifact: a safetensors file. */
+CLV_API bool clv_is_artifact(const void *data, size_t size);
+
+CLV_API const char *clv_artifact_part(const clv_artifact *a); /* "all", "prefix", "suffix", "stage:2"; borrowed    */
+CLV_API const char *clv_artifact_split_id(
+	const clv_artifact *a); /* "": not cut; what boundaries call it; borrowed    */
+CLV_API const char *clv_artifact_boundary(
+	const clv_artifact *a);                                    /* where it was asked to be cut, or ""; borrowed     */
+CLV_API const char *clv_artifact_batch(const clv_artifact *a); /* the symbol that is the batch, or ""; borrowed     */
+CLV_API bool clv_artifact_has_weights(const clv_artifact *a);  /* false: plans and their constants alone            */
+
+/* What the file says about where it comes from ("torch", "model", …), by number; false: there are no more. Borrowed. */
+CLV_API bool clv_artifact_about(const clv_artifact *a, uint32_t i, const char **key, const char **text);
+
+/* The plans: the first is the model at the sizes it was captured for; others are for sizes at which it does something
+   else. */
+CLV_API uint32_t clv_artifact_plan_count(const clv_artifact *a);
+CLV_API const clv_plan *clv_artifact_plan(const clv_artifact *a, uint32_t i); /* borrowed; NULL: no such plan */
+
+typedef struct clv_artifact_plan_info {
+	size_t size;           /* sizeof(clv_artifact_plan_info), set by the caller                     */
+	const char *signature; /* what boundaries call it; borrowed                                     */
+	uint32_t first, end;   /* nodes first … end-1 are this file's part                              */
+	int64_t cut;           /* first node of the suffix; -1: the plan is not cut                     */
+	uint32_t npoints;      /* sizes at which the model was recorded and the plan is proven          */
+	uint32_t point_size;   /* numbers per point: one for each symbol that the inputs give, in order */
+	const int64_t *points; /* npoints * point_size; borrowed                                        */
+} clv_artifact_plan_info;
+
+CLV_API clv_status clv_artifact_plan_info_get(const clv_artifact *a, uint32_t i, clv_artifact_plan_info *out);
+
+typedef struct clv_tensor_info {
+	size_t size;      /* sizeof(clv_tensor_info), set by the caller    */
+	const char *name; /* state_dict name, or the name of a constant    */
+	const char *dtype;
+	uint32_t ndim;
+	const int64_t *shape; /* borrowed, as everything here                  */
+	int64_t bytes;        /* of its elements                               */
+	bool trainable;       /* a parameter that requires grad                */
+	const char *entry;    /* tensors on the same memory are one entry      */
+	char digest[33];      /* of the entry's data, hexadecimal              */
+} clv_tensor_info;
+
+CLV_API uint32_t clv_artifact_tensor_count(const clv_artifact *a);
+CLV_API clv_status clv_artifact_tensor(const clv_artifact *a, uint32_t i, clv_tensor_info *out);
+
+typedef struct clv_split_options {
+	size_t size;                    /* sizeof(clv_split_options)                                        */
+	const char *boundary;           /* as for clv_frontiers_choose; NULL: where the file is cut already */
+	const clv_objective *objective; /* NULL: the defaults                                               */
+	const char *const *symbols;     /* sizes at which bytes and work are counted, as for frontiers      */
+	const int64_t *values;
+	uint32_t nsymbols;
+} clv_split_options;
+
+/* clang-format off */
+#define CLV_SPLIT_OPTIONS_INIT {sizeof(clv_split_options), NULL, NULL, NULL, NULL, 0}
+/* clang-format on */
+
+/* Cuts a whole model into two files, each with its own weights only. Files are written beside their place and then put
+   there: each is the old one or the new one, never a part. A path may be NULL: that half is not written. */
+CLV_API clv_status clv_artifact_split(const clv_artifact *a, const clv_split_options *options, const char *prefix_path,
+                                      const char *suffix_path);
 
 /* ---- tensors and programs [run] --------------------------------------------------------------------------------- */
 
@@ -393,6 +483,23 @@ CLV_API clv_status clv_tensor_from_data(const void *data, const char *dtype, uin
 /** Gives back one reference.
     @threads alone. */
 CLV_API void clv_tensor_free(clv_tensor *t);
+
+/* A tensor on the caller's own memory of the CPU: nothing is copied. strides count elements, NULL: row-major. The memory
+   must stay until `release(ctx)` is called, which happens once, when the last reference is gone; without a release, until
+   then as far as the caller knows. On failure it is not called. */
+CLV_API clv_status clv_tensor_wrap(void *data, const char *dtype, uint32_t ndim, const int64_t *shape,
+                                   const int64_t *strides, void (*release)(void *ctx), void *ctx, clv_tensor **out);
+/* DLPack, without a copy. from takes the DLManagedTensor over, and calls its deleter when the last reference is gone; of
+   what `to` gives the caller calls the deleter. */
+struct DLManagedTensor;
+CLV_API clv_status clv_tensor_from_dlpack(struct DLManagedTensor *from, clv_tensor **out);
+CLV_API clv_status clv_tensor_to_dlpack(const clv_tensor *t, struct DLManagedTensor **out);
+/* Elements in row-major order into `size` bytes of the caller's, from any device and layout. */
+CLV_API clv_status clv_tensor_copy_to(const clv_tensor *t, void *to, size_t size);
+CLV_API clv_status clv_tensor_to_device(const clv_tensor *t, const char *device,
+                                        clv_tensor **out);  /* a new reference */
+CLV_API const char *clv_tensor_device(const clv_tensor *t); /* "cuda:0"; until the next call on this thread */
+CLV_API int64_t clv_tensor_bytes(const clv_tensor *t);      /* of its elements; -1: it has no plain ones   */
 
 /** Row-major data on the CPU; NULL if the tensor is elsewhere or laid out otherwise.
     @ownership borrowed from the tensor.
@@ -463,6 +570,79 @@ CLV_API clv_status clv_program_run(const clv_program *g, const clv_tensor *const
                                    clv_tensor **outputs, uint32_t noutputs);
 
 /** @} */
+/* ---- runtimes: artifacts that run [run] ---------------------------------------------------------------------------- */
+
+/* A model of an artifact, or a part of it, with its tensors: on the file's mapped memory where that is possible, or on
+   another device. Any number of threads may run one; a model that changes its own buffers is run by one at a time. */
+typedef struct clv_runtime clv_runtime;
+
+typedef struct clv_runtime_options {
+	size_t size;        /* sizeof(clv_runtime_options)                                                               */
+	const char *device; /* "cpu", "cuda:0": everything is moved there; NULL: as it was captured                      */
+	const char *part;   /* "prefix" or "suffix" of a file that has the whole, cut model; NULL: all that the file has */
+	bool unproven;      /* also serve sizes at which the model was never recorded, by the plan's formulas            */
+	bool debug;         /* check every result against the plan and name the first that differs                       */
+} clv_runtime_options;
+
+/* clang-format off */
+#define CLV_RUNTIME_OPTIONS_INIT {sizeof(clv_runtime_options), NULL, NULL, false, false}
+/* clang-format on */
+
+/* options NULL: the defaults. The artifact may be closed afterwards. */
+CLV_API clv_status clv_runtime_create(const clv_artifact *a, const clv_runtime_options *options, clv_runtime **out);
+CLV_API void clv_runtime_free(clv_runtime *r); /* NULL is allowed; tensors that came out of it stay good */
+
+/* A tensor that goes in or comes out. Everything is borrowed from the runtime. */
+typedef struct clv_port {
+	size_t size;        /* sizeof(clv_port), set by the caller                                        */
+	const char *name;   /* of an input; the place of an output ("logits", "past[0]"); label ("%7") of */
+						/* what crosses a boundary                                                    */
+	const char *dtype;  /* "f32"                                                                      */
+	const char *device; /* where it has to be                                                         */
+	uint32_t ndim;
+	const char *const *dims; /* "3", "B", "4*B+1": as in plan text                                         */
+} clv_port;
+
+CLV_API uint32_t clv_runtime_input_count(const clv_runtime *r);
+CLV_API uint32_t clv_runtime_output_count(const clv_runtime *r);
+CLV_API clv_status clv_runtime_input(const clv_runtime *r, uint32_t i, clv_port *out);
+CLV_API clv_status clv_runtime_output(const clv_runtime *r, uint32_t i, clv_port *out);
+
+/* Sets a parameter or buffer by its state_dict name; the runtime keeps a reference. Not while another thread runs it. */
+CLV_API clv_status clv_runtime_bind(clv_runtime *r, const char *name, const clv_tensor *t);
+/* Names that a file without weights leaves to clv_runtime_bind, by number; NULL: there are no more. */
+CLV_API const char *clv_runtime_unbound(const clv_runtime *r, uint32_t i);
+
+/* Runs. Inputs are borrowed; outputs are new references, the caller frees each. Which plan of the file serves is decided by
+   the sizes of the inputs; sizes that none is proven for are CLV_E_INPUT, unless `unproven` is set. Data that takes the
+   model another way than at capture is CLV_E_GUARD. */
+CLV_API clv_status clv_runtime_run(const clv_runtime *r, const clv_tensor *const *inputs, uint32_t ninputs,
+                                   clv_tensor **outputs, uint32_t noutputs);
+
+/* What crosses from a prefix to a suffix: tensors by label, and the sizes of the call. Does not change. */
+typedef struct clv_boundary clv_boundary;
+
+CLV_API clv_status clv_runtime_run_prefix(const clv_runtime *r, const clv_tensor *const *inputs, uint32_t ninputs,
+                                          clv_boundary **out);
+/* The boundary must be of the same split (clv_artifact_split_id); it may be used again. */
+CLV_API clv_status clv_runtime_run_suffix(const clv_runtime *r, const clv_boundary *b, clv_tensor **outputs,
+                                          uint32_t noutputs);
+CLV_API void clv_boundary_free(clv_boundary *b); /* NULL is allowed */
+CLV_API uint32_t clv_boundary_count(const clv_boundary *b);
+CLV_API const char *clv_boundary_label(const clv_boundary *b, uint32_t i);        /* borrowed; NULL: no such one */
+CLV_API const clv_tensor *clv_boundary_tensor(const clv_boundary *b, uint32_t i); /* likewise                    */
+
+/* As bytes, or as a file (docs/payload.md); the same form that the Python package writes and reads. compress: NULL, "fp16",
+   "bf16", "int8". The caller frees the bytes with clv_bytes_free. What is read is taken as hostile. */
+CLV_API clv_status clv_boundary_pack(const clv_boundary *b, const char *compress, void **out, size_t *size);
+CLV_API clv_status clv_boundary_save(const clv_boundary *b, const char *compress, const char *path);
+CLV_API clv_status clv_boundary_unpack(const void *data, size_t size, clv_boundary **out);
+CLV_API clv_status clv_boundary_load(const char *path, clv_boundary **out);
+CLV_API void clv_bytes_free(void *bytes); /* NULL is allowed */
+
+/* Of the whole process: threads that one operator may use; the seed of random numbers. */
+CLV_API clv_status clv_set_threads(int n);
+CLV_API clv_status clv_set_seed(uint64_t seed);
 
 #ifdef __cplusplus
 }

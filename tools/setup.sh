@@ -36,6 +36,7 @@ for t in groff mandoc zsh fish; do # they read manual pages and completion scrip
 	have $t || packages+=($t)
 done
 [ -e /usr/include/jansson.h ] || packages+=(libjansson-dev)
+[ -e /usr/include/xxhash.h ] || packages+=(libxxhash-dev)
 read -r version prefix < <("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2], sys.base_prefix)')
 if [ "$prefix" = /usr ]; then
 	packages+=("python$version-venv" "python$version-dev")

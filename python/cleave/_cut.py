@@ -5,7 +5,6 @@ trainable, dtypes and devices, autocast. Its plans are captured when it is first
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,15 +20,10 @@ from ._sizes import Sized
 from ._state import Target
 from .errors import CaptureError, CleaveError, InputError, SplitError
 from .payload import TensorSchema, check_tensors, dims
-from .plan import Program, capture_checked, capture_sized, check_call, finish
+from .plan import Program, capture_checked, capture_sized, check_call, finish, plan_signature
 from .spec import SplitCandidate, SplitSpec
 
 Engine = Program | Segment | GraphSegment
-
-
-def signature(text: str) -> str:
-    """A short name for a plan: equal for equal plans."""
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 class Regime(NamedTuple):
@@ -159,9 +153,7 @@ class Cut:
         if self.labels != self.suffix.native.inputs():
             raise AssertionError("prefix and suffix disagree about the boundary")
         self.rebinds = [captured.state[name] for name in plan.rebinds()]
-        # Constants are no part of the text: where there are any, plans made at other sizes may differ in them alone.
-        text = plan.identity()
-        self.signature = signature(text + origin if "\nconst " in text else text)
+        self.signature = plan_signature(captured, origin)
         self.schema = {
             label: TensorSchema(dtype, dims(shape), device, requires_grad)
             for label, (dtype, shape, device, requires_grad) in zip(

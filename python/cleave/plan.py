@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from . import _native, _tree
+from . import _native, _save, _tree
 from ._capture import Arguments, Capture, Captured, grad_mode, own_copy, parameter_names, take_apart
 from ._capture import eager as eager_code
 from ._dims import DynamicDims, SizeSpec
 from ._sizes import Sized
-from ._state import RandomState, Target
+from ._state import RandomState, Target, fingerprint
 from .errors import CaptureError, CleaveError, GuardError, InputError, LayoutError
 
 REPEATS = 3  # of eager, to see whether it gives the same numbers each time
 MAX_VARIANTS = 32  # plans for other layouts that one Plan keeps
+
+
+def plan_signature(captured: Captured, origin: str) -> str:
+    """A short name for a plan: equal for equal plans. Constants are no part of the text: where there are any, plans
+    made at other sizes (`origin`) may differ in them alone."""
+    text: str = captured.plan.identity()
+    if "\nconst " in text:
+        text += origin
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 class Node(NamedTuple):
@@ -82,9 +93,12 @@ class Plan:
     True
     """
 
-    def __init__(self, target: Target, captured: Captured, sized: Sized | None = None) -> None:
+    def __init__(
+        self, target: Target, captured: Captured, sized: Sized | None = None, example: Arguments | None = None
+    ) -> None:
         self._target = target
         self._sized = sized
+        self._example = example  # what other sizes are made of
         self._lock = threading.Lock()
         variant = self._first = _Variant(captured)
         self._variants: dict[Hashable, _Variant] = {}  # by grad mode, or by grad mode and strides
@@ -215,6 +229,44 @@ class Plan:
         page: str = self._main.plan.inspect()
         return page
 
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        weights: bool = True,
+        parts: str = "all",
+        boundary: str | None = None,
+        prove: float = _save.PROVE_SECONDS,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        """Writes the plan and the weights it reads as one .clv file, which C programs and cleave.load run.
+
+        parts: "prefix" and "suffix" are those of `boundary`, with their own weights only. weights=False leaves out
+        parameters and buffers. A file serves only sizes that were recorded: `prove` is how many seconds may be spent on
+        recording more of them now. The file is there whole or not at all.
+
+        >>> import torch, cleave
+        >>> plan = cleave.capture(torch.nn.Linear(4, 2), torch.randn(3, 4), dynamic_batch=(1, 8))
+        >>> plan.save("linear.clv")
+        >>> cleave.load("linear.clv")(torch.ones(5, 4)).shape
+        torch.Size([5, 2])
+        """
+        sized, example = self._sized, self._example
+        if sized is not None and example is not None:
+            _save.prove(sized, lambda point: sized.obtain(sized.resized(example, point), point), prove)
+        captured = (
+            [self._main, *(c for c, _ in sized.plans if c is not self._main)] if sized is not None else [self._main]
+        )
+        entries = [
+            _save.PlanEntry(
+                c, plan_signature(c, "" if sized is None else sized.origin(c)), None, _save.points_of(sized, c)
+            )
+            for c in captured
+        ]
+        batch = next((s.name for s in sized.symbols if s.is_batch), "") if sized is not None else ""
+        head = _save.Head(self._target.name, batch, weight_version=fingerprint(self._target))
+        _save.save(path, head, entries, part=parts, boundary=boundary, weights=weights, metadata=metadata)
+
     def __reduce__(self) -> Any:
         raise TypeError(
             "a Plan is bound to its model and cannot be copied or pickled; keep plan.text, or capture again"
@@ -256,7 +308,7 @@ def capture(
     sizes = SizeSpec(dynamic_batch, "B", dynamic_dims, dynamic_ranges)
     if not sizes.empty:
         sized = capture_sized(target, args, kwargs, grad, sizes)
-        return Plan(target, sized.captured, sized)
+        return Plan(target, sized.captured, sized, take_apart(target, args, kwargs))
     return Plan(target, capture_checked(target, args, kwargs, grad, both))
 
 
