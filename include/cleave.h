@@ -282,8 +282,6 @@ typedef struct clv_total { /* a plan without a cut, in the units of clv_frontier
 
 CLV_API clv_status clv_frontiers_total(const clv_frontiers *f, clv_total *out);
 
-/* Bytes that cross as a formula in the symbols: "401408*B", "4*B*S+1024". Wherever no size is negative it is exactly
-   boundary_bytes at those sizes. Caller frees with clv_string_free. */
 /** Bytes that cross as a formula in the symbols: "401408*B", "4*B*S+1024". Wherever no size is negative it is exactly
     boundary_bytes at those sizes.
     @ownership the text is the caller's, clv_string_free().
@@ -301,7 +299,6 @@ CLV_API clv_status clv_frontiers_labels(const clv_frontiers *f, uint32_t i, char
    with json the same, and more of it, as a JSON object. Caller frees with clv_string_free. */
 CLV_API clv_status clv_frontiers_inspect(const clv_frontiers *f, bool json, char **out);
 
-/* What a good frontier is. minimize is one of
 /** What a good frontier is. minimize is one of
 
         boundary_bytes                what crosses
