@@ -11,11 +11,16 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .errors import CleaveWarning
+
+if TYPE_CHECKING:
+    _StreamHandler = logging.StreamHandler[Any]
+else:
+    _StreamHandler = logging.StreamHandler  # Python 3.10 cannot write it with its type
 
 MOST_WARNED = 1024
 _INSIDE = tuple(str(Path(f).parent) + os.sep for f in (__file__, torch.__file__))
@@ -40,7 +45,7 @@ def warn(message: str) -> None:
     warnings.warn(message, CleaveWarning, stacklevel=level)
 
 
-class StderrHandler(logging.StreamHandler[Any]):
+class StderrHandler(_StreamHandler):
     """Writes to sys.stderr as it is at the time, and never into the line of a bar."""
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -84,7 +84,7 @@ def set_progress(mode: Mode) -> None:
 @contextlib.contextmanager
 def listen(listener: Listener) -> Iterator[None]:
     """Calls `listener` with an Event at every step of every preparation, on the thread that prepares, and once more at
-    its end. What it raises is logged and goes no further."""
+    its end. What it raises is logged and goes no further. It must not call what is being prepared: that is locked."""
     global _listeners
     with _lock:
         _listeners = (*_listeners, listener)

@@ -79,6 +79,7 @@ class SplitRuntime:
         self.candidate, self.candidates = first.main.candidate, first.main.candidates
         self.graph_signature = first.main.signature
         self.split_id = f"{self.graph_signature}-{self.candidate.position}"
+        progress.step("reading the weights")
         self.weight_version = fingerprint(self._target)
 
     # ---- which plan serves a call
@@ -201,7 +202,7 @@ class SplitRuntime:
         if cuts.sized is None:
             return []
         self.trace_plan.flatten_inputs(inputs, kwargs)
-        with torch.no_grad():
+        with torch.no_grad(), progress.task(f"exploring {self._target.name}"):
             return cuts.sized.explore(take_apart(self._target, inputs, kwargs), seconds)
 
     @property

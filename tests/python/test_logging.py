@@ -39,8 +39,10 @@ def prepare(model: nn.Module | None = None, boundary: str = "50%", **kwargs: Any
 
 
 @pytest.fixture(autouse=True)
-def forgets() -> None:
+def fresh() -> None:
+    """Nothing was warned of yet, and nobody has asked for a log."""
     _log._warned.clear()
+    logging.getLogger("cleave").setLevel(logging.NOTSET)
 
 
 def said(caplog: pytest.LogCaptureFixture, name: str, level: int = logging.INFO) -> list[str]:
@@ -171,11 +173,18 @@ def test_no_cuda_graph_is_a_warning() -> None:
 def test_graph_breaks_are_no_warning() -> None:
     """It is compiled, if in pieces; fallback_reason and the log have it."""
 
-    def picky(module: Any, inputs: Any) -> Any:
-        return module
+    calls = []
 
-    spec = {"backend": picky, "fullgraph": False}
-    assert not warned(lambda: prepare(mode="compiled", compile_options=spec).run_prefix(torch.randn(2, 4)))
+    def fails_once(module: Any, inputs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            raise RuntimeError("no whole graph")
+        return module.forward
+
+    runtime = prepare(mode="compiled", compile_options={"backend": fails_once})
+    assert not warned(lambda: runtime.run_prefix(torch.randn(2, 4)))
+    assert runtime.segments.prefix.active_backend == "fails_once"
+    assert "no whole graph" in (runtime.fallback_reason or "")
 
 
 def test_layouts_without_end_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
