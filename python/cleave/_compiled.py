@@ -213,7 +213,9 @@ class Segment:
         if self._attempts is None:
             with self._lock:
                 if self._attempts is None:
-                    self._attempts = self._make_attempts(leaves)
+                    with progress.task(f"compiling the {self.name}"):
+                        progress.step("starting the compiler")
+                        self._attempts = self._make_attempts(leaves)
             if not self._attempts:
                 self._tell()
         level = self._level

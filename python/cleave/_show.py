@@ -19,7 +19,7 @@ MOST_RANGES = 8  # runs of sizes, or single points, that are listed
 WIDEST = 160  # characters of a fact; a page has the rest
 
 # Greys that are seen on white and on black, and no colour of the text itself: the notebook's theme has that.
-_TABLE = "border-collapse:collapse;font-size:90%"
+_TABLE = "border-collapse:collapse;font-size:90%;color:inherit;margin:4px 0"
 _HEAD = "text-align:{};padding:2px 8px;border-bottom:1px solid rgba(128,128,128,.6);font-weight:600"
 _CELL = "text-align:{};padding:2px 8px;border-bottom:1px solid rgba(128,128,128,.2)"
 _CHOSEN = "background:rgba(64,128,255,.15);font-weight:600"
@@ -82,7 +82,7 @@ def html_table(
     head: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], right: Sequence[bool], caption: str = ""
 ) -> str:
     """A table; a row is its kind ("", "chosen", "dim") and its cells."""
-    sides = ["right" if r else "left" for r in right]
+    sides = ["right;white-space:nowrap" if r else "left" for r in right]
     top = "".join(f'<th style="{_HEAD.format(s)}">{escaped(h)}</th>' for h, s in zip(head, sides, strict=True))
     body = []
     for kind, cells in rows:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 from ._log import logger
-from ._show import plain
+from ._show import plain, plural
 from .errors import ArgumentError
 
 DELAY = 1.0  # seconds before there is a bar
@@ -288,7 +288,7 @@ def line(event: Event, width: int, blocks: bool = True) -> str:
         bar = ("█" if blocks else "#") * filled + " " * (BAR - filled)
         text = f"{title}: {int(100 * part):3d}%|{bar}| {event.done}/{event.total} {tail}"
     else:
-        text = f"{title}: {event.done} steps {tail}"
+        text = f"{title}: {plural(event.done, 'step')} {tail}"
     if not blocks:
         text = text.encode("ascii", "replace").decode("ascii")
     return text[: max(0, width - 1)]

@@ -294,7 +294,7 @@ def test_bars_of_several_threads_are_one_line_at_a_time(monkeypatch: pytest.Monk
         t.join()
     assert screen(stream.getvalue()) == []
     drawn = [p.strip() for p in stream.getvalue().split("\r") if p.strip()]
-    assert all(p.count("steps [") == 1 for p in drawn)
+    assert all(p.count(" [00:00, ") == 1 for p in drawn)
 
 
 def test_the_clock_stops_when_there_is_nothing_to_show(monkeypatch: pytest.MonkeyPatch) -> None:
