@@ -67,6 +67,10 @@ PyObject *plan_py_frontiers(PlanObject *o, PyObject *args); /* ([sizes]) */
 PyObject *plan_py_choose(PlanObject *o, PyObject *args);    /* (boundary, objective[, sizes]) */
 PyObject *plan_py_check(PlanObject *o, PyObject *args);     /* (which, objective[, sizes]) */
 PyObject *plan_py_exact(PlanObject *o, PyObject *args);     /* (must_prefix, must_suffix[, sizes]) */
+/* _native_text.c: text for people */
+PyObject *text_bytes_py(PyObject *self, PyObject *number);
+PyObject *text_count_py(PyObject *self, PyObject *number);
+PyObject *text_columns_py(PyObject *self, PyObject *args); /* (rows of str, right) */
 /* _native_emit.c: generated source */
 PyObject *plan_py_source(PlanObject *o, PyObject *args, PyObject *kwargs);
 PyObject *plan_py_places(PlanObject *o, PyObject *args);

@@ -80,4 +80,8 @@ static inline bool in_range(uint32_t first, uint32_t n, uint32_t size)
 	return first <= size && n <= size - first;
 }
 
+/* inspect.c */
+void print_plain(const plan *p, str_id id, strbuf *b); /* a name as it is, or quoted where it would upset a terminal */
+void print_mode(const plan *p, strbuf *b);             /* "eval, equal to eager without grad" */
+
 #endif
