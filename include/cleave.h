@@ -50,6 +50,35 @@
  *         return 1;
  *     }
  *     const float *sum = clv_tensor_data(y);
+ *
+ * A file that runs
+ * ----------------
+ * An *artifact* (`.clv`) is plans with the weights they read, saved from Python or cut by clv_artifact_split(). A
+ * *runtime* is one that is ready to run:
+ *
+ *     clv_artifact *file;
+ *     clv_runtime *model;
+ *     clv_tensor *x, *y;
+ *     clv_port in = {.size = sizeof in};
+ *     static float image[1 * 3 * 224 * 224];
+ *     int64_t shape[4] = {1, 3, 224, 224};
+ *
+ *     if (clv_artifact_open("model.clv", NULL, &file) || clv_runtime_create(file, NULL, &model)) {
+ *         fprintf(stderr, "%s\n", clv_last_error());
+ *         return 1;
+ *     }
+ *     clv_artifact_close(file);            // the runtime keeps what it needs
+ *     clv_runtime_input(model, 0, &in);    // in.name is "x", in.dtype "f32", in.dims {"B", "3", "224", "224"}
+ *     if (clv_tensor_wrap(image, in.dtype, 4, shape, NULL, NULL, NULL, &x) ||    // no copy
+ *         clv_runtime_run(model, (const clv_tensor *const[]){x}, 1, &y, 1)) {
+ *         fprintf(stderr, "%s\n", clv_last_error());
+ *         return 1;
+ *     }
+ *     const float *logits = clv_tensor_data(y);
+ *     ...
+ *     clv_tensor_free(x);
+ *     clv_tensor_free(y);
+ *     clv_runtime_free(model);
  */
 #ifndef CLEAVE_H
 #define CLEAVE_H
@@ -166,14 +195,22 @@ CLV_API bool clv_plan_equal(const clv_plan *a, const clv_plan *b);
     @threads any. */
 CLV_API clv_status clv_plan_inspect(const clv_plan *p, char **out);
 
-typedef struct clv_symbol { /* a size that may change from run to run */
-	size_t size;            /* sizeof(clv_symbol), set by the caller                     */
-	const char *name;       /* "B"; borrowed                                             */
-	int64_t lo, hi;         /* the range that the plan is for, inclusive                 */
-	bool data;              /* a run reads it from its data; it is not given by inputs   */
+/** A size that may change from run to run, as clv_plan_symbol() describes it. */
+typedef struct clv_symbol {
+	size_t size;      /**< sizeof(clv_symbol), set by the caller */
+	const char *name; /**< "B" */
+	int64_t lo, hi;   /**< the range that the plan is for, inclusive */
+	bool data;        /**< a run reads it from its data; it is not given by inputs */
 } clv_symbol;
 
+/** Symbols of the plan; 0 for NULL.
+    @threads any. */
 CLV_API uint32_t clv_plan_symbol_count(const clv_plan *p);
+
+/** Describes symbol i. The caller sets out->size before.
+    @ownership texts in *out are borrowed from the plan.
+    @errors none of its own.
+    @threads any. */
 CLV_API clv_status clv_plan_symbol(const clv_plan *p, uint32_t i, clv_symbol *out);
 
 /** Nodes of the plan; 0 for NULL.
@@ -208,6 +245,151 @@ typedef struct clv_source_options {
     @errors CLV_E_UNSUPPORTED for a node that cannot be written (Python code, packed weights).
     @threads any. */
 CLV_API clv_status clv_plan_source(const clv_plan *p, const clv_source_options *options, char **out);
+
+/** @} */
+
+/* ---- graphs: the nodes and values of a plan --------------------------------------------------------------------- */
+
+/** @defgroup graphs Graphs: the nodes and values of a plan
+ *
+ *  Nodes and values have numbers. Nodes are in the order in which they run; a value is an input, a tensor of the model,
+ *  a constant, or the result of a node.
+ *  @{ */
+
+#define CLV_NONE UINT32_MAX /**< Where there is no such node or value. */
+
+/** What a value is. */
+typedef enum clv_value_kind {
+	CLV_VALUE_INPUT,  /**< of the plan */
+	CLV_VALUE_PARAM,  /**< a parameter of the model, by its state_dict name */
+	CLV_VALUE_BUFFER, /**< a registered buffer */
+	CLV_VALUE_ATTR,   /**< a tensor attribute of a module that is neither */
+	CLV_VALUE_CONST,  /**< a tensor whose data goes with the plan */
+	CLV_VALUE_OBJECT, /**< something that is no tensor: packed weights, a generator, Python code */
+	CLV_VALUE_RESULT  /**< of a node */
+} clv_value_kind;
+
+/** What is to be known about a node beside its operator; any of them together. */
+typedef enum clv_node_flag {
+	CLV_NODE_GUARDED = 1,   /**< a run compares a result with the one at capture */
+	CLV_NODE_RANDOM = 2,    /**< it draws random numbers */
+	CLV_NODE_HOST_READ = 4, /**< it reads data on the host */
+	CLV_NODE_IMPURE = 8     /**< it does something though no result of it is used */
+} clv_node_flag;
+
+/** One operator call, as clv_graph_node() describes it. */
+typedef struct clv_node {
+	size_t size;              /**< sizeof(clv_node), set by the caller */
+	const char *name;         /**< "relu_3": unique, what "after:" takes */
+	const char *op;           /**< "aten::add.Tensor" */
+	const char *module;       /**< path of the module it ran in: "layer1.0.conv1"; "": the root, or none */
+	const char *module_class; /**< "Conv2d", or "" */
+	const char *source;       /**< "model.py:12", or "" */
+	const char *context;      /**< modes around it, as in plan text: "nograd"; "": those of the caller */
+	const uint32_t *inputs;   /**< numbers of the values it takes, as often as it takes them */
+	const uint32_t *results;  /**< numbers of the values it gives */
+	const uint32_t *writes;   /**< numbers of the values it writes in place */
+	uint32_t ninputs;         /**< how many inputs there are */
+	uint32_t nresults;        /**< how many results there are */
+	uint32_t nwrites;         /**< how many writes there are */
+	uint32_t flags;           /**< of clv_node_flag */
+} clv_node;
+
+/** One value, as clv_graph_value() describes it. */
+typedef struct clv_value {
+	size_t size;             /**< sizeof(clv_value), set by the caller */
+	const char *label;       /**< as in plan text: "%3", "@conv1.weight", "#0" */
+	const char *name;        /**< of an input or a tensor of the model; type of an object; else "" */
+	const char *type;        /**< "tensor"; what is no tensor: "bool", "int", "float", "complex", "str", "object" */
+	const char *dtype;       /**< of a tensor: "f32"; else "" */
+	const char *device;      /**< of a tensor: "cpu", "cuda:0"; else "" */
+	const char *const *dims; /**< "3", "B", "4*B+1": as in plan text */
+	const char *const *tied; /**< other names of the same parameter */
+	clv_value_kind kind;     /**< what it is */
+	uint32_t ndim;           /**< how many dims there are */
+	uint32_t ntied;          /**< how many other names there are */
+	uint32_t producer;       /**< the node that it is a result of, or CLV_NONE */
+	uint32_t last_use;       /**< the last node that takes it; number of nodes: it is an output; CLV_NONE: no use */
+	uint32_t storage;        /**< the first value on the same memory; itself, where it has its own */
+	bool trainable;          /**< a parameter that requires grad */
+	bool guarded;            /**< a run compares its number, or its shape, with the one at capture */
+} clv_value;
+
+/** The nodes and values of one plan, with names. Made by clv_graph_create(), never changed, released by
+    clv_graph_free(). */
+typedef struct clv_graph clv_graph;
+
+/** Describes all nodes and values; linear in the plan.
+    @ownership the graph is the caller's, clv_graph_free(); it borrows the plan, which must outlive it.
+    @errors none of its own.
+    @threads any. */
+CLV_API clv_status clv_graph_create(const clv_plan *p, clv_graph **out);
+
+/** Releases a graph, and everything that was borrowed from it.
+    @threads alone. */
+CLV_API void clv_graph_free(clv_graph *g);
+
+/** Nodes of the plan; 0 for NULL.
+    @threads any. */
+CLV_API uint32_t clv_graph_node_count(const clv_graph *g);
+
+/** Values of the plan; 0 for NULL.
+    @threads any. */
+CLV_API uint32_t clv_graph_value_count(const clv_graph *g);
+
+/** Describes node i. The caller sets out->size before.
+    @ownership texts and lists in *out are borrowed from g and its plan.
+    @errors none of its own.
+    @threads any. */
+CLV_API clv_status clv_graph_node(const clv_graph *g, uint32_t i, clv_node *out);
+
+/** Describes value i. The caller sets out->size before.
+    @ownership texts and lists in *out are borrowed from g and its plan.
+    @errors none of its own.
+    @threads any. */
+CLV_API clv_status clv_graph_value(const clv_graph *g, uint32_t i, clv_value *out);
+
+/** The node of this name ("relu_3").
+    @errors CLV_E_NOT_FOUND.
+    @threads any. */
+CLV_API clv_status clv_graph_find(const clv_graph *g, const char *name, uint32_t *out);
+
+/** A run of nodes with what goes in and out: a prefix, a suffix, anything between. Made by clv_view_create(), never
+    changed, released by clv_view_free(). Values have the numbers of clv_graph_value(). */
+typedef struct clv_view clv_view;
+
+/** Nodes first … end-1 of a plan; end 0: to the last. Nodes 0 … k-1 and k … to the last agree: the outputs of one are
+    the inputs of the other.
+    @ownership the view is the caller's, clv_view_free(); it lives on its own.
+    @errors none of its own.
+    @threads any. */
+CLV_API clv_status clv_view_create(const clv_plan *p, uint32_t first, uint32_t end, clv_view **out);
+
+/** Releases a view, and the lists that were borrowed from it.
+    @threads alone. */
+CLV_API void clv_view_free(clv_view *v);
+
+/** What comes in: inputs of the plan (of a view from the first node on, all of them) and results of nodes before.
+    How many there are; their numbers, ascending, in *values, which may be NULL.
+    @ownership *values is borrowed from the view.
+    @threads any. */
+CLV_API uint32_t clv_view_inputs(const clv_view *v, const uint32_t **values);
+
+/** What goes out: what nodes behind it, the output of the plan or a tensor of the model that is re-bound need. As
+    clv_view_inputs().
+    @ownership *values is borrowed from the view.
+    @threads any. */
+CLV_API uint32_t clv_view_outputs(const clv_view *v, const uint32_t **values);
+
+/** What its nodes read of the model: parameters, buffers, attributes, constants, objects. As clv_view_inputs().
+    @ownership *values is borrowed from the view.
+    @threads any. */
+CLV_API uint32_t clv_view_reads(const clv_view *v, const uint32_t **values);
+
+/** What comes in, is not used by its nodes, and goes out again. As clv_view_inputs().
+    @ownership *values is borrowed from the view.
+    @threads any. */
+CLV_API uint32_t clv_view_passthrough(const clv_view *v, const uint32_t **values);
 
 /** @} */
 
@@ -274,12 +456,17 @@ CLV_API uint32_t clv_frontiers_count(const clv_frontiers *f);
     @threads any. */
 CLV_API clv_status clv_frontiers_get(const clv_frontiers *f, uint32_t i, clv_frontier *out);
 
-typedef struct clv_total { /* a plan without a cut, in the units of clv_frontier */
-	size_t size;           /* sizeof(clv_total), set by the caller */
-	double flops;
-	int64_t params, param_bytes, memory;
+/** A plan without a cut, in the units of clv_frontier. */
+typedef struct clv_total {
+	size_t size;                 /**< sizeof(clv_total), set by the caller */
+	double flops;                /**< estimated from shapes */
+	int64_t params, param_bytes; /**< of the parameters that it reads */
+	int64_t memory;              /**< bytes that it needs at most */
 } clv_total;
 
+/** What the whole plan costs at the sizes of f. The caller sets out->size before.
+    @errors none of its own.
+    @threads any. */
 CLV_API clv_status clv_frontiers_total(const clv_frontiers *f, clv_total *out);
 
 /** Bytes that cross as a formula in the symbols: "401408*B", "4*B*S+1024". Wherever no size is negative it is exactly
@@ -295,8 +482,11 @@ CLV_API clv_status clv_frontiers_bytes_text(const clv_frontiers *f, uint32_t i, 
     @threads any. */
 CLV_API clv_status clv_frontiers_labels(const clv_frontiers *f, uint32_t i, char **out);
 
-/* A page about the plan for people, as clv_plan_inspect, with what it costs at the sizes of f and where it cannot be cut;
-   with json the same, and more of it, as a JSON object. Caller frees with clv_string_free. */
+/** A page about the plan for people, as clv_plan_inspect(), with what it costs at the sizes of f and where it cannot be
+    cut; with json the same, and more of it, as a JSON object.
+    @ownership the text is the caller's, clv_string_free().
+    @errors none of its own.
+    @threads any. */
 CLV_API clv_status clv_frontiers_inspect(const clv_frontiers *f, bool json, char **out);
 
 /** What a good frontier is. minimize is one of
@@ -371,96 +561,165 @@ CLV_API clv_status clv_frontiers_exact(const clv_frontiers *f, const clv_exact_o
                                        uint32_t *position_out);
 
 /** @} */
+
 /* ---- artifacts: a model as one file ------------------------------------------------------------------------------ */
 
-/* An open .clv file: plans, and the tensors they read (docs/artifact.md). It is mapped, so that opening costs milliseconds
-   and weights are read from disk when they are used. It does not change: any number of threads may use it. */
+/** @defgroup artifacts Artifacts: a model as one file
+ *  @{ */
+
+/** An open `.clv` file: plans, and the tensors they read. It is mapped, so that opening costs milliseconds and weights
+    are read from disk when they are used. Made by clv_artifact_open(), never changed, released by
+    clv_artifact_close(). */
 typedef struct clv_artifact clv_artifact;
 
+/** Options of clv_artifact_open(). */
 typedef struct clv_open_options {
-	size_t size;                        /* sizeof(clv_open_options)                                                 */
-	const char *const *allow_operators; /* beyond the list of those known to be safe: "aten::from_file", "mylib::*" */
-	uint32_t nallow_operators;
-	bool check_data; /* compare all data with its digests, which reads the whole file */
+	size_t size;                        /**< sizeof(clv_open_options) */
+	const char *const *allow_operators; /**< beyond the list of those known to be safe: "aten::from_file", "mylib::*" */
+	uint32_t nallow_operators;          /**< how many there are */
+	bool check_data;                    /**< compare all data with its digests, which reads the whole file */
 } clv_open_options;
 
 /* clang-format off */
+/** The defaults: `clv_open_options o = CLV_OPEN_OPTIONS_INIT;` */
 #define CLV_OPEN_OPTIONS_INIT {sizeof(clv_open_options), NULL, 0, false}
 /* clang-format on */
 
-/* Opens a file, which is taken as hostile: what is damaged, crafted or of a newer major version is refused, and nothing in
-   it runs. options NULL: the defaults. */
+/** Opens a file, which is taken as hostile: what is damaged, crafted or of a newer major version is refused, and nothing
+    in it runs. options NULL: the defaults.
+    @ownership the artifact is the caller's, clv_artifact_close(). The file must not be changed in place while it is
+    open; replacing it by another (rename) is fine.
+    @errors CLV_E_IO; CLV_E_PARSE for what is no artifact, or damaged; CLV_E_VERIFY for a plan that breaks a rule;
+    CLV_E_UNSUPPORTED for another major version, an operator that is not allowed, or one that needs Python;
+    CLV_E_OVERFLOW for sizes.
+    @threads any. */
 CLV_API clv_status clv_artifact_open(const char *path, const clv_open_options *options, clv_artifact **out);
-/* The same of bytes in memory, which are borrowed until clv_artifact_close and must start at a multiple of 64. */
+
+/** The same of bytes in memory, which start at a multiple of 64.
+    @ownership the artifact is the caller's, clv_artifact_close(). The bytes are borrowed until then, and until all
+    runtimes and tensors that were made from it are gone.
+    @errors as clv_artifact_open(), without CLV_E_IO.
+    @threads any. */
 CLV_API clv_status clv_artifact_parse(const void *data, size_t size, const clv_open_options *options,
                                       clv_artifact **out);
-/* NULL is allowed. Runtimes and tensors made from it stay good. */
+
+/** Releases an artifact. Runtimes made from it, and tensors that came out of them, stay good: they keep the mapping.
+    @threads alone. */
 CLV_API void clv_artifact_close(clv_artifact *a);
-/* Compares all data with the digests that were written with it. */
+
+/** Compares all data with the digests that were written with it.
+    @errors CLV_E_PARSE with the first tensor that differs.
+    @threads any. */
 CLV_API clv_status clv_artifact_check_data(const clv_artifact *a);
-/* Whether bytes (the first 9 of a file are enough) could be an artifact: a safetensors file. */
+
+/** Whether bytes (the first 9 of a file are enough) could be an artifact: a safetensors file.
+    @threads any. */
 CLV_API bool clv_is_artifact(const void *data, size_t size);
 
-CLV_API const char *clv_artifact_part(const clv_artifact *a); /* "all", "prefix", "suffix", "stage:2"; borrowed    */
-CLV_API const char *clv_artifact_split_id(
-	const clv_artifact *a); /* "": not cut; what boundaries call it; borrowed    */
-CLV_API const char *clv_artifact_boundary(
-	const clv_artifact *a);                                    /* where it was asked to be cut, or ""; borrowed     */
-CLV_API const char *clv_artifact_batch(const clv_artifact *a); /* the symbol that is the batch, or ""; borrowed     */
-CLV_API bool clv_artifact_has_weights(const clv_artifact *a);  /* false: plans and their constants alone            */
+/** Which part of the model the file has: "all", "prefix", "suffix", "stage:2"; "" for NULL.
+    @ownership borrowed from the artifact.
+    @threads any. */
+CLV_API const char *clv_artifact_part(const clv_artifact *a);
 
-/* What the file says about where it comes from ("torch", "model", …), by number; false: there are no more. Borrowed. */
+/** What boundaries call the split; "": the model is not cut.
+    @ownership borrowed from the artifact.
+    @threads any. */
+CLV_API const char *clv_artifact_split_id(const clv_artifact *a);
+
+/** Where it was asked to be cut ("after:layer2"), or "".
+    @ownership borrowed from the artifact.
+    @threads any. */
+CLV_API const char *clv_artifact_boundary(const clv_artifact *a);
+
+/** The symbol that is the batch ("B"), or "".
+    @ownership borrowed from the artifact.
+    @threads any. */
+CLV_API const char *clv_artifact_batch(const clv_artifact *a);
+
+/** False: plans and their constants alone; parameters and buffers are left to clv_runtime_bind().
+    @threads any. */
+CLV_API bool clv_artifact_has_weights(const clv_artifact *a);
+
+/** Note i of what the file says about where it comes from ("torch", "model", …); false: there are no more.
+    @ownership *key and *text are borrowed from the artifact.
+    @threads any. */
 CLV_API bool clv_artifact_about(const clv_artifact *a, uint32_t i, const char **key, const char **text);
 
-/* The plans: the first is the model at the sizes it was captured for; others are for sizes at which it does something
-   else. */
+/** Plans in the file; 0 for NULL. The first is the model at the sizes it was captured for; others are for sizes at
+    which it does something else.
+    @threads any. */
 CLV_API uint32_t clv_artifact_plan_count(const clv_artifact *a);
-CLV_API const clv_plan *clv_artifact_plan(const clv_artifact *a, uint32_t i); /* borrowed; NULL: no such plan */
 
+/** Plan i; NULL: there is no such plan.
+    @ownership borrowed from the artifact.
+    @threads any. */
+CLV_API const clv_plan *clv_artifact_plan(const clv_artifact *a, uint32_t i);
+
+/** What goes with a plan of a file, as clv_artifact_plan_info_get() describes it. */
 typedef struct clv_artifact_plan_info {
-	size_t size;           /* sizeof(clv_artifact_plan_info), set by the caller                     */
-	const char *signature; /* what boundaries call it; borrowed                                     */
-	uint32_t first, end;   /* nodes first … end-1 are this file's part                              */
-	int64_t cut;           /* first node of the suffix; -1: the plan is not cut                     */
-	uint32_t npoints;      /* sizes at which the model was recorded and the plan is proven          */
-	uint32_t point_size;   /* numbers per point: one for each symbol that the inputs give, in order */
-	const int64_t *points; /* npoints * point_size; borrowed                                        */
+	size_t size;           /**< sizeof(clv_artifact_plan_info), set by the caller */
+	const char *signature; /**< what boundaries call it */
+	uint32_t first, end;   /**< nodes first … end-1 are this file's part */
+	int64_t cut;           /**< first node of the suffix; -1: the plan is not cut */
+	uint32_t npoints;      /**< sizes at which the model was recorded and the plan is proven */
+	uint32_t point_size;   /**< numbers per point: one for each symbol that the inputs give, in order */
+	const int64_t *points; /**< npoints * point_size */
 } clv_artifact_plan_info;
 
+/** Describes what goes with plan i. The caller sets out->size before.
+    @ownership everything in *out is borrowed from the artifact.
+    @errors none of its own.
+    @threads any. */
 CLV_API clv_status clv_artifact_plan_info_get(const clv_artifact *a, uint32_t i, clv_artifact_plan_info *out);
 
+/** A tensor of a file, as clv_artifact_tensor() describes it. */
 typedef struct clv_tensor_info {
-	size_t size;      /* sizeof(clv_tensor_info), set by the caller    */
-	const char *name; /* state_dict name, or the name of a constant    */
-	const char *dtype;
-	uint32_t ndim;
-	const int64_t *shape; /* borrowed, as everything here                  */
-	int64_t bytes;        /* of its elements                               */
-	bool trainable;       /* a parameter that requires grad                */
-	const char *entry;    /* tensors on the same memory are one entry      */
-	char digest[33];      /* of the entry's data, hexadecimal              */
+	size_t size;          /**< sizeof(clv_tensor_info), set by the caller */
+	const char *name;     /**< state_dict name, or the name of a constant */
+	const char *dtype;    /**< "f32", as in plan text */
+	uint32_t ndim;        /**< how many dimensions there are */
+	const int64_t *shape; /**< the size of each */
+	int64_t bytes;        /**< of its elements */
+	bool trainable;       /**< a parameter that requires grad */
+	const char *entry;    /**< name in the file; tensors on the same memory are one entry */
+	char digest[33];      /**< of the entry's data, hexadecimal */
 } clv_tensor_info;
 
+/** Tensors in the file; 0 for NULL.
+    @threads any. */
 CLV_API uint32_t clv_artifact_tensor_count(const clv_artifact *a);
+
+/** Describes tensor i. The caller sets out->size before.
+    @ownership everything in *out is borrowed from the artifact.
+    @errors CLV_E_OVERFLOW.
+    @threads any. */
 CLV_API clv_status clv_artifact_tensor(const clv_artifact *a, uint32_t i, clv_tensor_info *out);
 
+/** Options of clv_artifact_split(). */
 typedef struct clv_split_options {
-	size_t size;                    /* sizeof(clv_split_options)                                        */
-	const char *boundary;           /* as for clv_frontiers_choose; NULL: where the file is cut already */
-	const clv_objective *objective; /* NULL: the defaults                                               */
-	const char *const *symbols;     /* sizes at which bytes and work are counted, as for frontiers      */
-	const int64_t *values;
-	uint32_t nsymbols;
+	size_t size;                    /**< sizeof(clv_split_options) */
+	const char *boundary;           /**< as for clv_frontiers_choose(); NULL: where the file is cut already */
+	const clv_objective *objective; /**< NULL: the defaults */
+	const char *const *symbols;     /**< names of symbols ("B") */
+	const int64_t *values;          /**< the size of each when bytes and work are counted */
+	uint32_t nsymbols;              /**< how many there are of both */
 } clv_split_options;
 
 /* clang-format off */
+/** The defaults: `clv_split_options o = CLV_SPLIT_OPTIONS_INIT;` */
 #define CLV_SPLIT_OPTIONS_INIT {sizeof(clv_split_options), NULL, NULL, NULL, NULL, 0}
 /* clang-format on */
 
-/* Cuts a whole model into two files, each with its own weights only. Files are written beside their place and then put
-   there: each is the old one or the new one, never a part. A path may be NULL: that half is not written. */
+/** Cuts a whole model into two files, each with its own weights only. Files are written beside their place and then put
+    there: each is the old one or the new one, never a part. A path may be NULL: that half is not written. options NULL:
+    the defaults.
+    @errors those of clv_frontiers_choose(); CLV_E_UNSUPPORTED where both halves would have a tensor that one of them
+    changes; CLV_E_INVALID for a file that is a half already, or is not cut and no boundary is given; CLV_E_IO.
+    @threads any. */
 CLV_API clv_status clv_artifact_split(const clv_artifact *a, const clv_split_options *options, const char *prefix_path,
                                       const char *suffix_path);
+
+/** @} */
 
 /* ---- tensors and programs [run] --------------------------------------------------------------------------------- */
 
@@ -481,22 +740,50 @@ CLV_API clv_status clv_tensor_from_data(const void *data, const char *dtype, uin
     @threads alone. */
 CLV_API void clv_tensor_free(clv_tensor *t);
 
-/* A tensor on the caller's own memory of the CPU: nothing is copied. strides count elements, NULL: row-major. The memory
-   must stay until `release(ctx)` is called, which happens once, when the last reference is gone; without a release, until
-   then as far as the caller knows. On failure it is not called. */
+/** A tensor on the caller's own memory of the CPU: nothing is copied. strides count elements, NULL: row-major. What runs
+    may depend on how memory is aligned: 64 bytes are what PyTorch itself gives.
+    @ownership the tensor is the caller's, clv_tensor_free(). The memory must stay until `release(ctx)` is called, which
+    happens once, on any thread, when the last reference is gone (release may be NULL: the memory then has to outlive all
+    that was made of it). On failure it is not called.
+    @errors CLV_E_TORCH for sizes beyond what a tensor can have.
+    @threads any. */
 CLV_API clv_status clv_tensor_wrap(void *data, const char *dtype, uint32_t ndim, const int64_t *shape,
                                    const int64_t *strides, void (*release)(void *ctx), void *ctx, clv_tensor **out);
-/* DLPack, without a copy. from takes the DLManagedTensor over, and calls its deleter when the last reference is gone; of
-   what `to` gives the caller calls the deleter. */
-struct DLManagedTensor;
+
+struct DLManagedTensor; /* of DLPack's header */
+
+/** A tensor of DLPack (without a version) as one of PyTorch's, on the same memory.
+    @ownership the tensor is the caller's, clv_tensor_free(). It takes `from` over and calls its deleter once, when the
+    last reference is gone; on failure `from` stays the caller's.
+    @errors CLV_E_TORCH for a type or device that this PyTorch does not have.
+    @threads any. */
 CLV_API clv_status clv_tensor_from_dlpack(struct DLManagedTensor *from, clv_tensor **out);
+
+/** A tensor for DLPack (without a version), on the same memory.
+    @ownership *out is the caller's, who calls its deleter; it keeps the memory, t may be freed before.
+    @errors CLV_E_UNSUPPORTED for what has no plain memory: sparse, nested, lazily conjugated; CLV_E_TORCH.
+    @threads any. */
 CLV_API clv_status clv_tensor_to_dlpack(const clv_tensor *t, struct DLManagedTensor **out);
-/* Elements in row-major order into `size` bytes of the caller's, from any device and layout. */
+
+/** Copies the elements in row-major order into `size` bytes of the caller's, from any device and layout.
+    @errors CLV_E_INVALID if size is not clv_tensor_bytes(); CLV_E_TORCH.
+    @threads any. */
 CLV_API clv_status clv_tensor_copy_to(const clv_tensor *t, void *to, size_t size);
-CLV_API clv_status clv_tensor_to_device(const clv_tensor *t, const char *device,
-                                        clv_tensor **out);  /* a new reference */
-CLV_API const char *clv_tensor_device(const clv_tensor *t); /* "cuda:0"; until the next call on this thread */
-CLV_API int64_t clv_tensor_bytes(const clv_tensor *t);      /* of its elements; -1: it has no plain ones   */
+
+/** The tensor on another device ("cpu", "cuda:0"); a new reference to itself if it is there.
+    @ownership the tensor is the caller's, clv_tensor_free().
+    @errors CLV_E_INVALID for what is no device here; CLV_E_TORCH.
+    @threads any. */
+CLV_API clv_status clv_tensor_to_device(const clv_tensor *t, const char *device, clv_tensor **out);
+
+/** Where a tensor is: "cpu", "cuda:0"; "?" for NULL.
+    @ownership borrowed; valid until the next call of this function on this thread.
+    @threads any. */
+CLV_API const char *clv_tensor_device(const clv_tensor *t);
+
+/** Bytes of the elements of a tensor; -1: it has no plain ones.
+    @threads any. */
+CLV_API int64_t clv_tensor_bytes(const clv_tensor *t);
 
 /** Row-major data on the CPU; NULL if the tensor is elsewhere or laid out otherwise.
     @ownership borrowed from the tensor.
@@ -567,79 +854,174 @@ CLV_API clv_status clv_program_run(const clv_program *g, const clv_tensor *const
                                    clv_tensor **outputs, uint32_t noutputs);
 
 /** @} */
-/* ---- runtimes: artifacts that run [run] ---------------------------------------------------------------------------- */
 
-/* A model of an artifact, or a part of it, with its tensors: on the file's mapped memory where that is possible, or on
-   another device. Any number of threads may run one; a model that changes its own buffers is run by one at a time. */
+/* ---- runtimes: artifacts that run [run] ------------------------------------------------------------------------- */
+
+/** @defgroup runtimes Runtimes: artifacts that run [run]
+ *  @{ */
+
+/** A model of an artifact, or a part of it, with its tensors: on the file's mapped memory where that is possible, or on
+    another device. Made by clv_runtime_create(), released by clv_runtime_free(). What the model changes (buffers) is the
+    runtime's own: two runtimes of one artifact do not see each other. */
 typedef struct clv_runtime clv_runtime;
 
+/** Options of clv_runtime_create(). */
 typedef struct clv_runtime_options {
-	size_t size;        /* sizeof(clv_runtime_options)                                                               */
-	const char *device; /* "cpu", "cuda:0": everything is moved there; NULL: as it was captured                      */
-	const char *part;   /* "prefix" or "suffix" of a file that has the whole, cut model; NULL: all that the file has */
-	bool unproven;      /* also serve sizes at which the model was never recorded, by the plan's formulas            */
-	bool debug;         /* check every result against the plan and name the first that differs                       */
+	size_t size;        /**< sizeof(clv_runtime_options) */
+	const char *device; /**< "cpu", "cuda:0": everything is moved there; NULL: as it was captured */
+	const char *part; /**< "prefix" or "suffix" of a file that has the whole, cut model; NULL: all that the file has */
+	bool unproven;    /**< also serve sizes at which the model was never recorded, by the plan's formulas */
+	bool debug;       /**< check every result against the plan and name the first that differs */
 } clv_runtime_options;
 
 /* clang-format off */
+/** The defaults: `clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;` */
 #define CLV_RUNTIME_OPTIONS_INIT {sizeof(clv_runtime_options), NULL, NULL, false, false}
 /* clang-format on */
 
-/* options NULL: the defaults. The artifact may be closed afterwards. */
+/** Makes an artifact, or a part of it, ready to run. options NULL: the defaults.
+    @ownership the runtime is the caller's, clv_runtime_free(). The artifact may be closed afterwards.
+    @errors CLV_E_INVALID for a part that the file does not have, or a device that is not here; CLV_E_UNSUPPORTED for
+    what cannot run from C, be moved to one device, or be cut into runtimes of its own; CLV_E_PARSE for damaged data;
+    CLV_E_TORCH.
+    @threads any. */
 CLV_API clv_status clv_runtime_create(const clv_artifact *a, const clv_runtime_options *options, clv_runtime **out);
-CLV_API void clv_runtime_free(clv_runtime *r); /* NULL is allowed; tensors that came out of it stay good */
 
-/* A tensor that goes in or comes out. Everything is borrowed from the runtime. */
+/** Releases a runtime. Tensors that came out of it stay good.
+    @threads alone. */
+CLV_API void clv_runtime_free(clv_runtime *r);
+
+/** A tensor that goes in or comes out, as clv_runtime_input() describes it. */
 typedef struct clv_port {
-	size_t size;        /* sizeof(clv_port), set by the caller                                        */
-	const char *name;   /* of an input; the place of an output ("logits", "past[0]"); label ("%7") of */
-						/* what crosses a boundary                                                    */
-	const char *dtype;  /* "f32"                                                                      */
-	const char *device; /* where it has to be                                                         */
-	uint32_t ndim;
-	const char *const *dims; /* "3", "B", "4*B+1": as in plan text                                         */
+	size_t size;             /**< sizeof(clv_port), set by the caller */
+	const char *name;        /**< of an input; place of an output ("logits", "past[0]"); label ("%7") at a cut */
+	const char *dtype;       /**< "f32" */
+	const char *device;      /**< where it has to be */
+	uint32_t ndim;           /**< how many dimensions there are */
+	const char *const *dims; /**< "3", "B", "4*B+1": as in plan text */
 } clv_port;
 
+/** Tensors that clv_runtime_run() takes; 0 for NULL.
+    @threads any. */
 CLV_API uint32_t clv_runtime_input_count(const clv_runtime *r);
+
+/** Tensors that clv_runtime_run() gives; 0 for NULL.
+    @threads any. */
 CLV_API uint32_t clv_runtime_output_count(const clv_runtime *r);
+
+/** Describes input i, as the file's first plan has it. The caller sets out->size before.
+    @ownership everything in *out is borrowed from the runtime.
+    @errors none of its own.
+    @threads any. */
 CLV_API clv_status clv_runtime_input(const clv_runtime *r, uint32_t i, clv_port *out);
+
+/** Describes output i, as the file's first plan has it. The caller sets out->size before.
+    @ownership everything in *out is borrowed from the runtime.
+    @errors none of its own.
+    @threads any. */
 CLV_API clv_status clv_runtime_output(const clv_runtime *r, uint32_t i, clv_port *out);
 
-/* Sets a parameter or buffer by its state_dict name; the runtime keeps a reference. Not while another thread runs it. */
+/** Sets a parameter or buffer by its state_dict name; another name of a tied one does too. It is moved to the runtime's
+    device. A model that writes it in place writes into the caller's tensor.
+    @ownership the runtime keeps a reference of its own.
+    @errors CLV_E_NOT_FOUND if the model reads nothing of that name; CLV_E_TORCH. A tensor of another type or shape is
+    refused by the next run.
+    @threads alone. */
 CLV_API clv_status clv_runtime_bind(clv_runtime *r, const char *name, const clv_tensor *t);
-/* Names that a file without weights leaves to clv_runtime_bind, by number; NULL: there are no more. */
+
+/** Name i of those that a file without weights leaves to clv_runtime_bind(); NULL: there are no more.
+    @ownership borrowed from the runtime.
+    @threads any. */
 CLV_API const char *clv_runtime_unbound(const clv_runtime *r, uint32_t i);
 
-/* Runs. Inputs are borrowed; outputs are new references, the caller frees each. Which plan of the file serves is decided by
-   the sizes of the inputs; sizes that none is proven for are CLV_E_INPUT, unless `unproven` is set. Data that takes the
-   model another way than at capture is CLV_E_GUARD. */
+/** Runs. Which plan of the file serves is decided by the sizes of the inputs; sizes that none is proven for are refused,
+    unless `unproven` is set.
+    @ownership inputs are borrowed; each output is a new reference, the caller's, clv_tensor_free(). An output may be on
+    the memory of an input or of the model, where the forward says so.
+    @errors CLV_E_INPUT and CLV_E_LAYOUT for inputs that do not fit, sizes that are not proven, a tensor that is not
+    bound; CLV_E_GUARD where the data leads elsewhere than at capture; CLV_E_TORCH from an operator; CLV_E_OVERFLOW for
+    sizes. There are no outputs then; what the model wrote in place before stays.
+    @threads any, at the same time too; a model that changes its own tensors is run by one at a time. A plan that writes
+    to its inputs writes to the caller's. */
 CLV_API clv_status clv_runtime_run(const clv_runtime *r, const clv_tensor *const *inputs, uint32_t ninputs,
                                    clv_tensor **outputs, uint32_t noutputs);
 
-/* What crosses from a prefix to a suffix: tensors by label, and the sizes of the call. Does not change. */
+/** What crosses from a prefix to a suffix: tensors by label, and the sizes of the call. Never changed, released by
+    clv_boundary_free(). */
 typedef struct clv_boundary clv_boundary;
 
+/** Runs a prefix.
+    @ownership inputs are borrowed; the boundary is the caller's, clv_boundary_free().
+    @errors as clv_runtime_run(); CLV_E_INVALID for a runtime that is no prefix.
+    @threads as clv_runtime_run(): any. */
 CLV_API clv_status clv_runtime_run_prefix(const clv_runtime *r, const clv_tensor *const *inputs, uint32_t ninputs,
                                           clv_boundary **out);
-/* The boundary must be of the same split (clv_artifact_split_id); it may be used again. */
+
+/** Runs a suffix on a boundary of the same split (clv_artifact_split_id()); the boundary may be used again.
+    @ownership the boundary is borrowed; each output is a new reference, the caller's, clv_tensor_free().
+    @errors as clv_runtime_run(); CLV_E_INPUT for a boundary of another split or plan, or one that lacks something;
+    CLV_E_INVALID for a runtime that is no suffix.
+    @threads as clv_runtime_run(): any. */
 CLV_API clv_status clv_runtime_run_suffix(const clv_runtime *r, const clv_boundary *b, clv_tensor **outputs,
                                           uint32_t noutputs);
-CLV_API void clv_boundary_free(clv_boundary *b); /* NULL is allowed */
+
+/** Releases a boundary.
+    @threads alone. */
+CLV_API void clv_boundary_free(clv_boundary *b);
+
+/** Tensors that cross; 0 for NULL.
+    @threads any. */
 CLV_API uint32_t clv_boundary_count(const clv_boundary *b);
-CLV_API const char *clv_boundary_label(const clv_boundary *b, uint32_t i);        /* borrowed; NULL: no such one */
-CLV_API const clv_tensor *clv_boundary_tensor(const clv_boundary *b, uint32_t i); /* likewise                    */
 
-/* As bytes, or as a file (docs/payload.md); the same form that the Python package writes and reads. compress: NULL, "fp16",
-   "bf16", "int8". The caller frees the bytes with clv_bytes_free. What is read is taken as hostile. */
+/** Label of tensor i, as in plan text ("%7"); NULL: there is no such one.
+    @ownership borrowed from the boundary.
+    @threads any. */
+CLV_API const char *clv_boundary_label(const clv_boundary *b, uint32_t i);
+
+/** Tensor i; NULL: there is no such one.
+    @ownership borrowed from the boundary.
+    @threads any. */
+CLV_API const clv_tensor *clv_boundary_tensor(const clv_boundary *b, uint32_t i);
+
+/** The boundary as bytes: what the Python package writes and reads too. compress: NULL, "fp16", "bf16", "int8".
+    @ownership the bytes are the caller's, clv_bytes_free().
+    @errors CLV_E_UNSUPPORTED for tensors that have no plain memory; CLV_E_INVALID for another compression;
+    CLV_E_OVERFLOW; CLV_E_TORCH where data comes from another device.
+    @threads any. */
 CLV_API clv_status clv_boundary_pack(const clv_boundary *b, const char *compress, void **out, size_t *size);
-CLV_API clv_status clv_boundary_save(const clv_boundary *b, const char *compress, const char *path);
-CLV_API clv_status clv_boundary_unpack(const void *data, size_t size, clv_boundary **out);
-CLV_API clv_status clv_boundary_load(const char *path, clv_boundary **out);
-CLV_API void clv_bytes_free(void *bytes); /* NULL is allowed */
 
-/* Of the whole process: threads that one operator may use; the seed of random numbers. */
+/** The same as a file, which is written beside its place and then put there.
+    @errors as clv_boundary_pack(); CLV_E_IO.
+    @threads any. */
+CLV_API clv_status clv_boundary_save(const clv_boundary *b, const char *compress, const char *path);
+
+/** A boundary of bytes, which are taken as hostile.
+    @ownership the boundary is the caller's, clv_boundary_free(); the bytes are not kept.
+    @errors CLV_E_PARSE; CLV_E_UNSUPPORTED for another version; CLV_E_OVERFLOW.
+    @threads any. */
+CLV_API clv_status clv_boundary_unpack(const void *data, size_t size, clv_boundary **out);
+
+/** A boundary of a file, which is taken as hostile.
+    @ownership the boundary is the caller's, clv_boundary_free().
+    @errors as clv_boundary_unpack(); CLV_E_IO.
+    @threads any. */
+CLV_API clv_status clv_boundary_load(const char *path, clv_boundary **out);
+
+/** Releases bytes that a function of this header gave.
+    @threads alone. */
+CLV_API void clv_bytes_free(void *bytes);
+
+/** How many threads one operator may use, in the whole process.
+    @errors CLV_E_TORCH.
+    @threads any; a run that is under way may use the old number. */
 CLV_API clv_status clv_set_threads(int n);
+
+/** Seeds the random numbers of the whole process.
+    @errors CLV_E_TORCH.
+    @threads any. */
 CLV_API clv_status clv_set_seed(uint64_t seed);
+
+/** @} */
 
 #ifdef __cplusplus
 }
