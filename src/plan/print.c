@@ -293,41 +293,60 @@ static void print_ctx_flags(const context *c, strbuf *b)
 	}
 }
 
-/* Starts the next item of {a, b}; the first opens the brace. */
-static void next_attr(strbuf *b, bool *open)
+/* The next item of "a, b", which starts at `start`. */
+static void next_item(strbuf *b, size_t start)
 {
-	strbuf_puts(b, *open ? ", " : " {");
-	*open = true;
+	if (b->n > start)
+		strbuf_puts(b, ", ");
 }
 
-static void print_flag(strbuf *b, bool set, const char *word, bool *open)
+static void print_flag(strbuf *b, size_t start, bool set, const char *word)
 {
 	if (!set)
 		return;
-	next_attr(b, open);
+	next_item(b, start);
 	strbuf_puts(b, word);
+}
+
+static const context *context_of(const plan *p, const node *n)
+{
+	static const context none = {0};
+	return n->context < p->contexts.n ? &p->contexts.at[n->context] : &none;
+}
+
+static void print_context(const plan *p, const context *c, strbuf *b)
+{
+	size_t start = b->n;
+	print_flag(b, start, c->nograd, "nograd");
+	print_flag(b, start, c->inference, "inference");
+	if (c->nautocast) {
+		next_item(b, start);
+		print_autocasts(p, c, b);
+	}
+	if (c->flags_mask) {
+		next_item(b, start);
+		print_ctx_flags(c, b);
+	}
+}
+
+void context_print(const plan *p, node_id n, strbuf *b)
+{
+	print_context(p, context_of(p, &p->nodes.at[n]), b);
 }
 
 static void print_attrs(const plan *p, const node *n, strbuf *b)
 {
-	static const context none = {0};
-	const context *c = n->context < p->contexts.n ? &p->contexts.at[n->context] : &none;
-	bool open = false;
-	print_flag(b, c->nograd, "nograd", &open);
-	print_flag(b, c->inference, "inference", &open);
-	if (c->nautocast) {
-		next_attr(b, &open);
-		print_autocasts(p, c, b);
-	}
-	if (c->flags_mask) {
-		next_attr(b, &open);
-		print_ctx_flags(c, b);
-	}
-	print_flag(b, n->flags & NODE_RANDOM, "random", &open);
-	print_flag(b, n->flags & NODE_HOST, "host", &open);
-	print_flag(b, n->flags & NODE_IMPURE, "impure", &open);
-	if (open)
-		strbuf_putc(b, '}');
+	const context *c = context_of(p, n);
+	if (!c->nograd && !c->inference && !c->nautocast && !c->flags_mask &&
+	    !(n->flags & (NODE_RANDOM | NODE_HOST | NODE_IMPURE)))
+		return;
+	strbuf_puts(b, " {");
+	size_t start = b->n;
+	print_context(p, c, b);
+	print_flag(b, start, n->flags & NODE_RANDOM, "random");
+	print_flag(b, start, n->flags & NODE_HOST, "host");
+	print_flag(b, start, n->flags & NODE_IMPURE, "impure");
+	strbuf_putc(b, '}');
 }
 
 void node_print(const plan *p, node_id id, strbuf *b)
