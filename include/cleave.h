@@ -731,7 +731,7 @@ typedef struct clv_tensor clv_tensor;
 
 /** Copies `data`, row-major, on the CPU. dtype as in plan text: "f32", "i64", …
     @ownership the tensor is the caller's, clv_tensor_free(); the data is not kept.
-    @errors CLV_E_TORCH.
+    @errors CLV_E_OVERFLOW for sizes beyond what a tensor can have; CLV_E_TORCH.
     @threads any. */
 CLV_API clv_status clv_tensor_from_data(const void *data, const char *dtype, uint32_t ndim, const int64_t *shape,
                                         clv_tensor **out);
@@ -745,7 +745,7 @@ CLV_API void clv_tensor_free(clv_tensor *t);
     @ownership the tensor is the caller's, clv_tensor_free(). The memory must stay until `release(ctx)` is called, which
     happens once, on any thread, when the last reference is gone (release may be NULL: the memory then has to outlive all
     that was made of it). On failure it is not called.
-    @errors CLV_E_TORCH for sizes beyond what a tensor can have.
+    @errors CLV_E_OVERFLOW for sizes beyond what a tensor can have; CLV_E_TORCH.
     @threads any. */
 CLV_API clv_status clv_tensor_wrap(void *data, const char *dtype, uint32_t ndim, const int64_t *shape,
                                    const int64_t *strides, void (*release)(void *ctx), void *ctx, clv_tensor **out);
@@ -755,7 +755,7 @@ struct DLManagedTensor; /* of DLPack's header */
 /** A tensor of DLPack (without a version) as one of PyTorch's, on the same memory.
     @ownership the tensor is the caller's, clv_tensor_free(). It takes `from` over and calls its deleter once, when the
     last reference is gone; on failure `from` stays the caller's.
-    @errors CLV_E_TORCH for a type or device that this PyTorch does not have.
+    @errors CLV_E_TORCH for a type or device that this PyTorch does not have; CLV_E_OVERFLOW for sizes.
     @threads any. */
 CLV_API clv_status clv_tensor_from_dlpack(struct DLManagedTensor *from, clv_tensor **out);
 

@@ -95,17 +95,6 @@ const clv_plan *clv_artifact_plan(const clv_artifact *a, uint32_t i)
 	return a && i < a->plans.n ? a->plans.at[i].p : NULL;
 }
 
-/* Copies as much of a result as the caller has room for. */
-static clv_status give(void *out, const void *from, size_t known, const char *name)
-{
-	size_t size;
-	memcpy(&size, out, sizeof size);
-	if (size < sizeof size || size > known)
-		return fail(CLV_E_INVALID, "%s.size is %zu, this library knows up to %zu", name, size, known);
-	memcpy((char *)out + sizeof size, (const char *)from + sizeof size, size - sizeof size);
-	return CLV_OK;
-}
-
 clv_status clv_artifact_plan_info_get(const clv_artifact *a, uint32_t i, clv_artifact_plan_info *out)
 {
 	if (!a || !out || i >= a->plans.n)
@@ -121,7 +110,7 @@ clv_status clv_artifact_plan_info_get(const clv_artifact *a, uint32_t i, clv_art
 		.point_size = n,
 		.points = e->points.at,
 	};
-	return give(out, &info, sizeof info, "clv_artifact_plan_info");
+	return options_write(out, &info, sizeof info, "clv_artifact_plan_info");
 }
 
 uint32_t clv_artifact_tensor_count(const clv_artifact *a)
@@ -147,7 +136,7 @@ clv_status clv_artifact_tensor(const clv_artifact *a, uint32_t i, clv_tensor_inf
 	};
 	uint32_t entry = st_find(a->file, info.entry);
 	digest_print(a->digests.at[entry].digest, info.digest); /* one per entry, in the file's order */
-	return give(out, &info, sizeof info, "clv_tensor_info");
+	return options_write(out, &info, sizeof info, "clv_tensor_info");
 }
 
 /* ---- cutting ---------------------------------------------------------------------------------------------------- */
@@ -257,8 +246,7 @@ static clv_status mark_reads(const plan *p, node_id first, node_id end, uint8_t 
 	return CLV_OK;
 }
 
-/* What one half writes and the other has too cannot be in two files: the other would not see it. */
-static clv_status check_apart(const plan *p, node_id cut)
+clv_status artifact_check_apart(const plan *p, node_id cut)
 {
 	enum { PREFIX_HAS = 1, SUFFIX_HAS = 2, WRITTEN = 4 };
 	uint8_t *marks = mem_alloc(p->values.n + 1);
@@ -267,10 +255,12 @@ static clv_status check_apart(const plan *p, node_id cut)
 		st = mark_reads(p, cut, p->nodes.n, marks, SUFFIX_HAS);
 	if (st == CLV_OK)
 		mark_writes(p, 0, p->nodes.n, marks, WRITTEN);
+	for (uint32_t i = 0; st == CLV_OK && i < p->rebinds.n; i++) /* the suffix does it */
+		marks[p->rebinds.at[i].target] |= SUFFIX_HAS | WRITTEN;
 	for (value_id v = 0; st == CLV_OK && v < p->values.n; v++)
 		if (marks[v] == (PREFIX_HAS | SUFFIX_HAS | WRITTEN))
 			st = fail(CLV_E_UNSUPPORTED,
-			          "both halves have %s and one of them writes it: they cannot be in two files, cut elsewhere",
+			          "both halves have %s and one of them changes it: each would have its own, cut elsewhere",
 			          plan_s(p, p->values.at[v].name));
 	mem_free(marks);
 	return st;
@@ -284,7 +274,7 @@ clv_status artifact_restrict(artifact *a, const char *part)
 			continue;
 		if (e->cut == NONE)
 			return fail(CLV_E_INVALID, "the model is not cut: it has no %.32s", part);
-		TRY(check_apart(e->p, e->cut));
+		TRY(artifact_check_apart(e->p, e->cut));
 		if (strcmp(part, "prefix") == 0)
 			e->end = e->cut;
 		else if (strcmp(part, "suffix") == 0)
@@ -320,7 +310,7 @@ static clv_status split(const artifact *a, const clv_split_options *o, const cha
 	node_id *cuts = mem_ids(a->plans.n + 1);
 	clv_status st = cuts ? find_cuts(a, o, cuts) : fail_nomem();
 	for (uint32_t i = 0; st == CLV_OK && i < a->plans.n; i++)
-		st = check_apart(a->plans.at[i].p, cuts[i]);
+		st = artifact_check_apart(a->plans.at[i].p, cuts[i]);
 	if (st == CLV_OK && prefix_path)
 		st = save_half(a, o, cuts, true, prefix_path);
 	if (st == CLV_OK && suffix_path)

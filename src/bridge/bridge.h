@@ -55,8 +55,17 @@ typedef struct br_memory {
 clv_status br_memory_get(const clv_tensor *t, br_memory *out);    /* refuses what is not plain memory of the CPU */
 clv_status br_bytes_new(size_t n, clv_tensor **out, void **data); /* u8[n] with no values yet */
 
-/* u8[n] on memory of somebody else's; `release(ctx)` is called once, when the last tensor on it is gone, or on failure. */
-clv_status br_bytes_wrap(void *data, size_t n, void (*release)(void *), void *ctx, clv_tensor **out);
+typedef struct br_blob {
+	uint8_t dtype;
+	uint32_t ndim;
+	const int64_t *sizes, *strides; /* strides NULL: row-major */
+} br_blob;
+
+/* A tensor on memory of somebody else's; `release(ctx)`, which may be NULL, is called once, when the last tensor on it is
+   gone; not on failure. */
+clv_status br_wrap(void *data, const br_blob *b, void (*release)(void *), void *ctx, clv_tensor **out);
+/* A device as tensors call it ("cuda" is "cuda:0"), if it is here; n: 16 are enough. */
+clv_status br_device(const char *text, char *out, size_t n);
 /* On another device, or itself if it is there. Data of the CPU goes to the CPU as it is. */
 clv_status br_to_device(const clv_tensor *t, const char *device, clv_tensor **out);
 

@@ -2,6 +2,11 @@
 // is recorded and no mode changes what comes out.
 #include "bridge/impl.hpp"
 
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <cstring>
+#include <memory>
+
 using bridge::borrow;
 using bridge::release;
 
@@ -63,31 +68,96 @@ clv_status br_view_bytes(const clv_tensor *bytes, const br_view *v, clv_tensor *
 	})
 }
 
-clv_status br_bytes_wrap(void *data, size_t n, void (*free_it)(void *), void *ctx, clv_tensor **out)
+// What is called when memory of somebody else's is no longer used. A maker of tensors that fails calls it too, and one
+// without a context never does: so the context is this, and it says whether there is a tensor.
+struct Owner {
+	void (*free_it)(void *);
+	void *ctx;
+	bool taken; // there is a tensor
+};
+
+static void owner_release(void *at)
 {
-	bool given = false; // to a tensor, which then calls it
-	try {
-		auto options = at::TensorOptions().dtype(at::kByte);
-		at::Tensor t =
-			at::for_blob(data, {static_cast<int64_t>(n)}).options(options).context(ctx, free_it).make_tensor();
-		given = true;
+	std::unique_ptr<Owner> owner(static_cast<Owner *>(at));
+	if (owner->taken && owner->free_it)
+		owner->free_it(owner->ctx);
+}
+
+// torch computes the extent of foreign memory without a check, or where no exception may come out.
+clv_status bridge::check_extent(const char *who, uint32_t ndim, const int64_t *sizes, const int64_t *strides,
+                                size_t item)
+{
+	int64_t elements = static_cast<int64_t>(item), reach = 1, step;
+	bool over = false;
+	for (uint32_t i = 0; i < ndim; i++) {
+		if (sizes[i] < 0 || (strides && strides[i] < 0))
+			return fail(CLV_E_INVALID, "%s: dimension %u or its stride is negative", who, i);
+		over |= __builtin_mul_overflow(elements, sizes[i] ? sizes[i] : 1, &elements);
+		over |=
+			strides && sizes[i] > 1 &&
+			(__builtin_mul_overflow(sizes[i] - 1, strides[i], &step) || __builtin_add_overflow(reach, step, &reach));
+	}
+	if (over || __builtin_mul_overflow(reach, static_cast<int64_t>(item), &step))
+		return fail(CLV_E_OVERFLOW, "%s: a tensor of this shape has more than 2^63 bytes", who);
+	return CLV_OK;
+}
+
+clv_status br_wrap(void *data, const br_blob *b, void (*free_it)(void *), void *ctx, clv_tensor **out)
+{
+	BRIDGE_CATCH({
+		auto owner = std::make_unique<Owner>(Owner{free_it, ctx, false});
+		Owner *kept = owner.get();
+		auto maker = at::for_blob(data, at::IntArrayRef(b->sizes, b->ndim));
+		maker.options(at::TensorOptions().dtype(bridge::scalar_type_of(b->dtype)));
+		if (b->strides)
+			maker.strides(at::IntArrayRef(b->strides, b->ndim));
+		maker.context(owner.release(), owner_release);
+		at::Tensor t = maker.make_tensor();
+		kept->taken = true;
 		*out = release(std::move(t));
 		return CLV_OK;
+	})
+}
+
+// ---- devices
+
+// The device as tensors call it: "cuda" is "cuda:0", "cpu:0" is "cpu".
+static clv_status read_device(const char *text, c10::Device *out)
+{
+	try {
+		c10::Device d(text);
+		*out = c10::Device(d.type(), d.is_cpu() || d.is_meta() ? -1 : d.has_index() ? d.index() : 0);
+		return CLV_OK;
 	} catch (...) {
-		if (!given && free_it)
-			free_it(ctx);
-		return bridge::fail_exception(__FILE__, __LINE__);
+		return fail(CLV_E_INVALID, "\"%.32s\" is no device; cpu and cuda:0 are", text);
 	}
+}
+
+clv_status br_device(const char *text, char *out, size_t n)
+{
+	c10::Device d(c10::kCPU);
+	TRY(read_device(text, &d));
+	BRIDGE_CATCH({
+		const std::string name = d.str();
+		bool here = c10::impl::hasDeviceGuardImpl(d.type());
+		int count = here ? c10::impl::getDeviceGuardImpl(d.type())->deviceCount() : 0;
+		if (!here || (d.has_index() && d.index() >= count))
+			return fail(CLV_E_INVALID, "there is no device %s here%s", name.c_str(),
+			            here ? "" : ": this PyTorch was built without it");
+		if (name.size() >= n)
+			return fail(CLV_E_INVALID, "\"%.32s\" is no device; cpu and cuda:0 are", text);
+		std::memcpy(out, name.c_str(), name.size() + 1);
+		return CLV_OK;
+	})
 }
 
 clv_status br_to_device(const clv_tensor *t, const char *device, clv_tensor **out)
 {
+	c10::Device to(c10::kCPU);
+	TRY(read_device(device, &to));
 	BRIDGE_CATCH({
 		at::NoGradGuard no_grad;
 		at::Tensor from = borrow(t);
-		c10::Device to(device);
-		if (to.is_cuda() && !to.has_index())
-			to.set_index(0);
 		*out = release(from.device() == to ? std::move(from) : from.to(to));
 		return CLV_OK;
 	})

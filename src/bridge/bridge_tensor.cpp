@@ -13,6 +13,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <cstring>
+#include <memory>
 
 namespace bridge {
 
@@ -370,9 +371,7 @@ clv_status clv_tensor_from_data(const void *data, const char *dtype_text, uint32
 		return fail(CLV_E_INVALID, "clv_tensor_from_data: an argument is NULL");
 	if (!dtype_parse(dtype_text, std::strlen(dtype_text), &d))
 		return fail(CLV_E_INVALID, "clv_tensor_from_data: no dtype \"%s\"", dtype_text);
-	for (uint32_t i = 0; i < ndim; i++)
-		if (shape[i] < 0)
-			return fail(CLV_E_INVALID, "clv_tensor_from_data: dimension %u is negative", i);
+	TRY(bridge::check_extent("clv_tensor_from_data", ndim, shape, nullptr, (dtype_bits(d) + 7) / 8));
 	BRIDGE_CATCH({
 		at::Tensor view = at::from_blob(const_cast<void *>(data), at::IntArrayRef(shape, ndim),
 		                                at::TensorOptions().dtype(scalar_type_of(static_cast<uint8_t>(d))));
@@ -389,27 +388,34 @@ clv_status clv_tensor_wrap(void *data, const char *dtype_text, uint32_t ndim, co
 		return fail(CLV_E_INVALID, "clv_tensor_wrap: an argument is NULL");
 	if (!dtype_parse(dtype_text, std::strlen(dtype_text), &d))
 		return fail(CLV_E_INVALID, "clv_tensor_wrap: no dtype \"%s\"", dtype_text);
-	for (uint32_t i = 0; i < ndim; i++)
-		if (shape[i] < 0 || (strides && strides[i] < 0))
-			return fail(CLV_E_INVALID, "clv_tensor_wrap: dimension %u or its stride is negative", i);
-	BRIDGE_CATCH({
-		auto maker = at::for_blob(data, at::IntArrayRef(shape, ndim));
-		maker.options(at::TensorOptions().dtype(scalar_type_of(static_cast<uint8_t>(d))));
-		if (strides)
-			maker.strides(at::IntArrayRef(strides, ndim));
-		if (release_fn)
-			maker.context(ctx, release_fn);
-		*out = release(maker.make_tensor());
-		return CLV_OK;
-	})
+	TRY(bridge::check_extent("clv_tensor_wrap", ndim, shape, strides, (dtype_bits(d) + 7) / 8));
+	br_blob b = {static_cast<uint8_t>(d), ndim, shape, strides};
+	return br_wrap(data, &b, release_fn, ctx, out);
 }
 
 clv_status clv_tensor_from_dlpack(struct DLManagedTensor *from, clv_tensor **out)
 {
 	if (!from || !out)
 		return fail(CLV_E_INVALID, "clv_tensor_from_dlpack: an argument is NULL");
+	const DLTensor &d = from->dl_tensor;
+	if (d.ndim < 0 || (d.ndim > 0 && !d.shape))
+		return fail(CLV_E_INVALID, "clv_tensor_from_dlpack: it has %d dimensions%s", d.ndim,
+		            d.ndim > 0 ? ", but no shape" : "");
+	size_t item = (static_cast<size_t>(d.dtype.bits) * d.dtype.lanes + 7) / 8;
+	TRY(bridge::check_extent("clv_tensor_from_dlpack", static_cast<uint32_t>(d.ndim), d.shape, d.strides, item));
 	BRIDGE_CATCH({
-		*out = release(at::fromDLPack(from));
+		// While there is no tensor yet, the deleter is not ours to call.
+		auto taken = std::make_shared<bool>(false);
+		// It is read here and not kept; torch itself wants no offset.
+		DLManagedTensor view = *from;
+		view.dl_tensor.data = d.data ? static_cast<char *>(d.data) + d.byte_offset : nullptr;
+		view.dl_tensor.byte_offset = 0;
+		at::Tensor t = at::fromDLPack(&view, [from, taken](void *) {
+			if (*taken && from->deleter)
+				from->deleter(from);
+		});
+		*taken = true;
+		*out = release(std::move(t));
 		return CLV_OK;
 	})
 }
@@ -418,6 +424,11 @@ clv_status clv_tensor_to_dlpack(const clv_tensor *t, struct DLManagedTensor **ou
 {
 	if (!t || !out)
 		return fail(CLV_E_INVALID, "clv_tensor_to_dlpack: an argument is NULL");
+	br_meta m;
+	TRY(br_meta_get(t, &m));
+	if (!m.strided || m.conj || m.neg)
+		return fail(CLV_E_UNSUPPORTED, "the tensor is %s, which DLPack cannot say",
+		            !m.strided ? "sparse or nested" : "lazily changed (conj or neg)");
 	BRIDGE_CATCH({
 		*out = at::toDLPack(borrow(t));
 		return CLV_OK;

@@ -67,4 +67,7 @@ inline Object *unwrap(const br_object *o)
 	return reinterpret_cast<Object *>(const_cast<br_object *>(o));
 }
 
+// Sizes and strides (NULL: row-major) that nobody has looked at yet: none is negative, and their bytes can be counted.
+clv_status check_extent(const char *who, uint32_t ndim, const int64_t *sizes, const int64_t *strides, size_t item);
+
 } // namespace bridge

@@ -236,6 +236,7 @@ static clv_status run_on(const runtime *r, uint32_t i, const boundary *b, clv_te
 	TRY(find_sizes(e->g->p, b, symbols));
 	TRY(find_tensors(e->g, b, inputs));
 	run_spec spec = {.inputs = inputs, .symbols = e->g->p->symbols.n ? symbols : NULL};
+	TRY(runtime_check_sizes(r, i, &spec));
 	return runtime_run_plan(r, i, &spec, outputs);
 }
 

@@ -9,6 +9,17 @@
 
 static const char *const part_names[] = {"all", "prefix", "suffix"};
 
+/* Each half is a runtime of its own, as it would be a file of its own. */
+static clv_status check_cuts(const artifact *a, const char *part)
+{
+	for (uint32_t i = 0; i < a->plans.n; i++) {
+		if (a->plans.at[i].cut == NONE)
+			return fail(CLV_E_INVALID, "the model in this file is not cut: it has no %s", part);
+		TRY(artifact_check_apart(a->plans.at[i].p, a->plans.at[i].cut));
+	}
+	return CLV_OK;
+}
+
 static clv_status choose_part(const artifact *a, const char *wanted, runtime_part *out)
 {
 	const char *part = wanted ? wanted : a->part;
@@ -21,9 +32,7 @@ static clv_status choose_part(const artifact *a, const char *wanted, runtime_par
 			*out = (runtime_part)i;
 	if (*out == PART_STAGE && whole)
 		return fail(CLV_E_INVALID, "there is no part \"%.32s\"; all, prefix and suffix are", part);
-	if (whole && *out != PART_ALL && a->plans.at[0].cut == NONE)
-		return fail(CLV_E_INVALID, "the model in this file is not cut: it has no %s", part);
-	return CLV_OK;
+	return whole && *out != PART_ALL ? check_cuts(a, part) : CLV_OK;
 }
 
 static program_spec range_of(const runtime *r, const artifact_plan *e)
@@ -34,25 +43,6 @@ static program_spec range_of(const runtime *r, const artifact_plan *e)
 	if (r->part == PART_SUFFIX)
 		spec.first = e->cut;
 	return spec;
-}
-
-/* What comes at the end of a run back into the state. */
-static clv_status find_rebinds(runtime *r, uint32_t i)
-{
-	runtime_plan *e = &r->plans.at[i];
-	const plan *p = e->g->p;
-	uint32_t n = e->g->outputs.n;
-	e->noutputs = n;
-	if (!e->g->whole)
-		return CLV_OK;
-	e->noutputs = n - p->rebinds.n - e->e->nstores;
-	for (uint32_t k = 0; k < p->rebinds.n; k++) {
-		runtime_rebind b = {artifact_tensor_of(r->a, i, p->rebinds.at[k].target), n - p->rebinds.n + k};
-		if (b.tensor != NONE)
-			TRY(vec_push(&e->rebinds, b));
-	}
-	r->stateful |= e->rebinds.n > 0;
-	return CLV_OK;
 }
 
 static bool writes_state(const runtime_plan *e)
@@ -72,26 +62,33 @@ static bool writes_state(const runtime_plan *e)
 static clv_status add_plan(runtime *r, const artifact_plan *from, const clv_runtime_options *o)
 {
 	runtime_plan e = {.e = from};
+	plan *p = from->p;
 	program_spec spec = range_of(r, from);
 	spec.debug = o->debug;
 	if (r->device[0])
 		TRY(plan_retarget(from->p, r->device, &e.moved));
-	clv_status st = program_new(e.moved ? e.moved : from->p, &spec, &e.g);
-	if (st == CLV_OK)
+	p = e.moved ? e.moved : p;
+	clv_status st = program_new(p, &spec, &e.g);
+	if (st == CLV_OK) {
+		e.noutputs = e.g->outputs.n - (e.g->whole ? p->rebinds.n + from->nstores : 0);
 		st = vec_push(&r->plans, e);
+	}
 	if (st != CLV_OK) {
 		program_free(e.g);
 		plan_free(e.moved);
 		return st;
 	}
 	r->stateful |= writes_state(&e);
-	return find_rebinds(r, r->plans.n - 1);
+	return CLV_OK;
 }
 
 static clv_status fill(runtime *r, const clv_runtime_options *o)
 {
+	char device[16] = "";
 	TRY(choose_part(r->a, o->part, &r->part));
-	r->device = arena_str(&r->arena, o->device ? o->device : "");
+	if (o->device)
+		TRY(br_device(o->device, device, sizeof device));
+	r->device = arena_str(&r->arena, device);
 	r->unproven = o->unproven;
 	if (!r->device)
 		return fail_nomem();
@@ -132,7 +129,7 @@ void clv_runtime_free(clv_runtime *r)
 		runtime_plan *e = &r->plans.at[i];
 		program_free(e->g);
 		plan_free(e->moved);
-		mem_free(e->tensor);
+		mem_free(e->slot);
 		mem_free(e->externals);
 		vec_free(&e->rebinds);
 	}
@@ -152,11 +149,7 @@ static clv_status give_port(const port *from, clv_port *out)
 {
 	clv_port p = {.name = from->name, .dtype = from->dtype, .device = from->device, .ndim = from->ndim};
 	p.dims = from->dims;
-	size_t size = out->size;
-	if (size < sizeof size || size > sizeof p)
-		return fail(CLV_E_INVALID, "clv_port.size is %zu, this library knows up to %zu", size, sizeof p);
-	memcpy((char *)out + sizeof size, (char *)&p + sizeof size, size - sizeof size);
-	return CLV_OK;
+	return options_write(out, &p, sizeof p, "clv_port");
 }
 
 uint32_t clv_runtime_input_count(const clv_runtime *r)
@@ -184,18 +177,23 @@ clv_status clv_runtime_output(const clv_runtime *r, uint32_t i, clv_port *out)
 static bool has_name(const runtime_plan *e, uint32_t external, const char *name)
 {
 	const plan *p = e->g->p;
-	const value *x = &p->values.at[e->g->v.externals.at[external]];
-	return x->name != NONE && x->kind != VALUE_OBJECT && strcmp(plan_s(p, x->name), name) == 0;
+	value_id v = e->g->v.externals.at[external];
+	if (p->values.at[v].name == NONE || p->values.at[v].kind == VALUE_OBJECT)
+		return false;
+	bool same = strcmp(plan_s(p, p->values.at[v].name), name) == 0;
+	for (uint32_t i = 0; i < p->ties.n && !same; i++)
+		same = p->ties.at[i].value == v && strcmp(plan_s(p, p->ties.at[i].name), name) == 0;
+	return same;
 }
 
-static void bind_in(runtime_plan *e, const char *name, const clv_tensor *t, bool *found)
+/* Into the state itself, which later runs may change again. */
+static void bind_in(runtime *r, const runtime_plan *e, const char *name, const clv_tensor *t, bool *found)
 {
 	for (uint32_t k = 0; k < e->g->v.externals.n; k++) {
 		if (!has_name(e, k, name))
 			continue;
-		br_unref(e->g->bound[k]);
-		e->g->bound[k] = br_ref(t);
-		e->tensor[k] = NONE;
+		br_unref(r->state[e->slot[k]]);
+		r->state[e->slot[k]] = br_ref(t);
 		*found = true;
 	}
 }
@@ -209,7 +207,7 @@ clv_status clv_runtime_bind(clv_runtime *r, const char *name, const clv_tensor *
 	TRY(br_to_device(t, r->device[0] ? r->device : clv_tensor_device(t), &here));
 	pthread_mutex_lock(&r->lock);
 	for (uint32_t i = 0; i < r->plans.n; i++)
-		bind_in(&r->plans.at[i], name, here, &found);
+		bind_in(r, &r->plans.at[i], name, here, &found);
 	runtime_refresh(r);
 	pthread_mutex_unlock(&r->lock);
 	br_unref(here);
@@ -260,9 +258,9 @@ static clv_status not_proven(const runtime_plan *e, const int64_t *symbols)
 	return st;
 }
 
-static clv_status check_proven(const runtime *r, const runtime_plan *e, const run_spec *spec)
+static clv_status check_proven(const runtime_plan *e, const run_spec *spec)
 {
-	if (r->unproven || artifact_point_size(e->g->p) == 0)
+	if (artifact_point_size(e->g->p) == 0)
 		return CLV_OK;
 	int64_t few[16], *symbols = few;
 	if (e->g->p->symbols.n > 16 && !(symbols = mem_alloc(e->g->p->symbols.n * sizeof *symbols)))
@@ -275,40 +273,65 @@ static clv_status check_proven(const runtime *r, const runtime_plan *e, const ru
 	return st;
 }
 
-static bool serves(const runtime *r, const runtime_plan *e, clv_tensor *const *inputs)
+clv_status runtime_check_sizes(const runtime *r, uint32_t i, const run_spec *spec)
 {
-	run_spec spec = {.inputs = inputs};
-	return program_check_inputs(e->g, inputs) == CLV_OK && check_proven(r, e, &spec) == CLV_OK;
+	return r->unproven ? CLV_OK : check_proven(&r->plans.at[i], spec);
 }
 
-/* The first plan's objection is the one to show. */
+/* CLV_OK: the plan serves these inputs. Plans of one file may take different numbers of inputs: it may be crafted. */
+static clv_status serves(const runtime *r, const runtime_plan *e, clv_tensor *const *inputs, bool proven)
+{
+	run_spec spec = {.inputs = inputs};
+	if (e->g->v.inputs.n != r->inputs.n)
+		return CLV_E_INPUT;
+	TRY(program_check_inputs(e->g, inputs));
+	return proven ? check_proven(e, &spec) : CLV_OK;
+}
+
+/* A plan that is for these sizes, beginning with the one that served last; NONE: none is. */
+static clv_status find_plan(const runtime *r, clv_tensor *const *inputs, bool proven, uint32_t *out)
+{
+	_Atomic uint32_t *last = &((runtime *)r)->last;
+	uint32_t first = atomic_load_explicit(last, memory_order_relaxed);
+	*out = NONE;
+	for (uint32_t k = 0; k < r->plans.n; k++) {
+		uint32_t i = (first + k) % r->plans.n;
+		clv_status st = serves(r, &r->plans.at[i], inputs, proven);
+		if (st == CLV_E_NOMEM)
+			return st; /* says nothing about the plan */
+		if (st != CLV_OK)
+			continue;
+		if (i != first)
+			atomic_store_explicit(last, i, memory_order_relaxed);
+		*out = i;
+		return CLV_OK;
+	}
+	return CLV_OK;
+}
+
+/* The first plan's objection is the one to show: to the inputs as such, before their sizes. */
 static clv_status refuse_inputs(const runtime *r, clv_tensor *const *inputs)
 {
 	const runtime_plan *e = &r->plans.at[0];
 	run_spec spec = {.inputs = inputs};
 	TRY(program_check_inputs(e->g, inputs));
-	return check_proven(r, e, &spec);
+	return runtime_check_sizes(r, 0, &spec);
 }
 
+/* A plan that is proven for these sizes goes before one whose formulas merely reach them. */
 clv_status runtime_pick(const runtime *r, clv_tensor *const *inputs, uint32_t ninputs, uint32_t *out)
 {
-	uint32_t last = atomic_load_explicit(&((runtime *)r)->last, memory_order_relaxed);
 	if (ninputs != r->inputs.n)
 		return fail(CLV_E_INPUT, "the model takes %u inputs, the call has %u", r->inputs.n, ninputs);
 	if (r->plans.n == 1) {
 		run_spec spec = {.inputs = inputs};
-		*out = 0;
-		return check_proven(r, &r->plans.at[0], &spec);
+		*out = 0; /* the run itself looks at everything else */
+		return runtime_check_sizes(r, 0, &spec) == CLV_OK ? CLV_OK : refuse_inputs(r, inputs);
 	}
-	for (uint32_t k = 0; k < r->plans.n; k++) {
-		uint32_t i = (last + k) % r->plans.n;
-		if (!serves(r, &r->plans.at[i], inputs))
-			continue;
-		atomic_store_explicit(&((runtime *)r)->last, i, memory_order_relaxed);
-		*out = i;
-		return CLV_OK;
-	}
-	return refuse_inputs(r, inputs);
+	TRY(find_plan(r, inputs, true, out));
+	if (*out == NONE && r->unproven)
+		TRY(find_plan(r, inputs, false, out));
+	return *out == NONE ? refuse_inputs(r, inputs) : CLV_OK;
 }
 
 /* Takes what is re-bound out of the outputs of a run and into the state. */
@@ -316,8 +339,8 @@ static void apply_rebinds(runtime *r, const runtime_plan *e, clv_tensor **output
 {
 	for (uint32_t i = 0; i < e->rebinds.n; i++) {
 		const runtime_rebind *b = &e->rebinds.at[i];
-		br_unref(r->state[b->tensor]);
-		r->state[b->tensor] = br_ref(outputs[b->output]);
+		br_unref(r->state[b->slot]);
+		r->state[b->slot] = br_ref(outputs[b->output]);
 	}
 	if (e->rebinds.n)
 		runtime_refresh(r);

@@ -15,16 +15,16 @@ typedef struct port {
 	uint32_t ndim;
 } port;
 
-/* At the end of a run the tensor number `tensor` becomes output `output` of the program. */
+/* At the end of a run `state[slot]` becomes output `output` of the program. */
 typedef struct runtime_rebind {
-	uint32_t tensor, output;
+	uint32_t slot, output;
 } runtime_rebind;
 
 typedef struct runtime_plan {
 	const artifact_plan *e; /* borrowed from the artifact */
 	plan *moved;            /* the plan for another device; NULL: as it is */
 	clv_program *g;
-	uint32_t *tensor;       /* per external: number of the tensor in the artifact; NONE: none */
+	uint32_t *slot;         /* per external: its place in runtime->state; NONE: no tensor */
 	clv_tensor **externals; /* borrowed from runtime->state */
 	VEC(runtime_rebind) rebinds;
 	uint32_t noutputs; /* that a caller gets: without what is re-bound and what Python stored */
@@ -36,9 +36,10 @@ struct clv_runtime {
 	artifact *a;
 	runtime_part part;
 	bool unproven;      /* sizes that were never recorded are served too */
-	const char *device; /* "": as captured */
+	const char *device; /* as tensors call it; "": as captured */
 	VEC(runtime_plan) plans;
-	clv_tensor **state;        /* per tensor of the artifact; NULL: no plan here reads it */
+	clv_tensor **state; /* per tensor of the artifact, then per unbound name; NULL: no plan reads it, or not bound */
+	uint32_t nstate;    /* 0: there is no state yet */
 	VEC(const char *) unbound; /* names that a file without weights leaves to the caller */
 	VEC(port) inputs;
 	VEC(port) outputs;
@@ -58,9 +59,11 @@ void runtime_refresh(runtime *r); /* externals of all plans, after state changed
 /* runtime_ports.c */
 clv_status runtime_describe(runtime *r);
 
-/* runtime.c. Which plan serves these inputs; the values of its symbols (p->symbols.n of them) into *symbols, which the
-   caller frees. given: sizes that come with a boundary; NULL: read off the inputs. */
-clv_status runtime_run_plan(const runtime *r, uint32_t i, const run_spec *spec, clv_tensor **outputs);
+/* runtime.c. Which plan serves these inputs. */
 clv_status runtime_pick(const runtime *r, clv_tensor *const *inputs, uint32_t ninputs, uint32_t *out);
+/* Whether plan i was recorded at the sizes of this call, or need not be. */
+clv_status runtime_check_sizes(const runtime *r, uint32_t i, const run_spec *spec);
+/* Runs plan i; outputs: what a caller gets. */
+clv_status runtime_run_plan(const runtime *r, uint32_t i, const run_spec *spec, clv_tensor **outputs);
 
 #endif

@@ -119,9 +119,8 @@ clv_status runtime_describe(runtime *r)
 		TRY(add_input(r, p, e->g->v.inputs.at[i]));
 	if (e->g->whole) {
 		walker w = {r, p, 0, e->noutputs};
-		if (e->e->nstores) { /* (output, stored tensors): the paths are those of the first */
+		if (e->e->nstores) /* (output, stored tensors): the paths are those of the first */
 			w.at = 1;
-		}
 		return p->out_tree.n ? walk(&w, "") : CLV_OK;
 	}
 	for (uint32_t i = 0; i < e->g->outputs.n; i++)

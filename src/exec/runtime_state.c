@@ -20,6 +20,17 @@ static clv_status check_bools(const payload_memory *m)
 	return CLV_OK;
 }
 
+static clv_status wrap_mapped(const runtime *r, const payload_memory *m, clv_tensor **out)
+{
+	int64_t size = (int64_t)m->nbytes;
+	br_blob bytes = {.dtype = DT_U8, .ndim = 1, .sizes = &size};
+	artifact *user = artifact_ref(r->a);
+	clv_status st = br_wrap((void *)m->data, &bytes, drop_user, user, out);
+	if (st != CLV_OK)
+		artifact_free(user);
+	return st;
+}
+
 /* A memory as a tensor of bytes; *lead: where in it the memory starts. */
 static clv_status load_memory(const runtime *r, uint32_t memory, bool own, clv_tensor **out, size_t *lead)
 {
@@ -28,17 +39,15 @@ static clv_status load_memory(const runtime *r, uint32_t memory, bool own, clv_t
 	TRY(check_bools(m));
 	*lead = 0;
 	if (!own && m->nbytes && payload_as_is(p, memory) && (uintptr_t)m->data % MEMORY_ALIGN == m->lead)
-		return br_bytes_wrap((void *)m->data, m->nbytes, drop_user, artifact_ref(r->a), out);
+		return wrap_mapped(r, m, out);
 	*lead = m->lead;
 	return memory_tensor(p, memory, out);
 }
 
-static clv_status place(const runtime *r, clv_tensor **bytes)
+static clv_status place(const char *device, clv_tensor **bytes)
 {
 	clv_tensor *moved;
-	if (!r->device[0])
-		return CLV_OK;
-	TRY(br_to_device(*bytes, r->device, &moved));
+	TRY(br_to_device(*bytes, device, &moved));
 	br_unref(*bytes);
 	*bytes = moved;
 	return CLV_OK;
@@ -46,10 +55,11 @@ static clv_status place(const runtime *r, clv_tensor **bytes)
 
 typedef struct loader {
 	runtime *r;
-	bool *used;         /* per tensor: a plan reads it */
-	bool *written;      /* per memory: a plan writes it */
-	clv_tensor **bytes; /* per memory */
-	size_t *lead;       /* per memory */
+	bool *used;          /* per tensor: a plan reads it */
+	bool *written;       /* per memory: a plan writes it */
+	const char **device; /* per memory: where the plans have it */
+	clv_tensor **bytes;  /* per memory */
+	size_t *lead;        /* per memory */
 } loader;
 
 static clv_status load_tensor(loader *l, uint32_t i)
@@ -59,7 +69,7 @@ static clv_status load_tensor(loader *l, uint32_t i)
 	uint32_t m = t->memory;
 	if (!l->bytes[m]) {
 		TRY(load_memory(l->r, m, l->written[m], &l->bytes[m], &l->lead[m]));
-		TRY(place(l->r, &l->bytes[m]));
+		TRY(place(l->device[m], &l->bytes[m]));
 	}
 	return memory_view(p, i, l->bytes[m], l->lead[m], false, &l->r->state[i]);
 }
@@ -78,32 +88,82 @@ static void mark_written(loader *l, const runtime_plan *e)
 	}
 }
 
-static clv_status find_tensors(loader *l, runtime_plan *e)
+/* The place of a value in the state: its tensor in the file, or its name among those that are not there. */
+static uint32_t find_slot(const runtime *r, uint32_t number, value_id v)
 {
-	uint32_t n = e->g->v.externals.n, number = (uint32_t)(e - l->r->plans.at);
-	e->tensor = mem_ids(n + 1);
+	const plan *p = r->plans.at[number].g->p;
+	uint32_t t = artifact_tensor_of(r->a, number, v);
+	if (t != NONE || p->values.at[v].name == NONE)
+		return t;
+	for (uint32_t i = 0; i < r->unbound.n; i++)
+		if (strcmp(r->unbound.at[i], plan_s(p, p->values.at[v].name)) == 0)
+			return r->a->tensors->tensors.n + i;
+	return NONE;
+}
+
+static clv_status use_tensor(loader *l, const plan *p, value_id v, uint32_t t)
+{
+	const char *device = plan_s(p, p->values.at[v].device);
+	uint32_t m = l->r->a->tensors->tensors.at[t].memory;
+	l->used[t] = true;
+	if (l->device[m] && strcmp(l->device[m], device) != 0)
+		return fail(CLV_E_UNSUPPORTED, "tensor \"%.64s\": its memory is on %s and on %s",
+		            l->r->a->tensors->tensors.at[t].label, l->device[m], device);
+	l->device[m] = device;
+	return CLV_OK;
+}
+
+static clv_status find_tensors(loader *l, uint32_t number)
+{
+	runtime *r = l->r;
+	runtime_plan *e = &r->plans.at[number];
+	const plan *p = e->g->p;
+	uint32_t n = e->g->v.externals.n;
+	e->slot = mem_ids(n + 1);
 	e->externals = mem_alloc((n + 1) * sizeof *e->externals);
-	if (!e->tensor || !e->externals)
+	if (!e->slot || !e->externals)
 		return fail_nomem();
 	for (uint32_t k = 0; k < n; k++) {
 		value_id v = e->g->v.externals.at[k];
-		uint32_t t = artifact_tensor_of(l->r->a, number, v);
-		e->tensor[k] = t;
-		if (t != NONE)
-			l->used[t] = true;
-		else if (e->g->p->values.at[v].kind != VALUE_OBJECT)
-			TRY(vec_push(&l->r->unbound, plan_s(e->g->p, e->g->p->values.at[v].name)));
+		if (p->values.at[v].kind == VALUE_OBJECT)
+			continue;
+		if (find_slot(r, number, v) == NONE)
+			TRY(vec_push(&r->unbound, plan_s(p, p->values.at[v].name)));
+		e->slot[k] = find_slot(r, number, v);
+		if (e->slot[k] < r->a->tensors->tensors.n)
+			TRY(use_tensor(l, p, v, e->slot[k]));
 	}
 	mark_written(l, e);
+	return CLV_OK;
+}
+
+/* What comes at the end of a run back into the state; what no plan reads is not kept. */
+static clv_status find_rebinds(runtime *r, uint32_t number)
+{
+	runtime_plan *e = &r->plans.at[number];
+	const plan *p = e->g->p;
+	for (uint32_t k = 0; e->g->whole && k < p->rebinds.n; k++) {
+		runtime_rebind b = {find_slot(r, number, p->rebinds.at[k].target), e->g->outputs.n - p->rebinds.n + k};
+		if (b.slot != NONE)
+			TRY(vec_push(&e->rebinds, b));
+	}
+	r->stateful |= e->rebinds.n > 0;
 	return CLV_OK;
 }
 
 static clv_status load(loader *l)
 {
 	runtime *r = l->r;
+	uint32_t tensors = r->a->tensors->tensors.n;
 	for (uint32_t i = 0; i < r->plans.n; i++)
-		TRY(find_tensors(l, &r->plans.at[i]));
-	for (uint32_t i = 0; i < r->a->tensors->tensors.n; i++)
+		TRY(find_tensors(l, i));
+	for (uint32_t i = 0; i < r->plans.n; i++)
+		TRY(find_rebinds(r, i));
+	r->state = mem_alloc(((size_t)tensors + r->unbound.n + 1) * sizeof *r->state);
+	if (!r->state)
+		return fail_nomem();
+	r->nstate = tensors + r->unbound.n;
+	for (uint32_t i = 0; i < tensors; i++)
 		if (l->used[i]) {
 			clv_status st = load_tensor(l, i);
 			if (st != CLV_OK)
@@ -116,14 +176,18 @@ static clv_status load(loader *l)
 clv_status runtime_load_state(runtime *r)
 {
 	uint32_t tensors = r->a->tensors->tensors.n, memories = r->a->tensors->memories.n;
-	loader l = {r, mem_alloc(tensors + 1), mem_alloc(memories + 1), mem_alloc((memories + 1) * sizeof(clv_tensor *)),
-	            mem_alloc((memories + 1) * sizeof(size_t))};
-	r->state = mem_alloc((tensors + 1) * sizeof *r->state);
-	clv_status st = r->state && l.used && l.written && l.bytes && l.lead ? load(&l) : fail_nomem();
+	loader l = {.r = r,
+	            .used = mem_alloc(tensors + 1),
+	            .written = mem_alloc(memories + 1),
+	            .device = mem_alloc((memories + 1) * sizeof(char *)),
+	            .bytes = mem_alloc((memories + 1) * sizeof(clv_tensor *)),
+	            .lead = mem_alloc((memories + 1) * sizeof(size_t))};
+	clv_status st = l.used && l.written && l.device && l.bytes && l.lead ? load(&l) : fail_nomem();
 	for (uint32_t i = 0; l.bytes && i < memories; i++)
 		br_unref(l.bytes[i]);
 	mem_free(l.used);
 	mem_free(l.written);
+	mem_free(l.device);
 	mem_free(l.bytes);
 	mem_free(l.lead);
 	return st;
@@ -131,7 +195,7 @@ clv_status runtime_load_state(runtime *r)
 
 void runtime_free_state(runtime *r)
 {
-	for (uint32_t i = 0; r->state && i < r->a->tensors->tensors.n; i++)
+	for (uint32_t i = 0; i < r->nstate; i++)
 		br_unref(r->state[i]);
 	mem_free(r->state);
 }
@@ -141,6 +205,6 @@ void runtime_refresh(runtime *r)
 	for (uint32_t i = 0; i < r->plans.n; i++) {
 		runtime_plan *e = &r->plans.at[i];
 		for (uint32_t k = 0; k < e->g->v.externals.n; k++)
-			e->externals[k] = e->tensor[k] == NONE ? e->g->bound[k] : r->state[e->tensor[k]];
+			e->externals[k] = e->slot[k] == NONE ? NULL : r->state[e->slot[k]];
 	}
 }

@@ -100,5 +100,7 @@ clv_status artifact_take(const artifact *from, const char *part, const artifact_
 /* src/artifact.c, of one that is being made. Cuts every plan where o->boundary says; then leaves of each only its part. */
 clv_status artifact_cut(artifact *a, const clv_split_options *o);
 clv_status artifact_restrict(artifact *a, const char *part);
+/* What one half changes and the other has too cannot be in two files, or two runtimes: the other would not see it. */
+clv_status artifact_check_apart(const plan *p, node_id cut);
 
 #endif

@@ -10,10 +10,25 @@ static bool is_stage(const char *part)
 	return digits > 0 && digits < 9 && part[6 + digits] == '\0';
 }
 
+/* Where there are stored tensors, the output is a pair: (the output, a list of them). */
+static clv_status check_stores(const artifact_plan *e)
+{
+	const plan *p = e->p;
+	uint32_t n = p->out_tree.n;
+	if (e->nstores == 0)
+		return CLV_OK;
+	bool fits = e->nstores < n && p->out_tree.at[0].kind == TREE_TUPLE && p->out_tree.at[0].n == 2;
+	for (uint32_t i = 1; fits && i <= e->nstores; i++)
+		fits = p->out_tree.at[n - i].kind == TREE_VALUE;
+	fits = fits && p->out_tree.at[n - e->nstores - 1].kind == TREE_LIST &&
+	       p->out_tree.at[n - e->nstores - 1].n == e->nstores;
+	return fits ? CLV_OK : fail(CLV_E_PARSE, "the output has no list of %u stored tensors", e->nstores);
+}
+
 static clv_status check_range(const artifact *a, const artifact_plan *e)
 {
 	node_id n = e->p->nodes.n;
-	if (e->first > e->end || e->end > n || (e->cut != NONE && e->cut > n))
+	if (e->first > e->end || e->end > n || (e->cut != NONE && (e->cut == 0 || e->cut >= n)))
 		return fail(CLV_E_PARSE, "nodes %u to %u, cut at %u: the plan has %u nodes", e->first, e->end, e->cut, n);
 	bool fits = is_stage(a->part);
 	if (strcmp(a->part, "all") == 0)
@@ -24,9 +39,7 @@ static clv_status check_range(const artifact *a, const artifact_plan *e)
 		fits = e->first == e->cut && e->end == n;
 	if (!fits)
 		return fail(CLV_E_PARSE, "nodes %u to %u of %u are no part \"%.32s\"", e->first, e->end, n, a->part);
-	return e->nstores <= clv_plan_output_count(e->p)
-	           ? CLV_OK
-	           : fail(CLV_E_PARSE, "%u stored tensors of %u outputs", e->nstores, clv_plan_output_count(e->p));
+	return check_stores(e);
 }
 
 static clv_status check_points(const artifact_plan *e)

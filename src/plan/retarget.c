@@ -38,6 +38,19 @@ static bool moves(const char *device, const char *from)
 	return is_type(device, from, n);
 }
 
+/* One that moves may meet another that is there already: which of them counts is not known. */
+static clv_status check_autocast(const plan *p, const context *c)
+{
+	const autocast *at = vec_from(&p->autocasts, c->autocast);
+	for (uint32_t i = 0; i < c->nautocast; i++)
+		for (uint32_t k = 0; k < i; k++)
+			if (strcmp(plan_s(p, at[i].device), plan_s(p, at[k].device)) == 0)
+				return fail(CLV_E_UNSUPPORTED,
+				            "the plan has autocast for two devices at once, which would both be that of %s",
+				            plan_s(p, at[i].device));
+	return CLV_OK;
+}
+
 static clv_status move_autocast(plan *p, const char *from, const char *to)
 {
 	str_id type;
@@ -45,6 +58,8 @@ static clv_status move_autocast(plan *p, const char *from, const char *to)
 	for (uint32_t i = 0; i < p->autocasts.n; i++)
 		if (moves(plan_s(p, p->autocasts.at[i].device), from))
 			p->autocasts.at[i].device = type;
+	for (uint32_t i = 0; i < p->contexts.n; i++)
+		TRY(check_autocast(p, &p->contexts.at[i]));
 	return CLV_OK;
 }
 
