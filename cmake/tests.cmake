@@ -55,6 +55,18 @@ if(TARGET cleave)
 	endforeach()
 endif()
 
+# The examples on files: a whole model, and the same in two halves, each in a process of its own.
+if(TARGET example_run_artifact)
+	set(files ${CMAKE_SOURCE_DIR}/fuzz/corpus/artifact)
+	set(boundary ${CMAKE_BINARY_DIR}/examples/boundary)
+	add_test(NAME example_whole COMMAND example_run_artifact ${files}/whole)
+	add_test(NAME example_prefix COMMAND example_run_artifact ${files}/prefix -b ${boundary})
+	add_test(NAME example_suffix COMMAND example_run_suffix ${files}/suffix ${boundary})
+	set_tests_properties(example_prefix PROPERTIES FIXTURES_SETUP example_boundary)
+	set_tests_properties(example_suffix PROPERTIES FIXTURES_REQUIRED example_boundary)
+	set_tests_properties(example_whole example_suffix PROPERTIES PASS_REGULAR_EXPRESSION "4891 14252 23613 32974")
+endif()
+
 # Fuzz targets over their seeds, without libFuzzer.
 file(GLOB targets CONFIGURE_DEPENDS fuzz/fuzz_*.c)
 foreach(file ${targets})

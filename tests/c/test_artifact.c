@@ -434,7 +434,7 @@ static void what_does_not_fit_is_not_written(void **state)
 	FAILS(artifact_append(a, &b), CLV_E_PARSE, "a point has B=0");
 	a->plans.at[0].points.at[1] = 1;
 	a->plans.at[0].nstores = 2;
-	FAILS(artifact_append(a, &b), CLV_E_PARSE, "2 stored tensors of 1 outputs");
+	FAILS(artifact_append(a, &b), CLV_E_PARSE, "no list of 2 stored tensors");
 	artifact_free(a);
 	a = new_artifact(two_layers);
 	OK(add(a->tensors, tensor_on("a.weight", DT_F32, weights, 0, 1, four, one)));
