@@ -959,7 +959,8 @@ CLV_API clv_status clv_runtime_run_prefix(const clv_runtime *r, const clv_tensor
 
 /** Runs a suffix on a boundary of the same split (clv_artifact_split_id()); the boundary may be used again.
     @ownership the boundary is borrowed; each output is a new reference, the caller's, clv_tensor_free().
-    @errors as clv_runtime_run(); CLV_E_INPUT for a boundary of another split or plan, or one that lacks something;
+    @errors as clv_runtime_run(); CLV_E_INPUT for a boundary of another split or plan, of other weights than the file
+    has (unless some were bound), or one that lacks something;
     CLV_E_INVALID for a runtime that is no suffix.
     @threads as clv_runtime_run(): any. */
 CLV_API clv_status clv_runtime_run_suffix(const clv_runtime *r, const clv_boundary *b, clv_tensor **outputs,

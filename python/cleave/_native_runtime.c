@@ -297,6 +297,13 @@ static PyObject *runtime_py_run(RuntimeObject *o, PyObject *seq)
 	return out;
 }
 
+/* Runs at sizes that come with a boundary; whether the plan is proven for them was not looked at yet. */
+static PyObject *run_sizes(const clv_runtime *r, uint32_t i, clv_tensor **inputs, const int64_t *symbols)
+{
+	clv_status st = runtime_check_sizes(r, i, &(run_spec){.inputs = inputs, .symbols = symbols});
+	return st == CLV_OK ? run_plan(r, i, inputs, symbols) : raise_status(st);
+}
+
 /* run_suffix(number of the plan, values of its symbols, tensors in the order of labels) -> outputs */
 static PyObject *runtime_py_run_suffix(RuntimeObject *o, PyObject *args)
 {
@@ -314,7 +321,7 @@ static PyObject *runtime_py_run_suffix(RuntimeObject *o, PyObject *args)
 		raise_status(fail(CLV_E_INPUT, "the boundary has %zd tensors and %zd sizes, %u and %u are needed", n, given,
 		                  g->v.inputs.n, g->p->symbols.n));
 	else if (inputs)
-		out = run_plan(o->r, i, inputs, given ? symbols : NULL);
+		out = run_sizes(o->r, i, inputs, given ? symbols : NULL);
 	if (inputs)
 		tensors_free(inputs, n);
 	PyMem_Free(symbols);

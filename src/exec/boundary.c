@@ -181,6 +181,9 @@ static clv_status find_plan(const runtime *r, const boundary *b, uint32_t *out)
 {
 	if (strcmp(b->split_id, r->a->split_id) != 0)
 		return fail(CLV_E_INPUT, "the boundary belongs to split %.64s, this is %s", b->split_id, r->a->split_id);
+	if (r->a->weights && !r->bound && b->weight_version != r->a->weight_version)
+		return fail(CLV_E_INPUT, "the boundary was made with weights %llx, this file has %llx",
+		            (unsigned long long)b->weight_version, (unsigned long long)r->a->weight_version);
 	for (uint32_t i = 0; i < r->plans.n; i++)
 		if (strcmp(r->plans.at[i].e->signature, b->signature) == 0) {
 			*out = i;

@@ -209,6 +209,7 @@ clv_status clv_runtime_bind(clv_runtime *r, const char *name, const clv_tensor *
 	for (uint32_t i = 0; i < r->plans.n; i++)
 		bind_in(r, &r->plans.at[i], name, here, &found);
 	runtime_refresh(r);
+	r->bound |= found;
 	pthread_mutex_unlock(&r->lock);
 	br_unref(here);
 	return found ? CLV_OK : fail(CLV_E_NOT_FOUND, "the model reads nothing called %.64s", name);

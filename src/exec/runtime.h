@@ -44,6 +44,7 @@ struct clv_runtime {
 	VEC(port) inputs;
 	VEC(port) outputs;
 	bool stateful; /* runs change `state`: one at a time */
+	bool bound;    /* some of it came from the caller: which weights these are is not known */
 	pthread_mutex_t lock;
 	_Atomic uint32_t last; /* the plan that served the last run */
 	arena arena;

@@ -392,6 +392,30 @@ static void weights_that_were_aligned_otherwise_are_copied(void **state)
 	clv_artifact_close(a);
 }
 
+static void tensors_without_elements_are_described_and_run(void **state)
+{
+	(void)state;
+	static const int64_t none[] = {0, 2}, strides[] = {2, 1};
+	artifact *a = new_artifact(HEAD "param @w f32[0,2]\n%0 = aten::neg(@w) -> f32[0,2]\noutput (%0, @w)\n");
+	OK(add(a->tensors, tensor_on("w", DT_F32, NULL, 0, 2, none, strides)));
+	a = on_disk(a);
+	clv_tensor_info info = {.size = sizeof info};
+	clv_runtime *r;
+	clv_tensor *y[2];
+	OK(clv_artifact_tensor(a, 0, &info));
+	assert_int_equal(info.bytes, 0);
+	OK(clv_artifact_check_data(a));
+	OK(clv_runtime_create(a, NULL, &r));
+	OK(clv_runtime_run(r, NULL, 0, y, 2));
+	assert_int_equal(clv_tensor_dim(y[0], 1), 2);
+	assert_int_equal(clv_tensor_bytes(y[1]), 0);
+	OK(clv_tensor_copy_to(y[0], NULL, 0));
+	clv_tensor_free(y[0]);
+	clv_tensor_free(y[1]);
+	clv_runtime_free(r);
+	clv_artifact_close(a);
+}
+
 static void outputs_outlive_the_runtime_and_the_artifact(void **state)
 {
 	(void)state;
@@ -793,6 +817,28 @@ static void a_suffix_refuses_sizes_that_are_not_proven_too(void **state)
 	halves_free(&open);
 }
 
+static void a_boundary_of_other_weights_is_refused(void **state)
+{
+	(void)state;
+	halves h = halves_of(2, false);
+	clv_runtime_options o = defaults;
+	artifact *a = cut_sample(2);
+	a->weight_version = 0x2a;
+	o.part = "suffix";
+	clv_runtime *other = runtime_with(a, o);
+	clv_boundary *b = unpacked(boundary_of(&h, 2));
+	clv_tensor *y = NULL, *scale = floats((float[]){2}, 0, NULL);
+	FAILS(clv_runtime_run_suffix(other, b, &y, 1), CLV_E_INPUT, "with weights 3, this file has 2a");
+	assert_null(y);
+	OK(clv_runtime_bind(other, "b.scale", scale)); /* from here on the caller knows */
+	OK(clv_runtime_run_suffix(other, b, &y, 1));
+	clv_tensor_free(scale);
+	clv_tensor_free(y);
+	clv_boundary_free(b);
+	clv_runtime_free(other);
+	halves_free(&h);
+}
+
 static void halves_that_change_one_tensor_are_refused(void **state)
 {
 	(void)state;
@@ -1110,6 +1156,7 @@ int main(void)
 		cmocka_unit_test(a_tensor_that_is_conjugated_lazily_has_no_form_in_dlpack),
 		cmocka_unit_test(weights_are_read_from_the_mapped_file),
 		cmocka_unit_test(weights_that_were_aligned_otherwise_are_copied),
+		cmocka_unit_test(tensors_without_elements_are_described_and_run),
 		cmocka_unit_test(outputs_outlive_the_runtime_and_the_artifact),
 		cmocka_unit_test(runtimes_of_one_artifact_do_not_see_each_other),
 		cmocka_unit_test(a_buffer_that_is_bound_is_changed_by_later_runs),
@@ -1127,6 +1174,7 @@ int main(void)
 		cmocka_unit_test(a_boundary_goes_through_a_file),
 		cmocka_unit_test(a_boundary_of_another_split_is_refused),
 		cmocka_unit_test(a_suffix_refuses_sizes_that_are_not_proven_too),
+		cmocka_unit_test(a_boundary_of_other_weights_is_refused),
 		cmocka_unit_test(halves_that_change_one_tensor_are_refused),
 		cmocka_unit_test(parts_that_are_not_there_are_refused),
 		cmocka_unit_test(a_cut_at_an_end_is_no_cut),
