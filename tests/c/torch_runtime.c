@@ -397,7 +397,7 @@ static void tensors_without_elements_are_described_and_run(void **state)
 	(void)state;
 	static const int64_t none[] = {0, 2}, strides[] = {2, 1};
 	artifact *a = new_artifact(HEAD "param @w f32[0,2]\n%0 = aten::neg(@w) -> f32[0,2]\noutput (%0, @w)\n");
-	OK(add(a->tensors, tensor_on("w", DT_F32, NULL, 0, 2, none, strides)));
+	OK(add(a->tensors, tensor_on("w", DT_F32, weights, 0, 2, none, strides)));
 	a = on_disk(a);
 	clv_tensor_info info = {.size = sizeof info};
 	clv_runtime *r;

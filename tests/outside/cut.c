@@ -1,4 +1,4 @@
-/* A program outside of Cleave that reads a plan and lists where it can be cut. Written in what C11 and C++17 share. */
+/* A program outside of Cleave that reads a plan, walks it and lists where it can be cut. Written in what C11 and C++17 share. */
 #include <cleave.h>
 
 #include <stdio.h>
@@ -37,6 +37,28 @@ static void list(const clv_frontiers *frontiers)
 	}
 }
 
+static void walk(const clv_plan *plan)
+{
+	clv_graph *graph = NULL;
+	clv_view *view = NULL;
+	must(clv_graph_create(plan, &graph));
+	for (uint32_t i = 0; i < clv_graph_node_count(graph); i++) {
+		clv_node node;
+		clv_value result;
+		node.size = sizeof node;
+		result.size = sizeof result;
+		must(clv_graph_node(graph, i, &node));
+		must(clv_graph_value(graph, node.results[0], &result));
+		printf("%s takes %u and gives %s, %s of %u dimensions\n", node.name, node.ninputs, result.label, result.dtype,
+		       result.ndim);
+	}
+	must(clv_view_create(plan, 0, 2, &view));
+	printf("the first two nodes read %u of the model and give %u\n", clv_view_reads(view, NULL),
+	       clv_view_outputs(view, NULL));
+	clv_view_free(view);
+	clv_graph_free(graph);
+}
+
 int main(void)
 {
 	clv_frontiers_options options = CLV_FRONTIERS_OPTIONS_INIT;
@@ -49,6 +71,7 @@ int main(void)
 
 	printf("%s\n", strcmp(clv_version(), CLV_VERSION) == 0 ? "library and header agree" : "library and header differ");
 	must(clv_plan_parse(text, strlen(text), &plan));
+	walk(plan);
 	options.symbols = names;
 	options.values = sizes;
 	options.nsymbols = 1;
