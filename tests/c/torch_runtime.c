@@ -876,6 +876,58 @@ static void parts_that_are_not_there_are_refused(void **state)
 	refused(cut_sample(2), o, CLV_E_INVALID, "no part \"middle\"");
 }
 
+static void a_stage_takes_and_gives_what_crosses_its_ends(void **state)
+{
+	(void)state;
+	artifact *a = sample();
+	OK(artifact_text(a, "stage:1", &a->part));
+	a->plans.at[0].first = 1;
+	a->plans.at[0].end = 2;
+	clv_runtime *r = runtime_of(a);
+	clv_port p = {.size = sizeof p};
+	OK(clv_runtime_input(r, 0, &p));
+	assert_string_equal(p.name, "%1");
+	OK(clv_runtime_output(r, 0, &p));
+	assert_string_equal(p.name, "%2");
+	GIVES(r, floats((float[]){-1, 2, -3, 4}, 2, (int64_t[]){1, 4}), 0, 2, 0, 4);
+	clv_runtime_free(r);
+}
+
+static void try_file(image file, const char *part, const char *device)
+{
+	clv_runtime_options o = defaults;
+	artifact *a = NULL;
+	clv_runtime *r = NULL;
+	o.part = part;
+	o.device = device;
+	if (clv_artifact_parse(file.at, file.n, NULL, &a) == CLV_OK)
+		clv_runtime_create(a, &o, &r);
+	clv_runtime_free(r);
+	clv_artifact_close(a);
+}
+
+static void files_of_any_kind_end_in_a_runtime_or_an_error(void **state)
+{
+	(void)state;
+	static const char *const parts[] = {NULL, "prefix", "suffix"}, *const devices[] = {NULL, "cpu", "meta"};
+	DIR *d = opendir("fuzz/corpus/artifact");
+	unsigned n = 0;
+	assert_non_null(d);
+	for (struct dirent *e = readdir(d); e; e = readdir(d)) {
+		char path[512];
+		if (e->d_name[0] == '.')
+			continue;
+		snprintf(path, sizeof path, "fuzz/corpus/artifact/%s", e->d_name);
+		image file = read_image(path);
+		for (size_t i = 0; i < COUNT(parts) * COUNT(devices); i++)
+			try_file(file, parts[i % COUNT(parts)], devices[i / COUNT(parts)]);
+		image_free(&file);
+		n++;
+	}
+	closedir(d);
+	assert_true(n > 10);
+}
+
 static void a_cut_at_an_end_is_no_cut(void **state)
 {
 	(void)state;
@@ -1177,6 +1229,8 @@ int main(void)
 		cmocka_unit_test(a_boundary_of_other_weights_is_refused),
 		cmocka_unit_test(halves_that_change_one_tensor_are_refused),
 		cmocka_unit_test(parts_that_are_not_there_are_refused),
+		cmocka_unit_test(a_stage_takes_and_gives_what_crosses_its_ends),
+		cmocka_unit_test(files_of_any_kind_end_in_a_runtime_or_an_error),
 		cmocka_unit_test(a_cut_at_an_end_is_no_cut),
 		cmocka_unit_test(stored_tensors_are_a_list_behind_the_output),
 		cmocka_unit_test(a_plan_of_another_device_runs_on_the_cpu),
