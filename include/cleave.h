@@ -111,6 +111,16 @@ CLV_API bool clv_plan_equal(const clv_plan *a, const clv_plan *b);
 /* A page about the plan for people: inputs, outputs, parameters, operators, guards. Caller frees. */
 CLV_API clv_status clv_plan_inspect(const clv_plan *p, char **out);
 
+typedef struct clv_symbol { /* a size that may change from run to run */
+	size_t size;            /* sizeof(clv_symbol), set by the caller                     */
+	const char *name;       /* "B"; borrowed                                             */
+	int64_t lo, hi;         /* the range that the plan is for, inclusive                 */
+	bool data;              /* a run reads it from its data; it is not given by inputs   */
+} clv_symbol;
+
+CLV_API uint32_t clv_plan_symbol_count(const clv_plan *p);
+CLV_API clv_status clv_plan_symbol(const clv_plan *p, uint32_t i, clv_symbol *out);
+
 CLV_API uint32_t clv_plan_node_count(const clv_plan *p);
 CLV_API uint32_t clv_plan_input_count(const clv_plan *p);
 CLV_API uint32_t clv_plan_output_count(const clv_plan *p); /* tensors in the output tree, in its order */
@@ -172,11 +182,23 @@ CLV_API void clv_frontiers_free(clv_frontiers *f);
 CLV_API uint32_t clv_frontiers_count(const clv_frontiers *f);
 CLV_API clv_status clv_frontiers_get(const clv_frontiers *f, uint32_t i, clv_frontier *out);
 
+typedef struct clv_total { /* a plan without a cut, in the units of clv_frontier */
+	size_t size;           /* sizeof(clv_total), set by the caller */
+	double flops;
+	int64_t params, param_bytes, memory;
+} clv_total;
+
+CLV_API clv_status clv_frontiers_total(const clv_frontiers *f, clv_total *out);
+
 /* Bytes that cross as a formula in the symbols: "401408*B", "4*B*S+1024". Wherever no size is negative it is exactly
    boundary_bytes at those sizes. Caller frees with clv_string_free. */
 CLV_API clv_status clv_frontiers_bytes_text(const clv_frontiers *f, uint32_t i, char **out);
 /* Labels of the tensors that cross, as in the plan text, with a space between: "%3 %17". Caller frees. */
 CLV_API clv_status clv_frontiers_labels(const clv_frontiers *f, uint32_t i, char **out);
+
+/* A page about the plan for people, as clv_plan_inspect, with what it costs at the sizes of f and where it cannot be cut;
+   with json the same, and more of it, as a JSON object. Caller frees with clv_string_free. */
+CLV_API clv_status clv_frontiers_inspect(const clv_frontiers *f, bool json, char **out);
 
 /* What a good frontier is. minimize is one of
 
