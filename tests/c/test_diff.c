@@ -869,8 +869,69 @@ static void wrong_arguments_are_refused(void **state)
 	plan_free(p);
 }
 
-int main(void)
+/* ---- files for the tests of the command ---------------------------------------------------------------------------- */
+
+/* A tensor of an external value: the numbers 0, 1, 2, … but for its last element. */
+static void add_counted(artifact *a, value_id v, const char *label, float last)
 {
+	static float data[4096];
+	const plan *p = a->plans.at[0].p;
+	const value *x = &p->values.at[v];
+	int64_t sizes[4], strides[4], n = 1;
+	payload_tensor t = {.label = label, .dtype = DT_F32, .device = "cpu", .data = data, .has_lead = true};
+	uint32_t out;
+	for (uint32_t i = x->ndim; i-- > 0; n *= sizes[i]) {
+		assert_true(expr_is_const(p, p->dims.at[x->shape + i], &sizes[i]));
+		strides[i] = n;
+	}
+	for (int64_t i = 0; i < n; i++)
+		data[i] = (float)i;
+	data[n - 1] += last;
+	t.ndim = x->ndim;
+	t.sizes = sizes;
+	t.strides = strides;
+	t.requires_grad = x->flags & VALUE_TRAINABLE;
+	t.data = memcpy(mem_alloc((size_t)n * sizeof *data), data, (size_t)n * sizeof *data);
+	OK(vec_push(&a->tensors->buffers, (void *)t.data));
+	OK(payload_add_tensor(a->tensors, &t, &out));
+	if (x->kind == VALUE_CONST)
+		OK(vec_push(&a->plans.at[0].consts, ((artifact_const){v, out})));
+}
+
+/* name.plan of the folder as name.clv. */
+static void write_fixture(const char *folder, const char *name, const char *signature, float last, int64_t point)
+{
+	char path[512];
+	uint8_t *text = NULL;
+	size_t n;
+	artifact *a = NULL;
+	plan *p = NULL;
+	snprintf(path, sizeof path, "%s/%s.plan", folder, name);
+	OK(file_read(path, &text, &n));
+	OK(clv_plan_parse((const char *)text, n, &p));
+	OK(artifact_new("all", &a));
+	OK(artifact_add_plan(a, p, signature));
+	OK(artifact_note_add(a, "model", "small.Small"));
+	OK(artifact_note_add(a, "revision", name));
+	OK(vec_push(&a->plans.at[0].points, 1));
+	OK(vec_push(&a->plans.at[0].points, point));
+	for (value_id v = 0; v < p->values.n; v++)
+		if (p->values.at[v].kind != VALUE_INPUT && p->values.at[v].kind != VALUE_RESULT)
+			add_counted(a, v, p->values.at[v].kind == VALUE_CONST ? "constant" : plan_s(p, p->values.at[v].name), last);
+	snprintf(path, sizeof path, "%s/%s.clv", folder, name);
+	OK(artifact_save(a, path));
+	artifact_free(a);
+	mem_free(text);
+}
+
+/* With a folder (tests/plan/diff) it writes the files that tests/plan/diff.txt compares. */
+int main(int argc, char **argv)
+{
+	if (argc > 1) {
+		write_fixture(argv[1], "before", "one", 0, 4);
+		write_fixture(argv[1], "after", "other", 0.5f, 8);
+		return 0;
+	}
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(short_sequences_are_aligned_as_far_as_can_be),
 		cmocka_unit_test(long_sequences_with_nothing_in_common_are_bounded),
