@@ -2,8 +2,8 @@
  * middle, and both halves are solved the same way.
  *
  * What occurs on one side only cannot match and is left out first, so that sequences without anything in common cost
- * nothing. Where the paths have not met after COST_MAX differences, the graph is cut where the forward path came furthest:
- * what is found is then still in order, but perhaps not the longest. */
+ * nothing. Where the paths have not met after COST_MAX differences, the graph is cut where the further one has come: what is
+ * found is then still in order, but perhaps not the longest. */
 #include "plan/align.h"
 
 #include <string.h>
@@ -107,8 +107,8 @@ static bool advance(const search *s, const search *other, int64_t d, int64_t oth
 	return false;
 }
 
-/* Where the forward search came furthest after d differences. */
-static void furthest(const search *s, int64_t d, int64_t *x, int64_t *y)
+/* Where a search came furthest after d differences, from its own corner; how far that is. */
+static int64_t furthest(const search *s, int64_t d, int64_t *x, int64_t *y)
 {
 	int64_t most = -1;
 	for (int64_t k = -d; k <= d; k += 2) {
@@ -119,13 +119,27 @@ static void furthest(const search *s, int64_t d, int64_t *x, int64_t *y)
 		*x = far;
 		*y = far - k;
 	}
+	return most;
 }
 
-/* A point on a good path through the box, neither its first nor its last: both ends of the box differ. */
-static void middle(aligner *w, box r, uint32_t *a, uint32_t *b)
+/* The searches did not meet: the one that came further counts, so that its steps were not in vain. */
+static bool give_up(const search *forward, const search *backward, int64_t *x, int64_t *y)
+{
+	int64_t u = 0, v = 0;
+	if (furthest(backward, COST_MAX, &u, &v) <= furthest(forward, COST_MAX, x, y))
+		return false;
+	*x = forward->n - u;
+	*y = forward->m - v;
+	return true;
+}
+
+/* A point on a good path through the box, neither its first nor its last: both ends of the box differ. True: what comes
+   after it has few differences, else what comes before it. */
+static bool middle(aligner *w, box r, uint32_t *a, uint32_t *b)
 {
 	search forward = {w, w->forward, r, (int64_t)r.a_end - r.a, (int64_t)r.b_end - r.b, false}, backward = forward;
 	int64_t x = 0, y = 0;
+	bool after = false;
 	backward.front = w->backward;
 	backward.back = true;
 	for (int64_t d = 0; d <= COST_MAX; d++) {
@@ -137,10 +151,11 @@ static void middle(aligner *w, box r, uint32_t *a, uint32_t *b)
 			break;
 		}
 		if (d == COST_MAX)
-			furthest(&forward, d, &x, &y);
+			after = give_up(&forward, &backward, &x, &y);
 	}
 	*a = r.a + (uint32_t)x;
 	*b = r.b + (uint32_t)y;
+	return after;
 }
 
 /* ---- whole sequences -------------------------------------------------------------------------------------------- */
@@ -160,15 +175,15 @@ static bool trim(aligner *w, box *r)
 	return r->a < r->a_end && r->b < r->b_end;
 }
 
-/* The first part has at most half of the differences, or COST_MAX, so recursion stays shallow. */
+/* The part with few differences has half of them, or COST_MAX, so recursion stays shallow. */
 static void solve(aligner *w, box r)
 {
 	while (trim(w, &r)) {
 		uint32_t a, b;
-		middle(w, r, &a, &b);
-		solve(w, (box){r.a, a, r.b, b});
-		r.a = a;
-		r.b = b;
+		bool after = middle(w, r, &a, &b);
+		box first = {r.a, a, r.b, b}, second = {a, r.a_end, b, r.b_end};
+		solve(w, after ? second : first);
+		r = after ? first : second;
 	}
 }
 
