@@ -105,14 +105,12 @@ static void check_round_trip(const artifact *a)
 /* A cut somewhere, as files; most plans refuse most of them. */
 static void cut(const artifact *a)
 {
-	static char folder[] = "/dev/shm/cleave-fuzz-XXXXXX", prefix[64], suffix[64];
+	char prefix[64], suffix[64];
+	const char *folder = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
 	clv_split_options o = CLV_SPLIT_OPTIONS_INIT;
 	artifact *half;
-	if (!prefix[0]) {
-		MUST(mkdtemp(folder) || mkdtemp(strcpy(folder, "/tmp/cleave-fuzz-XXXXXX")));
-		snprintf(prefix, sizeof prefix, "%s/prefix", folder);
-		snprintf(suffix, sizeof suffix, "%s/suffix", folder);
-	}
+	snprintf(prefix, sizeof prefix, "%s/cleave-fuzz-%ld.prefix", folder, (long)getpid());
+	snprintf(suffix, sizeof suffix, "%s/cleave-fuzz-%ld.suffix", folder, (long)getpid());
 	o.boundary = a->plans.at[0].cut == NONE ? "50%" : NULL;
 	if (clv_artifact_split(a, &o, prefix, suffix) == CLV_OK) {
 		MUST(clv_artifact_open(prefix, NULL, &half) == CLV_OK);
