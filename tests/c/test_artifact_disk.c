@@ -62,6 +62,42 @@ static void check_old(const place *p)
 	image_free(&now);
 }
 
+/* ---- in use ----------------------------------------------------------------------------------------------------- */
+
+static void an_open_artifact_outlives_its_file(void **state)
+{
+	(void)state;
+	place p = new_place();
+	artifact *a;
+	OK(clv_artifact_open(p.path, NULL, &a));
+	OK(save_version(1, p.path));
+	assert_int_equal(unlink(p.path), 0);
+	OK(clv_artifact_check_data(a));
+	image again = whole_again(a);
+	assert_true(same_image(again, p.old));
+	image_free(&again);
+	artifact_free(a);
+	leave(&p);
+}
+
+static void a_half_may_take_the_place_of_the_whole(void **state)
+{
+	(void)state;
+	place p = new_place();
+	artifact *a, *half;
+	clv_split_options o = CLV_SPLIT_OPTIONS_INIT;
+	o.boundary = "after:relu";
+	OK(clv_artifact_open(p.path, NULL, &a));
+	OK(clv_artifact_split(a, &o, p.path, p.spare));
+	OK(clv_artifact_check_data(a));
+	artifact_free(a);
+	OK(clv_artifact_open(p.path, NULL, &half));
+	OK(clv_artifact_check_data(half));
+	assert_string_equal(clv_artifact_part(half), "prefix");
+	artifact_free(half);
+	leave(&p);
+}
+
 /* ---- errors ----------------------------------------------------------------------------------------------------- */
 
 static void every_step_of_the_writer_may_fail_and_leaves_nothing_behind(void **state)
@@ -425,6 +461,8 @@ static void a_large_file_opens_without_being_read(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(an_open_artifact_outlives_its_file),
+		cmocka_unit_test(a_half_may_take_the_place_of_the_whole),
 		cmocka_unit_test(every_step_of_the_writer_may_fail_and_leaves_nothing_behind),
 		cmocka_unit_test(a_disk_that_fills_up_leaves_the_old_file),
 		cmocka_unit_test(targets_that_are_no_plain_files_are_left_alone),

@@ -338,6 +338,42 @@ static void texts_that_are_none_are_refused(void **state)
 	bad_text("cleave.plan.0", NULL, "plan 0: its text is missing");
 }
 
+/* Edits the plan's text: the relu becomes another operator. */
+static image file_with_operator(const char *op)
+{
+	opened_up o = open_up(small);
+	const char *text = json_string_value(json_object_get(metadata_of(&o), "cleave.plan.0"));
+	const char *at = strstr(text, "aten::relu");
+	strbuf b = STRBUF_INIT;
+	strbuf_printf(&b, "%.*s%s%s", (int)(at - text), text, op, at + strlen("aten::relu"));
+	char *edited = taken(&b);
+	json_object_set_new(metadata_of(&o), "cleave.plan.0", json_string(edited));
+	mem_free(edited);
+	return closed_again(&o);
+}
+
+static void operators_that_reach_outside_are_refused_unless_allowed(void **state)
+{
+	(void)state;
+	static const char *const allowed[] = {"aten::from_file"};
+	clv_open_options o = CLV_OPEN_OPTIONS_INIT;
+	artifact *a = NULL;
+	image i = file_with_operator("aten::from_file");
+	clv_status st = open_image(i, &a);
+	artifact_free(a);
+	if (st == CLV_OK) {
+		image_free(&i);
+		print_message("skipped: this build has no list of operators\n");
+		skip();
+	}
+	assert_non_null(strstr(status_message(), "aten::from_file"));
+	o.allow_operators = allowed;
+	o.nallow_operators = 1;
+	OK(clv_artifact_parse(i.at, i.n, &o, &a));
+	artifact_free(a);
+	image_free(&i);
+}
+
 /* ---- bounds ----------------------------------------------------------------------------------------------------- */
 
 static double seconds(void)
@@ -568,6 +604,7 @@ int main(void)
 		cmocka_unit_test(compressed_weights_are_refused),
 		cmocka_unit_test(entries_that_do_not_cover_the_data_are_refused),
 		cmocka_unit_test(texts_that_are_none_are_refused),
+		cmocka_unit_test(operators_that_reach_outside_are_refused_unless_allowed),
 		cmocka_unit_test(deep_texts_are_refused),
 		cmocka_unit_test(strides_do_not_make_a_small_file_large),
 		cmocka_unit_test(many_notes_are_read_soon),
