@@ -73,7 +73,7 @@ static void *write_again(const artifact *a, size_t *n)
 	artifact_range *ranges = ranges_of(a);
 	artifact *part;
 	strbuf b = STRBUF_INIT;
-	void *at;
+	void *at = NULL;
 	MUST(artifact_take(a, a->part, ranges, &part) == CLV_OK);
 	MUST(artifact_append(part, &b) == CLV_OK);
 	MUST(posix_memalign(&at, ST_MAPPED_ALIGN, b.n) == 0);
@@ -154,7 +154,7 @@ static void sign(uint8_t *data, size_t n)
 /* In a block of exactly their size; caller frees. */
 static uint8_t *aligned_copy(const void *data, size_t n)
 {
-	void *at;
+	void *at = NULL;
 	MUST(posix_memalign(&at, ST_MAPPED_ALIGN, n ? n : 1) == 0);
 	if (n)
 		memcpy(at, data, n);
