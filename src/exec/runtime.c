@@ -184,16 +184,20 @@ static bool has_name(const runtime_plan *e, uint32_t external, const char *name)
 	return x->name != NONE && x->kind != VALUE_OBJECT && strcmp(plan_s(p, x->name), name) == 0;
 }
 
-static void bind_in(runtime_plan *e, const char *name, const clv_tensor *t, bool *found)
+/* Some operators take another way for what requires grad, whether gradients are wanted or not. */
+static clv_status bind_in(runtime_plan *e, const char *name, const clv_tensor *t, bool *found)
 {
 	for (uint32_t k = 0; k < e->g->v.externals.n; k++) {
+		clv_tensor *leaf;
 		if (!has_name(e, k, name))
 			continue;
+		TRY(br_leaf(t, e->g->p->values.at[e->g->v.externals.at[k]].flags & VALUE_TRAINABLE, &leaf));
 		br_unref(e->g->bound[k]);
-		e->g->bound[k] = br_ref(t);
+		e->g->bound[k] = leaf;
 		e->tensor[k] = NONE;
 		*found = true;
 	}
+	return CLV_OK;
 }
 
 clv_status clv_runtime_bind(clv_runtime *r, const char *name, const clv_tensor *t)
@@ -203,12 +207,15 @@ clv_status clv_runtime_bind(clv_runtime *r, const char *name, const clv_tensor *
 	if (!r || !name || !t)
 		return fail(CLV_E_INVALID, "clv_runtime_bind: an argument is NULL");
 	TRY(br_to_device(t, r->device[0] ? r->device : clv_tensor_device(t), &here));
+	clv_status st = CLV_OK;
 	pthread_mutex_lock(&r->lock);
-	for (uint32_t i = 0; i < r->plans.n; i++)
-		bind_in(&r->plans.at[i], name, here, &found);
+	for (uint32_t i = 0; i < r->plans.n && st == CLV_OK; i++)
+		st = bind_in(&r->plans.at[i], name, here, &found);
 	runtime_refresh(r);
 	pthread_mutex_unlock(&r->lock);
 	br_unref(here);
+	if (st != CLV_OK)
+		return st;
 	return found ? CLV_OK : fail(CLV_E_NOT_FOUND, "the model reads nothing called %.64s", name);
 }
 
