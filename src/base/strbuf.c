@@ -155,6 +155,29 @@ void strbuf_quoted_ascii(strbuf *b, const char *s, size_t n)
 	add_quoted(b, s, n, false);
 }
 
+static bool plain_in_json(unsigned char c)
+{
+	return c >= 0x20 && c < 0x7F && !strchr("\"\\<>&", c);
+}
+
+void strbuf_json(strbuf *b, const char *text, size_t n)
+{
+	const unsigned char *s = (const unsigned char *)text;
+	strbuf_putc(b, '"');
+	for (size_t i = 0, take; i < n; i += take) {
+		for (take = 0; i + take < n && plain_in_json(s[i + take]); take++)
+			;
+		size_t sequence = take || s[i] < 0x80 ? 0 : utf8_sequence(s + i, n - i);
+		bool separator = sequence == 3 && s[i] == 0xE2 && s[i + 1] == 0x80 && (s[i + 2] & 0xFE) == 0xA8;
+		if (take || (sequence && !separator))
+			strbuf_add(b, text + i, take += sequence);
+		else
+			strbuf_printf(b, "\\u%04x", separator ? 0x2000u | (s[i + 2] & 0x3Fu) : s[i] < 0x80 ? s[i] : 0xFFFDu);
+		take = take ? take : separator ? 3 : 1;
+	}
+	strbuf_putc(b, '"');
+}
+
 void strbuf_double(strbuf *b, double v)
 {
 	char text[NUMBER_TEXT];
