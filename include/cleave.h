@@ -371,6 +371,48 @@ CLV_API clv_status clv_frontiers_exact(const clv_frontiers *f, const clv_exact_o
                                        uint32_t *position_out);
 
 /** @} */
+
+/* ---- the report: a plan as a page to look at ----------------------------------------------------------------------- */
+
+/** @defgroup report The report: a plan as a page to look at
+ *  @{ */
+
+/** Options of clv_plan_html(): what the page opens with, and what is known beside the plan. */
+typedef struct clv_html_options {
+	size_t size;                  /**< sizeof(clv_html_options) */
+	const char *title;            /**< heading; NULL: the class of the model */
+	const char *const *symbols;   /**< names of symbols, as in clv_frontiers_options */
+	const int64_t *values;        /**< the size of each */
+	uint32_t nsymbols;            /**< how many names there are */
+	double bandwidth_bytes_per_s; /**< 0: 125e6, which is 1 Gbit/s */
+	double prefix_flops_per_s;    /**< 0: 1e12 */
+	double suffix_flops_per_s;    /**< 0: 1e12 */
+	uint32_t frontier;            /**< the one that was chosen; UINT32_MAX: none */
+
+	uint32_t nstages;              /**< 0: the plan is not partitioned */
+	const uint32_t *stage_of_node; /**< per node, below nstages */
+	const double *stage_cost;      /**< per stage, in any unit; NULL: the estimated work */
+
+	uint32_t nsegments;                /**< 0: nothing was compiled */
+	const uint32_t *segment_of_node;   /**< per node, below nsegments */
+	const bool *segment_compiled;      /**< per segment; NULL: all are */
+	const char *const *segment_reason; /**< per segment: why it is not compiled, or NULL; NULL: no reasons are given */
+} clv_html_options;
+
+/* clang-format off */
+/** The defaults: `clv_html_options o = CLV_HTML_OPTIONS_INIT;` */
+#define CLV_HTML_OPTIONS_INIT {sizeof(clv_html_options), NULL, NULL, NULL, 0, 0, 0, 0, UINT32_MAX, 0, NULL, NULL, 0, NULL, NULL, NULL}
+/* clang-format on */
+
+/** One HTML file that holds all it needs and asks the network for nothing: the graph of modules, all frontiers with what
+    they cost over a link that the reader sets, stages and segments where they are given. The same arguments give the
+    same bytes. Linear in the plan. options NULL: the defaults.
+    @ownership *out is the caller's, clv_string_free(). What options point to is read during the call alone.
+    @errors CLV_E_INVALID for options that do not fit the plan; CLV_E_NOT_FOUND for a symbol that it does not have.
+    @threads any. */
+CLV_API clv_status clv_plan_html(const clv_plan *p, const clv_html_options *options, char **out);
+
+/** @} */
 /* ---- artifacts: a model as one file ------------------------------------------------------------------------------ */
 
 /* An open .clv file: plans, and the tensors they read (docs/artifact.md). It is mapped, so that opening costs milliseconds
