@@ -67,12 +67,21 @@ PyObject *plan_py_frontiers(PlanObject *o, PyObject *args); /* ([sizes]) */
 PyObject *plan_py_choose(PlanObject *o, PyObject *args);    /* (boundary, objective[, sizes]) */
 PyObject *plan_py_check(PlanObject *o, PyObject *args);     /* (which, objective[, sizes]) */
 PyObject *plan_py_exact(PlanObject *o, PyObject *args);     /* (must_prefix, must_suffix[, sizes]) */
+/* A dict of symbol to int, or None, as arrays; names are borrowed from it. False: an exception is set. */
+typedef struct size_args {
+	const char **names;
+	int64_t *values;
+	uint32_t n;
+} size_args;
+bool size_args_read(PyObject *sizes, size_args *out);
+void size_args_free(size_args *a); /* also after a failure */
 /* _native_text.c: text for people */
 PyObject *text_bytes_py(PyObject *self, PyObject *number);
 PyObject *text_count_py(PyObject *self, PyObject *number);
 PyObject *text_columns_py(PyObject *self, PyObject *args); /* (rows of str, right) */
-/* _native_emit.c: generated source */
+/* _native_emit.c: generated source, the report */
 PyObject *plan_py_source(PlanObject *o, PyObject *args, PyObject *kwargs);
+PyObject *plan_py_html(PlanObject *o, PyObject *args, PyObject *kwargs);
 PyObject *plan_py_places(PlanObject *o, PyObject *args);
 PyObject *plan_py_effects(PlanObject *o, PyObject *args);
 

@@ -1,5 +1,5 @@
 /* Generated source for Python: what src/emit asks of torch (schemas, the data of constants), and where the tensors of
- * the generated module come from. */
+ * the generated module come from. And the report. */
 #include "_native.h"
 
 #include <math.h>
@@ -110,6 +110,30 @@ PyObject *plan_py_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 		st = strbuf_take(&b, &text);
 	strbuf_free(&b);
 	return take_string(st, text);
+}
+
+/* ---- the report -------------------------------------------------------------------------------------------------- */
+
+PyObject *plan_py_html(PlanObject *o, PyObject *args, PyObject *kwargs)
+{
+	static char *words[] = {"title", "sizes", "bandwidth", "prefix_speed", "suffix_speed", "frontier", NULL};
+	clv_html_options h = CLV_HTML_OPTIONS_INIT;
+	PyObject *sizes = Py_None;
+	size_args a;
+	char *page = NULL;
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|zOdddI", words, &h.title, &sizes, &h.bandwidth_bytes_per_s,
+	                                 &h.prefix_flops_per_s, &h.suffix_flops_per_s, &h.frontier))
+		return NULL;
+	if (!size_args_read(sizes, &a)) {
+		size_args_free(&a);
+		return NULL;
+	}
+	h.symbols = a.names;
+	h.values = a.values;
+	h.nsymbols = a.n;
+	clv_status st = clv_plan_html(o->p, &h, &page);
+	size_args_free(&a);
+	return take_string(st, page);
 }
 
 /* ---- where its tensors come from -------------------------------------------------------------------------------- */

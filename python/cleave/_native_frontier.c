@@ -5,33 +5,48 @@
 
 /* ---- what Python gives ----------------------------------------------------------------------------------------------- */
 
+bool size_args_read(PyObject *sizes, size_args *out)
+{
+	Py_ssize_t n = sizes == Py_None ? 0 : PyDict_Check(sizes) ? PyDict_Size(sizes) : -1, at = 0;
+	PyObject *key, *item;
+	*out = (size_args){0};
+	if (n < 0) {
+		PyErr_Format(PyExc_TypeError, "sizes is a dict of symbols or None");
+		return false;
+	}
+	out->names = PyMem_Calloc((size_t)n + 1, sizeof *out->names);
+	out->values = PyMem_Calloc((size_t)n + 1, sizeof *out->values);
+	out->n = (uint32_t)n;
+	if (!out->names || !out->values)
+		PyErr_NoMemory();
+	for (uint32_t i = 0; !PyErr_Occurred() && i < n && PyDict_Next(sizes, &at, &key, &item); i++) {
+		out->names[i] = PyUnicode_AsUTF8(key);
+		out->values[i] = PyErr_Occurred() ? 0 : PyLong_AsLongLong(item);
+	}
+	return !PyErr_Occurred();
+}
+
+void size_args_free(size_args *a)
+{
+	PyMem_Free(a->names);
+	PyMem_Free(a->values);
+}
+
 /* sizes: dict of symbol to int, or None */
 static clv_frontiers *frontiers_at(PlanObject *o, PyObject *sizes)
 {
 	clv_frontiers_options options = CLV_FRONTIERS_OPTIONS_INIT;
 	clv_frontiers *f = NULL;
-	Py_ssize_t n = sizes == Py_None ? 0 : PyDict_Check(sizes) ? PyDict_Size(sizes) : -1, at = 0;
-	PyObject *key, *item;
-	if (n < 0)
-		return (clv_frontiers *)PyErr_Format(PyExc_TypeError, "sizes is a dict of symbols or None");
-	const char **names = PyMem_Calloc((size_t)n + 1, sizeof *names);
-	int64_t *values = PyMem_Calloc((size_t)n + 1, sizeof *values);
-	for (uint32_t i = 0; names && values && i < n && PyDict_Next(sizes, &at, &key, &item); i++) {
-		names[i] = PyUnicode_AsUTF8(key);
-		values[i] = PyErr_Occurred() ? 0 : PyLong_AsLongLong(item);
-	}
-	options.symbols = names;
-	options.values = values;
-	options.nsymbols = (uint32_t)n;
-	if (!names || !values) {
-		PyErr_NoMemory();
-	} else if (!PyErr_Occurred()) {
+	size_args a;
+	if (size_args_read(sizes, &a)) {
+		options.symbols = a.names;
+		options.values = a.values;
+		options.nsymbols = a.n;
 		clv_status st = clv_frontiers_create(o->p, &options, &f);
 		if (st != CLV_OK)
 			raise_status(st);
 	}
-	PyMem_Free(names);
-	PyMem_Free(values);
+	size_args_free(&a);
 	return f;
 }
 
