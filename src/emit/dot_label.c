@@ -582,20 +582,32 @@ static void put_where(const drawing *d, strbuf *b)
 	end_row(b);
 }
 
+/* As a formula, unless it has numbers that no formula can hold. */
+static clv_status put_bytes(const drawing *d, strbuf *b)
+{
+	char *formula;
+	clv_status st = clv_frontiers_bytes_text(d->f, d->o.cut, &formula);
+	if (st == CLV_E_OVERFLOW) {
+		strbuf_puts(b, "too many");
+		return CLV_OK;
+	}
+	TRY(st);
+	label_text(b, formula);
+	clv_string_free(formula);
+	return CLV_OK;
+}
+
 static clv_status put_cost(const drawing *d, strbuf *b)
 {
 	const frontier *c = &d->f->at[d->o.cut];
-	char *formula;
-	TRY(clv_frontiers_bytes_text(d->f, d->o.cut, &formula));
 	start_row(b);
 	strbuf_puts(b, "boundary_bytes: ");
-	label_text(b, formula);
+	TRY(put_bytes(d, b));
 	strbuf_puts(b, " (");
 	put_megabytes(b, c->bytes);
 	strbuf_printf(b, ", %u tensor%s) · prefix: %u nodes · suffix: %u nodes · trainable suffix: %s", c->tensors,
 	              c->tensors == 1 ? "" : "s", d->o.cut + 1, d->p->nodes.n - d->o.cut - 1, c->trainable ? "yes" : "no");
 	end_row(b);
-	clv_string_free(formula);
 	return CLV_OK;
 }
 
