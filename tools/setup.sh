@@ -31,6 +31,7 @@ have ninja || packages+=(ninja-build)
 have g++ || packages+=(g++)
 [ -e /usr/include/cmocka.h ] || packages+=(libcmocka-dev)
 [ -e /usr/include/jansson.h ] || packages+=(libjansson-dev)
+have dot || packages+=(graphviz)
 read -r version prefix < <("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2], sys.base_prefix)')
 if [ "$prefix" = /usr ]; then
 	packages+=("python$version-venv" "python$version-dev")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from . import _native
+from . import _native, visualization
 from .errors import (
     ArgumentError,
     CaptureError,
@@ -82,4 +82,5 @@ __all__ = [
     "prepare_split_replay",
     "unpack",
     "validate_dynamic_batches",
+    "visualization",
 ]

@@ -5,7 +5,6 @@ trainable, dtypes and devices, autocast. Its plans are captured when it is first
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,15 +20,10 @@ from ._sizes import Sized
 from ._state import Target
 from .errors import CaptureError, CleaveError, InputError, SplitError
 from .payload import TensorSchema, check_tensors, dims
-from .plan import Program, capture_checked, capture_sized, check_call, finish
+from .plan import Program, capture_checked, capture_sized, check_call, finish, signature
 from .spec import SplitCandidate, SplitSpec
 
 Engine = Program | Segment | GraphSegment
-
-
-def signature(text: str) -> str:
-    """A short name for a plan: equal for equal plans."""
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 class Regime(NamedTuple):
@@ -127,6 +121,7 @@ class Cut:
         origin: str = "",
     ) -> None:
         self.source = captured
+        self.sizes = sizes  # at which its candidates were counted
         plan, which = _choose(captured.plan, want, sizes, like)
         captured = self.captured = captured._replace(plan=plan)
         debug = want.mode == "debug_interpreter"

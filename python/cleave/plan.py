@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,9 +18,15 @@ from ._dims import DynamicDims, SizeSpec
 from ._sizes import Sized
 from ._state import RandomState, Target
 from .errors import CaptureError, CleaveError, GuardError, InputError, LayoutError
+from .visualization import DEFAULT_DEPTH, Candidate, Picture, Subject, ViewDetail, visualize
 
 REPEATS = 3  # of eager, to see whether it gives the same numbers each time
 MAX_VARIANTS = 32  # plans for other layouts that one Plan keeps
+
+
+def signature(text: str) -> str:
+    """A short name for a plan: equal for equal plans."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 class Node(NamedTuple):
@@ -214,6 +222,51 @@ class Plan:
         """A page about the plan: inputs, outputs, parameters, operators, guards."""
         page: str = self._main.plan.inspect()
         return page
+
+    def visualize(
+        self,
+        outpath: str | os.PathLike[str] | None = None,
+        fileformat: str = "svg",
+        view: str = "trace",
+        view_detail: ViewDetail = "module",
+        max_module_depth: int | None = DEFAULT_DEPTH,
+        show_operation_targets: bool = False,
+        show_debug_markers: bool = False,
+        show_node_indices: bool = False,
+        direction: str = "TB",
+        save_only: bool = False,
+        return_dot: bool = False,
+        candidate: Candidate | None = None,
+    ) -> Picture | str:
+        """Draws the plan (docs/pictures.md); with view="split" as it would be cut at `candidate`.
+
+        >>> import torch, cleave
+        >>> plan = cleave.capture(torch.nn.Linear(4, 2), torch.randn(3, 4))
+        >>> print(plan.visualize(return_dot=True)[:14])
+        digraph cleave
+        """
+        return visualize(
+            self,
+            view,
+            candidate,
+            outpath=outpath,
+            fileformat=fileformat,
+            view_detail=view_detail,
+            max_module_depth=max_module_depth,
+            show_operation_targets=show_operation_targets,
+            show_debug_markers=show_debug_markers,
+            show_node_indices=show_node_indices,
+            direction=direction,
+            save_only=save_only,
+            return_dot=return_dot,
+        )
+
+    def _subject(self) -> Subject:
+        plan, sized = self._main.plan, self._sized
+        sizes = None
+        if sized is not None and self._main.symbols and sized.covers(sized.example):
+            sizes = dict(zip(sized.names, sized.example, strict=True))
+        return Subject(plan, self._target.name, signature(plan.identity()), sizes, None)
 
     def __reduce__(self) -> Any:
         raise TypeError(

@@ -21,6 +21,7 @@ from ._cut import Cut, Cuts
 from .errors import InputError, SplitError
 from .spec import SplitSpec
 from .split import VALIDATIONS, SplitRuntime, prepare_split
+from .visualization import Picture, Subject
 
 
 class ReplayBoundary(NamedTuple):
@@ -112,6 +113,13 @@ class SplitReplayRuntime:
             raise InputError(f"the boundary has {len(boundary.tensors)} tensors, the split has {len(labels)}")
         if self.validation == "strict":
             boundary.cut.check_schema(dict(zip(labels, boundary.tensors, strict=True)), boundary.sizes)
+
+    def visualize(self, *args: Any, **kwargs: Any) -> Picture | str:
+        """Draws the plan and its cut, with the arguments of SplitRuntime.visualize."""
+        return self.runtime.visualize(*args, **kwargs)
+
+    def _subject(self) -> Subject:
+        return self.runtime._subject()
 
     def __repr__(self) -> str:
         return f"<cleave.SplitReplayRuntime {self.active_backend}, {self.validation}: {self.runtime!r}>"

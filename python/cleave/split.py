@@ -11,6 +11,7 @@ True
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from .errors import ArgumentError, InputError, SplitError
 from .payload import BoundaryPayload
 from .plan import Plan, as_call
 from .spec import SplitSpec
+from .visualization import DEFAULT_DEPTH, Picture, Subject, ViewDetail, visualize
 
 MODES = ("generated_eager", "debug_interpreter", "compiled", "cuda_graph")
 VALIDATIONS = ("fast", "strict")
@@ -234,6 +236,49 @@ class SplitRuntime:
         at, end = cut.candidate.position + 1, cut.captured.plan.node_count()
         text: str = cut.captured.plan.source(*((0, at) if half == "prefix" else (at, end)), half.capitalize())
         return text
+
+    def visualize(
+        self,
+        outpath: str | os.PathLike[str] | None = None,
+        fileformat: str = "svg",
+        view: str = "split",
+        view_detail: ViewDetail = "module",
+        max_module_depth: int | None = DEFAULT_DEPTH,
+        show_operation_targets: bool = False,
+        show_debug_markers: bool = False,
+        show_node_indices: bool = False,
+        direction: str = "TB",
+        save_only: bool = False,
+        return_dot: bool = False,
+    ) -> Picture | str:
+        """Draws the plan with its cut (view="split") or as it is ("trace"): docs/pictures.md. Nothing is traced or run.
+
+        >>> import torch, cleave
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
+        >>> spec = cleave.SplitSpec(boundary="after:0")
+        >>> runtime = cleave.prepare_split(net, example_inputs=torch.randn(3, 4), split=spec)
+        >>> "boundary_bytes: 32*B" in runtime.visualize(return_dot=True)
+        True
+        """
+        return visualize(
+            self,
+            view,
+            None,
+            outpath=outpath,
+            fileformat=fileformat,
+            view_detail=view_detail,
+            max_module_depth=max_module_depth,
+            show_operation_targets=show_operation_targets,
+            show_debug_markers=show_debug_markers,
+            show_node_indices=show_node_indices,
+            direction=direction,
+            save_only=save_only,
+            return_dot=return_dot,
+        )
+
+    def _subject(self) -> Subject:
+        cut = self._first.main
+        return Subject(cut.captured.plan, self._target.name, cut.signature, cut.sizes, cut.candidate.position)
 
     @property
     def cache_key(self) -> RuntimeCacheKey:
