@@ -16,7 +16,7 @@ else
 RUN := env PYTHONPATH=$(CURDIR)/build/python $(PYTHON)
 endif
 
-.PHONY: all setup build demo test test-fast test-full asan ubsan fuzz bench format clean help
+.PHONY: all setup build demo test test-fast test-full asan ubsan fuzz bench docs abi format clean help
 
 all: build ## set-up, build, install into .venv (the default)
 
@@ -51,6 +51,12 @@ bench: build ## the measurements in bench/
 	@cmake --build build -j $(JOBS) --target bench
 	@set -e; for b in bench/*.c; do echo "== $$b"; build/bench/$$(basename $$b .c); done
 	@set -e; for b in bench/*.py; do echo "== $$b"; $(RUN) $$b; done
+
+docs: setup ## the pages of cleave.h: build/docs/html/index.html
+	@tools/docs.sh
+
+abi: build ## rewrite the lists of what the libraries export, after a change that is meant; look at the difference
+	@$(PYTHON) tests/abi/run.py build --update
 
 format: setup ## rewrite C, C++ and Python sources in the project's format
 	@tools/test.sh format

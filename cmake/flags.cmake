@@ -1,4 +1,11 @@
-# Language level, warnings, sanitizers. cleave_own_code(<target>) gives a target the rules for code we wrote.
+# Language level, warnings, sanitizers, what libraries export. cleave_own_code(<target>) gives a target the rules for
+# code we wrote, cleave_library(<target>) those for libraries.
+if(PROJECT_VERSION_MAJOR EQUAL 0)
+	set(CLEAVE_SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+else()
+	set(CLEAVE_SOVERSION ${PROJECT_VERSION_MAJOR})
+endif()
+
 set(CMAKE_C_STANDARD 11)
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_C_STANDARD_REQUIRED ON)
@@ -24,6 +31,17 @@ if(CLEAVE_FUZZ)
 	add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -g)
 	add_link_options(-fsanitize=address,undefined)
 endif()
+
+# A library that others link: it exports what cleave.h declares, also where templates of C++ would be seen. Before 1.0 a
+# new minor version may break callers, so it is part of the soname. Wheels hold no links: there the name is plain.
+function(cleave_library target)
+	target_include_directories(${target} INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>)
+	target_link_options(${target} PRIVATE LINKER:--version-script=${CMAKE_SOURCE_DIR}/cmake/exports.map)
+	set_target_properties(${target} PROPERTIES LINK_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/exports.map)
+	if(NOT DEFINED SKBUILD)
+		set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${CLEAVE_SOVERSION})
+	endif()
+endfunction()
 
 function(cleave_own_code target)
 	target_compile_options(${target} PRIVATE -Wall -Wextra -Wno-missing-field-initializers

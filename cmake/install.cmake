@@ -4,33 +4,90 @@
 #   cmake --install build --prefix P --component python    the package: P/cleave/ and the command line; `make` and
 #                                                          `pip install .` (scikit-build-core) use this one
 #
-# Libraries find each other beside themselves, and torch beside the package. Outside of wheels, which may be built
-# in one environment and used in another, they also know the torch they were built with.
+# What lies under P may be moved as a whole: cleave.pc, cleave-core.pc and the CMake package find the rest from where
+# they are. Libraries find each other beside themselves, and torch beside the package. Outside of wheels, which may be
+# built in one environment and used in another, they also know the torch they were built with.
 include(GNUInstallDirs)
-
-set(libraries cleave-core)
-if(TARGET cleave)
-	list(APPEND libraries cleave)
-endif()
-set(package_targets ${libraries})
-if(TARGET _native)
-	list(APPEND package_targets _native)
-endif()
+include(CMakePackageConfigHelpers)
 
 set(rpath "$ORIGIN" "$ORIGIN/../torch/lib")
 if(DEFINED torch_lib_dir AND NOT DEFINED SKBUILD)
 	list(APPEND rpath ${torch_lib_dir})
 endif()
-set_target_properties(${package_targets} PROPERTIES INSTALL_RPATH "${rpath}")
+# What `cleave` becomes to run plans lies in <prefix>/libexec/cleave, where `cleave` looks, and finds torch from there.
+if(TARGET cleave-torch-cli)
+	set(python_lib "lib/python${Python_VERSION_MAJOR}.${Python_VERSION_MINOR}/site-packages")
+	set_target_properties(cleave-torch-cli PROPERTIES INSTALL_RPATH "${rpath};$ORIGIN/../../${python_lib}/torch/lib")
+endif()
+set(package_targets cleave-core)
+foreach(target cleave _native)
+	if(TARGET ${target})
+		set_target_properties(${target} PROPERTIES INSTALL_RPATH "${rpath}")
+		list(APPEND package_targets ${target})
+	endif()
+endforeach()
 
+# ---- for C programs ----------------------------------------------------------------------------------------------
 install(FILES include/cleave.h TYPE INCLUDE)
-install(TARGETS ${libraries} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS cleave-cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(DIRECTORY ${CMAKE_BINARY_DIR}/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+if(TARGET cleave-torch-cli)
+	install(TARGETS cleave-torch-cli RUNTIME DESTINATION libexec/cleave)
+endif()
 
+set(environment_dir ${CLEAVE_SCRIPTS_DIR}/..)
+# Each library is a component of the CMake package, with its own file of targets, and a pkg-config file.
+set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/cleave)
+file(RELATIVE_PATH pc_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+string(REGEX REPLACE "/$" "" pc_prefix ${pc_prefix})
+file(RELATIVE_PATH pc_include ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_FULL_INCLUDEDIR})
+
+function(install_library target component description)
+	set_target_properties(${target} PROPERTIES EXPORT_NAME ${component})
+	install(TARGETS ${target} EXPORT cleave-${component}
+		LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+		INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+	install(EXPORT cleave-${component} NAMESPACE cleave:: FILE cleave-${component}-targets.cmake
+		DESTINATION ${package_dir})
+	set(name ${target})
+	set(libs "-l${target} ${ARGN}")
+	string(STRIP "${libs}" libs)
+	configure_file(cmake/cleave.pc.in ${target}.pc @ONLY)
+	install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${target}.pc DESTINATION ${pkgconfig_dir})
+endfunction()
+
+install_library(cleave-core core "Plans of PyTorch models: read, look at, cut; without torch")
+if(TARGET cleave)
+	# A program links without looking into torch, and without a CUDA that torch may want: the loader finds them.
+	set(link_option -Wl,--allow-shlib-undefined)
+	target_link_options(cleave INTERFACE ${link_option})
+	install_library(cleave cleave "Plans of PyTorch models: read, cut, run; with libtorch" ${link_option})
+endif()
+
+if(PROJECT_VERSION_MAJOR EQUAL 0) # as the soname
+	set(compatibility SameMinorVersion)
+else()
+	set(compatibility SameMajorVersion)
+endif()
+write_basic_package_version_file(cleave-config-version.cmake COMPATIBILITY ${compatibility})
+configure_package_config_file(cmake/cleave-config.cmake.in cleave-config.cmake INSTALL_DESTINATION ${package_dir}
+	NO_SET_AND_CHECK_MACRO)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/cleave-config.cmake ${CMAKE_CURRENT_BINARY_DIR}/cleave-config-version.cmake
+	DESTINATION ${package_dir})
+
+# ---- the Python package ------------------------------------------------------------------------------------------
 if(DEFINED SKBUILD_SCRIPTS_DIR)
 	set(CLEAVE_SCRIPTS_DIR ${SKBUILD_SCRIPTS_DIR})
+	set(environment_dir ${SKBUILD_DATA_DIR})
 endif()
 install(TARGETS ${package_targets} LIBRARY DESTINATION cleave COMPONENT python EXCLUDE_FROM_ALL)
 install(TARGETS cleave-cli RUNTIME DESTINATION ${CLEAVE_SCRIPTS_DIR} COMPONENT python EXCLUDE_FROM_ALL)
+install(DIRECTORY ${CMAKE_BINARY_DIR}/man/ DESTINATION ${environment_dir}/share/man/man1
+	COMPONENT python EXCLUDE_FROM_ALL)
+if(TARGET cleave-torch-cli)
+	install(TARGETS cleave-torch-cli RUNTIME DESTINATION ${environment_dir}/libexec/cleave
+		COMPONENT python EXCLUDE_FROM_ALL)
+endif()
 install(DIRECTORY python/cleave/ DESTINATION cleave COMPONENT python EXCLUDE_FROM_ALL
 	FILES_MATCHING PATTERN "*.py" PATTERN "*.pyi" PATTERN "py.typed" PATTERN "__pycache__" EXCLUDE)

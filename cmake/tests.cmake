@@ -67,3 +67,18 @@ foreach(file ${targets})
 	file(GLOB seeds CONFIGURE_DEPENDS fuzz/corpus/${what}/*)
 	add_test(NAME replay_${what} COMMAND replay_${what} ${seeds})
 endforeach()
+
+# What is installed, used from outside; what the libraries export. Sanitized libraries are not for others to link.
+if(NOT CLEAVE_SANITIZE AND NOT CLEAVE_FUZZ)
+	if(Python_Interpreter_FOUND)
+		add_test(NAME abi COMMAND ${Python_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/abi/run.py ${CMAKE_BINARY_DIR}
+			--cc ${CMAKE_C_COMPILER})
+	endif()
+	find_program(PKG_CONFIG pkg-config)
+	if(NOT PKG_CONFIG)
+		message(STATUS "pkg-config not found: tests of programs that are built by it are off")
+	endif()
+	add_test(NAME outside COMMAND ${CMAKE_SOURCE_DIR}/tests/outside/run.sh ${CMAKE_BINARY_DIR}
+		cut $<$<TARGET_EXISTS:cleave>:run> COMMAND_EXPAND_LISTS)
+	set_tests_properties(outside PROPERTIES TIMEOUT 600)
+endif()

@@ -53,6 +53,11 @@ static void check_frontiers(const plan *p)
 	clv_plan *cut = NULL;
 	uint32_t at;
 	MUST(clv_frontiers_create(p, NULL, &f) == CLV_OK);
+	for (int json = 0; json < 2; json++) {
+		char *text;
+		MUST(clv_frontiers_inspect(f, json, &text) == CLV_OK);
+		clv_string_free(text);
+	}
 	for (uint32_t i = 0; i < clv_frontiers_count(f); i++) {
 		clv_frontier c = {.size = sizeof c};
 		char *text = NULL;

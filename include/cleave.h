@@ -1,4 +1,4 @@
-/* cleave.h: the public C interface of Cleave.
+/** @mainpage cleave.h: the public C interface of Cleave
  *
  * Cleave holds a PyTorch model as a *plan*: the operators of one forward pass, in order, with the shapes of all
  * values, the modules they came from and the names of the parameters they read. A plan is captured once (from
@@ -6,21 +6,30 @@
  *
  * Two libraries implement this header:
  *
- *   libcleave-core   plans: parse, print, verify, look at, cut. Needs libc and jansson.
- *   libcleave        all of that and running: links libtorch, needs no Python.
+ *     libcleave-core   plans: parse, print, verify, look at, cut. Needs libc and jansson.
+ *     libcleave        all of that and running: links libtorch, needs no Python.
  *
+ * A program links one of them (`pkg-config cleave-core` or `cleave`; in CMake `cleave::core` or `cleave::cleave`).
  * Functions marked [run] are only in libcleave.
  *
  * Conventions
- *   - A function that can fail returns a clv_status; its result goes into the last parameter, which is left alone
- *     on failure. clv_last_error() has the message of the last failure on the calling thread.
- *   - Handles are opaque. What a *_create, *_parse or *_print gives, the caller releases with the matching
- *     *_free (or clv_string_free). Everything else is borrowed and lives as long as the handle it came from.
- *   - A plan does not change after it was made, and a program never does: any number of threads may use one at
- *     the same time. Tensors follow PyTorch's rules.
- *   - Nothing prints, nothing aborts, no C++ exception comes out.
+ * -----------
+ * - A function that can fail returns a clv_status; its result goes into the last parameter, which is left alone
+ *   on failure. clv_last_error() has the message of the last failure on the calling thread.
+ * - *Errors*: CLV_E_INVALID (NULL where it is not allowed, a number out of range, a struct of unknown size) and
+ *   CLV_E_NOMEM can come from every function that returns a status; what else can is written at each.
+ * - *Ownership*: handles are opaque. What a function gives out, the caller releases with the named `*_free`; all of
+ *   these take NULL. What is said to be borrowed lives as long as the handle it came from. Arguments are borrowed
+ *   for the call, unless said otherwise.
+ * - *Threads*: "any" means from any thread, also while others use the same handles. "alone" means that no other thread
+ *   may use that handle meanwhile: all `*_free`, and whatever changes a handle. A plan does not change after it was
+ *   made, and a program never does. Tensors follow PyTorch's rules.
+ * - Structs that callers fill begin with their size, so that they can grow: start from the `*_INIT` macro. A library
+ *   that is newer than the header takes the shorter struct; one that is older refuses what it does not know.
+ * - Nothing prints, nothing aborts, no C++ exception comes out.
  *
  * A complete program
+ * ------------------
  *
  *     const char *text =
  *         "cleave-plan 1\n"
@@ -45,10 +54,14 @@
 #ifndef CLEAVE_H
 #define CLEAVE_H
 
+/** @file
+ *  The public C interface; the main page says how it is meant. */
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+/** Marks what the libraries export; everything else in them is hidden. */
 #if defined(__GNUC__)
 #define CLV_API __attribute__((visibility("default")))
 #else
@@ -59,9 +72,17 @@
 extern "C" {
 #endif
 
-#define CLV_VERSION "0.1.0"
+/* ---- status, errors, version ------------------------------------------------------------------------------------ */
 
-/* Every status with what it means. */
+/** @defgroup status Status, errors, version
+ *  @{ */
+
+#define CLV_VERSION "0.1.0" /**< Version of this header; the numbers below say the same. */
+#define CLV_VERSION_MAJOR 0 /**< Changes with what breaks callers. */
+#define CLV_VERSION_MINOR 1 /**< Changes with what is new; before 1.0 also with what breaks callers. */
+#define CLV_VERSION_PATCH 0 /**< Changes with what is put right. */
+
+/** Every status with what it means. */
 #define CLV_STATUS_LIST(X)                                                                                             \
 	X(OK, "success")                                                                                                   \
 	X(E_NOMEM, "out of memory")                                                                                        \
@@ -77,237 +98,589 @@ extern "C" {
 	X(E_TORCH, "PyTorch reported an error")                                                                            \
 	X(E_IO, "reading or writing failed")
 
+/** What a function that can fail returns: CLV_OK is 0, everything else is a failure. */
 typedef enum clv_status {
 #define X(id, text) CLV_##id,
 	CLV_STATUS_LIST(X)
 #undef X
-		CLV_STATUS_COUNT
+		CLV_STATUS_COUNT /**< How many there are; no status itself. */
 } clv_status;
 
-/* "E_PARSE"; "?" for a number that is no status. */
+/** "E_PARSE"; "?" for a number that is no status.
+    @ownership static text.
+    @threads any. */
 CLV_API const char *clv_status_name(clv_status s);
 
-/* Message of the last failure on this thread, "" if there was none; valid until the next failure on this thread. */
+/** Message of the last failure on this thread, "" if there was none.
+    @ownership borrowed; valid until the next failure on this thread, or its end.
+    @threads any; each has its own message. */
 CLV_API const char *clv_last_error(void);
 
-/* Version of the library ("0.1.0"), which may be newer than CLV_VERSION of the header. */
+/** Version of the library ("0.1.0"), which may be newer than CLV_VERSION of the header.
+    @ownership static text.
+    @threads any. */
 CLV_API const char *clv_version(void);
 
-CLV_API void clv_string_free(char *s); /* NULL is allowed */
+/** Releases a text that a function of this header gave.
+    @threads alone. */
+CLV_API void clv_string_free(char *s);
+
+/** @} */
 
 /* ---- plans ------------------------------------------------------------------------------------------------------ */
 
+/** @defgroup plans Plans
+ *  @{ */
+
+/** A plan. Made by clv_plan_parse(), never changed, released by clv_plan_free(). */
 typedef struct clv_plan clv_plan;
 
-/* Reads and verifies the text form; errors say line and column. The text is taken as hostile. */
+/** Reads the text form, `size` bytes of it, and verifies it. The text is taken as hostile.
+    @ownership the plan is the caller's, clv_plan_free(); the text is not kept.
+    @errors CLV_E_PARSE with line and column; CLV_E_VERIFY.
+    @threads any. */
 CLV_API clv_status clv_plan_parse(const char *text, size_t size, clv_plan **out);
-CLV_API void clv_plan_free(clv_plan *p); /* NULL is allowed */
 
-/* The canonical text; parsing it gives an equal plan. Caller frees with clv_string_free. */
+/** Releases a plan. What was made of it (frontiers, programs) has to be released before.
+    @threads alone. */
+CLV_API void clv_plan_free(clv_plan *p);
+
+/** The canonical text; parsing it gives an equal plan.
+    @ownership the text is the caller's, clv_string_free().
+    @errors none of its own.
+    @threads any. */
 CLV_API clv_status clv_plan_print(const clv_plan *p, char **out);
+
+/** Holds the plan against all rules again; clv_plan_parse() has done so already.
+    @errors CLV_E_VERIFY with the first rule that is broken, and where.
+    @threads any. */
 CLV_API clv_status clv_plan_verify(const clv_plan *p);
+
+/** Whether two plans say the same. NULL equals NULL alone.
+    @threads any. */
 CLV_API bool clv_plan_equal(const clv_plan *a, const clv_plan *b);
 
-/* A page about the plan for people: inputs, outputs, parameters, operators, guards. Caller frees. */
+/** A page about the plan for people: inputs, outputs, parameters, operators, guards.
+    @ownership the text is the caller's, clv_string_free().
+    @errors none of its own.
+    @threads any. */
 CLV_API clv_status clv_plan_inspect(const clv_plan *p, char **out);
 
-CLV_API uint32_t clv_plan_node_count(const clv_plan *p);
-CLV_API uint32_t clv_plan_input_count(const clv_plan *p);
-CLV_API uint32_t clv_plan_output_count(const clv_plan *p); /* tensors in the output tree, in its order */
+typedef struct clv_symbol { /* a size that may change from run to run */
+	size_t size;            /* sizeof(clv_symbol), set by the caller                     */
+	const char *name;       /* "B"; borrowed                                             */
+	int64_t lo, hi;         /* the range that the plan is for, inclusive                 */
+	bool data;              /* a run reads it from its data; it is not given by inputs   */
+} clv_symbol;
 
+CLV_API uint32_t clv_plan_symbol_count(const clv_plan *p);
+CLV_API clv_status clv_plan_symbol(const clv_plan *p, uint32_t i, clv_symbol *out);
+
+/** Nodes of the plan; 0 for NULL.
+    @threads any. */
+CLV_API uint32_t clv_plan_node_count(const clv_plan *p);
+
+/** Inputs of the plan; 0 for NULL.
+    @threads any. */
+CLV_API uint32_t clv_plan_input_count(const clv_plan *p);
+
+/** Tensors in the output tree, in its order; 0 for NULL.
+    @threads any. */
+CLV_API uint32_t clv_plan_output_count(const clv_plan *p);
+
+/** Options of clv_plan_source(). */
 typedef struct clv_source_options {
-	size_t size;            /* sizeof(clv_source_options)                             */
-	uint32_t first, end;    /* nodes first … end-1; end 0: to the last                */
-	const char *class_name; /* of the generated class; NULL: "Segment"                */
-	bool del;               /* values are deleted after their last use                */
+	size_t size;            /**< sizeof(clv_source_options) */
+	uint32_t first, end;    /**< nodes first … end-1; end 0: to the last */
+	const char *class_name; /**< of the generated class; NULL: "Segment" */
+	bool del;               /**< values are deleted after their last use */
 } clv_source_options;
 
 /* clang-format off */
+/** The defaults: `clv_source_options o = CLV_SOURCE_OPTIONS_INIT;` */
 #define CLV_SOURCE_OPTIONS_INIT {sizeof(clv_source_options), 0, 0, NULL, false}
 /* clang-format on */
 
-/* Python source of a plan, or of a part of it: an nn.Module that needs nothing but torch. Parameters and buffers have
-   the model's names, constants are buffers const_0, const_1, … for the caller to load. Its forward takes what comes in
-   and returns a tuple of what goes out (of a whole plan: the tensors of the output). A node that cannot be written
-   (Python code, packed weights) is CLV_E_UNSUPPORTED. options NULL: the defaults. Caller frees with clv_string_free. */
+/** Python source of a plan, or of a part of it: an nn.Module that needs nothing but torch. Parameters and buffers have
+    the model's names, constants are buffers const_0, const_1, … for the caller to load. Its forward takes what comes in
+    and returns a tuple of what goes out (of a whole plan: the tensors of the output). options NULL: the defaults.
+    @ownership the text is the caller's, clv_string_free().
+    @errors CLV_E_UNSUPPORTED for a node that cannot be written (Python code, packed weights).
+    @threads any. */
 CLV_API clv_status clv_plan_source(const clv_plan *p, const clv_source_options *options, char **out);
+
+/** @} */
 
 /* ---- frontiers: where a plan can be cut ------------------------------------------------------------------------- */
 
+/** @defgroup frontiers Frontiers: where a plan can be cut
+ *  @{ */
+
+/** One frontier, as clv_frontiers_get() describes it. Texts are borrowed from the clv_frontiers or its plan. The memory
+    of a side is that of all tensors of the model that it reads, and the most that its inputs and results take at one
+    time. */
 typedef struct clv_frontier {
-	size_t size;               /* sizeof(clv_frontier), set by the caller                     */
-	uint32_t position;         /* the prefix is nodes 0 … position                            */
-	const char *name;          /* of the last prefix node: "relu_3"; borrowed               */
-	const char *module;        /* its module path                                             */
-	uint32_t boundary_tensors; /* that cross, passthrough inputs among them                   */
-	uint32_t passthrough_inputs;
-	int64_t boundary_bytes; /* at the sizes of the options; INT64_MAX: too many, or none   */
-	double prefix_cost;     /* share of the estimated work before the cut, 0 … 1           */
-	bool trainable_suffix;  /* the suffix reads a parameter that requires grad             */
-	const char *unsafe;     /* NULL, or the reason why the plan cannot be cut here         */
-	uint32_t prefix_nodes, suffix_nodes;
-	double prefix_flops, suffix_flops;              /* estimated from shapes, at the same sizes     */
-	int64_t prefix_params, suffix_params;           /* elements of the parameters that a side reads */
-	int64_t prefix_param_bytes, suffix_param_bytes; /* one that both sides read counts on both      */
-	int64_t prefix_memory, suffix_memory; /* bytes of all tensors of the model that a side reads, and the most that
-	                                         its inputs and results take at one time */
+	size_t size;                                    /**< sizeof(clv_frontier), set by the caller */
+	uint32_t position;                              /**< the prefix is nodes 0 … position */
+	const char *name;                               /**< of the last prefix node: "relu_3" */
+	const char *module;                             /**< its module path */
+	uint32_t boundary_tensors;                      /**< that cross, passthrough inputs among them */
+	uint32_t passthrough_inputs;                    /**< inputs of the plan that the suffix reads */
+	int64_t boundary_bytes;                         /**< at the sizes of the options; INT64_MAX: too many, or none */
+	double prefix_cost;                             /**< share of the estimated work before the cut, 0 … 1 */
+	bool trainable_suffix;                          /**< the suffix reads a parameter that requires grad */
+	const char *unsafe;                             /**< NULL, or the reason why the plan cannot be cut here */
+	uint32_t prefix_nodes, suffix_nodes;            /**< nodes on a side */
+	double prefix_flops, suffix_flops;              /**< estimated from shapes, at the same sizes */
+	int64_t prefix_params, suffix_params;           /**< elements of the parameters that a side reads */
+	int64_t prefix_param_bytes, suffix_param_bytes; /**< one that both sides read counts on both */
+	int64_t prefix_memory, suffix_memory;           /**< bytes that a side needs at most */
 } clv_frontier;
 
-typedef struct clv_frontiers clv_frontiers; /* all candidate frontiers of one plan */
+/** All candidate frontiers of one plan. Made by clv_frontiers_create(), never changed, released by
+    clv_frontiers_free(). */
+typedef struct clv_frontiers clv_frontiers;
 
+/** Options of clv_frontiers_create(). */
 typedef struct clv_frontiers_options {
-	size_t size;                /* sizeof(clv_frontiers_options)                                            */
-	const char *const *symbols; /* names of symbols ("B")                                                   */
-	const int64_t *values;      /* the size of each when bytes and work are counted; others have the lowest */
-	uint32_t nsymbols;
+	size_t size;                /**< sizeof(clv_frontiers_options) */
+	const char *const *symbols; /**< names of symbols ("B") */
+	const int64_t *values;      /**< the size of each when bytes and work are counted; others have the lowest */
+	uint32_t nsymbols;          /**< how many there are of both */
 } clv_frontiers_options;
 
 /* clang-format off */
+/** The defaults: `clv_frontiers_options o = CLV_FRONTIERS_OPTIONS_INIT;` */
 #define CLV_FRONTIERS_OPTIONS_INIT {sizeof(clv_frontiers_options), NULL, NULL, 0}
 /* clang-format on */
 
-/* Borrows p. options NULL: the defaults. Linear in the plan. */
+/** Finds all frontiers and what each costs; linear in the plan. options NULL: the defaults.
+    @ownership the frontiers are the caller's, clv_frontiers_free(); they borrow the plan, which must outlive them.
+    @errors CLV_E_NOT_FOUND for a symbol that the plan does not have.
+    @threads any. */
 CLV_API clv_status clv_frontiers_create(const clv_plan *p, const clv_frontiers_options *options, clv_frontiers **out);
+
+/** Releases frontiers, and the texts that were borrowed from them.
+    @threads alone. */
 CLV_API void clv_frontiers_free(clv_frontiers *f);
+
+/** How many there are: one less than the plan has nodes; 0 for NULL.
+    @threads any. */
 CLV_API uint32_t clv_frontiers_count(const clv_frontiers *f);
+
+/** Describes frontier i. The caller sets out->size before.
+    @ownership texts in *out are borrowed from f and its plan.
+    @errors none of its own.
+    @threads any. */
 CLV_API clv_status clv_frontiers_get(const clv_frontiers *f, uint32_t i, clv_frontier *out);
+
+typedef struct clv_total { /* a plan without a cut, in the units of clv_frontier */
+	size_t size;           /* sizeof(clv_total), set by the caller */
+	double flops;
+	int64_t params, param_bytes, memory;
+} clv_total;
+
+CLV_API clv_status clv_frontiers_total(const clv_frontiers *f, clv_total *out);
 
 /* Bytes that cross as a formula in the symbols: "401408*B", "4*B*S+1024". Wherever no size is negative it is exactly
    boundary_bytes at those sizes. Caller frees with clv_string_free. */
+/** Bytes that cross as a formula in the symbols: "401408*B", "4*B*S+1024". Wherever no size is negative it is exactly
+    boundary_bytes at those sizes.
+    @ownership the text is the caller's, clv_string_free().
+    @errors CLV_E_OVERFLOW.
+    @threads any. */
 CLV_API clv_status clv_frontiers_bytes_text(const clv_frontiers *f, uint32_t i, char **out);
-/* Labels of the tensors that cross, as in the plan text, with a space between: "%3 %17". Caller frees. */
+
+/** Labels of the tensors that cross, as in the plan text, with a space between: "%3 %17".
+    @ownership the text is the caller's, clv_string_free().
+    @errors none of its own.
+    @threads any. */
 CLV_API clv_status clv_frontiers_labels(const clv_frontiers *f, uint32_t i, char **out);
 
-/* What a good frontier is. minimize is one of
+/* A page about the plan for people, as clv_plan_inspect, with what it costs at the sizes of f and where it cannot be cut;
+   with json the same, and more of it, as a JSON object. Caller frees with clv_string_free. */
+CLV_API clv_status clv_frontiers_inspect(const clv_frontiers *f, bool json, char **out);
 
-     boundary_bytes                what crosses
-     latency                       prefix_flops / prefix_flops_per_s + boundary_bytes / bandwidth_bytes_per_s
-                                   + suffix_flops / suffix_flops_per_s, in seconds; needs the bandwidth
-     prefix_memory, suffix_memory  as in clv_frontier
-     prefix_flops, suffix_flops    the work on one side
-     balance                       the difference of the work of both sides
+/** What a good frontier is. minimize is one of
 
-   and NULL for the fewest boundary_bytes among frontiers with 20 to 80 % of the work on each side (among all, where
-   there is none). It counts for "auto"; of equal frontiers the one with fewer bytes is taken, then the earlier.
-   The rest are constraints, which every boundary has to meet. */
+        boundary_bytes                what crosses
+        latency                       prefix_flops / prefix_flops_per_s + boundary_bytes / bandwidth_bytes_per_s
+                                      + suffix_flops / suffix_flops_per_s, in seconds; needs the bandwidth
+        prefix_memory, suffix_memory  as in clv_frontier
+        prefix_flops, suffix_flops    the work on one side
+        balance                       the difference of the work of both sides
+
+    and NULL for the fewest boundary_bytes among frontiers with 20 to 80 % of the work on each side (among all, where
+    there is none). It counts for "auto"; of equal frontiers the one with fewer bytes is taken, then the earlier.
+    The rest are constraints, which every boundary has to meet. */
 typedef struct clv_objective {
-	size_t size; /* sizeof(clv_objective) */
-	const char *minimize;
-	bool trainable_suffix;      /* the suffix must read a parameter that requires grad */
-	int64_t max_boundary_bytes; /* negative, here and below: any */
-	int64_t max_prefix_memory, max_suffix_memory;
-	int64_t max_prefix_params, max_suffix_params;
-	double min_prefix_flops_fraction, max_prefix_flops_fraction; /* of prefix_cost, 0 … 1 */
-	double max_latency_s;                                        /* 0: any */
-	double bandwidth_bytes_per_s;                                /* 0: not known */
-	double prefix_flops_per_s, suffix_flops_per_s;               /* 0: 1e12, a fast processor, on both sides */
+	size_t size;                                  /**< sizeof(clv_objective) */
+	const char *minimize;                         /**< see above */
+	bool trainable_suffix;                        /**< the suffix must read a parameter that requires grad */
+	int64_t max_boundary_bytes;                   /**< negative, here and below: any */
+	int64_t max_prefix_memory, max_suffix_memory; /**< bytes, as in clv_frontier */
+	int64_t max_prefix_params, max_suffix_params; /**< elements, as in clv_frontier */
+	double min_prefix_flops_fraction, max_prefix_flops_fraction; /**< of prefix_cost, 0 … 1 */
+	double max_latency_s;                                        /**< 0: any */
+	double bandwidth_bytes_per_s;                                /**< 0: not known */
+	double prefix_flops_per_s, suffix_flops_per_s;               /**< 0: 1e12, a fast processor, on both sides */
 } clv_objective;
 
 /* clang-format off */
+/** The defaults: `clv_objective o = CLV_OBJECTIVE_INIT;` */
 #define CLV_OBJECTIVE_INIT {sizeof(clv_objective), NULL, false, -1, -1, -1, -1, -1, 0, 1, 0, 0, 0, 0}
 /* clang-format on */
 
-/* Finds the frontier a boundary text names: "after:<module path|node name>", "50%", "percent:50", "at:50%", "auto".
-   A named frontier that is unsafe, or breaks a constraint, is an error with the reason; percentages and auto skip such
-   ones. Percentages are of the estimated work. An unknown name is CLV_E_NOT_FOUND and lists the nearest names. When no
-   frontier meets the constraints, the error names the one that excludes the most and the best value in reach.
-   objective NULL: the defaults. */
+/** Finds the frontier a boundary text names: `after:<module path|node name>`, `50%`, `percent:50`, `at:50%`, `auto`.
+    Percentages are of the estimated work; they and auto skip frontiers that are unsafe or break a constraint.
+    objective NULL: the defaults.
+    @errors CLV_E_NOT_FOUND for an unknown name, with the nearest ones. CLV_E_UNSUPPORTED with the reason for a named
+    frontier that is unsafe. CLV_E_INVALID with the reason for one that breaks a constraint. CLV_E_UNSUPPORTED where no
+    frontier meets the constraints, with the constraint that excludes the most and the best value in reach.
+    @threads any. */
 CLV_API clv_status clv_frontiers_choose(const clv_frontiers *f, const char *boundary, const clv_objective *objective,
                                         uint32_t *out);
-/* Whether frontier i can be cut and meets the constraints; if not, the error says why. */
+
+/** Whether frontier i can be cut and meets the constraints. objective NULL: the defaults.
+    @errors the reason why not: CLV_E_UNSUPPORTED if it is unsafe, CLV_E_INVALID for a constraint.
+    @threads any. */
 CLV_API clv_status clv_frontiers_check(const clv_frontiers *f, uint32_t i, const clv_objective *objective);
 
+/** Options of clv_frontiers_exact(). Names are module paths and names of nodes, as after "after:". */
 typedef struct clv_exact_options {
-	size_t size;                    /* sizeof(clv_exact_options)                                              */
-	const char *const *must_prefix; /* module paths and node names, as after "after:"; none: the nodes with   */
-	uint32_t nmust_prefix;          /* the first 20 % of the work in the plan's order                         */
-	const char *const *must_suffix; /* likewise; none: the nodes beyond 80 % of the work                      */
-	uint32_t nmust_suffix;
+	size_t size;                    /**< sizeof(clv_exact_options) */
+	const char *const *must_prefix; /**< none: the nodes with the first 20 % of the work in the plan's order */
+	uint32_t nmust_prefix;          /**< how many names there are */
+	const char *const *must_suffix; /**< none: the nodes beyond 80 % of the work */
+	uint32_t nmust_suffix;          /**< how many names there are */
 } clv_exact_options;
 
 /* clang-format off */
+/** The defaults: `clv_exact_options o = CLV_EXACT_OPTIONS_INIT;` */
 #define CLV_EXACT_OPTIONS_INIT {sizeof(clv_exact_options), NULL, 0, NULL, 0}
 /* clang-format on */
 
-/* The cut with the fewest bytes of all that keep the order of effects, not only of those at a position of the plan's
-   order; of equal ones the one with the smallest prefix. *plan_out (caller frees) is the same plan with the nodes of
-   the prefix first, each side in its order, where frontier *position_out is the cut. Inputs and values from outside
-   keep their numbers. Where cuts are unsafe because written memory would cross twice, ways around it are searched, some
-   hundred of them at most. options NULL: the defaults. */
+/** The cut with the fewest bytes of all that keep the order of effects, not only of those at a position of the plan's
+    order; of equal ones the one with the smallest prefix. *plan_out is the same plan with the nodes of the prefix
+    first, each side in its order, where frontier *position_out is the cut. Inputs and values from outside keep their
+    numbers. Where cuts are unsafe because written memory would cross twice, ways around it are searched, some hundred
+    of them at most. options NULL: the defaults.
+    @ownership *plan_out is the caller's, clv_plan_free(); it lives on its own.
+    @errors CLV_E_NOT_FOUND for an unknown name; CLV_E_UNSUPPORTED with the reason where there is no such cut;
+    CLV_E_OVERFLOW.
+    @threads any. */
 CLV_API clv_status clv_frontiers_exact(const clv_frontiers *f, const clv_exact_options *options, clv_plan **plan_out,
                                        uint32_t *position_out);
 
+/** @} */
 /* ---- pictures ---------------------------------------------------------------------------------------------------- */
 
-#define CLV_DOT_NO_CUT UINT32_MAX
-#define CLV_DOT_ALL_MODULES UINT32_MAX
+/** @defgroup pictures Pictures
+ *  @{ */
 
+#define CLV_DOT_NO_CUT UINT32_MAX      /**< no frontier is marked */
+#define CLV_DOT_ALL_MODULES UINT32_MAX /**< no module is too deep to be opened */
+
+/** Options of clv_plan_dot(). */
 typedef struct clv_dot_options {
-	size_t size;                 /* sizeof(clv_dot_options)                                                     */
-	uint32_t cut;                /* position of the frontier to mark; CLV_DOT_NO_CUT: the plan as it is         */
-	const char *detail;          /* "module": a call of a module is one node; "operation": each operation is    */
-	uint32_t max_module_depth;   /* modules this deep are one node ("a.b" is 2 deep), or CLV_DOT_ALL_MODULES;
-	                              with "operation": clusters are nested this deep                             */
-	const char *direction;       /* where the picture goes: "TB" "BT" "LR" "RL"                                 */
-	bool show_operation_targets; /* operators: aten::conv2d                                                   */
-	bool show_debug_markers;     /* in place, view, random …; dtypes, bytes, buffers                          */
-	bool show_node_indices;      /* numbers and names of nodes, as "after:" takes them                        */
-	const char *const *symbols;  /* as in clv_frontiers_options: at which sizes bytes are counted             */
-	const int64_t *values;
-	uint32_t nsymbols;
+	size_t size;                 /**< sizeof(clv_dot_options) */
+	uint32_t cut;                /**< position of the frontier to mark; CLV_DOT_NO_CUT: the plan as it is */
+	const char *detail;          /**< "module": a call of a module is one node; "operation": each operation is */
+	uint32_t max_module_depth;   /**< modules this deep are one node ("a.b" is 2 deep), or CLV_DOT_ALL_MODULES; with
+	                                  "operation": clusters are nested this deep */
+	const char *direction;       /**< where the picture goes: "TB", "BT", "LR", "RL" */
+	bool show_operation_targets; /**< operators: aten::conv2d */
+	bool show_debug_markers;     /**< in place, view, random …; dtypes, bytes, buffers */
+	bool show_node_indices;      /**< numbers and names of nodes, as "after:" takes them */
+	const char *const *symbols;  /**< as in clv_frontiers_options: at which sizes bytes are counted */
+	const int64_t *values;       /**< the size of each symbol */
+	uint32_t nsymbols;           /**< how many they are */
 } clv_dot_options;
 
 /* clang-format off */
+/** The defaults: `clv_dot_options o = CLV_DOT_OPTIONS_INIT;` */
 #define CLV_DOT_OPTIONS_INIT {sizeof(clv_dot_options), CLV_DOT_NO_CUT, "module", 4, "TB", false, false, false, NULL, NULL, 0}
 /* clang-format on */
 
-/* A picture of a plan in the DOT language, which Graphviz turns into SVG, PDF or PNG; nothing of Graphviz is needed here.
-   Operations are folded into modules, modules that have others inside are clusters. With a cut, what is before and
-   behind it, what crosses and what it costs is marked; an unsafe cut is drawn too, with the reason. The same plan and
-   options give the same text. Linear in the plan. options NULL: the defaults. Caller frees with clv_string_free. */
+/** A picture of a plan in the DOT language, which Graphviz turns into SVG, PDF or PNG; nothing of Graphviz is needed
+    here. Operations are folded into modules, modules that have others inside are clusters. With a cut, what is before
+    and behind it, what crosses and what it costs is marked; an unsafe cut is drawn too, with the reason. The same plan
+    and options give the same text. Linear in the plan. options NULL: the defaults.
+    @ownership the text is the caller's, clv_string_free().
+    @errors CLV_E_INVALID for an option that is wrong, CLV_E_NOT_FOUND for a symbol that the plan does not have.
+    @threads any. */
 CLV_API clv_status clv_plan_dot(const clv_plan *p, const clv_dot_options *options, char **out);
+
+/** @} */
+/* ---- artifacts: a model as one file ------------------------------------------------------------------------------ */
+
+/* An open .clv file: plans, and the tensors they read (docs/artifact.md). It is mapped, so that opening costs milliseconds
+   and weights are read from disk when they are used. It does not change: any number of threads may use it. */
+typedef struct clv_artifact clv_artifact;
+
+typedef struct clv_open_options {
+	size_t size;                        /* sizeof(clv_open_options)                                                 */
+	const char *const *allow_operators; /* beyond the list of those known to be safe: "aten::from_file", "mylib::*" */
+	uint32_t nallow_operators;
+	bool check_data; /* compare all data with its digests, which reads the whole file */
+} clv_open_options;
+
+/* clang-format off */
+#define CLV_OPEN_OPTIONS_INIT {sizeof(clv_open_options), NULL, 0, false}
+/* clang-format on */
+
+/* Opens a file, which is taken as hostile: what is damaged, crafted or of a newer major version is refused, and nothing in
+   it runs. options NULL: the defaults. */
+CLV_API clv_status clv_artifact_open(const char *path, const clv_open_options *options, clv_artifact **out);
+/* The same of bytes in memory, which are borrowed until clv_artifact_close and must start at a multiple of 64. */
+CLV_API clv_status clv_artifact_parse(const void *data, size_t size, const clv_open_options *options,
+                                      clv_artifact **out);
+/* NULL is allowed. Runtimes and tensors made from it stay good. */
+CLV_API void clv_artifact_close(clv_artifact *a);
+/* Compares all data with the digests that were written with it. */
+CLV_API clv_status clv_artifact_check_data(const clv_artifact *a);
+/* Whether bytes (the first 9 of a file are enough) could be an artifact: a safetensors file. */
+CLV_API bool clv_is_artifact(const void *data, size_t size);
+
+CLV_API const char *clv_artifact_part(const clv_artifact *a); /* "all", "prefix", "suffix", "stage:2"; borrowed    */
+CLV_API const char *clv_artifact_split_id(
+	const clv_artifact *a); /* "": not cut; what boundaries call it; borrowed    */
+CLV_API const char *clv_artifact_boundary(
+	const clv_artifact *a);                                    /* where it was asked to be cut, or ""; borrowed     */
+CLV_API const char *clv_artifact_batch(const clv_artifact *a); /* the symbol that is the batch, or ""; borrowed     */
+CLV_API bool clv_artifact_has_weights(const clv_artifact *a);  /* false: plans and their constants alone            */
+
+/* What the file says about where it comes from ("torch", "model", …), by number; false: there are no more. Borrowed. */
+CLV_API bool clv_artifact_about(const clv_artifact *a, uint32_t i, const char **key, const char **text);
+
+/* The plans: the first is the model at the sizes it was captured for; others are for sizes at which it does something
+   else. */
+CLV_API uint32_t clv_artifact_plan_count(const clv_artifact *a);
+CLV_API const clv_plan *clv_artifact_plan(const clv_artifact *a, uint32_t i); /* borrowed; NULL: no such plan */
+
+typedef struct clv_artifact_plan_info {
+	size_t size;           /* sizeof(clv_artifact_plan_info), set by the caller                     */
+	const char *signature; /* what boundaries call it; borrowed                                     */
+	uint32_t first, end;   /* nodes first … end-1 are this file's part                              */
+	int64_t cut;           /* first node of the suffix; -1: the plan is not cut                     */
+	uint32_t npoints;      /* sizes at which the model was recorded and the plan is proven          */
+	uint32_t point_size;   /* numbers per point: one for each symbol that the inputs give, in order */
+	const int64_t *points; /* npoints * point_size; borrowed                                        */
+} clv_artifact_plan_info;
+
+CLV_API clv_status clv_artifact_plan_info_get(const clv_artifact *a, uint32_t i, clv_artifact_plan_info *out);
+
+typedef struct clv_tensor_info {
+	size_t size;      /* sizeof(clv_tensor_info), set by the caller    */
+	const char *name; /* state_dict name, or the name of a constant    */
+	const char *dtype;
+	uint32_t ndim;
+	const int64_t *shape; /* borrowed, as everything here                  */
+	int64_t bytes;        /* of its elements                               */
+	bool trainable;       /* a parameter that requires grad                */
+	const char *entry;    /* tensors on the same memory are one entry      */
+	char digest[33];      /* of the entry's data, hexadecimal              */
+} clv_tensor_info;
+
+CLV_API uint32_t clv_artifact_tensor_count(const clv_artifact *a);
+CLV_API clv_status clv_artifact_tensor(const clv_artifact *a, uint32_t i, clv_tensor_info *out);
+
+typedef struct clv_split_options {
+	size_t size;                    /* sizeof(clv_split_options)                                        */
+	const char *boundary;           /* as for clv_frontiers_choose; NULL: where the file is cut already */
+	const clv_objective *objective; /* NULL: the defaults                                               */
+	const char *const *symbols;     /* sizes at which bytes and work are counted, as for frontiers      */
+	const int64_t *values;
+	uint32_t nsymbols;
+} clv_split_options;
+
+/* clang-format off */
+#define CLV_SPLIT_OPTIONS_INIT {sizeof(clv_split_options), NULL, NULL, NULL, NULL, 0}
+/* clang-format on */
+
+/* Cuts a whole model into two files, each with its own weights only. Files are written beside their place and then put
+   there: each is the old one or the new one, never a part. A path may be NULL: that half is not written. */
+CLV_API clv_status clv_artifact_split(const clv_artifact *a, const clv_split_options *options, const char *prefix_path,
+                                      const char *suffix_path);
 
 /* ---- tensors and programs [run] --------------------------------------------------------------------------------- */
 
-typedef struct clv_tensor clv_tensor; /* one reference to a PyTorch tensor */
+/** @defgroup run Tensors and programs [run]
+ *  @{ */
 
-/* Copies `data`, row-major, on the CPU. dtype as in plan text: "f32", "i64", … */
+/** One reference to a PyTorch tensor. */
+typedef struct clv_tensor clv_tensor;
+
+/** Copies `data`, row-major, on the CPU. dtype as in plan text: "f32", "i64", …
+    @ownership the tensor is the caller's, clv_tensor_free(); the data is not kept.
+    @errors CLV_E_TORCH.
+    @threads any. */
 CLV_API clv_status clv_tensor_from_data(const void *data, const char *dtype, uint32_t ndim, const int64_t *shape,
                                         clv_tensor **out);
-CLV_API void clv_tensor_free(clv_tensor *t); /* NULL is allowed */
-/* Row-major data on the CPU; NULL if the tensor is elsewhere or laid out otherwise. */
+
+/** Gives back one reference.
+    @threads alone. */
+CLV_API void clv_tensor_free(clv_tensor *t);
+
+/* A tensor on the caller's own memory of the CPU: nothing is copied. strides count elements, NULL: row-major. The memory
+   must stay until `release(ctx)` is called, which happens once, when the last reference is gone; without a release, until
+   then as far as the caller knows. On failure it is not called. */
+CLV_API clv_status clv_tensor_wrap(void *data, const char *dtype, uint32_t ndim, const int64_t *shape,
+                                   const int64_t *strides, void (*release)(void *ctx), void *ctx, clv_tensor **out);
+/* DLPack, without a copy. from takes the DLManagedTensor over, and calls its deleter when the last reference is gone; of
+   what `to` gives the caller calls the deleter. */
+struct DLManagedTensor;
+CLV_API clv_status clv_tensor_from_dlpack(struct DLManagedTensor *from, clv_tensor **out);
+CLV_API clv_status clv_tensor_to_dlpack(const clv_tensor *t, struct DLManagedTensor **out);
+/* Elements in row-major order into `size` bytes of the caller's, from any device and layout. */
+CLV_API clv_status clv_tensor_copy_to(const clv_tensor *t, void *to, size_t size);
+CLV_API clv_status clv_tensor_to_device(const clv_tensor *t, const char *device,
+                                        clv_tensor **out);  /* a new reference */
+CLV_API const char *clv_tensor_device(const clv_tensor *t); /* "cuda:0"; until the next call on this thread */
+CLV_API int64_t clv_tensor_bytes(const clv_tensor *t);      /* of its elements; -1: it has no plain ones   */
+
+/** Row-major data on the CPU; NULL if the tensor is elsewhere or laid out otherwise.
+    @ownership borrowed from the tensor.
+    @threads any. */
 CLV_API const void *clv_tensor_data(const clv_tensor *t);
+
+/** Dimensions of a tensor; 0 for NULL.
+    @threads any. */
 CLV_API uint32_t clv_tensor_ndim(const clv_tensor *t);
-CLV_API int64_t clv_tensor_dim(const clv_tensor *t, uint32_t i); /* -1 if out of range */
+
+/** The size of dimension i; -1 if there is none.
+    @threads any. */
+CLV_API int64_t clv_tensor_dim(const clv_tensor *t, uint32_t i);
+
+/** "f32", "i64", … as in plan text; "?" for a dtype that plans do not have.
+    @ownership static text.
+    @threads any. */
 CLV_API const char *clv_tensor_dtype(const clv_tensor *t);
 
-typedef struct clv_program clv_program; /* a plan, or a part of it, ready to run */
+/** A plan, or a part of it, ready to run. Made by clv_program_create(), released by clv_program_free(). */
+typedef struct clv_program clv_program;
 
+/** Options of clv_program_create(). */
 typedef struct clv_program_options {
-	size_t size;         /* sizeof(clv_program_options)                                         */
-	uint32_t first, end; /* nodes first … end-1; end 0: to the last                             */
-	bool debug;          /* check every result against the plan and name the first that differs */
-	bool inference;      /* run without autograd, whatever the caller's mode                    */
+	size_t size;         /**< sizeof(clv_program_options) */
+	uint32_t first, end; /**< nodes first … end-1; end 0: to the last */
+	bool debug;          /**< check every result against the plan and name the first that differs */
+	bool inference;      /**< run without autograd, whatever the caller's mode */
 } clv_program_options;
 
 /* clang-format off */
+/** The defaults: `clv_program_options o = CLV_PROGRAM_OPTIONS_INIT;` */
 #define CLV_PROGRAM_OPTIONS_INIT {sizeof(clv_program_options), 0, 0, false, true}
 /* clang-format on */
 
-/* options NULL: the defaults. The program keeps a reference to what it needs; the plan must outlive it. */
+/** Makes a plan, or a part of it, ready to run. options NULL: the defaults.
+    @ownership the program is the caller's, clv_program_free(); it borrows the plan, which must outlive it.
+    @errors CLV_E_UNSUPPORTED for what cannot run from C (Python code, an operator that PyTorch does not have, a part
+    that needs what another part reads from data); CLV_E_INVALID for nodes or arguments that do not exist; CLV_E_TORCH.
+    @threads any. */
 CLV_API clv_status clv_program_create(const clv_plan *p, const clv_program_options *options, clv_program **out);
+
+/** Releases a program and its references to bound tensors.
+    @threads alone. */
 CLV_API void clv_program_free(clv_program *g);
 
-/* What a program reads from outside the plan: parameters, buffers, constants. Bind each by its name as in the
-   plan text ("conv1.weight", "#0") before the first run; the program keeps a reference. Not thread-safe. */
+/** Binds what a program reads from outside the plan: parameters, buffers, constants. Each by its name as in the plan
+    text ("conv1.weight", "#0"), before the first run.
+    @ownership the program keeps a reference of its own.
+    @errors CLV_E_NOT_FOUND if the program reads nothing of that name.
+    @threads alone. */
 CLV_API clv_status clv_program_bind(clv_program *g, const char *name, const clv_tensor *t);
 
+/** Tensors that clv_program_run() takes; 0 for NULL.
+    @threads any. */
 CLV_API uint32_t clv_program_input_count(const clv_program *g);
+
+/** Tensors that clv_program_run() gives; 0 for NULL.
+    @threads any. */
 CLV_API uint32_t clv_program_output_count(const clv_program *g);
 
-/* Runs. Inputs are borrowed; outputs are new references, the caller frees each. */
+/** Runs.
+    @ownership inputs are borrowed; each output is a new reference, the caller's, clv_tensor_free().
+    @errors CLV_E_INPUT and CLV_E_LAYOUT for inputs, or bound tensors, that do not fit; CLV_E_GUARD where the data leads
+    elsewhere than at capture; CLV_E_TORCH from an operator; CLV_E_OVERFLOW for sizes. There are no outputs then.
+    @threads any, at the same time too, unless the plan writes to its inputs or to tensors of the model. */
 CLV_API clv_status clv_program_run(const clv_program *g, const clv_tensor *const *inputs, uint32_t ninputs,
                                    clv_tensor **outputs, uint32_t noutputs);
+
+/** @} */
+/* ---- runtimes: artifacts that run [run] ---------------------------------------------------------------------------- */
+
+/* A model of an artifact, or a part of it, with its tensors: on the file's mapped memory where that is possible, or on
+   another device. Any number of threads may run one; a model that changes its own buffers is run by one at a time. */
+typedef struct clv_runtime clv_runtime;
+
+typedef struct clv_runtime_options {
+	size_t size;        /* sizeof(clv_runtime_options)                                                               */
+	const char *device; /* "cpu", "cuda:0": everything is moved there; NULL: as it was captured                      */
+	const char *part;   /* "prefix" or "suffix" of a file that has the whole, cut model; NULL: all that the file has */
+	bool unproven;      /* also serve sizes at which the model was never recorded, by the plan's formulas            */
+	bool debug;         /* check every result against the plan and name the first that differs                       */
+} clv_runtime_options;
+
+/* clang-format off */
+#define CLV_RUNTIME_OPTIONS_INIT {sizeof(clv_runtime_options), NULL, NULL, false, false}
+/* clang-format on */
+
+/* options NULL: the defaults. The artifact may be closed afterwards. */
+CLV_API clv_status clv_runtime_create(const clv_artifact *a, const clv_runtime_options *options, clv_runtime **out);
+CLV_API void clv_runtime_free(clv_runtime *r); /* NULL is allowed; tensors that came out of it stay good */
+
+/* A tensor that goes in or comes out. Everything is borrowed from the runtime. */
+typedef struct clv_port {
+	size_t size;        /* sizeof(clv_port), set by the caller                                        */
+	const char *name;   /* of an input; the place of an output ("logits", "past[0]"); label ("%7") of */
+						/* what crosses a boundary                                                    */
+	const char *dtype;  /* "f32"                                                                      */
+	const char *device; /* where it has to be                                                         */
+	uint32_t ndim;
+	const char *const *dims; /* "3", "B", "4*B+1": as in plan text                                         */
+} clv_port;
+
+CLV_API uint32_t clv_runtime_input_count(const clv_runtime *r);
+CLV_API uint32_t clv_runtime_output_count(const clv_runtime *r);
+CLV_API clv_status clv_runtime_input(const clv_runtime *r, uint32_t i, clv_port *out);
+CLV_API clv_status clv_runtime_output(const clv_runtime *r, uint32_t i, clv_port *out);
+
+/* Sets a parameter or buffer by its state_dict name; the runtime keeps a reference. Not while another thread runs it. */
+CLV_API clv_status clv_runtime_bind(clv_runtime *r, const char *name, const clv_tensor *t);
+/* Names that a file without weights leaves to clv_runtime_bind, by number; NULL: there are no more. */
+CLV_API const char *clv_runtime_unbound(const clv_runtime *r, uint32_t i);
+
+/* Runs. Inputs are borrowed; outputs are new references, the caller frees each. Which plan of the file serves is decided by
+   the sizes of the inputs; sizes that none is proven for are CLV_E_INPUT, unless `unproven` is set. Data that takes the
+   model another way than at capture is CLV_E_GUARD. */
+CLV_API clv_status clv_runtime_run(const clv_runtime *r, const clv_tensor *const *inputs, uint32_t ninputs,
+                                   clv_tensor **outputs, uint32_t noutputs);
+
+/* What crosses from a prefix to a suffix: tensors by label, and the sizes of the call. Does not change. */
+typedef struct clv_boundary clv_boundary;
+
+CLV_API clv_status clv_runtime_run_prefix(const clv_runtime *r, const clv_tensor *const *inputs, uint32_t ninputs,
+                                          clv_boundary **out);
+/* The boundary must be of the same split (clv_artifact_split_id); it may be used again. */
+CLV_API clv_status clv_runtime_run_suffix(const clv_runtime *r, const clv_boundary *b, clv_tensor **outputs,
+                                          uint32_t noutputs);
+CLV_API void clv_boundary_free(clv_boundary *b); /* NULL is allowed */
+CLV_API uint32_t clv_boundary_count(const clv_boundary *b);
+CLV_API const char *clv_boundary_label(const clv_boundary *b, uint32_t i);        /* borrowed; NULL: no such one */
+CLV_API const clv_tensor *clv_boundary_tensor(const clv_boundary *b, uint32_t i); /* likewise                    */
+
+/* As bytes, or as a file (docs/payload.md); the same form that the Python package writes and reads. compress: NULL, "fp16",
+   "bf16", "int8". The caller frees the bytes with clv_bytes_free. What is read is taken as hostile. */
+CLV_API clv_status clv_boundary_pack(const clv_boundary *b, const char *compress, void **out, size_t *size);
+CLV_API clv_status clv_boundary_save(const clv_boundary *b, const char *compress, const char *path);
+CLV_API clv_status clv_boundary_unpack(const void *data, size_t size, clv_boundary **out);
+CLV_API clv_status clv_boundary_load(const char *path, clv_boundary **out);
+CLV_API void clv_bytes_free(void *bytes); /* NULL is allowed */
+
+/* Of the whole process: threads that one operator may use; the seed of random numbers. */
+CLV_API clv_status clv_set_threads(int n);
+CLV_API clv_status clv_set_seed(uint64_t seed);
 
 #ifdef __cplusplus
 }

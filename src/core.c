@@ -96,6 +96,20 @@ clv_status clv_plan_source(const clv_plan *p, const clv_source_options *options,
 	return st;
 }
 
+uint32_t clv_plan_symbol_count(const clv_plan *p)
+{
+	return p ? p->symbols.n : 0;
+}
+
+clv_status clv_plan_symbol(const clv_plan *p, uint32_t i, clv_symbol *out)
+{
+	if (!p || !out || i >= p->symbols.n)
+		return fail(CLV_E_INVALID, "clv_plan_symbol: there is no symbol %u", i);
+	const symbol *s = &p->symbols.at[i];
+	clv_symbol all = {.name = plan_s(p, s->name), .lo = s->lo, .hi = s->hi, .data = s->data != 0};
+	return options_write(out, &all, sizeof all, "clv_symbol");
+}
+
 uint32_t clv_plan_node_count(const clv_plan *p)
 {
 	return p ? p->nodes.n : 0;

@@ -29,8 +29,14 @@ packages=()
 have cmake || packages+=(cmake)
 have ninja || packages+=(ninja-build)
 have g++ || packages+=(g++)
+have pkg-config || packages+=(pkg-config)
+have doxygen || packages+=(doxygen)
 [ -e /usr/include/cmocka.h ] || packages+=(libcmocka-dev)
+for t in groff mandoc zsh fish; do # they read manual pages and completion scripts in tests
+	have $t || packages+=($t)
+done
 [ -e /usr/include/jansson.h ] || packages+=(libjansson-dev)
+[ -e /usr/include/xxhash.h ] || packages+=(libxxhash-dev)
 have dot || packages+=(graphviz)
 read -r version prefix < <("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2], sys.base_prefix)')
 if [ "$prefix" = /usr ]; then

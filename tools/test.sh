@@ -58,6 +58,7 @@ quality() {
 	tool_step "ruff format" ruff format --check --output-format concise .
 	if has_module mypy; then step "mypy --strict" "$python" -m mypy; else skip "mypy --strict" mypy; fi
 	clang_format "clang-format" c_format_check
+	if have doxygen; then step "pages of cleave.h, without a warning" tools/docs.sh; else skip "pages of cleave.h" doxygen; fi
 }
 
 case ${1:-all} in

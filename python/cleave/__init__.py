@@ -13,6 +13,8 @@ from pathlib import Path
 import torch
 
 from . import _native, visualization
+from ._structure import Record
+from .artifact import LoadedModel, Port, load
 from .errors import (
     ArgumentError,
     CaptureError,
@@ -56,10 +58,13 @@ __all__ = [
     "GuardError",
     "InputError",
     "LayoutError",
+    "LoadedModel",
     "Node",
     "PayloadError",
     "Plan",
     "PlanError",
+    "Port",
+    "Record",
     "ReplayError",
     "ReplayBoundary",
     "RuntimeCacheKey",
@@ -77,6 +82,7 @@ __all__ = [
     "assert_forward_equivalent",
     "assert_gradient_equivalent",
     "capture",
+    "load",
     "pack",
     "prepare_split",
     "prepare_split_replay",

@@ -20,7 +20,7 @@ from ._sizes import Sized
 from ._state import Target
 from .errors import CaptureError, CleaveError, InputError, SplitError
 from .payload import TensorSchema, check_tensors, dims
-from .plan import Program, capture_checked, capture_sized, check_call, finish, signature
+from .plan import Program, capture_checked, capture_sized, check_call, finish, plan_signature
 from .spec import SplitCandidate, SplitSpec
 
 Engine = Program | Segment | GraphSegment
@@ -154,9 +154,7 @@ class Cut:
         if self.labels != self.suffix.native.inputs():
             raise AssertionError("prefix and suffix disagree about the boundary")
         self.rebinds = [captured.state[name] for name in plan.rebinds()]
-        # Constants are no part of the text: where there are any, plans made at other sizes may differ in them alone.
-        text = plan.identity()
-        self.signature = signature(text + origin if "\nconst " in text else text)
+        self.signature = plan_signature(captured, origin)
         self.schema = {
             label: TensorSchema(dtype, dims(shape), device, requires_grad)
             for label, (dtype, shape, device, requires_grad) in zip(

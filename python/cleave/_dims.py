@@ -293,3 +293,9 @@ def _pairs_move(base: Point, lines: Sequence[Line]) -> list[Point]:
         tuple(moved[i][-1 - k % len(moved[i])] if i in pair else base[i] for i in range(len(base)))
         for k, pair in enumerate(pairs)
     ]
+
+
+def powers_within(low: int, high: int) -> list[int]:
+    """Powers of two in a range, and its ends."""
+    powers = [1 << k for k in range(high.bit_length()) if low <= 1 << k <= high]
+    return sorted({low, high, *powers})

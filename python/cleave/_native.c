@@ -211,6 +211,7 @@ static PyMethodDef functions[] = {
      "payload_write(fields, tensors, values, compress, path, to_host) -> (bytes, {label: loss})"},
 	{"payload_read", payload_read_py, METH_VARARGS,
      "payload_read(boundary, data, path, place) -> (fields, tensors, values, {label: loss})"},
+	{"artifact_save", artifact_save_py, METH_VARARGS, "writes plans and tensors as a .clv file"},
 	{"payload_check", payload_check_py, METH_VARARGS, "payload_check(schema, tensors, sizes)"},
 	{NULL, NULL, 0, NULL}};
 
@@ -229,14 +230,17 @@ static bool add_statuses(PyObject *m)
 
 PyMODINIT_FUNC PyInit__native(void)
 {
-	if (PyType_Ready(&StreamType) < 0 || PyType_Ready(&PlanType) < 0 || PyType_Ready(&ProgramType) < 0)
+	if (PyType_Ready(&StreamType) < 0 || PyType_Ready(&PlanType) < 0 || PyType_Ready(&ProgramType) < 0 ||
+	    PyType_Ready(&ArtifactType) < 0 || PyType_Ready(&RuntimeType) < 0)
 		return NULL;
 	PyObject *m = PyModule_Create(&module);
 	if (!m)
 		return NULL;
 	if (PyModule_AddObjectRef(m, "Stream", (PyObject *)&StreamType) < 0 ||
 	    PyModule_AddObjectRef(m, "Plan", (PyObject *)&PlanType) < 0 ||
-	    PyModule_AddObjectRef(m, "Program", (PyObject *)&ProgramType) < 0 || !add_statuses(m) ||
+	    PyModule_AddObjectRef(m, "Program", (PyObject *)&ProgramType) < 0 ||
+	    PyModule_AddObjectRef(m, "Artifact", (PyObject *)&ArtifactType) < 0 ||
+	    PyModule_AddObjectRef(m, "Runtime", (PyObject *)&RuntimeType) < 0 || !add_statuses(m) ||
 	    PyModule_AddIntConstant(m, "E_PAYLOAD", E_PAYLOAD) < 0 ||
 	    PyModule_AddStringConstant(m, "version", clv_version()) < 0) {
 		Py_DECREF(m);

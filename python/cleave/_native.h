@@ -46,6 +46,7 @@ typedef struct PlanObject {
 } PlanObject;
 
 extern PyTypeObject PlanType;
+PlanObject *plan_object_new(plan *p); /* takes p, also on failure */
 PyObject *plan_build_py(PyObject *self, PyObject *args);
 PyObject *plan_parse_py(PyObject *self, PyObject *text);
 /* A plan that has the inputs and external values of another under the same ids, and so its data. Takes p. */
@@ -59,6 +60,8 @@ int64_t *int_array(PyObject *list, Py_ssize_t *n);              /* PyMem_Free; c
 PyObject *payload_write_py(PyObject *self, PyObject *args);
 PyObject *payload_read_py(PyObject *self, PyObject *args);
 PyObject *payload_check_py(PyObject *self, PyObject *args);
+/* _native_artifact.c: .clv files */
+PyObject *artifact_save_py(PyObject *self, PyObject *args);
 /* _native_frontier.c: methods of Plan. sizes is a dict of symbol to int; an objective has the fields of clv_objective */
 PyObject *plan_py_frontiers(PlanObject *o, PyObject *args); /* ([sizes]) */
 PyObject *plan_py_choose(PlanObject *o, PyObject *args);    /* (boundary, objective[, sizes]) */
@@ -82,5 +85,11 @@ PyObject *plan_py_effects(PlanObject *o, PyObject *args);
 
 /* _native_program.c: a part of a plan, ready to run, bound to the live tensors of a model */
 extern PyTypeObject ProgramType;
+/* Tensors (taken) and numbers in the order of the output tree, then the rest of the tensors; a tuple. */
+PyObject *wrap_outputs(const clv_program *g, clv_tensor **t, uint32_t ntensors, const br_arg *numbers);
+PyObject *outputs_schema(const clv_program *g); /* list of (dtype, shape, device, requires grad) */
+
+/* _native_runtime.c: .clv files that were opened, and what runs them */
+extern PyTypeObject ArtifactType, RuntimeType;
 
 #endif

@@ -11,6 +11,8 @@ bool ok_or_raise(clv_status st);        /* true for CLV_OK */
 void blame_payload(void);               /* an exception of Python's own becomes an error about the payload */
 const char *path_of(PyObject *path);    /* borrowed */
 const char *keep_text(payload *p, PyObject *s);
+/* Fills in where a tensor's data is, how it is laid out and where it was; `host` is the tensor, or its copy on the CPU. */
+bool tensor_of(payload *p, payload_tensor *t, PyObject *original, PyObject *host);
 bool fields_from(payload *p, PyObject *fields); /* None, or the tuple that _native.pyi calls Fields */
 PyObject *payload_losses(const payload *p);     /* {label: (method, absolute, relative)} */
 

@@ -1,6 +1,8 @@
 /* Payloads: bytes or a file to tensors and Python values. */
 #include "_native_file.h"
 
+#include "exec/tensors.h"
+
 /* ---- to Python -------------------------------------------------------------------------------------------------- */
 
 typedef struct builder {
@@ -108,22 +110,11 @@ static PyObject *build(builder *b)
 	}
 }
 
-/* A tensor of the bytes of one memory. */
 static PyObject *memory_bytes(const payload *p, uint32_t memory)
 {
 	clv_tensor *bytes;
-	void *data;
-	const payload_memory *m = &p->memories.at[memory];
-	if (m->nbytes > SIZE_MAX - m->lead)
-		return raise_payload(fail(CLV_E_OVERFLOW, "a memory has more than 2^64 bytes"));
-	clv_status st = br_bytes_new(m->nbytes + m->lead, &bytes, &data);
-	if (st != CLV_OK)
-		return raise_payload(st);
-	st = payload_fill(p, memory, (char *)data + m->lead);
-	if (st == CLV_OK)
-		return py_wrap(bytes);
-	br_unref(bytes);
-	return raise_payload(st);
+	clv_status st = memory_tensor(p, memory, &bytes);
+	return st == CLV_OK ? py_wrap(bytes) : raise_payload(st);
 }
 
 /* All memories, where they are wanted; a list. */
@@ -146,14 +137,13 @@ static PyObject *make_memories(const payload *p, PyObject *place_fn)
 	return placed;
 }
 
-static PyObject *make_view(const payload *p, const payload_tensor *t, PyObject *memories)
+static PyObject *make_view(const payload *p, uint32_t i, PyObject *memories)
 {
+	const payload_tensor *t = &p->tensors.at[i];
 	clv_tensor *made, *bytes = need_tensor(PyList_GET_ITEM(memories, t->memory));
-	br_view v = {(uint8_t)t->dtype, t->ndim, t->sizes, t->strides, (int64_t)t->offset + p->memories.at[t->memory].lead,
-	             t->requires_grad};
 	if (!bytes)
 		return NULL;
-	clv_status st = br_view_bytes(bytes, &v, &made);
+	clv_status st = memory_view(p, i, bytes, p->memories.at[t->memory].lead, t->requires_grad, &made);
 	return st == CLV_OK ? py_wrap(made) : raise_payload(st);
 }
 
@@ -162,7 +152,7 @@ static PyObject *make_tensors(const payload *p, PyObject *place_fn)
 {
 	PyObject *memories = make_memories(p, place_fn), *list = memories ? PyList_New(0) : NULL;
 	for (uint32_t i = 0; list && i < p->tensors.n; i++) {
-		PyObject *t = make_view(p, &p->tensors.at[i], memories);
+		PyObject *t = make_view(p, i, memories);
 		if (!t || PyList_Append(list, t) < 0)
 			Py_CLEAR(list);
 		Py_XDECREF(t);

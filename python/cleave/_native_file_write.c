@@ -250,35 +250,42 @@ static bool refuse_dtype(const char *label, PyObject *tensor)
 	return false;
 }
 
-static bool add_tensor(writer *w, PyObject *original, PyObject *host, PyObject *label, bool boundary,
-                       PyObject *compress)
+bool tensor_of(payload *p, payload_tensor *t, PyObject *original, PyObject *host)
 {
-	payload_tensor t = {.label = keep_text(w->p, label), .boundary = boundary};
 	br_meta before, meta;
 	br_memory memory;
-	uint32_t number;
-	if (!t.label || !need_tensor(host) || (boundary && !set_wish(&t, compress, label)))
+	if (!need_tensor(host))
 		return false;
 	clv_status st = br_meta_get(py_borrow(original), &before);
 	if (st == CLV_OK)
 		st = br_meta_get(py_borrow(host), &meta);
 	if (st == CLV_OK && meta.dtype == DT_COUNT)
-		return refuse_dtype(t.label, host);
+		return refuse_dtype(t->label, host);
 	if (st == CLV_OK)
 		st = br_memory_get(py_borrow(host), &memory);
 	if (st != CLV_OK) {
-		fail_more(st, "tensor \"%.64s\"", t.label);
+		fail_more(st, "tensor \"%.64s\"", t->label);
 		return ok_or_raise(st);
 	}
-	t.dtype = (dtype)meta.dtype;
-	t.device = before.device;
-	t.requires_grad = before.requires_grad;
-	t.ndim = meta.ndim;
-	t.sizes = meta.sizes;
-	t.strides = meta.strides;
-	t.data = memory.data;
-	t.storage = memory.base;
-	return ok_or_raise(payload_add_tensor(w->p, &t, &number));
+	t->dtype = (dtype)meta.dtype;
+	if (!ok_or_raise(payload_text(p, before.device, strlen(before.device), &t->device)))
+		return false;
+	t->requires_grad = before.requires_grad;
+	t->ndim = meta.ndim;
+	t->sizes = meta.sizes;
+	t->strides = meta.strides;
+	t->data = memory.data;
+	t->storage = memory.base;
+	return true;
+}
+
+static bool add_tensor(writer *w, PyObject *original, PyObject *host, PyObject *label, bool boundary,
+                       PyObject *compress)
+{
+	payload_tensor t = {.label = keep_text(w->p, label), .boundary = boundary};
+	uint32_t number;
+	return t.label && (!boundary || set_wish(&t, compress, label)) && tensor_of(w->p, &t, original, host) &&
+	       ok_or_raise(payload_add_tensor(w->p, &t, &number));
 }
 
 /* Tensors on other devices are read through copies on the CPU; `hosts` keeps those alive. */

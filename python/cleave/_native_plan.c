@@ -192,7 +192,7 @@ static bool add_tree(plan *p, PyObject *tokens, const value_id *values, uint32_t
 	return !PyErr_Occurred();
 }
 
-static PlanObject *plan_object_new(plan *p)
+PlanObject *plan_object_new(plan *p)
 {
 	PlanObject *o = (PlanObject *)PlanType.tp_alloc(&PlanType, 0);
 	if (!o) {
@@ -409,6 +409,71 @@ static PyObject *plan_py_identity(PlanObject *o, PyObject *unused)
 	return take_string(st, s);
 }
 
+enum { FORMULA_INT = 100, FORMULA_REAL }; /* as kinds of tokens: numbers that each run computes */
+
+/* One token of a tree: (kind, children, what it holds). Tensors are numbered; formulas are their text. */
+static PyObject *token_to(const plan *p, const tree *t, uint32_t *tensors)
+{
+	int64_t k;
+	strbuf b = STRBUF_INIT;
+	char *text = NULL;
+	switch ((tree_kind)t->kind) {
+	case TREE_BOOL: return Py_BuildValue("(iIO)", t->kind, t->n, t->u.b ? Py_True : Py_False);
+	case TREE_FLOAT: return Py_BuildValue("(iId)", t->kind, t->n, t->u.f);
+	case TREE_COMPLEX: return Py_BuildValue("(iIN)", t->kind, t->n, PyComplex_FromDoubles(t->u.c.re, t->u.c.im));
+	case TREE_BYTES:
+		return Py_BuildValue("(iIy#)", t->kind, t->n, p->strs.at[t->u.s].s, (Py_ssize_t)p->strs.at[t->u.s].n);
+	case TREE_STR:
+	case TREE_OPAQUE:
+	case TREE_OBJECT:
+		return Py_BuildValue("(iIs#)", t->kind, t->n, p->strs.at[t->u.s].s, (Py_ssize_t)p->strs.at[t->u.s].n);
+	case TREE_VALUE: return Py_BuildValue("(iII)", t->kind, t->n, (*tensors)++);
+	case TREE_INT:
+		if (expr_is_const(p, t->u.e, &k))
+			return Py_BuildValue("(iIL)", t->kind, t->n, (long long)k);
+		expr_print(p, t->u.e, &b);
+		break;
+	case TREE_REAL: real_print(p, t->u.r, &b); break;
+	default: return Py_BuildValue("(iIO)", t->kind, t->n, Py_None);
+	}
+	clv_status st = strbuf_take(&b, &text);
+	if (st != CLV_OK)
+		return raise_status(st);
+	PyObject *out = Py_BuildValue("(iIs)", t->kind == TREE_INT ? FORMULA_INT : FORMULA_REAL, t->n, text);
+	mem_free(text);
+	return out;
+}
+
+/* tree(output) -> the tokens of the input or output tree, in prefix order */
+static PyObject *plan_py_tree(PlanObject *o, PyObject *output)
+{
+	bool out_tree = PyObject_IsTrue(output) == 1;
+	const tree *at = out_tree ? o->p->out_tree.at : o->p->in_tree.at;
+	uint32_t n = out_tree ? o->p->out_tree.n : o->p->in_tree.n, tensors = 0;
+	PyObject *list = PyList_New(0);
+	for (uint32_t i = 0; list && i < n; i++) {
+		PyObject *token = token_to(o->p, &at[i], &tensors);
+		if (!token || PyList_Append(list, token) < 0)
+			Py_CLEAR(list);
+		Py_XDECREF(token);
+	}
+	return list;
+}
+
+/* input_names() -> names of the tensors that go in */
+static PyObject *plan_py_input_names(PlanObject *o, PyObject *unused)
+{
+	PyObject *list = PyList_New(0);
+	(void)unused;
+	for (uint32_t i = 0; list && i < o->p->inputs.n; i++) {
+		PyObject *name = PyUnicode_FromString(plan_s(o->p, o->p->values.at[o->p->inputs.at[i]].name));
+		if (!name || PyList_Append(list, name) < 0)
+			Py_CLEAR(list);
+		Py_XDECREF(name);
+	}
+	return list;
+}
+
 static PyObject *plan_py_inspect(PlanObject *o, PyObject *unused)
 {
 	char *s = NULL;
@@ -551,6 +616,8 @@ static PyObject *plan_py_symbols(PlanObject *o, PyObject *unused)
 static PyMethodDef plan_methods[] = {
 	{"text", (PyCFunction)plan_py_text, METH_NOARGS, "text() -> the plan's text form"},
 	{"identity", (PyCFunction)plan_py_identity, METH_NOARGS, "identity() -> text() without source lines"},
+	{"tree", (PyCFunction)plan_py_tree, METH_O, "tree(output) -> tokens of the input or output tree"},
+	{"input_names", (PyCFunction)plan_py_input_names, METH_NOARGS, "input_names() -> names of the tensors that go in"},
 	{"inspect", (PyCFunction)plan_py_inspect, METH_NOARGS, "inspect() -> a page about the plan"},
 	{"nodes", (PyCFunction)plan_py_nodes, METH_NOARGS, "nodes() -> list of tuples"},
 	{"node_count", (PyCFunction)plan_py_node_count, METH_NOARGS, "node_count()"},

@@ -200,9 +200,9 @@ static PyObject *wrap_number(const br_arg *a)
 }
 
 /* Tensors and numbers in the order of the output tree, then the rest of the tensors. */
-static PyObject *wrap_all(const clv_program *g, clv_tensor **t, const br_arg *numbers)
+PyObject *wrap_outputs(const clv_program *g, clv_tensor **t, uint32_t ntensors, const br_arg *numbers)
 {
-	uint32_t n = g->outputs.n + g->out_numbers.n, next = 0;
+	uint32_t n = ntensors + g->out_numbers.n, next = 0;
 	PyObject *out = PyTuple_New(n);
 	for (uint32_t i = 0; i < n; i++) {
 		bool number = next < g->out_numbers.n && g->out_numbers.at[next].at == i;
@@ -348,7 +348,7 @@ static PyObject *program_py_run(ProgramObject *o, PyObject *args)
 		Py_BEGIN_ALLOW_THREADS;
 		st = program_run(o->g, &x.r);
 		Py_END_ALLOW_THREADS;
-		result = st == CLV_OK ? wrap_all(o->g, x.outputs, x.numbers) : raise_status(st);
+		result = st == CLV_OK ? wrap_outputs(o->g, x.outputs, o->g->outputs.n, x.numbers) : raise_status(st);
 	}
 	prepared_free(o, &x);
 	return result;
@@ -454,14 +454,12 @@ static PyObject *shape_texts(const plan *p, const value *x)
 	return shape;
 }
 
-/* schema() -> list of (dtype, shape, device, requires grad) of the outputs */
-static PyObject *program_py_schema(ProgramObject *o, PyObject *unused)
+PyObject *outputs_schema(const clv_program *g)
 {
-	const plan *p = o->plan->p;
+	const plan *p = g->p;
 	PyObject *out = PyList_New(0);
-	(void)unused;
-	for (uint32_t i = 0; out && i < o->g->outputs.n; i++) {
-		const value *x = &p->values.at[o->g->outputs.at[i]];
+	for (uint32_t i = 0; out && i < g->outputs.n; i++) {
+		const value *x = &p->values.at[g->outputs.at[i]];
 		PyObject *item = Py_BuildValue("(sNsN)", dtype_name((dtype)x->dtype), shape_texts(p, x), plan_s(p, x->device),
 		                               PyBool_FromLong((x->flags & VALUE_GRAD) != 0));
 		if (!item || PyList_Append(out, item) < 0)
@@ -469,6 +467,13 @@ static PyObject *program_py_schema(ProgramObject *o, PyObject *unused)
 		Py_XDECREF(item);
 	}
 	return out;
+}
+
+/* schema() -> list of (dtype, shape, device, requires grad) of the outputs */
+static PyObject *program_py_schema(ProgramObject *o, PyObject *unused)
+{
+	(void)unused;
+	return outputs_schema(o->g);
 }
 
 static PyMethodDef program_methods[] = {

@@ -93,7 +93,7 @@ class BoundaryPayload:
 
     def _write(self, compress: Compress, path: bytes | None) -> bytes | None:
         method = _methods(compress, self.tensors)
-        data, losses = _native.payload_write(self._fields(), self.tensors, self.values, method, path, _to_host)
+        data, losses = _native.payload_write(self._fields(), self.tensors, self.values, method, path, to_host)
         self.compression_error.clear()
         self.compression_error.update(_errors(losses))
         return data
@@ -145,7 +145,7 @@ def pack(values: Any) -> bytes:
     >>> cleave.unpack(cleave.pack([1 << 100, b"x", slice(None, 3)]))
     [1267650600228229401496703205376, b'x', slice(None, 3, None)]
     """
-    data, _ = _native.payload_write(None, {}, values, None, None, _to_host)
+    data, _ = _native.payload_write(None, {}, values, None, None, to_host)
     assert data is not None
     return data
 
@@ -237,7 +237,7 @@ def _methods(compress: Compress, tensors: Mapping[str, torch.Tensor]) -> str | d
 # ---- devices ---------------------------------------------------------------------------------------------------------
 
 
-def _to_host(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+def to_host(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """The tensors in memory that can be read, sharing what they shared."""
     with torch.no_grad():
         plain = [_plain(t) for t in tensors]

@@ -11,21 +11,25 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import _native, _tree
+from . import _native, _save, _tree
 from ._capture import Arguments, Capture, Captured, grad_mode, own_copy, parameter_names, take_apart
 from ._capture import eager as eager_code
 from ._dims import DynamicDims, SizeSpec
 from ._sizes import Sized
-from ._state import RandomState, Target
+from ._state import RandomState, Target, fingerprint
 from .errors import CaptureError, CleaveError, GuardError, InputError, LayoutError
-from .visualization import DEFAULT_DEPTH, Candidate, Picture, Subject, ViewDetail, visualize
+from .visualization import Drawable, Subject
 
 REPEATS = 3  # of eager, to see whether it gives the same numbers each time
 MAX_VARIANTS = 32  # plans for other layouts that one Plan keeps
 
 
-def signature(text: str) -> str:
-    """A short name for a plan: equal for equal plans."""
+def plan_signature(captured: Captured, origin: str) -> str:
+    """A short name for a plan: equal for equal plans. Constants are no part of the text: where there are any, plans
+    made at other sizes (`origin`) may differ in them alone."""
+    text: str = captured.plan.identity()
+    if "\nconst " in text:
+        text += origin
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
@@ -79,7 +83,7 @@ def finish(captured: Captured, rebinds: Sequence[tuple[Any, Any]], out: Sequence
     return _tree.unflatten(captured.output, out)
 
 
-class Plan:
+class Plan(Drawable):
     """A captured forward. Call it with inputs like those of the capture to replay it from C.
 
     >>> import torch, cleave
@@ -90,9 +94,12 @@ class Plan:
     True
     """
 
-    def __init__(self, target: Target, captured: Captured, sized: Sized | None = None) -> None:
+    def __init__(
+        self, target: Target, captured: Captured, sized: Sized | None = None, example: Arguments | None = None
+    ) -> None:
         self._target = target
         self._sized = sized
+        self._example = example  # what other sizes are made of
         self._lock = threading.Lock()
         variant = self._first = _Variant(captured)
         self._variants: dict[Hashable, _Variant] = {}  # by grad mode, or by grad mode and strides
@@ -223,50 +230,51 @@ class Plan:
         page: str = self._main.plan.inspect()
         return page
 
-    def visualize(
+    def save(
         self,
-        outpath: str | os.PathLike[str] | None = None,
-        fileformat: str = "svg",
-        view: str = "trace",
-        view_detail: ViewDetail = "module",
-        max_module_depth: int | None = DEFAULT_DEPTH,
-        show_operation_targets: bool = False,
-        show_debug_markers: bool = False,
-        show_node_indices: bool = False,
-        direction: str = "TB",
-        save_only: bool = False,
-        return_dot: bool = False,
-        candidate: Candidate | None = None,
-    ) -> Picture | str:
-        """Draws the plan (docs/pictures.md); with view="split" as it would be cut at `candidate`.
+        path: str | os.PathLike[str],
+        *,
+        weights: bool = True,
+        parts: str = "all",
+        boundary: str | None = None,
+        prove: float = _save.PROVE_SECONDS,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        """Writes the plan and the weights it reads as one .clv file, which C programs and cleave.load run.
+
+        parts: "prefix" and "suffix" are those of `boundary`, with their own weights only. weights=False leaves out
+        parameters and buffers. A file serves only sizes that were recorded: `prove` is how many seconds may be spent on
+        recording more of them now. The file is there whole or not at all.
 
         >>> import torch, cleave
-        >>> plan = cleave.capture(torch.nn.Linear(4, 2), torch.randn(3, 4))
-        >>> print(plan.visualize(return_dot=True)[:14])
-        digraph cleave
+        >>> plan = cleave.capture(torch.nn.Linear(4, 2), torch.randn(3, 4), dynamic_batch=(1, 8))
+        >>> plan.save("linear.clv")
+        >>> cleave.load("linear.clv")(torch.ones(5, 4)).shape
+        torch.Size([5, 2])
         """
-        return visualize(
-            self,
-            view,
-            candidate,
-            outpath=outpath,
-            fileformat=fileformat,
-            view_detail=view_detail,
-            max_module_depth=max_module_depth,
-            show_operation_targets=show_operation_targets,
-            show_debug_markers=show_debug_markers,
-            show_node_indices=show_node_indices,
-            direction=direction,
-            save_only=save_only,
-            return_dot=return_dot,
+        sized, example = self._sized, self._example
+        if sized is not None and example is not None:
+            _save.prove(sized, lambda point: sized.obtain(sized.resized(example, point), point), prove)
+        captured = (
+            [self._main, *(c for c, _ in sized.plans if c is not self._main)] if sized is not None else [self._main]
         )
+        entries = [
+            _save.PlanEntry(
+                c, plan_signature(c, "" if sized is None else sized.origin(c)), None, _save.points_of(sized, c)
+            )
+            for c in captured
+        ]
+        batch = next((s.name for s in sized.symbols if s.is_batch), "") if sized is not None else ""
+        head = _save.Head(self._target.name, batch, weight_version=fingerprint(self._target))
+        _save.save(path, head, entries, part=parts, boundary=boundary, weights=weights, metadata=metadata)
 
     def _subject(self) -> Subject:
         plan, sized = self._main.plan, self._sized
         sizes = None
         if sized is not None and self._main.symbols and sized.covers(sized.example):
             sizes = dict(zip(sized.names, sized.example, strict=True))
-        return Subject(plan, self._target.name, signature(plan.identity()), sizes, None)
+        origin = "" if sized is None else sized.origin(self._main)
+        return Subject(plan, self._target.name, plan_signature(self._main, origin), sizes, None)
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -309,7 +317,7 @@ def capture(
     sizes = SizeSpec(dynamic_batch, "B", dynamic_dims, dynamic_ranges)
     if not sizes.empty:
         sized = capture_sized(target, args, kwargs, grad, sizes)
-        return Plan(target, sized.captured, sized)
+        return Plan(target, sized.captured, sized, take_apart(target, args, kwargs))
     return Plan(target, capture_checked(target, args, kwargs, grad, both))
 
 

@@ -21,7 +21,7 @@ from ._cut import Cut, Cuts
 from .errors import InputError, SplitError
 from .spec import SplitSpec
 from .split import VALIDATIONS, SplitRuntime, prepare_split
-from .visualization import Picture, Subject
+from .visualization import Drawable, Subject
 
 
 class ReplayBoundary(NamedTuple):
@@ -35,7 +35,7 @@ class ReplayBoundary(NamedTuple):
     cuts: Any
 
 
-class SplitReplayRuntime:
+class SplitReplayRuntime(Drawable):
     """A model cut in two, for inference. Made by prepare_split_replay.
 
     validation: "fast" checks that a boundary is of this runtime and complete, and leaves types and sizes to the suffix,
@@ -113,10 +113,6 @@ class SplitReplayRuntime:
             raise InputError(f"the boundary has {len(boundary.tensors)} tensors, the split has {len(labels)}")
         if self.validation == "strict":
             boundary.cut.check_schema(dict(zip(labels, boundary.tensors, strict=True)), boundary.sizes)
-
-    def visualize(self, *args: Any, **kwargs: Any) -> Picture | str:
-        """Draws the plan and its cut, with the arguments of SplitRuntime.visualize."""
-        return self.runtime.visualize(*args, **kwargs)
 
     def _subject(self) -> Subject:
         return self.runtime._subject()

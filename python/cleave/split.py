@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from . import _train
+from . import _save, _train
 from ._capture import take_apart
 from ._cut import Cut, Cuts, Engines, Reader, Regime, Wanted
 from ._objective import read as read_objective
@@ -29,7 +29,7 @@ from .errors import ArgumentError, InputError, SplitError
 from .payload import BoundaryPayload
 from .plan import Plan, as_call
 from .spec import SplitSpec
-from .visualization import DEFAULT_DEPTH, Picture, Subject, ViewDetail, visualize
+from .visualization import Drawable, Subject
 
 MODES = ("generated_eager", "debug_interpreter", "compiled", "cuda_graph")
 VALIDATIONS = ("fast", "strict")
@@ -47,7 +47,7 @@ class RuntimeCacheKey(NamedTuple):
     mode: str
 
 
-class SplitRuntime:
+class SplitRuntime(Drawable):
     """A model cut in two. Made by prepare_split.
 
     run_prefix and run_suffix are for inference: what they give carries no gradients. run_training_prefix, train_suffix
@@ -236,45 +236,6 @@ class SplitRuntime:
         at, end = cut.candidate.position + 1, cut.captured.plan.node_count()
         text: str = cut.captured.plan.source(*((0, at) if half == "prefix" else (at, end)), half.capitalize())
         return text
-
-    def visualize(
-        self,
-        outpath: str | os.PathLike[str] | None = None,
-        fileformat: str = "svg",
-        view: str = "split",
-        view_detail: ViewDetail = "module",
-        max_module_depth: int | None = DEFAULT_DEPTH,
-        show_operation_targets: bool = False,
-        show_debug_markers: bool = False,
-        show_node_indices: bool = False,
-        direction: str = "TB",
-        save_only: bool = False,
-        return_dot: bool = False,
-    ) -> Picture | str:
-        """Draws the plan with its cut (view="split") or as it is ("trace"): docs/pictures.md. Nothing is traced or run.
-
-        >>> import torch, cleave
-        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
-        >>> spec = cleave.SplitSpec(boundary="after:0")
-        >>> runtime = cleave.prepare_split(net, example_inputs=torch.randn(3, 4), split=spec)
-        >>> "boundary_bytes: 32*B" in runtime.visualize(return_dot=True)
-        True
-        """
-        return visualize(
-            self,
-            view,
-            None,
-            outpath=outpath,
-            fileformat=fileformat,
-            view_detail=view_detail,
-            max_module_depth=max_module_depth,
-            show_operation_targets=show_operation_targets,
-            show_debug_markers=show_debug_markers,
-            show_node_indices=show_node_indices,
-            direction=direction,
-            save_only=save_only,
-            return_dot=return_dot,
-        )
 
     def _subject(self) -> Subject:
         cut = self._first.main
@@ -515,6 +476,48 @@ class SplitRuntime:
     def _need(self, half: str) -> None:
         if self._half is not None and self._half != half:
             raise InputError(f"this runtime holds only the {self._half} (keep_only)")
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        parts: str | None = None,
+        weights: bool = True,
+        prove: float = _save.PROVE_SECONDS,
+        metadata: Mapping[str, str] | None = None,
+    ) -> list[str]:
+        """Writes the split, for inference in the mode the model is in, as .clv files: for C programs and cleave.load.
+
+        A path that ends in .clv is one file: with the whole cut model, or with the half that parts names ("prefix",
+        "suffix"). Any other is a folder, which gets prefix.clv and suffix.clv, each with its own weights only. A file
+        serves only sizes that were recorded; `prove` is how many seconds may be spent on recording more of them now.
+        Gives the paths that were written.
+
+        >>> import torch, cleave
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
+        >>> x = torch.randn(3, 4)
+        >>> runtime = cleave.prepare_split(net, example_inputs=x, split=cleave.SplitSpec(boundary="after:1"))
+        >>> prefix, suffix = runtime.save("halves")
+        >>> boundary = cleave.load(prefix).run_prefix(x)
+        >>> torch.equal(cleave.load(suffix).run_suffix(boundary), net(x))
+        True
+        """
+        cuts = self._inference
+        if cuts.whole and cuts.sized is not None:
+            names = cuts.sized.names
+            _save.prove(cuts.sized, lambda point: cuts.see(dict(zip(names, point, strict=True))), prove)
+            for point in [next(p for p, c in cuts.sized.served.items() if c is s) for s, _ in cuts.sized.plans]:
+                cuts.see(dict(zip(names, point, strict=True)))  # each plan is cut
+        entries = [
+            _save.PlanEntry(c.captured, c.signature, c.candidate.position + 1, _save.points_of(cuts.sized, c.source))
+            for c in [cuts.main, *(c for c in cuts.by_plan.values() if c is not cuts.main)]
+        ]
+        batch = self.split_spec.batch_symbol if self.batch_range is not None else ""
+        head = _save.Head(self._target.name, batch, self.split_id, self.split_spec.boundary, self.weight_version)
+        written = _save.paths(path, parts, self._half)
+        for file, part in written:
+            _save.save(file, head, entries, part=part, weights=weights, metadata=metadata)
+        return [file for file, _ in written]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(

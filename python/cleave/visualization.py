@@ -17,7 +17,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from .errors import ArgumentError, CleaveError
 from .spec import SplitCandidate
@@ -33,7 +33,6 @@ __all__ = [
 ]
 
 FORMATS = ("svg", "pdf", "png", "dot")
-VIEWS = ("trace", "split")
 DEFAULT_DEPTH = 4
 ViewDetail = Literal["module", "operation"]
 Candidate = SplitCandidate | str | int
@@ -53,10 +52,57 @@ class Subject(NamedTuple):
     position: int | None  # where it is cut; None: it is not
 
 
-class Drawable(Protocol):
-    """A Plan or a split runtime."""
+class Drawable:
+    """What can be drawn: a Plan, a split runtime, a model from a file."""
 
-    def _subject(self) -> Subject: ...
+    def _subject(self) -> Subject:
+        raise NotImplementedError
+
+    def visualize(
+        self,
+        outpath: str | os.PathLike[str] | None = None,
+        fileformat: str = "svg",
+        view: Literal["trace", "split"] | None = None,
+        view_detail: ViewDetail = "module",
+        max_module_depth: int | None = DEFAULT_DEPTH,
+        show_operation_targets: bool = False,
+        show_debug_markers: bool = False,
+        show_node_indices: bool = False,
+        direction: str = "TB",
+        save_only: bool = False,
+        return_dot: bool = False,
+        candidate: Candidate | None = None,
+    ) -> Picture | str:
+        """Draws the plan with its cut (view="split") or as it is ("trace"); by default with the cut where there is one.
+
+        Nothing is traced or run. The options are those of render_trace_graph and render_split_graph (docs/pictures.md).
+
+        >>> import torch, cleave
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
+        >>> spec = cleave.SplitSpec(boundary="after:0")
+        >>> runtime = cleave.prepare_split(net, example_inputs=torch.randn(3, 4), split=spec)
+        >>> "boundary_bytes: 32*B" in runtime.visualize(return_dot=True)
+        True
+        """
+        options: dict[str, Any] = {
+            "outpath": outpath,
+            "fileformat": fileformat,
+            "view_detail": view_detail,
+            "max_module_depth": max_module_depth,
+            "show_operation_targets": show_operation_targets,
+            "show_debug_markers": show_debug_markers,
+            "show_node_indices": show_node_indices,
+            "direction": direction,
+            "save_only": save_only,
+            "return_dot": return_dot,
+        }
+        if view is None:
+            view = "split" if candidate is not None or self._subject().position is not None else "trace"
+        if view not in ("trace", "split"):
+            raise ArgumentError(f'view is "trace" or "split", not {view!r}')
+        return (
+            render_trace_graph(self, **options) if view == "trace" else render_split_graph(self, candidate, **options)
+        )
 
 
 class CandidateRow(TypedDict):
@@ -193,11 +239,9 @@ def _row(subject: Subject, c: SplitCandidate) -> CandidateRow:
 
 
 def _subject(plan: Drawable) -> Subject:
-    take = getattr(plan, "_subject", None)
-    if take is None:
+    if not isinstance(plan, Drawable):
         raise TypeError(f"a cleave.Plan or a split runtime can be drawn, not {type(plan).__name__}")
-    subject: Subject = take()
-    return subject
+    return plan._subject()
 
 
 def _position(subject: Subject, candidate: Candidate | None) -> int:
@@ -281,15 +325,6 @@ def render_split_graph(
     """Draws a plan with a cut into a file. The options are those of export_split_dot and render_trace_graph."""
     dot = export_split_dot(plan, candidate, **options)
     return dot if return_dot else _save(_subject(plan), "split", dot, outpath, fileformat, not save_only)
-
-
-def visualize(plan: Drawable, view: str, candidate: Candidate | None, **options: Any) -> Picture | str:
-    """What the methods `visualize` do."""
-    if view not in VIEWS:
-        raise ArgumentError(f'view is "trace" or "split", not {view!r}')
-    if view == "trace":
-        return render_trace_graph(plan, **options)
-    return render_split_graph(plan, candidate, **options)
 
 
 def _save(

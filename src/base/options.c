@@ -14,3 +14,14 @@ clv_status options_read(void *out, size_t known, const void *given, const char *
 	memcpy(out, given, size);
 	return CLV_OK;
 }
+
+clv_status options_write(void *out, void *all, size_t known, const char *name)
+{
+	size_t size;
+	memcpy(&size, out, sizeof size);
+	if (size < sizeof size || size > known)
+		return fail(CLV_E_INVALID, "%s.size is %zu, this library knows up to %zu", name, size, known);
+	memcpy(all, &size, sizeof size);
+	memcpy(out, all, size);
+	return CLV_OK;
+}

@@ -8,4 +8,7 @@
    gives a shorter one: the rest keeps its default. NULL: all do. */
 clv_status options_read(void *out, size_t known, const void *given, const char *name);
 
+/* The other way: copies an answer to a caller's struct as far as that goes. The size in `all` is set. */
+clv_status options_write(void *out, void *all, size_t known, const char *name);
+
 #endif

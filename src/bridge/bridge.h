@@ -55,6 +55,11 @@ typedef struct br_memory {
 clv_status br_memory_get(const clv_tensor *t, br_memory *out);    /* refuses what is not plain memory of the CPU */
 clv_status br_bytes_new(size_t n, clv_tensor **out, void **data); /* u8[n] with no values yet */
 
+/* u8[n] on memory of somebody else's; `release(ctx)` is called once, when the last tensor on it is gone, or on failure. */
+clv_status br_bytes_wrap(void *data, size_t n, void (*release)(void *), void *ctx, clv_tensor **out);
+/* On another device, or itself if it is there. Data of the CPU goes to the CPU as it is. */
+clv_status br_to_device(const clv_tensor *t, const char *device, clv_tensor **out);
+
 typedef struct br_view {
 	uint8_t dtype;
 	uint32_t ndim;

@@ -62,3 +62,33 @@ clv_status br_view_bytes(const clv_tensor *bytes, const br_view *v, clv_tensor *
 		return CLV_OK;
 	})
 }
+
+clv_status br_bytes_wrap(void *data, size_t n, void (*free_it)(void *), void *ctx, clv_tensor **out)
+{
+	bool given = false; // to a tensor, which then calls it
+	try {
+		auto options = at::TensorOptions().dtype(at::kByte);
+		at::Tensor t =
+			at::for_blob(data, {static_cast<int64_t>(n)}).options(options).context(ctx, free_it).make_tensor();
+		given = true;
+		*out = release(std::move(t));
+		return CLV_OK;
+	} catch (...) {
+		if (!given && free_it)
+			free_it(ctx);
+		return bridge::fail_exception(__FILE__, __LINE__);
+	}
+}
+
+clv_status br_to_device(const clv_tensor *t, const char *device, clv_tensor **out)
+{
+	BRIDGE_CATCH({
+		at::NoGradGuard no_grad;
+		at::Tensor from = borrow(t);
+		c10::Device to(device);
+		if (to.is_cuda() && !to.has_index())
+			to.set_index(0);
+		*out = release(from.device() == to ? std::move(from) : from.to(to));
+		return CLV_OK;
+	})
+}

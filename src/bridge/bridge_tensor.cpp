@@ -1,4 +1,7 @@
 // Tensors, objects and modes: the parts of the bridge that carry no state of their own.
+#include <ATen/DLConvertor.h>
+#include <ATen/Parallel.h>
+
 #include "bridge/impl.hpp"
 
 #include <ATen/Context.h>
@@ -374,6 +377,105 @@ clv_status clv_tensor_from_data(const void *data, const char *dtype_text, uint32
 		at::Tensor view = at::from_blob(const_cast<void *>(data), at::IntArrayRef(shape, ndim),
 		                                at::TensorOptions().dtype(scalar_type_of(static_cast<uint8_t>(d))));
 		*out = release(view.clone());
+		return CLV_OK;
+	})
+}
+
+clv_status clv_tensor_wrap(void *data, const char *dtype_text, uint32_t ndim, const int64_t *shape,
+                           const int64_t *strides, void (*release_fn)(void *), void *ctx, clv_tensor **out)
+{
+	dtype d;
+	if (!data || !dtype_text || !out || (ndim && !shape))
+		return fail(CLV_E_INVALID, "clv_tensor_wrap: an argument is NULL");
+	if (!dtype_parse(dtype_text, std::strlen(dtype_text), &d))
+		return fail(CLV_E_INVALID, "clv_tensor_wrap: no dtype \"%s\"", dtype_text);
+	for (uint32_t i = 0; i < ndim; i++)
+		if (shape[i] < 0 || (strides && strides[i] < 0))
+			return fail(CLV_E_INVALID, "clv_tensor_wrap: dimension %u or its stride is negative", i);
+	BRIDGE_CATCH({
+		auto maker = at::for_blob(data, at::IntArrayRef(shape, ndim));
+		maker.options(at::TensorOptions().dtype(scalar_type_of(static_cast<uint8_t>(d))));
+		if (strides)
+			maker.strides(at::IntArrayRef(strides, ndim));
+		if (release_fn)
+			maker.context(ctx, release_fn);
+		*out = release(maker.make_tensor());
+		return CLV_OK;
+	})
+}
+
+clv_status clv_tensor_from_dlpack(struct DLManagedTensor *from, clv_tensor **out)
+{
+	if (!from || !out)
+		return fail(CLV_E_INVALID, "clv_tensor_from_dlpack: an argument is NULL");
+	BRIDGE_CATCH({
+		*out = release(at::fromDLPack(from));
+		return CLV_OK;
+	})
+}
+
+clv_status clv_tensor_to_dlpack(const clv_tensor *t, struct DLManagedTensor **out)
+{
+	if (!t || !out)
+		return fail(CLV_E_INVALID, "clv_tensor_to_dlpack: an argument is NULL");
+	BRIDGE_CATCH({
+		*out = at::toDLPack(borrow(t));
+		return CLV_OK;
+	})
+}
+
+clv_status clv_tensor_to_device(const clv_tensor *t, const char *device, clv_tensor **out)
+{
+	if (!t || !device || !out)
+		return fail(CLV_E_INVALID, "clv_tensor_to_device: an argument is NULL");
+	return br_to_device(t, device, out);
+}
+
+clv_status clv_tensor_copy_to(const clv_tensor *t, void *to, size_t size)
+{
+	if (!t || (size && !to))
+		return fail(CLV_E_INVALID, "clv_tensor_copy_to: an argument is NULL");
+	BRIDGE_CATCH({
+		at::NoGradGuard no_grad;
+		at::Tensor from = borrow(t);
+		size_t want = from.numel() * from.element_size();
+		if (size != want)
+			return fail(CLV_E_INVALID, "the tensor has %zu bytes, the buffer %zu", want, size);
+		if (want)
+			at::from_blob(to, from.sizes(), from.options().device(c10::kCPU)).copy_(from);
+		return CLV_OK;
+	})
+}
+
+const char *clv_tensor_device(const clv_tensor *t)
+{
+	static thread_local br_meta m;
+	return t && br_meta_get(t, &m) == CLV_OK ? m.device : "?";
+}
+
+int64_t clv_tensor_bytes(const clv_tensor *t)
+{
+	br_meta m;
+	if (!t || br_meta_get(t, &m) != CLV_OK || !m.strided)
+		return -1;
+	const auto *impl = reinterpret_cast<const c10::TensorImpl *>(t);
+	return static_cast<int64_t>(impl->numel() * impl->itemsize());
+}
+
+clv_status clv_set_threads(int n)
+{
+	if (n < 1)
+		return fail(CLV_E_INVALID, "clv_set_threads: %d is no number of threads", n);
+	BRIDGE_CATCH({
+		at::set_num_threads(n);
+		return CLV_OK;
+	})
+}
+
+clv_status clv_set_seed(uint64_t seed)
+{
+	BRIDGE_CATCH({
+		at::manual_seed(seed);
 		return CLV_OK;
 	})
 }

@@ -1,29 +1,359 @@
-/* The `cleave` command: what its commands share. Only cleave.h is used, as any other program would. */
+/* The `cleave` command: what its commands share. Only cleave.h is used, as any other program would.
+ *
+ * A command is one file. It says in tables what it takes, and one parser fills its request from them; from the same
+ * tables come --help, the completion scripts, the man pages and the checks of --sort and --filter. So a command that
+ * is in the list below is complete, documented and completed by shells, and there is nothing else to keep in step.
+ *
+ *     typedef struct request {            // all that a user can say
+ *         const char *path, *output;
+ *         int64_t most;
+ *         sizes sizes;
+ *     } request;                          // the macros below want this name
+ *
+ *     static int run_shrink(void *given)  // an exit code; what went wrong was said by complain()
+ *     {
+ *         const request *r = given;
+ *         clv_plan *p = load_plan(r->path);
+ *         if (!p)
+ *             return EXIT_FAILED;
+ *         …
+ *     }
+ *
+ *     static const option arguments[] = {
+ *         ARG_FILE("FILE", path, "the plan; - is standard input"),
+ *         OPTION_END,
+ *     };
+ *     static const option options[] = {
+ *         OPT_FILE("output", 'o', "FILE", output, "write it here", .preset = "-"),
+ *         OPT_SIZE("most", 0, "SIZE", most, "most bytes: 4096, 64M, 1.5GiB"),
+ *         SIZE_OPTIONS(sizes),
+ *         OPTION_END,
+ *     };
+ *     const command command_shrink = {
+ *         .name = "shrink", .summary = "make a plan smaller",
+ *         .description = "Paragraphs, which are filled by whoever prints them.\n\nWith an empty line between.",
+ *         .examples = "cleave shrink model.plan --most 64M\n",
+ *         .arguments = arguments, .options = options, REQUEST(request), .run = run_shrink,
+ *     };
+ *
+ * Then add the name to COMMAND_LIST. Transcripts go into tests/plan/cli.txt.
+ *
+ *   - The request is zero, or .initial where a struct of the library has other defaults; then each `preset` is read as
+ *     if it had been typed, so that the default in the help is the default. Numbers that are not given are otherwise 0.
+ *     Texts are borrowed from the command line and lists belong to the request; both outlive run.
+ *   - Tables: give the columns to the command (.columns), put LISTING_OPTIONS(view) among the options and a listing_view
+ *     into the request; listing_new, listing_add for each row, listing_show. That is the table, --json, --sort, --filter and
+ *     --limit. A command with one answer instead of rows writes JSON with put_json_open … put_json_close.
+ *   - A command that runs plans sets .torch and has its run function and all it needs inside
+ *     `#ifdef CLEAVE_CLI_TORCH`, and .run = TORCH_RUN(run_x). `cleave` itself links no torch: it reads the arguments,
+ *     then becomes `cleave-torch` (torch.c), which is these same files with CLEAVE_CLI_TORCH and libtorch.
+ *   - Exit codes: EXIT_OK, EXIT_FAILED, EXIT_USAGE. A command that answers by its code, as diff(1) does, says so in
+ *     .exits and returns EXIT_DIFFER or EXIT_TROUBLE.
+ *   - Memory comes from grab(), which never gives NULL: without memory the command ends with a message. */
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
+#include <stdio.h>
+
 #include "cleave.h"
 
-enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_DIFFER = 1, EXIT_TROUBLE = 2 };
+
+/* One line per command: two who add one seldom meet. The order is that of `cleave --help`. */
+#define COMMAND_LIST(X)                                                                                                \
+	X(inspect)                                                                                                         \
+	X(print)                                                                                                           \
+	X(verify)                                                                                                          \
+	X(candidates)                                                                                                      \
+	X(source)                                                                                                          \
+	X(dot)                                                                                                             \
+	X(completion)                                                                                                      \
+	X(man)                                                                                                             \
+	X(selftest)
+
+/* ---- what a command takes ---------------------------------------------------------------------------------------- */
+
+typedef struct text_list {
+	const char **at; /* borrowed texts in an array of the request */
+	uint32_t n;
+} text_list;
+
+typedef enum option_type {
+	TYPE_END,
+	TYPE_GROUP,  /* a heading in the help; name is its text                             */
+	TYPE_FLAG,   /* bool                                                                */
+	TYPE_TEXT,   /* const char *                                                        */
+	TYPE_WORD,   /* const char *: one of `words`                                        */
+	TYPE_FILE,   /* const char *                                                        */
+	TYPE_INT,    /* int64_t, not negative                                               */
+	TYPE_SIZE,   /* int64_t: bytes, 64M is 64e6 and 64Mi is 64 * 2^20                   */
+	TYPE_FLOAT,  /* double                                                              */
+	TYPE_RATE,   /* double: bytes per second, 100M, or 1Gbit for an eighth of 1G        */
+	TYPE_TEXTS,  /* text_list: may be given several times                               */
+	TYPE_FILES,  /* text_list, likewise                                                 */
+	TYPE_SYMBOL, /* sizes: B=8, may be given several times                              */
+	TYPE_SORT,   /* listing_view: a column of the command                                 */
+	TYPE_FILTER  /* listing_view: a comparison with one, may be given several times       */
+} option_type;
+
+typedef struct option {
+	const char *name; /* "max-bytes"; of an argument: "FILE" */
+	char letter;      /* 'o'; 0: none */
+	option_type type;
+	const char *metavar; /* "SIZE"; of an argument: its name again */
+	const char *help;    /* one line */
+	size_t offset;       /* in the request */
+	const char *words;   /* "auto|always|never" */
+	const char *preset;  /* read when the option is not given, and shown in the help; NULL: the request as it is */
+	uint32_t takes;      /* values after the option, of a list; 0: one */
+	bool optional;       /* of an argument */
+} option;
+
+/* The place of a field, if it has the type that the option writes. */
+#define PLACE(ctype, field) (offsetof(request, field) + 0 * sizeof((ctype *)0 == &((request *)0)->field))
+
+#define OPTION_END                                                                                                     \
+	{                                                                                                                  \
+		0                                                                                                              \
+	}
+#define OPT_GROUP(text)                                                                                                \
+	{                                                                                                                  \
+		.name = text, .type = TYPE_GROUP                                                                               \
+	}
+#define OPT(name_, letter_, metavar_, kind, ctype, field, help_, ...)                                                  \
+	{                                                                                                                  \
+		.name = name_, .letter = letter_, .metavar = metavar_, .type = kind, .offset = PLACE(ctype, field),            \
+		.help = help_, __VA_ARGS__                                                                                     \
+	}
+#define OPT_FLAG(name, letter, field, ...) OPT(name, letter, NULL, TYPE_FLAG, bool, field, __VA_ARGS__, )
+#define OPT_TEXT(name, letter, metavar, field, ...)                                                                    \
+	OPT(name, letter, metavar, TYPE_TEXT, const char *, field, __VA_ARGS__, )
+#define OPT_WORD(name, letter, metavar, field, words_, ...)                                                            \
+	OPT(name, letter, metavar, TYPE_WORD, const char *, field, __VA_ARGS__, .words = words_)
+#define OPT_FILE(name, letter, metavar, field, ...)                                                                    \
+	OPT(name, letter, metavar, TYPE_FILE, const char *, field, __VA_ARGS__, )
+#define OPT_INT(name, letter, metavar, field, ...) OPT(name, letter, metavar, TYPE_INT, int64_t, field, __VA_ARGS__, )
+#define OPT_SIZE(name, letter, metavar, field, ...) OPT(name, letter, metavar, TYPE_SIZE, int64_t, field, __VA_ARGS__, )
+#define OPT_FLOAT(name, letter, metavar, field, ...)                                                                   \
+	OPT(name, letter, metavar, TYPE_FLOAT, double, field, __VA_ARGS__, )
+#define OPT_RATE(name, letter, metavar, field, ...) OPT(name, letter, metavar, TYPE_RATE, double, field, __VA_ARGS__, )
+#define OPT_TEXTS(name, letter, metavar, field, ...)                                                                   \
+	OPT(name, letter, metavar, TYPE_TEXTS, text_list, field, __VA_ARGS__, )
+#define OPT_FILES(name, letter, metavar, field, ...)                                                                   \
+	OPT(name, letter, metavar, TYPE_FILES, text_list, field, __VA_ARGS__, )
+
+/* Arguments, in order. FILES takes all that follow and comes last. */
+#define ARG_FILE(name, field, ...) OPT(name, 0, name, TYPE_FILE, const char *, field, __VA_ARGS__, )
+#define ARG_FILES(name, field, ...) OPT(name, 0, name, TYPE_FILES, text_list, field, __VA_ARGS__, )
+#define ARG_TEXT(name, field, ...) OPT(name, 0, name, TYPE_TEXT, const char *, field, __VA_ARGS__, )
+#define ARG_WORD(name, field, words_, ...)                                                                             \
+	OPT(name, 0, name, TYPE_WORD, const char *, field, __VA_ARGS__, .words = words_)
+
+/* ---- tables (listing.c) -------------------------------------------------------------------------------------------- */
+
+typedef enum column_type {
+	COLUMN_TEXT,    /* .s; NULL is null                                                 */
+	COLUMN_INT,     /* .n                                                               */
+	COLUMN_BYTES,   /* .n: 16384 (16.4 kB); INT64_MAX: not known                        */
+	COLUMN_HUMAN,   /* .n: 16.4 kB in the table, all digits in JSON                     */
+	COLUMN_COUNT,   /* .n: 11.7 M in the table                                          */
+	COLUMN_NUMBER,  /* .x                                                               */
+	COLUMN_SECONDS, /* .x: 1.25 ms in the table                                         */
+	COLUMN_SHARE,   /* .x: 0 … 1, 49.3 % in the table                                   */
+	COLUMN_BOOL     /* .b                                                               */
+} column_type;
+
+typedef struct column {
+	const char *name;  /* in JSON, --sort and --filter: boundary_bytes */
+	const char *title; /* in the table; NULL: only in JSON */
+	column_type type;
+} column;
+
+#define COLUMNS_END                                                                                                    \
+	{                                                                                                                  \
+		0                                                                                                              \
+	}
+
+typedef union cell {
+	const char *s;
+	int64_t n;
+	double x;
+	bool b;
+} cell;
+
+typedef struct filter {
+	uint32_t column;
+	char op[3];       /* < <= > >= = != ~ !~ */
+	const char *text; /* borrowed */
+	double number;
+} filter;
+
+typedef struct listing_view { /* how a user wants to see a listing */
+	bool json, sorted, descending;
+	uint32_t sort; /* column */
+	int64_t limit; /* 0: all rows */
+	filter *filters;
+	uint32_t nfilters;
+} listing_view;
+
+#define LISTING_OPTIONS(field)                                                                                         \
+	OPT_GROUP("table"), OPT_FLAG("json", 0, field.json, "an array of objects instead of a table"),                     \
+		OPT("sort", 0, "COLUMN", TYPE_SORT, listing_view, field,                                                       \
+	        "sort by a column; COLUMN:desc puts the largest first"),                                                   \
+		OPT("filter", 0, "TEST", TYPE_FILTER, listing_view, field,                                                     \
+	        "only rows with COLUMN<N (also <= > >= = !=), or COLUMN~TEXT for texts that hold TEXT (!~ for others); "   \
+	        "may be repeated"),                                                                                        \
+		OPT_INT("limit", 0, "N", field.limit, "at most N rows")
+
+typedef struct listing listing;
+
+listing *listing_new(const column *columns);
+/* One cell per column; texts are copied. mark: '*' for a row to look at, '!' for one with trouble, 0 for none. */
+void listing_add(listing *t, char mark, const cell *cells);
+/* Both print the table and free it. The second: as a JSON array that is a member of what is open. */
+void listing_show(listing *t, const listing_view *v /* NULL: all of it, for people */);
+void listing_json(listing *t, const listing_view *v, const char *key);
+
+/* For the parser: complain and give false when there is no such column. */
+bool listing_read_sort(const column *columns, const char *text, listing_view *v);
+bool listing_read_filter(const column *columns, const char *text, listing_view *v);
+
+/* ---- sizes of symbols (sizes.c) ---------------------------------------------------------------------------------- */
+
+typedef struct sizes {
+	const char **symbols; /* owned names */
+	int64_t *values;
+	uint32_t n;
+	int64_t batch; /* 0: not given */
+} sizes;
+
+#define SIZE_OPTIONS(field)                                                                                            \
+	OPT("size", 0, "SYMBOL=N", TYPE_SYMBOL, sizes, field,                                                              \
+	    "size of a symbol, B=8; may be repeated (default: its lowest)"),                                               \
+		OPT_INT("batch", 0, "N", field.batch, "size of the batch: of the symbol B, or of the only symbol")
+
+/* Puts --batch to the symbol that it means in p; says what is wrong and gives false where there is none. */
+bool sizes_resolve(sizes *s, const clv_plan *p);
+/* Options for clv_frontiers_create; borrows s. */
+clv_frontiers_options sizes_options(const sizes *s);
+
+/* ---- commands ---------------------------------------------------------------------------------------------------- */
 
 typedef struct command {
 	const char *name;
-	const char *summary;                       /* one line for `cleave --help` */
-	const char *help;                          /* `cleave <name> --help` */
-	int (*run)(const char *path);              /* of a command that takes one file and no options */
-	int (*run_options)(int argc, char **argv); /* of any other; EXIT_USAGE after it complained */
+	const char *alias;       /* another name that is understood but not listed; NULL: none */
+	const char *summary;     /* one line for `cleave --help` */
+	const char *description; /* paragraphs with an empty line between; not filled */
+	const char *examples;    /* command lines with a newline after each; a line that starts with # explains the next */
+	const char *exits;       /* a sentence on exit codes; NULL: the usual ones */
+	const option *arguments, *options;
+	const column *columns; /* of its listing */
+	size_t request_size;
+	const void *initial;     /* NULL: zeros */
+	int (*run)(void *given); /* NULL: only cleave-torch can */
+	bool torch;              /* needs libtorch */
+	bool hidden;             /* from lists; it still has help */
 } command;
 
-extern const command command_print, command_verify, command_inspect, command_frontiers, command_source;
+#define REQUEST(type) .request_size = sizeof(type)
 
-/* file.c. Reads a plan from a file, or from standard input for "-"; says what went wrong and gives NULL. */
+#ifdef CLEAVE_CLI_TORCH
+#define TORCH_RUN(f) (f)
+#else
+#define TORCH_RUN(f) NULL
+#endif
+
+#define X(name) extern const command command_##name;
+COMMAND_LIST(X)
+#undef X
+
+extern const command *const commands[]; /* NULL at the end */
+const command *find_command(const char *name);
+extern const option common_options[]; /* --help and what else every command takes */
+
+/* parse.c: fills a request; EXIT_OK, or EXIT_USAGE with what is wrong said. request_free also after a failure. */
+int parse_request(const command *c, int argc, char **argv, void *request);
+void request_free(const command *c, void *request);
+/* The global options at the start of argv; the number of words they are, or -1 with what is wrong said. */
+int parse_global(int argc, char **argv);
+bool read_number(const char *text, double *out);                             /* 1.5, 64M, 64Mi, 50% */
+const char *nearest(const char *want, const char *const *names, uint32_t n); /* NULL: none is near */
+
+/* help.c */
+void print_help(FILE *to);
+void print_command_help(const command *c);
+uint32_t option_words(const option *o, uint32_t i, const char **at); /* length of word i, 0: there is none */
+/* Words of a text in lines of at most `width`, each after `indent` spaces, the first after `used` columns. */
+void fill_text(FILE *to, const char *text, unsigned indent, unsigned used, unsigned width);
+
+/* torch.c: becomes cleave-torch; comes back only with what is wrong said. */
+int run_with_torch(const command *c, char **argv);
+
+/* ---- saying things (say.c) --------------------------------------------------------------------------------------- */
+
+typedef struct settings {
+	const char *color; /* auto, always, never */
+	bool quiet, help, version;
+} settings;
+
+extern settings global; /* what the options common to all commands say */
+
+#define PRINTF(f, a) __attribute__((format(printf, f, a)))
+
+/* "cleave: …" on standard error. An error of a file names it first: complain("%s: …", path). */
+void complain(const char *fmt, ...) PRINTF(1, 2);
+void hint(const char *fmt, ...) PRINTF(1, 2); /* "hint: …" after it, once: what to do */
+void note(const char *fmt, ...) PRINTF(1, 2); /* news on standard error; both are silent with --quiet */
+const char *last_complaint(void);             /* text of the last one; NULL: there was none */
+int fail_with(const char *path);              /* complain of clv_last_error(), about a file if not NULL: EXIT_FAILED */
+
+typedef enum style { STYLE_NONE, STYLE_BOLD, STYLE_DIM, STYLE_RED, STYLE_GREEN, STYLE_YELLOW } style;
+
+/* Escape to begin a style, or to end all with STYLE_NONE; "" where there are no colours. */
+const char *paint(FILE *to, style s);
+
+#define HUMAN_TEXT 32
+/* "1.5 MB", "12 bytes"; "11.7 M", "576"; "1.25 ms". All return out. */
+const char *human_bytes(int64_t n, char out[HUMAN_TEXT]);
+const char *human_count(double n, char out[HUMAN_TEXT]);
+const char *human_seconds(double s, char out[HUMAN_TEXT]);
+
+/* A bar on standard error, where that is a terminal, for what has taken over a second. */
+typedef struct progress {
+	const char *what;
+	double started, drawn; /* seconds */
+	bool shown;
+} progress;
+
+progress progress_start(const char *what);
+void progress_step(progress *p, uint64_t done, uint64_t total);
+void progress_end(progress *p);
+
+/* ---- output and files (file.c, json.c) --------------------------------------------------------------------------- */
+
+void *grab(size_t bytes);             /* zeroed; never NULL */
+void *regrab(void *at, size_t bytes); /* likewise, not zeroed */
+char *grab_text(const char *s, size_t n);
+
+const char *name_of(const char *path); /* for messages: "-" is standard input */
+
+/* Reads a plan from a file, or from standard input for "-"; says what went wrong and gives NULL. */
 clv_plan *load_plan(const char *path);
 
 /* Whether all that was printed went out; says so if it did not. put_text prints and frees, then asks. */
 bool written(void);
 bool put_text(char *text);
 
-/* "cleave: …" on standard error. */
-void complain(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Prints s with nothing in it that could steer the terminal: names come from files that anybody may have written. */
+void put_plain(FILE *to, const char *s);
+
+/* One JSON value on standard output, indented; key NULL in arrays and at the top. */
+void put_json_open(const char *key, char bracket /* { or [ */);
+void put_json_open_line(const char *key, char bracket); /* all inside is on one line */
+void put_json_close(void);                              /* the last one ends the line */
+void put_json_text(const char *key, const char *s);     /* NULL: null */
+void put_json_int(const char *key, int64_t n);
+void put_json_number(const char *key, double x); /* not finite: null */
+void put_json_bool(const char *key, bool b);
 
 #endif

@@ -1,37 +1,32 @@
 /* Reading plans and writing text for the commands, with messages a person can act on. */
 #define _GNU_SOURCE /* memmem */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli.h"
 
-/* Messages quote files that anybody may have written: nothing in them may steer the terminal. */
-static void put_harmless(const char *s)
+void *regrab(void *at, size_t bytes)
 {
-	for (; *s; s++)
-		fputc((unsigned char)*s < 0x20 || *s == 0x7F ? '?' : *s, stderr);
+	void *grown = realloc(at, bytes ? bytes : 1);
+	if (!grown) {
+		complain("out of memory");
+		exit(EXIT_FAILED);
+	}
+	return grown;
 }
 
-void complain(const char *fmt, ...)
+void *grab(size_t bytes)
 {
-	va_list ap;
-	va_start(ap, fmt);
-	int n = vsnprintf(NULL, 0, fmt, ap);
-	va_end(ap);
-	char *text = n < 0 ? NULL : malloc((size_t)n + 1);
-	if (text) {
-		va_start(ap, fmt);
-		vsnprintf(text, (size_t)n + 1, fmt, ap);
-		va_end(ap);
-	}
-	fflush(stdout);
-	fputs("cleave: ", stderr);
-	put_harmless(text ? text : fmt);
-	fputc('\n', stderr);
-	free(text);
+	return memset(regrab(NULL, bytes), 0, bytes);
+}
+
+char *grab_text(const char *s, size_t n)
+{
+	char *text = grab(n + 1);
+	memcpy(text, s, n);
+	return text;
 }
 
 /* A plan of a million nodes is some 150 MB of text; what is larger is no plan, or never ends. */
@@ -79,13 +74,17 @@ static char *read_file(const char *path, size_t *n)
 	return text;
 }
 
+const char *name_of(const char *path)
+{
+	return strcmp(path, "-") ? path : "standard input";
+}
+
 /* Compilers write file:line:col:, and so do we. */
 static void complain_plan(const char *path, clv_status st, const char *text, size_t n)
 {
-	const char *name = strcmp(path, "-") == 0 ? "standard input" : path;
-	complain(st == CLV_E_PARSE ? "%s:%s" : "%s: %s", name, clv_last_error());
+	complain(st == CLV_E_PARSE ? "%s:%s" : "%s: %s", name_of(path), clv_last_error());
 	if (st == CLV_E_PARSE && (n < 11 || !memmem(text, n < 4096 ? n : 4096, "cleave-plan", 11)))
-		fputs("This does not look like a plan: the first line of one is \"cleave-plan 1\".\n", stderr);
+		hint("this does not look like a plan: the first line of one is \"cleave-plan 1\"");
 }
 
 clv_plan *load_plan(const char *path)
@@ -94,7 +93,7 @@ clv_plan *load_plan(const char *path)
 	clv_plan *p = NULL;
 	char *text = read_file(path, &n);
 	if (!text) {
-		complain("cannot read %s: %s", path, strerror(errno));
+		complain("%s: cannot be read: %s", name_of(path), strerror(errno));
 		return NULL;
 	}
 	clv_status st = clv_plan_parse(text, n, &p);
@@ -108,7 +107,7 @@ bool written(void)
 {
 	if (fflush(stdout) == 0 && !ferror(stdout))
 		return true;
-	complain("cannot write to standard output: %s", strerror(errno));
+	complain("standard output: cannot be written: %s", strerror(errno));
 	return false;
 }
 

@@ -1,102 +1,111 @@
-/* `cleave`: picks the command, answers --help and --version. Exit codes: 0 done, 1 it failed, 2 wrong usage. */
-#include <stdio.h>
+/* `cleave`: finds the command, reads its arguments, runs it. Exit codes: 0 done, 1 it failed, 2 wrong usage. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli.h"
 
-static const command *const commands[] = {&command_frontiers, &command_inspect, &command_print, &command_source,
-                                          &command_verify};
+const command *const commands[] = {
+#define X(name) &command_##name,
+	COMMAND_LIST(X)
+#undef X
+		NULL,
+};
 
-#define COMMAND_COUNT (sizeof commands / sizeof *commands)
+typedef settings request; /* for the macros */
 
-static const command *find_command(const char *name)
+const option common_options[] = {
+	OPT_FLAG("help", 'h', help, "show this help"),
+	OPT_FLAG("quiet", 'q', quiet, "no hints, no news, no progress; errors stay"),
+	OPT_WORD("color", 0, "WHEN", color, "auto|always|never",
+             "colours (default: on a terminal, unless NO_COLOR is set)"),
+	OPT_FLAG("version", 'V', version, "show the version of Cleave"),
+	OPTION_END,
+};
+
+const command *find_command(const char *name)
 {
-	for (size_t i = 0; i < COMMAND_COUNT; i++)
-		if (strcmp(commands[i]->name, name) == 0)
-			return commands[i];
+	for (const command *const *c = commands; *c; c++)
+		if (!strcmp((*c)->name, name) || ((*c)->alias && !strcmp((*c)->alias, name)))
+			return *c;
 	return NULL;
 }
 
-static void print_help(FILE *to)
+static int no_command(const char *name)
 {
-	fputs("usage: cleave COMMAND FILE.plan\n\n"
-	      "Looks at plans: PyTorch models captured by Cleave, as text. FILE - is standard input.\n\n"
-	      "commands\n",
-	      to);
-	for (size_t i = 0; i < COMMAND_COUNT; i++)
-		fprintf(to, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-	fputs("\n"
-	      "  cleave COMMAND --help   more about a command\n"
-	      "  cleave --version        the version of Cleave\n\n"
-	      "Exit status: 0 done, 1 it failed (the reason is on standard error), 2 wrong usage.\n",
-	      to);
-}
-
-static bool is_help(const char *arg)
-{
-	return strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0;
-}
-
-static int usage_error(const char *hint_command)
-{
-	fprintf(stderr, "Try `cleave %s%s--help`.\n", hint_command, hint_command[0] ? " " : "");
+	const char *names[sizeof commands / sizeof *commands];
+	uint32_t n = 0;
+	for (const command *const *c = commands; *c; c++)
+		if (!(*c)->hidden)
+			names[n++] = (*c)->name;
+	const char *near = nearest(name, names, n);
+	complain("there is no command \"%s\"", name);
+	if (near)
+		hint("did you mean %s?", near);
+	else
+		hint("`cleave --help` lists the commands");
 	return EXIT_USAGE;
+}
+
+static int show_version(void)
+{
+	printf("cleave %s\n", clv_version());
+	return written() ? EXIT_OK : EXIT_FAILED;
 }
 
 static int show_help(const command *c)
 {
 	if (c)
-		fputs(c->help, stdout);
+		print_command_help(c);
 	else
 		print_help(stdout);
-	return EXIT_OK;
+	return written() ? EXIT_OK : EXIT_FAILED;
 }
 
-static int run_command(const command *c, int argc, char **argv)
+static int run_request(const command *c, void *given, char **program_argv)
 {
-	for (int i = 0; i < argc; i++)
-		if (is_help(argv[i]))
-			return show_help(c);
-	if (c->run_options) {
-		int code = c->run_options(argc, argv);
-		return code == EXIT_USAGE ? usage_error(c->name) : code;
-	}
-	if (argc > 0 && argv[0][0] == '-' && argv[0][1] != '\0') {
-		complain("%s has no option %s", c->name, argv[0]);
-		return usage_error(c->name);
-	}
-	if (argc != 1) {
-		complain("%s takes one file, not %d", c->name, argc);
-		return usage_error(c->name);
-	}
-	return c->run(argv[0]);
+	if (global.help)
+		return show_help(c);
+	if (global.version)
+		return show_version();
+	return c->run ? c->run(given) : run_with_torch(c, program_argv);
 }
 
+static int run_command(const command *c, int argc, char **argv, char **program_argv)
+{
+	void *given = grab(c->request_size);
+	if (c->initial)
+		memcpy(given, c->initial, c->request_size);
+	int code = parse_request(c, argc, argv, given);
+	if (code == EXIT_OK)
+		code = run_request(c, given, program_argv);
+	request_free(c, given);
+	return code;
+}
+
+/* help [COMMAND] */
 static int run_help(int argc, char **argv)
 {
 	const command *c = argc > 0 ? find_command(argv[0]) : NULL;
-	if (argc > 0 && !c) {
-		complain("there is no command \"%s\"", argv[0]);
-		return usage_error("");
-	}
-	return show_help(c);
+	return argc > 0 && !c ? no_command(argv[0]) : show_help(c);
 }
 
 int main(int argc, char **argv)
 {
-	if (argc < 2) {
+	int used = parse_global(argc - 1, argv + 1);
+	if (used < 0) {
+		hint("`cleave --help` says what there is");
+		return EXIT_USAGE;
+	}
+	char **rest = argv + 1 + used;
+	int n = argc - 1 - used;
+	if (global.version)
+		return show_version();
+	if (n == 0 && !global.help) {
 		print_help(stderr);
 		return EXIT_USAGE;
 	}
-	if (is_help(argv[1]) || strcmp(argv[1], "help") == 0)
-		return run_help(argc - 2, argv + 2);
-	if (strcmp(argv[1], "--version") == 0) {
-		printf("cleave %s\n", clv_version());
-		return EXIT_OK;
-	}
-	const command *c = find_command(argv[1]);
-	if (c)
-		return run_command(c, argc - 2, argv + 2);
-	complain("there is no command \"%s\"", argv[1]);
-	return usage_error("");
+	if (n == 0 || !strcmp(rest[0], "help"))
+		return run_help(n - 1, rest + 1);
+	const command *c = find_command(rest[0]);
+	return c ? run_command(c, n - 1, rest + 1, argv) : no_command(rest[0]);
 }

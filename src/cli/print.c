@@ -1,27 +1,36 @@
 /* `cleave print`: the canonical text of a plan. */
 #include "cli.h"
 
-static int run_print(const char *path)
+typedef struct request {
+	const char *path;
+} request;
+
+static int run_print(void *given)
 {
+	const request *r = given;
 	char *text;
-	clv_plan *p = load_plan(path);
+	clv_plan *p = load_plan(r->path);
 	if (!p)
 		return EXIT_FAILED;
 	clv_status st = clv_plan_print(p, &text);
 	clv_plan_free(p);
-	if (st != CLV_OK) {
-		complain("%s", clv_last_error());
-		return EXIT_FAILED;
-	}
+	if (st != CLV_OK)
+		return fail_with(r->path);
 	return put_text(text) ? EXIT_OK : EXIT_FAILED;
 }
 
+static const option arguments[] = {
+	ARG_FILE("FILE", path, "the plan; - is standard input"),
+	OPTION_END,
+};
+
 const command command_print = {
-	"print",
-	"write the canonical text of a plan",
-	"usage: cleave print FILE.plan\n\n"
-	"Reads and verifies a plan and writes its canonical text to standard output: values numbered in\n"
-	"order, one spelling for everything, no comments. Two plans are equal if their canonical texts are.\n",
-	run_print,
-	NULL,
+	.name = "print",
+	.summary = "write the canonical text of a plan",
+	.description = "Reads and verifies a plan and writes its canonical text to standard output: values numbered in "
+				   "order, one spelling for everything, no comments. Two plans are equal if their canonical texts are.",
+	.examples = "cleave print model.plan\n",
+	.arguments = arguments,
+	REQUEST(request),
+	.run = run_print,
 };

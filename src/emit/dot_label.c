@@ -544,6 +544,11 @@ static void put_sizes(const drawing *d, strbuf *b)
 	}
 }
 
+static void put_nodes(strbuf *b, const char *before, uint32_t n)
+{
+	strbuf_printf(b, "%s%u node%s", before, n, n == 1 ? "" : "s");
+}
+
 static void title_of_plan(const drawing *d, strbuf *b)
 {
 	holdings all = {.d = (drawing *)d, .kind = VALUE_PARAM};
@@ -556,8 +561,11 @@ static void title_of_plan(const drawing *d, strbuf *b)
 	strbuf_puts(b, "</font>");
 	end_row(b);
 	start_row(b);
-	strbuf_printf(b, "%u nodes · params: ", d->p->nodes.n);
-	put_total(&all, b);
+	put_nodes(b, "", d->p->nodes.n);
+	if (all.elements[0] || all.elements[1]) {
+		strbuf_puts(b, " · params: ");
+		put_total(&all, b);
+	}
 	put_sizes(d, b);
 	end_row(b);
 }
@@ -605,8 +613,10 @@ static clv_status put_cost(const drawing *d, strbuf *b)
 	TRY(put_bytes(d, b));
 	strbuf_puts(b, " (");
 	put_megabytes(b, c->bytes);
-	strbuf_printf(b, ", %u tensor%s) · prefix: %u nodes · suffix: %u nodes · trainable suffix: %s", c->tensors,
-	              c->tensors == 1 ? "" : "s", d->o.cut + 1, d->p->nodes.n - d->o.cut - 1, c->trainable ? "yes" : "no");
+	strbuf_printf(b, ", %u tensor%s) · ", c->tensors, c->tensors == 1 ? "" : "s");
+	put_nodes(b, "prefix: ", d->o.cut + 1);
+	put_nodes(b, " · suffix: ", d->p->nodes.n - d->o.cut - 1);
+	strbuf_printf(b, " · trainable suffix: %s", c->trainable ? "yes" : "no");
 	end_row(b);
 	return CLV_OK;
 }

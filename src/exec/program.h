@@ -116,6 +116,9 @@ clv_status program_check_inputs(const clv_program *g, clv_tensor *const *inputs)
 /* All that a run checks before its first step: inputs, externals, sizes, what requires grad. */
 clv_status program_check_run(const clv_program *g, const run_spec *r);
 
+/* The values of the plan's symbols in a call (-1: read from data on the way), each in its range. */
+clv_status program_symbols(const clv_program *g, const run_spec *r, int64_t *out);
+
 void frame_free(frame *f);
 
 #endif

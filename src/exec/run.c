@@ -167,7 +167,7 @@ static clv_status check_external(const clv_program *g, const frame *f, value_id 
 }
 
 /* Symbols are read off the inputs whose dimensions they are. */
-static clv_status read_symbols(const clv_program *g, const run_spec *r, int64_t *syms)
+clv_status program_symbols(const clv_program *g, const run_spec *r, int64_t *syms)
 {
 	const plan *p = g->p;
 	for (uint32_t i = 0; i < p->symbols.n; i++)
@@ -228,7 +228,7 @@ static clv_status eval_numbers(const clv_program *g, frame *f, bool later)
 static clv_status eval_sizes(const clv_program *g, const run_spec *r, frame *f)
 {
 	if (g->p->symbols.n)
-		TRY(read_symbols(g, r, f->symbols));
+		TRY(program_symbols(g, r, f->symbols));
 	return eval_numbers(g, f, false);
 }
 

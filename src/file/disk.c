@@ -2,8 +2,11 @@
  * reader sees the old content or the new one, never a part. */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +15,33 @@
 static clv_status fail_io(const char *what, const char *path)
 {
 	return fail(CLV_E_IO, "cannot %s %s: %s", what, path, strerror(errno));
+}
+
+static _Thread_local struct {
+	uint64_t left;
+	int error;
+} fault;
+
+void disk_fault_after(uint64_t n, int error)
+{
+	fault.left = n;
+	fault.error = error;
+}
+
+bool disk_fault_waits(void)
+{
+	return fault.left != 0;
+}
+
+/* Asked before each step that writes. */
+static bool step_fails(void)
+{
+	if (!fault.left || --fault.left)
+		return false;
+	if (!fault.error)
+		raise(SIGKILL);
+	errno = fault.error;
+	return true;
 }
 
 /* ---- reading ---------------------------------------------------------------------------------------------------- */
@@ -31,7 +61,7 @@ static clv_status read_all(int fd, const char *path, uint8_t *to, size_t n)
 	return CLV_OK;
 }
 
-static clv_status read_open(int fd, const char *path, uint8_t **data, size_t *n)
+static clv_status regular_size(int fd, const char *path, size_t *n)
 {
 	struct stat info;
 	if (fstat(fd, &info) != 0)
@@ -39,6 +69,12 @@ static clv_status read_open(int fd, const char *path, uint8_t **data, size_t *n)
 	if (!S_ISREG(info.st_mode))
 		return fail(CLV_E_IO, "cannot read %s: it is no regular file", path);
 	*n = (size_t)info.st_size;
+	return CLV_OK;
+}
+
+static clv_status read_open(int fd, const char *path, uint8_t **data, size_t *n)
+{
+	TRY(regular_size(fd, path, n));
 	*data = mem_realloc(NULL, *n, 1);
 	if (!*data)
 		return fail_nomem();
@@ -48,14 +84,48 @@ static clv_status read_open(int fd, const char *path, uint8_t **data, size_t *n)
 	return st;
 }
 
+static clv_status open_file(const char *path, int *fd)
+{
+	*fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would wait for its other end */
+	return *fd < 0 ? fail_io("open", path) : CLV_OK;
+}
+
 clv_status file_read(const char *path, uint8_t **data, size_t *n)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would wait for its other end */
-	if (fd < 0)
-		return fail_io("open", path);
+	int fd;
+	TRY(open_file(path, &fd));
 	clv_status st = read_open(fd, path, data, n);
 	close(fd);
 	return st;
+}
+
+static clv_status map_open(int fd, const char *path, mapping *m)
+{
+	TRY(regular_size(fd, path, &m->n));
+	if (m->n == 0)
+		return CLV_OK;
+	void *at = mmap(NULL, m->n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
+	if (at == MAP_FAILED)
+		return fail_io("map", path);
+	m->at = at;
+	return CLV_OK;
+}
+
+clv_status file_map(const char *path, mapping *out)
+{
+	int fd;
+	*out = (mapping){0};
+	TRY(open_file(path, &fd));
+	clv_status st = map_open(fd, path, out);
+	close(fd);
+	return st;
+}
+
+void file_unmap(mapping *m)
+{
+	if (m->at)
+		munmap(m->at, m->n);
+	*m = (mapping){0};
 }
 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
@@ -63,7 +133,7 @@ clv_status file_read(const char *path, uint8_t **data, size_t *n)
 static clv_status write_all(int fd, const char *path, const void *from, size_t n)
 {
 	for (const char *at = from; n;) {
-		ssize_t put = write(fd, at, n);
+		ssize_t put = step_fails() ? -1 : write(fd, at, n);
 		if (put < 0 && errno == EINTR)
 			continue;
 		if (put < 0)
@@ -81,17 +151,59 @@ static clv_status write_image(int fd, const char *path, const st_image *image)
 		const st_entry *e = &image->entries[image->order[i]];
 		TRY(write_all(fd, path, e->data, e->nbytes));
 	}
-	return fsync(fd) == 0 || errno == EINVAL ? CLV_OK : fail_io("write", path);
+	return (!step_fails() && fsync(fd) == 0) || errno == EINVAL ? CLV_OK : fail_io("write", path);
 }
 
-/* Opens path.<process>.<k>.tmp, the first k that is free, with the permissions that any new file gets. */
+/* Whether the file behind fd still has that name. */
+static bool has_name(int fd, const char *name, struct stat *here)
+{
+	struct stat there;
+	return fstat(fd, here) == 0 && lstat(name, &there) == 0 && here->st_dev == there.st_dev &&
+	       here->st_ino == there.st_ino;
+}
+
+/* A writer holds a lock on its file until the file has its final name. */
+static bool keep_new(int fd, const char *name)
+{
+	struct stat here;
+	if (flock(fd, LOCK_EX | LOCK_NB) != 0)
+		return errno != EWOULDBLOCK; /* a file system without locks: there nothing is taken over either */
+	return has_name(fd, name, &here);
+}
+
+/* What can be locked was left behind by a writer that is gone. Nobody else may own it or know it by another name. */
+static bool take_over(int fd, const char *name)
+{
+	struct stat here;
+	return flock(fd, LOCK_EX | LOCK_NB) == 0 && has_name(fd, name, &here) && S_ISREG(here.st_mode) &&
+	       here.st_nlink == 1 && here.st_uid == geteuid() && ftruncate(fd, 0) == 0;
+}
+
+/* -1: errno says why; EEXIST: somebody else has this name. */
+static int open_for_us(const char *name)
+{
+	int fd = step_fails() ? -1 : open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	bool made = fd >= 0;
+	if (!made && errno != EEXIST)
+		return -1;
+	if (!made)
+		fd = open(name, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	if (fd >= 0 && (made ? keep_new(fd, name) : take_over(fd, name)))
+		return fd;
+	if (fd >= 0)
+		close(fd);
+	errno = EEXIST;
+	return -1;
+}
+
+/* Opens path.<k>.tmp, the first k that nobody is writing, with the permissions that any new file gets. */
 static clv_status open_beside(const char *path, char **name, int *fd)
 {
 	for (unsigned k = 0; k < 1000; k++) {
 		strbuf b = STRBUF_INIT;
-		strbuf_printf(&b, "%s.%ld.%u.tmp", path, (long)getpid(), k);
+		strbuf_printf(&b, "%s.%u.tmp", path, k);
 		TRY(strbuf_take(&b, name));
-		*fd = open(*name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+		*fd = open_for_us(*name);
 		if (*fd >= 0)
 			return CLV_OK;
 		int why = errno;
@@ -103,6 +215,20 @@ static clv_status open_beside(const char *path, char **name, int *fd)
 	return fail_io("write", path);
 }
 
+/* The new name has reached the disk too. A file system that cannot say so is taken at its word. */
+static void sync_folder(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	char *folder = slash ? mem_strdup(path, slash == path ? 1 : (size_t)(slash - path)) : mem_strdup(".", 1);
+	int fd = folder ? open(folder, O_RDONLY | O_CLOEXEC | O_DIRECTORY) : -1;
+	if (fd >= 0) {
+		(void)fsync(fd);
+		close(fd);
+	}
+	mem_free(folder);
+}
+
+/* Takes the place of the target while it is locked: who finds the old name afterwards finds another file. */
 static clv_status save_at(const st_image *image, const char *path)
 {
 	char *name;
@@ -112,12 +238,13 @@ static clv_status save_at(const st_image *image, const char *path)
 		return fail(CLV_E_IO, "cannot write %s: it is there and no regular file", path);
 	TRY(open_beside(path, &name, &fd));
 	clv_status st = write_image(fd, path, image);
-	if (close(fd) != 0 && st == CLV_OK)
-		st = fail_io("write", path);
-	if (st == CLV_OK && rename(name, path) != 0)
+	if (st == CLV_OK && (step_fails() || rename(name, path) != 0))
 		st = fail_io("write", path);
 	if (st != CLV_OK)
 		unlink(name);
+	close(fd);
+	if (st == CLV_OK && !step_fails())
+		sync_folder(path);
 	mem_free(name);
 	return st;
 }

@@ -197,11 +197,17 @@ static clv_status take_dense(payload *p, payload_memory *m, payload_tensor *t)
 	return CLV_OK;
 }
 
+/* Where in the storage the memory starts. */
+static size_t start_of(const payload_memory *m)
+{
+	enum { WIDEST = 16 }; /* a multiple of every element size */
+	return m->mixed ? m->low / WIDEST * WIDEST : m->low;
+}
+
 /* Only what the tensors name is copied: what else the storage holds is nobody's business. */
 static clv_status take_span(payload *p, payload_memory *m, uint32_t number)
 {
-	enum { WIDEST = 16 }; /* a multiple of every element size */
-	size_t low = m->mixed ? m->low / WIDEST * WIDEST : m->low;
+	size_t low = start_of(m);
 	void *span;
 	m->nbytes = m->data_n = m->high - low;
 	TRY(new_buffer(p, m->nbytes, &span));
@@ -231,6 +237,8 @@ static uint8_t lead_of(const payload *p, const payload_memory *m, uint32_t numbe
 		left--;
 		size_t item = dtype_bits(t->dtype) / 8;
 		widest = item > widest ? item : widest;
+		if (t->has_lead)
+			return (uint8_t)((t->lead + start_of(m)) % MEMORY_ALIGN);
 		if (strcmp(t->device, "cpu") != 0)
 			return 0;
 		if (t->data && !is_empty(t->ndim, t->sizes))
@@ -333,9 +341,8 @@ static clv_status add_entry(payload *p, const payload_memory *m)
 	return vec_push(&p->entries, e);
 }
 
-clv_status payload_image(payload *p, st_image *out)
+clv_status payload_entries(payload *p)
 {
-	strbuf header = STRBUF_INIT;
 	if (p->memories.n)
 		return fail(CLV_E_INVALID, "a payload is written once");
 	TRY(group(p));
@@ -344,6 +351,13 @@ clv_status payload_image(payload *p, st_image *out)
 		TRY(compress(p, i));
 		TRY(add_entry(p, &p->memories.at[i]));
 	}
+	return CLV_OK;
+}
+
+clv_status payload_image(payload *p, st_image *out)
+{
+	strbuf header = STRBUF_INIT;
+	TRY(payload_entries(p));
 	clv_status st = payload_header(p, &header);
 	st_text text = {PAYLOAD_KEY, header.at, header.n};
 	if (st == CLV_OK)
@@ -353,6 +367,12 @@ clv_status payload_image(payload *p, st_image *out)
 }
 
 /* ---- data as it was read ---------------------------------------------------------------------------------------- */
+
+bool payload_as_is(const payload *p, uint32_t memory)
+{
+	const payload_memory *m = &p->memories.at[memory];
+	return m->encoding == ENC_PLAIN && (!m->dense || is_dense(&p->tensors.at[m->first]));
+}
 
 static void fill_dense(const payload_memory *m, const payload_tensor *t, void *to)
 {

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+const char *const payload_kinds[] = {"boundary", "values", "weights"};
+
 clv_status payload_new(payload_kind kind, payload **out)
 {
 	payload *p = mem_alloc(sizeof *p);

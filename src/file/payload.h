@@ -15,7 +15,9 @@
 #define PAYLOAD_KEY "cleave.payload"
 enum { PAYLOAD_DEPTH = 256, PAYLOAD_NDIM = 64, MEMORY_ALIGN = 64 };
 
-typedef enum payload_kind { PAYLOAD_BOUNDARY, PAYLOAD_VALUES } payload_kind;
+/* WEIGHTS: the tensors of an artifact (artifact.h), mapped; they are not looked at when it is read. */
+typedef enum payload_kind { PAYLOAD_BOUNDARY, PAYLOAD_VALUES, PAYLOAD_WEIGHTS } payload_kind;
+extern const char *const payload_kinds[]; /* as they are called in files */
 
 typedef struct payload_tensor {
 	const char *label; /* unique in the payload */
@@ -30,7 +32,9 @@ typedef struct payload_tensor {
 	const void *data;       /* the first element; NULL when there is none */
 	const uint8_t *storage; /* first byte of the memory it is on; tensors with the same one share it. NULL: its own */
 	encoding wish;
-	bool must; /* the wish was for this tensor; otherwise it is dropped when it does not apply */
+	bool must;     /* the wish was for this tensor; otherwise it is dropped when it does not apply */
+	bool has_lead; /* the storage once was `lead` bytes beyond a multiple of MEMORY_ALIGN, wherever it is now */
+	uint8_t lead;
 
 	/* set when it was written or read */
 	uint32_t memory;
@@ -106,8 +110,12 @@ clv_status payload_ints(payload *p, const int64_t *from, uint32_t n, const int64
 clv_status payload_add_tensor(payload *p, const payload_tensor *t, uint32_t *out);
 uint32_t payload_find(const payload *p, const char *label); /* NONE if there is none */
 
-/* memory.c. Lays out what was added; the image borrows from the payload and from the tensors' data. */
+/* memory.c. Finds the memories of what was added, and an entry for each; they borrow from the tensors' data. Once. */
+clv_status payload_entries(payload *p);
+/* The same, laid out as a file; the image borrows from the payload. */
 clv_status payload_image(payload *p, st_image *out);
+/* Whether the bytes of a memory that was read are the memory itself: payload_fill would only copy them. */
+bool payload_as_is(const payload *p, uint32_t memory);
 /* The bytes of a memory that was read, memory.nbytes of them, as its tensors see them. Bytes between the elements of a
    tensor that has the memory for itself are left alone. */
 clv_status payload_fill(const payload *p, uint32_t memory, void *to);
@@ -129,6 +137,8 @@ clv_status schema_check(const payload_schema *want, const payload_tensor *got, u
 clv_status payload_header(const payload *p, strbuf *out); /* the text under PAYLOAD_KEY */
 /* Reads a hostile file, whose bytes stay in use; caller frees. */
 clv_status payload_read(const void *data, size_t n, payload_kind kind, payload **out);
+clv_status payload_from(const st_file *file, payload_kind kind, payload **out); /* of a file that was parsed */
+#define PAYLOAD_PAD "cleave.pad." /* entries of this name are there for alignment alone (WEIGHTS) */
 
 struct json_t;
 clv_status tree_to_json(const payload *p, struct json_t **out);

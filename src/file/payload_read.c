@@ -201,6 +201,12 @@ static clv_status read_memory(reader *r, const json_t *from)
 	return vec_push(&r->p->memories, m);
 }
 
+static bool is_pad(const reader *r, uint32_t entry)
+{
+	return r->p->kind == PAYLOAD_WEIGHTS &&
+	       strncmp(st_at(r->file, entry)->name, PAYLOAD_PAD, sizeof PAYLOAD_PAD - 1) == 0;
+}
+
 static clv_status read_memories(reader *r)
 {
 	const json_t *list;
@@ -208,7 +214,7 @@ static clv_status read_memories(reader *r)
 	for (size_t i = 0; i < json_array_size(list); i++)
 		TRY(read_memory(r, json_array_get(list, i)));
 	for (uint32_t i = 0; i < st_count(r->file); i++)
-		if (!r->used[i])
+		if (!r->used[i] && !is_pad(r, i))
 			return fail(CLV_E_PARSE, "no tensor is in entry \"%.64s\"", st_at(r->file, i)->name);
 	return CLV_OK;
 }
@@ -343,6 +349,14 @@ static clv_status read_tensors(reader *r)
 	return CLV_OK;
 }
 
+static clv_status check_bools(const payload_memory *m)
+{
+	for (size_t k = 0; m->dtype == DT_BOOL && !m->mixed && k < m->data_n; k++)
+		if (((const uint8_t *)m->data)[k] > 1)
+			return fail(CLV_E_PARSE, "entry \"%.64s\": byte %zu is no bool", m->entry, k);
+	return CLV_OK;
+}
+
 /* Every memory has a tensor; a bool is 0 or 1, whatever else the byte could be. */
 static clv_status check_memories(payload *p)
 {
@@ -352,9 +366,8 @@ static clv_status check_memories(payload *p)
 			return fail(CLV_E_PARSE, "no tensor is in entry \"%.64s\"", m->entry);
 		if (m->dense && !take_stride_room(p, m))
 			return fail(CLV_E_PARSE, "entry \"%.64s\": the strides of its tensor need too much memory", m->entry);
-		for (size_t k = 0; m->dtype == DT_BOOL && !m->mixed && k < m->data_n; k++)
-			if (((const uint8_t *)m->data)[k] > 1)
-				return fail(CLV_E_PARSE, "entry \"%.64s\": byte %zu is no bool", m->entry, k);
+		if (p->kind != PAYLOAD_WEIGHTS)
+			TRY(check_bools(m));
 	}
 	return CLV_OK;
 }
@@ -370,8 +383,11 @@ static clv_status check_kind(const json_t *root, payload_kind want)
 		return fail(CLV_E_UNSUPPORTED, "the payload has version %lld, this reader knows version %d", (long long)version,
 		            PAYLOAD_VERSION);
 	TRY(json_get_string(root, "kind", &kind));
-	if (strcmp(kind, want == PAYLOAD_BOUNDARY ? "boundary" : "values") == 0)
+	if (strcmp(kind, payload_kinds[want]) == 0)
 		return CLV_OK;
+	if (want == PAYLOAD_WEIGHTS || strcmp(kind, "weights") == 0)
+		return fail(CLV_E_INVALID, "its tensors are %s of another kind of file",
+		            want == PAYLOAD_WEIGHTS ? "a payload," : "the weights");
 	if (strcmp(kind, "values") == 0)
 		return fail(CLV_E_INVALID, "this payload holds values, not the boundary of a split; unpack() reads it");
 	if (strcmp(kind, "boundary") == 0)
@@ -406,19 +422,23 @@ static clv_status read_file(const st_file *file, payload *p)
 	return st;
 }
 
+clv_status payload_from(const st_file *file, payload_kind kind, payload **out)
+{
+	payload *p;
+	TRY(payload_new(kind, &p));
+	clv_status st = read_file(file, p);
+	if (st == CLV_OK)
+		*out = p;
+	else
+		payload_free(p);
+	return st;
+}
+
 clv_status payload_read(const void *data, size_t n, payload_kind kind, payload **out)
 {
 	st_file *file;
-	payload *p;
 	TRY(st_parse(data, n, &file));
-	clv_status st = payload_new(kind, &p);
-	if (st == CLV_OK) {
-		st = read_file(file, p);
-		if (st == CLV_OK)
-			*out = p;
-		else
-			payload_free(p);
-	}
+	clv_status st = payload_from(file, kind, out);
 	st_free(file);
 	return st;
 }

@@ -122,7 +122,7 @@ static clv_status put_payload(const payload *p, json_t *root)
 {
 	json_t *values;
 	TRY(json_put(root, "version", json_integer(PAYLOAD_VERSION)));
-	TRY(put_string(root, "kind", p->kind == PAYLOAD_BOUNDARY ? "boundary" : "values"));
+	TRY(put_string(root, "kind", payload_kinds[p->kind]));
 	if (p->kind == PAYLOAD_BOUNDARY)
 		TRY(put_boundary(p, root));
 	TRY(put_list(p, root, "memory", p->memories.n, make_memory));

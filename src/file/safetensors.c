@@ -19,7 +19,7 @@ struct st_file {
 	VEC(int64_t) dims; /* shapes of all entries; st_entry.shape points here once it is complete */
 	table by_name;     /* ids are entries */
 	const uint8_t *data;
-	size_t data_n;
+	size_t data_n, header_n; /* header_n: with the length before it */
 };
 
 /* ---- element types ---------------------------------------------------------------------------------------------- */
@@ -269,6 +269,7 @@ static clv_status parse_into(st_file *f, const uint8_t *bytes, size_t n)
 	TRY(find_header(bytes, n, &header_n));
 	TRY(json_read((const char *)bytes + PREFIX, header_n, "the header", &f->header));
 	f->data = bytes + PREFIX + header_n;
+	f->header_n = PREFIX + header_n;
 	f->data_n = n - PREFIX - header_n;
 	TRY(read_entries(f));
 	return place_entries(f);
@@ -302,6 +303,11 @@ void st_free(st_file *f)
 uint32_t st_count(const st_file *f)
 {
 	return f->entries.n;
+}
+
+size_t st_header_size(const st_file *f)
+{
+	return f->header_n;
 }
 
 const st_entry *st_at(const st_file *f, uint32_t i)
@@ -400,12 +406,15 @@ static clv_status order_entries(st_image *image)
 	return CLV_OK;
 }
 
-static clv_status print_head(st_image *image, const json_t *header)
+/* Spaces after the header, so that the data starts at a multiple of `align`. */
+static clv_status print_head(st_image *image, const json_t *header, size_t align)
 {
 	strbuf b = STRBUF_INIT;
 	static const char length[PREFIX];
 	strbuf_add(&b, length, PREFIX);
-	clv_status st = json_print(header, ALIGN, &b);
+	clv_status st = json_print(header, 0, &b);
+	while (st == CLV_OK && b.n % align && !b.failed)
+		strbuf_putc(&b, ' ');
 	if (st == CLV_OK && b.n - PREFIX > ST_HEADER_MAX)
 		st =
 			fail(CLV_E_OVERFLOW, "a header of %zu bytes is over the format's limit of %d", b.n - PREFIX, ST_HEADER_MAX);
@@ -419,10 +428,20 @@ static clv_status print_head(st_image *image, const json_t *header)
 	return strbuf_take(&b, &image->head);
 }
 
-static clv_status layout_into(st_image *image, json_t *header, const st_text *texts, uint32_t ntexts)
+static clv_status keep_order(st_image *image)
+{
+	image->order = mem_ids(image->n);
+	if (!image->order)
+		return fail_nomem();
+	for (uint32_t i = 0; i < image->n; i++)
+		image->order[i] = i;
+	return CLV_OK;
+}
+
+static clv_status layout_into(st_image *image, json_t *header, const st_text *texts, uint32_t ntexts, size_t align)
 {
 	size_t at = 0;
-	TRY(order_entries(image));
+	TRY(align == ALIGN ? order_entries(image) : keep_order(image));
 	TRY(add_texts(header, texts, ntexts));
 	for (uint32_t i = 0; i < image->n; i++) {
 		const st_entry *e = &image->entries[image->order[i]];
@@ -430,22 +449,33 @@ static clv_status layout_into(st_image *image, json_t *header, const st_text *te
 		if (st != CLV_OK)
 			return st == CLV_E_NOMEM ? st : fail_more(st, "tensor \"%.64s\"", e->name);
 	}
-	TRY(print_head(image, header));
+	TRY(print_head(image, header, align));
 	image->total = image->head_n + at;
 	return CLV_OK;
 }
 
-clv_status st_layout(const st_entry *entries, uint32_t n, const st_text *texts, uint32_t ntexts, st_image *out)
+static clv_status layout(const st_entry *entries, uint32_t n, const st_text *texts, uint32_t ntexts, size_t align,
+                         st_image *out)
 {
 	json_t *header = json_object();
 	if (!header)
 		return fail_nomem();
 	*out = (st_image){.entries = entries, .n = n};
-	clv_status st = layout_into(out, header, texts, ntexts);
+	clv_status st = layout_into(out, header, texts, ntexts, align);
 	json_decref(header);
 	if (st != CLV_OK)
 		st_image_free(out);
 	return st;
+}
+
+clv_status st_layout(const st_entry *entries, uint32_t n, const st_text *texts, uint32_t ntexts, st_image *out)
+{
+	return layout(entries, n, texts, ntexts, ALIGN, out);
+}
+
+clv_status st_layout_mapped(const st_entry *entries, uint32_t n, const st_text *texts, uint32_t ntexts, st_image *out)
+{
+	return layout(entries, n, texts, ntexts, ST_MAPPED_ALIGN, out);
 }
 
 void st_image_free(st_image *i)

@@ -10,6 +10,7 @@
 #include "plan/plan.h"
 
 #define ST_HEADER_MAX 100000000 /* the format's own limit */
+enum { ST_MAPPED_ALIGN = 64 };
 
 typedef struct st_entry {
 	const char *name; /* NUL-terminated UTF-8; written: borrowed from the caller, read: from the st_file */
@@ -38,6 +39,7 @@ typedef struct st_file st_file;
 clv_status st_parse(const void *data, size_t n, st_file **out); /* borrows data; caller frees */
 void st_free(st_file *f);
 uint32_t st_count(const st_file *f);
+size_t st_header_size(const st_file *f);                               /* where the data starts */
 const st_entry *st_at(const st_file *f, uint32_t i);                   /* in the order of the data */
 uint32_t st_find(const st_file *f, const char *name);                  /* NONE if there is none */
 const char *st_metadata(const st_file *f, const char *key, size_t *n); /* NULL if there is none */
@@ -54,10 +56,26 @@ typedef struct st_image {
 } st_image;
 
 clv_status st_layout(const st_entry *entries, uint32_t n, const st_text *texts, uint32_t ntexts, st_image *out);
+/* For a file that will be mapped: the data starts at a multiple of ST_MAPPED_ALIGN, entries are in the order given. */
+clv_status st_layout_mapped(const st_entry *entries, uint32_t n, const st_text *texts, uint32_t ntexts, st_image *out);
 void st_image_free(st_image *i);
 void st_copy(const st_image *i, void *to); /* i->total bytes */
 clv_status st_append(const st_image *i, strbuf *b);
 clv_status st_save(const st_image *i, const char *path); /* the file is there whole or not at all; CLV_E_IO */
+
+/* Test hook: step number `n` of what st_save does from now on fails with this errno (n 0: none does). error 0: the process
+   is killed there. Per thread. */
+void disk_fault_after(uint64_t n, int error);
+bool disk_fault_waits(void); /* that step has not come yet */
+
+/* Bytes of a file that is mapped: pages are read when they are touched. Written pages are the process's own. A file that
+   is made shorter while it is mapped ends the process; st_save never does that. */
+typedef struct mapping {
+	uint8_t *at; /* NULL: an empty file */
+	size_t n;
+} mapping;
+clv_status file_map(const char *path, mapping *out); /* a regular file; CLV_E_IO */
+void file_unmap(mapping *m);
 
 /* The whole of a regular file; caller frees with mem_free. CLV_E_IO. */
 clv_status file_read(const char *path, uint8_t **data, size_t *n);

@@ -1,14 +1,14 @@
 /* The inspect page: what a person wants to know about a plan before reading its text. */
 #include <string.h>
 
+#include "plan/inspect.h"
 #include "plan/intern.h"
 
 #define TOP_OPERATORS 12 /* lines; the rest is summed up */
-#define MOST_LINES 20    /* of guards and of inputs and outputs, likewise */
 
 /* ---- pieces ----------------------------------------------------------------------------------------------------- */
 
-static void heading(strbuf *b, const char *text)
+void inspect_heading(strbuf *b, const char *text)
 {
 	strbuf_printf(b, "  %-11s ", text);
 }
@@ -18,7 +18,7 @@ static void print_count(strbuf *b, uint64_t n, const char *one)
 	strbuf_printf(b, "%llu %s%s", (unsigned long long)n, one, n == 1 ? "" : "s");
 }
 
-static void print_bytes(strbuf *b, int64_t bytes)
+void inspect_bytes(strbuf *b, int64_t bytes)
 {
 	static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB", "PB", "EB"};
 	unsigned unit = 0;
@@ -46,10 +46,10 @@ static void print_plain(const plan *p, str_id id, strbuf *b)
 		strbuf_quoted(b, s->s, s->n);
 }
 
-static void print_more(strbuf *b, uint32_t n)
+void inspect_more(strbuf *b, uint32_t n)
 {
-	if (n > MOST_LINES)
-		strbuf_printf(b, "    and %u more\n", n - MOST_LINES);
+	if (n > INSPECT_LINES)
+		strbuf_printf(b, "    and %u more\n", n - INSPECT_LINES);
 }
 
 static void print_value_line(const plan *p, value_id v, strbuf *b)
@@ -74,22 +74,22 @@ static void inspect_head(const plan *p, strbuf *b)
 	                                     "equal to eager with grad", "equal to eager with and without grad"};
 	print_plain(p, p->model, b);
 	strbuf_putc(b, '\n');
-	heading(b, "mode");
+	inspect_heading(b, "mode");
 	strbuf_printf(b, "%s, %s\n", p->training ? "train" : "eval", proven[p->grad_modes & 3]);
 	for (uint32_t i = 0; i < p->symbols.n; i++) {
 		const symbol *s = &p->symbols.at[i];
-		heading(b, i ? "" : "symbols");
+		inspect_heading(b, i ? "" : "symbols");
 		strbuf_printf(b, "%s %lld..%lld\n", plan_s(p, s->name), (long long)s->lo, (long long)s->hi);
 	}
 }
 
 static void inspect_inputs(const plan *p, strbuf *b)
 {
-	heading(b, "inputs");
+	inspect_heading(b, "inputs");
 	strbuf_printf(b, "%u\n", p->inputs.n);
-	for (uint32_t i = 0; i < p->inputs.n && i < MOST_LINES; i++)
+	for (uint32_t i = 0; i < p->inputs.n && i < INSPECT_LINES; i++)
 		print_value_line(p, p->inputs.at[i], b);
-	print_more(b, p->inputs.n);
+	inspect_more(b, p->inputs.n);
 }
 
 static void inspect_outputs(const plan *p, strbuf *b)
@@ -97,7 +97,7 @@ static void inspect_outputs(const plan *p, strbuf *b)
 	uint32_t n = 0;
 	for (uint32_t i = 0; i < p->out_tree.n; i++)
 		n += p->out_tree.at[i].kind == TREE_VALUE;
-	heading(b, "outputs");
+	inspect_heading(b, "outputs");
 	strbuf_printf(b, "%u", n);
 	if (p->out_tree.n && p->out_tree.at[0].kind == TREE_OBJECT) {
 		strbuf_puts(b, " in ");
@@ -105,24 +105,18 @@ static void inspect_outputs(const plan *p, strbuf *b)
 	}
 	strbuf_putc(b, '\n');
 	uint32_t shown = 0;
-	for (uint32_t i = 0; i < p->out_tree.n && shown < MOST_LINES; i++) {
+	for (uint32_t i = 0; i < p->out_tree.n && shown < INSPECT_LINES; i++) {
 		if (p->out_tree.at[i].kind != TREE_VALUE)
 			continue;
 		print_value_line(p, p->out_tree.at[i].u.v, b);
 		shown++;
 	}
-	print_more(b, n);
+	inspect_more(b, n);
 }
 
 /* ---- external values -------------------------------------------------------------------------------------------- */
 
-typedef struct tally {
-	uint64_t count, trainable;
-	int64_t bytes;
-	bool too_large; /* the sum of bytes does not fit, or a size is not defined at the smallest symbols */
-} tally;
-
-static clv_status tally_kind(const plan *p, value_kind kind, const int64_t *syms, tally *t)
+clv_status tally_kind(const plan *p, value_kind kind, const int64_t *syms, tally *t)
 {
 	*t = (tally){0};
 	for (value_id v = 0; v < p->values.n; v++) {
@@ -146,7 +140,7 @@ static clv_status inspect_kind(const plan *p, value_kind kind, const char *title
 	TRY(tally_kind(p, kind, syms, &t));
 	if (t.count == 0)
 		return CLV_OK;
-	heading(b, title);
+	inspect_heading(b, title);
 	strbuf_printf(b, "%llu", (unsigned long long)t.count);
 	if (kind == VALUE_PARAM)
 		strbuf_printf(b, ", %llu trainable", (unsigned long long)t.trainable);
@@ -155,7 +149,7 @@ static clv_status inspect_kind(const plan *p, value_kind kind, const char *title
 		if (t.too_large)
 			strbuf_puts(b, "of unknown size");
 		else
-			print_bytes(b, t.bytes);
+			inspect_bytes(b, t.bytes);
 	}
 	if (kind == VALUE_PARAM && p->ties.n) {
 		strbuf_puts(b, ", ");
@@ -185,11 +179,6 @@ out:
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------ */
 
-typedef struct op_count {
-	str_id op;
-	uint32_t n;
-} op_count;
-
 static int by_count(const void *x, const void *y)
 {
 	const op_count *a = x, *b = y;
@@ -198,8 +187,7 @@ static int by_count(const void *x, const void *y)
 	return a->op < b->op ? -1 : a->op > b->op;
 }
 
-/* Counts per operator, most frequent first, those that occur first of equals. *out: caller frees. */
-static clv_status count_ops(const plan *p, op_count **out, uint32_t *n_out)
+clv_status count_ops(const plan *p, op_count **out, uint32_t *n_out)
 {
 	op_count *c = mem_alloc(p->strs.n * sizeof *c);
 	if (!c)
@@ -235,7 +223,7 @@ static clv_status inspect_operators(const plan *p, strbuf *b)
 	return CLV_OK;
 }
 
-static uint32_t count_nodes(const plan *p, uint32_t flag)
+uint32_t count_nodes(const plan *p, uint32_t flag)
 {
 	uint32_t n = 0;
 	for (node_id i = 0; i < p->nodes.n; i++)
@@ -247,7 +235,7 @@ static void inspect_count(strbuf *b, const char *title, uint64_t n, const char *
 {
 	if (n == 0)
 		return;
-	heading(b, title);
+	inspect_heading(b, title);
 	print_count(b, n, one);
 	strbuf_putc(b, '\n');
 }
@@ -301,7 +289,7 @@ static clv_status inspect_contexts(const plan *p, strbuf *b)
 	for (context_id c = 1; c < p->contexts.n; c++) {
 		if (!used[c])
 			continue;
-		heading(b, title);
+		inspect_heading(b, title);
 		print_count(b, used[c], "node");
 		strbuf_puts(b, ": ");
 		print_modes(p, &p->contexts.at[c], b);
@@ -340,78 +328,106 @@ static void print_guard(const plan *p, value_id v, strbuf *b)
 	}
 }
 
-typedef struct guards {
+typedef struct guard_walk {
 	const plan *p;
-	const node_names *names;
-	strbuf *b;
+	guard_visitor *visit;
+	void *ctx;
 	node_id node;
-	uint32_t count;
-} guards;
+	strbuf text; /* of the guard at hand */
+} guard_walk;
 
-/* Starts the line of one more guard; false when there are enough lines. */
-static bool next_guard(guards *g)
+static void visit_guard(guard_walk *g)
 {
-	if (g->count++ == 0)
-		strbuf_puts(g->b, "\nguards\n");
-	if (g->count > MOST_LINES)
-		return false;
-	strbuf_printf(g->b, "  %s: ", node_name(g->names, g->node));
-	return true;
-}
-
-static void end_guard(guards *g)
-{
-	print_place(g->p, &g->p->nodes.at[g->node], g->b);
-	strbuf_putc(g->b, '\n');
+	g->visit(g->ctx, g->node, g->text.at ? g->text.at : "", g->text.n);
+	g->text.n = 0;
 }
 
 static void guard_of_result(void *ctx, value_id v)
 {
-	guards *g = ctx;
-	if (!(g->p->values.at[v].flags & VALUE_GUARD) || !next_guard(g))
+	guard_walk *g = ctx;
+	if (!(g->p->values.at[v].flags & VALUE_GUARD))
 		return;
-	print_guard(g->p, v, g->b);
-	end_guard(g);
+	print_guard(g->p, v, &g->text);
+	visit_guard(g);
 }
 
 /* cleave::guard_equal(a, b, …) compares two tensors. */
-static void guard_of_node(guards *g)
+static void guard_of_node(guard_walk *g)
 {
 	const node *n = &g->p->nodes.at[g->node];
-	if (n->nargs < 2 || strcmp(plan_s(g->p, n->op), "cleave::guard_equal") != 0 || !next_guard(g))
+	if (n->nargs < 2 || strcmp(plan_s(g->p, n->op), "cleave::guard_equal") != 0)
 		return;
-	arg_print(g->p, &g->p->args.at[n->args], g->b);
-	strbuf_puts(g->b, " = ");
-	arg_print(g->p, &g->p->args.at[n->args + 1], g->b);
-	end_guard(g);
+	arg_print(g->p, &g->p->args.at[n->args], &g->text);
+	strbuf_puts(&g->text, " = ");
+	arg_print(g->p, &g->p->args.at[n->args + 1], &g->text);
+	visit_guard(g);
+}
+
+clv_status plan_each_guard(const plan *p, guard_visitor *visit, void *ctx)
+{
+	guard_walk g = {p, visit, ctx, 0, STRBUF_INIT};
+	for (; g.node < p->nodes.n; g.node++) {
+		node_each_result(p, g.node, guard_of_result, &g);
+		guard_of_node(&g);
+	}
+	bool failed = g.text.failed;
+	strbuf_free(&g.text);
+	return failed ? fail_nomem() : CLV_OK;
+}
+
+typedef struct guard_lines {
+	const plan *p;
+	const node_names *names;
+	strbuf *b;
+	uint32_t count;
+} guard_lines;
+
+static void add_guard_line(void *ctx, node_id n, const char *text, size_t length)
+{
+	guard_lines *g = ctx;
+	if (g->count++ == 0)
+		strbuf_puts(g->b, "\nguards\n");
+	if (g->count > INSPECT_LINES)
+		return;
+	strbuf_printf(g->b, "  %s: ", node_name(g->names, n));
+	strbuf_add(g->b, text, length);
+	print_place(g->p, &g->p->nodes.at[n], g->b);
+	strbuf_putc(g->b, '\n');
 }
 
 static clv_status inspect_guards(const plan *p, strbuf *b)
 {
 	node_names *names;
 	TRY(node_names_new(p, &names));
-	guards g = {p, names, b, 0, 0};
-	for (; g.node < p->nodes.n; g.node++) {
-		node_each_result(p, g.node, guard_of_result, &g);
-		guard_of_node(&g);
-	}
-	print_more(b, g.count);
+	guard_lines g = {p, names, b, 0};
+	clv_status st = plan_each_guard(p, add_guard_line, &g);
+	inspect_more(b, g.count);
 	node_names_free(names);
-	return CLV_OK;
+	return st;
 }
 
-clv_status plan_inspect(const plan *p, strbuf *b)
+clv_status inspect_facts(const plan *p, strbuf *b)
 {
 	inspect_head(p, b);
 	inspect_inputs(p, b);
 	inspect_outputs(p, b);
 	TRY(inspect_externals(p, b));
-	heading(b, "nodes");
+	inspect_heading(b, "nodes");
 	strbuf_printf(b, "%u in ", p->nodes.n);
 	print_count(b, p->scopes.n, "module");
 	strbuf_putc(b, '\n');
 	inspect_effects(p, b);
-	TRY(inspect_contexts(p, b));
+	return inspect_contexts(p, b);
+}
+
+clv_status inspect_lists(const plan *p, strbuf *b)
+{
 	TRY(inspect_operators(p, b));
 	return inspect_guards(p, b);
+}
+
+clv_status plan_inspect(const plan *p, strbuf *b)
+{
+	TRY(inspect_facts(p, b));
+	return inspect_lists(p, b);
 }

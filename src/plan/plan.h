@@ -449,6 +449,9 @@ bool plan_equal(const plan *a, const plan *b); /* both must verify */
 clv_status plan_copy(const plan *p, plan **out);
 clv_status plan_reorder(const plan *p, const node_id *order, plan **out);
 
+/* retarget.c. The plan with its one device (the one that is not the CPU, if there is one) changed for another. */
+clv_status plan_retarget(const plan *p, const char *device, plan **out);
+
 /* inspect.c: a page for people */
 clv_status plan_inspect(const plan *p, strbuf *b);
 

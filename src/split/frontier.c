@@ -168,6 +168,7 @@ static void count_work(clv_frontiers *f)
 		total += work_of(f, k);
 		f->at[k].flops[PREFIX] = total; /* one frontier more than there are has room */
 	}
+	f->flops = total;
 	bool known = total > 0 && isfinite(total);
 	for (node_id k = 0; k < f->n; k++) {
 		frontier *c = &f->at[k];
@@ -222,6 +223,10 @@ typedef struct holding {
 	__int128 live;                                              /* inputs and results, at node k */
 } holding;
 
+typedef struct whole { /* all that the plan reads */
+	__int128 params, param_bytes, outside;
+} whole;
+
 enum amount { PARAMS, PARAM_BYTES, OUTSIDE };
 
 static __int128 *amount_of(holding *h, enum amount a)
@@ -238,17 +243,20 @@ static void hold(const clv_frontiers *f, holding *by, node_id first, node_id las
 	amount_of(&by[earlier(last, f->n)], a)[SUFFIX] -= n;
 }
 
-static void hold_params(const clv_frontiers *f, const node_id *first, holding *by)
+static void hold_params(const clv_frontiers *f, const node_id *first, holding *by, whole *all)
 {
 	for (value_id v = 0; v < f->p->values.n; v++)
 		if (f->p->values.at[v].kind == VALUE_PARAM && first[v] != NONE) {
-			hold(f, by, first[v], f->live.last[v], PARAMS, product_of_sizes(f, v, 1));
-			hold(f, by, first[v], f->live.last[v], PARAM_BYTES, value_bytes_at(f, v));
+			int64_t n = product_of_sizes(f, v, 1), bytes = value_bytes_at(f, v);
+			hold(f, by, first[v], f->live.last[v], PARAMS, n);
+			hold(f, by, first[v], f->live.last[v], PARAM_BYTES, bytes);
+			all->params += n;
+			all->param_bytes += bytes;
 		}
 }
 
 /* Memory is held as long as any value on it is used; its size is that of the first value on it. */
-static void hold_memory(const clv_frontiers *f, node_id *first, node_id *last, holding *by)
+static void hold_memory(const clv_frontiers *f, node_id *first, node_id *last, holding *by, whole *all)
 {
 	const plan *p = f->p;
 	for (value_id v = 0; v < p->values.n; v++) {
@@ -262,8 +270,10 @@ static void hold_memory(const clv_frontiers *f, node_id *first, node_id *last, h
 		if (alias_root(p, v) != v || p->values.at[v].type != TYPE_TENSOR)
 			continue;
 		if (!moves(p, v)) {
-			if (first[v] != NONE)
-				hold(f, by, first[v], last[v], OUTSIDE, value_bytes_at(f, v));
+			if (first[v] == NONE)
+				continue;
+			hold(f, by, first[v], last[v], OUTSIDE, value_bytes_at(f, v));
+			all->outside += value_bytes_at(f, v);
 			continue;
 		}
 		node_id born = value_born(p, v), end = last[v] == NONE ? born : last[v];
@@ -283,7 +293,7 @@ static void add_holding(holding *sum, const holding *h)
 }
 
 /* by[k] becomes what is held at position k; the peaks of a side are then the running maxima from its end. */
-static void sum_up(clv_frontiers *f, holding *by)
+static void sum_up(clv_frontiers *f, holding *by, const whole *all)
 {
 	holding sum = {0};
 	__int128 peak = 0;
@@ -298,6 +308,9 @@ static void sum_up(clv_frontiers *f, holding *by)
 		if (k < f->n)
 			f->at[k].memory[PREFIX] = at_most_64(sum.outside[PREFIX] + peak);
 	}
+	f->params = at_most_64(all->params);
+	f->param_bytes = at_most_64(all->param_bytes);
+	f->memory = at_most_64(all->outside + peak);
 	peak = 0;
 	for (node_id k = f->n; k-- > 0;) {
 		peak = by[k + 1].live > peak ? by[k + 1].live : peak;
@@ -311,11 +324,12 @@ static clv_status count_memory(clv_frontiers *f)
 	node_id *first = first_uses(f), *last = mem_ids(n);
 	holding *by = mem_alloc(((size_t)f->p->nodes.n + 1) * sizeof *by);
 	bool memory = first && last && by;
-	if (memory && f->n) {
+	whole all = {0};
+	if (memory && f->p->nodes.n) {
 		memcpy(last, f->live.last, n * sizeof *last);
-		hold_params(f, first, by);
-		hold_memory(f, first, last, by);
-		sum_up(f, by);
+		hold_params(f, first, by, &all);
+		hold_memory(f, first, last, by, &all);
+		sum_up(f, by, &all);
 	}
 	mem_free(first);
 	mem_free(last);
@@ -367,14 +381,13 @@ static clv_status choose_sizes(const plan *p, const clv_frontiers_options *o, in
 static clv_status eval_sizes(clv_frontiers *f, const clv_frontiers_options *o)
 {
 	const plan *p = f->p;
-	int64_t *syms = mem_alloc((p->symbols.n + 1) * sizeof *syms);
+	f->syms = mem_alloc((p->symbols.n + 1) * sizeof *f->syms);
 	f->sizes = mem_alloc((p->exprs.n + 1) * sizeof *f->sizes);
 	f->defined = mem_alloc((p->exprs.n + 1) * sizeof *f->defined);
-	clv_status st = syms && f->sizes && f->defined ? choose_sizes(p, o, syms) : fail_nomem();
-	if (st == CLV_OK)
-		st = expr_eval_all(p, syms, f->sizes, f->defined);
-	mem_free(syms);
-	return st;
+	if (!f->syms || !f->sizes || !f->defined)
+		return fail_nomem();
+	TRY(choose_sizes(p, o, f->syms));
+	return expr_eval_all(p, f->syms, f->sizes, f->defined);
 }
 
 /* ---- making and looking ---------------------------------------------------------------------------------------------- */
@@ -424,6 +437,7 @@ void clv_frontiers_free(clv_frontiers *f)
 	vec_free(&f->cross.entries);
 	mem_free(f->cross.head);
 	liveness_free(&f->live);
+	mem_free(f->syms);
 	mem_free(f->sizes);
 	mem_free(f->defined);
 	node_names_free(f->names);
@@ -445,11 +459,8 @@ clv_status clv_frontiers_get(const clv_frontiers *f, uint32_t i, clv_frontier *o
 {
 	if (!f || !out || i >= f->n)
 		return no_frontier(i);
-	if (out->size < sizeof out->size || out->size > sizeof *out)
-		return fail(CLV_E_INVALID, "clv_frontier.size is %zu, this library knows up to %zu", out->size, sizeof *out);
 	const frontier *c = &f->at[i];
-	clv_frontier all = {.size = out->size,
-	                    .position = i,
+	clv_frontier all = {.position = i,
 	                    .name = node_name(f->names, i),
 	                    .module = module_path(f->p, i),
 	                    .boundary_tensors = c->tensors,
@@ -468,8 +479,15 @@ clv_status clv_frontiers_get(const clv_frontiers *f, uint32_t i, clv_frontier *o
 	                    .suffix_param_bytes = c->param_bytes[SUFFIX],
 	                    .prefix_memory = c->memory[PREFIX],
 	                    .suffix_memory = c->memory[SUFFIX]};
-	memcpy(out, &all, out->size); /* a caller built with an older header has a shorter struct */
-	return CLV_OK;
+	return options_write(out, &all, sizeof all, "clv_frontier");
+}
+
+clv_status clv_frontiers_total(const clv_frontiers *f, clv_total *out)
+{
+	if (!f || !out)
+		return fail(CLV_E_INVALID, "clv_frontiers_total: an argument is NULL");
+	clv_total all = {.flops = f->flops, .params = f->params, .param_bytes = f->param_bytes, .memory = f->memory};
+	return options_write(out, &all, sizeof all, "clv_total");
 }
 
 /* sum += bytes of v, in symbols. */

@@ -35,6 +35,9 @@ struct clv_frontiers {
 	frontier *at; /* by position, p->nodes.n - 1 of them */
 	uint32_t n;
 	liveness live;
+	double flops; /* of the whole plan */
+	int64_t params, param_bytes, memory;
+	int64_t *syms;  /* size of every symbol */
 	int64_t *sizes; /* value of every expression */
 	bool *defined;
 	crossings cross;

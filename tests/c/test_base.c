@@ -84,6 +84,14 @@ static void every_status_has_a_name(void **state)
 		assert_true(strlen(status_meaning((clv_status)s)) > 0);
 }
 
+static void the_numbers_of_the_version_are_those_of_its_text(void **state)
+{
+	(void)state;
+	char text[64];
+	snprintf(text, sizeof text, "%d.%d.%d", CLV_VERSION_MAJOR, CLV_VERSION_MINOR, CLV_VERSION_PATCH);
+	assert_string_equal(CLV_VERSION, text);
+}
+
 /* ---- memory -------------------------------------------------------------------------------------------------------- */
 
 static void the_chosen_allocation_fails_and_no_other(void **state)
@@ -374,6 +382,7 @@ int main(void)
 		cmocka_unit_test(without_memory_the_meaning_of_the_code_stands_in),
 		cmocka_unit_test(each_thread_has_its_own_message),
 		cmocka_unit_test(every_status_has_a_name),
+		cmocka_unit_test(the_numbers_of_the_version_are_those_of_its_text),
 		cmocka_unit_test(the_chosen_allocation_fails_and_no_other),
 		cmocka_unit_test(a_product_that_overflows_is_refused),
 		cmocka_unit_test(memory_comes_zeroed),

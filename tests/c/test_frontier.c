@@ -222,6 +222,24 @@ static void a_frontier_tells_what_each_side_costs(void **state)
 	plan_free(p);
 }
 
+static void the_whole_plan_costs_what_all_its_nodes_cost(void **state)
+{
+	(void)state;
+	plan *p = load_ok(net);
+	clv_frontiers *f = frontiers_of(p);
+	clv_frontier c = frontier_at(f, 0);
+	clv_total t = {.size = sizeof t};
+	OK(clv_frontiers_total(f, &t));
+	assert_true(t.flops == c.prefix_flops + c.suffix_flops);
+	assert_int_equal(t.params, 16 * 8 + 4 * 16);
+	assert_int_equal(t.param_bytes, 4 * t.params);
+	assert_true(t.memory >= c.prefix_memory && t.memory >= c.suffix_memory);
+	t.size = 1;
+	FAILS(clv_frontiers_total(f, &t), CLV_E_INVALID, "clv_total.size");
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
 static void a_parameter_that_both_sides_read_counts_on_both(void **state)
 {
 	(void)state;
@@ -1429,6 +1447,7 @@ int main(void)
 		cmocka_unit_test(auto_takes_any_cut_when_the_middle_has_none),
 		cmocka_unit_test(of_two_cuts_at_the_same_distance_the_smaller_is_taken),
 		cmocka_unit_test(a_frontier_tells_what_each_side_costs),
+		cmocka_unit_test(the_whole_plan_costs_what_all_its_nodes_cost),
 		cmocka_unit_test(a_parameter_that_both_sides_read_counts_on_both),
 		cmocka_unit_test(views_take_no_memory_and_memory_lives_as_long_as_its_views),
 		cmocka_unit_test(bytes_are_a_short_formula_in_the_symbols),

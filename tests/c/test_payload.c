@@ -1,12 +1,10 @@
 /* src/file: payloads. Round trips of tensors with their memory, of every kind of value, of compression; refusals; and
  * every allocation failing once. */
-#include "support.h"
+#include "tensors.h"
 
 #include <float.h>
 #include <jansson.h>
 #include <math.h>
-
-#include "file/payload.h"
 
 /* ---- building --------------------------------------------------------------------------------------------------- */
 
@@ -15,25 +13,6 @@ static payload *new_payload(payload_kind kind)
 	payload *p;
 	OK(payload_new(kind, &p));
 	return p;
-}
-
-static payload_tensor tensor_on(const char *label, dtype d, const void *storage, size_t offset, uint32_t ndim,
-                                const int64_t *sizes, const int64_t *strides)
-{
-	return (payload_tensor){.label = label,
-	                        .dtype = d,
-	                        .device = "cpu",
-	                        .ndim = ndim,
-	                        .sizes = sizes,
-	                        .strides = strides,
-	                        .storage = storage,
-	                        .data = (const uint8_t *)storage + offset};
-}
-
-static clv_status add(payload *p, payload_tensor t)
-{
-	uint32_t number;
-	return payload_add_tensor(p, &t, &number);
 }
 
 /* Writes p into *file, and reads it again. Frees p; the caller frees both. */

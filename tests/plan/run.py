@@ -3,18 +3,25 @@
     python tests/plan/run.py path/to/cleave [--update]
 
 Beside each x.plan lie x.print and x.inspect, what `cleave print` and `cleave inspect` write, and x.source, what
-`cleave source` writes or why it refuses. Beside each bad_x.plan lies bad_x.err, what `cleave verify` says about it.
+`cleave source` writes or why it refuses; x.dot and x.split.dot are what `cleave dot` draws. Beside each bad_x.plan lies
+bad_x.err, what `cleave verify` says about it.
 cli.txt is a transcript: each `$ cleave …` is run and what it writes must follow. The example of docs/plan-format.md
-must print as itself. --update rewrites the expected files; look at the difference before you commit it.
+must print as itself. Completion scripts are read by their shells, bash really completes, and manual pages format
+without a warning. --update rewrites the expected files; look at the difference before you commit it.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
+import os
+import pty
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -29,6 +36,7 @@ class Runner:
         self.update = update
         self.passed = 0
         self.failed = 0
+        self.missing: set[str] = set()
 
     def run(self, *args: str, text: str = "") -> tuple[int, str, str]:
         command = [self.cleave, *args]
@@ -60,9 +68,20 @@ class Runner:
         self.compare(f"{plan.name}: source", out + err, plan.with_suffix(".source"))
         if out:
             compile(out, plan.name, "exec")
+        self.pictures(plan)
         printed = plan.with_suffix(".print")
         code, out, err = self.run("print", printed.name)
         self.check(f"{plan.name}: the canonical text prints as itself", out == printed.read_text(), err)
+
+    def pictures(self, plan: Path) -> None:
+        """The picture of a plan, and the one of its cut with all there is to show."""
+        all_of_it = ["-b", "50%", "--detail", "operation", "--targets", "--markers", "--indices"]
+        for name, options in ((".dot", []), (".split.dot", all_of_it)):
+            code, out, err = self.run("dot", plan.name, *options)
+            self.check(f"{plan.name}: {name} is written or refused", (code == 0) == (not err), err)
+            self.compare(f"{plan.name}: {name}", out + err, plan.with_suffix(name))
+            if out:
+                self.outside(f"{plan.name}: Graphviz reads {name}", ["dot", "-Tsvg", "-o", "/dev/null"], out)
 
     def bad(self, plan: Path) -> None:
         """A plan that is refused, with its message."""
@@ -85,6 +104,130 @@ class Runner:
         _, out, err = self.run("print", "-", text=example)
         self.check("the example of plan-format.md", out == example and example != "", err or out)
 
+    def outside(self, name: str, command: list[str], text: str) -> None:
+        """A program of the machine that must read the text without a word; not checked where there is none."""
+        if not shutil.which(command[0]):
+            if command[0] not in self.missing:
+                print(f"skipped what {command[0]} checks: it is not installed")
+            self.missing.add(command[0])
+            return
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
+        self.check(name, done.returncode == 0 and not done.stderr, done.stderr)
+
+    def completion_scripts(self) -> None:
+        """Every shell takes its script."""
+        for shell in ("bash", "zsh", "fish"):
+            code, script, err = self.run("completion", shell)
+            self.check(f"completion {shell} is written", code == 0 and script != "", err)
+            self.outside(f"{shell} reads its completion script", [shell, "-n"], script)
+
+    def offered(self, *words: str) -> set[str]:
+        """What bash offers for the last of the words, asked as bash itself does it."""
+        script = self.run("completion", "bash")[1]
+        line = "COMP_WORDS=(" + " ".join(shlex.quote(w) for w in words) + f"); COMP_CWORD={len(words) - 1}\n"
+        asked = script + line + '_cleave; printf "%s\\n" "${COMPREPLY[@]}"\n'
+        done = subprocess.run(["bash"], input=asked, capture_output=True, text=True, cwd=HERE, timeout=60, check=True)
+        return set(done.stdout.split())
+
+    def completes(self) -> None:
+        """bash completes commands, options, words, columns and files."""
+        cases = {
+            ("cleave", "ca"): {"candidates"},
+            ("cleave", "--co"): {"--color"},
+            ("cleave", "--color", "a"): {"auto", "always"},
+            ("cleave", "--color", "never", "ver"): {"verify"},
+            ("cleave", "help", "in"): {"inspect"},
+            ("cleave", "candidates", "--max-p"): {"--max-prefix-memory", "--max-prefix-params"},
+            ("cleave", "candidates", "--minimize", "pre"): {"prefix_memory", "prefix_flops"},
+            ("cleave", "candidates", "--minimize", "=", "lat"): {"latency"},
+            ("cleave", "candidates", "--minimize", "="): {
+                *(
+                    "boundary_bytes",
+                    "latency",
+                    "prefix_memory",
+                    "suffix_memory",
+                    "prefix_flops",
+                    "suffix_flops",
+                    "balance",
+                )
+            },
+            ("cleave", "frontiers", "--sort", "boundary_b"): {"boundary_bytes", "boundary_bytes_formula"},
+            ("cleave", "candidates", "--max-bytes", ""): set(),
+            ("cleave", "candidates", "twice.p"): {"twice.plan", "twice.print"},
+            ("cleave", "completion", "f"): {"fish"},
+        }
+        for words, want in cases.items():
+            got = self.offered(*words)
+            self.check(f"completion of {' '.join(words)}", got == want, f"offered: {sorted(got)}")
+
+    def manual(self) -> None:
+        """Pages of all commands, which format without a warning."""
+        with tempfile.TemporaryDirectory() as folder:
+            code, _, err = self.run("man", "--directory", folder)
+            pages = sorted(Path(folder).iterdir())
+            listed = re.findall(
+                r"^  (\w+) ", self.run("--help")[1].split("commands\n")[1].split("\n\n")[0], re.MULTILINE
+            )
+            want = sorted(["cleave.1", *(f"cleave-{name}.1" for name in listed)])
+            self.check("man writes all pages", code == 0 and [p.name for p in pages] == want, err)
+            for page in pages:
+                text = page.read_text()
+                self.outside(f"groff formats {page.name}", ["groff", "-man", "-ww", "-Tutf8"], text)
+                self.outside(f"mandoc reads {page.name}", ["mandoc", "-Tlint", "-Wwarning"], text)
+
+    def on_terminal(self, *args: str, **env: str) -> str:
+        """What the command writes to a terminal."""
+        ours, theirs = pty.openpty()
+        command = [self.cleave, *args]
+        environ = {"PATH": os.environ["PATH"], "TERM": "xterm", **env}
+        done = subprocess.run(command, cwd=HERE, stdout=theirs, stderr=theirs, env=environ, timeout=60, check=False)
+        os.close(theirs)
+        text = b""
+        try:
+            while piece := os.read(ours, 65536):
+                text += piece
+        except OSError:  # the other side is closed
+            pass
+        os.close(ours)
+        return f"{text.decode()}{done.returncode}"
+
+    def colors(self) -> None:
+        """Colours on a terminal only, and as NO_COLOR and --color say."""
+        ask = ("candidates", "residual.plan")
+        escape = "\033["
+        self.check("colours on a terminal", escape in self.on_terminal(*ask))
+        self.check("no colours with NO_COLOR", escape not in self.on_terminal(*ask, NO_COLOR="1"))
+        self.check("no colours with --color never", escape not in self.on_terminal(*ask, "--color", "never"))
+        self.check("no colours in a pipe", escape not in self.run(*ask)[1])
+        self.check("colours with --color always", escape in self.run(*ask, "--color=always")[1])
+
+    def objects(self) -> None:
+        """--json is JSON, and has what the table has."""
+        for plan in sorted(HERE.glob("[!b]*.plan")):
+            for command in ("inspect", "verify", "candidates"):
+                _, out, err = self.run(command, "--json", plan.name)
+                try:
+                    json.loads(out)
+                except ValueError as error:
+                    self.check(f"{plan.name}: {command} --json", False, f"{error}\n{err}")
+
+    def torch(self) -> None:
+        """Commands that run plans are done by cleave-torch, where there is one."""
+        code, out, err = self.run("selftest")
+        if Path(self.cleave).with_name("cleave-torch").exists():
+            self.check("cleave becomes cleave-torch", (code, out, err) == (0, "ok: plans run here\n", ""), out + err)
+        with tempfile.TemporaryDirectory() as folder:
+            alone = shutil.copy(self.cleave, folder)
+            done = subprocess.run([alone, "selftest"], capture_output=True, text=True, timeout=60, check=False)
+            self.check(
+                "without cleave-torch there is a hint", done.returncode == 1 and "hint: " in done.stderr, done.stderr
+            )
+            env = {**os.environ, "CLEAVE_TORCH_PROGRAM": "/bin/echo"}
+            done = subprocess.run(
+                [alone, "-q", "selftest"], capture_output=True, text=True, env=env, timeout=60, check=False
+            )
+            self.check("CLEAVE_TORCH_PROGRAM is found", done.stdout == "-q selftest\n", done.stdout + done.stderr)
+
 
 def main(args: list[str]) -> int:
     paths = [a for a in args if a != "--update"]
@@ -99,6 +242,12 @@ def main(args: list[str]) -> int:
             runner.good(plan)
     runner.transcript(HERE / "cli.txt")
     runner.documented()
+    runner.completion_scripts()
+    runner.completes()
+    runner.manual()
+    runner.colors()
+    runner.objects()
+    runner.torch()
     print(f"{runner.passed} passed, {runner.failed} failed")
     return 1 if runner.failed else 0
 

@@ -1,0 +1,225 @@
+/* Artifacts: plans with their data, and the tensors of a model, out as a file. What a file may be is decided in src/file. */
+#include "_native_file.h"
+
+#include "file/artifact.h"
+
+static bool made(clv_status st)
+{
+	return st == CLV_OK || raise_status(st) != NULL;
+}
+
+/* ---- writing ---------------------------------------------------------------------------------------------------- */
+
+typedef struct saver {
+	artifact *a;
+	PyObject *plans;   /* borrowed: list of (Plan, signature, cut, stores, points) */
+	PyObject *state;   /* borrowed: dict of name to tensor */
+	PyObject *tensors; /* list of what goes in */
+	PyObject *labels;  /* list of their names */
+	PyObject *named;   /* set of the names of state that are in */
+} saver;
+
+static bool need(saver *s, PyObject *label, PyObject *tensor)
+{
+	return label && tensor && PyList_Append(s->labels, label) == 0 && PyList_Append(s->tensors, tensor) == 0;
+}
+
+static bool need_state(saver *s, const char *name)
+{
+	PyObject *key = PyUnicode_FromString(name), *tensor = key ? PyDict_GetItemWithError(s->state, key) : NULL;
+	int seen = key ? PySet_Contains(s->named, key) : -1;
+	bool ok = seen == 1 || (seen == 0 && tensor && PySet_Add(s->named, key) == 0 && need(s, key, tensor));
+	if (!ok && !PyErr_Occurred())
+		PyErr_Format(PyExc_KeyError, "no module tensor %s", name);
+	Py_XDECREF(key);
+	return ok;
+}
+
+static const char *const CONST_NAME = "cleave.const.%u";
+
+/* The number of a tensor that is the same as this constant, to the last bit and in its layout; NONE: there is none. */
+static uint32_t find_const(const saver *s, const clv_tensor *t)
+{
+	br_meta want, m;
+	if (br_meta_get(t, &want) != CLV_OK)
+		return NONE;
+	for (Py_ssize_t i = 0; i < PyList_GET_SIZE(s->tensors); i++) {
+		const clv_tensor *other = py_borrow(PyList_GET_ITEM(s->tensors, i));
+		const char *label = PyUnicode_AsUTF8(PyList_GET_ITEM(s->labels, i));
+		bool same = false;
+		if (!label || strncmp(label, "cleave.const.", 13) != 0 || br_meta_get(other, &m) != CLV_OK ||
+		    m.ndim != want.ndim || memcmp(m.strides, want.strides, m.ndim * sizeof *m.strides) != 0 ||
+		    strcmp(m.device, want.device) != 0)
+			continue;
+		if (br_bits_equal(other, t, &same) == CLV_OK && same)
+			return (uint32_t)i;
+	}
+	return NONE;
+}
+
+static bool need_const(saver *s, artifact_plan *e, PlanObject *o, value_id v)
+{
+	const clv_tensor *t = v < o->data.n ? o->data.tensors[v] : NULL;
+	if (!t) {
+		PyErr_SetString(PyExc_ValueError, "the plan has a constant without data: it was read from text");
+		return false;
+	}
+	artifact_const c = {v, find_const(s, t)};
+	if (c.tensor == NONE) {
+		c.tensor = (uint32_t)PyList_GET_SIZE(s->tensors);
+		PyObject *label = PyUnicode_FromFormat(CONST_NAME, c.tensor), *wrapped = py_wrap(br_ref(t));
+		bool ok = need(s, label, wrapped);
+		Py_XDECREF(label);
+		Py_XDECREF(wrapped);
+		if (!ok)
+			return false;
+	}
+	return made(vec_push(&e->consts, c));
+}
+
+/* What the nodes of plan i read from outside. An object is left to artifact_check, which says whose it is. */
+static bool need_externals(saver *s, uint32_t i, PlanObject *o)
+{
+	artifact_plan *e = &s->a->plans.at[i];
+	view v;
+	if (!made(view_range(e->p, e->first, e->end, &v)))
+		return false;
+	bool ok = true;
+	for (uint32_t k = 0; ok && k < v.externals.n; k++) {
+		const value *x = &e->p->values.at[v.externals.at[k]];
+		if (x->kind == VALUE_CONST)
+			ok = need_const(s, e, o, v.externals.at[k]);
+		else if (x->kind != VALUE_OBJECT && s->a->weights)
+			ok = need_state(s, plan_s(e->p, x->name));
+	}
+	view_free(&v);
+	return ok;
+}
+
+static bool add_points(artifact_plan *e, PyObject *points)
+{
+	Py_ssize_t n = 0;
+	int64_t *at = int_array(points, &n);
+	bool ok = !PyErr_Occurred();
+	for (Py_ssize_t i = 0; ok && i < n; i++)
+		ok = made(vec_push(&e->points, at[i]));
+	PyMem_Free(at);
+	return ok;
+}
+
+static bool add_plan(saver *s, PyObject *item)
+{
+	PlanObject *o;
+	const char *signature;
+	unsigned stores;
+	long cut;
+	PyObject *points;
+	plan *copy;
+	if (!PyArg_ParseTuple(item, "O!slIO!", &PlanType, &o, &signature, &cut, &stores, &PyList_Type, &points) ||
+	    !made(plan_copy(o->p, &copy)) || !made(artifact_add_plan(s->a, copy, signature)))
+		return false;
+	artifact_plan *e = &s->a->plans.at[s->a->plans.n - 1];
+	e->cut = cut < 0 ? NONE : (node_id)cut;
+	e->nstores = stores;
+	return add_points(e, points);
+}
+
+static bool add_plans(saver *s, const char *part, const char *boundary)
+{
+	Py_ssize_t n = PyList_GET_SIZE(s->plans);
+	for (Py_ssize_t i = 0; i < n; i++)
+		if (!add_plan(s, PyList_GET_ITEM(s->plans, i)))
+			return false;
+	clv_split_options o = CLV_SPLIT_OPTIONS_INIT;
+	o.boundary = boundary;
+	if ((boundary && !made(artifact_cut(s->a, &o))) || !made(artifact_restrict(s->a, part)))
+		return false;
+	for (Py_ssize_t i = 0; i < n; i++)
+		if (!need_externals(s, (uint32_t)i, (PlanObject *)PyTuple_GET_ITEM(PyList_GET_ITEM(s->plans, i), 0)))
+			return false;
+	return true;
+}
+
+static bool add_tensor(saver *s, PyObject *label, PyObject *original, PyObject *host)
+{
+	payload_tensor t = {.label = keep_text(s->a->tensors, label)};
+	uint32_t number;
+	return t.label && tensor_of(s->a->tensors, &t, original, host) &&
+	       made(payload_add_tensor(s->a->tensors, &t, &number));
+}
+
+static PyObject *add_tensors(saver *s, PyObject *to_host)
+{
+	PyObject *hosts = PyObject_CallOneArg(to_host, s->tensors);
+	Py_ssize_t n = PyList_GET_SIZE(s->tensors);
+	bool ok = hosts && PyList_Check(hosts) && PyList_GET_SIZE(hosts) == n;
+	for (Py_ssize_t i = 0; ok && i < n; i++)
+		ok = add_tensor(s, PyList_GET_ITEM(s->labels, i), PyList_GET_ITEM(s->tensors, i), PyList_GET_ITEM(hosts, i));
+	if (!ok)
+		Py_CLEAR(hosts);
+	return hosts;
+}
+
+static bool add_notes(saver *s, PyObject *notes)
+{
+	Py_ssize_t at = 0;
+	PyObject *key, *text;
+	while (PyDict_Next(notes, &at, &key, &text)) {
+		const char *k = PyUnicode_AsUTF8(key), *t = k ? PyUnicode_AsUTF8(text) : NULL;
+		if (!t || !made(artifact_note_add(s->a, k, t)))
+			return false;
+	}
+	return true;
+}
+
+static bool set_head(saver *s, PyObject *head)
+{
+	const char *split_id, *boundary, *batch;
+	long long version;
+	int weights;
+	if (!PyArg_ParseTuple(head, "sssLp", &split_id, &boundary, &batch, &version, &weights) ||
+	    !made(artifact_new("all", &s->a)))
+		return false;
+	s->a->weight_version = version;
+	s->a->weights = weights != 0;
+	return made(artifact_text(s->a, split_id, &s->a->split_id)) &&
+	       made(artifact_text(s->a, boundary, &s->a->boundary)) && made(artifact_text(s->a, batch, &s->a->batch));
+}
+
+static PyObject *save(saver *s, const char *path, const char *part, const char *boundary, PyObject *head,
+                      PyObject *notes, PyObject *to_host)
+{
+	if (!s->tensors || !s->labels || !s->named || !set_head(s, head) || !add_notes(s, notes) ||
+	    !add_plans(s, part, boundary))
+		return NULL;
+	PyObject *hosts = add_tensors(s, to_host);
+	clv_status st;
+	if (!hosts)
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS
+	st = artifact_save(s->a, path);
+	Py_END_ALLOW_THREADS
+	Py_DECREF(hosts);
+	return none_or_raise(st);
+}
+
+/* artifact_save(path, part, boundary or None, head, notes, plans, state, to_host); see _native.pyi */
+PyObject *artifact_save_py(PyObject *self, PyObject *args)
+{
+	PyObject *head, *notes, *to_host;
+	const char *path, *part, *boundary;
+	saver s = {0};
+	(void)self;
+	if (!PyArg_ParseTuple(args, "yszO!O!O!O!O", &path, &part, &boundary, &PyTuple_Type, &head, &PyDict_Type, &notes,
+	                      &PyList_Type, &s.plans, &PyDict_Type, &s.state, &to_host))
+		return NULL;
+	s.tensors = PyList_New(0);
+	s.labels = PyList_New(0);
+	s.named = PySet_New(NULL);
+	PyObject *out = save(&s, path, part, boundary, head, notes, to_host);
+	artifact_free(s.a);
+	Py_XDECREF(s.tensors);
+	Py_XDECREF(s.labels);
+	Py_XDECREF(s.named);
+	return out;
+}

@@ -1,0 +1,398 @@
+/* Artifact and Runtime: .clv files, opened and run by the C library. */
+#include "_native_file.h"
+
+#include "exec/runtime.h"
+
+typedef struct ArtifactObject {
+	PyObject_HEAD
+	artifact *a;
+} ArtifactObject;
+
+typedef struct RuntimeObject {
+	PyObject_HEAD
+	runtime *r;
+} RuntimeObject;
+
+/* ---- artifacts -------------------------------------------------------------------------------------------------- */
+
+static void artifact_py_dealloc(ArtifactObject *o)
+{
+	artifact_free(o->a);
+	Py_TYPE(o)->tp_free((PyObject *)o);
+}
+
+static const char **text_array(PyObject *list, uint32_t *n)
+{
+	*n = (uint32_t)PyList_GET_SIZE(list);
+	const char **out = PyMem_Calloc(*n + 1, sizeof *out);
+	for (uint32_t i = 0; out && i < *n; i++)
+		if (!(out[i] = PyUnicode_AsUTF8(PyList_GET_ITEM(list, i)))) {
+			PyMem_Free(out);
+			return NULL;
+		}
+	return out;
+}
+
+/* Artifact(path, allow_operators, check_data) */
+static PyObject *artifact_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+	const char *path;
+	PyObject *allow;
+	int check_data;
+	clv_open_options options = CLV_OPEN_OPTIONS_INIT;
+	artifact *a = NULL;
+	clv_status st;
+	(void)kwargs;
+	if (!PyArg_ParseTuple(args, "yO!p", &path, &PyList_Type, &allow, &check_data))
+		return NULL;
+	const char **names = text_array(allow, &options.nallow_operators);
+	if (!names)
+		return NULL;
+	options.allow_operators = names;
+	options.check_data = check_data != 0;
+	Py_BEGIN_ALLOW_THREADS
+	st = clv_artifact_open(path, &options, &a);
+	Py_END_ALLOW_THREADS
+	PyMem_Free(names);
+	if (st != CLV_OK)
+		return raise_status(st);
+	ArtifactObject *o = (ArtifactObject *)type->tp_alloc(type, 0);
+	if (o)
+		o->a = a;
+	else
+		artifact_free(a);
+	return (PyObject *)o;
+}
+
+static PyObject *artifact_py_check_data(ArtifactObject *o, PyObject *unused)
+{
+	clv_status st;
+	(void)unused;
+	Py_BEGIN_ALLOW_THREADS
+	st = artifact_check_data(o->a);
+	Py_END_ALLOW_THREADS
+	return none_or_raise(st);
+}
+
+static PyObject *artifact_py_about(ArtifactObject *o, PyObject *unused)
+{
+	PyObject *out = PyDict_New();
+	(void)unused;
+	for (uint32_t i = 0; out && i < o->a->notes.n; i++) {
+		PyObject *text = PyUnicode_FromString(o->a->notes.at[i].text);
+		if (!text || PyDict_SetItemString(out, o->a->notes.at[i].key, text) < 0)
+			Py_CLEAR(out);
+		Py_XDECREF(text);
+	}
+	return out;
+}
+
+static PyObject *points_to(const artifact_plan *e)
+{
+	uint32_t n = artifact_point_size(e->p);
+	PyObject *out = PyList_New(0);
+	for (uint32_t i = 0; out && n && i + n <= e->points.n; i += n) {
+		PyObject *point = PyTuple_New(n);
+		for (uint32_t k = 0; point && k < n; k++)
+			PyTuple_SET_ITEM(point, k, PyLong_FromLongLong(e->points.at[i + k]));
+		if (!point || PyList_Append(out, point) < 0)
+			Py_CLEAR(out);
+		Py_XDECREF(point);
+	}
+	return out;
+}
+
+/* plan(i) -> (Plan, signature, first, end, cut or -1, stores, points) */
+static PyObject *artifact_py_plan(ArtifactObject *o, PyObject *number)
+{
+	size_t i = PyLong_AsSize_t(number);
+	plan *copy;
+	if (PyErr_Occurred())
+		return NULL;
+	if (i >= o->a->plans.n)
+		return PyErr_Format(PyExc_IndexError, "there is no plan %zu", i);
+	const artifact_plan *e = &o->a->plans.at[i];
+	clv_status st = plan_copy(e->p, &copy);
+	if (st != CLV_OK)
+		return raise_status(st);
+	return Py_BuildValue("(NsIIlIN)", plan_object_new(copy), e->signature, e->first, e->end,
+	                     e->cut == NONE ? -1L : (long)e->cut, e->nstores, points_to(e));
+}
+
+/* tensors() -> list of (name, dtype, shape, bytes, trainable, digest) */
+static PyObject *artifact_py_tensors(ArtifactObject *o, PyObject *unused)
+{
+	PyObject *out = PyList_New(0);
+	(void)unused;
+	for (uint32_t i = 0; out && i < clv_artifact_tensor_count(o->a); i++) {
+		clv_tensor_info t = {.size = sizeof t};
+		clv_status st = clv_artifact_tensor(o->a, i, &t);
+		PyObject *shape = st == CLV_OK ? PyTuple_New(t.ndim) : raise_status(st);
+		for (uint32_t k = 0; shape && k < t.ndim; k++)
+			PyTuple_SET_ITEM(shape, k, PyLong_FromLongLong(t.shape[k]));
+		PyObject *item = shape ? Py_BuildValue("(ssNLOs)", t.name, t.dtype, shape, (long long)t.bytes,
+		                                       t.trainable ? Py_True : Py_False, t.digest)
+		                       : NULL;
+		if (!item || PyList_Append(out, item) < 0)
+			Py_CLEAR(out);
+		Py_XDECREF(item);
+	}
+	return out;
+}
+
+/* head() -> (part, split_id, boundary, batch, weight_version, weights, plans) */
+static PyObject *artifact_py_head(ArtifactObject *o, PyObject *unused)
+{
+	const artifact *a = o->a;
+	(void)unused;
+	return Py_BuildValue("(ssssLOI)", a->part, a->split_id, a->boundary, a->batch, (long long)a->weight_version,
+	                     a->weights ? Py_True : Py_False, a->plans.n);
+}
+
+/* split(boundary or None, prefix path, suffix path) */
+static PyObject *artifact_py_split(ArtifactObject *o, PyObject *args)
+{
+	clv_split_options options = CLV_SPLIT_OPTIONS_INIT;
+	const char *prefix, *suffix;
+	clv_status st;
+	if (!PyArg_ParseTuple(args, "zyy", &options.boundary, &prefix, &suffix))
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS
+	st = clv_artifact_split(o->a, &options, prefix, suffix);
+	Py_END_ALLOW_THREADS
+	return none_or_raise(st);
+}
+
+static PyMethodDef artifact_methods[] = {
+	{"head", (PyCFunction)artifact_py_head, METH_NOARGS, "part, split, batch symbol, number of plans"},
+	{"about", (PyCFunction)artifact_py_about, METH_NOARGS, "where it comes from"},
+	{"plan", (PyCFunction)artifact_py_plan, METH_O, "plan(i): a plan and what goes with it"},
+	{"tensors", (PyCFunction)artifact_py_tensors, METH_NOARGS, "names, types and digests of the tensors"},
+	{"check_data", (PyCFunction)artifact_py_check_data, METH_NOARGS, "compares the data with its digests"},
+	{"split", (PyCFunction)artifact_py_split, METH_VARARGS, "split(boundary, prefix path, suffix path)"},
+	{NULL, NULL, 0, NULL}};
+
+PyTypeObject ArtifactType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Artifact",
+                             .tp_basicsize = sizeof(ArtifactObject),
+                             .tp_flags = Py_TPFLAGS_DEFAULT,
+                             .tp_new = artifact_py_new,
+                             .tp_dealloc = (destructor)artifact_py_dealloc,
+                             .tp_methods = artifact_methods};
+
+/* ---- runtimes --------------------------------------------------------------------------------------------------- */
+
+static void runtime_py_dealloc(RuntimeObject *o)
+{
+	clv_runtime_free(o->r);
+	Py_TYPE(o)->tp_free((PyObject *)o);
+}
+
+/* Runtime(artifact, device, part, unproven, debug) */
+static PyObject *runtime_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+	ArtifactObject *a;
+	clv_runtime_options options = CLV_RUNTIME_OPTIONS_INIT;
+	int unproven, debug;
+	runtime *r = NULL;
+	clv_status st;
+	(void)kwargs;
+	if (!PyArg_ParseTuple(args, "O!zzpp", &ArtifactType, &a, &options.device, &options.part, &unproven, &debug))
+		return NULL;
+	options.unproven = unproven != 0;
+	options.debug = debug != 0;
+	Py_BEGIN_ALLOW_THREADS
+	st = clv_runtime_create(a->a, &options, &r);
+	Py_END_ALLOW_THREADS
+	if (st != CLV_OK)
+		return raise_status(st);
+	RuntimeObject *o = (RuntimeObject *)type->tp_alloc(type, 0);
+	if (o)
+		o->r = r;
+	else
+		clv_runtime_free(r);
+	return (PyObject *)o;
+}
+
+static PyObject *ports_to(const port *at, uint32_t n)
+{
+	PyObject *out = PyList_New(0);
+	for (uint32_t i = 0; out && i < n; i++) {
+		PyObject *dims = PyTuple_New(at[i].ndim);
+		for (uint32_t k = 0; dims && k < at[i].ndim; k++)
+			PyTuple_SET_ITEM(dims, k, PyUnicode_FromString(at[i].dims[k]));
+		PyObject *item = Py_BuildValue("(ssNs)", at[i].name, at[i].dtype, dims, at[i].device);
+		if (!item || PyList_Append(out, item) < 0)
+			Py_CLEAR(out);
+		Py_XDECREF(item);
+	}
+	return out;
+}
+
+static PyObject *runtime_py_inputs(RuntimeObject *o, PyObject *unused)
+{
+	(void)unused;
+	return ports_to(o->r->inputs.at, o->r->inputs.n);
+}
+
+static PyObject *runtime_py_outputs(RuntimeObject *o, PyObject *unused)
+{
+	(void)unused;
+	return ports_to(o->r->outputs.at, o->r->outputs.n);
+}
+
+static PyObject *run_plan(const runtime *r, uint32_t i, clv_tensor *const *inputs, const int64_t *symbols)
+{
+	const runtime_plan *e = &r->plans.at[i];
+	clv_tensor **outputs = PyMem_Calloc(e->noutputs + 1, sizeof *outputs);
+	br_arg *numbers = PyMem_Calloc(e->g->out_numbers.n + 1, sizeof *numbers);
+	PyObject *out = NULL;
+	clv_status st;
+	if (!outputs || !numbers)
+		PyErr_NoMemory();
+	else {
+		run_spec spec = {.inputs = inputs, .numbers = numbers, .symbols = symbols};
+		Py_BEGIN_ALLOW_THREADS
+		st = runtime_run_plan(r, i, &spec, outputs);
+		Py_END_ALLOW_THREADS
+		out = st == CLV_OK ? wrap_outputs(e->g, outputs, e->noutputs, numbers) : raise_status(st);
+	}
+	PyMem_Free(outputs);
+	PyMem_Free(numbers);
+	return out;
+}
+
+/* The values of the symbols of a call, by name. */
+static PyObject *sizes_to(const clv_program *g, clv_tensor *const *inputs)
+{
+	const plan *p = g->p;
+	PyObject *out = PyDict_New();
+	int64_t *symbols = PyMem_Calloc(p->symbols.n + 1, sizeof *symbols);
+	clv_status st = symbols ? program_symbols(g, &(run_spec){.inputs = inputs}, symbols) : fail_nomem();
+	if (st != CLV_OK) {
+		Py_CLEAR(out);
+		raise_status(st);
+	}
+	for (uint32_t i = 0; out && i < p->symbols.n; i++) {
+		PyObject *n = p->symbols.at[i].data ? NULL : PyLong_FromLongLong(symbols[i]);
+		if (n && PyDict_SetItemString(out, plan_s(p, p->symbols.at[i].name), n) < 0)
+			Py_CLEAR(out);
+		Py_XDECREF(n);
+	}
+	PyMem_Free(symbols);
+	return out;
+}
+
+/* run(tensors) -> (number of the plan, sizes, outputs) */
+static PyObject *runtime_py_run(RuntimeObject *o, PyObject *seq)
+{
+	Py_ssize_t n;
+	uint32_t i;
+	clv_tensor **inputs = tensor_array(seq, &n);
+	if (!inputs)
+		return NULL;
+	clv_status st = runtime_pick(o->r, inputs, (uint32_t)n, &i);
+	PyObject *outputs = st == CLV_OK ? run_plan(o->r, i, inputs, NULL) : raise_status(st);
+	PyObject *out = outputs ? Py_BuildValue("(INN)", i, sizes_to(o->r->plans.at[i].g, inputs), outputs) : NULL;
+	tensors_free(inputs, n);
+	return out;
+}
+
+/* run_suffix(number of the plan, values of its symbols, tensors in the order of labels) -> outputs */
+static PyObject *runtime_py_run_suffix(RuntimeObject *o, PyObject *args)
+{
+	unsigned i;
+	PyObject *sizes, *seq, *out = NULL;
+	Py_ssize_t n, given;
+	if (!PyArg_ParseTuple(args, "IO!O", &i, &PyList_Type, &sizes, &seq))
+		return NULL;
+	if (i >= o->r->plans.n)
+		return PyErr_Format(PyExc_IndexError, "there is no plan %u", i);
+	const clv_program *g = o->r->plans.at[i].g;
+	int64_t *symbols = int_array(sizes, &given);
+	clv_tensor **inputs = PyErr_Occurred() ? NULL : tensor_array(seq, &n);
+	if (inputs && ((uint32_t)given != g->p->symbols.n || (uint32_t)n != g->v.inputs.n))
+		raise_status(fail(CLV_E_INPUT, "the boundary has %zd tensors and %zd sizes, %u and %u are needed", n, given,
+		                  g->v.inputs.n, g->p->symbols.n));
+	else if (inputs)
+		out = run_plan(o->r, i, inputs, given ? symbols : NULL);
+	if (inputs)
+		tensors_free(inputs, n);
+	PyMem_Free(symbols);
+	return out;
+}
+
+/* plan(i) -> (input labels, output labels, symbols with None for those read from data, schema of the outputs) */
+static PyObject *runtime_py_plan(RuntimeObject *o, PyObject *number)
+{
+	size_t i = PyLong_AsSize_t(number);
+	if (PyErr_Occurred() || i >= o->r->plans.n)
+		return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_IndexError, "there is no plan %zu", i);
+	const clv_program *g = o->r->plans.at[i].g;
+	PyObject *symbols = PyList_New(0);
+	for (uint32_t k = 0; symbols && k < g->p->symbols.n; k++) {
+		const symbol *s = &g->p->symbols.at[k];
+		PyObject *name = s->data ? Py_NewRef(Py_None) : PyUnicode_FromString(plan_s(g->p, s->name));
+		if (!name || PyList_Append(symbols, name) < 0)
+			Py_CLEAR(symbols);
+		Py_XDECREF(name);
+	}
+	return Py_BuildValue("(NNNN)", labels(g->p, g->v.inputs.at, g->v.inputs.n),
+	                     labels(g->p, g->outputs.at, g->outputs.n), symbols, outputs_schema(g));
+}
+
+/* state() -> dict of name to tensor, on the memory that runs read */
+static PyObject *runtime_py_state(RuntimeObject *o, PyObject *unused)
+{
+	PyObject *out = PyDict_New();
+	const payload *p = o->r->a->tensors;
+	(void)unused;
+	for (uint32_t i = 0; out && i < p->tensors.n; i++) {
+		if (!o->r->state[i])
+			continue;
+		PyObject *t = py_wrap(br_ref(o->r->state[i]));
+		if (!t || PyDict_SetItemString(out, p->tensors.at[i].label, t) < 0)
+			Py_CLEAR(out);
+		Py_XDECREF(t);
+	}
+	return out;
+}
+
+static PyObject *runtime_py_bind(RuntimeObject *o, PyObject *args)
+{
+	const char *name;
+	PyObject *tensor;
+	if (!PyArg_ParseTuple(args, "sO", &name, &tensor) || !need_tensor(tensor))
+		return NULL;
+	return none_or_raise(clv_runtime_bind(o->r, name, py_borrow(tensor)));
+}
+
+static PyObject *runtime_py_unbound(RuntimeObject *o, PyObject *unused)
+{
+	PyObject *out = PyList_New(0);
+	(void)unused;
+	for (uint32_t i = 0; out && i < o->r->unbound.n; i++) {
+		PyObject *name = PyUnicode_FromString(o->r->unbound.at[i]);
+		if (!name || PyList_Append(out, name) < 0)
+			Py_CLEAR(out);
+		Py_XDECREF(name);
+	}
+	return out;
+}
+
+static PyMethodDef runtime_methods[] = {
+	{"inputs", (PyCFunction)runtime_py_inputs, METH_NOARGS, "list of (name, dtype, dims, device)"},
+	{"outputs", (PyCFunction)runtime_py_outputs, METH_NOARGS, "list of (name, dtype, dims, device)"},
+	{"run", (PyCFunction)runtime_py_run, METH_O, "run(tensors) -> (plan, sizes, outputs)"},
+	{"run_suffix", (PyCFunction)runtime_py_run_suffix, METH_VARARGS, "run_suffix(plan, sizes, tensors) -> outputs"},
+	{"plan", (PyCFunction)runtime_py_plan, METH_O, "plan(i) -> (inputs, outputs, symbols, schema)"},
+	{"state", (PyCFunction)runtime_py_state, METH_NOARGS, "the tensors, by name"},
+	{"bind", (PyCFunction)runtime_py_bind, METH_VARARGS, "bind(name, tensor)"},
+	{"unbound", (PyCFunction)runtime_py_unbound, METH_NOARGS, "names that wait for bind"},
+	{NULL, NULL, 0, NULL}};
+
+PyTypeObject RuntimeType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Runtime",
+                            .tp_basicsize = sizeof(RuntimeObject),
+                            .tp_flags = Py_TPFLAGS_DEFAULT,
+                            .tp_new = runtime_py_new,
+                            .tp_dealloc = (destructor)runtime_py_dealloc,
+                            .tp_methods = runtime_methods};

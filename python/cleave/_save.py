@@ -1,0 +1,146 @@
+"""Writing models as files: what goes into a .clv file (docs/artifact.md), and the sizes it is proven for."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from . import _native
+from ._capture import Captured
+from ._dims import Point, powers_within
+from ._sizes import Sized
+from .errors import ArgumentError
+from .payload import to_host
+
+PARTS = ("all", "prefix", "suffix")
+PROVE_SECONDS = 10.0
+
+Path = str | os.PathLike[str]
+
+
+class PlanEntry(NamedTuple):
+    """A plan as it goes into a file."""
+
+    captured: Captured
+    signature: str
+    cut: int | None  # first node of the suffix
+    points: list[Point]  # in the order of the plan's symbols
+
+
+class Head(NamedTuple):
+    """What a file says beside its plans."""
+
+    model: str
+    batch: str = ""
+    split_id: str = ""
+    boundary: str = ""
+    weight_version: int = 0
+
+
+def save(
+    path: Path,
+    head: Head,
+    entries: Sequence[PlanEntry],
+    *,
+    part: str = "all",
+    boundary: str | None = None,
+    weights: bool = True,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Writes plans and the tensors they read; the file is there whole or not at all. boundary: cut the plans there."""
+    check_part(part, head.split_id or boundary)
+    if torch.get_default_dtype() is not torch.float32:
+        raise ArgumentError(f"torch's default dtype is {torch.get_default_dtype()}; files are for torch.float32")
+    state: dict[str, torch.Tensor] = {}
+    for e in entries:
+        for name, (holder, key) in e.captured.state.items():
+            state.setdefault(name, holder[key])
+    plans = [_entry(e) for e in entries]
+    fields = (head.split_id, head.boundary, head.batch, head.weight_version, weights)
+    notes = _notes(head, metadata)
+    _native.artifact_save(os.fsencode(path), part, boundary, fields, notes, plans, state, to_host)
+
+
+def check_part(part: str, cut: str | None) -> None:
+    """Raises what is wrong with a part that a user names."""
+    if not isinstance(part, str):
+        raise TypeError(f"parts is a text, not {type(part).__name__}")
+    if part.startswith("stage:"):
+        raise ArgumentError("the model is not partitioned into stages")
+    if part not in PARTS:
+        raise ArgumentError(f"parts is one of {', '.join(PARTS)}, stage:k, not {part!r}")
+    if part != "all" and not cut:
+        raise ArgumentError(f"the model is not cut: there is no {part}; name a boundary")
+
+
+def _entry(e: PlanEntry) -> _native.PlanEntry:
+    points = [n for point in e.points for n in point]
+    cut = -1 if e.cut is None else e.cut
+    return (e.captured.plan, e.signature, cut, len(e.captured.stores), points)
+
+
+def _notes(head: Head, metadata: Mapping[str, str] | None) -> dict[str, str]:
+    notes = {"model": head.model, "torch": torch.__version__}
+    for key, text in (metadata or {}).items():
+        if not isinstance(key, str) or not isinstance(text, str):
+            raise TypeError(f"metadata is a dict of texts, not {key!r}: {text!r}")
+        if key in notes:
+            raise ArgumentError(f"metadata cannot have {key!r}: the file says that itself")
+        notes[key] = text
+    return notes
+
+
+def points_of(sized: Sized | None, captured: Captured) -> list[Point]:
+    """The sizes at which a plan is proven, in the order of its own symbols."""
+    if sized is None or not captured.symbols:
+        return []
+    where = [sized.names.index(name) for name in captured.symbols]
+    found = (tuple(point[i] for i in where) for point, c in sized.served.items() if c is captured)
+    return sorted(set(found))
+
+
+def prove(sized: Sized, record: Callable[[Point], Any], seconds: float) -> None:
+    """Records sizes that were never seen while there is time: powers of two first, then what lies between.
+
+    A file serves only sizes that were recorded. A size that would take longer than what is left is passed over."""
+    end = time.monotonic() + seconds
+    cost = 0.0  # seconds per row, as far as is known
+    for point in _points_to_prove(sized):
+        rows = max(1, max(point))
+        left = end - time.monotonic()
+        if left <= 0:
+            return
+        if point in sized.served or cost * rows > left:
+            continue
+        start = time.monotonic()
+        record(point)
+        cost = max(cost, (time.monotonic() - start) / rows)
+
+
+def _points_to_prove(sized: Sized) -> list[Point]:
+    """One size changes at a time; the others stay as in the example."""
+    out: list[Point] = []
+    for round_ in (powers_within, lambda low, high: range(low, min(high, low + 4096) + 1)):
+        for i, s in enumerate(sized.symbols):
+            out.extend((*sized.example[:i], n, *sized.example[i + 1 :]) for n in round_(s.low, s.high))
+    return list(dict.fromkeys(out))
+
+
+def paths(path: Path, parts: str | None, half: str | None) -> list[tuple[str, str]]:
+    """Which files a split is written to, and the part that goes into each. half: the only one that is here."""
+    text = os.fspath(path)
+    if parts is not None:
+        check_part(parts, "cut")
+    if half is not None and parts not in (None, half):
+        raise ArgumentError(f"this runtime holds only the {half} (keep_only)")
+    if text.endswith(".clv"):
+        return [(text, parts or half or "all")]
+    if parts == "all":
+        raise ArgumentError(f"the whole model is one file: {text}.clv would be a name for it")
+    halves = [part for part in ("prefix", "suffix") if (parts or half) in (None, part)]
+    os.makedirs(text, exist_ok=True)
+    return [(os.path.join(text, f"{part}.clv"), part) for part in halves]

@@ -1,0 +1,227 @@
+"""Models as files: one .clv file holds the plans of a model and its weights, and runs without the model's code.
+
+>>> import torch, cleave
+>>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
+>>> x = torch.randn(3, 4)
+>>> cleave.capture(net, x).save("net.clv")
+>>> model = cleave.load("net.clv")
+>>> torch.equal(model(x), net(x))
+True
+
+Opening a file runs nothing that is in it (docs/artifact.md)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from . import _native
+from ._dims import Point
+from ._save import Path
+from ._structure import Structure
+from .errors import InputError
+from .payload import BoundaryPayload, TensorSchema, dims
+from .plan import Node
+from .visualization import Drawable, Subject
+
+
+class Port(NamedTuple):
+    """A tensor that goes in or comes out; dimensions are numbers or formulas ("B", "4*B+1")."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    device: str
+
+
+class _PlanHere(NamedTuple):
+    """A plan of an open file."""
+
+    native: Any
+    signature: str
+    cut: int
+    stores: int
+    points: list[Point]
+    output: Structure
+
+
+def load(
+    path: Path,
+    *,
+    device: str | torch.device | int | None = None,
+    part: str | None = None,
+    types: Iterable[type] = (),
+    allow_operators: Iterable[str] = (),
+    check: bool = False,
+    unproven: bool = False,
+    debug: bool = False,
+) -> LoadedModel:
+    """Opens a .clv file. Weights stay on the file's mapped memory until they are used, or go to `device`.
+
+    part: "prefix" or "suffix" of a file with a whole, cut model. types: classes that outputs may be rebuilt as; others
+    are dict-like stand-ins with the same fields. allow_operators: beyond the list of those known to be safe. check:
+    compare all weights with their digests, which reads the whole file. unproven: also serve sizes at which the model
+    was never recorded. debug: check every result against the plan."""
+    names = list(allow_operators)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"allow_operators are texts like 'aten::from_file', not {name!r}")
+    where = None if device is None else _device(device)
+    artifact = _native.Artifact(os.fsencode(path), names, check)
+    runtime = _native.Runtime(artifact, where, part, unproven, debug)
+    return LoadedModel(str(path), artifact, runtime, part, tuple(types))
+
+
+def _device(device: str | torch.device | int) -> str:
+    d = torch.device(device)
+    return str(torch.device(d.type, 0)) if d.type == "cuda" and d.index is None else str(d)
+
+
+class LoadedModel(Drawable):
+    """A model, or a part of one, from a .clv file. Call it as the model was called.
+
+    Of a file that holds a cut model, run_prefix and run_suffix run the halves; boundaries are those of SplitRuntime."""
+
+    def __init__(self, path: str, artifact: Any, runtime: Any, part: str | None, types: tuple[type, ...]) -> None:
+        self.path = path
+        self._artifact = artifact
+        self._runtime = runtime
+        self._types = types
+        held, self.split_id, self.boundary, self._batch, self.weight_version, self.has_weights, count = artifact.head()
+        self.part: str = part or held
+        self._plans = [self._plan(i) for i in range(count)]
+        self._input = Structure(self._plans[0].native.tree(False), types)
+
+    def _plan(self, i: int) -> _PlanHere:
+        native, signature, _first, _end, cut, stores, points = self._artifact.plan(i)
+        return _PlanHere(native, signature, cut, stores, points, Structure(native.tree(True), self._types, stores))
+
+    # ---- running
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._need("all")
+        which, _, out = self._runtime.run(self._input.take_apart(args, kwargs))
+        return self._plans[which].output.rebuild(out)
+
+    def run_prefix(self, *args: Any, **kwargs: Any) -> BoundaryPayload:
+        """Runs the model up to the boundary."""
+        self._need("prefix")
+        leaves = self._input.take_apart(args, kwargs)
+        which, sizes, tensors = self._runtime.run(leaves)
+        inputs, labels, _, schemas = self._runtime.plan(which)
+        return BoundaryPayload(
+            split_id=self.split_id,
+            graph_signature=self._plans[which].signature,
+            batch_size=sizes.get(self._batch),
+            tensors=dict(zip(labels, tensors, strict=True)),
+            schema={
+                label: TensorSchema(dtype, dims(shape), where, grad)
+                for label, (dtype, shape, where, grad) in zip(labels, schemas, strict=True)
+            },
+            requires_grad=dict.fromkeys(labels, False),
+            weight_version=self.weight_version,
+            passthrough_inputs=tuple(label for label in labels if label in inputs),
+            sizes=sizes,
+        )
+
+    def run_suffix(self, boundary: BoundaryPayload) -> Any:
+        """Runs the rest of the model."""
+        self._need("suffix")
+        if not isinstance(boundary, BoundaryPayload):
+            raise TypeError(f"run_suffix takes the BoundaryPayload of run_prefix, not {type(boundary).__name__}")
+        if boundary.split_id != self.split_id:
+            raise InputError(f"the boundary belongs to split {boundary.split_id}, this is {self.split_id}")
+        which = next((i for i, p in enumerate(self._plans) if p.signature == boundary.graph_signature), None)
+        if which is None:
+            raise InputError("the boundary was made by a plan that this file does not have")
+        labels, _, symbols, _ = self._runtime.plan(which)
+        missing = [label for label in labels if label not in boundary.tensors]
+        missing += [name for name in symbols if name is not None and name not in boundary.sizes]
+        if missing:
+            raise InputError(f"the boundary lacks {', '.join(missing)}")
+        sizes = [-1 if name is None else boundary.sizes[name] for name in symbols]
+        tensors = [boundary.tensors[label] for label in labels]
+        return self._plans[which].output.rebuild(self._runtime.run_suffix(which, sizes, tensors))
+
+    def _need(self, part: str) -> None:
+        if self.part != part:
+            held = "the whole model" if self.part == "all" else f"the {self.part}"
+            hint = f'; load(..., part="{part}") gives that of a cut model' if self.part == "all" else ""
+            raise InputError(f"this is {held}, not {'the whole model' if part == 'all' else f'a {part}'}{hint}")
+
+    # ---- what it is
+
+    @property
+    def about(self) -> dict[str, str]:
+        """Where the file comes from: the model's class, the version of torch, what the writer added."""
+        notes: dict[str, str] = self._artifact.about()
+        return notes
+
+    @property
+    def inputs(self) -> list[Port]:
+        """What goes in."""
+        return [Port(n, d, dims(s), where) for n, d, s, where in self._runtime.inputs()]
+
+    @property
+    def outputs(self) -> list[Port]:
+        """The tensors that come out, by their place in the output."""
+        return [Port(n, d, dims(s), where) for n, d, s, where in self._runtime.outputs()]
+
+    @property
+    def text(self) -> str:
+        """The first plan's text form (docs/plan-format.md)."""
+        text: str = self._plans[0].native.text()
+        return text
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The operators of the first plan."""
+        return [Node(*n) for n in self._plans[0].native.nodes()]
+
+    @property
+    def native_plan(self) -> Any:
+        """The first plan, as _native has it."""
+        return self._plans[0].native
+
+    def inspect(self) -> str:
+        """A page about the first plan."""
+        page: str = self._plans[0].native.inspect()
+        return page
+
+    def _subject(self) -> Subject:
+        first = self._plans[0]
+        position = first.cut - 1 if first.cut > 0 else None
+        return Subject(first.native, self.about.get("model", "model"), first.signature, None, position)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The tensors by their state_dict names, on the memory that runs read; constants of the plans are left out."""
+        return {k: t for k, t in self._runtime.state().items() if not k.startswith("cleave.const.")}
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Sets tensors by name; for files without weights. Names that the model does not read are passed over."""
+        wanted = set(self.state_dict()) | set(self._runtime.unbound())
+        missing = [name for name in self._runtime.unbound() if name not in state]
+        if missing:
+            raise InputError(f"the state lacks {', '.join(missing[:5])}{' …' if len(missing) > 5 else ''}")
+        for name in wanted & set(state):
+            self._runtime.bind(name, state[name].detach())
+
+    def check_data(self) -> None:
+        """Compares all weights with the digests that were written with them."""
+        self._artifact.check_data()
+
+    def split(self, boundary: str | None, prefix: Path, suffix: Path) -> None:
+        """Writes the two halves as files of their own; boundary None: where the model is cut already."""
+        self._artifact.split(boundary, os.fsencode(prefix), os.fsencode(suffix))
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"a LoadedModel is on the memory of its file: load {self.path} where it is needed")
+
+    def __repr__(self) -> str:
+        plans = f", {len(self._plans)} plans" if len(self._plans) > 1 else ""
+        what = "" if self.part == "all" else f"{self.part} of "
+        name = self.about.get("model", "a model")
+        return f"<cleave.LoadedModel {what}{name}: {self._plans[0].native.node_count()} nodes{plans}, {self.path}>"

@@ -1,0 +1,344 @@
+/* The public functions about artifacts that need no torch: thin covers over src/file, and cutting a file in two. */
+#include "file/artifact.h"
+
+#include <string.h>
+
+#include "base/options.h"
+#include "plan/view.h"
+
+static clv_status read_trust(const clv_open_options *options, artifact_trust *out)
+{
+	clv_open_options o = CLV_OPEN_OPTIONS_INIT;
+	TRY(options_read(&o, sizeof o, options, "clv_open_options"));
+	if (o.nallow_operators && !o.allow_operators)
+		return fail(CLV_E_INVALID, "clv_open_options.allow_operators is NULL");
+	*out = (artifact_trust){o.allow_operators, o.nallow_operators, o.check_data};
+	return CLV_OK;
+}
+
+clv_status clv_artifact_open(const char *path, const clv_open_options *options, clv_artifact **out)
+{
+	artifact_trust trust;
+	if (!path || !out)
+		return fail(CLV_E_INVALID, "clv_artifact_open needs a path and a place for the artifact");
+	TRY(read_trust(options, &trust));
+	return artifact_open(path, &trust, out);
+}
+
+clv_status clv_artifact_parse(const void *data, size_t size, const clv_open_options *options, clv_artifact **out)
+{
+	artifact_trust trust;
+	if (!data || !out)
+		return fail(CLV_E_INVALID, "clv_artifact_parse needs bytes and a place for the artifact");
+	if ((uintptr_t)data % ST_MAPPED_ALIGN)
+		return fail(CLV_E_INVALID, "the bytes do not start at a multiple of %d", ST_MAPPED_ALIGN);
+	TRY(read_trust(options, &trust));
+	return artifact_parse(data, size, &trust, out);
+}
+
+void clv_artifact_close(clv_artifact *a)
+{
+	artifact_free(a);
+}
+
+clv_status clv_artifact_check_data(const clv_artifact *a)
+{
+	return a ? artifact_check_data(a) : fail(CLV_E_INVALID, "clv_artifact_check_data needs an artifact");
+}
+
+bool clv_is_artifact(const void *data, size_t size)
+{
+	return data && artifact_looks_like(data, size);
+}
+
+const char *clv_artifact_part(const clv_artifact *a)
+{
+	return a ? a->part : "";
+}
+
+const char *clv_artifact_split_id(const clv_artifact *a)
+{
+	return a ? a->split_id : "";
+}
+
+const char *clv_artifact_boundary(const clv_artifact *a)
+{
+	return a ? a->boundary : "";
+}
+
+const char *clv_artifact_batch(const clv_artifact *a)
+{
+	return a ? a->batch : "";
+}
+
+bool clv_artifact_has_weights(const clv_artifact *a)
+{
+	return a && a->weights;
+}
+
+bool clv_artifact_about(const clv_artifact *a, uint32_t i, const char **key, const char **text)
+{
+	if (!a || !key || !text || i >= a->notes.n)
+		return false;
+	*key = a->notes.at[i].key;
+	*text = a->notes.at[i].text;
+	return true;
+}
+
+uint32_t clv_artifact_plan_count(const clv_artifact *a)
+{
+	return a ? a->plans.n : 0;
+}
+
+const clv_plan *clv_artifact_plan(const clv_artifact *a, uint32_t i)
+{
+	return a && i < a->plans.n ? a->plans.at[i].p : NULL;
+}
+
+/* Copies as much of a result as the caller has room for. */
+static clv_status give(void *out, const void *from, size_t known, const char *name)
+{
+	size_t size;
+	memcpy(&size, out, sizeof size);
+	if (size < sizeof size || size > known)
+		return fail(CLV_E_INVALID, "%s.size is %zu, this library knows up to %zu", name, size, known);
+	memcpy((char *)out + sizeof size, (const char *)from + sizeof size, size - sizeof size);
+	return CLV_OK;
+}
+
+clv_status clv_artifact_plan_info_get(const clv_artifact *a, uint32_t i, clv_artifact_plan_info *out)
+{
+	if (!a || !out || i >= a->plans.n)
+		return fail(CLV_E_INVALID, "clv_artifact_plan_info_get: there is no such plan, or no place for it");
+	const artifact_plan *e = &a->plans.at[i];
+	uint32_t n = artifact_point_size(e->p);
+	clv_artifact_plan_info info = {
+		.signature = e->signature,
+		.first = e->first,
+		.end = e->end,
+		.cut = e->cut == NONE ? -1 : (int64_t)e->cut,
+		.npoints = n ? e->points.n / n : 0,
+		.point_size = n,
+		.points = e->points.at,
+	};
+	return give(out, &info, sizeof info, "clv_artifact_plan_info");
+}
+
+uint32_t clv_artifact_tensor_count(const clv_artifact *a)
+{
+	return a ? a->tensors->tensors.n : 0;
+}
+
+clv_status clv_artifact_tensor(const clv_artifact *a, uint32_t i, clv_tensor_info *out)
+{
+	if (!a || !out || i >= a->tensors->tensors.n)
+		return fail(CLV_E_INVALID, "clv_artifact_tensor: there is no such tensor, or no place for it");
+	const payload_tensor *t = &a->tensors->tensors.at[i];
+	size_t bytes;
+	TRY(shape_bytes(t->dtype, t->ndim, t->sizes, &bytes));
+	clv_tensor_info info = {
+		.name = t->label,
+		.dtype = dtype_name(t->dtype),
+		.ndim = t->ndim,
+		.shape = t->sizes,
+		.bytes = (int64_t)bytes,
+		.trainable = t->requires_grad,
+		.entry = a->tensors->memories.at[t->memory].entry,
+	};
+	uint32_t entry = st_find(a->file, info.entry);
+	digest_print(a->digests.at[entry].digest, info.digest); /* one per entry, in the file's order */
+	return give(out, &info, sizeof info, "clv_tensor_info");
+}
+
+/* ---- cutting ---------------------------------------------------------------------------------------------------- */
+
+/* The place that was chosen in the first plan, in another one; it has to be safe there too. */
+static clv_status match_cut(const artifact *a, uint32_t i, node_id position, const clv_split_options *o, node_id *out)
+{
+	const plan *p = a->plans.at[i].p;
+	node_id at = node_match(a->plans.at[0].p, position, p);
+	clv_frontiers *f;
+	clv_frontier c = {.size = sizeof c};
+	if (at == NONE)
+		return fail(CLV_E_NOT_FOUND, "the plan for other sizes has no such place");
+	TRY(clv_frontiers_create(p, NULL, &f));
+	clv_status st = CLV_OK;
+	uint32_t found = NONE;
+	for (uint32_t k = 0; k < clv_frontiers_count(f) && found == NONE && st == CLV_OK; k++) {
+		st = clv_frontiers_get(f, k, &c);
+		if (c.position == at)
+			found = k;
+	}
+	if (st == CLV_OK)
+		st = found == NONE ? fail(CLV_E_NOT_FOUND, "the plan for other sizes cannot be cut there")
+		                   : clv_frontiers_check(f, found, o->objective);
+	clv_frontiers_free(f);
+	*out = at + 1;
+	return st;
+}
+
+static clv_status choose_cut(const artifact *a, const clv_split_options *o, node_id *position)
+{
+	clv_frontiers_options sizes = CLV_FRONTIERS_OPTIONS_INIT;
+	clv_frontiers *f;
+	clv_frontier c = {.size = sizeof c};
+	uint32_t which;
+	sizes.symbols = o->symbols;
+	sizes.values = o->values;
+	sizes.nsymbols = o->nsymbols;
+	TRY(clv_frontiers_create(a->plans.at[0].p, &sizes, &f));
+	clv_status st = clv_frontiers_choose(f, o->boundary, o->objective, &which);
+	if (st == CLV_OK)
+		st = clv_frontiers_get(f, which, &c);
+	clv_frontiers_free(f);
+	*position = c.position;
+	return st;
+}
+
+/* Where each plan is cut: as asked for, or as the file says. */
+static clv_status find_cuts(const artifact *a, const clv_split_options *o, node_id *cuts)
+{
+	node_id position = NONE;
+	if (o->boundary)
+		TRY(choose_cut(a, o, &position));
+	for (uint32_t i = 0; i < a->plans.n; i++) {
+		if (!o->boundary) {
+			cuts[i] = a->plans.at[i].cut;
+			if (cuts[i] == NONE)
+				return fail(CLV_E_INVALID, "plan %u of the file is not cut yet; say where with a boundary", i);
+		} else if (i == 0) {
+			cuts[i] = position + 1;
+		} else {
+			clv_status st = match_cut(a, i, position, o, &cuts[i]);
+			if (st != CLV_OK)
+				return st == CLV_E_NOMEM ? st : fail_more(st, "plan %u", i);
+		}
+	}
+	return CLV_OK;
+}
+
+/* The name of a split, as the Python side makes it: the first plan and the place. */
+static clv_status name_split(artifact *a, const char *boundary)
+{
+	strbuf b = STRBUF_INIT;
+	char *text;
+	strbuf_printf(&b, "%s-%u", a->plans.at[0].signature, a->plans.at[0].cut - 1);
+	TRY(strbuf_take(&b, &text));
+	clv_status st = artifact_text(a, text, &a->split_id);
+	mem_free(text);
+	return st == CLV_OK ? artifact_text(a, boundary, &a->boundary) : st;
+}
+
+clv_status artifact_cut(artifact *a, const clv_split_options *o)
+{
+	node_id *cuts = mem_ids(a->plans.n + 1);
+	clv_status st = cuts ? find_cuts(a, o, cuts) : fail_nomem();
+	for (uint32_t i = 0; st == CLV_OK && i < a->plans.n; i++)
+		a->plans.at[i].cut = cuts[i];
+	mem_free(cuts);
+	return st == CLV_OK && o->boundary ? name_split(a, o->boundary) : st;
+}
+
+/* The tensors of the model that the nodes of a range write in place; per value, by the root of its memory. */
+static void mark_writes(const plan *p, node_id first, node_id end, uint8_t *marks, uint8_t mark)
+{
+	for (node_id n = first; n < end; n++)
+		for (uint32_t i = 0; i < p->nodes.at[n].nwrites; i++)
+			marks[alias_root(p, p->ids.at[p->nodes.at[n].writes + i])] |= mark;
+}
+
+static clv_status mark_reads(const plan *p, node_id first, node_id end, uint8_t *marks, uint8_t mark)
+{
+	view v;
+	TRY(view_range(p, first, end, &v));
+	for (uint32_t i = 0; i < v.externals.n; i++)
+		marks[v.externals.at[i]] |= mark;
+	view_free(&v);
+	return CLV_OK;
+}
+
+/* What one half writes and the other has too cannot be in two files: the other would not see it. */
+static clv_status check_apart(const plan *p, node_id cut)
+{
+	enum { PREFIX_HAS = 1, SUFFIX_HAS = 2, WRITTEN = 4 };
+	uint8_t *marks = mem_alloc(p->values.n + 1);
+	clv_status st = marks ? mark_reads(p, 0, cut, marks, PREFIX_HAS) : fail_nomem();
+	if (st == CLV_OK)
+		st = mark_reads(p, cut, p->nodes.n, marks, SUFFIX_HAS);
+	if (st == CLV_OK)
+		mark_writes(p, 0, p->nodes.n, marks, WRITTEN);
+	for (value_id v = 0; st == CLV_OK && v < p->values.n; v++)
+		if (marks[v] == (PREFIX_HAS | SUFFIX_HAS | WRITTEN))
+			st = fail(CLV_E_UNSUPPORTED,
+			          "both halves have %s and one of them writes it: they cannot be in two files, cut elsewhere",
+			          plan_s(p, p->values.at[v].name));
+	mem_free(marks);
+	return st;
+}
+
+clv_status artifact_restrict(artifact *a, const char *part)
+{
+	for (uint32_t i = 0; i < a->plans.n; i++) {
+		artifact_plan *e = &a->plans.at[i];
+		if (strcmp(part, "all") == 0)
+			continue;
+		if (e->cut == NONE)
+			return fail(CLV_E_INVALID, "the model is not cut: it has no %.32s", part);
+		TRY(check_apart(e->p, e->cut));
+		if (strcmp(part, "prefix") == 0)
+			e->end = e->cut;
+		else if (strcmp(part, "suffix") == 0)
+			e->first = e->cut;
+		else
+			return fail(CLV_E_INVALID, "there is no part \"%.32s\"; all, prefix and suffix are", part);
+	}
+	return artifact_text(a, part, &a->part);
+}
+
+static clv_status save_half(const artifact *a, const clv_split_options *o, const node_id *cuts, bool prefix,
+                            const char *path)
+{
+	artifact *part = NULL;
+	artifact_range *ranges = mem_alloc(a->plans.n * sizeof *ranges);
+	if (!ranges)
+		return fail_nomem();
+	for (uint32_t i = 0; i < a->plans.n; i++)
+		ranges[i] = prefix ? (artifact_range){0, cuts[i], cuts[i]}
+		                   : (artifact_range){cuts[i], a->plans.at[i].p->nodes.n, cuts[i]};
+	clv_status st = artifact_take(a, prefix ? "prefix" : "suffix", ranges, &part);
+	if (st == CLV_OK && o->boundary)
+		st = name_split(part, o->boundary);
+	if (st == CLV_OK)
+		st = artifact_save(part, path);
+	artifact_free(part);
+	mem_free(ranges);
+	return st;
+}
+
+static clv_status split(const artifact *a, const clv_split_options *o, const char *prefix_path, const char *suffix_path)
+{
+	node_id *cuts = mem_ids(a->plans.n + 1);
+	clv_status st = cuts ? find_cuts(a, o, cuts) : fail_nomem();
+	for (uint32_t i = 0; st == CLV_OK && i < a->plans.n; i++)
+		st = check_apart(a->plans.at[i].p, cuts[i]);
+	if (st == CLV_OK && prefix_path)
+		st = save_half(a, o, cuts, true, prefix_path);
+	if (st == CLV_OK && suffix_path)
+		st = save_half(a, o, cuts, false, suffix_path);
+	mem_free(cuts);
+	return st;
+}
+
+clv_status clv_artifact_split(const clv_artifact *a, const clv_split_options *options, const char *prefix_path,
+                              const char *suffix_path)
+{
+	clv_split_options o = CLV_SPLIT_OPTIONS_INIT;
+	if (!a)
+		return fail(CLV_E_INVALID, "clv_artifact_split needs an artifact");
+	TRY(options_read(&o, sizeof o, options, "clv_split_options"));
+	if (strcmp(a->part, "all") != 0)
+		return fail(CLV_E_INVALID, "this file holds the %s of a model; only a whole one can be cut", a->part);
+	if (prefix_path && suffix_path && strcmp(prefix_path, suffix_path) == 0)
+		return fail(CLV_E_INVALID, "both halves would be the same file, %s", prefix_path);
+	return split(a, &o, prefix_path, suffix_path);
+}

@@ -1,0 +1,19 @@
+/* Digests: 128 bits that tell whether bytes are still the same. They guard against accidents, not against forgery. */
+#ifndef BASE_DIGEST_H
+#define BASE_DIGEST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct digest {
+	uint64_t high, low;
+} digest;
+
+#define DIGEST_TEXT 33 /* 32 hexadecimal digits and a NUL */
+
+digest digest_of(const void *at, size_t n);
+/* Of several pieces as if they were one. */
+digest digest_of_three(const void *a, size_t na, const void *b, size_t nb, const void *c, size_t nc);
+void digest_print(digest d, char out[DIGEST_TEXT]);
+
+#endif

@@ -1,0 +1,203 @@
+/* `cleave candidates`: where a plan can be cut, with the frontier that an objective takes. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+typedef struct request {
+	const char *path, *boundary;
+	clv_objective objective;
+	bool exact;
+	text_list must_prefix, must_suffix;
+	sizes sizes;
+	listing_view view;
+} request;
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+static const column columns[] = {
+	{"position", "after", COLUMN_INT},
+	{"name", "node", COLUMN_TEXT},
+	{"module", "module", COLUMN_TEXT},
+	{"boundary_tensors", "tensors", COLUMN_INT},
+	{"passthrough_inputs", NULL, COLUMN_INT},
+	{"boundary_bytes", "bytes", COLUMN_BYTES},
+	{"boundary_bytes_formula", "formula", COLUMN_TEXT},
+	{"prefix_fraction", "work", COLUMN_SHARE},
+	{"prefix_flops", NULL, COLUMN_NUMBER},
+	{"suffix_flops", NULL, COLUMN_NUMBER},
+	{"prefix_nodes", NULL, COLUMN_INT},
+	{"suffix_nodes", NULL, COLUMN_INT},
+	{"prefix_params", "params before", COLUMN_COUNT},
+	{"suffix_params", "params after", COLUMN_COUNT},
+	{"prefix_memory", "memory before", COLUMN_HUMAN},
+	{"suffix_memory", "memory after", COLUMN_HUMAN},
+	{"trainable_suffix", NULL, COLUMN_BOOL},
+	{"safe", NULL, COLUMN_BOOL},
+	{"chosen", NULL, COLUMN_BOOL},
+	{"reason", "why not", COLUMN_TEXT},
+	COLUMNS_END,
+};
+
+static void add_row(listing *t, const clv_frontier *c, const char *bytes, bool chosen)
+{
+	/* clang-format off */
+	const cell cells[] = {
+		{.n = c->position}, {.s = c->name}, {.s = c->module},
+		{.n = c->boundary_tensors}, {.n = c->passthrough_inputs}, {.n = c->boundary_bytes}, {.s = bytes},
+		{.x = c->prefix_cost}, {.x = c->prefix_flops}, {.x = c->suffix_flops},
+		{.n = c->prefix_nodes}, {.n = c->suffix_nodes},
+		{.n = c->prefix_params}, {.n = c->suffix_params}, {.n = c->prefix_memory}, {.n = c->suffix_memory},
+		{.b = c->trainable_suffix}, {.b = !c->unsafe}, {.b = chosen}, {.s = c->unsafe},
+	};
+	/* clang-format on */
+	listing_add(t, (char)(chosen ? '*' : c->unsafe ? '!' : 0), cells);
+}
+
+static bool add_rows(listing *t, const clv_frontiers *f, uint32_t chosen)
+{
+	for (uint32_t i = 0; i < clv_frontiers_count(f); i++) {
+		clv_frontier c = {.size = sizeof c};
+		char *bytes;
+		if (clv_frontiers_get(f, i, &c) || clv_frontiers_bytes_text(f, i, &bytes))
+			return false;
+		add_row(t, &c, bytes, i == chosen);
+		clv_string_free(bytes);
+	}
+	return true;
+}
+
+/* chosen is UINT32_MAX for none, and then the last error says why. */
+static int show(const request *r, const clv_frontiers *f, uint32_t chosen)
+{
+	char *why = grab_text(clv_last_error(), strlen(clv_last_error()));
+	listing *t = listing_new(columns);
+	bool complete = add_rows(t, f, chosen);
+	listing_show(t, &r->view);
+	if (!complete)
+		fail_with(r->path);
+	else if (chosen == UINT32_MAX)
+		complain("%s: %s", name_of(r->path), why);
+	free(why);
+	return written() && complete && chosen != UINT32_MAX ? EXIT_OK : EXIT_FAILED;
+}
+
+/* ---- the exact cut ----------------------------------------------------------------------------------------------- */
+
+/* The frontiers of the reordered plan, where one is the cut. */
+static int show_reordered(const request *r, const clv_plan *p, uint32_t position)
+{
+	clv_frontiers_options o = sizes_options(&r->sizes);
+	clv_frontiers *f = NULL;
+	if (clv_frontiers_create(p, &o, &f) != CLV_OK)
+		return fail_with(r->path);
+	bool allowed = clv_frontiers_check(f, position, &r->objective) == CLV_OK;
+	int code = show(r, f, allowed ? position : UINT32_MAX);
+	clv_frontiers_free(f);
+	return code;
+}
+
+static int show_exact(const request *r, const clv_frontiers *f)
+{
+	clv_exact_options o = CLV_EXACT_OPTIONS_INIT;
+	clv_plan *reordered;
+	uint32_t position;
+	o.must_prefix = r->must_prefix.at;
+	o.nmust_prefix = r->must_prefix.n;
+	o.must_suffix = r->must_suffix.at;
+	o.nmust_suffix = r->must_suffix.n;
+	if (clv_frontiers_exact(f, &o, &reordered, &position) != CLV_OK)
+		return fail_with(r->path);
+	int code = show_reordered(r, reordered, position);
+	clv_plan_free(reordered);
+	return code;
+}
+
+/* ---- the command ------------------------------------------------------------------------------------------------- */
+
+static int show_frontiers(const request *r, const clv_frontiers *f)
+{
+	if (r->exact || r->must_prefix.n || r->must_suffix.n)
+		return show_exact(r, f);
+	uint32_t chosen = UINT32_MAX;
+	clv_frontiers_choose(f, r->boundary, &r->objective, &chosen); /* show() says what is wrong, after the listing */
+	return show(r, f, chosen);
+}
+
+static int run_candidates(void *given)
+{
+	request *r = given;
+	clv_frontiers *f = NULL;
+	clv_plan *p = load_plan(r->path);
+	if (!p)
+		return EXIT_FAILED;
+	int code = EXIT_FAILED;
+	if (sizes_resolve(&r->sizes, p)) {
+		clv_frontiers_options o = sizes_options(&r->sizes);
+		code = clv_frontiers_create(p, &o, &f) == CLV_OK ? show_frontiers(r, f) : fail_with(r->path);
+	}
+	clv_frontiers_free(f);
+	clv_plan_free(p);
+	return code;
+}
+
+static const option arguments[] = {
+	ARG_FILE("FILE", path, "the plan; - is standard input"),
+	OPTION_END,
+};
+
+static const option options[] = {
+	OPT_TEXT("boundary", 'b', "WHERE", boundary, "auto, after:NAME of a node or module, 50% of the work",
+             .preset = "auto"),
+	OPT_WORD("minimize", 0, "WHAT", objective.minimize,
+             "boundary_bytes|latency|prefix_memory|suffix_memory|prefix_flops|suffix_flops|balance",
+             "what auto makes small (default: bytes, with 20 to 80 % of the work before the cut)"),
+	SIZE_OPTIONS(sizes),
+	OPT_GROUP("constraints"),
+	OPT_SIZE("max-bytes", 0, "SIZE", objective.max_boundary_bytes, "most bytes that may cross"),
+	OPT_SIZE("max-prefix-memory", 0, "SIZE", objective.max_prefix_memory, "most memory before the cut"),
+	OPT_SIZE("max-suffix-memory", 0, "SIZE", objective.max_suffix_memory, "most memory after it"),
+	OPT_SIZE("max-prefix-params", 0, "N", objective.max_prefix_params, "most parameters before the cut: 500k, 7M"),
+	OPT_SIZE("max-suffix-params", 0, "N", objective.max_suffix_params, "most parameters after it"),
+	OPT_FLOAT("min-fraction", 0, "X", objective.min_prefix_flops_fraction,
+              "least share of the work before the cut: 0.2, 20%"),
+	OPT_FLOAT("max-fraction", 0, "X", objective.max_prefix_flops_fraction, "largest share of the work before the cut"),
+	OPT_FLAG("trainable", 0, objective.trainable_suffix, "parameters that require grad are left after the cut"),
+	OPT_FLOAT("max-latency", 0, "SECONDS", objective.max_latency_s,
+              "most time for both sides and the way between; needs --bandwidth"),
+	OPT_RATE("bandwidth", 0, "RATE", objective.bandwidth_bytes_per_s,
+             "how fast the boundary travels: 100M bytes per second, 1Gbit"),
+	OPT_FLOAT("prefix-speed", 0, "X", objective.prefix_flops_per_s, "operations per second before the cut",
+              .preset = "1e12"),
+	OPT_FLOAT("suffix-speed", 0, "X", objective.suffix_flops_per_s, "operations per second after it", .preset = "1e12"),
+	OPT_GROUP("exact cut"),
+	OPT_FLAG("exact", 0, exact,
+             "the cut with the fewest bytes in any order of the nodes; the table is of the plan in that order"),
+	OPT_TEXTS("must-prefix", 0, "NAME", must_prefix,
+              "a node or module that comes before the exact cut; may be repeated"),
+	OPT_TEXTS("must-suffix", 0, "NAME", must_suffix, "one that comes after it; may be repeated"),
+	LISTING_OPTIONS(view),
+	OPTION_END,
+};
+
+static const request initial = {.objective = CLV_OBJECTIVE_INIT};
+
+const command command_candidates = {
+	.name = "candidates",
+	.alias = "frontiers",
+	.summary = "show where a plan can be cut",
+	.description =
+		"Lists the frontiers of a plan: what crosses after each node, in bytes and as a formula in the plan's symbols, "
+		"and parameters and memory on both sides. * marks the frontier that is taken, ! one that cannot be cut, with "
+		"the reason. Work is estimated from shapes.",
+	.examples = "cleave candidates model.plan --batch 8 --sort boundary_bytes --limit 10\n"
+				"cleave candidates model.plan --filter 'safe=true' --filter 'prefix_fraction>=25%' --json\n"
+				"# the fastest cut for a link of one gigabit and a small device before it\n"
+				"cleave candidates model.plan --minimize latency --bandwidth 1Gbit --prefix-speed 5e10\n",
+	.arguments = arguments,
+	.options = options,
+	.columns = columns,
+	REQUEST(request),
+	.initial = &initial,
+	.run = run_candidates,
+};

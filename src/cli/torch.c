@@ -1,0 +1,58 @@
+/* Commands that run plans. `cleave` starts in milliseconds because it does not link torch; for these commands it
+ * becomes `cleave-torch`, the same program with torch. */
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+/* Beside this program, or from there. NULL: no such file. Caller frees. */
+static char *program_at(const char *relative)
+{
+	char self[PATH_MAX];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+	if (n < 0)
+		return NULL;
+	self[n] = '\0';
+	char *slash = strrchr(self, '/');
+	if (slash)
+		slash[1] = '\0';
+	size_t size = strlen(self) + strlen(relative) + 1;
+	char *path = grab(size);
+	snprintf(path, size, "%s%s", self, relative);
+	if (access(path, X_OK) == 0)
+		return path;
+	free(path);
+	return NULL;
+}
+
+static char *find_program(void)
+{
+	char *path = program_at("cleave-torch");
+	if (!path)
+		path = program_at("../libexec/cleave/cleave-torch");
+	const char *given = getenv("CLEAVE_TORCH_PROGRAM");
+	if (!path && given && *given)
+		path = grab_text(given, strlen(given));
+	return path;
+}
+
+int run_with_torch(const command *c, char **argv)
+{
+	char *path = find_program();
+	if (!path) {
+		complain("%s needs cleave-torch, which is not installed beside this program", c->name);
+		hint("`pip install` of Cleave has it, and so has a build that finds torch; CLEAVE_TORCH_PROGRAM names another");
+		return EXIT_FAILED;
+	}
+	char *name = argv[0];
+	argv[0] = path;
+	fflush(stdout);
+	execv(path, argv);
+	complain("%s: cannot be started: %s", path, strerror(errno));
+	argv[0] = name;
+	free(path);
+	return EXIT_FAILED;
+}

@@ -1,0 +1,481 @@
+/* Boundaries: what a prefix gives and a suffix takes, and the same as bytes or a file (docs/payload.md). */
+#include <string.h>
+
+#include "base/options.h"
+#include "exec/runtime.h"
+#include "exec/tensors.h"
+
+typedef struct crossing {
+	const char *label;
+	clv_tensor *tensor; /* owned */
+} crossing;
+
+struct clv_boundary {
+	const char *split_id, *signature, *batch;
+	int64_t weight_version;
+	bool has_batch_size;
+	int64_t batch_size;
+	VEC(crossing) tensors;
+	VEC(payload_number) sizes;
+	VEC(payload_schema) schema;
+	VEC(const char *) passthrough;
+	arena arena;
+};
+
+typedef struct clv_boundary boundary;
+
+static clv_status keep(boundary *b, const char *s, const char **out)
+{
+	*out = arena_str(&b->arena, s);
+	return *out ? CLV_OK : fail_nomem();
+}
+
+static clv_status boundary_new(boundary **out)
+{
+	*out = mem_alloc(sizeof **out);
+	return *out ? CLV_OK : fail_nomem();
+}
+
+void clv_boundary_free(clv_boundary *b)
+{
+	if (!b)
+		return;
+	for (uint32_t i = 0; i < b->tensors.n; i++)
+		br_unref(b->tensors.at[i].tensor);
+	vec_free(&b->tensors);
+	vec_free(&b->sizes);
+	vec_free(&b->schema);
+	vec_free(&b->passthrough);
+	arena_free(&b->arena);
+	mem_free(b);
+}
+
+uint32_t clv_boundary_count(const clv_boundary *b)
+{
+	return b ? b->tensors.n : 0;
+}
+
+const char *clv_boundary_label(const clv_boundary *b, uint32_t i)
+{
+	return b && i < b->tensors.n ? b->tensors.at[i].label : NULL;
+}
+
+const clv_tensor *clv_boundary_tensor(const clv_boundary *b, uint32_t i)
+{
+	return b && i < b->tensors.n ? b->tensors.at[i].tensor : NULL;
+}
+
+/* ---- the prefix ------------------------------------------------------------------------------------------------- */
+
+static clv_status keep_label(boundary *b, const plan *p, value_id v, const char **out)
+{
+	strbuf text = STRBUF_INIT;
+	char *label;
+	value_label(p, v, &text);
+	TRY(strbuf_take(&text, &label));
+	clv_status st = keep(b, label, out);
+	mem_free(label);
+	return st;
+}
+
+static clv_status keep_expr(boundary *b, const plan *p, expr_id e, const char **out)
+{
+	strbuf text = STRBUF_INIT;
+	char *dim;
+	expr_print(p, e, &text);
+	TRY(strbuf_take(&text, &dim));
+	clv_status st = keep(b, dim, out);
+	mem_free(dim);
+	return st;
+}
+
+static clv_status add_schema(boundary *b, const plan *p, value_id v, const char *label)
+{
+	const value *x = &p->values.at[v];
+	payload_schema s = {.label = label, .dtype = (dtype)x->dtype, .ndim = x->ndim};
+	const char **dims = arena_alloc(&b->arena, (x->ndim + 1) * sizeof *dims);
+	if (!dims)
+		return fail_nomem();
+	for (uint32_t i = 0; i < x->ndim; i++)
+		TRY(keep_expr(b, p, p->dims.at[x->shape + i], &dims[i]));
+	s.dims = dims;
+	TRY(keep(b, plan_s(p, x->device), &s.device));
+	return vec_push(&b->schema, s);
+}
+
+static clv_status add_sizes(boundary *b, const clv_program *g, const run_spec *spec)
+{
+	const plan *p = g->p;
+	int64_t *symbols = mem_alloc((p->symbols.n + 1) * sizeof *symbols);
+	clv_status st = symbols ? program_symbols(g, spec, symbols) : fail_nomem();
+	for (uint32_t i = 0; i < p->symbols.n && st == CLV_OK; i++) {
+		payload_number n = {.value = symbols[i]};
+		if (p->symbols.at[i].data)
+			continue;
+		st = keep(b, plan_s(p, p->symbols.at[i].name), &n.name);
+		if (st == CLV_OK)
+			st = vec_push(&b->sizes, n);
+		if (st == CLV_OK && strcmp(n.name, b->batch) == 0) {
+			b->has_batch_size = true;
+			b->batch_size = n.value;
+		}
+	}
+	mem_free(symbols);
+	return st;
+}
+
+static clv_status describe(boundary *b, const runtime *r, uint32_t i, const run_spec *spec)
+{
+	const runtime_plan *e = &r->plans.at[i];
+	TRY(keep(b, r->a->split_id, &b->split_id));
+	TRY(keep(b, e->e->signature, &b->signature));
+	TRY(keep(b, r->a->batch, &b->batch));
+	b->weight_version = r->a->weight_version;
+	TRY(add_sizes(b, e->g, spec));
+	for (uint32_t k = 0; k < e->g->outputs.n; k++) {
+		value_id v = e->g->outputs.at[k];
+		crossing c = {0};
+		TRY(keep_label(b, e->g->p, v, &c.label));
+		TRY(add_schema(b, e->g->p, v, c.label));
+		TRY(vec_push(&b->tensors, c));
+		if (e->g->p->values.at[v].kind == VALUE_INPUT)
+			TRY(vec_push(&b->passthrough, c.label));
+	}
+	return CLV_OK;
+}
+
+static clv_status run_into(boundary *b, const runtime *r, uint32_t i, const run_spec *spec)
+{
+	TRY(describe(b, r, i, spec));
+	clv_tensor **out = mem_alloc((b->tensors.n + 1) * sizeof *out);
+	clv_status st = out ? runtime_run_plan(r, i, spec, out) : fail_nomem();
+	for (uint32_t k = 0; st == CLV_OK && k < b->tensors.n; k++)
+		b->tensors.at[k].tensor = out[k];
+	mem_free(out);
+	return st;
+}
+
+clv_status clv_runtime_run_prefix(const clv_runtime *r, const clv_tensor *const *inputs, uint32_t ninputs,
+                                  clv_boundary **out)
+{
+	boundary *b;
+	uint32_t i;
+	if (!r || (ninputs && !inputs) || !out)
+		return fail(CLV_E_INVALID, "clv_runtime_run_prefix: an argument is NULL");
+	if (r->part != PART_PREFIX)
+		return fail(CLV_E_INVALID, "this runtime is no prefix; clv_runtime_options.part makes one of a cut model");
+	TRY(runtime_pick(r, (clv_tensor *const *)inputs, ninputs, &i));
+	TRY(boundary_new(&b));
+	run_spec spec = {.inputs = (clv_tensor *const *)inputs};
+	clv_status st = run_into(b, r, i, &spec);
+	if (st == CLV_OK)
+		*out = b;
+	else
+		clv_boundary_free(b);
+	return st;
+}
+
+/* ---- the suffix ------------------------------------------------------------------------------------------------- */
+
+static clv_status find_plan(const runtime *r, const boundary *b, uint32_t *out)
+{
+	if (strcmp(b->split_id, r->a->split_id) != 0)
+		return fail(CLV_E_INPUT, "the boundary belongs to split %.64s, this is %s", b->split_id, r->a->split_id);
+	for (uint32_t i = 0; i < r->plans.n; i++)
+		if (strcmp(r->plans.at[i].e->signature, b->signature) == 0) {
+			*out = i;
+			return CLV_OK;
+		}
+	return fail(CLV_E_INPUT, "the boundary was made by plan %.64s, which this file does not have", b->signature);
+}
+
+static clv_status find_sizes(const plan *p, const boundary *b, int64_t *out)
+{
+	for (uint32_t i = 0; i < p->symbols.n; i++) {
+		const char *name = plan_s(p, p->symbols.at[i].name);
+		out[i] = -1;
+		for (uint32_t k = 0; k < b->sizes.n; k++)
+			if (strcmp(b->sizes.at[k].name, name) == 0)
+				out[i] = b->sizes.at[k].value;
+		if (out[i] < 0 && !p->symbols.at[i].data)
+			return fail(CLV_E_INPUT, "the boundary lacks the size %s", name);
+	}
+	return CLV_OK;
+}
+
+static const crossing *find_label(const boundary *b, const char *label)
+{
+	for (uint32_t i = 0; i < b->tensors.n; i++)
+		if (strcmp(b->tensors.at[i].label, label) == 0)
+			return &b->tensors.at[i];
+	return NULL;
+}
+
+/* New references, in the order of the program. */
+static clv_status find_tensors(const clv_program *g, const boundary *b, clv_tensor **out)
+{
+	for (uint32_t i = 0; i < g->v.inputs.n; i++) {
+		const value *x = &g->p->values.at[g->v.inputs.at[i]];
+		strbuf text = STRBUF_INIT;
+		char *label;
+		value_label(g->p, g->v.inputs.at[i], &text);
+		TRY(strbuf_take(&text, &label));
+		const crossing *c = find_label(b, label);
+		clv_status st = c ? br_to_device(c->tensor, plan_s(g->p, x->device), &out[i])
+		                  : fail(CLV_E_INPUT, "the boundary lacks %s", label);
+		mem_free(label);
+		TRY(st);
+	}
+	return CLV_OK;
+}
+
+static clv_status run_on(const runtime *r, uint32_t i, const boundary *b, clv_tensor **inputs, int64_t *symbols,
+                         clv_tensor **outputs)
+{
+	const runtime_plan *e = &r->plans.at[i];
+	TRY(find_sizes(e->g->p, b, symbols));
+	TRY(find_tensors(e->g, b, inputs));
+	run_spec spec = {.inputs = inputs, .symbols = e->g->p->symbols.n ? symbols : NULL};
+	return runtime_run_plan(r, i, &spec, outputs);
+}
+
+clv_status clv_runtime_run_suffix(const clv_runtime *r, const clv_boundary *b, clv_tensor **outputs, uint32_t noutputs)
+{
+	uint32_t i;
+	if (!r || !b || (noutputs && !outputs))
+		return fail(CLV_E_INVALID, "clv_runtime_run_suffix: an argument is NULL");
+	if (r->part != PART_SUFFIX)
+		return fail(CLV_E_INVALID, "this runtime is no suffix; clv_runtime_options.part makes one of a cut model");
+	TRY(find_plan(r, b, &i));
+	const runtime_plan *e = &r->plans.at[i];
+	if (noutputs != e->noutputs)
+		return fail(CLV_E_INPUT, "the model gives %u outputs, the call has room for %u", e->noutputs, noutputs);
+	uint32_t n = e->g->v.inputs.n;
+	clv_tensor **inputs = mem_alloc((n + 1) * sizeof *inputs);
+	int64_t *symbols = mem_alloc((e->g->p->symbols.n + 1) * sizeof *symbols);
+	clv_status st = inputs && symbols ? run_on(r, i, b, inputs, symbols, outputs) : fail_nomem();
+	for (uint32_t k = 0; inputs && k < n; k++)
+		br_unref(inputs[k]);
+	mem_free(inputs);
+	mem_free(symbols);
+	return st;
+}
+
+/* ---- bytes ------------------------------------------------------------------------------------------------------ */
+
+/* A tensor of the payload; a copy on the CPU, where one is needed, is kept in *host. */
+static clv_status put_tensor(payload *p, const crossing *c, encoding wish, clv_tensor **host)
+{
+	br_meta before, m;
+	br_memory memory;
+	uint32_t number;
+	payload_tensor t = {.label = c->label, .boundary = true, .wish = wish};
+	TRY(br_meta_get(c->tensor, &before));
+	TRY(br_to_device(c->tensor, "cpu", host));
+	TRY(br_meta_get(*host, &m));
+	TRY(br_memory_get(*host, &memory));
+	t.dtype = (dtype)m.dtype;
+	t.device = before.device;
+	t.ndim = m.ndim;
+	t.sizes = m.sizes;
+	t.strides = m.strides;
+	t.data = memory.data;
+	t.storage = memory.base;
+	return payload_add_tensor(p, &t, &number);
+}
+
+static clv_status fill_payload(payload *p, const boundary *b, encoding wish, clv_tensor **hosts)
+{
+	p->split_id = b->split_id;
+	p->graph_signature = b->signature;
+	p->weight_version = b->weight_version;
+	p->has_batch_size = b->has_batch_size;
+	p->batch_size = b->batch_size;
+	for (uint32_t i = 0; i < b->sizes.n; i++)
+		TRY(vec_push(&p->sizes, b->sizes.at[i]));
+	for (uint32_t i = 0; i < b->schema.n; i++)
+		TRY(vec_push(&p->schema, b->schema.at[i]));
+	for (uint32_t i = 0; i < b->passthrough.n; i++)
+		TRY(vec_push(&p->passthrough, b->passthrough.at[i]));
+	TRY(vec_push(&p->values, ((tree){.kind = TREE_NONE})));
+	for (uint32_t i = 0; i < b->tensors.n; i++) {
+		TRY(put_tensor(p, &b->tensors.at[i], wish, &hosts[i]));
+		TRY(vec_push(&p->requires_grad, ((payload_number){b->tensors.at[i].label, 0})));
+	}
+	return CLV_OK;
+}
+
+typedef clv_status (*image_fn)(const st_image *image, void *ctx);
+
+static clv_status with_image(const boundary *b, encoding wish, image_fn use, void *ctx)
+{
+	payload *p;
+	st_image image = {0};
+	TRY(payload_new(PAYLOAD_BOUNDARY, &p));
+	clv_tensor **hosts = mem_alloc((b->tensors.n + 1) * sizeof *hosts);
+	clv_status st = hosts ? fill_payload(p, b, wish, hosts) : fail_nomem();
+	if (st == CLV_OK)
+		st = payload_image(p, &image);
+	if (st == CLV_OK)
+		st = use(&image, ctx);
+	st_image_free(&image);
+	payload_free(p);
+	for (uint32_t i = 0; hosts && i < b->tensors.n; i++)
+		br_unref(hosts[i]);
+	mem_free(hosts);
+	return st;
+}
+
+typedef struct bytes {
+	uint8_t *at;
+	size_t n;
+} bytes;
+
+static clv_status to_bytes(const st_image *image, void *ctx)
+{
+	bytes *out = ctx;
+	out->n = image->total;
+	out->at = mem_realloc(NULL, image->total, 1);
+	if (!out->at)
+		return fail_nomem();
+	st_copy(image, out->at);
+	return CLV_OK;
+}
+
+static clv_status to_file(const st_image *image, void *ctx)
+{
+	return st_save(image, ctx);
+}
+
+static clv_status read_wish(const char *compress, encoding *out)
+{
+	*out = ENC_PLAIN;
+	if (!compress || (encoding_parse(compress, out) && *out != ENC_PLAIN))
+		return CLV_OK;
+	return fail(CLV_E_INVALID, "compression is one of fp16, bf16, int8, not \"%.32s\"", compress);
+}
+
+clv_status clv_boundary_pack(const clv_boundary *b, const char *compress, void **out, size_t *size)
+{
+	encoding wish;
+	bytes made = {0};
+	if (!b || !out || !size)
+		return fail(CLV_E_INVALID, "clv_boundary_pack: an argument is NULL");
+	TRY(read_wish(compress, &wish));
+	TRY(with_image(b, wish, to_bytes, &made));
+	*out = made.at;
+	*size = made.n;
+	return CLV_OK;
+}
+
+clv_status clv_boundary_save(const clv_boundary *b, const char *compress, const char *path)
+{
+	encoding wish;
+	if (!b || !path)
+		return fail(CLV_E_INVALID, "clv_boundary_save: an argument is NULL");
+	TRY(read_wish(compress, &wish));
+	return with_image(b, wish, to_file, (void *)path);
+}
+
+void clv_bytes_free(void *at)
+{
+	mem_free(at);
+}
+
+static clv_status read_tensors(boundary *b, const payload *p, clv_tensor **memories)
+{
+	for (uint32_t i = 0; i < p->memories.n; i++)
+		TRY(memory_tensor(p, i, &memories[i]));
+	for (uint32_t i = 0; i < p->tensors.n; i++) {
+		crossing c = {0};
+		if (!p->tensors.at[i].boundary)
+			continue;
+		TRY(keep(b, p->tensors.at[i].label, &c.label));
+		uint32_t m = p->tensors.at[i].memory;
+		TRY(memory_view(p, i, memories[m], p->memories.at[m].lead, false, &c.tensor));
+		clv_status st = vec_push(&b->tensors, c);
+		if (st != CLV_OK) {
+			br_unref(c.tensor);
+			return st;
+		}
+	}
+	return CLV_OK;
+}
+
+static clv_status copy_schema(boundary *b, const payload_schema *from)
+{
+	payload_schema s = *from;
+	const char **dims = arena_alloc(&b->arena, (s.ndim + 1) * sizeof *dims);
+	if (!dims)
+		return fail_nomem();
+	for (uint32_t i = 0; i < s.ndim; i++)
+		TRY(keep(b, from->dims[i], &dims[i]));
+	s.dims = dims;
+	TRY(keep(b, from->label, &s.label));
+	TRY(keep(b, from->device, &s.device));
+	return vec_push(&b->schema, s);
+}
+
+static clv_status copy_fields(boundary *b, const payload *p)
+{
+	TRY(keep(b, p->split_id, &b->split_id));
+	TRY(keep(b, p->graph_signature, &b->signature));
+	b->batch = "";
+	b->weight_version = p->weight_version;
+	b->has_batch_size = p->has_batch_size;
+	b->batch_size = p->batch_size;
+	for (uint32_t i = 0; i < p->sizes.n; i++) {
+		payload_number n = p->sizes.at[i];
+		TRY(keep(b, n.name, &n.name));
+		TRY(vec_push(&b->sizes, n));
+	}
+	for (uint32_t i = 0; i < p->schema.n; i++)
+		TRY(copy_schema(b, &p->schema.at[i]));
+	for (uint32_t i = 0; i < p->passthrough.n; i++) {
+		const char *label;
+		TRY(keep(b, p->passthrough.at[i], &label));
+		TRY(vec_push(&b->passthrough, label));
+	}
+	return CLV_OK;
+}
+
+static clv_status from_payload(const payload *p, boundary **out)
+{
+	boundary *b;
+	TRY(boundary_new(&b));
+	clv_tensor **memories = mem_alloc((p->memories.n + 1) * sizeof *memories);
+	clv_status st = memories ? copy_fields(b, p) : fail_nomem();
+	if (st == CLV_OK)
+		st = read_tensors(b, p, memories);
+	for (uint32_t i = 0; memories && i < p->memories.n; i++)
+		br_unref(memories[i]);
+	mem_free(memories);
+	if (st == CLV_OK)
+		*out = b;
+	else
+		clv_boundary_free(b);
+	return st;
+}
+
+clv_status clv_boundary_unpack(const void *data, size_t size, clv_boundary **out)
+{
+	payload *p;
+	if (!data || !out)
+		return fail(CLV_E_INVALID, "clv_boundary_unpack: an argument is NULL");
+	TRY(payload_read(data, size, PAYLOAD_BOUNDARY, &p));
+	clv_status st = from_payload(p, out);
+	payload_free(p);
+	return st;
+}
+
+clv_status clv_boundary_load(const char *path, clv_boundary **out)
+{
+	uint8_t *data;
+	size_t n;
+	if (!path || !out)
+		return fail(CLV_E_INVALID, "clv_boundary_load: an argument is NULL");
+	TRY(file_read(path, &data, &n));
+	clv_status st = clv_boundary_unpack(data, n, out);
+	mem_free(data);
+	return st == CLV_OK || st == CLV_E_NOMEM ? st : fail_more(st, "%s", path);
+}

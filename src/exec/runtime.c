@@ -1,0 +1,373 @@
+/* Runtimes: made from an artifact, run, released. */
+#include "exec/runtime.h"
+
+#include <string.h>
+
+#include "base/options.h"
+
+/* ---- making one ------------------------------------------------------------------------------------------------- */
+
+static const char *const part_names[] = {"all", "prefix", "suffix"};
+
+static clv_status choose_part(const artifact *a, const char *wanted, runtime_part *out)
+{
+	const char *part = wanted ? wanted : a->part;
+	bool whole = strcmp(a->part, "all") == 0;
+	if (strcmp(part, a->part) != 0 && !whole)
+		return fail(CLV_E_INVALID, "this file holds the %s of a model, not the %.32s", a->part, part);
+	*out = PART_STAGE;
+	for (unsigned i = 0; i < 3; i++)
+		if (strcmp(part, part_names[i]) == 0)
+			*out = (runtime_part)i;
+	if (*out == PART_STAGE && whole)
+		return fail(CLV_E_INVALID, "there is no part \"%.32s\"; all, prefix and suffix are", part);
+	if (whole && *out != PART_ALL && a->plans.at[0].cut == NONE)
+		return fail(CLV_E_INVALID, "the model in this file is not cut: it has no %s", part);
+	return CLV_OK;
+}
+
+static program_spec range_of(const runtime *r, const artifact_plan *e)
+{
+	program_spec spec = {.first = e->first, .end = e->end, .inference = true};
+	if (r->part == PART_PREFIX)
+		spec.end = e->cut;
+	if (r->part == PART_SUFFIX)
+		spec.first = e->cut;
+	return spec;
+}
+
+/* What comes at the end of a run back into the state. */
+static clv_status find_rebinds(runtime *r, uint32_t i)
+{
+	runtime_plan *e = &r->plans.at[i];
+	const plan *p = e->g->p;
+	uint32_t n = e->g->outputs.n;
+	e->noutputs = n;
+	if (!e->g->whole)
+		return CLV_OK;
+	e->noutputs = n - p->rebinds.n - e->e->nstores;
+	for (uint32_t k = 0; k < p->rebinds.n; k++) {
+		runtime_rebind b = {artifact_tensor_of(r->a, i, p->rebinds.at[k].target), n - p->rebinds.n + k};
+		if (b.tensor != NONE)
+			TRY(vec_push(&e->rebinds, b));
+	}
+	r->stateful |= e->rebinds.n > 0;
+	return CLV_OK;
+}
+
+static bool writes_state(const runtime_plan *e)
+{
+	const plan *p = e->g->p;
+	for (uint32_t k = 0; k < e->g->v.nodes.n; k++) {
+		const node *n = &p->nodes.at[e->g->v.nodes.at[k]];
+		for (uint32_t w = 0; w < n->nwrites; w++) {
+			uint8_t kind = p->values.at[alias_root(p, p->ids.at[n->writes + w])].kind;
+			if (kind == VALUE_PARAM || kind == VALUE_BUFFER || kind == VALUE_ATTR || kind == VALUE_CONST)
+				return true;
+		}
+	}
+	return false;
+}
+
+static clv_status add_plan(runtime *r, const artifact_plan *from, const clv_runtime_options *o)
+{
+	runtime_plan e = {.e = from};
+	program_spec spec = range_of(r, from);
+	spec.debug = o->debug;
+	if (r->device[0])
+		TRY(plan_retarget(from->p, r->device, &e.moved));
+	clv_status st = program_new(e.moved ? e.moved : from->p, &spec, &e.g);
+	if (st == CLV_OK)
+		st = vec_push(&r->plans, e);
+	if (st != CLV_OK) {
+		program_free(e.g);
+		plan_free(e.moved);
+		return st;
+	}
+	r->stateful |= writes_state(&e);
+	return find_rebinds(r, r->plans.n - 1);
+}
+
+static clv_status fill(runtime *r, const clv_runtime_options *o)
+{
+	TRY(choose_part(r->a, o->part, &r->part));
+	r->device = arena_str(&r->arena, o->device ? o->device : "");
+	r->unproven = o->unproven;
+	if (!r->device)
+		return fail_nomem();
+	for (uint32_t i = 0; i < r->a->plans.n; i++) {
+		clv_status st = add_plan(r, &r->a->plans.at[i], o);
+		if (st != CLV_OK)
+			return i ? fail_more(st, "plan %u", i) : st;
+	}
+	TRY(runtime_load_state(r));
+	return runtime_describe(r);
+}
+
+clv_status clv_runtime_create(const clv_artifact *a, const clv_runtime_options *options, clv_runtime **out)
+{
+	clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;
+	if (!a || !out)
+		return fail(CLV_E_INVALID, "clv_runtime_create needs an artifact and a place for the runtime");
+	TRY(options_read(&o, sizeof o, options, "clv_runtime_options"));
+	runtime *r = mem_alloc(sizeof *r);
+	if (!r)
+		return fail_nomem();
+	r->a = artifact_ref(a);
+	pthread_mutex_init(&r->lock, NULL);
+	clv_status st = fill(r, &o);
+	if (st == CLV_OK)
+		*out = r;
+	else
+		clv_runtime_free(r);
+	return st;
+}
+
+void clv_runtime_free(clv_runtime *r)
+{
+	if (!r)
+		return;
+	runtime_free_state(r);
+	for (uint32_t i = 0; i < r->plans.n; i++) {
+		runtime_plan *e = &r->plans.at[i];
+		program_free(e->g);
+		plan_free(e->moved);
+		mem_free(e->tensor);
+		mem_free(e->externals);
+		vec_free(&e->rebinds);
+	}
+	vec_free(&r->plans);
+	vec_free(&r->unbound);
+	vec_free(&r->inputs);
+	vec_free(&r->outputs);
+	pthread_mutex_destroy(&r->lock);
+	arena_free(&r->arena);
+	artifact_free(r->a);
+	mem_free(r);
+}
+
+/* ---- what it is ------------------------------------------------------------------------------------------------- */
+
+static clv_status give_port(const port *from, clv_port *out)
+{
+	clv_port p = {.name = from->name, .dtype = from->dtype, .device = from->device, .ndim = from->ndim};
+	p.dims = from->dims;
+	size_t size = out->size;
+	if (size < sizeof size || size > sizeof p)
+		return fail(CLV_E_INVALID, "clv_port.size is %zu, this library knows up to %zu", size, sizeof p);
+	memcpy((char *)out + sizeof size, (char *)&p + sizeof size, size - sizeof size);
+	return CLV_OK;
+}
+
+uint32_t clv_runtime_input_count(const clv_runtime *r)
+{
+	return r ? r->inputs.n : 0;
+}
+
+uint32_t clv_runtime_output_count(const clv_runtime *r)
+{
+	return r ? r->outputs.n : 0;
+}
+
+clv_status clv_runtime_input(const clv_runtime *r, uint32_t i, clv_port *out)
+{
+	return r && out && i < r->inputs.n ? give_port(&r->inputs.at[i], out)
+	                                   : fail(CLV_E_INVALID, "clv_runtime_input: there is no input %u", i);
+}
+
+clv_status clv_runtime_output(const clv_runtime *r, uint32_t i, clv_port *out)
+{
+	return r && out && i < r->outputs.n ? give_port(&r->outputs.at[i], out)
+	                                    : fail(CLV_E_INVALID, "clv_runtime_output: there is no output %u", i);
+}
+
+static bool has_name(const runtime_plan *e, uint32_t external, const char *name)
+{
+	const plan *p = e->g->p;
+	const value *x = &p->values.at[e->g->v.externals.at[external]];
+	return x->name != NONE && x->kind != VALUE_OBJECT && strcmp(plan_s(p, x->name), name) == 0;
+}
+
+static void bind_in(runtime_plan *e, const char *name, const clv_tensor *t, bool *found)
+{
+	for (uint32_t k = 0; k < e->g->v.externals.n; k++) {
+		if (!has_name(e, k, name))
+			continue;
+		br_unref(e->g->bound[k]);
+		e->g->bound[k] = br_ref(t);
+		e->tensor[k] = NONE;
+		*found = true;
+	}
+}
+
+clv_status clv_runtime_bind(clv_runtime *r, const char *name, const clv_tensor *t)
+{
+	clv_tensor *here;
+	bool found = false;
+	if (!r || !name || !t)
+		return fail(CLV_E_INVALID, "clv_runtime_bind: an argument is NULL");
+	TRY(br_to_device(t, r->device[0] ? r->device : clv_tensor_device(t), &here));
+	pthread_mutex_lock(&r->lock);
+	for (uint32_t i = 0; i < r->plans.n; i++)
+		bind_in(&r->plans.at[i], name, here, &found);
+	runtime_refresh(r);
+	pthread_mutex_unlock(&r->lock);
+	br_unref(here);
+	return found ? CLV_OK : fail(CLV_E_NOT_FOUND, "the model reads nothing called %.64s", name);
+}
+
+const char *clv_runtime_unbound(const clv_runtime *r, uint32_t i)
+{
+	return r && i < r->unbound.n ? r->unbound.at[i] : NULL;
+}
+
+/* ---- running ---------------------------------------------------------------------------------------------------- */
+
+/* Whether the plan was recorded at these values of its symbols. */
+static bool is_proven(const runtime_plan *e, const int64_t *symbols)
+{
+	const plan *p = e->g->p;
+	uint32_t n = artifact_point_size(p);
+	if (n == 0)
+		return true;
+	for (uint32_t at = 0; at + n <= e->e->points.n; at += n) {
+		uint32_t k = 0;
+		bool same = true;
+		for (uint32_t s = 0; s < p->symbols.n && same; s++)
+			if (!p->symbols.at[s].data)
+				same = e->e->points.at[at + k++] == symbols[s];
+		if (same)
+			return true;
+	}
+	return false;
+}
+
+static clv_status not_proven(const runtime_plan *e, const int64_t *symbols)
+{
+	const plan *p = e->g->p;
+	strbuf b = STRBUF_INIT;
+	char *text;
+	for (uint32_t s = 0; s < p->symbols.n; s++)
+		if (!p->symbols.at[s].data)
+			strbuf_printf(&b, "%s%s=%lld", b.n ? ", " : "", plan_s(p, p->symbols.at[s].name), (long long)symbols[s]);
+	TRY(strbuf_take(&b, &text));
+	clv_status st =
+		fail(CLV_E_INPUT,
+	         "the model was never recorded at %s, so that nothing says it does the same there; save it with "
+	         "these sizes, or allow sizes that are not proven",
+	         text);
+	mem_free(text);
+	return st;
+}
+
+static clv_status check_proven(const runtime *r, const runtime_plan *e, const run_spec *spec)
+{
+	if (r->unproven || artifact_point_size(e->g->p) == 0)
+		return CLV_OK;
+	int64_t few[16], *symbols = few;
+	if (e->g->p->symbols.n > 16 && !(symbols = mem_alloc(e->g->p->symbols.n * sizeof *symbols)))
+		return fail_nomem();
+	clv_status st = program_symbols(e->g, spec, symbols);
+	if (st == CLV_OK && !is_proven(e, symbols))
+		st = not_proven(e, symbols);
+	if (symbols != few)
+		mem_free(symbols);
+	return st;
+}
+
+static bool serves(const runtime *r, const runtime_plan *e, clv_tensor *const *inputs)
+{
+	run_spec spec = {.inputs = inputs};
+	return program_check_inputs(e->g, inputs) == CLV_OK && check_proven(r, e, &spec) == CLV_OK;
+}
+
+/* The first plan's objection is the one to show. */
+static clv_status refuse_inputs(const runtime *r, clv_tensor *const *inputs)
+{
+	const runtime_plan *e = &r->plans.at[0];
+	run_spec spec = {.inputs = inputs};
+	TRY(program_check_inputs(e->g, inputs));
+	return check_proven(r, e, &spec);
+}
+
+clv_status runtime_pick(const runtime *r, clv_tensor *const *inputs, uint32_t ninputs, uint32_t *out)
+{
+	uint32_t last = atomic_load_explicit(&((runtime *)r)->last, memory_order_relaxed);
+	if (ninputs != r->inputs.n)
+		return fail(CLV_E_INPUT, "the model takes %u inputs, the call has %u", r->inputs.n, ninputs);
+	if (r->plans.n == 1) {
+		run_spec spec = {.inputs = inputs};
+		*out = 0;
+		return check_proven(r, &r->plans.at[0], &spec);
+	}
+	for (uint32_t k = 0; k < r->plans.n; k++) {
+		uint32_t i = (last + k) % r->plans.n;
+		if (!serves(r, &r->plans.at[i], inputs))
+			continue;
+		atomic_store_explicit(&((runtime *)r)->last, i, memory_order_relaxed);
+		*out = i;
+		return CLV_OK;
+	}
+	return refuse_inputs(r, inputs);
+}
+
+/* Takes what is re-bound out of the outputs of a run and into the state. */
+static void apply_rebinds(runtime *r, const runtime_plan *e, clv_tensor **outputs)
+{
+	for (uint32_t i = 0; i < e->rebinds.n; i++) {
+		const runtime_rebind *b = &e->rebinds.at[i];
+		br_unref(r->state[b->tensor]);
+		r->state[b->tensor] = br_ref(outputs[b->output]);
+	}
+	if (e->rebinds.n)
+		runtime_refresh(r);
+}
+
+static clv_status run_locked(const runtime *r, const runtime_plan *e, run_spec *spec)
+{
+	if (!r->stateful)
+		return program_run(e->g, spec);
+	pthread_mutex_lock(&((runtime *)r)->lock);
+	clv_status st = program_run(e->g, spec);
+	if (st == CLV_OK)
+		apply_rebinds((runtime *)r, e, spec->outputs);
+	pthread_mutex_unlock(&((runtime *)r)->lock);
+	return st;
+}
+
+clv_status runtime_run_plan(const runtime *r, uint32_t i, const run_spec *given, clv_tensor **outputs)
+{
+	const runtime_plan *e = &r->plans.at[i];
+	uint32_t n = e->g->outputs.n;
+	run_spec spec = *given;
+	spec.externals = e->externals;
+	spec.outputs = outputs;
+	if (n != e->noutputs && !(spec.outputs = mem_alloc((n + 1) * sizeof *spec.outputs)))
+		return fail_nomem();
+	clv_status st = run_locked(r, e, &spec);
+	if (spec.outputs == outputs)
+		return st;
+	if (st == CLV_OK) {
+		memcpy(outputs, spec.outputs, e->noutputs * sizeof *outputs);
+		for (uint32_t k = e->noutputs; k < n; k++)
+			br_unref(spec.outputs[k]);
+	}
+	mem_free(spec.outputs);
+	return st;
+}
+
+clv_status clv_runtime_run(const clv_runtime *r, const clv_tensor *const *inputs, uint32_t ninputs,
+                           clv_tensor **outputs, uint32_t noutputs)
+{
+	uint32_t i;
+	if (!r || (ninputs && !inputs) || (noutputs && !outputs))
+		return fail(CLV_E_INVALID, "clv_runtime_run: an argument is NULL");
+	if (r->part == PART_SUFFIX)
+		return fail(CLV_E_INVALID, "this is a suffix: clv_runtime_run_suffix runs it, on the boundary of a prefix");
+	TRY(runtime_pick(r, (clv_tensor *const *)inputs, ninputs, &i));
+	if (noutputs != r->plans.at[i].noutputs)
+		return fail(CLV_E_INPUT, "the model gives %u outputs, the call has room for %u", r->plans.at[i].noutputs,
+		            noutputs);
+	run_spec spec = {.inputs = (clv_tensor *const *)inputs};
+	return runtime_run_plan(r, i, &spec, outputs);
+}

@@ -1,0 +1,66 @@
+/* A runtime: an artifact, or a part of it, ready to run. It has a program for each plan, and the tensors they read: on the
+ * file's own memory where that is possible. What the plans write or re-bind is the runtime's own. */
+#ifndef EXEC_RUNTIME_H
+#define EXEC_RUNTIME_H
+
+#include <pthread.h>
+
+#include "exec/program.h"
+#include "file/artifact.h"
+
+/* One value that goes in or comes out, for people. */
+typedef struct port {
+	const char *name, *dtype, *device;
+	const char **dims; /* expressions of plan text */
+	uint32_t ndim;
+} port;
+
+/* At the end of a run the tensor number `tensor` becomes output `output` of the program. */
+typedef struct runtime_rebind {
+	uint32_t tensor, output;
+} runtime_rebind;
+
+typedef struct runtime_plan {
+	const artifact_plan *e; /* borrowed from the artifact */
+	plan *moved;            /* the plan for another device; NULL: as it is */
+	clv_program *g;
+	uint32_t *tensor;       /* per external: number of the tensor in the artifact; NONE: none */
+	clv_tensor **externals; /* borrowed from runtime->state */
+	VEC(runtime_rebind) rebinds;
+	uint32_t noutputs; /* that a caller gets: without what is re-bound and what Python stored */
+} runtime_plan;
+
+typedef enum runtime_part { PART_ALL, PART_PREFIX, PART_SUFFIX, PART_STAGE } runtime_part;
+
+struct clv_runtime {
+	artifact *a;
+	runtime_part part;
+	bool unproven;      /* sizes that were never recorded are served too */
+	const char *device; /* "": as captured */
+	VEC(runtime_plan) plans;
+	clv_tensor **state;        /* per tensor of the artifact; NULL: no plan here reads it */
+	VEC(const char *) unbound; /* names that a file without weights leaves to the caller */
+	VEC(port) inputs;
+	VEC(port) outputs;
+	bool stateful; /* runs change `state`: one at a time */
+	pthread_mutex_t lock;
+	_Atomic uint32_t last; /* the plan that served the last run */
+	arena arena;
+};
+
+typedef struct clv_runtime runtime;
+
+/* runtime_state.c. The tensors of the artifact that the plans read. */
+clv_status runtime_load_state(runtime *r);
+void runtime_free_state(runtime *r);
+void runtime_refresh(runtime *r); /* externals of all plans, after state changed */
+
+/* runtime_ports.c */
+clv_status runtime_describe(runtime *r);
+
+/* runtime.c. Which plan serves these inputs; the values of its symbols (p->symbols.n of them) into *symbols, which the
+   caller frees. given: sizes that come with a boundary; NULL: read off the inputs. */
+clv_status runtime_run_plan(const runtime *r, uint32_t i, const run_spec *spec, clv_tensor **outputs);
+clv_status runtime_pick(const runtime *r, clv_tensor *const *inputs, uint32_t ninputs, uint32_t *out);
+
+#endif

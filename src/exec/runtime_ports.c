@@ -1,0 +1,130 @@
+/* What goes into a runtime and comes out of it: names, types, symbolic shapes. */
+#include <string.h>
+
+#include "exec/runtime.h"
+
+static clv_status keep(runtime *r, strbuf *b, const char **out)
+{
+	char *text;
+	TRY(strbuf_take(b, &text));
+	*out = arena_str(&r->arena, text);
+	mem_free(text);
+	return *out ? CLV_OK : fail_nomem();
+}
+
+static clv_status make_port(runtime *r, const plan *p, value_id v, strbuf *name, port *out)
+{
+	const value *x = &p->values.at[v];
+	TRY(keep(r, name, &out->name));
+	out->dtype = dtype_name((dtype)x->dtype);
+	out->device = plan_s(p, x->device);
+	out->ndim = x->ndim;
+	out->dims = arena_alloc(&r->arena, (x->ndim + 1) * sizeof *out->dims);
+	if (!out->dims)
+		return fail_nomem();
+	for (uint32_t i = 0; i < x->ndim; i++) {
+		strbuf b = STRBUF_INIT;
+		expr_print(p, p->dims.at[x->shape + i], &b);
+		TRY(keep(r, &b, &out->dims[i]));
+	}
+	return CLV_OK;
+}
+
+static clv_status add_input(runtime *r, const plan *p, value_id v)
+{
+	strbuf name = STRBUF_INIT;
+	port x;
+	if (p->values.at[v].kind == VALUE_INPUT && p->values.at[v].name != NONE && r->part != PART_SUFFIX)
+		strbuf_puts(&name, plan_s(p, p->values.at[v].name));
+	else
+		value_label(p, v, &name);
+	TRY(make_port(r, p, v, &name, &x));
+	return vec_push(&r->inputs, x);
+}
+
+static clv_status add_label(runtime *r, const plan *p, value_id v)
+{
+	strbuf name = STRBUF_INIT;
+	port x;
+	value_label(p, v, &name);
+	TRY(make_port(r, p, v, &name, &x));
+	return vec_push(&r->outputs, x);
+}
+
+/* ---- outputs by their place in the tree: "logits", "past[0][1]" --------------------------------------------------- */
+
+typedef struct walker {
+	runtime *r;
+	const plan *p;
+	uint32_t at; /* next token */
+	uint32_t most;
+} walker;
+
+static clv_status walk(walker *w, const char *path);
+
+static void append_key(strbuf *b, const plan *p, const tree *key, bool field)
+{
+	if (key->kind == TREE_STR && (field || b->n == 0)) {
+		if (b->n)
+			strbuf_putc(b, '.');
+		strbuf_puts(b, plan_s(p, key->u.s));
+	} else if (key->kind == TREE_STR) {
+		strbuf_printf(b, "[\"%s\"]", plan_s(p, key->u.s));
+	} else if (key->kind == TREE_INT) {
+		strbuf_putc(b, '[');
+		expr_print(p, key->u.e, b);
+		strbuf_putc(b, ']');
+	} else {
+		strbuf_puts(b, "[?]");
+	}
+}
+
+static clv_status walk_child(walker *w, const tree *parent, const char *path, uint32_t i)
+{
+	strbuf b = STRBUF_INIT;
+	char *here;
+	bool pairs = parent->kind == TREE_DICT || parent->kind == TREE_OBJECT;
+	strbuf_puts(&b, path);
+	if (pairs)
+		append_key(&b, w->p, &w->p->out_tree.at[w->at++], parent->kind == TREE_OBJECT);
+	else
+		strbuf_printf(&b, "[%u]", i);
+	TRY(strbuf_take(&b, &here));
+	clv_status st = walk(w, here);
+	mem_free(here);
+	return st;
+}
+
+static clv_status walk(walker *w, const char *path)
+{
+	const tree *t = &w->p->out_tree.at[w->at++];
+	if (t->kind == TREE_VALUE && w->r->outputs.n < w->most) {
+		strbuf name = STRBUF_INIT;
+		port x;
+		strbuf_puts(&name, path[0] ? path : "output");
+		TRY(make_port(w->r, w->p, t->u.v, &name, &x));
+		return vec_push(&w->r->outputs, x);
+	}
+	bool pairs = t->kind == TREE_DICT || t->kind == TREE_OBJECT;
+	for (uint32_t i = 0; tree_has_children(t->kind) && i < t->n; i += pairs ? 2 : 1)
+		TRY(walk_child(w, t, path, i));
+	return CLV_OK;
+}
+
+clv_status runtime_describe(runtime *r)
+{
+	const runtime_plan *e = &r->plans.at[0];
+	const plan *p = e->g->p;
+	for (uint32_t i = 0; i < e->g->v.inputs.n; i++)
+		TRY(add_input(r, p, e->g->v.inputs.at[i]));
+	if (e->g->whole) {
+		walker w = {r, p, 0, e->noutputs};
+		if (e->e->nstores) { /* (output, stored tensors): the paths are those of the first */
+			w.at = 1;
+		}
+		return p->out_tree.n ? walk(&w, "") : CLV_OK;
+	}
+	for (uint32_t i = 0; i < e->g->outputs.n; i++)
+		TRY(add_label(r, p, e->g->outputs.at[i]));
+	return CLV_OK;
+}

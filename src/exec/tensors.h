@@ -1,0 +1,14 @@
+/* Tensors of payloads and artifacts as PyTorch tensors. */
+#ifndef EXEC_TENSORS_H
+#define EXEC_TENSORS_H
+
+#include "bridge/bridge.h"
+#include "file/payload.h"
+
+/* A new tensor of the bytes of one memory of a payload that was read, which start at its lead. */
+clv_status memory_tensor(const payload *p, uint32_t memory, clv_tensor **out);
+/* Tensor i as a view of its memory's bytes, which start `lead` bytes into them. */
+clv_status memory_view(const payload *p, uint32_t i, const clv_tensor *bytes, size_t lead, bool requires_grad,
+                       clv_tensor **out);
+
+#endif

@@ -1,0 +1,107 @@
+/* Artifacts as data: made, filled, looked up, released. */
+#include "file/artifact.h"
+
+#include <string.h>
+
+clv_status artifact_new(const char *part, artifact **out)
+{
+	artifact *a = mem_alloc(sizeof *a);
+	if (!a)
+		return fail_nomem();
+	a->users = 1;
+	a->split_id = a->boundary = a->batch = "";
+	a->weights = true;
+	clv_status st = artifact_text(a, part, &a->part);
+	if (st == CLV_OK)
+		st = payload_new(PAYLOAD_WEIGHTS, &a->tensors);
+	if (st != CLV_OK) {
+		artifact_free(a);
+		return st;
+	}
+	*out = a;
+	return CLV_OK;
+}
+
+static void plan_entry_free(artifact_plan *e)
+{
+	plan_free(e->p);
+	vec_free(&e->consts);
+	vec_free(&e->points);
+}
+
+artifact *artifact_ref(const artifact *a)
+{
+	atomic_fetch_add(&((artifact *)a)->users, 1);
+	return (artifact *)a;
+}
+
+void artifact_free(artifact *a)
+{
+	if (!a || atomic_fetch_sub(&a->users, 1) > 1)
+		return;
+	for (uint32_t i = 0; i < a->plans.n; i++)
+		plan_entry_free(&a->plans.at[i]);
+	vec_free(&a->plans);
+	vec_free(&a->notes);
+	vec_free(&a->digests);
+	payload_free(a->tensors);
+	st_free(a->file);
+	arena_free(&a->arena);
+	file_unmap(&a->map);
+	mem_free(a);
+}
+
+clv_status artifact_text(artifact *a, const char *s, const char **out)
+{
+	*out = arena_str(&a->arena, s);
+	return *out ? CLV_OK : fail_nomem();
+}
+
+clv_status artifact_note_add(artifact *a, const char *key, const char *text)
+{
+	artifact_note n;
+	for (uint32_t i = 0; i < a->notes.n; i++)
+		if (strcmp(a->notes.at[i].key, key) == 0)
+			return fail(CLV_E_INVALID, "there are two notes \"%.64s\"", key);
+	TRY(artifact_text(a, key, &n.key));
+	TRY(artifact_text(a, text, &n.text));
+	return vec_push(&a->notes, n);
+}
+
+clv_status artifact_add_plan(artifact *a, plan *p, const char *signature)
+{
+	artifact_plan e = {.p = p, .end = p->nodes.n, .cut = NONE};
+	clv_status st = artifact_text(a, signature, &e.signature);
+	if (st == CLV_OK)
+		st = vec_push(&a->plans, e);
+	if (st != CLV_OK)
+		plan_free(p);
+	return st;
+}
+
+uint32_t artifact_point_size(const plan *p)
+{
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < p->symbols.n; i++)
+		n += !p->symbols.at[i].data;
+	return n;
+}
+
+static uint32_t const_tensor(const artifact_plan *e, value_id v)
+{
+	for (uint32_t i = 0; i < e->consts.n; i++)
+		if (e->consts.at[i].value == v)
+			return e->consts.at[i].tensor;
+	return NONE;
+}
+
+uint32_t artifact_tensor_of(const artifact *a, uint32_t i, value_id v)
+{
+	const artifact_plan *e = &a->plans.at[i];
+	const value *x = &e->p->values.at[v];
+	if (x->kind == VALUE_CONST)
+		return const_tensor(e, v);
+	if (x->kind == VALUE_PARAM || x->kind == VALUE_BUFFER || x->kind == VALUE_ATTR)
+		return payload_find(a->tensors, plan_s(e->p, x->name));
+	return NONE;
+}

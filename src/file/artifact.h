@@ -1,0 +1,104 @@
+/* Artifacts: plans and the tensors they read as one file, `.clv` (docs/artifact.md).
+ *
+ * The file is a safetensors file. Its metadata has the plans' text, what goes with each, and a check of the header itself;
+ * its tensors are the weights, by state_dict name, and the plans' constants. It is mapped: weights are read from disk when
+ * they are used. An artifact is made by adding plans and tensors and then saved, or opened and looked at; an open one does
+ * not change. */
+#ifndef FILE_ARTIFACT_H
+#define FILE_ARTIFACT_H
+
+#include <stdatomic.h>
+
+#include "base/digest.h"
+#include "file/payload.h"
+
+enum { ARTIFACT_MAJOR = 1, ARTIFACT_MINOR = 0 };
+
+typedef struct artifact_const {
+	value_id value;
+	uint32_t tensor; /* in the payload */
+} artifact_const;
+
+/* One plan and the nodes of it that are this file's part. */
+typedef struct artifact_plan {
+	plan *p;               /* owned */
+	const char *signature; /* names it in boundaries */
+	node_id first, end;    /* nodes first … end-1 are here */
+	node_id cut;           /* first node of the suffix where the model is cut; NONE: it is not */
+	uint32_t nstores;      /* tensors at the end of the outputs that Python kept somewhere; nobody asks for them here */
+	VEC(artifact_const) consts;
+	VEC(int64_t) points; /* sizes it was recorded at: one number per symbol that is no data symbol, point after point */
+} artifact_plan;
+
+typedef struct artifact_note {
+	const char *key, *text;
+} artifact_note;
+
+typedef struct artifact_digest {
+	uint32_t entry; /* of the file */
+	digest digest;
+} artifact_digest;
+
+struct clv_artifact {
+	const char *part;     /* "all", "prefix", "suffix", "stage:2" */
+	const char *split_id; /* "": not cut */
+	const char *boundary; /* as it was asked for; "" */
+	const char *batch;    /* the symbol that is the batch; "" */
+	int64_t weight_version;
+	bool weights; /* parameters and buffers are here; constants are always */
+	VEC(artifact_plan) plans;
+	VEC(artifact_note) notes; /* where it comes from: "torch", "model", what the user adds */
+	payload *tensors;
+	arena arena;
+
+	_Atomic uint32_t users; /* the caller, runtimes, tensors on the mapped memory */
+
+	/* of one that was opened */
+	mapping map;
+	st_file *file;
+	VEC(artifact_digest) digests;
+};
+
+typedef struct clv_artifact artifact;
+
+clv_status artifact_new(const char *part, artifact **out);
+artifact *artifact_ref(const artifact *a); /* one more user */
+void artifact_free(artifact *a);           /* one user less; the last releases it. NULL is allowed */
+clv_status artifact_text(artifact *a, const char *s, const char **out); /* a copy that lives with it */
+clv_status artifact_note_add(artifact *a, const char *key, const char *text);
+/* Takes the plan, also on failure; the new one is the last. */
+clv_status artifact_add_plan(artifact *a, plan *p, const char *signature);
+uint32_t artifact_point_size(const plan *p); /* symbols that are no data symbols */
+/* The tensor of an external value of plan `i`; NONE: it is not in this file. */
+uint32_t artifact_tensor_of(const artifact *a, uint32_t i, value_id v);
+
+/* What every artifact keeps to: each plan's range is its part, and what its nodes read from outside is here and fits. */
+clv_status artifact_check(const artifact *a);
+
+/* artifact_write.c. An artifact is written once. To a path: whole or not at all. */
+clv_status artifact_save(artifact *a, const char *path);
+clv_status artifact_append(artifact *a, strbuf *out); /* the bytes of the file */
+
+/* artifact_read.c. The bytes are hostile and stay in use. `allow`: operators beyond the list (operators.h). */
+typedef struct artifact_trust {
+	const char *const *operators;
+	uint32_t noperators;
+	bool check_data; /* the digests of all entries too */
+} artifact_trust;
+clv_status artifact_parse(const void *data, size_t n, const artifact_trust *trust, artifact **out);
+clv_status artifact_open(const char *path, const artifact_trust *trust, artifact **out);
+/* Every entry against its digest; CLV_E_PARSE names the first that differs. */
+clv_status artifact_check_data(const artifact *a);
+bool artifact_looks_like(const void *data, size_t n); /* the beginning of a safetensors file */
+
+/* artifact_part.c. A part of an open artifact: some nodes of each plan, and the tensors they read, borrowed from it. */
+typedef struct artifact_range {
+	node_id first, end, cut;
+} artifact_range;
+clv_status artifact_take(const artifact *from, const char *part, const artifact_range *ranges, artifact **out);
+
+/* src/artifact.c, of one that is being made. Cuts every plan where o->boundary says; then leaves of each only its part. */
+clv_status artifact_cut(artifact *a, const clv_split_options *o);
+clv_status artifact_restrict(artifact *a, const char *part);
+
+#endif

@@ -1,0 +1,283 @@
+/* A hostile file as an artifact. Opening it checks the header and everything that it says; the data of the tensors is not
+ * touched unless that is asked for. Nothing in the file runs. */
+#include <string.h>
+
+#include "file/artifact.h"
+#include "file/artifact_keys.h"
+#include "file/json.h"
+#include "file/operators.h"
+
+/* ---- the header ------------------------------------------------------------------------------------------------- */
+
+static clv_status check_version(const json_t *root)
+{
+	const json_t *version = json_object_get(root, "version");
+	const json_t *major = json_array_get(version, 0), *minor = json_array_get(version, 1);
+	if (!json_is_integer(major) || !json_is_integer(minor) || json_array_size(version) != 2)
+		return fail(CLV_E_PARSE, "\"version\" is no pair of numbers");
+	if (json_integer_value(major) != ARTIFACT_MAJOR)
+		return fail(CLV_E_UNSUPPORTED, "the file has version %lld.%lld, this library reads versions %d.x",
+		            (long long)json_integer_value(major), (long long)json_integer_value(minor), ARTIFACT_MAJOR);
+	return CLV_OK;
+}
+
+static clv_status check_header(const uint8_t *data, const st_file *file)
+{
+	char text[DIGEST_TEXT];
+	size_t n = st_header_size(file);
+	const char *place = check_place((char *)data, n);
+	if (!place)
+		return fail(CLV_E_PARSE, "the header has no check: the file was not written by Cleave, or changed since");
+	size_t at = (size_t)((const uint8_t *)place - data), digits = sizeof ARTIFACT_NO_CHECK - 1;
+	digest_print(digest_of_three(data, at, ARTIFACT_NO_CHECK, digits, place + digits, n - at - digits), text);
+	if (memcmp(text, place, digits) != 0)
+		return fail(CLV_E_PARSE, "the header was changed or damaged: its check is %.32s, its content gives %s", place,
+		            text);
+	return CLV_OK;
+}
+
+static clv_status keep(artifact *a, const json_t *o, const char *key, const char **out)
+{
+	const char *s;
+	TRY(json_get_string(o, key, &s));
+	return artifact_text(a, s, out);
+}
+
+static clv_status read_notes(artifact *a, const json_t *root)
+{
+	json_t *about = json_object_get(root, "about"), *text;
+	const char *key;
+	if (!json_is_object(about))
+		return fail(CLV_E_PARSE, "\"about\" is missing or no object");
+	json_object_foreach(about, key, text)
+	{
+		const char *s;
+		TRY(json_get_string(about, key, &s));
+		TRY(artifact_note_add(a, key, s));
+	}
+	return CLV_OK;
+}
+
+/* ---- plans ------------------------------------------------------------------------------------------------------ */
+
+static clv_status get_node(const json_t *from, const char *what, node_id *out)
+{
+	if (!json_is_integer(from) || json_integer_value(from) < 0 || json_integer_value(from) >= NONE)
+		return fail(CLV_E_PARSE, "\"%s\" is no place in the plan", what);
+	*out = (node_id)json_integer_value(from);
+	return CLV_OK;
+}
+
+static clv_status read_range(artifact_plan *e, const json_t *o)
+{
+	const json_t *nodes = json_object_get(o, "nodes"), *cut = json_object_get(o, "cut");
+	if (json_array_size(nodes) != 2)
+		return fail(CLV_E_PARSE, "\"nodes\" is no pair of numbers");
+	TRY(get_node(json_array_get(nodes, 0), "nodes", &e->first));
+	TRY(get_node(json_array_get(nodes, 1), "nodes", &e->end));
+	TRY(get_node(json_object_get(o, "stores"), "stores", &e->nstores));
+	return json_is_null(cut) ? CLV_OK : get_node(cut, "cut", &e->cut);
+}
+
+static clv_status read_points(artifact_plan *e, const json_t *o)
+{
+	const json_t *points;
+	uint32_t n = artifact_point_size(e->p);
+	TRY(json_get_array(o, "points", &points));
+	for (size_t i = 0; i < json_array_size(points); i++) {
+		const json_t *point = json_array_get(points, i);
+		if (!json_is_array(point) || json_array_size(point) != n)
+			return fail(CLV_E_PARSE, "a point does not have %u numbers", n);
+		for (uint32_t k = 0; k < n; k++) {
+			const json_t *x = json_array_get(point, k);
+			if (!json_is_integer(x))
+				return fail(CLV_E_PARSE, "a point has something that is no size");
+			TRY(vec_push(&e->points, (int64_t)json_integer_value(x)));
+		}
+	}
+	return CLV_OK;
+}
+
+static clv_status read_const(artifact *a, artifact_plan *e, value_id v, const json_t *consts)
+{
+	strbuf b = STRBUF_INIT;
+	char *label;
+	value_label(e->p, v, &b);
+	TRY(strbuf_take(&b, &label));
+	const char *name = json_string_value(json_object_get(consts, label));
+	mem_free(label);
+	if (!name)
+		return CLV_OK; /* the part may not need it; artifact_check knows */
+	artifact_const c = {v, payload_find(a->tensors, name)};
+	if (c.tensor == NONE)
+		return fail(CLV_E_PARSE, "there is no tensor \"%.64s\"", name);
+	return vec_push(&e->consts, c);
+}
+
+static clv_status read_consts(artifact *a, artifact_plan *e, const json_t *o)
+{
+	const json_t *consts = json_object_get(o, "consts");
+	if (!json_is_object(consts))
+		return fail(CLV_E_PARSE, "\"consts\" is missing or no object");
+	for (value_id v = 0; v < e->p->values.n; v++)
+		if (e->p->values.at[v].kind == VALUE_CONST)
+			TRY(read_const(a, e, v, consts));
+	return CLV_OK;
+}
+
+static clv_status parse_plan(const artifact *a, uint32_t number, plan **out)
+{
+	strbuf b = STRBUF_INIT;
+	char *key;
+	size_t n;
+	strbuf_printf(&b, "%s%u", ARTIFACT_PLAN_KEY, number);
+	TRY(strbuf_take(&b, &key));
+	const char *text = st_metadata(a->file, key, &n);
+	mem_free(key);
+	if (!text)
+		return fail(CLV_E_PARSE, "its text is missing");
+	return clv_plan_parse(text, n, out);
+}
+
+static clv_status read_plan(artifact *a, uint32_t number, const json_t *o, const artifact_trust *trust)
+{
+	const char *signature;
+	plan *p;
+	TRY(json_get_string(o, "signature", &signature));
+	TRY(parse_plan(a, number, &p));
+	TRY(artifact_add_plan(a, p, signature));
+	artifact_plan *e = &a->plans.at[a->plans.n - 1];
+	TRY(operators_check(e->p, trust->operators, trust->noperators));
+	TRY(read_range(e, o));
+	TRY(read_points(e, o));
+	return read_consts(a, e, o);
+}
+
+static clv_status read_plans(artifact *a, const json_t *root, const artifact_trust *trust)
+{
+	const json_t *plans;
+	TRY(json_get_array(root, "plans", &plans));
+	for (uint32_t i = 0; i < json_array_size(plans); i++) {
+		clv_status st = read_plan(a, i, json_array_get(plans, i), trust);
+		if (st != CLV_OK)
+			return st == CLV_E_NOMEM ? st : fail_more(st, "plan %u", i);
+	}
+	return CLV_OK;
+}
+
+/* ---- digests of the data ---------------------------------------------------------------------------------------- */
+
+static bool read_digest(const char *text, digest *out)
+{
+	uint64_t half[2] = {0, 0};
+	if (strlen(text) != DIGEST_TEXT - 1 || strspn(text, "0123456789abcdef") != DIGEST_TEXT - 1)
+		return false;
+	for (int i = 0; i < DIGEST_TEXT - 1; i++)
+		half[i / 16] = half[i / 16] << 4 | (uint64_t)(text[i] <= '9' ? text[i] - '0' : text[i] - 'a' + 10);
+	*out = (digest){half[0], half[1]};
+	return true;
+}
+
+static clv_status read_digests(artifact *a, const json_t *root)
+{
+	const json_t *digests = json_object_get(root, "digests");
+	for (uint32_t i = 0; i < st_count(a->file); i++) {
+		artifact_digest d = {.entry = i};
+		const char *text = json_string_value(json_object_get(digests, st_at(a->file, i)->name));
+		if (!text || !read_digest(text, &d.digest))
+			return fail(CLV_E_PARSE, "tensor \"%.64s\" has no digest", st_at(a->file, i)->name);
+		TRY(vec_push(&a->digests, d));
+	}
+	return CLV_OK;
+}
+
+clv_status artifact_check_data(const artifact *a)
+{
+	for (uint32_t i = 0; i < a->digests.n; i++) {
+		const artifact_digest *d = &a->digests.at[i];
+		const st_entry *e = st_at(a->file, d->entry);
+		digest got = digest_of(e->data, e->nbytes);
+		if (got.high != d->digest.high || got.low != d->digest.low)
+			return fail(CLV_E_PARSE, "the data of tensor \"%.64s\" was changed or damaged", e->name);
+	}
+	return CLV_OK;
+}
+
+/* ---- all -------------------------------------------------------------------------------------------------------- */
+
+static clv_status read_description(artifact *a, const json_t *root, const artifact_trust *trust)
+{
+	TRY(keep(a, root, "part", &a->part));
+	TRY(keep(a, root, "split_id", &a->split_id));
+	TRY(keep(a, root, "boundary", &a->boundary));
+	TRY(keep(a, root, "batch", &a->batch));
+	TRY(json_get_int(root, "weight_version", &a->weight_version));
+	TRY(json_get_bool(root, "weights", &a->weights));
+	TRY(read_notes(a, root));
+	TRY(read_digests(a, root));
+	payload_free(a->tensors);
+	a->tensors = NULL;
+	TRY(payload_from(a->file, PAYLOAD_WEIGHTS, &a->tensors));
+	TRY(read_plans(a, root, trust));
+	TRY(artifact_check(a));
+	return trust->check_data ? artifact_check_data(a) : CLV_OK;
+}
+
+static clv_status not_an_artifact(const st_file *file)
+{
+	size_t n;
+	if (st_metadata(file, PAYLOAD_KEY, &n))
+		return fail(CLV_E_PARSE, "this is a payload (a boundary or values), not a model");
+	return fail(CLV_E_PARSE, "this is a safetensors file, but Cleave did not write it: it has tensors and no plan");
+}
+
+static clv_status parse_into(artifact *a, const void *data, size_t n, const artifact_trust *trust)
+{
+	json_t *root;
+	size_t text_n;
+	TRY(st_parse(data, n, &a->file));
+	const char *text = st_metadata(a->file, ARTIFACT_KEY, &text_n);
+	if (!text)
+		return not_an_artifact(a->file);
+	TRY(json_read(text, text_n, "the description", &root));
+	clv_status st = check_version(root);
+	if (st == CLV_OK)
+		st = check_header(data, a->file);
+	if (st == CLV_OK)
+		st = read_description(a, root, trust);
+	json_decref(root);
+	return st;
+}
+
+clv_status artifact_parse(const void *data, size_t n, const artifact_trust *trust, artifact **out)
+{
+	artifact *a;
+	TRY(artifact_new("", &a));
+	clv_status st = parse_into(a, data, n, trust);
+	if (st == CLV_OK)
+		*out = a;
+	else
+		artifact_free(a);
+	return st;
+}
+
+clv_status artifact_open(const char *path, const artifact_trust *trust, artifact **out)
+{
+	mapping map;
+	artifact *a;
+	TRY(file_map(path, &map));
+	clv_status st = artifact_parse(map.at, map.n, trust, &a);
+	if (st != CLV_OK) {
+		file_unmap(&map);
+		return st == CLV_E_NOMEM ? st : fail_more(st, "%s", path);
+	}
+	a->map = map;
+	*out = a;
+	return CLV_OK;
+}
+
+bool artifact_looks_like(const void *data, size_t n)
+{
+	const uint8_t *bytes = data;
+	return n > 8 && bytes[8] == '{' && bytes[7] == 0 && bytes[6] == 0 && bytes[5] == 0;
+}

@@ -1,0 +1,312 @@
+/* An artifact as a file: the entries in an order that can be mapped, the description, the check of the header. */
+#include <string.h>
+
+#include "file/artifact.h"
+#include "file/artifact_keys.h"
+#include "file/json.h"
+
+/* Torch's kernels take other ways for data that is not aligned to 64 bytes, and add up in another order. A tensor whose
+   size is no multiple of that leaves its neighbour askew: such ones come last. Small ones are copied when they are bound;
+   large ones have their neighbour moved by an entry of its own. */
+enum { SMALL = 4096 };
+
+typedef struct layout {
+	VEC(st_entry) entries; /* as they stand in the file */
+	VEC(int64_t) pads;     /* shapes of entries for alignment; reserved before the first is used */
+	uint32_t names;        /* numbers that were tried for them */
+	arena arena;
+} layout;
+
+typedef enum group { WHOLE_LINES, LARGE, LITTLE } group;
+
+static group group_of(const st_entry *e)
+{
+	if (e->nbytes % ST_MAPPED_ALIGN == 0)
+		return WHOLE_LINES;
+	return e->nbytes >= SMALL ? LARGE : LITTLE;
+}
+
+/* A name that no tensor has. */
+static clv_status pad_name(layout *l, const payload *p, const char **out)
+{
+	for (*out = NULL; !*out;) {
+		strbuf name = STRBUF_INIT;
+		char *text;
+		strbuf_printf(&name, "%s%u", PAYLOAD_PAD, l->names++);
+		TRY(strbuf_take(&name, &text));
+		bool is_free = payload_find(p, text) == NONE;
+		*out = is_free ? arena_str(&l->arena, text) : NULL;
+		mem_free(text);
+		if (is_free && !*out)
+			return fail_nomem();
+	}
+	return CLV_OK;
+}
+
+static clv_status add_pad(layout *l, const payload *p, size_t n)
+{
+	static const uint8_t zeros[ST_MAPPED_ALIGN];
+	st_entry e = {.dtype = DT_U8, .ndim = 1, .data = zeros, .nbytes = n};
+	TRY(pad_name(l, p, &e.name));
+	TRY(vec_push(&l->pads, (int64_t)n));
+	e.shape = &l->pads.at[l->pads.n - 1];
+	return vec_push(&l->entries, e);
+}
+
+static clv_status add_group(layout *l, const payload *p, group g)
+{
+	static const uint32_t widths[] = {64, 32, 16, 8};
+	for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
+		for (uint32_t i = 0; i < p->entries.n; i++) {
+			const st_entry *e = &p->entries.at[i];
+			if (group_of(e) != g || dtype_bits(e->dtype) != widths[w])
+				continue;
+			TRY(vec_push(&l->entries, *e));
+			if (g == LARGE)
+				TRY(add_pad(l, p, ST_MAPPED_ALIGN - e->nbytes % ST_MAPPED_ALIGN));
+		}
+	return CLV_OK;
+}
+
+static clv_status lay_out(layout *l, const payload *p)
+{
+	TRY(vec_reserve(&l->pads, p->entries.n + 1));
+	TRY(add_group(l, p, WHOLE_LINES));
+	TRY(add_group(l, p, LARGE));
+	return add_group(l, p, LITTLE);
+}
+
+static void layout_free(layout *l)
+{
+	vec_free(&l->entries);
+	vec_free(&l->pads);
+	arena_free(&l->arena);
+}
+
+/* ---- the description -------------------------------------------------------------------------------------------- */
+
+static clv_status put_string(json_t *o, const char *key, const char *s)
+{
+	return json_put_text(o, key, s, strlen(s));
+}
+
+static clv_status put_pair(json_t *o, const char *key, uint32_t a, uint32_t b)
+{
+	json_t *list = json_array();
+	TRY(json_put(o, key, list));
+	TRY(json_push(list, json_integer(a)));
+	return json_push(list, json_integer(b));
+}
+
+static clv_status put_consts(const artifact *a, const artifact_plan *e, json_t *o)
+{
+	json_t *consts = json_object();
+	TRY(json_put(o, "consts", consts));
+	for (uint32_t i = 0; i < e->consts.n; i++) {
+		strbuf b = STRBUF_INIT;
+		char *label;
+		value_label(e->p, e->consts.at[i].value, &b);
+		TRY(strbuf_take(&b, &label));
+		clv_status st = put_string(consts, label, a->tensors->tensors.at[e->consts.at[i].tensor].label);
+		mem_free(label);
+		TRY(st);
+	}
+	return CLV_OK;
+}
+
+static clv_status put_points(const artifact_plan *e, json_t *o)
+{
+	uint32_t n = artifact_point_size(e->p);
+	json_t *points = json_array();
+	TRY(json_put(o, "points", points));
+	for (uint32_t i = 0; n && i + n <= e->points.n; i += n) {
+		json_t *point = json_array();
+		TRY(json_push(points, point));
+		for (uint32_t k = 0; k < n; k++)
+			TRY(json_push(point, json_integer(e->points.at[i + k])));
+	}
+	return CLV_OK;
+}
+
+static clv_status put_plan(const artifact *a, const artifact_plan *e, json_t *list)
+{
+	json_t *o = json_object();
+	TRY(json_push(list, o));
+	TRY(put_string(o, "signature", e->signature));
+	TRY(put_pair(o, "nodes", e->first, e->end));
+	TRY(json_put(o, "cut", e->cut == NONE ? json_null() : json_integer(e->cut)));
+	TRY(json_put(o, "stores", json_integer(e->nstores)));
+	TRY(put_points(e, o));
+	return put_consts(a, e, o);
+}
+
+static clv_status put_notes(const artifact *a, json_t *root)
+{
+	json_t *notes = json_object();
+	TRY(json_put(root, "about", notes));
+	for (uint32_t i = 0; i < a->notes.n; i++)
+		TRY(put_string(notes, a->notes.at[i].key, a->notes.at[i].text));
+	return CLV_OK;
+}
+
+static clv_status put_digests(const layout *l, json_t *root)
+{
+	json_t *digests = json_object();
+	TRY(json_put(root, "digests", digests));
+	for (uint32_t i = 0; i < l->entries.n; i++) {
+		const st_entry *e = &l->entries.at[i];
+		char text[DIGEST_TEXT];
+		digest_print(digest_of(e->data, e->nbytes), text);
+		TRY(put_string(digests, e->name, text));
+	}
+	return CLV_OK;
+}
+
+static clv_status put_all(const artifact *a, const layout *l, json_t *root)
+{
+	TRY(put_pair(root, "version", ARTIFACT_MAJOR, ARTIFACT_MINOR));
+	TRY(put_string(root, "producer", "cleave " CLV_VERSION));
+	TRY(put_string(root, "part", a->part));
+	TRY(put_string(root, "split_id", a->split_id));
+	TRY(put_string(root, "boundary", a->boundary));
+	TRY(put_string(root, "batch", a->batch));
+	TRY(json_put(root, "weight_version", json_integer(a->weight_version)));
+	TRY(json_put(root, "weights", json_boolean(a->weights)));
+	json_t *plans = json_array();
+	TRY(json_put(root, "plans", plans));
+	for (uint32_t i = 0; i < a->plans.n; i++)
+		TRY(put_plan(a, &a->plans.at[i], plans));
+	TRY(put_notes(a, root));
+	return put_digests(l, root);
+}
+
+static clv_status describe(const artifact *a, const layout *l, strbuf *out)
+{
+	json_t *root = json_object();
+	if (!root)
+		return fail_nomem();
+	clv_status st = put_all(a, l, root);
+	if (st == CLV_OK)
+		st = json_print(root, 0, out);
+	json_decref(root);
+	return st;
+}
+
+/* ---- the file --------------------------------------------------------------------------------------------------- */
+
+/* The texts of the metadata, in order; the first is the place for the check. */
+typedef struct texts {
+	VEC(st_text) at;
+	VEC(strbuf) owned;
+	arena keys;
+} texts;
+
+static void texts_free(texts *t)
+{
+	for (uint32_t i = 0; i < t->owned.n; i++)
+		strbuf_free(&t->owned.at[i]);
+	vec_free(&t->owned);
+	vec_free(&t->at);
+	arena_free(&t->keys);
+}
+
+static clv_status add_text(texts *t, const char *key, strbuf *b /* taken */)
+{
+	clv_status st = b->failed ? fail_nomem() : vec_push(&t->owned, *b);
+	if (st != CLV_OK) {
+		strbuf_free(b);
+		return st;
+	}
+	const char *kept = arena_str(&t->keys, key);
+	if (!kept)
+		return fail_nomem();
+	return vec_push(&t->at, ((st_text){kept, b->at, b->n}));
+}
+
+static clv_status add_plan_text(texts *t, const plan *p, uint32_t number)
+{
+	strbuf key = STRBUF_INIT, text = STRBUF_INIT;
+	char *name;
+	strbuf_printf(&key, "%s%u", ARTIFACT_PLAN_KEY, number);
+	TRY(strbuf_take(&key, &name));
+	plan_print(p, &text);
+	clv_status st = add_text(t, name, &text);
+	mem_free(name);
+	return st;
+}
+
+static clv_status make_texts(const artifact *a, const layout *l, texts *t)
+{
+	strbuf check = STRBUF_INIT, described = STRBUF_INIT, tensors = STRBUF_INIT;
+	strbuf_puts(&check, ARTIFACT_NO_CHECK);
+	TRY(add_text(t, ARTIFACT_CHECK_KEY, &check));
+	clv_status st = describe(a, l, &described);
+	if (st != CLV_OK) {
+		strbuf_free(&described);
+		return st;
+	}
+	TRY(add_text(t, ARTIFACT_KEY, &described));
+	for (uint32_t i = 0; i < a->plans.n; i++)
+		TRY(add_plan_text(t, a->plans.at[i].p, i));
+	st = payload_header(a->tensors, &tensors);
+	if (st != CLV_OK) {
+		strbuf_free(&tensors);
+		return st;
+	}
+	return add_text(t, PAYLOAD_KEY, &tensors);
+}
+
+/* The header has zeros where its check goes: they are part of what is checked. */
+clv_status artifact_sign(char *head, size_t n)
+{
+	char text[DIGEST_TEXT];
+	char *place = check_place(head, n);
+	if (!place)
+		return fail(CLV_E_INVALID, "the header has no place for its check");
+	memcpy(place, ARTIFACT_NO_CHECK, DIGEST_TEXT - 1);
+	digest_print(digest_of(head, n), text);
+	memcpy(place, text, DIGEST_TEXT - 1);
+	return CLV_OK;
+}
+
+static clv_status make_image(const artifact *a, const layout *l, st_image *out)
+{
+	texts t = {0};
+	clv_status st = make_texts(a, l, &t);
+	if (st == CLV_OK)
+		st = st_layout_mapped(l->entries.at, l->entries.n, t.at.at, t.at.n, out);
+	texts_free(&t);
+	TRY(st);
+	st = artifact_sign(out->head, out->head_n);
+	if (st != CLV_OK)
+		st_image_free(out);
+	return st;
+}
+
+/* To the path, or else to the bytes. */
+static clv_status put(artifact *a, const char *path, strbuf *bytes)
+{
+	layout l = {0};
+	st_image image;
+	TRY(artifact_check(a));
+	TRY(payload_entries(a->tensors));
+	clv_status st = lay_out(&l, a->tensors);
+	if (st == CLV_OK)
+		st = make_image(a, &l, &image);
+	if (st == CLV_OK) {
+		st = path ? st_save(&image, path) : st_append(&image, bytes);
+		st_image_free(&image);
+	}
+	layout_free(&l);
+	return st;
+}
+
+clv_status artifact_save(artifact *a, const char *path)
+{
+	return put(a, path, NULL);
+}
+
+clv_status artifact_append(artifact *a, strbuf *out)
+{
+	return put(a, NULL, out);
+}
