@@ -187,6 +187,18 @@ def test_a_replay_runtime_is_drawn_as_its_split(net: Net) -> None:
     assert replay.visualize(return_dot=True) == export_split_dot(replay) == replay.runtime.visualize(return_dot=True)
 
 
+def test_a_model_from_a_file_is_drawn_where_it_was_cut(runtime: cleave.SplitRuntime, here: Path) -> None:
+    runtime.save("net.clv")
+    loaded = cleave.load("net.clv")
+    assert loaded.visualize(return_dot=True) == runtime.visualize(return_dot=True).replace("at B=3", "at B=1")
+
+
+def test_without_a_view_the_cut_is_shown_where_there_is_one(runtime: cleave.SplitRuntime, plan: cleave.Plan) -> None:
+    assert runtime.visualize(return_dot=True) == runtime.visualize(view="split", return_dot=True)
+    assert plan.visualize(return_dot=True) == plan.visualize(view="trace", return_dot=True) == export_trace_dot(plan)
+    assert plan.visualize(candidate="50%", return_dot=True) == export_split_dot(plan, "50%")
+
+
 def test_the_table_has_every_candidate(runtime: cleave.SplitRuntime) -> None:
     rows = export_split_candidates_table(runtime)
     assert [row["boundary_bytes"] for row in rows] == [c.boundary_bytes for c in runtime.candidates]
@@ -223,7 +235,7 @@ def test_hostile_names_stay_text() -> None:
 
 def test_wrong_options_are_refused(plan: cleave.Plan, here: Path) -> None:
     with pytest.raises(cleave.ArgumentError, match="view is"):
-        plan.visualize(view="both")
+        plan.visualize(view="both")  # type: ignore[arg-type]
     with pytest.raises(cleave.ArgumentError, match='"module" or "operation"'):
         plan.visualize(view_detail="modules", return_dot=True)  # type: ignore[arg-type]
     with pytest.raises(cleave.ArgumentError, match="TB, BT, LR or RL"):
