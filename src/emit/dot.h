@@ -11,6 +11,7 @@
 typedef struct unit {
 	node_id first, end;
 	scope_id module; /* that is drawn; NONE: one operation */
+	scope_id home;   /* its cluster; NONE: none */
 	uint32_t next;   /* unit in the same cluster; NONE: the last */
 } unit;
 
@@ -31,9 +32,11 @@ typedef struct drawing {
 	clv_frontiers *f;
 	clv_dot_options o;
 	bool operations;  /* detail: each operation is a unit */
+	uint32_t *own;    /* per module: its own operations */
 	uint32_t *inside; /* per module: operations of modules in it; 0: it is a leaf */
 	scope_id *fold;   /* per module: the one that its operations are drawn as; NONE: each is a unit */
 	scope_id *home;   /* per module: the cluster of what is directly in it; NONE: no cluster */
+	uint32_t *level;  /* per module that is a cluster: clusters around it, and itself */
 	VEC(unit) units;
 	cluster *clusters; /* per module, and one more: the picture itself */
 	VEC(edge) edges;
@@ -70,7 +73,6 @@ static inline bool crosses_cut(const drawing *d, value_id v)
 /* dot_fold.c: all but p, f and o; what it made is released by drawing_free, also on failure */
 clv_status drawing_make(drawing *d);
 void drawing_free(drawing *d);
-scope_id unit_home(const drawing *d, const unit *u); /* its cluster; NONE: none */
 bool unit_is_boundary(const drawing *d, const unit *u);
 
 /* dot_label.c: text inside a DOT string "…" or an HTML-like label <…> */

@@ -24,19 +24,19 @@ static bool is_root(const plan *p, scope_id s)
 }
 
 /* longer: modules that run several operations in a row */
-static void count_inside(drawing *d, uint32_t *own, bool *longer)
+static void count_inside(drawing *d, bool *longer)
 {
 	const plan *p = d->p;
 	for (node_id k = 0; k < p->nodes.n; k++) {
 		scope_id s = p->nodes.at[k].scope;
 		if (s == NONE)
 			continue;
-		own[s]++;
+		d->own[s]++;
 		longer[s] |= k > 0 && p->nodes.at[k - 1].scope == s;
 	}
 	for (scope_id s = p->scopes.n; s-- > 0;) /* parents come before children */
 		if (p->scopes.at[s].parent != NONE)
-			d->inside[p->scopes.at[s].parent] += d->inside[s] + own[s];
+			d->inside[p->scopes.at[s].parent] += d->inside[s] + d->own[s];
 }
 
 static scope_id fold_of(const drawing *d, scope_id s)
@@ -59,27 +59,45 @@ static scope_id home_of(const drawing *d, scope_id s, const bool *longer)
 	return d->inside[s] == 0 && !longer[s] ? above : s;
 }
 
+static scope_id cluster_above(const drawing *d, scope_id s)
+{
+	scope_id parent = d->p->scopes.at[s].parent;
+	return parent == NONE ? NONE : d->home[parent];
+}
+
+static uint32_t level_of(const drawing *d, scope_id s)
+{
+	return s == NONE ? 0 : d->level[s];
+}
+
 static clv_status fold_modules(drawing *d)
 {
-	uint32_t n = d->p->scopes.n;
-	uint32_t *own = mem_alloc(((size_t)n + 1) * sizeof *own);
-	bool *longer = mem_alloc(((size_t)n + 1) * sizeof *longer);
-	d->inside = mem_alloc(((size_t)n + 1) * sizeof *d->inside);
-	d->fold = mem_ids((size_t)n + 1);
-	d->home = mem_ids((size_t)n + 1);
-	bool memory = own && longer && d->inside && d->fold && d->home;
+	size_t n = (size_t)d->p->scopes.n + 1;
+	bool *longer = mem_alloc(n * sizeof *longer);
+	d->own = mem_alloc(n * sizeof *d->own);
+	d->inside = mem_alloc(n * sizeof *d->inside);
+	d->level = mem_alloc(n * sizeof *d->level);
+	d->fold = mem_ids(n);
+	d->home = mem_ids(n);
+	bool memory = longer && d->own && d->inside && d->level && d->fold && d->home;
 	if (memory)
-		count_inside(d, own, longer);
-	for (scope_id s = 0; memory && s < n; s++) {
+		count_inside(d, longer);
+	for (scope_id s = 0; memory && s < d->p->scopes.n; s++) {
 		d->fold[s] = fold_of(d, s);
 		d->home[s] = home_of(d, s, longer);
+		d->level[s] = level_of(d, cluster_above(d, s)) + 1;
 	}
-	mem_free(own);
 	mem_free(longer);
 	return memory ? CLV_OK : fail_nomem();
 }
 
 /* ---- units ---------------------------------------------------------------------------------------------------------- */
+
+/* The cluster that its path names. */
+static scope_id path_home(const drawing *d, scope_id module, scope_id s)
+{
+	return module != NONE ? cluster_above(d, module) : s == NONE ? NONE : d->home[s];
+}
 
 static clv_status make_units(drawing *d)
 {
@@ -91,18 +109,47 @@ static clv_status make_units(drawing *d)
 		if (last && module != NONE && last->module == module && !cut_before)
 			last->end = k + 1;
 		else
-			TRY(vec_push(&d->units, ((unit){k, k + 1, module, NONE})));
+			TRY(vec_push(&d->units, ((unit){k, k + 1, module, path_home(d, module, s), NONE})));
 	}
 	return CLV_OK;
 }
 
-scope_id unit_home(const drawing *d, const unit *u)
+static scope_id common_cluster(const drawing *d, scope_id a, scope_id b)
 {
-	scope_id s = d->p->nodes.at[u->first].scope;
-	if (u->module == NONE)
-		return s == NONE ? NONE : d->home[s];
-	scope_id parent = d->p->scopes.at[u->module].parent;
-	return parent == NONE ? NONE : d->home[parent];
+	while (a != b)
+		if (level_of(d, a) >= level_of(d, b))
+			a = cluster_above(d, a);
+		else
+			b = cluster_above(d, b);
+	return a;
+}
+
+static bool is_within(const drawing *d, scope_id s, scope_id outer)
+{
+	return common_cluster(d, s, outer) == outer;
+}
+
+/* Whether a module is called by others than the one whose path it has, as an activation that many layers share: what
+   runs before and after is not in its cluster, and the cluster has more than this module. */
+static bool is_guest(const drawing *d, const unit *u, scope_id before, scope_id after)
+{
+	scope_id s = d->p->nodes.at[u->first].scope, module = u->module != NONE ? u->module : s;
+	if (u->home == NONE || module == u->home || is_within(d, before, u->home) || is_within(d, after, u->home))
+		return false;
+	return d->own[u->home] + d->inside[u->home] > d->own[module] + d->inside[module];
+}
+
+/* A guest is drawn where it is called: in the cluster that holds what is before and what is after. */
+static void move_guests(drawing *d)
+{
+	scope_id before = NONE; /* as its path says */
+	for (uint32_t i = 0; i < d->units.n; i++) {
+		unit *u = &d->units.at[i];
+		scope_id mine = u->home, after = i + 1 < d->units.n ? u[1].home : NONE;
+		if (is_guest(d, u, before, after))
+			u->home = common_cluster(d, before, after);
+		before = mine;
+	}
 }
 
 static void result_crosses(void *ctx, value_id v)
@@ -130,12 +177,6 @@ static cluster *cluster_at(const drawing *d, scope_id s)
 	return &d->clusters[s == NONE ? d->p->scopes.n : s];
 }
 
-static scope_id cluster_above(const drawing *d, scope_id s)
-{
-	scope_id parent = d->p->scopes.at[s].parent;
-	return parent == NONE ? NONE : d->home[parent];
-}
-
 /* Puts a cluster into the one around it when it is first met, and that one likewise. */
 static void show_cluster(drawing *d, scope_id s)
 {
@@ -154,7 +195,7 @@ static void show_cluster(drawing *d, scope_id s)
 
 static void put_unit(drawing *d, uint32_t u)
 {
-	scope_id home = unit_home(d, &d->units.at[u]);
+	scope_id home = d->units.at[u].home;
 	cluster *c = cluster_at(d, home);
 	if (c->last_unit == NONE)
 		c->first_unit = u;
@@ -271,6 +312,7 @@ clv_status drawing_make(drawing *d)
 {
 	TRY(fold_modules(d));
 	TRY(make_units(d));
+	move_guests(d);
 	TRY(make_clusters(d));
 	TRY(make_edges(d));
 	d->noted = mem_ids((size_t)d->p->values.n + 1);
@@ -279,7 +321,9 @@ clv_status drawing_make(drawing *d)
 
 void drawing_free(drawing *d)
 {
+	mem_free(d->own);
 	mem_free(d->inside);
+	mem_free(d->level);
 	mem_free(d->fold);
 	mem_free(d->home);
 	mem_free(d->clusters);

@@ -422,7 +422,7 @@ static int part_of(const drawing *d, const unit *u)
 static void put_unit_title(const drawing *d, const unit *u, strbuf *b)
 {
 	const plan *p = d->p;
-	scope_id home = unit_home(d, u), s = p->nodes.at[u->first].scope;
+	scope_id home = u->home, s = p->nodes.at[u->first].scope;
 	if (u->module != NONE) {
 		put_name(b, module_name(d, u->module, home));
 		put_grey(b, plan_s(p, p->scopes.at[u->module].cls));

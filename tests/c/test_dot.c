@@ -233,6 +233,30 @@ static void the_operation_view_draws_every_operation(void **state)
 	mem_free(dot);
 }
 
+static void a_module_that_others_share_is_drawn_where_it_is_called(void **state)
+{
+	(void)state;
+	static const char *const details[] = {"module", "operation"};
+	for (int i = 0; i < 2; i++) {
+		char *dot = draw_text("cleave-plan 1\nmodel \"m\"\nscope \"\" \"M\"\nscope a \"A\"\nscope a.fc \"F\"\n"
+		                      "scope a.act \"S\"\nscope b \"A\"\nscope b.fc \"F\"\nscope b.out \"F\"\ninput %0 f32[1]\n"
+		                      "%1 = x::f(%0) -> f32[1] in a.fc\n%2 = x::s(%1) -> f32[1] in a.act\n"
+		                      "%3 = x::f(%2) -> f32[1] in b.fc\n%4 = x::s(%3) -> f32[1] in a.act\n"
+		                      "%5 = x::f(%4) -> f32[1] in b.out\n%6 = x::s(%5) -> f32[1] in a.act\noutput %6\n",
+		                      &(clv_dot_options){.size = sizeof(clv_dot_options),
+		                                         .cut = CLV_DOT_NO_CUT,
+		                                         .detail = details[i],
+		                                         .max_module_depth = 4,
+		                                         .direction = "TB"});
+		const char *a = strstr(dot, "<b>a</b>"), *b = strstr(dot, "<b>b</b>");
+		assert_true(strstr(dot, " n5 [") < a); /* behind all of b: in no frame */
+		assert_true(a < strstr(dot, " n1 [") && strstr(dot, " n1 [") < b);
+		assert_true(b < strstr(dot, " n3 ["));
+		line_holds(dot, "n3", "a.act");
+		mem_free(dot);
+	}
+}
+
 static void what_writes_memory_comes_before_what_reads_it_later(void **state)
 {
 	(void)state;
@@ -554,6 +578,7 @@ int main(void)
 		cmocka_unit_test(modules_below_the_depth_are_one_node_with_their_count_of_parameters),
 		cmocka_unit_test(large_counts_are_shortened),
 		cmocka_unit_test(the_operation_view_draws_every_operation),
+		cmocka_unit_test(a_module_that_others_share_is_drawn_where_it_is_called),
 		cmocka_unit_test(what_writes_memory_comes_before_what_reads_it_later),
 		cmocka_unit_test(a_cut_marks_both_sides_what_crosses_and_what_it_costs),
 		cmocka_unit_test(a_module_that_is_cut_is_drawn_in_two_parts),
