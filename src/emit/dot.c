@@ -181,7 +181,7 @@ static clv_status write_head(const drawing *d, strbuf *b)
 	TRY(label_title(d, b));
 	strbuf_printf(b,
 	              ">, rankdir=%s, labelloc=t, labeljust=l, " FONT ", fontsize=12, fontcolor=\"#1E293B\",\n"
-	              "         bgcolor=white, pad=0.3, nodesep=0.3, ranksep=0.35, style=\"rounded,filled\","
+	              "         bgcolor=white, pad=0.3, nodesep=0.3, ranksep=0.35, newrank=true, style=\"rounded,filled\","
 	              " fillcolor=\"#64748B0D\"%s];\n",
 	              d->o.direction, d->units.n > LARGE ? ", splines=line, nslimit=1, nslimit1=1, mclimit=0.1" : "");
 	strbuf_puts(b, "  node [shape=box, style=\"rounded,filled\", " FONT ", fontsize=12, fontcolor=\"#1E293B\","

@@ -129,27 +129,55 @@ static bool is_within(const drawing *d, scope_id s, scope_id outer)
 	return common_cluster(d, s, outer) == outer;
 }
 
+/* The module without others inside that a unit is a call of; NONE: it is something else. */
+static scope_id leaf_of(const drawing *d, const unit *u)
+{
+	scope_id s = d->p->nodes.at[u->first].scope, module = u->module != NONE ? u->module : s;
+	return module == NONE || d->inside[module] || module == u->home ? NONE : module;
+}
+
 /* Whether a module is called by others than the one whose path it has, as an activation that many layers share: what
    runs before and after is not in its cluster, and the cluster has more than this module. */
 static bool is_guest(const drawing *d, const unit *u, scope_id before, scope_id after)
 {
-	scope_id s = d->p->nodes.at[u->first].scope, module = u->module != NONE ? u->module : s;
-	if (u->home == NONE || module == u->home || is_within(d, before, u->home) || is_within(d, after, u->home))
+	if (u->home == NONE || is_within(d, before, u->home) || is_within(d, after, u->home))
 		return false;
-	return d->own[u->home] + d->inside[u->home] > d->own[module] + d->inside[module];
+	return d->own[u->home] + d->inside[u->home] > d->own[leaf_of(d, u)];
 }
 
-/* A guest is drawn where it is called: in the cluster that holds what is before and what is after. */
-static void move_guests(drawing *d)
+/* A guest is drawn where it is called: in the cluster that holds what is before and what is after. calls: per module;
+   after: per unit, the cluster of the next one that is certainly no guest. */
+static void place_guests(drawing *d, uint32_t *calls, scope_id *after)
 {
-	scope_id before = NONE; /* as its path says */
+	scope_id next = NONE, before = NONE;
+	for (uint32_t i = 0; i < d->units.n; i++)
+		if (leaf_of(d, &d->units.at[i]) != NONE)
+			calls[leaf_of(d, &d->units.at[i])]++;
+	for (uint32_t i = d->units.n; i-- > 0;) {
+		scope_id leaf = leaf_of(d, &d->units.at[i]);
+		after[i] = next;
+		next = leaf == NONE || calls[leaf] < 2 ? d->units.at[i].home : next;
+	}
 	for (uint32_t i = 0; i < d->units.n; i++) {
 		unit *u = &d->units.at[i];
-		scope_id mine = u->home, after = i + 1 < d->units.n ? u[1].home : NONE;
-		if (is_guest(d, u, before, after))
-			u->home = common_cluster(d, before, after);
-		before = mine;
+		scope_id leaf = leaf_of(d, u);
+		if (leaf == NONE || calls[leaf] < 2)
+			before = u->home;
+		else if (is_guest(d, u, before, after[i]))
+			u->home = common_cluster(d, before, after[i]);
 	}
+}
+
+static clv_status move_guests(drawing *d)
+{
+	uint32_t *calls = mem_alloc(((size_t)d->p->scopes.n + 1) * sizeof *calls);
+	scope_id *after = mem_ids((size_t)d->units.n + 1);
+	bool memory = calls && after;
+	if (memory)
+		place_guests(d, calls, after);
+	mem_free(calls);
+	mem_free(after);
+	return memory ? CLV_OK : fail_nomem();
 }
 
 static void result_crosses(void *ctx, value_id v)
@@ -312,7 +340,7 @@ clv_status drawing_make(drawing *d)
 {
 	TRY(fold_modules(d));
 	TRY(make_units(d));
-	move_guests(d);
+	TRY(move_guests(d));
 	TRY(make_clusters(d));
 	TRY(make_edges(d));
 	d->noted = mem_ids((size_t)d->p->values.n + 1);
