@@ -93,25 +93,73 @@ static clv_status fold_modules(drawing *d)
 
 /* ---- units ---------------------------------------------------------------------------------------------------------- */
 
-/* The cluster that its path names. */
+/* The cluster that its path names; a module that is folded is none. */
 static scope_id path_home(const drawing *d, scope_id module, scope_id s)
 {
-	return module != NONE ? cluster_above(d, module) : s == NONE ? NONE : d->home[s];
+	return module != NONE ? cluster_above(d, d->fold[module]) : s == NONE ? NONE : d->home[s];
+}
+
+static scope_id fold_at(const drawing *d, node_id k)
+{
+	scope_id s = d->p->nodes.at[k].scope;
+	return s == NONE ? NONE : d->fold[s];
+}
+
+/* Whether a node is of a module without others inside that is called several times and drawn as part of another. */
+static bool may_be_guest(const drawing *d, node_id k, const uint32_t *calls)
+{
+	scope_id s = d->p->nodes.at[k].scope;
+	return s != NONE && d->inside[s] == 0 && d->fold[s] != NONE && d->fold[s] != s && calls[s] > 1;
+}
+
+/* What each node is drawn as. A module that is folded with its parent, but runs while others do, is not drawn as its
+   parent: between two operations of one module it belongs to that call, else it is drawn as itself. */
+static void choose_folds(const drawing *d, uint32_t *calls, scope_id *as)
+{
+	scope_id next = NONE, before = NONE;
+	for (node_id k = 0; k < d->p->nodes.n; k++) {
+		scope_id s = d->p->nodes.at[k].scope;
+		if (s != NONE)
+			calls[s] += k == 0 || d->p->nodes.at[k - 1].scope != s;
+	}
+	for (node_id k = d->p->nodes.n; k-- > 0;) {
+		as[k] = next; /* for now: of the next node that is certainly no guest */
+		next = may_be_guest(d, k, calls) ? next : fold_at(d, k);
+	}
+	for (node_id k = 0; k < d->p->nodes.n; k++) {
+		scope_id mine = fold_at(d, k), after = as[k];
+		bool guest = may_be_guest(d, k, calls) && mine != before && mine != after;
+		as[k] = !guest ? mine : before == after && before != NONE ? before : d->p->nodes.at[k].scope;
+		before = may_be_guest(d, k, calls) ? before : mine;
+	}
+}
+
+static clv_status join_nodes(drawing *d, const scope_id *as)
+{
+	const plan *p = d->p;
+	for (node_id k = 0; k < p->nodes.n; k++) {
+		unit *last = d->units.n ? &d->units.at[d->units.n - 1] : NULL;
+		bool cut_before = is_cut(d) && k == d->o.cut + 1;
+		if (last && as[k] != NONE && last->module == as[k] && !cut_before)
+			last->end = k + 1;
+		else
+			TRY(vec_push(&d->units, ((unit){k, k + 1, as[k], path_home(d, as[k], p->nodes.at[k].scope), NONE})));
+	}
+	return CLV_OK;
 }
 
 static clv_status make_units(drawing *d)
 {
-	const plan *p = d->p;
-	for (node_id k = 0; k < p->nodes.n; k++) {
-		scope_id s = p->nodes.at[k].scope, module = s == NONE ? NONE : d->fold[s];
-		unit *last = d->units.n ? &d->units.at[d->units.n - 1] : NULL;
-		bool cut_before = is_cut(d) && k == d->o.cut + 1;
-		if (last && module != NONE && last->module == module && !cut_before)
-			last->end = k + 1;
-		else
-			TRY(vec_push(&d->units, ((unit){k, k + 1, module, path_home(d, module, s), NONE})));
+	uint32_t *calls = mem_alloc(((size_t)d->p->scopes.n + 1) * sizeof *calls);
+	scope_id *as = mem_ids((size_t)d->p->nodes.n + 1);
+	clv_status st = calls && as ? CLV_OK : fail_nomem();
+	if (st == CLV_OK) {
+		choose_folds(d, calls, as);
+		st = join_nodes(d, as);
 	}
-	return CLV_OK;
+	mem_free(calls);
+	mem_free(as);
+	return st;
 }
 
 static scope_id common_cluster(const drawing *d, scope_id a, scope_id b)

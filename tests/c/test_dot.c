@@ -257,6 +257,27 @@ static void a_module_that_others_share_is_drawn_where_it_is_called(void **state)
 	}
 }
 
+static void a_shared_module_is_not_drawn_as_the_folded_one_it_is_named_after(void **state)
+{
+	(void)state;
+	char *dot = draw_text("cleave-plan 1\nmodel \"m\"\nscope \"\" \"M\"\nscope a \"A\"\nscope a.fc \"F\"\n"
+	                      "scope a.act \"S\"\nscope b \"A\"\nscope b.fc \"F\"\nscope b.out \"F\"\ninput %0 f32[1]\n"
+	                      "%1 = x::f(%0) -> f32[1] in a.fc\n%2 = x::s(%1) -> f32[1] in a.act\n"
+	                      "%3 = x::f(%2) -> f32[1] in b.fc\n%4 = x::s(%3) -> f32[1] in a.act\n"
+	                      "%5 = x::f(%4) -> f32[1] in b.out\n%6 = x::s(%5) -> f32[1] in a.act\noutput %6\n",
+	                      &(clv_dot_options){.size = sizeof(clv_dot_options),
+	                                         .cut = CLV_DOT_NO_CUT,
+	                                         .detail = "module",
+	                                         .max_module_depth = 1,
+	                                         .direction = "TB"});
+	line_holds(dot, "n0", "<b>a</b>");
+	line_holds(dot, "n2", "<b>b</b>"); /* with the call in its middle */
+	line_holds(dot, "n5", "<b>a.act</b>");
+	holds(dot, "  in0 -> n0;\n  n0 -> n2;\n  n2 -> n5;\n  n5 -> out;\n");
+	lacks(dot, "subgraph");
+	mem_free(dot);
+}
+
 static void what_writes_memory_comes_before_what_reads_it_later(void **state)
 {
 	(void)state;
@@ -579,6 +600,7 @@ int main(void)
 		cmocka_unit_test(large_counts_are_shortened),
 		cmocka_unit_test(the_operation_view_draws_every_operation),
 		cmocka_unit_test(a_module_that_others_share_is_drawn_where_it_is_called),
+		cmocka_unit_test(a_shared_module_is_not_drawn_as_the_folded_one_it_is_named_after),
 		cmocka_unit_test(what_writes_memory_comes_before_what_reads_it_later),
 		cmocka_unit_test(a_cut_marks_both_sides_what_crosses_and_what_it_costs),
 		cmocka_unit_test(a_module_that_is_cut_is_drawn_in_two_parts),
