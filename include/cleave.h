@@ -282,8 +282,6 @@ typedef struct clv_total { /* a plan without a cut, in the units of clv_frontier
 
 CLV_API clv_status clv_frontiers_total(const clv_frontiers *f, clv_total *out);
 
-/* Bytes that cross as a formula in the symbols: "401408*B", "4*B*S+1024". Wherever no size is negative it is exactly
-   boundary_bytes at those sizes. Caller frees with clv_string_free. */
 /** Bytes that cross as a formula in the symbols: "401408*B", "4*B*S+1024". Wherever no size is negative it is exactly
     boundary_bytes at those sizes.
     @ownership the text is the caller's, clv_string_free().
@@ -502,6 +500,35 @@ typedef struct clv_split_options {
    there: each is the old one or the new one, never a part. A path may be NULL: that half is not written. */
 CLV_API clv_status clv_artifact_split(const clv_artifact *a, const clv_split_options *options, const char *prefix_path,
                                       const char *suffix_path);
+
+/* ---- differences ------------------------------------------------------------------------------------------------- */
+
+typedef enum clv_diff_weights {
+	CLV_DIFF_EXACT,  /* tensors with other digests are read: how many elements differ, and by how much */
+	CLV_DIFF_DIGEST, /* digests are compared, no data is read                                           */
+	CLV_DIFF_NONE    /* data is not compared                                                            */
+} clv_diff_weights;
+
+typedef struct clv_diff_options {
+	size_t size;    /* sizeof(clv_diff_options)                                            */
+	bool json;      /* one JSON object (docs/diff.md) instead of a page for people         */
+	uint32_t limit; /* most items of each section; 0: all. What is left out is counted too */
+	clv_diff_weights weights;
+} clv_diff_options;
+
+/* clang-format off */
+#define CLV_DIFF_OPTIONS_INIT {sizeof(clv_diff_options), false, 0, CLV_DIFF_EXACT}
+/* clang-format on */
+
+/* What changed from plan a to plan b: symbols, inputs, outputs, modules, parameters, nodes, guards, source lines. Nodes are
+   the same by what they are, not by their number. *differ is false exactly when the plans are equal; the page is then empty.
+   The text is the same in each run. options NULL: the defaults. Caller frees *out with clv_string_free. */
+CLV_API clv_status clv_plan_diff(const clv_plan *a, const clv_plan *b, const clv_diff_options *options, char **out,
+                                 bool *differ);
+/* The same of two files: what they say about themselves, their plans, and their tensors. Tensors with equal digests are
+   taken for equal: clv_artifact_check_data tells whether the digests are those of the data. */
+CLV_API clv_status clv_artifact_diff(const clv_artifact *a, const clv_artifact *b, const clv_diff_options *options,
+                                     char **out, bool *differ);
 
 /* ---- tensors and programs [run] --------------------------------------------------------------------------------- */
 

@@ -95,17 +95,6 @@ const clv_plan *clv_artifact_plan(const clv_artifact *a, uint32_t i)
 	return a && i < a->plans.n ? a->plans.at[i].p : NULL;
 }
 
-/* Copies as much of a result as the caller has room for. */
-static clv_status give(void *out, const void *from, size_t known, const char *name)
-{
-	size_t size;
-	memcpy(&size, out, sizeof size);
-	if (size < sizeof size || size > known)
-		return fail(CLV_E_INVALID, "%s.size is %zu, this library knows up to %zu", name, size, known);
-	memcpy((char *)out + sizeof size, (const char *)from + sizeof size, size - sizeof size);
-	return CLV_OK;
-}
-
 clv_status clv_artifact_plan_info_get(const clv_artifact *a, uint32_t i, clv_artifact_plan_info *out)
 {
 	if (!a || !out || i >= a->plans.n)
@@ -121,7 +110,7 @@ clv_status clv_artifact_plan_info_get(const clv_artifact *a, uint32_t i, clv_art
 		.point_size = n,
 		.points = e->points.at,
 	};
-	return give(out, &info, sizeof info, "clv_artifact_plan_info");
+	return options_write(out, &info, sizeof info, "clv_artifact_plan_info");
 }
 
 uint32_t clv_artifact_tensor_count(const clv_artifact *a)
@@ -147,7 +136,7 @@ clv_status clv_artifact_tensor(const clv_artifact *a, uint32_t i, clv_tensor_inf
 	};
 	uint32_t entry = st_find(a->file, info.entry);
 	digest_print(a->digests.at[entry].digest, info.digest); /* one per entry, in the file's order */
-	return give(out, &info, sizeof info, "clv_tensor_info");
+	return options_write(out, &info, sizeof info, "clv_tensor_info");
 }
 
 /* ---- cutting ---------------------------------------------------------------------------------------------------- */

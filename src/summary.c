@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "file/json.h"
+#include "base/human.h"
 #include "plan/inspect.h"
 #include "plan/intern.h"
 #include "split/frontier.h"
@@ -40,7 +41,7 @@ static void print_cost(const clv_frontiers *f, strbuf *b)
 	print_sizes(f, b);
 	strbuf_putc(b, '\n');
 	inspect_heading(b, "memory");
-	inspect_bytes(b, f->memory);
+	strbuf_bytes(b, f->memory);
 	print_sizes(f, b);
 	strbuf_putc(b, '\n');
 }

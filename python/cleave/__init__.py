@@ -12,13 +12,15 @@ from pathlib import Path
 
 import torch
 
-from . import _native, visualization
+from . import _log, _native, progress, visualization
 from ._structure import Record
 from .artifact import LoadedModel, Port, load
+from .candidates import CandidateTable
 from .errors import (
     ArgumentError,
     CaptureError,
     CleaveError,
+    CleaveWarning,
     GuardError,
     InputError,
     LayoutError,
@@ -30,6 +32,7 @@ from .errors import (
 )
 from .payload import BoundaryPayload, CompressionError, TensorSchema, pack, unpack
 from .plan import Node, Plan, capture
+from .progress import set_progress
 from .replay import ReplayBoundary, SplitReplayRuntime, prepare_split_replay
 from .spec import SplitCandidate, SplitSpec, TraceBatchMode
 from .split import RuntimeCacheKey, SplitRuntime, prepare_split
@@ -43,6 +46,8 @@ from .validation import (
 
 __version__: str = _native.version
 
+_log.set_up(os.environ.get("CLEAVE_LOG"))
+
 TracePlan, TraceNode = Plan, Node  # as other split runtimes call them
 
 # Source lines in plans are the user's: frames of torch and of this package are passed over.
@@ -51,8 +56,10 @@ _native.set_skipped_prefixes(tuple(str(Path(f).parent) + os.sep for f in (torch.
 __all__ = [
     "ArgumentError",
     "BoundaryPayload",
+    "CandidateTable",
     "CaptureError",
     "CleaveError",
+    "CleaveWarning",
     "CompressionError",
     "DynamicBatchReport",
     "GuardError",
@@ -86,6 +93,8 @@ __all__ = [
     "pack",
     "prepare_split",
     "prepare_split_replay",
+    "progress",
+    "set_progress",
     "unpack",
     "validate_dynamic_batches",
     "visualization",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -15,9 +16,12 @@ import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from . import _native, _tree, _watch
+from . import _native, _tree, _watch, progress
+from ._log import logger
 from ._state import Change, ModuleTensor, RandomState, Snapshot, Target
 from .errors import CaptureError, CleaveError
+
+log = logger("capture")
 
 # Other data for a forward that reads its data: drawn from all values of the example, the small, the large ones, ….
 FLOW_WINDOWS = ((0, 1), (0.5, 1), (0, 0.5), (0.25, 1), (0, 0.75), (0.75, 1), (0, 0.25), (0, 1))
@@ -210,6 +214,7 @@ class Capture:
         self.settled = False  # modules from outside and stored tensors are known
         self.volatile: set[tuple[int, Any]] = set()  # (id of holder, key) that every forward sets to a new tensor
         self.changing: set[tuple[int, Any]] = set()  # attributes that a forward changes
+        self.at = ""  # the sizes of what is being recorded, for people: "B=3"
         self.streams: list[Any] = []
         self._look_at_model()
         self.random = RandomState()
@@ -257,6 +262,7 @@ class Capture:
 
     def record(self, leaves: Sequence[torch.Tensor], grad: bool) -> Recorded:
         """Runs the forward on these tensors and records it. The model is as before afterwards."""
+        progress.step(f"recording {self.at}".rstrip())
         if self.settled:
             return self._record(leaves, grad)[0]
         spare = [own_copy(t) for t in leaves]
@@ -287,7 +293,7 @@ class Capture:
         recording = self._recording(zip(self.arguments.names, leaves, strict=True))
         stream = recording.stream
         args, kwargs = self.arguments.rebuild(leaves)
-        before = RandomState()
+        before, since = RandomState(), time.monotonic()
         self.streams.append(stream)
         with contextlib.ExitStack() as stack:
             stack.callback(self.snapshot.restore)
@@ -303,6 +309,7 @@ class Capture:
             changed = self.snapshot.changes()
             stores = self._note_stored(stream, changed)
             self.changing |= {(id(c.holder), c.key) for c in changed}
+            log.debug("recorded %s %s: %.3f s, grad %s", self.target.name, self.at, time.monotonic() - since, grad)
             return Recorded(stream, recording.calls, spec, stores), recording.keep, bool(changed)
 
     def _call(self, recording: _watch.Recording, args: Any, kwargs: Any, grad: bool) -> Any:

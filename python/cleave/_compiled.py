@@ -20,17 +20,21 @@ import contextlib
 import itertools
 import linecache
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-from . import _native, _tree
+from . import _native, _tree, progress
 from ._capture import Captured
+from ._log import logger, warn
 from ._state import RandomState
 from .errors import CaptureError, GuardError
 from .plan import Program
+
+log = logger("compile")
 
 TAPE = "tape"
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
@@ -113,6 +117,7 @@ class Segment:
     ) -> None:
         self.program = program or Program(captured, first, end, inference=inference)
         self.inference = inference
+        self.name = class_name.lower()
         self.source: str | None = None
         self.fallback_reason: str | None = None
         self._captured, self._range = captured, (first, end)
@@ -128,6 +133,7 @@ class Segment:
         except CaptureError as error:  # something in it has no source text
             self._attempts = []
             self.fallback_reason = str(error)
+            self._tell()
 
     def _load(self, class_name: str) -> None:
         plan, state = self._captured.plan, self._captured.state
@@ -207,7 +213,11 @@ class Segment:
         if self._attempts is None:
             with self._lock:
                 if self._attempts is None:
-                    self._attempts = self._make_attempts(leaves)
+                    with progress.task(f"compiling the {self.name}"):
+                        progress.step("starting the compiler")
+                        self._attempts = self._make_attempts(leaves)
+            if not self._attempts:
+                self._tell()
         level = self._level
         if level >= len(self._attempts):
             return self.program.run(leaves, symbols)
@@ -217,8 +227,24 @@ class Segment:
                 binding.refresh()
         kind = self._kind(leaves)
         undo = self._undo(leaves, kind)
+        if kind in self._seen:
+            return self._tried(level, leaves, symbols, kind, undo)
+        with progress.task(f"compiling the {self.name}"):
+            since = time.monotonic()
+            out = self._tried(level, leaves, symbols, kind, undo)
+            log.debug(
+                "the first run of the %s took %.2f s (%s)", self.name, time.monotonic() - since, self.active_backend
+            )
+            return out
+
+    def _tried(
+        self, level: int, leaves: Sequence[torch.Tensor], symbols: list[int] | None, kind: Any, undo: _Undo | None
+    ) -> tuple[torch.Tensor, ...]:
+        """The first of the attempts from `level` on that works, and the tape after the last."""
+        assert self._attempts is not None
         reasons: list[str] = []
         while level < len(self._attempts):
+            progress.step(f"compiling {self.name} ({self._attempts[level][0]})")
             try:
                 out = self._attempt(level, leaves, symbols)
             except (GuardError, MemoryError, torch.OutOfMemoryError):
@@ -237,6 +263,7 @@ class Segment:
         return out
 
     def _settle(self, level: int, reasons: list[str], kind: Any) -> None:
+        fell = bool(reasons) and level > self._level
         with self._lock:
             if len(self._seen) >= MAX_SEEN:
                 self._seen.clear()
@@ -244,6 +271,14 @@ class Segment:
             if reasons and level > self._level:
                 self._level = level
                 self.fallback_reason = "; ".join(filter(None, [self.fallback_reason, *reasons]))
+        if fell:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Something else runs than the mode asks for; where nothing is compiled at all, the user should know."""
+        log.info("the %s runs as %s: %s", self.name, self.active_backend, self.fallback_reason)
+        if self.active_backend == TAPE:
+            warn(f"nothing is compiled, the operators run one by one as in generated_eager: {self.fallback_reason}")
 
     def _kind(self, leaves: Sequence[torch.Tensor]) -> Any:
         return (torch.is_grad_enabled(), *((t.shape, t.dtype, t.requires_grad) for t in leaves))

@@ -16,8 +16,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from . import progress
 from ._capture import Captured, own_copy
+from ._log import logger, warn
 from .plan import Program
+
+log = logger("compile")
 
 GRAPH, TAPE = "cuda graph", "tape"
 MAX_GRAPHS = 8
@@ -89,6 +93,8 @@ class GraphSegment:
         self._done: Any = None  # event: the last run has read its outputs
         self._never: str | None = self._unfit_for_ever(captured, first, end)
         self.fallback_reason = self._never
+        if self._never is not None:
+            self._tell()
         places = captured.plan.places(first, end)[0] if self._never is None else []
         self._live = [captured.state[name] if name is not None else data for _, name, data in places]
 
@@ -140,10 +146,17 @@ class GraphSegment:
             if reason is None:
                 self.program.native.check_run(leaves, symbols)
                 graph, reason = self._graph(leaves, symbols, model)
+            first = reason is not None and self.fallback_reason is None
             self.fallback_reason = reason
             if reason is None:
                 return self._replay(graph, leaves)
+        if first:
+            self._tell()
         return self.program.run(leaves, symbols)
+
+    def _tell(self) -> None:
+        log.info("no CUDA graph: %s", self.fallback_reason)
+        warn(f"there is no CUDA graph, and the operators run one by one: {self.fallback_reason}")
 
     def warmup(self, leaves: Sequence[torch.Tensor], symbols: list[int] | None = None) -> None:
         """Captures the graph for inputs like these."""
@@ -164,7 +177,7 @@ class GraphSegment:
             self._graphs.popitem(last=False)
         del found
         try:
-            with _capturing:
+            with _capturing, progress.task("capturing a CUDA graph"):
                 graph = self._capture(leaves, symbols, model)
         except torch.OutOfMemoryError as error:
             self._pool = None

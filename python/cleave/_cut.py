@@ -11,17 +11,22 @@ from typing import Any, NamedTuple
 
 import torch
 
+from . import _native, _show, progress
 from ._capture import Arguments, Captured, take_apart
 from ._compiled import Segment
 from ._cuda_graph import GraphSegment
 from ._dims import SizeSpec, check_sizes
+from ._log import logger
 from ._objective import Objective
 from ._sizes import Sized
 from ._state import Target
+from .candidates import CandidateTable
 from .errors import CaptureError, CleaveError, InputError, SplitError
 from .payload import TensorSchema, check_tensors, dims
 from .plan import Program, capture_checked, capture_sized, check_call, finish, plan_signature
 from .spec import SplitCandidate, SplitSpec
+
+log = logger("split")
 
 Engine = Program | Segment | GraphSegment
 
@@ -125,8 +130,9 @@ class Cut:
         plan, which = _choose(captured.plan, want, sizes, like)
         captured = self.captured = captured._replace(plan=plan)
         debug = want.mode == "debug_interpreter"
-        self.candidates = [SplitCandidate(*c) for c in plan.frontiers(sizes)]
-        self.candidate = self.candidates[which]
+        self.candidates = CandidateTable(SplitCandidate(*c) for c in plan.frontiers(sizes))
+        self.candidate = self.candidates.chosen = self.candidates[which]
+        log.info("cut after %s: %s", _place(self.candidate, plan.node_count()), _why(want, like))
         at, end = self.candidate.position + 1, plan.node_count()
         self.prefix = Program(captured, 0, at, debug=debug, inference=not grad)
         self.suffix = Program(captured, at, end, debug=debug, inference=not grad)
@@ -206,7 +212,8 @@ class Cut:
             return self._finish_suffix(self.suffix, self.prefix.run(leaves), symbols)
 
         try:
-            check_call(target, self.captured, arguments, both, grad)
+            with progress.task(f"checking the halves of {target.name}"):
+                check_call(target, self.captured, arguments, both, grad)
         except CaptureError as error:
             raise SplitError(
                 f"the halves after {self.candidate.name} do not give what the model gives: {error}"
@@ -228,6 +235,26 @@ class Cut:
 
 def _trained(program: Program) -> set[str]:
     return {name for name, kind, trainable, _ in program.native.state() if kind == "param" and trainable}
+
+
+def _place(c: SplitCandidate, nodes: int) -> str:
+    where = f" in {c.module_path}" if c.module_path else ""
+    crosses = f"{_show.plural(c.boundary_tensors, 'tensor')}, {_native.text_bytes(c.boundary_bytes)}"
+    return (
+        f"{c.name}{where}, node {c.position} of {nodes} ({crosses}, {_show.share(c.prefix_share)} of the work before)"
+    )
+
+
+def _why(want: Wanted, like: Cut | None) -> str:
+    """Why a frontier was taken, for the log."""
+    if want.spec.exact:
+        return "the fewest bytes of all cuts"
+    if like is not None:
+        return f"where the first plan is cut, after {like.candidate.name}"
+    if want.spec.boundary != "auto":
+        return f"boundary={want.spec.boundary!r}"
+    goal = want.objective.minimize
+    return f"the least {goal}" if goal else "the fewest bytes with 20 to 80 % of the work before"
 
 
 def _choose(plan: Any, want: Wanted, sizes: dict[str, int] | None, like: Cut | None) -> tuple[Any, int]:

@@ -212,6 +212,9 @@ static PyMethodDef functions[] = {
 	{"payload_read", payload_read_py, METH_VARARGS,
      "payload_read(boundary, data, path, place) -> (fields, tensors, values, {label: loss})"},
 	{"artifact_save", artifact_save_py, METH_VARARGS, "writes plans and tensors as a .clv file"},
+	{"text_bytes", text_bytes_py, METH_O, "text_bytes(n) -> '46.8 MB'"},
+	{"text_count", text_count_py, METH_O, "text_count(n) -> '11.7M'"},
+	{"text_columns", text_columns_py, METH_VARARGS, "text_columns(rows, right) -> aligned lines"},
 	{"payload_check", payload_check_py, METH_VARARGS, "payload_check(schema, tensors, sizes)"},
 	{NULL, NULL, 0, NULL}};
 

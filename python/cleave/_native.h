@@ -77,6 +77,10 @@ typedef struct size_list {
 bool size_list_read(PyObject *dict, size_list *out); /* or None; false with an exception; size_list_free in any case */
 void size_list_free(size_list *s);
 
+/* _native_text.c: text for people */
+PyObject *text_bytes_py(PyObject *self, PyObject *number);
+PyObject *text_count_py(PyObject *self, PyObject *number);
+PyObject *text_columns_py(PyObject *self, PyObject *args); /* (rows of str, right) */
 /* _native_emit.c: generated source, pictures */
 PyObject *plan_py_dot(PlanObject *o, PyObject *args, PyObject *kwargs);
 PyObject *plan_py_source(PlanObject *o, PyObject *args, PyObject *kwargs);

@@ -482,6 +482,18 @@ static PyObject *plan_py_inspect(PlanObject *o, PyObject *unused)
 	return take_string(st, s);
 }
 
+static PyObject *plan_py_brief(PlanObject *o, PyObject *unused)
+{
+	strbuf b = STRBUF_INIT;
+	char *s = NULL;
+	(void)unused;
+	clv_status st = plan_brief(o->p, &b);
+	if (st == CLV_OK)
+		st = strbuf_take(&b, &s);
+	strbuf_free(&b);
+	return take_string(st, s);
+}
+
 static const node_names *names_of(PlanObject *o)
 {
 	if (!o->names) {
@@ -619,6 +631,7 @@ static PyMethodDef plan_methods[] = {
 	{"tree", (PyCFunction)plan_py_tree, METH_O, "tree(output) -> tokens of the input or output tree"},
 	{"input_names", (PyCFunction)plan_py_input_names, METH_NOARGS, "input_names() -> names of the tensors that go in"},
 	{"inspect", (PyCFunction)plan_py_inspect, METH_NOARGS, "inspect() -> a page about the plan"},
+	{"brief", (PyCFunction)plan_py_brief, METH_NOARGS, "brief() -> lines of title, tab, text"},
 	{"nodes", (PyCFunction)plan_py_nodes, METH_NOARGS, "nodes() -> list of tuples"},
 	{"node_count", (PyCFunction)plan_py_node_count, METH_NOARGS, "node_count()"},
 	{"frontiers", (PyCFunction)plan_py_frontiers, METH_VARARGS, "frontiers(sizes=None) -> list of tuples"},

@@ -6,6 +6,7 @@ is recorded when it is first used: it joins a family, or gets a plan of its own.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -14,11 +15,14 @@ from typing import NamedTuple
 
 import torch
 
-from . import _dims, _native, _shapes, _tree
+from . import _dims, _native, _shapes, _tree, progress
 from ._capture import Arguments, Capture, Captured, Recorded, flow_symbols, misfit
 from ._dims import Place, Point, SizeSpec, Symbol
+from ._log import logger, warn
 from ._state import Target
 from .errors import CaptureError, CleaveError, InputError
+
+log = logger("sizes")
 
 Streams = Sequence[tuple[Point, Recorded]]
 Looked = tuple[Recorded, Recorded]  # two records at one point, on other data
@@ -334,6 +338,13 @@ class Sized:
                     return True
         return False
 
+    def _at(self, leaves: Sequence[torch.Tensor]) -> str:
+        """ "B=3, S=40": for bars and the log."""
+        return self._point_text(self.sizes_of(leaves))
+
+    def _point_text(self, point: Point) -> str:
+        return ", ".join(f"{name}={n}" for name, n in zip(self.names, point, strict=True))
+
     # ---- preparation
 
     def _prepare(self, arguments: Arguments) -> Captured:
@@ -352,12 +363,14 @@ class Sized:
 
     def recorded(self, work: Capture, leaves: Sequence[torch.Tensor]) -> Recorded:
         """One more record."""
+        work.at = self._at(leaves)
         recorded = work.record(leaves, self.grad)
         if self.folding:
             recorded.stream.fold()
         return recorded
 
     def _looked(self, work: Capture, recorded: Recorded | None = None) -> Looked:
+        work.at = self._at(work.arguments.leaves)
         if not self.folding:
             return work.look(self.grad, recorded)
         looked = work.look(self.grad)
@@ -438,13 +451,22 @@ class Sized:
                 family.add(point, recorded)
                 return
             first = first or reason
+        log.debug("%s: another structure: %s", self._point_text(point), first)
         self.families = (*self.families, Family(point, recorded, first))
 
     def serve(self, captured: Captured, points: Sequence[Point], why: str | None) -> None:
         """Publishes a plan for points that have none yet."""
         if all(c is not captured for c, _ in self.plans):
+            self._log_plan(captured, points, why)
             self.plans = (*self.plans, (captured, why))
         self.served = {**self.served, **{p: captured for p in points if p not in self.served}}
+
+    def _log_plan(self, captured: Captured, points: Sequence[Point], why: str | None) -> None:
+        what = "a plan with formulas" if captured.symbols else "a plan of its own"
+        level = logging.INFO if self.plans else logging.DEBUG  # the first is what was asked for
+        if log.isEnabledFor(level):
+            where = "; ".join(map(self._point_text, sorted(points)))
+            log.log(level, "%s: %s has %s%s", self.target.name, where, what, f": {why}" if why else "")
 
     def _confirm(self, arguments: Arguments, captured: Captured) -> None:
         """The plan replayed at two of its points, cheap ones, other than where it was made."""
@@ -465,8 +487,9 @@ class Sized:
                 return found
             work = Capture(self.target, arguments, both=False)
             try:
-                recorded = self.recorded(work, arguments.copies())
-                return self._with_formulas(work, sizes, recorded) or self._collected(work, sizes, recorded)
+                with progress.task(f"capturing {self.target.name}"):
+                    recorded = self.recorded(work, arguments.copies())
+                    return self._with_formulas(work, sizes, recorded) or self._collected(work, sizes, recorded)
             finally:
                 work.restore()
 
@@ -551,6 +574,10 @@ class Sized:
         """Plans for single points are kept up to a number."""
         own = [c for c, _ in self.plans if not c.symbols and c is not getattr(self, "captured", None)]
         if len(own) >= MOST_OWN:
+            warn(
+                f"{self.target.name} has had {MOST_OWN} sizes with a plan of their own ({', '.join(self.names)}), and "
+                f"gives up the oldest for each new one: {self.reason or 'the model does something else at each'}"
+            )
             self.plans = tuple(p for p in self.plans if p[0] is not own[0])
             self.served = {p: c for p, c in self.served.items() if c is not own[0]}
         if len(self.families) >= MOST_FAMILIES:
@@ -662,6 +689,7 @@ class _Prober:
         for _ in range(ENOUGH):
             found = build(sized.symbols, sized.grad, self.work, looked, self.base, main.streams, main.flow)
             main.reason = found.reason
+            log.debug("formulas from %d records: %s", len(main.streams), found.reason or "found")
             if found.captured is not None or found.doubt is None or found.doubt in self.tried:
                 return found.captured
             if not self._try(found.doubt):

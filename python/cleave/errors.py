@@ -7,6 +7,10 @@ class CleaveError(Exception):
     """Base of all errors that Cleave raises."""
 
 
+class CleaveWarning(UserWarning):
+    """What Cleave warns about: something works in another way than was asked for, or costs more than it should."""
+
+
 class CaptureError(CleaveError, RuntimeError):
     """The forward does something that a plan cannot hold; the message names the operator, the place and the reason."""
 

@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import _native
+from . import _native, _show
 from .errors import ArgumentError, PayloadError
+
+MOST_SHOWN = 4  # tensors of a boundary that its repr names
 
 Device = str | torch.device | int | None
 Compress = str | Mapping[str, str] | None
@@ -46,7 +48,7 @@ class CompressionError(NamedTuple):
     relative: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class BoundaryPayload:
     """What crosses from prefix to suffix: tensors by their label in the plan that graph_signature names."""
 
@@ -68,6 +70,25 @@ class BoundaryPayload:
     def nbytes(self) -> int:
         """Bytes of all tensors that cross."""
         return sum(t.numel() * t.element_size() for t in self.tensors.values())
+
+    def _shown(self) -> tuple[str, _show.Facts]:
+        tensors = dict(self.tensors)
+        sizes = "".join(f", {name}={n}" for name, n in self.sizes.items())
+        amount = f"{_show.plural(len(tensors), 'tensor')}, {_native.text_bytes(self.nbytes)}"
+        kind = ", for training" if self.supports_prefix_backward else ""
+        head = f"cleave.BoundaryPayload of split {self.split_id}: {amount}{sizes}{kind}"
+        facts = [(label, _show.tensor_text(t)) for label, t in list(tensors.items())[:MOST_SHOWN]]
+        if len(tensors) > MOST_SHOWN:
+            facts.append(("…", f"{len(tensors) - MOST_SHOWN} more"))
+        return head, facts
+
+    @_show.never_raises
+    def __repr__(self) -> str:
+        return _show.as_text(*self._shown())
+
+    @_show.never_raises
+    def _repr_html_(self) -> str:
+        return _show.as_html(*self._shown())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "record": None}  # copies and pickles are as what from_bytes gives

@@ -6,19 +6,23 @@ import contextlib
 import hashlib
 import os
 import threading
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from . import _native, _save, _tree
+from . import _native, _save, _show, _tree, progress
 from ._capture import Arguments, Capture, Captured, grad_mode, own_copy, parameter_names, take_apart
 from ._capture import eager as eager_code
 from ._dims import DynamicDims, SizeSpec
+from ._log import logger, warn
 from ._sizes import Sized
 from ._state import RandomState, Target, fingerprint
 from .errors import CaptureError, CleaveError, GuardError, InputError, LayoutError
 from .visualization import Drawable, Subject
+
+log = logger("capture")
 
 REPEATS = 3  # of eager, to see whether it gives the same numbers each time
 MAX_VARIANTS = 32  # plans for other layouts that one Plan keeps
@@ -201,10 +205,16 @@ class Plan(Drawable):
             with contextlib.suppress(LayoutError):  # shapes and dtypes stay those of the first capture
                 self._first.program.native.check(leaves)
             captured = capture_checked(self._target, args, kwargs, torch.is_grad_enabled(), both=False)
-            if len(self._variants) >= MAX_VARIANTS:
+            evict = len(self._variants) >= MAX_VARIANTS
+            if evict:
                 self._variants.pop(next(k for k in self._variants if not isinstance(k, bool)), None)
-            self._variants[key] = _Variant(captured)
-            return self._variants[key]
+            variant = self._variants[key] = _Variant(captured)
+        if evict:
+            warn(
+                f"the plan of {self._target.name} was captured for {MAX_VARIANTS} layouts of its inputs, and gives up "
+                "the oldest for each new one: make the inputs contiguous, or name the sizes that change in dynamic_dims"
+            )
+        return variant
 
     def _trainable(self) -> tuple[bool, ...]:
         return tuple(t.tensor.requires_grad for t in self._target.tensors() if t.kind == "param")
@@ -281,8 +291,17 @@ class Plan(Drawable):
             "a Plan is bound to its model and cannot be copied or pickled; keep plan.text, or capture again"
         )
 
+    def _shown(self) -> tuple[str, _show.Facts]:
+        nodes = _show.plural(self._main.plan.node_count(), "node")
+        return f"cleave.Plan of {self._target.name}: {nodes}", _show.plan_facts(self._main.plan, self._sized)
+
+    @_show.never_raises
     def __repr__(self) -> str:
-        return f"<cleave.Plan of {self._target.name}: {self._main.plan.node_count()} nodes>"
+        return _show.as_text(*self._shown())
+
+    @_show.never_raises
+    def _repr_html_(self) -> str:
+        return _show.as_html(*self._shown())
 
 
 def capture(
@@ -332,23 +351,40 @@ def as_call(example_inputs: Any, example_kwargs: dict[str, Any] | None) -> tuple
 
 def capture_sized(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool, sizes: SizeSpec) -> Sized:
     """Plans for ranges of sizes, each replayed before it is used."""
-    before = RandomState()
+    before, since = RandomState(), time.monotonic()
 
     def check(captured: Captured, work: Capture) -> None:
         _check_replay(target, _Variant(captured), work, grad)
 
     try:
-        return Sized(target, take_apart(target, args, kwargs), grad, sizes, check)
+        with progress.task(f"capturing {target.name}"):
+            sized = Sized(target, take_apart(target, args, kwargs), grad, sizes, check)
+        _log_captured(target, sized.captured, since, sized)
+        return sized
     finally:
         before.restore()
 
 
+def _log_captured(target: Target, captured: Captured, since: float, sized: Sized | None) -> None:
+    nodes, seconds = captured.plan.node_count(), time.monotonic() - since
+    if sized is None:
+        log.info("captured %s: %d nodes in %.2f s", target.name, nodes, seconds)
+        return
+    plans = len(sized.plans)
+    log.info("captured %s: %d nodes, plans for sizes: %d, in %.2f s", target.name, nodes, plans, seconds)
+    if sized.reason is not None:
+        log.info("%s: no formulas, each size gets a plan of its own: %s", target.name, sized.reason)
+
+
 def capture_checked(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool, both: bool) -> Captured:
     """Captures, and replays on unseen data before the plan is returned."""
+    since = time.monotonic()
     work = Capture(target, take_apart(target, args, kwargs), both)
     try:
-        captured = work.run(grad)
-        _check_replay(target, _Variant(captured), work, captured.with_grad)  # with grad, values are compared too
+        with progress.task(f"capturing {target.name}"):
+            captured = work.run(grad)
+            _check_replay(target, _Variant(captured), work, captured.with_grad)  # with grad, values are compared too
+        _log_captured(target, captured, since, None)
         return captured
     finally:
         work.restore()
@@ -397,6 +433,7 @@ def _check_replay(target: Target, replay: _Call, work: Capture, grad: bool) -> N
     """The last net: eager and replay on unseen data from the same state, compared bit for bit, gradients included.
 
     When the forward changes the module it runs twice: what the second call sees must be right too."""
+    progress.step(f"checking replay {work.at}".rstrip())
     params = [t.tensor for t in work.tensors if t.kind == "param"]
 
     def eager(leaves: Sequence[torch.Tensor]) -> Any:

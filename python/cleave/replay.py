@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from . import _native, _show, progress
 from ._cut import Cut, Cuts
 from .errors import InputError, SplitError
 from .spec import SplitSpec
@@ -33,6 +34,13 @@ class ReplayBoundary(NamedTuple):
     split_id: str
     cut: Any  # the plan that made it, cut
     cuts: Any
+
+    @_show.never_raises
+    def __repr__(self) -> str:
+        nbytes = sum(t.numel() * t.element_size() for t in self.tensors)
+        amount = f"{_show.plural(len(self.tensors), 'tensor')}, {_native.text_bytes(nbytes)}"
+        sizes = "".join(f", {name}={n}" for name, n in self.sizes.items())
+        return f"<cleave.ReplayBoundary of split {self.split_id}: {amount}{sizes}>"
 
 
 class SplitReplayRuntime(Drawable):
@@ -75,7 +83,8 @@ class SplitReplayRuntime(Drawable):
 
     def warmup(self, *inputs: Any, **kwargs: Any) -> SplitReplayRuntime:
         """Runs both halves once, so that what is compiled or captured on first use is ready."""
-        self.replay(*inputs, **kwargs)
+        with progress.task(f"warming up {self.runtime._target.name}"):
+            self.replay(*inputs, **kwargs)
         return self
 
     def run_prefix(self, *inputs: Any, **kwargs: Any) -> ReplayBoundary:
@@ -117,8 +126,16 @@ class SplitReplayRuntime(Drawable):
     def _subject(self) -> Subject:
         return self.runtime._subject()
 
+    def _shown(self) -> tuple[str, _show.Facts]:
+        return self.runtime._shown("SplitReplayRuntime", self.validation)
+
+    @_show.never_raises
     def __repr__(self) -> str:
-        return f"<cleave.SplitReplayRuntime {self.active_backend}, {self.validation}: {self.runtime!r}>"
+        return _show.as_text(*self._shown())
+
+    @_show.never_raises
+    def _repr_html_(self) -> str:
+        return _show.as_html(*self._shown())
 
 
 def prepare_split_replay(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from . import _native, _show
 from ._dims import DynamicDims, SizeSpec
 from .errors import ArgumentError, SplitError
 
@@ -104,7 +105,7 @@ class SplitSpec:
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SplitCandidate:
     """A frontier: where the plan can be cut, what crosses there and what each side costs.
 
@@ -143,3 +144,38 @@ class SplitCandidate:
     def is_trainable_suffix(self) -> bool:
         """The suffix reads a parameter that requires grad."""
         return self.trainable_suffix
+
+    @property
+    def crossing(self) -> str:
+        """What crosses, in words."""
+        tensors, through = _show.plural(self.boundary_tensors, "tensor"), self.passthrough_inputs
+        text = f"{tensors}, {_native.text_bytes(self.boundary_bytes)}"
+        if not self.boundary_bytes_formula.isdigit():
+            text += f" ({self.boundary_bytes_formula} bytes)"
+        return f"{text}, {through} of them inputs" if through else text
+
+    def side(self, half: str) -> str:
+        """What "prefix" or "suffix" costs, in words."""
+        prefix = half == "prefix"
+        nodes = self.prefix_node_count if prefix else self.suffix_node_count
+        share = self.prefix_share if prefix else 1 - self.prefix_share
+        params = self.prefix_params if prefix else self.suffix_params
+        memory = self.prefix_memory if prefix else self.suffix_memory
+        return (
+            f"{_show.plural(nodes, 'node')}, {_show.share(share)} of the work, "
+            f"{_native.text_count(params)} parameters, {_native.text_bytes(memory)} of memory"
+        )
+
+    def _shown(self) -> tuple[str, _show.Facts]:
+        where = f" in {self.module_path}" if self.module_path else ""
+        facts = [("boundary", self.crossing), ("prefix", self.side("prefix")), ("suffix", self.side("suffix"))]
+        unsafe = [("unsafe", self.reason)] if self.reason is not None else []
+        return f"cleave.SplitCandidate {self.position}: after {self.name}{where}", [*facts, *unsafe]
+
+    @_show.never_raises
+    def __repr__(self) -> str:
+        return _show.as_text(*self._shown())
+
+    @_show.never_raises
+    def _repr_html_(self) -> str:
+        return _show.as_html(*self._shown())

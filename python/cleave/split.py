@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from . import _save, _train
+from . import _save, _show, _train, progress
 from ._capture import take_apart
 from ._cut import Cut, Cuts, Engines, Reader, Regime, Wanted
+from ._log import warn
 from ._objective import read as read_objective
 from ._sizes import Sized
 from ._state import Target, fingerprint
@@ -80,6 +81,7 @@ class SplitRuntime(Drawable):
         self.candidate, self.candidates = first.main.candidate, first.main.candidates
         self.graph_signature = first.main.signature
         self.split_id = f"{self.graph_signature}-{self.candidate.position}"
+        progress.step("reading the weights")
         self.weight_version = fingerprint(self._target)
 
     # ---- which plan serves a call
@@ -101,6 +103,10 @@ class SplitRuntime(Drawable):
         kept = dict(self._by_regime)
         if len(kept) >= MAX_REGIMES:
             kept.pop(next(r for r, f in kept.items() if f is not self._first))
+            warn(
+                f"the split of {self._target.name} was captured in {MAX_REGIMES} modes (train, eval, dtypes, layouts "
+                "of inputs, what is trainable), and gives up the oldest for each new one"
+            )
         self._by_regime = {**kept, regime: cuts}
         return cuts
 
@@ -170,10 +176,13 @@ class SplitRuntime(Drawable):
         here = self._first.sizes_of(leaves)
         points = [{**here, **self._size(size, here)} for size in sizes]
         train = self.split_spec.trainable if training is None else training
-        for grad in (False, True) if train else (False,):
-            cuts = self._cuts(self._example, leaves, grad)
-            for point in points:
-                cuts.see(point)
+        modes = (False, True) if train else (False,)
+        with progress.task(f"preparing sizes of {self._target.name}", len(modes) * len(points)):
+            for grad in modes:
+                cuts = self._cuts(self._example, leaves, grad)
+                for point in points:
+                    progress.step(", ".join(f"{name}={n}" for name, n in point.items()), counted=True)
+                    cuts.see(point)
 
     def _size(self, size: Any, known: Mapping[str, int]) -> dict[str, int]:
         """A size that a user names, by symbol."""
@@ -195,7 +204,7 @@ class SplitRuntime(Drawable):
         if cuts.sized is None:
             return []
         self.trace_plan.flatten_inputs(inputs, kwargs)
-        with torch.no_grad():
+        with torch.no_grad(), progress.task(f"exploring {self._target.name}"):
             return cuts.sized.explore(take_apart(self._target, inputs, kwargs), seconds)
 
     @property
@@ -524,11 +533,29 @@ class SplitRuntime(Drawable):
             "a SplitRuntime is bound to the model of its process: prepare the split again where it is needed"
         )
 
-    def __repr__(self) -> str:
-        c = self.candidate
+    def _shown(self, kind: str = "SplitRuntime", validation: str | None = None) -> tuple[str, _show.Facts]:
+        c, plan = self.candidate, self._first.captured.plan
         where = f" in {c.module_path}" if c.module_path else ""
-        crossing = f"{c.boundary_tensors} tensors, {c.boundary_bytes} bytes cross"
-        return f"<cleave.SplitRuntime after {c.name}{where}: {crossing}>"
+        head = f"cleave.{kind} of {self._target.name}, cut after {c.name}{where}"
+        facts = dict(_show.plan_facts(plan, self._first.sized))
+        checks, reason, half = validation or self.validation, self.fallback_reason, self._half
+        runs = f"{self.mode} on {self.active_backend}{f' ({reason})' if reason else ''}, validation {checks}"
+        return head, [
+            ("boundary", c.crossing),
+            ("prefix", c.side("prefix")),
+            ("suffix", c.side("suffix")),
+            ("inputs", facts["inputs"]),
+            *([("sizes", facts["sizes"])] if "sizes" in facts else []),
+            ("runs", runs if half is None else f"{runs}; holds only the {half}"),
+        ]
+
+    @_show.never_raises
+    def __repr__(self) -> str:
+        return _show.as_text(*self._shown())
+
+    @_show.never_raises
+    def _repr_html_(self) -> str:
+        return _show.as_html(*self._shown())
 
 
 def prepare_split(
@@ -577,4 +604,5 @@ def prepare_split(
     if split.exact and goal.minimize not in (None, "boundary_bytes"):
         raise SplitError(f"exact=True minimises boundary_bytes; the objective minimises {goal.minimize}")
     want = Wanted(split, goal, mode, compile_options)
-    return SplitRuntime(model, as_call(example_inputs, example_kwargs), want, validation)
+    with progress.task(f"preparing {Target(model).name}"):
+        return SplitRuntime(model, as_call(example_inputs, example_kwargs), want, validation)

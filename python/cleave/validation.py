@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from . import _dims, _native, _tree
+from . import _dims, _native, _show, _tree, progress
 from ._capture import Arguments, Capture, own_copy, take_apart
 from ._state import RandomState
 from ._train import default_loss
@@ -38,7 +38,7 @@ class SizeResult:
     variant: str | None  # the plan that served it
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DynamicBatchReport:
     """What validate_dynamic_batches found, size by size. Prints as a table."""
 
@@ -58,10 +58,19 @@ class DynamicBatchReport:
             raise ValidationError(f"the split differs from the model:\n{self}")
 
     def __str__(self) -> str:
-        rows = [("sizes", "result", "max abs diff", "plan, or reason"), *(_row(r) for r in self.results)]
-        widths = [max(len(row[i]) for row in rows) for i in range(3)]
-        lines = ("  ".join((*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[3])) for row in rows)
-        return "\n".join(line.rstrip() for line in lines)
+        return _show.columns([_HEAD, *(_row(r) for r in self.results)], [False] * len(_HEAD))
+
+    @_show.never_raises
+    def __repr__(self) -> str:
+        return str(self)
+
+    @_show.never_raises
+    def _repr_html_(self) -> str:
+        rows = [("" if r.ok else "chosen", _row(r)) for r in self.results]
+        return _show.html_table(_HEAD, rows, [False] * len(_HEAD))
+
+
+_HEAD = ("sizes", "result", "max abs diff", "plan, or reason")
 
 
 def _row(r: SizeResult) -> tuple[str, str, str, str]:
@@ -86,7 +95,12 @@ def validate_dynamic_batches(
     args, kwargs = as_call(example_inputs, example_kwargs)
     runtime.trace_plan.flatten_inputs(args, kwargs)  # raises what is wrong with their structure
     arguments = take_apart(runtime._target, args, kwargs)
-    return DynamicBatchReport(tuple(_try_size(runtime, arguments, size, rtol, atol) for size in batch_sizes))
+    sizes, results = list(batch_sizes), []
+    with progress.task(f"comparing {runtime._target.name}", len(sizes)):
+        for size in sizes:
+            progress.step(f"comparing {size}", counted=True)
+            results.append(_try_size(runtime, arguments, size, rtol, atol))
+    return DynamicBatchReport(tuple(results))
 
 
 def _split(runtime: Any) -> SplitRuntime:

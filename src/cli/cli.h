@@ -65,6 +65,7 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_DIFFER = 1, EXIT_TROUB
 	X(print)                                                                                                           \
 	X(verify)                                                                                                          \
 	X(candidates)                                                                                                      \
+	X(diff)                                                                                                            \
 	X(source)                                                                                                          \
 	X(dot)                                                                                                             \
 	X(completion)                                                                                                      \

@@ -152,11 +152,7 @@ static clv_status give_port(const port *from, clv_port *out)
 {
 	clv_port p = {.name = from->name, .dtype = from->dtype, .device = from->device, .ndim = from->ndim};
 	p.dims = from->dims;
-	size_t size = out->size;
-	if (size < sizeof size || size > sizeof p)
-		return fail(CLV_E_INVALID, "clv_port.size is %zu, this library knows up to %zu", size, sizeof p);
-	memcpy((char *)out + sizeof size, (char *)&p + sizeof size, size - sizeof size);
-	return CLV_OK;
+	return options_write(out, &p, sizeof p, "clv_port");
 }
 
 uint32_t clv_runtime_input_count(const clv_runtime *r)

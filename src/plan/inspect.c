@@ -1,6 +1,7 @@
 /* The inspect page: what a person wants to know about a plan before reading its text. */
 #include <string.h>
 
+#include "base/human.h"
 #include "plan/inspect.h"
 #include "plan/intern.h"
 
@@ -18,23 +19,7 @@ static void print_count(strbuf *b, uint64_t n, const char *one)
 	strbuf_printf(b, "%llu %s%s", (unsigned long long)n, one, n == 1 ? "" : "s");
 }
 
-void inspect_bytes(strbuf *b, int64_t bytes)
-{
-	static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB", "PB", "EB"};
-	unsigned unit = 0;
-	double v = (double)bytes;
-	for (; v >= 1000 && unit < 6; unit++)
-		v /= 1000;
-	if (unit == 0) {
-		strbuf_printf(b, "%lld bytes", (long long)bytes);
-		return;
-	}
-	long tenths = (long)(v * 10 + 0.5); /* by hand, as printf's point depends on the locale */
-	strbuf_printf(b, "%ld.%ld %s", tenths / 10, tenths % 10, units[unit]);
-}
-
-/* A name as it is, or quoted where it would upset a terminal. */
-static void print_plain(const plan *p, str_id id, strbuf *b)
+void print_plain(const plan *p, str_id id, strbuf *b)
 {
 	const str *s = str_at(p, id);
 	bool plain = s->n > 0;
@@ -68,14 +53,20 @@ static void print_value_line(const plan *p, value_id v, strbuf *b)
 
 /* ---- model, inputs, outputs ------------------------------------------------------------------------------------- */
 
-static void inspect_head(const plan *p, strbuf *b)
+void print_mode(const plan *p, strbuf *b)
 {
 	static const char *const proven[] = {"not compared with eager", "equal to eager without grad",
 	                                     "equal to eager with grad", "equal to eager with and without grad"};
+	strbuf_printf(b, "%s, %s", p->training ? "train" : "eval", proven[p->grad_modes & 3]);
+}
+
+static void inspect_head(const plan *p, strbuf *b)
+{
 	print_plain(p, p->model, b);
 	strbuf_putc(b, '\n');
 	inspect_heading(b, "mode");
-	strbuf_printf(b, "%s, %s\n", p->training ? "train" : "eval", proven[p->grad_modes & 3]);
+	print_mode(p, b);
+	strbuf_putc(b, '\n');
 	for (uint32_t i = 0; i < p->symbols.n; i++) {
 		const symbol *s = &p->symbols.at[i];
 		inspect_heading(b, i ? "" : "symbols");
@@ -149,7 +140,7 @@ static clv_status inspect_kind(const plan *p, value_kind kind, const char *title
 		if (t.too_large)
 			strbuf_puts(b, "of unknown size");
 		else
-			inspect_bytes(b, t.bytes);
+			strbuf_bytes(b, t.bytes);
 	}
 	if (kind == VALUE_PARAM && p->ties.n) {
 		strbuf_puts(b, ", ");

@@ -9,7 +9,6 @@
 clv_status inspect_facts(const plan *p, strbuf *b); /* model, inputs, … : lines with a heading */
 clv_status inspect_lists(const plan *p, strbuf *b); /* operators, guards */
 void inspect_heading(strbuf *b, const char *text);
-void inspect_bytes(strbuf *b, int64_t bytes);
 void inspect_more(strbuf *b, uint32_t n); /* "and 3 more" where n lines are too many */
 
 typedef struct tally {

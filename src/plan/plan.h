@@ -455,6 +455,9 @@ clv_status plan_retarget(const plan *p, const char *device, plan **out);
 /* inspect.c: a page for people */
 clv_status plan_inspect(const plan *p, strbuf *b);
 
+/* brief.c: facts for a few lines, each "title<tab>text<newline>": parameters, inputs, outputs, symbols, mode */
+clv_status plan_brief(const plan *p, strbuf *b);
+
 /* bytes of a tensor value with these symbol values; 0 for a value that is no tensor */
 clv_status value_bytes(const plan *p, value_id v, const int64_t *syms, int64_t *out);
 

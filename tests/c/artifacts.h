@@ -22,7 +22,7 @@ typedef struct image {
 
 static inline image image_of(const void *from, size_t n)
 {
-	void *at;
+	void *at = NULL;
 	assert_int_equal(posix_memalign(&at, ST_MAPPED_ALIGN, n ? n : 1), 0);
 	if (n)
 		memcpy(at, from, n);

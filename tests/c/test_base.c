@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "base/arena.h"
+#include "base/human.h"
 #include "base/number.h"
 #include "base/table.h"
 
@@ -183,6 +184,58 @@ static void integers_print_at_their_limits(void **state)
 	char *text = taken(&b);
 	assert_string_equal(text, "-9223372036854775808 9223372036854775807 0");
 	mem_free(text);
+}
+
+static void check_amount(void (*print)(strbuf *, int64_t), int64_t n, const char *want)
+{
+	strbuf b = STRBUF_INIT;
+	print(&b, n);
+	char *text = taken(&b);
+	assert_string_equal(text, want);
+	mem_free(text);
+}
+
+static void amounts_have_units_and_one_decimal(void **state)
+{
+	(void)state;
+	check_amount(strbuf_bytes, 0, "0 bytes");
+	check_amount(strbuf_bytes, 1, "1 byte");
+	check_amount(strbuf_bytes, 999, "999 bytes");
+	check_amount(strbuf_bytes, 1000, "1.0 kB");
+	check_amount(strbuf_bytes, 46757920, "46.8 MB");
+	check_amount(strbuf_bytes, 999949, "999.9 kB");
+	check_amount(strbuf_bytes, 999950, "1.0 MB"); /* never 1000.0 kB */
+	check_amount(strbuf_bytes, INT64_MAX, "9.2 EB");
+	check_amount(strbuf_bytes, INT64_MIN, "-9.2 EB");
+	check_amount(strbuf_count, 812, "812");
+	check_amount(strbuf_count, -812, "-812");
+	check_amount(strbuf_count, 74000, "74.0K");
+	check_amount(strbuf_count, 11689512, "11.7M");
+}
+
+static void columns_are_as_wide_as_their_widest_cell(void **state)
+{
+	(void)state;
+	static const char *const cells[] = {"name", "n", "why", "\xc3\xa9", "10", "", "a\x1b", "7", "x"};
+	static const bool right[] = {false, true, false};
+	strbuf b = STRBUF_INIT;
+	strbuf_columns(&b, cells, 3, 3, right);
+	strbuf_columns(&b, NULL, 0, 0, NULL);
+	char *text = taken(&b);
+	assert_string_equal(text, "name   n  why\n\xc3\xa9     10\na?     7  x\n");
+	mem_free(text);
+}
+
+static void columns_without_memory_fail_as_a_whole(void **state)
+{
+	(void)state;
+	static const char *const cells[] = {"a"};
+	static const bool right[] = {false};
+	strbuf b = STRBUF_INIT;
+	char *text = NULL;
+	mem_fail_after(1);
+	strbuf_columns(&b, cells, 1, 1, right);
+	assert_int_equal(strbuf_take(&b, &text), CLV_E_NOMEM);
 }
 
 static void check_quoted(const char *s, size_t n, const char *want)
@@ -391,6 +444,9 @@ int main(void)
 		cmocka_unit_test(an_empty_buffer_gives_an_empty_string),
 		cmocka_unit_test(a_failed_append_is_reported_at_the_end),
 		cmocka_unit_test(integers_print_at_their_limits),
+		cmocka_unit_test(amounts_have_units_and_one_decimal),
+		cmocka_unit_test(columns_are_as_wide_as_their_widest_cell),
+		cmocka_unit_test(columns_without_memory_fail_as_a_whole),
 		cmocka_unit_test(quoted_strings_escape_what_cannot_stand_in_a_line),
 		cmocka_unit_test(quoted_strings_keep_utf8_and_escape_stray_bytes),
 		cmocka_unit_test(utf8_is_told_from_other_bytes),

@@ -81,6 +81,18 @@ static clv_status inspect(const plan *p)
 	return CLV_OK;
 }
 
+static clv_status brief(const plan *p)
+{
+	strbuf b = STRBUF_INIT;
+	char *text = NULL;
+	clv_status st = plan_brief(p, &b);
+	if (st == CLV_OK)
+		st = strbuf_take(&b, &text);
+	strbuf_free(&b);
+	mem_free(text);
+	return st;
+}
+
 /* All that source can say: modules, odd names, contexts, guards, slices, lists, a store, a symbol that no input shows. */
 static const char *const written =
 	"cleave-plan 1\n"
@@ -173,6 +185,8 @@ static clv_status everything(const void *ctx)
 		st = reprint(p);
 	if (st == CLV_OK)
 		st = inspect(p);
+	if (st == CLV_OK)
+		st = brief(p);
 	clv_plan_free(p);
 	return st;
 }

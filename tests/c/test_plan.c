@@ -468,6 +468,43 @@ static void the_sample_itself_verifies(void **state)
 	plan_free(p);
 }
 
+static void check_brief(const char *text, const char *want)
+{
+	plan *p = NULL;
+	strbuf b = STRBUF_INIT;
+	char *found = NULL;
+	OK(plan_parse(text, strlen(text), &p));
+	OK(plan_brief(p, &b));
+	OK(strbuf_take(&b, &found));
+	assert_string_equal(found, want);
+	mem_free(found);
+	plan_free(p);
+}
+
+static void a_brief_has_a_line_for_each_fact(void **state)
+{
+	(void)state;
+	check_brief("cleave-plan 1\nmodel \"m\" grad=no\nsymbol B 1..64\nsymbol S 2..9\n"
+	            "input %x f32[B,S] name=\"x\"\ninput %y i64[] name=\"a\\tb\"\ninput %a i64[]\ninput %b i64[]\n"
+	            "param @w f32[100,30] trainable\nparam @v f16[10]\nparam @u f32[]\noutput (%x, %y)\n",
+	            "parameters\t3.0K, 12.0 kB, 3 tensors, 1 trainable\n"
+	            "inputs\tx f32[B,S], \"a\\tb\" i64[], i64[] and 1 more\n"
+	            "outputs\tf32[B,S], i64[]\nsymbols\tB 1..64, S 2..9\nmode\teval, equal to eager without grad\n");
+	check_brief("cleave-plan 1\nmodel \"m\"\noutput none\n",
+	            "inputs\tnone\noutputs\tnone\nmode\teval, equal to eager with and without grad\n");
+}
+
+static void a_brief_leaves_out_sizes_that_it_cannot_know(void **state)
+{
+	(void)state;
+	check_brief("cleave-plan 1\nmodel \"m\"\nsymbol B 1..64\ninput %x f32[B]\nparam @w f32[B] trainable\noutput %x\n",
+	            "parameters\t1 tensor, all trainable\ninputs\tf32[B]\noutputs\tf32[B]\nsymbols\tB 1..64\n"
+	            "mode\teval, equal to eager with and without grad\n");
+	check_brief("cleave-plan 1\nmodel \"m\"\nparam @w f32[4611686018427387904]\nparam @v f32[4]\noutput none\n",
+	            "parameters\t2 tensors, none trainable\ninputs\tnone\noutputs\tnone\n"
+	            "mode\teval, equal to eager with and without grad\n");
+}
+
 static void the_public_functions_take_a_plan_there_and_back(void **state)
 {
 	(void)state;
@@ -720,6 +757,8 @@ int main(void)
 		T(rebinds_bind_tensors),
 		T(rebinds_are_once_per_tensor),
 		T(the_sample_itself_verifies),
+		T(a_brief_has_a_line_for_each_fact),
+		T(a_brief_leaves_out_sizes_that_it_cannot_know),
 		T(the_public_functions_take_a_plan_there_and_back),
 		T(the_public_functions_refuse_null),
 		T(lists_that_nest_too_deeply_are_refused),

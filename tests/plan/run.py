@@ -5,9 +5,10 @@
 Beside each x.plan lie x.print and x.inspect, what `cleave print` and `cleave inspect` write, and x.source, what
 `cleave source` writes or why it refuses; x.dot and x.split.dot are what `cleave dot` draws. Beside each bad_x.plan lies
 bad_x.err, what `cleave verify` says about it.
-cli.txt is a transcript: each `$ cleave …` is run and what it writes must follow. The example of docs/plan-format.md
-must print as itself. Completion scripts are read by their shells, bash really completes, and manual pages format
-without a warning. --update rewrites the expected files; look at the difference before you commit it.
+cli.txt and diff.txt are transcripts: each `$ cleave …` is run and what it writes must follow; the .clv files that
+diff.txt compares are written by `test_diff tests/plan/diff`. The example of docs/plan-format.md must print as itself.
+Completion scripts are read by their shells, bash really completes, and manual pages format without a warning. --update
+rewrites the expected files; look at the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -241,6 +242,7 @@ def main(args: list[str]) -> int:
         else:
             runner.good(plan)
     runner.transcript(HERE / "cli.txt")
+    runner.transcript(HERE / "diff.txt")
     runner.documented()
     runner.completion_scripts()
     runner.completes()

@@ -13,7 +13,7 @@ import cleave
 from cleave import _objective, split
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = ("README.md", "docs/split.md", "docs/pictures.md")
+PAGES = ("README.md", "docs/split.md", "docs/notebook.md", "docs/pictures.md")
 NOT_OF_SPLITS = ("ArgumentError", "PlanError", "CompressionError")
 LINKED = ("README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")))
 

@@ -1,0 +1,14 @@
+/* Text for people: amounts with units, and cells as aligned columns. The same whatever the locale. */
+#ifndef BASE_HUMAN_H
+#define BASE_HUMAN_H
+
+#include "base/strbuf.h"
+
+void strbuf_bytes(strbuf *b, int64_t bytes); /* 812 bytes, 46.8 MB: steps of 1000 */
+void strbuf_count(strbuf *b, int64_t n);     /* 812, 74.0K, 11.7M */
+
+/* Rows of `columns` cells each, one line per row, columns two spaces apart and as wide as their widest cell, counted in
+   characters. right[i]: column i is flush right. Control characters become "?": no cell may steer a terminal. */
+void strbuf_columns(strbuf *b, const char *const *cells, uint32_t rows, uint32_t columns, const bool *right);
+
+#endif
