@@ -37,6 +37,7 @@ for t in groff mandoc zsh fish; do # they read manual pages and completion scrip
 done
 [ -e /usr/include/jansson.h ] || packages+=(libjansson-dev)
 [ -e /usr/include/xxhash.h ] || packages+=(libxxhash-dev)
+have dot || packages+=(graphviz)
 read -r version prefix < <("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2], sys.base_prefix)')
 if [ "$prefix" = /usr ]; then
 	packages+=("python$version-venv" "python$version-dev")

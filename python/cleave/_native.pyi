@@ -105,6 +105,17 @@ class Plan:
     def source(
         self, first: int, end: int, class_name: str, delete: bool = False, return_rebinds: bool = False
     ) -> str: ...
+    def dot(
+        self,
+        cut: int | None,
+        detail: str,
+        max_module_depth: int | None,
+        direction: str,
+        targets: bool,
+        markers: bool,
+        indices: bool,
+        sizes: dict[str, int] | None,
+    ) -> str: ...
     def places(
         self, first: int, end: int
     ) -> tuple[list[tuple[str, str | None, Tensor | None]], list[tuple[str, int]]]: ...

@@ -646,6 +646,8 @@ static PyMethodDef plan_methods[] = {
 	{"symbols", (PyCFunction)plan_py_symbols, METH_NOARGS, "symbols() -> names"},
 	{"source", (PyCFunction)(void (*)(void))plan_py_source, METH_VARARGS | METH_KEYWORDS,
      "source(first, end, class_name, delete=False, return_rebinds=False) -> Python source of these nodes"},
+	{"dot", (PyCFunction)(void (*)(void))plan_py_dot, METH_VARARGS | METH_KEYWORDS,
+     "dot(cut, detail, max_module_depth, direction, targets, markers, indices, sizes) -> DOT text"},
 	{"places", (PyCFunction)plan_py_places, METH_VARARGS,
      "places(first, end) -> ([(place, name, tensor)], [symbols given as keywords])"},
 	{"effects", (PyCFunction)plan_py_effects, METH_VARARGS,

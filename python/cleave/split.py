@@ -30,6 +30,7 @@ from .errors import ArgumentError, InputError, SplitError
 from .payload import BoundaryPayload
 from .plan import Plan, as_call
 from .spec import SplitSpec
+from .visualization import Drawable, Subject
 
 MODES = ("generated_eager", "debug_interpreter", "compiled", "cuda_graph")
 VALIDATIONS = ("fast", "strict")
@@ -47,7 +48,7 @@ class RuntimeCacheKey(NamedTuple):
     mode: str
 
 
-class SplitRuntime:
+class SplitRuntime(Drawable):
     """A model cut in two. Made by prepare_split.
 
     run_prefix and run_suffix are for inference: what they give carries no gradients. run_training_prefix, train_suffix
@@ -244,6 +245,10 @@ class SplitRuntime:
         at, end = cut.candidate.position + 1, cut.captured.plan.node_count()
         text: str = cut.captured.plan.source(*((0, at) if half == "prefix" else (at, end)), half.capitalize())
         return text
+
+    def _subject(self) -> Subject:
+        cut = self._first.main
+        return Subject(cut.captured.plan, self._target.name, cut.signature, cut.sizes, cut.candidate.position)
 
     @property
     def cache_key(self) -> RuntimeCacheKey:

@@ -67,6 +67,7 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_DIFFER = 1, EXIT_TROUB
 	X(candidates)                                                                                                      \
 	X(diff)                                                                                                            \
 	X(source)                                                                                                          \
+	X(dot)                                                                                                             \
 	X(completion)                                                                                                      \
 	X(man)                                                                                                             \
 	X(selftest)

@@ -13,7 +13,7 @@ import cleave
 from cleave import _objective, split
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = ("README.md", "docs/split.md", "docs/notebook.md", "docs/artifact.md")
+PAGES = ("README.md", *(f"docs/{page}.md" for page in ("artifact", "notebook", "pictures", "split")))
 NOT_OF_SPLITS = ("ArgumentError", "PlanError", "CompressionError")
 LINKED = ("README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")))
 
