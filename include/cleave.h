@@ -372,6 +372,46 @@ CLV_API clv_status clv_frontiers_exact(const clv_frontiers *f, const clv_exact_o
 
 /** @} */
 
+/* ---- pictures ---------------------------------------------------------------------------------------------------- */
+
+/** @defgroup pictures Pictures
+ *  @{ */
+
+#define CLV_DOT_NO_CUT UINT32_MAX      /**< no frontier is marked */
+#define CLV_DOT_ALL_MODULES UINT32_MAX /**< no module is too deep to be opened */
+
+/** Options of clv_plan_dot(). */
+typedef struct clv_dot_options {
+	size_t size;                 /**< sizeof(clv_dot_options) */
+	uint32_t cut;                /**< position of the frontier to mark; CLV_DOT_NO_CUT: the plan as it is */
+	const char *detail;          /**< "module": a call of a module is one node; "operation": each operation is */
+	uint32_t max_module_depth;   /**< modules this deep are one node ("a.b" is 2 deep), or CLV_DOT_ALL_MODULES; with
+	                                  "operation": clusters are nested this deep */
+	const char *direction;       /**< where the picture goes: "TB", "BT", "LR", "RL" */
+	bool show_operation_targets; /**< operators: aten::conv2d */
+	bool show_debug_markers;     /**< in place, view, random …; dtypes, bytes, buffers */
+	bool show_node_indices;      /**< numbers and names of nodes, as "after:" takes them */
+	const char *const *symbols;  /**< as in clv_frontiers_options: at which sizes bytes are counted */
+	const int64_t *values;       /**< the size of each symbol */
+	uint32_t nsymbols;           /**< how many they are */
+} clv_dot_options;
+
+/* clang-format off */
+/** The defaults: `clv_dot_options o = CLV_DOT_OPTIONS_INIT;` */
+#define CLV_DOT_OPTIONS_INIT {sizeof(clv_dot_options), CLV_DOT_NO_CUT, "module", 4, "TB", false, false, false, NULL, NULL, 0}
+/* clang-format on */
+
+/** A picture of a plan in the DOT language, which Graphviz turns into SVG, PDF or PNG; nothing of Graphviz is needed
+    here. Operations are folded into modules, modules that have others inside are clusters. With a cut, what is before
+    and behind it, what crosses and what it costs is marked; an unsafe cut is drawn too, with the reason. The same plan
+    and options give the same text. Linear in the plan. options NULL: the defaults.
+    @ownership the text is the caller's, clv_string_free().
+    @errors CLV_E_INVALID for an option that is wrong, CLV_E_NOT_FOUND for a symbol that the plan does not have.
+    @threads any. */
+CLV_API clv_status clv_plan_dot(const clv_plan *p, const clv_dot_options *options, char **out);
+
+/** @} */
+
 /* ---- the report: a plan as a page to look at ----------------------------------------------------------------------- */
 
 /** @defgroup report The report: a plan as a page to look at

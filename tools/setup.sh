@@ -40,6 +40,7 @@ done
 have chromium || packages+=(chromium)
 have node || packages+=(nodejs)
 have npm || packages+=(npm)
+have dot || packages+=(graphviz)
 read -r version prefix < <("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2], sys.base_prefix)')
 if [ "$prefix" = /usr ]; then
 	packages+=("python$version-venv" "python$version-dev")

@@ -126,7 +126,7 @@ class Cut:
         origin: str = "",
     ) -> None:
         self.source = captured
-        self.typical = sizes  # at which bytes and work are counted
+        self.sizes = sizes  # at which its candidates were counted
         plan, which = _choose(captured.plan, want, sizes, like)
         captured = self.captured = captured._replace(plan=plan)
         debug = want.mode == "debug_interpreter"

@@ -114,6 +114,17 @@ class Plan:
         suffix_speed: float = 0.0,
         frontier: int = ...,
     ) -> str: ...
+    def dot(
+        self,
+        cut: int | None,
+        detail: str,
+        max_module_depth: int | None,
+        direction: str,
+        targets: bool,
+        markers: bool,
+        indices: bool,
+        sizes: dict[str, int] | None,
+    ) -> str: ...
     def places(
         self, first: int, end: int
     ) -> tuple[list[tuple[str, str | None, Tensor | None]], list[tuple[str, int]]]: ...

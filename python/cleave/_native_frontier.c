@@ -5,48 +5,44 @@
 
 /* ---- what Python gives ----------------------------------------------------------------------------------------------- */
 
-bool size_args_read(PyObject *sizes, size_args *out)
+bool size_list_read(PyObject *dict, size_list *out)
 {
-	Py_ssize_t n = sizes == Py_None ? 0 : PyDict_Check(sizes) ? PyDict_Size(sizes) : -1, at = 0;
+	Py_ssize_t n = dict == Py_None ? 0 : PyDict_Check(dict) ? PyDict_Size(dict) : -1, at = 0;
 	PyObject *key, *item;
-	*out = (size_args){0};
+	*out = (size_list){0};
 	if (n < 0) {
-		PyErr_Format(PyExc_TypeError, "sizes is a dict of symbols or None");
+		PyErr_SetString(PyExc_TypeError, "sizes is a dict of symbols or None");
 		return false;
 	}
 	out->names = PyMem_Calloc((size_t)n + 1, sizeof *out->names);
 	out->values = PyMem_Calloc((size_t)n + 1, sizeof *out->values);
-	out->n = (uint32_t)n;
 	if (!out->names || !out->values)
 		PyErr_NoMemory();
-	for (uint32_t i = 0; !PyErr_Occurred() && i < n && PyDict_Next(sizes, &at, &key, &item); i++) {
+	for (uint32_t i = 0; !PyErr_Occurred() && i < n && PyDict_Next(dict, &at, &key, &item); i++) {
 		out->names[i] = PyUnicode_AsUTF8(key);
 		out->values[i] = PyErr_Occurred() ? 0 : PyLong_AsLongLong(item);
 	}
+	out->n = (uint32_t)n;
 	return !PyErr_Occurred();
 }
 
-void size_args_free(size_args *a)
+void size_list_free(size_list *s)
 {
-	PyMem_Free(a->names);
-	PyMem_Free(a->values);
+	PyMem_Free(s->names);
+	PyMem_Free(s->values);
 }
 
-/* sizes: dict of symbol to int, or None */
 static clv_frontiers *frontiers_at(PlanObject *o, PyObject *sizes)
 {
-	clv_frontiers_options options = CLV_FRONTIERS_OPTIONS_INIT;
 	clv_frontiers *f = NULL;
-	size_args a;
-	if (size_args_read(sizes, &a)) {
-		options.symbols = a.names;
-		options.values = a.values;
-		options.nsymbols = a.n;
+	size_list s;
+	if (size_list_read(sizes, &s)) {
+		clv_frontiers_options options = {sizeof options, s.names, s.values, s.n};
 		clv_status st = clv_frontiers_create(o->p, &options, &f);
 		if (st != CLV_OK)
 			raise_status(st);
 	}
-	size_args_free(&a);
+	size_list_free(&s);
 	return f;
 }
 

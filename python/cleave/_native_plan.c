@@ -648,6 +648,8 @@ static PyMethodDef plan_methods[] = {
      "source(first, end, class_name, delete=False, return_rebinds=False) -> Python source of these nodes"},
 	{"html", (PyCFunction)(void (*)(void))plan_py_html, METH_VARARGS | METH_KEYWORDS,
      "html(title=None, sizes=None, bandwidth=0.0, prefix_speed=0.0, suffix_speed=0.0, frontier=none) -> a page"},
+	{"dot", (PyCFunction)(void (*)(void))plan_py_dot, METH_VARARGS | METH_KEYWORDS,
+     "dot(cut, detail, max_module_depth, direction, targets, markers, indices, sizes) -> DOT text"},
 	{"places", (PyCFunction)plan_py_places, METH_VARARGS,
      "places(first, end) -> ([(place, name, tensor)], [symbols given as keywords])"},
 	{"effects", (PyCFunction)plan_py_effects, METH_VARARGS,

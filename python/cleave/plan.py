@@ -21,6 +21,7 @@ from ._log import logger, warn
 from ._sizes import Sized
 from ._state import RandomState, Target, fingerprint
 from .errors import CaptureError, CleaveError, GuardError, InputError, LayoutError
+from .visualization import Drawable, Subject
 
 log = logger("capture")
 
@@ -87,7 +88,7 @@ def finish(captured: Captured, rebinds: Sequence[tuple[Any, Any]], out: Sequence
     return _tree.unflatten(captured.output, out)
 
 
-class Plan:
+class Plan(Drawable):
     """A captured forward. Call it with inputs like those of the capture to replay it from C.
 
     >>> import torch, cleave
@@ -303,6 +304,14 @@ class Plan:
         batch = next((s.name for s in sized.symbols if s.is_batch), "") if sized is not None else ""
         head = _save.Head(self._target.name, batch, weight_version=fingerprint(self._target))
         _save.save(path, head, entries, part=parts, boundary=boundary, weights=weights, metadata=metadata)
+
+    def _subject(self) -> Subject:
+        plan, sized = self._main.plan, self._sized
+        sizes = None
+        if sized is not None and self._main.symbols and sized.covers(sized.example):
+            sizes = dict(zip(sized.names, sized.example, strict=True))
+        origin = "" if sized is None else sized.origin(self._main)
+        return Subject(plan, self._target.name, plan_signature(self._main, origin), sizes, None)
 
     def __reduce__(self) -> Any:
         raise TypeError(

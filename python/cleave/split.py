@@ -31,6 +31,7 @@ from .errors import ArgumentError, InputError, SplitError
 from .payload import BoundaryPayload
 from .plan import Plan, as_call
 from .spec import SplitSpec
+from .visualization import Drawable, Subject
 
 MODES = ("generated_eager", "debug_interpreter", "compiled", "cuda_graph")
 VALIDATIONS = ("fast", "strict")
@@ -48,7 +49,7 @@ class RuntimeCacheKey(NamedTuple):
     mode: str
 
 
-class SplitRuntime:
+class SplitRuntime(Drawable):
     """A model cut in two. Made by prepare_split.
 
     run_prefix and run_suffix are for inference: what they give carries no gradients. run_training_prefix, train_suffix
@@ -271,8 +272,12 @@ class SplitRuntime:
         asked = (bandwidth, prefix_speed, suffix_speed)
         names = ("bandwidth_bytes_per_s", "prefix_flops_per_s", "suffix_flops_per_s")
         link = _report.Link(*(goal.get(n, 0.0) if x is None else x for n, x in zip(names, asked, strict=True)))
-        at = cut.typical if sizes is None else {**(cut.typical or {}), **sizes}
+        at = cut.sizes if sizes is None else {**(cut.sizes or {}), **sizes}
         return _report.write(cut.captured.plan, path, title, at, link, cut.candidate.position)
+
+    def _subject(self) -> Subject:
+        cut = self._first.main
+        return Subject(cut.captured.plan, self._target.name, cut.signature, cut.sizes, cut.candidate.position)
 
     @property
     def cache_key(self) -> RuntimeCacheKey:

@@ -98,11 +98,16 @@ static size_t utf8_sequence(const unsigned char *s, size_t n)
 	return overlong || surrogate || too_large ? 0 : len;
 }
 
+size_t utf8_length(const char *s, size_t n)
+{
+	const unsigned char *at = (const unsigned char *)s;
+	return n == 0 ? 0 : *at < 0x80 ? 1 : utf8_sequence(at, n);
+}
+
 bool utf8_valid(const char *s, size_t n)
 {
 	for (size_t i = 0; i < n;) {
-		const unsigned char *at = (const unsigned char *)s + i;
-		size_t take = *at < 0x80 ? 1 : utf8_sequence(at, n - i);
+		size_t take = utf8_length(s + i, n - i);
 		if (take == 0)
 			return false;
 		i += take;

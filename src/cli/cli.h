@@ -68,6 +68,7 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_DIFFER = 1, EXIT_TROUB
 	X(diff)                                                                                                            \
 	X(source)                                                                                                          \
 	X(html)                                                                                                            \
+	X(dot)                                                                                                             \
 	X(completion)                                                                                                      \
 	X(man)                                                                                                             \
 	X(selftest)
