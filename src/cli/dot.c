@@ -1,5 +1,4 @@
 /* `cleave dot`: a picture of a plan, as text for Graphviz. */
-#include <errno.h>
 #include <string.h>
 
 #include "cli.h"
@@ -50,20 +49,6 @@ static clv_status draw(const request *r, const clv_plan *p, uint32_t depth, char
 	return st == CLV_OK ? clv_plan_dot(p, &o, out) : st;
 }
 
-/* Prints the text, or writes it to a file; frees it. */
-static int put(const char *path, char *text)
-{
-	if (strcmp(path, "-") == 0)
-		return put_text(text) ? EXIT_OK : EXIT_FAILED;
-	FILE *to = fopen(path, "w");
-	bool ok = to && fputs(text, to) >= 0;
-	ok = to && fclose(to) == 0 && ok;
-	clv_string_free(text);
-	if (!ok)
-		complain("%s: cannot be written: %s", path, strerror(errno));
-	return ok ? EXIT_OK : EXIT_FAILED;
-}
-
 static int run_dot(void *given)
 {
 	request *r = given;
@@ -79,7 +64,9 @@ static int run_dot(void *given)
 	clv_plan_free(p);
 	if (!sized)
 		return EXIT_FAILED;
-	return st == CLV_OK ? put(r->output, text) : fail_with(r->path);
+	if (st != CLV_OK)
+		return fail_with(r->path);
+	return save_text(r->output, text) ? EXIT_OK : EXIT_FAILED;
 }
 
 static const option arguments[] = {
