@@ -80,6 +80,12 @@ foreach(file ${targets})
 	add_test(NAME replay_${what} COMMAND replay_${what} ${seeds})
 endforeach()
 
+# Pages for the tests in a browser (tests/browser/, run by tools/test.sh).
+add_executable(page tests/browser/page.c)
+target_link_libraries(page PRIVATE cleave-core)
+set_target_properties(page PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+cleave_own_code(page)
+
 # What is installed, used from outside; what the libraries export. Sanitized libraries are not for others to link.
 if(NOT CLEAVE_SANITIZE AND NOT CLEAVE_FUZZ)
 	if(Python_Interpreter_FOUND)

@@ -74,6 +74,19 @@ static void check_frontiers(const plan *p)
 	clv_frontiers_free(f);
 }
 
+/* Every plan can be drawn, cut or not. */
+static void check_pictures(const plan *p)
+{
+	clv_dot_options o = {sizeof o, CLV_DOT_NO_CUT, "operation", CLV_DOT_ALL_MODULES, "LR", true, true, true};
+	char *text;
+	MUST(clv_plan_dot(p, &o, &text) == CLV_OK && utf8_valid(text, strlen(text)));
+	clv_string_free(text);
+	o = (clv_dot_options)CLV_DOT_OPTIONS_INIT;
+	o.cut = p->nodes.n > 1 ? p->nodes.n / 2 - 1 : CLV_DOT_NO_CUT;
+	MUST(clv_plan_dot(p, &o, &text) == CLV_OK && utf8_valid(text, strlen(text)));
+	clv_string_free(text);
+}
+
 /* Some nodes cannot be written as Python; then there is a reason. */
 static void check_source(const plan *p)
 {
@@ -109,6 +122,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		check_views(p);
 		check_inspect(p);
 		check_frontiers(p);
+		check_pictures(p);
 		check_source(p);
 	} else {
 		print_only(p);

@@ -562,6 +562,88 @@ CLV_API clv_status clv_frontiers_exact(const clv_frontiers *f, const clv_exact_o
 
 /** @} */
 
+/* ---- pictures ---------------------------------------------------------------------------------------------------- */
+
+/** @defgroup pictures Pictures
+ *  @{ */
+
+#define CLV_DOT_NO_CUT UINT32_MAX      /**< no frontier is marked */
+#define CLV_DOT_ALL_MODULES UINT32_MAX /**< no module is too deep to be opened */
+
+/** Options of clv_plan_dot(). */
+typedef struct clv_dot_options {
+	size_t size;                 /**< sizeof(clv_dot_options) */
+	uint32_t cut;                /**< position of the frontier to mark; CLV_DOT_NO_CUT: the plan as it is */
+	const char *detail;          /**< "module": a call of a module is one node; "operation": each operation is */
+	uint32_t max_module_depth;   /**< modules this deep are one node ("a.b" is 2 deep), or CLV_DOT_ALL_MODULES; with
+	                                  "operation": clusters are nested this deep */
+	const char *direction;       /**< where the picture goes: "TB", "BT", "LR", "RL" */
+	bool show_operation_targets; /**< operators: aten::conv2d */
+	bool show_debug_markers;     /**< in place, view, random …; dtypes, bytes, buffers */
+	bool show_node_indices;      /**< numbers and names of nodes, as "after:" takes them */
+	const char *const *symbols;  /**< as in clv_frontiers_options: at which sizes bytes are counted */
+	const int64_t *values;       /**< the size of each symbol */
+	uint32_t nsymbols;           /**< how many they are */
+} clv_dot_options;
+
+/* clang-format off */
+/** The defaults: `clv_dot_options o = CLV_DOT_OPTIONS_INIT;` */
+#define CLV_DOT_OPTIONS_INIT {sizeof(clv_dot_options), CLV_DOT_NO_CUT, "module", 4, "TB", false, false, false, NULL, NULL, 0}
+/* clang-format on */
+
+/** A picture of a plan in the DOT language, which Graphviz turns into SVG, PDF or PNG; nothing of Graphviz is needed
+    here. Operations are folded into modules, modules that have others inside are clusters. With a cut, what is before
+    and behind it, what crosses and what it costs is marked; an unsafe cut is drawn too, with the reason. The same plan
+    and options give the same text. Linear in the plan. options NULL: the defaults.
+    @ownership the text is the caller's, clv_string_free().
+    @errors CLV_E_INVALID for an option that is wrong, CLV_E_NOT_FOUND for a symbol that the plan does not have.
+    @threads any. */
+CLV_API clv_status clv_plan_dot(const clv_plan *p, const clv_dot_options *options, char **out);
+
+/** @} */
+
+/* ---- the report: a plan as a page to look at ----------------------------------------------------------------------- */
+
+/** @defgroup report The report: a plan as a page to look at
+ *  @{ */
+
+/** Options of clv_plan_html(): what the page opens with, and what is known beside the plan. */
+typedef struct clv_html_options {
+	size_t size;                  /**< sizeof(clv_html_options) */
+	const char *title;            /**< heading; NULL: the class of the model */
+	const char *const *symbols;   /**< names of symbols, as in clv_frontiers_options */
+	const int64_t *values;        /**< the size of each */
+	uint32_t nsymbols;            /**< how many names there are */
+	double bandwidth_bytes_per_s; /**< 0: 125e6, which is 1 Gbit/s */
+	double prefix_flops_per_s;    /**< 0: 1e12 */
+	double suffix_flops_per_s;    /**< 0: 1e12 */
+	uint32_t frontier;            /**< the one that was chosen; UINT32_MAX: none */
+
+	uint32_t nstages;              /**< 0: the plan is not partitioned */
+	const uint32_t *stage_of_node; /**< per node, below nstages */
+	const double *stage_cost;      /**< per stage, in any unit; NULL: the estimated work */
+
+	uint32_t nsegments;                /**< 0: nothing was compiled */
+	const uint32_t *segment_of_node;   /**< per node, below nsegments */
+	const bool *segment_compiled;      /**< per segment; NULL: all are */
+	const char *const *segment_reason; /**< per segment: why it is not compiled, or NULL; NULL: no reasons are given */
+} clv_html_options;
+
+/* clang-format off */
+/** The defaults: `clv_html_options o = CLV_HTML_OPTIONS_INIT;` */
+#define CLV_HTML_OPTIONS_INIT {sizeof(clv_html_options), NULL, NULL, NULL, 0, 0, 0, 0, UINT32_MAX, 0, NULL, NULL, 0, NULL, NULL, NULL}
+/* clang-format on */
+
+/** One HTML file that holds all it needs and asks the network for nothing: the graph of modules, all frontiers with what
+    they cost over a link that the reader sets, stages and segments where they are given. The same arguments give the
+    same bytes. Linear in the plan. options NULL: the defaults.
+    @ownership *out is the caller's, clv_string_free(). What options point to is read during the call alone.
+    @errors CLV_E_INVALID for options that do not fit the plan; CLV_E_NOT_FOUND for a symbol that it does not have.
+    @threads any. */
+CLV_API clv_status clv_plan_html(const clv_plan *p, const clv_html_options *options, char **out);
+
+/** @} */
+
 /* ---- artifacts: a model as one file ------------------------------------------------------------------------------ */
 
 /** @defgroup artifacts Artifacts: a model as one file
@@ -718,6 +800,50 @@ typedef struct clv_split_options {
     @threads any. */
 CLV_API clv_status clv_artifact_split(const clv_artifact *a, const clv_split_options *options, const char *prefix_path,
                                       const char *suffix_path);
+
+/** @} */
+
+/* ---- differences ------------------------------------------------------------------------------------------------- */
+
+/** @defgroup differences Differences between plans and between files
+ *  @{ */
+
+/** How the data of tensors is compared. */
+typedef enum clv_diff_weights {
+	CLV_DIFF_EXACT,  /**< tensors with other digests are read: how many elements differ, and by how much */
+	CLV_DIFF_DIGEST, /**< digests are compared, no data is read */
+	CLV_DIFF_NONE    /**< data is not compared */
+} clv_diff_weights;
+
+/** Options of clv_plan_diff() and clv_artifact_diff(). */
+typedef struct clv_diff_options {
+	size_t size;              /**< sizeof(clv_diff_options) */
+	bool json;                /**< one JSON object (docs/diff.md) instead of a page for people */
+	uint32_t limit;           /**< most items of each section; 0: all. What is left out is counted too */
+	clv_diff_weights weights; /**< how the data of tensors is compared */
+} clv_diff_options;
+
+/* clang-format off */
+/** The defaults: `clv_diff_options o = CLV_DIFF_OPTIONS_INIT;` */
+#define CLV_DIFF_OPTIONS_INIT {sizeof(clv_diff_options), false, 0, CLV_DIFF_EXACT}
+/* clang-format on */
+
+/** What changed from plan a to plan b: symbols, inputs, outputs, modules, parameters, nodes, guards, source lines. Nodes
+    are the same by what they are, not by their number. *differ is false exactly when the plans are equal; the page is
+    then empty. The text is the same in each run. options NULL: the defaults.
+    @ownership the text is the caller's, clv_string_free().
+    @errors none of its own.
+    @threads any. */
+CLV_API clv_status clv_plan_diff(const clv_plan *a, const clv_plan *b, const clv_diff_options *options, char **out,
+                                 bool *differ);
+
+/** The same of two files: what they say about themselves, their plans, and their tensors. Tensors with equal digests are
+    taken for equal: clv_artifact_check_data() tells whether the digests are those of the data.
+    @ownership the text is the caller's, clv_string_free().
+    @errors CLV_E_PARSE for data that cannot be read; CLV_E_OVERFLOW.
+    @threads any. */
+CLV_API clv_status clv_artifact_diff(const clv_artifact *a, const clv_artifact *b, const clv_diff_options *options,
+                                     char **out, bool *differ);
 
 /** @} */
 

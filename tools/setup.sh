@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Set-up: Debian packages, .venv, torch, then everything else that tests and real models need.
+# Set-up: Debian packages, .venv, torch, then everything else that tests and real models need; what drives a browser.
 # What is done is not done again: .venv/.stamp-<hash of the requirement files> says that .venv holds this very set.
 # With NO_INSTALL=1 only looks at what is there.
 source "$(dirname "$0")/common.sh"
@@ -37,11 +37,24 @@ for t in groff mandoc zsh fish; do # they read manual pages and completion scrip
 done
 [ -e /usr/include/jansson.h ] || packages+=(libjansson-dev)
 [ -e /usr/include/xxhash.h ] || packages+=(libxxhash-dev)
+have chromium || packages+=(chromium)
+have node || packages+=(nodejs)
+have npm || packages+=(npm)
+have dot || packages+=(graphviz)
 read -r version prefix < <("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2], sys.base_prefix)')
 if [ "$prefix" = /usr ]; then
 	packages+=("python$version-venv" "python$version-dev")
 fi
 apt_install "${packages[@]}"
+
+# What the tests of the report drive the browser with; its version and its hash are in package-lock.json.
+browser=tests/browser
+browser_stamp=$browser/node_modules/.stamp-$(sha256sum <$browser/package-lock.json | cut -c1-16)
+if [ ! -e "$browser_stamp" ]; then
+	say "Installing playwright-core for the tests in a browser"
+	npm ci --prefix $browser --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
+	touch "$browser_stamp"
+fi
 
 stamp=$venv/.stamp-$(cat constraints.txt requirements-*.txt tools/setup.sh | sha256sum | cut -c1-16)
 [ ! -e "$stamp" ] || exit 0

@@ -53,6 +53,20 @@ tool_step() { # tool_step <title> <program> <arguments>...
 	if [ -n "$program" ]; then step "$1" "$program" "${@:3}"; else skip "$1" "$2"; fi
 }
 
+# The report in a real browser.
+browser_tests() { CLEAVE=$build/cleave CLEAVE_PAGE=$build/tests/page node --test tests/browser/report.test.mjs; }
+browser_step() {
+	local t
+	for t in node chromium; do
+		have $t || { skip "Report in a browser" $t; return; }
+	done
+	if [ -d tests/browser/node_modules/playwright-core ]; then
+		step "Report in a browser" browser_tests
+	else
+		skip "Report in a browser" playwright-core
+	fi
+}
+
 quality() {
 	tool_step "ruff check" ruff check --output-format concise .
 	tool_step "ruff format" ruff format --check --output-format concise .
@@ -66,6 +80,7 @@ all | full)
 	step "C tests and golden plans" run_ctest "$build"
 	step "C tests and golden plans, address and undefined-behaviour sanitizers" \
 		sanitized address,undefined "$build/sanitize" -DCLEAVE_TORCH=OFF
+	browser_step
 	quality
 	if [ "$1" = all ]; then
 		pytest_step "Python tests and real models" -m "not slow"

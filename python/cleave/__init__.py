@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from . import _log, _native, progress
+from . import _log, _native, progress, visualization
 from ._structure import Record
 from .artifact import LoadedModel, Port, load
 from .candidates import CandidateTable
@@ -97,4 +97,5 @@ __all__ = [
     "set_progress",
     "unpack",
     "validate_dynamic_batches",
+    "visualization",
 ]

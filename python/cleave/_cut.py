@@ -126,6 +126,7 @@ class Cut:
         origin: str = "",
     ) -> None:
         self.source = captured
+        self.sizes = sizes  # at which its candidates were counted
         plan, which = _choose(captured.plan, want, sizes, like)
         captured = self.captured = captured._replace(plan=plan)
         debug = want.mode == "debug_interpreter"

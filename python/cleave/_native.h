@@ -67,12 +67,24 @@ PyObject *plan_py_frontiers(PlanObject *o, PyObject *args); /* ([sizes]) */
 PyObject *plan_py_choose(PlanObject *o, PyObject *args);    /* (boundary, objective[, sizes]) */
 PyObject *plan_py_check(PlanObject *o, PyObject *args);     /* (which, objective[, sizes]) */
 PyObject *plan_py_exact(PlanObject *o, PyObject *args);     /* (must_prefix, must_suffix[, sizes]) */
+
+typedef struct size_list {
+	const char **names; /* borrowed from the dict */
+	int64_t *values;
+	uint32_t n;
+} size_list;
+
+bool size_list_read(PyObject *dict, size_list *out); /* or None; false with an exception; size_list_free in any case */
+void size_list_free(size_list *s);
+
 /* _native_text.c: text for people */
 PyObject *text_bytes_py(PyObject *self, PyObject *number);
 PyObject *text_count_py(PyObject *self, PyObject *number);
 PyObject *text_columns_py(PyObject *self, PyObject *args); /* (rows of str, right) */
-/* _native_emit.c: generated source */
+/* _native_emit.c: generated source, pictures, the report */
+PyObject *plan_py_dot(PlanObject *o, PyObject *args, PyObject *kwargs);
 PyObject *plan_py_source(PlanObject *o, PyObject *args, PyObject *kwargs);
+PyObject *plan_py_html(PlanObject *o, PyObject *args, PyObject *kwargs);
 PyObject *plan_py_places(PlanObject *o, PyObject *args);
 PyObject *plan_py_effects(PlanObject *o, PyObject *args);
 

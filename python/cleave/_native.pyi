@@ -105,6 +105,26 @@ class Plan:
     def source(
         self, first: int, end: int, class_name: str, delete: bool = False, return_rebinds: bool = False
     ) -> str: ...
+    def html(
+        self,
+        title: str | None = None,
+        sizes: dict[str, int] | None = None,
+        bandwidth: float = 0.0,
+        prefix_speed: float = 0.0,
+        suffix_speed: float = 0.0,
+        frontier: int = ...,
+    ) -> str: ...
+    def dot(
+        self,
+        cut: int | None,
+        detail: str,
+        max_module_depth: int | None,
+        direction: str,
+        targets: bool,
+        markers: bool,
+        indices: bool,
+        sizes: dict[str, int] | None,
+    ) -> str: ...
     def places(
         self, first: int, end: int
     ) -> tuple[list[tuple[str, str | None, Tensor | None]], list[tuple[str, int]]]: ...

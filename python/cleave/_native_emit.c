@@ -1,5 +1,5 @@
 /* Generated source for Python: what src/emit asks of torch (schemas, the data of constants), and where the tensors of
- * the generated module come from. */
+ * the generated module come from. Pictures as DOT text, the report. */
 #include "_native.h"
 
 #include <math.h>
@@ -110,6 +110,30 @@ PyObject *plan_py_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 		st = strbuf_take(&b, &text);
 	strbuf_free(&b);
 	return take_string(st, text);
+}
+
+/* ---- the report -------------------------------------------------------------------------------------------------- */
+
+PyObject *plan_py_html(PlanObject *o, PyObject *args, PyObject *kwargs)
+{
+	static char *words[] = {"title", "sizes", "bandwidth", "prefix_speed", "suffix_speed", "frontier", NULL};
+	clv_html_options h = CLV_HTML_OPTIONS_INIT;
+	PyObject *sizes = Py_None;
+	size_list a;
+	char *page = NULL;
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|zOdddI", words, &h.title, &sizes, &h.bandwidth_bytes_per_s,
+	                                 &h.prefix_flops_per_s, &h.suffix_flops_per_s, &h.frontier))
+		return NULL;
+	if (!size_list_read(sizes, &a)) {
+		size_list_free(&a);
+		return NULL;
+	}
+	h.symbols = a.names;
+	h.values = a.values;
+	h.nsymbols = a.n;
+	clv_status st = clv_plan_html(o->p, &h, &page);
+	size_list_free(&a);
+	return take_string(st, page);
 }
 
 /* ---- where its tensors come from -------------------------------------------------------------------------------- */
@@ -293,4 +317,44 @@ PyObject *plan_py_effects(PlanObject *o, PyObject *args)
 			Py_CLEAR(out);
 	node_names_free(names);
 	return out;
+}
+
+/* ---- pictures --------------------------------------------------------------------------------------------------- */
+
+/* None: `none` */
+static uint32_t count_or(PyObject *number, uint32_t none)
+{
+	unsigned long n = number == Py_None ? none : PyLong_AsUnsignedLong(number);
+	return n < none ? (uint32_t)n : none;
+}
+
+PyObject *plan_py_dot(PlanObject *o, PyObject *args, PyObject *kwargs)
+{
+	static char *words[] = {"cut",   "detail", "max_module_depth", "direction", "targets", "markers", "indices",
+	                        "sizes", NULL};
+	clv_dot_options options = CLV_DOT_OPTIONS_INIT;
+	PyObject *cut, *depth, *sizes;
+	int targets, markers, indices;
+	size_list s;
+	char *text = NULL;
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OsOspppO", words, &cut, &options.detail, &depth, &options.direction,
+	                                 &targets, &markers, &indices, &sizes))
+		return NULL;
+	options.cut = count_or(cut, CLV_DOT_NO_CUT);
+	options.max_module_depth = count_or(depth, CLV_DOT_ALL_MODULES);
+	options.show_operation_targets = targets != 0;
+	options.show_debug_markers = markers != 0;
+	options.show_node_indices = indices != 0;
+	if (PyErr_Occurred())
+		return NULL;
+	clv_status st = CLV_OK;
+	bool read = size_list_read(sizes, &s);
+	if (read) {
+		options.symbols = s.names;
+		options.values = s.values;
+		options.nsymbols = s.n;
+		st = clv_plan_dot(o->p, &options, &text);
+	}
+	size_list_free(&s);
+	return read ? take_string(st, text) : NULL;
 }

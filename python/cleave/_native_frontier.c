@@ -5,33 +5,44 @@
 
 /* ---- what Python gives ----------------------------------------------------------------------------------------------- */
 
-/* sizes: dict of symbol to int, or None */
+bool size_list_read(PyObject *dict, size_list *out)
+{
+	Py_ssize_t n = dict == Py_None ? 0 : PyDict_Check(dict) ? PyDict_Size(dict) : -1, at = 0;
+	PyObject *key, *item;
+	*out = (size_list){0};
+	if (n < 0) {
+		PyErr_SetString(PyExc_TypeError, "sizes is a dict of symbols or None");
+		return false;
+	}
+	out->names = PyMem_Calloc((size_t)n + 1, sizeof *out->names);
+	out->values = PyMem_Calloc((size_t)n + 1, sizeof *out->values);
+	if (!out->names || !out->values)
+		PyErr_NoMemory();
+	for (uint32_t i = 0; !PyErr_Occurred() && i < n && PyDict_Next(dict, &at, &key, &item); i++) {
+		out->names[i] = PyUnicode_AsUTF8(key);
+		out->values[i] = PyErr_Occurred() ? 0 : PyLong_AsLongLong(item);
+	}
+	out->n = (uint32_t)n;
+	return !PyErr_Occurred();
+}
+
+void size_list_free(size_list *s)
+{
+	PyMem_Free(s->names);
+	PyMem_Free(s->values);
+}
+
 static clv_frontiers *frontiers_at(PlanObject *o, PyObject *sizes)
 {
-	clv_frontiers_options options = CLV_FRONTIERS_OPTIONS_INIT;
 	clv_frontiers *f = NULL;
-	Py_ssize_t n = sizes == Py_None ? 0 : PyDict_Check(sizes) ? PyDict_Size(sizes) : -1, at = 0;
-	PyObject *key, *item;
-	if (n < 0)
-		return (clv_frontiers *)PyErr_Format(PyExc_TypeError, "sizes is a dict of symbols or None");
-	const char **names = PyMem_Calloc((size_t)n + 1, sizeof *names);
-	int64_t *values = PyMem_Calloc((size_t)n + 1, sizeof *values);
-	for (uint32_t i = 0; names && values && i < n && PyDict_Next(sizes, &at, &key, &item); i++) {
-		names[i] = PyUnicode_AsUTF8(key);
-		values[i] = PyErr_Occurred() ? 0 : PyLong_AsLongLong(item);
-	}
-	options.symbols = names;
-	options.values = values;
-	options.nsymbols = (uint32_t)n;
-	if (!names || !values) {
-		PyErr_NoMemory();
-	} else if (!PyErr_Occurred()) {
+	size_list s;
+	if (size_list_read(sizes, &s)) {
+		clv_frontiers_options options = {sizeof options, s.names, s.values, s.n};
 		clv_status st = clv_frontiers_create(o->p, &options, &f);
 		if (st != CLV_OK)
 			raise_status(st);
 	}
-	PyMem_Free(names);
-	PyMem_Free(values);
+	size_list_free(&s);
 	return f;
 }
 

@@ -25,6 +25,7 @@ from ._structure import Structure
 from .errors import InputError
 from .payload import BoundaryPayload, TensorSchema, dims
 from .plan import Node
+from .visualization import Drawable, Subject
 
 
 class Port(NamedTuple):
@@ -79,7 +80,7 @@ def _device(device: str | torch.device | int) -> str:
     return str(torch.device(d.type, 0)) if d.type == "cuda" and d.index is None else str(d)
 
 
-class LoadedModel:
+class LoadedModel(Drawable):
     """A model, or a part of one, from a .clv file. Call it as the model was called.
 
     Of a file that holds a cut model, run_prefix and run_suffix run the halves; boundaries are those of SplitRuntime."""
@@ -189,6 +190,11 @@ class LoadedModel:
         """A page about the first plan."""
         page: str = self._plans[0].native.inspect()
         return page
+
+    def _subject(self) -> Subject:
+        first = self._plans[0]
+        position = first.cut - 1 if first.cut > 0 else None
+        return Subject(first.native, self.about.get("model", "model"), first.signature, None, position)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The tensors by their state_dict names, on the memory that runs read; constants of the plans are left out."""

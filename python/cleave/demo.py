@@ -1,21 +1,27 @@
-"""`make demo`: a real network captured, cut in two and replayed from C, next to eager PyTorch.
+"""`make demo`: a real network captured, cut in two and replayed from C, next to eager PyTorch; then saved as two files, which
+two processes without Python run, and drawn as a report.
 
-python -m cleave.demo [--boundary 50%] [--batch 4] [--size 96] [--iterations 20] [--show-plan]
+python -m cleave.demo [--boundary 50%] [--batch 4] [--size 96] [--iterations 20] [--show-plan] [--folder build/demo]
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import cleave
+from cleave._command import find_command
 
 
 class Block(nn.Module):
@@ -75,6 +81,36 @@ def interleaved(calls: dict[str, Callable[[], Any]], iterations: int) -> dict[st
     return {name: statistics.median(t[2:]) for name, t in times.items()}
 
 
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The f32 tensors of a safetensors file."""
+    data = path.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    out = {}
+    for name, info in json.loads(data[8:start]).items():
+        if name != "__metadata__":
+            begin, end = info["data_offsets"]
+            flat = torch.frombuffer(bytearray(data[start + begin : start + end]), dtype=torch.float32)
+            out[name] = flat.reshape(info["shape"])
+    return out
+
+
+def without_python(folder: Path, runtime: cleave.SplitRuntime, x: Tensor, want: dict[str, Tensor]) -> bool:
+    """Prefix and suffix as files, each run by a C process of its own; what crosses is a file, too."""
+    prefix, suffix = runtime.save(folder)
+    sizes = " and ".join(f"{Path(f).name} ({os.path.getsize(f) / 1e6:.1f} MB)" for f in (prefix, suffix))
+    line("files", f"{sizes} in {folder}")
+    given, crossing, result = folder / "input.safetensors", folder / "boundary.safetensors", folder / "output.safetensors"
+    given.write_bytes(cleave.pack(x))
+    command = str(find_command())
+    subprocess.run([command, "run", prefix, "-q", "--input", f"{given}:0", "-o", str(crossing)], check=True)
+    subprocess.run([command, "run", suffix, "-q", "--boundary", str(crossing), "-o", str(result)], check=True)
+    got = read_tensors(result)
+    same = set(got) == set(want) and all(torch.equal(got[k], want[k]) for k in want)
+    line("no Python", f"cleave run prefix.clv | {os.path.getsize(crossing):,} bytes | cleave run suffix.clv")
+    line("parity", "equal to eager bit for bit" if same else "DIFFERS from eager")
+    return same
+
+
 def line(label: str, text: str) -> None:
     print(f"  {label:<12}{text}", flush=True)
 
@@ -86,6 +122,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=4, help="images in a batch (default 4)")
     parser.add_argument("--size", type=int, default=96, help="pixels on a side (default 96)")
     parser.add_argument("--iterations", type=int, default=20, help="timed runs of each (default 20)")
+    folder = Path("build/demo") if Path("build").is_dir() else Path("cleave-demo")
+    parser.add_argument("--folder", type=Path, default=folder, help=f"where files go (default {folder})")
     parser.add_argument("--show-plan", action="store_true", help="print the captured plan")
     options = parser.parse_args(argv)
 
@@ -128,7 +166,10 @@ def main(argv: list[str] | None = None) -> int:
         )
     for name, ms in times.items():
         line(name, f"{ms:7.2f} ms   {ms / times['eager']:.2f} x eager")
-    return 0 if same else 1
+    options.folder.mkdir(parents=True, exist_ok=True)
+    apart = without_python(options.folder, runtime, other, want)
+    line("report", f"{runtime.report(options.folder / 'report.html')}, for a browser")
+    return 0 if same and apart else 1
 
 
 if __name__ == "__main__":

@@ -8,11 +8,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from . import _native, _save, _show, _tree, progress
+from . import _native, _report, _save, _show, _tree, progress
 from ._capture import Arguments, Capture, Captured, grad_mode, own_copy, parameter_names, take_apart
 from ._capture import eager as eager_code
 from ._dims import DynamicDims, SizeSpec
@@ -20,6 +21,7 @@ from ._log import logger, warn
 from ._sizes import Sized
 from ._state import RandomState, Target, fingerprint
 from .errors import CaptureError, CleaveError, GuardError, InputError, LayoutError
+from .visualization import Drawable, Subject
 
 log = logger("capture")
 
@@ -86,7 +88,7 @@ def finish(captured: Captured, rebinds: Sequence[tuple[Any, Any]], out: Sequence
     return _tree.unflatten(captured.output, out)
 
 
-class Plan:
+class Plan(Drawable):
     """A captured forward. Call it with inputs like those of the capture to replay it from C.
 
     >>> import torch, cleave
@@ -239,6 +241,32 @@ class Plan:
         page: str = self._main.plan.inspect()
         return page
 
+    def report(
+        self,
+        path: str | os.PathLike[str] = "report.html",
+        *,
+        title: str | None = None,
+        sizes: Mapping[str, int] | None = None,
+        boundary: str | None = None,
+        bandwidth: float = 0.0,
+        prefix_speed: float = 0.0,
+        suffix_speed: float = 0.0,
+    ) -> Path:
+        """Writes the plan as one HTML file to look at (docs/report.md), and says where it is.
+
+        The graph of modules, every place to cut and what it costs, the latency of each over a link. The other arguments
+        are what the page opens with: sizes of symbols, the cut that is marked, bytes and operations per second.
+
+        >>> import torch, cleave
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> cleave.capture(net, torch.randn(3, 4)).report("net.html", boundary="after:0", bandwidth=1e6).name
+        'net.html'
+        """
+        plan, at = self._main.plan, None
+        if boundary is not None:
+            at = plan.choose(boundary, {}, None if sizes is None else dict(sizes))
+        return _report.write(plan, path, title, sizes, _report.Link(bandwidth, prefix_speed, suffix_speed), at)
+
     def save(
         self,
         path: str | os.PathLike[str],
@@ -276,6 +304,14 @@ class Plan:
         batch = next((s.name for s in sized.symbols if s.is_batch), "") if sized is not None else ""
         head = _save.Head(self._target.name, batch, weight_version=fingerprint(self._target))
         _save.save(path, head, entries, part=parts, boundary=boundary, weights=weights, metadata=metadata)
+
+    def _subject(self) -> Subject:
+        plan, sized = self._main.plan, self._sized
+        sizes = None
+        if sized is not None and self._main.symbols and sized.covers(sized.example):
+            sizes = dict(zip(sized.names, sized.example, strict=True))
+        origin = "" if sized is None else sized.origin(self._main)
+        return Subject(plan, self._target.name, plan_signature(self._main, origin), sizes, None)
 
     def __reduce__(self) -> Any:
         raise TypeError(

@@ -22,6 +22,7 @@ from ._cut import Cut, Cuts
 from .errors import InputError, SplitError
 from .spec import SplitSpec
 from .split import VALIDATIONS, SplitRuntime, prepare_split
+from .visualization import Drawable, Subject
 
 
 class ReplayBoundary(NamedTuple):
@@ -42,7 +43,7 @@ class ReplayBoundary(NamedTuple):
         return f"<cleave.ReplayBoundary of split {self.split_id}: {amount}{sizes}>"
 
 
-class SplitReplayRuntime:
+class SplitReplayRuntime(Drawable):
     """A model cut in two, for inference. Made by prepare_split_replay.
 
     validation: "fast" checks that a boundary is of this runtime and complete, and leaves types and sizes to the suffix,
@@ -121,6 +122,9 @@ class SplitReplayRuntime:
             raise InputError(f"the boundary has {len(boundary.tensors)} tensors, the split has {len(labels)}")
         if self.validation == "strict":
             boundary.cut.check_schema(dict(zip(labels, boundary.tensors, strict=True)), boundary.sizes)
+
+    def _subject(self) -> Subject:
+        return self.runtime._subject()
 
     def _shown(self) -> tuple[str, _show.Facts]:
         return self.runtime._shown("SplitReplayRuntime", self.validation)

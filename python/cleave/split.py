@@ -14,12 +14,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from . import _save, _show, _train, progress
+from . import _report, _save, _show, _train, progress
 from ._capture import take_apart
 from ._cut import Cut, Cuts, Engines, Reader, Regime, Wanted
 from ._log import warn
@@ -30,6 +31,7 @@ from .errors import ArgumentError, InputError, SplitError
 from .payload import BoundaryPayload
 from .plan import Plan, as_call
 from .spec import SplitSpec
+from .visualization import Drawable, Subject
 
 MODES = ("generated_eager", "debug_interpreter", "compiled", "cuda_graph")
 VALIDATIONS = ("fast", "strict")
@@ -47,7 +49,7 @@ class RuntimeCacheKey(NamedTuple):
     mode: str
 
 
-class SplitRuntime:
+class SplitRuntime(Drawable):
     """A model cut in two. Made by prepare_split.
 
     run_prefix and run_suffix are for inference: what they give carries no gradients. run_training_prefix, train_suffix
@@ -244,6 +246,38 @@ class SplitRuntime:
         at, end = cut.candidate.position + 1, cut.captured.plan.node_count()
         text: str = cut.captured.plan.source(*((0, at) if half == "prefix" else (at, end)), half.capitalize())
         return text
+
+    def report(
+        self,
+        path: str | os.PathLike[str] = "report.html",
+        *,
+        title: str | None = None,
+        sizes: Mapping[str, int] | None = None,
+        bandwidth: float | None = None,
+        prefix_speed: float | None = None,
+        suffix_speed: float | None = None,
+    ) -> Path:
+        """Writes the plan with its cut as one HTML file to look at (docs/report.md), and says where it is.
+
+        It opens with the sizes at which the cut was chosen, and with the bandwidth and speeds of the objective, unless
+        others are given.
+
+        >>> import torch, cleave
+        >>> spec = cleave.SplitSpec(boundary="after:0")
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
+        >>> cleave.prepare_split(net, example_inputs=torch.randn(3, 4), split=spec).report("split.html").name
+        'split.html'
+        """
+        cut, goal = self._first.main, self.objective.fields
+        asked = (bandwidth, prefix_speed, suffix_speed)
+        names = ("bandwidth_bytes_per_s", "prefix_flops_per_s", "suffix_flops_per_s")
+        link = _report.Link(*(goal.get(n, 0.0) if x is None else x for n, x in zip(names, asked, strict=True)))
+        at = cut.sizes if sizes is None else {**(cut.sizes or {}), **sizes}
+        return _report.write(cut.captured.plan, path, title, at, link, cut.candidate.position)
+
+    def _subject(self) -> Subject:
+        cut = self._first.main
+        return Subject(cut.captured.plan, self._target.name, cut.signature, cut.sizes, cut.candidate.position)
 
     @property
     def cache_key(self) -> RuntimeCacheKey:

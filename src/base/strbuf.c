@@ -98,11 +98,16 @@ static size_t utf8_sequence(const unsigned char *s, size_t n)
 	return overlong || surrogate || too_large ? 0 : len;
 }
 
+size_t utf8_length(const char *s, size_t n)
+{
+	const unsigned char *at = (const unsigned char *)s;
+	return n == 0 ? 0 : *at < 0x80 ? 1 : utf8_sequence(at, n);
+}
+
 bool utf8_valid(const char *s, size_t n)
 {
 	for (size_t i = 0; i < n;) {
-		const unsigned char *at = (const unsigned char *)s + i;
-		size_t take = *at < 0x80 ? 1 : utf8_sequence(at, n - i);
+		size_t take = utf8_length(s + i, n - i);
 		if (take == 0)
 			return false;
 		i += take;
@@ -153,6 +158,29 @@ void strbuf_quoted(strbuf *b, const char *s, size_t n)
 void strbuf_quoted_ascii(strbuf *b, const char *s, size_t n)
 {
 	add_quoted(b, s, n, false);
+}
+
+static bool plain_in_json(unsigned char c)
+{
+	return c >= 0x20 && c < 0x7F && !strchr("\"\\<>&", c);
+}
+
+void strbuf_json(strbuf *b, const char *text, size_t n)
+{
+	const unsigned char *s = (const unsigned char *)text;
+	strbuf_putc(b, '"');
+	for (size_t i = 0, take; i < n; i += take) {
+		for (take = 0; i + take < n && plain_in_json(s[i + take]); take++)
+			;
+		size_t sequence = take || s[i] < 0x80 ? 0 : utf8_sequence(s + i, n - i);
+		bool separator = sequence == 3 && s[i] == 0xE2 && s[i + 1] == 0x80 && (s[i + 2] & 0xFE) == 0xA8;
+		if (take || (sequence && !separator))
+			strbuf_add(b, text + i, take += sequence);
+		else
+			strbuf_printf(b, "\\u%04x", separator ? 0x2000u | (s[i + 2] & 0x3Fu) : s[i] < 0x80 ? s[i] : 0xFFFDu);
+		take = take ? take : separator ? 3 : 1;
+	}
+	strbuf_putc(b, '"');
 }
 
 void strbuf_double(strbuf *b, double v)

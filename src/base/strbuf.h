@@ -25,7 +25,11 @@ void strbuf_int(strbuf *b, int64_t v); /* fast path of printf("%lld") */
 void strbuf_quoted(strbuf *b, const char *s, size_t n);
 void strbuf_quoted_ascii(strbuf *b, const char *s, size_t n);
 
+/* A string of JSON that may also stand inside a page: no < > & and no line separators; stray bytes become U+FFFD. */
+void strbuf_json(strbuf *b, const char *s, size_t n);
+
 bool utf8_valid(const char *s, size_t n);
+size_t utf8_length(const char *s, size_t n); /* of the well-formed character at s; 0: there is none */
 
 /* Shortest text that reads back to the same bits; always has one of . e inf nan. */
 void strbuf_double(strbuf *b, double v);

@@ -69,6 +69,9 @@ clv_status br_device(const char *text, char *out, size_t n);
 /* On another device, or itself if it is there. Data of the CPU goes to the CPU as it is. */
 clv_status br_to_device(const clv_tensor *t, const char *device, clv_tensor **out);
 
+/* A leaf on the same memory that requires grad or does not. */
+clv_status br_leaf(const clv_tensor *t, bool requires_grad, clv_tensor **out);
+
 typedef struct br_view {
 	uint8_t dtype;
 	uint32_t ndim;

@@ -162,3 +162,13 @@ clv_status br_to_device(const clv_tensor *t, const char *device, clv_tensor **ou
 		return CLV_OK;
 	})
 }
+
+clv_status br_leaf(const clv_tensor *t, bool requires_grad, clv_tensor **out)
+{
+	BRIDGE_CATCH({
+		at::Tensor leaf = borrow(t).detach();
+		leaf.set_requires_grad(requires_grad);
+		*out = release(std::move(leaf));
+		return CLV_OK;
+	})
+}

@@ -65,7 +65,10 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_DIFFER = 1, EXIT_TROUB
 	X(print)                                                                                                           \
 	X(verify)                                                                                                          \
 	X(candidates)                                                                                                      \
+	X(diff)                                                                                                            \
 	X(source)                                                                                                          \
+	X(html)                                                                                                            \
+	X(dot)                                                                                                             \
 	X(completion)                                                                                                      \
 	X(man)                                                                                                             \
 	X(selftest)
@@ -342,6 +345,7 @@ clv_plan *load_plan(const char *path);
 /* Whether all that was printed went out; says so if it did not. put_text prints and frees, then asks. */
 bool written(void);
 bool put_text(char *text);
+bool save_text(const char *path, char *text); /* into a file, or as put_text for "-"; frees; says what went wrong */
 
 /* Prints s with nothing in it that could steer the terminal: names come from files that anybody may have written. */
 void put_plain(FILE *to, const char *s);

@@ -117,3 +117,16 @@ bool put_text(char *text)
 	clv_string_free(text);
 	return written();
 }
+
+bool save_text(const char *path, char *text)
+{
+	if (strcmp(path, "-") == 0)
+		return put_text(text);
+	FILE *f = fopen(path, "wb");
+	bool ok = f && fputs(text, f) >= 0;
+	ok = f && fclose(f) == 0 && ok;
+	if (!ok)
+		complain("%s: cannot be written: %s", path, strerror(errno));
+	clv_string_free(text);
+	return ok;
+}

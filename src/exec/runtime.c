@@ -186,16 +186,20 @@ static bool has_name(const runtime_plan *e, uint32_t external, const char *name)
 	return same;
 }
 
-/* Into the state itself, which later runs may change again. */
-static void bind_in(runtime *r, const runtime_plan *e, const char *name, const clv_tensor *t, bool *found)
+/* Into the state itself, which later runs may change again. Some operators take another way for what requires grad,
+   whether gradients are wanted or not. */
+static clv_status bind_in(runtime *r, const runtime_plan *e, const char *name, const clv_tensor *t, bool *found)
 {
 	for (uint32_t k = 0; k < e->g->v.externals.n; k++) {
+		clv_tensor *leaf;
 		if (!has_name(e, k, name))
 			continue;
+		TRY(br_leaf(t, e->g->p->values.at[e->g->v.externals.at[k]].flags & VALUE_TRAINABLE, &leaf));
 		br_unref(r->state[e->slot[k]]);
-		r->state[e->slot[k]] = br_ref(t);
+		r->state[e->slot[k]] = leaf;
 		*found = true;
 	}
+	return CLV_OK;
 }
 
 clv_status clv_runtime_bind(clv_runtime *r, const char *name, const clv_tensor *t)
@@ -205,13 +209,16 @@ clv_status clv_runtime_bind(clv_runtime *r, const char *name, const clv_tensor *
 	if (!r || !name || !t)
 		return fail(CLV_E_INVALID, "clv_runtime_bind: an argument is NULL");
 	TRY(br_to_device(t, r->device[0] ? r->device : clv_tensor_device(t), &here));
+	clv_status st = CLV_OK;
 	pthread_mutex_lock(&r->lock);
-	for (uint32_t i = 0; i < r->plans.n; i++)
-		bind_in(r, &r->plans.at[i], name, here, &found);
+	for (uint32_t i = 0; i < r->plans.n && st == CLV_OK; i++)
+		st = bind_in(r, &r->plans.at[i], name, here, &found);
 	runtime_refresh(r);
 	r->bound |= found;
 	pthread_mutex_unlock(&r->lock);
 	br_unref(here);
+	if (st != CLV_OK)
+		return st;
 	return found ? CLV_OK : fail(CLV_E_NOT_FOUND, "the model reads nothing called %.64s", name);
 }
 

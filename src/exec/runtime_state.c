@@ -71,7 +71,8 @@ static clv_status load_tensor(loader *l, uint32_t i)
 		TRY(load_memory(l->r, m, l->written[m], &l->bytes[m], &l->lead[m]));
 		TRY(place(l->device[m], &l->bytes[m]));
 	}
-	return memory_view(p, i, l->bytes[m], l->lead[m], false, &l->r->state[i]);
+	/* Some operators take another way for what requires grad, whether gradients are wanted or not. */
+	return memory_view(p, i, l->bytes[m], l->lead[m], t->requires_grad, &l->r->state[i]);
 }
 
 static void mark_written(loader *l, const runtime_plan *e)

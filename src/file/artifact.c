@@ -60,9 +60,6 @@ clv_status artifact_text(artifact *a, const char *s, const char **out)
 clv_status artifact_note_add(artifact *a, const char *key, const char *text)
 {
 	artifact_note n;
-	for (uint32_t i = 0; i < a->notes.n; i++)
-		if (strcmp(a->notes.at[i].key, key) == 0)
-			return fail(CLV_E_INVALID, "there are two notes \"%.64s\"", key);
 	TRY(artifact_text(a, key, &n.key));
 	TRY(artifact_text(a, text, &n.text));
 	return vec_push(&a->notes, n);
@@ -87,12 +84,16 @@ uint32_t artifact_point_size(const plan *p)
 	return n;
 }
 
+static int by_value(const void *key, const void *element)
+{
+	value_id v = *(const value_id *)key, w = ((const artifact_const *)element)->value;
+	return (v > w) - (v < w);
+}
+
 static uint32_t const_tensor(const artifact_plan *e, value_id v)
 {
-	for (uint32_t i = 0; i < e->consts.n; i++)
-		if (e->consts.at[i].value == v)
-			return e->consts.at[i].tensor;
-	return NONE;
+	const artifact_const *c = e->consts.n ? bsearch(&v, e->consts.at, e->consts.n, sizeof *c, by_value) : NULL;
+	return c ? c->tensor : NONE;
 }
 
 uint32_t artifact_tensor_of(const artifact *a, uint32_t i, value_id v)

@@ -111,12 +111,22 @@ static clv_status check_external(const artifact *a, uint32_t i, value_id v)
 	return st;
 }
 
+/* They are looked up by halving. */
+static clv_status check_const_order(const artifact_plan *e)
+{
+	for (uint32_t i = 1; i < e->consts.n; i++)
+		if (e->consts.at[i - 1].value >= e->consts.at[i].value)
+			return fail(CLV_E_INVALID, "its constants are not in the order of the plan");
+	return CLV_OK;
+}
+
 static clv_status check_plan(const artifact *a, uint32_t i)
 {
 	const artifact_plan *e = &a->plans.at[i];
 	view v;
 	TRY(check_range(a, e));
 	TRY(check_points(e));
+	TRY(check_const_order(e));
 	TRY(view_range(e->p, e->first, e->end, &v));
 	clv_status st = CLV_OK;
 	for (uint32_t k = 0; k < v.externals.n && st == CLV_OK; k++)

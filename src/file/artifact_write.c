@@ -144,8 +144,12 @@ static clv_status put_notes(const artifact *a, json_t *root)
 {
 	json_t *notes = json_object();
 	TRY(json_put(root, "about", notes));
-	for (uint32_t i = 0; i < a->notes.n; i++)
-		TRY(put_string(notes, a->notes.at[i].key, a->notes.at[i].text));
+	for (uint32_t i = 0; i < a->notes.n; i++) {
+		const artifact_note *n = &a->notes.at[i];
+		if (json_object_get(notes, n->key))
+			return fail(CLV_E_INVALID, "there are two notes \"%.64s\"", n->key);
+		TRY(put_string(notes, n->key, n->text));
+	}
 	return CLV_OK;
 }
 

@@ -215,27 +215,28 @@ static clv_status open_beside(const char *path, char **name, int *fd)
 	return fail_io("write", path);
 }
 
-/* The new name has reached the disk too. A file system that cannot say so is taken at its word. */
-static void sync_folder(const char *path)
+static clv_status folder_of(const char *path, char **out)
 {
 	const char *slash = strrchr(path, '/');
-	char *folder = slash ? mem_strdup(path, slash == path ? 1 : (size_t)(slash - path)) : mem_strdup(".", 1);
-	int fd = folder ? open(folder, O_RDONLY | O_CLOEXEC | O_DIRECTORY) : -1;
-	if (fd >= 0) {
-		(void)fsync(fd);
-		close(fd);
-	}
-	mem_free(folder);
+	*out = slash ? mem_strdup(path, slash == path ? 1 : (size_t)(slash - path)) : mem_strdup(".", 1);
+	return *out ? CLV_OK : fail_nomem();
 }
 
-/* Takes the place of the target while it is locked: who finds the old name afterwards finds another file. */
-static clv_status save_at(const st_image *image, const char *path)
+/* The new name has reached the disk too. A file system that cannot say so is taken at its word. */
+static void sync_folder(const char *folder)
+{
+	int fd = open(folder, O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+	if (fd < 0)
+		return;
+	(void)fsync(fd);
+	close(fd);
+}
+
+/* The file takes the place of the target while it is locked: who finds its old name afterwards finds another one. */
+static clv_status replace(const st_image *image, const char *path, const char *folder)
 {
 	char *name;
 	int fd;
-	struct stat info;
-	if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
-		return fail(CLV_E_IO, "cannot write %s: it is there and no regular file", path);
 	TRY(open_beside(path, &name, &fd));
 	clv_status st = write_image(fd, path, image);
 	if (st == CLV_OK && (step_fails() || rename(name, path) != 0))
@@ -244,8 +245,20 @@ static clv_status save_at(const st_image *image, const char *path)
 		unlink(name);
 	close(fd);
 	if (st == CLV_OK && !step_fails())
-		sync_folder(path);
+		sync_folder(folder);
 	mem_free(name);
+	return st;
+}
+
+static clv_status save_at(const st_image *image, const char *path)
+{
+	char *folder;
+	struct stat info;
+	if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
+		return fail(CLV_E_IO, "cannot write %s: it is there and no regular file", path);
+	TRY(folder_of(path, &folder));
+	clv_status st = replace(image, path, folder);
+	mem_free(folder);
 	return st;
 }
 

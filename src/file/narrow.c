@@ -115,15 +115,29 @@ enum { BLOCK = 512 };
 	}                                                                                                                  \
 	break
 
-static void load(dtype d, const void *at, size_t n, double *out)
+void elements_load(dtype d, const void *at, size_t n, double *out)
 {
 	switch (d) {
 	case DT_F64: LOAD(double, x);
 	case DT_F32: LOAD(float, x);
 	case DT_F16: LOAD(uint16_t, from_f16(x));
 	case DT_BF16: LOAD(uint16_t, float_of((uint32_t)x << 16));
+	case DT_U8: LOAD(uint8_t, x);
+	case DT_I16: LOAD(int16_t, x);
+	case DT_U16: LOAD(uint16_t, x);
+	case DT_I32: LOAD(int32_t, x);
+	case DT_U32: LOAD(uint32_t, x);
+	case DT_I64: LOAD(int64_t, x);
+	case DT_U64: LOAD(uint64_t, x);
 	default: LOAD(int8_t, x);
 	}
+}
+
+bool elements_loadable(dtype d)
+{
+	bool floating = d == DT_F64 || d == DT_F32 || d == DT_F16 || d == DT_BF16;
+	bool wide = d == DT_I16 || d == DT_U16 || d == DT_I32 || d == DT_U32 || d == DT_I64 || d == DT_U64;
+	return floating || wide || d == DT_I8 || d == DT_U8;
 }
 
 #define STORE(T, expression)                                                                                           \
@@ -167,7 +181,7 @@ static clv_status find_scale(dtype from, const void *src, size_t count, double *
 	double most = 0, v[BLOCK];
 	for (size_t i = 0; i < count; i += BLOCK) {
 		size_t n = block_at(count, i);
-		load(from, element(from, src, i), n, v);
+		elements_load(from, element(from, src, i), n, v);
 		for (size_t k = 0; k < n; k++) {
 			if (!isfinite(v[k]))
 				return refuse_element(i + k, v[k]);
@@ -212,13 +226,13 @@ clv_status narrow(encoding e, dtype from, const void *src, size_t count, void *d
 	for (size_t i = 0; i < count; i += BLOCK) {
 		size_t n = block_at(count, i);
 		void *at = (char *)dst + i * (dtype_bits(to) / 8);
-		load(from, element(from, src, i), n, before);
+		elements_load(from, element(from, src, i), n, before);
 		memcpy(v, before, n * sizeof *v);
 		if (e == ENC_INT8)
 			to_steps(v, n, *scale);
 		store(to, at, n, v);
 		widen(e, from, at, n, *scale, v); /* elements of `from`, which are no wider than doubles */
-		load(from, v, n, back);
+		elements_load(from, v, n, back);
 		note_loss(before, back, n, &most, loss);
 	}
 	loss->relative = loss->absolute == 0 ? 0 : loss->absolute / most;
@@ -231,7 +245,7 @@ void widen(encoding e, dtype to, const void *src, size_t count, double scale, vo
 	double v[BLOCK];
 	for (size_t i = 0; i < count; i += BLOCK) {
 		size_t n = block_at(count, i);
-		load(from, element(from, src, i), n, v);
+		elements_load(from, element(from, src, i), n, v);
 		for (size_t k = 0; e == ENC_INT8 && k < n; k++)
 			v[k] *= scale;
 		store(to, (char *)dst + i * (dtype_bits(to) / 8), n, v);

@@ -26,4 +26,8 @@ typedef struct narrow_loss {
 clv_status narrow(encoding e, dtype from, const void *src, size_t count, void *dst, double *scale, narrow_loss *loss);
 void widen(encoding e, dtype to, const void *src, size_t count, double scale, void *dst);
 
+/* Floating-point numbers and integers as doubles; integers beyond 2^53 are rounded. The data need not be aligned. */
+bool elements_loadable(dtype d);
+void elements_load(dtype d, const void *at, size_t n, double *out);
+
 #endif

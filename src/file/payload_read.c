@@ -163,7 +163,7 @@ static clv_status read_lead(const json_t *from, payload_memory *m)
 	return CLV_OK;
 }
 
-static clv_status read_form(const json_t *from, payload_memory *m)
+static clv_status read_form(const json_t *from, payload_kind kind, payload_memory *m)
 {
 	const char *form, *name;
 	TRY(json_get_string(from, "form", &form));
@@ -177,6 +177,8 @@ static clv_status read_form(const json_t *from, payload_memory *m)
 	TRY(read_lead(from, m));
 	if (m->encoding == ENC_PLAIN)
 		return CLV_OK;
+	if (kind == PAYLOAD_WEIGHTS)
+		return fail(CLV_E_PARSE, "weights are not compressed, and one is said to be %s", name);
 	TRY(get_float(from, "error", &m->loss.absolute));
 	TRY(get_float(from, "relative_error", &m->loss.relative));
 	if (m->encoding != ENC_INT8)
@@ -195,7 +197,7 @@ static clv_status read_memory(reader *r, const json_t *from)
 		return fail(CLV_E_PARSE, "entry \"%.64s\" is %s", name, i == NONE ? "not in the file" : "used twice");
 	r->used[i] = true;
 	TRY(payload_text(r->p, name, strlen(name), &m.entry));
-	TRY(read_form(from, &m));
+	TRY(read_form(from, r->p->kind, &m));
 	m.data = st_at(r->file, i)->data;
 	m.data_n = st_at(r->file, i)->nbytes;
 	return vec_push(&r->p->memories, m);

@@ -13,12 +13,6 @@ static double elements(const plan *p, value_id v, const int64_t *sizes)
 	return n;
 }
 
-static double dim(const plan *p, value_id v, uint32_t from_end, const int64_t *sizes)
-{
-	const value *x = &p->values.at[v];
-	return from_end < x->ndim ? (double)sizes[p->dims.at[x->shape + x->ndim - 1 - from_end]] : 1;
-}
-
 /* Tensor argument i of the node, NONE if it is something else. */
 static value_id tensor_arg(const plan *p, const node *n, uint32_t i)
 {
@@ -57,35 +51,72 @@ static bool is_op(const char *op, const char *name)
 	return !strncmp(at, name, n) && (at[n] == '\0' || at[n] == '.' || at[n] == '_');
 }
 
-/* weight [out, in/groups, k…]: each output element takes in/groups * k products */
-static double conv_flops(const plan *p, value_id w, double out, const int64_t *sizes)
+/* The sizes of v from dimension `from` on, `n` of them at most. */
+static void times_dims(const plan *p, value_id v, uint32_t from, uint32_t n, work_product *w)
 {
-	const value *x = &p->values.at[w];
-	return x->ndim ? 2 * out * elements(p, w, sizes) / (double)sizes[p->dims.at[x->shape]] : out;
+	const value *x = &p->values.at[v];
+	if (from >= x->ndim)
+		return;
+	w->first = x->shape + from;
+	w->n = x->ndim - from < n ? x->ndim - from : n;
 }
 
-static double attention_flops(const plan *p, value_id q, value_id k, const int64_t *sizes)
+static void times_dim_from_end(const plan *p, value_id v, uint32_t from_end, work_product *w)
 {
-	return 4 * elements(p, q, sizes) * dim(p, k, 1, sizes);
+	if (from_end < p->values.at[v].ndim)
+		times_dims(p, v, p->values.at[v].ndim - 1 - from_end, 1, w);
+}
+
+/* weight [out, in/groups, k…]: each output element takes in/groups * k products */
+static work_product conv_work(const plan *p, value_id of, value_id weight)
+{
+	work_product w = {2, of, 0, 0};
+	if (!p->values.at[weight].ndim)
+		return (work_product){1, of, 0, 0};
+	times_dims(p, weight, 1, UINT32_MAX, &w);
+	return w;
+}
+
+static work_product matrix_work(const plan *p, value_id inner)
+{
+	work_product w = {2, NONE, 0, 0};
+	times_dim_from_end(p, inner, 0, &w);
+	return w;
+}
+
+static work_product attention_work(const plan *p, value_id q, value_id k)
+{
+	work_product w = {4, q, 0, 0};
+	times_dim_from_end(p, k, 1, &w);
+	return w;
+}
+
+work_product node_work(const plan *p, node_id id)
+{
+	const node *n = &p->nodes.at[id];
+	const char *op = plan_s(p, n->op);
+	const work_product plain = {1, NONE, 0, 0};
+	value_id a = tensor_arg(p, n, 0), b = tensor_arg(p, n, 1), c = tensor_arg(p, n, 2);
+	if (b == NONE)
+		return plain;
+	if (is_op(op, "conv_transpose1d") || is_op(op, "conv_transpose2d") || is_op(op, "conv_transpose3d"))
+		return a == NONE ? plain : conv_work(p, a, b);
+	if (is_op(op, "conv1d") || is_op(op, "conv2d") || is_op(op, "conv3d") || is_op(op, "convolution"))
+		return conv_work(p, NONE, b);
+	if (is_op(op, "linear") || is_op(op, "mm") || is_op(op, "matmul") || is_op(op, "bmm") || is_op(op, "mv"))
+		return a == NONE ? plain : matrix_work(p, a);
+	if (is_op(op, "addmm") || is_op(op, "baddbmm") || is_op(op, "addbmm"))
+		return c == NONE ? plain : matrix_work(p, b);
+	if (is_op(op, "scaled_dot_product_attention"))
+		return a == NONE ? plain : attention_work(p, a, b);
+	return plain;
 }
 
 double node_flops(const plan *p, node_id id, const int64_t *sizes)
 {
-	const node *n = &p->nodes.at[id];
-	const char *op = plan_s(p, n->op);
-	double out = output_elements(p, id, sizes);
-	value_id a = tensor_arg(p, n, 0), b = tensor_arg(p, n, 1), c = tensor_arg(p, n, 2);
-	if (b == NONE)
-		return out;
-	if (is_op(op, "conv_transpose1d") || is_op(op, "conv_transpose2d") || is_op(op, "conv_transpose3d"))
-		return a == NONE ? out : conv_flops(p, b, elements(p, a, sizes), sizes);
-	if (is_op(op, "conv1d") || is_op(op, "conv2d") || is_op(op, "conv3d") || is_op(op, "convolution"))
-		return conv_flops(p, b, out, sizes);
-	if (is_op(op, "linear") || is_op(op, "mm") || is_op(op, "matmul") || is_op(op, "bmm") || is_op(op, "mv"))
-		return a == NONE ? out : 2 * out * dim(p, a, 0, sizes);
-	if (is_op(op, "addmm") || is_op(op, "baddbmm") || is_op(op, "addbmm"))
-		return c == NONE ? out : 2 * out * dim(p, b, 0, sizes);
-	if (is_op(op, "scaled_dot_product_attention"))
-		return a == NONE ? out : attention_flops(p, a, b, sizes);
-	return out;
+	work_product w = node_work(p, id);
+	double n = w.factor * (w.of == NONE ? output_elements(p, id, sizes) : elements(p, w.of, sizes));
+	for (uint32_t i = 0; i < w.n; i++)
+		n *= (double)sizes[p->dims.at[w.first + i]];
+	return n;
 }

@@ -58,6 +58,11 @@ unsigned real_operands(real_op op);
 /* One operation. False where Python raises: a pole, the root of a negative number, a finite result that overflows. */
 bool real_apply(real_op op, double x, double y, double *out);
 
+/* print.c. A name as it is where all its characters are `bare`, quoted otherwise; what a node's braces hold, with a space
+   before them: " {nograd, random}". */
+void word_print(strbuf *b, const str *s, bool (*bare)(char));
+void node_print_modes(const plan *p, const node *n, strbuf *b);
+
 static inline const str *str_at(const plan *p, str_id s)
 {
 	static const str empty = {"", 0};

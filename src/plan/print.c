@@ -9,7 +9,7 @@
 
 /* ---- names and labels ------------------------------------------------------------------------------------------- */
 
-static void print_word(strbuf *b, const str *s, bool (*bare)(char))
+void word_print(strbuf *b, const str *s, bool (*bare)(char))
 {
 	bool plain = s->n > 0;
 	for (uint32_t i = 0; i < s->n && plain; i++)
@@ -39,7 +39,7 @@ static void print_number(strbuf *b, char sign, uint32_t number, value_id v)
 static void print_at_name(const plan *p, str_id name, strbuf *b)
 {
 	strbuf_putc(b, '@');
-	print_word(b, str_at(p, name), char_in_path);
+	word_print(b, str_at(p, name), char_in_path);
 }
 
 void value_label(const plan *p, value_id v, strbuf *b)
@@ -98,7 +98,7 @@ static void print_marks(const plan *p, value_id v, strbuf *b)
 	}
 	if (x->type == TYPE_TENSOR && strcmp(plan_s(p, x->device), "cpu") != 0) {
 		strbuf_puts(b, " device=");
-		print_word(b, str_at(p, x->device), char_in_device);
+		word_print(b, str_at(p, x->device), char_in_device);
 	}
 	if (x->flags & VALUE_GRAD)
 		strbuf_puts(b, " grad");
@@ -183,7 +183,7 @@ static void print_literal(const plan *p, const arg *a, uint32_t end, unsigned de
 	case ARG_MEMFMT: print_coded("memory:", memfmt_names, MEMFMT_COUNT, a->u.code, b); break;
 	case ARG_DEVICE:
 		strbuf_puts(b, "device:");
-		print_word(b, str_at(p, a->u.s), char_in_device);
+		word_print(b, str_at(p, a->u.s), char_in_device);
 		break;
 	case ARG_LIST:
 		strbuf_putc(b, '[');
@@ -275,7 +275,7 @@ static void print_autocasts(const plan *p, const context *c, strbuf *b)
 		const autocast *a = &p->autocasts.at[c->autocast + i];
 		if (i)
 			strbuf_putc(b, '+');
-		print_word(b, str_at(p, a->device), char_in_word);
+		word_print(b, str_at(p, a->device), char_in_word);
 		strbuf_putc(b, ':');
 		strbuf_puts(b, dtype_name(a->dtype));
 		strbuf_puts(b, a->cache ? ":cache" : "");
@@ -334,7 +334,7 @@ void context_print(const plan *p, node_id n, strbuf *b)
 	print_context(p, context_of(p, &p->nodes.at[n]), b);
 }
 
-static void print_attrs(const plan *p, const node *n, strbuf *b)
+void node_print_modes(const plan *p, const node *n, strbuf *b)
 {
 	const context *c = context_of(p, n);
 	if (!c->nograd && !c->inference && !c->nautocast && !c->flags_mask &&
@@ -369,10 +369,10 @@ void node_print(const plan *p, node_id id, strbuf *b)
 		print_results(p, n->results, n->nresults, false, result_type, b);
 	}
 	print_writes(p, n, b);
-	print_attrs(p, n, b);
+	node_print_modes(p, n, b);
 	if (n->scope != NONE) {
 		strbuf_puts(b, " in ");
-		print_word(b, str_at(p, n->scope < p->scopes.n ? p->scopes.at[n->scope].path : NONE), char_in_path);
+		word_print(b, str_at(p, n->scope < p->scopes.n ? p->scopes.at[n->scope].path : NONE), char_in_path);
 	}
 	if (n->at != NONE) {
 		strbuf_puts(b, " at ");
@@ -466,7 +466,7 @@ static void print_head(const plan *p, strbuf *b)
 	}
 	for (uint32_t i = 0; i < p->scopes.n; i++) {
 		strbuf_puts(b, "scope ");
-		print_word(b, str_at(p, p->scopes.at[i].path), char_in_path);
+		word_print(b, str_at(p, p->scopes.at[i].path), char_in_path);
 		strbuf_putc(b, ' ');
 		print_quoted(p, p->scopes.at[i].cls, b);
 		strbuf_putc(b, '\n');

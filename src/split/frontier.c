@@ -552,3 +552,97 @@ clv_status clv_frontiers_labels(const clv_frontiers *f, uint32_t i, char **out)
 {
 	return values_text(f, i, print_labels, out);
 }
+
+/* ---- all formulas in one walk ------------------------------------------------------------------------------------ */
+
+/* The sum of what crosses, carried from one position to the next. */
+typedef struct formula_walk {
+	const clv_frontiers *f;
+	uint32_t *born, *gone;           /* per position: first of the values that start, or stop, crossing there */
+	uint32_t *next_born, *next_gone; /* per value */
+	poly sum;
+	uint32_t nameless; /* values now crossing whose bytes cannot be written down */
+	bool given_up;     /* the sum grew beyond all use: from here on there are no formulas */
+	strbuf text;
+} formula_walk;
+
+enum { SUM_MAX = 4096 }; /* terms that are carried along; each position costs that much */
+
+static void list_values(formula_walk *w)
+{
+	const clv_frontiers *f = w->f;
+	for (value_id v = f->p->values.n; v-- > 0;) {
+		if (!can_cross(f->p, v) || f->live.last[v] == NONE)
+			continue;
+		node_id first = value_born(f->p, v), end = earlier(f->live.last[v], f->n);
+		if (first >= end)
+			continue;
+		w->next_born[v] = w->born[first];
+		w->born[first] = v;
+		w->next_gone[v] = w->gone[end];
+		w->gone[end] = v;
+	}
+}
+
+/* sum += bytes of v, or -= where it stops crossing. */
+static clv_status change_sum(formula_walk *w, value_id v, bool gone)
+{
+	poly bytes = {0};
+	clv_status st = add_bytes(w->f->p, v, &bytes);
+	if (st == CLV_E_OVERFLOW) {
+		w->nameless = gone ? w->nameless - 1 : w->nameless + 1;
+		st = CLV_OK;
+	} else if (st == CLV_OK) {
+		for (uint32_t i = 0; gone && i < bytes.n; i++)
+			bytes.at[i].k = -bytes.at[i].k;
+		st = poly_add(&w->sum, &bytes);
+	}
+	vec_free(&bytes);
+	return st;
+}
+
+static clv_status put_formula(formula_walk *w, uint32_t i, formula_fn put, void *ctx)
+{
+	w->text.n = 0;
+	clv_status st = poly_print(w->f->p, &w->sum, &w->text); /* joins like terms: the sum stays short */
+	if (st == CLV_E_OVERFLOW || w->sum.n > SUM_MAX)
+		w->given_up = true;
+	else if (st != CLV_OK)
+		return st;
+	strbuf_putc(&w->text, '\0');
+	if (w->text.failed)
+		return fail_nomem();
+	return put(ctx, i, w->given_up || w->nameless || w->sum.n > FORMULA_TERMS ? NULL : w->text.at);
+}
+
+static clv_status walk_formulas(formula_walk *w, formula_fn put, void *ctx)
+{
+	list_values(w);
+	for (uint32_t i = 0; i < w->f->n; i++) {
+		for (value_id v = w->gone[i]; v != NONE && !w->given_up; v = w->next_gone[v])
+			TRY(change_sum(w, v, true));
+		for (value_id v = w->born[i]; v != NONE && !w->given_up; v = w->next_born[v])
+			TRY(change_sum(w, v, false));
+		TRY(w->given_up ? put(ctx, i, NULL) : put_formula(w, i, put, ctx));
+	}
+	return CLV_OK;
+}
+
+clv_status frontiers_formulas(const clv_frontiers *f, formula_fn put, void *ctx)
+{
+	size_t values = (size_t)f->p->values.n + 1, positions = (size_t)f->n + 1;
+	formula_walk w = {.f = f, .text = STRBUF_INIT};
+	w.born = mem_ids(positions);
+	w.gone = mem_ids(positions);
+	w.next_born = mem_ids(values);
+	w.next_gone = mem_ids(values);
+	bool memory = w.born && w.gone && w.next_born && w.next_gone;
+	clv_status st = memory ? walk_formulas(&w, put, ctx) : fail_nomem();
+	mem_free(w.born);
+	mem_free(w.gone);
+	mem_free(w.next_born);
+	mem_free(w.next_gone);
+	vec_free(&w.sum);
+	strbuf_free(&w.text);
+	return st;
+}

@@ -56,6 +56,12 @@ node_id value_born(const plan *p, value_id v);            /* first position afte
 int64_t value_bytes_at(const clv_frontiers *f, value_id); /* INT64_MAX: too many, or not defined at these sizes */
 void last_writers(const plan *p, node_id *writer /* per root, NONE before: last node that writes the storage */);
 
+/* The formula of clv_frontiers_bytes_text for every frontier, in one walk and in order. NULL: it cannot be written down,
+   or has more than FORMULA_TERMS terms. The text is gone after the call. */
+enum { FORMULA_TERMS = 64 };
+typedef clv_status (*formula_fn)(void *ctx, uint32_t i, const char *text);
+clv_status frontiers_formulas(const clv_frontiers *f, formula_fn put, void *ctx);
+
 /* reach.c: nodes that read the memory of an argument beyond its elements, where the memory may come over a cut */
 typedef struct reach {
 	node_id node;

@@ -3,10 +3,12 @@
     python tests/plan/run.py path/to/cleave [--update]
 
 Beside each x.plan lie x.print and x.inspect, what `cleave print` and `cleave inspect` write, and x.source, what
-`cleave source` writes or why it refuses. Beside each bad_x.plan lies bad_x.err, what `cleave verify` says about it.
-cli.txt is a transcript: each `$ cleave …` is run and what it writes must follow. The example of docs/plan-format.md
-must print as itself. Completion scripts are read by their shells, bash really completes, and manual pages format
-without a warning. --update rewrites the expected files; look at the difference before you commit it.
+`cleave source` writes or why it refuses; x.dot and x.split.dot are what `cleave dot` draws. Beside each bad_x.plan lies
+bad_x.err, what `cleave verify` says about it.
+cli.txt and diff.txt are transcripts: each `$ cleave …` is run and what it writes must follow; the .clv files that
+diff.txt compares are written by `test_diff tests/plan/diff`. The example of docs/plan-format.md must print as itself.
+Completion scripts are read by their shells, bash really completes, and manual pages format without a warning. --update
+rewrites the expected files; look at the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -67,9 +69,20 @@ class Runner:
         self.compare(f"{plan.name}: source", out + err, plan.with_suffix(".source"))
         if out:
             compile(out, plan.name, "exec")
+        self.pictures(plan)
         printed = plan.with_suffix(".print")
         code, out, err = self.run("print", printed.name)
         self.check(f"{plan.name}: the canonical text prints as itself", out == printed.read_text(), err)
+
+    def pictures(self, plan: Path) -> None:
+        """The picture of a plan, and the one of its cut with all there is to show."""
+        all_of_it = ["-b", "50%", "--detail", "operation", "--targets", "--markers", "--indices"]
+        for name, options in ((".dot", []), (".split.dot", all_of_it)):
+            code, out, err = self.run("dot", plan.name, *options)
+            self.check(f"{plan.name}: {name} is written or refused", (code == 0) == (not err), err)
+            self.compare(f"{plan.name}: {name}", out + err, plan.with_suffix(name))
+            if out:
+                self.outside(f"{plan.name}: Graphviz reads {name}", ["dot", "-Tsvg", "-o", "/dev/null"], out)
 
     def bad(self, plan: Path) -> None:
         """A plan that is refused, with its message."""
@@ -229,6 +242,7 @@ def main(args: list[str]) -> int:
         else:
             runner.good(plan)
     runner.transcript(HERE / "cli.txt")
+    runner.transcript(HERE / "diff.txt")
     runner.documented()
     runner.completion_scripts()
     runner.completes()

@@ -13,7 +13,7 @@ import cleave
 from cleave import _objective, split
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = ("README.md", "docs/split.md", "docs/notebook.md")
+PAGES = ("README.md", *(f"docs/{page}.md" for page in ("artifact", "notebook", "pictures", "report", "split")))
 NOT_OF_SPLITS = ("ArgumentError", "PlanError", "CompressionError")
 LINKED = ("README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")))
 
@@ -43,7 +43,7 @@ def run(page: str, text: str) -> int:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_example_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # examples write files
-    assert run(str(ROOT / page), (ROOT / page).read_text(encoding="utf-8")) >= 3
+    assert run(str(ROOT / page), (ROOT / page).read_text(encoding="utf-8")) >= 1
 
 
 def test_an_example_that_fails_is_seen_at_its_line() -> None:

@@ -1,0 +1,161 @@
+/* `cleave diff`: what changed between two models. Exit codes are those of diff(1). */
+#include <string.h>
+
+#include "cli.h"
+
+enum { PAGE_LIMIT = 20 }; /* items of a section that people are shown */
+
+typedef struct request {
+	const char *before, *after, *weights;
+	int64_t limit; /* negative: not given */
+	bool json;
+} request;
+
+/* A file that was given: an artifact, or a plan alone. */
+typedef struct side {
+	const char *path;
+	clv_artifact *file;
+	clv_plan *alone;
+} side;
+
+static bool is_artifact(const char *path)
+{
+	char start[16];
+	FILE *f = strcmp(path, "-") ? fopen(path, "rb") : NULL;
+	size_t n = f ? fread(start, 1, sizeof start, f) : 0;
+	if (f)
+		fclose(f);
+	return clv_is_artifact(start, n);
+}
+
+static bool open_side(side *s, const char *path)
+{
+	s->path = path;
+	if (!is_artifact(path)) {
+		s->alone = load_plan(path);
+		return s->alone != NULL;
+	}
+	if (clv_artifact_open(path, NULL, &s->file) == CLV_OK)
+		return true;
+	complain("%s", clv_last_error()); /* it names the file */
+	return false;
+}
+
+static void close_side(side *s)
+{
+	clv_artifact_close(s->file);
+	clv_plan_free(s->alone);
+}
+
+static const clv_plan *first_plan(const side *s)
+{
+	if (s->file)
+		note("only the first plan of %s is compared: the other file is a plan alone", s->path);
+	return s->file ? clv_artifact_plan(s->file, 0) : s->alone;
+}
+
+static clv_status compare(const side *a, const side *b, const clv_diff_options *o, char **text, bool *differ)
+{
+	if (a->file && b->file)
+		return clv_artifact_diff(a->file, b->file, o, text, differ);
+	return clv_plan_diff(first_plan(a), first_plan(b), o, text, differ);
+}
+
+/* A line of the page, in the colour of its sign. */
+static void put_line(const char *line, size_t n)
+{
+	style s = STYLE_NONE;
+	if (n > 3 && line[0] == ' ' && line[1] == ' ' && line[3] == ' ')
+		s = line[2] == '+' ? STYLE_GREEN : line[2] == '-' ? STYLE_RED : line[2] == '~' ? STYLE_YELLOW : STYLE_NONE;
+	if (s)
+		fputs(paint(stdout, s), stdout);
+	fwrite(line, 1, n, stdout);
+	if (s)
+		fputs(paint(stdout, STYLE_NONE), stdout);
+	putchar('\n');
+}
+
+static void put_page(const char *text)
+{
+	for (const char *end; (end = strchr(text, '\n')); text = end + 1)
+		put_line(text, (size_t)(end - text));
+}
+
+static int answer(const request *r, char *text, bool differ)
+{
+	if (r->json && !global.quiet)
+		fputs(text, stdout);
+	else if (!global.quiet)
+		put_page(text);
+	clv_string_free(text);
+	if (!written())
+		return EXIT_TROUBLE;
+	return differ ? EXIT_DIFFER : EXIT_OK;
+}
+
+static clv_diff_options read_options(const request *r)
+{
+	clv_diff_options o = CLV_DIFF_OPTIONS_INIT;
+	int64_t limit = r->limit >= 0 ? r->limit : r->json ? 0 : PAGE_LIMIT;
+	o.json = r->json;
+	o.limit = limit < UINT32_MAX ? (uint32_t)limit : 0;
+	o.weights = !strcmp(r->weights, "exact")    ? CLV_DIFF_EXACT
+	            : !strcmp(r->weights, "digest") ? CLV_DIFF_DIGEST
+	                                            : CLV_DIFF_NONE;
+	return o;
+}
+
+static int run_diff(void *given)
+{
+	const request *r = given;
+	clv_diff_options o = read_options(r);
+	side a = {0}, b = {0};
+	char *text = NULL;
+	bool differ = false;
+	int code = EXIT_TROUBLE;
+	if (open_side(&a, r->before) && open_side(&b, r->after)) {
+		if (compare(&a, &b, &o, &text, &differ) == CLV_OK)
+			code = answer(r, text, differ);
+		else
+			complain("%s", clv_last_error());
+	}
+	close_side(&a);
+	close_side(&b);
+	return code;
+}
+
+static const request initial = {.limit = -1};
+
+static const option arguments[] = {
+	ARG_FILE("BEFORE", before, "a model (.clv) or a plan; - is a plan from standard input"),
+	ARG_FILE("AFTER", after, "what to compare it with"),
+	OPTION_END,
+};
+
+static const option options[] = {
+	OPT_FLAG("json", 0, json, "a JSON object instead of a page"),
+	OPT_INT("limit", 0, "N", limit, "at most N items of each section, 0 for all (default: 20, of --json all)"),
+	OPT_WORD("weights", 0, "HOW", weights, "exact|digest|none",
+             "exact: read tensors whose digests differ; digest: read no data; none: leave data out", .preset = "exact"),
+	OPTION_END,
+};
+
+const command command_diff = {
+	.name = "diff",
+	.summary = "show what changed between two models",
+	.description =
+		"Compares two models: what the files say about themselves, plans (symbols, inputs, outputs, modules, "
+		"parameters, nodes, guards), and weights. Nodes go by what they are, not by their number, so that one "
+		"new node is one difference.\n\n"
+		"A summary comes first, then what was added (+), removed (-) and changed (~), with each fact before and "
+		"after. Where nothing differs, nothing is written; with --quiet nothing is written at all. Tensors with "
+		"equal digests are taken for equal.",
+	.examples = "cleave diff before.clv after.clv\ncleave diff --weights none --json before.clv after.clv\n"
+				"cleave diff model.plan model.clv\n",
+	.exits = "Exit status: 0 there is no difference, 1 there is one, 2 wrong usage, or a file cannot be read.",
+	.arguments = arguments,
+	.options = options,
+	REQUEST(request),
+	.initial = &initial,
+	.run = run_diff,
+};

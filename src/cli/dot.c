@@ -1,0 +1,104 @@
+/* `cleave dot`: a picture of a plan, as text for Graphviz. */
+#include <string.h>
+
+#include "cli.h"
+
+typedef struct request {
+	const char *path, *boundary, *detail, *depth, *direction, *output;
+	bool targets, markers, indices;
+	sizes sizes;
+} request;
+
+static bool read_depth(const char *text, uint32_t *out)
+{
+	double n;
+	if (strcmp(text, "all") == 0) {
+		*out = CLV_DOT_ALL_MODULES;
+		return true;
+	}
+	if (!read_number(text, &n) || n < 0 || n >= UINT32_MAX || n != (double)(uint32_t)n) {
+		complain("--depth cannot be \"%s\"; it is a number or all", text);
+		hint("`cleave dot --help` says what there is");
+		return false;
+	}
+	*out = (uint32_t)n;
+	return true;
+}
+
+static clv_status draw(const request *r, const clv_plan *p, uint32_t depth, char **out)
+{
+	clv_frontiers_options at = sizes_options(&r->sizes);
+	clv_dot_options o = CLV_DOT_OPTIONS_INIT;
+	clv_frontiers *f = NULL;
+	clv_status st = CLV_OK;
+	if (r->boundary) {
+		st = clv_frontiers_create(p, &at, &f);
+		if (st == CLV_OK)
+			st = clv_frontiers_choose(f, r->boundary, NULL, &o.cut);
+		clv_frontiers_free(f);
+	}
+	o.detail = r->detail;
+	o.max_module_depth = depth;
+	o.direction = r->direction;
+	o.show_operation_targets = r->targets;
+	o.show_debug_markers = r->markers;
+	o.show_node_indices = r->indices;
+	o.symbols = at.symbols;
+	o.values = at.values;
+	o.nsymbols = at.nsymbols;
+	return st == CLV_OK ? clv_plan_dot(p, &o, out) : st;
+}
+
+static int run_dot(void *given)
+{
+	request *r = given;
+	uint32_t depth;
+	char *text = NULL;
+	if (!read_depth(r->depth, &depth))
+		return EXIT_USAGE;
+	clv_plan *p = load_plan(r->path);
+	if (!p)
+		return EXIT_FAILED;
+	bool sized = sizes_resolve(&r->sizes, p);
+	clv_status st = sized ? draw(r, p, depth, &text) : CLV_OK;
+	clv_plan_free(p);
+	if (!sized)
+		return EXIT_FAILED;
+	if (st != CLV_OK)
+		return fail_with(r->path);
+	return save_text(r->output, text) ? EXIT_OK : EXIT_FAILED;
+}
+
+static const option arguments[] = {
+	ARG_FILE("FILE", path, "the plan; - is standard input"),
+	OPTION_END,
+};
+
+static const option options[] = {
+	OPT_TEXT("boundary", 'b', "BOUNDARY", boundary, "mark a cut: after:NAME, 50%, auto"),
+	OPT_WORD("detail", 0, "WHAT", detail, "module|operation", "what is one node", .preset = "module"),
+	OPT_TEXT("depth", 0, "N", depth, "fold modules that are N deep, or all to open every one", .preset = "4"),
+	OPT_WORD("direction", 0, "WHERE", direction, "TB|BT|LR|RL", "where the picture goes", .preset = "TB"),
+	OPT_FLAG("targets", 0, targets, "show operators"),
+	OPT_FLAG("markers", 0, markers, "show what is in place, a view, random; dtypes, bytes and buffers"),
+	OPT_FLAG("indices", 0, indices, "show numbers and names of nodes"),
+	OPT_FILE("output", 'o', "FILE", output, "write it here; - is standard output", .preset = "-"),
+	SIZE_OPTIONS(sizes),
+	OPTION_END,
+};
+
+const command command_dot = {
+	.name = "dot",
+	.summary = "draw a plan, for Graphviz",
+	.description =
+		"Writes a picture of a plan in the DOT language. The program dot of Graphviz makes SVG, PDF or PNG of "
+		"it.\n\nOperations are folded into modules; modules that have others inside are frames around them. "
+		"With -b the two sides of a cut, what crosses there and what it costs are marked.",
+	.examples = "cleave dot model.plan | dot -Tsvg -o model.svg\n"
+				"cleave dot model.plan -b 50% --depth 2 -o split.dot\n"
+				"cleave dot model.plan --detail operation --targets --indices | dot -Tpdf -o operations.pdf\n",
+	.arguments = arguments,
+	.options = options,
+	REQUEST(request),
+	.run = run_dot,
+};

@@ -1,0 +1,92 @@
+/* `cleave html`: a plan as one page to look at. */
+#include <string.h>
+
+#include "cli.h"
+
+typedef struct request {
+	const char *path, *output, *title, *boundary;
+	double bandwidth, prefix_speed, suffix_speed;
+	sizes sizes;
+} request;
+
+/* The frontier that `cleave candidates` marks. A plan that has none to take still has a page; one that was named must be
+   there. */
+static bool choose(const request *r, const clv_plan *p, uint32_t *out)
+{
+	clv_frontiers_options o = sizes_options(&r->sizes);
+	clv_frontiers *f = NULL;
+	clv_status st = clv_frontiers_create(p, &o, &f);
+	if (st == CLV_OK) {
+		st = clv_frontiers_choose(f, r->boundary, NULL, out);
+		if (st != CLV_OK && st != CLV_E_NOMEM && !strcmp(r->boundary, "auto"))
+			st = CLV_OK;
+	}
+	clv_frontiers_free(f);
+	if (st != CLV_OK)
+		fail_with(r->path);
+	return st == CLV_OK;
+}
+
+static int write_page(const request *r, const clv_plan *p)
+{
+	clv_html_options o = CLV_HTML_OPTIONS_INIT;
+	char *page;
+	o.title = r->title;
+	o.symbols = r->sizes.symbols;
+	o.values = r->sizes.values;
+	o.nsymbols = r->sizes.n;
+	o.bandwidth_bytes_per_s = r->bandwidth;
+	o.prefix_flops_per_s = r->prefix_speed;
+	o.suffix_flops_per_s = r->suffix_speed;
+	if (!choose(r, p, &o.frontier))
+		return EXIT_FAILED;
+	if (clv_plan_html(p, &o, &page) != CLV_OK)
+		return fail_with(r->path);
+	return save_text(r->output, page) ? EXIT_OK : EXIT_FAILED;
+}
+
+static int run_html(void *given)
+{
+	request *r = given;
+	clv_plan *p = load_plan(r->path);
+	if (!p)
+		return EXIT_FAILED;
+	int code = sizes_resolve(&r->sizes, p) ? write_page(r, p) : EXIT_FAILED;
+	clv_plan_free(p);
+	return code;
+}
+
+static const option arguments[] = {
+	ARG_FILE("FILE", path, "the plan; - is standard input"),
+	OPTION_END,
+};
+
+static const option options[] = {
+	OPT_FILE("output", 'o', "FILE", output, "write the page here; - is standard output", .preset = "report.html"),
+	OPT_TEXT("title", 0, "TEXT", title, "heading of the page (default: the class of the model)"),
+	OPT_GROUP("what the page opens with"),
+	OPT_TEXT("boundary", 'b', "WHERE", boundary, "the cut that is marked: auto, after:NAME of a node or module, 50%",
+             .preset = "auto"),
+	SIZE_OPTIONS(sizes),
+	OPT_RATE("bandwidth", 0, "RATE", bandwidth, "how fast the boundary travels: 100M bytes per second, 1Gbit",
+             .preset = "1Gbit"),
+	OPT_FLOAT("prefix-speed", 0, "X", prefix_speed, "operations per second before the cut", .preset = "1e12"),
+	OPT_FLOAT("suffix-speed", 0, "X", suffix_speed, "operations per second after it", .preset = "1e12"),
+	OPTION_END,
+};
+
+const command command_html = {
+	.name = "html",
+	.summary = "write a page to look at a plan with",
+	.description =
+		"Writes one HTML file that holds all it needs and opens in any browser, without a network: the modules as a "
+		"graph that opens and closes, every place to cut with what it costs, the latency of each over a link that the "
+		"reader sets, a table of candidates, and search.",
+	.examples = "cleave html model.plan -o report.html\n"
+				"# for a small device before a slow link\n"
+				"cleave html model.plan -o report.html --batch 8 --bandwidth 20Mbit --prefix-speed 5e10\n",
+	.arguments = arguments,
+	.options = options,
+	REQUEST(request),
+	.run = run_html,
+};

@@ -1,0 +1,106 @@
+/* The report: checks what is asked for, and puts the plan's data into the page. */
+#include "emit/html.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/options.h"
+
+/* ---- options ----------------------------------------------------------------------------------------------------- */
+
+static clv_status check_speed(double *v, double otherwise, const char *name)
+{
+	if (!isfinite(*v) || *v < 0)
+		return fail(CLV_E_INVALID, "clv_html_options.%s is not a speed", name);
+	*v = *v > 0 ? *v : otherwise;
+	return CLV_OK;
+}
+
+/* Every node lies in one of n groups. */
+static clv_status check_groups(const plan *p, const uint32_t *of_node, uint32_t n, const char *name)
+{
+	if (n && !of_node)
+		return fail(CLV_E_INVALID, "clv_html_options: %u %ss, but %s_of_node is NULL", n, name, name);
+	for (node_id k = 0; n && k < p->nodes.n; k++)
+		if (of_node[k] >= n)
+			return fail(CLV_E_INVALID, "clv_html_options: node %u is in %s %u of %u", k, name, of_node[k], n);
+	return CLV_OK;
+}
+
+static clv_status check_costs(const clv_html_options *o)
+{
+	for (uint32_t i = 0; o->stage_cost && i < o->nstages; i++)
+		if (!isfinite(o->stage_cost[i]) || o->stage_cost[i] < 0)
+			return fail(CLV_E_INVALID, "clv_html_options: the cost of stage %u is not a cost", i);
+	return CLV_OK;
+}
+
+static clv_status read_options(const clv_frontiers *f, clv_html_options *o)
+{
+	if (o->frontier != UINT32_MAX && o->frontier >= f->n)
+		return fail(CLV_E_INVALID, "clv_html_options: frontier %u is chosen, and there are %u", o->frontier, f->n);
+	TRY(check_speed(&o->bandwidth_bytes_per_s, 125e6, "bandwidth_bytes_per_s"));
+	TRY(check_speed(&o->prefix_flops_per_s, 1e12, "prefix_flops_per_s"));
+	TRY(check_speed(&o->suffix_flops_per_s, 1e12, "suffix_flops_per_s"));
+	TRY(check_groups(f->p, o->stage_of_node, o->nstages, "stage"));
+	TRY(check_groups(f->p, o->segment_of_node, o->nsegments, "segment"));
+	o->title = o->title ? o->title : plan_s(f->p, f->p->model);
+	return check_costs(o);
+}
+
+/* ---- the page ---------------------------------------------------------------------------------------------------- */
+
+/* Text between tags. Anybody may have chosen it: nothing in it is a tag, and it is valid UTF-8. */
+static void put_text(const char *s, strbuf *b)
+{
+	bool utf8 = utf8_valid(s, strlen(s));
+	for (; *s; s++) {
+		unsigned char c = (unsigned char)*s;
+		if (strchr("<>&\"'", c))
+			strbuf_printf(b, "&#%u;", c);
+		else
+			strbuf_putc(b, c < 0x20 || c == 0x7F || (c > 0x7F && !utf8) ? '?' : *s);
+	}
+}
+
+static void put_part(const unsigned char *part, size_t n, strbuf *b)
+{
+	strbuf_add(b, (const char *)part, n);
+}
+
+static clv_status write_page(const clv_frontiers *f, clv_html_options *o, strbuf *b)
+{
+	TRY(read_options(f, o));
+	put_part(report_head, report_head_size, b);
+	put_text(o->title, b);
+	put_part(report_middle, report_middle_size, b);
+	TRY(html_data(f, o, b));
+	put_part(report_tail, report_tail_size, b);
+	return CLV_OK;
+}
+
+static clv_status make_frontiers(const plan *p, const clv_html_options *o, clv_frontiers **out)
+{
+	clv_frontiers_options sizes = CLV_FRONTIERS_OPTIONS_INIT;
+	sizes.symbols = o->symbols;
+	sizes.values = o->values;
+	sizes.nsymbols = o->nsymbols;
+	return clv_frontiers_create(p, &sizes, out);
+}
+
+clv_status clv_plan_html(const clv_plan *p, const clv_html_options *options, char **out)
+{
+	clv_html_options o = CLV_HTML_OPTIONS_INIT;
+	clv_frontiers *f;
+	strbuf b = STRBUF_INIT;
+	if (!p || !out)
+		return fail(CLV_E_INVALID, "clv_plan_html needs a plan and a place for the page");
+	TRY(options_read(&o, sizeof o, options, "clv_html_options"));
+	TRY(make_frontiers(p, &o, &f));
+	clv_status st = write_page(f, &o, &b);
+	clv_frontiers_free(f);
+	if (st == CLV_OK)
+		return strbuf_take(&b, out);
+	strbuf_free(&b);
+	return st;
+}

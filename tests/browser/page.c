@@ -1,0 +1,104 @@
+/* page PLAN OUT [B=3 …] [stages=4] [segments=3] [chosen=7]: the report of a plan, for the tests in a browser. Stages and
+ * segments are even parts of the nodes; every second segment is not compiled, for a reason that no page should run. */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cleave.h"
+
+enum { SYMBOLS = 8 };
+
+static char *read_all(const char *path, size_t *size)
+{
+	FILE *f = fopen(path, "rb");
+	char *text = NULL;
+	long n = -1;
+	if (f && !fseek(f, 0, SEEK_END) && (n = ftell(f)) >= 0 && (text = malloc((size_t)n + 1))) {
+		rewind(f);
+		*size = fread(text, 1, (size_t)n, f);
+	}
+	if (f)
+		fclose(f);
+	return text;
+}
+
+static uint32_t *even_parts(uint32_t nodes, uint32_t parts)
+{
+	uint32_t *out = calloc((size_t)nodes + 1, sizeof *out);
+	for (uint32_t i = 0; out && i < nodes; i++)
+		out[i] = (uint32_t)((uint64_t)i * parts / nodes);
+	return out;
+}
+
+typedef struct request {
+	clv_html_options o;
+	const char *symbols[SYMBOLS];
+	int64_t values[SYMBOLS];
+} request;
+
+static void read_word(request *r, char *word)
+{
+	char *equals = strchr(word, '=');
+	if (!equals || r->o.nsymbols == SYMBOLS)
+		return;
+	*equals = '\0';
+	long n = strtol(equals + 1, NULL, 10);
+	if (!strcmp(word, "stages"))
+		r->o.nstages = (uint32_t)n;
+	else if (!strcmp(word, "segments"))
+		r->o.nsegments = (uint32_t)n;
+	else if (!strcmp(word, "chosen"))
+		r->o.frontier = (uint32_t)n;
+	else {
+		r->symbols[r->o.nsymbols] = word;
+		r->values[r->o.nsymbols++] = n;
+	}
+}
+
+static int write_page(request *r, const clv_plan *p, const char *path)
+{
+	uint32_t nodes = clv_plan_node_count(p), n = r->o.nsegments;
+	uint32_t *stages = even_parts(nodes, r->o.nstages), *segments = even_parts(nodes, n);
+	bool *compiled = calloc(n + 1, sizeof *compiled);
+	const char **reasons = calloc(n + 1, sizeof *reasons);
+	char *page = NULL;
+	for (uint32_t i = 0; i < n; i++) {
+		compiled[i] = i % 2 == 0;
+		reasons[i] = compiled[i] ? NULL : "</script><img src=x onerror=alert(1)> reads data";
+	}
+	r->o.stage_of_node = stages;
+	r->o.segment_of_node = segments;
+	r->o.segment_compiled = compiled;
+	r->o.segment_reason = reasons;
+	r->o.symbols = r->symbols;
+	r->o.values = r->values;
+	FILE *f = NULL;
+	int code = 1;
+	if (clv_plan_html(p, &r->o, &page) == CLV_OK && (f = fopen(path, "wb")))
+		code = fwrite(page, 1, strlen(page), f) != strlen(page);
+	if (f && fclose(f))
+		code = 1;
+	clv_string_free(page);
+	free(stages);
+	free(segments);
+	free(compiled);
+	free(reasons);
+	return code;
+}
+
+int main(int argc, char **argv)
+{
+	request r = {.o = CLV_HTML_OPTIONS_INIT};
+	clv_plan *p = NULL;
+	size_t size = 0;
+	char *text = argc > 2 ? read_all(argv[1], &size) : NULL;
+	for (int i = 3; i < argc; i++)
+		read_word(&r, argv[i]);
+	int code = text && clv_plan_parse(text, size, &p) == CLV_OK ? write_page(&r, p, argv[2]) : 1;
+	if (code)
+		fprintf(stderr, "page: %s\n", clv_last_error());
+	clv_plan_free(p);
+	free(text);
+	return code;
+}
