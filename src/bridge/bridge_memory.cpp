@@ -1,5 +1,7 @@
 // Tensors as memory, for files: where the bytes of one are, and new ones over given bytes. No operator runs, so nothing
 // is recorded and no mode changes what comes out.
+#include <dlfcn.h>
+
 #include "bridge/impl.hpp"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -133,10 +135,19 @@ static clv_status read_device(const char *text, c10::Device *out)
 	}
 }
 
+// A program that links libtorch_cpu alone has no CUDA until its library is loaded; Python's torch has done so.
+static clv_status load_device(const c10::Device &to)
+{
+	if (!to.is_cuda() || c10::impl::hasDeviceGuardImpl(to.type()) || dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL))
+		return CLV_OK;
+	return fail(CLV_E_UNSUPPORTED, "this torch has no CUDA: %s", dlerror());
+}
+
 clv_status br_device(const char *text, char *out, size_t n)
 {
 	c10::Device d(c10::kCPU);
 	TRY(read_device(text, &d));
+	TRY(load_device(d));
 	BRIDGE_CATCH({
 		const std::string name = d.str();
 		bool here = c10::impl::hasDeviceGuardImpl(d.type());
@@ -155,6 +166,7 @@ clv_status br_to_device(const clv_tensor *t, const char *device, clv_tensor **ou
 {
 	c10::Device to(c10::kCPU);
 	TRY(read_device(device, &to));
+	TRY(load_device(to));
 	BRIDGE_CATCH({
 		at::NoGradGuard no_grad;
 		at::Tensor from = borrow(t);
