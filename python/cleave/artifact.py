@@ -134,6 +134,10 @@ class LoadedModel(Drawable):
             raise TypeError(f"run_suffix takes the BoundaryPayload of run_prefix, not {type(boundary).__name__}")
         if boundary.split_id != self.split_id:
             raise InputError(f"the boundary belongs to split {boundary.split_id}, this is {self.split_id}")
+        if boundary.weight_version != self.weight_version:
+            raise InputError(
+                f"this boundary was made with weights {boundary.weight_version:x}, this file has {self.weight_version:x}"
+            )
         which = next((i for i, p in enumerate(self._plans) if p.signature == boundary.graph_signature), None)
         if which is None:
             raise InputError("the boundary was made by a plan that this file does not have")
@@ -208,6 +212,8 @@ class LoadedModel(Drawable):
             raise InputError(f"the state lacks {', '.join(missing[:5])}{' …' if len(missing) > 5 else ''}")
         for name in wanted & set(state):
             self._runtime.bind(name, state[name].detach())
+        if self.has_weights:
+            self.weight_version = 0  # no longer the file's: boundaries of the old ones are refused
 
     def check_data(self) -> None:
         """Compares all weights with the digests that were written with them."""

@@ -99,7 +99,11 @@ def without_python(folder: Path, runtime: cleave.SplitRuntime, x: Tensor, want: 
     prefix, suffix = runtime.save(folder)
     sizes = " and ".join(f"{Path(f).name} ({os.path.getsize(f) / 1e6:.1f} MB)" for f in (prefix, suffix))
     line("files", f"{sizes} in {folder}")
-    given, crossing, result = folder / "input.safetensors", folder / "boundary.safetensors", folder / "output.safetensors"
+    given, crossing, result = (
+        folder / "input.safetensors",
+        folder / "boundary.safetensors",
+        folder / "output.safetensors",
+    )
     given.write_bytes(cleave.pack(x))
     command = str(find_command())
     subprocess.run([command, "run", prefix, "-q", "--input", f"{given}:0", "-o", str(crossing)], check=True)

@@ -551,7 +551,9 @@ class SplitRuntime(Drawable):
             for c in [cuts.main, *(c for c in cuts.by_plan.values() if c is not cuts.main)]
         ]
         batch = self.split_spec.batch_symbol if self.batch_range is not None else ""
-        head = _save.Head(self._target.name, batch, self.split_id, self.split_spec.boundary, self.weight_version)
+        # Of the weights as they are now: steps of an optimizer do not move the runtime's own version.
+        version = self.weight_version if self._half is not None else fingerprint(self._target)
+        head = _save.Head(self._target.name, batch, self.split_id, self.split_spec.boundary, version)
         written = _save.paths(path, parts, self._half)
         for file, part in written:
             _save.save(file, head, entries, part=part, weights=weights, metadata=metadata)

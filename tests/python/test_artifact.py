@@ -368,6 +368,19 @@ def test_parts_say_what_they_are_not(tmp_path: Path) -> None:
         suffix.run_suffix(other.run_prefix(x))
 
 
+def test_halves_of_other_weights_do_not_meet(tmp_path: Path) -> None:
+    model, x = net(), torch.randn(3, 4)
+    rt = cleave.prepare_split(model, example_inputs=x, split=cleave.SplitSpec(boundary="after:1"))
+    before = rt.save(tmp_path / "before")
+    with torch.no_grad():
+        model[4].weight += 1
+    after = rt.save(tmp_path / "after")
+    boundary = cleave.load(before[0]).run_prefix(x)
+    with pytest.raises(cleave.InputError, match="made with weights"):
+        cleave.load(after[1]).run_suffix(boundary)
+    assert same(cleave.load(after[1]).run_suffix(cleave.load(after[0]).run_prefix(x)), model(x))
+
+
 def test_a_half_that_was_kept_alone_is_saved_alone(tmp_path: Path) -> None:
     model, x = net(), torch.randn(3, 4)
     want = model(x)
