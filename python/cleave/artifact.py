@@ -136,7 +136,8 @@ class LoadedModel(Drawable):
             raise InputError(f"the boundary belongs to split {boundary.split_id}, this is {self.split_id}")
         if boundary.weight_version != self.weight_version:
             raise InputError(
-                f"this boundary was made with weights {boundary.weight_version:x}, this file has {self.weight_version:x}"
+                f"this boundary was made with weights {boundary.weight_version:x}, this file has "
+                f"{self.weight_version:x}"
             )
         which = next((i for i, p in enumerate(self._plans) if p.signature == boundary.graph_signature), None)
         if which is None:

@@ -1,5 +1,5 @@
-"""`make demo`: a real network captured, cut in two and replayed from C, next to eager PyTorch; then saved as two files, which
-two processes without Python run, and drawn as a report.
+"""`make demo`: a real network captured, cut in two and replayed from C, next to eager PyTorch; then saved as two files,
+which two processes without Python run, and drawn as a report.
 
 python -m cleave.demo [--boundary 50%] [--batch 4] [--size 96] [--iterations 20] [--show-plan] [--folder build/demo]
 """
