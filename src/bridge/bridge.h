@@ -60,6 +60,9 @@ clv_status br_bytes_wrap(void *data, size_t n, void (*release)(void *), void *ct
 /* On another device, or itself if it is there. Data of the CPU goes to the CPU as it is. */
 clv_status br_to_device(const clv_tensor *t, const char *device, clv_tensor **out);
 
+/* Waits until the device ("cuda:0") has done all that it was given; nothing on the CPU. */
+clv_status br_synchronize(const char *device);
+
 typedef struct br_view {
 	uint8_t dtype;
 	uint32_t ndim;

@@ -27,6 +27,7 @@ typedef struct runtime_plan {
 	uint32_t *tensor;       /* per external: number of the tensor in the artifact; NONE: none */
 	clv_tensor **externals; /* borrowed from runtime->state */
 	VEC(runtime_rebind) rebinds;
+	VEC(int64_t) times; /* of profiled runs: nanoseconds per step, run after run */
 	uint32_t noutputs; /* that a caller gets: without what is re-bound and what Python stored */
 } runtime_plan;
 
@@ -35,6 +36,7 @@ typedef enum runtime_part { PART_ALL, PART_PREFIX, PART_SUFFIX, PART_STAGE } run
 struct clv_runtime {
 	artifact *a;
 	runtime_part part;
+	bool profiling;     /* runs are timed, node by node */
 	bool unproven;      /* sizes that were never recorded are served too */
 	const char *device; /* "": as captured */
 	VEC(runtime_plan) plans;
@@ -57,6 +59,10 @@ void runtime_refresh(runtime *r); /* externals of all plans, after state changed
 
 /* runtime_ports.c */
 clv_status runtime_describe(runtime *r);
+
+/* profile.c. One more run of a plan is timed: into *times; and taken back, where it failed. */
+clv_status profile_begin(runtime_plan *e, int64_t **times);
+void profile_drop(runtime_plan *e);
 
 /* runtime.c. Which plan serves these inputs; the values of its symbols (p->symbols.n of them) into *symbols, which the
    caller frees. given: sizes that come with a boundary; NULL: read off the inputs. */
