@@ -28,7 +28,7 @@ typedef struct runtime_plan {
 	clv_tensor **externals; /* borrowed from runtime->state */
 	VEC(runtime_rebind) rebinds;
 	VEC(int64_t) times; /* of profiled runs: nanoseconds per step, run after run */
-	uint32_t noutputs; /* that a caller gets: without what is re-bound and what Python stored */
+	uint32_t noutputs;  /* that a caller gets: without what is re-bound and what Python stored */
 } runtime_plan;
 
 typedef enum runtime_part { PART_ALL, PART_PREFIX, PART_SUFFIX, PART_STAGE } runtime_part;

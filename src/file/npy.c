@@ -110,8 +110,8 @@ static clv_status read_descr(reader *r, npy *a)
 	if (strchr(descr, 'O'))
 		return fail(CLV_E_UNSUPPORTED, "it has Python objects, which are not read");
 	if (descr[0] == '>')
-		return fail(CLV_E_UNSUPPORTED, "its numbers are big-endian (%s); write it with astype(a.dtype.newbyteorder('<'))",
-		            descr);
+		return fail(CLV_E_UNSUPPORTED,
+		            "its numbers are big-endian (%s); write it with astype(a.dtype.newbyteorder('<'))", descr);
 	for (size_t i = 0; i < sizeof types / sizeof *types; i++)
 		if ((descr[0] == '<' || descr[0] == '|') && strcmp(descr + 1, types[i].descr) == 0) {
 			a->dtype = types[i].dtype;

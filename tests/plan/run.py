@@ -5,7 +5,8 @@
 Beside each x.plan lie x.print and x.inspect, what `cleave print` and `cleave inspect` write, and x.source, what
 `cleave source` writes or why it refuses. Beside each bad_x.plan lies bad_x.err, what `cleave verify` says about it.
 cli.txt is a transcript: each `$ cleave …` is run and what it writes must follow. The example of docs/plan-format.md
-must print as itself. Completion scripts are read by their shells, bash really completes, and manual pages format
+must print as itself. models.txt and run.txt are transcripts over the files of models/ (models/make.py writes them again),
+each in a copy of that folder; run.txt needs cleave-torch. Completion scripts are read by their shells, bash really completes, and manual pages format
 without a warning. --update rewrites the expected files; look at the difference before you commit it.
 """
 
@@ -37,9 +38,9 @@ class Runner:
         self.failed = 0
         self.missing: set[str] = set()
 
-    def run(self, *args: str, text: str = "") -> tuple[int, str, str]:
+    def run(self, *args: str, text: str = "", folder: Path = HERE) -> tuple[int, str, str]:
         command = [self.cleave, *args]
-        done = subprocess.run(command, cwd=HERE, input=text.encode(), capture_output=True, timeout=60, check=False)
+        done = subprocess.run(command, cwd=folder, input=text.encode(), capture_output=True, timeout=60, check=False)
         return done.returncode, done.stdout.decode(), done.stderr.decode()
 
     def check(self, name: str, ok: bool, why: str = "") -> None:
@@ -77,13 +78,23 @@ class Runner:
         self.check(f"{plan.name}: exit status", code == 1 and not out, f"exit status {code}")
         self.compare(f"{plan.name}: message", err, plan.with_suffix(".err"))
 
-    def transcript(self, file: Path) -> None:
+    def transcript(self, file: Path, folder: Path = HERE) -> None:
         """Each command of the transcript, run again."""
         got = []
         for line in re.findall(r"^\$ cleave(.*)$", file.read_text(), re.MULTILINE):
-            code, out, err = self.run(*shlex.split(line))
+            code, out, err = self.run(*shlex.split(line), folder=folder)
             got.append(f"$ cleave{line}\n{out}{err}[exit status {code}]\n")
         self.compare(file.name, "\n".join(got), file)
+
+    def models(self) -> None:
+        """What is done with model files, without torch and with it."""
+        names = ["models.txt"]
+        if Path(self.cleave).with_name("cleave-torch").exists():
+            names.append("run.txt")
+        for name in names:
+            with tempfile.TemporaryDirectory() as folder:
+                shutil.copytree(HERE / "models", folder, dirs_exist_ok=True)
+                self.transcript(HERE / name, Path(folder))
 
     def documented(self) -> None:
         """The example of the documentation is a plan, in canonical form."""
@@ -229,6 +240,7 @@ def main(args: list[str]) -> int:
         else:
             runner.good(plan)
     runner.transcript(HERE / "cli.txt")
+    runner.models()
     runner.documented()
     runner.completion_scripts()
     runner.completes()
