@@ -270,14 +270,8 @@ static bool measure_all(const request *r, const model *m, subject *s, listing *t
 	bool ok = true;
 	if (r->batches.n == 0)
 		return measure_at(r, m, s, t, 0);
-	for (uint32_t i = 0; ok && i < r->batches.n; i++) {
-		char *end;
-		long long batch = strtoll(r->batches.at[i], &end, 10);
-		ok = *end == '\0' && batch > 0;
-		if (!ok)
-			complain("--batch takes a whole number, not \"%s\"", r->batches.at[i]);
-		ok = ok && measure_at(r, m, s, t, batch);
-	}
+	for (uint32_t i = 0; ok && i < r->batches.n; i++)
+		ok = measure_at(r, m, s, t, strtoll(r->batches.at[i], NULL, 10));
 	return ok;
 }
 
@@ -317,15 +311,28 @@ static uint32_t count_nodes(const model *m, const loading *o)
 	return (prefix ? cut : info.end) - (suffix ? cut : info.first);
 }
 
+static int check_request(const request *r)
+{
+	for (uint32_t i = 0; i < r->batches.n; i++) {
+		char *end;
+		if (strtoll(r->batches.at[i], &end, 10) < 1 || *end) {
+			complain("--batch takes a whole number from 1 on, not \"%s\"", r->batches.at[i]);
+			return EXIT_USAGE;
+		}
+	}
+	if (r->iterations && r->iterations < 1000000)
+		return feeding_check(&r->feeding);
+	complain("--iterations is from 1 to a million");
+	return EXIT_USAGE;
+}
+
 static int run_bench(void *given)
 {
 	request *r = given;
 	model m;
 	subject s = {.path = r->path};
-	if (!r->iterations) {
-		complain("--iterations 0 measures nothing");
+	if (check_request(r) != EXIT_OK)
 		return EXIT_USAGE;
-	}
 	if (!model_open_artifact(r->path, &r->opening, &m))
 		return EXIT_FAILED;
 	int code = EXIT_FAILED;
@@ -361,6 +368,7 @@ static const option options[] = {
 	FEEDING_OPTIONS(feeding),
 	LOADING_OPTIONS(loading),
 	OPT_GROUP("model files"),
+	CHECK_OPTION(opening),
 	ALLOW_OPTION(opening),
 	LISTING_OPTIONS(view),
 	OPTION_END,

@@ -185,17 +185,23 @@ static bool assign_all(feeder *e)
 	return true;
 }
 
-static bool read_range(feeder *e)
+static bool read_range(const char *text, double *lo, double *hi)
 {
 	char *end;
 	errno = 0;
-	long long lo = strtoll(e->f->int_range, &end, 10), hi = *end == ':' ? strtoll(end + 1, &end, 10) : lo - 1;
-	e->lo = (double)lo;
-	e->hi = (double)hi;
-	if (!errno && !*end && lo <= hi && lo > -(1LL << 52) && hi < 1LL << 52)
-		return true;
-	complain("--int-range takes two whole numbers, such as 0:999, not \"%s\"", e->f->int_range);
-	return false;
+	long long a = strtoll(text, &end, 10), b = *end == ':' ? strtoll(end + 1, &end, 10) : a - 1;
+	*lo = (double)a;
+	*hi = (double)b;
+	return !errno && !*end && a <= b && a > -(1LL << 52) && b < 1LL << 52;
+}
+
+int feeding_check(const feeding *f)
+{
+	double lo, hi;
+	if (read_range(f->int_range, &lo, &hi))
+		return EXIT_OK;
+	complain("--int-range takes two whole numbers, such as 0:999, not \"%s\"", f->int_range);
+	return EXIT_USAGE;
 }
 
 /* ---- files ------------------------------------------------------------------------------------------------------------ */
@@ -490,7 +496,7 @@ bool feed_make(const model *m, const clv_runtime *r, const feeding *f, const siz
 	e.sources = grab((n + 1) * sizeof *e.sources);
 	for (uint32_t i = 0; i < given->n; i++)
 		sizes_add(&out->sizes, given->symbols[i], given->values[i]);
-	bool ok = read_range(&e);
+	bool ok = read_range(f->int_range, &e.lo, &e.hi); /* feeding_check() said so already */
 	for (uint32_t i = 0; i < n; i++) {
 		e.ports[i].size = sizeof *e.ports;
 		ok = ok && clv_runtime_input(r, i, &e.ports[i]) == CLV_OK;

@@ -55,6 +55,7 @@ typedef struct feed {
    is wrong and gives false; feed_free also then. */
 bool feed_make(const model *m, const clv_runtime *r, const feeding *f, const sizes *given, feed *out);
 void feed_free(feed *f);
+int feeding_check(const feeding *f); /* EXIT_OK, or EXIT_USAGE with what is wrong said */
 /* Complains of what the library said, with a hint where there is something to do. */
 int fail_run(const char *path, clv_status st);
 #endif

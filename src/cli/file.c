@@ -122,6 +122,7 @@ static clv_open_options open_options(const opening *o)
 	clv_open_options options = CLV_OPEN_OPTIONS_INIT;
 	options.allow_operators = o->allow.at;
 	options.nallow_operators = o->allow.n;
+	options.check_data = o->check;
 	return options;
 }
 

@@ -158,7 +158,7 @@ static int run_inspect(void *given)
 	model m;
 	if (!model_open(r->path, &r->opening, &m))
 		return EXIT_FAILED;
-	int code = sizes_resolve(&r->sizes, m.plan) ? show_page(r, &m) : EXIT_FAILED;
+	int code = sizes_resolve_batch(&r->sizes, m.plan, clv_artifact_batch(m.artifact)) ? show_page(r, &m) : EXIT_FAILED;
 	model_close(&m);
 	return code;
 }

@@ -352,6 +352,8 @@ static int run_run(void *given)
 {
 	request *r = given;
 	model m;
+	if (feeding_check(&r->feeding) != EXIT_OK)
+		return EXIT_USAGE;
 	if (!model_open_artifact(r->path, &r->opening, &m))
 		return EXIT_FAILED;
 	int code = run_model(r, &m);
@@ -367,7 +369,9 @@ static const option arguments[] = {
 
 static const option options[] = {
 	FEEDING_OPTIONS(feeding),
-	SIZE_OPTIONS(sizes),
+	OPT("size", 0, "SYMBOL=N", TYPE_SYMBOL, sizes, sizes,
+        "size of a symbol, S=16; may be repeated (default: one that is proven)"),
+	OPT_INT("batch", 0, "N", sizes.batch, "size of the batch (default: one that is proven)"),
 	OPT_FILE("boundary", 0, "FILE", boundary, "of a suffix: what the prefix gave"),
 	OPT_GROUP("results"),
 	OPT_FILE("output", 'o', "FILE", output, "write outputs as a safetensors file; of a prefix the boundary"),
@@ -376,6 +380,7 @@ static const option options[] = {
 	OPT_FILE("compare", 0, "FILE", compare, "outputs must equal those of a file, bit for bit"),
 	LOADING_OPTIONS(loading),
 	OPT_GROUP("model files"),
+	CHECK_OPTION(opening),
 	ALLOW_OPTION(opening),
 	LISTING_OPTIONS(view),
 	OPTION_END,

@@ -146,7 +146,7 @@ static int run_split(void *given)
 	}
 	if (!model_open_artifact(r->path, &r->opening, &m))
 		return EXIT_FAILED;
-	int code = sizes_resolve(&r->sizes, m.plan) ? split(r, &m) : EXIT_FAILED;
+	int code = sizes_resolve_batch(&r->sizes, m.plan, clv_artifact_batch(m.artifact)) ? split(r, &m) : EXIT_FAILED;
 	model_close(&m);
 	return code;
 }

@@ -4,10 +4,11 @@
 
 Beside each x.plan lie x.print and x.inspect, what `cleave print` and `cleave inspect` write, and x.source, what
 `cleave source` writes or why it refuses. Beside each bad_x.plan lies bad_x.err, what `cleave verify` says about it.
-cli.txt is a transcript: each `$ cleave …` is run and what it writes must follow. The example of docs/plan-format.md
-must print as itself. models.txt and run.txt are transcripts over the files of models/ (models/make.py writes them again),
-each in a copy of that folder; run.txt needs cleave-torch. Completion scripts are read by their shells, bash really completes, and manual pages format
-without a warning. --update rewrites the expected files; look at the difference before you commit it.
+cli.txt is a transcript: each `$ cleave …` is run and what it writes must follow. models.txt and run.txt are such
+transcripts over the files of models/ (models/make.py writes those again), each in a copy of that folder; run.txt needs
+cleave-torch. The example of docs/plan-format.md must print as itself, and docs/command-line.md shows what the transcripts
+have. Completion scripts are read by their shells, bash really completes, and manual pages format without a warning.
+--update rewrites the expected files; look at the difference before you commit it.
 """
 
 from __future__ import annotations
