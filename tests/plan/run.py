@@ -6,8 +6,8 @@ Beside each x.plan lie x.print and x.inspect, what `cleave print` and `cleave in
 `cleave source` writes or why it refuses. Beside each bad_x.plan lies bad_x.err, what `cleave verify` says about it.
 cli.txt is a transcript: each `$ cleave …` is run and what it writes must follow. models.txt and run.txt are such
 transcripts over the files of models/ (models/make.py writes those again), each in a copy of that folder; run.txt needs
-cleave-torch. The example of docs/plan-format.md must print as itself, and docs/command-line.md shows what the transcripts
-have. Completion scripts are read by their shells, bash really completes, and manual pages format without a warning.
+cleave-torch. The example of docs/plan-format.md must print as itself; docs/command-line.md has all commands, and what
+it shows is what they write. Completion scripts are read by their shells, bash really completes, and manual pages format without a warning.
 --update rewrites the expected files; look at the difference before you commit it.
 """
 
@@ -27,6 +27,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent.parent / "docs" / "plan-format.md"
+PAGE = DOCS.with_name("command-line.md")
 
 
 class Runner:
@@ -104,6 +105,28 @@ class Runner:
         _, out, err = self.run("print", "-", text=example)
         self.check("the example of plan-format.md", out == example and example != "", err or out)
 
+    def commands(self) -> list[str]:
+        """Those that `cleave --help` lists."""
+        return re.findall(r"^  (\w+) ", self.run("--help")[1].split("commands\n")[1].split("\n\n")[0], re.MULTILINE)
+
+    def shown(self) -> None:
+        """What docs/command-line.md shows is what the commands write, one after the other in one folder."""
+        page = PAGE.read_text()
+        for name in self.commands():
+            self.check(f"{PAGE.name} has a part about {name}", f"\n## {name}\n" in page)
+        torch = Path(self.cleave).with_name("cleave-torch").exists()
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(HERE / "models", folder, dirs_exist_ok=True)
+            for block in re.findall(r"^```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+                lines = re.findall(r"^\$ cleave (.*)$", block, re.MULTILINE)
+                if any(line.startswith("run ") for line in lines) and not torch:
+                    continue
+                got = []
+                for line in lines:
+                    _, out, err = self.run(*shlex.split(line), folder=Path(folder))
+                    got.append(f"$ cleave {line}\n{out}{err}")
+                self.check(f"{PAGE.name}: {lines[0]}", "\n".join(got) == block, "\n".join(got))
+
     def outside(self, name: str, command: list[str], text: str) -> None:
         """A program of the machine that must read the text without a word; not checked where there is none."""
         if not shutil.which(command[0]):
@@ -165,10 +188,7 @@ class Runner:
         with tempfile.TemporaryDirectory() as folder:
             code, _, err = self.run("man", "--directory", folder)
             pages = sorted(Path(folder).iterdir())
-            listed = re.findall(
-                r"^  (\w+) ", self.run("--help")[1].split("commands\n")[1].split("\n\n")[0], re.MULTILINE
-            )
-            want = sorted(["cleave.1", *(f"cleave-{name}.1" for name in listed)])
+            want = sorted(["cleave.1", *(f"cleave-{name}.1" for name in self.commands())])
             self.check("man writes all pages", code == 0 and [p.name for p in pages] == want, err)
             for page in pages:
                 text = page.read_text()
@@ -243,6 +263,7 @@ def main(args: list[str]) -> int:
     runner.transcript(HERE / "cli.txt")
     runner.models()
     runner.documented()
+    runner.shown()
     runner.completion_scripts()
     runner.completes()
     runner.manual()
