@@ -1,5 +1,7 @@
 // Tensors as memory, for files: where the bytes of one are, and new ones over given bytes. No operator runs, so nothing
 // is recorded and no mode changes what comes out.
+#include <dlfcn.h>
+
 #include "bridge/impl.hpp"
 
 using bridge::borrow;
@@ -80,6 +82,14 @@ clv_status br_bytes_wrap(void *data, size_t n, void (*free_it)(void *), void *ct
 	}
 }
 
+// A program that links libtorch_cpu alone has no CUDA until its library is loaded; Python's torch has done so.
+static clv_status load_device(const c10::Device &to)
+{
+	if (!to.is_cuda() || c10::impl::hasDeviceGuardImpl(to.type()) || dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL))
+		return CLV_OK;
+	return fail(CLV_E_UNSUPPORTED, "this torch has no CUDA: %s", dlerror());
+}
+
 clv_status br_to_device(const clv_tensor *t, const char *device, clv_tensor **out)
 {
 	BRIDGE_CATCH({
@@ -88,6 +98,7 @@ clv_status br_to_device(const clv_tensor *t, const char *device, clv_tensor **ou
 		c10::Device to(device);
 		if (to.is_cuda() && !to.has_index())
 			to.set_index(0);
+		TRY(load_device(to));
 		*out = release(from.device() == to ? std::move(from) : from.to(to));
 		return CLV_OK;
 	})

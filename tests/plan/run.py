@@ -7,8 +7,8 @@ Beside each x.plan lie x.print and x.inspect, what `cleave print` and `cleave in
 cli.txt is a transcript: each `$ cleave …` is run and what it writes must follow. models.txt and run.txt are such
 transcripts over the files of models/ (models/make.py writes those again), each in a copy of that folder; run.txt needs
 cleave-torch. The example of docs/plan-format.md must print as itself; docs/command-line.md has all commands, and what
-it shows is what they write. Completion scripts are read by their shells, bash really completes, and manual pages format without a warning.
---update rewrites the expected files; look at the difference before you commit it.
+it shows is what they write. Completion scripts are read by their shells, bash really completes, and manual pages format
+without a warning. --update rewrites the expected files; look at the difference before you commit it.
 """
 
 from __future__ import annotations
