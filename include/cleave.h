@@ -680,12 +680,13 @@ CLV_API uint32_t clv_runtime_output_count(const clv_runtime *r);
 CLV_API clv_status clv_runtime_input(const clv_runtime *r, uint32_t i, clv_port *out);
 CLV_API clv_status clv_runtime_output(const clv_runtime *r, uint32_t i, clv_port *out);
 
-/** [run] The shape of input i at given sizes, and the strides (in elements) that it was captured with: ndim numbers each;
-    strides may be NULL. Symbols without a size have their lowest. sizes NULL: all have.
-    @errors CLV_E_NOT_FOUND for a symbol that the model does not have; CLV_E_OVERFLOW.
+/** [run] The shape that input i of a plan of the file has at given sizes, and the strides (in elements) that it was
+    captured with: ndim numbers each; strides may be NULL. Symbols without a size have their lowest (sizes NULL: all
+    have), and symbols that this plan does not have are passed over: plans for single sizes have none.
+    @errors CLV_E_OVERFLOW.
     @threads any. */
-CLV_API clv_status clv_runtime_input_shape(const clv_runtime *r, uint32_t i, const clv_frontiers_options *sizes,
-                                           int64_t *shape, int64_t *strides);
+CLV_API clv_status clv_runtime_input_shape(const clv_runtime *r, uint32_t plan, uint32_t i,
+                                           const clv_frontiers_options *sizes, int64_t *shape, int64_t *strides);
 
 /* Sets a parameter or buffer by its state_dict name; the runtime keeps a reference. Not while another thread runs it. */
 CLV_API clv_status clv_runtime_bind(clv_runtime *r, const char *name, const clv_tensor *t);

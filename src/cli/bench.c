@@ -255,7 +255,7 @@ static bool measure_at(const request *r, const model *m, subject *s, listing *t,
 	sizes given = {.batch = batch};
 	for (uint32_t i = 0; i < r->sizes.n; i++)
 		sizes_add(&given, r->sizes.symbols[i], r->sizes.values[i]);
-	bool ok = sizes_resolve_batch(&given, m->plan, symbol);
+	bool ok = resolve_batch(m, &given);
 	if (ok && !s->boundary)
 		ok = feed_make(m, s->rt, &r->feeding, &given, &s->in);
 	int64_t per = *symbol ? sizes_find(&s->in.sizes, symbol) : 1;

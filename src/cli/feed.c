@@ -375,23 +375,35 @@ static bool count_elements(uint32_t ndim, const int64_t *shape, uint64_t *out)
 	return *out < (uint64_t)1 << 48;
 }
 
-/* Elements in row-major order to where strides say; what lies between stays zero. */
-static void lay_out(const char *from, char *to, size_t item, uint32_t ndim, const int64_t *shape,
-                    const int64_t *strides, uint64_t count)
+typedef struct layout {
+	size_t item;
+	uint32_t ndim;
+	const int64_t *shape, *strides;
+	uint64_t count;
+} layout;
+
+/* Elements in row-major order to where strides say; with `check` nothing is written, and false is for one that is not
+   there: another, at the same place, has overwritten it. */
+static bool lay_out(const layout *l, const char *from, char *to, bool check)
 {
-	int64_t *index = grab((ndim + 1) * sizeof *index);
-	int64_t at = 0;
-	for (uint64_t k = 0; k < count; k++) {
-		memcpy(to + (size_t)at * item, from + k * item, item);
-		for (uint32_t d = ndim; d-- > 0;) {
-			at += strides[d];
-			if (++index[d] < shape[d])
+	int64_t *index = grab((l->ndim + 1) * sizeof *index), at = 0;
+	bool same = true;
+	for (uint64_t k = 0; same && k < l->count; k++) {
+		char *here = to + (size_t)at * l->item;
+		if (check)
+			same = !memcmp(here, from + k * l->item, l->item);
+		else
+			memcpy(here, from + k * l->item, l->item);
+		for (uint32_t d = l->ndim; d-- > 0;) {
+			at += l->strides[d];
+			if (++index[d] < l->shape[d])
 				break;
-			at -= strides[d] * shape[d];
+			at -= l->strides[d] * l->shape[d];
 			index[d] = 0;
 		}
 	}
 	free(index);
+	return same;
 }
 
 static bool is_dense(uint32_t ndim, const int64_t *shape, const int64_t *strides)
@@ -405,68 +417,102 @@ static bool is_dense(uint32_t ndim, const int64_t *shape, const int64_t *strides
 	return true;
 }
 
-/* A tensor with the strides that the model was captured with. */
-static clv_status make_strided(const char *data, const clv_port *p, size_t item, const int64_t *shape,
-                               const int64_t *strides, uint64_t count, clv_tensor **out)
+/* Elements from the first to the last of one that has some. Strides come from a file that anybody may have written. */
+static bool measure(const layout *l, uint64_t *extent)
 {
-	uint64_t extent = count ? 1 : 0;
-	for (uint32_t d = 0; count && d < p->ndim; d++)
-		extent += (uint64_t)(shape[d] - 1) * (uint64_t)strides[d];
-	char *memory = aligned_alloc(64, (extent * item + 64) / 64 * 64);
-	if (!memory) {
-		complain("out of memory");
-		exit(EXIT_FAILED);
+	*extent = 1;
+	for (uint32_t d = 0; d < l->ndim; d++) {
+		uint64_t span;
+		if (l->strides[d] < 0 || __builtin_mul_overflow((uint64_t)l->shape[d] - 1, (uint64_t)l->strides[d], &span) ||
+		    __builtin_add_overflow(*extent, span, extent) || *extent >= (uint64_t)1 << 48)
+			return false;
 	}
-	memset(memory, 0, extent * item);
-	lay_out(data, memory, item, p->ndim, shape, strides, count);
-	clv_status st = clv_tensor_wrap(memory, p->dtype, p->ndim, shape, strides, free, memory, out);
-	if (st != CLV_OK)
-		free(memory);
-	return st;
+	return true;
 }
 
-static bool make_tensor(const feeder *e, uint32_t i, const char *data, size_t item, const int64_t *shape,
-                        const int64_t *strides, uint64_t count, clv_tensor **out)
+/* A tensor with the strides that the model was captured with; what lies between its elements is zero. */
+static bool make_strided(const clv_port *p, const char *data, const layout *l, clv_tensor **out)
+{
+	uint64_t extent;
+	bool bounded = measure(l, &extent);
+	char *memory = bounded ? aligned_alloc(64, (extent * l->item + 64) / 64 * 64) : NULL;
+	if (!memory) {
+		complain("input %s: %s", p->name, bounded ? "out of memory" : "its strides are no layout of memory");
+		return false;
+	}
+	memset(memory, 0, extent * l->item);
+	lay_out(l, data, memory, false);
+	bool fit = lay_out(l, data, memory, true);
+	if (!fit)
+		complain("input %s was captured with elements that share memory, and here they differ", p->name);
+	else if (clv_tensor_wrap(memory, p->dtype, l->ndim, l->shape, l->strides, free, memory, out) == CLV_OK)
+		return true;
+	else
+		complain("input %s: %s", p->name, clv_last_error());
+	free(memory);
+	return false;
+}
+
+static bool make_dense(const clv_port *p, const char *data, const layout *l, clv_tensor **out)
+{
+	if (clv_tensor_from_data(data, p->dtype, l->ndim, l->shape, out) == CLV_OK)
+		return true;
+	complain("input %s: %s", p->name, clv_last_error());
+	return false;
+}
+
+static bool make_tensor(const feeder *e, uint32_t i, const char *data, const layout *l, clv_tensor **out)
 {
 	const clv_port *p = &e->ports[i];
 	clv_tensor *here = NULL;
-	clv_status st = is_dense(p->ndim, shape, strides) || count == 0
-	                    ? clv_tensor_from_data(data, p->dtype, p->ndim, shape, &here)
-	                    : make_strided(data, p, item, shape, strides, count, &here);
-	if (st == CLV_OK)
-		st = clv_tensor_to_device(here, p->device, out);
+	bool dense = l->count == 0 || is_dense(l->ndim, l->shape, l->strides);
+	if (!(dense ? make_dense(p, data, l, &here) : make_strided(p, data, l, &here)))
+		return false;
+	bool ok = clv_tensor_to_device(here, p->device, out) == CLV_OK;
 	clv_tensor_free(here);
-	if (st != CLV_OK)
+	if (!ok)
 		complain("input %s: %s", p->name, clv_last_error());
-	return st == CLV_OK;
+	return ok;
 }
 
-static bool fits(const feeder *e, uint32_t i, const int64_t *shape)
+/* Of a file with several plans another one may serve the shape: that the library decides. */
+static bool take_shape(const feeder *e, uint32_t i, int64_t *shape, int64_t *strides)
 {
 	const clv_array *a = &e->sources[i].array;
-	if (!memcmp(a->shape ? a->shape : shape, shape, a->ndim * sizeof *shape))
+	if (a->ndim == 0 || !memcmp(a->shape, shape, a->ndim * sizeof *shape))
 		return true;
-	return complain_type(e, i);
+	if (clv_artifact_plan_count(e->m->artifact) == 1)
+		return complain_type(e, i);
+	int64_t dense = 1;
+	for (uint32_t d = a->ndim; d-- > 0;) {
+		shape[d] = a->shape[d];
+		strides[d] = dense;
+		dense *= shape[d] ? shape[d] : 1; /* the file has that many elements: no overflow */
+	}
+	return true;
 }
 
-static bool make_input(const feeder *e, uint32_t i, const int64_t *shape, const int64_t *strides, clv_tensor **out)
+static bool make_input(const feeder *e, uint32_t i, int64_t *shape, int64_t *strides, clv_tensor **out)
 {
 	const clv_port *p = &e->ports[i];
 	const source *s = &e->sources[i];
 	const element *x = element_of(p->dtype);
-	uint64_t count;
-	if (!count_elements(p->ndim, shape, &count)) {
+	layout l = {x->bytes, p->ndim, shape, strides, 0};
+	if (s->file && !take_shape(e, i, shape, strides))
+		return false;
+	if (!count_elements(p->ndim, shape, &l.count)) {
 		complain("input %s has too many elements at these sizes", p->name);
 		return false;
 	}
-	if (s->file)
-		return fits(e, i, shape) &&
-		       make_tensor(e, i, s->array.data, count ? s->array.bytes / count : 1, shape, strides, count, out);
+	if (s->file) {
+		l.item = l.count ? s->array.bytes / l.count : 1;
+		return make_tensor(e, i, s->array.data, &l, out);
+	}
 	if (!can_fill(e, i, x))
 		return false;
-	char *data = grab(count * x->bytes);
-	fill(e, i, x, data, count);
-	bool ok = make_tensor(e, i, data, x->bytes, shape, strides, count, out);
+	char *data = grab(l.count * l.item);
+	fill(e, i, x, data, l.count);
+	bool ok = make_tensor(e, i, data, &l, out);
 	free(data);
 	return ok;
 }
@@ -476,7 +522,7 @@ static bool make_inputs(const feeder *e, feed *out)
 	clv_frontiers_options o = sizes_options(e->sizes);
 	for (uint32_t i = 0; i < e->n; i++) {
 		int64_t *shape = grab((e->ports[i].ndim + 1) * 2 * sizeof *shape), *strides = shape + e->ports[i].ndim + 1;
-		bool ok = clv_runtime_input_shape(e->r, i, &o, shape, strides) == CLV_OK;
+		bool ok = clv_runtime_input_shape(e->r, (uint32_t)e->f->plan, i, &o, shape, strides) == CLV_OK;
 		if (!ok)
 			complain("input %s: %s", e->ports[i].name, clv_last_error());
 		ok = ok && make_input(e, i, shape, strides, &out->at[i]);
@@ -484,6 +530,42 @@ static bool make_inputs(const feeder *e, feed *out)
 		if (!ok)
 			return false;
 	}
+	return true;
+}
+
+bool resolve_batch(const model *m, sizes *s)
+{
+	if (sizes_resolve_batch(s, m->plan, clv_artifact_batch(m->artifact)))
+		return true;
+	if (clv_artifact_plan_count(m->artifact) > 1)
+		hint("the file has several plans, for single sizes: --plan N takes the sizes of another one");
+	return false;
+}
+
+static bool has_symbol(const clv_artifact *a, const char *name)
+{
+	clv_symbol s = {.size = sizeof s};
+	for (uint32_t i = 0; i < clv_artifact_plan_count(a); i++)
+		for (uint32_t k = 0; k < clv_plan_symbol_count(clv_artifact_plan(a, i)); k++)
+			if (clv_plan_symbol(clv_artifact_plan(a, i), k, &s) == CLV_OK && !strcmp(s.name, name))
+				return true;
+	return false;
+}
+
+static bool check_sizes(const model *m, const feeding *f, const sizes *given)
+{
+	uint32_t plans = clv_artifact_plan_count(m->artifact);
+	if (f->plan >= plans) {
+		complain("%s: there is no plan %lld; the file has %u", name_of(m->path), (long long)f->plan, plans);
+		return false;
+	}
+	for (uint32_t i = 0; i < given->n; i++)
+		if (!has_symbol(m->artifact, given->symbols[i])) {
+			complain("%s: the model has no size %s that could change", name_of(m->path), given->symbols[i]);
+			if (plans > 1)
+				hint("it has a plan for each size: --plan N takes those of another one");
+			return false;
+		}
 	return true;
 }
 
@@ -497,6 +579,7 @@ bool feed_make(const model *m, const clv_runtime *r, const feeding *f, const siz
 	for (uint32_t i = 0; i < given->n; i++)
 		sizes_add(&out->sizes, given->symbols[i], given->values[i]);
 	bool ok = read_range(f->int_range, &e.lo, &e.hi); /* feeding_check() said so already */
+	ok = ok && check_sizes(m, f, given);
 	for (uint32_t i = 0; i < n; i++) {
 		e.ports[i].size = sizeof *e.ports;
 		ok = ok && clv_runtime_input(r, i, &e.ports[i]) == CLV_OK;

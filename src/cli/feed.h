@@ -8,7 +8,7 @@ typedef struct feeding {
 	text_list inputs; /* x=file.npy, random */
 	const char *fill; /* of inputs that are not named; NULL: all have to be */
 	const char *int_range;
-	int64_t seed;
+	int64_t seed, plan;
 } feeding;
 
 #define FEEDING_OPTIONS(field)                                                                                         \
@@ -19,7 +19,9 @@ typedef struct feeding {
 		OPT_WORD("fill", 0, "WHAT", field.fill, "random|zeros|ones",                                                   \
 	             "what inputs that are not given are filled with"),                                                    \
 		OPT_TEXT("int-range", 0, "LO:HI", field.int_range, "random integers are LO to HI", .preset = "0:1"),           \
-		OPT_INT("seed", 0, "N", field.seed, "of random inputs, and of models that draw random numbers", .preset = "0")
+		OPT_INT("seed", 0, "N", field.seed, "of random inputs, and of models that draw random numbers",                \
+	            .preset = "0"),                                                                                        \
+		OPT_INT("plan", 0, "N", field.plan, "plan of the file whose sizes inputs get that are made up", .preset = "0")
 
 /* How a model is made ready. */
 typedef struct loading {
@@ -55,7 +57,8 @@ typedef struct feed {
    is wrong and gives false; feed_free also then. */
 bool feed_make(const model *m, const clv_runtime *r, const feeding *f, const sizes *given, feed *out);
 void feed_free(feed *f);
-int feeding_check(const feeding *f); /* EXIT_OK, or EXIT_USAGE with what is wrong said */
+bool resolve_batch(const model *m, sizes *s); /* --batch among the sizes; says what is wrong and gives false */
+int feeding_check(const feeding *f);          /* EXIT_OK, or EXIT_USAGE with what is wrong said */
 /* Complains of what the library said, with a hint where there is something to do. */
 int fail_run(const char *path, clv_status st);
 #endif

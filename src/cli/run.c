@@ -336,7 +336,7 @@ static bool check_request(const request *r, const model *m)
 
 static int run_model(request *r, const model *m)
 {
-	if (!check_request(r, m) || !sizes_resolve_batch(&r->sizes, m->plan, clv_artifact_batch(m->artifact)))
+	if (!check_request(r, m) || !resolve_batch(m, &r->sizes))
 		return EXIT_FAILED;
 	if (clv_set_seed((uint64_t)r->feeding.seed) != CLV_OK)
 		return fail_with(NULL);

@@ -180,6 +180,16 @@ def test_inputs_keep_the_strides_that_the_model_was_captured_with(
     assert all(same(got[k], want[k]) for k in want)
 
 
+def test_elements_that_shared_memory_at_capture_must_be_equal(tmp_path: Path, run: Run) -> None:
+    x = torch.arange(4.0).expand(3, 4)
+    cleave.capture(lambda x: x.cumsum(0), x).save(tmp_path / "model.clv")
+    np.save(tmp_path / "same.npy", np.ascontiguousarray(x.numpy()))
+    np.save(tmp_path / "other.npy", np.arange(12, dtype=np.float32).reshape(3, 4))
+    run("run", "model.clv", "-i", "same.npy", "-o", "out.safetensors")
+    assert same(load_file(tmp_path / "out.safetensors")["output"], x.cumsum(0))
+    assert "share memory" in run("run", "model.clv", "-i", "other.npy", code=1).stderr
+
+
 class Branch(nn.Module):
     """Another plan for a batch of one."""
 
@@ -193,6 +203,34 @@ def test_sizes_that_have_a_plan_of_their_own_are_served_by_it(tmp_path: Path, ru
     for batch in (1, 2, 5):
         done = run("run", "model.clv", "--fill", "ones", "--batch", batch, "-o", "out.safetensors")
         assert same(load_file(tmp_path / "out.safetensors")["output"], eager(model, torch.ones(batch, 4))), done.stdout
+
+
+class Steps(nn.Module):
+    """A plan for each size, without formulas."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for row in range(x.shape[0]):
+            x = x.sin() if row % 2 else x.exp()
+        return x
+
+
+def test_files_choose_among_plans_for_single_sizes(tmp_path: Path, run: Run) -> None:
+    model = Steps()
+    cleave.capture(model, torch.randn(3, 4), dynamic_batch=(1, 3)).save(tmp_path / "model.clv")
+    assert json.loads(run("inspect", "model.clv", "--json").stdout)["artifact"]["plans"][2]
+    for batch in (1, 2, 3):
+        x = torch.randn(batch, 4)
+        np.save(tmp_path / "x.npy", x.numpy())
+        run("run", "model.clv", "-i", "x.npy", "-o", "out.safetensors")
+        assert same(load_file(tmp_path / "out.safetensors")["output"], eager(model, x))
+    np.save(tmp_path / "x.npy", np.zeros((4, 4), np.float32))
+    assert "input x" in run("run", "model.clv", "-i", "x.npy", code=1).stderr
+    shapes = {
+        json.loads(run("run", "model.clv", "--fill", "ones", "--plan", p, "--json").stdout)[0]["shape"]
+        for p in range(3)
+    }
+    assert shapes == {"[1,4]", "[2,4]", "[3,4]"}
+    run("run", "model.clv", "--fill", "ones", "--plan", 3, code=1)
 
 
 def test_random_inputs_depend_on_the_seed_alone(tmp_path: Path, run: Run, residual: nn.Module) -> None:
