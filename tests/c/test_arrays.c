@@ -176,6 +176,24 @@ static void what_cannot_be_saved_is_refused(void **state)
 	assert_int_equal(clv_arrays_count(NULL), 0);
 }
 
+/* Each allocation fails once; run it under the leak sanitizer. */
+static void running_out_of_memory_leaves_nothing_behind(void **state)
+{
+	(void)state;
+	size_t n;
+	clv_status st = CLV_E_NOMEM;
+	uint8_t *file = make_npy(1, "{'descr': '|u1', 'fortran_order': True, 'shape': (2, 2)}", "1234", 4, &n);
+	for (uint64_t at = 1; st == CLV_E_NOMEM; at++) {
+		clv_arrays *a = NULL;
+		mem_fail_after(at);
+		st = clv_arrays_parse(file, n, &a);
+		mem_fail_after(0);
+		clv_arrays_free(a);
+	}
+	assert_int_equal(st, CLV_OK);
+	mem_free(file);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -186,6 +204,7 @@ int main(void)
 		cmocka_unit_test(every_beginning_of_a_file_is_refused),
 		cmocka_unit_test(what_is_saved_is_loaded),
 		cmocka_unit_test(what_cannot_be_saved_is_refused),
+		cmocka_unit_test(running_out_of_memory_leaves_nothing_behind),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
