@@ -371,3 +371,27 @@ def test_python_and_the_command_say_the_same_of_a_file(tmp_path: Path, run: Run,
     assert page["artifact"]["about"]["torch"] == torch.__version__
     assert page["artifact"]["tensors"] == len(residual.state_dict()) - 1  # num_batches_tracked is not read
     assert page["nodes"] == len(cleave.load(tmp_path / "model.clv").nodes)
+
+
+def test_a_model_from_standard_input(tmp_path: Path, run: Run, residual: nn.Module) -> None:
+    assert COMMAND is not None
+    saved_residual(residual, tmp_path / "model.clv")
+    for words in (["inspect", "-"], ["verify", "-"], ["run", "-", "--fill", "ones"]):
+        with (tmp_path / "model.clv").open("rb") as file:
+            done = subprocess.run([COMMAND, *words], stdin=file, capture_output=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.decode() == run(
+            *(w.replace("-", "model.clv") if w == "-" else w for w in words)
+        ).stdout.replace("model.clv, ", "standard input, ")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA here")
+def test_a_model_runs_on_a_gpu_without_python(tmp_path: Path, run: Run, residual: nn.Module) -> None:
+    saved_residual(residual, tmp_path / "model.clv")
+    x = torch.randn(2, 3, 8, 8)
+    np.save(tmp_path / "x.npy", x.numpy())
+    run("run", "model.clv", "-i", "x.npy", "--device", "cuda:0", "-o", "out.safetensors")
+    got, want = load_file(tmp_path / "out.safetensors"), eager(residual.cuda(), x.cuda())
+    assert all(same(got[k], want[k].cpu()) for k in want)
+    rows = json.loads(run("bench", "model.clv", "--device", "cuda:0", "--profile", "op", "--json").stdout)
+    assert all(r["median"] > 0 for r in rows)
