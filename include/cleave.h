@@ -174,6 +174,12 @@ CLV_API clv_status clv_plan_parse(const char *text, size_t size, clv_plan **out)
     @threads alone. */
 CLV_API void clv_plan_free(clv_plan *p);
 
+/** A copy, which lives on its own: of a plan that is borrowed from an artifact, say.
+    @ownership the copy is the caller's, clv_plan_free().
+    @errors none of its own.
+    @threads any. */
+CLV_API clv_status clv_plan_copy(const clv_plan *p, clv_plan **out);
+
 /** The canonical text; parsing it gives an equal plan.
     @ownership the text is the caller's, clv_string_free().
     @errors none of its own.
@@ -694,6 +700,16 @@ CLV_API void clv_artifact_close(clv_artifact *a);
     @threads any. */
 CLV_API clv_status clv_artifact_check_data(const clv_artifact *a);
 
+/** Pieces of data that have a digest of their own: tensors on the same memory are one; 0 for NULL.
+    @threads any. */
+CLV_API uint32_t clv_artifact_entry_count(const clv_artifact *a);
+
+/** Compares piece i with its digest: clv_artifact_check_data() in steps, for who shows how far it is. *bytes, where it
+    is not NULL, is its size.
+    @errors CLV_E_PARSE for data that was changed or damaged, with the name of a tensor on it.
+    @threads any. */
+CLV_API clv_status clv_artifact_check_entry(const clv_artifact *a, uint32_t i, int64_t *bytes);
+
 /** Whether bytes (the first 9 of a file are enough) could be an artifact: a safetensors file.
     @threads any. */
 CLV_API bool clv_is_artifact(const void *data, size_t size);
@@ -844,6 +860,65 @@ CLV_API clv_status clv_plan_diff(const clv_plan *a, const clv_plan *b, const clv
     @threads any. */
 CLV_API clv_status clv_artifact_diff(const clv_artifact *a, const clv_artifact *b, const clv_diff_options *options,
                                      char **out, bool *differ);
+
+/** @} */
+
+/* ---- arrays: tensors of files as plain memory -------------------------------------------------------------------- */
+
+/** @defgroup arrays Arrays: tensors of files as plain memory
+ *  @{ */
+
+/** A tensor as plain memory, row-major, and its name. */
+typedef struct clv_array {
+	size_t size;          /**< sizeof(clv_array), set by the caller */
+	const char *name;     /**< "" for that of an .npy file */
+	const char *dtype;    /**< "f32", as in plan text */
+	uint32_t ndim;        /**< dimensions */
+	const int64_t *shape; /**< their sizes */
+	const void *data;     /**< need not be aligned; may be NULL where there are no elements */
+	size_t bytes;         /**< of data */
+} clv_array;
+
+/** Tensors of a file. Made by clv_arrays_load() or clv_arrays_parse(), never changed, released by clv_arrays_free(). */
+typedef struct clv_arrays clv_arrays;
+
+/** Reads a safetensors file, or an .npy file of NumPy (versions 1 to 3), which has one tensor without a name; told
+    apart by their first bytes, and taken as hostile.
+    @ownership the arrays are the caller's, clv_arrays_free().
+    @errors CLV_E_IO; CLV_E_PARSE for what is damaged; CLV_E_UNSUPPORTED for types that tensors do not have (Python
+    objects, records, big-endian numbers); CLV_E_OVERFLOW.
+    @threads any. */
+CLV_API clv_status clv_arrays_load(const char *path, clv_arrays **out);
+
+/** The same of bytes in memory.
+    @ownership the arrays are the caller's, clv_arrays_free(); the bytes are borrowed until then.
+    @errors as clv_arrays_load(), without CLV_E_IO.
+    @threads any. */
+CLV_API clv_status clv_arrays_parse(const void *data, size_t size, clv_arrays **out);
+
+/** Releases arrays, and what was borrowed from them.
+    @threads alone. */
+CLV_API void clv_arrays_free(clv_arrays *a);
+
+/** How many there are; 0 for NULL.
+    @threads any. */
+CLV_API uint32_t clv_arrays_count(const clv_arrays *a);
+
+/** Describes array i. The caller sets out->size before.
+    @ownership everything in *out is borrowed from a.
+    @errors none of its own.
+    @threads any. */
+CLV_API clv_status clv_arrays_get(const clv_arrays *a, uint32_t i, clv_array *out);
+
+/** The number of the array with this name; UINT32_MAX if there is none.
+    @threads any. */
+CLV_API uint32_t clv_arrays_find(const clv_arrays *a, const char *name);
+
+/** Writes arrays as a safetensors file. It is there whole or not at all.
+    @errors CLV_E_INVALID for a name that is given twice, or bytes that do not fit the shape; CLV_E_UNSUPPORTED for a
+    dtype that the format does not have; CLV_E_IO; CLV_E_OVERFLOW.
+    @threads any. */
+CLV_API clv_status clv_arrays_save(const clv_array *arrays, uint32_t n, const char *path);
 
 /** @} */
 
@@ -1047,6 +1122,14 @@ CLV_API clv_status clv_runtime_input(const clv_runtime *r, uint32_t i, clv_port 
     @threads any. */
 CLV_API clv_status clv_runtime_output(const clv_runtime *r, uint32_t i, clv_port *out);
 
+/** [run] The shape that input i of a plan of the file has at given sizes, and the strides (in elements) that it was
+    captured with: ndim numbers each; strides may be NULL. Symbols without a size have their lowest (sizes NULL: all
+    have), and symbols that this plan does not have are passed over: plans for single sizes have none.
+    @errors CLV_E_OVERFLOW.
+    @threads any. */
+CLV_API clv_status clv_runtime_input_shape(const clv_runtime *r, uint32_t plan, uint32_t i,
+                                           const clv_frontiers_options *sizes, int64_t *shape, int64_t *strides);
+
 /** Sets a parameter or buffer by its state_dict name; another name of a tied one does too. It is moved to the runtime's
     device. A model that writes it in place writes into the caller's tensor.
     @ownership the runtime keeps a reference of its own.
@@ -1137,6 +1220,42 @@ CLV_API clv_status clv_boundary_load(const char *path, clv_boundary **out);
 /** Releases bytes that a function of this header gave.
     @threads alone. */
 CLV_API void clv_bytes_free(void *bytes);
+
+/** What a node took in the runs that were timed. Texts are borrowed from the runtime. */
+typedef struct clv_profile_node {
+	size_t size;        /**< sizeof(clv_profile_node), set by the caller */
+	uint32_t plan;      /**< of the artifact */
+	uint32_t node;      /**< of that plan */
+	const char *name;   /**< "conv2d_1" */
+	const char *op;     /**< "aten::conv2d" */
+	const char *module; /**< path of the module that it ran in */
+	const char *at;     /**< source line, or "" */
+	uint32_t runs;      /**< how many were timed */
+	int64_t min_ns;     /**< the fastest of them, in nanoseconds */
+	int64_t median_ns;  /**< the one in the middle */
+	int64_t total_ns;   /**< all of them */
+} clv_profile_node;
+
+/** [run] Runs of this runtime are timed from now on, node by node, and what was timed before is forgotten; or no longer
+    (on false), and what was timed can be looked at. A device is waited for after each node, which makes such runs slower.
+    @errors none of its own.
+    @threads alone, and one run at a time while it is on. */
+CLV_API clv_status clv_runtime_profile(clv_runtime *r, bool on);
+
+/** [run] Nodes that were timed; 0 for NULL.
+    @threads any. */
+CLV_API uint32_t clv_runtime_profile_count(const clv_runtime *r);
+
+/** [run] What node i of them took. The caller sets out->size before.
+    @ownership texts in *out are borrowed from r.
+    @errors none of its own.
+    @threads any. */
+CLV_API clv_status clv_runtime_profile_get(const clv_runtime *r, uint32_t i, clv_profile_node *out);
+
+/** [run] Waits until a device ("cuda:0") has done all that it was given; the CPU always has.
+    @errors CLV_E_TORCH.
+    @threads any. */
+CLV_API clv_status clv_synchronize(const char *device);
 
 /** How many threads one operator may use, in the whole process.
     @errors CLV_E_TORCH.

@@ -46,6 +46,21 @@ clv_status clv_artifact_check_data(const clv_artifact *a)
 	return a ? artifact_check_data(a) : fail(CLV_E_INVALID, "clv_artifact_check_data needs an artifact");
 }
 
+uint32_t clv_artifact_entry_count(const clv_artifact *a)
+{
+	return a ? a->digests.n : 0;
+}
+
+clv_status clv_artifact_check_entry(const clv_artifact *a, uint32_t i, int64_t *bytes)
+{
+	if (i >= clv_artifact_entry_count(a))
+		return fail(CLV_E_INVALID, "clv_artifact_check_entry: there is no piece %u", i);
+	TRY(artifact_check_entry(a, i));
+	if (bytes)
+		*bytes = (int64_t)st_at(a->file, a->digests.at[i].entry)->nbytes;
+	return CLV_OK;
+}
+
 bool clv_is_artifact(const void *data, size_t size)
 {
 	return data && artifact_looks_like(data, size);

@@ -64,6 +64,11 @@ clv_status clv_plan_verify(const clv_plan *p)
 	return p ? plan_verify(p) : fail(CLV_E_INVALID, "clv_plan_verify needs a plan");
 }
 
+clv_status clv_plan_copy(const clv_plan *p, clv_plan **out)
+{
+	return p && out ? plan_copy(p, out) : fail(CLV_E_INVALID, "clv_plan_copy needs a plan and a place for the copy");
+}
+
 bool clv_plan_equal(const clv_plan *a, const clv_plan *b)
 {
 	return a == b || (a && b && plan_equal(a, b));

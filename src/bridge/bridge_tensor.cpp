@@ -473,6 +473,22 @@ int64_t clv_tensor_bytes(const clv_tensor *t)
 	return static_cast<int64_t>(impl->numel() * impl->itemsize());
 }
 
+clv_status br_synchronize(const char *device)
+{
+	if (!device[0] || std::strcmp(device, "cpu") == 0 || std::strcmp(device, "meta") == 0)
+		return CLV_OK;
+	BRIDGE_CATCH({
+		c10::Device d{std::string(device)};
+		c10::impl::getDeviceGuardImpl(d.type())->synchronizeDevice(d.has_index() ? d.index() : 0);
+		return CLV_OK;
+	})
+}
+
+clv_status clv_synchronize(const char *device)
+{
+	return device ? br_synchronize(device) : fail(CLV_E_INVALID, "clv_synchronize needs a device");
+}
+
 clv_status clv_set_threads(int n)
 {
 	if (n < 1)

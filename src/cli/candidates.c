@@ -10,6 +10,7 @@ typedef struct request {
 	bool exact;
 	text_list must_prefix, must_suffix;
 	sizes sizes;
+	opening opening;
 	listing_view view;
 } request;
 
@@ -128,7 +129,7 @@ static int run_candidates(void *given)
 {
 	request *r = given;
 	clv_frontiers *f = NULL;
-	clv_plan *p = load_plan(r->path);
+	clv_plan *p = load_plan_of(r->path, &r->opening);
 	if (!p)
 		return EXIT_FAILED;
 	int code = EXIT_FAILED;
@@ -142,40 +143,23 @@ static int run_candidates(void *given)
 }
 
 static const option arguments[] = {
-	ARG_FILE("FILE", path, "the plan; - is standard input"),
+	ARG_FILE("FILE", path, "a plan's text or a .clv file; - is standard input"),
 	OPTION_END,
 };
 
 static const option options[] = {
 	OPT_TEXT("boundary", 'b', "WHERE", boundary, "auto, after:NAME of a node or module, 50% of the work",
              .preset = "auto"),
-	OPT_WORD("minimize", 0, "WHAT", objective.minimize,
-             "boundary_bytes|latency|prefix_memory|suffix_memory|prefix_flops|suffix_flops|balance",
-             "what auto makes small (default: bytes, with 20 to 80 % of the work before the cut)"),
+	MINIMIZE_OPTION(objective),
 	SIZE_OPTIONS(sizes),
-	OPT_GROUP("constraints"),
-	OPT_SIZE("max-bytes", 0, "SIZE", objective.max_boundary_bytes, "most bytes that may cross"),
-	OPT_SIZE("max-prefix-memory", 0, "SIZE", objective.max_prefix_memory, "most memory before the cut"),
-	OPT_SIZE("max-suffix-memory", 0, "SIZE", objective.max_suffix_memory, "most memory after it"),
-	OPT_SIZE("max-prefix-params", 0, "N", objective.max_prefix_params, "most parameters before the cut: 500k, 7M"),
-	OPT_SIZE("max-suffix-params", 0, "N", objective.max_suffix_params, "most parameters after it"),
-	OPT_FLOAT("min-fraction", 0, "X", objective.min_prefix_flops_fraction,
-              "least share of the work before the cut: 0.2, 20%"),
-	OPT_FLOAT("max-fraction", 0, "X", objective.max_prefix_flops_fraction, "largest share of the work before the cut"),
-	OPT_FLAG("trainable", 0, objective.trainable_suffix, "parameters that require grad are left after the cut"),
-	OPT_FLOAT("max-latency", 0, "SECONDS", objective.max_latency_s,
-              "most time for both sides and the way between; needs --bandwidth"),
-	OPT_RATE("bandwidth", 0, "RATE", objective.bandwidth_bytes_per_s,
-             "how fast the boundary travels: 100M bytes per second, 1Gbit"),
-	OPT_FLOAT("prefix-speed", 0, "X", objective.prefix_flops_per_s, "operations per second before the cut",
-              .preset = "1e12"),
-	OPT_FLOAT("suffix-speed", 0, "X", objective.suffix_flops_per_s, "operations per second after it", .preset = "1e12"),
+	CONSTRAINT_OPTIONS(objective),
 	OPT_GROUP("exact cut"),
 	OPT_FLAG("exact", 0, exact,
              "the cut with the fewest bytes in any order of the nodes; the table is of the plan in that order"),
 	OPT_TEXTS("must-prefix", 0, "NAME", must_prefix,
               "a node or module that comes before the exact cut; may be repeated"),
 	OPT_TEXTS("must-suffix", 0, "NAME", must_suffix, "one that comes after it; may be repeated"),
+	OPENING_OPTIONS(opening),
 	LISTING_OPTIONS(view),
 	OPTION_END,
 };

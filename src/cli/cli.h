@@ -47,6 +47,8 @@
  *   - A command that runs plans sets .torch and has its run function and all it needs inside
  *     `#ifdef CLEAVE_CLI_TORCH`, and .run = TORCH_RUN(run_x). `cleave` itself links no torch: it reads the arguments,
  *     then becomes `cleave-torch` (torch.c), which is these same files with CLEAVE_CLI_TORCH and libtorch.
+ *   - Files: load_plan gives the plan of a plan's text or a .clv file alike. Who also wants weights, or says what is in the
+ *     file, opens a `model`. Commands that run models share feed.h: inputs, weights, devices.
  *   - Exit codes: EXIT_OK, EXIT_FAILED, EXIT_USAGE. A command that answers by its code, as diff(1) does, says so in
  *     .exits and returns EXIT_DIFFER or EXIT_TROUBLE.
  *   - Memory comes from grab(), which never gives NULL: without memory the command ends with a message. */
@@ -65,6 +67,9 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_DIFFER = 1, EXIT_TROUB
 	X(print)                                                                                                           \
 	X(verify)                                                                                                          \
 	X(candidates)                                                                                                      \
+	X(split)                                                                                                           \
+	X(run)                                                                                                             \
+	X(bench)                                                                                                           \
 	X(diff)                                                                                                            \
 	X(source)                                                                                                          \
 	X(html)                                                                                                            \
@@ -236,8 +241,44 @@ typedef struct sizes {
 
 /* Puts --batch to the symbol that it means in p; says what is wrong and gives false where there is none. */
 bool sizes_resolve(sizes *s, const clv_plan *p);
+/* Likewise, where the file says which symbol is the batch ("": it does not). */
+bool sizes_resolve_batch(sizes *s, const clv_plan *p, const char *batch);
+void sizes_add(sizes *s, const char *symbol, int64_t value);
+int64_t sizes_find(const sizes *s, const char *symbol); /* -1: it is not there */
+void sizes_free(sizes *s);
+/* Symbols that have no size yet get those of a size that the model is proven for, the first that agrees with what is given
+   already; where there is none they stay open. */
+void sizes_complete(sizes *s, const clv_artifact *a);
+/* The sizes that plan i of a file is proven for: "B=1..8", "B=2 S=5, B=4 S=5, … (12)". */
+void print_points(const clv_artifact *a, uint32_t i);
 /* Options for clv_frontiers_create; borrows s. */
 clv_frontiers_options sizes_options(const sizes *s);
+
+/* ---- where to cut: fields of a clv_objective ------------------------------------------------------------------------ */
+
+#define MINIMIZE_OPTION(field)                                                                                         \
+	OPT_WORD("minimize", 0, "WHAT", field.minimize,                                                                    \
+	         "boundary_bytes|latency|prefix_memory|suffix_memory|prefix_flops|suffix_flops|balance",                   \
+	         "what auto makes small (default: bytes, with 20 to 80 % of the work before the cut)")
+#define CONSTRAINT_OPTIONS(field)                                                                                      \
+	OPT_GROUP("constraints"), OPT_SIZE("max-bytes", 0, "SIZE", field.max_boundary_bytes, "most bytes that may cross"), \
+		OPT_SIZE("max-prefix-memory", 0, "SIZE", field.max_prefix_memory, "most memory before the cut"),               \
+		OPT_SIZE("max-suffix-memory", 0, "SIZE", field.max_suffix_memory, "most memory after it"),                     \
+		OPT_SIZE("max-prefix-params", 0, "N", field.max_prefix_params, "most parameters before the cut: 500k, 7M"),    \
+		OPT_SIZE("max-suffix-params", 0, "N", field.max_suffix_params, "most parameters after it"),                    \
+		OPT_FLOAT("min-fraction", 0, "X", field.min_prefix_flops_fraction,                                             \
+	              "least share of the work before the cut: 0.2, 20%"),                                                 \
+		OPT_FLOAT("max-fraction", 0, "X", field.max_prefix_flops_fraction,                                             \
+	              "largest share of the work before the cut"),                                                         \
+		OPT_FLAG("trainable", 0, field.trainable_suffix, "parameters that require grad are left after the cut"),       \
+		OPT_FLOAT("max-latency", 0, "SECONDS", field.max_latency_s,                                                    \
+	              "most time for both sides and the way between; needs --bandwidth"),                                  \
+		OPT_RATE("bandwidth", 0, "RATE", field.bandwidth_bytes_per_s,                                                  \
+	             "how fast the boundary travels: 100M bytes per second, 1Gbit"),                                       \
+		OPT_FLOAT("prefix-speed", 0, "X", field.prefix_flops_per_s, "operations per second before the cut",            \
+	              .preset = "1e12"),                                                                                   \
+		OPT_FLOAT("suffix-speed", 0, "X", field.suffix_flops_per_s, "operations per second after it",                  \
+	              .preset = "1e12")
 
 /* ---- commands ---------------------------------------------------------------------------------------------------- */
 
@@ -339,8 +380,43 @@ char *grab_text(const char *s, size_t n);
 
 const char *name_of(const char *path); /* for messages: "-" is standard input */
 
-/* Reads a plan from a file, or from standard input for "-"; says what went wrong and gives NULL. */
+/* How a file with a model is opened. */
+typedef struct opening {
+	int64_t plan;    /* of several */
+	text_list allow; /* operators beyond those known to be safe */
+	bool check;      /* compare all data with its digests */
+} opening;
+
+#define ALLOW_OPTION(field)                                                                                            \
+	OPT_TEXTS("allow-operator", 0, "NAME", field.allow,                                                                \
+	          "an operator, or mylib::*, that a .clv file may have beyond those known to be safe; may be repeated")
+#define CHECK_OPTION(field)                                                                                            \
+	OPT_FLAG("check", 0, field.check, "first compare the weights with their digests, which reads the whole file")
+#define OPENING_OPTIONS(field)                                                                                         \
+	OPT_GROUP("model files"),                                                                                          \
+		OPT_INT("plan", 0, "N", field.plan, "plan N of a .clv file, the first is 0", .preset = "0"),                   \
+		ALLOW_OPTION(field)
+
+/* A plan's text or a .clv file, open. */
+typedef struct model {
+	const char *path;
+	const clv_plan *plan;   /* borrowed */
+	clv_artifact *artifact; /* NULL: the file is a plan's text */
+	clv_plan *own;          /* the plan, then */
+	void *bytes;            /* of standard input */
+	int64_t size;           /* of the file, in bytes */
+} model;
+
+/* Opens a file, or standard input for "-"; says what went wrong and gives false. o NULL: the first plan. */
+bool model_open(const char *path, const opening *o, model *out);
+/* Likewise, and says so where it is no .clv file: a command that needs weights has no use for a plan's text. */
+bool model_open_artifact(const char *path, const opening *o, model *out);
+void model_close(model *m);
+
+/* Reads a plan from a file, a plan's text or a .clv file, or from standard input for "-"; says what went wrong and gives
+   NULL. Caller frees. The first: of a .clv file the first plan. */
 clv_plan *load_plan(const char *path);
+clv_plan *load_plan_of(const char *path, const opening *o);
 
 /* Whether all that was printed went out; says so if it did not. put_text prints and frees, then asks. */
 bool written(void);
@@ -358,5 +434,6 @@ void put_json_text(const char *key, const char *s);     /* NULL: null */
 void put_json_int(const char *key, int64_t n);
 void put_json_number(const char *key, double x); /* not finite: null */
 void put_json_bool(const char *key, bool b);
+void put_json_members(const char *object); /* those of an object that is text already, into the one that is open */
 
 #endif

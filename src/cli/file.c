@@ -1,9 +1,10 @@
-/* Reading plans and writing text for the commands, with messages a person can act on. */
+/* Reading plans and models and writing text for the commands, with messages a person can act on. */
 #define _GNU_SOURCE /* memmem */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cli.h"
 
@@ -87,21 +88,160 @@ static void complain_plan(const char *path, clv_status st, const char *text, siz
 		hint("this does not look like a plan: the first line of one is \"cleave-plan 1\"");
 }
 
-clv_plan *load_plan(const char *path)
+/* ---- models ------------------------------------------------------------------------------------------------------- */
+
+static bool complain_read(const char *path)
+{
+	complain("%s: cannot be read: %s", name_of(path), strerror(errno));
+	return false;
+}
+
+/* What a .clv file has first: it is mapped and not read. */
+static bool starts_as_artifact(const char *path)
+{
+	char start[9];
+	FILE *f = strcmp(path, "-") ? fopen(path, "rb") : NULL;
+	size_t n = f ? fread(start, 1, sizeof start, f) : 0;
+	if (f)
+		fclose(f);
+	return clv_is_artifact(start, n);
+}
+
+static bool use_artifact(model *m, const opening *o)
+{
+	uint32_t n = clv_artifact_plan_count(m->artifact);
+	m->plan = o->plan < n ? clv_artifact_plan(m->artifact, (uint32_t)o->plan) : NULL;
+	if (m->plan)
+		return true;
+	complain("%s: there is no plan %lld; the file has %u", name_of(m->path), (long long)o->plan, n);
+	return false;
+}
+
+static clv_open_options open_options(const opening *o)
+{
+	clv_open_options options = CLV_OPEN_OPTIONS_INIT;
+	options.allow_operators = o->allow.at;
+	options.nallow_operators = o->allow.n;
+	options.check_data = o->check;
+	return options;
+}
+
+static bool complain_artifact(const char *path, clv_status st)
+{
+	const char *why = clv_last_error();
+	size_t n = strlen(path);
+	if (!strncmp(why, path, n) && !strncmp(why + n, ": ", 2)) /* the library names files too */
+		complain("%s", why);
+	else
+		complain("%s: %s", name_of(path), why);
+	if (st == CLV_E_UNSUPPORTED && strstr(why, "operator"))
+		hint("--allow-operator NAME lets it through, for a file that you trust");
+	return false;
+}
+
+static bool open_file(model *m, const opening *o)
+{
+	clv_open_options options = open_options(o);
+	struct stat info;
+	clv_status st = clv_artifact_open(m->path, &options, &m->artifact);
+	if (st != CLV_OK)
+		return complain_artifact(m->path, st);
+	m->size = stat(m->path, &info) == 0 ? info.st_size : 0;
+	return use_artifact(m, o);
+}
+
+/* Bytes of standard input; they must start at a multiple of 64 and stay. */
+static bool open_bytes(model *m, const opening *o, const char *text, size_t n)
+{
+	enum { ALIGN = 64 };
+	clv_open_options options = open_options(o);
+	m->bytes = aligned_alloc(ALIGN, (n + ALIGN) / ALIGN * ALIGN);
+	if (!m->bytes) {
+		complain("out of memory");
+		return false;
+	}
+	memcpy(m->bytes, text, n);
+	clv_status st = clv_artifact_parse(m->bytes, n, &options, &m->artifact);
+	return st == CLV_OK ? use_artifact(m, o) : complain_artifact(m->path, st);
+}
+
+static bool open_text(model *m, const opening *o, const char *text, size_t n)
+{
+	clv_status st = clv_plan_parse(text, n, &m->own);
+	m->plan = m->own;
+	if (st != CLV_OK)
+		complain_plan(m->path, st, text, n);
+	else if (o->plan)
+		complain("%s: there is no plan %lld; this is the text of one", name_of(m->path), (long long)o->plan);
+	return st == CLV_OK && !o->plan;
+}
+
+static bool open_read(model *m, const opening *o)
 {
 	size_t n;
-	clv_plan *p = NULL;
-	char *text = read_file(path, &n);
-	if (!text) {
-		complain("%s: cannot be read: %s", name_of(path), strerror(errno));
-		return NULL;
-	}
-	clv_status st = clv_plan_parse(text, n, &p);
-	if (st != CLV_OK)
-		complain_plan(path, st, text, n);
+	char *text = read_file(m->path, &n);
+	if (!text)
+		return complain_read(m->path);
+	m->size = (int64_t)n;
+	bool ok = clv_is_artifact(text, n) ? open_bytes(m, o, text, n) : open_text(m, o, text, n);
 	free(text);
+	return ok;
+}
+
+bool model_open(const char *path, const opening *given, model *out)
+{
+	opening o = {0};
+	if (given)
+		o = *given;
+	*out = (model){.path = path};
+	bool ok = starts_as_artifact(path) ? open_file(out, &o) : open_read(out, &o);
+	if (!ok)
+		model_close(out);
+	return ok;
+}
+
+bool model_open_artifact(const char *path, const opening *o, model *out)
+{
+	if (!model_open(path, o, out))
+		return false;
+	if (out->artifact)
+		return true;
+	model_close(out);
+	complain("%s: this is the text of a plan, without weights", name_of(path));
+	hint("plan.save(\"model.clv\") in Python writes plan and weights as one file");
+	return false;
+}
+
+void model_close(model *m)
+{
+	clv_artifact_close(m->artifact);
+	clv_plan_free(m->own);
+	free(m->bytes);
+	*m = (model){0};
+}
+
+clv_plan *load_plan_of(const char *path, const opening *o)
+{
+	model m;
+	clv_plan *p = NULL;
+	if (!model_open(path, o, &m))
+		return NULL;
+	if (m.own) {
+		p = m.own;
+		m.own = NULL;
+	} else if (clv_plan_copy(m.plan, &p) != CLV_OK) {
+		fail_with(path);
+	}
+	model_close(&m);
 	return p;
 }
+
+clv_plan *load_plan(const char *path)
+{
+	return load_plan_of(path, NULL);
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------------------ */
 
 bool written(void)
 {

@@ -128,3 +128,14 @@ void put_json_bool(const char *key, bool b)
 	start_member(key);
 	fputs(b ? "true" : "false", stdout);
 }
+
+void put_json_members(const char *object)
+{
+	size_t n = strlen(object);
+	while (n > 1 && object[n - 1] != '}')
+		n--;
+	if (n < 3)
+		return;
+	start_member(NULL);
+	fwrite(object + 1, 1, n - 2, stdout);
+}

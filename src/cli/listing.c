@@ -246,9 +246,13 @@ static const char *cell_text(column_type type, const cell *c, char space[CELL_TE
 	switch (type) {
 	case COLUMN_TEXT: return c->s ? c->s : "";
 	case COLUMN_BOOL: return c->b ? "yes" : "no";
-	case COLUMN_NUMBER: snprintf(space, CELL_TEXT, "%.6g", c->x); return space;
-	case COLUMN_SECONDS: return human_seconds(c->x, space);
-	case COLUMN_SHARE: snprintf(space, CELL_TEXT, "%.1f %%", c->x * 100); return space;
+	case COLUMN_NUMBER: snprintf(space, CELL_TEXT, isnan(c->x) ? "" : "%.6g", c->x); return space;
+	case COLUMN_SECONDS: return isnan(c->x) ? "" : human_seconds(c->x, space);
+	case COLUMN_SHARE:
+		if (isnan(c->x))
+			return "";
+		snprintf(space, CELL_TEXT, "%.1f %%", c->x * 100);
+		return space;
 	case COLUMN_HUMAN: return unknown ? "?" : human_bytes(c->n, space);
 	case COLUMN_COUNT: return unknown ? "?" : human_count((double)c->n, space);
 	case COLUMN_BYTES:

@@ -107,10 +107,9 @@ static bool read_symbol(const char *text, sizes *s)
 	const char *equals = strchr(text, '=');
 	if (!equals || equals == text || !read_int(equals + 1, &value))
 		return false;
-	s->symbols = regrab(s->symbols, (s->n + 1) * sizeof *s->symbols);
-	s->values = regrab(s->values, (s->n + 1) * sizeof *s->values);
-	s->symbols[s->n] = grab_text(text, (size_t)(equals - text));
-	s->values[s->n++] = value;
+	char *name = grab_text(text, (size_t)(equals - text));
+	sizes_add(s, name, value);
+	free(name);
 	return true;
 }
 
@@ -382,13 +381,8 @@ static void free_value(const option *o, void *at)
 		free(((text_list *)at)->at);
 	if (o->type == TYPE_FILTER)
 		free(((listing_view *)at)->filters);
-	if (o->type != TYPE_SYMBOL)
-		return;
-	sizes *s = at;
-	for (uint32_t i = 0; i < s->n; i++)
-		free((char *)s->symbols[i]);
-	free(s->symbols);
-	free(s->values);
+	if (o->type == TYPE_SYMBOL)
+		sizes_free(at);
 }
 
 void request_free(const command *c, void *request)

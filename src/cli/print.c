@@ -3,13 +3,14 @@
 
 typedef struct request {
 	const char *path;
+	opening opening;
 } request;
 
 static int run_print(void *given)
 {
 	const request *r = given;
 	char *text;
-	clv_plan *p = load_plan(r->path);
+	clv_plan *p = load_plan_of(r->path, &r->opening);
 	if (!p)
 		return EXIT_FAILED;
 	clv_status st = clv_plan_print(p, &text);
@@ -20,7 +21,12 @@ static int run_print(void *given)
 }
 
 static const option arguments[] = {
-	ARG_FILE("FILE", path, "the plan; - is standard input"),
+	ARG_FILE("FILE", path, "a plan's text or a .clv file; - is standard input"),
+	OPTION_END,
+};
+
+static const option options[] = {
+	OPENING_OPTIONS(opening),
 	OPTION_END,
 };
 
@@ -31,6 +37,7 @@ const command command_print = {
 				   "order, one spelling for everything, no comments. Two plans are equal if their canonical texts are.",
 	.examples = "cleave print model.plan\n",
 	.arguments = arguments,
+	.options = options,
 	REQUEST(request),
 	.run = run_print,
 };

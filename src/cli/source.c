@@ -5,6 +5,7 @@ typedef struct request {
 	const char *path, *class_name;
 	int64_t first, end;
 	bool del;
+	opening opening;
 } request;
 
 static uint32_t at_most_32(int64_t n)
@@ -17,7 +18,7 @@ static int run_source(void *given)
 	const request *r = given;
 	clv_source_options o = CLV_SOURCE_OPTIONS_INIT;
 	char *text;
-	clv_plan *p = load_plan(r->path);
+	clv_plan *p = load_plan_of(r->path, &r->opening);
 	if (!p)
 		return EXIT_FAILED;
 	o.first = at_most_32(r->first);
@@ -32,7 +33,7 @@ static int run_source(void *given)
 }
 
 static const option arguments[] = {
-	ARG_FILE("FILE", path, "the plan; - is standard input"),
+	ARG_FILE("FILE", path, "a plan's text or a .clv file; - is standard input"),
 	OPTION_END,
 };
 
@@ -41,6 +42,7 @@ static const option options[] = {
 	OPT_INT("end", 0, "N", end, "up to node N-1 (default: to the last)"),
 	OPT_TEXT("class", 0, "NAME", class_name, "name of the class (default: Segment)"),
 	OPT_FLAG("del", 0, del, "delete values after their last use"),
+	OPENING_OPTIONS(opening),
 	OPTION_END,
 };
 

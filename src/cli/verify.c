@@ -1,28 +1,76 @@
-/* `cleave verify`: whether a plan keeps the rules. */
+/* `cleave verify`: whether a plan keeps the rules, and a model file is as it was written. */
 #include "cli.h"
 
 typedef struct request {
 	const char *path;
-	bool json;
+	bool json, header_only;
+	opening opening;
 } request;
 
-static void print_verdict(const clv_plan *p)
+typedef struct verdict {
+	bool ok;
+	uint32_t plans;
+	uint64_t nodes;
+	int64_t checked; /* bytes of data; -1: none were looked at */
+} verdict;
+
+static uint64_t count_nodes(const model *m)
 {
-	uint32_t nodes = clv_plan_node_count(p), in = clv_plan_input_count(p), out = clv_plan_output_count(p);
-	printf("ok: %u node%s, %u in, %u out\n", nodes, nodes == 1 ? "" : "s", in, out);
+	uint64_t n = m->own ? clv_plan_node_count(m->own) : 0;
+	for (uint32_t i = 0; i < clv_artifact_plan_count(m->artifact); i++)
+		n += clv_plan_node_count(clv_artifact_plan(m->artifact, i));
+	return n;
 }
 
-/* p NULL: it is refused, and that was said. */
-static void print_json(const clv_plan *p, const char *path)
+/* All data against its digests, which reads the whole file. */
+static bool check_data(const model *m, int64_t *checked)
+{
+	progress bar = progress_start("checking");
+	clv_status st = CLV_OK;
+	*checked = 0;
+	for (uint32_t i = 0; st == CLV_OK && i < clv_artifact_entry_count(m->artifact); i++) {
+		int64_t bytes = 0;
+		st = clv_artifact_check_entry(m->artifact, i, &bytes);
+		*checked += bytes;
+		progress_step(&bar, (uint64_t)*checked, (uint64_t)m->size);
+	}
+	progress_end(&bar);
+	if (st != CLV_OK)
+		fail_with(m->path);
+	return st == CLV_OK;
+}
+
+static void print_verdict(const model *m, const verdict *v)
+{
+	char bytes[HUMAN_TEXT];
+	uint32_t in = clv_plan_input_count(m->plan), out = clv_plan_output_count(m->plan);
+	printf("ok: ");
+	if (v->plans > 1)
+		printf("%u plans, ", v->plans);
+	printf("%llu node%s, %u in, %u out", (unsigned long long)v->nodes, v->nodes == 1 ? "" : "s", in, out);
+	if (m->artifact && v->checked >= 0)
+		printf("; %s of data in %u tensors as written", human_bytes(v->checked, bytes),
+		       clv_artifact_tensor_count(m->artifact));
+	else if (m->artifact)
+		printf("; header as written, data not looked at");
+	putchar('\n');
+}
+
+static void print_json(const request *r, const model *m, const verdict *v)
 {
 	put_json_open(NULL, '{');
-	put_json_text("file", path);
-	put_json_bool("ok", p != NULL);
-	put_json_text("error", p ? NULL : last_complaint());
-	if (p) {
-		put_json_int("nodes", clv_plan_node_count(p));
-		put_json_int("inputs", clv_plan_input_count(p));
-		put_json_int("outputs", clv_plan_output_count(p));
+	put_json_text("file", r->path);
+	put_json_bool("ok", v->ok);
+	put_json_text("error", v->ok ? NULL : last_complaint());
+	if (v->ok) {
+		put_json_int("nodes", (int64_t)v->nodes);
+		put_json_int("inputs", clv_plan_input_count(m->plan));
+		put_json_int("outputs", clv_plan_output_count(m->plan));
+	}
+	if (v->ok && m->artifact) {
+		put_json_int("plans", v->plans);
+		put_json_int("tensors", clv_artifact_tensor_count(m->artifact));
+		put_json_int("data_bytes_checked", v->checked < 0 ? 0 : v->checked);
 	}
 	put_json_close();
 }
@@ -30,32 +78,41 @@ static void print_json(const clv_plan *p, const char *path)
 static int run_verify(void *given)
 {
 	const request *r = given;
-	clv_plan *p = load_plan(r->path); /* loading verifies */
+	model m = {0};
+	verdict v = {.checked = -1};
+	v.ok = model_open(r->path, &r->opening, &m); /* opening verifies plans and header */
+	if (v.ok && m.artifact && !r->header_only)
+		v.ok = check_data(&m, &v.checked);
+	v.plans = m.own ? 1 : clv_artifact_plan_count(m.artifact);
+	v.nodes = count_nodes(&m);
 	if (r->json)
-		print_json(p, r->path);
-	else if (p)
-		print_verdict(p);
-	bool ok = p != NULL;
-	clv_plan_free(p);
-	return written() && ok ? EXIT_OK : EXIT_FAILED;
+		print_json(r, &m, &v);
+	else if (v.ok)
+		print_verdict(&m, &v);
+	model_close(&m);
+	return written() && v.ok ? EXIT_OK : EXIT_FAILED;
 }
 
 static const option arguments[] = {
-	ARG_FILE("FILE", path, "the plan; - is standard input"),
+	ARG_FILE("FILE", path, "a plan's text or a .clv file; - is standard input"),
 	OPTION_END,
 };
 
 static const option options[] = {
 	OPT_FLAG("json", 0, json, "the verdict as a JSON object"),
+	OPT_FLAG("header-only", 0, header_only, "of a .clv file leave out the weights, which are most of it"),
+	ALLOW_OPTION(opening),
 	OPTION_END,
 };
 
 const command command_verify = {
 	.name = "verify",
-	.summary = "check that a plan is well-formed",
+	.summary = "check a plan, or a model file with its weights",
 	.description = "Reads a plan and checks its rules: everything defined before its use, results, views, in-place "
-				   "writes, guards, trees. Says \"ok\", or what is wrong and in which line or node (exit status 1).",
-	.examples = "cleave verify model.plan\ncleave verify --json model.plan\n",
+				   "writes, guards, trees. Says \"ok\", or what is wrong and in which line or node (exit status 1).\n\n"
+				   "Of a .clv file all plans are checked, that they and the tensors fit together, and that header and "
+				   "data are those that were written, by the digests that were written with them.",
+	.examples = "cleave verify model.clv\ncleave verify --json model.plan\n",
 	.arguments = arguments,
 	.options = options,
 	REQUEST(request),

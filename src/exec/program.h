@@ -106,6 +106,7 @@ typedef struct run_spec {
 	clv_tensor **outputs;         /* g->outputs.n, new references */
 	br_arg *numbers;              /* g->out_numbers.n; NULL: not wanted */
 	const int64_t *symbols;       /* values of the plan's symbols; NULL: read off the inputs */
+	int64_t *times;               /* per step: nanoseconds are added; NULL: nobody asks */
 	bool grad;                    /* the caller has grad enabled: what requires grad must be as at capture */
 	python_fn python;
 	void *python_ctx;

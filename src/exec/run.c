@@ -5,6 +5,7 @@
 #include "exec/program.h"
 
 #include <string.h>
+#include <time.h>
 
 /* ---- frames ----------------------------------------------------------------------------------------------------- */
 
@@ -540,6 +541,36 @@ static void enter_context(const clv_program *g, context_id from, context_id to, 
 	br_modes_set(&m, left | c->flags_mask);
 }
 
+static int64_t nanoseconds(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* The device that a node's results are on; "" for none. */
+static const char *device_of(const clv_program *g, node_id n)
+{
+	const node *x = &g->p->nodes.at[n];
+	for (uint32_t i = 0; i < x->nresults; i++) {
+		const arg *a = &g->p->args.at[x->results + i];
+		if (a->kind == ARG_VALUE && g->p->values.at[a->u.v].type == TYPE_TENSOR)
+			return plan_s(g->p, g->p->values.at[a->u.v].device);
+	}
+	return "";
+}
+
+/* A device works on its own: it is waited for, so that the time is the step's. */
+static clv_status run_timed(const clv_program *g, uint32_t i, frame *f, const run_spec *r)
+{
+	const step *s = &g->steps.at[i];
+	int64_t start = nanoseconds();
+	TRY(run_step(g, s, f, r));
+	TRY(br_synchronize(device_of(g, s->node)));
+	r->times[i] += nanoseconds() - start;
+	return CLV_OK;
+}
+
 static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r)
 {
 	clv_status st = CLV_OK;
@@ -555,7 +586,7 @@ static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r)
 			enter_context(g, now, s->context, &ambient);
 			now = s->context;
 		}
-		st = run_step(g, s, f, r);
+		st = r->times ? run_timed(g, i, f, r) : run_step(g, s, f, r);
 	}
 	br_modes_set(&ambient, now == NONE ? 0 : g->p->contexts.at[now].flags_mask);
 	if (g->autocast)

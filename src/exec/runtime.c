@@ -132,6 +132,7 @@ void clv_runtime_free(clv_runtime *r)
 		mem_free(e->slot);
 		mem_free(e->externals);
 		vec_free(&e->rebinds);
+		vec_free(&e->times);
 	}
 	vec_free(&r->plans);
 	vec_free(&r->unbound);
@@ -354,12 +355,23 @@ static void apply_rebinds(runtime *r, const runtime_plan *e, clv_tensor **output
 		runtime_refresh(r);
 }
 
+static clv_status run_program(const runtime *r, const runtime_plan *e, run_spec *spec)
+{
+	if (!r->profiling)
+		return program_run(e->g, spec);
+	TRY(profile_begin((runtime_plan *)e, &spec->times));
+	clv_status st = program_run(e->g, spec);
+	if (st != CLV_OK)
+		profile_drop((runtime_plan *)e);
+	return st;
+}
+
 static clv_status run_locked(const runtime *r, const runtime_plan *e, run_spec *spec)
 {
 	if (!r->stateful)
-		return program_run(e->g, spec);
+		return run_program(r, e, spec);
 	pthread_mutex_lock(&((runtime *)r)->lock);
-	clv_status st = program_run(e->g, spec);
+	clv_status st = run_program(r, e, spec);
 	if (st == CLV_OK)
 		apply_rebinds((runtime *)r, e, spec->outputs);
 	pthread_mutex_unlock(&((runtime *)r)->lock);

@@ -27,7 +27,8 @@ typedef struct runtime_plan {
 	uint32_t *slot;         /* per external: its place in runtime->state; NONE: no tensor */
 	clv_tensor **externals; /* borrowed from runtime->state */
 	VEC(runtime_rebind) rebinds;
-	uint32_t noutputs; /* that a caller gets: without what is re-bound and what Python stored */
+	VEC(int64_t) times; /* of profiled runs: nanoseconds per step, run after run */
+	uint32_t noutputs;  /* that a caller gets: without what is re-bound and what Python stored */
 } runtime_plan;
 
 typedef enum runtime_part { PART_ALL, PART_PREFIX, PART_SUFFIX, PART_STAGE } runtime_part;
@@ -35,6 +36,7 @@ typedef enum runtime_part { PART_ALL, PART_PREFIX, PART_SUFFIX, PART_STAGE } run
 struct clv_runtime {
 	artifact *a;
 	runtime_part part;
+	bool profiling;     /* runs are timed, node by node */
 	bool unproven;      /* sizes that were never recorded are served too */
 	const char *device; /* as tensors call it; "": as captured */
 	VEC(runtime_plan) plans;
@@ -59,6 +61,10 @@ void runtime_refresh(runtime *r); /* externals of all plans, after state changed
 
 /* runtime_ports.c */
 clv_status runtime_describe(runtime *r);
+
+/* profile.c. One more run of a plan is timed: into *times; and taken back, where it failed. */
+clv_status profile_begin(runtime_plan *e, int64_t **times);
+void profile_drop(runtime_plan *e);
 
 /* runtime.c. Which plan serves these inputs. */
 clv_status runtime_pick(const runtime *r, clv_tensor *const *inputs, uint32_t ninputs, uint32_t *out);

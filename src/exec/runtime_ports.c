@@ -1,6 +1,7 @@
 /* What goes into a runtime and comes out of it: names, types, symbolic shapes. */
 #include <string.h>
 
+#include "base/options.h"
 #include "exec/runtime.h"
 
 static clv_status keep(runtime *r, strbuf *b, const char **out)
@@ -126,4 +127,50 @@ clv_status runtime_describe(runtime *r)
 	for (uint32_t i = 0; i < e->g->outputs.n; i++)
 		TRY(add_label(r, p, e->g->outputs.at[i]));
 	return CLV_OK;
+}
+
+/* ---- shapes at given sizes --------------------------------------------------------------------------------------- */
+
+static void symbols_of(const plan *p, const clv_frontiers_options *sizes, int64_t *out)
+{
+	for (uint32_t i = 0; i < p->symbols.n; i++) {
+		out[i] = p->symbols.at[i].lo;
+		for (uint32_t k = 0; k < sizes->nsymbols; k++)
+			if (strcmp(plan_s(p, p->symbols.at[i].name), sizes->symbols[k]) == 0)
+				out[i] = sizes->values[k];
+	}
+}
+
+static clv_status layout_of(const plan *p, const value *x, const int64_t *symbols, int64_t *shape, int64_t *strides)
+{
+	int64_t dense = 1;
+	for (uint32_t d = x->ndim; d-- > 0;) {
+		TRY(expr_eval(p, p->dims.at[x->shape + d], symbols, &shape[d]));
+		if (!strides)
+			continue;
+		strides[d] = dense;
+		if (x->strides != NONE)
+			TRY(expr_eval(p, p->dims.at[x->strides + d], symbols, &strides[d]));
+		if (__builtin_mul_overflow(dense, shape[d], &dense))
+			return fail(CLV_E_OVERFLOW, "the input has more than 2^63 elements");
+	}
+	return CLV_OK;
+}
+
+clv_status clv_runtime_input_shape(const clv_runtime *r, uint32_t which, uint32_t i, const clv_frontiers_options *sizes,
+                                   int64_t *shape, int64_t *strides)
+{
+	clv_frontiers_options o = CLV_FRONTIERS_OPTIONS_INIT;
+	if (!r || which >= r->plans.n || i >= r->plans.at[which].g->v.inputs.n || !shape)
+		return fail(CLV_E_INVALID, "clv_runtime_input_shape: there is no input %u of a plan %u, or no place for it", i,
+		            which);
+	TRY(options_read(&o, sizeof o, sizes, "clv_frontiers_options"));
+	const clv_program *g = r->plans.at[which].g;
+	int64_t *symbols = mem_alloc((g->p->symbols.n + 1) * sizeof *symbols);
+	if (!symbols)
+		return fail_nomem();
+	symbols_of(g->p, &o, symbols);
+	clv_status st = layout_of(g->p, &g->p->values.at[g->v.inputs.at[i]], symbols, shape, strides);
+	mem_free(symbols);
+	return st;
 }

@@ -89,7 +89,8 @@ clv_status artifact_parse(const void *data, size_t n, const artifact_trust *trus
 clv_status artifact_open(const char *path, const artifact_trust *trust, artifact **out);
 /* Every entry against its digest; CLV_E_PARSE names the first that differs. */
 clv_status artifact_check_data(const artifact *a);
-bool artifact_looks_like(const void *data, size_t n); /* the beginning of a safetensors file */
+clv_status artifact_check_entry(const artifact *a, uint32_t i); /* one of a->digests */
+bool artifact_looks_like(const void *data, size_t n);           /* the beginning of a safetensors file */
 
 /* artifact_part.c. A part of an open artifact: some nodes of each plan, and the tensors they read, borrowed from it. */
 typedef struct artifact_range {

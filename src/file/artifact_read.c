@@ -191,15 +191,20 @@ static clv_status read_digests(artifact *a, const json_t *root)
 	return CLV_OK;
 }
 
+clv_status artifact_check_entry(const artifact *a, uint32_t i)
+{
+	const artifact_digest *d = &a->digests.at[i];
+	const st_entry *e = st_at(a->file, d->entry);
+	digest got = digest_of(e->data, e->nbytes);
+	if (got.high == d->digest.high && got.low == d->digest.low)
+		return CLV_OK;
+	return fail(CLV_E_PARSE, "the data of tensor \"%.64s\" was changed or damaged", e->name);
+}
+
 clv_status artifact_check_data(const artifact *a)
 {
-	for (uint32_t i = 0; i < a->digests.n; i++) {
-		const artifact_digest *d = &a->digests.at[i];
-		const st_entry *e = st_at(a->file, d->entry);
-		digest got = digest_of(e->data, e->nbytes);
-		if (got.high != d->digest.high || got.low != d->digest.low)
-			return fail(CLV_E_PARSE, "the data of tensor \"%.64s\" was changed or damaged", e->name);
-	}
+	for (uint32_t i = 0; i < a->digests.n; i++)
+		TRY(artifact_check_entry(a, i));
 	return CLV_OK;
 }
 

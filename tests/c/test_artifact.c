@@ -54,6 +54,46 @@ static void everything_comes_back(void **state)
 	image_free(&i);
 }
 
+static void data_is_checked_piece_by_piece(void **state)
+{
+	(void)state;
+	image i = written(sample());
+	artifact *a = opened(i);
+	int64_t bytes = 0, sum = 0;
+	assert_int_equal(clv_artifact_entry_count(a), 4);
+	for (uint32_t k = 0; k < 4; k++) {
+		OK(clv_artifact_check_entry(a, k, &bytes));
+		sum += bytes;
+	}
+	assert_int_equal(sum, (16 + 4 + 1 + 4) * 4);
+	assert_int_equal(clv_artifact_check_entry(a, 4, &bytes), CLV_E_INVALID);
+	((uint8_t *)i.at)[i.n - 1] ^= 1; /* of the last one */
+	OK(clv_artifact_check_entry(a, 0, NULL));
+	assert_int_equal(clv_artifact_check_entry(a, 3, NULL), CLV_E_PARSE);
+	clv_artifact_close(a);
+	image_free(&i);
+	assert_int_equal(clv_artifact_entry_count(NULL), 0);
+}
+
+static void a_copy_of_a_plan_outlives_its_artifact(void **state)
+{
+	(void)state;
+	image i = written(sample());
+	artifact *a = opened(i);
+	clv_plan *copy;
+	char *before, *after;
+	OK(clv_plan_print(clv_artifact_plan(a, 0), &before));
+	OK(clv_plan_copy(clv_artifact_plan(a, 0), &copy));
+	clv_artifact_close(a);
+	image_free(&i);
+	OK(clv_plan_print(copy, &after));
+	assert_string_equal(before, after);
+	clv_string_free(before);
+	clv_string_free(after);
+	clv_plan_free(copy);
+	assert_int_equal(clv_plan_copy(NULL, &copy), CLV_E_INVALID);
+}
+
 static void tensors_are_listed_with_their_types_and_digests(void **state)
 {
 	(void)state;
@@ -727,6 +767,8 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(everything_comes_back),
+		cmocka_unit_test(data_is_checked_piece_by_piece),
+		cmocka_unit_test(a_copy_of_a_plan_outlives_its_artifact),
 		cmocka_unit_test(tensors_are_listed_with_their_types_and_digests),
 		cmocka_unit_test(the_file_is_a_safetensors_file_with_each_weight_under_its_name_once),
 		cmocka_unit_test(the_same_artifact_is_the_same_bytes_also_after_reading),

@@ -6,7 +6,9 @@ Beside each x.plan lie x.print and x.inspect, what `cleave print` and `cleave in
 `cleave source` writes or why it refuses; x.dot and x.split.dot are what `cleave dot` draws. Beside each bad_x.plan lies
 bad_x.err, what `cleave verify` says about it.
 cli.txt and diff.txt are transcripts: each `$ cleave …` is run and what it writes must follow; the .clv files that
-diff.txt compares are written by `test_diff tests/plan/diff`. The example of docs/plan-format.md must print as itself.
+diff.txt compares are written by `test_diff tests/plan/diff`. models.txt and run.txt are such transcripts over the files
+of models/ (models/make.py writes those again), each in a copy of that folder; run.txt needs cleave-torch. The example of
+docs/plan-format.md must print as itself; docs/command-line.md has all commands, and what it shows is what they write.
 Completion scripts are read by their shells, bash really completes, and manual pages format without a warning. --update
 rewrites the expected files; look at the difference before you commit it.
 """
@@ -27,6 +29,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent.parent / "docs" / "plan-format.md"
+PAGE = DOCS.with_name("command-line.md")
 
 
 class Runner:
@@ -39,9 +42,9 @@ class Runner:
         self.failed = 0
         self.missing: set[str] = set()
 
-    def run(self, *args: str, text: str = "") -> tuple[int, str, str]:
+    def run(self, *args: str, text: str = "", folder: Path = HERE) -> tuple[int, str, str]:
         command = [self.cleave, *args]
-        done = subprocess.run(command, cwd=HERE, input=text.encode(), capture_output=True, timeout=60, check=False)
+        done = subprocess.run(command, cwd=folder, input=text.encode(), capture_output=True, timeout=60, check=False)
         return done.returncode, done.stdout.decode(), done.stderr.decode()
 
     def check(self, name: str, ok: bool, why: str = "") -> None:
@@ -90,13 +93,23 @@ class Runner:
         self.check(f"{plan.name}: exit status", code == 1 and not out, f"exit status {code}")
         self.compare(f"{plan.name}: message", err, plan.with_suffix(".err"))
 
-    def transcript(self, file: Path) -> None:
+    def transcript(self, file: Path, folder: Path = HERE) -> None:
         """Each command of the transcript, run again."""
         got = []
         for line in re.findall(r"^\$ cleave(.*)$", file.read_text(), re.MULTILINE):
-            code, out, err = self.run(*shlex.split(line))
+            code, out, err = self.run(*shlex.split(line), folder=folder)
             got.append(f"$ cleave{line}\n{out}{err}[exit status {code}]\n")
         self.compare(file.name, "\n".join(got), file)
+
+    def models(self) -> None:
+        """What is done with model files, without torch and with it."""
+        names = ["models.txt"]
+        if Path(self.cleave).with_name("cleave-torch").exists():
+            names.append("run.txt")
+        for name in names:
+            with tempfile.TemporaryDirectory() as folder:
+                shutil.copytree(HERE / "models", folder, dirs_exist_ok=True)
+                self.transcript(HERE / name, Path(folder))
 
     def documented(self) -> None:
         """The example of the documentation is a plan, in canonical form."""
@@ -104,6 +117,28 @@ class Runner:
         example = found.group(1) if found else ""
         _, out, err = self.run("print", "-", text=example)
         self.check("the example of plan-format.md", out == example and example != "", err or out)
+
+    def commands(self) -> list[str]:
+        """Those that `cleave --help` lists."""
+        return re.findall(r"^  (\w+) ", self.run("--help")[1].split("commands\n")[1].split("\n\n")[0], re.MULTILINE)
+
+    def shown(self) -> None:
+        """What docs/command-line.md shows is what the commands write, one after the other in one folder."""
+        page = PAGE.read_text()
+        for name in self.commands():
+            self.check(f"{PAGE.name} has a part about {name}", f"\n## {name}\n" in page)
+        torch = Path(self.cleave).with_name("cleave-torch").exists()
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(HERE / "models", folder, dirs_exist_ok=True)
+            for block in re.findall(r"^```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+                lines = re.findall(r"^\$ cleave (.*)$", block, re.MULTILINE)
+                if any(line.startswith("run ") for line in lines) and not torch:
+                    continue
+                got = []
+                for line in lines:
+                    _, out, err = self.run(*shlex.split(line), folder=Path(folder))
+                    got.append(f"$ cleave {line}\n{out}{err}")
+                self.check(f"{PAGE.name}: {lines[0]}", "\n".join(got) == block, "\n".join(got))
 
     def outside(self, name: str, command: list[str], text: str) -> None:
         """A program of the machine that must read the text without a word; not checked where there is none."""
@@ -166,10 +201,7 @@ class Runner:
         with tempfile.TemporaryDirectory() as folder:
             code, _, err = self.run("man", "--directory", folder)
             pages = sorted(Path(folder).iterdir())
-            listed = re.findall(
-                r"^  (\w+) ", self.run("--help")[1].split("commands\n")[1].split("\n\n")[0], re.MULTILINE
-            )
-            want = sorted(["cleave.1", *(f"cleave-{name}.1" for name in listed)])
+            want = sorted(["cleave.1", *(f"cleave-{name}.1" for name in self.commands())])
             self.check("man writes all pages", code == 0 and [p.name for p in pages] == want, err)
             for page in pages:
                 text = page.read_text()
@@ -243,7 +275,9 @@ def main(args: list[str]) -> int:
             runner.good(plan)
     runner.transcript(HERE / "cli.txt")
     runner.transcript(HERE / "diff.txt")
+    runner.models()
     runner.documented()
+    runner.shown()
     runner.completion_scripts()
     runner.completes()
     runner.manual()

@@ -1,0 +1,399 @@
+/* `cleave bench`: how long a model file takes, and what in it does. */
+#include "feed.h"
+
+typedef struct request {
+	const char *path, *boundary, *profile;
+	text_list batches;
+	int64_t iterations, warmup, depth;
+	feeding feeding;
+	loading loading;
+	sizes sizes;
+	opening opening;
+	listing_view view;
+} request;
+
+static const column columns[] = {
+	{"sizes", "sizes", COLUMN_TEXT},
+	{"what", "what", COLUMN_TEXT},
+	{"nodes", "nodes", COLUMN_INT},
+	{"runs", "runs", COLUMN_INT},
+	{"median", "median", COLUMN_SECONDS},
+	{"p95", "p95", COLUMN_SECONDS},
+	{"min", "min", COLUMN_SECONDS},
+	{"mean", "mean", COLUMN_SECONDS},
+	{"share", "share", COLUMN_SHARE},
+	{"per_second", "per second", COLUMN_NUMBER},
+	COLUMNS_END,
+};
+
+#ifdef CLEAVE_CLI_TORCH
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* One run of what is measured: the whole or a prefix on inputs, a suffix on a boundary. */
+typedef struct subject {
+	const char *path;
+	clv_runtime *rt;
+	bool prefix;
+	feed in;
+	clv_boundary *boundary;
+	clv_tensor **outputs;
+	uint32_t noutputs, nodes;
+	const char *device;
+} subject;
+
+static double seconds(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static clv_status run_outputs(subject *s)
+{
+	clv_status st = s->boundary
+	                    ? clv_runtime_run_suffix(s->rt, s->boundary, s->outputs, s->noutputs)
+	                    : clv_runtime_run(s->rt, (const clv_tensor *const *)s->in.at, s->in.n, s->outputs, s->noutputs);
+	for (uint32_t i = 0; i < s->noutputs; i++) {
+		clv_tensor_free(s->outputs[i]);
+		s->outputs[i] = NULL;
+	}
+	return st;
+}
+
+static clv_status run_boundary(subject *s)
+{
+	clv_boundary *b = NULL;
+	clv_status st = clv_runtime_run_prefix(s->rt, (const clv_tensor *const *)s->in.at, s->in.n, &b);
+	clv_boundary_free(b);
+	return st;
+}
+
+static clv_status run_once(subject *s, double *took)
+{
+	double start = seconds();
+	clv_status st = s->prefix ? run_boundary(s) : run_outputs(s);
+	if (st == CLV_OK)
+		st = clv_synchronize(s->device);
+	*took = seconds() - start;
+	return st;
+}
+
+static clv_status run_times(subject *s, int64_t warmup, int64_t n, double *times, const char *what)
+{
+	progress bar = progress_start(what);
+	clv_status st = CLV_OK;
+	double ignored;
+	for (int64_t i = 0; st == CLV_OK && i < warmup + n; i++) {
+		st = run_once(s, i < warmup ? &ignored : &times[i - warmup]);
+		progress_step(&bar, (uint64_t)i + 1, (uint64_t)(warmup + n));
+	}
+	progress_end(&bar);
+	return st;
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------------- */
+
+static int by_time(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
+/* "B=8 S=16"; caller frees. */
+static char *sizes_text(const sizes *s)
+{
+	size_t n = 1;
+	for (uint32_t i = 0; i < s->n; i++)
+		n += strlen(s->symbols[i]) + 24;
+	char *text = grab(n), *to = text;
+	for (uint32_t i = 0; i < s->n; i++)
+		to += sprintf(to, "%s%s=%lld", i ? " " : "", s->symbols[i], (long long)s->values[i]);
+	return text;
+}
+
+/* times are sorted. per: things that one run does, the batch. */
+static void add_total(listing *t, const char *where, uint32_t nodes, const double *times, int64_t n, int64_t per)
+{
+	double sum = 0;
+	for (int64_t i = 0; i < n; i++)
+		sum += times[i];
+	const cell cells[] = {{.s = where},        {.s = "all"},
+	                      {.n = nodes},        {.n = n},
+	                      {.x = times[n / 2]}, {.x = times[(n * 95 + 99) / 100 - 1]},
+	                      {.x = times[0]},     {.x = sum / (double)n},
+	                      {.x = NAN},          {.x = (double)per / times[n / 2]}};
+	listing_add(t, '*', cells);
+}
+
+typedef struct group {
+	char *name;
+	int64_t nodes, runs;
+	double median, min, total; /* seconds */
+} group;
+
+typedef struct groups {
+	group *at;
+	uint32_t n;
+} groups;
+
+/* A module's path, of which as many parts count as the user says. Caller frees. */
+static char *group_name(const request *r, const clv_profile_node *x)
+{
+	if (!strcmp(r->profile, "op"))
+		return grab_text(x->op, strlen(x->op));
+	if (!strcmp(r->profile, "node"))
+		return grab_text(x->name, strlen(x->name));
+	const char *end = x->module;
+	for (int64_t left = r->depth ? r->depth : INT64_MAX; *end && (*end != '.' || --left > 0);)
+		end++;
+	return *x->module ? grab_text(x->module, (size_t)(end - x->module)) : grab_text("(model)", 7);
+}
+
+static group *group_of(groups *g, char *name)
+{
+	for (uint32_t i = 0; i < g->n; i++)
+		if (!strcmp(g->at[i].name, name)) {
+			free(name);
+			return &g->at[i];
+		}
+	g->at = regrab(g->at, (g->n + 1) * sizeof *g->at);
+	g->at[g->n] = (group){.name = name};
+	return &g->at[g->n++];
+}
+
+static clv_status collect(const request *r, const subject *s, groups *g)
+{
+	for (uint32_t i = 0; i < clv_runtime_profile_count(s->rt); i++) {
+		clv_profile_node x = {.size = sizeof x};
+		clv_status st = clv_runtime_profile_get(s->rt, i, &x);
+		if (st != CLV_OK)
+			return st;
+		group *to = group_of(g, group_name(r, &x));
+		to->nodes++;
+		to->runs = x.runs;
+		to->median += (double)x.median_ns * 1e-9;
+		to->min += (double)x.min_ns * 1e-9;
+		to->total += (double)x.total_ns * 1e-9;
+	}
+	return CLV_OK;
+}
+
+static int by_total(const void *a, const void *b)
+{
+	const group *x = a, *y = b;
+	return (x->total < y->total) - (x->total > y->total);
+}
+
+static void add_groups(listing *t, const char *where, groups *g)
+{
+	double all = 0;
+	for (uint32_t i = 0; i < g->n; i++)
+		all += g->at[i].total;
+	if (g->n)
+		qsort(g->at, g->n, sizeof *g->at, by_total);
+	for (uint32_t i = 0; i < g->n; i++) {
+		const group *x = &g->at[i];
+		const cell cells[] = {{.s = where},
+		                      {.s = x->name},
+		                      {.n = x->nodes},
+		                      {.n = x->runs},
+		                      {.x = x->median},
+		                      {.x = NAN},
+		                      {.x = x->min},
+		                      {.x = x->total / (double)x->runs},
+		                      {.x = all > 0 ? x->total / all : 0},
+		                      {.x = NAN}};
+		listing_add(t, 0, cells);
+	}
+}
+
+/* ---- measuring --------------------------------------------------------------------------------------------------------- */
+
+static clv_status add_profile(const request *r, subject *s, listing *t, const char *where, double *times)
+{
+	groups g = {0};
+	clv_status st = clv_runtime_profile(s->rt, true);
+	if (st == CLV_OK)
+		st = run_times(s, 0, r->iterations, times, "profiling");
+	if (st == CLV_OK)
+		st = clv_runtime_profile(s->rt, false);
+	if (st == CLV_OK)
+		st = collect(r, s, &g);
+	if (st == CLV_OK)
+		add_groups(t, where, &g);
+	for (uint32_t i = 0; i < g.n; i++)
+		free(g.at[i].name);
+	free(g.at);
+	return st;
+}
+
+static bool measure(const request *r, subject *s, listing *t, int64_t per)
+{
+	double *times = grab((size_t)r->iterations * sizeof *times);
+	char *where = sizes_text(&s->in.sizes);
+	clv_status st = run_times(s, r->warmup, r->iterations, times, "measuring");
+	if (st == CLV_OK) {
+		qsort(times, (size_t)r->iterations, sizeof *times, by_time);
+		add_total(t, where, s->nodes, times, r->iterations, per);
+	}
+	if (st == CLV_OK && r->profile)
+		st = add_profile(r, s, t, where, times);
+	free(times);
+	free(where);
+	if (st != CLV_OK)
+		fail_run(r->path, st);
+	return st == CLV_OK;
+}
+
+/* batch 0: as the other options say. */
+static bool measure_at(const request *r, const model *m, subject *s, listing *t, int64_t batch)
+{
+	const char *symbol = clv_artifact_batch(m->artifact);
+	sizes given = {.batch = batch};
+	for (uint32_t i = 0; i < r->sizes.n; i++)
+		sizes_add(&given, r->sizes.symbols[i], r->sizes.values[i]);
+	bool ok = resolve_batch(m, &given);
+	if (ok && !s->boundary)
+		ok = feed_make(m, s->rt, &r->feeding, &given, &s->in);
+	int64_t per = *symbol ? sizes_find(&s->in.sizes, symbol) : 1;
+	ok = ok && measure(r, s, t, per > 0 ? per : 1);
+	feed_free(&s->in);
+	sizes_free(&given);
+	return ok;
+}
+
+static bool measure_all(const request *r, const model *m, subject *s, listing *t)
+{
+	bool ok = true;
+	if (r->batches.n == 0)
+		return measure_at(r, m, s, t, 0);
+	for (uint32_t i = 0; ok && i < r->batches.n; i++)
+		ok = measure_at(r, m, s, t, strtoll(r->batches.at[i], NULL, 10));
+	return ok;
+}
+
+static int bench(request *r, const model *m, subject *s)
+{
+	bool suffix = is_part(m, &r->loading, "suffix");
+	if (suffix && !r->boundary) {
+		complain("%s is a suffix: it runs on the boundary that a prefix gave", name_of(r->path));
+		hint("cleave run prefix.clv … -o boundary.safetensors, then --boundary boundary.safetensors here");
+		return EXIT_FAILED;
+	}
+	if (suffix && clv_boundary_load(r->boundary, &s->boundary) != CLV_OK)
+		return fail_with(NULL);
+	listing *t = listing_new(columns);
+	bool ok = measure_all(r, m, s, t);
+	if (ok)
+		listing_show(t, &r->view);
+	clv_boundary_free(s->boundary);
+	return ok && written() ? EXIT_OK : EXIT_FAILED;
+}
+
+static const char *device_of(const clv_runtime *rt)
+{
+	clv_port p = {.size = sizeof p};
+	bool found = clv_runtime_output_count(rt) && clv_runtime_output(rt, 0, &p) == CLV_OK;
+	return found ? p.device : "cpu";
+}
+
+/* Nodes of the first plan that are in the part that runs. */
+static uint32_t count_nodes(const model *m, const loading *o)
+{
+	clv_artifact_plan_info info = {.size = sizeof info};
+	if (clv_artifact_plan_info_get(m->artifact, 0, &info) != CLV_OK)
+		return 0;
+	bool prefix = is_part(m, o, "prefix"), suffix = is_part(m, o, "suffix");
+	uint32_t cut = info.cut < 0 ? info.end : (uint32_t)info.cut;
+	return (prefix ? cut : info.end) - (suffix ? cut : info.first);
+}
+
+static int check_request(const request *r)
+{
+	for (uint32_t i = 0; i < r->batches.n; i++) {
+		char *end;
+		if (strtoll(r->batches.at[i], &end, 10) < 1 || *end) {
+			complain("--batch takes a whole number from 1 on, not \"%s\"", r->batches.at[i]);
+			return EXIT_USAGE;
+		}
+	}
+	if (r->iterations && r->iterations < 1000000)
+		return feeding_check(&r->feeding);
+	complain("--iterations is from 1 to a million");
+	return EXIT_USAGE;
+}
+
+static int run_bench(void *given)
+{
+	request *r = given;
+	model m;
+	subject s = {.path = r->path};
+	if (check_request(r) != EXIT_OK)
+		return EXIT_USAGE;
+	if (!model_open_artifact(r->path, &r->opening, &m))
+		return EXIT_FAILED;
+	int code = EXIT_FAILED;
+	s.rt = load_runtime(&m, &r->loading);
+	if (s.rt) {
+		s.prefix = is_part(&m, &r->loading, "prefix");
+		s.noutputs = clv_runtime_output_count(s.rt);
+		s.outputs = grab((s.noutputs + 1) * sizeof *s.outputs);
+		s.device = device_of(s.rt);
+		s.nodes = count_nodes(&m, &r->loading);
+		code = bench(r, &m, &s);
+	}
+	free(s.outputs);
+	clv_runtime_free(s.rt);
+	model_close(&m);
+	return code;
+}
+#endif
+
+static const option arguments[] = {
+	ARG_FILE("FILE", path, "a .clv file; - is standard input"),
+	OPTION_END,
+};
+
+static const option options[] = {
+	OPT_TEXTS("batch", 0, "N", batches, "size of the batch; may be repeated, each is measured"),
+	OPT("size", 0, "SYMBOL=N", TYPE_SYMBOL, sizes, sizes, "size of another symbol; may be repeated"),
+	OPT_INT("iterations", 0, "N", iterations, "runs that are measured", .preset = "30"),
+	OPT_INT("warmup", 0, "N", warmup, "runs before them", .preset = "3"),
+	OPT_WORD("profile", 0, "BY", profile, "op|module|node", "what took how long; runs are measured again for it"),
+	OPT_INT("depth", 0, "N", depth, "modules with the same first N parts of their path are one (default: all parts)"),
+	OPT_FILE("boundary", 0, "FILE", boundary, "of a suffix: what the prefix gave"),
+	FEEDING_OPTIONS(feeding),
+	LOADING_OPTIONS(loading),
+	OPT_GROUP("model files"),
+	CHECK_OPTION(opening),
+	ALLOW_OPTION(opening),
+	LISTING_OPTIONS(view),
+	OPTION_END,
+};
+
+static const request initial = {.feeding = {.fill = "random"}};
+
+const command command_bench = {
+	.name = "bench",
+	.summary = "measure how long a model file takes",
+	.description =
+		"Runs a model some times and shows the median, the time that 95 of 100 runs stay within, the fastest run and "
+		"the mean, and how many rows of the batch one second is enough for, by the median. Inputs that are not given "
+		"are random.\n\n"
+		"With --profile the runs are measured again, node by node, and a row is added for each operator, module or "
+		"node: the sum over its nodes. A device is waited for after each node, so that these rows add up to more than "
+		"the whole takes on a GPU.",
+	.examples = "cleave bench model.clv --batch 1 --batch 8 --threads 4\n"
+				"cleave bench model.clv --batch 8 --profile op --limit 10\n"
+				"cleave bench model.clv --profile module --depth 2 --sort share:desc --json\n",
+	.arguments = arguments,
+	.options = options,
+	.columns = columns,
+	REQUEST(request),
+	.initial = &initial,
+	.run = TORCH_RUN(run_bench),
+	.torch = true,
+};

@@ -1,0 +1,603 @@
+/* Inputs for models. A file is held against what the model takes before anything runs, so that the message names the file
+ * and the input. Random numbers depend on the seed and the place alone: the same on every machine. */
+#include "feed.h"
+
+#ifdef CLEAVE_CLI_TORCH
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "element.h"
+
+/* ---- the runtime --------------------------------------------------------------------------------------------------- */
+
+bool is_part(const model *m, const loading *o, const char *part)
+{
+	return !strcmp(o->part ? o->part : clv_artifact_part(m->artifact), part);
+}
+
+static bool bind_array(clv_runtime *r, const char *path, const clv_array *a)
+{
+	clv_tensor *t;
+	clv_status st = clv_tensor_from_data(a->data, a->dtype, a->ndim, a->shape, &t);
+	if (st == CLV_OK) {
+		st = clv_runtime_bind(r, a->name, t);
+		clv_tensor_free(t);
+	}
+	if (st == CLV_OK || st == CLV_E_NOT_FOUND) /* a checkpoint may have more than a part of the model reads */
+		return true;
+	complain("%s: tensor \"%s\": %s", path, a->name, clv_last_error());
+	return false;
+}
+
+static bool bind_weights(clv_runtime *r, const char *path)
+{
+	clv_arrays *arrays;
+	clv_array a = {.size = sizeof a};
+	bool ok = true;
+	if (clv_arrays_load(path, &arrays) != CLV_OK)
+		return fail_with(NULL) == EXIT_OK;
+	for (uint32_t i = 0; ok && i < clv_arrays_count(arrays); i++)
+		ok = clv_arrays_get(arrays, i, &a) == CLV_OK && bind_array(r, path, &a);
+	const char *name;
+	for (uint32_t i = 0; ok && (name = clv_runtime_unbound(r, i)); i++)
+		if (clv_arrays_find(arrays, name) == UINT32_MAX) {
+			complain("%s: the model reads %s, which is not there", path, name);
+			ok = false;
+		}
+	clv_arrays_free(arrays);
+	return ok;
+}
+
+static bool has_weights(const model *m, clv_runtime *r, const char *weights)
+{
+	const char *first = clv_runtime_unbound(r, 0);
+	if (weights)
+		return bind_weights(r, weights);
+	if (!first)
+		return true;
+	complain("%s: the weights are not in the file: %s is missing", name_of(m->path), first);
+	hint("--weights FILE reads them from a safetensors file");
+	return false;
+}
+
+clv_runtime *load_runtime(const model *m, const loading *o)
+{
+	clv_runtime_options options = CLV_RUNTIME_OPTIONS_INIT;
+	clv_runtime *r = NULL;
+	options.device = o->device;
+	options.part = o->part;
+	options.unproven = o->unproven;
+	options.debug = o->debug;
+	if (o->threads && clv_set_threads(o->threads < 65536 ? (int)o->threads : 65536) != CLV_OK) {
+		fail_with(NULL);
+		return NULL;
+	}
+	if (clv_runtime_create(m->artifact, &options, &r) != CLV_OK) {
+		fail_with(m->path);
+		return NULL;
+	}
+	if (has_weights(m, r, o->weights))
+		return r;
+	clv_runtime_free(r);
+	return NULL;
+}
+
+int fail_run(const char *path, clv_status st)
+{
+	const char *why = clv_last_error();
+	bool unproven = st == CLV_E_INPUT && strstr(why, "never recorded");
+	bool guard = st == CLV_E_GUARD;
+	fail_with(path);
+	if (unproven)
+		hint("`cleave inspect` says which sizes are proven; --unproven runs others too");
+	else if (guard)
+		hint("this data takes the model another way than it was captured for: capture it with such data");
+	return EXIT_FAILED;
+}
+
+/* ---- what the user said, by input ------------------------------------------------------------------------------------ */
+
+typedef struct source {
+	const char *what; /* NULL: nothing was said */
+	clv_arrays *file; /* NULL: made up */
+	clv_array array;  /* of the file */
+} source;
+
+typedef struct feeder {
+	const model *m;
+	const clv_runtime *r;
+	const feeding *f;
+	clv_port *ports;
+	source *sources;
+	uint32_t n;
+	double lo, hi; /* of random integers */
+	sizes *sizes;
+} feeder;
+
+static bool is_made_up(const char *what)
+{
+	return !strcmp(what, "random") || !strcmp(what, "zeros") || !strcmp(what, "ones");
+}
+
+static void list_inputs(const feeder *e, char *out, size_t n)
+{
+	size_t at = 0;
+	out[0] = '\0';
+	for (uint32_t i = 0; i < e->n && at < n; i++)
+		at += (size_t)snprintf(out + at, n - at, "%s%s", i ? ", " : "", e->ports[i].name);
+}
+
+/* The input that "x=…" names; e->n: none has that name. */
+static uint32_t named_input(const feeder *e, const char *text, size_t length)
+{
+	uint32_t i = 0;
+	while (i < e->n && (strlen(e->ports[i].name) != length || memcmp(e->ports[i].name, text, length) != 0))
+		i++;
+	return i;
+}
+
+static bool assign(feeder *e, const char *text, uint32_t *next)
+{
+	char list[512];
+	const char *equals = strchr(text, '=');
+	uint32_t i = equals ? named_input(e, text, (size_t)(equals - text)) : e->n;
+	const char *what = equals && i < e->n ? equals + 1 : text;
+	list_inputs(e, list, sizeof list);
+	if (equals && i == e->n && access(text, F_OK) != 0) {
+		complain("the model has no input %.*s; its inputs are %s", (int)(equals - text), text, list);
+		return false;
+	}
+	if (i == e->n) {
+		while (*next < e->n && e->sources[*next].what)
+			++*next;
+		i = *next;
+	}
+	if (i == e->n) {
+		complain("--input %s is one too many: the inputs of the model are %s", text, e->n ? list : "none");
+		return false;
+	}
+	if (e->sources[i].what) {
+		complain("input %s is given twice", e->ports[i].name);
+		return false;
+	}
+	e->sources[i].what = what;
+	return true;
+}
+
+static bool assign_all(feeder *e)
+{
+	uint32_t next = 0;
+	for (uint32_t i = 0; i < e->f->inputs.n; i++)
+		if (!assign(e, e->f->inputs.at[i], &next))
+			return false;
+	for (uint32_t i = 0; i < e->n; i++) {
+		if (!e->sources[i].what)
+			e->sources[i].what = e->f->fill;
+		if (e->sources[i].what)
+			continue;
+		complain("input %s is not given", e->ports[i].name);
+		hint("--input %s=file.npy reads it, --input %s=random makes it up, --fill random does so for all",
+		     e->ports[i].name, e->ports[i].name);
+		return false;
+	}
+	return true;
+}
+
+static bool read_range(const char *text, double *lo, double *hi)
+{
+	char *end;
+	errno = 0;
+	long long a = strtoll(text, &end, 10), b = *end == ':' ? strtoll(end + 1, &end, 10) : a - 1;
+	*lo = (double)a;
+	*hi = (double)b;
+	return !errno && !*end && a <= b && a > -(1LL << 52) && b < 1LL << 52;
+}
+
+int feeding_check(const feeding *f)
+{
+	double lo, hi;
+	if (read_range(f->int_range, &lo, &hi))
+		return EXIT_OK;
+	complain("--int-range takes two whole numbers, such as 0:999, not \"%s\"", f->int_range);
+	return EXIT_USAGE;
+}
+
+/* ---- files ------------------------------------------------------------------------------------------------------------ */
+
+/* "file.safetensors:name" in two; the whole, where there is such a file. Caller frees *path. */
+static const char *split_name(const char *what, char **path)
+{
+	const char *colon = strrchr(what, ':');
+	bool whole = !colon || access(what, F_OK) == 0;
+	*path = grab_text(what, whole ? strlen(what) : (size_t)(colon - what));
+	return whole ? NULL : colon + 1;
+}
+
+static bool pick_array(source *s, const char *path, const char *name, const char *input)
+{
+	uint32_t n = clv_arrays_count(s->file), i = name ? clv_arrays_find(s->file, name) : 0;
+	if (!name && n != 1)
+		i = clv_arrays_find(s->file, input);
+	s->array.size = sizeof s->array;
+	if (i != UINT32_MAX && i < n && clv_arrays_get(s->file, i, &s->array) == CLV_OK)
+		return true;
+	if (name)
+		complain("input %s: %s has no tensor \"%s\"", input, path, name);
+	else
+		complain("input %s: %s has %u tensors, and none is called %s", input, path, n, input);
+	hint("--input %s=%s:NAME says which one", input, path);
+	return false;
+}
+
+static bool open_source(source *s, const char *input)
+{
+	char *path;
+	if (is_made_up(s->what))
+		return true;
+	const char *name = split_name(s->what, &path);
+	bool ok = clv_arrays_load(path, &s->file) == CLV_OK;
+	if (!ok)
+		complain("input %s: %s", input, clv_last_error());
+	else
+		ok = pick_array(s, path, name, input);
+	free(path);
+	return ok;
+}
+
+/* "f32[B,4]" */
+static void print_port(const clv_port *p, char *out, size_t n)
+{
+	size_t at = (size_t)snprintf(out, n, "%s[", p->dtype);
+	for (uint32_t d = 0; d < p->ndim && at < n; d++)
+		at += (size_t)snprintf(out + at, n - at, "%s%s", d ? "," : "", p->dims[d]);
+	if (at < n)
+		snprintf(out + at, n - at, "]");
+}
+
+static void print_array(const clv_array *a, char *out, size_t n)
+{
+	size_t at = (size_t)snprintf(out, n, "%s[", a->dtype);
+	for (uint32_t d = 0; d < a->ndim && at < n; d++)
+		at += (size_t)snprintf(out + at, n - at, "%s%lld", d ? "," : "", (long long)a->shape[d]);
+	if (at < n)
+		snprintf(out + at, n - at, "]");
+}
+
+static bool complain_type(const feeder *e, uint32_t i)
+{
+	char want[256], got[256];
+	print_port(&e->ports[i], want, sizeof want);
+	print_array(&e->sources[i].array, got, sizeof got);
+	complain("input %s: %s has %s, the model takes %s", e->ports[i].name, e->sources[i].what, got, want);
+	return false;
+}
+
+/* Symbols get their sizes from the files whose dimensions they are. */
+static bool take_sizes(feeder *e, uint32_t i)
+{
+	const clv_port *p = &e->ports[i];
+	const clv_array *a = &e->sources[i].array;
+	clv_symbol s = {.size = sizeof s};
+	if (strcmp(a->dtype, p->dtype) != 0 || a->ndim != p->ndim)
+		return complain_type(e, i);
+	for (uint32_t d = 0; d < p->ndim; d++)
+		for (uint32_t k = 0; k < clv_plan_symbol_count(e->m->plan); k++) {
+			if (clv_plan_symbol(e->m->plan, k, &s) != CLV_OK || strcmp(s.name, p->dims[d]) != 0)
+				continue;
+			int64_t have = sizes_find(e->sizes, s.name);
+			if (have >= 0 && have != a->shape[d]) {
+				complain("input %s: dimension %u of %s is %lld, but %s is %lld", p->name, d, e->sources[i].what,
+				         (long long)a->shape[d], s.name, (long long)have);
+				return false;
+			}
+			if (have < 0)
+				sizes_add(e->sizes, s.name, a->shape[d]);
+		}
+	return true;
+}
+
+static bool open_sources(feeder *e)
+{
+	for (uint32_t i = 0; i < e->n; i++)
+		if (!open_source(&e->sources[i], e->ports[i].name) || (e->sources[i].file && !take_sizes(e, i)))
+			return false;
+	sizes_complete(e->sizes, e->m->artifact);
+	return true;
+}
+
+/* ---- numbers ----------------------------------------------------------------------------------------------------------- */
+
+static uint64_t next_random(uint64_t *state) /* splitmix64 */
+{
+	uint64_t z = (*state += 0x9E3779B97F4A7C15u);
+	z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+	z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+	return z ^ z >> 31;
+}
+
+/* Near enough to normal: twelve uniform numbers have variance one. Sums of integers are the same everywhere. */
+static double next_normal(uint64_t *state)
+{
+	int64_t sum = 0;
+	for (int i = 0; i < 6; i++) {
+		uint64_t two = next_random(state);
+		sum += (int64_t)(two >> 32) + (int64_t)(two & 0xffffffffu);
+	}
+	return (double)(sum - 12 * (1LL << 31)) * 0x1p-32;
+}
+
+static double next_number(const feeder *e, const element *x, uint64_t *state)
+{
+	if (x->kind == ELEMENT_FLOAT || x->kind == ELEMENT_COMPLEX)
+		return next_normal(state);
+	if (x->kind == ELEMENT_BOOL)
+		return (double)(next_random(state) & 1);
+	uint64_t count = (uint64_t)(e->hi - e->lo) + 1;
+	return e->lo + (double)(next_random(state) % count);
+}
+
+static void fill(const feeder *e, uint32_t i, const element *x, char *data, uint64_t count)
+{
+	const char *what = e->sources[i].what;
+	uint64_t state = (uint64_t)e->f->seed * 0x2545F4914F6CDD1Du + i;
+	bool random = !strcmp(what, "random");
+	double same = strcmp(what, "ones") ? 0 : 1;
+	next_random(&state);
+	for (uint64_t k = 0; k < count; k++)
+		element_put(x, data + k * x->bytes, random ? next_number(e, x, &state) : same);
+}
+
+static bool can_fill(const feeder *e, uint32_t i, const element *x)
+{
+	const char *name = e->ports[i].name;
+	if (x->kind == ELEMENT_OTHER) {
+		complain("input %s: numbers of dtype %s are not made up; give a file", name, e->ports[i].dtype);
+		return false;
+	}
+	bool whole = x->kind == ELEMENT_INT || x->kind == ELEMENT_UINT;
+	if (whole && !strcmp(e->sources[i].what, "random") && (e->lo < x->lo || e->hi > x->hi)) {
+		complain("input %s: --int-range %s is more than dtype %s has", name, e->f->int_range, x->dtype);
+		return false;
+	}
+	return true;
+}
+
+/* ---- tensors ----------------------------------------------------------------------------------------------------------- */
+
+static bool count_elements(uint32_t ndim, const int64_t *shape, uint64_t *out)
+{
+	*out = 1;
+	for (uint32_t d = 0; d < ndim; d++)
+		if (shape[d] < 0 || __builtin_mul_overflow(*out, (uint64_t)shape[d], out))
+			return false;
+	return *out < (uint64_t)1 << 48;
+}
+
+typedef struct layout {
+	size_t item;
+	uint32_t ndim;
+	const int64_t *shape, *strides;
+	uint64_t count;
+} layout;
+
+/* Elements in row-major order to where strides say; with `check` nothing is written, and false is for one that is not
+   there: another, at the same place, has overwritten it. */
+static bool lay_out(const layout *l, const char *from, char *to, bool check)
+{
+	int64_t *index = grab((l->ndim + 1) * sizeof *index), at = 0;
+	bool same = true;
+	for (uint64_t k = 0; same && k < l->count; k++) {
+		char *here = to + (size_t)at * l->item;
+		if (check)
+			same = !memcmp(here, from + k * l->item, l->item);
+		else
+			memcpy(here, from + k * l->item, l->item);
+		for (uint32_t d = l->ndim; d-- > 0;) {
+			at += l->strides[d];
+			if (++index[d] < l->shape[d])
+				break;
+			at -= l->strides[d] * l->shape[d];
+			index[d] = 0;
+		}
+	}
+	free(index);
+	return same;
+}
+
+static bool is_dense(uint32_t ndim, const int64_t *shape, const int64_t *strides)
+{
+	int64_t want = 1;
+	for (uint32_t d = ndim; d-- > 0;) {
+		if (shape[d] != 1 && strides[d] != want)
+			return false;
+		want *= shape[d];
+	}
+	return true;
+}
+
+/* Elements from the first to the last of one that has some. Strides come from a file that anybody may have written. */
+static bool measure(const layout *l, uint64_t *extent)
+{
+	*extent = 1;
+	for (uint32_t d = 0; d < l->ndim; d++) {
+		uint64_t span;
+		if (l->strides[d] < 0 || __builtin_mul_overflow((uint64_t)l->shape[d] - 1, (uint64_t)l->strides[d], &span) ||
+		    __builtin_add_overflow(*extent, span, extent) || *extent >= (uint64_t)1 << 48)
+			return false;
+	}
+	return true;
+}
+
+/* A tensor with the strides that the model was captured with; what lies between its elements is zero. */
+static bool make_strided(const clv_port *p, const char *data, const layout *l, clv_tensor **out)
+{
+	uint64_t extent;
+	bool bounded = measure(l, &extent);
+	char *memory = bounded ? aligned_alloc(64, (extent * l->item + 64) / 64 * 64) : NULL;
+	if (!memory) {
+		complain("input %s: %s", p->name, bounded ? "out of memory" : "its strides are no layout of memory");
+		return false;
+	}
+	memset(memory, 0, extent * l->item);
+	lay_out(l, data, memory, false);
+	bool fit = lay_out(l, data, memory, true);
+	if (!fit)
+		complain("input %s was captured with elements that share memory, and here they differ", p->name);
+	else if (clv_tensor_wrap(memory, p->dtype, l->ndim, l->shape, l->strides, free, memory, out) == CLV_OK)
+		return true;
+	else
+		complain("input %s: %s", p->name, clv_last_error());
+	free(memory);
+	return false;
+}
+
+static bool make_dense(const clv_port *p, const char *data, const layout *l, clv_tensor **out)
+{
+	if (clv_tensor_from_data(data, p->dtype, l->ndim, l->shape, out) == CLV_OK)
+		return true;
+	complain("input %s: %s", p->name, clv_last_error());
+	return false;
+}
+
+static bool make_tensor(const feeder *e, uint32_t i, const char *data, const layout *l, clv_tensor **out)
+{
+	const clv_port *p = &e->ports[i];
+	clv_tensor *here = NULL;
+	bool dense = l->count == 0 || is_dense(l->ndim, l->shape, l->strides);
+	if (!(dense ? make_dense(p, data, l, &here) : make_strided(p, data, l, &here)))
+		return false;
+	bool ok = clv_tensor_to_device(here, p->device, out) == CLV_OK;
+	clv_tensor_free(here);
+	if (!ok)
+		complain("input %s: %s", p->name, clv_last_error());
+	return ok;
+}
+
+/* Of a file with several plans another one may serve the shape: that the library decides. */
+static bool take_shape(const feeder *e, uint32_t i, int64_t *shape, int64_t *strides)
+{
+	const clv_array *a = &e->sources[i].array;
+	if (a->ndim == 0 || !memcmp(a->shape, shape, a->ndim * sizeof *shape))
+		return true;
+	if (clv_artifact_plan_count(e->m->artifact) == 1)
+		return complain_type(e, i);
+	int64_t dense = 1;
+	for (uint32_t d = a->ndim; d-- > 0;) {
+		shape[d] = a->shape[d];
+		strides[d] = dense;
+		dense *= shape[d] ? shape[d] : 1; /* the file has that many elements: no overflow */
+	}
+	return true;
+}
+
+static bool make_input(const feeder *e, uint32_t i, int64_t *shape, int64_t *strides, clv_tensor **out)
+{
+	const clv_port *p = &e->ports[i];
+	const source *s = &e->sources[i];
+	const element *x = element_of(p->dtype);
+	layout l = {x->bytes, p->ndim, shape, strides, 0};
+	if (s->file && !take_shape(e, i, shape, strides))
+		return false;
+	if (!count_elements(p->ndim, shape, &l.count)) {
+		complain("input %s has too many elements at these sizes", p->name);
+		return false;
+	}
+	if (s->file) {
+		l.item = l.count ? s->array.bytes / l.count : 1;
+		return make_tensor(e, i, s->array.data, &l, out);
+	}
+	if (!can_fill(e, i, x))
+		return false;
+	char *data = grab(l.count * l.item);
+	fill(e, i, x, data, l.count);
+	bool ok = make_tensor(e, i, data, &l, out);
+	free(data);
+	return ok;
+}
+
+static bool make_inputs(const feeder *e, feed *out)
+{
+	clv_frontiers_options o = sizes_options(e->sizes);
+	for (uint32_t i = 0; i < e->n; i++) {
+		int64_t *shape = grab((e->ports[i].ndim + 1) * 2 * sizeof *shape), *strides = shape + e->ports[i].ndim + 1;
+		bool ok = clv_runtime_input_shape(e->r, (uint32_t)e->f->plan, i, &o, shape, strides) == CLV_OK;
+		if (!ok)
+			complain("input %s: %s", e->ports[i].name, clv_last_error());
+		ok = ok && make_input(e, i, shape, strides, &out->at[i]);
+		free(shape);
+		if (!ok)
+			return false;
+	}
+	return true;
+}
+
+bool resolve_batch(const model *m, sizes *s)
+{
+	if (sizes_resolve_batch(s, m->plan, clv_artifact_batch(m->artifact)))
+		return true;
+	if (clv_artifact_plan_count(m->artifact) > 1)
+		hint("the file has several plans, for single sizes: --plan N takes the sizes of another one");
+	return false;
+}
+
+static bool has_symbol(const clv_artifact *a, const char *name)
+{
+	clv_symbol s = {.size = sizeof s};
+	for (uint32_t i = 0; i < clv_artifact_plan_count(a); i++)
+		for (uint32_t k = 0; k < clv_plan_symbol_count(clv_artifact_plan(a, i)); k++)
+			if (clv_plan_symbol(clv_artifact_plan(a, i), k, &s) == CLV_OK && !strcmp(s.name, name))
+				return true;
+	return false;
+}
+
+static bool check_sizes(const model *m, const feeding *f, const sizes *given)
+{
+	uint32_t plans = clv_artifact_plan_count(m->artifact);
+	if (f->plan >= plans) {
+		complain("%s: there is no plan %lld; the file has %u", name_of(m->path), (long long)f->plan, plans);
+		return false;
+	}
+	for (uint32_t i = 0; i < given->n; i++)
+		if (!has_symbol(m->artifact, given->symbols[i])) {
+			complain("%s: the model has no size %s that could change", name_of(m->path), given->symbols[i]);
+			if (plans > 1)
+				hint("it has a plan for each size: --plan N takes those of another one");
+			return false;
+		}
+	return true;
+}
+
+bool feed_make(const model *m, const clv_runtime *r, const feeding *f, const sizes *given, feed *out)
+{
+	uint32_t n = clv_runtime_input_count(r);
+	feeder e = {.m = m, .r = r, .f = f, .n = n, .sizes = &out->sizes};
+	*out = (feed){.at = grab((n + 1) * sizeof *out->at), .n = n};
+	e.ports = grab((n + 1) * sizeof *e.ports);
+	e.sources = grab((n + 1) * sizeof *e.sources);
+	for (uint32_t i = 0; i < given->n; i++)
+		sizes_add(&out->sizes, given->symbols[i], given->values[i]);
+	bool ok = read_range(f->int_range, &e.lo, &e.hi); /* feeding_check() said so already */
+	ok = ok && check_sizes(m, f, given);
+	for (uint32_t i = 0; i < n; i++) {
+		e.ports[i].size = sizeof *e.ports;
+		ok = ok && clv_runtime_input(r, i, &e.ports[i]) == CLV_OK;
+	}
+	ok = ok && assign_all(&e) && open_sources(&e) && make_inputs(&e, out);
+	for (uint32_t i = 0; i < n; i++)
+		clv_arrays_free(e.sources[i].file);
+	free(e.ports);
+	free(e.sources);
+	return ok;
+}
+
+void feed_free(feed *f)
+{
+	for (uint32_t i = 0; i < f->n; i++)
+		clv_tensor_free(f->at[i]);
+	free(f->at);
+	sizes_free(&f->sizes);
+	*f = (feed){0};
+}
+#endif

@@ -1,0 +1,413 @@
+/* `cleave run`: a model, or a half of it, on inputs from files. */
+#include "feed.h"
+
+typedef struct request {
+	const char *path, *output, *boundary, *compress, *compare;
+	bool print;
+	feeding feeding;
+	loading loading;
+	sizes sizes;
+	opening opening;
+	listing_view view;
+} request;
+
+static const column columns[] = {
+	{"name", "name", COLUMN_TEXT},    {"dtype", "dtype", COLUMN_TEXT}, {"shape", "shape", COLUMN_TEXT},
+	{"bytes", "bytes", COLUMN_BYTES}, {"min", "min", COLUMN_NUMBER},   {"max", "max", COLUMN_NUMBER},
+	{"mean", "mean", COLUMN_NUMBER},  {"nans", "nans", COLUMN_INT},    COLUMNS_END,
+};
+
+#ifdef CLEAVE_CLI_TORCH
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "element.h"
+
+/* ---- results in memory ----------------------------------------------------------------------------------------------- */
+
+typedef struct result {
+	const char *name; /* borrowed */
+	const char *dtype;
+	uint32_t ndim;
+	int64_t *shape;
+	char *data; /* row-major */
+	size_t bytes;
+	uint64_t count;
+} result;
+
+typedef struct results {
+	result *at;
+	uint32_t n;
+} results;
+
+static bool read_result(result *x, const char *name, const clv_tensor *t)
+{
+	int64_t bytes = clv_tensor_bytes(t);
+	*x = (result){.name = name, .dtype = clv_tensor_dtype(t), .ndim = clv_tensor_ndim(t), .count = 1};
+	if (bytes < 0) {
+		complain("%s has no plain elements, and cannot be written", name);
+		return false;
+	}
+	x->shape = grab((x->ndim + 1) * sizeof *x->shape);
+	for (uint32_t d = 0; d < x->ndim; d++)
+		x->count *= (uint64_t)(x->shape[d] = clv_tensor_dim(t, d));
+	x->bytes = (size_t)bytes;
+	x->data = grab(x->bytes);
+	return clv_tensor_copy_to(t, x->data, x->bytes) == CLV_OK || fail_with(name) == EXIT_OK;
+}
+
+static void results_free(results *r)
+{
+	for (uint32_t i = 0; i < r->n; i++) {
+		free(r->at[i].shape);
+		free(r->at[i].data);
+	}
+	free(r->at);
+}
+
+/* ---- the table --------------------------------------------------------------------------------------------------------- */
+
+typedef struct summary {
+	double min, max, mean;
+	int64_t nans;
+} summary;
+
+static summary summarize(const result *x)
+{
+	summary s = {NAN, NAN, NAN, 0};
+	const element *e = element_of(x->dtype);
+	double sum = 0;
+	if (e->kind == ELEMENT_OTHER || e->kind == ELEMENT_COMPLEX)
+		return s;
+	for (uint64_t k = 0; k < x->count; k++) {
+		double v = element_get(e, x->data + k * e->bytes);
+		s.nans += isnan(v) != 0;
+		if (isnan(v))
+			continue;
+		s.min = isnan(s.min) || v < s.min ? v : s.min;
+		s.max = isnan(s.max) || v > s.max ? v : s.max;
+		sum += v;
+	}
+	s.mean = sum / (double)(x->count - (uint64_t)s.nans); /* of what is a number; NaN where nothing is */
+	return s;
+}
+
+static char *shape_text(const result *x)
+{
+	char *text = grab(x->ndim * 21 + 3), *to = text;
+	*to++ = '[';
+	for (uint32_t d = 0; d < x->ndim; d++)
+		to += sprintf(to, "%s%lld", d ? "," : "", (long long)x->shape[d]);
+	*to = ']';
+	return text;
+}
+
+static void show_table(const results *r, const listing_view *v)
+{
+	listing *t = listing_new(columns);
+	for (uint32_t i = 0; i < r->n; i++) {
+		const result *x = &r->at[i];
+		summary s = summarize(x);
+		char *shape = shape_text(x);
+		const cell cells[] = {{.s = x->name}, {.s = x->dtype}, {.s = shape},  {.n = (int64_t)x->bytes},
+		                      {.x = s.min},   {.x = s.max},    {.x = s.mean}, {.n = s.nans}};
+		listing_add(t, s.nans ? '!' : 0, cells);
+		free(shape);
+	}
+	listing_show(t, v);
+}
+
+/* ---- values ------------------------------------------------------------------------------------------------------------ */
+
+/* Brackets that open before element k, or close after it: one for each row that starts or ends there. */
+static uint32_t rows_at(const result *x, uint64_t k)
+{
+	uint32_t n = 0;
+	uint64_t row = 1;
+	for (uint32_t d = x->ndim; d-- > 0;) {
+		row *= (uint64_t)x->shape[d];
+		n += k % row == 0;
+	}
+	return n;
+}
+
+static void print_values(const result *x)
+{
+	enum { MOST = 1000 };
+	const element *e = element_of(x->dtype);
+	char text[ELEMENT_TEXT];
+	put_plain(stdout, x->name);
+	if (x->count > MOST || e->kind == ELEMENT_OTHER) {
+		printf(": %llu elements, too many to print; -o writes them\n", (unsigned long long)x->count);
+		return;
+	}
+	fputs(x->count ? ": " : ": []", stdout);
+	for (uint64_t k = 0; k < x->count; k++) {
+		fputs(k ? ", " : "", stdout);
+		for (uint32_t n = rows_at(x, k); n > 0; n--)
+			putchar('[');
+		fputs(element_text(e, x->data + k * e->bytes, text), stdout);
+		for (uint32_t n = rows_at(x, k + 1); n > 0; n--)
+			putchar(']');
+	}
+	putchar('\n');
+}
+
+/* ---- files ------------------------------------------------------------------------------------------------------------- */
+
+static bool save_results(const results *r, const char *path)
+{
+	clv_array *arrays = grab((r->n + 1) * sizeof *arrays);
+	for (uint32_t i = 0; i < r->n; i++) {
+		const result *x = &r->at[i];
+		arrays[i] = (clv_array){sizeof *arrays, x->name, x->dtype, x->ndim, x->shape, x->data, x->bytes};
+	}
+	clv_status st = clv_arrays_save(arrays, r->n, path);
+	free(arrays);
+	if (st == CLV_OK)
+		note("wrote %s", path);
+	return st == CLV_OK || fail_with(NULL) == EXIT_OK;
+}
+
+static bool complain_element(const result *x, const clv_array *want, const char *path)
+{
+	char got[ELEMENT_TEXT], expected[ELEMENT_TEXT], place[256] = "[";
+	const element *e = element_of(x->dtype);
+	size_t item = x->bytes / x->count, k = 0, at = 1;
+	while (!memcmp(x->data + k * item, (const char *)want->data + k * item, item))
+		k++;
+	size_t rest = k, row = x->count;
+	for (uint32_t d = 0; d < x->ndim && at < sizeof place; d++) {
+		row /= (size_t)x->shape[d];
+		at += (size_t)snprintf(place + at, sizeof place - at, "%s%zu", d ? "," : "", rest / row);
+		rest %= row;
+	}
+	if (e->kind == ELEMENT_OTHER)
+		complain("%s%s] differs from %s", x->name, place, path);
+	else
+		complain("%s%s] is %s, in %s it is %s", x->name, place, element_text(e, x->data + k * item, got), path,
+		         element_text(e, (const char *)want->data + k * item, expected));
+	return false;
+}
+
+static bool same_result(const result *x, const clv_arrays *expected, const char *path)
+{
+	clv_array want = {.size = sizeof want};
+	uint32_t i = clv_arrays_count(expected) == 1 ? 0 : clv_arrays_find(expected, x->name);
+	if (i == UINT32_MAX || clv_arrays_get(expected, i, &want) != CLV_OK) {
+		complain("%s has no tensor \"%s\"", path, x->name);
+		return false;
+	}
+	if (strcmp(want.dtype, x->dtype) != 0 || want.ndim != x->ndim ||
+	    (x->ndim && memcmp(want.shape, x->shape, x->ndim * sizeof *x->shape) != 0)) {
+		char *shape = shape_text(x);
+		complain("%s is %s%s, in %s it is of another type or shape", x->name, x->dtype, shape, path);
+		free(shape);
+		return false;
+	}
+	return !x->bytes || !memcmp(x->data, want.data, x->bytes) || complain_element(x, &want, path);
+}
+
+static bool compare_results(const results *r, const char *path)
+{
+	clv_arrays *expected;
+	bool same = true;
+	if (clv_arrays_load(path, &expected) != CLV_OK)
+		return fail_with(NULL) == EXIT_OK;
+	if (clv_arrays_count(expected) != r->n) {
+		complain("%s has %u tensors, the run gave %u", path, clv_arrays_count(expected), r->n);
+		same = false;
+	}
+	for (uint32_t i = 0; same && i < r->n; i++)
+		same = same_result(&r->at[i], expected, path);
+	clv_arrays_free(expected);
+	if (same)
+		note("equal to %s, bit for bit", path);
+	return same;
+}
+
+static bool deliver(const request *r, const results *x)
+{
+	show_table(x, &r->view);
+	for (uint32_t i = 0; r->print && i < x->n; i++)
+		print_values(&x->at[i]);
+	return written() && (!r->output || save_results(x, r->output)) && (!r->compare || compare_results(x, r->compare));
+}
+
+/* ---- running ----------------------------------------------------------------------------------------------------------- */
+
+static int deliver_outputs(const request *r, const clv_runtime *rt, clv_tensor **outputs, uint32_t n)
+{
+	results x = {grab((n + 1) * sizeof *x.at), n};
+	bool ok = true;
+	for (uint32_t i = 0; ok && i < n; i++) {
+		clv_port p = {.size = sizeof p};
+		ok = clv_runtime_output(rt, i, &p) == CLV_OK && read_result(&x.at[i], p.name, outputs[i]);
+	}
+	ok = ok && deliver(r, &x);
+	results_free(&x);
+	return ok ? EXIT_OK : EXIT_FAILED;
+}
+
+static int run_whole(const request *r, const clv_runtime *rt, const feed *in, const clv_boundary *b)
+{
+	uint32_t n = clv_runtime_output_count(rt);
+	clv_tensor **outputs = grab((n + 1) * sizeof *outputs);
+	clv_status st = b ? clv_runtime_run_suffix(rt, b, outputs, n)
+	                  : clv_runtime_run(rt, (const clv_tensor *const *)in->at, in->n, outputs, n);
+	int code = st == CLV_OK ? deliver_outputs(r, rt, outputs, n) : fail_run(r->path, st);
+	for (uint32_t i = 0; i < n; i++)
+		clv_tensor_free(outputs[i]);
+	free(outputs);
+	return code;
+}
+
+static bool save_boundary(const request *r, const clv_boundary *b)
+{
+	if (clv_boundary_save(b, r->compress, r->output) != CLV_OK)
+		return fail_with(NULL) == EXIT_OK;
+	note("wrote %s", r->output);
+	return true;
+}
+
+static int deliver_boundary(const request *r, const clv_boundary *b)
+{
+	uint32_t n = clv_boundary_count(b);
+	results x = {grab((n + 1) * sizeof *x.at), n};
+	request shown = *r;
+	bool ok = true;
+	shown.output = NULL; /* a boundary is more than tensors: the library writes it */
+	for (uint32_t i = 0; ok && i < n; i++)
+		ok = read_result(&x.at[i], clv_boundary_label(b, i), clv_boundary_tensor(b, i));
+	ok = ok && deliver(&shown, &x) && (!r->output || save_boundary(r, b));
+	results_free(&x);
+	return ok ? EXIT_OK : EXIT_FAILED;
+}
+
+static int run_prefix(const request *r, const clv_runtime *rt, const feed *in)
+{
+	clv_boundary *b = NULL;
+	clv_status st = clv_runtime_run_prefix(rt, (const clv_tensor *const *)in->at, in->n, &b);
+	int code = st == CLV_OK ? deliver_boundary(r, b) : fail_run(r->path, st);
+	clv_boundary_free(b);
+	return code;
+}
+
+static int run_on_inputs(const request *r, const model *m, const clv_runtime *rt)
+{
+	feed in = {0};
+	int code = EXIT_FAILED;
+	if (feed_make(m, rt, &r->feeding, &r->sizes, &in))
+		code = is_part(m, &r->loading, "prefix") ? run_prefix(r, rt, &in) : run_whole(r, rt, &in, NULL);
+	feed_free(&in);
+	return code;
+}
+
+static int run_on_boundary(const request *r, const clv_runtime *rt)
+{
+	clv_boundary *b = NULL;
+	if (clv_boundary_load(r->boundary, &b) != CLV_OK)
+		return fail_with(NULL);
+	int code = run_whole(r, rt, NULL, b);
+	clv_boundary_free(b);
+	return code;
+}
+
+/* What is asked for fits the part that runs. */
+static bool check_request(const request *r, const model *m)
+{
+	bool suffix = is_part(m, &r->loading, "suffix");
+	if (suffix && !r->boundary) {
+		complain("%s is a suffix: it runs on the boundary that a prefix gave", name_of(r->path));
+		hint("cleave run prefix.clv … -o boundary.safetensors, then --boundary boundary.safetensors here");
+	} else if (suffix && r->feeding.inputs.n) {
+		complain("a suffix takes --boundary and no --input");
+	} else if (!suffix && r->boundary) {
+		complain("--boundary is for a suffix; this is the part \"%s\"",
+		         r->loading.part ? r->loading.part : clv_artifact_part(m->artifact));
+	} else if (r->compress && !(is_part(m, &r->loading, "prefix") && r->output)) {
+		complain("--compress is for the boundary that a prefix writes with -o");
+	} else {
+		return true;
+	}
+	return false;
+}
+
+static int run_model(request *r, const model *m)
+{
+	if (!check_request(r, m) || !resolve_batch(m, &r->sizes))
+		return EXIT_FAILED;
+	if (clv_set_seed((uint64_t)r->feeding.seed) != CLV_OK)
+		return fail_with(NULL);
+	clv_runtime *rt = load_runtime(m, &r->loading);
+	if (!rt)
+		return EXIT_FAILED;
+	int code = r->boundary ? run_on_boundary(r, rt) : run_on_inputs(r, m, rt);
+	clv_runtime_free(rt);
+	return code;
+}
+
+static int run_run(void *given)
+{
+	request *r = given;
+	model m;
+	if (feeding_check(&r->feeding) != EXIT_OK)
+		return EXIT_USAGE;
+	if (!model_open_artifact(r->path, &r->opening, &m))
+		return EXIT_FAILED;
+	int code = run_model(r, &m);
+	model_close(&m);
+	return code;
+}
+#endif
+
+static const option arguments[] = {
+	ARG_FILE("FILE", path, "a .clv file; - is standard input"),
+	OPTION_END,
+};
+
+static const option options[] = {
+	FEEDING_OPTIONS(feeding),
+	OPT("size", 0, "SYMBOL=N", TYPE_SYMBOL, sizes, sizes,
+        "size of a symbol, S=16; may be repeated (default: one that is proven)"),
+	OPT_INT("batch", 0, "N", sizes.batch, "size of the batch (default: one that is proven)"),
+	OPT_FILE("boundary", 0, "FILE", boundary, "of a suffix: what the prefix gave"),
+	OPT_GROUP("results"),
+	OPT_FILE("output", 'o', "FILE", output, "write outputs as a safetensors file; of a prefix the boundary"),
+	OPT_WORD("compress", 0, "HOW", compress, "fp16|bf16|int8", "make the boundary smaller; it is then not exact"),
+	OPT_FLAG("print", 0, print, "print the values too, of outputs with up to 1000"),
+	OPT_FILE("compare", 0, "FILE", compare, "outputs must equal those of a file, bit for bit"),
+	LOADING_OPTIONS(loading),
+	OPT_GROUP("model files"),
+	CHECK_OPTION(opening),
+	ALLOW_OPTION(opening),
+	LISTING_OPTIONS(view),
+	OPTION_END,
+};
+
+const command command_run = {
+	.name = "run",
+	.summary = "run a model file on inputs",
+	.description =
+		"Runs a model, without Python and without its code, and shows its outputs. Inputs come from .npy files of "
+		"NumPy, from safetensors files, or are made up; their dtypes and shapes are checked against the model's.\n\n"
+		"A prefix writes what crosses the cut with -o, and a suffix reads it with --boundary: in another process, on "
+		"another machine. A file that has the whole, cut model runs a part of it with --part.\n\n"
+		"Sizes that are not given by files or by --batch and --size are those of the first size that the model is "
+		"proven for. Sizes that it is not proven for are refused, unless --unproven is given. Random inputs depend on "
+		"--seed alone: floats are normal with variance one, integers within --int-range, which has to fit where they "
+		"are indices.",
+	.examples = "cleave run model.clv --input x=image.npy -o out.safetensors\n"
+				"cleave run model.clv --fill random --batch 8 --seed 1 --print\n"
+				"# two halves in two processes\n"
+				"cleave run prefix.clv --input x=image.npy -o boundary.safetensors\n"
+				"cleave run suffix.clv --boundary boundary.safetensors -o out.safetensors\n",
+	.exits = "0 done, 1 it failed or --compare found a difference, 2 wrong usage.",
+	.arguments = arguments,
+	.options = options,
+	.columns = columns,
+	REQUEST(request),
+	.run = TORCH_RUN(run_run),
+	.torch = true,
+};

@@ -1,0 +1,192 @@
+/* `cleave split`: a model file cut into two, each with its own weights. */
+#include "cli.h"
+
+typedef struct request {
+	const char *path, *boundary;
+	text_list outputs;
+	clv_objective objective;
+	sizes sizes;
+	opening opening;
+	bool json;
+} request;
+
+/* ---- what was written ---------------------------------------------------------------------------------------------- */
+
+typedef struct half {
+	const char *path;
+	model m;
+	clv_artifact_plan_info info; /* of the first plan */
+	int64_t bytes;               /* of its tensors */
+} half;
+
+static bool half_open(half *h, const char *path, const opening *o)
+{
+	*h = (half){.path = path, .info.size = sizeof h->info};
+	if (!model_open(path, o, &h->m))
+		return false;
+	if (clv_artifact_plan_info_get(h->m.artifact, 0, &h->info) != CLV_OK) {
+		fail_with(path);
+		model_close(&h->m);
+		return false;
+	}
+	for (uint32_t i = 0; i < clv_artifact_tensor_count(h->m.artifact); i++) {
+		clv_tensor_info t = {.size = sizeof t};
+		if (clv_artifact_tensor(h->m.artifact, i, &t) == CLV_OK)
+			h->bytes += t.bytes;
+	}
+	return true;
+}
+
+static void show_half(const half *h, bool json, const char *part)
+{
+	char bytes[HUMAN_TEXT];
+	uint32_t tensors = clv_artifact_tensor_count(h->m.artifact), nodes = h->info.end - h->info.first;
+	if (json) {
+		put_json_open_line(part, '{');
+		put_json_text("file", h->path);
+		put_json_int("nodes", nodes);
+		put_json_int("tensors", tensors);
+		put_json_int("tensor_bytes", h->bytes);
+		put_json_int("file_bytes", h->m.size);
+		put_json_close();
+		return;
+	}
+	printf("%s  %u node%s, %u tensor%s, %s: ", part, nodes, nodes == 1 ? "" : "s", tensors, tensors == 1 ? "" : "s",
+	       human_bytes(h->bytes, bytes));
+	put_plain(stdout, h->path);
+	putchar('\n');
+}
+
+static void show_frontier(const clv_frontier *c, const char *formula, const char *labels, bool json)
+{
+	char bytes[HUMAN_TEXT];
+	if (json) {
+		put_json_int("position", c->position);
+		put_json_text("name", c->name);
+		put_json_text("module", c->module);
+		put_json_int("boundary_tensors", c->boundary_tensors);
+		put_json_int("boundary_bytes", c->boundary_bytes);
+		put_json_text("boundary_bytes_formula", formula);
+		put_json_text("labels", labels);
+		put_json_number("prefix_fraction", c->prefix_cost);
+		return;
+	}
+	printf("cut     after %s (node %u", c->name, c->position);
+	if (*c->module)
+		printf(" in %s", c->module);
+	printf("), %.1f %% of the work before it\n", c->prefix_cost * 100);
+	printf("crosses %s, %s (%s)\n", labels, human_bytes(c->boundary_bytes, bytes), formula);
+}
+
+static bool show_cut(const request *r, const clv_plan *p, int64_t position)
+{
+	clv_frontiers_options o = sizes_options(&r->sizes);
+	clv_frontiers *f = NULL;
+	clv_frontier c = {.size = sizeof c};
+	char *formula = NULL, *labels = NULL;
+	uint32_t i = 0;
+	clv_status st = clv_frontiers_create(p, &o, &f);
+	for (; st == CLV_OK && i < clv_frontiers_count(f); i++)
+		if ((st = clv_frontiers_get(f, i, &c)) == CLV_OK && c.position == position)
+			break;
+	bool found = st == CLV_OK && i < clv_frontiers_count(f);
+	if (found && (st = clv_frontiers_bytes_text(f, i, &formula)) == CLV_OK &&
+	    (st = clv_frontiers_labels(f, i, &labels)) == CLV_OK)
+		show_frontier(&c, formula, labels, r->json);
+	clv_string_free(formula);
+	clv_string_free(labels);
+	clv_frontiers_free(f);
+	return st == CLV_OK || fail_with(r->path) == EXIT_OK;
+}
+
+static int show_written(const request *r, const model *m)
+{
+	half prefix = {0}, suffix = {0};
+	bool ok = half_open(&prefix, r->outputs.at[0], &r->opening) && half_open(&suffix, r->outputs.at[1], &r->opening);
+	if (ok && r->json)
+		put_json_open(NULL, '{');
+	if (ok) {
+		ok = show_cut(r, m->plan, prefix.info.cut - 1);
+		show_half(&prefix, r->json, "prefix");
+		show_half(&suffix, r->json, "suffix");
+	}
+	if (ok && r->json)
+		put_json_close();
+	model_close(&prefix.m);
+	model_close(&suffix.m);
+	return written() && ok ? EXIT_OK : EXIT_FAILED;
+}
+
+/* ---- the command --------------------------------------------------------------------------------------------------- */
+
+static int split(const request *r, const model *m)
+{
+	clv_split_options o = CLV_SPLIT_OPTIONS_INIT;
+	o.boundary = r->boundary;
+	o.objective = &r->objective;
+	o.symbols = r->sizes.symbols;
+	o.values = r->sizes.values;
+	o.nsymbols = r->sizes.n;
+	if (clv_artifact_split(m->artifact, &o, r->outputs.at[0], r->outputs.at[1]) == CLV_OK)
+		return show_written(r, m);
+	fail_with(r->path);
+	if (!r->boundary)
+		hint("-b says where: `cleave candidates` shows the places, -b auto takes a good one");
+	return EXIT_FAILED;
+}
+
+static int run_split(void *given)
+{
+	request *r = given;
+	model m;
+	if (r->outputs.n != 2) {
+		complain(r->outputs.n ? "split writes two files: -o is given more than once" : "split needs -o PREFIX SUFFIX");
+		hint("cleave split model.clv -b 50%% -o prefix.clv suffix.clv");
+		return EXIT_USAGE;
+	}
+	if (!model_open_artifact(r->path, &r->opening, &m))
+		return EXIT_FAILED;
+	int code = sizes_resolve_batch(&r->sizes, m.plan, clv_artifact_batch(m.artifact)) ? split(r, &m) : EXIT_FAILED;
+	model_close(&m);
+	return code;
+}
+
+static const option arguments[] = {
+	ARG_FILE("FILE", path, "a .clv file with a whole model"),
+	OPTION_END,
+};
+
+static const option options[] = {
+	OPT_TEXT("boundary", 'b', "WHERE", boundary,
+             "auto, after:NAME of a node or module, 50% of the work (default: where the file is cut already)"),
+	OPT_FILES("output", 'o', "FILE", outputs, "the files to write: prefix, then suffix", .takes = 2),
+	MINIMIZE_OPTION(objective),
+	SIZE_OPTIONS(sizes),
+	OPT_FLAG("json", 0, json, "what was written as a JSON object"),
+	CONSTRAINT_OPTIONS(objective),
+	OPT_GROUP("model files"),
+	ALLOW_OPTION(opening),
+	OPTION_END,
+};
+
+static const request initial = {.objective = CLV_OBJECTIVE_INIT};
+
+const command command_split = {
+	.name = "split",
+	.summary = "cut a model file into two",
+	.description =
+		"Cuts a model into a prefix and a suffix, each a .clv file with its own weights alone: parameters that both "
+		"need are in both. What crosses between them is written by `cleave run prefix.clv` and read by `cleave run "
+		"suffix.clv --boundary`. All plans of the file are cut at the same place.\n\n"
+		"A place that is named and cannot be cut is refused with the reason; auto and percentages pass it over. Each "
+		"file is there whole or not at all.",
+	.examples = "cleave split model.clv -b 50% -o prefix.clv suffix.clv\n"
+				"cleave split model.clv -b after:layer2 --batch 8 -o prefix.clv suffix.clv\n"
+				"# the fastest cut for a link of one gigabit\n"
+				"cleave split model.clv -b auto --minimize latency --bandwidth 1Gbit -o prefix.clv suffix.clv\n",
+	.arguments = arguments,
+	.options = options,
+	REQUEST(request),
+	.initial = &initial,
+	.run = run_split,
+};

@@ -1,0 +1,94 @@
+/* Profiles: what each node of a runtime took, run by run. */
+#include <string.h>
+
+#include "base/options.h"
+#include "exec/runtime.h"
+
+clv_status profile_begin(runtime_plan *e, int64_t **times)
+{
+	uint32_t n = e->g->steps.n;
+	TRY(vec_reserve(&e->times, n));
+	*times = vec_from(&e->times, e->times.n);
+	for (uint32_t i = 0; i < n; i++)
+		e->times.at[e->times.n++] = 0;
+	return CLV_OK;
+}
+
+void profile_drop(runtime_plan *e)
+{
+	e->times.n -= e->g->steps.n;
+}
+
+clv_status clv_runtime_profile(clv_runtime *r, bool on)
+{
+	if (!r)
+		return fail(CLV_E_INVALID, "clv_runtime_profile needs a runtime");
+	for (uint32_t i = 0; on && i < r->plans.n; i++)
+		r->plans.at[i].times.n = 0;
+	r->profiling = on;
+	return CLV_OK;
+}
+
+/* Nodes of plans that no timed run used are not listed. */
+static uint32_t listed(const runtime_plan *e)
+{
+	return e->times.n ? e->g->steps.n : 0;
+}
+
+uint32_t clv_runtime_profile_count(const clv_runtime *r)
+{
+	uint32_t n = 0;
+	for (uint32_t i = 0; r && i < r->plans.n; i++)
+		n += listed(&r->plans.at[i]);
+	return n;
+}
+
+static int by_size(const void *a, const void *b)
+{
+	int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+	return (x > y) - (x < y);
+}
+
+static clv_status add_times(const runtime_plan *e, uint32_t s, clv_profile_node *out)
+{
+	uint32_t steps = e->g->steps.n, runs = e->times.n / steps;
+	int64_t *sorted = mem_realloc(NULL, runs, sizeof *sorted);
+	if (!sorted)
+		return fail_nomem();
+	for (uint32_t k = 0; k < runs; k++) {
+		sorted[k] = e->times.at[k * steps + s];
+		out->total_ns += sorted[k];
+	}
+	qsort(sorted, runs, sizeof *sorted, by_size);
+	out->runs = runs;
+	out->min_ns = sorted[0];
+	out->median_ns = sorted[runs / 2];
+	mem_free(sorted);
+	return CLV_OK;
+}
+
+static clv_status describe(const runtime_plan *e, uint32_t plan_number, uint32_t s, clv_profile_node *out)
+{
+	const plan *p = e->g->p;
+	node_id id = e->g->steps.at[s].node;
+	const node *n = &p->nodes.at[id];
+	out->plan = plan_number;
+	out->node = id;
+	out->name = node_name(e->g->names, id);
+	out->op = plan_s(p, n->op);
+	out->module = n->scope != NONE ? plan_s(p, p->scopes.at[n->scope].path) : "";
+	out->at = n->at != NONE ? plan_s(p, n->at) : "";
+	return add_times(e, s, out);
+}
+
+clv_status clv_runtime_profile_get(const clv_runtime *r, uint32_t i, clv_profile_node *out)
+{
+	clv_profile_node x = {0};
+	if (!r || !out || i >= clv_runtime_profile_count(r))
+		return fail(CLV_E_INVALID, "clv_runtime_profile_get: there is no node %u, or no place for it", i);
+	uint32_t k = 0;
+	for (; i >= listed(&r->plans.at[k]); k++)
+		i -= listed(&r->plans.at[k]);
+	TRY(describe(&r->plans.at[k], k, i, &x));
+	return options_write(out, &x, sizeof x, "clv_profile_node");
+}
