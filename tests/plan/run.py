@@ -206,7 +206,7 @@ class Runner:
             for page in pages:
                 text = page.read_text()
                 self.outside(f"groff formats {page.name}", ["groff", "-man", "-ww", "-Tutf8"], text)
-                self.outside(f"mandoc reads {page.name}", ["mandoc", "-Tlint", "-Wwarning"], text)
+                self.outside(f"mandoc reads {page.name}", ["mandoc", "-Tlint", "-Werror"], text)
 
     def on_terminal(self, *args: str, **env: str) -> str:
         """What the command writes to a terminal."""
