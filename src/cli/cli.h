@@ -61,6 +61,7 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_DIFFER = 1, EXIT_TROUB
 
 /* One line per command: two who add one seldom meet. The order is that of `cleave --help`. */
 #define COMMAND_LIST(X)                                                                                                \
+	X(capture)                                                                                                         \
 	X(inspect)                                                                                                         \
 	X(print)                                                                                                           \
 	X(verify)                                                                                                          \
@@ -250,8 +251,9 @@ typedef struct command {
 	const column *columns; /* of its listing */
 	size_t request_size;
 	const void *initial;     /* NULL: zeros */
-	int (*run)(void *given); /* NULL: only cleave-torch can */
+	int (*run)(void *given); /* NULL: only cleave-torch can, or Python */
 	bool torch;              /* needs libtorch */
+	bool python;             /* needs Python */
 	bool hidden;             /* from lists; it still has help */
 } command;
 
@@ -288,6 +290,10 @@ void fill_text(FILE *to, const char *text, unsigned indent, unsigned used, unsig
 
 /* torch.c: becomes cleave-torch; comes back only with what is wrong said. */
 int run_with_torch(const command *c, char **argv);
+char *program_at(const char *relative); /* a program beside this one, or from there; NULL: none. Caller frees. */
+
+/* capture.c: becomes `python -m cleave` with these words; comes back only with what is wrong said. */
+int run_with_python(char **argv);
 
 /* ---- saying things (say.c) --------------------------------------------------------------------------------------- */
 

@@ -8,8 +8,7 @@
 
 #include "cli.h"
 
-/* Beside this program, or from there. NULL: no such file. Caller frees. */
-static char *program_at(const char *relative)
+char *program_at(const char *relative)
 {
 	char self[PATH_MAX];
 	ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
