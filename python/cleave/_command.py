@@ -12,6 +12,7 @@ import importlib.util
 import inspect
 import itertools
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -367,7 +368,7 @@ def load_weights(model: Any, path: str) -> None:
     """Parameters and buffers by name: all of them, and nothing else. A tied one needs one of its names only."""
     if not isinstance(model, nn.Module):
         raise Complaint(f"--weights are for a module, and {type(model).__name__} is none")
-    state = model.state_dict(keep_vars=True)
+    state = {name: t for name, t in model.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}
     stored = {k: t for k, t in _example.read_safetensors(path).items() if not k.startswith("cleave.")}
     there = {id(t) for name, t in state.items() if name in stored}
     lacks = [name for name, t in state.items() if name not in stored and id(t) not in there]
@@ -448,7 +449,9 @@ def exported_call(o: argparse.Namespace, found: _exported.Exported, device: torc
     if o.input:
         call = make_call(o, found.model, device)
         if call.dims or call.batch or call.ranges:
-            return call
+            named = {name for symbols in call.dims.values() for name in symbols.values()}
+            known = {name: r for name, r in found.ranges.items() if name in named}
+            return call._replace(batch=call.batch or known.get(BATCH), ranges=_without_batch(known) | call.ranges)
         return call._replace(dims=found.dims, batch=found.ranges.get(BATCH), ranges=_without_batch(found.ranges))
     if found.args is None:
         raise Complaint(f"{o.target} has no example inputs", "--input gives them", USAGE)
@@ -465,16 +468,11 @@ def exported_call(o: argparse.Namespace, found: _exported.Exported, device: torc
                 f"{o.target}: the program was exported for {name} from {least} to {most}, not {low} to {high}"
             )
     ranges = found.ranges | asked
-    args, kwargs = _moved((found.args, found.kwargs), device)
-    return Call(args, kwargs, ranges.get(BATCH), found.dims, _without_batch(ranges))
+    return Call(found.args, found.kwargs, ranges.get(BATCH), found.dims, _without_batch(ranges))
 
 
 def _without_batch(ranges: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
     return {name: r for name, r in ranges.items() if name != BATCH}
-
-
-def _moved(tree: Any, device: torch.device) -> Any:
-    return torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.to(device), tree)
 
 
 # ---- capture: doing it
@@ -490,15 +488,27 @@ def _capture(argv: Sequence[str]) -> int:
     if o.version:
         return main(["--version"])
     _check(o)
-    if o.verbose:
-        _log.set_up("info")
-    if o.quiet:
-        set_progress(False)
-    with progress.task(f"capturing {o.target}"):
+    with _telling(o), progress.task(f"capturing {o.target}"):
         captured, files = _captured(o)
     if not o.quiet and o.text != "-":
         print(_summary(captured, files))
     return DONE
+
+
+@contextlib.contextmanager
+def _telling(o: argparse.Namespace) -> Iterator[None]:
+    """News on standard error, as much as was asked for."""
+    top = logging.getLogger("cleave")
+    before = top.handlers[:], top.level, progress._mode
+    if o.verbose and not os.environ.get("CLEAVE_LOG"):
+        _log.set_up("info")
+    if o.quiet:
+        set_progress(False)
+    try:
+        yield
+    finally:
+        top.handlers[:], progress._mode = before[0], before[2]
+        top.setLevel(before[1])
 
 
 def _check(o: argparse.Namespace) -> None:
@@ -532,7 +542,6 @@ def _captured(o: argparse.Namespace) -> tuple[Plan | SplitRuntime, list[str]]:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise Complaint(f"--device {o.device}: {str(error).splitlines()[0]}") from error
-    torch.manual_seed(o.seed)
     model, call = _exported_model(o, device) if o.target.endswith(".pt2") else _python_model(o, device)
     with torch.set_grad_enabled(o.train), _doing("the model"):
         made = _record(o, model, call)
@@ -540,7 +549,9 @@ def _captured(o: argparse.Namespace) -> tuple[Plan | SplitRuntime, list[str]]:
 
 
 def _python_model(o: argparse.Namespace, device: torch.device) -> tuple[Callable[..., Any], Call]:
-    model = build(o.target, resolve(o.target), *_factory_arguments(o))
+    found = resolve(o.target)
+    torch.manual_seed(o.seed)
+    model = build(o.target, found, *_factory_arguments(o))
     if isinstance(model, nn.Module):
         model = model.to(device).train(o.train)
     if o.weights is not None:
@@ -552,8 +563,10 @@ def _exported_model(o: argparse.Namespace, device: torch.device) -> tuple[Callab
     if o.train or any(_factory_arguments(o)):
         what = "--train" if o.train else "arguments"
         raise Complaint(f"{what}: what an exported program does was settled when it was exported", status=USAGE)
-    found = _exported.load(o.target)
-    found.model.to(device)
+    if not Path(o.target).is_file():
+        raise Complaint(f"{o.target}: there is no such file")
+    with _doing(f"reading {o.target}"):
+        found = _exported.load(o.target, device)
     if o.weights is not None:
         load_weights(found.model, o.weights)
     call = exported_call(o, found, device)

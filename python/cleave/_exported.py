@@ -6,11 +6,14 @@ takes are part of it: it says itself which dimensions may change, and refuses ot
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.export.passes import move_to_device_pass
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ._capture import take_apart
 from ._dims import SMALL
@@ -34,29 +37,44 @@ class Exported(NamedTuple):
     bounded: frozenset[str]  # symbols whose range has an end in the program
 
 
-def load(path: str) -> Exported:
-    """Opens a .pt2 file."""
-    try:
-        program = torch.export.load(path)
-    except OSError:
-        raise
-    except Exception as error:  # torch's readers raise all kinds
-        raise ArgumentError(f"{path}: torch.export cannot load it: {_first_line(error)}") from error
+def load(path: str, device: torch.device) -> Exported:
+    """Opens a .pt2 file, for a device."""
+    program = _program(path)
+    if any(t.device != device for t in _tensors(program)):
+        program = move_to_device_pass(program, str(device))  # also what operators make there
     try:
         model: nn.Module = program.module()
     except Exception as error:
         raise CaptureError(f"{path}: the program cannot be made a module: {_first_line(error)}") from error
-    for module in model.modules():  # what it does is fixed, whatever the flags say; a program for inference is usual
-        module.training = False
+    training = _trains(program)
+    for module in model.modules():  # what it does is fixed whatever the flags say: they shall tell it
+        module.training = training
     type(model).__name__ = _class_of(program)
     if program.example_inputs is None:
         return Exported(model, None, {}, {}, {}, frozenset())
-    args, kwargs = program.example_inputs
+    args, kwargs = tree_map_only(torch.Tensor, lambda t: t.to(device), program.example_inputs)
     return Exported(model, tuple(args), dict(kwargs), *_sizes(program, model, tuple(args), dict(kwargs)))
+
+
+def _program(path: str) -> Any:
+    log = logging.getLogger("torch.export")
+    level = log.level
+    try:
+        log.setLevel(logging.ERROR)  # it writes tracebacks of what it tries
+        return torch.export.load(path)
+    except Exception as error:  # torch's readers raise all kinds
+        raise ArgumentError(f"{path}: torch.export cannot load it: {_first_line(error)}") from error
+    finally:
+        log.setLevel(level)
 
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _tensors(program: Any) -> Iterator[torch.Tensor]:
+    held = (program.state_dict, program.constants, program.example_inputs)
+    yield from (t for t in tree_leaves(held) if isinstance(t, torch.Tensor))
 
 
 def _class_of(program: Any) -> str:
@@ -68,11 +86,23 @@ def _class_of(program: Any) -> str:
     return "ExportedProgram"
 
 
+def _trains(program: Any) -> bool:
+    """Whether an operator is told to train: dropout, batch_norm."""
+    for node in program.graph.nodes:
+        schema = getattr(node.target, "_schema", None) if node.op == "call_function" else None
+        names = [a.name for a in schema.arguments] if schema is not None else []
+        given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+        if any(given.get(flag) is True for flag in ("training", "train", "use_input_stats")):
+            return True
+    return False
+
+
 def _sizes(program: Any, model: nn.Module, args: Any, kwargs: Any) -> tuple[Dims, Ranges, frozenset[str]]:
     """Which dimensions of which inputs may change, by the names that inputs have in a capture."""
     inputs = take_apart(Target(model), args, kwargs)
     shapes = [s for s in _user_shapes(program) if s is not None]
     bounds = {str(symbol): _bounds(r) for symbol, r in program.range_constraints.items()}
+    tied = _tied(shapes)
     known: dict[str, str] = {}  # torch's names to ours
     dims: Dims = {}
     ranges: Ranges = {}
@@ -80,14 +110,25 @@ def _sizes(program: Any, model: nn.Module, args: Any, kwargs: Any) -> tuple[Dims
         return {}, {}, frozenset()
     for name, leaf, shape in zip(inputs.names, inputs.leaves, shapes, strict=True):
         for dim, size in enumerate(shape):
-            symbol = None if isinstance(size, int) else str(size.node.expr)
-            if symbol is None or symbol not in bounds:  # a number, or a formula of other sizes
+            symbol = _symbol(size)
+            if symbol not in bounds or symbol in tied:
                 continue
             ours = known.setdefault(symbol, _name(len(known), dim, set(known.values())))
             dims.setdefault(name, {})[dim] = ours
             low, high = bounds[symbol]
             ranges[ours] = low, max(SMALL, 4 * leaf.shape[dim]) if high is None else high
     return dims, ranges, frozenset(ours for symbol, ours in known.items() if bounds[symbol][1] is not None)
+
+
+def _symbol(size: Any) -> str:
+    """What torch calls a size that may change; "" for a number and for a formula of other sizes."""
+    return "" if isinstance(size, int) or not size.node.expr.is_symbol else str(size.node.expr)
+
+
+def _tied(shapes: Sequence[Any]) -> set[str]:
+    """Symbols that some dimension is a formula of (2*s0, s0 + 1): no capture can change them, they stay as they are."""
+    every = [size.node.expr for shape in shapes for size in shape if not isinstance(size, int)]
+    return {str(symbol) for expr in every if not expr.is_symbol for symbol in expr.free_symbols}
 
 
 def _name(count: int, dim: int, taken: set[str]) -> str:
@@ -99,11 +140,8 @@ def _name(count: int, dim: int, taken: set[str]) -> str:
 
 def _bounds(given: Any) -> tuple[int, int | None]:
     """A range of torch's; None: it has no end."""
-    try:
-        high = int(given.upper)
-    except (TypeError, ValueError, OverflowError):  # infinity, in one of several ways
-        return max(1, int(given.lower)), None
-    return max(1, int(given.lower)), high if high < _UNBOUNDED else None
+    low, high = (int(text) if text.lstrip("-").isdigit() else None for text in (str(given.lower), str(given.upper)))
+    return max(1, low or 1), high if high is not None and high < _UNBOUNDED else None
 
 
 def _user_shapes(program: Any) -> Iterator[Any]:

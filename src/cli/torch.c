@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -21,7 +22,8 @@ char *program_at(const char *relative)
 	size_t size = strlen(self) + strlen(relative) + 1;
 	char *path = grab(size);
 	snprintf(path, size, "%s%s", self, relative);
-	if (access(path, X_OK) == 0)
+	struct stat st;
+	if (access(path, X_OK) == 0 && stat(path, &st) == 0 && S_ISREG(st.st_mode))
 		return path;
 	free(path);
 	return NULL;
