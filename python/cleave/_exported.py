@@ -15,6 +15,7 @@ from torch import nn
 from torch.export.passes import move_to_device_pass
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from . import _watch
 from ._capture import take_apart
 from ._dims import SMALL
 from ._state import Target
@@ -46,10 +47,10 @@ def load(path: str, device: torch.device) -> Exported:
         model: nn.Module = program.module()
     except Exception as error:
         raise CaptureError(f"{path}: the program cannot be made a module: {_first_line(error)}") from error
+    name_modules(model)
     training = _trains(program)
     for module in model.modules():  # what it does is fixed whatever the flags say: they shall tell it
         module.training = training
-    type(model).__name__ = _class_of(program)
     if program.example_inputs is None:
         return Exported(model, None, {}, {}, {}, frozenset())
     args, kwargs = tree_map_only(torch.Tensor, lambda t: t.to(device), program.example_inputs)
@@ -77,13 +78,60 @@ def _tensors(program: Any) -> Iterator[torch.Tensor]:
     yield from (t for t in tree_leaves(held) if isinstance(t, torch.Tensor))
 
 
-def _class_of(program: Any) -> str:
-    """The class that was exported, as far as the operators still know it."""
-    for node in program.graph.nodes:
-        for _, (path, cls) in (node.meta.get("nn_module_stack") or {}).items():
-            if not path:
-                return str(cls if isinstance(cls, str) else cls.__name__).rpartition(".")[2]
-    return "ExportedProgram"
+# ---- modules. Operators of a program still know which module of the original they are from.
+
+
+def name_modules(model: Any) -> None:
+    """Gives the module of a program the children that the original had, by path and class, and tells a capture at each
+    operator whose it is: so that plans of programs have the scopes that those of the original have."""
+    type(model).__name__ = "ExportedProgram"
+    here = ""
+    for node in list(model.graph.nodes):
+        stack = _module_stack(node)
+        path = stack[-1][0] if stack else "" if node.op == "output" else here
+        for place, cls in stack:
+            if not _name_child(model, place, cls):
+                return
+        if path != here:
+            with model.graph.inserting_before(node):
+                model.graph.call_function(move_to, (path,))
+            here = path
+    model.recompile()
+
+
+def move_to(path: str) -> None:
+    """Part of the code of a program: a capture is told that operators of the module at `path` follow."""
+    recording = _watch.current()
+    if recording is not None:
+        recording.move_to(path)
+
+
+def _module_stack(node: Any) -> list[tuple[str, str]]:
+    """(path, class) of the modules around an operator, the outermost first; none where it is not known."""
+    found = list((node.meta.get("nn_module_stack") or {}).values()) if node.op == "call_function" else []
+    if not found or found[0][0]:
+        return []
+    # A second call of a module is marked as in "layer@1".
+    return [(path.partition("@")[0], getattr(cls, "__name__", str(cls)).rpartition(".")[2]) for path, cls in found]
+
+
+def _name_child(model: Any, path: str, cls: str) -> bool:
+    """Makes a module of that class's name at a path; False: something else has its place."""
+    module = model
+    for part in path.split(".") if path else ():
+        if part not in module._modules:
+            if not part or hasattr(module, part):
+                return False
+            module.add_module(part, nn.Module())
+        module = module._modules[part]
+    if module is model:
+        type(model).__name__ = cls
+    elif type(module) is nn.Module:
+        module.__class__ = type(cls, (nn.Module,), {})
+    return True
+
+
+# ---- what a program says about itself
 
 
 def _trains(program: Any) -> bool:

@@ -472,6 +472,18 @@ def test_an_exported_program_is_captured_bit_for_bit(folder: Path, name: str, dy
         assert torch.equal(program.module()(x).detach(), want)
 
 
+def test_operators_of_a_program_are_in_the_modules_of_the_original(folder: Path) -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(6, 6), nn.ReLU()), nn.Sequential(nn.Tanh()), nn.Linear(6, 2)).eval()
+    x = torch.randn(4, 6)
+    export(model, x)
+    assert main(["capture", "p.pt2", "--text", "p.plan", "--boundary", "after:1", "-o", "halves"]) == DONE
+    text = Path("p.plan").read_text()
+    assert re.findall(r"^%.* in (\S+)", text, re.MULTILINE) == ["0.0", "0.1", "1.0", "2"]
+    assert 'scope 0.1 "ReLU"' in text
+    boundary = load(folder, "halves/prefix.clv").run_prefix(x)
+    assert torch.equal(load(folder, "halves/suffix.clv").run_suffix(boundary), model(x).detach())
+
+
 def test_symbols_of_a_program_keep_their_ranges(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     class Join(nn.Module):
         def forward(self, a: torch.Tensor, *, other: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
