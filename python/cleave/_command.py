@@ -171,7 +171,7 @@ def _doing(what: str) -> Iterator[None]:
     """Code of the user's runs: what it raises is said in one line."""
     try:
         yield
-    except (CleaveError, Complaint):
+    except (CleaveError, Complaint, OSError):
         raise
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
@@ -519,6 +519,9 @@ def _check(o: argparse.Namespace) -> None:
         raise Complaint(f"the model is not cut: there is no {o.parts}", "--boundary 50% cuts it", USAGE)
     if o.output is not None and not o.output.endswith(".clv") and o.boundary is None:
         raise Complaint(f"{o.output}: a model is written to a .clv file", f"-o {o.output}.clv", USAGE)
+    for path in (o.output, o.text):
+        if path is not None and not Path(path).parent.is_dir():
+            raise Complaint(f"{Path(path).parent}: there is no such folder")
     _factory_arguments(o)
     _sizes(o)
     _pairs("--metadata", o.metadata, str)
@@ -542,8 +545,10 @@ def _captured(o: argparse.Namespace) -> tuple[Plan | SplitRuntime, list[str]]:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise Complaint(f"--device {o.device}: {str(error).splitlines()[0]}") from error
-    model, call = _exported_model(o, device) if o.target.endswith(".pt2") else _python_model(o, device)
-    with torch.set_grad_enabled(o.train), _doing("the model"):
+    exported = o.target.endswith(".pt2")
+    model, call = _exported_model(o, device) if exported else _python_model(o, device)
+    explained = _exported.explained(o.target) if exported else contextlib.nullcontext()
+    with torch.set_grad_enabled(o.train), _doing("the model"), explained:
         made = _record(o, model, call)
         return made, _write(o, made)
 
@@ -553,7 +558,8 @@ def _python_model(o: argparse.Namespace, device: torch.device) -> tuple[Callable
     torch.manual_seed(o.seed)
     model = build(o.target, found, *_factory_arguments(o))
     if isinstance(model, nn.Module):
-        model = model.to(device).train(o.train)
+        with _doing(f"moving {o.target} to {device}"):
+            model = model.to(device).train(o.train)
     if o.weights is not None:
         load_weights(model, o.weights)
     return model, make_call(o, model, device)
@@ -569,10 +575,7 @@ def _exported_model(o: argparse.Namespace, device: torch.device) -> tuple[Callab
         found = _exported.load(o.target, device)
     if o.weights is not None:
         load_weights(found.model, o.weights)
-    call = exported_call(o, found, device)
-    with _exported.explained(o.target), torch.no_grad():
-        found.model(*call.args, **call.kwargs)
-    return found.model, call
+    return found.model, exported_call(o, found, device)
 
 
 def _record(o: argparse.Namespace, model: Callable[..., Any], call: Call) -> Plan | SplitRuntime:

@@ -19,7 +19,7 @@ from . import _watch
 from ._capture import take_apart
 from ._dims import SMALL
 from ._state import Target
-from .errors import ArgumentError, CaptureError
+from .errors import ArgumentError, CaptureError, CleaveError
 
 Dims = dict[str, dict[int, str]]
 Ranges = dict[str, tuple[int, int]]
@@ -207,6 +207,6 @@ def explained(path: str) -> Iterator[None]:
     try:
         yield
     except (AssertionError, RuntimeError) as error:
-        if isinstance(error, CaptureError):
+        if isinstance(error, CleaveError):
             raise
         raise ArgumentError(f"{path}: the program does not take these inputs: {_first_line(error)}") from error

@@ -136,9 +136,8 @@ const command command_capture = {
 		"A program that torch.export saved brings its example inputs and its ranges of sizes.\n\n"
 		"An input is a dtype as in plan text (f32, bf16, i64, bool, …) and sizes. A size may be a symbol, "
 		"'f32[B,3,S,S]': it may change then, in the range that --dim gives it. Floats are drawn from a normal "
-		"distribution, booleans and integers are 0 or 1, unless it says otherwise: '<50257' is 0 to 50256, ':5..9' is "
-        "5 "
-		"to 9, ':zeros', ':ones'. NAME= in front makes it an argument by name. Also taken: file.npy, "
+		"distribution, booleans and integers are 0 or 1, unless it says otherwise: '<50257' is 0 to 50256, ':5..9' "
+		"is 5 to 9, ':zeros', ':ones'. NAME= in front makes it an argument by name. Also taken: file.npy, "
 		"file.safetensors (all its tensors, by name) and file.safetensors:KEY, with sizes behind where some are "
 		"symbols, 'x.npy[B,3]'; and plain values by name, 'scale=0.5', 'mask=null'.",
 	.examples = "cleave capture torchvision.models:resnet18 -i 'f32[4,3,224,224]' --dynamic-batch 1:64 -o model.clv\n"

@@ -47,6 +47,8 @@
  *   - A command that runs plans sets .torch and has its run function and all it needs inside
  *     `#ifdef CLEAVE_CLI_TORCH`, and .run = TORCH_RUN(run_x). `cleave` itself links no torch: it reads the arguments,
  *     then becomes `cleave-torch` (torch.c), which is these same files with CLEAVE_CLI_TORCH and libtorch.
+ *   - A command that needs Python sets .python and has no run function: once its arguments are read, the program becomes
+ *     `python -m cleave` with the same words (capture.c).
  *   - Exit codes: EXIT_OK, EXIT_FAILED, EXIT_USAGE. A command that answers by its code, as diff(1) does, says so in
  *     .exits and returns EXIT_DIFFER or EXIT_TROUBLE.
  *   - Memory comes from grab(), which never gives NULL: without memory the command ends with a message. */

@@ -153,6 +153,19 @@ def test_what_cannot_be_captured_is_said_in_one_line(
     assert not Path("m.clv").exists()
 
 
+def test_a_folder_that_is_not_there_is_told_before_the_model_runs(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["capture", "nets_of_a_user:broken", "-i", "f32[2,6]", "-o", "nowhere/m.clv"]) == FAILED
+    assert capsys.readouterr().err == "cleave: nowhere: there is no such folder\n"
+
+
+def test_a_device_that_is_not_there_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for device in ("cuda:99", "toaster"):
+        assert main(["capture", "nets_of_a_user:Net", "-i", "f32[2,6]", "-o", "m.clv", "--device", device]) == FAILED
+        assert capsys.readouterr().err.startswith(f"cleave: --device {device}: ")
+
+
 def test_the_place_of_an_error_is_shown_on_request(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["capture", "nets_of_a_user:broken", "-i", "f32[2,6]", "-o", "m.clv", "-v"]) == FAILED
     err = capsys.readouterr().err
@@ -526,9 +539,14 @@ def test_other_sizes_than_a_program_takes_are_refused_in_its_words(
 
 def test_a_program_that_was_exported_while_training_says_so(folder: Path) -> None:
     model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)).train()
-    export(model, torch.randn(4, 6))
+    x = torch.randn(4, 6)
+    export(model, x)
     assert main(["capture", "p.pt2", "-o", "m.clv"]) == DONE
-    assert "training=yes" in load(folder).text
+    loaded = load(folder)
+    assert "training=yes" in loaded.text
+    state = model.state_dict()
+    assert all(torch.equal(t, state[name]) for name, t in loaded.state_dict().items())  # statistics as they were
+    assert torch.equal(loaded(x), model(x).detach())
 
 
 def test_checks_and_modes_inside_of_a_program_are_captured(folder: Path) -> None:
