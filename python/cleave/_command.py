@@ -369,9 +369,12 @@ def load_weights(model: Any, path: str) -> None:
     if not isinstance(model, nn.Module):
         raise Complaint(f"--weights are for a module, and {type(model).__name__} is none")
     state = {name: t for name, t in model.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}
-    stored = {k: t for k, t in _example.read_safetensors(path).items() if not k.startswith("cleave.")}
-    there = {id(t) for name, t in state.items() if name in stored}
-    lacks = [name for name, t in state.items() if name not in stored and id(t) not in there]
+    stored = _example.read_safetensors(path)
+    if path.endswith(".clv"):  # it also has what no state_dict has: constants, tensors in attributes
+        stored = {name: t for name, t in stored.items() if name in state}
+    there = {(t.data_ptr(), t.shape, t.stride()) for name, t in state.items() if name in stored}
+    tied = {name for name, t in state.items() if (t.data_ptr(), t.shape, t.stride()) in there}
+    lacks = [name for name in state if name not in stored and name not in tied]
     unknown = [name for name in stored if name not in state]
     for names, text in ((lacks, "lacks"), (unknown, "has, and the model does not,")):
         if names:
