@@ -168,6 +168,18 @@ def check_range(s: Symbol, names: Sequence[str], size: int) -> None:
         raise InputError(f"input {names[leaf]}: dimension {dim} is {s.name}={size}, expected {s.low} to {s.high}")
 
 
+def read_size(size: Any, batch: str, known: Iterable[str]) -> dict[str, int]:
+    """A size that a user names, by symbol: that of the batch, or a dict."""
+    wanted = dict(size) if isinstance(size, Mapping) else {batch: size}
+    names = list(known)
+    for name, n in wanted.items():
+        if type(n) is not int:
+            raise TypeError(f"a size is an integer, or a dict of them by symbol, not {size!r}")
+        if names and name not in names:
+            raise ArgumentError(f"no dimension is called {name}; it has {', '.join(names)}")
+    return wanted
+
+
 # ---- inputs of other sizes
 
 

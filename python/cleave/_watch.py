@@ -51,8 +51,11 @@ class Recording:
         self.scopes: dict[int, int] = {}
         self.paths: list[str] = [""]
         self.keep: list[nn.Module] = []
+        self.moved = False  # move_to entered a module that is still to be left
+        self.by_path: dict[str, int] = {}
         for path, module in target.modules():
-            self.scopes[id(module)] = self.stream.scope(path, type(module).__name__) if path else 0
+            scope = self.stream.scope(path, type(module).__name__) if path else 0
+            self.scopes[id(module)] = self.by_path[path] = scope
 
     def enter(self, module: nn.Module) -> None:
         scope = self.scopes.get(id(module))
@@ -61,6 +64,15 @@ class Recording:
             scope = self.stream.scope(f"<{type(module).__name__}-{len(self.keep)}>", type(module).__name__)
             self.scopes[id(module)] = scope
         self.stream.enter(scope)
+
+    def move_to(self, path: str) -> None:
+        """Code without calls of modules says whose it is from now on; "" and what is no module: the caller's again."""
+        if self.moved:
+            self.stream.leave()
+        scope = self.by_path.get(path) if path else None
+        self.moved = scope is not None
+        if scope is not None:
+            self.stream.enter(scope)
 
     def opaque(self, cls: type[torch.autograd.Function], apply: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Runs a custom autograd function as one node, so that replay calls its own backward."""

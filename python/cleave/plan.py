@@ -16,11 +16,11 @@ import torch
 from . import _native, _report, _save, _show, _tree, progress
 from ._capture import Arguments, Capture, Captured, grad_mode, own_copy, parameter_names, take_apart
 from ._capture import eager as eager_code
-from ._dims import DynamicDims, SizeSpec
+from ._dims import DynamicDims, SizeSpec, read_size
 from ._log import logger, warn
 from ._sizes import Sized
 from ._state import RandomState, Target, fingerprint
-from .errors import CaptureError, CleaveError, GuardError, InputError, LayoutError
+from .errors import ArgumentError, CaptureError, CleaveError, GuardError, InputError, LayoutError
 from .visualization import Drawable, Subject
 
 log = logger("capture")
@@ -266,6 +266,29 @@ class Plan(Drawable):
         if boundary is not None:
             at = plan.choose(boundary, {}, None if sizes is None else dict(sizes))
         return _report.write(plan, path, title, sizes, _report.Link(bandwidth, prefix_speed, suffix_speed), at)
+
+    def prepare_sizes(self, *sizes: int | Mapping[str, int]) -> None:
+        """Records sizes now that would be recorded when they are first used: batch sizes, or {"B": 8, "S": 128}.
+
+        Those that are not named stay as in the example.
+
+        >>> import torch, cleave
+        >>> plan = cleave.capture(torch.nn.Linear(4, 2), torch.randn(3, 4), dynamic_batch=(1, 64))
+        >>> plan.prepare_sizes(8, 64)
+        """
+        sized, example = self._sized, self._example
+        if sized is None or example is None:
+            if sizes:
+                raise ArgumentError("this plan is for the sizes of its example alone: dynamic_batch names others")
+            return
+        here = dict(zip(sized.names, sized.example, strict=True))
+        points = [tuple({**here, **read_size(size, "B", here)}.values()) for size in sizes]
+        for point in points:
+            sized.check_range(example.names, point)
+        with progress.task(f"preparing sizes of {self._target.name}", len(points)):
+            for point in points:
+                progress.step(", ".join(f"{name}={n}" for name, n in zip(here, point, strict=True)), counted=True)
+                sized.obtain(sized.resized(example, point), point)
 
     def save(
         self,

@@ -23,11 +23,12 @@ from torch import nn
 from . import _report, _save, _show, _train, progress
 from ._capture import take_apart
 from ._cut import Cut, Cuts, Engines, Reader, Regime, Wanted
+from ._dims import read_size
 from ._log import warn
 from ._objective import read as read_objective
 from ._sizes import Sized
 from ._state import Target, fingerprint
-from .errors import ArgumentError, InputError, SplitError
+from .errors import InputError, SplitError
 from .payload import BoundaryPayload
 from .plan import Plan, as_call
 from .spec import SplitSpec
@@ -175,7 +176,7 @@ class SplitRuntime(Drawable):
         training is recorded too; by default when the split is trainable."""
         leaves = take_apart(self._target, *self._example).leaves
         here = self._first.sizes_of(leaves)
-        points = [{**here, **self._size(size, here)} for size in sizes]
+        points = [{**here, **read_size(size, self.split_spec.batch_symbol, here)} for size in sizes]
         train = self.split_spec.trainable if training is None else training
         modes = (False, True) if train else (False,)
         with progress.task(f"preparing sizes of {self._target.name}", len(modes) * len(points)):
@@ -184,16 +185,6 @@ class SplitRuntime(Drawable):
                 for point in points:
                     progress.step(", ".join(f"{name}={n}" for name, n in point.items()), counted=True)
                     cuts.see(point)
-
-    def _size(self, size: Any, known: Mapping[str, int]) -> dict[str, int]:
-        """A size that a user names, by symbol."""
-        wanted = dict(size) if isinstance(size, Mapping) else {self.split_spec.batch_symbol: size}
-        for name, n in wanted.items():
-            if type(n) is not int:
-                raise TypeError(f"a size is an integer, or a dict of them by symbol, not {size!r}")
-            if known and name not in known:
-                raise ArgumentError(f"no dimension of this split is called {name}; it has {', '.join(known)}")
-        return wanted
 
     def explore(self, *inputs: Any, seconds: float = 10.0, **kwargs: Any) -> list[str]:
         """Looks for branches on the sizes between those that were seen, and records the model on both sides of each.

@@ -49,6 +49,8 @@
  *     then becomes `cleave-torch` (torch.c), which is these same files with CLEAVE_CLI_TORCH and libtorch.
  *   - Files: load_plan gives the plan of a plan's text or a .clv file alike. Who also wants weights, or says what is in the
  *     file, opens a `model`. Commands that run models share feed.h: inputs, weights, devices.
+ *   - A command that needs Python sets .python and has no run function: once its arguments are read, the program becomes
+ *     `python -m cleave` with the same words (capture.c).
  *   - Exit codes: EXIT_OK, EXIT_FAILED, EXIT_USAGE. A command that answers by its code, as diff(1) does, says so in
  *     .exits and returns EXIT_DIFFER or EXIT_TROUBLE.
  *   - Memory comes from grab(), which never gives NULL: without memory the command ends with a message. */
@@ -63,6 +65,7 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_DIFFER = 1, EXIT_TROUB
 
 /* One line per command: two who add one seldom meet. The order is that of `cleave --help`. */
 #define COMMAND_LIST(X)                                                                                                \
+	X(capture)                                                                                                         \
 	X(inspect)                                                                                                         \
 	X(print)                                                                                                           \
 	X(verify)                                                                                                          \
@@ -293,8 +296,9 @@ typedef struct command {
 	const column *columns; /* of its listing */
 	size_t request_size;
 	const void *initial;     /* NULL: zeros */
-	int (*run)(void *given); /* NULL: only cleave-torch can */
+	int (*run)(void *given); /* NULL: only cleave-torch can, or Python */
 	bool torch;              /* needs libtorch */
+	bool python;             /* needs Python */
 	bool hidden;             /* from lists; it still has help */
 } command;
 
@@ -331,6 +335,10 @@ void fill_text(FILE *to, const char *text, unsigned indent, unsigned used, unsig
 
 /* torch.c: becomes cleave-torch; comes back only with what is wrong said. */
 int run_with_torch(const command *c, char **argv);
+char *program_at(const char *relative); /* a program beside this one, or from there; NULL: none. Caller frees. */
+
+/* capture.c: becomes `python -m cleave` with these words; comes back only with what is wrong said. */
+int run_with_python(char **argv);
 
 /* ---- saying things (say.c) --------------------------------------------------------------------------------------- */
 

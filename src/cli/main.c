@@ -67,6 +67,8 @@ static int run_request(const command *c, void *given, char **program_argv)
 		return show_help(c);
 	if (global.version)
 		return show_version();
+	if (c->python)
+		return run_with_python(program_argv);
 	return c->run ? c->run(given) : run_with_torch(c, program_argv);
 }
 

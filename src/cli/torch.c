@@ -4,12 +4,12 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli.h"
 
-/* Beside this program, or from there. NULL: no such file. Caller frees. */
-static char *program_at(const char *relative)
+char *program_at(const char *relative)
 {
 	char self[PATH_MAX];
 	ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -22,7 +22,8 @@ static char *program_at(const char *relative)
 	size_t size = strlen(self) + strlen(relative) + 1;
 	char *path = grab(size);
 	snprintf(path, size, "%s%s", self, relative);
-	if (access(path, X_OK) == 0)
+	struct stat st;
+	if (access(path, X_OK) == 0 && stat(path, &st) == 0 && S_ISREG(st.st_mode))
 		return path;
 	free(path);
 	return NULL;

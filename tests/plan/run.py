@@ -5,7 +5,7 @@
 Beside each x.plan lie x.print and x.inspect, what `cleave print` and `cleave inspect` write, and x.source, what
 `cleave source` writes or why it refuses; x.dot and x.split.dot are what `cleave dot` draws. Beside each bad_x.plan lies
 bad_x.err, what `cleave verify` says about it.
-cli.txt and diff.txt are transcripts: each `$ cleave …` is run and what it writes must follow; the .clv files that
+cli.txt, capture.txt and diff.txt are transcripts: each `$ cleave …` is run and what it writes must follow; the .clv files that
 diff.txt compares are written by `test_diff tests/plan/diff`. models.txt and run.txt are such transcripts over the files
 of models/ (models/make.py writes those again), each in a copy of that folder; run.txt needs cleave-torch. The example of
 docs/plan-format.md must print as itself; docs/command-line.md has all commands, and what it shows is what they write.
@@ -44,7 +44,10 @@ class Runner:
 
     def run(self, *args: str, text: str = "", folder: Path = HERE) -> tuple[int, str, str]:
         command = [self.cleave, *args]
-        done = subprocess.run(command, cwd=folder, input=text.encode(), capture_output=True, timeout=60, check=False)
+        env = {k: v for k, v in os.environ.items() if k != "CLEAVE_PYTHON"}  # capture explains itself without a Python
+        done = subprocess.run(
+            command, cwd=folder, input=text.encode(), env=env, capture_output=True, timeout=60, check=False
+        )
         return done.returncode, done.stdout.decode(), done.stderr.decode()
 
     def check(self, name: str, ok: bool, why: str = "") -> None:
@@ -168,7 +171,7 @@ class Runner:
     def completes(self) -> None:
         """bash completes commands, options, words, columns and files."""
         cases = {
-            ("cleave", "ca"): {"candidates"},
+            ("cleave", "ca"): {"candidates", "capture"},
             ("cleave", "--co"): {"--color"},
             ("cleave", "--color", "a"): {"auto", "always"},
             ("cleave", "--color", "never", "ver"): {"verify"},
@@ -273,8 +276,8 @@ def main(args: list[str]) -> int:
             runner.bad(plan)
         else:
             runner.good(plan)
-    runner.transcript(HERE / "cli.txt")
-    runner.transcript(HERE / "diff.txt")
+    for name in ("cli.txt", "capture.txt", "diff.txt"):
+        runner.transcript(HERE / name)
     runner.models()
     runner.documented()
     runner.shown()

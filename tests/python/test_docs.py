@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,9 +13,13 @@ import pytest
 
 import cleave
 from cleave import _objective, split
+from cleave._command import main
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = ("README.md", *(f"docs/{page}.md" for page in ("artifact", "notebook", "pictures", "report", "split")))
+PAGES = (
+    "README.md",
+    *(f"docs/{page}.md" for page in ("artifact", "capture", "notebook", "pictures", "report", "split")),
+)
 NOT_OF_SPLITS = ("ArgumentError", "PlanError", "CompressionError")
 LINKED = ("README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")))
 
@@ -44,6 +50,25 @@ def run(page: str, text: str) -> int:
 def test_every_example_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # examples write files
     assert run(str(ROOT / page), (ROOT / page).read_text(encoding="utf-8")) >= 1
+
+
+def test_every_command_of_the_page_about_capture_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs/capture.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^python -m cleave (.*)$", text, re.MULTILINE)
+    assert len(commands) >= 5
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    Path("net.py").write_text(blocks(text)[0].code)
+    run("docs/capture.md", text)  # makes the program that a command takes
+    for command in commands:
+        assert main(shlex.split(command)) == 0, command
+    assert sorted(p.name for p in tmp_path.glob("**/*.clv")) == [
+        "again.clv",
+        "net.clv",
+        "prefix.clv",
+        "program.clv",
+        "suffix.clv",
+    ]
 
 
 def test_an_example_that_fails_is_seen_at_its_line() -> None:

@@ -188,7 +188,7 @@ def test_a_size_to_prepare_is_an_integer(size: Any) -> None:
 
 
 def test_a_size_to_prepare_names_a_symbol_of_the_split() -> None:
-    with pytest.raises(cleave.ArgumentError, match="no dimension of this split is called Z; it has B"):
+    with pytest.raises(cleave.ArgumentError, match="no dimension is called Z; it has B"):
         prepare().prepare_sizes({"B": 2, "Z": 3})
 
 
