@@ -105,9 +105,11 @@ def without_python(folder: Path, runtime: cleave.SplitRuntime, x: Tensor, want: 
         folder / "output.safetensors",
     )
     given.write_bytes(cleave.pack(x))
-    command = str(find_command())
-    subprocess.run([command, "run", prefix, "-q", "--input", f"{given}:0", "-o", str(crossing)], check=True)
-    subprocess.run([command, "run", suffix, "-q", "--boundary", str(crossing), "-o", str(result)], check=True)
+    for arguments in (
+        [prefix, "--input", f"{given}:0", "-o", str(crossing)],
+        [suffix, "--boundary", str(crossing), "-o", str(result)],
+    ):
+        subprocess.run([str(find_command()), "run", *arguments], check=True, stdout=subprocess.DEVNULL)
     got = read_tensors(result)
     same = set(got) == set(want) and all(torch.equal(got[k], want[k]) for k in want)
     line("no Python", f"cleave run prefix.clv | {os.path.getsize(crossing):,} bytes | cleave run suffix.clv")
