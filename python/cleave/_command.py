@@ -206,7 +206,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--dim", metavar="NAME=LOW:HIGH", action="append", default=[])
     p.add_argument("--size", metavar="NAME=N", action="append", default=[])
     p.add_argument("--sizes", metavar="LIST", action="append", default=[])
-    p.add_argument("--prove", metavar="SECONDS", type=_seconds, default=_save.PROVE_SECONDS)
+    p.add_argument("--prove", choices=_save.PROVE, default="auto")
     p.add_argument("-b", "--boundary", metavar="WHERE")
     p.add_argument("--parts", choices=_save.PARTS)
     p.add_argument("--no-weights", action="store_true")
@@ -223,13 +223,6 @@ def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"a whole number, not {text!r}")
     return int(text)
-
-
-def _seconds(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0 <= float(text) < 1e9:
-            return float(text)
-    raise argparse.ArgumentTypeError(f"a number of seconds, not {text!r}")
 
 
 def _range(text: str) -> tuple[int, int]:

@@ -64,6 +64,7 @@ PyObject *payload_check_py(PyObject *self, PyObject *args);
 PyObject *artifact_save_py(PyObject *self, PyObject *args);
 /* _native_frontier.c: methods of Plan. sizes is a dict of symbol to int; an objective has the fields of clv_objective */
 PyObject *plan_py_frontiers(PlanObject *o, PyObject *args); /* ([sizes]) */
+PyObject *plan_py_work(PlanObject *o, PyObject *args);      /* ([sizes]): operations of a run */
 PyObject *plan_py_choose(PlanObject *o, PyObject *args);    /* (boundary, objective[, sizes]) */
 PyObject *plan_py_check(PlanObject *o, PyObject *args);     /* (which, objective[, sizes]) */
 PyObject *plan_py_exact(PlanObject *o, PyObject *args);     /* (must_prefix, must_suffix[, sizes]) */

@@ -162,6 +162,20 @@ PyObject *plan_py_frontiers(PlanObject *o, PyObject *args)
 	return out;
 }
 
+PyObject *plan_py_work(PlanObject *o, PyObject *args)
+{
+	PyObject *sizes = Py_None;
+	clv_total total = {.size = sizeof total};
+	if (!PyArg_ParseTuple(args, "|O", &sizes))
+		return NULL;
+	clv_frontiers *f = frontiers_at(o, sizes);
+	clv_status st = f ? clv_frontiers_total(f, &total) : CLV_OK;
+	clv_frontiers_free(f);
+	if (!f)
+		return NULL;
+	return st == CLV_OK ? PyFloat_FromDouble(total.flops) : raise_status(st);
+}
+
 PyObject *plan_py_choose(PlanObject *o, PyObject *args)
 {
 	const char *boundary;

@@ -460,6 +460,21 @@ static PyObject *plan_py_tree(PlanObject *o, PyObject *output)
 	return list;
 }
 
+/* ties() -> {another name of a tied tensor: its name in the plan} */
+static PyObject *plan_py_ties(PlanObject *o, PyObject *unused)
+{
+	PyObject *out = PyDict_New();
+	(void)unused;
+	for (uint32_t i = 0; out && i < o->p->ties.n; i++) {
+		const tie *t = &o->p->ties.at[i];
+		PyObject *name = PyUnicode_FromString(plan_s(o->p, o->p->values.at[t->value].name));
+		if (!name || PyDict_SetItemString(out, plan_s(o->p, t->name), name) < 0)
+			Py_CLEAR(out);
+		Py_XDECREF(name);
+	}
+	return out;
+}
+
 /* input_names() -> names of the tensors that go in */
 static PyObject *plan_py_input_names(PlanObject *o, PyObject *unused)
 {
@@ -635,6 +650,8 @@ static PyMethodDef plan_methods[] = {
 	{"nodes", (PyCFunction)plan_py_nodes, METH_NOARGS, "nodes() -> list of tuples"},
 	{"node_count", (PyCFunction)plan_py_node_count, METH_NOARGS, "node_count()"},
 	{"frontiers", (PyCFunction)plan_py_frontiers, METH_VARARGS, "frontiers(sizes=None) -> list of tuples"},
+	{"work", (PyCFunction)plan_py_work, METH_VARARGS, "work(sizes=None) -> operations of a run, estimated"},
+	{"ties", (PyCFunction)plan_py_ties, METH_NOARGS, "ties() -> other names of tied tensors, to the name in the plan"},
 	{"choose", (PyCFunction)plan_py_choose, METH_VARARGS, "choose(boundary, objective, sizes=None) -> which frontier"},
 	{"check", (PyCFunction)plan_py_check, METH_VARARGS, "check(which, objective, sizes=None): raises what it misses"},
 	{"exact", (PyCFunction)plan_py_exact, METH_VARARGS,

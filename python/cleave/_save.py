@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,12 +13,18 @@ import torch
 from . import _native
 from ._capture import Captured
 from ._dims import Point, powers_within
+from ._log import logger
 from ._sizes import Sized
 from .errors import ArgumentError
 from .payload import to_host
 
 PARTS = ("all", "prefix", "suffix")
-PROVE_SECONDS = 10.0
+PROVE = ("auto", "all", "none")
+PROVE_WORK = 2e11  # operations; about ten seconds of a small machine
+NODE_WORK = 2e6  # of looking at a node, in operations that could have been done meanwhile
+MOST_POINTS = 4096
+
+log = logger("sizes")
 
 Path = str | os.PathLike[str]
 
@@ -118,31 +125,44 @@ def fixed_of(sized: Sized | None, captured: Captured) -> dict[str, int]:
     return {name: min(n) for name, n in values.items() if name not in captured.symbols and len(n) == 1}
 
 
-def prove(sized: Sized, record: Callable[[Point], Any], seconds: float) -> None:
-    """Records sizes that were never seen while there is time: powers of two first, then what lies between.
+def prove(sized: Sized, record: Callable[[Point], Any], how: str) -> None:
+    """Records sizes that were never seen, because a file serves only sizes that were recorded.
 
-    A file serves only sizes that were recorded. A size that would take longer than what is left is passed over."""
-    end = time.monotonic() + seconds
-    cost = 0.0  # seconds per row, as far as is known
-    for point in _points_to_prove(sized):
-        rows = max(1, max(point))
-        left = end - time.monotonic()
-        if left <= 0:
-            return
-        if point in sized.served or cost * rows > left:
+    "auto" goes on while the estimated work is within a limit, so that the same model gives the same file on any
+    machine: powers of two first, then what lies between. "all" records every size, "none" no more. A size at which the
+    model fails is passed over."""
+    if how not in PROVE:
+        raise ArgumentError(f"prove is one of {', '.join(PROVE)}, not {how!r}")
+    left = {"auto": PROVE_WORK, "all": math.inf, "none": 0.0}[how]
+    for point in _points_to_prove(sized, how == "all") if left else ():
+        if point in sized.served:
             continue
-        start = time.monotonic()
-        record(point)
-        cost = max(cost, (time.monotonic() - start) / rows)
+        left -= _work(sized, point)
+        if left < 0:
+            return
+        try:
+            record(point)
+        except Exception as error:
+            log.info("no plan for %s: %s", dict(zip(sized.names, point, strict=True)), error)
 
 
-def _points_to_prove(sized: Sized) -> list[Point]:
-    """One size changes at a time; the others stay as in the example."""
-    out: list[Point] = []
-    for round_ in (powers_within, lambda low, high: range(low, min(high, low + 4096) + 1)):
-        for i, s in enumerate(sized.symbols):
-            out.extend((*sized.example[:i], n, *sized.example[i + 1 :]) for n in round_(s.low, s.high))
-    return list(dict.fromkeys(out))
+def _work(sized: Sized, point: Point) -> float:
+    """What a record costs, estimated: the operators' own work, and what it takes to look at each."""
+    plan = sized.captured.plan
+    sizes = {name: n for name, n in zip(sized.names, point, strict=True) if name in sized.captured.symbols}
+    work: float = plan.work(sizes or None)
+    return work + NODE_WORK * float(plan.node_count())
+
+
+def _points_to_prove(sized: Sized, every: bool) -> list[Point]:
+    """Combinations of powers of two; every size, one at a time, the others as in the example; then combinations."""
+    powers = [powers_within(s.low, s.high) for s in sized.symbols]
+    ranges = [range(s.low, s.high + 1) for s in sized.symbols]
+    out: dict[Point, None] = dict.fromkeys(itertools.islice(itertools.product(*powers), MOST_POINTS))
+    for i, sizes in enumerate(ranges):
+        out.update(dict.fromkeys((*sized.example[:i], n, *sized.example[i + 1 :]) for n in sizes[:MOST_POINTS]))
+    out.update(dict.fromkeys(itertools.islice(itertools.product(*ranges), None if every else MOST_POINTS)))
+    return list(out)
 
 
 def paths(path: Path, parts: str | None, half: str | None) -> list[tuple[str, str]]:

@@ -71,8 +71,27 @@ Build = Callable[[list[tuple[str, Any]]], Any]
 def _builder(name: str, types: Sequence[type]) -> Build:
     """How an object is made of its fields."""
     cls = next((t for t in types if f"{t.__module__}:{t.__qualname__}" == name), None)
-    if cls is None:
-        return _plain_builder(name)
+    return _plain_builder(name) if cls is None else _checked(cls, _class_builder(cls))
+
+
+def _checked(cls: type, build: Build) -> Build:
+    """A class of the same name may have other fields than the one whose objects the model gave."""
+    if dataclasses.is_dataclass(cls):
+        own = [f.name for f in dataclasses.fields(cls)]
+    else:
+        own = list(getattr(cls, "_fields", ()))
+
+    def checked(fields: list[tuple[str, Any]]) -> Any:
+        given = [key for key, _ in fields]
+        partial = issubclass(cls, dict)  # a model output leaves out fields that are None
+        if own and (any(key not in own for key in given) if partial else given != own):
+            raise InputError(f"{cls.__qualname__} has fields {', '.join(own)}, the file has {', '.join(given)}")
+        return build(fields)
+
+    return checked
+
+
+def _class_builder(cls: type) -> Build:
     if isinstance(cls, type) and issubclass(cls, dict) and dataclasses.is_dataclass(cls):  # a model output
         return lambda fields: cls(**dict(fields))
     if issubclass(cls, tuple):
@@ -110,8 +129,11 @@ def _plain_builder(name: str) -> Build:
 class Structure:
     """The structure of the inputs or outputs of a plan, from its tokens in prefix order."""
 
-    def __init__(self, tokens: Sequence[Token], types: Sequence[type] = (), stores: int = 0) -> None:
+    def __init__(
+        self, tokens: Sequence[Token], types: Sequence[type] = (), stores: int = 0, names: Sequence[str] = ()
+    ) -> None:
         self.tokens = list(tokens)
+        self.names = list(names)  # of tensors that go in
         self.builders = {t[2]: _builder(t[2], types) for t in tokens if t[0] == _tree.T_OBJECT}
         self.stores = stores
 
@@ -150,6 +172,7 @@ class Structure:
 
     def take_apart(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """The tensors of a call, after a check that its structure is the captured one."""
+        args, kwargs = self._by_position(args, kwargs)
         order = [key for key in self._keywords() if key in kwargs]
         kwargs = {k: kwargs[k] for k in [*order, *(k for k in kwargs if k not in order)]}
         spec, leaves, _ = _tree.flatten((args, kwargs))
@@ -160,6 +183,19 @@ class Structure:
         if len(given) != len(self.tokens):
             raise InputError(f"the call has {len(given)} parts, the captured one {len(self.tokens)}")
         return leaves
+
+    def _by_position(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Tensors given by name that were positional at capture, at their place."""
+        if not self.tokens or not kwargs:
+            return args, kwargs
+        at, out, rest = 2, list(args), dict(kwargs)
+        for i in range(self.tokens[1][1]):
+            kind, _, number = self.tokens[at]
+            name = self.names[number] if kind == _tree.T_VALUE and number < len(self.names) else None
+            if i == len(out) and name in rest:
+                out.append(rest.pop(name))
+            at = self._skip(at)
+        return tuple(out), rest
 
     def _keywords(self) -> list[str]:
         """Names of keyword inputs, in the order of the capture."""

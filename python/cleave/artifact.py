@@ -13,12 +13,12 @@ Opening a file runs nothing that is in it (docs/artifact.md)."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from . import _native
+from . import _native, _report
 from ._dims import Point
 from ._save import Path
 from ._structure import Structure
@@ -68,12 +68,21 @@ def load(
     was never recorded. debug: check every result against the plan."""
     names = list(allow_operators)
     for name in names:
-        if not isinstance(name, str):
-            raise TypeError(f"allow_operators are texts like 'aten::from_file', not {name!r}")
+        if not isinstance(name, str) or isinstance(allow_operators, str):
+            raise TypeError(f"allow_operators is a list of texts like 'aten::from_file', not {allow_operators!r}")
+    types = tuple(types)
+    for cls in types:
+        if not isinstance(cls, type):
+            raise TypeError(f"types are classes, not {cls!r}")
+    os.stat(path)  # as Python itself says that there is no such file
     where = None if device is None else _device(device)
     artifact = _native.Artifact(os.fsencode(path), names, check)
     runtime = _native.Runtime(artifact, where, part, unproven, debug)
-    return LoadedModel(str(path), artifact, runtime, part, tuple(types))
+    return LoadedModel(str(path), artifact, runtime, part, types)
+
+
+def _names(what: str, names: Sequence[str]) -> str:
+    return f"{what}: {', '.join(names[:5])}{' …' if len(names) > 5 else ''}"
 
 
 def _device(device: str | torch.device | int) -> str:
@@ -94,7 +103,9 @@ class LoadedModel(Drawable):
         held, self.split_id, self.boundary, self._batch, self.weight_version, self.has_weights, count = artifact.head()
         self.part: str = part or held
         self._plans = [self._plan(i) for i in range(count)]
-        self._input = Structure(self._plans[0].native.tree(False), types)
+        first = self._plans[0].native
+        self._input = Structure(first.tree(False), types, names=first.input_names())
+        self._ties: dict[str, str] = first.ties()
 
     def _plan(self, i: int) -> _PlanHere:
         native, signature, _first, _end, cut, stores, points, fixed = self._artifact.plan(i)
@@ -207,22 +218,41 @@ class LoadedModel(Drawable):
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The tensors by their state_dict names, on the memory that runs read; constants of the plans are left out."""
-        return {k: t for k, t in self._runtime.state().items() if not k.startswith("cleave.const.")}
+        state = {k: t for k, t in self._runtime.state().items() if not k.startswith("cleave.const.")}
+        return {**state, **{other: state[name] for other, name in self._ties.items() if name in state}}
 
-    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Sets tensors by name; for files without weights. Names that the model does not read are passed over."""
-        wanted = set(self.state_dict()) | set(self._runtime.unbound())
-        missing = [name for name in self._runtime.unbound() if name not in state]
-        if missing:
-            raise InputError(f"the state lacks {', '.join(missing[:5])}{' …' if len(missing) > 5 else ''}")
-        for name in wanted & set(state):
-            self._runtime.bind(name, state[name].detach())
+    def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
+        """Copies tensors in, by name. strict=False passes over names that are missing, or unknown to the model."""
+        here, unbound = self.state_dict(), set(self._runtime.unbound())
+        given = {self._ties.get(name, name): t for name, t in state.items()}
+        missing = [n for n in (*here, *sorted(unbound)) if self._ties.get(n, n) not in given]
+        unknown = [n for n in given if n not in here and n not in unbound]
+        if strict and (missing or unknown):
+            raise InputError(
+                "; ".join(_names(text, n) for text, n in (("missing", missing), ("not read", unknown)) if n)
+            )
+        for name, t in given.items():
+            if name in here and (here[name].shape != t.shape or here[name].dtype != t.dtype):
+                want = f"{here[name].dtype} {tuple(here[name].shape)}"
+                raise InputError(f"{name} is {t.dtype} {tuple(t.shape)}, the model has {want}")
+        with torch.no_grad():
+            for name, t in given.items():
+                if name in here:
+                    here[name].copy_(t)
+                elif name in unbound:
+                    self._runtime.bind(name, t.detach().clone())
         if self.has_weights:
             self.weight_version = 0  # no longer the file's: boundaries of the old ones are refused
 
     def check_data(self) -> None:
         """Compares all weights with the digests that were written with them."""
         self._artifact.check_data()
+
+    def report(self, path: Path = "report.html", *, title: str | None = None) -> os.PathLike[str]:
+        """Writes the first plan as one HTML file to look at (docs/report.md), and says where it is."""
+        cut = self._plans[0].cut
+        at = cut - 1 if cut > 0 else None
+        return _report.write(self.native_plan, path, title, None, _report.Link(0.0, 0.0, 0.0), at)
 
     def split(self, boundary: str | None, prefix: Path, suffix: Path) -> None:
         """Writes the two halves as files of their own; boundary None: where the model is cut already."""

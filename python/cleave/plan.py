@@ -297,14 +297,14 @@ class Plan(Drawable):
         weights: bool = True,
         parts: str = "all",
         boundary: str | None = None,
-        prove: float = _save.PROVE_SECONDS,
+        prove: str = "auto",
         metadata: Mapping[str, str] | None = None,
     ) -> None:
         """Writes the plan and the weights it reads as one .clv file, which C programs and cleave.load run.
 
         parts: "prefix" and "suffix" are those of `boundary`, with their own weights only. weights=False leaves out
-        parameters and buffers. A file serves only sizes that were recorded: `prove` is how many seconds may be spent on
-        recording more of them now. The file is there whole or not at all.
+        parameters and buffers. A file serves only sizes that were recorded: `prove` says whether more of them
+        are now: "auto" within a limit of work, "all" of the range, or "none". The file is there whole or not at all.
 
         >>> import torch, cleave
         >>> plan = cleave.capture(torch.nn.Linear(4, 2), torch.randn(3, 4), dynamic_batch=(1, 8))

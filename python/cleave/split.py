@@ -512,14 +512,15 @@ class SplitRuntime(Drawable):
         *,
         parts: str | None = None,
         weights: bool = True,
-        prove: float = _save.PROVE_SECONDS,
+        prove: str = "auto",
         metadata: Mapping[str, str] | None = None,
     ) -> list[str]:
         """Writes the split, for inference in the mode the model is in, as .clv files: for C programs and cleave.load.
 
         A path that ends in .clv is one file: with the whole cut model, or with the half that parts names ("prefix",
         "suffix"). Any other is a folder, which gets prefix.clv and suffix.clv, each with its own weights only. A file
-        serves only sizes that were recorded; `prove` is how many seconds may be spent on recording more of them now.
+        serves only sizes that were recorded: `prove` says whether more of them are now: "auto" within a limit of work,
+        "all" of the range, or "none".
         Gives the paths that were written.
 
         >>> import torch, cleave

@@ -12,7 +12,7 @@ typedef struct request {
 	const char *target, *factory_args, *batch, *device, *weights, *boundary, *parts, *output, *text;
 	text_list input, arg, dim, size, sizes, metadata;
 	int64_t seed;
-	double prove;
+	const char *prove;
 	bool train, eval, no_weights, verbose;
 } request;
 
@@ -113,8 +113,8 @@ static const option options[] = {
 	OPT_TEXTS("dim", 0, "NAME=LOW:HIGH", dim, "the range of a symbol that inputs name; may be repeated"),
 	OPT_TEXTS("size", 0, "NAME=N", size, "the symbol's size in the example; may be repeated"),
 	OPT_TEXTS("sizes", 0, "LIST", sizes, "record these for sure: batch sizes 1,2,8, or one of each: B=8,S=128"),
-	OPT_FLOAT("prove", 0, "SECONDS", prove, "time to spend on recording more sizes: a file serves what was recorded",
-              .preset = "10"),
+	OPT_WORD("prove", 0, "HOW", prove, "auto|all|none",
+             "record more sizes, within a limit of work, or all: a file serves what was recorded", .preset = "auto"),
 	OPT_GROUP("file"),
 	OPT_TEXT("boundary", 'b', "WHERE", boundary, "cut the model: 50%, after:layer2, auto"),
 	OPT_WORD("parts", 0, "PART", parts, "all|prefix|suffix", "what of a cut model goes into the file"),

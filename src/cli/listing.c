@@ -246,7 +246,11 @@ static const char *cell_text(column_type type, const cell *c, char space[CELL_TE
 	switch (type) {
 	case COLUMN_TEXT: return c->s ? c->s : "";
 	case COLUMN_BOOL: return c->b ? "yes" : "no";
-	case COLUMN_NUMBER: snprintf(space, CELL_TEXT, isnan(c->x) ? "" : "%.6g", c->x); return space;
+	case COLUMN_NUMBER:
+		if (isnan(c->x))
+			return "";
+		snprintf(space, CELL_TEXT, "%.6g", c->x);
+		return space;
 	case COLUMN_SECONDS: return isnan(c->x) ? "" : human_seconds(c->x, space);
 	case COLUMN_SHARE:
 		if (isnan(c->x))

@@ -378,8 +378,20 @@ static clv_status run_locked(const runtime *r, const runtime_plan *e, run_spec *
 	return st;
 }
 
+/* Operators that make tensors without being told a dtype take torch's default: files are for f32. */
+static clv_status check_default_dtype(void)
+{
+	br_modes now;
+	br_modes_get(&now);
+	if (now.default_dtype == DT_F32)
+		return CLV_OK;
+	return fail(CLV_E_INPUT, "torch's default dtype is %s, files are for f32",
+	            now.default_dtype < DT_COUNT ? dtype_name((dtype)now.default_dtype) : "?");
+}
+
 clv_status runtime_run_plan(const runtime *r, uint32_t i, const run_spec *given, clv_tensor **outputs)
 {
+	TRY(check_default_dtype());
 	const runtime_plan *e = &r->plans.at[i];
 	uint32_t n = e->g->outputs.n;
 	run_spec spec = *given;

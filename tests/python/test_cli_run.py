@@ -263,7 +263,7 @@ def test_weights_come_from_another_file(tmp_path: Path, run: Run, residual: nn.M
 
 def test_what_is_wrong_is_said_with_exit_status_and_hint(tmp_path: Path, run: Run, residual: nn.Module) -> None:
     plan = cleave.capture(residual, torch.randn(2, 3, 8, 8), dynamic_batch=(1, 64))
-    plan.save(tmp_path / "model.clv", prove=0)
+    plan.save(tmp_path / "model.clv", prove="none")
     np.save(tmp_path / "double.npy", np.zeros((2, 3, 8, 8)))
     np.save(tmp_path / "shape.npy", np.zeros((2, 4, 8, 8), np.float32))
     np.save(tmp_path / "objects.npy", np.array([{}, {}]), allow_pickle=True)

@@ -227,7 +227,7 @@ def test_the_defaults_are_those_that_the_c_command_documents() -> None:
     text = (ROOT / "src/cli/capture.c").read_text().replace("OPT_", "\f")
     found = dict(re.findall(r'\f\w+\("([a-z-]+)"[^\f]*?\.preset = "([^"]+)"\)', text))
     options = {name: _command.parser().get_default(name) for name in found}
-    assert options == {"device": found["device"], "seed": int(found["seed"]), "prove": float(found["prove"])}
+    assert options == {**found, "seed": int(found["seed"])}
 
 
 # ---- inputs
@@ -292,7 +292,18 @@ def test_values_are_in_their_range_and_always_the_same() -> None:
 
 
 def test_inputs_by_name_with_symbols_become_ranges(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["-i", "ids=i64[B,S]<100", "-i", "mask=f32[B,S]:ones", "--size", "S=5", "--dim", "S=2:12", "--prove", "0"]
+    words = [
+        "-i",
+        "ids=i64[B,S]<100",
+        "-i",
+        "mask=f32[B,S]:ones",
+        "--size",
+        "S=5",
+        "--dim",
+        "S=2:12",
+        "--prove",
+        "none",
+    ]
     assert main(["capture", "nets_of_a_user:Words", *words, "--sizes", "B=3,S=7", "-o", "m.clv"]) == DONE
     out = capsys.readouterr().out
     assert "ids i64[B,S], mask f32[B,S]" in out
@@ -328,12 +339,13 @@ def test_inputs_come_from_files(folder: Path, capsys: pytest.CaptureFixture[str]
     numpy = pytest.importorskip("numpy")
     numpy.save("x.npy", numpy.ones((3, 6), dtype="float32"))
     write_safetensors("in.safetensors", {"ids": torch.ones(2, 5, dtype=torch.int64), "mask": torch.ones(2, 5)})
-    assert main(["capture", "nets_of_a_user:Net", "-i", "x.npy[B,6]", "--prove", "0", "-o", "m.clv"]) == DONE
+    assert main(["capture", "nets_of_a_user:Net", "-i", "x.npy[B,6]", "--prove", "none", "-o", "m.clv"]) == DONE
     assert "x f32[B,6]" in capsys.readouterr().out
     assert main(["capture", "nets_of_a_user:Words", "-i", "in.safetensors", "-o", "m.clv"]) == DONE
     assert "ids i64[2,5], mask f32[2,5]" in capsys.readouterr().out
     assert (
-        main(["capture", "nets_of_a_user:Words", "-i", "in.safetensors:ids[B,5]", "--prove", "0", "-o", "m.clv"]) == 0
+        main(["capture", "nets_of_a_user:Words", "-i", "in.safetensors:ids[B,5]", "--prove", "none", "-o", "m.clv"])
+        == 0
     )
     assert "ids i64[B,5]" in capsys.readouterr().out
     for spec in ("in.safetensors:nope", "x=in.safetensors", "x.npy[2,6]", "x.npy[B,S,2]", "none.npy"):
@@ -431,7 +443,7 @@ def test_training_is_captured_on_request(folder: Path) -> None:
 
 
 def test_batch_sizes_that_are_named_are_recorded(folder: Path) -> None:
-    words = ["-i", "f32[4,6]", "--dynamic-batch", "1:1000", "--sizes", "50,1000", "--prove", "0", "-o", "m.clv"]
+    words = ["-i", "f32[4,6]", "--dynamic-batch", "1:1000", "--sizes", "50,1000", "--prove", "none", "-o", "m.clv"]
     assert main(["capture", "nets_of_a_user:Net", *words]) == DONE
     model = load(folder)
     assert model(torch.ones(1000, 6)).shape == (1000, 6)
@@ -473,7 +485,7 @@ def test_an_exported_program_is_captured_bit_for_bit(folder: Path, name: str, dy
     model = make().eval()
     batch = torch.export.Dim("batch", min=1, max=8)
     program = export(model, torch.randn(shape), shapes=({0: batch},) if dynamic else None)
-    assert main(["capture", "p.pt2", "-o", "m.clv", "--prove", "1"]) == DONE
+    assert main(["capture", "p.pt2", "-o", "m.clv", "--prove", "auto"]) == DONE
     loaded = load(folder)
     assert set(loaded.state_dict()) <= set(model.state_dict())
     assert {n for n, _ in model.named_parameters()} <= set(loaded.state_dict())
@@ -506,11 +518,13 @@ def test_symbols_of_a_program_keep_their_ranges(folder: Path, capsys: pytest.Cap
     rows, columns = torch.export.Dim("rows", min=2, max=9), torch.export.Dim.DYNAMIC
     shapes = {"a": {0: rows, 1: columns}, "other": {"b": {0: rows, 1: columns}}}
     export(Join(), torch.randn(3, 4, 2), other={"b": torch.randn(3, 5, 2)}, shapes=shapes)
-    assert main(["capture", "p.pt2", "-o", "m.clv", "--prove", "0"]) == DONE
+    assert main(["capture", "p.pt2", "-o", "m.clv", "--prove", "none"]) == DONE
     out = capsys.readouterr().out
     assert "a f32[B,S,2], other['b'] f32[B,S1,2]" in out
     assert "B 2..9, S 2..64" in out
-    assert main(["capture", "p.pt2", "-o", "m.clv", "--prove", "0", "--dynamic-batch", "2:4", "--dim", "S=2:8"]) == DONE
+    assert (
+        main(["capture", "p.pt2", "-o", "m.clv", "--prove", "none", "--dynamic-batch", "2:4", "--dim", "S=2:8"]) == DONE
+    )
     assert "B 2..4, S 2..8" in capsys.readouterr().out
     for words in (["--dynamic-batch", "1:4"], ["--dim", "S9=1:4"], ["--train"], ["--arg", "a=1"]):
         assert main(["capture", "p.pt2", "-o", "m.clv", *words]) != DONE
@@ -563,7 +577,7 @@ def test_checks_and_modes_inside_of_a_program_are_captured(folder: Path) -> None
 
     model, x = Checked().eval(), torch.randn(3, 4)
     export(model, x, shapes=({0: torch.export.Dim("batch", min=1, max=8)},))
-    assert main(["capture", "p.pt2", "-o", "m.clv", "--prove", "0"]) == DONE
+    assert main(["capture", "p.pt2", "-o", "m.clv", "--prove", "none"]) == DONE
     assert torch.equal(load(folder)(x), model(x).detach())
 
 
