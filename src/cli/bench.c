@@ -303,8 +303,8 @@ static const char *device_of(const clv_runtime *rt)
 /* Nodes of the first plan that are in the part that runs. */
 static uint32_t count_nodes(const model *m, const loading *o)
 {
-	clv_artifact_plan_info info = {.size = sizeof info};
-	if (clv_artifact_plan_info_get(m->artifact, 0, &info) != CLV_OK)
+	clv_plan_info info = {.size = sizeof info};
+	if (clv_artifact_plan_info(m->artifact, 0, &info) != CLV_OK)
 		return 0;
 	bool prefix = is_part(m, o, "prefix"), suffix = is_part(m, o, "suffix");
 	uint32_t cut = info.cut < 0 ? info.end : (uint32_t)info.cut;

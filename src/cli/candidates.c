@@ -68,7 +68,7 @@ static bool add_rows(listing *t, const clv_frontiers *f, uint32_t chosen)
 	return true;
 }
 
-/* chosen is UINT32_MAX for none, and then the last error says why. */
+/* chosen is CLV_NONE for none, and then the last error says why. */
 static int show(const request *r, const clv_frontiers *f, uint32_t chosen)
 {
 	char *why = grab_text(clv_last_error(), strlen(clv_last_error()));
@@ -77,10 +77,10 @@ static int show(const request *r, const clv_frontiers *f, uint32_t chosen)
 	listing_show(t, &r->view);
 	if (!complete)
 		fail_with(r->path);
-	else if (chosen == UINT32_MAX)
+	else if (chosen == CLV_NONE)
 		complain("%s: %s", name_of(r->path), why);
 	free(why);
-	return written() && complete && chosen != UINT32_MAX ? EXIT_OK : EXIT_FAILED;
+	return written() && complete && chosen != CLV_NONE ? EXIT_OK : EXIT_FAILED;
 }
 
 /* ---- the exact cut ----------------------------------------------------------------------------------------------- */
@@ -120,7 +120,7 @@ static int show_frontiers(const request *r, const clv_frontiers *f)
 {
 	if (r->exact || r->must_prefix.n || r->must_suffix.n)
 		return show_exact(r, f);
-	uint32_t chosen = UINT32_MAX;
+	uint32_t chosen = CLV_NONE;
 	clv_frontiers_choose(f, r->boundary, &r->objective, &chosen); /* show() says what is wrong, after the listing */
 	return show(r, f, chosen);
 }

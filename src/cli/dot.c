@@ -34,7 +34,7 @@ static clv_status draw(const request *r, const clv_plan *p, uint32_t depth, char
 	if (r->boundary) {
 		st = clv_frontiers_create(p, &at, &f);
 		if (st == CLV_OK)
-			st = clv_frontiers_choose(f, r->boundary, NULL, &o.cut);
+			st = clv_frontiers_choose(f, r->boundary, NULL, &o.frontier);
 		clv_frontiers_free(f);
 	}
 	o.detail = r->detail;

@@ -42,7 +42,7 @@ static bool bind_weights(clv_runtime *r, const char *path)
 		ok = clv_arrays_get(arrays, i, &a) == CLV_OK && bind_array(r, path, &a);
 	const char *name;
 	for (uint32_t i = 0; ok && (name = clv_runtime_unbound(r, i)); i++)
-		if (clv_arrays_find(arrays, name) == UINT32_MAX) {
+		if (clv_arrays_find(arrays, name) == CLV_NONE) {
 			complain("%s: the model reads %s, which is not there", path, name);
 			ok = false;
 		}
@@ -221,7 +221,7 @@ static bool pick_array(source *s, const char *path, const char *name, const char
 	if (!name && n != 1)
 		i = clv_arrays_find(s->file, input);
 	s->array.size = sizeof s->array;
-	if (i != UINT32_MAX && i < n && clv_arrays_get(s->file, i, &s->array) == CLV_OK)
+	if (i != CLV_NONE && i < n && clv_arrays_get(s->file, i, &s->array) == CLV_OK)
 		return true;
 	if (name)
 		complain("input %s: %s has no tensor \"%s\"", input, path, name);

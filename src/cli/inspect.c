@@ -34,8 +34,8 @@ static weights count_tensors(const clv_artifact *a)
 
 static void print_plan_line(const clv_artifact *a, uint32_t i)
 {
-	clv_artifact_plan_info info = {.size = sizeof info};
-	if (clv_artifact_plan_info_get(a, i, &info) != CLV_OK)
+	clv_plan_info info = {.size = sizeof info};
+	if (clv_artifact_plan_info(a, i, &info) != CLV_OK)
 		return;
 	printf("  plan %-6u %s", i, info.signature);
 	if (info.cut >= 0)
@@ -77,8 +77,8 @@ static void print_file(const model *m)
 
 static void put_plan(const clv_artifact *a, uint32_t i)
 {
-	clv_artifact_plan_info info = {.size = sizeof info};
-	if (clv_artifact_plan_info_get(a, i, &info) != CLV_OK)
+	clv_plan_info info = {.size = sizeof info};
+	if (clv_artifact_plan_info(a, i, &info) != CLV_OK)
 		return;
 	put_json_open_line(NULL, '{');
 	put_json_text("signature", info.signature);

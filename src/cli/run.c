@@ -195,7 +195,7 @@ static bool same_result(const result *x, const clv_arrays *expected, const char 
 {
 	clv_array want = {.size = sizeof want};
 	uint32_t i = clv_arrays_count(expected) == 1 ? 0 : clv_arrays_find(expected, x->name);
-	if (i == UINT32_MAX || clv_arrays_get(expected, i, &want) != CLV_OK) {
+	if (i == CLV_NONE || clv_arrays_get(expected, i, &want) != CLV_OK) {
 		complain("%s has no tensor \"%s\"", path, x->name);
 		return false;
 	}

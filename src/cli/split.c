@@ -15,7 +15,7 @@ typedef struct request {
 typedef struct half {
 	const char *path;
 	model m;
-	clv_artifact_plan_info info; /* of the first plan */
+	clv_plan_info info; /* of the first plan */
 	int64_t bytes;               /* of its tensors */
 } half;
 
@@ -24,7 +24,7 @@ static bool half_open(half *h, const char *path, const opening *o)
 	*h = (half){.path = path, .info.size = sizeof h->info};
 	if (!model_open(path, o, &h->m))
 		return false;
-	if (clv_artifact_plan_info_get(h->m.artifact, 0, &h->info) != CLV_OK) {
+	if (clv_artifact_plan_info(h->m.artifact, 0, &h->info) != CLV_OK) {
 		fail_with(path);
 		model_close(&h->m);
 		return false;

@@ -103,10 +103,8 @@ static clv_status put_consts(const artifact *a, const artifact_plan *e, json_t *
 	json_t *consts = json_object();
 	TRY(json_put(o, "consts", consts));
 	for (uint32_t i = 0; i < e->consts.n; i++) {
-		strbuf b = STRBUF_INIT;
 		char *label;
-		value_label(e->p, e->consts.at[i].value, &b);
-		TRY(strbuf_take(&b, &label));
+		TRY(value_label_text(e->p, e->consts.at[i].value, &label));
 		clv_status st = put_string(consts, label, a->tensors->tensors.at[e->consts.at[i].tensor].label);
 		mem_free(label);
 		TRY(st);
