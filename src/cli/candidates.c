@@ -93,7 +93,7 @@ static int show_reordered(const request *r, const clv_plan *p, uint32_t position
 	if (clv_frontiers_create(p, &o, &f) != CLV_OK)
 		return fail_with(r->path);
 	bool allowed = clv_frontiers_check(f, position, &r->objective) == CLV_OK;
-	int code = show(r, f, allowed ? position : UINT32_MAX);
+	int code = show(r, f, allowed ? position : CLV_NONE);
 	clv_frontiers_free(f);
 	return code;
 }
@@ -129,16 +129,16 @@ static int run_candidates(void *given)
 {
 	request *r = given;
 	clv_frontiers *f = NULL;
-	clv_plan *p = load_plan_of(r->path, &r->opening);
-	if (!p)
+	model m;
+	if (!model_open(r->path, &r->opening, &m))
 		return EXIT_FAILED;
 	int code = EXIT_FAILED;
-	if (sizes_resolve(&r->sizes, p)) {
+	if (sizes_resolve(&r->sizes, &m)) {
 		clv_frontiers_options o = sizes_options(&r->sizes);
-		code = clv_frontiers_create(p, &o, &f) == CLV_OK ? show_frontiers(r, f) : fail_with(r->path);
+		code = clv_frontiers_create(m.plan, &o, &f) == CLV_OK ? show_frontiers(r, f) : fail_with(r->path);
 	}
 	clv_frontiers_free(f);
-	clv_plan_free(p);
+	model_close(&m);
 	return code;
 }
 

@@ -84,6 +84,13 @@ clv_runtime *load_runtime(const model *m, const loading *o)
 	return NULL;
 }
 
+int fail_boundary(const char *path)
+{
+	complain("%s is a suffix: it runs on the boundary that a prefix gave", name_of(path));
+	hint("cleave run prefix.clv … -o boundary.safetensors, then --boundary boundary.safetensors here");
+	return EXIT_FAILED;
+}
+
 int fail_run(const char *path, clv_status st)
 {
 	const char *why = clv_last_error();
@@ -535,7 +542,7 @@ static bool make_inputs(const feeder *e, feed *out)
 
 bool resolve_batch(const model *m, sizes *s)
 {
-	if (sizes_resolve_batch(s, m->plan, clv_artifact_batch(m->artifact)))
+	if (sizes_resolve(s, m))
 		return true;
 	if (clv_artifact_plan_count(m->artifact) > 1)
 		hint("the file has several plans, for single sizes: --plan N takes the sizes of another one");

@@ -319,8 +319,7 @@ static bool check_request(const request *r, const model *m)
 {
 	bool suffix = is_part(m, &r->loading, "suffix");
 	if (suffix && !r->boundary) {
-		complain("%s is a suffix: it runs on the boundary that a prefix gave", name_of(r->path));
-		hint("cleave run prefix.clv … -o boundary.safetensors, then --boundary boundary.safetensors here");
+		fail_boundary(r->path);
 	} else if (suffix && r->feeding.inputs.n) {
 		complain("a suffix takes --boundary and no --input");
 	} else if (!suffix && r->boundary) {

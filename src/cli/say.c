@@ -147,7 +147,7 @@ const char *human_seconds(double s, char out[HUMAN_TEXT])
 
 /* ---- progress ---------------------------------------------------------------------------------------------------- */
 
-static double now(void)
+double now(void)
 {
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);

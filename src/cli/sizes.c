@@ -15,17 +15,12 @@ static const char *batch_symbol(const clv_plan *p)
 	return n == 1 && clv_plan_symbol(p, 0, &s) == CLV_OK ? s.name : NULL;
 }
 
-bool sizes_resolve(sizes *s, const clv_plan *p)
-{
-	return sizes_resolve_batch(s, p, "");
-}
-
-bool sizes_resolve_batch(sizes *s, const clv_plan *p, const char *batch)
+bool sizes_resolve(sizes *s, const model *m)
 {
 	if (!s->batch)
 		return true;
-	const char *name = *batch ? batch : batch_symbol(p);
-	if (!name && clv_plan_symbol_count(p) == 0) {
+	const char *batch = clv_artifact_batch(m->artifact), *name = *batch ? batch : batch_symbol(m->plan);
+	if (!name && clv_plan_symbol_count(m->plan) == 0) {
 		complain("--batch: the sizes of this plan are fixed");
 		return false;
 	}
