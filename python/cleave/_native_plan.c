@@ -460,20 +460,6 @@ static PyObject *plan_py_tree(PlanObject *o, PyObject *output)
 	return list;
 }
 
-/* input_names() -> names of the tensors that go in */
-static PyObject *plan_py_input_names(PlanObject *o, PyObject *unused)
-{
-	PyObject *list = PyList_New(0);
-	(void)unused;
-	for (uint32_t i = 0; list && i < o->p->inputs.n; i++) {
-		PyObject *name = PyUnicode_FromString(plan_s(o->p, o->p->values.at[o->p->inputs.at[i]].name));
-		if (!name || PyList_Append(list, name) < 0)
-			Py_CLEAR(list);
-		Py_XDECREF(name);
-	}
-	return list;
-}
-
 static PyObject *plan_py_inspect(PlanObject *o, PyObject *unused)
 {
 	char *s = NULL;
@@ -629,7 +615,6 @@ static PyMethodDef plan_methods[] = {
 	{"text", (PyCFunction)plan_py_text, METH_NOARGS, "text() -> the plan's text form"},
 	{"identity", (PyCFunction)plan_py_identity, METH_NOARGS, "identity() -> text() without source lines"},
 	{"tree", (PyCFunction)plan_py_tree, METH_O, "tree(output) -> tokens of the input or output tree"},
-	{"input_names", (PyCFunction)plan_py_input_names, METH_NOARGS, "input_names() -> names of the tensors that go in"},
 	{"inspect", (PyCFunction)plan_py_inspect, METH_NOARGS, "inspect() -> a page about the plan"},
 	{"brief", (PyCFunction)plan_py_brief, METH_NOARGS, "brief() -> lines of title, tab, text"},
 	{"nodes", (PyCFunction)plan_py_nodes, METH_NOARGS, "nodes() -> list of tuples"},

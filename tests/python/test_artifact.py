@@ -571,3 +571,13 @@ def test_weights_stay_on_the_files_memory(tmp_path: Path) -> None:
     weight = loaded.state_dict()["weight"]
     del loaded
     assert torch.equal(weight, model.weight)  # the mapping lives as long as a tensor on it
+
+
+def test_a_loaded_model_shows_where_it_comes_from_and_what_it_serves(file: Path) -> None:
+    cleave.capture(nn.Linear(4, 2).eval(), torch.ones(3, 4), dynamic_batch=(1, 4)).save(file)
+    loaded = cleave.load(file)
+    head, *facts = repr(loaded).splitlines()
+    assert head == "<cleave.LoadedModel Linear: 1 node>"
+    assert facts[0].split() == ["file", str(file)]
+    assert facts[-1].split() == ["proven", "at", "1..4"]
+    assert str(file) in loaded._repr_html_()
