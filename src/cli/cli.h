@@ -168,7 +168,7 @@ typedef enum column_type {
 	COLUMN_INT,     /* .n                                                               */
 	COLUMN_BYTES,   /* .n: 16384 (16.4 kB); INT64_MAX: not known                        */
 	COLUMN_HUMAN,   /* .n: 16.4 kB in the table, all digits in JSON                     */
-	COLUMN_COUNT,   /* .n: 11.7 M in the table                                          */
+	COLUMN_COUNT,   /* .n: 11.7M in the table                                           */
 	COLUMN_NUMBER,  /* .x                                                               */
 	COLUMN_SECONDS, /* .x: 1.25 ms in the table                                         */
 	COLUMN_SHARE,   /* .x: 0 … 1, 49.3 % in the table                                   */
@@ -362,9 +362,9 @@ typedef enum style { STYLE_NONE, STYLE_BOLD, STYLE_DIM, STYLE_RED, STYLE_GREEN, 
 const char *paint(FILE *to, style s);
 
 #define HUMAN_TEXT 32
-/* "1.5 MB", "12 bytes"; "11.7 M", "576"; "1.25 ms". All return out. */
+/* "1.5 MB", "12 bytes"; "11.7M", "576"; "1.25 ms". All return out. */
 const char *human_bytes(int64_t n, char out[HUMAN_TEXT]);
-const char *human_count(double n, char out[HUMAN_TEXT]);
+const char *human_count(int64_t n, char out[HUMAN_TEXT]);
 const char *human_seconds(double s, char out[HUMAN_TEXT]);
 
 double now(void); /* seconds of a clock that only goes on */
