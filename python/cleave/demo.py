@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import cleave
 from cleave._command import find_command
-from cleave._example import read_safetensors
+from cleave._example import read_file
 
 
 class Block(nn.Module):
@@ -97,7 +97,7 @@ def without_python(folder: Path, runtime: cleave.SplitRuntime, x: Tensor, want: 
         [suffix, "--boundary", str(crossing), "-o", str(result)],
     ):
         subprocess.run([str(find_command()), "run", *arguments], check=True, stdout=subprocess.DEVNULL)
-    got = read_safetensors(str(result))
+    got = read_file(str(result))
     same = set(got) == set(want) and all(torch.equal(got[k], want[k]) for k in want)
     line("no Python", f"cleave run prefix.clv | {os.path.getsize(crossing):,} bytes | cleave run suffix.clv")
     line("parity", "equal to eager bit for bit" if same else "DIFFERS from eager")
