@@ -96,7 +96,7 @@ def without_python(folder: Path, runtime: cleave.SplitRuntime, x: Tensor, want: 
         [prefix, "--input", f"{given}:0", "-o", str(crossing)],
         [suffix, "--boundary", str(crossing), "-o", str(result)],
     ):
-        subprocess.run([str(find_command()), "run", *arguments], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([str(find_command()), "run", "--quiet", *arguments], check=True, stdout=subprocess.DEVNULL)
     got = read_file(str(result))
     same = set(got) == set(want) and all(torch.equal(got[k], want[k]) for k in want)
     line("no Python", f"cleave run prefix.clv | {os.path.getsize(crossing):,} bytes | cleave run suffix.clv")
