@@ -16,8 +16,9 @@ if(DEFINED torch_lib_dir AND NOT DEFINED SKBUILD)
 endif()
 # What `cleave` becomes to run plans lies in <prefix>/libexec/cleave, where `cleave` looks, and finds torch from there.
 if(TARGET cleave-torch-cli)
-	set(python_lib "lib/python${Python_VERSION_MAJOR}.${Python_VERSION_MINOR}/site-packages")
-	set_target_properties(cleave-torch-cli PROPERTIES INSTALL_RPATH "${rpath};$ORIGIN/../../${python_lib}/torch/lib")
+	set(python_lib "$ORIGIN/../../lib/python${Python_VERSION_MAJOR}.${Python_VERSION_MINOR}/site-packages")
+	set_target_properties(cleave-torch-cli PROPERTIES INSTALL_RPATH
+		"$ORIGIN/../../${CMAKE_INSTALL_LIBDIR};${python_lib}/cleave")
 endif()
 set(package_targets cleave-core)
 foreach(target cleave _native)

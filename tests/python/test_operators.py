@@ -93,6 +93,7 @@ def test_allowed_operators_take_and_return_plain_values() -> None:
     assert not odd
 
 
+@reviewed
 def test_text_that_allowed_operators_take_is_no_path() -> None:
     texts = {
         argument.name for schema in schemas() for argument in schema.arguments if inner(str(argument.type)) == "str"
