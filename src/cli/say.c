@@ -13,10 +13,16 @@ settings global;
 static char *complaint; /* the last one */
 static bool hinted;     /* a hint came after it: one is enough */
 
+/* Terminals also obey U+0080 to U+009F. */
+static bool is_c1(const char *s)
+{
+	return (unsigned char)s[0] == 0xC2 && ((unsigned char)s[1] & 0xE0) == 0x80;
+}
+
 void put_plain(FILE *to, const char *s)
 {
-	for (; *s; s++)
-		fputc((unsigned char)*s < 0x20 || *s == 0x7F ? '?' : *s, to);
+	for (; *s; s += 1 + is_c1(s))
+		fputc((unsigned char)*s < 0x20 || *s == 0x7F || is_c1(s) ? '?' : *s, to);
 }
 
 /* ---- colours ----------------------------------------------------------------------------------------------------- */
