@@ -219,7 +219,7 @@ static void descriptions_that_do_not_fit_are_refused(void **state)
 	bad(DESCRIPTION, "plans.0.nodes", "[3,2]", "has 5 nodes");
 	bad(DESCRIPTION, "plans.0.nodes", "[0,4294967295]", "no place");
 	bad(DESCRIPTION, "plans.0.nodes", "[0,4294967301]", "no place"); /* 5, and one bit too many */
-	bad(DESCRIPTION, "plans.0.cut", "0", "has 5 nodes"); /* one half would be empty */
+	bad(DESCRIPTION, "plans.0.cut", "0", "has 5 nodes");             /* one half would be empty */
 	bad(DESCRIPTION, "plans.0.cut", "5", "has 5 nodes");
 	bad(DESCRIPTION, "plans.0.cut", "-1", "no place");
 	bad(DESCRIPTION, "plans.0.cut", "4294967295", "no place");
