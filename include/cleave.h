@@ -1261,7 +1261,8 @@ CLV_API clv_status clv_synchronize(const char *device);
     @threads any; a run that is under way may use the old number. */
 CLV_API clv_status clv_set_threads(int n);
 
-/** Seeds the random numbers of the whole process.
+/** Seeds the random numbers of the whole process, on the CPU and on devices that are in use: a runtime on another device
+    comes before.
     @errors CLV_E_TORCH.
     @threads any. */
 CLV_API clv_status clv_set_seed(uint64_t seed);

@@ -387,6 +387,11 @@ class Cuts:
         self.sized.check_range(example.names, point)
         self._record(self.sized.resized(example, point))
 
+    def served(self) -> list[Cut]:
+        """The cuts whose plans serve some size, the first one first."""
+        here = {id(c) for c in self.sized.served.values()} if self.sized is not None else set()
+        return [self.main, *(c for key, c in self.by_plan.items() if c is not self.main and key in here)]
+
     def explain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raises what is wrong with inputs that a plan did not take, if it is their sizes."""
         if self.sized is not None:

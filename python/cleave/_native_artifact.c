@@ -12,7 +12,7 @@ static bool made(clv_status st)
 
 typedef struct saver {
 	artifact *a;
-	PyObject *plans;   /* borrowed: list of (Plan, signature, cut, stores, points) */
+	PyObject *plans;   /* borrowed: list of (Plan, signature, cut, stores, points, fixed) */
 	PyObject *state;   /* borrowed: dict of name to tensor */
 	PyObject *tensors; /* list of what goes in */
 	PyObject *labels;  /* list of their names */
@@ -107,21 +107,35 @@ static bool add_points(artifact_plan *e, PyObject *points)
 	return ok;
 }
 
+static bool add_fixed(artifact *a, artifact_plan *e, PyObject *fixed)
+{
+	Py_ssize_t at = 0;
+	PyObject *key, *size;
+	while (PyDict_Next(fixed, &at, &key, &size)) {
+		const char *name = PyUnicode_AsUTF8(key);
+		payload_number n = {.value = PyLong_AsLongLong(size)};
+		if (!name || PyErr_Occurred() || !made(artifact_text(a, name, &n.name)) || !made(vec_push(&e->fixed, n)))
+			return false;
+	}
+	return true;
+}
+
 static bool add_plan(saver *s, PyObject *item)
 {
 	PlanObject *o;
 	const char *signature;
 	unsigned stores;
 	long cut;
-	PyObject *points;
+	PyObject *points, *fixed;
 	plan *copy;
-	if (!PyArg_ParseTuple(item, "O!slIO!", &PlanType, &o, &signature, &cut, &stores, &PyList_Type, &points) ||
+	if (!PyArg_ParseTuple(item, "O!slIO!O!", &PlanType, &o, &signature, &cut, &stores, &PyList_Type, &points,
+	                      &PyDict_Type, &fixed) ||
 	    !made(plan_copy(o->p, &copy)) || !made(artifact_add_plan(s->a, copy, signature)))
 		return false;
 	artifact_plan *e = &s->a->plans.at[s->a->plans.n - 1];
 	e->cut = cut < 0 ? NONE : (node_id)cut;
 	e->nstores = stores;
-	return add_points(e, points);
+	return add_points(e, points) && add_fixed(s->a, e, fixed);
 }
 
 static bool add_plans(saver *s, const char *part, const char *boundary)

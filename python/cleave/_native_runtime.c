@@ -102,7 +102,19 @@ static PyObject *points_to(const artifact_plan *e)
 	return out;
 }
 
-/* plan(i) -> (Plan, signature, first, end, cut or -1, stores, points) */
+static PyObject *fixed_to(const artifact_plan *e)
+{
+	PyObject *out = PyDict_New();
+	for (uint32_t i = 0; out && i < e->fixed.n; i++) {
+		PyObject *n = PyLong_FromLongLong(e->fixed.at[i].value);
+		if (!n || PyDict_SetItemString(out, e->fixed.at[i].name, n) < 0)
+			Py_CLEAR(out);
+		Py_XDECREF(n);
+	}
+	return out;
+}
+
+/* plan(i) -> (Plan, signature, first, end, cut or -1, stores, points, fixed sizes) */
 static PyObject *artifact_py_plan(ArtifactObject *o, PyObject *number)
 {
 	size_t i = PyLong_AsSize_t(number);
@@ -115,8 +127,8 @@ static PyObject *artifact_py_plan(ArtifactObject *o, PyObject *number)
 	clv_status st = plan_copy(e->p, &copy);
 	if (st != CLV_OK)
 		return raise_status(st);
-	return Py_BuildValue("(NsIIlIN)", plan_object_new(copy), e->signature, e->first, e->end,
-	                     e->cut == NONE ? -1L : (long)e->cut, e->nstores, points_to(e));
+	return Py_BuildValue("(NsIIlINN)", plan_object_new(copy), e->signature, e->first, e->end,
+	                     e->cut == NONE ? -1L : (long)e->cut, e->nstores, points_to(e), fixed_to(e));
 }
 
 /* tensors() -> list of (name, dtype, shape, bytes, trainable, digest) */

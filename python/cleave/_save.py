@@ -29,6 +29,7 @@ class PlanEntry(NamedTuple):
     signature: str
     cut: int | None  # first node of the suffix
     points: list[Point]  # in the order of the plan's symbols
+    fixed: dict[str, int]  # sizes that may change in other plans
 
 
 class Head(NamedTuple):
@@ -80,7 +81,7 @@ def check_part(part: str, cut: str | None) -> None:
 def _entry(e: PlanEntry) -> _native.PlanEntry:
     points = [n for point in e.points for n in point]
     cut = -1 if e.cut is None else e.cut
-    return (e.captured.plan, e.signature, cut, len(e.captured.stores), points)
+    return (e.captured.plan, e.signature, cut, len(e.captured.stores), points, e.fixed)
 
 
 def _notes(head: Head, metadata: Mapping[str, str] | None) -> dict[str, str]:
@@ -101,6 +102,20 @@ def points_of(sized: Sized | None, captured: Captured) -> list[Point]:
     where = [sized.names.index(name) for name in captured.symbols]
     found = (tuple(point[i] for i in where) for point, c in sized.served.items() if c is captured)
     return sorted(set(found))
+
+
+def served_plans(sized: Sized) -> list[Captured]:
+    """The plans that serve some size, the first one first."""
+    return list({id(c): c for c in (sized.captured, *sized.served.values())}.values())
+
+
+def fixed_of(sized: Sized | None, captured: Captured) -> dict[str, int]:
+    """Sizes that other plans have symbols for: this one was recorded with one value of each."""
+    if sized is None:
+        return {}
+    points = [point for point, c in sized.served.items() if c is captured]
+    values = {name: {point[i] for point in points} for i, name in enumerate(sized.names)}
+    return {name: min(n) for name, n in values.items() if name not in captured.symbols and len(n) == 1}
 
 
 def prove(sized: Sized, record: Callable[[Point], Any], seconds: float) -> None:

@@ -45,6 +45,7 @@ class _PlanHere(NamedTuple):
     cut: int
     stores: int
     points: list[Point]
+    fixed: dict[str, int]
     output: Structure
 
 
@@ -96,8 +97,10 @@ class LoadedModel(_show.Shown, Drawable):
         self._input = Structure(self._plans[0].native.tree(False), types)
 
     def _plan(self, i: int) -> _PlanHere:
-        native, signature, _first, _end, cut, stores, points = self._artifact.plan(i)
-        return _PlanHere(native, signature, cut, stores, points, Structure(native.tree(True), self._types, stores))
+        native, signature, _first, _end, cut, stores, points, fixed = self._artifact.plan(i)
+        return _PlanHere(
+            native, signature, cut, stores, points, fixed, Structure(native.tree(True), self._types, stores)
+        )
 
     # ---- running
 
@@ -111,6 +114,7 @@ class LoadedModel(_show.Shown, Drawable):
         self._need("prefix")
         leaves = self._input.take_apart(args, kwargs)
         which, sizes, tensors = self._runtime.run(leaves)
+        sizes = {**sizes, **self._plans[which].fixed}
         inputs, labels, _, schemas = self._runtime.plan(which)
         return BoundaryPayload(
             split_id=self.split_id,

@@ -315,12 +315,14 @@ class Plan(_show.Shown, Drawable):
         sized, example = self._sized, self._example
         if sized is not None and example is not None:
             _save.prove(sized, lambda point: sized.obtain(sized.resized(example, point), point), prove)
-        captured = (
-            [self._main, *(c for c, _ in sized.plans if c is not self._main)] if sized is not None else [self._main]
-        )
+        captured = [self._main] if sized is None else _save.served_plans(sized)
         entries = [
             _save.PlanEntry(
-                c, plan_signature(c, "" if sized is None else sized.origin(c)), None, _save.points_of(sized, c)
+                c,
+                plan_signature(c, "" if sized is None else sized.origin(c)),
+                None,
+                _save.points_of(sized, c),
+                _save.fixed_of(sized, c),
             )
             for c in captured
         ]

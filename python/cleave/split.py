@@ -535,11 +535,17 @@ class SplitRuntime(_show.Shown, Drawable):
         if cuts.whole and cuts.sized is not None:
             names = cuts.sized.names
             _save.prove(cuts.sized, lambda point: cuts.see(dict(zip(names, point, strict=True))), prove)
-            for point in [next(p for p, c in cuts.sized.served.items() if c is s) for s, _ in cuts.sized.plans]:
+            for point in {id(c): point for point, c in cuts.sized.served.items()}.values():
                 cuts.see(dict(zip(names, point, strict=True)))  # each plan is cut
         entries = [
-            _save.PlanEntry(c.captured, c.signature, c.candidate.position + 1, _save.points_of(cuts.sized, c.source))
-            for c in [cuts.main, *(c for c in cuts.by_plan.values() if c is not cuts.main)]
+            _save.PlanEntry(
+                c.captured,
+                c.signature,
+                c.candidate.position + 1,
+                _save.points_of(cuts.sized, c.source),
+                _save.fixed_of(cuts.sized, c.source),
+            )
+            for c in cuts.served()
         ]
         batch = self.split_spec.batch_symbol if self.batch_range is not None else ""
         # Of the weights as they are now: steps of an optimizer do not move the runtime's own version.

@@ -1,4 +1,5 @@
 // Tensors, objects and modes: the parts of the bridge that carry no state of their own.
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/DLConvertor.h>
 #include <ATen/Parallel.h>
 
@@ -10,6 +11,7 @@
 #include <ATen/record_function.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/InferenceMode.h>
 
 #include <cstring>
@@ -502,7 +504,14 @@ clv_status clv_set_threads(int n)
 clv_status clv_set_seed(uint64_t seed)
 {
 	BRIDGE_CATCH({
-		at::manual_seed(seed);
+		// Asking for CUDA before its library is there would settle that there is none.
+		if (c10::impl::hasDeviceGuardImpl(c10::kCUDA)) {
+			at::manual_seed(seed);
+			return CLV_OK;
+		}
+		at::Generator cpu = at::detail::getDefaultCPUGenerator();
+		std::lock_guard<std::mutex> lock(cpu.mutex());
+		cpu.set_current_seed(seed);
 		return CLV_OK;
 	})
 }

@@ -337,12 +337,14 @@ static int run_model(request *r, const model *m)
 {
 	if (!check_request(r, m) || !resolve_batch(m, &r->sizes))
 		return EXIT_FAILED;
-	if (clv_set_seed((uint64_t)r->feeding.seed) != CLV_OK)
-		return fail_with(NULL);
 	clv_runtime *rt = load_runtime(m, &r->loading);
 	if (!rt)
 		return EXIT_FAILED;
-	int code = r->boundary ? run_on_boundary(r, rt) : run_on_inputs(r, m, rt);
+	int code; /* the seed comes after the device that it is for */
+	if (clv_set_seed((uint64_t)r->feeding.seed) != CLV_OK)
+		code = fail_with(NULL);
+	else
+		code = r->boundary ? run_on_boundary(r, rt) : run_on_inputs(r, m, rt);
 	clv_runtime_free(rt);
 	return code;
 }

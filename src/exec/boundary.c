@@ -84,23 +84,27 @@ static clv_status add_schema(boundary *b, const plan *p, value_id v, const char 
 	return vec_push(&b->schema, s);
 }
 
-static clv_status add_sizes(boundary *b, const clv_program *g, const run_spec *spec)
+static clv_status add_size(boundary *b, const char *name, int64_t size)
 {
-	const plan *p = g->p;
-	int64_t *symbols = mem_alloc((p->symbols.n + 1) * sizeof *symbols);
-	clv_status st = symbols ? program_symbols(g, spec, symbols) : fail_nomem();
-	for (uint32_t i = 0; i < p->symbols.n && st == CLV_OK; i++) {
-		payload_number n = {.value = symbols[i]};
-		if (p->symbols.at[i].data)
-			continue;
-		st = keep(b, plan_s(p, p->symbols.at[i].name), &n.name);
-		if (st == CLV_OK)
-			st = vec_push(&b->sizes, n);
-		if (st == CLV_OK && strcmp(n.name, b->batch) == 0) {
-			b->has_batch_size = true;
-			b->batch_size = n.value;
-		}
+	payload_number n = {.value = size};
+	TRY(keep(b, name, &n.name));
+	if (strcmp(name, b->batch) == 0) {
+		b->has_batch_size = true;
+		b->batch_size = size;
 	}
+	return vec_push(&b->sizes, n);
+}
+
+static clv_status add_sizes(boundary *b, const runtime_plan *e, const run_spec *spec)
+{
+	const plan *p = e->g->p;
+	int64_t *symbols = mem_alloc((p->symbols.n + 1) * sizeof *symbols);
+	clv_status st = symbols ? program_symbols(e->g, spec, symbols) : fail_nomem();
+	for (uint32_t i = 0; i < p->symbols.n && st == CLV_OK; i++)
+		if (!p->symbols.at[i].data)
+			st = add_size(b, plan_s(p, p->symbols.at[i].name), symbols[i]);
+	for (uint32_t i = 0; i < e->e->fixed.n && st == CLV_OK; i++)
+		st = add_size(b, e->e->fixed.at[i].name, e->e->fixed.at[i].value);
 	mem_free(symbols);
 	return st;
 }
@@ -112,7 +116,7 @@ static clv_status describe(boundary *b, const runtime *r, uint32_t i, const run_
 	TRY(keep(b, e->e->signature, &b->signature));
 	TRY(keep(b, r->a->batch, &b->batch));
 	b->weight_version = r->a->weight_version;
-	TRY(add_sizes(b, e->g, spec));
+	TRY(add_sizes(b, e, spec));
 	for (uint32_t k = 0; k < e->g->outputs.n; k++) {
 		value_id v = e->g->outputs.at[k];
 		crossing c = {0};

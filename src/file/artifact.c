@@ -27,6 +27,7 @@ static void plan_entry_free(artifact_plan *e)
 	plan_free(e->p);
 	vec_free(&e->consts);
 	vec_free(&e->points);
+	vec_free(&e->fixed);
 }
 
 artifact *artifact_ref(const artifact *a)

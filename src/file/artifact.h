@@ -27,6 +27,7 @@ typedef struct artifact_plan {
 	node_id cut;           /* first node of the suffix where the model is cut; NONE: it is not */
 	uint32_t nstores;      /* tensors at the end of the outputs that Python kept somewhere; nobody asks for them here */
 	VEC(artifact_const) consts; /* by value, ascending */
+	VEC(payload_number) fixed;  /* sizes that may change elsewhere and not here, by symbol: a plan for B=1 alone */
 	VEC(int64_t) points; /* sizes it was recorded at: one number per symbol that is no data symbol, point after point */
 } artifact_plan;
 

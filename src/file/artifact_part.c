@@ -74,6 +74,11 @@ static clv_status take_plan(taker *t, uint32_t i, const artifact_range *r)
 	e->end = r->end;
 	e->cut = r->cut;
 	e->nstores = from->nstores;
+	for (uint32_t k = 0; k < from->fixed.n; k++) {
+		payload_number n = from->fixed.at[k];
+		TRY(artifact_text(t->to, n.name, &n.name));
+		TRY(vec_push(&e->fixed, n));
+	}
 	for (uint32_t k = 0; k < from->points.n; k++)
 		TRY(vec_push(&e->points, from->points.at[k]));
 	for (uint32_t k = 0; k < from->consts.n; k++) {

@@ -98,6 +98,26 @@ static clv_status read_points(artifact_plan *e, const json_t *o)
 	return CLV_OK;
 }
 
+/* Absent: there are none. */
+static clv_status read_fixed(artifact *a, artifact_plan *e, const json_t *o)
+{
+	json_t *sizes = json_object_get(o, "sizes"), *x;
+	const char *name;
+	if (!sizes)
+		return CLV_OK;
+	if (!json_is_object(sizes))
+		return fail(CLV_E_PARSE, "\"sizes\" is no object");
+	json_object_foreach(sizes, name, x)
+	{
+		payload_number n = {.value = json_integer_value(x)};
+		if (!json_is_integer(x) || n.value < 0)
+			return fail(CLV_E_PARSE, "\"%.32s\" of its sizes is none", name);
+		TRY(artifact_text(a, name, &n.name));
+		TRY(vec_push(&e->fixed, n));
+	}
+	return CLV_OK;
+}
+
 static clv_status read_const(artifact *a, artifact_plan *e, value_id v, const json_t *consts)
 {
 	char *label;
@@ -147,6 +167,7 @@ static clv_status read_plan(artifact *a, uint32_t number, const json_t *from, co
 	artifact_plan *e = &a->plans.at[a->plans.n - 1];
 	TRY(operators_check(e->p, o->allow_operators, o->nallow_operators));
 	TRY(read_range(e, from));
+	TRY(read_fixed(a, e, from));
 	TRY(read_points(e, from));
 	return read_consts(a, e, from);
 }

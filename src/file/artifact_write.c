@@ -121,6 +121,17 @@ static clv_status put_points(const artifact_plan *e, json_t *o)
 	return CLV_OK;
 }
 
+static clv_status put_fixed(const artifact_plan *e, json_t *o)
+{
+	if (e->fixed.n == 0)
+		return CLV_OK;
+	json_t *sizes = json_object();
+	TRY(json_put(o, "sizes", sizes));
+	for (uint32_t i = 0; i < e->fixed.n; i++)
+		TRY(json_put(sizes, e->fixed.at[i].name, json_integer(e->fixed.at[i].value)));
+	return CLV_OK;
+}
+
 static clv_status put_plan(const artifact *a, const artifact_plan *e, json_t *list)
 {
 	json_t *o = json_object();
@@ -129,6 +140,7 @@ static clv_status put_plan(const artifact *a, const artifact_plan *e, json_t *li
 	TRY(put_pair(o, "nodes", e->first, e->end));
 	TRY(json_put(o, "cut", e->cut == NONE ? json_null() : json_integer(e->cut)));
 	TRY(json_put(o, "stores", json_integer(e->nstores)));
+	TRY(put_fixed(e, o));
 	TRY(put_points(e, o));
 	return put_consts(a, e, o);
 }

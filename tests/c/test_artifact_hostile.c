@@ -139,6 +139,7 @@ static void the_edits_themselves_do_no_harm(void **state)
 	OK(try_edit(DESCRIPTION, "weight_version", "-1"));
 	OK(try_edit(DESCRIPTION, "plans.0.cut", "4"));
 	OK(try_edit(DESCRIPTION, "plans.0.points", "[]"));
+	OK(try_edit(DESCRIPTION, "plans.0.sizes", "{\"B\":1}"));
 }
 
 /* Each of these is there, and of its type. */
@@ -225,6 +226,9 @@ static void descriptions_that_do_not_fit_are_refused(void **state)
 	bad(DESCRIPTION, "plans.0.cut", "4294967295", "no place");
 	bad(DESCRIPTION, "plans.0.stores", "2", "no list of 2 stored tensors");
 	bad(DESCRIPTION, "plans.0.stores", "-1", "no place");
+	bad(DESCRIPTION, "plans.0.sizes", "3", "\"sizes\" is no object");
+	bad(DESCRIPTION, "plans.0.sizes", "{\"B\":-1}", "\"B\" of its sizes is none");
+	bad(DESCRIPTION, "plans.0.sizes", "{\"B\":\"1\"}", "\"B\" of its sizes is none");
 	bad(DESCRIPTION, "plans.0.points", "[[0]]", "B=0");
 	bad(DESCRIPTION, "plans.0.points", "[[1],[65]]", "B=65");
 	bad(DESCRIPTION, "plans.0.points", "[[-9223372036854775808]]", "the plan is for 1 to 64");

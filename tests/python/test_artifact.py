@@ -368,6 +368,22 @@ def test_parts_say_what_they_are_not(tmp_path: Path) -> None:
         suffix.run_suffix(other.run_prefix(x))
 
 
+def test_a_plan_for_one_size_says_which_in_its_boundaries(tmp_path: Path) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2 if x.shape[0] == 1 else x + 1
+        return (y.cos() + x.shape[0]).relu()
+
+    spec = cleave.SplitSpec(boundary="after:cos", dynamic_batch=(1, 8))
+    rt = cleave.prepare_split(f, example_inputs=torch.randn(3, 4), split=spec)
+    prefix, suffix = (cleave.load(p) for p in rt.save(tmp_path / "halves"))
+    for n in (1, 2, 8):
+        x = torch.randn(n, 4)
+        boundary = prefix.run_prefix(x)
+        assert (boundary.batch_size, boundary.sizes) == (n, {"B": n})
+        assert same(rt.run_suffix(boundary), f(x))
+        assert same(suffix.run_suffix(boundary), f(x))
+
+
 def test_halves_of_other_weights_do_not_meet(tmp_path: Path) -> None:
     model, x = net(), torch.randn(3, 4)
     rt = cleave.prepare_split(model, example_inputs=x, split=cleave.SplitSpec(boundary="after:1"))
