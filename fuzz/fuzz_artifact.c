@@ -31,8 +31,8 @@ static void list(const artifact *a)
 	for (uint32_t i = 0; clv_artifact_about(a, i, &key, &text); i++)
 		MUST(key && text);
 	for (uint32_t i = 0; i < clv_artifact_plan_count(a); i++) {
-		clv_artifact_plan_info info = {.size = sizeof info};
-		MUST(clv_artifact_plan(a, i) && clv_artifact_plan_info_get(a, i, &info) == CLV_OK);
+		clv_plan_info info = {.size = sizeof info};
+		MUST(clv_artifact_plan(a, i) && clv_artifact_plan_info(a, i, &info) == CLV_OK);
 		MUST(info.first <= info.end && info.end <= a->plans.at[i].p->nodes.n);
 	}
 	for (uint32_t i = 0; i < clv_artifact_tensor_count(a); i++) {

@@ -77,12 +77,12 @@ static void check_frontiers(const plan *p)
 /* Every plan can be drawn, cut or not. */
 static void check_pictures(const plan *p)
 {
-	clv_dot_options o = {sizeof o, CLV_DOT_NO_CUT, "operation", CLV_DOT_ALL_MODULES, "LR", true, true, true};
+	clv_dot_options o = {sizeof o, CLV_NONE, "operation", CLV_DOT_ALL_MODULES, "LR", true, true, true};
 	char *text;
 	MUST(clv_plan_dot(p, &o, &text) == CLV_OK && utf8_valid(text, strlen(text)));
 	clv_string_free(text);
 	o = (clv_dot_options)CLV_DOT_OPTIONS_INIT;
-	o.cut = p->nodes.n > 1 ? p->nodes.n / 2 - 1 : CLV_DOT_NO_CUT;
+	o.frontier = p->nodes.n > 1 ? p->nodes.n / 2 - 1 : CLV_NONE;
 	MUST(clv_plan_dot(p, &o, &text) == CLV_OK && utf8_valid(text, strlen(text)));
 	clv_string_free(text);
 }

@@ -6,11 +6,11 @@
  *
  * Two libraries implement this header:
  *
- *     libcleave-core   plans: parse, print, verify, look at, cut. Needs libc and jansson.
+ *     libcleave-core   plans and files: read, look at, cut, compare, draw. Needs libc and jansson.
  *     libcleave        all of that and running: links libtorch, needs no Python.
  *
  * A program links one of them (`pkg-config cleave-core` or `cleave`; in CMake `cleave::core` or `cleave::cleave`).
- * Functions marked [run] are only in libcleave.
+ * What is in a group marked [run] is only in libcleave.
  *
  * Conventions
  * -----------
@@ -262,7 +262,7 @@ CLV_API clv_status clv_plan_source(const clv_plan *p, const clv_source_options *
  *  a constant, or the result of a node.
  *  @{ */
 
-#define CLV_NONE UINT32_MAX /**< Where there is no such node or value. */
+#define CLV_NONE UINT32_MAX /**< Where there is no such node, value, frontier or array. */
 
 /** What a value is. */
 typedef enum clv_value_kind {
@@ -573,13 +573,12 @@ CLV_API clv_status clv_frontiers_exact(const clv_frontiers *f, const clv_exact_o
 /** @defgroup pictures Pictures
  *  @{ */
 
-#define CLV_DOT_NO_CUT UINT32_MAX      /**< no frontier is marked */
 #define CLV_DOT_ALL_MODULES UINT32_MAX /**< no module is too deep to be opened */
 
 /** Options of clv_plan_dot(). */
 typedef struct clv_dot_options {
 	size_t size;                 /**< sizeof(clv_dot_options) */
-	uint32_t cut;                /**< position of the frontier to mark; CLV_DOT_NO_CUT: the plan as it is */
+	uint32_t frontier;           /**< the one to mark; CLV_NONE: the plan as it is */
 	const char *detail;          /**< "module": a call of a module is one node; "operation": each operation is */
 	uint32_t max_module_depth;   /**< modules this deep are one node ("a.b" is 2 deep), or CLV_DOT_ALL_MODULES; with
 	                                  "operation": clusters are nested this deep */
@@ -594,7 +593,7 @@ typedef struct clv_dot_options {
 
 /* clang-format off */
 /** The defaults: `clv_dot_options o = CLV_DOT_OPTIONS_INIT;` */
-#define CLV_DOT_OPTIONS_INIT {sizeof(clv_dot_options), CLV_DOT_NO_CUT, "module", 4, "TB", false, false, false, NULL, NULL, 0}
+#define CLV_DOT_OPTIONS_INIT {sizeof(clv_dot_options), CLV_NONE, "module", 4, "TB", false, false, false, NULL, NULL, 0}
 /* clang-format on */
 
 /** A picture of a plan in the DOT language, which Graphviz turns into SVG, PDF or PNG; nothing of Graphviz is needed
@@ -623,7 +622,7 @@ typedef struct clv_html_options {
 	double bandwidth_bytes_per_s; /**< 0: 125e6, which is 1 Gbit/s */
 	double prefix_flops_per_s;    /**< 0: 1e12 */
 	double suffix_flops_per_s;    /**< 0: 1e12 */
-	uint32_t frontier;            /**< the one that was chosen; UINT32_MAX: none */
+	uint32_t frontier;            /**< the one that was chosen; CLV_NONE: none */
 
 	uint32_t nstages;              /**< 0: the plan is not partitioned */
 	const uint32_t *stage_of_node; /**< per node, below nstages */
@@ -637,7 +636,7 @@ typedef struct clv_html_options {
 
 /* clang-format off */
 /** The defaults: `clv_html_options o = CLV_HTML_OPTIONS_INIT;` */
-#define CLV_HTML_OPTIONS_INIT {sizeof(clv_html_options), NULL, NULL, NULL, 0, 0, 0, 0, UINT32_MAX, 0, NULL, NULL, 0, NULL, NULL, NULL}
+#define CLV_HTML_OPTIONS_INIT {sizeof(clv_html_options), NULL, NULL, NULL, 0, 0, 0, 0, CLV_NONE, 0, NULL, NULL, 0, NULL, NULL, NULL}
 /* clang-format on */
 
 /** One HTML file that holds all it needs and asks the network for nothing: the graph of modules, all frontiers with what
@@ -753,22 +752,22 @@ CLV_API uint32_t clv_artifact_plan_count(const clv_artifact *a);
     @threads any. */
 CLV_API const clv_plan *clv_artifact_plan(const clv_artifact *a, uint32_t i);
 
-/** What goes with a plan of a file, as clv_artifact_plan_info_get() describes it. */
-typedef struct clv_artifact_plan_info {
-	size_t size;           /**< sizeof(clv_artifact_plan_info), set by the caller */
+/** What goes with a plan of a file, as clv_artifact_plan_info() describes it. */
+typedef struct clv_plan_info {
+	size_t size;           /**< sizeof(clv_plan_info), set by the caller */
 	const char *signature; /**< what boundaries call it */
 	uint32_t first, end;   /**< nodes first … end-1 are this file's part */
 	int64_t cut;           /**< first node of the suffix; -1: the plan is not cut */
 	uint32_t npoints;      /**< sizes at which the model was recorded and the plan is proven */
 	uint32_t point_size;   /**< numbers per point: one for each symbol that the inputs give, in order */
 	const int64_t *points; /**< npoints * point_size */
-} clv_artifact_plan_info;
+} clv_plan_info;
 
 /** Describes what goes with plan i. The caller sets out->size before.
     @ownership everything in *out is borrowed from the artifact.
     @errors none of its own.
     @threads any. */
-CLV_API clv_status clv_artifact_plan_info_get(const clv_artifact *a, uint32_t i, clv_artifact_plan_info *out);
+CLV_API clv_status clv_artifact_plan_info(const clv_artifact *a, uint32_t i, clv_plan_info *out);
 
 /** A tensor of a file, as clv_artifact_tensor() describes it. */
 typedef struct clv_tensor_info {
@@ -910,7 +909,7 @@ CLV_API uint32_t clv_arrays_count(const clv_arrays *a);
     @threads any. */
 CLV_API clv_status clv_arrays_get(const clv_arrays *a, uint32_t i, clv_array *out);
 
-/** The number of the array with this name; UINT32_MAX if there is none.
+/** The number of the array with this name; CLV_NONE if there is none.
     @threads any. */
 CLV_API uint32_t clv_arrays_find(const clv_arrays *a, const char *name);
 
@@ -1122,7 +1121,7 @@ CLV_API clv_status clv_runtime_input(const clv_runtime *r, uint32_t i, clv_port 
     @threads any. */
 CLV_API clv_status clv_runtime_output(const clv_runtime *r, uint32_t i, clv_port *out);
 
-/** [run] The shape that input i of a plan of the file has at given sizes, and the strides (in elements) that it was
+/** The shape that input i of a plan of the file has at given sizes, and the strides (in elements) that it was
     captured with: ndim numbers each; strides may be NULL. Symbols without a size have their lowest (sizes NULL: all
     have), and symbols that this plan does not have are passed over: plans for single sizes have none.
     @errors CLV_E_OVERFLOW.
@@ -1236,23 +1235,23 @@ typedef struct clv_profile_node {
 	int64_t total_ns;   /**< all of them */
 } clv_profile_node;
 
-/** [run] Runs of this runtime are timed from now on, node by node, and what was timed before is forgotten; or no longer
+/** Runs of this runtime are timed from now on, node by node, and what was timed before is forgotten; or no longer
     (on false), and what was timed can be looked at. A device is waited for after each node, which makes such runs slower.
     @errors none of its own.
     @threads alone, and one run at a time while it is on. */
 CLV_API clv_status clv_runtime_profile(clv_runtime *r, bool on);
 
-/** [run] Nodes that were timed; 0 for NULL.
+/** Nodes that were timed; 0 for NULL.
     @threads any. */
 CLV_API uint32_t clv_runtime_profile_count(const clv_runtime *r);
 
-/** [run] What node i of them took. The caller sets out->size before.
+/** What node i of them took. The caller sets out->size before.
     @ownership texts in *out are borrowed from r.
     @errors none of its own.
     @threads any. */
 CLV_API clv_status clv_runtime_profile_get(const clv_runtime *r, uint32_t i, clv_profile_node *out);
 
-/** [run] Waits until a device ("cuda:0") has done all that it was given; the CPU always has.
+/** Waits until a device ("cuda:0") has done all that it was given; the CPU always has.
     @errors CLV_E_TORCH.
     @threads any. */
 CLV_API clv_status clv_synchronize(const char *device);

@@ -6,34 +6,32 @@
 #include "base/options.h"
 #include "plan/view.h"
 
-static clv_status read_trust(const clv_open_options *options, artifact_trust *out)
+static clv_status read_options(const clv_open_options *given, clv_open_options *out)
 {
-	clv_open_options o = CLV_OPEN_OPTIONS_INIT;
-	TRY(options_read(&o, sizeof o, options, "clv_open_options"));
-	if (o.nallow_operators && !o.allow_operators)
+	TRY(options_read(out, sizeof *out, given, "clv_open_options"));
+	if (out->nallow_operators && !out->allow_operators)
 		return fail(CLV_E_INVALID, "clv_open_options.allow_operators is NULL");
-	*out = (artifact_trust){o.allow_operators, o.nallow_operators, o.check_data};
 	return CLV_OK;
 }
 
 clv_status clv_artifact_open(const char *path, const clv_open_options *options, clv_artifact **out)
 {
-	artifact_trust trust;
+	clv_open_options o = CLV_OPEN_OPTIONS_INIT;
 	if (!path || !out)
 		return fail(CLV_E_INVALID, "clv_artifact_open needs a path and a place for the artifact");
-	TRY(read_trust(options, &trust));
-	return artifact_open(path, &trust, out);
+	TRY(read_options(options, &o));
+	return artifact_open(path, &o, out);
 }
 
 clv_status clv_artifact_parse(const void *data, size_t size, const clv_open_options *options, clv_artifact **out)
 {
-	artifact_trust trust;
+	clv_open_options o = CLV_OPEN_OPTIONS_INIT;
 	if (!data || !out)
 		return fail(CLV_E_INVALID, "clv_artifact_parse needs bytes and a place for the artifact");
 	if ((uintptr_t)data % ST_MAPPED_ALIGN)
 		return fail(CLV_E_INVALID, "the bytes do not start at a multiple of %d", ST_MAPPED_ALIGN);
-	TRY(read_trust(options, &trust));
-	return artifact_parse(data, size, &trust, out);
+	TRY(read_options(options, &o));
+	return artifact_parse(data, size, &o, out);
 }
 
 void clv_artifact_close(clv_artifact *a)
@@ -57,7 +55,7 @@ clv_status clv_artifact_check_entry(const clv_artifact *a, uint32_t i, int64_t *
 		return fail(CLV_E_INVALID, "clv_artifact_check_entry: there is no piece %u", i);
 	TRY(artifact_check_entry(a, i));
 	if (bytes)
-		*bytes = (int64_t)st_at(a->file, a->digests.at[i].entry)->nbytes;
+		*bytes = (int64_t)st_at(a->file, i)->nbytes;
 	return CLV_OK;
 }
 
@@ -110,13 +108,13 @@ const clv_plan *clv_artifact_plan(const clv_artifact *a, uint32_t i)
 	return a && i < a->plans.n ? a->plans.at[i].p : NULL;
 }
 
-clv_status clv_artifact_plan_info_get(const clv_artifact *a, uint32_t i, clv_artifact_plan_info *out)
+clv_status clv_artifact_plan_info(const clv_artifact *a, uint32_t i, clv_plan_info *out)
 {
 	if (!a || !out || i >= a->plans.n)
-		return fail(CLV_E_INVALID, "clv_artifact_plan_info_get: there is no such plan, or no place for it");
+		return fail(CLV_E_INVALID, "clv_artifact_plan_info: there is no such plan, or no place for it");
 	const artifact_plan *e = &a->plans.at[i];
 	uint32_t n = artifact_point_size(e->p);
-	clv_artifact_plan_info info = {
+	clv_plan_info info = {
 		.signature = e->signature,
 		.first = e->first,
 		.end = e->end,
@@ -125,7 +123,7 @@ clv_status clv_artifact_plan_info_get(const clv_artifact *a, uint32_t i, clv_art
 		.point_size = n,
 		.points = e->points.at,
 	};
-	return options_write(out, &info, sizeof info, "clv_artifact_plan_info");
+	return options_write(out, &info, sizeof info, "clv_plan_info");
 }
 
 uint32_t clv_artifact_tensor_count(const clv_artifact *a)
@@ -150,7 +148,7 @@ clv_status clv_artifact_tensor(const clv_artifact *a, uint32_t i, clv_tensor_inf
 		.entry = a->tensors->memories.at[t->memory].entry,
 	};
 	uint32_t entry = st_find(a->file, info.entry);
-	digest_print(a->digests.at[entry].digest, info.digest); /* one per entry, in the file's order */
+	digest_print(a->digests.at[entry], info.digest);
 	return options_write(out, &info, sizeof info, "clv_tensor_info");
 }
 
@@ -162,20 +160,11 @@ static clv_status match_cut(const artifact *a, uint32_t i, node_id position, con
 	const plan *p = a->plans.at[i].p;
 	node_id at = node_match(a->plans.at[0].p, position, p);
 	clv_frontiers *f;
-	clv_frontier c = {.size = sizeof c};
 	if (at == NONE)
 		return fail(CLV_E_NOT_FOUND, "the plan for other sizes has no such place");
 	TRY(clv_frontiers_create(p, NULL, &f));
-	clv_status st = CLV_OK;
-	uint32_t found = NONE;
-	for (uint32_t k = 0; k < clv_frontiers_count(f) && found == NONE && st == CLV_OK; k++) {
-		st = clv_frontiers_get(f, k, &c);
-		if (c.position == at)
-			found = k;
-	}
-	if (st == CLV_OK)
-		st = found == NONE ? fail(CLV_E_NOT_FOUND, "the plan for other sizes cannot be cut there")
-		                   : clv_frontiers_check(f, found, o->objective);
+	clv_status st = at < clv_frontiers_count(f) ? clv_frontiers_check(f, at, o->objective)
+	                                            : fail(CLV_E_NOT_FOUND, "the plan for other sizes cannot be cut there");
 	clv_frontiers_free(f);
 	*out = at + 1;
 	return st;
@@ -185,17 +174,12 @@ static clv_status choose_cut(const artifact *a, const clv_split_options *o, node
 {
 	clv_frontiers_options sizes = CLV_FRONTIERS_OPTIONS_INIT;
 	clv_frontiers *f;
-	clv_frontier c = {.size = sizeof c};
-	uint32_t which;
 	sizes.symbols = o->symbols;
 	sizes.values = o->values;
 	sizes.nsymbols = o->nsymbols;
 	TRY(clv_frontiers_create(a->plans.at[0].p, &sizes, &f));
-	clv_status st = clv_frontiers_choose(f, o->boundary, o->objective, &which);
-	if (st == CLV_OK)
-		st = clv_frontiers_get(f, which, &c);
+	clv_status st = clv_frontiers_choose(f, o->boundary, o->objective, position);
 	clv_frontiers_free(f);
-	*position = c.position;
 	return st;
 }
 
@@ -225,12 +209,9 @@ static clv_status find_cuts(const artifact *a, const clv_split_options *o, node_
 static clv_status name_split(artifact *a, const char *boundary)
 {
 	strbuf b = STRBUF_INIT;
-	char *text;
 	strbuf_printf(&b, "%s-%u", a->plans.at[0].signature, a->plans.at[0].cut - 1);
-	TRY(strbuf_take(&b, &text));
-	clv_status st = artifact_text(a, text, &a->split_id);
-	mem_free(text);
-	return st == CLV_OK ? artifact_text(a, boundary, &a->boundary) : st;
+	TRY(arena_take(&a->arena, &b, &a->split_id));
+	return artifact_text(a, boundary, &a->boundary);
 }
 
 clv_status artifact_cut(artifact *a, const clv_split_options *o)

@@ -20,13 +20,6 @@ void clv_program_free(clv_program *g)
 	program_free(g);
 }
 
-static clv_status label_of(const plan *p, value_id v, char **out)
-{
-	strbuf b = STRBUF_INIT;
-	value_label(p, v, &b);
-	return strbuf_take(&b, out);
-}
-
 clv_status clv_program_bind(clv_program *g, const char *name, const clv_tensor *t)
 {
 	if (!g || !name || !t)
@@ -34,7 +27,7 @@ clv_status clv_program_bind(clv_program *g, const char *name, const clv_tensor *
 	for (uint32_t i = 0; i < g->v.externals.n; i++) {
 		value_id v = g->v.externals.at[i];
 		char *label;
-		TRY(label_of(g->p, v, &label));
+		TRY(value_label_text(g->p, v, &label));
 		bool same = !strcmp(label, name) || (label[0] == '@' && !strcmp(label + 1, name)) ||
 		            !strcmp(plan_s(g->p, g->p->values.at[v].name), name);
 		mem_free(label);

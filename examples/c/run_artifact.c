@@ -17,8 +17,8 @@
 static int64_t value_of(const clv_artifact *file, const char *name)
 {
 	const clv_plan *plan = clv_artifact_plan(file, 0);
-	clv_artifact_plan_info info = {.size = sizeof info};
-	clv_artifact_plan_info_get(file, 0, &info);
+	clv_plan_info info = {.size = sizeof info};
+	clv_artifact_plan_info(file, 0, &info);
 	for (uint32_t i = 0, k = 0; i < clv_plan_symbol_count(plan); i++) {
 		clv_symbol s = {.size = sizeof s};
 		clv_plan_symbol(plan, i, &s);

@@ -362,7 +362,7 @@ def load_weights(model: Any, path: str) -> None:
     if not isinstance(model, nn.Module):
         raise Complaint(f"--weights are for a module, and {type(model).__name__} is none")
     state = {name: t for name, t in model.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}
-    stored = _example.read_safetensors(path)
+    stored = _example.read_file(path)
     if path.endswith(".clv"):  # it also has what no state_dict has: constants, tensors in attributes
         stored = {name: t for name, t in stored.items() if name in state}
     there = {(t.data_ptr(), t.shape, t.stride()) for name, t in state.items() if name in stored}

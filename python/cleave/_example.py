@@ -5,14 +5,14 @@ A text becomes a Spec, which needs nothing but itself; with the sizes of its sym
 from __future__ import annotations
 
 import json
-import mmap
+import os
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 
+from . import _native
 from .errors import ArgumentError
 
 # As in plan text (src/plan/plan.h), without those that hold no numbers of their own.
@@ -31,32 +31,11 @@ DTYPES = {
     "i64": torch.int64,
 }
 
-# As safetensors files call them.
-_STORED = {
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F32": torch.float32,
-    "F64": torch.float64,
-    "C64": torch.complex64,
-    "BOOL": torch.bool,
-    "U8": torch.uint8,
-    "I8": torch.int8,
-    "I16": torch.int16,
-    "I32": torch.int32,
-    "I64": torch.int64,
-    "U16": torch.uint16,
-    "U32": torch.uint32,
-    "U64": torch.uint64,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-}
-
 _NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _TENSOR = re.compile(r"(\w+)\s*\[([^\]]*)\]\s*(.*)", re.DOTALL)
 _FILE = re.compile(r"(.+?\.(npy|safetensors))(?::([^\[]+))?(?:\[([^\]]*)\])?", re.DOTALL)
 _BELOW = re.compile(r"<\s*(\d+)")
 _BETWEEN = re.compile(r":\s*(-?\d+)\s*\.\.\s*(-?\d+)")
-_MOST_HEADER = 100_000_000  # bytes, as other readers of safetensors files have it
 _MOST_ELEMENTS = 1 << 40
 
 Dim = int | str
@@ -188,18 +167,17 @@ def shape_of(spec: Spec, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 def _from_file(spec: Spec, sizes: Mapping[str, int]) -> dict[str | None, torch.Tensor]:
     assert spec.path is not None
-    if spec.path.endswith(".npy"):
-        found: dict[str | None, torch.Tensor] = {spec.name: _array(spec.path)}
+    stored = read_file(spec.path)
+    if spec.key is not None and spec.key not in stored:
+        raise ArgumentError(f"{spec.path} has no tensor {spec.key}; it has {', '.join(sorted(stored)) or 'none'}")
+    if spec.key is not None:
+        found: dict[str | None, torch.Tensor] = {spec.name: stored[spec.key]}
+    elif list(stored) == [""] or (spec.name is not None and len(stored) == 1):
+        found = {spec.name: next(iter(stored.values()))}
+    elif spec.name is not None:
+        raise ArgumentError(f"{spec.path} has {len(stored)} tensors: {spec.name}={spec.path}:KEY takes one of them")
     else:
-        stored = read_safetensors(spec.path)
-        if spec.key is not None and spec.key not in stored:
-            raise ArgumentError(f"{spec.path} has no tensor {spec.key}; it has {', '.join(sorted(stored)) or 'none'}")
-        if spec.key is not None or (spec.name is not None and len(stored) == 1):
-            found = {spec.name: stored[spec.key] if spec.key is not None else next(iter(stored.values()))}
-        elif spec.name is not None:
-            raise ArgumentError(f"{spec.path} has {len(stored)} tensors: {spec.name}={spec.path}:KEY takes one of them")
-        else:
-            found = dict(stored.items())
+        found = dict(stored.items())
     for tensor in found.values():
         if spec.dims is not None and tuple(tensor.shape) != shape_of(spec, sizes):
             raise ArgumentError(f"{spec.text}: the shape in the file is {list(tensor.shape)}")
@@ -216,52 +194,6 @@ def stored_sizes(spec: Spec) -> dict[str, int]:
     return {d: n for d, n in zip(spec.dims, tensor.shape, strict=True) if isinstance(d, str)}
 
 
-def _array(path: str) -> torch.Tensor:
-    try:
-        import numpy
-    except ImportError:
-        raise ArgumentError(f"{path}: .npy files need NumPy, which is not installed") from None
-    try:
-        array = numpy.load(path, allow_pickle=False)
-        return torch.from_numpy(numpy.ascontiguousarray(array).reshape(array.shape).copy())
-    except (ValueError, TypeError, EOFError) as error:
-        raise ArgumentError(f"{path}: this array cannot be a tensor: {error}") from None
-
-
-# ---- safetensors files
-
-
-def read_safetensors(path: str) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors file by name, on its mapped memory: read, do not write. Checked as hostile."""
-    with open(path, "rb") as file:
-        size = Path(path).stat().st_size
-        start = int.from_bytes(file.read(8), "little") + 8
-        if size < 8 or start > size or start > _MOST_HEADER:
-            raise ArgumentError(f"{path}: this is no safetensors file")
-        try:
-            header = json.loads(file.read(start - 8))
-            entries = {k: v for k, v in header.items() if k != "__metadata__"}
-        except (ValueError, AttributeError, RecursionError):
-            raise ArgumentError(f"{path}: the header is damaged") from None
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    return {name: _stored(path, name, entry, data, start) for name, entry in entries.items()}
-
-
-def _stored(path: str, name: str, entry: Any, data: mmap.mmap, start: int) -> torch.Tensor:
-    try:
-        dtype, shape, (first, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        if dtype not in _STORED:
-            raise ArgumentError(f"{path}: {name} is of the dtype {dtype}, which is not known")
-        count = 1
-        for n in shape:
-            count *= n
-        numbers: Sequence[Any] = (*shape, first, end)
-        ok = all(type(n) is int and n >= 0 for n in numbers) and start + end <= len(data)
-        ok = ok and end - first == count * _STORED[dtype].itemsize
-    except (KeyError, TypeError, ValueError):
-        ok = False
-    if not ok:
-        raise ArgumentError(f"{path}: what the header says of {name} cannot be")
-    if not count:
-        return torch.empty(shape, dtype=_STORED[dtype])
-    return torch.frombuffer(data, dtype=_STORED[dtype], count=count, offset=start + first).reshape(shape)
+def read_file(path: str) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors file by name, or the one of an .npy file, whose name is "". Checked as hostile."""
+    return _native.arrays_load(os.fsencode(path))

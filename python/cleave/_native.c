@@ -211,6 +211,7 @@ static PyMethodDef functions[] = {
      "payload_write(fields, tensors, values, compress, path, to_host) -> (bytes, {label: loss})"},
 	{"payload_read", payload_read_py, METH_VARARGS,
      "payload_read(boundary, data, path, place) -> (fields, tensors, values, {label: loss})"},
+	{"arrays_load", arrays_load_py, METH_O, "arrays_load(path) -> {name: tensor} of a safetensors or .npy file"},
 	{"artifact_save", artifact_save_py, METH_VARARGS, "writes plans and tensors as a .clv file"},
 	{"text_bytes", text_bytes_py, METH_O, "text_bytes(n) -> '46.8 MB'"},
 	{"text_count", text_count_py, METH_O, "text_count(n) -> '11.7M'"},

@@ -59,6 +59,7 @@ int64_t *int_array(PyObject *list, Py_ssize_t *n);              /* PyMem_Free; c
 /* _native_file.c: payloads */
 PyObject *payload_write_py(PyObject *self, PyObject *args);
 PyObject *payload_read_py(PyObject *self, PyObject *args);
+PyObject *arrays_load_py(PyObject *self, PyObject *path);
 PyObject *payload_check_py(PyObject *self, PyObject *args);
 /* _native_artifact.c: .clv files */
 PyObject *artifact_save_py(PyObject *self, PyObject *args);

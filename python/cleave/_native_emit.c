@@ -340,7 +340,7 @@ PyObject *plan_py_dot(PlanObject *o, PyObject *args, PyObject *kwargs)
 	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OsOspppO", words, &cut, &options.detail, &depth, &options.direction,
 	                                 &targets, &markers, &indices, &sizes))
 		return NULL;
-	options.cut = count_or(cut, CLV_DOT_NO_CUT);
+	options.frontier = count_or(cut, CLV_NONE);
 	options.max_module_depth = count_or(depth, CLV_DOT_ALL_MODULES);
 	options.show_operation_targets = targets != 0;
 	options.show_debug_markers = markers != 0;

@@ -282,3 +282,40 @@ PyObject *payload_read_py(PyObject *self, PyObject *args)
 	PyBuffer_Release(&bytes);
 	return out;
 }
+
+/* ---- files of plain tensors ------------------------------------------------------------------------------------- */
+
+static bool add_array(PyObject *dict, const clv_arrays *from, uint32_t i)
+{
+	clv_array a = {.size = sizeof a};
+	clv_tensor *t;
+	clv_status st = clv_arrays_get(from, i, &a);
+	if (st == CLV_OK)
+		st = clv_tensor_from_data(a.data, a.dtype, a.ndim, a.shape, &t);
+	PyObject *tensor = st == CLV_OK ? py_wrap(t) : raise_payload(st);
+	bool ok = tensor && PyDict_SetItemString(dict, a.name, tensor) == 0;
+	Py_XDECREF(tensor);
+	return ok;
+}
+
+/* arrays_load(path) -> {name: tensor} of a safetensors or .npy file */
+PyObject *arrays_load_py(PyObject *self, PyObject *path)
+{
+	clv_arrays *arrays;
+	clv_status st;
+	const char *name = path_of(path);
+	(void)self;
+	if (!name)
+		return PyErr_Format(PyExc_TypeError, "a path as bytes is needed");
+	Py_BEGIN_ALLOW_THREADS
+	st = clv_arrays_load(name, &arrays);
+	Py_END_ALLOW_THREADS
+	if (st != CLV_OK)
+		return raise_payload(st);
+	PyObject *out = PyDict_New();
+	for (uint32_t i = 0; out && i < clv_arrays_count(arrays); i++)
+		if (!add_array(out, arrays, i))
+			Py_CLEAR(out);
+	clv_arrays_free(arrays);
+	return out;
+}

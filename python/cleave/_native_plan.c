@@ -643,8 +643,8 @@ static PyObject *plan_py_symbols(PlanObject *o, PyObject *unused)
 static PyMethodDef plan_methods[] = {
 	{"text", (PyCFunction)plan_py_text, METH_NOARGS, "text() -> the plan's text form"},
 	{"identity", (PyCFunction)plan_py_identity, METH_NOARGS, "identity() -> text() without source lines"},
-	{"tree", (PyCFunction)plan_py_tree, METH_O, "tree(output) -> tokens of the input or output tree"},
 	{"input_names", (PyCFunction)plan_py_input_names, METH_NOARGS, "input_names() -> names of the tensors that go in"},
+	{"tree", (PyCFunction)plan_py_tree, METH_O, "tree(output) -> tokens of the input or output tree"},
 	{"inspect", (PyCFunction)plan_py_inspect, METH_NOARGS, "inspect() -> a page about the plan"},
 	{"brief", (PyCFunction)plan_py_brief, METH_NOARGS, "brief() -> lines of title, tab, text"},
 	{"nodes", (PyCFunction)plan_py_nodes, METH_NOARGS, "nodes() -> list of tuples"},

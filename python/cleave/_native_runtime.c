@@ -225,7 +225,7 @@ static PyObject *runtime_py_new(PyTypeObject *type, PyObject *args, PyObject *kw
 	return (PyObject *)o;
 }
 
-static PyObject *ports_to(const port *at, uint32_t n)
+static PyObject *ports_to(const clv_port *at, uint32_t n)
 {
 	PyObject *out = PyList_New(0);
 	for (uint32_t i = 0; out && i < n; i++) {

@@ -73,6 +73,21 @@ def as_html(head: str, facts: Facts) -> str:
     return f'<div><code>{escaped(clip(head))}</code><table style="{_TABLE}"><tbody>{rows}</tbody></table></div>'
 
 
+class Shown:
+    """What has a head and facts to show."""
+
+    def _shown(self) -> tuple[str, Facts]:
+        raise NotImplementedError
+
+    @never_raises
+    def __repr__(self) -> str:
+        return as_text(*self._shown())
+
+    @never_raises
+    def _repr_html_(self) -> str:
+        return as_html(*self._shown())
+
+
 def columns(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
     """Aligned lines."""
     return _native.text_columns(tuple(tuple(map(plain, row)) for row in rows), tuple(right)).rstrip("\n")

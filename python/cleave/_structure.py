@@ -37,7 +37,7 @@ class Record(dict[str, Any]):
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, (int, slice)):
-            return tuple(v for v in self.values() if v is not None)[key]
+            return self.to_tuple()[key]
         return super().__getitem__(key)
 
     def to_tuple(self) -> tuple[Any, ...]:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import _native, _report
+from . import _native, _report, _show
 from ._dims import Point
 from ._save import Path
 from ._structure import Structure
@@ -90,7 +90,7 @@ def _device(device: str | torch.device | int) -> str:
     return str(torch.device(d.type, 0)) if d.type == "cuda" and d.index is None else str(d)
 
 
-class LoadedModel(Drawable):
+class LoadedModel(_show.Shown, Drawable):
     """A model, or a part of one, from a .clv file. Call it as the model was called.
 
     Of a file that holds a cut model, run_prefix and run_suffix run the halves; boundaries are those of SplitRuntime."""
@@ -201,11 +201,6 @@ class LoadedModel(Drawable):
         """The operators of the first plan."""
         return [Node(*n) for n in self._plans[0].native.nodes()]
 
-    @property
-    def native_plan(self) -> Any:
-        """The first plan, as _native has it."""
-        return self._plans[0].native
-
     def inspect(self) -> str:
         """A page about the first plan."""
         page: str = self._plans[0].native.inspect()
@@ -252,7 +247,7 @@ class LoadedModel(Drawable):
         """Writes the first plan as one HTML file to look at (docs/report.md), and says where it is."""
         cut = self._plans[0].cut
         at = cut - 1 if cut > 0 else None
-        return _report.write(self.native_plan, path, title, None, _report.Link(0.0, 0.0, 0.0), at)
+        return _report.write(self._plans[0].native, path, title, None, _report.Link(0.0, 0.0, 0.0), at)
 
     def split(self, boundary: str | None, prefix: Path, suffix: Path) -> None:
         """Writes the two halves as files of their own; boundary None: where the model is cut already."""
@@ -261,8 +256,11 @@ class LoadedModel(Drawable):
     def __reduce__(self) -> Any:
         raise TypeError(f"a LoadedModel is on the memory of its file: load {self.path} where it is needed")
 
-    def __repr__(self) -> str:
+    def _shown(self) -> tuple[str, _show.Facts]:
+        first = self._plans[0]
         plans = f", {len(self._plans)} plans" if len(self._plans) > 1 else ""
         what = "" if self.part == "all" else f"{self.part} of "
-        name = self.about.get("model", "a model")
-        return f"<cleave.LoadedModel {what}{name}: {self._plans[0].native.node_count()} nodes{plans}, {self.path}>"
+        nodes = _show.plural(first.native.node_count(), "node")
+        head = f"cleave.LoadedModel {what}{self.about.get('model', 'a model')}: {nodes}{plans}"
+        proven = [("proven at", _show.points_text(first.points))] if first.points else []
+        return head, [("file", self.path), *_show.plan_facts(first.native), *proven]

@@ -7,7 +7,6 @@ python -m cleave.demo [--boundary 50%] [--batch 4] [--size 96] [--iterations 20]
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 
 import cleave
 from cleave._command import find_command
+from cleave._example import read_file
 
 
 class Block(nn.Module):
@@ -81,19 +81,6 @@ def interleaved(calls: dict[str, Callable[[], Any]], iterations: int) -> dict[st
     return {name: statistics.median(t[2:]) for name, t in times.items()}
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The f32 tensors of a safetensors file."""
-    data = path.read_bytes()
-    start = 8 + int.from_bytes(data[:8], "little")
-    out = {}
-    for name, info in json.loads(data[8:start]).items():
-        if name != "__metadata__":
-            begin, end = info["data_offsets"]
-            flat = torch.frombuffer(bytearray(data[start + begin : start + end]), dtype=torch.float32)
-            out[name] = flat.reshape(info["shape"])
-    return out
-
-
 def without_python(folder: Path, runtime: cleave.SplitRuntime, x: Tensor, want: dict[str, Tensor]) -> bool:
     """Prefix and suffix as files, each run by a C process of its own; what crosses is a file, too."""
     prefix, suffix = runtime.save(folder)
@@ -109,8 +96,8 @@ def without_python(folder: Path, runtime: cleave.SplitRuntime, x: Tensor, want: 
         [prefix, "--input", f"{given}:0", "-o", str(crossing)],
         [suffix, "--boundary", str(crossing), "-o", str(result)],
     ):
-        subprocess.run([str(find_command()), "run", *arguments], check=True, stdout=subprocess.DEVNULL)
-    got = read_tensors(result)
+        subprocess.run([str(find_command()), "run", "--quiet", *arguments], check=True, stdout=subprocess.DEVNULL)
+    got = read_file(str(result))
     same = set(got) == set(want) and all(torch.equal(got[k], want[k]) for k in want)
     line("no Python", f"cleave run prefix.clv | {os.path.getsize(crossing):,} bytes | cleave run suffix.clv")
     line("parity", "equal to eager bit for bit" if same else "DIFFERS from eager")

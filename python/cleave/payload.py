@@ -49,7 +49,7 @@ class CompressionError(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class BoundaryPayload:
+class BoundaryPayload(_show.Shown):
     """What crosses from prefix to suffix: tensors by their label in the plan that graph_signature names."""
 
     split_id: str
@@ -81,14 +81,6 @@ class BoundaryPayload:
         if len(tensors) > MOST_SHOWN:
             facts.append(("…", f"{len(tensors) - MOST_SHOWN} more"))
         return head, facts
-
-    @_show.never_raises
-    def __repr__(self) -> str:
-        return _show.as_text(*self._shown())
-
-    @_show.never_raises
-    def _repr_html_(self) -> str:
-        return _show.as_html(*self._shown())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "record": None}  # copies and pickles are as what from_bytes gives

@@ -88,7 +88,7 @@ def finish(captured: Captured, rebinds: Sequence[tuple[Any, Any]], out: Sequence
     return _tree.unflatten(captured.output, out)
 
 
-class Plan(Drawable):
+class Plan(_show.Shown, Drawable):
     """A captured forward. Call it with inputs like those of the capture to replay it from C.
 
     >>> import torch, cleave
@@ -346,14 +346,6 @@ class Plan(Drawable):
     def _shown(self) -> tuple[str, _show.Facts]:
         nodes = _show.plural(self._main.plan.node_count(), "node")
         return f"cleave.Plan of {self._target.name}: {nodes}", _show.plan_facts(self._main.plan, self._sized)
-
-    @_show.never_raises
-    def __repr__(self) -> str:
-        return _show.as_text(*self._shown())
-
-    @_show.never_raises
-    def _repr_html_(self) -> str:
-        return _show.as_html(*self._shown())
 
 
 def capture(

@@ -43,7 +43,7 @@ class ReplayBoundary(NamedTuple):
         return f"<cleave.ReplayBoundary of split {self.split_id}: {amount}{sizes}>"
 
 
-class SplitReplayRuntime(Drawable):
+class SplitReplayRuntime(_show.Shown, Drawable):
     """A model cut in two, for inference. Made by prepare_split_replay.
 
     validation: "fast" checks that a boundary is of this runtime and complete, and leaves types and sizes to the suffix,
@@ -128,14 +128,6 @@ class SplitReplayRuntime(Drawable):
 
     def _shown(self) -> tuple[str, _show.Facts]:
         return self.runtime._shown("SplitReplayRuntime", self.validation)
-
-    @_show.never_raises
-    def __repr__(self) -> str:
-        return _show.as_text(*self._shown())
-
-    @_show.never_raises
-    def _repr_html_(self) -> str:
-        return _show.as_html(*self._shown())
 
 
 def prepare_split_replay(

@@ -106,7 +106,7 @@ class SplitSpec:
 
 
 @dataclass(frozen=True, repr=False)
-class SplitCandidate:
+class SplitCandidate(_show.Shown):
     """A frontier: where the plan can be cut, what crosses there and what each side costs.
 
     Bytes, work (flops) and memory are those of one typical batch; boundary_bytes_formula has the bytes in the symbols
@@ -171,11 +171,3 @@ class SplitCandidate:
         facts = [("boundary", self.crossing), ("prefix", self.side("prefix")), ("suffix", self.side("suffix"))]
         unsafe = [("unsafe", self.reason)] if self.reason is not None else []
         return f"cleave.SplitCandidate {self.position}: after {self.name}{where}", [*facts, *unsafe]
-
-    @_show.never_raises
-    def __repr__(self) -> str:
-        return _show.as_text(*self._shown())
-
-    @_show.never_raises
-    def _repr_html_(self) -> str:
-        return _show.as_html(*self._shown())

@@ -50,7 +50,7 @@ class RuntimeCacheKey(NamedTuple):
     mode: str
 
 
-class SplitRuntime(Drawable):
+class SplitRuntime(_show.Shown, Drawable):
     """A model cut in two. Made by prepare_split.
 
     run_prefix and run_suffix are for inference: what they give carries no gradients. run_training_prefix, train_suffix
@@ -577,14 +577,6 @@ class SplitRuntime(Drawable):
             *([("sizes", facts["sizes"])] if "sizes" in facts else []),
             ("runs", runs if half is None else f"{runs}; holds only the {half}"),
         ]
-
-    @_show.never_raises
-    def __repr__(self) -> str:
-        return _show.as_text(*self._shown())
-
-    @_show.never_raises
-    def _repr_html_(self) -> str:
-        return _show.as_html(*self._shown())
 
 
 def prepare_split(

@@ -55,6 +55,15 @@ char *arena_str(arena *a, const char *s)
 	return arena_copy(a, s, strlen(s) + 1);
 }
 
+clv_status arena_take(arena *a, strbuf *b, const char **out)
+{
+	char *text;
+	TRY(strbuf_take(b, &text));
+	*out = arena_str(a, text);
+	mem_free(text);
+	return *out ? CLV_OK : fail_nomem();
+}
+
 void arena_free(arena *a)
 {
 	while (a->top) {

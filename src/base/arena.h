@@ -2,7 +2,7 @@
 #ifndef BASE_ARENA_H
 #define BASE_ARENA_H
 
-#include "base/mem.h"
+#include "base/strbuf.h"
 
 typedef struct arena {
 	struct arena_block *top;
@@ -11,6 +11,7 @@ typedef struct arena {
 void *arena_alloc(arena *a, size_t size); /* zeroed, aligned for any type; NULL: out of memory */
 void *arena_copy(arena *a, const void *from, size_t size);
 char *arena_str(arena *a, const char *s);
+clv_status arena_take(arena *a, strbuf *b, const char **out); /* the text of b, which is empty after */
 void arena_free(arena *a);
 
 #endif

@@ -47,8 +47,8 @@ static size_t characters(const char *s)
 
 static void put_cell(strbuf *b, const char *s)
 {
-	for (; *s; s++)
-		strbuf_putc(b, (unsigned char)*s < 0x20 || *s == 0x7F ? '?' : *s);
+	for (; *s; s += utf8_control(s, 2) ? 2 : 1)
+		strbuf_putc(b, (unsigned char)*s < 0x20 || *s == 0x7F || utf8_control(s, 2) ? '?' : *s);
 }
 
 static void put_spaces(strbuf *b, size_t n)

@@ -115,6 +115,11 @@ bool utf8_valid(const char *s, size_t n)
 	return true;
 }
 
+bool utf8_control(const char *s, size_t n)
+{
+	return n > 1 && (unsigned char)s[0] == 0xC2 && ((unsigned char)s[1] & 0xE0) == 0x80;
+}
+
 static void add_escaped(strbuf *b, unsigned char c)
 {
 	static const char hex[] = "0123456789abcdef";
@@ -139,7 +144,7 @@ static void add_quoted(strbuf *b, const char *text, size_t n, bool keep_utf8)
 		while (plain < n && s[plain] >= 0x20 && s[plain] < 0x7F && s[plain] != '"' && s[plain] != '\\')
 			plain++;
 		size_t take = plain - i;
-		if (take == 0 && keep_utf8 && s[i] >= 0x80)
+		if (take == 0 && keep_utf8 && s[i] >= 0x80 && !utf8_control(text + i, n - i))
 			take = utf8_sequence(s + i, n - i);
 		if (take == 0)
 			add_escaped(b, s[i++]);

@@ -21,13 +21,15 @@ void strbuf_putc(strbuf *b, char c);
 void strbuf_printf(strbuf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void strbuf_int(strbuf *b, int64_t v); /* fast path of printf("%lld") */
 
-/* "…" with \" \\ \n \t \xHH; valid UTF-8 as it is, stray bytes as \xHH. The second: every byte >= 0x80 as \xHH. */
+/* "…" with \" \\ \n \t \xHH; valid UTF-8 as it is but for control characters, stray bytes as \xHH. The second: every
+   byte >= 0x80 as \xHH. */
 void strbuf_quoted(strbuf *b, const char *s, size_t n);
 void strbuf_quoted_ascii(strbuf *b, const char *s, size_t n);
 
 /* A string of JSON that may also stand inside a page: no < > & and no line separators; stray bytes become U+FFFD. */
 void strbuf_json(strbuf *b, const char *s, size_t n);
 
+bool utf8_control(const char *s, size_t n); /* U+0080 to U+009F is at s: terminals obey these too */
 bool utf8_valid(const char *s, size_t n);
 size_t utf8_length(const char *s, size_t n); /* of the well-formed character at s; 0: there is none */
 

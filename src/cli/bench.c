@@ -30,7 +30,6 @@ static const column columns[] = {
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* One run of what is measured: the whole or a prefix on inputs, a suffix on a boundary. */
 typedef struct subject {
@@ -43,13 +42,6 @@ typedef struct subject {
 	uint32_t noutputs, nodes;
 	const char *device;
 } subject;
-
-static double seconds(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static clv_status run_outputs(subject *s)
 {
@@ -73,11 +65,11 @@ static clv_status run_boundary(subject *s)
 
 static clv_status run_once(subject *s, double *took)
 {
-	double start = seconds();
+	double start = now();
 	clv_status st = s->prefix ? run_boundary(s) : run_outputs(s);
 	if (st == CLV_OK)
 		st = clv_synchronize(s->device);
-	*took = seconds() - start;
+	*took = now() - start;
 	return st;
 }
 
@@ -278,11 +270,8 @@ static bool measure_all(const request *r, const model *m, subject *s, listing *t
 static int bench(request *r, const model *m, subject *s)
 {
 	bool suffix = is_part(m, &r->loading, "suffix");
-	if (suffix && !r->boundary) {
-		complain("%s is a suffix: it runs on the boundary that a prefix gave", name_of(r->path));
-		hint("cleave run prefix.clv … -o boundary.safetensors, then --boundary boundary.safetensors here");
-		return EXIT_FAILED;
-	}
+	if (suffix && !r->boundary)
+		return fail_boundary(r->path);
 	if (suffix && clv_boundary_load(r->boundary, &s->boundary) != CLV_OK)
 		return fail_with(NULL);
 	listing *t = listing_new(columns);
@@ -303,8 +292,8 @@ static const char *device_of(const clv_runtime *rt)
 /* Nodes of the first plan that are in the part that runs. */
 static uint32_t count_nodes(const model *m, const loading *o)
 {
-	clv_artifact_plan_info info = {.size = sizeof info};
-	if (clv_artifact_plan_info_get(m->artifact, 0, &info) != CLV_OK)
+	clv_plan_info info = {.size = sizeof info};
+	if (clv_artifact_plan_info(m->artifact, 0, &info) != CLV_OK)
 		return 0;
 	bool prefix = is_part(m, o, "prefix"), suffix = is_part(m, o, "suffix");
 	uint32_t cut = info.cut < 0 ? info.end : (uint32_t)info.cut;

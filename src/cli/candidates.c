@@ -68,7 +68,7 @@ static bool add_rows(listing *t, const clv_frontiers *f, uint32_t chosen)
 	return true;
 }
 
-/* chosen is UINT32_MAX for none, and then the last error says why. */
+/* chosen is CLV_NONE for none, and then the last error says why. */
 static int show(const request *r, const clv_frontiers *f, uint32_t chosen)
 {
 	char *why = grab_text(clv_last_error(), strlen(clv_last_error()));
@@ -77,10 +77,10 @@ static int show(const request *r, const clv_frontiers *f, uint32_t chosen)
 	listing_show(t, &r->view);
 	if (!complete)
 		fail_with(r->path);
-	else if (chosen == UINT32_MAX)
+	else if (chosen == CLV_NONE)
 		complain("%s: %s", name_of(r->path), why);
 	free(why);
-	return written() && complete && chosen != UINT32_MAX ? EXIT_OK : EXIT_FAILED;
+	return written() && complete && chosen != CLV_NONE ? EXIT_OK : EXIT_FAILED;
 }
 
 /* ---- the exact cut ----------------------------------------------------------------------------------------------- */
@@ -93,7 +93,7 @@ static int show_reordered(const request *r, const clv_plan *p, uint32_t position
 	if (clv_frontiers_create(p, &o, &f) != CLV_OK)
 		return fail_with(r->path);
 	bool allowed = clv_frontiers_check(f, position, &r->objective) == CLV_OK;
-	int code = show(r, f, allowed ? position : UINT32_MAX);
+	int code = show(r, f, allowed ? position : CLV_NONE);
 	clv_frontiers_free(f);
 	return code;
 }
@@ -120,7 +120,7 @@ static int show_frontiers(const request *r, const clv_frontiers *f)
 {
 	if (r->exact || r->must_prefix.n || r->must_suffix.n)
 		return show_exact(r, f);
-	uint32_t chosen = UINT32_MAX;
+	uint32_t chosen = CLV_NONE;
 	clv_frontiers_choose(f, r->boundary, &r->objective, &chosen); /* show() says what is wrong, after the listing */
 	return show(r, f, chosen);
 }
@@ -129,16 +129,16 @@ static int run_candidates(void *given)
 {
 	request *r = given;
 	clv_frontiers *f = NULL;
-	clv_plan *p = load_plan_of(r->path, &r->opening);
-	if (!p)
+	model m;
+	if (!model_open(r->path, &r->opening, &m))
 		return EXIT_FAILED;
 	int code = EXIT_FAILED;
-	if (sizes_resolve(&r->sizes, p)) {
+	if (sizes_resolve(&r->sizes, &m)) {
 		clv_frontiers_options o = sizes_options(&r->sizes);
-		code = clv_frontiers_create(p, &o, &f) == CLV_OK ? show_frontiers(r, f) : fail_with(r->path);
+		code = clv_frontiers_create(m.plan, &o, &f) == CLV_OK ? show_frontiers(r, f) : fail_with(r->path);
 	}
 	clv_frontiers_free(f);
-	clv_plan_free(p);
+	model_close(&m);
 	return code;
 }
 

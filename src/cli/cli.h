@@ -8,13 +8,14 @@
  *         const char *path, *output;
  *         int64_t most;
  *         sizes sizes;
+ *         opening opening;
  *     } request;                          // the macros below want this name
  *
  *     static int run_shrink(void *given)  // an exit code; what went wrong was said by complain()
  *     {
  *         const request *r = given;
- *         clv_plan *p = load_plan(r->path);
- *         if (!p)
+ *         model m;
+ *         if (!model_open(r->path, &r->opening, &m))
  *             return EXIT_FAILED;
  *         …
  *     }
@@ -27,6 +28,7 @@
  *         OPT_FILE("output", 'o', "FILE", output, "write it here", .preset = "-"),
  *         OPT_SIZE("most", 0, "SIZE", most, "most bytes: 4096, 64M, 1.5GiB"),
  *         SIZE_OPTIONS(sizes),
+ *         OPENING_OPTIONS(opening),
  *         OPTION_END,
  *     };
  *     const command command_shrink = {
@@ -47,8 +49,8 @@
  *   - A command that runs plans sets .torch and has its run function and all it needs inside
  *     `#ifdef CLEAVE_CLI_TORCH`, and .run = TORCH_RUN(run_x). `cleave` itself links no torch: it reads the arguments,
  *     then becomes `cleave-torch` (torch.c), which is these same files with CLEAVE_CLI_TORCH and libtorch.
- *   - Files: load_plan gives the plan of a plan's text or a .clv file alike. Who also wants weights, or says what is in the
- *     file, opens a `model`. Commands that run models share feed.h: inputs, weights, devices.
+ *   - Files: model_open takes a plan's text and a .clv file alike. Commands that run models share feed.h: inputs, weights,
+ *     devices.
  *   - A command that needs Python sets .python and has no run function: once its arguments are read, the program becomes
  *     `python -m cleave` with the same words (capture.c).
  *   - Exit codes: EXIT_OK, EXIT_FAILED, EXIT_USAGE. A command that answers by its code, as diff(1) does, says so in
@@ -166,7 +168,7 @@ typedef enum column_type {
 	COLUMN_INT,     /* .n                                                               */
 	COLUMN_BYTES,   /* .n: 16384 (16.4 kB); INT64_MAX: not known                        */
 	COLUMN_HUMAN,   /* .n: 16.4 kB in the table, all digits in JSON                     */
-	COLUMN_COUNT,   /* .n: 11.7 M in the table                                          */
+	COLUMN_COUNT,   /* .n: 11.7M in the table                                           */
 	COLUMN_NUMBER,  /* .x                                                               */
 	COLUMN_SECONDS, /* .x: 1.25 ms in the table                                         */
 	COLUMN_SHARE,   /* .x: 0 … 1, 49.3 % in the table                                   */
@@ -242,10 +244,6 @@ typedef struct sizes {
 	    "size of a symbol, B=8; may be repeated (default: its lowest)"),                                               \
 		OPT_INT("batch", 0, "N", field.batch, "size of the batch: of the symbol B, or of the only symbol")
 
-/* Puts --batch to the symbol that it means in p; says what is wrong and gives false where there is none. */
-bool sizes_resolve(sizes *s, const clv_plan *p);
-/* Likewise, where the file says which symbol is the batch ("": it does not). */
-bool sizes_resolve_batch(sizes *s, const clv_plan *p, const char *batch);
 void sizes_add(sizes *s, const char *symbol, int64_t value);
 int64_t sizes_find(const sizes *s, const char *symbol); /* -1: it is not there */
 void sizes_free(sizes *s);
@@ -291,7 +289,7 @@ typedef struct command {
 	const char *summary;     /* one line for `cleave --help` */
 	const char *description; /* paragraphs with an empty line between; not filled */
 	const char *examples;    /* command lines with a newline after each; a line that starts with # explains the next */
-	const char *exits;       /* a sentence on exit codes; NULL: the usual ones */
+	const char *exits;       /* what exit codes mean: "0 done, 1 …"; NULL: the usual */
 	const option *arguments, *options;
 	const column *columns; /* of its listing */
 	size_t request_size;
@@ -364,10 +362,12 @@ typedef enum style { STYLE_NONE, STYLE_BOLD, STYLE_DIM, STYLE_RED, STYLE_GREEN, 
 const char *paint(FILE *to, style s);
 
 #define HUMAN_TEXT 32
-/* "1.5 MB", "12 bytes"; "11.7 M", "576"; "1.25 ms". All return out. */
+/* "1.5 MB", "12 bytes"; "11.7M", "576"; "1.25 ms". All return out. */
 const char *human_bytes(int64_t n, char out[HUMAN_TEXT]);
-const char *human_count(double n, char out[HUMAN_TEXT]);
+const char *human_count(int64_t n, char out[HUMAN_TEXT]);
 const char *human_seconds(double s, char out[HUMAN_TEXT]);
+
+double now(void); /* seconds of a clock that only goes on */
 
 /* A bar on standard error, where that is a terminal, for what has taken over a second. */
 typedef struct progress {
@@ -420,11 +420,11 @@ bool model_open(const char *path, const opening *o, model *out);
 /* Likewise, and says so where it is no .clv file: a command that needs weights has no use for a plan's text. */
 bool model_open_artifact(const char *path, const opening *o, model *out);
 void model_close(model *m);
+int64_t tensor_bytes(const clv_artifact *a); /* what lies on the same memory counts once */
 
-/* Reads a plan from a file, a plan's text or a .clv file, or from standard input for "-"; says what went wrong and gives
-   NULL. Caller frees. The first: of a .clv file the first plan. */
-clv_plan *load_plan(const char *path);
-clv_plan *load_plan_of(const char *path, const opening *o);
+/* Puts --batch to the symbol that it means: the one the file names, B, or the only one. Says what is wrong and gives false
+   where there is none. */
+bool sizes_resolve(sizes *s, const model *m);
 
 /* Whether all that was printed went out; says so if it did not. put_text prints and frees, then asks. */
 bool written(void);

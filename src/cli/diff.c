@@ -9,56 +9,16 @@ typedef struct request {
 	const char *before, *after, *weights;
 	int64_t limit; /* negative: not given */
 	bool json;
+	opening opening;
 } request;
 
-/* A file that was given: an artifact, or a plan alone. */
-typedef struct side {
-	const char *path;
-	clv_artifact *file;
-	clv_plan *alone;
-} side;
-
-static bool is_artifact(const char *path)
+static clv_status compare(const model *a, const model *b, const clv_diff_options *o, char **text, bool *differ)
 {
-	char start[16];
-	FILE *f = strcmp(path, "-") ? fopen(path, "rb") : NULL;
-	size_t n = f ? fread(start, 1, sizeof start, f) : 0;
-	if (f)
-		fclose(f);
-	return clv_is_artifact(start, n);
-}
-
-static bool open_side(side *s, const char *path)
-{
-	s->path = path;
-	if (!is_artifact(path)) {
-		s->alone = load_plan(path);
-		return s->alone != NULL;
-	}
-	if (clv_artifact_open(path, NULL, &s->file) == CLV_OK)
-		return true;
-	complain("%s", clv_last_error()); /* it names the file */
-	return false;
-}
-
-static void close_side(side *s)
-{
-	clv_artifact_close(s->file);
-	clv_plan_free(s->alone);
-}
-
-static const clv_plan *first_plan(const side *s)
-{
-	if (s->file)
-		note("only the first plan of %s is compared: the other file is a plan alone", s->path);
-	return s->file ? clv_artifact_plan(s->file, 0) : s->alone;
-}
-
-static clv_status compare(const side *a, const side *b, const clv_diff_options *o, char **text, bool *differ)
-{
-	if (a->file && b->file)
-		return clv_artifact_diff(a->file, b->file, o, text, differ);
-	return clv_plan_diff(first_plan(a), first_plan(b), o, text, differ);
+	if (a->artifact && b->artifact)
+		return clv_artifact_diff(a->artifact, b->artifact, o, text, differ);
+	if (a->artifact || b->artifact)
+		note("only the first plan of %s is compared: the other file is a plan alone", (a->artifact ? a : b)->path);
+	return clv_plan_diff(a->plan, b->plan, o, text, differ);
 }
 
 /* A line of the page, in the colour of its sign. */
@@ -109,25 +69,25 @@ static int run_diff(void *given)
 {
 	const request *r = given;
 	clv_diff_options o = read_options(r);
-	side a = {0}, b = {0};
+	model a = {0}, b = {0};
 	char *text = NULL;
 	bool differ = false;
 	int code = EXIT_TROUBLE;
-	if (open_side(&a, r->before) && open_side(&b, r->after)) {
+	if (model_open(r->before, &r->opening, &a) && model_open(r->after, &r->opening, &b)) {
 		if (compare(&a, &b, &o, &text, &differ) == CLV_OK)
 			code = answer(r, text, differ);
 		else
 			complain("%s", clv_last_error());
 	}
-	close_side(&a);
-	close_side(&b);
+	model_close(&a);
+	model_close(&b);
 	return code;
 }
 
 static const request initial = {.limit = -1};
 
 static const option arguments[] = {
-	ARG_FILE("BEFORE", before, "a model (.clv) or a plan; - is a plan from standard input"),
+	ARG_FILE("BEFORE", before, "a .clv file or a plan's text; - is standard input"),
 	ARG_FILE("AFTER", after, "what to compare it with"),
 	OPTION_END,
 };
@@ -137,6 +97,8 @@ static const option options[] = {
 	OPT_INT("limit", 0, "N", limit, "at most N items of each section, 0 for all (default: 20, of --json all)"),
 	OPT_WORD("weights", 0, "HOW", weights, "exact|digest|none",
              "exact: read tensors whose digests differ; digest: read no data; none: leave data out", .preset = "exact"),
+	OPT_GROUP("model files"),
+	ALLOW_OPTION(opening),
 	OPTION_END,
 };
 
@@ -152,7 +114,7 @@ const command command_diff = {
 		"equal digests are taken for equal.",
 	.examples = "cleave diff before.clv after.clv\ncleave diff --weights none --json before.clv after.clv\n"
 				"cleave diff model.plan model.clv\n",
-	.exits = "Exit status: 0 there is no difference, 1 there is one, 2 wrong usage, or a file cannot be read.",
+	.exits = "0 there is no difference, 1 there is one, 2 wrong usage, or a file cannot be read.",
 	.arguments = arguments,
 	.options = options,
 	REQUEST(request),

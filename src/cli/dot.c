@@ -7,6 +7,7 @@ typedef struct request {
 	const char *path, *boundary, *detail, *depth, *direction, *output;
 	bool targets, markers, indices;
 	sizes sizes;
+	opening opening;
 } request;
 
 static bool read_depth(const char *text, uint32_t *out)
@@ -34,7 +35,7 @@ static clv_status draw(const request *r, const clv_plan *p, uint32_t depth, char
 	if (r->boundary) {
 		st = clv_frontiers_create(p, &at, &f);
 		if (st == CLV_OK)
-			st = clv_frontiers_choose(f, r->boundary, NULL, &o.cut);
+			st = clv_frontiers_choose(f, r->boundary, NULL, &o.frontier);
 		clv_frontiers_free(f);
 	}
 	o.detail = r->detail;
@@ -56,12 +57,12 @@ static int run_dot(void *given)
 	char *text = NULL;
 	if (!read_depth(r->depth, &depth))
 		return EXIT_USAGE;
-	clv_plan *p = load_plan(r->path);
-	if (!p)
+	model m;
+	if (!model_open(r->path, &r->opening, &m))
 		return EXIT_FAILED;
-	bool sized = sizes_resolve(&r->sizes, p);
-	clv_status st = sized ? draw(r, p, depth, &text) : CLV_OK;
-	clv_plan_free(p);
+	bool sized = sizes_resolve(&r->sizes, &m);
+	clv_status st = sized ? draw(r, m.plan, depth, &text) : CLV_OK;
+	model_close(&m);
 	if (!sized)
 		return EXIT_FAILED;
 	if (st != CLV_OK)
@@ -70,12 +71,12 @@ static int run_dot(void *given)
 }
 
 static const option arguments[] = {
-	ARG_FILE("FILE", path, "the plan; - is standard input"),
+	ARG_FILE("FILE", path, "a plan's text or a .clv file; - is standard input"),
 	OPTION_END,
 };
 
 static const option options[] = {
-	OPT_TEXT("boundary", 'b', "BOUNDARY", boundary, "mark a cut: after:NAME, 50%, auto"),
+	OPT_TEXT("boundary", 'b', "WHERE", boundary, "mark a cut: auto, after:NAME of a node or module, 50%"),
 	OPT_WORD("detail", 0, "WHAT", detail, "module|operation", "what is one node", .preset = "module"),
 	OPT_TEXT("depth", 0, "N", depth, "fold modules that are N deep, or all to open every one", .preset = "4"),
 	OPT_WORD("direction", 0, "WHERE", direction, "TB|BT|LR|RL", "where the picture goes", .preset = "TB"),
@@ -84,6 +85,7 @@ static const option options[] = {
 	OPT_FLAG("indices", 0, indices, "show numbers and names of nodes"),
 	OPT_FILE("output", 'o', "FILE", output, "write it here; - is standard output", .preset = "-"),
 	SIZE_OPTIONS(sizes),
+	OPENING_OPTIONS(opening),
 	OPTION_END,
 };
 

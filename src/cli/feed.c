@@ -42,7 +42,7 @@ static bool bind_weights(clv_runtime *r, const char *path)
 		ok = clv_arrays_get(arrays, i, &a) == CLV_OK && bind_array(r, path, &a);
 	const char *name;
 	for (uint32_t i = 0; ok && (name = clv_runtime_unbound(r, i)); i++)
-		if (clv_arrays_find(arrays, name) == UINT32_MAX) {
+		if (clv_arrays_find(arrays, name) == CLV_NONE) {
 			complain("%s: the model reads %s, which is not there", path, name);
 			ok = false;
 		}
@@ -82,6 +82,13 @@ clv_runtime *load_runtime(const model *m, const loading *o)
 		return r;
 	clv_runtime_free(r);
 	return NULL;
+}
+
+int fail_boundary(const char *path)
+{
+	complain("%s is a suffix: it runs on the boundary that a prefix gave", name_of(path));
+	hint("cleave run prefix.clv … -o boundary.safetensors, then --boundary boundary.safetensors here");
+	return EXIT_FAILED;
 }
 
 int fail_run(const char *path, clv_status st)
@@ -221,7 +228,7 @@ static bool pick_array(source *s, const char *path, const char *name, const char
 	if (!name && n != 1)
 		i = clv_arrays_find(s->file, input);
 	s->array.size = sizeof s->array;
-	if (i != UINT32_MAX && i < n && clv_arrays_get(s->file, i, &s->array) == CLV_OK)
+	if (i != CLV_NONE && i < n && clv_arrays_get(s->file, i, &s->array) == CLV_OK)
 		return true;
 	if (name)
 		complain("input %s: %s has no tensor \"%s\"", input, path, name);
@@ -535,7 +542,7 @@ static bool make_inputs(const feeder *e, feed *out)
 
 bool resolve_batch(const model *m, sizes *s)
 {
-	if (sizes_resolve_batch(s, m->plan, clv_artifact_batch(m->artifact)))
+	if (sizes_resolve(s, m))
 		return true;
 	if (clv_artifact_plan_count(m->artifact) > 1)
 		hint("the file has several plans, for single sizes: --plan N takes the sizes of another one");

@@ -59,6 +59,7 @@ bool feed_make(const model *m, const clv_runtime *r, const feeding *f, const siz
 void feed_free(feed *f);
 bool resolve_batch(const model *m, sizes *s); /* --batch among the sizes; says what is wrong and gives false */
 int feeding_check(const feeding *f);          /* EXIT_OK, or EXIT_USAGE with what is wrong said */
+int fail_boundary(const char *path);          /* complains that a suffix wants a boundary: EXIT_FAILED */
 /* Complains of what the library said, with a hint where there is something to do. */
 int fail_run(const char *path, clv_status st);
 #endif

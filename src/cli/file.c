@@ -134,7 +134,7 @@ static bool complain_artifact(const char *path, clv_status st)
 		complain("%s", why);
 	else
 		complain("%s: %s", name_of(path), why);
-	if (st == CLV_E_UNSUPPORTED && strstr(why, "operator"))
+	if (st == CLV_E_UNSUPPORTED && strstr(why, "allows it by name"))
 		hint("--allow-operator NAME lets it through, for a file that you trust");
 	return false;
 }
@@ -220,25 +220,27 @@ void model_close(model *m)
 	*m = (model){0};
 }
 
-clv_plan *load_plan_of(const char *path, const opening *o)
+static int by_entry(const void *a, const void *b)
 {
-	model m;
-	clv_plan *p = NULL;
-	if (!model_open(path, o, &m))
-		return NULL;
-	if (m.own) {
-		p = m.own;
-		m.own = NULL;
-	} else if (clv_plan_copy(m.plan, &p) != CLV_OK) {
-		fail_with(path);
-	}
-	model_close(&m);
-	return p;
+	const clv_tensor_info *x = a, *y = b;
+	int d = strcmp(x->entry, y->entry);
+	return d ? d : (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-clv_plan *load_plan(const char *path)
+int64_t tensor_bytes(const clv_artifact *a)
 {
-	return load_plan_of(path, NULL);
+	uint32_t n = clv_artifact_tensor_count(a), known = 0;
+	clv_tensor_info *at = grab((n + 1) * sizeof *at);
+	int64_t sum = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		at[known].size = sizeof *at;
+		known += clv_artifact_tensor(a, i, &at[known]) == CLV_OK;
+	}
+	qsort(at, known, sizeof *at, by_entry);
+	for (uint32_t i = 0; i < known; i++) /* the last of an entry is the largest */
+		sum += i + 1 == known || strcmp(at[i].entry, at[i + 1].entry) ? at[i].bytes : 0;
+	free(at);
+	return sum;
 }
 
 /* ---- writing ------------------------------------------------------------------------------------------------------ */

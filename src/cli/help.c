@@ -138,8 +138,8 @@ void print_command_help(const command *c)
 	if (c->examples)
 		print_examples(to, c->examples);
 	if (c->exits) {
-		fputc('\n', to);
-		fill_text(to, c->exits, 0, 0, WIDTH);
+		fputs("\nExit status: ", to);
+		fill_text(to, c->exits, 0, 13, WIDTH);
 	}
 }
 

@@ -7,6 +7,7 @@ typedef struct request {
 	const char *path, *output, *title, *boundary;
 	double bandwidth, prefix_speed, suffix_speed;
 	sizes sizes;
+	opening opening;
 } request;
 
 /* The frontier that `cleave candidates` marks. A plan that has none to take still has a page; one that was named must be
@@ -48,16 +49,16 @@ static int write_page(const request *r, const clv_plan *p)
 static int run_html(void *given)
 {
 	request *r = given;
-	clv_plan *p = load_plan(r->path);
-	if (!p)
+	model m;
+	if (!model_open(r->path, &r->opening, &m))
 		return EXIT_FAILED;
-	int code = sizes_resolve(&r->sizes, p) ? write_page(r, p) : EXIT_FAILED;
-	clv_plan_free(p);
+	int code = sizes_resolve(&r->sizes, &m) ? write_page(r, m.plan) : EXIT_FAILED;
+	model_close(&m);
 	return code;
 }
 
 static const option arguments[] = {
-	ARG_FILE("FILE", path, "the plan; - is standard input"),
+	ARG_FILE("FILE", path, "a plan's text or a .clv file; - is standard input"),
 	OPTION_END,
 };
 
@@ -72,6 +73,7 @@ static const option options[] = {
              .preset = "1Gbit"),
 	OPT_FLOAT("prefix-speed", 0, "X", prefix_speed, "operations per second before the cut", .preset = "1e12"),
 	OPT_FLOAT("suffix-speed", 0, "X", suffix_speed, "operations per second after it", .preset = "1e12"),
+	OPENING_OPTIONS(opening),
 	OPTION_END,
 };
 

@@ -1,6 +1,4 @@
 /* `cleave inspect`: a page about a plan, and about the file that holds it. */
-#include <string.h>
-
 #include "cli.h"
 
 typedef struct request {
@@ -12,32 +10,13 @@ typedef struct request {
 
 /* ---- the file ------------------------------------------------------------------------------------------------------ */
 
-typedef struct weights {
-	uint32_t count;
-	int64_t bytes;
-} weights;
-
-/* Tensors on the same memory are one entry, and counted once. */
-static weights count_tensors(const clv_artifact *a)
-{
-	weights w = {clv_artifact_tensor_count(a), 0};
-	const char *last = "";
-	for (uint32_t i = 0; i < w.count; i++) {
-		clv_tensor_info t = {.size = sizeof t};
-		if (clv_artifact_tensor(a, i, &t) == CLV_OK && strcmp(t.entry, last) != 0) {
-			w.bytes += t.bytes;
-			last = t.entry;
-		}
-	}
-	return w;
-}
-
 static void print_plan_line(const clv_artifact *a, uint32_t i)
 {
-	clv_artifact_plan_info info = {.size = sizeof info};
-	if (clv_artifact_plan_info_get(a, i, &info) != CLV_OK)
+	clv_plan_info info = {.size = sizeof info};
+	if (clv_artifact_plan_info(a, i, &info) != CLV_OK)
 		return;
-	printf("  plan %-6u %s", i, info.signature);
+	printf("  plan %-6u ", i);
+	put_plain(stdout, info.signature);
 	if (info.cut >= 0)
 		printf(", nodes %u to %u of %u, cut after %lld", info.first, info.end ? info.end - 1 : 0,
 		       clv_plan_node_count(clv_artifact_plan(a, i)), (long long)info.cut - 1);
@@ -61,12 +40,11 @@ static void print_file(const model *m)
 	char bytes[HUMAN_TEXT], all[HUMAN_TEXT];
 	const clv_artifact *a = m->artifact;
 	const char *key, *text;
-	weights w = count_tensors(a);
 	printf("%s, %s\n", name_of(m->path), human_bytes(m->size, all));
 	print_field("part", clv_artifact_part(a));
 	print_field("boundary", clv_artifact_boundary(a));
 	print_field("split", clv_artifact_split_id(a));
-	printf("  tensors     %u, %s%s\n", w.count, human_bytes(w.bytes, bytes),
+	printf("  tensors     %u, %s%s\n", clv_artifact_tensor_count(a), human_bytes(tensor_bytes(a), bytes),
 	       clv_artifact_has_weights(a) ? "" : "; the weights are not in the file");
 	for (uint32_t i = 0; clv_artifact_about(a, i, &key, &text); i++)
 		print_field(key, text);
@@ -77,8 +55,8 @@ static void print_file(const model *m)
 
 static void put_plan(const clv_artifact *a, uint32_t i)
 {
-	clv_artifact_plan_info info = {.size = sizeof info};
-	if (clv_artifact_plan_info_get(a, i, &info) != CLV_OK)
+	clv_plan_info info = {.size = sizeof info};
+	if (clv_artifact_plan_info(a, i, &info) != CLV_OK)
 		return;
 	put_json_open_line(NULL, '{');
 	put_json_text("signature", info.signature);
@@ -100,7 +78,6 @@ static void put_file(const model *m)
 {
 	const clv_artifact *a = m->artifact;
 	const char *key, *text;
-	weights w = count_tensors(a);
 	put_json_open("artifact", '{');
 	put_json_text("file", m->path);
 	put_json_int("bytes", m->size);
@@ -109,8 +86,8 @@ static void put_file(const model *m)
 	put_json_text("split_id", clv_artifact_split_id(a));
 	put_json_text("batch", clv_artifact_batch(a));
 	put_json_bool("weights", clv_artifact_has_weights(a));
-	put_json_int("tensors", w.count);
-	put_json_int("tensor_bytes", w.bytes);
+	put_json_int("tensors", clv_artifact_tensor_count(a));
+	put_json_int("tensor_bytes", tensor_bytes(a));
 	put_json_open_line("about", '{');
 	for (uint32_t i = 0; clv_artifact_about(a, i, &key, &text); i++)
 		put_json_text(key, text);
@@ -158,7 +135,7 @@ static int run_inspect(void *given)
 	model m;
 	if (!model_open(r->path, &r->opening, &m))
 		return EXIT_FAILED;
-	int code = sizes_resolve_batch(&r->sizes, m.plan, clv_artifact_batch(m.artifact)) ? show_page(r, &m) : EXIT_FAILED;
+	int code = sizes_resolve(&r->sizes, &m) ? show_page(r, &m) : EXIT_FAILED;
 	model_close(&m);
 	return code;
 }

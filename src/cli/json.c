@@ -13,14 +13,16 @@ static struct {
 	unsigned line; /* all deeper than this is on one line; 0: nothing is */
 } open_json;
 
-/* Bytes of the UTF-8 character at s; 0: it is none. Surrogates and long forms are not told apart from others. */
+/* Bytes of the UTF-8 character at s; 0: it is none, also where it is a surrogate, too large or longer than need be. */
 static int utf8_length(const unsigned char *s)
 {
 	int n = *s < 0x80 ? 1 : *s >= 0xC2 && *s < 0xE0 ? 2 : *s >= 0xE0 && *s < 0xF0 ? 3 : *s >= 0xF0 && *s < 0xF5 ? 4 : 0;
 	for (int i = 1; i < n; i++)
 		if ((s[i] & 0xC0) != 0x80)
 			return 0;
-	return n;
+	bool odd = (*s == 0xE0 && s[1] < 0xA0) || (*s == 0xED && s[1] > 0x9F) || (*s == 0xF0 && s[1] < 0x90) ||
+	           (*s == 0xF4 && s[1] > 0x8F);
+	return odd ? 0 : n;
 }
 
 static void put_string(const char *s)

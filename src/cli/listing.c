@@ -258,7 +258,7 @@ static const char *cell_text(column_type type, const cell *c, char space[CELL_TE
 		snprintf(space, CELL_TEXT, "%.1f %%", c->x * 100);
 		return space;
 	case COLUMN_HUMAN: return unknown ? "?" : human_bytes(c->n, space);
-	case COLUMN_COUNT: return unknown ? "?" : human_count((double)c->n, space);
+	case COLUMN_COUNT: return unknown ? "?" : human_count(c->n, space);
 	case COLUMN_BYTES:
 		if (unknown)
 			return "?";

@@ -10,11 +10,11 @@ static int run_print(void *given)
 {
 	const request *r = given;
 	char *text;
-	clv_plan *p = load_plan_of(r->path, &r->opening);
-	if (!p)
+	model m;
+	if (!model_open(r->path, &r->opening, &m))
 		return EXIT_FAILED;
-	clv_status st = clv_plan_print(p, &text);
-	clv_plan_free(p);
+	clv_status st = clv_plan_print(m.plan, &text);
+	model_close(&m);
 	if (st != CLV_OK)
 		return fail_with(r->path);
 	return put_text(text) ? EXIT_OK : EXIT_FAILED;

@@ -195,7 +195,7 @@ static bool same_result(const result *x, const clv_arrays *expected, const char 
 {
 	clv_array want = {.size = sizeof want};
 	uint32_t i = clv_arrays_count(expected) == 1 ? 0 : clv_arrays_find(expected, x->name);
-	if (i == UINT32_MAX || clv_arrays_get(expected, i, &want) != CLV_OK) {
+	if (i == CLV_NONE || clv_arrays_get(expected, i, &want) != CLV_OK) {
 		complain("%s has no tensor \"%s\"", path, x->name);
 		return false;
 	}
@@ -319,8 +319,7 @@ static bool check_request(const request *r, const model *m)
 {
 	bool suffix = is_part(m, &r->loading, "suffix");
 	if (suffix && !r->boundary) {
-		complain("%s is a suffix: it runs on the boundary that a prefix gave", name_of(r->path));
-		hint("cleave run prefix.clv … -o boundary.safetensors, then --boundary boundary.safetensors here");
+		fail_boundary(r->path);
 	} else if (suffix && r->feeding.inputs.n) {
 		complain("a suffix takes --boundary and no --input");
 	} else if (!suffix && r->boundary) {

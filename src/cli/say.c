@@ -13,10 +13,16 @@ settings global;
 static char *complaint; /* the last one */
 static bool hinted;     /* a hint came after it: one is enough */
 
+/* Terminals also obey U+0080 to U+009F. */
+static bool is_c1(const char *s)
+{
+	return (unsigned char)s[0] == 0xC2 && ((unsigned char)s[1] & 0xE0) == 0x80;
+}
+
 void put_plain(FILE *to, const char *s)
 {
-	for (; *s; s++)
-		fputc((unsigned char)*s < 0x20 || *s == 0x7F ? '?' : *s, to);
+	for (; *s; s += 1 + is_c1(s))
+		fputc((unsigned char)*s < 0x20 || *s == 0x7F || is_c1(s) ? '?' : *s, to);
 }
 
 /* ---- colours ----------------------------------------------------------------------------------------------------- */
@@ -102,52 +108,49 @@ int fail_with(const char *path)
 
 /* ---- units ------------------------------------------------------------------------------------------------------- */
 
-/* Three digits that count: 1.25, 12.5, 125. */
-static const char *print_scaled(double v, const char *unit, char *out)
+/* As the library writes them in its pages. */
+static const char *print_thousands(int64_t n, const char *const units[7], char *out)
 {
-	int places = v < 9.995 ? 2 : v < 99.95 ? 1 : 0;
-	snprintf(out, HUMAN_TEXT, "%.*f %s", places, v, unit);
+	double v = (double)n;
+	unsigned unit = 0;
+	for (; v >= 999.95 && unit < 6; unit++)
+		v /= 1000;
+	snprintf(out, HUMAN_TEXT, "%.1f%s", v, units[unit]);
 	return out;
 }
 
 const char *human_bytes(int64_t n, char out[HUMAN_TEXT])
 {
-	static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB", "PB", "EB"};
-	unsigned unit = 0;
-	double v = (double)n;
-	for (; v >= 999.5 && unit < 6; unit++)
-		v /= 1000;
-	if (unit == 0)
-		snprintf(out, HUMAN_TEXT, n == 1 ? "%lld byte" : "%lld bytes", (long long)n);
-	else
-		snprintf(out, HUMAN_TEXT, "%.1f %s", v, units[unit]);
+	static const char *const units[7] = {" bytes", " kB", " MB", " GB", " TB", " PB", " EB"};
+	if (n >= 1000)
+		return print_thousands(n, units, out);
+	snprintf(out, HUMAN_TEXT, n == 1 ? "%lld byte" : "%lld bytes", (long long)n);
 	return out;
 }
 
-const char *human_count(double n, char out[HUMAN_TEXT])
+const char *human_count(int64_t n, char out[HUMAN_TEXT])
 {
-	static const char *const units[] = {"", "k", "M", "G", "T", "P", "E"};
-	unsigned unit = 0;
-	for (; n >= 999.5 && unit < 6; unit++)
-		n /= 1000;
-	if (unit)
-		return print_scaled(n, units[unit], out);
-	snprintf(out, HUMAN_TEXT, "%.0f", n);
+	static const char *const units[7] = {"", "K", "M", "G", "T", "P", "E"};
+	if (n >= 1000)
+		return print_thousands(n, units, out);
+	snprintf(out, HUMAN_TEXT, "%lld", (long long)n);
 	return out;
 }
 
+/* Three digits that count: 1.25, 12.5, 125. */
 const char *human_seconds(double s, char out[HUMAN_TEXT])
 {
 	static const char *const units[] = {"s", "ms", "us", "ns"};
 	unsigned unit = 0;
 	for (; s < 0.9995 && s > 0 && unit < 3; unit++)
 		s *= 1000;
-	return print_scaled(s, units[unit], out);
+	snprintf(out, HUMAN_TEXT, "%.*f %s", s < 9.995 ? 2 : s < 99.95 ? 1 : 0, s, units[unit]);
+	return out;
 }
 
 /* ---- progress ---------------------------------------------------------------------------------------------------- */
 
-static double now(void)
+double now(void)
 {
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);

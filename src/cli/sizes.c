@@ -15,17 +15,12 @@ static const char *batch_symbol(const clv_plan *p)
 	return n == 1 && clv_plan_symbol(p, 0, &s) == CLV_OK ? s.name : NULL;
 }
 
-bool sizes_resolve(sizes *s, const clv_plan *p)
-{
-	return sizes_resolve_batch(s, p, "");
-}
-
-bool sizes_resolve_batch(sizes *s, const clv_plan *p, const char *batch)
+bool sizes_resolve(sizes *s, const model *m)
 {
 	if (!s->batch)
 		return true;
-	const char *name = *batch ? batch : batch_symbol(p);
-	if (!name && clv_plan_symbol_count(p) == 0) {
+	const char *batch = clv_artifact_batch(m->artifact), *name = *batch ? batch : batch_symbol(m->plan);
+	if (!name && clv_plan_symbol_count(m->plan) == 0) {
 		complain("--batch: the sizes of this plan are fixed");
 		return false;
 	}
@@ -89,8 +84,8 @@ static bool agrees(const sizes *s, const clv_plan *p, const int64_t *point, uint
 static bool complete_from(sizes *s, const clv_artifact *a, uint32_t i)
 {
 	const clv_plan *p = clv_artifact_plan(a, i);
-	clv_artifact_plan_info info = {.size = sizeof info};
-	if (clv_artifact_plan_info_get(a, i, &info) != CLV_OK)
+	clv_plan_info info = {.size = sizeof info};
+	if (clv_artifact_plan_info(a, i, &info) != CLV_OK)
 		return false;
 	for (uint32_t k = 0; k < info.npoints; k++) {
 		const int64_t *point = &info.points[k * info.point_size];
@@ -112,7 +107,7 @@ void sizes_complete(sizes *s, const clv_artifact *a)
 }
 
 /* All numbers from the first to the last are there. */
-static bool is_run(const clv_artifact_plan_info *info)
+static bool is_run(const clv_plan_info *info)
 {
 	for (uint32_t i = 1; i < info->npoints; i++)
 		if (info->point_size != 1 || info->points[i] != info->points[i - 1] + 1)
@@ -124,8 +119,8 @@ void print_points(const clv_artifact *a, uint32_t i)
 {
 	enum { SHOWN = 8 };
 	const clv_plan *p = clv_artifact_plan(a, i);
-	clv_artifact_plan_info info = {.size = sizeof info};
-	if (clv_artifact_plan_info_get(a, i, &info) != CLV_OK)
+	clv_plan_info info = {.size = sizeof info};
+	if (clv_artifact_plan_info(a, i, &info) != CLV_OK)
 		return;
 	if (is_run(&info)) {
 		printf("%s=%lld..%lld", point_symbol(p, 0), (long long)info.points[0],

@@ -18,17 +18,17 @@ static int run_source(void *given)
 	const request *r = given;
 	clv_source_options o = CLV_SOURCE_OPTIONS_INIT;
 	char *text;
-	clv_plan *p = load_plan_of(r->path, &r->opening);
-	if (!p)
+	model m;
+	if (!model_open(r->path, &r->opening, &m))
 		return EXIT_FAILED;
 	o.first = at_most_32(r->first);
 	o.end = at_most_32(r->end);
 	o.class_name = r->class_name;
 	o.del = r->del;
-	clv_status st = clv_plan_source(p, &o, &text);
-	clv_plan_free(p);
+	clv_status st = clv_plan_source(m.plan, &o, &text);
+	model_close(&m);
 	if (st != CLV_OK)
-		return fail_with(NULL);
+		return fail_with(r->path);
 	return put_text(text) ? EXIT_OK : EXIT_FAILED;
 }
 

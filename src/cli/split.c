@@ -15,8 +15,8 @@ typedef struct request {
 typedef struct half {
 	const char *path;
 	model m;
-	clv_artifact_plan_info info; /* of the first plan */
-	int64_t bytes;               /* of its tensors */
+	clv_plan_info info; /* of the first plan */
+	int64_t bytes;      /* of its tensors */
 } half;
 
 static bool half_open(half *h, const char *path, const opening *o)
@@ -24,16 +24,12 @@ static bool half_open(half *h, const char *path, const opening *o)
 	*h = (half){.path = path, .info.size = sizeof h->info};
 	if (!model_open(path, o, &h->m))
 		return false;
-	if (clv_artifact_plan_info_get(h->m.artifact, 0, &h->info) != CLV_OK) {
+	if (clv_artifact_plan_info(h->m.artifact, 0, &h->info) != CLV_OK) {
 		fail_with(path);
 		model_close(&h->m);
 		return false;
 	}
-	for (uint32_t i = 0; i < clv_artifact_tensor_count(h->m.artifact); i++) {
-		clv_tensor_info t = {.size = sizeof t};
-		if (clv_artifact_tensor(h->m.artifact, i, &t) == CLV_OK)
-			h->bytes += t.bytes;
-	}
+	h->bytes = tensor_bytes(h->m.artifact);
 	return true;
 }
 
@@ -71,27 +67,28 @@ static void show_frontier(const clv_frontier *c, const char *formula, const char
 		put_json_number("prefix_fraction", c->prefix_cost);
 		return;
 	}
-	printf("cut     after %s (node %u", c->name, c->position);
-	if (*c->module)
-		printf(" in %s", c->module);
+	fputs("cut     after ", stdout);
+	put_plain(stdout, c->name);
+	printf(" (node %u%s", c->position, *c->module ? " in " : "");
+	put_plain(stdout, c->module);
 	printf("), %.1f %% of the work before it\n", c->prefix_cost * 100);
 	printf("crosses %s, %s (%s)\n", labels, human_bytes(c->boundary_bytes, bytes), formula);
 }
 
-static bool show_cut(const request *r, const clv_plan *p, int64_t position)
+static bool show_cut(const request *r, const clv_plan *p, uint32_t position)
 {
 	clv_frontiers_options o = sizes_options(&r->sizes);
 	clv_frontiers *f = NULL;
 	clv_frontier c = {.size = sizeof c};
 	char *formula = NULL, *labels = NULL;
-	uint32_t i = 0;
 	clv_status st = clv_frontiers_create(p, &o, &f);
-	for (; st == CLV_OK && i < clv_frontiers_count(f); i++)
-		if ((st = clv_frontiers_get(f, i, &c)) == CLV_OK && c.position == position)
-			break;
-	bool found = st == CLV_OK && i < clv_frontiers_count(f);
-	if (found && (st = clv_frontiers_bytes_text(f, i, &formula)) == CLV_OK &&
-	    (st = clv_frontiers_labels(f, i, &labels)) == CLV_OK)
+	if (st == CLV_OK)
+		st = clv_frontiers_get(f, position, &c);
+	if (st == CLV_OK)
+		st = clv_frontiers_bytes_text(f, position, &formula);
+	if (st == CLV_OK)
+		st = clv_frontiers_labels(f, position, &labels);
+	if (st == CLV_OK)
 		show_frontier(&c, formula, labels, r->json);
 	clv_string_free(formula);
 	clv_string_free(labels);
@@ -106,7 +103,7 @@ static int show_written(const request *r, const model *m)
 	if (ok && r->json)
 		put_json_open(NULL, '{');
 	if (ok) {
-		ok = show_cut(r, m->plan, prefix.info.cut - 1);
+		ok = show_cut(r, m->plan, (uint32_t)prefix.info.cut - 1);
 		show_half(&prefix, r->json, "prefix");
 		show_half(&suffix, r->json, "suffix");
 	}
@@ -146,7 +143,7 @@ static int run_split(void *given)
 	}
 	if (!model_open_artifact(r->path, &r->opening, &m))
 		return EXIT_FAILED;
-	int code = sizes_resolve_batch(&r->sizes, m.plan, clv_artifact_batch(m.artifact)) ? split(r, &m) : EXIT_FAILED;
+	int code = sizes_resolve(&r->sizes, &m) ? split(r, &m) : EXIT_FAILED;
 	model_close(&m);
 	return code;
 }

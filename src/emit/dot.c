@@ -222,8 +222,8 @@ static clv_status check_options(const plan *p, const clv_dot_options *o)
 	if (!is_one_of(o->direction, directions, 4))
 		return fail(CLV_E_INVALID, "the direction of a picture is TB, BT, LR or RL, not \"%s\"",
 		            o->direction ? o->direction : "");
-	if (o->cut != CLV_DOT_NO_CUT && o->cut >= frontiers)
-		return fail(CLV_E_INVALID, "no frontier %u, the plan has %u", o->cut, frontiers);
+	if (o->frontier != CLV_NONE && o->frontier >= frontiers)
+		return fail(CLV_E_INVALID, "no frontier %u, the plan has %u", o->frontier, frontiers);
 	return CLV_OK;
 }
 

@@ -55,19 +55,20 @@ static inline uint32_t output_vertex(const drawing *d)
 
 static inline bool is_cut(const drawing *d)
 {
-	return d->o.cut != CLV_DOT_NO_CUT;
+	return d->o.frontier != CLV_NONE;
 }
 
 static inline enum side unit_side(const drawing *d, const unit *u)
 {
-	return u->first <= d->o.cut ? PREFIX : SUFFIX;
+	return u->first <= d->o.frontier ? PREFIX : SUFFIX;
 }
 
 /* Whether the value goes over the cut. */
 static inline bool crosses_cut(const drawing *d, value_id v)
 {
 	node_id last = d->f->live.last[v];
-	return is_cut(d) && can_cross(d->p, v) && last != NONE && value_born(d->p, v) <= d->o.cut && d->o.cut < last;
+	return is_cut(d) && can_cross(d->p, v) && last != NONE && value_born(d->p, v) <= d->o.frontier &&
+	       d->o.frontier < last;
 }
 
 /* dot_fold.c: all but p, f and o; what it made is released by drawing_free, also on failure */

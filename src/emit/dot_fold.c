@@ -139,7 +139,7 @@ static clv_status join_nodes(drawing *d, const scope_id *as)
 	const plan *p = d->p;
 	for (node_id k = 0; k < p->nodes.n; k++) {
 		unit *last = d->units.n ? &d->units.at[d->units.n - 1] : NULL;
-		bool cut_before = is_cut(d) && k == d->o.cut + 1;
+		bool cut_before = is_cut(d) && k == d->o.frontier + 1;
 		if (last && as[k] != NONE && last->module == as[k] && !cut_before)
 			last->end = k + 1;
 		else

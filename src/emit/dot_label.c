@@ -413,8 +413,8 @@ static const char *module_name(const drawing *d, scope_id module, scope_id home)
 /* The cut goes through this call of a module: 1 before, 2 behind it, else 0. */
 static int part_of(const drawing *d, const unit *u)
 {
-	const unit *v = u->end == d->o.cut + 1 ? u + 1 : u - 1;
-	if (!is_cut(d) || u->module == NONE || (u->end != d->o.cut + 1 && u->first != d->o.cut + 1))
+	const unit *v = u->end == d->o.frontier + 1 ? u + 1 : u - 1;
+	if (!is_cut(d) || u->module == NONE || (u->end != d->o.frontier + 1 && u->first != d->o.frontier + 1))
 		return 0;
 	return v->module != u->module ? 0 : v > u ? 1 : 2;
 }
@@ -572,13 +572,13 @@ static void title_of_plan(const drawing *d, strbuf *b)
 
 static void put_where(const drawing *d, strbuf *b)
 {
-	const frontier *c = &d->f->at[d->o.cut];
+	const frontier *c = &d->f->at[d->o.frontier];
 	start_row(b);
 	strbuf_puts(b, "cut after ");
-	put_name(b, node_name(d->f->names, d->o.cut));
-	if (module_path(d->p, d->o.cut)[0]) {
+	put_name(b, node_name(d->f->names, d->o.frontier));
+	if (module_path(d->p, d->o.frontier)[0]) {
 		strbuf_puts(b, " in ");
-		put_name(b, module_path(d->p, d->o.cut));
+		put_name(b, module_path(d->p, d->o.frontier));
 	}
 	end_row(b);
 	if (!c->unsafe)
@@ -594,7 +594,7 @@ static void put_where(const drawing *d, strbuf *b)
 static clv_status put_bytes(const drawing *d, strbuf *b)
 {
 	char *formula;
-	clv_status st = clv_frontiers_bytes_text(d->f, d->o.cut, &formula);
+	clv_status st = clv_frontiers_bytes_text(d->f, d->o.frontier, &formula);
 	if (st == CLV_E_OVERFLOW) {
 		strbuf_puts(b, "too many");
 		return CLV_OK;
@@ -607,15 +607,15 @@ static clv_status put_bytes(const drawing *d, strbuf *b)
 
 static clv_status put_cost(const drawing *d, strbuf *b)
 {
-	const frontier *c = &d->f->at[d->o.cut];
+	const frontier *c = &d->f->at[d->o.frontier];
 	start_row(b);
 	strbuf_puts(b, "boundary_bytes: ");
 	TRY(put_bytes(d, b));
 	strbuf_puts(b, " (");
 	put_megabytes(b, c->bytes);
 	strbuf_printf(b, ", %u tensor%s) · ", c->tensors, c->tensors == 1 ? "" : "s");
-	put_nodes(b, "prefix: ", d->o.cut + 1);
-	put_nodes(b, " · suffix: ", d->p->nodes.n - d->o.cut - 1);
+	put_nodes(b, "prefix: ", d->o.frontier + 1);
+	put_nodes(b, " · suffix: ", d->p->nodes.n - d->o.frontier - 1);
 	strbuf_printf(b, " · trainable suffix: %s", c->trainable ? "yes" : "no");
 	end_row(b);
 	return CLV_OK;
@@ -631,7 +631,7 @@ static void put_legend(const drawing *d, strbuf *b)
 	start_row(b);
 	put_key(b, "prefix", &prefix_colours);
 	put_key(b, "boundary", &boundary_colours);
-	if (d->f->at[d->o.cut].passthrough)
+	if (d->f->at[d->o.frontier].passthrough)
 		put_key(b, "passthrough", &passthrough_colours);
 	put_key(b, "suffix", &suffix_colours);
 	end_row(b);

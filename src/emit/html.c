@@ -37,7 +37,7 @@ static clv_status check_costs(const clv_html_options *o)
 
 static clv_status read_options(const clv_frontiers *f, clv_html_options *o)
 {
-	if (o->frontier != UINT32_MAX && o->frontier >= f->n)
+	if (o->frontier != CLV_NONE && o->frontier >= f->n)
 		return fail(CLV_E_INVALID, "clv_html_options: frontier %u is chosen, and there are %u", o->frontier, f->n);
 	TRY(check_speed(&o->bandwidth_bytes_per_s, 125e6, "bandwidth_bytes_per_s"));
 	TRY(check_speed(&o->prefix_flops_per_s, 1e12, "prefix_flops_per_s"));

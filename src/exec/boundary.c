@@ -67,28 +67,6 @@ const clv_tensor *clv_boundary_tensor(const clv_boundary *b, uint32_t i)
 
 /* ---- the prefix ------------------------------------------------------------------------------------------------- */
 
-static clv_status keep_label(boundary *b, const plan *p, value_id v, const char **out)
-{
-	strbuf text = STRBUF_INIT;
-	char *label;
-	value_label(p, v, &text);
-	TRY(strbuf_take(&text, &label));
-	clv_status st = keep(b, label, out);
-	mem_free(label);
-	return st;
-}
-
-static clv_status keep_expr(boundary *b, const plan *p, expr_id e, const char **out)
-{
-	strbuf text = STRBUF_INIT;
-	char *dim;
-	expr_print(p, e, &text);
-	TRY(strbuf_take(&text, &dim));
-	clv_status st = keep(b, dim, out);
-	mem_free(dim);
-	return st;
-}
-
 static clv_status add_schema(boundary *b, const plan *p, value_id v, const char *label)
 {
 	const value *x = &p->values.at[v];
@@ -96,8 +74,11 @@ static clv_status add_schema(boundary *b, const plan *p, value_id v, const char 
 	const char **dims = arena_alloc(&b->arena, (x->ndim + 1) * sizeof *dims);
 	if (!dims)
 		return fail_nomem();
-	for (uint32_t i = 0; i < x->ndim; i++)
-		TRY(keep_expr(b, p, p->dims.at[x->shape + i], &dims[i]));
+	for (uint32_t i = 0; i < x->ndim; i++) {
+		strbuf dim = STRBUF_INIT;
+		expr_print(p, p->dims.at[x->shape + i], &dim);
+		TRY(arena_take(&b->arena, &dim, &dims[i]));
+	}
 	s.dims = dims;
 	TRY(keep(b, plan_s(p, x->device), &s.device));
 	return vec_push(&b->schema, s);
@@ -139,7 +120,9 @@ static clv_status describe(boundary *b, const runtime *r, uint32_t i, const run_
 	for (uint32_t k = 0; k < e->g->outputs.n; k++) {
 		value_id v = e->g->outputs.at[k];
 		crossing c = {0};
-		TRY(keep_label(b, e->g->p, v, &c.label));
+		strbuf label = STRBUF_INIT;
+		value_label(e->g->p, v, &label);
+		TRY(arena_take(&b->arena, &label, &c.label));
 		TRY(add_schema(b, e->g->p, v, c.label));
 		TRY(vec_push(&b->tensors, c));
 		if (e->g->p->values.at[v].kind == VALUE_INPUT)
@@ -223,10 +206,8 @@ static clv_status find_tensors(const clv_program *g, const boundary *b, clv_tens
 {
 	for (uint32_t i = 0; i < g->v.inputs.n; i++) {
 		const value *x = &g->p->values.at[g->v.inputs.at[i]];
-		strbuf text = STRBUF_INIT;
 		char *label;
-		value_label(g->p, g->v.inputs.at[i], &text);
-		TRY(strbuf_take(&text, &label));
+		TRY(value_label_text(g->p, g->v.inputs.at[i], &label));
 		const crossing *c = find_label(b, label);
 		clv_status st = c ? br_to_device(c->tensor, plan_s(g->p, x->device), &out[i])
 		                  : fail(CLV_E_INPUT, "the boundary lacks %s", label);

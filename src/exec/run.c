@@ -144,8 +144,7 @@ static clv_status check_external(const clv_program *g, const frame *f, value_id 
 {
 	const plan *p = g->p;
 	const value *x = &p->values.at[v];
-	strbuf b = STRBUF_INIT;
-	char *label = NULL;
+	char *label;
 	br_meta m;
 	clv_status st = CLV_OK;
 	if (t && (x->flags & VALUE_ODD))
@@ -154,8 +153,7 @@ static clv_status check_external(const clv_program *g, const frame *f, value_id 
 		return CLV_OK;
 	if (t)
 		TRY(br_meta_get(t, &m));
-	value_label(p, v, &b);
-	TRY(strbuf_take(&b, &label));
+	TRY(value_label_text(p, v, &label));
 	if (!t)
 		st = fail(CLV_E_INPUT, "%s is not bound", label);
 	else

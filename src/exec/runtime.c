@@ -146,10 +146,9 @@ void clv_runtime_free(clv_runtime *r)
 
 /* ---- what it is ------------------------------------------------------------------------------------------------- */
 
-static clv_status give_port(const port *from, clv_port *out)
+static clv_status give_port(const clv_port *from, clv_port *out)
 {
-	clv_port p = {.name = from->name, .dtype = from->dtype, .device = from->device, .ndim = from->ndim};
-	p.dims = from->dims;
+	clv_port p = *from;
 	return options_write(out, &p, sizeof p, "clv_port");
 }
 

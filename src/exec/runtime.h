@@ -8,13 +8,6 @@
 #include "exec/program.h"
 #include "file/artifact.h"
 
-/* One value that goes in or comes out, for people. */
-typedef struct port {
-	const char *name, *dtype, *device;
-	const char **dims; /* expressions of plan text */
-	uint32_t ndim;
-} port;
-
 /* At the end of a run `state[slot]` becomes output `output` of the program. */
 typedef struct runtime_rebind {
 	uint32_t slot, output;
@@ -43,8 +36,8 @@ struct clv_runtime {
 	clv_tensor **state; /* per tensor of the artifact, then per unbound name; NULL: no plan reads it, or not bound */
 	uint32_t nstate;    /* 0: there is no state yet */
 	VEC(const char *) unbound; /* names that a file without weights leaves to the caller */
-	VEC(port) inputs;
-	VEC(port) outputs;
+	VEC(clv_port) inputs;
+	VEC(clv_port) outputs;
 	bool stateful; /* runs change `state`: one at a time */
 	bool bound;    /* some of it came from the caller: which weights these are is not known */
 	pthread_mutex_t lock;

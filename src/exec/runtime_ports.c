@@ -4,29 +4,19 @@
 #include "base/options.h"
 #include "exec/runtime.h"
 
-static clv_status keep(runtime *r, strbuf *b, const char **out)
-{
-	char *text;
-	TRY(strbuf_take(b, &text));
-	*out = arena_str(&r->arena, text);
-	mem_free(text);
-	return *out ? CLV_OK : fail_nomem();
-}
-
-static clv_status make_port(runtime *r, const plan *p, value_id v, strbuf *name, port *out)
+static clv_status make_port(runtime *r, const plan *p, value_id v, strbuf *name, clv_port *out)
 {
 	const value *x = &p->values.at[v];
-	TRY(keep(r, name, &out->name));
-	out->dtype = dtype_name((dtype)x->dtype);
-	out->device = plan_s(p, x->device);
-	out->ndim = x->ndim;
-	out->dims = arena_alloc(&r->arena, (x->ndim + 1) * sizeof *out->dims);
-	if (!out->dims)
+	const char **dims = arena_alloc(&r->arena, (x->ndim + 1) * sizeof *dims);
+	*out = (clv_port){.dtype = dtype_name((dtype)x->dtype), .device = plan_s(p, x->device), .ndim = x->ndim};
+	out->dims = dims;
+	TRY(arena_take(&r->arena, name, &out->name));
+	if (!dims)
 		return fail_nomem();
 	for (uint32_t i = 0; i < x->ndim; i++) {
 		strbuf b = STRBUF_INIT;
 		expr_print(p, p->dims.at[x->shape + i], &b);
-		TRY(keep(r, &b, &out->dims[i]));
+		TRY(arena_take(&r->arena, &b, &dims[i]));
 	}
 	return CLV_OK;
 }
@@ -34,7 +24,7 @@ static clv_status make_port(runtime *r, const plan *p, value_id v, strbuf *name,
 static clv_status add_input(runtime *r, const plan *p, value_id v)
 {
 	strbuf name = STRBUF_INIT;
-	port x;
+	clv_port x;
 	if (p->values.at[v].kind == VALUE_INPUT && p->values.at[v].name != NONE && r->part != PART_SUFFIX)
 		strbuf_puts(&name, plan_s(p, p->values.at[v].name));
 	else
@@ -46,7 +36,7 @@ static clv_status add_input(runtime *r, const plan *p, value_id v)
 static clv_status add_label(runtime *r, const plan *p, value_id v)
 {
 	strbuf name = STRBUF_INIT;
-	port x;
+	clv_port x;
 	value_label(p, v, &name);
 	TRY(make_port(r, p, v, &name, &x));
 	return vec_push(&r->outputs, x);
@@ -101,7 +91,7 @@ static clv_status walk(walker *w, const char *path)
 	const tree *t = &w->p->out_tree.at[w->at++];
 	if (t->kind == TREE_VALUE && w->r->outputs.n < w->most) {
 		strbuf name = STRBUF_INIT;
-		port x;
+		clv_port x;
 		strbuf_puts(&name, path[0] ? path : "output");
 		TRY(make_port(w->r, w->p, t->u.v, &name, &x));
 		return vec_push(&w->r->outputs, x);
@@ -165,6 +155,9 @@ clv_status clv_runtime_input_shape(const clv_runtime *r, uint32_t which, uint32_
 		return fail(CLV_E_INVALID, "clv_runtime_input_shape: there is no input %u of a plan %u, or no place for it", i,
 		            which);
 	TRY(options_read(&o, sizeof o, sizes, "clv_frontiers_options"));
+	for (uint32_t k = 0; k < o.nsymbols; k++)
+		if (!o.symbols || !o.values || !o.symbols[k])
+			return fail(CLV_E_INVALID, "clv_frontiers_options: %u symbols without names or sizes", o.nsymbols);
 	const clv_program *g = r->plans.at[which].g;
 	int64_t *symbols = mem_alloc((g->p->symbols.n + 1) * sizeof *symbols);
 	if (!symbols)

@@ -10,16 +10,6 @@ static void drop_user(void *a)
 	artifact_free(a);
 }
 
-/* Bools other than 0 and 1 would make kernels disagree. */
-static clv_status check_bools(const payload_memory *m)
-{
-	const uint8_t *at = m->data;
-	for (size_t i = 0; m->dtype == DT_BOOL && !m->mixed && i < m->data_n; i++)
-		if (at[i] > 1)
-			return fail(CLV_E_PARSE, "tensor \"%.64s\": byte %zu is no bool", m->entry, i);
-	return CLV_OK;
-}
-
 static clv_status wrap_mapped(const runtime *r, const payload_memory *m, clv_tensor **out)
 {
 	int64_t size = (int64_t)m->nbytes;
@@ -36,7 +26,7 @@ static clv_status load_memory(const runtime *r, uint32_t memory, bool own, clv_t
 {
 	const payload *p = r->a->tensors;
 	const payload_memory *m = &p->memories.at[memory];
-	TRY(check_bools(m));
+	TRY(payload_check_bools(m));
 	*lead = 0;
 	if (!own && m->nbytes && payload_as_is(p, memory) && (uintptr_t)m->data % MEMORY_ALIGN == m->lead)
 		return wrap_mapped(r, m, out);

@@ -116,8 +116,8 @@ clv_status clv_arrays_get(const clv_arrays *a, uint32_t i, clv_array *out)
 uint32_t clv_arrays_find(const clv_arrays *a, const char *name)
 {
 	if (!a || !name)
-		return UINT32_MAX;
-	return a->file ? st_find(a->file, name) : *name ? UINT32_MAX : 0;
+		return CLV_NONE;
+	return a->file ? st_find(a->file, name) : *name ? CLV_NONE : 0;
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */

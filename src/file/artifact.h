@@ -35,11 +35,6 @@ typedef struct artifact_note {
 	const char *key, *text;
 } artifact_note;
 
-typedef struct artifact_digest {
-	uint32_t entry; /* of the file */
-	digest digest;
-} artifact_digest;
-
 struct clv_artifact {
 	const char *part;     /* "all", "prefix", "suffix", "stage:2" */
 	const char *split_id; /* "": not cut */
@@ -57,7 +52,7 @@ struct clv_artifact {
 	/* of one that was opened */
 	mapping map;
 	st_file *file;
-	VEC(artifact_digest) digests;
+	VEC(digest) digests; /* per entry of the file */
 };
 
 typedef struct clv_artifact artifact;
@@ -80,18 +75,13 @@ clv_status artifact_check(const artifact *a);
 clv_status artifact_save(artifact *a, const char *path);
 clv_status artifact_append(artifact *a, strbuf *out); /* the bytes of the file */
 
-/* artifact_read.c. The bytes are hostile and stay in use. `allow`: operators beyond the list (operators.h). */
-typedef struct artifact_trust {
-	const char *const *operators;
-	uint32_t noperators;
-	bool check_data; /* the digests of all entries too */
-} artifact_trust;
-clv_status artifact_parse(const void *data, size_t n, const artifact_trust *trust, artifact **out);
-clv_status artifact_open(const char *path, const artifact_trust *trust, artifact **out);
+/* artifact_read.c. The bytes are hostile and stay in use. */
+clv_status artifact_parse(const void *data, size_t n, const clv_open_options *o, artifact **out);
+clv_status artifact_open(const char *path, const clv_open_options *o, artifact **out);
 /* Every entry against its digest; CLV_E_PARSE names the first that differs. */
 clv_status artifact_check_data(const artifact *a);
-clv_status artifact_check_entry(const artifact *a, uint32_t i); /* one of a->digests */
-bool artifact_looks_like(const void *data, size_t n);           /* the beginning of a safetensors file */
+clv_status artifact_check_entry(const artifact *a, uint32_t i);
+bool artifact_looks_like(const void *data, size_t n); /* the beginning of a safetensors file */
 
 /* artifact_part.c. A part of an open artifact: some nodes of each plan, and the tensors they read, borrowed from it. */
 typedef struct artifact_range {

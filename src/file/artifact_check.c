@@ -102,10 +102,8 @@ static clv_status check_external(const artifact *a, uint32_t i, value_id v)
 	uint32_t t = artifact_tensor_of(a, i, v);
 	if (t != NONE)
 		return check_fit(p, v, &a->tensors->tensors.at[t]);
-	strbuf b = STRBUF_INIT;
 	char *label;
-	value_label(p, v, &b);
-	TRY(strbuf_take(&b, &label));
+	TRY(value_label_text(p, v, &label));
 	clv_status st = fail(CLV_E_PARSE, "%s is not in the file", label);
 	mem_free(label);
 	return st;

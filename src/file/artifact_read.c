@@ -120,10 +120,8 @@ static clv_status read_fixed(artifact *a, artifact_plan *e, const json_t *o)
 
 static clv_status read_const(artifact *a, artifact_plan *e, value_id v, const json_t *consts)
 {
-	strbuf b = STRBUF_INIT;
 	char *label;
-	value_label(e->p, v, &b);
-	TRY(strbuf_take(&b, &label));
+	TRY(value_label_text(e->p, v, &label));
 	const char *name = json_string_value(json_object_get(consts, label));
 	mem_free(label);
 	if (!name)
@@ -159,27 +157,27 @@ static clv_status parse_plan(const artifact *a, uint32_t number, plan **out)
 	return clv_plan_parse(text, n, out);
 }
 
-static clv_status read_plan(artifact *a, uint32_t number, const json_t *o, const artifact_trust *trust)
+static clv_status read_plan(artifact *a, uint32_t number, const json_t *from, const clv_open_options *o)
 {
 	const char *signature;
 	plan *p;
-	TRY(json_get_string(o, "signature", &signature));
+	TRY(json_get_string(from, "signature", &signature));
 	TRY(parse_plan(a, number, &p));
 	TRY(artifact_add_plan(a, p, signature));
 	artifact_plan *e = &a->plans.at[a->plans.n - 1];
-	TRY(operators_check(e->p, trust->operators, trust->noperators));
-	TRY(read_range(e, o));
-	TRY(read_fixed(a, e, o));
-	TRY(read_points(e, o));
-	return read_consts(a, e, o);
+	TRY(operators_check(e->p, o->allow_operators, o->nallow_operators));
+	TRY(read_range(e, from));
+	TRY(read_fixed(a, e, from));
+	TRY(read_points(e, from));
+	return read_consts(a, e, from);
 }
 
-static clv_status read_plans(artifact *a, const json_t *root, const artifact_trust *trust)
+static clv_status read_plans(artifact *a, const json_t *root, const clv_open_options *o)
 {
 	const json_t *plans;
 	TRY(json_get_array(root, "plans", &plans));
 	for (uint32_t i = 0; i < json_array_size(plans); i++) {
-		clv_status st = read_plan(a, i, json_array_get(plans, i), trust);
+		clv_status st = read_plan(a, i, json_array_get(plans, i), o);
 		if (st != CLV_OK)
 			return st == CLV_E_NOMEM ? st : fail_more(st, "plan %u", i);
 	}
@@ -203,9 +201,9 @@ static clv_status read_digests(artifact *a, const json_t *root)
 {
 	const json_t *digests = json_object_get(root, "digests");
 	for (uint32_t i = 0; i < st_count(a->file); i++) {
-		artifact_digest d = {.entry = i};
+		digest d;
 		const char *text = json_string_value(json_object_get(digests, st_at(a->file, i)->name));
-		if (!text || !read_digest(text, &d.digest))
+		if (!text || !read_digest(text, &d))
 			return fail(CLV_E_PARSE, "tensor \"%.64s\" has no digest", st_at(a->file, i)->name);
 		TRY(vec_push(&a->digests, d));
 	}
@@ -214,10 +212,9 @@ static clv_status read_digests(artifact *a, const json_t *root)
 
 clv_status artifact_check_entry(const artifact *a, uint32_t i)
 {
-	const artifact_digest *d = &a->digests.at[i];
-	const st_entry *e = st_at(a->file, d->entry);
-	digest got = digest_of(e->data, e->nbytes);
-	if (got.high == d->digest.high && got.low == d->digest.low)
+	const st_entry *e = st_at(a->file, i);
+	digest got = digest_of(e->data, e->nbytes), want = a->digests.at[i];
+	if (got.high == want.high && got.low == want.low)
 		return CLV_OK;
 	return fail(CLV_E_PARSE, "the data of tensor \"%.64s\" was changed or damaged", e->name);
 }
@@ -231,7 +228,7 @@ clv_status artifact_check_data(const artifact *a)
 
 /* ---- all -------------------------------------------------------------------------------------------------------- */
 
-static clv_status read_description(artifact *a, const json_t *root, const artifact_trust *trust)
+static clv_status read_description(artifact *a, const json_t *root, const clv_open_options *o)
 {
 	TRY(keep(a, root, "part", &a->part));
 	TRY(keep(a, root, "split_id", &a->split_id));
@@ -244,9 +241,9 @@ static clv_status read_description(artifact *a, const json_t *root, const artifa
 	payload_free(a->tensors);
 	a->tensors = NULL;
 	TRY(payload_from(a->file, PAYLOAD_WEIGHTS, &a->tensors));
-	TRY(read_plans(a, root, trust));
+	TRY(read_plans(a, root, o));
 	TRY(artifact_check(a));
-	return trust->check_data ? artifact_check_data(a) : CLV_OK;
+	return o->check_data ? artifact_check_data(a) : CLV_OK;
 }
 
 static clv_status not_an_artifact(const st_file *file)
@@ -257,7 +254,7 @@ static clv_status not_an_artifact(const st_file *file)
 	return fail(CLV_E_PARSE, "this is a safetensors file, but Cleave did not write it: it has tensors and no plan");
 }
 
-static clv_status parse_into(artifact *a, const void *data, size_t n, const artifact_trust *trust)
+static clv_status parse_into(artifact *a, const void *data, size_t n, const clv_open_options *o)
 {
 	json_t *root;
 	size_t text_n;
@@ -270,16 +267,16 @@ static clv_status parse_into(artifact *a, const void *data, size_t n, const arti
 	if (st == CLV_OK)
 		st = check_header(data, a->file);
 	if (st == CLV_OK)
-		st = read_description(a, root, trust);
+		st = read_description(a, root, o);
 	json_decref(root);
 	return st;
 }
 
-clv_status artifact_parse(const void *data, size_t n, const artifact_trust *trust, artifact **out)
+clv_status artifact_parse(const void *data, size_t n, const clv_open_options *o, artifact **out)
 {
 	artifact *a;
 	TRY(artifact_new("", &a));
-	clv_status st = parse_into(a, data, n, trust);
+	clv_status st = parse_into(a, data, n, o);
 	if (st == CLV_OK)
 		*out = a;
 	else
@@ -287,12 +284,12 @@ clv_status artifact_parse(const void *data, size_t n, const artifact_trust *trus
 	return st;
 }
 
-clv_status artifact_open(const char *path, const artifact_trust *trust, artifact **out)
+clv_status artifact_open(const char *path, const clv_open_options *o, artifact **out)
 {
 	mapping map;
 	artifact *a;
 	TRY(file_map(path, &map));
-	clv_status st = artifact_parse(map.at, map.n, trust, &a);
+	clv_status st = artifact_parse(map.at, map.n, o, &a);
 	if (st != CLV_OK) {
 		file_unmap(&map);
 		return st == CLV_E_NOMEM ? st : fail_more(st, "%s", path);

@@ -85,11 +85,6 @@ static void layout_free(layout *l)
 
 /* ---- the description -------------------------------------------------------------------------------------------- */
 
-static clv_status put_string(json_t *o, const char *key, const char *s)
-{
-	return json_put_text(o, key, s, strlen(s));
-}
-
 static clv_status put_pair(json_t *o, const char *key, uint32_t a, uint32_t b)
 {
 	json_t *list = json_array();
@@ -103,11 +98,9 @@ static clv_status put_consts(const artifact *a, const artifact_plan *e, json_t *
 	json_t *consts = json_object();
 	TRY(json_put(o, "consts", consts));
 	for (uint32_t i = 0; i < e->consts.n; i++) {
-		strbuf b = STRBUF_INIT;
 		char *label;
-		value_label(e->p, e->consts.at[i].value, &b);
-		TRY(strbuf_take(&b, &label));
-		clv_status st = put_string(consts, label, a->tensors->tensors.at[e->consts.at[i].tensor].label);
+		TRY(value_label_text(e->p, e->consts.at[i].value, &label));
+		clv_status st = json_put_string(consts, label, a->tensors->tensors.at[e->consts.at[i].tensor].label);
 		mem_free(label);
 		TRY(st);
 	}
@@ -143,7 +136,7 @@ static clv_status put_plan(const artifact *a, const artifact_plan *e, json_t *li
 {
 	json_t *o = json_object();
 	TRY(json_push(list, o));
-	TRY(put_string(o, "signature", e->signature));
+	TRY(json_put_string(o, "signature", e->signature));
 	TRY(put_pair(o, "nodes", e->first, e->end));
 	TRY(json_put(o, "cut", e->cut == NONE ? json_null() : json_integer(e->cut)));
 	TRY(json_put(o, "stores", json_integer(e->nstores)));
@@ -160,7 +153,7 @@ static clv_status put_notes(const artifact *a, json_t *root)
 		const artifact_note *n = &a->notes.at[i];
 		if (json_object_get(notes, n->key))
 			return fail(CLV_E_INVALID, "there are two notes \"%.64s\"", n->key);
-		TRY(put_string(notes, n->key, n->text));
+		TRY(json_put_string(notes, n->key, n->text));
 	}
 	return CLV_OK;
 }
@@ -173,7 +166,7 @@ static clv_status put_digests(const layout *l, json_t *root)
 		const st_entry *e = &l->entries.at[i];
 		char text[DIGEST_TEXT];
 		digest_print(digest_of(e->data, e->nbytes), text);
-		TRY(put_string(digests, e->name, text));
+		TRY(json_put_string(digests, e->name, text));
 	}
 	return CLV_OK;
 }
@@ -181,11 +174,11 @@ static clv_status put_digests(const layout *l, json_t *root)
 static clv_status put_all(const artifact *a, const layout *l, json_t *root)
 {
 	TRY(put_pair(root, "version", ARTIFACT_MAJOR, ARTIFACT_MINOR));
-	TRY(put_string(root, "producer", "cleave " CLV_VERSION));
-	TRY(put_string(root, "part", a->part));
-	TRY(put_string(root, "split_id", a->split_id));
-	TRY(put_string(root, "boundary", a->boundary));
-	TRY(put_string(root, "batch", a->batch));
+	TRY(json_put_string(root, "producer", "cleave " CLV_VERSION));
+	TRY(json_put_string(root, "part", a->part));
+	TRY(json_put_string(root, "split_id", a->split_id));
+	TRY(json_put_string(root, "boundary", a->boundary));
+	TRY(json_put_string(root, "batch", a->batch));
 	TRY(json_put(root, "weight_version", json_integer(a->weight_version)));
 	TRY(json_put(root, "weights", json_boolean(a->weights)));
 	json_t *plans = json_array();

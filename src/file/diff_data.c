@@ -147,7 +147,7 @@ static void compare_elements(elements *a, elements *b, diff_data *out)
 static digest digest_at(const artifact *a, uint32_t tensor)
 {
 	const payload_memory *m = &a->tensors->memories.at[a->tensors->tensors.at[tensor].memory];
-	return a->digests.at[st_find(a->file, m->entry)].digest; /* one per entry, in the file's order */
+	return a->digests.at[st_find(a->file, m->entry)];
 }
 
 /* Digests are of entries: the same one stands for the same elements if both are laid out alike in it. */

@@ -73,6 +73,11 @@ clv_status json_put_text(json_t *object, const char *key, const char *s, size_t 
 	return json_put(object, key, text);
 }
 
+clv_status json_put_string(json_t *object, const char *key, const char *s)
+{
+	return json_put_text(object, key, s, strlen(s));
+}
+
 static clv_status no_member(const char *key, const char *type)
 {
 	return fail(CLV_E_PARSE, "\"%s\" is missing or is not %s", key, type);

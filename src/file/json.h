@@ -17,6 +17,7 @@ clv_status json_print(const json_t *root, size_t align, strbuf *out);
 clv_status json_put(json_t *object, const char *key /* UTF-8 */, json_t *value /* taken */);
 clv_status json_push(json_t *array, json_t *value /* taken */);
 clv_status json_put_text(json_t *object, const char *key, const char *s, size_t n); /* must be UTF-8 */
+clv_status json_put_string(json_t *object, const char *key, const char *s);         /* likewise */
 clv_status json_text(const char *s, size_t n, json_t **out);                        /* likewise; caller frees */
 
 /* Members of an object, by type; CLV_E_PARSE names the key when it is missing or of another type. */

@@ -116,6 +116,8 @@ clv_status payload_entries(payload *p);
 clv_status payload_image(payload *p, st_image *out);
 /* Whether the bytes of a memory that was read are the memory itself: payload_fill would only copy them. */
 bool payload_as_is(const payload *p, uint32_t memory);
+/* Bools other than 0 and 1 would make kernels disagree. Those of weights are not looked at before they are used. */
+clv_status payload_check_bools(const payload_memory *m);
 /* The bytes of a memory that was read, memory.nbytes of them, as its tensors see them. Bytes between the elements of a
    tensor that has the memory for itself are left alone. */
 clv_status payload_fill(const payload *p, uint32_t memory, void *to);

@@ -351,7 +351,7 @@ static clv_status read_tensors(reader *r)
 	return CLV_OK;
 }
 
-static clv_status check_bools(const payload_memory *m)
+clv_status payload_check_bools(const payload_memory *m)
 {
 	for (size_t k = 0; m->dtype == DT_BOOL && !m->mixed && k < m->data_n; k++)
 		if (((const uint8_t *)m->data)[k] > 1)
@@ -359,7 +359,7 @@ static clv_status check_bools(const payload_memory *m)
 	return CLV_OK;
 }
 
-/* Every memory has a tensor; a bool is 0 or 1, whatever else the byte could be. */
+/* Every memory has a tensor. */
 static clv_status check_memories(payload *p)
 {
 	for (uint32_t i = 0; i < p->memories.n; i++) {
@@ -369,7 +369,7 @@ static clv_status check_memories(payload *p)
 		if (m->dense && !take_stride_room(p, m))
 			return fail(CLV_E_PARSE, "entry \"%.64s\": the strides of its tensor need too much memory", m->entry);
 		if (p->kind != PAYLOAD_WEIGHTS)
-			TRY(check_bools(m));
+			TRY(payload_check_bools(m));
 	}
 	return CLV_OK;
 }

@@ -19,11 +19,6 @@ static clv_status put_list(const payload *p, json_t *root, const char *key, uint
 	return CLV_OK;
 }
 
-static clv_status put_string(json_t *object, const char *key, const char *s)
-{
-	return json_put_text(object, key, s, strlen(s));
-}
-
 static clv_status put_ints(json_t *object, const char *key, const int64_t *at, uint32_t n)
 {
 	json_t *list = json_array();
@@ -36,13 +31,13 @@ static clv_status put_ints(json_t *object, const char *key, const int64_t *at, u
 static clv_status make_tensor(const payload *p, uint32_t i, json_t *o)
 {
 	const payload_tensor *t = &p->tensors.at[i];
-	TRY(put_string(o, "label", t->label));
-	TRY(put_string(o, "dtype", dtype_name(t->dtype)));
+	TRY(json_put_string(o, "label", t->label));
+	TRY(json_put_string(o, "dtype", dtype_name(t->dtype)));
 	TRY(put_ints(o, "shape", t->sizes, t->ndim));
 	TRY(put_ints(o, "strides", t->strides, t->ndim));
 	TRY(json_put(o, "memory", json_integer(t->memory)));
 	TRY(json_put(o, "offset", json_integer((json_int_t)t->offset)));
-	TRY(put_string(o, "device", t->device));
+	TRY(json_put_string(o, "device", t->device));
 	TRY(json_put(o, "requires_grad", json_boolean(t->requires_grad)));
 	return json_put(o, "boundary", json_boolean(t->boundary));
 }
@@ -59,9 +54,9 @@ static clv_status put_float(json_t *o, const char *key, double v)
 static clv_status make_memory(const payload *p, uint32_t i, json_t *o)
 {
 	const payload_memory *m = &p->memories.at[i];
-	TRY(put_string(o, "entry", m->entry));
-	TRY(put_string(o, "form", m->dense ? "dense" : "span"));
-	TRY(put_string(o, "encoding", encoding_names[m->encoding]));
+	TRY(json_put_string(o, "entry", m->entry));
+	TRY(json_put_string(o, "form", m->dense ? "dense" : "span"));
+	TRY(json_put_string(o, "encoding", encoding_names[m->encoding]));
 	if (m->lead)
 		TRY(json_put(o, "lead", json_integer(m->lead)));
 	if (m->encoding == ENC_PLAIN)
@@ -81,9 +76,9 @@ static clv_status make_schema(const payload *p, uint32_t i, json_t *o)
 		TRY(json_text(s->dims[k], strlen(s->dims[k]), &text));
 		TRY(json_push(dims, text));
 	}
-	TRY(put_string(o, "label", s->label));
-	TRY(put_string(o, "dtype", dtype_name(s->dtype)));
-	TRY(put_string(o, "device", s->device));
+	TRY(json_put_string(o, "label", s->label));
+	TRY(json_put_string(o, "dtype", dtype_name(s->dtype)));
+	TRY(json_put_string(o, "device", s->device));
 	return json_put(o, "requires_grad", json_boolean(s->requires_grad));
 }
 
@@ -101,8 +96,8 @@ static clv_status put_numbers(json_t *root, const char *key, const payload_numbe
 
 static clv_status put_boundary(const payload *p, json_t *root)
 {
-	TRY(put_string(root, "split_id", p->split_id));
-	TRY(put_string(root, "graph_signature", p->graph_signature));
+	TRY(json_put_string(root, "split_id", p->split_id));
+	TRY(json_put_string(root, "graph_signature", p->graph_signature));
 	TRY(json_put(root, "batch_size", p->has_batch_size ? json_integer(p->batch_size) : json_null()));
 	TRY(json_put(root, "weight_version", json_integer(p->weight_version)));
 	TRY(json_put(root, "supports_prefix_backward", json_boolean(p->supports_prefix_backward)));
@@ -122,7 +117,7 @@ static clv_status put_payload(const payload *p, json_t *root)
 {
 	json_t *values;
 	TRY(json_put(root, "version", json_integer(PAYLOAD_VERSION)));
-	TRY(put_string(root, "kind", payload_kinds[p->kind]));
+	TRY(json_put_string(root, "kind", payload_kinds[p->kind]));
 	if (p->kind == PAYLOAD_BOUNDARY)
 		TRY(put_boundary(p, root));
 	TRY(put_list(p, root, "memory", p->memories.n, make_memory));

@@ -78,7 +78,7 @@ typedef struct diff {
 	strbuf before, after, name;
 } diff;
 
-/* diff_list.c. An item: diff_open, facts, diff_close; or diff_add_one for what is on one side alone. */
+/* diff_list.c. An item: diff_open, facts, diff_close; or diff_one for what is on one side alone. */
 clv_status diff_part_add(diff *d, const char *name); /* what follows belongs to it */
 void diff_open(diff *d, diff_section s);
 /* Two texts of one thing are written into d->before and d->after, then compared: a fact if they differ. Both are empty

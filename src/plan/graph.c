@@ -25,16 +25,6 @@ static void *take(graph *g, size_t count, size_t elem)
 	return count < SIZE_MAX / elem ? arena_alloc(&g->arena, (count + 1) * elem) : NULL;
 }
 
-/* The text of a buffer, which is empty after. */
-static clv_status keep(graph *g, strbuf *b, const char **out)
-{
-	char *text;
-	TRY(strbuf_take(b, &text));
-	*out = arena_str(&g->arena, text);
-	mem_free(text);
-	return *out ? CLV_OK : fail_nomem();
-}
-
 /* ---- nodes ------------------------------------------------------------------------------------------------------ */
 
 static void count_one(void *ctx, value_id v)
@@ -92,7 +82,7 @@ static clv_status describe_node(graph *g, node_id i)
 	TRY(list(g, i, node_each_result, &out->results, &out->nresults));
 	out->flags = flags_of(p, n, out);
 	context_print(p, i, &b);
-	return keep(g, &b, &out->context);
+	return arena_take(&g->arena, &b, &out->context);
 }
 
 /* ---- values ----------------------------------------------------------------------------------------------------- */
@@ -110,7 +100,7 @@ static clv_status keep_dims(graph *g, const value *x, clv_value *out)
 	for (uint32_t i = 0; i < x->ndim; i++) {
 		strbuf b = STRBUF_INIT;
 		expr_print(g->p, g->p->dims.at[x->shape + i], &b);
-		TRY(keep(g, &b, &dims[i]));
+		TRY(arena_take(&g->arena, &b, &dims[i]));
 	}
 	out->dims = dims;
 	out->ndim = x->ndim;
@@ -135,7 +125,7 @@ static clv_status describe_value(graph *g, value_id v, const liveness *l)
 	out->trainable = x->flags & VALUE_TRAINABLE;
 	out->guarded = x->flags & VALUE_GUARD;
 	value_label(p, v, &b);
-	TRY(keep(g, &b, &out->label));
+	TRY(arena_take(&g->arena, &b, &out->label));
 	return keep_dims(g, x, out);
 }
 

@@ -51,6 +51,13 @@ void value_label(const plan *p, value_id v, strbuf *b)
 		print_number(b, kind == VALUE_CONST || kind == VALUE_OBJECT ? '#' : '%', value_number(p, v), v);
 }
 
+clv_status value_label_text(const plan *p, value_id v, char **out)
+{
+	strbuf b = STRBUF_INIT;
+	value_label(p, v, &b);
+	return strbuf_take(&b, out);
+}
+
 /* ---- types ------------------------------------------------------------------------------------------------------ */
 
 static void print_dims(const plan *p, uint32_t first, uint32_t n, strbuf *b)

@@ -65,10 +65,8 @@ static clv_status broken(const verifier *v, const char *fmt, ...)
 /* "<label of x> <rule>" */
 static clv_status broken_value(const verifier *v, value_id x, const char *rule)
 {
-	strbuf b = STRBUF_INIT;
 	char *text;
-	value_label(v->p, x, &b);
-	TRY(strbuf_take(&b, &text));
+	TRY(value_label_text(v->p, x, &text));
 	clv_status st = broken(v, "%s %s", text, rule);
 	mem_free(text);
 	return st;

@@ -150,7 +150,7 @@ static void what_is_saved_is_loaded(void **state)
 	OK(clv_arrays_save(given, 3, path));
 	OK(clv_arrays_load(path, &a));
 	assert_int_equal(clv_arrays_count(a), 3);
-	assert_int_equal(clv_arrays_find(a, "d"), UINT32_MAX);
+	assert_int_equal(clv_arrays_find(a, "d"), CLV_NONE);
 	OK(clv_arrays_get(a, clv_arrays_find(a, "b"), &x));
 	assert_string_equal(x.dtype, "i64");
 	assert_memory_equal(x.data, i, sizeof i);

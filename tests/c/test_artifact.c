@@ -17,10 +17,10 @@ static void check_about(const artifact *a)
 
 static void check_plan(const artifact *a, uint32_t i, const char *text, const char *signature, uint32_t npoints)
 {
-	clv_artifact_plan_info info = {.size = sizeof info};
+	clv_plan_info info = {.size = sizeof info};
 	plan *want = load_ok(text);
 	assert_true(plan_equal(clv_artifact_plan(a, i), want));
-	OK(clv_artifact_plan_info_get(a, i, &info));
+	OK(clv_artifact_plan_info(a, i, &info));
 	assert_string_equal(info.signature, signature);
 	assert_int_equal(info.first, 0);
 	assert_int_equal(info.end, want->nodes.n);

@@ -137,7 +137,7 @@ static void the_edits_themselves_do_no_harm(void **state)
 	(void)state;
 	OK(try_edit(DESCRIPTION, "producer", "\"another\""));
 	OK(try_edit(DESCRIPTION, "weight_version", "-1"));
-	OK(try_edit(DESCRIPTION, "plans.0.cut", "2"));
+	OK(try_edit(DESCRIPTION, "plans.0.cut", "4"));
 	OK(try_edit(DESCRIPTION, "plans.0.points", "[]"));
 	OK(try_edit(DESCRIPTION, "plans.0.sizes", "{\"B\":1}"));
 }
@@ -220,7 +220,8 @@ static void descriptions_that_do_not_fit_are_refused(void **state)
 	bad(DESCRIPTION, "plans.0.nodes", "[3,2]", "has 5 nodes");
 	bad(DESCRIPTION, "plans.0.nodes", "[0,4294967295]", "no place");
 	bad(DESCRIPTION, "plans.0.nodes", "[0,4294967301]", "no place"); /* 5, and one bit too many */
-	bad(DESCRIPTION, "plans.0.cut", "6", "has 5 nodes");
+	bad(DESCRIPTION, "plans.0.cut", "0", "has 5 nodes");             /* one half would be empty */
+	bad(DESCRIPTION, "plans.0.cut", "5", "has 5 nodes");
 	bad(DESCRIPTION, "plans.0.cut", "-1", "no place");
 	bad(DESCRIPTION, "plans.0.cut", "4294967295", "no place");
 	bad(DESCRIPTION, "plans.0.stores", "2", "no list of 2 stored tensors");

@@ -216,13 +216,13 @@ static void amounts_have_units_and_one_decimal(void **state)
 static void columns_are_as_wide_as_their_widest_cell(void **state)
 {
 	(void)state;
-	static const char *const cells[] = {"name", "n", "why", "\xc3\xa9", "10", "", "a\x1b", "7", "x"};
+	static const char *const cells[] = {"name", "n", "why", "\xc3\xa9", "10", "", "a\x1b", "7", "x\xc2\x9b"};
 	static const bool right[] = {false, true, false};
 	strbuf b = STRBUF_INIT;
 	strbuf_columns(&b, cells, 3, 3, right);
 	strbuf_columns(&b, NULL, 0, 0, NULL);
 	char *text = taken(&b);
-	assert_string_equal(text, "name   n  why\n\xc3\xa9     10\na?     7  x\n");
+	assert_string_equal(text, "name   n  why\n\xc3\xa9     10\na?     7  x?\n");
 	mem_free(text);
 }
 
@@ -252,6 +252,7 @@ static void quoted_strings_escape_what_cannot_stand_in_a_line(void **state)
 	(void)state;
 	check_quoted("a\"b\\c\nd\te\r\0f", 12, "\"a\\\"b\\\\c\\nd\\te\\x0d\\x00f\"");
 	check_quoted("\x7f", 1, "\"\\x7f\"");
+	check_quoted("\xc2\x9b\xc2\xa0", 4, "\"\\xc2\\x9b\xc2\xa0\""); /* terminals obey the first */
 	check_quoted("", 0, "\"\"");
 }
 

@@ -73,7 +73,7 @@ static void line_holds(const char *dot, const char *name, const char *part)
 }
 
 #define DRAW(...) draw_text(block, &(clv_dot_options){.size = sizeof(clv_dot_options), __VA_ARGS__})
-#define DEFAULTS .cut = CLV_DOT_NO_CUT, .detail = "module", .max_module_depth = 4, .direction = "TB"
+#define DEFAULTS .frontier = CLV_NONE, .detail = "module", .max_module_depth = 4, .direction = "TB"
 
 /* ---- options -------------------------------------------------------------------------------------------------------- */
 
@@ -96,7 +96,7 @@ static void the_public_function_checks_its_arguments(void **state)
 	o.direction = "up";
 	FAILS(clv_plan_dot(p, &o, &out), CLV_E_INVALID, "TB, BT, LR or RL, not \"up\"");
 	o = (clv_dot_options)CLV_DOT_OPTIONS_INIT;
-	o.cut = 6;
+	o.frontier = 6;
 	FAILS(clv_plan_dot(p, &o, &out), CLV_E_INVALID, "no frontier 6, the plan has 6");
 	o = (clv_dot_options)CLV_DOT_OPTIONS_INIT;
 	o.symbols = (const char *const[]){"S"};
@@ -110,7 +110,7 @@ static void the_public_function_checks_its_arguments(void **state)
 static void no_options_are_the_default_options(void **state)
 {
 	(void)state;
-	clv_dot_options o = CLV_DOT_OPTIONS_INIT, shorter = {.size = offsetof(clv_dot_options, detail), .cut = 2};
+	clv_dot_options o = CLV_DOT_OPTIONS_INIT, shorter = {.size = offsetof(clv_dot_options, detail), .frontier = 2};
 	char *a = draw_text(block, NULL), *b = draw_text(block, &o), *c = draw_text(block, &shorter);
 	assert_string_equal(a, b);
 	holds(a, "rankdir=TB");
@@ -127,7 +127,7 @@ static void the_direction_is_that_of_the_options(void **state)
 	static const char *const all[] = {"TB", "BT", "LR", "RL"};
 	for (int i = 0; i < 4; i++) {
 		char want[16],
-			*dot = DRAW(.cut = CLV_DOT_NO_CUT, .detail = "module", .max_module_depth = 4, .direction = all[i]);
+			*dot = DRAW(.frontier = CLV_NONE, .detail = "module", .max_module_depth = 4, .direction = all[i]);
 		snprintf(want, sizeof want, "rankdir=%s,", all[i]);
 		holds(dot, want);
 		mem_free(dot);
@@ -186,16 +186,16 @@ static void parameters_show_shape_and_whether_they_are_frozen(void **state)
 static void modules_below_the_depth_are_one_node_with_their_count_of_parameters(void **state)
 {
 	(void)state;
-	char *two = DRAW(.cut = CLV_DOT_NO_CUT, .detail = "module", .max_module_depth = 2, .direction = "TB");
+	char *two = DRAW(.frontier = CLV_NONE, .detail = "module", .max_module_depth = 2, .direction = "TB");
 	line_holds(two, "n1", "<b>body.0</b> <font color=\"#64748B\">Block</font>");
 	line_holds(two, "n1", "params: 577<");
 	lacks(two, "n2 [");
-	char *none = DRAW(.cut = CLV_DOT_NO_CUT, .detail = "module", .max_module_depth = 0, .direction = "TB");
+	char *none = DRAW(.frontier = CLV_NONE, .detail = "module", .max_module_depth = 0, .direction = "TB");
 	line_holds(none, "n0", "<b>Net</b>");
 	lacks(none, "subgraph");
 	holds(none, "  in0 -> n0;\n  in1 -> n0;\n  n0 -> out;\n");
 	char *all =
-		DRAW(.cut = CLV_DOT_NO_CUT, .detail = "module", .max_module_depth = CLV_DOT_ALL_MODULES, .direction = "TB");
+		DRAW(.frontier = CLV_NONE, .detail = "module", .max_module_depth = CLV_DOT_ALL_MODULES, .direction = "TB");
 	holds(all, "n5 [");
 	mem_free(two);
 	mem_free(none);
@@ -209,7 +209,7 @@ static void large_counts_are_shortened(void **state)
 	                      "param @a.b.w f32[74000] trainable\nparam @a.b.v f32[999950]\n"
 	                      "%0 = a::f(@a.b.w) -> f32[1] in a.b\n%1 = a::f(@a.b.v) -> f32[1] in a.b\noutput (%0, %1)\n",
 	                      &(clv_dot_options){.size = sizeof(clv_dot_options),
-	                                         .cut = CLV_DOT_NO_CUT,
+	                                         .frontier = CLV_NONE,
 	                                         .detail = "module",
 	                                         .max_module_depth = 1,
 	                                         .direction = "TB"});
@@ -221,7 +221,7 @@ static void large_counts_are_shortened(void **state)
 static void the_operation_view_draws_every_operation(void **state)
 {
 	(void)state;
-	char *dot = DRAW(.cut = CLV_DOT_NO_CUT, .detail = "operation", .max_module_depth = 4, .direction = "TB",
+	char *dot = DRAW(.frontier = CLV_NONE, .detail = "operation", .max_module_depth = 4, .direction = "TB",
 	                 .show_operation_targets = true, .show_debug_markers = true, .show_node_indices = true);
 	line_holds(dot, "n0", "<b>conv2d</b> <font color=\"#64748B\">stem</font> <font color=\"#64748B\">#0 conv2d</font>");
 	line_holds(dot, "n0", "aten::conv2d");
@@ -244,7 +244,7 @@ static void a_module_that_others_share_is_drawn_where_it_is_called(void **state)
 		                      "%3 = x::f(%2) -> f32[1] in b.fc\n%4 = x::s(%3) -> f32[1] in a.act\n"
 		                      "%5 = x::f(%4) -> f32[1] in b.out\n%6 = x::s(%5) -> f32[1] in a.act\noutput %6\n",
 		                      &(clv_dot_options){.size = sizeof(clv_dot_options),
-		                                         .cut = CLV_DOT_NO_CUT,
+		                                         .frontier = CLV_NONE,
 		                                         .detail = details[i],
 		                                         .max_module_depth = 4,
 		                                         .direction = "TB"});
@@ -266,7 +266,7 @@ static void a_shared_module_is_not_drawn_as_the_folded_one_it_is_named_after(voi
 	                      "%3 = x::f(%2) -> f32[1] in b.fc\n%4 = x::s(%3) -> f32[1] in a.act\n"
 	                      "%5 = x::f(%4) -> f32[1] in b.out\n%6 = x::s(%5) -> f32[1] in a.act\noutput %6\n",
 	                      &(clv_dot_options){.size = sizeof(clv_dot_options),
-	                                         .cut = CLV_DOT_NO_CUT,
+	                                         .frontier = CLV_NONE,
 	                                         .detail = "module",
 	                                         .max_module_depth = 1,
 	                                         .direction = "TB"});
@@ -300,7 +300,7 @@ static void what_writes_memory_comes_before_what_reads_it_later(void **state)
 static void a_cut_marks_both_sides_what_crosses_and_what_it_costs(void **state)
 {
 	(void)state;
-	char *dot = DRAW(.cut = 2, .detail = "module", .max_module_depth = 4, .direction = "TB");
+	char *dot = DRAW(.frontier = 2, .detail = "module", .max_module_depth = 4, .direction = "TB");
 	line_holds(dot, "n0", "class=\"prefix boundary\"");
 	line_holds(dot, "n0", "<b>boundary</b>");
 	line_holds(dot, "n1", "class=\"prefix\"");
@@ -322,12 +322,12 @@ static void a_cut_marks_both_sides_what_crosses_and_what_it_costs(void **state)
 static void a_module_that_is_cut_is_drawn_in_two_parts(void **state)
 {
 	(void)state;
-	char *dot = DRAW(.cut = 2, .detail = "module", .max_module_depth = 2, .direction = "TB");
+	char *dot = DRAW(.frontier = 2, .detail = "module", .max_module_depth = 2, .direction = "TB");
 	line_holds(dot, "n1", "(part 1 of 2)");
 	line_holds(dot, "n1", "class=\"prefix boundary\"");
 	line_holds(dot, "n3", "(part 2 of 2)");
 	line_holds(dot, "n3", "class=\"suffix\"");
-	char *beside = DRAW(.cut = 0, .detail = "module", .max_module_depth = 2, .direction = "TB");
+	char *beside = DRAW(.frontier = 0, .detail = "module", .max_module_depth = 2, .direction = "TB");
 	lacks(beside, "part 1");
 	mem_free(dot);
 	mem_free(beside);
@@ -346,9 +346,9 @@ static void an_unsafe_cut_is_drawn_with_its_reason(void **state)
 	clv_dot_options o = CLV_DOT_OPTIONS_INIT;
 	bool any = false;
 	OK(clv_frontiers_create(p, NULL, &f));
-	for (o.cut = 0; o.cut < clv_frontiers_count(f); o.cut++) {
+	for (o.frontier = 0; o.frontier < clv_frontiers_count(f); o.frontier++) {
 		clv_frontier c = {.size = sizeof c};
-		OK(clv_frontiers_get(f, o.cut, &c));
+		OK(clv_frontiers_get(f, o.frontier, &c));
 		char *dot = draw(p, &o);
 		assert_int_equal(strstr(dot, "the plan cannot be cut here: ") != NULL, c.unsafe != NULL);
 		any = any || c.unsafe;
@@ -497,7 +497,7 @@ static void any_options(maker *m, clv_dot_options *o)
 	static const uint32_t depths[] = {0, 1, 2, 4, CLV_DOT_ALL_MODULES};
 	*o = (clv_dot_options)CLV_DOT_OPTIONS_INIT;
 	if (m->p->nodes.n > 1 && chance(m, 60))
-		o->cut = below(m, m->p->nodes.n - 1);
+		o->frontier = below(m, m->p->nodes.n - 1);
 	o->detail = chance(m, 50) ? "operation" : "module";
 	o->max_module_depth = depths[below(m, 5)];
 	o->show_operation_targets = chance(m, 50);
@@ -571,7 +571,7 @@ static clv_status all_pictures(const void *ctx)
 	char *out = NULL;
 	clv_status st = clv_plan_dot(p, &o, &out);
 	clv_string_free(out);
-	o.cut = CLV_DOT_NO_CUT;
+	o.frontier = CLV_NONE;
 	o.detail = "operation";
 	out = NULL;
 	if (st == CLV_OK)

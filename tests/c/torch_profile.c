@@ -82,6 +82,8 @@ static void shapes_follow_sizes(void **state)
 	assert_int_equal(shape[0], 1);
 	assert_int_equal(clv_runtime_input_shape(r, 1, 0, NULL, shape, NULL), CLV_E_INVALID);
 	assert_int_equal(clv_runtime_input_shape(r, 0, 1, NULL, shape, NULL), CLV_E_INVALID);
+	clv_frontiers_options nameless = {.size = sizeof nameless, .nsymbols = 1};
+	assert_int_equal(clv_runtime_input_shape(r, 0, 0, &nameless, shape, NULL), CLV_E_INVALID);
 	clv_runtime_free(r);
 }
 

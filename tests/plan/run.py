@@ -248,6 +248,19 @@ class Runner:
                 except ValueError as error:
                     self.check(f"{plan.name}: {command} --json", False, f"{error}\n{err}")
 
+    def odd_names(self) -> None:
+        """Bytes that are no UTF-8 (stray, surrogate, too long, too large) come out as JSON all the same."""
+        odd = r"\xff \xc3 \xed\xa0\x80 \xc0\x80 \xe0\x80\x80 \xf0\x80\x80\x80 \xf4\x90\x80\x80 \xc3\xa9 \x1b"
+        text = (HERE / "residual.plan").read_text().replace(" conv1 ", f' "{odd}" ')
+        for command in ("inspect", "candidates"):
+            command_line = [self.cleave, command, "--json", "-"]
+            done = subprocess.run(command_line, input=text.encode(), capture_output=True, timeout=60, check=False)
+            try:
+                json.loads(done.stdout.decode())
+                self.check(f"{command} --json of odd names", done.returncode == 0, done.stderr.decode())
+            except ValueError as error:
+                self.check(f"{command} --json of odd names", False, str(error))
+
     def torch(self) -> None:
         """Commands that run plans are done by cleave-torch, where there is one."""
         code, out, err = self.run("selftest")
@@ -287,6 +300,7 @@ def main(args: list[str]) -> int:
     runner.manual()
     runner.colors()
     runner.objects()
+    runner.odd_names()
     runner.torch()
     print(f"{runner.passed} passed, {runner.failed} failed")
     return 1 if runner.failed else 0

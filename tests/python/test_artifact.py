@@ -667,6 +667,13 @@ def test_a_loaded_model_is_run_by_many_threads(file: Path) -> None:
     assert not wrong
 
 
+def test_a_loaded_model_is_drawn_and_reported(file: Path, tmp_path: Path) -> None:
+    loaded = roundtrip(net(), torch.randn(3, 4), file)
+    assert "digraph" in loaded.visualize(return_dot=True)
+    page = loaded.report(tmp_path / "report.html")
+    assert "Sequential" in Path(page).read_text()
+
+
 def test_metadata_goes_with_the_file(file: Path) -> None:
     with torch.no_grad():
         plan = cleave.capture(net(), torch.randn(3, 4))
@@ -690,3 +697,13 @@ def test_weights_stay_on_the_files_memory(tmp_path: Path) -> None:
     weight = loaded.state_dict()["weight"]
     del loaded
     assert torch.equal(weight, model.weight)  # the mapping lives as long as a tensor on it
+
+
+def test_a_loaded_model_shows_where_it_comes_from_and_what_it_serves(file: Path) -> None:
+    cleave.capture(nn.Linear(4, 2).eval(), torch.ones(3, 4), dynamic_batch=(1, 4)).save(file)
+    loaded = cleave.load(file)
+    head, *facts = repr(loaded).splitlines()
+    assert head == "<cleave.LoadedModel Linear: 1 node>"
+    assert facts[0].split() == ["file", str(file)]
+    assert facts[-1].split() == ["proven", "at", "1..4"]
+    assert str(file) in loaded._repr_html_()

@@ -395,3 +395,58 @@ def test_a_model_runs_on_a_gpu_without_python(tmp_path: Path, run: Run, residual
     assert all(same(got[k], want[k].cpu()) for k in want)
     rows = json.loads(run("bench", "model.clv", "--device", "cuda:0", "--profile", "op", "--json").stdout)
     assert all(r["median"] > 0 for r in rows)
+
+
+def test_names_in_a_file_do_not_steer_the_terminal(tmp_path: Path, run: Run) -> None:
+    model = nn.Sequential()
+    model.add_module("\x1b[31m", nn.Linear(4, 4))
+    model.add_module("\x1b]0;title\x07\x9b31m", nn.Linear(4, 2))
+    cleave.capture(model.eval(), torch.ones(2, 4)).save(tmp_path / "model.clv", metadata={"note": "\x1b[2J"})
+    halves = ["-o", "prefix.clv", "suffix.clv"]
+    for words in (
+        ["inspect", "model.clv"],
+        ["candidates", "model.clv"],
+        ["split", "model.clv", "-b", "50%", *halves],
+        ["diff", "model.clv", "prefix.clv"],
+        ["run", "model.clv", "--fill", "ones"],
+        ["bench", "model.clv", "--iterations", 1, "--profile", "module"],
+    ):
+        done = run(*words, code=1 if words[0] == "diff" else 0)
+        assert not set("\x1b\x07\x9b") & set(done.stdout + done.stderr), words
+
+
+def test_memory_that_tensors_share_is_counted_once(tmp_path: Path, run: Run) -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            base = torch.randn(8)
+            self.register_buffer("first", base)
+            self.register_buffer("other", torch.randn(4))
+            self.register_buffer("later", base[4:])
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.first.sum() + self.other.sum() + self.later.sum()
+
+    cleave.capture(Shared().eval(), torch.ones(2, 4)).save(tmp_path / "model.clv")
+    assert json.loads(run("inspect", "model.clv", "--json").stdout)["artifact"]["tensor_bytes"] == 48
+
+
+def test_every_command_that_reads_a_file_lets_an_operator_through_by_name(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "data").write_bytes(bytes(16))
+    name = str(tmp_path / "data")
+    cleave.capture(lambda x: x + torch.from_file(name, size=4), torch.ones(4)).save(tmp_path / "model.clv")
+    for words in (
+        ["inspect", "model.clv"],
+        ["print", "model.clv"],
+        ["verify", "model.clv"],
+        ["candidates", "model.clv"],
+        ["source", "model.clv"],
+        ["dot", "model.clv"],
+        ["html", "model.clv", "-o", "-"],
+        ["diff", "model.clv", "model.clv"],
+        ["run", "model.clv", "--fill", "ones"],
+    ):
+        refused = run(*words, code=2 if words[0] == "diff" else 1)
+        assert "aten::from_file reads or writes files" in refused.stderr, words
+        assert "hint: --allow-operator NAME" in refused.stderr, words
+        run(*words, "--allow-operator", "aten::from_file")
