@@ -54,7 +54,7 @@ static int run_dot(void *given)
 	request *r = given;
 	uint32_t depth;
 	char *text = NULL;
-	if (!read_depth(r->depth, &depth))
+	if (!read_depth(r->depth, &depth) || !check_output(r->output, r->path))
 		return EXIT_USAGE;
 	clv_plan *p = load_plan(r->path);
 	if (!p)

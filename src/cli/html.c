@@ -48,6 +48,8 @@ static int write_page(const request *r, const clv_plan *p)
 static int run_html(void *given)
 {
 	request *r = given;
+	if (!check_output(r->output, r->path))
+		return EXIT_USAGE;
 	clv_plan *p = load_plan(r->path);
 	if (!p)
 		return EXIT_FAILED;
