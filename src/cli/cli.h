@@ -256,7 +256,7 @@ void sizes_free(sizes *s);
    already; where there is none they stay open. */
 void sizes_complete(sizes *s, const clv_artifact *a);
 /* The sizes that plan i of a file is proven for: "B=1..8", "B=2 S=5, B=4 S=5, … (12)". */
-void print_points(const clv_artifact *a, uint32_t i);
+void print_points(FILE *to, const clv_artifact *a, uint32_t i);
 /* Options for clv_frontiers_create; borrows s. */
 clv_frontiers_options sizes_options(const sizes *s);
 
