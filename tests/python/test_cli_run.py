@@ -243,6 +243,25 @@ def test_source_of_a_file_with_several_plans_says_which_one_it_is(tmp_path: Path
     assert run("source", "one.clv").stderr == ""
 
 
+class Keys(nn.Module):
+    """Outputs under keys without a text of their own, and under keys that look like the path of another."""
+
+    def forward(self, x: Tensor) -> dict[Any, Any]:
+        return {(1, "a"): x + 1, None: x + 2, 0.5: x + 3, "": x + 4, "y[0]": x + 5, "y": [x + 6], 7: x + 7}
+
+
+def test_every_output_has_a_name_of_its_own(tmp_path: Path, run: Run) -> None:
+    x = torch.randn(2, 3)
+    np.save(tmp_path / "x.npy", x.numpy())
+    cleave.capture(Keys(), x).save(tmp_path / "model.clv")
+    run("run", "model.clv", "-i", "x.npy", "-o", "out.safetensors")
+    got = load_file(tmp_path / "out.safetensors")
+    names = ["[key 0]", "[key 1]", "[key 2]", "[key 3]", "y[0]", "y[0]_5", "[7]"]
+    assert sorted(got) == sorted(names)
+    for i, name in enumerate(names):
+        assert same(got[name], x + (i + 1)), name
+
+
 def test_weights_that_are_not_complete_are_refused_whatever_the_file_has_itself(
     tmp_path: Path, run: Run, residual: nn.Module
 ) -> None:
