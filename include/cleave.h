@@ -807,9 +807,9 @@ typedef struct clv_split_options {
 #define CLV_SPLIT_OPTIONS_INIT {sizeof(clv_split_options), NULL, NULL, NULL, NULL, 0}
 /* clang-format on */
 
-/** Cuts a whole model into two files, each with its own weights only. Files are written beside their place and then put
-    there: each is the old one or the new one, never a part. A path may be NULL: that half is not written. options NULL:
-    the defaults.
+/** Cuts a whole model into two files, each with its own weights only. Both are written beside their places before either
+    is put there: each is the old one or the new one, never a part, and one that cannot be written leaves the other as it
+    was. A path may be NULL: that half is not written. options NULL: the defaults.
     @errors those of clv_frontiers_choose(); CLV_E_UNSUPPORTED where both halves would have a tensor that one of them
     changes; CLV_E_INVALID for a file that is a half already, or is not cut and no boundary is given; CLV_E_IO.
     @threads any. */

@@ -281,8 +281,8 @@ clv_status artifact_restrict(artifact *a, const char *part)
 	return artifact_text(a, part, &a->part);
 }
 
-static clv_status save_half(const artifact *a, const clv_split_options *o, const node_id *cuts, bool prefix,
-                            const char *path)
+static clv_status write_half(const artifact *a, const clv_split_options *o, const node_id *cuts, bool prefix,
+                             const char *path, st_pending *out)
 {
 	artifact *part = NULL;
 	artifact_range *ranges = mem_alloc(a->plans.n * sizeof *ranges);
@@ -295,22 +295,32 @@ static clv_status save_half(const artifact *a, const clv_split_options *o, const
 	if (st == CLV_OK && o->boundary)
 		st = name_split(part, o->boundary);
 	if (st == CLV_OK)
-		st = artifact_save(part, path);
+		st = artifact_write(part, path, out);
 	artifact_free(part);
 	mem_free(ranges);
 	return st;
 }
 
+/* Both are written before either takes its place, which may be that of the whole. */
 static clv_status split(const artifact *a, const clv_split_options *o, const char *prefix_path, const char *suffix_path)
 {
+	st_pending prefix = {0}, suffix = {0};
 	node_id *cuts = mem_ids(a->plans.n + 1);
 	clv_status st = cuts ? find_cuts(a, o, cuts) : fail_nomem();
 	for (uint32_t i = 0; st == CLV_OK && i < a->plans.n; i++)
 		st = artifact_check_apart(a->plans.at[i].p, cuts[i]);
 	if (st == CLV_OK && prefix_path)
-		st = save_half(a, o, cuts, true, prefix_path);
+		st = write_half(a, o, cuts, true, prefix_path, &prefix);
 	if (st == CLV_OK && suffix_path)
-		st = save_half(a, o, cuts, false, suffix_path);
+		st = write_half(a, o, cuts, false, suffix_path, &suffix);
+	if (st == CLV_OK && prefix.path && suffix.path && strcmp(prefix.path, suffix.path) == 0)
+		st = fail(CLV_E_INVALID, "both halves would be the same file, %s", prefix.path); /* links */
+	if (st == CLV_OK)
+		st = st_commit(&prefix);
+	if (st == CLV_OK)
+		st = st_commit(&suffix);
+	st_drop(&prefix);
+	st_drop(&suffix);
 	mem_free(cuts);
 	return st;
 }

@@ -98,6 +98,7 @@ typedef enum option_type {
 	TYPE_WORD,   /* const char *: one of `words`                                        */
 	TYPE_FILE,   /* const char *                                                        */
 	TYPE_INT,    /* int64_t, not negative                                               */
+	TYPE_COUNT,  /* int64_t, one at least                                               */
 	TYPE_SIZE,   /* int64_t: bytes, 64M is 64e6 and 64Mi is 64 * 2^20                   */
 	TYPE_FLOAT,  /* double                                                              */
 	TYPE_RATE,   /* double: bytes per second, 100M, or 1Gbit for an eighth of 1G        */
@@ -145,6 +146,8 @@ typedef struct option {
 #define OPT_FILE(name, letter, metavar, field, ...)                                                                    \
 	OPT(name, letter, metavar, TYPE_FILE, const char *, field, __VA_ARGS__, )
 #define OPT_INT(name, letter, metavar, field, ...) OPT(name, letter, metavar, TYPE_INT, int64_t, field, __VA_ARGS__, )
+#define OPT_COUNT(name, letter, metavar, field, ...)                                                                   \
+	OPT(name, letter, metavar, TYPE_COUNT, int64_t, field, __VA_ARGS__, )
 #define OPT_SIZE(name, letter, metavar, field, ...) OPT(name, letter, metavar, TYPE_SIZE, int64_t, field, __VA_ARGS__, )
 #define OPT_FLOAT(name, letter, metavar, field, ...)                                                                   \
 	OPT(name, letter, metavar, TYPE_FLOAT, double, field, __VA_ARGS__, )
@@ -236,13 +239,13 @@ typedef struct sizes {
 	const char **symbols; /* owned names */
 	int64_t *values;
 	uint32_t n;
-	int64_t batch; /* 0: not given */
+	int64_t batch; /* 0: not given, nobody can give it */
 } sizes;
 
 #define SIZE_OPTIONS(field)                                                                                            \
 	OPT("size", 0, "SYMBOL=N", TYPE_SYMBOL, sizes, field,                                                              \
 	    "size of a symbol, B=8; may be repeated (default: its lowest)"),                                               \
-		OPT_INT("batch", 0, "N", field.batch, "size of the batch: of the symbol B, or of the only symbol")
+		OPT_COUNT("batch", 0, "N", field.batch, "size of the batch: of the symbol B, or of the only symbol")
 
 void sizes_add(sizes *s, const char *symbol, int64_t value);
 int64_t sizes_find(const sizes *s, const char *symbol); /* -1: it is not there */
@@ -251,7 +254,7 @@ void sizes_free(sizes *s);
    already; where there is none they stay open. */
 void sizes_complete(sizes *s, const clv_artifact *a);
 /* The sizes that plan i of a file is proven for: "B=1..8", "B=2 S=5, B=4 S=5, … (12)". */
-void print_points(const clv_artifact *a, uint32_t i);
+void print_points(FILE *to, const clv_artifact *a, uint32_t i);
 /* Options for clv_frontiers_create; borrows s. */
 clv_frontiers_options sizes_options(const sizes *s);
 
@@ -429,6 +432,7 @@ bool sizes_resolve(sizes *s, const model *m);
 /* Whether all that was printed went out; says so if it did not. put_text prints and frees, then asks. */
 bool written(void);
 bool put_text(char *text);
+bool check_output(const char *output, const char *input); /* one is not the other, or says so; NULL: not given */
 bool save_text(const char *path, char *text); /* into a file, or as put_text for "-"; frees; says what went wrong */
 
 /* Prints s with nothing in it that could steer the terminal: names come from files that anybody may have written. */

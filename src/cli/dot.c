@@ -55,7 +55,7 @@ static int run_dot(void *given)
 	request *r = given;
 	uint32_t depth;
 	char *text = NULL;
-	if (!read_depth(r->depth, &depth))
+	if (!read_depth(r->depth, &depth) || !check_output(r->output, r->path))
 		return EXIT_USAGE;
 	model m;
 	if (!model_open(r->path, &r->opening, &m))

@@ -31,13 +31,76 @@ static bool bind_array(clv_runtime *r, const char *path, const clv_array *a)
 	return false;
 }
 
-static bool bind_weights(clv_runtime *r, const char *path)
+/* The values that nodes of this part of plan i take; caller frees. */
+static bool *mark_read(const model *m, const loading *o, uint32_t i, const clv_graph *g)
 {
+	bool *read = grab(clv_graph_value_count(g) + 1);
+	clv_plan_info info = {.size = sizeof info};
+	clv_node n = {.size = sizeof n};
+	if (clv_artifact_plan_info(m->artifact, i, &info) != CLV_OK)
+		return read;
+	uint32_t first = info.cut >= 0 && is_part(m, o, "suffix") ? (uint32_t)info.cut : info.first;
+	uint32_t end = info.cut >= 0 && is_part(m, o, "prefix") ? (uint32_t)info.cut : info.end;
+	for (uint32_t k = first; k < end && clv_graph_node(g, k, &n) == CLV_OK; k++)
+		for (uint32_t j = 0; j < n.ninputs; j++)
+			read[n.inputs[j]] = true;
+	return read;
+}
+
+static bool has_array(const clv_arrays *arrays, const clv_value *v)
+{
+	bool has = clv_arrays_find(arrays, v->name) != UINT32_MAX;
+	for (uint32_t i = 0; !has && i < v->ntied; i++)
+		has = clv_arrays_find(arrays, v->tied[i]) != UINT32_MAX;
+	return has;
+}
+
+static bool complain_missing(const char *path, const clv_value *v, uint32_t n)
+{
+	char more[32] = "";
+	if (n > 1)
+		snprintf(more, sizeof more, " and %u more", n - 1);
+	complain("%s: the model reads %s%s, which %s not there", path, v->name, more, n > 1 ? "are" : "is");
+	if (v->kind == CLV_VALUE_BUFFER)
+		hint("a buffer that is not persistent is in no state_dict; it has to be in this file");
+	return false;
+}
+
+/* Some of these weights and some of the model's own would be neither model. */
+static bool plan_has_weights(const model *m, const loading *o, uint32_t i, const clv_arrays *arrays)
+{
+	clv_graph *g = NULL;
+	clv_value v = {.size = sizeof v}, missing = v;
+	uint32_t n = 0;
+	if (clv_graph_create(clv_artifact_plan(m->artifact, i), &g) != CLV_OK)
+		return fail_with(m->path) == EXIT_OK;
+	bool *read = mark_read(m, o, i, g);
+	for (uint32_t k = 0; k < clv_graph_value_count(g); k++)
+		if (read[k] && clv_graph_value(g, k, &v) == CLV_OK &&
+		    (v.kind == CLV_VALUE_PARAM || v.kind == CLV_VALUE_BUFFER) && !has_array(arrays, &v) && n++ == 0)
+			missing = v;
+	bool ok = n == 0 || complain_missing(o->weights, &missing, n);
+	free(read);
+	clv_graph_free(g);
+	return ok;
+}
+
+static bool has_all_weights(const model *m, const loading *o, const clv_arrays *arrays)
+{
+	for (uint32_t i = 0; i < clv_artifact_plan_count(m->artifact); i++)
+		if (!plan_has_weights(m, o, i, arrays))
+			return false;
+	return true;
+}
+
+static bool bind_weights(const model *m, const loading *o, clv_runtime *r)
+{
+	const char *path = o->weights;
 	clv_arrays *arrays;
 	clv_array a = {.size = sizeof a};
-	bool ok = true;
 	if (clv_arrays_load(path, &arrays) != CLV_OK)
 		return fail_with(NULL) == EXIT_OK;
+	bool ok = has_all_weights(m, o, arrays);
 	for (uint32_t i = 0; ok && i < clv_arrays_count(arrays); i++)
 		ok = clv_arrays_get(arrays, i, &a) == CLV_OK && bind_array(r, path, &a);
 	const char *name;
@@ -50,11 +113,11 @@ static bool bind_weights(clv_runtime *r, const char *path)
 	return ok;
 }
 
-static bool has_weights(const model *m, clv_runtime *r, const char *weights)
+static bool has_weights(const model *m, const loading *o, clv_runtime *r)
 {
 	const char *first = clv_runtime_unbound(r, 0);
-	if (weights)
-		return bind_weights(r, weights);
+	if (o->weights)
+		return bind_weights(m, o, r);
 	if (!first)
 		return true;
 	complain("%s: the weights are not in the file: %s is missing", name_of(m->path), first);
@@ -78,7 +141,7 @@ clv_runtime *load_runtime(const model *m, const loading *o)
 		fail_with(m->path);
 		return NULL;
 	}
-	if (has_weights(m, r, o->weights))
+	if (has_weights(m, o, r))
 		return r;
 	clv_runtime_free(r);
 	return NULL;

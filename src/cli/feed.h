@@ -37,7 +37,7 @@ typedef struct loading {
 		OPT_FILE(                                                                                                      \
 			"weights", 0, "FILE", field.weights,                                                                       \
 			"parameters and buffers by name, a safetensors file: for a file that has none, or instead of its own"),    \
-		OPT_INT("threads", 0, "N", field.threads, "threads that an operator may use (default: all cores)"),            \
+		OPT_COUNT("threads", 0, "N", field.threads, "threads that an operator may use (default: all cores)"),          \
 		OPT_FLAG("unproven", 0, field.unproven,                                                                        \
 	             "also run sizes at which the model was never recorded, by the formulas of the plan"),                 \
 		OPT_FLAG("debug", 0, field.debug, "check every result against the plan and name the first that differs")

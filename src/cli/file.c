@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -260,13 +261,71 @@ bool put_text(char *text)
 	return written();
 }
 
+/* A terminal may be read and written. */
+static bool is_same_file(const char *a, const char *b)
+{
+	struct stat x, y;
+	return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino && S_ISREG(x.st_mode);
+}
+
+bool check_output(const char *output, const char *input)
+{
+	if (!output || !input || !strcmp(output, "-") || !strcmp(input, "-") || !is_same_file(output, input))
+		return true;
+	complain("-o %s is the file that is read", output);
+	return false;
+}
+
+static bool put_file(const char *path, const char *text)
+{
+	FILE *f = fopen(path, "wb");
+	bool ok = f && fputs(text, f) >= 0;
+	return f && fclose(f) == 0 && ok;
+}
+
+/* A new file gets what the umask leaves, one that is replaced keeps what it has. */
+static mode_t mode_for(const struct stat *old)
+{
+	mode_t mask = umask(0);
+	umask(mask);
+	return old ? old->st_mode & 0777 : 0666 & ~mask;
+}
+
+/* Written beside and put in its place when it is whole: a reader never sees a part of it. */
+static bool replace_file(const char *path, const struct stat *old, const char *text)
+{
+	char *name = grab(strlen(path) + sizeof ".XXXXXX");
+	sprintf(name, "%s.XXXXXX", path);
+	int fd = mkstemp(name);
+	bool ok = fd >= 0 && fchmod(fd, mode_for(old)) == 0 && put_file(name, text) && rename(name, path) == 0;
+	int error = errno;
+	if (fd >= 0) {
+		close(fd);
+		if (!ok)
+			unlink(name);
+	}
+	free(name);
+	errno = error;
+	return ok;
+}
+
+static bool save_at(const char *path, const char *text)
+{
+	struct stat old;
+	bool there = stat(path, &old) == 0;
+	if (there && !S_ISREG(old.st_mode)) /* a pipe, a terminal */
+		return put_file(path, text);
+	char *target = there ? realpath(path, NULL) : NULL; /* of a link the file behind it is replaced */
+	bool ok = replace_file(target ? target : path, there ? &old : NULL, text);
+	free(target);
+	return ok;
+}
+
 bool save_text(const char *path, char *text)
 {
 	if (strcmp(path, "-") == 0)
 		return put_text(text);
-	FILE *f = fopen(path, "wb");
-	bool ok = f && fputs(text, f) >= 0;
-	ok = f && fclose(f) == 0 && ok;
+	bool ok = save_at(path, text);
 	if (!ok)
 		complain("%s: cannot be written: %s", path, strerror(errno));
 	clv_string_free(text);

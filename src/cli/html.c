@@ -50,6 +50,8 @@ static int run_html(void *given)
 {
 	request *r = given;
 	model m;
+	if (!check_output(r->output, r->path))
+		return EXIT_USAGE;
 	if (!model_open(r->path, &r->opening, &m))
 		return EXIT_FAILED;
 	int code = sizes_resolve(&r->sizes, &m) ? write_page(r, m.plan) : EXIT_FAILED;

@@ -22,7 +22,7 @@ static void print_plan_line(const clv_artifact *a, uint32_t i)
 		       clv_plan_node_count(clv_artifact_plan(a, i)), (long long)info.cut - 1);
 	if (info.npoints)
 		fputs(", proven for ", stdout);
-	print_points(a, i);
+	print_points(stdout, a, i);
 	putchar('\n');
 }
 

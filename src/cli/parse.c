@@ -59,6 +59,12 @@ static bool read_int(const char *text, int64_t *out)
 	return true;
 }
 
+/* Of things of which there is one at least. */
+static bool read_count(const char *text, int64_t *out)
+{
+	return read_int(text, out) && *out > 0;
+}
+
 static bool read_bytes(const char *text, int64_t *out)
 {
 	double v;
@@ -123,6 +129,7 @@ static bool read_value(const command *c, const option *o, const char *text, void
 	case TYPE_TEXTS:
 	case TYPE_FILES: list_add(at, text); return true;
 	case TYPE_INT: return read_int(text, at);
+	case TYPE_COUNT: return read_count(text, at);
 	case TYPE_SIZE: return read_bytes(text, at);
 	case TYPE_FLOAT: return read_number(text, at);
 	case TYPE_RATE: return read_rate(text, at);
@@ -138,6 +145,7 @@ static const char *shape_of(const option *o)
 {
 	switch (o->type) {
 	case TYPE_INT: return "a whole number";
+	case TYPE_COUNT: return "a whole number from 1 on";
 	case TYPE_SIZE: return "bytes, such as 4096, 64M or 1.5Gi";
 	case TYPE_FLOAT: return "a number";
 	case TYPE_RATE: return "bytes per second, such as 100M, or 1Gbit";

@@ -349,11 +349,20 @@ static int run_model(request *r, const model *m)
 	return code;
 }
 
+/* What can be said before the model is there. */
+static bool check_usage(const request *r)
+{
+	if (r->print && r->view.json)
+		complain("--print and --json do not go together: values are no part of the JSON");
+	return !(r->print && r->view.json) && check_output(r->output, r->path) && check_output(r->output, r->boundary) &&
+	       check_output(r->output, r->loading.weights);
+}
+
 static int run_run(void *given)
 {
 	request *r = given;
 	model m;
-	if (feeding_check(&r->feeding) != EXIT_OK)
+	if (!check_usage(r) || feeding_check(&r->feeding) != EXIT_OK)
 		return EXIT_USAGE;
 	if (!model_open_artifact(r->path, &r->opening, &m))
 		return EXIT_FAILED;
@@ -372,7 +381,7 @@ static const option options[] = {
 	FEEDING_OPTIONS(feeding),
 	OPT("size", 0, "SYMBOL=N", TYPE_SYMBOL, sizes, sizes,
         "size of a symbol, S=16; may be repeated (default: one that is proven)"),
-	OPT_INT("batch", 0, "N", sizes.batch, "size of the batch (default: one that is proven)"),
+	OPT_COUNT("batch", 0, "N", sizes.batch, "size of the batch (default: one that is proven)"),
 	OPT_FILE("boundary", 0, "FILE", boundary, "of a suffix: what the prefix gave"),
 	OPT_GROUP("results"),
 	OPT_FILE("output", 'o', "FILE", output, "write outputs as a safetensors file; of a prefix the boundary"),

@@ -115,7 +115,7 @@ static bool is_run(const clv_plan_info *info)
 	return info->npoints > 2;
 }
 
-void print_points(const clv_artifact *a, uint32_t i)
+void print_points(FILE *to, const clv_artifact *a, uint32_t i)
 {
 	enum { SHOWN = 8 };
 	const clv_plan *p = clv_artifact_plan(a, i);
@@ -123,17 +123,17 @@ void print_points(const clv_artifact *a, uint32_t i)
 	if (clv_artifact_plan_info(a, i, &info) != CLV_OK)
 		return;
 	if (is_run(&info)) {
-		printf("%s=%lld..%lld", point_symbol(p, 0), (long long)info.points[0],
-		       (long long)info.points[info.npoints - 1]);
+		fprintf(to, "%s=%lld..%lld", point_symbol(p, 0), (long long)info.points[0],
+		        (long long)info.points[info.npoints - 1]);
 		return;
 	}
 	for (uint32_t k = 0; k < info.npoints && k < SHOWN; k++) {
-		fputs(k ? ", " : "", stdout);
+		fputs(k ? ", " : "", to);
 		for (uint32_t j = 0; j < info.point_size; j++)
-			printf("%s%s=%lld", j ? " " : "", point_symbol(p, j), (long long)info.points[k * info.point_size + j]);
+			fprintf(to, "%s%s=%lld", j ? " " : "", point_symbol(p, j), (long long)info.points[k * info.point_size + j]);
 	}
 	if (info.npoints > SHOWN)
-		printf(", … (%u)", info.npoints);
+		fprintf(to, ", … (%u)", info.npoints);
 }
 
 clv_frontiers_options sizes_options(const sizes *s)

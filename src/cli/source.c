@@ -1,4 +1,6 @@
 /* `cleave source`: a plan, or a part of it, as Python. */
+#include <stdlib.h>
+
 #include "cli.h"
 
 typedef struct request {
@@ -13,6 +15,50 @@ static uint32_t at_most_32(int64_t n)
 	return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX; /* no plan is as long; the library says so */
 }
 
+static void print_input(FILE *to, const clv_value *v, bool first)
+{
+	fprintf(to, "%s%s %s[", first ? "" : ", ", *v->name ? v->name : v->label, v->dtype);
+	for (uint32_t d = 0; d < v->ndim; d++)
+		fprintf(to, "%s%s", d ? "," : "", v->dims[d]);
+	fputc(']', to);
+}
+
+/* A plan without symbols is for the sizes of its inputs. */
+static void print_inputs(FILE *to, const clv_plan *p)
+{
+	clv_graph *g = NULL;
+	clv_value v = {.size = sizeof v};
+	bool first = true;
+	if (clv_graph_create(p, &g) != CLV_OK)
+		return;
+	for (uint32_t i = 0; i < clv_graph_value_count(g); i++)
+		if (clv_graph_value(g, i, &v) == CLV_OK && v.kind == CLV_VALUE_INPUT && *v.dtype) {
+			print_input(to, &v, first);
+			first = false;
+		}
+	clv_graph_free(g);
+}
+
+/* Of a file with several plans: which one this is. */
+static void say_which(const model *m, int64_t plan)
+{
+	uint32_t n = m->artifact ? clv_artifact_plan_count(m->artifact) : 1;
+	char *what = NULL;
+	size_t length;
+	FILE *text = n > 1 ? open_memstream(&what, &length) : NULL;
+	if (!text)
+		return;
+	if (clv_plan_symbol_count(m->plan))
+		print_points(text, m->artifact, (uint32_t)plan);
+	else
+		print_inputs(text, m->plan);
+	if (fclose(text) == 0) {
+		note("plan %lld of %u is written: %s", (long long)plan, n, what);
+		hint("--plan N writes another one");
+	}
+	free(what);
+}
+
 static int run_source(void *given)
 {
 	const request *r = given;
@@ -21,6 +67,7 @@ static int run_source(void *given)
 	model m;
 	if (!model_open(r->path, &r->opening, &m))
 		return EXIT_FAILED;
+	say_which(&m, r->opening.plan);
 	o.first = at_most_32(r->first);
 	o.end = at_most_32(r->end);
 	o.class_name = r->class_name;

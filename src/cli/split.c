@@ -141,6 +141,8 @@ static int run_split(void *given)
 		hint("cleave split model.clv -b 50%% -o prefix.clv suffix.clv");
 		return EXIT_USAGE;
 	}
+	if (!check_output(r->outputs.at[0], r->path) || !check_output(r->outputs.at[1], r->path))
+		return EXIT_USAGE;
 	if (!model_open_artifact(r->path, &r->opening, &m))
 		return EXIT_FAILED;
 	int code = sizes_resolve(&r->sizes, &m) ? split(r, &m) : EXIT_FAILED;

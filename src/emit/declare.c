@@ -288,6 +288,8 @@ static clv_status declare_one(writer *w, containers *all, value_id v, const int6
 			strbuf_puts(b, literal || x->kind == VALUE_ATTR ? ", persistent=False)" : ")");
 		else if (!plain)
 			strbuf_putc(b, ')');
+		if (!literal && (x->kind == VALUE_CONST || x->kind == VALUE_ATTR))
+			strbuf_puts(b, "  # to be set: no state_dict of the model has it");
 		strbuf_putc(b, '\n');
 	}
 	mem_free(path);

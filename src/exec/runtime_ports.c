@@ -2,7 +2,9 @@
 #include <string.h>
 
 #include "base/options.h"
+#include "base/table.h"
 #include "exec/runtime.h"
+#include "plan/intern.h"
 
 static clv_status make_port(runtime *r, const plan *p, value_id v, strbuf *name, clv_port *out)
 {
@@ -53,20 +55,22 @@ typedef struct walker {
 
 static clv_status walk(walker *w, const char *path);
 
-static void append_key(strbuf *b, const plan *p, const tree *key, bool field)
+/* number: of the key among those of its dict, for what has no short text of its own: a tuple, None, a float, "" */
+static void append_key(strbuf *b, const plan *p, const tree *key, bool field, uint32_t number)
 {
-	if (key->kind == TREE_STR && (field || b->n == 0)) {
+	bool has_text = key->kind == TREE_STR && plan_s(p, key->u.s)[0];
+	if (has_text && (field || b->n == 0)) {
 		if (b->n)
 			strbuf_putc(b, '.');
 		strbuf_puts(b, plan_s(p, key->u.s));
-	} else if (key->kind == TREE_STR) {
+	} else if (has_text) {
 		strbuf_printf(b, "[\"%s\"]", plan_s(p, key->u.s));
 	} else if (key->kind == TREE_INT) {
 		strbuf_putc(b, '[');
 		expr_print(p, key->u.e, b);
 		strbuf_putc(b, ']');
 	} else {
-		strbuf_puts(b, "[?]");
+		strbuf_printf(b, "[key %u]", number);
 	}
 }
 
@@ -75,9 +79,12 @@ static clv_status walk_child(walker *w, const tree *parent, const char *path, ui
 	strbuf b = STRBUF_INIT;
 	char *here;
 	bool pairs = parent->kind == TREE_DICT || parent->kind == TREE_OBJECT;
+	const tree *key = &w->p->out_tree.at[w->at];
+	if (pairs)
+		TRY(walk(w, path)); /* over the key: a tuple has tokens of its own */
 	strbuf_puts(&b, path);
 	if (pairs)
-		append_key(&b, w->p, &w->p->out_tree.at[w->at++], parent->kind == TREE_OBJECT);
+		append_key(&b, w->p, key, parent->kind == TREE_OBJECT, i / 2);
 	else
 		strbuf_printf(&b, "[%u]", i);
 	TRY(strbuf_take(&b, &here));
@@ -102,6 +109,62 @@ static clv_status walk(walker *w, const char *path)
 	return CLV_OK;
 }
 
+/* ---- one name for one output -------------------------------------------------------------------------------------- */
+
+typedef struct naming {
+	runtime *r;
+	uint64_t seed;
+	table by_name;
+	uint32_t next; /* number for what has the name of another: that of the output, or the first after it that is free */
+} naming;
+
+typedef struct name_key {
+	const naming *g;
+	const char *name;
+} name_key;
+
+static bool name_same(const void *ctx, uint32_t id)
+{
+	const name_key *k = ctx;
+	return strcmp(k->g->r->outputs.at[id].name, k->name) == 0;
+}
+
+static uint32_t name_hash(const naming *g, const char *name)
+{
+	return hash_bytes(name, strlen(name), g->seed);
+}
+
+static bool name_taken(const naming *g, const char *name)
+{
+	return table_find(&g->by_name, name_hash(g, name), name_same, &(name_key){g, name}) != TABLE_NONE;
+}
+
+static clv_status name_output(naming *g, uint32_t i)
+{
+	clv_port *x = &g->r->outputs.at[i];
+	const char *name = x->name;
+	if (g->next < i)
+		g->next = i;
+	while (name_taken(g, name)) {
+		strbuf b = STRBUF_INIT;
+		strbuf_printf(&b, "%s_%u", x->name, g->next++);
+		TRY(arena_take(&g->r->arena, &b, &name));
+	}
+	x->name = name;
+	return table_add(&g->by_name, name_hash(g, name), i);
+}
+
+/* Keys may look like paths: {"x[0]": …, "x": […]}. */
+static clv_status name_outputs(runtime *r, const plan *p)
+{
+	naming g = {.r = r, .seed = p->intern->seed};
+	clv_status st = CLV_OK;
+	for (uint32_t i = 0; st == CLV_OK && i < r->outputs.n; i++)
+		st = name_output(&g, i);
+	table_free(&g.by_name);
+	return st;
+}
+
 clv_status runtime_describe(runtime *r)
 {
 	const runtime_plan *e = &r->plans.at[0];
@@ -112,7 +175,9 @@ clv_status runtime_describe(runtime *r)
 		walker w = {r, p, 0, e->noutputs};
 		if (e->e->nstores) /* (output, stored tensors): the paths are those of the first */
 			w.at = 1;
-		return p->out_tree.n ? walk(&w, "") : CLV_OK;
+		if (p->out_tree.n)
+			TRY(walk(&w, ""));
+		return name_outputs(r, p);
 	}
 	for (uint32_t i = 0; i < e->g->outputs.n; i++)
 		TRY(add_label(r, p, e->g->outputs.at[i]));

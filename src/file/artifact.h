@@ -73,7 +73,8 @@ clv_status artifact_check(const artifact *a);
 
 /* artifact_write.c. An artifact is written once. To a path: whole or not at all. */
 clv_status artifact_save(artifact *a, const char *path);
-clv_status artifact_append(artifact *a, strbuf *out); /* the bytes of the file */
+clv_status artifact_write(artifact *a, const char *path, st_pending *out); /* beside it, as st_write */
+clv_status artifact_append(artifact *a, strbuf *out);                      /* the bytes of the file */
 
 /* artifact_read.c. The bytes are hostile and stay in use. */
 clv_status artifact_parse(const void *data, size_t n, const clv_open_options *o, artifact **out);

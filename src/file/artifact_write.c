@@ -292,8 +292,8 @@ static clv_status make_image(const artifact *a, const layout *l, st_image *out)
 	return st;
 }
 
-/* To the path, or else to the bytes. */
-static clv_status put(artifact *a, const char *path, strbuf *bytes)
+/* Beside the path, or else to the bytes. */
+static clv_status put(artifact *a, const char *path, st_pending *file, strbuf *bytes)
 {
 	layout l = {0};
 	st_image image;
@@ -303,7 +303,7 @@ static clv_status put(artifact *a, const char *path, strbuf *bytes)
 	if (st == CLV_OK)
 		st = make_image(a, &l, &image);
 	if (st == CLV_OK) {
-		st = path ? st_save(&image, path) : st_append(&image, bytes);
+		st = path ? st_write(&image, path, file) : st_append(&image, bytes);
 		st_image_free(&image);
 	}
 	layout_free(&l);
@@ -312,10 +312,17 @@ static clv_status put(artifact *a, const char *path, strbuf *bytes)
 
 clv_status artifact_save(artifact *a, const char *path)
 {
-	return put(a, path, NULL);
+	st_pending file;
+	TRY(put(a, path, &file, NULL));
+	return st_commit(&file);
+}
+
+clv_status artifact_write(artifact *a, const char *path, st_pending *out)
+{
+	return put(a, path, out, NULL);
 }
 
 clv_status artifact_append(artifact *a, strbuf *out)
 {
-	return put(a, NULL, out);
+	return put(a, NULL, NULL, out);
 }

@@ -208,6 +208,7 @@ static clv_status open_beside(const char *path, char **name, int *fd)
 			return CLV_OK;
 		int why = errno;
 		mem_free(*name);
+		*name = NULL;
 		errno = why;
 		if (why != EEXIST)
 			break;
@@ -232,40 +233,85 @@ static void sync_folder(const char *folder)
 	close(fd);
 }
 
-/* The file takes the place of the target while it is locked: who finds its old name afterwards finds another one. */
-static clv_status replace(const st_image *image, const char *path, const char *folder)
+/* What replaces a file may be read by whom that one may be read by; before there is anything in it. */
+static clv_status keep_mode(int fd, const char *path, const struct stat *old)
 {
-	char *name;
-	int fd;
-	TRY(open_beside(path, &name, &fd));
-	clv_status st = write_image(fd, path, image);
-	if (st == CLV_OK && (step_fails() || rename(name, path) != 0))
-		st = fail_io("write", path);
+	struct stat now;
+	mode_t mode = old->st_mode & 0777;
+	if (fstat(fd, &now) == 0 && (now.st_mode & 0777) == mode)
+		return CLV_OK;
+	return fchmod(fd, mode) == 0 ? CLV_OK : fail_io("write", path);
+}
+
+static clv_status write_beside(const st_image *image, st_pending *f)
+{
+	struct stat old;
+	bool there = stat(f->path, &old) == 0;
+	if (there && !S_ISREG(old.st_mode))
+		return fail(CLV_E_IO, "cannot write %s: it is there and no regular file", f->path);
+	TRY(open_beside(f->path, &f->name, &f->fd));
+	if (there)
+		TRY(keep_mode(f->fd, f->path, &old));
+	return write_image(f->fd, f->path, image);
+}
+
+static clv_status target_of(const char *path, char **out)
+{
+	char *resolved = realpath(path, NULL); /* of a link the file behind it is replaced, not the link */
+	const char *target = resolved ? resolved : path;
+	*out = mem_strdup(target, strlen(target));
+	free(resolved);
+	return *out ? CLV_OK : fail_nomem();
+}
+
+clv_status st_write(const st_image *image, const char *path, st_pending *out)
+{
+	*out = (st_pending){0};
+	TRY(target_of(path, &out->path));
+	clv_status st = write_beside(image, out);
 	if (st != CLV_OK)
-		unlink(name);
-	close(fd);
-	if (st == CLV_OK && !step_fails())
-		sync_folder(folder);
-	mem_free(name);
+		st_drop(out);
 	return st;
 }
 
-static clv_status save_at(const st_image *image, const char *path)
+void st_drop(st_pending *f)
+{
+	if (f->name) {
+		unlink(f->name);
+		close(f->fd);
+	}
+	mem_free(f->name);
+	mem_free(f->path);
+	*f = (st_pending){0};
+}
+
+/* The file takes the place of the target while it is locked: who finds its old name afterwards finds another one. */
+static clv_status rename_pending(st_pending *f)
 {
 	char *folder;
-	struct stat info;
-	if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
-		return fail(CLV_E_IO, "cannot write %s: it is there and no regular file", path);
-	TRY(folder_of(path, &folder));
-	clv_status st = replace(image, path, folder);
+	TRY(folder_of(f->path, &folder));
+	clv_status st = step_fails() || rename(f->name, f->path) != 0 ? fail_io("write", f->path) : CLV_OK;
+	if (st == CLV_OK) {
+		close(f->fd);
+		mem_free(f->name);
+		f->name = NULL; /* there is nothing to drop any more */
+		if (!step_fails())
+			sync_folder(folder);
+	}
 	mem_free(folder);
+	return st;
+}
+
+clv_status st_commit(st_pending *f)
+{
+	clv_status st = f->name ? rename_pending(f) : CLV_OK;
+	st_drop(f);
 	return st;
 }
 
 clv_status st_save(const st_image *image, const char *path)
 {
-	char *resolved = realpath(path, NULL); /* of a link the file behind it is replaced, not the link */
-	clv_status st = save_at(image, resolved ? resolved : path);
-	free(resolved);
-	return st;
+	st_pending f;
+	TRY(st_write(image, path, &f));
+	return st_commit(&f);
 }

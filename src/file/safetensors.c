@@ -253,8 +253,8 @@ static clv_status find_header(const uint8_t *bytes, size_t n, size_t *header_n)
 	for (int i = PREFIX - 1; i >= 0; i--)
 		length = length << 8 | bytes[i];
 	if (length > ST_HEADER_MAX)
-		return fail(CLV_E_PARSE, "a header of %llu bytes is over the limit of %d", (unsigned long long)length,
-		            ST_HEADER_MAX);
+		return fail(CLV_E_PARSE, "this is no safetensors file: a header of %llu bytes is over the limit of %d",
+		            (unsigned long long)length, ST_HEADER_MAX);
 	if (length > n - PREFIX)
 		return fail(CLV_E_PARSE, "the header has %llu bytes, the file only %zu", (unsigned long long)length, n);
 	if (length == 0 || bytes[PREFIX] != '{')

@@ -63,6 +63,16 @@ void st_copy(const st_image *i, void *to); /* i->total bytes */
 clv_status st_append(const st_image *i, strbuf *b);
 clv_status st_save(const st_image *i, const char *path); /* the file is there whole or not at all; CLV_E_IO */
 
+/* The two steps of st_save, for several files that belong together: all are written before any takes its place. */
+typedef struct st_pending { /* all zero: none */
+	char *path;             /* its place */
+	char *name;             /* where it is until then; NULL: nowhere */
+	int fd;                 /* locked */
+} st_pending;
+clv_status st_write(const st_image *i, const char *path, st_pending *out); /* CLV_E_IO: nothing is pending */
+clv_status st_commit(st_pending *f);                                       /* ends it, either way; CLV_E_IO */
+void st_drop(st_pending *f);
+
 /* Test hook: step number `n` of what st_save does from now on fails with this errno (n 0: none does). error 0: the process
    is killed there. Per thread. */
 void disk_fault_after(uint64_t n, int error);

@@ -91,11 +91,86 @@ static work_product attention_work(const plan *p, value_id q, value_id k)
 	return w;
 }
 
+/* ---- operators that hold whole layers ------------------------------------------------------------------------------ */
+
+/* Elements of a matrix whose sizes are numbers; 0 for all else: biases do not count. */
+static double matrix_elements(const plan *p, const arg *a)
+{
+	int64_t rows, columns;
+	if (a->kind != ARG_VALUE || p->values.at[a->u.v].type != TYPE_TENSOR || p->values.at[a->u.v].ndim != 2)
+		return 0;
+	const expr_id *shape = &p->dims.at[p->values.at[a->u.v].shape];
+	if (!expr_is_const(p, shape[0], &rows) || !expr_is_const(p, shape[1], &columns))
+		return 0;
+	return (double)rows * (double)columns;
+}
+
+/* Argument i is a matrix or a list of matrices and biases. */
+static double weight_elements(const plan *p, const node *n, uint32_t i)
+{
+	double total = 0;
+	if (i >= n->nargs)
+		return 0;
+	const arg *a = &p->args.at[n->args + i];
+	if (a->kind != ARG_LIST)
+		return matrix_elements(p, a);
+	for (uint32_t k = 0; k < a->u.list.n; k++)
+		total += matrix_elements(p, &p->args.at[a->u.list.first + k]);
+	return total;
+}
+
+typedef struct layers {
+	const char *op;
+	uint8_t weights[4]; /* arguments; 0: no more */
+} layers;
+
+static const layers *layers_of(const char *op)
+{
+	static const layers all[] = {
+		{"lstm.input", {2}},
+		{"lstm.data", {3}},
+		{"gru.input", {2}},
+		{"gru.data", {3}},
+		{"rnn_tanh.input", {2}},
+		{"rnn_tanh.data", {3}},
+		{"rnn_relu.input", {2}},
+		{"rnn_relu.data", {3}},
+		{"_transformer_encoder_layer_fwd", {3, 5, 14, 16}},
+		{"_native_multi_head_attention", {5, 7}},
+	};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		if (is_op(op, all[i].op))
+			return &all[i];
+	return NULL;
+}
+
+/* Each token, a row of the input, meets each weight once: 2 * weights * elements of the input / features. What attention
+ * does between tokens is another product, which this form has no room for. */
+static bool layers_work(const plan *p, const node *n, work_product *out)
+{
+	const layers *l = layers_of(plan_s(p, n->op));
+	value_id input = l ? tensor_arg(p, n, 0) : NONE;
+	int64_t features;
+	double weights = 0;
+	if (input == NONE || !p->values.at[input].ndim)
+		return false;
+	for (uint32_t i = 0; i < 4 && l->weights[i]; i++)
+		weights += weight_elements(p, n, l->weights[i]);
+	const value *x = &p->values.at[input];
+	if (!weights || !expr_is_const(p, p->dims.at[x->shape + x->ndim - 1], &features) || features <= 0)
+		return false;
+	*out = (work_product){2 * weights / (double)features, input, 0, 0};
+	return true;
+}
+
 work_product node_work(const plan *p, node_id id)
 {
 	const node *n = &p->nodes.at[id];
 	const char *op = plan_s(p, n->op);
 	const work_product plain = {1, NONE, 0, 0};
+	work_product fused;
+	if (layers_work(p, n, &fused))
+		return fused;
 	value_id a = tensor_arg(p, n, 0), b = tensor_arg(p, n, 1), c = tensor_arg(p, n, 2);
 	if (b == NONE)
 		return plain;

@@ -98,6 +98,54 @@ static void a_half_may_take_the_place_of_the_whole(void **state)
 	leave(&p);
 }
 
+static void a_split_that_cannot_write_its_second_file_leaves_the_first_as_it_was(void **state)
+{
+	(void)state;
+	place p = new_place();
+	artifact *a;
+	clv_split_options o = CLV_SPLIT_OPTIONS_INIT;
+	o.boundary = "after:relu";
+	OK(clv_artifact_open(p.path, NULL, &a));
+	FAILS(clv_artifact_split(a, &o, p.path, "/no/such/folder/x.clv"), CLV_E_IO, "cannot write /no/such/folder/x.clv");
+	check_old(&p);
+	assert_int_equal(count_files(p.folder, false), 1);
+	artifact_free(a);
+	leave(&p);
+}
+
+static void halves_that_are_one_file_through_a_link_are_refused(void **state)
+{
+	(void)state;
+	place p = new_place();
+	char link_path[64];
+	artifact *a;
+	clv_split_options o = CLV_SPLIT_OPTIONS_INIT;
+	o.boundary = "after:relu";
+	snprintf(link_path, sizeof link_path, "%s/link", p.folder);
+	assert_int_equal(symlink("model.clv", link_path), 0);
+	OK(clv_artifact_open(p.path, NULL, &a));
+	FAILS(clv_artifact_split(a, &o, p.path, link_path), CLV_E_INVALID, "both halves would be the same file");
+	check_old(&p);
+	assert_int_equal(count_files(p.folder, false), 2);
+	artifact_free(a);
+	leave(&p);
+}
+
+static void a_file_that_is_replaced_keeps_its_mode(void **state)
+{
+	(void)state;
+	static const mode_t modes[] = {0600, 0640, 0644, 0666};
+	place p = new_place();
+	struct stat info;
+	for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+		assert_int_equal(chmod(p.path, modes[i]), 0);
+		OK(save_version(1, p.path));
+		assert_int_equal(stat(p.path, &info), 0);
+		assert_int_equal(info.st_mode & 0777, modes[i]);
+	}
+	leave(&p);
+}
+
 /* ---- errors ----------------------------------------------------------------------------------------------------- */
 
 static void every_step_of_the_writer_may_fail_and_leaves_nothing_behind(void **state)
@@ -463,6 +511,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(an_open_artifact_outlives_its_file),
 		cmocka_unit_test(a_half_may_take_the_place_of_the_whole),
+		cmocka_unit_test(a_split_that_cannot_write_its_second_file_leaves_the_first_as_it_was),
+		cmocka_unit_test(halves_that_are_one_file_through_a_link_are_refused),
+		cmocka_unit_test(a_file_that_is_replaced_keeps_its_mode),
 		cmocka_unit_test(every_step_of_the_writer_may_fail_and_leaves_nothing_behind),
 		cmocka_unit_test(a_disk_that_fills_up_leaves_the_old_file),
 		cmocka_unit_test(targets_that_are_no_plain_files_are_left_alone),

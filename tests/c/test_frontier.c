@@ -336,6 +336,43 @@ static void a_boundary_has_the_labels_of_the_plan(void **state)
 	plan_free(p);
 }
 
+static double work_of(const char *text)
+{
+	plan *p = load_ok(text);
+	clv_frontiers *f = NULL;
+	OK(clv_frontiers_create(p, NULL, &f));
+	double work = frontier_at(f, 0).prefix_flops;
+	clv_frontiers_free(f);
+	plan_free(p);
+	return work;
+}
+
+#define LSTM_HEAD                                                                                                      \
+	"input %x f32[100,1,64]\n"                                                                                         \
+	"input %h f32[1,1,64]\n"                                                                                           \
+	"input %c f32[1,1,64]\n"                                                                                           \
+	"param @ih f32[256,64]\nparam @hh f32[256,64]\nparam @bih f32[256]\nparam @bhh f32[256]\n"
+
+static void operators_that_hold_layers_count_every_weight_for_every_token(void **state)
+{
+	(void)state;
+	const char *lstm = HEAD LSTM_HEAD
+		"%1, %2, %3 = aten::lstm.input(%x, [%h, %c], [@ih, @hh, @bih, @bhh], true, 1, 0.0, false, false, false)"
+		" -> f32[100,1,64], f32[1,1,64], f32[1,1,64]\n"
+		"%4 = aten::relu(%1) -> f32[100,1,64]\n"
+		"output %4\n";
+	const char *encoder =
+		HEAD "input %x f32[2,5,16]\n"
+			 "param @qkv f32[48,16]\nparam @qkvb f32[48]\nparam @out f32[16,16]\nparam @b f32[16]\n"
+			 "param @up f32[32,16]\nparam @upb f32[32]\nparam @down f32[16,32]\n"
+			 "%1 = aten::_transformer_encoder_layer_fwd(%x, 16, 2, @qkv, @qkvb, @out, @b, false, false, 1e-05, @b, @b, "
+			 "@b, @b, @up, @upb, @down, @b, none, none) -> f32[2,5,16]\n"
+			 "%2 = aten::relu(%1) -> f32[2,5,16]\n"
+			 "output %2\n";
+	assert_true(work_of(lstm) == 2.0 * 2 * 256 * 64 * 100);
+	assert_true(work_of(encoder) == 2.0 * (48 * 16 + 16 * 16 + 2 * 32 * 16) * 10);
+}
+
 static void sizes_are_the_callers(void **state)
 {
 	(void)state;
@@ -1452,6 +1489,7 @@ int main(void)
 		cmocka_unit_test(views_take_no_memory_and_memory_lives_as_long_as_its_views),
 		cmocka_unit_test(bytes_are_a_short_formula_in_the_symbols),
 		cmocka_unit_test(a_boundary_has_the_labels_of_the_plan),
+		cmocka_unit_test(operators_that_hold_layers_count_every_weight_for_every_token),
 		cmocka_unit_test(sizes_are_the_callers),
 		cmocka_unit_test(only_ordinary_tensors_can_cross),
 		cmocka_unit_test(a_write_is_named_with_its_module_and_source_line),

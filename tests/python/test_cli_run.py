@@ -233,6 +233,49 @@ def test_files_choose_among_plans_for_single_sizes(tmp_path: Path, run: Run) -> 
     run("run", "model.clv", "--fill", "ones", "--plan", 3, code=1)
 
 
+def test_source_of_a_file_with_several_plans_says_which_one_it_is(tmp_path: Path, run: Run) -> None:
+    cleave.capture(Steps(), torch.randn(3, 4), dynamic_batch=(1, 3)).save(tmp_path / "model.clv")
+    said = [run("source", "model.clv", "--plan", p).stderr.splitlines()[0] for p in range(3)]
+    assert {s.split(": ")[1] for s in said} == {"x f32[1,4]", "x f32[2,4]", "x f32[3,4]"}
+    assert said[1].startswith("plan 1 of 3 is written")
+    assert run("source", "model.clv", "-q").stderr == ""
+    cleave.capture(Steps(), torch.randn(3, 4)).save(tmp_path / "one.clv")
+    assert run("source", "one.clv").stderr == ""
+
+
+class Keys(nn.Module):
+    """Outputs under keys without a text of their own, and under keys that look like the path of another."""
+
+    def forward(self, x: Tensor) -> dict[Any, Any]:
+        return {(1, "a"): x + 1, None: x + 2, 0.5: x + 3, "": x + 4, "y[0]": x + 5, "y": [x + 6], 7: x + 7}
+
+
+def test_every_output_has_a_name_of_its_own(tmp_path: Path, run: Run) -> None:
+    x = torch.randn(2, 3)
+    np.save(tmp_path / "x.npy", x.numpy())
+    cleave.capture(Keys(), x).save(tmp_path / "model.clv")
+    run("run", "model.clv", "-i", "x.npy", "-o", "out.safetensors")
+    got = load_file(tmp_path / "out.safetensors")
+    names = ["[key 0]", "[key 1]", "[key 2]", "[key 3]", "y[0]", "y[0]_5", "[7]"]
+    assert sorted(got) == sorted(names)
+    for i, name in enumerate(names):
+        assert same(got[name], x + (i + 1)), name
+
+
+def test_weights_that_are_not_complete_are_refused_whatever_the_file_has_itself(
+    tmp_path: Path, run: Run, residual: nn.Module
+) -> None:
+    saved_residual(residual, tmp_path / "model.clv")
+    state = residual.state_dict()
+    names = [n for n in state if n.endswith(".running_mean")] + [n for n in state if n.endswith(".weight")]
+    save_file(state, tmp_path / "whole.safetensors")
+    run("run", "model.clv", "--fill", "ones", "--weights", "whole.safetensors")
+    for name in (names[0], names[-1]):
+        save_file({n: t for n, t in state.items() if n != name}, tmp_path / "part.safetensors")
+        done = run("run", "model.clv", "--fill", "ones", "--weights", "part.safetensors", code=1)
+        assert f"part.safetensors: the model reads {name}, which is not there" in done.stderr
+
+
 def test_random_inputs_depend_on_the_seed_alone(tmp_path: Path, run: Run, residual: nn.Module) -> None:
     saved_residual(residual, tmp_path / "model.clv")
     one = run("run", "model.clv", "--fill", "random", "--seed", 1, "--print").stdout
