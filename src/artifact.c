@@ -224,10 +224,10 @@ clv_status artifact_cut(artifact *a, const clv_split_options *o)
 	return st == CLV_OK && o->boundary ? name_split(a, o->boundary) : st;
 }
 
-/* The tensors of the model that the nodes of a range write in place; per value, by the root of its memory. */
-static void mark_writes(const plan *p, node_id first, node_id end, uint8_t *marks, uint8_t mark)
+/* What the plan writes in place; per value, by the root of its memory. */
+static void mark_writes(const plan *p, uint8_t *marks, uint8_t mark)
 {
-	for (node_id n = first; n < end; n++)
+	for (node_id n = 0; n < p->nodes.n; n++)
 		for (uint32_t i = 0; i < p->nodes.at[n].nwrites; i++)
 			marks[alias_root(p, p->ids.at[p->nodes.at[n].writes + i])] |= mark;
 }
@@ -250,7 +250,7 @@ clv_status artifact_check_apart(const plan *p, node_id cut)
 	if (st == CLV_OK)
 		st = mark_reads(p, cut, p->nodes.n, marks, SUFFIX_HAS);
 	if (st == CLV_OK)
-		mark_writes(p, 0, p->nodes.n, marks, WRITTEN);
+		mark_writes(p, marks, WRITTEN);
 	for (uint32_t i = 0; st == CLV_OK && i < p->rebinds.n; i++) /* the suffix does it */
 		marks[p->rebinds.at[i].target] |= SUFFIX_HAS | WRITTEN;
 	for (value_id v = 0; st == CLV_OK && v < p->values.n; v++)

@@ -399,27 +399,17 @@ static PyObject *program_py_outputs(ProgramObject *o, PyObject *unused)
 	return labels(o->plan->p, o->g->outputs.at, o->g->outputs.n);
 }
 
-/* Written in place by the nodes of the view: per value of the plan, by the root of its memory. */
-static bool *written_roots(const view *v)
-{
-	const plan *p = v->p;
-	bool *written = PyMem_Calloc(p->values.n + 1, sizeof *written);
-	for (uint32_t i = 0; written && i < v->nodes.n; i++) {
-		const node *n = &p->nodes.at[v->nodes.at[i]];
-		for (uint32_t k = 0; k < n->nwrites; k++)
-			written[alias_root(p, p->ids.at[n->writes + k])] = true;
-	}
-	return written;
-}
-
 /* state() -> list of (name, kind, trainable, written): the module tensors that the part reads or writes */
 static PyObject *program_py_state(ProgramObject *o, PyObject *unused)
 {
 	const view *v = &o->g->v;
 	const plan *p = v->p;
 	(void)unused;
-	bool *written = written_roots(v);
-	PyObject *out = written ? PyList_New(0) : PyErr_NoMemory();
+	bool *written;
+	clv_status st = view_written(v, &written);
+	if (st != CLV_OK)
+		return raise_status(st);
+	PyObject *out = PyList_New(0);
 	for (uint32_t i = 0; out && i < v->externals.n; i++) {
 		value_id id = v->externals.at[i];
 		const value *x = &p->values.at[id];
@@ -433,7 +423,7 @@ static PyObject *program_py_state(ProgramObject *o, PyObject *unused)
 			Py_CLEAR(out);
 		Py_XDECREF(item);
 	}
-	PyMem_Free(written);
+	mem_free(written);
 	return out;
 }
 

@@ -423,18 +423,10 @@ static clv_status find_cloned(clv_program *g, const bool *written)
 
 static clv_status find_writes(clv_program *g)
 {
-	const plan *p = g->p;
-	bool *written = mem_alloc((p->values.n + 1) * sizeof *written); /* per root */
-	if (!written)
-		return fail_nomem();
-	for (uint32_t k = 0; k < g->v.nodes.n; k++) {
-		const node *n = &p->nodes.at[g->v.nodes.at[k]];
-		for (uint32_t w = 0; w < n->nwrites; w++) {
-			value_id root = alias_root(p, p->ids.at[n->writes + w]);
-			written[root] = true;
-			g->writes_inputs |= p->values.at[root].kind == VALUE_INPUT;
-		}
-	}
+	bool *written;
+	TRY(view_written(&g->v, &written));
+	for (value_id v = 0; v < g->p->values.n; v++)
+		g->writes_inputs |= written[v] && g->p->values.at[v].kind == VALUE_INPUT;
 	clv_status st = find_cloned(g, written);
 	mem_free(written);
 	return st;

@@ -45,18 +45,17 @@ static program_spec range_of(const runtime *r, const artifact_plan *e)
 	return spec;
 }
 
-static bool writes_state(const runtime_plan *e)
+static clv_status find_written_state(runtime *r, const view *v)
 {
-	const plan *p = e->g->p;
-	for (uint32_t k = 0; k < e->g->v.nodes.n; k++) {
-		const node *n = &p->nodes.at[e->g->v.nodes.at[k]];
-		for (uint32_t w = 0; w < n->nwrites; w++) {
-			uint8_t kind = p->values.at[alias_root(p, p->ids.at[n->writes + w])].kind;
-			if (kind == VALUE_PARAM || kind == VALUE_BUFFER || kind == VALUE_ATTR || kind == VALUE_CONST)
-				return true;
-		}
+	bool *written;
+	TRY(view_written(v, &written));
+	for (value_id i = 0; i < v->p->values.n; i++) {
+		uint8_t kind = v->p->values.at[i].kind;
+		bool outside = kind == VALUE_PARAM || kind == VALUE_BUFFER || kind == VALUE_ATTR || kind == VALUE_CONST;
+		r->stateful |= written[i] && outside;
 	}
-	return false;
+	mem_free(written);
+	return CLV_OK;
 }
 
 static clv_status add_plan(runtime *r, const artifact_plan *from, const clv_runtime_options *o)
@@ -78,7 +77,7 @@ static clv_status add_plan(runtime *r, const artifact_plan *from, const clv_runt
 		plan_free(e.moved);
 		return st;
 	}
-	r->stateful |= writes_state(&e);
+	TRY(find_written_state(r, &e.g->v));
 	return CLV_OK;
 }
 

@@ -65,18 +65,18 @@ static clv_status load_tensor(loader *l, uint32_t i)
 	return memory_view(p, i, l->bytes[m], l->lead[m], t->requires_grad, &l->r->state[i]);
 }
 
-static void mark_written(loader *l, const runtime_plan *e)
+static clv_status mark_written(loader *l, uint32_t number)
 {
-	const plan *p = e->g->p;
-	for (uint32_t k = 0; k < e->g->v.nodes.n; k++) {
-		const node *n = &p->nodes.at[e->g->v.nodes.at[k]];
-		for (uint32_t w = 0; w < n->nwrites; w++) {
-			uint32_t i =
-				artifact_tensor_of(l->r->a, (uint32_t)(e - l->r->plans.at), alias_root(p, p->ids.at[n->writes + w]));
-			if (i != NONE)
-				l->written[l->r->a->tensors->tensors.at[i].memory] = true;
-		}
+	const view *part = &l->r->plans.at[number].g->v;
+	bool *written;
+	TRY(view_written(part, &written));
+	for (value_id v = 0; v < part->p->values.n; v++) {
+		uint32_t i = written[v] ? artifact_tensor_of(l->r->a, number, v) : NONE;
+		if (i != NONE)
+			l->written[l->r->a->tensors->tensors.at[i].memory] = true;
 	}
+	mem_free(written);
+	return CLV_OK;
 }
 
 /* The place of a value in the state: its tensor in the file, or its name among those that are not there. */
@@ -124,8 +124,7 @@ static clv_status find_tensors(loader *l, uint32_t number)
 		if (e->slot[k] < r->a->tensors->tensors.n)
 			TRY(use_tensor(l, p, v, e->slot[k]));
 	}
-	mark_written(l, e);
-	return CLV_OK;
+	return mark_written(l, number);
 }
 
 /* What comes at the end of a run back into the state; what no plan reads is not kept. */

@@ -108,3 +108,18 @@ void view_free(view *v)
 	vec_free(&v->externals);
 	vec_free(&v->passthrough);
 }
+
+clv_status view_written(const view *v, bool **out)
+{
+	const plan *p = v->p;
+	bool *written = mem_alloc((p->values.n + 1) * sizeof *written);
+	if (!written)
+		return fail_nomem();
+	for (uint32_t k = 0; k < v->nodes.n; k++) {
+		const node *n = &p->nodes.at[v->nodes.at[k]];
+		for (uint32_t w = 0; w < n->nwrites; w++)
+			written[alias_root(p, p->ids.at[n->writes + w])] = true;
+	}
+	*out = written;
+	return CLV_OK;
+}

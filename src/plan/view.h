@@ -22,4 +22,8 @@ typedef struct view {
 clv_status view_range(const plan *p, node_id first, node_id end, view *out);
 void view_free(view *v);
 
+/* Per value of the plan: nodes of the view write its memory in place, and it is the first value there. Caller frees with
+   mem_free. */
+clv_status view_written(const view *v, bool **out);
+
 #endif
