@@ -36,6 +36,7 @@ for t in groff mandoc zsh fish; do # they read manual pages and completion scrip
 	have $t || packages+=($t)
 done
 [ -e /usr/include/jansson.h ] || packages+=(libjansson-dev)
+[ -e /usr/include/metis.h ] || packages+=(libmetis-dev)
 [ -e /usr/include/xxhash.h ] || packages+=(libxxhash-dev)
 have chromium || packages+=(chromium)
 have node || packages+=(nodejs)

@@ -1,0 +1,227 @@
+/* Pipelines: a graph of work cut into stages, and stages put on devices.
+ *
+ *     graph ──(problem: devices, link, schedule, limits)──▶ method ──▶ partition ──▶ score
+ *
+ * A *graph* is what a plan is once it is folded into blocks (blocks.c), or what a JSON file says (graph_read.c): nodes
+ * with times and bytes, values that go from one node to others, order without data. A *method* (one file each, listed in
+ * methods.c) puts every node into a stage and every stage on a device. A *partition* is a list of stages that is
+ * topological: what a stage reads was made by itself or by an earlier one. score.c is the only judge of partitions: every
+ * method optimises and every table shows what it says.
+ *
+ * Nothing here needs torch or a plan; blocks.c alone reads plans. */
+#ifndef PIPE_PIPE_H
+#define PIPE_PIPE_H
+
+#include "base/mem.h"
+#include "base/strbuf.h"
+
+#define PIPE_NONE UINT32_MAX
+
+/* ---- the graph --------------------------------------------------------------------------------------------------- */
+
+typedef struct pipe_node {
+	int64_t id;            /* the caller's: of the JSON file, or the number of the block */
+	const char *name;      /* in graph->names; "" if it has none */
+	double fwd_us, bwd_us; /* on a device of speed 1; finite, >= 0 */
+	int64_t param_bytes;   /* parameters and buffers that it reads; shared ones count with each node */
+	int64_t held_bytes;    /* what its forward leaves behind for its backward, for one micro-batch */
+	int64_t work_bytes;    /* more that it needs only while it runs */
+} pipe_node;
+
+/* What one node makes and others read. */
+typedef struct pipe_value {
+	uint32_t from;        /* node; PIPE_NONE: comes into the model, and so with stage 0 */
+	uint32_t uses, nuses; /* slice of graph->uses: nodes that read it, ascending, each once, `from` not among them */
+	int64_t bytes;        /* for one micro-batch */
+	bool grad;            /* as many bytes come back in the backward */
+	bool leaves;          /* it is an output of the model: needed after the last stage */
+} pipe_value;
+
+typedef struct pipe_edge {
+	uint32_t from, to;
+} pipe_edge;
+
+/* Nodes are in an order that is topological: every edge goes from a smaller number to a larger one. */
+typedef struct pipe_graph {
+	VEC(pipe_node) nodes;
+	VEC(pipe_value) values;
+	VEC(uint32_t) uses;
+	VEC(pipe_edge) order; /* `to` must not be in an earlier stage than `from`, though nothing goes between them */
+	VEC(char *) names;    /* owned */
+
+	/* made by graph_finish: all edges, each pair once, of values and of order */
+	uint32_t *succ, *pred; /* neighbours of node n: succ[succ_first[n]] … succ[succ_first[n+1]-1], ascending */
+	uint32_t *succ_first, *pred_first; /* nodes.n + 1 each */
+	double total_us;                   /* forward and backward of all nodes */
+	double heaviest_us;                /* of one node */
+} pipe_graph;
+
+/* Sorts nodes topologically (stable: by smallest number among those that are free), checks weights (finite, not negative,
+   sums that fit), and makes the neighbours. A cycle is CLV_E_INVALID and names nodes on it. */
+clv_status graph_finish(pipe_graph *g);
+void graph_free(pipe_graph *g);
+
+/* graph_read.c: hostile JSON, {"nodes":[{"id","name","fwd_us","bwd_us","param_bytes","out_bytes"}],"edges":[[src,dst]]};
+   every node makes one value of out_bytes. Optional keys: "held_bytes" (default: out_bytes), "work_bytes" of a node.
+   Errors say what is wrong and where ("nodes[3].fwd_us is negative: -1"). */
+clv_status graph_read(const char *text, size_t n, pipe_graph *out);
+
+/* ---- the problem -------------------------------------------------------------------------------------------------- */
+
+typedef enum pipe_schedule { SCHEDULE_GPIPE, SCHEDULE_1F1B, SCHEDULE_INTERLEAVED, SCHEDULE_COUNT } pipe_schedule;
+extern const char *const pipe_schedule_names[SCHEDULE_COUNT]; /* "gpipe", "1f1b", "interleaved" */
+
+typedef struct pipe_device {
+	double speed;         /* 1: times of the graph hold; 2: twice as fast */
+	int64_t memory_bytes; /* 0: no limit */
+} pipe_device;
+
+typedef struct pipe_problem {
+	const pipe_graph *g;
+	const pipe_device *devices; /* k of them */
+	uint32_t k;
+	const double *bandwidth; /* k*k bytes per second, [from*k + to]; NULL: links cost nothing */
+	double latency_us;       /* of one transfer */
+	pipe_schedule schedule;
+	uint32_t microbatches; /* >= 1 */
+	bool recompute;        /* forward is run again in the backward; a stage keeps its inputs alone */
+	bool training;         /* false: no backward */
+	double param_copies;   /* memory per byte of parameters: 1 weights, 2 with gradients, 4 with Adam's two moments */
+	uint32_t max_stages;   /* no method makes more; 0: as many as it likes. At least k */
+	uint64_t seed;
+	double seconds; /* when so much time has passed no new attempt is started; 0: no limit. Methods count attempts, not
+	                   seconds, so that a seed gives one result unless this limit strikes */
+} pipe_problem;
+
+clv_status problem_check(const pipe_problem *pr); /* what no graph can meet: k of 0 or over the nodes, speeds, … */
+
+/* ---- partitions --------------------------------------------------------------------------------------------------- */
+
+typedef struct pipe_partition {
+	uint32_t *stage_of;  /* per node */
+	uint32_t *device_of; /* per stage */
+	uint32_t nstages;
+	/* What a method has to say beside the result; 0 if nothing. */
+	double bound_us;                   /* proven: no partition of the kind it looks at has a smaller bottleneck */
+	bool optimal;                      /* the bottleneck is proven to be the smallest of that kind */
+	bool stopped;                      /* the time limit struck */
+	double raw_cut_bytes, raw_balance; /* metis: before the stages were made acyclic; balance is heaviest part / mean */
+	const char *method;                /* which method made it (auto: the one that was kept); static */
+} pipe_partition;
+
+clv_status partition_new(const pipe_graph *g, pipe_partition *out); /* all nodes in stage 0 on device 0 */
+clv_status partition_copy(const pipe_graph *g, const pipe_partition *p, pipe_partition *out);
+void partition_free(pipe_partition *p);
+
+/* Where device_of_node[n] says which device runs node n, the fewest stages found by a list walk: nodes are taken in a
+   topological order that stays on one device as long as something there is ready (the device with the most ready work
+   next), and each change of device begins a stage. Never fails on a cycle of parts: that is what it repairs. */
+clv_status partition_from_devices(const pipe_graph *g, const uint32_t *device_of_node, uint32_t k, pipe_partition *out);
+
+/* Empty stages are dropped, neighbours on one device joined where nothing is between them, stages numbered in a
+   topological order. CLV_E_INVALID if the stages have a cycle. */
+clv_status partition_tidy(const pipe_problem *pr, pipe_partition *p);
+
+/* ---- the score ----------------------------------------------------------------------------------------------------- */
+
+typedef struct stage_score {
+	uint32_t device, nodes;
+	double fwd_us, bwd_us;       /* on its device; bwd includes the second forward when recomputing */
+	double comm_us;              /* of transfers, the part that the stage's own work does not hide */
+	int64_t in_bytes, out_bytes; /* over links, in the forward; what is relayed through the stage included */
+	int64_t relayed_bytes;       /* come in only to go on */
+	int64_t param_bytes;
+	int64_t memory_bytes; /* parameters with copies, held for the micro-batches in flight, work */
+	uint32_t in_flight;   /* micro-batches */
+} stage_score;
+
+typedef struct pipe_score {
+	double bottleneck_us; /* the slowest device: its stages' time for one micro-batch, with comm_us */
+	double
+		lower_bound_us; /* no partition on these devices can be below: all work evenly on all speeds, heaviest node */
+	double cut_bytes;   /* each value once for every stage beside its own that reads it */
+	double relay_bytes; /* more, where stages talk to the next one alone: each value through every stage between */
+	double over_bytes;  /* over the memory limits, summed over devices; 0: it fits */
+	double *device_us;  /* k */
+	int64_t *device_bytes; /* k */
+	stage_score *stages;   /* nstages; NULL when only the sums were asked for */
+} pipe_score;
+
+clv_status score_new(const pipe_problem *pr, const pipe_partition *p, pipe_score *out);
+void score_free(pipe_score *s);
+
+/* a is better: it fits better, else its bottleneck is smaller by more than a billionth, else it cuts fewer bytes, else it
+   has fewer stages. */
+bool score_better(const pipe_score *a, uint32_t a_stages, const pipe_score *b, uint32_t b_stages);
+
+/* ---- methods -------------------------------------------------------------------------------------------------------- */
+
+/* Each gives a tidy partition, or an error. What does not fit the memory is not their error: the caller looks at
+   over_bytes. They end in a time that is polynomial in the graph and do not depend on clocks unless `seconds` strikes. */
+typedef clv_status (*pipe_method)(const pipe_problem *pr, pipe_partition *out);
+
+clv_status pipe_acyclic(const pipe_problem *pr, pipe_partition *out);
+clv_status pipe_multilevel(const pipe_problem *pr, pipe_partition *out);
+clv_status pipe_metis(const pipe_problem *pr, pipe_partition *out);
+clv_status pipe_mpipe(const pipe_problem *pr, pipe_partition *out);
+clv_status pipe_pipedream(const pipe_problem *pr, pipe_partition *out);
+clv_status pipe_exact(const pipe_problem *pr, pipe_partition *out);
+clv_status pipe_auto(const pipe_problem *pr, pipe_partition *out);
+
+/* methods.c: by name; NULL: there is none. pipe_method_names ends with NULL. */
+pipe_method method_named(const char *name);
+extern const char *const pipe_method_names[];
+
+/* problem_check, the method, partition_tidy, score; a partition over a memory limit is CLV_E_UNSUPPORTED and says which
+   device lacks how much. */
+clv_status pipe_partition_run(const pipe_problem *pr, const char *method, pipe_partition *out, pipe_score *score);
+
+/* ---- small things the methods share (random.c, refine.c) ------------------------------------------------------------ */
+
+typedef struct pipe_random {
+	uint64_t s;
+} pipe_random;
+uint64_t random_next(pipe_random *r);
+uint32_t random_below(pipe_random *r, uint32_t n); /* n > 0 */
+
+static inline double node_us(const pipe_problem *pr, uint32_t n)
+{
+	const pipe_node *x = &pr->g->nodes.at[n];
+	return pr->training ? x->fwd_us * (pr->recompute ? 2 : 1) + x->bwd_us : x->fwd_us;
+}
+
+/* ---- schedules (schedule.c): what a partition does in time ------------------------------------------------------------ */
+
+typedef enum pipe_action_kind { ACTION_FORWARD, ACTION_BACKWARD } pipe_action_kind;
+
+typedef struct pipe_action {
+	uint32_t stage, microbatch;
+	uint8_t kind; /* pipe_action_kind */
+	double start_us, end_us;
+} pipe_action;
+
+/* What each device does, in order: the actions of device d are actions[first[d]] … actions[first[d+1]-1]. Works for every
+   placement: where the named schedule fits the placement its order is that schedule's, elsewhere a list schedule with the
+   same rule (backward first, in flight at most as the schedule allows) that cannot deadlock. */
+typedef struct pipe_timeline {
+	pipe_action *actions;
+	uint32_t *first; /* k + 1 */
+	double makespan_us;
+	double bubble;     /* share of device time that is idle, 0 … 1 */
+	double per_second; /* micro-batches */
+	bool fits;         /* the placement is the one that the named schedule is for */
+} pipe_timeline;
+
+clv_status timeline_new(const pipe_problem *pr, const pipe_partition *p, const pipe_score *s, pipe_timeline *out);
+void timeline_free(pipe_timeline *t);
+
+/* ---- text (table.c, result_write.c) ---------------------------------------------------------------------------------- */
+
+/* The table for people: per stage device, time, share, memory, parameters, bytes in and out; bound, gap, bubble. */
+clv_status partition_table(const pipe_problem *pr, const pipe_partition *p, const pipe_score *s, strbuf *b);
+/* {"method","k","seed","bottleneck_us","lower_bound_us","cut_bytes","seconds","stages":[{"nodes":[id…],"device":int}…]} and
+   more keys; one line. */
+clv_status partition_json(const pipe_problem *pr, const pipe_partition *p, const pipe_score *s, double seconds,
+                          strbuf *b);
+
+#endif
