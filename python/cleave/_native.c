@@ -235,7 +235,7 @@ static bool add_statuses(PyObject *m)
 PyMODINIT_FUNC PyInit__native(void)
 {
 	if (PyType_Ready(&StreamType) < 0 || PyType_Ready(&PlanType) < 0 || PyType_Ready(&ProgramType) < 0 ||
-	    PyType_Ready(&ArtifactType) < 0 || PyType_Ready(&RuntimeType) < 0)
+	    PyType_Ready(&ArtifactType) < 0 || PyType_Ready(&BlocksType) < 0 || PyType_Ready(&RuntimeType) < 0)
 		return NULL;
 	PyObject *m = PyModule_Create(&module);
 	if (!m)
@@ -243,6 +243,7 @@ PyMODINIT_FUNC PyInit__native(void)
 	if (PyModule_AddObjectRef(m, "Stream", (PyObject *)&StreamType) < 0 ||
 	    PyModule_AddObjectRef(m, "Plan", (PyObject *)&PlanType) < 0 ||
 	    PyModule_AddObjectRef(m, "Program", (PyObject *)&ProgramType) < 0 ||
+	    PyModule_AddObjectRef(m, "Blocks", (PyObject *)&BlocksType) < 0 ||
 	    PyModule_AddObjectRef(m, "Artifact", (PyObject *)&ArtifactType) < 0 ||
 	    PyModule_AddObjectRef(m, "Runtime", (PyObject *)&RuntimeType) < 0 || !add_statuses(m) ||
 	    PyModule_AddIntConstant(m, "E_PAYLOAD", E_PAYLOAD) < 0 ||

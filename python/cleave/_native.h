@@ -79,6 +79,12 @@ typedef struct size_list {
 bool size_list_read(PyObject *dict, size_list *out); /* or None; false with an exception; size_list_free in any case */
 void size_list_free(size_list *s);
 
+const char **string_array(PyObject *list, uint32_t *n); /* borrowed from the list; PyMem_Free; NULL with an exception */
+
+/* _native_pipe.c: blocks of a plan, plans cut into stages */
+extern PyTypeObject BlocksType;
+PyObject *plan_py_staged(PlanObject *o, PyObject *args); /* (stage of each node, how many stages) */
+
 /* _native_text.c: text for people */
 PyObject *text_bytes_py(PyObject *self, PyObject *number);
 PyObject *text_count_py(PyObject *self, PyObject *number);

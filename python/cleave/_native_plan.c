@@ -657,6 +657,8 @@ static PyMethodDef plan_methods[] = {
 	{"exact", (PyCFunction)plan_py_exact, METH_VARARGS,
      "exact(must_prefix, must_suffix, sizes=None) -> the plan reordered around its cut with the fewest bytes, "
      "position"},
+	{"staged", (PyCFunction)plan_py_staged, METH_VARARGS,
+     "staged(stage_of, nstages) -> (the plan stage by stage, ends of the stages)"},
 	{"flows", (PyCFunction)plan_py_flows, METH_NOARGS, "flows() -> some number is read from data by each run"},
 	{"rebinds", (PyCFunction)plan_py_rebinds, METH_NOARGS, "rebinds() -> names"},
 	{"match", (PyCFunction)plan_py_match, METH_VARARGS, "match(position, other) -> node of other, or None"},
