@@ -1,0 +1,281 @@
+"""A model as a pipeline: profiled, partitioned into stages that are in balance, run in sequence or on several devices.
+
+>>> import torch, cleave
+>>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+>>> x = torch.randn(3, 4)
+>>> partitioned = cleave.pipe_model(net, model_args=(x,), nparts=2)
+>>> torch.equal(partitioned(x), net(x))
+True
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from . import _native, _report, _save, _show, progress
+from . import profile as profiles
+from ._capture import Arguments, Captured, take_apart
+from ._dims import SizeSpec
+from ._log import logger
+from ._regime import Reader, Regime
+from ._stages import Folding, Mode, Placement, Stage, Staged, StagePlans
+from ._state import Target, fingerprint
+from .errors import ArgumentError, CaptureError, CleaveError, InputError, SplitError
+from .plan import Plan, as_call
+from .profile import Profile
+
+METHODS = ("acyclic", "multilevel", "metis", "mpipe", "pipedream", "exact", "auto")
+TIES = ("replicate", "stage")
+SCHEDULES = ("gpipe", "1f1b", "interleaved")
+MOST_BATCH = 64  # at least: batch sizes up to here, and up to that of the example, can be run
+
+log = logger("pipe")
+
+BasicBlocks = Sequence[type[nn.Module] | str]
+
+
+class Device(NamedTuple):
+    """Where stages run: how fast it is, beside the one that was profiled, and how much it holds."""
+
+    name: str = ""
+    speed: float = 1.0
+    memory: int | None = None  # bytes; None: no limit
+
+
+class Block(NamedTuple):
+    """What a pipeline is cut between: a layer, a module as a whole, or an operator."""
+
+    name: str
+    module_path: str
+    module_class: str
+    is_layer: bool
+    nodes: int
+    cost: profiles.Row
+
+
+class Wanted(NamedTuple):
+    """What the user asked for."""
+
+    batch_dim: int | None
+    nparts: int
+    folding: Folding
+    method: str
+    training: bool
+    recomputation: bool
+    profile_ops: bool
+    n_iter: int
+    profile: Profile | str | os.PathLike[str] | None
+    devices: tuple[Device, ...]
+    node_weight: Callable[[Block], float] | None
+    edge_weight: Callable[[Block | None, Block], float] | None
+    options: dict[str, Any]  # of the partitioner
+
+
+class PartitionedPlan(_show.Shown):
+    """A model cut into stages. Made by pipe_model.
+
+    Called like the model it runs the stages in sequence, bit for bit the same, gradients included. What the model does in
+    another mode (train or eval, other dtypes, other sizes) is captured when it is first asked for and cut in the same
+    way."""
+
+    def __init__(self, model: Callable[..., Any], example: tuple[Any, Any], want: Wanted) -> None:
+        self._model, self._want = model, want
+        self._target = _target(model, want, example)
+        self._reader = Reader(self._target)
+        self._lock = threading.Lock()
+        self._by_regime: dict[Regime, StagePlans] = {}  # replaced, not changed: other threads may be reading it
+        self._whole = True  # the parameters of all stages are here
+        self._example = example
+        regime = self._reader.regime(take_apart(self._target, *example).leaves, want.training)
+        self._first = self._make(regime, example, None)
+        self._by_regime = {regime: self._first}
+        first = self._first
+        self.plan = Plan(first.target, first.main.captured, first.sized)
+        self.device_of: list[int] = self._partition.device_of()
+        self.signature = first.main.signature
+
+    # ---- making
+
+    def _make(self, regime: Regime, example: tuple[Any, Any], first: StagePlans | None) -> StagePlans:
+        want = self._want
+        sizes = _sizes(want, self._target, example) if first is None else first.found_sizes("B")
+        like = None if first is None else first.main
+        if first is not None:
+            return StagePlans(self._target, example, sizes, regime, self.folding, self._choose, like)
+        self.folding = want.folding
+        try:
+            return StagePlans(self._target, example, sizes, regime, self.folding, self._choose, None)
+        except SplitError as error:
+            if self.folding.keep_order:
+                raise
+            # Nodes in another order may add gradients up in another order; in the plan's own they do not.
+            log.info("%s: once more with the nodes in the model's own order: %s", self._target.name, error)
+        self.folding = want.folding._replace(keep_order=True)
+        return StagePlans(self._target, example, sizes, regime, self.folding, self._choose, None)
+
+    def _choose(self, captured: Captured, arguments: Arguments, sizes: dict[str, int]) -> Placement:
+        """Folds the first plan, profiles its blocks, and partitions them."""
+        want = self._want
+        at = {name: sizes[name] for name in captured.symbols}
+        folded = self.folding.blocks(captured.plan, at)
+        rows = folded.rows()
+        if len(rows) < want.nparts:
+            raise SplitError(
+                f"{self._target.name} has {_show.plural(len(rows), 'block')} that can be apart, fewer than nparts="
+                f"{want.nparts}: ask for fewer parts, or for a greater depth"
+            )
+        self.profile = self._measure(captured, folded, arguments, at)
+        self.blocks = [Block(*row, cost) for row, cost in zip(rows, self.profile.rows, strict=True)]
+        since = time.monotonic()
+        with progress.task(f"partitioning {self._target.name}"):
+            progress.step(f"{want.method}, {len(rows)} blocks")
+            self._partition = folded.partition(
+                want.method, self._costs(), self._edge_bytes(folded), self._options(len(rows))
+            )
+        self.seconds = time.monotonic() - since
+        stage_of = self._partition.stage_of()
+        of_node = folded.of_node()
+        nstages = len(self._partition.device_of())
+        log.info("%s: %d stages by %s in %.2f s", self._target.name, nstages, self._partition.method(), self.seconds)
+        return Placement(captured.plan, [stage_of[b] for b in of_node], nstages)
+
+    def _measure(self, captured: Captured, folded: Any, arguments: Arguments, sizes: dict[str, int]) -> Profile:
+        plan, ends = folded.plan()
+        names = [row[0] for row in folded.rows()]
+        return profiles.obtain(
+            self._want.profile,
+            captured,
+            plan,
+            ends,
+            names,
+            arguments.leaves,
+            sizes,
+            n_iter=self._want.n_iter,
+            training=self._want.training,
+            title=f"profiling {self._target.name}",
+        )
+
+    def _costs(self) -> list[tuple[float, float, int, int, int]]:
+        """Per block: microseconds of forward and backward, bytes held, at work, of parameters."""
+        want, out = self._want, []
+        for b in self.blocks:
+            c = b.cost
+            forward, backward = 1e3 * c.forward_time, 1e3 * c.backward_time
+            if not want.profile_ops and not b.is_layer:
+                forward = backward = 0.0
+            if want.node_weight is not None:
+                forward, backward = _weight(want.node_weight(b), "node_weight_function", b.name), 0.0
+            work = max(c.cuda_memory_forward, c.cuda_memory_backward)
+            out.append((forward, backward, *(round(1e6 * x) for x in (c.held, work, c.size))))
+        return out
+
+    def _edge_bytes(self, folded: Any) -> list[int] | None:
+        """What each value weighs, where the caller says so."""
+        weigh = self._want.edge_weight
+        if weigh is None:
+            return None
+        out = []
+        for source, targets, _ in folded.values():
+            a = self.blocks[source] if source is not None else None
+            found = [_weight(weigh(a, self.blocks[t]), "edge_weight_function", self.blocks[t].name) for t in targets]
+            out.append(round(max(found, default=0.0)))
+        return out
+
+    def _options(self, blocks: int) -> dict[str, Any]:
+        want = self._want
+        return {
+            **want.options,
+            "speeds": [d.speed for d in want.devices],
+            "memory": [d.memory or 0 for d in want.devices],
+            "recompute": want.recomputation,
+            "training": want.training,
+        }
+
+    # ---- running
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves = self.plan.flatten_inputs(args, kwargs)
+        plans = self._plans((args, kwargs), leaves, torch.is_grad_enabled())
+        try:
+            return self._run(plans, args, kwargs, leaves)
+        except InputError:
+            self._reader.refresh()
+            again = self._plans((args, kwargs), leaves, torch.is_grad_enabled())
+            if again is plans:
+                plans.explain(args, kwargs)
+                raise
+        return self._run(again, args, kwargs, leaves)
+
+    def _run(self, plans: StagePlans, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
+        staged = plans.serving(args, kwargs, leaves)
+        symbols = plans.symbols(staged, plans.sizes_of(leaves))
+        return staged.run(leaves, symbols, self._want.recomputation)
+
+    def _plans(self, inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor], grad: bool) -> StagePlans:
+        """The plans for the model and the modes as they are now."""
+        regime = self._reader.regime(leaves, grad)
+        plans = self._by_regime.get(regime)
+        if plans is not None:
+            return plans
+        self._first.check_shapes(leaves)  # before the model is run on them
+        if not self._whole:
+            raise InputError(
+                "the model's parameters are on the devices of its stages, and it would have to run as a whole to see "
+                "what it does in this mode: name the mode in pipeline_stages(modes=…)"
+            )
+        with self._lock:
+            if regime not in self._by_regime:
+                made = self._make(regime, inputs, self._first)
+                self._by_regime = {**self._by_regime, regime: made}
+            return self._by_regime[regime]
+
+    # ---- looking
+
+    @property
+    def nstages(self) -> int:
+        return len(self.device_of)
+
+    @property
+    def stage_of(self) -> dict[str, int]:
+        """The stage of every block, by its name."""
+        found = self._partition.stage_of()
+        return {b.name: found[i] for i, b in enumerate(self.blocks)}
+
+    @property
+    def score(self) -> dict[str, Any]:
+        """What the partition costs, as `cleave partition --json` says it (docs/pipe.md)."""
+        return dict(self._partition.score(self.seconds))
+
+    def table(self) -> str:
+        """Stages and balance as a table."""
+        text: str = self._partition.table()
+        return text
+
+    def report(self, path: str | os.PathLike[str] = "report.html", *, title: str | None = None) -> Path:
+        """Writes the plan with its stages as one HTML file to look at (docs/report.md), and says where it is."""
+        first = self._first
+        placement, score = first.main.placement, self._partition.stages()
+        sizes = dict(zip(first.sized.names, first.sized.example, strict=True)) if first.sized is not None else None
+        costs = [s["fwd_us"] + s["bwd_us"] + s["comm_us"] for s in score]
+        stages = (placement.stage_of, costs)
+        return _report.write(placement.plan, path, title, sizes, _report.Link(0.0, 0.0, 0.0), None, stages)
+
+    def _shown(self) -> tuple[str, _show.Facts]:
+        score = self.score
+        head = f"cleave.PartitionedPlan of {self._target.name}: {_show.plural(self.nstages, 'stage')}"
+        slack = score["bottleneck_us"] / score["lower_bound_us"] if score["lower_bound_us"] else 1.0
+        return head, [
+            ("method", self._partition.method()),
+            ("devices", ", ".join(str(d) for d in self.device_of)),
+            ("slowest", f"{score['bottleneck_us'] / 1e3:.3f} ms, {slack:.3f} of the lower bound"),
+            ("crossing", _native.text_bytes(round(score["cut_bytes"]))),
+            *dict(_show.plan_facts(self.plan._main.plan, self._first.sized)).items(),
+        ]
