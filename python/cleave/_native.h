@@ -82,7 +82,7 @@ void size_list_free(size_list *s);
 const char **string_array(PyObject *list, uint32_t *n); /* borrowed from the list; PyMem_Free; NULL with an exception */
 
 /* _native_pipe.c: blocks of a plan, plans cut into stages */
-extern PyTypeObject BlocksType;
+extern PyTypeObject BlocksType, PartitionType;
 PyObject *plan_py_staged(PlanObject *o, PyObject *args); /* (stage of each node, how many stages) */
 
 /* _native_text.c: text for people */

@@ -10,6 +10,7 @@ True
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -20,15 +21,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from . import _native, _report, _save, _show, progress
+from . import _native, _report, _show, progress
 from . import profile as profiles
 from ._capture import Arguments, Captured, take_apart
 from ._dims import SizeSpec
 from ._log import logger
 from ._regime import Reader, Regime
-from ._stages import Folding, Mode, Placement, Stage, Staged, StagePlans
-from ._state import Target, fingerprint
-from .errors import ArgumentError, CaptureError, CleaveError, InputError, SplitError
+from ._stages import Folding, Placement, StagePlans
+from ._state import Target
+from .errors import ArgumentError, InputError, SplitError
 from .plan import Plan, as_call
 from .profile import Profile
 
@@ -82,9 +83,9 @@ class Wanted(NamedTuple):
 class PartitionedPlan(_show.Shown):
     """A model cut into stages. Made by pipe_model.
 
-    Called like the model it runs the stages in sequence, bit for bit the same, gradients included. What the model does in
-    another mode (train or eval, other dtypes, other sizes) is captured when it is first asked for and cut in the same
-    way."""
+    Called like the model it runs the stages in sequence, bit for bit the same, gradients included. What the model does
+    in another mode (train or eval, other dtypes, other sizes) is captured when it is first asked for and cut in the
+    same way."""
 
     def __init__(self, model: Callable[..., Any], example: tuple[Any, Any], want: Wanted) -> None:
         self._model, self._want = model, want
@@ -252,7 +253,8 @@ class PartitionedPlan(_show.Shown):
     @property
     def score(self) -> dict[str, Any]:
         """What the partition costs, as `cleave partition --json` says it (docs/pipe.md)."""
-        return dict(self._partition.score(self.seconds))
+        found: dict[str, Any] = json.loads(self._partition.json(self.seconds))
+        return found
 
     def table(self) -> str:
         """Stages and balance as a table."""
@@ -279,3 +281,205 @@ class PartitionedPlan(_show.Shown):
             ("crossing", _native.text_bytes(round(score["cut_bytes"]))),
             *dict(_show.plan_facts(self.plan._main.plan, self._first.sized)).items(),
         ]
+
+
+def pipe_model(
+    model: Callable[..., Any],
+    batch_dim: int | None = 0,
+    model_args: Any = (),
+    model_kwargs: dict[str, Any] | None = None,
+    n_iter: int = 10,
+    nparts: int = 4,
+    depth: int = 1000,
+    basic_blocks: BasicBlocks | None = None,
+    node_weight_function: Callable[[Block], float] | None = None,
+    edge_weight_function: Callable[[Block | None, Block], float] | None = None,
+    partitioning_method: str = "auto",
+    output_file: str | os.PathLike[str] | None = None,
+    generate_explicit_del: bool = False,
+    recomputation: bool = False,
+    profile_ops: bool = True,
+    profile: Profile | str | os.PathLike[str] | None = None,
+    devices: Sequence[Device | str | int] | None = None,
+    memory_limit: int | Sequence[int] | None = None,
+    tie_policy: str = "replicate",
+    *,
+    training: bool | None = None,
+    schedule: str = "1f1b",
+    microbatches: int | None = None,
+    bandwidth: float | Sequence[Sequence[float]] | None = None,
+    latency: float = 0.0,
+    param_copies: float | None = None,
+    max_stages: int | None = None,
+    seed: int = 0,
+    seconds: float = 0.0,
+) -> PartitionedPlan:
+    """Captures a model, measures its blocks, and cuts it into pipeline stages that are in balance.
+
+    model_args, model_kwargs: an example call, with the sizes of one micro-batch. batch_dim is the dimension of inputs
+    that micro-batches are cut along (None: there is none, only the example's sizes run).
+
+    depth says how far the hierarchy of modules is opened; modules whose class (or its name, or a path) is in
+    basic_blocks are not opened: they are profiled and placed as a whole, and may do what no plan can hold (Python that
+    depends on the data), since they are then run as they are. profile_ops=False counts layers alone.
+
+    nparts counts devices. acyclic and multilevel give each one stage; metis, mpipe, pipedream, exact and auto may give
+    a device several that are not neighbours. auto tries what fits and keeps the best. The goal is the slowest device's
+    time for one micro-batch, with the communication that its work does not hide (bandwidth in bytes per second, or a
+    matrix; latency in seconds), within memory_limit (bytes, for each device or one by one). devices are names, or
+    Device(name, speed, memory). schedule ("gpipe", "1f1b", "interleaved") and microbatches say how many micro-batches
+    are in flight, which counts for memory; param_copies is the memory per byte of parameters (by default 4 in training:
+    gradients and Adam's two moments).
+
+    profile: None measures (n_iter runs of each block); a file keeps what was measured, and is used where it fits; a
+    Profile is used as it is; "estimate" counts operations and bytes and runs nothing. node_weight_function(block) and
+    edge_weight_function(block, block) replace times and bytes.
+
+    tie_policy: parameters that several stages use are in each of them, gradients being added up ("replicate"), or
+    keep their users in one stage ("stage"). recomputation=True runs a stage's forward again in the backward.
+
+    output_file: the stages are written there as Python code (docs/pipe.md), with `del` after the last use of each
+    tensor where generate_explicit_del asks for it."""
+    args, kwargs = as_call(model_args, model_kwargs)
+    want = _read(locals())
+    with progress.task(f"partitioning {Target(model).name}"):
+        partitioned = PartitionedPlan(model, (args, kwargs), want)
+        if output_file is not None:
+            partitioned.write_source(output_file, explicit_del=generate_explicit_del)
+    return partitioned
+
+
+# ---- reading what the user asked for
+
+
+def _read(given: Mapping[str, Any]) -> Wanted:
+    nparts = _count(given["nparts"], "nparts")
+    _choice(given["partitioning_method"], METHODS, "partitioning_method")
+    _choice(given["tie_policy"], TIES, "tie_policy")
+    _choice(given["schedule"], SCHEDULES, "schedule")
+    training = given["training"]
+    if training is None:
+        model = given["model"]
+        params = model.parameters() if isinstance(model, nn.Module) else ()
+        training = torch.is_grad_enabled() and any(p.requires_grad for p in params)
+    folding = Folding(
+        _count(given["depth"], "depth"), _basic_blocks(given["basic_blocks"]), given["tie_policy"] == "stage"
+    )
+    copies = given["param_copies"]
+    options = {
+        "schedule": given["schedule"],
+        "microbatches": 4 * nparts if given["microbatches"] is None else _count(given["microbatches"], "microbatches"),
+        "bandwidth": _bandwidth(given["bandwidth"], nparts),
+        "latency_us": 1e6 * given["latency"],
+        "param_copies": float(copies) if copies is not None else 4.0 if training else 1.0,
+        "max_stages": 0 if given["max_stages"] is None else _count(given["max_stages"], "max_stages"),
+        "seed": given["seed"],
+        "seconds": float(given["seconds"]),
+    }
+    batch_dim = given["batch_dim"]
+    if batch_dim is not None and (type(batch_dim) is not int or batch_dim < 0):
+        raise ArgumentError(f"batch_dim is a dimension of the inputs or None, not {batch_dim!r}")
+    return Wanted(
+        batch_dim,
+        nparts,
+        folding,
+        given["partitioning_method"],
+        bool(training),
+        bool(given["recomputation"]),
+        bool(given["profile_ops"]),
+        _count(given["n_iter"], "n_iter"),
+        given["profile"],
+        _devices(given["devices"], given["memory_limit"], nparts),
+        given["node_weight_function"],
+        given["edge_weight_function"],
+        options,
+    )
+
+
+def _count(n: Any, name: str) -> int:
+    if type(n) is not int or n < 1:
+        raise ArgumentError(f"{name} is a whole number from 1 on, not {n!r}")
+    return int(n)
+
+
+def _choice(text: Any, known: Sequence[str], name: str) -> None:
+    if text not in known:
+        raise ArgumentError(f"{name} is one of {', '.join(known)}, not {text!r}")
+
+
+def _basic_blocks(given: BasicBlocks | None) -> tuple[str, ...]:
+    out = []
+    for b in given or ():
+        if not isinstance(b, str) and not (isinstance(b, type) and issubclass(b, nn.Module)):
+            raise ArgumentError(f"basic_blocks are classes of modules, or their names or paths, not {b!r}")
+        out.append(b if isinstance(b, str) else b.__name__)
+    return tuple(out)
+
+
+def _devices(given: Any, limit: Any, nparts: int) -> tuple[Device, ...]:
+    devices = [Device(f"device {i}") for i in range(nparts)] if given is None else [_device(d) for d in given]
+    if len(devices) != nparts:
+        raise ArgumentError(f"{_show.plural(len(devices), 'device')} for nparts={nparts}")
+    limits = list(limit) if isinstance(limit, Sequence) else [limit] * nparts
+    if len(limits) != nparts:
+        raise ArgumentError(f"memory_limit has {len(limits)} entries for nparts={nparts}")
+    for n in limits:
+        if n is not None and (type(n) is not int or n < 1):
+            raise ArgumentError(f"memory_limit is a number of bytes from 1 on, not {n!r}")
+    return tuple(d if n is None else d._replace(memory=n) for d, n in zip(devices, limits, strict=True))
+
+
+def _device(given: Any) -> Device:
+    if isinstance(given, Device):
+        return given
+    if isinstance(given, int):
+        return Device(f"cuda:{given}")
+    if isinstance(given, str | torch.device):
+        return Device(str(given))
+    raise ArgumentError(f"devices are names, torch.devices, numbers of GPUs or cleave.Device, not {given!r}")
+
+
+def _bandwidth(given: Any, nparts: int) -> list[float] | None:
+    """The matrix, row by row."""
+    if given is None:
+        return None
+    if isinstance(given, int | float):
+        return [float(given)] * (nparts * nparts)
+    rows = [[float(x) for x in row] for row in given]
+    if len(rows) != nparts or any(len(row) != nparts for row in rows):
+        raise ArgumentError(f"bandwidth is a number, or a matrix with a row and a column for each of {nparts} devices")
+    return [x for row in rows for x in row]
+
+
+def _weight(x: Any, name: str, where: str) -> float:
+    try:
+        weight = float(x)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"{name} gives {x!r} for {where}: a number is needed") from None
+    if not 0 <= weight < float("inf"):
+        raise ArgumentError(f"{name} gives {weight} for {where}: a finite number from 0 on is needed")
+    return weight
+
+
+def _sizes(want: Wanted, target: Target, example: tuple[Any, Any]) -> SizeSpec:
+    """The sizes that may change: the batch, from one row to at least MOST_BATCH."""
+    if want.batch_dim is None:
+        return SizeSpec(None, "B", None, None)
+    arguments = take_apart(target, *example)
+    dim = want.batch_dim
+    rows = [t.shape[dim] for t in arguments.leaves if not t.is_nested and t.dim() > dim]
+    if not rows:
+        return SizeSpec(None, "B", None, None)
+    high = max(MOST_BATCH, rows[0])
+    if dim == 0:
+        return SizeSpec((1, high), "B", None, None)
+    dims = {
+        name: {dim: "B"}
+        for name, t in zip(arguments.names, arguments.leaves, strict=True)
+        if not t.is_nested and t.dim() > dim and t.shape[dim] == rows[0]
+    }
+    return SizeSpec(None, "B", dims, {"B": (1, high)})
+
+
+def _target(model: Callable[..., Any], want: Wanted, example: tuple[Any, Any]) -> Target:
+    return Target(model)
