@@ -216,6 +216,12 @@ static PyMethodDef functions[] = {
 	{"text_bytes", text_bytes_py, METH_O, "text_bytes(n) -> '46.8 MB'"},
 	{"text_count", text_count_py, METH_O, "text_count(n) -> '11.7M'"},
 	{"text_columns", text_columns_py, METH_VARARGS, "text_columns(rows, right) -> aligned lines"},
+	{"profile_blocks", profile_blocks_py, METH_VARARGS,
+     "profile_blocks(program, tensors, ends, iterations, warmup, training, whole, progress) -> (rows, whole)"},
+	{"profile_read", profile_read_py, METH_O, "profile_read(path) -> (key, rows, whole)"},
+	{"profile_write", profile_write_py, METH_VARARGS, "profile_write(path, key, rows, whole)"},
+	{"estimate_blocks", estimate_blocks_py, METH_VARARGS,
+     "estimate_blocks(plan, ends, sizes, flops_per_s, bytes_per_s, node_us, training) -> rows"},
 	{"payload_check", payload_check_py, METH_VARARGS, "payload_check(schema, tensors, sizes)"},
 	{NULL, NULL, 0, NULL}};
 

@@ -102,6 +102,20 @@ extern PyTypeObject ProgramType;
 PyObject *wrap_outputs(const clv_program *g, clv_tensor **t, uint32_t ntensors, const br_arg *numbers);
 PyObject *outputs_schema(const clv_program *g); /* list of (dtype, shape, device, requires grad) */
 
+PlanObject *program_plan(PyObject *program); /* borrowed */
+/* The module tensors and constants that a program reads, by value id, after a check that the model is as it was. NULL with
+   an exception; the caller frees with tensors_free. */
+clv_tensor **program_externals(PyObject *program, Py_ssize_t *n);
+/* A python_fn; ctx is the PlanObject. Called without the GIL. */
+clv_status call_python(void *ctx, value_id object, clv_tensor *const *args, uint32_t nargs, clv_tensor **results,
+                       uint32_t nresults);
+
+/* _native_profile.c: what blocks take, measured, estimated, and in files */
+PyObject *profile_blocks_py(PyObject *self, PyObject *args);
+PyObject *profile_read_py(PyObject *self, PyObject *path);
+PyObject *profile_write_py(PyObject *self, PyObject *args);
+PyObject *estimate_blocks_py(PyObject *self, PyObject *args);
+
 /* _native_runtime.c: .clv files that were opened, and what runs them */
 extern PyTypeObject ArtifactType, RuntimeType;
 

@@ -219,9 +219,8 @@ PyObject *wrap_outputs(const clv_program *g, clv_tensor **t, uint32_t ntensors, 
 	return out;
 }
 
-/* The executor calls this for cleave::python nodes, without the GIL. */
-static clv_status call_python(void *ctx, value_id object, clv_tensor *const *args, uint32_t nargs, clv_tensor **results,
-                              uint32_t nresults)
+clv_status call_python(void *ctx, value_id object, clv_tensor *const *args, uint32_t nargs, clv_tensor **results,
+                       uint32_t nresults)
 {
 	PlanObject *o = ctx;
 	PyGILState_STATE gil = PyGILState_Ensure();
@@ -335,6 +334,33 @@ static bool prepare(ProgramObject *o, PyObject *args, Prepared *x)
 	                  .python = o->plan->calls ? call_python : NULL,
 	                  .python_ctx = o->plan};
 	return true;
+}
+
+PlanObject *program_plan(PyObject *program)
+{
+	return ((ProgramObject *)program)->plan;
+}
+
+clv_tensor **program_externals(PyObject *program, Py_ssize_t *n)
+{
+	ProgramObject *o = (ProgramObject *)program;
+	const view *v = &o->g->v;
+	clv_status st = check_modules(o);
+	if (st == CLV_OK)
+		st = check_ambient(o->plan);
+	if (st != CLV_OK)
+		return (clv_tensor **)raise_status(st);
+	*n = o->plan->p->values.n;
+	clv_tensor **found = PyMem_Calloc(v->externals.n + 1, sizeof *found),
+			   **out = PyMem_Calloc((size_t)*n + 1, sizeof *out);
+	bool ok = found && out ? gather_externals(o, found) : PyErr_NoMemory() != NULL;
+	for (uint32_t i = 0; found && out && i < v->externals.n; i++)
+		out[v->externals.at[i]] = found[i];
+	PyMem_Free(found);
+	if (ok)
+		return out;
+	tensors_free(out, *n);
+	return NULL;
 }
 
 /* run(tensors, symbols=None) -> tuple of tensors, and of the numbers of the output that follow the sizes; symbols: list of
