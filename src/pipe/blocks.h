@@ -6,6 +6,7 @@
 #ifndef PIPE_BLOCKS_H
 #define PIPE_BLOCKS_H
 
+#include "pipe/estimate.h"
 #include "pipe/pipe.h"
 #include "plan/plan.h"
 
@@ -36,12 +37,6 @@ typedef struct blocks {
 
 clv_status blocks_new(const plan *p, const blocks_spec *s, blocks *out);
 void blocks_free(blocks *b);
-
-/* What a block costs, measured or estimated, for the sizes of one micro-batch. */
-typedef struct block_cost {
-	double fwd_us, bwd_us;
-	int64_t held_bytes, work_bytes, param_bytes, in_bytes, out_bytes;
-} block_cost;
 
 /* The graph for partitioning: one node per block. */
 clv_status blocks_graph(const blocks *b, const block_cost *costs /* per block */, pipe_graph *out);
