@@ -32,6 +32,7 @@ from .errors import (
 )
 from .payload import BoundaryPayload, CompressionError, TensorSchema, pack, unpack
 from .plan import Node, Plan, capture
+from .profile import Profile
 from .progress import set_progress
 from .replay import ReplayBoundary, SplitReplayRuntime, prepare_split_replay
 from .spec import SplitCandidate, SplitSpec, TraceBatchMode
@@ -71,6 +72,7 @@ __all__ = [
     "Plan",
     "PlanError",
     "Port",
+    "Profile",
     "Record",
     "ReplayError",
     "ReplayBoundary",

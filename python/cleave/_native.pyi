@@ -229,3 +229,30 @@ def payload_check(schema: list[Schema], tensors: dict[str, Tensor], sizes: dict[
 def text_bytes(n: int) -> str: ...
 def text_count(n: int) -> str: ...
 def text_columns(rows: tuple[tuple[str, ...], ...], right: tuple[bool, ...]) -> str: ...
+
+# forward_time, …: the 16 numbers of profile.NUMBERS
+Numbers = tuple[float, ...]
+
+def profile_blocks(
+    program: Program,
+    tensors: Sequence[Tensor],
+    ends: list[int],
+    iterations: int,
+    warmup: int,
+    training: bool,
+    whole: bool,
+    progress: Callable[[int], None] | None,
+) -> tuple[list[tuple[str, int, Numbers]], Numbers | None]: ...
+def estimate_blocks(
+    plan: Plan,
+    ends: list[int],
+    sizes: dict[str, int],
+    flops_per_s: float,
+    bytes_per_s: float,
+    node_us: float,
+    training: bool,
+) -> list[tuple[str, int, Numbers]]: ...
+def profile_read(path: bytes) -> tuple[list[tuple[str, str]], list[tuple[str, str, int, Numbers]], Numbers | None]: ...
+def profile_write(
+    path: bytes, key: list[tuple[str, str]], rows: list[tuple[str, str, int, Numbers]], whole: Numbers | None
+) -> None: ...

@@ -2,6 +2,7 @@
 // gives its gradients away instead of adding them to .grad, and generators put back.
 #include "bridge/impl.hpp"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/Generator.h>
 #include <ATen/record_function.h>
 #include <c10/core/Event.h>
@@ -12,6 +13,7 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -30,17 +32,18 @@ bool plain(const at::Tensor &t)
 	return t.defined() && t.layout() == at::kStrided && !t.is_nested() && !t.is_quantized() && t.has_storage();
 }
 
-// Memory that several of the tensors are on: copied as a whole.
+// Memory, and the tensors of one type on it. Where there are several, all of it is copied.
 struct Shared {
-	const c10::StorageImpl *storage;
-	at::ScalarType type;
+	uint32_t n = 0;
+	bool grad = false;
 	at::Tensor copy; // flat
 };
 
-bool shares(const at::Tensor &a, const at::Tensor &b)
+using Places = std::map<std::pair<const c10::StorageImpl *, at::ScalarType>, Shared>;
+
+Shared *place_of(Places &places, const at::Tensor &t)
 {
-	return plain(a) && plain(b) && a.scalar_type() == b.scalar_type() &&
-	       a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl();
+	return plain(t) ? &places[{t.storage().unsafeGetStorageImpl(), t.scalar_type()}] : nullptr;
 }
 
 at::Tensor copy_storage(const at::Tensor &t, bool grad)
@@ -84,31 +87,23 @@ clv_status br_copies(clv_tensor *const *from, uint32_t n, const bool *grad, bool
 {
 	BRIDGE_CATCH({
 		at::DisableRecordFunctionGuard quiet;
-		std::vector<at::Tensor> given;
-		std::vector<Shared> copied;
+		Places places;
 		for (uint32_t i = 0; i < n; i++)
-			given.push_back(borrow(from[i]));
+			if (Shared *s = place_of(places, borrow(from[i]))) {
+				s->n++;
+				s->grad |= grad[i];
+			}
 		for (uint32_t i = 0; i < n; i++) {
-			bool together = false, any_grad = false;
-			for (uint32_t k = 0; k < n; k++)
-				if (shares(given[i], given[k])) {
-					together |= k != i;
-					any_grad |= grad[k];
-				}
-			if (!together) {
+			at::Tensor t = borrow(from[i]);
+			Shared *s = place_of(places, t);
+			bool alone = !s || (s->n == 1 && at::has_internal_overlap(t) != at::MemOverlap::Yes);
+			if (alone) {
 				TRY(copy_alone(from[i], grad[i], leaf, &out[i]));
 				continue;
 			}
-			const c10::StorageImpl *storage = given[i].storage().unsafeGetStorageImpl();
-			const Shared *found = nullptr;
-			for (const Shared &s : copied)
-				if (s.storage == storage && s.type == given[i].scalar_type())
-					found = &s;
-			if (!found) {
-				copied.push_back({storage, given[i].scalar_type(), copy_storage(given[i], any_grad && !leaf)});
-				found = &copied.back();
-			}
-			at::Tensor copy = on_shared(given[i], found->copy, grad[i] && !leaf);
+			if (!s->copy.defined())
+				s->copy = copy_storage(t, s->grad && !leaf);
+			at::Tensor copy = on_shared(t, s->copy, grad[i] && !leaf);
 			if (leaf && grad[i])
 				copy.set_requires_grad(true);
 			out[i] = release(std::move(copy));

@@ -13,7 +13,7 @@
 typedef struct lab {
 	const plan *p;
 	const profile_spec *s;
-	clv_tensor **values; /* per value: what is there now. Module tensors that the plan writes are copies */
+	clv_tensor **values; /* per value: what is there now */
 	bool *grad;          /* per value: gradients flow through it */
 	int64_t *symbols;
 	liveness live;
@@ -349,7 +349,14 @@ static const char *device_of_plan(const plan *p)
 	return "cpu";
 }
 
-/* Module tensors, constants and inputs that the plan writes are copies from here on: the model stays as it is. */
+/* Nothing of the caller's may be written. Operators say what they write, but batch_norm and its kin write their statistics
+   in silence: nobody can tell of what is no parameter. */
+static bool may_be_written(const plan *p, value_id v, const bool *written)
+{
+	return written[alias_root(p, v)] || p->values.at[v].kind != VALUE_PARAM;
+}
+
+/* What may be written is a copy from here on. */
 static clv_status load_values(lab *l)
 {
 	const plan *p = l->p;
@@ -366,7 +373,7 @@ static clv_status load_values(lab *l)
 	for (uint32_t i = 0; st == CLV_OK && i < all.externals.n; i++)
 		l->values[all.externals.at[i]] = br_ref(l->s->externals[all.externals.at[i]]);
 	for (value_id v = 0; st == CLV_OK && v < p->values.n; v++) {
-		if (!l->values[v] || !written[alias_root(p, v)])
+		if (!l->values[v] || !may_be_written(p, v, written))
 			continue;
 		ids[n] = v;
 		grad[n] = br_requires_grad(l->values[v]);
@@ -411,14 +418,20 @@ static clv_status lab_init(lab *l)
 	TRY(read_symbols(l));
 	TRY(plan_grads(p, &l->grad));
 	TRY(liveness_new(p, &l->live));
-	TRY(br_clock_new(l->device, &l->clock));
-	return load_values(l);
+	return br_clock_new(l->device, &l->clock);
+}
+
+static void drop_values(lab *l)
+{
+	for (value_id v = 0; l->values && v < l->p->values.n; v++) {
+		br_unref(l->values[v]);
+		l->values[v] = NULL;
+	}
 }
 
 static void lab_free(lab *l)
 {
-	for (value_id v = 0; l->values && v < l->p->values.n; v++)
-		br_unref(l->values[v]);
+	drop_values(l);
 	mem_free(l->values);
 	mem_free(l->grad);
 	mem_free(l->symbols);
@@ -435,17 +448,22 @@ static bool no_room(clv_status st)
 	       (strstr(status_message(), "out of memory") || strstr(status_message(), "not enough memory"));
 }
 
-static clv_status walk(lab *l, block_profile *out, block_profile *whole, bool *whole_ran)
+static clv_status walk(lab *l, block_profile *out)
 {
-	if (whole) {
-		clv_status st = profile_range(l, PROFILE_WHOLE, 0, l->p->nodes.n, whole);
-		*whole_ran = st == CLV_OK;
-		if (st != CLV_OK && !no_room(st))
-			return st;
-	}
+	TRY(load_values(l));
 	for (uint32_t i = 0; i < l->s->n; i++)
 		TRY(profile_range(l, i, i ? l->s->ends[i - 1] : 0, l->s->ends[i], &out[i]));
 	return CLV_OK;
+}
+
+/* After the blocks: then the machine is as warm as it was for them. */
+static clv_status walk_whole(lab *l, block_profile *out, bool *ran)
+{
+	drop_values(l);
+	TRY(load_values(l));
+	clv_status st = profile_range(l, PROFILE_WHOLE, 0, l->p->nodes.n, out);
+	*ran = st == CLV_OK;
+	return no_room(st) ? CLV_OK : st;
 }
 
 /* ---- generators that the plan holds ------------------------------------------------------------------------------------ */
@@ -492,7 +510,9 @@ clv_status profile_blocks(const plan *p, const profile_spec *s, block_profile *o
 	if (st == CLV_OK)
 		st = lab_init(&l);
 	if (st == CLV_OK)
-		st = walk(&l, out, whole, whole_ran);
+		st = walk(&l, out);
+	if (st == CLV_OK && whole)
+		st = walk_whole(&l, whole, whole_ran);
 	lab_free(&l);
 	st = s->objects ? restore_generators(s, states, st) : st;
 	mem_free(states);
