@@ -241,7 +241,8 @@ static bool add_statuses(PyObject *m)
 PyMODINIT_FUNC PyInit__native(void)
 {
 	if (PyType_Ready(&StreamType) < 0 || PyType_Ready(&PlanType) < 0 || PyType_Ready(&ProgramType) < 0 ||
-	    PyType_Ready(&ArtifactType) < 0 || PyType_Ready(&BlocksType) < 0 || PyType_Ready(&PartitionType) < 0 || PyType_Ready(&RuntimeType) < 0)
+	    PyType_Ready(&ArtifactType) < 0 || PyType_Ready(&BlocksType) < 0 || PyType_Ready(&PartitionType) < 0 ||
+	    PyType_Ready(&RuntimeType) < 0)
 		return NULL;
 	PyObject *m = PyModule_Create(&module);
 	if (!m)

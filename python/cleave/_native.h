@@ -83,7 +83,9 @@ const char **string_array(PyObject *list, uint32_t *n); /* borrowed from the lis
 
 /* _native_pipe.c: blocks of a plan, plans cut into stages */
 extern PyTypeObject BlocksType, PartitionType;
-PyObject *plan_py_staged(PlanObject *o, PyObject *args); /* (stage of each node, how many stages) */
+uint32_t *id_array(PyObject *list, uint32_t n, const char *what); /* n small numbers, one per `what`; as int_array */
+double *float_array(PyObject *list);                              /* likewise */
+PyObject *plan_py_staged(PlanObject *o, PyObject *args);          /* (stage of each node, how many stages) */
 
 /* _native_text.c: text for people */
 PyObject *text_bytes_py(PyObject *self, PyObject *number);

@@ -118,6 +118,7 @@ class Plan:
         prefix_speed: float = 0.0,
         suffix_speed: float = 0.0,
         frontier: int = ...,
+        stages: tuple[list[int], list[float]] = ...,
     ) -> str: ...
     def dot(
         self,

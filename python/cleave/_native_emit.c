@@ -116,24 +116,33 @@ PyObject *plan_py_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 
 PyObject *plan_py_html(PlanObject *o, PyObject *args, PyObject *kwargs)
 {
-	static char *words[] = {"title", "sizes", "bandwidth", "prefix_speed", "suffix_speed", "frontier", NULL};
+	static char *words[] = {"title", "sizes", "bandwidth", "prefix_speed", "suffix_speed", "frontier", "stages", NULL};
 	clv_html_options h = CLV_HTML_OPTIONS_INIT;
-	PyObject *sizes = Py_None;
-	size_list a;
+	PyObject *sizes = Py_None, *stages = NULL, *costs = NULL;
+	size_list a = {0};
 	char *page = NULL;
-	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|zOdddI", words, &h.title, &sizes, &h.bandwidth_bytes_per_s,
-	                                 &h.prefix_flops_per_s, &h.suffix_flops_per_s, &h.frontier))
+	clv_status st = CLV_OK;
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|zOdddI(OO!)", words, &h.title, &sizes, &h.bandwidth_bytes_per_s,
+	                                 &h.prefix_flops_per_s, &h.suffix_flops_per_s, &h.frontier, &stages, &PyList_Type,
+	                                 &costs))
 		return NULL;
-	if (!size_list_read(sizes, &a)) {
-		size_list_free(&a);
-		return NULL;
+	uint32_t *stage_of = stages ? id_array(stages, o->p->nodes.n, "node") : NULL;
+	double *cost = stage_of ? float_array(costs) : NULL;
+	if (cost) {
+		h.nstages = (uint32_t)PyList_GET_SIZE(costs);
+		h.stage_of_node = stage_of;
+		h.stage_cost = cost;
 	}
-	h.symbols = a.names;
-	h.values = a.values;
-	h.nsymbols = a.n;
-	clv_status st = clv_plan_html(o->p, &h, &page);
+	if (!PyErr_Occurred() && size_list_read(sizes, &a)) {
+		h.symbols = a.names;
+		h.values = a.values;
+		h.nsymbols = a.n;
+		st = clv_plan_html(o->p, &h, &page);
+	}
 	size_list_free(&a);
-	return take_string(st, page);
+	PyMem_Free(stage_of);
+	PyMem_Free(cost);
+	return PyErr_Occurred() ? NULL : take_string(st, page);
 }
 
 /* ---- where its tensors come from -------------------------------------------------------------------------------- */

@@ -111,8 +111,7 @@ static PyObject *blocks_py_plan(BlocksObject *o, PyObject *unused)
 	return reordered(o->plan, st, p, ends, o->b.at.n);
 }
 
-/* A list of n small numbers; NULL with an exception. */
-static uint32_t *id_array(PyObject *list, uint32_t n, const char *what)
+uint32_t *id_array(PyObject *list, uint32_t n, const char *what)
 {
 	if (!PyList_Check(list) || PyList_GET_SIZE(list) != (Py_ssize_t)n) {
 		PyErr_Format(PyExc_ValueError, "a list of %u numbers is needed, one per %s", n, what);
@@ -232,8 +231,9 @@ static bool set_bytes(pipe_graph *g, PyObject *list)
 	return !PyErr_Occurred();
 }
 
-static double *float_array(PyObject *list, Py_ssize_t n)
+double *float_array(PyObject *list)
 {
+	Py_ssize_t n = PyList_GET_SIZE(list);
 	double *out = PyMem_Calloc((size_t)n + 1, sizeof *out);
 	if (!out)
 		PyErr_NoMemory();
@@ -256,7 +256,7 @@ static bool read_devices(PartitionObject *o, PyObject *speeds, PyObject *memory,
 	for (Py_ssize_t i = 0; i < k; i++)
 		o->devices[i] =
 			(pipe_device){PyFloat_AsDouble(PyList_GET_ITEM(speeds, i)), PyLong_AsLongLong(PyList_GET_ITEM(memory, i))};
-	o->bandwidth = bandwidth == Py_None ? NULL : float_array(bandwidth, k * k);
+	o->bandwidth = bandwidth == Py_None ? NULL : float_array(bandwidth);
 	o->pr.devices = o->devices;
 	o->pr.bandwidth = o->bandwidth;
 	o->pr.k = (uint32_t)k;

@@ -666,7 +666,8 @@ static PyMethodDef plan_methods[] = {
 	{"source", (PyCFunction)(void (*)(void))plan_py_source, METH_VARARGS | METH_KEYWORDS,
      "source(first, end, class_name, delete=False, return_rebinds=False) -> Python source of these nodes"},
 	{"html", (PyCFunction)(void (*)(void))plan_py_html, METH_VARARGS | METH_KEYWORDS,
-     "html(title=None, sizes=None, bandwidth=0.0, prefix_speed=0.0, suffix_speed=0.0, frontier=none) -> a page"},
+     "html(title=None, sizes=None, bandwidth=0.0, prefix_speed=0.0, suffix_speed=0.0, frontier=none, stages=none) -> a "
+     "page"},
 	{"dot", (PyCFunction)(void (*)(void))plan_py_dot, METH_VARARGS | METH_KEYWORDS,
      "dot(cut, detail, max_module_depth, direction, targets, markers, indices, sizes) -> DOT text"},
 	{"places", (PyCFunction)plan_py_places, METH_VARARGS,

@@ -52,8 +52,8 @@ class Target:
     A module, a bound method of one, or any function; of a function the modules are found in its closure, its globals
     and the arguments of a partial."""
 
-    def __init__(self, model: Callable[..., Any], whole: Sequence[type[nn.Module] | str] = ()) -> None:
-        """whole: classes, or paths, of modules that are run as they are, as one node each."""
+    def __init__(self, model: Callable[..., Any], whole: Sequence[str] = ()) -> None:
+        """whole: names of classes, or paths, of modules that are run as they are, as one node each."""
         if not callable(model):
             raise TypeError(f"a module or another callable is needed, not {type(model).__name__}")
         if isinstance(model, nn.Module):

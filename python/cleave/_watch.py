@@ -57,10 +57,12 @@ class Recording:
         self.keep: list[nn.Module] = []
         self.moved = False  # move_to entered a module that is still to be left
         self.by_path: dict[str, int] = {}
-        self.whole = target.whole
+        self.whole: set[int] = set()  # ids of modules that are run as one node
         for path, module in target.modules():
             scope = self.stream.scope(path, type(module).__name__) if path else 0
             self.scopes[id(module)] = self.by_path[path] = scope
+            if path in target.whole or type(module).__name__ in target.whole:
+                self.whole.add(id(module))
 
     def enter(self, module: nn.Module) -> None:
         scope = self.scopes.get(id(module))
@@ -97,14 +99,10 @@ class Recording:
 
     def call(self, module: nn.Module, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The forward of a module: operator by operator, or as a whole where that was asked for."""
-        if not any(module.__class__ is w or self.path_of(module) == w for w in self.whole):
+        if id(module) not in self.whole:
             return original(module, *args, **kwargs)
         own = [*module.parameters(), *module.buffers()]
         return self.opaque(module, f"{type(module).__module__}.{type(module).__qualname__}", args, kwargs, own)
-
-    def path_of(self, module: nn.Module) -> str | None:
-        scope = self.scopes.get(id(module))
-        return next((path for path, known in self.by_path.items() if known == scope), None)
 
 
 def current() -> Recording | None:

@@ -29,7 +29,7 @@ from ._log import logger
 from ._regime import Reader, Regime
 from ._stages import Folding, Placement, StagePlans
 from ._state import Target
-from .errors import ArgumentError, InputError, SplitError
+from .errors import ArgumentError, CaptureError, InputError, SplitError
 from .plan import Plan, as_call
 from .profile import Profile
 
@@ -59,7 +59,7 @@ class Block(NamedTuple):
     module_class: str
     is_layer: bool
     nodes: int
-    cost: profiles.Row
+    cost: profiles.BlockProfile
 
 
 class Wanted(NamedTuple):
@@ -89,21 +89,32 @@ class PartitionedPlan(_show.Shown):
 
     def __init__(self, model: Callable[..., Any], example: tuple[Any, Any], want: Wanted) -> None:
         self._model, self._want = model, want
-        self._target = _target(model, want, example)
-        self._reader = Reader(self._target)
+        self.folding = want.folding
+        self._partition: Any = None
         self._lock = threading.Lock()
-        self._by_regime: dict[Regime, StagePlans] = {}  # replaced, not changed: other threads may be reading it
         self._whole = True  # the parameters of all stages are here
         self._example = example
-        regime = self._reader.regime(take_apart(self._target, *example).leaves, want.training)
-        self._first = self._make(regime, example, None)
-        self._by_regime = {regime: self._first}
+        try:
+            self._begin(Target(model))
+        except CaptureError as error:
+            if not want.folding.whole:
+                raise
+            log.info("basic blocks of %s are run as they are: %s", Target(model).name, error)
+            self._begin(Target(model, want.folding.whole))
         first = self._first
         self.plan = Plan(first.target, first.main.captured, first.sized)
         self.device_of: list[int] = self._partition.device_of()
         self.signature = first.main.signature
 
     # ---- making
+
+    def _begin(self, target: Target) -> None:
+        self._target = target
+        self._reader = Reader(target)
+        regime = self._reader.regime(take_apart(target, *self._example).leaves, self._want.training)
+        self._first = self._make(regime, self._example, None)
+        # Replaced, not changed: other threads may be reading it.
+        self._by_regime: dict[Regime, StagePlans] = {regime: self._first}
 
     def _make(self, regime: Regime, example: tuple[Any, Any], first: StagePlans | None) -> StagePlans:
         want = self._want
@@ -134,13 +145,11 @@ class PartitionedPlan(_show.Shown):
                 f"{want.nparts}: ask for fewer parts, or for a greater depth"
             )
         self.profile = self._measure(captured, folded, arguments, at)
-        self.blocks = [Block(*row, cost) for row, cost in zip(rows, self.profile.rows, strict=True)]
+        self.blocks = [Block(*row, cost=cost) for row, cost in zip(rows, self.profile.rows, strict=True)]
         since = time.monotonic()
         with progress.task(f"partitioning {self._target.name}"):
             progress.step(f"{want.method}, {len(rows)} blocks")
-            self._partition = folded.partition(
-                want.method, self._costs(), self._edge_bytes(folded), self._options(len(rows))
-            )
+            self._partition = folded.partition(want.method, self._costs(), self._edge_bytes(folded), self._options())
         self.seconds = time.monotonic() - since
         stage_of = self._partition.stage_of()
         of_node = folded.of_node()
@@ -149,19 +158,25 @@ class PartitionedPlan(_show.Shown):
         return Placement(captured.plan, [stage_of[b] for b in of_node], nstages)
 
     def _measure(self, captured: Captured, folded: Any, arguments: Arguments, sizes: dict[str, int]) -> Profile:
+        want = self._want
         plan, ends = folded.plan()
         names = [row[0] for row in folded.rows()]
-        return profiles.obtain(
-            self._want.profile,
+        if isinstance(want.profile, Profile):
+            if [r.name for r in want.profile] != names:
+                raise ArgumentError(f"the profile is not of the blocks of {self._target.name} at this depth")
+            return want.profile
+        if want.profile == "estimate":
+            return profiles.estimate(plan, ends, names, sizes=sizes, training=want.training)
+        return profiles.measure(
             captured,
             plan,
             ends,
             names,
             arguments.leaves,
-            sizes,
-            n_iter=self._want.n_iter,
-            training=self._want.training,
+            n_iter=want.n_iter,
+            training=want.training,
             title=f"profiling {self._target.name}",
+            cache=want.profile,
         )
 
     def _costs(self) -> list[tuple[float, float, int, int, int]]:
@@ -174,8 +189,9 @@ class PartitionedPlan(_show.Shown):
                 forward = backward = 0.0
             if want.node_weight is not None:
                 forward, backward = _weight(want.node_weight(b), "node_weight_function", b.name), 0.0
-            work = max(c.cuda_memory_forward, c.cuda_memory_backward)
-            out.append((forward, backward, *(round(1e6 * x) for x in (c.held, work, c.size))))
+            held, size = round(1e6 * c.held), round(1e6 * c.size)
+            work = round(1e6 * max(c.cuda_memory_forward, c.cuda_memory_backward))
+            out.append((forward, backward, held, work, size))
         return out
 
     def _edge_bytes(self, folded: Any) -> list[int] | None:
@@ -190,7 +206,7 @@ class PartitionedPlan(_show.Shown):
             out.append(round(max(found, default=0.0)))
         return out
 
-    def _options(self, blocks: int) -> dict[str, Any]:
+    def _options(self) -> dict[str, Any]:
         want = self._want
         return {
             **want.options,
@@ -261,14 +277,46 @@ class PartitionedPlan(_show.Shown):
         text: str = self._partition.table()
         return text
 
+    def source(self, *, explicit_del: bool = False) -> str:
+        """The stages as Python code that needs torch alone."""
+        main, want = self._first.main, self._want
+        names = [want.devices[d].name for d in self.device_of]
+        text: str = main.captured.plan.stages_source(
+            main.ends,
+            names,
+            delete=explicit_del,
+            batch_dim=want.batch_dim,
+            depth=self.folding.depth,
+            basic_blocks=list(self.folding.whole),
+            sizes=self._sizes_at(),
+        )
+        return text
+
+    def write_source(self, path: str | os.PathLike[str], *, explicit_del: bool = False) -> Path:
+        """Writes the stages as a Python file, whole or not at all, and says where it is."""
+        out = Path(path)
+        out = out if out.suffix == ".py" else out.with_name(out.name + ".py")
+        text = self.source(explicit_del=explicit_del)
+        part = out.with_name(f".{out.name}.{os.getpid()}")
+        try:
+            part.write_text(text, encoding="utf-8")
+            part.replace(out)
+        finally:
+            part.unlink(missing_ok=True)
+        return out
+
+    def _sizes_at(self) -> dict[str, int] | None:
+        """The example's sizes."""
+        sized = self._first.sized
+        return None if sized is None else dict(zip(sized.names, sized.example, strict=True))
+
     def report(self, path: str | os.PathLike[str] = "report.html", *, title: str | None = None) -> Path:
         """Writes the plan with its stages as one HTML file to look at (docs/report.md), and says where it is."""
         first = self._first
         placement, score = first.main.placement, self._partition.stages()
-        sizes = dict(zip(first.sized.names, first.sized.example, strict=True)) if first.sized is not None else None
         costs = [s["fwd_us"] + s["bwd_us"] + s["comm_us"] for s in score]
         stages = (placement.stage_of, costs)
-        return _report.write(placement.plan, path, title, sizes, _report.Link(0.0, 0.0, 0.0), None, stages)
+        return _report.write(placement.plan, path, title, self._sizes_at(), _report.Link(0.0, 0.0, 0.0), None, stages)
 
     def _shown(self) -> tuple[str, _show.Facts]:
         score = self.score
@@ -479,7 +527,3 @@ def _sizes(want: Wanted, target: Target, example: tuple[Any, Any]) -> SizeSpec:
         if not t.is_nested and t.dim() > dim and t.shape[dim] == rows[0]
     }
     return SizeSpec(None, "B", dims, {"B": (1, high)})
-
-
-def _target(model: Callable[..., Any], want: Wanted, example: tuple[Any, Any]) -> Target:
-    return Target(model)
