@@ -90,7 +90,7 @@ class PartitionedPlan(_show.Shown):
     def __init__(self, model: Callable[..., Any], example: tuple[Any, Any], want: Wanted) -> None:
         self._model, self._want = model, want
         self.folding = want.folding
-        self._partition: Any = None
+        self._partition: Any
         self._lock = threading.Lock()
         self._whole = True  # the parameters of all stages are here
         self._example = example
@@ -145,7 +145,7 @@ class PartitionedPlan(_show.Shown):
                 f"{want.nparts}: ask for fewer parts, or for a greater depth"
             )
         self.profile = self._measure(captured, folded, arguments, at)
-        self.blocks = [Block(*row, cost=cost) for row, cost in zip(rows, self.profile.rows, strict=True)]
+        self.blocks = [Block(row[0], row[1], row[2], row[3], row[4], cost) for row, cost in zip(rows, self.profile.rows, strict=True)]
         since = time.monotonic()
         with progress.task(f"partitioning {self._target.name}"):
             progress.step(f"{want.method}, {len(rows)} blocks")
