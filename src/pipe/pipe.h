@@ -76,7 +76,7 @@ typedef enum pipe_schedule { SCHEDULE_GPIPE, SCHEDULE_1F1B, SCHEDULE_INTERLEAVED
 extern const char *const pipe_schedule_names[SCHEDULE_COUNT]; /* "gpipe", "1f1b", "interleaved" */
 
 #define MOST_DEVICES 4096
-#define MOST_MICROBATCHES (1 << 20)
+#define MOST_MICROBATCHES (1 << 16)
 
 typedef struct pipe_device {
 	double speed;         /* 1: times of the graph hold; 2: twice as fast */
@@ -149,6 +149,7 @@ typedef struct stage_score {
 	double fwd_us, bwd_us;       /* on its device; bwd includes the second forward when recomputing */
 	double comm_us;              /* of transfers, the part that the stage's own work does not hide */
 	int64_t in_bytes, out_bytes; /* over links, in the forward; what is relayed through the stage included */
+	int64_t grad_bytes;          /* come over the link from the next stage, in the backward */
 	int64_t relayed_bytes;       /* come in only to go on */
 	int64_t param_bytes;
 	int64_t memory_bytes; /* parameters with copies, held for the micro-batches in flight, work */
@@ -247,7 +248,9 @@ typedef struct pipe_action {
 	double start_us, end_us;
 } pipe_action;
 
-/* What each device does, in order: the actions of device d are actions[first[d]] … actions[first[d+1]-1]. Works for every
+/* Every action waits for what it reads: forward (s, m) for (s-1, m); backward (s, m) for backward (s+1, m), that of the
+   last stage for its forward. Each border of stages carries one transfer after the other.
+   What each device does, in order: the actions of device d are actions[first[d]] … actions[first[d+1]-1]. Works for every
    placement: where the named schedule fits the placement its order is that schedule's, elsewhere a list schedule with the
    same rule (backward first, in flight at most as the schedule allows) that cannot deadlock. */
 typedef struct pipe_timeline {
@@ -259,6 +262,8 @@ typedef struct pipe_timeline {
 	bool fits;         /* the placement is the one that the named schedule is for */
 } pipe_timeline;
 
+/* CLV_E_OVERFLOW: there are over MOST_ACTIONS, which nobody looks at. */
+#define MOST_ACTIONS (1u << 24)
 clv_status timeline_new(const pipe_problem *pr, const pipe_partition *p, const pipe_score *s, pipe_timeline *out);
 void timeline_free(pipe_timeline *t);
 

@@ -147,6 +147,7 @@ static void score_stage(const pipe_problem *pr, const pipe_partition *p, const s
 	out->comm_us = comm_us(pr, p, m, s, out->fwd_us, out->bwd_us);
 	out->in_bytes = from_other ? m->border[s - 1] : 0;
 	out->out_bytes = to_other ? m->border[s] : 0;
+	out->grad_bytes = to_other && pr->training ? m->grad_border[s] : 0;
 	out->relayed_bytes = s > 0 ? m->passes[s] : 0;
 }
 
