@@ -127,11 +127,15 @@ typedef struct pipe_partition {
 	bool stopped;                      /* the time limit struck */
 	double raw_cut_bytes, raw_balance; /* metis: before the stages were made acyclic; balance is heaviest part / mean */
 	const char *method;                /* which method made it (auto: the one that was kept); static */
+	const char *asked;                 /* which method was asked for; static. pipe_partition_run sets it */
 } pipe_partition;
 
 clv_status partition_new(const pipe_graph *g, pipe_partition *out); /* all nodes in stage 0 on device 0 */
 clv_status partition_copy(const pipe_graph *g, const pipe_partition *p, pipe_partition *out);
 void partition_free(pipe_partition *p);
+
+/* Nodes by stage, ascending: those of stage s are nodes[first[s]] … nodes[first[s+1]-1]. Caller frees both. */
+clv_status partition_nodes(const pipe_graph *g, const pipe_partition *p, uint32_t **first, uint32_t **nodes);
 
 /* Where device_of_node[n] says which device runs node n, the fewest stages found by a list walk: nodes are taken in a
    topological order that stays on one device as long as something there is ready (the device with the most ready work
@@ -267,10 +271,14 @@ typedef struct pipe_timeline {
 clv_status timeline_new(const pipe_problem *pr, const pipe_partition *p, const pipe_score *s, pipe_timeline *out);
 void timeline_free(pipe_timeline *t);
 
+double score_gap(const pipe_score *s); /* of the bottleneck over the lower bound: 0.02 is two percent */
+
 /* ---- text (table.c, result_write.c) ---------------------------------------------------------------------------------- */
 
 /* The table for people: per stage device, time, share, memory, parameters, bytes in and out; bound, gap, bubble. */
 clv_status partition_table(const pipe_problem *pr, const pipe_partition *p, const pipe_score *s, strbuf *b);
+/* What each device does, one line per device: "device 0: F0.0 F0.1 B0.0 …", kind, stage and micro-batch. */
+clv_status timeline_text(const pipe_problem *pr, const pipe_timeline *t, strbuf *b);
 /* {"method","k","seed","bottleneck_us","lower_bound_us","cut_bytes","seconds","stages":[{"nodes":[id…],"device":int}…]} and
    more keys; one line. */
 clv_status partition_json(const pipe_problem *pr, const pipe_partition *p, const pipe_score *s, double seconds,

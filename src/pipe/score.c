@@ -252,6 +252,11 @@ void score_free(pipe_score *s)
 	*s = (pipe_score){0};
 }
 
+double score_gap(const pipe_score *s)
+{
+	return s->lower_bound_us > 0 ? fmax(0, s->bottleneck_us / s->lower_bound_us - 1) : 0;
+}
+
 bool score_better(const pipe_score *a, uint32_t a_stages, const pipe_score *b, uint32_t b_stages)
 {
 	if (a->over_bytes != b->over_bytes)
