@@ -394,7 +394,7 @@ static clv_status offer_joined(const pipe_problem *pr, const pipe_partition *wal
 		partition_free(&p);
 		return st;
 	}
-	return keeper_offer(pr, kept, &p);
+	return offer_filled(pr, kept, &p);
 }
 
 static clv_status offer_all(const pipe_problem *pr, const pipe_partition *walk, keeper *kept)

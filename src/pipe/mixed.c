@@ -9,6 +9,17 @@
 #include <math.h>
 #include <time.h>
 
+clv_status offer_filled(const pipe_problem *pr, keeper *kept, pipe_partition *p)
+{
+	clv_status st = partition_tidy(pr, p);
+	if (st == CLV_OK)
+		st = partition_fill(pr, p);
+	if (st == CLV_OK)
+		return keeper_offer(pr, kept, p);
+	partition_free(p);
+	return st;
+}
+
 bool kept_reached(const keeper *kept)
 {
 	const pipe_score *s = &kept->score;

@@ -8,6 +8,8 @@
 /* A bottleneck this close to the lower bound counts as reached: beyond it fewer stages and bytes are worth more. */
 #define MIXED_REACHED 1e-4
 
+/* keeper_offer, with every device used: what is compared is what comes out in the end. */
+clv_status offer_filled(const pipe_problem *pr, keeper *kept, pipe_partition *p);
 /* No partition can be much better: the bottleneck is at the lower bound, within MIXED_REACHED, and memory fits. */
 bool kept_reached(const keeper *kept);
 
@@ -43,8 +45,9 @@ typedef struct polish_effort {
 	uint64_t seed;
 } polish_effort;
 
-/* Moves nodes between stages, stages staying where they are: less over the memory, then a smaller bottleneck, then fewer
-   bytes. p is never worse after it, but for a bottleneck that stays within MIXED_REACHED of the bound. */
+/* Moves nodes between stages, and stages between devices, their number staying: less over the memory, then a smaller
+   bottleneck, then fewer bytes. p is not worse after it, but that a bottleneck may end anywhere within MIXED_REACHED of the
+   bound when it was not there before. */
 clv_status polish(polisher *po, pipe_partition *p, const polish_effort *effort);
 
 #endif

@@ -10,7 +10,7 @@
  * device on it takes a gap worth closing. */
 #include "pipe/mixed.h"
 
-#define WORTH_MORE 1e-3 /* gap to the bound above which more than two stages for a device are tried */
+#define WORTH_MORE 5e-3 /* gap to the bound above which more than two stages for a device are tried */
 #define MANY_NODES 50000
 
 typedef struct mpipe_attempt {
@@ -79,7 +79,7 @@ static void blocks_cut(mpipe *m, uint32_t blocks, double slack)
 
 /* ---- attempts ----------------------------------------------------------------------------------------------------------- */
 
-static void partition_fill_blocks(const mpipe *m, uint32_t blocks, pipe_partition *p)
+static void partition_of_blocks(const mpipe *m, uint32_t blocks, pipe_partition *p)
 {
 	p->nstages = blocks;
 	for (uint32_t b = 0; b < blocks; b++) {
@@ -96,7 +96,7 @@ static uint64_t steps_for(const pipe_problem *pr)
 
 static clv_status attempt_blocks(mpipe *m, const mpipe_attempt *a, uint32_t blocks, pipe_partition *p)
 {
-	partition_fill_blocks(m, blocks, p);
+	partition_of_blocks(m, blocks, p);
 	if (!a->loops)
 		TRY(stages_place(m->pr, p));
 	return polish(m->po, p, &(polish_effort){steps_for(m->pr), 1, random_next(&m->random)});
@@ -115,7 +115,7 @@ static clv_status attempt(mpipe *m, const mpipe_attempt *a, uint32_t blocks)
 		partition_free(&p);
 		return st;
 	}
-	return keeper_offer(m->pr, &m->kept, &p);
+	return offer_filled(m->pr, &m->kept, &p);
 }
 
 /* Whether more blocks for each device are worth a try: halves counts them. */
