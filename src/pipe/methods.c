@@ -12,6 +12,9 @@ static const struct {
 	pipe_method run;
 } methods[] = {
 	{"pipedream", pipe_pipedream},
+	{"metis", pipe_metis},
+	{"mpipe", pipe_mpipe},
+	{"auto", pipe_auto},
 };
 
 #define METHODS (sizeof methods / sizeof *methods)
