@@ -61,8 +61,12 @@ typedef struct pipe_graph {
 clv_status graph_finish(pipe_graph *g);
 void graph_free(pipe_graph *g);
 
+#define NODE_LABEL 112
+const char *node_label(const pipe_graph *g, uint32_t n, char out[NODE_LABEL]); /* "conv1 (id 3)"; for errors */
+
 /* graph_read.c: hostile JSON, {"nodes":[{"id","name","fwd_us","bwd_us","param_bytes","out_bytes"}],"edges":[[src,dst]]};
-   every node makes one value of out_bytes. Optional keys: "held_bytes" (default: out_bytes), "work_bytes" of a node.
+   every node makes one value of out_bytes. "id" and "fwd_us" must be there, what else is missing is 0 or "". More keys of
+   a node: "held_bytes" (default: out_bytes), "work_bytes".
    Errors say what is wrong and where ("nodes[3].fwd_us is negative: -1"). */
 clv_status graph_read(const char *text, size_t n, pipe_graph *out);
 
@@ -70,6 +74,9 @@ clv_status graph_read(const char *text, size_t n, pipe_graph *out);
 
 typedef enum pipe_schedule { SCHEDULE_GPIPE, SCHEDULE_1F1B, SCHEDULE_INTERLEAVED, SCHEDULE_COUNT } pipe_schedule;
 extern const char *const pipe_schedule_names[SCHEDULE_COUNT]; /* "gpipe", "1f1b", "interleaved" */
+
+#define MOST_DEVICES 4096
+#define MOST_MICROBATCHES (1 << 20)
 
 typedef struct pipe_device {
 	double speed;         /* 1: times of the graph hold; 2: twice as fast */
@@ -93,7 +100,20 @@ typedef struct pipe_problem {
 	                   seconds, so that a seed gives one result unless this limit strikes */
 } pipe_problem;
 
-clv_status problem_check(const pipe_problem *pr); /* what no graph can meet: k of 0 or over the nodes, speeds, … */
+/* methods.c: what no partition can meet: k of 0 or over the nodes, speeds, parameters that are over all memory, … */
+clv_status problem_check(const pipe_problem *pr);
+double problem_lower_bound(const pipe_problem *pr); /* as pipe_score.lower_bound_us */
+
+/* score.c: of `bytes` that go together over one link; 0 for none, between stages of one device, without bandwidth. */
+double transfer_us(const pipe_problem *pr, uint32_t from_device, uint32_t to_device, int64_t bytes);
+
+/* in_flight.c: per stage, how many micro-batches it holds at once by the rule of the schedule: all (GPipe), as many as
+   stages are left (1F1B), those of the warm-up (interleaved, where the placement loops; elsewhere as 1F1B). */
+void schedule_in_flight(const pipe_problem *pr, const uint32_t *device_of, uint32_t nstages, uint32_t *out);
+bool placement_loops(const uint32_t *device_of, uint32_t nstages, uint32_t k); /* stage s is on device s % k */
+/* Interleaved: micro-batches of one chunk in a row; false where they do not divide into rounds. */
+bool rounds_of(uint32_t microbatches, uint32_t k, uint32_t *per_round);
+uint32_t interleaved_warmup(uint32_t k, uint32_t chunks, uint32_t per_round, uint32_t microbatches, uint32_t device);
 
 /* ---- partitions --------------------------------------------------------------------------------------------------- */
 
@@ -156,6 +176,10 @@ bool score_better(const pipe_score *a, uint32_t a_stages, const pipe_score *b, u
 
 /* ---- methods -------------------------------------------------------------------------------------------------------- */
 
+/* A stage waits for the part of its transfers that is longer than its work, so that it takes
+       max(fwd, longer of in and out) + max(bwd, longer of gradients in and out)
+   where all values that go over one border of stages go as one transfer, also those that are only relayed. */
+
 /* Each gives a tidy partition, or an error. What does not fit the memory is not their error: the caller looks at
    over_bytes. They end in a time that is polynomial in the graph and do not depend on clocks unless `seconds` strikes. */
 typedef clv_status (*pipe_method)(const pipe_problem *pr, pipe_partition *out);
@@ -168,15 +192,38 @@ clv_status pipe_pipedream(const pipe_problem *pr, pipe_partition *out);
 clv_status pipe_exact(const pipe_problem *pr, pipe_partition *out);
 clv_status pipe_auto(const pipe_problem *pr, pipe_partition *out);
 
-/* methods.c: by name; NULL: there is none. pipe_method_names ends with NULL. */
+/* methods.c: by name, and their names in a row; NULL: there is none. */
 pipe_method method_named(const char *name);
-extern const char *const pipe_method_names[];
+const char *method_name(size_t i);
 
-/* problem_check, the method, partition_tidy, score; a partition over a memory limit is CLV_E_UNSUPPORTED and says which
+/* The best of several partitions. Starts as all zero bytes; keeper_offer tidies the partition and takes it (also when it
+   fails, p is empty after), keeper_end gives the best out, or releases it when st is a failure. */
+typedef struct keeper {
+	bool has;
+	pipe_partition best;
+	pipe_score score; /* of the best */
+} keeper;
+clv_status keeper_offer(const pipe_problem *pr, keeper *kept, pipe_partition *p);
+clv_status keeper_end(keeper *kept, clv_status st, pipe_partition *out);
+
+/* pipedream.c: the best cut of this order into one stage per device; order is topological. Memory limits are kept where
+   that is possible. */
+clv_status chain_cut(const pipe_problem *pr, const uint32_t *order, pipe_partition *out);
+
+/* What methods end with: partition_tidy, and every device gets a stage (partition_fill), because each rank of a real
+   pipeline needs one. */
+clv_status partition_fill(const pipe_problem *pr, pipe_partition *p);
+
+/* problem_check, the method, partition_tidy, partition_fill, score; a partition over a memory limit is CLV_E_UNSUPPORTED and says which
    device lacks how much. */
 clv_status pipe_partition_run(const pipe_problem *pr, const char *method, pipe_partition *out, pipe_score *score);
 
-/* ---- small things the methods share (random.c, refine.c) ------------------------------------------------------------ */
+/* ---- small things the methods share (random.c, order.c) ------------------------------------------------------------- */
+
+/* Topological orders of the nodes: as they are numbered; depth first, where of those that become ready by a node the
+   first, that with the longest way to the end, or that with the shortest is next. */
+typedef enum pipe_order { ORDER_GIVEN, ORDER_DEPTH, ORDER_LONG, ORDER_SHORT, ORDER_COUNT } pipe_order;
+clv_status order_new(const pipe_graph *g, pipe_order kind, uint32_t *out /* nodes.n, caller's */);
 
 typedef struct pipe_random {
 	uint64_t s;
