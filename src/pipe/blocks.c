@@ -471,20 +471,39 @@ static clv_status order_components(folding *f)
 	return st;
 }
 
-/* "layer1.0.conv1"; "layer1.0.conv1:2" when its nodes are in several blocks; "add_3"; "relu_1 and 4 more" */
+/* What a node is part of in the name of its block: its layer, or itself. */
+static const char *part_name(const folding *f, node_id n)
+{
+	scope_id layer = layer_of(f, n);
+	if (layer == NONE)
+		return node_name(f->names, n);
+	const char *path = plan_s(f->p, f->p->scopes.at[layer].path);
+	return *path ? path : "the model";
+}
+
+/* "layer1.0.bn1+layer1.0.relu"; of many parts the first and the last */
+static void print_parts(const folding *f, const block *x, strbuf *b)
+{
+	enum { MOST = 3 };
+	const node_id *nodes = &f->out->order.at[x->first];
+	uint32_t parts = 1;
+	for (uint32_t i = 1; i < x->n; i++)
+		parts += strcmp(part_name(f, nodes[i]), part_name(f, nodes[i - 1])) != 0;
+	strbuf_puts(b, part_name(f, nodes[0]));
+	if (parts > MOST)
+		strbuf_puts(b, "+…");
+	for (uint32_t i = parts > MOST ? x->n - 1 : 1; i < x->n; i++)
+		if (strcmp(part_name(f, nodes[i]), part_name(f, nodes[i - 1])) != 0 || parts > MOST)
+			strbuf_printf(b, "+%s", part_name(f, nodes[i]));
+}
+
+/* "layer1.0.conv1"; "layer1.0.conv1:2" when its nodes are in several blocks; "add_3" */
 static clv_status name_block(const folding *f, block *x, uint32_t *calls /* per scope */)
 {
 	strbuf b = STRBUF_INIT;
-	node_id head = f->out->order.at[x->first];
-	const char *path = x->scope == NONE ? "" : plan_s(f->p, f->p->scopes.at[x->scope].path);
+	print_parts(f, x, &b);
 	if (x->layer && ++calls[x->scope] > 1)
-		strbuf_printf(&b, "%s:%u", *path ? path : "the model", calls[x->scope]);
-	else if (x->layer)
-		strbuf_puts(&b, *path ? path : "the model");
-	else if (x->n == 1)
-		strbuf_puts(&b, node_name(f->names, head));
-	else
-		strbuf_printf(&b, "%s and %u more", node_name(f->names, head), x->n - 1);
+		strbuf_printf(&b, ":%u", calls[x->scope]);
 	return strbuf_take(&b, &x->name);
 }
 

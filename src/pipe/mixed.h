@@ -16,8 +16,7 @@ bool kept_reached(const keeper *kept);
 /* The most stages that the mixed methods make: max_stages, or four for each device. */
 uint32_t mixed_stages(const pipe_problem *pr);
 
-/* For pr->seconds: when the method began, and whether no new attempt may start. */
-double clock_seconds(void);
+/* For pr->seconds: no new attempt may start. began: of clock_seconds. */
 bool time_is_up(const pipe_problem *pr, double began);
 
 /* ---- stages --------------------------------------------------------------------------------------- */

@@ -49,8 +49,8 @@ static clv_status matching_new(const pipe_problem *pr, matching *m)
 {
 	uint32_t n = pr->g->nodes.n;
 	double total = 0;
-	*m = (matching){mem_ids(n),      mem_ids(n), mem_ids(n), mem_ids(n), mem_alloc(n * sizeof *m->us),
-	                mem_alloc(n * sizeof *m->shared)};
+	*m = (matching){
+		mem_ids(n), mem_ids(n), mem_ids(n), mem_ids(n), mem_alloc(n * sizeof *m->us), mem_alloc(n * sizeof *m->shared)};
 	if (!m->mate || !m->depth || !m->by_weight || !m->last || !m->us || !m->shared) {
 		matching_free(m);
 		return fail_nomem();

@@ -14,7 +14,6 @@
 #include <float.h>
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #define SPOTS 400      /* candidates for cuts in the DP */
 #define EQUAL 1e-9     /* as score_better: what is closer than that is no gain */
@@ -24,21 +23,13 @@
 #define REFINES 60     /* attempts after a kick */
 #define STARTS 8       /* orders that a search begins with */
 
-double clock_seconds(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* ---- making ------------------------------------------------------------------------------------------------------- */
 
 void chain_free(chain *c)
 {
-	void *all[] = {c->order,  c->cut,  c->stage_of, c->device_of, c->made,      c->made_first, c->read,
-	               c->read_first, c->sum, c->load,  c->border,    c->wait,      c->ready,      c->place,
-	               c->trial,  c->in_flight, c->spot, c->reach,    c->back,      c->kept_order, c->kept_cut,
-	               c->kept_device};
+	void *all[] = {c->order, c->cut,   c->stage_of, c->device_of,  c->made,     c->made_first, c->read,  c->read_first,
+	               c->sum,   c->load,  c->border,   c->wait,       c->ready,    c->place,      c->trial, c->in_flight,
+	               c->spot,  c->reach, c->back,     c->kept_order, c->kept_cut, c->kept_device};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		mem_free(all[i]);
 	*c = (chain){0};

@@ -35,13 +35,13 @@ typedef struct chain {
 	/* values of a node: made[made_first[n]] …, read[read_first[n]] … */
 	uint32_t *made, *made_first, *read, *read_first;
 	/* scratch */
-	double *sum;                     /* n + 1: time before a position */
-	chain_load *load;                /* n + 1: the same of everything; work is that of the node at the position */
-	chain_border *border;            /* n + 1 */
-	uint32_t *wait, *ready, *place;  /* n each */
-	uint32_t *trial, *in_flight;     /* k + 1 */
-	uint32_t *spot, nspots;          /* candidates for cuts */
-	double *reach;                   /* k + 1 rows of candidates */
+	double *sum;                    /* n + 1: time before a position */
+	chain_load *load;               /* n + 1: the same of everything; work is that of the node at the position */
+	chain_border *border;           /* n + 1 */
+	uint32_t *wait, *ready, *place; /* n each */
+	uint32_t *trial, *in_flight;    /* k + 1 */
+	uint32_t *spot, nspots;         /* candidates for cuts */
+	double *reach;                  /* k + 1 rows of candidates */
 	uint32_t *back;
 	uint32_t *kept_order, *kept_cut, *kept_device;
 	double kept_worst;
@@ -71,7 +71,5 @@ chain_load node_load(const pipe_problem *pr, uint32_t n); /* of one node; work i
 
 /* Below this no partition can be, mixed ones included: work over all speeds, the heaviest nodes. */
 clv_status least_bottleneck(const pipe_problem *pr, double *us_out);
-
-double clock_seconds(void);
 
 #endif
