@@ -60,7 +60,7 @@ static PyObject *blocks_py_rows(BlocksObject *o, PyObject *unused)
 		const block *x = &o->b.at.at[i];
 		const scope *sc = x->scope == NONE ? NULL : &p->scopes.at[x->scope];
 		PyObject *item = Py_BuildValue("(sssOI)", x->name, sc ? plan_s(p, sc->path) : "", sc ? plan_s(p, sc->cls) : "",
-		                               x->layer ? Py_True : Py_False, x->n);
+		                               x->layers ? Py_True : Py_False, x->n);
 		if (!item)
 			Py_CLEAR(out);
 		else
@@ -482,7 +482,7 @@ static PyObject *blocks_py_values(BlocksObject *o, PyObject *unused)
 }
 
 static PyMethodDef blocks_methods[] = {
-	{"rows", (PyCFunction)blocks_py_rows, METH_NOARGS, "rows() -> [(name, module path, class, is a layer, nodes)]"},
+	{"rows", (PyCFunction)blocks_py_rows, METH_NOARGS, "rows() -> [(name, module path, class, has layers, nodes)]"},
 	{"of_node", (PyCFunction)blocks_py_of_node, METH_NOARGS, "of_node() -> the block of each node"},
 	{"plan", (PyCFunction)blocks_py_plan, METH_NOARGS, "plan() -> (the plan block by block, ends of the blocks)"},
 	{"values", (PyCFunction)blocks_py_values, METH_NOARGS, "values() -> [(block or None, [blocks], bytes)]"},

@@ -91,8 +91,10 @@ class Plans(Generic[T]):
         sizes: SizeSpec,
         regime: Regime,
         like: T | None,
+        made: Plans[T] | None = None,
     ) -> None:
-        """like: how a plan of the example's regime was prepared, as these are to be too."""
+        """like: how a plan of the example's regime was prepared, as these are to be too. made: plans of the same
+        regime, prepared in another way, which are not captured again."""
         self.target, self.example, self.regime = target, example, regime
         args, kwargs = example
         arguments = take_apart(target, args, kwargs)
@@ -101,15 +103,17 @@ class Plans(Generic[T]):
         self.whole = True  # the whole model is here, and can be run at other sizes
         self.sized: Sized | None = None
         with torch.set_grad_enabled(regime.grad):
-            if sizes.empty:
+            if made is not None:
+                self.sized, self.captured = made.sized, made.main.source
+            elif sizes.empty:
                 self.captured = capture_checked(target, args, kwargs, grad=regime.grad, both=False)
             else:
                 self.sized = capture_sized(target, args, kwargs, regime.grad, sizes)
                 self.captured = self.sized.captured
                 if like is None:
                     self.check_example(self.sizes_of(arguments.leaves))
-                if not self.sized.covers(self.sized.example):
-                    arguments = self.sized.resized(arguments, min(self.sized.proven))
+            if self.sized is not None and not self.sized.covers(self.sized.example):
+                arguments = self.sized.resized(arguments, min(self.sized.proven))
         self.main: T = self.prepare(self.captured, arguments, like)
         self.captured = self.main.captured
         self.by_plan: dict[int, T] = {id(self.main.source): self.main}  # replaced, not changed

@@ -15,11 +15,14 @@ from . import _native, progress
 from ._capture import Arguments, Captured
 from ._dims import SizeSpec
 from ._example import DTYPES
+from ._log import logger
 from ._regime import Plans, Regime
 from ._state import Target
 from .errors import CaptureError, InputError, LayoutError, SplitError
 from .payload import dims
 from .plan import Program, check_call, finish, plan_signature
+
+log = logger("pipe")
 
 Tensors = Sequence[torch.Tensor]
 
@@ -192,24 +195,37 @@ class StagePlans(Plans[Staged]):
         sizes: SizeSpec,
         regime: Regime,
         folding: Folding,
-        choose: Callable[[Captured, Arguments, dict[str, int]], Placement],
+        choose: Callable[[Captured, Arguments, dict[str, int], Folding], Placement],
         like: Staged | None,
+        made: StagePlans | None = None,
     ) -> None:
         """choose: puts the nodes of the first plan into stages; the others follow `like`."""
         self.folding = folding
         self.choose = choose
-        super().__init__(target, example, sizes, regime, like)
+        super().__init__(target, example, sizes, regime, like, made)
 
     def prepare(self, captured: Captured, arguments: Arguments, like: Staged | None) -> Staged:
+        if like is not None:
+            return self._checked(captured, arguments, like.placement)
         sizes = self.sizes_of(arguments.leaves)
-        where = self.choose(captured, arguments, sizes) if like is None else like.placement
-        staged = Staged(captured, self.folding, where, self.regime.grad, sizes, self.origin(captured))
+        try:
+            return self._checked(captured, arguments, self.choose(captured, arguments, sizes, self.folding))
+        except SplitError as error:
+            if self.folding.keep_order:
+                raise
+            # Nodes in another order may add gradients up in another order; in the plan's own they do not.
+            log.info("%s: once more with the nodes in the model's own order: %s", self.target.name, error)
+        self.folding = self.folding._replace(keep_order=True)
+        return self._checked(captured, arguments, self.choose(captured, arguments, sizes, self.folding))
+
+    def _checked(self, captured: Captured, arguments: Arguments, where: Placement) -> Staged:
+        """Cuts a plan and runs the stages at sizes it is proven for."""
+        sizes, grad = self.sizes_of(arguments.leaves), self.regime.grad
+        staged = Staged(captured, self.folding, where, grad, sizes, self.origin(captured))
         symbols = self.symbols(staged, sizes)
         try:
             with progress.task(f"checking the stages of {self.target.name}"):
-                check_call(
-                    self.target, staged.captured, arguments, lambda x: staged.run(x, symbols, False), self.regime.grad
-                )
+                check_call(self.target, staged.captured, arguments, lambda x: staged.run(x, symbols, False), grad)
         except CaptureError as error:
             raise SplitError(f"the stages in sequence do not give what the model gives: {error}") from None
         return staged

@@ -57,7 +57,7 @@ class Block(NamedTuple):
     name: str
     module_path: str
     module_class: str
-    is_layer: bool
+    is_layer: bool  # it is a layer, or has one
     nodes: int
     cost: profiles.BlockProfile
 
@@ -78,6 +78,7 @@ class Wanted(NamedTuple):
     node_weight: Callable[[Block], float] | None
     edge_weight: Callable[[Block | None, Block], float] | None
     options: dict[str, Any]  # of the partitioner
+    given: dict[str, Any]  # as it was said
 
 
 class PartitionedPlan(_show.Shown):
@@ -87,20 +88,24 @@ class PartitionedPlan(_show.Shown):
     in another mode (train or eval, other dtypes, other sizes) is captured when it is first asked for and cut in the
     same way."""
 
-    def __init__(self, model: Callable[..., Any], example: tuple[Any, Any], want: Wanted) -> None:
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        example: tuple[Any, Any],
+        want: Wanted,
+        made: PartitionedPlan | None = None,
+    ) -> None:
+        """made: another partition of the same model, whose plan is not captured again."""
         self._model, self._want = model, want
         self.folding = want.folding
         self._partition: Any
         self._lock = threading.Lock()
         self._whole = True  # the parameters of all stages are here
         self._example = example
-        try:
-            self._begin(Target(model))
-        except CaptureError as error:
-            if not want.folding.whole:
-                raise
-            log.info("basic blocks of %s are run as they are: %s", Target(model).name, error)
-            self._begin(Target(model, want.folding.whole))
+        if made is not None:
+            self._begin(made._target, made._first)
+        else:
+            self._capture()
         first = self._first
         self.plan = Plan(first.target, first.main.captured, first.sized)
         self.device_of: list[int] = self._partition.device_of()
@@ -108,36 +113,37 @@ class PartitionedPlan(_show.Shown):
 
     # ---- making
 
-    def _begin(self, target: Target) -> None:
+    def _capture(self) -> None:
+        whole = self._want.folding.whole
+        try:
+            self._begin(Target(self._model))
+        except CaptureError as error:
+            if not whole:
+                raise
+            log.info("basic blocks are run as they are, for the model as a whole cannot be captured: %s", error)
+            self._begin(Target(self._model, whole))
+
+    def _begin(self, target: Target, made: StagePlans | None = None) -> None:
         self._target = target
         self._reader = Reader(target)
         regime = self._reader.regime(take_apart(target, *self._example).leaves, self._want.training)
-        self._first = self._make(regime, self._example, None)
+        self._first = self._make(regime, self._example, None, made)
         # Replaced, not changed: other threads may be reading it.
         self._by_regime: dict[Regime, StagePlans] = {regime: self._first}
 
-    def _make(self, regime: Regime, example: tuple[Any, Any], first: StagePlans | None) -> StagePlans:
-        want = self._want
-        sizes = _sizes(want, self._target, example) if first is None else first.found_sizes("B")
+    def _make(
+        self, regime: Regime, example: tuple[Any, Any], first: StagePlans | None, made: StagePlans | None = None
+    ) -> StagePlans:
+        sizes = _sizes(self._want, self._target, example) if first is None else first.found_sizes("B")
         like = None if first is None else first.main
-        if first is not None:
-            return StagePlans(self._target, example, sizes, regime, self.folding, self._choose, like)
-        self.folding = want.folding
-        try:
-            return StagePlans(self._target, example, sizes, regime, self.folding, self._choose, None)
-        except SplitError as error:
-            if self.folding.keep_order:
-                raise
-            # Nodes in another order may add gradients up in another order; in the plan's own they do not.
-            log.info("%s: once more with the nodes in the model's own order: %s", self._target.name, error)
-        self.folding = want.folding._replace(keep_order=True)
-        return StagePlans(self._target, example, sizes, regime, self.folding, self._choose, None)
+        return StagePlans(self._target, example, sizes, regime, self.folding, self._choose, like, made)
 
-    def _choose(self, captured: Captured, arguments: Arguments, sizes: dict[str, int]) -> Placement:
+    def _choose(self, captured: Captured, arguments: Arguments, sizes: dict[str, int], folding: Folding) -> Placement:
         """Folds the first plan, profiles its blocks, and partitions them."""
         want = self._want
         at = {name: sizes[name] for name in captured.symbols}
-        folded = self.folding.blocks(captured.plan, at)
+        self.folding = folding
+        folded = folding.blocks(captured.plan, at)
         rows = folded.rows()
         if len(rows) < want.nparts:
             raise SplitError(
@@ -145,7 +151,10 @@ class PartitionedPlan(_show.Shown):
                 f"{want.nparts}: ask for fewer parts, or for a greater depth"
             )
         self.profile = self._measure(captured, folded, arguments, at)
-        self.blocks = [Block(row[0], row[1], row[2], row[3], row[4], cost) for row, cost in zip(rows, self.profile.rows, strict=True)]
+        self.blocks = [
+            Block(row[0], row[1], row[2], row[3], row[4], cost)
+            for row, cost in zip(rows, self.profile.rows, strict=True)
+        ]
         since = time.monotonic()
         with progress.task(f"partitioning {self._target.name}"):
             progress.step(f"{want.method}, {len(rows)} blocks")
@@ -253,6 +262,29 @@ class PartitionedPlan(_show.Shown):
                 made = self._make(regime, inputs, self._first)
                 self._by_regime = {**self._by_regime, regime: made}
             return self._by_regime[regime]
+
+    def repartition(self, **changes: Any) -> PartitionedPlan:
+        """Another partition of the same model: takes what pipe_model takes, for what is to change. The model is not
+        captured again; what was measured is used where the blocks stay the same.
+
+        >>> import torch, cleave
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> two = cleave.pipe_model(net, model_args=torch.randn(3, 4), nparts=2)
+        >>> two.repartition(nparts=3, partitioning_method="acyclic").nstages
+        3
+        """
+        fixed = ("model", "batch_dim", "model_args", "model_kwargs", "training", "output_file", "generate_explicit_del")
+        unknown = [name for name in changes if name in fixed or name not in self._want.given]
+        if unknown:
+            raise ArgumentError(f"repartition cannot change {', '.join(unknown)}: call pipe_model")
+        given = {**self._want.given, **changes}
+        if "nparts" in changes:
+            per_device = ("devices", "memory_limit", "bandwidth", "microbatches", "max_stages")
+            given.update({name: None for name in per_device if name not in changes and not _scalar(given[name])})
+        want = _read(given)
+        if "profile" not in changes and "n_iter" not in changes and want.folding == self._want.folding:
+            want = want._replace(profile=self.profile)
+        return PartitionedPlan(self._model, self._example, want, self)
 
     # ---- looking
 
@@ -388,8 +420,8 @@ def pipe_model(
 
     output_file: the stages are written there as Python code (docs/pipe.md), with `del` after the last use of each
     tensor where generate_explicit_del asks for it."""
-    args, kwargs = as_call(model_args, model_kwargs)
     want = _read(locals())
+    args, kwargs = as_call(model_args, model_kwargs)
     with progress.task(f"partitioning {Target(model).name}"):
         partitioned = PartitionedPlan(model, (args, kwargs), want)
         if output_file is not None:
@@ -441,7 +473,13 @@ def _read(given: Mapping[str, Any]) -> Wanted:
         given["node_weight_function"],
         given["edge_weight_function"],
         options,
+        dict(given),
     )
+
+
+def _scalar(x: Any) -> bool:
+    """It holds for any number of devices."""
+    return x is None or isinstance(x, int | float)
 
 
 def _count(n: Any, name: str) -> int:

@@ -511,10 +511,11 @@ static void describe_block(const folding *f, block *x)
 {
 	const node_id *nodes = &f->out->order.at[x->first];
 	x->scope = layer_of(f, nodes[0]);
-	x->layer = x->scope != NONE;
-	for (uint32_t i = 1; i < x->n; i++)
-		if (layer_of(f, nodes[i]) != x->scope)
-			x->layer = false;
+	x->layer = x->layers = x->scope != NONE;
+	for (uint32_t i = 1; i < x->n; i++) {
+		x->layer &= layer_of(f, nodes[i]) == x->scope;
+		x->layers |= layer_of(f, nodes[i]) != NONE;
+	}
 	if (!x->layer)
 		x->scope = f->p->nodes.at[nodes[0]].scope;
 }

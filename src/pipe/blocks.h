@@ -23,6 +23,7 @@ typedef struct block {
 	uint32_t first, n; /* slice of blocks->order: its nodes, ascending */
 	scope_id scope;    /* the module it is, or is a part of; NONE: none */
 	bool layer;        /* it is a call of that module; else an operator, or several that must stay together */
+	bool layers;       /* some of it belongs to a layer */
 	char *name;        /* "layer1.0.conv1", "add_3"; unique */
 } block;
 
