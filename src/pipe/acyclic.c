@@ -17,10 +17,13 @@ clv_status pipe_acyclic(const pipe_problem *pr, pipe_partition *out)
 	pipe_random r = {pr->seed};
 	chain c;
 	TRY(chain_new(pr, &c));
-	chain_search(&c, SEARCH_STEPS, &r);
-	chain_polish(&c, POLISH_STEPS, &r);
-	clv_status st = chain_partition(&c, out);
-	out->method = "acyclic";
+	clv_status st = chain_search(&c, SEARCH_STEPS, &r);
+	if (st == CLV_OK) {
+		chain_polish(&c, POLISH_STEPS, &r);
+		st = chain_partition(&c, out);
+	}
+	if (st == CLV_OK)
+		out->method = "acyclic";
 	chain_free(&c);
 	return st;
 }

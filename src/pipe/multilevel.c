@@ -298,6 +298,7 @@ static clv_status solve(level *at, const level *coarser, uint32_t *device_of, bo
                         pipe_partition *out)
 {
 	pipe_random r = {at->pr.seed + at->pr.g->nodes.n};
+	clv_status st = CLV_OK;
 	chain c;
 	TRY(chain_new(&at->pr, &c));
 	c.deadline = deadline;
@@ -307,11 +308,13 @@ static clv_status solve(level *at, const level *coarser, uint32_t *device_of, bo
 		chain_take(&c, c.place, device_of);
 		chain_refine(&c, last ? FINEST_STEPS : REFINE_STEPS, &r);
 	} else {
-		chain_search(&c, SEARCH_STEPS, &r);
+		st = chain_search(&c, SEARCH_STEPS, &r);
 	}
-	chain_polish(&c, POLISH_STEPS, &r);
-	memcpy(device_of, c.device_of, c.k * sizeof *device_of);
-	clv_status st = last ? chain_partition(&c, out) : keep_stages(&c, at);
+	if (st == CLV_OK) {
+		chain_polish(&c, POLISH_STEPS, &r);
+		memcpy(device_of, c.device_of, c.k * sizeof *device_of);
+		st = last ? chain_partition(&c, out) : keep_stages(&c, at);
+	}
 	chain_free(&c);
 	return st;
 }

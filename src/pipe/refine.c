@@ -20,8 +20,9 @@
 #define ROUNDING 1e-13 /* of sums taken in another order */
 #define OVER 1e30      /* us that a byte over the memory counts as */
 #define POLISHES 12    /* attempts to save bytes in a row that save none */
+#define FRESH 12       /* one kick in so many is a new start */
 #define REFINES 60     /* attempts after a kick */
-#define STARTS 8       /* orders that a search begins with */
+#define STARTS 10      /* orders that a search begins with */
 
 /* ---- making ------------------------------------------------------------------------------------------------------- */
 
@@ -242,6 +243,11 @@ static void shuffle_stages(chain *c, taste by, pipe_random *r)
 	c->steps += c->n + c->pr->g->succ_first[c->n];
 }
 
+void chain_shuffle(chain *c, pipe_random *r)
+{
+	shuffle_stages(c, any_taste(r), r);
+}
+
 static void shuffle_all(chain *c, taste by, pipe_random *r)
 {
 	memset(c->stage_of, 0, c->n * sizeof *c->stage_of);
@@ -249,7 +255,7 @@ static void shuffle_all(chain *c, taste by, pipe_random *r)
 	c->steps += c->n + c->pr->g->succ_first[c->n];
 }
 
-static void set_stages(chain *c)
+void chain_set_stages(chain *c)
 {
 	for (uint32_t s = 0; s < c->k; s++)
 		for (uint32_t i = c->cut[s]; i < c->cut[s + 1]; i++)
@@ -263,7 +269,7 @@ static double speed_of(const chain *c, uint32_t s)
 	return c->pr->devices[c->device_of[s]].speed;
 }
 
-static void sum_times(chain *c)
+void chain_sum(chain *c)
 {
 	for (uint32_t i = 0; i < c->n; i++)
 		c->sum[i + 1] = c->sum[i] + node_us(c->pr, c->order[i]);
@@ -340,7 +346,7 @@ static void bisect(chain *c, uint32_t pivot)
    none (devices were changed). */
 static bool cut_plain(chain *c, uint32_t pivot)
 {
-	sum_times(c);
+	chain_sum(c);
 	c->steps += c->n + 16 * c->k;
 	if (fill(c, c->worst * (1 - EQUAL), pivot, c->trial)) {
 		keep_trial(c);
@@ -554,7 +560,7 @@ static double border_bytes(const chain *c)
 
 static void sum_all(chain *c)
 {
-	sum_times(c);
+	chain_sum(c);
 	sum_loads(c);
 	sum_borders(c);
 }
@@ -574,15 +580,17 @@ static bool recut(chain *c, pipe_random *r)
 		c->worst = fmin(c->worst, found);
 	}
 	if (ok)
-		set_stages(c);
+		chain_set_stages(c);
 	return ok;
 }
 
-/* The first cut of an order: by time alone, and then by everything. */
-static void cut_first(chain *c, pipe_random *r)
+/* By time alone, and then by everything. */
+void chain_cut_order(chain *c, pipe_random *r)
 {
+	for (uint32_t s = 0; s <= c->k; s++) /* none to keep, but they must be valid */
+		c->cut[s] = s < c->k ? s : c->n;
 	double slow = DBL_MAX;
-	sum_times(c);
+	chain_sum(c);
 	for (uint32_t s = 0; s < c->k; s++)
 		slow = fmin(slow, speed_of(c, s));
 	c->worst = 2 * (c->sum[c->n] / slow) + DBL_MIN;
@@ -593,7 +601,7 @@ static void cut_first(chain *c, pipe_random *r)
 		double found = cut_by_spots(c, c->worst * (1 + ROUNDING), false);
 		c->worst = fmin(c->worst, found);
 	}
-	set_stages(c);
+	chain_set_stages(c);
 }
 
 static void swap_devices(chain *c, uint32_t a, uint32_t b)
@@ -640,24 +648,22 @@ static void take_kept(chain *c)
 	memcpy(c->device_of, c->kept_device, c->k * sizeof *c->device_of);
 	schedule_in_flight(c->pr, c->device_of, c->k, c->in_flight);
 	c->worst = c->kept_worst;
-	set_stages(c);
+	chain_set_stages(c);
 }
 
-/* The first start has the order that is given, the second goes into depth, the others are random. */
-static void start(chain *c, uint32_t number, pipe_random *r)
+/* The first starts have orders that are not random, the others are. */
+static clv_status start(chain *c, uint32_t number, pipe_random *r)
 {
-	for (uint32_t i = 0; i < c->n; i++)
-		c->order[i] = i;
 	for (uint32_t i = 0; i < c->k; i++)
 		c->device_of[i] = i;
 	schedule_in_flight(c->pr, c->device_of, c->k, c->in_flight);
-	if (number > 0)
-		shuffle_all(c, number == 1 ? (taste){256, 0} : any_taste(r), r);
-	for (uint32_t i = c->k - 1; number > 1 && !c->alike && i > 0; i--)
+	TRY(order_new(c->pr->g, number < ORDER_COUNT ? (pipe_order)number : ORDER_GIVEN, c->order));
+	if (number >= ORDER_COUNT)
+		shuffle_all(c, any_taste(r), r);
+	for (uint32_t i = c->k - 1; number >= ORDER_COUNT && !c->alike && i > 0; i--)
 		swap_devices(c, i, random_below(r, i + 1));
-	for (uint32_t s = 0; s <= c->k; s++) /* no cut to keep, but one that is valid */
-		c->cut[s] = s < c->k ? s : c->n;
-	cut_first(c, r);
+	chain_cut_order(c, r);
+	return CLV_OK;
 }
 
 /* Some stages in a row become one, which is put into another order; the whole is then cut from scratch. */
@@ -666,36 +672,41 @@ static void kick(chain *c, pipe_random *r)
 	uint32_t a = random_below(r, c->k - 1), b = a + 1 + random_below(r, c->k - 1 - a);
 	shuffle_run(c, c->cut[a], c->cut[b + 1], a, b, any_taste(r), r);
 	c->steps += c->n + c->pr->g->succ_first[c->n];
-	cut_first(c, r);
+	chain_cut_order(c, r);
 }
 
 /* Kicks the best that is known and refines a little, as long as there are steps. */
-static void kick_and_refine(chain *c, uint64_t end, pipe_random *r)
+static clv_status kick_and_refine(chain *c, uint64_t end, pipe_random *r)
 {
 	uint64_t some = (uint64_t)REFINES * (c->n + c->pr->g->succ_first[c->n]);
 	while (c->k > 1 && c->steps < end && c->kept_worst > c->least * (1 + EQUAL) && !out_of_time(c)) {
-		take_kept(c);
-		kick(c, r);
-		chain_refine(c, some, r);
+		if (random_below(r, FRESH) == 0) {
+			TRY(start(c, STARTS, r));
+			chain_refine(c, some * 4, r);
+		} else {
+			take_kept(c);
+			kick(c, r);
+			chain_refine(c, some, r);
+		}
 		if (c->worst <= c->kept_worst)
 			keep(c);
 	}
 	take_kept(c);
+	return CLV_OK;
 }
 
-void chain_search(chain *c, uint64_t steps, pipe_random *r)
+clv_status chain_search(chain *c, uint64_t steps, pipe_random *r)
 {
 	uint64_t end = c->steps + steps;
-	c->kept_worst = DBL_MAX;
 	for (uint32_t i = 0; i < STARTS && (i == 0 || !out_of_time(c)); i++) {
-		start(c, i, r);
+		TRY(start(c, i, r));
 		chain_refine(c, steps / 4 / STARTS, r);
 		if (i == 0 || c->worst < c->kept_worst * (1 - EQUAL))
 			keep(c);
 		if (is_least(c))
 			break;
 	}
-	kick_and_refine(c, end, r);
+	return kick_and_refine(c, end, r);
 }
 
 static void order_by_stage(chain *c)
@@ -818,7 +829,7 @@ void chain_polish(chain *c, uint64_t steps, pipe_random *r)
 		shuffle_stages(c, random_below(r, 2) ? (taste){256, 0} : (taste){250, 8}, r);
 		sum_all(c);
 		cut_by_spots(c, c->worst * (1 + ROUNDING), true);
-		set_stages(c);
+		chain_set_stages(c);
 		if (border_bytes(c) < before)
 			idle = 0;
 	}

@@ -59,11 +59,18 @@ double chain_cost(const chain *c, uint32_t s, const chain_load *in, const chain_
 void chain_take(chain *c, const uint32_t *stage_of, const uint32_t *device_of);
 
 /* Several orders cut as well as each can be, the best of them refined; about `steps` steps. */
-void chain_search(chain *c, uint64_t steps, pipe_random *r);
+clv_status chain_search(chain *c, uint64_t steps, pipe_random *r);
 /* Orders inside of the stages are shuffled and the whole is cut anew, again and again; never worse than before. */
 void chain_refine(chain *c, uint64_t steps, pipe_random *r);
 /* Fewer bytes over the borders where no stage gets slower than the slowest is. */
 void chain_polish(chain *c, uint64_t steps, pipe_random *r);
+
+/* Parts of these: the best cut of the order that is there; sums of time along it; stage_of by the cuts; another order
+   inside of the stages. */
+void chain_cut_order(chain *c, pipe_random *r);
+void chain_sum(chain *c);
+void chain_set_stages(chain *c);
+void chain_shuffle(chain *c, pipe_random *r);
 
 clv_status chain_partition(const chain *c, pipe_partition *out);
 
