@@ -308,10 +308,13 @@ static clv_status complete(const pipe_problem *pr, const char *method, pipe_part
 	TRY(partition_fill(pr, p));
 	if (!p->method)
 		p->method = method;
+	p->asked = method;
 	if (pr->max_stages && p->nstages > pr->max_stages)
 		return fail(CLV_E_UNSUPPORTED, "%s made %" PRIu32 " stages, and at most %" PRIu32 " are allowed", p->method,
 		            p->nstages, pr->max_stages);
 	TRY(score_new(pr, p, score));
+	if (score->bottleneck_us <= score->lower_bound_us * (1 + 1e-12))
+		p->optimal = true;
 	clv_status st = fail_over(pr, score);
 	if (st != CLV_OK)
 		score_free(score);

@@ -39,6 +39,26 @@ void partition_free(pipe_partition *p)
 	*p = (pipe_partition){0};
 }
 
+clv_status partition_nodes(const pipe_graph *g, const pipe_partition *p, uint32_t **first, uint32_t **nodes)
+{
+	uint32_t *begin = mem_alloc(((size_t)p->nstages + 2) * sizeof *begin), *list = mem_ids(g->nodes.n);
+	if (!begin || !list) {
+		mem_free(begin);
+		mem_free(list);
+		return fail_nomem();
+	}
+	for (uint32_t n = 0; n < g->nodes.n; n++)
+		begin[p->stage_of[n] + 2]++;
+	for (uint32_t s = 0; s < p->nstages; s++)
+		begin[s + 2] += begin[s + 1];
+	/* begin[s + 1] is where the next node of s goes, and in the end where those of s + 1 begin */
+	for (uint32_t n = 0; n < g->nodes.n; n++)
+		list[begin[p->stage_of[n] + 1]++] = n;
+	*first = begin;
+	*nodes = list;
+	return CLV_OK;
+}
+
 /* ---- the walk ------------------------------------------------------------------------------------------------------- */
 
 /* Nodes that are ready, one list per device. */

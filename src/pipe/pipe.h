@@ -76,7 +76,7 @@ typedef enum pipe_schedule { SCHEDULE_GPIPE, SCHEDULE_1F1B, SCHEDULE_INTERLEAVED
 extern const char *const pipe_schedule_names[SCHEDULE_COUNT]; /* "gpipe", "1f1b", "interleaved" */
 
 #define MOST_DEVICES 4096
-#define MOST_MICROBATCHES (1 << 20)
+#define MOST_MICROBATCHES (1 << 16)
 
 typedef struct pipe_device {
 	double speed;         /* 1: times of the graph hold; 2: twice as fast */
@@ -127,11 +127,15 @@ typedef struct pipe_partition {
 	bool stopped;                      /* the time limit struck */
 	double raw_cut_bytes, raw_balance; /* metis: before the stages were made acyclic; balance is heaviest part / mean */
 	const char *method;                /* which method made it (auto: the one that was kept); static */
+	const char *asked;                 /* which method was asked for; static. pipe_partition_run sets it */
 } pipe_partition;
 
 clv_status partition_new(const pipe_graph *g, pipe_partition *out); /* all nodes in stage 0 on device 0 */
 clv_status partition_copy(const pipe_graph *g, const pipe_partition *p, pipe_partition *out);
 void partition_free(pipe_partition *p);
+
+/* Nodes by stage, ascending: those of stage s are nodes[first[s]] … nodes[first[s+1]-1]. Caller frees both. */
+clv_status partition_nodes(const pipe_graph *g, const pipe_partition *p, uint32_t **first, uint32_t **nodes);
 
 /* Where device_of_node[n] says which device runs node n, the fewest stages found by a list walk: nodes are taken in a
    topological order that stays on one device as long as something there is ready (the device with the most ready work
@@ -149,6 +153,7 @@ typedef struct stage_score {
 	double fwd_us, bwd_us;       /* on its device; bwd includes the second forward when recomputing */
 	double comm_us;              /* of transfers, the part that the stage's own work does not hide */
 	int64_t in_bytes, out_bytes; /* over links, in the forward; what is relayed through the stage included */
+	int64_t grad_bytes;          /* come over the link from the next stage, in the backward */
 	int64_t relayed_bytes;       /* come in only to go on */
 	int64_t param_bytes;
 	int64_t memory_bytes; /* parameters with copies, held for the micro-batches in flight, work */
@@ -247,7 +252,9 @@ typedef struct pipe_action {
 	double start_us, end_us;
 } pipe_action;
 
-/* What each device does, in order: the actions of device d are actions[first[d]] … actions[first[d+1]-1]. Works for every
+/* Every action waits for what it reads: forward (s, m) for (s-1, m); backward (s, m) for backward (s+1, m), that of the
+   last stage for its forward. Each border of stages carries one transfer after the other.
+   What each device does, in order: the actions of device d are actions[first[d]] … actions[first[d+1]-1]. Works for every
    placement: where the named schedule fits the placement its order is that schedule's, elsewhere a list schedule with the
    same rule (backward first, in flight at most as the schedule allows) that cannot deadlock. */
 typedef struct pipe_timeline {
@@ -259,13 +266,19 @@ typedef struct pipe_timeline {
 	bool fits;         /* the placement is the one that the named schedule is for */
 } pipe_timeline;
 
+/* CLV_E_OVERFLOW: there are over MOST_ACTIONS, which nobody looks at. */
+#define MOST_ACTIONS (1u << 24)
 clv_status timeline_new(const pipe_problem *pr, const pipe_partition *p, const pipe_score *s, pipe_timeline *out);
 void timeline_free(pipe_timeline *t);
+
+double score_gap(const pipe_score *s); /* of the bottleneck over the lower bound: 0.02 is two percent */
 
 /* ---- text (table.c, result_write.c) ---------------------------------------------------------------------------------- */
 
 /* The table for people: per stage device, time, share, memory, parameters, bytes in and out; bound, gap, bubble. */
 clv_status partition_table(const pipe_problem *pr, const pipe_partition *p, const pipe_score *s, strbuf *b);
+/* What each device does, one line per device: "device 0: F0.0 F0.1 B0.0 …", kind, stage and micro-batch. */
+clv_status timeline_text(const pipe_problem *pr, const pipe_timeline *t, strbuf *b);
 /* {"method","k","seed","bottleneck_us","lower_bound_us","cut_bytes","seconds","stages":[{"nodes":[id…],"device":int}…]} and
    more keys; one line. */
 clv_status partition_json(const pipe_problem *pr, const pipe_partition *p, const pipe_score *s, double seconds,

@@ -147,6 +147,7 @@ static void score_stage(const pipe_problem *pr, const pipe_partition *p, const s
 	out->comm_us = comm_us(pr, p, m, s, out->fwd_us, out->bwd_us);
 	out->in_bytes = from_other ? m->border[s - 1] : 0;
 	out->out_bytes = to_other ? m->border[s] : 0;
+	out->grad_bytes = to_other && pr->training ? m->grad_border[s] : 0;
 	out->relayed_bytes = s > 0 ? m->passes[s] : 0;
 }
 
@@ -249,6 +250,11 @@ void score_free(pipe_score *s)
 	mem_free(s->device_bytes);
 	mem_free(s->stages);
 	*s = (pipe_score){0};
+}
+
+double score_gap(const pipe_score *s)
+{
+	return s->lower_bound_us > 0 ? fmax(0, s->bottleneck_us / s->lower_bound_us - 1) : 0;
 }
 
 bool score_better(const pipe_score *a, uint32_t a_stages, const pipe_score *b, uint32_t b_stages)
