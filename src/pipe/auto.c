@@ -1,8 +1,7 @@
 /* auto: the best of all methods, and then a little better.
  *
- * First those that give each device one stage, because fewer stages are worth more when nothing else differs; what comes
- * out of each is also polished. Where that reaches the lower bound the rest would only make more stages. Then those with
- * mixed placements. What a graph is too large for is left out by its number of nodes, not by a clock, so that a seed gives
+ * First those that give each device one stage; what comes out of each is also polished. Then those with mixed placements.
+ * Where the lower bound is reached, only what is quick is run for fewer bytes. What a graph is too large for is left out by its number of nodes, not by a clock, so that a seed gives
  * one result; the problem's time limit stops between methods. The DP over the chain is always among them: nothing here is
  * worse than it. A method that refuses (METIS is not there, memory, its own limits) is passed over. */
 #include "pipe/mixed.h"
@@ -12,12 +11,13 @@
 typedef struct auto_method {
 	const char *name;
 	uint32_t most_nodes; /* for larger graphs it takes too long; 0: none is too large */
-	bool mixed;
+	bool mixed;          /* polishes by itself */
+	bool spare;          /* not needed once the bound is reached */
 } auto_method;
 
 static const auto_method candidates[] = {
-	{"pipedream", 0, false}, {"multilevel", 0, false}, {"acyclic", 20000, false},
-	{"exact", 2000, false},  {"mpipe", 0, true},       {"metis", 0, true},
+	{"pipedream", 0, false, false}, {"multilevel", 0, false, false}, {"acyclic", 20000, false, true},
+	{"exact", 2000, false, true},   {"mpipe", 0, true, false},       {"metis", 0, true, true},
 };
 enum { CANDIDATES = sizeof candidates / sizeof *candidates };
 
@@ -30,7 +30,7 @@ typedef struct auto_run {
 
 static uint64_t steps_for(const pipe_problem *pr)
 {
-	return 200000 + 20 * (uint64_t)pr->g->nodes.n;
+	return 200000 + 5 * (uint64_t)pr->g->nodes.n;
 }
 
 /* The partition itself has been offered; a polished copy is, too. It is of the same method, but proves nothing. */
@@ -64,7 +64,7 @@ static clv_status offer_method(auto_run *a, const auto_method *m)
 	st = partition_copy(a->pr->g, &p, &copy);
 	if (st == CLV_OK)
 		st = offer_filled(a->pr, &a->kept, &copy);
-	if (st == CLV_OK && !m->mixed && !kept_reached(&a->kept))
+	if (st == CLV_OK && !m->mixed)
 		st = offer_polished(a, &p, 0.3);
 	partition_free(&p);
 	return st;
@@ -80,7 +80,7 @@ static clv_status offer_all(auto_run *a)
 	clv_status st = CLV_OK, refused = CLV_OK;
 	for (size_t i = 0; i < CANDIDATES; i++) {
 		const auto_method *m = &candidates[i];
-		if (!fits(a, m) || (m->mixed && kept_reached(&a->kept)))
+		if (!fits(a, m) || (m->spare && kept_reached(&a->kept)))
 			continue;
 		if (a->kept.has && time_is_up(a->pr, a->began)) {
 			a->kept.best.stopped = true;

@@ -389,7 +389,7 @@ static clv_status offer_joined(const pipe_problem *pr, const pipe_partition *wal
 	if (st == CLV_OK)
 		st = stages_place(pr, &p);
 	if (st == CLV_OK)
-		st = polish(po, &p, &(polish_effort){POLISH_STEPS, 1, pr->seed + limit});
+		st = polish(po, &p, &(polish_effort){POLISH_STEPS, 0.5, pr->seed + limit});
 	if (st != CLV_OK) {
 		partition_free(&p);
 		return st;

@@ -11,7 +11,8 @@
 #include "pipe/mixed.h"
 
 #define WORTH_MORE 5e-3 /* gap to the bound above which more than two stages for a device are tried */
-#define MANY_NODES 50000
+#define MANY_NODES 3000 /* from here on fewer attempts */
+#define MOST_NODES 50000
 
 typedef struct mpipe_attempt {
 	pipe_order order;
@@ -91,31 +92,45 @@ static void partition_of_blocks(const mpipe *m, uint32_t blocks, pipe_partition 
 
 static uint64_t steps_for(const pipe_problem *pr)
 {
-	return 400000 + 20 * (uint64_t)pr->g->nodes.n;
+	return 300000 + 5 * (uint64_t)pr->g->nodes.n;
+}
+
+/* One block for each device: the DP over the chain knows best where to cut. */
+static clv_status blocks_new(mpipe *m, const mpipe_attempt *a, uint32_t blocks, pipe_partition *p)
+{
+	if (blocks == m->pr->k && a->loops)
+		return chain_cut(m->pr, m->order, p);
+	TRY(order_crossing(m->pr->g, m->order, m->crossing));
+	work_before(m);
+	blocks_cut(m, blocks, a->slack);
+	TRY(partition_new(m->pr->g, p));
+	partition_of_blocks(m, blocks, p);
+	return CLV_OK;
 }
 
 static clv_status attempt_blocks(mpipe *m, const mpipe_attempt *a, uint32_t blocks, pipe_partition *p)
 {
-	partition_of_blocks(m, blocks, p);
+	TRY(blocks_new(m, a, blocks, p));
 	if (!a->loops)
 		TRY(stages_place(m->pr, p));
-	return polish(m->po, p, &(polish_effort){steps_for(m->pr), 1, random_next(&m->random)});
+	return polish(m->po, p, &(polish_effort){steps_for(m->pr), 0.5, random_next(&m->random)});
 }
 
 static clv_status attempt(mpipe *m, const mpipe_attempt *a, uint32_t blocks)
 {
 	pipe_partition p = {0};
 	TRY(order_new(m->pr->g, a->order, m->order));
-	TRY(order_crossing(m->pr->g, m->order, m->crossing));
-	work_before(m);
-	blocks_cut(m, blocks, a->slack);
-	TRY(partition_new(m->pr->g, &p));
 	clv_status st = attempt_blocks(m, a, blocks, &p);
 	if (st != CLV_OK) {
 		partition_free(&p);
 		return st;
 	}
 	return offer_filled(m->pr, &m->kept, &p);
+}
+
+static uint32_t attempts_for(uint32_t nodes)
+{
+	return nodes > MOST_NODES ? 1 : nodes > MANY_NODES ? 2 : ATTEMPTS;
 }
 
 /* Whether more blocks for each device are worth a try: halves counts them. */
@@ -130,7 +145,7 @@ static bool worth_more(const mpipe *m, uint32_t halves)
 static clv_status attempt_all(mpipe *m)
 {
 	static const uint32_t halves[] = {2, 3, 4, 6, 8}; /* blocks for two devices */
-	uint32_t most = mixed_stages(m->pr), tried = 0, each = m->pr->g->nodes.n > MANY_NODES ? 1 : ATTEMPTS;
+	uint32_t most = mixed_stages(m->pr), tried = 0, each = attempts_for(m->pr->g->nodes.n);
 	double began = clock_seconds();
 	for (size_t i = 0; i < sizeof halves / sizeof *halves; i++) {
 		uint64_t wanted = ((uint64_t)m->pr->k * halves[i] + 1) / 2;

@@ -12,12 +12,14 @@
 #include <math.h>
 #include <string.h>
 
-#define EXCESS_SHARE 0.5 /* weight of the mean excess, beside the largest */
-#define BYTES_WEIGHT 0.1
-#define OVER_SHARE 4.0                /* weight of what is over the memory, as a share of the limits */
-#define MOST_MOVES 4                  /* at once */
-#define SWAP_CHANCE (UINT32_MAX / 16) /* that two stages change devices, too */
-#define RESYNC 65536                  /* proposals after which sums of floating point are made anew */
+#define EXCESS_SHARE 0.5             /* weight of the mean excess, beside the largest */
+#define BYTES_FIRST 1e-3             /* weight of bytes, as a share of what they are, while devices are made even */
+#define BYTES_THEN 0.1               /* … and after it */
+#define COLDEST 1e-3                 /* of the heat in the beginning */
+#define OVER_SHARE 4.0               /* weight of what is over the memory, as a share of the limits */
+#define MOST_MOVES 4                 /* at once */
+#define SWAP_CHANCE (UINT32_MAX / 8) /* that two stages change devices, too */
+#define RESYNC 65536                 /* proposals after which sums of floating point are made anew */
 
 /* What a stage costs, in parts that moves change. */
 typedef struct stage_sums {
@@ -533,8 +535,8 @@ static double random_unit(pipe_random *r)
 	return ((double)(random_next(r) >> 11) + 0.5) * 0x1p-53;
 }
 
-/* Costs fall from `hottest` to `coldest` while `steps` are spent. */
-static void anneal(polisher *po, polish_run *run, uint64_t steps, double hottest, double coldest)
+/* The heat falls from `hottest` to a thousandth of it while `steps` are spent. */
+static void anneal(polisher *po, polish_run *run, uint64_t steps, double hottest)
 {
 	polish_rank r;
 	double heat = hottest;
@@ -543,7 +545,7 @@ static void anneal(polisher *po, polish_run *run, uint64_t steps, double hottest
 	run->cost = cost_now(po, &r);
 	while (run->spent < steps && po->nborder) {
 		if (rounds % 256 == 0 && hottest > 0)
-			heat = hottest * pow(coldest / hottest, (double)run->spent / (double)steps);
+			heat = hottest * pow(COLDEST, (double)run->spent / (double)steps);
 		step(po, run, hottest > 0 ? -heat * log(random_unit(&run->random)) : 0);
 		run->spent++;
 		if (++rounds % RESYNC == 0) {
@@ -567,19 +569,20 @@ static void search(polisher *po, const polish_effort *effort)
 {
 	polish_run run = {.random = {effort->seed}};
 	polish_rank r;
-	double mean = po->mean_us / po->bound;
-	po->bytes_cost = 1e-3 / slower(po->bytes, 1);
+	po->bytes_cost = BYTES_FIRST / slower(po->bytes, 1);
 	cost_now(po, &r);
 	best_keep(po, &r);
 	po->reached_us = po->bound * (1 + MIXED_REACHED);
 	if (r.bottleneck < po->reached_us)
 		po->reached_us = r.bottleneck;
 	po->enough_us = po->reached_us;
-	anneal(po, &run, effort->steps, effort->heat * mean, 1e-6);
+	/* where transfers are what counts, so does a share of them */
+	double heat = effort->heat * slower(po->mean_us, (r.bottleneck - po->bound) / 16) / po->bound;
+	anneal(po, &run, effort->steps, heat);
 	best_restore(po);
 	po->enough_us = slower(po->best_rank.bottleneck, po->reached_us);
-	po->bytes_cost = BYTES_WEIGHT / slower(po->bytes, 1);
-	anneal(po, &run, effort->steps / 2, effort->heat * mean, 1e-6);
+	po->bytes_cost = BYTES_THEN / slower(po->bytes, 1);
+	anneal(po, &run, effort->steps / 2, effort->heat * po->mean_us / po->bound);
 	best_restore(po);
 }
 
