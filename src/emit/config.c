@@ -229,6 +229,48 @@ static void put_facts(config *c)
 	strbuf_putc(c->b, ']');
 }
 
+static uint32_t count_users(const config *c, value_id v)
+{
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < c->spec->nstages; i++)
+		n += c->w[i].stage->used[v];
+	return n;
+}
+
+static void put_place(const writer *w, value_id v, strbuf *b)
+{
+	strbuf path = STRBUF_INIT;
+	place_path(w, v, &path);
+	if (!path.failed)
+		write_string(path.at, path.n, b);
+	b->failed |= path.failed;
+	strbuf_free(&path);
+}
+
+/* Parameters that several stages hold, under the name that each has for it. */
+static void put_shared(config *c)
+{
+	bool any = false;
+	strbuf_puts(c->b, ", \"shared\": {");
+	for (value_id v = 0; v < c->p->values.n; v++) {
+		if (c->p->values.at[v].kind != VALUE_PARAM || count_users(c, v) < 2)
+			continue;
+		bool first = true;
+		strbuf_puts(c->b, any ? ", " : "");
+		write_string(plan_s(c->p, c->p->values.at[v].name), strlen(plan_s(c->p, c->p->values.at[v].name)), c->b);
+		for (uint32_t i = 0; i < c->spec->nstages; i++) {
+			if (!c->w[i].stage->used[v])
+				continue;
+			strbuf_printf(c->b, "%s%u: ", first ? ": {" : ", ", i);
+			put_place(&c->w[i], v, c->b);
+			first = false;
+		}
+		strbuf_putc(c->b, '}');
+		any = true;
+	}
+	strbuf_putc(c->b, '}');
+}
+
 static clv_status put_all(config *c)
 {
 	value_list outputs = {0};
@@ -236,6 +278,7 @@ static clv_status put_all(config *c)
 	put_facts(c);
 	if (st == CLV_OK)
 		st = put_model(c, &outputs);
+	put_shared(c);
 	strbuf_puts(c->b, ", \"stages\": {");
 	for (uint32_t i = 0; st == CLV_OK && i < c->spec->nstages; i++)
 		st = put_stage(c, i, &outputs);
@@ -264,7 +307,8 @@ clv_status write_config(const writer *w, strbuf *b)
 	strbuf_puts(b, "    \"\"\"What goes in and out of every stage.\n\n"
 	               "    created_by is the stage that computes a value, -1 for an input of the model; used_by\n"
 	               "    are the stages that compute with it, -1 where it is an output of the model. A stage\n"
-	               "    passes on what it relayed for later ones.\n");
+	               "    passes on what it relayed for later ones. shared are parameters that several stages\n"
+	               "    have, with their name in each: their gradients are to be summed.\n");
 	strbuf_puts(b,
 	            c.batch != NONE ? "    \"\"\"\n" : "    All sizes are fixed: batch_size has no effect.\n    \"\"\"\n");
 	clv_status st = put_all(&c);

@@ -1,7 +1,7 @@
 /* Lines: one logical line of Python goes in as flat text, and comes out as a formatter would leave it.
  *
- * A line that fits stays. One that does not is opened at its last brackets, each element on a line of its own with a
- * comma behind the last: formatters keep what is open so, which makes this the one layout that is needed. */
+ * A line that fits stays. One that does not is opened at its last brackets: the arguments of a call on one line, if they
+ * fit there; else each element on a line of its own with a comma behind the last. */
 #include <ctype.h>
 #include <string.h>
 
@@ -80,10 +80,16 @@ static bool is_word(char c)
 	return isalnum((unsigned char)c) || c == '_';
 }
 
+/* They belong to what stands before them: a call, an index. */
+static bool is_attached(const char *s, const brackets *at)
+{
+	return at->open > 0 && (is_word(s[at->open - 1]) || strchr(")]\"'", s[at->open - 1]));
+}
+
 /* x[i] and (a + b) mean something else with a comma behind. */
 static bool takes_comma(const char *s, const brackets *at)
 {
-	bool after = at->open > 0 && (is_word(s[at->open - 1]) || strchr(")]\"'", s[at->open - 1]));
+	bool after = is_attached(s, at);
 	size_t first = element_end(s, at->close, at->open + 1);
 	if (first < at->close || s[at->open] == '{')
 		return true;
@@ -100,8 +106,13 @@ static void put_text(strbuf *b, unsigned indent, const char *s, size_t n, const 
 		strbuf_puts(b, tail);
 		return;
 	}
+	const char *body = s + at.open + 1;
+	size_t length = at.close - at.open - 1;
 	strbuf_add(b, s, at.open + 1);
-	put_elements(b, indent + INDENT, s + at.open + 1, at.close - at.open - 1, takes_comma(s, &at) ? "," : "");
+	if (is_attached(s, &at) && indent + INDENT + width(body, length) <= WIDTH)
+		strbuf_printf(b, "\n%*s%.*s", (int)indent + INDENT, "", (int)length, body);
+	else
+		put_elements(b, indent + INDENT, body, length, takes_comma(s, &at) ? "," : "");
 	strbuf_printf(b, "\n%*s", (int)indent, "");
 	strbuf_add(b, s + at.close, n - at.close);
 	strbuf_puts(b, tail);
@@ -176,10 +187,9 @@ void layout_line(strbuf *b, unsigned indent, strbuf *line)
 		b->failed = true;
 	} else if (line->n) {
 		strbuf_printf(b, "%*s", (int)indent, "");
-		if (!put_wrapped(b, indent, line->at, line->n)) {
-			size_t from = put_many_targets(b, indent, line->at, line->n);
+		size_t from = put_many_targets(b, indent, line->at, line->n);
+		if (from || !put_wrapped(b, indent, line->at, line->n))
 			put_text(b, indent, line->at + from, line->n - from, "");
-		}
 		strbuf_putc(b, '\n');
 	}
 	strbuf_free(line);
