@@ -252,6 +252,40 @@ typedef struct clv_source_options {
     @threads any. */
 CLV_API clv_status clv_plan_source(const clv_plan *p, const clv_source_options *options, char **out);
 
+/** Options of clv_plan_stages_source(). */
+typedef struct clv_stages_options {
+	size_t size;                     /**< sizeof(clv_stages_options) */
+	const uint32_t *ends;            /**< stage i is nodes ends[i-1] … ends[i]-1; the last one is the node count */
+	uint32_t nstages;                /**< at least 1 */
+	bool del;                        /**< values are deleted after their last use */
+	const char *const *devices;      /**< per stage: "cuda:1"; NULL: all on "cpu" */
+	const char *const *symbols;      /**< sizes that the configuration shows: names of symbols */
+	const int64_t *values;           /**< and their values */
+	uint32_t nsymbols;               /**< length of both; symbols that are not given have their smallest size */
+	uint32_t batch_dim;              /**< only said in the configuration */
+	const char *batch_symbol;        /**< the symbol that is the batch; NULL: there is none */
+	const char *const *basic_blocks; /**< only said in the configuration */
+	uint32_t nbasic_blocks;          /**< length of basic_blocks */
+	uint32_t depth;                  /**< only said in the configuration */
+	const char *const *not_saved;    /**< names of buffers that no state_dict has (persistent=False) */
+	uint32_t nnot_saved;             /**< length of not_saved */
+} clv_stages_options;
+
+/* clang-format off */
+/** The defaults, without stages: `clv_stages_options o = CLV_STAGES_OPTIONS_INIT;` */
+#define CLV_STAGES_OPTIONS_INIT \
+	{sizeof(clv_stages_options), NULL, 0, false, NULL, NULL, NULL, 0, 0, NULL, NULL, 0, 0, NULL, 0}
+/* clang-format on */
+
+/** Python source of a pipeline: a file that imports torch alone, with a class Stage0, Stage1, … per stage, a Pipeline that
+    chains them, and create_pipeline_configuration(), which says what goes in and out of each. Parameters and buffers have
+    the model's names, and whole layers of torch.nn are called as such.
+    @ownership the text is the caller's, clv_string_free().
+    @errors CLV_E_INVALID for stages or sizes that the plan does not have, CLV_E_UNSUPPORTED for a node that cannot be
+    written, or for state that two stages would share.
+    @threads any. */
+CLV_API clv_status clv_plan_stages_source(const clv_plan *p, const clv_stages_options *options, char **out);
+
 /** @} */
 
 /* ---- graphs: the nodes and values of a plan --------------------------------------------------------------------- */

@@ -94,6 +94,7 @@ PyObject *text_columns_py(PyObject *self, PyObject *args); /* (rows of str, righ
 /* _native_emit.c: generated source, pictures, the report */
 PyObject *plan_py_dot(PlanObject *o, PyObject *args, PyObject *kwargs);
 PyObject *plan_py_source(PlanObject *o, PyObject *args, PyObject *kwargs);
+PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs);
 PyObject *plan_py_html(PlanObject *o, PyObject *args, PyObject *kwargs);
 PyObject *plan_py_places(PlanObject *o, PyObject *args);
 PyObject *plan_py_effects(PlanObject *o, PyObject *args);

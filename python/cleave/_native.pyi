@@ -110,6 +110,18 @@ class Plan:
     def source(
         self, first: int, end: int, class_name: str, delete: bool = False, return_rebinds: bool = False
     ) -> str: ...
+    def stages_source(
+        self,
+        ends: Sequence[int],
+        devices: Sequence[str | None] | None = None,
+        sizes: dict[str, int] | None = None,
+        batch_symbol: str | None = None,
+        batch_dim: int = 0,
+        depth: int = 0,
+        basic_blocks: Sequence[str] | None = None,
+        not_saved: Sequence[str] | None = None,
+        delete: bool = False,
+    ) -> str: ...
     def html(
         self,
         title: str | None = None,
