@@ -337,8 +337,10 @@ static clv_status profile_range(lab *l, uint32_t block, node_id first, node_id e
 	if (b.g && b.inputs && b.externals && b.outputs)
 		clear_run(&b);
 	bench_free(&b);
-	return st == CLV_OK || block == PROFILE_WHOLE ? st
-	                                              : fail_more(st, "block %u, nodes %u to %u", block, first, end - 1);
+	if (st == CLV_OK)
+		return CLV_OK;
+	return block == PROFILE_WHOLE ? fail_more(st, "all blocks at once")
+	                              : fail_more(st, "block %u, nodes %u to %u", block, first, end - 1);
 }
 
 /* ---- the walk -------------------------------------------------------------------------------------------------------- */
