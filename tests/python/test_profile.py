@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 import cleave
 from cleave import profile
+from cleave._state import Target
+from cleave.plan import capture_shapes
 from cleave.profile import NUMBERS, Profile
 
 METRICS = (
@@ -534,6 +536,23 @@ def test_an_estimate_follows_the_sizes() -> None:
     p = profile.estimate(captured.plan, [1], ["all"], sizes={symbol: 1000})
     assert p[0].input_size == mb(4000)
     assert p[0].output_size == mb(2000)
+
+
+def test_models_on_the_meta_device_are_estimated() -> None:
+    """2.4 TB of weights: nothing is allocated."""
+    with torch.device("meta"):
+        layers = [nn.Sequential(nn.Linear(100_000, 1_000_000), nn.BatchNorm1d(1_000_000), nn.ReLU(inplace=True))]
+        model = nn.Sequential(*layers, nn.Dropout(0.1), nn.Linear(1_000_000, 500_000)).train()
+        x = torch.randn(16, 100_000)
+    captured = capture_shapes(Target(model), (x,), {}, grad=True)
+    n = captured.plan.node_count()
+    ends = [1, *range(2, n), n]
+    p = profile.estimate(captured.plan, ends, [f"b{i}" for i in range(n)])
+    assert p[0].size == mb(100_000_000_000 + 1_000_000)
+    assert p.total("size") == pytest.approx(mb(100_000_000_000 + 500_000_000_000, 5_500_000), rel=1e-9)
+    assert p[0].backward_time == 2 * p[0].forward_time > 0
+    with pytest.raises(cleave.CleaveError, match="meta device, which has no data"):
+        profile.measure(captured, captured.plan, ends, [f"b{i}" for i in range(n)], [x])
 
 
 # ---- on a GPU
