@@ -295,8 +295,8 @@ def estimate(
 ) -> Profile:
     """The same from shapes alone, for what cannot be run here (plan.capture_shapes records such models).
 
-    Each operator takes the longer of its arithmetic at flops_per_s and its memory traffic at bytes_per_s, and node_us to
-    start; a backward takes twice its forward. The defaults are half of what a GPU of the data centre can do."""
+    Each operator takes the longer of its arithmetic at flops_per_s and its memory traffic at bytes_per_s, and node_us
+    to start; a backward takes twice its forward. The defaults are half of what a GPU of the data centre can do."""
     _check_names(ends, names)
     rows = _native.estimate_blocks(native_plan, ends, dict(sizes or {}), flops_per_s, bytes_per_s, node_us, training)
     device = f"an estimate of {flops_per_s:g} operations and {bytes_per_s:g} bytes per second"
