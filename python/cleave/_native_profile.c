@@ -180,8 +180,8 @@ static block_profile as_profile(const block_cost *c)
 {
 	return (block_profile){.forward = exactly(c->fwd_us),
 	                       .backward = exactly(c->bwd_us),
-	                       .forward_memory = (double)(c->held_bytes + c->work_bytes) / 1e6,
-	                       .backward_memory = c->bwd_us > 0 ? (double)c->work_bytes / 1e6 : 0,
+	                       .forward_memory = (double)(c->held_bytes + c->fwd_work_bytes) / 1e6,
+	                       .backward_memory = (double)c->bwd_work_bytes / 1e6,
 	                       .held = (double)c->held_bytes / 1e6,
 	                       .size = (double)c->param_bytes / 1e6,
 	                       .input_size = (double)c->in_bytes / 1e6,

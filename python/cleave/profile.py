@@ -260,7 +260,7 @@ def measure(
     it serves if everything that it depends on is the same, else it is replaced."""
     _check(captured, ends, names, n_iter, warmup, training)
     key = profile_key(captured, native_plan, ends, leaves, n_iter=n_iter, warmup=warmup, training=training)
-    found = _cached(cache, key, names, whole)
+    found = _cached(cache, key, names)
     if found is not None:
         return found
     last = native_plan.node_count()
@@ -293,8 +293,10 @@ def estimate(
     node_us: float = 5.0,
     training: bool = True,
 ) -> Profile:
-    """The same from shapes alone, for what cannot be run here: each operator takes the longer of its arithmetic at
-    flops_per_s and its memory traffic at bytes_per_s, and node_us to start; a backward takes twice its forward."""
+    """The same from shapes alone, for what cannot be run here (plan.capture_shapes records such models).
+
+    Each operator takes the longer of its arithmetic at flops_per_s and its memory traffic at bytes_per_s, and node_us
+    to start; a backward takes twice its forward. The defaults are half of what a GPU of the data centre can do."""
     _check_names(ends, names)
     rows = _native.estimate_blocks(native_plan, ends, dict(sizes or {}), flops_per_s, bytes_per_s, node_us, training)
     device = f"an estimate of {flops_per_s:g} operations and {bytes_per_s:g} bytes per second"
@@ -383,7 +385,7 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine() or "cpu"
 
 
-def _cached(cache: Path | None, key: dict[str, str], names: list[str], whole: bool) -> Profile | None:
+def _cached(cache: Path | None, key: dict[str, str], names: list[str]) -> Profile | None:
     """The profile in a file, if it is of the same; rows are called as they are called now."""
     if cache is None or not os.path.exists(cache):
         return None

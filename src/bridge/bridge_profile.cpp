@@ -135,14 +135,16 @@ struct Counter : c10::MemoryReportingInfoBase {
 
 } // namespace
 
+// A profiler of the user's keeps its state where the counter is put, and its callbacks would take one for the other.
 struct br_meter {
 	std::shared_ptr<Counter> counter;
+	at::DisableRecordFunctionGuard quiet;
 };
 
 clv_status br_meter_start(bool device, br_meter **out)
 {
 	BRIDGE_CATCH({
-		auto meter = std::make_unique<br_meter>(br_meter{std::make_shared<Counter>(device)});
+		std::unique_ptr<br_meter> meter(new br_meter{std::make_shared<Counter>(device), {}});
 		c10::ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, meter->counter);
 		*out = meter.release();
 		return CLV_OK;

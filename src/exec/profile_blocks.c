@@ -182,31 +182,34 @@ static bool passes_by(const view *v, value_id id)
 static void size_inputs(const bench *b, block_profile *out)
 {
 	const view *v = &b->g->v;
+	int64_t inputs = 0, state = 0;
 	for (uint32_t i = 0; i < v->inputs.n; i++) {
 		value_id id = v->inputs.at[i];
 		bool used = b->l->live.last[id] != NONE && !passes_by(v, id); /* the first block gets all inputs of the plan */
-		if (used)
-			out->input_size += megabytes(tensor_bytes(b->l->values[id]));
+		inputs += used ? tensor_bytes(b->l->values[id]) : 0;
 	}
 	for (uint32_t i = 0; i < v->externals.n; i++) {
 		uint8_t kind = b->l->p->values.at[v->externals.at[i]].kind;
 		if (kind == VALUE_PARAM || kind == VALUE_BUFFER || kind == VALUE_ATTR)
-			out->size += megabytes(tensor_bytes(b->l->values[v->externals.at[i]]));
+			state += tensor_bytes(b->l->values[v->externals.at[i]]);
 	}
+	out->input_size = megabytes(inputs);
+	out->size = megabytes(state);
 }
 
 /* Results of the block itself, each once. */
 static void size_outputs(const bench *b, block_profile *out)
 {
 	const clv_program *g = b->g;
+	int64_t bytes = 0;
 	for (uint32_t i = 0; i < g->outputs.n; i++) {
 		const value *x = &g->p->values.at[g->outputs.at[i]];
 		bool here = x->kind == VALUE_RESULT && x->def >= g->v.nodes.at[0];
 		for (uint32_t k = 0; here && k < i; k++)
 			here = g->outputs.at[k] != g->outputs.at[i];
-		if (here)
-			out->output_size += megabytes(tensor_bytes(b->outputs[i]));
+		bytes += here ? tensor_bytes(b->outputs[i]) : 0;
 	}
+	out->output_size = megabytes(bytes);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------------------------------- */
@@ -334,8 +337,10 @@ static clv_status profile_range(lab *l, uint32_t block, node_id first, node_id e
 	if (b.g && b.inputs && b.externals && b.outputs)
 		clear_run(&b);
 	bench_free(&b);
-	return st == CLV_OK || block == PROFILE_WHOLE ? st
-	                                              : fail_more(st, "block %u, nodes %u to %u", block, first, end - 1);
+	if (st == CLV_OK)
+		return CLV_OK;
+	return block == PROFILE_WHOLE ? fail_more(st, "all blocks at once")
+	                              : fail_more(st, "block %u, nodes %u to %u", block, first, end - 1);
 }
 
 /* ---- the walk -------------------------------------------------------------------------------------------------------- */

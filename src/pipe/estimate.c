@@ -38,14 +38,15 @@ static bool has_gradients(const value *x)
 
 typedef struct grads {
 	const plan *p;
-	bool *of; /* per value */
+	bool *of;      /* per value */
+	bool *written; /* per value that owns its memory: something with gradients was written there */
 	bool any;
 } grads;
 
 static void see_grad(void *ctx, value_id v)
 {
 	grads *g = ctx;
-	g->any |= g->of[v] || g->of[alias_root(g->p, v)];
+	g->any |= g->of[v] || g->written[alias_root(g->p, v)];
 }
 
 /* A value that was made without gradients gets them when one with gradients is written into it. */
@@ -58,23 +59,35 @@ static void spread_writes(grads *g, node_id id)
 	g->any = false;
 	node_each_arg(g->p, id, see_grad, g);
 	for (uint32_t i = 0; g->any && i < n->nwrites; i++) {
-		value_id v = g->p->ids.at[n->writes + i], root = alias_root(g->p, v);
-		if (g->p->values.at[root].kind == VALUE_RESULT && has_gradients(&g->p->values.at[v]))
-			g->of[v] = g->of[root] = true;
+		value_id root = alias_root(g->p, g->p->ids.at[n->writes + i]);
+		g->written[root] |= g->p->values.at[root].kind == VALUE_RESULT;
 	}
+}
+
+static void find_grads(grads *g)
+{
+	const plan *p = g->p;
+	for (value_id v = 0; v < p->values.n; v++) {
+		const value *x = &p->values.at[v];
+		g->of[v] = has_gradients(x) && (x->flags & (VALUE_GRAD | VALUE_TRAINABLE));
+	}
+	for (node_id n = 0; n < p->nodes.n; n++)
+		spread_writes(g, n);
+	for (value_id v = 0; v < p->values.n; v++)
+		g->of[v] |= g->written[alias_root(p, v)] && has_gradients(&p->values.at[v]);
 }
 
 clv_status plan_grads(const plan *p, bool **out)
 {
-	grads g = {.p = p, .of = mem_alloc(p->values.n + 1)};
-	if (!g.of)
+	grads g = {.p = p, .of = mem_alloc(p->values.n + 1), .written = mem_alloc(p->values.n + 1)};
+	bool ok = g.of && g.written;
+	if (ok)
+		find_grads(&g);
+	mem_free(g.written);
+	if (!ok) {
+		mem_free(g.of);
 		return fail_nomem();
-	for (value_id v = 0; v < p->values.n; v++) {
-		const value *x = &p->values.at[v];
-		g.of[v] = has_gradients(x) && (x->flags & (VALUE_GRAD | VALUE_TRAINABLE));
 	}
-	for (node_id n = 0; n < p->nodes.n; n++)
-		spread_writes(&g, n);
 	*out = g.of;
 	return CLV_OK;
 }
@@ -120,7 +133,7 @@ static void see_moved(walk *w, value_id v)
 		return;
 	w->passed[v] = w->node;
 	add(w, &w->moved, w->bytes[v]);
-	if (w->grad[v] || w->grad[alias_root(w->p, v)]) {
+	if (w->grad[v]) {
 		w->through = true;
 		add(w, &w->grad_bytes, w->bytes[v]);
 	}
@@ -246,7 +259,9 @@ static void walk_block(walk *w)
 		walk_node(w, n);
 	for (node_id n = w->first; n < w->end; n++)
 		node_each_result(w->p, n, see_output, w);
-	int64_t forward = w->peak - w->c->held_bytes;
+	int64_t forward = w->peak > w->c->held_bytes ? w->peak - w->c->held_bytes : 0;
+	w->c->fwd_work_bytes = forward;
+	w->c->bwd_work_bytes = w->backward_peak;
 	w->c->work_bytes = forward > w->backward_peak ? forward : w->backward_peak;
 }
 

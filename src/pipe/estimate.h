@@ -22,10 +22,11 @@ typedef struct block_cost {
 	double fwd_us, bwd_us;
 	int64_t held_bytes;  /* what the forward leaves for the backward: outputs, and all that the block makes and that an
 	                        operator with gradients reads or makes */
-	int64_t work_bytes;  /* more, at the worst moment of forward or backward */
+	int64_t work_bytes;  /* more, at the worst moment of forward or backward: the larger of the last two */
 	int64_t param_bytes; /* parameters, buffers and attributes that it reads, each once */
 	int64_t in_bytes;    /* values from before that it reads, each once */
 	int64_t out_bytes;   /* values that it makes and that are needed after it */
+	int64_t fwd_work_bytes, bwd_work_bytes;
 } block_cost;
 
 /* ends: n of them, ascending, the last is the number of nodes. syms: values of the plan's symbols; one that is not
