@@ -55,6 +55,10 @@ class PayloadError(CleaveError, ValueError):
     """A payload is malformed, holds what it cannot hold, or belongs to something else; the message has the reason."""
 
 
+class PipelineError(CleaveError, RuntimeError):
+    """A pipeline cannot run: a rank is gone, the ranks do not agree, or something cannot cross between stages."""
+
+
 _native.set_error_classes(
     {
         _native.E_NOMEM: MemoryError,

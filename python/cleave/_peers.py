@@ -1,0 +1,227 @@
+"""The processes of a pipeline: they agree before the first step, tell each other what is needed once, and notice when
+one of them is gone.
+
+All of it goes through the store of torch.distributed, as text. A thread writes a beat and reads those of the others; a
+process that fails leaves a note. What waits for a peer while a step is under way then raises: a wait for gloo happens on
+a thread of its own, which can be left; one for nccl ends when the process group is aborted.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from .errors import PipelineError
+
+_made: dict[tuple[int, ...], int] = {}  # pipelines that this process has made so far, per set of ranks
+
+
+def _default_store() -> dist.Store:
+    get = getattr(c10d, "_get_default_store", None)
+    if get is None:
+        raise PipelineError("this torch.distributed does not give its store; Cleave knows torch 2.11 to 2.13")
+    store: dist.Store = get()
+    return store
+
+
+class _Wait:
+    """A wait for a message, on another thread."""
+
+    def __init__(self, work: dist.Work) -> None:
+        self.work, self.done = work, threading.Event()
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self.work.wait()
+        except Exception as e:
+            self.error = e
+        self.done.set()
+
+
+class Peers:
+    """The processes that run one pipeline, seen from one of them."""
+
+    def __init__(self, group: dist.ProcessGroup, stages_of: Sequence[Sequence[int]], timeout: float) -> None:
+        self.group, self.stages_of, self.timeout = group, stages_of, timeout
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        ranks = tuple(dist.get_process_group_ranks(group))
+        _made[ranks] = count = _made.get(ranks, 0) + 1
+        prefix = f"cleave/pipeline/{'.'.join(map(str, ranks))}/{count}"
+        self._store = dist.PrefixStore(prefix, _default_store())
+        self._beats = self._store.clone()  # a connection of its own: the main one may be waiting
+        self._heard = {r: time.monotonic() for r in range(self.size)}
+        self._seen: dict[int, bytes] = {}
+        self.lost: str | None = None  # why no step can run any more
+        self.busy = False  # a step is under way
+        self._stop = threading.Event()
+        self._waits: queue.SimpleQueue[_Wait | None] = queue.SimpleQueue()
+        threading.Thread(target=_run_waits, args=(self._waits,), daemon=True).start()
+        self._pause = min(0.5, timeout / 8)
+        self._thread = threading.Thread(target=_watch, args=(weakref.ref(self), self._stop), daemon=True)
+        self._thread.start()
+        atexit.register(_close, weakref.ref(self))
+
+    # ---- texts --------------------------------------------------------------------------------------------------
+
+    def name(self, rank: int) -> str:
+        stages = ", ".join(map(str, self.stages_of[rank]))
+        return f"rank {rank} (stage{'s' if len(self.stages_of[rank]) > 1 else ''} {stages})"
+
+    # ---- what is told once --------------------------------------------------------------------------------------
+
+    def tell(self, key: str, what: Any) -> None:
+        try:
+            self._store.set(key, json.dumps(what))
+        except RuntimeError as e:
+            raise PipelineError(self._store_gone(e)) from e
+
+    def ask(self, key: str, doing: str) -> Any:
+        """What a peer told under `key`; waits for it as long as nobody is lost."""
+        pause = 5e-5
+        try:
+            while not self._store.check([key]):  # the store's own waiting ends in warnings and cannot be interrupted
+                if self.lost:
+                    raise PipelineError(f"{self.lost} while {self.name(self.rank)} was {doing}")
+                time.sleep(pause)
+                pause = min(2 * pause, 0.01)
+            return json.loads(self._store.get(key))
+        except dist.DistError as e:
+            raise PipelineError(f"{self._store_gone(e)} while {self.name(self.rank)} was {doing}") from e
+
+    def wait(self, work: dist.Work, doing: str) -> None:
+        """Waits for a message as long as nobody is lost."""
+        wait = _Wait(work)
+        self._waits.put(wait)
+        while not wait.done.wait(self._pause):
+            if self.lost:
+                raise PipelineError(f"{self.lost} while {self.name(self.rank)} was {doing}")
+        if wait.error is not None:
+            raise wait.error
+
+    def forget(self, key: str) -> None:
+        try:
+            self._store.delete_key(key)
+        except RuntimeError:
+            pass  # nobody waits for it
+
+    def agree(self, facts: Mapping[str, Any], secret: Any) -> list[Any]:
+        """Checks that all processes have the same facts; gives what each told beside them, by rank."""
+        self.tell(f"setup/{self.rank}", {"facts": facts, "more": secret})
+        mine = json.loads(json.dumps(facts))
+        more = []
+        for r in range(self.size):
+            told = self.ask(f"setup/{r}", f"setting up, waiting for rank {r}")
+            for key, own in mine.items():
+                if told["facts"].get(key) != own:
+                    self.fail(f"the ranks do not agree on the {key}")
+                    raise PipelineError(
+                        f"the ranks do not agree on the {key}: rank {self.rank} has {own}, rank {r} has "
+                        f"{told['facts'].get(key)}; every rank must build the same partition (same model, inputs, "
+                        "options and seed)"
+                    )
+            more.append(told["more"])
+        return more
+
+    # ---- loss of a peer -----------------------------------------------------------------------------------------
+
+    def fail(self, why: str) -> None:
+        """Leaves a note for the others."""
+        self.lost = self.lost or why
+        try:
+            self._store.set(f"failed/{self.rank}", why)
+        except RuntimeError:
+            pass  # whoever holds the store is gone, and the others see that themselves
+
+    def culprit(self, seconds: float) -> str | None:
+        """Who is to blame for a connection that broke, once notes and beats tell; None: they do not."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self.lost:
+            if self._notes(self._store):
+                break
+            silent = [r for r, t in self._heard.items() if r != self.rank and time.monotonic() - t > 4 * self._pause]
+            if silent:
+                since = time.monotonic() - self._heard[silent[0]]
+                return f"{self.name(silent[0])} has ended or hangs: it did not answer for {since:.0f} s"
+            time.sleep(self._pause / 4)
+        return self.lost
+
+    def _store_gone(self, e: Exception) -> str:
+        return f"the process that holds the store (rank 0 or torchrun) has ended ({str(e).splitlines()[0]})"
+
+    def _notes(self, store: dist.Store) -> bool:
+        """Reads what others left when they failed."""
+        for r in range(self.size):
+            if r != self.rank and store.check([f"failed/{r}"]):
+                self._lose(store.get(f"failed/{r}").decode())
+                return True
+        return False
+
+    def _beat(self, n: int) -> None:
+        """One look at the others: beats, notes."""
+        self._beats.set(f"beat/{self.rank}", str(n))
+        self._notes(self._beats)
+        now = time.monotonic()
+        for r in range(self.size):
+            if r == self.rank or not self._beats.check([f"beat/{r}"]):
+                continue
+            beat = self._beats.get(f"beat/{r}")
+            if beat != self._seen.get(r) or beat == b"end":
+                self._seen[r], self._heard[r] = beat, now
+            if beat == b"end" and self.busy and not self._beats.check([f"failed/{r}"]):
+                self._lose(f"{self.name(r)} has left the pipeline")
+        silent = [r for r in self._seen if r != self.rank and now - self._heard[r] > self.timeout]
+        if silent:
+            self._lose(f"{self.name(silent[0])} did not answer for {self.timeout:g} s")
+
+    def _lose(self, why: str) -> None:
+        self.lost = self.lost or why
+        if self.busy and "nccl" in dist.get_backend_config(self.group):
+            self.group.abort()
+
+    def close(self) -> None:
+        """Says goodbye, so that the others do not take the silence for a crash."""
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        self._waits.put(None)
+        try:
+            self._store.set(f"beat/{self.rank}", "end")
+        except RuntimeError:
+            pass  # the store is gone: so is everybody who could read it
+
+
+def _watch(ref: weakref.ref[Peers], stop: threading.Event) -> None:
+    n, pause = 0, 0.1
+    while not stop.wait(pause):
+        peers = ref()
+        if peers is None:
+            return
+        n, pause = n + 1, peers._pause
+        try:
+            peers._beat(n)
+        except (RuntimeError, ValueError) as e:
+            if not stop.is_set():
+                peers._lose(peers._store_gone(e))
+            return
+        del peers
+
+
+def _run_waits(waits: queue.SimpleQueue[_Wait | None]) -> None:
+    while (wait := waits.get()) is not None:
+        wait.run()
+
+
+def _close(ref: weakref.ref[Peers]) -> None:
+    peers = ref()
+    if peers is not None:
+        peers.close()

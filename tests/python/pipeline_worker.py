@@ -1,0 +1,512 @@
+"""One rank of the processes that test_pipeline.py starts: python pipeline_worker.py <case list> under RANK, WORLD_SIZE, …
+
+Each case compares with the same stages run one after the other in this process, micro-batch by micro-batch. A line of
+JSON for each case goes to standard output."""
+
+import copy
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from types import SimpleNamespace
+
+import torch
+import torch.distributed as dist
+from cleave import _distributed as distributed
+from cleave.errors import CleaveError
+from torch import nn
+
+
+def spec(name, batched=True, grad=True):
+    return SimpleNamespace(name=name, is_batched=batched, requires_grad=grad)
+
+
+class Part(nn.Module):
+    """A stage by hand: `body` holds the layers under their names in the model."""
+
+    def __init__(self, index, nstages, body, inputs, outputs):
+        super().__init__()
+        self.index, self.nstages, self.inputs, self.outputs = index, nstages, inputs, outputs
+        self.body = body
+
+    def named_parameters(self, *args, **kwargs):
+        return self.body.named_parameters(*args, **kwargs)
+
+    def forward(self, *tensors):
+        return self.body(*tensors)
+
+
+class Hand:
+    """A partition by hand."""
+
+    batch_dim = 0
+
+    def __init__(self, bodies, crossing, device_of, tied=(), signature="hand"):
+        self.bodies, self.crossing, self.device_of = bodies, crossing, device_of
+        self.tied, self.signature = tied, signature
+        self.predicted = [(1.0, 2.0)] * len(bodies)
+
+    def stage(self, i, *, device):
+        return Part(i, len(self.bodies), self.bodies[i].to(device), self.crossing[i], self.crossing[i + 1])
+
+    def unpack_inputs(self, args, kwargs):
+        x, nested = args
+        return [x, nested["ids"], kwargs["scale"]]
+
+    def pack_output(self, tensors):
+        return {"y": tensors[0], "more": (tensors[1], "text", None), "shapes": [t.dtype for t in tensors]}
+
+
+class First(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 6)
+
+    def forward(self, x, ids, scale):
+        h = self.first(x) * scale
+        scaled = torch.complex(h, h.flip(0)) if x.shape[0] else h
+        return h, ids, ids > 3, h, h.new_ones(len(x), 3)[:, ::2], scaled, h.new_empty(len(x), 0), scale
+
+
+class Middle(nn.Module):
+    """Writes an input in place, relays others, gives views, expanded and transposed tensors."""
+
+    def __init__(self, k):
+        super().__init__()
+        self.add_module(f"linear{k}", nn.Linear(6, 6))
+        self.add_module(f"table{k}", nn.Embedding(10, 6))
+        self.k = k
+
+    def forward(self, h, ids, mask, again, const, scaled, none, scale):
+        linear, table = getattr(self, f"linear{self.k}"), getattr(self, f"table{self.k}")
+        y = torch.tanh(linear(h)) + table(ids).mean(1) * scale
+        y = y + again * mask[:, :1]
+        y = y.t().contiguous().t() + scaled.real * const[:, :1]
+        scaled.mul_(0.5)
+        return y, ids, mask, y, const, scaled, none, scale
+
+
+class Last(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+        self.unused = nn.Linear(2, 2)
+
+    def forward(self, h, ids, mask, again, const, scaled, none, scale):
+        y = self.last(h + again) + scaled.abs()[:, :3] * const[:, 1:]
+        return y, ids.masked_fill(mask, -1)
+
+
+CROSS = [spec("h"), spec("ids"), spec("mask"), spec("h"), spec("const"), spec("z"), spec("none"), spec("scale", False)]
+
+
+def rich(n, device_of):
+    torch.manual_seed(0)
+    bodies = [First(), *[Middle(k) for k in range(1, n - 1)], Last()]
+    ends = [spec("x"), spec("ids"), spec("scale", False)], [spec("y"), spec("ids")]
+    return Hand(bodies, [ends[0], *[CROSS] * (n - 1), ends[1]], device_of)
+
+
+def inputs(batch, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(batch, 8, generator=g)
+    ids = torch.randint(0, 10, (batch, 5), generator=g)
+    return (x, {"ids": ids}), {"scale": torch.tensor(1.25)}, torch.randn(batch, 3, generator=g)
+
+
+def loss_fn(output, target):
+    return nn.functional.mse_loss(output["y"], target)
+
+
+def chunks(t, m):
+    sizes = [len(t) // m + (k < len(t) % m) for k in range(m)]
+    return t.split(sizes)
+
+
+def alone(hand, bodies, args, kwargs, target, m, train=True):
+    """The same micro-batches in one process."""
+    (x, nested), scale = args, kwargs["scale"]
+    losses, outputs = [], []
+    for xs, ids, ts in zip(chunks(x, m), chunks(nested["ids"], m), chunks(target, m), strict=True):
+        flat = (xs, ids, scale)
+        for b in bodies:
+            flat = b(*flat)
+        outputs.append(flat)
+        if train:
+            loss = loss_fn(hand.pack_output(flat), ts)
+            loss.backward()
+            losses.append(loss.detach())
+    return losses, outputs
+
+
+def train(n, device_of, name, m=4, batch=8, make=rich, steps=2, **options):
+    """Steps of training, equal in every bit: losses, gradients, parameters."""
+    hand = make(n, device_of)
+    bodies = copy.deepcopy(hand.bodies)
+    run = distributed.schedule(hand, name, microbatches=m, loss_fn=loss_fn, timeout=20, **options)
+    mine = {id(p): p for s in run.stages for p in s.submod.parameters()}
+    optimizer = torch.optim.SGD(mine.values(), lr=0.1, weight_decay=0.1)
+    other = torch.optim.SGD({id(p): p for b in bodies for p in b.parameters()}.values(), lr=0.1, weight_decay=0.1)
+    for step in range(steps):
+        args, kwargs, target = inputs(batch, step)
+        other.zero_grad()
+        losses, _ = alone(hand, bodies, args, kwargs, target, m)
+        for p in {id(p): p for b in bodies for p in b.parameters()}.values():
+            if p.grad is not None:
+                p.grad /= m
+        optimizer.zero_grad()
+        got = run.step(*args, target=target, **kwargs) if step % 2 == 0 else partial(run, args, kwargs, target)
+        if got is not None:
+            assert len(got) == m and all(torch.equal(a, b) for a, b in zip(got, losses, strict=True)), (got, losses)
+        for s in run.stages:
+            theirs = dict(bodies[s.stage_index].named_parameters())
+            for k, p in s.submod.named_parameters():
+                q = theirs[k]
+                assert (p.grad is None) == (q.grad is None), (s.stage_index, k)
+                assert q.grad is None or torch.equal(p.grad, q.grad), (s.stage_index, k, (p.grad - q.grad).abs().max())
+        optimizer.step()
+        other.step()
+        for s in run.stages:
+            theirs = dict(bodies[s.stage_index].named_parameters())
+            assert all(torch.equal(p, theirs[k]) for k, p in s.submod.named_parameters())
+    args, kwargs, target = inputs(batch, 7)
+    before = {id(p): None if p.grad is None else p.grad.clone() for p in mine.values()}
+    infer(run, hand, bodies, args, kwargs, target, m)
+    for p in mine.values():
+        assert p.grad is None or torch.equal(p.grad, before[id(p)])
+    table = run.report()
+    assert (table is None) == (dist.get_rank() != 0)
+    assert table is None or len(table.splitlines()) == len(device_of) + 1
+    run.close()
+    return run
+
+
+def partial(run, args, kwargs, target):
+    """Inputs only where they are needed."""
+    first = args if any(s.is_first for s in run.stages) else ()
+    named = kwargs if first else {}
+    last = any(s.is_last for s in run.stages)
+    return run.step(*first, target=target if last else None, **named)
+
+
+def infer(run, hand, bodies, args, kwargs, target, m):
+    with torch.no_grad():
+        _, outputs = alone(hand, bodies, args, kwargs, target, m, train=False)
+    got = run.eval(*args, **kwargs)
+    if any(s.is_last for s in run.stages):
+        assert torch.equal(got["y"], torch.cat([o[0] for o in outputs]))
+        assert torch.equal(got["more"][0], torch.cat([o[1] for o in outputs])) and got["more"][1:] == ("text", None)
+        assert len(run.eval(*args, merge=False, **kwargs)) == m
+    else:
+        assert got is None and run.eval(*args, merge=False, **kwargs) is None
+
+
+# ---- cases ---------------------------------------------------------------------------------------------------------
+
+
+def world():
+    return dist.get_world_size()
+
+
+def loop(n):
+    return [i % world() for i in range(n)]
+
+
+def vee():
+    return [*range(world()), *reversed(range(world()))]
+
+
+def case_gpipe():
+    train(world(), loop(world()), "GPipe")
+
+
+def case_1f1b():
+    train(world(), loop(world()), "Schedule1F1B")
+
+
+def case_permuted():
+    train(world(), list(reversed(loop(world()))), "1f1b")
+
+
+def case_interleaved():
+    train(2 * world(), loop(2 * world()), "Interleaved1F1B")
+
+
+def case_looped_bfs():
+    train(2 * world(), loop(2 * world()), "LoopedBFS")
+
+
+def case_zero_bubble():
+    train(2 * world(), loop(2 * world()), "InterleavedZeroBubble")
+
+
+def case_zbv():
+    train(2 * world(), vee(), "ZBVZeroBubble", m=2 * world(), batch=4 * world())
+
+
+def case_free():
+    train(7, [0, 1, 1, 0, world() - 1, *[i % world() for i in range(2)]] if world() == 2 else [0, 2, 1, 1, 3, 0, 2], "Free")
+
+
+def case_chosen():
+    assert train(2 * world(), vee(), None, steps=1).name == "Free"
+
+
+def case_uneven():
+    train(world(), loop(world()), "GPipe", batch=4 * 3 + 1)
+
+
+def case_one_microbatch():
+    train(world(), loop(world()), "GPipe", m=1)
+
+
+def case_sum_order():
+    """Without `exact` the gradients are close, not equal."""
+    try:
+        train(2 * world(), loop(2 * world()), "LoopedBFS", exact=False)
+    except AssertionError as e:
+        assert "tensor" in str(e) and float(str(e).rsplit("tensor(", 1)[1].split(")")[0]) < 1e-6
+
+
+def case_placement_refused():
+    hand = rich(4, [0, 0, 1, 1])
+    if world() != 2:
+        hand = rich(6, [0, 1, 2, 3, 0, 0])
+    for name in ("GPipe", "Interleaved1F1B", "ZBVZeroBubble"):
+        try:
+            distributed.schedule(hand, name, microbatches=4)
+        except CleaveError as e:
+            assert "Free" in str(e) and name in str(e), e
+        else:
+            raise AssertionError(name)
+
+
+def case_disagree():
+    hand = rich(world(), loop(world()))
+    hand.signature = f"rank {dist.get_rank()}"
+    try:
+        distributed.pipeline_stages(hand, timeout=20)
+    except CleaveError as e:
+        assert "do not agree on the partition" in str(e), e
+    else:
+        raise AssertionError
+
+
+class Table(nn.Module):
+    def __init__(self, table, name):
+        super().__init__()
+        self.add_module(name, nn.Module())
+        getattr(self, name).weight = table
+        self.name = name
+
+
+class Embed(Table):
+    def forward(self, x, ids, scale):
+        return (nn.functional.embedding(ids, getattr(self, self.name).weight).mean(1) * scale,)
+
+
+class Mix(Table):
+    def forward(self, h):
+        return (torch.tanh(h @ getattr(self, self.name).weight[:3].t() @ getattr(self, self.name).weight[3:6]),)
+
+
+class Head(Table):
+    def forward(self, h):
+        return h @ getattr(self, self.name).weight.t(), h
+
+
+def tied(n, device_of):
+    """One table: in the first stage, one in the middle, and the last, under two names."""
+    torch.manual_seed(1)
+    table = nn.Parameter(torch.randn(10, 6))
+    bodies = [Embed(table, "table"), *[Mix(table, "table") for _ in range(n - 2)], Head(table, "head")]
+    # every rank has its own copy of the table for each stage, as separate processes would
+    bodies = [copy.deepcopy(b) for b in bodies]
+    ends = [spec("x"), spec("ids"), spec("scale", False)], [spec("y"), spec("h")]
+    copies = [(0, "table.weight"), (n - 1, "head.weight")]
+    hand = Hand(bodies, [ends[0], *[[spec("h")]] * (n - 1), ends[1]], device_of, tied=[copies])
+    return hand
+
+
+def tied_train(n, device_of, name, m=4):
+    hand = tied(n, device_of)
+    one = copy.deepcopy(hand.bodies)
+    table = one[0].table.weight
+    for b in one[1:]:
+        getattr(b, b.name).weight = table
+    run = distributed.schedule(hand, name, microbatches=m, loss_fn=tied_loss, timeout=20)
+    for step in range(2):
+        args, kwargs, _ = inputs(8, step)
+        table.grad = None
+        flat_in = [(x, i, kwargs["scale"]) for x, i in zip(chunks(args[0], m), chunks(args[1]["ids"], m), strict=True)]
+        for flat in flat_in:
+            for b in one:
+                flat = b(*flat)
+            tied_loss(hand.pack_output(flat), None).backward()
+        for s in run.stages:
+            s.submod.zero_grad()
+        run.step(*args, **kwargs)
+        for s in run.stages:
+            for _, p in s.submod.named_parameters():
+                assert torch.equal(p.grad, table.grad / m), (p.grad - table.grad / m).abs().max()
+                with torch.no_grad():
+                    p -= p.grad
+        with torch.no_grad():
+            table -= table.grad / m
+    run.close()
+
+
+def tied_loss(output, _):
+    return output["y"].square().mean()
+
+
+def case_tied():
+    tied_train(world(), loop(world()), "1F1B")
+
+
+def case_tied_interleaved():
+    tied_train(2 * world(), loop(2 * world()), "LoopedBFS")
+
+
+def case_tied_forgotten():
+    """A schedule of torch's own around our stages; what it must not forget."""
+    hand = tied(world(), loop(world()))
+    stages = distributed.pipeline_stages(hand, timeout=20)
+    from torch.distributed.pipelining import ScheduleGPipe
+
+    s = ScheduleGPipe(stages[0], 2, loss_fn=tied_loss)
+    args, kwargs, _ = inputs(4)
+    flat = (args[0], args[1]["ids"], kwargs["scale"])
+    hand.unpack_inputs = lambda args, kwargs: [args[0], args[1], torch.tensor(1.25)]
+    s.step(*flat[:2], target=torch.zeros(4), return_outputs=False)
+    distributed.sync_tied_gradients(stages)
+    assert all(p.grad is not None for p in stages[0].submod.parameters())
+    s.step(*flat[:2], target=torch.zeros(4), return_outputs=False)
+    dist.barrier()
+    try:
+        s.step(*flat[:2], target=torch.zeros(4), return_outputs=False)
+    except CleaveError as e:
+        assert "sync_tied_gradients" in str(e)
+    else:
+        raise AssertionError
+    stages[0].link.peers.close()
+
+
+def case_copies_differ():
+    hand = tied(world(), loop(world()))
+    with torch.no_grad():
+        hand.bodies[-1].head.weight[0, 0] += 1
+    try:
+        distributed.pipeline_stages(hand, timeout=20)
+    except CleaveError as e:
+        assert "copies differ" in str(e), e
+    else:
+        raise AssertionError
+
+
+class Half(nn.Module):
+    def __init__(self, k):
+        super().__init__()
+        self.layers = nn.ModuleDict({str(k): nn.Linear(8, 8, dtype=torch.bfloat16)})
+
+    def forward(self, x, *rest):
+        return (next(iter(self.layers.values()))(x.bfloat16()),)
+
+
+class HalfHead(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.b = nn.Linear(8, 3, dtype=torch.bfloat16)
+
+    def forward(self, x):
+        return self.b(x).float(), x
+
+
+def half(n, device_of):
+    torch.manual_seed(2)
+    ends = [spec("x"), spec("ids"), spec("scale", False)], [spec("y"), spec("h")]
+    return Hand([*[Half(k) for k in range(n - 1)], HalfHead()], [ends[0], *[[spec("h")]] * (n - 1), ends[1]], device_of)
+
+
+def case_bf16():
+    hand_infer = globals()["infer"]
+    globals()["infer"] = lambda *a: None  # outputs have another meaning here
+    try:
+        train(world(), loop(world()), "1F1B", make=half)
+    finally:
+        globals()["infer"] = hand_infer
+
+
+# ---- what ends a pipeline -------------------------------------------------------------------------------------------
+
+
+class Bad(nn.Module):
+    """Behaves until its third forward."""
+
+    def __init__(self, body, act):
+        super().__init__()
+        self.body, self.act, self.calls = body, act, 0
+
+    def forward(self, *tensors):
+        self.calls += 1
+        if self.calls == 6:
+            self.act()
+        return self.body(*tensors)
+
+
+def broken(act, where=1, stay=False):
+    """Rank `where` goes wrong in a step; the others must say so, in time."""
+    hand = rich(world(), loop(world()))
+    if dist.get_rank() == where:
+        hand.bodies[where] = Bad(hand.bodies[where], act)
+    run = distributed.schedule(hand, "1F1B", microbatches=4, loss_fn=loss_fn, timeout=4)
+    args, kwargs, target = inputs(8)
+    run.step(*args, target=target, **kwargs)
+    begin = time.monotonic()
+    try:
+        run.step(*args, target=target, **kwargs)
+        run.step(*args, target=target, **kwargs)
+    except CleaveError as e:
+        print(json.dumps({"died": str(e), "seconds": time.monotonic() - begin}), flush=True)
+        if stay:
+            time.sleep(2)
+        os._exit(3)
+    os._exit(4)
+
+
+def case_killed():
+    broken(lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def case_stopped():
+    broken(lambda: os.kill(os.getpid(), signal.SIGSTOP))
+
+
+def case_raised():
+    def act():
+        raise ValueError("no more")
+
+    broken(act, stay=True)
+
+
+def main(names):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    for name in names:
+        begin, why = time.monotonic(), ""
+        try:
+            globals()[f"case_{name}"]()
+        except BaseException:
+            why = traceback.format_exc()
+        line = {"case": name, "rank": dist.get_rank(), "why": why, "seconds": round(time.monotonic() - begin, 2)}
+        print(json.dumps(line), flush=True)
+        if why:
+            os._exit(1)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
