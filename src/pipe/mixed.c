@@ -14,6 +14,7 @@
 #include <string.h>
 
 #define STEPS 6000000u /* for one number of blocks */
+#define GAIN 1e-3      /* that more stages must bring */
 #define PLACEMENTS 6
 #define IDLE 200 /* rounds without a gain after which a placement is given up */
 
@@ -197,7 +198,7 @@ static clv_status search_blocks(const pipe_problem *pr, const uint32_t *order, u
 		place(&m, i, &r);
 		improve(&m, m.c.steps + STEPS / PLACEMENTS, enough, &r);
 	}
-	clv_status st = m.best < DBL_MAX ? offer(pr, &m, kept) : CLV_OK;
+	clv_status st = m.best < kept->score.bottleneck_us * (1 - GAIN) ? offer(pr, &m, kept) : CLV_OK;
 	mixed_free(&m);
 	return st;
 }

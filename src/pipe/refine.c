@@ -22,8 +22,10 @@
 #define OVER 1e30      /* us that a byte over the memory counts as */
 #define POLISHES 12    /* attempts to save bytes in a row that save none */
 #define FRESH 12       /* one kick in so many is a new start */
-#define REFINES 60     /* attempts after a kick */
-#define STARTS 10      /* orders that a search begins with */
+#define REFINES 60     /* attempts after a kick; fewer where nodes are few */
+#define KICKS 10       /* without a gain, after which a search ends; more of them for more nodes */
+#define KICKS_PER_NODE 2
+#define STARTS 10 /* orders that a search begins with */
 
 double clock_seconds(void)
 {
@@ -625,12 +627,11 @@ static bool is_least(const chain *c)
 	return c->worst <= c->least * (1 + EQUAL);
 }
 
-void chain_refine(chain *c, uint64_t steps, pipe_random *r)
+void chain_refine(chain *c, uint32_t attempts, uint64_t end, pipe_random *r)
 {
-	uint64_t end = c->steps + steps;
-	while (c->k > 1 && c->steps < end && !is_least(c) && !out_of_time(c)) {
+	for (; attempts && c->k > 1 && c->steps < end && !is_least(c) && !out_of_time(c); attempts--) {
 		uint32_t a = 0, b = 0;
-		shuffle_stages(c, any_taste(r), r);
+		chain_shuffle(c, r);
 		if (!c->alike && random_below(r, 4) == 0) {
 			a = random_below(r, c->k);
 			b = random_below(r, c->k);
@@ -683,19 +684,28 @@ static void kick(chain *c, pipe_random *r)
 	chain_cut_order(c, r);
 }
 
-/* Kicks the best that is known and refines a little, as long as there are steps. */
+static uint32_t refines(const chain *c)
+{
+	return c->n < REFINES ? c->n : REFINES;
+}
+
+/* Kicks the best that is known and refines a little, until that has not helped for long. */
 static clv_status kick_and_refine(chain *c, uint64_t end, pipe_random *r)
 {
-	uint64_t some = (uint64_t)REFINES * (c->n + c->pr->g->succ_first[c->n]);
-	while (c->k > 1 && c->steps < end && c->kept_worst > c->least * (1 + EQUAL) && !out_of_time(c)) {
+	uint32_t patience = KICKS + KICKS_PER_NODE * (c->n < 1000 ? c->n : 1000);
+	for (uint32_t idle = 0; c->k > 1 && idle < patience && c->steps < end; idle++) {
+		if (c->kept_worst <= c->least * (1 + EQUAL) || out_of_time(c))
+			break;
 		if (random_below(r, FRESH) == 0) {
 			TRY(start(c, STARTS, r));
-			chain_refine(c, some * 4, r);
+			chain_refine(c, 4 * refines(c), end, r);
 		} else {
 			take_kept(c);
 			kick(c, r);
-			chain_refine(c, some, r);
+			chain_refine(c, refines(c), end, r);
 		}
+		if (c->worst < c->kept_worst * (1 - EQUAL))
+			idle = 0;
 		if (c->worst <= c->kept_worst)
 			keep(c);
 	}
@@ -703,12 +713,12 @@ static clv_status kick_and_refine(chain *c, uint64_t end, pipe_random *r)
 	return CLV_OK;
 }
 
-clv_status chain_search(chain *c, uint64_t steps, pipe_random *r)
+clv_status chain_search(chain *c, uint64_t steps, bool given, pipe_random *r)
 {
 	uint64_t end = c->steps + steps;
 	for (uint32_t i = 0; i < STARTS && (i == 0 || !out_of_time(c)); i++) {
-		TRY(start(c, i, r));
-		chain_refine(c, steps / 4 / STARTS, r);
+		TRY(start(c, given ? i : STARTS, r));
+		chain_refine(c, 4 * refines(c), c->steps + steps / 4 / STARTS, r);
 		if (i == 0 || c->worst < c->kept_worst * (1 - EQUAL))
 			keep(c);
 		if (is_least(c))
