@@ -11,7 +11,7 @@
 
 #define RUNS 4 /* that know nothing of each other, so that one that is stuck does not matter */
 #define FEW 64 /* nodes for which two runs do */
-#define SEARCH_STEPS 25000000u
+#define SEARCH_STEPS 40000000u
 #define POLISH_STEPS 3000000u
 
 static clv_status run(chain *c, bool given, pipe_random *r, keeper *kept)

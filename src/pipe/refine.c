@@ -508,8 +508,9 @@ static void reach_from(chain *c, uint32_t s, uint32_t i, double most, double res
 		c->steps++;
 		if (in.fwd + in.bwd > most * speed)
 			return;
-		if (total - c->load[to].fwd - c->load[to].bwd > most * rest * (1 + ROUNDING))
+		if (total - c->load[to].fwd - c->load[to].bwd > most * rest * (1 + ROUNDING) || row[i] >= next[j])
 			continue;
+		c->steps += 8;
 		double cost = chain_cost(c, s, &in, &c->border[from], &c->border[to]);
 		if (cost > most)
 			continue;
@@ -522,7 +523,7 @@ static void reach_from(chain *c, uint32_t s, uint32_t i, double most, double res
 }
 
 /* The best cut of the order, among those with no stage over `most`: by the costliest stage, or by bytes over borders.
-   Leaves c->cut alone if there is none; what it found otherwise. */
+   Leaves c->cut alone if there is none, or if that takes too many steps; what it found otherwise. */
 static double cut_by_spots(chain *c, double most, bool bytes)
 {
 	double rest = 0;
@@ -530,6 +531,7 @@ static double cut_by_spots(chain *c, double most, bool bytes)
 	for (size_t i = 0; i < (size_t)(c->k + 1) * c->nspots; i++)
 		c->reach[i] = DBL_MAX;
 	c->reach[0] = 0;
+	c->steps += (uint64_t)(c->k + 1) * c->nspots;
 	for (uint32_t s = 0; s < c->k; s++)
 		rest += speed_of(c, s);
 	for (uint32_t s = 0; s < c->k; s++) {
@@ -537,6 +539,8 @@ static double cut_by_spots(chain *c, double most, bool bytes)
 		for (uint32_t i = s; i < c->nspots; i++)
 			if (c->reach[(size_t)s * c->nspots + i] < DBL_MAX)
 				reach_from(c, s, i, most, rest, bytes);
+		if (c->steps > c->most_steps)
+			return DBL_MAX;
 	}
 	uint32_t at = c->nspots - 1;
 	double found = c->reach[(size_t)c->k * c->nspots + at];
@@ -629,6 +633,7 @@ static bool is_least(const chain *c)
 
 void chain_refine(chain *c, uint32_t attempts, uint64_t end, pipe_random *r)
 {
+	c->most_steps = c->most_steps > end ? c->most_steps : end;
 	for (; attempts && c->k > 1 && c->steps < end && !is_least(c) && !out_of_time(c); attempts--) {
 		uint32_t a = 0, b = 0;
 		chain_shuffle(c, r);
@@ -715,7 +720,7 @@ static clv_status kick_and_refine(chain *c, uint64_t end, pipe_random *r)
 
 clv_status chain_search(chain *c, uint64_t steps, bool given, pipe_random *r)
 {
-	uint64_t end = c->steps + steps;
+	uint64_t end = c->most_steps = c->steps + steps;
 	for (uint32_t i = 0; i < STARTS && (i == 0 || !out_of_time(c)); i++) {
 		TRY(start(c, given ? i : STARTS, r));
 		chain_refine(c, 4 * refines(c), c->steps + steps / 4 / STARTS, r);
@@ -818,6 +823,7 @@ static void move_nodes(chain *c, uint64_t end)
 			c->steps += 4;
 			for (uint32_t t = low; t <= high && count[s] > 1; t++) {
 				double more = node_us(c->pr, n);
+				c->steps++;
 				if (t == s || (us[t] + more) > c->worst * speed_of(c, t) || bytes_saved(c, n, t) <= 0)
 					continue;
 				us[s] -= more;
@@ -835,7 +841,7 @@ static void move_nodes(chain *c, uint64_t end)
 
 void chain_polish(chain *c, uint64_t steps, pipe_random *r)
 {
-	uint64_t end = c->steps + steps;
+	uint64_t end = c->most_steps = c->steps + steps;
 	sum_all(c);
 	for (uint32_t idle = 0; c->k > 1 && idle < POLISHES && c->steps < end && !out_of_time(c); idle++) {
 		double before = border_bytes(c);

@@ -29,6 +29,7 @@ typedef struct chain {
 	double worst;        /* cost of the costliest stage */
 	double least;        /* no partition can be below */
 	uint64_t steps;      /* of work so far: what limits count */
+	uint64_t most_steps; /* beyond, a cut by everything is given up */
 	double deadline;     /* of clock_seconds(); 0: none */
 	bool stopped;        /* it has come */
 
