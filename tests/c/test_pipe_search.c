@@ -119,7 +119,7 @@ static void exact_is_the_best_of_all_chains_by_time(void **state)
 {
 	(void)state;
 	pipe_random r = {21};
-	for (int round = 0; round < 80; round++) {
+	for (int round = 0; round < 60; round++) {
 		uint32_t k = 1 + random_below(&r, 3), n = k + random_below(&r, 6);
 		setting x;
 		make_setting(&x, &r, k, n);
@@ -140,7 +140,7 @@ static void exact_is_the_best_of_all_chains_with_links_and_memory(void **state)
 {
 	(void)state;
 	pipe_random r = {22};
-	for (int round = 0; round < 120; round++) {
+	for (int round = 0; round < 80; round++) {
 		uint32_t k = 1 + random_below(&r, 3), n = k + random_below(&r, 6);
 		bool differ = round % 3 == 0;
 		setting x;
@@ -191,7 +191,7 @@ static void a_seed_gives_one_result_that_uses_all_devices(void **state)
 {
 	(void)state;
 	pipe_random r = {23};
-	for (int round = 0; round < 10; round++) {
+	for (int round = 0; round < 6; round++) {
 		uint32_t k = 1 + random_below(&r, MOST_K), n = k + random_below(&r, 40);
 		setting x;
 		make_setting(&x, &r, k, n);
