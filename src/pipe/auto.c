@@ -28,17 +28,12 @@ typedef struct auto_run {
 	double began;
 } auto_run;
 
-static uint64_t steps_for(const pipe_problem *pr)
-{
-	return 200000 + 5 * (uint64_t)pr->g->nodes.n;
-}
-
 /* The partition itself has been offered; a polished copy is, too. It is of the same method, but proves nothing. */
 static clv_status offer_polished(auto_run *a, const pipe_partition *p, double heat)
 {
 	pipe_partition copy = {0};
 	TRY(partition_copy(a->pr->g, p, &copy));
-	clv_status st = polish(a->po, &copy, &(polish_effort){steps_for(a->pr), heat, a->pr->seed});
+	clv_status st = polish(a->po, &copy, &(polish_effort){polish_steps(a->pr->g) / 2, heat, a->pr->seed});
 	if (st != CLV_OK) {
 		partition_free(&copy);
 		return st;

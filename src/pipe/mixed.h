@@ -45,6 +45,8 @@ typedef struct polish_effort {
 	uint64_t seed;
 } polish_effort;
 
+uint64_t polish_steps(const pipe_graph *g); /* what an attempt is worth on this graph */
+
 /* Moves nodes between stages, and stages between devices, their number staying: less over the memory, then a smaller
    bottleneck, then fewer bytes. p is not worse after it, but that a bottleneck may end anywhere within MIXED_REACHED of the
    bound when it was not there before. */

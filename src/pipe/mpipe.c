@@ -90,11 +90,6 @@ static void partition_of_blocks(const mpipe *m, uint32_t blocks, pipe_partition 
 	}
 }
 
-static uint64_t steps_for(const pipe_problem *pr)
-{
-	return 300000 + 5 * (uint64_t)pr->g->nodes.n;
-}
-
 /* One block for each device: the DP over the chain knows best where to cut. */
 static clv_status blocks_new(mpipe *m, const mpipe_attempt *a, uint32_t blocks, pipe_partition *p)
 {
@@ -113,7 +108,7 @@ static clv_status attempt_blocks(mpipe *m, const mpipe_attempt *a, uint32_t bloc
 	TRY(blocks_new(m, a, blocks, p));
 	if (!a->loops)
 		TRY(stages_place(m->pr, p));
-	return polish(m->po, p, &(polish_effort){steps_for(m->pr), 0.5, random_next(&m->random)});
+	return polish(m->po, p, &(polish_effort){polish_steps(m->pr->g), 0.5, random_next(&m->random)});
 }
 
 static clv_status attempt(mpipe *m, const mpipe_attempt *a, uint32_t blocks)

@@ -606,10 +606,14 @@ static clv_status stages_room(polisher *po, uint32_t stages)
 	return po->room ? CLV_OK : fail_nomem();
 }
 
-clv_status polish(polisher *po, pipe_partition *p, const polish_effort *effort)
+uint64_t polish_steps(const pipe_graph *g)
 {
-	if (p->nstages < 2)
-		return CLV_OK;
+	uint64_t n = g->nodes.n, states = 60 * n * n;
+	return (states < 300000 ? states : 300000) + 5 * n;
+}
+
+static clv_status refine(polisher *po, pipe_partition *p, const polish_effort *effort)
+{
 	TRY(stages_room(po, p->nstages));
 	po->p = p;
 	po->ndirty = 0;
@@ -618,5 +622,39 @@ clv_status polish(polisher *po, pipe_partition *p, const polish_effort *effort)
 	state_sum(po);
 	border_fill(po);
 	search(po, effort);
-	return CLV_OK;
+	return partition_tidy(po->pr, p);
+}
+
+/* Sums of moves are near enough to search with; whether it was worth it is for score.c to say. */
+static clv_status is_worse(const polisher *po, const pipe_partition *was, const pipe_partition *now, bool *out)
+{
+	pipe_score a, b;
+	TRY(score_new(po->pr, was, &a));
+	clv_status st = score_new(po->pr, now, &b);
+	if (st == CLV_OK) {
+		double allowed = slower(a.bottleneck_us, po->reached_us);
+		*out = b.over_bytes > a.over_bytes || (b.over_bytes >= a.over_bytes && b.bottleneck_us > allowed * (1 + 1e-9));
+		score_free(&b);
+	}
+	score_free(&a);
+	return st;
+}
+
+clv_status polish(polisher *po, pipe_partition *p, const polish_effort *effort)
+{
+	pipe_partition was = {0};
+	bool worse = false;
+	if (p->nstages < 2)
+		return CLV_OK;
+	TRY(partition_copy(po->pr->g, p, &was));
+	clv_status st = refine(po, p, effort);
+	if (st == CLV_OK)
+		st = is_worse(po, &was, p, &worse);
+	if (st == CLV_OK && worse) {
+		pipe_partition swap = *p;
+		*p = was;
+		was = swap;
+	}
+	partition_free(&was);
+	return st;
 }
