@@ -4,7 +4,7 @@
  * Where the lower bound is reached, only what is quick is run for fewer bytes. What a graph is too large for is left out by its number of nodes, not by a clock, so that a seed gives
  * one result; the problem's time limit stops between methods. The DP over the chain is always among them: nothing here is
  * worse than it. A method that refuses (METIS is not there, memory, its own limits) is passed over. */
-#include "pipe/mixed.h"
+#include "pipe/polish.h"
 
 #include <string.h>
 

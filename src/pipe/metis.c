@@ -12,7 +12,7 @@
 #if !defined(_DEFAULT_SOURCE)
 #define _DEFAULT_SOURCE /* initstate, setstate */
 #endif
-#include "pipe/mixed.h"
+#include "pipe/polish.h"
 
 #ifndef CLEAVE_METIS
 
@@ -399,7 +399,7 @@ static clv_status offer_joined(const pipe_problem *pr, const pipe_partition *wal
 static clv_status offer_all(const pipe_problem *pr, const pipe_partition *walk, keeper *kept)
 {
 	polisher *po = NULL;
-	uint32_t most = mixed_stages(pr), tried = 0;
+	uint32_t most = stages_limit(pr), tried = 0;
 	double began = clock_seconds();
 	TRY(polisher_new(pr, &po));
 	clv_status st = CLV_OK;

@@ -7,7 +7,7 @@
  * Its cost is the slowest device, a share of all that is above the lower bound, and a little of the bytes between stages.
  * What a move changes is counted as score.c counts it, in time that goes with the node's degree. The best state seen is
  * what comes out, if score.c finds it better. */
-#include "pipe/mixed.h"
+#include "pipe/polish.h"
 
 #include <math.h>
 #include <string.h>
@@ -572,7 +572,7 @@ static void search(polisher *po, const polish_effort *effort)
 	po->bytes_cost = BYTES_FIRST / slower(po->bytes, 1);
 	cost_now(po, &r);
 	best_keep(po, &r);
-	po->reached_us = po->bound * (1 + MIXED_REACHED);
+	po->reached_us = po->bound * (1 + POLISH_REACHED);
 	if (r.bottleneck < po->reached_us)
 		po->reached_us = r.bottleneck;
 	po->enough_us = po->reached_us;

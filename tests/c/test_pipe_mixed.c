@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include "pipe/mixed.h"
+#include "pipe/polish.h"
 
 enum { MOST_K = 6 };
 
@@ -356,7 +356,7 @@ static void polishing_makes_nothing_worse(void **state)
 		OK(polish(po, &p, &(polish_effort){2000, 0.5, 7}));
 		OK(score_new(&e.pr, &p, &after));
 		assert_partition(&e.pr, &p);
-		double reached = fmax(before.bottleneck_us, before.lower_bound_us * (1 + MIXED_REACHED));
+		double reached = fmax(before.bottleneck_us, before.lower_bound_us * (1 + POLISH_REACHED));
 		assert_true(after.over_bytes <= before.over_bytes);
 		assert_true(after.over_bytes < before.over_bytes || after.bottleneck_us <= reached * (1 + 1e-8));
 		score_free(&before);

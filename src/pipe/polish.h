@@ -1,20 +1,20 @@
 /* What the methods share that may give a device several stages (metis, mpipe, auto): cheap places to cut an order, joining
- * and placing stages (mixed.c), and the refinement of border nodes (polish.c). */
-#ifndef PIPE_MIXED_H
-#define PIPE_MIXED_H
+ * and placing stages (stages.c), and the refinement of border nodes (polish.c). */
+#ifndef PIPE_POLISH_H
+#define PIPE_POLISH_H
 
 #include "pipe/pipe.h"
 
 /* A bottleneck this close to the lower bound counts as reached: beyond it fewer stages and bytes are worth more. */
-#define MIXED_REACHED 1e-4
+#define POLISH_REACHED 1e-4
 
 /* keeper_offer, with every device used: what is compared is what comes out in the end. */
 clv_status offer_filled(const pipe_problem *pr, keeper *kept, pipe_partition *p);
-/* No partition can be much better: the bottleneck is at the lower bound, within MIXED_REACHED, and memory fits. */
+/* No partition can be much better: the bottleneck is at the lower bound, within POLISH_REACHED, and memory fits. */
 bool kept_reached(const keeper *kept);
 
 /* The most stages that the mixed methods make: max_stages, or four for each device. */
-uint32_t mixed_stages(const pipe_problem *pr);
+uint32_t stages_limit(const pipe_problem *pr);
 
 /* For pr->seconds: when the method began, and whether no new attempt may start. */
 double clock_seconds(void);
@@ -48,7 +48,7 @@ typedef struct polish_effort {
 uint64_t polish_steps(const pipe_graph *g); /* what an attempt is worth on this graph */
 
 /* Moves nodes between stages, and stages between devices, their number staying: less over the memory, then a smaller
-   bottleneck, then fewer bytes. p is not worse after it, but that a bottleneck may end anywhere within MIXED_REACHED of the
+   bottleneck, then fewer bytes. p is not worse after it, but that a bottleneck may end anywhere within POLISH_REACHED of the
    bound when it was not there before. */
 clv_status polish(polisher *po, pipe_partition *p, const polish_effort *effort);
 

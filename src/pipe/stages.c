@@ -4,7 +4,7 @@
  * An order of the nodes that is topological, cut into intervals, is always a valid list of stages. So nothing here can
  * make a cycle, and the bytes alive at a place of the order (its crossing) say what a cut there costs, whatever the
  * other cuts are. */
-#include "pipe/mixed.h"
+#include "pipe/polish.h"
 
 #include <math.h>
 #include <time.h>
@@ -23,10 +23,10 @@ clv_status offer_filled(const pipe_problem *pr, keeper *kept, pipe_partition *p)
 bool kept_reached(const keeper *kept)
 {
 	const pipe_score *s = &kept->score;
-	return kept->has && s->over_bytes <= 0 && s->bottleneck_us <= s->lower_bound_us * (1 + MIXED_REACHED);
+	return kept->has && s->over_bytes <= 0 && s->bottleneck_us <= s->lower_bound_us * (1 + POLISH_REACHED);
 }
 
-uint32_t mixed_stages(const pipe_problem *pr)
+uint32_t stages_limit(const pipe_problem *pr)
 {
 	uint64_t most = pr->max_stages ? pr->max_stages : 4 * (uint64_t)pr->k;
 	return most < pr->g->nodes.n ? (uint32_t)most : pr->g->nodes.n;
