@@ -11,6 +11,8 @@ static const struct {
 	const char *name;
 	pipe_method run;
 } methods[] = {
+	{"acyclic", pipe_acyclic},
+	{"multilevel", pipe_multilevel},
 	{"pipedream", pipe_pipedream},
 	{"metis", pipe_metis},
 	{"mpipe", pipe_mpipe},
