@@ -14,6 +14,7 @@ static const struct {
 	{"acyclic", pipe_acyclic},
 	{"multilevel", pipe_multilevel},
 	{"pipedream", pipe_pipedream},
+	{"exact", pipe_exact},
 	{"metis", pipe_metis},
 	{"mpipe", pipe_mpipe},
 	{"auto", pipe_auto},

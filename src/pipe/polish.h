@@ -3,7 +3,7 @@
 #ifndef PIPE_POLISH_H
 #define PIPE_POLISH_H
 
-#include "pipe/pipe.h"
+#include "pipe/refine.h" /* clock_seconds */
 
 /* A bottleneck this close to the lower bound counts as reached: beyond it fewer stages and bytes are worth more. */
 #define POLISH_REACHED 1e-4
@@ -16,8 +16,7 @@ bool kept_reached(const keeper *kept);
 /* The most stages that the mixed methods make: max_stages, or four for each device. */
 uint32_t stages_limit(const pipe_problem *pr);
 
-/* For pr->seconds: when the method began, and whether no new attempt may start. */
-double clock_seconds(void);
+/* Whether no new attempt may start, for pr->seconds; `began` is what clock_seconds said when the method began. */
 bool time_is_up(const pipe_problem *pr, double began);
 
 /* ---- stages --------------------------------------------------------------------------------------- */

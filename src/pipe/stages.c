@@ -7,7 +7,6 @@
 #include "pipe/polish.h"
 
 #include <math.h>
-#include <time.h>
 
 clv_status offer_filled(const pipe_problem *pr, keeper *kept, pipe_partition *p)
 {
@@ -30,13 +29,6 @@ uint32_t stages_limit(const pipe_problem *pr)
 {
 	uint64_t most = pr->max_stages ? pr->max_stages : 4 * (uint64_t)pr->k;
 	return most < pr->g->nodes.n ? (uint32_t)most : pr->g->nodes.n;
-}
-
-double clock_seconds(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 bool time_is_up(const pipe_problem *pr, double began)
