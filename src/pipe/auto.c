@@ -19,7 +19,7 @@ static const auto_method candidates[] = {
 	{"pipedream", 0, false, false}, {"multilevel", 0, false, false}, {"acyclic", 20000, false, true},
 	{"exact", 2000, false, true},   {"mpipe", 0, true, false},       {"metis", 0, true, true},
 };
-enum { CANDIDATES = sizeof candidates / sizeof *candidates };
+enum { CANDIDATES = sizeof candidates / sizeof *candidates, ROUNDS = 10 };
 
 typedef struct auto_run {
 	const pipe_problem *pr;
@@ -29,11 +29,11 @@ typedef struct auto_run {
 } auto_run;
 
 /* The partition itself has been offered; a polished copy is, too. It is of the same method, but proves nothing. */
-static clv_status offer_polished(auto_run *a, const pipe_partition *p, double heat)
+static clv_status offer_polished(auto_run *a, const pipe_partition *p, double heat, uint64_t more)
 {
 	pipe_partition copy = {0};
 	TRY(partition_copy(a->pr->g, p, &copy));
-	clv_status st = polish(a->po, &copy, &(polish_effort){polish_steps(a->pr->g) / 2, heat, a->pr->seed});
+	clv_status st = polish(a->po, &copy, &(polish_effort){polish_steps(a->pr->g) / 2, heat, a->pr->seed + more});
 	if (st != CLV_OK) {
 		partition_free(&copy);
 		return st;
@@ -60,7 +60,7 @@ static clv_status offer_method(auto_run *a, const auto_method *m)
 	if (st == CLV_OK)
 		st = offer_filled(a->pr, &a->kept, &copy);
 	if (st == CLV_OK && !m->mixed)
-		st = offer_polished(a, &p, 0.3);
+		st = offer_polished(a, &p, 0.3, 0);
 	partition_free(&p);
 	return st;
 }
@@ -89,14 +89,18 @@ static clv_status offer_all(auto_run *a)
 	return a->kept.has ? CLV_OK : refused;
 }
 
+/* Again and again from the best: what is found begins the next round. */
 static clv_status polish_kept(auto_run *a)
 {
-	pipe_partition p = {0};
-	if (kept_reached(&a->kept) || time_is_up(a->pr, a->began))
-		return CLV_OK;
-	TRY(partition_copy(a->pr->g, &a->kept.best, &p));
-	clv_status st = offer_polished(a, &p, 0.1);
-	partition_free(&p);
+	clv_status st = CLV_OK;
+	for (uint32_t round = 0; st == CLV_OK && round < ROUNDS; round++) {
+		pipe_partition p = {0};
+		if (kept_reached(&a->kept) || time_is_up(a->pr, a->began))
+			break;
+		TRY(partition_copy(a->pr->g, &a->kept.best, &p));
+		st = offer_polished(a, &p, round % 2 ? 0.1 : 0.3, round);
+		partition_free(&p);
+	}
 	return st;
 }
 
