@@ -20,6 +20,7 @@
 #define MOST_MOVES 4                 /* at once */
 #define SWAP_CHANCE (UINT32_MAX / 8) /* that two stages change devices, too */
 #define RESYNC 65536                 /* proposals after which sums of floating point are made anew */
+#define VISITS 128 /* of neighbours, readers, stages and devices are one more step, so that time has a limit */
 
 /* What a stage costs, in parts that moves change. */
 typedef struct stage_sums {
@@ -64,6 +65,7 @@ struct polisher {
 	uint32_t *best, *best_device;          /* stage_of and device_of of the best state */
 	bool swaps;                            /* stages may change devices */
 	polish_rank best_rank;
+	uint64_t visits; /* of neighbours, readers, stages, devices: what time is spent on */
 };
 
 /* ---- tables of the problem --------------------------------------------------------------------------------------------- */
@@ -232,6 +234,7 @@ static void dirty_add(polisher *po, uint32_t s)
 /* Borders a … b-1 carry the value from now on (sign 1), or no longer (-1). */
 static void borders_add(polisher *po, const pipe_value *x, uint32_t a, uint32_t b, int64_t sign)
 {
+	po->visits += b - a;
 	for (uint32_t s = a; s < b; s++) {
 		po->stages[s].border += sign * x->bytes;
 		if (x->grad)
@@ -261,10 +264,11 @@ static uint32_t value_made(const polisher *po, const pipe_value *x)
 	return x->from == PIPE_NONE ? 0 : po->p->stage_of[x->from];
 }
 
-static uint32_t value_last(const polisher *po, const pipe_value *x)
+static uint32_t value_last(polisher *po, const pipe_value *x)
 {
 	if (x->leaves)
 		return po->p->nstages - 1;
+	po->visits += x->nuses;
 	uint32_t last = value_made(po, x);
 	for (uint32_t u = 0; u < x->nuses; u++) {
 		uint32_t s = po->p->stage_of[po->pr->g->uses.at[x->uses + u]];
@@ -297,12 +301,13 @@ static void state_sum(polisher *po)
 
 /* ---- moves -------------------------------------------------------------------------------------------------------------- */
 
-static void node_range(const polisher *po, uint32_t n, uint32_t *lo, uint32_t *hi)
+static void node_range(polisher *po, uint32_t n, uint32_t *lo, uint32_t *hi)
 {
 	const pipe_graph *g = po->pr->g;
 	const uint32_t *stage_of = po->p->stage_of;
 	*lo = 0;
 	*hi = po->p->nstages - 1;
+	po->visits += g->pred_first[n + 1] - g->pred_first[n] + g->succ_first[n + 1] - g->succ_first[n];
 	for (uint32_t e = g->pred_first[n]; e < g->pred_first[n + 1]; e++)
 		*lo = stage_of[g->pred[e]] > *lo ? stage_of[g->pred[e]] : *lo;
 	for (uint32_t e = g->succ_first[n]; e < g->succ_first[n + 1]; e++)
@@ -394,11 +399,6 @@ static void node_move(polisher *po, uint32_t n, uint32_t to)
 		border_update(po, g->succ[e]);
 }
 
-static uint64_t node_degree(const pipe_graph *g, uint32_t n)
-{
-	return (uint64_t)(g->pred_first[n + 1] - g->pred_first[n]) + (g->succ_first[n + 1] - g->succ_first[n]);
-}
-
 /* ---- cost --------------------------------------------------------------------------------------------------------------- */
 
 /* What a stage keeps; when it recomputes, what comes in stands for what it reads. */
@@ -437,6 +437,7 @@ static double over_bytes(polisher *po)
 static double cost_now(polisher *po, polish_rank *r)
 {
 	double excess = 0;
+	po->visits += po->pr->k + (po->limits > 0 ? po->p->nstages : 0);
 	*r = (polish_rank){over_bytes(po), 0, po->bytes};
 	for (uint32_t d = 0; d < po->pr->k; d++) {
 		r->bottleneck = slower(r->bottleneck, po->device_us[d]);
@@ -460,6 +461,7 @@ static bool rank_better(const polisher *po, const polish_rank *a, const polish_r
 static void best_keep(polisher *po, const polish_rank *r)
 {
 	po->best_rank = *r;
+	po->visits += po->pr->g->nodes.n / 16;
 	memcpy(po->best, po->p->stage_of, po->pr->g->nodes.n * sizeof *po->best);
 	memcpy(po->best_device, po->p->device_of, po->p->nstages * sizeof *po->best_device);
 }
@@ -481,7 +483,6 @@ static void step_move(polisher *po, polish_run *run)
 	node_range(po, n, &lo, &hi);
 	uint32_t to = lo + random_below(&run->random, hi - lo);
 	to += to >= from;
-	run->spent += 1 + node_degree(po->pr->g, n) / 8;
 	if (po->device_nodes[po->p->device_of[from]] == 1)
 		return;
 	run->undo[run->nundo++] = (polish_move){n, from, 0};
@@ -491,7 +492,6 @@ static void step_move(polisher *po, polish_run *run)
 static void step_swap(polisher *po, polish_run *run)
 {
 	uint32_t s = random_below(&run->random, po->p->nstages), t = random_below(&run->random, po->p->nstages);
-	run->spent++;
 	if (po->p->device_of[s] == po->p->device_of[t])
 		return;
 	run->undo[run->nundo++] = (polish_move){PIPE_NONE, s, t};
@@ -547,7 +547,8 @@ static void anneal(polisher *po, polish_run *run, uint64_t steps, double hottest
 		if (rounds % 256 == 0 && hottest > 0)
 			heat = hottest * pow(COLDEST, (double)run->spent / (double)steps);
 		step(po, run, hottest > 0 ? -heat * log(random_unit(&run->random)) : 0);
-		run->spent++;
+		run->spent += 1 + po->visits / VISITS;
+		po->visits %= VISITS;
 		if (++rounds % RESYNC == 0) {
 			state_sum(po);
 			run->cost = cost_now(po, &r);

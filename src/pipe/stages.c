@@ -6,7 +6,10 @@
  * other cuts are. */
 #include "pipe/polish.h"
 
+#include <float.h>
 #include <math.h>
+
+#define LIGHTEST 4096.0 /* stages of so small a part of an even one are joined first */
 
 clv_status offer_filled(const pipe_problem *pr, keeper *kept, pipe_partition *p)
 {
@@ -143,26 +146,29 @@ static uint32_t joint_partner(const joint *js, uint32_t s)
 	return js[prev].us <= js[next].us ? prev : s;
 }
 
-static uint32_t lightest(const joint *js, uint32_t n)
+/* Stages of up to `us` are joined with a neighbour, until `limit` are left; how many there are then. */
+static uint32_t light_join(joint *js, uint32_t n, uint32_t left, uint32_t limit, double us)
 {
-	uint32_t best = PIPE_NONE;
-	for (uint32_t s = 0; s < n; s++)
-		if (js[s].into == s && (best == PIPE_NONE || js[s].us < js[best].us))
-			best = s;
-	return best;
+	for (uint32_t s = 0; s < n && left > limit; s++)
+		if (js[s].into == s && js[s].us <= us) {
+			joints_join(js, joint_partner(js, s));
+			left--;
+		}
+	return left;
 }
 
 clv_status stages_join(const pipe_problem *pr, pipe_partition *p, uint32_t limit)
 {
 	uint32_t n = p->nstages, left = n;
-	if (n <= limit || n < 2)
+	if (n <= limit)
 		return CLV_OK;
 	joint *js = mem_alloc((size_t)n * sizeof *js);
 	if (!js)
 		return fail_nomem();
 	clv_status st = joints_make(pr, p, js);
-	for (; st == CLV_OK && left > limit && left > 1; left--)
-		joints_join(js, joint_partner(js, lightest(js, n)));
+	double us = fmax(pr->g->total_us / (LIGHTEST * (double)limit), DBL_MIN);
+	for (; st == CLV_OK && left > limit; us *= 2)
+		left = light_join(js, n, left, limit, us);
 	/* `into` is a smaller number, or the stage itself: one pass finds where each ended */
 	uint32_t last = 0;
 	for (uint32_t s = 0; st == CLV_OK && s < n; s++) {
