@@ -264,13 +264,13 @@ static uint32_t value_made(const polisher *po, const pipe_value *x)
 	return x->from == PIPE_NONE ? 0 : po->p->stage_of[x->from];
 }
 
-static uint32_t value_last(polisher *po, const pipe_value *x)
+/* The last stage that needs the value, which is not after `most`. */
+static uint32_t value_last(polisher *po, const pipe_value *x, uint32_t most)
 {
 	if (x->leaves)
 		return po->p->nstages - 1;
-	po->visits += x->nuses;
 	uint32_t last = value_made(po, x);
-	for (uint32_t u = 0; u < x->nuses; u++) {
+	for (uint32_t u = 0; u < x->nuses && last < most; u++, po->visits++) {
 		uint32_t s = po->p->stage_of[po->pr->g->uses.at[x->uses + u]];
 		last = s > last ? s : last;
 	}
@@ -289,7 +289,7 @@ static void state_sum(polisher *po)
 	po->bytes = 0;
 	for (uint32_t v = 0; v < g->values.n; v++) {
 		const pipe_value *x = &g->values.at[v];
-		uint32_t lo = value_made(po, x), hi = value_last(po, x);
+		uint32_t lo = value_made(po, x), hi = value_last(po, x, po->p->nstages - 1);
 		po->lo[v] = po->hi[v] = lo;
 		value_move(po, v, lo, hi);
 	}
@@ -301,17 +301,33 @@ static void state_sum(polisher *po)
 
 /* ---- moves -------------------------------------------------------------------------------------------------------------- */
 
+static void range_from(polisher *po, uint32_t n, uint32_t *lo, uint32_t hi)
+{
+	const pipe_graph *g = po->pr->g;
+	for (uint32_t e = g->pred_first[n]; e < g->pred_first[n + 1] && *lo < hi; e++, po->visits++)
+		*lo = po->p->stage_of[g->pred[e]] > *lo ? po->p->stage_of[g->pred[e]] : *lo;
+}
+
+static void range_to(polisher *po, uint32_t n, uint32_t lo, uint32_t *hi)
+{
+	const pipe_graph *g = po->pr->g;
+	for (uint32_t e = g->succ_first[n]; e < g->succ_first[n + 1] && lo < *hi; e++, po->visits++)
+		*hi = po->p->stage_of[g->succ[e]] < *hi ? po->p->stage_of[g->succ[e]] : *hi;
+}
+
+/* The stages that node n can be in. The side with fewer neighbours goes first: nodes with very many are seldom free, and
+   that shows before all were looked at. */
 static void node_range(polisher *po, uint32_t n, uint32_t *lo, uint32_t *hi)
 {
 	const pipe_graph *g = po->pr->g;
-	const uint32_t *stage_of = po->p->stage_of;
+	uint32_t preds = g->pred_first[n + 1] - g->pred_first[n], succs = g->succ_first[n + 1] - g->succ_first[n];
 	*lo = 0;
 	*hi = po->p->nstages - 1;
-	po->visits += g->pred_first[n + 1] - g->pred_first[n] + g->succ_first[n + 1] - g->succ_first[n];
-	for (uint32_t e = g->pred_first[n]; e < g->pred_first[n + 1]; e++)
-		*lo = stage_of[g->pred[e]] > *lo ? stage_of[g->pred[e]] : *lo;
-	for (uint32_t e = g->succ_first[n]; e < g->succ_first[n + 1]; e++)
-		*hi = stage_of[g->succ[e]] < *hi ? stage_of[g->succ[e]] : *hi;
+	if (preds <= succs)
+		range_from(po, n, lo, *hi);
+	range_to(po, n, *lo, hi);
+	if (preds > succs)
+		range_from(po, n, lo, *hi);
 }
 
 static void border_update(polisher *po, uint32_t n)
@@ -383,11 +399,11 @@ static void node_move(polisher *po, uint32_t n, uint32_t to)
 		uint32_t v = po->touch[i];
 		const pipe_value *x = &g->values.at[v];
 		if (x->from == n)
-			value_move(po, v, to, po->hi[v] == from || po->hi[v] < to ? value_last(po, x) : po->hi[v]);
+			value_move(po, v, to, x->nuses || x->leaves ? po->hi[v] : to);
 		else if (to > po->hi[v])
 			value_move(po, v, po->lo[v], to);
 		else if (from == po->hi[v])
-			value_move(po, v, po->lo[v], value_last(po, x));
+			value_move(po, v, po->lo[v], value_last(po, x, from));
 	}
 	dirty_add(po, from);
 	dirty_add(po, to);
