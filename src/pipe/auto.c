@@ -1,12 +1,11 @@
 /* auto: the best of all methods, and then a little better.
  *
  * First those that give each device one stage; what comes out of each is also polished. Then those with mixed placements.
- * Where the lower bound is reached, only what is quick is run for fewer bytes. What a graph is too large for is left out by its number of nodes, not by a clock, so that a seed gives
- * one result; the problem's time limit stops between methods. The DP over the chain is always among them: nothing here is
- * worse than it. A method that refuses (METIS is not there, memory, its own limits) is passed over. */
+ * Where the lower bound is reached, only what is quick is still run, for fewer bytes. In the end the best is polished round
+ * after round. What a graph is too large for is left out by its number of nodes, not by a clock, so that a seed gives one
+ * result; the problem's time limit stops between methods. The DP over the chain is always among them: nothing that comes
+ * out is worse than it. A method that refuses (METIS is not there, its own limits) is passed over. */
 #include "pipe/polish.h"
-
-#include <string.h>
 
 typedef struct auto_method {
 	const char *name;
@@ -16,10 +15,10 @@ typedef struct auto_method {
 } auto_method;
 
 static const auto_method candidates[] = {
-	{"pipedream", 0, false, false}, {"multilevel", 0, false, false}, {"acyclic", 20000, false, true},
-	{"exact", 2000, false, true},   {"mpipe", 0, true, false},       {"metis", 0, true, true},
+	{"pipedream", 0, false, false}, {"multilevel", 0, false, false}, {"acyclic", 5000, false, true},
+	{"exact", 2000, false, true},   {"mpipe", 0, true, false},       {"metis", 0, true, false},
 };
-enum { CANDIDATES = sizeof candidates / sizeof *candidates, ROUNDS = 10 };
+enum { CANDIDATES = sizeof candidates / sizeof *candidates, ROUNDS = 10, ROUNDS_MANY = 3, MANY_NODES = 3000 };
 
 typedef struct auto_run {
 	const pipe_problem *pr;
@@ -92,8 +91,9 @@ static clv_status offer_all(auto_run *a)
 /* Again and again from the best: what is found begins the next round. */
 static clv_status polish_kept(auto_run *a)
 {
+	uint32_t rounds = a->pr->g->nodes.n > MANY_NODES ? ROUNDS_MANY : ROUNDS;
 	clv_status st = CLV_OK;
-	for (uint32_t round = 0; st == CLV_OK && round < ROUNDS; round++) {
+	for (uint32_t round = 0; st == CLV_OK && round < rounds; round++) {
 		pipe_partition p = {0};
 		if (kept_reached(&a->kept) || time_is_up(a->pr, a->began))
 			break;
