@@ -397,7 +397,7 @@ clv_status ideals_by_time(const ideals *d, uint64_t *steps, uint64_t limit, uint
 	kinds x;
 	TRY(kinds_new(d, &x));
 	double most = *worst * (1 - EQUAL), low = *bound;
-	while (x.from && low < *worst * (1 - 0.9 * EQUAL) && *steps < limit) {
+	while (x.from && low < *worst * (1 - 1.1 * EQUAL) && *steps < limit) {
 		if (within(d, &x, most, steps))
 			*worst = walk_back(d, &x, most, stage_of, device_of);
 		else

@@ -13,6 +13,7 @@ static const struct {
 } methods[] = {
 	{"acyclic", pipe_acyclic},
 	{"multilevel", pipe_multilevel},
+	{"exact", pipe_exact},
 	{"pipedream", pipe_pipedream},
 	{"exact", pipe_exact},
 	{"metis", pipe_metis},

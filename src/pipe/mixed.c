@@ -13,7 +13,9 @@
 #include <math.h>
 #include <string.h>
 
-#define STEPS 6000000u /* for one number of blocks */
+#define STEPS 6000000u        /* for one number of blocks */
+#define GAIN 1e-3             /* that more stages must bring */
+#define MOST_DEVICES_MIXED 64 /* beyond, a few stages more change nothing and many cost much */
 #define PLACEMENTS 6
 #define IDLE 200 /* rounds without a gain after which a placement is given up */
 
@@ -78,13 +80,12 @@ static void place(mixed *m, uint32_t number, pipe_random *r)
 /* Blocks of a device share its speed. */
 static void begin(mixed *m, pipe_random *r)
 {
-	const pipe_problem *pr = m->pr;
-	for (uint32_t b = 0; b < m->c.k; b++) {
-		uint32_t shares = 0;
-		for (uint32_t i = 0; i < m->c.k; i++)
-			shares += m->device_of[i] == m->device_of[b];
-		m->devices[b].speed = pr->devices[m->device_of[b]].speed / shares;
-	}
+	double *shares = m->us;
+	memset(shares, 0, m->pr->k * sizeof *shares);
+	for (uint32_t b = 0; b < m->c.k; b++)
+		shares[m->device_of[b]]++;
+	for (uint32_t b = 0; b < m->c.k; b++)
+		m->devices[b].speed = m->pr->devices[m->device_of[b]].speed / shares[m->device_of[b]];
 	chain_cut_order(&m->c, r);
 }
 
@@ -197,7 +198,7 @@ static clv_status search_blocks(const pipe_problem *pr, const uint32_t *order, u
 		place(&m, i, &r);
 		improve(&m, m.c.steps + STEPS / PLACEMENTS, enough, &r);
 	}
-	clv_status st = m.best < DBL_MAX ? offer(pr, &m, kept) : CLV_OK;
+	clv_status st = m.best < kept->score.bottleneck_us * (1 - GAIN) ? offer(pr, &m, kept) : CLV_OK;
 	mixed_free(&m);
 	return st;
 }
@@ -208,7 +209,8 @@ clv_status mixed_search(const pipe_problem *pr, const uint32_t *order, double le
 	double deadline = pr->seconds > 0 ? clock_seconds() + pr->seconds : 0;
 	most = most > (uint64_t)pr->k * 3 ? (uint64_t)pr->k * 3 : most;
 	most = most > pr->g->nodes.n ? pr->g->nodes.n : most;
-	for (uint32_t blocks = pr->k + 1; pr->k > 1 && blocks <= most; blocks += 1 + pr->k / 8) {
+	for (uint32_t blocks = pr->k + 1; pr->k > 1 && pr->k <= MOST_DEVICES_MIXED && blocks <= most;
+	     blocks += 1 + pr->k / 8) {
 		if (kept->score.bottleneck_us <= least * (1 + gap) || (deadline > 0 && clock_seconds() > deadline))
 			break;
 		TRY(search_blocks(pr, order, blocks, least * (1 + gap), kept));

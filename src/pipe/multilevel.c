@@ -18,6 +18,7 @@
 #define FINEST_STEPS 10000000u
 #define POLISH_STEPS 2000000u
 #define PER_STAGE 24 /* nodes of the coarsest graph */
+#define REFINES 2000 /* attempts on one level */
 #define LEVELS 24
 
 typedef struct level {
@@ -306,9 +307,9 @@ static clv_status solve(level *at, const level *coarser, uint32_t *device_of, bo
 		for (uint32_t n = 0; n < c.n; n++)
 			c.place[n] = coarser->stage_of[at->joins[n]];
 		chain_take(&c, c.place, device_of);
-		chain_refine(&c, last ? FINEST_STEPS : REFINE_STEPS, &r);
+		chain_refine(&c, REFINES, last ? FINEST_STEPS : REFINE_STEPS, &r);
 	} else {
-		st = chain_search(&c, SEARCH_STEPS, &r);
+		st = chain_search(&c, SEARCH_STEPS, true, &r);
 	}
 	if (st == CLV_OK) {
 		chain_polish(&c, POLISH_STEPS, &r);

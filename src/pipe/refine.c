@@ -22,8 +22,10 @@
 #define OVER 1e30      /* us that a byte over the memory counts as */
 #define POLISHES 12    /* attempts to save bytes in a row that save none */
 #define FRESH 12       /* one kick in so many is a new start */
-#define REFINES 60     /* attempts after a kick */
-#define STARTS 10      /* orders that a search begins with */
+#define REFINES 60     /* attempts after a kick; fewer where nodes are few */
+#define KICKS 10       /* without a gain, after which a search ends; more of them for more nodes */
+#define KICKS_PER_NODE 2
+#define STARTS 10 /* orders that a search begins with */
 
 double clock_seconds(void)
 {
@@ -506,8 +508,9 @@ static void reach_from(chain *c, uint32_t s, uint32_t i, double most, double res
 		c->steps++;
 		if (in.fwd + in.bwd > most * speed)
 			return;
-		if (total - c->load[to].fwd - c->load[to].bwd > most * rest * (1 + ROUNDING))
+		if (total - c->load[to].fwd - c->load[to].bwd > most * rest * (1 + ROUNDING) || row[i] >= next[j])
 			continue;
+		c->steps += 8;
 		double cost = chain_cost(c, s, &in, &c->border[from], &c->border[to]);
 		if (cost > most)
 			continue;
@@ -520,7 +523,7 @@ static void reach_from(chain *c, uint32_t s, uint32_t i, double most, double res
 }
 
 /* The best cut of the order, among those with no stage over `most`: by the costliest stage, or by bytes over borders.
-   Leaves c->cut alone if there is none; what it found otherwise. */
+   Leaves c->cut alone if there is none, or if that takes too many steps; what it found otherwise. */
 static double cut_by_spots(chain *c, double most, bool bytes)
 {
 	double rest = 0;
@@ -528,6 +531,7 @@ static double cut_by_spots(chain *c, double most, bool bytes)
 	for (size_t i = 0; i < (size_t)(c->k + 1) * c->nspots; i++)
 		c->reach[i] = DBL_MAX;
 	c->reach[0] = 0;
+	c->steps += (uint64_t)(c->k + 1) * c->nspots;
 	for (uint32_t s = 0; s < c->k; s++)
 		rest += speed_of(c, s);
 	for (uint32_t s = 0; s < c->k; s++) {
@@ -535,6 +539,8 @@ static double cut_by_spots(chain *c, double most, bool bytes)
 		for (uint32_t i = s; i < c->nspots; i++)
 			if (c->reach[(size_t)s * c->nspots + i] < DBL_MAX)
 				reach_from(c, s, i, most, rest, bytes);
+		if (c->steps > c->most_steps)
+			return DBL_MAX;
 	}
 	uint32_t at = c->nspots - 1;
 	double found = c->reach[(size_t)c->k * c->nspots + at];
@@ -625,12 +631,12 @@ static bool is_least(const chain *c)
 	return c->worst <= c->least * (1 + EQUAL);
 }
 
-void chain_refine(chain *c, uint64_t steps, pipe_random *r)
+void chain_refine(chain *c, uint32_t attempts, uint64_t end, pipe_random *r)
 {
-	uint64_t end = c->steps + steps;
-	while (c->k > 1 && c->steps < end && !is_least(c) && !out_of_time(c)) {
+	c->most_steps = c->most_steps > end ? c->most_steps : end;
+	for (; attempts && c->k > 1 && c->steps < end && !is_least(c) && !out_of_time(c); attempts--) {
 		uint32_t a = 0, b = 0;
-		shuffle_stages(c, any_taste(r), r);
+		chain_shuffle(c, r);
 		if (!c->alike && random_below(r, 4) == 0) {
 			a = random_below(r, c->k);
 			b = random_below(r, c->k);
@@ -683,19 +689,28 @@ static void kick(chain *c, pipe_random *r)
 	chain_cut_order(c, r);
 }
 
-/* Kicks the best that is known and refines a little, as long as there are steps. */
+static uint32_t refines(const chain *c)
+{
+	return c->n < REFINES ? c->n : REFINES;
+}
+
+/* Kicks the best that is known and refines a little, until that has not helped for long. */
 static clv_status kick_and_refine(chain *c, uint64_t end, pipe_random *r)
 {
-	uint64_t some = (uint64_t)REFINES * (c->n + c->pr->g->succ_first[c->n]);
-	while (c->k > 1 && c->steps < end && c->kept_worst > c->least * (1 + EQUAL) && !out_of_time(c)) {
+	uint32_t patience = KICKS + KICKS_PER_NODE * (c->n < 1000 ? c->n : 1000);
+	for (uint32_t idle = 0; c->k > 1 && idle < patience && c->steps < end; idle++) {
+		if (c->kept_worst <= c->least * (1 + EQUAL) || out_of_time(c))
+			break;
 		if (random_below(r, FRESH) == 0) {
 			TRY(start(c, STARTS, r));
-			chain_refine(c, some * 4, r);
+			chain_refine(c, 4 * refines(c), end, r);
 		} else {
 			take_kept(c);
 			kick(c, r);
-			chain_refine(c, some, r);
+			chain_refine(c, refines(c), end, r);
 		}
+		if (c->worst < c->kept_worst * (1 - EQUAL))
+			idle = 0;
 		if (c->worst <= c->kept_worst)
 			keep(c);
 	}
@@ -703,12 +718,12 @@ static clv_status kick_and_refine(chain *c, uint64_t end, pipe_random *r)
 	return CLV_OK;
 }
 
-clv_status chain_search(chain *c, uint64_t steps, pipe_random *r)
+clv_status chain_search(chain *c, uint64_t steps, bool given, pipe_random *r)
 {
-	uint64_t end = c->steps + steps;
+	uint64_t end = c->most_steps = c->steps + steps;
 	for (uint32_t i = 0; i < STARTS && (i == 0 || !out_of_time(c)); i++) {
-		TRY(start(c, i, r));
-		chain_refine(c, steps / 4 / STARTS, r);
+		TRY(start(c, given ? i : STARTS, r));
+		chain_refine(c, 4 * refines(c), c->steps + steps / 4 / STARTS, r);
 		if (i == 0 || c->worst < c->kept_worst * (1 - EQUAL))
 			keep(c);
 		if (is_least(c))
@@ -808,6 +823,7 @@ static void move_nodes(chain *c, uint64_t end)
 			c->steps += 4;
 			for (uint32_t t = low; t <= high && count[s] > 1; t++) {
 				double more = node_us(c->pr, n);
+				c->steps++;
 				if (t == s || (us[t] + more) > c->worst * speed_of(c, t) || bytes_saved(c, n, t) <= 0)
 					continue;
 				us[s] -= more;
@@ -825,7 +841,7 @@ static void move_nodes(chain *c, uint64_t end)
 
 void chain_polish(chain *c, uint64_t steps, pipe_random *r)
 {
-	uint64_t end = c->steps + steps;
+	uint64_t end = c->most_steps = c->steps + steps;
 	sum_all(c);
 	for (uint32_t idle = 0; c->k > 1 && idle < POLISHES && c->steps < end && !out_of_time(c); idle++) {
 		double before = border_bytes(c);
