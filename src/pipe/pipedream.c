@@ -4,8 +4,9 @@
  *
  * Nodes are put in a row (several topological orders are tried), and times come from prefix sums. For each i the search
  * goes from the last choice both ways and ends where nothing better can come: downwards when the work alone is too
- * much, upwards when the devices before are too slow. So it is exact, and near linear where transfers are not all that
- * counts. */
+ * much, upwards when the devices before are too slow, and at once when a bound is met that holds for all. Where links are
+ * slow, a cut at few places with little to transfer comes first: places whose transfer alone is over its time are left
+ * out of the whole one. So it is exact, and near linear in practice. */
 #include <math.h>
 #include <string.h>
 
@@ -26,14 +27,17 @@ typedef struct chain {
 	uint32_t *deque;           /* places whose work is the most of what follows */
 	double *before, *after;    /* best of the devices before, and with this one; n + 1 */
 	double *least_from;        /* least of before[j] … before[n] */
-	uint32_t *choice;          /* [device][end]: begin of its stage */
+	/* Where it may be cut: places, ascending, with 0 and n. What follows is by their numbers in this list. */
+	uint32_t *places, nplaces;
+	double floor, limit; /* no cut is below; none above is wanted */
+	uint32_t *choice;    /* [device][end]: begin of its stage */
 } chain;
 
 static void chain_free(chain *c)
 {
 	void *all[] = {c->fwd,        c->bwd,    c->params, c->held,       c->work,    c->cross,
 	               c->grad_cross, c->in_fwd, c->in_bwd, c->out_fwd,    c->out_bwd, c->lowest,
-	               c->deque,      c->before, c->after,  c->least_from, c->choice};
+	               c->deque,      c->before, c->after,  c->least_from, c->places,  c->choice};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		mem_free(all[i]);
 }
@@ -48,7 +52,8 @@ static clv_status chain_new(const pipe_problem *pr, chain *c)
 	            (c->cross = mem_alloc(n * sizeof *c->cross)) && (c->grad_cross = mem_alloc(n * sizeof *c->cross)) &&
 	            (c->in_fwd = mem_alloc(d)) && (c->in_bwd = mem_alloc(d)) && (c->out_fwd = mem_alloc(d)) &&
 	            (c->out_bwd = mem_alloc(d)) && (c->lowest = mem_ids(n)) && (c->deque = mem_ids(n)) &&
-	            (c->before = mem_alloc(d)) && (c->after = mem_alloc(d)) && (c->least_from = mem_alloc(d)) && c->choice;
+	            (c->before = mem_alloc(d)) && (c->after = mem_alloc(d)) && (c->least_from = mem_alloc(d)) &&
+	            (c->places = mem_ids(n)) && c->choice;
 	if (made)
 		return CLV_OK;
 	chain_free(c);
@@ -130,13 +135,18 @@ static void memory_of(chain *c, uint32_t m, uint32_t in_flight)
 	}
 }
 
+static double most(double a, double b)
+{
+	return a > b ? a : b;
+}
+
 /* Of nodes begin … end-1, without what lies before. */
 static double stage_us(const chain *c, double speed, uint32_t begin, uint32_t end)
 {
 	double fwd = (c->fwd[end] - c->fwd[begin]) / speed, bwd = (c->bwd[end] - c->bwd[begin]) / speed;
 	if (!c->pr->bandwidth)
 		return fwd + bwd;
-	return fmax(fwd, fmax(c->in_fwd[begin], c->out_fwd[end])) + fmax(bwd, fmax(c->in_bwd[begin], c->out_bwd[end]));
+	return most(fwd, most(c->in_fwd[begin], c->out_fwd[end])) + most(bwd, most(c->in_bwd[begin], c->out_bwd[end]));
 }
 
 static double work_us(const chain *c, double speed, uint32_t begin, uint32_t end)
@@ -144,24 +154,24 @@ static double work_us(const chain *c, double speed, uint32_t begin, uint32_t end
 	return (c->fwd[end] - c->fwd[begin] + c->bwd[end] - c->bwd[begin]) / speed;
 }
 
-/* The best begin for one end, searched outwards from `near`. */
+/* The best begin of a stage that ends at place number `end`: numbers from `first` on, searched outwards from `near`. */
 static double best_begin(const chain *c, double speed, uint32_t first, uint32_t end, uint32_t near, uint32_t *choice)
 {
-	double best = INFINITY;
+	const uint32_t *at = c->places;
+	double best = INFINITY, enough = most(c->floor, c->out_fwd[at[end]] + c->out_bwd[at[end]]);
 	near = near < first ? first : near > end - 1 ? end - 1 : near;
-	for (uint32_t j = near + 1; j-- > first;) {
-		if (work_us(c, speed, j, end) >= best)
+	for (uint32_t j = near + 1; j-- > first && best > enough;) {
+		double work = work_us(c, speed, at[j], at[end]);
+		if (work >= best || work > c->limit)
 			break;
-		double us = fmax(c->before[j], stage_us(c, speed, j, end));
+		double us = most(c->before[j], stage_us(c, speed, at[j], at[end]));
 		if (us < best) {
 			best = us;
 			*choice = j;
 		}
 	}
-	for (uint32_t j = near + 1; j < end; j++) {
-		if (c->least_from[j] >= best)
-			break;
-		double us = fmax(c->before[j], stage_us(c, speed, j, end));
+	for (uint32_t j = near + 1; j < end && best > enough && c->least_from[j] < best; j++) {
+		double us = most(c->before[j], stage_us(c, speed, at[j], at[end]));
 		if (us < best) {
 			best = us;
 			*choice = j;
@@ -173,14 +183,18 @@ static double best_begin(const chain *c, double speed, uint32_t first, uint32_t 
 static void add_device(chain *c, uint32_t m)
 {
 	double speed = c->pr->devices[m].speed;
-	uint32_t near = m, *choice = c->choice + (size_t)m * (c->n + 1);
-	c->least_from[c->n] = c->before[c->n];
-	for (uint32_t j = c->n; j-- > 0;)
-		c->least_from[j] = fmin(c->before[j], c->least_from[j + 1]);
-	for (uint32_t end = 0; end <= c->n; end++) {
-		uint32_t first = end && c->lowest[end] > m ? c->lowest[end] : m;
+	uint32_t last = c->nplaces - 1, near = m, first = m, *choice = c->choice + (size_t)m * (c->n + 1);
+	c->least_from[last] = c->before[last];
+	for (uint32_t j = last; j-- > 0;)
+		c->least_from[j] = c->before[j] < c->least_from[j + 1] ? c->before[j] : c->least_from[j + 1];
+	for (uint32_t end = 0; end <= last; end++) {
+		uint32_t place = c->places[end];
 		c->after[end] = INFINITY;
-		if (end <= m || first >= end || c->n - end < c->pr->k - 1 - m) /* each device gets a node */
+		if (end <= m || last - end < c->pr->k - 1 - m) /* each device gets a node */
+			continue;
+		while (first < end && c->places[first] < c->lowest[place])
+			first++;
+		if (first >= end || c->out_fwd[place] + c->out_bwd[place] > c->limit)
 			continue;
 		c->after[end] = best_begin(c, speed, first, end, near, &choice[end]);
 		near = isinf(c->after[end]) ? near : choice[end];
@@ -191,9 +205,9 @@ static void add_device(chain *c, uint32_t m)
 }
 
 /* The time of the slowest device, infinite when the chain does not fit the memory. */
-static double cut_chain(chain *c, const uint32_t *in_flight, bool limits)
+static double cut_places(chain *c, const uint32_t *in_flight, bool limits)
 {
-	for (uint32_t i = 0; i <= c->n; i++)
+	for (uint32_t i = 0; i < c->nplaces; i++)
 		c->before[i] = i ? INFINITY : 0;
 	for (uint32_t m = 0; m < c->pr->k; m++) {
 		transfers_of(c, m);
@@ -203,15 +217,66 @@ static double cut_chain(chain *c, const uint32_t *in_flight, bool limits)
 			memset(c->lowest, 0, ((size_t)c->n + 1) * sizeof *c->lowest);
 		add_device(c, m);
 	}
-	return c->before[c->n];
+	return c->before[c->nplaces - 1];
+}
+
+/* The least time of a border on any link between neighbours. */
+static double border_us(const chain *c, uint32_t place)
+{
+	const pipe_problem *pr = c->pr;
+	double least = INFINITY;
+	for (uint32_t m = 0; m + 1 < pr->k; m++) {
+		double us = transfer_us(pr, m, m + 1, c->cross[place]);
+		us += pr->training ? transfer_us(pr, m + 1, m, c->grad_cross[place]) : 0;
+		least = us < least ? us : least;
+	}
+	return least;
+}
+
+/* Of every `step` places the one with the least to transfer. */
+static void choose_places(chain *c, uint32_t step)
+{
+	c->nplaces = 1;
+	c->places[0] = 0;
+	for (uint32_t i = 1; i < c->n; i += step) {
+		uint32_t best = i;
+		for (uint32_t j = i; j < i + step && j < c->n; j++)
+			if (c->cross[j] < c->cross[best])
+				best = j;
+		c->places[c->nplaces++] = best;
+	}
+	c->places[c->nplaces++] = c->n;
+}
+
+/* All places whose transfer leaves a cut within the limit possible. */
+static void keep_places(chain *c)
+{
+	c->nplaces = 1;
+	c->places[0] = 0;
+	for (uint32_t i = 1; i < c->n; i++)
+		if (!c->pr->bandwidth || border_us(c, i) <= c->limit)
+			c->places[c->nplaces++] = i;
+	c->places[c->nplaces++] = c->n;
+}
+
+static double cut_chain(chain *c, const uint32_t *in_flight, bool limits)
+{
+	enum { FEW = 512 };
+	c->limit = INFINITY;
+	if (c->pr->bandwidth && c->n / FEW > 1 && c->pr->k < FEW) {
+		choose_places(c, c->n / FEW);
+		c->limit = cut_places(c, in_flight, limits) * (1 + 1e-9);
+	}
+	keep_places(c);
+	return cut_places(c, in_flight, limits);
 }
 
 static void read_choices(const chain *c, pipe_partition *out)
 {
-	uint32_t end = c->n;
+	uint32_t end = c->nplaces - 1;
 	for (uint32_t m = c->pr->k; m-- > 0;) {
 		uint32_t begin = c->choice[(size_t)m * (c->n + 1) + end];
-		for (uint32_t i = begin; i < end; i++)
+		for (uint32_t i = c->places[begin]; i < c->places[end]; i++)
 			out->stage_of[c->order[i]] = m;
 		out->device_of[m] = m;
 		end = begin;
@@ -228,6 +293,7 @@ clv_status chain_cut(const pipe_problem *pr, const uint32_t *order, pipe_partiti
 		st = partition_new(pr->g, out);
 		if (st == CLV_OK) {
 			c.order = order;
+			c.floor = problem_lower_bound(pr);
 			for (uint32_t i = 0; i < c.n; i++)
 				place[order[i]] = i;
 			for (uint32_t m = 0; m < pr->k; m++)

@@ -6,7 +6,7 @@ Beside each x.plan lie x.print and x.inspect, what `cleave print` and `cleave in
 `cleave source` writes or why it refuses; x.dot and x.split.dot are what `cleave dot` draws. Beside each bad_x.plan lies
 bad_x.err, what `cleave verify` says about it.
 
-cli.txt, capture.txt and diff.txt are transcripts: each `$ cleave …` is run and what it writes must follow; the .clv
+cli.txt, capture.txt, diff.txt and partition.txt are transcripts: each `$ cleave …` is run and what it writes must follow; the .clv
 files that diff.txt compares are written by `test_diff tests/plan/diff`. models.txt and run.txt are such transcripts
 over the files of models/ (models/make.py writes those again), each in a copy of that folder; run.txt needs
 cleave-torch. The example of docs/plan-format.md must print as itself; docs/command-line.md has all commands, and what
@@ -102,6 +102,7 @@ class Runner:
         got = []
         for line in re.findall(r"^\$ cleave(.*)$", file.read_text(), re.MULTILINE):
             code, out, err = self.run(*shlex.split(line), folder=folder)
+            out = re.sub(r'"seconds":[^,}]*', '"seconds":0', out)  # of partition --json: what a clock says
             got.append(f"$ cleave{line}\n{out}{err}[exit status {code}]\n")
         self.compare(file.name, "\n".join(got), file)
 
@@ -290,7 +291,7 @@ def main(args: list[str]) -> int:
             runner.bad(plan)
         else:
             runner.good(plan)
-    for name in ("cli.txt", "capture.txt", "diff.txt"):
+    for name in ("cli.txt", "capture.txt", "diff.txt", "partition.txt"):
         runner.transcript(HERE / name)
     runner.models()
     runner.documented()
