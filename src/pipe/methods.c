@@ -15,7 +15,6 @@ static const struct {
 	{"multilevel", pipe_multilevel},
 	{"exact", pipe_exact},
 	{"pipedream", pipe_pipedream},
-	{"exact", pipe_exact},
 	{"metis", pipe_metis},
 	{"mpipe", pipe_mpipe},
 	{"auto", pipe_auto},
