@@ -7,9 +7,9 @@
  * heaviest nodes. All of it ends at a count of steps.
  *
  * If even the best chain is far from what no partition can be below, stages beyond one per device are tried
- * (exact_mixed.c), as few as do. That is a search: optimal is then only what reaches the bound of all partitions. */
+ * (mixed.c), as few as do. That is a search: optimal is then only what reaches the bound of all partitions. */
 #include "pipe/ideals.h"
-#include "pipe/exact_mixed.h"
+#include "pipe/mixed.h"
 
 #include <math.h>
 #include <string.h>

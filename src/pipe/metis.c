@@ -12,7 +12,7 @@
 #if !defined(_DEFAULT_SOURCE)
 #define _DEFAULT_SOURCE /* initstate, setstate */
 #endif
-#include "pipe/mixed.h"
+#include "pipe/polish.h"
 
 #ifndef CLEAVE_METIS
 
@@ -35,7 +35,6 @@ clv_status pipe_metis(const pipe_problem *pr, pipe_partition *out)
 #define EDGE_UNITS (1 << 28) /* all edges together: METIS adds them up, twice each, in 31 bits */
 #define KWAY_VERTICES 40     /* for each part; with fewer, bisections one by one */
 #define SMALLEST_SHARE 1e-5  /* of a device, however slow: METIS refuses 0 */
-#define POLISH_STEPS 60000
 
 typedef struct metis_graph {
 	idx_t n, ncon;
@@ -389,7 +388,7 @@ static clv_status offer_joined(const pipe_problem *pr, const pipe_partition *wal
 	if (st == CLV_OK)
 		st = stages_place(pr, &p);
 	if (st == CLV_OK)
-		st = polish(po, &p, &(polish_effort){POLISH_STEPS, 0.5, pr->seed + limit});
+		st = polish(po, &p, &(polish_effort){polish_steps(pr->g) / 4, 0.5, pr->seed + limit});
 	if (st != CLV_OK) {
 		partition_free(&p);
 		return st;
@@ -400,7 +399,7 @@ static clv_status offer_joined(const pipe_problem *pr, const pipe_partition *wal
 static clv_status offer_all(const pipe_problem *pr, const pipe_partition *walk, keeper *kept)
 {
 	polisher *po = NULL;
-	uint32_t most = mixed_stages(pr), tried = 0;
+	uint32_t most = stages_limit(pr), tried = 0;
 	double began = clock_seconds();
 	TRY(polisher_new(pr, &po));
 	clv_status st = CLV_OK;

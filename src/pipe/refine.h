@@ -83,4 +83,5 @@ chain_load node_load(const pipe_problem *pr, uint32_t n); /* of one node; work i
 /* Below this no partition can be, mixed ones included: work over all speeds, the heaviest nodes. */
 clv_status least_bottleneck(const pipe_problem *pr, double *us_out);
 
+
 #endif
