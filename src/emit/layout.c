@@ -160,18 +160,23 @@ static size_t put_many_targets(strbuf *b, unsigned indent, const char *s, size_t
 
 /* name = (
        value
-   ), for a value that has nothing to open. */
+   ), for a value that has nothing to open, or opens too late. */
 static bool put_wrapped(strbuf *b, unsigned indent, const char *s, size_t n)
 {
 	brackets at;
 	size_t sign = find_assignment(s, n);
-	if (sign == n || indent + width(s, n) <= WIDTH || last_brackets(s, n, &at))
+	if (sign == n || indent + width(s, n) <= WIDTH)
 		return false;
-	if (indent + INDENT + width(s + sign + 3, n - sign - 3) > WIDTH)
+	bool opens = last_brackets(s, n, &at) && at.open > sign;
+	if (opens && indent + width(s, at.open + 1) <= WIDTH)
+		return false;
+	const char *value_text = s + sign + 3;
+	size_t length = n - sign - 3;
+	if (!opens && indent + INDENT + width(value_text, length) > WIDTH)
 		return false;
 	strbuf_add(b, s, sign + 3);
 	strbuf_printf(b, "(\n%*s", (int)indent + INDENT, "");
-	strbuf_add(b, s + sign + 3, n - sign - 3);
+	put_text(b, indent + INDENT, value_text, length, "");
 	strbuf_printf(b, "\n%*s)", (int)indent, "");
 	return true;
 }

@@ -100,7 +100,7 @@ static void with_schemas_and_data_the_source_is_plain(void **state)
 	OK(strbuf_take(&b, &out));
 	holds(out, "class Net(nn.Module):");
 	holds(out, "op = torch.ops.my.op.default(reshape, self.const_0, B, scale=0.5)");
-	holds(out, "torch.tensor([1.0, 2.0], dtype=torch.float32), persistent=False)");
+	holds(out, "\"const_0\", torch.tensor([1.0, 2.0], dtype=torch.float32), persistent=False\n");
 	assert_null(strstr(out, "def call"));
 	clv_string_free(out);
 	plan_free(p);
