@@ -306,7 +306,6 @@ static void write_device(writer *w, str_id s, strbuf *b)
 {
 	if (w->stage && s == w->stage->device) {
 		strbuf_printf(b, "self.%s", w->stage->device_name);
-		w->stage->device_used = true;
 		return;
 	}
 	strbuf_puts(b, "torch.device(");

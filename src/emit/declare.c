@@ -318,6 +318,7 @@ static clv_status declare_tensor(writer *w, value_id v, const char *path, const 
 	put_assignment(w, path, NULL, &place);
 	strbuf_puts(&place, "nn.Parameter(");
 	plain = plain && layout_fits(BODY, &place);
+	line.failed = place.failed;
 	strbuf_free(&place);
 	put_assignment(w, path, !param ? "register_buffer" : plain ? NULL : "register_parameter", &line);
 	strbuf_puts(&line, param ? "nn.Parameter(" : "");

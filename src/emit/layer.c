@@ -189,6 +189,7 @@ static bool is_own(const fit *f, value_id v, const char *s, size_t n)
 	bool own = !want.failed && !strcmp(plan_s(p, p->values.at[v].name), want.at);
 	for (uint32_t i = 0; !want.failed && !own && i < p->ties.n; i++)
 		own = p->ties.at[i].value == v && !strcmp(plan_s(p, p->ties.at[i].name), want.at);
+	f->w->stage->failed |= want.failed;
 	strbuf_free(&want);
 	return own;
 }
@@ -231,6 +232,7 @@ static bool arg_reads(writer *w, const arg *a, const char *s, size_t n)
 {
 	strbuf b = STRBUF_INIT;
 	bool same = write_arg(w, a, &b) == CLV_OK && !b.failed && b.n == n && !memcmp(b.at, s, n);
+	w->stage->failed |= b.failed;
 	strbuf_free(&b);
 	return same;
 }
@@ -820,7 +822,7 @@ static clv_status try_node(writer *w, layers *all, node_id n)
 	uint32_t first = all->slots.n, at = layer_of_scope(all, x->scope);
 	bool fits = false;
 	clv_status st = fit_node(&f, all, n, &text, &fits);
-	if (st == CLV_OK && text.failed)
+	if (st == CLV_OK && (text.failed || w->stage->failed))
 		st = fail_nomem();
 	if (st == CLV_OK && fits && at == NONE && is_leaf(p, f.path, all, first))
 		st = add_layer(all, x->scope, first, &text, &all->of_node[n]);
