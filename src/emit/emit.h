@@ -149,6 +149,7 @@ void write_forward(writer *w, strbuf *b);       /* the method, with the body */
 void write_helpers(const writer *w, strbuf *b); /* what the class needs above it */
 void write_harmless(const char *s, strbuf *b);  /* text that somebody else chose, for a comment */
 clv_status check_symbols(const plan *p);
+bool is_used(const writer *w, value_id v); /* the source needs a name for it */
 /* An input of the view, and which of its sizes, that has symbol s; false: no input shows it. */
 bool symbol_shown(const writer *w, symbol_id s, value_id *input, uint32_t *dim);
 /* "x.shape[0] // 2": symbol s from that size, of the value called `name`. */

@@ -272,7 +272,7 @@ static bool gives_first_only(const fit *f)
 	const plan *p = f->w->p;
 	for (uint32_t i = 0; i < f->n->nresults; i++) {
 		const arg *a = &p->args.at[f->n->results + i];
-		if (a->kind == ARG_LIST || (i && a->kind == ARG_VALUE && f->w->last[a->u.v] != NONE))
+		if (a->kind == ARG_LIST || (i && a->kind == ARG_VALUE && is_used(f->w, a->u.v)))
 			return false;
 	}
 	return f->n->nresults > 0;
@@ -525,7 +525,7 @@ static node_id find_count(const fit *f, node_id n)
 		           is_own(f, a[0].u.v, "num_batches_tracked", 19) && arg_reads(f->w, &a[1], "1", 1) &&
 		           (x->nargs < 3 || arg_reads(f->w, &a[2], "1", 1));
 		const arg *r = x->nresults ? &p->args.at[x->results] : NULL;
-		if (!own || (r && r->kind == ARG_VALUE && f->w->last[r->u.v] != NONE))
+		if (!own || (r && r->kind == ARG_VALUE && is_used(f->w, r->u.v)))
 			return NONE;
 		return m;
 	}
@@ -701,7 +701,7 @@ static void put_recurrent_targets(writer *w, const node *n, strbuf *b)
 	const char *names[3] = {"_", "_", "_"};
 	bool any = false;
 	for (uint32_t i = 0; i < 3 && i < n->nresults; i++) {
-		bool used = r[i].kind == ARG_VALUE && w->last[r[i].u.v] != NONE;
+		bool used = r[i].kind == ARG_VALUE && is_used(w, r[i].u.v);
 		names[i] = used ? ident_value(&w->ids, r[i].u.v) : "_";
 		any |= i > 0 && used;
 	}
@@ -924,7 +924,7 @@ clv_status write_layer_call(writer *w, node_id id, strbuf *b)
 	bool rec = find_recurrent(p, n) != NULL;
 	if (rec)
 		put_recurrent_targets(w, n, b);
-	else if (result && result->kind == ARG_VALUE && w->last[result->u.v] != NONE)
+	else if (result && result->kind == ARG_VALUE && is_used(w, result->u.v))
 		strbuf_printf(b, "%s = ", ident_value(&w->ids, result->u.v));
 	write_path(w, path, b);
 	strbuf_putc(b, '(');

@@ -95,7 +95,7 @@ static bool write_context(writer *w, const context *c, strbuf *b)
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------ */
 
-static bool is_used(const writer *w, value_id v)
+bool is_used(const writer *w, value_id v)
 {
 	const value *x = &w->p->values.at[v];
 	return w->last[v] != NONE || (x->flags & VALUE_GUARD) || x->expect != NONE;

@@ -245,6 +245,26 @@ static void stages_are_refused_where_they_would_not_do_the_same(void **state)
 	plan_free(p);
 }
 
+static void a_module_that_was_kept_whole_is_given_to_its_stage(void **state)
+{
+	(void)state;
+	plan *p =
+		load_ok("cleave-plan 1\nmodel \"m\"\nscope \"\" \"Net\"\nscope body.0 \"Odd\"\ninput %x f32[2] name=\"x\"\n"
+	            "object #0 \"Odd\"\n%a, %b = cleave::block(#0, %x) -> f32[2], f32[2] {impure} in body.0\n"
+	            "%c = aten::add.Tensor(%a, %b, 1) -> f32[2]\noutput %c\n");
+	clv_stages_options o = CLV_STAGES_OPTIONS_INIT;
+	char *out = NULL;
+	o.ends = (const uint32_t[]){1, 2};
+	o.nstages = 2;
+	OK(clv_plan_stages_source(p, &o, &out));
+	holds(out, "def __init__(self, device=\"cpu\", blocks=None):\n");
+	holds(out, "self.body.add_module(\"0\", given_block(blocks, \"body.0\"))\n");
+	holds(out, "block_out0, block_out1 = self.body[0](x)\n");
+	holds(out, "def __init__(self, stages):\n");
+	clv_string_free(out);
+	plan_free(p);
+}
+
 static clv_status write_stages(const void *ctx)
 {
 	const char *source = ctx;
@@ -277,6 +297,7 @@ int main(void)
 		cmocka_unit_test(stages_call_whole_layers_and_keep_their_names),
 		cmocka_unit_test(a_size_that_no_input_shows_is_computed_from_one),
 		cmocka_unit_test(stages_are_refused_where_they_would_not_do_the_same),
+		cmocka_unit_test(a_module_that_was_kept_whole_is_given_to_its_stage),
 		cmocka_unit_test(every_allocation_may_fail_while_stages_are_written),
 	};
 	return cmocka_run_group_tests_name("emit", tests, NULL, NULL);
