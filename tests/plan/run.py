@@ -3,8 +3,8 @@
     python tests/plan/run.py path/to/cleave [--update]
 
 Beside each x.plan lie x.print and x.inspect, what `cleave print` and `cleave inspect` write, and x.source, what
-`cleave source` writes or why it refuses; x.dot and x.split.dot are what `cleave dot` draws. Beside each bad_x.plan lies
-bad_x.err, what `cleave verify` says about it.
+`cleave source` writes or why it refuses; x.stages is the same for a pipeline of two stages, and x.dot and x.split.dot
+are what `cleave dot` draws. Beside each bad_x.plan lies bad_x.err, what `cleave verify` says about it.
 
 cli.txt, capture.txt, diff.txt and partition.txt are transcripts: each `$ cleave …` is run and what it writes must follow; the .clv
 files that diff.txt compares are written by `test_diff tests/plan/diff`. models.txt and run.txt are such transcripts
@@ -74,6 +74,11 @@ class Runner:
         code, out, err = self.run("source", plan.name)
         self.check(f"{plan.name}: source is written or refused", (code == 0) == (not err), err)
         self.compare(f"{plan.name}: source", out + err, plan.with_suffix(".source"))
+        if out:
+            compile(out, plan.name, "exec")
+        code, out, err = self.run("source", plan.name, "--stages", "2")
+        self.check(f"{plan.name}: stages are written or refused", (code == 0) == (not err), err)
+        self.compare(f"{plan.name}: stages", out + err, plan.with_suffix(".stages"))
         if out:
             compile(out, plan.name, "exec")
         self.pictures(plan)
