@@ -252,6 +252,40 @@ typedef struct clv_source_options {
     @threads any. */
 CLV_API clv_status clv_plan_source(const clv_plan *p, const clv_source_options *options, char **out);
 
+/** Options of clv_plan_stages_source(). */
+typedef struct clv_stages_options {
+	size_t size;                     /**< sizeof(clv_stages_options) */
+	const uint32_t *ends;            /**< stage i is nodes ends[i-1] … ends[i]-1; the last one is the node count */
+	uint32_t nstages;                /**< at least 1 */
+	bool del;                        /**< values are deleted after their last use */
+	const char *const *devices;      /**< per stage: "cuda:1"; NULL: all on "cpu" */
+	const char *const *symbols;      /**< sizes that the configuration shows: names of symbols */
+	const int64_t *values;           /**< and their values */
+	uint32_t nsymbols;               /**< length of both; symbols that are not given have their smallest size */
+	uint32_t batch_dim;              /**< only said in the configuration */
+	const char *batch_symbol;        /**< the symbol that is the batch; NULL: there is none */
+	const char *const *basic_blocks; /**< only said in the configuration */
+	uint32_t nbasic_blocks;          /**< length of basic_blocks */
+	uint32_t depth;                  /**< only said in the configuration */
+	const char *const *not_saved;    /**< names of buffers that no state_dict has (persistent=False) */
+	uint32_t nnot_saved;             /**< length of not_saved */
+} clv_stages_options;
+
+/* clang-format off */
+/** The defaults, without stages: `clv_stages_options o = CLV_STAGES_OPTIONS_INIT;` */
+#define CLV_STAGES_OPTIONS_INIT \
+	{sizeof(clv_stages_options), NULL, 0, false, NULL, NULL, NULL, 0, 0, NULL, NULL, 0, 0, NULL, 0}
+/* clang-format on */
+
+/** Python source of a pipeline: a file that imports torch alone, with a class Stage0, Stage1, … per stage, a Pipeline that
+    chains them, and create_pipeline_configuration(), which says what goes in and out of each. Parameters and buffers have
+    the model's names, and whole layers of torch.nn are called as such.
+    @ownership the text is the caller's, clv_string_free().
+    @errors CLV_E_INVALID for stages or sizes that the plan does not have, CLV_E_UNSUPPORTED for a node that cannot be
+    written, or for state that two stages would share.
+    @threads any. */
+CLV_API clv_status clv_plan_stages_source(const clv_plan *p, const clv_stages_options *options, char **out);
+
 /** @} */
 
 /* ---- graphs: the nodes and values of a plan --------------------------------------------------------------------- */
@@ -859,6 +893,212 @@ CLV_API clv_status clv_plan_diff(const clv_plan *a, const clv_plan *b, const clv
     @threads any. */
 CLV_API clv_status clv_artifact_diff(const clv_artifact *a, const clv_artifact *b, const clv_diff_options *options,
                                      char **out, bool *differ);
+
+/** @} */
+
+/* ---- pipelines --------------------------------------------------------------------------------------------------- */
+
+/** @defgroup pipe Pipelines: a graph of work cut into stages, stages put on devices
+ *
+ *      clv_partition_options o = CLV_PARTITION_OPTIONS_INIT;
+ *      clv_partition *p;
+ *      o.k = 4;
+ *      if (clv_partition_graph(json, strlen(json), &o, &p))
+ *          return 1;
+ *      for (uint32_t s = 0; s < clv_partition_stage_count(p); s++) {
+ *          clv_pipe_stage stage = {.size = sizeof stage};
+ *          clv_partition_stage(p, s, &stage);
+ *          printf("stage %u on device %u takes %g us\n", s, stage.device, stage.fwd_us + stage.bwd_us);
+ *      }
+ *      clv_partition_free(p);
+ *
+ *  Stages are in an order that is topological: what a stage reads was made by itself or by an earlier one. A stage talks
+ *  to the next one alone, so what jumps over stages is relayed by those between.
+ *  @{ */
+
+/** Nodes in stages, stages on devices, and what that costs. Does not change once it was made. */
+typedef struct clv_partition clv_partition;
+
+/** What to partition for. Arrays are borrowed for the call. */
+typedef struct clv_partition_options {
+	size_t size;          /**< sizeof(clv_partition_options) */
+	const char *method;   /**< a name of clv_partition_method(); NULL: "auto", which keeps the best of several */
+	uint32_t k;           /**< how many devices; each gets a stage at least */
+	uint64_t seed;        /**< the same seed gives the same partition, unless `seconds` strikes */
+	const double *speeds; /**< k of them: 2 is twice as fast as the graph's times say; NULL: all are 1 */
+	const int64_t *memory_limits; /**< k of them, bytes, 0 for no limit; NULL: none has one */
+	double bandwidth;             /**< bytes per second of every link; 0: links cost nothing */
+	const double *bandwidths;     /**< instead: k*k of them, [from*k + to] */
+	double latency_us;            /**< of one transfer */
+	const char *schedule;         /**< "gpipe", "1f1b", "interleaved"; NULL: "1f1b" */
+	uint32_t microbatches;        /**< of one batch */
+	bool inference;               /**< there is no backward */
+	bool recompute;               /**< the backward runs the forward again, and a stage keeps its inputs alone */
+	double param_copies;          /**< memory per byte of parameters; 0: 2 (weights, gradients), 1 for inference */
+	uint32_t max_stages;          /**< at most so many, at least k; 0: as many as the method likes */
+	double seconds;               /**< no attempt is begun after; 0: no limit */
+} clv_partition_options;
+
+/* clang-format off */
+/** The defaults: `clv_partition_options o = CLV_PARTITION_OPTIONS_INIT;` */
+#define CLV_PARTITION_OPTIONS_INIT \
+	{sizeof(clv_partition_options), NULL, 1, 0, NULL, NULL, 0, NULL, 0, NULL, 8, false, false, 0, 0, 0}
+/* clang-format on */
+
+/** A stage, for one micro-batch. */
+typedef struct clv_pipe_stage {
+	size_t size;           /**< sizeof(clv_pipe_stage), set by the caller */
+	uint32_t device;       /**< where it runs */
+	uint32_t nodes;        /**< how many it has */
+	double fwd_us;         /**< its forward, on its device */
+	double bwd_us;         /**< its backward, with the second forward when recomputing */
+	double comm_us;        /**< what it waits for transfers that its own work does not hide */
+	int64_t in_bytes;      /**< come over a link in the forward, to be relayed or not */
+	int64_t out_bytes;     /**< go over a link in the forward */
+	int64_t relayed_bytes; /**< come in only to go on */
+	int64_t param_bytes;   /**< parameters and buffers */
+	int64_t memory_bytes;  /**< parameters with copies, what is held for the micro-batches in flight, work */
+	uint32_t in_flight;    /**< micro-batches that it holds at once */
+} clv_pipe_stage;
+
+/** A device, for one micro-batch. */
+typedef struct clv_pipe_device {
+	size_t size;          /**< sizeof(clv_pipe_device), set by the caller */
+	uint32_t stages;      /**< how many it has */
+	uint32_t actions;     /**< how many it does for a batch, clv_partition_action() */
+	double time_us;       /**< all its stages, with what they wait for */
+	int64_t memory_bytes; /**< all its stages */
+} clv_pipe_device;
+
+/** A node of the graph. */
+typedef struct clv_pipe_node {
+	size_t size;         /**< sizeof(clv_pipe_node), set by the caller */
+	int64_t id;          /**< its id in the graph's text */
+	const char *name;    /**< "" if it has none; borrowed from the partition */
+	uint32_t stage;      /**< where it is */
+	double fwd_us;       /**< on a device of speed 1 */
+	double bwd_us;       /**< likewise */
+	int64_t param_bytes; /**< parameters and buffers that it reads */
+} clv_pipe_node;
+
+/** What a device does at some time. */
+typedef struct clv_pipe_action {
+	size_t size;         /**< sizeof(clv_pipe_action), set by the caller */
+	bool backward;       /**< otherwise it is a forward */
+	uint32_t stage;      /**< of which stage */
+	uint32_t microbatch; /**< of which micro-batch */
+	double start_us;     /**< predicted, from the start of the batch */
+	double end_us;       /**< likewise */
+} clv_pipe_action;
+
+/** How good a partition is. */
+typedef struct clv_pipe_quality {
+	size_t size;           /**< sizeof(clv_pipe_quality), set by the caller */
+	const char *method;    /**< that made it: with "auto", the one that was kept; borrowed from the partition */
+	double seconds;        /**< that it took */
+	double bottleneck_us;  /**< the slowest device: its stages' time for one micro-batch, with what they wait for */
+	double lower_bound_us; /**< no partition on these devices can be below */
+	double bound_us;       /**< proven by the method for partitions of its kind; the lower bound if it proved no more */
+	bool optimal;          /**< the bottleneck is proven to be the smallest of that kind */
+	bool stopped;          /**< options.seconds struck */
+	double cut_bytes;      /**< each value once for every stage beside its own that reads it */
+	double relay_bytes;    /**< more: each value through the stages between */
+	double makespan_us;    /**< predicted time of a batch by the schedule; 0: it has too many actions to lay out */
+	double bubble;         /**< share of the devices' time that is idle then, 0 to 1 */
+	double per_second;     /**< micro-batches */
+	bool schedule_fits;    /**< the placement is the one that the schedule is made for, not a free one */
+} clv_pipe_quality;
+
+/** Name of way i to partition ("pipedream", "exact"); NULL: there are no more.
+    @ownership static text.
+    @threads any. */
+CLV_API const char *clv_partition_method(uint32_t i);
+
+/** Partitions a graph that is given as JSON (docs/pipe.md): nodes with times and bytes, and edges. options NULL: the
+    defaults, one device.
+    @ownership the partition is the caller's, clv_partition_free().
+    @errors CLV_E_PARSE for text that is no graph; CLV_E_INVALID for a graph with a cycle, edges to nowhere, negative
+    weights, fewer nodes than devices; CLV_E_OVERFLOW; CLV_E_NOT_FOUND for an unknown method or schedule;
+    CLV_E_UNSUPPORTED where no partition within the memory limits was found.
+    @threads any. */
+CLV_API clv_status clv_partition_graph(const char *json, size_t n, const clv_partition_options *options,
+                                       clv_partition **out);
+
+/** Releases a partition; NULL is fine.
+    @threads alone. */
+CLV_API void clv_partition_free(clv_partition *p);
+
+/** How many stages there are; 0 for NULL.
+    @threads any. */
+CLV_API uint32_t clv_partition_stage_count(const clv_partition *p);
+
+/** How many devices there are; 0 for NULL.
+    @threads any. */
+CLV_API uint32_t clv_partition_device_count(const clv_partition *p);
+
+/** How many nodes the graph has; 0 for NULL.
+    @threads any. */
+CLV_API uint32_t clv_partition_node_count(const clv_partition *p);
+
+/** Describes a stage. The caller sets out->size before.
+    @ownership nothing in *out is borrowed.
+    @errors none of its own.
+    @threads any. */
+CLV_API clv_status clv_partition_stage(const clv_partition *p, uint32_t stage, clv_pipe_stage *out);
+
+/** Nodes of a stage by position, ascending; as many as clv_pipe_stage.nodes says. NULL: there is no such stage.
+    @ownership borrowed from the partition.
+    @threads any. */
+CLV_API const uint32_t *clv_partition_stage_nodes(const clv_partition *p, uint32_t stage);
+
+/** Describes a device. The caller sets out->size before.
+    @ownership nothing in *out is borrowed.
+    @errors none of its own.
+    @threads any. */
+CLV_API clv_status clv_partition_device(const clv_partition *p, uint32_t device, clv_pipe_device *out);
+
+/** Describes the node at a position: nodes are in a topological order, which is that of the text if that one is. The
+    caller sets out->size before.
+    @ownership the name is borrowed from the partition.
+    @errors none of its own.
+    @threads any. */
+CLV_API clv_status clv_partition_node(const clv_partition *p, uint32_t position, clv_pipe_node *out);
+
+/** Position of the node with an id.
+    @errors CLV_E_NOT_FOUND.
+    @threads any. */
+CLV_API clv_status clv_partition_find(const clv_partition *p, int64_t id, uint32_t *position);
+
+/** Action i of a device, in the order in which it does them. The orders of all devices can always be carried out: none
+    waits for another in a circle. The caller sets out->size before.
+    @ownership nothing in *out is borrowed.
+    @errors CLV_E_OVERFLOW if stages times micro-batches are too many to lay out.
+    @threads any. */
+CLV_API clv_status clv_partition_action(const clv_partition *p, uint32_t device, uint32_t i, clv_pipe_action *out);
+
+/** How good it is. The caller sets out->size before.
+    @ownership the method is borrowed from the partition.
+    @errors none of its own.
+    @threads any. */
+CLV_API clv_status clv_partition_quality(const clv_partition *p, clv_pipe_quality *out);
+
+/** A table for people: stages, devices, bounds, what is predicted for the schedule.
+    @ownership the text is the caller's, clv_string_free().
+    @errors none of its own.
+    @threads any. */
+CLV_API clv_status clv_partition_table(const clv_partition *p, char **out);
+
+/** The result as one line of JSON (docs/pipe.md).
+    @ownership the text is the caller's, clv_string_free().
+    @errors none of its own.
+    @threads any. */
+CLV_API clv_status clv_partition_json(const clv_partition *p, char **out);
+
+/** What each device does, a line each: "device 0: F0.0 F0.1 B0.0 …" is kind, stage and micro-batch.
+    @ownership the text is the caller's, clv_string_free().
+    @errors CLV_E_OVERFLOW if stages times micro-batches are too many to lay out.
+    @threads any. */
+CLV_API clv_status clv_partition_timeline(const clv_partition *p, char **out);
 
 /** @} */
 

@@ -101,6 +101,34 @@ clv_status clv_plan_source(const clv_plan *p, const clv_source_options *options,
 	return st;
 }
 
+clv_status clv_plan_stages_source(const clv_plan *p, const clv_stages_options *options, char **out)
+{
+	clv_stages_options o = CLV_STAGES_OPTIONS_INIT;
+	if (!p || !out)
+		return fail(CLV_E_INVALID, "clv_plan_stages_source needs a plan and a place for the text");
+	TRY(options_read(&o, sizeof o, options, "clv_stages_options"));
+	stages_spec s = {.ends = o.ends,
+	                 .nstages = o.nstages,
+	                 .devices = o.devices,
+	                 .symbols = o.symbols,
+	                 .values = o.values,
+	                 .nsymbols = o.nsymbols,
+	                 .batch_symbol = o.batch_symbol,
+	                 .batch_dim = o.batch_dim,
+	                 .depth = o.depth,
+	                 .basic_blocks = o.basic_blocks,
+	                 .nbasic_blocks = o.nbasic_blocks,
+	                 .not_saved = o.not_saved,
+	                 .nnot_saved = o.nnot_saved,
+	                 .del = o.del};
+	strbuf b = STRBUF_INIT;
+	clv_status st = plan_stages_source(p, &s, &b);
+	if (st == CLV_OK)
+		return strbuf_take(&b, out);
+	strbuf_free(&b);
+	return st;
+}
+
 uint32_t clv_plan_symbol_count(const clv_plan *p)
 {
 	return p ? p->symbols.n : 0;

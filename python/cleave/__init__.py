@@ -32,7 +32,9 @@ from .errors import (
     ValidationError,
 )
 from .payload import BoundaryPayload, CompressionError, TensorSchema, pack, unpack
+from .pipe import Block, Device, PartitionedPlan, pipe_model
 from .plan import Node, Plan, capture
+from .profile import Profile
 from .progress import set_progress
 from .replay import ReplayBoundary, SplitReplayRuntime, prepare_split_replay
 from .spec import SplitCandidate, SplitSpec, TraceBatchMode
@@ -56,23 +58,27 @@ _native.set_skipped_prefixes(tuple(str(Path(f).parent) + os.sep for f in (torch.
 
 __all__ = [
     "ArgumentError",
+    "Block",
     "BoundaryPayload",
     "CandidateTable",
     "CaptureError",
     "CleaveError",
     "CleaveWarning",
     "CompressionError",
+    "Device",
     "DynamicBatchReport",
     "GuardError",
     "InputError",
     "LayoutError",
     "LoadedModel",
     "Node",
+    "PartitionedPlan",
     "PayloadError",
     "PipelineError",
     "Plan",
     "PlanError",
     "Port",
+    "Profile",
     "Record",
     "ReplayError",
     "ReplayBoundary",
@@ -93,6 +99,7 @@ __all__ = [
     "capture",
     "load",
     "pack",
+    "pipe_model",
     "prepare_split",
     "prepare_split_replay",
     "progress",

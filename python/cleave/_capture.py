@@ -71,8 +71,9 @@ class Captured(NamedTuple):
     symbols: tuple[str, ...] = ()  # sizes that may change; empty: a plan for the recorded sizes alone
 
 
-def take_apart(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-    """Flattens inputs and names each tensor after the parameter of the forward that takes it."""
+def take_apart(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: bool = False) -> Arguments:
+    """Flattens inputs and names each tensor after the parameter of the forward that takes it. shapes: those of the meta
+    device, which have nothing but a shape, will do."""
     names = parameter_names(target, len(args))
     spec, leaves, paths = _tree.flatten((args, kwargs))
     nice = []
@@ -85,7 +86,7 @@ def take_apart(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             key, _, tail = rest[1:].partition("]")
             nice.append(key.strip("'\"") + tail)
     for name, leaf in zip(nice, leaves, strict=True):
-        if leaf.is_meta or type(leaf).__name__ in ("FakeTensor", "MaskedTensor"):
+        if (leaf.is_meta and not shapes) or type(leaf).__name__ in ("FakeTensor", "MaskedTensor"):
             raise CaptureError(
                 f"input {name} is a {type(leaf).__name__} on {leaf.device}: it has no data to run the model on"
             )
@@ -132,7 +133,7 @@ def other_data(t: torch.Tensor, generator: torch.Generator, integers: bool, gent
     Values stay in the range of the example, so that an index or a probability stays valid. gentle: floats move by a
     thousandth and stay in place, so that branches on the data tend to go the same way."""
     copy = own_copy(t)
-    if t.layout is not torch.strided or t.is_nested or t.is_quantized or not t.numel():
+    if t.layout is not torch.strided or t.is_nested or t.is_quantized or not t.numel() or t.is_meta:
         return copy
     with torch.no_grad():
         if t.is_floating_point() or t.is_complex():
@@ -154,7 +155,7 @@ def other_data(t: torch.Tensor, generator: torch.Generator, integers: bool, gent
 def drawn_data(t: torch.Tensor, generator: torch.Generator, low: float, high: float) -> torch.Tensor:
     """Data drawn from the values of the example between two of its quantiles, so that sums and counts differ too."""
     copy = own_copy(t)
-    if t.layout is not torch.strided or t.is_nested or t.is_quantized or not t.numel():
+    if t.layout is not torch.strided or t.is_nested or t.is_quantized or not t.numel() or t.is_meta:
         return copy
     with torch.no_grad():
         values = t.detach().reshape(-1)
@@ -207,8 +208,9 @@ def eager() -> Iterator[None]:
 class Capture:
     """One capture in progress: the target, its example and the state to put back."""
 
-    def __init__(self, target: Target, arguments: Arguments, both: bool) -> None:
+    def __init__(self, target: Target, arguments: Arguments, both: bool, shapes: bool = False) -> None:
         self.target = target
+        self.shapes = shapes  # the model may be on the meta device
         self.arguments = arguments
         self.both = both  # find out whether one plan serves both grad modes
         self.settled = False  # modules from outside and stored tensors are known
@@ -227,7 +229,7 @@ class Capture:
                 raise CaptureError(f"module {path} is lazy and has not run yet: run the model once before capturing it")
         self.tensors: list[ModuleTensor] = list(self.target.tensors())
         for t in self.tensors:
-            if t.tensor.is_meta:
+            if t.tensor.is_meta and not self.shapes:
                 raise CaptureError(f"the model's {t.name} is on the meta device: it has no data")
         self.snapshot = Snapshot(self.target)
 

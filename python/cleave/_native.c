@@ -216,6 +216,12 @@ static PyMethodDef functions[] = {
 	{"text_bytes", text_bytes_py, METH_O, "text_bytes(n) -> '46.8 MB'"},
 	{"text_count", text_count_py, METH_O, "text_count(n) -> '11.7M'"},
 	{"text_columns", text_columns_py, METH_VARARGS, "text_columns(rows, right) -> aligned lines"},
+	{"profile_blocks", profile_blocks_py, METH_VARARGS,
+     "profile_blocks(program, tensors, ends, iterations, warmup, training, whole, progress) -> (rows, whole)"},
+	{"profile_read", profile_read_py, METH_O, "profile_read(path) -> (key, rows, whole)"},
+	{"profile_write", profile_write_py, METH_VARARGS, "profile_write(path, key, rows, whole)"},
+	{"estimate_blocks", estimate_blocks_py, METH_VARARGS,
+     "estimate_blocks(plan, ends, sizes, flops_per_s, bytes_per_s, node_us, training) -> rows"},
 	{"payload_check", payload_check_py, METH_VARARGS, "payload_check(schema, tensors, sizes)"},
 	{NULL, NULL, 0, NULL}};
 
@@ -235,7 +241,8 @@ static bool add_statuses(PyObject *m)
 PyMODINIT_FUNC PyInit__native(void)
 {
 	if (PyType_Ready(&StreamType) < 0 || PyType_Ready(&PlanType) < 0 || PyType_Ready(&ProgramType) < 0 ||
-	    PyType_Ready(&ArtifactType) < 0 || PyType_Ready(&RuntimeType) < 0)
+	    PyType_Ready(&ArtifactType) < 0 || PyType_Ready(&BlocksType) < 0 || PyType_Ready(&PartitionType) < 0 ||
+	    PyType_Ready(&RuntimeType) < 0)
 		return NULL;
 	PyObject *m = PyModule_Create(&module);
 	if (!m)
@@ -243,6 +250,7 @@ PyMODINIT_FUNC PyInit__native(void)
 	if (PyModule_AddObjectRef(m, "Stream", (PyObject *)&StreamType) < 0 ||
 	    PyModule_AddObjectRef(m, "Plan", (PyObject *)&PlanType) < 0 ||
 	    PyModule_AddObjectRef(m, "Program", (PyObject *)&ProgramType) < 0 ||
+	    PyModule_AddObjectRef(m, "Blocks", (PyObject *)&BlocksType) < 0 ||
 	    PyModule_AddObjectRef(m, "Artifact", (PyObject *)&ArtifactType) < 0 ||
 	    PyModule_AddObjectRef(m, "Runtime", (PyObject *)&RuntimeType) < 0 || !add_statuses(m) ||
 	    PyModule_AddIntConstant(m, "E_PAYLOAD", E_PAYLOAD) < 0 ||

@@ -79,6 +79,14 @@ typedef struct size_list {
 bool size_list_read(PyObject *dict, size_list *out); /* or None; false with an exception; size_list_free in any case */
 void size_list_free(size_list *s);
 
+const char **string_array(PyObject *list, uint32_t *n); /* borrowed from the list; PyMem_Free; NULL with an exception */
+
+/* _native_pipe.c: blocks of a plan, plans cut into stages */
+extern PyTypeObject BlocksType, PartitionType;
+uint32_t *id_array(PyObject *list, uint32_t n, const char *what); /* n small numbers, one per `what`; as int_array */
+double *float_array(PyObject *list);                              /* likewise */
+PyObject *plan_py_staged(PlanObject *o, PyObject *args);          /* (stage of each node, how many stages) */
+
 /* _native_text.c: text for people */
 PyObject *text_bytes_py(PyObject *self, PyObject *number);
 PyObject *text_count_py(PyObject *self, PyObject *number);
@@ -86,6 +94,7 @@ PyObject *text_columns_py(PyObject *self, PyObject *args); /* (rows of str, righ
 /* _native_emit.c: generated source, pictures, the report */
 PyObject *plan_py_dot(PlanObject *o, PyObject *args, PyObject *kwargs);
 PyObject *plan_py_source(PlanObject *o, PyObject *args, PyObject *kwargs);
+PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs);
 PyObject *plan_py_html(PlanObject *o, PyObject *args, PyObject *kwargs);
 PyObject *plan_py_places(PlanObject *o, PyObject *args);
 PyObject *plan_py_effects(PlanObject *o, PyObject *args);
@@ -95,6 +104,20 @@ extern PyTypeObject ProgramType;
 /* Tensors (taken) and numbers in the order of the output tree, then the rest of the tensors; a tuple. */
 PyObject *wrap_outputs(const clv_program *g, clv_tensor **t, uint32_t ntensors, const br_arg *numbers);
 PyObject *outputs_schema(const clv_program *g); /* list of (dtype, shape, device, requires grad) */
+
+PlanObject *program_plan(PyObject *program); /* borrowed */
+/* The module tensors and constants that a program reads, by value id, after a check that the model is as it was. NULL with
+   an exception; the caller frees with tensors_free. */
+clv_tensor **program_externals(PyObject *program, Py_ssize_t *n);
+/* A python_fn; ctx is the PlanObject. Called without the GIL. */
+clv_status call_python(void *ctx, value_id object, clv_tensor *const *args, uint32_t nargs, clv_tensor **results,
+                       uint32_t nresults);
+
+/* _native_profile.c: what blocks take, measured, estimated, and in files */
+PyObject *profile_blocks_py(PyObject *self, PyObject *args);
+PyObject *profile_read_py(PyObject *self, PyObject *path);
+PyObject *profile_write_py(PyObject *self, PyObject *args);
+PyObject *estimate_blocks_py(PyObject *self, PyObject *args);
 
 /* _native_runtime.c: .clv files that were opened, and what runs them */
 extern PyTypeObject ArtifactType, RuntimeType;

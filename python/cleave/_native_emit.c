@@ -112,28 +112,134 @@ PyObject *plan_py_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 	return take_string(st, text);
 }
 
+/* ---- stages ------------------------------------------------------------------------------------------------------ */
+
+typedef struct text_list {
+	PyObject *fast; /* keeps the texts */
+	const char **at;
+	uint32_t n;
+} text_list;
+
+/* A sequence of str or None; where `none` holds an element may be None too. False with an exception. */
+static bool text_list_read(PyObject *seq, bool none, text_list *out)
+{
+	*out = (text_list){0};
+	if (seq == Py_None)
+		return true;
+	out->fast = PySequence_Fast(seq, "a sequence of str is needed");
+	if (!out->fast)
+		return false;
+	out->n = (uint32_t)PySequence_Fast_GET_SIZE(out->fast);
+	out->at = PyMem_Calloc((size_t)out->n + 1, sizeof *out->at);
+	if (!out->at)
+		PyErr_NoMemory();
+	for (uint32_t i = 0; !PyErr_Occurred() && i < out->n; i++) {
+		PyObject *item = PySequence_Fast_GET_ITEM(out->fast, (Py_ssize_t)i);
+		if (!none || item != Py_None)
+			out->at[i] = PyUnicode_AsUTF8(item);
+	}
+	return !PyErr_Occurred();
+}
+
+static void text_list_free(text_list *t)
+{
+	PyMem_Free(t->at);
+	Py_XDECREF(t->fast);
+}
+
+static bool ends_read(PyObject *seq, uint32_t **ends, uint32_t *n)
+{
+	PyObject *fast = PySequence_Fast(seq, "a sequence of node positions is needed");
+	if (!fast)
+		return false;
+	*n = (uint32_t)PySequence_Fast_GET_SIZE(fast);
+	*ends = PyMem_Calloc((size_t)*n + 1, sizeof **ends);
+	if (!*ends)
+		PyErr_NoMemory();
+	for (uint32_t i = 0; !PyErr_Occurred() && i < *n; i++) {
+		unsigned long k = PyLong_AsUnsignedLong(PySequence_Fast_GET_ITEM(fast, (Py_ssize_t)i));
+		(*ends)[i] = k < UINT32_MAX ? (uint32_t)k : UINT32_MAX;
+	}
+	Py_DECREF(fast);
+	return !PyErr_Occurred();
+}
+
+PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs)
+{
+	static char *words[] = {"ends",  "devices",      "sizes",     "batch_symbol", "batch_dim",
+	                        "depth", "basic_blocks", "not_saved", "delete",       NULL};
+	PyObject *given, *devices = Py_None, *sizes = Py_None, *blocks = Py_None, *not_saved = Py_None, *out = NULL;
+	stages_spec s = {.ctx = o, .literal = literal, .formal = formal};
+	text_list device = {0}, block = {0}, loose = {0};
+	size_list size = {0};
+	uint32_t *ends = NULL;
+	int del = 0;
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOzIIOOp", words, &given, &devices, &sizes, &s.batch_symbol,
+	                                 &s.batch_dim, &s.depth, &blocks, &not_saved, &del))
+		return NULL;
+	bool ok = ends_read(given, &ends, &s.nstages) && text_list_read(devices, true, &device) &&
+	          text_list_read(blocks, false, &block) && text_list_read(not_saved, false, &loose) &&
+	          size_list_read(sizes, &size);
+	if (ok && device.n && device.n != s.nstages)
+		PyErr_Format(PyExc_ValueError, "%u devices for %u stages", device.n, s.nstages);
+	if (!PyErr_Occurred()) {
+		strbuf b = STRBUF_INIT;
+		char *text = NULL;
+		s.ends = ends;
+		s.devices = device.n ? device.at : NULL;
+		s.symbols = size.names;
+		s.values = size.values;
+		s.nsymbols = size.n;
+		s.basic_blocks = block.at;
+		s.nbasic_blocks = block.n;
+		s.not_saved = loose.at;
+		s.nnot_saved = loose.n;
+		s.del = del != 0;
+		clv_status st = plan_stages_source(o->p, &s, &b);
+		if (st == CLV_OK)
+			st = strbuf_take(&b, &text);
+		strbuf_free(&b);
+		out = take_string(st, text);
+	}
+	PyMem_Free(ends);
+	text_list_free(&device);
+	text_list_free(&block);
+	text_list_free(&loose);
+	size_list_free(&size);
+	return out;
+}
+
 /* ---- the report -------------------------------------------------------------------------------------------------- */
 
 PyObject *plan_py_html(PlanObject *o, PyObject *args, PyObject *kwargs)
 {
-	static char *words[] = {"title", "sizes", "bandwidth", "prefix_speed", "suffix_speed", "frontier", NULL};
+	static char *words[] = {"title", "sizes", "bandwidth", "prefix_speed", "suffix_speed", "frontier", "stages", NULL};
 	clv_html_options h = CLV_HTML_OPTIONS_INIT;
-	PyObject *sizes = Py_None;
-	size_list a;
+	PyObject *sizes = Py_None, *stages = NULL, *costs = NULL;
+	size_list a = {0};
 	char *page = NULL;
-	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|zOdddI", words, &h.title, &sizes, &h.bandwidth_bytes_per_s,
-	                                 &h.prefix_flops_per_s, &h.suffix_flops_per_s, &h.frontier))
+	clv_status st = CLV_OK;
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|zOdddI(OO!)", words, &h.title, &sizes, &h.bandwidth_bytes_per_s,
+	                                 &h.prefix_flops_per_s, &h.suffix_flops_per_s, &h.frontier, &stages, &PyList_Type,
+	                                 &costs))
 		return NULL;
-	if (!size_list_read(sizes, &a)) {
-		size_list_free(&a);
-		return NULL;
+	uint32_t *stage_of = stages ? id_array(stages, o->p->nodes.n, "node") : NULL;
+	double *cost = stage_of ? float_array(costs) : NULL;
+	if (cost) {
+		h.nstages = (uint32_t)PyList_GET_SIZE(costs);
+		h.stage_of_node = stage_of;
+		h.stage_cost = cost;
 	}
-	h.symbols = a.names;
-	h.values = a.values;
-	h.nsymbols = a.n;
-	clv_status st = clv_plan_html(o->p, &h, &page);
+	if (!PyErr_Occurred() && size_list_read(sizes, &a)) {
+		h.symbols = a.names;
+		h.values = a.values;
+		h.nsymbols = a.n;
+		st = clv_plan_html(o->p, &h, &page);
+	}
 	size_list_free(&a);
-	return take_string(st, page);
+	PyMem_Free(stage_of);
+	PyMem_Free(cost);
+	return PyErr_Occurred() ? NULL : take_string(st, page);
 }
 
 /* ---- where its tensors come from -------------------------------------------------------------------------------- */

@@ -208,7 +208,7 @@ PyObject *plan_py_check(PlanObject *o, PyObject *args)
 }
 
 /* UTF-8 of the strings of a list, borrowed from it; PyMem_Free. NULL with an exception. */
-static const char **string_array(PyObject *list, uint32_t *n)
+const char **string_array(PyObject *list, uint32_t *n)
 {
 	*n = (uint32_t)PyList_GET_SIZE(list);
 	const char **out = PyMem_Calloc((size_t)*n + 1, sizeof *out);

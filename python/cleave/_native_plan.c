@@ -657,14 +657,20 @@ static PyMethodDef plan_methods[] = {
 	{"exact", (PyCFunction)plan_py_exact, METH_VARARGS,
      "exact(must_prefix, must_suffix, sizes=None) -> the plan reordered around its cut with the fewest bytes, "
      "position"},
+	{"staged", (PyCFunction)plan_py_staged, METH_VARARGS,
+     "staged(stage_of, nstages) -> (the plan stage by stage, ends of the stages)"},
 	{"flows", (PyCFunction)plan_py_flows, METH_NOARGS, "flows() -> some number is read from data by each run"},
 	{"rebinds", (PyCFunction)plan_py_rebinds, METH_NOARGS, "rebinds() -> names"},
 	{"match", (PyCFunction)plan_py_match, METH_VARARGS, "match(position, other) -> node of other, or None"},
 	{"symbols", (PyCFunction)plan_py_symbols, METH_NOARGS, "symbols() -> names"},
 	{"source", (PyCFunction)(void (*)(void))plan_py_source, METH_VARARGS | METH_KEYWORDS,
      "source(first, end, class_name, delete=False, return_rebinds=False) -> Python source of these nodes"},
+	{"stages_source", (PyCFunction)(void (*)(void))plan_py_stages_source, METH_VARARGS | METH_KEYWORDS,
+     "stages_source(ends, devices=None, sizes=None, batch_symbol=None, batch_dim=0, depth=0, basic_blocks=None, "
+     "not_saved=None, delete=False) -> Python source of a pipeline"},
 	{"html", (PyCFunction)(void (*)(void))plan_py_html, METH_VARARGS | METH_KEYWORDS,
-     "html(title=None, sizes=None, bandwidth=0.0, prefix_speed=0.0, suffix_speed=0.0, frontier=none) -> a page"},
+     "html(title=None, sizes=None, bandwidth=0.0, prefix_speed=0.0, suffix_speed=0.0, frontier=none, stages=none) -> a "
+     "page"},
 	{"dot", (PyCFunction)(void (*)(void))plan_py_dot, METH_VARARGS | METH_KEYWORDS,
      "dot(cut, detail, max_module_depth, direction, targets, markers, indices, sizes) -> DOT text"},
 	{"places", (PyCFunction)plan_py_places, METH_VARARGS,

@@ -219,9 +219,8 @@ PyObject *wrap_outputs(const clv_program *g, clv_tensor **t, uint32_t ntensors, 
 	return out;
 }
 
-/* The executor calls this for cleave::python nodes, without the GIL. */
-static clv_status call_python(void *ctx, value_id object, clv_tensor *const *args, uint32_t nargs, clv_tensor **results,
-                              uint32_t nresults)
+clv_status call_python(void *ctx, value_id object, clv_tensor *const *args, uint32_t nargs, clv_tensor **results,
+                       uint32_t nresults)
 {
 	PlanObject *o = ctx;
 	PyGILState_STATE gil = PyGILState_Ensure();
@@ -337,6 +336,33 @@ static bool prepare(ProgramObject *o, PyObject *args, Prepared *x)
 	return true;
 }
 
+PlanObject *program_plan(PyObject *program)
+{
+	return ((ProgramObject *)program)->plan;
+}
+
+clv_tensor **program_externals(PyObject *program, Py_ssize_t *n)
+{
+	ProgramObject *o = (ProgramObject *)program;
+	const view *v = &o->g->v;
+	clv_status st = check_modules(o);
+	if (st == CLV_OK)
+		st = check_ambient(o->plan);
+	if (st != CLV_OK)
+		return (clv_tensor **)raise_status(st);
+	*n = o->plan->p->values.n;
+	clv_tensor **found = PyMem_Calloc(v->externals.n + 1, sizeof *found),
+			   **out = PyMem_Calloc((size_t)*n + 1, sizeof *out);
+	bool ok = found && out ? gather_externals(o, found) : PyErr_NoMemory() != NULL;
+	for (uint32_t i = 0; found && out && i < v->externals.n; i++)
+		out[v->externals.at[i]] = found[i];
+	PyMem_Free(found);
+	if (ok)
+		return out;
+	tensors_free(out, *n);
+	return NULL;
+}
+
 /* run(tensors, symbols=None) -> tuple of tensors, and of the numbers of the output that follow the sizes; symbols: list of
    ints, else read off the tensors */
 static PyObject *program_py_run(ProgramObject *o, PyObject *args)
@@ -444,26 +470,71 @@ static PyObject *shape_texts(const plan *p, const value *x)
 	return shape;
 }
 
-PyObject *outputs_schema(const clv_program *g)
+static PyObject *values_schema(const plan *p, const value_id *v, uint32_t n)
 {
-	const plan *p = g->p;
-	PyObject *out = PyList_New(0);
-	for (uint32_t i = 0; out && i < g->outputs.n; i++) {
-		const value *x = &p->values.at[g->outputs.at[i]];
+	PyObject *out = PyList_New(n);
+	for (uint32_t i = 0; out && i < n; i++) {
+		const value *x = &p->values.at[v[i]];
 		PyObject *item = Py_BuildValue("(sNsN)", dtype_name((dtype)x->dtype), shape_texts(p, x), plan_s(p, x->device),
 		                               PyBool_FromLong((x->flags & VALUE_GRAD) != 0));
-		if (!item || PyList_Append(out, item) < 0)
+		if (!item)
 			Py_CLEAR(out);
-		Py_XDECREF(item);
+		else
+			PyList_SET_ITEM(out, i, item);
 	}
 	return out;
 }
 
-/* schema() -> list of (dtype, shape, device, requires grad) of the outputs */
-static PyObject *program_py_schema(ProgramObject *o, PyObject *unused)
+PyObject *outputs_schema(const clv_program *g)
 {
-	(void)unused;
-	return outputs_schema(o->g);
+	return values_schema(g->p, g->outputs.at, g->outputs.n);
+}
+
+/* schema(inputs=False) -> list of (dtype, shape, device, requires grad) of the outputs, or of the inputs */
+static PyObject *program_py_schema(ProgramObject *o, PyObject *args)
+{
+	int inputs = 0;
+	if (!PyArg_ParseTuple(args, "|p", &inputs))
+		return NULL;
+	return inputs ? values_schema(o->g->p, o->g->v.inputs.at, o->g->v.inputs.n) : outputs_schema(o->g);
+}
+
+static PyObject *shape_at(const plan *p, const value *x, const int64_t *syms)
+{
+	PyObject *shape = PyTuple_New(x->ndim);
+	for (uint32_t d = 0; shape && d < x->ndim; d++) {
+		int64_t n;
+		clv_status st = expr_eval(p, p->dims.at[x->shape + d], syms, &n);
+		PyObject *size = st == CLV_OK ? PyLong_FromLongLong(n) : raise_status(st);
+		if (size)
+			PyTuple_SET_ITEM(shape, d, size);
+		else
+			Py_CLEAR(shape);
+	}
+	return shape;
+}
+
+/* shapes(inputs, symbols) -> the shapes of inputs or outputs where the symbols have these values */
+static PyObject *program_py_shapes(ProgramObject *o, PyObject *args)
+{
+	int inputs;
+	PyObject *given;
+	if (!PyArg_ParseTuple(args, "pO!", &inputs, &PyList_Type, &given))
+		return NULL;
+	const plan *p = o->g->p;
+	int64_t *syms = symbol_array(p, given);
+	uint32_t n = inputs ? o->g->v.inputs.n : o->g->outputs.n;
+	const value_id *v = inputs ? o->g->v.inputs.at : o->g->outputs.at;
+	PyObject *out = syms && !PyErr_Occurred() ? PyList_New(n) : NULL;
+	for (uint32_t i = 0; out && i < n; i++) {
+		PyObject *shape = shape_at(p, &p->values.at[v[i]], syms);
+		if (shape)
+			PyList_SET_ITEM(out, i, shape);
+		else
+			Py_CLEAR(out);
+	}
+	PyMem_Free(syms);
+	return out;
 }
 
 static PyMethodDef program_methods[] = {
@@ -475,8 +546,9 @@ static PyMethodDef program_methods[] = {
 	{"inputs", (PyCFunction)program_py_inputs, METH_NOARGS, "inputs() -> labels"},
 	{"outputs", (PyCFunction)program_py_outputs, METH_NOARGS, "outputs() -> labels"},
 	{"state", (PyCFunction)program_py_state, METH_NOARGS, "state() -> list of (name, kind, trainable, written)"},
-	{"schema", (PyCFunction)program_py_schema, METH_NOARGS,
-     "schema() -> list of (dtype, shape, device, requires grad)"},
+	{"schema", (PyCFunction)program_py_schema, METH_VARARGS,
+     "schema(inputs=False) -> list of (dtype, shape, device, requires grad)"},
+	{"shapes", (PyCFunction)program_py_shapes, METH_VARARGS, "shapes(inputs, symbols) -> list of shapes"},
 	{NULL, NULL, 0, NULL}};
 
 PyTypeObject ProgramType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Program",

@@ -23,9 +23,13 @@ def write(
     sizes: Mapping[str, int] | None,
     link: Link,
     frontier: int | None,
+    stages: tuple[list[int], list[float]] | None = None,
 ) -> Path:
-    """Writes the report of a native plan; where it is. Symbols that `sizes` leaves out have their lowest size."""
-    chosen = {} if frontier is None else {"frontier": frontier}
+    """Writes the report of a native plan; where it is. Symbols that `sizes` leaves out have their lowest size. stages:
+    that of each node, and what each costs."""
+    chosen: dict[str, Any] = {} if frontier is None else {"frontier": frontier}
+    if stages is not None:
+        chosen["stages"] = stages
     page = plan.html(title, None if sizes is None else dict(sizes), *link, **chosen)
     out = Path(path)
     out.write_text(page, encoding="utf-8")

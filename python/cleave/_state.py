@@ -52,12 +52,14 @@ class Target:
     A module, a bound method of one, or any function; of a function the modules are found in its closure, its globals
     and the arguments of a partial."""
 
-    def __init__(self, model: Callable[..., Any]) -> None:
+    def __init__(self, model: Callable[..., Any], whole: Sequence[str] = ()) -> None:
+        """whole: names of classes, or paths, of modules that are run as they are, as one node each."""
         if not callable(model):
             raise TypeError(f"a module or another callable is needed, not {type(model).__name__}")
         if isinstance(model, nn.Module):
             model = getattr(model, "_orig_mod", model)  # torch.compile's wrapper
         self.call: Callable[..., Any] = model
+        self.whole = tuple(whole)
         self.roots: list[tuple[str, nn.Module]] = list(_roots(model))
         owner = getattr(model, "__self__", None)
         named = model if isinstance(model, nn.Module) else owner if isinstance(owner, nn.Module) else None

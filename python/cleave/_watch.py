@@ -7,6 +7,7 @@ capture to end takes them away again."""
 from __future__ import annotations
 
 import threading
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,20 +27,23 @@ HOST_READS = ("tolist", "numpy", "__dlpack__")
 
 
 class PythonCall:
-    """A call that replay makes again: an autograd function with its arguments' structure."""
+    """A call that replay makes again, with its arguments' structure: of an autograd function, or of a module that is
+    run as a whole. Of the tensors it gets, those after the arguments are the module's own, which it finds by itself."""
 
-    def __init__(self, cls: Any, arguments: _tree.Spec) -> None:
-        self.cls = cls
+    def __init__(self, what: Callable[..., Any], name: str, arguments: _tree.Spec, count: int) -> None:
+        self.what = what
+        self.name = name
         self.arguments = arguments
+        self.count = count  # of the tensors among the arguments
 
     def __call__(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
-        args, kwargs = _tree.unflatten(self.arguments, tensors)
-        return _tree.flatten(self.cls.apply(*args, **kwargs))[1]
+        args, kwargs = _tree.unflatten(self.arguments, tensors[: self.count])
+        return _tree.flatten(self.what(*args, **kwargs))[1]
 
     def difference(self, other: PythonCall) -> str | None:
-        if self.cls is not other.cls:
-            return f"{self.cls.__qualname__}.apply once and {other.cls.__qualname__}.apply another time"
-        return _tree.difference(self.arguments, other.arguments, f"an argument of {self.cls.__qualname__}.apply")
+        if self.what != other.what:
+            return f"{self.name} is called once and {other.name} another time"
+        return _tree.difference(self.arguments, other.arguments, f"an argument of {self.name}")
 
 
 class Recording:
@@ -53,9 +57,12 @@ class Recording:
         self.keep: list[nn.Module] = []
         self.moved = False  # move_to entered a module that is still to be left
         self.by_path: dict[str, int] = {}
+        self.whole: set[int] = set()  # ids of modules that are run as one node
         for path, module in target.modules():
             scope = self.stream.scope(path, type(module).__name__) if path else 0
             self.scopes[id(module)] = self.by_path[path] = scope
+            if path in target.whole or type(module).__name__ in target.whole:
+                self.whole.add(id(module))
 
     def enter(self, module: nn.Module) -> None:
         scope = self.scopes.get(id(module))
@@ -74,19 +81,28 @@ class Recording:
         if scope is not None:
             self.stream.enter(scope)
 
-    def opaque(self, cls: type[torch.autograd.Function], apply: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Runs a custom autograd function as one node, so that replay calls its own backward."""
+    def opaque(
+        self, what: Callable[..., Any], name: str, args: Any, kwargs: Any, own: Sequence[torch.Tensor] = ()
+    ) -> Any:
+        """Runs something as one node, which replay calls again. own: tensors that it reads beside its arguments."""
         arguments, tensors, _ = _tree.flatten((args, kwargs))
-        self.stream.python_begin(f"{cls.__module__}.{cls.__qualname__}.apply", tensors)
+        self.stream.python_begin(name, [*tensors, *own])
         try:
-            out = apply(*args, **kwargs)
+            out = what(*args, **kwargs)
             results = _tree.flatten(out)[1]
         except BaseException:
             self.stream.python_abort()
             raise
         self.stream.python_end(len(self.calls), results)
-        self.calls.append(PythonCall(cls, arguments))
+        self.calls.append(PythonCall(what, name, arguments, len(tensors)))
         return out
+
+    def call(self, module: nn.Module, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """The forward of a module: operator by operator, or as a whole where that was asked for."""
+        if id(module) not in self.whole:
+            return original(module, *args, **kwargs)
+        own = [*module.parameters(), *module.buffers()]
+        return self.opaque(module, f"{type(module).__module__}.{type(module).__qualname__}", args, kwargs, own)
 
 
 def current() -> Recording | None:
@@ -140,7 +156,7 @@ def _wrap_call() -> Callable[[], None]:
             return original(self, *args, **kwargs)
         recording.enter(self)
         try:
-            return original(self, *args, **kwargs)
+            return recording.call(self, original, args, kwargs)
         finally:
             if recording.stream.active():
                 recording.stream.leave()
@@ -178,7 +194,9 @@ def _wrap_apply() -> Callable[[], None]:
             return bound(cls, *args, **kwargs)
         if cls.__name__ == "CheckpointFunction" and cls.__module__ == "torch.utils.checkpoint":
             return args[0](*args[2:])  # the same numbers and gradients without the recomputation
-        return recording.opaque(cls, lambda *a, **k: bound(cls, *a, **k), args, kwargs)
+        return recording.opaque(
+            types.MethodType(bound, cls), f"{cls.__module__}.{cls.__qualname__}.apply", args, kwargs
+        )
 
     function.apply = classmethod(apply)
     if original is None:

@@ -434,6 +434,20 @@ def capture_checked(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any
         work.restore()
 
 
+def capture_shapes(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool) -> Captured:
+    """Captures a model that has shapes and no data: on the meta device, where it may be larger than any memory. There
+    is nothing to compare a replay with; the plan is for looking at and for estimates."""
+    since = time.monotonic()
+    work = Capture(target, take_apart(target, args, kwargs, shapes=True), both=grad, shapes=True)
+    try:
+        with progress.task(f"capturing {target.name}"):
+            captured = work.run(grad)
+        _log_captured(target, captured, since, None)
+        return captured
+    finally:
+        work.restore()
+
+
 def check_call(
     target: Target, captured: Captured, arguments: Arguments, call: Callable[[Sequence[torch.Tensor]], Any], grad: bool
 ) -> None:

@@ -22,10 +22,11 @@ from torch import nn
 
 from . import _report, _save, _show, _train, progress
 from ._capture import take_apart
-from ._cut import Cut, Cuts, Engines, Reader, Regime, Wanted
+from ._cut import Cut, Cuts, Engines, Wanted
 from ._dims import read_size
 from ._log import warn
 from ._objective import read as read_objective
+from ._regime import Reader, Regime
 from ._sizes import Sized
 from ._state import Target, fingerprint
 from .errors import InputError, SplitError
@@ -292,7 +293,7 @@ class SplitRuntime(_show.Shown, Drawable):
         # Inference finds out by running that the model is another one; training also depends on what the suffix trains.
         cuts = self._cuts((args, kwargs), leaves, grad) if grad else self._inference
         try:
-            cut = cuts.cut_for(args, kwargs, leaves)
+            cut = cuts.serving(args, kwargs, leaves)
             return cuts, cut, cut.engines.prefix.run(leaves)
         except InputError:
             other = self._other_cuts((args, kwargs), leaves, cuts)
@@ -301,7 +302,7 @@ class SplitRuntime(_show.Shown, Drawable):
                 raise
         if not grad:
             self._inference = other
-        cut = other.cut_for(args, kwargs, leaves)
+        cut = other.serving(args, kwargs, leaves)
         return other, cut, cut.engines.prefix.run(leaves)
 
     def _payload(

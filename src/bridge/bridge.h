@@ -84,6 +84,34 @@ typedef struct br_view {
 
 clv_status br_view_bytes(const clv_tensor *bytes, const br_view *v, clv_tensor **out); /* shares the memory of bytes */
 
+/* ---- measuring: bridge_profile.cpp -------------------------------------------------------------------------------- */
+
+/* Copies on memory of their own; those that share memory still do. grad[i]: copy i requires grad; leaf: as a leaf, else as
+   the result of an operator, which may be written in place. On failure what was made is in out. */
+clv_status br_copies(clv_tensor *const *from, uint32_t n, const bool *grad, bool leaf, clv_tensor **out);
+
+/* Bytes that this thread's operators allocate from now on: of the CPU, or of all other devices. What was there before
+   must not be released meanwhile. */
+typedef struct br_meter br_meter;
+clv_status br_meter_start(bool device, br_meter **out);
+void br_meter_stop(br_meter *m);    /* NULL is allowed; on the thread that started it */
+int64_t br_meter_live(br_meter *m); /* since the start */
+int64_t br_meter_peak(br_meter *m); /* since the start, or since it was asked for last */
+
+/* Time: of events on the device's current stream, or of the CPU. A start waits until the device is idle. */
+typedef struct br_clock br_clock;
+clv_status br_clock_new(const char *device, br_clock **out);
+void br_clock_free(br_clock *c); /* NULL is allowed */
+clv_status br_clock_start(br_clock *c);
+clv_status br_clock_stop(br_clock *c, double *ms);
+
+/* The backward from outputs (all gradients are ones) to the leaves behind them. Gradients are kept until it is freed; no
+   .grad is touched. *out is NULL where there is nothing to do. Run it once, without the lock of Python. */
+typedef struct br_backward br_backward;
+clv_status br_backward_new(clv_tensor *const *outputs, uint32_t n, br_backward **out);
+clv_status br_backward_run(br_backward *b);
+void br_backward_free(br_backward *b); /* NULL is allowed */
+
 /* ---- modes around operators ------------------------------------------------------------------------------------- */
 
 enum { BR_AUTOCAST_DEVICES = 4 };
@@ -165,6 +193,10 @@ br_object *br_object_ref(br_object *o);
 void br_object_unref(br_object *o);
 const char *br_object_type(const br_object *o); /* borrowed */
 bool br_object_same(const br_object *a, const br_object *b);
+
+/* The state of a generator; *out is NULL for what is none. */
+clv_status br_generator_state(const br_object *o, clv_tensor **out);
+clv_status br_generator_restore(const br_object *o, const clv_tensor *state);
 
 /* ---- call sites ------------------------------------------------------------------------------------------------- */
 

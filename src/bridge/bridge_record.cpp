@@ -10,6 +10,7 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <deque>
+#include <unordered_set>
 
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -291,6 +292,23 @@ void check_storage(br_recorder *r, const Open &o, const c10::IValue &v, const br
 		          " had its memory exchanged behind PyTorch's operators (tensor.data = …)");
 }
 
+// Normalisations update their running statistics without a word of it in their schemas.
+bool updates_statistics(const c10::FunctionSchema &schema, c10::ArrayRef<const c10::IValue> in)
+{
+	static const std::unordered_set<std::string> always{
+		"aten::batch_norm_gather_stats", "aten::batch_norm_update_stats", "aten::batch_norm_gather_stats_with_counts"};
+	static const std::unordered_set<std::string> in_training{
+		"aten::batch_norm",        "aten::native_batch_norm",      "aten::cudnn_batch_norm",
+		"aten::miopen_batch_norm", "aten::_batch_norm_impl_index", "aten::instance_norm"};
+	if (!in_training.count(schema.name()))
+		return always.count(schema.name()) != 0;
+	const auto &formal = schema.arguments();
+	for (size_t i = 0; i < in.size(); i++)
+		if (formal[i].name() == "training" || formal[i].name() == "use_input_stats")
+			return in[i].isBool() && in[i].toBool();
+	return false;
+}
+
 void start_top(br_recorder *r, Open &o, const at::RecordFunction &fn)
 {
 	const auto &formal = o.op->schema().arguments();
@@ -307,7 +325,8 @@ void start_top(br_recorder *r, Open &o, const at::RecordFunction &fn)
 		o.args.push_back(o.convert(in[i], formal[i].real_type(), BR_EXTERNAL));
 		check_storage(r, o, in[i], o.args.back());
 		const auto *alias = formal[i].alias_info();
-		if (alias && alias->isWrite())
+		bool statistic = formal[i].name() == "running_mean" || formal[i].name() == "running_var";
+		if ((alias && alias->isWrite()) || (statistic && updates_statistics(o.op->schema(), in)))
 			o.note_write(o.args.back(), in[i]);
 	}
 }

@@ -73,6 +73,7 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_DIFFER = 1, EXIT_TROUB
 	X(verify)                                                                                                          \
 	X(candidates)                                                                                                      \
 	X(split)                                                                                                           \
+	X(partition)                                                                                                       \
 	X(run)                                                                                                             \
 	X(bench)                                                                                                           \
 	X(diff)                                                                                                            \
@@ -390,6 +391,9 @@ void *regrab(void *at, size_t bytes); /* likewise, not zeroed */
 char *grab_text(const char *s, size_t n);
 
 const char *name_of(const char *path); /* for messages: "-" is standard input */
+
+/* A whole file, or standard input for "-"; NULL with what went wrong said. Caller frees. */
+char *load_text(const char *path, size_t *n);
 
 /* How a file with a model is opened. */
 typedef struct opening {

@@ -91,10 +91,9 @@ static void complain_plan(const char *path, clv_status st, const char *text, siz
 
 /* ---- models ------------------------------------------------------------------------------------------------------- */
 
-static bool complain_read(const char *path)
+static void complain_read(const char *path)
 {
 	complain("%s: cannot be read: %s", name_of(path), strerror(errno));
-	return false;
 }
 
 /* What a .clv file has first: it is mapped and not read. */
@@ -177,12 +176,20 @@ static bool open_text(model *m, const opening *o, const char *text, size_t n)
 	return st == CLV_OK && !o->plan;
 }
 
+char *load_text(const char *path, size_t *n)
+{
+	char *text = read_file(path, n);
+	if (!text)
+		complain_read(path);
+	return text;
+}
+
 static bool open_read(model *m, const opening *o)
 {
 	size_t n;
-	char *text = read_file(m->path, &n);
+	char *text = load_text(m->path, &n);
 	if (!text)
-		return complain_read(m->path);
+		return false;
 	m->size = (int64_t)n;
 	bool ok = clv_is_artifact(text, n) ? open_bytes(m, o, text, n) : open_text(m, o, text, n);
 	free(text);

@@ -178,12 +178,12 @@ static bool is_word(char c)
 	return isalnum((unsigned char)c) || c == '_';
 }
 
-/* The text of an expression is Python already; only its symbols may need another name. */
-static void write_int(writer *w, expr_id e, strbuf *b)
+/* The text of an expression is Python already; its symbols may need another name, and operators get their blanks. */
+void put_expr(const plan *p, expr_id e, symbol_fn name, void *ctx, strbuf *b)
 {
 	strbuf plain = STRBUF_INIT;
 	char *text = NULL;
-	expr_print(w->p, e, &plain);
+	expr_print(p, e, &plain);
 	if (strbuf_take(&plain, &text) != CLV_OK) {
 		b->failed = true;
 		return;
@@ -192,16 +192,31 @@ static void write_int(writer *w, expr_id e, strbuf *b)
 		size_t n = 0;
 		while (is_word(s[n]))
 			n++;
-		symbol_id sym = n && !isdigit((unsigned char)*s) ? symbol_named(w->p, s, n) : NONE;
-		if (sym != NONE) {
-			w->symbol_used[sym] = true;
-			strbuf_puts(b, ident_symbol(&w->ids, sym));
-		} else {
+		symbol_id sym = n && !isdigit((unsigned char)*s) ? symbol_named(p, s, n) : NONE;
+		size_t sign = n ? 0 : strspn(s, "+-*/%");
+		bool between = sign && s > text && (is_word(s[-1]) || s[-1] == ')');
+		sign = sign > 1 && s[0] == '/' ? 2 : sign > 0; /* "*-3" are two */
+		if (sym != NONE)
+			name(ctx, sym, b);
+		else if (between)
+			strbuf_printf(b, " %.*s ", (int)sign, s);
+		else
 			strbuf_add(b, s, n ? n : 1);
-		}
-		s += n ? n : 1;
+		s += n ? n : between ? sign : 1;
 	}
 	mem_free(text);
+}
+
+static void name_symbol(void *ctx, symbol_id s, strbuf *b)
+{
+	writer *w = ctx;
+	w->symbol_used[s] = true;
+	strbuf_puts(b, ident_symbol(&w->ids, s));
+}
+
+void write_int(writer *w, expr_id e, strbuf *b)
+{
+	put_expr(w->p, e, name_symbol, w, b);
 }
 
 void write_dims(writer *w, uint32_t first, uint32_t n, strbuf *b)
@@ -246,9 +261,71 @@ static void write_layout(uint32_t code, strbuf *b)
 	strbuf_printf(b, "torch.%s%s", !strcmp(name, "mkldnn") ? "_" : "", name);
 }
 
+/* Formatters take the quotes that need fewer backslashes. */
+void write_string(const char *s, size_t n, strbuf *b)
+{
+	bool single = memchr(s, '"', n) && !memchr(s, '\'', n);
+	size_t start = b->n, to = start;
+	strbuf_quoted(b, s, n);
+	if (!single || b->failed)
+		return;
+	for (size_t i = start; i < b->n; i++) {
+		bool quote = i == start || i + 1 == b->n;
+		if (b->at[i] == '\\' && b->at[i + 1] == '"')
+			i++;
+		else if (b->at[i] == '\\')
+			b->at[to++] = b->at[i++];
+		b->at[to++] = quote ? '\'' : b->at[i];
+	}
+	b->n = to;
+}
+
 static void write_quoted(const plan *p, str_id s, strbuf *b)
 {
-	strbuf_quoted(b, plan_s(p, s), p->strs.at[s].n);
+	write_string(plan_s(p, s), p->strs.at[s].n, b);
+}
+
+/* A stage may stand on another device than the model did. */
+static void write_device(writer *w, str_id s, strbuf *b)
+{
+	if (w->stage && s == w->stage->device) {
+		strbuf_printf(b, "self.%s", w->stage->device_name);
+		w->stage->device_used = true;
+		return;
+	}
+	strbuf_puts(b, "torch.device(");
+	write_quoted(w->p, s, b);
+	strbuf_putc(b, ')');
+}
+
+/* A float over the sizes, computed as the forward did. */
+void write_real(writer *w, real_id r, strbuf *b)
+{
+	static const char *const calls[] = {[REAL_SQRT] = "sqrt", [REAL_EXP] = "exp",     [REAL_LOG] = "log",
+	                                    [REAL_LOG2] = "log2", [REAL_LOG10] = "log10", [REAL_POW] = "pow"};
+	static const char *const signs[] = {[REAL_ADD] = " + ", [REAL_SUB] = " - ", [REAL_MUL] = " * ", [REAL_DIV] = " / "};
+	const real *x = &w->p->reals.at[r];
+	bool infix = x->op >= REAL_ADD && x->op <= REAL_DIV;
+	if (x->op == REAL_CONST) {
+		write_float(x->k, b);
+		return;
+	}
+	if (x->op == REAL_INT) {
+		strbuf_puts(b, "float(");
+		write_int(w, x->e, b);
+		strbuf_putc(b, ')');
+		return;
+	}
+	w->math |= !infix && x->op != REAL_NEG;
+	if (!infix && x->op != REAL_NEG)
+		strbuf_printf(b, "math.%s", calls[x->op]);
+	strbuf_puts(b, x->op == REAL_NEG ? "(-" : "(");
+	write_real(w, x->a, b);
+	if (x->b != NONE) {
+		strbuf_puts(b, infix ? signs[x->op] : ", ");
+		write_real(w, x->b, b);
+	}
+	strbuf_putc(b, ')');
 }
 
 clv_status write_arg(writer *w, const arg *a, strbuf *b)
@@ -270,14 +347,9 @@ clv_status write_arg(writer *w, const arg *a, strbuf *b)
 	case ARG_DTYPE: strbuf_printf(b, "torch.%s", torch_dtype((uint8_t)a->u.code)); break;
 	case ARG_LAYOUT: write_layout(a->u.code, b); break;
 	case ARG_MEMFMT: write_memory_format(a->u.code, b); break;
-	case ARG_DEVICE:
-		strbuf_puts(b, "torch.device(");
-		write_quoted(w->p, a->u.s, b);
-		strbuf_putc(b, ')');
-		break;
+	case ARG_DEVICE: write_device(w, a->u.s, b); break;
 	case ARG_LIST: return write_list(w, a, b);
-	case ARG_REAL:
-		return fail(CLV_E_UNSUPPORTED, "it takes a float that follows the sizes, which has no source text yet");
+	case ARG_REAL: write_real(w, a->u.r, b); break;
 	}
 	return CLV_OK;
 }
@@ -290,6 +362,7 @@ typedef struct call {
 	const node *n;
 	strbuf head;
 	VEC(char *) parts;
+	const arg *mode; /* the argument that says whether the module trains; NULL */
 } call;
 
 static void call_free(call *c)
@@ -310,7 +383,11 @@ static clv_status arg_text(const call *c, const arg *a, const char *name, size_t
 	strbuf b = STRBUF_INIT;
 	strbuf_add(&b, name, n);
 	strbuf_puts(&b, n ? "=" : "");
-	clv_status st = write_arg(c->w, a, &b);
+	clv_status st = CLV_OK;
+	if (a == c->mode)
+		strbuf_puts(&b, "self.training");
+	else
+		st = write_arg(c->w, a, &b);
 	if (st == CLV_OK)
 		return strbuf_take(&b, out);
 	strbuf_free(&b);
@@ -507,6 +584,29 @@ static clv_status ops_call(call *c, const char *op)
 	return CLV_OK;
 }
 
+/* 1:3, or B + 1 : with blanks where an end is an expression */
+static clv_status put_range(call *c, const arg *from, const arg *to, strbuf *b)
+{
+	strbuf ends[2] = {STRBUF_INIT, STRBUF_INIT};
+	clv_status st = from ? write_arg(c->w, from, &ends[0]) : CLV_OK;
+	if (st == CLV_OK && to)
+		st = write_arg(c->w, to, &ends[1]);
+	bool wide = false;
+	for (int i = 0; i < 2; i++) {
+		wide |= !ends[i].failed && ends[i].n && memchr(ends[i].at, ' ', ends[i].n);
+		b->failed |= ends[i].failed;
+	}
+	if (ends[0].n)
+		strbuf_add(b, ends[0].at, ends[0].n);
+	strbuf_puts(b, wide && ends[0].n ? " :" : ":");
+	strbuf_puts(b, wide && ends[1].n ? " " : "");
+	if (ends[1].n)
+		strbuf_add(b, ends[1].at, ends[1].n);
+	strbuf_free(&ends[0]);
+	strbuf_free(&ends[1]);
+	return st;
+}
+
 /* x[:, 1:3]. The whole of a dimension makes no operator in Python, and is left to torch.ops. */
 static clv_status slice_text(call *c, bool *done, strbuf *b)
 {
@@ -529,51 +629,39 @@ static clv_status slice_text(call *c, bool *done, strbuf *b)
 	strbuf_putc(b, '[');
 	for (int64_t i = 0; i < dim; i++)
 		strbuf_puts(b, ":, ");
-	if (!from_start)
-		TRY(write_arg(c->w, from, b));
-	strbuf_putc(b, ':');
-	if (!to_end)
-		TRY(write_arg(c->w, to, b));
+	TRY(put_range(c, from_start ? NULL : from, to_end ? NULL : to, b));
 	strbuf_putc(b, ']');
 	return CLV_OK;
+}
+
+/* (a + b), and not (a) + (b) */
+static bool is_wrapped(const char *s)
+{
+	int depth = 0;
+	for (; s[0]; s++) {
+		depth += (*s == '(') - (*s == ')');
+		if (depth <= 0)
+			return *s == ')' && s[1] == '\0';
+	}
+	return false;
 }
 
 /* A number between two operators: "B*2" needs its parentheses, and so does a sign; 1e-05 does not. */
 static void put_operand(const char *s, strbuf *b)
 {
 	bool number = isdigit((unsigned char)s[0]) && strpbrk(s, ".e");
-	bool bare = number || !strpbrk(s, "+-*/% ");
+	bool bare = number || is_wrapped(s) || !strpbrk(s, "+-*/% ");
 	strbuf_puts(b, bare ? "" : "(");
 	strbuf_puts(b, s);
 	strbuf_puts(b, bare ? "" : ")");
 }
 
-enum { LINE = 110 };
-
-static size_t column(const strbuf *b)
+static void put_call(const call *c, strbuf *b)
 {
-	size_t n = 0;
-	while (!b->failed && n < b->n && b->at[b->n - n - 1] != '\n')
-		n++;
-	return n;
-}
-
-static void put_call(const call *c, unsigned indent, strbuf *b)
-{
-	size_t width = c->head.n + column(b);
-	for (uint32_t i = 0; i < c->parts.n; i++)
-		width += strlen(c->parts.at[i]) + 2;
-	bool broken = width > LINE && c->parts.n > 1;
 	strbuf_add(b, c->head.at, c->head.n);
 	strbuf_putc(b, '(');
-	for (uint32_t i = 0; i < c->parts.n; i++) {
-		if (broken)
-			strbuf_printf(b, "\n%*s", (int)indent + 4, "");
-		strbuf_puts(b, c->parts.at[i]);
-		strbuf_puts(b, broken ? "," : i + 1 < c->parts.n ? ", " : "");
-	}
-	if (broken)
-		strbuf_printf(b, "\n%*s", (int)indent, "");
+	for (uint32_t i = 0; i < c->parts.n; i++)
+		strbuf_printf(b, "%s%s", i ? ", " : "", c->parts.at[i]);
 	strbuf_putc(b, ')');
 }
 
@@ -590,11 +678,43 @@ static clv_status fill_call(call *c, const char *op, const form **used)
 	return ops_call(c, op);
 }
 
+/* Formatters write a**2 close together where both are names or numbers. */
+static bool is_simple(const char *s)
+{
+	if (isdigit((unsigned char)s[0]))
+		return !strpbrk(s, "+*/% ");
+	for (; *s; s++)
+		if (!is_word(*s) && *s != '.')
+			return false;
+	return true;
+}
+
 static void put_between(const call *c, const char *operator, strbuf * b)
 {
+	bool close = !strcmp(operator, " ** ") && is_simple(c->parts.at[0]) && is_simple(c->parts.at[1]);
 	put_operand(c->parts.at[0], b);
-	strbuf_puts(b, operator);
+	strbuf_puts(b, close ? "**" : operator);
 	put_operand(c->parts.at[1], b);
+}
+
+/* Which argument says whether the module trains, where that is what its own flag said when it was captured. */
+static const arg *find_mode(const call *c, const char *op)
+{
+	static const struct {
+		const char *op;
+		uint32_t at, state; /* state: it is the module's flag only where this argument is given */
+	} modes[] = {{"aten::dropout", 2, 0},          {"aten::dropout_", 2, 0},      {"aten::feature_dropout", 2, 0},
+	             {"aten::feature_dropout_", 2, 0}, {"aten::alpha_dropout", 2, 0}, {"aten::alpha_dropout_", 2, 0},
+	             {"aten::batch_norm", 5, 3},       {"aten::instance_norm", 5, 3}, {"aten::lstm.input", 6, 0},
+	             {"aten::gru.input", 6, 0}};
+	for (size_t i = 0; c->w->stage && i < sizeof modes / sizeof *modes; i++) {
+		if (strcmp(modes[i].op, op) != 0 || modes[i].at >= c->n->nargs)
+			continue;
+		const arg *a = call_arg(c, modes[i].at), *state = call_arg(c, modes[i].state);
+		bool given = state->kind == ARG_VALUE;
+		return given && a->kind == ARG_BOOL && a->u.b == c->w->p->training ? a : NULL;
+	}
+	return NULL;
 }
 
 clv_status write_call(writer *w, node_id id, unsigned indent, strbuf *b)
@@ -603,17 +723,26 @@ clv_status write_call(writer *w, node_id id, unsigned indent, strbuf *b)
 	const char *op = plan_s(w->p, c.n->op);
 	const form *used = NULL;
 	bool done = false;
+	size_t start = b->n;
 	clv_status st = CLV_OK;
+	c.mode = find_mode(&c, op);
 	if (!strcmp(op, "aten::slice.Tensor"))
 		st = slice_text(&c, &done, b);
 	if (st == CLV_OK && !done)
 		st = fill_call(&c, op, &used);
+	if (st == CLV_OK && !done && used && used->head[0] == ' ' && !c.head.failed) {
+		put_between(&c, used->head, b);
+		done = layout_fits(indent, b);
+		if (!done) { /* a call can be broken into lines, whatever its operands are */
+			b->n = start;
+			call_reset(&c);
+			st = ops_call(&c, op);
+		}
+	}
 	if (c.head.failed)
 		b->failed = true;
-	else if (st == CLV_OK && !done && used && used->head[0] == ' ')
-		put_between(&c, used->head, b);
 	else if (st == CLV_OK && !done)
-		put_call(&c, indent, b);
+		put_call(&c, b);
 	call_free(&c);
 	return st;
 }

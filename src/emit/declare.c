@@ -11,7 +11,7 @@ static bool is_module_kind(uint8_t kind)
 /* ---- places: where tensors from outside are kept ---------------------------------------------------------------- */
 
 /* A path whose parts are all there; a module takes anything else as a name. */
-static bool path_ok(const char *s)
+bool source_path_ok(const char *s)
 {
 	size_t n = strlen(s);
 	return n && s[0] != '.' && s[n - 1] != '.' && !strstr(s, "..");
@@ -31,7 +31,7 @@ static bool name_taken(const plan *p, const char *s, size_t n)
 void source_place(const plan *p, value_id v, strbuf *b)
 {
 	const value *x = &p->values.at[v];
-	if (is_module_kind(x->kind) && path_ok(plan_s(p, x->name))) {
+	if (is_module_kind(x->kind) && source_path_ok(plan_s(p, x->name))) {
 		strbuf_puts(b, plan_s(p, x->name));
 		return;
 	}
@@ -89,7 +89,7 @@ static void put_path(writer *w, const char *path, const char *end, strbuf *b)
 			strbuf_puts(&outer, "getattr(");
 			strbuf_add(&outer, text.at, text.n);
 			strbuf_puts(&outer, ", ");
-			strbuf_quoted(&outer, path, n);
+			write_string(path, n, &outer);
 			strbuf_putc(&outer, ')');
 			outer.failed |= text.failed;
 			strbuf_free(&text);
@@ -104,17 +104,32 @@ static void put_path(writer *w, const char *path, const char *end, strbuf *b)
 	strbuf_free(&text);
 }
 
-static clv_status place_text(const plan *p, value_id v, char **out)
+/* In a stage a layer may hold the tensor under a second name. */
+void place_path(const writer *w, value_id v, strbuf *b)
+{
+	const layers *all = w->stage ? &w->stage->layers : NULL;
+	if (all && all->holder[v] != NONE)
+		strbuf_printf(b, "%s.%s", all->path[v], all->slots.at[all->holder[v]].name);
+	else
+		source_place(w->p, v, b);
+}
+
+static clv_status place_text(const writer *w, value_id v, char **out)
 {
 	strbuf b = STRBUF_INIT;
-	source_place(p, v, &b);
+	place_path(w, v, &b);
 	return strbuf_take(&b, out);
+}
+
+void write_path(writer *w, const char *path, strbuf *b)
+{
+	put_path(w, path, path + strlen(path), b);
 }
 
 void write_place(writer *w, value_id v, strbuf *b)
 {
 	char *path = NULL;
-	if (place_text(w->p, v, &path) != CLV_OK) {
+	if (place_text(w, v, &path) != CLV_OK) {
 		b->failed = true;
 		return;
 	}
@@ -146,6 +161,26 @@ static bool container_same(const void *ctx, uint32_t id)
 	return c->n == k->c.n && memcmp(c->path, k->c.path, c->n) == 0;
 }
 
+/* self.layer1.conv = init */
+static void declare_module(writer *w, const char *path, size_t n, const char *init, strbuf *b)
+{
+	strbuf line = STRBUF_INIT;
+	size_t parent = n;
+	while (parent && path[parent - 1] != '.')
+		parent--;
+	put_path(w, path, path + (parent ? parent - 1 : 0), &line);
+	if (ident_ok(path + parent, n - parent)) {
+		strbuf_putc(&line, '.');
+		strbuf_add(&line, path + parent, n - parent);
+		strbuf_printf(&line, " = %s", init);
+	} else {
+		strbuf_puts(&line, ".add_module(");
+		write_string(path + parent, n - parent, &line);
+		strbuf_printf(&line, ", %s)", init);
+	}
+	layout_line(b, BODY, &line);
+}
+
 static clv_status declare_container(writer *w, containers *all, const char *path, size_t n, strbuf *b)
 {
 	container_key k = {all, {path, n}};
@@ -154,20 +189,7 @@ static clv_status declare_container(writer *w, containers *all, const char *path
 		return CLV_OK;
 	TRY(vec_push(&all->at, k.c));
 	TRY(table_add(&all->by_path, hash, all->at.n - 1));
-	size_t parent = n;
-	while (parent && path[parent - 1] != '.')
-		parent--;
-	strbuf_printf(b, "%*s", BODY, "");
-	put_path(w, path, path + (parent ? parent - 1 : 0), b);
-	if (ident_ok(path + parent, n - parent)) {
-		strbuf_putc(b, '.');
-		strbuf_add(b, path + parent, n - parent);
-		strbuf_puts(b, " = Part()\n");
-	} else {
-		strbuf_puts(b, ".add_module(");
-		strbuf_quoted(b, path + parent, n - parent);
-		strbuf_puts(b, ", Part())\n");
-	}
+	declare_module(w, path, n, "Part()", b);
 	w->part = true;
 	return CLV_OK;
 }
@@ -210,12 +232,14 @@ static clv_status put_empty(const plan *p, const value *x, const int64_t *low, s
 	return CLV_OK;
 }
 
-static void put_options(const plan *p, const value *x, strbuf *b)
+/* A stage is moved to its device as a whole. */
+static void put_options(const writer *w, const value *x, strbuf *b)
 {
+	const plan *p = w->p;
 	strbuf_printf(b, ", dtype=torch.%s", torch_dtype(x->dtype));
-	if (strcmp(plan_s(p, x->device), "cpu") != 0) {
+	if (!w->stage && strcmp(plan_s(p, x->device), "cpu") != 0) {
 		strbuf_puts(b, ", device=");
-		strbuf_quoted(b, plan_s(p, x->device), strlen(plan_s(p, x->device)));
+		write_string(plan_s(p, x->device), strlen(plan_s(p, x->device)), b);
 	}
 	strbuf_putc(b, ')');
 }
@@ -237,7 +261,7 @@ static clv_status put_tensor(writer *w, value_id v, const int64_t *low, bool *li
 		st = put_empty(w->p, x, low, b);
 	}
 	strbuf_free(&text);
-	put_options(w->p, x, b);
+	put_options(w, x, b);
 	return st;
 }
 
@@ -245,13 +269,12 @@ static void put_assignment(writer *w, const char *path, const char *head, strbuf
 {
 	const char *last = last_part(path);
 	const char *end = last == path ? path : last - 1;
-	strbuf_printf(b, "%*s", BODY, "");
 	put_path(w, path, end, b);
 	if (head) {
 		strbuf_putc(b, '.');
 		strbuf_puts(b, head);
 		strbuf_putc(b, '(');
-		strbuf_quoted(b, last, strlen(last));
+		write_string(last, strlen(last), b);
 		strbuf_puts(b, ", ");
 	} else {
 		strbuf_putc(b, '.');
@@ -260,40 +283,154 @@ static void put_assignment(writer *w, const char *path, const char *head, strbuf
 	}
 }
 
+static bool is_declared(const writer *w, value_id v)
+{
+	return w->stage && w->stage->layers.holder[v] != NONE;
+}
+
+/* No state_dict of the model has it. */
+static bool is_given(const writer *w, value_id v)
+{
+	const value *x = &w->p->values.at[v];
+	if (x->kind == VALUE_CONST || x->kind == VALUE_ATTR)
+		return true;
+	for (uint32_t i = 0; w->stage && x->kind == VALUE_BUFFER && i < w->stage->spec->nnot_saved; i++)
+		if (!strcmp(w->stage->spec->not_saved[i], plan_s(w->p, x->name)))
+			return true;
+	return false;
+}
+
+/* self.layer1.weight = nn.Parameter(torch.empty(…)) */
+static clv_status declare_tensor(writer *w, value_id v, const char *path, const int64_t *low, strbuf *b)
+{
+	const value *x = &w->p->values.at[v];
+	bool param = x->kind == VALUE_PARAM, literal = false;
+	bool plain = ident_ok(last_part(path), strlen(last_part(path)));
+	strbuf line = STRBUF_INIT;
+	put_assignment(w, path, !param ? "register_buffer" : plain ? NULL : "register_parameter", &line);
+	strbuf_puts(&line, param ? "nn.Parameter(" : "");
+	clv_status st = put_tensor(w, v, low, &literal, &line);
+	bool given = !literal && is_given(w, v);
+	bool lost = literal || x->kind == VALUE_ATTR || (w->stage && given);
+	if (param)
+		strbuf_puts(&line, x->flags & VALUE_TRAINABLE ? ")" : ", requires_grad=False)");
+	if (!param)
+		strbuf_puts(&line, lost ? ", persistent=False)" : ")");
+	else if (!plain)
+		strbuf_putc(&line, ')');
+	if (given)
+		strbuf_printf(b, "%*s# to be set: no state_dict of the model has it\n", BODY, "");
+	layout_line(b, BODY, &line);
+	if (st == CLV_OK && w->stage && given)
+		st = vec_push(&w->stage->given, v);
+	return st;
+}
+
 static clv_status declare_one(writer *w, containers *all, value_id v, const int64_t *low, strbuf *b)
 {
 	const plan *p = w->p;
 	const value *x = &p->values.at[v];
 	char *path = NULL;
-	bool literal;
-	if (x->kind == VALUE_OBJECT)
+	if (x->kind == VALUE_OBJECT || is_declared(w, v))
 		return CLV_OK; /* the node that takes it is refused, with its name */
-	TRY(place_text(p, v, &path));
+	TRY(place_text(w, v, &path));
 	clv_status st = CLV_OK;
 	if ((x->flags & VALUE_ODD) || is_quantized(x->dtype))
 		st = fail(CLV_E_UNSUPPORTED, "%s is sparse, nested or quantized, and cannot be declared as source", path);
 	/* names of the plan live as long as it; a container may keep pointing into them */
+	bool module = is_module_kind(x->kind) && source_path_ok(plan_s(p, x->name));
 	if (st == CLV_OK)
-		st = declare_containers(w, all,
-		                        is_module_kind(x->kind) && path_ok(plan_s(p, x->name)) ? plan_s(p, x->name) : "", b);
-	if (st == CLV_OK) {
-		bool param = x->kind == VALUE_PARAM;
-		bool plain = ident_ok(last_part(path), strlen(last_part(path)));
-		put_assignment(w, path, !param ? "register_buffer" : plain ? NULL : "register_parameter", b);
-		strbuf_puts(b, param ? "nn.Parameter(" : "");
-		st = put_tensor(w, v, low, &literal, b);
-		if (param)
-			strbuf_puts(b, x->flags & VALUE_TRAINABLE ? ")" : ", requires_grad=False)");
-		if (!param)
-			strbuf_puts(b, literal || x->kind == VALUE_ATTR ? ", persistent=False)" : ")");
-		else if (!plain)
-			strbuf_putc(b, ')');
-		if (!literal && (x->kind == VALUE_CONST || x->kind == VALUE_ATTR))
-			strbuf_puts(b, "  # to be set: no state_dict of the model has it");
-		strbuf_putc(b, '\n');
-	}
+		st = declare_containers(w, all, module ? plan_s(p, x->name) : "", b);
+	if (st == CLV_OK)
+		st = declare_tensor(w, v, path, low, b);
 	mem_free(path);
 	return st;
+}
+
+/* In a stage: layers in the order of their calls, each after the modules above it. */
+static clv_status declare_layers(writer *w, containers *all, strbuf *b)
+{
+	const layers *found = &w->stage->layers;
+	for (uint32_t i = 0; i < found->at.n; i++) {
+		const char *path = plan_s(w->p, w->p->scopes.at[found->at.at[i].scope].path);
+		TRY(declare_containers(w, all, path, b));
+		declare_module(w, path, strlen(path), found->at.at[i].init, b);
+	}
+	return CLV_OK;
+}
+
+/* self.head.weight = self.embedding.weight; self.head.weight.requires_grad_(False) */
+static void write_slot(writer *w, const layer *l, const layer_slot *s, uint32_t number, strbuf *b)
+{
+	const layers *found = &w->stage->layers;
+	const value *x = &w->p->values.at[s->v];
+	strbuf line = STRBUF_INIT;
+	write_path(w, plan_s(w->p, w->p->scopes.at[l->scope].path), &line);
+	strbuf_printf(&line, ".%s", s->name);
+	if (found->holder[s->v] != number) {
+		strbuf_puts(&line, " = ");
+		write_place(w, s->v, &line);
+	} else if (x->kind == VALUE_PARAM && !(x->flags & VALUE_TRAINABLE)) {
+		strbuf_puts(&line, ".requires_grad_(False)");
+	} else {
+		line.n = 0;
+	}
+	layout_line(b, BODY, &line);
+}
+
+static void write_slots(writer *w, strbuf *b)
+{
+	const layers *found = &w->stage->layers;
+	for (uint32_t i = 0; i < found->at.n; i++)
+		for (uint32_t k = 0; k < found->at.at[i].nslots; k++) {
+			uint32_t number = found->at.at[i].first + k;
+			write_slot(w, &found->at.at[i], &found->slots.at[number], number, b);
+		}
+}
+
+static void write_stage_head(const writer *w, strbuf *b)
+{
+	const stage_state *st = w->stage;
+	const char *device = st->spec->devices ? st->spec->devices[st->number] : NULL;
+	strbuf line = STRBUF_INIT;
+	strbuf_puts(&line, "def __init__(self, device=");
+	write_string(device ? device : "cpu", strlen(device ? device : "cpu"), &line);
+	strbuf_puts(&line, st->blocks ? ", blocks=None):" : "):");
+	layout_line(b, INDENT, &line);
+	strbuf_printf(b, "        super().__init__()\n        self.%s = torch.device(device)\n", st->device_name);
+}
+
+static void write_stage_end(const writer *w, strbuf *b)
+{
+	strbuf_puts(b, w->p->training ? "" : "        self.eval()\n");
+	strbuf_puts(b, "        self.to(device)\n");
+}
+
+/* Modules that were kept whole are given to the constructor. */
+static clv_status declare_blocks(writer *w, containers *all, strbuf *b)
+{
+	for (node_id n = w->s->first; n < w->s->end; n++) {
+		const node *x = &w->p->nodes.at[n];
+		if (strcmp(plan_s(w->p, x->op), "cleave::block") != 0 || x->scope == NONE)
+			continue;
+		const char *path = plan_s(w->p, w->p->scopes.at[x->scope].path);
+		container_key k = {all, {path, strlen(path)}};
+		uint32_t hash = hash_bytes(path, k.c.n, (uintptr_t)all);
+		if (table_find(&all->by_path, hash, container_same, &k) != TABLE_NONE)
+			continue;
+		TRY(declare_containers(w, all, path, b));
+		TRY(vec_push(&all->at, k.c));
+		TRY(table_add(&all->by_path, hash, all->at.n - 1));
+		strbuf init = STRBUF_INIT;
+		char *text = NULL;
+		strbuf_puts(&init, "given_block(blocks, ");
+		write_string(path, k.c.n, &init);
+		strbuf_putc(&init, ')');
+		TRY(strbuf_take(&init, &text));
+		declare_module(w, path, k.c.n, text, b);
+		mem_free(text);
+	}
+	return CLV_OK;
 }
 
 static clv_status declare_all(writer *w, const int64_t *low, strbuf *b)
@@ -303,6 +440,10 @@ static clv_status declare_all(writer *w, const int64_t *low, strbuf *b)
 	bool *seen = mem_alloc(w->p->values.n * sizeof *seen + 1);
 	if (!seen)
 		return fail_nomem();
+	if (w->stage)
+		st = declare_blocks(w, &all, b);
+	if (w->stage && st == CLV_OK)
+		st = declare_layers(w, &all, b);
 	for (uint32_t i = 0; st == CLV_OK && i < w->v.externals.n; i++) {
 		seen[w->v.externals.at[i]] = true;
 		st = declare_one(w, &all, w->v.externals.at[i], low, b);
@@ -311,6 +452,8 @@ static clv_status declare_all(writer *w, const int64_t *low, strbuf *b)
 	for (uint32_t i = 0; st == CLV_OK && rebinds && i < w->p->rebinds.n; i++)
 		if (!seen[w->p->rebinds.at[i].target])
 			st = declare_one(w, &all, w->p->rebinds.at[i].target, low, b);
+	if (w->stage && st == CLV_OK)
+		write_slots(w, b);
 	mem_free(seen);
 	vec_free(&all.at);
 	table_free(&all.by_path);
@@ -324,8 +467,13 @@ clv_status write_init(writer *w, strbuf *b)
 		return fail_nomem();
 	for (symbol_id s = 0; s < w->p->symbols.n; s++)
 		low[s] = w->p->symbols.at[s].lo;
-	strbuf_puts(b, "    def __init__(self):\n        super().__init__()\n");
+	if (w->stage)
+		write_stage_head(w, b);
+	else
+		strbuf_puts(b, "    def __init__(self):\n        super().__init__()\n");
 	clv_status st = declare_all(w, low, b);
+	if (w->stage)
+		write_stage_end(w, b);
 	mem_free(low);
 	return st;
 }
@@ -337,23 +485,25 @@ static clv_status put_store(writer *w, const char *path, const arg *what, strbuf
 {
 	const char *last = last_part(path);
 	bool plain = ident_ok(last, strlen(last));
-	strbuf_printf(b, "%*s%s", BODY, "", plain ? "" : "setattr(");
-	put_path(w, path, last == path ? path : last - 1, b);
-	strbuf_puts(b, plain ? "." : ", ");
+	strbuf line = STRBUF_INIT;
+	strbuf_puts(&line, plain ? "" : "setattr(");
+	put_path(w, path, last == path ? path : last - 1, &line);
+	strbuf_puts(&line, plain ? "." : ", ");
 	if (plain)
-		strbuf_puts(b, last);
+		strbuf_puts(&line, last);
 	else
-		strbuf_quoted(b, last, strlen(last));
-	strbuf_puts(b, plain ? " = " : ", ");
-	TRY(write_arg(w, what, b));
-	strbuf_puts(b, plain ? "\n" : ")\n");
-	return CLV_OK;
+		write_string(last, strlen(last), &line);
+	strbuf_puts(&line, plain ? " = " : ", ");
+	clv_status st = write_arg(w, what, &line);
+	strbuf_puts(&line, plain ? "" : ")");
+	layout_line(b, BODY, &line);
+	return st;
 }
 
 clv_status write_store(writer *w, value_id target, const arg *what, strbuf *b)
 {
 	char *path = NULL;
-	TRY(place_text(w->p, target, &path));
+	TRY(place_text(w, target, &path));
 	clv_status st = put_store(w, path, what, b);
 	mem_free(path);
 	return st;

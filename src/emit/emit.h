@@ -1,7 +1,10 @@
-/* Readable Python source of a view: a plain nn.Module that does what nodes first … end-1 of a plan do.
+/* Readable Python source of a view: a plain nn.Module that does what nodes first … end-1 of a plan do; and of a pipeline:
+ * a file with one such module per stage.
  *
- * python.c writes the class, declare.c its __init__, call.c one operator call, ident.c the names. What only torch knows
- * (the data of constants, which arguments an operator takes by name alone) comes through source_spec; without it every
+ * python.c writes the class, declare.c its __init__, call.c one operator call, ident.c the names, layout.c breaks lines.
+ * stages.c writes the file of a pipeline, config.c what it says about its stages, output.c how the model's output is
+ * built again; there whole layers of torch.nn are called instead of their operators (layer.c). What only torch knows (the
+ * data of constants, which arguments an operator takes by name alone) comes through source_spec; without it every
  * constant is a buffer for the caller to load, and a helper in the source sorts the arguments when it runs. */
 #ifndef EMIT_EMIT_H
 #define EMIT_EMIT_H
@@ -43,6 +46,30 @@ typedef struct source_keywords {
 clv_status source_keywords_new(const plan *p, node_id first, node_id end, source_keywords *out);
 void source_keywords_free(source_keywords *k);
 
+/* A pipeline as a file: stage i is nodes ends[i-1] … ends[i]-1, the last one ends with the plan. */
+typedef struct stages_spec {
+	const node_id *ends;
+	uint32_t nstages;
+	const char *const *devices; /* per stage: "cuda:1"; NULL, or one that is: "cpu" */
+	const char *const *symbols; /* sizes that the configuration shows: symbols and their values */
+	const int64_t *values;
+	uint32_t nsymbols;
+	const char *batch_symbol; /* the symbol that is the batch; NULL: there is none */
+	uint32_t batch_dim;
+	uint32_t depth;                  /* how deep modules were looked into; only said */
+	const char *const *basic_blocks; /* classes that were kept whole; only said */
+	uint32_t nbasic_blocks;
+	const char *const *not_saved; /* buffers that no state_dict has (persistent=False) */
+	uint32_t nnot_saved;
+	bool del; /* values are deleted after their last use */
+	void *ctx;
+	clv_status (*literal)(void *ctx, value_id v, strbuf *b, bool *done); /* as in source_spec */
+	bool (*formal)(void *ctx, const char *op, uint32_t i, source_formal *out);
+} stages_spec;
+
+/* CLV_E_UNSUPPORTED names the node or the tensor that stands against it. */
+clv_status plan_stages_source(const plan *p, const stages_spec *s, strbuf *b);
+
 /* ---- shared by the files of this folder ------------------------------------------------------------------------- */
 
 /* Python names of the values and symbols of a plan: the same whatever range is written. */
@@ -61,6 +88,42 @@ const char *ident_symbol(const idents *t, symbol_id s);
 bool ident_ok(const char *s, size_t n);   /* may stand after a dot */
 bool ident_free(const char *s, size_t n); /* may also stand alone: nothing in the source is called so */
 
+/* A tensor of a layer: "weight". */
+typedef struct layer_slot {
+	value_id v;
+	char *name; /* owned */
+} layer_slot;
+
+/* A module of which a stage calls all. */
+typedef struct layer {
+	scope_id scope;
+	uint32_t first, nslots; /* slice of layers->slots */
+	char *init;             /* nn.Linear(3, 4); owned */
+} layer;
+
+typedef struct layers {
+	VEC(layer) at;
+	VEC(layer_slot) slots;
+	uint32_t *of_node; /* per node: the layer that it is a call of; NONE */
+	bool *hidden;      /* per node: it is part of the call of a later one */
+	uint32_t *holder;  /* per value: the slot that holds it; NONE */
+	const char **path; /* per value: of that slot's module */
+} layers;
+
+/* What a writer knows when it writes a stage. */
+typedef struct stage_state {
+	const stages_spec *spec;
+	uint32_t number;
+	layers layers;
+	str_id device; /* the plan's own; NONE */
+	const char *device_name;
+	bool device_used;
+	const int64_t *sizes; /* per symbol; borrowed */
+	bool *used;           /* per value: a node of the stage reads it */
+	bool blocks;          /* it calls modules that are given to it */
+	VEC(value_id) given;  /* tensors to be set that no state_dict has */
+} stage_state;
+
 typedef struct writer {
 	const plan *p;
 	const source_spec *s;
@@ -71,22 +134,67 @@ typedef struct writer {
 	node_id *last;                /* per value: last node of the view that uses it; p->nodes.n: an output; NONE */
 	bool part, call, flag, guard; /* helpers that the source needs */
 	bool root_part;               /* the class itself is a Part: it has members like self[0] */
-	bool torchvision;
-	strbuf body; /* of forward */
+	bool torchvision, math, copy;
+	stage_state *stage; /* NULL: a view by itself */
+	strbuf body;        /* of forward */
 } writer;
 
 enum { INDENT = 4, BODY = 8 }; /* columns of a block, of the statements of a method */
 
+/* python.c */
+clv_status writer_init(writer *w);
+void writer_free(writer *w);
+clv_status write_body(writer *w);               /* after it the needs of the forward are known */
+void write_forward(writer *w, strbuf *b);       /* the method, with the body */
+void write_helpers(const writer *w, strbuf *b); /* what the class needs above it */
+void write_harmless(const char *s, strbuf *b);  /* text that somebody else chose, for a comment */
+clv_status check_symbols(const plan *p);
+/* An input of the view, and which of its sizes, that has symbol s; false: no input shows it. */
+bool symbol_shown(const writer *w, symbol_id s, value_id *input, uint32_t *dim);
+/* "x.shape[0] // 2": symbol s from size `dim` of the value called `name`; false: that does not give it. */
+bool put_symbol_from(const plan *p, symbol_id s, const char *name, value_id v, uint32_t dim, strbuf *b);
+
+/* layout.c: the line is taken. An empty one is nothing. */
+void layout_line(strbuf *b, unsigned indent, strbuf *line);
+bool layout_fits(unsigned indent, const strbuf *line);
+
 /* declare.c */
 clv_status write_init(writer *w, strbuf *b);
+bool source_path_ok(const char *path);
+void write_path(writer *w, const char *path, strbuf *b);                        /* self.layer1[0] */
 void write_place(writer *w, value_id v, strbuf *b);                             /* self.layer1[0].weight */
 clv_status write_store(writer *w, value_id target, const arg *what, strbuf *b); /* self.state = what */
+void place_path(const writer *w, value_id v, strbuf *b);                        /* layer1.0.weight */
 
 /* call.c */
+typedef void (*symbol_fn)(void *ctx, symbol_id s, strbuf *b);
 clv_status write_call(writer *w, node_id n, unsigned indent, strbuf *b); /* an expression */
 clv_status write_arg(writer *w, const arg *a, strbuf *b);
-void write_dims(writer *w, uint32_t first, uint32_t n, strbuf *b); /* 2, 3*B */
+void write_int(writer *w, expr_id e, strbuf *b);
+void write_real(writer *w, real_id r, strbuf *b);
+void put_expr(const plan *p, expr_id e, symbol_fn name, void *ctx, strbuf *b);
+void write_dims(writer *w, uint32_t first, uint32_t n, strbuf *b); /* 2, 3 * B */
 void write_float(double v, strbuf *b);
+void write_string(const char *s, size_t n, strbuf *b);
 const char *torch_dtype(uint8_t d); /* "float32" */
+
+/* layer.c */
+clv_status layers_find(writer *w, layers *out); /* *out is to be freed in any case */
+void layers_free(layers *all);
+clv_status write_layer_call(writer *w, node_id n, strbuf *b); /* a statement */
+
+/* config.c: def create_pipeline_configuration; w: of the stages, in order */
+clv_status write_config(const writer *w, strbuf *b);
+
+/* output.c: def pack_outputs, from what the last stage returns. *object: a class of the model's is stood for; *whole:
+   the output can be built. Symbols that it takes as arguments are marked in sizes (per symbol). */
+clv_status write_pack(writer *last, bool *sizes, bool *object, bool *whole, strbuf *b);
+void write_output_name(const writer *w, value_id v, strbuf *b);
+
+/* Distinct values of the output tree, in its order. Caller frees with vec_free(&out->at). */
+typedef struct value_list {
+	VEC(value_id) at;
+} value_list;
+clv_status output_values(const plan *p, value_list *out);
 
 #endif

@@ -12,10 +12,11 @@ static const char *const keywords[] = {"False",  "None",   "True",    "and",    
                                        "import", "in",     "is",      "lambda",   "nonlocal", "not",    "or",
                                        "pass",   "raise",  "return",  "try",      "while",    "with",   "yield"};
 
-/* What the generated code uses itself. */
-static const char *const own_words[] = {"self",    "torch",      "nn",      "F",       "min",  "max",  "bool",
-                                        "tuple",   "float",      "getattr", "setattr", "repr", "call", "flag",
-                                        "complex", "GuardError", "Part",    "super",   "_"};
+/* What the generated code uses itself, and letters that linters take for digits. */
+static const char *const own_words[] = {"self", "torch", "nn",       "F",          "min",     "max",
+                                        "bool", "tuple", "float",    "getattr",    "setattr", "repr",
+                                        "call", "flag",  "complex",  "GuardError", "Part",    "super",
+                                        "_",    "math",  "own_copy", "l",          "O",       "I"};
 
 static bool is_among(const char *const *words, size_t count, const char *s, size_t n)
 {

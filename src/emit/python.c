@@ -5,7 +5,7 @@
 #include "emit/emit.h"
 
 /* Text that somebody else chose, for a comment: nothing in it ends the line. */
-static void write_harmless(const char *s, strbuf *b)
+void write_harmless(const char *s, strbuf *b)
 {
 	for (; *s; s++)
 		strbuf_putc(b, (unsigned char)*s < 0x20 || (unsigned char)*s >= 0x7F ? '?' : *s);
@@ -26,15 +26,12 @@ static const char *const flag_calls[CTX_FLAG_COUNT] = {
 
 static void open_with(strbuf *b, bool *open)
 {
-	if (*open)
-		strbuf_puts(b, ", ");
-	else
-		strbuf_printf(b, "%*swith ", BODY, "");
+	strbuf_puts(b, *open ? ", " : "");
 	*open = true;
 }
 
-/* One `with` line for all that a context sets; false: it sets nothing. */
-static bool write_context(writer *w, const context *c, strbuf *b)
+/* All that a context sets, with commas between; nothing for the default. */
+static void put_context(writer *w, const context *c, strbuf *b)
 {
 	const plan *p = w->p;
 	bool open = false;
@@ -50,7 +47,7 @@ static bool write_context(writer *w, const context *c, strbuf *b)
 		const autocast *a = &p->autocasts.at[c->autocast + i];
 		open_with(b, &open);
 		strbuf_puts(b, "torch.autocast(");
-		strbuf_quoted(b, plan_s(p, a->device), strlen(plan_s(p, a->device)));
+		write_string(plan_s(p, a->device), strlen(plan_s(p, a->device)), b);
 		strbuf_printf(b, ", dtype=torch.%s%s)", torch_dtype(a->dtype), a->cache ? "" : ", cache_enabled=False");
 	}
 	for (unsigned i = 0; i < CTX_FLAG_COUNT; i++) {
@@ -60,7 +57,28 @@ static bool write_context(writer *w, const context *c, strbuf *b)
 		w->flag = true;
 		strbuf_printf(b, "flag(%s, %s)", flag_calls[i], c->flags >> i & 1 ? "True" : "False");
 	}
-	strbuf_puts(b, open ? ":\n" : "");
+}
+
+/* One `with` line; false: the context sets nothing. */
+static bool write_context(writer *w, const context *c, strbuf *b)
+{
+	strbuf items = STRBUF_INIT, line = STRBUF_INIT;
+	put_context(w, c, &items);
+	bool open = items.n > 0;
+	if (open) {
+		strbuf_puts(&line, "with ");
+		strbuf_add(&line, items.at, items.n);
+		strbuf_putc(&line, ':');
+		if (!layout_fits(BODY, &line)) {
+			line.n = 0;
+			strbuf_puts(&line, "with (");
+			strbuf_add(&line, items.at, items.n);
+			strbuf_puts(&line, "):");
+		}
+	}
+	line.failed |= items.failed;
+	strbuf_free(&items);
+	layout_line(b, BODY, &line);
 	return open;
 }
 
@@ -122,18 +140,18 @@ static void put_results(writer *w, const node *n, strbuf *b)
 /* A guard that failed says where. */
 static void put_raise(writer *w, node_id id, unsigned indent, const char *what, strbuf *b)
 {
-	strbuf text = STRBUF_INIT;
+	strbuf text = STRBUF_INIT, line = STRBUF_INIT;
 	strbuf_printf(&text, "node %s", node_name(w->names, id));
 	place_print(w->p, id, &text);
 	strbuf_printf(&text, ": %s", what);
 	w->guard = true;
-	strbuf_printf(b, "%*sraise GuardError(", (int)indent + INDENT, "");
-	if (text.failed)
-		b->failed = true;
-	else
-		strbuf_quoted(b, text.at, text.n);
-	strbuf_puts(b, ")\n");
+	strbuf_puts(&line, "raise GuardError(");
+	if (!text.failed)
+		write_string(text.at, text.n, &line);
+	strbuf_putc(&line, ')');
+	line.failed |= text.failed;
 	strbuf_free(&text);
+	layout_line(b, indent + INDENT, &line);
 }
 
 static bool is_awkward(const arg *a)
@@ -147,14 +165,17 @@ static clv_status guard_host(writer *w, node_id id, value_id v, unsigned indent,
 	const char *name = ident_value(&w->ids, v);
 	/* nan, both zeros and complex numbers: repr tells them apart, and equal ones alike */
 	bool text = is_awkward(want);
+	clv_status st = CLV_OK;
+	strbuf line = STRBUF_INIT;
 	if (want->kind == ARG_BOOL) {
-		strbuf_printf(b, "%*sif %s%s:\n", (int)indent, "", want->u.b ? "not " : "", name);
+		strbuf_printf(&line, "if %s%s:", want->u.b ? "not " : "", name);
 	} else {
-		strbuf_printf(b, "%*sif %s%s%s != %s", (int)indent, "", text ? "repr(" : "", name, text ? ")" : "",
-		              text ? "repr(" : "");
-		TRY(write_arg(w, want, b));
-		strbuf_puts(b, text ? "):\n" : ":\n");
+		strbuf_printf(&line, "if %s%s%s != %s", text ? "repr(" : "", name, text ? ")" : "", text ? "repr(" : "");
+		st = write_arg(w, want, &line);
+		strbuf_puts(&line, text ? "):" : ":");
 	}
+	layout_line(b, indent, &line);
+	TRY(st);
 	put_raise(w, id, indent, "the forward read another value from the data when it was captured", b);
 	return CLV_OK;
 }
@@ -162,9 +183,11 @@ static clv_status guard_host(writer *w, node_id id, value_id v, unsigned indent,
 static void guard_shape(writer *w, node_id id, value_id v, unsigned indent, strbuf *b)
 {
 	const value *x = &w->p->values.at[v];
-	strbuf_printf(b, "%*sif tuple(%s.shape) != (", (int)indent, "", ident_value(&w->ids, v));
-	write_dims(w, x->shape, x->ndim, b);
-	strbuf_puts(b, x->ndim == 1 ? ",):\n" : "):\n");
+	strbuf line = STRBUF_INIT;
+	strbuf_printf(&line, "if tuple(%s.shape) != (", ident_value(&w->ids, v));
+	write_dims(w, x->shape, x->ndim, &line);
+	strbuf_puts(&line, x->ndim == 1 ? ",):" : "):");
+	layout_line(b, indent, &line);
 	put_raise(w, id, indent, "its shape depends on the data, and was another when it was captured", b);
 }
 
@@ -197,11 +220,15 @@ static clv_status write_guard_equal(writer *w, node_id id, unsigned indent, strb
 	const arg *a = &w->p->args.at[n->args];
 	if (n->nargs != 3 || a[0].kind != ARG_VALUE || a[1].kind != ARG_VALUE)
 		return fail(CLV_E_VERIFY, "cleave::guard_equal takes two tensors and how the first is read");
-	strbuf_printf(b, "%*sif not torch.equal(", (int)indent, "");
-	TRY(write_arg(w, &a[0], b));
-	strbuf_puts(b, ".reshape(-1).view(torch.uint8), ");
-	TRY(write_arg(w, &a[1], b));
-	strbuf_puts(b, ".reshape(-1).view(torch.uint8)):\n");
+	strbuf line = STRBUF_INIT;
+	strbuf_puts(&line, "if not torch.equal(");
+	clv_status st = write_arg(w, &a[0], &line);
+	strbuf_puts(&line, ".reshape(-1).view(torch.uint8), ");
+	if (st == CLV_OK)
+		st = write_arg(w, &a[1], &line);
+	strbuf_puts(&line, ".reshape(-1).view(torch.uint8)):");
+	layout_line(b, indent, &line);
+	TRY(st);
 	put_raise(w, id, indent, "the forward read this tensor on the host, and its data is different now", b);
 	return CLV_OK;
 }
@@ -209,35 +236,60 @@ static clv_status write_guard_equal(writer *w, node_id id, unsigned indent, strb
 typedef struct deaths {
 	writer *w;
 	node_id n;
-	bool open;
 	value_id done[8]; /* against naming one twice in a line; a rare second `del` would raise */
 	unsigned ndone;
-	unsigned indent;
 } deaths;
+
+/* Made inside the call of a layer: the source has no name for it. */
+static bool is_hidden(const writer *w, value_id v)
+{
+	node_id def = w->p->values.at[v].def;
+	return w->stage && def != NONE && w->stage->layers.hidden[def];
+}
 
 static void put_death(void *ctx, value_id v)
 {
 	deaths *d = ctx;
 	writer *w = d->w;
 	uint8_t kind = w->p->values.at[v].kind;
-	if ((kind != VALUE_RESULT && kind != VALUE_INPUT) || w->last[v] != d->n || d->ndone == 8)
+	if ((kind != VALUE_RESULT && kind != VALUE_INPUT) || w->last[v] != d->n || d->ndone == 8 || is_hidden(w, v))
 		return;
 	for (unsigned i = 0; i < d->ndone; i++)
 		if (d->done[i] == v)
 			return;
 	d->done[d->ndone++] = v;
-	if (!d->open)
-		strbuf_printf(&w->body, "%*sdel ", (int)d->indent, "");
-	strbuf_puts(&w->body, d->open ? ", " : "");
-	strbuf_puts(&w->body, ident_value(&w->ids, v));
-	d->open = true;
 }
 
 static void write_deaths(writer *w, node_id n, unsigned indent)
 {
-	deaths d = {.w = w, .n = n, .indent = indent};
+	deaths d = {.w = w, .n = n};
+	strbuf line = STRBUF_INIT;
 	node_each_arg(w->p, n, put_death, &d);
-	strbuf_puts(&w->body, d.open ? "\n" : "");
+	for (unsigned i = 0; i < d.ndone; i++)
+		strbuf_printf(&line, "%s%s", i ? ", " : "del ", ident_value(&w->ids, d.done[i]));
+	bool fits = layout_fits(indent, &line);
+	for (unsigned i = 0; !fits && i < d.ndone; i++)
+		strbuf_printf(&w->body, "%*sdel %s\n", (int)indent, "", ident_value(&w->ids, d.done[i]));
+	if (!fits)
+		line.n = 0;
+	layout_line(&w->body, indent, &line);
+}
+
+/* A module that was kept whole: cleave::block(#module, arguments…). */
+static clv_status write_block_call(writer *w, const node *n, strbuf *b)
+{
+	if (n->scope == NONE || !source_path_ok(plan_s(w->p, w->p->scopes.at[n->scope].path)))
+		return fail(CLV_E_UNSUPPORTED, "it calls a module that has no name, which has no source text");
+	w->stage->blocks = true;
+	put_results(w, n, b);
+	write_path(w, plan_s(w->p, w->p->scopes.at[n->scope].path), b);
+	strbuf_putc(b, '(');
+	for (uint32_t i = 1; i < n->nargs; i++) {
+		strbuf_puts(b, i > 1 ? ", " : "");
+		TRY(write_arg(w, &w->p->args.at[n->args + i], b));
+	}
+	strbuf_putc(b, ')');
+	return CLV_OK;
 }
 
 static clv_status write_statement(writer *w, node_id id, unsigned indent)
@@ -247,12 +299,20 @@ static clv_status write_statement(writer *w, node_id id, unsigned indent)
 	const char *op = plan_s(w->p, n->op);
 	if (!strcmp(op, "cleave::guard_equal"))
 		return write_guard_equal(w, id, indent, b);
-	if (!strncmp(op, "cleave::", 8))
-		return fail(CLV_E_UNSUPPORTED, "it calls Python code of the model, which has no source text here");
-	strbuf_printf(b, "%*s", (int)indent, "");
-	put_results(w, n, b);
-	TRY(write_call(w, id, indent, b));
-	strbuf_putc(b, '\n');
+	strbuf line = STRBUF_INIT;
+	clv_status st;
+	if (w->stage && w->stage->layers.of_node[id] != NONE) {
+		st = write_layer_call(w, id, &line);
+	} else if (w->stage && !strcmp(op, "cleave::block")) {
+		st = write_block_call(w, n, &line);
+	} else if (!strncmp(op, "cleave::", 8)) {
+		st = fail(CLV_E_UNSUPPORTED, "it calls Python code of the model, which has no source text here");
+	} else {
+		put_results(w, n, &line);
+		st = write_call(w, id, indent, &line);
+	}
+	layout_line(b, indent, &line);
+	TRY(st);
 	guards g = {w, id, indent, b, CLV_OK};
 	node_each_result(w->p, id, add_guard, &g);
 	return g.st;
@@ -282,6 +342,15 @@ static void write_scope(writer *w, scope_id s, unsigned indent)
 	strbuf_putc(&w->body, '\n');
 }
 
+/* The module to name above a node: a layer is named by its call. */
+static scope_id scope_of(const writer *w, node_id id)
+{
+	scope_id s = w->p->nodes.at[id].scope;
+	if (w->stage && w->stage->layers.of_node[id] != NONE && w->p->scopes.at[s].parent != NONE)
+		return w->p->scopes.at[s].parent;
+	return s;
+}
+
 static clv_status write_nodes(writer *w)
 {
 	context_id now = 0;
@@ -289,10 +358,13 @@ static clv_status write_nodes(writer *w)
 	unsigned indent = BODY;
 	for (node_id id = w->s->first; id < w->s->end; id++) {
 		const node *n = &w->p->nodes.at[id];
-		bool moved = n->scope != module && n->scope != NONE;
+		scope_id here = scope_of(w, id);
+		bool moved = here != module && here != NONE;
+		if (w->stage && w->stage->layers.hidden[id])
+			continue;
 		if (n->context != now && moved) {
-			write_scope(w, n->scope, BODY); /* above the block that it opens */
-			module = n->scope;
+			write_scope(w, here, BODY); /* above the block that it opens */
+			module = here;
 			moved = false;
 		}
 		if (n->context != now) {
@@ -300,8 +372,8 @@ static clv_status write_nodes(writer *w)
 			indent = write_context(w, &w->p->contexts.at[now], &w->body) ? BODY + INDENT : BODY;
 		}
 		if (moved)
-			write_scope(w, n->scope, indent);
-		module = n->scope == NONE ? module : n->scope;
+			write_scope(w, here, indent);
+		module = here == NONE ? module : here;
 		TRY(write_node(w, id, indent));
 	}
 	return CLV_OK;
@@ -309,21 +381,66 @@ static clv_status write_nodes(writer *w)
 
 /* ---- forward ---------------------------------------------------------------------------------------------------- */
 
-/* B = x.shape[0], from the first input that has it; false: no input shows it. */
-static bool symbol_shown(const view *v, symbol_id s, value_id *input, uint32_t *dim)
+/* "x // 2" for a size that is 2*s: what undoes each operation, from outside in; false: it cannot be undone. */
+static bool put_undone(const plan *p, symbol_id s, expr_id e, strbuf *b)
 {
-	const plan *p = v->p;
-	for (uint32_t i = 0; i < v->inputs.n; i++) {
-		const value *x = &p->values.at[v->inputs.at[i]];
-		for (uint32_t d = 0; x->type == TYPE_TENSOR && !(x->flags & VALUE_ODD) && d < x->ndim; d++) {
-			const expr *e = &p->exprs.at[p->dims.at[x->shape + d]];
-			if (e->op == EXPR_SYM && e->k == (int64_t)s) {
+	const expr *x = &p->exprs.at[e];
+	int64_t k;
+	if (x->op == EXPR_SYM)
+		return x->k == (int64_t)s;
+	if (x->op == EXPR_MUL && expr_is_const(p, x->a, &k) && k > 0) {
+		strbuf_printf(b, " // %lld", (long long)k);
+		return put_undone(p, s, x->b, b);
+	}
+	if ((x->op == EXPR_ADD || x->op == EXPR_SUB) && expr_is_const(p, x->b, &k) && k > -INT32_MAX && k < INT32_MAX) {
+		k = x->op == EXPR_ADD ? k : -k;
+		size_t start = b->n;
+		strbuf_printf(b, " %c %lld", k < 0 ? '+' : '-', (long long)(k < 0 ? -k : k));
+		const expr *inner = &p->exprs.at[x->a];
+		if (inner->op == EXPR_SYM)
+			return inner->k == (int64_t)s;
+		b->n = start;
+	}
+	return false;
+}
+
+bool put_symbol_from(const plan *p, symbol_id s, const char *name, value_id v, uint32_t dim, strbuf *b)
+{
+	size_t start = b->n;
+	strbuf_printf(b, "%s.shape[%u]", name, dim);
+	if (!b->failed && put_undone(p, s, p->dims.at[p->values.at[v].shape + dim], b))
+		return true;
+	b->n = start;
+	return false;
+}
+
+static bool shows(const writer *w, symbol_id s, value_id v, uint32_t dim, bool plain)
+{
+	const plan *p = w->p;
+	const expr *e = &p->exprs.at[p->dims.at[p->values.at[v].shape + dim]];
+	if (plain)
+		return e->op == EXPR_SYM && e->k == (int64_t)s;
+	strbuf text = STRBUF_INIT;
+	bool ok = put_symbol_from(p, s, "x", v, dim, &text) && !text.failed;
+	strbuf_free(&text);
+	return ok;
+}
+
+/* A size that is the symbol itself comes first; in a stage, which must do without keywords, others do too. */
+bool symbol_shown(const writer *w, symbol_id s, value_id *input, uint32_t *dim)
+{
+	const view *v = &w->v;
+	for (int plain = 1; plain >= (w->stage ? 0 : 1); plain--)
+		for (uint32_t i = 0; i < v->inputs.n; i++) {
+			const value *x = &w->p->values.at[v->inputs.at[i]];
+			for (uint32_t d = 0; x->type == TYPE_TENSOR && !(x->flags & VALUE_ODD) && d < x->ndim; d++) {
+				if (!shows(w, s, v->inputs.at[i], d, plain))
+					continue;
 				*input = v->inputs.at[i];
 				*dim = d;
 				return true;
 			}
 		}
-	}
 	return false;
 }
 
@@ -332,30 +449,45 @@ static void write_signature(writer *w, strbuf *b)
 	value_id input;
 	uint32_t dim;
 	const char *sep = ", *, ";
-	strbuf_puts(b, "\n    def forward(self");
+	strbuf line = STRBUF_INIT;
+	strbuf_puts(&line, "def forward(self");
 	for (uint32_t i = 0; i < w->v.inputs.n; i++)
-		strbuf_printf(b, ", %s", ident_value(&w->ids, w->v.inputs.at[i]));
+		strbuf_printf(&line, ", %s", ident_value(&w->ids, w->v.inputs.at[i]));
 	for (symbol_id s = 0; s < w->p->symbols.n; s++) {
-		if (!w->symbol_used[s] || symbol_shown(&w->v, s, &input, &dim))
+		if (!w->symbol_used[s] || symbol_shown(w, s, &input, &dim))
 			continue;
-		strbuf_printf(b, "%s%s", sep, ident_symbol(&w->ids, s));
+		strbuf_printf(&line, "%s%s", sep, ident_symbol(&w->ids, s));
 		sep = ", ";
 	}
-	strbuf_puts(b, "):\n");
+	strbuf_puts(&line, "):");
+	strbuf_putc(b, '\n');
+	layout_line(b, INDENT, &line);
 }
 
 static void write_symbols(writer *w, strbuf *b)
 {
 	value_id input;
 	uint32_t dim;
-	for (symbol_id s = 0; s < w->p->symbols.n; s++)
-		if (w->symbol_used[s] && symbol_shown(&w->v, s, &input, &dim))
-			strbuf_printf(b, "%*s%s = %s.shape[%u]\n", BODY, "", ident_symbol(&w->ids, s), ident_value(&w->ids, input),
-			              dim);
+	for (symbol_id s = 0; s < w->p->symbols.n; s++) {
+		if (!w->symbol_used[s] || !symbol_shown(w, s, &input, &dim))
+			continue;
+		strbuf line = STRBUF_INIT;
+		strbuf_printf(&line, "%s = ", ident_symbol(&w->ids, s));
+		put_symbol_from(w->p, s, ident_value(&w->ids, input), input, dim, &line);
+		layout_line(b, BODY, &line);
+	}
 }
 
-/* What comes from an earlier part and is written here stays as it was for whoever made it. The copy has the same strides,
-   which clone() would not keep for a part of a larger tensor. */
+void write_forward(writer *w, strbuf *b)
+{
+	write_signature(w, b);
+	size_t before = b->n;
+	write_symbols(w, b);
+	bool blank = b->n == before && w->body.n && w->body.at[0] == '\n'; /* no gap under the def line */
+	strbuf_add(b, w->body.at + blank, w->body.n - blank);
+}
+
+/* What comes from an earlier part and is written here stays as it was for whoever made it. */
 static clv_status write_copies(writer *w, strbuf *b)
 {
 	const plan *p = w->p;
@@ -368,9 +500,12 @@ static clv_status write_copies(writer *w, strbuf *b)
 	for (uint32_t i = 0; i < w->v.inputs.n; i++) {
 		value_id v = w->v.inputs.at[i];
 		const char *name = ident_value(&w->ids, v);
-		if (p->values.at[v].kind != VALUE_INPUT && written[alias_root(p, v)])
-			strbuf_printf(b, "%*s%s = %s.new_empty_strided(%s.size(), %s.stride()).copy_(%s)  # it is written below\n",
-			              BODY, "", name, name, name, name, name);
+		if (p->values.at[v].kind == VALUE_INPUT || !written[alias_root(p, v)])
+			continue;
+		strbuf line = STRBUF_INIT;
+		w->copy = true;
+		strbuf_printf(&line, "%s = own_copy(%s)", name, name);
+		layout_line(b, BODY, &line);
 	}
 	mem_free(written);
 	return CLV_OK;
@@ -393,30 +528,49 @@ static clv_status write_rebinds(writer *w, strbuf *b)
 	return CLV_OK;
 }
 
-static clv_status write_return(writer *w, strbuf *b)
+/* return (a, b); a stage returns one value bare, and each value once. */
+static clv_status write_returned(writer *w, const value_id *at, uint32_t n, strbuf *b)
+{
+	strbuf line = STRBUF_INIT;
+	clv_status st = CLV_OK;
+	bool any = false, bare = w->stage && n == 1;
+	strbuf_puts(&line, bare ? "return " : "return (");
+	for (uint32_t i = 0; st == CLV_OK && i < n; i++)
+		st = put_output(w, at[i], &any, &line);
+	strbuf_puts(&line, bare ? "" : n == 1 ? ",)" : ")");
+	layout_line(b, BODY, &line);
+	return st;
+}
+
+/* All tensors of the output tree, and what module names are re-bound to if that is asked for. */
+static clv_status find_returned(const writer *w, value_list *out)
 {
 	const plan *p = w->p;
-	bool whole = w->s->end == p->nodes.n, any = false;
-	uint32_t count = 0;
-	strbuf_putc(b, '\n');
-	if (whole && !w->s->return_rebinds)
-		TRY(write_rebinds(w, b));
-	strbuf_printf(b, "%*sreturn (", BODY, "");
-	for (uint32_t i = 0; whole && i < p->out_tree.n; i++) {
-		if (p->out_tree.at[i].kind != TREE_VALUE)
-			continue;
-		TRY(put_output(w, p->out_tree.at[i].u.v, &any, b));
-		count++;
-	}
-	for (uint32_t i = 0; whole && w->s->return_rebinds && i < p->rebinds.n; i++, count++)
-		TRY(put_output(w, p->rebinds.at[i].value, &any, b));
-	for (uint32_t i = 0; !whole && i < w->v.outputs.n; i++, count++)
-		TRY(put_output(w, w->v.outputs.at[i], &any, b));
-	strbuf_puts(b, count == 1 ? ",)\n" : ")\n");
+	for (uint32_t i = 0; i < p->out_tree.n; i++)
+		if (p->out_tree.at[i].kind == TREE_VALUE)
+			TRY(vec_push(&out->at, p->out_tree.at[i].u.v));
+	for (uint32_t i = 0; w->s->return_rebinds && i < p->rebinds.n; i++)
+		TRY(vec_push(&out->at, p->rebinds.at[i].value));
 	return CLV_OK;
 }
 
-static clv_status write_body(writer *w)
+static clv_status write_return(writer *w, strbuf *b)
+{
+	bool whole = w->s->end == w->p->nodes.n;
+	value_list all = {0};
+	strbuf_putc(b, '\n');
+	if (!whole)
+		return write_returned(w, w->v.outputs.at, w->v.outputs.n, b);
+	if (!w->s->return_rebinds)
+		TRY(write_rebinds(w, b));
+	clv_status st = w->stage ? output_values(w->p, &all) : find_returned(w, &all);
+	if (st == CLV_OK)
+		st = write_returned(w, all.at.at, all.at.n, b);
+	vec_free(&all.at);
+	return st;
+}
+
+clv_status write_body(writer *w)
 {
 	TRY(write_copies(w, &w->body));
 	TRY(write_nodes(w));
@@ -437,9 +591,16 @@ static void write_head(const writer *w, strbuf *b)
 	strbuf_printf(b, " of the %u of ", p->nodes.n);
 	write_harmless(plan_s(p, p->model), b);
 	strbuf_puts(b, ".\n# load_state_dict(model.state_dict(), strict=False) gives it the model's tensors.\n");
-	strbuf_puts(b, w->flag ? "import contextlib\n\n" : "");
+	strbuf_puts(b, w->flag ? "import contextlib\n" : "");
+	strbuf_puts(b, w->math ? "import math\n" : "");
+	strbuf_puts(b, w->flag || w->math ? "\n" : "");
 	strbuf_puts(b, "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n");
 	strbuf_puts(b, w->torchvision ? "import torchvision  # its operators\n" : "");
+	write_helpers(w, b);
+}
+
+void write_helpers(const writer *w, strbuf *b)
+{
 	if (w->guard)
 		strbuf_puts(b, "\n\nclass GuardError(RuntimeError):\n"
 		               "    \"\"\"A value that the forward reads from its data is not the one of the capture.\"\"\"\n");
@@ -459,6 +620,10 @@ static void write_head(const writer *w, strbuf *b)
 		               "    formal = op._schema.arguments[: len(args)]\n"
 		               "    named = {f.name: a for f, a in zip(formal, args) if f.kwarg_only}\n"
 		               "    return op(*args[: len(args) - len(named)], **named)\n");
+	if (w->copy)
+		strbuf_puts(b, "\n\ndef own_copy(x):\n"
+		               "    \"\"\"The same tensor in memory of its own, laid out the same way.\"\"\"\n"
+		               "    return x.new_empty_strided(x.size(), x.stride()).copy_(x)\n");
 	if (w->part)
 		strbuf_puts(b, "\n\nclass Part(nn.Module):\n"
 		               "    \"\"\"Holds tensors under the names that the model gives them.\"\"\"\n\n"
@@ -479,11 +644,7 @@ static clv_status write_all(writer *w, strbuf *b)
 		write_head(w, b);
 		strbuf_printf(b, "\n\nclass %s(%s):\n", name, w->root_part ? "Part" : "nn.Module");
 		strbuf_add(b, init.at, init.n);
-		write_signature(w, b);
-		size_t before = b->n;
-		write_symbols(w, b);
-		bool blank = b->n == before && w->body.n && w->body.at[0] == '\n'; /* no gap under the def line */
-		strbuf_add(b, w->body.at + blank, w->body.n - blank);
+		write_forward(w, b);
 	}
 	strbuf_free(&init);
 	return st;
@@ -509,7 +670,7 @@ static void find_last_uses(writer *w)
 		w->last[w->v.outputs.at[i]] = p->nodes.n;
 }
 
-static clv_status writer_init(writer *w)
+clv_status writer_init(writer *w)
 {
 	const plan *p = w->p;
 	TRY(view_range(p, w->s->first, w->s->end, &w->v));
@@ -523,7 +684,7 @@ static clv_status writer_init(writer *w)
 	return CLV_OK;
 }
 
-static void writer_free(writer *w)
+void writer_free(writer *w)
 {
 	view_free(&w->v);
 	node_names_free(w->names);
@@ -542,24 +703,19 @@ static clv_status check_spec(const plan *p, const source_spec *s)
 	return CLV_OK;
 }
 
-/* Numbers that each run reads from data or computes for its output have no source text yet. */
-static clv_status check_numbers(const plan *p)
+/* Numbers that each run reads from data have no source text yet. */
+clv_status check_symbols(const plan *p)
 {
 	for (uint32_t i = 0; i < p->symbols.n; i++)
 		if (p->symbols.at[i].data)
 			return fail(CLV_E_UNSUPPORTED, "the plan reads %s from its data, which has no source text yet",
 			            plan_s(p, p->symbols.at[i].name));
-	for (uint32_t i = 0; i < p->out_tree.n; i++) {
-		const tree *t = &p->out_tree.at[i];
-		if (t->kind == TREE_REAL)
-			return fail(CLV_E_UNSUPPORTED, "a number of the output follows the sizes, which has no source text yet");
-	}
 	return CLV_OK;
 }
 
 clv_status plan_source(const plan *p, const source_spec *s, strbuf *b)
 {
-	TRY(check_numbers(p));
+	TRY(check_symbols(p));
 	TRY(check_spec(p, s));
 	writer w = {.p = p, .s = s};
 	clv_status st = writer_init(&w);
@@ -583,7 +739,7 @@ static clv_status find_keywords(writer *w, source_keywords *k)
 	if (k->text.failed)
 		return fail_nomem();
 	for (symbol_id i = 0; i < p->symbols.n; i++)
-		if (w->symbol_used[i] && !symbol_shown(&w->v, i, &input, &dim))
+		if (w->symbol_used[i] && !symbol_shown(w, i, &input, &dim))
 			k->names[i] = k->text.at + (ident_symbol(&w->ids, i) - w->ids.text.at);
 	return CLV_OK;
 }

@@ -421,13 +421,13 @@ static clv_status find_cloned(clv_program *g, const bool *written)
 	return CLV_OK;
 }
 
-static clv_status find_writes(clv_program *g)
+static clv_status find_writes(clv_program *g, bool through)
 {
 	bool *written;
 	TRY(view_written(&g->v, &written));
 	for (value_id v = 0; v < g->p->values.n; v++)
 		g->writes_inputs |= written[v] && g->p->values.at[v].kind == VALUE_INPUT;
-	clv_status st = find_cloned(g, written);
+	clv_status st = through ? CLV_OK : find_cloned(g, written);
 	mem_free(written);
 	return st;
 }
@@ -498,7 +498,7 @@ static clv_status lower(lowering *l)
 	find_known(l);
 	assign_slots(l);
 	TRY(choose_outputs(l));
-	TRY(find_writes(g));
+	TRY(find_writes(g, l->spec->writes_through));
 	for (uint32_t i = 0; i < g->p->contexts.n; i++) {
 		context_modes(g->p, &g->p->contexts.at[i], &g->modes[i]);
 		g->autocast |= g->p->contexts.at[i].nautocast != 0;

@@ -93,6 +93,7 @@ struct clv_program {
 typedef struct program_spec {
 	node_id first, end;
 	bool debug, inference;
+	bool writes_through; /* inputs that it writes are the caller's copies already: they are written, not copied again */
 	br_object *const *objects; /* by value id, may be NULL; referenced by the program */
 	uint32_t nobjects;
 } program_spec;

@@ -61,8 +61,12 @@ typedef struct pipe_graph {
 clv_status graph_finish(pipe_graph *g);
 void graph_free(pipe_graph *g);
 
+#define NODE_LABEL 112
+const char *node_label(const pipe_graph *g, uint32_t n, char out[NODE_LABEL]); /* "conv1 (id 3)"; for errors */
+
 /* graph_read.c: hostile JSON, {"nodes":[{"id","name","fwd_us","bwd_us","param_bytes","out_bytes"}],"edges":[[src,dst]]};
-   every node makes one value of out_bytes. Optional keys: "held_bytes" (default: out_bytes), "work_bytes" of a node.
+   every node makes one value of out_bytes. "id" and "fwd_us" must be there, what else is missing is 0 or "". More keys of
+   a node: "held_bytes" (default: out_bytes), "work_bytes".
    Errors say what is wrong and where ("nodes[3].fwd_us is negative: -1"). */
 clv_status graph_read(const char *text, size_t n, pipe_graph *out);
 
@@ -70,6 +74,9 @@ clv_status graph_read(const char *text, size_t n, pipe_graph *out);
 
 typedef enum pipe_schedule { SCHEDULE_GPIPE, SCHEDULE_1F1B, SCHEDULE_INTERLEAVED, SCHEDULE_COUNT } pipe_schedule;
 extern const char *const pipe_schedule_names[SCHEDULE_COUNT]; /* "gpipe", "1f1b", "interleaved" */
+
+#define MOST_DEVICES 4096
+#define MOST_MICROBATCHES (1 << 16)
 
 typedef struct pipe_device {
 	double speed;         /* 1: times of the graph hold; 2: twice as fast */
@@ -93,7 +100,20 @@ typedef struct pipe_problem {
 	                   seconds, so that a seed gives one result unless this limit strikes */
 } pipe_problem;
 
-clv_status problem_check(const pipe_problem *pr); /* what no graph can meet: k of 0 or over the nodes, speeds, … */
+/* methods.c: what no partition can meet: k of 0 or over the nodes, speeds, parameters that are over all memory, … */
+clv_status problem_check(const pipe_problem *pr);
+double problem_lower_bound(const pipe_problem *pr); /* as pipe_score.lower_bound_us */
+
+/* score.c: of `bytes` that go together over one link; 0 for none, between stages of one device, without bandwidth. */
+double transfer_us(const pipe_problem *pr, uint32_t from_device, uint32_t to_device, int64_t bytes);
+
+/* in_flight.c: per stage, how many micro-batches it holds at once by the rule of the schedule: all (GPipe), as many as
+   stages are left (1F1B), those of the warm-up (interleaved, where the placement loops; elsewhere as 1F1B). */
+void schedule_in_flight(const pipe_problem *pr, const uint32_t *device_of, uint32_t nstages, uint32_t *out);
+bool placement_loops(const uint32_t *device_of, uint32_t nstages, uint32_t k); /* stage s is on device s % k */
+/* Interleaved: micro-batches of one chunk in a row; false where they do not divide into rounds. */
+bool rounds_of(uint32_t microbatches, uint32_t k, uint32_t *per_round);
+uint32_t interleaved_warmup(uint32_t k, uint32_t chunks, uint32_t per_round, uint32_t microbatches, uint32_t device);
 
 /* ---- partitions --------------------------------------------------------------------------------------------------- */
 
@@ -107,11 +127,15 @@ typedef struct pipe_partition {
 	bool stopped;                      /* the time limit struck */
 	double raw_cut_bytes, raw_balance; /* metis: before the stages were made acyclic; balance is heaviest part / mean */
 	const char *method;                /* which method made it (auto: the one that was kept); static */
+	const char *asked;                 /* which method was asked for; static. pipe_partition_run sets it */
 } pipe_partition;
 
 clv_status partition_new(const pipe_graph *g, pipe_partition *out); /* all nodes in stage 0 on device 0 */
 clv_status partition_copy(const pipe_graph *g, const pipe_partition *p, pipe_partition *out);
 void partition_free(pipe_partition *p);
+
+/* Nodes by stage, ascending: those of stage s are nodes[first[s]] … nodes[first[s+1]-1]. Caller frees both. */
+clv_status partition_nodes(const pipe_graph *g, const pipe_partition *p, uint32_t **first, uint32_t **nodes);
 
 /* Where device_of_node[n] says which device runs node n, the fewest stages found by a list walk: nodes are taken in a
    topological order that stays on one device as long as something there is ready (the device with the most ready work
@@ -129,6 +153,7 @@ typedef struct stage_score {
 	double fwd_us, bwd_us;       /* on its device; bwd includes the second forward when recomputing */
 	double comm_us;              /* of transfers, the part that the stage's own work does not hide */
 	int64_t in_bytes, out_bytes; /* over links, in the forward; what is relayed through the stage included */
+	int64_t grad_bytes;          /* come over the link from the next stage, in the backward */
 	int64_t relayed_bytes;       /* come in only to go on */
 	int64_t param_bytes;
 	int64_t memory_bytes; /* parameters with copies, held for the micro-batches in flight, work */
@@ -156,6 +181,10 @@ bool score_better(const pipe_score *a, uint32_t a_stages, const pipe_score *b, u
 
 /* ---- methods -------------------------------------------------------------------------------------------------------- */
 
+/* A stage waits for the part of its transfers that is longer than its work, so that it takes
+       max(fwd, longer of in and out) + max(bwd, longer of gradients in and out)
+   where all values that go over one border of stages go as one transfer, also those that are only relayed. */
+
 /* Each gives a tidy partition, or an error. What does not fit the memory is not their error: the caller looks at
    over_bytes. They end in a time that is polynomial in the graph and do not depend on clocks unless `seconds` strikes. */
 typedef clv_status (*pipe_method)(const pipe_problem *pr, pipe_partition *out);
@@ -168,21 +197,45 @@ clv_status pipe_pipedream(const pipe_problem *pr, pipe_partition *out);
 clv_status pipe_exact(const pipe_problem *pr, pipe_partition *out);
 clv_status pipe_auto(const pipe_problem *pr, pipe_partition *out);
 
-/* methods.c: by name; NULL: there is none. pipe_method_names ends with NULL. */
+/* methods.c: by name, and their names in a row; NULL: there is none. */
 pipe_method method_named(const char *name);
-extern const char *const pipe_method_names[];
+const char *method_name(size_t i);
 
-/* problem_check, the method, partition_tidy, score; a partition over a memory limit is CLV_E_UNSUPPORTED and says which
+/* The best of several partitions. Starts as all zero bytes; keeper_offer tidies the partition and takes it (also when it
+   fails, p is empty after), keeper_end gives the best out, or releases it when st is a failure. */
+typedef struct keeper {
+	bool has;
+	pipe_partition best;
+	pipe_score score; /* of the best */
+} keeper;
+clv_status keeper_offer(const pipe_problem *pr, keeper *kept, pipe_partition *p);
+clv_status keeper_end(keeper *kept, clv_status st, pipe_partition *out);
+
+/* pipedream.c: the best cut of this order into one stage per device; order is topological. Memory limits are kept where
+   that is possible. */
+clv_status chain_cut(const pipe_problem *pr, const uint32_t *order, pipe_partition *out);
+
+/* What methods end with: partition_tidy, and every device gets a stage (partition_fill), because each rank of a real
+   pipeline needs one. */
+clv_status partition_fill(const pipe_problem *pr, pipe_partition *p);
+
+/* problem_check, the method, partition_tidy, partition_fill, score; a partition over a memory limit is CLV_E_UNSUPPORTED and says which
    device lacks how much. */
 clv_status pipe_partition_run(const pipe_problem *pr, const char *method, pipe_partition *out, pipe_score *score);
 
-/* ---- small things the methods share (random.c, refine.c) ------------------------------------------------------------ */
+/* ---- small things the methods share (random.c, order.c) ------------------------------------------------------------- */
+
+/* Topological orders of the nodes: as they are numbered; depth first, where of those that become ready by a node the
+   first, that with the longest way to the end, or that with the shortest is next. */
+typedef enum pipe_order { ORDER_GIVEN, ORDER_DEPTH, ORDER_LONG, ORDER_SHORT, ORDER_COUNT } pipe_order;
+clv_status order_new(const pipe_graph *g, pipe_order kind, uint32_t *out /* nodes.n, caller's */);
 
 typedef struct pipe_random {
 	uint64_t s;
 } pipe_random;
 uint64_t random_next(pipe_random *r);
 uint32_t random_below(pipe_random *r, uint32_t n); /* n > 0 */
+double clock_seconds(void);                        /* for pipe_problem.seconds */
 
 static inline double node_us(const pipe_problem *pr, uint32_t n)
 {
@@ -200,7 +253,9 @@ typedef struct pipe_action {
 	double start_us, end_us;
 } pipe_action;
 
-/* What each device does, in order: the actions of device d are actions[first[d]] … actions[first[d+1]-1]. Works for every
+/* Every action waits for what it reads: forward (s, m) for (s-1, m); backward (s, m) for backward (s+1, m), that of the
+   last stage for its forward. Each border of stages carries one transfer after the other.
+   What each device does, in order: the actions of device d are actions[first[d]] … actions[first[d+1]-1]. Works for every
    placement: where the named schedule fits the placement its order is that schedule's, elsewhere a list schedule with the
    same rule (backward first, in flight at most as the schedule allows) that cannot deadlock. */
 typedef struct pipe_timeline {
@@ -212,13 +267,19 @@ typedef struct pipe_timeline {
 	bool fits;         /* the placement is the one that the named schedule is for */
 } pipe_timeline;
 
+/* CLV_E_OVERFLOW: there are over MOST_ACTIONS, which nobody looks at. */
+#define MOST_ACTIONS (1u << 24)
 clv_status timeline_new(const pipe_problem *pr, const pipe_partition *p, const pipe_score *s, pipe_timeline *out);
 void timeline_free(pipe_timeline *t);
+
+double score_gap(const pipe_score *s); /* of the bottleneck over the lower bound: 0.02 is two percent */
 
 /* ---- text (table.c, result_write.c) ---------------------------------------------------------------------------------- */
 
 /* The table for people: per stage device, time, share, memory, parameters, bytes in and out; bound, gap, bubble. */
 clv_status partition_table(const pipe_problem *pr, const pipe_partition *p, const pipe_score *s, strbuf *b);
+/* What each device does, one line per device: "device 0: F0.0 F0.1 B0.0 …", kind, stage and micro-batch. */
+clv_status timeline_text(const pipe_problem *pr, const pipe_timeline *t, strbuf *b);
 /* {"method","k","seed","bottleneck_us","lower_bound_us","cut_bytes","seconds","stages":[{"nodes":[id…],"device":int}…]} and
    more keys; one line. */
 clv_status partition_json(const pipe_problem *pr, const pipe_partition *p, const pipe_score *s, double seconds,

@@ -157,7 +157,7 @@ static bool layers_work(const plan *p, const node *n, work_product *out)
 	for (uint32_t i = 0; i < 4 && l->weights[i]; i++)
 		weights += weight_elements(p, n, l->weights[i]);
 	const value *x = &p->values.at[input];
-	if (!weights || !expr_is_const(p, p->dims.at[x->shape + x->ndim - 1], &features) || features <= 0)
+	if (weights <= 0 || !expr_is_const(p, p->dims.at[x->shape + x->ndim - 1], &features) || features <= 0)
 		return false;
 	*out = (work_product){2 * weights / (double)features, input, 0, 0};
 	return true;

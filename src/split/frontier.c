@@ -366,11 +366,11 @@ static clv_status set_size(const plan *p, const char *name, int64_t size, int64_
 	return no_symbol(p, name);
 }
 
-static clv_status choose_sizes(const plan *p, const clv_frontiers_options *o, int64_t *syms)
+clv_status choose_sizes(const plan *p, const clv_frontiers_options *o, int64_t *syms)
 {
 	for (symbol_id i = 0; i < p->symbols.n; i++)
 		syms[i] = p->symbols.at[i].lo > 0 ? p->symbols.at[i].lo : 1;
-	for (uint32_t i = 0; i < o->nsymbols; i++) {
+	for (uint32_t i = 0; o && i < o->nsymbols; i++) {
 		if (!o->symbols || !o->values || !o->symbols[i])
 			return fail(CLV_E_INVALID, "clv_frontiers_options: %u symbols without names or sizes", o->nsymbols);
 		TRY(set_size(p, o->symbols[i], o->values[i], syms));

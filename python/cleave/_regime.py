@@ -1,0 +1,236 @@
+"""Which plan serves a call: the regimes of a model, and the plans of each.
+
+A *regime* is all that a plan depends on beside the sizes of its inputs: grad mode, train and eval flags, what is
+trainable, dtypes and devices, autocast. Its plans are captured when it is first met."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import torch
+
+from ._capture import Arguments, Captured, take_apart
+from ._dims import SizeSpec, check_sizes
+from ._sizes import Sized
+from ._state import Target
+from .errors import InputError
+from .plan import capture_checked, capture_sized
+
+
+class Regime(NamedTuple):
+    """What a plan depends on beside the sizes of its inputs."""
+
+    grad: bool
+    training: tuple[bool, ...]  # of every module
+    tensors: tuple[Any, ...]  # dtype and device of every module tensor; what is trainable, where grad counts
+    inputs: tuple[Any, ...]  # memory layout; what requires grad, where grad counts
+    modes: tuple[Any, ...]  # around the call: autocast, default dtype
+
+
+class Reader:
+    """Reads the regime off a model; runs nothing. Where the modules keep their tensors is looked up once."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.refresh()
+
+    def refresh(self) -> None:
+        """After the model got other modules or other tensors."""
+        self.modules = [m for _, m in self.target.modules()]
+        self.places = [(t.holder, t.key) for t in self.target.tensors()]
+
+    def regime(self, leaves: Sequence[torch.Tensor], grad: bool) -> Regime:
+        """As things are."""
+        try:
+            tensors = [holder[key] for holder, key in self.places]
+        except LookupError:
+            self.refresh()
+            tensors = [holder[key] for holder, key in self.places]
+        return Regime(
+            grad,
+            tuple([m.training for m in self.modules]),
+            tuple([(t.dtype, t.device, grad and t.requires_grad) for t in tensors if isinstance(t, torch.Tensor)]),
+            tuple([(_layout(t), grad and t.requires_grad) for t in leaves]),
+            (_autocast("cpu"), _autocast("cuda"), torch.get_default_dtype()),
+        )
+
+
+def _layout(t: torch.Tensor) -> Any:
+    if t.layout is not torch.strided or t.is_nested:
+        return t.layout
+    return None if t.is_contiguous() else t.stride()
+
+
+def _autocast(device: str) -> torch.dtype | None:
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+
+class Prepared(Protocol):
+    """A plan made ready to run in parts."""
+
+    source: Captured  # as it was captured
+    captured: Captured  # with its nodes in the order in which they run
+    signature: str
+
+    def check_model(self) -> None: ...
+
+
+T = TypeVar("T", bound=Prepared)
+
+
+class Plans(Generic[T]):
+    """The plans of one regime, each prepared: one for the example's sizes or with formulas for many, and more where the
+    model does something else at other sizes (_sizes.py)."""
+
+    def __init__(
+        self,
+        target: Target,
+        example: tuple[Any, Any],
+        sizes: SizeSpec,
+        regime: Regime,
+        like: T | None,
+        made: Plans[T] | None = None,
+    ) -> None:
+        """like: how a plan of the example's regime was prepared, as these are to be too. made: plans of the same
+        regime, prepared in another way, which are not captured again."""
+        self.target, self.example, self.regime = target, example, regime
+        args, kwargs = example
+        arguments = take_apart(target, args, kwargs)
+        self.names = arguments.names
+        self.shapes = [(t.dtype, () if t.is_nested else tuple(t.shape)) for t in arguments.leaves]
+        self.whole = True  # the whole model is here, and can be run at other sizes
+        self.sized: Sized | None = None
+        with torch.set_grad_enabled(regime.grad):
+            if made is not None:
+                self.sized, self.captured = made.sized, made.main.source
+            elif sizes.empty:
+                self.captured = capture_checked(target, args, kwargs, grad=regime.grad, both=False)
+            else:
+                self.sized = capture_sized(target, args, kwargs, regime.grad, sizes)
+                self.captured = self.sized.captured
+                if like is None:
+                    self.check_example(self.sizes_of(arguments.leaves))
+            if self.sized is not None and not self.sized.covers(self.sized.example):
+                arguments = self.sized.resized(arguments, min(self.sized.proven))
+        self.main: T = self.prepare(self.captured, arguments, like)
+        self.captured = self.main.captured
+        self.by_plan: dict[int, T] = {id(self.main.source): self.main}  # replaced, not changed
+        self.lock = threading.Lock()  # around replacing it
+
+    def prepare(self, captured: Captured, arguments: Arguments, like: T | None) -> T:
+        """Makes a plan ready, and compares it with the model at sizes it is proven for."""
+        raise NotImplementedError
+
+    def check_example(self, sizes: dict[str, int]) -> None:
+        """Whether the example has sizes that were asked for."""
+
+    def found_sizes(self, batch_symbol: str) -> SizeSpec:
+        """The sizes that may change, where they were found: in another regime's first call they may be equal by chance
+        to sizes that may not."""
+        symbols = self.sized.symbols if self.sized is not None else ()
+        dims: dict[str, dict[int, str]] = {}
+        for s in symbols:
+            for leaf, dim in s.places:
+                dims.setdefault(self.names[leaf], {})[dim] = s.name
+        return SizeSpec(None, batch_symbol, dims, {s.name: (s.low, s.high) for s in symbols})
+
+    def origin(self, captured: Captured) -> str:
+        """At which sizes a plan was made, where that says something."""
+        return self.sized.origin(captured) if self.sized is not None else ""
+
+    @property
+    def variants(self) -> list[str]:
+        """The plans: the sizes each is proven for, and why it is another one than the first."""
+        return ["the example's sizes"] if self.sized is None else self.sized.describe()
+
+    def sizes_of(self, leaves: Sequence[torch.Tensor]) -> dict[str, int]:
+        """The value of every symbol in these inputs."""
+        if self.sized is None:
+            return {}
+        return dict(zip(self.sized.names, self.sized.sizes_of(leaves), strict=True))
+
+    def serving(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[torch.Tensor]) -> T:
+        """The plan that serves these inputs; sizes that are used for the first time are recorded."""
+        sized = self.sized
+        if sized is None:
+            return self.main
+        captured = sized.served.get(sized.sizes_of(leaves))
+        found = self.by_plan.get(id(captured)) if captured is not None else None
+        if found is not None:
+            return found
+        arguments = take_apart(self.target, args, kwargs)
+        self.main.check_model()
+        sized.check_inputs(arguments)
+        return self._record(arguments)
+
+    def _record(self, arguments: Arguments) -> T:
+        assert self.sized is not None
+        if not self.whole:
+            sizes = ", ".join(f"{name}={n}" for name, n in self.sizes_of(arguments.leaves).items())
+            raise InputError(
+                f"{sizes} was never seen, and only half of the model is here: call prepare_sizes before keep_only"
+            )
+        with torch.set_grad_enabled(self.regime.grad):
+            captured = self.sized.obtain(arguments, self.sized.sizes_of(arguments.leaves))
+        with self.lock:
+            found = self.by_plan.get(id(captured))
+            if found is None:
+                found = self.prepare(captured, arguments, self.main)
+                kept = {id(self.main.source), *(id(c) for c, _ in self.sized.plans)}
+                known = {key: c for key, c in self.by_plan.items() if key in kept}
+                self.by_plan = {**known, id(captured): found}
+        return found
+
+    def known(self, name: str) -> T | None:
+        """The plan that has this signature."""
+        return next((found for found in self.by_plan.values() if found.signature == name), None)
+
+    def see(self, sizes: Mapping[str, int]) -> None:
+        """Has a look at sizes that so far only the other half has seen, or that will be needed."""
+        if self.sized is None or set(sizes) != set(self.sized.names):
+            return
+        example = take_apart(self.target, *self.example)
+        point = tuple(sizes[name] for name in self.sized.names)
+        self.sized.check_range(example.names, point)
+        self._record(self.sized.resized(example, point))
+
+    def served(self) -> list[T]:
+        """The plans that serve some size, the first one first."""
+        here = {id(c) for c in self.sized.served.values()} if self.sized is not None else set()
+        return [self.main, *(c for key, c in self.by_plan.items() if c is not self.main and key in here)]
+
+    def explain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raises what is wrong with inputs that a plan did not take, if it is their sizes."""
+        if self.sized is not None:
+            self.sized.check_inputs(take_apart(self.target, args, kwargs))
+
+    def check_shapes(self, leaves: Sequence[torch.Tensor]) -> None:
+        """What may not change has the sizes of the example, what may is in its range."""
+        symbols = self.sized.symbols if self.sized is not None else ()
+        free = {place for s in symbols for place in s.places}
+        for i, (name, (_, shape), t) in enumerate(zip(self.names, self.shapes, leaves, strict=True)):
+            if t.is_nested:
+                continue
+            if t.dim() != len(shape):
+                raise InputError(f"input {name} has {t.dim()} dimensions, expected {len(shape)}")
+            for d, n in enumerate(shape):
+                if (i, d) not in free and n != t.shape[d]:
+                    raise InputError(f"input {name}: dimension {d} is {t.shape[d]}, expected {n}")
+        check_sizes(symbols, self.names, leaves)
+
+    def other_dtype(self, leaves: Sequence[torch.Tensor]) -> str | None:
+        """Says which input has another dtype than in the example."""
+        for name, (dtype, _), t in zip(self.names, self.shapes, leaves, strict=True):
+            if t.dtype != dtype:
+                return f"input {name} is {t.dtype}, the split was prepared with {dtype}"
+        return None
+
+    def symbols(self, prepared: T, sizes: Mapping[str, int]) -> list[int] | None:
+        """The symbols of a plan as its programs take them."""
+        names = prepared.captured.symbols
+        for name in names:
+            if type(sizes.get(name)) is not int or not 0 <= sizes[name] < 1 << 63:
+                raise InputError(f"the boundary lacks the size {name}, or it is no size: {sizes.get(name)!r}")
+        return [sizes[name] for name in names] or None

@@ -1,0 +1,316 @@
+"""A model cut into stages, plan by plan, and each stage as a module of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+
+from . import _native, progress
+from ._capture import Arguments, Captured
+from ._dims import SizeSpec
+from ._example import DTYPES
+from ._log import logger
+from ._regime import Plans, Regime
+from ._state import Target
+from .errors import CaptureError, InputError, LayoutError, SplitError
+from .payload import dims
+from .plan import Program, check_call, finish, plan_signature
+
+log = logger("pipe")
+
+Tensors = Sequence[torch.Tensor]
+
+
+class Folding(NamedTuple):
+    """How a plan is folded into blocks (src/pipe/blocks.h)."""
+
+    depth: int = 1000
+    whole: tuple[str, ...] = ()
+    ties_together: bool = False
+    keep_order: bool = False
+
+    def blocks(self, plan: Any, sizes: Mapping[str, int] | None) -> Any:
+        at = dict(sizes) if sizes and plan.symbols() else None
+        return _native.Blocks(plan, self.depth, list(self.whole), self.ties_together, self.keep_order, at)
+
+
+class Placement(NamedTuple):
+    """Which stage every node of a plan is in."""
+
+    plan: Any  # _native.Plan
+    stage_of: list[int]
+    nstages: int
+
+
+class ValueSpec(NamedTuple):
+    """A tensor that goes from stage to stage."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int | str, ...]  # sizes that may change are formulas: "B", "2*B"
+    requires_grad: bool
+
+    @property
+    def is_batched(self) -> bool:
+        """Some size of it may change."""
+        return any(isinstance(n, str) for n in self.shape)
+
+
+class Staged:
+    """One plan cut into stages, ready to run."""
+
+    def __init__(
+        self, captured: Captured, folding: Folding, like: Placement, grad: bool, sizes: dict[str, int], origin: str
+    ) -> None:
+        self.source = captured
+        plan = captured.plan
+        stage_of = like.stage_of
+        if plan is not like.plan:
+            stage_of = folding.blocks(plan, sizes).match(like.plan, like.stage_of)
+        self.placement = Placement(plan, stage_of, like.nstages)
+        staged, self.ends = plan.staged(stage_of, like.nstages)
+        self.captured = captured._replace(plan=staged)
+        self.grad = grad
+        self.programs = [self.program(i) for i in range(like.nstages)]
+        self._recomputed: dict[int, Recomputed] = {}
+        self.rebinds = [captured.state[name] for name in staged.rebinds()]
+        self.signature = plan_signature(self.captured, origin)
+
+    def program(self, i: int, state: Mapping[str, tuple[Any, Any]] | None = None, checked: bool = True) -> Program:
+        """Stage i as a program. state: places of tensors other than the model's; unchecked: the model may change."""
+        captured = self.captured
+        if state is not None:
+            captured = captured._replace(state={**captured.state, **state})
+        if not checked:
+            captured = captured._replace(modules=[])
+        return Program(captured, self.ends[i - 1] if i else 0, self.ends[i], inference=not self.grad)
+
+    def check_model(self) -> None:
+        """Raises when the model is not as it was captured."""
+        self.programs[0].native.check_model()
+
+    def inputs_of(self, i: int) -> list[ValueSpec]:
+        """What goes into stage i."""
+        return self._specs(self.programs[i].native.inputs(), self.programs[i].native.schema(True))
+
+    def outputs_of(self, i: int) -> list[ValueSpec]:
+        """What comes out of it: for all but the last stage what goes into the next."""
+        return self._specs(self.programs[i].native.outputs(), self.programs[i].native.schema())
+
+    @staticmethod
+    def _specs(labels: list[str], schema: list[tuple[str, tuple[str, ...], str, bool]]) -> list[ValueSpec]:
+        return [
+            ValueSpec(label, DTYPES[dtype], dims(shape), requires_grad)
+            for label, (dtype, shape, _, requires_grad) in zip(labels, schema, strict=True)
+        ]
+
+    def run(self, leaves: Tensors, symbols: list[int] | None, recompute: bool) -> Any:
+        """All stages in sequence: what the model returns."""
+        values: Sequence[Any] = leaves
+        for i, program in enumerate(self.programs):
+            again = recompute and torch.is_grad_enabled()
+            values = (self.recomputed(i) if again else program).run(values, symbols)
+        return finish(self.captured, self.rebinds, values)
+
+    def recomputed(self, i: int) -> Recomputed:
+        """Stage i as one that runs again in the backward."""
+        if i not in self._recomputed:
+            self._recomputed[i] = Recomputed(self, i, {})
+        return self._recomputed[i]
+
+
+class Recomputed:
+    """A stage whose forward keeps its inputs alone and is run again in the backward, from the random state and the
+    module tensors that it found, which it does not change a second time."""
+
+    def __init__(self, staged: Staged, i: int, state: Mapping[str, tuple[Any, Any]]) -> None:
+        """state: places of module tensors other than the model's."""
+        self.program = staged.program(i, state, checked=not state)
+        places = {**staged.captured.state, **state}
+        self.written = {name: places[name] for name, _, _, written in self.program.native.state() if written}
+        self.found: dict[str, torch.Tensor] = {}
+        self.lock = threading.Lock()  # around `found`
+        again = {**state, **{name: (self.found, name) for name in self.written}}
+        self.again = staged.program(i, again, checked=False)
+
+    def run(self, values: Tensors, symbols: list[int] | None) -> tuple[Any, ...]:
+        before = {name: holder[key].detach().clone() for name, (holder, key) in self.written.items()}
+        numbers: list[tuple[int, Any]] = []
+        repeats = False
+
+        @contextlib.contextmanager
+        def repeating() -> Iterator[None]:
+            nonlocal repeats
+            repeats = True
+            try:
+                yield
+            finally:
+                repeats = False
+
+        def forward(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            if not repeats:
+                out, numbers[:] = take_numbers(self.program.run(tensors, symbols))
+                return out
+            with self.lock:
+                self.found.update({name: t.clone() for name, t in before.items()})
+                try:
+                    return take_numbers(self.again.run(tensors, symbols))[0]
+                finally:
+                    self.found.clear()
+
+        with set_checkpoint_early_stop(False):  # it would leave the C program by an exception
+            out: Any = checkpoint(
+                forward, *values, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), repeating())
+            )
+        return put_numbers(out, numbers)
+
+
+def take_numbers(out: Sequence[Any]) -> tuple[tuple[torch.Tensor, ...], list[tuple[int, Any]]]:
+    """What a program gives, apart: tensors, and numbers of the model's output with their places."""
+    tensors = tuple(x for x in out if isinstance(x, torch.Tensor))
+    return tensors, [(at, x) for at, x in enumerate(out) if not isinstance(x, torch.Tensor)]
+
+
+def put_numbers(tensors: Tensors, numbers: Sequence[tuple[int, Any]]) -> tuple[Any, ...]:
+    """The other way."""
+    out: list[Any] = list(tensors)
+    for at, x in numbers:
+        out.insert(at, x)
+    return tuple(out)
+
+
+class StagePlans(Plans[Staged]):
+    """The plans of one regime, cut into stages."""
+
+    def __init__(
+        self,
+        target: Target,
+        example: tuple[Any, Any],
+        sizes: SizeSpec,
+        regime: Regime,
+        folding: Folding,
+        choose: Callable[[Captured, Arguments, dict[str, int], Folding], Placement],
+        like: Staged | None,
+        made: StagePlans | None = None,
+    ) -> None:
+        """choose: puts the nodes of the first plan into stages; the others follow `like`."""
+        self.folding = folding
+        self.choose = choose
+        super().__init__(target, example, sizes, regime, like, made)
+
+    def prepare(self, captured: Captured, arguments: Arguments, like: Staged | None) -> Staged:
+        if like is not None:
+            return self._checked(captured, arguments, like.placement)
+        sizes = self.sizes_of(arguments.leaves)
+        try:
+            return self._checked(captured, arguments, self.choose(captured, arguments, sizes, self.folding))
+        except SplitError as error:
+            if self.folding.keep_order:
+                raise
+            # Nodes in another order may add gradients up in another order; in the plan's own they do not.
+            log.info("%s: once more with the nodes in the model's own order: %s", self.target.name, error)
+        self.folding = self.folding._replace(keep_order=True)
+        return self._checked(captured, arguments, self.choose(captured, arguments, sizes, self.folding))
+
+    def _checked(self, captured: Captured, arguments: Arguments, where: Placement) -> Staged:
+        """Cuts a plan and runs the stages at sizes it is proven for."""
+        sizes, grad = self.sizes_of(arguments.leaves), self.regime.grad
+        staged = Staged(captured, self.folding, where, grad, sizes, self.origin(captured))
+        symbols = self.symbols(staged, sizes)
+        try:
+            with progress.task(f"checking the stages of {self.target.name}"):
+                check_call(self.target, staged.captured, arguments, lambda x: staged.run(x, symbols, False), grad)
+        except CaptureError as error:
+            raise SplitError(f"the stages in sequence do not give what the model gives: {error}") from None
+        return staged
+
+
+class Mode(NamedTuple):
+    """What a stage may be switched between when the model as a whole is not there any more."""
+
+    training: bool
+    grad: bool
+
+
+class Stage(nn.Module):
+    """One stage as a module: parameters and buffers under the model's names, tensors in, tensors out.
+
+    What comes out is, in order, what the next stage takes; what later stages need is passed through. The last one gives
+    the tensors of the model's output. Train and eval mode and grad mode pick the plan that was prepared for them."""
+
+    def __init__(self, index: int, nstages: int, plans: Mapping[Mode, list[Staged]], recompute: bool) -> None:
+        super().__init__()
+        self.index, self.nstages = index, nstages
+        self.sizes: dict[str, int] | None = None  # of symbols; None: they are read off the tensors
+        self.numbers: list[tuple[int, Any]] = []  # of the last run's output, which is no tensor everywhere
+        mode, first = next((m, p[0]) for m, p in plans.items())
+        self.inputs, self.outputs = first.inputs_of(index), first.outputs_of(index)
+        self._lock = threading.Lock()
+        state = self._adopt([staged for family in plans.values() for staged in family])
+        self._runs: dict[Mode, list[tuple[Staged, Program | Recomputed]]] = {
+            m: [(s, self._engine(s, state, recompute and m.grad)) for s in family] for m, family in plans.items()
+        }
+        self.train(mode.training)
+
+    def _engine(self, staged: Staged, state: dict[str, tuple[Any, Any]], recompute: bool) -> Program | Recomputed:
+        if recompute:
+            return Recomputed(staged, self.index, state)
+        return staged.program(self.index, state, checked=False)
+
+    def _adopt(self, plans: Sequence[Staged]) -> dict[str, tuple[Any, Any]]:
+        """Registers the tensors of the stage under their names; where they are found from now on."""
+        state: dict[str, tuple[Any, Any]] = {}
+        for staged in plans:
+            for name, kind, _, _ in staged.programs[self.index].native.state():
+                if name not in state:
+                    holder, key = staged.captured.state[name]
+                    state[name] = self._register(name, kind, holder[key])
+        return state
+
+    def _register(self, name: str, kind: str, tensor: torch.Tensor) -> tuple[Any, Any]:
+        *path, key = name.split(".")
+        module: nn.Module = self
+        for part in path:
+            if part not in module._modules:
+                module.add_module(part, nn.Module())
+            child = module._modules[part]
+            assert child is not None
+            module = child
+        if kind == "param":
+            module.register_parameter(key, tensor)  # type: ignore[arg-type]
+            return module._parameters, key
+        module.register_buffer(key, tensor, persistent=kind == "buffer")
+        return module._buffers, key
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        mode = Mode(self.training, torch.is_grad_enabled())
+        runs = self._runs.get(mode)
+        if runs is None:
+            known = ", ".join(f"{'train' if m.training else 'eval'} mode {_with(m.grad)} gradients" for m in self._runs)
+            raise InputError(
+                f"stage {self.index} was prepared for {known}, and is used in "
+                f"{'train' if mode.training else 'eval'} mode {_with(mode.grad)} gradients: name that mode in modes"
+            )
+        problem: Exception | None = None
+        for staged, engine in runs:
+            names = staged.captured.symbols
+            symbols = None if self.sizes is None else [self.sizes[name] for name in names] or None
+            try:
+                out = engine.run(tensors, symbols)
+            except (InputError, LayoutError) as error:
+                problem = problem or error
+                continue
+            tensors, self.numbers = take_numbers(out)
+            return tensors
+        assert problem is not None
+        raise InputError(f"stage {self.index}: {problem}") from None
+
+
+def _with(grad: bool) -> str:
+    return "with" if grad else "without"

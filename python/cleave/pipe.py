@@ -1,0 +1,567 @@
+"""A model as a pipeline: profiled, partitioned into stages that are in balance, run in sequence or on several devices.
+
+>>> import torch, cleave
+>>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+>>> x = torch.randn(3, 4)
+>>> partitioned = cleave.pipe_model(net, model_args=(x,), nparts=2)
+>>> torch.equal(partitioned(x), net(x))
+True
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from . import _native, _report, _show, progress
+from . import profile as profiles
+from ._capture import Arguments, Captured, take_apart
+from ._dims import SizeSpec
+from ._log import logger
+from ._regime import Reader, Regime
+from ._stages import Folding, Placement, StagePlans
+from ._state import Target
+from .errors import ArgumentError, CaptureError, InputError, SplitError
+from .plan import Plan, as_call
+from .profile import Profile
+
+METHODS = ("acyclic", "multilevel", "metis", "mpipe", "pipedream", "exact", "auto")
+TIES = ("replicate", "stage")
+SCHEDULES = ("gpipe", "1f1b", "interleaved")
+MOST_BATCH = 64  # at least: batch sizes up to here, and up to that of the example, can be run
+
+log = logger("pipe")
+
+BasicBlocks = Sequence[type[nn.Module] | str]
+
+
+class Device(NamedTuple):
+    """Where stages run: how fast it is, beside the one that was profiled, and how much it holds."""
+
+    name: str = ""
+    speed: float = 1.0
+    memory: int | None = None  # bytes; None: no limit
+
+
+class Block(NamedTuple):
+    """What a pipeline is cut between: a layer, a module as a whole, or an operator."""
+
+    name: str
+    module_path: str
+    module_class: str
+    is_layer: bool  # it is a layer, or has one
+    nodes: int
+    cost: profiles.BlockProfile
+
+
+class Wanted(NamedTuple):
+    """What the user asked for."""
+
+    batch_dim: int | None
+    nparts: int
+    folding: Folding
+    method: str
+    training: bool
+    recomputation: bool
+    profile_ops: bool
+    n_iter: int
+    profile: Profile | str | os.PathLike[str] | None
+    devices: tuple[Device, ...]
+    node_weight: Callable[[Block], float] | None
+    edge_weight: Callable[[Block | None, Block], float] | None
+    options: dict[str, Any]  # of the partitioner
+    given: dict[str, Any]  # as it was said
+
+
+class PartitionedPlan(_show.Shown):
+    """A model cut into stages. Made by pipe_model.
+
+    Called like the model it runs the stages in sequence, bit for bit the same, gradients included. What the model does
+    in another mode (train or eval, other dtypes, other sizes) is captured when it is first asked for and cut in the
+    same way."""
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        example: tuple[Any, Any],
+        want: Wanted,
+        made: PartitionedPlan | None = None,
+    ) -> None:
+        """made: another partition of the same model, whose plan is not captured again."""
+        self._model, self._want = model, want
+        self.folding = want.folding
+        self._partition: Any
+        self._lock = threading.Lock()
+        self._whole = True  # the parameters of all stages are here
+        self._example = example
+        if made is not None:
+            self._begin(made._target, made._first)
+        else:
+            self._capture()
+        first = self._first
+        self.plan = Plan(first.target, first.main.captured, first.sized)
+        self.device_of: list[int] = self._partition.device_of()
+        self.signature = first.main.signature
+
+    # ---- making
+
+    def _capture(self) -> None:
+        whole = self._want.folding.whole
+        try:
+            self._begin(Target(self._model))
+        except CaptureError as error:
+            if not whole:
+                raise
+            log.info("basic blocks are run as they are, for the model as a whole cannot be captured: %s", error)
+            self._begin(Target(self._model, whole))
+
+    def _begin(self, target: Target, made: StagePlans | None = None) -> None:
+        self._target = target
+        self._reader = Reader(target)
+        regime = self._reader.regime(take_apart(target, *self._example).leaves, self._want.training)
+        self._first = self._make(regime, self._example, None, made)
+        # Replaced, not changed: other threads may be reading it.
+        self._by_regime: dict[Regime, StagePlans] = {regime: self._first}
+
+    def _make(
+        self, regime: Regime, example: tuple[Any, Any], first: StagePlans | None, made: StagePlans | None = None
+    ) -> StagePlans:
+        sizes = _sizes(self._want, self._target, example) if first is None else first.found_sizes("B")
+        like = None if first is None else first.main
+        return StagePlans(self._target, example, sizes, regime, self.folding, self._choose, like, made)
+
+    def _choose(self, captured: Captured, arguments: Arguments, sizes: dict[str, int], folding: Folding) -> Placement:
+        """Folds the first plan, profiles its blocks, and partitions them."""
+        want = self._want
+        at = {name: sizes[name] for name in captured.symbols}
+        self.folding = folding
+        folded = folding.blocks(captured.plan, at)
+        rows = folded.rows()
+        if len(rows) < want.nparts:
+            raise SplitError(
+                f"{self._target.name} has {_show.plural(len(rows), 'block')} that can be apart, fewer than nparts="
+                f"{want.nparts}: ask for fewer parts, or for a greater depth"
+            )
+        self.profile = self._measure(captured, folded, arguments, at)
+        self.blocks = [
+            Block(row[0], row[1], row[2], row[3], row[4], cost)
+            for row, cost in zip(rows, self.profile.rows, strict=True)
+        ]
+        since = time.monotonic()
+        with progress.task(f"partitioning {self._target.name}"):
+            progress.step(f"{want.method}, {len(rows)} blocks")
+            self._partition = folded.partition(want.method, self._costs(), self._edge_bytes(folded), self._options())
+        self.seconds = time.monotonic() - since
+        stage_of = self._partition.stage_of()
+        of_node = folded.of_node()
+        nstages = len(self._partition.device_of())
+        log.info("%s: %d stages by %s in %.2f s", self._target.name, nstages, self._partition.method(), self.seconds)
+        return Placement(captured.plan, [stage_of[b] for b in of_node], nstages)
+
+    def _measure(self, captured: Captured, folded: Any, arguments: Arguments, sizes: dict[str, int]) -> Profile:
+        want = self._want
+        plan, ends = folded.plan()
+        names = [row[0] for row in folded.rows()]
+        if isinstance(want.profile, Profile):
+            if [r.name for r in want.profile] != names:
+                raise ArgumentError(f"the profile is not of the blocks of {self._target.name} at this depth")
+            return want.profile
+        if want.profile == "estimate":
+            return profiles.estimate(plan, ends, names, sizes=sizes, training=want.training)
+        return profiles.measure(
+            captured,
+            plan,
+            ends,
+            names,
+            arguments.leaves,
+            n_iter=want.n_iter,
+            training=want.training,
+            title=f"profiling {self._target.name}",
+            cache=want.profile,
+        )
+
+    def _costs(self) -> list[tuple[float, float, int, int, int]]:
+        """Per block: microseconds of forward and backward, bytes held, at work, of parameters."""
+        want, out = self._want, []
+        for b in self.blocks:
+            c = b.cost
+            forward, backward = 1e3 * c.forward_time, 1e3 * c.backward_time
+            if not want.profile_ops and not b.is_layer:
+                forward = backward = 0.0
+            if want.node_weight is not None:
+                forward, backward = _weight(want.node_weight(b), "node_weight_function", b.name), 0.0
+            held, size = round(1e6 * c.held), round(1e6 * c.size)
+            work = round(1e6 * max(c.cuda_memory_forward, c.cuda_memory_backward))
+            out.append((forward, backward, held, work, size))
+        return out
+
+    def _edge_bytes(self, folded: Any) -> list[int] | None:
+        """What each value weighs, where the caller says so."""
+        weigh = self._want.edge_weight
+        if weigh is None:
+            return None
+        out = []
+        for source, targets, _ in folded.values():
+            a = self.blocks[source] if source is not None else None
+            found = [_weight(weigh(a, self.blocks[t]), "edge_weight_function", self.blocks[t].name) for t in targets]
+            out.append(round(max(found, default=0.0)))
+        return out
+
+    def _options(self) -> dict[str, Any]:
+        want = self._want
+        return {
+            **want.options,
+            "speeds": [d.speed for d in want.devices],
+            "memory": [d.memory or 0 for d in want.devices],
+            "recompute": want.recomputation,
+            "training": want.training,
+        }
+
+    # ---- running
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves = self.plan.flatten_inputs(args, kwargs)
+        plans = self._plans((args, kwargs), leaves, torch.is_grad_enabled())
+        try:
+            return self._run(plans, args, kwargs, leaves)
+        except InputError:
+            self._reader.refresh()
+            again = self._plans((args, kwargs), leaves, torch.is_grad_enabled())
+            if again is plans:
+                plans.explain(args, kwargs)
+                raise
+        return self._run(again, args, kwargs, leaves)
+
+    def _run(self, plans: StagePlans, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
+        staged = plans.serving(args, kwargs, leaves)
+        symbols = plans.symbols(staged, plans.sizes_of(leaves))
+        return staged.run(leaves, symbols, self._want.recomputation)
+
+    def _plans(self, inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor], grad: bool) -> StagePlans:
+        """The plans for the model and the modes as they are now."""
+        regime = self._reader.regime(leaves, grad)
+        plans = self._by_regime.get(regime)
+        if plans is not None:
+            return plans
+        self._first.check_shapes(leaves)  # before the model is run on them
+        if not self._whole:
+            raise InputError(
+                "the model's parameters are on the devices of its stages, and it would have to run as a whole to see "
+                "what it does in this mode: name the mode in pipeline_stages(modes=…)"
+            )
+        with self._lock:
+            if regime not in self._by_regime:
+                made = self._make(regime, inputs, self._first)
+                self._by_regime = {**self._by_regime, regime: made}
+            return self._by_regime[regime]
+
+    def repartition(self, **changes: Any) -> PartitionedPlan:
+        """Another partition of the same model: takes what pipe_model takes, for what is to change. The model is not
+        captured again; what was measured is used where the blocks stay the same.
+
+        >>> import torch, cleave
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> two = cleave.pipe_model(net, model_args=torch.randn(3, 4), nparts=2)
+        >>> two.repartition(nparts=3, partitioning_method="acyclic").nstages
+        3
+        """
+        fixed = ("model", "batch_dim", "model_args", "model_kwargs", "training", "output_file", "generate_explicit_del")
+        unknown = [name for name in changes if name in fixed or name not in self._want.given]
+        if unknown:
+            raise ArgumentError(f"repartition cannot change {', '.join(unknown)}: call pipe_model")
+        given = {**self._want.given, **changes}
+        if "nparts" in changes:
+            per_device = ("devices", "memory_limit", "bandwidth", "microbatches", "max_stages")
+            given.update({name: None for name in per_device if name not in changes and not _scalar(given[name])})
+        want = _read(given)
+        if "profile" not in changes and "n_iter" not in changes and want.folding == self._want.folding:
+            want = want._replace(profile=self.profile)
+        return PartitionedPlan(self._model, self._example, want, self)
+
+    # ---- looking
+
+    @property
+    def nstages(self) -> int:
+        return len(self.device_of)
+
+    @property
+    def stage_of(self) -> dict[str, int]:
+        """The stage of every block, by its name."""
+        found = self._partition.stage_of()
+        return {b.name: found[i] for i, b in enumerate(self.blocks)}
+
+    @property
+    def score(self) -> dict[str, Any]:
+        """What the partition costs, as `cleave partition --json` says it (docs/pipe.md)."""
+        found: dict[str, Any] = json.loads(self._partition.json(self.seconds))
+        return found
+
+    def table(self) -> str:
+        """Stages and balance as a table."""
+        text: str = self._partition.table()
+        return text
+
+    def source(self, *, explicit_del: bool = False) -> str:
+        """The stages as Python code that needs torch alone."""
+        main, want = self._first.main, self._want
+        names = [want.devices[d].name for d in self.device_of]
+        text: str = main.captured.plan.stages_source(
+            main.ends,
+            names,
+            delete=explicit_del,
+            batch_dim=want.batch_dim,
+            depth=self.folding.depth,
+            basic_blocks=list(self.folding.whole),
+            sizes=self._sizes_at(),
+        )
+        return text
+
+    def write_source(self, path: str | os.PathLike[str], *, explicit_del: bool = False) -> Path:
+        """Writes the stages as a Python file, whole or not at all, and says where it is."""
+        out = Path(path)
+        out = out if out.suffix == ".py" else out.with_name(out.name + ".py")
+        text = self.source(explicit_del=explicit_del)
+        part = out.with_name(f".{out.name}.{os.getpid()}")
+        try:
+            part.write_text(text, encoding="utf-8")
+            part.replace(out)
+        finally:
+            part.unlink(missing_ok=True)
+        return out
+
+    def _sizes_at(self) -> dict[str, int] | None:
+        """The example's sizes."""
+        sized = self._first.sized
+        return None if sized is None else dict(zip(sized.names, sized.example, strict=True))
+
+    def report(self, path: str | os.PathLike[str] = "report.html", *, title: str | None = None) -> Path:
+        """Writes the plan with its stages as one HTML file to look at (docs/report.md), and says where it is."""
+        first = self._first
+        placement, score = first.main.placement, self._partition.stages()
+        costs = [s["fwd_us"] + s["bwd_us"] + s["comm_us"] for s in score]
+        stages = (placement.stage_of, costs)
+        return _report.write(placement.plan, path, title, self._sizes_at(), _report.Link(0.0, 0.0, 0.0), None, stages)
+
+    def _shown(self) -> tuple[str, _show.Facts]:
+        score = self.score
+        head = f"cleave.PartitionedPlan of {self._target.name}: {_show.plural(self.nstages, 'stage')}"
+        slack = score["bottleneck_us"] / score["lower_bound_us"] if score["lower_bound_us"] else 1.0
+        return head, [
+            ("method", self._partition.method()),
+            ("devices", ", ".join(str(d) for d in self.device_of)),
+            ("slowest", f"{score['bottleneck_us'] / 1e3:.3f} ms, {slack:.3f} of the lower bound"),
+            ("crossing", _native.text_bytes(round(score["cut_bytes"]))),
+            *dict(_show.plan_facts(self.plan._main.plan, self._first.sized)).items(),
+        ]
+
+
+def pipe_model(
+    model: Callable[..., Any],
+    batch_dim: int | None = 0,
+    model_args: Any = (),
+    model_kwargs: dict[str, Any] | None = None,
+    n_iter: int = 10,
+    nparts: int = 4,
+    depth: int = 1000,
+    basic_blocks: BasicBlocks | None = None,
+    node_weight_function: Callable[[Block], float] | None = None,
+    edge_weight_function: Callable[[Block | None, Block], float] | None = None,
+    partitioning_method: str = "auto",
+    output_file: str | os.PathLike[str] | None = None,
+    generate_explicit_del: bool = False,
+    recomputation: bool = False,
+    profile_ops: bool = True,
+    profile: Profile | str | os.PathLike[str] | None = None,
+    devices: Sequence[Device | str | int] | None = None,
+    memory_limit: int | Sequence[int] | None = None,
+    tie_policy: str = "replicate",
+    *,
+    training: bool | None = None,
+    schedule: str = "1f1b",
+    microbatches: int | None = None,
+    bandwidth: float | Sequence[Sequence[float]] | None = None,
+    latency: float = 0.0,
+    param_copies: float | None = None,
+    max_stages: int | None = None,
+    seed: int = 0,
+    seconds: float = 0.0,
+) -> PartitionedPlan:
+    """Captures a model, measures its blocks, and cuts it into pipeline stages that are in balance.
+
+    model_args, model_kwargs: an example call, with the sizes of one micro-batch. batch_dim is the dimension of inputs
+    that micro-batches are cut along (None: there is none, only the example's sizes run).
+
+    depth says how far the hierarchy of modules is opened; modules whose class (or its name, or a path) is in
+    basic_blocks are not opened: they are profiled and placed as a whole, and may do what no plan can hold (Python that
+    depends on the data), since they are then run as they are. profile_ops=False counts layers alone.
+
+    nparts counts devices. acyclic and multilevel give each one stage; metis, mpipe, pipedream, exact and auto may give
+    a device several that are not neighbours. auto tries what fits and keeps the best. The goal is the slowest device's
+    time for one micro-batch, with the communication that its work does not hide (bandwidth in bytes per second, or a
+    matrix; latency in seconds), within memory_limit (bytes, for each device or one by one). devices are names, or
+    Device(name, speed, memory). schedule ("gpipe", "1f1b", "interleaved") and microbatches say how many micro-batches
+    are in flight, which counts for memory; param_copies is the memory per byte of parameters (by default 4 in training:
+    gradients and Adam's two moments).
+
+    profile: None measures (n_iter runs of each block); a file keeps what was measured, and is used where it fits; a
+    Profile is used as it is; "estimate" counts operations and bytes and runs nothing. node_weight_function(block) and
+    edge_weight_function(block, block) replace times and bytes.
+
+    tie_policy: parameters that several stages use are in each of them, gradients being added up ("replicate"), or
+    keep their users in one stage ("stage"). recomputation=True runs a stage's forward again in the backward.
+
+    output_file: the stages are written there as Python code (docs/pipe.md), with `del` after the last use of each
+    tensor where generate_explicit_del asks for it."""
+    want = _read(locals())
+    args, kwargs = as_call(model_args, model_kwargs)
+    with progress.task(f"partitioning {Target(model).name}"):
+        partitioned = PartitionedPlan(model, (args, kwargs), want)
+        if output_file is not None:
+            partitioned.write_source(output_file, explicit_del=generate_explicit_del)
+    return partitioned
+
+
+# ---- reading what the user asked for
+
+
+def _read(given: Mapping[str, Any]) -> Wanted:
+    nparts = _count(given["nparts"], "nparts")
+    _choice(given["partitioning_method"], METHODS, "partitioning_method")
+    _choice(given["tie_policy"], TIES, "tie_policy")
+    _choice(given["schedule"], SCHEDULES, "schedule")
+    training = given["training"]
+    if training is None:
+        model = given["model"]
+        params = model.parameters() if isinstance(model, nn.Module) else ()
+        training = torch.is_grad_enabled() and any(p.requires_grad for p in params)
+    folding = Folding(
+        _count(given["depth"], "depth"), _basic_blocks(given["basic_blocks"]), given["tie_policy"] == "stage"
+    )
+    copies = given["param_copies"]
+    options = {
+        "schedule": given["schedule"],
+        "microbatches": 4 * nparts if given["microbatches"] is None else _count(given["microbatches"], "microbatches"),
+        "bandwidth": _bandwidth(given["bandwidth"], nparts),
+        "latency_us": 1e6 * given["latency"],
+        "param_copies": float(copies) if copies is not None else 4.0 if training else 1.0,
+        "max_stages": 0 if given["max_stages"] is None else _count(given["max_stages"], "max_stages"),
+        "seed": given["seed"],
+        "seconds": float(given["seconds"]),
+    }
+    batch_dim = given["batch_dim"]
+    if batch_dim is not None and (type(batch_dim) is not int or batch_dim < 0):
+        raise ArgumentError(f"batch_dim is a dimension of the inputs or None, not {batch_dim!r}")
+    return Wanted(
+        batch_dim,
+        nparts,
+        folding,
+        given["partitioning_method"],
+        bool(training),
+        bool(given["recomputation"]),
+        bool(given["profile_ops"]),
+        _count(given["n_iter"], "n_iter"),
+        given["profile"],
+        _devices(given["devices"], given["memory_limit"], nparts),
+        given["node_weight_function"],
+        given["edge_weight_function"],
+        options,
+        dict(given),
+    )
+
+
+def _scalar(x: Any) -> bool:
+    """It holds for any number of devices."""
+    return x is None or isinstance(x, int | float)
+
+
+def _count(n: Any, name: str) -> int:
+    if type(n) is not int or n < 1:
+        raise ArgumentError(f"{name} is a whole number from 1 on, not {n!r}")
+    return int(n)
+
+
+def _choice(text: Any, known: Sequence[str], name: str) -> None:
+    if text not in known:
+        raise ArgumentError(f"{name} is one of {', '.join(known)}, not {text!r}")
+
+
+def _basic_blocks(given: BasicBlocks | None) -> tuple[str, ...]:
+    out = []
+    for b in given or ():
+        if not isinstance(b, str) and not (isinstance(b, type) and issubclass(b, nn.Module)):
+            raise ArgumentError(f"basic_blocks are classes of modules, or their names or paths, not {b!r}")
+        out.append(b if isinstance(b, str) else b.__name__)
+    return tuple(out)
+
+
+def _devices(given: Any, limit: Any, nparts: int) -> tuple[Device, ...]:
+    devices = [Device(f"device {i}") for i in range(nparts)] if given is None else [_device(d) for d in given]
+    if len(devices) != nparts:
+        raise ArgumentError(f"{_show.plural(len(devices), 'device')} for nparts={nparts}")
+    limits = list(limit) if isinstance(limit, Sequence) else [limit] * nparts
+    if len(limits) != nparts:
+        raise ArgumentError(f"memory_limit has {len(limits)} entries for nparts={nparts}")
+    for n in limits:
+        if n is not None and (type(n) is not int or n < 1):
+            raise ArgumentError(f"memory_limit is a number of bytes from 1 on, not {n!r}")
+    return tuple(d if n is None else d._replace(memory=n) for d, n in zip(devices, limits, strict=True))
+
+
+def _device(given: Any) -> Device:
+    if isinstance(given, Device):
+        return given
+    if isinstance(given, int):
+        return Device(f"cuda:{given}")
+    if isinstance(given, str | torch.device):
+        return Device(str(given))
+    raise ArgumentError(f"devices are names, torch.devices, numbers of GPUs or cleave.Device, not {given!r}")
+
+
+def _bandwidth(given: Any, nparts: int) -> list[float] | None:
+    """The matrix, row by row."""
+    if given is None:
+        return None
+    if isinstance(given, int | float):
+        return [float(given)] * (nparts * nparts)
+    rows = [[float(x) for x in row] for row in given]
+    if len(rows) != nparts or any(len(row) != nparts for row in rows):
+        raise ArgumentError(f"bandwidth is a number, or a matrix with a row and a column for each of {nparts} devices")
+    return [x for row in rows for x in row]
+
+
+def _weight(x: Any, name: str, where: str) -> float:
+    try:
+        weight = float(x)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"{name} gives {x!r} for {where}: a number is needed") from None
+    if not 0 <= weight < float("inf"):
+        raise ArgumentError(f"{name} gives {weight} for {where}: a finite number from 0 on is needed")
+    return weight
+
+
+def _sizes(want: Wanted, target: Target, example: tuple[Any, Any]) -> SizeSpec:
+    """The sizes that may change: the batch, from one row to at least MOST_BATCH."""
+    if want.batch_dim is None:
+        return SizeSpec(None, "B", None, None)
+    arguments = take_apart(target, *example)
+    dim = want.batch_dim
+    rows = [t.shape[dim] for t in arguments.leaves if not t.is_nested and t.dim() > dim]
+    if not rows:
+        return SizeSpec(None, "B", None, None)
+    high = max(MOST_BATCH, rows[0])
+    if dim == 0:
+        return SizeSpec((1, high), "B", None, None)
+    dims = {
+        name: {dim: "B"}
+        for name, t in zip(arguments.names, arguments.leaves, strict=True)
+        if not t.is_nested and t.dim() > dim and t.shape[dim] == rows[0]
+    }
+    return SizeSpec(None, "B", dims, {"B": (1, high)})

@@ -1,0 +1,601 @@
+/* The file of a pipeline: a module per stage, what goes in and out of each, and what chains them.
+ *
+ * Stages are written by the same code as a single view; each has a writer of its own. What they need above them (imports,
+ * helpers) is known when all are written, so texts are put together at the end. */
+#include <string.h>
+
+#include "emit/emit.h"
+
+typedef struct file {
+	const plan *p;
+	const stages_spec *spec;
+	writer *w; /* per stage; spec->nstages of each */
+	source_spec *views;
+	stage_state *states;
+	strbuf classes, config, pack;
+	int64_t *sizes;   /* per symbol: for the configuration */
+	bool *pack_sizes; /* per symbol: pack_outputs takes it */
+	bool object, whole;
+	strbuf device_name;
+} file;
+
+/* ---- what stands against it -------------------------------------------------------------------------------------- */
+
+static clv_status check_ends(const plan *p, const stages_spec *s)
+{
+	if (!s->nstages || !s->ends)
+		return fail(CLV_E_INVALID, "a pipeline has at least one stage");
+	for (uint32_t i = 0; i < s->nstages; i++)
+		if ((i && s->ends[i] < s->ends[i - 1]) || s->ends[i] > p->nodes.n)
+			return fail(CLV_E_INVALID, "stage %u cannot end at node %u of %u", i, s->ends[i], p->nodes.n);
+	if (s->ends[s->nstages - 1] != p->nodes.n)
+		return fail(CLV_E_INVALID, "the last stage ends at node %u, and the plan has %u", s->ends[s->nstages - 1],
+		            p->nodes.n);
+	return CLV_OK;
+}
+
+static clv_status find_symbol(const plan *p, const char *name, symbol_id *out)
+{
+	for (symbol_id i = 0; name && i < p->symbols.n; i++)
+		if (!strcmp(plan_s(p, p->symbols.at[i].name), name)) {
+			*out = i;
+			return CLV_OK;
+		}
+	return fail(CLV_E_INVALID, "the plan has no symbol %s", name ? name : "without a name");
+}
+
+/* Sizes that are asked for; those that are not are the smallest. */
+static clv_status read_sizes(const plan *p, const stages_spec *s, int64_t *sizes)
+{
+	symbol_id at;
+	if (s->batch_symbol)
+		TRY(find_symbol(p, s->batch_symbol, &at));
+	for (symbol_id i = 0; i < p->symbols.n; i++)
+		sizes[i] = p->symbols.at[i].lo;
+	for (uint32_t i = 0; i < s->nsymbols; i++) {
+		TRY(find_symbol(p, s->symbols[i], &at));
+		const symbol *x = &p->symbols.at[at];
+		if (s->values[i] < x->lo || s->values[i] > x->hi)
+			return fail(CLV_E_INVALID, "%s is %lld, and the plan is for %lld to %lld", s->symbols[i],
+			            (long long)s->values[i], (long long)x->lo, (long long)x->hi);
+		sizes[at] = s->values[i];
+	}
+	return CLV_OK;
+}
+
+static bool is_state(uint8_t kind)
+{
+	return kind == VALUE_PARAM || kind == VALUE_BUFFER || kind == VALUE_ATTR || kind == VALUE_CONST;
+}
+
+/* Running statistics are written though the operator does not say so. */
+static bool updates_statistics(const plan *p, const node *n)
+{
+	const char *op = plan_s(p, n->op);
+	bool norm = !strcmp(op, "aten::batch_norm") || !strcmp(op, "aten::instance_norm");
+	return norm && n->nargs > 5 && p->args.at[n->args + 5].kind == ARG_BOOL && p->args.at[n->args + 5].u.b;
+}
+
+static void note_written(const plan *p, const node *n, bool *written)
+{
+	for (uint32_t i = 0; i < n->nwrites; i++)
+		written[alias_root(p, p->ids.at[n->writes + i])] = true;
+	for (uint32_t i = 3; i < 5 && updates_statistics(p, n); i++) {
+		const arg *a = &p->args.at[n->args + i];
+		if (a->kind == ARG_VALUE)
+			written[alias_root(p, a->u.v)] = true;
+	}
+}
+
+static clv_status fail_shared(const plan *p, value_id v, uint32_t one, uint32_t other)
+{
+	strbuf name = STRBUF_INIT;
+	char *text = NULL;
+	value_label(p, v, &name);
+	TRY(strbuf_take(&name, &text));
+	clv_status st = fail(CLV_E_UNSUPPORTED,
+	                     "%s is written by stage %u and used by stage %u, which would have copies of their own: "
+	                     "put both into one stage",
+	                     text, one, other);
+	mem_free(text);
+	return st;
+}
+
+/* A tensor of the model that one stage changes must be of no concern to the others. */
+static clv_status check_state(const file *f, uint32_t stage, const bool *written)
+{
+	const plan *p = f->p;
+	for (value_id v = 0; v < p->values.n; v++) {
+		value_id root = alias_root(p, v);
+		if (!written[root] || !is_state(p->values.at[root].kind))
+			continue;
+		for (uint32_t i = 0; i < f->spec->nstages; i++)
+			if (i != stage && f->states[i].used[v])
+				return fail_shared(p, root, stage, i);
+	}
+	return CLV_OK;
+}
+
+/* Two inputs of a stage on the same memory are two tensors once they were sent. */
+static clv_status check_inputs(const file *f, uint32_t stage, const bool *written)
+{
+	const plan *p = f->p;
+	const view *v = &f->w[stage].v;
+	for (uint32_t i = 0; stage && i < v->inputs.n; i++)
+		for (uint32_t k = 0; k < i; k++) {
+			value_id root = alias_root(p, v->inputs.at[i]);
+			if (written[root] && root == alias_root(p, v->inputs.at[k]))
+				return fail(
+					CLV_E_UNSUPPORTED,
+					"stage %u writes into memory that two of its inputs share (%s and %s): let it begin earlier or "
+					"later",
+					stage, ident_value(&f->w->ids, v->inputs.at[k]), ident_value(&f->w->ids, v->inputs.at[i]));
+		}
+	return CLV_OK;
+}
+
+static clv_status check_rebinds(const file *f)
+{
+	uint32_t last = f->spec->nstages - 1;
+	for (uint32_t i = 0; i < f->p->rebinds.n; i++)
+		for (uint32_t k = 0; k < last; k++)
+			if (f->states[k].used[f->p->rebinds.at[i].target])
+				return fail_shared(f->p, f->p->rebinds.at[i].target, last, k);
+	return CLV_OK;
+}
+
+static clv_status check_stages(const file *f)
+{
+	const plan *p = f->p;
+	bool *written = mem_alloc(p->values.n + 1);
+	clv_status st = written ? check_rebinds(f) : fail_nomem();
+	for (uint32_t i = 0; st == CLV_OK && i < f->spec->nstages; i++) {
+		memset(written, 0, p->values.n);
+		for (node_id n = f->views[i].first; n < f->views[i].end; n++)
+			note_written(p, &p->nodes.at[n], written);
+		st = check_state(f, i, written);
+		if (st == CLV_OK)
+			st = check_inputs(f, i, written);
+	}
+	mem_free(written);
+	return st;
+}
+
+/* ---- stages ------------------------------------------------------------------------------------------------------ */
+
+static void note_use(void *ctx, value_id v)
+{
+	stage_state *st = ctx;
+	st->used[v] = true;
+}
+
+/* The device of the model: the one of its tensors that is not the CPU, if there is one. */
+static str_id main_device(const plan *p)
+{
+	str_id found = NONE;
+	for (value_id v = 0; v < p->values.n; v++) {
+		const value *x = &p->values.at[v];
+		if (x->type == TYPE_TENSOR && (found == NONE || !strcmp(plan_s(p, found), "cpu")))
+			found = x->device;
+	}
+	return found;
+}
+
+/* "device", unless a module tensor or a module of the model is called so. */
+static void choose_device_name(const plan *p, strbuf *b)
+{
+	bool taken = true;
+	for (strbuf_puts(b, "device"); taken && !b->failed; strbuf_puts(b, taken ? "_" : "")) {
+		taken = false;
+		for (value_id v = 0; v < p->values.n; v++) {
+			const char *name = plan_s(p, p->values.at[v].name);
+			taken |= is_state(p->values.at[v].kind) && !strncmp(name, b->at, b->n) &&
+			         (name[b->n] == '\0' || name[b->n] == '.');
+		}
+		for (scope_id s = 0; s < p->scopes.n; s++) {
+			const char *path = plan_s(p, p->scopes.at[s].path);
+			taken |= !strncmp(path, b->at, b->n) && (path[b->n] == '\0' || path[b->n] == '.');
+		}
+	}
+	strbuf_putc(b, '\0');
+}
+
+static clv_status open_stage(file *f, uint32_t i)
+{
+	const stages_spec *s = f->spec;
+	f->views[i] = (source_spec){.first = i ? s->ends[i - 1] : 0,
+	                            .end = s->ends[i],
+	                            .del = s->del,
+	                            .ctx = s->ctx,
+	                            .literal = s->literal,
+	                            .formal = s->formal};
+	f->states[i] = (stage_state){.spec = s,
+	                             .number = i,
+	                             .device = main_device(f->p),
+	                             .device_name = f->device_name.at,
+	                             .sizes = f->sizes,
+	                             .used = mem_alloc(f->p->values.n + 1)};
+	f->w[i] = (writer){.p = f->p, .s = &f->views[i], .stage = &f->states[i]};
+	if (!f->states[i].used)
+		return fail_nomem();
+	for (node_id n = f->views[i].first; n < f->views[i].end; n++)
+		node_each_arg(f->p, n, note_use, &f->states[i]);
+	return writer_init(&f->w[i]);
+}
+
+static clv_status open_stages(file *f)
+{
+	uint32_t n = f->spec->nstages;
+	choose_device_name(f->p, &f->device_name);
+	f->w = mem_alloc(n * sizeof *f->w);
+	f->views = mem_alloc(n * sizeof *f->views);
+	f->states = mem_alloc(n * sizeof *f->states);
+	f->pack_sizes = mem_alloc(f->p->symbols.n + 1);
+	f->sizes = mem_alloc((f->p->symbols.n + 1) * sizeof *f->sizes);
+	if (!f->sizes || !f->w || !f->views || !f->states || !f->pack_sizes || f->device_name.failed)
+		return fail_nomem();
+	TRY(read_sizes(f->p, f->spec, f->sizes));
+	for (uint32_t i = 0; i < n; i++)
+		TRY(open_stage(f, i));
+	return CLV_OK;
+}
+
+static void file_free(file *f)
+{
+	for (uint32_t i = 0; f->w && f->states && i < f->spec->nstages; i++) {
+		writer_free(&f->w[i]);
+		layers_free(&f->states[i].layers);
+		mem_free(f->states[i].used);
+		vec_free(&f->states[i].given);
+	}
+	mem_free(f->w);
+	mem_free(f->views);
+	mem_free(f->states);
+	mem_free(f->pack_sizes);
+	mem_free(f->sizes);
+	strbuf_free(&f->classes);
+	strbuf_free(&f->config);
+	strbuf_free(&f->pack);
+	strbuf_free(&f->device_name);
+}
+
+static bool takes_size(const writer *w, symbol_id s)
+{
+	value_id input;
+	uint32_t dim;
+	return w->symbol_used[s] && !symbol_shown(w, s, &input, &dim);
+}
+
+static bool any_takes_size(const file *f, symbol_id s)
+{
+	for (uint32_t i = 0; i < f->spec->nstages; i++)
+		if (takes_size(&f->w[i], s))
+			return true;
+	return false;
+}
+
+static bool any_size(const file *f)
+{
+	for (symbol_id s = 0; s < f->p->symbols.n; s++)
+		if (any_takes_size(f, s))
+			return true;
+	return false;
+}
+
+/* SIZES = ("B",): keywords that the forward takes; in all stages or in none. */
+static void write_sizes(const file *f, const writer *w, strbuf *b)
+{
+	strbuf line = STRBUF_INIT;
+	uint32_t count = 0;
+	strbuf_puts(&line, "SIZES = (");
+	for (symbol_id s = 0; s < f->p->symbols.n; s++)
+		if (takes_size(w, s))
+			strbuf_printf(&line, "%s\"%s\"", count++ ? ", " : "", ident_symbol(&w->ids, s));
+	strbuf_puts(&line, count == 1 ? ",)" : ")");
+	layout_line(b, INDENT, &line);
+}
+
+/* GIVEN = ("const_0",): tensors that must be set though no state_dict has them. */
+static void write_given(const writer *w, strbuf *b)
+{
+	strbuf line = STRBUF_INIT;
+	strbuf_puts(&line, "GIVEN = (");
+	for (uint32_t i = 0; i < w->stage->given.n; i++) {
+		strbuf path = STRBUF_INIT;
+		place_path(w, w->stage->given.at[i], &path);
+		strbuf_puts(&line, i ? ", " : "");
+		if (!path.failed)
+			write_string(path.at, path.n, &line);
+		line.failed |= path.failed;
+		strbuf_free(&path);
+	}
+	strbuf_puts(&line, w->stage->given.n == 1 ? ",)" : ")");
+	layout_line(b, INDENT, &line);
+}
+
+static void write_what(const writer *w, strbuf *b)
+{
+	const source_spec *s = w->s;
+	if (s->first == s->end)
+		strbuf_puts(b, "    \"\"\"Only passes values on.\"\"\"\n\n");
+	else
+		strbuf_printf(b, "    \"\"\"Nodes %u to %u of the %u of the model.\"\"\"\n\n", s->first, s->end - 1,
+		              w->p->nodes.n);
+}
+
+static bool any_given(const file *f)
+{
+	for (uint32_t i = 0; i < f->spec->nstages; i++)
+		if (f->states[i].given.n)
+			return true;
+	return false;
+}
+
+static void write_stage(file *f, uint32_t i, const strbuf *init)
+{
+	writer *w = &f->w[i];
+	strbuf *b = &f->classes;
+	strbuf_printf(b, "\n\nclass Stage%u(%s):\n", i, w->root_part ? "Part" : "nn.Module");
+	write_what(w, b);
+	size_t before = b->n;
+	if (any_given(f))
+		write_given(w, b);
+	if (any_size(f))
+		write_sizes(f, w, b);
+	strbuf_puts(b, b->n > before ? "\n" : "");
+	b->failed |= init->failed;
+	if (!init->failed)
+		strbuf_add(b, init->at, init->n);
+	write_forward(w, b);
+}
+
+/* Bodies first: they show what the heads need. */
+static clv_status write_stages(file *f)
+{
+	uint32_t n = f->spec->nstages;
+	strbuf *inits = mem_alloc(n * sizeof *inits);
+	clv_status st = inits ? CLV_OK : fail_nomem();
+	for (uint32_t i = 0; st == CLV_OK && i < n; i++) {
+		st = layers_find(&f->w[i], &f->states[i].layers);
+		if (st == CLV_OK)
+			st = write_body(&f->w[i]);
+		if (st == CLV_OK)
+			st = write_init(&f->w[i], &inits[i]);
+		if (st != CLV_OK)
+			st = fail_more(st, "stage %u: ", i);
+	}
+	for (uint32_t i = 0; st == CLV_OK && i < n; i++)
+		write_stage(f, i, &inits[i]);
+	for (uint32_t i = 0; inits && i < n; i++)
+		strbuf_free(&inits[i]);
+	mem_free(inits);
+	return st;
+}
+
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
+
+static void put_name(const char *s, strbuf *b)
+{
+	for (; *s; s++)
+		strbuf_putc(b, (unsigned char)*s < 0x20 || (unsigned char)*s >= 0x7F || strchr("\"\\", *s) ? '?' : *s);
+}
+
+static void write_docstring(const file *f, strbuf *b)
+{
+	const plan *p = f->p;
+	strbuf_puts(b, "\"\"\"");
+	put_name(plan_s(p, p->model), b);
+	strbuf_printf(b,
+	              " as a pipeline of %u stage%s. Written by Cleave.\n\n"
+	              "    pipeline = Pipeline()  # all stages, one after the other\n"
+	              "    load_model_state(pipeline.stages, model.state_dict())\n"
+	              "    output = pipeline(inputs)\n\n"
+	              "Each stage is a module by itself: its forward takes what the stage before it returns,\n"
+	              "its parameters and buffers have the model's names. create_pipeline_configuration()\n"
+	              "says what goes in and out of each.\n\n"
+	              "The model was captured in %s mode. train() and eval() switch layers, dropout and\n"
+	              "normalisation; whatever else the model did by its mode is as it was captured.\n",
+	              f->spec->nstages, f->spec->nstages == 1 ? "" : "s", p->training ? "training" : "evaluation");
+	if (any_given(f))
+		strbuf_puts(b, "\nTensors in a stage's GIVEN are in no state_dict: load_model_state must be given them too,\n"
+		               "under these names.\n");
+	strbuf_puts(b, "\"\"\"\n\n");
+}
+
+/* The name is used by itself, and not as the end of another: F. and not self.F. */
+static bool uses_word(const strbuf *b, const char *word)
+{
+	size_t n = strlen(word);
+	for (size_t i = 1; !b->failed && i + n <= b->n; i++)
+		if (!memcmp(b->at + i, word, n) && strchr(" (,[{-", b->at[i - 1]))
+			return true;
+	return false;
+}
+
+static writer all_needs(const file *f)
+{
+	writer all = {0};
+	for (uint32_t i = 0; i < f->spec->nstages; i++) {
+		const writer *w = &f->w[i];
+		all.part |= w->part;
+		all.call |= w->call;
+		all.flag |= w->flag;
+		all.guard |= w->guard;
+		all.copy |= w->copy;
+		all.math |= w->math;
+		all.torchvision |= w->torchvision;
+	}
+	return all;
+}
+
+static bool any_blocks(const file *f)
+{
+	for (uint32_t i = 0; i < f->spec->nstages; i++)
+		if (f->states[i].blocks)
+			return true;
+	return false;
+}
+
+static void write_top(const file *f, strbuf *b)
+{
+	writer all = all_needs(f);
+	write_docstring(f, b);
+	strbuf_puts(b, all.flag ? "import contextlib\n" : "");
+	strbuf_puts(b, all.math ? "import math\n" : "");
+	strbuf_puts(b, all.flag || all.math ? "\n" : "");
+	strbuf_puts(b, "import torch\n");
+	strbuf_puts(b, uses_word(&f->classes, "F.") ? "import torch.nn.functional as F\n" : "");
+	strbuf_puts(b, all.torchvision ? "import torchvision  # noqa: F401 (it registers operators)\n" : "");
+	strbuf_puts(b, "from torch import nn\n");
+	write_helpers(&all, b);
+	if (any_blocks(f))
+		strbuf_puts(b,
+		            "\n\ndef given_block(blocks, name):\n"
+		            "    \"\"\"A module that was kept whole, and is not part of this file.\"\"\"\n"
+		            "    if not blocks or name not in blocks:\n"
+		            "        raise ValueError(f\"the stage needs the model's {name}: blocks={{{name!r}: module}}\")\n"
+		            "    return blocks[name]\n");
+	if (f->object)
+		strbuf_puts(b, "\n\nclass Output(dict):\n"
+		               "    \"\"\"Fields as keys and as attributes; it stands for a class of the model's own.\"\"\"\n\n"
+		               "    def __getattr__(self, name):\n"
+		               "        try:\n"
+		               "            return self[name]\n"
+		               "        except KeyError:\n"
+		               "            raise AttributeError(name) from None\n");
+}
+
+static void write_load(const file *f, strbuf *b)
+{
+	bool given = any_given(f);
+	strbuf_puts(b, "\n\ndef load_model_state(stages, state):\n"
+	               "    \"\"\"Copies the tensors of a state_dict of the model into the stages that have them.\"\"\"\n"
+	               "    for stage in stages:\n"
+	               "        own = dict(stage.named_parameters(remove_duplicate=False))\n"
+	               "        own.update(stage.named_buffers(remove_duplicate=False))\n");
+	strbuf_printf(b, "        for name in %s:\n", given ? "[*stage.state_dict(), *stage.GIVEN]" : "stage.state_dict()");
+	strbuf_puts(b, "            if name not in state:\n"
+	               "                if name.endswith(\"num_batches_tracked\"):\n"
+	               "                    continue  # old files lack it\n"
+	               "                raise KeyError(f\"the state has no {name}\")\n"
+	               "            if own[name].shape != state[name].shape:\n"
+	               "                raise ValueError(f\"{name} has another shape in the state\")\n"
+	               "            with torch.no_grad():\n"
+	               "                own[name].copy_(state[name])\n");
+}
+
+/* Sizes that stages or the output take, from the inputs of the model. */
+static clv_status write_pipeline_sizes(const file *f, strbuf *b)
+{
+	const writer *w = f->w;
+	for (symbol_id s = 0; s < f->p->symbols.n; s++) {
+		value_id input;
+		uint32_t dim;
+		if (!f->pack_sizes[s] && !any_takes_size(f, s))
+			continue;
+		if (!symbol_shown(w, s, &input, &dim))
+			return fail(CLV_E_UNSUPPORTED, "no input of the model shows the size %s, which the source needs",
+			            plan_s(f->p, f->p->symbols.at[s].name));
+		strbuf line = STRBUF_INIT;
+		strbuf_printf(&line, "%s = ", ident_symbol(&w->ids, s));
+		put_symbol_from(f->p, s, ident_value(&w->ids, input), input, dim, &line);
+		layout_line(b, BODY, &line);
+	}
+	if (!any_size(f))
+		return CLV_OK;
+	strbuf line = STRBUF_INIT;
+	bool any = false;
+	strbuf_puts(&line, "sizes = {");
+	for (symbol_id s = 0; s < f->p->symbols.n; s++)
+		if (any_takes_size(f, s)) {
+			strbuf_printf(&line, "%s\"%s\": %s", any ? ", " : "", ident_symbol(&w->ids, s), ident_symbol(&w->ids, s));
+			any = true;
+		}
+	strbuf_putc(&line, '}');
+	layout_line(b, BODY, &line);
+	return CLV_OK;
+}
+
+static void write_pipeline_head(const file *f, strbuf *b)
+{
+	strbuf line = STRBUF_INIT;
+	const view *v = &f->w->v;
+	strbuf_puts(b, "\n\nclass Pipeline(nn.Module):\n"
+	               "    \"\"\"All stages in sequence: takes the model's input tensors, gives its output.\"\"\"\n\n");
+	if (any_blocks(f))
+		strbuf_puts(b, "    def __init__(self, stages):\n        super().__init__()\n"
+		               "        self.stages = nn.ModuleList(stages)\n\n");
+	else {
+		strbuf made = STRBUF_INIT;
+		strbuf_puts(&made, "stages = [");
+		for (uint32_t i = 0; i < f->spec->nstages; i++)
+			strbuf_printf(&made, "%sStage%u()", i ? ", " : "", i);
+		strbuf_putc(&made, ']');
+		strbuf_puts(b, "    def __init__(self, stages=None):\n        super().__init__()\n"
+		               "        if stages is None:\n");
+		layout_line(b, BODY + INDENT, &made);
+		strbuf_puts(b, "        self.stages = nn.ModuleList(stages)\n\n");
+	}
+	strbuf_puts(&line, "def forward(self");
+	for (uint32_t i = 0; i < v->inputs.n; i++)
+		strbuf_printf(&line, ", %s", ident_value(&f->w->ids, v->inputs.at[i]));
+	strbuf_puts(&line, "):");
+	layout_line(b, INDENT, &line);
+}
+
+static clv_status write_pipeline(const file *f, strbuf *b)
+{
+	const view *v = &f->w->v;
+	strbuf line = STRBUF_INIT;
+	write_pipeline_head(f, b);
+	TRY(write_pipeline_sizes(f, b));
+	strbuf_puts(&line, "values = (");
+	for (uint32_t i = 0; i < v->inputs.n; i++)
+		strbuf_printf(&line, "%s%s", i ? ", " : "", ident_value(&f->w->ids, v->inputs.at[i]));
+	strbuf_puts(&line, v->inputs.n == 1 ? ",)" : ")");
+	layout_line(b, BODY, &line);
+	strbuf_printf(b,
+	              "        for stage in self.stages:\n"
+	              "            device = stage.%s\n"
+	              "            moved = [v.to(device) if torch.is_tensor(v) else v for v in values]\n"
+	              "            values = stage(*moved%s)\n"
+	              "            values = values if isinstance(values, tuple) else (values,)\n",
+	              f->device_name.at, any_size(f) ? ", **{name: sizes[name] for name in stage.SIZES}" : "");
+	strbuf_puts(&line, f->whole ? "return pack_outputs(values" : "return values");
+	for (symbol_id s = 0; f->whole && s < f->p->symbols.n; s++)
+		if (f->pack_sizes[s])
+			strbuf_printf(&line, ", %s", ident_symbol(&f->w->ids, s));
+	strbuf_puts(&line, f->whole ? ")" : "");
+	layout_line(b, BODY, &line);
+	return CLV_OK;
+}
+
+static clv_status write_file(file *f, strbuf *b)
+{
+	TRY(write_stages(f));
+	TRY(write_config(f->w, &f->config));
+	TRY(write_pack(&f->w[f->spec->nstages - 1], f->pack_sizes, &f->object, &f->whole, &f->pack));
+	if (f->classes.failed || f->config.failed || f->pack.failed)
+		return fail_nomem();
+	write_top(f, b);
+	strbuf_add(b, f->classes.at, f->classes.n);
+	strbuf_add(b, f->config.at, f->config.n);
+	strbuf_add(b, f->pack.at, f->pack.n);
+	write_load(f, b);
+	TRY(write_pipeline(f, b));
+	return b->failed ? fail_nomem() : CLV_OK;
+}
+
+clv_status plan_stages_source(const plan *p, const stages_spec *s, strbuf *b)
+{
+	TRY(check_symbols(p));
+	TRY(check_ends(p, s));
+	file f = {.p = p, .spec = s};
+	clv_status st = open_stages(&f);
+	if (st == CLV_OK)
+		st = check_stages(&f);
+	if (st == CLV_OK)
+		st = write_file(&f, b);
+	file_free(&f);
+	return st;
+}

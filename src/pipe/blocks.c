@@ -1,0 +1,611 @@
+/* Folding a plan into blocks.
+ *
+ * Nodes are first taken in runs: neighbours in the plan that belong to the same layer. An interval of an order that is
+ * topological has no path that leaves and comes back, so runs have no cycles, however often a module is called. What must
+ * not be cut apart is then an edge both ways between two runs, and the strongly connected components are the blocks: a
+ * component also takes in what lies between its parts. Linear in the plan.
+ *
+ * What stays together:
+ *   - Who makes and who needs what cannot cross: host values, sparse tensors, sizes that are not known.
+ *   - Who touches memory that is written in place, up to the last write; who touches a tensor of the model that is
+ *     written or re-bound, at all: it has one place.
+ *   - Who reads memory beyond the elements of a tensor, and who made it.
+ *   - A number that is read from data, and who needs it.
+ *   - Who writes an input of the caller, with all before it: it is in the first stage.
+ * What stays in order beside values: effects (split/order.h), and the users of what takes gradients, whose shares are then
+ * added up in the order in which the whole model adds them. */
+#include "pipe/blocks.h"
+
+#include <string.h>
+
+#include "plan/data.h"
+#include "split/frontier.h"
+#include "split/order.h"
+
+typedef struct folding {
+	const plan *p;
+	const blocks_spec *s;
+	blocks *out;
+	node_names *names;
+	liveness live;
+	scope_id *folded;     /* per scope: the module that is not opened above it; NONE: none is */
+	bool *leaf;           /* per scope: no module is inside */
+	uint32_t *run_of;     /* per node */
+	VEC(node_id) heads;   /* per run: its first node */
+	VEC(pipe_edge) edges; /* between runs */
+	uint32_t *component;  /* per run */
+	uint32_t ncomponents;
+	/* of the walk that is under way */
+	node_id now;
+	node_id *last_user; /* per value: the last node that was seen to use it */
+	node_id *writer;    /* per root: last node that writes the storage */
+	clv_status st;
+} folding;
+
+/* ---- runs -------------------------------------------------------------------------------------------------------------- */
+
+static uint32_t depth_of(const char *path)
+{
+	uint32_t n = *path != 0;
+	for (; *path; path++)
+		n += *path == '.';
+	return n;
+}
+
+static bool is_whole(const folding *f, const scope *sc)
+{
+	for (uint32_t i = 0; i < f->s->nwhole; i++)
+		if (!strcmp(f->s->whole[i], plan_s(f->p, sc->cls)) || !strcmp(f->s->whole[i], plan_s(f->p, sc->path)))
+			return true;
+	return false;
+}
+
+/* Parents come before children, so what is above is known. */
+static void fold_scopes(folding *f)
+{
+	const plan *p = f->p;
+	for (scope_id i = 0; i < p->scopes.n; i++) {
+		f->leaf[i] = true;
+		if (p->scopes.at[i].parent != NONE)
+			f->leaf[p->scopes.at[i].parent] = false;
+	}
+	for (scope_id i = 0; i < p->scopes.n; i++) {
+		const scope *sc = &p->scopes.at[i];
+		scope_id above = sc->parent == NONE ? NONE : f->folded[sc->parent];
+		bool here = (sc->parent != NONE && f->leaf[i]) || is_whole(f, sc) ||
+		            (sc->parent != NONE && depth_of(plan_s(p, sc->path)) >= f->s->depth);
+		f->folded[i] = above != NONE ? above : here ? i : NONE;
+	}
+}
+
+static scope_id layer_of(const folding *f, node_id n)
+{
+	scope_id sc = f->p->nodes.at[n].scope;
+	return sc == NONE ? NONE : f->folded[sc];
+}
+
+static clv_status make_runs(folding *f)
+{
+	for (node_id n = 0; n < f->p->nodes.n; n++) {
+		scope_id layer = layer_of(f, n);
+		if (!n || layer == NONE || layer != layer_of(f, n - 1))
+			TRY(vec_push(&f->heads, n));
+		f->run_of[n] = f->heads.n - 1;
+	}
+	return CLV_OK;
+}
+
+/* ---- edges between runs -------------------------------------------------------------------------------------------------- */
+
+static void add_edge(folding *f, node_id from, node_id to)
+{
+	uint32_t a = f->run_of[from], b = f->run_of[to];
+	if (f->st == CLV_OK && a != b)
+		f->st = vec_push(&f->edges, ((pipe_edge){a, b}));
+}
+
+static void keep_together(folding *f, node_id a, node_id b)
+{
+	add_edge(f, a, b);
+	add_edge(f, b, a);
+}
+
+static bool stays(const folding *f, value_id v)
+{
+	const value *x = &f->p->values.at[v];
+	int64_t bytes;
+	return x->type != TYPE_TENSOR || (x->flags & VALUE_ODD) || value_bytes(f->p, v, f->out->syms, &bytes) != CLV_OK;
+}
+
+static bool takes_gradients(const plan *p, value_id v)
+{
+	const value *x = &p->values.at[v];
+	return (x->flags & (VALUE_GRAD | VALUE_TRAINABLE)) != 0;
+}
+
+static void use_value(void *ctx, value_id v)
+{
+	folding *f = ctx;
+	const value *x = &f->p->values.at[v];
+	node_id before = f->last_user[v];
+	f->last_user[v] = f->now;
+	if (x->kind == VALUE_RESULT)
+		add_edge(f, x->def, f->now);
+	if (x->kind == VALUE_RESULT && stays(f, v))
+		keep_together(f, x->def, f->now);
+	if (before == NONE)
+		return;
+	if (takes_gradients(f->p, v))
+		add_edge(f, before, f->now);
+	if (x->kind == VALUE_PARAM && f->s->ties_together)
+		keep_together(f, before, f->now);
+}
+
+static void each_written(folding *f, node_id n, value_fn fn)
+{
+	const node *x = &f->p->nodes.at[n];
+	for (uint32_t w = 0; w < x->nwrites; w++)
+		fn(f, f->p->ids.at[x->writes + w]);
+}
+
+static void add_value_edges(folding *f)
+{
+	for (f->now = 0; f->now < f->p->nodes.n && f->st == CLV_OK; f->now++) {
+		node_each_arg(f->p, f->now, use_value, f);
+		each_written(f, f->now, use_value);
+	}
+}
+
+static clv_status add_order_edges(folding *f)
+{
+	order_pairs pairs = {0};
+	clv_status st = order_of_effects(f->p, &pairs);
+	for (uint32_t i = 0; st == CLV_OK && i < pairs.n; i++)
+		add_edge(f, pairs.at[i].before, pairs.at[i].after);
+	vec_free(&pairs);
+	for (uint32_t r = 1; st == CLV_OK && f->s->keep_order && r < f->heads.n; r++)
+		add_edge(f, f->heads.at[r - 1], f->heads.at[r]);
+	return st;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
+
+/* last_user is here: per root, the last node that was seen to touch the storage. */
+static void touch(void *ctx, value_id v)
+{
+	folding *f = ctx;
+	value_id root = alias_root(f->p, v);
+	if (f->writer[root] == NONE)
+		return;
+	bool own = !moves(f->p, root); /* the model's: it has one place */
+	if (!own && f->now > f->writer[root])
+		return;
+	if (f->last_user[root] != NONE)
+		keep_together(f, f->last_user[root], f->now);
+	f->last_user[root] = f->now;
+}
+
+static void touch_all(folding *f)
+{
+	const plan *p = f->p;
+	for (value_id v = 0; v < p->values.n; v++)
+		f->last_user[v] = NONE;
+	last_writers(p, f->writer);
+	for (uint32_t i = 0; i < p->rebinds.n; i++) {
+		const value *to = &p->values.at[p->rebinds.at[i].value];
+		if (to->kind == VALUE_RESULT) { /* whoever makes the new tensor counts as a writer of the old one */
+			value_id root = alias_root(p, p->rebinds.at[i].target);
+			f->writer[root] = to->def;
+			f->last_user[root] = to->def;
+		}
+	}
+	for (f->now = 0; f->now < p->nodes.n && f->st == CLV_OK; f->now++) {
+		node_each_arg(p, f->now, touch, f);
+		each_written(f, f->now, touch);
+		node_each_result(p, f->now, touch, f);
+	}
+}
+
+static clv_status join_reaches(folding *f)
+{
+	reach_list reaches = {0};
+	clv_status st = find_reaches(f->p, &reaches);
+	for (uint32_t i = 0; st == CLV_OK && i < reaches.n; i++) {
+		const value *from = &f->p->values.at[reaches.at[i].from];
+		if (from->kind == VALUE_RESULT)
+			keep_together(f, from->def, reaches.at[i].node);
+	}
+	vec_free(&reaches);
+	return st;
+}
+
+static clv_status join_data(folding *f)
+{
+	bool *bad = mem_alloc(f->p->nodes.n + 1);
+	clv_status st = bad ? data_cuts(f->p, f->live.last, bad) : fail_nomem();
+	for (node_id k = 0; st == CLV_OK && k + 1 < f->p->nodes.n; k++)
+		if (bad[k])
+			keep_together(f, k, k + 1);
+	mem_free(bad);
+	return st;
+}
+
+/* Whoever writes or reaches beyond an input of the caller is in the first stage: everything before it in the plan is
+   with it, everything else behind it. */
+static void join_first(folding *f, node_id last)
+{
+	for (uint32_t r = 1; r < f->heads.n; r++)
+		if (f->heads.at[r] <= last)
+			keep_together(f, f->heads.at[r - 1], f->heads.at[r]);
+		else
+			add_edge(f, last, f->heads.at[r]);
+}
+
+static void join_inputs(folding *f)
+{
+	node_id last = NONE;
+	for (uint32_t i = 0; i < f->p->inputs.n; i++) {
+		node_id w = f->writer[alias_root(f->p, f->p->inputs.at[i])];
+		if (w != NONE && (last == NONE || w > last))
+			last = w;
+	}
+	if (last != NONE)
+		join_first(f, last);
+}
+
+static clv_status add_edges(folding *f)
+{
+	add_value_edges(f);
+	TRY(f->st);
+	TRY(add_order_edges(f));
+	touch_all(f);
+	join_inputs(f);
+	TRY(join_reaches(f));
+	TRY(join_data(f));
+	return f->st;
+}
+
+/* ---- components ------------------------------------------------------------------------------------------------------------ */
+
+static int by_ends(const void *a, const void *b)
+{
+	const pipe_edge *x = a, *y = b;
+	if (x->from != y->from)
+		return x->from < y->from ? -1 : 1;
+	return (x->to > y->to) - (x->to < y->to);
+}
+
+static void sort_edges(pipe_edge *at, uint32_t *n)
+{
+	if (*n)
+		qsort(at, *n, sizeof *at, by_ends);
+	uint32_t kept = 0;
+	for (uint32_t i = 0; i < *n; i++)
+		if (!kept || by_ends(&at[i], &at[kept - 1]))
+			at[kept++] = at[i];
+	*n = kept;
+}
+
+/* Tarjan's walk without recursion. Components are numbered backwards: what is reached comes first. */
+typedef struct component_walk {
+	uint32_t *first, *number, *low, *next, *stack, *path;
+	uint32_t counter, nstack;
+} component_walk;
+
+static void enter_run(component_walk *w, uint32_t r)
+{
+	w->number[r] = w->low[r] = w->counter++;
+	w->next[r] = w->first[r];
+	w->stack[w->nstack++] = r;
+}
+
+static void close_component(folding *f, component_walk *w, uint32_t r)
+{
+	uint32_t x;
+	do {
+		x = w->stack[--w->nstack];
+		f->component[x] = f->ncomponents;
+	} while (x != r);
+	f->ncomponents++;
+}
+
+static void walk_from(folding *f, component_walk *w, uint32_t start)
+{
+	uint32_t depth = 0;
+	w->path[depth++] = start;
+	enter_run(w, start);
+	while (depth) {
+		uint32_t r = w->path[depth - 1];
+		if (w->next[r] < w->first[r + 1]) {
+			uint32_t to = f->edges.at[w->next[r]++].to;
+			if (w->number[to] == NONE) {
+				enter_run(w, to);
+				w->path[depth++] = to;
+			} else if (f->component[to] == NONE && w->number[to] < w->low[r]) {
+				w->low[r] = w->number[to];
+			}
+			continue;
+		}
+		if (w->low[r] == w->number[r])
+			close_component(f, w, r);
+		depth--;
+		if (depth && w->low[r] < w->low[w->path[depth - 1]])
+			w->low[w->path[depth - 1]] = w->low[r];
+	}
+}
+
+static clv_status find_components(folding *f)
+{
+	uint32_t n = f->heads.n;
+	component_walk w = {mem_ids(n + 1), mem_ids(n), mem_ids(n), mem_ids(n), mem_ids(n), mem_ids(n), 0, 0};
+	bool memory = w.first && w.number && w.low && w.next && w.stack && w.path;
+	if (memory) {
+		uint32_t e = 0;
+		for (uint32_t r = 0; r <= n; r++) {
+			while (e < f->edges.n && f->edges.at[e].from < r)
+				e++;
+			w.first[r] = e;
+		}
+		for (uint32_t r = 0; r < n; r++)
+			if (w.number[r] == NONE)
+				walk_from(f, &w, r);
+	}
+	mem_free(w.first);
+	mem_free(w.number);
+	mem_free(w.low);
+	mem_free(w.next);
+	mem_free(w.stack);
+	mem_free(w.path);
+	return memory ? CLV_OK : fail_nomem();
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------------------------------------- */
+
+/* Edges between components, which so far are numbered anyhow, for the order of the blocks. */
+static clv_status lift_edges(const folding *f, const uint32_t *of_run, blocks *out)
+{
+	for (uint32_t i = 0; i < f->edges.n; i++) {
+		pipe_edge e = {of_run[f->edges.at[i].from], of_run[f->edges.at[i].to]};
+		if (e.from != e.to)
+			TRY(vec_push(&out->edges, e));
+	}
+	sort_edges(out->edges.at, &out->edges.n);
+	return CLV_OK;
+}
+
+/* A heap of components by their first node, so that the order stays as near to the plan's as it can. */
+typedef struct ready_heap {
+	uint32_t *at, n;
+	const node_id *key;
+} ready_heap;
+
+static void heap_swap(ready_heap *h, uint32_t i, uint32_t j)
+{
+	uint32_t x = h->at[i];
+	h->at[i] = h->at[j];
+	h->at[j] = x;
+}
+
+static bool heap_less(const ready_heap *h, uint32_t i, uint32_t j)
+{
+	return h->key[h->at[i]] < h->key[h->at[j]];
+}
+
+static void heap_put(ready_heap *h, uint32_t x)
+{
+	uint32_t i = h->n++;
+	h->at[i] = x;
+	for (; i && heap_less(h, i, (i - 1) / 2); i = (i - 1) / 2)
+		heap_swap(h, i, (i - 1) / 2);
+}
+
+static uint32_t heap_take(ready_heap *h)
+{
+	uint32_t x = h->at[0], i = 0;
+	h->at[0] = h->at[--h->n];
+	for (;;) {
+		uint32_t least = i, l = 2 * i + 1, r = l + 1;
+		if (l < h->n && heap_less(h, l, least))
+			least = l;
+		if (r < h->n && heap_less(h, r, least))
+			least = r;
+		if (least == i)
+			return x;
+		heap_swap(h, i, least);
+		i = least;
+	}
+}
+
+typedef struct sorting {
+	uint32_t *waits; /* per component: predecessors that are not placed yet */
+	uint32_t *first; /* per component, and one more: its edges in blocks->edges */
+	uint32_t *place; /* per component: its block */
+	node_id *head;   /* per component: its first node */
+	ready_heap ready;
+} sorting;
+
+static void sort_components(const folding *f, sorting *s)
+{
+	const blocks *b = f->out;
+	for (uint32_t e = 0; e < b->edges.n; e++)
+		s->waits[b->edges.at[e].to]++;
+	for (uint32_t c = 0, e = 0; c <= f->ncomponents; c++) {
+		while (e < b->edges.n && b->edges.at[e].from < c)
+			e++;
+		s->first[c] = e;
+	}
+	for (uint32_t r = f->heads.n; r-- > 0;)
+		s->head[f->component[r]] = f->heads.at[r];
+	s->ready.key = s->head;
+	for (uint32_t c = 0; c < f->ncomponents; c++)
+		if (!s->waits[c])
+			heap_put(&s->ready, c);
+	for (uint32_t place = 0; s->ready.n; place++) {
+		uint32_t c = heap_take(&s->ready);
+		s->place[c] = place;
+		for (uint32_t e = s->first[c]; e < s->first[c + 1]; e++)
+			if (!--s->waits[b->edges.at[e].to])
+				heap_put(&s->ready, b->edges.at[e].to);
+	}
+}
+
+static clv_status order_components(folding *f)
+{
+	uint32_t n = f->ncomponents;
+	sorting s = {mem_alloc((n + 1) * sizeof *s.waits), mem_ids(n + 2), mem_ids(n), mem_ids(n), {mem_ids(n), 0, NULL}};
+	clv_status st = s.waits && s.first && s.place && s.head && s.ready.at ? CLV_OK : fail_nomem();
+	if (st == CLV_OK)
+		st = lift_edges(f, f->component, f->out);
+	if (st == CLV_OK) {
+		sort_components(f, &s);
+		for (uint32_t r = 0; r < f->heads.n; r++)
+			f->component[r] = s.place[f->component[r]];
+		f->out->edges.n = 0;
+		st = lift_edges(f, f->component, f->out);
+	}
+	mem_free(s.waits);
+	mem_free(s.first);
+	mem_free(s.place);
+	mem_free(s.head);
+	mem_free(s.ready.at);
+	return st;
+}
+
+/* What a node is part of in the name of its block: its layer, or itself. */
+static const char *part_name(const folding *f, node_id n)
+{
+	scope_id layer = layer_of(f, n);
+	if (layer == NONE)
+		return node_name(f->names, n);
+	const char *path = plan_s(f->p, f->p->scopes.at[layer].path);
+	return *path ? path : "the model";
+}
+
+/* "layer1.0.bn1+layer1.0.relu"; of many parts the first and the last */
+static void print_parts(const folding *f, const block *x, strbuf *b)
+{
+	enum { MOST = 3 };
+	const node_id *nodes = &f->out->order.at[x->first];
+	uint32_t parts = 1;
+	for (uint32_t i = 1; i < x->n; i++)
+		parts += strcmp(part_name(f, nodes[i]), part_name(f, nodes[i - 1])) != 0;
+	strbuf_puts(b, part_name(f, nodes[0]));
+	if (parts > MOST)
+		strbuf_puts(b, "+…");
+	for (uint32_t i = parts > MOST ? x->n - 1 : 1; i < x->n; i++)
+		if (strcmp(part_name(f, nodes[i]), part_name(f, nodes[i - 1])) != 0 || parts > MOST)
+			strbuf_printf(b, "+%s", part_name(f, nodes[i]));
+}
+
+/* "layer1.0.conv1"; "layer1.0.conv1:2" when its nodes are in several blocks; "add_3" */
+static clv_status name_block(const folding *f, block *x, uint32_t *calls /* per scope */)
+{
+	strbuf b = STRBUF_INIT;
+	print_parts(f, x, &b);
+	if (x->layer && ++calls[x->scope] > 1)
+		strbuf_printf(&b, ":%u", calls[x->scope]);
+	return strbuf_take(&b, &x->name);
+}
+
+static void describe_block(const folding *f, block *x)
+{
+	const node_id *nodes = &f->out->order.at[x->first];
+	x->scope = layer_of(f, nodes[0]);
+	x->layer = x->layers = x->scope != NONE;
+	for (uint32_t i = 1; i < x->n; i++) {
+		x->layer &= layer_of(f, nodes[i]) == x->scope;
+		x->layers |= layer_of(f, nodes[i]) != NONE;
+	}
+	if (!x->layer)
+		x->scope = f->p->nodes.at[nodes[0]].scope;
+}
+
+static clv_status fill_blocks(folding *f)
+{
+	blocks *b = f->out;
+	uint32_t n = f->ncomponents;
+	uint32_t *calls = mem_alloc((f->p->scopes.n + 1) * sizeof *calls);
+	clv_status st = calls ? vec_reserve(&b->at, n + 1) : fail_nomem();
+	if (st == CLV_OK)
+		st = vec_reserve(&b->order, f->p->nodes.n + 1);
+	for (uint32_t i = 0; st == CLV_OK && i < n; i++)
+		b->at.at[b->at.n++] = (block){.scope = NONE};
+	for (node_id k = 0; st == CLV_OK && k < f->p->nodes.n; k++) {
+		b->of_node[k] = f->component[f->run_of[k]];
+		b->at.at[b->of_node[k]].n++;
+	}
+	for (uint32_t i = 0, at = 0; st == CLV_OK && i < n; i++) {
+		b->at.at[i].first = at;
+		at += b->at.at[i].n;
+		b->at.at[i].n = 0;
+	}
+	for (node_id k = 0; st == CLV_OK && k < f->p->nodes.n; k++) {
+		block *x = &b->at.at[b->of_node[k]];
+		b->order.at[x->first + x->n++] = k;
+		b->order.n++;
+	}
+	for (uint32_t i = 0; st == CLV_OK && i < n; i++) {
+		describe_block(f, &b->at.at[i]);
+		st = name_block(f, &b->at.at[i], calls);
+	}
+	mem_free(calls);
+	return st;
+}
+
+static clv_status fold(folding *f)
+{
+	if (!f->folded || !f->leaf || !f->run_of || !f->last_user || !f->writer || !f->out->of_node || !f->out->syms)
+		return fail_nomem();
+	TRY(choose_sizes(f->p, f->s->sizes, f->out->syms));
+	TRY(node_names_new(f->p, &f->names));
+	TRY(liveness_new(f->p, &f->live));
+	fold_scopes(f);
+	TRY(make_runs(f));
+	TRY(add_edges(f));
+	sort_edges(f->edges.at, &f->edges.n);
+	f->component = mem_ids(f->heads.n);
+	if (!f->component)
+		return fail_nomem();
+	TRY(find_components(f));
+	TRY(order_components(f));
+	return fill_blocks(f);
+}
+
+clv_status blocks_new(const plan *p, const blocks_spec *s, blocks *out)
+{
+	blocks b = {.p = p, .of_node = mem_ids(p->nodes.n), .syms = mem_alloc((p->symbols.n + 1) * sizeof *b.syms)};
+	folding f = {.p = p, .s = s, .out = &b};
+	f.folded = mem_ids(p->scopes.n);
+	f.leaf = mem_alloc(p->scopes.n + 1);
+	f.run_of = mem_ids(p->nodes.n);
+	f.last_user = mem_ids(p->values.n);
+	f.writer = mem_ids(p->values.n);
+	clv_status st = fold(&f);
+	node_names_free(f.names);
+	liveness_free(&f.live);
+	mem_free(f.folded);
+	mem_free(f.leaf);
+	mem_free(f.run_of);
+	mem_free(f.component);
+	mem_free(f.last_user);
+	mem_free(f.writer);
+	vec_free(&f.heads);
+	vec_free(&f.edges);
+	if (st == CLV_OK)
+		*out = b;
+	else
+		blocks_free(&b);
+	return st;
+}
+
+void blocks_free(blocks *b)
+{
+	for (uint32_t i = 0; i < b->at.n; i++)
+		mem_free(b->at.at[i].name);
+	vec_free(&b->at);
+	vec_free(&b->order);
+	vec_free(&b->edges);
+	mem_free(b->of_node);
+	mem_free(b->syms);
+	*b = (blocks){0};
+}

@@ -1,0 +1,265 @@
+/* Partitions: nodes in stages, stages on devices.
+ *
+ * Both ways to make stages topological are the same walk: units that are ready are taken, one device as long as it has
+ * any, and each change of device begins a stage. For partition_from_devices the units are nodes, for partition_tidy the
+ * stages that are there. */
+#include "pipe/pipe.h"
+
+#include <string.h>
+
+clv_status partition_new(const pipe_graph *g, pipe_partition *out)
+{
+	*out = (pipe_partition){.nstages = 1};
+	out->stage_of = mem_alloc((size_t)g->nodes.n * sizeof *out->stage_of);
+	out->device_of =
+		mem_alloc((size_t)g->nodes.n * sizeof *out->device_of); /* there are never more stages than nodes */
+	if (out->stage_of && out->device_of)
+		return CLV_OK;
+	partition_free(out);
+	return fail_nomem();
+}
+
+clv_status partition_copy(const pipe_graph *g, const pipe_partition *p, pipe_partition *out)
+{
+	pipe_partition copy;
+	TRY(partition_new(g, &copy));
+	memcpy(copy.stage_of, p->stage_of, g->nodes.n * sizeof *copy.stage_of);
+	memcpy(copy.device_of, p->device_of, p->nstages * sizeof *copy.device_of);
+	uint32_t *stage_of = copy.stage_of, *device_of = copy.device_of;
+	*out = *p;
+	out->stage_of = stage_of;
+	out->device_of = device_of;
+	return CLV_OK;
+}
+
+void partition_free(pipe_partition *p)
+{
+	mem_free(p->stage_of);
+	mem_free(p->device_of);
+	*p = (pipe_partition){0};
+}
+
+clv_status partition_nodes(const pipe_graph *g, const pipe_partition *p, uint32_t **first, uint32_t **nodes)
+{
+	uint32_t *begin = mem_alloc(((size_t)p->nstages + 2) * sizeof *begin), *list = mem_ids(g->nodes.n);
+	if (!begin || !list) {
+		mem_free(begin);
+		mem_free(list);
+		return fail_nomem();
+	}
+	for (uint32_t n = 0; n < g->nodes.n; n++)
+		begin[p->stage_of[n] + 2]++;
+	for (uint32_t s = 0; s < p->nstages; s++)
+		begin[s + 2] += begin[s + 1];
+	/* begin[s + 1] is where the next node of s goes, and in the end where those of s + 1 begin */
+	for (uint32_t n = 0; n < g->nodes.n; n++)
+		list[begin[p->stage_of[n] + 1]++] = n;
+	*first = begin;
+	*nodes = list;
+	return CLV_OK;
+}
+
+/* ---- the walk ------------------------------------------------------------------------------------------------------- */
+
+/* Nodes that are ready, one list per device. */
+typedef struct walk {
+	uint32_t *waits;       /* per node: predecessors that were not taken */
+	uint32_t *next, *head; /* lists: per node, per device */
+	uint32_t *count;       /* per device */
+	double *ready_us;      /* per device */
+} walk;
+
+static void walk_free(walk *w)
+{
+	mem_free(w->waits);
+	mem_free(w->next);
+	mem_free(w->head);
+	mem_free(w->count);
+	mem_free(w->ready_us);
+}
+
+static clv_status walk_new(const pipe_graph *g, uint32_t k, walk *w)
+{
+	w->waits = mem_ids(g->nodes.n);
+	w->next = mem_ids(g->nodes.n);
+	w->head = mem_ids(k);
+	w->count = mem_alloc(k * sizeof *w->count);
+	w->ready_us = mem_alloc(k * sizeof *w->ready_us);
+	if (w->waits && w->next && w->head && w->count && w->ready_us)
+		return CLV_OK;
+	walk_free(w);
+	return fail_nomem();
+}
+
+static void add_ready(walk *w, const pipe_graph *g, const uint32_t *device_of_node, uint32_t n)
+{
+	uint32_t d = device_of_node[n];
+	w->next[n] = w->head[d];
+	w->head[d] = n;
+	w->count[d]++;
+	w->ready_us[d] += g->nodes.at[n].fwd_us + g->nodes.at[n].bwd_us;
+}
+
+/* The device with the most ready work, PIPE_NONE when nothing is ready. */
+static uint32_t busiest(const walk *w, uint32_t k)
+{
+	uint32_t best = PIPE_NONE;
+	for (uint32_t d = 0; d < k; d++) {
+		if (w->count[d] == 0)
+			continue;
+		if (best == PIPE_NONE || w->ready_us[d] > w->ready_us[best] ||
+		    (w->ready_us[d] == w->ready_us[best] && w->count[d] > w->count[best]))
+			best = d;
+	}
+	return best;
+}
+
+/* Takes all that device d can do now, and what becomes ready there by that. */
+static void take_device(walk *w, const pipe_graph *g, const uint32_t *device_of_node, uint32_t d, uint32_t stage,
+                        uint32_t *stage_of)
+{
+	while (w->head[d] != PIPE_NONE) {
+		uint32_t n = w->head[d];
+		w->head[d] = w->next[n];
+		stage_of[n] = stage;
+		for (uint32_t i = g->succ_first[n]; i < g->succ_first[n + 1]; i++)
+			if (--w->waits[g->succ[i]] == 0)
+				add_ready(w, g, device_of_node, g->succ[i]);
+	}
+	w->count[d] = 0;
+	w->ready_us[d] = 0;
+}
+
+clv_status partition_from_devices(const pipe_graph *g, const uint32_t *device_of_node, uint32_t k, pipe_partition *out)
+{
+	walk w;
+	TRY(walk_new(g, k, &w));
+	clv_status st = partition_new(g, out);
+	if (st == CLV_OK) {
+		out->nstages = 0;
+		for (uint32_t n = 0; n < g->nodes.n; n++) {
+			w.waits[n] = g->pred_first[n + 1] - g->pred_first[n];
+			if (w.waits[n] == 0)
+				add_ready(&w, g, device_of_node, n);
+		}
+		for (uint32_t d = busiest(&w, k); d != PIPE_NONE; d = busiest(&w, k)) {
+			take_device(&w, g, device_of_node, d, out->nstages, out->stage_of);
+			out->device_of[out->nstages++] = d;
+		}
+	}
+	walk_free(&w);
+	return st;
+}
+
+/* ---- tidying -------------------------------------------------------------------------------------------------------- */
+
+/* Stages as a graph: edges between stages, by the stage they come from; one pair may be there more than once. */
+typedef struct quotient {
+	uint32_t *first, *to; /* CSR */
+	uint32_t *waits;      /* per stage: edges that come in */
+	uint32_t *number;     /* per stage: its new number */
+	uint32_t *device;     /* per new stage */
+	bool *used;           /* per stage: has nodes */
+} quotient;
+
+static void quotient_free(quotient *q)
+{
+	mem_free(q->first);
+	mem_free(q->to);
+	mem_free(q->waits);
+	mem_free(q->number);
+	mem_free(q->device);
+	mem_free(q->used);
+}
+
+static clv_status quotient_new(const pipe_graph *g, uint32_t stages, quotient *q)
+{
+	size_t edges = g->succ_first[g->nodes.n];
+	q->first = mem_alloc(((size_t)stages + 2) * sizeof *q->first);
+	q->to = mem_ids(edges + 1);
+	q->waits = mem_alloc((size_t)stages * sizeof *q->waits);
+	q->number = mem_ids(stages);
+	q->device = mem_ids(stages);
+	q->used = mem_alloc(stages * sizeof *q->used);
+	if (q->first && q->to && q->waits && q->number && q->device && q->used)
+		return CLV_OK;
+	quotient_free(q);
+	return fail_nomem();
+}
+
+static void quotient_edges(const pipe_graph *g, const pipe_partition *p, quotient *q)
+{
+	for (uint32_t n = 0; n < g->nodes.n; n++) {
+		uint32_t from = p->stage_of[n];
+		q->used[from] = true;
+		for (uint32_t i = g->succ_first[n]; i < g->succ_first[n + 1]; i++)
+			if (p->stage_of[g->succ[i]] != from)
+				q->first[from + 2]++;
+	}
+	for (uint32_t s = 0; s < p->nstages; s++)
+		q->first[s + 2] += q->first[s + 1];
+	/* first[s + 1] is where the next edge of s goes, and thus in the end where those of s + 1 begin */
+	for (uint32_t n = 0; n < g->nodes.n; n++)
+		for (uint32_t i = g->succ_first[n]; i < g->succ_first[n + 1]; i++) {
+			uint32_t from = p->stage_of[n], to = p->stage_of[g->succ[i]];
+			if (from == to)
+				continue;
+			q->to[q->first[from + 1]++] = to;
+			q->waits[to]++;
+		}
+}
+
+/* The ready stage with the smallest number, on `device` if there is one there. */
+static uint32_t next_stage(const pipe_partition *p, const quotient *q, uint32_t device)
+{
+	uint32_t best = PIPE_NONE;
+	for (uint32_t s = 0; s < p->nstages; s++) {
+		if (!q->used[s] || q->waits[s] || q->number[s] != PIPE_NONE)
+			continue;
+		if (p->device_of[s] == device)
+			return s;
+		if (best == PIPE_NONE)
+			best = s;
+	}
+	return best;
+}
+
+/* Numbers of the stages in the order of the walk; how many there are then. */
+static clv_status number_stages(const pipe_partition *p, quotient *q, uint32_t *out)
+{
+	uint32_t made = 0, left = 0, device = PIPE_NONE;
+	for (uint32_t s = 0; s < p->nstages; s++)
+		left += q->used[s];
+	for (; left; left--) {
+		uint32_t s = next_stage(p, q, device);
+		if (s == PIPE_NONE)
+			return fail(CLV_E_INVALID, "the stages of the partition wait for each other in a cycle");
+		if (p->device_of[s] != device) {
+			device = p->device_of[s];
+			q->device[made++] = device;
+		}
+		q->number[s] = made - 1;
+		for (uint32_t i = q->first[s]; i < q->first[s + 1]; i++)
+			q->waits[q->to[i]]--;
+	}
+	*out = made;
+	return CLV_OK;
+}
+
+clv_status partition_tidy(const pipe_problem *pr, pipe_partition *p)
+{
+	const pipe_graph *g = pr->g;
+	uint32_t made;
+	quotient q;
+	TRY(quotient_new(g, p->nstages, &q));
+	quotient_edges(g, p, &q);
+	clv_status st = number_stages(p, &q, &made);
+	if (st == CLV_OK) {
+		for (uint32_t n = 0; n < g->nodes.n; n++)
+			p->stage_of[n] = q.number[p->stage_of[n]];
+		memcpy(p->device_of, q.device, made * sizeof *p->device_of);
+		p->nstages = made;
+	}
+	quotient_free(&q);
+	return st;
+}

@@ -1,0 +1,29 @@
+/* What a clv_partition is: a partition with the graph and the problem that it is for. */
+#ifndef PIPE_PARTITION_OBJECT_H
+#define PIPE_PARTITION_OBJECT_H
+
+#include "pipe/pipe.h"
+
+typedef struct node_by_id {
+	int64_t id;
+	uint32_t n;
+} node_by_id;
+
+struct clv_partition {
+	pipe_graph g;
+	pipe_problem pr; /* of g and the two arrays below */
+	pipe_device *devices;
+	double *bandwidth; /* NULL: links cost nothing */
+	pipe_partition p;
+	pipe_score score;
+	pipe_timeline timeline;  /* without actions where there are too many */
+	uint32_t *first, *nodes; /* nodes by stage (partition_nodes) */
+	node_by_id *by_id;       /* ascending */
+	double seconds;
+};
+
+/* src/partition.c: partitions a graph that graph_finish made. g is taken, also on failure, and is empty after. Options are
+   the caller's (NULL: the defaults). Freed by clv_partition_free. */
+clv_status partition_object_new(pipe_graph *g, const clv_partition_options *options, clv_partition **out);
+
+#endif

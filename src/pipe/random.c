@@ -1,0 +1,24 @@
+/* Random numbers of methods: splitmix64, the same on every machine. */
+#include "pipe/pipe.h"
+
+#include <time.h>
+
+uint64_t random_next(pipe_random *r)
+{
+	uint64_t z = r->s += 0x9E3779B97F4A7C15u;
+	z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+	z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+	return z ^ (z >> 31);
+}
+
+uint32_t random_below(pipe_random *r, uint32_t n)
+{
+	return (uint32_t)((random_next(r) >> 32) * n >> 32);
+}
+
+double clock_seconds(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
