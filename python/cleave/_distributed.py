@@ -124,7 +124,6 @@ def pipeline_stages(
         raise PipelineError("call torch.distributed.init_process_group first, or start the program with torchrun")
     parent = group if group is not None else dist.group.WORLD
     assert parent is not None
-    rank_of = _placement(partitioned, dist.get_world_size(parent), placement)
     ours = dist.new_group(  # of our own: waits in it are bounded, and aborting it ends nothing else
         dist.get_process_group_ranks(parent),
         timeout=timedelta(seconds=longest_wait),
@@ -134,15 +133,45 @@ def pipeline_stages(
         raise PipelineError("this process is not in the group of the pipeline")
     backend = dist.get_backend_config(parent)
     where = torch.device(device) if device is not None else _default_device(backend)
-    stages_of = [[i for i, r in enumerate(rank_of) if r == k] for k in range(dist.get_world_size(ours))]
-    peers = Peers(ours, stages_of, timeout)
-    mine = stages_of[peers.rank]
-    modules = {i: partitioned.stage(i, device=where) for i in mine}
+    peers = Peers(ours, timeout)
+    try:
+        return _connect(_same(partitioned, peers), peers, where, _wire_device(backend, where), placement, exact)
+    except Exception:
+        peers.close()
+        raise
+
+
+def _same(partitioned: Partitioned, peers: Peers) -> Partitioned:
+    """The partition of the first rank, where this rank measured other times and so found another one."""
+    like = getattr(partitioned, "like", None)
+    if like is None:
+        return partitioned
+    signature = str(getattr(partitioned, "signature", ""))
+    if peers.rank == 0:
+        peers.tell("partition", {"signature": signature, "profile": partitioned.profile_text()})  # type: ignore[attr-defined]
+        return partitioned
+    told = peers.ask("partition", "waiting for the partition of rank 0")
+    agreed: Partitioned = partitioned if told["signature"] == signature else like(told["profile"])
+    return agreed
+
+
+def _connect(
+    partitioned: Partitioned,
+    peers: Peers,
+    device: torch.device,
+    wire: torch.device,
+    placement: Sequence[int] | None,
+    exact: bool,
+) -> list[Stage]:
+    rank_of = _placement(partitioned, peers.size, placement)
+    peers.stages_of = [[i for i, r in enumerate(rank_of) if r == k] for k in range(peers.size)]
+    mine = peers.stages_of[peers.rank]
+    modules = {i: partitioned.stage(i, device=device) for i in mine}
     params = {i: dict(m.named_parameters()) for i, m in modules.items()}
     gradients = Gradients(params, exact)
     _agree(partitioned, peers, gradients, rank_of, params, exact)
-    link = Link(peers, rank_of, gradients, _wire_device(backend, where))
-    stages = [Stage(modules[i], where, link, partitioned) for i in mine]
+    link = Link(peers, rank_of, gradients, wire)
+    stages = [Stage(modules[i], device, link, partitioned) for i in mine]
     for s in stages:
         s.before = next((b for b in stages if b.stage_index == s.stage_index - 1), None)
     return stages
@@ -236,8 +265,8 @@ def _best(fitting: Sequence[str], rank_of: Sequence[int], size: int, microbatche
 
 
 def _free_order(rank_of: Sequence[int], size: int, microbatches: int) -> dict[int, list[Any]]:
-    """What each rank does, in order, for any placement: whatever is ready, backward before forward, early micro-batches
-    before later ones; a stage is at most as far ahead of its backward as the stages after it are many."""
+    """An order for stages that are not where the partition puts them: whatever is ready, backward before forward, early
+    micro-batches before later ones; a stage is at most as far ahead of its backward as the stages after it are many."""
     forward, full = engine._ComputationType.FORWARD, engine._ComputationType.FULL_BACKWARD
     last = len(rank_of) - 1
     f, b = [0] * len(rank_of), [0] * len(rank_of)  # micro-batches done, per stage
@@ -260,12 +289,22 @@ def _free_order(rank_of: Sequence[int], size: int, microbatches: int) -> dict[in
     return order
 
 
+def _free_actions(partitioned: Partitioned, link: Link, microbatches: int) -> dict[int, list[Any]]:
+    """What each rank does, in order, for any placement."""
+    actions = getattr(partitioned, "actions", None)
+    if actions is None or list(link.rank_of) != list(partitioned.device_of):
+        return _free_order(link.rank_of, link.peers.size, microbatches)
+    kinds = {"F": engine._ComputationType.FORWARD, "B": engine._ComputationType.FULL_BACKWARD}
+    order = actions(microbatches)
+    return {r: [engine._Action(i, kinds[kind], m) for i, kind, m in order[r]] for r in range(link.peers.size)}
+
+
 def _make_schedule(name: str, stages: list[Stage], microbatches: int, **options: Any) -> Any:
     link = stages[0].link
     try:
         if name == "Free":
             free: Any = engine._PipelineScheduleRuntime(stages, microbatches, **options)  # type: ignore[no-untyped-call]
-            free._prepare_schedule_with_comms(_free_order(link.rank_of, link.peers.size, microbatches))
+            free._prepare_schedule_with_comms(_free_actions(stages[0].partitioned, link, microbatches))
             return free
         made = getattr(pipelining, f"Schedule{name}")
         return made(stages[0] if _PLACES[name] == _ONE else stages, microbatches, **options)
@@ -291,6 +330,7 @@ def schedule(
     if microbatches < 1:
         raise ArgumentError(f"microbatches is {microbatches}; give 1 or more")
     stages = pipeline_stages(partitioned, **options)
+    partitioned = stages[0].partitioned  # as the ranks agreed
     link = stages[0].link
     chosen = _schedule_name(name, link.rank_of, link.peers.size, microbatches)
     run = PipelineRun(partitioned, stages, microbatches, loss_fn)
@@ -357,9 +397,14 @@ class PipelineRun:
             self._guarded(lambda: self.schedule.eval(target=self._numbers(), return_outputs=False), sync=False)
         if self._last is None:
             return None
-        chunks = [self._last.flat_outputs.pop(m) for m in range(self.microbatches)]
+        chunks, outputs = zip(*(self._last.results.pop(m) for m in range(self.microbatches)), strict=True)
         if not merge:
-            return [self.partitioned.pack_output(c) for c in chunks]
+            return list(outputs)
+        if getattr(self._last.module, "numbers", None):
+            raise PipelineError(
+                "the model's output has numbers, which are those of a micro-batch, not of the batch; "
+                "eval(..., merge=False) gives the outputs of each micro-batch"
+            )
         return self.partitioned.pack_output([self._merge(k, [c[k] for c in chunks]) for k in range(len(chunks[0]))])
 
     def _numbers(self) -> torch.Tensor | None:
@@ -417,7 +462,9 @@ class PipelineRun:
         sizes = {n: t.shape[self._dim] for n, t in batched.items()}
         if len(set(sizes.values())) > 1:
             raise InputError(f"inputs disagree on the batch size: {sizes}")
-        batch = next(iter(sizes.values()), self.microbatches)
+        batch = next(iter(sizes.values()), 1)
+        if not batched and self.microbatches > 1:
+            raise InputError("no input is split along the batch: there is nothing to make micro-batches of")
         if batch < self.microbatches:
             raise InputError(f"a batch of {batch} cannot be split into {self.microbatches} micro-batches")
         parts = _sizes(batch, self.microbatches)
@@ -473,6 +520,11 @@ class PipelineRun:
             told = peers.ask(f"times/{self._steps}/{r}", f"waiting for the times of rank {r}")
             measured.update({int(i): t for i, t in told.items()})
         return _table(measured, self._link.rank_of, getattr(self.partitioned, "predicted", None))
+
+    def train(self, mode: bool = True) -> None:
+        """Puts the stages of this rank into train or eval mode, as nn.Module.train does. Every rank calls it."""
+        for s in self.stages:
+            s.submod.train(mode)
 
     def close(self) -> None:
         """Leaves the pipeline. The others may still end what does not need this rank."""

@@ -51,8 +51,9 @@ class _Wait:
 class Peers:
     """The processes that run one pipeline, seen from one of them."""
 
-    def __init__(self, group: dist.ProcessGroup, stages_of: Sequence[Sequence[int]], timeout: float) -> None:
-        self.group, self.stages_of, self.timeout = group, stages_of, timeout
+    def __init__(self, group: dist.ProcessGroup, timeout: float) -> None:
+        self.group, self.timeout = group, timeout
+        self.stages_of: Sequence[Sequence[int]] = ()  # by rank, once they are placed
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         ranks = tuple(dist.get_process_group_ranks(group))
         _made[ranks] = count = _made.get(ranks, 0) + 1
@@ -75,6 +76,8 @@ class Peers:
     # ---- texts --------------------------------------------------------------------------------------------------
 
     def name(self, rank: int) -> str:
+        if not self.stages_of:
+            return f"rank {rank}"
         stages = ", ".join(map(str, self.stages_of[rank]))
         return f"rank {rank} (stage{'s' if len(self.stages_of[rank]) > 1 else ''} {stages})"
 

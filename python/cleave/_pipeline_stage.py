@@ -11,9 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -52,14 +53,49 @@ class Partitioned(Protocol):
     """What a partition gives to run it. It may also have `batch_dim`, `signature` (text), `tied` (lists of (stage,
     parameter name)) and `predicted` (milliseconds of forward and backward for each stage)."""
 
-    device_of: Sequence[int]
-
+    @property
+    def device_of(self) -> Sequence[int]: ...
     def stage(self, i: int, *, device: torch.device) -> Any: ...
     def unpack_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[torch.Tensor]: ...
-    def pack_output(self, tensors: Sequence[torch.Tensor]) -> Any: ...
+    def pack_output(self, tensors: Sequence[torch.Tensor], numbers: Sequence[tuple[int, Any]] = ()) -> Any: ...
 
 
 # ---- one rank's connections ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """What goes over a boundary: the layouts of what is sent, and for each value which of them it is."""
+
+    layouts: tuple[Layout | None, ...]  # None: a gradient that is not there
+    of: tuple[int, ...]
+
+    @staticmethod
+    def between(tensors: Sequence[torch.Tensor], what: str) -> tuple[Crossing, list[torch.Tensor]]:
+        """A tensor that crosses twice is sent once. Gives the tensors to send too."""
+        first: dict[int, int] = {}
+        of = [first.setdefault(id(t), len(first)) for t in tensors]
+        send = [tensors[of.index(k)] for k in range(len(first))]
+        return Crossing(tuple(Layout.of(t, what) for t in send), tuple(of)), send
+
+    def text(self) -> list[Any]:
+        return [[lay and lay.text() for lay in self.layouts], self.of]
+
+    @staticmethod
+    def parse(text: list[Any]) -> Crossing:
+        layouts, of = text
+        return Crossing(tuple(lay and Layout.parse(lay) for lay in layouts), tuple(of))
+
+    def slots(self) -> tuple[list[int], int]:
+        """Where each begins in the message, and the size of the message."""
+        return _wire.offsets([lay.bytes for lay in self.layouts if lay])
+
+    def differentiable(self) -> list[int]:
+        return [k for k, lay in enumerate(self.layouts) if lay and lay.grad]
+
+    def grad_slots(self) -> tuple[list[int], int]:
+        """The same for the gradients, whose strides may be others."""
+        return _wire.offsets([lay.full_bytes for lay in self.layouts if lay and lay.grad])
 
 
 class Link:
@@ -71,7 +107,8 @@ class Link:
         self.step = 0
         self.train = False
         self._signatures: list[str] | None = None  # of the micro-batches of this step
-        self._layouts: dict[tuple[str, int, str], list[Layout | None]] = {}
+        self._sizes: list[dict[str, int]] = []
+        self._crossings: dict[tuple[str, int, str], Crossing] = {}
         self.waiting: dict[tuple[str, int, int], int] = {}  # (what, stage, micro-batch) → rank that has to send it
         self.own = False  # messages are sent and waited for here, not by the engine
         self._receives: dict[tuple[str, int, int], dist.Work] = {}
@@ -125,10 +162,10 @@ class Link:
 
     # ---- what messages look like ----------------------------------------------------------------------------------
 
-    def announce(self, signatures: list[str]) -> None:
+    def announce(self, signatures: list[str], sizes: list[dict[str, int]]) -> None:
         """The first stage says which sizes the micro-batches of this step have."""
-        self._signatures = signatures
-        self.peers.tell(f"step/{self.step}", {"train": self.train, "signatures": signatures})
+        self._signatures, self._sizes = signatures, sizes
+        self.peers.tell(f"step/{self.step}", {"train": self.train, "signatures": signatures, "sizes": sizes})
         self.peers.forget(f"step/{self.step - KEPT_STEPS}")
 
     def announced(self) -> bool:
@@ -136,40 +173,40 @@ class Link:
 
     def signature(self, microbatch: int) -> str:
         if self._signatures is None:
-            told = self.peers.ask(
-                f"step/{self.step}", f"waiting for step {self.step} to begin on rank {self.rank_of[0]}"
-            )
+            first = self.rank_of[0]
+            told = self.peers.ask(f"step/{self.step}", f"waiting for step {self.step} to begin on rank {first}")
             if told["train"] != self.train:
                 modes = {True: "trains", False: "only runs forward"}
                 raise PipelineError(
-                    f"step {self.step}: rank {self.rank_of[0]} {modes[told['train']]}, rank {self.rank} "
+                    f"step {self.step}: rank {first} {modes[told['train']]}, rank {self.rank} "
                     f"{modes[self.train]}; call the same method on every rank"
                 )
-            self._signatures = told["signatures"]
+            self._signatures, self._sizes = told["signatures"], told["sizes"]
         return self._signatures[microbatch]
 
-    def publish(
-        self, kind: str, stage: int, signature: str, layouts: list[Layout | None], names: Sequence[str]
-    ) -> None:
+    def sizes(self, microbatch: int) -> dict[str, int]:
+        self.signature(microbatch)
+        return self._sizes[microbatch]
+
+    def publish(self, kind: str, stage: int, signature: str, crossing: Crossing, name: Callable[[int], str]) -> None:
         """Tells the neighbour what messages of this kind look like; checks that they stay so."""
         key = (kind, stage, signature)
-        known = self._layouts.get(key)
-        if known is None:
-            self._layouts[key] = layouts
-            self.peers.tell("/".join(map(str, key)), [lay and lay.text() for lay in layouts])
-        elif known != layouts:
-            k = next(k for k in range(len(layouts)) if known[k] != layouts[k])
+        known = self._crossings.setdefault(key, crossing)
+        if known is crossing:
+            self.peers.tell("/".join(map(str, key)), crossing.text())
+        elif known != crossing:
+            pairs = zip(known.layouts, crossing.layouts, strict=False)
+            k, (was, now) = next(((k, p) for k, p in enumerate(pairs) if p[0] != p[1]), (0, (known, crossing)))
             raise PipelineError(
-                f"stage {stage}: {kind} of {names[k]} was {known[k]} and is now {layouts[k]}, though the micro-batch "
-                "has the same sizes; if parameters were frozen or thawed meanwhile, make a new schedule"
+                f"stage {stage}: {kind} of {name(k)} was {was} and is now {now}, though the micro-batch has the same "
+                "sizes; if parameters were frozen or thawed meanwhile, make a new schedule"
             )
 
-    def layouts(self, kind: str, stage: int, signature: str, doing: str) -> list[Layout | None]:
+    def crossing(self, kind: str, stage: int, signature: str, doing: str) -> Crossing:
         key = (kind, stage, signature)
-        if key not in self._layouts:
-            told = self.peers.ask("/".join(map(str, key)), doing)
-            self._layouts[key] = [lay and Layout.parse(lay) for lay in told]
-        return self._layouts[key]
+        if key not in self._crossings:
+            self._crossings[key] = Crossing.parse(self.peers.ask("/".join(map(str, key)), doing))
+        return self._crossings[key]
 
     def blame(self, e: BaseException) -> PipelineError:
         """The error to raise for one that ended a step; the other ranks learn of it."""
@@ -214,6 +251,14 @@ class _Box:
         self.tensors = tensors
         self.grads: tuple[torch.Tensor | None, ...] = (None,) * len(tensors)
         self.root = torch.empty(0, requires_grad=True)
+
+
+class _Forward(NamedTuple):
+    """What the backward of a micro-batch needs of its forward."""
+
+    send: list[torch.Tensor]
+    box: _Box | None
+    crossing: Crossing
 
 
 class _Enter(torch.autograd.Function):
@@ -265,19 +310,6 @@ class Clock:
         return [1e3 * (b - a) for a, b in marks]
 
 
-def _unique(specs: Sequence[ValueSpec]) -> tuple[list[int], list[int]]:
-    """A value that crosses twice is sent once: positions of the values to send; for each position, which of them."""
-    first: dict[str, int] = {}
-    send: list[int] = []
-    of: list[int] = []
-    for k, s in enumerate(specs):
-        if s.name not in first:
-            first[s.name] = len(send)
-            send.append(k)
-        of.append(first[s.name])
-    return send, of
-
-
 class Stage(pipelining.PipelineStage):
     """One stage of a partition, for the schedules of torch.distributed.pipelining."""
 
@@ -288,20 +320,16 @@ class Stage(pipelining.PipelineStage):
         self.feed: list[Sequence[torch.Tensor]] | None = (
             None  # inputs of the micro-batches, where PipelineRun gives them
         )
-        self.flat_outputs: dict[int, tuple[torch.Tensor, ...]] = {}  # last stage: by micro-batch
+        self.results: dict[int, tuple[tuple[torch.Tensor, ...], Any]] = {}  # last stage: tensors, model's output
         self.forward_clock, self.backward_clock = Clock(device), Clock(device)
-        self._send, _ = _unique(module.outputs)
-        _, self._take = _unique(module.inputs)
-        self._names = [module.outputs[k].name for k in self._send]
-        self._input_names = [module.inputs[k].name for k in _unique(module.inputs)[0]]
         self.before: Stage | None = None  # the stage before, where it is on this rank
         self._steps = 0
-        self._arrived: dict[int, tuple[torch.Tensor, list[Layout | None]]] = {}
-        self._forwards: dict[int, tuple[tuple[torch.Tensor, ...], _Box | None, list[Layout | None]]] = {}
+        self._arrived: dict[int, tuple[torch.Tensor, Crossing]] = {}
+        self._forwards: dict[int, _Forward] = {}
         self._grad_message: dict[int, torch.Tensor] = {}
         self._grads_in: dict[int, tuple[torch.Tensor | None, ...]] = {}  # from a stage on this rank
         self._grads_out: dict[int, tuple[torch.Tensor | None, ...]] = {}
-        self._in_layouts: dict[int, list[Layout | None]] = {}
+        self._ins: dict[int, Crossing] = {}
 
     # ---- what schedules call before a step ------------------------------------------------------------------------
 
@@ -310,9 +338,9 @@ class Stage(pipelining.PipelineStage):
         self.link.begin(self._steps, self.has_backward)
         if self.has_backward:
             self.link.gradients.begin(self.stage_index)
-        for d in (self._arrived, self._forwards, self._grad_message, self._grads_in, self._grads_out, self._in_layouts):
+        for d in (self._arrived, self._forwards, self._grad_message, self._grads_in, self._grads_out, self._ins):
             d.clear()
-        self.flat_outputs.clear()
+        self.results.clear()
         self.output_chunks.clear()
 
     def _prepare_forward_infra(self, num_microbatches: int, *args: Any, **kwargs: Any) -> Any:
@@ -346,18 +374,16 @@ class Stage(pipelining.PipelineStage):
             return []
         sender = link.rank_of[self.stage_index - 1]
         link.waiting["forward", self.stage_index, m] = sender
-        layouts = link.layouts(
-            "forward", self.stage_index - 1, link.signature(m), _doing("forward", self.stage_index, m)
-        )
-        _, size = _wire.offsets([lay.bytes for lay in layouts if lay])
-        message = torch.empty(size, dtype=torch.uint8, device=link.wire)
-        self._arrived[m] = message, layouts
+        doing = _doing("forward", self.stage_index, m)
+        crossing = link.crossing("forward", self.stage_index - 1, link.signature(m), doing)
+        message = torch.empty(crossing.slots()[1], dtype=torch.uint8, device=link.wire)
+        self._arrived[m] = message, crossing
         return link.receive("forward", self.stage_index, m, sender, message, self._tag(m, False))
 
-    def _pack_outputs(self, microbatch: int) -> tuple[torch.Tensor, list[Layout | None]]:
-        outputs, _, layouts = self._forwards[microbatch]
-        begins, size = _wire.offsets([lay.bytes for lay in layouts if lay])
-        return _wire.pack([outputs[k] for k in self._send], layouts, begins, size), layouts
+    def _pack_outputs(self, microbatch: int) -> tuple[torch.Tensor, Crossing]:
+        forward = self._forwards[microbatch]
+        begins, size = forward.crossing.slots()
+        return _wire.pack(forward.send, forward.crossing.layouts, begins, size), forward.crossing
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         m, link = fwd_chunk_id, self.link
@@ -379,10 +405,9 @@ class Stage(pipelining.PipelineStage):
             self._check_first(m, flat)
             return [t.to(self.device) for t in flat]
         link.arrived("forward", self.stage_index, m)
-        message, layouts = self._arrived.pop(m)
-        self._in_layouts[m] = layouts
-        begins, _ = _wire.offsets([lay.bytes for lay in layouts if lay])
-        tensors = _wire.unpack(message.to(self.device), layouts, begins)
+        message, crossing = self._arrived.pop(m)
+        self._ins[m] = crossing
+        tensors = _wire.unpack(message.to(self.device), crossing.layouts, crossing.slots()[0])
         return [t for t in tensors if t is not None]
 
     def _check_first(self, microbatch: int, flat: Sequence[torch.Tensor]) -> None:
@@ -393,25 +418,31 @@ class Stage(pipelining.PipelineStage):
                 )
         if not self.link.announced():
             chunks = self.feed if self.feed is not None else [flat] * (self.chunks or 1)
-            self.link.announce([signature_of(c) for c in chunks])
-        if self.feed is None and signature_of(flat) != self.link.signature(microbatch):
+            sizes_of: Any = getattr(self.partitioned, "sizes_of", lambda tensors: {})
+            self.link.announce([self._signature(c) for c in chunks], [sizes_of(c) for c in chunks])
+        if self.feed is None and self._signature(flat) != self.link.signature(microbatch):
             raise InputError(
                 f"micro-batch {microbatch} has other sizes than the first; give a batch that {self.chunks} divides, or "
                 "use cleave's schedule(...).step, which takes it"
             )
 
+    def _signature(self, tensors: Sequence[torch.Tensor]) -> str:
+        """Says when messages look the same."""
+        layouts = [Layout.of(t, "an input").text() for t in tensors]
+        text = json.dumps([layouts, torch.is_grad_enabled(), self.submod.training])
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
     def _enter(self, m: int, tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], _Box | None]:
         """The tensors as the module gets them: differentiable where a gradient goes back."""
-        layouts = self._in_layouts.get(m, [])
-        if self.is_first or not self.has_backward:
+        if self.is_first:
             return tensors, None
-        differentiable = [k for k, lay in enumerate(layouts) if lay is not None and lay.grad]
-        if not differentiable:
-            return tensors, None
-        box = _Box([tensors[k] for k in differentiable])
-        for k, t in zip(differentiable, _Enter.apply(box.root, box), strict=True):  # type: ignore[no-untyped-call]
-            tensors[k] = t
-        return tensors, box
+        box, crossing = None, self._ins[m]
+        differentiable = crossing.differentiable() if self.has_backward else []
+        if differentiable:
+            box = _Box([tensors[k] for k in differentiable])
+            for k, t in zip(differentiable, _Enter.apply(box.root, box), strict=True):  # type: ignore[no-untyped-call]
+                tensors[k] = t
+        return [tensors[k] for k in crossing.of], box
 
     def forward_one_chunk(
         self,
@@ -422,24 +453,31 @@ class Stage(pipelining.PipelineStage):
     ) -> Any:
         m, link = fwd_chunk_id, self.link
         tensors, box = self._enter(m, self._take_inputs(m, args, kwargs or {}))
-        handed = tensors if self.is_first else [tensors[k] for k in self._take]
         link.running = f"stage {self.stage_index}, forward of micro-batch {m}"
+        prepare = getattr(self.partitioned, "prepare", None)
+        if prepare is not None:
+            prepare(self.module, link.sizes(m))
         with self.forward_clock.time():
-            outputs = tuple(self.submod(*handed))
+            outputs = tuple(self.submod(*tensors))
         link.running = None
-        layouts: list[Layout | None] = []
         if self.is_last:
-            self.flat_outputs[m] = outputs
-        else:
-            layouts = [
-                Layout.of(outputs[k], f"stage {self.stage_index}: {self.module.outputs[k].name}") for k in self._send
-            ]
-            link.publish("forward", self.stage_index, link.signature(m), layouts, self._names)
-        self._forwards[m] = outputs, box, layouts
-        if not self.is_last:
-            return outputs
-        result = self.partitioned.pack_output(outputs)
-        if save_forward_output:
+            self._forwards[m] = _Forward(list(outputs), box, Crossing((), ()))
+            return self._give(m, outputs, save_forward_output)
+        crossing, send = Crossing.between(outputs, f"stage {self.stage_index}: an output")
+        link.publish("forward", self.stage_index, link.signature(m), crossing, self._name)
+        self._forwards[m] = _Forward(send, box, crossing)
+        return outputs
+
+    def _name(self, k: int) -> str:
+        names = list(dict.fromkeys(spec.name for spec in self.module.outputs))
+        return names[k] if k < len(names) else f"value {k}"
+
+    def _give(self, m: int, outputs: tuple[torch.Tensor, ...], save: bool) -> Any:
+        """What the model gives for a micro-batch."""
+        result = self.partitioned.pack_output(outputs, getattr(self.module, "numbers", ()))
+        if not self.has_backward:
+            self.results[m] = outputs, result
+        if save:
             self.output_chunks.append(result)
         return result
 
@@ -449,13 +487,12 @@ class Stage(pipelining.PipelineStage):
         m, link = bwd_chunk_id, self.link
         if not self.has_backward or self.is_last or link.rank_of[self.stage_index + 1] == link.rank:
             return []
-        layouts = [lay for lay in self._forwards[m][2] if lay and lay.grad]
-        if not layouts:
+        crossing = self._forwards[m].crossing
+        if not crossing.differentiable():
             return []
         sender = link.rank_of[self.stage_index + 1]
         link.waiting["backward", self.stage_index, m] = sender
-        _, size = _wire.offsets([lay.full_bytes for lay in layouts])
-        self._grad_message[m] = message = torch.empty(size, dtype=torch.uint8, device=link.wire)
+        self._grad_message[m] = message = torch.empty(crossing.grad_slots()[1], dtype=torch.uint8, device=link.wire)
         return link.receive("backward", self.stage_index, m, sender, message, self._tag(m, True, 1))
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
@@ -463,14 +500,13 @@ class Stage(pipelining.PipelineStage):
         if not self.has_backward or self.is_first or link.rank_of[self.stage_index - 1] == link.rank:
             return []
         grads = self._grads_out.pop(m)
-        ins = [lay for lay in self._in_layouts.pop(m) if lay and lay.grad]
-        if not ins:
+        ins = self._ins.pop(m)
+        if not grads:
             return []
-        begins, size = _wire.offsets([lay.full_bytes for lay in ins])
-        names = self._input_names
-        layouts = [None if g is None else Layout.of(g, f"stage {self.stage_index}: a gradient") for g in grads]
-        link.publish("backward", self.stage_index, link.signature(m), layouts, names)
-        message = _wire.pack(grads, layouts, begins, size)
+        layouts = tuple(None if g is None else Layout.of(g, f"stage {self.stage_index}: a gradient") for g in grads)
+        crossing = Crossing(layouts, ())
+        link.publish("backward", self.stage_index, link.signature(m), crossing, lambda k: f"value {k}")
+        message = _wire.pack(grads, layouts, *ins.grad_slots())
         return link.send(link.rank_of[self.stage_index - 1], message, self._tag(m, True))
 
     def get_local_bwd_output(self, mb_index: int) -> Any:
@@ -479,38 +515,35 @@ class Stage(pipelining.PipelineStage):
     def set_local_bwd_input(self, next_stage_bwd_outputs: Any, mb_index: int) -> None:
         self._grads_in[mb_index] = next_stage_bwd_outputs
 
-    def _take_grads(self, m: int, layouts: Sequence[Layout | None]) -> Sequence[torch.Tensor | None]:
+    def _take_grads(self, m: int, crossing: Crossing) -> Sequence[torch.Tensor | None]:
         """Gradients of the outputs that have one, in their order."""
         link, after = self.link, self.stage_index + 1
         if link.rank_of[after] == link.rank:
             return self._grads_in.pop(m)
-        differentiable = [lay for lay in layouts if lay and lay.grad]
-        if not differentiable:
+        if not crossing.differentiable():
             return ()
-        told = link.layouts("backward", after, link.signature(m), _doing("backward", self.stage_index, m))
-        begins, _ = _wire.offsets([lay.full_bytes for lay in differentiable])
         link.arrived("backward", self.stage_index, m)
-        return _wire.unpack(self._grad_message.pop(m).to(self.device), told, begins)
+        doing = _doing("backward", self.stage_index, m)
+        told = link.crossing("backward", after, link.signature(m), doing)
+        return _wire.unpack(self._grad_message.pop(m).to(self.device), told.layouts, crossing.grad_slots()[0])
 
     def backward_one_chunk(
         self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
     ) -> None:
         """The whole backward, also where a schedule would do the part of the weights later: one pass gives both."""
         m = bwd_chunk_id
-        if not self.has_backward:
-            self._forwards.pop(m, None)
+        forward = self._forwards.pop(m, None)
+        if not self.has_backward or forward is None:
             return
-        outputs, box, layouts = self._forwards.pop(m)
         pairs: list[tuple[torch.Tensor, torch.Tensor | None]]
         if self.is_last:
             pairs = [(loss, None)] if isinstance(loss, torch.Tensor) and loss.requires_grad else []
         else:
-            sent = [outputs[k] for k, lay in zip(self._send, layouts, strict=True) if lay and lay.grad]
-            pairs = [(t, g) for t, g in zip(sent, self._take_grads(m, layouts), strict=True) if g is not None]
-        self._backward(m, pairs, box)
+            sent = [forward.send[k] for k in forward.crossing.differentiable()]
+            pairs = [(t, g) for t, g in zip(sent, self._take_grads(m, forward.crossing), strict=True) if g is not None]
+        self._backward(m, pairs, forward.box)
         if not self.is_first:
-            ins = [lay for lay in self._in_layouts[m] if lay and lay.grad]
-            self._grads_out[m] = box.grads if box is not None else (None,) * len(ins)
+            self._grads_out[m] = forward.box.grads if forward.box is not None else ()
 
     def _backward(self, m: int, pairs: Sequence[tuple[torch.Tensor, torch.Tensor | None]], box: _Box | None) -> None:
         params = self.link.gradients.params(self.stage_index)
@@ -533,8 +566,3 @@ class Stage(pipelining.PipelineStage):
 
     def perform_reduce_grad(self, grad_scale_factor: int) -> None:
         self.scale_grads(grad_scale_factor)
-
-
-def signature_of(tensors: Sequence[torch.Tensor]) -> str:
-    layouts = [Layout.of(t, "an input").text() for t in tensors]
-    return hashlib.blake2b(json.dumps([*layouts, torch.is_grad_enabled()]).encode(), digest_size=8).hexdigest()

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -32,6 +32,9 @@ from ._state import Target
 from .errors import ArgumentError, CaptureError, InputError, SplitError
 from .plan import Plan, as_call
 from .profile import Profile
+
+if TYPE_CHECKING:
+    from ._distributed import PipelineRun  # torch.distributed.pipelining is loaded when it is needed
 
 METHODS = ("acyclic", "multilevel", "metis", "mpipe", "pipedream", "exact", "auto")
 TIES = ("replicate", "stage")
@@ -285,6 +288,30 @@ class PartitionedPlan(_show.Shown):
         if "profile" not in changes and "n_iter" not in changes and want.folding == self._want.folding:
             want = want._replace(profile=self.profile)
         return PartitionedPlan(self._model, self._example, want, self)
+
+    # ---- several processes
+
+    def pipeline_stages(self, **options: Any) -> list[Any]:
+        """The stages of this rank, for the schedules of torch.distributed.pipelining. Every rank calls it, with its own
+        partition of the same model; where they differ, for each rank has measured for itself, that of rank 0 counts.
+
+        Options: group, device, placement (a rank for each stage; default: its device), timeout, longest_wait, exact
+        (docs/pipe.md)."""
+        from . import _distributed
+        from ._pipeline_plan import PlanStages
+
+        return list(_distributed.pipeline_stages(PlanStages(self), **options))
+
+    def schedule(self, name: str | None = None, *, microbatches: int, **options: Any) -> PipelineRun:
+        """The partition with a schedule, ready for steps: `run.step(x, target=y)`, `run.eval(x)`, `run.report()`. Every
+        rank calls it.
+
+        name: GPipe, 1F1B, Interleaved1F1B, LoopedBFS, InterleavedZeroBubble, ZBVZeroBubble, Free (for any placement),
+        or None for one that fits. Options: loss_fn(output, target), scale_grads, and those of pipeline_stages."""
+        from . import _distributed
+        from ._pipeline_plan import PlanStages
+
+        return _distributed.schedule(PlanStages(self), name, microbatches=microbatches, **options)
 
     # ---- looking
 
