@@ -499,6 +499,145 @@ def case_bf16():
         globals()["infer"] = hand_infer
 
 
+# ---- plans ----------------------------------------------------------------------------------------------------------
+
+
+class Words(nn.Module):
+    """Tied words, a skip over everything, a table that is no input, an output that is a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(20, 16)
+        self.register_buffer("places", torch.randn(1, 5, 16))
+        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)) for _ in range(5)])
+        self.norm = nn.BatchNorm1d(16)
+        self.head = nn.Linear(16, 20, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, ids, mask=None, scale=1.0):
+        start = x = self.words(ids) + self.places
+        for layer in self.layers:
+            x = x + layer(x)
+        x = self.norm((x + start * scale).transpose(1, 2)).transpose(1, 2)
+        if mask is not None:
+            x = x.masked_fill(mask[..., None], 0.0)
+        return {"y": self.head(x).mean(1), "hidden": (x, None, "words")}
+
+
+class Picture(nn.Module):
+    """Long skips, as in a UNet; batch statistics; writes in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.down = nn.ModuleList([nn.Conv2d(1 if k == 0 else 4, 4, 3, padding=1) for k in range(3)])
+        self.norms = nn.ModuleList([nn.BatchNorm2d(4) for _ in range(3)])
+        self.up = nn.ModuleList([nn.Conv2d(8, 4, 3, padding=1) for _ in range(3)])
+        self.end = nn.Linear(4, 20)
+
+    def forward(self, ids):
+        x, kept = ids[:, None, :, None].float().expand(-1, 1, -1, 6), []
+        for conv, norm in zip(self.down, self.norms, strict=True):
+            x = norm(conv(x)).relu_()
+            kept.append(x)
+        for conv in self.up:
+            x = conv(torch.cat([x, kept.pop()], 1))
+        return {"y": self.end(x.mean((2, 3)))}
+
+
+class Steps(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(20, 8)
+        self.a, self.b = nn.LSTM(8, 8, batch_first=True), nn.LSTM(8, 8, batch_first=True)
+        self.end = nn.Linear(8, 20)
+
+    def forward(self, ids):
+        x, _ = self.a(self.words(ids))
+        x, (h, _) = self.b(x)
+        return {"y": self.end(x[:, -1] + h[-1])}
+
+
+def plan_loss(output, target):
+    return nn.functional.cross_entropy(output["y"], target)
+
+
+def plan(make, name=None, placement=None, nparts=None, batch=8, kwargs=None, **options):
+    import cleave
+
+    m, kwargs = 4, kwargs or {}
+    torch.manual_seed(3)
+    model = make().train()
+    one = copy.deepcopy(model)
+    ids, target = torch.randint(0, 20, (batch, 5)), torch.randint(0, 20, (batch,))
+    batched = {k: v for k, v in kwargs.items() if isinstance(v, torch.Tensor)}
+    part = cleave.pipe_model(
+        model,
+        model_args=(ids[:2],),
+        model_kwargs={**kwargs, **{k: v[:2] for k, v in batched.items()}},
+        nparts=nparts or world(),
+        **{"profile": "estimate", **options},
+    )
+    run = part.schedule(name, microbatches=m, loss_fn=plan_loss, placement=placement, timeout=30)
+    names = dict(one.named_parameters(remove_duplicate=False))
+    buffers = dict(one.named_buffers())
+    rows = [chunks(ids, m), chunks(target, m), *[chunks(v, m) for v in batched.values()]]
+    for _ in range(2):
+        one.zero_grad()
+        losses = []
+        for i, t, *more in zip(*rows, strict=True):
+            loss = plan_loss(one(i, **{**kwargs, **dict(zip(batched, more, strict=True))}), t)
+            loss.backward()
+            losses.append(loss.detach())
+        for s in run.stages:
+            s.submod.zero_grad()
+        got = run.step(ids, target=target, **kwargs)
+        assert got is None or all(torch.equal(a, b) for a, b in zip(got, losses, strict=True)), (got, losses)
+        with torch.no_grad():
+            for q in one.parameters():
+                q -= 0.1 * (q.grad / m)
+        for s in run.stages:
+            for k, p in s.submod.named_parameters():
+                assert torch.equal(p.grad, names[k].grad / m), (s.stage_index, k)
+        with torch.no_grad():
+            for p in {id(p): p for s in run.stages for p in s.submod.parameters()}.values():
+                p -= 0.1 * p.grad
+        for s in run.stages:
+            assert all(torch.equal(b, buffers[k]) for k, b in s.submod.named_buffers() if k in buffers), s.stage_index
+    run.train(False)
+    out = run.eval(ids, **kwargs)
+    if out is not None:
+        one.eval()
+        with torch.no_grad():
+            parts = [
+                one(i, **{**kwargs, **dict(zip(batched, more, strict=True))}) for i, _, *more in zip(*rows, strict=True)
+            ]
+        assert torch.equal(out["y"], torch.cat([p["y"] for p in parts]))
+    run.close()
+    return run
+
+
+def case_plan():
+    mask = torch.rand(8, 5) > 0.7
+    plan(Words, kwargs={"mask": mask, "scale": 0.5})
+    plan(Words, "1F1B", partitioning_method="acyclic", recomputation=True)
+    plan(Picture, "GPipe", partitioning_method="acyclic", batch=9)
+    plan(Steps, partitioning_method="mpipe", nparts=2, placement=None) if world() == 2 else None
+
+
+def case_plan_places():
+    n = world()
+    plan(
+        Words, "Interleaved1F1B", partitioning_method="acyclic", nparts=2 * n, placement=loop(2 * n)
+    ) if n == 2 else None
+    plan(Words, "ZBVZeroBubble", partitioning_method="acyclic", nparts=4, placement=[0, 1, 1, 0]) if n == 2 else None
+    plan(Picture, "Free", partitioning_method="acyclic", nparts=4, placement=[1, 0, 0, 1]) if n == 2 else None
+
+
+def case_plan_measured():
+    """Every rank measures for itself; the partition of rank 0 counts."""
+    plan(Words, profile=None, n_iter=1)
+
+
 # ---- what ends a pipeline -------------------------------------------------------------------------------------------
 
 

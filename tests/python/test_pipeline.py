@@ -33,6 +33,9 @@ SAME = {
     "frozen": "parameters without gradients, stages without any",
     "placement_refused": "a schedule that does not fit names one that does",
     "copies_differ": "copies of a shared parameter must be equal",
+    "plan": "models cut by pipe_model: tied words, long skips, recurrent layers, keyword inputs, uneven batches",
+    "plan_places": "stages of a plan placed by hand",
+    "plan_measured": "ranks that measured other times agree",
     "refused": "steps that cannot run say why",
 }
 WORLDS = (2, 4)
