@@ -2,8 +2,8 @@
 one of them is gone.
 
 All of it goes through the store of torch.distributed, as text. A thread writes a beat and reads those of the others; a
-process that fails leaves a note. What waits for a peer while a step is under way then raises: a wait for gloo happens on
-a thread of its own, which can be left; one for nccl ends when the process group is aborted.
+process that fails leaves a note. What waits for a peer while a step is under way then raises: a wait for gloo happens
+on a thread of its own, which can be left; one for nccl ends when the process group is aborted.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch.distributed as dist
@@ -25,12 +26,11 @@ from .errors import PipelineError
 _made: dict[tuple[int, ...], int] = {}  # pipelines that this process has made so far, per set of ranks
 
 
-def _default_store() -> dist.Store:
+def _default_store() -> Any:
     get = getattr(c10d, "_get_default_store", None)
     if get is None:
         raise PipelineError("this torch.distributed does not give its store; Cleave knows torch 2.11 to 2.13")
-    store: dist.Store = get()
-    return store
+    return get()
 
 
 class _Wait:
@@ -51,14 +51,16 @@ class _Wait:
 class Peers:
     """The processes that run one pipeline, seen from one of them."""
 
-    def __init__(self, group: dist.ProcessGroup, stages_of: Sequence[Sequence[int]], timeout: float) -> None:
-        self.group, self.stages_of, self.timeout = group, stages_of, timeout
+    def __init__(self, group: dist.ProcessGroup, timeout: float) -> None:
+        self.group, self.timeout = group, timeout
+        self.stages_of: Sequence[Sequence[int]] = ()  # by rank, once they are placed
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         ranks = tuple(dist.get_process_group_ranks(group))
         _made[ranks] = count = _made.get(ranks, 0) + 1
         prefix = f"cleave/pipeline/{'.'.join(map(str, ranks))}/{count}"
-        self._store = dist.PrefixStore(prefix, _default_store())
-        self._beats = self._store.clone()  # a connection of its own: the main one may be waiting
+        store: Any = c10d.PrefixStore(prefix, _default_store())
+        self._store = store
+        self._beats = store.clone()  # a connection of its own: the main one may be waiting
         self._heard = {r: time.monotonic() for r in range(self.size)}
         self._seen: dict[int, bytes] = {}
         self.lost: str | None = None  # why no step can run any more
@@ -74,6 +76,8 @@ class Peers:
     # ---- texts --------------------------------------------------------------------------------------------------
 
     def name(self, rank: int) -> str:
+        if not self.stages_of:
+            return f"rank {rank}"
         stages = ", ".join(map(str, self.stages_of[rank]))
         return f"rank {rank} (stage{'s' if len(self.stages_of[rank]) > 1 else ''} {stages})"
 
@@ -82,7 +86,7 @@ class Peers:
     def tell(self, key: str, what: Any) -> None:
         try:
             self._store.set(key, json.dumps(what))
-        except RuntimeError as e:
+        except dist.DistError as e:
             raise PipelineError(self._store_gone(e)) from e
 
     def ask(self, key: str, doing: str) -> Any:
@@ -109,10 +113,8 @@ class Peers:
             raise wait.error
 
     def forget(self, key: str) -> None:
-        try:
+        with suppress(dist.DistError):  # nobody waits for it
             self._store.delete_key(key)
-        except RuntimeError:
-            pass  # nobody waits for it
 
     def agree(self, facts: Mapping[str, Any], secret: Any) -> list[Any]:
         """Checks that all processes have the same facts; gives what each told beside them, by rank."""
@@ -138,27 +140,32 @@ class Peers:
         """Leaves a note for the others."""
         self.lost = self.lost or why
         try:
-            self._store.set(f"failed/{self.rank}", why)
-        except RuntimeError:
-            pass  # whoever holds the store is gone, and the others see that themselves
+            self._store.set(f"failed/{self.rank}", self.lost)
+        except dist.DistError:
+            return  # whoever holds the store is gone, and the others see that themselves
+        if self.rank == 0:
+            time.sleep(2 * self._pause)  # the store may end with this process: let the others read the note first
 
     def culprit(self, seconds: float) -> str | None:
         """Who is to blame for a connection that broke, once notes and beats tell; None: they do not."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until and not self.lost:
-            if self._notes(self._store):
-                break
-            silent = [r for r, t in self._heard.items() if r != self.rank and time.monotonic() - t > 4 * self._pause]
-            if silent:
-                since = time.monotonic() - self._heard[silent[0]]
-                return f"{self.name(silent[0])} has ended or hangs: it did not answer for {since:.0f} s"
-            time.sleep(self._pause / 4)
+        try:
+            while time.monotonic() < until and not self.lost and not self._notes(self._store):
+                now = time.monotonic()
+                silent = [r for r, t in self._heard.items() if r != self.rank and now - t > 4 * self._pause]
+                if silent:
+                    return (
+                        f"{self.name(silent[0])} has ended or hangs: no answer for {now - self._heard[silent[0]]:.0f} s"
+                    )
+                time.sleep(self._pause / 4)
+        except dist.DistError as e:
+            return self.lost or self._store_gone(e)
         return self.lost
 
     def _store_gone(self, e: Exception) -> str:
         return f"the process that holds the store (rank 0 or torchrun) has ended ({str(e).splitlines()[0]})"
 
-    def _notes(self, store: dist.Store) -> bool:
+    def _notes(self, store: Any) -> bool:
         """Reads what others left when they failed."""
         for r in range(self.size):
             if r != self.rank and store.check([f"failed/{r}"]):
@@ -179,7 +186,7 @@ class Peers:
                 self._seen[r], self._heard[r] = beat, now
             if beat == b"end" and self.busy and not self._beats.check([f"failed/{r}"]):
                 self._lose(f"{self.name(r)} has left the pipeline")
-        silent = [r for r in self._seen if r != self.rank and now - self._heard[r] > self.timeout]
+        silent = [r for r, t in self._heard.items() if r != self.rank and now - t > self.timeout]
         if silent:
             self._lose(f"{self.name(silent[0])} did not answer for {self.timeout:g} s")
 
@@ -194,14 +201,12 @@ class Peers:
             return
         self._stop.set()
         self._waits.put(None)
-        try:
+        with suppress(dist.DistError):  # without a store there is nobody who could read it
             self._store.set(f"beat/{self.rank}", "end")
-        except RuntimeError:
-            pass  # the store is gone: so is everybody who could read it
 
 
 def _watch(ref: weakref.ref[Peers], stop: threading.Event) -> None:
-    n, pause = 0, 0.1
+    n, pause = 0, 0.0
     while not stop.wait(pause):
         peers = ref()
         if peers is None:
@@ -209,7 +214,7 @@ def _watch(ref: weakref.ref[Peers], stop: threading.Event) -> None:
         n, pause = n + 1, peers._pause
         try:
             peers._beat(n)
-        except (RuntimeError, ValueError) as e:
+        except dist.DistError as e:
             if not stop.is_set():
                 peers._lose(peers._store_gone(e))
             return

@@ -304,6 +304,7 @@ class Stage(nn.Module):
         super().__init__()
         self.index, self.nstages = index, first.main.placement.nstages
         self.inputs, self.outputs = first.main.inputs_of(index), first.main.outputs_of(index)
+        self.sizes: dict[str, int] | None = None  # of the next call; None: they are read off its tensors
         self.numbers: list[tuple[int, Any]] = []  # of the last run's output: what is no tensor
         self._plans, self._recompute, self._device = plans, recompute, device
         self._by_mode: dict[Mode, StagePlans] = {mode: first}
@@ -367,21 +368,24 @@ class Stage(nn.Module):
         sized = plans.sized
         if sized is None:
             return plans.main, None
-        for again in (False, True):
-            for staged in plans.served():
-                try:
-                    symbols = staged.programs[self.index].native.symbols(tensors)
-                except InputError:
-                    if staged is plans.main and len(plans.served()) == 1:
-                        raise
-                    continue
-                point = self._point(plans, staged, symbols)
-                captured = sized.served.get(point)
-                if captured is not None and id(captured) in plans.by_plan:
-                    return plans.by_plan[id(captured)], symbols or None
-                if not again:
-                    plans.see(dict(zip(sized.names, point, strict=True)))
-        raise InputError(f"stage {self.index}: no plan of the model is for tensors of these sizes")
+        point = self._read_point(plans, tensors)
+        if point not in sized.served or id(sized.served[point]) not in plans.by_plan:
+            plans.see(dict(zip(sized.names, point, strict=True)))
+        staged = plans.by_plan[id(sized.served[point])]
+        return staged, plans.symbols(staged, dict(zip(sized.names, point, strict=True)))
+
+    def _read_point(self, plans: StagePlans, tensors: Tensors) -> tuple[int, ...]:
+        """The sizes of a call: as they were told, or read off the tensors by a plan that they fit."""
+        assert plans.sized is not None
+        if self.sizes is not None:
+            return tuple(self.sizes[name] for name in plans.sized.names)
+        problem: InputError | None = None
+        for staged in plans.served():
+            try:
+                return self._point(plans, staged, staged.programs[self.index].native.symbols(tensors))
+            except InputError as error:
+                problem = problem or error
+        raise InputError(f"stage {self.index}: {problem}")
 
     @staticmethod
     def _point(plans: StagePlans, staged: Staged, symbols: list[int]) -> tuple[int, ...]:

@@ -32,7 +32,9 @@ class Layout:
     def of(t: torch.Tensor, what: str) -> Layout:
         """The layout of `t`; `what` names it in the error for tensors that are not plain strided memory."""
         if t.layout != torch.strided or t.is_quantized or t.is_nested:
-            raise PipelineError(f"{what} is not a plain tensor ({t.layout}, {t.dtype}) and cannot go to another process")
+            raise PipelineError(
+                f"{what} is not a plain tensor ({t.layout}, {t.dtype}) and cannot go to another process"
+            )
         return Layout(tuple(t.shape), tuple(t.stride()), t.dtype, t.requires_grad)
 
     def text(self) -> list[Any]:
@@ -99,11 +101,11 @@ def offsets(sizes: Sequence[int]) -> tuple[list[int], int]:
     return begins, at
 
 
-def _slot(message: torch.Tensor, at: int, l: Layout) -> torch.Tensor:
+def _slot(message: torch.Tensor, at: int, lay: Layout) -> torch.Tensor:
     """What travels of one tensor, in the message."""
-    stride = l.sent_stride if l.dense else None
-    typed = message[at : at + l.bytes].view(l.dtype)
-    return typed.as_strided(l.sent_shape, stride) if stride is not None else typed.view(l.sent_shape)
+    stride = lay.sent_stride if lay.dense else None
+    typed = message[at : at + lay.bytes].view(lay.dtype)
+    return typed.as_strided(lay.sent_shape, stride) if stride is not None else typed.view(lay.sent_shape)
 
 
 def pack(
@@ -112,30 +114,28 @@ def pack(
     """One message with these tensors; those without a layout leave their slot empty."""
     device = next((t.device for t in tensors if t is not None), torch.device("cpu"))
     message = torch.zeros(size, dtype=torch.uint8, device=device)
-    for t, l, at in zip(tensors, layouts, begins, strict=True):
-        if t is not None and l is not None and l.bytes:
+    for t, lay, at in zip(tensors, layouts, begins, strict=True):
+        if t is not None and lay is not None and lay.bytes:
             t = t.detach().resolve_conj().resolve_neg()
-            _slot(message, at, l).copy_(t.as_strided(l.sent_shape, l.sent_stride))
+            _slot(message, at, lay).copy_(t.as_strided(lay.sent_shape, lay.sent_stride))
     return message
 
 
-def unpack(
-    message: torch.Tensor, layouts: Sequence[Layout | None], begins: Sequence[int]
-) -> list[torch.Tensor | None]:
+def unpack(message: torch.Tensor, layouts: Sequence[Layout | None], begins: Sequence[int]) -> list[torch.Tensor | None]:
     """The tensors of a message, laid out as they were. They are no views: stages may write them in place."""
     out: list[torch.Tensor | None] = []
-    for l, at in zip(layouts, begins, strict=True):
-        if l is None:
+    for lay, at in zip(layouts, begins, strict=True):
+        if lay is None:
             out.append(None)
             continue
-        t = torch.empty(0, dtype=l.dtype, device=message.device)
-        if not l.bytes:
-            t = torch.empty_strided(l.shape, l.stride, dtype=l.dtype, device=message.device)
-        elif l.dense:
-            t.set_(message.untyped_storage(), at // l.dtype.itemsize, l.shape, l.stride)
+        t = torch.empty(0, dtype=lay.dtype, device=message.device)
+        if not lay.bytes:
+            t = torch.empty_strided(lay.shape, lay.stride, dtype=lay.dtype, device=message.device)
+        elif lay.dense:
+            t.set_(message.untyped_storage(), at // lay.dtype.itemsize, lay.shape, lay.stride)
         else:
-            room = torch.zeros(l.span, dtype=l.dtype, device=message.device)
-            room.as_strided(l.sent_shape, l.sent_stride).copy_(_slot(message, at, l))
-            t.set_(room.untyped_storage(), 0, l.shape, l.stride)
+            room = torch.zeros(lay.span, dtype=lay.dtype, device=message.device)
+            room.as_strided(lay.sent_shape, lay.sent_stride).copy_(_slot(message, at, lay))
+            t.set_(room.untyped_storage(), 0, lay.shape, lay.stride)
         out.append(t)
     return out

@@ -16,12 +16,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 
-from . import _distributed, _native, _report, _show, progress
+from . import _native, _report, _show, progress
 from . import profile as profiles
 from ._capture import Arguments, Captured, take_apart
 from ._dims import SizeSpec
@@ -32,6 +32,9 @@ from ._state import Target
 from .errors import ArgumentError, CaptureError, InputError, SplitError
 from .plan import Plan, as_call, finish
 from .profile import Profile
+
+if TYPE_CHECKING:
+    from ._distributed import PipelineRun  # torch.distributed.pipelining is loaded when it is needed
 
 METHODS = ("acyclic", "multilevel", "metis", "mpipe", "pipedream", "exact", "auto")
 TIES = ("replicate", "stage")
@@ -354,43 +357,37 @@ class PartitionedPlan(_show.Shown):
             for m, flag in flags.items():
                 m.training = flag
 
-    @property
-    def batch_dim(self) -> int:
-        """Along which micro-batches are cut."""
-        return self._want.batch_dim or 0
-
-    @property
-    def predicted(self) -> list[tuple[float, float]]:
-        """Milliseconds of forward and backward of each stage, by the profile."""
-        return [(s["fwd_us"] / 1e3, s["bwd_us"] / 1e3) for s in self._partition.stages()]
-
-    @property
-    def tied(self) -> list[list[tuple[int, str]]]:
-        """Parameters that several stages have: in which stages, and under which name."""
-        where: dict[str, list[int]] = {}
-        for i, program in enumerate(self._first.main.programs):
-            for name, kind, _, _ in program.native.state():
-                if kind == "param":
-                    where.setdefault(name, []).append(i)
-        return [[(i, name) for i in stages] for name, stages in where.items() if len(stages) > 1]
-
     def unpack_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[torch.Tensor]:
         """The tensors of a call, as the first stage takes them."""
         return self.plan.flatten_inputs(args, kwargs)
 
-    def pack_output(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """What the model returns, from the tensors of the last stage."""
-        last = self._stages.get(self.nstages - 1)
-        numbers = [] if last is None else last.numbers
+    def pack_output(self, tensors: Sequence[torch.Tensor], numbers: Sequence[tuple[int, Any]] = ()) -> Any:
+        """What the model returns, from the tensors of the last stage and its `numbers`."""
         return finish(self._first.main.captured, (), put_numbers(tensors, numbers))
 
-    def pipeline_stages(self, **options: Any) -> list[Any]:
-        """This rank's stages for the schedules of torch.distributed.pipelining (docs/pipe.md)."""
-        return _distributed.pipeline_stages(self, **options)
+    # ---- several processes
 
-    def schedule(self, name: str | None = None, *, microbatches: int, **options: Any) -> _distributed.PipelineRun:
-        """The partition on the ranks of a process group, ready to train or to run (docs/pipe.md)."""
-        return _distributed.schedule(self, name, microbatches=microbatches, **options)
+    def pipeline_stages(self, **options: Any) -> list[Any]:
+        """The stages of this rank, for the schedules of torch.distributed.pipelining. Every rank calls it, with its own
+        partition of the same model; where they differ, for each rank has measured for itself, that of rank 0 counts.
+
+        Options: group, device, placement (a rank for each stage; default: its device), timeout, longest_wait, exact
+        (docs/pipe.md)."""
+        from . import _distributed
+        from ._pipeline_plan import PlanStages
+
+        return list(_distributed.pipeline_stages(PlanStages(self), **options))
+
+    def schedule(self, name: str | None = None, *, microbatches: int, **options: Any) -> PipelineRun:
+        """The partition with a schedule, ready for steps: `run.step(x, target=y)`, `run.eval(x)`, `run.report()`. Every
+        rank calls it.
+
+        name: GPipe, 1F1B, Interleaved1F1B, LoopedBFS, InterleavedZeroBubble, ZBVZeroBubble, Free (for any placement),
+        or None for one that fits. Options: loss_fn(output, target), scale_grads, and those of pipeline_stages."""
+        from . import _distributed
+        from ._pipeline_plan import PlanStages
+
+        return _distributed.schedule(PlanStages(self), name, microbatches=microbatches, **options)
 
     # ---- looking
 

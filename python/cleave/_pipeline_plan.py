@@ -1,0 +1,90 @@
+"""A PartitionedPlan as the pipeline needs it: what ranks have to agree about, which parameters they share, what it
+predicts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ._stages import Stage
+from .profile import Profile
+
+if TYPE_CHECKING:
+    from .pipe import PartitionedPlan
+
+
+class PlanStages:
+    """The stages of a partitioned plan."""
+
+    def __init__(self, partitioned: PartitionedPlan) -> None:
+        self.source = partitioned
+        self.device_of = partitioned.device_of
+        self.batch_dim = partitioned._want.batch_dim or 0
+        self._first = partitioned._first
+        placed = json.dumps([self._first.main.placement.stage_of, list(self.device_of)])
+        digest = hashlib.blake2b(placed.encode(), digest_size=8).hexdigest()
+        self.signature = f"{partitioned.signature}, stages {digest}"
+
+    # ---- agreeing -------------------------------------------------------------------------------------------------
+
+    def profile_text(self) -> str:
+        """What was measured, for ranks that measured something else."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "profile.json"
+            self.source.profile.save(path)
+            return path.read_text(encoding="utf-8")
+
+    def like(self, profile: str) -> PlanStages:
+        """The partition that this profile gives."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "profile.json"
+            path.write_text(profile, encoding="utf-8")
+            return PlanStages(self.source.repartition(profile=Profile.load(path)))
+
+    @property
+    def tied(self) -> list[list[tuple[int, str]]]:
+        """Parameters that several stages use, under the names that each has for them."""
+        found: dict[int, list[tuple[int, str]]] = {}
+        main = self._first.main
+        for i, program in enumerate(main.programs):
+            for name, kind, _, _ in program.native.state():
+                if kind == "param":
+                    holder, key = main.captured.state[name]
+                    found.setdefault(id(holder[key]), []).append((i, name))
+        return [copies for copies in found.values() if len(copies) > 1]
+
+    @property
+    def predicted(self) -> list[tuple[float, float]]:
+        """Milliseconds of forward and backward, for one micro-batch of the example's size."""
+        return [(s["fwd_us"] / 1e3, s["bwd_us"] / 1e3) for s in self.source._partition.stages()]
+
+    def actions(self, microbatches: int) -> list[list[tuple[int, str, int]]]:
+        """What each device does, in order: (stage, "F" or "B", micro-batch)."""
+        devices, *_ = self.source._partition.timeline("1f1b", microbatches, True)
+        return [[(stage, kind, m) for stage, kind, m, _, _ in actions] for actions in devices]
+
+    # ---- running --------------------------------------------------------------------------------------------------
+
+    def stage(self, i: int, *, device: torch.device) -> Stage:
+        return self.source.stage(i, device=device)
+
+    def unpack_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[torch.Tensor]:
+        return self.source.unpack_inputs(args, kwargs)
+
+    def sizes_of(self, leaves: Sequence[torch.Tensor]) -> dict[str, int]:
+        """The sizes that all stages have to know of a micro-batch."""
+        self._first.check_shapes(leaves)
+        return self._first.sizes_of(leaves)
+
+    def prepare(self, module: Stage, sizes: Mapping[str, int]) -> None:
+        """Tells a stage the sizes of the micro-batch that comes next."""
+        module.sizes = dict(sizes) or None
+
+    def pack_output(self, tensors: Sequence[torch.Tensor], numbers: Sequence[tuple[int, Any]] = ()) -> Any:
+        return self.source.pack_output(tensors, numbers)

@@ -1,0 +1,568 @@
+"""Stages of a partition as stages of torch.distributed.pipelining.
+
+torch's stages send a gradient for every value, need one size for all micro-batches, and their private methods differ
+from release to release. `Stage` keeps only what schedules call (see its methods, the same in torch 2.11 to 2.13) and
+does the rest itself: one message of bytes per boundary (`_wire.py`), whose layout the sender tells once through the
+store (`_peers.py`); gradients for what has them; sums in the order of one process (`_gradients.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import torch.distributed as dist
+from torch.distributed import pipelining
+
+from . import _wire
+from ._gradients import Gradients
+from ._peers import Peers
+from ._wire import Layout
+from .errors import InputError, PipelineError
+
+KEPT_STEPS = 64  # announcements of steps that stay in the store; no rank can be so far behind another
+
+
+class ValueSpec(Protocol):
+    """What is known of a value between two stages."""
+
+    name: str
+    requires_grad: bool
+    is_batched: bool
+
+
+class StageModule(Protocol):
+    """One stage as a module."""
+
+    index: int
+    nstages: int
+    inputs: Sequence[ValueSpec]
+    outputs: Sequence[ValueSpec]
+
+    def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]: ...
+    def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]: ...
+
+
+class Partitioned(Protocol):
+    """What a partition gives to run it. It may also have `batch_dim`, `signature` (text), `tied` (lists of (stage,
+    parameter name)) and `predicted` (milliseconds of forward and backward for each stage)."""
+
+    @property
+    def device_of(self) -> Sequence[int]: ...
+    def stage(self, i: int, *, device: torch.device) -> Any: ...
+    def unpack_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[torch.Tensor]: ...
+    def pack_output(self, tensors: Sequence[torch.Tensor], numbers: Sequence[tuple[int, Any]] = ()) -> Any: ...
+
+
+# ---- one rank's connections ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """What goes over a boundary: the layouts of what is sent, and for each value which of them it is."""
+
+    layouts: tuple[Layout | None, ...]  # None: a gradient that is not there
+    of: tuple[int, ...]
+
+    @staticmethod
+    def between(tensors: Sequence[torch.Tensor], what: str) -> tuple[Crossing, list[torch.Tensor]]:
+        """A tensor that crosses twice is sent once. Gives the tensors to send too."""
+        first: dict[int, int] = {}
+        of = [first.setdefault(id(t), len(first)) for t in tensors]
+        send = [tensors[of.index(k)] for k in range(len(first))]
+        return Crossing(tuple(Layout.of(t, what) for t in send), tuple(of)), send
+
+    def text(self) -> list[Any]:
+        return [[lay and lay.text() for lay in self.layouts], self.of]
+
+    @staticmethod
+    def parse(text: list[Any]) -> Crossing:
+        layouts, of = text
+        return Crossing(tuple(lay and Layout.parse(lay) for lay in layouts), tuple(of))
+
+    def slots(self) -> tuple[list[int], int]:
+        """Where each begins in the message, and the size of the message."""
+        return _wire.offsets([lay.bytes for lay in self.layouts if lay])
+
+    def differentiable(self) -> list[int]:
+        return [k for k, lay in enumerate(self.layouts) if lay and lay.grad]
+
+    def grad_slots(self) -> tuple[list[int], int]:
+        """The same for the gradients, whose strides may be others."""
+        return _wire.offsets([lay.full_bytes for lay in self.layouts if lay and lay.grad])
+
+
+class Link:
+    """What the stages of one rank share."""
+
+    def __init__(self, peers: Peers, rank_of: Sequence[int], gradients: Gradients, wire: torch.device) -> None:
+        self.peers, self.rank_of, self.gradients, self.wire = peers, rank_of, gradients, wire
+        self.group, self.rank = peers.group, peers.rank
+        self.step = 0
+        self.train = False
+        self._signatures: list[str] | None = None  # of the micro-batches of this step
+        self._sizes: list[dict[str, int]] = []
+        self._crossings: dict[tuple[str, int, str], Crossing] = {}
+        self.waiting: dict[tuple[str, int, int], int] = {}  # (what, stage, micro-batch) → rank that has to send it
+        self.own = False  # messages are sent and waited for here, not by the engine
+        self._receives: dict[tuple[str, int, int], dist.Work] = {}
+        self._sends: list[dist.Work] = []
+        self.running: str | None = None  # what the stage itself is doing
+
+    def begin(self, step: int, train: bool) -> None:
+        if step == self.step:
+            return  # another stage of this rank was first
+        if self.peers.lost:
+            raise PipelineError(f"this pipeline has failed and cannot run again: {self.peers.lost}")
+        self.step, self.train, self._signatures = step, train, None
+        self.waiting.clear()
+        self._receives.clear()
+
+    # ---- messages -------------------------------------------------------------------------------------------------
+
+    def receive(self, what: str, stage: int, m: int, sender: int, message: torch.Tensor, tag: int) -> list[dist.P2POp]:
+        """Receives a message into `message`; `arrived` waits for it, or else the engine for what this gives."""
+        if not message.numel():
+            return []
+        if not self.own:
+            return [dist.P2POp(dist.irecv, message, group=self.group, group_peer=sender, tag=tag)]
+        work = dist.irecv(message, group=self.group, group_src=sender, tag=tag)
+        assert work is not None
+        self._receives[what, stage, m] = work
+        return []
+
+    def arrived(self, what: str, stage: int, m: int) -> None:
+        work = self._receives.pop((what, stage, m), None)
+        if work is not None:
+            self.peers.wait(work, _doing(what, stage, m))
+        self.waiting.pop((what, stage, m), None)
+
+    def send(self, to: int, message: torch.Tensor, tag: int) -> list[dist.P2POp]:
+        if not message.numel():
+            return []
+        message = message.to(self.wire)
+        if not self.own:
+            return [dist.P2POp(dist.isend, message, group=self.group, group_peer=to, tag=tag)]
+        work = dist.isend(message, group=self.group, group_dst=to, tag=tag)
+        assert work is not None
+        self._sends.append(work)
+        return []
+
+    def flush(self) -> None:
+        """Waits until all messages of a step are on their way."""
+        for work in self._sends:
+            self.peers.wait(work, "waiting for its messages to be taken")
+        self._sends.clear()
+
+    # ---- what messages look like ----------------------------------------------------------------------------------
+
+    def announce(self, signatures: list[str], sizes: list[dict[str, int]]) -> None:
+        """The first stage says which sizes the micro-batches of this step have."""
+        self._signatures, self._sizes = signatures, sizes
+        self.peers.tell(f"step/{self.step}", {"train": self.train, "signatures": signatures, "sizes": sizes})
+        self.peers.forget(f"step/{self.step - KEPT_STEPS}")
+
+    def announced(self) -> bool:
+        return self._signatures is not None
+
+    def signature(self, microbatch: int) -> str:
+        if self._signatures is None:
+            first = self.rank_of[0]
+            told = self.peers.ask(f"step/{self.step}", f"waiting for step {self.step} to begin on rank {first}")
+            if told["train"] != self.train:
+                modes = {True: "trains", False: "only runs forward"}
+                raise PipelineError(
+                    f"step {self.step}: rank {first} {modes[told['train']]}, rank {self.rank} "
+                    f"{modes[self.train]}; call the same method on every rank"
+                )
+            self._signatures, self._sizes = told["signatures"], told["sizes"]
+        return self._signatures[microbatch]
+
+    def sizes(self, microbatch: int) -> dict[str, int]:
+        self.signature(microbatch)
+        return self._sizes[microbatch]
+
+    def publish(self, kind: str, stage: int, signature: str, crossing: Crossing, name: Callable[[int], str]) -> None:
+        """Tells the neighbour what messages of this kind look like; checks that they stay so."""
+        key = (kind, stage, signature)
+        known = self._crossings.setdefault(key, crossing)
+        if known is crossing:
+            self.peers.tell("/".join(map(str, key)), crossing.text())
+        elif known != crossing:
+            pairs = zip(known.layouts, crossing.layouts, strict=False)
+            k, (was, now) = next(((k, p) for k, p in enumerate(pairs) if p[0] != p[1]), (0, (known, crossing)))
+            raise PipelineError(
+                f"stage {stage}: {kind} of {name(k)} was {was} and is now {now}, though the micro-batch has the same "
+                "sizes; if parameters were frozen or thawed meanwhile, make a new schedule"
+            )
+
+    def crossing(self, kind: str, stage: int, signature: str, doing: str) -> Crossing:
+        key = (kind, stage, signature)
+        if key not in self._crossings:
+            self._crossings[key] = Crossing.parse(self.peers.ask("/".join(map(str, key)), doing))
+        return self._crossings[key]
+
+    def blame(self, e: BaseException) -> PipelineError:
+        """The error to raise for one that ended a step; the other ranks learn of it."""
+        me = self.peers.name(self.rank)
+        if self.running is not None:
+            why = f"rank {self.rank}: {self.running} raised {type(e).__name__}: {last_line(e)}"
+            self.peers.fail(why)
+            return PipelineError(why)
+        if isinstance(e, PipelineError):
+            self.peers.fail(str(e))
+            return e
+        doing = "waiting for its messages to be taken"
+        peer = None
+        if self.waiting:
+            (what, stage, microbatch), peer = next(iter(self.waiting.items()))
+            doing = _doing(what, stage, microbatch)
+        who = self.peers.name(peer) if peer is not None else "a rank"
+        why = self.peers.culprit(3.0) or f"{who} did not answer ({last_line(e)})"
+        self.peers.fail(why)
+        return PipelineError(f"{why} while {me} was {doing}")
+
+
+def _doing(what: str, stage: int, microbatch: int) -> str:
+    return f"waiting for the {what} of micro-batch {microbatch} for stage {stage}"
+
+
+def last_line(e: BaseException) -> str:
+    root = e
+    while root.__cause__ is not None:
+        root = root.__cause__
+    lines = str(root).strip().splitlines()
+    return lines[0] if lines else type(root).__name__
+
+
+# ---- stages -------------------------------------------------------------------------------------------------------
+
+
+class _Box:
+    """The tensors that come into a stage; their gradients after the backward."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self.tensors = tensors
+        self.grads: tuple[torch.Tensor | None, ...] = (None,) * len(tensors)
+        self.root = torch.empty(0, requires_grad=True)
+
+
+class _Forward(NamedTuple):
+    """What the backward of a micro-batch needs of its forward."""
+
+    send: list[torch.Tensor]
+    box: _Box | None
+    crossing: Crossing
+
+
+class _Enter(torch.autograd.Function):
+    """Makes the tensors of a box differentiable without making them leaves, so that a stage may write them in place."""
+
+    @staticmethod
+    def forward(ctx: Any, root: torch.Tensor, box: _Box) -> tuple[torch.Tensor, ...]:
+        ctx.box = box
+        ctx.set_materialize_grads(False)
+        tensors, box.tensors = box.tensors, []
+        return tuple(tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[None, None]:
+        ctx.box.grads = grads
+        return None, None
+
+
+class Clock:
+    """Times of one kind of work, in milliseconds."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._marks: list[tuple[Any, Any]] = []
+        self._warm: list[tuple[Any, Any]] = []
+
+    @contextmanager
+    def time(self) -> Iterator[None]:
+        begin = self._mark()
+        yield
+        self._marks.append((begin, self._mark()))
+
+    def _mark(self) -> Any:
+        if not self._cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def warm(self) -> None:
+        """What was timed so far was warming up; it counts only if nothing follows."""
+        self._warm, self._marks = self._marks, []
+
+    def times(self) -> list[float]:
+        marks = self._marks or self._warm
+        if self._cuda:
+            torch.cuda.synchronize()
+            return [a.elapsed_time(b) for a, b in marks]
+        return [1e3 * (b - a) for a, b in marks]
+
+
+class Stage(pipelining.PipelineStage):
+    """One stage of a partition, for the schedules of torch.distributed.pipelining."""
+
+    def __init__(self, module: StageModule, device: torch.device, link: Link, partitioned: Partitioned) -> None:
+        super().__init__(module, module.index, module.nstages, device, group=link.group)  # type: ignore[arg-type]
+        self.link, self.partitioned, self.module = link, partitioned, module
+        self.stage_index_to_group_rank = dict(enumerate(link.rank_of))
+        self.feed: list[Sequence[torch.Tensor]] | None = (
+            None  # inputs of the micro-batches, where PipelineRun gives them
+        )
+        self.results: dict[int, tuple[tuple[torch.Tensor, ...], Any]] = {}  # last stage: tensors, model's output
+        self.forward_clock, self.backward_clock = Clock(device), Clock(device)
+        self.before: Stage | None = None  # the stage before, where it is on this rank
+        self._steps = 0
+        self._arrived: dict[int, tuple[torch.Tensor, Crossing]] = {}
+        self._forwards: dict[int, _Forward] = {}
+        self._grad_message: dict[int, torch.Tensor] = {}
+        self._grads_in: dict[int, tuple[torch.Tensor | None, ...]] = {}  # from a stage on this rank
+        self._grads_out: dict[int, tuple[torch.Tensor | None, ...]] = {}
+        self._ins: dict[int, Crossing] = {}
+
+    # ---- what schedules call before a step ------------------------------------------------------------------------
+
+    def clear_runtime_states(self) -> None:
+        self._steps += 1
+        self.link.begin(self._steps, self.has_backward)
+        if self.has_backward:
+            self.link.gradients.begin(self.stage_index)
+        for d in (self._arrived, self._forwards, self._grad_message, self._grads_in, self._grads_out, self._ins):
+            d.clear()
+        self.results.clear()
+        self.output_chunks.clear()
+
+    def _prepare_forward_infra(self, num_microbatches: int, *args: Any, **kwargs: Any) -> Any:
+        """Sizes are told with the first message that has them; nothing is run to find them."""
+        self.chunks = num_microbatches
+        self.args_recv_info = dict.fromkeys(range(num_microbatches), ())
+        self.act_send_info = {}
+        return ()
+
+    def _prepare_backward_infra(self, num_microbatches: int, *args: Any, **kwargs: Any) -> Any:
+        self.chunks = num_microbatches
+
+    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
+        return []  # torch 2.11, 2.12: connections open with the first message
+
+    def _warmup_forward_vote(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.ones(1, dtype=torch.int32)  # torch 2.13: sizes are known, as far as the engine is concerned
+
+    def _warmup_backward_result(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.ones(1, dtype=torch.int32)
+
+    # ---- forward --------------------------------------------------------------------------------------------------
+
+    def _tag(self, microbatch: int, back: bool, after: int = 0) -> int:
+        """Of the boundary before this stage, or after it. Messages are matched by it, not by their order."""
+        return (2 * (self.stage_index + after) + back) * (self.chunks or 1) + microbatch
+
+    def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        m, link = fwd_chunk_id, self.link
+        if self.is_first or link.rank_of[self.stage_index - 1] == link.rank:
+            return []
+        sender = link.rank_of[self.stage_index - 1]
+        link.waiting["forward", self.stage_index, m] = sender
+        doing = _doing("forward", self.stage_index, m)
+        crossing = link.crossing("forward", self.stage_index - 1, link.signature(m), doing)
+        message = torch.empty(crossing.slots()[1], dtype=torch.uint8, device=link.wire)
+        self._arrived[m] = message, crossing
+        return link.receive("forward", self.stage_index, m, sender, message, self._tag(m, False))
+
+    def _pack_outputs(self, microbatch: int) -> tuple[torch.Tensor, Crossing]:
+        forward = self._forwards[microbatch]
+        begins, size = forward.crossing.slots()
+        return _wire.pack(forward.send, forward.crossing.layouts, begins, size), forward.crossing
+
+    def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        m, link = fwd_chunk_id, self.link
+        if self.is_last or link.rank_of[self.stage_index + 1] == link.rank:
+            return []
+        message, _ = self._pack_outputs(m)
+        return link.send(link.rank_of[self.stage_index + 1], message, self._tag(m, False, 1))
+
+    def set_local_fwd_input(self, prev_stage_outputs: Any, mb_index: int) -> None:
+        """From the stage before, on this rank. A copy: either stage may write it in place."""
+        assert self.before is not None
+        self._arrived[mb_index] = self.before._pack_outputs(mb_index)
+
+    def _take_inputs(self, microbatch: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        m, link = microbatch, self.link
+        if self.is_first:
+            feed = self.feed
+            flat = list(feed[m] if feed is not None else self.partitioned.unpack_inputs(args, kwargs))
+            self._check_first(m, flat)
+            return [t.to(self.device) for t in flat]
+        link.arrived("forward", self.stage_index, m)
+        message, crossing = self._arrived.pop(m)
+        self._ins[m] = crossing
+        tensors = _wire.unpack(message.to(self.device), crossing.layouts, crossing.slots()[0])
+        return [t for t in tensors if t is not None]
+
+    def _check_first(self, microbatch: int, flat: Sequence[torch.Tensor]) -> None:
+        for spec, t in zip(self.module.inputs, flat, strict=True):
+            if self.has_backward and t.requires_grad:
+                raise InputError(
+                    f"input {spec.name} requires grad; a pipeline gives no gradients of its inputs: detach it"
+                )
+        if not self.link.announced():
+            chunks = self.feed if self.feed is not None else [flat] * (self.chunks or 1)
+            sizes_of: Any = getattr(self.partitioned, "sizes_of", lambda tensors: {})
+            self.link.announce([self._signature(c) for c in chunks], [sizes_of(c) for c in chunks])
+        if self.feed is None and self._signature(flat) != self.link.signature(microbatch):
+            raise InputError(
+                f"micro-batch {microbatch} has other sizes than the first; give a batch that {self.chunks} divides, or "
+                "use cleave's schedule(...).step, which takes it"
+            )
+
+    def _signature(self, tensors: Sequence[torch.Tensor]) -> str:
+        """Says when messages look the same."""
+        layouts = [Layout.of(t, "an input").text() for t in tensors]
+        text = json.dumps([layouts, torch.is_grad_enabled(), self.submod.training])
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    def _enter(self, m: int, tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], _Box | None]:
+        """The tensors as the module gets them: differentiable where a gradient goes back."""
+        if self.is_first:
+            return tensors, None
+        box, crossing = None, self._ins[m]
+        differentiable = crossing.differentiable() if self.has_backward else []
+        if differentiable:
+            box = _Box([tensors[k] for k in differentiable])
+            for k, t in zip(differentiable, _Enter.apply(box.root, box), strict=True):  # type: ignore[no-untyped-call]
+                tensors[k] = t
+        return [tensors[k] for k in crossing.of], box
+
+    def forward_one_chunk(
+        self,
+        fwd_chunk_id: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None = None,
+        save_forward_output: bool = True,
+    ) -> Any:
+        m, link = fwd_chunk_id, self.link
+        tensors, box = self._enter(m, self._take_inputs(m, args, kwargs or {}))
+        link.running = f"stage {self.stage_index}, forward of micro-batch {m}"
+        prepare = getattr(self.partitioned, "prepare", None)
+        if prepare is not None:
+            prepare(self.module, link.sizes(m))
+        with self.forward_clock.time():
+            outputs = tuple(self.submod(*tensors))
+        link.running = None
+        if self.is_last:
+            self._forwards[m] = _Forward(list(outputs), box, Crossing((), ()))
+            return self._give(m, outputs, save_forward_output)
+        crossing, send = Crossing.between(outputs, f"stage {self.stage_index}: an output")
+        link.publish("forward", self.stage_index, link.signature(m), crossing, self._name)
+        self._forwards[m] = _Forward(send, box, crossing)
+        return outputs
+
+    def _name(self, k: int) -> str:
+        names = list(dict.fromkeys(spec.name for spec in self.module.outputs))
+        return names[k] if k < len(names) else f"value {k}"
+
+    def _give(self, m: int, outputs: tuple[torch.Tensor, ...], save: bool) -> Any:
+        """What the model gives for a micro-batch."""
+        result = self.partitioned.pack_output(outputs, getattr(self.module, "numbers", ()))
+        if not self.has_backward:
+            self.results[m] = outputs, result
+        if save:
+            self.output_chunks.append(result)
+        return result
+
+    # ---- backward -------------------------------------------------------------------------------------------------
+
+    def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        m, link = bwd_chunk_id, self.link
+        if not self.has_backward or self.is_last or link.rank_of[self.stage_index + 1] == link.rank:
+            return []
+        crossing = self._forwards[m].crossing
+        if not crossing.differentiable():
+            return []
+        sender = link.rank_of[self.stage_index + 1]
+        link.waiting["backward", self.stage_index, m] = sender
+        self._grad_message[m] = message = torch.empty(crossing.grad_slots()[1], dtype=torch.uint8, device=link.wire)
+        return link.receive("backward", self.stage_index, m, sender, message, self._tag(m, True, 1))
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        m, link = bwd_chunk_id, self.link
+        if not self.has_backward or self.is_first or link.rank_of[self.stage_index - 1] == link.rank:
+            return []
+        grads = self._grads_out.pop(m)
+        ins = self._ins.pop(m)
+        if not grads:
+            return []
+        layouts = tuple(None if g is None else Layout.of(g, f"stage {self.stage_index}: a gradient") for g in grads)
+        crossing = Crossing(layouts, ())
+        link.publish("backward", self.stage_index, link.signature(m), crossing, lambda k: f"value {k}")
+        message = _wire.pack(grads, layouts, *ins.grad_slots())
+        return link.send(link.rank_of[self.stage_index - 1], message, self._tag(m, True))
+
+    def get_local_bwd_output(self, mb_index: int) -> Any:
+        return self._grads_out.pop(mb_index, ())
+
+    def set_local_bwd_input(self, next_stage_bwd_outputs: Any, mb_index: int) -> None:
+        self._grads_in[mb_index] = next_stage_bwd_outputs
+
+    def _take_grads(self, m: int, crossing: Crossing) -> Sequence[torch.Tensor | None]:
+        """Gradients of the outputs that have one, in their order."""
+        link, after = self.link, self.stage_index + 1
+        if link.rank_of[after] == link.rank:
+            return self._grads_in.pop(m)
+        if not crossing.differentiable():
+            return ()
+        link.arrived("backward", self.stage_index, m)
+        doing = _doing("backward", self.stage_index, m)
+        told = link.crossing("backward", after, link.signature(m), doing)
+        return _wire.unpack(self._grad_message.pop(m).to(self.device), told.layouts, crossing.grad_slots()[0])
+
+    def backward_one_chunk(
+        self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
+    ) -> None:
+        """The whole backward, also where a schedule would do the part of the weights later: one pass gives both."""
+        m = bwd_chunk_id
+        forward = self._forwards.pop(m, None)
+        if not self.has_backward or forward is None:
+            return
+        pairs: list[tuple[torch.Tensor, torch.Tensor | None]]
+        if self.is_last:
+            pairs = [(loss, None)] if isinstance(loss, torch.Tensor) and loss.requires_grad else []
+        else:
+            sent = [forward.send[k] for k in forward.crossing.differentiable()]
+            pairs = [(t, g) for t, g in zip(sent, self._take_grads(m, forward.crossing), strict=True) if g is not None]
+        self._backward(m, pairs, forward.box)
+        if not self.is_first:
+            self._grads_out[m] = forward.box.grads if forward.box is not None else ()
+
+    def _backward(self, m: int, pairs: Sequence[tuple[torch.Tensor, torch.Tensor | None]], box: _Box | None) -> None:
+        params = self.link.gradients.params(self.stage_index)
+        wanted = [*params.values(), *([box.root] if box is not None else [])]
+        grads: Sequence[torch.Tensor | None] = [None] * len(params)
+        self.link.running = f"stage {self.stage_index}, backward of micro-batch {m}"
+        with self.backward_clock.time():
+            if pairs and wanted:
+                roots, seeds = zip(*pairs, strict=True)
+                grads = torch.autograd.grad(roots, wanted, seeds, allow_unused=True)[: len(params)]
+        self.link.running = None
+        self.link.gradients.add(self.stage_index, m, params, grads)
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
+        """Done with the rest in `backward_one_chunk`."""
+
+    def scale_grads(self, grad_scale_factor: int) -> None:
+        if self.has_backward:
+            self.link.gradients.finish(self.stage_index, grad_scale_factor)
+
+    def perform_reduce_grad(self, grad_scale_factor: int) -> None:
+        self.scale_grads(grad_scale_factor)

@@ -1,0 +1,88 @@
+"""Pipelines in real processes. One run of pipeline_worker.py starts all of them; a test looks at one case."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+if not dist.is_available():
+    pytest.skip("this torch has no torch.distributed", allow_module_level=True)
+
+SAME = {
+    "gpipe": "GPipe trains and infers as one process",
+    "1f1b": "1F1B trains and infers as one process",
+    "permuted": "one stage on each rank, in another order",
+    "interleaved": "Interleaved1F1B: two stages on each rank",
+    "looped_bfs": "LoopedBFS: backwards in the other order, sums in the same",
+    "zero_bubble": "InterleavedZeroBubble",
+    "zbv": "ZBVZeroBubble: neighbours on one rank",
+    "free": "any placement",
+    "chosen": "a schedule that fits is found",
+    "uneven": "micro-batches of two sizes",
+    "one_microbatch": "a single micro-batch",
+    "bf16": "bfloat16 activations",
+    "own_schedule": "schedules of torch's own around the stages",
+    "tied": "a shared parameter",
+    "tied_interleaved": "a shared parameter, several copies on a rank",
+    "tied_forgotten": "sums of shared parameters cannot be forgotten",
+    "sum_order": "without exact sums",
+    "frozen": "parameters without gradients, stages without any",
+    "placement_refused": "a schedule that does not fit names one that does",
+    "copies_differ": "copies of a shared parameter must be equal",
+    "plan": "models cut by pipe_model: tied words, long skips, recurrent layers, keyword inputs, uneven batches",
+    "plan_places": "stages of a plan placed by hand",
+    "plan_measured": "ranks that measured other times agree",
+    "refused": "steps that cannot run say why",
+}
+WORLDS = (2, 4)
+ENDS = {"killed": "no answer for", "stopped": "did not answer for 6 s", "raised": "raised ValueError: no more"}
+LOST = [("killed", 2), ("killed", 4), ("stopped", 2), ("raised", 4)]
+
+
+@pytest.fixture(scope="module")
+def said():
+    """What the ranks said, by (ranks, case)."""
+    sets = [f"{n}:{','.join(SAME)}" for n in WORLDS] + ["2:disagree"]
+    sets += [f"{n}:{end}" for end, n in LOST]
+    worker = Path(__file__).with_name("pipeline_worker.py")
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run([sys.executable, worker, *sets], env=env, capture_output=True, text=True, timeout=280)
+    out = {}
+    for line in done.stdout.splitlines():
+        if line.startswith("{"):
+            told = json.loads(line)
+            out.setdefault((told["world"], told["case"]), []).append(told)
+    out["rest"] = done.stderr
+    return out
+
+
+def passed(said, ranks, case):
+    told = said.get((ranks, case), [])
+    assert not any(t["why"] for t in told), "\n".join(t["why"] for t in told)
+    assert len(told) == ranks, said["rest"]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("ranks", WORLDS)
+@pytest.mark.parametrize("case", SAME)
+def test_equal_to_one_process(said, case, ranks):
+    passed(said, ranks, case)
+
+
+@pytest.mark.timeout(300)
+def test_ranks_with_different_partitions_are_refused(said):
+    passed(said, 2, "disagree")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("case", "ranks"), LOST)
+def test_a_rank_that_ends_is_named_in_time(said, case, ranks):
+    told = [t for t in said.get((ranks, case), []) if t["rank"] != 1]
+    assert len(told) == ranks - 1, said["rest"]
+    for t in told:
+        assert all(text in t["died"] for text in ("rank 1", ENDS[case], "waiting for the")), t["died"]
+        assert t["seconds"] < 30
