@@ -11,6 +11,9 @@ static const struct {
 	const char *name;
 	pipe_method run;
 } methods[] = {
+	{"acyclic", pipe_acyclic},
+	{"multilevel", pipe_multilevel},
+	{"exact", pipe_exact},
 	{"pipedream", pipe_pipedream},
 };
 

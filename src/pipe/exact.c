@@ -1,0 +1,194 @@
+/* The best chain of stages, proven where that is feasible.
+ *
+ * What other methods find is the start, so the result is never worse. Then all ideals of the graph are made, if
+ * they are not too many, and the best way through them is the best chain (ideals.c): by time alone over all
+ * orders of the devices, with links and memory in the order that is given. Where the second is too much, the
+ * first still is a bound; where both are, the bound is that of all partitions: work over all speeds, the
+ * heaviest nodes. All of it ends at a count of steps.
+ *
+ * If even the best chain is far from what no partition can be below, stages beyond one per device are tried
+ * (mixed.c), as few as do. That is a search: optimal is then only what reaches the bound of all partitions. */
+#include "pipe/ideals.h"
+#include "pipe/mixed.h"
+
+#include <math.h>
+#include <string.h>
+
+#define TIME_STEPS 300000000u
+#define COST_STEPS 100000000u
+#define POLISH_STEPS 4000000u
+#define EQUAL 1e-9
+#define GAP 1e-3 /* closer than that to the bound a mixed pipe is not worth its stages */
+#define SMALL 64 /* nodes up to which the ideals are looked at before anything is searched for */
+
+typedef struct search {
+	const pipe_problem *pr;
+	chain c;
+	keeper kept;
+	double least; /* no partition can be below */
+	double bound; /* no chain can be below */
+	uint32_t *stage_of, *device_of;
+	uint64_t steps;
+	bool stopped;
+} search;
+
+static bool fits(const search *x)
+{
+	return x->kept.score.over_bytes == 0;
+}
+
+static bool reached(const search *x, double bound)
+{
+	return fits(x) && x->kept.score.bottleneck_us <= bound * (1 + EQUAL);
+}
+
+static bool speeds_alike(const pipe_problem *pr)
+{
+	for (uint32_t d = 1; d < pr->k; d++)
+		if (pr->devices[d].speed != pr->devices[0].speed)
+			return false;
+	return true;
+}
+
+/* Each stage has a node that takes time, then: see ideals_new. */
+static bool can_close(const pipe_problem *pr)
+{
+	uint32_t count = 0;
+	for (uint32_t n = 0; n < pr->g->nodes.n; n++)
+		count += node_us(pr, n) > 0;
+	return count >= pr->k && speeds_alike(pr);
+}
+
+static clv_status try_method(search *x, pipe_method method)
+{
+	pipe_problem own = *x->pr;
+	pipe_partition p;
+	own.seconds /= 4;
+	TRY(method(&own, &p));
+	x->stopped = x->stopped || p.stopped;
+	return keeper_offer(x->pr, &x->kept, &p);
+}
+
+static clv_status try_searches(search *x)
+{
+	TRY(try_method(x, pipe_acyclic));
+	return reached(x, x->bound) ? CLV_OK : try_method(x, pipe_multilevel);
+}
+
+/* A chain that was found: with as few bytes over its borders as can be had quickly. */
+static clv_status offer(search *x)
+{
+	pipe_random r = {x->pr->seed};
+	pipe_partition p;
+	chain_take(&x->c, x->stage_of, x->device_of);
+	chain_polish(&x->c, POLISH_STEPS, &r);
+	TRY(chain_partition(&x->c, &p));
+	p.method = "exact";
+	return keeper_offer(x->pr, &x->kept, &p);
+}
+
+/* Time alone: raises the bound, and offers what is found if that is what counts. */
+static clv_status by_time(search *x, bool use)
+{
+	double worst = x->kept.score.bottleneck_us, was = worst;
+	ideals d;
+	TRY(ideals_new(&x->c, can_close(x->pr), &d));
+	clv_status st = CLV_OK;
+	if (d.whole)
+		st = ideals_by_time(&d, &x->steps, TIME_STEPS, x->stage_of, x->device_of, &worst, &x->bound);
+	ideals_free(&d);
+	return st == CLV_OK && use && worst < was ? offer(x) : st;
+}
+
+/* Is the cost of a stage all that score.c says? What a recomputing stage holds of its inputs is only bounded. */
+static bool cost_is_exact(const search *x)
+{
+	bool limited = false;
+	for (uint32_t d = 0; d < x->pr->k; d++)
+		limited = limited || x->pr->devices[d].memory_bytes;
+	return !(limited && x->pr->training && x->pr->recompute);
+}
+
+/* The proof is for devices in their order. */
+static bool in_order(const search *x)
+{
+	const pipe_partition *p = &x->kept.best;
+	for (uint32_t s = 0; s < p->nstages && !x->c.alike; s++)
+		if (p->device_of[s] != s)
+			return false;
+	return p->nstages == x->pr->k;
+}
+
+static clv_status by_cost(search *x)
+{
+	double worst = fits(x) ? x->kept.score.bottleneck_us : 1e29; /* chains that do not fit cost more */
+	bool found = false, proven = false;
+	ideals d;
+	for (uint32_t i = 0; i < x->pr->k; i++)
+		x->c.device_of[i] = x->device_of[i] = i;
+	schedule_in_flight(x->pr, x->c.device_of, x->pr->k, x->c.in_flight);
+	TRY(ideals_new(&x->c, false, &d));
+	clv_status st = CLV_OK;
+	if (d.whole)
+		st = ideals_by_cost(&d, &x->steps, x->steps + COST_STEPS, x->stage_of, &worst, &found, &proven);
+	ideals_free(&d);
+	if (st == CLV_OK && found)
+		st = offer(x);
+	if (st == CLV_OK && proven && fits(x) && cost_is_exact(x) && in_order(x))
+		x->bound = x->kept.score.bottleneck_us;
+	return st;
+}
+
+/* By the ideals. */
+static clv_status best_chain(search *x)
+{
+	if (reached(x, x->bound))
+		return CLV_OK;
+	TRY(by_time(x, x->c.plain));
+	return x->c.plain || reached(x, x->bound) ? CLV_OK : by_cost(x);
+}
+
+/* More stages than devices, where they may be and would help. */
+static clv_status mix(search *x)
+{
+	const pipe_problem *pr = x->pr;
+	if (reached(x, x->least * (1 + GAP)) || pr->max_stages == pr->k)
+		return CLV_OK;
+	chain_take(&x->c, x->kept.best.stage_of, x->kept.best.device_of);
+	TRY(mixed_search(pr, x->c.order, x->least, GAP, &x->kept));
+	if (x->kept.best.nstages > pr->k)
+		x->bound = x->least;
+	return CLV_OK;
+}
+
+static clv_status run(search *x)
+{
+	bool small = x->pr->g->nodes.n <= SMALL;
+	TRY(least_bottleneck(x->pr, &x->least));
+	x->bound = x->least;
+	TRY(try_method(x, pipe_pipedream));
+	if (small)
+		TRY(best_chain(x));
+	if (!small || !reached(x, x->bound))
+		TRY(try_searches(x));
+	TRY(best_chain(x));
+	TRY(mix(x));
+	x->kept.best.bound_us = fmin(x->bound, x->kept.score.bottleneck_us);
+	x->kept.best.optimal = reached(x, x->bound);
+	x->kept.best.stopped = x->stopped;
+	x->kept.best.method = "exact";
+	return CLV_OK;
+}
+
+clv_status pipe_exact(const pipe_problem *pr, pipe_partition *out)
+{
+	search x = {.pr = pr};
+	TRY(chain_new(pr, &x.c));
+	x.stage_of = mem_ids(pr->g->nodes.n);
+	x.device_of = mem_ids(pr->k);
+	clv_status st = x.stage_of && x.device_of ? run(&x) : fail_nomem();
+	chain_free(&x.c);
+	mem_free(x.stage_of);
+	mem_free(x.device_of);
+	return keeper_end(&x.kept, st, out);
+}
