@@ -179,7 +179,7 @@ static double device_share(const pipe_problem *pr, uint32_t d, idx_t constraint)
 	return fabs(limit);
 }
 
-/* Shares of parts first … first + n - 1, which are added up into `groups` groups of METIS's. */
+/* Shares of parts first … first + n - 1: of each, or, with a `half`, of those before it and of the rest. */
 static void shares_fill(const pipe_problem *pr, uint32_t first, uint32_t n, uint32_t half, idx_t ncon, real_t *shares)
 {
 	for (idx_t c = 0; c < ncon; c++) {
@@ -406,8 +406,12 @@ static clv_status offer_all(const pipe_problem *pr, const pipe_partition *walk, 
 	for (uint32_t times = 1; st == CLV_OK && times <= 4 && !kept_reached(kept); times *= 2) {
 		uint64_t wanted = (uint64_t)pr->k * times;
 		uint32_t limit = wanted < most ? (uint32_t)wanted : most;
-		if (limit == tried || (kept->has && time_is_up(pr, began)))
+		if (limit == tried)
 			break;
+		if (kept->has && time_is_up(pr, began)) {
+			kept->best.stopped = true;
+			break;
+		}
 		tried = limit;
 		st = offer_joined(pr, walk, limit, po, kept);
 	}
