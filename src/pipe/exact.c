@@ -1,13 +1,13 @@
 /* The best chain of stages, proven where that is feasible.
  *
- * What other methods find is the start, so the result is never worse. Then all ideals of the graph are made, if they are
- * not too many, and the best way through them is the best chain (ideals.c): by time alone over all orders of the devices,
- * with links and memory in the order that is given. Where there are too many, branch and bound looks for a chain that is
- * better than the best known, stage by stage (bound.c). All of it ends at a count of steps, and what is proven until then is
- * the bound.
+ * What other methods find is the start, so the result is never worse. Then all ideals of the graph are made, if
+ * they are not too many, and the best way through them is the best chain (ideals.c): by time alone over all
+ * orders of the devices, with links and memory in the order that is given. Where the second is too much, the
+ * first still is a bound; where both are, the bound is that of all partitions: work over all speeds, the
+ * heaviest nodes. All of it ends at a count of steps.
  *
- * If even the best chain is far from what no partition can be below, stages beyond one per device are tried (mixed.c), as
- * few as do. That is a search: optimal is then only what reaches the bound of all partitions. */
+ * If even the best chain is far from what no partition can be below, stages beyond one per device are tried
+ * (mixed.c), as few as do. That is a search: optimal is then only what reaches the bound of all partitions. */
 #include "pipe/ideals.h"
 #include "pipe/mixed.h"
 

@@ -1,10 +1,11 @@
 /* Mixed pipes: an order cut into more blocks than there are devices, a device for each block.
  *
- * What a chain cannot balance, because a node is too large to be on either side of a border, several borders per device
- * can: each is one more sum to choose. Blocks stand in one order, so there are no cycles, and there are no more stages than
- * blocks. Borders are moved one at a time to where the two devices beside it are most alike, or at random where neither gets
- * slower than the slowest; orders inside of blocks are shuffled as in refine.c. Some placements are tried for each number
- * of blocks: looped (which interleaved schedules want), there and back, and random ones.
+ * What a chain cannot balance, because a node is too large to be on either side of a border, several borders per
+ * device can: each is one more sum to choose. Blocks stand in one order, so there are no cycles, and there are
+ * no more stages than blocks. Borders are moved one at a time to where the two devices beside it are most alike,
+ * or at random where neither gets slower than the slowest; orders inside of blocks are shuffled as in refine.c.
+ * Some placements are tried for each number of blocks: looped (which interleaved schedules want), there and
+ * back, and random ones; then devices of two blocks are swapped in the best of them.
  *
  * A round costs O(nodes + edges + blocks * log nodes); rounds are limited. */
 #include "pipe/mixed.h"
@@ -13,17 +14,19 @@
 #include <math.h>
 #include <string.h>
 
-#define STEPS 6000000u        /* for one number of blocks */
+#define STEPS 12000000u       /* for one number of blocks */
 #define GAIN 1e-3             /* that more stages must bring */
 #define MOST_DEVICES_MIXED 64 /* beyond, a few stages more change nothing and many cost much */
 #define PLACEMENTS 6
-#define IDLE 200 /* rounds without a gain after which a placement is given up */
+#define PATIENCE 120 /* rounds without a gain after which a placement is given up */
+#define KICKS 200
 
 typedef struct mixed {
 	const pipe_problem *pr;
 	chain c;              /* blocks as if each had a device */
 	pipe_device *devices; /* per block: its device */
 	uint32_t *device_of, *best_device;
+	uint32_t *in_order;   /* 0, 1, …: devices of the chain */
 	uint32_t *best_stage; /* per node */
 	double *us;           /* per device */
 	double worst, best;
@@ -35,6 +38,7 @@ static void mixed_free(mixed *m)
 	mem_free(m->devices);
 	mem_free(m->device_of);
 	mem_free(m->best_device);
+	mem_free(m->in_order);
 	mem_free(m->best_stage);
 	mem_free(m->us);
 }
@@ -46,11 +50,15 @@ static clv_status mixed_new(const pipe_problem *pr, uint32_t blocks, pipe_proble
 	m->devices = mem_alloc(blocks * sizeof *m->devices);
 	m->device_of = mem_ids(blocks);
 	m->best_device = mem_ids(blocks);
+	m->in_order = mem_ids(blocks);
 	m->best_stage = mem_ids(pr->g->nodes.n);
 	m->us = mem_alloc(pr->k * sizeof *m->us);
-	clv_status st = m->devices && m->device_of && m->best_device && m->best_stage && m->us ? CLV_OK : fail_nomem();
-	for (uint32_t i = 0; i < blocks && st == CLV_OK; i++)
+	clv_status st =
+		m->devices && m->device_of && m->best_device && m->in_order && m->best_stage && m->us ? CLV_OK : fail_nomem();
+	for (uint32_t i = 0; i < blocks && st == CLV_OK; i++) {
 		m->devices[i].speed = 1;
+		m->in_order[i] = i;
+	}
 	*own = *pr;
 	own->k = blocks;
 	own->devices = m->devices;
@@ -157,12 +165,11 @@ static void remember(mixed *m)
 	memcpy(m->best_stage, m->c.stage_of, m->c.n * sizeof *m->best_stage);
 }
 
-/* One placement, from the order that is there. */
-static void improve(mixed *m, uint64_t end, double enough, pipe_random *r)
+/* Borders of one placement, until moving them has not helped for `patience` rounds. */
+static void improve(mixed *m, uint32_t patience, uint64_t end, double enough, pipe_random *r)
 {
 	double best = DBL_MAX;
-	begin(m, r);
-	for (uint32_t idle = 0; idle < IDLE && m->c.steps < end && m->best > enough; idle++) {
+	for (uint32_t idle = 0; idle < patience && m->c.steps < end && m->best > enough; idle++) {
 		weigh(m);
 		move_borders(m, r);
 		weigh(m);
@@ -174,6 +181,17 @@ static void improve(mixed *m, uint64_t end, double enough, pipe_random *r)
 		}
 		chain_shuffle(&m->c, r);
 	}
+}
+
+/* The best that is known, with the devices of two blocks swapped. */
+static void kick(mixed *m, pipe_random *r)
+{
+	uint32_t a = random_below(r, m->c.k), b = random_below(r, m->c.k), *of = m->device_of;
+	chain_take(&m->c, m->best_stage, m->in_order);
+	memcpy(of, m->best_device, m->c.k * sizeof *of);
+	uint32_t d = of[a];
+	of[a] = of[b];
+	of[b] = d;
 }
 
 static clv_status offer(const pipe_problem *pr, const mixed *m, keeper *kept)
@@ -196,9 +214,15 @@ static clv_status search_blocks(const pipe_problem *pr, const uint32_t *order, u
 	for (uint32_t i = 0; i < PLACEMENTS && m.best > enough; i++) {
 		memcpy(m.c.order, order, m.c.n * sizeof *order);
 		place(&m, i, &r);
-		improve(&m, m.c.steps + STEPS / PLACEMENTS, enough, &r);
+		begin(&m, &r);
+		improve(&m, PATIENCE, m.c.steps + STEPS / 2 / PLACEMENTS, enough, &r);
 	}
-	clv_status st = m.best < kept->score.bottleneck_us * (1 - GAIN) ? offer(pr, &m, kept) : CLV_OK;
+	for (uint32_t i = 0; i < KICKS && m.best > enough && m.c.steps < STEPS; i++) {
+		kick(&m, &r);
+		improve(&m, PATIENCE / 4, STEPS, enough, &r);
+	}
+	double gain = GAIN * (blocks - fmin(blocks, kept->best.nstages));
+	clv_status st = m.best < kept->score.bottleneck_us * (1 - gain) ? offer(pr, &m, kept) : CLV_OK;
 	mixed_free(&m);
 	return st;
 }

@@ -3,11 +3,13 @@
  * Coarsening joins pairs of nodes so that no cycle can come up, however many pairs are joined at once:
  *   u -> v, where u has no other successor or v no other predecessor: whatever passes through the pair is a real path;
  *   two nodes of one level (longest path from the sources): every edge goes to a higher level before and after.
- * Pairs that share many bytes come first, light nodes before heavy ones, and no pair gets so heavy that it could not be
- * balanced. The coarsest graph is partitioned as in acyclic.c; each finer one begins with what the coarser one found, is
- * refined and polished. Nodes that talk much stay together, so that less crosses the borders than with random orders.
+ * Pairs that share many bytes come first, light nodes before heavy ones, and no pair gets so heavy that it could
+ * not be balanced. The coarsest graph is partitioned as in acyclic.c; each finer one begins with what the
+ * coarser one found, is refined and polished. Nodes that talk much stay together, so that less crosses the
+ * borders than with random orders.
  *
- * Costs O(nodes + edges) per level for coarsening, with half or less of the nodes on each level, and limited steps. */
+ * Costs O(nodes + edges) per level for coarsening, with half or less of the nodes on each level, and limited
+ * steps. */
 #include "pipe/refine.h"
 
 #include <math.h>
@@ -168,7 +170,7 @@ static void match(const chain *c, matching *m)
 		join_siblings(m, g->pred, g->pred_first[i], g->pred_first[i + 1]);
 }
 
-/* ---- the coarser graph ---------------------------------------------------------------------------------------------- */
+/* ---- the coarser graph --------------------------------------------------------------------------------------- */
 
 static void add_node(const pipe_problem *pr, pipe_node *to, const pipe_node *x)
 {
@@ -283,7 +285,7 @@ static clv_status coarsen(level *fine, level *coarse, bool *smaller)
 	return st;
 }
 
-/* ---- and back --------------------------------------------------------------------------------------------------------- */
+/* ---- and back ------------------------------------------------------------------------------------------------ */
 
 static clv_status keep_stages(const chain *c, level *at)
 {

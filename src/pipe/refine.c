@@ -1,13 +1,15 @@
 /* Chains: the order, the cuts, the search.
  *
- * The one move of the search is larger than moving nodes: the nodes of every stage are put into another topological order
- * at random, and the whole order is cut anew. The cuts that were there are among those that can be chosen, so the result
- * is never worse; a new order offers other sums at each border, and a cut of the whole lets a gain at one border go on to
- * the next. What cannot be improved is walked along: stages are filled up to the bottleneck from both ends, and the room
- * that is left over gathers in a stage chosen at random. An attempt costs O(nodes + edges).
+ * The one move of the search is larger than moving nodes: the nodes of every stage are put into another
+ * topological order at random, and the whole order is cut anew. The cuts that were there are among those that
+ * can be chosen, so the result is never worse; a new order offers other sums at each border, and a cut of the
+ * whole lets a gain at one border go on to the next. What cannot be improved is walked along: stages are filled
+ * up to the bottleneck from both ends, and the room that is left over gathers in a stage chosen at random. An
+ * attempt costs O(nodes + edges).
  *
- * Where time alone counts, the best cut of an order is found by filling stages under a limit that is bisected. Where links
- * or memory count, it is a DP over positions (all of them, or the cheapest to cut of each run of neighbours). */
+ * Where time alone counts, the best cut of an order is found by filling stages under a limit that is bisected.
+ * Where links or memory count, it is a DP over positions (all of them, or the cheapest to cut of each run of
+ * neighbours). */
 #define _POSIX_C_SOURCE 200809L
 #include "pipe/refine.h"
 
@@ -34,7 +36,7 @@ double clock_seconds(void)
 	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* ---- making ------------------------------------------------------------------------------------------------------- */
+/* ---- making -------------------------------------------------------------------------------------------------- */
 
 void chain_free(chain *c)
 {
@@ -177,7 +179,7 @@ clv_status least_bottleneck(const pipe_problem *pr, double *us_out)
 	return CLV_OK;
 }
 
-/* ---- orders ------------------------------------------------------------------------------------------------------- */
+/* ---- orders -------------------------------------------------------------------------------------------------- */
 
 static bool out_of_time(chain *c)
 {
@@ -186,8 +188,8 @@ static bool out_of_time(chain *c)
 	return c->stopped;
 }
 
-/* How the next node is chosen from those that are ready: the newest, or any; how often, in 256. New ones may be buried
-   below others, so that a branch is left for later. */
+/* How the next node is chosen from those that are ready: the newest, or any; how often, in 256. New ones may be
+   buried below others, so that a branch is left for later. */
 typedef struct taste {
 	uint32_t newest, bury;
 } taste;
@@ -272,7 +274,7 @@ void chain_set_stages(chain *c)
 			c->stage_of[c->order[i]] = s;
 }
 
-/* ---- cuts where time alone counts ----------------------------------------------------------------------------------- */
+/* ---- cuts where time alone counts ---------------------------------------------------------------------------- */
 
 static double speed_of(const chain *c, uint32_t s)
 {
@@ -298,8 +300,8 @@ static uint32_t last_within(const double *sum, uint32_t from, uint32_t to, doubl
 	return from - 1;
 }
 
-/* Stages before `pivot` are filled from the front up to the limit, those behind it from the end; the pivot gets what is
-   between. If any cut of this order is within the limit, this one is. */
+/* Stages before `pivot` are filled from the front up to the limit, those behind it from the end; the pivot gets
+   what is between. If any cut of this order is within the limit, this one is. */
 static bool fill(const chain *c, double most, uint32_t pivot, uint32_t *cut)
 {
 	const double *sum = c->sum;
@@ -352,8 +354,8 @@ static void bisect(chain *c, uint32_t pivot)
 	}
 }
 
-/* The best cut, if it is better than c->worst; else one that is as good, with the spare room elsewhere. False if there is
-   none (devices were changed). */
+/* The best cut, if it is better than c->worst; else one that is as good, with the spare room elsewhere. False if
+   there is none (devices were changed). */
 static bool cut_plain(chain *c, uint32_t pivot)
 {
 	chain_sum(c);
@@ -369,7 +371,7 @@ static bool cut_plain(chain *c, uint32_t pivot)
 	return true;
 }
 
-/* ---- cuts where everything counts ----------------------------------------------------------------------------------- */
+/* ---- cuts where everything counts ---------------------------------------------------------------------------- */
 
 static double transfer(const chain *c, uint32_t from, uint32_t to, double bytes)
 {
@@ -435,7 +437,8 @@ static void sum_loads(chain *c)
 	}
 }
 
-/* What crosses each position: a value does from behind its maker up to its last reader, or to the end if it leaves. */
+/* What crosses each position: a value does from behind its maker up to its last reader, or to the end if it
+   leaves. */
 static void sum_borders(chain *c)
 {
 	const pipe_graph *g = c->pr->g;
@@ -579,7 +582,7 @@ static void sum_all(chain *c)
 	sum_borders(c);
 }
 
-/* ---- the search ----------------------------------------------------------------------------------------------------- */
+/* ---- the search ---------------------------------------------------------------------------------------------- */
 
 /* Cuts the order anew, never worse than c->worst; false if that is not possible (devices were changed). */
 static bool recut(chain *c, pipe_random *r)
@@ -759,7 +762,7 @@ void chain_take(chain *c, const uint32_t *stage_of, const uint32_t *device_of)
 	c->worst = costliest(c);
 }
 
-/* ---- fewer bytes ---------------------------------------------------------------------------------------------------- */
+/* ---- fewer bytes --------------------------------------------------------------------------------------------- */
 
 /* Stages between which node n may be put, by its neighbours. */
 static void range_of(const chain *c, uint32_t n, uint32_t *low, uint32_t *high)
@@ -804,7 +807,8 @@ static double bytes_saved(chain *c, uint32_t n, uint32_t to)
 	return saved;
 }
 
-/* Moves single nodes while that saves bytes and loads no stage beyond the slowest; c->sum is used for loads of stages. */
+/* Moves single nodes while that saves bytes and loads no stage beyond the slowest; c->sum is used for loads of
+   stages. */
 static void move_nodes(chain *c, uint64_t end)
 {
 	double *us = c->sum;

@@ -1,7 +1,8 @@
 /* Chains: partitions whose stages stand one after the other, cut out of one topological order.
  *
- * Such a partition cannot have a cycle, whatever the cuts are, and what a stage costs is told by what is between its two
- * cuts and by what crosses them. Methods that look for chains share the order, the cuts, the cost and the search here. */
+ * Such a partition cannot have a cycle, whatever the cuts are, and what a stage costs is told by what is between
+ * its two cuts and by what crosses them. Methods that look for chains share the order, the cuts, the cost and
+ * the search here. */
 #ifndef PIPE_REFINE_H
 #define PIPE_REFINE_H
 
@@ -59,10 +60,11 @@ double chain_cost(const chain *c, uint32_t s, const chain_load *in, const chain_
 /* Begins with stages that are given, k of them in a row, none empty. */
 void chain_take(chain *c, const uint32_t *stage_of, const uint32_t *device_of);
 
-/* Several orders (random ones; some that are not, if `given`) cut as well as each can be, the best of them refined until that does not help; about `steps` steps at most. */
+/* Several orders (random ones; some that are not, if `given`) cut as well as each can be, the best of them
+   refined until that does not help; about `steps` steps at most. */
 clv_status chain_search(chain *c, uint64_t steps, bool given, pipe_random *r);
-/* Orders inside of the stages are shuffled and the whole is cut anew, so many times, or until c->steps is at `end`; never
-   worse than before. */
+/* Orders inside of the stages are shuffled and the whole is cut anew, so many times, or until c->steps is at
+   `end`; never worse than before. */
 void chain_refine(chain *c, uint32_t attempts, uint64_t end, pipe_random *r);
 /* Fewer bytes over the borders where no stage gets slower than the slowest is. */
 void chain_polish(chain *c, uint64_t steps, pipe_random *r);
