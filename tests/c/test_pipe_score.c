@@ -236,7 +236,7 @@ static void every_method_gives_stages_in_order_on_all_devices(void **state)
 {
 	(void)state;
 	pipe_random r = {11};
-	for (int round = 0; round < 20; round++) {
+	for (int round = 0; round < 8; round++) {
 		uint32_t k = 1 + random_below(&r, 5), n = k + random_below(&r, 60);
 		pipe_graph g = random_graph(&r, n, 1 + random_below(&r, 3), 1 + random_below(&r, 12));
 		pipe_device devices[5] = {{1, 0}, {1, 0}, {1, 0}, {1, 0}, {1, 0}};
