@@ -19,7 +19,7 @@
 #define MOST_DEVICES_MIXED 64 /* beyond, a few stages more change nothing and many cost much */
 #define PLACEMENTS 6
 #define PATIENCE 120 /* rounds without a gain after which a placement is given up */
-#define KICKS 200
+#define KICKS 200    /* fewer where nodes are few */
 
 typedef struct mixed {
 	const pipe_problem *pr;
@@ -217,7 +217,8 @@ static clv_status search_blocks(const pipe_problem *pr, const uint32_t *order, u
 		begin(&m, &r);
 		improve(&m, PATIENCE, m.c.steps + STEPS / 2 / PLACEMENTS, enough, &r);
 	}
-	for (uint32_t i = 0; i < KICKS && m.best > enough && m.c.steps < STEPS; i++) {
+	uint32_t kicks = m.c.n < KICKS / 10 ? m.c.n * 10 : KICKS;
+	for (uint32_t i = 0; i < kicks && m.best > enough && m.c.steps < STEPS; i++) {
 		kick(&m, &r);
 		improve(&m, PATIENCE / 4, STEPS, enough, &r);
 	}
