@@ -1,12 +1,12 @@
 /* The refinement of mixed placements: nodes at the borders of stages go over the border.
  *
- * Stages keep their number and their devices. A node may go to any stage from the latest of those it reads from to the
- * earliest that reads from it, so that the stages stay topological by construction. To even out the devices' times is
- * number partitioning, where descent by single moves ends early: this is an annealing (a worse state is taken with a
- * probability that falls) of one to three moves at once, because two that nearly cancel are what the last percent needs.
+ * The number of stages stays. A node may go to any stage from the latest of those it reads from to the earliest that reads
+ * from it, so that the stages stay topological by construction; two stages may change devices. To even out the devices'
+ * times is number partitioning, where descent by single moves ends early: this is an annealing (a worse state is taken with
+ * a probability that falls) of up to four moves at once, because two that nearly cancel are what the last percent needs.
  * Its cost is the slowest device, a share of all that is above the lower bound, and a little of the bytes between stages.
  * What a move changes is counted as score.c counts it, in time that goes with the node's degree. The best state seen is
- * what comes out, if score.c finds it better. */
+ * what comes out, unless score.c finds it worse. */
 #include "pipe/polish.h"
 
 #include <math.h>
