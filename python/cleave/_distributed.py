@@ -150,7 +150,7 @@ def _same(partitioned: Partitioned, peers: Peers) -> Partitioned:
     if peers.rank == 0:
         peers.tell("partition", {"signature": signature, "profile": partitioned.profile_text()})  # type: ignore[attr-defined]
         return partitioned
-    told = peers.ask("partition", "waiting for the partition of rank 0")
+    told = peers.ask("partition", "waiting for the partition of rank 0", 0)
     agreed: Partitioned = partitioned if told["signature"] == signature else like(told["profile"])
     return agreed
 
@@ -202,7 +202,7 @@ def _agree(
     sums = {i: {n: _digest(p) for n, p in ps.items() if (i, n) in tied} for i, ps in params.items()}
     peers.tell(f"tied/{peers.rank}", sums)
     if ties or listed:
-        digests = [peers.ask(f"tied/{r}", f"setting up, waiting for rank {r}") for r in range(peers.size)]
+        digests = [peers.ask(f"tied/{r}", f"setting up, waiting for rank {r}", r) for r in range(peers.size)]
         _check_copies(ties, digests)
     gradients.tie(ties, rank_of, peers.group)
 
@@ -517,7 +517,7 @@ class PipelineRun:
             return None
         measured: dict[int, list[float | None]] = {}
         for r in range(peers.size):
-            told = peers.ask(f"times/{self._steps}/{r}", f"waiting for the times of rank {r}")
+            told = peers.ask(f"times/{self._steps}/{r}", f"waiting for the times of rank {r}", r)
             measured.update({int(i): t for i, t in told.items()})
         return _table(measured, self._link.rank_of, getattr(self.partitioned, "predicted", None))
 

@@ -140,7 +140,7 @@ class Link:
     def arrived(self, what: str, stage: int, m: int) -> None:
         work = self._receives.pop((what, stage, m), None)
         if work is not None:
-            self.peers.wait(work, _doing(what, stage, m))
+            self.peers.wait(work, _doing(what, stage, m), self.waiting.get((what, stage, m)))
         self.waiting.pop((what, stage, m), None)
 
     def send(self, to: int, message: torch.Tensor, tag: int) -> list[dist.P2POp]:
@@ -174,7 +174,7 @@ class Link:
     def signature(self, microbatch: int) -> str:
         if self._signatures is None:
             first = self.rank_of[0]
-            told = self.peers.ask(f"step/{self.step}", f"waiting for step {self.step} to begin on rank {first}")
+            told = self.peers.ask(f"step/{self.step}", f"waiting for step {self.step} to begin on rank {first}", first)
             if told["train"] != self.train:
                 modes = {True: "trains", False: "only runs forward"}
                 raise PipelineError(
@@ -205,7 +205,7 @@ class Link:
     def crossing(self, kind: str, stage: int, signature: str, doing: str) -> Crossing:
         key = (kind, stage, signature)
         if key not in self._crossings:
-            self._crossings[key] = Crossing.parse(self.peers.ask("/".join(map(str, key)), doing))
+            self._crossings[key] = Crossing.parse(self.peers.ask("/".join(map(str, key)), doing, self.rank_of[stage]))
         return self._crossings[key]
 
     def blame(self, e: BaseException) -> PipelineError:
