@@ -19,8 +19,8 @@ from torch.utils import _pytree as pytree
 
 from ._gradients import Gradients, Tied
 from ._peers import Peers
-from ._pipeline_stage import Link, Partitioned, Stage
-from .errors import ArgumentError, InputError, PipelineError
+from ._pipeline_stage import Link, Partitioned, Refused, Stage
+from .errors import ArgumentError, CleaveError, InputError, PipelineError
 
 KNOWN = ((2, 11), (2, 13))  # releases whose engine these stages were tested with
 
@@ -133,7 +133,7 @@ def pipeline_stages(
         raise PipelineError("this process is not in the group of the pipeline")
     backend = dist.get_backend_config(parent)
     where = torch.device(device) if device is not None else _default_device(backend)
-    peers = Peers(ours, timeout)
+    peers = Peers(ours, timeout, longest_wait)
     try:
         return _connect(_same(partitioned, peers), peers, where, _wire_device(backend, where), placement, exact)
     except Exception:
@@ -424,8 +424,6 @@ class PipelineRun:
     def _guarded(self, run: Callable[[], Any], sync: bool) -> None:
         """Runs a step; what ends it is told as one error on every rank."""
         link = self._link
-        if link.peers.lost:
-            raise PipelineError(f"this pipeline has failed and cannot run again: {link.peers.lost}")
         self._steps += 1
         link.running, link.peers.busy = None, True
         try:
@@ -433,6 +431,8 @@ class PipelineRun:
             link.flush()
             if sync:
                 sync_tied_gradients(self.stages)
+        except Refused:
+            raise
         except Exception as e:
             link.peers.busy = False
             raise link.blame(e) from e
@@ -447,12 +447,20 @@ class PipelineRun:
 
     def _give(self, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any) -> None:
         """Splits inputs for the first stage and targets for the last."""
+        if self._link.peers.lost:
+            raise PipelineError(f"this pipeline has failed and cannot run again: {self._link.peers.lost}")
         if self._first is not None:
-            self._first.feed = self._split_inputs(args, kwargs)
+            try:
+                self._first.feed = self._split_inputs(args, kwargs)
+            except CleaveError as e:
+                for s in self.stages:
+                    s.skip()
+                self._link.refuse(f"rank {self._link.rank}: {e}")
+                raise
         if self._last is not None and self._loss_fn is not None:
             self._targets = self._split_target(target)
 
-    def _split_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Sequence[torch.Tensor]]:
+    def _split_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[list[torch.Tensor]]:
         assert self._first is not None
         flat = self.partitioned.unpack_inputs(args, kwargs)
         specs = self._first.module.inputs
@@ -472,7 +480,12 @@ class PipelineRun:
             torch.split(t, parts, self._dim) if s.is_batched else [t] * len(parts)
             for s, t in zip(specs, flat, strict=True)
         ]
-        return [[t[m] for t in split] for m in range(len(parts))]
+        made = [[t[m] for t in split] for m in range(len(parts))]
+        check = getattr(self.partitioned, "sizes_of", None)
+        if check is not None:
+            for tensors in made:
+                check(tensors)
+        return made
 
     def _split_target(self, target: Any) -> list[Any]:
         """Tensors of the target are split along the batch; all else goes to every micro-batch whole."""

@@ -51,8 +51,8 @@ class _Wait:
 class Peers:
     """The processes that run one pipeline, seen from one of them."""
 
-    def __init__(self, group: dist.ProcessGroup, timeout: float) -> None:
-        self.group, self.timeout = group, timeout
+    def __init__(self, group: dist.ProcessGroup, timeout: float, longest_wait: float) -> None:
+        self.group, self.timeout, self.longest_wait = group, timeout, longest_wait
         self.stages_of: Sequence[Sequence[int]] = ()  # by rank, once they are placed
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         ranks = tuple(dist.get_process_group_ranks(group))
@@ -92,10 +92,12 @@ class Peers:
 
     def ask(self, key: str, doing: str, peer: int) -> Any:
         """What `peer` told under `key`; waits for it as long as nobody is lost."""
-        pause = 5e-5
+        pause, until = 5e-5, time.monotonic() + self.longest_wait
         try:
             while not self._store.check([key]):  # the store's own waiting ends in warnings and cannot be interrupted
                 self._check(doing, peer)
+                if time.monotonic() > until:
+                    raise PipelineError(f"{self.name(self.rank)} was {doing} for {self.longest_wait:g} s")
                 time.sleep(pause)
                 pause = min(2 * pause, 0.01)
             return json.loads(self._store.get(key))

@@ -339,9 +339,9 @@ def case_refused():
     run = distributed.schedule(hand, "GPipe", microbatches=4, timeout=20)
     args, kwargs, target = inputs(8)
     refused("no loss_fn", lambda: run.step(*args, target=target, **kwargs))
-    if dist.get_rank() == 0:
-        refused("cannot be split into 4", lambda: run.eval(args[0][:3], {"ids": args[1]["ids"][:3]}, **kwargs))
-        refused("disagree on the batch", lambda: run.eval(args[0][:4], args[1], **kwargs))
+    run.eval(*args, **kwargs)
+    refused("cannot be split into 4", lambda: run.eval(args[0][:3], {"ids": args[1]["ids"][:3]}, **kwargs))
+    refused("disagree on the batch", lambda: run.eval(args[0][:4], args[1], **kwargs))
     run.eval(*args, **kwargs)
     run.close()
     for placement, why in (
