@@ -169,7 +169,7 @@ def _connect(
     modules = {i: partitioned.stage(i, device=device) for i in mine}
     params = {i: dict(m.named_parameters()) for i, m in modules.items()}
     gradients = Gradients(params, exact)
-    _agree(partitioned, peers, gradients, rank_of, params, exact)
+    _agree(partitioned, peers, gradients, rank_of, params, wire, exact)
     link = Link(peers, rank_of, gradients, wire)
     stages = [Stage(modules[i], device, link, partitioned) for i in mine]
     for s in stages:
@@ -183,6 +183,7 @@ def _agree(
     gradients: Gradients,
     rank_of: Sequence[int],
     params: dict[int, dict[str, torch.nn.Parameter]],
+    wire: torch.device,
     exact: bool,
 ) -> None:
     """All ranks have the same partition; which parameters are shared."""
@@ -204,7 +205,7 @@ def _agree(
     if ties or listed:
         digests = [peers.ask(f"tied/{r}", f"setting up, waiting for rank {r}", r) for r in range(peers.size)]
         _check_copies(ties, digests)
-    gradients.tie(ties, rank_of, peers.group)
+    gradients.tie(ties, rank_of, peers, wire)
 
 
 def sync_tied_gradients(stages: Sequence[Stage]) -> None:
