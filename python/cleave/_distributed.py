@@ -19,8 +19,8 @@ from torch.utils import _pytree as pytree
 
 from ._gradients import Gradients, Tied
 from ._peers import Peers
-from ._pipeline_stage import Link, Partitioned, Stage
-from .errors import ArgumentError, InputError, PipelineError
+from ._pipeline_stage import Link, Partitioned, Refused, Stage
+from .errors import ArgumentError, CleaveError, InputError, PipelineError
 
 KNOWN = ((2, 11), (2, 13))  # releases whose engine these stages were tested with
 
@@ -133,7 +133,7 @@ def pipeline_stages(
         raise PipelineError("this process is not in the group of the pipeline")
     backend = dist.get_backend_config(parent)
     where = torch.device(device) if device is not None else _default_device(backend)
-    peers = Peers(ours, timeout)
+    peers = Peers(ours, timeout, longest_wait)
     try:
         return _connect(_same(partitioned, peers), peers, where, _wire_device(backend, where), placement, exact)
     except Exception:
@@ -150,7 +150,7 @@ def _same(partitioned: Partitioned, peers: Peers) -> Partitioned:
     if peers.rank == 0:
         peers.tell("partition", {"signature": signature, "profile": partitioned.profile_text()})  # type: ignore[attr-defined]
         return partitioned
-    told = peers.ask("partition", "waiting for the partition of rank 0")
+    told = peers.ask("partition", "waiting for the partition of rank 0", 0)
     agreed: Partitioned = partitioned if told["signature"] == signature else like(told["profile"])
     return agreed
 
@@ -169,7 +169,7 @@ def _connect(
     modules = {i: partitioned.stage(i, device=device) for i in mine}
     params = {i: dict(m.named_parameters()) for i, m in modules.items()}
     gradients = Gradients(params, exact)
-    _agree(partitioned, peers, gradients, rank_of, params, exact)
+    _agree(partitioned, peers, gradients, rank_of, params, wire, exact)
     link = Link(peers, rank_of, gradients, wire)
     stages = [Stage(modules[i], device, link, partitioned) for i in mine]
     for s in stages:
@@ -183,6 +183,7 @@ def _agree(
     gradients: Gradients,
     rank_of: Sequence[int],
     params: dict[int, dict[str, torch.nn.Parameter]],
+    wire: torch.device,
     exact: bool,
 ) -> None:
     """All ranks have the same partition; which parameters are shared."""
@@ -202,9 +203,9 @@ def _agree(
     sums = {i: {n: _digest(p) for n, p in ps.items() if (i, n) in tied} for i, ps in params.items()}
     peers.tell(f"tied/{peers.rank}", sums)
     if ties or listed:
-        digests = [peers.ask(f"tied/{r}", f"setting up, waiting for rank {r}") for r in range(peers.size)]
+        digests = [peers.ask(f"tied/{r}", f"setting up, waiting for rank {r}", r) for r in range(peers.size)]
         _check_copies(ties, digests)
-    gradients.tie(ties, rank_of, peers.group)
+    gradients.tie(ties, rank_of, peers, wire)
 
 
 def sync_tied_gradients(stages: Sequence[Stage]) -> None:
@@ -424,8 +425,6 @@ class PipelineRun:
     def _guarded(self, run: Callable[[], Any], sync: bool) -> None:
         """Runs a step; what ends it is told as one error on every rank."""
         link = self._link
-        if link.peers.lost:
-            raise PipelineError(f"this pipeline has failed and cannot run again: {link.peers.lost}")
         self._steps += 1
         link.running, link.peers.busy = None, True
         try:
@@ -433,6 +432,8 @@ class PipelineRun:
             link.flush()
             if sync:
                 sync_tied_gradients(self.stages)
+        except Refused:
+            raise
         except Exception as e:
             link.peers.busy = False
             raise link.blame(e) from e
@@ -447,12 +448,20 @@ class PipelineRun:
 
     def _give(self, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any) -> None:
         """Splits inputs for the first stage and targets for the last."""
+        if self._link.peers.lost:
+            raise PipelineError(f"this pipeline has failed and cannot run again: {self._link.peers.lost}")
         if self._first is not None:
-            self._first.feed = self._split_inputs(args, kwargs)
+            try:
+                self._first.feed = self._split_inputs(args, kwargs)
+            except CleaveError as e:
+                for s in self.stages:
+                    s.skip()
+                self._link.refuse(f"rank {self._link.rank}: {e}")
+                raise
         if self._last is not None and self._loss_fn is not None:
             self._targets = self._split_target(target)
 
-    def _split_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Sequence[torch.Tensor]]:
+    def _split_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[list[torch.Tensor]]:
         assert self._first is not None
         flat = self.partitioned.unpack_inputs(args, kwargs)
         specs = self._first.module.inputs
@@ -472,7 +481,12 @@ class PipelineRun:
             torch.split(t, parts, self._dim) if s.is_batched else [t] * len(parts)
             for s, t in zip(specs, flat, strict=True)
         ]
-        return [[t[m] for t in split] for m in range(len(parts))]
+        made = [[t[m] for t in split] for m in range(len(parts))]
+        check = getattr(self.partitioned, "sizes_of", None)
+        if check is not None:
+            for tensors in made:
+                check(tensors)
+        return made
 
     def _split_target(self, target: Any) -> list[Any]:
         """Tensors of the target are split along the batch; all else goes to every micro-batch whole."""
@@ -517,7 +531,7 @@ class PipelineRun:
             return None
         measured: dict[int, list[float | None]] = {}
         for r in range(peers.size):
-            told = peers.ask(f"times/{self._steps}/{r}", f"waiting for the times of rank {r}")
+            told = peers.ask(f"times/{self._steps}/{r}", f"waiting for the times of rank {r}", r)
             measured.update({int(i): t for i, t in told.items()})
         return _table(measured, self._link.rank_of, getattr(self.partitioned, "predicted", None))
 

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from . import _wire
+from ._peers import Peers
 from .errors import PipelineError
 
 
@@ -76,12 +77,14 @@ class Gradients:
         self._stages = {i: _Stage(dict(p)) for i, p in params.items()}
         self._ties: list[Tied] = []
         self._rank_of: Sequence[int] = ()
-        self._group: dist.ProcessGroup | None = None
+        self._peers: Peers | None = None
+        self._wire = torch.device("cpu")
         self._tied_names: set[tuple[int, str]] = set()
 
-    def tie(self, ties: Iterable[Tied], rank_of: Sequence[int], group: dist.ProcessGroup) -> None:
+    def tie(self, ties: Iterable[Tied], rank_of: Sequence[int], peers: Peers, wire: torch.device) -> None:
+        """Which parameters are shared; wire: where messages lie."""
         self._ties = sorted(ties, key=lambda t: t.copies)
-        self._rank_of, self._group = rank_of, group
+        self._rank_of, self._peers, self._wire = rank_of, peers, wire
         self._tied_names = {copy for t in self._ties for copy in t.copies}
 
     def begin(self, stage: int) -> None:
@@ -169,7 +172,8 @@ class Gradients:
         self, t: Tied, grads: Mapping[int, list[torch.Tensor | None]], example: torch.Tensor, count: int
     ) -> dict[int, list[torch.Tensor | None]]:
         """The gradients of the copies on other ranks."""
-        assert self._group is not None
+        peers = self._peers
+        assert peers is not None
         away = [i for i, _ in t.copies if i not in grads]
         if not away:
             return {}
@@ -177,21 +181,23 @@ class Gradients:
         begins, size = _wire.offsets([count, *[layout.bytes] * count])
         ops, incoming, keep = [], {}, []
         for i, gs in grads.items():
-            flags = torch.tensor([g is not None for g in gs], dtype=torch.uint8, device=example.device)
+            flags = torch.tensor([g is not None for g in gs], dtype=torch.uint8, device=self._wire)
             dense = [None if g is None else g.contiguous() for g in gs]
-            message = _wire.pack(dense, [layout] * count, begins[1:], size)
-            message = message.to(example.device)
+            message = _wire.pack(dense, [layout] * count, begins[1:], size).to(self._wire)
             message[:count] = flags
             keep.append(message)
             for r in sorted({self._rank_of[a] for a in away}):
-                ops.append(dist.P2POp(dist.isend, message, group=self._group, group_peer=r, tag=i))
+                ops.append(dist.P2POp(dist.isend, message, group=peers.group, group_peer=r, tag=i))
         for i in away:
-            incoming[i] = torch.empty(size, dtype=torch.uint8, device=example.device)
-            ops.append(dist.P2POp(dist.irecv, incoming[i], group=self._group, group_peer=self._rank_of[i], tag=i))
+            incoming[i] = torch.empty(size, dtype=torch.uint8, device=self._wire)
+            ops.append(dist.P2POp(dist.irecv, incoming[i], group=peers.group, group_peer=self._rank_of[i], tag=i))
         for work in dist.batch_isend_irecv(ops):
-            work.wait()
+            if self._wire.type == "cpu":
+                peers.wait(work, f"waiting for the gradients of the shared parameter {t.name}")
+            else:
+                work.wait()
         out = {}
         for i, message in incoming.items():
             there = message[:count].tolist()
-            out[i] = _wire.unpack(message, [layout if f else None for f in there], begins[1:])
+            out[i] = _wire.unpack(message.to(example.device), [layout if f else None for f in there], begins[1:])
         return out

@@ -51,8 +51,8 @@ class _Wait:
 class Peers:
     """The processes that run one pipeline, seen from one of them."""
 
-    def __init__(self, group: dist.ProcessGroup, timeout: float) -> None:
-        self.group, self.timeout = group, timeout
+    def __init__(self, group: dist.ProcessGroup, timeout: float, longest_wait: float) -> None:
+        self.group, self.timeout, self.longest_wait = group, timeout, longest_wait
         self.stages_of: Sequence[Sequence[int]] = ()  # by rank, once they are placed
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         ranks = tuple(dist.get_process_group_ranks(group))
@@ -63,6 +63,7 @@ class Peers:
         self._beats = store.clone()  # a connection of its own: the main one may be waiting
         self._heard = {r: time.monotonic() for r in range(self.size)}
         self._seen: dict[int, bytes] = {}
+        self._left: dict[int, float] = {}  # who said goodbye, and when
         self.lost: str | None = None  # why no step can run any more
         self.busy = False  # a step is under way
         self._stop = threading.Event()
@@ -89,28 +90,36 @@ class Peers:
         except dist.DistError as e:
             raise PipelineError(self._store_gone(e)) from e
 
-    def ask(self, key: str, doing: str) -> Any:
-        """What a peer told under `key`; waits for it as long as nobody is lost."""
-        pause = 5e-5
+    def ask(self, key: str, doing: str, peer: int) -> Any:
+        """What `peer` told under `key`; waits for it as long as nobody is lost."""
+        pause, until = 5e-5, time.monotonic() + self.longest_wait
         try:
             while not self._store.check([key]):  # the store's own waiting ends in warnings and cannot be interrupted
-                if self.lost:
-                    raise PipelineError(f"{self.lost} while {self.name(self.rank)} was {doing}")
+                self._check(doing, peer)
+                if time.monotonic() > until:
+                    raise PipelineError(f"{self.name(self.rank)} was {doing} for {self.longest_wait:g} s")
                 time.sleep(pause)
                 pause = min(2 * pause, 0.01)
             return json.loads(self._store.get(key))
         except dist.DistError as e:
             raise PipelineError(f"{self._store_gone(e)} while {self.name(self.rank)} was {doing}") from e
 
-    def wait(self, work: dist.Work, doing: str) -> None:
-        """Waits for a message as long as nobody is lost."""
+    def wait(self, work: dist.Work, doing: str, peer: int | None = None) -> None:
+        """Waits for a message (of `peer`) as long as nobody is lost."""
         wait = _Wait(work)
         self._waits.put(wait)
         while not wait.done.wait(self._pause):
-            if self.lost:
-                raise PipelineError(f"{self.lost} while {self.name(self.rank)} was {doing}")
+            self._check(doing, peer)
         if wait.error is not None:
             raise wait.error
+
+    def _check(self, doing: str, peer: int | None) -> None:
+        """Raises when a wait has no end."""
+        why = self.lost
+        if peer is not None and time.monotonic() - self._left.get(peer, float("inf")) > 4 * self._pause:
+            why = f"{self.name(peer)} has left the pipeline"  # some time ago: what it sent before has arrived
+        if why:
+            raise PipelineError(f"{why} while {self.name(self.rank)} was {doing}")
 
     def forget(self, key: str) -> None:
         with suppress(dist.DistError):  # nobody waits for it
@@ -122,7 +131,7 @@ class Peers:
         mine = json.loads(json.dumps(facts))
         more = []
         for r in range(self.size):
-            told = self.ask(f"setup/{r}", f"setting up, waiting for rank {r}")
+            told = self.ask(f"setup/{r}", f"setting up, waiting for rank {r}", r)
             for key, own in mine.items():
                 if told["facts"].get(key) != own:
                     self.fail(f"the ranks do not agree on the {key}")
@@ -184,8 +193,8 @@ class Peers:
             beat = self._beats.get(f"beat/{r}")
             if beat != self._seen.get(r) or beat == b"end":
                 self._seen[r], self._heard[r] = beat, now
-            if beat == b"end" and self.busy and not self._beats.check([f"failed/{r}"]):
-                self._lose(f"{self.name(r)} has left the pipeline")
+            if beat == b"end":
+                self._left.setdefault(r, now)
         silent = [r for r, t in self._heard.items() if r != self.rank and now - t > self.timeout]
         if silent:
             self._lose(f"{self.name(silent[0])} did not answer for {self.timeout:g} s")

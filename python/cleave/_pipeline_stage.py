@@ -98,6 +98,10 @@ class Crossing:
         return _wire.offsets([lay.full_bytes for lay in self.layouts if lay and lay.grad])
 
 
+class Refused(InputError):
+    """The first stage does not take the inputs of a step: no rank runs it, all may go on."""
+
+
 class Link:
     """What the stages of one rank share."""
 
@@ -140,7 +144,7 @@ class Link:
     def arrived(self, what: str, stage: int, m: int) -> None:
         work = self._receives.pop((what, stage, m), None)
         if work is not None:
-            self.peers.wait(work, _doing(what, stage, m))
+            self.peers.wait(work, _doing(what, stage, m), self.waiting.get((what, stage, m)))
         self.waiting.pop((what, stage, m), None)
 
     def send(self, to: int, message: torch.Tensor, tag: int) -> list[dist.P2POp]:
@@ -168,13 +172,19 @@ class Link:
         self.peers.tell(f"step/{self.step}", {"train": self.train, "signatures": signatures, "sizes": sizes})
         self.peers.forget(f"step/{self.step - KEPT_STEPS}")
 
+    def refuse(self, why: str) -> None:
+        """The first stage says that this step will not be."""
+        self.peers.tell(f"step/{self.step}", {"refused": why})
+
     def announced(self) -> bool:
         return self._signatures is not None
 
     def signature(self, microbatch: int) -> str:
         if self._signatures is None:
             first = self.rank_of[0]
-            told = self.peers.ask(f"step/{self.step}", f"waiting for step {self.step} to begin on rank {first}")
+            told = self.peers.ask(f"step/{self.step}", f"waiting for step {self.step} to begin on rank {first}", first)
+            if "refused" in told:
+                raise Refused(told["refused"])
             if told["train"] != self.train:
                 modes = {True: "trains", False: "only runs forward"}
                 raise PipelineError(
@@ -205,7 +215,7 @@ class Link:
     def crossing(self, kind: str, stage: int, signature: str, doing: str) -> Crossing:
         key = (kind, stage, signature)
         if key not in self._crossings:
-            self._crossings[key] = Crossing.parse(self.peers.ask("/".join(map(str, key)), doing))
+            self._crossings[key] = Crossing.parse(self.peers.ask("/".join(map(str, key)), doing, self.rank_of[stage]))
         return self._crossings[key]
 
     def blame(self, e: BaseException) -> PipelineError:
@@ -317,9 +327,7 @@ class Stage(pipelining.PipelineStage):
         super().__init__(module, module.index, module.nstages, device, group=link.group)  # type: ignore[arg-type]
         self.link, self.partitioned, self.module = link, partitioned, module
         self.stage_index_to_group_rank = dict(enumerate(link.rank_of))
-        self.feed: list[Sequence[torch.Tensor]] | None = (
-            None  # inputs of the micro-batches, where PipelineRun gives them
-        )
+        self.feed: list[list[torch.Tensor]] | None = None  # inputs of the micro-batches, where PipelineRun gives them
         self.results: dict[int, tuple[tuple[torch.Tensor, ...], Any]] = {}  # last stage: tensors, model's output
         self.forward_clock, self.backward_clock = Clock(device), Clock(device)
         self.before: Stage | None = None  # the stage before, where it is on this rank
@@ -330,6 +338,11 @@ class Stage(pipelining.PipelineStage):
         self._grads_in: dict[int, tuple[torch.Tensor | None, ...]] = {}  # from a stage on this rank
         self._grads_out: dict[int, tuple[torch.Tensor | None, ...]] = {}
         self._ins: dict[int, Crossing] = {}
+
+    def skip(self) -> None:
+        """Counts a step that is not run."""
+        self._steps += 1
+        self.link.begin(self._steps, False)
 
     # ---- what schedules call before a step ------------------------------------------------------------------------
 

@@ -339,9 +339,9 @@ def case_refused():
     run = distributed.schedule(hand, "GPipe", microbatches=4, timeout=20)
     args, kwargs, target = inputs(8)
     refused("no loss_fn", lambda: run.step(*args, target=target, **kwargs))
-    if dist.get_rank() == 0:
-        refused("cannot be split into 4", lambda: run.eval(args[0][:3], {"ids": args[1]["ids"][:3]}, **kwargs))
-        refused("disagree on the batch", lambda: run.eval(args[0][:4], args[1], **kwargs))
+    run.eval(*args, **kwargs)
+    refused("cannot be split into 4", lambda: run.eval(args[0][:3], {"ids": args[1]["ids"][:3]}, **kwargs))
+    refused("disagree on the batch", lambda: run.eval(args[0][:4], args[1], **kwargs))
     run.eval(*args, **kwargs)
     run.close()
     for placement, why in (
@@ -617,25 +617,26 @@ def plan(make, name=None, placement=None, nparts=None, batch=8, kwargs=None, **o
 
 
 def case_plan():
-    mask = torch.rand(8, 5) > 0.7
-    plan(Words, kwargs={"mask": mask, "scale": 0.5})
+    plan(Words, kwargs={"mask": torch.rand(8, 5) > 0.7, "scale": 0.5}, partitioning_method="metis")
     plan(Words, "1F1B", partitioning_method="acyclic", recomputation=True)
     plan(Picture, "GPipe", partitioning_method="acyclic", batch=9)
-    plan(Steps, partitioning_method="mpipe", nparts=2, placement=None) if world() == 2 else None
+    if world() == 2:
+        plan(Steps, partitioning_method="pipedream")
 
 
 def case_plan_places():
     n = world()
-    plan(
-        Words, "Interleaved1F1B", partitioning_method="acyclic", nparts=2 * n, placement=loop(2 * n)
-    ) if n == 2 else None
-    plan(Words, "ZBVZeroBubble", partitioning_method="acyclic", nparts=4, placement=[0, 1, 1, 0]) if n == 2 else None
-    plan(Picture, "Free", partitioning_method="acyclic", nparts=4, placement=[1, 0, 0, 1]) if n == 2 else None
+    for make, name, ranks in (
+        (Words, "Interleaved1F1B", loop(2 * n)),
+        (Words, "ZBVZeroBubble", vee()),
+        (Picture, "Free", list(reversed(vee()))),
+    ):
+        plan(make, name, partitioning_method="acyclic", nparts=2 * n, placement=ranks)
 
 
 def case_plan_measured():
     """Every rank measures for itself; the partition of rank 0 counts."""
-    plan(Words, profile=None, n_iter=1)
+    plan(Words, profile=None, n_iter=1, partitioning_method="acyclic")
 
 
 # ---- what ends a pipeline -------------------------------------------------------------------------------------------
