@@ -1,10 +1,11 @@
 /* auto: the best of all methods, and then a little better.
  *
- * First those that give each device one stage; what comes out of each is also polished. Then those with mixed placements.
- * Where the lower bound is reached, only what is quick is still run, for fewer bytes. In the end the best is polished round
- * after round. What a graph is too large for is left out by its number of nodes, not by a clock, so that a seed gives one
- * result; the problem's time limit stops between methods. The DP over the chain is always among them: nothing that comes
- * out is worse than it. A method that refuses (METIS is not there, its own limits) is passed over. */
+ * First those that give each device one stage; what comes out of each is also polished. Then those with mixed
+ * placements. Where the lower bound is reached, only what is quick is still run, for fewer bytes. In the end the
+ * best is polished round after round. What a graph is too large for is left out by its number of nodes, not by a
+ * clock, so that a seed gives one result; the problem's time limit stops between methods. The DP over the chain is
+ * always among them: nothing that comes out is worse than it. A method that refuses (METIS is not there, its own
+ * limits) is passed over. */
 #include "pipe/polish.h"
 
 typedef struct auto_method {
