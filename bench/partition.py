@@ -4,7 +4,7 @@ python bench/partition.py [--graphs resnet gpt …] [--model resnet50 bert …] 
                           [--seeds 1] [--dump DIR] [--cleave build/cleave] [GRAPH.json …]
 
 For each graph, K and method: slowest device / lower bound (1 is the best there can be), megabytes cut, stages, seconds.
-Graphs are generated here with weights from counted operations and bytes, are captured from real models (--model), or are
+Graphs are generated here with weights from counted operations and bytes, come from captured models (--model), or are
 files that `cleave partition` reads. --dump writes all of them as JSON, so that others can be measured on the same.
 """
 

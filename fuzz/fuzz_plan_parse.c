@@ -98,6 +98,15 @@ static void check_source(const plan *p)
 		clv_string_free(text);
 	else
 		MUST(status_message()[0] != '\0');
+	clv_stages_options stages = CLV_STAGES_OPTIONS_INIT;
+	uint32_t ends[] = {p->nodes.n / 3, p->nodes.n / 2, p->nodes.n};
+	stages.ends = ends;
+	stages.nstages = 3;
+	stages.del = p->nodes.n % 2;
+	if (clv_plan_stages_source(p, &stages, &text) == CLV_OK)
+		clv_string_free(text);
+	else
+		MUST(status_message()[0] != '\0');
 }
 
 /* Without rules kept there are no promises but one: printing works, as error messages do it. */

@@ -1014,7 +1014,7 @@ typedef struct clv_pipe_quality {
     @threads any. */
 CLV_API const char *clv_partition_method(uint32_t i);
 
-/** Partitions a graph that is given as JSON (docs/pipe.md): nodes with times and bytes, and edges. options NULL: the
+/** Partitions a graph that is given as JSON (docs/command-line.md, partition): nodes with times and bytes, and edges. options NULL: the
     defaults, one device.
     @ownership the partition is the caller's, clv_partition_free().
     @errors CLV_E_PARSE for text that is no graph; CLV_E_INVALID for a graph with a cycle, edges to nowhere, negative
@@ -1088,7 +1088,7 @@ CLV_API clv_status clv_partition_quality(const clv_partition *p, clv_pipe_qualit
     @threads any. */
 CLV_API clv_status clv_partition_table(const clv_partition *p, char **out);
 
-/** The result as one line of JSON (docs/pipe.md).
+/** The result as one line of JSON (docs/command-line.md, partition).
     @ownership the text is the caller's, clv_string_free().
     @errors none of its own.
     @threads any. */

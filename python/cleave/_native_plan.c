@@ -625,6 +625,51 @@ static PyObject *plan_py_match(PlanObject *o, PyObject *args)
 	return PyLong_FromUnsignedLong(found);
 }
 
+/* calls(first, end) -> the Python callables of these nodes */
+static PyObject *plan_py_calls(PlanObject *o, PyObject *args)
+{
+	unsigned int first, end;
+	const plan *p = o->p;
+	if (!PyArg_ParseTuple(args, "II", &first, &end))
+		return NULL;
+	PyObject *out = PyList_New(0);
+	for (node_id n = first; out && n < end && n < p->nodes.n; n++) {
+		const arg *a = &p->args.at[p->nodes.at[n].args];
+		if (strcmp(plan_s(p, p->nodes.at[n].op), "cleave::python") != 0 || a->kind != ARG_VALUE || a->u.v >= o->data.n)
+			continue;
+		PyObject *call = o->calls ? PyList_GetItem(o->calls, (Py_ssize_t)o->data.python[a->u.v]) : NULL;
+		if (!call || PyList_Append(out, call) < 0)
+			Py_CLEAR(out);
+	}
+	return out;
+}
+
+/* retarget(device) -> the plan for another device, with its constants there */
+static PyObject *plan_py_retarget(PlanObject *o, PyObject *device)
+{
+	const char *to = PyUnicode_AsUTF8(device);
+	plan *p = NULL;
+	plan_data data = {0};
+	if (!to)
+		return NULL;
+	clv_status st = plan_retarget(o->p, to, &p);
+	if (st == CLV_OK)
+		st = plan_data_move(&o->data, p, &data);
+	if (st != CLV_OK) {
+		plan_data_free(&data);
+		plan_free(p);
+		return raise_status(st);
+	}
+	PlanObject *moved = (PlanObject *)plan_object_like(o, p);
+	if (!moved) {
+		plan_data_free(&data);
+		return NULL;
+	}
+	Py_CLEAR(moved->owner); /* the data is its own */
+	moved->data = data;
+	return (PyObject *)moved;
+}
+
 /* symbols() -> names */
 static PyObject *plan_py_symbols(PlanObject *o, PyObject *unused)
 {
@@ -662,6 +707,8 @@ static PyMethodDef plan_methods[] = {
 	{"flows", (PyCFunction)plan_py_flows, METH_NOARGS, "flows() -> some number is read from data by each run"},
 	{"rebinds", (PyCFunction)plan_py_rebinds, METH_NOARGS, "rebinds() -> names"},
 	{"match", (PyCFunction)plan_py_match, METH_VARARGS, "match(position, other) -> node of other, or None"},
+	{"calls", (PyCFunction)plan_py_calls, METH_VARARGS, "calls(first, end) -> the Python callables of these nodes"},
+	{"retarget", (PyCFunction)plan_py_retarget, METH_O, "retarget(device) -> the plan for another device"},
 	{"symbols", (PyCFunction)plan_py_symbols, METH_NOARGS, "symbols() -> names"},
 	{"source", (PyCFunction)(void (*)(void))plan_py_source, METH_VARARGS | METH_KEYWORDS,
      "source(first, end, class_name, delete=False, return_rebinds=False) -> Python source of these nodes"},

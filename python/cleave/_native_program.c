@@ -499,6 +499,30 @@ static PyObject *program_py_schema(ProgramObject *o, PyObject *args)
 	return inputs ? values_schema(o->g->p, o->g->v.inputs.at, o->g->v.inputs.n) : outputs_schema(o->g);
 }
 
+/* symbols(tensors) -> the values of the plan's symbols in a call, as run takes them */
+static PyObject *program_py_symbols(ProgramObject *o, PyObject *seq)
+{
+	const plan *p = o->g->p;
+	run_spec r = {0};
+	Py_ssize_t n = 0;
+	clv_tensor **inputs = tensor_array(seq, &n);
+	int64_t *syms = inputs ? PyMem_Calloc(p->symbols.n + 1, sizeof *syms) : NULL;
+	PyObject *out = NULL;
+	if (syms) {
+		r.inputs = inputs;
+		clv_status st = (uint32_t)n == o->g->v.inputs.n
+		                    ? program_symbols(o->g, &r, syms)
+		                    : fail(CLV_E_INPUT, "%u tensors are needed, %zd were given", o->g->v.inputs.n, n);
+		out = st == CLV_OK ? PyList_New(given_symbols(p)) : raise_status(st);
+	}
+	for (Py_ssize_t i = 0; out && i < given_symbols(p); i++)
+		PyList_SET_ITEM(out, i, PyLong_FromLongLong(syms[i]));
+	if (inputs)
+		tensors_free(inputs, n);
+	PyMem_Free(syms);
+	return out;
+}
+
 static PyObject *shape_at(const plan *p, const value *x, const int64_t *syms)
 {
 	PyObject *shape = PyTuple_New(x->ndim);
@@ -548,6 +572,7 @@ static PyMethodDef program_methods[] = {
 	{"state", (PyCFunction)program_py_state, METH_NOARGS, "state() -> list of (name, kind, trainable, written)"},
 	{"schema", (PyCFunction)program_py_schema, METH_VARARGS,
      "schema(inputs=False) -> list of (dtype, shape, device, requires grad)"},
+	{"symbols", (PyCFunction)program_py_symbols, METH_O, "symbols(tensors) -> list of values"},
 	{"shapes", (PyCFunction)program_py_shapes, METH_VARARGS, "shapes(inputs, symbols) -> list of shapes"},
 	{NULL, NULL, 0, NULL}};
 

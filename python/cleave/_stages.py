@@ -17,8 +17,9 @@ from ._dims import SizeSpec
 from ._example import DTYPES
 from ._log import logger
 from ._regime import Plans, Regime
+from ._save import fixed_of
 from ._state import Target
-from .errors import CaptureError, InputError, LayoutError, SplitError
+from .errors import CaptureError, InputError, SplitError
 from .payload import dims
 from .plan import Program, check_call, finish, plan_signature
 
@@ -66,9 +67,17 @@ class Staged:
     """One plan cut into stages, ready to run."""
 
     def __init__(
-        self, captured: Captured, folding: Folding, like: Placement, grad: bool, sizes: dict[str, int], origin: str
+        self,
+        target: Target,
+        captured: Captured,
+        folding: Folding,
+        like: Placement,
+        grad: bool,
+        sizes: dict[str, int],
+        origin: str,
     ) -> None:
         self.source = captured
+        self.modules = list(target.modules())
         plan = captured.plan
         stage_of = like.stage_of
         if plan is not like.plan:
@@ -79,17 +88,49 @@ class Staged:
         self.grad = grad
         self.programs = [self.program(i) for i in range(like.nstages)]
         self._recomputed: dict[int, Recomputed] = {}
+        self._moved: dict[str, Any] = {}  # the plan for other devices
         self.rebinds = [captured.state[name] for name in staged.rebinds()]
         self.signature = plan_signature(self.captured, origin)
 
-    def program(self, i: int, state: Mapping[str, tuple[Any, Any]] | None = None, checked: bool = True) -> Program:
+    def program(
+        self,
+        i: int,
+        state: Mapping[str, tuple[Any, Any]] | None = None,
+        checked: bool = True,
+        device: torch.device | None = None,
+    ) -> Program:
         """Stage i as a program. state: places of tensors other than the model's; unchecked: the model may change."""
         captured = self.captured
         if state is not None:
             captured = captured._replace(state={**captured.state, **state})
         if not checked:
             captured = captured._replace(modules=[])
+        if device is not None:
+            captured = captured._replace(plan=self._on(str(device)))
         return Program(captured, self.ends[i - 1] if i else 0, self.ends[i], inference=not self.grad)
+
+    def _on(self, device: str) -> Any:
+        """The plan for another device."""
+        if device not in self._moved:
+            self._moved[device] = self.captured.plan.retarget(device)
+        return self._moved[device]
+
+    def engine(
+        self, i: int, state: Mapping[str, tuple[Any, Any]], recompute: bool, device: torch.device | None
+    ) -> Program | Recomputed:
+        """Stage i on tensors that are kept elsewhere."""
+        if recompute:
+            return Recomputed(self, i, state, device)
+        return self.program(i, state, checked=False, device=device)
+
+    def modules_of(self, i: int) -> list[Any]:
+        """The modules that stage i runs as a whole, as PythonCalls."""
+        first, end = self.ends[i - 1] if i else 0, self.ends[i]
+        calls = self.captured.plan.calls(first, end)
+        return [c for c in calls if isinstance(c.what, nn.Module)]
+
+    def path_of(self, module: nn.Module) -> str:
+        return next(path for path, m in self.modules if m is module)
 
     def check_model(self) -> None:
         """Raises when the model is not as it was captured."""
@@ -129,15 +170,17 @@ class Recomputed:
     """A stage whose forward keeps its inputs alone and is run again in the backward, from the random state and the
     module tensors that it found, which it does not change a second time."""
 
-    def __init__(self, staged: Staged, i: int, state: Mapping[str, tuple[Any, Any]]) -> None:
+    def __init__(
+        self, staged: Staged, i: int, state: Mapping[str, tuple[Any, Any]], device: torch.device | None = None
+    ) -> None:
         """state: places of module tensors other than the model's."""
-        self.program = staged.program(i, state, checked=not state)
+        self.program = staged.program(i, state, checked=not state, device=device)
         places = {**staged.captured.state, **state}
         self.written = {name: places[name] for name, _, _, written in self.program.native.state() if written}
         self.found: dict[str, torch.Tensor] = {}
         self.lock = threading.Lock()  # around `found`
         again = {**state, **{name: (self.found, name) for name in self.written}}
-        self.again = staged.program(i, again, checked=False)
+        self.again = staged.program(i, again, checked=False, device=device)
 
     def run(self, values: Tensors, symbols: list[int] | None) -> tuple[Any, ...]:
         before = {name: holder[key].detach().clone() for name, (holder, key) in self.written.items()}
@@ -221,7 +264,7 @@ class StagePlans(Plans[Staged]):
     def _checked(self, captured: Captured, arguments: Arguments, where: Placement) -> Staged:
         """Cuts a plan and runs the stages at sizes it is proven for."""
         sizes, grad = self.sizes_of(arguments.leaves), self.regime.grad
-        staged = Staged(captured, self.folding, where, grad, sizes, self.origin(captured))
+        staged = Staged(self.target, captured, self.folding, where, grad, sizes, self.origin(captured))
         symbols = self.symbols(staged, sizes)
         try:
             with progress.task(f"checking the stages of {self.target.name}"):
@@ -232,49 +275,55 @@ class StagePlans(Plans[Staged]):
 
 
 class Mode(NamedTuple):
-    """What a stage may be switched between when the model as a whole is not there any more."""
+    """What a stage can be switched between."""
 
     training: bool
     grad: bool
+
+    def __str__(self) -> str:
+        return f"{'train' if self.training else 'eval'} mode {'with' if self.grad else 'without'} gradients"
 
 
 class Stage(nn.Module):
     """One stage as a module: parameters and buffers under the model's names, tensors in, tensors out.
 
     What comes out is, in order, what the next stage takes; what later stages need is passed through. The last one gives
-    the tensors of the model's output. Train and eval mode and grad mode pick the plan that was prepared for them."""
+    the tensors of the model's output. Train and eval mode, grad mode and sizes pick the plan; what was not met before
+    is captured, as long as the whole model is there."""
 
-    def __init__(self, index: int, nstages: int, plans: Mapping[Mode, list[Staged]], recompute: bool) -> None:
+    def __init__(
+        self,
+        index: int,
+        first: StagePlans,
+        plans: Callable[[Mode], StagePlans],
+        mode: Mode,
+        recompute: bool,
+        device: torch.device | None,
+    ) -> None:
+        """plans: those of a mode; `first` are those of `mode`. device: where the stage is put; None: where it is."""
         super().__init__()
-        self.index, self.nstages = index, nstages
-        self.sizes: dict[str, int] | None = None  # of symbols; None: they are read off the tensors
-        self.numbers: list[tuple[int, Any]] = []  # of the last run's output, which is no tensor everywhere
-        mode, first = next((m, p[0]) for m, p in plans.items())
-        self.inputs, self.outputs = first.inputs_of(index), first.outputs_of(index)
-        self._lock = threading.Lock()
-        state = self._adopt([staged for family in plans.values() for staged in family])
-        self._runs: dict[Mode, list[tuple[Staged, Program | Recomputed]]] = {
-            m: [(s, self._engine(s, state, recompute and m.grad)) for s in family] for m, family in plans.items()
-        }
+        self.index, self.nstages = index, first.main.placement.nstages
+        self.inputs, self.outputs = first.main.inputs_of(index), first.main.outputs_of(index)
+        self.sizes: dict[str, int] | None = None  # of the next call; None: they are read off its tensors
+        self.numbers: list[tuple[int, Any]] = []  # of the last run's output: what is no tensor
+        self._plans, self._recompute, self._device = plans, recompute, device
+        self._by_mode: dict[Mode, StagePlans] = {mode: first}
+        self._engines: dict[int, Program | Recomputed] = {}
+        self._state: dict[str, tuple[Any, Any]] = {}
+        self._adopt(first.main)
         self.train(mode.training)
 
-    def _engine(self, staged: Staged, state: dict[str, tuple[Any, Any]], recompute: bool) -> Program | Recomputed:
-        if recompute:
-            return Recomputed(staged, self.index, state)
-        return staged.program(self.index, state, checked=False)
+    def _adopt(self, staged: Staged) -> None:
+        """Registers the tensors of the stage under their names; from now on they are found here."""
+        modules = {id(call.what): call.what for call in staged.modules_of(self.index)}
+        for module in modules.values():
+            self._attach(staged.path_of(module), module)
+        for name, kind, _, _ in staged.programs[self.index].native.state():
+            if name not in self._state:
+                holder, key = staged.captured.state[name]
+                self._state[name] = self._register(name, kind, holder[key])
 
-    def _adopt(self, plans: Sequence[Staged]) -> dict[str, tuple[Any, Any]]:
-        """Registers the tensors of the stage under their names; where they are found from now on."""
-        state: dict[str, tuple[Any, Any]] = {}
-        for staged in plans:
-            for name, kind, _, _ in staged.programs[self.index].native.state():
-                if name not in state:
-                    holder, key = staged.captured.state[name]
-                    state[name] = self._register(name, kind, holder[key])
-        return state
-
-    def _register(self, name: str, kind: str, tensor: torch.Tensor) -> tuple[Any, Any]:
-        *path, key = name.split(".")
+    def _parent(self, path: Sequence[str]) -> nn.Module:
         module: nn.Module = self
         for part in path:
             if part not in module._modules:
@@ -282,6 +331,19 @@ class Stage(nn.Module):
             child = module._modules[part]
             assert child is not None
             module = child
+        return module
+
+    def _attach(self, path: str, whole: nn.Module) -> None:
+        *above, key = path.split(".")
+        self._parent(above).add_module(key, whole)
+
+    def _register(self, name: str, kind: str, tensor: torch.Tensor) -> tuple[Any, Any]:
+        *path, key = name.split(".")
+        module = self._parent(path)
+        tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers, vars(module))
+        for table in tables:
+            if key in table:  # of a module that is here as a whole
+                return table, key
         if kind == "param":
             module.register_parameter(key, tensor)  # type: ignore[arg-type]
             return module._parameters, key
@@ -290,27 +352,53 @@ class Stage(nn.Module):
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         mode = Mode(self.training, torch.is_grad_enabled())
-        runs = self._runs.get(mode)
-        if runs is None:
-            known = ", ".join(f"{'train' if m.training else 'eval'} mode {_with(m.grad)} gradients" for m in self._runs)
-            raise InputError(
-                f"stage {self.index} was prepared for {known}, and is used in "
-                f"{'train' if mode.training else 'eval'} mode {_with(mode.grad)} gradients: name that mode in modes"
-            )
-        problem: Exception | None = None
-        for staged, engine in runs:
-            names = staged.captured.symbols
-            symbols = None if self.sizes is None else [self.sizes[name] for name in names] or None
+        plans = self._by_mode.get(mode)
+        if plans is None:
+            plans = self._by_mode[mode] = self._plans(mode)
+        staged, symbols = self._serving(plans, tensors)
+        try:
+            out = self._engine(staged, mode).run(tensors, symbols)
+        except InputError as error:
+            raise InputError(f"stage {self.index}: {error}") from None
+        tensors, self.numbers = take_numbers(out)
+        return tensors
+
+    def _serving(self, plans: StagePlans, tensors: Tensors) -> tuple[Staged, list[int] | None]:
+        """The plan for these sizes; sizes that are used for the first time are recorded."""
+        sized = plans.sized
+        if sized is None:
+            return plans.main, None
+        point = self._read_point(plans, tensors)
+        if point not in sized.served or id(sized.served[point]) not in plans.by_plan:
+            plans.see(dict(zip(sized.names, point, strict=True)))
+        staged = plans.by_plan[id(sized.served[point])]
+        return staged, plans.symbols(staged, dict(zip(sized.names, point, strict=True)))
+
+    def _read_point(self, plans: StagePlans, tensors: Tensors) -> tuple[int, ...]:
+        """The sizes of a call: as they were told, or read off the tensors by a plan that they fit."""
+        assert plans.sized is not None
+        if self.sizes is not None:
+            return tuple(self.sizes[name] for name in plans.sized.names)
+        problem: InputError | None = None
+        for staged in plans.served():
             try:
-                out = engine.run(tensors, symbols)
-            except (InputError, LayoutError) as error:
+                return self._point(plans, staged, staged.programs[self.index].native.symbols(tensors))
+            except InputError as error:
                 problem = problem or error
-                continue
-            tensors, self.numbers = take_numbers(out)
-            return tensors
-        assert problem is not None
-        raise InputError(f"stage {self.index}: {problem}") from None
+        raise InputError(f"stage {self.index}: {problem}")
 
+    @staticmethod
+    def _point(plans: StagePlans, staged: Staged, symbols: list[int]) -> tuple[int, ...]:
+        """The values of all symbols: what a plan has no symbol for is as it was recorded."""
+        assert plans.sized is not None
+        known = dict(zip(staged.captured.symbols, symbols, strict=False))
+        fixed = fixed_of(plans.sized, staged.source)
+        here = dict(zip(plans.sized.names, plans.sized.example, strict=True))
+        return tuple(known.get(name, fixed.get(name, here[name])) for name in plans.sized.names)
 
-def _with(grad: bool) -> str:
-    return "with" if grad else "without"
+    def _engine(self, staged: Staged, mode: Mode) -> Program | Recomputed:
+        key = id(staged)
+        if key not in self._engines:
+            self._adopt(staged)
+            self._engines[key] = staged.engine(self.index, self._state, self._recompute and mode.grad, self._device)
+        return self._engines[key]

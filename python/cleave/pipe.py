@@ -27,10 +27,10 @@ from ._capture import Arguments, Captured, take_apart
 from ._dims import SizeSpec
 from ._log import logger
 from ._regime import Reader, Regime
-from ._stages import Folding, Placement, StagePlans
+from ._stages import Folding, Mode, Placement, Stage, StagePlans, put_numbers
 from ._state import Target
 from .errors import ArgumentError, CaptureError, InputError, SplitError
-from .plan import Plan, as_call
+from .plan import Plan, as_call, finish
 from .profile import Profile
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ class PartitionedPlan(_show.Shown):
         self._partition: Any
         self._lock = threading.Lock()
         self._whole = True  # the parameters of all stages are here
+        self._stages: dict[int, Stage] = {}
         self._example = example
         if made is not None:
             self._begin(made._target, made._first)
@@ -144,6 +145,7 @@ class PartitionedPlan(_show.Shown):
     def _choose(self, captured: Captured, arguments: Arguments, sizes: dict[str, int], folding: Folding) -> Placement:
         """Folds the first plan, profiles its blocks, and partitions them."""
         want = self._want
+        self._check_blocks(captured)
         at = {name: sizes[name] for name in captured.symbols}
         self.folding = folding
         folded = folding.blocks(captured.plan, at)
@@ -168,6 +170,17 @@ class PartitionedPlan(_show.Shown):
         nstages = len(self._partition.device_of())
         log.info("%s: %d stages by %s in %.2f s", self._target.name, nstages, self._partition.method(), self.seconds)
         return Placement(captured.plan, [stage_of[b] for b in of_node], nstages)
+
+    def _check_blocks(self, captured: Captured) -> None:
+        """A basic block may depend on its data: one in which a plan would hold for some data alone is run as it is."""
+        names = self._want.folding.whole
+        if self._target.whole or not names:
+            return
+        whole = [path for path, m in self._target.modules() if path in names or type(m).__name__ in names]
+        for node in captured.plan.nodes():
+            _, op, path, _, _, guarded, _ = node
+            if guarded and any(path == w or path.startswith(f"{w}.") or not w for w in whole):
+                raise CaptureError(f"{op} in {path} depends on the data")
 
     def _measure(self, captured: Captured, folded: Any, arguments: Arguments, sizes: dict[str, int]) -> Profile:
         want = self._want
@@ -288,6 +301,69 @@ class PartitionedPlan(_show.Shown):
         if "profile" not in changes and "n_iter" not in changes and want.folding == self._want.folding:
             want = want._replace(profile=self.profile)
         return PartitionedPlan(self._model, self._example, want, self)
+
+    # ---- stages by themselves
+
+    @property
+    def stages(self) -> list[Stage]:
+        """The stages as modules, on the model's own parameters."""
+        return [self.stage(i) for i in range(self.nstages)]
+
+    def stage(self, i: int, *, device: torch.device | str | None = None) -> Stage:
+        """One stage as a module. device: its parameters and buffers are moved there; the model as a whole cannot be run
+        any more when they are."""
+        if not 0 <= i < self.nstages:
+            raise ArgumentError(f"there is no stage {i}: there are {self.nstages}")
+        stage = self._stages.get(i)
+        if stage is not None:
+            return stage
+        self._check_apart()
+        first = self._first
+        mode = Mode(self._target.training, self._want.training)
+        where = None if device is None else torch.device(device)
+        moves = where is not None and any(
+            t.tensor.device != where for t in self._target.tensors() if isinstance(t.tensor, torch.Tensor)
+        )
+        if moves and self._whole:
+            for other in (mode, Mode(False, False)):  # what can be asked for later has to be seen now
+                self._of_mode(other)
+        stage = Stage(i, first, self._of_mode, mode, self._want.recomputation, where if moves else None)
+        if moves:
+            self._whole = False
+            stage.to(where)
+        self._stages[i] = stage
+        return stage
+
+    def _check_apart(self) -> None:
+        """Stages can be in several processes: nothing that one keeps is another's."""
+        main = self._first.main
+        if self.nstages > 1 and (main.captured.stores or main.rebinds):
+            names = main.captured.plan.rebinds() or ["an attribute"]
+            raise SplitError(
+                f"the forward keeps {', '.join(names)} of the model for the next call, which the stages by themselves "
+                "cannot do: run them in sequence by calling the partition"
+            )
+
+    def _of_mode(self, mode: Mode) -> StagePlans:
+        """The plans for a mode of the model, on the example."""
+        flags = {m: m.training for _, m in self._target.modules()}
+        try:
+            for m in flags:
+                m.training = flags[m] if mode.training == self._target.training else mode.training
+            with torch.set_grad_enabled(mode.grad):
+                leaves = take_apart(self._target, *self._example).leaves
+                return self._plans(self._example, leaves, mode.grad)
+        finally:
+            for m, flag in flags.items():
+                m.training = flag
+
+    def unpack_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[torch.Tensor]:
+        """The tensors of a call, as the first stage takes them."""
+        return self.plan.flatten_inputs(args, kwargs)
+
+    def pack_output(self, tensors: Sequence[torch.Tensor], numbers: Sequence[tuple[int, Any]] = ()) -> Any:
+        """What the model returns, from the tensors of the last stage and its `numbers`."""
+        return finish(self._first.main.captured, (), put_numbers(tensors, numbers))
 
     # ---- several processes
 

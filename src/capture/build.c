@@ -52,6 +52,23 @@ void plan_data_free(plan_data *d)
 	*d = (plan_data){0};
 }
 
+clv_status plan_data_move(const plan_data *d, const plan *to, plan_data *out)
+{
+	out->tensors = mem_alloc((d->n + 1) * sizeof *out->tensors);
+	out->objects = mem_alloc((d->n + 1) * sizeof *out->objects);
+	out->python = mem_ids(d->n);
+	if (!out->tensors || !out->objects || !out->python)
+		return fail_nomem();
+	out->n = d->n;
+	for (uint32_t i = 0; i < d->n; i++) {
+		out->python[i] = d->python[i];
+		out->objects[i] = d->objects[i] ? br_object_ref(d->objects[i]) : NULL;
+		if (d->tensors[i])
+			TRY(br_to_device(d->tensors[i], plan_s(to, to->values.at[i].device), &out->tensors[i]));
+	}
+	return CLV_OK;
+}
+
 static clv_status no_formula(uint32_t n, const double *floats, const int64_t *ints)
 {
 	strbuf text = STRBUF_INIT;

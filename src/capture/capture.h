@@ -169,6 +169,8 @@ typedef struct plan_data {
 } plan_data;
 
 void plan_data_free(plan_data *d);
+/* A copy with its tensors where another plan of the same values has them. plan_data_free, also on failure. */
+clv_status plan_data_move(const plan_data *d, const plan *to, plan_data *out /* empty */);
 
 /* `classes` from a comparison, or NULL. `with_grad`: the stream recorded with grad enabled whose grad modes count
    (may be s itself), or NULL. `sizes`: NULL for a plan at the recorded sizes alone. The plan still lacks its trees. */

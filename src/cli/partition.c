@@ -190,10 +190,10 @@ const command command_partition = {
 	.description =
 		"Puts every node of a graph into a stage and every stage on a device, so that the slowest device has as "
 		"little to do as possible. Stages are in an order that is topological; a device may have several.\n\n"
-		"The graph is JSON: {\"nodes\":[{\"id\":0,\"name\":\"conv\",\"fwd_us\":10,\"bwd_us\":20,\"param_bytes\":400,"
-		"\"out_bytes\":64}],\"edges\":[[0,1]]}. The table shows each stage with its time, memory and bytes, how far "
-		"the "
-		"slowest device is from a bound that no partition can beat, and what a schedule makes of it.",
+		"The graph is JSON: {\"nodes\": [{\"id\": 0, \"name\": \"conv\", \"fwd_us\": 10, \"bwd_us\": 20, "
+		"\"param_bytes\": 400, \"out_bytes\": 64}], \"edges\": [[0, 1]]}. The table shows each stage with its "
+		"time, memory and bytes, how far the slowest device is from a bound that no partition can beat, and what a "
+		"schedule makes of it.",
 	.examples = "cleave partition graph.json -k 4\n"
 				"cleave partition graph.json -k 8 --method mpipe --json\n"
 				"cleave partition graph.json -k 2 --speeds 1,2 --memory 8G --bandwidth 12G --timeline\n",

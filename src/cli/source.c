@@ -1,10 +1,11 @@
 /* `cleave source`: a plan, or a part of it, as Python. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli.h"
 
 typedef struct request {
-	const char *path, *class_name;
+	const char *path, *class_name, *stages;
 	int64_t first, end;
 	bool del;
 	opening opening;
@@ -59,20 +60,77 @@ static void say_which(const model *m, int64_t plan)
 	free(what);
 }
 
-static int run_source(void *given)
+/* "10,20": how many numbers there are; 0: it is no such list. */
+static uint32_t count_ends(const char *s)
 {
-	const request *r = given;
+	uint32_t n = 0;
+	for (;; s++, n++) {
+		size_t digits = strspn(s, "0123456789");
+		s += digits;
+		if (!digits || digits > 9)
+			return 0;
+		if (*s != ',')
+			return *s ? 0 : n + 1;
+	}
+}
+
+/* The batch has this name in plans that were captured for batches of several sizes. */
+static const char *batch_symbol(const clv_plan *p)
+{
+	clv_symbol s = {.size = sizeof s};
+	for (uint32_t i = 0; i < clv_plan_symbol_count(p); i++)
+		if (clv_plan_symbol(p, i, &s) == CLV_OK && !strcmp(s.name, "B"))
+			return "B";
+	return NULL;
+}
+
+static clv_status stages_source(const request *r, const clv_plan *p, char **text)
+{
+	clv_stages_options o = CLV_STAGES_OPTIONS_INIT;
+	uint32_t n = count_ends(r->stages) + 1;
+	uint32_t *ends = malloc(n * sizeof *ends);
+	const char *s = r->stages;
+	if (!ends)
+		return CLV_E_NOMEM;
+	for (uint32_t i = 0; i + 1 < n; i++, s += strcspn(s, ",") + 1)
+		ends[i] = (uint32_t)strtoul(s, NULL, 10);
+	ends[n - 1] = clv_plan_node_count(p);
+	o.ends = ends;
+	o.nstages = n;
+	o.del = r->del;
+	o.batch_symbol = batch_symbol(p);
+	clv_status st = clv_plan_stages_source(p, &o, text);
+	free(ends);
+	return st;
+}
+
+static clv_status view_source(const request *r, const clv_plan *p, char **text)
+{
 	clv_source_options o = CLV_SOURCE_OPTIONS_INIT;
-	char *text;
-	model m;
-	if (!model_open(r->path, &r->opening, &m))
-		return EXIT_FAILED;
-	say_which(&m, r->opening.plan);
 	o.first = at_most_32(r->first);
 	o.end = at_most_32(r->end);
 	o.class_name = r->class_name;
 	o.del = r->del;
-	clv_status st = clv_plan_source(m.plan, &o, &text);
+	return clv_plan_source(p, &o, text);
+}
+
+static int run_source(void *given)
+{
+	const request *r = given;
+	char *text;
+	model m;
+	if (r->stages && !count_ends(r->stages)) {
+		complain("--stages takes positions of nodes with commas between, 10,20, and not \"%s\"", r->stages);
+		return EXIT_USAGE;
+	}
+	if (r->stages && (r->first || r->end || r->class_name)) {
+		complain("--stages writes all nodes in classes Stage0, Stage1, …, and goes without --first, --end and --class");
+		return EXIT_USAGE;
+	}
+	if (!model_open(r->path, &r->opening, &m))
+		return EXIT_FAILED;
+	say_which(&m, r->opening.plan);
+	clv_status st = r->stages ? stages_source(r, m.plan, &text) : view_source(r, m.plan, &text);
 	model_close(&m);
 	if (st != CLV_OK)
 		return fail_with(r->path);
@@ -88,6 +146,8 @@ static const option options[] = {
 	OPT_INT("first", 0, "M", first, "from node M on", .preset = "0"),
 	OPT_INT("end", 0, "N", end, "up to node N-1 (default: to the last)"),
 	OPT_TEXT("class", 0, "NAME", class_name, "name of the class (default: Segment)"),
+	OPT_TEXT("stages", 0, "N,N,…", stages,
+             "a pipeline: a class per stage, which end before these nodes and at the last"),
 	OPT_FLAG("del", 0, del, "delete values after their last use"),
 	OPENING_OPTIONS(opening),
 	OPTION_END,
@@ -99,7 +159,8 @@ const command command_source = {
 	.description = "Writes a plan, or some of its nodes, as the source of an nn.Module that needs nothing but torch. "
 				   "Parameters have the model's names: load_state_dict of the model's own state fills it. Constants "
 				   "are buffers const_0, const_1, … to be loaded.",
-	.examples = "cleave source model.plan > model.py\ncleave source model.plan --first 10 --end 20 --class Middle\n",
+	.examples = "cleave source model.plan > model.py\ncleave source model.plan --first 10 --end 20 --class Middle\n"
+				"cleave source model.clv --stages 40,80 > pipeline.py\n",
 	.arguments = arguments,
 	.options = options,
 	REQUEST(request),

@@ -71,6 +71,17 @@ static const form forms[] = {
 	{"aten::cat", "torch.cat", "tensors, dim=0"},
 	{"aten::stack", "torch.stack", "tensors, dim=0"},
 	{"aten::where.self", "torch.where", "condition, input, other"},
+	{"aten::where.ScalarOther", "torch.where", "condition, input, other"},
+	{"aten::gather", "torch.gather", "input, dim, index, sparse_grad=False"},
+	{"aten::roll", "torch.roll", "input, shifts, dims=[]"},
+	{"aten::min.other", "torch.min", "input, other"},
+	{"aten::max.other", "torch.max", "input, other"},
+	{"aten::pad", "F.pad", "input, pad, mode=\"constant\", value=None"},
+	{"aten::conv_transpose1d", "F.conv_transpose1d",
+     "input, weight, bias=None, stride=[1], padding=[0], output_padding=[0], groups=1, dilation=[1]"},
+	{"aten::all", ".all", ""},
+	{"aten::any", ".any", ""},
+	{"aten::cumsum", ".cumsum", "dim, dtype=None"},
 	{"aten::equal", "torch.equal", "input, other"},
 	{"aten::is_nonzero", "bool", "input"},
 	{"aten::matmul", " @ ", "input, other"},
@@ -159,8 +170,13 @@ void write_float(double v, strbuf *b)
 		strbuf_puts(b, "float(\"nan\")");
 	else if (isinf(v))
 		strbuf_puts(b, v < 0 ? "float(\"-inf\")" : "float(\"inf\")");
-	else
+	else {
+		size_t start = b->n;
 		strbuf_double(b, v);
+		char *plus = b->failed ? NULL : memchr(b->at + start, '+', b->n - start); /* 1e+38 reads 1e38 */
+		if (plus)
+			memmove(plus, plus + 1, (size_t)(b->at + b->n-- - plus - 1));
+	}
 }
 
 static symbol_id symbol_named(const plan *p, const char *s, size_t n)
@@ -290,7 +306,6 @@ static void write_device(writer *w, str_id s, strbuf *b)
 {
 	if (w->stage && s == w->stage->device) {
 		strbuf_printf(b, "self.%s", w->stage->device_name);
-		w->stage->device_used = true;
 		return;
 	}
 	strbuf_puts(b, "torch.device(");

@@ -169,11 +169,19 @@ static void declare_module(writer *w, const char *path, size_t n, const char *in
 	while (parent && path[parent - 1] != '.')
 		parent--;
 	put_path(w, path, path + (parent ? parent - 1 : 0), &line);
-	if (ident_ok(path + parent, n - parent)) {
+	size_t start = line.n;
+	bool plain = ident_ok(path + parent, n - parent);
+	if (plain) {
 		strbuf_putc(&line, '.');
 		strbuf_add(&line, path + parent, n - parent);
-		strbuf_printf(&line, " = %s", init);
+		strbuf_printf(&line, " = %.*s(", (int)strcspn(init, "("), init);
+		plain = layout_fits(BODY, &line); /* else a call: it can be broken into lines wherever its object stands */
+		line.n -= line.failed ? 0 : 1;
+	}
+	if (plain) {
+		strbuf_puts(&line, strchr(init, '('));
 	} else {
+		line.n = start;
 		strbuf_puts(&line, ".add_module(");
 		write_string(path + parent, n - parent, &line);
 		strbuf_printf(&line, ", %s)", init);
@@ -306,7 +314,12 @@ static clv_status declare_tensor(writer *w, value_id v, const char *path, const 
 	const value *x = &w->p->values.at[v];
 	bool param = x->kind == VALUE_PARAM, literal = false;
 	bool plain = ident_ok(last_part(path), strlen(last_part(path)));
-	strbuf line = STRBUF_INIT;
+	strbuf line = STRBUF_INIT, place = STRBUF_INIT;
+	put_assignment(w, path, NULL, &place);
+	strbuf_puts(&place, "nn.Parameter(");
+	plain = plain && layout_fits(BODY, &place);
+	line.failed = place.failed;
+	strbuf_free(&place);
 	put_assignment(w, path, !param ? "register_buffer" : plain ? NULL : "register_parameter", &line);
 	strbuf_puts(&line, param ? "nn.Parameter(" : "");
 	clv_status st = put_tensor(w, v, low, &literal, &line);

@@ -117,9 +117,9 @@ typedef struct stage_state {
 	layers layers;
 	str_id device; /* the plan's own; NONE */
 	const char *device_name;
-	bool device_used;
 	const int64_t *sizes; /* per symbol; borrowed */
 	bool *used;           /* per value: a node of the stage reads it */
+	bool failed;          /* memory ran out while layers were looked for */
 	bool blocks;          /* it calls modules that are given to it */
 	VEC(value_id) given;  /* tensors to be set that no state_dict has */
 } stage_state;
@@ -149,10 +149,11 @@ void write_forward(writer *w, strbuf *b);       /* the method, with the body */
 void write_helpers(const writer *w, strbuf *b); /* what the class needs above it */
 void write_harmless(const char *s, strbuf *b);  /* text that somebody else chose, for a comment */
 clv_status check_symbols(const plan *p);
+bool is_used(const writer *w, value_id v); /* the source needs a name for it */
 /* An input of the view, and which of its sizes, that has symbol s; false: no input shows it. */
 bool symbol_shown(const writer *w, symbol_id s, value_id *input, uint32_t *dim);
-/* "x.shape[0] // 2": symbol s from size `dim` of the value called `name`; false: that does not give it. */
-bool put_symbol_from(const plan *p, symbol_id s, const char *name, value_id v, uint32_t dim, strbuf *b);
+/* "x.shape[0] // 2": symbol s from that size, of the value called `name`. */
+void put_symbol_from(const plan *p, symbol_id s, const char *name, value_id v, uint32_t dim, strbuf *b);
 
 /* layout.c: the line is taken. An empty one is nothing. */
 void layout_line(strbuf *b, unsigned indent, strbuf *line);

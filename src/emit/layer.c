@@ -189,6 +189,7 @@ static bool is_own(const fit *f, value_id v, const char *s, size_t n)
 	bool own = !want.failed && !strcmp(plan_s(p, p->values.at[v].name), want.at);
 	for (uint32_t i = 0; !want.failed && !own && i < p->ties.n; i++)
 		own = p->ties.at[i].value == v && !strcmp(plan_s(p, p->ties.at[i].name), want.at);
+	f->w->stage->failed |= want.failed;
 	strbuf_free(&want);
 	return own;
 }
@@ -231,6 +232,7 @@ static bool arg_reads(writer *w, const arg *a, const char *s, size_t n)
 {
 	strbuf b = STRBUF_INIT;
 	bool same = write_arg(w, a, &b) == CLV_OK && !b.failed && b.n == n && !memcmp(b.at, s, n);
+	w->stage->failed |= b.failed;
 	strbuf_free(&b);
 	return same;
 }
@@ -270,7 +272,7 @@ static bool gives_first_only(const fit *f)
 	const plan *p = f->w->p;
 	for (uint32_t i = 0; i < f->n->nresults; i++) {
 		const arg *a = &p->args.at[f->n->results + i];
-		if (a->kind == ARG_LIST || (i && a->kind == ARG_VALUE && f->w->last[a->u.v] != NONE))
+		if (a->kind == ARG_LIST || (i && a->kind == ARG_VALUE && is_used(f->w, a->u.v)))
 			return false;
 	}
 	return f->n->nresults > 0;
@@ -523,7 +525,7 @@ static node_id find_count(const fit *f, node_id n)
 		           is_own(f, a[0].u.v, "num_batches_tracked", 19) && arg_reads(f->w, &a[1], "1", 1) &&
 		           (x->nargs < 3 || arg_reads(f->w, &a[2], "1", 1));
 		const arg *r = x->nresults ? &p->args.at[x->results] : NULL;
-		if (!own || (r && r->kind == ARG_VALUE && f->w->last[r->u.v] != NONE))
+		if (!own || (r && r->kind == ARG_VALUE && is_used(f->w, r->u.v)))
 			return NONE;
 		return m;
 	}
@@ -699,7 +701,7 @@ static void put_recurrent_targets(writer *w, const node *n, strbuf *b)
 	const char *names[3] = {"_", "_", "_"};
 	bool any = false;
 	for (uint32_t i = 0; i < 3 && i < n->nresults; i++) {
-		bool used = r[i].kind == ARG_VALUE && w->last[r[i].u.v] != NONE;
+		bool used = r[i].kind == ARG_VALUE && is_used(w, r[i].u.v);
 		names[i] = used ? ident_value(&w->ids, r[i].u.v) : "_";
 		any |= i > 0 && used;
 	}
@@ -820,7 +822,7 @@ static clv_status try_node(writer *w, layers *all, node_id n)
 	uint32_t first = all->slots.n, at = layer_of_scope(all, x->scope);
 	bool fits = false;
 	clv_status st = fit_node(&f, all, n, &text, &fits);
-	if (st == CLV_OK && text.failed)
+	if (st == CLV_OK && (text.failed || w->stage->failed))
 		st = fail_nomem();
 	if (st == CLV_OK && fits && at == NONE && is_leaf(p, f.path, all, first))
 		st = add_layer(all, x->scope, first, &text, &all->of_node[n]);
@@ -922,7 +924,7 @@ clv_status write_layer_call(writer *w, node_id id, strbuf *b)
 	bool rec = find_recurrent(p, n) != NULL;
 	if (rec)
 		put_recurrent_targets(w, n, b);
-	else if (result && result->kind == ARG_VALUE && w->last[result->u.v] != NONE)
+	else if (result && result->kind == ARG_VALUE && is_used(w, result->u.v))
 		strbuf_printf(b, "%s = ", ident_value(&w->ids, result->u.v));
 	write_path(w, path, b);
 	strbuf_putc(b, '(');

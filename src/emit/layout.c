@@ -158,20 +158,83 @@ static size_t put_many_targets(strbuf *b, unsigned indent, const char *s, size_t
 	return sign;
 }
 
+/* The next place where a chain a[0].b.c[1].d may be broken: before a dot that follows a bracket; n: there is none. */
+static size_t chain_break(const char *s, size_t n, size_t i)
+{
+	int depth = 0;
+	while (i < n) {
+		i = step(s, n, i, &depth);
+		if (depth == 0 && i < n && s[i] == '.' && (s[i - 1] == ')' || s[i - 1] == ']'))
+			return i;
+	}
+	return n;
+}
+
+/* Formatters break such chains themselves where they have two places for it, before they open brackets. */
+static bool is_chain(const char *s, size_t n)
+{
+	int depth = 0;
+	for (size_t i = 0; i < n; i = step(s, n, i, &depth))
+		if (depth == 0 && (s[i] == ' ' || s[i] == ','))
+			return false;
+	size_t first = chain_break(s, n, 0);
+	return first < n && chain_break(s, n, first + 1) < n;
+}
+
+static void put_chain(strbuf *b, unsigned indent, const char *s, size_t n)
+{
+	if (indent + width(s, n) <= WIDTH) {
+		strbuf_add(b, s, n);
+		return;
+	}
+	for (size_t i = 0; i < n;) {
+		size_t end = chain_break(s, n, i + 1);
+		if (i)
+			strbuf_printf(b, "\n%*s", (int)indent, "");
+		put_text(b, indent, s + i, end - i, "");
+		i = end;
+	}
+}
+
+/* a = b[
+       0
+   ].c.d(x), where the call opens too late: formatters take the brackets before then. */
+static bool put_earlier(strbuf *b, unsigned indent, const char *s, size_t n, size_t late)
+{
+	brackets at;
+	if (!last_brackets(s, late, &at) || s[at.open] != '[' || indent + width(s, at.open + 1) > WIDTH ||
+	    indent + width(s + at.close, n - at.close) > WIDTH)
+		return false;
+	strbuf_add(b, s, at.open + 1);
+	strbuf_printf(b, "\n%*s%.*s", (int)indent + INDENT, "", (int)(at.close - at.open - 1), s + at.open + 1);
+	strbuf_printf(b, "\n%*s", (int)indent, "");
+	strbuf_add(b, s + at.close, n - at.close);
+	return true;
+}
+
 /* name = (
        value
-   ), for a value that has nothing to open. */
+   ), for a value that has nothing to open, opens too late, or is a chain. */
 static bool put_wrapped(strbuf *b, unsigned indent, const char *s, size_t n)
 {
 	brackets at;
-	size_t sign = find_assignment(s, n);
-	if (sign == n || indent + width(s, n) <= WIDTH || last_brackets(s, n, &at))
+	size_t sign = find_assignment(s, n), from = sign == n ? 0 : sign + 3;
+	bool chain = is_chain(s + from, n - from);
+	if ((sign == n && !chain) || indent + width(s, n) <= WIDTH)
 		return false;
-	if (indent + INDENT + width(s + sign + 3, n - sign - 3) > WIDTH)
+	bool opens = last_brackets(s, n, &at) && at.open > from;
+	if (opens && !chain && indent + width(s, at.open + 1) <= WIDTH)
 		return false;
-	strbuf_add(b, s, sign + 3);
+	if (!opens && indent + INDENT + width(s + from, n - from) > WIDTH)
+		return false;
+	if (opens && !chain && put_earlier(b, indent, s, n, at.open))
+		return true;
+	strbuf_add(b, s, from);
 	strbuf_printf(b, "(\n%*s", (int)indent + INDENT, "");
-	strbuf_add(b, s + sign + 3, n - sign - 3);
+	if (chain)
+		put_chain(b, indent + INDENT, s + from, n - from);
+	else
+		put_text(b, indent + INDENT, s + from, n - from, "");
 	strbuf_printf(b, "\n%*s)", (int)indent, "");
 	return true;
 }

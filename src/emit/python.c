@@ -30,6 +30,14 @@ static void open_with(strbuf *b, bool *open)
 	*open = true;
 }
 
+/* "cuda" for a model that ran on cuda:0: a stage may stand on a device of another type. */
+static bool is_stage_device(const writer *w, const char *type)
+{
+	const char *device = w->stage ? plan_s(w->p, w->stage->device) : "";
+	size_t n = strlen(type);
+	return w->stage && !strncmp(device, type, n) && (device[n] == '\0' || device[n] == ':');
+}
+
 /* All that a context sets, with commas between; nothing for the default. */
 static void put_context(writer *w, const context *c, strbuf *b)
 {
@@ -47,7 +55,10 @@ static void put_context(writer *w, const context *c, strbuf *b)
 		const autocast *a = &p->autocasts.at[c->autocast + i];
 		open_with(b, &open);
 		strbuf_puts(b, "torch.autocast(");
-		write_string(plan_s(p, a->device), strlen(plan_s(p, a->device)), b);
+		if (is_stage_device(w, plan_s(p, a->device)))
+			strbuf_printf(b, "self.%s.type", w->stage->device_name);
+		else
+			write_string(plan_s(p, a->device), strlen(plan_s(p, a->device)), b);
 		strbuf_printf(b, ", dtype=torch.%s%s)", torch_dtype(a->dtype), a->cache ? "" : ", cache_enabled=False");
 	}
 	for (unsigned i = 0; i < CTX_FLAG_COUNT; i++) {
@@ -84,7 +95,7 @@ static bool write_context(writer *w, const context *c, strbuf *b)
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------ */
 
-static bool is_used(const writer *w, value_id v)
+bool is_used(const writer *w, value_id v)
 {
 	const value *x = &w->p->values.at[v];
 	return w->last[v] != NONE || (x->flags & VALUE_GUARD) || x->expect != NONE;
@@ -382,48 +393,37 @@ static clv_status write_nodes(writer *w)
 /* ---- forward ---------------------------------------------------------------------------------------------------- */
 
 /* "x // 2" for a size that is 2*s: what undoes each operation, from outside in; false: it cannot be undone. */
-static bool put_undone(const plan *p, symbol_id s, expr_id e, strbuf *b)
+static bool put_undone(const plan *p, symbol_id s, expr_id e, strbuf *b /* or NULL */)
 {
 	const expr *x = &p->exprs.at[e];
 	int64_t k;
 	if (x->op == EXPR_SYM)
 		return x->k == (int64_t)s;
 	if (x->op == EXPR_MUL && expr_is_const(p, x->a, &k) && k > 0) {
-		strbuf_printf(b, " // %lld", (long long)k);
+		if (b)
+			strbuf_printf(b, " // %lld", (long long)k);
 		return put_undone(p, s, x->b, b);
 	}
-	if ((x->op == EXPR_ADD || x->op == EXPR_SUB) && expr_is_const(p, x->b, &k) && k > -INT32_MAX && k < INT32_MAX) {
-		k = x->op == EXPR_ADD ? k : -k;
-		size_t start = b->n;
+	bool sum = (x->op == EXPR_ADD || x->op == EXPR_SUB) && expr_is_const(p, x->b, &k);
+	if (!sum || k < -INT32_MAX || k > INT32_MAX || p->exprs.at[x->a].op != EXPR_SYM)
+		return false;
+	k = x->op == EXPR_ADD ? k : -k;
+	if (b)
 		strbuf_printf(b, " %c %lld", k < 0 ? '+' : '-', (long long)(k < 0 ? -k : k));
-		const expr *inner = &p->exprs.at[x->a];
-		if (inner->op == EXPR_SYM)
-			return inner->k == (int64_t)s;
-		b->n = start;
-	}
-	return false;
+	return put_undone(p, s, x->a, b);
 }
 
-bool put_symbol_from(const plan *p, symbol_id s, const char *name, value_id v, uint32_t dim, strbuf *b)
+void put_symbol_from(const plan *p, symbol_id s, const char *name, value_id v, uint32_t dim, strbuf *b)
 {
-	size_t start = b->n;
 	strbuf_printf(b, "%s.shape[%u]", name, dim);
-	if (!b->failed && put_undone(p, s, p->dims.at[p->values.at[v].shape + dim], b))
-		return true;
-	b->n = start;
-	return false;
+	put_undone(p, s, p->dims.at[p->values.at[v].shape + dim], b);
 }
 
 static bool shows(const writer *w, symbol_id s, value_id v, uint32_t dim, bool plain)
 {
 	const plan *p = w->p;
-	const expr *e = &p->exprs.at[p->dims.at[p->values.at[v].shape + dim]];
-	if (plain)
-		return e->op == EXPR_SYM && e->k == (int64_t)s;
-	strbuf text = STRBUF_INIT;
-	bool ok = put_symbol_from(p, s, "x", v, dim, &text) && !text.failed;
-	strbuf_free(&text);
-	return ok;
+	expr_id e = p->dims.at[p->values.at[v].shape + dim];
+	return plain ? p->exprs.at[e].op == EXPR_SYM && p->exprs.at[e].k == (int64_t)s : put_undone(p, s, e, NULL);
 }
 
 /* A size that is the symbol itself comes first; in a stage, which must do without keywords, others do too. */

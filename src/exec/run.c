@@ -165,7 +165,7 @@ static clv_status check_external(const clv_program *g, const frame *f, value_id 
 	return st;
 }
 
-/* Symbols are read off the inputs whose dimensions they are. */
+/* Symbols are read off the inputs whose dimensions they are, or follow from; whether all of them fit is checked later. */
 clv_status program_symbols(const clv_program *g, const run_spec *r, int64_t *syms)
 {
 	const plan *p = g->p;
@@ -178,9 +178,10 @@ clv_status program_symbols(const clv_program *g, const run_spec *r, int64_t *sym
 			continue;
 		TRY(br_meta_get(r->inputs[i], &m));
 		for (uint32_t d = 0; m.strided && d < m.ndim && d < x->ndim; d++) {
-			const expr *e = &p->exprs.at[p->dims.at[x->shape + d]];
-			if (e->op == EXPR_SYM && syms[e->k] < 0)
-				syms[e->k] = m.sizes[d];
+			symbol_id k;
+			int64_t size;
+			if (expr_solve(p, p->dims.at[x->shape + d], m.sizes[d], &k, &size) && syms[k] < 0)
+				syms[k] = size;
 		}
 	}
 	for (uint32_t i = 0; i < p->symbols.n; i++) {

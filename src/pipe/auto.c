@@ -1,12 +1,11 @@
 /* auto: the best of all methods, and then a little better.
  *
  * First those that give each device one stage; what comes out of each is also polished. Then those with mixed placements.
- * Where the lower bound is reached, only what is quick is run for fewer bytes. What a graph is too large for is left out by its number of nodes, not by a clock, so that a seed gives
- * one result; the problem's time limit stops between methods. The DP over the chain is always among them: nothing here is
- * worse than it. A method that refuses (METIS is not there, memory, its own limits) is passed over. */
-#include "pipe/mixed.h"
-
-#include <string.h>
+ * Where the lower bound is reached, only what is quick is still run, for fewer bytes. In the end the best is polished round
+ * after round. What a graph is too large for is left out by its number of nodes, not by a clock, so that a seed gives one
+ * result; the problem's time limit stops between methods. The DP over the chain is always among them: nothing that comes
+ * out is worse than it. A method that refuses (METIS is not there, its own limits) is passed over. */
+#include "pipe/polish.h"
 
 typedef struct auto_method {
 	const char *name;
@@ -16,10 +15,10 @@ typedef struct auto_method {
 } auto_method;
 
 static const auto_method candidates[] = {
-	{"pipedream", 0, false, false}, {"multilevel", 0, false, false}, {"acyclic", 20000, false, true},
-	{"exact", 2000, false, true},   {"mpipe", 0, true, false},       {"metis", 0, true, true},
+	{"pipedream", 0, false, false}, {"multilevel", 0, false, false}, {"acyclic", 5000, false, true},
+	{"exact", 2000, false, true},   {"mpipe", 0, true, false},       {"metis", 0, true, false},
 };
-enum { CANDIDATES = sizeof candidates / sizeof *candidates };
+enum { CANDIDATES = sizeof candidates / sizeof *candidates, ROUNDS = 10, ROUNDS_MANY = 3, MANY_NODES = 3000 };
 
 typedef struct auto_run {
 	const pipe_problem *pr;
@@ -28,17 +27,12 @@ typedef struct auto_run {
 	double began;
 } auto_run;
 
-static uint64_t steps_for(const pipe_problem *pr)
-{
-	return 200000 + 5 * (uint64_t)pr->g->nodes.n;
-}
-
 /* The partition itself has been offered; a polished copy is, too. It is of the same method, but proves nothing. */
-static clv_status offer_polished(auto_run *a, const pipe_partition *p, double heat)
+static clv_status offer_polished(auto_run *a, const pipe_partition *p, double heat, uint64_t more)
 {
 	pipe_partition copy = {0};
 	TRY(partition_copy(a->pr->g, p, &copy));
-	clv_status st = polish(a->po, &copy, &(polish_effort){steps_for(a->pr), heat, a->pr->seed});
+	clv_status st = polish(a->po, &copy, &(polish_effort){polish_steps(a->pr->g) / 2, heat, a->pr->seed + more});
 	if (st != CLV_OK) {
 		partition_free(&copy);
 		return st;
@@ -65,7 +59,7 @@ static clv_status offer_method(auto_run *a, const auto_method *m)
 	if (st == CLV_OK)
 		st = offer_filled(a->pr, &a->kept, &copy);
 	if (st == CLV_OK && !m->mixed)
-		st = offer_polished(a, &p, 0.3);
+		st = offer_polished(a, &p, 0.3, 0);
 	partition_free(&p);
 	return st;
 }
@@ -94,14 +88,19 @@ static clv_status offer_all(auto_run *a)
 	return a->kept.has ? CLV_OK : refused;
 }
 
+/* Again and again from the best: what is found begins the next round. */
 static clv_status polish_kept(auto_run *a)
 {
-	pipe_partition p = {0};
-	if (kept_reached(&a->kept) || time_is_up(a->pr, a->began))
-		return CLV_OK;
-	TRY(partition_copy(a->pr->g, &a->kept.best, &p));
-	clv_status st = offer_polished(a, &p, 0.1);
-	partition_free(&p);
+	uint32_t rounds = a->pr->g->nodes.n > MANY_NODES ? ROUNDS_MANY : ROUNDS;
+	clv_status st = CLV_OK;
+	for (uint32_t round = 0; st == CLV_OK && round < rounds; round++) {
+		pipe_partition p = {0};
+		if (kept_reached(&a->kept) || time_is_up(a->pr, a->began))
+			break;
+		TRY(partition_copy(a->pr->g, &a->kept.best, &p));
+		st = offer_polished(a, &p, round % 2 ? 0.1 : 0.3, round);
+		partition_free(&p);
+	}
 	return st;
 }
 

@@ -1,15 +1,15 @@
 /* The best chain of stages, proven where that is feasible.
  *
- * What other methods find is the start, so the result is never worse. Then all ideals of the graph are made, if they are
- * not too many, and the best way through them is the best chain (ideals.c): by time alone over all orders of the devices,
- * with links and memory in the order that is given. Where there are too many, branch and bound looks for a chain that is
- * better than the best known, stage by stage (bound.c). All of it ends at a count of steps, and what is proven until then is
- * the bound.
+ * What other methods find is the start, so the result is never worse. Then all ideals of the graph are made, if
+ * they are not too many, and the best way through them is the best chain (ideals.c): by time alone over all
+ * orders of the devices, with links and memory in the order that is given. Where the second is too much, the
+ * first still is a bound; where both are, the bound is that of all partitions: work over all speeds, the
+ * heaviest nodes. All of it ends at a count of steps.
  *
- * If even the best chain is far from what no partition can be below, stages beyond one per device are tried (exact_mixed.c), as
- * few as do. That is a search: optimal is then only what reaches the bound of all partitions. */
+ * If even the best chain is far from what no partition can be below, stages beyond one per device are tried
+ * (mixed.c), as few as do. That is a search: optimal is then only what reaches the bound of all partitions. */
 #include "pipe/ideals.h"
-#include "pipe/exact_mixed.h"
+#include "pipe/mixed.h"
 
 #include <math.h>
 #include <string.h>
@@ -19,6 +19,7 @@
 #define POLISH_STEPS 4000000u
 #define EQUAL 1e-9
 #define GAP 1e-3 /* closer than that to the bound a mixed pipe is not worth its stages */
+#define SMALL 64 /* nodes up to which the ideals are looked at before anything is searched for */
 
 typedef struct search {
 	const pipe_problem *pr;
@@ -28,6 +29,7 @@ typedef struct search {
 	double bound; /* no chain can be below */
 	uint32_t *stage_of, *device_of;
 	uint64_t steps;
+	bool stopped;
 } search;
 
 static bool fits(const search *x)
@@ -57,19 +59,20 @@ static bool can_close(const pipe_problem *pr)
 	return count >= pr->k && speeds_alike(pr);
 }
 
-static clv_status start(search *x)
+static clv_status try_method(search *x, pipe_method method)
 {
-	static const pipe_method methods[] = {pipe_pipedream, pipe_acyclic, pipe_multilevel};
 	pipe_problem own = *x->pr;
+	pipe_partition p;
 	own.seconds /= 4;
-	for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
-		pipe_partition p;
-		TRY(methods[i](&own, &p));
-		TRY(keeper_offer(x->pr, &x->kept, &p));
-		if (i > 0 && reached(x, x->least))
-			break;
-	}
-	return CLV_OK;
+	TRY(method(&own, &p));
+	x->stopped = x->stopped || p.stopped;
+	return keeper_offer(x->pr, &x->kept, &p);
+}
+
+static clv_status try_searches(search *x)
+{
+	TRY(try_method(x, pipe_acyclic));
+	return reached(x, x->bound) ? CLV_OK : try_method(x, pipe_multilevel);
 }
 
 /* A chain that was found: with as few bytes over its borders as can be had quickly. */
@@ -136,9 +139,10 @@ static clv_status by_cost(search *x)
 	return st;
 }
 
+/* By the ideals. */
 static clv_status best_chain(search *x)
 {
-	if (reached(x, x->least))
+	if (reached(x, x->bound))
 		return CLV_OK;
 	TRY(by_time(x, x->c.plain));
 	return x->c.plain || reached(x, x->bound) ? CLV_OK : by_cost(x);
@@ -159,13 +163,19 @@ static clv_status mix(search *x)
 
 static clv_status run(search *x)
 {
+	bool small = x->pr->g->nodes.n <= SMALL;
 	TRY(least_bottleneck(x->pr, &x->least));
 	x->bound = x->least;
-	TRY(start(x));
+	TRY(try_method(x, pipe_pipedream));
+	if (small)
+		TRY(best_chain(x));
+	if (!small || !reached(x, x->bound))
+		TRY(try_searches(x));
 	TRY(best_chain(x));
 	TRY(mix(x));
 	x->kept.best.bound_us = fmin(x->bound, x->kept.score.bottleneck_us);
 	x->kept.best.optimal = reached(x, x->bound);
+	x->kept.best.stopped = x->stopped;
 	x->kept.best.method = "exact";
 	return CLV_OK;
 }

@@ -2,6 +2,7 @@
  *
  * In: nodes, values and order as their makers wrote them. Out: nodes numbered so that every edge goes upwards, uses
  * ascending and each once, and edges of values and order as one list of neighbours per node. */
+#include "pipe/heap.h"
 #include "pipe/pipe.h"
 
 #include <inttypes.h>
@@ -210,35 +211,6 @@ static clv_status make_neighbours(pipe_graph *g)
 }
 
 /* ---- topological order ---------------------------------------------------------------------------------------------- */
-
-/* A heap of node numbers, smallest on top. */
-typedef struct heap {
-	uint32_t *at, n;
-} heap;
-
-static void heap_push(heap *h, uint32_t x)
-{
-	uint32_t i = h->n++;
-	for (; i && h->at[(i - 1) / 2] > x; i = (i - 1) / 2)
-		h->at[i] = h->at[(i - 1) / 2];
-	h->at[i] = x;
-}
-
-static uint32_t heap_pop(heap *h)
-{
-	uint32_t top = h->at[0], x = h->at[--h->n], i = 0;
-	for (;;) {
-		uint32_t child = 2 * i + 1;
-		if (child + 1 < h->n && h->at[child + 1] < h->at[child])
-			child++;
-		if (child >= h->n || h->at[child] >= x)
-			break;
-		h->at[i] = h->at[child];
-		i = child;
-	}
-	h->at[i] = x;
-	return top;
-}
 
 /* Every node that is left waits for another that is left: going back from any of them ends in a cycle. */
 static clv_status say_cycle(const pipe_graph *g, const uint32_t *waits, uint32_t left, uint32_t *seen)

@@ -1,14 +1,15 @@
 /* Ideals and the best way through them.
  *
- * They are made from the empty one upwards, each by adding a node that is ready; a table finds those that were made
- * before. A graph like a chain has few more than nodes, one with many independent branches has exponentially many: then
- * this ends at a limit.
+ * They are made from the empty one upwards, each by adding a node that is ready; a table finds those that were
+ * made before. A graph like a chain has few more than nodes, one with many independent branches has
+ * exponentially many: then this ends at a limit.
  *
- * Where time alone counts it is enough to know, for every ideal and number of stages, whether it can be reached within a
- * bottleneck: of all reachable ideals inside of it the longest leaves the least for the next stage, and that one is handed
- * upwards along the ways. A bottleneck is thus decided in O(ways * stages) and the smallest found by bisection. Devices that
- * differ count by kinds: instead of a number of stages there is how many of each kind are used. With links and memory the
- * longest is not always the best, and all pairs of ideals within the bottleneck are looked at. */
+ * Where time alone counts it is enough to know, for every ideal and number of stages, whether it can be reached
+ * within a bottleneck: of all reachable ideals inside of it the longest leaves the least for the next stage, and
+ * that one is handed upwards along the ways. A bottleneck is thus decided in O(ways * stages) and the smallest
+ * found by bisection. Devices that differ count by kinds: instead of a number of stages there is how many of
+ * each kind are used. With links and memory the longest is not always the best, and all pairs of ideals within
+ * the bottleneck are looked at. */
 #include "pipe/ideals.h"
 
 #include <float.h>
@@ -22,7 +23,7 @@
 #define EQUAL 1e-9
 #define ROUNDING 1e-13
 
-/* ---- making --------------------------------------------------------------------------------------------------------- */
+/* ---- making -------------------------------------------------------------------------------------------------- */
 
 void ideals_free(ideals *d)
 {
@@ -96,8 +97,8 @@ static void now_ready(ideals *d, uint32_t n)
 		d->fresh[d->nfresh++] = n;
 }
 
-/* Puts what is in d->added into d->mark, and what comes in by that. A node is marked when its successors are looked at, so
-   that each of them is found ready once: by its last predecessor. */
+/* Puts what is in d->added into d->mark, and what comes in by that. A node is marked when its successors are
+   looked at, so that each of them is found ready once: by its last predecessor. */
 static void put_nodes(ideals *d, uint64_t *hash, double *us)
 {
 	const pipe_graph *g = d->c->pr->g;
@@ -240,7 +241,7 @@ clv_status ideals_new(const chain *c, bool closed, ideals *d)
 	return st;
 }
 
-/* ---- time alone ------------------------------------------------------------------------------------------------------- */
+/* ---- time alone ---------------------------------------------------------------------------------------------- */
 
 /* Devices by kinds. A state says how many of each kind are used: a number of mixed radix. */
 typedef struct kinds {
@@ -397,7 +398,7 @@ clv_status ideals_by_time(const ideals *d, uint64_t *steps, uint64_t limit, uint
 	kinds x;
 	TRY(kinds_new(d, &x));
 	double most = *worst * (1 - EQUAL), low = *bound;
-	while (x.from && low < *worst * (1 - 0.9 * EQUAL) && *steps < limit) {
+	while (x.from && low < *worst * (1 - 1.1 * EQUAL) && *steps < limit) {
 		if (within(d, &x, most, steps))
 			*worst = walk_back(d, &x, most, stage_of, device_of);
 		else
@@ -409,7 +410,7 @@ clv_status ideals_by_time(const ideals *d, uint64_t *steps, uint64_t limit, uint
 	return CLV_OK;
 }
 
-/* ---- links and memory ------------------------------------------------------------------------------------------------- */
+/* ---- links and memory ---------------------------------------------------------------------------------------- */
 
 typedef struct climb {
 	double *now, *next; /* per ideal: the least bottleneck that it is reached with */

@@ -1,5 +1,6 @@
-/* Ideals: sets of nodes that hold every predecessor of what they hold. A chain of stages is a chain of ideals, each with
- * one stage more than the one before; so the best chain is a shortest way through them, where they are few. */
+/* Ideals: sets of nodes that hold every predecessor of what they hold. A chain of stages is a chain of ideals,
+ * each with one stage more than the one before; so the best chain is a shortest way through them, where they are
+ * few. */
 #ifndef PIPE_IDEALS_H
 #define PIPE_IDEALS_H
 
@@ -25,8 +26,8 @@ typedef struct ideals {
 	uint32_t *added, nadded, *fresh, nfresh; /* of the set in mark: what came in, what became ready */
 } ideals;
 
-/* All ideals, or as many as fit the limits. `closed` loses nothing where time alone counts and devices are alike, and at
-   least k nodes take time. */
+/* All ideals, or as many as fit the limits. `closed` loses nothing where time alone counts and devices are
+   alike, and at least k nodes take time. */
 clv_status ideals_new(const chain *c, bool closed, ideals *out);
 void ideals_free(ideals *d);
 
@@ -35,8 +36,8 @@ static inline bool ideals_has(const ideals *d, uint32_t i, uint32_t n)
 	return d->bits.at[(size_t)i * d->words + n / 64] >> (n % 64) & 1;
 }
 
-/* Time alone: the best chain below `*worst`, over every order of the devices. When one is found it goes to stage_of and
-   device_of and `*worst` is its bottleneck; `*bound` is what is proven. */
+/* Time alone: the best chain below `*worst`, over every order of the devices. When one is found it goes to
+   stage_of and device_of and `*worst` is its bottleneck; `*bound` is what is proven. */
 clv_status ideals_by_time(const ideals *d, uint64_t *steps, uint64_t limit, uint32_t *stage_of, uint32_t *device_of,
                           double *worst, double *bound);
 

@@ -13,6 +13,7 @@ static const struct {
 } methods[] = {
 	{"acyclic", pipe_acyclic},
 	{"multilevel", pipe_multilevel},
+	{"exact", pipe_exact},
 	{"pipedream", pipe_pipedream},
 	{"metis", pipe_metis},
 	{"mpipe", pipe_mpipe},
@@ -63,20 +64,20 @@ static clv_status check_numbers(const pipe_problem *pr)
 	if (!(pr->param_copies >= 0 && pr->param_copies <= 1e6))
 		return fail(CLV_E_INVALID, "%g copies of parameters; it can be 0 to a million", pr->param_copies);
 	if (pr->max_stages && pr->max_stages < pr->k)
-		return fail(CLV_E_INVALID, "at most %" PRIu32 " stages for %" PRIu32 " devices: each needs one", pr->max_stages,
-		            pr->k);
+		return fail(CLV_E_INVALID,
+		            "max_stages is %" PRIu32 ", but there are %" PRIu32 " devices and each needs a stage",
+		            pr->max_stages, pr->k);
 	if (!(pr->seconds >= 0))
 		return fail(CLV_E_INVALID, "%g seconds; it cannot be negative", pr->seconds);
 	return CLV_OK;
 }
 
-static clv_status fail_memory(double needs, double has, const char *what)
+static clv_status fail_memory(const char *who, double needs, const char *where, double has)
 {
 	strbuf b = STRBUF_INIT;
-	strbuf_puts(&b, what);
-	strbuf_puts(&b, " need ");
+	strbuf_printf(&b, "%s need ", who);
 	strbuf_bytes(&b, needs < 9e18 ? (int64_t)needs : INT64_MAX);
-	strbuf_puts(&b, ", the limit is ");
+	strbuf_printf(&b, ", and %s ", where);
 	strbuf_bytes(&b, has < 9e18 ? (int64_t)has : INT64_MAX);
 	clv_status st = b.failed ? fail_nomem()
 	                         : fail(CLV_E_UNSUPPORTED,
@@ -100,9 +101,9 @@ static clv_status check_memory(const pipe_problem *pr)
 		heaviest = fmax(heaviest, (double)x->param_bytes * pr->param_copies + (double)x->work_bytes);
 	}
 	if (all > limits)
-		return fail_memory(all, limits, "parameters and their copies on all devices together");
+		return fail_memory("all parameters with their copies", all, "all devices together have", limits);
 	if (heaviest > largest)
-		return fail_memory(heaviest, largest, "parameters and work of one node on the largest device");
+		return fail_memory("parameters and work of one node", heaviest, "the largest device has", largest);
 	return CLV_OK;
 }
 

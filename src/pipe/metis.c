@@ -8,11 +8,11 @@
  *
  * libmetis draws from rand() of the C library, changes signal handlers while it runs, and prints where a graph has fewer
  * vertices than parts on the way down. Hence the lock, the random state of its own (the program's is put back), and
- * bisections one by one, each with enough vertices, where the graph is small. */
+ * bisections one by one, each with enough vertices, where it might come to that. */
 #if !defined(_DEFAULT_SOURCE)
 #define _DEFAULT_SOURCE /* initstate, setstate */
 #endif
-#include "pipe/mixed.h"
+#include "pipe/polish.h"
 
 #ifndef CLEAVE_METIS
 
@@ -33,9 +33,8 @@ clv_status pipe_metis(const pipe_problem *pr, pipe_partition *out)
 
 #define WORK_UNITS (1 << 24) /* all work together: METIS computes shares in single precision */
 #define EDGE_UNITS (1 << 28) /* all edges together: METIS adds them up, twice each, in 31 bits */
-#define KWAY_VERTICES 40     /* for each part; with fewer, bisections one by one */
+#define KWAY_VERTICES 20     /* of weight, for each part; with fewer, bisections one by one */
 #define SMALLEST_SHARE 1e-5  /* of a device, however slow: METIS refuses 0 */
-#define POLISH_STEPS 60000
 
 typedef struct metis_graph {
 	idx_t n, ncon;
@@ -180,7 +179,7 @@ static double device_share(const pipe_problem *pr, uint32_t d, idx_t constraint)
 	return fabs(limit);
 }
 
-/* Shares of parts first … first + n - 1, which are added up into `groups` groups of METIS's. */
+/* Shares of parts first … first + n - 1: of each, or, with a `half`, of those before it and of the rest. */
 static void shares_fill(const pipe_problem *pr, uint32_t first, uint32_t n, uint32_t half, idx_t ncon, real_t *shares)
 {
 	for (idx_t c = 0; c < ncon; c++) {
@@ -224,6 +223,20 @@ static clv_status metis_call(metis_graph *m, idx_t parts, real_t *shares, uint64
 		if (part[n] < 0 || part[n] >= parts)
 			return fail(CLV_E_UNSUPPORTED, "METIS left a node without a part; use another method, such as mpipe");
 	return CLV_OK;
+}
+
+/* METIS prints when it is to make more parts of something than that has vertices, on the way down to K parts. It does not
+   come to that where all parts should be of about one size, and enough vertices have weight. */
+static bool kway_is_safe(const pipe_problem *pr, const metis_graph *m)
+{
+	double speeds = 0, slowest = INFINITY, mean = (double)WORK_UNITS / m->n, heavy = 0;
+	for (uint32_t d = 0; d < pr->k; d++) {
+		speeds += pr->devices[d].speed;
+		slowest = fmin(slowest, pr->devices[d].speed);
+	}
+	for (idx_t n = 0; n < m->n; n++)
+		heavy += (double)m->weights[n * m->ncon] >= mean / 8;
+	return m->first[m->n] > 0 && heavy >= (double)KWAY_VERTICES * pr->k && slowest * pr->k >= speeds / 4;
 }
 
 static clv_status kway(const pipe_problem *pr, metis_graph *m, uint64_t seed, idx_t *part)
@@ -389,7 +402,7 @@ static clv_status offer_joined(const pipe_problem *pr, const pipe_partition *wal
 	if (st == CLV_OK)
 		st = stages_place(pr, &p);
 	if (st == CLV_OK)
-		st = polish(po, &p, &(polish_effort){POLISH_STEPS, 0.5, pr->seed + limit});
+		st = polish(po, &p, &(polish_effort){polish_steps(pr->g) / 4, 0.5, pr->seed + limit});
 	if (st != CLV_OK) {
 		partition_free(&p);
 		return st;
@@ -400,15 +413,19 @@ static clv_status offer_joined(const pipe_problem *pr, const pipe_partition *wal
 static clv_status offer_all(const pipe_problem *pr, const pipe_partition *walk, keeper *kept)
 {
 	polisher *po = NULL;
-	uint32_t most = mixed_stages(pr), tried = 0;
+	uint32_t most = stages_limit(pr), tried = 0;
 	double began = clock_seconds();
 	TRY(polisher_new(pr, &po));
 	clv_status st = CLV_OK;
 	for (uint32_t times = 1; st == CLV_OK && times <= 4 && !kept_reached(kept); times *= 2) {
 		uint64_t wanted = (uint64_t)pr->k * times;
 		uint32_t limit = wanted < most ? (uint32_t)wanted : most;
-		if (limit == tried || (kept->has && time_is_up(pr, began)))
+		if (limit == tried)
 			break;
+		if (kept->has && time_is_up(pr, began)) {
+			kept->best.stopped = true;
+			break;
+		}
 		tried = limit;
 		st = offer_joined(pr, walk, limit, po, kept);
 	}
@@ -440,10 +457,8 @@ clv_status pipe_metis(const pipe_problem *pr, pipe_partition *out)
 	idx_t *part = mem_alloc((size_t)n * sizeof *part);
 	uint32_t *device = mem_alloc((size_t)n * sizeof *device);
 	clv_status st = part && device ? metis_graph_make(pr, &m) : fail_nomem();
-	if (st == CLV_OK && pr->k > 1) {
-		bool small = n / KWAY_VERTICES < pr->k || m.first[m.n] == 0;
-		st = small ? bisections(pr, &m, pr->seed, part) : kway(pr, &m, pr->seed, part);
-	}
+	if (st == CLV_OK && pr->k > 1)
+		st = kway_is_safe(pr, &m) ? kway(pr, &m, pr->seed, part) : bisections(pr, &m, pr->seed, part);
 	for (uint32_t i = 0; st == CLV_OK && i < n; i++)
 		device[i] = (uint32_t)part[i];
 	if (st == CLV_OK)

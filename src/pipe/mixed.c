@@ -1,281 +1,244 @@
-/* What the methods share that may give a device several stages: places to cut, joining stages where there are too many,
- * and putting them on devices.
+/* Mixed pipes: an order cut into more blocks than there are devices, a device for each block.
  *
- * An order of the nodes that is topological, cut into intervals, is always a valid list of stages. So nothing here can
- * make a cycle, and the bytes alive at a place of the order (its crossing) say what a cut there costs, whatever the
- * other cuts are. */
+ * What a chain cannot balance, because a node is too large to be on either side of a border, several borders per
+ * device can: each is one more sum to choose. Blocks stand in one order, so there are no cycles, and there are
+ * no more stages than blocks. Borders are moved one at a time to where the two devices beside it are most alike,
+ * or at random where neither gets slower than the slowest; orders inside of blocks are shuffled as in refine.c.
+ * Some placements are tried for each number of blocks: looped (which interleaved schedules want), there and
+ * back, and random ones; then devices of two blocks are swapped in the best of them.
+ *
+ * A round costs O(nodes + edges + blocks * log nodes); rounds are limited. */
 #include "pipe/mixed.h"
 
+#include <float.h>
 #include <math.h>
+#include <string.h>
 
-clv_status offer_filled(const pipe_problem *pr, keeper *kept, pipe_partition *p)
+#define STEPS 12000000u       /* for one number of blocks */
+#define GAIN 1e-3             /* that more stages must bring */
+#define MOST_DEVICES_MIXED 64 /* beyond, a few stages more change nothing and many cost much */
+#define PLACEMENTS 6
+#define PATIENCE 120 /* rounds without a gain after which a placement is given up */
+#define KICKS 200    /* fewer where nodes are few */
+
+typedef struct mixed {
+	const pipe_problem *pr;
+	chain c;              /* blocks as if each had a device */
+	pipe_device *devices; /* per block: its device */
+	uint32_t *device_of, *best_device;
+	uint32_t *in_order;   /* 0, 1, …: devices of the chain */
+	uint32_t *best_stage; /* per node */
+	double *us;           /* per device */
+	double worst, best;
+} mixed;
+
+static void mixed_free(mixed *m)
 {
-	clv_status st = partition_tidy(pr, p);
+	chain_free(&m->c);
+	mem_free(m->devices);
+	mem_free(m->device_of);
+	mem_free(m->best_device);
+	mem_free(m->in_order);
+	mem_free(m->best_stage);
+	mem_free(m->us);
+}
+
+/* Chains of `blocks` stages; the problem behind it has so many devices and counts time alone. */
+static clv_status mixed_new(const pipe_problem *pr, uint32_t blocks, pipe_problem *own, mixed *m)
+{
+	*m = (mixed){.pr = pr, .best = DBL_MAX};
+	m->devices = mem_alloc(blocks * sizeof *m->devices);
+	m->device_of = mem_ids(blocks);
+	m->best_device = mem_ids(blocks);
+	m->in_order = mem_ids(blocks);
+	m->best_stage = mem_ids(pr->g->nodes.n);
+	m->us = mem_alloc(pr->k * sizeof *m->us);
+	clv_status st =
+		m->devices && m->device_of && m->best_device && m->in_order && m->best_stage && m->us ? CLV_OK : fail_nomem();
+	for (uint32_t i = 0; i < blocks && st == CLV_OK; i++) {
+		m->devices[i].speed = 1;
+		m->in_order[i] = i;
+	}
+	*own = *pr;
+	own->k = blocks;
+	own->devices = m->devices;
+	own->bandwidth = NULL;
 	if (st == CLV_OK)
-		st = partition_fill(pr, p);
-	if (st == CLV_OK)
-		return keeper_offer(pr, kept, p);
-	partition_free(p);
+		st = chain_new(own, &m->c);
+	if (st != CLV_OK)
+		mixed_free(m);
 	return st;
 }
 
-bool kept_reached(const keeper *kept)
+/* Which device has which block; every device has one at least. */
+static void place(mixed *m, uint32_t number, pipe_random *r)
 {
-	const pipe_score *s = &kept->score;
-	return kept->has && s->over_bytes <= 0 && s->bottleneck_us <= s->lower_bound_us * (1 + MIXED_REACHED);
+	uint32_t k = m->pr->k, blocks = m->c.k;
+	for (uint32_t b = 0; b < blocks; b++) {
+		uint32_t turn = b / k, at = b % k;
+		m->device_of[b] = number == 1 && turn % 2 ? k - 1 - at : at;
+	}
+	for (uint32_t b = blocks - 1; number > 1 && b > 0; b--) {
+		uint32_t other = random_below(r, b + 1), d = m->device_of[b];
+		m->device_of[b] = m->device_of[other];
+		m->device_of[other] = d;
+	}
 }
 
-uint32_t mixed_stages(const pipe_problem *pr)
+/* Blocks of a device share its speed. */
+static void begin(mixed *m, pipe_random *r)
 {
-	uint64_t most = pr->max_stages ? pr->max_stages : 4 * (uint64_t)pr->k;
-	return most < pr->g->nodes.n ? (uint32_t)most : pr->g->nodes.n;
+	double *shares = m->us;
+	memset(shares, 0, m->pr->k * sizeof *shares);
+	for (uint32_t b = 0; b < m->c.k; b++)
+		shares[m->device_of[b]]++;
+	for (uint32_t b = 0; b < m->c.k; b++)
+		m->devices[b].speed = m->pr->devices[m->device_of[b]].speed / shares[m->device_of[b]];
+	chain_cut_order(&m->c, r);
 }
 
-bool time_is_up(const pipe_problem *pr, double began)
+static void weigh(mixed *m)
 {
-	return pr->seconds > 0 && clock_seconds() - began >= pr->seconds;
+	m->worst = 0;
+	chain_sum(&m->c);
+	memset(m->us, 0, m->pr->k * sizeof *m->us);
+	for (uint32_t b = 0; b < m->c.k; b++)
+		m->us[m->device_of[b]] += m->c.sum[m->c.cut[b + 1]] - m->c.sum[m->c.cut[b]];
+	for (uint32_t d = 0; d < m->pr->k; d++)
+		m->worst = fmax(m->worst, m->us[d] / m->pr->devices[d].speed);
 }
 
-clv_status order_crossing(const pipe_graph *g, const uint32_t *order, double *crossing)
+/* The two devices beside border b, if it were at a position: the slower of them. */
+static double slower(const mixed *m, uint32_t b, uint32_t at)
 {
-	uint32_t nodes = g->nodes.n;
-	uint32_t *place = mem_alloc((size_t)nodes * sizeof *place);
-	if (!place)
-		return fail_nomem();
-	for (uint32_t i = 0; i < nodes; i++)
-		place[order[i]] = i;
-	for (uint32_t i = 0; i <= nodes; i++)
-		crossing[i] = 0;
-	for (uint32_t v = 0; v < g->values.n; v++) {
-		const pipe_value *x = &g->values.at[v];
-		uint32_t first = x->from == PIPE_NONE ? 0 : place[x->from], last = first;
-		for (uint32_t u = 0; u < x->nuses; u++) {
-			uint32_t at = place[g->uses.at[x->uses + u]];
-			last = at > last ? at : last;
-		}
-		if (last == first)
+	uint32_t left = m->device_of[b - 1], right = m->device_of[b];
+	double more = m->c.sum[at] - m->c.sum[m->c.cut[b]];
+	return fmax((m->us[left] + more) / m->pr->devices[left].speed, (m->us[right] - more) / m->pr->devices[right].speed);
+}
+
+static void move_border(mixed *m, uint32_t b, uint32_t at)
+{
+	double more = m->c.sum[at] - m->c.sum[m->c.cut[b]];
+	m->us[m->device_of[b - 1]] += more;
+	m->us[m->device_of[b]] -= more;
+	m->c.cut[b] = at;
+}
+
+/* Where the two devices are most alike: the left one gets slower with the position, the right one faster. */
+static uint32_t best_place(const mixed *m, uint32_t b)
+{
+	uint32_t low = m->c.cut[b - 1] + 1, high = m->c.cut[b + 1] - 1;
+	uint32_t left = m->device_of[b - 1], right = m->device_of[b];
+	double sl = m->pr->devices[left].speed, sr = m->pr->devices[right].speed;
+	while (low < high) {
+		uint32_t mid = low + (high - low) / 2;
+		double more = m->c.sum[mid] - m->c.sum[m->c.cut[b]];
+		if ((m->us[left] + more) / sl < (m->us[right] - more) / sr)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low > m->c.cut[b - 1] + 1 && slower(m, b, low - 1) < slower(m, b, low) ? low - 1 : low;
+}
+
+static void move_borders(mixed *m, pipe_random *r)
+{
+	for (uint32_t i = 1; i < m->c.k; i++) {
+		uint32_t b = 1 + random_below(r, m->c.k - 1), low = m->c.cut[b - 1] + 1, high = m->c.cut[b + 1] - 1;
+		if (m->device_of[b] == m->device_of[b - 1])
 			continue;
-		crossing[first + 1] += (double)x->bytes;
-		crossing[last + 1 <= nodes ? last + 1 : nodes] -= (double)x->bytes;
+		uint32_t any = low + random_below(r, high - low + 1);
+		if (random_below(r, 4) == 0 && slower(m, b, any) < m->worst)
+			move_border(m, b, any);
+		else
+			move_border(m, b, best_place(m, b));
 	}
-	for (uint32_t i = 1; i < nodes; i++)
-		crossing[i] += crossing[i - 1];
-	crossing[nodes] = 0;
-	mem_free(place);
-	return CLV_OK;
+	m->c.steps += (uint64_t)m->c.k * 16;
 }
 
-/* ---- joining stages -------------------------------------------------------------------------------------------------- */
-
-typedef struct joint {
-	double us, before; /* work; bytes alive before its first node */
-	uint32_t prev, next, device, into;
-} joint;
-
-/* Nodes by stage, those of one stage as numbered: topological, as stages are. */
-static clv_status order_of_stages(const pipe_graph *g, const pipe_partition *p, uint32_t *order, uint32_t *first)
+static void remember(mixed *m)
 {
-	for (uint32_t s = 0; s <= p->nstages; s++)
-		first[s] = 0;
-	for (uint32_t n = 0; n < g->nodes.n; n++)
-		first[p->stage_of[n] + 1]++;
-	for (uint32_t s = 0; s < p->nstages; s++)
-		first[s + 1] += first[s];
-	uint32_t *next = mem_alloc((size_t)p->nstages * sizeof *next);
-	if (!next)
-		return fail_nomem();
-	for (uint32_t n = 0; n < g->nodes.n; n++) {
-		uint32_t s = p->stage_of[n];
-		order[first[s] + next[s]++] = n;
-	}
-	mem_free(next);
-	return CLV_OK;
+	if (m->worst >= m->best)
+		return;
+	m->best = m->worst;
+	memcpy(m->best_device, m->device_of, m->c.k * sizeof *m->best_device);
+	memcpy(m->best_stage, m->c.stage_of, m->c.n * sizeof *m->best_stage);
 }
 
-static clv_status joints_make(const pipe_problem *pr, const pipe_partition *p, joint *js)
+/* Borders of one placement, until moving them has not helped for `patience` rounds. */
+static void improve(mixed *m, uint32_t patience, uint64_t end, double enough, pipe_random *r)
 {
-	const pipe_graph *g = pr->g;
-	uint32_t *order = mem_alloc((size_t)g->nodes.n * sizeof *order);
-	uint32_t *first = mem_alloc(((size_t)p->nstages + 1) * sizeof *first);
-	double *crossing = mem_alloc(((size_t)g->nodes.n + 1) * sizeof *crossing);
-	clv_status st = order && first && crossing ? CLV_OK : fail_nomem();
-	if (st == CLV_OK)
-		st = order_of_stages(g, p, order, first);
-	if (st == CLV_OK)
-		st = order_crossing(g, order, crossing);
-	for (uint32_t s = 0; st == CLV_OK && s < p->nstages; s++)
-		js[s] = (joint){
-			0, crossing[first[s]], s ? s - 1 : PIPE_NONE, s + 1 < p->nstages ? s + 1 : PIPE_NONE, p->device_of[s], s};
-	for (uint32_t n = 0; st == CLV_OK && n < g->nodes.n; n++)
-		js[p->stage_of[n]].us += node_us(pr, n);
-	mem_free(order);
-	mem_free(first);
-	mem_free(crossing);
+	double best = DBL_MAX;
+	for (uint32_t idle = 0; idle < patience && m->c.steps < end && m->best > enough; idle++) {
+		weigh(m);
+		move_borders(m, r);
+		weigh(m);
+		chain_set_stages(&m->c);
+		remember(m);
+		if (m->worst < best) {
+			best = m->worst;
+			idle = 0;
+		}
+		chain_shuffle(&m->c, r);
+	}
+}
+
+/* The best that is known, with the devices of two blocks swapped. */
+static void kick(mixed *m, pipe_random *r)
+{
+	uint32_t a = random_below(r, m->c.k), b = random_below(r, m->c.k), *of = m->device_of;
+	chain_take(&m->c, m->best_stage, m->in_order);
+	memcpy(of, m->best_device, m->c.k * sizeof *of);
+	uint32_t d = of[a];
+	of[a] = of[b];
+	of[b] = d;
+}
+
+static clv_status offer(const pipe_problem *pr, const mixed *m, keeper *kept)
+{
+	pipe_partition p;
+	TRY(partition_new(pr->g, &p));
+	memcpy(p.stage_of, m->best_stage, m->c.n * sizeof *p.stage_of);
+	memcpy(p.device_of, m->best_device, m->c.k * sizeof *p.device_of);
+	p.nstages = m->c.k;
+	return keeper_offer(pr, kept, &p);
+}
+
+static clv_status search_blocks(const pipe_problem *pr, const uint32_t *order, uint32_t blocks, double enough,
+                                keeper *kept)
+{
+	pipe_random r = {pr->seed + blocks};
+	pipe_problem own;
+	mixed m;
+	TRY(mixed_new(pr, blocks, &own, &m));
+	for (uint32_t i = 0; i < PLACEMENTS && m.best > enough; i++) {
+		memcpy(m.c.order, order, m.c.n * sizeof *order);
+		place(&m, i, &r);
+		begin(&m, &r);
+		improve(&m, PATIENCE, m.c.steps + STEPS / 2 / PLACEMENTS, enough, &r);
+	}
+	uint32_t kicks = m.c.n < KICKS / 10 ? m.c.n * 10 : KICKS;
+	for (uint32_t i = 0; i < kicks && m.best > enough && m.c.steps < STEPS; i++) {
+		kick(&m, &r);
+		improve(&m, PATIENCE / 4, STEPS, enough, &r);
+	}
+	double gain = GAIN * (blocks - fmin(blocks, kept->best.nstages));
+	clv_status st = m.best < kept->score.bottleneck_us * (1 - gain) ? offer(pr, &m, kept) : CLV_OK;
+	mixed_free(&m);
 	return st;
 }
 
-/* The one behind a is taken into a, on the device of the heavier one. */
-static void joints_join(joint *js, uint32_t a)
+clv_status mixed_search(const pipe_problem *pr, const uint32_t *order, double least, double gap, keeper *kept)
 {
-	uint32_t b = js[a].next;
-	if (js[b].us > js[a].us)
-		js[a].device = js[b].device;
-	js[a].us += js[b].us;
-	js[a].next = js[b].next;
-	js[b].into = a;
-	if (js[b].next != PIPE_NONE)
-		js[js[b].next].prev = a;
-}
-
-/* The first of the two that are joined when stage s goes: with a neighbour on its device, else over the most bytes. */
-static uint32_t joint_partner(const joint *js, uint32_t s)
-{
-	uint32_t prev = js[s].prev, next = js[s].next;
-	if (prev == PIPE_NONE)
-		return s;
-	if (next == PIPE_NONE)
-		return prev;
-	bool same_prev = js[prev].device == js[s].device, same_next = js[next].device == js[s].device;
-	if (same_prev != same_next)
-		return same_prev ? prev : s;
-	if (js[s].before > js[next].before || js[s].before < js[next].before)
-		return js[s].before > js[next].before ? prev : s;
-	return js[prev].us <= js[next].us ? prev : s;
-}
-
-static uint32_t lightest(const joint *js, uint32_t n)
-{
-	uint32_t best = PIPE_NONE;
-	for (uint32_t s = 0; s < n; s++)
-		if (js[s].into == s && (best == PIPE_NONE || js[s].us < js[best].us))
-			best = s;
-	return best;
-}
-
-clv_status stages_join(const pipe_problem *pr, pipe_partition *p, uint32_t limit)
-{
-	uint32_t n = p->nstages, left = n;
-	if (n <= limit || n < 2)
-		return CLV_OK;
-	joint *js = mem_alloc((size_t)n * sizeof *js);
-	if (!js)
-		return fail_nomem();
-	clv_status st = joints_make(pr, p, js);
-	for (; st == CLV_OK && left > limit && left > 1; left--)
-		joints_join(js, joint_partner(js, lightest(js, n)));
-	/* `into` is a smaller number, or the stage itself: one pass finds where each ended */
-	uint32_t last = 0;
-	for (uint32_t s = 0; st == CLV_OK && s < n; s++) {
-		bool stays = js[s].into == s;
-		if (stays && s > 0)
-			last++;
-		if (stays)
-			p->device_of[last] = js[s].device;
-		js[s].into = last;
+	uint64_t most = pr->max_stages ? pr->max_stages : (uint64_t)pr->k * 3;
+	double deadline = pr->seconds > 0 ? clock_seconds() + pr->seconds : 0;
+	most = most > (uint64_t)pr->k * 3 ? (uint64_t)pr->k * 3 : most;
+	most = most > pr->g->nodes.n ? pr->g->nodes.n : most;
+	for (uint32_t blocks = pr->k + 1; pr->k > 1 && pr->k <= MOST_DEVICES_MIXED && blocks <= most;
+	     blocks += 1 + pr->k / 8) {
+		if (kept->score.bottleneck_us <= least * (1 + gap) || (deadline > 0 && clock_seconds() > deadline))
+			break;
+		TRY(search_blocks(pr, order, blocks, least * (1 + gap), kept));
 	}
-	for (uint32_t x = 0; st == CLV_OK && x < pr->g->nodes.n; x++)
-		p->stage_of[x] = js[p->stage_of[x]].into;
-	if (st == CLV_OK)
-		p->nstages = left;
-	mem_free(js);
-	return st;
-}
-
-/* ---- stages on devices ------------------------------------------------------------------------------------------------ */
-
-typedef struct stage_load {
-	double us, bytes;
-	uint32_t stage;
-} stage_load;
-
-static int by_load(const void *a, const void *b)
-{
-	const stage_load *x = a, *y = b;
-	if (x->us > y->us || x->us < y->us)
-		return x->us > y->us ? -1 : 1;
-	return x->stage < y->stage ? -1 : x->stage > y->stage;
-}
-
-static clv_status loads_make(const pipe_problem *pr, const pipe_partition *p, stage_load *loads)
-{
-	uint32_t *in_flight = mem_alloc((size_t)p->nstages * sizeof *in_flight);
-	if (!in_flight)
-		return fail_nomem();
-	schedule_in_flight(pr, p->device_of, p->nstages, in_flight);
-	for (uint32_t s = 0; s < p->nstages; s++)
-		loads[s] = (stage_load){0, 0, s};
-	for (uint32_t n = 0; n < pr->g->nodes.n; n++) {
-		const pipe_node *x = &pr->g->nodes.at[n];
-		stage_load *l = &loads[p->stage_of[n]];
-		l->us += node_us(pr, n);
-		l->bytes += (double)x->param_bytes * pr->param_copies;
-		if (pr->training && !pr->recompute)
-			l->bytes += (double)x->held_bytes * in_flight[p->stage_of[n]];
-	}
-	mem_free(in_flight);
 	return CLV_OK;
-}
-
-typedef struct device_load {
-	double us, bytes;
-} device_load;
-
-static double room_left(const pipe_problem *pr, const device_load *d, uint32_t i, double bytes)
-{
-	double limit = (double)pr->devices[i].memory_bytes;
-	return limit > 0 ? limit - d[i].bytes - bytes : INFINITY;
-}
-
-/* Where the stage fits and would be done first; where it fits nowhere, the device with the most room. */
-static uint32_t device_for(const pipe_problem *pr, const device_load *d, const stage_load *l)
-{
-	uint32_t best = 0;
-	for (uint32_t i = 1; i < pr->k; i++) {
-		double room = room_left(pr, d, i, l->bytes), best_room = room_left(pr, d, best, l->bytes);
-		double us = (d[i].us + l->us) / pr->devices[i].speed;
-		double best_us = (d[best].us + l->us) / pr->devices[best].speed;
-		if ((room >= 0) != (best_room >= 0) ? room >= 0 : room >= 0 ? us < best_us : room > best_room)
-			best = i;
-	}
-	return best;
-}
-
-static void device_add(device_load *d, const stage_load *l)
-{
-	d->us += l->us;
-	d->bytes += l->bytes;
-}
-
-/* The slowest device; infinite where memory does not fit. */
-static double slowest(const pipe_problem *pr, const device_load *d)
-{
-	double most = 0;
-	for (uint32_t i = 0; i < pr->k; i++)
-		most = fmax(most, room_left(pr, d, i, 0) < 0 ? INFINITY : d[i].us / pr->devices[i].speed);
-	return most;
-}
-
-clv_status stages_place(const pipe_problem *pr, pipe_partition *p)
-{
-	uint32_t n = p->nstages;
-	stage_load *loads = mem_alloc((size_t)n * sizeof *loads);
-	device_load *was = mem_alloc(2 * (size_t)pr->k * sizeof *was), *now = was + pr->k;
-	uint32_t *device = mem_alloc((size_t)n * sizeof *device);
-	clv_status st = loads && was && device ? loads_make(pr, p, loads) : fail_nomem();
-	for (uint32_t s = 0; st == CLV_OK && s < n; s++)
-		device_add(&was[p->device_of[s]], &loads[s]);
-	if (st == CLV_OK)
-		qsort(loads, n, sizeof *loads, by_load);
-	for (uint32_t i = 0; st == CLV_OK && i < n; i++) {
-		uint32_t d = device_for(pr, now, &loads[i]);
-		device[loads[i].stage] = d;
-		device_add(&now[d], &loads[i]);
-	}
-	if (st == CLV_OK && slowest(pr, now) < slowest(pr, was))
-		for (uint32_t s = 0; s < n; s++)
-			p->device_of[s] = device[s];
-	mem_free(loads);
-	mem_free(was);
-	mem_free(device);
-	return st;
 }

@@ -1,52 +1,11 @@
-/* What the methods share that may give a device several stages (metis, mpipe, auto): cheap places to cut an order, joining
- * and placing stages (mixed.c), and the refinement of border nodes (polish.c). */
+/* Mixed pipes: more stages than devices, so that what is left over of one stage goes with another. */
 #ifndef PIPE_MIXED_H
 #define PIPE_MIXED_H
 
-#include "pipe/pipe.h"
+#include "pipe/refine.h"
 
-/* A bottleneck this close to the lower bound counts as reached: beyond it fewer stages and bytes are worth more. */
-#define MIXED_REACHED 1e-4
-
-/* keeper_offer, with every device used: what is compared is what comes out in the end. */
-clv_status offer_filled(const pipe_problem *pr, keeper *kept, pipe_partition *p);
-/* No partition can be much better: the bottleneck is at the lower bound, within MIXED_REACHED, and memory fits. */
-bool kept_reached(const keeper *kept);
-
-/* The most stages that the mixed methods make: max_stages, or four for each device. */
-uint32_t mixed_stages(const pipe_problem *pr);
-
-/* For pr->seconds: no new attempt may start. began: of clock_seconds. */
-bool time_is_up(const pipe_problem *pr, double began);
-
-/* ---- stages --------------------------------------------------------------------------------------- */
-
-/* Bytes that are alive between order[i-1] and order[i], into crossing[i], i = 0 … nodes.n. */
-clv_status order_crossing(const pipe_graph *g, const uint32_t *order, double *crossing);
-
-/* Neighbouring stages are joined, the lightest first and where most bytes are saved, until `limit` are left. */
-clv_status stages_join(const pipe_problem *pr, pipe_partition *p, uint32_t limit);
-
-/* Stages on devices, the largest first and each where it would be done first among those whose memory it fits. The
-   devices that p had stay when they are as good. */
-clv_status stages_place(const pipe_problem *pr, pipe_partition *p);
-
-/* ---- polish ---------------------------------------------------------------------------------------------------------- */
-
-typedef struct polisher polisher; /* tables of one problem, for any number of partitions */
-
-clv_status polisher_new(const pipe_problem *pr, polisher **out); /* caller frees */
-void polisher_free(polisher *po);                                /* NULL is allowed */
-
-typedef struct polish_effort {
-	uint64_t steps; /* proposals, about */
-	double heat;    /* by how much a step may make things worse in the beginning, in mean nodes; 0: never */
-	uint64_t seed;
-} polish_effort;
-
-/* Moves nodes between stages, and stages between devices, their number staying: less over the memory, then a smaller
-   bottleneck, then fewer bytes. p is not worse after it, but that a bottleneck may end anywhere within MIXED_REACHED of the
-   bound when it was not there before. */
-clv_status polish(polisher *po, pipe_partition *p, const polish_effort *effort);
+/* Looks for partitions with more stages than devices, the fewest first, until the bottleneck is within `gap` of
+   `least`; what it finds is offered to the keeper. `order` is the topological order that it begins with. */
+clv_status mixed_search(const pipe_problem *pr, const uint32_t *order, double least, double gap, keeper *kept);
 
 #endif

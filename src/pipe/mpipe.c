@@ -8,7 +8,7 @@
  *
  * L grows from the number of devices: where few stages reach the lower bound, more are not tried, and from two stages a
  * device on it takes a gap worth closing. */
-#include "pipe/mixed.h"
+#include "pipe/polish.h"
 
 #define WORTH_MORE 5e-3 /* gap to the bound above which more than two stages for a device are tried */
 #define MANY_NODES 3000 /* from here on fewer attempts */
@@ -90,11 +90,6 @@ static void partition_of_blocks(const mpipe *m, uint32_t blocks, pipe_partition 
 	}
 }
 
-static uint64_t steps_for(const pipe_problem *pr)
-{
-	return 300000 + 5 * (uint64_t)pr->g->nodes.n;
-}
-
 /* One block for each device: the DP over the chain knows best where to cut. */
 static clv_status blocks_new(mpipe *m, const mpipe_attempt *a, uint32_t blocks, pipe_partition *p)
 {
@@ -113,7 +108,7 @@ static clv_status attempt_blocks(mpipe *m, const mpipe_attempt *a, uint32_t bloc
 	TRY(blocks_new(m, a, blocks, p));
 	if (!a->loops)
 		TRY(stages_place(m->pr, p));
-	return polish(m->po, p, &(polish_effort){steps_for(m->pr), 0.5, random_next(&m->random)});
+	return polish(m->po, p, &(polish_effort){polish_steps(m->pr->g), 0.5, random_next(&m->random)});
 }
 
 static clv_status attempt(mpipe *m, const mpipe_attempt *a, uint32_t blocks)
@@ -145,7 +140,7 @@ static bool worth_more(const mpipe *m, uint32_t halves)
 static clv_status attempt_all(mpipe *m)
 {
 	static const uint32_t halves[] = {2, 3, 4, 6, 8}; /* blocks for two devices */
-	uint32_t most = mixed_stages(m->pr), tried = 0, each = attempts_for(m->pr->g->nodes.n);
+	uint32_t most = stages_limit(m->pr), tried = 0, each = attempts_for(m->pr->g->nodes.n);
 	double began = clock_seconds();
 	for (size_t i = 0; i < sizeof halves / sizeof *halves; i++) {
 		uint64_t wanted = ((uint64_t)m->pr->k * halves[i] + 1) / 2;

@@ -3,11 +3,13 @@
  * Coarsening joins pairs of nodes so that no cycle can come up, however many pairs are joined at once:
  *   u -> v, where u has no other successor or v no other predecessor: whatever passes through the pair is a real path;
  *   two nodes of one level (longest path from the sources): every edge goes to a higher level before and after.
- * Pairs that share many bytes come first, light nodes before heavy ones, and no pair gets so heavy that it could not be
- * balanced. The coarsest graph is partitioned as in acyclic.c; each finer one begins with what the coarser one found, is
- * refined and polished. Nodes that talk much stay together, so that less crosses the borders than with random orders.
+ * Pairs that share many bytes come first, light nodes before heavy ones, and no pair gets so heavy that it could
+ * not be balanced. The coarsest graph is partitioned as in acyclic.c; each finer one begins with what the
+ * coarser one found, is refined and polished. Nodes that talk much stay together, so that less crosses the
+ * borders than with random orders.
  *
- * Costs O(nodes + edges) per level for coarsening, with half or less of the nodes on each level, and limited steps. */
+ * Costs O(nodes + edges) per level for coarsening, with half or less of the nodes on each level, and limited
+ * steps. */
 #include "pipe/refine.h"
 
 #include <math.h>
@@ -18,6 +20,7 @@
 #define FINEST_STEPS 10000000u
 #define POLISH_STEPS 2000000u
 #define PER_STAGE 24 /* nodes of the coarsest graph */
+#define REFINES 2000 /* attempts on one level */
 #define LEVELS 24
 
 typedef struct level {
@@ -167,7 +170,7 @@ static void match(const chain *c, matching *m)
 		join_siblings(m, g->pred, g->pred_first[i], g->pred_first[i + 1]);
 }
 
-/* ---- the coarser graph ---------------------------------------------------------------------------------------------- */
+/* ---- the coarser graph --------------------------------------------------------------------------------------- */
 
 static void add_node(const pipe_problem *pr, pipe_node *to, const pipe_node *x)
 {
@@ -282,7 +285,7 @@ static clv_status coarsen(level *fine, level *coarse, bool *smaller)
 	return st;
 }
 
-/* ---- and back --------------------------------------------------------------------------------------------------------- */
+/* ---- and back ------------------------------------------------------------------------------------------------ */
 
 static clv_status keep_stages(const chain *c, level *at)
 {
@@ -306,9 +309,9 @@ static clv_status solve(level *at, const level *coarser, uint32_t *device_of, bo
 		for (uint32_t n = 0; n < c.n; n++)
 			c.place[n] = coarser->stage_of[at->joins[n]];
 		chain_take(&c, c.place, device_of);
-		chain_refine(&c, last ? FINEST_STEPS : REFINE_STEPS, &r);
+		chain_refine(&c, REFINES, last ? FINEST_STEPS : REFINE_STEPS, &r);
 	} else {
-		st = chain_search(&c, SEARCH_STEPS, &r);
+		st = chain_search(&c, SEARCH_STEPS, true, &r);
 	}
 	if (st == CLV_OK) {
 		chain_polish(&c, POLISH_STEPS, &r);

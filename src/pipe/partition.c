@@ -3,6 +3,7 @@
  * Both ways to make stages topological are the same walk: units that are ready are taken, one device as long as it has
  * any, and each change of device begins a stage. For partition_from_devices the units are nodes, for partition_tidy the
  * stages that are there. */
+#include "pipe/heap.h"
 #include "pipe/pipe.h"
 
 #include <string.h>
@@ -160,6 +161,9 @@ typedef struct quotient {
 	uint32_t *number;     /* per stage: its new number */
 	uint32_t *device;     /* per new stage */
 	bool *used;           /* per stage: has nodes */
+	heap ready;           /* stages that can come next; those that have a number already are passed over */
+	heap *ready_on;       /* the same per device */
+	uint32_t *room;       /* of the heaps of devices, one after the other */
 } quotient;
 
 static void quotient_free(quotient *q)
@@ -170,9 +174,12 @@ static void quotient_free(quotient *q)
 	mem_free(q->number);
 	mem_free(q->device);
 	mem_free(q->used);
+	mem_free(q->ready.at);
+	mem_free(q->ready_on);
+	mem_free(q->room);
 }
 
-static clv_status quotient_new(const pipe_graph *g, uint32_t stages, quotient *q)
+static clv_status quotient_new(const pipe_graph *g, uint32_t stages, uint32_t k, quotient *q)
 {
 	size_t edges = g->succ_first[g->nodes.n];
 	q->first = mem_alloc(((size_t)stages + 2) * sizeof *q->first);
@@ -181,7 +188,10 @@ static clv_status quotient_new(const pipe_graph *g, uint32_t stages, quotient *q
 	q->number = mem_ids(stages);
 	q->device = mem_ids(stages);
 	q->used = mem_alloc(stages * sizeof *q->used);
-	if (q->first && q->to && q->waits && q->number && q->device && q->used)
+	q->ready = (heap){mem_ids(stages), 0};
+	q->ready_on = mem_alloc(k * sizeof *q->ready_on);
+	q->room = mem_ids(stages);
+	if (q->first && q->to && q->waits && q->number && q->device && q->used && q->ready.at && q->ready_on && q->room)
 		return CLV_OK;
 	quotient_free(q);
 	return fail_nomem();
@@ -209,29 +219,53 @@ static void quotient_edges(const pipe_graph *g, const pipe_partition *p, quotien
 		}
 }
 
-/* The ready stage with the smallest number, on `device` if there is one there. */
-static uint32_t next_stage(const pipe_partition *p, const quotient *q, uint32_t device)
+/* A heap for each device, with room for all its stages. */
+static void make_room(const pipe_partition *p, quotient *q, uint32_t k)
 {
-	uint32_t best = PIPE_NONE;
-	for (uint32_t s = 0; s < p->nstages; s++) {
-		if (!q->used[s] || q->waits[s] || q->number[s] != PIPE_NONE)
-			continue;
-		if (p->device_of[s] == device)
-			return s;
-		if (best == PIPE_NONE)
-			best = s;
+	uint32_t at = 0;
+	for (uint32_t s = 0; s < p->nstages; s++)
+		q->ready_on[p->device_of[s]].n++;
+	for (uint32_t d = 0; d < k; d++) {
+		q->ready_on[d].at = q->room + at;
+		at += q->ready_on[d].n;
+		q->ready_on[d].n = 0;
 	}
-	return best;
+}
+
+static void push_stage(const pipe_partition *p, quotient *q, uint32_t s)
+{
+	heap_push(&q->ready, s);
+	heap_push(&q->ready_on[p->device_of[s]], s);
+}
+
+static uint32_t pop_stage(const quotient *q, heap *from)
+{
+	while (from->n) {
+		uint32_t s = heap_pop(from);
+		if (q->number[s] == PIPE_NONE)
+			return s;
+	}
+	return PIPE_NONE;
+}
+
+/* The ready stage with the smallest number, on `device` if there is one there. */
+static uint32_t next_stage(quotient *q, uint32_t device)
+{
+	uint32_t s = device == PIPE_NONE ? PIPE_NONE : pop_stage(q, &q->ready_on[device]);
+	return s == PIPE_NONE ? pop_stage(q, &q->ready) : s;
 }
 
 /* Numbers of the stages in the order of the walk; how many there are then. */
 static clv_status number_stages(const pipe_partition *p, quotient *q, uint32_t *out)
 {
 	uint32_t made = 0, left = 0, device = PIPE_NONE;
-	for (uint32_t s = 0; s < p->nstages; s++)
+	for (uint32_t s = 0; s < p->nstages; s++) {
 		left += q->used[s];
+		if (q->used[s] && q->waits[s] == 0)
+			push_stage(p, q, s);
+	}
 	for (; left; left--) {
-		uint32_t s = next_stage(p, q, device);
+		uint32_t s = next_stage(q, device);
 		if (s == PIPE_NONE)
 			return fail(CLV_E_INVALID, "the stages of the partition wait for each other in a cycle");
 		if (p->device_of[s] != device) {
@@ -240,7 +274,8 @@ static clv_status number_stages(const pipe_partition *p, quotient *q, uint32_t *
 		}
 		q->number[s] = made - 1;
 		for (uint32_t i = q->first[s]; i < q->first[s + 1]; i++)
-			q->waits[q->to[i]]--;
+			if (--q->waits[q->to[i]] == 0)
+				push_stage(p, q, q->to[i]);
 	}
 	*out = made;
 	return CLV_OK;
@@ -251,8 +286,9 @@ clv_status partition_tidy(const pipe_problem *pr, pipe_partition *p)
 	const pipe_graph *g = pr->g;
 	uint32_t made;
 	quotient q;
-	TRY(quotient_new(g, p->nstages, &q));
+	TRY(quotient_new(g, p->nstages, pr->k, &q));
 	quotient_edges(g, p, &q);
+	make_room(p, &q, pr->k);
 	clv_status st = number_stages(p, &q, &made);
 	if (st == CLV_OK) {
 		for (uint32_t n = 0; n < g->nodes.n; n++)

@@ -1,13 +1,13 @@
 /* The refinement of mixed placements: nodes at the borders of stages go over the border.
  *
- * Stages keep their number and their devices. A node may go to any stage from the latest of those it reads from to the
- * earliest that reads from it, so that the stages stay topological by construction. To even out the devices' times is
- * number partitioning, where descent by single moves ends early: this is an annealing (a worse state is taken with a
- * probability that falls) of one to three moves at once, because two that nearly cancel are what the last percent needs.
+ * The number of stages stays. A node may go to any stage from the latest of those it reads from to the earliest that reads
+ * from it, so that the stages stay topological by construction; two stages may change devices. To even out the devices'
+ * times is number partitioning, where descent by single moves ends early: this is an annealing (a worse state is taken with
+ * a probability that falls) of up to four moves at once, because two that nearly cancel are what the last percent needs.
  * Its cost is the slowest device, a share of all that is above the lower bound, and a little of the bytes between stages.
  * What a move changes is counted as score.c counts it, in time that goes with the node's degree. The best state seen is
- * what comes out, if score.c finds it better. */
-#include "pipe/mixed.h"
+ * what comes out, unless score.c finds it worse. */
+#include "pipe/polish.h"
 
 #include <math.h>
 #include <string.h>
@@ -20,6 +20,7 @@
 #define MOST_MOVES 4                 /* at once */
 #define SWAP_CHANCE (UINT32_MAX / 8) /* that two stages change devices, too */
 #define RESYNC 65536                 /* proposals after which sums of floating point are made anew */
+#define VISITS 128 /* of neighbours, readers, stages and devices are one more step, so that time has a limit */
 
 /* What a stage costs, in parts that moves change. */
 typedef struct stage_sums {
@@ -64,6 +65,7 @@ struct polisher {
 	uint32_t *best, *best_device;          /* stage_of and device_of of the best state */
 	bool swaps;                            /* stages may change devices */
 	polish_rank best_rank;
+	uint64_t visits; /* of neighbours, readers, stages, devices: what time is spent on */
 };
 
 /* ---- tables of the problem --------------------------------------------------------------------------------------------- */
@@ -232,6 +234,7 @@ static void dirty_add(polisher *po, uint32_t s)
 /* Borders a … b-1 carry the value from now on (sign 1), or no longer (-1). */
 static void borders_add(polisher *po, const pipe_value *x, uint32_t a, uint32_t b, int64_t sign)
 {
+	po->visits += b - a;
 	for (uint32_t s = a; s < b; s++) {
 		po->stages[s].border += sign * x->bytes;
 		if (x->grad)
@@ -261,12 +264,13 @@ static uint32_t value_made(const polisher *po, const pipe_value *x)
 	return x->from == PIPE_NONE ? 0 : po->p->stage_of[x->from];
 }
 
-static uint32_t value_last(const polisher *po, const pipe_value *x)
+/* The last stage that needs the value, which is not after `most`. */
+static uint32_t value_last(polisher *po, const pipe_value *x, uint32_t most)
 {
 	if (x->leaves)
 		return po->p->nstages - 1;
 	uint32_t last = value_made(po, x);
-	for (uint32_t u = 0; u < x->nuses; u++) {
+	for (uint32_t u = 0; u < x->nuses && last < most; u++, po->visits++) {
 		uint32_t s = po->p->stage_of[po->pr->g->uses.at[x->uses + u]];
 		last = s > last ? s : last;
 	}
@@ -285,7 +289,7 @@ static void state_sum(polisher *po)
 	po->bytes = 0;
 	for (uint32_t v = 0; v < g->values.n; v++) {
 		const pipe_value *x = &g->values.at[v];
-		uint32_t lo = value_made(po, x), hi = value_last(po, x);
+		uint32_t lo = value_made(po, x), hi = value_last(po, x, po->p->nstages - 1);
 		po->lo[v] = po->hi[v] = lo;
 		value_move(po, v, lo, hi);
 	}
@@ -297,16 +301,33 @@ static void state_sum(polisher *po)
 
 /* ---- moves -------------------------------------------------------------------------------------------------------------- */
 
-static void node_range(const polisher *po, uint32_t n, uint32_t *lo, uint32_t *hi)
+static void range_from(polisher *po, uint32_t n, uint32_t *lo, uint32_t hi)
 {
 	const pipe_graph *g = po->pr->g;
-	const uint32_t *stage_of = po->p->stage_of;
+	for (uint32_t e = g->pred_first[n]; e < g->pred_first[n + 1] && *lo < hi; e++, po->visits++)
+		*lo = po->p->stage_of[g->pred[e]] > *lo ? po->p->stage_of[g->pred[e]] : *lo;
+}
+
+static void range_to(polisher *po, uint32_t n, uint32_t lo, uint32_t *hi)
+{
+	const pipe_graph *g = po->pr->g;
+	for (uint32_t e = g->succ_first[n]; e < g->succ_first[n + 1] && lo < *hi; e++, po->visits++)
+		*hi = po->p->stage_of[g->succ[e]] < *hi ? po->p->stage_of[g->succ[e]] : *hi;
+}
+
+/* The stages that node n can be in. The side with fewer neighbours goes first: nodes with very many are seldom free, and
+   that shows before all were looked at. */
+static void node_range(polisher *po, uint32_t n, uint32_t *lo, uint32_t *hi)
+{
+	const pipe_graph *g = po->pr->g;
+	uint32_t preds = g->pred_first[n + 1] - g->pred_first[n], succs = g->succ_first[n + 1] - g->succ_first[n];
 	*lo = 0;
 	*hi = po->p->nstages - 1;
-	for (uint32_t e = g->pred_first[n]; e < g->pred_first[n + 1]; e++)
-		*lo = stage_of[g->pred[e]] > *lo ? stage_of[g->pred[e]] : *lo;
-	for (uint32_t e = g->succ_first[n]; e < g->succ_first[n + 1]; e++)
-		*hi = stage_of[g->succ[e]] < *hi ? stage_of[g->succ[e]] : *hi;
+	if (preds <= succs)
+		range_from(po, n, lo, *hi);
+	range_to(po, n, *lo, hi);
+	if (preds > succs)
+		range_from(po, n, lo, *hi);
 }
 
 static void border_update(polisher *po, uint32_t n)
@@ -378,11 +399,11 @@ static void node_move(polisher *po, uint32_t n, uint32_t to)
 		uint32_t v = po->touch[i];
 		const pipe_value *x = &g->values.at[v];
 		if (x->from == n)
-			value_move(po, v, to, po->hi[v] == from || po->hi[v] < to ? value_last(po, x) : po->hi[v]);
+			value_move(po, v, to, x->nuses || x->leaves ? po->hi[v] : to);
 		else if (to > po->hi[v])
 			value_move(po, v, po->lo[v], to);
 		else if (from == po->hi[v])
-			value_move(po, v, po->lo[v], value_last(po, x));
+			value_move(po, v, po->lo[v], value_last(po, x, from));
 	}
 	dirty_add(po, from);
 	dirty_add(po, to);
@@ -392,11 +413,6 @@ static void node_move(polisher *po, uint32_t n, uint32_t to)
 		border_update(po, g->pred[e]);
 	for (uint32_t e = g->succ_first[n]; e < g->succ_first[n + 1]; e++)
 		border_update(po, g->succ[e]);
-}
-
-static uint64_t node_degree(const pipe_graph *g, uint32_t n)
-{
-	return (uint64_t)(g->pred_first[n + 1] - g->pred_first[n]) + (g->succ_first[n + 1] - g->succ_first[n]);
 }
 
 /* ---- cost --------------------------------------------------------------------------------------------------------------- */
@@ -437,6 +453,7 @@ static double over_bytes(polisher *po)
 static double cost_now(polisher *po, polish_rank *r)
 {
 	double excess = 0;
+	po->visits += po->pr->k + (po->limits > 0 ? po->p->nstages : 0);
 	*r = (polish_rank){over_bytes(po), 0, po->bytes};
 	for (uint32_t d = 0; d < po->pr->k; d++) {
 		r->bottleneck = slower(r->bottleneck, po->device_us[d]);
@@ -460,6 +477,7 @@ static bool rank_better(const polisher *po, const polish_rank *a, const polish_r
 static void best_keep(polisher *po, const polish_rank *r)
 {
 	po->best_rank = *r;
+	po->visits += po->pr->g->nodes.n / 16;
 	memcpy(po->best, po->p->stage_of, po->pr->g->nodes.n * sizeof *po->best);
 	memcpy(po->best_device, po->p->device_of, po->p->nstages * sizeof *po->best_device);
 }
@@ -481,7 +499,6 @@ static void step_move(polisher *po, polish_run *run)
 	node_range(po, n, &lo, &hi);
 	uint32_t to = lo + random_below(&run->random, hi - lo);
 	to += to >= from;
-	run->spent += 1 + node_degree(po->pr->g, n) / 8;
 	if (po->device_nodes[po->p->device_of[from]] == 1)
 		return;
 	run->undo[run->nundo++] = (polish_move){n, from, 0};
@@ -491,7 +508,6 @@ static void step_move(polisher *po, polish_run *run)
 static void step_swap(polisher *po, polish_run *run)
 {
 	uint32_t s = random_below(&run->random, po->p->nstages), t = random_below(&run->random, po->p->nstages);
-	run->spent++;
 	if (po->p->device_of[s] == po->p->device_of[t])
 		return;
 	run->undo[run->nundo++] = (polish_move){PIPE_NONE, s, t};
@@ -547,7 +563,8 @@ static void anneal(polisher *po, polish_run *run, uint64_t steps, double hottest
 		if (rounds % 256 == 0 && hottest > 0)
 			heat = hottest * pow(COLDEST, (double)run->spent / (double)steps);
 		step(po, run, hottest > 0 ? -heat * log(random_unit(&run->random)) : 0);
-		run->spent++;
+		run->spent += 1 + po->visits / VISITS;
+		po->visits %= VISITS;
 		if (++rounds % RESYNC == 0) {
 			state_sum(po);
 			run->cost = cost_now(po, &r);
@@ -572,7 +589,7 @@ static void search(polisher *po, const polish_effort *effort)
 	po->bytes_cost = BYTES_FIRST / slower(po->bytes, 1);
 	cost_now(po, &r);
 	best_keep(po, &r);
-	po->reached_us = po->bound * (1 + MIXED_REACHED);
+	po->reached_us = po->bound * (1 + POLISH_REACHED);
 	if (r.bottleneck < po->reached_us)
 		po->reached_us = r.bottleneck;
 	po->enough_us = po->reached_us;
@@ -606,10 +623,14 @@ static clv_status stages_room(polisher *po, uint32_t stages)
 	return po->room ? CLV_OK : fail_nomem();
 }
 
-clv_status polish(polisher *po, pipe_partition *p, const polish_effort *effort)
+uint64_t polish_steps(const pipe_graph *g)
 {
-	if (p->nstages < 2)
-		return CLV_OK;
+	uint64_t n = g->nodes.n, states = 60 * n * n;
+	return (states < 300000 ? states : 300000) + 5 * n;
+}
+
+static clv_status refine(polisher *po, pipe_partition *p, const polish_effort *effort)
+{
 	TRY(stages_room(po, p->nstages));
 	po->p = p;
 	po->ndirty = 0;
@@ -618,5 +639,39 @@ clv_status polish(polisher *po, pipe_partition *p, const polish_effort *effort)
 	state_sum(po);
 	border_fill(po);
 	search(po, effort);
-	return CLV_OK;
+	return partition_tidy(po->pr, p);
+}
+
+/* Sums of moves are near enough to search with; whether it was worth it is for score.c to say. */
+static clv_status is_worse(const polisher *po, const pipe_partition *was, const pipe_partition *now, bool *out)
+{
+	pipe_score a, b;
+	TRY(score_new(po->pr, was, &a));
+	clv_status st = score_new(po->pr, now, &b);
+	if (st == CLV_OK) {
+		double allowed = slower(a.bottleneck_us, po->reached_us);
+		*out = b.over_bytes > a.over_bytes || (b.over_bytes >= a.over_bytes && b.bottleneck_us > allowed * (1 + 1e-9));
+		score_free(&b);
+	}
+	score_free(&a);
+	return st;
+}
+
+clv_status polish(polisher *po, pipe_partition *p, const polish_effort *effort)
+{
+	pipe_partition was = {0};
+	bool worse = false;
+	if (p->nstages < 2)
+		return CLV_OK;
+	TRY(partition_copy(po->pr->g, p, &was));
+	clv_status st = refine(po, p, effort);
+	if (st == CLV_OK)
+		st = is_worse(po, &was, p, &worse);
+	if (st == CLV_OK && worse) {
+		pipe_partition swap = *p;
+		*p = was;
+		was = swap;
+	}
+	partition_free(&was);
+	return st;
 }

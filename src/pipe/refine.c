@@ -1,13 +1,15 @@
 /* Chains: the order, the cuts, the search.
  *
- * The one move of the search is larger than moving nodes: the nodes of every stage are put into another topological order
- * at random, and the whole order is cut anew. The cuts that were there are among those that can be chosen, so the result
- * is never worse; a new order offers other sums at each border, and a cut of the whole lets a gain at one border go on to
- * the next. What cannot be improved is walked along: stages are filled up to the bottleneck from both ends, and the room
- * that is left over gathers in a stage chosen at random. An attempt costs O(nodes + edges).
+ * The one move of the search is larger than moving nodes: the nodes of every stage are put into another
+ * topological order at random, and the whole order is cut anew. The cuts that were there are among those that
+ * can be chosen, so the result is never worse; a new order offers other sums at each border, and a cut of the
+ * whole lets a gain at one border go on to the next. What cannot be improved is walked along: stages are filled
+ * up to the bottleneck from both ends, and the room that is left over gathers in a stage chosen at random. An
+ * attempt costs O(nodes + edges).
  *
- * Where time alone counts, the best cut of an order is found by filling stages under a limit that is bisected. Where links
- * or memory count, it is a DP over positions (all of them, or the cheapest to cut of each run of neighbours). */
+ * Where time alone counts, the best cut of an order is found by filling stages under a limit that is bisected.
+ * Where links or memory count, it is a DP over positions (all of them, or the cheapest to cut of each run of
+ * neighbours). */
 #define _POSIX_C_SOURCE 200809L
 #include "pipe/refine.h"
 
@@ -21,10 +23,12 @@
 #define OVER 1e30      /* us that a byte over the memory counts as */
 #define POLISHES 12    /* attempts to save bytes in a row that save none */
 #define FRESH 12       /* one kick in so many is a new start */
-#define REFINES 60     /* attempts after a kick */
-#define STARTS 10      /* orders that a search begins with */
+#define REFINES 60     /* attempts after a kick; fewer where nodes are few */
+#define KICKS 10       /* without a gain, after which a search ends; more of them for more nodes */
+#define KICKS_PER_NODE 2
+#define STARTS 10 /* orders that a search begins with */
 
-/* ---- making ------------------------------------------------------------------------------------------------------- */
+/* ---- making -------------------------------------------------------------------------------------------------- */
 
 void chain_free(chain *c)
 {
@@ -167,7 +171,7 @@ clv_status least_bottleneck(const pipe_problem *pr, double *us_out)
 	return CLV_OK;
 }
 
-/* ---- orders ------------------------------------------------------------------------------------------------------- */
+/* ---- orders -------------------------------------------------------------------------------------------------- */
 
 static bool out_of_time(chain *c)
 {
@@ -176,8 +180,8 @@ static bool out_of_time(chain *c)
 	return c->stopped;
 }
 
-/* How the next node is chosen from those that are ready: the newest, or any; how often, in 256. New ones may be buried
-   below others, so that a branch is left for later. */
+/* How the next node is chosen from those that are ready: the newest, or any; how often, in 256. New ones may be
+   buried below others, so that a branch is left for later. */
 typedef struct taste {
 	uint32_t newest, bury;
 } taste;
@@ -262,7 +266,7 @@ void chain_set_stages(chain *c)
 			c->stage_of[c->order[i]] = s;
 }
 
-/* ---- cuts where time alone counts ----------------------------------------------------------------------------------- */
+/* ---- cuts where time alone counts ---------------------------------------------------------------------------- */
 
 static double speed_of(const chain *c, uint32_t s)
 {
@@ -288,8 +292,8 @@ static uint32_t last_within(const double *sum, uint32_t from, uint32_t to, doubl
 	return from - 1;
 }
 
-/* Stages before `pivot` are filled from the front up to the limit, those behind it from the end; the pivot gets what is
-   between. If any cut of this order is within the limit, this one is. */
+/* Stages before `pivot` are filled from the front up to the limit, those behind it from the end; the pivot gets
+   what is between. If any cut of this order is within the limit, this one is. */
 static bool fill(const chain *c, double most, uint32_t pivot, uint32_t *cut)
 {
 	const double *sum = c->sum;
@@ -342,8 +346,8 @@ static void bisect(chain *c, uint32_t pivot)
 	}
 }
 
-/* The best cut, if it is better than c->worst; else one that is as good, with the spare room elsewhere. False if there is
-   none (devices were changed). */
+/* The best cut, if it is better than c->worst; else one that is as good, with the spare room elsewhere. False if
+   there is none (devices were changed). */
 static bool cut_plain(chain *c, uint32_t pivot)
 {
 	chain_sum(c);
@@ -359,7 +363,7 @@ static bool cut_plain(chain *c, uint32_t pivot)
 	return true;
 }
 
-/* ---- cuts where everything counts ----------------------------------------------------------------------------------- */
+/* ---- cuts where everything counts ---------------------------------------------------------------------------- */
 
 static double transfer(const chain *c, uint32_t from, uint32_t to, double bytes)
 {
@@ -425,7 +429,8 @@ static void sum_loads(chain *c)
 	}
 }
 
-/* What crosses each position: a value does from behind its maker up to its last reader, or to the end if it leaves. */
+/* What crosses each position: a value does from behind its maker up to its last reader, or to the end if it
+   leaves. */
 static void sum_borders(chain *c)
 {
 	const pipe_graph *g = c->pr->g;
@@ -498,8 +503,9 @@ static void reach_from(chain *c, uint32_t s, uint32_t i, double most, double res
 		c->steps++;
 		if (in.fwd + in.bwd > most * speed)
 			return;
-		if (total - c->load[to].fwd - c->load[to].bwd > most * rest * (1 + ROUNDING))
+		if (total - c->load[to].fwd - c->load[to].bwd > most * rest * (1 + ROUNDING) || row[i] >= next[j])
 			continue;
+		c->steps += 8;
 		double cost = chain_cost(c, s, &in, &c->border[from], &c->border[to]);
 		if (cost > most)
 			continue;
@@ -512,7 +518,7 @@ static void reach_from(chain *c, uint32_t s, uint32_t i, double most, double res
 }
 
 /* The best cut of the order, among those with no stage over `most`: by the costliest stage, or by bytes over borders.
-   Leaves c->cut alone if there is none; what it found otherwise. */
+   Leaves c->cut alone if there is none, or if that takes too many steps; what it found otherwise. */
 static double cut_by_spots(chain *c, double most, bool bytes)
 {
 	double rest = 0;
@@ -520,6 +526,7 @@ static double cut_by_spots(chain *c, double most, bool bytes)
 	for (size_t i = 0; i < (size_t)(c->k + 1) * c->nspots; i++)
 		c->reach[i] = DBL_MAX;
 	c->reach[0] = 0;
+	c->steps += (uint64_t)(c->k + 1) * c->nspots;
 	for (uint32_t s = 0; s < c->k; s++)
 		rest += speed_of(c, s);
 	for (uint32_t s = 0; s < c->k; s++) {
@@ -527,6 +534,8 @@ static double cut_by_spots(chain *c, double most, bool bytes)
 		for (uint32_t i = s; i < c->nspots; i++)
 			if (c->reach[(size_t)s * c->nspots + i] < DBL_MAX)
 				reach_from(c, s, i, most, rest, bytes);
+		if (c->steps > c->most_steps)
+			return DBL_MAX;
 	}
 	uint32_t at = c->nspots - 1;
 	double found = c->reach[(size_t)c->k * c->nspots + at];
@@ -565,7 +574,7 @@ static void sum_all(chain *c)
 	sum_borders(c);
 }
 
-/* ---- the search ----------------------------------------------------------------------------------------------------- */
+/* ---- the search ---------------------------------------------------------------------------------------------- */
 
 /* Cuts the order anew, never worse than c->worst; false if that is not possible (devices were changed). */
 static bool recut(chain *c, pipe_random *r)
@@ -617,12 +626,12 @@ static bool is_least(const chain *c)
 	return c->worst <= c->least * (1 + EQUAL);
 }
 
-void chain_refine(chain *c, uint64_t steps, pipe_random *r)
+void chain_refine(chain *c, uint32_t attempts, uint64_t end, pipe_random *r)
 {
-	uint64_t end = c->steps + steps;
-	while (c->k > 1 && c->steps < end && !is_least(c) && !out_of_time(c)) {
+	c->most_steps = c->most_steps > end ? c->most_steps : end;
+	for (; attempts && c->k > 1 && c->steps < end && !is_least(c) && !out_of_time(c); attempts--) {
 		uint32_t a = 0, b = 0;
-		shuffle_stages(c, any_taste(r), r);
+		chain_shuffle(c, r);
 		if (!c->alike && random_below(r, 4) == 0) {
 			a = random_below(r, c->k);
 			b = random_below(r, c->k);
@@ -675,19 +684,28 @@ static void kick(chain *c, pipe_random *r)
 	chain_cut_order(c, r);
 }
 
-/* Kicks the best that is known and refines a little, as long as there are steps. */
+static uint32_t refines(const chain *c)
+{
+	return c->n < REFINES ? c->n : REFINES;
+}
+
+/* Kicks the best that is known and refines a little, until that has not helped for long. */
 static clv_status kick_and_refine(chain *c, uint64_t end, pipe_random *r)
 {
-	uint64_t some = (uint64_t)REFINES * (c->n + c->pr->g->succ_first[c->n]);
-	while (c->k > 1 && c->steps < end && c->kept_worst > c->least * (1 + EQUAL) && !out_of_time(c)) {
+	uint32_t patience = KICKS + KICKS_PER_NODE * (c->n < 1000 ? c->n : 1000);
+	for (uint32_t idle = 0; c->k > 1 && idle < patience && c->steps < end; idle++) {
+		if (c->kept_worst <= c->least * (1 + EQUAL) || out_of_time(c))
+			break;
 		if (random_below(r, FRESH) == 0) {
 			TRY(start(c, STARTS, r));
-			chain_refine(c, some * 4, r);
+			chain_refine(c, 4 * refines(c), end, r);
 		} else {
 			take_kept(c);
 			kick(c, r);
-			chain_refine(c, some, r);
+			chain_refine(c, refines(c), end, r);
 		}
+		if (c->worst < c->kept_worst * (1 - EQUAL))
+			idle = 0;
 		if (c->worst <= c->kept_worst)
 			keep(c);
 	}
@@ -695,12 +713,12 @@ static clv_status kick_and_refine(chain *c, uint64_t end, pipe_random *r)
 	return CLV_OK;
 }
 
-clv_status chain_search(chain *c, uint64_t steps, pipe_random *r)
+clv_status chain_search(chain *c, uint64_t steps, bool given, pipe_random *r)
 {
-	uint64_t end = c->steps + steps;
+	uint64_t end = c->most_steps = c->steps + steps;
 	for (uint32_t i = 0; i < STARTS && (i == 0 || !out_of_time(c)); i++) {
-		TRY(start(c, i, r));
-		chain_refine(c, steps / 4 / STARTS, r);
+		TRY(start(c, given ? i : STARTS, r));
+		chain_refine(c, 4 * refines(c), c->steps + steps / 4 / STARTS, r);
 		if (i == 0 || c->worst < c->kept_worst * (1 - EQUAL))
 			keep(c);
 		if (is_least(c))
@@ -736,7 +754,7 @@ void chain_take(chain *c, const uint32_t *stage_of, const uint32_t *device_of)
 	c->worst = costliest(c);
 }
 
-/* ---- fewer bytes ---------------------------------------------------------------------------------------------------- */
+/* ---- fewer bytes --------------------------------------------------------------------------------------------- */
 
 /* Stages between which node n may be put, by its neighbours. */
 static void range_of(const chain *c, uint32_t n, uint32_t *low, uint32_t *high)
@@ -781,7 +799,8 @@ static double bytes_saved(chain *c, uint32_t n, uint32_t to)
 	return saved;
 }
 
-/* Moves single nodes while that saves bytes and loads no stage beyond the slowest; c->sum is used for loads of stages. */
+/* Moves single nodes while that saves bytes and loads no stage beyond the slowest; c->sum is used for loads of
+   stages. */
 static void move_nodes(chain *c, uint64_t end)
 {
 	double *us = c->sum;
@@ -800,6 +819,7 @@ static void move_nodes(chain *c, uint64_t end)
 			c->steps += 4;
 			for (uint32_t t = low; t <= high && count[s] > 1; t++) {
 				double more = node_us(c->pr, n);
+				c->steps++;
 				if (t == s || (us[t] + more) > c->worst * speed_of(c, t) || bytes_saved(c, n, t) <= 0)
 					continue;
 				us[s] -= more;
@@ -817,7 +837,7 @@ static void move_nodes(chain *c, uint64_t end)
 
 void chain_polish(chain *c, uint64_t steps, pipe_random *r)
 {
-	uint64_t end = c->steps + steps;
+	uint64_t end = c->most_steps = c->steps + steps;
 	sum_all(c);
 	for (uint32_t idle = 0; c->k > 1 && idle < POLISHES && c->steps < end && !out_of_time(c); idle++) {
 		double before = border_bytes(c);

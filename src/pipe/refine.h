@@ -1,7 +1,8 @@
 /* Chains: partitions whose stages stand one after the other, cut out of one topological order.
  *
- * Such a partition cannot have a cycle, whatever the cuts are, and what a stage costs is told by what is between its two
- * cuts and by what crosses them. Methods that look for chains share the order, the cuts, the cost and the search here. */
+ * Such a partition cannot have a cycle, whatever the cuts are, and what a stage costs is told by what is between
+ * its two cuts and by what crosses them. Methods that look for chains share the order, the cuts, the cost and
+ * the search here. */
 #ifndef PIPE_REFINE_H
 #define PIPE_REFINE_H
 
@@ -29,6 +30,7 @@ typedef struct chain {
 	double worst;        /* cost of the costliest stage */
 	double least;        /* no partition can be below */
 	uint64_t steps;      /* of work so far: what limits count */
+	uint64_t most_steps; /* beyond, a cut by everything is given up */
 	double deadline;     /* of clock_seconds(); 0: none */
 	bool stopped;        /* it has come */
 
@@ -58,10 +60,12 @@ double chain_cost(const chain *c, uint32_t s, const chain_load *in, const chain_
 /* Begins with stages that are given, k of them in a row, none empty. */
 void chain_take(chain *c, const uint32_t *stage_of, const uint32_t *device_of);
 
-/* Several orders cut as well as each can be, the best of them refined; about `steps` steps. */
-clv_status chain_search(chain *c, uint64_t steps, pipe_random *r);
-/* Orders inside of the stages are shuffled and the whole is cut anew, again and again; never worse than before. */
-void chain_refine(chain *c, uint64_t steps, pipe_random *r);
+/* Several orders (random ones; some that are not, if `given`) cut as well as each can be, the best of them
+   refined until that does not help; about `steps` steps at most. */
+clv_status chain_search(chain *c, uint64_t steps, bool given, pipe_random *r);
+/* Orders inside of the stages are shuffled and the whole is cut anew, so many times, or until c->steps is at
+   `end`; never worse than before. */
+void chain_refine(chain *c, uint32_t attempts, uint64_t end, pipe_random *r);
 /* Fewer bytes over the borders where no stage gets slower than the slowest is. */
 void chain_polish(chain *c, uint64_t steps, pipe_random *r);
 
@@ -78,5 +82,6 @@ chain_load node_load(const pipe_problem *pr, uint32_t n); /* of one node; work i
 
 /* Below this no partition can be, mixed ones included: work over all speeds, the heaviest nodes. */
 clv_status least_bottleneck(const pipe_problem *pr, double *us_out);
+
 
 #endif

@@ -1,210 +1,287 @@
-/* From blocks to a graph, and from stages back to a plan: nothing copies nodes, a plan is only brought into another order,
- * in which each stage is a range. */
-#include <string.h>
+/* What the methods share that may give a device several stages: places to cut, joining stages where there are too many,
+ * and putting them on devices.
+ *
+ * An order of the nodes that is topological, cut into intervals, is always a valid list of stages. So nothing here can
+ * make a cycle, and the bytes alive at a place of the order (its crossing) say what a cut there costs, whatever the
+ * other cuts are. */
+#include "pipe/polish.h"
 
-#include "pipe/blocks.h"
-#include "plan/view.h"
-#include "split/frontier.h"
+#include <float.h>
+#include <math.h>
 
-/* ---- the graph ---------------------------------------------------------------------------------------------------------- */
+#define LIGHTEST 4096.0 /* stages of so small a part of an even one are joined first */
 
-/* Block `block` reads value `v`. */
-typedef struct use {
-	value_id v;
-	uint32_t block;
-} use;
-
-typedef struct use_walk {
-	const blocks *b;
-	VEC(use) uses;
-	node_id now;
-	clv_status st;
-} use_walk;
-
-static void note_use(void *ctx, value_id v)
+clv_status offer_filled(const pipe_problem *pr, keeper *kept, pipe_partition *p)
 {
-	use_walk *w = ctx;
-	const value *x = &w->b->p->values.at[v];
-	uint32_t here = w->b->of_node[w->now];
-	bool from_here = x->kind == VALUE_RESULT && w->b->of_node[x->def] == here;
-	if (w->st == CLV_OK && can_cross(w->b->p, v) && !from_here)
-		w->st = vec_push(&w->uses, ((use){v, here}));
+	clv_status st = partition_tidy(pr, p);
+	if (st == CLV_OK)
+		st = partition_fill(pr, p);
+	if (st == CLV_OK)
+		return keeper_offer(pr, kept, p);
+	partition_free(p);
+	return st;
 }
 
-static int by_value(const void *a, const void *b)
+bool kept_reached(const keeper *kept)
 {
-	const use *x = a, *y = b;
-	if (x->v != y->v)
-		return x->v < y->v ? -1 : 1;
-	return (x->block > y->block) - (x->block < y->block);
+	const pipe_score *s = &kept->score;
+	return kept->has && s->over_bytes <= 0 && s->bottleneck_us <= s->lower_bound_us * (1 + POLISH_REACHED);
 }
 
-static clv_status find_uses(use_walk *w)
+uint32_t stages_limit(const pipe_problem *pr)
 {
-	const plan *p = w->b->p;
-	for (w->now = 0; w->now < p->nodes.n; w->now++) {
-		const node *n = &p->nodes.at[w->now];
-		node_each_arg(p, w->now, note_use, w);
-		for (uint32_t i = 0; i < n->nwrites; i++)
-			note_use(w, p->ids.at[n->writes + i]);
-	}
-	if (w->uses.n)
-		qsort(w->uses.at, w->uses.n, sizeof *w->uses.at, by_value);
-	return w->st;
+	uint64_t most = pr->max_stages ? pr->max_stages : 4 * (uint64_t)pr->k;
+	return most < pr->g->nodes.n ? (uint32_t)most : pr->g->nodes.n;
 }
 
-static clv_status add_value(const blocks *b, value_id v, const use *uses, uint32_t n, bool leaves, pipe_graph *g)
+bool time_is_up(const pipe_problem *pr, double began)
 {
-	const value *x = &b->p->values.at[v];
-	pipe_value out = {.from = x->kind == VALUE_RESULT ? b->of_node[x->def] : PIPE_NONE,
-	                  .uses = g->uses.n,
-	                  .grad = (x->flags & VALUE_GRAD) != 0,
-	                  .leaves = leaves};
-	TRY(value_bytes(b->p, v, b->syms, &out.bytes));
-	for (uint32_t i = 0; i < n; i++)
-		if (!i || uses[i].block != uses[i - 1].block)
-			TRY(vec_push(&g->uses, uses[i].block));
-	out.nuses = g->uses.n - out.uses;
-	return vec_push(&g->values, out);
+	return pr->seconds > 0 && clock_seconds() - began >= pr->seconds;
 }
 
-static clv_status add_values(const blocks *b, const use_walk *w, const liveness *live, pipe_graph *g)
+clv_status order_crossing(const pipe_graph *g, const uint32_t *order, double *crossing)
 {
-	uint32_t at = 0;
-	for (value_id v = 0; v < b->p->values.n; v++) {
-		uint32_t first = at;
-		while (at < w->uses.n && w->uses.at[at].v == v)
-			at++;
-		bool leaves = can_cross(b->p, v) && live->last[v] == b->p->nodes.n;
-		if (at > first || leaves)
-			TRY(add_value(b, v, vec_from(&w->uses, first), at - first, leaves, g));
-	}
-	return CLV_OK;
-}
-
-static clv_status add_nodes(const blocks *b, const block_cost *costs, pipe_graph *g)
-{
-	for (uint32_t i = 0; i < b->at.n; i++) {
-		const block *x = &b->at.at[i];
-		const block_cost *c = &costs[i];
-		char *name = mem_strdup(x->name, strlen(x->name));
-		if (!name)
-			return fail_nomem();
-		clv_status st = vec_push(&g->names, name);
-		if (st != CLV_OK) {
-			mem_free(name);
-			return st;
+	uint32_t nodes = g->nodes.n;
+	uint32_t *place = mem_alloc((size_t)nodes * sizeof *place);
+	if (!place)
+		return fail_nomem();
+	for (uint32_t i = 0; i < nodes; i++)
+		place[order[i]] = i;
+	for (uint32_t i = 0; i <= nodes; i++)
+		crossing[i] = 0;
+	for (uint32_t v = 0; v < g->values.n; v++) {
+		const pipe_value *x = &g->values.at[v];
+		uint32_t first = x->from == PIPE_NONE ? 0 : place[x->from], last = first;
+		for (uint32_t u = 0; u < x->nuses; u++) {
+			uint32_t at = place[g->uses.at[x->uses + u]];
+			last = at > last ? at : last;
 		}
-		TRY(vec_push(&g->nodes,
-		             ((pipe_node){i, name, c->fwd_us, c->bwd_us, c->param_bytes, c->held_bytes, c->work_bytes})));
+		if (last == first)
+			continue;
+		crossing[first + 1] += (double)x->bytes;
+		crossing[last + 1 <= nodes ? last + 1 : nodes] -= (double)x->bytes;
 	}
-	for (uint32_t e = 0; e < b->edges.n; e++)
-		TRY(vec_push(&g->order, b->edges.at[e]));
+	for (uint32_t i = 1; i < nodes; i++)
+		crossing[i] += crossing[i - 1];
+	crossing[nodes] = 0;
+	mem_free(place);
 	return CLV_OK;
 }
 
-clv_status blocks_graph(const blocks *b, const block_cost *costs, pipe_graph *out)
-{
-	pipe_graph g = {0};
-	use_walk w = {.b = b};
-	liveness live;
-	TRY(liveness_new(b->p, &live));
-	clv_status st = add_nodes(b, costs, &g);
-	if (st == CLV_OK)
-		st = find_uses(&w);
-	if (st == CLV_OK)
-		st = add_values(b, &w, &live, &g);
-	if (st == CLV_OK)
-		st = graph_finish(&g);
-	vec_free(&w.uses);
-	liveness_free(&live);
-	if (st == CLV_OK)
-		*out = g;
-	else
-		graph_free(&g);
-	return st;
-}
+/* ---- joining stages -------------------------------------------------------------------------------------------------- */
 
-/* ---- plans in another order ------------------------------------------------------------------------------------------------ */
+typedef struct joint {
+	double us, before; /* work; bytes alive before its first node */
+	uint32_t prev, next, device, into;
+} joint;
 
-clv_status blocks_plan(const blocks *b, plan **out, node_id *ends)
+/* Nodes by stage, those of one stage as numbered: topological, as stages are. */
+static clv_status order_of_stages(const pipe_graph *g, const pipe_partition *p, uint32_t *order, uint32_t *first)
 {
-	for (uint32_t i = 0; i < b->at.n; i++)
-		ends[i] = b->at.at[i].first + b->at.at[i].n;
-	return plan_reorder(b->p, b->order.at, out);
-}
-
-/* Whether every boundary between stages may be cut. */
-static clv_status check_boundaries(const plan *p, const node_id *ends, uint32_t nstages)
-{
-	clv_frontiers *f = NULL;
-	TRY(clv_frontiers_create(p, NULL, &f));
-	clv_status st = CLV_OK;
-	for (uint32_t i = 0; st == CLV_OK && i + 1 < nstages; i++) {
-		if (!ends[i] || ends[i] > f->n)
-			continue; /* an empty stage begins or ends the plan: nothing is cut */
-		const frontier *c = &f->at[ends[i] - 1];
-		if (c->unsafe && c->tensors)
-			st = fail(CLV_E_UNSUPPORTED, "the model cannot be cut between stages %u and %u, after %s: %s", i, i + 1,
-			          node_name(f->names, ends[i] - 1), c->unsafe);
-	}
-	clv_frontiers_free(f);
-	return st;
-}
-
-clv_status stages_plan(const plan *p, const uint32_t *stage_of, uint32_t nstages, plan **out, node_id *ends)
-{
-	plan *q = NULL;
-	node_id *order = mem_ids(p->nodes.n);
-	if (!order)
+	for (uint32_t s = 0; s <= p->nstages; s++)
+		first[s] = 0;
+	for (uint32_t n = 0; n < g->nodes.n; n++)
+		first[p->stage_of[n] + 1]++;
+	for (uint32_t s = 0; s < p->nstages; s++)
+		first[s + 1] += first[s];
+	uint32_t *next = mem_alloc((size_t)p->nstages * sizeof *next);
+	if (!next)
 		return fail_nomem();
-	for (uint32_t i = 0; i < nstages; i++)
-		ends[i] = 0;
-	clv_status st = CLV_OK;
-	for (node_id k = 0; k < p->nodes.n && st == CLV_OK; k++) {
-		if (stage_of[k] >= nstages)
-			st = fail(CLV_E_INVALID, "node %u is in stage %u of %u", k, stage_of[k], nstages);
-		else
-			ends[stage_of[k]]++;
+	for (uint32_t n = 0; n < g->nodes.n; n++) {
+		uint32_t s = p->stage_of[n];
+		order[first[s] + next[s]++] = n;
 	}
-	for (uint32_t i = 0, at = 0; i < nstages; i++) {
-		uint32_t n = ends[i];
-		ends[i] = at; /* for now where the next node of the stage goes */
-		at += n;
-	}
-	for (node_id k = 0; k < p->nodes.n && st == CLV_OK; k++)
-		order[ends[stage_of[k]]++] = k;
+	mem_free(next);
+	return CLV_OK;
+}
+
+static clv_status joints_make(const pipe_problem *pr, const pipe_partition *p, joint *js)
+{
+	const pipe_graph *g = pr->g;
+	uint32_t *order = mem_alloc((size_t)g->nodes.n * sizeof *order);
+	uint32_t *first = mem_alloc(((size_t)p->nstages + 1) * sizeof *first);
+	double *crossing = mem_alloc(((size_t)g->nodes.n + 1) * sizeof *crossing);
+	clv_status st = order && first && crossing ? CLV_OK : fail_nomem();
 	if (st == CLV_OK)
-		st = plan_reorder(p, order, &q);
+		st = order_of_stages(g, p, order, first);
+	if (st == CLV_OK)
+		st = order_crossing(g, order, crossing);
+	for (uint32_t s = 0; st == CLV_OK && s < p->nstages; s++)
+		js[s] = (joint){
+			0, crossing[first[s]], s ? s - 1 : PIPE_NONE, s + 1 < p->nstages ? s + 1 : PIPE_NONE, p->device_of[s], s};
+	for (uint32_t n = 0; st == CLV_OK && n < g->nodes.n; n++)
+		js[p->stage_of[n]].us += node_us(pr, n);
 	mem_free(order);
-	if (st == CLV_OK)
-		st = check_boundaries(q, ends, nstages);
-	if (st == CLV_OK)
-		*out = q;
-	else
-		plan_free(q);
+	mem_free(first);
+	mem_free(crossing);
 	return st;
 }
 
-/* ---- the same stages of another plan ------------------------------------------------------------------------------------------ */
-
-clv_status stages_match(const plan *from, const uint32_t *stage_of, const blocks *b, uint32_t *out)
+/* The one behind a is taken into a, on the device of the heavier one. */
+static void joints_join(joint *js, uint32_t a)
 {
-	uint32_t *stage = mem_alloc((b->at.n + 1) * sizeof *stage);
-	if (!stage)
+	uint32_t b = js[a].next;
+	if (js[b].us > js[a].us)
+		js[a].device = js[b].device;
+	js[a].us += js[b].us;
+	js[a].next = js[b].next;
+	js[b].into = a;
+	if (js[b].next != PIPE_NONE)
+		js[js[b].next].prev = a;
+}
+
+/* The first of the two that are joined when stage s goes: with a neighbour on its device, else over the most bytes. */
+static uint32_t joint_partner(const joint *js, uint32_t s)
+{
+	uint32_t prev = js[s].prev, next = js[s].next;
+	if (prev == PIPE_NONE)
+		return s;
+	if (next == PIPE_NONE)
+		return prev;
+	bool same_prev = js[prev].device == js[s].device, same_next = js[next].device == js[s].device;
+	if (same_prev != same_next)
+		return same_prev ? prev : s;
+	if (js[s].before > js[next].before || js[s].before < js[next].before)
+		return js[s].before > js[next].before ? prev : s;
+	return js[prev].us <= js[next].us ? prev : s;
+}
+
+/* Stages of up to `us` are joined with a neighbour, until `limit` are left; how many there are then. */
+static uint32_t light_join(joint *js, uint32_t n, uint32_t left, uint32_t limit, double us)
+{
+	for (uint32_t s = 0; s < n && left > limit; s++)
+		if (js[s].into == s && js[s].us <= us) {
+			joints_join(js, joint_partner(js, s));
+			left--;
+		}
+	return left;
+}
+
+clv_status stages_join(const pipe_problem *pr, pipe_partition *p, uint32_t limit)
+{
+	uint32_t n = p->nstages, left = n;
+	if (n <= limit)
+		return CLV_OK;
+	joint *js = mem_alloc((size_t)n * sizeof *js);
+	if (!js)
 		return fail_nomem();
-	for (node_id k = 0; k < b->p->nodes.n; k++) {
-		node_id same = node_match(b->p, k, from);
-		if (same != NONE && stage_of[same] > stage[b->of_node[k]])
-			stage[b->of_node[k]] = stage_of[same];
+	clv_status st = joints_make(pr, p, js);
+	double us = fmax(pr->g->total_us / (LIGHTEST * (double)limit), DBL_MIN);
+	for (; st == CLV_OK && left > limit; us *= 2)
+		left = light_join(js, n, left, limit, us);
+	/* `into` is a smaller number, or the stage itself: one pass finds where each ended */
+	uint32_t last = 0;
+	for (uint32_t s = 0; st == CLV_OK && s < n; s++) {
+		bool stays = js[s].into == s;
+		if (stays && s > 0)
+			last++;
+		if (stays)
+			p->device_of[last] = js[s].device;
+		js[s].into = last;
 	}
-	for (uint32_t e = 0; e < b->edges.n; e++) { /* ascending by `from`, and blocks are topological */
-		const pipe_edge *x = &b->edges.at[e];
-		if (stage[x->from] > stage[x->to])
-			stage[x->to] = stage[x->from];
+	for (uint32_t x = 0; st == CLV_OK && x < pr->g->nodes.n; x++)
+		p->stage_of[x] = js[p->stage_of[x]].into;
+	if (st == CLV_OK)
+		p->nstages = left;
+	mem_free(js);
+	return st;
+}
+
+/* ---- stages on devices ------------------------------------------------------------------------------------------------ */
+
+typedef struct stage_load {
+	double us, bytes;
+	uint32_t stage;
+} stage_load;
+
+static int by_load(const void *a, const void *b)
+{
+	const stage_load *x = a, *y = b;
+	if (x->us > y->us || x->us < y->us)
+		return x->us > y->us ? -1 : 1;
+	return x->stage < y->stage ? -1 : x->stage > y->stage;
+}
+
+static clv_status loads_make(const pipe_problem *pr, const pipe_partition *p, stage_load *loads)
+{
+	uint32_t *in_flight = mem_alloc((size_t)p->nstages * sizeof *in_flight);
+	if (!in_flight)
+		return fail_nomem();
+	schedule_in_flight(pr, p->device_of, p->nstages, in_flight);
+	for (uint32_t s = 0; s < p->nstages; s++)
+		loads[s] = (stage_load){0, 0, s};
+	for (uint32_t n = 0; n < pr->g->nodes.n; n++) {
+		const pipe_node *x = &pr->g->nodes.at[n];
+		stage_load *l = &loads[p->stage_of[n]];
+		l->us += node_us(pr, n);
+		l->bytes += (double)x->param_bytes * pr->param_copies;
+		if (pr->training && !pr->recompute)
+			l->bytes += (double)x->held_bytes * in_flight[p->stage_of[n]];
 	}
-	for (node_id k = 0; k < b->p->nodes.n; k++)
-		out[k] = stage[b->of_node[k]];
-	mem_free(stage);
+	mem_free(in_flight);
 	return CLV_OK;
+}
+
+typedef struct device_load {
+	double us, bytes;
+} device_load;
+
+static double room_left(const pipe_problem *pr, const device_load *d, uint32_t i, double bytes)
+{
+	double limit = (double)pr->devices[i].memory_bytes;
+	return limit > 0 ? limit - d[i].bytes - bytes : INFINITY;
+}
+
+/* Where the stage fits and would be done first; where it fits nowhere, the device with the most room. */
+static uint32_t device_for(const pipe_problem *pr, const device_load *d, const stage_load *l)
+{
+	uint32_t best = 0;
+	for (uint32_t i = 1; i < pr->k; i++) {
+		double room = room_left(pr, d, i, l->bytes), best_room = room_left(pr, d, best, l->bytes);
+		double us = (d[i].us + l->us) / pr->devices[i].speed;
+		double best_us = (d[best].us + l->us) / pr->devices[best].speed;
+		if ((room >= 0) != (best_room >= 0) ? room >= 0 : room >= 0 ? us < best_us : room > best_room)
+			best = i;
+	}
+	return best;
+}
+
+static void device_add(device_load *d, const stage_load *l)
+{
+	d->us += l->us;
+	d->bytes += l->bytes;
+}
+
+/* The slowest device; infinite where memory does not fit. */
+static double slowest(const pipe_problem *pr, const device_load *d)
+{
+	double most = 0;
+	for (uint32_t i = 0; i < pr->k; i++)
+		most = fmax(most, room_left(pr, d, i, 0) < 0 ? INFINITY : d[i].us / pr->devices[i].speed);
+	return most;
+}
+
+clv_status stages_place(const pipe_problem *pr, pipe_partition *p)
+{
+	uint32_t n = p->nstages;
+	stage_load *loads = mem_alloc((size_t)n * sizeof *loads);
+	device_load *was = mem_alloc(2 * (size_t)pr->k * sizeof *was), *now = was + pr->k;
+	uint32_t *device = mem_alloc((size_t)n * sizeof *device);
+	clv_status st = loads && was && device ? loads_make(pr, p, loads) : fail_nomem();
+	for (uint32_t s = 0; st == CLV_OK && s < n; s++)
+		device_add(&was[p->device_of[s]], &loads[s]);
+	if (st == CLV_OK)
+		qsort(loads, n, sizeof *loads, by_load);
+	for (uint32_t i = 0; st == CLV_OK && i < n; i++) {
+		uint32_t d = device_for(pr, now, &loads[i]);
+		device[loads[i].stage] = d;
+		device_add(&now[d], &loads[i]);
+	}
+	if (st == CLV_OK && slowest(pr, now) < slowest(pr, was))
+		for (uint32_t s = 0; s < n; s++)
+			p->device_of[s] = device[s];
+	mem_free(loads);
+	mem_free(was);
+	mem_free(device);
+	return st;
 }

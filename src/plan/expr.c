@@ -319,3 +319,26 @@ void expr_print(const plan *p, expr_id e, strbuf *b)
 	else
 		print_infix(p, x, b);
 }
+
+bool expr_solve(const plan *p, expr_id e, int64_t n, symbol_id *s, int64_t *out)
+{
+	const expr *x = &p->exprs.at[e];
+	int64_t k, rest;
+	while (x->op != EXPR_SYM) {
+		bool left = x->op != EXPR_CONST && expr_is_const(p, x->a, &k); /* the constant is on this side */
+		if (x->op == EXPR_CONST || (!left && !expr_is_const(p, x->b, &k)))
+			return false;
+		if (x->op == EXPR_MUL && k > 0 && n % k == 0)
+			n /= k;
+		else if (x->op == EXPR_ADD && !__builtin_sub_overflow(n, k, &rest))
+			n = rest;
+		else if (x->op == EXPR_SUB && !left && !__builtin_add_overflow(n, k, &rest))
+			n = rest;
+		else
+			return false;
+		x = &p->exprs.at[left ? x->b : x->a];
+	}
+	*s = (symbol_id)x->k;
+	*out = n;
+	return true;
+}

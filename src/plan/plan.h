@@ -417,6 +417,8 @@ clv_status expr_eval(const plan *p, expr_id e, const int64_t *syms, int64_t *out
 clv_status expr_eval_all(const plan *p, const int64_t *syms, int64_t *out, bool *ok);
 clv_status expr_parse(plan *p, const char *text, size_t n, expr_id *out); /* hostile text, over p's symbols */
 bool expr_is_const(const plan *p, expr_id e, int64_t *k);
+/* The symbol and its value where e, which has one symbol times and plus constants alone, is n; false: it is not such. */
+bool expr_solve(const plan *p, expr_id e, int64_t n, symbol_id *s, int64_t *out);
 void expr_print(const plan *p, expr_id e, strbuf *b);
 
 /* real.c */

@@ -100,7 +100,7 @@ static void with_schemas_and_data_the_source_is_plain(void **state)
 	OK(strbuf_take(&b, &out));
 	holds(out, "class Net(nn.Module):");
 	holds(out, "op = torch.ops.my.op.default(reshape, self.const_0, B, scale=0.5)");
-	holds(out, "torch.tensor([1.0, 2.0], dtype=torch.float32), persistent=False)");
+	holds(out, "\"const_0\", torch.tensor([1.0, 2.0], dtype=torch.float32), persistent=False\n");
 	assert_null(strstr(out, "def call"));
 	clv_string_free(out);
 	plan_free(p);
@@ -137,6 +137,154 @@ static void an_object_is_refused_with_the_node_that_takes_it(void **state)
 	plan_free(p);
 }
 
+/* ---- stages ------------------------------------------------------------------------------------------------------ */
+
+static const char *const net =
+	"cleave-plan 1\n"
+	"model \"Net\" training=yes\n"
+	"symbol B 1..8\n"
+	"scope \"\" \"Net\"\n"
+	"scope fc \"Linear\"\n"
+	"scope bn \"BatchNorm1d\"\n"
+	"scope head \"Linear\"\n"
+	"input %x f32[B,3] name=\"x\"\n"
+	"param @fc.weight f32[4,3] trainable tied=@head.weight\n"
+	"param @fc.bias f32[4]\n"
+	"param @bn.weight f32[4] trainable\n"
+	"param @bn.bias f32[4] trainable\n"
+	"buffer @bn.running_mean f32[4]\n"
+	"buffer @bn.running_var f32[4]\n"
+	"buffer @bn.num_batches_tracked i64[]\n"
+	"const #0 f32[4]\n"
+	"%a = aten::linear(%x, @fc.weight, @fc.bias) -> f32[B,4] grad in fc\n"
+	"%n = aten::add_.Tensor(@bn.num_batches_tracked, num(1), 1) -> i64[] "
+	"view-of @bn.num_batches_tracked writes @bn.num_batches_tracked in bn\n"
+	"%b = aten::batch_norm(%a, @bn.weight, @bn.bias, @bn.running_mean, @bn.running_var, true, "
+	"0.1, 1e-05, true) -> f32[B,4] grad in bn\n"
+	"%c = aten::reshape(%b, [4*B]) -> f32[4*B] grad view-of %b in \"\"\n"
+	"%d = aten::view(%c, [B, 4]) -> f32[B,4] grad view-of %b in \"\"\n"
+	"%e = aten::mul.Tensor(%d, #0) -> f32[B,4] grad in \"\"\n"
+	"%f = aten::linear(%x, @fc.weight, none) -> f32[B,4] grad in head\n"
+	"output ({\"a\": %e, \"n\": int(B+1), \"of\": object \"m:C\" {\"f\": %f}}, none, %e)\n";
+
+static char *stages_of(const plan *p, const uint32_t *ends, uint32_t n)
+{
+	clv_stages_options o = CLV_STAGES_OPTIONS_INIT;
+	char *out = NULL;
+	o.ends = ends;
+	o.nstages = n;
+	o.batch_symbol = "B";
+	OK(clv_plan_stages_source(p, &o, &out));
+	return out;
+}
+
+static void stages_call_whole_layers_and_keep_their_names(void **state)
+{
+	(void)state;
+	plan *p = load_ok(net);
+	char *out = stages_of(p, (const uint32_t[]){4, 7}, 2);
+	holds(out, "self.fc = nn.Linear(3, 4)\n");
+	holds(out, "self.fc.bias.requires_grad_(False)\n");
+	holds(out, "self.bn = nn.BatchNorm1d(4)\n");
+	holds(out, "batch_norm = self.bn(linear)\n");
+	assert_null(strstr(out, "num_batches_tracked.add_"));
+	holds(out, "self.head = nn.Linear(3, 4, bias=False)\n");
+	holds(out, "\"shared\": {\"fc.weight\": {0: \"fc.weight\", 1: \"head.weight\"}}");
+	holds(out, "GIVEN = (\"const_0\",)\n");
+	holds(out, "\"shape\": (4 * batch_size,)");
+	holds(out, "def pack_outputs(values, B):\n");
+	clv_string_free(out);
+	out = stages_of(p, (const uint32_t[]){7}, 1);
+	holds(out, "self.head.weight = self.fc.weight\n");
+	clv_string_free(out);
+	plan_free(p);
+}
+
+static void a_size_that_no_input_shows_is_computed_from_one(void **state)
+{
+	(void)state;
+	plan *p = load_ok("cleave-plan 1\nmodel \"m\"\nsymbol B 1..8\ninput %x f32[B,3] name=\"x\"\n"
+	                  "%c = aten::reshape(%x, [3*B]) -> f32[3*B] view-of %x\n"
+	                  "%d = aten::view(%c, [B, 3]) -> f32[B,3] view-of %x\noutput %d\n");
+	char *out = stages_of(p, (const uint32_t[]){1, 2}, 2);
+	holds(out, "B = reshape.shape[0] // 3\n");
+	clv_string_free(out);
+	plan_free(p);
+}
+
+static void stages_are_refused_where_they_would_not_do_the_same(void **state)
+{
+	(void)state;
+	plan *p = load_ok(net);
+	char *out = NULL;
+	clv_stages_options o = CLV_STAGES_OPTIONS_INIT;
+	FAILS(clv_plan_stages_source(NULL, &o, &out), CLV_E_INVALID, "needs a plan");
+	FAILS(clv_plan_stages_source(p, &o, &out), CLV_E_INVALID, "at least one stage");
+	o.ends = (const uint32_t[]){5, 4, 7};
+	o.nstages = 3;
+	FAILS(clv_plan_stages_source(p, &o, &out), CLV_E_INVALID, "stage 1 cannot end at node 4 of 7");
+	o.ends = (const uint32_t[]){2, 6};
+	o.nstages = 2;
+	FAILS(clv_plan_stages_source(p, &o, &out), CLV_E_INVALID, "the last stage ends at node 6, and the plan has 7");
+	o.ends = (const uint32_t[]){2, 7};
+	o.batch_symbol = "N";
+	FAILS(clv_plan_stages_source(p, &o, &out), CLV_E_INVALID, "no symbol N");
+	o.batch_symbol = NULL;
+	o.symbols = (const char *const[]){"B"};
+	o.values = (const int64_t[]){9};
+	o.nsymbols = 1;
+	FAILS(clv_plan_stages_source(p, &o, &out), CLV_E_INVALID, "B is 9, and the plan is for 1 to 8");
+	plan_free(p);
+	p = load_ok("cleave-plan 1\nmodel \"m\"\ninput %x f32[2]\nbuffer @s f32[2]\n"
+	            "%a = aten::add_.Tensor(@s, %x, 1) -> f32[2] view-of @s writes @s\n"
+	            "%b = aten::mul.Tensor(%x, @s) -> f32[2]\noutput %b\n");
+	o = (clv_stages_options)CLV_STAGES_OPTIONS_INIT;
+	o.ends = (const uint32_t[]){1, 2};
+	o.nstages = 2;
+	FAILS(clv_plan_stages_source(p, &o, &out), CLV_E_UNSUPPORTED, "@s is written by stage 0 and used by stage 1");
+	plan_free(p);
+}
+
+static void a_module_that_was_kept_whole_is_given_to_its_stage(void **state)
+{
+	(void)state;
+	plan *p =
+		load_ok("cleave-plan 1\nmodel \"m\"\nscope \"\" \"Net\"\nscope body.0 \"Odd\"\ninput %x f32[2] name=\"x\"\n"
+	            "object #0 \"Odd\"\n%a, %b = cleave::block(#0, %x) -> f32[2], f32[2] {impure} in body.0\n"
+	            "%c = aten::add.Tensor(%a, %b, 1) -> f32[2]\noutput %c\n");
+	clv_stages_options o = CLV_STAGES_OPTIONS_INIT;
+	char *out = NULL;
+	o.ends = (const uint32_t[]){1, 2};
+	o.nstages = 2;
+	OK(clv_plan_stages_source(p, &o, &out));
+	holds(out, "def __init__(self, device=\"cpu\", blocks=None):\n");
+	holds(out, "self.body.add_module(\"0\", given_block(blocks, \"body.0\"))\n");
+	holds(out, "block_out0, block_out1 = self.body[0](x)\n");
+	holds(out, "def __init__(self, stages):\n");
+	clv_string_free(out);
+	plan_free(p);
+}
+
+static clv_status write_stages(const void *ctx)
+{
+	const char *source = ctx;
+	node_id ends[] = {3, 4, 7};
+	stages_spec spec = {.ends = ends, .nstages = 3, .del = true, .formal = formal};
+	clv_plan *p = NULL;
+	strbuf b = STRBUF_INIT;
+	TRY(clv_plan_parse(source, strlen(source), &p));
+	clv_status st = plan_stages_source(p, &spec, &b);
+	strbuf_free(&b);
+	clv_plan_free(p);
+	return st;
+}
+
+static void every_allocation_may_fail_while_stages_are_written(void **state)
+{
+	(void)state;
+	assert_in_range(sweep_faults(write_stages, net, CLV_OK), 200, 20000);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -146,6 +294,11 @@ int main(void)
 		cmocka_unit_test(with_schemas_and_data_the_source_is_plain),
 		cmocka_unit_test(a_symbol_that_no_input_shows_is_a_keyword),
 		cmocka_unit_test(an_object_is_refused_with_the_node_that_takes_it),
+		cmocka_unit_test(stages_call_whole_layers_and_keep_their_names),
+		cmocka_unit_test(a_size_that_no_input_shows_is_computed_from_one),
+		cmocka_unit_test(stages_are_refused_where_they_would_not_do_the_same),
+		cmocka_unit_test(a_module_that_was_kept_whole_is_given_to_its_stage),
+		cmocka_unit_test(every_allocation_may_fail_while_stages_are_written),
 	};
 	return cmocka_run_group_tests_name("emit", tests, NULL, NULL);
 }

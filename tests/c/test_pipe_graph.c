@@ -167,7 +167,7 @@ static void bad_problems_are_refused(void **state)
 	REFUSES(pr.microbatches = 0, CLV_E_INVALID, "0 micro-batches");
 	REFUSES(pr.microbatches = UINT32_MAX, CLV_E_INVALID, "micro-batches");
 	REFUSES(pr.param_copies = NAN, CLV_E_INVALID, "copies of parameters");
-	REFUSES(pr.max_stages = 1, CLV_E_INVALID, "at most 1 stages for 2 devices");
+	REFUSES(pr.max_stages = 1, CLV_E_INVALID, "max_stages is 1, but there are 2 devices");
 	REFUSES(pr.seconds = -1, CLV_E_INVALID, "seconds");
 	graph_free(&g);
 }
@@ -182,9 +182,10 @@ static void memory_that_nothing_fits_is_refused(void **state)
 	pipe_partition p;
 	pipe_score score;
 	FAILS(pipe_partition_run(&pr, "pipedream", &p, &score), CLV_E_UNSUPPORTED,
-	      "parameters and their copies on all devices together need 800 bytes, the limit is 700 bytes");
+	      "all parameters with their copies need 800 bytes, and all devices together have 700 bytes");
 	devices[0].memory_bytes = devices[1].memory_bytes = 450;
-	FAILS(pipe_partition_run(&pr, "pipedream", &p, &score), CLV_E_UNSUPPORTED, "of one node on the largest device");
+	FAILS(pipe_partition_run(&pr, "pipedream", &p, &score), CLV_E_UNSUPPORTED,
+	      "parameters and work of one node need 600 bytes, and the largest device has 450 bytes");
 	devices[0].memory_bytes = devices[1].memory_bytes = 1000;
 	FAILS(pipe_partition_run(&pr, "pipedream", &p, &score), CLV_E_UNSUPPORTED,
 	      "device 1 would need 1.6 kB, 600 bytes over its limit of 1.0 kB");

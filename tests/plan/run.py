@@ -3,10 +3,10 @@
     python tests/plan/run.py path/to/cleave [--update]
 
 Beside each x.plan lie x.print and x.inspect, what `cleave print` and `cleave inspect` write, and x.source, what
-`cleave source` writes or why it refuses; x.dot and x.split.dot are what `cleave dot` draws. Beside each bad_x.plan lies
-bad_x.err, what `cleave verify` says about it.
+`cleave source` writes or why it refuses; x.stages is the same for a pipeline of two stages, and x.dot and x.split.dot
+are what `cleave dot` draws. Beside each bad_x.plan lies bad_x.err, what `cleave verify` says about it.
 
-cli.txt, capture.txt and diff.txt are transcripts: each `$ cleave …` is run and what it writes must follow; the .clv
+cli.txt, capture.txt, diff.txt and partition.txt are transcripts: each `$ cleave …` is run and what it writes must follow; the .clv
 files that diff.txt compares are written by `test_diff tests/plan/diff`. models.txt and run.txt are such transcripts
 over the files of models/ (models/make.py writes those again), each in a copy of that folder; run.txt needs
 cleave-torch. The example of docs/plan-format.md must print as itself; docs/command-line.md has all commands, and what
@@ -76,6 +76,11 @@ class Runner:
         self.compare(f"{plan.name}: source", out + err, plan.with_suffix(".source"))
         if out:
             compile(out, plan.name, "exec")
+        code, out, err = self.run("source", plan.name, "--stages", "2")
+        self.check(f"{plan.name}: stages are written or refused", (code == 0) == (not err), err)
+        self.compare(f"{plan.name}: stages", out + err, plan.with_suffix(".stages"))
+        if out:
+            compile(out, plan.name, "exec")
         self.pictures(plan)
         printed = plan.with_suffix(".print")
         code, out, err = self.run("print", printed.name)
@@ -102,6 +107,7 @@ class Runner:
         got = []
         for line in re.findall(r"^\$ cleave(.*)$", file.read_text(), re.MULTILINE):
             code, out, err = self.run(*shlex.split(line), folder=folder)
+            out = re.sub(r'"seconds":[^,}]*', '"seconds":0', out)  # of partition --json: what a clock says
             got.append(f"$ cleave{line}\n{out}{err}[exit status {code}]\n")
         self.compare(file.name, "\n".join(got), file)
 
@@ -290,7 +296,7 @@ def main(args: list[str]) -> int:
             runner.bad(plan)
         else:
             runner.good(plan)
-    for name in ("cli.txt", "capture.txt", "diff.txt"):
+    for name in ("cli.txt", "capture.txt", "diff.txt", "partition.txt"):
         runner.transcript(HERE / name)
     runner.models()
     runner.documented()

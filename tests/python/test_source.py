@@ -382,7 +382,7 @@ def test_module_tensors_that_a_forward_rebinds_are_rebound_in_the_source() -> No
     model = Stateful().eval()
     text = check_whole(model, torch.randn(3, 4), other=(torch.randn(3, 4),))
     assert "self.hidden = " in text
-    assert 'self.register_buffer("scale", torch.empty(4, dtype=torch.float32), persistent=False)' in text
+    assert '"scale", torch.empty(4, dtype=torch.float32), persistent=False' in text
     assert 'float("inf"), -0.0, 1e-30' in text.replace("1.0000000031710769e-30", "1e-30")
 
 
@@ -418,7 +418,8 @@ def test_global_flags_are_blocks() -> None:
         return y + 1
 
     text = check_whole(Fn(forward), torch.randn(3, 4))
-    assert "flag(torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp, False)" in text
+    one_line = re.sub(r"\s+", " ", text)
+    assert "flag( torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp, False" in one_line
 
 
 def test_a_guard_raises_when_the_value_differs() -> None:
@@ -623,7 +624,7 @@ def test_the_copy_of_a_boundary_that_is_written_keeps_its_strides() -> None:
     check_cuts(model, torch.randn(3, 4))
     captured = cleave.capture(model, torch.randn(3, 4))._main
     _, text = load_source(captured, 2, captured.plan.node_count())
-    assert "slice = slice.new_empty_strided(slice.size(), slice.stride()).copy_(slice)" in text
+    assert "slice = own_copy(slice)" in text
 
 
 def test_the_source_deletes_values_after_their_last_use_when_asked() -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -440,6 +440,39 @@ def test_every_cut_of_a_small_model(tmp_path: Path) -> None:
         pipeline = file.Pipeline()
         file.load_model_state(pipeline.stages, model.state_dict())
         assert torch.equal(pipeline(x), want), at
+
+
+class Pair(NamedTuple):
+    a: Tensor
+    b: list[Any]
+
+
+class Nested(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+
+    def forward(self, d: dict[str, Any], t: tuple[Tensor], *, l: Tensor) -> Pair:
+        ones = torch.ones(3, device=l.device)
+        return Pair(self.fc(d["x"][0]) + t[0], [d["y"], None, "text", 2, True, 1e30, {"k": l.expand_as(d["y"]) * ones}])
+
+
+def test_nested_inputs_and_outputs(tmp_path: Path) -> None:
+    model, x, y, t, named = Nested(), torch.randn(2, 3), torch.randn(2, 3), torch.randn(3), torch.randn(3)
+    text, _ = generate(model, [{"x": [x], "y": y}, (t,)], {"l": named}, stages=2)
+    assert "device=self.device" in text
+    file = load(tmp_path, text)
+    pipeline = file.Pipeline()
+    file.load_model_state(pipeline.stages, model.state_dict())
+    got, want = pipeline(x, y, t, named), model({"x": [x], "y": y}, (t,), l=named)
+    assert torch.equal(got.a, want.a)
+    assert torch.equal(got["b"][0], y)
+    assert got.b[1:6] == want.b[1:6]
+    assert torch.equal(got.b[6]["k"], want.b[6]["k"])
+    with pytest.raises(KeyError, match=r"no fc\.bias"):
+        file.load_model_state(pipeline.stages, {"fc.weight": model.fc.weight})
+    with pytest.raises(ValueError, match=r"fc\.weight has another shape"):
+        file.load_model_state(pipeline.stages, {"fc.weight": torch.ones(1), "fc.bias": model.fc.bias})
 
 
 # ---- what a file says and refuses ----
