@@ -4,6 +4,9 @@ One process that runs the micro-batches one after the other adds their gradients
 stages share gets, for each micro-batch, the part of the latest stage first. Schedules run backwards in other orders, so
 parts that come early wait here (`exact`), and shared parameters are summed over the ranks per micro-batch. Without
 `exact` everything is added as it comes: less memory and traffic, other rounding.
+
+One case keeps another rounding: a stage that uses a shared parameter several times, where later stages use it too, adds
+its own parts up before theirs (a + (b + c) for (a + b) + c).
 """
 
 from __future__ import annotations
@@ -94,7 +97,7 @@ class Gradients:
             names = ", ".join(sorted(s.tied))
             raise PipelineError(
                 f"stage {stage} has gradients of shared parameters ({names}) that were not summed over the stages; "
-                "call sync_tied_gradients(stages) on every rank after each step, before the optimizer"
+                "call cleave.sync_tied_gradients(stages) on every rank after each step, before the optimizer"
             )
         self._stages[stage] = _Stage(s.params)
 

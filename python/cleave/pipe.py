@@ -532,6 +532,15 @@ def pipe_model(
     return partitioned
 
 
+def sync_tied_gradients(stages: Sequence[Any]) -> None:
+    """Sums the gradients of parameters that several stages hold (tie_policy="replicate") over the ranks. What
+    `PartitionedPlan.schedule` gives does it by itself; with a schedule of your own around `pipeline_stages`, call it on
+    every rank after each step, before the optimizer."""
+    from . import _distributed
+
+    _distributed.sync_tied_gradients(stages)
+
+
 # ---- reading what the user asked for
 
 
