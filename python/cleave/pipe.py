@@ -271,7 +271,7 @@ class PartitionedPlan(_show.Shown):
         if not self._whole:
             raise InputError(
                 "the model's parameters are on the devices of its stages, and it would have to run as a whole to see "
-                "what it does in this mode: name the mode in pipeline_stages(modes=…)"
+                "what it does in this mode: use the mode once before the stages are moved"
             )
         with self._lock:
             if regime not in self._by_regime:
@@ -320,7 +320,7 @@ class PartitionedPlan(_show.Shown):
         self._check_apart()
         first = self._first
         mode = Mode(self._target.training, self._want.training)
-        where = None if device is None else torch.device(device)
+        where = None if device is None else torch.empty(0, device=device).device  # "cuda" has a number
         moves = where is not None and any(
             t.tensor.device != where for t in self._target.tensors() if isinstance(t.tensor, torch.Tensor)
         )
