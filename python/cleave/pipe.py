@@ -105,6 +105,7 @@ class PartitionedPlan(_show.Shown):
         self._lock = threading.Lock()
         self._whole = True  # the parameters of all stages are here
         self._stages: dict[int, Stage] = {}
+        self._by_mode: dict[Mode, StagePlans] = {}  # for stages, which may have left the model
         self._example = example
         if made is not None:
             self._begin(made._target, made._first)
@@ -346,13 +347,16 @@ class PartitionedPlan(_show.Shown):
 
     def _of_mode(self, mode: Mode) -> StagePlans:
         """The plans for a mode of the model, on the example."""
+        if mode in self._by_mode:
+            return self._by_mode[mode]
         flags = {m: m.training for _, m in self._target.modules()}
         try:
             for m in flags:
                 m.training = flags[m] if mode.training == self._target.training else mode.training
             with torch.set_grad_enabled(mode.grad):
                 leaves = take_apart(self._target, *self._example).leaves
-                return self._plans(self._example, leaves, mode.grad)
+                self._by_mode[mode] = self._plans(self._example, leaves, mode.grad)
+                return self._by_mode[mode]
         finally:
             for m, flag in flags.items():
                 m.training = flag
