@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 METHODS = ("acyclic", "multilevel", "metis", "mpipe", "pipedream", "exact", "auto")
 TIES = ("replicate", "stage")
+OBJECTIVES = ("bottleneck", "throughput")
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
 MOST_BATCH = 64  # at least: batch sizes up to here, and up to that of the example, can be run
 
@@ -535,6 +536,7 @@ def pipe_model(
     tie_policy: str = "replicate",
     *,
     training: bool | None = None,
+    objective: str = "bottleneck",
     schedule: str = "1f1b",
     microbatches: int | None = None,
     bandwidth: float | Sequence[Sequence[float]] | None = None,
@@ -560,6 +562,9 @@ def pipe_model(
     Device(name, speed, memory). schedule ("gpipe", "1f1b", "interleaved") and microbatches say how many micro-batches
     are in flight, which counts for memory; param_copies is the memory per byte of parameters (by default 4 in training:
     gradients and Adam's two moments).
+
+    objective="throughput" lets auto keep what gives the most micro-batches per second under the schedule, which with few
+    micro-batches can be a pipe with fewer stages than the evenest one.
 
     profile: None measures (n_iter runs of each block); a file keeps what was measured, and is used where it fits; a
     Profile is used as it is; "estimate" counts operations and bytes and runs nothing. node_weight_function(block) and
@@ -596,6 +601,7 @@ def _read(given: Mapping[str, Any]) -> Wanted:
     _choice(given["partitioning_method"], METHODS, "partitioning_method")
     _choice(given["tie_policy"], TIES, "tie_policy")
     _choice(given["schedule"], SCHEDULES, "schedule")
+    _choice(given["objective"], OBJECTIVES, "objective")
     training = given["training"]
     if training is None:
         model = given["model"]
@@ -614,6 +620,7 @@ def _read(given: Mapping[str, Any]) -> Wanted:
         "max_stages": 0 if given["max_stages"] is None else _count(given["max_stages"], "max_stages"),
         "seed": given["seed"],
         "seconds": float(given["seconds"]),
+        "throughput": given["objective"] == "throughput",
     }
     batch_dim = given["batch_dim"]
     if batch_dim is not None and (type(batch_dim) is not int or batch_dim < 0):

@@ -95,6 +95,8 @@ typedef struct pipe_problem {
 	bool training;         /* false: no backward */
 	double param_copies;   /* memory per byte of parameters: 1 weights, 2 with gradients, 4 with Adam's two moments */
 	uint32_t max_stages;   /* no method makes more; 0: as many as it likes. At least k */
+	bool throughput; /* auto: the best is what the timeline gives the most micro-batches per second, not what has the
+	                          smallest bottleneck */
 	uint64_t seed;
 	double seconds; /* when so much time has passed no new attempt is started; 0: no limit. Methods count attempts, not
 	                   seconds, so that a seed gives one result unless this limit strikes */
