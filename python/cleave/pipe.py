@@ -563,8 +563,8 @@ def pipe_model(
     are in flight, which counts for memory; param_copies is the memory per byte of parameters (by default 4 in training:
     gradients and Adam's two moments).
 
-    objective="throughput" lets auto keep what gives the most micro-batches per second under the schedule, which with few
-    micro-batches can be a pipe with fewer stages than the evenest one.
+    objective="throughput" lets auto keep what gives the most micro-batches per second under the schedule, which with
+    few micro-batches can be a pipe with fewer stages than the evenest one.
 
     profile: None measures (n_iter runs of each block); a file keeps what was measured, and is used where it fits; a
     Profile is used as it is; "estimate" counts operations and bytes and runs nothing. node_weight_function(block) and
