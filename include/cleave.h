@@ -1059,8 +1059,8 @@ typedef struct clv_plan_partition_options {
     that is topological. Every boundary between stages is safe to cut. options NULL: the defaults, one device.
     @ownership the partition is the caller's, clv_partition_free(); it does not need the plan.
     @errors as clv_partition_graph(); CLV_E_INVALID for fewer blocks than devices, for a profile of other blocks or without
-    the backward that is asked for; CLV_E_PARSE for text that is no profile; CLV_E_NOT_FOUND for a symbol that the plan does
-    not have; CLV_E_UNSUPPORTED for a boundary between stages that is not safe.
+    the backward that is asked for; CLV_E_PARSE for text that is no profile; CLV_E_NOT_FOUND for a symbol, or a module
+    that is to be whole, that the plan does not have; CLV_E_UNSUPPORTED for a boundary between stages that is not safe.
     @threads any. */
 CLV_API clv_status clv_plan_partition(const clv_plan *p, const clv_plan_partition_options *options,
                                       clv_partition **out);

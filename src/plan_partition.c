@@ -71,8 +71,10 @@ static block_cost profile_cost(const block_profile *r)
 static clv_status read_costs(const char *text, size_t n, folded *x)
 {
 	profile f;
-	TRY(profile_parse(text, n, &f));
-	clv_status st = check_profile(&f, x);
+	clv_status st = profile_parse(text, n, &f);
+	if (st != CLV_OK)
+		return st == CLV_E_NOMEM ? st : fail_more(st, "the profile cannot be used");
+	st = check_profile(&f, x);
 	for (uint32_t i = 0; i < f.rows.n && st == CLV_OK; i++)
 		x->costs[i] = profile_cost(&f.rows.at[i].at);
 	profile_free(&f);
@@ -122,6 +124,12 @@ static clv_status partition_blocks(const folded *x, const clv_partition_options 
 {
 	pipe_graph g;
 	clv_partition *p = NULL;
+	if (o->k > x->b.at.n)
+		return fail(
+			CLV_E_INVALID,
+			"the plan has %u block%s that can be apart, fewer than %u devices: ask for fewer devices, a greater depth, "
+			"or less that is whole",
+			x->b.at.n, x->b.at.n == 1 ? "" : "s", o->k);
 	TRY(blocks_graph(&x->b, x->costs, &g));
 	TRY(partition_object_new(&g, o, &p));
 	clv_status st = stage_nodes(&x->b, p);
@@ -132,13 +140,28 @@ static clv_status partition_blocks(const folded *x, const clv_partition_options 
 	return st;
 }
 
+static bool is_module(const plan *p, const char *name)
+{
+	for (scope_id i = 0; i < p->scopes.n; i++)
+		if (!strcmp(name, plan_s(p, p->scopes.at[i].cls)) || !strcmp(name, plan_s(p, p->scopes.at[i].path)))
+			return true;
+	return false;
+}
+
+/* A name that is misspelt would leave open what was to stay whole. */
+static clv_status check_whole(const plan *p, const clv_plan_partition_options *o)
+{
+	for (uint32_t i = 0; i < o->nwhole; i++)
+		if (!o->whole[i] || !is_module(p, o->whole[i]))
+			return fail(CLV_E_NOT_FOUND, "no module of the plan has the class or the path \"%s\"",
+			            o->whole[i] ? o->whole[i] : "NULL");
+	return CLV_OK;
+}
+
 static clv_status check_options(const clv_plan_partition_options *o)
 {
 	if ((o->nwhole && !o->whole) || (o->nsymbols && (!o->symbols || !o->values)))
 		return fail(CLV_E_INVALID, "an array of clv_plan_partition_options is NULL, and is to have elements");
-	for (uint32_t i = 0; i < o->nwhole; i++)
-		if (!o->whole[i])
-			return fail(CLV_E_INVALID, "whole[%u] is NULL", i);
 	return CLV_OK;
 }
 
@@ -152,6 +175,7 @@ clv_status clv_plan_partition(const clv_plan *p, const clv_plan_partition_option
 	TRY(options_read(&o, sizeof o, options, "clv_plan_partition_options"));
 	TRY(options_read(&parts, sizeof parts, o.partition, "clv_partition_options"));
 	TRY(check_options(&o));
+	TRY(check_whole(p, &o));
 	x.training = !parts.inference;
 	clv_status st = fold_plan(p, &o, &x);
 	if (st == CLV_OK)
