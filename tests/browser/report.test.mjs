@@ -484,8 +484,8 @@ test('stages of a partition show device, times, memory and what crosses', async 
     [1300, 650],
   );
   assert.match(await page.locator('#balance').textContent(), /slowest device takes 1\.30.*ms.*1\.300 times the lower/);
-  await box(page, 'head').click();
-  assert.match(await page.locator('#details').textContent(), /stage2, <\/script>/);
+  await box(page, 'stem').click();
+  assert.match(await page.locator('#details').textContent(), /stage0, <\/script>/);
 });
 
 test('a stage leads to its first box', async t => {
