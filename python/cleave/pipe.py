@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
-from . import _native, _report, _show, progress
+from . import _native, _report, _save, _show, progress
 from . import profile as profiles
 from ._capture import Arguments, Captured, take_apart
 from ._dims import SizeSpec
 from ._log import logger
 from ._regime import Reader, Regime
 from ._stages import Folding, Mode, Placement, Stage, StagePlans, put_numbers
-from ._state import Target
+from ._state import Target, fingerprint
 from .errors import ArgumentError, CaptureError, InputError, SplitError
 from .plan import Plan, as_call, finish
 from .profile import Profile
@@ -105,6 +105,7 @@ class PartitionedPlan(_show.Shown):
         self._lock = threading.Lock()
         self._whole = True  # the parameters of all stages are here
         self._stages: dict[int, Stage] = {}
+        self._by_mode: dict[Mode, StagePlans] = {}  # for stages, which may have left the model
         self._example = example
         if made is not None:
             self._begin(made._target, made._first)
@@ -114,6 +115,8 @@ class PartitionedPlan(_show.Shown):
         self.plan = Plan(first.target, first.main.captured, first.sized)
         self.device_of: list[int] = self._partition.device_of()
         self.signature = first.main.signature
+        tensors = [*take_apart(self._target, *example).leaves, *(t.tensor for t in self._target.tensors())]
+        self._home = tensors[0].device if tensors else torch.device("cpu")  # what the plans are for
 
     # ---- making
 
@@ -271,7 +274,7 @@ class PartitionedPlan(_show.Shown):
         if not self._whole:
             raise InputError(
                 "the model's parameters are on the devices of its stages, and it would have to run as a whole to see "
-                "what it does in this mode: name the mode in pipeline_stages(modes=…)"
+                "what it does in this mode: use the mode once before the stages are moved"
             )
         with self._lock:
             if regime not in self._by_regime:
@@ -315,19 +318,18 @@ class PartitionedPlan(_show.Shown):
         if not 0 <= i < self.nstages:
             raise ArgumentError(f"there is no stage {i}: there are {self.nstages}")
         stage = self._stages.get(i)
-        if stage is not None:
+        if stage is not None and device is None:
             return stage
         self._check_apart()
         first = self._first
         mode = Mode(self._target.training, self._want.training)
-        where = None if device is None else torch.device(device)
-        moves = where is not None and any(
-            t.tensor.device != where for t in self._target.tensors() if isinstance(t.tensor, torch.Tensor)
-        )
+        where = None if device is None else torch.empty(0, device=device).device  # "cuda" has a number
+        moves = where is not None and where != self._home
         if moves and self._whole:
             for other in (mode, Mode(False, False)):  # what can be asked for later has to be seen now
                 self._of_mode(other)
-        stage = Stage(i, first, self._of_mode, mode, self._want.recomputation, where if moves else None)
+        if stage is None or moves:
+            stage = Stage(i, first, self._of_mode, mode, self._want.recomputation, where if moves else None)
         if moves:
             self._whole = False
             stage.to(where)
@@ -346,13 +348,16 @@ class PartitionedPlan(_show.Shown):
 
     def _of_mode(self, mode: Mode) -> StagePlans:
         """The plans for a mode of the model, on the example."""
+        if mode in self._by_mode:
+            return self._by_mode[mode]
         flags = {m: m.training for _, m in self._target.modules()}
         try:
             for m in flags:
                 m.training = flags[m] if mode.training == self._target.training else mode.training
             with torch.set_grad_enabled(mode.grad):
                 leaves = take_apart(self._target, *self._example).leaves
-                return self._plans(self._example, leaves, mode.grad)
+                self._by_mode[mode] = self._plans(self._example, leaves, mode.grad)
+                return self._by_mode[mode]
         finally:
             for m, flag in flags.items():
                 m.training = flag
@@ -444,6 +449,48 @@ class PartitionedPlan(_show.Shown):
         """The example's sizes."""
         sized = self._first.sized
         return None if sized is None else dict(zip(sized.names, sized.example, strict=True))
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        weights: bool = True,
+        prove: str = "auto",
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        """Writes the model, in the order of its stages, as one .clv file, which C programs and cleave.load run whole.
+
+        For inference: what the model does without gradients in the mode it is in. Of the plan in the file, stage k is
+        the nodes from the k-th number of its note "stages" on; "devices" has the device of each. Other arguments are
+        those of Plan.save.
+
+        >>> import torch, cleave
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
+        >>> x = torch.randn(3, 4)
+        >>> cleave.pipe_model(net, model_args=x, nparts=2, profile="estimate").save("net.clv")
+        >>> torch.equal(cleave.load("net.clv")(x), net(x))
+        True
+        """
+        plans = self._of_mode(Mode(self._target.training, False))
+        sized = plans.sized
+        if sized is not None and self._whole:
+            names = sized.names
+            _save.prove(sized, lambda point: plans.see(dict(zip(names, point, strict=True))), prove)
+        entries = [
+            _save.PlanEntry(
+                staged.captured,
+                staged.signature,
+                None,
+                _save.points_of(sized, staged.source),
+                _save.fixed_of(sized, staged.source),
+            )
+            for staged in plans.served()
+        ]
+        firsts = [0, *plans.main.ends[:-1]]
+        notes = {"stages": " ".join(map(str, firsts)), "devices": " ".join(map(str, self.device_of))}
+        batch = next((s.name for s in sized.symbols if s.is_batch), "") if sized is not None else ""
+        head = _save.Head(self._target.name, batch, weight_version=fingerprint(self._target))
+        _save.save(path, head, entries, weights=weights, metadata={**notes, **(metadata or {})})
 
     def report(self, path: str | os.PathLike[str] = "report.html", *, title: str | None = None) -> Path:
         """Writes the plan with its stages as one HTML file to look at (docs/report.md), and says where it is."""

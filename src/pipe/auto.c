@@ -5,7 +5,8 @@
  * best is polished round after round. What a graph is too large for is left out by its number of nodes, not by a
  * clock, so that a seed gives one result; the problem's time limit stops between methods. The DP over the chain is
  * always among them: nothing that comes out is worse than it. A method that refuses (METIS is not there, its own
- * limits) is passed over. */
+ * limits) is passed over. Of all that were found and are as good as the best, to the hair's breadth that no measured
+ * time is exact to, the one that sends the fewest bytes is taken. */
 #include "pipe/polish.h"
 
 typedef struct auto_method {
@@ -21,12 +22,51 @@ static const auto_method candidates[] = {
 };
 enum { CANDIDATES = sizeof candidates / sizeof *candidates, ROUNDS = 10, ROUNDS_MANY = 3, MANY_NODES = 3000 };
 
+#define NEAR 2e-4 /* as good as the best: slower by this part at most */
+
+typedef struct found {
+	pipe_partition p;
+	pipe_score score;
+} found;
+
 typedef struct auto_run {
 	const pipe_problem *pr;
 	polisher *po;
 	keeper kept;
+	VEC(found) all;  /* everything that was offered */
+	double chain_us; /* the slowest device of the DP over the chain, which came first */
 	double began;
 } auto_run;
+
+static clv_status remember(auto_run *a, const pipe_partition *p)
+{
+	found f = {0};
+	TRY(partition_copy(a->pr->g, p, &f.p));
+	clv_status st = score_new(a->pr, &f.p, &f.score);
+	if (st == CLV_OK)
+		st = vec_push(&a->all, f);
+	if (st != CLV_OK) {
+		partition_free(&f.p);
+		score_free(&f.score);
+	} else if (a->all.n == 1) {
+		a->chain_us = f.score.bottleneck_us;
+	}
+	return st;
+}
+
+/* Takes p, also on failure. */
+static clv_status offer(auto_run *a, pipe_partition *p)
+{
+	clv_status st = partition_tidy(a->pr, p);
+	if (st == CLV_OK)
+		st = partition_fill(a->pr, p);
+	if (st == CLV_OK)
+		st = remember(a, p);
+	if (st == CLV_OK)
+		return keeper_offer(a->pr, &a->kept, p);
+	partition_free(p);
+	return st;
+}
 
 /* The partition itself has been offered; a polished copy is, too. It is of the same method, but proves nothing. */
 static clv_status offer_polished(auto_run *a, const pipe_partition *p, double heat, uint64_t more)
@@ -40,7 +80,7 @@ static clv_status offer_polished(auto_run *a, const pipe_partition *p, double he
 	}
 	copy.bound_us = 0;
 	copy.optimal = false;
-	return offer_filled(a->pr, &a->kept, &copy);
+	return offer(a, &copy);
 }
 
 static clv_status offer_method(auto_run *a, const auto_method *m)
@@ -58,7 +98,7 @@ static clv_status offer_method(auto_run *a, const auto_method *m)
 		p.method = m->name;
 	st = partition_copy(a->pr->g, &p, &copy);
 	if (st == CLV_OK)
-		st = offer_filled(a->pr, &a->kept, &copy);
+		st = offer(a, &copy);
 	if (st == CLV_OK && !m->mixed)
 		st = offer_polished(a, &p, 0.3, 0);
 	partition_free(&p);
@@ -105,6 +145,34 @@ static clv_status polish_kept(auto_run *a)
 	return st;
 }
 
+static bool sends_less(const found *a, const found *b)
+{
+	if (a->score.cut_bytes != b->score.cut_bytes)
+		return a->score.cut_bytes < b->score.cut_bytes;
+	return a->p.nstages < b->p.nstages;
+}
+
+/* Of what is as good as the best, and not worse than the chain, what sends the least. */
+static void take_thriftiest(auto_run *a)
+{
+	const pipe_score *best = &a->kept.score;
+	double most = best->bottleneck_us * (1 + NEAR) < a->chain_us ? best->bottleneck_us * (1 + NEAR) : a->chain_us;
+	found *least = NULL;
+	for (uint32_t i = 0; i < a->all.n; i++) {
+		found *f = &a->all.at[i];
+		bool near = f->score.bottleneck_us <= most && f->score.over_bytes <= best->over_bytes;
+		if (near && (!least || sends_less(f, least)))
+			least = f;
+	}
+	if (!least)
+		return;
+	found worse = {a->kept.best, a->kept.score};
+	least->p.stopped = worse.p.stopped;
+	a->kept.best = least->p;
+	a->kept.score = least->score;
+	*least = worse;
+}
+
 clv_status pipe_auto(const pipe_problem *pr, pipe_partition *out)
 {
 	auto_run a = {.pr = pr, .began = clock_seconds()};
@@ -113,6 +181,13 @@ clv_status pipe_auto(const pipe_problem *pr, pipe_partition *out)
 		st = offer_all(&a);
 	if (st == CLV_OK)
 		st = polish_kept(&a);
+	if (st == CLV_OK)
+		take_thriftiest(&a);
+	for (uint32_t i = 0; i < a.all.n; i++) {
+		partition_free(&a.all.at[i].p);
+		score_free(&a.all.at[i].score);
+	}
+	vec_free(&a.all);
 	polisher_free(a.po);
 	return keeper_end(&a.kept, st, out);
 }

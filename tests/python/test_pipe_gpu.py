@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,3 +82,44 @@ def test_stages_captured_on_the_cpu_move_to_a_gpu() -> None:
         for s in stages:
             values = s(*values)
         assert torch.equal(partitioned.pack_output(values), twin(x.cuda()))
+
+
+_RANKS = """
+import copy
+import torch, torch.distributed as dist
+import cleave
+from test_pipe_gpu import Net
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+net = Net().cuda()
+net.drop.p = 0.0
+twin = copy.deepcopy(net)
+x, y = torch.randn(8, 3, 8, 8, device="cuda"), torch.randn(8, 4, device="cuda")
+partitioned = cleave.pipe_model(net, model_args=(x[:4],), nparts=2, partitioning_method="acyclic", profile="estimate")
+loss = torch.nn.functional.mse_loss
+run = partitioned.schedule("GPipe", microbatches=2, loss_fn=loss, device="cuda", scale_grads=False)
+losses = run.step(x, target=y)
+want = [loss(twin(a), b) for a, b in zip(x.chunk(2), y.chunk(2))]
+for w in want:
+    w.backward()
+if losses is not None:
+    assert all(torch.equal(a, b) for a, b in zip(losses, want, strict=True))
+grads = {n: p.grad for n, p in twin.named_parameters()}
+for s in run.stages:
+    for n, p in s.module.named_parameters():
+        torch.testing.assert_close(p.grad, grads[n])
+run.close()
+dist.destroy_process_group()
+print("equal")
+"""
+
+
+def test_two_processes_share_a_gpu(tmp_path: Path) -> None:
+    script = tmp_path / "ranks.py"
+    script.write_text(_RANKS)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=env, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("equal") == 2
