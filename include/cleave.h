@@ -667,11 +667,17 @@ typedef struct clv_html_options {
 	const uint32_t *segment_of_node;   /**< per node, below nsegments */
 	const bool *segment_compiled;      /**< per segment; NULL: all are */
 	const char *const *segment_reason; /**< per segment: why it is not compiled, or NULL; NULL: no reasons are given */
+
+	const struct clv_pipe_stage *const *stage_facts; /**< per stage: its device, times and bytes, which are also its
+	                                                      cost where stage_cost is NULL; NULL: not known */
+	uint32_t ndevices;                               /**< devices that stage_facts name; 0: they are shown by number */
+	const char *const *device_names;                 /**< per device */
+	double lower_bound_us;                           /**< no partition on these devices can be below; 0: not known */
 } clv_html_options;
 
 /* clang-format off */
 /** The defaults: `clv_html_options o = CLV_HTML_OPTIONS_INIT;` */
-#define CLV_HTML_OPTIONS_INIT {sizeof(clv_html_options), NULL, NULL, NULL, 0, 0, 0, 0, CLV_NONE, 0, NULL, NULL, 0, NULL, NULL, NULL}
+#define CLV_HTML_OPTIONS_INIT {sizeof(clv_html_options), NULL, NULL, NULL, 0, 0, 0, 0, CLV_NONE, 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, 0, NULL, 0}
 /* clang-format on */
 
 /** One HTML file that holds all it needs and asks the network for nothing: the graph of modules, all frontiers with what

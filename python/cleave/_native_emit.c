@@ -211,34 +211,64 @@ PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 
 /* ---- the report -------------------------------------------------------------------------------------------------- */
 
+typedef struct stage_args {
+	uint32_t *of_node;
+	clv_pipe_stage *stages;
+	const clv_pipe_stage **each; /* into stages */
+	text_list devices;
+} stage_args;
+
+static void stage_args_free(stage_args *s)
+{
+	PyMem_Free(s->of_node);
+	PyMem_Free(s->stages);
+	PyMem_Free(s->each);
+	text_list_free(&s->devices);
+}
+
+/* stages: the stage of each node, the partition, names of its devices. */
+static bool stage_args_read(const PlanObject *o, PyObject *of_node, PyObject *partition, PyObject *names, stage_args *s,
+                            clv_html_options *h)
+{
+	if (!of_node)
+		return true;
+	s->of_node = id_array(of_node, o->p->nodes.n, "node");
+	if (!s->of_node || !partition_facts(partition, &s->stages, &h->nstages, &h->lower_bound_us) ||
+	    !text_list_read(names, false, &s->devices))
+		return false;
+	s->each = PyMem_Calloc(h->nstages + 1, sizeof *s->each);
+	if (!s->each)
+		return PyErr_NoMemory() != NULL;
+	for (uint32_t i = 0; i < h->nstages; i++)
+		s->each[i] = &s->stages[i];
+	h->stage_of_node = s->of_node;
+	h->stage_facts = s->each;
+	h->ndevices = s->devices.n;
+	h->device_names = s->devices.at;
+	return true;
+}
+
 PyObject *plan_py_html(PlanObject *o, PyObject *args, PyObject *kwargs)
 {
 	static char *words[] = {"title", "sizes", "bandwidth", "prefix_speed", "suffix_speed", "frontier", "stages", NULL};
 	clv_html_options h = CLV_HTML_OPTIONS_INIT;
-	PyObject *sizes = Py_None, *stages = NULL, *costs = NULL;
+	PyObject *sizes = Py_None, *of_node = NULL, *partition = NULL, *names = NULL;
 	size_list a = {0};
+	stage_args s = {0};
 	char *page = NULL;
 	clv_status st = CLV_OK;
-	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|zOdddI(OO!)", words, &h.title, &sizes, &h.bandwidth_bytes_per_s,
-	                                 &h.prefix_flops_per_s, &h.suffix_flops_per_s, &h.frontier, &stages, &PyList_Type,
-	                                 &costs))
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|zOdddI(OO!O)", words, &h.title, &sizes, &h.bandwidth_bytes_per_s,
+	                                 &h.prefix_flops_per_s, &h.suffix_flops_per_s, &h.frontier, &of_node,
+	                                 &PartitionType, &partition, &names))
 		return NULL;
-	uint32_t *stage_of = stages ? id_array(stages, o->p->nodes.n, "node") : NULL;
-	double *cost = stage_of ? float_array(costs) : NULL;
-	if (cost) {
-		h.nstages = (uint32_t)PyList_GET_SIZE(costs);
-		h.stage_of_node = stage_of;
-		h.stage_cost = cost;
-	}
-	if (!PyErr_Occurred() && size_list_read(sizes, &a)) {
+	if (stage_args_read(o, of_node, partition, names, &s, &h) && size_list_read(sizes, &a)) {
 		h.symbols = a.names;
 		h.values = a.values;
 		h.nsymbols = a.n;
 		st = clv_plan_html(o->p, &h, &page);
 	}
 	size_list_free(&a);
-	PyMem_Free(stage_of);
-	PyMem_Free(cost);
+	stage_args_free(&s);
 	return PyErr_Occurred() ? NULL : take_string(st, page);
 }
 

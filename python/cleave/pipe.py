@@ -496,9 +496,8 @@ class PartitionedPlan(_show.Shown):
     def report(self, path: str | os.PathLike[str] = "report.html", *, title: str | None = None) -> Path:
         """Writes the plan with its stages as one HTML file to look at (docs/report.md), and says where it is."""
         first = self._first
-        placement, score = first.main.placement, self._partition.stages()
-        costs = [s["fwd_us"] + s["bwd_us"] + s["comm_us"] for s in score]
-        stages = (placement.stage_of, costs)
+        placement = first.main.placement
+        stages = (placement.stage_of, self._partition, [d.name for d in self._want.devices])
         return _report.write(placement.plan, path, title, self._sizes_at(), _report.Link(0.0, 0.0, 0.0), None, stages)
 
     def _shown(self) -> tuple[str, _show.Facts]:
