@@ -259,7 +259,7 @@ typedef struct clv_stages_options {
 	const uint32_t *ends;            /**< stage i is nodes ends[i-1] … ends[i]-1; the last one is the node count */
 	uint32_t nstages;                /**< at least 1 */
 	bool del;                        /**< values are deleted after their last use */
-	const char *const *devices;      /**< per stage: "cuda:1"; NULL: all on "cpu" */
+	const char *const *devices;      /**< per stage: "cuda:1"; NULL: where the model was */
 	const char *const *symbols;      /**< sizes that the configuration shows: names of symbols */
 	const int64_t *values;           /**< and their values */
 	uint32_t nsymbols;               /**< length of both; symbols that are not given have their smallest size */

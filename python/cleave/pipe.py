@@ -23,6 +23,7 @@ from torch import nn
 
 from . import _native, _report, _save, _show, progress
 from . import profile as profiles
+from ._block_calls import call_texts
 from ._capture import Arguments, Captured, take_apart
 from ._dims import SizeSpec
 from ._log import logger
@@ -419,17 +420,21 @@ class PartitionedPlan(_show.Shown):
         return text
 
     def source(self, *, explicit_del: bool = False) -> str:
-        """The stages as Python code that needs torch alone."""
+        """The stages as Python code that needs torch alone (docs/pipe.md)."""
         main, want = self._first.main, self._want
-        names = [want.devices[d].name for d in self.device_of]
-        text: str = main.captured.plan.stages_source(
+        plan, symbols = main.captured.plan, main.captured.symbols
+        sizes = self._sizes_at() or {}
+        text: str = plan.stages_source(
             main.ends,
-            names,
-            delete=explicit_del,
-            batch_dim=want.batch_dim,
-            depth=self.folding.depth,
-            basic_blocks=list(self.folding.whole),
-            sizes=self._sizes_at(),
+            [_torch_device(want.devices[d].name) for d in self.device_of],
+            {name: sizes[name] for name in symbols if name in sizes},
+            "B" if "B" in symbols else None,
+            want.batch_dim or 0,
+            self.folding.depth,
+            self.folding.whole,
+            _not_saved(self._model),
+            explicit_del,
+            call_texts(plan.calls(0, plan.node_count())),
         )
         return text
 
@@ -640,6 +645,22 @@ def _read(given: Mapping[str, Any]) -> Wanted:
         options,
         dict(given),
     )
+
+
+def _torch_device(name: str) -> str | None:
+    """The name as torch knows it; None: it is a name alone."""
+    try:
+        return str(torch.device(name))
+    except RuntimeError:
+        return None
+
+
+def _not_saved(model: Callable[..., Any]) -> list[str]:
+    """Buffers that no state_dict of the model has."""
+    if not isinstance(model, nn.Module):
+        return []
+    modules = model.named_modules(remove_duplicate=False)
+    return [f"{path}.{name}" if path else name for path, m in modules for name in m._non_persistent_buffers_set]
 
 
 def _scalar(x: Any) -> bool:
