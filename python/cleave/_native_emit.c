@@ -164,22 +164,60 @@ static bool ends_read(PyObject *seq, uint32_t **ends, uint32_t *n)
 	return !PyErr_Occurred();
 }
 
+typedef struct call_list {
+	PyObject *fast; /* keeps the texts */
+	block_call *at;
+	uint32_t n;
+} call_list;
+
+/* (count, arguments, results or None), or a str that says why the call has no text. False with an exception. */
+static bool call_read(PyObject *item, block_call *out)
+{
+	if (!PyTuple_Check(item))
+		return (out->reason = PyUnicode_AsUTF8(item)) != NULL;
+	return PyArg_ParseTuple(item, "Isz", &out->count, &out->arguments, &out->results) != 0;
+}
+
+static bool call_list_read(PyObject *seq, call_list *out)
+{
+	if (seq == Py_None)
+		return true;
+	out->fast = PySequence_Fast(seq, "a sequence of calls is needed");
+	if (!out->fast)
+		return false;
+	out->n = (uint32_t)PySequence_Fast_GET_SIZE(out->fast);
+	out->at = PyMem_Calloc((size_t)out->n + 1, sizeof *out->at);
+	if (!out->at)
+		PyErr_NoMemory();
+	for (uint32_t i = 0; !PyErr_Occurred() && i < out->n; i++)
+		call_read(PySequence_Fast_GET_ITEM(out->fast, (Py_ssize_t)i), &out->at[i]);
+	return !PyErr_Occurred();
+}
+
+static void call_list_free(call_list *c)
+{
+	PyMem_Free(c->at);
+	Py_XDECREF(c->fast);
+}
+
 PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 {
-	static char *words[] = {"ends",  "devices",      "sizes",     "batch_symbol", "batch_dim",
-	                        "depth", "basic_blocks", "not_saved", "delete",       NULL};
-	PyObject *given, *devices = Py_None, *sizes = Py_None, *blocks = Py_None, *not_saved = Py_None, *out = NULL;
+	static char *words[] = {"ends",         "devices",   "sizes",  "batch_symbol", "batch_dim", "depth",
+	                        "basic_blocks", "not_saved", "delete", "calls",        NULL};
+	PyObject *given, *devices = Py_None, *sizes = Py_None, *blocks = Py_None, *not_saved = Py_None, *calls = Py_None,
+					 *out = NULL;
 	stages_spec s = {.ctx = o, .literal = literal, .formal = formal};
 	text_list device = {0}, block = {0}, loose = {0};
+	call_list call = {0};
 	size_list size = {0};
 	uint32_t *ends = NULL;
 	int del = 0;
-	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOzIIOOp", words, &given, &devices, &sizes, &s.batch_symbol,
-	                                 &s.batch_dim, &s.depth, &blocks, &not_saved, &del))
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOzIIOOpO", words, &given, &devices, &sizes, &s.batch_symbol,
+	                                 &s.batch_dim, &s.depth, &blocks, &not_saved, &del, &calls))
 		return NULL;
 	bool ok = ends_read(given, &ends, &s.nstages) && text_list_read(devices, true, &device) &&
 	          text_list_read(blocks, false, &block) && text_list_read(not_saved, false, &loose) &&
-	          size_list_read(sizes, &size);
+	          size_list_read(sizes, &size) && call_list_read(calls, &call);
 	if (ok && device.n && device.n != s.nstages)
 		PyErr_Format(PyExc_ValueError, "%u devices for %u stages", device.n, s.nstages);
 	if (!PyErr_Occurred()) {
@@ -194,6 +232,8 @@ PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 		s.nbasic_blocks = block.n;
 		s.not_saved = loose.at;
 		s.nnot_saved = loose.n;
+		s.calls = call.at;
+		s.ncalls = call.n;
 		s.del = del != 0;
 		clv_status st = plan_stages_source(o->p, &s, &b);
 		if (st == CLV_OK)
@@ -205,6 +245,7 @@ PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 	text_list_free(&device);
 	text_list_free(&block);
 	text_list_free(&loose);
+	call_list_free(&call);
 	size_list_free(&size);
 	return out;
 }

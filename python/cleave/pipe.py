@@ -23,6 +23,7 @@ from torch import nn
 
 from . import _native, _report, _save, _show, progress
 from . import profile as profiles
+from ._block_calls import call_texts
 from ._capture import Arguments, Captured, take_apart
 from ._dims import SizeSpec
 from ._log import logger
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 METHODS = ("acyclic", "multilevel", "metis", "mpipe", "pipedream", "exact", "auto")
 TIES = ("replicate", "stage")
+OBJECTIVES = ("bottleneck", "throughput")
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
 MOST_BATCH = 64  # at least: batch sizes up to here, and up to that of the example, can be run
 
@@ -418,17 +420,21 @@ class PartitionedPlan(_show.Shown):
         return text
 
     def source(self, *, explicit_del: bool = False) -> str:
-        """The stages as Python code that needs torch alone."""
+        """The stages as Python code that needs torch alone (docs/pipe.md)."""
         main, want = self._first.main, self._want
-        names = [want.devices[d].name for d in self.device_of]
-        text: str = main.captured.plan.stages_source(
+        plan, symbols = main.captured.plan, main.captured.symbols
+        sizes = self._sizes_at() or {}
+        text: str = plan.stages_source(
             main.ends,
-            names,
-            delete=explicit_del,
-            batch_dim=want.batch_dim,
-            depth=self.folding.depth,
-            basic_blocks=list(self.folding.whole),
-            sizes=self._sizes_at(),
+            [_torch_device(want.devices[d].name) for d in self.device_of],
+            {name: sizes[name] for name in symbols if name in sizes},
+            "B" if "B" in symbols else None,
+            want.batch_dim or 0,
+            self.folding.depth,
+            self.folding.whole,
+            _not_saved(self._model),
+            explicit_del,
+            call_texts(plan.calls(0, plan.node_count())),
         )
         return text
 
@@ -534,6 +540,7 @@ def pipe_model(
     tie_policy: str = "replicate",
     *,
     training: bool | None = None,
+    objective: str = "bottleneck",
     schedule: str = "1f1b",
     microbatches: int | None = None,
     bandwidth: float | Sequence[Sequence[float]] | None = None,
@@ -559,6 +566,9 @@ def pipe_model(
     Device(name, speed, memory). schedule ("gpipe", "1f1b", "interleaved") and microbatches say how many micro-batches
     are in flight, which counts for memory; param_copies is the memory per byte of parameters (by default 4 in training:
     gradients and Adam's two moments).
+
+    objective="throughput" lets auto keep what gives the most micro-batches per second under the schedule, which with
+    few micro-batches can be a pipe with fewer stages than the evenest one.
 
     profile: None measures (n_iter runs of each block); a file keeps what was measured, and is used where it fits; a
     Profile is used as it is; "estimate" counts operations and bytes and runs nothing. node_weight_function(block) and
@@ -595,6 +605,7 @@ def _read(given: Mapping[str, Any]) -> Wanted:
     _choice(given["partitioning_method"], METHODS, "partitioning_method")
     _choice(given["tie_policy"], TIES, "tie_policy")
     _choice(given["schedule"], SCHEDULES, "schedule")
+    _choice(given["objective"], OBJECTIVES, "objective")
     training = given["training"]
     if training is None:
         model = given["model"]
@@ -613,6 +624,7 @@ def _read(given: Mapping[str, Any]) -> Wanted:
         "max_stages": 0 if given["max_stages"] is None else _count(given["max_stages"], "max_stages"),
         "seed": given["seed"],
         "seconds": float(given["seconds"]),
+        "throughput": given["objective"] == "throughput",
     }
     batch_dim = given["batch_dim"]
     if batch_dim is not None and (type(batch_dim) is not int or batch_dim < 0):
@@ -633,6 +645,22 @@ def _read(given: Mapping[str, Any]) -> Wanted:
         options,
         dict(given),
     )
+
+
+def _torch_device(name: str) -> str | None:
+    """The name as torch knows it; None: it is a name alone."""
+    try:
+        return str(torch.device(name))
+    except RuntimeError:
+        return None
+
+
+def _not_saved(model: Callable[..., Any]) -> list[str]:
+    """Buffers that no state_dict of the model has."""
+    if not isinstance(model, nn.Module):
+        return []
+    modules = model.named_modules(remove_duplicate=False)
+    return [f"{path}.{name}" if path else name for path, m in modules for name in m._non_persistent_buffers_set]
 
 
 def _scalar(x: Any) -> bool:

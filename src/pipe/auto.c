@@ -6,7 +6,9 @@
  * clock, so that a seed gives one result; the problem's time limit stops between methods. The DP over the chain is
  * always among them: nothing that comes out is worse than it. A method that refuses (METIS is not there, its own
  * limits) is passed over. Of all that were found and are as good as the best, to the hair's breadth that no measured
- * time is exact to, the one that sends the fewest bytes is taken. */
+ * time is exact to, the one that sends the fewest bytes is taken. Where the throughput of the schedule is asked for, the
+ * one that its timeline gives the most is: with few micro-batches a pipe of fewer stages can be idle for less long than
+ * an evener one of many. */
 #include "pipe/polish.h"
 
 typedef struct auto_method {
@@ -152,6 +154,15 @@ static bool sends_less(const found *a, const found *b)
 	return a->p.nstages < b->p.nstages;
 }
 
+static void take(auto_run *a, found *better)
+{
+	found kept = {a->kept.best, a->kept.score};
+	better->p.stopped = kept.p.stopped;
+	a->kept.best = better->p;
+	a->kept.score = better->score;
+	*better = kept;
+}
+
 /* Of what is as good as the best, and not worse than the chain, what sends the least. */
 static void take_thriftiest(auto_run *a)
 {
@@ -164,13 +175,29 @@ static void take_thriftiest(auto_run *a)
 		if (near && (!least || sends_less(f, least)))
 			least = f;
 	}
-	if (!least)
-		return;
-	found worse = {a->kept.best, a->kept.score};
-	least->p.stopped = worse.p.stopped;
-	a->kept.best = least->p;
-	a->kept.score = least->score;
-	*least = worse;
+	if (least)
+		take(a, least);
+}
+
+/* Of all that fit as well as the best, what gives the most micro-batches per second. */
+static clv_status take_fastest(auto_run *a)
+{
+	double most = 0;
+	found *fastest = NULL;
+	for (uint32_t i = 0; i < a->all.n; i++) {
+		found *f = &a->all.at[i];
+		pipe_timeline t;
+		if (f->score.over_bytes > a->kept.score.over_bytes)
+			continue;
+		TRY(timeline_new(a->pr, &f->p, &f->score, &t));
+		bool faster = !fastest || t.per_second > most;
+		most = faster ? t.per_second : most;
+		fastest = faster ? f : fastest;
+		timeline_free(&t);
+	}
+	if (fastest)
+		take(a, fastest);
+	return CLV_OK;
 }
 
 clv_status pipe_auto(const pipe_problem *pr, pipe_partition *out)
@@ -181,7 +208,9 @@ clv_status pipe_auto(const pipe_problem *pr, pipe_partition *out)
 		st = offer_all(&a);
 	if (st == CLV_OK)
 		st = polish_kept(&a);
-	if (st == CLV_OK)
+	if (st == CLV_OK && pr->throughput)
+		st = take_fastest(&a);
+	else if (st == CLV_OK)
 		take_thriftiest(&a);
 	for (uint32_t i = 0; i < a.all.n; i++) {
 		partition_free(&a.all.at[i].p);

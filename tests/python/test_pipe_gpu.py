@@ -15,7 +15,10 @@ from torch import nn
 
 import cleave
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
 
 
 class Net(nn.Module):
