@@ -1,7 +1,7 @@
 """Every way to partition, side by side: how even the devices are, what goes between stages, how long it takes.
 
-python bench/partition.py [--graphs resnet gpt …] [--model resnet50 bert …] [--methods auto mpipe …] [-k 2 4 8]
-                          [--seeds 1] [--dump DIR] [--cleave build/cleave] [GRAPH.json …]
+python bench/partition.py [--graphs resnet gpt …] [--model resnet50 bert …] [--measure] [--methods auto mpipe …]
+                          [-k 2 4 8] [--seeds 1] [--dump DIR] [--cleave build/cleave] [GRAPH.json …]
 
 For each graph, K and method: slowest device / lower bound (1 is the best there can be), megabytes cut, stages, seconds.
 Graphs are generated here with weights from counted operations and bytes, come from captured models (--model), or are
@@ -11,6 +11,7 @@ files that `cleave partition` reads. --dump writes all of them as JSON, so that 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import random
 import subprocess
@@ -22,7 +23,14 @@ from typing import Any
 
 Graph = dict[str, Any]
 METHODS = ("pipedream", "acyclic", "multilevel", "metis", "mpipe", "exact", "auto")
-MODELS = ("resnet50", "bert", "gpt2", "t5", "unet", "lstm")
+MODELS = {
+    "resnet50": "torchvision-resnet50",
+    "bert": "transformers-bert",
+    "gpt2": "transformers-gpt2",
+    "t5": "transformers-t5",
+    "unet": "unet",
+    "lstm": "lstm",
+}
 FLOPS_PER_US = 10e6  # of a device that is neither fast nor slow
 BYTES_PER_US = 400e3
 CALL_US = 1.0
@@ -178,9 +186,23 @@ def layered(nodes: int = 10_000, width: int = 20) -> Graph:
 GRAPHS: dict[str, Callable[[], Graph]] = {"resnet": resnet, "gpt": gpt, "t5": t5, "unet": unet, "layered": layered}
 
 
-def model_graph(name: str) -> Graph:
-    """The graph of a real model, captured and weighed by the library."""
-    raise SystemExit(f"--model {name}: graphs of captured models come with cleave.pipe_model, which this build has not")
+def model_graph(name: str, measured: bool) -> Graph:
+    """The graph of a real model, its layers and operators weighed by counting or, if `measured`, by running."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+    real_models = importlib.import_module("real_models")
+    cleave = importlib.import_module("cleave")
+    model, draw = real_models.build(MODELS[name])
+    inputs = draw()
+    partitioned = cleave.pipe_model(
+        model.train(),
+        model_args=inputs.args,
+        model_kwargs=inputs.kwargs,
+        nparts=2,
+        partitioning_method="pipedream",
+        profile=None if measured else "estimate",
+    )
+    graph: Graph = partitioned.graph()
+    return graph
 
 
 # ---- measuring -------------------------------------------------------------------------------------------------------
@@ -217,6 +239,7 @@ def main() -> None:
     parser.add_argument("files", nargs="*", type=Path, metavar="GRAPH.json")
     parser.add_argument("--graphs", nargs="*", choices=GRAPHS, default=None)
     parser.add_argument("--model", nargs="*", choices=MODELS, default=[])
+    parser.add_argument("--measure", action="store_true", help="of models: run the blocks, instead of counting")
     parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument("-k", nargs="*", type=int, default=[2, 4, 8])
     parser.add_argument("--seeds", type=int, default=1, help="the worst of so many is shown")
@@ -228,10 +251,11 @@ def main() -> None:
         where = options.dump or Path(folder)
         where.mkdir(parents=True, exist_ok=True)
         files = list(options.files)
-        for name in [*names, *options.model]:
-            made = GRAPHS[name]() if name in GRAPHS else model_graph(name)
+        made = {name: GRAPHS[name]() for name in names}
+        made.update({f"{name}-model": model_graph(name, options.measure) for name in options.model})
+        for name, graph in made.items():
             files.append(where / f"{name}.json")
-            files[-1].write_text(json.dumps(made))
+            files[-1].write_text(json.dumps(graph))
         if options.dump:
             print("\n".join(str(file) for file in files))
             return

@@ -361,6 +361,14 @@ static PyObject *partition_py_table(PartitionObject *o, PyObject *unused)
 	return take_text(st, &b);
 }
 
+static PyObject *partition_py_graph(PartitionObject *o, PyObject *unused)
+{
+	strbuf b = STRBUF_INIT;
+	(void)unused;
+	clv_status st = graph_write(&o->g, &b);
+	return take_text(st, &b);
+}
+
 /* json(seconds) -> as `cleave partition --json` */
 static PyObject *partition_py_json(PartitionObject *o, PyObject *seconds)
 {
@@ -461,6 +469,7 @@ static PyMethodDef partition_methods[] = {
 	{"device_of", (PyCFunction)partition_py_device_of, METH_NOARGS, "device_of() -> the device of each stage"},
 	{"method", (PyCFunction)partition_py_method, METH_NOARGS, "method() -> which method found it"},
 	{"table", (PyCFunction)partition_py_table, METH_NOARGS, "table() -> text for people"},
+	{"graph", (PyCFunction)partition_py_graph, METH_NOARGS, "graph() -> the blocks as cleave partition reads them"},
 	{"json", (PyCFunction)partition_py_json, METH_O, "json(seconds) -> as cleave partition --json"},
 	{"stages", (PyCFunction)partition_py_stages, METH_NOARGS, "stages() -> what each stage costs"},
 	{"timeline", (PyCFunction)partition_py_timeline, METH_VARARGS,

@@ -414,6 +414,11 @@ class PartitionedPlan(_show.Shown):
         found: dict[str, Any] = json.loads(self._partition.json(self.seconds))
         return found
 
+    def graph(self) -> dict[str, Any]:
+        """The blocks, what they cost and what goes between them, as `cleave partition` reads it (docs/pipe.md)."""
+        found: dict[str, Any] = json.loads(self._partition.graph())
+        return found
+
     def table(self) -> str:
         """Stages and balance as a table."""
         text: str = self._partition.table()
