@@ -196,20 +196,27 @@ static int save_html(const request *r, const clv_plan *plan, const clv_partition
 {
 	clv_html_options o = CLV_HTML_OPTIONS_INIT;
 	uint32_t n = clv_partition_stage_count(p);
-	double *cost = grab(n * sizeof *cost);
-	clv_pipe_stage s = {.size = sizeof s};
+	clv_pipe_stage *stages = grab(n * sizeof *stages);
+	const clv_pipe_stage **each = grab(n * sizeof *each);
+	clv_pipe_quality quality = {.size = sizeof quality};
 	char *page;
-	for (uint32_t i = 0; i < n; i++)
-		if (clv_partition_stage(p, i, &s) == CLV_OK)
-			cost[i] = s.fwd_us + s.bwd_us + s.comm_us;
+	clv_status st = clv_partition_quality(p, &quality);
+	for (uint32_t i = 0; st == CLV_OK && i < n; i++) {
+		each[i] = &stages[i];
+		stages[i].size = sizeof *stages;
+		st = clv_partition_stage(p, i, &stages[i]);
+	}
 	o.symbols = r->sizes.symbols;
 	o.values = r->sizes.values;
 	o.nsymbols = r->sizes.n;
 	o.nstages = n;
 	o.stage_of_node = clv_partition_plan_stages(p);
-	o.stage_cost = cost;
-	clv_status st = clv_plan_html(plan, &o, &page);
-	free(cost);
+	o.stage_facts = each;
+	o.lower_bound_us = quality.lower_bound_us;
+	if (st == CLV_OK)
+		st = clv_plan_html(plan, &o, &page);
+	free(stages);
+	free(each);
 	if (st != CLV_OK)
 		return fail_with(r->path);
 	return save_text(r->html, page) ? EXIT_OK : EXIT_FAILED;
