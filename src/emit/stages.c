@@ -424,9 +424,8 @@ static void write_docstring(const file *f, strbuf *b)
 		strbuf_puts(b, "\nTensors in a stage's GIVEN are in no state_dict: load_model_state must be given them too,\n"
 		               "under these names.\n");
 	if (any_blocks(f))
-		strbuf_puts(
-			b, "\nModules that the model runs as a whole are not part of this file: Pipeline, and each stage that\n"
-			   "calls some, takes blocks={path: module}, and the modules become part of it.\n");
+		strbuf_puts(b, "\nModules that the model runs as a whole are not part of this file: Pipeline, and each\n"
+		               "stage that calls some, takes blocks={path: module}, and has them from then on.\n");
 	strbuf_puts(b, "\"\"\"\n\n");
 }
 
