@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from ._gradients import Gradients, Tied
 from ._peers import Peers
 from ._pipeline_stage import Link, Partitioned, Stage
-from .errors import ArgumentError, CleaveError, InputError, PipelineError
+from .errors import ArgumentError, InputError, PipelineError
 
 KNOWN = ((2, 11), (2, 13))  # releases whose engine these stages were tested with
 
@@ -373,7 +373,9 @@ class PipelineRun:
         loss_fn: Callable[..., torch.Tensor] | None,
     ) -> None:
         self.partitioned, self.stages, self.microbatches = partitioned, stages, microbatches
-        self._loss_fn, self._targets = loss_fn, [None] * microbatches
+        self._loss_fn = loss_fn
+        self._target: Any = None  # of the batch
+        self._targets: list[Any] | None = None  # of the micro-batches
         self._link = stages[0].link
         self._dim = int(getattr(partitioned, "batch_dim", 0))
         self._link.flushed = True
@@ -391,7 +393,8 @@ class PipelineRun:
         if self._loss_fn is None:
             raise ArgumentError("this schedule has no loss_fn and cannot train; use eval, or give schedule a loss_fn")
         losses: list[torch.Tensor] = []
-        self._give(args, kwargs, target)
+        self._give(args, kwargs, train=True)
+        self._target, self._targets = target, None
         self._guarded(
             lambda: self.schedule.step(target=self._numbers(), losses=losses, return_outputs=False), sync=True
         )
@@ -400,7 +403,7 @@ class PipelineRun:
     def eval(self, *args: Any, merge: bool = True, **kwargs: Any) -> Any:
         """Forward of all micro-batches. On the rank of the last stage it gives the model's output for the batch (with
         merge=False: a list, one output for each micro-batch), elsewhere None."""
-        self._give(args, kwargs, None)
+        self._give(args, kwargs, train=False)
         with torch.no_grad():
             self._guarded(lambda: self.schedule.eval(target=self._numbers(), return_outputs=False), sync=False)
         if self._last is None:
@@ -420,12 +423,13 @@ class PipelineRun:
         return torch.arange(self.microbatches) if self._last is not None else None
 
     def _loss(self, output: Any, number: torch.Tensor) -> torch.Tensor:
-        target = self._targets[int(number)]
         if not self._last or not self._last.has_backward:
             return torch.zeros(())
         assert self._loss_fn is not None
+        if self._targets is None:
+            self._targets = self._split_target()
         with self._link.working(f"loss of micro-batch {int(number)}"):
-            return self._loss_fn(output, target)
+            return self._loss_fn(output, self._targets[int(number)])
 
     def _guarded(self, run: Callable[[], Any], sync: bool) -> None:
         """Runs a step."""
@@ -447,20 +451,21 @@ class PipelineRun:
 
     # ---- batches --------------------------------------------------------------------------------------------------
 
-    def _give(self, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any) -> None:
-        """Splits inputs for the first stage and targets for the last."""
+    def _give(self, args: tuple[Any, ...], kwargs: dict[str, Any], train: bool) -> None:
+        """Splits inputs for the first stage."""
         if self._link.peers.lost:
             raise PipelineError(f"this pipeline has failed and cannot run again: {self._link.peers.lost}")
-        if self._first is not None:
-            try:
-                self._first.feed = self._split_inputs(args, kwargs)
-            except CleaveError as e:
-                for s in self.stages:
-                    s.skip()
-                self._link.refuse(f"rank {self._link.rank}: {e}")
-                raise
-        if self._last is not None and self._loss_fn is not None:
-            self._targets = self._split_target(target)
+        if self._first is None:
+            return
+        try:
+            self._first.feed = self._split_inputs(args, kwargs)
+            if train:
+                self._first.check_leaves(self._first.feed[0])
+        except Exception as e:
+            for s in self.stages:
+                s.skip()
+            self._link.refuse(f"rank {self._link.rank}: {e}")
+            raise
 
     def _split_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[list[torch.Tensor]]:
         assert self._first is not None
@@ -478,6 +483,7 @@ class PipelineRun:
         if batch < self.microbatches:
             raise InputError(f"a batch of {batch} cannot be split into {self.microbatches} micro-batches")
         parts = _sizes(batch, self.microbatches)
+        self._first.rows = parts if batched else None
         split = [
             torch.split(t, parts, self._dim) if s.is_batched else [t] * len(parts)
             for s, t in zip(specs, flat, strict=True)
@@ -489,22 +495,27 @@ class PipelineRun:
                 check(tensors)
         return made
 
-    def _split_target(self, target: Any) -> list[Any]:
-        """Tensors of the target are split along the batch; all else goes to every micro-batch whole."""
-        leaves, tree = pytree.tree_flatten(target)
-        tensors = [t for t in leaves if isinstance(t, torch.Tensor) and t.dim() > self._dim]
-        if not tensors:
-            return [target] * self.microbatches
-        batch = tensors[0].shape[self._dim]
-        parts = _sizes(batch, self.microbatches)
+    def _split_target(self) -> list[Any]:
+        """Tensors of the target that have the size of the batch are split; all else goes to every micro-batch whole."""
+        rows = self._link.rows
+        leaves, tree = pytree.tree_flatten(self._target)
+        sizes = [t.shape[self._dim] for t in leaves if isinstance(t, torch.Tensor) and t.dim() > self._dim]
+        if rows is None or not sizes:
+            return [self._target] * self.microbatches
+        batch = sum(rows)
+        if batch not in sizes:
+            raise InputError(
+                f"the batch has {batch} entries, but no tensor of the target does (dimension {self._dim} has "
+                f"{', '.join(map(str, sizes))}); give a target for each entry, or none and let loss_fn have it"
+            )
 
         def cut(t: Any) -> Sequence[Any]:
             if isinstance(t, torch.Tensor) and t.dim() > self._dim and t.shape[self._dim] == batch:
-                return torch.split(t, parts, self._dim)
-            return [t] * len(parts)
+                return torch.split(t, rows, self._dim)
+            return [t] * len(rows)
 
         pieces = [cut(t) for t in leaves]
-        return [pytree.tree_unflatten([p[m] for p in pieces], tree) for m in range(len(parts))]
+        return [pytree.tree_unflatten([p[m] for p in pieces], tree) for m in range(len(rows))]
 
     def _merge(self, k: int, chunks: list[torch.Tensor]) -> torch.Tensor:
         assert self._last is not None

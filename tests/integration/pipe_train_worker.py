@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import cleave
 
 ROWS = 2  # of a micro-batch
-METHODS = {2: ("acyclic", 3), 4: ("auto", 4)}  # by ranks: method, micro-batches
+METHODS = {2: ("acyclic", 3), 4: ("mpipe", 4)}  # by ranks: method, micro-batches
 
 
 def resnet50(rows: int) -> tuple[nn.Module, Args]:

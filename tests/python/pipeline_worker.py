@@ -344,6 +344,21 @@ def case_refused():
     refused("disagree on the batch", lambda: run.eval(args[0][:4], args[1], **kwargs))
     run.eval(*args, **kwargs)
     run.close()
+    run = distributed.schedule(hand, "GPipe", microbatches=4, loss_fn=loss_fn, timeout=20)
+    leaf = args[0].clone().requires_grad_()
+    refused("x requires grad", lambda: run.step(leaf, args[1], target=target, **kwargs))
+    refused("", lambda: run.step(None, args[1], target=target, **kwargs), kind=Exception)  # whatever reading it raises
+    run.step(*args, target=target, **kwargs)
+    run.close()
+    run = distributed.schedule(hand, "GPipe", microbatches=4, loss_fn=lambda out, _: out["y"].sum().item(), timeout=20)
+    refused("loss of micro-batch 0 is a float", lambda: run.step(*args, target=target, **kwargs))
+    dist.barrier()
+    run.close()
+    run = distributed.schedule(hand, "GPipe", microbatches=4, loss_fn=loss_fn, timeout=20)
+    refused("no tensor of the target does", lambda: run.step(*args, target=target[:6], **kwargs))
+    refused("has failed and cannot run again", lambda: run.step(*args, target=target, **kwargs))
+    dist.barrier()
+    run.close()
     for placement, why in (
         ([0] * world(), "has no stage"),
         ([world()] * world(), "but there are"),
@@ -354,10 +369,10 @@ def case_refused():
     refused("micro-batches", lambda: distributed.schedule(hand, "1F1B", microbatches=1))
 
 
-def refused(why, call):
+def refused(why, call, kind=CleaveError):
     try:
         call()
-    except CleaveError as e:
+    except kind as e:
         if why in str(e):
             return
         raise
