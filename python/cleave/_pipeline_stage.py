@@ -251,6 +251,7 @@ class Link:
 
     def _known(self, e: Exception) -> Exception:
         """The error to raise for one that ended a step."""
+        peer: int | None
         if isinstance(e, BrokenConnection):
             doing, peer = e.doing, e.peer
         elif isinstance(e, RuntimeError) and not isinstance(e, CleaveError):  # from the engine, which waited

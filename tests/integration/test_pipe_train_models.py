@@ -37,7 +37,7 @@ def test_a_real_model_trains_in_processes_as_it_trains_alone(names: str, ranks: 
     assert sorted(t["case"] for t in told) == sorted(here * ranks), done.stderr
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_example_of_training_runs_under_torchrun(ranks: int) -> None:
     script = Path(__file__).parents[2] / "examples" / "pipeline_train.py"
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))

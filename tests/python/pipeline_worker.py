@@ -361,12 +361,21 @@ def case_refused():
     run.close()
     for placement, why in (
         ([0] * world(), "has no stage"),
-        ([world()] * world(), "but there are"),
+        ([world()] * world(), f"such as {loop(world())}"),
         ([0], "one rank for"),
     ):
         refused(why, lambda: distributed.schedule(hand, "GPipe", microbatches=4, placement=placement))
     refused("there is no schedule", lambda: distributed.schedule(hand, "2F2B", microbatches=4))
-    refused("micro-batches", lambda: distributed.schedule(hand, "1F1B", microbatches=1))
+    refused("GPipe does", lambda: distributed.schedule(hand, "1F1B", microbatches=1))
+
+
+def case_stage_refused():
+    """A rank that cannot make its stage says so to the others."""
+    hand = rich(world(), loop(world()))
+    if dist.get_rank() == 1:
+        hand.stage = lambda i, device: no_more()
+    why = "no more" if dist.get_rank() == 1 else "rank 1: making its stages raised ValueError: no more"
+    refused(why, lambda: distributed.pipeline_stages(hand, timeout=20), kind=Exception)
 
 
 def refused(why, call, kind=CleaveError):

@@ -38,6 +38,7 @@ SAME = {
     "plan": "models cut by pipe_model: tied words, long skips, recurrent layers, keyword inputs, uneven batches",
     "plan_places": "stages of a plan placed by hand",
     "plan_measured": "ranks that measured other times agree",
+    "stage_refused": "a stage that cannot be made ends the set-up of all ranks",
     "refused": "steps that cannot run say why",
 }
 WORLDS = (2, 4)
