@@ -3,7 +3,7 @@
 # One file is read twice: included by the build it adds the rule, run as a script (cmake -P) it does the work. Style and
 # script go into the page as they are, and the page's policy names their hashes, so that nothing else can run in it.
 set(report_dir ${CMAKE_CURRENT_LIST_DIR}/../src/emit/report)
-set(report_scripts plan work items layout graph curve table panel search main) # in this order
+set(report_scripts plan work items layout graph curve table panel stages search main) # in this order
 
 if(NOT CMAKE_SCRIPT_MODE_FILE)
 	set(report_source ${CMAKE_CURRENT_BINARY_DIR}/report_page.c)

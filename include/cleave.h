@@ -6,7 +6,8 @@
  *
  * Two libraries implement this header:
  *
- *     libcleave-core   plans and files: read, look at, cut, compare, draw. Needs libc and jansson.
+ *     libcleave-core   plans and files: read, look at, cut, partition, compare, draw. Needs libc, jansson and, unless built
+ *                      without, METIS.
  *     libcleave        all of that and running: links libtorch, needs no Python.
  *
  * A program links one of them (`pkg-config cleave-core` or `cleave`; in CMake `cleave::core` or `cleave::cleave`).
@@ -258,7 +259,7 @@ typedef struct clv_stages_options {
 	const uint32_t *ends;            /**< stage i is nodes ends[i-1] … ends[i]-1; the last one is the node count */
 	uint32_t nstages;                /**< at least 1 */
 	bool del;                        /**< values are deleted after their last use */
-	const char *const *devices;      /**< per stage: "cuda:1"; NULL: all on "cpu" */
+	const char *const *devices;      /**< per stage: "cuda:1"; NULL: where the model was */
 	const char *const *symbols;      /**< sizes that the configuration shows: names of symbols */
 	const int64_t *values;           /**< and their values */
 	uint32_t nsymbols;               /**< length of both; symbols that are not given have their smallest size */
@@ -666,11 +667,17 @@ typedef struct clv_html_options {
 	const uint32_t *segment_of_node;   /**< per node, below nsegments */
 	const bool *segment_compiled;      /**< per segment; NULL: all are */
 	const char *const *segment_reason; /**< per segment: why it is not compiled, or NULL; NULL: no reasons are given */
+
+	const struct clv_pipe_stage *const *stage_facts; /**< per stage: its device, times and bytes, which are also its
+	                                                      cost where stage_cost is NULL; NULL: not known */
+	uint32_t ndevices;                               /**< devices that stage_facts name; 0: they are shown by number */
+	const char *const *device_names;                 /**< per device */
+	double lower_bound_us;                           /**< no partition on these devices can be below; 0: not known */
 } clv_html_options;
 
 /* clang-format off */
 /** The defaults: `clv_html_options o = CLV_HTML_OPTIONS_INIT;` */
-#define CLV_HTML_OPTIONS_INIT {sizeof(clv_html_options), NULL, NULL, NULL, 0, 0, 0, 0, CLV_NONE, 0, NULL, NULL, 0, NULL, NULL, NULL}
+#define CLV_HTML_OPTIONS_INIT {sizeof(clv_html_options), NULL, NULL, NULL, 0, 0, 0, 0, CLV_NONE, 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, 0, NULL, 0}
 /* clang-format on */
 
 /** One HTML file that holds all it needs and asks the network for nothing: the graph of modules, all frontiers with what
@@ -914,6 +921,8 @@ CLV_API clv_status clv_artifact_diff(const clv_artifact *a, const clv_artifact *
  *
  *  Stages are in an order that is topological: what a stage reads was made by itself or by an earlier one. A stage talks
  *  to the next one alone, so what jumps over stages is relayed by those between.
+ *
+ *  The graph is JSON, or a plan (clv_plan_partition()), which then comes back with its nodes stage by stage.
  *  @{ */
 
 /** Nodes in stages, stages on devices, and what that costs. Does not change once it was made. */
@@ -973,7 +982,7 @@ typedef struct clv_pipe_device {
 /** A node of the graph. */
 typedef struct clv_pipe_node {
 	size_t size;         /**< sizeof(clv_pipe_node), set by the caller */
-	int64_t id;          /**< its id in the graph's text */
+	int64_t id;          /**< its id in the graph's text; of a plan, the number of the block */
 	const char *name;    /**< "" if it has none; borrowed from the partition */
 	uint32_t stage;      /**< where it is */
 	double fwd_us;       /**< on a device of speed 1 */
@@ -1023,6 +1032,64 @@ CLV_API const char *clv_partition_method(uint32_t i);
     @threads any. */
 CLV_API clv_status clv_partition_graph(const char *json, size_t n, const clv_partition_options *options,
                                        clv_partition **out);
+
+/** How a plan is folded into blocks, the nodes of the graph that is partitioned, and what they cost. Arrays and texts are
+    borrowed for the call. */
+typedef struct clv_plan_partition_options {
+	size_t size;                            /**< sizeof(clv_plan_partition_options) */
+	const clv_partition_options *partition; /**< NULL: the defaults, one device */
+	uint32_t depth;                         /**< modules this deep are not opened: "a.b" is 2 deep */
+	const char *const *whole;               /**< classes or paths of modules that are not opened either */
+	uint32_t nwhole;                        /**< how many they are */
+	const char *const *symbols;             /**< names of symbols, as in clv_frontiers_options */
+	const int64_t *values;                  /**< the size of each */
+	uint32_t nsymbols;                      /**< how many names there are; others have their smallest size */
+	bool ties_together;                     /**< what reads the same parameter stays in one stage */
+	bool keep_order;                        /**< stages are cut from the plan in its own order */
+	const char *profile;                    /**< JSON of a profile of these blocks (docs/pipe.md); NULL: an estimate */
+	size_t profile_size;                    /**< bytes of it */
+	double flops_per_s;                     /**< of the estimate: what a device of speed 1 reaches */
+	double bytes_per_s;                     /**< likewise, of its memory */
+	double node_us;                         /**< likewise, what starting an operator takes */
+} clv_plan_partition_options;
+
+/* clang-format off */
+/** The defaults: all modules are opened, an estimate for a GPU of the data centre.
+    `clv_plan_partition_options o = CLV_PLAN_PARTITION_OPTIONS_INIT;` */
+#define CLV_PLAN_PARTITION_OPTIONS_INIT \
+	{sizeof(clv_plan_partition_options), NULL, UINT32_MAX, NULL, 0, NULL, NULL, 0, false, false, NULL, 0, 100e12, 1e12, 5}
+/* clang-format on */
+
+/** Partitions a plan. It is folded into *blocks* first: layers, modules that are wanted whole, operators between them, and
+    more where a cut inside would be wrong. Blocks are the nodes of the graph; their ids are numbers from 0, in an order
+    that is topological. Every boundary between stages is safe to cut. options NULL: the defaults, one device.
+    @ownership the partition is the caller's, clv_partition_free(); it does not need the plan.
+    @errors as clv_partition_graph(); CLV_E_INVALID for fewer blocks than devices, for a profile of other blocks or without
+    the backward that is asked for; CLV_E_PARSE for text that is no profile; CLV_E_NOT_FOUND for a symbol, or a module
+    that is to be whole, that the plan does not have; CLV_E_UNSUPPORTED for a boundary between stages that is not safe.
+    @threads any. */
+CLV_API clv_status clv_plan_partition(const clv_plan *p, const clv_plan_partition_options *options,
+                                      clv_partition **out);
+
+/** The plan with its nodes stage by stage, for clv_plan_stages_source(), clv_view_create() and clv_program_create(): stage
+    i is nodes ends[i-1] … ends[i]-1, and as many ends as stages are put at *ends, which may be NULL. NULL: the partition
+    is not of a plan.
+    @ownership both are borrowed from the partition.
+    @threads any. */
+CLV_API const clv_plan *clv_partition_plan(const clv_partition *p, const uint32_t **ends);
+
+/** The stage of each node of the plan that was given, in that plan's order, as clv_html_options.stage_of_node has it; NULL:
+    the partition is not of a plan.
+    @ownership borrowed from the partition.
+    @threads any. */
+CLV_API const uint32_t *clv_partition_plan_stages(const clv_partition *p);
+
+/** The graph as JSON that clv_partition_graph() and other tools read. In that format a node makes one value: of a plan its
+    out_bytes are the sum of what other blocks read, every edge carries all of it, and inputs of the model have no bytes.
+    @ownership the text is the caller's, clv_string_free().
+    @errors none of its own.
+    @threads any. */
+CLV_API clv_status clv_partition_graph_json(const clv_partition *p, char **out);
 
 /** Releases a partition; NULL is fine.
     @threads alone. */

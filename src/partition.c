@@ -147,6 +147,9 @@ void clv_partition_free(clv_partition *p)
 	mem_free(p->first);
 	mem_free(p->nodes);
 	mem_free(p->by_id);
+	plan_free(p->staged);
+	mem_free(p->ends);
+	mem_free(p->node_stage);
 	mem_free(p);
 }
 
@@ -230,6 +233,18 @@ clv_status clv_partition_find(const clv_partition *p, int64_t id, uint32_t *posi
 	return CLV_OK;
 }
 
+const clv_plan *clv_partition_plan(const clv_partition *p, const uint32_t **ends)
+{
+	if (p && p->staged && ends)
+		*ends = p->ends;
+	return p ? p->staged : NULL;
+}
+
+const uint32_t *clv_partition_plan_stages(const clv_partition *p)
+{
+	return p ? p->node_stage : NULL;
+}
+
 /* ---- what it does ------------------------------------------------------------------------------------------------- */
 
 static clv_status check_timeline(const clv_partition *p)
@@ -286,7 +301,10 @@ clv_status clv_partition_table(const clv_partition *p, char **out)
 {
 	strbuf b = STRBUF_INIT;
 	TRY(check_place(p, out));
-	return give_text(partition_table(&p->pr, &p->p, &p->score, &b), &b, out);
+	clv_status st = partition_table(&p->pr, &p->p, &p->score, &b);
+	if (st == CLV_OK && p->staged)
+		st = partition_names(&p->pr, &p->p, &b);
+	return give_text(st, &b, out);
 }
 
 clv_status clv_partition_json(const clv_partition *p, char **out)
@@ -294,6 +312,13 @@ clv_status clv_partition_json(const clv_partition *p, char **out)
 	strbuf b = STRBUF_INIT;
 	TRY(check_place(p, out));
 	return give_text(partition_json(&p->pr, &p->p, &p->score, p->seconds, &b), &b, out);
+}
+
+clv_status clv_partition_graph_json(const clv_partition *p, char **out)
+{
+	strbuf b = STRBUF_INIT;
+	TRY(check_place(p, out));
+	return give_text(graph_write(&p->g, &b), &b, out);
 }
 
 clv_status clv_partition_timeline(const clv_partition *p, char **out)

@@ -33,7 +33,7 @@ from .errors import (
     ValidationError,
 )
 from .payload import BoundaryPayload, CompressionError, TensorSchema, pack, unpack
-from .pipe import Block, PartitionedPlan, pipe_model
+from .pipe import Block, PartitionedPlan, pipe_model, sync_tied_gradients
 from .plan import Node, Plan, capture
 from .profile import Profile
 from .progress import set_progress
@@ -105,6 +105,7 @@ __all__ = [
     "prepare_split_replay",
     "progress",
     "set_progress",
+    "sync_tied_gradients",
     "unpack",
     "validate_dynamic_batches",
     "visualization",

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from ._gradients import Gradients, Tied
 from ._peers import Peers
-from ._pipeline_stage import Link, Partitioned, Refused, Stage
+from ._pipeline_stage import Link, Partitioned, Stage
 from .errors import ArgumentError, CleaveError, InputError, PipelineError
 
 KNOWN = ((2, 11), (2, 13))  # releases whose engine these stages were tested with
@@ -88,7 +88,13 @@ def _ties(partitioned: Partitioned, told: Sequence[dict[str, dict[str, Any]]]) -
             groups.remove(g)
             merged |= g
         groups.append(merged)
-    return [Tied(sorted(g)[0][1], sorted(g)) for g in groups]
+    facts = {(int(i), n): f for stages in told for i, names in stages.items() for n, f in names.items()}
+    return [_tied(sorted(g), facts) for g in groups]
+
+
+def _tied(copies: list[tuple[int, str]], facts: dict[tuple[int, str], Any]) -> Tied:
+    shape, dtype = facts[copies[0]]
+    return Tied(copies[0][1], copies, tuple(shape), getattr(torch, dtype.removeprefix("torch.")))
 
 
 def _check_copies(ties: Sequence[Tied], told: Sequence[dict[str, dict[str, Any]]]) -> None:
@@ -211,8 +217,9 @@ def _agree(
 def sync_tied_gradients(stages: Sequence[Stage]) -> None:
     """Sums the gradients of parameters that several stages hold. PipelineRun.step does it; with a schedule of your own,
     call it on every rank after each step, before the optimizer."""
-    stage = stages[0]
-    stage.link.gradients.sync(stage.chunks or 1)
+    link = stages[0].link
+    with link.guard():
+        link.gradients.sync()
 
 
 # ---- schedules ----------------------------------------------------------------------------------------------------
@@ -369,7 +376,7 @@ class PipelineRun:
         self._loss_fn, self._targets = loss_fn, [None] * microbatches
         self._link = stages[0].link
         self._dim = int(getattr(partitioned, "batch_dim", 0))
-        self._link.own = self._link.wire.type == "cpu"
+        self._link.flushed = True
         self._first = next((s for s in stages if s.is_first), None)
         self._last = next((s for s in stages if s.is_last), None)
         self._steps = 0
@@ -417,26 +424,20 @@ class PipelineRun:
         if not self._last or not self._last.has_backward:
             return torch.zeros(())
         assert self._loss_fn is not None
-        self._link.running = f"loss of micro-batch {int(number)}"
-        loss = self._loss_fn(output, target)
-        self._link.running = None
-        return loss
+        with self._link.working(f"loss of micro-batch {int(number)}"):
+            return self._loss_fn(output, target)
 
     def _guarded(self, run: Callable[[], Any], sync: bool) -> None:
-        """Runs a step; what ends it is told as one error on every rank."""
+        """Runs a step."""
         link = self._link
         self._steps += 1
-        link.running, link.peers.busy = None, True
+        link.peers.busy = True
         try:
-            run()
-            link.flush()
-            if sync:
-                sync_tied_gradients(self.stages)
-        except Refused:
-            raise
-        except Exception as e:
-            link.peers.busy = False
-            raise link.blame(e) from e
+            with link.guard():
+                run()
+                link.flush()
+                if sync:
+                    link.gradients.sync()
         finally:
             link.peers.busy = False
         if self._steps == 1:

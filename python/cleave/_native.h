@@ -83,6 +83,8 @@ const char **string_array(PyObject *list, uint32_t *n); /* borrowed from the lis
 
 /* _native_pipe.c: blocks of a plan, plans cut into stages */
 extern PyTypeObject BlocksType, PartitionType;
+/* What each stage of a PartitionObject costs, PyMem_Free; false: a Python error is set. */
+bool partition_facts(PyObject *partition, clv_pipe_stage **out, uint32_t *n, double *lower_bound_us);
 uint32_t *id_array(PyObject *list, uint32_t n, const char *what); /* n small numbers, one per `what`; as int_array */
 double *float_array(PyObject *list);                              /* likewise */
 PyObject *plan_py_staged(PlanObject *o, PyObject *args);          /* (stage of each node, how many stages) */

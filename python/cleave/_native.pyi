@@ -123,6 +123,7 @@ class Plan:
         basic_blocks: Sequence[str] | None = None,
         not_saved: Sequence[str] | None = None,
         delete: bool = False,
+        calls: Sequence[str | tuple[int, str, str | None]] | None = None,
     ) -> str: ...
     def html(
         self,

@@ -164,22 +164,60 @@ static bool ends_read(PyObject *seq, uint32_t **ends, uint32_t *n)
 	return !PyErr_Occurred();
 }
 
+typedef struct call_list {
+	PyObject *fast; /* keeps the texts */
+	block_call *at;
+	uint32_t n;
+} call_list;
+
+/* (count, arguments, results or None), or a str that says why the call has no text. False with an exception. */
+static bool call_read(PyObject *item, block_call *out)
+{
+	if (!PyTuple_Check(item))
+		return (out->reason = PyUnicode_AsUTF8(item)) != NULL;
+	return PyArg_ParseTuple(item, "Isz", &out->count, &out->arguments, &out->results) != 0;
+}
+
+static bool call_list_read(PyObject *seq, call_list *out)
+{
+	if (seq == Py_None)
+		return true;
+	out->fast = PySequence_Fast(seq, "a sequence of calls is needed");
+	if (!out->fast)
+		return false;
+	out->n = (uint32_t)PySequence_Fast_GET_SIZE(out->fast);
+	out->at = PyMem_Calloc((size_t)out->n + 1, sizeof *out->at);
+	if (!out->at)
+		PyErr_NoMemory();
+	for (uint32_t i = 0; !PyErr_Occurred() && i < out->n; i++)
+		call_read(PySequence_Fast_GET_ITEM(out->fast, (Py_ssize_t)i), &out->at[i]);
+	return !PyErr_Occurred();
+}
+
+static void call_list_free(call_list *c)
+{
+	PyMem_Free(c->at);
+	Py_XDECREF(c->fast);
+}
+
 PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 {
-	static char *words[] = {"ends",  "devices",      "sizes",     "batch_symbol", "batch_dim",
-	                        "depth", "basic_blocks", "not_saved", "delete",       NULL};
-	PyObject *given, *devices = Py_None, *sizes = Py_None, *blocks = Py_None, *not_saved = Py_None, *out = NULL;
+	static char *words[] = {"ends",         "devices",   "sizes",  "batch_symbol", "batch_dim", "depth",
+	                        "basic_blocks", "not_saved", "delete", "calls",        NULL};
+	PyObject *given, *devices = Py_None, *sizes = Py_None, *blocks = Py_None, *not_saved = Py_None, *calls = Py_None,
+					 *out = NULL;
 	stages_spec s = {.ctx = o, .literal = literal, .formal = formal};
 	text_list device = {0}, block = {0}, loose = {0};
+	call_list call = {0};
 	size_list size = {0};
 	uint32_t *ends = NULL;
 	int del = 0;
-	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOzIIOOp", words, &given, &devices, &sizes, &s.batch_symbol,
-	                                 &s.batch_dim, &s.depth, &blocks, &not_saved, &del))
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOzIIOOpO", words, &given, &devices, &sizes, &s.batch_symbol,
+	                                 &s.batch_dim, &s.depth, &blocks, &not_saved, &del, &calls))
 		return NULL;
 	bool ok = ends_read(given, &ends, &s.nstages) && text_list_read(devices, true, &device) &&
 	          text_list_read(blocks, false, &block) && text_list_read(not_saved, false, &loose) &&
-	          size_list_read(sizes, &size);
+	          size_list_read(sizes, &size) && call_list_read(calls, &call);
 	if (ok && device.n && device.n != s.nstages)
 		PyErr_Format(PyExc_ValueError, "%u devices for %u stages", device.n, s.nstages);
 	if (!PyErr_Occurred()) {
@@ -194,6 +232,8 @@ PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 		s.nbasic_blocks = block.n;
 		s.not_saved = loose.at;
 		s.nnot_saved = loose.n;
+		s.calls = call.at;
+		s.ncalls = call.n;
 		s.del = del != 0;
 		clv_status st = plan_stages_source(o->p, &s, &b);
 		if (st == CLV_OK)
@@ -205,40 +245,71 @@ PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 	text_list_free(&device);
 	text_list_free(&block);
 	text_list_free(&loose);
+	call_list_free(&call);
 	size_list_free(&size);
 	return out;
 }
 
 /* ---- the report -------------------------------------------------------------------------------------------------- */
 
+typedef struct stage_args {
+	uint32_t *of_node;
+	clv_pipe_stage *stages;
+	const clv_pipe_stage **each; /* into stages */
+	text_list devices;
+} stage_args;
+
+static void stage_args_free(stage_args *s)
+{
+	PyMem_Free(s->of_node);
+	PyMem_Free(s->stages);
+	PyMem_Free(s->each);
+	text_list_free(&s->devices);
+}
+
+/* stages: the stage of each node, the partition, names of its devices. */
+static bool stage_args_read(const PlanObject *o, PyObject *of_node, PyObject *partition, PyObject *names, stage_args *s,
+                            clv_html_options *h)
+{
+	if (!of_node)
+		return true;
+	s->of_node = id_array(of_node, o->p->nodes.n, "node");
+	if (!s->of_node || !partition_facts(partition, &s->stages, &h->nstages, &h->lower_bound_us) ||
+	    !text_list_read(names, false, &s->devices))
+		return false;
+	s->each = PyMem_Calloc(h->nstages + 1, sizeof *s->each);
+	if (!s->each)
+		return PyErr_NoMemory() != NULL;
+	for (uint32_t i = 0; i < h->nstages; i++)
+		s->each[i] = &s->stages[i];
+	h->stage_of_node = s->of_node;
+	h->stage_facts = s->each;
+	h->ndevices = s->devices.n;
+	h->device_names = s->devices.at;
+	return true;
+}
+
 PyObject *plan_py_html(PlanObject *o, PyObject *args, PyObject *kwargs)
 {
 	static char *words[] = {"title", "sizes", "bandwidth", "prefix_speed", "suffix_speed", "frontier", "stages", NULL};
 	clv_html_options h = CLV_HTML_OPTIONS_INIT;
-	PyObject *sizes = Py_None, *stages = NULL, *costs = NULL;
+	PyObject *sizes = Py_None, *of_node = NULL, *partition = NULL, *names = NULL;
 	size_list a = {0};
+	stage_args s = {0};
 	char *page = NULL;
 	clv_status st = CLV_OK;
-	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|zOdddI(OO!)", words, &h.title, &sizes, &h.bandwidth_bytes_per_s,
-	                                 &h.prefix_flops_per_s, &h.suffix_flops_per_s, &h.frontier, &stages, &PyList_Type,
-	                                 &costs))
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|zOdddI(OO!O)", words, &h.title, &sizes, &h.bandwidth_bytes_per_s,
+	                                 &h.prefix_flops_per_s, &h.suffix_flops_per_s, &h.frontier, &of_node,
+	                                 &PartitionType, &partition, &names))
 		return NULL;
-	uint32_t *stage_of = stages ? id_array(stages, o->p->nodes.n, "node") : NULL;
-	double *cost = stage_of ? float_array(costs) : NULL;
-	if (cost) {
-		h.nstages = (uint32_t)PyList_GET_SIZE(costs);
-		h.stage_of_node = stage_of;
-		h.stage_cost = cost;
-	}
-	if (!PyErr_Occurred() && size_list_read(sizes, &a)) {
+	if (stage_args_read(o, of_node, partition, names, &s, &h) && size_list_read(sizes, &a)) {
 		h.symbols = a.names;
 		h.values = a.values;
 		h.nsymbols = a.n;
 		st = clv_plan_html(o->p, &h, &page);
 	}
 	size_list_free(&a);
-	PyMem_Free(stage_of);
-	PyMem_Free(cost);
+	stage_args_free(&s);
 	return PyErr_Occurred() ? NULL : take_string(st, page);
 }
 

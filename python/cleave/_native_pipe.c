@@ -276,19 +276,19 @@ static bool read_schedule(const char *name, pipe_schedule *out)
 
 static bool read_problem(PartitionObject *o, PyObject *options)
 {
-	static char *names[] = {"speeds",       "memory",    "bandwidth", "latency_us",   "schedule",
-	                        "microbatches", "recompute", "training",  "param_copies", "max_stages",
-	                        "seed",         "seconds",   NULL};
+	static char *names[] = {"speeds",     "memory",   "bandwidth",    "latency_us", "schedule", "microbatches",
+	                        "recompute",  "training", "param_copies", "max_stages", "seed",     "seconds",
+	                        "throughput", NULL};
 	PyObject *speeds, *memory, *bandwidth, *empty = PyTuple_New(0);
 	const char *schedule;
 	unsigned int microbatches, max_stages;
 	unsigned long long seed;
-	int recompute, training;
+	int recompute, training, throughput;
 	pipe_problem *pr = &o->pr;
-	bool read = empty && PyArg_ParseTupleAndKeywords(empty, options, "O!O!OdsIppdIKd", names, &PyList_Type, &speeds,
+	bool read = empty && PyArg_ParseTupleAndKeywords(empty, options, "O!O!OdsIppdIKdp", names, &PyList_Type, &speeds,
 	                                                 &PyList_Type, &memory, &bandwidth, &pr->latency_us, &schedule,
 	                                                 &microbatches, &recompute, &training, &pr->param_copies,
-	                                                 &max_stages, &seed, &pr->seconds);
+	                                                 &max_stages, &seed, &pr->seconds, &throughput);
 	Py_XDECREF(empty);
 	pr->g = &o->g;
 	pr->microbatches = read ? microbatches : 0;
@@ -296,6 +296,7 @@ static bool read_problem(PartitionObject *o, PyObject *options)
 	pr->seed = read ? seed : 0;
 	pr->recompute = read && recompute;
 	pr->training = read && training;
+	pr->throughput = read && throughput;
 	return read && read_schedule(schedule, &pr->schedule) && read_devices(o, speeds, memory, bandwidth);
 }
 
@@ -369,6 +370,24 @@ static PyObject *partition_py_json(PartitionObject *o, PyObject *seconds)
 		return NULL;
 	clv_status st = partition_json(&o->pr, &o->p, &o->score, s, &b);
 	return take_text(st, &b);
+}
+
+bool partition_facts(PyObject *partition, clv_pipe_stage **out, uint32_t *n, double *lower_bound_us)
+{
+	const PartitionObject *o = (PartitionObject *)partition;
+	clv_pipe_stage *facts = PyMem_Calloc(o->p.nstages, sizeof *facts);
+	*out = facts;
+	if (!facts)
+		return PyErr_NoMemory() != NULL;
+	for (uint32_t i = 0; i < o->p.nstages; i++) {
+		const stage_score *s = &o->score.stages[i];
+		facts[i] = (clv_pipe_stage){sizeof *facts,    s->device,      s->nodes,        s->fwd_us,
+		                            s->bwd_us,        s->comm_us,     s->in_bytes,     s->out_bytes,
+		                            s->relayed_bytes, s->param_bytes, s->memory_bytes, s->in_flight};
+	}
+	*n = o->p.nstages;
+	*lower_bound_us = o->score.lower_bound_us;
+	return true;
 }
 
 /* stages() -> [{…}] */

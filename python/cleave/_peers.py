@@ -16,8 +16,9 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
@@ -33,18 +34,38 @@ def _default_store() -> Any:
     return get()
 
 
-class _Wait:
-    """A wait for a message, on another thread."""
+class BrokenConnection(Exception):
+    """A message did not go through; who is to blame is not known yet."""
 
-    def __init__(self, work: dist.Work) -> None:
-        self.work, self.done = work, threading.Event()
+    def __init__(self, doing: str, peer: int | None, text: str) -> None:
+        super().__init__(text)
+        self.doing, self.peer = doing, peer
+
+
+class Parcel(NamedTuple):
+    """A message, the rank that it goes to or comes from, and a number for it."""
+
+    message: torch.Tensor
+    peer: int
+    tag: int
+
+
+class Wait:
+    """A wait for a message (of or to `peer`), on another thread."""
+
+    def __init__(self, work: dist.Work | None, doing: str, peer: int | None) -> None:
+        self.work = work
+        self.doing, self.peer = doing, peer
+        self.done = threading.Event()
         self.error: Exception | None = None
 
     def run(self) -> None:
+        assert self.work is not None
         try:
             self.work.wait()
         except Exception as e:
             self.error = e
+        self.work = None  # and with it the message
         self.done.set()
 
 
@@ -65,10 +86,10 @@ class Peers:
         self._seen: dict[int, bytes] = {}
         self._left: dict[int, float] = {}  # who said goodbye, and when
         self.lost: str | None = None  # why no step can run any more
+        self._noted = False  # the others can read why
         self.busy = False  # a step is under way
         self._stop = threading.Event()
-        self._waits: queue.SimpleQueue[_Wait | None] = queue.SimpleQueue()
-        threading.Thread(target=_run_waits, args=(self._waits,), daemon=True).start()
+        self._receives, self._sends = _waiting_thread(), _waiting_thread()
         self._pause = min(0.5, timeout / 8)
         self._thread = threading.Thread(target=_watch, args=(weakref.ref(self), self._stop), daemon=True)
         self._thread.start()
@@ -88,7 +109,7 @@ class Peers:
         try:
             self._store.set(key, json.dumps(what))
         except dist.DistError as e:
-            raise PipelineError(self._store_gone(e)) from e
+            raise PipelineError(f"{self._store_gone(e)} while {self.name(self.rank)} was running") from e
 
     def ask(self, key: str, doing: str, peer: int) -> Any:
         """What `peer` told under `key`; waits for it as long as nobody is lost."""
@@ -104,14 +125,53 @@ class Peers:
         except dist.DistError as e:
             raise PipelineError(f"{self._store_gone(e)} while {self.name(self.rank)} was {doing}") from e
 
-    def wait(self, work: dist.Work, doing: str, peer: int | None = None) -> None:
-        """Waits for a message (of `peer`) as long as nobody is lost."""
-        wait = _Wait(work)
-        self._waits.put(wait)
+    def receive(self, message: torch.Tensor, sender: int, tag: int, doing: str) -> Wait:
+        """Receives into `message`, which is there after `take`."""
+        try:
+            work = dist.irecv(message, group=self.group, group_src=sender, tag=tag)
+        except RuntimeError as e:
+            raise BrokenConnection(doing, sender, first_line(e)) from e
+        return Wait(work, doing, sender)
+
+    def send(self, message: torch.Tensor, to: int, tag: int) -> Wait:
+        doing = f"waiting for {self.name(to)} to take its message"
+        try:
+            work = dist.isend(message, group=self.group, group_dst=to, tag=tag)
+        except RuntimeError as e:
+            raise BrokenConnection(doing, to, first_line(e)) from e
+        wait = Wait(work, doing, to)
+        self._sends.put(wait)
+        return wait
+
+    def take(self, wait: Wait) -> None:
+        """Waits for a message that is received."""
+        self._receives.put(wait)  # only now: one that comes later must not stand in the way of one that comes earlier
+        self.finish(wait)
+
+    def finish(self, wait: Wait) -> None:
+        """Waits as long as nobody is lost."""
         while not wait.done.wait(self._pause):
-            self._check(doing, peer)
+            self._check(wait.doing, wait.peer)
         if wait.error is not None:
-            raise wait.error
+            raise BrokenConnection(wait.doing, wait.peer, first_line(wait.error)) from wait.error
+
+    def exchange(self, outgoing: Sequence[Parcel], incoming: Sequence[Parcel], doing: str) -> None:
+        """Sends and receives messages, all at once. Every rank among them calls it, with tags in the same order."""
+        if not outgoing and not incoming:
+            return
+        if (*outgoing, *incoming)[0].message.device.type == "cpu":
+            waits = [self.receive(*p, doing) for p in incoming]
+            sends = [self.send(*p) for p in outgoing]
+            for w in waits:
+                self.take(w)
+            for w in sends:
+                self.finish(w)
+            return
+        kinds = [*[(dist.isend, p) for p in outgoing], *[(dist.irecv, p) for p in incoming]]
+        for work in dist.batch_isend_irecv(
+            [dist.P2POp(op, p.message, group=self.group, group_peer=p.peer, tag=p.tag) for op, p in kinds]
+        ):
+            work.wait()
 
     def _check(self, doing: str, peer: int | None) -> None:
         """Raises when a wait has no end."""
@@ -148,6 +208,9 @@ class Peers:
     def fail(self, why: str) -> None:
         """Leaves a note for the others."""
         self.lost = self.lost or why
+        if self._noted:
+            return
+        self._noted = True
         try:
             self._store.set(f"failed/{self.rank}", self.lost)
         except dist.DistError:
@@ -155,46 +218,45 @@ class Peers:
         if self.rank == 0:
             time.sleep(2 * self._pause)  # the store may end with this process: let the others read the note first
 
-    def culprit(self, seconds: float) -> str | None:
-        """Who is to blame for a connection that broke, once notes and beats tell; None: they do not."""
-        until = time.monotonic() + seconds
+    def culprit(self, peer: int | None) -> str | None:
+        """Who is to blame for a connection (to `peer`) that broke, once notes and beats tell; None: all ranks live."""
+        until = time.monotonic() + self.timeout
         try:
-            while time.monotonic() < until and not self.lost and not self._notes(self._store):
-                now = time.monotonic()
-                silent = [r for r, t in self._heard.items() if r != self.rank and now - t > 4 * self._pause]
-                if silent:
-                    return (
-                        f"{self.name(silent[0])} has ended or hangs: no answer for {now - self._heard[silent[0]]:.0f} s"
-                    )
+            while not self.lost and time.monotonic() < until:
+                self._look(self._store)  # the thread that looks may be late
+                silence = {r: time.monotonic() - t for r, t in self._heard.items() if r != self.rank}
+                silent = [r for r, s in silence.items() if s > 4 * self._pause]
+                if peer in self._left:
+                    return f"{self.name(peer)} has left the pipeline"
+                if silent and not self.lost:
+                    r = peer if peer in silent else max(silent, key=lambda r: silence[r])
+                    return f"{self.name(r)} has ended or hangs: no answer for {silence[r]:.0f} s"
                 time.sleep(self._pause / 4)
         except dist.DistError as e:
             return self.lost or self._store_gone(e)
         return self.lost
 
     def _store_gone(self, e: Exception) -> str:
-        return f"the process that holds the store (rank 0 or torchrun) has ended ({str(e).splitlines()[0]})"
+        return f"the process that holds the store (rank 0 or torchrun) has ended ({first_line(e)})"
 
-    def _notes(self, store: Any) -> bool:
-        """Reads what others left when they failed."""
+    def _look(self, store: Any) -> None:
+        """One look at the others: notes that they left when they failed, beats."""
         for r in range(self.size):
             if r != self.rank and store.check([f"failed/{r}"]):
                 self._lose(store.get(f"failed/{r}").decode())
-                return True
-        return False
-
-    def _beat(self, n: int) -> None:
-        """One look at the others: beats, notes."""
-        self._beats.set(f"beat/{self.rank}", str(n))
-        self._notes(self._beats)
-        now = time.monotonic()
         for r in range(self.size):
-            if r == self.rank or not self._beats.check([f"beat/{r}"]):
+            if r == self.rank or not store.check([f"beat/{r}"]):
                 continue
-            beat = self._beats.get(f"beat/{r}")
+            beat, now = store.get(f"beat/{r}"), time.monotonic()
             if beat != self._seen.get(r) or beat == b"end":
                 self._seen[r], self._heard[r] = beat, now
             if beat == b"end":
                 self._left.setdefault(r, now)
+
+    def _beat(self, n: int) -> None:
+        self._beats.set(f"beat/{self.rank}", str(n))
+        self._look(self._beats)
+        now = time.monotonic()
         silent = [r for r, t in self._heard.items() if r != self.rank and now - t > self.timeout]
         if silent:
             self._lose(f"{self.name(silent[0])} did not answer for {self.timeout:g} s")
@@ -209,7 +271,8 @@ class Peers:
         if self._stop.is_set():
             return
         self._stop.set()
-        self._waits.put(None)
+        self._receives.put(None)
+        self._sends.put(None)
         with suppress(dist.DistError):  # without a store there is nobody who could read it
             self._store.set(f"beat/{self.rank}", "end")
 
@@ -230,9 +293,25 @@ def _watch(ref: weakref.ref[Peers], stop: threading.Event) -> None:
         del peers
 
 
-def _run_waits(waits: queue.SimpleQueue[_Wait | None]) -> None:
-    while (wait := waits.get()) is not None:
-        wait.run()
+def _waiting_thread() -> queue.SimpleQueue[Wait | None]:
+    """A thread that waits for what is put into the queue, until that is None."""
+    waits: queue.SimpleQueue[Wait | None] = queue.SimpleQueue()
+
+    def run() -> None:
+        while (wait := waits.get()) is not None:
+            wait.run()
+            del wait
+
+    threading.Thread(target=run, daemon=True).start()
+    return waits
+
+
+def first_line(e: BaseException) -> str:
+    """What an error says, at its root."""
+    while e.__cause__ is not None:
+        e = e.__cause__
+    lines = str(e).strip().splitlines()
+    return lines[0] if lines else type(e).__name__
 
 
 def _close(ref: weakref.ref[Peers]) -> None:

@@ -8,23 +8,27 @@ store (`_peers.py`); gradients for what has them; sums in the order of one proce
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed import pipelining
 
 from . import _wire
-from ._gradients import Gradients
-from ._peers import Peers
+from ._gradients import Gradients, Tied
+from ._peers import BrokenConnection, Peers, Wait, first_line
 from ._wire import Layout
-from .errors import InputError, PipelineError
+from .errors import CleaveError, InputError, PipelineError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 KEPT_STEPS = 64  # announcements of steps that stay in the store; no rank can be so far behind another
 
@@ -93,9 +97,10 @@ class Crossing:
     def differentiable(self) -> list[int]:
         return [k for k, lay in enumerate(self.layouts) if lay and lay.grad]
 
-    def grad_slots(self) -> tuple[list[int], int]:
-        """The same for the gradients, whose strides may be others."""
-        return _wire.offsets([lay.full_bytes for lay in self.layouts if lay and lay.grad])
+    def grad_slots(self, more: Sequence[Tied]) -> tuple[list[int], int]:
+        """The same for the gradients, whose strides may be others, and sums of shared parameters after them."""
+        own = [lay.full_bytes for lay in self.layouts if lay and lay.grad]
+        return _wire.offsets([*own, *[t.bytes for t in more]])
 
 
 class Refused(InputError):
@@ -114,17 +119,19 @@ class Link:
         self._sizes: list[dict[str, int]] = []
         self._crossings: dict[tuple[str, int, str], Crossing] = {}
         self.waiting: dict[tuple[str, int, int], int] = {}  # (what, stage, micro-batch) → rank that has to send it
-        self.own = False  # messages are sent and waited for here, not by the engine
-        self._receives: dict[tuple[str, int, int], dist.Work] = {}
-        self._sends: list[dist.Work] = []
-        self.running: str | None = None  # what the stage itself is doing
+        self.flushed = False  # a PipelineRun calls `flush` after each step
+        self._own = False  # messages are sent and waited for here, not by the engine
+        self._receives: dict[tuple[str, int, int], Wait] = {}
+        self._sends: list[Wait] = []
 
     def begin(self, step: int, train: bool) -> None:
         if step == self.step:
             return  # another stage of this rank was first
         if self.peers.lost:
             raise PipelineError(f"this pipeline has failed and cannot run again: {self.peers.lost}")
+        self.flush()
         self.step, self.train, self._signatures = step, train, None
+        self._own = self.wire.type == "cpu" and (train or self.flushed)
         self.waiting.clear()
         self._receives.clear()
 
@@ -134,34 +141,31 @@ class Link:
         """Receives a message into `message`; `arrived` waits for it, or else the engine for what this gives."""
         if not message.numel():
             return []
-        if not self.own:
+        if not self._own:
             return [dist.P2POp(dist.irecv, message, group=self.group, group_peer=sender, tag=tag)]
-        work = dist.irecv(message, group=self.group, group_src=sender, tag=tag)
-        assert work is not None
-        self._receives[what, stage, m] = work
+        self._receives[what, stage, m] = self.peers.receive(message, sender, tag, _doing(what, stage, m))
         return []
 
     def arrived(self, what: str, stage: int, m: int) -> None:
-        work = self._receives.pop((what, stage, m), None)
-        if work is not None:
-            self.peers.wait(work, _doing(what, stage, m), self.waiting.get((what, stage, m)))
+        wait = self._receives.pop((what, stage, m), None)
+        if wait is not None:
+            self.peers.take(wait)
         self.waiting.pop((what, stage, m), None)
 
     def send(self, to: int, message: torch.Tensor, tag: int) -> list[dist.P2POp]:
         if not message.numel():
             return []
         message = message.to(self.wire)
-        if not self.own:
+        if not self._own:
             return [dist.P2POp(dist.isend, message, group=self.group, group_peer=to, tag=tag)]
-        work = dist.isend(message, group=self.group, group_dst=to, tag=tag)
-        assert work is not None
-        self._sends.append(work)
+        self._sends = [w for w in self._sends if not w.done.is_set() or w.error]
+        self._sends.append(self.peers.send(message, to, tag))
         return []
 
     def flush(self) -> None:
-        """Waits until all messages of a step are on their way."""
-        for work in self._sends:
-            self.peers.wait(work, "waiting for its messages to be taken")
+        """Waits until all messages of a step are taken."""
+        for wait in self._sends:
+            self.peers.finish(wait)
         self._sends.clear()
 
     # ---- what messages look like ----------------------------------------------------------------------------------
@@ -218,37 +222,47 @@ class Link:
             self._crossings[key] = Crossing.parse(self.peers.ask("/".join(map(str, key)), doing, self.rank_of[stage]))
         return self._crossings[key]
 
-    def blame(self, e: BaseException) -> PipelineError:
-        """The error to raise for one that ended a step; the other ranks learn of it."""
-        me = self.peers.name(self.rank)
-        if self.running is not None:
-            why = f"rank {self.rank}: {self.running} raised {type(e).__name__}: {last_line(e)}"
-            self.peers.fail(why)
-            return PipelineError(why)
-        if isinstance(e, PipelineError):
-            self.peers.fail(str(e))
+    # ---- errors ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def working(self, what: str) -> Iterator[None]:
+        """Around what is the user's: an error there is told as such."""
+        try:
+            yield
+        except Exception as e:
+            raise PipelineError(f"rank {self.rank}: {what} raised {type(e).__name__}: {first_line(e)}") from e
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """What ends a step is told as one error on every rank."""
+        try:
+            yield
+        except Refused:
+            raise
+        except Exception as e:
+            self.peers.busy = False
+            known = self._known(e)
+            self.peers.fail(f"{'' if isinstance(e, PipelineError) else f'rank {self.rank}: '}{known}")
+            if known is e:
+                raise
+            raise known from e
+
+    def _known(self, e: Exception) -> Exception:
+        """The error to raise for one that ended a step."""
+        if isinstance(e, BrokenConnection):
+            doing, peer = e.doing, e.peer
+        elif isinstance(e, RuntimeError) and not isinstance(e, CleaveError):  # from the engine, which waited
+            where, peer = next(iter(self.waiting.items()), (None, None))
+            doing = _doing(*where) if where is not None else "waiting for its messages to be taken"
+        else:
             return e
-        doing = "waiting for its messages to be taken"
-        peer = None
-        if self.waiting:
-            (what, stage, microbatch), peer = next(iter(self.waiting.items()))
-            doing = _doing(what, stage, microbatch)
         who = self.peers.name(peer) if peer is not None else "a rank"
-        why = self.peers.culprit(3.0) or f"{who} did not answer ({last_line(e)})"
-        self.peers.fail(why)
-        return PipelineError(f"{why} while {me} was {doing}")
+        self.peers.lost = why = self.peers.culprit(peer) or f"{who} did not answer ({first_line(e)})"
+        return PipelineError(f"{why} while {self.peers.name(self.rank)} was {doing}")
 
 
 def _doing(what: str, stage: int, microbatch: int) -> str:
     return f"waiting for the {what} of micro-batch {microbatch} for stage {stage}"
-
-
-def last_line(e: BaseException) -> str:
-    root = e
-    while root.__cause__ is not None:
-        root = root.__cause__
-    lines = str(root).strip().splitlines()
-    return lines[0] if lines else type(root).__name__
 
 
 # ---- stages -------------------------------------------------------------------------------------------------------
@@ -320,6 +334,17 @@ class Clock:
         return [1e3 * (b - a) for a, b in marks]
 
 
+def _guarded(method: Callable[Concatenate[Stage, P], T]) -> Callable[Concatenate[Stage, P], T]:
+    """What schedules call: whoever made the schedule gets the errors of a pipeline."""
+
+    @functools.wraps(method)
+    def call(stage: Stage, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with stage.link.guard():
+            return method(stage, *args, **kwargs)
+
+    return call
+
+
 class Stage(pipelining.PipelineStage):
     """One stage of a partition, for the schedules of torch.distributed.pipelining."""
 
@@ -346,6 +371,7 @@ class Stage(pipelining.PipelineStage):
 
     # ---- what schedules call before a step ------------------------------------------------------------------------
 
+    @_guarded
     def clear_runtime_states(self) -> None:
         self._steps += 1
         self.link.begin(self._steps, self.has_backward)
@@ -381,6 +407,7 @@ class Stage(pipelining.PipelineStage):
         """Of the boundary before this stage, or after it. Messages are matched by it, not by their order."""
         return (2 * (self.stage_index + after) + back) * (self.chunks or 1) + microbatch
 
+    @_guarded
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         m, link = fwd_chunk_id, self.link
         if self.is_first or link.rank_of[self.stage_index - 1] == link.rank:
@@ -398,6 +425,7 @@ class Stage(pipelining.PipelineStage):
         begins, size = forward.crossing.slots()
         return _wire.pack(forward.send, forward.crossing.layouts, begins, size), forward.crossing
 
+    @_guarded
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         m, link = fwd_chunk_id, self.link
         if self.is_last or link.rank_of[self.stage_index + 1] == link.rank:
@@ -457,6 +485,7 @@ class Stage(pipelining.PipelineStage):
                 tensors[k] = t
         return [tensors[k] for k in crossing.of], box
 
+    @_guarded
     def forward_one_chunk(
         self,
         fwd_chunk_id: int,
@@ -466,13 +495,11 @@ class Stage(pipelining.PipelineStage):
     ) -> Any:
         m, link = fwd_chunk_id, self.link
         tensors, box = self._enter(m, self._take_inputs(m, args, kwargs or {}))
-        link.running = f"stage {self.stage_index}, forward of micro-batch {m}"
         prepare = getattr(self.partitioned, "prepare", None)
         if prepare is not None:
             prepare(self.module, link.sizes(m))
-        with self.forward_clock.time():
+        with link.working(f"stage {self.stage_index}, forward of micro-batch {m}"), self.forward_clock.time():
             outputs = tuple(self.submod(*tensors))
-        link.running = None
         if self.is_last:
             self._forwards[m] = _Forward(list(outputs), box, Crossing((), ()))
             return self._give(m, outputs, save_forward_output)
@@ -496,18 +523,20 @@ class Stage(pipelining.PipelineStage):
 
     # ---- backward -------------------------------------------------------------------------------------------------
 
+    @_guarded
     def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
         m, link = bwd_chunk_id, self.link
         if not self.has_backward or self.is_last or link.rank_of[self.stage_index + 1] == link.rank:
             return []
-        crossing = self._forwards[m].crossing
-        if not crossing.differentiable():
+        _, size = self._forwards[m].crossing.grad_slots(self._returned(1))
+        if not size:
             return []
         sender = link.rank_of[self.stage_index + 1]
         link.waiting["backward", self.stage_index, m] = sender
-        self._grad_message[m] = message = torch.empty(crossing.grad_slots()[1], dtype=torch.uint8, device=link.wire)
+        self._grad_message[m] = message = torch.empty(size, dtype=torch.uint8, device=link.wire)
         return link.receive("backward", self.stage_index, m, sender, message, self._tag(m, True, 1))
 
+    @_guarded
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
         m, link = bwd_chunk_id, self.link
         if not self.has_backward or self.is_first or link.rank_of[self.stage_index - 1] == link.rank:
@@ -519,7 +548,7 @@ class Stage(pipelining.PipelineStage):
         layouts = tuple(None if g is None else Layout.of(g, f"stage {self.stage_index}: a gradient") for g in grads)
         crossing = Crossing(layouts, ())
         link.publish("backward", self.stage_index, link.signature(m), crossing, lambda k: f"value {k}")
-        message = _wire.pack(grads, layouts, *ins.grad_slots())
+        message = _wire.pack(grads, layouts, *ins.grad_slots(self._returned()))
         return link.send(link.rank_of[self.stage_index - 1], message, self._tag(m, True))
 
     def get_local_bwd_output(self, mb_index: int) -> Any:
@@ -528,18 +557,24 @@ class Stage(pipelining.PipelineStage):
     def set_local_bwd_input(self, next_stage_bwd_outputs: Any, mb_index: int) -> None:
         self._grads_in[mb_index] = next_stage_bwd_outputs
 
+    def _returned(self, after: int = 0) -> list[Tied]:
+        """The shared parameters whose sums go back over the boundary before this stage, or after it."""
+        return self.link.gradients.returned(self.stage_index + after)
+
     def _take_grads(self, m: int, crossing: Crossing) -> Sequence[torch.Tensor | None]:
-        """Gradients of the outputs that have one, in their order."""
+        """Gradients of the outputs that have one, in their order; then the sums of shared parameters."""
         link, after = self.link, self.stage_index + 1
         if link.rank_of[after] == link.rank:
             return self._grads_in.pop(m)
-        if not crossing.differentiable():
-            return ()
+        begins, size = crossing.grad_slots(self._returned(1))
+        if not size:
+            return [None] * len(begins)
         link.arrived("backward", self.stage_index, m)
         doing = _doing("backward", self.stage_index, m)
         told = link.crossing("backward", after, link.signature(m), doing)
-        return _wire.unpack(self._grad_message.pop(m).to(self.device), told.layouts, crossing.grad_slots()[0])
+        return _wire.unpack(self._grad_message.pop(m).to(self.device), told.layouts, begins)
 
+    @_guarded
     def backward_one_chunk(
         self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
     ) -> None:
@@ -549,33 +584,48 @@ class Stage(pipelining.PipelineStage):
         if not self.has_backward or forward is None:
             return
         pairs: list[tuple[torch.Tensor, torch.Tensor | None]]
+        sums: dict[str, torch.Tensor | None] = {}
         if self.is_last:
             pairs = [(loss, None)] if isinstance(loss, torch.Tensor) and loss.requires_grad else []
         else:
             sent = [forward.send[k] for k in forward.crossing.differentiable()]
-            pairs = [(t, g) for t, g in zip(sent, self._take_grads(m, forward.crossing), strict=True) if g is not None]
-        self._backward(m, pairs, forward.box)
+            came = self._take_grads(m, forward.crossing)
+            pairs = [(t, g) for t, g in zip(sent, came, strict=False) if g is not None]
+            sums = dict(zip([t.name for t in self._returned(1)], came[len(sent) :], strict=True))
+        sums = self._backward(m, pairs, forward.box, sums)
         if not self.is_first:
-            self._grads_out[m] = forward.box.grads if forward.box is not None else ()
+            own = forward.box.grads if forward.box is not None else ()
+            self._grads_out[m] = (*own, *[sums.get(t.name) for t in self._returned()])
 
-    def _backward(self, m: int, pairs: Sequence[tuple[torch.Tensor, torch.Tensor | None]], box: _Box | None) -> None:
-        params = self.link.gradients.params(self.stage_index)
+    def _backward(
+        self,
+        m: int,
+        pairs: Sequence[tuple[torch.Tensor, torch.Tensor | None]],
+        box: _Box | None,
+        sums: dict[str, torch.Tensor | None],
+    ) -> dict[str, torch.Tensor | None]:
+        """Gives the sums of shared parameters with the parts of this stage."""
+        gradients = self.link.gradients
+        params = gradients.params(self.stage_index)
         wanted = [*params.values(), *([box.root] if box is not None else [])]
         grads: Sequence[torch.Tensor | None] = [None] * len(params)
-        self.link.running = f"stage {self.stage_index}, backward of micro-batch {m}"
-        with self.backward_clock.time():
+        pairs = [*pairs, *gradients.seeds(self.stage_index, sums)]
+        with self.link.working(f"stage {self.stage_index}, backward of micro-batch {m}"), self.backward_clock.time():
             if pairs and wanted:
                 roots, seeds = zip(*pairs, strict=True)
                 grads = torch.autograd.grad(roots, wanted, seeds, allow_unused=True)[: len(params)]
-        self.link.running = None
-        self.link.gradients.add(self.stage_index, m, params, grads)
+        return gradients.add(self.stage_index, m, dict(zip(params, grads, strict=True)), sums)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
         """Done with the rest in `backward_one_chunk`."""
 
+    @_guarded
     def scale_grads(self, grad_scale_factor: int) -> None:
-        if self.has_backward:
-            self.link.gradients.finish(self.stage_index, grad_scale_factor)
+        if not self.has_backward:
+            return
+        self.link.gradients.finish(self.stage_index, grad_scale_factor)
+        if self.link.gradients.finished():  # nobody needs this rank any more to take what it sent
+            self.link.flush()
 
     def perform_reduce_grad(self, grad_scale_factor: int) -> None:
         self.scale_grads(grad_scale_factor)

@@ -23,10 +23,10 @@ def write(
     sizes: Mapping[str, int] | None,
     link: Link,
     frontier: int | None,
-    stages: tuple[list[int], list[float]] | None = None,
+    stages: tuple[list[int], Any, list[str]] | None = None,
 ) -> Path:
     """Writes the report of a native plan; where it is. Symbols that `sizes` leaves out have their lowest size. stages:
-    that of each node, and what each costs."""
+    that of each node, the native partition, names of its devices."""
     chosen: dict[str, Any] = {} if frontier is None else {"frontier": frontier}
     if stages is not None:
         chosen["stages"] = stages

@@ -30,11 +30,14 @@ class PythonCall:
     """A call that replay makes again, with its arguments' structure: of an autograd function, or of a module that is
     run as a whole. Of the tensors it gets, those after the arguments are the module's own, which it finds by itself."""
 
-    def __init__(self, what: Callable[..., Any], name: str, arguments: _tree.Spec, count: int) -> None:
+    def __init__(
+        self, what: Callable[..., Any], name: str, arguments: _tree.Spec, count: int, results: _tree.Spec
+    ) -> None:
         self.what = what
         self.name = name
         self.arguments = arguments
         self.count = count  # of the tensors among the arguments
+        self.results = results
 
     def __call__(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
         args, kwargs = _tree.unflatten(self.arguments, tensors[: self.count])
@@ -89,12 +92,12 @@ class Recording:
         self.stream.python_begin(name, [*tensors, *own])
         try:
             out = what(*args, **kwargs)
-            results = _tree.flatten(out)[1]
+            structure, results, _ = _tree.flatten(out)
         except BaseException:
             self.stream.python_abort()
             raise
         self.stream.python_end(len(self.calls), results)
-        self.calls.append(PythonCall(what, name, arguments, len(tensors)))
+        self.calls.append(PythonCall(what, name, arguments, len(tensors), structure))
         return out
 
     def call(self, module: nn.Module, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -14,20 +14,22 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import nn
 
-from . import _native, _report, _show, progress
+from . import _native, _report, _save, _show, progress
 from . import profile as profiles
+from ._block_calls import call_texts
 from ._capture import Arguments, Captured, take_apart
 from ._dims import SizeSpec
 from ._log import logger
 from ._regime import Reader, Regime
 from ._stages import Folding, Mode, Placement, Stage, StagePlans, put_numbers
-from ._state import Target
+from ._state import Target, fingerprint
 from ._wanted import BasicBlocks, Device, Wanted, read, scalar, weight
 from .errors import ArgumentError, CaptureError, InputError, SplitError
 from .plan import Plan, as_call, finish
@@ -73,6 +75,7 @@ class PartitionedPlan(_show.Shown):
         self._lock = threading.Lock()
         self._whole = True  # the parameters of all stages are here
         self._stages: dict[int, Stage] = {}
+        self._by_mode: dict[Mode, StagePlans] = {}  # for stages, which may have left the model
         self._example = example
         if made is not None:
             self._begin(made._target, made._first)
@@ -82,6 +85,8 @@ class PartitionedPlan(_show.Shown):
         self.plan = Plan(first.target, first.main.captured, first.sized)
         self.device_of: list[int] = self._partition.device_of()
         self.signature = first.main.signature
+        tensors = [*take_apart(self._target, *example).leaves, *(t.tensor for t in self._target.tensors())]
+        self._home = tensors[0].device if tensors else torch.device("cpu")  # what the plans are for
 
     # ---- making
 
@@ -250,7 +255,7 @@ class PartitionedPlan(_show.Shown):
         if not self._whole:
             raise InputError(
                 "the model's parameters are on the devices of its stages, and it would have to run as a whole to see "
-                "what it does in this mode: name the mode in pipeline_stages(modes=…)"
+                "what it does in this mode: use the mode once before the stages are moved"
             )
         with self._lock:
             if regime not in self._by_regime:
@@ -294,19 +299,18 @@ class PartitionedPlan(_show.Shown):
         if type(i) is not int or not 0 <= i < self.nstages:
             raise ArgumentError(f"there is no stage {i!r}: there are {self.nstages}, from 0 on")
         stage = self._stages.get(i)
-        if stage is not None:
+        if stage is not None and device is None:
             return stage
         self._check_apart()
         first = self._first
         mode = Mode(self._target.training, self._want.training)
-        where = None if device is None else _torch_device(device)
-        moves = where is not None and any(
-            t.tensor.device != where for t in self._target.tensors() if isinstance(t.tensor, torch.Tensor)
-        )
+        where = None if device is None else _real_device(device)
+        moves = where is not None and where != self._home
         if moves and self._whole:
             for other in (mode, Mode(False, False)):  # what can be asked for later has to be seen now
                 self._of_mode(other)
-        stage = Stage(i, first, self._of_mode, mode, self._want.recomputation, where if moves else None)
+        if stage is None or moves:
+            stage = Stage(i, first, self._of_mode, mode, self._want.recomputation, where if moves else None)
         if moves:
             self._whole = False
             stage.to(where)
@@ -325,13 +329,16 @@ class PartitionedPlan(_show.Shown):
 
     def _of_mode(self, mode: Mode) -> StagePlans:
         """The plans for a mode of the model, on the example."""
+        if mode in self._by_mode:
+            return self._by_mode[mode]
         flags = {m: m.training for _, m in self._target.modules()}
         try:
             for m in flags:
                 m.training = flags[m] if mode.training == self._target.training else mode.training
             with torch.set_grad_enabled(mode.grad):
                 leaves = take_apart(self._target, *self._example).leaves
-                return self._plans(self._example, leaves, mode.grad)
+                self._by_mode[mode] = self._plans(self._example, leaves, mode.grad)
+                return self._by_mode[mode]
         finally:
             for m, flag in flags.items():
                 m.training = flag
@@ -392,17 +399,21 @@ class PartitionedPlan(_show.Shown):
         return text
 
     def source(self, *, explicit_del: bool = False) -> str:
-        """The stages as Python code that needs torch alone."""
+        """The stages as Python code that needs torch alone (docs/pipe.md)."""
         main, want = self._first.main, self._want
-        names = [want.devices[d].name for d in self.device_of]
-        text: str = main.captured.plan.stages_source(
+        plan, symbols = main.captured.plan, main.captured.symbols
+        sizes = self._sizes_at() or {}
+        text: str = plan.stages_source(
             main.ends,
-            names,
-            delete=explicit_del,
-            batch_dim=want.batch_dim,
-            depth=self.folding.depth,
-            basic_blocks=list(self.folding.whole),
-            sizes=self._sizes_at(),
+            [_torch_device(want.devices[d].name) for d in self.device_of],
+            {name: sizes[name] for name in symbols if name in sizes},
+            "B" if "B" in symbols else None,
+            want.batch_dim or 0,
+            self.folding.depth,
+            self.folding.whole,
+            _not_saved(self._model),
+            explicit_del,
+            call_texts(plan.calls(0, plan.node_count())),
         )
         return text
 
@@ -424,12 +435,53 @@ class PartitionedPlan(_show.Shown):
         sized = self._first.sized
         return None if sized is None else dict(zip(sized.names, sized.example, strict=True))
 
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        weights: bool = True,
+        prove: str = "auto",
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        """Writes the model, in the order of its stages, as one .clv file, which C programs and cleave.load run whole.
+
+        For inference: what the model does without gradients in the mode it is in. Of the plan in the file, stage k is
+        the nodes from the k-th number of its note "stages" on; "devices" has the device of each. Other arguments are
+        those of Plan.save.
+
+        >>> import torch, cleave
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
+        >>> x = torch.randn(3, 4)
+        >>> cleave.pipe_model(net, model_args=x, nparts=2, profile="estimate").save("net.clv")
+        >>> torch.equal(cleave.load("net.clv")(x), net(x))
+        True
+        """
+        plans = self._of_mode(Mode(self._target.training, False))
+        sized = plans.sized
+        if sized is not None and self._whole:
+            names = sized.names
+            _save.prove(sized, lambda point: plans.see(dict(zip(names, point, strict=True))), prove)
+        entries = [
+            _save.PlanEntry(
+                staged.captured,
+                staged.signature,
+                None,
+                _save.points_of(sized, staged.source),
+                _save.fixed_of(sized, staged.source),
+            )
+            for staged in plans.served()
+        ]
+        firsts = [0, *plans.main.ends[:-1]]
+        notes = {"stages": " ".join(map(str, firsts)), "devices": " ".join(map(str, self.device_of))}
+        batch = next((s.name for s in sized.symbols if s.is_batch), "") if sized is not None else ""
+        head = _save.Head(self._target.name, batch, weight_version=fingerprint(self._target))
+        _save.save(path, head, entries, weights=weights, metadata={**notes, **(metadata or {})})
+
     def report(self, path: str | os.PathLike[str] = "report.html", *, title: str | None = None) -> Path:
         """Writes the plan with its stages as one HTML file to look at (docs/report.md), and says where it is."""
         first = self._first
-        placement, score = first.main.placement, self._partition.stages()
-        costs = [s["fwd_us"] + s["bwd_us"] + s["comm_us"] for s in score]
-        stages = (placement.stage_of, costs)
+        placement = first.main.placement
+        stages = (placement.stage_of, self._partition, [d.name for d in self._want.devices])
         return _report.write(placement.plan, path, title, self._sizes_at(), _report.Link(0.0, 0.0, 0.0), None, stages)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -473,6 +525,7 @@ def pipe_model(
     tie_policy: str = "replicate",
     *,
     training: bool | None = None,
+    objective: str = "bottleneck",
     schedule: str = "1f1b",
     microbatches: int | None = None,
     bandwidth: float | Sequence[Sequence[float]] | None = None,
@@ -499,6 +552,9 @@ def pipe_model(
     are in flight, which counts for memory; param_copies is the memory per byte of parameters (by default 4 in training:
     gradients and Adam's two moments).
 
+    objective="throughput" lets auto keep what gives the most micro-batches per second under the schedule, which with
+    few micro-batches can be a pipe with fewer stages than the evenest one.
+
     profile: None measures (n_iter runs of each block); a file keeps what was measured, and is used where it fits; a
     Profile is used as it is; "estimate" counts operations and bytes and runs nothing. node_weight_function(block) and
     edge_weight_function(block, block) replace times and bytes.
@@ -517,11 +573,37 @@ def pipe_model(
     return partitioned
 
 
-def _torch_device(given: Any) -> torch.device:
+def sync_tied_gradients(stages: Sequence[Any]) -> None:
+    """Sums the gradients of parameters that several stages hold (tie_policy="replicate") over the ranks. What
+    `PartitionedPlan.schedule` gives does it by itself; with a schedule of your own around `pipeline_stages`, call it on
+    every rank after each step, before the optimizer."""
+    from . import _distributed
+
+    _distributed.sync_tied_gradients(stages)
+
+
+def _real_device(given: Any) -> torch.device:
+    """With its number where it has one: "cuda" is the current one."""
     try:
-        return torch.device(given)
-    except (RuntimeError, TypeError) as error:
-        raise ArgumentError(f"device={given!r} is no device of torch: {error}") from None
+        return torch.empty(0, device=given).device
+    except (RuntimeError, TypeError, AssertionError) as error:
+        raise ArgumentError(f"device={given!r} cannot be used: {error}") from None
+
+
+def _torch_device(name: str) -> str | None:
+    """The name as torch knows it; None: it is a name alone."""
+    try:
+        return str(torch.device(name))
+    except RuntimeError:
+        return None
+
+
+def _not_saved(model: Callable[..., Any]) -> list[str]:
+    """Buffers that no state_dict of the model has."""
+    if not isinstance(model, nn.Module):
+        return []
+    modules = model.named_modules(remove_duplicate=False)
+    return [f"{path}.{name}" if path else name for path, m in modules for name in m._non_persistent_buffers_set]
 
 
 def _sizes(want: Wanted, target: Target, example: tuple[Any, Any]) -> SizeSpec:

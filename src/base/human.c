@@ -45,7 +45,7 @@ static size_t characters(const char *s)
 	return n;
 }
 
-static void put_cell(strbuf *b, const char *s)
+void strbuf_plain(strbuf *b, const char *s)
 {
 	for (; *s; s += utf8_control(s, 2) ? 2 : 1)
 		strbuf_putc(b, (unsigned char)*s < 0x20 || *s == 0x7F || utf8_control(s, 2) ? '?' : *s);
@@ -65,7 +65,7 @@ static void put_row(strbuf *b, const char *const *cells, uint32_t columns, const
 	for (uint32_t i = 0; i < last; i++) {
 		size_t space = widths[i] - characters(cells[i]);
 		put_spaces(b, right[i] ? space : 0);
-		put_cell(b, cells[i]);
+		strbuf_plain(b, cells[i]);
 		if (i + 1 < last)
 			put_spaces(b, (right[i] ? 0 : space) + 2);
 	}

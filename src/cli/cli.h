@@ -424,7 +424,10 @@ typedef struct model {
 
 /* Opens a file, or standard input for "-"; says what went wrong and gives false. o NULL: the first plan. */
 bool model_open(const char *path, const opening *o, model *out);
-/* Likewise, and says so where it is no .clv file: a command that needs weights has no use for a plan's text. */
+bool starts_as_artifact(const char *path); /* it is a .clv file; not asked of standard input, which is read once */
+/* As model_open, of what was read already: a plan's text or a .clv file. */
+bool model_open_read(const char *path, const opening *o, const char *text, size_t n, model *out);
+/* As model_open, and says so where it is no .clv file: a command that needs weights has no use for a plan's text. */
 bool model_open_artifact(const char *path, const opening *o, model *out);
 void model_close(model *m);
 int64_t tensor_bytes(const clv_artifact *a); /* what lies on the same memory counts once */
@@ -432,11 +435,13 @@ int64_t tensor_bytes(const clv_artifact *a); /* what lies on the same memory cou
 /* Puts --batch to the symbol that it means: the one the file names, B, or the only one. Says what is wrong and gives false
    where there is none. */
 bool sizes_resolve(sizes *s, const model *m);
+const char *batch_of(const model *m); /* that symbol; NULL: it is not plain. Borrowed from the model */
 
 /* Whether all that was printed went out; says so if it did not. put_text prints and frees, then asks. */
 bool written(void);
 bool put_text(char *text);
 bool check_output(const char *output, const char *input); /* one is not the other, or says so; NULL: not given */
+bool check_output_as(const char *name /* "--html" */, const char *output, const char *input);
 bool save_text(const char *path, char *text); /* into a file, or as put_text for "-"; frees; says what went wrong */
 
 /* Prints s with nothing in it that could steer the terminal: names come from files that anybody may have written. */

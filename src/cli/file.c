@@ -97,7 +97,7 @@ static void complain_read(const char *path)
 }
 
 /* What a .clv file has first: it is mapped and not read. */
-static bool starts_as_artifact(const char *path)
+bool starts_as_artifact(const char *path)
 {
 	char start[9];
 	FILE *f = strcmp(path, "-") ? fopen(path, "rb") : NULL;
@@ -184,27 +184,31 @@ char *load_text(const char *path, size_t *n)
 	return text;
 }
 
-static bool open_read(model *m, const opening *o)
+bool model_open_read(const char *path, const opening *o, const char *text, size_t n, model *out)
 {
-	size_t n;
-	char *text = load_text(m->path, &n);
-	if (!text)
-		return false;
-	m->size = (int64_t)n;
-	bool ok = clv_is_artifact(text, n) ? open_bytes(m, o, text, n) : open_text(m, o, text, n);
-	free(text);
+	*out = (model){.path = path, .size = (int64_t)n};
+	bool ok = clv_is_artifact(text, n) ? open_bytes(out, o, text, n) : open_text(out, o, text, n);
+	if (!ok)
+		model_close(out);
 	return ok;
 }
 
 bool model_open(const char *path, const opening *given, model *out)
 {
 	opening o = {0};
+	size_t n;
 	if (given)
 		o = *given;
 	*out = (model){.path = path};
-	bool ok = starts_as_artifact(path) ? open_file(out, &o) : open_read(out, &o);
-	if (!ok)
-		model_close(out);
+	if (starts_as_artifact(path)) {
+		bool opened = open_file(out, &o);
+		if (!opened)
+			model_close(out);
+		return opened;
+	}
+	char *text = load_text(path, &n);
+	bool ok = text && model_open_read(path, &o, text, n, out);
+	free(text);
 	return ok;
 }
 
@@ -275,12 +279,17 @@ static bool is_same_file(const char *a, const char *b)
 	return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino && S_ISREG(x.st_mode);
 }
 
-bool check_output(const char *output, const char *input)
+bool check_output_as(const char *name, const char *output, const char *input)
 {
 	if (!output || !input || !strcmp(output, "-") || !strcmp(input, "-") || !is_same_file(output, input))
 		return true;
-	complain("-o %s is the file that is read", output);
+	complain("%s %s is the file that is read", name, output);
 	return false;
+}
+
+bool check_output(const char *output, const char *input)
+{
+	return check_output_as("-o", output, input);
 }
 
 static bool put_file(const char *path, const char *text)

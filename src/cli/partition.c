@@ -1,4 +1,6 @@
-/* `cleave partition`: a graph of work cut into stages, stages put on devices. */
+/* `cleave partition`: a graph of work, or a plan, cut into stages, stages put on devices. */
+#define _GNU_SOURCE /* memmem */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +11,16 @@ typedef struct request {
 	int64_t parts, seed, microbatches, max_stages;
 	double seconds, bandwidth, latency, param_copies;
 	bool recompute, inference, json, timeline;
+	/* of plans alone */
+	const char *profile, *html, *source, *device_names;
+	int64_t depth;
+	text_list whole;
+	double flops, traffic, launch; /* NaN: not given */
+	bool ties_together, keep_order;
+	sizes sizes;
+	opening opening;
+	/* of both */
+	const char *graph;
 } request;
 
 /* ---- lists ---------------------------------------------------------------------------------------------------------- */
@@ -95,7 +107,7 @@ static bool read_options(const request *r, clv_partition_options *o, double **sp
 	return true;
 }
 
-/* ---- the command ------------------------------------------------------------------------------------------------------ */
+/* ---- what is partitioned ------------------------------------------------------------------------------------------------ */
 
 static bool looks_like_json(const char *text, size_t n)
 {
@@ -105,21 +117,163 @@ static bool looks_like_json(const char *text, size_t n)
 	return i < n && (text[i] == '{' || text[i] == '[');
 }
 
-/* Of a graph's text. */
-static clv_partition *partition_file(const char *path, const clv_partition_options *o)
+static bool looks_like_plan(const char *text, size_t n)
 {
-	size_t n;
-	clv_partition *p = NULL;
-	char *text = load_text(path, &n);
-	if (!text)
-		return NULL;
-	if (clv_partition_graph(text, n, o, &p) != CLV_OK) {
-		fail_with(path);
-		if (!looks_like_json(text, n))
-			hint("a graph is JSON: {\"nodes\":[{\"id\":0,\"fwd_us\":1}],\"edges\":[]}");
+	return clv_is_artifact(text, n) ||
+	       (!looks_like_json(text, n) && memmem(text, n < 4096 ? n : 4096, "cleave-plan", 11));
+}
+
+/* The first option that was given and that only plans take; NULL: none. */
+static const char *plan_option(const request *r)
+{
+	const struct {
+		const char *name;
+		bool given;
+	} all[] = {{"--depth", r->depth},
+	           {"--whole", r->whole.n},
+	           {"--size", r->sizes.n},
+	           {"--batch", r->sizes.batch},
+	           {"--profile", r->profile},
+	           {"--flops", !isnan(r->flops)},
+	           {"--traffic", !isnan(r->traffic)},
+	           {"--launch", !isnan(r->launch)},
+	           {"--ties-together", r->ties_together},
+	           {"--keep-order", r->keep_order},
+	           {"--html", r->html},
+	           {"--source", r->source},
+	           {"--device-names", r->device_names}};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		if (all[i].given)
+			return all[i].name;
+	return NULL;
+}
+
+static int partition_graph(const request *r, const char *text, size_t n, const clv_partition_options *o,
+                           clv_partition **out)
+{
+	const char *given = plan_option(r);
+	bool json = looks_like_json(text, n);
+	if (given && json) {
+		complain("%s is for plans, and %s is a graph", given, name_of(r->path));
+		return EXIT_USAGE;
 	}
-	free(text);
-	return p;
+	if (clv_partition_graph(text, n, o, out) != CLV_OK) {
+		fail_with(r->path);
+		if (!json)
+			hint("a graph is JSON: {\"nodes\":[{\"id\":0,\"fwd_us\":1}],\"edges\":[]}; or give a plan or a .clv file");
+		return EXIT_FAILED;
+	}
+	return EXIT_OK;
+}
+
+static int partition_plan(request *r, const model *m, const clv_partition_options *parts, clv_partition **out)
+{
+	clv_plan_partition_options o = CLV_PLAN_PARTITION_OPTIONS_INIT;
+	char *profile = NULL;
+	if (!sizes_resolve(&r->sizes, m) || (r->profile && !(profile = load_text(r->profile, &o.profile_size))))
+		return EXIT_FAILED;
+	o.partition = parts;
+	o.depth = r->depth ? (uint32_t)r->depth : o.depth;
+	o.whole = r->whole.at;
+	o.nwhole = r->whole.n;
+	o.symbols = r->sizes.symbols;
+	o.values = r->sizes.values;
+	o.nsymbols = r->sizes.n;
+	o.ties_together = r->ties_together;
+	o.keep_order = r->keep_order;
+	o.profile = profile;
+	o.flops_per_s = !isnan(r->flops) ? r->flops : o.flops_per_s;
+	o.bytes_per_s = !isnan(r->traffic) ? r->traffic : o.bytes_per_s;
+	o.node_us = !isnan(r->launch) ? r->launch : o.node_us;
+	clv_status st = clv_plan_partition(m->plan, &o, out);
+	free(profile);
+	return st == CLV_OK ? EXIT_OK : fail_with(r->path);
+}
+
+/* ---- what is written ------------------------------------------------------------------------------------------------------ */
+
+static int save_html(const request *r, const clv_plan *plan, const clv_partition *p)
+{
+	clv_html_options o = CLV_HTML_OPTIONS_INIT;
+	uint32_t n = clv_partition_stage_count(p);
+	double *cost = grab(n * sizeof *cost);
+	clv_pipe_stage s = {.size = sizeof s};
+	char *page;
+	for (uint32_t i = 0; i < n; i++)
+		if (clv_partition_stage(p, i, &s) == CLV_OK)
+			cost[i] = s.fwd_us + s.bwd_us + s.comm_us;
+	o.symbols = r->sizes.symbols;
+	o.values = r->sizes.values;
+	o.nsymbols = r->sizes.n;
+	o.nstages = n;
+	o.stage_of_node = clv_partition_plan_stages(p);
+	o.stage_cost = cost;
+	clv_status st = clv_plan_html(plan, &o, &page);
+	free(cost);
+	if (st != CLV_OK)
+		return fail_with(r->path);
+	return save_text(r->html, page) ? EXIT_OK : EXIT_FAILED;
+}
+
+/* Names of devices, which the list has with commas between; false with what is wrong said. */
+static bool split_names(char *list, const char **names, uint32_t k)
+{
+	uint32_t n = 0;
+	for (char *at = list, *next; at; at = next, n++) {
+		next = strchr(at, ',');
+		if (next)
+			*next++ = '\0';
+		if (n < k)
+			names[n] = at;
+	}
+	if (n != k)
+		complain("--device-names has %u names for %u devices", n, k);
+	return n == k;
+}
+
+static int write_source(const request *r, const model *m, const clv_partition *p, const char *const *devices)
+{
+	clv_stages_options o = CLV_STAGES_OPTIONS_INIT;
+	char *text;
+	const clv_plan *plan = clv_partition_plan(p, &o.ends);
+	o.nstages = clv_partition_stage_count(p);
+	o.devices = devices;
+	o.symbols = r->sizes.symbols;
+	o.values = r->sizes.values;
+	o.nsymbols = r->sizes.n;
+	o.batch_symbol = batch_of(m);
+	o.basic_blocks = r->whole.at;
+	o.nbasic_blocks = r->whole.n;
+	o.depth = (uint32_t)r->depth;
+	if (clv_plan_stages_source(plan, &o, &text) != CLV_OK)
+		return fail_with(r->path);
+	return save_text(r->source, text) ? EXIT_OK : EXIT_FAILED;
+}
+
+static int save_source(const request *r, const model *m, const clv_partition *p)
+{
+	uint32_t k = clv_partition_device_count(p), n = clv_partition_stage_count(p);
+	const char **names = grab(k * sizeof *names), **of_stage = grab(n * sizeof *of_stage);
+	char *list = r->device_names ? grab_text(r->device_names, strlen(r->device_names)) : NULL;
+	int code = list && !split_names(list, names, k) ? EXIT_USAGE : EXIT_OK;
+	clv_pipe_stage s = {.size = sizeof s};
+	for (uint32_t i = 0; i < n; i++)
+		if (clv_partition_stage(p, i, &s) == CLV_OK)
+			of_stage[i] = names[s.device];
+	if (code == EXIT_OK)
+		code = write_source(r, m, p, list ? of_stage : NULL);
+	free(list);
+	free(names);
+	free(of_stage);
+	return code;
+}
+
+static int save_graph(const request *r, const clv_partition *p)
+{
+	char *text;
+	if (clv_partition_graph_json(p, &text) != CLV_OK)
+		return fail_with(r->path);
+	return save_text(r->graph, text) ? EXIT_OK : EXIT_FAILED;
 }
 
 static int show(const request *r, const clv_partition *p)
@@ -133,27 +287,110 @@ static int show(const request *r, const clv_partition *p)
 	return save_text(r->output, text) ? EXIT_OK : EXIT_FAILED;
 }
 
+/* The table comes last: where something else fails there is no result. */
+static int write_all(const request *r, const model *m /* NULL: of a graph */, const clv_partition *p)
+{
+	int code = r->graph ? save_graph(r, p) : EXIT_OK;
+	if (m && r->html && code == EXIT_OK)
+		code = save_html(r, m->plan, p);
+	if (m && r->source && code == EXIT_OK)
+		code = save_source(r, m, p);
+	return code == EXIT_OK ? show(r, p) : code;
+}
+
+/* ---- the command ------------------------------------------------------------------------------------------------------ */
+
+static int run_on_plan(request *r, const model *m, const clv_partition_options *o)
+{
+	clv_partition *p = NULL;
+	int code = partition_plan(r, m, o, &p);
+	if (code == EXIT_OK)
+		code = write_all(r, m, p);
+	clv_partition_free(p);
+	return code;
+}
+
+static int run_on_graph(const request *r, const char *text, size_t n, const clv_partition_options *o)
+{
+	clv_partition *p = NULL;
+	int code = partition_graph(r, text, n, o, &p);
+	if (code == EXIT_OK)
+		code = write_all(r, NULL, p);
+	clv_partition_free(p);
+	return code;
+}
+
+static int run_on_file(request *r, const clv_partition_options *o)
+{
+	model m = {0};
+	size_t n;
+	int code = EXIT_FAILED;
+	if (starts_as_artifact(r->path)) {
+		if (model_open(r->path, &r->opening, &m))
+			code = run_on_plan(r, &m, o);
+		model_close(&m);
+		return code;
+	}
+	char *text = load_text(r->path, &n);
+	if (text && !looks_like_plan(text, n))
+		code = run_on_graph(r, text, n, o);
+	else if (text && model_open_read(r->path, &r->opening, text, n, &m))
+		code = run_on_plan(r, &m, o);
+	free(text);
+	model_close(&m);
+	return code;
+}
+
+/* No output is the input, or another output. */
+static bool check_outputs(const request *r)
+{
+	const struct {
+		const char *name, *path;
+	} all[] = {{"-o", r->output}, {"--write-graph", r->graph}, {"--html", r->html}, {"--source", r->source}};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+		if (!check_output_as(all[i].name, all[i].path, r->path) ||
+		    !check_output_as(all[i].name, all[i].path, r->profile))
+			return false;
+		for (size_t j = 0; j < i && all[i].path; j++)
+			if (all[j].path && !strcmp(all[i].path, all[j].path)) {
+				complain("%s and %s both write to %s: give one of them another file", all[j].name, all[i].name,
+				         strcmp(all[i].path, "-") ? all[i].path : "standard output");
+				return false;
+			}
+	}
+	return true;
+}
+
+static bool check_request(const request *r)
+{
+	if (r->json && r->timeline)
+		complain("--timeline is text, and --json is not: give one of them");
+	else if (r->device_names && !r->source)
+		complain("--device-names is for --source, which is not given");
+	else if (r->profile && !(isnan(r->flops) && isnan(r->traffic) && isnan(r->launch)))
+		complain(
+			"--profile says what blocks take, and --flops, --traffic and --launch estimate it: give one or the other");
+	else
+		return check_count("depth", r->depth) && check_outputs(r);
+	return false;
+}
+
 static int run_partition(void *given)
 {
-	const request *r = given;
+	request *r = given;
 	clv_partition_options o = CLV_PARTITION_OPTIONS_INIT;
 	double *speeds = NULL;
 	int64_t *limits = NULL;
 	int code = EXIT_USAGE;
-	if (r->json && r->timeline)
-		complain("--timeline is text, and --json is not: give one of them");
-	else if (check_output(r->output, r->path) && read_options(r, &o, &speeds, &limits)) {
-		clv_partition *p = partition_file(r->path, &o);
-		code = p ? show(r, p) : EXIT_FAILED;
-		clv_partition_free(p);
-	}
+	if (check_request(r) && read_options(r, &o, &speeds, &limits))
+		code = run_on_file(r, &o);
 	free(speeds);
 	free(limits);
 	return code;
 }
 
 static const option arguments[] = {
-	ARG_FILE("FILE", path, "a graph as JSON; - is standard input"),
+	ARG_FILE("FILE", path, "a .clv file, a plan's text, or a graph as JSON; - is standard input"),
 	OPTION_END,
 };
 
@@ -177,28 +414,50 @@ static const option options[] = {
 	OPT_FLAG("inference", 0, inference, "there is no backward"),
 	OPT_FLOAT("param-copies", 0, "X", param_copies,
               "memory per byte of parameters: 4 for Adam (default: 2, of --inference 1)"),
+	OPT_GROUP("plans"),
+	OPT_COUNT("depth", 0, "N", depth, "modules N deep are not opened, a.b is 2 deep (default: all are opened)"),
+	OPT_TEXTS("whole", 0, "NAME", whole, "nor are modules of this class, or at this path; may be repeated"),
+	SIZE_OPTIONS(sizes),
+	OPT_FILE("profile", 0, "FILE", profile, "what blocks take, as Profile.save wrote it (default: an estimate)"),
+	OPT_FLOAT("flops", 0, "X", flops, "of the estimate: operations per second (default: 100e12)"),
+	OPT_RATE("traffic", 0, "RATE", traffic, "likewise: bytes per second to and from memory (default: 1T)"),
+	OPT_FLOAT("launch", 0, "US", launch, "likewise: microseconds to start an operator (default: 5)"),
+	OPT_FLAG("ties-together", 0, ties_together, "what reads the same parameter stays in one stage"),
+	OPT_FLAG("keep-order", 0, keep_order, "stages are cut from the plan in its own order"),
+	OPENING_OPTIONS(opening),
 	OPT_GROUP("output"),
 	OPT_FLAG("json", 0, json, "one line of JSON instead of a table"),
 	OPT_FLAG("timeline", 0, timeline, "what each device does, in order, instead of a table"),
 	OPT_FILE("output", 'o', "FILE", output, "write it here; - is standard output", .preset = "-"),
+	OPT_FILE("write-graph", 0, "FILE", graph, "also write the graph as JSON, for other tools"),
+	OPT_FILE("html", 0, "FILE", html, "of a plan: also write a page that shows the stages"),
+	OPT_FILE("source", 0, "FILE", source, "of a plan: also write the stages as Python"),
+	OPT_TEXT("device-names", 0, "LIST", device_names, "devices in that source: cuda:0,cuda:1 (default: all are cpu)"),
 	OPTION_END,
 };
 
+static const request initial = {.flops = NAN, .traffic = NAN, .launch = NAN};
+
 const command command_partition = {
 	.name = "partition",
-	.summary = "cut a graph into stages for several devices",
+	.summary = "cut a model into stages for several devices",
 	.description =
 		"Puts every node of a graph into a stage and every stage on a device, so that the slowest device has as "
 		"little to do as possible. Stages are in an order that is topological; a device may have several.\n\n"
-		"The graph is JSON: {\"nodes\": [{\"id\": 0, \"name\": \"conv\", \"fwd_us\": 10, \"bwd_us\": 20, "
+		"A plan is folded into blocks: layers, modules that --depth and --whole leave closed, operators between them, "
+		"and "
+		"more where a cut would be wrong. What blocks take is read from a profile, or estimated from shapes.\n\n"
+		"A graph is JSON: {\"nodes\": [{\"id\": 0, \"name\": \"conv\", \"fwd_us\": 10, \"bwd_us\": 20, "
 		"\"param_bytes\": 400, \"out_bytes\": 64}], \"edges\": [[0, 1]]}. The table shows each stage with its "
 		"time, memory and bytes, how far the slowest device is from a bound that no partition can beat, and what a "
 		"schedule makes of it.",
-	.examples = "cleave partition graph.json -k 4\n"
+	.examples = "cleave partition model.clv -k 4 --batch 8\n"
+				"cleave partition model.clv -k 4 --html report.html --source stages.py\n"
 				"cleave partition graph.json -k 8 --method mpipe --json\n"
 				"cleave partition graph.json -k 2 --speeds 1,2 --memory 8G --bandwidth 12G --timeline\n",
 	.arguments = arguments,
 	.options = options,
 	REQUEST(request),
+	.initial = &initial,
 	.run = run_partition,
 };

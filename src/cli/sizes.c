@@ -15,11 +15,17 @@ static const char *batch_symbol(const clv_plan *p)
 	return n == 1 && clv_plan_symbol(p, 0, &s) == CLV_OK ? s.name : NULL;
 }
 
+const char *batch_of(const model *m)
+{
+	const char *batch = clv_artifact_batch(m->artifact);
+	return *batch ? batch : batch_symbol(m->plan);
+}
+
 bool sizes_resolve(sizes *s, const model *m)
 {
 	if (!s->batch)
 		return true;
-	const char *batch = clv_artifact_batch(m->artifact), *name = *batch ? batch : batch_symbol(m->plan);
+	const char *name = batch_of(m);
 	if (!name && clv_plan_symbol_count(m->plan) == 0) {
 		complain("--batch: the sizes of this plan are fixed");
 		return false;

@@ -206,8 +206,7 @@ static clv_status put_stage(config *c, uint32_t i, const value_list *outputs)
 {
 	const writer *w = &c->w[i];
 	bool last = i + 1 == c->spec->nstages;
-	const char *device = c->spec->devices ? c->spec->devices[i] : NULL;
-	device = device ? device : "cpu";
+	const char *device = stage_device(w);
 	strbuf_printf(c->b, "%s%u: {\"stage_cls\": Stage%u, ", i ? ", " : "", i, i);
 	TRY(put_inputs(c, w));
 	TRY(put_outputs(c, i, last ? outputs->at.at : w->v.outputs.at, last ? outputs->at.n : w->v.outputs.n));

@@ -126,9 +126,29 @@ void write_path(writer *w, const char *path, strbuf *b)
 	put_path(w, path, path + strlen(path), b);
 }
 
+/* self.encoder.get_parameter("layers.0.weight"): members of a module that is given may have no other way to be read. */
+static bool put_given_place(writer *w, value_id v, strbuf *b)
+{
+	const layers *all = w->stage ? &w->stage->layers : NULL;
+	uint32_t number = all ? all->holder[v] : NONE;
+	for (uint32_t i = 0; number != NONE && i < all->at.n; i++) {
+		const layer *l = &all->at.at[i];
+		if (!l->block || number - l->first >= l->nslots)
+			continue;
+		write_path(w, all->path[v], b);
+		strbuf_puts(b, w->p->values.at[v].kind == VALUE_PARAM ? ".get_parameter(" : ".get_buffer(");
+		write_string(all->slots.at[number].name, strlen(all->slots.at[number].name), b);
+		strbuf_putc(b, ')');
+		return true;
+	}
+	return false;
+}
+
 void write_place(writer *w, value_id v, strbuf *b)
 {
 	char *path = NULL;
+	if (put_given_place(w, v, b))
+		return;
 	if (place_text(w, v, &path) != CLV_OK) {
 		b->failed = true;
 		return;
@@ -189,14 +209,24 @@ static void declare_module(writer *w, const char *path, size_t n, const char *in
 	layout_line(b, BODY, &line);
 }
 
-static clv_status declare_container(writer *w, containers *all, const char *path, size_t n, strbuf *b)
+/* From now on the module is there; *fresh: it was not. */
+static clv_status note_container(containers *all, const char *path, size_t n, bool *fresh)
 {
 	container_key k = {all, {path, n}};
 	uint32_t hash = hash_bytes(path, n, (uintptr_t)all);
-	if (table_find(&all->by_path, hash, container_same, &k) != TABLE_NONE)
+	*fresh = table_find(&all->by_path, hash, container_same, &k) == TABLE_NONE;
+	if (!*fresh)
 		return CLV_OK;
 	TRY(vec_push(&all->at, k.c));
-	TRY(table_add(&all->by_path, hash, all->at.n - 1));
+	return table_add(&all->by_path, hash, all->at.n - 1);
+}
+
+static clv_status declare_container(writer *w, containers *all, const char *path, size_t n, strbuf *b)
+{
+	bool fresh;
+	TRY(note_container(all, path, n, &fresh));
+	if (!fresh)
+		return CLV_OK;
 	declare_module(w, path, n, "Part()", b);
 	w->part = true;
 	return CLV_OK;
@@ -350,6 +380,11 @@ static clv_status declare_one(writer *w, containers *all, value_id v, const int6
 	clv_status st = CLV_OK;
 	if ((x->flags & VALUE_ODD) || is_quantized(x->dtype))
 		st = fail(CLV_E_UNSUPPORTED, "%s is sparse, nested or quantized, and cannot be declared as source", path);
+	else if (w->stage && is_in_block(p, &w->stage->layers, path))
+		st = fail(CLV_E_UNSUPPORTED,
+		          "%s is read from outside the module that has it, and is none of its parameters "
+		          "and buffers",
+		          path);
 	/* names of the plan live as long as it; a container may keep pointing into them */
 	bool module = is_module_kind(x->kind) && source_path_ok(plan_s(p, x->name));
 	if (st == CLV_OK)
@@ -364,10 +399,13 @@ static clv_status declare_one(writer *w, containers *all, value_id v, const int6
 static clv_status declare_layers(writer *w, containers *all, strbuf *b)
 {
 	const layers *found = &w->stage->layers;
+	bool fresh;
 	for (uint32_t i = 0; i < found->at.n; i++) {
 		const char *path = plan_s(w->p, w->p->scopes.at[found->at.at[i].scope].path);
 		TRY(declare_containers(w, all, path, b));
 		declare_module(w, path, strlen(path), found->at.at[i].init, b);
+		if (found->at.at[i].block)
+			TRY(note_container(all, path, strlen(path), &fresh));
 	}
 	return CLV_OK;
 }
@@ -395,7 +433,7 @@ static void write_slots(writer *w, strbuf *b)
 {
 	const layers *found = &w->stage->layers;
 	for (uint32_t i = 0; i < found->at.n; i++)
-		for (uint32_t k = 0; k < found->at.at[i].nslots; k++) {
+		for (uint32_t k = 0; !found->at.at[i].block && k < found->at.at[i].nslots; k++) {
 			uint32_t number = found->at.at[i].first + k;
 			write_slot(w, &found->at.at[i], &found->slots.at[number], number, b);
 		}
@@ -404,10 +442,10 @@ static void write_slots(writer *w, strbuf *b)
 static void write_stage_head(const writer *w, strbuf *b)
 {
 	const stage_state *st = w->stage;
-	const char *device = st->spec->devices ? st->spec->devices[st->number] : NULL;
+	const char *device = stage_device(w);
 	strbuf line = STRBUF_INIT;
 	strbuf_puts(&line, "def __init__(self, device=");
-	write_string(device ? device : "cpu", strlen(device ? device : "cpu"), &line);
+	write_string(device, strlen(device), &line);
 	strbuf_puts(&line, st->blocks ? ", blocks=None):" : "):");
 	layout_line(b, INDENT, &line);
 	strbuf_printf(b, "        super().__init__()\n        self.%s = torch.device(device)\n", st->device_name);
@@ -419,33 +457,6 @@ static void write_stage_end(const writer *w, strbuf *b)
 	strbuf_puts(b, "        self.to(device)\n");
 }
 
-/* Modules that were kept whole are given to the constructor. */
-static clv_status declare_blocks(writer *w, containers *all, strbuf *b)
-{
-	for (node_id n = w->s->first; n < w->s->end; n++) {
-		const node *x = &w->p->nodes.at[n];
-		if (strcmp(plan_s(w->p, x->op), "cleave::block") != 0 || x->scope == NONE)
-			continue;
-		const char *path = plan_s(w->p, w->p->scopes.at[x->scope].path);
-		container_key k = {all, {path, strlen(path)}};
-		uint32_t hash = hash_bytes(path, k.c.n, (uintptr_t)all);
-		if (table_find(&all->by_path, hash, container_same, &k) != TABLE_NONE)
-			continue;
-		TRY(declare_containers(w, all, path, b));
-		TRY(vec_push(&all->at, k.c));
-		TRY(table_add(&all->by_path, hash, all->at.n - 1));
-		strbuf init = STRBUF_INIT;
-		char *text = NULL;
-		strbuf_puts(&init, "given_block(blocks, ");
-		write_string(path, k.c.n, &init);
-		strbuf_putc(&init, ')');
-		TRY(strbuf_take(&init, &text));
-		declare_module(w, path, k.c.n, text, b);
-		mem_free(text);
-	}
-	return CLV_OK;
-}
-
 static clv_status declare_all(writer *w, const int64_t *low, strbuf *b)
 {
 	containers all = {0};
@@ -454,8 +465,6 @@ static clv_status declare_all(writer *w, const int64_t *low, strbuf *b)
 	if (!seen)
 		return fail_nomem();
 	if (w->stage)
-		st = declare_blocks(w, &all, b);
-	if (w->stage && st == CLV_OK)
 		st = declare_layers(w, &all, b);
 	for (uint32_t i = 0; st == CLV_OK && i < w->v.externals.n; i++) {
 		seen[w->v.externals.at[i]] = true;

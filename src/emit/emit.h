@@ -3,7 +3,8 @@
  *
  * python.c writes the class, declare.c its __init__, call.c one operator call, ident.c the names, layout.c breaks lines.
  * stages.c writes the file of a pipeline, config.c what it says about its stages, output.c how the model's output is
- * built again; there whole layers of torch.nn are called instead of their operators (layer.c). What only torch knows (the
+ * built again; there whole layers of torch.nn are called instead of their operators (layer.c), and modules that were
+ * recorded as one node (block.c). What only torch knows (the
  * data of constants, which arguments an operator takes by name alone) comes through source_spec; without it every
  * constant is a buffer for the caller to load, and a helper in the source sorts the arguments when it runs. */
 #ifndef EMIT_EMIT_H
@@ -46,11 +47,19 @@ typedef struct source_keywords {
 clv_status source_keywords_new(const plan *p, node_id first, node_id end, source_keywords *out);
 void source_keywords_free(source_keywords *k);
 
+/* How a module that is run as a whole is called (block.c): texts with {0}, {1}, … for its tensors, and {{ for a brace. */
+typedef struct block_call {
+	const char *arguments; /* "{0}, mask={1}" */
+	const char *results;   /* "{0}, ({1}, _)"; NULL: a structure that cannot be assigned to */
+	uint32_t count;        /* of the tensors among the arguments; those after them are the module's own */
+	const char *reason;    /* why it cannot be written; NULL: it can */
+} block_call;
+
 /* A pipeline as a file: stage i is nodes ends[i-1] … ends[i]-1, the last one ends with the plan. */
 typedef struct stages_spec {
 	const node_id *ends;
 	uint32_t nstages;
-	const char *const *devices; /* per stage: "cuda:1"; NULL, or one that is: "cpu" */
+	const char *const *devices; /* per stage: "cuda:1"; NULL, or one that is: where the model was */
 	const char *const *symbols; /* sizes that the configuration shows: symbols and their values */
 	const int64_t *values;
 	uint32_t nsymbols;
@@ -61,6 +70,8 @@ typedef struct stages_spec {
 	uint32_t nbasic_blocks;
 	const char *const *not_saved; /* buffers that no state_dict has (persistent=False) */
 	uint32_t nnot_saved;
+	const block_call *calls; /* of the cleave::python nodes, in order; only those of modules are looked at */
+	uint32_t ncalls;
 	bool del; /* values are deleted after their last use */
 	void *ctx;
 	clv_status (*literal)(void *ctx, value_id v, strbuf *b, bool *done); /* as in source_spec */
@@ -99,6 +110,7 @@ typedef struct layer {
 	scope_id scope;
 	uint32_t first, nslots; /* slice of layers->slots */
 	char *init;             /* nn.Linear(3, 4); owned */
+	bool block;             /* it is given to the stage, with its tensors */
 } layer;
 
 typedef struct layers {
@@ -121,6 +133,7 @@ typedef struct stage_state {
 	bool *used;           /* per value: a node of the stage reads it */
 	bool failed;          /* memory ran out while layers were looked for */
 	bool blocks;          /* it calls modules that are given to it */
+	bool tensors;         /* of which some give a structure that is taken apart by a helper */
 	VEC(value_id) given;  /* tensors to be set that no state_dict has */
 } stage_state;
 
@@ -149,7 +162,9 @@ void write_forward(writer *w, strbuf *b);       /* the method, with the body */
 void write_helpers(const writer *w, strbuf *b); /* what the class needs above it */
 void write_harmless(const char *s, strbuf *b);  /* text that somebody else chose, for a comment */
 clv_status check_symbols(const plan *p);
-bool is_used(const writer *w, value_id v); /* the source needs a name for it */
+bool is_used(const writer *w, value_id v);                       /* the source needs a name for it */
+void write_target(writer *w, const arg *result, strbuf *b);      /* its name; _ where nothing uses it */
+clv_status fail_node(const writer *w, node_id n, clv_status st); /* the failure, with the node that it is about */
 /* An input of the view, and which of its sizes, that has symbol s; false: no input shows it. */
 bool symbol_shown(const writer *w, symbol_id s, value_id *input, uint32_t *dim);
 /* "x.shape[0] // 2": symbol s from that size, of the value called `name`. */
@@ -183,6 +198,20 @@ const char *torch_dtype(uint8_t d); /* "float32" */
 clv_status layers_find(writer *w, layers *out); /* *out is to be freed in any case */
 void layers_free(layers *all);
 clv_status write_layer_call(writer *w, node_id n, strbuf *b); /* a statement */
+const char *path_inside(const char *name, const char *path);  /* the text behind "path."; NULL: it is not inside */
+bool is_in_block(const plan *p, const layers *all, const char *path); /* it has the modules and tensors inside it */
+uint32_t layer_of_scope(const layers *all, scope_id s);               /* NONE */
+clv_status layer_slot_add(layers *all, value_id v, const char *name, size_t n);
+/* A layer with the slots from `first` on; the text of its constructor is taken. */
+clv_status layer_add(layers *all, scope_id s, uint32_t first, strbuf *text, uint32_t *out);
+
+/* block.c */
+bool block_is(const plan *p, node_id n);                      /* it calls a module as a whole */
+clv_status blocks_find(writer *w, layers *all);               /* they are layers too */
+clv_status write_block_call(writer *w, node_id n, strbuf *b); /* a statement */
+
+/* stages.c */
+const char *stage_device(const writer *w); /* where it stands unless it is told otherwise */
 
 /* config.c: def create_pipeline_configuration; w: of the stages, in order */
 clv_status write_config(const writer *w, strbuf *b);

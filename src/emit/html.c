@@ -27,11 +27,42 @@ static clv_status check_groups(const plan *p, const uint32_t *of_node, uint32_t 
 	return CLV_OK;
 }
 
+static bool is_cost(double x)
+{
+	return isfinite(x) && x >= 0;
+}
+
 static clv_status check_costs(const clv_html_options *o)
 {
 	for (uint32_t i = 0; o->stage_cost && i < o->nstages; i++)
-		if (!isfinite(o->stage_cost[i]) || o->stage_cost[i] < 0)
+		if (!is_cost(o->stage_cost[i]))
 			return fail(CLV_E_INVALID, "clv_html_options: the cost of stage %u is not a cost", i);
+	return CLV_OK;
+}
+
+static clv_status check_fact(const clv_html_options *o, uint32_t i)
+{
+	clv_pipe_stage s = {0};
+	if (!o->stage_facts[i])
+		return fail(CLV_E_INVALID, "clv_html_options.stage_facts: that of stage %u is NULL", i);
+	TRY(options_read(&s, sizeof s, o->stage_facts[i], "clv_pipe_stage"));
+	if (!is_cost(s.fwd_us) || !is_cost(s.bwd_us) || !is_cost(s.comm_us))
+		return fail(CLV_E_INVALID, "clv_html_options.stage_facts: a time of stage %u is not a time", i);
+	if (o->ndevices && s.device >= o->ndevices)
+		return fail(CLV_E_INVALID, "clv_html_options.stage_facts: stage %u is on device %u of %u", i, s.device,
+		            o->ndevices);
+	return CLV_OK;
+}
+
+static clv_status check_facts(const clv_html_options *o)
+{
+	for (uint32_t i = 0; o->stage_facts && i < o->nstages; i++)
+		TRY(check_fact(o, i));
+	for (uint32_t i = 0; i < o->ndevices; i++)
+		if (!o->device_names || !o->device_names[i])
+			return fail(CLV_E_INVALID, "clv_html_options: device %u of %u has no name", i, o->ndevices);
+	if (!is_cost(o->lower_bound_us))
+		return fail(CLV_E_INVALID, "clv_html_options.lower_bound_us is not a time");
 	return CLV_OK;
 }
 
@@ -45,7 +76,8 @@ static clv_status read_options(const clv_frontiers *f, clv_html_options *o)
 	TRY(check_groups(f->p, o->stage_of_node, o->nstages, "stage"));
 	TRY(check_groups(f->p, o->segment_of_node, o->nsegments, "segment"));
 	o->title = o->title ? o->title : plan_s(f->p, f->p->model);
-	return check_costs(o);
+	TRY(check_costs(o));
+	return check_facts(o);
 }
 
 /* ---- the page ---------------------------------------------------------------------------------------------------- */

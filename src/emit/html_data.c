@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/options.h"
 #include "emit/html.h"
 #include "plan/flops.h"
 #include "plan/intern.h"
@@ -444,9 +445,44 @@ static void stage_of(data *d, uint32_t i)
 	strbuf_int(d->b, d->o->stage_of_node[i]);
 }
 
+/* Checked before: it can be read. */
+static clv_pipe_stage fact_of(const data *d, uint32_t i)
+{
+	clv_pipe_stage s = {0};
+	(void)options_read(&s, sizeof s, d->o->stage_facts[i], "clv_pipe_stage");
+	return s;
+}
+
 static void stage_cost(data *d, uint32_t i)
 {
-	put_number(d, d->o->stage_cost[i]);
+	if (d->o->stage_cost) {
+		put_number(d, d->o->stage_cost[i]);
+		return;
+	}
+	clv_pipe_stage s = fact_of(d, i);
+	put_number(d, s.fwd_us + s.bwd_us + s.comm_us);
+}
+
+static void stage_fact(data *d, uint32_t i)
+{
+	clv_pipe_stage s = fact_of(d, i);
+	const double times[] = {s.fwd_us, s.bwd_us, s.comm_us};
+	const int64_t bytes[] = {s.in_bytes, s.out_bytes, s.relayed_bytes, s.param_bytes, s.memory_bytes, s.in_flight};
+	strbuf_printf(d->b, "[%u", s.device);
+	for (size_t k = 0; k < sizeof times / sizeof *times; k++) {
+		strbuf_putc(d->b, ',');
+		put_number(d, times[k]);
+	}
+	for (size_t k = 0; k < sizeof bytes / sizeof *bytes; k++) {
+		strbuf_putc(d->b, ',');
+		put_amount(d, bytes[k]);
+	}
+	strbuf_putc(d->b, ']');
+}
+
+static void device_name(data *d, uint32_t i)
+{
+	put_text(d, d->o->device_names[i]);
 }
 
 static void segment_of(data *d, uint32_t i)
@@ -469,7 +505,11 @@ static void put_groups(data *d)
 	put_key(d, "stages");
 	strbuf_int(d->b, o->nstages);
 	put_column(d, "stageOf", o->nstages ? d->p->nodes.n : 0, stage_of);
-	put_column(d, "stageCost", o->stage_cost ? o->nstages : 0, stage_cost);
+	put_column(d, "stageCost", o->stage_cost || o->stage_facts ? o->nstages : 0, stage_cost);
+	put_column(d, "stageFacts", o->stage_facts ? o->nstages : 0, stage_fact);
+	put_column(d, "devices", o->ndevices, device_name);
+	put_key(d, "lowerBound");
+	put_number(d, o->lower_bound_us);
 	put_column(d, "segments", o->nsegments, segment_row);
 	put_column(d, "segmentOf", o->nsegments ? d->p->nodes.n : 0, segment_of);
 }

@@ -13,10 +13,10 @@ static const char *const keywords[] = {"False",  "None",   "True",    "and",    
                                        "pass",   "raise",  "return",  "try",      "while",    "with",   "yield"};
 
 /* What the generated code uses itself, and letters that linters take for digits. */
-static const char *const own_words[] = {"self", "torch", "nn",       "F",          "min",     "max",
-                                        "bool", "tuple", "float",    "getattr",    "setattr", "repr",
-                                        "call", "flag",  "complex",  "GuardError", "Part",    "super",
-                                        "_",    "math",  "own_copy", "l",          "O",       "I"};
+static const char *const own_words[] = {"self",       "torch",      "nn",      "F",       "min",  "max",  "bool",
+                                        "tuple",      "float",      "getattr", "setattr", "repr", "call", "flag",
+                                        "complex",    "GuardError", "Part",    "super",   "_",    "math", "own_copy",
+                                        "tensors_of", "l",          "O",       "I"};
 
 static bool is_among(const char *const *words, size_t count, const char *s, size_t n)
 {
@@ -162,6 +162,13 @@ static bool has_many(const plan *p, const node *n)
 	return n->nresults > 1 || (n->nresults == 1 && p->args.at[n->results].kind == ARG_LIST);
 }
 
+/* A module that is called as a whole names what it gives. */
+static const char *scope_path(const plan *p, node_id n)
+{
+	scope_id s = p->nodes.at[n].scope;
+	return s == NONE ? "" : plan_s(p, p->scopes.at[s].path);
+}
+
 static clv_status name_all(idents *t, const node_names *names)
 {
 	const plan *p = t->p;
@@ -174,7 +181,8 @@ static clv_status name_all(idents *t, const node_names *names)
 			TRY(add_name(t, name, i, &t->of_value[v]));
 	}
 	for (node_id n = 0; n < p->nodes.n; n++) {
-		naming k = {t, node_name(names, n), has_many(p, &p->nodes.at[n]), 0, CLV_OK};
+		const char *name = block_is(p, n) ? scope_path(p, n) : node_name(names, n);
+		naming k = {t, name, has_many(p, &p->nodes.at[n]), 0, CLV_OK};
 		node_each_result(p, n, name_result, &k);
 		TRY(k.st);
 	}

@@ -576,7 +576,7 @@ static const recurrent *find_recurrent(const plan *p, const node *n)
 /* (x, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first) */
 enum { REC_X, REC_STATE, REC_PARAMS, REC_BIAS, REC_LAYERS, REC_DROPOUT, REC_MODE, REC_BOTH, REC_FIRST, REC_NARGS };
 
-static clv_status add_slot(layers *all, value_id v, const char *name, size_t n)
+clv_status layer_slot_add(layers *all, value_id v, const char *name, size_t n)
 {
 	layer_slot s = {v, mem_strdup(name, n)};
 	if (!s.name)
@@ -592,7 +592,7 @@ static clv_status fit_weight(fit *f, layers *all, const arg *a, const char *kind
 	char name[48];
 	int n = snprintf(name, sizeof name, "%s_l%u%s", kind, i, back ? "_reverse" : "");
 	*fits = a->kind == ARG_VALUE && is_plain_tensor(&f->w->p->values.at[a->u.v]) && is_own(f, a->u.v, name, (size_t)n);
-	return *fits ? add_slot(all, a->u.v, name, (size_t)n) : CLV_OK;
+	return *fits ? layer_slot_add(all, a->u.v, name, (size_t)n) : CLV_OK;
 }
 
 static clv_status fit_weights(fit *f, layers *all, const arg *list, uint32_t nlayers, bool bias, bool both, bool *fits)
@@ -724,8 +724,7 @@ static const rule *find_rule(const plan *p, const node *n)
 	return NULL;
 }
 
-/* The text behind "path." where `name` is inside the module; NULL. */
-static const char *inside(const char *name, const char *path)
+const char *path_inside(const char *name, const char *path)
 {
 	size_t n = strlen(path);
 	return !strncmp(name, path, n) && name[n] == '.' ? name + n + 1 : NULL;
@@ -735,12 +734,12 @@ static const char *inside(const char *name, const char *path)
 static bool is_leaf(const plan *p, const char *path, const layers *all, uint32_t first)
 {
 	for (scope_id s = 0; s < p->scopes.n; s++)
-		if (inside(plan_s(p, p->scopes.at[s].path), path))
+		if (path_inside(plan_s(p, p->scopes.at[s].path), path))
 			return false;
 	for (value_id v = 0; v < p->values.n; v++) {
 		const value *x = &p->values.at[v];
 		bool module = x->kind == VALUE_PARAM || x->kind == VALUE_BUFFER || x->kind == VALUE_ATTR;
-		const char *rest = module ? inside(plan_s(p, x->name), path) : NULL;
+		const char *rest = module ? path_inside(plan_s(p, x->name), path) : NULL;
 		if (!rest || !strcmp(rest, "num_batches_tracked"))
 			continue;
 		bool own = false;
@@ -756,11 +755,11 @@ static clv_status take_slots(const fit *f, layers *all, node_id count)
 {
 	for (uint32_t i = 0; i < f->ntensors; i++)
 		if (f->tensors[i].v != NONE)
-			TRY(add_slot(all, f->tensors[i].v, f->tensors[i].name, f->tensors[i].n));
+			TRY(layer_slot_add(all, f->tensors[i].v, f->tensors[i].name, f->tensors[i].n));
 	if (count == NONE)
 		return CLV_OK;
 	const plan *p = f->w->p;
-	return add_slot(all, p->args.at[p->nodes.at[count].args].u.v, "num_batches_tracked", 19);
+	return layer_slot_add(all, p->args.at[p->nodes.at[count].args].u.v, "num_batches_tracked", 19);
 }
 
 static void drop_slots(layers *all, uint32_t first)
@@ -792,9 +791,9 @@ static clv_status fit_node(fit *f, layers *all, node_id n, strbuf *b, bool *fits
 	return CLV_OK;
 }
 
-static clv_status add_layer(layers *all, scope_id s, uint32_t first, strbuf *text, uint32_t *out)
+clv_status layer_add(layers *all, scope_id s, uint32_t first, strbuf *text, uint32_t *out)
 {
-	layer one = {s, first, all->slots.n - first, NULL};
+	layer one = {.scope = s, .first = first, .nslots = all->slots.n - first};
 	TRY(strbuf_take(text, &one.init));
 	clv_status st = vec_push(&all->at, one);
 	if (st != CLV_OK)
@@ -803,7 +802,7 @@ static clv_status add_layer(layers *all, scope_id s, uint32_t first, strbuf *tex
 	return st;
 }
 
-static uint32_t layer_of_scope(const layers *all, scope_id s)
+uint32_t layer_of_scope(const layers *all, scope_id s)
 {
 	for (uint32_t i = 0; i < all->at.n; i++)
 		if (all->at.at[i].scope == s)
@@ -811,13 +810,24 @@ static uint32_t layer_of_scope(const layers *all, scope_id s)
 	return NONE;
 }
 
+bool is_in_block(const plan *p, const layers *all, const char *path)
+{
+	for (uint32_t i = 0; i < all->at.n; i++) {
+		const char *block = plan_s(p, p->scopes.at[all->at.at[i].scope].path);
+		if (all->at.at[i].block && (!strcmp(path, block) || path_inside(path, block)))
+			return true;
+	}
+	return false;
+}
+
 static clv_status try_node(writer *w, layers *all, node_id n)
 {
 	const plan *p = w->p;
 	const node *x = &p->nodes.at[n];
-	if (x->scope == NONE || !source_path_ok(plan_s(p, p->scopes.at[x->scope].path)))
+	const char *path = x->scope == NONE ? "" : plan_s(p, p->scopes.at[x->scope].path);
+	if (!source_path_ok(path) || is_in_block(p, all, path))
 		return CLV_OK;
-	fit f = {.w = w, .n = x, .path = plan_s(p, p->scopes.at[x->scope].path), .x = NONE};
+	fit f = {.w = w, .n = x, .path = path, .x = NONE};
 	strbuf text = STRBUF_INIT;
 	uint32_t first = all->slots.n, at = layer_of_scope(all, x->scope);
 	bool fits = false;
@@ -825,7 +835,7 @@ static clv_status try_node(writer *w, layers *all, node_id n)
 	if (st == CLV_OK && (text.failed || w->stage->failed))
 		st = fail_nomem();
 	if (st == CLV_OK && fits && at == NONE && is_leaf(p, f.path, all, first))
-		st = add_layer(all, x->scope, first, &text, &all->of_node[n]);
+		st = layer_add(all, x->scope, first, &text, &all->of_node[n]);
 	else if (st == CLV_OK && fits && at != NONE && strlen(all->at.at[at].init) == text.n &&
 	         !memcmp(all->at.at[at].init, text.at, text.n))
 		all->of_node[n] = at;
@@ -842,7 +852,8 @@ static clv_status try_all(writer *w, layers *all)
 	clv_status st = before ? CLV_OK : fail_nomem();
 	for (node_id n = w->s->first; st == CLV_OK && n < w->s->end; n++) {
 		memcpy(before, all->hidden, w->p->nodes.n);
-		st = try_node(w, all, n);
+		if (all->of_node[n] == NONE)
+			st = try_node(w, all, n);
 		if (st == CLV_OK && all->of_node[n] == NONE)
 			memcpy(all->hidden, before, w->p->nodes.n);
 	}
@@ -850,20 +861,27 @@ static clv_status try_all(writer *w, layers *all)
 	return st;
 }
 
-/* Each tensor is held by one layer: the one with its first name, if there is one. */
+/* Layer i may take its slot k in this pass: what is given has its tensors, then layers have those of their own name. */
+static bool may_hold(const plan *p, const layers *all, uint32_t i, uint32_t k, int pass)
+{
+	const layer *l = &all->at.at[i];
+	const layer_slot *s = &all->slots.at[l->first + k];
+	const char *rest = path_inside(plan_s(p, p->values.at[s->v].name), plan_s(p, p->scopes.at[l->scope].path));
+	return pass == 2 || l->block || (pass == 1 && rest && !strcmp(rest, s->name));
+}
+
+/* Each tensor is held by one layer. */
 static void choose_holders(const plan *p, layers *all)
 {
-	for (int pass = 0; pass < 2; pass++)
+	for (int pass = 0; pass < 3; pass++)
 		for (uint32_t i = 0; i < all->at.n; i++)
 			for (uint32_t k = 0; k < all->at.at[i].nslots; k++) {
-				const layer_slot *s = &all->slots.at[all->at.at[i].first + k];
-				const char *path = plan_s(p, p->scopes.at[all->at.at[i].scope].path);
-				const char *rest = inside(plan_s(p, p->values.at[s->v].name), path);
-				bool natural = rest && !strcmp(rest, s->name);
-				if (all->holder[s->v] == NONE && (natural || pass)) {
-					all->holder[s->v] = all->at.at[i].first + k;
-					all->path[s->v] = path;
-				}
+				uint32_t number = all->at.at[i].first + k;
+				value_id v = all->slots.at[number].v;
+				if (all->holder[v] != NONE || !may_hold(p, all, i, k, pass))
+					continue;
+				all->holder[v] = number;
+				all->path[v] = plan_s(p, p->scopes.at[all->at.at[i].scope].path);
 			}
 }
 
@@ -876,6 +894,7 @@ clv_status layers_find(writer *w, layers *out)
 	                .path = mem_alloc((p->values.n + 1) * sizeof *out->path)};
 	if (!out->of_node || !out->holder || !out->hidden || !out->path)
 		return fail_nomem();
+	TRY(blocks_find(w, out));
 	TRY(try_all(w, out));
 	choose_holders(p, out);
 	return CLV_OK;

@@ -101,7 +101,7 @@ bool is_used(const writer *w, value_id v)
 	return w->last[v] != NONE || (x->flags & VALUE_GUARD) || x->expect != NONE;
 }
 
-static void put_target(writer *w, const arg *a, strbuf *b)
+void write_target(writer *w, const arg *a, strbuf *b)
 {
 	strbuf_puts(b, a->kind == ARG_VALUE && is_used(w, a->u.v) ? ident_value(&w->ids, a->u.v) : "_");
 }
@@ -113,7 +113,7 @@ static void put_targets(writer *w, uint32_t first, uint32_t n, bool inner, strbu
 		const arg *a = &w->p->args.at[first + i];
 		strbuf_puts(b, i ? ", " : "");
 		if (a->kind != ARG_LIST || inner) {
-			put_target(w, a, b);
+			write_target(w, a, b);
 			continue;
 		}
 		strbuf_putc(b, '[');
@@ -286,23 +286,6 @@ static void write_deaths(writer *w, node_id n, unsigned indent)
 	layout_line(&w->body, indent, &line);
 }
 
-/* A module that was kept whole: cleave::block(#module, arguments…). */
-static clv_status write_block_call(writer *w, const node *n, strbuf *b)
-{
-	if (n->scope == NONE || !source_path_ok(plan_s(w->p, w->p->scopes.at[n->scope].path)))
-		return fail(CLV_E_UNSUPPORTED, "it calls a module that has no name, which has no source text");
-	w->stage->blocks = true;
-	put_results(w, n, b);
-	write_path(w, plan_s(w->p, w->p->scopes.at[n->scope].path), b);
-	strbuf_putc(b, '(');
-	for (uint32_t i = 1; i < n->nargs; i++) {
-		strbuf_puts(b, i > 1 ? ", " : "");
-		TRY(write_arg(w, &w->p->args.at[n->args + i], b));
-	}
-	strbuf_putc(b, ')');
-	return CLV_OK;
-}
-
 static clv_status write_statement(writer *w, node_id id, unsigned indent)
 {
 	strbuf *b = &w->body;
@@ -312,10 +295,10 @@ static clv_status write_statement(writer *w, node_id id, unsigned indent)
 		return write_guard_equal(w, id, indent, b);
 	strbuf line = STRBUF_INIT;
 	clv_status st;
-	if (w->stage && w->stage->layers.of_node[id] != NONE) {
+	if (w->stage && block_is(w->p, id)) {
+		st = write_block_call(w, id, &line);
+	} else if (w->stage && w->stage->layers.of_node[id] != NONE) {
 		st = write_layer_call(w, id, &line);
-	} else if (w->stage && !strcmp(op, "cleave::block")) {
-		st = write_block_call(w, n, &line);
 	} else if (!strncmp(op, "cleave::", 8)) {
 		st = fail(CLV_E_UNSUPPORTED, "it calls Python code of the model, which has no source text here");
 	} else {
@@ -329,14 +312,18 @@ static clv_status write_statement(writer *w, node_id id, unsigned indent)
 	return g.st;
 }
 
+clv_status fail_node(const writer *w, node_id id, clv_status st)
+{
+	const node *n = &w->p->nodes.at[id];
+	return fail_more(st, "node %s (%s)%s%s cannot be written as source: ", node_name(w->names, id), plan_s(w->p, n->op),
+	                 n->at != NONE ? " at " : "", n->at != NONE ? plan_s(w->p, n->at) : "");
+}
+
 static clv_status write_node(writer *w, node_id id, unsigned indent)
 {
 	clv_status st = write_statement(w, id, indent);
-	if (st != CLV_OK) {
-		const node *n = &w->p->nodes.at[id];
-		return fail_more(st, "node %s (%s)%s%s cannot be written as source: ", node_name(w->names, id),
-		                 plan_s(w->p, n->op), n->at != NONE ? " at " : "", n->at != NONE ? plan_s(w->p, n->at) : "");
-	}
+	if (st != CLV_OK)
+		return fail_node(w, id, st);
 	if (w->s->del)
 		write_deaths(w, id, indent);
 	return CLV_OK;

@@ -169,6 +169,13 @@ static void note_use(void *ctx, value_id v)
 	st->used[v] = true;
 }
 
+const char *stage_device(const writer *w)
+{
+	const stage_state *st = w->stage;
+	const char *given = st->spec->devices ? st->spec->devices[st->number] : NULL;
+	return given ? given : st->device != NONE ? plan_s(w->p, st->device) : "cpu";
+}
+
 /* The device of the model: the one of its tensors that is not the CPU, if there is one. */
 static str_id main_device(const plan *p)
 {
@@ -331,6 +338,22 @@ static bool any_given(const file *f)
 	return false;
 }
 
+static bool any_blocks(const file *f)
+{
+	for (uint32_t i = 0; i < f->spec->nstages; i++)
+		if (f->states[i].blocks)
+			return true;
+	return false;
+}
+
+static bool any_tensors(const file *f)
+{
+	for (uint32_t i = 0; i < f->spec->nstages; i++)
+		if (f->states[i].tensors)
+			return true;
+	return false;
+}
+
 static void write_stage(file *f, uint32_t i, const strbuf *init)
 {
 	writer *w = &f->w[i];
@@ -387,7 +410,7 @@ static void write_docstring(const file *f, strbuf *b)
 	put_name(plan_s(p, p->model), b);
 	strbuf_printf(b,
 	              " as a pipeline of %u stage%s. Written by Cleave.\n\n"
-	              "    pipeline = Pipeline()  # all stages, one after the other\n"
+	              "    pipeline = Pipeline(%s)  # all stages, one after the other\n"
 	              "    load_model_state(pipeline.stages, model.state_dict())\n"
 	              "    output = pipeline(inputs)\n\n"
 	              "Each stage is a module by itself: its forward takes what the stage before it returns,\n"
@@ -395,10 +418,15 @@ static void write_docstring(const file *f, strbuf *b)
 	              "says what goes in and out of each.\n\n"
 	              "The model was captured in %s mode. train() and eval() switch layers, dropout and\n"
 	              "normalisation; whatever else the model did by its mode is as it was captured.\n",
-	              f->spec->nstages, f->spec->nstages == 1 ? "" : "s", p->training ? "training" : "evaluation");
+	              f->spec->nstages, f->spec->nstages == 1 ? "" : "s", any_blocks(f) ? "blocks=blocks" : "",
+	              p->training ? "training" : "evaluation");
 	if (any_given(f))
 		strbuf_puts(b, "\nTensors in a stage's GIVEN are in no state_dict: load_model_state must be given them too,\n"
 		               "under these names.\n");
+	if (any_blocks(f))
+		strbuf_puts(
+			b, "\nModules that the model runs as a whole are not part of this file: Pipeline, and each stage that\n"
+			   "calls some, takes blocks={path: module}, and the modules become part of it.\n");
 	strbuf_puts(b, "\"\"\"\n\n");
 }
 
@@ -428,33 +456,40 @@ static writer all_needs(const file *f)
 	return all;
 }
 
-static bool any_blocks(const file *f)
-{
-	for (uint32_t i = 0; i < f->spec->nstages; i++)
-		if (f->states[i].blocks)
-			return true;
-	return false;
-}
-
 static void write_top(const file *f, strbuf *b)
 {
 	writer all = all_needs(f);
 	write_docstring(f, b);
+	bool tensors = any_tensors(f);
 	strbuf_puts(b, all.flag ? "import contextlib\n" : "");
+	strbuf_puts(b, tensors ? "import dataclasses\n" : "");
 	strbuf_puts(b, all.math ? "import math\n" : "");
-	strbuf_puts(b, all.flag || all.math ? "\n" : "");
+	strbuf_puts(b, all.flag || tensors || all.math ? "\n" : "");
 	strbuf_puts(b, "import torch\n");
 	strbuf_puts(b, uses_word(&f->classes, "F.") ? "import torch.nn.functional as F\n" : "");
 	strbuf_puts(b, all.torchvision ? "import torchvision  # noqa: F401 (it registers operators)\n" : "");
 	strbuf_puts(b, "from torch import nn\n");
 	write_helpers(&all, b);
 	if (any_blocks(f))
-		strbuf_puts(b,
-		            "\n\ndef given_block(blocks, name):\n"
-		            "    \"\"\"A module that was kept whole, and is not part of this file.\"\"\"\n"
-		            "    if not blocks or name not in blocks:\n"
-		            "        raise ValueError(f\"the stage needs the model's {name}: blocks={{{name!r}: module}}\")\n"
-		            "    return blocks[name]\n");
+		strbuf_puts(b, "\n\ndef given_block(blocks, name):\n"
+		               "    \"\"\"A module that was kept whole, and is not part of this file.\"\"\"\n"
+		               "    if not blocks or name not in blocks:\n"
+		               "        raise ValueError(\n"
+		               "            f\"the stage needs the model's {name}: blocks={{{name!r}: module}}\"\n"
+		               "        )\n"
+		               "    return blocks[name]\n");
+	if (tensors)
+		strbuf_puts(b, "\n\ndef tensors_of(tree):\n"
+		               "    \"\"\"The tensors of a nested structure, in order.\"\"\"\n"
+		               "    if torch.is_tensor(tree):\n"
+		               "        return [tree]\n"
+		               "    if isinstance(tree, dict):\n"
+		               "        tree = list(tree.values())\n"
+		               "    elif dataclasses.is_dataclass(tree):\n"
+		               "        names = [f.name for f in dataclasses.fields(tree)]\n"
+		               "        tree = [getattr(tree, name, None) for name in names]\n"
+		               "    parts = tree if isinstance(tree, (list, tuple)) else ()\n"
+		               "    return [t for part in parts for t in tensors_of(part)]\n");
 	if (f->object)
 		strbuf_puts(b, "\n\nclass Output(dict):\n"
 		               "    \"\"\"Fields as keys and as attributes; it stands for a class of the model's own.\"\"\"\n\n"
@@ -522,20 +557,16 @@ static void write_pipeline_head(const file *f, strbuf *b)
 	const view *v = &f->w->v;
 	strbuf_puts(b, "\n\nclass Pipeline(nn.Module):\n"
 	               "    \"\"\"All stages in sequence: takes the model's input tensors, gives its output.\"\"\"\n\n");
-	if (any_blocks(f))
-		strbuf_puts(b, "    def __init__(self, stages):\n        super().__init__()\n"
-		               "        self.stages = nn.ModuleList(stages)\n\n");
-	else {
-		strbuf made = STRBUF_INIT;
-		strbuf_puts(&made, "stages = [");
-		for (uint32_t i = 0; i < f->spec->nstages; i++)
-			strbuf_printf(&made, "%sStage%u()", i ? ", " : "", i);
-		strbuf_putc(&made, ']');
-		strbuf_puts(b, "    def __init__(self, stages=None):\n        super().__init__()\n"
-		               "        if stages is None:\n");
-		layout_line(b, BODY + INDENT, &made);
-		strbuf_puts(b, "        self.stages = nn.ModuleList(stages)\n\n");
-	}
+	strbuf_puts(&line, "stages = [");
+	for (uint32_t i = 0; i < f->spec->nstages; i++)
+		strbuf_printf(&line, "%sStage%u(%s)", i ? ", " : "", i, f->states[i].blocks ? "blocks=blocks" : "");
+	strbuf_putc(&line, ']');
+	strbuf_printf(b,
+	              "    def __init__(self, stages=None%s):\n        super().__init__()\n"
+	              "        if stages is None:\n",
+	              any_blocks(f) ? ", blocks=None" : "");
+	layout_line(b, BODY + INDENT, &line);
+	strbuf_puts(b, "        self.stages = nn.ModuleList(stages)\n\n");
 	strbuf_puts(&line, "def forward(self");
 	for (uint32_t i = 0; i < v->inputs.n; i++)
 		strbuf_printf(&line, ", %s", ident_value(&f->w->ids, v->inputs.at[i]));

@@ -1,10 +1,14 @@
 /* auto: the best of all methods, and then a little better.
  *
- * First those that give each device one stage; what comes out of each is also polished. Then those with mixed placements.
- * Where the lower bound is reached, only what is quick is still run, for fewer bytes. In the end the best is polished round
- * after round. What a graph is too large for is left out by its number of nodes, not by a clock, so that a seed gives one
- * result; the problem's time limit stops between methods. The DP over the chain is always among them: nothing that comes
- * out is worse than it. A method that refuses (METIS is not there, its own limits) is passed over. */
+ * First those that give each device one stage; what comes out of each is also polished. Then those with mixed
+ * placements. Where the lower bound is reached, only what is quick is still run, for fewer bytes. In the end the
+ * best is polished round after round. What a graph is too large for is left out by its number of nodes, not by a
+ * clock, so that a seed gives one result; the problem's time limit stops between methods. The DP over the chain is
+ * always among them: nothing that comes out is worse than it. A method that refuses (METIS is not there, its own
+ * limits) is passed over. Of all that were found and are as good as the best, to the hair's breadth that no measured
+ * time is exact to, the one that sends the fewest bytes is taken. Where the throughput of the schedule is asked for, the
+ * one that its timeline gives the most is: with few micro-batches a pipe of fewer stages can be idle for less long than
+ * an evener one of many. */
 #include "pipe/polish.h"
 
 typedef struct auto_method {
@@ -20,12 +24,51 @@ static const auto_method candidates[] = {
 };
 enum { CANDIDATES = sizeof candidates / sizeof *candidates, ROUNDS = 10, ROUNDS_MANY = 3, MANY_NODES = 3000 };
 
+#define NEAR 2e-4 /* as good as the best: slower by this part at most */
+
+typedef struct found {
+	pipe_partition p;
+	pipe_score score;
+} found;
+
 typedef struct auto_run {
 	const pipe_problem *pr;
 	polisher *po;
 	keeper kept;
+	VEC(found) all;  /* everything that was offered */
+	double chain_us; /* the slowest device of the DP over the chain, which came first */
 	double began;
 } auto_run;
+
+static clv_status remember(auto_run *a, const pipe_partition *p)
+{
+	found f = {0};
+	TRY(partition_copy(a->pr->g, p, &f.p));
+	clv_status st = score_new(a->pr, &f.p, &f.score);
+	if (st == CLV_OK)
+		st = vec_push(&a->all, f);
+	if (st != CLV_OK) {
+		partition_free(&f.p);
+		score_free(&f.score);
+	} else if (a->all.n == 1) {
+		a->chain_us = f.score.bottleneck_us;
+	}
+	return st;
+}
+
+/* Takes p, also on failure. */
+static clv_status offer(auto_run *a, pipe_partition *p)
+{
+	clv_status st = partition_tidy(a->pr, p);
+	if (st == CLV_OK)
+		st = partition_fill(a->pr, p);
+	if (st == CLV_OK)
+		st = remember(a, p);
+	if (st == CLV_OK)
+		return keeper_offer(a->pr, &a->kept, p);
+	partition_free(p);
+	return st;
+}
 
 /* The partition itself has been offered; a polished copy is, too. It is of the same method, but proves nothing. */
 static clv_status offer_polished(auto_run *a, const pipe_partition *p, double heat, uint64_t more)
@@ -39,7 +82,7 @@ static clv_status offer_polished(auto_run *a, const pipe_partition *p, double he
 	}
 	copy.bound_us = 0;
 	copy.optimal = false;
-	return offer_filled(a->pr, &a->kept, &copy);
+	return offer(a, &copy);
 }
 
 static clv_status offer_method(auto_run *a, const auto_method *m)
@@ -57,7 +100,7 @@ static clv_status offer_method(auto_run *a, const auto_method *m)
 		p.method = m->name;
 	st = partition_copy(a->pr->g, &p, &copy);
 	if (st == CLV_OK)
-		st = offer_filled(a->pr, &a->kept, &copy);
+		st = offer(a, &copy);
 	if (st == CLV_OK && !m->mixed)
 		st = offer_polished(a, &p, 0.3, 0);
 	partition_free(&p);
@@ -104,6 +147,59 @@ static clv_status polish_kept(auto_run *a)
 	return st;
 }
 
+static bool sends_less(const found *a, const found *b)
+{
+	if (a->score.cut_bytes != b->score.cut_bytes)
+		return a->score.cut_bytes < b->score.cut_bytes;
+	return a->p.nstages < b->p.nstages;
+}
+
+static void take(auto_run *a, found *better)
+{
+	found kept = {a->kept.best, a->kept.score};
+	better->p.stopped = kept.p.stopped;
+	a->kept.best = better->p;
+	a->kept.score = better->score;
+	*better = kept;
+}
+
+/* Of what is as good as the best, and not worse than the chain, what sends the least. */
+static void take_thriftiest(auto_run *a)
+{
+	const pipe_score *best = &a->kept.score;
+	double most = best->bottleneck_us * (1 + NEAR) < a->chain_us ? best->bottleneck_us * (1 + NEAR) : a->chain_us;
+	found *least = NULL;
+	for (uint32_t i = 0; i < a->all.n; i++) {
+		found *f = &a->all.at[i];
+		bool near = f->score.bottleneck_us <= most && f->score.over_bytes <= best->over_bytes;
+		if (near && (!least || sends_less(f, least)))
+			least = f;
+	}
+	if (least)
+		take(a, least);
+}
+
+/* Of all that fit as well as the best, what gives the most micro-batches per second. */
+static clv_status take_fastest(auto_run *a)
+{
+	double most = 0;
+	found *fastest = NULL;
+	for (uint32_t i = 0; i < a->all.n; i++) {
+		found *f = &a->all.at[i];
+		pipe_timeline t;
+		if (f->score.over_bytes > a->kept.score.over_bytes)
+			continue;
+		TRY(timeline_new(a->pr, &f->p, &f->score, &t));
+		bool faster = !fastest || t.per_second > most;
+		most = faster ? t.per_second : most;
+		fastest = faster ? f : fastest;
+		timeline_free(&t);
+	}
+	if (fastest)
+		take(a, fastest);
+	return CLV_OK;
+}
+
 clv_status pipe_auto(const pipe_problem *pr, pipe_partition *out)
 {
 	auto_run a = {.pr = pr, .began = clock_seconds()};
@@ -112,6 +208,15 @@ clv_status pipe_auto(const pipe_problem *pr, pipe_partition *out)
 		st = offer_all(&a);
 	if (st == CLV_OK)
 		st = polish_kept(&a);
+	if (st == CLV_OK && pr->throughput)
+		st = take_fastest(&a);
+	else if (st == CLV_OK)
+		take_thriftiest(&a);
+	for (uint32_t i = 0; i < a.all.n; i++) {
+		partition_free(&a.all.at[i].p);
+		score_free(&a.all.at[i].score);
+	}
+	vec_free(&a.all);
 	polisher_free(a.po);
 	return keeper_end(&a.kept, st, out);
 }

@@ -11,13 +11,8 @@ static const struct {
 	const char *name;
 	pipe_method run;
 } methods[] = {
-	{"acyclic", pipe_acyclic},
-	{"multilevel", pipe_multilevel},
-	{"exact", pipe_exact},
-	{"pipedream", pipe_pipedream},
-	{"metis", pipe_metis},
-	{"mpipe", pipe_mpipe},
-	{"auto", pipe_auto},
+	{"acyclic", pipe_acyclic}, {"multilevel", pipe_multilevel}, {"exact", pipe_exact}, {"pipedream", pipe_pipedream},
+	{"metis", pipe_metis},     {"mpipe", pipe_mpipe},           {"auto", pipe_auto},
 };
 
 #define METHODS (sizeof methods / sizeof *methods)
@@ -305,10 +300,41 @@ static clv_status fail_method(const char *name)
 	return st;
 }
 
+static bool devices_alike(const pipe_problem *pr)
+{
+	for (uint32_t d = 1; d < pr->k; d++)
+		if (pr->devices[d].speed != pr->devices[0].speed || pr->devices[d].memory_bytes != pr->devices[0].memory_bytes)
+			return false;
+	for (uint32_t i = 0; pr->bandwidth && i < pr->k * pr->k; i++)
+		if (i % (pr->k + 1) && pr->bandwidth[i] != pr->bandwidth[1]) /* the diagonal is no link */
+			return false;
+	return true;
+}
+
+/* Devices that are alike are numbered as their first stages come, so that a placement that a schedule is for is known as
+   such. */
+static clv_status number_devices(const pipe_problem *pr, pipe_partition *p)
+{
+	if (!devices_alike(pr))
+		return CLV_OK;
+	uint32_t *now = mem_ids(pr->k), next = 0;
+	if (!now)
+		return fail_nomem();
+	for (uint32_t s = 0; s < p->nstages; s++) {
+		uint32_t d = p->device_of[s];
+		if (now[d] == PIPE_NONE)
+			now[d] = next++;
+		p->device_of[s] = now[d];
+	}
+	mem_free(now);
+	return CLV_OK;
+}
+
 static clv_status complete(const pipe_problem *pr, const char *method, pipe_partition *p, pipe_score *score)
 {
 	TRY(partition_tidy(pr, p));
 	TRY(partition_fill(pr, p));
+	TRY(number_devices(pr, p));
 	if (!p->method)
 		p->method = method;
 	p->asked = method;

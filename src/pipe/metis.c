@@ -1,14 +1,14 @@
 /* METIS: one part of the undirected graph for each device, then stages that have no cycles.
  *
- * libmetis cuts as few bytes as it can into parts whose work goes by the devices' speeds, and whose memory goes by their
- * limits where there are any. It knows no directions, so its parts depend on each other in circles; a walk over the graph
- * (partition_from_devices) makes a part into as many stages as that takes. Those are too many and too small: they are
- * joined with their neighbours for several numbers of stages, put on devices anew where that is better, and polished; the
- * best is kept. What METIS itself gave is in raw_cut_bytes and raw_balance.
+ * libmetis cuts as few bytes as it can into parts whose work goes by the devices' speeds, and whose memory goes by
+ * their limits where there are any. It knows no directions, so its parts depend on each other in circles; a walk over
+ * the graph (partition_from_devices) makes a part into as many stages as that takes. Those are too many and too small:
+ * they are joined with their neighbours for several numbers of stages, put on devices anew where that is better, and
+ * polished; the best is kept. What METIS itself gave is in raw_cut_bytes and raw_balance.
  *
- * libmetis draws from rand() of the C library, changes signal handlers while it runs, and prints where a graph has fewer
- * vertices than parts on the way down. Hence the lock, the random state of its own (the program's is put back), and
- * bisections one by one, each with enough vertices, where it might come to that. */
+ * libmetis draws from rand() of the C library, changes signal handlers while it runs, and prints where a graph has
+ * fewer vertices than parts on the way down. Hence the lock, the random state of its own (the program's is put
+ * back), and bisections one by one, each with enough vertices, where it might come to that. */
 #if !defined(_DEFAULT_SOURCE)
 #define _DEFAULT_SOURCE /* initstate, setstate */
 #endif
@@ -64,7 +64,7 @@ static clv_status metis_graph_alloc(metis_graph *m, size_t n, size_t ncon, size_
 	return m->first && m->to && m->bytes && m->weights ? CLV_OK : fail_nomem();
 }
 
-/* ---- the undirected graph -------------------------------------------------------------------------------------------- */
+/* ---- the undirected graph ---------------------------------------------------------------------------------------- */
 
 static uint32_t edge_find(const pipe_graph *g, uint32_t from, uint32_t to)
 {
@@ -166,7 +166,7 @@ static clv_status metis_graph_make(const pipe_problem *pr, metis_graph *m)
 	return st;
 }
 
-/* ---- calls of METIS --------------------------------------------------------------------------------------------------- */
+/* ---- calls of METIS ---------------------------------------------------------------------------------------------- */
 
 /* What a device should get of the work (0) or of the memory (1). */
 static double device_share(const pipe_problem *pr, uint32_t d, idx_t constraint)
@@ -225,8 +225,8 @@ static clv_status metis_call(metis_graph *m, idx_t parts, real_t *shares, uint64
 	return CLV_OK;
 }
 
-/* METIS prints when it is to make more parts of something than that has vertices, on the way down to K parts. It does not
-   come to that where all parts should be of about one size, and enough vertices have weight. */
+/* METIS prints when it is to make more parts of something than that has vertices, on the way down to K parts. It
+   does not come to that where all parts should be of about one size, and enough vertices have weight. */
 static bool kway_is_safe(const pipe_problem *pr, const metis_graph *m)
 {
 	double speeds = 0, slowest = INFINITY, mean = (double)WORK_UNITS / m->n, heavy = 0;
@@ -250,7 +250,7 @@ static clv_status kway(const pipe_problem *pr, metis_graph *m, uint64_t seed, id
 	return st;
 }
 
-/* ---- bisections, for graphs that are small --------------------------------------------------------------------------- */
+/* ---- bisections, for graphs that are small ----------------------------------------------------------------------- */
 
 /* The vertices of m that are in `which`; old[i] is the number that vertex i of the result has in m. */
 static clv_status subgraph(const metis_graph *m, const idx_t *part, idx_t which, metis_graph *out, idx_t *old,
@@ -346,7 +346,7 @@ static clv_status bisections(const pipe_problem *pr, const metis_graph *m, uint6
 	return st;
 }
 
-/* ---- from parts to stages --------------------------------------------------------------------------------------------- */
+/* ---- from parts to stages ---------------------------------------------------------------------------------------- */
 
 static double parts_cut(const pipe_graph *g, const uint32_t *device, uint32_t *seen)
 {

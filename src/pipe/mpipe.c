@@ -1,13 +1,13 @@
 /* Mixed pipe: more stages than devices, so that a device gets several which are not neighbours.
  *
- * As in the FTPipe paper: the graph is coarsened to L blocks, blocks go to devices, border nodes are refined, and all of
- * that for several L. A block here is an interval of a topological order, cut near the even places where the fewest bytes
- * are alive, so that blocks cannot depend on each other in a circle. Blocks go to devices the largest first, or round and
- * round (which is what interleaved schedules want); then nodes at borders move until the devices are even (polish.c),
- * with transfers counted where links have a bandwidth.
+ * As in the FTPipe paper: the graph is coarsened to L blocks, blocks go to devices, border nodes are refined, and all
+ * of that for several L. A block here is an interval of a topological order, cut near the even places where the fewest
+ * bytes are alive, so that blocks cannot depend on each other in a circle. Blocks go to devices the largest first, or
+ * round and round (which is what interleaved schedules want); then nodes at borders move until the devices are even
+ * (polish.c), with transfers counted where links have a bandwidth.
  *
- * L grows from the number of devices: where few stages reach the lower bound, more are not tried, and from two stages a
- * device on it takes a gap worth closing. */
+ * L grows from the number of devices: where few stages reach the lower bound, more are not tried, and from two
+ * stages a device on it takes a gap worth closing. */
 #include "pipe/polish.h"
 
 #define WORTH_MORE 5e-3 /* gap to the bound above which more than two stages for a device are tried */
@@ -38,7 +38,7 @@ typedef struct mpipe {
 	keeper kept;
 } mpipe;
 
-/* ---- blocks ----------------------------------------------------------------------------------------------------------- */
+/* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
 static void work_before(mpipe *m)
 {
@@ -50,7 +50,8 @@ static void work_before(mpipe *m)
 		m->before[i] = i;
 }
 
-/* A place after `first` and not after `last`: within the slack of `even` the one with the fewest bytes, else the nearest. */
+/* A place after `first` and not after `last`: within the slack of `even` the one with the fewest bytes, else the
+   nearest. */
 static uint32_t place_to_cut(const mpipe *m, uint32_t first, uint32_t last, double even, double slack)
 {
 	uint32_t best = first + 1;
@@ -78,7 +79,7 @@ static void blocks_cut(mpipe *m, uint32_t blocks, double slack)
 	m->cut[blocks] = nodes;
 }
 
-/* ---- attempts ----------------------------------------------------------------------------------------------------------- */
+/* ---- attempts ---------------------------------------------------------------------------------------------------- */
 
 static void partition_of_blocks(const mpipe *m, uint32_t blocks, pipe_partition *p)
 {

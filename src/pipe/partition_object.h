@@ -3,6 +3,7 @@
 #define PIPE_PARTITION_OBJECT_H
 
 #include "pipe/pipe.h"
+#include "plan/plan.h"
 
 typedef struct node_by_id {
 	int64_t id;
@@ -20,6 +21,10 @@ struct clv_partition {
 	uint32_t *first, *nodes; /* nodes by stage (partition_nodes) */
 	node_by_id *by_id;       /* ascending */
 	double seconds;
+	/* of a plan alone; NULL otherwise */
+	plan *staged;         /* nodes stage by stage */
+	node_id *ends;        /* per stage: the node after its last one in `staged` */
+	uint32_t *node_stage; /* per node of the plan that was given */
 };
 
 /* src/partition.c: partitions a graph that graph_finish made. g is taken, also on failure, and is empty after. Options are

@@ -95,6 +95,8 @@ typedef struct pipe_problem {
 	bool training;         /* false: no backward */
 	double param_copies;   /* memory per byte of parameters: 1 weights, 2 with gradients, 4 with Adam's two moments */
 	uint32_t max_stages;   /* no method makes more; 0: as many as it likes. At least k */
+	bool throughput; /* auto: the best is what the timeline gives the most micro-batches per second, not what has the
+	                          smallest bottleneck */
 	uint64_t seed;
 	double seconds; /* when so much time has passed no new attempt is started; 0: no limit. Methods count attempts, not
 	                   seconds, so that a seed gives one result unless this limit strikes */
@@ -274,15 +276,20 @@ void timeline_free(pipe_timeline *t);
 
 double score_gap(const pipe_score *s); /* of the bottleneck over the lower bound: 0.02 is two percent */
 
-/* ---- text (table.c, result_write.c) ---------------------------------------------------------------------------------- */
+/* ---- text (table.c, result_write.c, graph_write.c) ---------------------------------------------------------------------------------- */
 
 /* The table for people: per stage device, time, share, memory, parameters, bytes in and out; bound, gap, bubble. */
 clv_status partition_table(const pipe_problem *pr, const pipe_partition *p, const pipe_score *s, strbuf *b);
+/* The nodes of each stage by name, one line per stage: "stage 0        conv1 … relu_3, add_7". */
+clv_status partition_names(const pipe_problem *pr, const pipe_partition *p, strbuf *b);
 /* What each device does, one line per device: "device 0: F0.0 F0.1 B0.0 …", kind, stage and micro-batch. */
 clv_status timeline_text(const pipe_problem *pr, const pipe_timeline *t, strbuf *b);
 /* {"method","k","seed","bottleneck_us","lower_bound_us","cut_bytes","seconds","stages":[{"nodes":[id…],"device":int}…]} and
    more keys; one line. */
 clv_status partition_json(const pipe_problem *pr, const pipe_partition *p, const pipe_score *s, double seconds,
                           strbuf *b);
+
+/* graph_write.c: what graph_read reads; out_bytes are the sum of what others read of a node. */
+clv_status graph_write(const pipe_graph *g, strbuf *b);
 
 #endif

@@ -1,12 +1,12 @@
 /* The refinement of mixed placements: nodes at the borders of stages go over the border.
  *
- * The number of stages stays. A node may go to any stage from the latest of those it reads from to the earliest that reads
- * from it, so that the stages stay topological by construction; two stages may change devices. To even out the devices'
- * times is number partitioning, where descent by single moves ends early: this is an annealing (a worse state is taken with
- * a probability that falls) of up to four moves at once, because two that nearly cancel are what the last percent needs.
- * Its cost is the slowest device, a share of all that is above the lower bound, and a little of the bytes between stages.
- * What a move changes is counted as score.c counts it, in time that goes with the node's degree. The best state seen is
- * what comes out, unless score.c finds it worse. */
+ * The number of stages stays. A node may go to any stage from the latest of those it reads from to the earliest that
+ * reads from it, so that the stages stay topological by construction; two stages may change devices. To even out the
+ * devices' times is number partitioning, where descent by single moves ends early: this is an annealing (a worse
+ * state is taken with a probability that falls) of up to four moves at once, because two that nearly cancel are what
+ * the last percent needs. Its cost is the slowest device, a share of all that is above the lower bound, and a little
+ * of the bytes between stages. What a move changes is counted as score.c counts it, in time that goes with the
+ * node's degree. The best state seen is what comes out, unless score.c finds it worse. */
 #include "pipe/polish.h"
 
 #include <math.h>
@@ -68,7 +68,7 @@ struct polisher {
 	uint64_t visits; /* of neighbours, readers, stages, devices: what time is spent on */
 };
 
-/* ---- tables of the problem --------------------------------------------------------------------------------------------- */
+/* ---- tables of the problem --------------------------------------------------------------------------------------- */
 
 void polisher_free(polisher *po)
 {
@@ -157,7 +157,7 @@ clv_status polisher_new(const pipe_problem *pr, polisher **out)
 	return CLV_OK;
 }
 
-/* ---- the state ---------------------------------------------------------------------------------------------------------- */
+/* ---- the state --------------------------------------------------------------------------------------------------- */
 
 static double slower(double a, double b)
 {
@@ -299,7 +299,7 @@ static void state_sum(polisher *po)
 		stage_refresh(po, s);
 }
 
-/* ---- moves -------------------------------------------------------------------------------------------------------------- */
+/* ---- moves ------------------------------------------------------------------------------------------------------- */
 
 static void range_from(polisher *po, uint32_t n, uint32_t *lo, uint32_t hi)
 {
@@ -315,8 +315,8 @@ static void range_to(polisher *po, uint32_t n, uint32_t lo, uint32_t *hi)
 		*hi = po->p->stage_of[g->succ[e]] < *hi ? po->p->stage_of[g->succ[e]] : *hi;
 }
 
-/* The stages that node n can be in. The side with fewer neighbours goes first: nodes with very many are seldom free, and
-   that shows before all were looked at. */
+/* The stages that node n can be in. The side with fewer neighbours goes first: nodes with very many are seldom free,
+   and that shows before all were looked at. */
 static void node_range(polisher *po, uint32_t n, uint32_t *lo, uint32_t *hi)
 {
 	const pipe_graph *g = po->pr->g;
@@ -415,7 +415,7 @@ static void node_move(polisher *po, uint32_t n, uint32_t to)
 		border_update(po, g->succ[e]);
 }
 
-/* ---- cost --------------------------------------------------------------------------------------------------------------- */
+/* ---- cost -------------------------------------------------------------------------------------------------------- */
 
 /* What a stage keeps; when it recomputes, what comes in stands for what it reads. */
 static double kept_bytes(const polisher *po, uint32_t s)
@@ -482,7 +482,7 @@ static void best_keep(polisher *po, const polish_rank *r)
 	memcpy(po->best_device, po->p->device_of, po->p->nstages * sizeof *po->best_device);
 }
 
-/* ---- the search ----------------------------------------------------------------------------------------------------------- */
+/* ---- the search -------------------------------------------------------------------------------------------------- */
 
 typedef struct polish_run {
 	pipe_random random;
@@ -580,8 +580,8 @@ static void best_restore(polisher *po)
 	border_fill(po);
 }
 
-/* First the devices are made even, with bytes as a trifle; then bytes become fewer, and no device slower than the slowest
-   was. */
+/* First the devices are made even, with bytes as a trifle; then bytes become fewer, and no device slower than the
+   slowest was. */
 static void search(polisher *po, const polish_effort *effort)
 {
 	polish_run run = {.random = {effort->seed}};
@@ -603,7 +603,7 @@ static void search(polisher *po, const polish_effort *effort)
 	best_restore(po);
 }
 
-/* ---- all of it ------------------------------------------------------------------------------------------------------------ */
+/* ---- all of it --------------------------------------------------------------------------------------------------- */
 
 static clv_status stages_room(polisher *po, uint32_t stages)
 {

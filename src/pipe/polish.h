@@ -1,5 +1,5 @@
-/* What the methods share that may give a device several stages (metis, mpipe, auto): cheap places to cut an order, joining
- * and placing stages (stages.c), and the refinement of border nodes (polish.c). */
+/* What the methods share that may give a device several stages (metis, mpipe, auto): cheap places to cut an order,
+ * joining and placing stages (stages.c), and the refinement of border nodes (polish.c). */
 #ifndef PIPE_POLISH_H
 #define PIPE_POLISH_H
 
@@ -19,7 +19,7 @@ uint32_t stages_limit(const pipe_problem *pr);
 /* Whether no new attempt may start, for pr->seconds; `began` is what clock_seconds said when the method began. */
 bool time_is_up(const pipe_problem *pr, double began);
 
-/* ---- stages --------------------------------------------------------------------------------------- */
+/* ---- stages ------------------------------------------------------------------------------------------------------ */
 
 /* Bytes that are alive between order[i-1] and order[i], into crossing[i], i = 0 … nodes.n. */
 clv_status order_crossing(const pipe_graph *g, const uint32_t *order, double *crossing);
@@ -31,7 +31,7 @@ clv_status stages_join(const pipe_problem *pr, pipe_partition *p, uint32_t limit
    devices that p had stay when they are as good. */
 clv_status stages_place(const pipe_problem *pr, pipe_partition *p);
 
-/* ---- polish ---------------------------------------------------------------------------------------------------------- */
+/* ---- polish ------------------------------------------------------------------------------------------------------ */
 
 typedef struct polisher polisher; /* tables of one problem, for any number of partitions */
 
@@ -47,8 +47,8 @@ typedef struct polish_effort {
 uint64_t polish_steps(const pipe_graph *g); /* what an attempt is worth on this graph */
 
 /* Moves nodes between stages, and stages between devices, their number staying: less over the memory, then a smaller
-   bottleneck, then fewer bytes. p is not worse after it, but that a bottleneck may end anywhere within POLISH_REACHED of the
-   bound when it was not there before. */
+   bottleneck, then fewer bytes. p is not worse after it, but that a bottleneck may end anywhere within
+   POLISH_REACHED of the bound when it was not there before. */
 clv_status polish(polisher *po, pipe_partition *p, const polish_effort *effort);
 
 #endif

@@ -59,6 +59,13 @@ static void put_stage(strbuf *b, const pipe_graph *g, const stage_score *s, cons
 	put_int(b, "out_bytes", s->out_bytes);
 	put_int(b, "relayed_bytes", s->relayed_bytes);
 	put_int(b, "in_flight", s->in_flight);
+	if (g->names.n) {
+		put_key(b, "names");
+		strbuf_putc(b, '[');
+		for (uint32_t i = 0; i < n; i++)
+			put_text(b, NULL, g->nodes.at[nodes[i]].name);
+		strbuf_putc(b, ']');
+	}
 	strbuf_putc(b, '}');
 }
 

@@ -68,7 +68,7 @@ clv_status order_crossing(const pipe_graph *g, const uint32_t *order, double *cr
 	return CLV_OK;
 }
 
-/* ---- joining stages -------------------------------------------------------------------------------------------------- */
+/* ---- joining stages ---------------------------------------------------------------------------------------------- */
 
 typedef struct joint {
 	double us, before; /* work; bytes alive before its first node */
@@ -187,7 +187,7 @@ clv_status stages_join(const pipe_problem *pr, pipe_partition *p, uint32_t limit
 	return st;
 }
 
-/* ---- stages on devices ------------------------------------------------------------------------------------------------ */
+/* ---- stages on devices ------------------------------------------------------------------------------------------- */
 
 typedef struct stage_load {
 	double us, bytes;

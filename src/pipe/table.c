@@ -240,6 +240,42 @@ clv_status partition_table(const pipe_problem *pr, const pipe_partition *p, cons
 	return b->failed ? fail_nomem() : CLV_OK;
 }
 
+/* Nodes that follow each other are shown by the first and the last of them. */
+static void put_names(const pipe_graph *g, const uint32_t *nodes, uint32_t n, strbuf *b)
+{
+	enum { MOST = 4 };
+	uint32_t shown = 0;
+	for (uint32_t i = 0, end; i < n; i = end) {
+		for (end = i + 1; end < n && nodes[end] == nodes[end - 1] + 1;)
+			end++;
+		if (++shown > MOST) {
+			strbuf_printf(b, ", and %" PRIu32 " more", n - i);
+			return;
+		}
+		strbuf_puts(b, i ? ", " : "");
+		strbuf_plain(b, g->nodes.at[nodes[i]].name);
+		if (end - i > 1) {
+			strbuf_puts(b, end - i > 2 ? " … " : ", ");
+			strbuf_plain(b, g->nodes.at[nodes[end - 1]].name);
+		}
+	}
+}
+
+clv_status partition_names(const pipe_problem *pr, const pipe_partition *p, strbuf *b)
+{
+	uint32_t *first, *nodes;
+	TRY(partition_nodes(pr->g, p, &first, &nodes));
+	strbuf_putc(b, '\n');
+	for (uint32_t i = 0; i < p->nstages; i++) {
+		strbuf_printf(b, "stage %-9" PRIu32, i);
+		put_names(pr->g, nodes + first[i], first[i + 1] - first[i], b);
+		strbuf_putc(b, '\n');
+	}
+	mem_free(first);
+	mem_free(nodes);
+	return b->failed ? fail_nomem() : CLV_OK;
+}
+
 clv_status timeline_text(const pipe_problem *pr, const pipe_timeline *t, strbuf *b)
 {
 	for (uint32_t d = 0; d < pr->k; d++) {

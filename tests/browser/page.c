@@ -1,5 +1,7 @@
-/* page PLAN OUT [B=3 …] [stages=4] [segments=3] [chosen=7]: the report of a plan, for the tests in a browser. Stages and
- * segments are even parts of the nodes; every second segment is not compiled, for a reason that no page should run. */
+/* page PLAN OUT [B=3 …] [stages=4] [devices=2] [segments=3] [chosen=7]: the report of a plan, for the tests in a browser.
+ * Stages and segments are even parts of the nodes. With devices, stage i is on the devices in turn and takes (i+1) * 100 us
+ * forward, twice that backward, and waits for 50 us. Every second segment is not compiled. Names and reasons are texts
+ * that no page should run. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +10,8 @@
 #include "cleave.h"
 
 enum { SYMBOLS = 8 };
+
+#define EVIL "</script><img src=x onerror=alert(1)>"
 
 static char *read_all(const char *path, size_t *size)
 {
@@ -46,6 +50,8 @@ static void read_word(request *r, char *word)
 	long n = strtol(equals + 1, NULL, 10);
 	if (!strcmp(word, "stages"))
 		r->o.nstages = (uint32_t)n;
+	else if (!strcmp(word, "devices"))
+		r->o.ndevices = (uint32_t)n;
 	else if (!strcmp(word, "segments"))
 		r->o.nsegments = (uint32_t)n;
 	else if (!strcmp(word, "chosen"))
@@ -56,18 +62,57 @@ static void read_word(request *r, char *word)
 	}
 }
 
+/* What is known of the stages, on the devices in turn. */
+typedef struct facts {
+	clv_pipe_stage *stages;
+	const clv_pipe_stage **each;
+	const char **names;
+} facts;
+
+static facts make_facts(uint32_t n, uint32_t devices)
+{
+	facts f = {calloc(n + 1, sizeof *f.stages), calloc(n + 1, sizeof *f.each), calloc(devices + 1, sizeof *f.names)};
+	for (uint32_t i = 0; devices && i < n; i++) {
+		f.stages[i] = (clv_pipe_stage){.size = sizeof *f.stages,
+		                               .device = i % devices,
+		                               .fwd_us = 100.0 * (i + 1),
+		                               .bwd_us = 200.0 * (i + 1),
+		                               .comm_us = 50,
+		                               .in_bytes = i ? 4096 : 0,
+		                               .out_bytes = i + 1 < n ? 4096 : 0,
+		                               .param_bytes = 1000,
+		                               .memory_bytes = i ? 8000 : INT64_MAX,
+		                               .in_flight = n - i};
+		f.each[i] = &f.stages[i];
+	}
+	for (uint32_t i = 0; i < devices; i++)
+		f.names[i] = i ? "cuda:1" : EVIL;
+	return f;
+}
+
+static void free_facts(facts *f)
+{
+	free(f->stages);
+	free(f->each);
+	free(f->names);
+}
+
 static int write_page(request *r, const clv_plan *p, const char *path)
 {
 	uint32_t nodes = clv_plan_node_count(p), n = r->o.nsegments;
 	uint32_t *stages = even_parts(nodes, r->o.nstages), *segments = even_parts(nodes, n);
 	bool *compiled = calloc(n + 1, sizeof *compiled);
 	const char **reasons = calloc(n + 1, sizeof *reasons);
+	facts known = make_facts(r->o.nstages, r->o.ndevices);
 	char *page = NULL;
 	for (uint32_t i = 0; i < n; i++) {
 		compiled[i] = i % 2 == 0;
-		reasons[i] = compiled[i] ? NULL : "</script><img src=x onerror=alert(1)> reads data";
+		reasons[i] = compiled[i] ? NULL : EVIL " reads data";
 	}
 	r->o.stage_of_node = stages;
+	r->o.stage_facts = r->o.ndevices ? known.each : NULL;
+	r->o.device_names = known.names;
+	r->o.lower_bound_us = r->o.ndevices ? 1000 : 0;
 	r->o.segment_of_node = segments;
 	r->o.segment_compiled = compiled;
 	r->o.segment_reason = reasons;
@@ -80,6 +125,7 @@ static int write_page(request *r, const clv_plan *p, const char *path)
 	if (f && fclose(f))
 		code = 1;
 	clv_string_free(page);
+	free_facts(&known);
 	free(stages);
 	free(segments);
 	free(compiled);

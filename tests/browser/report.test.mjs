@@ -459,6 +459,42 @@ test('stages have colours and bars', async t => {
   assert.equal(await page.locator('#graph').getAttribute('data-colour'), 'cut');
 });
 
+test('stages of a partition show device, times, memory and what crosses', async t => {
+  const {page} = await open(t, residual(), {words: ['stages=3', 'devices=2']});
+  assert.ok(await page.locator('#pane-stages').isVisible(), 'a partition opens with its stages');
+  const rows = page.locator('table[aria-label=Stages] tbody tr');
+  const costs = page.locator('[data-stage-cost]');
+  assert.deepEqual(
+    (await costs.evaluateAll(all => all.map(e => Number(e.dataset.stageCost)))).map(s => Math.round(s * 1e6)),
+    [350, 650, 950],
+  );
+  assert.match(await rows.nth(0).textContent(), /<\/script><img.*350.*µs.*18.*%.*1\.00.*kB.*not known.*0.*B/);
+  assert.match(await rows.nth(1).textContent(), /cuda:1.*650.*µs.*33.*%.*8\.00.*kB.*4\.10.*kB/);
+  const widths = await rows
+    .nth(1)
+    .locator('.bar-part')
+    .evaluateAll(all => all.map(e => parseFloat(e.style.width)));
+  assert.deepEqual(
+    widths.map(w => Math.round((w / 100) * 950)),
+    [200, 400, 50],
+  );
+  const devices = page.locator('[data-device-cost]');
+  assert.deepEqual(
+    (await devices.evaluateAll(all => all.map(e => Number(e.dataset.deviceCost)))).map(s => Math.round(s * 1e6)),
+    [1300, 650],
+  );
+  assert.match(await page.locator('#balance').textContent(), /slowest device takes 1\.30.*ms.*1\.300 times the lower/);
+  await box(page, 'stem').click();
+  assert.match(await page.locator('#details').textContent(), /stage0, <\/script>/);
+});
+
+test('a stage leads to its first box', async t => {
+  const {page} = await open(t, residual(), {words: ['stages=3', 'devices=3']});
+  assert.equal(await page.locator('[data-device-cost]').count(), 0, 'one stage a device: nothing to sum up');
+  await page.locator('table[aria-label=Stages] button', {hasText: 'stage 2'}).click();
+  assert.match(await page.locator('#details').textContent(), /stage2, device 2|stage2, cuda:1/);
+});
+
 test('segments show what is compiled, and why the rest is not', async t => {
   const {page} = await open(t, residual(), {words: ['segments=3']});
   await page.locator('#tab-segments').click();
@@ -492,7 +528,7 @@ test('at the width of a phone nothing sticks out', async t => {
     viewport: {width: 390, height: 844},
     hasTouch: true,
     isMobile: true,
-    words: ['stages=3', 'segments=3'],
+    words: ['stages=3', 'devices=2', 'segments=3'],
   });
   const width = () => page.evaluate(() => document.documentElement.scrollWidth);
   assert.ok((await width()) <= 390);

@@ -245,24 +245,96 @@ static void stages_are_refused_where_they_would_not_do_the_same(void **state)
 	plan_free(p);
 }
 
-static void a_module_that_was_kept_whole_is_given_to_its_stage(void **state)
+/* The embedding of the decoder is that of the model, under a second name. */
+static const char whole[] =
+	"cleave-plan 1\nmodel \"m\"\nscope \"\" \"Net\"\nscope emb \"Embedding\"\nscope body.0 \"Odd\"\nscope fc "
+	"\"Linear\"\n"
+	"input %x i64[2] name=\"x\"\nparam @emb.weight f32[4,2] trainable tied=@body.0.emb.weight\nparam "
+	"@body.0.parts.0.bias f32[2] trainable\n"
+	"object #0 \"__main__.Odd\"\n"
+	"%e = aten::embedding(@emb.weight, %x, -1, false, false) -> f32[2,2] in emb\n"
+	"%a, %b, %c = cleave::python(#0, %e, %x, @emb.weight, @body.0.parts.0.bias) -> f32[2], f32[2], f32[2] {impure} "
+	"in body.0\n"
+	"%d = aten::add.Tensor(%a, %c, 1) -> f32[2]\n"
+	"%f = aten::add.Tensor(%d, @body.0.parts.0.bias, 1) -> f32[2]\noutput %f\n";
+
+static clv_status write_whole(const void *ctx, strbuf *b)
+{
+	node_id ends[] = {2, 4};
+	stages_spec spec = {.ends = ends, .nstages = 2, .calls = ctx, .ncalls = 1, .formal = formal};
+	clv_plan *p = NULL;
+	TRY(clv_plan_parse(whole, strlen(whole), &p));
+	clv_status st = plan_stages_source(p, &spec, b);
+	clv_plan_free(p);
+	return st;
+}
+
+static void a_module_that_is_run_as_a_whole_is_given_to_its_stage(void **state)
 {
 	(void)state;
-	plan *p =
-		load_ok("cleave-plan 1\nmodel \"m\"\nscope \"\" \"Net\"\nscope body.0 \"Odd\"\ninput %x f32[2] name=\"x\"\n"
-	            "object #0 \"Odd\"\n%a, %b = cleave::block(#0, %x) -> f32[2], f32[2] {impure} in body.0\n"
-	            "%c = aten::add.Tensor(%a, %b, 1) -> f32[2]\noutput %c\n");
-	clv_stages_options o = CLV_STAGES_OPTIONS_INIT;
+	block_call call = {"{0}, sizes=({1}, {{\"a\": 1}})", "{0}, ({1}, {2})", 2, NULL};
+	strbuf b = STRBUF_INIT;
 	char *out = NULL;
-	o.ends = (const uint32_t[]){1, 2};
-	o.nstages = 2;
-	OK(clv_plan_stages_source(p, &o, &out));
+	OK(write_whole(&call, &b));
+	OK(strbuf_take(&b, &out));
 	holds(out, "def __init__(self, device=\"cpu\", blocks=None):\n");
 	holds(out, "self.body.add_module(\"0\", given_block(blocks, \"body.0\"))\n");
-	holds(out, "block_out0, block_out1 = self.body[0](x)\n");
-	holds(out, "def __init__(self, stages):\n");
+	holds(out, "self.emb.weight = self.body[0].get_parameter(\"emb.weight\")\n");
+	holds(out, "body_0_out0, (_, body_0_out2) = self.body[0](embedding, sizes=(x, {\"a\": 1}))\n");
+	holds(out, "stages = [Stage0(blocks=blocks), Stage1()]\n");
 	clv_string_free(out);
+	call.results = NULL;
+	OK(write_whole(&call, &b));
+	OK(strbuf_take(&b, &out));
+	holds(out, "body_0_out0, _, body_0_out2 = tensors_of(\n");
+	holds(out, "\ndef tensors_of(tree):\n");
+	clv_string_free(out);
+}
+
+static void a_call_without_its_text_is_refused(void **state)
+{
+	(void)state;
+	static const struct {
+		block_call call;
+		clv_status st;
+		const char *why;
+	} cases[] = {
+		{{.reason = "it is odd"},
+	     CLV_E_UNSUPPORTED,
+	     "stage 0: node python (cleave::python) cannot be written as source: it is odd"},
+		{{.arguments = "{0}, {2}", .count = 2}, CLV_E_INVALID, "does not fit"},
+		{{.arguments = "{0", .count = 2}, CLV_E_INVALID, "does not fit"},
+		{{.arguments = "{0}", .results = "{3}", .count = 2}, CLV_E_INVALID, "does not fit"},
+		{{.arguments = "{0}", .count = 9}, CLV_E_INVALID, "5 arguments"},
+		{{.arguments = "{0}", .count = 1}, CLV_E_UNSUPPORTED, "no name inside it"},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		strbuf b = STRBUF_INIT;
+		FAILS(write_whole(&cases[i].call, &b), cases[i].st, cases[i].why);
+		strbuf_free(&b);
+	}
+	plan *p = load_ok(whole);
+	clv_stages_options o = CLV_STAGES_OPTIONS_INIT;
+	char *out = NULL;
+	o.ends = (const uint32_t[]){4};
+	o.nstages = 1;
+	FAILS(clv_plan_stages_source(p, &o, &out), CLV_E_UNSUPPORTED, "the module body.0 as a whole");
 	plan_free(p);
+}
+
+static clv_status write_blocks(const void *ctx)
+{
+	strbuf b = STRBUF_INIT;
+	clv_status st = write_whole(ctx, &b);
+	strbuf_free(&b);
+	return st;
+}
+
+static void every_allocation_may_fail_while_blocks_are_written(void **state)
+{
+	(void)state;
+	static const block_call call = {"{0}, {1}", NULL, 2, NULL};
+	assert_in_range(sweep_faults(write_blocks, &call, CLV_OK), 100, 20000);
 }
 
 static clv_status write_stages(const void *ctx)
@@ -297,7 +369,9 @@ int main(void)
 		cmocka_unit_test(stages_call_whole_layers_and_keep_their_names),
 		cmocka_unit_test(a_size_that_no_input_shows_is_computed_from_one),
 		cmocka_unit_test(stages_are_refused_where_they_would_not_do_the_same),
-		cmocka_unit_test(a_module_that_was_kept_whole_is_given_to_its_stage),
+		cmocka_unit_test(a_module_that_is_run_as_a_whole_is_given_to_its_stage),
+		cmocka_unit_test(a_call_without_its_text_is_refused),
+		cmocka_unit_test(every_allocation_may_fail_while_blocks_are_written),
 		cmocka_unit_test(every_allocation_may_fail_while_stages_are_written),
 	};
 	return cmocka_run_group_tests_name("emit", tests, NULL, NULL);

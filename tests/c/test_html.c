@@ -277,6 +277,26 @@ static void the_same_plan_gives_the_same_bytes(void **state)
 	plan_free(q);
 }
 
+static void what_is_known_of_stages_is_in_the_data(void **state)
+{
+	(void)state;
+	clv_html_options o = CLV_HTML_OPTIONS_INIT;
+	const clv_pipe_stage first = {sizeof first, 1, 3, 2, 4, 0.5, 0, 64, 0, 256, INT64_MAX, 2},
+						 last = {sizeof last, 0, 2, 3, 0, 0, 64, 0, 16, 0, 128, 1};
+	o.nstages = 2;
+	o.stage_of_node = (const uint32_t[]){0, 0, 1, 1, 1};
+	o.stage_facts = (const clv_pipe_stage *const[]){&first, &last};
+	o.ndevices = 2;
+	o.device_names = (const char *const[]){"cpu", "</script>"};
+	o.lower_bound_us = 4.75;
+	json_t *d = make_data(text, &o);
+	dumps_as(d, "stageCost", "[6.5,3]");
+	dumps_as(d, "stageFacts", "[[1,2,4,0.5,0,64,0,256,null,2],[0,3,0,0,64,0,16,0,128,1]]");
+	dumps_as(d, "devices", "[\"cpu\",\"</script>\"]");
+	dumps_as(d, "lowerBound", "4.75");
+	json_decref(d);
+}
+
 static void stages_and_segments_are_in_the_data(void **state)
 {
 	(void)state;
@@ -350,6 +370,24 @@ static void wrong_options_are_refused(void **state)
 	o.stage_of_node = (const uint32_t[]){0, 0, 0, 0, 0};
 	o.stage_cost = (const double[]){1, -1};
 	refused(p, o, "the cost of stage 1 is not a cost");
+	o.stage_cost = NULL;
+	clv_pipe_stage one = {.size = sizeof one}, other = {.size = sizeof other, .device = 1, .fwd_us = NAN};
+	o.stage_facts = (const clv_pipe_stage *const[]){&one, NULL};
+	refused(p, o, "that of stage 1 is NULL");
+	o.stage_facts = (const clv_pipe_stage *const[]){&one, &other};
+	refused(p, o, "a time of stage 1 is not a time");
+	other.fwd_us = 1;
+	o.ndevices = 1;
+	refused(p, o, "stage 1 is on device 1 of 1");
+	o.ndevices = 2;
+	refused(p, o, "device 0 of 2 has no name");
+	o.ndevices = 0;
+	other.size = sizeof other + 1;
+	refused(p, o, "clv_pipe_stage.size");
+	o.stage_facts = NULL;
+	o.lower_bound_us = -1;
+	refused(p, o, "lower_bound_us is not a time");
+	o.lower_bound_us = 0;
 	o = none;
 	o.nsegments = 1;
 	refused(p, o, "1 segments, but segment_of_node is NULL");
@@ -432,6 +470,7 @@ int main(void)
 		cmocka_unit_test(strings_of_json_hold_any_bytes),
 		cmocka_unit_test(the_page_is_whole_and_asks_for_nothing),
 		cmocka_unit_test(the_same_plan_gives_the_same_bytes),
+		cmocka_unit_test(what_is_known_of_stages_is_in_the_data),
 		cmocka_unit_test(stages_and_segments_are_in_the_data),
 		cmocka_unit_test(a_plan_with_nothing_to_cut_has_a_page),
 		cmocka_unit_test(wrong_options_are_refused),

@@ -108,7 +108,7 @@ static void auto_is_never_worse_than_the_chain(void **state)
 	}
 }
 
-/* ---- small cases that are known ---------------------------------------------------------------------------------------- */
+/* ---- small cases that are known ---------------------------------------------------------------------------------- */
 
 static pipe_graph chain_of(const double *us, uint32_t n)
 {
@@ -230,7 +230,7 @@ static void graphs_without_time_or_edges_are_partitioned(void **state)
 			}
 }
 
-/* ---- METIS is a guest ---------------------------------------------------------------------------------------------------- */
+/* ---- METIS is a guest -------------------------------------------------------------------------------------------- */
 
 static void metis_prints_nothing_and_leaves_rand_alone(void **state)
 {
@@ -271,7 +271,7 @@ static void metis_prints_nothing_and_leaves_rand_alone(void **state)
 	assert_int_equal(after, first);
 }
 
-/* ---- seeds and threads ---------------------------------------------------------------------------------------------------- */
+/* ---- seeds and threads ------------------------------------------------------------------------------------------- */
 
 typedef struct thread_run {
 	const pipe_problem *pr;
@@ -325,7 +325,7 @@ static void a_seed_gives_one_result_also_in_two_threads(void **state)
 	graph_free(&g);
 }
 
-/* ---- what they share -------------------------------------------------------------------------------------------------------- */
+/* ---- what they share --------------------------------------------------------------------------------------------- */
 
 /* Nodes as numbered, in stages of random length on random devices. */
 static void random_stages(pipe_random *r, const pipe_problem *pr, uint32_t most, pipe_partition *p)
@@ -389,7 +389,7 @@ static void stages_are_joined_down_to_a_limit(void **state)
 	}
 }
 
-/* ---- memory that ends ---------------------------------------------------------------------------------------------------------- */
+/* ---- memory that ends -------------------------------------------------------------------------------------------- */
 
 static clv_status run_method(const void *ctx)
 {

@@ -931,6 +931,7 @@ WRONG: list[tuple[str, Any]] = [
     ("tie_policy", "copy"),
     ("training", "yes"),
     ("schedule", "dualpipe"),
+    ("objective", "fast"),
     ("microbatches", 0),
     ("microbatches", 2**40),
     ("bandwidth", 0),

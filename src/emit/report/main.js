@@ -202,6 +202,7 @@ function startTabs() {
     open(next);
     next.focus();
   });
+  if (plan.stages) open($('tab-stages'));
 }
 
 function startColours() {

@@ -1,4 +1,4 @@
-/* What is said in words and numbers: the cut, the details of a box, stages, segments, the legend. */
+/* What is said in words and numbers: the cut, the details of a box, segments, the legend. */
 
 /* ---- the cut ---- */
 
@@ -270,7 +270,8 @@ function memberFacts(item) {
   const out = [];
   if (plan.stages) {
     const stage = mixOf(item, plan.stageOf);
-    out.push(fact('stage', stage < 0 ? 'several' : String(stage)));
+    const at = stage < 0 || !stageFacts.length ? '' : `, ${deviceName(stageFacts[stage].device)}`;
+    out.push(fact('stage', stage < 0 ? 'several' : `${stage}${at}`));
   }
   if (plan.segments.length) {
     const segment = mixOf(item, plan.segmentOf);
@@ -310,26 +311,6 @@ function barOf(share, hue) {
   bar.style.width = `${clamp(share, 0, 1) * 100}%`;
   if (hue) bar.style.background = hue;
   return make('span', {class: 'bar-track', 'aria-hidden': 'true'}, bar);
-}
-
-function showStages() {
-  if (!plan.stages) return;
-  const sums = groupSums(plan.stageOf, plan.stages);
-  const costs = plan.stageCost.length ? plan.stageCost : sums.map(s => s.flops);
-  const most = Math.max(...costs),
-    mean = costs.reduce((a, b) => a + b, 0) / costs.length;
-  const shown = plan.stageCost.length ? x => scaled(x, ['', 'k', 'M', 'G', 'T']) : showFlops;
-  $('balance').textContent = mean > 0 ? `The slowest stage takes ${(most / mean).toFixed(2)} times the mean` : '';
-  $('stage-list').replaceChildren(
-    ...sums.map((s, i) =>
-      groupRow(
-        `stage ${i}`,
-        s,
-        barOf(most ? costs[i] / most : 0, hueOf(i)),
-        make('span', {class: 'cost', 'data-stage-cost': costs[i]}, shown(costs[i])),
-      ),
-    ),
-  );
 }
 
 function groupRow(name, sums, ...cells) {
