@@ -946,12 +946,14 @@ typedef struct clv_partition_options {
 	double param_copies;          /**< memory per byte of parameters; 0: 2 (weights, gradients), 1 for inference */
 	uint32_t max_stages;          /**< at most so many, at least k; 0: as many as the method likes */
 	double seconds;               /**< no attempt is begun after; 0: no limit */
+	const char *objective; /**< what "auto" keeps: "bottleneck" (NULL), the smallest time of the slowest device, or
+	                                   "throughput", the most micro-batches per second under the schedule */
 } clv_partition_options;
 
 /* clang-format off */
 /** The defaults: `clv_partition_options o = CLV_PARTITION_OPTIONS_INIT;` */
 #define CLV_PARTITION_OPTIONS_INIT \
-	{sizeof(clv_partition_options), NULL, 1, 0, NULL, NULL, 0, NULL, 0, NULL, 8, false, false, 0, 0, 0}
+	{sizeof(clv_partition_options), NULL, 1, 0, NULL, NULL, 0, NULL, 0, NULL, 8, false, false, 0, 0, 0, NULL}
 /* clang-format on */
 
 /** A stage, for one micro-batch. */

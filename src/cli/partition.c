@@ -7,7 +7,7 @@
 #include "cli.h"
 
 typedef struct request {
-	const char *path, *output, *method, *schedule, *speeds, *memory;
+	const char *path, *output, *method, *objective, *schedule, *speeds, *memory;
 	int64_t parts, seed, microbatches, max_stages;
 	double seconds, bandwidth, latency, param_copies;
 	bool recompute, inference, json, timeline;
@@ -96,6 +96,7 @@ static bool read_options(const request *r, clv_partition_options *o, double **sp
 	o->param_copies = r->param_copies;
 	o->max_stages = (uint32_t)r->max_stages;
 	o->seconds = r->seconds;
+	o->objective = r->objective;
 	if (r->speeds && !(*speeds = read_list("speeds", r->speeds, o->k)))
 		return false;
 	double *memory = r->memory ? read_list("memory", r->memory, o->k) : NULL;
@@ -405,6 +406,9 @@ static const option options[] = {
 	OPT_COUNT("parts", 'k', "N", parts, "how many devices; each gets a stage at least", .preset = "2"),
 	OPT_WORD("method", 'm', "NAME", method, "auto|exact|mpipe|multilevel|acyclic|metis|pipedream",
              "how to partition; auto keeps the best of those that fit", .preset = "auto"),
+	OPT_WORD("objective", 0, "NAME", objective, "bottleneck|throughput",
+             "what auto keeps: the smallest time of the slowest device, or the most micro-batches per second",
+             .preset = "bottleneck"),
 	OPT_INT("seed", 0, "N", seed, "the same seed gives the same partition", .preset = "0"),
 	OPT_FLOAT("seconds", 0, "S", seconds, "begin nothing new after S seconds (default: no limit)"),
 	OPT_INT("max-stages", 0, "N", max_stages, "at most N stages (default: as many as the method likes)"),
