@@ -555,7 +555,8 @@ class Stage(pipelining.PipelineStage):
             return []
         layouts = tuple(None if g is None else Layout.of(g, f"stage {self.stage_index}: a gradient") for g in grads)
         crossing = Crossing(layouts, ())
-        link.publish("backward", self.stage_index, link.signature(m), crossing, lambda k: f"value {k}")
+        names = [f"value {k}" for k in ins.differentiable()] + [t.name for t in self._returned()]
+        link.publish("backward", self.stage_index, link.signature(m), crossing, names.__getitem__)
         message = _wire.pack(grads, layouts, *ins.grad_slots(self._returned()))
         return link.send(link.rank_of[self.stage_index - 1], message, self._tag(m, True))
 

@@ -67,7 +67,7 @@ def t5(rows: int) -> tuple[nn.Module, Args]:
         d_model=64,
         d_kv=16,
         d_ff=128,
-        num_layers=3,
+        num_layers=2,
         num_heads=4,
         dropout_rate=0,
         use_cache=False,
