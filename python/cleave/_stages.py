@@ -368,6 +368,12 @@ class Stage(nn.Module):
         tensors, self.numbers = take_numbers(out)
         return tensors
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a Stage is bound to the plans of its process and cannot be copied or pickled: keep its state_dict, or the "
+            "generated source (PartitionedPlan.write_source)"
+        )
+
     def _run(self, plans: StagePlans, mode: Mode, tensors: Tensors) -> tuple[Any, ...]:
         staged, symbols = self._serving(plans, tensors)
         return self._engine(staged, mode).run(tensors, symbols)

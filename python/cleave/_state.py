@@ -65,7 +65,12 @@ class Target:
         owner = getattr(model, "__self__", None)
         named = model if isinstance(model, nn.Module) else owner if isinstance(owner, nn.Module) else None
         self.name = type(named).__name__ if named is not None else getattr(model, "__name__", type(model).__name__)
-        self.training = bool(named.training) if named is not None else False
+        self._named = named
+
+    @property
+    def training(self) -> bool:
+        """The model is in train mode."""
+        return bool(self._named.training) if self._named is not None else False
 
     def adopt(self, modules: Sequence[nn.Module]) -> None:
         """Modules that ran in the forward but are no children of the roots become roots."""

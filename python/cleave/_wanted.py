@@ -109,7 +109,7 @@ def _options(given: Mapping[str, Any], nparts: int, training: bool) -> dict[str,
         "microbatches": _count(batches, "microbatches", MOST_MICROBATCHES),
         "bandwidth": _bandwidth(given["bandwidth"], nparts),
         "latency_us": 1e6 * _number(given["latency"], "latency"),
-        "param_copies": (4.0 if training else 1.0) if copies is None else _number(copies, "param_copies"),
+        "param_copies": (2.0 if training else 1.0) if copies is None else _number(copies, "param_copies"),
         "max_stages": 0 if stages is None else _count(stages, "max_stages"),
         "seed": seed,
         "seconds": _number(given["seconds"], "seconds"),
@@ -170,9 +170,10 @@ def _path(given: Any, name: str) -> None:
 
 
 def _choice(text: Any, known: Sequence[str], name: str) -> str:
-    if text not in known:
+    found = text.lower() if isinstance(text, str) else text
+    if found not in known:
         raise ArgumentError(f"{name} is one of {', '.join(known)}, not {text!r}")
-    return str(text)
+    return str(found)
 
 
 def _basic_blocks(given: Any) -> tuple[str, ...]:

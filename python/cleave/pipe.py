@@ -25,7 +25,7 @@ from . import _native, _report, _save, _show, _tree, progress
 from . import profile as profiles
 from ._block_calls import call_texts
 from ._capture import Arguments, Captured, take_apart
-from ._dims import SizeSpec
+from ._dims import DynamicDims, SizeSpec
 from ._log import logger
 from ._regime import Reader, Regime
 from ._stages import Folding, Mode, Placement, Stage, StagePlans, put_numbers
@@ -77,6 +77,8 @@ class PartitionedPlan(_show.Shown):
         self._stages: dict[int, Stage] = {}
         self._by_mode: dict[Mode, StagePlans] = {}  # for stages, which may have left the model
         self._example = example
+        self._training = Target(model).training
+        self._flags = {m: m.training for _, m in Target(model).modules()}  # in that mode
         if made is not None:
             self._begin(made._target, made._first)
         else:
@@ -287,7 +289,22 @@ class PartitionedPlan(_show.Shown):
         >>> two.repartition(nparts=3, partitioning_method="acyclic").nstages
         3
         """
-        fixed = ("model", "batch_dim", "model_args", "model_kwargs", "training", "output_file", "generate_explicit_del")
+        given = self._want.given
+        strange = [name for name in changes if name not in given]
+        if strange:
+            raise ArgumentError(f"repartition has no argument {strange[0]!r}: it takes those of pipe_model")
+        fixed = (
+            "model",
+            "batch_dim",
+            "model_args",
+            "model_kwargs",
+            "training",
+            "output_file",
+            "generate_explicit_del",
+            "dynamic_batch",
+            "dynamic_dims",
+            "dynamic_ranges",
+        )
         unknown = [name for name in changes if name in fixed or name not in self._want.given]
         if unknown:
             raise ArgumentError(f"repartition cannot change {', '.join(unknown)}: call pipe_model")
@@ -318,7 +335,7 @@ class PartitionedPlan(_show.Shown):
         self._need_data()
         self._check_apart()
         first = self._first
-        mode = Mode(self._target.training, self._want.training)
+        mode = Mode(self._training, self._want.training)
         where = None if device is None else _real_device(device)
         moves = where is not None and where != self._home
         if moves and self._whole:
@@ -349,7 +366,7 @@ class PartitionedPlan(_show.Shown):
         flags = {m: m.training for _, m in self._target.modules()}
         try:
             for m in flags:
-                m.training = flags[m] if mode.training == self._target.training else mode.training
+                m.training = self._flags.get(m, mode.training) if mode.training == self._training else mode.training
             with torch.set_grad_enabled(mode.grad):
                 leaves = take_apart(self._target, *self._example).leaves
                 self._by_mode[mode] = self._plans(self._example, leaves, mode.grad)
@@ -437,6 +454,18 @@ class PartitionedPlan(_show.Shown):
         )
         return text
 
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The model's tensors by name, with those that its own state_dict leaves out and generated code needs: buffers
+        that are not saved, tensors in plain attributes, constants (docs/pipe.md)."""
+        main = self._first.main
+        out = dict(self._model.state_dict()) if isinstance(self._model, nn.Module) else {}
+        for i in range(self.nstages):
+            places, _ = main.captured.plan.places(main.ends[i - 1] if i else 0, main.ends[i])
+            for place, name, data in places:
+                holder, key = main.captured.state[name] if name is not None else ({place: data}, place)
+                out.setdefault(name or place, holder[key])
+        return out
+
     def write_source(self, path: str | os.PathLike[str], *, explicit_del: bool = False) -> Path:
         """Writes the stages as a Python file, whole or not at all, and says where it is."""
         out = Path(path)
@@ -451,9 +480,11 @@ class PartitionedPlan(_show.Shown):
         return out
 
     def _sizes_at(self) -> dict[str, int] | None:
-        """The example's sizes."""
-        sized = self._first.sized
-        return None if sized is None else dict(zip(sized.names, sized.example, strict=True))
+        """The example's sizes, of what the plan has as symbols."""
+        sized, plan = self._first.sized, self._first.main.captured.plan
+        if sized is None:
+            return None
+        return {name: n for name, n in zip(sized.names, sized.example, strict=True) if name in plan.symbols()}
 
     def save(
         self,
@@ -465,9 +496,9 @@ class PartitionedPlan(_show.Shown):
     ) -> None:
         """Writes the model, in the order of its stages, as one .clv file, which C programs and cleave.load run whole.
 
-        For inference: what the model does without gradients in the mode it is in. Of the plan in the file, stage k is
-        the nodes from the k-th number of its note "stages" on; "devices" has the device of each. Other arguments are
-        those of Plan.save.
+        For inference: what the model does in eval mode, without gradients. Of the plan in the file, stage k is the
+        nodes from the k-th number of its note "stages" on; "devices" has the device of each. Other arguments are those
+        of Plan.save.
 
         >>> import torch, cleave
         >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
@@ -477,7 +508,7 @@ class PartitionedPlan(_show.Shown):
         True
         """
         self._need_data()
-        plans = self._of_mode(Mode(self._target.training, False))
+        plans = self._of_mode(Mode(False, False))
         sized = plans.sized
         if sized is not None and self._whole:
             names = sized.names
@@ -555,23 +586,28 @@ def pipe_model(
     max_stages: int | None = None,
     seed: int = 0,
     seconds: float = 0.0,
+    dynamic_batch: tuple[int, int] | None = None,
+    dynamic_dims: DynamicDims | None = None,
+    dynamic_ranges: Mapping[str, tuple[int, int]] | None = None,
 ) -> PartitionedPlan:
     """Captures a model, measures its blocks, and cuts it into pipeline stages that are in balance.
 
     model_args, model_kwargs: an example call, with the sizes of one micro-batch. batch_dim is the dimension of inputs
-    that micro-batches are cut along (None: there is none, only the example's sizes run).
+    that micro-batches are cut along (None: there is none, only the example's sizes run); batches of 1 to 64, or to the
+    example's, can be run unless dynamic_batch gives another range. dynamic_dims and dynamic_ranges name more sizes that
+    may change, as in SplitSpec.
 
     depth says how far the hierarchy of modules is opened; modules whose class (or its name, or a path) is in
     basic_blocks are not opened: they are profiled and placed as a whole, and may do what no plan can hold (Python that
     depends on the data), since they are then run as they are. profile_ops=False counts layers alone.
 
-    nparts counts devices. acyclic and multilevel give each one stage; metis, mpipe, pipedream, exact and auto may give
+    nparts counts devices. acyclic, multilevel and pipedream give each one stage; metis, mpipe, exact and auto may give
     a device several that are not neighbours. auto tries what fits and keeps the best. The goal is the slowest device's
     time for one micro-batch, with the communication that its work does not hide (bandwidth in bytes per second, or a
     matrix; latency in seconds), within memory_limit (bytes, for each device or one by one). devices are names, or
     Device(name, speed, memory). schedule ("gpipe", "1f1b", "interleaved") and microbatches say how many micro-batches
-    are in flight, which counts for memory; param_copies is the memory per byte of parameters (by default 4 in training:
-    gradients and Adam's two moments).
+    are in flight, which counts for memory; param_copies is the memory per byte of parameters (by default 2 in training,
+    with gradients; 4 with Adam's two moments).
 
     objective="throughput" lets auto keep what gives the most micro-batches per second under the schedule, which with
     few micro-batches can be a pipe with fewer stages than the evenest one.
@@ -586,6 +622,8 @@ def pipe_model(
     output_file: the stages are written there as Python code (docs/pipe.md), with `del` after the last use of each
     tensor where generate_explicit_del asks for it."""
     want = read(locals())
+    if model_kwargs is not None and not isinstance(model_kwargs, dict):
+        raise TypeError(f"model_kwargs is a dict of keyword inputs, not {type(model_kwargs).__name__}")
     args, kwargs = as_call(model_args, model_kwargs)
     with progress.task(f"partitioning {Target(model).name}"):
         partitioned = PartitionedPlan(model, (args, kwargs), want)
@@ -634,22 +672,22 @@ def _on_meta(target: Target, example: tuple[Any, Any]) -> bool:
 
 
 def _sizes(want: Wanted, target: Target, example: tuple[Any, Any]) -> SizeSpec:
-    """The sizes that may change: the batch, from one row to at least MOST_BATCH."""
+    """The sizes that may change: the batch, by default from one row to MOST_BATCH, and what the caller names."""
+    more = want.given["dynamic_dims"], want.given["dynamic_ranges"]
     if want.batch_dim is None or target.shapes:
-        return SizeSpec(None, "B", None, None)
+        return SizeSpec(None, "B", *more)
     arguments = take_apart(target, *example)
     dim = want.batch_dim
     rows = [t.shape[dim] for t in arguments.leaves if not t.is_nested and t.dim() > dim]
     if not rows and dim:
         raise ArgumentError(f"batch_dim={dim}: no input has that many dimensions")
     if not rows:
-        return SizeSpec(None, "B", None, None)
-    high = max(MOST_BATCH, rows[0])
+        return SizeSpec(None, "B", *more)
+    batch = want.given["dynamic_batch"] or (1, max(MOST_BATCH, rows[0]))
     if dim == 0:
-        return SizeSpec((1, high), "B", None, None)
-    dims = {
-        name: {dim: "B"}
-        for name, t in zip(arguments.names, arguments.leaves, strict=True)
-        if not t.is_nested and t.dim() > dim and t.shape[dim] == rows[0]
-    }
-    return SizeSpec(None, "B", dims, {"B": (1, high)})
+        return SizeSpec(batch, "B", *more)
+    dims: dict[str, Any] = {name: dict(d) for name, d in (more[0] or {}).items()}
+    for name, t in zip(arguments.names, arguments.leaves, strict=True):
+        if not t.is_nested and t.dim() > dim and t.shape[dim] == rows[0]:
+            dims.setdefault(name, {}).setdefault(dim, "B")
+    return SizeSpec(None, "B", dims, {"B": batch, **(more[1] or {})})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import os
 import threading
 import time
@@ -185,6 +186,9 @@ class Plan(_show.Shown, Drawable):
         names = list(signature.parameters)[: len(positional.children)]
         wanted = [*names, *keyword.keys]
         left = {k: v for k, v in given.items() if k not in wanted}
+        for k in wanted:  # what is left out has its default
+            if k in signature.parameters and signature.parameters[k].default is not inspect.Parameter.empty:
+                given.setdefault(k, signature.parameters[k].default)
         if any(k not in given for k in wanted):
             return None
         if any(v is not signature.parameters[k].default for k, v in left.items()):

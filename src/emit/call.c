@@ -439,10 +439,12 @@ static clv_status arg_text(const call *c, const arg *a, const char *name, size_t
 	strbuf_add(&b, name, n);
 	strbuf_puts(&b, n ? "=" : "");
 	clv_status st = CLV_OK;
-	if (a == c->mode)
+	if (a == c->mode && a->kind == ARG_BOOL)
 		strbuf_puts(&b, "self.training");
 	else
 		st = write_arg(c->w, a, &b);
+	if (a == c->mode && a->kind == ARG_FLOAT) /* a rate of dropout, which modules give only when they train */
+		strbuf_puts(&b, " if self.training else 0.0");
 	if (st == CLV_OK)
 		return strbuf_take(&b, out);
 	strbuf_free(&b);
@@ -767,16 +769,33 @@ static const arg *find_mode(const call *c, const char *op)
 	static const struct {
 		const char *op;
 		uint32_t at, state; /* state: it is the module's flag only where this argument is given */
-	} modes[] = {{"aten::dropout", 2, 0},          {"aten::dropout_", 2, 0},      {"aten::feature_dropout", 2, 0},
-	             {"aten::feature_dropout_", 2, 0}, {"aten::alpha_dropout", 2, 0}, {"aten::alpha_dropout_", 2, 0},
-	             {"aten::batch_norm", 5, 3},       {"aten::instance_norm", 5, 3}, {"aten::lstm.input", 6, 0},
-	             {"aten::gru.input", 6, 0}};
+	} modes[] = {{"aten::dropout", 2, 0},
+	             {"aten::dropout_", 2, 0},
+	             {"aten::feature_dropout", 2, 0},
+	             {"aten::feature_dropout_", 2, 0},
+	             {"aten::alpha_dropout", 2, 0},
+	             {"aten::alpha_dropout_", 2, 0},
+	             {"aten::feature_alpha_dropout", 2, 0},
+	             {"aten::feature_alpha_dropout_", 2, 0},
+	             {"aten::native_dropout", 2, 0},
+	             {"aten::scaled_dot_product_attention", 4, 0},
+	             {"aten::batch_norm", 5, 3},
+	             {"aten::instance_norm", 5, 3},
+	             {"aten::lstm.input", 6, 0},
+	             {"aten::gru.input", 6, 0},
+	             {"aten::rnn_tanh.input", 6, 0},
+	             {"aten::rnn_relu.input", 6, 0},
+	             {"aten::lstm.data", 7, 0},
+	             {"aten::gru.data", 7, 0},
+	             {"aten::rnn_tanh.data", 7, 0},
+	             {"aten::rnn_relu.data", 7, 0}};
 	for (size_t i = 0; c->w->stage && i < sizeof modes / sizeof *modes; i++) {
 		if (strcmp(modes[i].op, op) != 0 || modes[i].at >= c->n->nargs)
 			continue;
 		const arg *a = call_arg(c, modes[i].at), *state = call_arg(c, modes[i].state);
 		bool given = state->kind == ARG_VALUE;
-		return given && a->kind == ARG_BOOL && a->u.b == c->w->p->training ? a : NULL;
+		bool rate = a->kind == ARG_FLOAT && a->u.f > 0 && c->w->p->training;
+		return given && (rate || (a->kind == ARG_BOOL && a->u.b == c->w->p->training)) ? a : NULL;
 	}
 	return NULL;
 }

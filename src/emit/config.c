@@ -246,6 +246,18 @@ static void put_place(const writer *w, value_id v, strbuf *b)
 	strbuf_free(&path);
 }
 
+bool any_shared(const plan *p, const writer *stages, uint32_t n)
+{
+	for (value_id v = 0; v < p->values.n; v++) {
+		uint32_t users = 0;
+		for (uint32_t i = 0; i < n && p->values.at[v].kind == VALUE_PARAM; i++)
+			users += stages[i].stage->used[v];
+		if (users > 1)
+			return true;
+	}
+	return false;
+}
+
 /* Parameters that several stages hold, under the name that each has for it. */
 static void put_shared(config *c)
 {

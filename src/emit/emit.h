@@ -216,6 +216,7 @@ bool is_elsewhere(const writer *w, value_id v); /* it was on another device than
 
 /* config.c: def create_pipeline_configuration; w: of the stages, in order */
 clv_status write_config(const writer *w, strbuf *b);
+bool any_shared(const plan *p, const writer *stages, uint32_t n); /* several stages hold the same parameter */
 
 /* output.c: def pack_outputs, from what the last stage returns. *object: a class of the model's is stood for; *whole:
    the output can be built. Symbols that it takes as arguments are marked in sizes (per symbol). */

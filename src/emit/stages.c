@@ -451,8 +451,8 @@ static void write_docstring(const file *f, strbuf *b)
 	              f->spec->nstages, f->spec->nstages == 1 ? "" : "s", any_blocks(f) ? "blocks=blocks" : "",
 	              p->training ? "training" : "evaluation");
 	if (any_given(f))
-		strbuf_puts(b, "\nTensors in a stage's GIVEN are in no state_dict: load_model_state must be given them too,\n"
-		               "under these names.\n");
+		strbuf_puts(b, "\nTensors in a stage's GIVEN are in no state_dict of the model: load_model_state must be\n"
+		               "given them too, under these names. state_dict() of the PartitionedPlan has them.\n");
 	if (any_blocks(f))
 		strbuf_puts(b, "\nModules that the model runs as a whole are not part of this file: Pipeline, and each\n"
 		               "stage that calls some, takes blocks={path: module}, and has them from then on.\n");
@@ -541,8 +541,9 @@ static void write_load(const file *f, strbuf *b)
 	strbuf_puts(b, "            if name not in state:\n"
 	               "                if name.endswith(\"num_batches_tracked\"):\n"
 	               "                    continue  # old files lack it\n"
-	               "                raise KeyError(f\"the state has no {name}\")\n"
-	               "            if own[name].shape != state[name].shape:\n"
+	               "                raise KeyError(f\"the state has no {name}");
+	strbuf_puts(b, given ? "; PartitionedPlan.state_dict() has all\")\n" : "\")\n");
+	strbuf_puts(b, "            if own[name].shape != state[name].shape:\n"
 	               "                raise ValueError(f\"{name} has another shape in the state\")\n"
 	               "            with torch.no_grad():\n"
 	               "                own[name].copy_(state[name])\n");
@@ -595,7 +596,16 @@ static void write_pipeline_head(const file *f, strbuf *b)
 	              "        if stages is None:\n",
 	              any_blocks(f) ? ", blocks=None" : "");
 	layout_line(b, BODY + INDENT, &line);
-	strbuf_puts(b, "        self.stages = nn.ModuleList(stages)\n\n");
+	strbuf_puts(b, "        self.stages = nn.ModuleList(stages)\n");
+	if (any_shared(f->p, f->w, f->spec->nstages))
+		strbuf_puts(b, "        shared = create_pipeline_configuration()[\"shared\"]\n"
+		               "        for (first, name), *others in (list(c.items()) for c in shared.values()):\n"
+		               "            kept = self.stages[first].get_parameter(name)\n"
+		               "            for i, other in others:  # on one device they are one parameter\n"
+		               "                path, _, key = other.rpartition(\".\")\n"
+		               "                if self.stages[i].get_parameter(other).device == kept.device:\n"
+		               "                    setattr(self.stages[i].get_submodule(path), key, kept)\n");
+	strbuf_putc(b, '\n');
 	strbuf_puts(&line, "def forward(self");
 	for (uint32_t i = 0; i < v->inputs.n; i++)
 		strbuf_printf(&line, ", %s", ident_value(&f->w->ids, v->inputs.at[i]));
