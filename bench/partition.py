@@ -187,7 +187,7 @@ GRAPHS: dict[str, Callable[[], Graph]] = {"resnet": resnet, "gpt": gpt, "t5": t5
 
 
 def model_graph(name: str, measured: bool) -> Graph:
-    """The graph of a real model: captured, its layers and operators weighed by counting or, if `measured`, by running."""
+    """The graph of a real model, its layers and operators weighed by counting or, if `measured`, by running."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
     real_models = importlib.import_module("real_models")
     cleave = importlib.import_module("cleave")

@@ -109,6 +109,30 @@ static void check_source(const plan *p)
 		MUST(status_message()[0] != '\0');
 }
 
+/* Stages of any plan are a plan too, with a table and a graph; or there is a reason. */
+static void check_stages(const plan *p)
+{
+	clv_partition_options parts = CLV_PARTITION_OPTIONS_INIT;
+	clv_plan_partition_options o = CLV_PLAN_PARTITION_OPTIONS_INIT;
+	clv_partition *part;
+	char *text;
+	parts.method = "pipedream";
+	parts.k = 1 + p->nodes.n % 3;
+	o.partition = &parts;
+	o.depth = 1 + p->nodes.n % 2;
+	o.keep_order = p->values.n % 2;
+	if (clv_plan_partition(p, &o, &part) != CLV_OK) {
+		MUST(status_message()[0] != '\0');
+		return;
+	}
+	check_round_trip(clv_partition_plan(part, NULL));
+	MUST(clv_partition_table(part, &text) == CLV_OK);
+	clv_string_free(text);
+	MUST(clv_partition_graph_json(part, &text) == CLV_OK);
+	clv_string_free(text);
+	clv_partition_free(part);
+}
+
 /* Without rules kept there are no promises but one: printing works, as error messages do it. */
 static void print_only(const plan *p)
 {
@@ -133,6 +157,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		check_frontiers(p);
 		check_pictures(p);
 		check_source(p);
+		check_stages(p);
 	} else {
 		print_only(p);
 	}

@@ -946,12 +946,14 @@ typedef struct clv_partition_options {
 	double param_copies;          /**< memory per byte of parameters; 0: 2 (weights, gradients), 1 for inference */
 	uint32_t max_stages;          /**< at most so many, at least k; 0: as many as the method likes */
 	double seconds;               /**< no attempt is begun after; 0: no limit */
+	const char *objective; /**< what "auto" keeps: "bottleneck" (NULL), the smallest time of the slowest device, or
+	                                   "throughput", the most micro-batches per second under the schedule */
 } clv_partition_options;
 
 /* clang-format off */
 /** The defaults: `clv_partition_options o = CLV_PARTITION_OPTIONS_INIT;` */
 #define CLV_PARTITION_OPTIONS_INIT \
-	{sizeof(clv_partition_options), NULL, 1, 0, NULL, NULL, 0, NULL, 0, NULL, 8, false, false, 0, 0, 0}
+	{sizeof(clv_partition_options), NULL, 1, 0, NULL, NULL, 0, NULL, 0, NULL, 8, false, false, 0, 0, 0, NULL}
 /* clang-format on */
 
 /** A stage, for one micro-batch. */
@@ -1066,7 +1068,8 @@ typedef struct clv_plan_partition_options {
     @ownership the partition is the caller's, clv_partition_free(); it does not need the plan.
     @errors as clv_partition_graph(); CLV_E_INVALID for fewer blocks than devices, for a profile of other blocks or without
     the backward that is asked for; CLV_E_PARSE for text that is no profile; CLV_E_NOT_FOUND for a symbol, or a module
-    that is to be whole, that the plan does not have; CLV_E_UNSUPPORTED for a boundary between stages that is not safe.
+    that is to be whole, that the plan does not have; CLV_E_INPUT for sizes with which a tensor would have a negative one;
+    CLV_E_UNSUPPORTED for a boundary between stages that is not safe.
     @threads any. */
 CLV_API clv_status clv_plan_partition(const clv_plan *p, const clv_plan_partition_options *options,
                                       clv_partition **out);
@@ -1086,6 +1089,7 @@ CLV_API const uint32_t *clv_partition_plan_stages(const clv_partition *p);
 
 /** The graph as JSON that clv_partition_graph() and other tools read. In that format a node makes one value: of a plan its
     out_bytes are the sum of what other blocks read, every edge carries all of it, and inputs of the model have no bytes.
+    Where blocks must keep an order though nothing goes between them, and no path says so, there is an edge too.
     @ownership the text is the caller's, clv_string_free().
     @errors none of its own.
     @threads any. */

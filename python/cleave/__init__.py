@@ -14,6 +14,7 @@ import torch
 
 from . import _log, _native, progress, visualization
 from ._structure import Record
+from ._wanted import Device
 from .artifact import LoadedModel, Port, load
 from .candidates import CandidateTable
 from .errors import (
@@ -32,7 +33,7 @@ from .errors import (
     ValidationError,
 )
 from .payload import BoundaryPayload, CompressionError, TensorSchema, pack, unpack
-from .pipe import Block, Device, PartitionedPlan, pipe_model, sync_tied_gradients
+from .pipe import Block, PartitionedPlan, pipe_model, sync_tied_gradients
 from .plan import Node, Plan, capture
 from .profile import Profile
 from .progress import set_progress

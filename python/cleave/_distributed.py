@@ -18,9 +18,9 @@ from torch.distributed.pipelining import schedules as engine
 from torch.utils import _pytree as pytree
 
 from ._gradients import Gradients, Tied
-from ._peers import Peers
+from ._peers import Peers, first_line
 from ._pipeline_stage import Link, Partitioned, Stage
-from .errors import ArgumentError, CleaveError, InputError, PipelineError
+from .errors import ArgumentError, InputError, PipelineError
 
 KNOWN = ((2, 11), (2, 13))  # releases whose engine these stages were tested with
 
@@ -52,16 +52,17 @@ def _placement(partitioned: Partitioned, size: int, placement: Sequence[int] | N
     if len(rank_of) != n:
         raise ArgumentError(f"placement has {len(rank_of)} ranks for {n} stages; give one rank for each stage")
     wrong = [r for r in rank_of if not 0 <= r < size]
+    fitting = f"a placement that uses them, such as {[i % size for i in range(n)]}"
     if wrong:
         raise PipelineError(
-            f"the partition has a stage on device {wrong[0]}, but there are {size} processes; start as many as the "
-            "partition has devices (nparts), or give a placement"
+            f"the partition has a stage on device {wrong[0]}, but there are {size} processes; start "
+            f"{max(rank_of) + 1}, or give {fitting if n >= size else 'a placement'}"
         )
     idle = sorted(set(range(size)) - set(rank_of))
     if idle:
         raise PipelineError(
-            f"rank {idle[0]} has no stage: {n} stages lie on ranks {rank_of}, of {size}; start fewer processes, or "
-            "give a placement or a group"
+            f"rank {idle[0]} has no stage: {n} stages lie on ranks {rank_of}, of {size}; start fewer processes, give "
+            f"a group of fewer, or {fitting if n >= size else f'cut the model into {size} stages or more'}"
         )
     return rank_of
 
@@ -73,23 +74,25 @@ def _digest(p: torch.Tensor) -> str:
 
 def _ties(partitioned: Partitioned, told: Sequence[dict[str, dict[str, Any]]]) -> list[Tied]:
     """Parameters that several stages hold: of one name, or named in `partitioned.tied`."""
+    facts = _by_copy(told)
     where: dict[str, list[tuple[int, str]]] = {}
-    for stages in told:
-        for i, names in stages.items():
-            for n in names:
-                where.setdefault(n, []).append((int(i), n))
+    for copy in facts:
+        where.setdefault(copy[1], []).append(copy)
     groups = [set(copies) for copies in where.values() if len(copies) > 1]
-    trained = {copy for copies in where.values() for copy in copies}
     for copies in getattr(partitioned, "tied", ()):
-        merged = {(int(i), str(n)) for i, n in copies} & trained
+        merged = {(int(i), str(n)) for i, n in copies} & facts.keys()
         if len({i for i, _ in merged}) < 2:
             continue
         for g in [g for g in groups if g & merged]:
             groups.remove(g)
             merged |= g
         groups.append(merged)
-    facts = {(int(i), n): f for stages in told for i, names in stages.items() for n, f in names.items()}
     return [_tied(sorted(g), facts) for g in groups]
+
+
+def _by_copy(told: Sequence[dict[str, dict[str, Any]]]) -> dict[tuple[int, str], Any]:
+    """What the ranks told of their parameters, by stage and name."""
+    return {(int(i), n): fact for stages in told for i, names in stages.items() for n, fact in names.items()}
 
 
 def _tied(copies: list[tuple[int, str]], facts: dict[tuple[int, str], Any]) -> Tied:
@@ -98,7 +101,7 @@ def _tied(copies: list[tuple[int, str]], facts: dict[tuple[int, str], Any]) -> T
 
 
 def _check_copies(ties: Sequence[Tied], told: Sequence[dict[str, dict[str, Any]]]) -> None:
-    facts = {(int(i), n): f for stages in told for i, names in stages.items() for n, f in names.items()}
+    facts = _by_copy(told)
     for t in ties:
         first, *rest = t.copies
         for other in rest:
@@ -123,7 +126,8 @@ def pipeline_stages(
 
     A rank that gives no sign of life for `timeout` seconds ends the pipeline with a PipelineError on all others; so
     does a message that takes more than `longest_wait`. With `exact`, gradients are the same bits as those of one
-    process that runs the micro-batches one after the other; without, they are added as they come, in less memory.
+    process that runs the micro-batches one after the other; without, they are added as they come, which takes less
+    memory, and less traffic where stages share parameters.
     """
     _check_torch()
     if not dist.is_initialized():
@@ -172,7 +176,11 @@ def _connect(
     rank_of = _placement(partitioned, peers.size, placement)
     peers.stages_of = [[i for i, r in enumerate(rank_of) if r == k] for k in range(peers.size)]
     mine = peers.stages_of[peers.rank]
-    modules = {i: partitioned.stage(i, device=device) for i in mine}
+    try:
+        modules = {i: partitioned.stage(i, device=device) for i in mine}
+    except Exception as e:
+        peers.fail(f"rank {peers.rank}: making its stages raised {type(e).__name__}: {first_line(e)}")
+        raise
     params = {i: dict(m.named_parameters()) for i, m in modules.items()}
     gradients = Gradients(params, exact)
     _agree(partitioned, peers, gradients, rank_of, params, wire, exact)
@@ -199,16 +207,15 @@ def _agree(
         "partition": str(getattr(partitioned, "signature", "")),
         "option exact": exact,
     }
-    listed = {n for copies in getattr(partitioned, "tied", ()) for _, n in copies}
     shapes = {
         i: {n: [list(p.shape), str(p.dtype)] for n, p in ps.items() if p.requires_grad} for i, ps in params.items()
     }
     told = peers.agree(facts, shapes)
     ties = _ties(partitioned, told)
-    tied = {copy for t in ties for copy in t.copies}
-    sums = {i: {n: _digest(p) for n, p in ps.items() if (i, n) in tied} for i, ps in params.items()}
-    peers.tell(f"tied/{peers.rank}", sums)
-    if ties or listed:
+    if ties:
+        tied = {copy for t in ties for copy in t.copies}
+        own = {i: {n: _digest(p) for n, p in ps.items() if (i, n) in tied} for i, ps in params.items()}
+        peers.tell(f"tied/{peers.rank}", own)
         digests = [peers.ask(f"tied/{r}", f"setting up, waiting for rank {r}", r) for r in range(peers.size)]
         _check_copies(ties, digests)
     gradients.tie(ties, rank_of, peers, wire)
@@ -317,7 +324,8 @@ def _make_schedule(name: str, stages: list[Stage], microbatches: int, **options:
         made = getattr(pipelining, f"Schedule{name}")
         return made(stages[0] if _PLACES[name] == _ONE else stages, microbatches, **options)
     except ValueError as e:
-        raise ArgumentError(f"schedule {name} with {microbatches} micro-batches: {e}") from e
+        fit = _schedule_name(None, link.rank_of, link.peers.size, microbatches)
+        raise ArgumentError(f"schedule {name} does not take {microbatches} micro-batches here: {e}; {fit} does") from e
 
 
 def schedule(
@@ -338,15 +346,13 @@ def schedule(
     if microbatches < 1:
         raise ArgumentError(f"microbatches is {microbatches}; give 1 or more")
     stages = pipeline_stages(partitioned, **options)
-    partitioned = stages[0].partitioned  # as the ranks agreed
     link = stages[0].link
-    chosen = _schedule_name(name, link.rank_of, link.peers.size, microbatches)
-    run = PipelineRun(partitioned, stages, microbatches, loss_fn)
-    run.name = chosen
-    run.schedule = _make_schedule(
-        chosen, stages, microbatches, loss_fn=run._loss if loss_fn is not None else None, scale_grads=scale_grads
-    )
-    return run
+    try:
+        chosen = _schedule_name(name, link.rank_of, link.peers.size, microbatches)
+        return PipelineRun(stages, chosen, microbatches, loss_fn, scale_grads)
+    except Exception:
+        link.peers.close()
+        raise
 
 
 # ---- runs ---------------------------------------------------------------------------------------------------------
@@ -362,18 +368,21 @@ class PipelineRun:
     Inputs are needed on the rank of the first stage, targets on the rank of the last; other ranks may leave them out.
     """
 
-    name: str
-    schedule: Any
-
     def __init__(
         self,
-        partitioned: Partitioned,
         stages: list[Stage],
+        name: str,
         microbatches: int,
         loss_fn: Callable[..., torch.Tensor] | None,
+        scale_grads: bool,
     ) -> None:
-        self.partitioned, self.stages, self.microbatches = partitioned, stages, microbatches
-        self._loss_fn, self._targets = loss_fn, [None] * microbatches
+        self.stages, self.name, self.microbatches = stages, name, microbatches
+        self.partitioned = partitioned = stages[0].partitioned  # as the ranks agreed
+        self._loss_fn = loss_fn
+        loss = self._loss if loss_fn is not None else None
+        self.schedule = _make_schedule(name, stages, microbatches, loss_fn=loss, scale_grads=scale_grads)
+        self._target: Any = None  # of the batch
+        self._targets: list[Any] | None = None  # of the micro-batches
         self._link = stages[0].link
         self._dim = int(getattr(partitioned, "batch_dim", 0))
         self._link.flushed = True
@@ -391,7 +400,8 @@ class PipelineRun:
         if self._loss_fn is None:
             raise ArgumentError("this schedule has no loss_fn and cannot train; use eval, or give schedule a loss_fn")
         losses: list[torch.Tensor] = []
-        self._give(args, kwargs, target)
+        self._give(args, kwargs, train=True)
+        self._target, self._targets = target, None
         self._guarded(
             lambda: self.schedule.step(target=self._numbers(), losses=losses, return_outputs=False), sync=True
         )
@@ -400,7 +410,7 @@ class PipelineRun:
     def eval(self, *args: Any, merge: bool = True, **kwargs: Any) -> Any:
         """Forward of all micro-batches. On the rank of the last stage it gives the model's output for the batch (with
         merge=False: a list, one output for each micro-batch), elsewhere None."""
-        self._give(args, kwargs, None)
+        self._give(args, kwargs, train=False)
         with torch.no_grad():
             self._guarded(lambda: self.schedule.eval(target=self._numbers(), return_outputs=False), sync=False)
         if self._last is None:
@@ -420,12 +430,13 @@ class PipelineRun:
         return torch.arange(self.microbatches) if self._last is not None else None
 
     def _loss(self, output: Any, number: torch.Tensor) -> torch.Tensor:
-        target = self._targets[int(number)]
         if not self._last or not self._last.has_backward:
             return torch.zeros(())
         assert self._loss_fn is not None
+        if self._targets is None:
+            self._targets = self._split_target()
         with self._link.working(f"loss of micro-batch {int(number)}"):
-            return self._loss_fn(output, target)
+            return self._loss_fn(output, self._targets[int(number)])
 
     def _guarded(self, run: Callable[[], Any], sync: bool) -> None:
         """Runs a step."""
@@ -447,20 +458,21 @@ class PipelineRun:
 
     # ---- batches --------------------------------------------------------------------------------------------------
 
-    def _give(self, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any) -> None:
-        """Splits inputs for the first stage and targets for the last."""
+    def _give(self, args: tuple[Any, ...], kwargs: dict[str, Any], train: bool) -> None:
+        """Splits inputs for the first stage."""
         if self._link.peers.lost:
             raise PipelineError(f"this pipeline has failed and cannot run again: {self._link.peers.lost}")
-        if self._first is not None:
-            try:
-                self._first.feed = self._split_inputs(args, kwargs)
-            except CleaveError as e:
-                for s in self.stages:
-                    s.skip()
-                self._link.refuse(f"rank {self._link.rank}: {e}")
-                raise
-        if self._last is not None and self._loss_fn is not None:
-            self._targets = self._split_target(target)
+        if self._first is None:
+            return
+        try:
+            self._first.feed = self._split_inputs(args, kwargs)
+            if train:
+                self._first.check_leaves(self._first.feed[0])
+        except Exception as e:
+            for s in self.stages:
+                s.skip()
+            self._link.refuse(f"rank {self._link.rank}: {e}")
+            raise
 
     def _split_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[list[torch.Tensor]]:
         assert self._first is not None
@@ -478,6 +490,7 @@ class PipelineRun:
         if batch < self.microbatches:
             raise InputError(f"a batch of {batch} cannot be split into {self.microbatches} micro-batches")
         parts = _sizes(batch, self.microbatches)
+        self._first.rows = parts if batched else None
         split = [
             torch.split(t, parts, self._dim) if s.is_batched else [t] * len(parts)
             for s, t in zip(specs, flat, strict=True)
@@ -489,22 +502,27 @@ class PipelineRun:
                 check(tensors)
         return made
 
-    def _split_target(self, target: Any) -> list[Any]:
-        """Tensors of the target are split along the batch; all else goes to every micro-batch whole."""
-        leaves, tree = pytree.tree_flatten(target)
-        tensors = [t for t in leaves if isinstance(t, torch.Tensor) and t.dim() > self._dim]
-        if not tensors:
-            return [target] * self.microbatches
-        batch = tensors[0].shape[self._dim]
-        parts = _sizes(batch, self.microbatches)
+    def _split_target(self) -> list[Any]:
+        """Tensors of the target that have the size of the batch are split; all else goes to every micro-batch whole."""
+        rows = self._link.rows
+        leaves, tree = pytree.tree_flatten(self._target)
+        sizes = [t.shape[self._dim] for t in leaves if isinstance(t, torch.Tensor) and t.dim() > self._dim]
+        if rows is None or not sizes:
+            return [self._target] * self.microbatches
+        batch = sum(rows)
+        if batch not in sizes:
+            raise InputError(
+                f"the batch has {batch} entries, but no tensor of the target does (dimension {self._dim} has "
+                f"{', '.join(map(str, sizes))}); give a target for each entry, or none and let loss_fn have it"
+            )
 
         def cut(t: Any) -> Sequence[Any]:
             if isinstance(t, torch.Tensor) and t.dim() > self._dim and t.shape[self._dim] == batch:
-                return torch.split(t, parts, self._dim)
-            return [t] * len(parts)
+                return torch.split(t, rows, self._dim)
+            return [t] * len(rows)
 
         pieces = [cut(t) for t in leaves]
-        return [pytree.tree_unflatten([p[m] for p in pieces], tree) for m in range(len(parts))]
+        return [pytree.tree_unflatten([p[m] for p in pieces], tree) for m in range(len(rows))]
 
     def _merge(self, k: int, chunks: list[torch.Tensor]) -> torch.Tensor:
         assert self._last is not None

@@ -37,7 +37,7 @@ def _default_store() -> Any:
 class BrokenConnection(Exception):
     """A message did not go through; who is to blame is not known yet."""
 
-    def __init__(self, doing: str, peer: int | None, text: str) -> None:
+    def __init__(self, doing: str, peer: int, text: str) -> None:
         super().__init__(text)
         self.doing, self.peer = doing, peer
 
@@ -53,7 +53,7 @@ class Parcel(NamedTuple):
 class Wait:
     """A wait for a message (of or to `peer`), on another thread."""
 
-    def __init__(self, work: dist.Work | None, doing: str, peer: int | None) -> None:
+    def __init__(self, work: dist.Work | None, doing: str, peer: int) -> None:
         self.work = work
         self.doing, self.peer = doing, peer
         self.done = threading.Event()
@@ -159,24 +159,23 @@ class Peers:
         """Sends and receives messages, all at once. Every rank among them calls it, with tags in the same order."""
         if not outgoing and not incoming:
             return
-        if (*outgoing, *incoming)[0].message.device.type == "cpu":
-            waits = [self.receive(*p, doing) for p in incoming]
-            sends = [self.send(*p) for p in outgoing]
-            for w in waits:
-                self.take(w)
-            for w in sends:
-                self.finish(w)
+        if (*outgoing, *incoming)[0].message.device.type != "cpu":
+            kinds = [*[(dist.isend, p) for p in outgoing], *[(dist.irecv, p) for p in incoming]]
+            ops = [dist.P2POp(op, p.message, group=self.group, group_peer=p.peer, tag=p.tag) for op, p in kinds]
+            for work in dist.batch_isend_irecv(ops):
+                work.wait()
             return
-        kinds = [*[(dist.isend, p) for p in outgoing], *[(dist.irecv, p) for p in incoming]]
-        for work in dist.batch_isend_irecv(
-            [dist.P2POp(op, p.message, group=self.group, group_peer=p.peer, tag=p.tag) for op, p in kinds]
-        ):
-            work.wait()
+        receives = [self.receive(*p, doing) for p in incoming]
+        sends = [self.send(*p) for p in outgoing]
+        for wait in receives:
+            self.take(wait)
+        for wait in sends:
+            self.finish(wait)
 
-    def _check(self, doing: str, peer: int | None) -> None:
+    def _check(self, doing: str, peer: int) -> None:
         """Raises when a wait has no end."""
         why = self.lost
-        if peer is not None and time.monotonic() - self._left.get(peer, float("inf")) > 4 * self._pause:
+        if not why and time.monotonic() - self._left.get(peer, float("inf")) > 4 * self._pause:
             why = f"{self.name(peer)} has left the pipeline"  # some time ago: what it sent before has arrived
         if why:
             raise PipelineError(f"{why} while {self.name(self.rank)} was {doing}")
@@ -185,11 +184,11 @@ class Peers:
         with suppress(dist.DistError):  # nobody waits for it
             self._store.delete_key(key)
 
-    def agree(self, facts: Mapping[str, Any], secret: Any) -> list[Any]:
+    def agree(self, facts: Mapping[str, Any], more: Any) -> list[Any]:
         """Checks that all processes have the same facts; gives what each told beside them, by rank."""
-        self.tell(f"setup/{self.rank}", {"facts": facts, "more": secret})
+        self.tell(f"setup/{self.rank}", {"facts": facts, "more": more})
         mine = json.loads(json.dumps(facts))
-        more = []
+        others = []
         for r in range(self.size):
             told = self.ask(f"setup/{r}", f"setting up, waiting for rank {r}", r)
             for key, own in mine.items():
@@ -200,8 +199,8 @@ class Peers:
                         f"{told['facts'].get(key)}; every rank must build the same partition (same model, inputs, "
                         "options and seed)"
                     )
-            more.append(told["more"])
-        return more
+            others.append(told["more"])
+        return others
 
     # ---- loss of a peer -----------------------------------------------------------------------------------------
 
@@ -224,11 +223,13 @@ class Peers:
         try:
             while not self.lost and time.monotonic() < until:
                 self._look(self._store)  # the thread that looks may be late
+                if self.lost:
+                    break
                 silence = {r: time.monotonic() - t for r, t in self._heard.items() if r != self.rank}
                 silent = [r for r, s in silence.items() if s > 4 * self._pause]
                 if peer in self._left:
                     return f"{self.name(peer)} has left the pipeline"
-                if silent and not self.lost:
+                if silent:
                     r = peer if peer in silent else max(silent, key=lambda r: silence[r])
                     return f"{self.name(r)} has ended or hangs: no answer for {silence[r]:.0f} s"
                 time.sleep(self._pause / 4)

@@ -117,6 +117,7 @@ class Link:
         self.train = False
         self._signatures: list[str] | None = None  # of the micro-batches of this step
         self._sizes: list[dict[str, int]] = []
+        self.rows: list[int] | None = None  # entries of the batch in each; None: there is no batch
         self._crossings: dict[tuple[str, int, str], Crossing] = {}
         self.waiting: dict[tuple[str, int, int], int] = {}  # (what, stage, micro-batch) → rank that has to send it
         self.flushed = False  # a PipelineRun calls `flush` after each step
@@ -170,10 +171,11 @@ class Link:
 
     # ---- what messages look like ----------------------------------------------------------------------------------
 
-    def announce(self, signatures: list[str], sizes: list[dict[str, int]]) -> None:
+    def announce(self, signatures: list[str], sizes: list[dict[str, int]], rows: list[int] | None) -> None:
         """The first stage says which sizes the micro-batches of this step have."""
-        self._signatures, self._sizes = signatures, sizes
-        self.peers.tell(f"step/{self.step}", {"train": self.train, "signatures": signatures, "sizes": sizes})
+        self._signatures, self._sizes, self.rows = signatures, sizes, rows
+        told = {"train": self.train, "signatures": signatures, "sizes": sizes, "rows": rows}
+        self.peers.tell(f"step/{self.step}", told)
         self.peers.forget(f"step/{self.step - KEPT_STEPS}")
 
     def refuse(self, why: str) -> None:
@@ -195,7 +197,7 @@ class Link:
                     f"step {self.step}: rank {first} {modes[told['train']]}, rank {self.rank} "
                     f"{modes[self.train]}; call the same method on every rank"
                 )
-            self._signatures, self._sizes = told["signatures"], told["sizes"]
+            self._signatures, self._sizes, self.rows = told["signatures"], told["sizes"], told["rows"]
         return self._signatures[microbatch]
 
     def sizes(self, microbatch: int) -> dict[str, int]:
@@ -245,10 +247,11 @@ class Link:
             self.peers.fail(f"{'' if isinstance(e, PipelineError) else f'rank {self.rank}: '}{known}")
             if known is e:
                 raise
-            raise known from e
+            raise known from (e.__cause__ if isinstance(e, BrokenConnection) else e)
 
     def _known(self, e: Exception) -> Exception:
         """The error to raise for one that ended a step."""
+        peer: int | None
         if isinstance(e, BrokenConnection):
             doing, peer = e.doing, e.peer
         elif isinstance(e, RuntimeError) and not isinstance(e, CleaveError):  # from the engine, which waited
@@ -353,6 +356,7 @@ class Stage(pipelining.PipelineStage):
         self.link, self.partitioned, self.module = link, partitioned, module
         self.stage_index_to_group_rank = dict(enumerate(link.rank_of))
         self.feed: list[list[torch.Tensor]] | None = None  # inputs of the micro-batches, where PipelineRun gives them
+        self.rows: list[int] | None = None  # and how many entries of the batch each has
         self.results: dict[int, tuple[tuple[torch.Tensor, ...], Any]] = {}  # last stage: tensors, model's output
         self.forward_clock, self.backward_clock = Clock(device), Clock(device)
         self.before: Stage | None = None  # the stage before, where it is on this rank
@@ -452,20 +456,24 @@ class Stage(pipelining.PipelineStage):
         return [t for t in tensors if t is not None]
 
     def _check_first(self, microbatch: int, flat: Sequence[torch.Tensor]) -> None:
-        for spec, t in zip(self.module.inputs, flat, strict=True):
-            if self.has_backward and t.requires_grad:
-                raise InputError(
-                    f"input {spec.name} requires grad; a pipeline gives no gradients of its inputs: detach it"
-                )
+        if self.has_backward:
+            self.check_leaves(flat)
         if not self.link.announced():
             chunks = self.feed if self.feed is not None else [flat] * (self.chunks or 1)
             sizes_of: Any = getattr(self.partitioned, "sizes_of", lambda tensors: {})
-            self.link.announce([self._signature(c) for c in chunks], [sizes_of(c) for c in chunks])
+            self.link.announce([self._signature(c) for c in chunks], [sizes_of(c) for c in chunks], self.rows)
         if self.feed is None and self._signature(flat) != self.link.signature(microbatch):
             raise InputError(
                 f"micro-batch {microbatch} has other sizes than the first; give a batch that {self.chunks} divides, or "
                 "use cleave's schedule(...).step, which takes it"
             )
+
+    def check_leaves(self, flat: Sequence[torch.Tensor]) -> None:
+        for spec, t in zip(self.module.inputs, flat, strict=True):
+            if t.requires_grad:
+                raise InputError(
+                    f"input {spec.name} requires grad; a pipeline gives no gradients of its inputs: detach it"
+                )
 
     def _signature(self, tensors: Sequence[torch.Tensor]) -> str:
         """Says when messages look the same."""
@@ -547,7 +555,8 @@ class Stage(pipelining.PipelineStage):
             return []
         layouts = tuple(None if g is None else Layout.of(g, f"stage {self.stage_index}: a gradient") for g in grads)
         crossing = Crossing(layouts, ())
-        link.publish("backward", self.stage_index, link.signature(m), crossing, lambda k: f"value {k}")
+        names = [f"value {k}" for k in ins.differentiable()] + [t.name for t in self._returned()]
+        link.publish("backward", self.stage_index, link.signature(m), crossing, names.__getitem__)
         message = _wire.pack(grads, layouts, *ins.grad_slots(self._returned()))
         return link.send(link.rank_of[self.stage_index - 1], message, self._tag(m, True))
 
@@ -586,7 +595,7 @@ class Stage(pipelining.PipelineStage):
         pairs: list[tuple[torch.Tensor, torch.Tensor | None]]
         sums: dict[str, torch.Tensor | None] = {}
         if self.is_last:
-            pairs = [(loss, None)] if isinstance(loss, torch.Tensor) and loss.requires_grad else []
+            pairs = [(self._check_loss(m, loss), None)]
         else:
             sent = [forward.send[k] for k in forward.crossing.differentiable()]
             came = self._take_grads(m, forward.crossing)
@@ -596,6 +605,15 @@ class Stage(pipelining.PipelineStage):
         if not self.is_first:
             own = forward.box.grads if forward.box is not None else ()
             self._grads_out[m] = (*own, *[sums.get(t.name) for t in self._returned()])
+
+    def _check_loss(self, m: int, loss: Any) -> torch.Tensor:
+        if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
+            what = "does not require grad" if isinstance(loss, torch.Tensor) else f"is a {type(loss).__name__}"
+            raise PipelineError(
+                f"rank {self.link.rank}: the loss of micro-batch {m} {what}, so there is nothing to train; loss_fn "
+                "must give a tensor that depends on parameters that require grad"
+            )
+        return loss
 
     def _backward(
         self,

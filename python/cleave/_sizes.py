@@ -286,8 +286,8 @@ class Sized:
                 running.append(found)
         if not running:
             raise CaptureError(
-                "no input has a dimension that can change like a batch: use dynamic_batch=None"
-                + (f". With other rows the model says: {self.failure}" if self.failure else "")
+                "no input has a dimension that can change like a batch: use dynamic_batch=None (pipe_model: "
+                "batch_dim=None)" + (f". With other rows the model says: {self.failure}" if self.failure else "")
             )
         if len(running) > 1:
             for guess in running:

@@ -30,6 +30,7 @@ from ._log import logger
 from ._regime import Reader, Regime
 from ._stages import Folding, Mode, Placement, Stage, StagePlans, put_numbers
 from ._state import Target, fingerprint
+from ._wanted import BasicBlocks, Device, Wanted, read, scalar, weight
 from .errors import ArgumentError, CaptureError, InputError, SplitError
 from .plan import Plan, as_call, finish
 from .profile import Profile
@@ -37,23 +38,9 @@ from .profile import Profile
 if TYPE_CHECKING:
     from ._distributed import PipelineRun  # torch.distributed.pipelining is loaded when it is needed
 
-METHODS = ("acyclic", "multilevel", "metis", "mpipe", "pipedream", "exact", "auto")
-TIES = ("replicate", "stage")
-OBJECTIVES = ("bottleneck", "throughput")
-SCHEDULES = ("gpipe", "1f1b", "interleaved")
 MOST_BATCH = 64  # at least: batch sizes up to here, and up to that of the example, can be run
 
 log = logger("pipe")
-
-BasicBlocks = Sequence[type[nn.Module] | str]
-
-
-class Device(NamedTuple):
-    """Where stages run: how fast it is, beside the one that was profiled, and how much it holds."""
-
-    name: str = ""
-    speed: float = 1.0
-    memory: int | None = None  # bytes; None: no limit
 
 
 class Block(NamedTuple):
@@ -65,25 +52,6 @@ class Block(NamedTuple):
     is_layer: bool  # it is a layer, or has one
     nodes: int
     cost: profiles.BlockProfile
-
-
-class Wanted(NamedTuple):
-    """What the user asked for."""
-
-    batch_dim: int | None
-    nparts: int
-    folding: Folding
-    method: str
-    training: bool
-    recomputation: bool
-    profile_ops: bool
-    n_iter: int
-    profile: Profile | str | os.PathLike[str] | None
-    devices: tuple[Device, ...]
-    node_weight: Callable[[Block], float] | None
-    edge_weight: Callable[[Block | None, Block], float] | None
-    options: dict[str, Any]  # of the partitioner
-    given: dict[str, Any]  # as it was said
 
 
 class PartitionedPlan(_show.Shown):
@@ -124,6 +92,7 @@ class PartitionedPlan(_show.Shown):
 
     def _capture(self) -> None:
         whole = self._want.folding.whole
+        self._check_names()
         try:
             self._begin(Target(self._model))
         except CaptureError as error:
@@ -131,6 +100,16 @@ class PartitionedPlan(_show.Shown):
                 raise
             log.info("basic blocks are run as they are, for the model as a whole cannot be captured: %s", error)
             self._begin(Target(self._model, whole))
+
+    def _check_names(self) -> None:
+        """A name that means nothing is a slip; a class that the model does not have may be one of several."""
+        modules = list(Target(self._model).modules())
+        known = {path for path, _ in modules} | {type(m).__name__ for _, m in modules}
+        for name in self._want.given["basic_blocks"] or ():
+            if isinstance(name, str) and name not in known:
+                raise ArgumentError(
+                    f"basic_blocks: {Target(self._model).name} has no module {name!r}, by class or by path"
+                )
 
     def _begin(self, target: Target, made: StagePlans | None = None) -> None:
         self._target = target
@@ -218,7 +197,7 @@ class PartitionedPlan(_show.Shown):
             if not want.profile_ops and not b.is_layer:
                 forward = backward = 0.0
             if want.node_weight is not None:
-                forward, backward = _weight(want.node_weight(b), "node_weight_function", b.name), 0.0
+                forward, backward = weight(want.node_weight(b), "node_weight_function", b.name), 0.0
             held, size = round(1e6 * c.held), round(1e6 * c.size)
             work = round(1e6 * max(c.cuda_memory_forward, c.cuda_memory_backward))
             out.append((forward, backward, held, work, size))
@@ -232,7 +211,7 @@ class PartitionedPlan(_show.Shown):
         out = []
         for source, targets, _ in folded.values():
             a = self.blocks[source] if source is not None else None
-            found = [_weight(weigh(a, self.blocks[t]), "edge_weight_function", self.blocks[t].name) for t in targets]
+            found = [weight(weigh(a, self.blocks[t]), "edge_weight_function", self.blocks[t].name) for t in targets]
             out.append(round(max(found, default=0.0)))
         return out
 
@@ -301,8 +280,8 @@ class PartitionedPlan(_show.Shown):
         given = {**self._want.given, **changes}
         if "nparts" in changes:
             per_device = ("devices", "memory_limit", "bandwidth", "microbatches", "max_stages")
-            given.update({name: None for name in per_device if name not in changes and not _scalar(given[name])})
-        want = _read(given)
+            given.update({name: None for name in per_device if name not in changes and not scalar(given[name])})
+        want = read(given)
         if "profile" not in changes and "n_iter" not in changes and want.folding == self._want.folding:
             want = want._replace(profile=self.profile)
         return PartitionedPlan(self._model, self._example, want, self)
@@ -317,15 +296,15 @@ class PartitionedPlan(_show.Shown):
     def stage(self, i: int, *, device: torch.device | str | None = None) -> Stage:
         """One stage as a module. device: its parameters and buffers are moved there; the model as a whole cannot be run
         any more when they are."""
-        if not 0 <= i < self.nstages:
-            raise ArgumentError(f"there is no stage {i}: there are {self.nstages}")
+        if type(i) is not int or not 0 <= i < self.nstages:
+            raise ArgumentError(f"there is no stage {i!r}: there are {self.nstages}, from 0 on")
         stage = self._stages.get(i)
         if stage is not None and device is None:
             return stage
         self._check_apart()
         first = self._first
         mode = Mode(self._target.training, self._want.training)
-        where = None if device is None else torch.empty(0, device=device).device  # "cuda" has a number
+        where = None if device is None else _real_device(device)
         moves = where is not None and where != self._home
         if moves and self._whole:
             for other in (mode, Mode(False, False)):  # what can be asked for later has to be seen now
@@ -510,6 +489,12 @@ class PartitionedPlan(_show.Shown):
         stages = (placement.stage_of, self._partition, [d.name for d in self._want.devices])
         return _report.write(placement.plan, path, title, self._sizes_at(), _report.Link(0.0, 0.0, 0.0), None, stages)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a PartitionedPlan is bound to the model of its process and cannot be copied or pickled: keep its profile, "
+            "and call pipe_model where it is needed"
+        )
+
     def _shown(self) -> tuple[str, _show.Facts]:
         score = self.score
         head = f"cleave.PartitionedPlan of {self._target.name}: {_show.plural(self.nstages, 'stage')}"
@@ -584,7 +569,7 @@ def pipe_model(
 
     output_file: the stages are written there as Python code (docs/pipe.md), with `del` after the last use of each
     tensor where generate_explicit_del asks for it."""
-    want = _read(locals())
+    want = read(locals())
     args, kwargs = as_call(model_args, model_kwargs)
     with progress.task(f"partitioning {Target(model).name}"):
         partitioned = PartitionedPlan(model, (args, kwargs), want)
@@ -602,54 +587,12 @@ def sync_tied_gradients(stages: Sequence[Any]) -> None:
     _distributed.sync_tied_gradients(stages)
 
 
-# ---- reading what the user asked for
-
-
-def _read(given: Mapping[str, Any]) -> Wanted:
-    nparts = _count(given["nparts"], "nparts")
-    _choice(given["partitioning_method"], METHODS, "partitioning_method")
-    _choice(given["tie_policy"], TIES, "tie_policy")
-    _choice(given["schedule"], SCHEDULES, "schedule")
-    _choice(given["objective"], OBJECTIVES, "objective")
-    training = given["training"]
-    if training is None:
-        model = given["model"]
-        params = model.parameters() if isinstance(model, nn.Module) else ()
-        training = torch.is_grad_enabled() and any(p.requires_grad for p in params)
-    folding = Folding(
-        _count(given["depth"], "depth"), _basic_blocks(given["basic_blocks"]), given["tie_policy"] == "stage"
-    )
-    copies = given["param_copies"]
-    options = {
-        "schedule": given["schedule"],
-        "microbatches": 4 * nparts if given["microbatches"] is None else _count(given["microbatches"], "microbatches"),
-        "bandwidth": _bandwidth(given["bandwidth"], nparts),
-        "latency_us": 1e6 * given["latency"],
-        "param_copies": float(copies) if copies is not None else 4.0 if training else 1.0,
-        "max_stages": 0 if given["max_stages"] is None else _count(given["max_stages"], "max_stages"),
-        "seed": given["seed"],
-        "seconds": float(given["seconds"]),
-        "throughput": given["objective"] == "throughput",
-    }
-    batch_dim = given["batch_dim"]
-    if batch_dim is not None and (type(batch_dim) is not int or batch_dim < 0):
-        raise ArgumentError(f"batch_dim is a dimension of the inputs or None, not {batch_dim!r}")
-    return Wanted(
-        batch_dim,
-        nparts,
-        folding,
-        given["partitioning_method"],
-        bool(training),
-        bool(given["recomputation"]),
-        bool(given["profile_ops"]),
-        _count(given["n_iter"], "n_iter"),
-        given["profile"],
-        _devices(given["devices"], given["memory_limit"], nparts),
-        given["node_weight_function"],
-        given["edge_weight_function"],
-        options,
-        dict(given),
-    )
+def _real_device(given: Any) -> torch.device:
+    """With its number where it has one: "cuda" is the current one."""
+    try:
+        return torch.empty(0, device=given).device
+    except (RuntimeError, TypeError, AssertionError) as error:
+        raise ArgumentError(f"device={given!r} cannot be used: {error}") from None
 
 
 def _torch_device(name: str) -> str | None:
@@ -668,76 +611,6 @@ def _not_saved(model: Callable[..., Any]) -> list[str]:
     return [f"{path}.{name}" if path else name for path, m in modules for name in m._non_persistent_buffers_set]
 
 
-def _scalar(x: Any) -> bool:
-    """It holds for any number of devices."""
-    return x is None or isinstance(x, int | float)
-
-
-def _count(n: Any, name: str) -> int:
-    if type(n) is not int or n < 1:
-        raise ArgumentError(f"{name} is a whole number from 1 on, not {n!r}")
-    return int(n)
-
-
-def _choice(text: Any, known: Sequence[str], name: str) -> None:
-    if text not in known:
-        raise ArgumentError(f"{name} is one of {', '.join(known)}, not {text!r}")
-
-
-def _basic_blocks(given: BasicBlocks | None) -> tuple[str, ...]:
-    out = []
-    for b in given or ():
-        if not isinstance(b, str) and not (isinstance(b, type) and issubclass(b, nn.Module)):
-            raise ArgumentError(f"basic_blocks are classes of modules, or their names or paths, not {b!r}")
-        out.append(b if isinstance(b, str) else b.__name__)
-    return tuple(out)
-
-
-def _devices(given: Any, limit: Any, nparts: int) -> tuple[Device, ...]:
-    devices = [Device(f"device {i}") for i in range(nparts)] if given is None else [_device(d) for d in given]
-    if len(devices) != nparts:
-        raise ArgumentError(f"{_show.plural(len(devices), 'device')} for nparts={nparts}")
-    limits = list(limit) if isinstance(limit, Sequence) else [limit] * nparts
-    if len(limits) != nparts:
-        raise ArgumentError(f"memory_limit has {len(limits)} entries for nparts={nparts}")
-    for n in limits:
-        if n is not None and (type(n) is not int or n < 1):
-            raise ArgumentError(f"memory_limit is a number of bytes from 1 on, not {n!r}")
-    return tuple(d if n is None else d._replace(memory=n) for d, n in zip(devices, limits, strict=True))
-
-
-def _device(given: Any) -> Device:
-    if isinstance(given, Device):
-        return given
-    if isinstance(given, int):
-        return Device(f"cuda:{given}")
-    if isinstance(given, str | torch.device):
-        return Device(str(given))
-    raise ArgumentError(f"devices are names, torch.devices, numbers of GPUs or cleave.Device, not {given!r}")
-
-
-def _bandwidth(given: Any, nparts: int) -> list[float] | None:
-    """The matrix, row by row."""
-    if given is None:
-        return None
-    if isinstance(given, int | float):
-        return [float(given)] * (nparts * nparts)
-    rows = [[float(x) for x in row] for row in given]
-    if len(rows) != nparts or any(len(row) != nparts for row in rows):
-        raise ArgumentError(f"bandwidth is a number, or a matrix with a row and a column for each of {nparts} devices")
-    return [x for row in rows for x in row]
-
-
-def _weight(x: Any, name: str, where: str) -> float:
-    try:
-        weight = float(x)
-    except (TypeError, ValueError):
-        raise ArgumentError(f"{name} gives {x!r} for {where}: a number is needed") from None
-    if not 0 <= weight < float("inf"):
-        raise ArgumentError(f"{name} gives {weight} for {where}: a finite number from 0 on is needed")
-    return weight
-
-
 def _sizes(want: Wanted, target: Target, example: tuple[Any, Any]) -> SizeSpec:
     """The sizes that may change: the batch, from one row to at least MOST_BATCH."""
     if want.batch_dim is None:
@@ -745,6 +618,8 @@ def _sizes(want: Wanted, target: Target, example: tuple[Any, Any]) -> SizeSpec:
     arguments = take_apart(target, *example)
     dim = want.batch_dim
     rows = [t.shape[dim] for t in arguments.leaves if not t.is_nested and t.dim() > dim]
+    if not rows and dim:
+        raise ArgumentError(f"batch_dim={dim}: no input has that many dimensions")
     if not rows:
         return SizeSpec(None, "B", None, None)
     high = max(MOST_BATCH, rows[0])

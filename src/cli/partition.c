@@ -7,7 +7,7 @@
 #include "cli.h"
 
 typedef struct request {
-	const char *path, *output, *method, *schedule, *speeds, *memory;
+	const char *path, *output, *method, *objective, *schedule, *speeds, *memory;
 	int64_t parts, seed, microbatches, max_stages;
 	double seconds, bandwidth, latency, param_copies;
 	bool recompute, inference, json, timeline;
@@ -96,6 +96,7 @@ static bool read_options(const request *r, clv_partition_options *o, double **sp
 	o->param_copies = r->param_copies;
 	o->max_stages = (uint32_t)r->max_stages;
 	o->seconds = r->seconds;
+	o->objective = r->objective;
 	if (r->speeds && !(*speeds = read_list("speeds", r->speeds, o->k)))
 		return false;
 	double *memory = r->memory ? read_list("memory", r->memory, o->k) : NULL;
@@ -196,20 +197,27 @@ static int save_html(const request *r, const clv_plan *plan, const clv_partition
 {
 	clv_html_options o = CLV_HTML_OPTIONS_INIT;
 	uint32_t n = clv_partition_stage_count(p);
-	double *cost = grab(n * sizeof *cost);
-	clv_pipe_stage s = {.size = sizeof s};
+	clv_pipe_stage *stages = grab(n * sizeof *stages);
+	const clv_pipe_stage **each = grab(n * sizeof *each);
+	clv_pipe_quality quality = {.size = sizeof quality};
 	char *page;
-	for (uint32_t i = 0; i < n; i++)
-		if (clv_partition_stage(p, i, &s) == CLV_OK)
-			cost[i] = s.fwd_us + s.bwd_us + s.comm_us;
+	clv_status st = clv_partition_quality(p, &quality);
+	for (uint32_t i = 0; st == CLV_OK && i < n; i++) {
+		each[i] = &stages[i];
+		stages[i].size = sizeof *stages;
+		st = clv_partition_stage(p, i, &stages[i]);
+	}
 	o.symbols = r->sizes.symbols;
 	o.values = r->sizes.values;
 	o.nsymbols = r->sizes.n;
 	o.nstages = n;
 	o.stage_of_node = clv_partition_plan_stages(p);
-	o.stage_cost = cost;
-	clv_status st = clv_plan_html(plan, &o, &page);
-	free(cost);
+	o.stage_facts = each;
+	o.lower_bound_us = quality.lower_bound_us;
+	if (st == CLV_OK)
+		st = clv_plan_html(plan, &o, &page);
+	free(stages);
+	free(each);
 	if (st != CLV_OK)
 		return fail_with(r->path);
 	return save_text(r->html, page) ? EXIT_OK : EXIT_FAILED;
@@ -398,6 +406,9 @@ static const option options[] = {
 	OPT_COUNT("parts", 'k', "N", parts, "how many devices; each gets a stage at least", .preset = "2"),
 	OPT_WORD("method", 'm', "NAME", method, "auto|exact|mpipe|multilevel|acyclic|metis|pipedream",
              "how to partition; auto keeps the best of those that fit", .preset = "auto"),
+	OPT_WORD("objective", 0, "NAME", objective, "bottleneck|throughput",
+             "what auto keeps: the smallest time of the slowest device, or the most micro-batches per second",
+             .preset = "bottleneck"),
 	OPT_INT("seed", 0, "N", seed, "the same seed gives the same partition", .preset = "0"),
 	OPT_FLOAT("seconds", 0, "S", seconds, "begin nothing new after S seconds (default: no limit)"),
 	OPT_INT("max-stages", 0, "N", max_stages, "at most N stages (default: as many as the method likes)"),

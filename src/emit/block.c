@@ -14,8 +14,8 @@ static bool is_python(const plan *p, node_id n)
 /* Autograd functions are called by the same operator, under a name that says so. */
 static bool is_function(const plan *p, const node *n)
 {
-	const arg *a = &p->args.at[n->args];
-	if (!n->nargs || a->kind != ARG_VALUE || p->values.at[a->u.v].kind != VALUE_OBJECT)
+	const arg *a = n->nargs ? &p->args.at[n->args] : NULL;
+	if (!a || a->kind != ARG_VALUE || p->values.at[a->u.v].kind != VALUE_OBJECT)
 		return true;
 	const char *name = plan_s(p, p->values.at[a->u.v].name);
 	size_t k = strlen(name);

@@ -6,6 +6,7 @@
  *   name         by position              name=      by keyword, always
  *   name=text    by keyword, left out when the argument reads `text`
  *   !text        the Python call passes this itself: the form is for calls where the argument reads `text`
+ *   !.dtype      likewise for the dtype of the first argument
  *   *name        a list, as several arguments
  *   3:…          it is argument 3 of the operator (else: the next one)
  *
@@ -138,6 +139,45 @@ static const form forms[] = {
 	{"aten::copy_", ".copy_", "src, non_blocking=False"},
 	{"aten::zero_", ".zero_", ""},
 	{"aten::masked_fill_.Scalar", ".masked_fill_", "mask, value"},
+	{"aten::arange", "torch.arange", "end, dtype=, !None, device=, !False"},
+	{"aten::arange.start", "torch.arange", "start, end, dtype=, !None, device=, !False"},
+	{"aten::arange.start_step", "torch.arange", "start, end, step, dtype=, !None, device=, !False"},
+	{"aten::zeros", "torch.zeros", "size, dtype=, !None, device=, !False"},
+	{"aten::ones", "torch.ones", "size, dtype=, !None, device=, !False"},
+	{"aten::full", "torch.full", "size, fill_value, dtype=, !None, device=, !False"},
+	{"aten::zeros_like", "torch.zeros_like", "input, dtype=None, !None, device=None, !False, memory_format=None"},
+	{"aten::ones_like", "torch.ones_like", "input, dtype=None, !None, device=None, !False, memory_format=None"},
+	{"aten::full_like", "torch.full_like",
+     "input, fill_value, dtype=None, !None, device=None, !False, memory_format=None"},
+	{"aten::empty_like", "torch.empty_like", "input, dtype=None, !None, device=None, !False, memory_format=None"},
+	{"aten::new_zeros", ".new_zeros", "size, dtype=None, !None, device=None, !False"},
+	{"aten::new_ones", ".new_ones", "size, dtype=None, !None, device=None, !False"},
+	{"aten::new_full", ".new_full", "size, fill_value, dtype=None, !None, device=None, !False"},
+	{"aten::to.dtype_layout", ".to",
+     "!.dtype, !torch.strided, device, !None, non_blocking=False, copy=False, memory_format=None"},
+	{"aten::to.device", ".to", "device, dtype, non_blocking=False, copy=False, memory_format=None"},
+	{"aten::type_as", ".type_as", "other"},
+	{"aten::expand_as", ".expand_as", "other"},
+	{"aten::tril", "torch.tril", "input, diagonal=0"},
+	{"aten::triu", "torch.triu", "input, diagonal=0"},
+	{"aten::clamp", ".clamp", "min=None, max=None"},
+	{"aten::diff", "torch.diff", "input, n=1, dim=-1, prepend=None, append=None"},
+	{"aten::bitwise_not", "torch.bitwise_not", "input"},
+	{"aten::logical_not", "torch.logical_not", "input"},
+	{"aten::logical_and", "torch.logical_and", "input, other"},
+	{"aten::logical_or", "torch.logical_or", "input, other"},
+	{"aten::max", ".max", ""},
+	{"aten::min", ".min", ""},
+	{"aten::minimum", "torch.minimum", "input, other"},
+	{"aten::maximum", "torch.maximum", "input, other"},
+	{"aten::square", "torch.square", "input"},
+	{"aten::erf", "torch.erf", "input"},
+	{"aten::reciprocal", "torch.reciprocal", "input"},
+	{"aten::index_select", ".index_select", "dim, index"},
+	{"aten::topk", ".topk", "k, dim=-1, largest=True, sorted=True"},
+	{"aten::squeeze", ".squeeze", ""},
+	{"aten::masked_fill.Tensor", ".masked_fill", "mask, value"},
+	{"aten::fill_.Scalar", ".fill_", "value"},
 };
 
 /* ---- arguments -------------------------------------------------------------------------------------------------- */
@@ -452,6 +492,17 @@ static clv_status push_star(call *c, const arg *a)
 	return CLV_OK;
 }
 
+static bool is_tensor(const call *c, uint32_t i)
+{
+	const arg *a = i < c->n->nargs ? call_arg(c, i) : NULL;
+	return a && a->kind == ARG_VALUE && c->w->p->values.at[a->u.v].type == TYPE_TENSOR;
+}
+
+static bool is_own_dtype(const call *c, const arg *a)
+{
+	return is_tensor(c, 0) && a->kind == ARG_DTYPE && a->u.code == c->w->p->values.at[call_arg(c, 0)->u.v].dtype;
+}
+
 /* One item of a signature: s … s+n-1. *fits: the form may be used. */
 static clv_status push_item(call *c, const char *s, size_t n, uint32_t *next, bool *fits)
 {
@@ -468,6 +519,10 @@ static clv_status push_item(call *c, const char *s, size_t n, uint32_t *next, bo
 		return CLV_OK;
 	}
 	const arg *a = call_arg(c, at);
+	if (s[0] == '!' && s[1] == '.') {
+		*fits = is_own_dtype(c, a);
+		return CLV_OK;
+	}
 	if (s[0] == '!')
 		return arg_reads(c, a, s + 1, n - 1, fits);
 	if (s[0] == '*')
@@ -479,12 +534,6 @@ static clv_status push_item(call *c, const char *s, size_t n, uint32_t *next, bo
 	if (rest)
 		TRY(arg_reads(c, a, sign + 1, rest, &left_out));
 	return left_out ? CLV_OK : push_part(c, a, s, name);
-}
-
-static bool is_tensor(const call *c, uint32_t i)
-{
-	const arg *a = i < c->n->nargs ? call_arg(c, i) : NULL;
-	return a && a->kind == ARG_VALUE && c->w->p->values.at[a->u.v].type == TYPE_TENSOR;
 }
 
 static uint32_t count_items(const char *s)

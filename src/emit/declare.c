@@ -451,10 +451,40 @@ static void write_stage_head(const writer *w, strbuf *b)
 	strbuf_printf(b, "        super().__init__()\n        self.%s = torch.device(device)\n", st->device_name);
 }
 
-static void write_stage_end(const writer *w, strbuf *b)
+/* self.const_0 = self.const_0.to("cpu"): it was not where the model was. */
+static clv_status put_back(writer *w, value_id v, strbuf *b)
+{
+	const char *device = plan_s(w->p, w->p->values.at[v].device);
+	strbuf line = STRBUF_INIT;
+	char *path = NULL;
+	TRY(place_text(w, v, &path));
+	if (w->p->values.at[v].kind == VALUE_PARAM || is_declared(w, v)) {
+		clv_status st = fail(CLV_E_UNSUPPORTED,
+		                     "%s is on %s and the model on %s: a stage has all its parameters on one "
+		                     "device",
+		                     path, device, plan_s(w->p, w->stage->device));
+		mem_free(path);
+		return st;
+	}
+	bool plain = ident_ok(last_part(path), strlen(last_part(path)));
+	put_assignment(w, path, plain ? NULL : "register_buffer", &line);
+	put_path(w, path, path + strlen(path), &line);
+	strbuf_puts(&line, ".to(");
+	write_string(device, strlen(device), &line);
+	strbuf_puts(&line, plain ? ")" : "), persistent=False)");
+	layout_line(b, BODY, &line);
+	mem_free(path);
+	return CLV_OK;
+}
+
+static clv_status write_stage_end(writer *w, strbuf *b)
 {
 	strbuf_puts(b, w->p->training ? "" : "        self.eval()\n");
 	strbuf_puts(b, "        self.to(device)\n");
+	for (uint32_t i = 0; i < w->v.externals.n; i++)
+		if (is_elsewhere(w, w->v.externals.at[i]))
+			TRY(put_back(w, w->v.externals.at[i], b));
+	return CLV_OK;
 }
 
 static clv_status declare_all(writer *w, const int64_t *low, strbuf *b)
@@ -494,8 +524,8 @@ clv_status write_init(writer *w, strbuf *b)
 	else
 		strbuf_puts(b, "    def __init__(self):\n        super().__init__()\n");
 	clv_status st = declare_all(w, low, b);
-	if (w->stage)
-		write_stage_end(w, b);
+	if (w->stage && st == CLV_OK)
+		st = write_stage_end(w, b);
 	mem_free(low);
 	return st;
 }

@@ -211,7 +211,8 @@ clv_status blocks_find(writer *w, layers *all);               /* they are layers
 clv_status write_block_call(writer *w, node_id n, strbuf *b); /* a statement */
 
 /* stages.c */
-const char *stage_device(const writer *w); /* where it stands unless it is told otherwise */
+const char *stage_device(const writer *w);      /* where it stands unless it is told otherwise */
+bool is_elsewhere(const writer *w, value_id v); /* it was on another device than the model, and stays there */
 
 /* config.c: def create_pipeline_configuration; w: of the stages, in order */
 clv_status write_config(const writer *w, strbuf *b);

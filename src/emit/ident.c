@@ -141,6 +141,14 @@ typedef struct naming {
 	clv_status st;
 } naming;
 
+/* relu__1, of relu_, reads relu_1. */
+static void put_readable(strbuf *b, const char *name)
+{
+	for (const char *s = name; *s; s++)
+		if (*s != '_' || (s[1] != '_' && s[1] != '\0') || s == name)
+			strbuf_putc(b, *s);
+}
+
 static void name_result(void *ctx, value_id v)
 {
 	naming *n = ctx;
@@ -148,7 +156,7 @@ static void name_result(void *ctx, value_id v)
 	char *text = NULL;
 	if (n->st != CLV_OK || n->t->of_value[v] != NONE)
 		return;
-	strbuf_puts(&b, n->node);
+	put_readable(&b, n->node);
 	if (n->many)
 		strbuf_printf(&b, "_out%u", n->next++);
 	n->st = strbuf_take(&b, &text);

@@ -222,7 +222,7 @@ static bool put_wrapped(strbuf *b, unsigned indent, const char *s, size_t n)
 	bool chain = is_chain(s + from, n - from);
 	if ((sign == n && !chain) || indent + width(s, n) <= WIDTH)
 		return false;
-	bool opens = last_brackets(s, n, &at) && at.open > from;
+	bool opens = last_brackets(s, n, &at) && (at.open > from || at.close + 1 == n);
 	if (opens && !chain && indent + width(s, at.open + 1) <= WIDTH)
 		return false;
 	if (!opens && indent + INDENT + width(s + from, n - from) > WIDTH)

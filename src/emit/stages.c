@@ -176,6 +176,12 @@ const char *stage_device(const writer *w)
 	return given ? given : st->device != NONE ? plan_s(w->p, st->device) : "cpu";
 }
 
+bool is_elsewhere(const writer *w, value_id v)
+{
+	const value *x = &w->p->values.at[v];
+	return x->type == TYPE_TENSOR && x->device != w->stage->device;
+}
+
 /* The device of the model: the one of its tensors that is not the CPU, if there is one. */
 static str_id main_device(const plan *p)
 {
@@ -320,6 +326,28 @@ static void write_given(const writer *w, strbuf *b)
 	layout_line(b, INDENT, &line);
 }
 
+static bool any_stays(const file *f)
+{
+	for (uint32_t i = 0; i < f->spec->nstages; i++)
+		for (uint32_t k = 0; k < f->w[i].v.inputs.n; k++)
+			if (is_elsewhere(&f->w[i], f->w[i].v.inputs.at[k]))
+				return true;
+	return false;
+}
+
+/* STAY = (1,): inputs that do not go to the device of the stage; in all stages or in none. */
+static void write_stays(const writer *w, strbuf *b)
+{
+	strbuf line = STRBUF_INIT;
+	uint32_t count = 0;
+	strbuf_puts(&line, "STAY = (");
+	for (uint32_t k = 0; k < w->v.inputs.n; k++)
+		if (is_elsewhere(w, w->v.inputs.at[k]))
+			strbuf_printf(&line, "%s%u", count++ ? ", " : "", k);
+	strbuf_puts(&line, count == 1 ? ",)" : ")");
+	layout_line(b, INDENT, &line);
+}
+
 static void write_what(const writer *w, strbuf *b)
 {
 	const source_spec *s = w->s;
@@ -365,6 +393,8 @@ static void write_stage(file *f, uint32_t i, const strbuf *init)
 		write_given(w, b);
 	if (any_size(f))
 		write_sizes(f, w, b);
+	if (any_stays(f))
+		write_stays(w, b);
 	strbuf_puts(b, b->n > before ? "\n" : "");
 	b->failed |= init->failed;
 	if (!init->failed)
@@ -424,9 +454,8 @@ static void write_docstring(const file *f, strbuf *b)
 		strbuf_puts(b, "\nTensors in a stage's GIVEN are in no state_dict: load_model_state must be given them too,\n"
 		               "under these names.\n");
 	if (any_blocks(f))
-		strbuf_puts(
-			b, "\nModules that the model runs as a whole are not part of this file: Pipeline, and each stage that\n"
-			   "calls some, takes blocks={path: module}, and the modules become part of it.\n");
+		strbuf_puts(b, "\nModules that the model runs as a whole are not part of this file: Pipeline, and each\n"
+		               "stage that calls some, takes blocks={path: module}, and has them from then on.\n");
 	strbuf_puts(b, "\"\"\"\n\n");
 }
 
@@ -587,11 +616,17 @@ static clv_status write_pipeline(const file *f, strbuf *b)
 	layout_line(b, BODY, &line);
 	strbuf_printf(b,
 	              "        for stage in self.stages:\n"
-	              "            device = stage.%s\n"
-	              "            moved = [v.to(device) if torch.is_tensor(v) else v for v in values]\n"
+	              "            device = stage.%s\n",
+	              f->device_name.at);
+	strbuf_puts(b, any_stays(f) ? "            moved = [\n"
+	                              "                v.to(device) if torch.is_tensor(v) and i not in stage.STAY else v\n"
+	                              "                for i, v in enumerate(values)\n"
+	                              "            ]\n"
+	                            : "            moved = [v.to(device) if torch.is_tensor(v) else v for v in values]\n");
+	strbuf_printf(b,
 	              "            values = stage(*moved%s)\n"
 	              "            values = values if isinstance(values, tuple) else (values,)\n",
-	              f->device_name.at, any_size(f) ? ", **{name: sizes[name] for name in stage.SIZES}" : "");
+	              any_size(f) ? ", **{name: sizes[name] for name in stage.SIZES}" : "");
 	strbuf_puts(&line, f->whole ? "return pack_outputs(values" : "return values");
 	for (symbol_id s = 0; f->whole && s < f->p->symbols.n; s++)
 		if (f->pack_sizes[s])

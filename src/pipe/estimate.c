@@ -117,9 +117,13 @@ typedef struct walk {
 	int64_t backward_peak;
 } walk;
 
+/* What is too large stays at the most, so that the walk can go on to where that is said. */
 static void add(walk *w, int64_t *sum, int64_t more)
 {
-	w->over |= __builtin_add_overflow(*sum, more, sum);
+	if (!__builtin_add_overflow(*sum, more, sum))
+		return;
+	w->over = true;
+	*sum = INT64_MAX;
 }
 
 static bool is_state(const value *x)
@@ -204,8 +208,8 @@ static void let_go(void *ctx, value_id v)
 	walk *w = ctx;
 	value_id root = alias_root(w->p, v);
 	if (made_in_block(w, root) && !w->held[root] && w->last[root] == w->node) {
-		w->live -= w->bytes[root];
-		w->last[root] = NONE; /* once */
+		w->live -= w->over ? 0 : w->bytes[root]; /* sums that were too large are no sums */
+		w->last[root] = NONE;                    /* once */
 	}
 }
 

@@ -1,7 +1,9 @@
 /* Graphs as JSON, for other tools and for graph_read.c.
  *
  * In that format a node makes one value, and an edge carries it. What a node makes here may be several values, each for
- * other readers: their bytes are added up, and edges of mere order look like the others. */
+ * other readers: their bytes are added up. An edge of mere order looks like the others, so that it is only written where
+ * no path says the same. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "pipe/pipe.h"
@@ -43,18 +45,91 @@ static void put_node(strbuf *b, const pipe_node *n, int64_t made)
 	strbuf_putc(b, '}');
 }
 
-static void put_edges(strbuf *b, const pipe_graph *g)
+/* ---- edges ------------------------------------------------------------------------------------------------------------ */
+
+typedef struct walk {
+	const pipe_graph *g;
+	bool *data;      /* per element of g->succ: something goes over it */
+	uint32_t *seen;  /* per node: for which walk, counted from 1 */
+	uint32_t *stack; /* nodes.n */
+	uint32_t now;
+} walk;
+
+static int by_number(const void *a, const void *b)
 {
-	bool some = false;
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+	return (x > y) - (x < y);
+}
+
+static void find_data(const walk *w)
+{
+	const pipe_graph *g = w->g;
+	for (uint32_t i = 0; i < g->values.n; i++) {
+		const pipe_value *v = &g->values.at[i];
+		for (uint32_t u = 0; v->from != PIPE_NONE && u < v->nuses; u++) {
+			uint32_t first = g->succ_first[v->from], n = g->succ_first[v->from + 1] - first;
+			const uint32_t *at = bsearch(&g->uses.at[v->uses + u], g->succ + first, n, sizeof *at, by_number);
+			if (at)
+				w->data[at - g->succ] = true;
+		}
+	}
+}
+
+/* A path of two edges or more goes from one to the other; only nodes between them can be on it. */
+static bool has_path(walk *w, uint32_t from, uint32_t to)
+{
+	const pipe_graph *g = w->g;
+	uint32_t n = 0;
+	w->now++;
+	w->stack[n++] = from;
+	while (n) {
+		uint32_t at = w->stack[--n];
+		for (uint32_t i = g->succ_first[at]; i < g->succ_first[at + 1] && g->succ[i] <= to; i++) {
+			uint32_t next = g->succ[i];
+			if (next == to && at != from)
+				return true;
+			if (next != to && w->seen[next] != w->now) {
+				w->seen[next] = w->now;
+				w->stack[n++] = next;
+			}
+		}
+	}
+	return false;
+}
+
+static void put_edges(strbuf *b, walk *w)
+{
+	const pipe_graph *g = w->g;
+	const char *before = "";
 	for (uint32_t n = 0; n < g->nodes.n; n++)
-		for (uint32_t i = g->succ_first[n]; i < g->succ_first[n + 1]; i++, some = true) {
-			strbuf_puts(b, some ? ",[" : "[");
+		for (uint32_t i = g->succ_first[n]; i < g->succ_first[n + 1]; i++) {
+			if (!w->data[i] && has_path(w, n, g->succ[i]))
+				continue;
+			strbuf_printf(b, "%s[", before);
 			strbuf_int(b, g->nodes.at[n].id);
 			strbuf_putc(b, ',');
 			strbuf_int(b, g->nodes.at[g->succ[i]].id);
 			strbuf_putc(b, ']');
+			before = ",";
 		}
 }
+
+static clv_status write_edges(const pipe_graph *g, strbuf *b)
+{
+	walk w = {g, mem_alloc(g->succ_first[g->nodes.n] + 1), mem_alloc((g->nodes.n + 1) * sizeof *w.seen),
+	          mem_alloc((g->nodes.n + 1) * sizeof *w.stack), 0};
+	clv_status st = w.data && w.seen && w.stack ? CLV_OK : fail_nomem();
+	if (st == CLV_OK) {
+		find_data(&w);
+		put_edges(b, &w);
+	}
+	mem_free(w.data);
+	mem_free(w.seen);
+	mem_free(w.stack);
+	return st;
+}
+
+/* ---- all of it --------------------------------------------------------------------------------------------------------- */
 
 clv_status graph_write(const pipe_graph *g, strbuf *b)
 {
@@ -67,9 +142,9 @@ clv_status graph_write(const pipe_graph *g, strbuf *b)
 		strbuf_puts(b, n ? ",\n" : "\n");
 		put_node(b, &g->nodes.at[n], made[n]);
 	}
-	strbuf_puts(b, "],\n\"edges\":[");
-	put_edges(b, g);
-	strbuf_puts(b, "]}\n");
 	mem_free(made);
+	strbuf_puts(b, "],\n\"edges\":[");
+	TRY(write_edges(g, b));
+	strbuf_puts(b, "]}\n");
 	return b->failed ? fail_nomem() : CLV_OK;
 }

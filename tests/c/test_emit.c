@@ -291,6 +291,21 @@ static void a_module_that_is_run_as_a_whole_is_given_to_its_stage(void **state)
 	clv_string_free(out);
 }
 
+static void many_stages_are_a_list_with_a_line_for_each(void **state)
+{
+	(void)state;
+	plan *p = load_ok("cleave-plan 1\nmodel \"m\"\ninput %x f32[2] name=\"x\"\n"
+	                  "%a = aten::relu(%x) -> f32[2]\noutput %a\n");
+	clv_stages_options o = CLV_STAGES_OPTIONS_INIT;
+	char *out = NULL;
+	o.ends = (const uint32_t[]){1, 1, 1, 1, 1, 1, 1, 1};
+	o.nstages = 8;
+	OK(clv_plan_stages_source(p, &o, &out));
+	holds(out, "            stages = [\n                Stage0(),\n                Stage1(),\n");
+	clv_string_free(out);
+	plan_free(p);
+}
+
 static void a_call_without_its_text_is_refused(void **state)
 {
 	(void)state;
@@ -319,6 +334,35 @@ static void a_call_without_its_text_is_refused(void **state)
 	o.ends = (const uint32_t[]){4};
 	o.nstages = 1;
 	FAILS(clv_plan_stages_source(p, &o, &out), CLV_E_UNSUPPORTED, "the module body.0 as a whole");
+	plan_free(p);
+}
+
+static void what_was_not_where_the_model_was_stays_there(void **state)
+{
+	(void)state;
+	char *out = NULL;
+	clv_stages_options o = CLV_STAGES_OPTIONS_INIT;
+	plan *p = load_ok("cleave-plan 1\nmodel \"m\"\ninput %x f32[2] name=\"x\" device=cuda:0\n"
+	                  "input %n i64[2] name=\"n\"\nbuffer @s f32[]\nparam @w f32[2] device=cuda:0\n"
+	                  "%a = aten::mul.Tensor(%x, @w) -> f32[2] device=cuda:0\n"
+	                  "%b = aten::zeros([2], dtype:f32, none, device:\"cuda:0\", false) -> f32[2] device=cuda:0\n"
+	                  "%c = aten::add.Tensor(%a, @s, 1) -> f32[2] device=cuda:0\n"
+	                  "%d = aten::relu(%n) -> i64[2]\noutput (%a, %b, %c, %d)\n");
+	o.ends = (const uint32_t[]){1, 4};
+	o.nstages = 2;
+	OK(clv_plan_stages_source(p, &o, &out));
+	holds(out, "    STAY = (1,)\n");
+	holds(out, "def __init__(self, device=\"cuda:0\"):\n");
+	holds(out, "        self.to(device)\n        self.s = self.s.to(\"cpu\")\n");
+	holds(out, "and i not in stage.STAY");
+	holds(out, "\"devices\": [\"cuda:0\"]");
+	clv_string_free(out);
+	plan_free(p);
+	p = load_ok("cleave-plan 1\nmodel \"m\"\ninput %x f32[2] name=\"x\" device=cuda:0\nparam @w f32[]\n"
+	            "%a = aten::mul.Tensor(%x, @w) -> f32[2] device=cuda:0\noutput %a\n");
+	o.ends = (const uint32_t[]){1};
+	o.nstages = 1;
+	FAILS(clv_plan_stages_source(p, &o, &out), CLV_E_UNSUPPORTED, "w is on cpu and the model on cuda:0");
 	plan_free(p);
 }
 
@@ -370,7 +414,9 @@ int main(void)
 		cmocka_unit_test(a_size_that_no_input_shows_is_computed_from_one),
 		cmocka_unit_test(stages_are_refused_where_they_would_not_do_the_same),
 		cmocka_unit_test(a_module_that_is_run_as_a_whole_is_given_to_its_stage),
+		cmocka_unit_test(many_stages_are_a_list_with_a_line_for_each),
 		cmocka_unit_test(a_call_without_its_text_is_refused),
+		cmocka_unit_test(what_was_not_where_the_model_was_stays_there),
 		cmocka_unit_test(every_allocation_may_fail_while_blocks_are_written),
 		cmocka_unit_test(every_allocation_may_fail_while_stages_are_written),
 	};

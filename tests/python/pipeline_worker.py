@@ -278,6 +278,8 @@ def close(a, b):
 def case_sum_order():
     """Without `exact` the gradients are close, not always equal."""
     train(2 * world(), loop(2 * world()), "LoopedBFS", exact=False, same=close)
+    # one step: after it the parameters differ by the rounding, and so do all gradients, by more
+    tied_train(2 * world(), loop(2 * world()), "LoopedBFS", exact=False, same=close, steps=1)
 
 
 def case_placement_refused():
@@ -344,20 +346,44 @@ def case_refused():
     refused("disagree on the batch", lambda: run.eval(args[0][:4], args[1], **kwargs))
     run.eval(*args, **kwargs)
     run.close()
+    run = distributed.schedule(hand, "GPipe", microbatches=4, loss_fn=loss_fn, timeout=20)
+    leaf = args[0].clone().requires_grad_()
+    refused("x requires grad", lambda: run.step(leaf, args[1], target=target, **kwargs))
+    refused("", lambda: run.step(None, args[1], target=target, **kwargs), kind=Exception)  # whatever reading it raises
+    run.step(*args, target=target, **kwargs)
+    run.close()
+    run = distributed.schedule(hand, "GPipe", microbatches=4, loss_fn=lambda out, _: out["y"].sum().item(), timeout=20)
+    refused("loss of micro-batch 0 is a float", lambda: run.step(*args, target=target, **kwargs))
+    dist.barrier()
+    run.close()
+    run = distributed.schedule(hand, "GPipe", microbatches=4, loss_fn=loss_fn, timeout=20)
+    refused("no tensor of the target does", lambda: run.step(*args, target=target[:6], **kwargs))
+    refused("has failed and cannot run again", lambda: run.step(*args, target=target, **kwargs))
+    dist.barrier()
+    run.close()
     for placement, why in (
         ([0] * world(), "has no stage"),
-        ([world()] * world(), "but there are"),
+        ([world()] * world(), f"such as {loop(world())}"),
         ([0], "one rank for"),
     ):
         refused(why, lambda: distributed.schedule(hand, "GPipe", microbatches=4, placement=placement))
     refused("there is no schedule", lambda: distributed.schedule(hand, "2F2B", microbatches=4))
-    refused("micro-batches", lambda: distributed.schedule(hand, "1F1B", microbatches=1))
+    refused("GPipe does", lambda: distributed.schedule(hand, "1F1B", microbatches=1))
 
 
-def refused(why, call):
+def case_stage_refused():
+    """A rank that cannot make its stage says so to the others."""
+    hand = rich(world(), loop(world()))
+    if dist.get_rank() == 1:
+        hand.stage = lambda i, device: no_more()
+    why = "no more" if dist.get_rank() == 1 else "rank 1: making its stages raised ValueError: no more"
+    refused(why, lambda: distributed.pipeline_stages(hand, timeout=20), kind=Exception)
+
+
+def refused(why, call, kind=CleaveError):
     try:
         call()
-    except CleaveError as e:
+    except kind as e:
         if why in str(e):
             return
         raise
@@ -400,15 +426,18 @@ def tied(n, device_of):
     return hand
 
 
-def tied_train(n, device_of, name, m=4):
-    hand = tied(n, device_of)
+def tied_train(n, device_of, name, m=4, hand=None, same=torch.equal, steps=2, **options):
+    hand = hand or tied(n, device_of)
     one = copy.deepcopy(hand.bodies)
-    table = one[0].table.weight
+    table = next(one[0].parameters())
     for b in one[1:]:
-        getattr(b, b.name).weight = table
-    run = distributed.schedule(hand, name, microbatches=m, loss_fn=tied_loss, timeout=20)
-    for step in range(2):
-        args, kwargs, _ = inputs(8, step)
+        if isinstance(b, Uses):
+            b.table = table
+        else:
+            getattr(b, b.name).weight = table
+    run = distributed.schedule(hand, name, microbatches=m, loss_fn=tied_loss, timeout=20, **options)
+    for step in range(steps):
+        args, kwargs, _ = inputs(2 * m, step)
         table.grad = None
         flat_in = [(x, i, kwargs["scale"]) for x, i in zip(chunks(args[0], m), chunks(args[1]["ids"], m), strict=True)]
         for flat in flat_in:
@@ -420,12 +449,68 @@ def tied_train(n, device_of, name, m=4):
         run.step(*args, **kwargs)
         for s in run.stages:
             for _, p in s.submod.named_parameters():
-                assert torch.equal(p.grad, table.grad / m), (p.grad - table.grad / m).abs().max()
+                assert same(p.grad, table.grad / m), (p.grad - table.grad / m).abs().max()
                 with torch.no_grad():
                     p -= p.grad
         with torch.no_grad():
             table -= table.grad / m
     run.close()
+
+
+class Thrice(nn.Module):
+    """One table in three places; which of them are in which stage is up to the cut."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(20, 8)
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, ids):
+        x = self.a(self.words(ids)).tanh()
+        x = self.b(x @ self.words.weight.t() @ self.words.weight).tanh()
+        return {"y": nn.functional.linear(x, self.words.weight).mean(1)}
+
+
+class Uses(nn.Module):
+    """Uses a table `times` times."""
+
+    def __init__(self, times, first, last):
+        super().__init__()
+        self.times, self.first, self.last = times, first, last
+        self.table = nn.Parameter(torch.randn(6, 6))
+
+    def forward(self, x, *rest):
+        h = x[:, :6] if self.first else x
+        for _ in range(self.times):
+            h = torch.tanh(h @ self.table)
+        return (h, h) if self.last else (h,)
+
+
+def uses(times, device_of):
+    torch.manual_seed(4)
+    n = len(times)
+    bodies = [Uses(t, k == 0, k == n - 1) for k, t in enumerate(times)]
+    with torch.no_grad():
+        for b in bodies:
+            b.table.copy_(bodies[0].table)
+    ends = [spec("x"), spec("ids"), spec("scale", False)], [spec("y"), spec("h")]
+    return Hand(bodies, [ends[0], *[[spec("h")]] * (n - 1), ends[1]], device_of)
+
+
+def case_tied_often():
+    """A stage uses a shared parameter several times, others too: sums are those of one backward."""
+    n = world()
+    for times, name, device_of in (
+        ([2, *[1] * (n - 1)], "1F1B", loop(n)),
+        ([1, *[2] * (n - 1)], "GPipe", loop(n)),
+        ([3, *[0] * (n - 2), 3], "1F1B", loop(n)),
+        ([2, 0, *[3] * (2 * n - 3), 1], "LoopedBFS", loop(2 * n)),
+        ([2, 3] * n, "ZBVZeroBubble", vee()),
+        ([2, 3, 1] * n, "Free", [*loop(n), *vee()]),
+    ):
+        tied_train(0, device_of, name, m=2 * n, hand=uses(times, device_of))
+    for method in ("acyclic", "metis"):
+        plan(Thrice, partitioning_method=method)
 
 
 def tied_loss(output, _):
@@ -656,18 +741,22 @@ class Bad(nn.Module):
         return self.body(*tensors)
 
 
-def broken(case, act, where=1, stay=False):
+def broken(case, act, where=1, stay=False, loss=loss_fn):
     """Rank `where` goes wrong in a step; the others must say so, in time."""
     hand = rich(world(), loop(world()))
     if dist.get_rank() == where:
         hand.bodies[where] = Bad(hand.bodies[where], act)
-    run = distributed.schedule(hand, "1F1B", microbatches=4, loss_fn=loss_fn, timeout=6)
+    run = distributed.schedule(hand, "1F1B", microbatches=4, loss_fn=loss, timeout=6)
     args, kwargs, target = inputs(8)
-    run.step(*args, target=target, **kwargs)
+    ends(case, lambda: run.step(*args, target=target, **kwargs), stay)
+
+
+def ends(case, step, stay):
+    step()
     begin = time.monotonic()
     try:
-        run.step(*args, target=target, **kwargs)
-        run.step(*args, target=target, **kwargs)
+        step()
+        step()
     except CleaveError as e:
         say(case=case, rank=dist.get_rank(), why="", died=str(e), seconds=round(time.monotonic() - begin, 2))
         if stay:
@@ -676,8 +765,21 @@ def broken(case, act, where=1, stay=False):
     os._exit(4)
 
 
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def no_more():
+    raise ValueError("no more")
+
+
 def case_killed():
-    broken("killed", lambda: os.kill(os.getpid(), signal.SIGKILL))
+    broken("killed", kill)
+
+
+def case_killed_first():
+    """The store goes with the first rank."""
+    broken("killed_first", kill, where=0)
 
 
 def case_stopped():
@@ -685,22 +787,52 @@ def case_stopped():
 
 
 def case_raised():
-    def act():
-        raise ValueError("no more")
+    broken("raised", no_more, stay=True)
 
-    broken("raised", act, stay=True)
+
+def case_loss_raised():
+    calls = []
+
+    def loss(output, target):
+        calls.append(0)
+        return no_more() if len(calls) == 6 else loss_fn(output, target)
+
+    broken("loss_raised", None, where=-1, stay=True, loss=loss)
+
+
+def own_broken(case, act, stay=False):
+    """The same with a schedule of torch's own."""
+    from torch.distributed.pipelining import ScheduleGPipe
+
+    hand = rich(world(), loop(world()))
+    hand.unpack_inputs = lambda args, kwargs: [args[0], args[1], torch.tensor(1.25)]
+    if dist.get_rank() == 1:
+        hand.bodies[1] = Bad(hand.bodies[1], act)
+    (stage,) = distributed.pipeline_stages(hand, timeout=6)
+    made = ScheduleGPipe(stage, 4, loss_fn=loss_fn)
+    (x, nested), _, target = inputs(8)
+    own = (x, nested["ids"]) if stage.is_first else ()
+    ends(case, lambda: made.step(*own, target=target, return_outputs=False), stay)
+
+
+def case_own_killed():
+    own_broken("own_killed", kill)
+
+
+def case_own_raised():
+    own_broken("own_raised", no_more, stay=True)
 
 
 # ---- processes -------------------------------------------------------------------------------------------------------
 
 
-def rank_main(names):
+def rank_main(names, case):
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     for name in names:
         begin, why = time.monotonic(), ""
         try:
-            globals()[f"case_{name}"]()
+            case(name)
         except BaseException:
             why = traceback.format_exc()
         say(case=name, rank=dist.get_rank(), why=why, seconds=round(time.monotonic() - begin, 2))
@@ -714,7 +846,7 @@ def say(**what):
     os.write(1, (json.dumps({"world": int(os.environ["WORLD_SIZE"]), **what}) + "\n").encode())
 
 
-def start(rank, size, port, names):
+def start(rank, size, port, names, case):
     """A rank as a fork of this process: torch is imported once for all of them."""
     pid = os.fork()
     if pid:
@@ -722,7 +854,7 @@ def start(rank, size, port, names):
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     code = 1
     try:
-        rank_main(names)
+        rank_main(names, case)
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -730,12 +862,12 @@ def start(rank, size, port, names):
         os._exit(code)
 
 
-def run_set(size, names, seconds):
+def run_set(size, names, seconds, case=lambda name: globals()[f"case_{name}"]()):
     """Ranks 0 … size-1 run the cases; whoever is left when one has been gone for a while is killed."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    left = {start(r, size, port, names) for r in range(size)}
+    left = {start(r, size, port, names, case) for r in range(size)}
     until = time.monotonic() + seconds
     while left and time.monotonic() < until:
         pid, _ = os.waitpid(-1, os.WNOHANG)

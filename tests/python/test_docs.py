@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 import shlex
 import sys
@@ -12,15 +13,15 @@ from typing import Any, NamedTuple
 import pytest
 
 import cleave
-from cleave import _objective, split
+from cleave import _objective, pipe, profile, split
 from cleave._command import main
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = (
     "README.md",
-    *(f"docs/{page}.md" for page in ("artifact", "capture", "notebook", "pictures", "report", "split")),
+    *(f"docs/{page}.md" for page in ("artifact", "capture", "notebook", "pictures", "pipe", "report", "split")),
 )
-NOT_OF_SPLITS = ("ArgumentError", "PlanError", "CompressionError")
+NOT_OF_SPLITS = ("ArgumentError", "PlanError", "CompressionError", "PipelineError")
 LINKED = ("README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")))
 
 
@@ -94,3 +95,19 @@ def _options() -> list[str]:
 def test_the_page_about_splits_has_every_option(name: str) -> None:
     text = (ROOT / "docs/split.md").read_text(encoding="utf-8")
     assert re.search(rf"\b{name}\b", text), f"docs/split.md does not speak of {name}"
+
+
+def _pipe_words() -> list[str]:
+    """Arguments, methods, schedules, metrics, and what a partition offers."""
+    arguments = inspect.signature(cleave.pipe_model).parameters
+    members = [name for name in vars(cleave.PartitionedPlan) if not name.startswith("_")]
+    metrics = [m for m in profile.NUMBERS if not m.endswith(("_low", "_high", "_least", "_most"))]
+    hidden = ("folding", "unpack_inputs", "pack_output", "signature")
+    words = [*arguments, *pipe.METHODS, *pipe.TIES, *pipe.SCHEDULES, *members, *metrics]
+    return sorted({w for w in words if w not in hidden})
+
+
+@pytest.mark.parametrize("name", _pipe_words())
+def test_the_page_about_pipelines_has_every_option(name: str) -> None:
+    text = (ROOT / "docs/pipe.md").read_text(encoding="utf-8")
+    assert re.search(rf"\b{name}\b", text), f"docs/pipe.md does not speak of {name}"

@@ -31,6 +31,7 @@ spec = importlib.util.spec_from_file_location("generated", sys.argv[1])
 file = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(file)
 assert "cleave" not in sys.modules
+torch.backends.cudnn.deterministic = True
 
 
 def same(a, b, what):
@@ -68,7 +69,7 @@ for inputs, wanted, grads in case["runs"]:
         shared = config["shared"].get(name, {})
         mine = [p[shared.get(i, name)] for i, p in enumerate(params) if shared.get(i, name) in p]
         got = [p.grad for p in mine if p.grad is not None]
-        if len(got) > 1:
+        if len(got) > 1 or not case["exact"]:
             torch.testing.assert_close(sum(got[1:], got[0]), g)
         else:
             same(got[0], g, f"gradient of {name}")
@@ -110,10 +111,11 @@ def check(
     other: Sequence[Sequence[Any]] = (),
     given: Sequence[str] = (),
     unread: Sequence[str] = (),
+    exact: bool = True,
     **options: Any,
 ) -> tuple[str, cleave.PartitionedPlan]:
     """The file that pipe_model writes against the model, on these inputs and on others; gives its text. given: paths of
-    modules that are run as a whole; unread: names that no stage has."""
+    modules that are run as a whole; unread: names that no stage has; exact: gradients too are compared bit for bit."""
     file = tmp_path / "generated.py"
     options = {"nparts": 3, "partitioning_method": "acyclic", "profile": "estimate", **options}
     partitioned = cleave.pipe_model(model, model_args=args, model_kwargs=kwargs, output_file=file, **options)
@@ -134,6 +136,7 @@ def check(
         "names": [name for name in model.state_dict() if name not in unread],
         "blocks": blocks,
         "runs": runs,
+        "exact": exact,
         "after": {name: t.detach().clone() for name, t in mine.state_dict().items()},
     }
     torch.save(case, tmp_path / "case.pt")
@@ -481,9 +484,11 @@ def test_a_path_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_file_for_a_model_on_the_gpu(tmp_path: Path) -> None:
+def test_a_file_for_a_model_on_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention and recurrent kernels add gradients up in any order there."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     tokens, mask = torch.randint(0, 13, (2, 6), device="cuda"), torch.ones(2, 6, dtype=torch.bool, device="cuda")
-    text, _ = check(tmp_path, Encoder().cuda(), tokens, kwargs={"mask": mask, "labels": tokens}, nparts=2)
+    text, _ = check(tmp_path, Encoder().cuda(), tokens, kwargs={"mask": mask, "labels": tokens}, nparts=2, exact=False)
     assert 'device="cuda:0"' in text
     check(tmp_path, Cnn().cuda(), torch.randn(4, 3, 16, 16, device="cuda"), nparts=2)
     check(
@@ -494,4 +499,5 @@ def test_a_file_for_a_model_on_the_gpu(tmp_path: Path) -> None:
         basic_blocks=[Packed],
         given=["rnn.0"],
         nparts=2,
+        exact=False,
     )

@@ -290,6 +290,20 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "shapes": lambda x, y: x.view(-1).reshape(2, 6).permute(1, 0).contiguous().squeeze(0).narrow(0, 1, 2).repeat(1, 2),
     "indices": lambda x, y: x[torch.tensor([0, 2])] + y.index_select(0, torch.tensor([1, 1]))[:, [3, 2, 1, 0]],
     "made": lambda x, y: torch.zeros_like(x) + torch.arange(4, device=x.device) + torch.full((1, 4), 2.5).to(x.dtype),
+    "made alike": lambda x, y: (
+        torch.arange(1, 9, 2, dtype=torch.float32) * torch.ones_like(x)
+        + x.new_zeros(4)
+        + torch.full_like(y, 0.5)
+        + x.new_ones(3, 4, dtype=torch.int32)
+        + torch.empty_like(x).fill_(2)
+        + torch.ones(3, 4).tril(1)
+        + torch.arange(2, 6)
+        + torch.ones(3, 4).triu(1)
+    ),
+    "moved": lambda x, y: x.to("cpu") + y.to(x.device, torch.float64) + x.double().type_as(y) + x[0].expand_as(y),
+    "masks": lambda x, y: torch.logical_and(~(x > 0), torch.logical_not(y > 0)) | torch.logical_or(x > 1, y > 1),
+    "extremes": lambda x, y: x.max() - y.min() + torch.minimum(x, y) * torch.maximum(x, y).square() + x.erf(),
+    "differences": lambda x, y: torch.diff(x, prepend=y[:, :1]).reciprocal().masked_fill(y > 0, torch.tensor(0.5)),
     "where": lambda x, y: torch.where(x > 0, x, y).clamp(min=-1, max=0.5) + x.masked_fill(y > 0, float("-inf")).exp(),
     "norms": lambda x, y: x.norm(dim=1, keepdim=True) + torch.std(y, dim=0, correction=0) + torch.var(x, 1).mean(),
     "results": lambda x, y: (x.max(dim=1), y.topk(2), torch.sort(x, dim=1, descending=True)),
