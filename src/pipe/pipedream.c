@@ -236,7 +236,7 @@ static void read_choices(const row *c, pipe_partition *out)
 	out->nstages = c->pr->k;
 }
 
-clv_status chain_cut(const pipe_problem *pr, const uint32_t *order, pipe_partition *out)
+clv_status order_cut(const pipe_problem *pr, const uint32_t *order, pipe_partition *out)
 {
 	row c;
 	uint32_t *place = mem_ids(pr->g->nodes.n), *in_flight = mem_ids(pr->k), *devices = mem_ids(pr->k);
@@ -276,7 +276,7 @@ clv_status pipe_pipedream(const pipe_problem *pr, pipe_partition *out)
 		pipe_partition p;
 		st = order_new(pr->g, (pipe_order)kind, order);
 		if (st == CLV_OK)
-			st = chain_cut(pr, order, &p);
+			st = order_cut(pr, order, &p);
 		if (st == CLV_OK)
 			st = keeper_offer(pr, &kept, &p);
 	}
