@@ -189,9 +189,9 @@ GRAPHS: dict[str, Callable[[], Graph]] = {"resnet": resnet, "gpt": gpt, "t5": t5
 def model_graph(name: str, measured: bool) -> Graph:
     """The graph of a real model, its layers and operators weighed by counting or, if `measured`, by running."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
-    real_models = importlib.import_module("real_models")
+    models = importlib.import_module("pipe_models")
     cleave = importlib.import_module("cleave")
-    model, draw = real_models.build(MODELS[name])
+    model, draw = models.build(MODELS[name])
     inputs = draw()
     partitioned = cleave.pipe_model(
         model.train(),

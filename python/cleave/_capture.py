@@ -86,7 +86,7 @@ def take_apart(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], sh
             key, _, tail = rest[1:].partition("]")
             nice.append(key.strip("'\"") + tail)
     for name, leaf in zip(nice, leaves, strict=True):
-        if (leaf.is_meta and not shapes) or type(leaf).__name__ in ("FakeTensor", "MaskedTensor"):
+        if (leaf.is_meta and not (shapes or target.shapes)) or type(leaf).__name__ in ("FakeTensor", "MaskedTensor"):
             raise CaptureError(
                 f"input {name} is a {type(leaf).__name__} on {leaf.device}: it has no data to run the model on"
             )

@@ -16,7 +16,7 @@ from ._dims import SizeSpec, check_sizes
 from ._sizes import Sized
 from ._state import Target
 from .errors import InputError
-from .plan import capture_checked, capture_sized
+from .plan import capture_checked, capture_shapes, capture_sized
 
 
 class Regime(NamedTuple):
@@ -105,6 +105,8 @@ class Plans(Generic[T]):
         with torch.set_grad_enabled(regime.grad):
             if made is not None:
                 self.sized, self.captured = made.sized, made.main.source
+            elif target.shapes:
+                self.captured = capture_shapes(target, args, kwargs, regime.grad)
             elif sizes.empty:
                 self.captured = capture_checked(target, args, kwargs, grad=regime.grad, both=False)
             else:

@@ -265,6 +265,8 @@ class StagePlans(Plans[Staged]):
         """Cuts a plan and runs the stages at sizes it is proven for."""
         sizes, grad = self.sizes_of(arguments.leaves), self.regime.grad
         staged = Staged(self.target, captured, self.folding, where, grad, sizes, self.origin(captured))
+        if self.target.shapes:
+            return staged  # nothing can be run
         symbols = self.symbols(staged, sizes)
         try:
             with progress.task(f"checking the stages of {self.target.name}"):
@@ -355,13 +357,20 @@ class Stage(nn.Module):
         plans = self._by_mode.get(mode)
         if plans is None:
             plans = self._by_mode[mode] = self._plans(mode)
-        staged, symbols = self._serving(plans, tensors)
         try:
-            out = self._engine(staged, mode).run(tensors, symbols)
+            out = self._run(plans, mode, tensors)
         except InputError as error:
-            raise InputError(f"stage {self.index}: {error}") from None
+            again = self._plans(mode)  # what is trainable may have changed
+            if again is plans:
+                raise InputError(f"stage {self.index}: {error}") from None
+            self._by_mode[mode] = again
+            out = self._run(again, mode, tensors)
         tensors, self.numbers = take_numbers(out)
         return tensors
+
+    def _run(self, plans: StagePlans, mode: Mode, tensors: Tensors) -> tuple[Any, ...]:
+        staged, symbols = self._serving(plans, tensors)
+        return self._engine(staged, mode).run(tensors, symbols)
 
     def _serving(self, plans: StagePlans, tensors: Tensors) -> tuple[Staged, list[int] | None]:
         """The plan for these sizes; sizes that are used for the first time are recorded."""
@@ -385,7 +394,7 @@ class Stage(nn.Module):
                 return self._point(plans, staged, staged.programs[self.index].native.symbols(tensors))
             except InputError as error:
                 problem = problem or error
-        raise InputError(f"stage {self.index}: {problem}")
+        raise InputError(str(problem))
 
     @staticmethod
     def _point(plans: StagePlans, staged: Staged, symbols: list[int]) -> tuple[int, ...]:

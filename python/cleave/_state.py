@@ -60,6 +60,7 @@ class Target:
             model = getattr(model, "_orig_mod", model)  # torch.compile's wrapper
         self.call: Callable[..., Any] = model
         self.whole = tuple(whole)
+        self.shapes = False  # it is on the meta device, and there is nothing to run or to compare
         self.roots: list[tuple[str, nn.Module]] = list(_roots(model))
         owner = getattr(model, "__self__", None)
         named = model if isinstance(model, nn.Module) else owner if isinstance(owner, nn.Module) else None

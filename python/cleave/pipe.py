@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
-from . import _native, _report, _save, _show, progress
+from . import _native, _report, _save, _show, _tree, progress
 from . import profile as profiles
 from ._block_calls import call_texts
 from ._capture import Arguments, Captured, take_apart
@@ -93,10 +93,14 @@ class PartitionedPlan(_show.Shown):
     def _capture(self) -> None:
         whole = self._want.folding.whole
         self._check_names()
+        target = Target(self._model)
+        target.shapes = _on_meta(target, self._example)
+        if target.shapes and self._want.profile is None:
+            self._want = self._want._replace(profile="estimate")
         try:
-            self._begin(Target(self._model))
+            self._begin(target)
         except CaptureError as error:
-            if not whole:
+            if not whole or target.shapes:
                 raise
             log.info("basic blocks are run as they are, for the model as a whole cannot be captured: %s", error)
             self._begin(Target(self._model, whole))
@@ -147,7 +151,12 @@ class PartitionedPlan(_show.Shown):
         since = time.monotonic()
         with progress.task(f"partitioning {self._target.name}"):
             progress.step(f"{want.method}, {len(rows)} blocks")
-            self._partition = folded.partition(want.method, self._costs(), self._edge_bytes(folded), self._options())
+            try:
+                self._partition = folded.partition(
+                    want.method, self._costs(), self._edge_bytes(folded), self._options()
+                )
+            except (CaptureError, SplitError) as error:  # as the library calls what it does not support, or finds
+                raise ArgumentError(f"{self._target.name} cannot be partitioned so: {error}") from None
         self.seconds = time.monotonic() - since
         stage_of = self._partition.stage_of()
         of_node = folded.of_node()
@@ -228,6 +237,7 @@ class PartitionedPlan(_show.Shown):
     # ---- running
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._need_data()
         leaves = self.plan.flatten_inputs(args, kwargs)
         plans = self._plans((args, kwargs), leaves, torch.is_grad_enabled())
         try:
@@ -239,6 +249,10 @@ class PartitionedPlan(_show.Shown):
                 plans.explain(args, kwargs)
                 raise
         return self._run(again, args, kwargs, leaves)
+
+    def _need_data(self) -> None:
+        if self._target.shapes:
+            raise InputError("the model is on the meta device: its partition can be looked at, and nothing be run")
 
     def _run(self, plans: StagePlans, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
         staged = plans.serving(args, kwargs, leaves)
@@ -301,6 +315,7 @@ class PartitionedPlan(_show.Shown):
         stage = self._stages.get(i)
         if stage is not None and device is None:
             return stage
+        self._need_data()
         self._check_apart()
         first = self._first
         mode = Mode(self._target.training, self._want.training)
@@ -329,7 +344,7 @@ class PartitionedPlan(_show.Shown):
 
     def _of_mode(self, mode: Mode) -> StagePlans:
         """The plans for a mode of the model, on the example."""
-        if mode in self._by_mode:
+        if not self._whole and mode in self._by_mode:
             return self._by_mode[mode]
         flags = {m: m.training for _, m in self._target.modules()}
         try:
@@ -461,6 +476,7 @@ class PartitionedPlan(_show.Shown):
         >>> torch.equal(cleave.load("net.clv")(x), net(x))
         True
         """
+        self._need_data()
         plans = self._of_mode(Mode(self._target.training, False))
         sized = plans.sized
         if sized is not None and self._whole:
@@ -611,9 +627,15 @@ def _not_saved(model: Callable[..., Any]) -> list[str]:
     return [f"{path}.{name}" if path else name for path, m in modules for name in m._non_persistent_buffers_set]
 
 
+def _on_meta(target: Target, example: tuple[Any, Any]) -> bool:
+    """The model, or what it is called with, has shapes and no data."""
+    leaves = _tree.flatten(example)[1]
+    return any(t.is_meta for t in (*leaves, *(m.tensor for m in target.tensors())) if isinstance(t, torch.Tensor))
+
+
 def _sizes(want: Wanted, target: Target, example: tuple[Any, Any]) -> SizeSpec:
     """The sizes that may change: the batch, from one row to at least MOST_BATCH."""
-    if want.batch_dim is None:
+    if want.batch_dim is None or target.shapes:
         return SizeSpec(None, "B", None, None)
     arguments = take_apart(target, *example)
     dim = want.batch_dim

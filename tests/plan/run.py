@@ -6,11 +6,11 @@ Beside each x.plan lie x.print and x.inspect, what `cleave print` and `cleave in
 `cleave source` writes or why it refuses; x.stages is the same for a pipeline of two stages, and x.dot and x.split.dot
 are what `cleave dot` draws. Beside each bad_x.plan lies bad_x.err, what `cleave verify` says about it.
 
-cli.txt, capture.txt, diff.txt and partition.txt are transcripts: each `$ cleave …` is run and what it writes must follow; the .clv
-files that diff.txt compares are written by `test_diff tests/plan/diff`. models.txt and run.txt are such transcripts
-over the files of models/ (models/make.py writes those again), each in a copy of that folder; run.txt needs
-cleave-torch. The example of docs/plan-format.md must print as itself; docs/command-line.md has all commands, and what
-it shows is what they write. Completion scripts are read by their shells, bash really completes, and manual pages
+cli.txt, capture.txt, diff.txt and partition.txt are transcripts: each `$ cleave …` is run and what it writes must
+follow; the .clv files that diff.txt compares are written by `test_diff tests/plan/diff`. models.txt and run.txt are
+such transcripts over the files of models/ (models/make.py writes those again), each in a copy of that folder; run.txt
+needs cleave-torch. The example of docs/plan-format.md must print as itself; docs/command-line.md has all commands, and
+what it shows is what they write. Completion scripts are read by their shells, bash really completes, and manual pages
 format without a warning. --update rewrites the expected files; look at the difference before you commit it.
 """
 

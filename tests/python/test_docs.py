@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import cleave
-from cleave import _objective, pipe, profile, split
+from cleave import _objective, _wanted, profile, split
 from cleave._command import main
 
 ROOT = Path(__file__).parent.parent.parent
@@ -103,7 +103,7 @@ def _pipe_words() -> list[str]:
     members = [name for name in vars(cleave.PartitionedPlan) if not name.startswith("_")]
     metrics = [m for m in profile.NUMBERS if not m.endswith(("_low", "_high", "_least", "_most"))]
     hidden = ("folding", "unpack_inputs", "pack_output", "signature")
-    words = [*arguments, *pipe.METHODS, *pipe.TIES, *pipe.SCHEDULES, *members, *metrics]
+    words = [*arguments, *_wanted.METHODS, *_wanted.TIES, *_wanted.SCHEDULES, *members, *metrics]
     return sorted({w for w in words if w not in hidden})
 
 

@@ -1180,3 +1180,35 @@ def test_random_networks(
         mentions(error, "fewer than nparts")
         return
     equal(found, model, make, seeds=(1,))
+
+
+def test_a_model_that_has_no_data_is_partitioned_by_estimates() -> None:
+    with torch.device("meta"):
+        net = nn.Sequential(*(nn.Sequential(nn.Linear(1 << 20, 1 << 20), nn.GELU()) for _ in range(4)))
+        x = torch.empty(2, 1 << 20)
+    partitioned = cleave.pipe_model(net, model_args=(x,), nparts=4, partitioning_method="exact")
+    assert partitioned.nstages == 4
+    assert partitioned.profile.key["device"].startswith("an estimate")
+    assert "class Stage3" in partitioned.source()
+    for use in (lambda: partitioned(x), lambda: partitioned.stage(0), lambda: partitioned.save("no.clv")):
+        with pytest.raises(cleave.InputError, match="meta device"):
+            use()
+
+
+def test_a_stage_sees_that_other_parameters_are_trained() -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+    x = torch.randn(3, 4)
+    partitioned = cleave.pipe_model(net, model_args=(x,), nparts=2, profile="estimate")
+    stages = partitioned.stages
+    for frozen in (False, True, False):
+        net[0].requires_grad_(not frozen)
+        values: tuple[torch.Tensor, ...] = (x,)
+        for stage in stages:
+            values = stage(*values)
+        want = net(x)
+        assert torch.equal(values[0], want)
+        params = [p for p in net.parameters() if p.requires_grad]
+        for a, b in zip(
+            torch.autograd.grad(values[0].sum(), params), torch.autograd.grad(want.sum(), params), strict=True
+        ):
+            assert torch.equal(a, b)
