@@ -2,13 +2,13 @@
  *
  * A partition is a topological order and the places where it is cut, so no result can have a cycle. Several
  * orders (the given one, one into depth, random ones from the seed) are each cut as well as they can be; then
- * orders inside of the stages are shuffled and the whole is cut anew, many times (refine.c). Where devices
+ * orders inside of the stages are shuffled and the whole is cut anew, many times (chain_search.c). Where devices
  * differ their places in the row are part of the search. In the end nodes move to where fewer bytes cross, as
  * long as no stage gets slower than the slowest.
  *
  * An attempt costs O(nodes + edges), and with links or memory O(stages * 400^2) more at worst. The number of
  * attempts follows from a limit of steps, so that large graphs get fewer of them. */
-#include "pipe/refine.h"
+#include "pipe/chain.h"
 
 #define RUNS 4 /* that know nothing of each other, so that one that is stuck does not matter */
 #define FEW 64 /* nodes for which two runs do */

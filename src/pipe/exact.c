@@ -2,9 +2,9 @@
  *
  * What other methods find is the start, so the result is never worse. Then all ideals of the graph are made, if
  * they are not too many, and the best way through them is the best chain (ideals.c): by time alone over all
- * orders of the devices, with links and memory in the order that is given. Where the second is too much, the
- * first still is a bound; where both are, the bound is that of all partitions: work over all speeds, the
- * heaviest nodes. All of it ends at a count of steps.
+ * orders of the devices, with links and memory over all orders of a few devices, or in the one that is given.
+ * Where the second is too much, the first still is a bound; where both are, the bound is that of all partitions:
+ * work over all speeds, the heaviest nodes. All of it ends at a count of steps.
  *
  * If even the best chain is far from what no partition can be below, stages beyond one per device are tried
  * (mixed.c), as few as do. That is a search: optimal is then only what reaches the bound of all partitions. */
@@ -18,8 +18,9 @@
 #define COST_STEPS 100000000u
 #define POLISH_STEPS 4000000u
 #define EQUAL 1e-9
-#define GAP 1e-3 /* closer than that to the bound a mixed pipe is not worth its stages */
-#define SMALL 64 /* nodes up to which the ideals are looked at before anything is searched for */
+#define GAP 1e-3  /* closer than that to the bound a mixed pipe is not worth its stages */
+#define ORDERED 5 /* devices that differ, of which every order is tried: 120 */
+#define SMALL 64  /* nodes up to which the ideals are looked at before anything is searched for */
 
 typedef struct search {
 	const pipe_problem *pr;
@@ -31,6 +32,13 @@ typedef struct search {
 	uint64_t steps;
 	bool stopped;
 } search;
+
+static void swap(uint32_t *a, uint32_t *b)
+{
+	uint32_t was = *a;
+	*a = *b;
+	*b = was;
+}
 
 static bool fits(const search *x)
 {
@@ -109,32 +117,53 @@ static bool cost_is_exact(const search *x)
 	return !(limited && x->pr->training && x->pr->recompute);
 }
 
-/* The proof is for devices in their order. */
-static bool in_order(const search *x)
+/* The next of all orders of the devices, by the alphabet; false after the last. */
+static bool next_order(uint32_t *device_of, uint32_t k)
 {
-	const pipe_partition *p = &x->kept.best;
-	for (uint32_t s = 0; s < p->nstages && !x->c.alike; s++)
-		if (p->device_of[s] != s)
-			return false;
-	return p->nstages == x->pr->k;
+	uint32_t i = k - 1, j = k - 1;
+	while (i > 0 && device_of[i - 1] >= device_of[i])
+		i--;
+	if (i == 0)
+		return false;
+	while (device_of[j] <= device_of[i - 1])
+		j--;
+	swap(&device_of[i - 1], &device_of[j]);
+	for (j = k - 1; i < j; i++, j--)
+		swap(&device_of[i], &device_of[j]);
+	return true;
 }
 
-static clv_status by_cost(search *x)
+/* The devices in one order; `*proven` stays if it is shown that no chain in that order is better than what is kept. */
+static clv_status try_order(search *x, const ideals *d, uint64_t limit, bool *proven)
 {
 	double worst = fits(x) ? x->kept.score.bottleneck_us : 1e29; /* chains that do not fit cost more */
-	bool found = false, proven = false;
+	bool found = false, looked = false;
+	memcpy(x->c.device_of, x->device_of, x->pr->k * sizeof *x->device_of);
+	schedule_in_flight(x->pr, x->c.device_of, x->pr->k, x->c.in_flight);
+	TRY(ideals_by_cost(d, &x->steps, limit, x->stage_of, &worst, &found, &looked));
+	*proven = *proven && looked;
+	return found ? offer(x) : CLV_OK;
+}
+
+/* With links and memory. Where devices differ, each of their orders is another problem: all are looked at where they
+   are few, elsewhere the one that is given, which proves nothing. */
+static clv_status by_cost(search *x)
+{
+	bool orders = !x->c.alike && x->pr->k <= ORDERED, proven = orders || x->c.alike;
+	uint64_t limit = x->steps + COST_STEPS;
 	ideals d;
 	for (uint32_t i = 0; i < x->pr->k; i++)
-		x->c.device_of[i] = x->device_of[i] = i;
-	schedule_in_flight(x->pr, x->c.device_of, x->pr->k, x->c.in_flight);
+		x->device_of[i] = i;
 	TRY(ideals_new(&x->c, false, &d));
 	clv_status st = CLV_OK;
+	proven = proven && d.whole;
 	if (d.whole)
-		st = ideals_by_cost(&d, &x->steps, x->steps + COST_STEPS, x->stage_of, &worst, &found, &proven);
+		do
+			st = try_order(x, &d, limit, &proven);
+		while (st == CLV_OK && orders && x->steps < limit && next_order(x->device_of, x->pr->k));
 	ideals_free(&d);
-	if (st == CLV_OK && found)
-		st = offer(x);
-	if (st == CLV_OK && proven && fits(x) && cost_is_exact(x) && in_order(x))
+	proven = proven && x->steps < limit && cost_is_exact(x);
+	if (st == CLV_OK && proven && fits(x) && x->kept.best.nstages == x->pr->k)
 		x->bound = x->kept.score.bottleneck_us;
 	return st;
 }

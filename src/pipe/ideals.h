@@ -4,7 +4,7 @@
 #ifndef PIPE_IDEALS_H
 #define PIPE_IDEALS_H
 
-#include "pipe/refine.h"
+#include "pipe/chain.h"
 
 typedef struct ideals {
 	const chain *c; /* borrowed */

@@ -3,7 +3,7 @@
  * What a chain cannot balance, because a node is too large to be on either side of a border, several borders per
  * device can: each is one more sum to choose. Blocks stand in one order, so there are no cycles, and there are
  * no more stages than blocks. Borders are moved one at a time to where the two devices beside it are most alike,
- * or at random where neither gets slower than the slowest; orders inside of blocks are shuffled as in refine.c.
+ * or at random where neither gets slower than the slowest; orders inside of blocks are shuffled as in chain_search.c.
  * Some placements are tried for each number of blocks: looped (which interleaved schedules want), there and
  * back, and random ones; then devices of two blocks are swapped in the best of them.
  *

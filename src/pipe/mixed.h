@@ -2,7 +2,7 @@
 #ifndef PIPE_MIXED_H
 #define PIPE_MIXED_H
 
-#include "pipe/refine.h"
+#include "pipe/chain.h"
 
 /* Looks for partitions with more stages than devices, the fewest first, until the bottleneck is within `gap` of
    `least`; what it finds is offered to the keeper. `order` is the topological order that it begins with. */

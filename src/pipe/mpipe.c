@@ -95,7 +95,7 @@ static void partition_of_blocks(const mpipe *m, uint32_t blocks, pipe_partition 
 static clv_status blocks_new(mpipe *m, const mpipe_attempt *a, uint32_t blocks, pipe_partition *p)
 {
 	if (blocks == m->pr->k && a->loops)
-		return chain_cut(m->pr, m->order, p);
+		return order_cut(m->pr, m->order, p);
 	TRY(order_crossing(m->pr->g, m->order, m->crossing));
 	work_before(m);
 	blocks_cut(m, blocks, a->slack);

@@ -10,7 +10,7 @@
  *
  * Costs O(nodes + edges) per level for coarsening, with half or less of the nodes on each level, and limited
  * steps. */
-#include "pipe/refine.h"
+#include "pipe/chain.h"
 
 #include <math.h>
 #include <string.h>

@@ -215,7 +215,7 @@ clv_status keeper_end(keeper *kept, clv_status st, pipe_partition *out);
 
 /* pipedream.c: the best cut of this order into one stage per device; order is topological. Memory limits are kept where
    that is possible. */
-clv_status chain_cut(const pipe_problem *pr, const uint32_t *order, pipe_partition *out);
+clv_status order_cut(const pipe_problem *pr, const uint32_t *order, pipe_partition *out);
 
 /* What methods end with: partition_tidy, and every device gets a stage (partition_fill), because each rank of a real
    pipeline needs one. */

@@ -2,17 +2,21 @@
  *
  *     best[m][i] = min over j < i of max(best[m-1][j], time of nodes j … i-1 on device m with its transfers)
  *
- * Nodes are put in a row (several topological orders are tried), and times come from prefix sums. For each i the search
- * goes from the last choice both ways and ends where nothing better can come: downwards when the work alone is too
- * much, upwards when the devices before are too slow, and at once when a bound is met that holds for all. Where links are
- * slow, a cut at few places with little to transfer comes first: places whose transfer alone is over its time are left
- * out of the whole one. So it is exact, and near linear in practice. */
+ * Nodes are put in a row (several topological orders are tried), and times come from prefix sums. The best j of each i is
+ * found in a tree over all j, whose nodes know the least of what lies below them: what cannot be better than the best so
+ * far is passed over. So it is exact, and takes about devices * nodes * log nodes steps, however slow the links are. */
 #include <math.h>
 #include <string.h>
 
 #include "pipe/pipe.h"
 
-typedef struct chain {
+/* Where a stage may begin, or several places where it may, with the least of each. */
+typedef struct begins {
+	double before;         /* the slowest of the devices before */
+	double in_fwd, in_bwd; /* transfers over the border that it begins with */
+} begins;
+
+typedef struct row {
 	const pipe_problem *pr;
 	uint32_t n;
 	const uint32_t *order;       /* borrowed */
@@ -20,47 +24,43 @@ typedef struct chain {
 	double *params, *held;       /* prefix sums of bytes, n + 1 */
 	int64_t *work;               /* per place */
 	int64_t *cross, *grad_cross; /* bytes over the border before place i, n + 1 */
+	double floor;                /* no cut is below */
+	double *before;              /* n + 1: the slowest of the devices so far, that end there */
+	uint32_t *choice;            /* [device][end]: begin of its stage */
 	/* of one device */
-	double *in_fwd, *in_bwd;   /* transfers over the border that its stage begins with */
-	double *out_fwd, *out_bwd; /* … ends with */
-	uint32_t *lowest;          /* per end: the first begin that fits its memory */
-	uint32_t *deque;           /* places whose work is the most of what follows */
-	double *before, *after;    /* best of the devices before, and with this one; n + 1 */
-	double *least_from;        /* least of before[j] … before[n] */
-	/* Where it may be cut: places, ascending, with 0 and n. What follows is by their numbers in this list. */
-	uint32_t *places, nplaces;
-	double floor, limit; /* no cut is below; none above is wanted */
-	uint32_t *choice;    /* [device][end]: begin of its stage */
-} chain;
+	begins *tree;     /* children of x are 2x and 2x + 1, the leaf of place j is width + j */
+	uint32_t width;   /* a power of two, over n */
+	uint32_t *lowest; /* per end: the first begin that fits its memory */
+	uint32_t *deque;  /* places whose work is the most of what follows */
+} row;
 
-static void chain_free(chain *c)
+static void row_free(row *c)
 {
-	void *all[] = {c->fwd,        c->bwd,    c->params, c->held,       c->work,    c->cross,
-	               c->grad_cross, c->in_fwd, c->in_bwd, c->out_fwd,    c->out_bwd, c->lowest,
-	               c->deque,      c->before, c->after,  c->least_from, c->places,  c->choice};
+	void *all[] = {c->fwd,        c->bwd,    c->params, c->held, c->work,   c->cross,
+	               c->grad_cross, c->before, c->choice, c->tree, c->lowest, c->deque};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		mem_free(all[i]);
 }
 
-static clv_status chain_new(const pipe_problem *pr, chain *c)
+static clv_status row_new(const pipe_problem *pr, row *c)
 {
 	size_t n = (size_t)pr->g->nodes.n + 1, d = n * sizeof(double);
-	*c = (chain){.pr = pr, .n = pr->g->nodes.n};
+	*c = (row){.pr = pr, .n = pr->g->nodes.n, .width = 1};
+	while (c->width < n)
+		c->width *= 2;
 	c->choice = n < SIZE_MAX / pr->k ? mem_ids(n * pr->k) : NULL;
 	bool made = (c->fwd = mem_alloc(d)) && (c->bwd = mem_alloc(d)) && (c->params = mem_alloc(d)) &&
 	            (c->held = mem_alloc(d)) && (c->work = mem_alloc(n * sizeof *c->work)) &&
 	            (c->cross = mem_alloc(n * sizeof *c->cross)) && (c->grad_cross = mem_alloc(n * sizeof *c->cross)) &&
-	            (c->in_fwd = mem_alloc(d)) && (c->in_bwd = mem_alloc(d)) && (c->out_fwd = mem_alloc(d)) &&
-	            (c->out_bwd = mem_alloc(d)) && (c->lowest = mem_ids(n)) && (c->deque = mem_ids(n)) &&
-	            (c->before = mem_alloc(d)) && (c->after = mem_alloc(d)) && (c->least_from = mem_alloc(d)) &&
-	            (c->places = mem_ids(n)) && c->choice;
+	            (c->before = mem_alloc(d)) && (c->tree = mem_alloc(2 * (size_t)c->width * sizeof *c->tree)) &&
+	            (c->lowest = mem_ids(n)) && (c->deque = mem_ids(n)) && c->choice;
 	if (made)
 		return CLV_OK;
-	chain_free(c);
+	row_free(c);
 	return fail_nomem();
 }
 
-static void sum_nodes(chain *c)
+static void sum_nodes(row *c)
 {
 	const pipe_problem *pr = c->pr;
 	for (uint32_t i = 0; i < c->n; i++) {
@@ -74,7 +74,7 @@ static void sum_nodes(chain *c)
 }
 
 /* place[n]: where node n stands. */
-static void sum_values(chain *c, const uint32_t *place)
+static void sum_values(row *c, const uint32_t *place)
 {
 	const pipe_graph *g = c->pr->g;
 	memset(c->cross, 0, ((size_t)c->n + 1) * sizeof *c->cross);
@@ -99,22 +99,9 @@ static void sum_values(chain *c, const uint32_t *place)
 	}
 }
 
-static void transfers_of(chain *c, uint32_t m)
-{
-	const pipe_problem *pr = c->pr;
-	for (uint32_t i = 0; i <= c->n && pr->bandwidth; i++) {
-		c->in_fwd[i] = m > 0 ? transfer_us(pr, m - 1, m, c->cross[i]) : 0;
-		c->out_fwd[i] = m + 1 < pr->k ? transfer_us(pr, m, m + 1, c->cross[i]) : 0;
-		if (!pr->training)
-			continue;
-		c->in_bwd[i] = m > 0 ? transfer_us(pr, m, m - 1, c->grad_cross[i]) : 0;
-		c->out_bwd[i] = m + 1 < pr->k ? transfer_us(pr, m + 1, m, c->grad_cross[i]) : 0;
-	}
-}
-
 /* The first begin that fits, for each end; memory only grows with a stage, so both go upwards. What a recomputing stage
    keeps of its inputs is left to the score. */
-static void memory_of(chain *c, uint32_t m, uint32_t in_flight)
+static void memory_of(row *c, uint32_t m, uint32_t in_flight)
 {
 	const pipe_problem *pr = c->pr;
 	double limit = (double)pr->devices[m].memory_bytes, times = pr->recompute ? 1 : in_flight;
@@ -140,143 +127,108 @@ static double most(double a, double b)
 	return a > b ? a : b;
 }
 
-/* Of nodes begin … end-1, without what lies before. */
-static double stage_us(const chain *c, double speed, uint32_t begin, uint32_t end)
-{
-	double fwd = (c->fwd[end] - c->fwd[begin]) / speed, bwd = (c->bwd[end] - c->bwd[begin]) / speed;
-	if (!c->pr->bandwidth)
-		return fwd + bwd;
-	return most(fwd, most(c->in_fwd[begin], c->out_fwd[end])) + most(bwd, most(c->in_bwd[begin], c->out_bwd[end]));
-}
+/* ---- the search for the best begin -------------------------------------------------------------------------------- */
 
-static double work_us(const chain *c, double speed, uint32_t begin, uint32_t end)
+/* A leaf for each begin of a stage of device m, and above them the least of both children. */
+static void plant_tree(row *c, uint32_t m)
 {
-	return (c->fwd[end] - c->fwd[begin] + c->bwd[end] - c->bwd[begin]) / speed;
-}
-
-/* The best begin of a stage that ends at place number `end`: numbers from `first` on, searched outwards from `near`. */
-static double best_begin(const chain *c, double speed, uint32_t first, uint32_t end, uint32_t near, uint32_t *choice)
-{
-	const uint32_t *at = c->places;
-	double best = INFINITY, enough = most(c->floor, c->out_fwd[at[end]] + c->out_bwd[at[end]]);
-	near = near < first ? first : near > end - 1 ? end - 1 : near;
-	for (uint32_t j = near + 1; j-- > first && best > enough;) {
-		double work = work_us(c, speed, at[j], at[end]);
-		if (work >= best || work > c->limit)
-			break;
-		double us = most(c->before[j], stage_us(c, speed, at[j], at[end]));
-		if (us < best) {
-			best = us;
-			*choice = j;
-		}
-	}
-	for (uint32_t j = near + 1; j < end && best > enough && c->least_from[j] < best; j++) {
-		double us = most(c->before[j], stage_us(c, speed, at[j], at[end]));
-		if (us < best) {
-			best = us;
-			*choice = j;
-		}
-	}
-	return best;
-}
-
-static void add_device(chain *c, uint32_t m)
-{
-	double speed = c->pr->devices[m].speed;
-	uint32_t last = c->nplaces - 1, near = m, first = m, *choice = c->choice + (size_t)m * (c->n + 1);
-	c->least_from[last] = c->before[last];
-	for (uint32_t j = last; j-- > 0;)
-		c->least_from[j] = c->before[j] < c->least_from[j + 1] ? c->before[j] : c->least_from[j + 1];
-	for (uint32_t end = 0; end <= last; end++) {
-		uint32_t place = c->places[end];
-		c->after[end] = INFINITY;
-		if (end <= m || last - end < c->pr->k - 1 - m) /* each device gets a node */
+	const pipe_problem *pr = c->pr;
+	for (uint32_t j = 0; j < c->width; j++) {
+		begins *leaf = &c->tree[c->width + j];
+		*leaf = (begins){j < c->n ? c->before[j] : INFINITY, 0, 0};
+		if (!pr->bandwidth || m == 0 || j >= c->n)
 			continue;
-		while (first < end && c->places[first] < c->lowest[place])
-			first++;
-		if (first >= end || c->out_fwd[place] + c->out_bwd[place] > c->limit)
-			continue;
-		c->after[end] = best_begin(c, speed, first, end, near, &choice[end]);
-		near = isinf(c->after[end]) ? near : choice[end];
+		leaf->in_fwd = transfer_us(pr, m - 1, m, c->cross[j]);
+		leaf->in_bwd = pr->training ? transfer_us(pr, m, m - 1, c->grad_cross[j]) : 0;
 	}
-	double *swap = c->before;
-	c->before = c->after;
-	c->after = swap;
+	for (uint32_t x = c->width - 1; x > 0; x--) {
+		const begins *a = &c->tree[2 * x], *b = a + 1;
+		c->tree[x] = (begins){fmin(a->before, b->before), fmin(a->in_fwd, b->in_fwd), fmin(a->in_bwd, b->in_bwd)};
+	}
+}
+
+/* Stages of one device with one end. */
+typedef struct query {
+	double speed, out_fwd, out_bwd; /* transfers over the border that they end with */
+	uint32_t first, end;            /* begins are first … end - 1 */
+	double best;
+	uint32_t choice; /* its begin */
+} query;
+
+/* The least that the slowest of all devices so far can take with a begin below node x, which stands for `width` places
+   from `from` on. Of a leaf that is what it takes. */
+static double least_us(const row *c, const query *q, uint32_t x, uint32_t from, uint32_t width)
+{
+	uint32_t last = from + width < q->end ? from + width - 1 : q->end - 1;
+	if (from >= q->end || last < q->first)
+		return INFINITY;
+	const begins *b = &c->tree[x];
+	double fwd = (c->fwd[q->end] - c->fwd[last]) / q->speed, bwd = (c->bwd[q->end] - c->bwd[last]) / q->speed;
+	double us = most(fwd, most(b->in_fwd, q->out_fwd)) + most(bwd, most(b->in_bwd, q->out_bwd));
+	return most(c->floor, most(b->before, us));
+}
+
+/* Begins below node x, of which none is below `us`: the half that promises more comes first. */
+static void find_begin(const row *c, query *q, uint32_t x, uint32_t from, uint32_t width, double us)
+{
+	if (us >= q->best)
+		return;
+	if (width == 1) {
+		q->best = us;
+		q->choice = from;
+		return;
+	}
+	width /= 2;
+	double left = least_us(c, q, 2 * x, from, width), right = least_us(c, q, 2 * x + 1, from + width, width);
+	if (left < right)
+		find_begin(c, q, 2 * x, from, width, left);
+	find_begin(c, q, 2 * x + 1, from + width, width, right);
+	if (left >= right)
+		find_begin(c, q, 2 * x, from, width, left);
+}
+
+/* ---- the DP --------------------------------------------------------------------------------------------------------- */
+
+static void add_device(row *c, uint32_t m)
+{
+	const pipe_problem *pr = c->pr;
+	bool links = pr->bandwidth && m + 1 < pr->k;
+	plant_tree(c, m);
+	c->before[0] = INFINITY;
+	for (uint32_t end = 1; end <= c->n; end++) {
+		query q = {.speed = pr->devices[m].speed, .first = c->lowest[end], .end = end, .best = INFINITY};
+		c->before[end] = INFINITY;
+		if (end <= m || c->n - end < pr->k - 1 - m) /* each device gets a node */
+			continue;
+		q.out_fwd = links ? transfer_us(pr, m, m + 1, c->cross[end]) : 0;
+		q.out_bwd = links && pr->training ? transfer_us(pr, m + 1, m, c->grad_cross[end]) : 0;
+		find_begin(c, &q, 1, 0, c->width, c->floor);
+		c->before[end] = q.best;
+		c->choice[(size_t)m * (c->n + 1) + end] = q.choice;
+	}
 }
 
 /* The time of the slowest device, infinite when the chain does not fit the memory. */
-static double cut_places(chain *c, const uint32_t *in_flight, bool limits)
+static double cut_row(row *c, const uint32_t *in_flight, bool limits)
 {
-	for (uint32_t i = 0; i < c->nplaces; i++)
+	for (uint32_t i = 0; i <= c->n; i++)
 		c->before[i] = i ? INFINITY : 0;
 	for (uint32_t m = 0; m < c->pr->k; m++) {
-		transfers_of(c, m);
 		if (limits)
 			memory_of(c, m, in_flight[m]);
 		else
 			memset(c->lowest, 0, ((size_t)c->n + 1) * sizeof *c->lowest);
 		add_device(c, m);
 	}
-	return c->before[c->nplaces - 1];
+	return c->before[c->n];
 }
 
-/* The least time of a border on any link between neighbours. */
-static double border_us(const chain *c, uint32_t place)
+static void read_choices(const row *c, pipe_partition *out)
 {
-	const pipe_problem *pr = c->pr;
-	double least = INFINITY;
-	for (uint32_t m = 0; m + 1 < pr->k; m++) {
-		double us = transfer_us(pr, m, m + 1, c->cross[place]);
-		us += pr->training ? transfer_us(pr, m + 1, m, c->grad_cross[place]) : 0;
-		least = us < least ? us : least;
-	}
-	return least;
-}
-
-/* Of every `step` places the one with the least to transfer. */
-static void choose_places(chain *c, uint32_t step)
-{
-	c->nplaces = 1;
-	c->places[0] = 0;
-	for (uint32_t i = 1; i < c->n; i += step) {
-		uint32_t best = i;
-		for (uint32_t j = i; j < i + step && j < c->n; j++)
-			if (c->cross[j] < c->cross[best])
-				best = j;
-		c->places[c->nplaces++] = best;
-	}
-	c->places[c->nplaces++] = c->n;
-}
-
-/* All places whose transfer leaves a cut within the limit possible. */
-static void keep_places(chain *c)
-{
-	c->nplaces = 1;
-	c->places[0] = 0;
-	for (uint32_t i = 1; i < c->n; i++)
-		if (!c->pr->bandwidth || border_us(c, i) <= c->limit)
-			c->places[c->nplaces++] = i;
-	c->places[c->nplaces++] = c->n;
-}
-
-static double cut_chain(chain *c, const uint32_t *in_flight, bool limits)
-{
-	enum { FEW = 512 };
-	c->limit = INFINITY;
-	if (c->pr->bandwidth && c->n / FEW > 1 && c->pr->k < FEW) {
-		choose_places(c, c->n / FEW);
-		c->limit = cut_places(c, in_flight, limits) * (1 + 1e-9);
-	}
-	keep_places(c);
-	return cut_places(c, in_flight, limits);
-}
-
-static void read_choices(const chain *c, pipe_partition *out)
-{
-	uint32_t end = c->nplaces - 1;
+	uint32_t end = c->n;
 	for (uint32_t m = c->pr->k; m-- > 0;) {
 		uint32_t begin = c->choice[(size_t)m * (c->n + 1) + end];
-		for (uint32_t i = c->places[begin]; i < c->places[end]; i++)
+		for (uint32_t i = begin; i < end; i++)
 			out->stage_of[c->order[i]] = m;
 		out->device_of[m] = m;
 		end = begin;
@@ -284,11 +236,11 @@ static void read_choices(const chain *c, pipe_partition *out)
 	out->nstages = c->pr->k;
 }
 
-clv_status chain_cut(const pipe_problem *pr, const uint32_t *order, pipe_partition *out)
+clv_status order_cut(const pipe_problem *pr, const uint32_t *order, pipe_partition *out)
 {
-	chain c;
+	row c;
 	uint32_t *place = mem_ids(pr->g->nodes.n), *in_flight = mem_ids(pr->k), *devices = mem_ids(pr->k);
-	clv_status st = place && in_flight && devices ? chain_new(pr, &c) : fail_nomem();
+	clv_status st = place && in_flight && devices ? row_new(pr, &c) : fail_nomem();
 	if (st == CLV_OK) {
 		st = partition_new(pr->g, out);
 		if (st == CLV_OK) {
@@ -301,11 +253,11 @@ clv_status chain_cut(const pipe_problem *pr, const uint32_t *order, pipe_partiti
 			schedule_in_flight(pr, devices, pr->k, in_flight);
 			sum_nodes(&c);
 			sum_values(&c, place);
-			if (isinf(cut_chain(&c, in_flight, true)))
-				cut_chain(&c, in_flight, false);
+			if (isinf(cut_row(&c, in_flight, true)))
+				cut_row(&c, in_flight, false);
 			read_choices(&c, out);
 		}
-		chain_free(&c);
+		row_free(&c);
 	}
 	mem_free(place);
 	mem_free(in_flight);
@@ -324,7 +276,7 @@ clv_status pipe_pipedream(const pipe_problem *pr, pipe_partition *out)
 		pipe_partition p;
 		st = order_new(pr->g, (pipe_order)kind, order);
 		if (st == CLV_OK)
-			st = chain_cut(pr, order, &p);
+			st = order_cut(pr, order, &p);
 		if (st == CLV_OK)
 			st = keeper_offer(pr, &kept, &p);
 	}

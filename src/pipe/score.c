@@ -225,7 +225,8 @@ static clv_status score_into(const pipe_problem *pr, const pipe_partition *p, su
 	}
 	for (uint32_t d = 0; d < pr->k; d++)
 		out->bottleneck_us = fmax(out->bottleneck_us, out->device_us[d]);
-	out->lower_bound_us = problem_lower_bound(pr);
+	/* sums in another order may differ in their last digit */
+	out->lower_bound_us = fmin(problem_lower_bound(pr), out->bottleneck_us);
 	return score_memory(pr, p, m, out);
 }
 

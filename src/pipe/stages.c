@@ -51,7 +51,7 @@ clv_status order_crossing(const pipe_graph *g, const uint32_t *order, double *cr
 		crossing[i] = 0;
 	for (uint32_t v = 0; v < g->values.n; v++) {
 		const pipe_value *x = &g->values.at[v];
-		uint32_t first = x->from == PIPE_NONE ? 0 : place[x->from], last = first;
+		uint32_t first = x->from == PIPE_NONE ? 0 : place[x->from], last = x->leaves ? nodes - 1 : first;
 		for (uint32_t u = 0; u < x->nuses; u++) {
 			uint32_t at = place[g->uses.at[x->uses + u]];
 			last = at > last ? at : last;

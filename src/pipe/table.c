@@ -180,7 +180,10 @@ static void put_sums(const pipe_partition *p, const pipe_score *s, strbuf *b)
 	strbuf_puts(b, p->stopped ? ", stopped by the time limit\n" : "\n");
 	strbuf_puts(b, "slowest device ");
 	put_us(b, s->bottleneck_us);
-	strbuf_puts(b, p->optimal ? ", proven to be the best\nlower bound    " : "\nlower bound    ");
+	if (p->optimal) /* what is not at the bound of all partitions is proven among chains alone */
+		strbuf_puts(b,
+		            score_gap(s) < 1e-9 ? ", proven to be the best" : ", proven to be the best of one stage a device");
+	strbuf_puts(b, "\nlower bound    ");
 	put_us(b, s->lower_bound_us);
 	strbuf_puts(b, ", gap ");
 	put_percent(b, score_gap(s));

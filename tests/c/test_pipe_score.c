@@ -163,7 +163,7 @@ static void the_cut_of_a_chain_is_the_best_one(void **state)
 		pipe_partition p, all;
 		pipe_score score;
 		OK(order_new(&g, ORDER_GIVEN, order));
-		OK(chain_cut(&pr, order, &p));
+		OK(order_cut(&pr, order, &p));
 		assert_partition(&pr, &p);
 		OK(score_new(&pr, &p, &score));
 		OK(partition_new(&g, &all));
@@ -197,7 +197,7 @@ static void the_cut_of_a_long_chain_is_the_best_one(void **state)
 		pipe_partition p, all;
 		pipe_score score;
 		OK(order_new(&g, ORDER_GIVEN, order));
-		OK(chain_cut(&pr, order, &p));
+		OK(order_cut(&pr, order, &p));
 		assert_partition(&pr, &p);
 		OK(score_new(&pr, &p, &score));
 		OK(partition_new(&g, &all));

@@ -1,7 +1,7 @@
 /* The methods that search: exact against all partitions there are, and what holds for every result of every
    method. */
 #include "pipes.h"
-#include "pipe/refine.h"
+#include "pipe/chain.h"
 
 #define MOST_K 4
 

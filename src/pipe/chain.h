@@ -1,10 +1,10 @@
 /* Chains: partitions whose stages stand one after the other, cut out of one topological order.
  *
  * Such a partition cannot have a cycle, whatever the cuts are, and what a stage costs is told by what is between
- * its two cuts and by what crosses them. Methods that look for chains share the order, the cuts, the cost and
- * the search here. */
-#ifndef PIPE_REFINE_H
-#define PIPE_REFINE_H
+ * its two cuts and by what crosses them. Methods that look for chains share the order (chain.c), the cuts and the
+ * cost (chain_cut.c) and the search (chain_search.c) here. */
+#ifndef PIPE_CHAIN_H
+#define PIPE_CHAIN_H
 
 #include "pipe/pipe.h"
 
@@ -69,13 +69,6 @@ void chain_refine(chain *c, uint32_t attempts, uint64_t end, pipe_random *r);
 /* Fewer bytes over the borders where no stage gets slower than the slowest is. */
 void chain_polish(chain *c, uint64_t steps, pipe_random *r);
 
-/* Parts of these: the best cut of the order that is there; sums of time along it; stage_of by the cuts; another order
-   inside of the stages. */
-void chain_cut_order(chain *c, pipe_random *r);
-void chain_sum(chain *c);
-void chain_set_stages(chain *c);
-void chain_shuffle(chain *c, pipe_random *r);
-
 clv_status chain_partition(const chain *c, pipe_partition *out);
 
 chain_load node_load(const pipe_problem *pr, uint32_t n); /* of one node; work is its own */
@@ -83,5 +76,44 @@ chain_load node_load(const pipe_problem *pr, uint32_t n); /* of one node; work i
 /* Below this no partition can be, mixed ones included: work over all speeds, the heaviest nodes. */
 clv_status least_bottleneck(const pipe_problem *pr, double *us_out);
 
+/* ---- parts of these ---------------------------------------------------------------------------------------- */
+
+#define CHAIN_EQUAL 1e-9     /* as score_better: what is closer than that is no gain */
+#define CHAIN_ROUNDING 1e-13 /* of sums taken in another order */
+
+static inline double chain_speed(const chain *c, uint32_t s)
+{
+	return c->pr->devices[c->device_of[s]].speed;
+}
+
+/* How the next node of an order is chosen from those that are ready: the newest, or any; how often, in 256. New ones may
+   be buried below others, so that a branch is left for later. */
+typedef struct chain_taste {
+	uint32_t newest, bury;
+} chain_taste;
+
+/* chain.c */
+void chain_set_stages(chain *c); /* stage_of by the cuts */
+void chain_sort(chain *c);       /* order and cuts by stage_of; nodes of a stage stay in their order */
+void chain_swap_devices(chain *c, uint32_t a, uint32_t b);
+chain_taste chain_any_taste(pipe_random *r);
+/* Another topological order of the nodes at order[from] … order[to-1], which are all those with stage_of from `a` to
+   `b`. */
+void chain_shuffle_run(chain *c, uint32_t from, uint32_t to, uint32_t a, uint32_t b, chain_taste by, pipe_random *r);
+void chain_shuffle_by(chain *c, chain_taste by, pipe_random *r); /* inside of the stages */
+void chain_shuffle(chain *c, pipe_random *r);                    /* the same, by any taste */
+void chain_shuffle_all(chain *c, chain_taste by, pipe_random *r);
+
+/* chain_cut.c */
+uint32_t chain_spots(const chain *c); /* the most candidates for cuts that the DP looks at */
+void chain_sum(chain *c);             /* time along the order */
+void chain_sum_all(chain *c);         /* and loads, and borders */
+double chain_costliest(const chain *c);
+/* The best cut of the order, among those with no stage over `most`: by the costliest stage, or by bytes over borders.
+   Leaves c->cut alone if there is none, or if that takes too many steps; what it found otherwise. */
+double chain_cut_spots(chain *c, double most, bool bytes);
+void chain_cut_order(chain *c, pipe_random *r); /* the best cut of the order that is there */
+/* Cuts the order anew, never worse than c->worst; false if that is not possible (devices were changed). */
+bool chain_recut(chain *c, pipe_random *r);
 
 #endif
