@@ -2,19 +2,11 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/options.h"
 #include "pipe/partition_object.h"
 
 /* ---- making one --------------------------------------------------------------------------------------------------- */
-
-static double seconds_now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static clv_status read_schedule(const char *name, pipe_schedule *out)
 {
@@ -104,10 +96,10 @@ static clv_status sort_ids(clv_partition *p)
 
 static clv_status partition_into(const clv_partition_options *o, clv_partition *p)
 {
-	double start = seconds_now();
+	double start = clock_seconds();
 	TRY(read_problem(o, p));
 	TRY(pipe_partition_run(&p->pr, o->method ? o->method : "auto", &p->p, &p->score));
-	p->seconds = seconds_now() - start;
+	p->seconds = clock_seconds() - start;
 	TRY(partition_nodes(&p->g, &p->p, &p->first, &p->nodes));
 	TRY(sort_ids(p));
 	clv_status st = timeline_new(&p->pr, &p->p, &p->score, &p->timeline);

@@ -179,7 +179,8 @@ static void take_thriftiest(auto_run *a)
 		take(a, least);
 }
 
-/* Of all that fit as well as the best, what gives the most micro-batches per second. */
+/* Of all that fit as well as the best, what gives the most micro-batches per second; where none can be laid out in time,
+   the best by its bottleneck stays. */
 static clv_status take_fastest(auto_run *a)
 {
 	double most = 0;
@@ -189,7 +190,10 @@ static clv_status take_fastest(auto_run *a)
 		pipe_timeline t;
 		if (f->score.over_bytes > a->kept.score.over_bytes)
 			continue;
-		TRY(timeline_new(a->pr, &f->p, &f->score, &t));
+		clv_status st = timeline_new(a->pr, &f->p, &f->score, &t);
+		if (st == CLV_E_OVERFLOW)
+			continue;
+		TRY(st);
 		bool faster = !fastest || t.per_second > most;
 		most = faster ? t.per_second : most;
 		fastest = faster ? f : fastest;
