@@ -542,7 +542,7 @@ static void write_load(const file *f, strbuf *b)
 	               "                if name.endswith(\"num_batches_tracked\"):\n"
 	               "                    continue  # old files lack it\n"
 	               "                raise KeyError(f\"the state has no {name}");
-	strbuf_puts(b, given ? "; PartitionedPlan.state_dict() has all\")\n" : "\")\n");
+	strbuf_puts(b, given ? "; see GIVEN\")\n" : "\")\n");
 	strbuf_puts(b, "            if own[name].shape != state[name].shape:\n"
 	               "                raise ValueError(f\"{name} has another shape in the state\")\n"
 	               "            with torch.no_grad():\n"

@@ -984,9 +984,11 @@ def test_more_parts_than_blocks() -> None:
 
 def test_repartition_changes_what_it_can() -> None:
     found = pipe(layers(), rand((3, 8)))
-    for name in ("model", "model_args", "batch_dim", "training", "output_file", "nonsense"):
+    for name in ("model", "model_args", "batch_dim", "training", "output_file", "dynamic_dims"):
         with pytest.raises(ArgumentError, match=f"repartition cannot change {name}"):
             found.repartition(**{name: 1})
+    with pytest.raises(ArgumentError, match="repartition has no argument 'nonsense'"):
+        found.repartition(nonsense=1)
     assert found.repartition().stage_of == found.stage_of
 
 

@@ -68,6 +68,7 @@ for inputs, wanted, grads in case["runs"]:
     for name, g in grads.items():
         shared = config["shared"].get(name, {})
         mine = [p[shared.get(i, name)] for i, p in enumerate(params) if shared.get(i, name) in p]
+        mine = list({id(p): p for p in mine}.values())  # one parameter where stages share a device
         got = [p.grad for p in mine if p.grad is not None]
         if len(got) > 1 or not case["exact"]:
             torch.testing.assert_close(sum(got[1:], got[0]), g)

@@ -79,10 +79,12 @@ for name, data in case["after"].items():
 if case["grad"]:
     sums = {}
     first = {(i, own): name for name, by in config["shared"].items() for i, own in by.items()}
+    seen = set()
     for i, stage in enumerate(stages):
         for name, p in stage.named_parameters():
             name = first.get((i, name), name)
-            if p.grad is not None:
+            if p.grad is not None and id(p) not in seen:
+                seen.add(id(p))  # stages on one device share a parameter
                 sums[name] = sums[name] + p.grad if name in sums else p.grad
     for name, g in case["grads"].items():
         assert name in sums, f"no gradient of {name}"
