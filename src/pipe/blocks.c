@@ -18,6 +18,7 @@
 
 #include <string.h>
 
+#include "pipe/heap.h"
 #include "plan/data.h"
 #include "split/frontier.h"
 #include "split/order.h"
@@ -373,55 +374,12 @@ static clv_status lift_edges(const folding *f, const uint32_t *of_run, blocks *o
 	return CLV_OK;
 }
 
-/* A heap of components by their first node, so that the order stays as near to the plan's as it can. */
-typedef struct ready_heap {
-	uint32_t *at, n;
-	const node_id *key;
-} ready_heap;
-
-static void heap_swap(ready_heap *h, uint32_t i, uint32_t j)
-{
-	uint32_t x = h->at[i];
-	h->at[i] = h->at[j];
-	h->at[j] = x;
-}
-
-static bool heap_less(const ready_heap *h, uint32_t i, uint32_t j)
-{
-	return h->key[h->at[i]] < h->key[h->at[j]];
-}
-
-static void heap_put(ready_heap *h, uint32_t x)
-{
-	uint32_t i = h->n++;
-	h->at[i] = x;
-	for (; i && heap_less(h, i, (i - 1) / 2); i = (i - 1) / 2)
-		heap_swap(h, i, (i - 1) / 2);
-}
-
-static uint32_t heap_take(ready_heap *h)
-{
-	uint32_t x = h->at[0], i = 0;
-	h->at[0] = h->at[--h->n];
-	for (;;) {
-		uint32_t least = i, l = 2 * i + 1, r = l + 1;
-		if (l < h->n && heap_less(h, l, least))
-			least = l;
-		if (r < h->n && heap_less(h, r, least))
-			least = r;
-		if (least == i)
-			return x;
-		heap_swap(h, i, least);
-		i = least;
-	}
-}
-
 typedef struct sorting {
 	uint32_t *waits; /* per component: predecessors that are not placed yet */
 	uint32_t *first; /* per component, and one more: its edges in blocks->edges */
 	uint32_t *place; /* per component: its block */
 	node_id *head;   /* per component: its first node */
-	ready_heap ready;
+	heap ready;      /* first nodes, so that the order stays as near to the plan's as it can */
 } sorting;
 
 static void sort_components(const folding *f, sorting *s)
@@ -436,23 +394,22 @@ static void sort_components(const folding *f, sorting *s)
 	}
 	for (uint32_t r = f->heads.n; r-- > 0;)
 		s->head[f->component[r]] = f->heads.at[r];
-	s->ready.key = s->head;
 	for (uint32_t c = 0; c < f->ncomponents; c++)
 		if (!s->waits[c])
-			heap_put(&s->ready, c);
+			heap_push(&s->ready, s->head[c]);
 	for (uint32_t place = 0; s->ready.n; place++) {
-		uint32_t c = heap_take(&s->ready);
+		uint32_t c = f->component[f->run_of[heap_pop(&s->ready)]];
 		s->place[c] = place;
 		for (uint32_t e = s->first[c]; e < s->first[c + 1]; e++)
 			if (!--s->waits[b->edges.at[e].to])
-				heap_put(&s->ready, b->edges.at[e].to);
+				heap_push(&s->ready, s->head[b->edges.at[e].to]);
 	}
 }
 
 static clv_status order_components(folding *f)
 {
 	uint32_t n = f->ncomponents;
-	sorting s = {mem_alloc((n + 1) * sizeof *s.waits), mem_ids(n + 2), mem_ids(n), mem_ids(n), {mem_ids(n), 0, NULL}};
+	sorting s = {mem_alloc((n + 1) * sizeof *s.waits), mem_ids(n + 2), mem_ids(n), mem_ids(n), {mem_ids(n), 0}};
 	clv_status st = s.waits && s.first && s.place && s.head && s.ready.at ? CLV_OK : fail_nomem();
 	if (st == CLV_OK)
 		st = lift_edges(f, f->component, f->out);
