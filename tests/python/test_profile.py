@@ -381,6 +381,14 @@ def test_without_gradients_there_is_no_training_to_measure() -> None:
 
 
 def test_an_interrupt_ends_a_profile_and_leaves_the_model_as_it_was() -> None:
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start jobs without one
+    try:
+        _interrupt_a_profile()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def _interrupt_a_profile() -> None:
     model, x = conv_net(), torch.randn(4, 3, 8, 8)
     captured = cleave.capture(model, x)._main
     n = captured.plan.node_count()
