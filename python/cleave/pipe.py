@@ -40,6 +40,20 @@ if TYPE_CHECKING:
 
 MOST_BATCH = 64  # at least: batch sizes up to here, and up to that of the example, can be run
 
+# Arguments of pipe_model that say what is captured, or what is done with the result: repartition has them no more.
+_CAPTURED = {
+    "model",
+    "batch_dim",
+    "model_args",
+    "model_kwargs",
+    "training",
+    "output_file",
+    "generate_explicit_del",
+    "dynamic_batch",
+    "dynamic_dims",
+    "dynamic_ranges",
+}
+
 log = logger("pipe")
 
 
@@ -289,25 +303,12 @@ class PartitionedPlan(_show.Shown):
         >>> two.repartition(nparts=3, partitioning_method="acyclic").nstages
         3
         """
-        given = self._want.given
-        strange = [name for name in changes if name not in given]
+        strange = [name for name in changes if name not in self._want.given]
         if strange:
             raise ArgumentError(f"repartition has no argument {strange[0]!r}: it takes those of pipe_model")
-        fixed = (
-            "model",
-            "batch_dim",
-            "model_args",
-            "model_kwargs",
-            "training",
-            "output_file",
-            "generate_explicit_del",
-            "dynamic_batch",
-            "dynamic_dims",
-            "dynamic_ranges",
-        )
-        unknown = [name for name in changes if name in fixed or name not in self._want.given]
-        if unknown:
-            raise ArgumentError(f"repartition cannot change {', '.join(unknown)}: call pipe_model")
+        asked = [name for name in changes if name in _CAPTURED]
+        if asked:
+            raise ArgumentError(f"repartition cannot change {', '.join(asked)}: call pipe_model")
         given = {**self._want.given, **changes}
         if "nparts" in changes:
             per_device = ("devices", "memory_limit", "bandwidth", "microbatches", "max_stages")
