@@ -19,6 +19,40 @@ typedef struct artifact_const {
 	uint32_t tensor; /* in the payload */
 } artifact_const;
 
+typedef struct artifact_note {
+	const char *key, *text;
+} artifact_note;
+
+/* Bytes that are a member of a compiled segment: "model.so". */
+typedef struct artifact_member {
+	const char *name;
+	const void *data; /* written: borrowed from the caller; read: in the file */
+	size_t n;
+} artifact_member;
+
+/* Sizes of one symbol that a segment was compiled for. */
+typedef struct artifact_sizes {
+	int64_t low, high;
+} artifact_sizes;
+
+/* Nodes first … end-1 of a plan as compiled code. */
+typedef struct artifact_segment {
+	node_id first, end;
+	const char *backend;               /* "inductor" */
+	VEC(artifact_sizes) sizes;         /* per symbol of the plan */
+	VEC(uint32_t) in_order, out_order; /* per input and output of the view, one after another: its dimensions from the
+	                                      slowest to the fastest in memory */
+	VEC(artifact_note) needs;          /* what must be here for it to run */
+	VEC(artifact_note) facts;          /* numbers for the report: "error" "1.2e-7", "compile_s", "tape_ms", "code_ms" */
+	VEC(artifact_member) members;
+} artifact_segment;
+
+/* Why a node runs on the tape though others were compiled. */
+typedef struct artifact_fallback {
+	node_id node;
+	const char *reason;
+} artifact_fallback;
+
 /* One plan and the nodes of it that are this file's part. */
 typedef struct artifact_plan {
 	plan *p;               /* owned */
@@ -29,11 +63,9 @@ typedef struct artifact_plan {
 	VEC(artifact_const) consts; /* by value, ascending */
 	VEC(payload_number) fixed;  /* sizes that may change elsewhere and not here, by symbol: a plan for B=1 alone */
 	VEC(int64_t) points; /* sizes it was recorded at: one number per symbol that is no data symbol, point after point */
+	VEC(artifact_segment) segments;   /* compiled, ascending and apart */
+	VEC(artifact_fallback) fallbacks; /* by node; empty: nothing was asked to be compiled */
 } artifact_plan;
-
-typedef struct artifact_note {
-	const char *key, *text;
-} artifact_note;
 
 struct clv_artifact {
 	const char *part;     /* "all", "prefix", "suffix", "stage:2" */

@@ -1,0 +1,51 @@
+/* Back ends: what compiles segments and runs what was compiled. One small table of functions each; the tables are in
+ * inductor.c, openvino.c, and those that others add in backends.c.
+ *
+ * A back end runs on tensors of the CPU or of the device that the segment is on. Its code is loaded once, and run by many
+ * threads at a time. */
+#ifndef EXEC_BACKEND_H
+#define EXEC_BACKEND_H
+
+#include "bridge/bridge.h"
+#include "segment/compile.h"
+#include "segment/segment.h"
+
+/* What code is loaded for. */
+typedef struct code_spec {
+	const char *device; /* "cpu", "cuda:0" */
+	uint32_t ninputs, noutputs;
+} code_spec;
+
+/* One run. Inputs are dense, in the layout that the job said; outputs are new references that the back end makes, in
+   whatever layout it likes. Sizes of outputs are known: wanted[i].sizes is for output i. */
+typedef struct code_run {
+	clv_tensor *const *inputs; /* borrowed */
+	const br_blob *wanted;     /* per output: dtype and sizes (strides NULL) */
+	clv_tensor **outputs;
+} code_run;
+
+typedef struct backend {
+	const char *name;
+	bool native; /* what it makes is machine code: it is run only by who says that it may be */
+	void *ctx;   /* first argument of every function */
+	clv_status (*support)(void *ctx, const plan *p, const support_spec *s, const char **no, arena *a);
+	/* Checks compiler_args; CLV_E_INVALID names the one that is not known. */
+	clv_status (*check_args)(void *ctx, const char *const *args, uint32_t n);
+	/* In this process; NULL: `python -m cleave.compilers.<name> FOLDER` is started. */
+	clv_status (*compile)(void *ctx, const char *dir, compiled *out);
+	/* Version of the compiler that is here and what results depend on beside it, as one text; "": unknown. CLV_E_NOT_FOUND:
+	   it is not installed, with the command that installs it. */
+	clv_status (*version)(void *ctx, strbuf *out);
+	/* Whether compiled parts can run here; *reason: why not (in `a`), NULL: they can. */
+	clv_status (*fits)(void *ctx, const compiled *c, const code_spec *s, arena *a, const char **reason);
+	clv_status (*load)(void *ctx, const compiled *c, const code_spec *s, void **code);
+	clv_status (*run)(void *ctx, void *code, const code_run *r);
+	void (*unload)(void *ctx, void *code);
+} backend;
+
+clv_status backend_find(const char *name, const backend **out); /* CLV_E_NOT_FOUND lists those that are there */
+clv_status backend_add(const backend *b); /* copied; a name that is taken is replaced, built-in ones are not */
+
+extern const backend backend_inductor, backend_openvino;
+
+#endif

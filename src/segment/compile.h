@@ -1,0 +1,126 @@
+/* Compiling segments: jobs in child processes, what comes out of them, and a cache of that.
+ *
+ * A job is a folder. The caller writes into it segment.clv (the nodes as an artifact of part "segment", with the weights they
+ * read) and job.json (job_write); the compiler is a program that is started in it, reads both, and leaves result.json with
+ * the members it made beside it, or error.json. All it prints goes to compile.log. The folder is the same whatever the back
+ * end, so a person can look at it and start the compiler again by hand. Nothing here needs torch. */
+#ifndef SEGMENT_COMPILE_H
+#define SEGMENT_COMPILE_H
+
+#include "base/arena.h"
+#include "base/digest.h"
+#include "file/artifact.h"
+
+/* ---- what a compiler makes: compiled.c ----------------------------------------------------------------------------- */
+
+/* A file of it: "model.so"; "model.xml" and "model.bin". */
+typedef struct compiled_member {
+	const char *name;
+	const void *data; /* owned by `compiled`, or borrowed from the artifact it came from */
+	size_t n;
+} compiled_member;
+
+/* What a back end made of a segment: bytes, and what they need to run ("torch" "2.13.0", "cpu" "avx2 avx512f"). */
+typedef struct compiled {
+	VEC(compiled_member) members;
+	VEC(artifact_note) needs;
+	VEC(void *) owned;
+	arena arena;
+} compiled;
+
+void compiled_free(compiled *c);
+clv_status compiled_add(compiled *c, const char *name, void *data /* taken, also on failure */, size_t n);
+clv_status compiled_need(compiled *c, const char *key, const char *text);
+const char *compiled_need_of(const compiled *c, const char *key); /* NULL: it needs nothing of this kind */
+const compiled_member *compiled_find(const compiled *c, const char *name);
+/* A file of its own, as the cache has it (a safetensors file, checked by digests); hostile bytes when it is read. */
+clv_status compiled_save(const compiled *c, const char *path); /* whole or not at all */
+clv_status compiled_load(const char *path, compiled *out);
+
+/* ---- jobs: job.c ---------------------------------------------------------------------------------------------------- */
+
+typedef struct job_size {
+	const char *symbol;
+	int64_t low, high, example; /* low == high: fixed */
+} job_size;
+
+typedef struct job_tensor {
+	const char *dtype; /* "f32" */
+	const char *device;
+	uint32_t ndim;
+	const char *const *shape; /* "B", "3", "4*B+1" */
+	const uint32_t *order;    /* dimensions from the slowest to the fastest in memory; NULL: row by row */
+} job_tensor;
+
+typedef struct job_spec {
+	const char *backend;
+	const char *const *args; /* compiler_args */
+	uint32_t nargs;
+	const job_size *sizes;
+	uint32_t nsizes;
+	const job_tensor *inputs; /* of the segment, in the order of its view's inputs */
+	uint32_t ninputs;
+	uint32_t threads; /* that the compiler may use; 0: as it likes */
+} job_spec;
+
+clv_status job_write(const job_spec *s, const char *dir); /* job.json */
+
+/* A name for the result: equal for equal segments (plan text without source lines, weights, sizes, layouts), back ends and
+   their versions, arguments, and machines. `context`: version of compiler and torch, CPU features, as one text. */
+clv_status job_key(const job_spec *s, const artifact *segment, const char *context, digest *out);
+
+/* ---- child processes: child.c, run.c --------------------------------------------------------------------------------- */
+
+typedef enum job_state { JOB_WAITS, JOB_RUNS, JOB_DONE, JOB_FAILED, JOB_TIMEOUT, JOB_CANCELLED } job_state;
+
+typedef struct job {
+	const char *name; /* for progress: "segment 2" */
+	const char *dir;
+	/* set when it ended */
+	job_state state;
+	double seconds;
+	compiled made;   /* DONE */
+	char *message;   /* FAILED, TIMEOUT: what the compiler said, or how it died ("killed by signal 11"); owned */
+	char **culprits; /* FAILED: names of nodes (node_name of the plan in segment.clv) that the compiler blamed; owned */
+	uint32_t nculprits;
+} job;
+
+typedef struct jobs_spec {
+	const char *const *argv; /* the compiler; the job's folder is added as its last argument. NULL ends */
+	const char *const *env;  /* "NAME=text" that the child has beside ours; NULL ends; may be NULL */
+	double timeout;          /* seconds per job; 0: none */
+	uint32_t parallel;       /* jobs at a time; 0: as there are cores */
+	/* Called on the calling thread when a job starts, ends, and every 0.2 s between; false: stop everything. May be NULL. */
+	bool (*tick)(void *ctx, const job *jobs, uint32_t n);
+	void *ctx;
+} jobs_spec;
+
+/* Runs all jobs to their end. A job that fails is no error of this function. On a timeout, a stop, or the end of this
+   process every process of the job is killed, however it was started. */
+clv_status jobs_run(job *jobs, uint32_t n, const jobs_spec *s);
+void job_free(job *j); /* what it owns */
+
+/* ---- the cache: cache.c ------------------------------------------------------------------------------------------------ */
+
+/* A folder with a file per key. A damaged or foreign file is no hit, and is removed. Writing is whole or not at all; that it
+   failed (a full disk) is told, and costs the entry alone. Old entries go when it grows beyond `limit` bytes. */
+typedef struct cache {
+	char *dir; /* owned */
+	int64_t limit;
+} cache;
+
+/* dir NULL: $CLEAVE_CACHE, else $XDG_CACHE_HOME/cleave, else ~/.cache/cleave; "" or "off": no cache. limit 0: $CLEAVE_CACHE_LIMIT
+   in bytes, else 8 GB. */
+clv_status cache_open(const char *dir, int64_t limit, cache *out);
+void cache_close(cache *c);
+clv_status cache_get(const cache *c, digest key, compiled *out, bool *found);
+clv_status cache_put(const cache *c, digest key, const compiled *made);
+
+/* ---- machines: machine.c ----------------------------------------------------------------------------------------------- */
+
+/* The features of this CPU that code can depend on, sorted, as one text: "avx avx2 avx512f …" (x86), "asimd sve …" (Arm). */
+clv_status machine_features(strbuf *out);
+/* Whether all features in `needed` are here; else the first that is missing in *lacks (borrowed from needed, *n bytes). */
+clv_status machine_has(const char *needed, bool *yes, const char **lacks, size_t *n);
+
+#endif

@@ -1,0 +1,84 @@
+/* Segments: parts of a plan that a back end compiles ahead of time; the rest runs on the tape.
+ *
+ * support.c says which nodes a back end takes, and why not; choose.c joins those that it takes to segments; order.c brings
+ * the plan into an order in which each segment is a range, so that segments are views like stages. Segments have no cycles
+ * by construction: a node's level counts how often a path to it comes back from the tape, and a segment is a connected part
+ * of one level. Nodes that share memory that is written in place, up to its last write, are one unit: a unit is in one
+ * segment or on the tape.
+ *
+ * coverage.c counts what is compiled, report.c says it to people. Nothing here needs torch. */
+#ifndef SEGMENT_SEGMENT_H
+#define SEGMENT_SEGMENT_H
+
+#include "base/arena.h"
+#include "plan/plan.h"
+
+/* ---- which nodes: support.c --------------------------------------------------------------------------------------- */
+
+typedef struct support_spec {
+	bool dynamic; /* sizes that follow symbols have to stay so; else each symbol has one value */
+} support_spec;
+
+/* Why back end `name` does not take each node of a plan: no[n] is NULL where it does; texts live in `a` or for ever.
+   CLV_E_NOT_FOUND: there is no such back end here. */
+clv_status support_of(const char *name, const plan *p, const support_spec *s, const char **no, arena *a);
+const char *support_name(uint32_t i); /* the back ends that are built in; NULL ends */
+
+/* What no back end can take: random draws, host reads, guards, Python, effects outside, sizes read from data, tensors that
+   are not plain. NULL: nothing stands against it. */
+const char *support_obstacle(const plan *p, node_id n);
+
+/* ---- which segments: choose.c ------------------------------------------------------------------------------------- */
+
+typedef struct segments_spec {
+	const char *const *no; /* per node: why it is not compiled; NULL: it may be. Borrowed while segments are used */
+	uint32_t minimum;      /* nodes of a segment; smaller ones run on the tape */
+	uint32_t most;       /* segments; 0: as many as there are. Joined within a level, then given up from the smallest */
+	const int64_t *syms; /* per symbol: sizes for work and bytes; NULL: the smallest */
+} segments_spec;
+
+typedef struct segment {
+	uint32_t first, n;           /* slice of segments->order: its nodes in order of running */
+	double work;                 /* operations */
+	int64_t bytes_in, bytes_out; /* of tensors that come in (weights are not counted) and go out */
+} segment;
+
+typedef struct segments {
+	const plan *p; /* borrowed */
+	VEC(segment) at;
+	VEC(node_id) order;  /* all nodes, in an order of running in which segments, and units, are together */
+	uint32_t *of_node;   /* per node: its segment; NONE: it runs on the tape */
+	uint32_t *unit_of;   /* per node: units are numbered in order of running */
+	const char **reason; /* per node: why it runs on the tape; NULL in a segment */
+	arena arena;
+} segments;
+
+clv_status segments_choose(const plan *p, const segments_spec *s, segments *out);
+void segments_free(segments *s);
+
+/* order.c. The plan with its nodes in s->order: segment i is nodes firsts[i] … ends[i]-1 of it. */
+clv_status segments_plan(const segments *s, plan **out, node_id *firsts, node_id *ends);
+
+/* ---- what is compiled: coverage.c --------------------------------------------------------------------------------- */
+
+/* An operator that runs on the tape for one reason. */
+typedef struct fallback_row {
+	const char *op, *reason, *place; /* place: " in body.0 at model.py:12" of the first one; "" unknown */
+	uint32_t count;
+	double work;
+	uint32_t boundaries; /* segments less if this operator were supported, wherever it is; 0: it would change nothing */
+} fallback_row;
+
+typedef struct coverage {
+	uint32_t nodes, compiled; /* all, and those in segments */
+	double work, compiled_work;
+	int64_t bytes;          /* that cross between segments and the tape in a run */
+	VEC(fallback_row) rows; /* the most work first */
+	arena arena;
+} coverage;
+
+/* what_if: also count boundaries (segments are chosen again per operator, for the first 32 rows). */
+clv_status coverage_of(const segments *s, const segments_spec *spec, bool what_if, coverage *out);
+void coverage_free(coverage *c);
+
+#endif
