@@ -126,7 +126,9 @@ extern "C" {
 	X(E_NOT_FOUND, "no such name")                                                                                     \
 	X(E_OVERFLOW, "a number is too large")                                                                             \
 	X(E_TORCH, "PyTorch reported an error")                                                                            \
-	X(E_IO, "reading or writing failed")
+	X(E_IO, "reading or writing failed")                                                                               \
+	X(E_TIMEOUT, "a compiler took longer than it was given")                                                           \
+	X(E_CANCELLED, "the caller stopped it")
 
 /** What a function that can fail returns: CLV_OK is 0, everything else is a failure. */
 typedef enum clv_status {
@@ -1577,6 +1579,71 @@ CLV_API clv_status clv_set_threads(int n);
     @errors CLV_E_TORCH.
     @threads any. */
 CLV_API clv_status clv_set_seed(uint64_t seed);
+
+/** @} */
+
+/* ---- tracing: artifacts with compiled parts [run] --------------------------------------------------------------- */
+
+/** @defgroup tracing Tracing: what can be compiled, compiled [run]
+ *  @{ */
+
+/** Inputs of the model at one size, as clv_runtime_run() takes them. */
+typedef struct clv_trace_call {
+	const clv_tensor *const *inputs; /**< borrowed */
+	uint32_t ninputs;                /**< how many they are */
+} clv_trace_call;
+
+/** Options of clv_trace(). */
+typedef struct clv_trace_options {
+	size_t size;             /**< sizeof(clv_trace_options) */
+	const char *backend;     /**< "inductor", "openvino", or one that was added */
+	const char *const *args; /**< for the compiler; docs/trace.md has those of each back end */
+	uint32_t nargs;          /**< how many they are */
+	double timeout;          /**< seconds that the compiler has for one segment; 0: as long as it takes */
+	const char *workdir;     /**< keeps what compilers read and wrote, a folder per segment; NULL: nothing is kept */
+	const char *cache;       /**< folder of what was compiled before; NULL: the user's own; "off": none */
+	uint32_t parallel;       /**< compilers at a time; 0: as there are cores */
+	const char *python;      /**< interpreter that has Cleave; NULL: $CLEAVE_PYTHON, or python3 */
+	const char *const *env;  /**< "NAME=text" for compilers, beside this process's own; ends with NULL; may be NULL */
+	uint32_t minimum_segment_size; /**< smaller segments run on the tape */
+	uint32_t max_subgraph_count;   /**< segments at most; 0: any number */
+	bool fallback;                 /**< what is not compiled runs on the tape; false: it is an error */
+	double support_threshold;      /**< 0 to 1: the part of the operators that must be compiled */
+	bool dynamic;                  /**< for all sizes of the plans' symbols; false: for those of the first call */
+	bool dryrun;                   /**< choose segments, compile nothing */
+	const char *const *ops;        /**< operators that are not compiled ("aten::sort", "aten::add.Tensor") */
+	uint32_t nops;                 /**< how many they are */
+	const char *const *modules;    /**< modules whose operators are not compiled: paths, or names of classes */
+	uint32_t nmodules;             /**< how many they are */
+	double rtol; /**< how far results may be from the tape's, of the largest number of a tensor; < 0: by dtype */
+	double atol; /**< and beside that; < 0: by dtype */
+	const clv_trace_call *calls; /**< what compiled parts are compared on; the first is the example */
+	uint32_t ncalls;             /**< how many they are, at least one */
+	/** Whether node `node` of a plan may be compiled: NULL, or the reason why not. May be NULL.
+	    @ownership the text is copied. */
+	const char *(*select)(void *ctx, const clv_plan *p, uint32_t node);
+	/** Called now and then with what is going on; false stops everything. May be NULL. */
+	bool (*progress)(void *ctx, const char *what, uint32_t done, uint32_t total);
+	/** Called with a line about what was found. May be NULL. */
+	void (*log)(void *ctx, const char *line);
+	void *ctx; /**< for the three functions, which are called on the calling thread */
+} clv_trace_options;
+
+/* clang-format off */
+/** The defaults: `clv_trace_options o = CLV_TRACE_OPTIONS_INIT;` */
+#define CLV_TRACE_OPTIONS_INIT {sizeof(clv_trace_options), "inductor", NULL, 0, 0, NULL, NULL, 0, NULL, NULL, 2, 0, true, 0, false, \
+	false, NULL, 0, NULL, 0, -1, -1, NULL, 0, NULL, NULL, NULL, NULL}
+/* clang-format on */
+
+/** Compiles what can be compiled of the plans of an artifact, which must be a whole, uncut model. Every compiled segment was
+    compared with the tape on all calls; one that cannot be compiled, or differs, is narrowed down until only the operator
+    that is to blame is left on the tape. The report is in the artifact: clv_artifact_report().
+    @ownership the new artifact is the caller's, clv_artifact_close(); it keeps what it needs of `a`.
+    @errors CLV_E_NOT_FOUND for a back end that is not there; CLV_E_UNSUPPORTED, without fallback or below the threshold,
+    lists what is not compiled; CLV_E_TIMEOUT; CLV_E_CANCELLED; CLV_E_IO if there is no room to work; CLV_E_INPUT for calls
+    that do not fit; CLV_E_TORCH.
+    @threads any. */
+CLV_API clv_status clv_trace(const clv_artifact *a, const clv_trace_options *options, clv_artifact **out);
 
 /** @} */
 

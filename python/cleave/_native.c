@@ -218,6 +218,7 @@ static PyMethodDef functions[] = {
 	{"text_columns", text_columns_py, METH_VARARGS, "text_columns(rows, right) -> aligned lines"},
 	{"profile_blocks", profile_blocks_py, METH_VARARGS,
      "profile_blocks(program, tensors, ends, iterations, warmup, training, whole, progress) -> (rows, whole)"},
+	{"trace", trace_py, METH_VARARGS, "trace(artifact, calls, reasons, options, progress, log, path)"},
 	{"profile_read", profile_read_py, METH_O, "profile_read(path) -> (key, rows, whole)"},
 	{"profile_write", profile_write_py, METH_VARARGS, "profile_write(path, key, rows, whole)"},
 	{"estimate_blocks", estimate_blocks_py, METH_VARARGS,

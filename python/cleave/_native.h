@@ -115,6 +115,10 @@ clv_tensor **program_externals(PyObject *program, Py_ssize_t *n);
 clv_status call_python(void *ctx, value_id object, clv_tensor *const *args, uint32_t nargs, clv_tensor **results,
                        uint32_t nresults);
 
+/* _native_trace.c: compiled segments */
+PyObject *plan_py_descriptions(PlanObject *o, PyObject *unused); /* per node: names on its path, inputs, outputs */
+PyObject *trace_py(PyObject *self, PyObject *args);
+
 /* _native_profile.c: what blocks take, measured, estimated, and in files */
 PyObject *profile_blocks_py(PyObject *self, PyObject *args);
 PyObject *profile_read_py(PyObject *self, PyObject *path);

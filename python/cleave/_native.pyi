@@ -17,6 +17,8 @@ E_NOT_FOUND: int
 E_OVERFLOW: int
 E_TORCH: int
 E_IO: int
+E_TIMEOUT: int
+E_CANCELLED: int
 E_PAYLOAD: int
 
 Schema = tuple[str, str, tuple[str, ...], str, bool]
@@ -50,6 +52,39 @@ class Runtime:
     def bind(self, name: str, tensor: Tensor) -> None: ...
     def unbound(self) -> list[str]: ...
 
+# backend, arguments, timeout, workdir, cache, parallel, python, environment, minimum, most, fallback, threshold, dynamic, dryrun, operators
+# and modules on the tape, rtol, atol
+TraceOptions = tuple[
+    str,
+    list[str],
+    float,
+    str | None,
+    str | None,
+    int,
+    str,
+    list[str],
+    int,
+    int,
+    bool,
+    float,
+    bool,
+    bool,
+    list[str],
+    list[str],
+    float,
+    float,
+]
+Described = tuple[str, str, tuple[int | str, ...]]  # label, dtype, shape
+
+def trace(
+    artifact: Artifact,
+    calls: list[list[Tensor]],
+    reasons: list[list[str | None] | None],
+    options: TraceOptions,
+    progress: Callable[[str, int, int], object],
+    log: Callable[[str], object],
+    path: bytes,
+) -> None: ...
 def arrays_load(path: bytes) -> dict[str, Tensor]: ...
 def artifact_save(
     path: bytes,

@@ -692,6 +692,7 @@ static PyMethodDef plan_methods[] = {
 	{"tree", (PyCFunction)plan_py_tree, METH_O, "tree(output) -> tokens of the input or output tree"},
 	{"inspect", (PyCFunction)plan_py_inspect, METH_NOARGS, "inspect() -> a page about the plan"},
 	{"brief", (PyCFunction)plan_py_brief, METH_NOARGS, "brief() -> lines of title, tab, text"},
+	{"descriptions", (PyCFunction)plan_py_descriptions, METH_NOARGS, "per node: names on its path, inputs, outputs"},
 	{"nodes", (PyCFunction)plan_py_nodes, METH_NOARGS, "nodes() -> list of tuples"},
 	{"node_count", (PyCFunction)plan_py_node_count, METH_NOARGS, "node_count()"},
 	{"frontiers", (PyCFunction)plan_py_frontiers, METH_VARARGS, "frontiers(sizes=None) -> list of tuples"},

@@ -21,6 +21,11 @@ static void artifact_py_dealloc(ArtifactObject *o)
 	Py_TYPE(o)->tp_free((PyObject *)o);
 }
 
+artifact *artifact_of(PyObject *o)
+{
+	return ((ArtifactObject *)o)->a;
+}
+
 static const char **text_array(PyObject *list, uint32_t *n)
 {
 	*n = (uint32_t)PyList_GET_SIZE(list);

@@ -59,6 +59,10 @@ class PipelineError(CleaveError, RuntimeError):
     """A pipeline cannot run: a rank is gone, the ranks do not agree, or something cannot cross between stages."""
 
 
+class TraceError(CleaveError, AttributeError):
+    """Something of a model is not compiled, though all of it should be; the message lists every operator and why."""
+
+
 _native.set_error_classes(
     {
         _native.E_NOMEM: MemoryError,
@@ -73,6 +77,8 @@ _native.set_error_classes(
         _native.E_OVERFLOW: InputError,
         _native.E_TORCH: ReplayError,
         _native.E_IO: OSError,
+        _native.E_TIMEOUT: TimeoutError,
+        _native.E_CANCELLED: KeyboardInterrupt,
         _native.E_PAYLOAD: PayloadError,
     }
 )

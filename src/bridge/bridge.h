@@ -84,6 +84,12 @@ typedef struct br_view {
 
 clv_status br_view_bytes(const clv_tensor *bytes, const br_view *v, clv_tensor **out); /* shares the memory of bytes */
 
+/* ---- comparing: bridge_compare.cpp --------------------------------------------------------------------------------- */
+
+/* The largest difference of two elements, infinite where they cannot be compared (dtype, shape, device; nan or infinity in
+   one alone; integers that are not equal), and the largest finite element of `want`. */
+clv_status br_difference(const clv_tensor *got, const clv_tensor *want, double *error, double *scale);
+
 /* ---- measuring: bridge_profile.cpp -------------------------------------------------------------------------------- */
 
 /* Copies on memory of their own; those that share memory still do. grad[i]: copy i requires grad; leaf: as a leaf, else as

@@ -1,0 +1,282 @@
+/* Tracing: a file in, the same file with compiled segments out; what callers say which nodes are chosen by. */
+#include "_native_file.h"
+
+#include "file/artifact.h"
+
+/* ---- nodes as a caller chooses by them ----------------------------------------------------------------------------- */
+
+static PyObject *names_of(const plan *p, scope_id s)
+{
+	PyObject *out = s == NONE ? PyList_New(0) : names_of(p, p->scopes.at[s].parent);
+	if (!out || s == NONE)
+		return out;
+	const char *path = plan_s(p, p->scopes.at[s].path), *dot = strrchr(path, '.');
+	const char *texts[] = {dot ? dot + 1 : path, plan_s(p, p->scopes.at[s].cls)};
+	for (int i = 0; i < 2 && out; i++) {
+		PyObject *text = texts[i][0] ? PyUnicode_FromString(texts[i]) : NULL;
+		if (texts[i][0] && (!text || PyList_Append(out, text) < 0))
+			Py_CLEAR(out);
+		Py_XDECREF(text);
+	}
+	return out;
+}
+
+typedef struct tensor_list {
+	const plan *p;
+	PyObject *list; /* NULL: an exception is set */
+} tensor_list;
+
+static PyObject *dims_of(const plan *p, const value *v)
+{
+	PyObject *out = PyTuple_New(v->ndim);
+	for (uint32_t d = 0; out && d < v->ndim; d++) {
+		int64_t k;
+		strbuf b = STRBUF_INIT;
+		char *text = NULL;
+		expr_id e = p->dims.at[v->shape + d];
+		PyObject *dim;
+		if (expr_is_const(p, e, &k)) {
+			dim = PyLong_FromLongLong(k);
+		} else {
+			expr_print(p, e, &b);
+			dim = take_string(strbuf_take(&b, &text), text);
+		}
+		if (dim)
+			PyTuple_SET_ITEM(out, d, dim);
+		else
+			Py_CLEAR(out);
+	}
+	return out;
+}
+
+/* (label, dtype, shape) of a tensor. */
+static void add_tensor(void *ctx, value_id id)
+{
+	tensor_list *t = ctx;
+	const value *v = &t->p->values.at[id];
+	char *label = NULL;
+	if (!t->list || v->type != TYPE_TENSOR)
+		return;
+	PyObject *name = take_string(value_label_text(t->p, id, &label), label);
+	PyObject *one = name ? Py_BuildValue("(NsN)", name, dtype_name((dtype)v->dtype), dims_of(t->p, v)) : NULL;
+	if (!one || PyList_Append(t->list, one) < 0)
+		Py_CLEAR(t->list);
+	Py_XDECREF(one);
+}
+
+/* (names on the path, [inputs], [outputs]) */
+static PyObject *describe_node(const plan *p, node_id n)
+{
+	tensor_list in = {p, PyList_New(0)}, out = {p, PyList_New(0)};
+	node_each_arg(p, n, add_tensor, &in);
+	node_each_result(p, n, add_tensor, &out);
+	PyObject *names = in.list && out.list ? names_of(p, p->nodes.at[n].scope) : NULL;
+	if (names)
+		return Py_BuildValue("(NNN)", names, in.list, out.list);
+	Py_XDECREF(in.list);
+	Py_XDECREF(out.list);
+	return NULL;
+}
+
+PyObject *plan_py_descriptions(PlanObject *o, PyObject *unused)
+{
+	PyObject *out = PyList_New(0);
+	(void)unused;
+	for (node_id n = 0; out && n < o->p->nodes.n; n++) {
+		PyObject *one = describe_node(o->p, n);
+		if (!one || PyList_Append(out, one) < 0)
+			Py_CLEAR(out);
+		Py_XDECREF(one);
+	}
+	return out;
+}
+
+/* ---- tracing -------------------------------------------------------------------------------------------------------- */
+
+typedef struct tracing {
+	const artifact *a;
+	PyObject *no;                /* per plan: None, or per node None or a reason; borrowed */
+	PyObject *progress, *log;    /* callables; borrowed */
+	bool raised;                 /* an exception waits */
+	PyObject *type, *value, *tb; /* it */
+} tracing;
+
+static void keep_exception(tracing *t)
+{
+	if (t->raised)
+		PyErr_Clear();
+	else
+		PyErr_Fetch(&t->type, &t->value, &t->tb);
+	t->raised = true;
+}
+
+static bool say_progress(void *ctx, const char *what, uint32_t done, uint32_t total)
+{
+	tracing *t = ctx;
+	PyGILState_STATE gil = PyGILState_Ensure();
+	PyObject *out = PyErr_CheckSignals() == 0 ? PyObject_CallFunction(t->progress, "sII", what, done, total) : NULL;
+	if (!out)
+		keep_exception(t);
+	Py_XDECREF(out);
+	bool go_on = !t->raised;
+	PyGILState_Release(gil);
+	return go_on;
+}
+
+static void say_line(void *ctx, const char *line)
+{
+	tracing *t = ctx;
+	PyGILState_STATE gil = PyGILState_Ensure();
+	PyObject *out = PyObject_CallFunction(t->log, "s", line);
+	if (!out)
+		keep_exception(t);
+	Py_XDECREF(out);
+	PyGILState_Release(gil);
+}
+
+/* The texts were checked before, and stay: this only reads them. */
+static const char *why_not(void *ctx, const clv_plan *p, uint32_t n)
+{
+	const tracing *t = ctx;
+	const char *why = NULL;
+	PyGILState_STATE gil = PyGILState_Ensure();
+	for (uint32_t i = 0; i < t->a->plans.n; i++) {
+		PyObject *list = PyList_GET_ITEM(t->no, i);
+		if (t->a->plans.at[i].p == p && list != Py_None && PyList_GET_ITEM(list, n) != Py_None)
+			why = PyUnicode_AsUTF8(PyList_GET_ITEM(list, n));
+	}
+	PyGILState_Release(gil);
+	return why;
+}
+
+static bool check_reasons(const artifact *a, PyObject *no)
+{
+	bool ok = PyList_Check(no) && PyList_GET_SIZE(no) == (Py_ssize_t)a->plans.n;
+	for (uint32_t i = 0; ok && i < a->plans.n; i++) {
+		PyObject *list = PyList_GET_ITEM(no, i);
+		if (list == Py_None)
+			continue;
+		ok = PyList_Check(list) && PyList_GET_SIZE(list) == (Py_ssize_t)a->plans.at[i].p->nodes.n;
+		for (Py_ssize_t k = 0; ok && k < PyList_GET_SIZE(list); k++)
+			ok = PyList_GET_ITEM(list, k) == Py_None || PyUnicode_AsUTF8(PyList_GET_ITEM(list, k));
+	}
+	if (!ok && !PyErr_Occurred())
+		PyErr_SetString(PyExc_TypeError, "reasons are a list per plan, with None or a text per node");
+	return ok;
+}
+
+typedef struct call_list {
+	clv_trace_call *at;
+	clv_tensor ***tensors;
+	Py_ssize_t n;
+} call_list;
+
+static void call_list_free(call_list *c)
+{
+	for (Py_ssize_t i = 0; i < c->n; i++)
+		tensors_free(c->tensors[i], c->at[i].ninputs);
+	PyMem_Free(c->at);
+	PyMem_Free(c->tensors);
+}
+
+static bool call_list_read(PyObject *list, call_list *c)
+{
+	Py_ssize_t count = PyList_GET_SIZE(list);
+	c->at = PyMem_Calloc((size_t)count + 1, sizeof *c->at);
+	c->tensors = PyMem_Calloc((size_t)count + 1, sizeof *c->tensors);
+	if (!c->at || !c->tensors) {
+		PyErr_NoMemory();
+		return false;
+	}
+	for (; c->n < count; c->n++) {
+		Py_ssize_t n;
+		clv_tensor **tensors = tensor_array(PyList_GET_ITEM(list, c->n), &n);
+		if (!tensors)
+			return false;
+		c->tensors[c->n] = tensors;
+		c->at[c->n] = (clv_trace_call){(const clv_tensor *const *)tensors, (uint32_t)n};
+	}
+	return true;
+}
+
+/* The texts of the options; borrowed from Python. */
+typedef struct option_lists {
+	const char **args, **env, **ops, **modules;
+} option_lists;
+
+static bool read_options(PyObject *given, clv_trace_options *o, option_lists *l)
+{
+	PyObject *args, *env, *ops, *modules;
+	int fallback, dynamic, dryrun;
+	uint32_t n;
+	if (!PyArg_ParseTuple(given, "sO!dzzIsO!IIpdppO!O!dd", &o->backend, &PyList_Type, &args, &o->timeout, &o->workdir,
+	                      &o->cache, &o->parallel, &o->python, &PyList_Type, &env, &o->minimum_segment_size,
+	                      &o->max_subgraph_count, &fallback, &o->support_threshold, &dynamic, &dryrun, &PyList_Type,
+	                      &ops, &PyList_Type, &modules, &o->rtol, &o->atol))
+		return false;
+	o->fallback = fallback != 0;
+	o->dynamic = dynamic != 0;
+	o->dryrun = dryrun != 0;
+	l->args = string_array(args, &o->nargs);
+	l->env = string_array(env, &n); /* it ends with NULL */
+	l->ops = string_array(ops, &o->nops);
+	l->modules = string_array(modules, &o->nmodules);
+	o->args = l->args;
+	o->env = l->env;
+	o->ops = l->ops;
+	o->modules = l->modules;
+	return l->args && l->env && l->ops && l->modules;
+}
+
+static PyObject *finish_tracing(tracing *t, clv_status st)
+{
+	if (!t->raised)
+		return none_or_raise(st);
+	PyErr_Restore(t->type, t->value, t->tb);
+	return NULL;
+}
+
+static clv_status trace_to(const artifact *a, const clv_trace_options *o, const char *path)
+{
+	artifact *made;
+	TRY(clv_trace(a, o, &made));
+	clv_status st = artifact_save(made, path);
+	artifact_free(made);
+	return st;
+}
+
+/* trace(artifact, calls, reasons, options, progress, log, path): writes the traced file there */
+PyObject *trace_py(PyObject *self, PyObject *args)
+{
+	PyObject *file, *calls, *given;
+	const char *path;
+	tracing t = {0};
+	clv_trace_options o = CLV_TRACE_OPTIONS_INIT;
+	option_lists lists = {0};
+	call_list c = {0};
+	PyObject *out = NULL;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O!O!OO!OOy", &ArtifactType, &file, &PyList_Type, &calls, &t.no, &PyTuple_Type, &given,
+	                      &t.progress, &t.log, &path))
+		return NULL;
+	t.a = artifact_of(file);
+	if (check_reasons(t.a, t.no) && read_options(given, &o, &lists) && call_list_read(calls, &c)) {
+		clv_status st;
+		o.calls = c.at;
+		o.ncalls = (uint32_t)c.n;
+		o.select = why_not;
+		o.progress = say_progress;
+		o.log = say_line;
+		o.ctx = &t;
+		Py_BEGIN_ALLOW_THREADS
+		st = trace_to(t.a, &o, path);
+		Py_END_ALLOW_THREADS
+		out = finish_tracing(&t, st);
+	}
+	call_list_free(&c);
+	PyMem_Free(lists.args);
+	PyMem_Free(lists.env);
+	PyMem_Free(lists.ops);
+	PyMem_Free(lists.modules);
+	return out;
+}

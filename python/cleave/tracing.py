@@ -1,0 +1,675 @@
+"""Tracing: what can be compiled is compiled, the rest runs on the tape, and all of it goes into one file.
+
+>>> import torch, cleave
+>>> traced = cleave.trace(lambda x, y: 2 * x + y, (torch.rand(3), torch.rand(3)), dryrun=True)
+>>> traced(torch.ones(3), torch.ones(3))
+tensor([3., 3., 3.])
+
+Everything that decides is in C (src/segment, src/exec/trace.c). Here are the call and its checks, and the module that comes
+out: it runs the traced file, and the live plan where that is not what the model would do now (docs/trace.md)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from . import _native, _save, _show, _tree, progress
+from ._capture import Captured, take_apart
+from ._log import logger, warn
+from ._sizes import Sized
+from ._state import Target
+from .errors import ArgumentError, CaptureError, InputError, TraceError, ValidationError
+from .plan import Plan, as_call, capture
+from .visualization import Drawable, Subject
+
+log = logger("trace")
+
+MOST_BATCH = 1024  # of dynamic_batch_size=True
+CHECKED = (1, 3, 7)  # batch sizes at which compiled segments are compared with the tape, beside the example's
+MOST_OTHERS = 32  # plans for other shapes and dtypes that a traced module keeps
+TIMED = 3  # runs of the whole, for the report
+
+
+class TensorInfo(NamedTuple):
+    """A tensor that an operator takes or gives; dimensions are numbers or formulas ("B")."""
+
+    label: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+class GraphNode(NamedTuple):
+    """An operator, as subgraph_builder_function sees it."""
+
+    name: tuple[str, ...]  # names and classes of the modules on the way to it
+    op: str  # "aten::conv2d"
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    shape: tuple[int | str, ...]  # of the first tensor that it gives
+    module_path: str
+    label: str  # "conv2d_3", as in plans
+    source: str | None  # "model.py:12"
+
+
+def graph_nodes(plan: Any) -> list[GraphNode]:
+    """The operators of a native plan."""
+    out = []
+    for (label, op, path, _cls, source, _guarded, _text), (names, takes, gives) in zip(
+        plan.nodes(), plan.descriptions(), strict=True
+    ):
+        outputs = tuple(TensorInfo(*t) for t in gives)
+        shape = outputs[0].shape if outputs else ()
+        out.append(
+            GraphNode(tuple(names), op, tuple(TensorInfo(*t) for t in takes), outputs, shape, path, label, source)
+        )
+    return out
+
+
+class Segment(NamedTuple):
+    """A part of a traced module: compiled, or the reason why it is not."""
+
+    name: str
+    backend: str
+    nodes: tuple[str, ...]  # labels of its operators
+    ops: tuple[str, ...]
+    compiled: bool  # it runs here as compiled code
+    reason: str | None  # why it does not
+    bytes: int  # of the compiled code
+    facts: dict[str, float]  # error, allowed, compile_s, tape_ms, code_ms, moved (bytes)
+    plan: int = 0  # sizes can have plans of their own
+
+
+class Coverage(NamedTuple):
+    """How much of a model is compiled."""
+
+    operators: int
+    compiled: int
+    flops: float
+    compiled_flops: float
+
+    @property
+    def percent(self) -> float:
+        """Of the estimated work."""
+        return 100.0 * self.compiled_flops / self.flops if self.flops else 0.0
+
+
+class Report:
+    """What was compiled and why not the rest: print it, or read `data`."""
+
+    def __init__(self, text: str, data: dict[str, Any]) -> None:
+        self._text = text
+        self.data = data
+
+    def __str__(self) -> str:
+        return self._text
+
+    __repr__ = __str__
+
+    def json(self) -> str:
+        """As JSON text."""
+        return json.dumps(self.data, indent=2)
+
+
+def trace(
+    model: Callable[..., Any],
+    example_inputs: Any = (),
+    *,
+    backend: str = "inductor",
+    compiler_args: Sequence[str] | None = None,
+    compiler_timeout: float | None = None,
+    compiler_workdir: str | os.PathLike[str] | None = None,
+    subgraph_builder_function: Callable[[GraphNode], bool] | None = None,
+    minimum_segment_size: int = 2,
+    fallback: bool = True,
+    dynamic_batch_size: bool | tuple[int, int] = False,
+    strict: bool = True,
+    check_trace: bool = True,
+    check_inputs: Sequence[Any] | None = None,
+    check_tolerance: float | None = None,
+    example_kwarg_inputs: dict[str, Any] | None = None,
+    max_subgraph_count: int | None = None,
+    model_support_percentage_threshold: float = 0.0,
+    ops_to_partition: Iterable[str] = (),
+    torch_executed_ops: Iterable[str] = (),
+    torch_executed_modules: Iterable[str] = (),
+    require_full_compilation: bool = False,
+    dryrun: bool = False,
+    rtol: float | None = None,
+    atol: float | None = None,
+    parallel: int | None = None,
+    cache: str | os.PathLike[str] | bool | None = None,
+) -> TracedModule:
+    """Compiles what `backend` can compile of a module or function, and returns a module that runs it; the rest runs on the tape.
+
+    docs/trace.md has every argument. In short: compiler_args go to the compiler; compiler_timeout is in seconds, for one
+    segment; compiler_workdir keeps what compilers read and wrote. subgraph_builder_function(node) says which operators may
+    be compiled. Segments with fewer operators than minimum_segment_size stay on the tape. fallback=False (and
+    require_full_compilation) raise a TraceError, which is an AttributeError, unless everything is compiled.
+    dynamic_batch_size: any number of rows, or a range of them. strict=False allows dicts as outputs. check_trace compares
+    the result with the model, on check_inputs too. dryrun chooses segments and compiles nothing.
+
+    >>> import torch, cleave
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
+    >>> traced = cleave.trace(net, torch.randn(3, 4), dryrun=True)
+    >>> traced.coverage.operators
+    3
+    """
+    args, kwargs = as_call(example_inputs, example_kwarg_inputs)
+    wanted = _Wanted(
+        backend=_text(backend, "backend"),
+        args=_texts(compiler_args, "compiler_args"),
+        timeout=_positive(compiler_timeout, "compiler_timeout"),
+        workdir=None if compiler_workdir is None else os.path.abspath(os.fspath(compiler_workdir)),
+        minimum=_count(minimum_segment_size, "minimum_segment_size"),
+        most=_count(max_subgraph_count, "max_subgraph_count"),
+        fallback=bool(fallback) and not require_full_compilation,
+        threshold=_fraction(model_support_percentage_threshold),
+        dynamic=_batch_range(dynamic_batch_size),
+        dryrun=bool(dryrun),
+        ops=[*_texts(ops_to_partition, "ops_to_partition"), *_texts(torch_executed_ops, "torch_executed_ops")],
+        modules=_texts(torch_executed_modules, "torch_executed_modules"),
+        rtol=_positive(rtol, "rtol", -1.0),
+        atol=_positive(atol, "atol", -1.0),
+        parallel=_count(parallel, "parallel"),
+        cache=_cache(cache),
+    )
+    calls = [as_call(inputs, None) for inputs in check_inputs or ()]
+    tolerance = _positive(check_tolerance, "check_tolerance", -1.0)
+    name = Target(model).name
+    with progress.task(f"tracing {name}"), torch.no_grad():
+        plan = capture(model, args, kwargs, dynamic_batch=wanted.dynamic)
+        if strict:
+            _refuse_dicts(plan._main.output)
+        traced = _traced(plan, args, kwargs, wanted, subgraph_builder_function)
+        if check_trace:
+            progress.step("comparing with the model")
+            for call in [(args, kwargs), *calls]:
+                traced._compare(*call, tolerance)
+        traced._measure(args, kwargs)
+    return traced
+
+
+class _Wanted(NamedTuple):
+    """What the caller asks for, checked."""
+
+    backend: str
+    args: list[str]
+    timeout: float
+    workdir: str | None
+    minimum: int
+    most: int
+    fallback: bool
+    threshold: float
+    dynamic: tuple[int, int] | None
+    dryrun: bool
+    ops: list[str]
+    modules: list[str]
+    rtol: float
+    atol: float
+    parallel: int
+    cache: str | None
+
+    def options(self) -> _native.TraceOptions:
+        """As C takes them."""
+        package = str(Path(__file__).resolve().parent.parent)
+        path = os.pathsep.join(p for p in (package, os.environ.get("PYTHONPATH", "")) if p)
+        return (
+            self.backend,
+            self.args,
+            self.timeout,
+            self.workdir,
+            self.cache,
+            self.parallel,
+            sys.executable,
+            [f"PYTHONPATH={path}"],
+            self.minimum,
+            self.most,
+            self.fallback,
+            self.threshold,
+            self.dynamic is not None,
+            self.dryrun,
+            self.ops,
+            self.modules,
+            self.rtol,
+            self.atol,
+        )
+
+
+# ---- arguments, checked
+
+
+def _text(given: Any, name: str) -> str:
+    if not isinstance(given, str):
+        raise TypeError(f"{name} is a text, not {type(given).__name__}")
+    return given
+
+
+def _texts(given: Iterable[str] | None, name: str) -> list[str]:
+    if given is None:
+        return []
+    if isinstance(given, str):
+        raise TypeError(f"{name} is a list of texts, not one text")
+    return [_text(item, f"an item of {name}") for item in given]
+
+
+def _positive(given: float | None, name: str, default: float = 0.0) -> float:
+    if given is None:
+        return default
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        raise TypeError(f"{name} is a number, not {type(given).__name__}")
+    if not given >= 0 or (given == 0 and default == 0.0):
+        raise ArgumentError(f"{name} is above 0, not {given}")
+    return float(given)
+
+
+def _count(given: int | None, name: str) -> int:
+    if given is None:
+        return 0
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise TypeError(f"{name} is a whole number, not {type(given).__name__}")
+    if not 1 <= given < 1 << 31:
+        raise ArgumentError(f"{name} is at least 1, not {given}")
+    return given
+
+
+def _fraction(given: float) -> float:
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        raise TypeError(f"model_support_percentage_threshold is a number, not {type(given).__name__}")
+    if not 0 <= given <= 1:
+        raise ArgumentError(f"model_support_percentage_threshold is between 0 and 1, not {given}")
+    return float(given)
+
+
+def _batch_range(given: bool | tuple[int, int]) -> tuple[int, int] | None:
+    if isinstance(given, bool):
+        return (1, MOST_BATCH) if given else None
+    if not isinstance(given, tuple) or len(given) != 2:
+        raise TypeError(f"dynamic_batch_size is True, False or a range like (1, 64), not {given!r}")
+    return given
+
+
+def _cache(given: str | os.PathLike[str] | bool | None) -> str | None:
+    if given is None or given is True:
+        return None
+    return "off" if given is False else os.path.abspath(os.fspath(given))
+
+
+def _refuse_dicts(spec: _tree.Spec) -> None:
+    """As torch.jit.trace does: who reads a dict of outputs by name may find it in another order."""
+    if spec.kind in ("dict", "mapping_object") or (isinstance(spec.cls, type) and issubclass(spec.cls, dict)):
+        raise CaptureError(
+            f"the model gives a {spec.cls.__name__ if isinstance(spec.cls, type) else 'dict'}, which strict=True does "
+            "not allow, as in torch.jit.trace: pass strict=False, or let the model return a tuple"
+        )
+    for child in spec.children:
+        _refuse_dicts(child)
+
+
+# ---- the trace itself
+
+
+def _traced(
+    plan: Plan,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    wanted: _Wanted,
+    select: Callable[[GraphNode], bool] | None,
+) -> TracedModule:
+    sized = plan._sized
+    captured = [plan._main] if sized is None else _save.served_plans(sized)
+    reasons = [_chosen(c.plan, select) for c in captured]
+    folder = tempfile.mkdtemp(prefix="cleave-trace-")
+    try:
+        before, after = os.path.join(folder, "model.clv"), os.path.join(folder, "traced.clv")
+        plan.save(before, prove="none")
+        calls = [take_apart(plan._target, args, kwargs).leaves, *_other_sizes(plan, captured)]
+        _run_native(before, calls, reasons, wanted, after)
+        artifact = _native.Artifact(os.fsencode(after), [], False)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # open files stay mapped
+    traced = TracedModule(plan, captured, artifact, wanted)
+    traced._log_nodes()
+    return traced
+
+
+def _chosen(native: Any, select: Callable[[GraphNode], bool] | None) -> list[str | None] | None:
+    """Per node, why the caller's function leaves it on the tape."""
+    if select is None:
+        return None
+    return [None if select(node) else "subgraph_builder_function leaves it out" for node in graph_nodes(native)]
+
+
+def _other_sizes(plan: Plan, captured: Sequence[Captured]) -> Iterator[list[torch.Tensor]]:
+    """Inputs at other sizes that were recorded: compiled parts are compared on them too. Plans for single sizes beside
+    that of the example are not compiled: there can be many of them."""
+    sized, example = plan._sized, plan._example
+    if sized is None or example is None:
+        return
+    for c in captured:
+        points = sorted(p for p, served in sized.served.items() if served is c and p != sized.example)
+        if not c.symbols:
+            continue
+        near = [p for p in points if any(n in CHECKED for n in p)] or points
+        for point in near[: len(CHECKED)]:
+            yield list(sized.resized(example, point).leaves)
+
+
+def _run_native(
+    path: str,
+    calls: list[list[torch.Tensor]],
+    reasons: list[list[str | None] | None],
+    wanted: _Wanted,
+    after: str,
+) -> None:
+    def tell(what: str, done: int, total: int) -> None:
+        progress.step(f"compiling {what} ({done} of {total} done)")
+
+    artifact = _native.Artifact(os.fsencode(path), [], False)
+    try:
+        _native.trace(artifact, calls, reasons, wanted.options(), tell, log.info, os.fsencode(after))
+    except TimeoutError as error:
+        command = [sys.executable, "-m", f"cleave.compilers.{wanted.backend}"]
+        raise subprocess.TimeoutExpired(command, wanted.timeout, output=str(error)) from None
+    except CaptureError as error:
+        if str(error).startswith("less of the model"):
+            raise ArgumentError(str(error)) from None
+        raise (TraceError(str(error)) if not wanted.fallback else error) from None
+
+
+class TracedModule(_show.Shown, Drawable, torch.nn.Module):
+    """A model of which parts are compiled. Call it as the model; it has the model's parameters, for inference alone.
+
+    It runs what was traced while the model is as it was then. After the weights changed, in a mode or at shapes and dtypes
+    that were not traced, and when gradients are wanted, it runs the live plan of the model: the same numbers as PyTorch,
+    without compiled code."""
+
+    def __init__(self, plan: Plan, captured: Sequence[Captured], artifact: Any, wanted: _Wanted) -> None:
+        super().__init__()
+        named = plan._target._named
+        if named is not None:  # one set of tensors: what is done to the model here or there is done to both
+            for table in ("_parameters", "_buffers", "_modules"):
+                self.__dict__[table] = getattr(named, table)
+            self.__dict__["training"] = named.training
+        put = self.__dict__
+        put["_plan"], put["_captured"], put["_artifact"], put["_wanted"] = plan, list(captured), artifact, wanted
+        put["_runtime"] = _native.Runtime(artifact, None, None, True, False, True)
+        put["_named"] = named
+        put["_numbers"] = {id(c): i for i, c in enumerate(captured)}
+        put["_others"] = {}
+        put["_lock"] = threading.Lock()
+        put["_times"] = {}
+        put["_told"] = set()
+        put["_weights"] = [
+            (holder, key, holder[key], holder[key]._version, holder[key].data_ptr())
+            for c in captured
+            for holder, key in c.state.values()
+        ]
+
+    # ---- running
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        plan: Plan = self._plan
+        leaves = plan.flatten_inputs(args, kwargs)
+        if _native.recording() or (torch.is_grad_enabled() and any(t.requires_grad for t in leaves)):
+            return plan(*args, **kwargs)
+        changed = self._changed()
+        if changed is not None:
+            self._tell_once(changed)
+            return self._live(args, kwargs)
+        number = self._plan_for(args, kwargs, leaves)
+        if number is None:
+            return self._live(args, kwargs)
+        try:
+            which, _, out = self._runtime.run(leaves)
+        except InputError:
+            return self._live(args, kwargs)
+        return _tree.unflatten(self._captured[which].output, out)
+
+    def _changed(self) -> str | None:
+        """What of the model is not as it was when it was traced."""
+        for holder, key, tensor, version, where in self._weights:
+            now = holder.get(key) if isinstance(holder, dict) else holder[key]
+            if now is not tensor or tensor._version != version or tensor.data_ptr() != where:
+                return f"{key} changed after the trace"
+        try:
+            self._plan._first.program.native.check_model()
+        except InputError as error:
+            return str(error)
+        return None
+
+    def _plan_for(self, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> int | None:
+        """The traced plan that serves these sizes; sizes that were never seen are recorded first. None: there is none."""
+        sized: Sized | None = self._plan._sized
+        if sized is None:
+            return 0
+        try:
+            sizes = sized.sizes_of(leaves)
+            captured = sized.served.get(sizes)
+            if captured is None:
+                arguments = take_apart(self._plan._target, args, kwargs)
+                sized.check_inputs(arguments)
+                with torch.no_grad():
+                    captured = sized.obtain(arguments, sizes)
+        except (InputError, IndexError):
+            return None
+        number: int | None = self._numbers.get(id(captured))
+        return number
+
+    def _live(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Through a plan of the model as it is now, made for these inputs on first use."""
+        leaves = self._plan.flatten_inputs(args, kwargs)
+        modes = () if self._named is None else tuple(m.training for m in self._named.modules())
+        key = (*((t.dtype, t.shape, t.stride(), t.device) for t in leaves), modes)
+        with torch.no_grad(), self._lock:
+            plan = self._others.get(key)
+            if plan is None:
+                plan = capture(self._plan._target.call, args, kwargs)
+                if len(self._others) >= MOST_OTHERS:
+                    self._others.pop(next(iter(self._others)))
+                self._others[key] = plan
+        with torch.no_grad():
+            return plan(*args, **kwargs)
+
+    def _tell_once(self, what: str) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            warn(f"{what}: the traced {self._plan._target.name} runs without compiled code; trace it again")
+
+    def train(self, mode: bool = True) -> TracedModule:
+        if self._named is not None:
+            self._named.train(mode)
+        self.training = mode
+        return self
+
+    # ---- what it is
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the model; it is bound to the live model."""
+        return self._plan
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The parts that were compiled, in the order in which they run."""
+        return segments_of(self._artifact, self._runtime)
+
+    @property
+    def coverage(self) -> Coverage:
+        """How much of the first plan is compiled."""
+        data = self.report().data
+        return Coverage(data["operators"], data["compiled"], data["flops"], data["compiled_flops"])
+
+    @property
+    def graph(self) -> Graph:
+        """The operators with the segment of each."""
+        return Graph(self._artifact.plan(0)[0], self._artifact.segments(0), self._artifact.fallbacks(0))
+
+    def report(self) -> Report:
+        """What was compiled, what was not and why, and what it is worth."""
+        return report_of(self._artifact, self._runtime, self._times)
+
+    def save(
+        self, path: str | os.PathLike[str], *, prove: str = "auto", metadata: Mapping[str, str] | None = None
+    ) -> None:
+        """Writes plan, weights and compiled parts as one .clv file, which C programs and cleave.load run.
+
+        With dynamic_batch_size a file serves every batch of its range, unless the model was seen to branch on it; `prove`
+        says whether more sizes are recorded now, as in Plan.save."""
+        changed = self._changed()
+        if changed is not None:
+            raise ArgumentError(f"{changed}: what is compiled has the old weights; trace the model again, then save it")
+        sized, example = self._plan._sized, self._plan._example
+        if sized is not None and example is not None:
+            _save.prove(sized, lambda point: sized.obtain(sized.resized(example, point), point), prove)
+        points = [[n for point in _save.points_of(sized, c) for n in point] for c in self._captured]
+        notes = dict(metadata or {})
+        _native.artifact_resave(self._artifact, os.fsencode(path), points, self._any_size(), notes)
+
+    def _any_size(self) -> bool:
+        """Formulas of one plan reach every size, and no size was seen at which another plan with formulas serves."""
+        sized: Sized | None = self._plan._sized
+        if sized is None:
+            return False
+        general = {id(c) for c in sized.served.values() if c.symbols}
+        return len(general) == 1 and next(iter(general)) in self._numbers
+
+    def to_torchscript(self) -> torch.jit.ScriptModule:
+        """A ScriptModule whose compiled segments are calls of a cleave:: operator (docs/trace.md)."""
+        from ._torchscript import convert
+
+        return convert(self)
+
+    # ---- made and checked
+
+    def _compare(self, args: tuple[Any, ...], kwargs: dict[str, Any], tolerance: float) -> None:
+        captured: Captured = self._captured[0]
+        if captured.stores or captured.plan.rebinds() or captured.plan.effects(0, captured.plan.node_count()):
+            log.info("%s changes its state: it is not compared as a whole", self._plan._target.name)
+            return
+        random = torch.get_rng_state()
+        _, want, _ = _tree.flatten(self._plan._target.call(*args, **kwargs))
+        torch.set_rng_state(random)
+        _, got, _ = _tree.flatten(self(*args, **kwargs))
+        torch.set_rng_state(random)
+        for i, (a, b) in enumerate(zip(got, want, strict=True)):
+            error, scale = _native.difference(a, b)
+            allowed = _allowed(b, scale, tolerance)
+            if not error <= allowed:
+                raise ValidationError(
+                    f"output {i} of the traced {self._plan._target.name} is off by {error:.3g}, {allowed:.3g} is allowed: "
+                    "see report() of check_trace=False for its segments, or raise check_tolerance"
+                )
+
+    def _measure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Eager, the tape and the traced module on the example, for the report."""
+        captured: Captured = self._captured[0]
+        if captured.stores or captured.plan.rebinds() or captured.plan.effects(0, captured.plan.node_count()):
+            return
+        calls = {"eager_ms": self._plan._target.call, "tape_ms": self._plan, "traced_ms": self}
+        for _ in range(TIMED):
+            for name, call in calls.items():
+                random = torch.get_rng_state()
+                since = time.perf_counter()
+                call(*args, **kwargs)
+                ms = (time.perf_counter() - since) * 1e3
+                torch.set_rng_state(random)
+                self._times[name] = min(ms, self._times.get(name, ms))
+
+    def _log_nodes(self) -> None:
+        if not log.isEnabledFor(logging.INFO):
+            return
+        graph = self.graph
+        for node, segment, reason in zip(graph.nodes, graph.segment_of, graph.reasons, strict=True):
+            where = f" in {node.module_path}" if node.module_path else ""
+            if segment is not None:
+                log.info("%s%s: compiled, segment %d", node.op, where, segment)
+            else:
+                log.info("%s%s: not compiled: %s", node.op, where, reason)
+
+    def _subject(self) -> Subject:
+        return self._plan._subject()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a traced module cannot be copied or pickled: save() it and cleave.load the file")
+
+    def _shown(self) -> tuple[str, _show.Facts]:
+        parts = self.segments
+        nodes = _show.plural(self._captured[0].plan.node_count(), "node")
+        head = f"cleave.TracedModule of {self._plan._target.name}: {nodes}, {_show.plural(len(parts), 'segment')}"
+        return head, [("back end", self._wanted.backend), ("report", str(self.report()).splitlines()[0])]
+
+
+def _allowed(tensor: torch.Tensor, scale: float, tolerance: float) -> float:
+    """How far a whole model may be off: more than a segment, because differences add up."""
+    if not tensor.is_floating_point():
+        return 0.0
+    most = {torch.float64: 1e-8, torch.float32: 1e-3, torch.float16: 5e-2}.get(tensor.dtype, 1e-1)
+    return (most if tolerance < 0 else tolerance) * max(scale, 1e-2)
+
+
+class Graph:
+    """The operators of a traced module in the order in which they run, and the segment of each."""
+
+    def __init__(self, plan: Any, segments: Sequence[tuple[Any, ...]], fallbacks: Sequence[tuple[int, str]]) -> None:
+        self._texts: list[str] = [n[6] for n in plan.nodes()]
+        self.nodes = graph_nodes(plan)
+        self.segment_of: list[int | None] = [None] * len(self.nodes)
+        for i, segment in enumerate(segments):
+            for node in range(segment[0], segment[1]):
+                self.segment_of[node] = i
+        self.reasons: list[str | None] = [None] * len(self.nodes)
+        for node, reason in fallbacks:
+            self.reasons[node] = reason
+
+    def __str__(self) -> str:
+        """A line per operator, with its segment, or why it has none."""
+        rows = []
+        for text, segment, reason in zip(self._texts, self.segment_of, self.reasons, strict=True):
+            where = "tape" if segment is None else f"segment {segment}"
+            rows.append(f"{where:10} {text}" + (f"  ; {reason}" if reason else ""))
+        return "\n".join(rows)
+
+    __repr__ = __str__
+
+
+def segments_of(artifact: Any, runtime: Any) -> list[Segment]:
+    """The segments of a file, as a runtime has them."""
+    out: list[Segment] = []
+    states = {(plan, first): (compiled, reason) for plan, first, compiled, reason, *_ in runtime.segments()}
+    for number in range(artifact.head()[-1]):
+        plan = artifact.plan(number)[0]
+        nodes = plan.nodes()
+        for first, end, backend, size, facts in artifact.segments(number):
+            compiled, reason = states.get((number, first), (False, "it is not loaded"))
+            out.append(
+                Segment(
+                    f"segment {len(out)}",
+                    backend,
+                    tuple(n[0] for n in nodes[first:end]),
+                    tuple(n[1] for n in nodes[first:end]),
+                    compiled,
+                    reason,
+                    size,
+                    {key: float(text) for key, text in facts.items()},
+                    number,
+                )
+            )
+    return out
+
+
+def report_of(artifact: Any, runtime: Any, times: Mapping[str, float]) -> Report:
+    """The report of a file."""
+    text, data = _native.trace_report(artifact, runtime, dict(times))
+    return Report(text, json.loads(data))

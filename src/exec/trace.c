@@ -1,0 +1,612 @@
+/* Tracing: which nodes are compiled, what is done about those that fail, and the artifact that comes out. */
+#include "exec/trace.h"
+
+#include <string.h>
+
+#include "base/options.h"
+
+/* What is decided about one plan of the artifact. */
+typedef struct decision {
+	tracer *t;
+	uint32_t number;
+	const plan *from; /* as it is in the artifact */
+	const char **no;  /* per node: why it is not compiled */
+	segments chosen;  /* of `from` */
+	bool has_chosen;
+	trace_plan ordered;
+	attempt *at; /* per segment */
+	uint32_t n;
+	arena texts;
+} decision;
+
+/* ---- which nodes may be compiled ---------------------------------------------------------------------------------- */
+
+/* "aten::sort" is every overload of it. */
+static bool names_op(const char *wanted, const char *op)
+{
+	size_t n = strlen(wanted);
+	return strncmp(op, wanted, n) == 0 && (op[n] == 0 || op[n] == '.');
+}
+
+static bool names_module(const plan *p, node_id n, const char *wanted)
+{
+	for (scope_id s = p->nodes.at[n].scope; s != NONE; s = p->scopes.at[s].parent)
+		if (strcmp(plan_s(p, p->scopes.at[s].path), wanted) == 0 || strcmp(plan_s(p, p->scopes.at[s].cls), wanted) == 0)
+			return true;
+	return false;
+}
+
+static clv_status exclude(decision *d, node_id n, const char *why)
+{
+	if (d->no[n] || !why)
+		return CLV_OK;
+	d->no[n] = arena_str(&d->texts, why);
+	return d->no[n] ? CLV_OK : fail_nomem();
+}
+
+static clv_status ask_caller(decision *d, node_id n)
+{
+	const clv_trace_options *o = d->t->o;
+	for (uint32_t i = 0; i < o->nops; i++)
+		if (names_op(o->ops[i], plan_s(d->from, d->from->nodes.at[n].op)))
+			TRY(exclude(d, n, "the caller wants this operator on the tape"));
+	for (uint32_t i = 0; i < o->nmodules; i++)
+		if (names_module(d->from, n, o->modules[i]))
+			TRY(exclude(d, n, "the caller wants this module on the tape"));
+	return o->select && !d->no[n] ? exclude(d, n, o->select(o->ctx, d->from, n)) : CLV_OK;
+}
+
+static clv_status ask_support(decision *d)
+{
+	support_spec s = {.dynamic = d->t->o->dynamic};
+	d->no = arena_alloc(&d->texts, (d->from->nodes.n + 1) * sizeof *d->no);
+	if (!d->no)
+		return fail_nomem();
+	TRY(d->t->b->support(d->t->b->ctx, d->from, &s, d->no, &d->texts));
+	for (node_id n = 0; n < d->from->nodes.n; n++)
+		TRY(ask_caller(d, n));
+	return CLV_OK;
+}
+
+/* Everything that is not compiled, with its place: for who wants all of it compiled. */
+static clv_status refuse(const decision *d, const char *const *no, const char *what)
+{
+	strbuf b = STRBUF_INIT;
+	uint32_t count = 0;
+	for (node_id n = 0; n < d->from->nodes.n; n++) {
+		if (!no[n])
+			continue;
+		if (count++ == 100) {
+			strbuf_puts(&b, "\n  and more");
+			break;
+		}
+		strbuf_printf(&b, "\n  %s", plan_s(d->from, d->from->nodes.at[n].op));
+		place_print(d->from, n, &b);
+		strbuf_printf(&b, ": %s", no[n]);
+	}
+	char *list;
+	TRY(strbuf_take(&b, &list));
+	clv_status st = fail(CLV_E_UNSUPPORTED, "%s%s", what, list);
+	mem_free(list);
+	return st;
+}
+
+static clv_status check_all_supported(const decision *d)
+{
+	for (node_id n = 0; n < d->from->nodes.n && !d->t->o->fallback; n++)
+		if (d->no[n])
+			return refuse(d, d->no, "not everything can be compiled, and fallback is off:");
+	return CLV_OK;
+}
+
+/* ---- segments of a plan ------------------------------------------------------------------------------------------- */
+
+static void decision_reset(decision *d)
+{
+	for (uint32_t i = 0; i < d->n; i++)
+		attempt_free(&d->at[i]);
+	mem_free(d->at);
+	d->at = NULL;
+	d->n = 0;
+	if (d->has_chosen)
+		segments_free(&d->chosen);
+	d->has_chosen = false;
+	artifact_free(d->ordered.a);
+	mem_free(d->ordered.externals);
+	d->ordered.a = NULL;
+	d->ordered.p = NULL;
+	d->ordered.externals = NULL;
+}
+
+static void decision_free(decision *d)
+{
+	decision_reset(d);
+	vec_free(&d->ordered.calls);
+	arena_free(&d->texts);
+}
+
+/* The tensors of the model by value of the ordered plan. */
+static clv_status find_externals(decision *d)
+{
+	trace_plan *o = &d->ordered;
+	o->externals = mem_alloc((o->p->values.n + 1) * sizeof *o->externals);
+	if (!o->externals)
+		return fail_nomem();
+	for (value_id v = 0; v < o->p->values.n; v++) {
+		uint32_t here = artifact_tensor_of(o->a, d->number, v);
+		if (here == NONE)
+			continue;
+		uint32_t there = payload_find(d->t->from->tensors, o->a->tensors->tensors.at[here].label);
+		if (there != NONE)
+			o->externals[v] = d->t->r->state[there];
+	}
+	return CLV_OK;
+}
+
+static clv_status put_in_order(decision *d, node_id *firsts, node_id *ends)
+{
+	plan **plans = mem_alloc((d->t->from->plans.n + 1) * sizeof *plans);
+	if (!plans)
+		return fail_nomem();
+	clv_status st = segments_plan(&d->chosen, &plans[d->number], firsts, ends);
+	if (st == CLV_OK)
+		st = artifact_reordered(d->t->from, plans, &d->ordered.a);
+	mem_free(plans);
+	TRY(st);
+	d->ordered.p = d->ordered.a->plans.at[d->number].p;
+	return find_externals(d);
+}
+
+static clv_status choose(decision *d, const int64_t *sizes)
+{
+	const clv_trace_options *o = d->t->o;
+	segments_spec spec = {.no = d->no,
+	                      .minimum = o->fallback ? o->minimum_segment_size : 1,
+	                      .most = o->max_subgraph_count,
+	                      .syms = sizes};
+	TRY(segments_choose(d->from, &spec, &d->chosen));
+	d->has_chosen = true;
+	uint32_t n = d->chosen.at.n;
+	node_id *firsts = mem_alloc(2 * (n + 1) * sizeof *firsts), *ends = firsts ? firsts + n + 1 : NULL;
+	d->at = mem_alloc((n + 1) * sizeof *d->at);
+	clv_status st = firsts && d->at ? put_in_order(d, firsts, ends) : fail_nomem();
+	for (; d->n < n && st == CLV_OK; d->n++)
+		st = attempt_init(d->ordered.p, firsts[d->n], ends[d->n], &d->at[d->n]);
+	mem_free(firsts);
+	return st;
+}
+
+/* ---- culprits ------------------------------------------------------------------------------------------------------ */
+
+/* Of the ordered plan, as nodes of the plan in the artifact. */
+static node_id original(const decision *d, node_id k)
+{
+	return d->chosen.order.at[k];
+}
+
+static uint32_t unit_at(const decision *d, node_id k)
+{
+	return d->chosen.unit_of[original(d, k)];
+}
+
+/* The end of a first half: units stay whole. `first` where there is only one. */
+static node_id halve(const decision *d, node_id first, node_id end)
+{
+	node_id middle = first + (end - first) / 2;
+	for (node_id k = middle; k > first; k--)
+		if (unit_at(d, k) != unit_at(d, k - 1))
+			return k;
+	for (node_id k = middle + 1; k < end; k++)
+		if (unit_at(d, k) != unit_at(d, k - 1))
+			return k;
+	return first;
+}
+
+static clv_status tell(const tracer *t, const decision *d, node_id n, const char *why)
+{
+	strbuf b = STRBUF_INIT;
+	char *text;
+	if (!t->o->log)
+		return CLV_OK;
+	strbuf_printf(&b, "%s", plan_s(d->from, d->from->nodes.at[n].op));
+	place_print(d->from, n, &b);
+	strbuf_printf(&b, " goes to the tape: %s", why);
+	TRY(strbuf_take(&b, &text));
+	t->o->log(t->o->ctx, text);
+	mem_free(text);
+	return CLV_OK;
+}
+
+/* A node of the ordered plan, and all that stays with it. Messages of compilers are long: the first line is kept. */
+static clv_status convict(decision *d, node_id k, const char *why)
+{
+	char line[400];
+	size_t n = strcspn(why, "\n");
+	snprintf(line, sizeof line, "%.*s", (int)(n < 380 ? n : 380), why);
+	uint32_t unit = unit_at(d, k);
+	TRY(tell(d->t, d, original(d, k), line));
+	while (k > 0 && unit_at(d, k - 1) == unit)
+		k--;
+	for (; k < d->ordered.p->nodes.n && unit_at(d, k) == unit; k++)
+		TRY(exclude(d, original(d, k), line));
+	return CLV_OK;
+}
+
+/* A range that fails. */
+typedef struct suspect {
+	node_id first, end;
+	char *why; /* owned */
+} suspect;
+
+typedef struct search {
+	decision *d;
+	VEC(suspect) now, next;
+	VEC(attempt) halves; /* two for each of `now` that can be halved, in order */
+} search;
+
+static clv_status suspect_add(search *s, const attempt *a)
+{
+	suspect x = {a->segment.first, a->segment.end, mem_strdup(a->why, strlen(a->why))};
+	if (!x.why)
+		return fail_nomem();
+	clv_status st = vec_push(&s->next, x);
+	if (st != CLV_OK)
+		mem_free(x.why);
+	return st;
+}
+
+static clv_status half_add(search *s, node_id first, node_id end)
+{
+	attempt a;
+	clv_status st = attempt_init(s->d->ordered.p, first, end, &a);
+	if (st == CLV_OK)
+		st = vec_push(&s->halves, a);
+	if (st != CLV_OK)
+		attempt_free(&a);
+	return st;
+}
+
+/* What the compiler named, the only unit that is left, or two halves to look at. */
+static clv_status question(search *s, const suspect *x)
+{
+	node_id middle = halve(s->d, x->first, x->end);
+	if (middle == x->first)
+		return convict(s->d, x->first, x->why);
+	TRY(half_add(s, x->first, middle));
+	return half_add(s, middle, x->end);
+}
+
+static clv_status convict_named(decision *d, const attempt *a)
+{
+	for (uint32_t i = 0; i < a->blamed.n; i++)
+		TRY(convict(d, a->blamed.at[i], a->why));
+	return CLV_OK;
+}
+
+/* Both halves of a range that failed: those that fail too are looked into; where neither does, it is what they do
+   together, and they are parted. */
+static clv_status follow(search *s, const attempt *a, const attempt *b, const char *why)
+{
+	const attempt *both[] = {a, b};
+	for (int i = 0; i < 2; i++) {
+		if (!both[i]->why)
+			continue;
+		TRY(both[i]->blamed.n ? convict_named(s->d, both[i]) : suspect_add(s, both[i]));
+	}
+	if (a->why || b->why)
+		return CLV_OK;
+	return convict(s->d, a->segment.end - 1, why);
+}
+
+static void search_clear(search *s)
+{
+	for (uint32_t i = 0; i < s->now.n; i++)
+		mem_free(s->now.at[i].why);
+	for (uint32_t i = 0; i < s->halves.n; i++)
+		attempt_free(&s->halves.at[i]);
+	s->now.n = s->halves.n = 0;
+}
+
+static clv_status search_round(search *s)
+{
+	for (uint32_t i = 0; i < s->now.n; i++)
+		TRY(question(s, &s->now.at[i]));
+	TRY(attempts_run(&s->d->ordered, s->halves.at, s->halves.n));
+	for (uint32_t i = 0, h = 0; h + 1 < s->halves.n; i++) {
+		const attempt *a = &s->halves.at[h];
+		if (s->now.at[i].first != a->segment.first)
+			continue; /* it could not be halved */
+		TRY(follow(s, a, &s->halves.at[h + 1], s->now.at[i].why));
+		h += 2;
+	}
+	return CLV_OK;
+}
+
+static clv_status find_culprits(decision *d)
+{
+	search s = {.d = d};
+	clv_status st = CLV_OK;
+	for (uint32_t i = 0; i < d->n && st == CLV_OK; i++)
+		if (d->at[i].why)
+			st = d->at[i].blamed.n ? convict_named(d, &d->at[i]) : suspect_add(&s, &d->at[i]);
+	while (s.next.n && st == CLV_OK) {
+		search_clear(&s);
+		for (uint32_t i = 0; i < s.next.n && st == CLV_OK; i++)
+			st = vec_push(&s.now, s.next.at[i]);
+		if (st != CLV_OK)
+			break;
+		s.next.n = 0;
+		st = search_round(&s);
+	}
+	search_clear(&s);
+	for (uint32_t i = 0; i < s.next.n; i++)
+		mem_free(s.next.at[i].why);
+	vec_free(&s.now);
+	vec_free(&s.next);
+	vec_free(&s.halves);
+	return st;
+}
+
+/* ---- one plan ------------------------------------------------------------------------------------------------------- */
+
+static bool any_failed(const decision *d)
+{
+	for (uint32_t i = 0; i < d->n; i++)
+		if (d->at[i].why)
+			return true;
+	return false;
+}
+
+/* Sizes for counting: those of the call that is compiled on. */
+static clv_status decide_at(decision *d, const int64_t *sizes)
+{
+	TRY(ask_support(d));
+	TRY(check_all_supported(d));
+	for (;;) {
+		decision_reset(d);
+		TRY(choose(d, sizes));
+		if (d->t->o->dryrun || d->n == 0)
+			return CLV_OK;
+		TRY(attempts_run(&d->ordered, d->at, d->n));
+		if (!any_failed(d))
+			return CLV_OK;
+		TRY(find_culprits(d));
+		TRY(check_all_supported(d));
+	}
+}
+
+static clv_status leave_all(decision *d, const char *why)
+{
+	d->no = arena_alloc(&d->texts, (d->from->nodes.n + 1) * sizeof *d->no);
+	for (node_id n = 0; d->no && n < d->from->nodes.n; n++)
+		d->no[n] = why;
+	return d->no ? choose(d, NULL) : fail_nomem();
+}
+
+static clv_status decide(decision *d)
+{
+	if (d->ordered.calls.n == 0)
+		return leave_all(d, "no example has the sizes that this plan is for");
+	int64_t *sizes = mem_alloc((d->from->symbols.n + 1) * sizeof *sizes);
+	if (!sizes)
+		return fail_nomem();
+	run_spec spec = {.inputs = (clv_tensor *const *)d->t->o->calls[d->ordered.calls.at[0]].inputs};
+	clv_status st = program_symbols(d->t->r->plans.at[d->number].g, &spec, sizes);
+	for (uint32_t i = 0; i < d->from->symbols.n; i++)
+		if (sizes[i] < 0)
+			sizes[i] = d->from->symbols.at[i].lo;
+	if (st == CLV_OK)
+		st = decide_at(d, sizes);
+	mem_free(sizes);
+	return st;
+}
+
+/* ---- the artifact that comes out ------------------------------------------------------------------------------------ */
+
+static clv_status add_fact(artifact *a, artifact_segment *s, const char *key, const char *fmt, double x)
+{
+	char text[64];
+	artifact_note n = {.key = key};
+	if (!(x >= 0))
+		return CLV_OK;
+	snprintf(text, sizeof text, fmt, x);
+	TRY(artifact_text(a, text, &n.text));
+	return vec_push(&s->facts, n);
+}
+
+static clv_status add_facts(artifact *a, const tracer *t, attempt *from)
+{
+	const trace_made *m = &t->made.at[from->made];
+	artifact_segment *s = &from->segment;
+	TRY(add_fact(a, s, "error", "%.3g", from->error));
+	TRY(add_fact(a, s, "allowed", "%.3g", from->allowed));
+	TRY(add_fact(a, s, "compile_s", "%.3f", m->seconds));
+	TRY(add_fact(a, s, "cached", "%.0f", m->cached));
+	TRY(add_fact(a, s, "tape_ms", "%.4f", from->tape_ms));
+	TRY(add_fact(a, s, "code_ms", "%.4f", from->code_ms));
+	return add_fact(a, s, "moved", "%.0f", (double)from->moved);
+}
+
+/* The bytes live with the artifact. */
+static clv_status own_members(artifact *a, artifact_segment *s)
+{
+	for (uint32_t i = 0; i < s->members.n; i++) {
+		artifact_member *m = &s->members.at[i];
+		void *copy = mem_alloc(m->n + 1);
+		if (!copy)
+			return fail_nomem();
+		memcpy(copy, m->data, m->n);
+		m->data = copy;
+		clv_status st = vec_push(&a->tensors->buffers, copy);
+		if (st != CLV_OK) {
+			mem_free(copy);
+			return st;
+		}
+	}
+	return CLV_OK;
+}
+
+static clv_status put_plan(artifact *a, decision *d)
+{
+	for (uint32_t i = 0; i < d->n && !d->t->o->dryrun; i++) {
+		TRY(add_facts(a, d->t, &d->at[i]));
+		TRY(own_members(a, &d->at[i].segment));
+		TRY(artifact_add_segment(a, d->number, &d->at[i].segment));
+	}
+	for (node_id k = 0; k < d->ordered.p->nodes.n; k++) {
+		const char *why = d->chosen.reason[original(d, k)];
+		if (!why && d->t->o->dryrun)
+			why = "dry run: it would be compiled";
+		if (why)
+			TRY(artifact_add_fallback(a, d->number, k, why));
+	}
+	return CLV_OK;
+}
+
+static clv_status put_together(tracer *t, decision *all, artifact **out)
+{
+	uint32_t n = t->from->plans.n;
+	plan **plans = mem_alloc((n + 1) * sizeof *plans);
+	if (!plans)
+		return fail_nomem();
+	clv_status st = CLV_OK;
+	for (uint32_t i = 0; i < n && st == CLV_OK; i++)
+		st = plan_copy(all[i].ordered.p, &plans[i]);
+	artifact *a = NULL;
+	if (st == CLV_OK)
+		st = artifact_reordered(t->from, plans, &a);
+	else
+		for (uint32_t i = 0; i < n; i++)
+			plan_free(plans[i]);
+	mem_free(plans);
+	for (uint32_t i = 0; i < n && st == CLV_OK; i++)
+		st = put_plan(a, &all[i]);
+	if (st == CLV_OK)
+		*out = a;
+	else
+		artifact_free(a);
+	return st;
+}
+
+static clv_status check_enough(const decision *all, uint32_t n)
+{
+	const clv_trace_options *o = all->t->o;
+	for (uint32_t i = 0; i < n; i++) {
+		const decision *d = &all[i];
+		uint32_t compiled_nodes = 0, nodes = d->from->nodes.n;
+		for (node_id k = 0; k < nodes; k++)
+			compiled_nodes += d->chosen.reason[k] == NULL;
+		if (!o->fallback && compiled_nodes < nodes)
+			return refuse(d, d->chosen.reason, "not everything could be compiled, and fallback is off:");
+		if (nodes && (double)compiled_nodes < o->support_threshold * (double)nodes)
+			return refuse(d, d->chosen.reason, "less of the model could be compiled than is asked for:");
+	}
+	return CLV_OK;
+}
+
+/* ---- the tracer ------------------------------------------------------------------------------------------------------ */
+
+static clv_status check_options(const clv_artifact *a, const clv_trace_options *o)
+{
+	if (!o->backend)
+		return fail(CLV_E_INVALID, "clv_trace: no back end is named");
+	if (o->ncalls == 0 || !o->calls)
+		return fail(CLV_E_INVALID, "clv_trace: there is no example to compare compiled parts on");
+	if (!(o->timeout >= 0) || !(o->support_threshold >= 0) || !(o->support_threshold <= 1))
+		return fail(CLV_E_INVALID, "clv_trace: a timeout is not negative, a threshold is between 0 and 1");
+	if (strcmp(a->part, "all") != 0)
+		return fail(CLV_E_UNSUPPORTED, "this file holds the %s of a model; trace the whole", a->part);
+	if (!a->weights)
+		return fail(CLV_E_UNSUPPORTED, "this file has no weights, which compiled parts hold");
+	return CLV_OK;
+}
+
+static clv_status tracer_open(tracer *t)
+{
+	clv_runtime_options ro = CLV_RUNTIME_OPTIONS_INIT;
+	ro.unproven = ro.tape_only = true;
+	TRY(backend_find(t->o->backend, &t->b));
+	TRY(t->b->check_args(t->b->ctx, t->o->args, t->o->nargs));
+	TRY(clv_runtime_create(t->from, &ro, &t->r));
+	if (t->o->dryrun)
+		return CLV_OK;
+	strbuf_printf(&t->context, "cleave %s\n", clv_version());
+	TRY(t->b->version(t->b->ctx, &t->context));
+	strbuf_putc(&t->context, '\n');
+	TRY(machine_features(&t->context));
+	strbuf_putc(&t->context, '\0');
+	if (t->context.failed)
+		return fail_nomem();
+	TRY(cache_open(t->o->cache, 0, &t->kept));
+	return folder_open(t->o->workdir, &t->folder, &t->temporary);
+}
+
+static void tracer_close(tracer *t)
+{
+	clv_runtime_free(t->r);
+	for (uint32_t i = 0; i < t->made.n; i++) {
+		compiled_free(&t->made.at[i].made);
+		mem_free(t->made.at[i].why);
+		vec_free(&t->made.at[i].blamed);
+	}
+	vec_free(&t->made);
+	cache_close(&t->kept);
+	strbuf_free(&t->context);
+	if (t->folder && t->temporary)
+		folder_remove(t->folder);
+	mem_free(t->folder);
+}
+
+static clv_status assign_calls(tracer *t, decision *all)
+{
+	for (uint32_t c = 0; c < t->o->ncalls; c++) {
+		const clv_trace_call *call = &t->o->calls[c];
+		uint32_t i;
+		clv_status st = runtime_pick(t->r, (clv_tensor *const *)call->inputs, call->ninputs, &i);
+		if (st == CLV_OK) {
+			run_spec spec = {.inputs = (clv_tensor *const *)call->inputs, .externals = t->r->plans.at[i].externals};
+			st = program_check_inputs(t->r->plans.at[i].g, spec.inputs);
+		}
+		if (st != CLV_OK)
+			return fail_more(st, "example %u", c);
+		TRY(vec_push(&all[i].ordered.calls, c));
+	}
+	return CLV_OK;
+}
+
+static clv_status trace_all(tracer *t, decision *all, artifact **out)
+{
+	uint32_t n = t->from->plans.n;
+	for (uint32_t i = 0; i < n; i++) {
+		all[i] = (decision){.t = t, .number = i, .from = t->from->plans.at[i].p};
+		all[i].ordered.t = t;
+		all[i].ordered.number = i;
+	}
+	TRY(assign_calls(t, all));
+	for (uint32_t i = 0; i < n; i++) {
+		clv_status st = decide(&all[i]);
+		if (st != CLV_OK)
+			return n > 1 ? fail_more(st, "plan %u", i) : st;
+	}
+	TRY(check_enough(all, n));
+	return put_together(t, all, out);
+}
+
+clv_status clv_trace(const clv_artifact *a, const clv_trace_options *options, clv_artifact **out)
+{
+	clv_trace_options o = CLV_TRACE_OPTIONS_INIT;
+	if (!a || !out)
+		return fail(CLV_E_INVALID, "clv_trace needs an artifact and a place for the new one");
+	TRY(options_read(&o, sizeof o, options, "clv_trace_options"));
+	TRY(check_options(a, &o));
+	tracer t = {.from = a, .o = &o};
+	decision *all = mem_alloc((a->plans.n + 1) * sizeof *all);
+	clv_status st = all ? tracer_open(&t) : fail_nomem();
+	if (st == CLV_OK)
+		st = trace_all(&t, all, out);
+	for (uint32_t i = 0; all && i < a->plans.n; i++)
+		decision_free(&all[i]);
+	mem_free(all);
+	tracer_close(&t);
+	return st;
+}

@@ -1,0 +1,70 @@
+/* Tracing: an artifact in, the same one with compiled segments out.
+ *
+ *     support ──▶ segments ──▶ attempts: layouts, jobs, comparison ──▶ artifact
+ *        ▲                          │ one fails
+ *        └── its culprit is out ◀── narrowed down
+ *
+ * trace.c has the loop, trace_try.c the attempts, trace_check.c runs plans to see layouts and to compare. An attempt is a
+ * range of nodes that is compiled and compared with the tape; segments are, and so are their halves while a culprit is
+ * looked for. What was compiled is remembered by content: choosing segments again compiles only what is new. */
+#ifndef EXEC_TRACE_H
+#define EXEC_TRACE_H
+
+#include "exec/code.h"
+#include "exec/runtime.h"
+
+/* What became of one job. */
+typedef struct trace_made {
+	digest key;
+	bool cached;          /* it was in the cache: nothing was compiled */
+	bool kept;            /* it is there now */
+	double seconds;       /* that it took */
+	compiled made;        /* if why is NULL */
+	char *why;            /* it could not be compiled; owned */
+	VEC(uint32_t) blamed; /* nodes that the compiler named, counted from the first of the attempt */
+} trace_made;
+
+typedef struct tracer {
+	const artifact *from;
+	const clv_trace_options *o;
+	const backend *b;
+	runtime *r;     /* of `from`, without compiled parts: its tensors are what plans run on */
+	cache kept;     /* of compiled segments */
+	strbuf context; /* what results depend on beside the job: versions, this CPU */
+	char *folder;   /* of the jobs */
+	bool temporary; /* it is removed at the end */
+	uint32_t jobs;  /* that were made, for their names */
+	VEC(trace_made) made;
+} tracer;
+
+/* A plan with its nodes in the order of segments. */
+typedef struct trace_plan {
+	tracer *t;
+	uint32_t number;        /* in the artifact */
+	artifact *a;            /* `from` with this plan in this order */
+	const plan *p;          /* the plan, in it */
+	clv_tensor **externals; /* per value: borrowed from the runtime */
+	VEC(uint32_t) calls;    /* those of the options that this plan serves; the first one is what it is compiled on */
+} trace_plan;
+
+typedef struct attempt {
+	artifact_segment segment; /* the range, its sizes and layouts; once it is compiled, needs and members: borrowed */
+	code *code;               /* empty until it is compiled */
+	uint32_t made;            /* in tracer->made; NONE: not yet */
+	char *why;                /* NULL: it can be used; owned */
+	VEC(node_id) blamed;      /* nodes of the ordered plan that the compiler named */
+	double error, allowed;    /* the largest difference from the tape, and what it may be there */
+	double tape_ms, code_ms;  /* negative: not known */
+	int64_t moved;            /* bytes of its inputs and outputs, measured */
+} attempt;
+
+/* trace_try.c. Compiles and compares all; what an attempt says of itself is no error. */
+clv_status attempts_run(trace_plan *p, attempt *at, uint32_t n);
+void attempt_free(attempt *a);
+clv_status attempt_init(const plan *p, node_id first, node_id end, attempt *out);
+
+/* trace_check.c */
+clv_status attempts_look(trace_plan *p, attempt *at, uint32_t n);  /* layouts, sizes */
+clv_status attempts_check(trace_plan *p, attempt *at, uint32_t n); /* those that are loaded, against the tape */
+
+#endif
