@@ -254,7 +254,7 @@ class Job:
         return not symbols_in(dim).isdisjoint(self.free)
 
     def example_sizes(self) -> dict[str, int]:
-        """Sizes for examples, close to those that the job names. Compilers take sizes 0 and 1, and those that are equal,
+        """Sizes for examples, close to those that the job names. Compilers take sizes 0 and 1, and equal ones,
         for something that is always so: these are neither, as far as there are such."""
         chosen = {name: s.example for name, s in self.sizes.items()}
         constant = {evaluate(d, chosen) for i in self.inputs for d in i.shape if not self.is_free(d)}
