@@ -89,18 +89,20 @@ static bool formal(void *ctx, const char *op, uint32_t i, source_formal *out)
 
 PyObject *plan_py_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 {
-	static char *words[] = {"first", "end", "class_name", "delete", "return_rebinds", NULL};
+	static char *words[] = {"first", "end", "class_name", "delete", "return_rebinds", "solve", NULL};
 	unsigned int first, end;
 	const char *class_name;
-	int del = 0, return_rebinds = 0;
+	int del = 0, return_rebinds = 0, solve = 0;
 	char *text = NULL;
-	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "IIs|pp", words, &first, &end, &class_name, &del, &return_rebinds))
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "IIs|ppp", words, &first, &end, &class_name, &del, &return_rebinds,
+	                                 &solve))
 		return NULL;
 	source_spec s = {.first = first,
 	                 .end = end,
 	                 .class_name = class_name,
 	                 .del = del != 0,
 	                 .return_rebinds = return_rebinds != 0,
+	                 .solve = solve != 0,
 	                 .ctx = o,
 	                 .literal = literal,
 	                 .formal = formal};

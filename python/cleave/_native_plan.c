@@ -712,7 +712,7 @@ static PyMethodDef plan_methods[] = {
 	{"retarget", (PyCFunction)plan_py_retarget, METH_O, "retarget(device) -> the plan for another device"},
 	{"symbols", (PyCFunction)plan_py_symbols, METH_NOARGS, "symbols() -> names"},
 	{"source", (PyCFunction)(void (*)(void))plan_py_source, METH_VARARGS | METH_KEYWORDS,
-     "source(first, end, class_name, delete=False, return_rebinds=False) -> Python source of these nodes"},
+     "source(first, end, class_name, delete=False, return_rebinds=False, solve=False) -> Python source of these nodes"},
 	{"stages_source", (PyCFunction)(void (*)(void))plan_py_stages_source, METH_VARARGS | METH_KEYWORDS,
      "stages_source(ends, devices=None, sizes=None, batch_symbol=None, batch_dim=0, depth=0, basic_blocks=None, "
      "not_saved=None, delete=False, calls=None) -> Python source of a pipeline"},

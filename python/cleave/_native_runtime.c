@@ -1,6 +1,7 @@
 /* Artifact and Runtime: .clv files, opened and run by the C library. */
 #include "_native_file.h"
 
+#include "emit/emit.h"
 #include "exec/runtime.h"
 
 typedef struct ArtifactObject {
@@ -381,6 +382,29 @@ static PyObject *runtime_py_state(RuntimeObject *o, PyObject *unused)
 	return out;
 }
 
+/* constants(i) -> dict of the place in generated source ("const_3") to the tensor, of plan i */
+static PyObject *runtime_py_constants(RuntimeObject *o, PyObject *number)
+{
+	size_t i = PyLong_AsSize_t(number);
+	if (PyErr_Occurred() || i >= o->r->plans.n)
+		return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_IndexError, "there is no plan %zu", i);
+	const artifact_plan *e = &o->r->a->plans.at[i];
+	PyObject *out = PyDict_New();
+	for (uint32_t k = 0; out && k < e->consts.n; k++) {
+		clv_tensor *data = o->r->state[e->consts.at[k].tensor];
+		strbuf b = STRBUF_INIT;
+		char *place = NULL;
+		source_place(e->p, e->consts.at[k].value, &b);
+		clv_status st = strbuf_take(&b, &place);
+		PyObject *t = st == CLV_OK ? data ? py_wrap(br_ref(data)) : Py_NewRef(Py_None) : raise_status(st);
+		if (!t || PyDict_SetItemString(out, place, t) < 0)
+			Py_CLEAR(out);
+		Py_XDECREF(t);
+		mem_free(place);
+	}
+	return out;
+}
+
 static PyObject *runtime_py_bind(RuntimeObject *o, PyObject *args)
 {
 	const char *name;
@@ -410,6 +434,7 @@ static PyMethodDef runtime_methods[] = {
 	{"run_suffix", (PyCFunction)runtime_py_run_suffix, METH_VARARGS, "run_suffix(plan, sizes, tensors) -> outputs"},
 	{"plan", (PyCFunction)runtime_py_plan, METH_O, "plan(i) -> (inputs, outputs, symbols, schema)"},
 	{"state", (PyCFunction)runtime_py_state, METH_NOARGS, "the tensors, by name"},
+	{"constants", (PyCFunction)runtime_py_constants, METH_O, "constants(i): those of a plan, by their place in source"},
 	{"bind", (PyCFunction)runtime_py_bind, METH_VARARGS, "bind(name, tensor)"},
 	{"unbound", (PyCFunction)runtime_py_unbound, METH_NOARGS, "names that wait for bind"},
 	{NULL, NULL, 0, NULL}};

@@ -24,6 +24,7 @@ typedef struct source_spec {
 	node_id first, end;
 	const char *class_name;
 	bool del;            /* values are deleted after their last use */
+	bool solve;          /* sizes like 4*B show a symbol too: fewer of them are keywords */
 	bool return_rebinds; /* tensors that module names are re-bound to come after the outputs; else they are assigned */
 	void *ctx;           /* for the two functions; both may be NULL */
 	/* Python text of a constant ("[1.0, 2.0]"), exact; *done false: it is too large, or has no exact text. */

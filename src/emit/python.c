@@ -413,11 +413,12 @@ static bool shows(const writer *w, symbol_id s, value_id v, uint32_t dim, bool p
 	return plain ? p->exprs.at[e].op == EXPR_SYM && p->exprs.at[e].k == (int64_t)s : put_undone(p, s, e, NULL);
 }
 
-/* A size that is the symbol itself comes first; in a stage, which must do without keywords, others do too. */
+/* A size that is the symbol itself comes first; in a stage, which must do without keywords, others do too, and where the
+   caller says so. */
 bool symbol_shown(const writer *w, symbol_id s, value_id *input, uint32_t *dim)
 {
 	const view *v = &w->v;
-	for (int plain = 1; plain >= (w->stage ? 0 : 1); plain--)
+	for (int plain = 1; plain >= (w->stage || w->s->solve ? 0 : 1); plain--)
 		for (uint32_t i = 0; i < v->inputs.n; i++) {
 			const value *x = &w->p->values.at[v->inputs.at[i]];
 			for (uint32_t d = 0; x->type == TYPE_TENSOR && !(x->flags & VALUE_ODD) && d < x->ndim; d++) {
