@@ -53,8 +53,8 @@ class Runtime:
     def bind(self, name: str, tensor: Tensor) -> None: ...
     def unbound(self) -> list[str]: ...
 
-# backend, arguments, timeout, workdir, cache, parallel, python, environment, minimum, most, fallback, threshold, dynamic, dryrun, operators
-# and modules on the tape, rtol, atol
+# backend, arguments, timeout, workdir, cache, parallel, python, environment, minimum, most, fallback, threshold,
+# dynamic, dryrun, operators and modules on the tape, rtol, atol
 TraceOptions = tuple[
     str,
     list[str],

@@ -5,8 +5,8 @@
 >>> traced(torch.ones(3), torch.ones(3))
 tensor([3., 3., 3.])
 
-Everything that decides is in C (src/segment, src/exec/trace.c). Here are the call and its checks, and the module that comes
-out: it runs the traced file, and the live plan where that is not what the model would do now (docs/trace.md)."""
+Everything that decides is in C (src/segment, src/exec/trace.c). Here are the call and its checks, and the module that
+comes out: it runs the traced file, and the live plan where that is not what the model would do now (docs/trace.md)."""
 
 from __future__ import annotations
 
@@ -151,14 +151,14 @@ def trace(
     parallel: int | None = None,
     cache: str | os.PathLike[str] | bool | None = None,
 ) -> TracedModule:
-    """Compiles what `backend` can compile of a module or function, and returns a module that runs it; the rest runs on the tape.
+    """Compiles what `backend` can compile of a module or function; the rest runs on the tape.
 
-    docs/trace.md has every argument. In short: compiler_args go to the compiler; compiler_timeout is in seconds, for one
-    segment; compiler_workdir keeps what compilers read and wrote. subgraph_builder_function(node) says which operators may
-    be compiled. Segments with fewer operators than minimum_segment_size stay on the tape. fallback=False (and
-    require_full_compilation) raise a TraceError, which is an AttributeError, unless everything is compiled.
-    dynamic_batch_size: any number of rows, or a range of them. strict=False allows dicts as outputs. check_trace compares
-    the result with the model, on check_inputs too. dryrun chooses segments and compiles nothing.
+    docs/trace.md has every argument. In short: compiler_args go to the compiler; compiler_timeout is in seconds, for
+    one segment; compiler_workdir keeps what compilers read and wrote. subgraph_builder_function(node) says which
+    operators may be compiled. Segments with fewer operators than minimum_segment_size stay on the tape. fallback=False
+    (and require_full_compilation) raise a TraceError, which is an AttributeError, unless everything is compiled.
+    dynamic_batch_size: any number of rows, or a range of them. strict=False allows dicts as outputs. check_trace
+    compares the result with the model, on check_inputs too. dryrun chooses segments and compiles nothing.
 
     >>> import torch, cleave
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
@@ -391,9 +391,9 @@ def _run_native(
 class TracedModule(_show.Shown, Drawable, torch.nn.Module):
     """A model of which parts are compiled. Call it as the model; it has the model's parameters, for inference alone.
 
-    It runs what was traced while the model is as it was then. After the weights changed, in a mode or at shapes and dtypes
-    that were not traced, and when gradients are wanted, it runs the live plan of the model: the same numbers as PyTorch,
-    without compiled code."""
+    It runs what was traced while the model is as it was then. After the weights changed, in a mode or at shapes and
+    dtypes that were not traced, and when gradients are wanted, it runs the live plan of the model: the same numbers as
+    PyTorch, without compiled code."""
 
     def __init__(self, plan: Plan, captured: Sequence[Captured], artifact: Any, wanted: _Wanted) -> None:
         super().__init__()
@@ -450,7 +450,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         return None
 
     def _plan_for(self, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> int | None:
-        """The traced plan that serves these sizes; sizes that were never seen are recorded first. None: there is none."""
+        """The traced plan for these sizes; sizes that were never seen are recorded first. None: there is none."""
         sized: Sized | None = self._plan._sized
         if sized is None:
             return 0
@@ -525,8 +525,8 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
     ) -> None:
         """Writes plan, weights and compiled parts as one .clv file, which C programs and cleave.load run.
 
-        With dynamic_batch_size a file serves every batch of its range, unless the model was seen to branch on it; `prove`
-        says whether more sizes are recorded now, as in Plan.save."""
+        With dynamic_batch_size a file serves every batch of its range, unless the model was seen to branch on it;
+        `prove` says whether more sizes are recorded now, as in Plan.save."""
         changed = self._changed()
         if changed is not None:
             raise ArgumentError(f"{changed}: what is compiled has the old weights; trace the model again, then save it")
@@ -568,8 +568,8 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
             allowed = _allowed(b, scale, tolerance)
             if not error <= allowed:
                 raise ValidationError(
-                    f"output {i} of the traced {self._plan._target.name} is off by {error:.3g}, {allowed:.3g} is allowed: "
-                    "see report() of check_trace=False for its segments, or raise check_tolerance"
+                    f"output {i} of the traced {self._plan._target.name} is off by {error:.3g}, {allowed:.3g} is "
+                    "allowed: see report() with check_trace=False for its segments, or raise check_tolerance"
                 )
 
     def _measure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

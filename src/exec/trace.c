@@ -112,6 +112,7 @@ static void decision_reset(decision *d)
 		segments_free(&d->chosen);
 	d->has_chosen = false;
 	artifact_free(d->ordered.a);
+	liveness_free(&d->ordered.live);
 	mem_free(d->ordered.externals);
 	d->ordered.a = NULL;
 	d->ordered.p = NULL;
@@ -154,6 +155,7 @@ static clv_status put_in_order(decision *d, node_id *firsts, node_id *ends)
 	mem_free(plans);
 	TRY(st);
 	d->ordered.p = d->ordered.a->plans.at[d->number].p;
+	TRY(liveness_new(d->ordered.p, &d->ordered.live));
 	return find_externals(d);
 }
 
@@ -171,7 +173,7 @@ static clv_status choose(decision *d, const int64_t *sizes)
 	d->at = mem_alloc((n + 1) * sizeof *d->at);
 	clv_status st = firsts && d->at ? put_in_order(d, firsts, ends) : fail_nomem();
 	for (; d->n < n && st == CLV_OK; d->n++)
-		st = attempt_init(d->ordered.p, firsts[d->n], ends[d->n], &d->at[d->n]);
+		st = attempt_init(&d->ordered, firsts[d->n], ends[d->n], &d->at[d->n]);
 	mem_free(firsts);
 	return st;
 }
@@ -258,7 +260,7 @@ static clv_status suspect_add(search *s, const attempt *a)
 static clv_status half_add(search *s, node_id first, node_id end)
 {
 	attempt a;
-	clv_status st = attempt_init(s->d->ordered.p, first, end, &a);
+	clv_status st = attempt_init(&s->d->ordered, first, end, &a);
 	if (st == CLV_OK)
 		st = vec_push(&s->halves, a);
 	if (st != CLV_OK)

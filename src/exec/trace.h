@@ -43,6 +43,7 @@ typedef struct trace_plan {
 	uint32_t number;        /* in the artifact */
 	artifact *a;            /* `from` with this plan in this order */
 	const plan *p;          /* the plan, in it */
+	liveness live;          /* of it */
 	clv_tensor **externals; /* per value: borrowed from the runtime */
 	VEC(uint32_t) calls;    /* those of the options that this plan serves; the first one is what it is compiled on */
 } trace_plan;
@@ -61,7 +62,7 @@ typedef struct attempt {
 /* trace_try.c. Compiles and compares all; what an attempt says of itself is no error. */
 clv_status attempts_run(trace_plan *p, attempt *at, uint32_t n);
 void attempt_free(attempt *a);
-clv_status attempt_init(const plan *p, node_id first, node_id end, attempt *out);
+clv_status attempt_init(const trace_plan *p, node_id first, node_id end, attempt *out);
 
 /* trace_check.c */
 clv_status attempts_look(trace_plan *p, attempt *at, uint32_t n);  /* layouts, sizes */

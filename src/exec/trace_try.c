@@ -17,16 +17,16 @@ static clv_status count_dims(const plan *p, const value_id *values, uint32_t n, 
 	return CLV_OK;
 }
 
-clv_status attempt_init(const plan *p, node_id first, node_id end, attempt *out)
+clv_status attempt_init(const trace_plan *p, node_id first, node_id end, attempt *out)
 {
 	artifact_segment *s = &out->segment;
 	uint32_t in = 0, result = 0;
 	view v;
 	*out = (attempt){.segment = {.first = first, .end = end}, .made = NONE, .tape_ms = -1, .code_ms = -1};
-	TRY(view_range(p, first, end, &v));
-	clv_status st = count_dims(p, v.inputs.at, v.inputs.n, &in);
+	TRY(view_segment(p->p, &p->live, first, end, &v));
+	clv_status st = count_dims(p->p, v.inputs.at, v.inputs.n, &in);
 	if (st == CLV_OK)
-		st = count_dims(p, v.outputs.at, v.outputs.n, &result);
+		st = count_dims(p->p, v.outputs.at, v.outputs.n, &result);
 	view_free(&v);
 	for (uint32_t i = 0; i < in && st == CLV_OK; i++)
 		st = vec_push(&s->in_order, 0);
@@ -105,7 +105,7 @@ static clv_status describe(const trace_plan *p, const attempt *a, const int64_t 
 		if (!s->data)
 			TRY(vec_push(&j->sizes, ((job_size){plan_s(p->p, s->name), sizes->low, sizes->high, example[i]})));
 	}
-	TRY(view_range(p->p, a->segment.first, a->segment.end, &v));
+	TRY(view_segment(p->p, &p->live, a->segment.first, a->segment.end, &v));
 	clv_status st = CLV_OK;
 	for (uint32_t i = 0, at = 0; i < v.inputs.n && st == CLV_OK; i++) {
 		st = describe_input(p->p, v.inputs.at[i], a->segment.in_order.at ? a->segment.in_order.at + at : NULL, j);
