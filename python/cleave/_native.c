@@ -219,6 +219,8 @@ static PyMethodDef functions[] = {
 	{"profile_blocks", profile_blocks_py, METH_VARARGS,
      "profile_blocks(program, tensors, ends, iterations, warmup, training, whole, progress) -> (rows, whole)"},
 	{"trace", trace_py, METH_VARARGS, "trace(artifact, calls, reasons, options, progress, log, path)"},
+	{"artifact_resave", artifact_resave_py, METH_VARARGS, "artifact_resave(artifact, path, points, notes)"},
+	{"difference", difference_py, METH_VARARGS, "difference(got, want) -> (error, scale)"},
 	{"profile_read", profile_read_py, METH_O, "profile_read(path) -> (key, rows, whole)"},
 	{"profile_write", profile_write_py, METH_VARARGS, "profile_write(path, key, rows, whole)"},
 	{"estimate_blocks", estimate_blocks_py, METH_VARARGS,

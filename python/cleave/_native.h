@@ -118,6 +118,8 @@ clv_status call_python(void *ctx, value_id object, clv_tensor *const *args, uint
 /* _native_trace.c: compiled segments */
 PyObject *plan_py_descriptions(PlanObject *o, PyObject *unused); /* per node: names on its path, inputs, outputs */
 PyObject *trace_py(PyObject *self, PyObject *args);
+PyObject *artifact_resave_py(PyObject *self, PyObject *args);
+PyObject *difference_py(PyObject *self, PyObject *args);
 
 /* _native_profile.c: what blocks take, measured, estimated, and in files */
 PyObject *profile_blocks_py(PyObject *self, PyObject *args);

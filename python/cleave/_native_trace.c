@@ -280,3 +280,88 @@ PyObject *trace_py(PyObject *self, PyObject *args)
 	PyMem_Free(lists.modules);
 	return out;
 }
+
+/* ---- traced files ----------------------------------------------------------------------------------------------------- */
+
+static clv_status set_points(artifact_plan *e, const int64_t *at, Py_ssize_t n)
+{
+	e->points.n = 0;
+	for (Py_ssize_t i = 0; i < n; i++)
+		TRY(vec_push(&e->points, at[i]));
+	return CLV_OK;
+}
+
+static bool take_points(artifact *a, PyObject *points)
+{
+	if (PyList_GET_SIZE(points) != (Py_ssize_t)a->plans.n) {
+		PyErr_SetString(PyExc_ValueError, "there is a list of points for each plan");
+		return false;
+	}
+	for (uint32_t i = 0; i < a->plans.n; i++) {
+		Py_ssize_t n = 0;
+		int64_t *at = int_array(PyList_GET_ITEM(points, i), &n);
+		clv_status st = PyErr_Occurred() ? CLV_OK : set_points(&a->plans.at[i], at, n);
+		PyMem_Free(at);
+		if (st != CLV_OK)
+			raise_status(st);
+		if (PyErr_Occurred())
+			return false;
+	}
+	return true;
+}
+
+static bool take_notes(artifact *a, PyObject *notes)
+{
+	PyObject *key, *text;
+	Py_ssize_t at = 0;
+	while (PyDict_Next(notes, &at, &key, &text)) {
+		const char *k = PyUnicode_AsUTF8(key), *t = PyUnicode_AsUTF8(text);
+		clv_status st = k && t ? artifact_note_add(a, k, t) : CLV_OK;
+		if (st != CLV_OK)
+			raise_status(st);
+		if (PyErr_Occurred())
+			return false;
+	}
+	return true;
+}
+
+/* artifact_resave(artifact, path, points of each plan, notes): the same file again, with more sizes and notes */
+PyObject *artifact_resave_py(PyObject *self, PyObject *args)
+{
+	PyObject *file, *points, *notes;
+	const char *path;
+	artifact *copy = NULL;
+	clv_status st;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O!yO!O!", &ArtifactType, &file, &path, &PyList_Type, &points, &PyDict_Type, &notes))
+		return NULL;
+	const artifact *from = artifact_of(file);
+	plan **none = PyMem_Calloc(from->plans.n + 1, sizeof *none);
+	if (!none)
+		return PyErr_NoMemory();
+	st = artifact_reordered(from, none, &copy);
+	PyMem_Free(none);
+	if (st != CLV_OK)
+		return raise_status(st);
+	PyObject *out = NULL;
+	if (take_points(copy, points) && take_notes(copy, notes)) {
+		Py_BEGIN_ALLOW_THREADS
+		st = artifact_save(copy, path);
+		Py_END_ALLOW_THREADS
+		out = none_or_raise(st);
+	}
+	artifact_free(copy);
+	return out;
+}
+
+/* difference(got, want) -> (the largest difference, the largest number of `want`) */
+PyObject *difference_py(PyObject *self, PyObject *args)
+{
+	PyObject *got, *want;
+	double error, scale;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "OO", &got, &want) || !need_tensor(got) || !need_tensor(want))
+		return NULL;
+	clv_status st = br_difference(py_borrow(got), py_borrow(want), &error, &scale);
+	return st == CLV_OK ? Py_BuildValue("(dd)", error, scale) : raise_status(st);
+}

@@ -23,6 +23,7 @@ PROVE = ("auto", "all", "none")
 PROVE_WORK = 2e11  # operations; about ten seconds of a small machine
 NODE_WORK = 2e6  # of looking at a node, in operations that could have been done meanwhile
 MOST_POINTS = 4096
+ANY_SIZE = "sizes"  # the note of a file that serves sizes which were never recorded (src/exec/runtime.c)
 
 log = logger("sizes")
 
@@ -93,10 +94,16 @@ def _entry(e: PlanEntry) -> _native.PlanEntry:
 
 def _notes(head: Head, metadata: Mapping[str, str] | None) -> dict[str, str]:
     notes = {"model": head.model, "torch": torch.__version__}
+    return {**notes, **checked_notes(metadata, notes)}
+
+
+def checked_notes(metadata: Mapping[str, str] | None, taken: Mapping[str, str]) -> dict[str, str]:
+    """What a user adds to a file, beside what it says itself."""
+    notes: dict[str, str] = {}
     for key, text in (metadata or {}).items():
         if not isinstance(key, str) or not isinstance(text, str):
             raise TypeError(f"metadata is a dict of texts, not {key!r}: {text!r}")
-        if key in notes:
+        if key in taken or key == ANY_SIZE:
             raise ArgumentError(f"metadata cannot have {key!r}: the file says that itself")
         notes[key] = text
     return notes

@@ -534,8 +534,10 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         if sized is not None and example is not None:
             _save.prove(sized, lambda point: sized.obtain(sized.resized(example, point), point), prove)
         points = [[n for point in _save.points_of(sized, c) for n in point] for c in self._captured]
-        notes = dict(metadata or {})
-        _native.artifact_resave(self._artifact, os.fsencode(path), points, self._any_size(), notes)
+        notes = _save.checked_notes(metadata, self._artifact.about())
+        if self._any_size():
+            notes[_save.ANY_SIZE] = "any"
+        _native.artifact_resave(self._artifact, os.fsencode(path), points, notes)
 
     def _any_size(self) -> bool:
         """Formulas of one plan reach every size, and no size was seen at which another plan with formulas serves."""

@@ -539,8 +539,13 @@ static clv_status tracer_open(tracer *t)
 	strbuf_putc(&t->context, '\0');
 	if (t->context.failed)
 		return fail_nomem();
-	TRY(cache_open(t->o->cache, 0, &t->kept));
-	return folder_open(t->o->workdir, &t->folder, &t->temporary);
+	if (cache_open(t->o->cache, 0, &t->kept) != CLV_OK && t->o->log) /* it costs time later, and nothing now */
+		t->o->log(t->o->ctx, status_message());
+	t->temporary = t->o->workdir == NULL;
+	if (t->temporary)
+		return folder_make_temporary(&t->folder);
+	TRY(path_absolute(t->o->workdir, &t->folder));
+	return folder_make(t->folder);
 }
 
 static void tracer_close(tracer *t)
