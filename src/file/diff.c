@@ -209,6 +209,48 @@ static void range_text(const artifact_plan *e, strbuf *b)
 	strbuf_printf(b, "%u to %u", e->first, e->end);
 }
 
+/* What runs: everything but what was measured. */
+static digest code_digest(const artifact_segment *s, strbuf *b)
+{
+	b->n = 0;
+	for (uint32_t i = 0; i < s->members.n; i++) {
+		char text[DIGEST_TEXT];
+		digest_print(digest_of(s->members.at[i].data, s->members.at[i].n), text);
+		strbuf_printf(b, "%s %s\n", s->members.at[i].name, text);
+	}
+	for (uint32_t i = 0; i < s->needs.n; i++)
+		strbuf_printf(b, "%s=%s\n", s->needs.at[i].key, s->needs.at[i].text);
+	for (uint32_t i = 0; i < s->sizes.n; i++)
+		strbuf_printf(b, "%lld %lld\n", (long long)s->sizes.at[i].low, (long long)s->sizes.at[i].high);
+	for (uint32_t i = 0; i < s->in_order.n; i++)
+		strbuf_printf(b, "%u,", s->in_order.at[i]);
+	for (uint32_t i = 0; i < s->out_order.n; i++)
+		strbuf_printf(b, ";%u", s->out_order.at[i]);
+	return digest_of(b->at, b->n);
+}
+
+static void segments_text(const artifact_plan *e, strbuf *b)
+{
+	strbuf code = STRBUF_INIT;
+	for (uint32_t i = 0; i < e->segments.n; i++) {
+		const artifact_segment *s = &e->segments.at[i];
+		char text[DIGEST_TEXT];
+		digest_print(code_digest(s, &code), text);
+		strbuf_printf(b, "%s%s %u to %u %.8s", i ? ", " : "", s->backend, s->first, s->end, text);
+	}
+	b->failed |= code.failed;
+	strbuf_free(&code);
+}
+
+static void fallbacks_text(const artifact_plan *e, strbuf *b)
+{
+	for (uint32_t i = 0; i < e->fallbacks.n; i++) {
+		const artifact_fallback *f = &e->fallbacks.at[i];
+		strbuf_printf(b, "%s%u ", i ? ", " : "", f->node);
+		strbuf_quoted(b, f->reason, strlen(f->reason));
+	}
+}
+
 static void cut_text(const artifact_plan *e, strbuf *b)
 {
 	if (e->cut != NONE)
@@ -233,6 +275,8 @@ static clv_status diff_entry(files *f, uint32_t a, uint32_t b)
 	TRY(compare_entries(f, "cut", cut_text, x, y));
 	TRY(compare_ints(f->d, "stored outputs", x->nstores, y->nstores));
 	TRY(compare_entries(f, "points proven", points_text, x, y));
+	TRY(compare_entries(f, "compiled segments", segments_text, x, y));
+	TRY(compare_entries(f, "nodes not compiled", fallbacks_text, x, y));
 	strbuf_printf(&f->d->name, "plan %u", b);
 	return diff_close(f->d);
 }
