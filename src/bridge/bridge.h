@@ -89,6 +89,10 @@ clv_status br_view_bytes(const clv_tensor *bytes, const br_view *v, clv_tensor *
 /* The largest difference of two elements, infinite where they cannot be compared (dtype, shape, device; nan or infinity in
    one alone; integers that are not equal), and the largest finite element of `want`. */
 clv_status br_difference(const clv_tensor *got, const clv_tensor *want, double *error, double *scale);
+/* Laid out densely, dimensions from the slowest to the fastest as order says: itself where it is so already (dimensions of
+   size 1 do not matter), else a copy. No gradients flow through. */
+clv_status br_dense(const clv_tensor *t, const uint32_t *order, clv_tensor **out);
+bool br_shares_memory(const clv_tensor *a, const clv_tensor *b); /* are on one storage; false for NULL */
 
 /* ---- measuring: bridge_profile.cpp -------------------------------------------------------------------------------- */
 
