@@ -32,7 +32,7 @@ typedef struct compiled {
 } compiled;
 
 void compiled_free(compiled *c); /* all zero bytes after, and before it is filled */
-/* The name is a plain file name that no other member has, else CLV_E_INVALID. Data is aligned as it came. */
+/* The name is a plain file name that no other member has, else CLV_E_INVALID. NULL for data is a failed allocation. */
 clv_status compiled_add(compiled *c, const char *name, void *data /* taken, also on failure */, size_t n);
 clv_status compiled_need(compiled *c, const char *key, const char *text);
 clv_status compiled_note(compiled *c, const char *key, const char *text);

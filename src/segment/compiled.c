@@ -23,7 +23,7 @@ void compiled_free(compiled *c)
 
 static clv_status own(compiled *c, void *data)
 {
-	clv_status st = vec_push(&c->owned, data);
+	clv_status st = data ? vec_push(&c->owned, data) : fail_nomem();
 	if (st != CLV_OK)
 		mem_free(data);
 	return st;
