@@ -18,7 +18,7 @@
 
 #include <string.h>
 
-#include "pipe/heap.h"
+#include "base/heap.h"
 #include "plan/data.h"
 #include "split/frontier.h"
 #include "split/order.h"
