@@ -833,6 +833,30 @@ typedef struct clv_segment_info {
     @threads any. */
 CLV_API clv_status clv_artifact_segment(const clv_artifact *a, uint32_t plan, uint32_t i, clv_segment_info *out);
 
+/** Options of clv_artifact_report(). */
+typedef struct clv_report_options {
+	size_t size;                /**< sizeof(clv_report_options) */
+	bool json;                  /**< as JSON; false: as text for people */
+	uint32_t plan;              /**< the plan that it is about */
+	const char *const *on_tape; /**< per segment of that plan: why it does not run here, or NULL; NULL: not known */
+	double eager_ms;            /**< a run of the whole in PyTorch; < 0: what the file says, if it does */
+	double tape_ms;             /**< likewise, of the tape alone */
+	double traced_ms;           /**< likewise, with compiled parts */
+} clv_report_options;
+
+/* clang-format off */
+/** The defaults: `clv_report_options o = CLV_REPORT_OPTIONS_INIT;` */
+#define CLV_REPORT_OPTIONS_INIT {sizeof(clv_report_options), false, 0, NULL, -1, -1, -1}
+/* clang-format on */
+
+/** What is compiled of a traced file, what is not and why, and what it is worth. options NULL: the defaults. *covered, where
+    it is not NULL: the part of the work that is compiled, 0 to 1.
+    @ownership the text is the caller's, clv_string_free().
+    @errors CLV_E_NOT_FOUND for a file that was not traced.
+    @threads any. */
+CLV_API clv_status clv_artifact_report(const clv_artifact *a, const clv_report_options *options, double *covered,
+                                       char **out);
+
 /** Need k of segment i of a plan: what has to be here for its code to run ("torch", "2.13.0"); false: there are no more.
     @ownership *key and *text are borrowed from the artifact.
     @threads any. */

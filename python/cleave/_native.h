@@ -120,6 +120,8 @@ PyObject *plan_py_descriptions(PlanObject *o, PyObject *unused); /* per node: na
 PyObject *trace_py(PyObject *self, PyObject *args);
 PyObject *artifact_resave_py(PyObject *self, PyObject *args);
 PyObject *difference_py(PyObject *self, PyObject *args);
+PyObject *trace_segments_py(PyObject *self, PyObject *args);
+PyObject *trace_report_py(PyObject *self, PyObject *args);
 
 /* _native_profile.c: what blocks take, measured, estimated, and in files */
 PyObject *profile_blocks_py(PyObject *self, PyObject *args);

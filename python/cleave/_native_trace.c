@@ -365,3 +365,82 @@ PyObject *difference_py(PyObject *self, PyObject *args)
 	clv_status st = br_difference(py_borrow(got), py_borrow(want), &error, &scale);
 	return st == CLV_OK ? Py_BuildValue("(dd)", error, scale) : raise_status(st);
 }
+
+/* segments(plan) -> list of (first, end, backend, bytes, facts) */
+static PyObject *facts_of(const artifact_segment *s)
+{
+	PyObject *out = PyDict_New();
+	for (uint32_t i = 0; out && i < s->facts.n; i++) {
+		PyObject *text = PyUnicode_FromString(s->facts.at[i].text);
+		if (!text || PyDict_SetItemString(out, s->facts.at[i].key, text) < 0)
+			Py_CLEAR(out);
+		Py_XDECREF(text);
+	}
+	return out;
+}
+
+static PyObject *segment_to(const artifact_segment *s)
+{
+	unsigned long long size = 0;
+	for (uint32_t i = 0; i < s->members.n; i++)
+		size += s->members.at[i].n;
+	return Py_BuildValue("(IIsKN)", s->first, s->end, s->backend, size, facts_of(s));
+}
+
+/* trace_segments(artifact, plan) -> (segments, fallbacks) */
+PyObject *trace_segments_py(PyObject *self, PyObject *args)
+{
+	PyObject *file;
+	unsigned number;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O!I", &ArtifactType, &file, &number))
+		return NULL;
+	const artifact *a = artifact_of(file);
+	if (number >= a->plans.n)
+		return PyErr_Format(PyExc_IndexError, "there is no plan %u", number);
+	const artifact_plan *e = &a->plans.at[number];
+	PyObject *out = PyList_New(0), *rest = PyList_New(0);
+	for (uint32_t i = 0; out && rest && i < e->segments.n; i++) {
+		PyObject *one = segment_to(&e->segments.at[i]);
+		if (!one || PyList_Append(out, one) < 0)
+			Py_CLEAR(out);
+		Py_XDECREF(one);
+	}
+	for (uint32_t i = 0; out && rest && i < e->fallbacks.n; i++) {
+		PyObject *one = Py_BuildValue("(Is)", e->fallbacks.at[i].node, e->fallbacks.at[i].reason);
+		if (!one || PyList_Append(rest, one) < 0)
+			Py_CLEAR(rest);
+		Py_XDECREF(one);
+	}
+	if (out && rest)
+		return Py_BuildValue("(NN)", out, rest);
+	Py_XDECREF(out);
+	Py_XDECREF(rest);
+	return NULL;
+}
+
+/* trace_report(artifact, plan, json, why segments do not run, eager ms, tape ms, traced ms) -> (text, share) */
+PyObject *trace_report_py(PyObject *self, PyObject *args)
+{
+	PyObject *file, *tape;
+	clv_report_options o = CLV_REPORT_OPTIONS_INIT;
+	int json;
+	double covered;
+	char *text = NULL;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O!IpO!ddd", &ArtifactType, &file, &o.plan, &json, &PyList_Type, &tape, &o.eager_ms,
+	                      &o.tape_ms, &o.traced_ms))
+		return NULL;
+	o.json = json != 0;
+	Py_ssize_t n = PyList_GET_SIZE(tape);
+	const char **reasons = PyMem_Calloc((size_t)n + 1, sizeof *reasons);
+	if (!reasons)
+		return PyErr_NoMemory();
+	for (Py_ssize_t i = 0; i < n; i++)
+		if (PyList_GET_ITEM(tape, i) != Py_None)
+			reasons[i] = PyUnicode_AsUTF8(PyList_GET_ITEM(tape, i));
+	o.on_tape = n ? reasons : NULL;
+	clv_status st = clv_artifact_report(artifact_of(file), &o, &covered, &text);
+	PyMem_Free(reasons);
+	return st == CLV_OK ? Py_BuildValue("(Nd)", take_string(st, text), covered) : raise_status(st);
+}

@@ -119,6 +119,18 @@ static clv_status load_segment(code *c, const code_source *source, const view *v
 	return st;
 }
 
+clv_status code_empty(node_id first, node_id end, code **out)
+{
+	code *c = mem_alloc(sizeof *c);
+	if (!c)
+		return fail_nomem();
+	atomic_init(&c->users, 1);
+	c->first = first;
+	c->end = end;
+	*out = c;
+	return CLV_OK;
+}
+
 clv_status code_new(const code_source *s, arena *a, code **out, const char **reason)
 {
 	const artifact_segment *from = s->from;

@@ -30,6 +30,8 @@ typedef struct code_source {
 /* Loads what an artifact has for a segment. What cannot run here is no error: *out is NULL then, and *reason, in `a`, says
    why. Errors are for a segment that does not fit the plan, and for want of memory. */
 clv_status code_new(const code_source *s, arena *a, code **out, const char **reason);
+/* One that serves nothing: the tape of the segment runs, and can be watched. */
+clv_status code_empty(node_id first, node_id end, code **out);
 code *code_ref(code *c);
 void code_unref(code *c); /* NULL is allowed; the last unloads it */
 

@@ -108,6 +108,18 @@ typedef struct program_spec {
 clv_status program_new(const plan *p, const program_spec *spec, clv_program **out);
 void program_free(clv_program *g);
 
+/* A segment that ran on its tape. */
+typedef struct segment_call {
+	const struct code *code;
+	const view *v;
+	const int64_t *sizes, *symbols; /* of all expressions, of all symbols */
+	clv_tensor *const *inputs;      /* v->inputs.n, borrowed, as the outputs are */
+	clv_tensor *const *outputs;     /* v->outputs.n */
+	double tape_ms;
+} segment_call;
+
+typedef clv_status (*segment_fn)(void *ctx, const segment_call *c);
+
 typedef struct run_spec {
 	clv_tensor *const *inputs;    /* g->v.inputs.n, borrowed */
 	clv_tensor *const *externals; /* g->v.externals.n, borrowed; entries of objects are ignored */
@@ -118,6 +130,8 @@ typedef struct run_spec {
 	bool grad;                    /* the caller has grad enabled: what requires grad must be as at capture */
 	python_fn python;
 	void *python_ctx;
+	segment_fn watch; /* segments run on their tape and are shown to it; NULL: compiled code runs */
+	void *watch_ctx;
 } run_spec;
 
 clv_status program_run(const clv_program *g, const run_spec *r);

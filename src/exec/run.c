@@ -551,6 +551,30 @@ static clv_status run_tape(const clv_program *g, const step *s, const frame *f, 
 	return st;
 }
 
+static int64_t nanoseconds(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* On the tape, and shown to who watches. */
+static clv_status run_watched(const clv_program *g, const step *s, const frame *f, const run_spec *r,
+                              clv_tensor *const *inputs, clv_tensor **outputs)
+{
+	const view *v = &s->tape->v;
+	const char *device = code_device(v);
+	int64_t start = nanoseconds();
+	TRY(run_tape(g, s, f, r, inputs, outputs));
+	TRY(br_synchronize(device ? device : ""));
+	double ms = (double)(nanoseconds() - start) / 1e6;
+	segment_call c = {s->compiled, v, f->exprs, f->symbols, inputs, outputs, ms};
+	clv_status st = r->watch(r->watch_ctx, &c);
+	for (uint32_t i = 0; st != CLV_OK && i < s->nresults; i++)
+		br_unref(outputs[i]);
+	return st;
+}
+
 /* The tape runs where the code does not serve, where gradients are wanted, and where the code failed. */
 static clv_status run_segment(const clv_program *g, const step *s, frame *f, const run_spec *r)
 {
@@ -560,10 +584,10 @@ static clv_status run_segment(const clv_program *g, const step *s, frame *f, con
 	clv_tensor **outputs = inputs + s->nargs;
 	for (uint32_t i = 0; i < s->nargs; i++)
 		inputs[i] = f->slots[g->slots_of.at[s->args + i]];
-	bool plain = (g->inference || !r->grad) && code_serves(s->compiled, f->symbols);
+	bool plain = (g->inference || !r->grad) && !r->watch && code_serves(s->compiled, f->symbols);
 	clv_status st = plain ? run_code(s, f, inputs, outputs) : CLV_E_INPUT;
 	if (st != CLV_OK)
-		st = run_tape(g, s, f, r, inputs, outputs);
+		st = r->watch ? run_watched(g, s, f, r, inputs, outputs) : run_tape(g, s, f, r, inputs, outputs);
 	for (uint32_t i = 0; st == CLV_OK && i < s->nresults; i++)
 		f->slots[g->slots_of.at[s->results + i]] = outputs[i];
 	if (inputs != few)
@@ -604,13 +628,6 @@ static void enter_context(const clv_program *g, context_id from, context_id to, 
 	m.grad = m.grad && ambient->grad && !g->inference;
 	m.flags = (ambient->flags & ~c->flags_mask) | (c->flags & c->flags_mask);
 	br_modes_set(&m, left | c->flags_mask);
-}
-
-static int64_t nanoseconds(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 /* The device that a node's results are on; "" for none. */

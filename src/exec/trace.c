@@ -1,6 +1,7 @@
 /* Tracing: which nodes are compiled, what is done about those that fail, and the artifact that comes out. */
 #include "exec/trace.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/options.h"
@@ -426,7 +427,8 @@ static clv_status add_facts(artifact *a, const tracer *t, attempt *from)
 	TRY(add_fact(a, s, "cached", "%.0f", m->cached));
 	TRY(add_fact(a, s, "tape_ms", "%.4f", from->tape_ms));
 	TRY(add_fact(a, s, "code_ms", "%.4f", from->code_ms));
-	return add_fact(a, s, "moved", "%.0f", (double)from->moved);
+	TRY(add_fact(a, s, "bytes_in", "%.0f", (double)from->bytes_in));
+	return add_fact(a, s, "bytes_out", "%.0f", (double)from->bytes_out);
 }
 
 /* The bytes live with the artifact. */
@@ -465,6 +467,13 @@ static clv_status put_plan(artifact *a, decision *d)
 	return CLV_OK;
 }
 
+static clv_status note_number(artifact *a, const char *key, uint32_t n)
+{
+	char text[16];
+	snprintf(text, sizeof text, "%u", n);
+	return artifact_note_add(a, key, text);
+}
+
 static clv_status put_together(tracer *t, decision *all, artifact **out)
 {
 	uint32_t n = t->from->plans.n;
@@ -483,6 +492,8 @@ static clv_status put_together(tracer *t, decision *all, artifact **out)
 	mem_free(plans);
 	for (uint32_t i = 0; i < n && st == CLV_OK; i++)
 		st = put_plan(a, &all[i]);
+	if (st == CLV_OK)
+		st = note_number(a, "minimum_segment_size", t->o->minimum_segment_size);
 	if (st == CLV_OK)
 		*out = a;
 	else

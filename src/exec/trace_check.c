@@ -120,12 +120,12 @@ static void release(clv_tensor **tensors, uint32_t n)
 }
 
 /* A run that fails is the code's fault; memory that is gone is nobody's. */
-static clv_status run_code(attempt *a, const code_call *c, clv_tensor **out, double *ms)
+static clv_status run_code(attempt *a, const segment_call *c, clv_tensor **out, double *ms)
 {
 	double start = milliseconds();
 	clv_status st = code_run_view(a->code, c->v, c->sizes, c->inputs, out);
 	if (st == CLV_OK)
-		st = br_synchronize(c->ninputs ? clv_tensor_device(c->inputs[0]) : "cpu");
+		st = br_synchronize(code_device(c->v));
 	*ms = milliseconds() - start;
 	if (st == CLV_OK || st == CLV_E_NOMEM)
 		return st;
@@ -140,12 +140,12 @@ static void keep_shortest(double ms, double *shortest)
 	*shortest = *shortest < 0 || ms < *shortest ? ms : *shortest;
 }
 
-static clv_status run_and_compare(const watch *w, attempt *a, const code_call *c, clv_tensor **out)
+static clv_status run_and_compare(const watch *w, attempt *a, const segment_call *c, clv_tensor **out)
 {
 	double ms;
 	TRY(run_code(a, c, out, &ms));
 	if (!a->why)
-		TRY(compare(a, w, out, c->outputs, c->noutputs));
+		TRY(compare(a, w, out, c->outputs, c->v->outputs.n));
 	if (w->first && !a->why) {
 		keep_shortest(ms, &a->code_ms);
 		keep_shortest(c->tape_ms, &a->tape_ms);
@@ -153,22 +153,24 @@ static clv_status run_and_compare(const watch *w, attempt *a, const code_call *c
 	return CLV_OK;
 }
 
-static clv_status see(void *ctx, const code_call *c)
+static clv_status see(void *ctx, const segment_call *c)
 {
 	watch *w = ctx;
-	attempt *a = &w->at[c->number];
+	attempt *a = w->at;
+	while (a->code != c->code)
+		a++;
 	if (w->layouts) {
-		a->moved = 0;
-		TRY(take_orders(c->inputs, c->ninputs, a->segment.in_order.at, a->segment.in_order.n, &a->moved));
-		return take_orders(c->outputs, c->noutputs, a->segment.out_order.at, a->segment.out_order.n, &a->moved);
+		a->bytes_in = a->bytes_out = 0;
+		TRY(take_orders(c->inputs, c->v->inputs.n, a->segment.in_order.at, a->segment.in_order.n, &a->bytes_in));
+		return take_orders(c->outputs, c->v->outputs.n, a->segment.out_order.at, a->segment.out_order.n, &a->bytes_out);
 	}
 	if (a->why || !a->code->b || !code_serves(a->code, c->symbols))
 		return CLV_OK;
-	clv_tensor **out = mem_alloc((c->noutputs + 1) * sizeof *out);
+	clv_tensor **out = mem_alloc((c->v->outputs.n + 1) * sizeof *out);
 	if (!out)
 		return fail_nomem();
 	clv_status st = run_and_compare(w, a, c, out);
-	release(out, c->noutputs);
+	release(out, c->v->outputs.n);
 	mem_free(out);
 	return st;
 }
@@ -230,12 +232,8 @@ static clv_status run_call(watch *w, const clv_program *g, const clv_trace_call 
 	TRY(copy_inputs(g, c, r->inputs));
 	for (uint32_t i = 0; i < g->v.externals.n; i++)
 		r->externals[i] = w->p->externals[g->v.externals.at[i]];
-	run_spec spec = {.inputs = r->inputs,
-	                 .externals = r->externals,
-	                 .outputs = r->outputs,
-	                 .tape = true,
-	                 .watch = see,
-	                 .watch_ctx = w};
+	run_spec spec = {
+		.inputs = r->inputs, .externals = r->externals, .outputs = r->outputs, .watch = see, .watch_ctx = w};
 	return program_run(g, &spec);
 }
 

@@ -1,5 +1,6 @@
 /* Attempts: ranges of a plan as jobs for the compiler, compiled and compared. What is known by content is not compiled
  * again. */
+#include <stdio.h>
 #include <string.h>
 
 #include "exec/trace.h"
@@ -153,7 +154,7 @@ static uint32_t made_find(const tracer *t, digest key)
 	return NONE;
 }
 
-static clv_status write_job(tracer *t, const job_spec *spec, artifact *segment, job *out)
+static clv_status write_job(tracer *t, const job_spec *spec, artifact *alone, job *out)
 {
 	char name[32];
 	char *dir = NULL, *path = NULL;
@@ -163,7 +164,7 @@ static clv_status write_job(tracer *t, const job_spec *spec, artifact *segment, 
 	strbuf_printf(&b, "%s/segment.clv", dir);
 	clv_status st = strbuf_take(&b, &path);
 	if (st == CLV_OK)
-		st = artifact_save(segment, path);
+		st = artifact_save(alone, path);
 	if (st == CLV_OK)
 		st = job_write(spec, dir);
 	mem_free(path);
@@ -176,12 +177,12 @@ static clv_status write_job(tracer *t, const job_spec *spec, artifact *segment, 
 }
 
 /* Known already, in the cache, or a new job. */
-static clv_status find_or_add(batch *b, attempt *a, const job_spec *spec, artifact *segment)
+static clv_status find_or_add(batch *b, attempt *a, const job_spec *spec, artifact *alone)
 {
 	tracer *t = b->p->t;
 	digest key;
 	bool found = false;
-	TRY(job_key(spec, segment, t->context.at, &key));
+	TRY(job_key(spec, alone, t->context.at, &key));
 	a->made = made_find(t, key);
 	if (a->made != NONE)
 		return CLV_OK;
@@ -194,7 +195,7 @@ static clv_status find_or_add(batch *b, attempt *a, const job_spec *spec, artifa
 	if (m->cached)
 		return CLV_OK;
 	job j;
-	TRY(write_job(t, spec, segment, &j));
+	TRY(write_job(t, spec, alone, &j));
 	st = vec_push(&b->made, a->made);
 	if (st == CLV_OK)
 		st = vec_push(&b->jobs, j);
@@ -205,16 +206,16 @@ static clv_status find_or_add(batch *b, attempt *a, const job_spec *spec, artifa
 
 static clv_status prepare(batch *b, attempt *a)
 {
-	artifact *segment;
+	artifact *alone;
 	job_texts texts = {0};
 	TRY(set_sizes(b->p, b->example, a));
 	clv_status st = describe(b->p, a, b->example, &texts);
 	if (st == CLV_OK)
-		st = artifact_take_nodes(b->p->a, b->p->number, a->segment.first, a->segment.end, &segment);
+		st = artifact_take_nodes(b->p->a, b->p->number, a->segment.first, a->segment.end, &alone);
 	if (st == CLV_OK) {
 		job_spec spec = spec_of(b->p->t, &texts);
-		st = find_or_add(b, a, &spec, segment);
-		artifact_free(segment);
+		st = find_or_add(b, a, &spec, alone);
+		artifact_free(alone);
 	}
 	job_texts_free(&texts);
 	return st;
@@ -272,19 +273,19 @@ static clv_status compile_apart(batch *b)
 
 static clv_status blame(const batch *b, const attempt *a, const job *j, trace_made *m)
 {
-	artifact *segment;
+	artifact *alone;
 	node_names *names = NULL;
 	if (j->nculprits == 0)
 		return CLV_OK;
-	TRY(artifact_take_nodes(b->p->a, b->p->number, a->segment.first, a->segment.end, &segment));
-	clv_status st = node_names_new(segment->plans.at[0].p, &names);
+	TRY(artifact_take_nodes(b->p->a, b->p->number, a->segment.first, a->segment.end, &alone));
+	clv_status st = node_names_new(alone->plans.at[0].p, &names);
 	for (uint32_t i = 0; i < j->nculprits && st == CLV_OK; i++) {
 		node_id n = node_find(names, j->culprits[i]);
 		if (n != NONE)
 			st = vec_push(&m->blamed, n);
 	}
 	node_names_free(names);
-	artifact_free(segment);
+	artifact_free(alone);
 	return st;
 }
 
@@ -370,7 +371,8 @@ static clv_status load(const trace_plan *p, attempt *a)
 		return set_why(a, m->why);
 	}
 	TRY(fill_segment(p->t, a));
-	clv_status st = code_new(&a->segment, p->p, true, &texts, &loaded, &reason);
+	code_source source = {&a->segment, p->p, &p->live, true};
+	clv_status st = code_new(&source, &texts, &loaded, &reason);
 	if (st == CLV_OK && reason)
 		st = set_why(a, reason);
 	if (st == CLV_OK && loaded) {

@@ -313,7 +313,7 @@ static void give_up(choosing *c, uint32_t u, const char *reason)
 static clv_status too_small(choosing *c, uint32_t nodes, const char **out)
 {
 	strbuf b = STRBUF_INIT;
-	strbuf_printf(&b, "alone: a segment has at least %u operators, and %u would be together here", c->s->minimum,
+	strbuf_printf(&b, ALONE "a segment has at least %u operators, and %u would be together here", c->s->minimum,
 	              nodes);
 	return arena_take(&c->out->arena, &b, out);
 }
@@ -413,7 +413,7 @@ static clv_status drop_least(choosing *c, const candidates *all)
 	bool *drop = mem_alloc((size_t)c->u.n + 1); /* per unit that stands for a part */
 	strbuf b = STRBUF_INIT;
 	const char *why = NULL;
-	strbuf_printf(&b, "given up: there may be %u segment%s, and others have more work", c->s->most,
+	strbuf_printf(&b, GIVEN_UP "there may be %u segment%s, and others have more work", c->s->most,
 	              c->s->most == 1 ? "" : "s");
 	clv_status st = arena_take(&c->out->arena, &b, &why);
 	if (!drop && st == CLV_OK)
@@ -575,4 +575,10 @@ void segments_free(segments *s)
 	mem_free(s->reason);
 	arena_free(&s->arena);
 	*s = (segments){0};
+}
+
+bool reason_is_chooser(const char *reason)
+{
+	return strncmp(reason, ALONE, strlen(ALONE)) == 0 || strncmp(reason, GIVEN_UP, strlen(GIVEN_UP)) == 0 ||
+	       strncmp(reason, TIED, strlen(TIED)) == 0;
 }

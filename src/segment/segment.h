@@ -57,6 +57,9 @@ typedef struct segments {
 
 clv_status segments_choose(const plan *p, const segments_spec *s, segments *out);
 void segments_free(segments *s);
+/* Whether a reason is the chooser's own (too few together, tied by memory, too many segments): the node itself could be
+   compiled. */
+bool reason_is_chooser(const char *reason);
 
 /* order.c. The plan with its nodes in s->order: segment i is nodes firsts[i] … ends[i]-1 of it. */
 clv_status segments_plan(const segments *s, plan **out, node_id *firsts, node_id *ends);

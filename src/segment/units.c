@@ -211,7 +211,7 @@ static clv_status find_parts(unit_walk *w)
 static clv_status tie_reason(unit_walk *w, node_id culprit, const char **out)
 {
 	strbuf b = STRBUF_INIT;
-	strbuf_printf(&b, "memory that is written in place ties it to %s (%s), which is not compiled",
+	strbuf_printf(&b, TIED "%s (%s), which is not compiled",
 	              node_name(w->names, culprit), plan_s(w->p, w->p->nodes.at[culprit].op));
 	return arena_take(w->arena, &b, out);
 }

@@ -5,6 +5,11 @@
 #include "base/digraph.h"
 #include "segment/segment.h"
 
+/* How reasons of this folder begin. */
+#define ALONE "alone: "
+#define GIVEN_UP "given up: "
+#define TIED "memory that is written in place ties it to "
+
 /* Nodes that are in one segment or on the tape, in a topological order. */
 typedef struct units {
 	uint32_t n;

@@ -1,0 +1,170 @@
+/* The report of a traced file, from what the file itself says. */
+#include <string.h>
+
+#include "base/options.h"
+#include "file/artifact.h"
+#include "plan/view.h"
+#include "segment/units.h"
+
+typedef struct reporter {
+	const artifact *a;
+	const artifact_plan *e;
+	const clv_report_options *o;
+	segments s;      /* as the file has them */
+	const char **no; /* per node: why its back end does not take it */
+	VEC(segment_row) rows;
+	amounts m;
+	liveness live;
+	arena texts;
+} reporter;
+
+static double number_of(const char *text)
+{
+	char *end;
+	double x = text ? strtod(text, &end) : NAN;
+	return text && end != text && *end == 0 ? x : NAN;
+}
+
+static double fact(const artifact_segment *s, const char *key)
+{
+	for (uint32_t i = 0; i < s->facts.n; i++)
+		if (strcmp(s->facts.at[i].key, key) == 0)
+			return number_of(s->facts.at[i].text);
+	return NAN;
+}
+
+static double note(const artifact *a, const char *key)
+{
+	for (uint32_t i = 0; i < a->notes.n; i++)
+		if (strcmp(a->notes.at[i].key, key) == 0)
+			return number_of(a->notes.at[i].text);
+	return NAN;
+}
+
+static clv_status find_segments(reporter *r)
+{
+	const plan *p = r->e->p;
+	r->s.p = p;
+	r->s.of_node = mem_ids(p->nodes.n + 1);
+	r->s.reason = arena_alloc(&r->texts, (p->nodes.n + 1) * sizeof *r->s.reason);
+	r->no = arena_alloc(&r->texts, (p->nodes.n + 1) * sizeof *r->no);
+	if (!r->s.of_node || !r->s.reason || !r->no)
+		return fail_nomem();
+	for (node_id n = 0; n < p->nodes.n; n++)
+		r->s.reason[n] = "";
+	for (uint32_t i = 0; i < r->e->segments.n; i++)
+		for (node_id n = r->e->segments.at[i].first; n < r->e->segments.at[i].end; n++)
+			r->s.of_node[n] = i;
+	for (uint32_t i = 0; i < r->e->fallbacks.n; i++) {
+		const artifact_fallback *f = &r->e->fallbacks.at[i];
+		r->s.reason[f->node] = f->reason;
+		r->no[f->node] = reason_is_chooser(f->reason) ? NULL : f->reason;
+	}
+	return CLV_OK;
+}
+
+static clv_status count(const reporter *r, const artifact_segment *from, segment *out)
+{
+	view v;
+	*out = (segment){.first = from->first, .n = from->end - from->first};
+	TRY(view_segment(r->e->p, &r->live, from->first, from->end, &v));
+	for (node_id n = from->first; n < from->end; n++)
+		out->work += r->m.work[n];
+	for (uint32_t i = 0; i < v.inputs.n; i++)
+		out->bytes_in = add_bytes(out->bytes_in, r->m.bytes[v.inputs.at[i]]);
+	for (uint32_t i = 0; i < v.outputs.n; i++)
+		out->bytes_out = add_bytes(out->bytes_out, r->m.bytes[v.outputs.at[i]]);
+	view_free(&v);
+	return CLV_OK;
+}
+
+static clv_status add_row(reporter *r, uint32_t i)
+{
+	const artifact_segment *from = &r->e->segments.at[i];
+	segment_row row = SEGMENT_ROW_INIT;
+	segment counted;
+	strbuf b = STRBUF_INIT;
+	TRY(count(r, from, &counted));
+	TRY(vec_push(&r->s.at, counted));
+	strbuf_printf(&b, "segment %u", i);
+	TRY(arena_take(&r->texts, &b, &row.name));
+	row.backend = from->backend;
+	row.nodes = counted.n;
+	row.work = counted.work;
+	row.bytes_in = counted.bytes_in;
+	row.bytes_out = counted.bytes_out;
+	double in = fact(from, "bytes_in"), out = fact(from, "bytes_out");
+	row.measured_in = in >= 0 ? (int64_t)in : -1;
+	row.measured_out = out >= 0 ? (int64_t)out : -1;
+	row.compile_s = fact(from, "compile_s");
+	row.error = fact(from, "error");
+	row.tolerance = fact(from, "allowed");
+	row.tape_ms = fact(from, "tape_ms");
+	row.code_ms = fact(from, "code_ms");
+	row.size = 0;
+	for (uint32_t k = 0; k < from->members.n; k++)
+		row.size += (int64_t)from->members.at[k].n;
+	row.on_tape = r->o->on_tape ? r->o->on_tape[i] : NULL;
+	return vec_push(&r->rows, row);
+}
+
+static double given_or_noted(double given, const artifact *a, const char *key)
+{
+	return given >= 0 ? given : note(a, key);
+}
+
+static clv_status write_report(reporter *r, double *covered, strbuf *b)
+{
+	coverage c;
+	double least = note(r->a, "minimum_segment_size");
+	segments_spec spec = {.no = r->no, .minimum = least >= 1 && least < 1e9 ? (uint32_t)least : 2};
+	TRY(coverage_of(&r->s, &spec, true, &c));
+	segment_report report = {.backend = r->e->segments.n ? r->e->segments.at[0].backend : NULL,
+	                         .covered = &c,
+	                         .rows = r->rows.at,
+	                         .nrows = r->rows.n,
+	                         .eager_ms = given_or_noted(r->o->eager_ms, r->a, "eager_ms"),
+	                         .tape_ms = given_or_noted(r->o->tape_ms, r->a, "tape_ms"),
+	                         .traced_ms = given_or_noted(r->o->traced_ms, r->a, "traced_ms")};
+	if (covered)
+		*covered = coverage_share(&c);
+	clv_status st = r->o->json ? report_json(&report, b) : report_text(&report, b);
+	coverage_free(&c);
+	return st;
+}
+
+static clv_status make_report(reporter *r, double *covered, char **out)
+{
+	strbuf b = STRBUF_INIT;
+	TRY(find_segments(r));
+	TRY(amounts_of(r->e->p, NULL, &r->m));
+	TRY(liveness_new(r->e->p, &r->live));
+	for (uint32_t i = 0; i < r->e->segments.n; i++)
+		TRY(add_row(r, i));
+	clv_status st = write_report(r, covered, &b);
+	if (st == CLV_OK)
+		return strbuf_take(&b, out);
+	strbuf_free(&b);
+	return st;
+}
+
+clv_status clv_artifact_report(const clv_artifact *a, const clv_report_options *options, double *covered, char **out)
+{
+	clv_report_options o = CLV_REPORT_OPTIONS_INIT;
+	if (!a || !out)
+		return fail(CLV_E_INVALID, "clv_artifact_report needs an artifact and a place for the text");
+	TRY(options_read(&o, sizeof o, options, "clv_report_options"));
+	if (o.plan >= a->plans.n)
+		return fail(CLV_E_INVALID, "there is no plan %u", o.plan);
+	reporter r = {.a = a, .e = &a->plans.at[o.plan], .o = &o};
+	if (r.e->segments.n + r.e->fallbacks.n == 0)
+		return fail(CLV_E_NOT_FOUND, "nothing of this file was compiled, or was to be");
+	clv_status st = make_report(&r, covered, out);
+	mem_free(r.s.of_node);
+	amounts_free(&r.m);
+	liveness_free(&r.live);
+	vec_free(&r.s.at);
+	vec_free(&r.rows);
+	arena_free(&r.texts);
+	return st;
+}
