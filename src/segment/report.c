@@ -347,6 +347,11 @@ static void put_headline(const segment_report *r, strbuf *b)
 		strbuf_printf(b, " in %u segment%s", r->nrows, plural(r->nrows));
 	strbuf_puts(b, " by ");
 	strbuf_plain(b, r->backend);
+	uint32_t idle = 0;
+	for (uint32_t i = 0; i < r->nrows; i++)
+		idle += r->rows[i].on_tape != NULL;
+	if (idle)
+		strbuf_printf(b, "; %u of them run%s on the tape here", idle, idle == 1 ? "s" : "");
 	strbuf_putc(b, '\n');
 }
 
@@ -372,9 +377,9 @@ static void put_bytes(const segment_report *r, strbuf *b)
 	strbuf_bytes(b, r->covered->bytes);
 	strbuf_puts(b, " go into and out of segments in a run");
 	if (measured >= 0) {
-		strbuf_puts(b, ", as predicted; ");
+		strbuf_puts(b, " (measured: ");
 		strbuf_bytes(b, measured);
-		strbuf_puts(b, " as measured");
+		strbuf_putc(b, ')');
 	}
 	strbuf_putc(b, '\n');
 }
