@@ -2,6 +2,8 @@
  * order of nodes changed. */
 #include "artifacts.h"
 
+#include <time.h>
+
 #include "file/artifact_segments.h"
 #include "plan/view.h"
 
@@ -46,6 +48,8 @@ static artifact *compiled_sample(void)
 	OK(artifact_add_fallback(a, 1, 0, "nothing is compiled here"));
 	return a;
 }
+
+static image crafted; /* a file of the sample */
 
 /* ---- what comes back ---------------------------------------------------------------------------------------------- */
 
@@ -95,6 +99,80 @@ static void segments_come_back_and_are_no_tensors(void **state)
 	OK(clv_artifact_check_data(a));
 	artifact_free(a);
 	image_free(&i);
+}
+
+static void segments_are_listed(void **state)
+{
+	(void)state;
+	artifact *a = opened(crafted);
+	clv_segment_info info = {.size = sizeof info};
+	const char *key, *text;
+	uint32_t n;
+	assert_int_equal(clv_artifact_segment_count(a, 0), 2);
+	assert_int_equal(clv_artifact_segment_count(a, 1), 0);
+	assert_int_equal(clv_artifact_segment_count(a, 2), 0);
+	assert_int_equal(clv_artifact_segment_count(NULL, 0), 0);
+	OK(clv_artifact_segment(a, 0, 1, &info));
+	assert_string_equal(info.backend, "inductor");
+	assert_int_equal(info.first, 3);
+	assert_int_equal(info.end, 5);
+	assert_int_equal(info.bytes, sizeof code_bytes + sizeof more_bytes);
+	assert_int_equal(info.nmembers, 3);
+	assert_int_equal(info.nsymbols, 1);
+	assert_int_equal(info.sizes[0], 1);
+	assert_int_equal(info.sizes[1], 64);
+	assert_true(clv_artifact_segment_need(a, 0, 1, 1, &key, &text));
+	assert_string_equal(key, "cpu");
+	assert_false(clv_artifact_segment_need(a, 0, 1, 2, &key, &text));
+	assert_true(clv_artifact_segment_fact(a, 0, 0, 0, &key, &text));
+	assert_string_equal(text, "1.2e-7");
+	assert_false(clv_artifact_segment_fact(a, 0, 2, 0, &key, &text));
+	assert_true(clv_artifact_fallback(a, 0, 0, &n, &text));
+	assert_int_equal(n, 2);
+	assert_string_equal(text, "it is not taken");
+	assert_false(clv_artifact_fallback(a, 0, 1, &n, &text));
+	assert_false(clv_artifact_fallback(a, 2, 0, &n, &text));
+	assert_false(clv_artifact_fallback(NULL, 0, 0, &n, &text));
+	FAILS(clv_artifact_segment(a, 0, 2, &info), CLV_E_INVALID, "no such segment");
+	FAILS(clv_artifact_segment(NULL, 0, 0, &info), CLV_E_INVALID, "no such segment");
+	FAILS(clv_artifact_segment(a, 0, 0, NULL), CLV_E_INVALID, "no place");
+	artifact_free(a);
+}
+
+static char *difference(const artifact *a, const artifact *b)
+{
+	char *text;
+	bool differ;
+	OK(clv_artifact_diff(a, b, NULL, &text, &differ));
+	assert_int_equal(differ, a != b);
+	return text;
+}
+
+static void other_code_is_a_difference(void **state)
+{
+	(void)state;
+	image plain = written(sample_of_two_plans());
+	artifact *a = opened(crafted), *b = opened(plain), *other, *c;
+	plan *none[2] = {NULL, NULL};
+	OK(artifact_reordered(a, none, &other));
+	other->plans.at[0].segments.at[1].members.at[0].data = plain.at; /* other bytes */
+	other->plans.at[0].fallbacks.at[0].reason = "for another reason";
+	image changed = written(other);
+	c = opened(changed);
+	char *same = difference(a, a), *less = difference(a, b), *bytes = difference(a, c);
+	assert_null(strstr(same, "compiled segments"));
+	assert_non_null(strstr(less, "compiled segments"));
+	assert_non_null(strstr(less, "nodes not compiled"));
+	assert_non_null(strstr(bytes, "compiled segments"));
+	assert_non_null(strstr(bytes, "for another reason"));
+	clv_string_free(same);
+	clv_string_free(less);
+	clv_string_free(bytes);
+	artifact_free(a);
+	artifact_free(b);
+	artifact_free(c);
+	image_free(&plain);
+	image_free(&changed);
 }
 
 static void changed_code_is_found_and_named(void **state)
@@ -282,8 +360,6 @@ static void what_breaks_a_rule_is_not_written(void **state)
 
 /* ---- crafted ------------------------------------------------------------------------------------------------------ */
 
-static image crafted; /* a file of the sample */
-
 /* The file with the text about segments changed by `edit`, which gets it as text. */
 static void bad_text(const char *from, const char *to, const char *why)
 {
@@ -401,6 +477,36 @@ static void every_changed_bit_of_the_text_is_noticed_or_harmless(void **state)
 			image_free(&i);
 		}
 	free(text);
+}
+
+/* As many segments as nodes: what that costs grows with the file, not with its square. */
+static void many_segments_are_read_soon(void **state)
+{
+	(void)state;
+	enum { NODES = 40000 };
+	strbuf b = STRBUF_INIT;
+	strbuf_puts(&b, "cleave-plan 1\nmodel \"m\"\ninput %0 f32[4]\n");
+	for (int i = 1; i <= NODES; i++)
+		strbuf_printf(&b, "%%%d = aten::relu(%%%d) -> f32[4]\n", i, i - 1);
+	strbuf_printf(&b, "output %%%d\n", NODES);
+	char *text = taken(&b);
+	artifact *a = new_artifact(text);
+	for (node_id n = 0; n < NODES; n += 2) {
+		artifact_segment s = {.first = n, .end = n + 1, .backend = "x"};
+		OK(vec_push(&s.in_order, 0));
+		OK(vec_push(&s.out_order, 0));
+		OK(artifact_add_segment(a, 0, &s));
+		OK(artifact_add_fallback(a, 0, n + 1, "no"));
+		segment_free(&s);
+	}
+	struct timespec from, to;
+	image i = written(a);
+	clock_gettime(CLOCK_MONOTONIC, &from);
+	OK(try_image(i));
+	clock_gettime(CLOCK_MONOTONIC, &to);
+	assert_true(to.tv_sec - from.tv_sec < 20);
+	image_free(&i);
+	mem_free(text);
 }
 
 /* ---- nodes of their own ------------------------------------------------------------------------------------------- */
@@ -664,6 +770,9 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(segments_come_back_and_are_no_tensors),
+		cmocka_unit_test(segments_are_listed),
+		cmocka_unit_test(other_code_is_a_difference),
+		cmocka_unit_test(many_segments_are_read_soon),
 		cmocka_unit_test(changed_code_is_found_and_named),
 		cmocka_unit_test(only_files_with_segments_have_the_newer_version),
 		cmocka_unit_test(a_part_has_no_segments),
