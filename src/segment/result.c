@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 
 #include "file/json.h"
-#include "segment/compile.h"
+#include "segment/child.h"
 
 enum { JSON_MOST = 16 << 20, LOG_MOST = 1 << 30, LOG_TAIL = 4000, LOG_LINES = 20, MEMBERS_MOST = 4096 };
 static const size_t member_most = (size_t)1 << 38;
@@ -39,19 +39,25 @@ static size_t tail_of(const char *s, size_t n)
 	return at;
 }
 
+static void put_lines(strbuf *b, const char *s, size_t n, const char *between)
+{
+	for (size_t at = 0, end; at < n; at = end + 1) {
+		const char *line = memchr(s + at, '\n', n - at);
+		end = line ? (size_t)(line - s) : n;
+		strbuf_puts(b, at ? between : "");
+		put_printed(b, s + at, end - at);
+	}
+}
+
 static void put_tail(strbuf *b, const char *s, size_t n)
 {
 	while (n && (s[n - 1] == '\n' || s[n - 1] == '\r' || s[n - 1] == ' '))
 		n--;
 	if (!n)
 		return;
-	strbuf_puts(b, "; the end of what it printed (compile.log):");
-	for (size_t at = tail_of(s, n), end; at < n; at = end + 1) {
-		const char *line = memchr(s + at, '\n', n - at);
-		end = line ? (size_t)(line - s) : n;
-		strbuf_puts(b, "\n  ");
-		put_printed(b, s + at, end - at);
-	}
+	size_t from = tail_of(s, n);
+	strbuf_puts(b, "; the end of what it printed (compile.log):\n  ");
+	put_lines(b, s + from, n - from, "\n  ");
 }
 
 static void put_log(strbuf *b, const char *dir)
@@ -135,9 +141,10 @@ static clv_status read_error(job *j, const json_t *root)
 		return fail(CLV_E_PARSE, "\"nodes\" is not an array");
 	if (nodes)
 		TRY(read_culprits(j, nodes));
-	j->message = mem_strdup(message, strlen(message));
 	j->argument = argument && !json_is_false(argument) && !json_is_null(argument);
-	return j->message ? CLV_OK : fail_nomem();
+	strbuf b = STRBUF_INIT;
+	put_lines(&b, message, strlen(message), "\n");
+	return strbuf_take(&b, &j->message);
 }
 
 /* ---- result.json -------------------------------------------------------------------------------------------------- */

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "segment/child.h"
 #include "segment/compile.h"
 
 enum { MOST = 8 };
@@ -145,8 +146,8 @@ static void test_files_and_signals_of_the_host_do_not_reach_the_compiler(void **
 	int fd = open(path, O_RDWR | O_CREAT, 0600);
 	assert_int_equal(dup2(fd, 77), 77);
 	signal(SIGUSR1, SIG_IGN);
-	bench *b = set_up(1, "test ! -e /proc/$$/fd/77 || exit 1; grep -q '^SigIgn:.*0000$' /proc/$$/status || exit 2; "
-	                     "grep -q '^SigBlk:.*0000000$' /proc/$$/status || exit 3; " RESULT);
+	bench *b = set_up(1, "test ! -e /proc/$$/fd/77 || exit 1; grep -q '^SigIgn:.*0000$' /proc/self/status || exit 2; "
+	                     "grep -q '^SigBlk:.*0000000$' /proc/self/status || exit 3; " RESULT);
 	run(b);
 	if (b->jobs[0].state != JOB_DONE)
 		fail_msg("%s", b->jobs[0].message);
@@ -450,6 +451,42 @@ static void test_jobs_die_with_this_process(void **state)
 	tear_down(b);
 }
 
+/* A copy of this process has the same files open, so that closing ours says nothing. */
+static bool stop_with_a_copy(void *ctx, const job *jobs, uint32_t n)
+{
+	(void)n;
+	pid_t *copy = ctx;
+	if (!*copy && jobs[0].state == JOB_RUNS && (*copy = fork()) == 0) {
+		pause_ms(30000);
+		_exit(0);
+	}
+	return !*copy;
+}
+
+static void test_a_stop_is_heard_though_the_host_was_copied(void **state)
+{
+	(void)state;
+	pid_t copy = 0;
+	bench *b = set_up(1, "sleep 1000");
+	b->spec.tick = stop_with_a_copy;
+	b->spec.ctx = &copy;
+	double start = seconds_now();
+	run(b);
+	assert_int_equal(b->jobs[0].state, JOB_CANCELLED);
+	assert_true(seconds_now() - start < 8);
+	kill(copy, SIGKILL);
+	assert_int_equal(waitpid(copy, NULL, 0), copy);
+	tear_down(b);
+}
+
+static void test_messages_do_not_steer_terminals(void **state)
+{
+	(void)state;
+	bench *b =
+		failing("printf '%s' '{\"message\": \"two\\nlines \\u001b[2J\"}' > error.json; exit 1", "two\nlines ?[2J");
+	tear_down(b);
+}
+
 /* ---- the host --------------------------------------------------------------------------------------------------- */
 
 static volatile sig_atomic_t child_signals;
@@ -580,6 +617,8 @@ int main(void)
 		cmocka_unit_test(test_a_stop_kills_everything_and_starts_nothing_more),
 		cmocka_unit_test(test_a_killed_guard_takes_all_with_it),
 		cmocka_unit_test(test_jobs_die_with_this_process),
+		cmocka_unit_test(test_a_stop_is_heard_though_the_host_was_copied),
+		cmocka_unit_test(test_messages_do_not_steer_terminals),
 		cmocka_unit_test(test_the_host_sees_none_of_it),
 		cmocka_unit_test(test_threads_run_jobs_of_their_own),
 		cmocka_unit_test(test_no_file_stays_open),
