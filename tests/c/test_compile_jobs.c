@@ -1,9 +1,12 @@
 /* src/segment/child.c, jobs.c, result.c: compilers that work, fail, crash, hang, hide and write nonsense. */
+#define _GNU_SOURCE /* unshare */
 #include "support.h"
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -345,6 +348,72 @@ static void test_a_log_that_cannot_be_written_is_said(void **state)
 	tear_down(b);
 }
 
+/* ---- a full disk ------------------------------------------------------------------------------------------------ */
+
+static bool says(const char *part)
+{
+	return strstr(status_message(), part) != NULL;
+}
+
+/* On a disk of 64 kB: which step went wrong; 0: none. */
+static int on_a_full_disk(const char *base)
+{
+	static const char *const argv[] = {"sh", "-c", "head -c 1000000 /dev/zero > model.so", "compiler", NULL};
+	jobs_spec s = {.argv = argv, .timeout = 60};
+	char *dir, *other;
+	cache c;
+	compiled made = {0};
+	if (job_folder_make(base, "0", &dir) != CLV_OK || job_folder_make(base, "1", &other) != CLV_OK ||
+	    cache_open(base, 0, &c) != CLV_OK || compiled_add(&made, "a", mem_alloc(100000), 100000) != CLV_OK)
+		return 1;
+	if (cache_put(&c, (digest){1, 2}, &made) != CLV_E_IO || !says("No space left"))
+		return 2;
+	job j = {.name = "0", .dir = dir};
+	if (jobs_run(&j, 1, &s) != CLV_OK || j.state != JOB_FAILED || !strstr(j.message, "disk is full"))
+		return 3;
+	job_size sizes[] = {{"B", 1, 2, 1}};
+	if (job_write(&(job_spec){.backend = "b", .sizes = sizes, .nsizes = 1}, other) != CLV_E_IO ||
+	    !says("No space left"))
+		return 4;
+	char path[256];
+	snprintf(path, sizeof path, "%s/job.json", other);
+	if (access(path, F_OK) == 0)
+		return 5;
+	job_free(&j);
+	compiled_free(&made);
+	cache_close(&c);
+	mem_free(dir);
+	mem_free(other);
+	return folder_remove(path) == CLV_OK ? 0 : 6;
+}
+
+/* A disk of our own, which is gone with the process. 77: only root may have one. */
+static int with_small_disk(const char *base)
+{
+	if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+	    mount("tmpfs", base, "tmpfs", 0, "size=64k,mode=0700") != 0)
+		return 77;
+	return on_a_full_disk(base);
+}
+
+static void test_a_full_disk_is_said(void **state)
+{
+	(void)state;
+	int status;
+	char *base;
+	OK(folder_make_temporary(&base));
+	pid_t pid = fork();
+	if (pid == 0)
+		_exit(with_small_disk(base));
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	OK(folder_remove(base));
+	mem_free(base);
+	assert_true(WIFEXITED(status));
+	if (WEXITSTATUS(status) == 77)
+		skip();
+	assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 /* ---- the end of everything -------------------------------------------------------------------------------------- */
 
 /* A child that ignores SIGTERM, in a session of its own, without its parent, and with an environment of its own. */
@@ -612,6 +681,7 @@ int main(void)
 		cmocka_unit_test(test_what_a_former_run_left_is_not_taken),
 		cmocka_unit_test(test_a_compiler_that_cannot_be_started_is_said),
 		cmocka_unit_test(test_a_log_that_cannot_be_written_is_said),
+		cmocka_unit_test(test_a_full_disk_is_said),
 		cmocka_unit_test(test_a_timeout_kills_also_what_hides),
 		cmocka_unit_test(test_a_compiler_that_ends_leaves_nothing_running),
 		cmocka_unit_test(test_a_stop_kills_everything_and_starts_nothing_more),
