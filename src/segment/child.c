@@ -26,6 +26,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "segment/child.h"
+
 #include "segment/compile.h"
 
 #define MARK "CLEAVE_JOB="
@@ -451,6 +453,8 @@ void child_stop(child *c)
 	if (c->control >= 0)
 		close(c->control);
 	c->control = -1;
+	if (!c->over)
+		kill(c->guard, SIGTERM); /* the host may have forked, and then the other one still holds it open */
 }
 
 const char *child_broken(const child *c)

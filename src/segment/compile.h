@@ -7,8 +7,6 @@
 #ifndef SEGMENT_COMPILE_H
 #define SEGMENT_COMPILE_H
 
-#include <sys/types.h>
-
 #include "base/arena.h"
 #include "base/digest.h"
 #include "file/artifact.h"
@@ -89,8 +87,8 @@ clv_status folder_remove(const char *path); /* with all that is in it; links are
 
 /* A regular file of a folder, `most` bytes at most; CLV_E_NOT_FOUND: there is none, CLV_E_IO. Caller frees. */
 clv_status folder_read(const char *dir, const char *name, size_t most, uint8_t **data, size_t *n);
-clv_status folder_write(const char *dir, const char *name, const void *data,
-                        size_t n);                      /* whole or not at all; CLV_E_IO */
+/* Whole or not at all; CLV_E_IO. */
+clv_status folder_write(const char *dir, const char *name, const void *data, size_t n);
 clv_status path_absolute(const char *path, char **out); /* caller frees */
 bool plain_file_name(const char *name);                 /* no way to another folder, nothing that steers a terminal */
 
@@ -98,6 +96,7 @@ bool plain_file_name(const char *name);                 /* no way to another fol
 
 typedef enum job_state { JOB_WAITS, JOB_RUNS, JOB_DONE, JOB_FAILED, JOB_TIMEOUT, JOB_CANCELLED } job_state;
 
+/* All zero but for name and dir when it is given to jobs_run. */
 typedef struct job {
 	const char *name; /* for progress: "segment 2" */
 	const char *dir;
@@ -126,35 +125,6 @@ typedef struct jobs_spec {
    it was started. The caller's own children, and its handlers of signals, notice nothing. */
 clv_status jobs_run(job *jobs, uint32_t n, const jobs_spec *s);
 void job_free(job *j); /* what it owns */
-
-/* child.c: one program under a guard, a process that has no other task than to end all that the program started. */
-typedef struct child_spec {
-	const char *const *argv; /* NULL ends; argv[0] is looked for in $PATH */
-	const char *const *env;  /* beside ours; NULL: nothing */
-	const char *dir;         /* where it runs; absolute */
-	const char *log;         /* file in dir for what it prints */
-} child_spec;
-
-typedef struct child {
-	pid_t guard;
-	int control;   /* held open as long as it may run */
-	int report;    /* readable when there is news; for poll() */
-	char mark[64]; /* CLEAVE_JOB in the environment of all its processes */
-	bool over;
-	int broken_step, broken_errno; /* it could not be started */
-	bool has_status;
-	int status; /* of waitpid; without it the guard was killed */
-} child;
-
-clv_status child_start(const child_spec *s, child *out); /* CLV_E_IO, CLV_E_NOT_FOUND */
-void child_stop(child *c);                               /* tells the guard to kill everything; returns at once */
-void child_poll(child *c);                /* looks for news; sets `over` when all its processes are gone */
-void child_end(child *c);                 /* kills what is left, waits, releases */
-double seconds_now(void);                 /* that never go back */
-const char *child_broken(const child *c); /* "open the log"; NULL: it was started */
-
-/* result.c: what a program that ended left in the job's folder: j->made, or j->message and what goes with it. */
-clv_status job_read_result(job *j, const child *c, double timeout /* > 0: it ran that long and was killed */);
 
 /* ---- the cache: cache.c ------------------------------------------------------------------------------------------------ */
 

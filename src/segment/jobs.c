@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "segment/compile.h"
+#include "segment/child.h"
 
 #define TICK 0.2
 

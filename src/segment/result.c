@@ -1,14 +1,16 @@
 /* What a compiler left in its folder. It may have crashed, filled the disk, or be wrong: whatever is there becomes a result
  * that was checked, or a sentence for people. Only a lack of memory here is an error. */
+#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "file/json.h"
-#include "segment/compile.h"
+#include "segment/child.h"
 
-enum { JSON_MOST = 16 << 20, LOG_MOST = 1 << 30, LOG_TAIL = 4000, LOG_LINES = 20, MEMBERS_MOST = 4096 };
+enum { JSON_MOST = 16 << 20, LOG_TAIL = 4000, LOG_LINES = 20, MEMBERS_MOST = 4096 };
 static const size_t member_most = (size_t)1 << 38;
 
 /* ---- texts -------------------------------------------------------------------------------------------------------- */
@@ -33,10 +35,20 @@ static void put_printed(strbuf *b, const char *s, size_t n)
 static size_t tail_of(const char *s, size_t n)
 {
 	size_t at = n;
-	for (uint32_t lines = 0; at > 0 && n - at < LOG_TAIL; at--)
+	for (uint32_t lines = 0; at > 0; at--)
 		if (s[at - 1] == '\n' && at != n && ++lines == LOG_LINES)
 			break;
 	return at;
+}
+
+static void put_lines(strbuf *b, const char *s, size_t n, const char *between)
+{
+	for (size_t at = 0, end; at < n; at = end + 1) {
+		const char *line = memchr(s + at, '\n', n - at);
+		end = line ? (size_t)(line - s) : n;
+		strbuf_puts(b, at ? between : "");
+		put_printed(b, s + at, end - at);
+	}
 }
 
 static void put_tail(strbuf *b, const char *s, size_t n)
@@ -45,23 +57,29 @@ static void put_tail(strbuf *b, const char *s, size_t n)
 		n--;
 	if (!n)
 		return;
-	strbuf_puts(b, "; the end of what it printed (compile.log):");
-	for (size_t at = tail_of(s, n), end; at < n; at = end + 1) {
-		const char *line = memchr(s + at, '\n', n - at);
-		end = line ? (size_t)(line - s) : n;
-		strbuf_puts(b, "\n  ");
-		put_printed(b, s + at, end - at);
-	}
+	size_t from = tail_of(s, n);
+	strbuf_puts(b, "; the end of what it printed (compile.log):\n  ");
+	put_lines(b, s + from, n - from, "\n  ");
+}
+
+/* A log may be of any size; its end is what counts. */
+static size_t read_end(const char *dir, char *to, size_t most)
+{
+	int folder = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int fd = folder < 0 ? -1 : openat(folder, "compile.log", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	off_t size = fd < 0 ? -1 : lseek(fd, 0, SEEK_END);
+	ssize_t n = size < 0 ? -1 : pread(fd, to, most, size > (off_t)most ? size - (off_t)most : 0);
+	if (fd >= 0)
+		close(fd);
+	if (folder >= 0)
+		close(folder);
+	return n < 0 ? 0 : (size_t)n;
 }
 
 static void put_log(strbuf *b, const char *dir)
 {
-	uint8_t *log;
-	size_t n;
-	if (folder_read(dir, "compile.log", LOG_MOST, &log, &n) != CLV_OK)
-		return;
-	put_tail(b, (const char *)log, n);
-	mem_free(log);
+	char log[LOG_TAIL];
+	put_tail(b, log, read_end(dir, log, sizeof log));
 }
 
 /* A compiler whose disk is full often cannot say so. */
@@ -135,9 +153,10 @@ static clv_status read_error(job *j, const json_t *root)
 		return fail(CLV_E_PARSE, "\"nodes\" is not an array");
 	if (nodes)
 		TRY(read_culprits(j, nodes));
-	j->message = mem_strdup(message, strlen(message));
 	j->argument = argument && !json_is_false(argument) && !json_is_null(argument);
-	return j->message ? CLV_OK : fail_nomem();
+	strbuf b = STRBUF_INIT;
+	put_lines(&b, message, strlen(message), "\n");
+	return strbuf_take(&b, &j->message);
 }
 
 /* ---- result.json -------------------------------------------------------------------------------------------------- */

@@ -1,15 +1,19 @@
 /* src/segment/child.c, jobs.c, result.c: compilers that work, fail, crash, hang, hide and write nonsense. */
+#define _GNU_SOURCE /* unshare */
 #include "support.h"
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "segment/child.h"
 #include "segment/compile.h"
 
 enum { MOST = 8 };
@@ -145,8 +149,8 @@ static void test_files_and_signals_of_the_host_do_not_reach_the_compiler(void **
 	int fd = open(path, O_RDWR | O_CREAT, 0600);
 	assert_int_equal(dup2(fd, 77), 77);
 	signal(SIGUSR1, SIG_IGN);
-	bench *b = set_up(1, "test ! -e /proc/$$/fd/77 || exit 1; grep -q '^SigIgn:.*0000$' /proc/$$/status || exit 2; "
-	                     "grep -q '^SigBlk:.*0000000$' /proc/$$/status || exit 3; " RESULT);
+	bench *b = set_up(1, "test ! -e /proc/$$/fd/77 || exit 1; grep -q '^SigIgn:.*0000$' /proc/self/status || exit 2; "
+	                     "grep -q '^SigBlk:.*0000000$' /proc/self/status || exit 3; " RESULT);
 	run(b);
 	if (b->jobs[0].state != JOB_DONE)
 		fail_msg("%s", b->jobs[0].message);
@@ -344,6 +348,72 @@ static void test_a_log_that_cannot_be_written_is_said(void **state)
 	tear_down(b);
 }
 
+/* ---- a full disk ------------------------------------------------------------------------------------------------ */
+
+static bool says(const char *part)
+{
+	return strstr(status_message(), part) != NULL;
+}
+
+/* On a disk of 64 kB: which step went wrong; 0: none. */
+static int on_a_full_disk(const char *base)
+{
+	static const char *const argv[] = {"sh", "-c", "head -c 1000000 /dev/zero > model.so", "compiler", NULL};
+	jobs_spec s = {.argv = argv, .timeout = 60};
+	char *dir, *other;
+	cache c;
+	compiled made = {0};
+	if (job_folder_make(base, "0", &dir) != CLV_OK || job_folder_make(base, "1", &other) != CLV_OK ||
+	    cache_open(base, 0, &c) != CLV_OK || compiled_add(&made, "a", mem_alloc(100000), 100000) != CLV_OK)
+		return 1;
+	if (cache_put(&c, (digest){1, 2}, &made) != CLV_E_IO || !says("No space left"))
+		return 2;
+	job j = {.name = "0", .dir = dir};
+	if (jobs_run(&j, 1, &s) != CLV_OK || j.state != JOB_FAILED || !strstr(j.message, "disk is full"))
+		return 3;
+	job_size sizes[] = {{"B", 1, 2, 1}};
+	if (job_write(&(job_spec){.backend = "b", .sizes = sizes, .nsizes = 1}, other) != CLV_E_IO ||
+	    !says("No space left"))
+		return 4;
+	char path[256];
+	snprintf(path, sizeof path, "%s/job.json", other);
+	if (access(path, F_OK) == 0)
+		return 5;
+	job_free(&j);
+	compiled_free(&made);
+	cache_close(&c);
+	mem_free(dir);
+	mem_free(other);
+	return folder_remove(path) == CLV_OK ? 0 : 6;
+}
+
+/* A disk of our own, which is gone with the process. 77: only root may have one. */
+static int with_small_disk(const char *base)
+{
+	if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+	    mount("tmpfs", base, "tmpfs", 0, "size=64k,mode=0700") != 0)
+		return 77;
+	return on_a_full_disk(base);
+}
+
+static void test_a_full_disk_is_said(void **state)
+{
+	(void)state;
+	int status;
+	char *base;
+	OK(folder_make_temporary(&base));
+	pid_t pid = fork();
+	if (pid == 0)
+		_exit(with_small_disk(base));
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	OK(folder_remove(base));
+	mem_free(base);
+	assert_true(WIFEXITED(status));
+	if (WEXITSTATUS(status) == 77)
+		skip();
+	assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 /* ---- the end of everything -------------------------------------------------------------------------------------- */
 
 /* A child that ignores SIGTERM, in a session of its own, without its parent, and with an environment of its own. */
@@ -447,6 +517,42 @@ static void test_jobs_die_with_this_process(void **state)
 		pause_ms(50);
 	assert_false(alive(number_in(b, "hidden")));
 	assert_false(alive(number_in(b, "program")));
+	tear_down(b);
+}
+
+/* A copy of this process has the same files open, so that closing ours says nothing. */
+static bool stop_with_a_copy(void *ctx, const job *jobs, uint32_t n)
+{
+	(void)n;
+	pid_t *copy = ctx;
+	if (!*copy && jobs[0].state == JOB_RUNS && (*copy = fork()) == 0) {
+		pause_ms(30000);
+		_exit(0);
+	}
+	return !*copy;
+}
+
+static void test_a_stop_is_heard_though_the_host_was_copied(void **state)
+{
+	(void)state;
+	pid_t copy = 0;
+	bench *b = set_up(1, "sleep 1000");
+	b->spec.tick = stop_with_a_copy;
+	b->spec.ctx = &copy;
+	double start = seconds_now();
+	run(b);
+	assert_int_equal(b->jobs[0].state, JOB_CANCELLED);
+	assert_true(seconds_now() - start < 8);
+	kill(copy, SIGKILL);
+	assert_int_equal(waitpid(copy, NULL, 0), copy);
+	tear_down(b);
+}
+
+static void test_messages_do_not_steer_terminals(void **state)
+{
+	(void)state;
+	bench *b =
+		failing("printf '%s' '{\"message\": \"two\\nlines \\u001b[2J\"}' > error.json; exit 1", "two\nlines ?[2J");
 	tear_down(b);
 }
 
@@ -575,11 +681,14 @@ int main(void)
 		cmocka_unit_test(test_what_a_former_run_left_is_not_taken),
 		cmocka_unit_test(test_a_compiler_that_cannot_be_started_is_said),
 		cmocka_unit_test(test_a_log_that_cannot_be_written_is_said),
+		cmocka_unit_test(test_a_full_disk_is_said),
 		cmocka_unit_test(test_a_timeout_kills_also_what_hides),
 		cmocka_unit_test(test_a_compiler_that_ends_leaves_nothing_running),
 		cmocka_unit_test(test_a_stop_kills_everything_and_starts_nothing_more),
 		cmocka_unit_test(test_a_killed_guard_takes_all_with_it),
 		cmocka_unit_test(test_jobs_die_with_this_process),
+		cmocka_unit_test(test_a_stop_is_heard_though_the_host_was_copied),
+		cmocka_unit_test(test_messages_do_not_steer_terminals),
 		cmocka_unit_test(test_the_host_sees_none_of_it),
 		cmocka_unit_test(test_threads_run_jobs_of_their_own),
 		cmocka_unit_test(test_no_file_stays_open),
