@@ -18,7 +18,6 @@
 
 #include <string.h>
 
-#include "pipe/heap.h"
 #include "plan/data.h"
 #include "split/frontier.h"
 #include "split/order.h"
@@ -287,84 +286,22 @@ static void sort_edges(pipe_edge *at, uint32_t *n)
 	*n = kept;
 }
 
-/* Tarjan's walk without recursion. Components are numbered backwards: what is reached comes first. */
-typedef struct component_walk {
-	uint32_t *first, *number, *low, *next, *stack, *path;
-	uint32_t counter, nstack;
-} component_walk;
-
-static void enter_run(component_walk *w, uint32_t r)
-{
-	w->number[r] = w->low[r] = w->counter++;
-	w->next[r] = w->first[r];
-	w->stack[w->nstack++] = r;
-}
-
-static void close_component(folding *f, component_walk *w, uint32_t r)
-{
-	uint32_t x;
-	do {
-		x = w->stack[--w->nstack];
-		f->component[x] = f->ncomponents;
-	} while (x != r);
-	f->ncomponents++;
-}
-
-static void walk_from(folding *f, component_walk *w, uint32_t start)
-{
-	uint32_t depth = 0;
-	w->path[depth++] = start;
-	enter_run(w, start);
-	while (depth) {
-		uint32_t r = w->path[depth - 1];
-		if (w->next[r] < w->first[r + 1]) {
-			uint32_t to = f->edges.at[w->next[r]++].to;
-			if (w->number[to] == NONE) {
-				enter_run(w, to);
-				w->path[depth++] = to;
-			} else if (f->component[to] == NONE && w->number[to] < w->low[r]) {
-				w->low[r] = w->number[to];
-			}
-			continue;
-		}
-		if (w->low[r] == w->number[r])
-			close_component(f, w, r);
-		depth--;
-		if (depth && w->low[r] < w->low[w->path[depth - 1]])
-			w->low[w->path[depth - 1]] = w->low[r];
-	}
-}
-
 static clv_status find_components(folding *f)
 {
-	uint32_t n = f->heads.n;
-	component_walk w = {mem_ids(n + 1), mem_ids(n), mem_ids(n), mem_ids(n), mem_ids(n), mem_ids(n), 0, 0};
-	bool memory = w.first && w.number && w.low && w.next && w.stack && w.path;
-	if (memory) {
-		uint32_t e = 0;
-		for (uint32_t r = 0; r <= n; r++) {
-			while (e < f->edges.n && f->edges.at[e].from < r)
-				e++;
-			w.first[r] = e;
-		}
-		for (uint32_t r = 0; r < n; r++)
-			if (w.number[r] == NONE)
-				walk_from(f, &w, r);
-	}
-	mem_free(w.first);
-	mem_free(w.number);
-	mem_free(w.low);
-	mem_free(w.next);
-	mem_free(w.stack);
-	mem_free(w.path);
-	return memory ? CLV_OK : fail_nomem();
+	digraph g = {0};
+	clv_status st = digraph_new(f->heads.n, f->edges.at, f->edges.n, &g);
+	if (st == CLV_OK)
+		st = digraph_components(&g, f->component, &f->ncomponents);
+	digraph_free(&g);
+	return st;
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------------------------------------- */
 
-/* Edges between components, which so far are numbered anyhow, for the order of the blocks. */
+/* Edges between components. */
 static clv_status lift_edges(const folding *f, const uint32_t *of_run, blocks *out)
 {
+	out->edges.n = 0;
 	for (uint32_t i = 0; i < f->edges.n; i++) {
 		pipe_edge e = {of_run[f->edges.at[i].from], of_run[f->edges.at[i].to]};
 		if (e.from != e.to)
@@ -374,58 +311,26 @@ static clv_status lift_edges(const folding *f, const uint32_t *of_run, blocks *o
 	return CLV_OK;
 }
 
-typedef struct sorting {
-	uint32_t *waits; /* per component: predecessors that are not placed yet */
-	uint32_t *first; /* per component, and one more: its edges in blocks->edges */
-	uint32_t *place; /* per component: its block */
-	node_id *head;   /* per component: its first node */
-	heap ready;      /* first nodes, so that the order stays as near to the plan's as it can */
-} sorting;
-
-static void sort_components(const folding *f, sorting *s)
+/* Components are numbered by their first run, so their order stays as near to the plan's as it can. */
+static clv_status place_components(const folding *f, uint32_t *place)
 {
-	const blocks *b = f->out;
-	for (uint32_t e = 0; e < b->edges.n; e++)
-		s->waits[b->edges.at[e].to]++;
-	for (uint32_t c = 0, e = 0; c <= f->ncomponents; c++) {
-		while (e < b->edges.n && b->edges.at[e].from < c)
-			e++;
-		s->first[c] = e;
-	}
-	for (uint32_t r = f->heads.n; r-- > 0;)
-		s->head[f->component[r]] = f->heads.at[r];
-	for (uint32_t c = 0; c < f->ncomponents; c++)
-		if (!s->waits[c])
-			heap_push(&s->ready, s->head[c]);
-	for (uint32_t place = 0; s->ready.n; place++) {
-		uint32_t c = f->component[f->run_of[heap_pop(&s->ready)]];
-		s->place[c] = place;
-		for (uint32_t e = s->first[c]; e < s->first[c + 1]; e++)
-			if (!--s->waits[b->edges.at[e].to])
-				heap_push(&s->ready, s->head[b->edges.at[e].to]);
-	}
+	digraph g = {0};
+	TRY(lift_edges(f, f->component, f->out));
+	clv_status st = digraph_new(f->ncomponents, f->out->edges.at, f->out->edges.n, &g);
+	if (st == CLV_OK)
+		st = digraph_order(&g, place);
+	digraph_free(&g);
+	return st;
 }
 
 static clv_status order_components(folding *f)
 {
-	uint32_t n = f->ncomponents;
-	sorting s = {mem_alloc((n + 1) * sizeof *s.waits), mem_ids(n + 2), mem_ids(n), mem_ids(n), {mem_ids(n), 0}};
-	clv_status st = s.waits && s.first && s.place && s.head && s.ready.at ? CLV_OK : fail_nomem();
-	if (st == CLV_OK)
-		st = lift_edges(f, f->component, f->out);
-	if (st == CLV_OK) {
-		sort_components(f, &s);
-		for (uint32_t r = 0; r < f->heads.n; r++)
-			f->component[r] = s.place[f->component[r]];
-		f->out->edges.n = 0;
-		st = lift_edges(f, f->component, f->out);
-	}
-	mem_free(s.waits);
-	mem_free(s.first);
-	mem_free(s.place);
-	mem_free(s.head);
-	mem_free(s.ready.at);
-	return st;
+	uint32_t *place = mem_ids(f->ncomponents);
+	clv_status st = place ? place_components(f, place) : fail_nomem();
+	for (uint32_t r = 0; st == CLV_OK && r < f->heads.n; r++)
+		f->component[r] = place[f->component[r]];
+	mem_free(place);
+	return st == CLV_OK ? lift_edges(f, f->component, f->out) : st;
 }
 
 /* What a node is part of in the name of its block: its layer, or itself. */

@@ -2,7 +2,7 @@
  *
  * In: nodes, values and order as their makers wrote them. Out: nodes numbered so that every edge goes upwards, uses
  * ascending and each once, and edges of values and order as one list of neighbours per node. */
-#include "pipe/heap.h"
+#include "base/heap.h"
 #include "pipe/pipe.h"
 
 #include <inttypes.h>

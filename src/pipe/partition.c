@@ -3,7 +3,7 @@
  * Both ways to make stages topological are the same walk: units that are ready are taken, one device as long as it has
  * any, and each change of device begins a stage. For partition_from_devices the units are nodes, for partition_tidy the
  * stages that are there. */
-#include "pipe/heap.h"
+#include "base/heap.h"
 #include "pipe/pipe.h"
 
 #include <string.h>

@@ -12,6 +12,7 @@
 #ifndef PIPE_PIPE_H
 #define PIPE_PIPE_H
 
+#include "base/digraph.h"
 #include "base/mem.h"
 #include "base/strbuf.h"
 
@@ -37,9 +38,7 @@ typedef struct pipe_value {
 	bool leaves;          /* it is an output of the model: needed after the last stage */
 } pipe_value;
 
-typedef struct pipe_edge {
-	uint32_t from, to;
-} pipe_edge;
+typedef arc pipe_edge;
 
 /* Nodes are in an order that is topological: every edge goes from a smaller number to a larger one. */
 typedef struct pipe_graph {

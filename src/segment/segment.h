@@ -10,6 +10,8 @@
 #ifndef SEGMENT_SEGMENT_H
 #define SEGMENT_SEGMENT_H
 
+#include <math.h>
+
 #include "base/arena.h"
 #include "plan/plan.h"
 
@@ -80,5 +82,43 @@ typedef struct coverage {
 /* what_if: also count boundaries (segments are chosen again per operator, for the first 32 rows). */
 clv_status coverage_of(const segments *s, const segments_spec *spec, bool what_if, coverage *out);
 void coverage_free(coverage *c);
+
+/* ---- for people: report.c ------------------------------------------------------------------------------------------ */
+
+/* What is known about a segment; a number that is not is NAN, or -1, and is left out. */
+typedef struct segment_row {
+	const char *name, *backend;
+	uint32_t nodes;
+	double work;
+	int64_t bytes_in, bytes_out;       /* predicted, for a run */
+	int64_t measured_in, measured_out; /* as they were when it ran */
+	double compile_s;
+	int64_t size;            /* of what the compiler made, in bytes */
+	double error, tolerance; /* the largest difference from the tape that was seen, and that is allowed */
+	double tape_ms, code_ms; /* a run on the tape, and of the compiled code */
+	const char *on_tape;     /* why it runs on the tape though it was chosen ("needs avx512f"); NULL: the code runs */
+} segment_row;
+
+#define SEGMENT_ROW_INIT                                                                                               \
+	{                                                                                                                  \
+		.bytes_in = -1, .bytes_out = -1, .measured_in = -1, .measured_out = -1, .compile_s = NAN, .size = -1,          \
+		.error = NAN, .tolerance = NAN, .tape_ms = NAN, .code_ms = NAN                                                 \
+	}
+
+typedef struct segment_report {
+	const char *backend;
+	const coverage *covered;
+	const segment_row *rows; /* may be NULL where there are none */
+	uint32_t nrows;
+	double eager_ms, tape_ms, traced_ms; /* a run of the whole; NAN: not known */
+} segment_report;
+
+/* "98.4 % of FLOPs (176 of 180 operators) compiled in 3 segments by inductor", the segments, every operator on the tape with
+   its reason, what it would take, bytes and speed. */
+clv_status report_text(const segment_report *r, strbuf *b);
+clv_status report_json(const segment_report *r, strbuf *b); /* the same as one object of JSON */
+
+/* Share of the work that is compiled, in 0 … 1; by nodes where nothing has work, 1 where there is nothing. */
+double coverage_share(const coverage *c);
 
 #endif

@@ -1,6 +1,6 @@
-/* A heap of numbers (nodes, stages), the smallest on top. */
-#ifndef PIPE_HEAP_H
-#define PIPE_HEAP_H
+/* A heap of numbers (nodes, stages, blocks), the smallest on top. */
+#ifndef BASE_HEAP_H
+#define BASE_HEAP_H
 
 #include <stdint.h>
 

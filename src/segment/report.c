@@ -1,0 +1,515 @@
+/* The report: what was compiled, what was not and why, as text for people and as JSON for programs.
+ *
+ * Numbers that are not known are left out, and so is a column that nothing is known of. Numbers are printed by hand: printf's
+ * point depends on the locale. */
+#include <math.h>
+#include <string.h>
+
+#include "base/human.h"
+#include "segment/segment.h"
+
+double coverage_share(const coverage *c)
+{
+	if (c->compiled == c->nodes)
+		return 1;
+	return c->work > 0 ? c->compiled_work / c->work : (double)c->compiled / c->nodes;
+}
+
+/* ---- numbers ---------------------------------------------------------------------------------------------------------------- */
+
+/* With one digit behind the point. */
+static void put_tenths(strbuf *b, double v)
+{
+	if (!(v < 1e15)) {
+		strbuf_double(b, v);
+		return;
+	}
+	int64_t tenths = (int64_t)(v * 10 + 0.5);
+	strbuf_printf(b, "%lld.%lld", (long long)(tenths / 10), (long long)(tenths % 10));
+}
+
+/* With three digits that count, as long as there is a point: 0.0123, 1.23, 12.3, 123, 1234. */
+static void put_three(strbuf *b, double v)
+{
+	int digits = 0;
+	double scale = 1;
+	if (!(v < 1e15)) {
+		strbuf_double(b, v);
+		return;
+	}
+	for (; v > 0 && v * scale < 99.95 && digits < 6; digits++)
+		scale *= 10;
+	int64_t n = (int64_t)(v * scale + 0.5), whole = (int64_t)scale;
+	strbuf_printf(b, "%lld", (long long)(n / whole));
+	if (digits)
+		strbuf_printf(b, ".%0*lld", digits, (long long)(n % whole));
+}
+
+/* 1.2e-7 */
+static void put_error(strbuf *b, double v)
+{
+	int power = 0;
+	if (!(v > 0) || !isfinite(v)) {
+		strbuf_puts(b, v == 0 ? "0" : isnan(v) ? "nan" : "inf");
+		return;
+	}
+	for (; v < 1 && power > -400; power--)
+		v *= 10;
+	for (; v >= 9.95 && power < 400; power++)
+		v /= 10;
+	put_tenths(b, v);
+	if (power)
+		strbuf_printf(b, "e%d", power);
+}
+
+/* Never 100 where something is missing. */
+static void put_percent(strbuf *b, double share)
+{
+	double tenths = floor(share * 1000 + 1e-9);
+	strbuf_printf(b, "%d.%d %%", (int)tenths / 10, (int)tenths % 10);
+}
+
+static const char *plural(uint64_t n)
+{
+	return n == 1 ? "" : "s";
+}
+
+/* ---- text: segments --------------------------------------------------------------------------------------------------------- */
+
+typedef struct row_column {
+	const char *title;
+	bool left;
+	bool (*known)(const segment_row *x);
+	void (*put)(strbuf *b, const segment_row *x);
+} row_column;
+
+static bool always(const segment_row *x)
+{
+	(void)x;
+	return true;
+}
+
+static bool has_in(const segment_row *x)
+{
+	return x->bytes_in >= 0;
+}
+
+static bool has_out(const segment_row *x)
+{
+	return x->bytes_out >= 0;
+}
+
+static bool has_size(const segment_row *x)
+{
+	return x->size >= 0;
+}
+
+static bool has_seconds(const segment_row *x)
+{
+	return !isnan(x->compile_s);
+}
+
+static bool has_error(const segment_row *x)
+{
+	return !isnan(x->error);
+}
+
+static bool has_tape(const segment_row *x)
+{
+	return !isnan(x->tape_ms);
+}
+
+static bool has_code(const segment_row *x)
+{
+	return !isnan(x->code_ms);
+}
+
+static bool has_speed(const segment_row *x)
+{
+	return x->tape_ms > 0 && x->code_ms > 0;
+}
+
+static void put_name(strbuf *b, const segment_row *x)
+{
+	strbuf_plain(b, x->name ? x->name : "");
+}
+
+static void put_nodes(strbuf *b, const segment_row *x)
+{
+	strbuf_int(b, x->nodes);
+}
+
+static void put_work(strbuf *b, const segment_row *x)
+{
+	strbuf_count(b, x->work < 9e18 ? (int64_t)x->work : INT64_MAX);
+}
+
+static void put_in(strbuf *b, const segment_row *x)
+{
+	strbuf_bytes(b, x->bytes_in);
+}
+
+static void put_out(strbuf *b, const segment_row *x)
+{
+	strbuf_bytes(b, x->bytes_out);
+}
+
+static void put_size(strbuf *b, const segment_row *x)
+{
+	strbuf_bytes(b, x->size);
+}
+
+static void put_seconds(strbuf *b, const segment_row *x)
+{
+	put_tenths(b, x->compile_s);
+	strbuf_puts(b, " s");
+}
+
+static void put_difference(strbuf *b, const segment_row *x)
+{
+	put_error(b, x->error);
+	if (isnan(x->tolerance))
+		return;
+	strbuf_puts(b, " of ");
+	put_error(b, x->tolerance);
+}
+
+static void put_tape(strbuf *b, const segment_row *x)
+{
+	put_three(b, x->tape_ms);
+	strbuf_puts(b, " ms");
+}
+
+static void put_code(strbuf *b, const segment_row *x)
+{
+	put_three(b, x->code_ms);
+	strbuf_puts(b, " ms");
+}
+
+static void put_speed(strbuf *b, const segment_row *x)
+{
+	put_three(b, x->tape_ms / x->code_ms);
+	strbuf_puts(b, "x");
+}
+
+static void put_where(strbuf *b, const segment_row *x)
+{
+	strbuf_puts(b, x->on_tape ? "on the tape: " : "compiled");
+	strbuf_plain(b, x->on_tape ? x->on_tape : "");
+}
+
+static const row_column columns[] = {
+	{"segment", true, always, put_name},
+	{"operators", false, always, put_nodes},
+	{"FLOPs", false, always, put_work},
+	{"in", false, has_in, put_in},
+	{"out", false, has_out, put_out},
+	{"size", false, has_size, put_size},
+	{"compiled in", false, has_seconds, put_seconds},
+	{"error", false, has_error, put_difference},
+	{"tape", false, has_tape, put_tape},
+	{"code", false, has_code, put_code},
+	{"speed", false, has_speed, put_speed},
+	{"runs", true, always, put_where},
+};
+
+enum { COLUMNS = sizeof columns / sizeof *columns };
+
+static bool column_known(const segment_report *r, const row_column *c)
+{
+	for (uint32_t i = 0; i < r->nrows; i++)
+		if (c->known(&r->rows[i]))
+			return true;
+	return false;
+}
+
+/* Texts of a table; they live in the arena. */
+typedef struct cells {
+	VEC(const char *) at;
+	arena arena;
+} cells;
+
+static clv_status add_cell(cells *t, strbuf *b)
+{
+	const char *text = "";
+	if (b->n || b->failed)
+		TRY(arena_take(&t->arena, b, &text));
+	return vec_push(&t->at, text);
+}
+
+static clv_status add_column_cells(const segment_report *r, cells *t, bool *right, uint32_t *width)
+{
+	const row_column *kept[COLUMNS];
+	*width = 0;
+	for (uint32_t c = 0; c < COLUMNS; c++)
+		if (column_known(r, &columns[c])) {
+			right[*width] = !columns[c].left;
+			kept[(*width)++] = &columns[c];
+		}
+	for (uint32_t c = 0; c < *width; c++)
+		TRY(vec_push(&t->at, kept[c]->title));
+	for (uint32_t i = 0; i < r->nrows; i++)
+		for (uint32_t c = 0; c < *width; c++) {
+			strbuf b = STRBUF_INIT;
+			if (kept[c]->known(&r->rows[i]))
+				kept[c]->put(&b, &r->rows[i]);
+			TRY(add_cell(t, &b));
+		}
+	return CLV_OK;
+}
+
+static clv_status put_segments(const segment_report *r, strbuf *b)
+{
+	cells t = {0};
+	bool right[COLUMNS];
+	uint32_t width = 0;
+	if (!r->nrows)
+		return CLV_OK;
+	clv_status st = add_column_cells(r, &t, right, &width);
+	if (st == CLV_OK) {
+		strbuf_putc(b, '\n');
+		strbuf_columns(b, t.at.at, r->nrows + 1, width, right);
+	}
+	vec_free(&t.at);
+	arena_free(&t.arena);
+	return st;
+}
+
+/* ---- text: the tape --------------------------------------------------------------------------------------------------------- */
+
+static clv_status add_fallback(const coverage *c, const fallback_row *x, cells *t)
+{
+	strbuf b = STRBUF_INIT;
+	strbuf_printf(&b, "%u x", x->count);
+	TRY(add_cell(t, &b));
+	TRY(vec_push(&t->at, x->op));
+	if (c->work > 0)
+		put_percent(&b, x->work / c->work);
+	TRY(add_cell(t, &b));
+	strbuf_plain(&b, x->reason);
+	strbuf_puts(&b, x->place && *x->place ? (x->count > 1 ? "; first" : ";") : "");
+	strbuf_plain(&b, x->place ? x->place : "");
+	return add_cell(t, &b);
+}
+
+static clv_status put_fallbacks(const coverage *c, strbuf *b)
+{
+	static const bool right[] = {true, false, true, false};
+	cells t = {0};
+	clv_status st = CLV_OK;
+	if (!c->rows.n)
+		return CLV_OK;
+	for (uint32_t i = 0; i < c->rows.n && st == CLV_OK; i++)
+		st = add_fallback(c, &c->rows.at[i], &t);
+	if (st == CLV_OK) {
+		strbuf_puts(b, "\non the tape, with share of FLOPs and reason:\n");
+		strbuf_columns(b, t.at.at, c->rows.n, 4, right);
+	}
+	vec_free(&t.at);
+	arena_free(&t.arena);
+	return st;
+}
+
+/* Rows of one operator have one number. */
+static bool said_before(const coverage *c, uint32_t i)
+{
+	for (uint32_t k = 0; k < i; k++)
+		if (c->rows.at[k].boundaries && !strcmp(c->rows.at[k].op, c->rows.at[i].op))
+			return true;
+	return false;
+}
+
+static void put_what_if(const coverage *c, strbuf *b)
+{
+	bool any = false;
+	for (uint32_t i = 0; i < c->rows.n; i++) {
+		const fallback_row *x = &c->rows.at[i];
+		if (!x->boundaries || said_before(c, i))
+			continue;
+		if (!any)
+			strbuf_putc(b, '\n');
+		any = true;
+		strbuf_puts(b, "supporting ");
+		strbuf_plain(b, x->op);
+		strbuf_printf(b, " would remove %u boundar%s\n", x->boundaries, x->boundaries == 1 ? "y" : "ies");
+	}
+}
+
+/* ---- text: the whole -------------------------------------------------------------------------------------------------------- */
+
+static void put_headline(const segment_report *r, strbuf *b)
+{
+	const coverage *c = r->covered;
+	put_percent(b, coverage_share(c));
+	strbuf_printf(b, " of %s (%u of %u operator%s) compiled", c->work > 0 ? "FLOPs" : "operators", c->compiled,
+	              c->nodes, plural(c->nodes));
+	if (r->nrows)
+		strbuf_printf(b, " in %u segment%s", r->nrows, plural(r->nrows));
+	strbuf_puts(b, " by ");
+	strbuf_plain(b, r->backend);
+	uint32_t idle = 0;
+	for (uint32_t i = 0; i < r->nrows; i++)
+		idle += r->rows[i].on_tape != NULL;
+	if (idle)
+		strbuf_printf(b, "; %u of them run%s on the tape here", idle, idle == 1 ? "s" : "");
+	strbuf_putc(b, '\n');
+}
+
+/* -1: not all were measured */
+static int64_t measured_bytes(const segment_report *r)
+{
+	int64_t sum = 0;
+	for (uint32_t i = 0; i < r->nrows; i++) {
+		const segment_row *x = &r->rows[i];
+		if (x->measured_in < 0 || x->measured_out < 0 || __builtin_add_overflow(sum, x->measured_in, &sum) ||
+		    __builtin_add_overflow(sum, x->measured_out, &sum))
+			return -1;
+	}
+	return r->nrows ? sum : -1;
+}
+
+static void put_bytes(const segment_report *r, strbuf *b)
+{
+	int64_t measured = measured_bytes(r);
+	if (!r->nrows)
+		return;
+	strbuf_putc(b, '\n');
+	strbuf_bytes(b, r->covered->bytes);
+	strbuf_puts(b, " go into and out of segments in a run");
+	if (measured >= 0) {
+		strbuf_puts(b, " (measured: ");
+		strbuf_bytes(b, measured);
+		strbuf_putc(b, ')');
+	}
+	strbuf_putc(b, '\n');
+}
+
+static void put_against(strbuf *b, const char *what, double before, double now, bool *any)
+{
+	if (!(before > 0))
+		return;
+	strbuf_puts(b, *any ? ", " : ": ");
+	*any = true;
+	put_three(b, before / now);
+	strbuf_printf(b, " times as fast as %s (", what);
+	put_three(b, before);
+	strbuf_puts(b, " ms)");
+}
+
+static void put_speeds(const segment_report *r, strbuf *b)
+{
+	bool any = false;
+	if (!(r->traced_ms > 0))
+		return;
+	strbuf_puts(b, "a run takes ");
+	put_three(b, r->traced_ms);
+	strbuf_puts(b, " ms");
+	put_against(b, "eager", r->eager_ms, r->traced_ms, &any);
+	put_against(b, "the tape", r->tape_ms, r->traced_ms, &any);
+	strbuf_putc(b, '\n');
+}
+
+clv_status report_text(const segment_report *r, strbuf *b)
+{
+	put_headline(r, b);
+	TRY(put_segments(r, b));
+	TRY(put_fallbacks(r->covered, b));
+	put_what_if(r->covered, b);
+	put_bytes(r, b);
+	put_speeds(r, b);
+	return b->failed ? fail_nomem() : CLV_OK;
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------------------------------------- */
+
+static void put_key(strbuf *b, const char *key)
+{
+	char last = b->n ? b->at[b->n - 1] : '{';
+	strbuf_printf(b, "%s\"%s\": ", last == '{' || last == '[' ? "" : ", ", key);
+}
+
+static void put_json_text(strbuf *b, const char *key, const char *s)
+{
+	if (!s)
+		return;
+	put_key(b, key);
+	strbuf_json(b, s, strlen(s));
+}
+
+static void put_json_int(strbuf *b, const char *key, int64_t n)
+{
+	if (n < 0)
+		return;
+	put_key(b, key);
+	strbuf_int(b, n);
+}
+
+static void put_json_number(strbuf *b, const char *key, double v)
+{
+	if (!isfinite(v))
+		return;
+	put_key(b, key);
+	strbuf_double(b, v);
+}
+
+static void put_json_segment(strbuf *b, const segment_row *x)
+{
+	strbuf_puts(b, b->n && b->at[b->n - 1] == '[' ? "{" : ", {");
+	put_json_text(b, "name", x->name);
+	put_json_text(b, "backend", x->backend);
+	put_json_int(b, "operators", x->nodes);
+	put_json_number(b, "flops", x->work);
+	put_json_int(b, "bytes_in", x->bytes_in);
+	put_json_int(b, "bytes_out", x->bytes_out);
+	put_json_int(b, "measured_bytes_in", x->measured_in);
+	put_json_int(b, "measured_bytes_out", x->measured_out);
+	put_json_number(b, "compile_s", x->compile_s);
+	put_json_int(b, "size", x->size);
+	put_json_number(b, "error", x->error);
+	put_json_number(b, "tolerance", x->tolerance);
+	put_json_number(b, "tape_ms", x->tape_ms);
+	put_json_number(b, "code_ms", x->code_ms);
+	put_json_text(b, "runs", x->on_tape ? "tape" : "compiled");
+	put_json_text(b, "reason", x->on_tape);
+	strbuf_putc(b, '}');
+}
+
+static void put_json_fallback(strbuf *b, const fallback_row *x)
+{
+	strbuf_puts(b, b->n && b->at[b->n - 1] == '[' ? "{" : ", {");
+	put_json_text(b, "op", x->op);
+	put_json_int(b, "count", x->count);
+	put_json_number(b, "flops", x->work);
+	put_json_text(b, "reason", x->reason);
+	put_json_text(b, "place", x->place && *x->place == ' ' ? x->place + 1 : x->place);
+	put_json_int(b, "boundaries", x->boundaries);
+	strbuf_putc(b, '}');
+}
+
+clv_status report_json(const segment_report *r, strbuf *b)
+{
+	const coverage *c = r->covered;
+	strbuf_putc(b, '{');
+	put_json_text(b, "backend", r->backend);
+	put_json_number(b, "share", coverage_share(c));
+	put_json_int(b, "operators", c->nodes);
+	put_json_int(b, "compiled", c->compiled);
+	put_json_number(b, "flops", c->work);
+	put_json_number(b, "compiled_flops", c->compiled_work);
+	put_json_int(b, "bytes", c->bytes);
+	put_json_int(b, "measured_bytes", measured_bytes(r));
+	put_json_number(b, "eager_ms", r->eager_ms);
+	put_json_number(b, "tape_ms", r->tape_ms);
+	put_json_number(b, "traced_ms", r->traced_ms);
+	put_key(b, "segments");
+	strbuf_putc(b, '[');
+	for (uint32_t i = 0; i < r->nrows; i++)
+		put_json_segment(b, &r->rows[i]);
+	strbuf_putc(b, ']');
+	put_key(b, "fallbacks");
+	strbuf_putc(b, '[');
+	for (uint32_t i = 0; i < c->rows.n; i++)
+		put_json_fallback(b, &c->rows.at[i]);
+	strbuf_puts(b, "]}\n");
+	return b->failed ? fail_nomem() : CLV_OK;
+}

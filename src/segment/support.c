@@ -1,0 +1,260 @@
+/* Which nodes a back end takes: what stands against every one of them, and then the table of the back end.
+ *
+ * A segment is a function of tensors: it has no state, looks at no data, and its sizes follow from those of its inputs.
+ * What is more than that runs on the tape. */
+#include "segment/support.h"
+
+#include <string.h>
+
+#include "plan/intern.h"
+
+static const struct {
+	const char *name;
+	support_fn fn;
+} built_in[] = {{"inductor", support_inductor}, {"openvino", support_openvino}};
+
+enum { BUILT_IN = sizeof built_in / sizeof *built_in };
+
+const char *support_name(uint32_t i)
+{
+	return i < BUILT_IN ? built_in[i].name : NULL;
+}
+
+/* ---- one node --------------------------------------------------------------------------------------------------------------- */
+
+static bool expr_has_data(const plan *p, expr_id e)
+{
+	const expr *x = &p->exprs.at[e];
+	if (x->op == EXPR_CONST || x->op == EXPR_SYM)
+		return x->op == EXPR_SYM && p->symbols.at[x->k].data;
+	return expr_has_data(p, x->a) || expr_has_data(p, x->b);
+}
+
+static bool real_has_data(const plan *p, real_id r)
+{
+	const real *x = &p->reals.at[r];
+	unsigned n = real_operands(x->op);
+	if (x->op == REAL_INT)
+		return expr_has_data(p, x->e);
+	return (n > 0 && real_has_data(p, x->a)) || (n > 1 && real_has_data(p, x->b));
+}
+
+static bool args_have_data(const plan *p, uint32_t first, uint32_t n, unsigned depth)
+{
+	for (uint32_t i = 0; i < n && depth <= NEST_LIMIT; i++) {
+		const arg *a = &p->args.at[first + i];
+		if ((a->kind == ARG_INT && expr_has_data(p, a->u.e)) || (a->kind == ARG_REAL && real_has_data(p, a->u.r)) ||
+		    (a->kind == ARG_LIST && args_have_data(p, a->u.list.first, a->u.list.n, depth + 1)))
+			return true;
+	}
+	return false;
+}
+
+static bool shape_has_data(const plan *p, const value *x)
+{
+	for (uint32_t d = 0; d < x->ndim; d++)
+		if (expr_has_data(p, p->dims.at[x->shape + d]))
+			return true;
+	return false;
+}
+
+static bool has_data_symbols(const plan *p)
+{
+	for (symbol_id s = 0; s < p->symbols.n; s++)
+		if (p->symbols.at[s].data)
+			return true;
+	return false;
+}
+
+typedef struct obstacle_walk {
+	const plan *p;
+	const char *found;
+	str_id device; /* of the tensors seen so far; NONE: there was none */
+	bool data;     /* the plan may have sizes that are read from data */
+} obstacle_walk;
+
+static void find(obstacle_walk *w, bool there, const char *what)
+{
+	if (there && !w->found)
+		w->found = what;
+}
+
+static void look_at_tensor(obstacle_walk *w, const value *x)
+{
+	find(w, (x->flags & VALUE_ODD) != 0, "has a tensor that is sparse, nested or opaque");
+	find(w, w->data && shape_has_data(w->p, x), "has a tensor whose size is read from data");
+	find(w, w->device != NONE && w->device != x->device, "has tensors on different devices");
+	w->device = x->device;
+}
+
+static void look_at_arg(void *ctx, value_id v)
+{
+	obstacle_walk *w = ctx;
+	const value *x = &w->p->values.at[v];
+	if (x->type == TYPE_TENSOR && x->kind != VALUE_OBJECT)
+		look_at_tensor(w, x);
+	else
+		find(w, true,
+		     x->kind == VALUE_OBJECT ? "takes an object that is no tensor" : "takes a number that is read from data");
+}
+
+static void look_at_result(void *ctx, value_id v)
+{
+	obstacle_walk *w = ctx;
+	const value *x = &w->p->values.at[v];
+	find(w, x->type != TYPE_TENSOR, "gives a number, which is read on the host");
+	find(w, (x->flags & VALUE_GUARD) != 0, "gives a tensor whose size depends on data");
+	if (x->type == TYPE_TENSOR)
+		look_at_tensor(w, x);
+}
+
+/* Any overload of it. */
+static bool is_op(const char *op, const char *name)
+{
+	size_t n = strlen(name);
+	return !strncmp(op, name, n) && (!op[n] || op[n] == '.');
+}
+
+/* They hand memory on past its tensor, which a segment, whose inputs may be copies, does not have. */
+static bool moves_memory(const char *op)
+{
+	return is_op(op, "aten::data") || is_op(op, "aten::set_") || is_op(op, "aten::set_data") ||
+	       is_op(op, "aten::resize_") || is_op(op, "aten::resize_as_");
+}
+
+static bool reads_beyond(const char *op)
+{
+	return is_op(op, "aten::as_strided") || is_op(op, "aten::as_strided_") || is_op(op, "aten::as_strided_copy") ||
+	       is_op(op, "aten::as_strided_scatter");
+}
+
+static void look_at_memory(void *ctx, value_id v)
+{
+	obstacle_walk *w = ctx;
+	find(w, w->p->values.at[alias_root(w->p, v)].kind != VALUE_RESULT,
+	     "reads memory from outside beyond the elements of a tensor");
+}
+
+static void look_at_node(obstacle_walk *w, node_id n)
+{
+	const node *x = &w->p->nodes.at[n];
+	const char *op = plan_s(w->p, x->op);
+	find(w, (x->flags & NODE_RANDOM) != 0, "draws random numbers");
+	find(w, (x->flags & NODE_HOST) != 0, "reads data on the host");
+	find(w, (x->flags & NODE_IMPURE) != 0, "has an effect outside of the plan");
+	find(w, !strncmp(op, "cleave::", 8), "is Python, or a step of the tape itself");
+	find(w, moves_memory(op), "gives a tensor other memory");
+	node_each_result(w->p, n, look_at_result, w);
+	node_each_arg(w->p, n, look_at_arg, w);
+	find(w, w->data && args_have_data(w->p, x->args, x->nargs, 0), "takes a size that is read from data");
+	if (reads_beyond(op))
+		node_each_arg(w->p, n, look_at_memory, w);
+}
+
+const char *support_obstacle(const plan *p, node_id n)
+{
+	obstacle_walk w = {p, NULL, NONE, true};
+	look_at_node(&w, n);
+	return w.found;
+}
+
+/* ---- the plan --------------------------------------------------------------------------------------------------------------- */
+
+typedef struct device_walk {
+	const plan *p;
+	str_id device;
+} device_walk;
+
+static void take_device(void *ctx, value_id v)
+{
+	device_walk *w = ctx;
+	if (w->p->values.at[v].type == TYPE_TENSOR && w->p->values.at[v].kind != VALUE_OBJECT)
+		w->device = w->p->values.at[v].device;
+}
+
+/* Of one of its tensors; NONE: it has none. */
+static str_id device_of(const plan *p, node_id n)
+{
+	device_walk w = {p, NONE};
+	node_each_arg(p, n, take_device, &w);
+	node_each_result(p, n, take_device, &w);
+	return w.device;
+}
+
+/* The device of most of the nodes that could be compiled; NONE: they have no tensors. */
+static clv_status main_device(const plan *p, const char *const *no, str_id *out)
+{
+	uint32_t *count = mem_alloc(((size_t)p->strs.n + 1) * sizeof *count);
+	if (!count)
+		return fail_nomem();
+	*out = NONE;
+	for (node_id n = 0; n < p->nodes.n; n++) {
+		str_id d = no[n] ? NONE : device_of(p, n);
+		if (d != NONE && (++count[d], *out == NONE || count[d] > count[*out]))
+			*out = d;
+	}
+	mem_free(count);
+	return CLV_OK;
+}
+
+static clv_status refuse_device(const plan *p, str_id d, str_id most, const char **texts, const char **no, arena *a)
+{
+	strbuf b = STRBUF_INIT;
+	if (!texts[d]) {
+		strbuf_printf(&b, "runs on %s, the rest of the plan on %s", plan_s(p, d), plan_s(p, most));
+		TRY(arena_take(a, &b, &texts[d]));
+	}
+	*no = texts[d];
+	return CLV_OK;
+}
+
+/* A segment is compiled for one device. */
+static clv_status refuse_devices(const plan *p, const char **no, arena *a)
+{
+	str_id most;
+	TRY(main_device(p, no, &most));
+	const char **texts = mem_alloc(((size_t)p->strs.n + 1) * sizeof *texts); /* per device */
+	clv_status st = texts ? CLV_OK : fail_nomem();
+	for (node_id n = 0; n < p->nodes.n && st == CLV_OK; n++) {
+		str_id d = no[n] ? NONE : device_of(p, n);
+		if (d != NONE && d != most)
+			st = refuse_device(p, d, most, texts, &no[n], a);
+	}
+	mem_free(texts);
+	return st;
+}
+
+static void refuse_obstacles(const plan *p, const char **no)
+{
+	bool data = has_data_symbols(p);
+	for (node_id n = 0; n < p->nodes.n; n++) {
+		obstacle_walk w = {p, NULL, NONE, data};
+		look_at_node(&w, n);
+		no[n] = w.found ? w.found : no[n];
+	}
+}
+
+static clv_status no_back_end(const char *name)
+{
+	strbuf b = STRBUF_INIT;
+	for (uint32_t i = 0; i < BUILT_IN; i++)
+		strbuf_printf(&b, "%s\"%s\"", i ? ", " : "", built_in[i].name);
+	char *names = NULL;
+	TRY(strbuf_take(&b, &names));
+	clv_status st = fail(CLV_E_NOT_FOUND, "there is no back end \"%s\"; built in are %s", name, names);
+	mem_free(names);
+	return st;
+}
+
+clv_status support_of(const char *name, const plan *p, const support_spec *s, const char **no, arena *a)
+{
+	uint32_t i = 0;
+	while (i < BUILT_IN && strcmp(built_in[i].name, name) != 0)
+		i++;
+	if (i == BUILT_IN)
+		return no_back_end(name);
+	memset(no, 0, p->nodes.n * sizeof *no);
+	TRY(built_in[i].fn(p, s, no, a));
+	refuse_obstacles(p, no);
+	return refuse_devices(p, no, a);
+}

@@ -1,0 +1,452 @@
+/* Units: nodes that memory keeps together.
+ *
+ * A segment gives copies: whoever writes a tensor in place afterwards, or looks at it through a view, would miss the other.
+ * So who makes a piece of memory that is written, who makes views of it, and who writes it, up to the last write, are tied:
+ * an edge both ways. Values and the order of effects are edges forwards; strongly connected components then also hold what
+ * reads the memory between two writes. Likewise who reads memory beyond the elements of a tensor is tied to who made it.
+ *
+ * A component with a node that is not compiled is taken apart: what is tied in it runs on the tape, where memory is what it
+ * is in eager, and what only reads is free again (the order of effects alone keeps it in its place). Without ties nothing
+ * goes backwards, so single nodes are left. Memory that is there before the run is always on the tape: its writers, views
+ * of it up to the last write, and views of it that leave the run. */
+#include "segment/units.h"
+
+#include <string.h>
+
+#include "plan/flops.h"
+#include "split/frontier.h"
+#include "split/order.h"
+
+typedef struct unit_walk {
+	const plan *p;
+	const node_names *names;
+	const char **reason;
+	arena *arena;
+	units *out;
+	liveness live;
+	node_id *writer;   /* per root: the last node that writes it */
+	node_id *toucher;  /* per root: the last node that was tied to it */
+	bool *tied;        /* per node */
+	bool *leaves;      /* per value: it is memory from outside, and the caller gets it */
+	arcs forward;      /* between nodes */
+	arcs ties;         /* between nodes; each stands for both ways */
+	uint32_t *part_of; /* per node: its component; then its unit */
+	uint32_t nparts;
+	node_id now;
+	bool found;
+	clv_status st;
+} unit_walk;
+
+static void each_written(unit_walk *w, value_fn fn)
+{
+	const node *n = &w->p->nodes.at[w->now];
+	for (uint32_t i = 0; i < n->nwrites; i++)
+		fn(w, w->p->ids.at[n->writes + i]);
+}
+
+static bool is_made(const plan *p, value_id root)
+{
+	return p->values.at[root].kind == VALUE_RESULT;
+}
+
+/* ---- memory from outside ---------------------------------------------------------------------------------------------------- */
+
+static void refuse(unit_walk *w, const char *before, value_id v, const char *after)
+{
+	strbuf b = STRBUF_INIT;
+	if (w->reason[w->now] || w->st != CLV_OK)
+		return;
+	strbuf_puts(&b, before);
+	value_label(w->p, v, &b);
+	strbuf_puts(&b, after);
+	w->st = arena_take(w->arena, &b, &w->reason[w->now]);
+}
+
+static void refuse_write(void *ctx, value_id v)
+{
+	unit_walk *w = ctx;
+	value_id root = alias_root(w->p, v);
+	if (!is_made(w->p, root))
+		refuse(w, "writes ", root, " in place, which is there before the run");
+}
+
+static void refuse_view(void *ctx, value_id v)
+{
+	unit_walk *w = ctx;
+	value_id root = alias_root(w->p, v);
+	if (root == v || is_made(w->p, root))
+		return;
+	if (w->writer[root] != NONE && w->now <= w->writer[root])
+		refuse(w, "is a view of ", root, ", which is written in place afterwards");
+	if (w->leaves[v])
+		refuse(w, "gives memory of ", root, " to the caller, and a segment would give a copy");
+}
+
+static void see_leaving(void *ctx, value_id v)
+{
+	unit_walk *w = ctx;
+	w->found |= w->leaves[v];
+}
+
+static void pass_leaving(void *ctx, value_id v)
+{
+	unit_walk *w = ctx;
+	if (!is_made(w->p, alias_root(w->p, v)))
+		w->leaves[v] = true;
+}
+
+/* A view of a view: what it is made of has to be memory from outside too. */
+static void find_leaving(unit_walk *w)
+{
+	const plan *p = w->p;
+	for (value_id v = 0; v < p->values.n; v++)
+		w->leaves[v] = w->out->kept[v] && alias_root(p, v) != v && !is_made(p, alias_root(p, v));
+	for (w->now = p->nodes.n; w->now-- > 0;) {
+		w->found = false;
+		node_each_result(p, w->now, see_leaving, w);
+		if (w->found)
+			node_each_arg(p, w->now, pass_leaving, w);
+	}
+}
+
+static clv_status refuse_outside(unit_walk *w)
+{
+	last_writers(w->p, w->writer);
+	find_leaving(w);
+	for (w->now = 0; w->now < w->p->nodes.n && w->st == CLV_OK; w->now++) {
+		each_written(w, refuse_write);
+		node_each_result(w->p, w->now, refuse_view, w);
+	}
+	return w->st;
+}
+
+/* ---- edges ------------------------------------------------------------------------------------------------------------------ */
+
+static void add_arc(unit_walk *w, arcs *to, node_id a, node_id b)
+{
+	if (w->st == CLV_OK && a != b)
+		w->st = vec_push(to, ((arc){a, b}));
+}
+
+static void need(void *ctx, value_id v)
+{
+	unit_walk *w = ctx;
+	if (w->p->values.at[v].kind == VALUE_RESULT)
+		add_arc(w, &w->forward, w->p->values.at[v].def, w->now);
+}
+
+static void tie_nodes(unit_walk *w, node_id a, node_id b)
+{
+	add_arc(w, &w->ties, a, b);
+	w->tied[a] = w->tied[b] = true;
+}
+
+static void tie_memory(void *ctx, value_id v)
+{
+	unit_walk *w = ctx;
+	value_id root = alias_root(w->p, v);
+	if (!is_made(w->p, root) || w->writer[root] == NONE || w->now > w->writer[root])
+		return;
+	if (w->toucher[root] != NONE)
+		tie_nodes(w, w->toucher[root], w->now);
+	w->toucher[root] = w->now;
+}
+
+static clv_status add_arcs(unit_walk *w)
+{
+	for (w->now = 0; w->now < w->p->nodes.n && w->st == CLV_OK; w->now++) {
+		node_each_arg(w->p, w->now, need, w);
+		each_written(w, need);
+		each_written(w, tie_memory);
+		node_each_result(w->p, w->now, tie_memory, w);
+	}
+	return w->st;
+}
+
+static clv_status add_order(unit_walk *w)
+{
+	order_pairs pairs = {0};
+	clv_status st = order_of_effects(w->p, &pairs);
+	for (uint32_t i = 0; st == CLV_OK && i < pairs.n; i++)
+		st = vec_push(&w->forward, ((arc){pairs.at[i].before, pairs.at[i].after}));
+	vec_free(&pairs);
+	return st;
+}
+
+static clv_status tie_reaches(unit_walk *w)
+{
+	reach_list reaches = {0};
+	clv_status st = find_reaches(w->p, &reaches);
+	for (uint32_t i = 0; st == CLV_OK && i < reaches.n; i++) {
+		const value *from = &w->p->values.at[reaches.at[i].from];
+		if (from->kind == VALUE_RESULT)
+			tie_nodes(w, from->def, reaches.at[i].node);
+	}
+	vec_free(&reaches);
+	return st == CLV_OK ? w->st : st;
+}
+
+/* ---- units ------------------------------------------------------------------------------------------------------------------ */
+
+static clv_status find_parts(unit_walk *w)
+{
+	arcs all = {0};
+	digraph g = {0};
+	clv_status st = vec_reserve(&all, (size_t)w->forward.n + 2 * (size_t)w->ties.n);
+	for (uint32_t i = 0; st == CLV_OK && i < w->forward.n; i++)
+		all.at[all.n++] = w->forward.at[i];
+	for (uint32_t i = 0; st == CLV_OK && i < w->ties.n; i++) {
+		all.at[all.n++] = w->ties.at[i];
+		all.at[all.n++] = (arc){w->ties.at[i].to, w->ties.at[i].from};
+	}
+	if (st == CLV_OK)
+		st = digraph_new(w->p->nodes.n, all.at, all.n, &g);
+	if (st == CLV_OK)
+		st = digraph_components(&g, w->part_of, &w->nparts);
+	digraph_free(&g);
+	vec_free(&all);
+	return st;
+}
+
+static clv_status tie_reason(unit_walk *w, node_id culprit, const char **out)
+{
+	strbuf b = STRBUF_INIT;
+	strbuf_printf(&b, "memory that is written in place ties it to %s (%s), which is not compiled",
+	              node_name(w->names, culprit), plan_s(w->p, w->p->nodes.at[culprit].op));
+	return arena_take(w->arena, &b, out);
+}
+
+/* Components with a culprit become single nodes, and what is tied in them gets the reason. */
+static clv_status take_apart(unit_walk *w, node_id *culprit /* per part */, const char **why /* per part */)
+{
+	uint32_t n = w->p->nodes.n;
+	for (node_id k = n; k-- > 0;)
+		if (w->reason[k])
+			culprit[w->part_of[k]] = k;
+	for (node_id k = 0; k < n; k++) {
+		uint32_t part = w->part_of[k];
+		if (culprit[part] == NONE)
+			continue;
+		if (w->tied[k] && !w->reason[k]) {
+			if (!why[part])
+				TRY(tie_reason(w, culprit[part], &why[part]));
+			w->reason[k] = why[part];
+		}
+		if (k != culprit[part])
+			w->part_of[k] = w->nparts++; /* never more than nodes + parts */
+	}
+	return CLV_OK;
+}
+
+static clv_status split_parts(unit_walk *w)
+{
+	node_id *culprit = mem_ids(w->nparts);
+	const char **why = mem_alloc(((size_t)w->nparts + 1) * sizeof *why);
+	clv_status st = culprit && why ? take_apart(w, culprit, why) : fail_nomem();
+	mem_free(culprit);
+	mem_free(why);
+	return st;
+}
+
+/* Numbers parts by their first node, so that the order of units stays near the plan's. */
+static clv_status number_parts(unit_walk *w)
+{
+	uint32_t *renamed = mem_ids(w->nparts), n = 0;
+	if (!renamed)
+		return fail_nomem();
+	for (node_id k = 0; k < w->p->nodes.n; k++) {
+		uint32_t *name = &renamed[w->part_of[k]];
+		if (*name == NONE)
+			*name = n++;
+		w->part_of[k] = *name;
+	}
+	mem_free(renamed);
+	w->nparts = n;
+	return CLV_OK;
+}
+
+static clv_status graph_of_parts(unit_walk *w, digraph *out)
+{
+	arcs lifted = {0};
+	clv_status st = vec_reserve(&lifted, w->forward.n);
+	for (uint32_t i = 0; st == CLV_OK && i < w->forward.n; i++) {
+		arc a = {w->part_of[w->forward.at[i].from], w->part_of[w->forward.at[i].to]};
+		if (a.from != a.to)
+			lifted.at[lifted.n++] = a;
+	}
+	if (st == CLV_OK)
+		st = digraph_new(w->nparts, lifted.at, lifted.n, out);
+	vec_free(&lifted);
+	return st;
+}
+
+/* Units are numbered in a topological order, and the graph is made anew of these numbers. */
+static clv_status order_parts(unit_walk *w)
+{
+	uint32_t *place = mem_ids(w->nparts);
+	digraph g = {0};
+	clv_status st = place ? graph_of_parts(w, &g) : fail_nomem();
+	if (st == CLV_OK)
+		st = digraph_order(&g, place);
+	digraph_free(&g);
+	for (node_id k = 0; st == CLV_OK && k < w->p->nodes.n; k++)
+		w->part_of[k] = place[w->part_of[k]];
+	mem_free(place);
+	return st == CLV_OK ? graph_of_parts(w, &w->out->g) : st;
+}
+
+static clv_status fill_units(unit_walk *w)
+{
+	units *u = w->out;
+	uint32_t n = w->p->nodes.n;
+	u->n = w->nparts;
+	u->of_node = w->part_of;
+	w->part_of = NULL;
+	u->first = mem_alloc(((size_t)u->n + 2) * sizeof *u->first);
+	u->nodes = mem_ids(n);
+	if (!u->first || !u->nodes)
+		return fail_nomem();
+	for (node_id k = 0; k < n; k++)
+		u->first[u->of_node[k] + 2]++;
+	for (uint32_t i = 0; i < u->n; i++)
+		u->first[i + 2] += u->first[i + 1];
+	for (node_id k = 0; k < n; k++)
+		u->nodes[u->first[u->of_node[k] + 1]++] = k;
+	return CLV_OK;
+}
+
+/* ---- uses ------------------------------------------------------------------------------------------------------------------- */
+
+static void add_use(void *ctx, value_id v)
+{
+	unit_walk *w = ctx;
+	if (moves(w->p, v) && w->st == CLV_OK)
+		w->st = vec_push(&w->forward, ((arc){v, w->out->of_node[w->now]}));
+}
+
+static clv_status find_uses(unit_walk *w)
+{
+	w->forward.n = 0;
+	for (uint32_t k = 0; k < w->p->nodes.n && w->st == CLV_OK; k++) {
+		w->now = w->out->nodes[k]; /* unit by unit, so that equal uses are neighbours */
+		node_each_arg(w->p, w->now, add_use, w);
+		each_written(w, add_use);
+	}
+	TRY(w->st);
+	return digraph_new(w->p->values.n, w->forward.at, w->forward.n, &w->out->uses);
+}
+
+static clv_status find_units(unit_walk *w)
+{
+	units *u = w->out;
+	if (!w->writer || !w->toucher || !w->tied || !w->leaves || !w->part_of || !u->kept)
+		return fail_nomem();
+	TRY(liveness_new(w->p, &w->live));
+	for (value_id v = 0; v < w->p->values.n; v++)
+		u->kept[v] = w->live.last[v] == w->p->nodes.n;
+	TRY(refuse_outside(w));
+	TRY(add_arcs(w));
+	TRY(add_order(w));
+	TRY(tie_reaches(w));
+	TRY(find_parts(w));
+	TRY(split_parts(w));
+	TRY(number_parts(w));
+	TRY(order_parts(w));
+	TRY(fill_units(w));
+	return find_uses(w);
+}
+
+clv_status units_find(const plan *p, const node_names *names, const char **reason, arena *a, units *out)
+{
+	units u = {.kept = mem_alloc((size_t)p->values.n + 1)};
+	unit_walk w = {.p = p, .names = names, .reason = reason, .arena = a, .out = &u};
+	w.writer = mem_ids(p->values.n);
+	w.toucher = mem_ids(p->values.n);
+	w.tied = mem_alloc((size_t)p->nodes.n + 1);
+	w.leaves = mem_alloc((size_t)p->values.n + 1);
+	w.part_of = mem_ids(p->nodes.n);
+	clv_status st = find_units(&w);
+	liveness_free(&w.live);
+	mem_free(w.writer);
+	mem_free(w.toucher);
+	mem_free(w.tied);
+	mem_free(w.leaves);
+	mem_free(w.part_of);
+	vec_free(&w.forward);
+	vec_free(&w.ties);
+	if (st == CLV_OK)
+		*out = u;
+	else
+		units_free(&u);
+	return st;
+}
+
+void units_free(units *u)
+{
+	mem_free(u->of_node);
+	mem_free(u->first);
+	mem_free(u->nodes);
+	mem_free(u->kept);
+	digraph_free(&u->uses);
+	digraph_free(&u->g);
+	*u = (units){0};
+}
+
+/* ---- amounts ---------------------------------------------------------------------------------------------------------------- */
+
+/* A size that is not defined or negative at these symbols counts as 0. */
+static int64_t bytes_of(const plan *p, value_id v, const int64_t *sizes, const bool *ok)
+{
+	const value *x = &p->values.at[v];
+	int64_t n = dtype_bits((dtype)x->dtype) / 8;
+	for (uint32_t d = 0; d < x->ndim; d++) {
+		expr_id e = p->dims.at[x->shape + d];
+		int64_t size = ok[e] && sizes[e] > 0 ? sizes[e] : 0;
+		if (__builtin_mul_overflow(n, size, &n))
+			return INT64_MAX;
+	}
+	return n;
+}
+
+static clv_status measure(const plan *p, const int64_t *given, int64_t *syms, int64_t *sizes, bool *ok, amounts *m)
+{
+	if (!syms || !sizes || !ok || !m->work || !m->bytes)
+		return fail_nomem();
+	TRY(choose_sizes(p, NULL, syms));
+	if (given && p->symbols.n)
+		memcpy(syms, given, p->symbols.n * sizeof *syms);
+	TRY(expr_eval_all(p, syms, sizes, ok));
+	for (node_id k = 0; k < p->nodes.n; k++) {
+		double work = node_flops(p, k, sizes);
+		m->work[k] = work > 0 ? work : 0;
+	}
+	for (value_id v = 0; v < p->values.n; v++)
+		if (can_cross(p, v))
+			m->bytes[v] = bytes_of(p, v, sizes, ok);
+	return CLV_OK;
+}
+
+clv_status amounts_of(const plan *p, const int64_t *syms, amounts *out)
+{
+	amounts m = {mem_alloc(((size_t)p->nodes.n + 1) * sizeof *m.work),
+	             mem_alloc(((size_t)p->values.n + 1) * sizeof *m.bytes)};
+	int64_t *chosen = mem_alloc(((size_t)p->symbols.n + 1) * sizeof *chosen);
+	int64_t *sizes = mem_alloc(((size_t)p->exprs.n + 1) * sizeof *sizes);
+	bool *ok = mem_alloc((size_t)p->exprs.n + 1);
+	clv_status st = measure(p, syms, chosen, sizes, ok, &m);
+	mem_free(chosen);
+	mem_free(sizes);
+	mem_free(ok);
+	if (st == CLV_OK)
+		*out = m;
+	else
+		amounts_free(&m);
+	return st;
+}
+
+void amounts_free(amounts *m)
+{
+	mem_free(m->work);
+	mem_free(m->bytes);
+	*m = (amounts){0};
+}
