@@ -132,4 +132,8 @@ PyObject *estimate_blocks_py(PyObject *self, PyObject *args);
 /* _native_runtime.c: .clv files that were opened, and what runs them */
 extern PyTypeObject ArtifactType, RuntimeType;
 
+/* ---- code: _native_aoti.c ----------------------------------------------------------------------------------------- */
+
+extern PyTypeObject AotiType;
+
 #endif

@@ -108,8 +108,9 @@ class Coverage(NamedTuple):
 class Report:
     """What was compiled and why not the rest: print it, or read `data`."""
 
-    def __init__(self, text: str, data: dict[str, Any]) -> None:
+    def __init__(self, text: str, share: float, data: dict[str, Any]) -> None:
         self._text = text
+        self.share = share  # of the estimated work that is compiled, 0 to 1
         self.data = data
 
     def __str__(self) -> str:
@@ -514,7 +515,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
     @property
     def graph(self) -> Graph:
         """The operators with the segment of each."""
-        return Graph(self._artifact.plan(0)[0], self._artifact.segments(0), self._artifact.fallbacks(0))
+        return Graph(self._artifact.plan(0)[0], *_native.trace_segments(self._artifact, 0))
 
     def report(self) -> Report:
         """What was compiled, what was not and why, and what it is worth."""
@@ -653,7 +654,7 @@ def segments_of(artifact: Any, runtime: Any) -> list[Segment]:
     for number in range(artifact.head()[-1]):
         plan = artifact.plan(number)[0]
         nodes = plan.nodes()
-        for first, end, backend, size, facts in artifact.segments(number):
+        for first, end, backend, size, facts in _native.trace_segments(artifact, number)[0]:
             compiled, reason = states.get((number, first), (False, "it is not loaded"))
             out.append(
                 Segment(
@@ -673,5 +674,8 @@ def segments_of(artifact: Any, runtime: Any) -> list[Segment]:
 
 def report_of(artifact: Any, runtime: Any, times: Mapping[str, float]) -> Report:
     """The report of a file."""
-    text, data = _native.trace_report(artifact, runtime, dict(times))
-    return Report(text, json.loads(data))
+    tape = [None if state[3] else state[4] for state in runtime.segments() if state[0] == 0]
+    ms = [times.get(name, -1.0) for name in ("eager_ms", "tape_ms", "traced_ms")]
+    text, share = _native.trace_report(artifact, 0, False, tape, *ms)
+    data, _ = _native.trace_report(artifact, 0, True, tape, *ms)
+    return Report(text, share, json.loads(data))

@@ -122,6 +122,18 @@ clv_status br_backward_new(clv_tensor *const *outputs, uint32_t n, br_backward *
 clv_status br_backward_run(br_backward *b);
 void br_backward_free(br_backward *b); /* NULL is allowed */
 
+/* ---- code of AOTInductor: bridge_aoti.cpp -------------------------------------------------------------------------- */
+
+typedef struct br_aoti br_aoti;
+/* A shared object, given as bytes, which are copied. It is machine code: what it does when it is loaded is up to it. */
+clv_status br_aoti_load(const void *data, size_t n, const char *device, br_aoti **out);
+void br_aoti_free(br_aoti *m); /* NULL is allowed */
+void br_aoti_count(const br_aoti *m, uint32_t *ninputs, uint32_t *noutputs);
+/* Runs it on the device's current stream, as if no mode were set. Threads may at once. Inputs are borrowed, outputs new
+   references. */
+clv_status br_aoti_run(const br_aoti *m, clv_tensor *const *inputs, clv_tensor **outputs);
+const char *br_torch_version(void); /* of the libtorch that is loaded: "2.13.0" */
+
 /* ---- modes around operators ------------------------------------------------------------------------------------- */
 
 enum { BR_AUTOCAST_DEVICES = 4 };

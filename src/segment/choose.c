@@ -313,8 +313,7 @@ static void give_up(choosing *c, uint32_t u, const char *reason)
 static clv_status too_small(choosing *c, uint32_t nodes, const char **out)
 {
 	strbuf b = STRBUF_INIT;
-	strbuf_printf(&b, ALONE "a segment has at least %u operators, and %u would be together here", c->s->minimum,
-	              nodes);
+	strbuf_printf(&b, ALONE "a segment has at least %u operators, and %u would be together here", c->s->minimum, nodes);
 	return arena_take(&c->out->arena, &b, out);
 }
 

@@ -211,8 +211,8 @@ static clv_status find_parts(unit_walk *w)
 static clv_status tie_reason(unit_walk *w, node_id culprit, const char **out)
 {
 	strbuf b = STRBUF_INIT;
-	strbuf_printf(&b, TIED "%s (%s), which is not compiled",
-	              node_name(w->names, culprit), plan_s(w->p, w->p->nodes.at[culprit].op));
+	strbuf_printf(&b, TIED "%s (%s), which is not compiled", node_name(w->names, culprit),
+	              plan_s(w->p, w->p->nodes.at[culprit].op));
 	return arena_take(w->arena, &b, out);
 }
 
