@@ -56,7 +56,7 @@ typedef struct attempt {
 	VEC(node_id) blamed;      /* nodes of the ordered plan that the compiler named */
 	double error, allowed;    /* the largest difference from the tape, and what it may be there */
 	double tape_ms, code_ms;  /* negative: not known */
-	int64_t moved;            /* bytes of its inputs and outputs, measured */
+	int64_t bytes_in, bytes_out; /* of its inputs and outputs, measured */
 } attempt;
 
 /* trace_try.c. Compiles and compares all; what an attempt says of itself is no error. */
