@@ -1488,6 +1488,7 @@ typedef struct clv_segment_state {
 	uint32_t first;      /**< its first node */
 	uint32_t end;        /**< the node after its last one */
 	const char *backend; /**< "inductor": what compiled it */
+	bool native;         /**< it is machine code; false also where the back end is not known */
 	bool compiled;       /**< it runs as compiled code, for the sizes that it was compiled for */
 	const char *reason;  /**< why it does not, but operator by operator; NULL where it does */
 	uint64_t runs;       /**< of the compiled code */

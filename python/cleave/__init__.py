@@ -15,7 +15,8 @@ import torch
 from . import _log, _native, progress, visualization
 from ._structure import Record
 from ._wanted import Device
-from .artifact import LoadedModel, Port, load
+from .artifact import LoadedModel, Port, SegmentState, load
+from .backends import SegmentJob, register_backend
 from .candidates import CandidateTable
 from .errors import (
     ArgumentError,
@@ -84,6 +85,8 @@ __all__ = [
     "ReplayError",
     "ReplayBoundary",
     "RuntimeCacheKey",
+    "SegmentJob",
+    "SegmentState",
     "SplitCandidate",
     "SplitError",
     "SplitReplayRuntime",
@@ -104,6 +107,7 @@ __all__ = [
     "prepare_split",
     "prepare_split_replay",
     "progress",
+    "register_backend",
     "set_progress",
     "sync_tied_gradients",
     "unpack",

@@ -213,6 +213,8 @@ static PyMethodDef functions[] = {
      "payload_read(boundary, data, path, place) -> (fields, tensors, values, {label: loss})"},
 	{"arrays_load", arrays_load_py, METH_O, "arrays_load(path) -> {name: tensor} of a safetensors or .npy file"},
 	{"artifact_save", artifact_save_py, METH_VARARGS, "writes plans and tensors as a .clv file"},
+	{"register_backend", register_backend_py, METH_VARARGS,
+     "register_backend(name, native, support, compile, load, run)"},
 	{"text_bytes", text_bytes_py, METH_O, "text_bytes(n) -> '46.8 MB'"},
 	{"text_count", text_count_py, METH_O, "text_count(n) -> '11.7M'"},
 	{"text_columns", text_columns_py, METH_VARARGS, "text_columns(rows, right) -> aligned lines"},

@@ -25,7 +25,10 @@ Schema = tuple[str, str, tuple[str, ...], str, bool]
 Fields = tuple[str, str, int | None, dict[str, int], list[Schema], dict[str, bool], int, tuple[str, ...], bool]
 
 # plan, signature, first node of the suffix or -1, stores, points, sizes of other plans' symbols
-PlanEntry = tuple[Plan, str, int, int, list[int], dict[str, int]]
+PlanEntry = (
+    tuple[Plan, str, int, int, list[int], dict[str, int]]
+    | tuple[Plan, str, int, int, list[int], dict[str, int], list[CompiledSegment]]
+)
 PortFields = tuple[str, str, tuple[str, ...], str]
 
 class Artifact:
@@ -39,8 +42,17 @@ class Artifact:
 
 class Runtime:
     def __init__(
-        self, artifact: Artifact, device: str | None, part: str | None, unproven: bool, debug: bool
+        self,
+        artifact: Artifact,
+        device: str | None,
+        part: str | None,
+        unproven: bool,
+        debug: bool,
+        allow_compiled: bool = False,
+        tape_only: bool = False,
     ) -> None: ...
+    def segments(self) -> list[tuple[int, int, int, str, bool, bool, str | None, int, int]]: ...
+    def weights_changed(self) -> None: ...
     def inputs(self) -> list[PortFields]: ...
     def outputs(self) -> list[PortFields]: ...
     def run(self, tensors: Sequence[Tensor]) -> tuple[int, dict[str, int], tuple[Any, ...]]: ...
@@ -104,6 +116,20 @@ class Aoti:
     def __init__(self, data: bytes, device: str) -> None: ...
     def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]: ...
 
+# (first, end, back end, (low, high) per symbol, orders of inputs, orders of outputs, members, needs)
+CompiledSegment = (
+    tuple[int, int, str, list[tuple[int, int]], list[int], list[int], dict[str, bytes]]
+    | tuple[int, int, str, list[tuple[int, int]], list[int], list[int], dict[str, bytes], dict[str, str]]
+)
+
+def register_backend(
+    name: str,
+    native: bool,
+    support: Callable[[Plan, bool], list[str | None]],
+    compile: Callable[[str], dict[str, bytes]],
+    load: Callable[[dict[str, bytes]], Any],
+    run: Callable[[Any, list[Tensor]], Sequence[Tensor]],
+) -> None: ...
 def arrays_load(path: bytes) -> dict[str, Tensor]: ...
 def artifact_save(
     path: bytes,
@@ -256,7 +282,9 @@ class Program:
         inference: bool,
         state: dict[str, tuple[Any, Any]],
         modules: list[tuple[str, str, Any, Any, Any]],
+        codes: list[CompiledSegment] = ...,
     ) -> None: ...
+    def segments(self) -> list[tuple[int, int, str, str | None, int, int]]: ...
     def run(self, tensors: Sequence[Tensor], symbols: list[int] | None = None) -> tuple[Any, ...]: ...
     def check_run(self, tensors: Sequence[Tensor], symbols: list[int] | None = None) -> None: ...
     def check(self, tensors: Sequence[Tensor]) -> None: ...

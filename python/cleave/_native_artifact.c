@@ -1,5 +1,6 @@
 /* Artifacts: plans with their data, and the tensors of a model, out as a file. What a file may be is decided in src/file. */
 #include "_native_file.h"
+#include "_native_segment.h"
 
 #include "file/artifact.h"
 
@@ -120,22 +121,38 @@ static bool add_fixed(artifact *a, artifact_plan *e, PyObject *fixed)
 	return true;
 }
 
+static bool add_segment(saver *s, PyObject *item)
+{
+	artifact_segment x = {0};
+	bool ok = segment_read(item, &x) && made(artifact_add_segment(s->a, s->a->plans.n - 1, &x));
+	segment_clear(&x);
+	return ok;
+}
+
+static bool add_segments(saver *s, PyObject *list)
+{
+	for (Py_ssize_t i = 0; list && i < PyList_GET_SIZE(list); i++)
+		if (!add_segment(s, PyList_GET_ITEM(list, i)))
+			return false;
+	return true;
+}
+
 static bool add_plan(saver *s, PyObject *item)
 {
 	PlanObject *o;
 	const char *signature;
 	unsigned stores;
 	long cut;
-	PyObject *points, *fixed;
+	PyObject *points, *fixed, *compiled_parts = NULL;
 	plan *copy;
-	if (!PyArg_ParseTuple(item, "O!slIO!O!", &PlanType, &o, &signature, &cut, &stores, &PyList_Type, &points,
-	                      &PyDict_Type, &fixed) ||
+	if (!PyArg_ParseTuple(item, "O!slIO!O!|O!", &PlanType, &o, &signature, &cut, &stores, &PyList_Type, &points,
+	                      &PyDict_Type, &fixed, &PyList_Type, &compiled_parts) ||
 	    !made(plan_copy(o->p, &copy)) || !made(artifact_add_plan(s->a, copy, signature)))
 		return false;
 	artifact_plan *e = &s->a->plans.at[s->a->plans.n - 1];
 	e->cut = cut < 0 ? NONE : (node_id)cut;
 	e->nstores = stores;
-	return add_points(e, points) && add_fixed(s->a, e, fixed);
+	return add_points(e, points) && add_fixed(s->a, e, fixed) && add_segments(s, compiled_parts);
 }
 
 static bool add_plans(saver *s, const char *part, const char *boundary)

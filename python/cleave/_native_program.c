@@ -1,9 +1,17 @@
 /* Program: runs a part of a plan on the live tensors of a model, after a check that the model is as it was. */
-#include "_native.h"
+#include "_native_segment.h"
 
 typedef struct Binding {
 	PyObject *holder, *key; /* live: holder[key] is the tensor, holder a dict or list; NULL: data of the plan */
 } Binding;
+
+/* A compiled segment that was given. */
+typedef struct Coded {
+	node_id first, end;
+	code *c;            /* counted; NULL: it does not run */
+	const char *reason; /* why */
+	const char *backend;
+} Coded;
 
 typedef struct ProgramObject {
 	PyObject_HEAD
@@ -11,6 +19,9 @@ typedef struct ProgramObject {
 	clv_program *g;
 	Binding *bindings; /* per external */
 	PyObject *modules; /* what must still hold of the model, see check_modules */
+	Coded *coded;      /* compiled segments */
+	uint32_t ncoded;
+	arena arena;
 } ProgramObject;
 
 static int program_py_traverse(ProgramObject *o, visitproc visit, void *ctx)
@@ -43,6 +54,10 @@ static void program_py_dealloc(ProgramObject *o)
 	program_py_clear(o);
 	PyMem_Free(o->bindings);
 	program_free(o->g);
+	for (uint32_t i = 0; o->coded && i < o->ncoded; i++)
+		code_unref(o->coded[i].c);
+	PyMem_Free(o->coded);
+	arena_free(&o->arena);
 	Py_XDECREF(o->plan);
 	Py_TYPE(o)->tp_free((PyObject *)o);
 }
@@ -72,16 +87,87 @@ static bool bind_externals(ProgramObject *o, PyObject *state)
 	return true;
 }
 
-/* Program(plan, first, end, debug, inference, state, modules) */
+static bool load_code(ProgramObject *o, const liveness *live, PyObject *item, Coded *out)
+{
+	artifact_segment s = {0};
+	bool ok = segment_read(item, &s);
+	code_source source = {&s, o->plan->p, live, true};
+	clv_status st = CLV_OK;
+	if (ok) {
+		Py_BEGIN_ALLOW_THREADS
+		st = code_new(&source, &o->arena, &out->c, &out->reason);
+		Py_END_ALLOW_THREADS
+	}
+	if (ok && st == CLV_OK) {
+		out->first = s.first;
+		out->end = s.end;
+		out->backend = arena_str(&o->arena, s.backend);
+		st = out->backend ? CLV_OK : fail_nomem();
+	}
+	segment_clear(&s);
+	return ok && (st == CLV_OK || raise_status(st));
+}
+
+/* codes: list of segments as segment_read takes them. */
+static bool load_codes(ProgramObject *o, PyObject *codes)
+{
+	liveness live;
+	Py_ssize_t n = PyList_GET_SIZE(codes);
+	o->coded = PyMem_Calloc((size_t)n + 1, sizeof *o->coded);
+	if (!o->coded)
+		return PyErr_NoMemory() != NULL;
+	clv_status st = liveness_new(o->plan->p, &live);
+	if (st != CLV_OK)
+		return raise_status(st) != NULL;
+	bool ok = true;
+	for (Py_ssize_t i = 0; ok && i < n; i++, o->ncoded += ok)
+		ok = load_code(o, &live, PyList_GET_ITEM(codes, i), &o->coded[i]);
+	liveness_free(&live);
+	return ok;
+}
+
+/* segments() -> list of (first, end, back end, reason or None, runs, runs on the tape); those that were given as codes */
+static PyObject *program_py_segments(ProgramObject *o, PyObject *unused)
+{
+	PyObject *out = PyList_New(0);
+	(void)unused;
+	for (uint32_t i = 0; out && i < o->ncoded; i++) {
+		const Coded *x = &o->coded[i];
+		PyObject *item = Py_BuildValue(
+			"(IIszKK)", x->first, x->end, x->backend, x->c ? atomic_load(&x->c->reason) : x->reason,
+			x->c ? (unsigned long long)x->c->runs : 0ULL, x->c ? (unsigned long long)x->c->tape_runs : 0ULL);
+		if (!item || PyList_Append(out, item) < 0)
+			Py_CLEAR(out);
+		Py_XDECREF(item);
+	}
+	return out;
+}
+
+static clv_status make_program(ProgramObject *o, program_spec *spec)
+{
+	VEC(code *) codes = {0};
+	clv_status st = CLV_OK;
+	for (uint32_t i = 0; i < o->ncoded && st == CLV_OK; i++)
+		if (o->coded[i].c)
+			st = vec_push(&codes, o->coded[i].c);
+	spec->codes = codes.at;
+	spec->ncodes = codes.n;
+	if (st == CLV_OK)
+		st = program_new(o->plan->p, spec, &o->g);
+	vec_free(&codes);
+	return st;
+}
+
+/* Program(plan, first, end, debug, inference, state, modules[, codes]) */
 static PyObject *program_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	PlanObject *plan_o;
 	unsigned int first, end;
 	int debug, inference;
-	PyObject *state, *modules;
+	PyObject *state, *modules, *codes = NULL;
 	(void)kwargs;
-	if (!PyArg_ParseTuple(args, "O!IIppO!O!", &PlanType, &plan_o, &first, &end, &debug, &inference, &PyDict_Type,
-	                      &state, &PyList_Type, &modules))
+	if (!PyArg_ParseTuple(args, "O!IIppO!O!|O!", &PlanType, &plan_o, &first, &end, &debug, &inference, &PyDict_Type,
+	                      &state, &PyList_Type, &modules, &PyList_Type, &codes))
 		return NULL;
 	ProgramObject *o = (ProgramObject *)type->tp_alloc(type, 0);
 	if (!o)
@@ -94,7 +180,11 @@ static PyObject *program_py_new(PyTypeObject *type, PyObject *args, PyObject *kw
 	                     .inference = inference != 0,
 	                     .objects = plan_o->data.objects,
 	                     .nobjects = plan_o->data.n};
-	clv_status st = program_new(plan_o->p, &spec, &o->g);
+	if (codes && !load_codes(o, codes)) {
+		Py_DECREF(o);
+		return NULL;
+	}
+	clv_status st = make_program(o, &spec);
 	if (st != CLV_OK) {
 		Py_DECREF(o);
 		return raise_status(st);
@@ -573,6 +663,8 @@ static PyMethodDef program_methods[] = {
 	{"schema", (PyCFunction)program_py_schema, METH_VARARGS,
      "schema(inputs=False) -> list of (dtype, shape, device, requires grad)"},
 	{"symbols", (PyCFunction)program_py_symbols, METH_O, "symbols(tensors) -> list of values"},
+	{"segments", (PyCFunction)program_py_segments, METH_NOARGS,
+     "segments() -> list of (first, end, back end, reason or None, runs, runs on the tape)"},
 	{"shapes", (PyCFunction)program_py_shapes, METH_VARARGS, "shapes(inputs, symbols) -> list of shapes"},
 	{NULL, NULL, 0, NULL}};
 

@@ -205,19 +205,22 @@ static void runtime_py_dealloc(RuntimeObject *o)
 	Py_TYPE(o)->tp_free((PyObject *)o);
 }
 
-/* Runtime(artifact, device, part, unproven, debug) */
+/* Runtime(artifact, device, part, unproven, debug, allow_compiled=False, tape_only=False) */
 static PyObject *runtime_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	ArtifactObject *a;
 	clv_runtime_options options = CLV_RUNTIME_OPTIONS_INIT;
-	int unproven, debug;
+	int unproven, debug, allow_compiled = 0, tape_only = 0;
 	runtime *r = NULL;
 	clv_status st;
 	(void)kwargs;
-	if (!PyArg_ParseTuple(args, "O!zzpp", &ArtifactType, &a, &options.device, &options.part, &unproven, &debug))
+	if (!PyArg_ParseTuple(args, "O!zzpp|pp", &ArtifactType, &a, &options.device, &options.part, &unproven, &debug,
+	                      &allow_compiled, &tape_only))
 		return NULL;
 	options.unproven = unproven != 0;
 	options.debug = debug != 0;
+	options.allow_compiled = allow_compiled != 0;
+	options.tape_only = tape_only != 0;
 	Py_BEGIN_ALLOW_THREADS
 	st = clv_runtime_create(a->a, &options, &r);
 	Py_END_ALLOW_THREADS
@@ -411,7 +414,40 @@ static PyObject *runtime_py_bind(RuntimeObject *o, PyObject *args)
 	PyObject *tensor;
 	if (!PyArg_ParseTuple(args, "sO", &name, &tensor) || !need_tensor(tensor))
 		return NULL;
-	return none_or_raise(clv_runtime_bind(o->r, name, py_borrow(tensor)));
+	clv_status st;
+	Py_BEGIN_ALLOW_THREADS /* a run that holds the runtime may wait for Python */
+	st = clv_runtime_bind(o->r, name, py_borrow(tensor));
+	Py_END_ALLOW_THREADS
+	return none_or_raise(st);
+}
+
+/* segments() -> list of (plan, first, end, back end, native, compiled, reason or None, runs, runs on the tape) */
+static PyObject *runtime_py_segments(RuntimeObject *o, PyObject *unused)
+{
+	PyObject *out = PyList_New(0);
+	(void)unused;
+	for (uint32_t i = 0; out && i < clv_runtime_segment_count(o->r); i++) {
+		clv_segment_state s = {.size = sizeof s};
+		clv_status st = clv_runtime_segment(o->r, i, &s);
+		PyObject *item = st == CLV_OK
+		                     ? Py_BuildValue("(IIIsOOzKK)", s.plan, s.first, s.end, s.backend,
+		                                     s.native ? Py_True : Py_False, s.compiled ? Py_True : Py_False, s.reason,
+		                                     (unsigned long long)s.runs, (unsigned long long)s.tape_runs)
+		                     : raise_status(st);
+		if (!item || PyList_Append(out, item) < 0)
+			Py_CLEAR(out);
+		Py_XDECREF(item);
+	}
+	return out;
+}
+
+/* weights_changed(): tensors of state() were written; compiled segments have the old ones */
+static PyObject *runtime_py_weights_changed(RuntimeObject *o, PyObject *unused)
+{
+	(void)unused;
+	for (uint32_t i = 0; i < o->r->plans.n; i++)
+		runtime_stop_codes(o->r, i, NONE);
+	Py_RETURN_NONE;
 }
 
 static PyObject *runtime_py_unbound(RuntimeObject *o, PyObject *unused)
@@ -436,6 +472,9 @@ static PyMethodDef runtime_methods[] = {
 	{"state", (PyCFunction)runtime_py_state, METH_NOARGS, "the tensors, by name"},
 	{"constants", (PyCFunction)runtime_py_constants, METH_O, "constants(i): those of a plan, by their place in source"},
 	{"bind", (PyCFunction)runtime_py_bind, METH_VARARGS, "bind(name, tensor)"},
+	{"segments", (PyCFunction)runtime_py_segments, METH_NOARGS, "compiled segments, and what became of them"},
+	{"weights_changed", (PyCFunction)runtime_py_weights_changed, METH_NOARGS,
+     "compiled segments are not used any more"},
 	{"unbound", (PyCFunction)runtime_py_unbound, METH_NOARGS, "names that wait for bind"},
 	{NULL, NULL, 0, NULL}};
 

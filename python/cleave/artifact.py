@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import _native, _report, _show
+from . import _log, _native, _report, _show
 from ._dims import Point
 from ._save import Path
 from ._structure import Structure
@@ -35,6 +35,23 @@ class Port(NamedTuple):
     dtype: str
     shape: tuple[int | str, ...]
     device: str
+
+
+class SegmentState(NamedTuple):
+    """A part of a model that was compiled, and what became of it here.
+
+    compiled: it runs as compiled code, for the sizes it was compiled for; otherwise reason says why it runs operator by
+    operator. runs and tape_runs count both."""
+
+    plan: int
+    first: int
+    end: int
+    backend: str
+    native: bool
+    compiled: bool
+    reason: str | None
+    runs: int
+    tape_runs: int
 
 
 class _PlanHere(NamedTuple):
@@ -59,13 +76,17 @@ def load(
     check: bool = False,
     unproven: bool = False,
     debug: bool = False,
+    allow_compiled: bool = False,
+    tape_only: bool = False,
 ) -> LoadedModel:
     """Opens a .clv file. Weights stay on the file's mapped memory until they are used, or go to `device`.
 
     part: "prefix" or "suffix" of a file with a whole, cut model. types: classes that outputs may be rebuilt as; others
     are dict-like stand-ins with the same fields. allow_operators: beyond the list of those known to be safe. check:
     compare all weights with their digests, which reads the whole file. unproven: also serve sizes at which the model
-    was never recorded. debug: check every result against the plan."""
+    was never recorded. debug: check every result against the plan. allow_compiled: machine code in the file may run,
+    which is code of whoever made the file; without it such parts run operator by operator. tape_only: no compiled part
+    is used."""
     names = list(allow_operators)
     for name in names:
         if not isinstance(name, str) or isinstance(allow_operators, str):
@@ -77,8 +98,21 @@ def load(
     os.stat(path)  # as Python itself says that there is no such file
     where = None if device is None else _device(device)
     artifact = _native.Artifact(os.fsencode(path), names, check)
-    runtime = _native.Runtime(artifact, where, part, unproven, debug)
-    return LoadedModel(str(path), artifact, runtime, part, types)
+    runtime = _native.Runtime(artifact, where, part, unproven, debug, allow_compiled, tape_only)
+    model = LoadedModel(str(path), artifact, runtime, part, types)
+    if not allow_compiled and not tape_only:
+        _warn_native(model)
+    return model
+
+
+def _warn_native(model: LoadedModel) -> None:
+    left = [s for s in model.segments if s.native and not s.compiled]
+    if left:
+        parts = "a compiled part is" if len(left) == 1 else f"{len(left)} compiled parts are"
+        _log.warn(
+            f"{model.path}: {parts} machine code and not used, the model runs operator by operator there; "
+            "load(..., allow_compiled=True) uses it, where you trust who made the file"
+        )
 
 
 def _names(what: str, names: Sequence[str]) -> str:
@@ -191,6 +225,11 @@ class LoadedModel(_show.Shown, Drawable):
         return [Port(n, d, dims(s), where) for n, d, s, where in self._runtime.outputs()]
 
     @property
+    def segments(self) -> list[SegmentState]:
+        """The compiled parts of the file: which of them run, how often, and why others do not."""
+        return [SegmentState(*s) for s in self._runtime.segments()]
+
+    @property
     def text(self) -> str:
         """The first plan's text form (docs/plan-format.md)."""
         text: str = self._plans[0].native.text()
@@ -236,6 +275,8 @@ class LoadedModel(_show.Shown, Drawable):
                     here[name].copy_(t)
                 elif name in unbound:
                     self._runtime.bind(name, t.detach().clone())
+        if any(name in here for name in given):
+            self._runtime.weights_changed()
         if self.has_weights:
             self.weight_version = 0  # no longer the file's: boundaries of the old ones are refused
 

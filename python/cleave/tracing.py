@@ -650,7 +650,7 @@ class Graph:
 def segments_of(artifact: Any, runtime: Any) -> list[Segment]:
     """The segments of a file, as a runtime has them."""
     out: list[Segment] = []
-    states = {(plan, first): (compiled, reason) for plan, first, compiled, reason, *_ in runtime.segments()}
+    states = {(s[0], s[1]): (s[5], s[6]) for s in runtime.segments()}
     for number in range(artifact.head()[-1]):
         plan = artifact.plan(number)[0]
         nodes = plan.nodes()
@@ -674,7 +674,7 @@ def segments_of(artifact: Any, runtime: Any) -> list[Segment]:
 
 def report_of(artifact: Any, runtime: Any, times: Mapping[str, float]) -> Report:
     """The report of a file."""
-    tape = [None if state[3] else state[4] for state in runtime.segments() if state[0] == 0]
+    tape = [s[6] for s in runtime.segments() if s[0] == 0]
     ms = [times.get(name, -1.0) for name in ("eager_ms", "tape_ms", "traced_ms")]
     text, share = _native.trace_report(artifact, 0, False, tape, *ms)
     data, _ = _native.trace_report(artifact, 0, True, tape, *ms)

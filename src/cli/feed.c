@@ -125,6 +125,24 @@ static bool has_weights(const model *m, const loading *o, clv_runtime *r)
 	return false;
 }
 
+/* Compiled parts that do not run as such: how many, and why the first one does not. */
+static void say_segments(const model *m, const loading *o, const clv_runtime *r)
+{
+	clv_segment_state first = {.size = sizeof first};
+	uint32_t left = 0, n = clv_runtime_segment_count(r);
+	for (uint32_t i = 0; i < n; i++) {
+		clv_segment_state s = {.size = sizeof s};
+		if (clv_runtime_segment(r, i, &s) != CLV_OK || s.compiled)
+			continue;
+		if (left++ == 0)
+			first = s;
+	}
+	if (left)
+		note("%s: %u of %u compiled parts (%s) not used: %s", name_of(m->path), left, n, first.backend, first.reason);
+	if (left && first.native && !o->allow_compiled)
+		hint("--allow-compiled uses them, where you trust who made the file");
+}
+
 clv_runtime *load_runtime(const model *m, const loading *o)
 {
 	clv_runtime_options options = CLV_RUNTIME_OPTIONS_INIT;
@@ -133,6 +151,8 @@ clv_runtime *load_runtime(const model *m, const loading *o)
 	options.part = o->part;
 	options.unproven = o->unproven;
 	options.debug = o->debug;
+	options.allow_compiled = o->allow_compiled;
+	options.tape_only = o->tape_only;
 	if (o->threads && clv_set_threads(o->threads < 65536 ? (int)o->threads : 65536) != CLV_OK) {
 		fail_with(NULL);
 		return NULL;
@@ -141,8 +161,11 @@ clv_runtime *load_runtime(const model *m, const loading *o)
 		fail_with(m->path);
 		return NULL;
 	}
-	if (has_weights(m, o, r))
+	if (has_weights(m, o, r)) {
+		if (!o->tape_only && !o->debug)
+			say_segments(m, o, r);
 		return r;
+	}
 	clv_runtime_free(r);
 	return NULL;
 }

@@ -27,7 +27,7 @@ typedef struct feeding {
 typedef struct loading {
 	const char *device, *part, *weights;
 	int64_t threads;
-	bool unproven, debug;
+	bool unproven, debug, allow_compiled, tape_only;
 } loading;
 
 #define LOADING_OPTIONS(field)                                                                                         \
@@ -40,7 +40,10 @@ typedef struct loading {
 		OPT_COUNT("threads", 0, "N", field.threads, "threads that an operator may use (default: all cores)"),          \
 		OPT_FLAG("unproven", 0, field.unproven,                                                                        \
 	             "also run sizes at which the model was never recorded, by the formulas of the plan"),                 \
-		OPT_FLAG("debug", 0, field.debug, "check every result against the plan and name the first that differs")
+		OPT_FLAG("debug", 0, field.debug, "check every result against the plan and name the first that differs"),      \
+		OPT_FLAG("allow-compiled", 0, field.allow_compiled,                                                            \
+	             "machine code in the file may run: it is code of whoever made the file"),                             \
+		OPT_FLAG("tape-only", 0, field.tape_only, "use no compiled part of the file")
 
 #ifdef CLEAVE_CLI_TORCH
 /* A runtime of an open model with its weights; says what is wrong and gives NULL. */

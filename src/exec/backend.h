@@ -21,7 +21,8 @@ typedef struct code_spec {
    output i. */
 typedef struct code_run {
 	clv_tensor *const *inputs; /* borrowed */
-	const br_blob *wanted;     /* per output: dtype and sizes (strides NULL) */
+	uint32_t ninputs, noutputs;
+	const br_blob *wanted; /* per output: dtype and sizes (strides NULL) */
 	clv_tensor **outputs;
 } code_run;
 

@@ -297,7 +297,7 @@ static clv_status take_outputs(const code *c, const view *v, const int64_t *size
 static clv_status run(const code *c, const view *v, const int64_t *sizes, clv_tensor *const *inputs, const call *x,
                       clv_tensor **outputs)
 {
-	code_run r = {x->inputs, x->wanted, outputs};
+	code_run r = {x->inputs, v->inputs.n, v->outputs.n, x->wanted, outputs};
 	memset(outputs, 0, v->outputs.n * sizeof *outputs);
 	TRY(c->b->run(c->b->ctx, c->loaded, &r));
 	clv_status st = take_outputs(c, v, sizes, inputs, outputs);
