@@ -31,6 +31,7 @@ from .errors import (
     PlanError,
     ReplayError,
     SplitError,
+    TraceError,
     ValidationError,
 )
 from .payload import BoundaryPayload, CompressionError, TensorSchema, pack, unpack
@@ -41,6 +42,7 @@ from .progress import set_progress
 from .replay import ReplayBoundary, SplitReplayRuntime, prepare_split_replay
 from .spec import SplitCandidate, SplitSpec, TraceBatchMode
 from .split import RuntimeCacheKey, SplitRuntime, prepare_split
+from .tracing import Coverage, Graph, GraphNode, Report, Segment, TracedModule, trace
 from .validation import (
     DynamicBatchReport,
     assert_dynamic_batch_reuse,
@@ -59,6 +61,14 @@ TracePlan, TraceNode = Plan, Node  # as other split runtimes call them
 _native.set_skipped_prefixes(tuple(str(Path(f).parent) + os.sep for f in (torch.__file__, __file__)))
 
 __all__ = [
+    "trace",
+    "TracedModule",
+    "TraceError",
+    "Segment",
+    "Report",
+    "GraphNode",
+    "Graph",
+    "Coverage",
     "ArgumentError",
     "Block",
     "BoundaryPayload",

@@ -39,7 +39,8 @@ static PyObject *dims_of(const plan *p, const value *v)
 			dim = PyLong_FromLongLong(k);
 		} else {
 			expr_print(p, e, &b);
-			dim = take_string(strbuf_take(&b, &text), text);
+			clv_status st = strbuf_take(&b, &text);
+			dim = take_string(st, text);
 		}
 		if (dim)
 			PyTuple_SET_ITEM(out, d, dim);
@@ -57,7 +58,8 @@ static void add_tensor(void *ctx, value_id id)
 	char *label = NULL;
 	if (!t->list || v->type != TYPE_TENSOR)
 		return;
-	PyObject *name = take_string(value_label_text(t->p, id, &label), label);
+	clv_status st = value_label_text(t->p, id, &label);
+	PyObject *name = take_string(st, label);
 	PyObject *one = name ? Py_BuildValue("(NsN)", name, dtype_name((dtype)v->dtype), dims_of(t->p, v)) : NULL;
 	if (!one || PyList_Append(t->list, one) < 0)
 		Py_CLEAR(t->list);
