@@ -55,6 +55,8 @@ static void add_node(scribe *s)
 	} else if (kind == 9) {
 		s->root[s->n] = s->root[a];
 		strbuf_printf(&s->b, "as_strided(%s) -> f32[%u] view-of %s", s->label[a], size, root);
+	} else if (kind == 10) {
+		strbuf_printf(&s->b, "norm(%s, %s) -> f32[%u] writes %s", s->label[b], s->label[a], size, s->label[a]);
 	} else if (kind == 7) {
 		strbuf_printf(&s->b, "draw(%s) -> f32[%u] {random}", s->label[a], size);
 	} else if (kind == 8) {
