@@ -1,5 +1,5 @@
-/* Effects that a node of its kind has, and this one has not, as its arguments say: dropout that drops nothing draws nothing,
- * and what is indexed with numbers, not with a mask, has a size that does not depend on data. */
+/* Effects that a node of its kind has, and this one has not, as its arguments say: dropout that drops nothing draws
+ * nothing, and what is indexed with numbers, not with a mask, has a size that does not depend on data. */
 #include <string.h>
 
 #include "plan/intern.h"

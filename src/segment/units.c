@@ -1,15 +1,16 @@
 /* Units: nodes that memory keeps together.
  *
- * A segment gives copies: whoever writes a tensor in place afterwards, or looks at it through a view, would miss the other.
- * So who makes a piece of memory that is written, who makes views of it, and who writes it, up to the last write, are tied:
- * an edge both ways. Values and the order of effects are edges forwards; strongly connected components then also hold what
- * reads the memory between two writes. Who reads memory beyond the elements of a tensor (as_strided) counts as a writer.
+ * A segment gives copies: whoever writes a tensor in place afterwards, or looks at it through a view, would miss the
+ * other. So who makes a piece of memory that is written, who makes views of it, and who writes it, up to the last
+ * write, are tied: an edge both ways. Values and the order of effects are edges forwards; strongly connected
+ * components then also hold what reads the memory between two writes. Who reads memory beyond the elements of a
+ * tensor (as_strided) counts as a writer.
  *
- * A component with a node that is not compiled is taken apart: what is tied in it runs on the tape, where memory is what it
- * is in eager, and what only reads is free again (the order of effects alone keeps it in its place). Without ties nothing
- * goes backwards, so single nodes are left. Memory that is there before the run is always on the tape: its writers, views
- * of it up to the last write, and views of it that leave the run. So is who reads a tensor of the model that a run changes:
- * compiled code has the weights in it. */
+ * A component with a node that is not compiled is taken apart: what is tied in it runs on the tape, where memory is
+ * what it is in eager, and what only reads is free again (the order of effects alone keeps it in its place). Without
+ * ties nothing goes backwards, so single nodes are left. Memory that is there before the run is always on the tape:
+ * its writers, views of it up to the last write, and views of it that leave the run. So is who reads a tensor of the
+ * model that a run changes: compiled code has the weights in it. */
 #include "segment/units.h"
 
 #include <string.h>

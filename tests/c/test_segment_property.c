@@ -1,5 +1,5 @@
-/* Segments of random plans: whatever the plan, segments are convex, units whole, and a run in which segments get copies and
- * give copies ends with what a run node by node ends with. */
+/* Segments of random plans: whatever the plan, segments are convex, units whole, and a run in which segments get
+ * copies and give copies ends with what a run node by node ends with. */
 #include "segments.h"
 
 #include <time.h>
@@ -176,8 +176,8 @@ static uint32_t copy_slot(machine *m, uint64_t content)
 	return new_slot(m, content, mix(11, m->nslots));
 }
 
-/* A segment has copies of all it is given, each tensor for itself, weights as they were when it was compiled, and what it made
-   leaves as copies. */
+/* A segment has copies of all it is given, each tensor for itself, weights as they were when it was compiled, and
+   what it made leaves as copies. */
 static void run_segment(machine *m, const node_id *at, uint32_t n, const uint32_t *of_node, uint32_t seg)
 {
 	const plan *p = m->p;
