@@ -25,8 +25,8 @@ void digraph_free(digraph *g);
 /* Strongly connected components, numbered by their smallest vertex: component 0 holds vertex 0. */
 clv_status digraph_components(const digraph *g, uint32_t *component /* per vertex */, uint32_t *count);
 
-/* A topological order, the smallest vertex first where there is a choice; arcs to itself are not looked at. place[v] is NO_VERTEX
-   for what is on a cycle or behind one. */
+/* A topological order, the smallest vertex first where there is a choice; arcs to itself are not looked at. place[v]
+   is NO_VERTEX for what is on a cycle or behind one. */
 clv_status digraph_order(const digraph *g, uint32_t *place /* per vertex */);
 
 #endif

@@ -407,6 +407,10 @@ void place_print(const plan *p, node_id n, strbuf *b); /* " in body.0 at model.p
    there; where a module ends with another operator, its end for its end. NONE if there is none. */
 node_id node_match(const plan *from, node_id at, const plan *to);
 
+/* effects.c: what flags say, unless the arguments take it back */
+bool node_draws(const plan *p, node_id n);     /* NODE_RANDOM, and it is no dropout that drops nothing */
+bool value_guarded(const plan *p, value_id v); /* VALUE_GUARD, and it is not made by indexing with numbers alone */
+
 /* expr.c */
 clv_status expr_const(plan *p, int64_t k, expr_id *out);
 clv_status expr_sym(plan *p, symbol_id s, expr_id *out);

@@ -1,15 +1,15 @@
 /* Choosing segments.
  *
- * Every unit has a level: an edge never goes to a lower one, and an edge from the tape to compiled code goes to a higher one.
- * A segment is a connected part of the compiled units of one level.
+ * Every unit has a level: an edge never goes to a lower one, and an edge from the tape to compiled code goes to a
+ * higher one. A segment is a connected part of the compiled units of one level.
  *
- * Why that has no cycles: order (level, compiled before tape) never falls along an edge, so a path that leaves a segment and
- * comes back stays in its level and in compiled code, where each edge is inside the segment, because it joined its ends.
- * The same holds for a union of segments of one level, and for segments that are given up again.
+ * Why that has no cycles: order (level, compiled before tape) never falls along an edge, so a path that leaves a
+ * segment and comes back stays in its level and in compiled code, where each edge is inside the segment, because it
+ * joined its ends. The same holds for a union of segments of one level, and for segments that are given up again.
  *
- * First each unit is as early as it can be. Then units that may be later move to the level of who needs them where no more
- * bytes cross for it; that also brings together what an effect on the tape tore apart for its order alone. All is linear but
- * for sorting; a round in which segments were too small is repeated, a few times at most. */
+ * First each unit is as early as it can be. Then units that may be later move to the level of who needs them where
+ * no more bytes cross for it; that also brings together what an effect on the tape tore apart for its order alone.
+ * All is linear but for sorting; a round in which segments were too small is repeated, a few times at most. */
 #include "segment/segment.h"
 
 #include <string.h>
@@ -217,8 +217,8 @@ static void join_movable(choosing *c)
 		}
 }
 
-/* Moves a unit to the later level of who needs it; `less`: bytes that cross less for it (more: less than 0). False: there is
-   no such level, and nothing happened. */
+/* Moves a unit to the later level of who needs it; `less`: bytes that cross less for it (more: less than 0). False:
+   there is no such level, and nothing happened. */
 static bool move_unit(choosing *c, uint32_t u, double *less)
 {
 	room r = look_ahead(c, c->level, u);
@@ -234,9 +234,9 @@ static bool move_unit(choosing *c, uint32_t u, double *less)
 	return true;
 }
 
-/* Moves the units of a part one after another, the last first, and takes back those after which the fewest bytes cross: so a
-   step that costs is taken where later ones pay for it. All of a segment may go for nothing, as that is one less; one that
-   would be too small alone goes in any case. */
+/* Moves the units of a part one after another, the last first, and takes back those beyond the point where the fewest
+   bytes cross: so a step that costs is taken where later ones pay for it. All of a segment may go for nothing, as that is
+   one less; one that would be too small alone goes in any case. */
 static void move_part(choosing *c, uint32_t *at, uint32_t n)
 {
 	uint32_t level = c->level[at[0]], moved = 0, kept = 0;

@@ -1,7 +1,7 @@
 /* The report: what was compiled, what was not and why, as text for people and as JSON for programs.
  *
- * Numbers that are not known are left out, and so is a column that nothing is known of. Numbers are printed by hand: printf's
- * point depends on the locale. */
+ * Numbers that are not known are left out, and so is a column that nothing is known of. Numbers are printed by hand:
+ * printf's point depends on the locale. */
 #include <math.h>
 #include <string.h>
 

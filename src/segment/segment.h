@@ -1,10 +1,10 @@
 /* Segments: parts of a plan that a back end compiles ahead of time; the rest runs on the tape.
  *
- * support.c says which nodes a back end takes, and why not; choose.c joins those that it takes to segments; order.c brings
- * the plan into an order in which each segment is a range, so that segments are views like stages. Segments have no cycles
- * by construction: a node's level counts how often a path to it comes back from the tape, and a segment is a connected part
- * of one level. Nodes that share memory that is written in place, up to its last write, are one unit: a unit is in one
- * segment or on the tape.
+ * support.c says which nodes a back end takes, and why not; choose.c joins those that it takes to segments; order.c
+ * brings the plan into an order in which each segment is a range, so that segments are views like stages. Segments
+ * have no cycles by construction: a node's level counts how often a path to it comes back from the tape, and a
+ * segment is a connected part of one level. Nodes that share memory that is written in place, up to its last write,
+ * are one unit: a unit is in one segment or on the tape.
  *
  * coverage.c counts what is compiled, report.c says it to people. Nothing here needs torch. */
 #ifndef SEGMENT_SEGMENT_H
@@ -26,8 +26,8 @@ typedef struct support_spec {
 clv_status support_of(const char *name, const plan *p, const support_spec *s, const char **no, arena *a);
 const char *support_name(uint32_t i); /* the back ends that are built in; NULL ends */
 
-/* What no back end can take: random draws, host reads, guards, Python, effects outside, sizes read from data, tensors that
-   are not plain. NULL: nothing stands against it. */
+/* What no back end can take: random draws, host reads, guards, Python, effects outside, sizes read from data,
+   tensors that are not plain. NULL: nothing stands against it. */
 const char *support_obstacle(const plan *p, node_id n);
 
 /* ---- which segments: choose.c ------------------------------------------------------------------------------------- */
@@ -116,8 +116,8 @@ typedef struct segment_report {
 	double eager_ms, tape_ms, traced_ms; /* a run of the whole; NAN: not known */
 } segment_report;
 
-/* "98.4 % of FLOPs (176 of 180 operators) compiled in 3 segments by inductor", the segments, every operator on the tape with
-   its reason, what it would take, bytes and speed. */
+/* "98.4 % of FLOPs (176 of 180 operators) compiled in 3 segments by inductor", the segments, every operator on the
+   tape with its reason, what it would take, bytes and speed. */
 clv_status report_text(const segment_report *r, strbuf *b);
 clv_status report_json(const segment_report *r, strbuf *b); /* the same as one object of JSON */
 

@@ -103,7 +103,7 @@ static void look_at_result(void *ctx, value_id v)
 	obstacle_walk *w = ctx;
 	const value *x = &w->p->values.at[v];
 	find(w, x->type != TYPE_TENSOR, "gives a number, which is read on the host");
-	find(w, (x->flags & VALUE_GUARD) != 0, "gives a tensor whose size depends on data");
+	find(w, value_guarded(w->p, v), "gives a tensor whose size depends on data");
 	if (x->type == TYPE_TENSOR)
 		look_at_tensor(w, x);
 }
@@ -139,7 +139,7 @@ static void look_at_node(obstacle_walk *w, node_id n)
 {
 	const node *x = &w->p->nodes.at[n];
 	const char *op = plan_s(w->p, x->op);
-	find(w, (x->flags & NODE_RANDOM) != 0, "draws random numbers");
+	find(w, node_draws(w->p, n), "draws random numbers");
 	find(w, (x->flags & NODE_HOST) != 0, "reads data on the host");
 	find(w, (x->flags & NODE_IMPURE) != 0, "has an effect outside of the plan");
 	find(w, !strncmp(op, "cleave::", 8), "is Python, or a step of the tape itself");

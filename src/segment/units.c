@@ -1,14 +1,16 @@
 /* Units: nodes that memory keeps together.
  *
- * A segment gives copies: whoever writes a tensor in place afterwards, or looks at it through a view, would miss the other.
- * So who makes a piece of memory that is written, who makes views of it, and who writes it, up to the last write, are tied:
- * an edge both ways. Values and the order of effects are edges forwards; strongly connected components then also hold what
- * reads the memory between two writes. Likewise who reads memory beyond the elements of a tensor is tied to who made it.
+ * A segment gives copies: whoever writes a tensor in place afterwards, or looks at it through a view, would miss the
+ * other. So who makes a piece of memory that is written, who makes views of it, and who writes it, up to the last
+ * write, are tied: an edge both ways. Values and the order of effects are edges forwards; strongly connected
+ * components then also hold what reads the memory between two writes. Who reads memory beyond the elements of a
+ * tensor (as_strided) counts as a writer.
  *
- * A component with a node that is not compiled is taken apart: what is tied in it runs on the tape, where memory is what it
- * is in eager, and what only reads is free again (the order of effects alone keeps it in its place). Without ties nothing
- * goes backwards, so single nodes are left. Memory that is there before the run is always on the tape: its writers, views
- * of it up to the last write, and views of it that leave the run. */
+ * A component with a node that is not compiled is taken apart: what is tied in it runs on the tape, where memory is
+ * what it is in eager, and what only reads is free again (the order of effects alone keeps it in its place). Without
+ * ties nothing goes backwards, so single nodes are left. Memory that is there before the run is always on the tape:
+ * its writers, views of it up to the last write, and views of it that leave the run. So is who reads a tensor of the
+ * model that a run changes: compiled code has the weights in it. */
 #include "segment/units.h"
 
 #include <string.h>
@@ -24,7 +26,9 @@ typedef struct unit_walk {
 	arena *arena;
 	units *out;
 	liveness live;
-	node_id *writer;   /* per root: the last node that writes it */
+	node_id *writer; /* per root: the last node that writes it, or reads it beyond a tensor */
+	bool *changes;   /* per value: a tensor of the model that a run writes or re-binds */
+	reach_list reaches;
 	node_id *toucher;  /* per root: the last node that was tied to it */
 	bool *tied;        /* per node */
 	bool *leaves;      /* per value: it is memory from outside, and the caller gets it */
@@ -77,9 +81,37 @@ static void refuse_view(void *ctx, value_id v)
 	if (root == v || is_made(w->p, root))
 		return;
 	if (w->writer[root] != NONE && w->now <= w->writer[root])
-		refuse(w, "is a view of ", root, ", which is written in place afterwards");
+		refuse(w, "is a view of ", root, ", whose memory is used in place afterwards");
 	if (w->leaves[v])
 		refuse(w, "gives memory of ", root, " to the caller, and a segment would give a copy");
+}
+
+static void refuse_read(void *ctx, value_id v)
+{
+	unit_walk *w = ctx;
+	if (w->changes[v])
+		refuse(w, "reads ", v, ", which changes from run to run");
+}
+
+/* Before reaches count as writes. */
+static void find_changes(unit_walk *w)
+{
+	const plan *p = w->p;
+	for (value_id v = 0; v < p->values.n; v++)
+		w->changes[v] = !moves(p, v) && w->writer[alias_root(p, v)] != NONE;
+	for (uint32_t i = 0; i < p->rebinds.n; i++)
+		w->changes[p->rebinds.at[i].target] = true;
+}
+
+static void find_users(unit_walk *w)
+{
+	last_writers(w->p, w->writer);
+	find_changes(w);
+	for (uint32_t i = 0; i < w->reaches.n; i++) {
+		node_id *last = &w->writer[alias_root(w->p, w->reaches.at[i].v)];
+		if (*last == NONE || *last < w->reaches.at[i].node)
+			*last = w->reaches.at[i].node;
+	}
 }
 
 static void see_leaving(void *ctx, value_id v)
@@ -111,10 +143,12 @@ static void find_leaving(unit_walk *w)
 
 static clv_status refuse_outside(unit_walk *w)
 {
-	last_writers(w->p, w->writer);
+	TRY(find_reaches(w->p, &w->reaches));
+	find_users(w);
 	find_leaving(w);
 	for (w->now = 0; w->now < w->p->nodes.n && w->st == CLV_OK; w->now++) {
 		each_written(w, refuse_write);
+		node_each_arg(w->p, w->now, refuse_read, w);
 		node_each_result(w->p, w->now, refuse_view, w);
 	}
 	return w->st;
@@ -175,15 +209,12 @@ static clv_status add_order(unit_walk *w)
 
 static clv_status tie_reaches(unit_walk *w)
 {
-	reach_list reaches = {0};
-	clv_status st = find_reaches(w->p, &reaches);
-	for (uint32_t i = 0; st == CLV_OK && i < reaches.n; i++) {
-		const value *from = &w->p->values.at[reaches.at[i].from];
-		if (from->kind == VALUE_RESULT)
-			tie_nodes(w, from->def, reaches.at[i].node);
+	for (uint32_t i = 0; i < w->reaches.n; i++) {
+		value_id root = alias_root(w->p, w->reaches.at[i].v);
+		if (is_made(w->p, root))
+			tie_nodes(w, w->p->values.at[root].def, w->reaches.at[i].node);
 	}
-	vec_free(&reaches);
-	return st == CLV_OK ? w->st : st;
+	return w->st;
 }
 
 /* ---- units ------------------------------------------------------------------------------------------------------------------ */
@@ -339,7 +370,7 @@ static clv_status find_uses(unit_walk *w)
 static clv_status find_units(unit_walk *w)
 {
 	units *u = w->out;
-	if (!w->writer || !w->toucher || !w->tied || !w->leaves || !w->part_of || !u->kept)
+	if (!w->writer || !w->toucher || !w->tied || !w->leaves || !w->changes || !w->part_of || !u->kept)
 		return fail_nomem();
 	TRY(liveness_new(w->p, &w->live));
 	for (value_id v = 0; v < w->p->values.n; v++)
@@ -364,6 +395,7 @@ clv_status units_find(const plan *p, const node_names *names, const char **reaso
 	w.toucher = mem_ids(p->values.n);
 	w.tied = mem_alloc((size_t)p->nodes.n + 1);
 	w.leaves = mem_alloc((size_t)p->values.n + 1);
+	w.changes = mem_alloc((size_t)p->values.n + 1);
 	w.part_of = mem_ids(p->nodes.n);
 	clv_status st = find_units(&w);
 	liveness_free(&w.live);
@@ -371,6 +403,8 @@ clv_status units_find(const plan *p, const node_names *names, const char **reaso
 	mem_free(w.toucher);
 	mem_free(w.tied);
 	mem_free(w.leaves);
+	mem_free(w.changes);
+	vec_free(&w.reaches);
 	mem_free(w.part_of);
 	vec_free(&w.forward);
 	vec_free(&w.ties);

@@ -21,7 +21,8 @@ typedef struct units {
 	bool *kept;        /* per value: the output tree or a rebind has it */
 } units;
 
-/* `reason` (per node) says why nodes are not compiled; it grows by those that memory keeps from it. Texts are in `a`. */
+/* `reason` (per node) says why nodes are not compiled; it grows by those that memory keeps from it. Texts are in
+   `a`. */
 clv_status units_find(const plan *p, const node_names *names, const char **reason, arena *a, units *out);
 void units_free(units *u);
 
@@ -34,8 +35,8 @@ typedef struct amounts {
 clv_status amounts_of(const plan *p, const int64_t *syms /* NULL: the smallest */, amounts *out);
 void amounts_free(amounts *m);
 
-/* order.c. Fills s->order, and s->at with their slices, of u and s->of_node (segments numbered anyhow, `count` of them): they
-   are numbered in order of running after. */
+/* order.c. Fills s->order, and s->at with their slices, of u and s->of_node (segments numbered anyhow, `count` of
+   them): they are numbered in order of running after. */
 clv_status segments_order(segments *s, const units *u, uint32_t count);
 
 static inline int64_t add_bytes(int64_t a, int64_t b)

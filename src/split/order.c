@@ -85,7 +85,7 @@ typedef struct guard_walk {
 static void find_guard(void *ctx, value_id v)
 {
 	guard_walk *g = ctx;
-	g->found |= (g->p->values.at[v].flags & VALUE_GUARD) != 0 || g->p->values.at[v].type != TYPE_TENSOR;
+	g->found |= value_guarded(g->p, v) || g->p->values.at[v].type != TYPE_TENSOR;
 }
 
 static bool looks_at_data(const plan *p, node_id k)
@@ -96,9 +96,10 @@ static bool looks_at_data(const plan *p, node_id k)
 }
 
 /* Draws, and writes what is there after the run. */
-static bool leaves_a_trace(const plan *p, const node *n)
+static bool leaves_a_trace(const plan *p, node_id k)
 {
-	bool trace = (n->flags & NODE_RANDOM) != 0;
+	const node *n = &p->nodes.at[k];
+	bool trace = node_draws(p, k);
 	for (uint32_t w = 0; w < n->nwrites; w++)
 		trace |= p->values.at[alias_root(p, p->ids.at[n->writes + w])].kind != VALUE_RESULT;
 	return trace;
@@ -112,13 +113,13 @@ static void order_node(ordering *o)
 	for (uint32_t w = 0; w < n->nwrites; w++)
 		change_state(o, &o->memory[alias_root(p, p->ids.at[n->writes + w])]);
 	node_each_result(p, o->now, make_memory, o);
-	if (n->flags & NODE_RANDOM) {
+	if (node_draws(p, o->now)) {
 		keep(o, o->draw);
 		o->draw = o->now;
 	}
 	if (looks_at_data(p, o->now))
 		change_state(o, &o->world);
-	else if (leaves_a_trace(p, n))
+	else if (leaves_a_trace(p, o->now))
 		use_state(o, &o->world);
 	else
 		keep(o, o->world.change);

@@ -206,9 +206,25 @@ static void memory_from_outside_is_written_on_the_tape(void **state)
 										 "%5 = aten::view(@n) -> f32[2] view-of @n\n"
 										 "%6 = aten::c(%4, %5) -> f32[2]\n"
 										 "output %6\n";
-	chooses(text, "view [a] add_ [b view_1 c]");
+	chooses(text, "view a add_ view_1 [b c]");
 	refuses(text, 1, 0, "add_", "writes @n in place, which is there before the run");
-	refuses(text, 1, 0, "view", "is a view of @n, which is written in place afterwards");
+	refuses(text, 1, 0, "view", "reads @n, which changes from run to run");
+	refuses(text, 1, 0, "a", "reads @n, which changes from run to run");
+}
+
+static void an_input_that_is_written_is_read_by_segments(void **state)
+{
+	(void)state;
+	static const char *const text = HEAD "input %x f32[2]\n"
+										 "%1 = aten::view(%x) -> f32[2] view-of %x\n"
+										 "%2 = aten::a(%x) -> f32[2]\n"
+										 "%3 = aten::add_(%x, %2) -> f32[2] view-of %x writes %x\n"
+										 "%4 = aten::b(%1, %2) -> f32[2]\n"
+										 "%5 = aten::view(%x) -> f32[2] view-of %x\n"
+										 "%6 = aten::c(%4, %5) -> f32[2]\n"
+										 "output %6\n";
+	chooses(text, "view [a] add_ [b view_1 c]");
+	refuses(text, 1, 0, "view", "is a view of %0, whose memory is used in place afterwards");
 }
 
 static void memory_of_the_caller_leaves_by_the_tape(void **state)
@@ -230,8 +246,8 @@ static void a_tensor_that_is_re_bound_may_come_out_of_a_segment(void **state)
 	chooses(HEAD "input %x f32[2]\nbuffer @n f32[2]\n"
 	             "%1 = aten::a(%x, @n) -> f32[2]\n"
 	             "%2 = aten::b(%1) -> f32[2]\n"
-	             "rebind @n = %1\noutput %2\n",
-	        "[a b]");
+	             "rebind @n = %2\noutput %2\n",
+	        "a [b]"); /* and who reads the old one is on the tape: the code would have the first of all */
 }
 
 static void who_reads_memory_beyond_a_tensor_is_with_its_maker(void **state)
@@ -243,6 +259,19 @@ static void who_reads_memory_beyond_a_tensor_is_with_its_maker(void **state)
 	             "%3 = aten::b(%2) -> f32[2]\n"
 	             "output %3\n",
 	        "a as_strided [b]");
+	chooses(HEAD "input %x f32[4]\n"
+	             "%1 = no::a(%x) -> f32[4]\n"
+	             "%2 = aten::view(%1) -> f32[4] view-of %1\n"
+	             "%3 = aten::as_strided_copy(%2, [2], [1], 2) -> f32[2]\n"
+	             "%4 = aten::b(%3) -> f32[2]\n"
+	             "output %4\n",
+	        "a view as_strided_copy [b]");
+	chooses(HEAD "input %x f32[4]\n"
+	             "%1 = aten::view(%x) -> f32[4] view-of %x\n"
+	             "%2 = aten::as_strided(%1, [2], [1], 2) -> f32[2] view-of %x\n"
+	             "%3 = aten::b(%2) -> f32[2]\n"
+	             "output %3\n",
+	        "view as_strided [b]");
 }
 
 /* ---- effects ------------------------------------------------------------------------------------------------------------ */
@@ -328,6 +357,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(who_reads_after_the_last_write_is_free),
 	cmocka_unit_test(what_lies_between_two_writes_is_in_the_unit),
 	cmocka_unit_test(memory_from_outside_is_written_on_the_tape),
+	cmocka_unit_test(an_input_that_is_written_is_read_by_segments),
 	cmocka_unit_test(memory_of_the_caller_leaves_by_the_tape),
 	cmocka_unit_test(a_tensor_that_is_re_bound_may_come_out_of_a_segment),
 	cmocka_unit_test(who_reads_memory_beyond_a_tensor_is_with_its_maker),

@@ -1,5 +1,5 @@
-/* Segments of random plans: whatever the plan, segments are convex, units whole, and a run in which segments get copies and
- * give copies ends with what a run node by node ends with. */
+/* Segments of random plans: whatever the plan, segments are convex, units whole, and a run in which segments get
+ * copies and give copies ends with what a run node by node ends with. */
 #include "segments.h"
 
 #include <time.h>
@@ -52,6 +52,11 @@ static void add_node(scribe *s)
 		s->root[s->n] = s->root[a];
 		strbuf_printf(&s->b, "put_(%s, %s) -> f32[%u] view-of %s writes %s", s->label[a], s->label[b], size, root,
 		              s->label[a]);
+	} else if (kind == 9) {
+		s->root[s->n] = s->root[a];
+		strbuf_printf(&s->b, "as_strided(%s) -> f32[%u] view-of %s", s->label[a], size, root);
+	} else if (kind == 10) {
+		strbuf_printf(&s->b, "norm(%s, %s) -> f32[%u] writes %s", s->label[b], s->label[a], size, s->label[a]);
 	} else if (kind == 7) {
 		strbuf_printf(&s->b, "draw(%s) -> f32[%u] {random}", s->label[a], size);
 	} else if (kind == 8) {
@@ -90,8 +95,11 @@ typedef struct machine {
 	const plan *p;
 	uint32_t *slot;    /* per value: where its memory is */
 	uint64_t *content; /* per slot */
+	uint64_t *beyond;  /* per slot: what lies beside the elements of the tensor that was given out */
 	uint32_t nslots;
 	uint64_t draws, sum;
+	uint64_t seen;             /* by those that read beyond the elements */
+	bool reaches;              /* the node that runs reads beyond the elements */
 	value_id same_root, found; /* of alias_source */
 } machine;
 
@@ -101,9 +109,10 @@ static uint64_t mix(uint64_t a, uint64_t b)
 	return random64(&state);
 }
 
-static uint32_t new_slot(machine *m, uint64_t content)
+static uint32_t new_slot(machine *m, uint64_t content, uint64_t beyond)
 {
 	m->content[m->nslots] = content;
+	m->beyond[m->nslots] = beyond;
 	return m->nslots++;
 }
 
@@ -111,6 +120,8 @@ static void read_arg(void *ctx, value_id v)
 {
 	machine *m = ctx;
 	m->sum = mix(m->sum, m->content[m->slot[v]]);
+	if (m->reaches)
+		m->sum = mix(m->sum, m->beyond[m->slot[v]]);
 }
 
 static void see_alias(void *ctx, value_id v)
@@ -125,6 +136,7 @@ static void run_node(machine *m, node_id k)
 	const node *n = &m->p->nodes.at[k];
 	value_id result = m->p->args.at[n->results].u.v;
 	m->sum = mix(n->op, k);
+	m->reaches = strstr(plan_s(m->p, n->op), "as_strided") != NULL;
 	node_each_arg(m->p, k, read_arg, m);
 	if (n->flags & NODE_RANDOM)
 		m->sum = mix(m->sum, m->draws++);
@@ -134,16 +146,20 @@ static void run_node(machine *m, node_id k)
 	m->found = NONE;
 	if (m->same_root != result)
 		node_each_arg(m->p, k, see_alias, m);
-	m->slot[result] = m->found != NONE ? m->slot[m->found] : new_slot(m, m->sum);
+	m->slot[result] = m->found != NONE ? m->slot[m->found] : new_slot(m, m->sum, mix(3, k));
+	if (m->reaches) /* it has other elements than what it is a view of, so who reads it sees them too */
+		m->seen += m->sum;
 }
 
 static machine machine_new(const plan *p)
 {
 	machine m = {.p = p, .slot = mem_ids(p->values.n)};
-	m.content = mem_alloc(((size_t)p->values.n + 4) * ((size_t)p->nodes.n + 4) * sizeof *m.content);
+	size_t slots = ((size_t)p->values.n + 4) * ((size_t)p->nodes.n + 4);
+	m.content = mem_alloc(slots * sizeof *m.content);
+	m.beyond = mem_alloc(slots * sizeof *m.beyond);
 	for (value_id v = 0; v < p->values.n; v++)
 		if (p->values.at[v].kind != VALUE_RESULT)
-			m.slot[v] = new_slot(&m, mix(7, v));
+			m.slot[v] = new_slot(&m, mix(7, v), mix(5, v));
 	return m;
 }
 
@@ -151,23 +167,33 @@ static void machine_free(machine *m)
 {
 	mem_free(m->slot);
 	mem_free(m->content);
+	mem_free(m->beyond);
 }
 
-/* A segment has copies of all it is given, each tensor for itself, and what it made leaves as copies. */
+/* What lies beside a copy is like nothing else. */
+static uint32_t copy_slot(machine *m, uint64_t content)
+{
+	return new_slot(m, content, mix(11, m->nslots));
+}
+
+/* A segment has copies of all it is given, each tensor for itself, weights as they were when it was compiled, and
+   what it made leaves as copies. */
 static void run_segment(machine *m, const node_id *at, uint32_t n, const uint32_t *of_node, uint32_t seg)
 {
 	const plan *p = m->p;
 	uint32_t *before = mem_ids(p->values.n);
 	memcpy(before, m->slot, p->values.n * sizeof *before);
 	for (value_id v = 0; v < p->values.n; v++)
-		if (m->slot[v] != NONE)
-			m->slot[v] = new_slot(m, m->content[m->slot[v]]);
+		if (m->slot[v] != NONE) {
+			bool weight = p->values.at[v].kind != VALUE_INPUT && p->values.at[v].kind != VALUE_RESULT;
+			m->slot[v] = copy_slot(m, weight ? mix(7, v) : m->content[m->slot[v]]);
+		}
 	for (uint32_t i = 0; i < n; i++)
 		run_node(m, at[i]);
 	for (value_id v = 0; v < p->values.n; v++) {
 		node_id def = p->values.at[v].def;
 		bool made = def != NONE && of_node[def] == seg;
-		m->slot[v] = made ? new_slot(m, m->content[m->slot[v]]) : before[v];
+		m->slot[v] = made ? copy_slot(m, m->content[m->slot[v]]) : before[v];
 	}
 	mem_free(before);
 }
@@ -203,6 +229,7 @@ static void runs_the_same(const segments *s)
 		i += s->at.at[seg].n;
 	}
 	same_end(&whole, &parts);
+	assert_true(whole.seen == parts.seen);
 	machine_free(&whole);
 	machine_free(&parts);
 }

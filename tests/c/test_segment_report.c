@@ -211,10 +211,12 @@ static void a_plan_without_segments_has_a_report(void **state)
 static void obstacle(const char *nodes, const char *want)
 {
 	strbuf b = STRBUF_INIT;
-	strbuf_printf(&b,
-	              HEAD "symbol B 1..8\nsymbol n 0..9 data\ninput %%x f32[B,4]\ninput %%m bool[]\nparam @w f32[4,4]\n"
-	                   "object #o \"Packed\"\n%s\noutput none\n",
-	              nodes);
+	strbuf_printf(
+		&b,
+		HEAD
+		"symbol B 1..8\nsymbol n 0..9 data\ninput %%x f32[B,4]\ninput %%m bool[]\ninput %%i i64[3]\nparam @w f32[4,4]\n"
+		"object #o \"Packed\"\n%s\noutput none\n",
+		nodes);
 	char *text = taken(&b);
 	plan *p = load_ok(text);
 	const char *got = support_obstacle(p, p->nodes.n - 1);
@@ -231,6 +233,13 @@ static void obstacles_are_named(void **state)
 	obstacle("[%1, %2] = aten::split(%x) -> [f32[B,2] view-of %x, f32[B,2] view-of %x]", NULL);
 	obstacle("%1 = aten::view(@w, [2, 8*B]) -> f32[2,8*B] view-of @w", NULL);
 	obstacle("%1 = aten::rand(%x) -> f32[B] {random}", "draws random numbers");
+	obstacle("%1 = aten::dropout(%x, 0.5, true) -> f32[B,4] {random}", "draws random numbers");
+	obstacle("%1 = aten::dropout(%x, 0.5, false) -> f32[B,4] view-of %x {random}", NULL);
+	obstacle("%1 = aten::scaled_dot_product_attention(%x, %x, %x, none, 0.1) -> f32[B] {random}",
+	         "draws random numbers");
+	obstacle("%1 = aten::scaled_dot_product_attention(%x, %x, %x, none, 0.0) -> f32[B] {random}", NULL);
+	obstacle("%1 = aten::index.Tensor(%x, [none, %i]) -> f32[B,3] guard", NULL);
+	obstacle("%1 = aten::index.Tensor(%x, [%m]) -> f32[B,3] guard", "gives a tensor whose size depends on data");
 	obstacle("%1 = aten::a(%x) -> f32[B] {host}", "reads data on the host");
 	obstacle("%1 = aten::a(%x) -> f32[B] {impure}", "has an effect outside of the plan");
 	obstacle("%1 = aten::is_nonzero(%m) -> bool = true", "gives a number, which is read on the host");
