@@ -105,7 +105,15 @@ static void look_at_value(void *ctx, value_id id)
 		w->why = "takes or gives something that is no tensor";
 	else if (x->flags & VALUE_ODD)
 		w->why = "takes or gives a sparse or nested tensor";
-	else if ((x->flags & VALUE_GUARD) || shape_on_data(p, x))
+	else if (shape_on_data(p, x))
+		w->why = "has sizes that are read from data";
+}
+
+static void look_at_result(void *ctx, value_id id)
+{
+	walk *w = ctx;
+	look_at_value(ctx, id);
+	if (!w->why && value_guarded(w->m->p, id))
 		w->why = "has sizes that are read from data";
 }
 
@@ -123,7 +131,7 @@ static void look_at_node(walk *w)
 {
 	const plan *p = w->m->p;
 	const node *x = &p->nodes.at[w->n];
-	if (x->flags & (NODE_RANDOM | NODE_HOST | NODE_IMPURE) || strncmp(plan_s(p, x->op), "cleave::", 8) == 0)
+	if (node_draws(p, w->n) || x->flags & (NODE_HOST | NODE_IMPURE) || strncmp(plan_s(p, x->op), "cleave::", 8) == 0)
 		w->why = "draws random numbers, reads data on the host, or has an effect";
 	for (uint32_t i = 0; i < x->nargs && !w->why; i++)
 		if (depends_on_data(p, &p->args.at[x->args + i]))
@@ -132,7 +140,7 @@ static void look_at_node(walk *w)
 		if (!is_inside_of(w->v, alias_root(p, p->ids.at[x->writes + i])))
 			w->why = "writes memory from outside the segment";
 	node_each_arg(p, w->n, look_at_external, w);
-	node_each_result(p, w->n, look_at_value, w);
+	node_each_result(p, w->n, look_at_result, w);
 }
 
 /* ---- memory that goes out ------------------------------------------------------------------------------------------ */
