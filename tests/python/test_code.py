@@ -1,4 +1,4 @@
-"""Compiled segments in programs and files, with a back end that is written here: its "code" is the name of a function."""
+"""Compiled segments in programs and files; the "code" of the back end here is the name of a function."""
 
 from __future__ import annotations
 
