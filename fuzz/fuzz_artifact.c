@@ -12,6 +12,7 @@
 
 #include "file/artifact.h"
 #include "file/artifact_keys.h"
+#include "file/artifact_segments.h"
 
 #define MUST(what)                                                                                                     \
 	do {                                                                                                               \
@@ -25,6 +26,29 @@ enum { LARGE = 1 << 20 };
 
 /* ---- what an open artifact must be able to do ------------------------------------------------------------------- */
 
+/* Every byte of the code, and nothing beyond it. */
+static void list_segments(const artifact *a, uint32_t number)
+{
+	const artifact_plan *e = &a->plans.at[number];
+	const char *key, *text;
+	uint32_t n;
+	MUST(clv_artifact_segment_count(a, number) == e->segments.n);
+	for (uint32_t i = 0; i < e->segments.n; i++) {
+		clv_segment_info info = {.size = sizeof info};
+		MUST(clv_artifact_segment(a, number, i, &info) == CLV_OK);
+		MUST(info.first >= e->first && info.first < info.end && info.end <= e->end);
+		MUST(info.nsymbols == e->p->symbols.n);
+		for (uint32_t k = 0; clv_artifact_segment_need(a, number, i, k, &key, &text); k++)
+			MUST(key[0]);
+		for (uint32_t k = 0; clv_artifact_segment_fact(a, number, i, k, &key, &text); k++)
+			MUST(key[0]);
+		for (uint32_t k = 0; k < e->segments.at[i].members.n; k++)
+			digest_of(e->segments.at[i].members.at[k].data, e->segments.at[i].members.at[k].n);
+	}
+	for (uint32_t i = 0; clv_artifact_fallback(a, number, i, &n, &text); i++)
+		MUST(n < e->p->nodes.n && text[0]);
+}
+
 static void list(const artifact *a)
 {
 	const char *key, *text;
@@ -34,6 +58,7 @@ static void list(const artifact *a)
 		clv_plan_info info = {.size = sizeof info};
 		MUST(clv_artifact_plan(a, i) && clv_artifact_plan_info(a, i, &info) == CLV_OK);
 		MUST(info.first <= info.end && info.end <= a->plans.at[i].p->nodes.n);
+		list_segments(a, i);
 	}
 	for (uint32_t i = 0; i < clv_artifact_tensor_count(a); i++) {
 		clv_tensor_info info = {.size = sizeof info};
@@ -102,6 +127,54 @@ static void check_round_trip(const artifact *a)
 	free(two);
 }
 
+/* A whole model again, with its code. */
+static void check_copy(const artifact *a)
+{
+	const clv_open_options o = {sizeof o, NULL, 0, true};
+	artifact *copy, *b;
+	strbuf bytes = STRBUF_INIT;
+	plan **none = mem_alloc(a->plans.n * sizeof *none);
+	void *at = NULL;
+	MUST(none);
+	if (strcmp(a->part, "all") != 0) {
+		mem_free(none);
+		return;
+	}
+	MUST(artifact_reordered(a, none, &copy) == CLV_OK);
+	MUST(artifact_append(copy, &bytes) == CLV_OK);
+	MUST(posix_memalign(&at, ST_MAPPED_ALIGN, bytes.n) == 0);
+	memcpy(at, bytes.at, bytes.n);
+	MUST(clv_artifact_parse(at, bytes.n, &o, &b) == CLV_OK);
+	for (uint32_t i = 0; i < a->plans.n; i++) {
+		MUST(a->plans.at[i].segments.n == b->plans.at[i].segments.n);
+		MUST(a->plans.at[i].fallbacks.n == b->plans.at[i].fallbacks.n);
+	}
+	artifact_free(b);
+	artifact_free(copy);
+	strbuf_free(&bytes);
+	mem_free(none);
+	free(at);
+}
+
+/* The first segment of each plan, or its first nodes, as an artifact of its own. */
+static void take_nodes(const artifact *a)
+{
+	for (uint32_t i = 0; i < a->plans.n && i < 4; i++) {
+		const artifact_plan *e = &a->plans.at[i];
+		node_id first = e->segments.n ? e->segments.at[0].first : e->first;
+		node_id end = e->segments.n ? e->segments.at[0].end : e->end - (e->end - e->first) / 2;
+		artifact *part;
+		strbuf bytes = STRBUF_INIT;
+		if (artifact_take_nodes(a, i, first, end, &part) == CLV_OK) {
+			MUST(artifact_append(part, &bytes) == CLV_OK);
+			artifact_free(part);
+		} else {
+			MUST(status_message()[0] != '\0');
+		}
+		strbuf_free(&bytes);
+	}
+}
+
 /* A cut somewhere, as files; most plans refuse most of them. */
 static void cut(const artifact *a)
 {
@@ -134,6 +207,8 @@ static void look(const void *data, size_t n)
 	list(a);
 	if (fill(a) < LARGE) {
 		check_round_trip(a);
+		check_copy(a);
+		take_nodes(a);
 		cut(a);
 	}
 	artifact_free(a);
@@ -194,12 +269,13 @@ static uint32_t cut_texts(char *s, size_t n, st_text *out)
 static bool speaks_of(const st_text *texts, uint32_t n, const char *quoted)
 {
 	for (uint32_t i = 0; i < n; i++)
-		if (strcmp(texts[i].key, PAYLOAD_KEY) == 0 && memmem(texts[i].text, texts[i].n, quoted, strlen(quoted)))
+		if ((strcmp(texts[i].key, PAYLOAD_KEY) == 0 || strcmp(texts[i].key, ARTIFACT_SEGMENTS_KEY) == 0) &&
+		    memmem(texts[i].text, texts[i].n, quoted, strlen(quoted)))
 			return true;
 	return false;
 }
 
-/* A file with those of these entries that the tensors' text speaks of. */
+/* A file with those of these entries that the texts about tensors and segments speak of. */
 static void look_at_texts(const uint8_t *data, size_t n)
 {
 	static const uint8_t numbers[64] = {1, 0, 1, 1, 0x80, 0x3f, 0, 0xff};
@@ -208,9 +284,13 @@ static void look_at_texts(const uint8_t *data, size_t n)
 		const char *quoted;
 		st_entry entry;
 	} all[] = {
-		{"\"a\"", {"a", DT_F32, 2, shapes[0], numbers, 64}},  {"\"b\"", {"b", DT_F32, 1, shapes[1], numbers, 16}},
-		{"\"c\"", {"c", DT_F32, 0, shapes[1], numbers, 4}},   {"\"d\"", {"d", DT_U8, 1, shapes[2], numbers, 16}},
+		{"\"a\"", {"a", DT_F32, 2, shapes[0], numbers, 64}},
+		{"\"b\"", {"b", DT_F32, 1, shapes[1], numbers, 16}},
+		{"\"c\"", {"c", DT_F32, 0, shapes[1], numbers, 4}},
+		{"\"d\"", {"d", DT_U8, 1, shapes[2], numbers, 16}},
 		{"\"e\"", {"e", DT_BF16, 2, shapes[3], numbers, 12}},
+		{"\"so\"", {"cleave.segment.0.0.so", DT_U8, 1, shapes[2], numbers, 16}},
+		{"\"bin\"", {"cleave.segment.0.1.bin", DT_U8, 1, shapes[2], numbers, 16}},
 	};
 	st_entry entries[sizeof all / sizeof *all];
 	st_text texts[TEXTS + 1] = {{ARTIFACT_CHECK_KEY, ARTIFACT_NO_CHECK, sizeof ARTIFACT_NO_CHECK - 1}};

@@ -810,6 +810,45 @@ typedef struct clv_plan_info {
     @threads any. */
 CLV_API clv_status clv_artifact_plan_info(const clv_artifact *a, uint32_t i, clv_plan_info *out);
 
+/** Compiled segments of a plan; 0 for NULL, and for a file that nothing was compiled for.
+    @threads any. */
+CLV_API uint32_t clv_artifact_segment_count(const clv_artifact *a, uint32_t plan);
+
+/** A compiled segment of a plan, as clv_artifact_segment() describes it. */
+typedef struct clv_segment_info {
+	size_t size;          /**< sizeof(clv_segment_info), set by the caller */
+	const char *backend;  /**< what compiled it: "inductor" */
+	uint32_t first, end;  /**< it stands for nodes first … end-1 of the plan */
+	int64_t bytes;        /**< of its code */
+	uint32_t nmembers;    /**< pieces that the code is in */
+	uint32_t nsymbols;    /**< symbols of the plan */
+	const int64_t *sizes; /**< the smallest and the largest size of each symbol that it was compiled for, in turn */
+} clv_segment_info;
+
+/** Describes segment i of a plan. The caller sets out->size before.
+    @ownership everything in *out is borrowed from the artifact.
+    @errors none of its own.
+    @threads any. */
+CLV_API clv_status clv_artifact_segment(const clv_artifact *a, uint32_t plan, uint32_t i, clv_segment_info *out);
+
+/** Need k of segment i of a plan: what has to be here for its code to run ("torch", "2.13.0"); false: there are no more.
+    @ownership *key and *text are borrowed from the artifact.
+    @threads any. */
+CLV_API bool clv_artifact_segment_need(const clv_artifact *a, uint32_t plan, uint32_t i, uint32_t k, const char **key,
+                                       const char **text);
+
+/** Fact k about segment i of a plan: what was measured when it was compiled ("error", "1.2e-7"); false: there are no more.
+    @ownership *key and *text are borrowed from the artifact.
+    @threads any. */
+CLV_API bool clv_artifact_segment_fact(const clv_artifact *a, uint32_t plan, uint32_t i, uint32_t k, const char **key,
+                                       const char **text);
+
+/** Node i of those of a plan that were to be compiled and are not, and the reason; false: there are no more.
+    @ownership *reason is borrowed from the artifact.
+    @threads any. */
+CLV_API bool clv_artifact_fallback(const clv_artifact *a, uint32_t plan, uint32_t i, uint32_t *node,
+                                   const char **reason);
+
 /** A tensor of a file, as clv_artifact_tensor() describes it. */
 typedef struct clv_tensor_info {
 	size_t size;          /**< sizeof(clv_tensor_info), set by the caller */

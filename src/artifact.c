@@ -126,6 +126,66 @@ clv_status clv_artifact_plan_info(const clv_artifact *a, uint32_t i, clv_plan_in
 	return options_write(out, &info, sizeof info, "clv_plan_info");
 }
 
+static const artifact_segment *find_segment(const artifact *a, uint32_t number, uint32_t i)
+{
+	return i < clv_artifact_segment_count(a, number) ? &a->plans.at[number].segments.at[i] : NULL;
+}
+
+uint32_t clv_artifact_segment_count(const clv_artifact *a, uint32_t number)
+{
+	return a && number < a->plans.n ? a->plans.at[number].segments.n : 0;
+}
+
+clv_status clv_artifact_segment(const clv_artifact *a, uint32_t number, uint32_t i, clv_segment_info *out)
+{
+	const artifact_segment *s = find_segment(a, number, i);
+	if (!s || !out)
+		return fail(CLV_E_INVALID, "clv_artifact_segment: there is no such segment, or no place for it");
+	clv_segment_info info = {
+		.backend = s->backend,
+		.first = s->first,
+		.end = s->end,
+		.nmembers = s->members.n,
+		.nsymbols = s->sizes.n,
+		.sizes = s->sizes.n ? &s->sizes.at[0].low : NULL, /* pairs */
+	};
+	for (uint32_t k = 0; k < s->members.n; k++)
+		info.bytes += (int64_t)s->members.at[k].n;
+	return options_write(out, &info, sizeof info, "clv_segment_info");
+}
+
+static bool give_note(const artifact_note *at, uint32_t n, uint32_t k, const char **key, const char **text)
+{
+	if (k >= n || !key || !text)
+		return false;
+	*key = at[k].key;
+	*text = at[k].text;
+	return true;
+}
+
+bool clv_artifact_segment_need(const clv_artifact *a, uint32_t number, uint32_t i, uint32_t k, const char **key,
+                               const char **text)
+{
+	const artifact_segment *s = find_segment(a, number, i);
+	return s && give_note(s->needs.at, s->needs.n, k, key, text);
+}
+
+bool clv_artifact_segment_fact(const clv_artifact *a, uint32_t number, uint32_t i, uint32_t k, const char **key,
+                               const char **text)
+{
+	const artifact_segment *s = find_segment(a, number, i);
+	return s && give_note(s->facts.at, s->facts.n, k, key, text);
+}
+
+bool clv_artifact_fallback(const clv_artifact *a, uint32_t number, uint32_t i, uint32_t *n, const char **reason)
+{
+	if (!a || number >= a->plans.n || i >= a->plans.at[number].fallbacks.n || !n || !reason)
+		return false;
+	*n = a->plans.at[number].fallbacks.at[i].node;
+	*reason = a->plans.at[number].fallbacks.at[i].reason;
+	return true;
+}
+
 uint32_t clv_artifact_tensor_count(const clv_artifact *a)
 {
 	return a ? a->tensors->tensors.n : 0;
@@ -145,10 +205,10 @@ clv_status clv_artifact_tensor(const clv_artifact *a, uint32_t i, clv_tensor_inf
 		.shape = t->sizes,
 		.bytes = (int64_t)bytes,
 		.trainable = t->requires_grad,
-		.entry = a->tensors->memories.at[t->memory].entry,
+		.entry = a->tensors->memories.n ? a->tensors->memories.at[t->memory].entry : t->label,
 	};
-	uint32_t entry = st_find(a->file, info.entry);
-	digest_print(a->digests.at[entry], info.digest);
+	if (a->file) /* what was only made has no digests yet */
+		digest_print(a->digests.at[st_find(a->file, info.entry)], info.digest);
 	return options_write(out, &info, sizeof info, "clv_tensor_info");
 }
 

@@ -26,6 +26,42 @@ static void print_plan_line(const clv_artifact *a, uint32_t i)
 	putchar('\n');
 }
 
+static void print_notes(const char *title, const clv_artifact *a, uint32_t plan_number, uint32_t i, bool needs)
+{
+	const char *key, *text;
+	for (uint32_t k = 0; needs ? clv_artifact_segment_need(a, plan_number, i, k, &key, &text)
+	                           : clv_artifact_segment_fact(a, plan_number, i, k, &key, &text);
+	     k++) {
+		fputs(k ? ", " : title, stdout);
+		put_plain(stdout, key);
+		putchar(' ');
+		put_plain(stdout, text);
+	}
+}
+
+/* What is compiled, and what is not though it was to be. */
+static void print_segments(const clv_artifact *a, uint32_t plan_number)
+{
+	char bytes[HUMAN_TEXT];
+	uint32_t node, n = 0;
+	const char *reason;
+	for (uint32_t i = 0; i < clv_artifact_segment_count(a, plan_number); i++) {
+		clv_segment_info info = {.size = sizeof info};
+		if (clv_artifact_segment(a, plan_number, i, &info) != CLV_OK)
+			return;
+		printf("    segment %-4u ", i);
+		put_plain(stdout, info.backend);
+		printf(", nodes %u to %u, %s", info.first, info.end - 1, human_bytes(info.bytes, bytes));
+		print_notes("; needs ", a, plan_number, i, true);
+		print_notes("; ", a, plan_number, i, false);
+		putchar('\n');
+	}
+	while (clv_artifact_fallback(a, plan_number, n, &node, &reason))
+		n++;
+	if (n)
+		printf("    %u node%s not compiled\n", n, n == 1 ? "" : "s");
+}
+
 static void print_field(const char *name, const char *text)
 {
 	if (!*text)
@@ -48,9 +84,58 @@ static void print_file(const model *m)
 	       clv_artifact_has_weights(a) ? "" : "; the weights are not in the file");
 	for (uint32_t i = 0; clv_artifact_about(a, i, &key, &text); i++)
 		print_field(key, text);
-	for (uint32_t i = 0; i < clv_artifact_plan_count(a); i++)
+	for (uint32_t i = 0; i < clv_artifact_plan_count(a); i++) {
 		print_plan_line(a, i);
+		print_segments(a, i);
+	}
 	putchar('\n');
+}
+
+static void put_notes(const char *title, const clv_artifact *a, uint32_t plan_number, uint32_t i, bool needs)
+{
+	const char *key, *text;
+	put_json_open(title, '{');
+	for (uint32_t k = 0; needs ? clv_artifact_segment_need(a, plan_number, i, k, &key, &text)
+	                           : clv_artifact_segment_fact(a, plan_number, i, k, &key, &text);
+	     k++)
+		put_json_text(key, text);
+	put_json_close();
+}
+
+static void put_segments(const clv_artifact *a, uint32_t plan_number)
+{
+	uint32_t node;
+	const char *reason;
+	put_json_open("segments", '[');
+	for (uint32_t i = 0; i < clv_artifact_segment_count(a, plan_number); i++) {
+		clv_segment_info info = {.size = sizeof info};
+		if (clv_artifact_segment(a, plan_number, i, &info) != CLV_OK)
+			break;
+		put_json_open_line(NULL, '{');
+		put_json_text("backend", info.backend);
+		put_json_int("first", info.first);
+		put_json_int("end", info.end);
+		put_json_int("bytes", info.bytes);
+		put_notes("needs", a, plan_number, i, true);
+		put_notes("facts", a, plan_number, i, false);
+		put_json_close();
+	}
+	put_json_close();
+	put_json_open("fallbacks", '[');
+	for (uint32_t i = 0; clv_artifact_fallback(a, plan_number, i, &node, &reason); i++) {
+		put_json_open_line(NULL, '{');
+		put_json_int("node", node);
+		put_json_text("reason", reason);
+		put_json_close();
+	}
+	put_json_close();
+}
+
+static bool has_segments(const clv_artifact *a, uint32_t plan_number)
+{
+	uint32_t node;
+	const char *reason;
+	return clv_artifact_segment_count(a, plan_number) || clv_artifact_fallback(a, plan_number, 0, &node, &reason);
 }
 
 static void put_plan(const clv_artifact *a, uint32_t i)
@@ -71,6 +156,8 @@ static void put_plan(const clv_artifact *a, uint32_t i)
 		put_json_close();
 	}
 	put_json_close();
+	if (has_segments(a, i))
+		put_segments(a, i);
 	put_json_close();
 }
 
@@ -161,7 +248,7 @@ const command command_inspect = {
 		"come from, and the nodes after which the plan cannot be cut, with the reasons.\n\n"
 		"Of a .clv file it first says what the file has: which part of the model, where it is cut, tensors and "
 		"their bytes, where it comes from, and for each plan the sizes at which the model was recorded, for which "
-		"it is proven.\n\n"
+		"it is proven, and its compiled segments.\n\n"
 		"Work counts operations from shapes, a multiplication and an addition as two. Memory is the model's "
 		"own tensors and the most that inputs and results take at one time.",
 	.examples = "cleave inspect model.clv\ncleave inspect model.plan --batch 8 --json\n",

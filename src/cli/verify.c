@@ -22,6 +22,14 @@ static uint64_t count_nodes(const model *m)
 	return n;
 }
 
+static bool has_code(const clv_artifact *a)
+{
+	for (uint32_t i = 0; i < clv_artifact_plan_count(a); i++)
+		if (clv_artifact_segment_count(a, i))
+			return true;
+	return false;
+}
+
 /* All data against its digests, which reads the whole file. */
 static bool check_data(const model *m, int64_t *checked)
 {
@@ -49,8 +57,8 @@ static void print_verdict(const model *m, const verdict *v)
 		printf("%u plans, ", v->plans);
 	printf("%llu node%s, %u in, %u out", (unsigned long long)v->nodes, v->nodes == 1 ? "" : "s", in, out);
 	if (m->artifact && v->checked >= 0)
-		printf("; %s of data in %u tensors as written", human_bytes(v->checked, bytes),
-		       clv_artifact_tensor_count(m->artifact));
+		printf("; %s of data in %u tensors%s as written", human_bytes(v->checked, bytes),
+		       clv_artifact_tensor_count(m->artifact), has_code(m->artifact) ? " and compiled segments" : "");
 	else if (m->artifact)
 		printf("; header as written, data not looked at");
 	putchar('\n');

@@ -112,6 +112,8 @@ clv_status clv_runtime_create(const clv_artifact *a, const clv_runtime_options *
 	if (!a || !out)
 		return fail(CLV_E_INVALID, "clv_runtime_create needs an artifact and a place for the runtime");
 	TRY(options_read(&o, sizeof o, options, "clv_runtime_options"));
+	if (!a->file && !a->ready)
+		return fail(CLV_E_INVALID, "the artifact was made and is not ready: artifact_ready finishes it");
 	runtime *r = mem_alloc(sizeof *r);
 	if (!r)
 		return fail_nomem();

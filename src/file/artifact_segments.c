@@ -258,11 +258,9 @@ static clv_status check_fallbacks(const artifact_plan *e)
 	return CLV_OK;
 }
 
-clv_status segments_check(const artifact *a, uint32_t i)
+static clv_status check_segments(const artifact_plan *e)
 {
-	const artifact_plan *e = &a->plans.at[i];
 	liveness l;
-	TRY(check_fallbacks(e));
 	if (e->segments.n == 0)
 		return CLV_OK;
 	if (!plan_in_text_order(e->p)) /* a reader would number them otherwise, and give code its inputs in another order */
@@ -271,4 +269,10 @@ clv_status segments_check(const artifact *a, uint32_t i)
 	clv_status st = check_all(e, &l);
 	liveness_free(&l);
 	return st;
+}
+
+clv_status segments_check(const artifact *a, uint32_t i)
+{
+	TRY(check_segments(&a->plans.at[i]));
+	return check_fallbacks(&a->plans.at[i]);
 }

@@ -209,6 +209,61 @@ static void range_text(const artifact_plan *e, strbuf *b)
 	strbuf_printf(b, "%u to %u", e->first, e->end);
 }
 
+/* The digest of an entry is taken for its data, as those of tensors are. */
+static void member_text(const artifact *a, uint32_t number, uint32_t segment, const char *name, strbuf *b)
+{
+	strbuf entry = STRBUF_INIT;
+	char text[DIGEST_TEXT];
+	strbuf_printf(&entry, "%s%u.%u.%s", PAYLOAD_SEGMENT, number, segment, name);
+	b->failed |= entry.failed;
+	if (!entry.failed) {
+		digest_print(a->digests.at[st_find(a->file, entry.at)], text);
+		strbuf_printf(b, "%s %s\n", name, text);
+	}
+	strbuf_free(&entry);
+}
+
+/* What runs: everything but what was measured. */
+static void code_text(const files *f, const artifact *a, uint32_t number, uint32_t segment, strbuf *b)
+{
+	const artifact_segment *s = &a->plans.at[number].segments.at[segment];
+	for (uint32_t i = 0; i < s->members.n && f->how != CLV_DIFF_NONE; i++)
+		member_text(a, number, segment, s->members.at[i].name, b);
+	for (uint32_t i = 0; i < s->needs.n; i++)
+		strbuf_printf(b, "%s=%s\n", s->needs.at[i].key, s->needs.at[i].text);
+	for (uint32_t i = 0; i < s->sizes.n; i++)
+		strbuf_printf(b, "%lld %lld\n", (long long)s->sizes.at[i].low, (long long)s->sizes.at[i].high);
+	for (uint32_t i = 0; i < s->in_order.n; i++)
+		strbuf_printf(b, "%u,", s->in_order.at[i]);
+	for (uint32_t i = 0; i < s->out_order.n; i++)
+		strbuf_printf(b, ";%u", s->out_order.at[i]);
+}
+
+/* Each with a few digits that stand for its code. */
+static void segments_text(const files *f, const artifact *a, uint32_t number, strbuf *b)
+{
+	strbuf code = STRBUF_INIT;
+	for (uint32_t i = 0; i < a->plans.at[number].segments.n; i++) {
+		const artifact_segment *s = &a->plans.at[number].segments.at[i];
+		char text[DIGEST_TEXT];
+		code.n = 0;
+		code_text(f, a, number, i, &code);
+		digest_print(digest_of(code.at, code.n), text);
+		strbuf_printf(b, "%s%s %u to %u %.8s", i ? ", " : "", s->backend, s->first, s->end, text);
+	}
+	b->failed |= code.failed;
+	strbuf_free(&code);
+}
+
+static void fallbacks_text(const artifact_plan *e, strbuf *b)
+{
+	for (uint32_t i = 0; i < e->fallbacks.n; i++) {
+		const artifact_fallback *f = &e->fallbacks.at[i];
+		strbuf_printf(b, "%s%u ", i ? ", " : "", f->node);
+		strbuf_quoted(b, f->reason, strlen(f->reason));
+	}
+}
+
 static void cut_text(const artifact_plan *e, strbuf *b)
 {
 	if (e->cut != NONE)
@@ -233,6 +288,10 @@ static clv_status diff_entry(files *f, uint32_t a, uint32_t b)
 	TRY(compare_entries(f, "cut", cut_text, x, y));
 	TRY(compare_ints(f->d, "stored outputs", x->nstores, y->nstores));
 	TRY(compare_entries(f, "points proven", points_text, x, y));
+	segments_text(f, f->a, a, &f->d->before);
+	segments_text(f, f->b, b, &f->d->after);
+	TRY(diff_compare(f->d, "", "compiled segments"));
+	TRY(compare_entries(f, "nodes not compiled", fallbacks_text, x, y));
 	strbuf_printf(&f->d->name, "plan %u", b);
 	return diff_close(f->d);
 }
