@@ -1448,15 +1448,14 @@ typedef struct clv_runtime_options {
 	const char *part; /**< "prefix" or "suffix" of a file that has the whole, cut model; NULL: all that the file has */
 	bool unproven;    /**< also serve sizes at which the model was never recorded, by the plan's formulas */
 	bool debug;       /**< check every result against the plan and name the first that differs */
-	bool
-		allow_compiled; /**< machine code in the file may run: it is code of whoever made the file. Without it such parts
-	                        run operator by operator; compiled parts that are data run in any case */
-	bool tape_only;     /**< no compiled part is used */
+	char reserved[6]; /**< zeros: what is behind them came with a later version */
+	bool allow_compiled; /**< machine code in the file may run, which is code of whoever made the file */
+	bool tape_only;      /**< no compiled part is used, not even those that are data */
 } clv_runtime_options;
 
 /* clang-format off */
 /** The defaults: `clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;` */
-#define CLV_RUNTIME_OPTIONS_INIT {sizeof(clv_runtime_options), NULL, NULL, false, false, false, false}
+#define CLV_RUNTIME_OPTIONS_INIT {sizeof(clv_runtime_options), NULL, NULL, false, false, {0}, false, false}
 /* clang-format on */
 
 /** Makes an artifact, or a part of it, ready to run. options NULL: the defaults.

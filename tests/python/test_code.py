@@ -1,7 +1,8 @@
-"""Compiled segments in programs and files, with a back end that is written here: its "code" is the name of a function."""
+"""Compiled segments in programs and files; the "code" of the back end here is the name of a function."""
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from test_cli_run import COMMAND
 
 import cleave
 from cleave import _native
@@ -379,3 +381,13 @@ def test_back_ends_have_good_names_and_built_in_ones_stay() -> None:
             cleave.register_backend(name, supports=lambda n: True, compile=lambda s: b"", run=lambda c, i: i)
     with pytest.raises(TypeError):
         cleave.register_backend("x", supports=3, compile=lambda s: b"", run=lambda c, i: i)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(COMMAND is None, reason="the cleave command is not built")
+def test_the_command_says_which_compiled_parts_it_does_not_use(tmp_path: Any) -> None:
+    path = tmp_path / "net.clv"
+    save(Net().eval(), path, [segment(1, 3, "f", ROWS, sizes=[(1, 8)])])
+    ask = [str(COMMAND), "run", str(path), "--fill", "ones", "--batch", "2"]
+    told = subprocess.run(ask, capture_output=True, text=True, check=True)
+    assert 'there is no back end "fake" here' in told.stderr
+    assert not subprocess.run([*ask, "--tape-only"], capture_output=True, text=True, check=True).stderr
