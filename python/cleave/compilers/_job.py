@@ -186,7 +186,12 @@ class Segment:
                 if frame.filename == self.filename and frame.lineno and (node := self.at_line(frame.lineno)):
                     found[node] = None
             seen = seen.__cause__ or seen.__context__
-        for part in str(error).split(f'"{self.filename}", line ')[1:]:
+        return list(found | dict.fromkeys(self.quoted(str(error))))
+
+    def quoted(self, text: str) -> list[str]:
+        """Nodes whose lines a text names: `File "…/segment.py", line 12`."""
+        found: dict[str, None] = {}
+        for part in text.split(f'"{self.filename}", line ')[1:]:
             digits = "".join(itertools.takewhile(str.isdigit, part))
             if digits and (node := self.at_line(int(digits))):
                 found[node] = None
