@@ -208,7 +208,8 @@ def _put(module: torch.nn.Module, place: str, tensor: torch.Tensor) -> None:
 
 
 def _lines(source: str, nodes: Sequence[str]) -> dict[int, str]:
-    """Line to node. A node is one statement; before the nodes may be those that name sizes, after them is `return`."""
+    """Line to node. A node is one statement, and guards (`if`) behind it; before the nodes there may be those that name
+    sizes, after them is `return`."""
     tree = ast.parse(source)
     made = next(x for x in tree.body if isinstance(x, ast.ClassDef) and x.name == CLASS)
     forward = next(x for x in made.body if isinstance(x, ast.FunctionDef) and x.name == "forward")
@@ -217,11 +218,11 @@ def _lines(source: str, nodes: Sequence[str]) -> dict[int, str]:
         for s in body:
             yield from flat(s.body) if isinstance(s, ast.With) else (s,)
 
-    statements = [s for s in flat(forward.body) if not isinstance(s, ast.Return)]
+    statements = [s for s in flat(forward.body) if not isinstance(s, (ast.Return, ast.If))]
     mine = statements[len(statements) - len(nodes) :]
     return {
         line: node
-        for s, node in zip(mine, nodes, strict=True)
+        for s, node in zip(mine, nodes, strict=False)
         for line in range(s.lineno, (s.end_lineno or s.lineno) + 1)
     }
 

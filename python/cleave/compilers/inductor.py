@@ -166,7 +166,7 @@ def _no_proxies(segment: Segment) -> Iterator[None]:
         return
 
     def refuse(self: Any, op: Any, *args: Any, **kwargs: Any) -> None:
-        nodes = list(dict.fromkeys(n for text in _stacks((args, kwargs)) for n in segment.quoted(text)))
+        nodes = list(dict.fromkeys(n for text in _stacks((args, kwargs), op) for n in segment.quoted(text)))
         raise Refused(f"inductor has no C function for {_name(op)}", nodes or segment.with_operator(_name(op)))
 
     setattr(CppWrapperCpu, name, refuse)
@@ -182,16 +182,16 @@ def _name(op: Any) -> str:
     return f"{space}::{rest.removesuffix('.default')}" if rest else text
 
 
-def _stacks(found: Any) -> Iterator[str]:
-    """Where in segment.py the buffers among the arguments come from."""
+def _stacks(found: Any, op: Any) -> Iterator[str]:
+    """Where in segment.py the calls of `op` are that the buffers among the arguments come from."""
     if isinstance(found, (list, tuple)):
         for x in found:
-            yield from _stacks(x)
+            yield from _stacks(x, op)
     elif isinstance(found, dict):
-        yield from _stacks(list(found.values()))
+        yield from _stacks(list(found.values()), op)
     else:
         for origin in getattr(found, "origins", None) or ():
-            if trace := origin.meta.get("stack_trace"):
+            if origin.target is op and (trace := origin.meta.get("stack_trace")):
                 yield trace
 
 
