@@ -186,7 +186,12 @@ class Segment:
                 if frame.filename == self.filename and frame.lineno and (node := self.at_line(frame.lineno)):
                     found[node] = None
             seen = seen.__cause__ or seen.__context__
-        for part in str(error).split(f'"{self.filename}", line ')[1:]:
+        return list(found | dict.fromkeys(self.quoted(str(error))))
+
+    def quoted(self, text: str) -> list[str]:
+        """Nodes whose lines a text names: `File "…/segment.py", line 12`."""
+        found: dict[str, None] = {}
+        for part in text.split(f'"{self.filename}", line ')[1:]:
             digits = "".join(itertools.takewhile(str.isdigit, part))
             if digits and (node := self.at_line(int(digits))):
                 found[node] = None
@@ -203,7 +208,8 @@ def _put(module: torch.nn.Module, place: str, tensor: torch.Tensor) -> None:
 
 
 def _lines(source: str, nodes: Sequence[str]) -> dict[int, str]:
-    """Line to node. A node is one statement; before the nodes may be those that name sizes, after them is `return`."""
+    """Line to node. A node is one statement, and guards (`if`) behind it; before the nodes there may be those that name
+    sizes, after them is `return`."""
     tree = ast.parse(source)
     made = next(x for x in tree.body if isinstance(x, ast.ClassDef) and x.name == CLASS)
     forward = next(x for x in made.body if isinstance(x, ast.FunctionDef) and x.name == "forward")
@@ -212,11 +218,11 @@ def _lines(source: str, nodes: Sequence[str]) -> dict[int, str]:
         for s in body:
             yield from flat(s.body) if isinstance(s, ast.With) else (s,)
 
-    statements = [s for s in flat(forward.body) if not isinstance(s, ast.Return)]
+    statements = [s for s in flat(forward.body) if not isinstance(s, (ast.Return, ast.If))]
     mine = statements[len(statements) - len(nodes) :]
     return {
         line: node
-        for s, node in zip(mine, nodes, strict=True)
+        for s, node in zip(mine, nodes, strict=False)
         for line in range(s.lineno, (s.end_lineno or s.lineno) + 1)
     }
 

@@ -13,6 +13,7 @@ Symbols of the job stay symbols. The object is for this version of torch and for
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import platform
 import re
@@ -152,26 +153,57 @@ def _compile(program: torch.export.ExportedProgram, examples: Sequence[torch.Ten
     return Path(out)
 
 
-def _proxied(folder: Path) -> list[str]:
-    """Operators that the code would ask Python's runtime for: inductor has neither code nor a C function for them."""
-    found: dict[str, None] = {}
-    for path in folder.rglob("*.cpp"):
-        text = path.read_text(encoding="utf-8", errors="replace")
-        if f"{PROXY}(" not in text:
-            continue
-        for name in re.findall(r'(?:torch\.ops\.|")(\w+)(?:\.|::)(\w+)(?:\.(\w+))?"?', "\n".join(_calls(text))):
-            found[f"{name[0]}::{name[1]}"] = None
-        if not found:
-            found["?"] = None
-    return list(found)
+@contextlib.contextmanager
+def _no_proxies(segment: Segment) -> Iterator[None]:
+    """Ends the compiler at the first operator for which it has neither code nor a C function: its code would ask a
+    runtime that only Python has. That is known long before the C++ compiler has run."""
+    from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
+
+    name = "generate_fallback_kernel_with_runtime_lookup_aot"
+    before = getattr(CppWrapperCpu, name, None)
+    if before is None:
+        yield
+        return
+
+    def refuse(self: Any, op: Any, *args: Any, **kwargs: Any) -> None:
+        nodes = list(dict.fromkeys(n for text in _stacks((args, kwargs), op) for n in segment.quoted(text)))
+        raise Refused(f"inductor has no C function for {_name(op)}", nodes or segment.with_operator(_name(op)))
+
+    setattr(CppWrapperCpu, name, refuse)
+    try:
+        yield
+    finally:
+        setattr(CppWrapperCpu, name, before)
 
 
-def _calls(text: str) -> Iterator[str]:
-    """The lines of calls through the proxy, with the comment above each, which names the operator."""
-    lines = text.splitlines()
-    for at, line in enumerate(lines):
-        if f"{PROXY}(" in line:
-            yield from lines[max(0, at - 6) : at + 1]
+def _name(op: Any) -> str:
+    text = str(op)  # "aten.sort.stable"
+    space, _, rest = text.partition(".")
+    return f"{space}::{rest.removesuffix('.default')}" if rest else text
+
+
+def _stacks(found: Any, op: Any) -> Iterator[str]:
+    """Where in segment.py the calls of `op` are that the buffers among the arguments come from."""
+    if isinstance(found, (list, tuple)):
+        for x in found:
+            yield from _stacks(x, op)
+    elif isinstance(found, dict):
+        yield from _stacks(list(found.values()), op)
+    else:
+        for origin in getattr(found, "origins", None) or ():
+            if origin.target is op and (trace := origin.meta.get("stack_trace")):
+                yield trace
+
+
+def _has_proxies(folder: Path) -> bool:
+    return any(f"{PROXY}(" in p.read_text(encoding="utf-8", errors="replace") for p in folder.rglob("*.cpp"))
+
+
+def _refused(error: BaseException | None) -> Refused | None:
+    """Ours, among what the compiler wrapped around it."""
+    while error is not None and not isinstance(error, Refused):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _nodes_of(segment: Segment, error: BaseException) -> list[str]:
@@ -197,14 +229,17 @@ def compile_segment(job: Job) -> Made:
             folder = work / ("frozen" if freeze else "plain")
             options = {**_defaults(job, folder), "freezing": freeze, **given}
             try:
-                made = _compile(program, examples, options)
-                if operators := _proxied(folder):
-                    nodes = [n for op in operators for n in segment.with_operator(op)]
-                    raise Refused(f"inductor has no C function for {', '.join(operators)}", nodes)
+                with _no_proxies(segment):
+                    made = _compile(program, examples, options)
+                if _has_proxies(folder):
+                    raise Refused("inductor has no C function for an operator of it")
                 break
             except Exception as error:
-                reasons["frozen" if freeze else "plain"] = short(error)
-                if freeze is freezing[-1] or (isinstance(error, Refused) and error.nodes):
+                refused = _refused(error)
+                reasons["frozen" if freeze else "plain"] = short(refused or error)
+                if refused is not None and refused.nodes:
+                    raise refused from error
+                if freeze is freezing[-1]:
                     raise
     os.replace(made, job.folder / MEMBER)
     shutil.rmtree(work / "cache", ignore_errors=True)
