@@ -1,0 +1,565 @@
+/* A program and all that it starts, as one thing that can be ended.
+ *
+ * Between us and the program is a guard: a copy of this process that runs none of its code but this file's. It adopts what
+ * the program's descendants leave behind (PR_SET_CHILD_SUBREAPER, a setting of the guard and not of the host), so whatever
+ * the program started is the guard's child sooner or later, also after setsid(), and killing children until there are
+ * none kills all of it. It does so when the program ends, when `control` is closed (by us, or because this process died),
+ * and on SIGTERM, which it gets when the thread that started it ends. Then it tells the program's status through `report`.
+ *
+ * The guard is made by clone() without a signal at its end, so the host's SIGCHLD handlers and wait() calls do not see
+ * it. It has one thread of a process that may have had many: no locks, no memory, only calls that are safe in signal
+ * handlers. Should the guard be killed itself, its program dies with it, and the rest is found by a mark in the
+ * environment. */
+#define _GNU_SOURCE /* what Linux has beyond POSIX */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "segment/child.h"
+
+#include "segment/compile.h"
+
+#define MARK "CLEAVE_JOB="
+extern char **environ;
+
+enum { REPORT_BROKEN, REPORT_ENDED };
+
+/* One message; shorter than what a pipe splits. */
+typedef struct report {
+	int kind, step, number; /* BROKEN: step and errno; ENDED: status of waitpid */
+} report;
+
+static const char *const steps[] = {"make a process", "enter the folder", "open /dev/null", "write the log", "start"};
+enum { STEP_PROCESS, STEP_FOLDER, STEP_NULL, STEP_LOG, STEP_EXEC };
+
+/* What the guard needs, made before it is. */
+typedef struct orders {
+	const char *path, *dir, *log;
+	char **argv, **env;
+	int control, report; /* its ends */
+} orders;
+
+/* ---- in the guard, and in the program before it is one ------------------------------------------------------------ */
+
+static pid_t split_process(unsigned long end_signal)
+{
+	return (pid_t)syscall(SYS_clone, end_signal, NULL, NULL, NULL, NULL);
+}
+
+static void tell(int fd, int kind, int step, int number)
+{
+	report r = {kind, step, number};
+	while (write(fd, &r, sizeof r) < 0 && errno == EINTR)
+		;
+}
+
+static void default_signals(void)
+{
+	struct sigaction standard = {.sa_handler = SIG_DFL};
+	for (int s = 1; s < NSIG; s++)
+		sigaction(s, &standard, NULL);
+}
+
+static void close_range_slow(unsigned first, unsigned last)
+{
+	long most = sysconf(_SC_OPEN_MAX);
+	for (unsigned fd = first; fd <= last && (long)fd < most; fd++)
+		close((int)fd);
+}
+
+static void close_between(int first, int last)
+{
+	if (first > last)
+		return;
+#ifdef SYS_close_range
+	if (syscall(SYS_close_range, (unsigned)first, (unsigned)last, 0) == 0)
+		return;
+#endif
+	close_range_slow((unsigned)first, (unsigned)last);
+}
+
+/* Files of the host must not stay open because of us. */
+static void close_all_but(int a, int b)
+{
+	int low = a < b ? a : b, high = a < b ? b : a;
+	close_between(0, low - 1);
+	close_between(low + 1, high - 1);
+	close_between(high + 1, INT32_MAX);
+}
+
+static void broken(const orders *o, int step)
+{
+	tell(o->report, REPORT_BROKEN, step, errno);
+	_exit(127);
+}
+
+static void become_program(const orders *o, pid_t guard)
+{
+	sigset_t none;
+	sigemptyset(&none);
+	setsid();
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != guard)
+		_exit(127);
+	if (chdir(o->dir) != 0)
+		broken(o, STEP_FOLDER);
+	if (open("/dev/null", O_RDONLY) != 0) /* the lowest that is free */
+		broken(o, STEP_NULL);
+	if (open(o->log, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_NOFOLLOW | O_NONBLOCK, 0600) != 1 || dup(1) != 2)
+		broken(o, STEP_LOG);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	execve(o->path, o->argv, o->env);
+	broken(o, STEP_EXEC);
+}
+
+static volatile sig_atomic_t told_to_end;
+
+static void on_signal(int s)
+{
+	if (s == SIGTERM)
+		told_to_end = 1;
+}
+
+/* Parent of process `pid`, from the text of /proc/pid/stat: "12 (name) S 11 …", where the name may hold anything. */
+static long parent_in(const char *text, ssize_t n)
+{
+	long parent = 0;
+	ssize_t at = n;
+	while (at > 0 && text[at - 1] != ')')
+		at--;
+	if (at == 0)
+		return -1;
+	for (at += 3; at < n && text[at] >= '0' && text[at] <= '9'; at++)
+		parent = parent * 10 + (text[at] - '0');
+	return parent;
+}
+
+static long parent_of(int proc, const char *pid)
+{
+	char path[32], text[512];
+	size_t n = strlen(pid);
+	if (n + sizeof "/stat" > sizeof path)
+		return -1;
+	memcpy(path, pid, n);
+	memcpy(path + n, "/stat", sizeof "/stat");
+	int fd = openat(proc, path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	ssize_t got = read(fd, text, sizeof text);
+	close(fd);
+	return got > 0 ? parent_in(text, got) : -1;
+}
+
+static long number_of(const char *s)
+{
+	long n = 0;
+	for (; *s >= '0' && *s <= '9'; s++)
+		n = n * 10 + (*s - '0');
+	return *s ? -1 : n;
+}
+
+/* As the kernel gives it; readdir() would need memory. */
+typedef struct kernel_dirent {
+	uint64_t ino;
+	int64_t off;
+	uint16_t size;
+	uint8_t type;
+	char name[];
+} kernel_dirent;
+
+/* False: there is no /proc here. */
+static bool kill_children(pid_t of)
+{
+	_Alignas(kernel_dirent) char list[4096];
+	int proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (proc < 0)
+		return false;
+	for (long n; (n = syscall(SYS_getdents64, proc, list, sizeof list)) > 0;) {
+		for (long at = 0; at < n;) {
+			const kernel_dirent *e = (const kernel_dirent *)(list + at);
+			long pid = number_of(e->name);
+			if (pid > 1 && parent_of(proc, e->name) == of)
+				kill((pid_t)pid, SIGKILL);
+			at += e->size;
+		}
+	}
+	close(proc);
+	return true;
+}
+
+static void pause_ms(long ms)
+{
+	struct timespec t = {0, ms * 1000000};
+	nanosleep(&t, NULL);
+}
+
+/* Takes the status of every child that ended; of `program` it is kept. False: there are no children. */
+static bool reap(pid_t program, int *status, bool *ended)
+{
+	for (;;) {
+		int st;
+		pid_t pid = waitpid(-1, &st, WNOHANG | __WALL);
+		if (pid == program) {
+			*status = st;
+			*ended = true;
+		}
+		if (pid == 0)
+			return true;
+		if (pid < 0 && errno != EINTR)
+			return false;
+	}
+}
+
+/* Ten seconds at most: a process may be another user's by now, or hang in the kernel. */
+static void kill_everything(pid_t program, int *status, bool *ended)
+{
+	pid_t self = getpid();
+	for (int round = 0; round < 2000; round++) {
+		if (!*ended)
+			kill(-program, SIGKILL); /* most of it at once */
+		bool listed = kill_children(self);
+		if (!reap(program, status, ended) || (!listed && *ended))
+			return;
+		pause_ms(5);
+	}
+}
+
+static void wait_for_end(const orders *o, pid_t program, int *status, bool *ended)
+{
+	sigset_t none;
+	sigemptyset(&none);
+	while (!told_to_end) {
+		struct pollfd control = {.fd = o->control, .events = POLLIN};
+		reap(program, status, ended);
+		if (*ended)
+			return;
+		int got = ppoll(&control, 1, NULL, &none); /* signals come in here alone */
+		if (got > 0)
+			return;
+	}
+}
+
+static void set_up_guard(const orders *o)
+{
+	struct sigaction wake = {.sa_handler = on_signal};
+	default_signals();
+	close_all_but(o->control, o->report);
+	setsid();
+	prctl(PR_SET_CHILD_SUBREAPER, 1);
+	prctl(PR_SET_PDEATHSIG, SIGTERM);
+	sigaction(SIGCHLD, &wake, NULL);
+	sigaction(SIGTERM, &wake, NULL);
+}
+
+/* All signals are blocked when it begins. */
+static void be_guard(const orders *o)
+{
+	int status = 0;
+	bool ended = false;
+	set_up_guard(o);
+	pid_t self = getpid(), program = split_process(SIGCHLD);
+	if (program < 0)
+		broken(o, STEP_PROCESS);
+	if (program == 0)
+		become_program(o, self);
+	wait_for_end(o, program, &status, &ended);
+	kill_everything(program, &status, &ended);
+	if (ended)
+		tell(o->report, REPORT_ENDED, 0, status);
+	_exit(0);
+}
+
+double seconds_now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* ---- on our side -------------------------------------------------------------------------------------------------- */
+
+static clv_status find_program(const char *name, char **out)
+{
+	const char *path = getenv("PATH");
+	if (strchr(name, '/'))
+		return path_absolute(name, out);
+	for (const char *at = path ? path : "/usr/local/bin:/usr/bin:/bin"; *at;) {
+		size_t n = strcspn(at, ":");
+		strbuf b = STRBUF_INIT;
+		char *found;
+		strbuf_printf(&b, "%.*s/%s", (int)n, n ? at : ".", name);
+		TRY(strbuf_take(&b, &found));
+		if (access(found, X_OK) == 0) {
+			clv_status st = path_absolute(found, out);
+			mem_free(found);
+			return st;
+		}
+		mem_free(found);
+		at += n + (at[n] == ':');
+	}
+	return fail(CLV_E_NOT_FOUND, "there is no program \"%s\" in $PATH", name);
+}
+
+typedef VEC(char *) texts;
+
+static uint32_t count_texts(const char *const *list)
+{
+	uint32_t n = 0;
+	while (list && list[n])
+		n++;
+	return n;
+}
+
+static bool names_same(const char *a, const char *b)
+{
+	size_t n = strcspn(a, "=");
+	return strncmp(a, b, n) == 0 && b[n] == '=';
+}
+
+/* Later ones win. */
+static clv_status put_variable(texts *env, const char *text)
+{
+	for (uint32_t i = 0; i < env->n; i++) {
+		if (names_same(text, env->at[i])) {
+			env->at[i] = (char *)text;
+			return CLV_OK;
+		}
+	}
+	return vec_push(env, (char *)text);
+}
+
+static clv_status make_environment(const child_spec *s, const char *mark, texts *out)
+{
+	TRY(vec_reserve(out, count_texts((const char *const *)environ)));
+	for (char **e = environ; e && *e; e++)
+		TRY(vec_push(out, *e));
+	for (uint32_t i = 0; i < count_texts(s->env); i++)
+		TRY(put_variable(out, s->env[i]));
+	TRY(put_variable(out, mark));
+	return vec_push(out, NULL);
+}
+
+static clv_status make_argv(const child_spec *s, texts *out)
+{
+	for (uint32_t i = 0; i < count_texts(s->argv); i++)
+		TRY(vec_push(out, (char *)s->argv[i]));
+	return vec_push(out, NULL);
+}
+
+/* Two ends above the standard files: those are set up anew in the program. */
+static clv_status make_pipe(int ends[2])
+{
+	int made[2];
+	if (pipe2(made, O_CLOEXEC) != 0)
+		return fail(CLV_E_IO, "cannot make a pipe: %s", strerror(errno));
+	for (int i = 0; i < 2; i++) {
+		ends[i] = fcntl(made[i], F_DUPFD_CLOEXEC, 3);
+		close(made[i]);
+	}
+	if (ends[0] >= 0 && ends[1] >= 0)
+		return CLV_OK;
+	int why = errno;
+	for (int i = 0; i < 2; i++)
+		if (ends[i] >= 0)
+			close(ends[i]);
+	return fail(CLV_E_IO, "cannot make a pipe: %s", strerror(why));
+}
+
+/* No handler of the host may run in the guard, so no signal comes while there are two of us. */
+static clv_status make_guard(const orders *o, pid_t *out)
+{
+	sigset_t all, before;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	*out = split_process(0);
+	if (*out == 0)
+		be_guard(o);
+	int why = errno;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return *out < 0 ? fail(CLV_E_IO, "cannot make a process: %s", strerror(why)) : CLV_OK;
+}
+
+static clv_status start_guard(orders *o, child *c)
+{
+	int control[2], news[2];
+	TRY(make_pipe(control));
+	clv_status st = make_pipe(news);
+	if (st != CLV_OK) {
+		close(control[0]);
+		close(control[1]);
+		return st;
+	}
+	o->control = control[0];
+	o->report = news[1];
+	st = make_guard(o, &c->guard);
+	close(control[0]);
+	close(news[1]);
+	if (st != CLV_OK) {
+		close(control[1]);
+		close(news[0]);
+		return st;
+	}
+	c->control = control[1];
+	c->report = news[0];
+	fcntl(c->report, F_SETFL, O_NONBLOCK);
+	return CLV_OK;
+}
+
+static void make_mark(char *out, size_t n)
+{
+	struct timespec now;
+	uint64_t chance = 0;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	(void)!syscall(SYS_getrandom, &chance, sizeof chance, 1 /* do not wait */);
+	snprintf(out, n, MARK "%ld-%llx%09lx-%llx", (long)getpid(), (unsigned long long)now.tv_sec, now.tv_nsec,
+	         (unsigned long long)chance);
+}
+
+clv_status child_start(const child_spec *s, child *out)
+{
+	clv_status st;
+	char *path = NULL;
+	texts argv = {0}, env = {0};
+	*out = (child){.guard = -1, .control = -1, .report = -1, .over = true};
+	make_mark(out->mark, sizeof out->mark);
+	if (!s->argv || !s->argv[0])
+		return fail(CLV_E_INVALID, "there is no program to start");
+	TRY_OUT(find_program(s->argv[0], &path));
+	TRY_OUT(make_argv(s, &argv));
+	TRY_OUT(make_environment(s, out->mark, &env));
+	orders o = {.path = path, .dir = s->dir, .log = s->log, .argv = argv.at, .env = env.at};
+	TRY_OUT(start_guard(&o, out));
+	out->over = false;
+out:
+	mem_free(path);
+	vec_free(&argv);
+	vec_free(&env);
+	return st;
+}
+
+void child_stop(child *c)
+{
+	if (c->control >= 0)
+		close(c->control);
+	c->control = -1;
+	if (!c->over)
+		kill(c->guard, SIGTERM); /* the host may have forked, and then the other one still holds it open */
+}
+
+const char *child_broken(const child *c)
+{
+	return c->broken_errno ? steps[c->broken_step] : NULL;
+}
+
+static void take_news(child *c)
+{
+	report r;
+	while (read(c->report, &r, sizeof r) == (ssize_t)sizeof r) {
+		if (r.kind == REPORT_BROKEN && !c->broken_errno) {
+			c->broken_step = r.step;
+			c->broken_errno = r.number;
+		}
+		if (r.kind == REPORT_ENDED) {
+			c->has_status = true;
+			c->status = r.number;
+		}
+	}
+}
+
+static bool guard_is_gone(pid_t guard)
+{
+	pid_t got = waitpid(guard, NULL, WNOHANG | __WALL);
+	return got == guard || (got < 0 && errno == ECHILD);
+}
+
+/* ---- after a guard that was killed -------------------------------------------------------------------------------- */
+
+static bool has_mark(const char *pid, const char *mark)
+{
+	char path[64], piece[4096];
+	size_t n = strlen(mark), held = 0;
+	ssize_t got;
+	bool found = false;
+	snprintf(path, sizeof path, "/proc/%.20s/environ", pid);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	/* The end of each piece is kept: the mark may go on in the next one. */
+	while (!found && (got = read(fd, piece + held, sizeof piece - held)) > 0) {
+		held += (size_t)got;
+		found = memmem(piece, held, mark, n) != NULL;
+		size_t keep = held < n ? held : n;
+		memmove(piece, piece + held - keep, keep);
+		held = keep;
+	}
+	close(fd);
+	return found;
+}
+
+/* How many processes had the mark; they are killed. */
+static unsigned kill_marked(const char *mark)
+{
+	unsigned n = 0;
+	DIR *proc = opendir("/proc");
+	if (!proc)
+		return 0;
+	for (struct dirent *e; (e = readdir(proc));) {
+		long pid = number_of(e->d_name);
+		if (pid > 1 && pid != getpid() && has_mark(e->d_name, mark) && kill((pid_t)pid, SIGKILL) == 0)
+			n++;
+	}
+	closedir(proc);
+	return n;
+}
+
+static void sweep(const child *c)
+{
+	for (int round = 0; round < 200 && kill_marked(c->mark); round++)
+		pause_ms(5);
+}
+
+/* ---- the end ------------------------------------------------------------------------------------------------------ */
+
+void child_poll(child *c)
+{
+	if (c->over)
+		return;
+	bool gone = guard_is_gone(c->guard); /* first: its last words are in the pipe by then */
+	take_news(c);
+	if (!gone)
+		return;
+	c->over = true;
+	if (!c->has_status && !c->broken_errno)
+		sweep(c);
+}
+
+void child_end(child *c)
+{
+	child_stop(c);
+	for (double until = seconds_now() + 15; !c->over && seconds_now() < until;) {
+		struct pollfd news = {.fd = c->report, .events = POLLIN};
+		child_poll(c);
+		if (!c->over && (poll(&news, 1, 20) > 0))
+			pause_ms(1);
+	}
+	if (!c->over) {
+		kill(c->guard, SIGKILL);
+		waitpid(c->guard, NULL, __WALL);
+		sweep(c);
+	}
+	if (c->report >= 0)
+		close(c->report);
+	c->report = -1;
+	c->over = true;
+}

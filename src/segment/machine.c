@@ -1,0 +1,173 @@
+/* Features of CPUs, as the kernel names them: those that compilers make use of. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "segment/compile.h"
+
+/* Sorted. */
+static const char *const features[] = {
+#if defined(__x86_64__) || defined(__i386__)
+	"3dnowprefetch",
+	"abm",
+	"adx",
+	"aes",
+	"amx_bf16",
+	"amx_complex",
+	"amx_fp16",
+	"amx_int8",
+	"amx_tile",
+	"avx",
+	"avx10",
+	"avx2",
+	"avx512_4fmaps",
+	"avx512_4vnniw",
+	"avx512_bf16",
+	"avx512_bitalg",
+	"avx512_fp16",
+	"avx512_vbmi2",
+	"avx512_vnni",
+	"avx512_vp2intersect",
+	"avx512_vpopcntdq",
+	"avx512bw",
+	"avx512cd",
+	"avx512dq",
+	"avx512er",
+	"avx512f",
+	"avx512ifma",
+	"avx512pf",
+	"avx512vbmi",
+	"avx512vl",
+	"avx_ifma",
+	"avx_ne_convert",
+	"avx_vnni",
+	"avx_vnni_int16",
+	"avx_vnni_int8",
+	"bmi1",
+	"bmi2",
+	"cldemote",
+	"clflushopt",
+	"clwb",
+	"cmpccxadd",
+	"cx16",
+	"f16c",
+	"fma",
+	"fma4",
+	"fsgsbase",
+	"gfni",
+	"lahf_lm",
+	"movbe",
+	"movdir64b",
+	"movdiri",
+	"pclmulqdq",
+	"pni",
+	"popcnt",
+	"prefetchwt1",
+	"ptwrite",
+	"rdpid",
+	"rdrand",
+	"rdseed",
+	"serialize",
+	"sha512",
+	"sha_ni",
+	"sm3",
+	"sm4",
+	"sse",
+	"sse2",
+	"sse4_1",
+	"sse4_2",
+	"sse4a",
+	"ssse3",
+	"tbm",
+	"vaes",
+	"vpclmulqdq",
+	"waitpkg",
+	"xop",
+	"xsave",
+	"xsavec",
+	"xsaveopt",
+#elif defined(__aarch64__) || defined(__arm__)
+	"aes",       "asimd",     "asimddp",  "asimdfhm", "asimdhp", "asimdrdm", "atomics", "bf16",    "crc32",
+	"dcpodp",    "dcpop",     "fcma",     "flagm",    "flagm2",  "fp",       "fphp",    "frint",   "i8mm",
+	"ilrcpc",    "jscvt",     "lrcpc",    "lse128",   "mops",    "neon",     "pmull",   "rng",     "sb",
+	"sha1",      "sha2",      "sha3",     "sha512",   "sm3",     "sm4",      "sme",     "sme2",    "smef16f16",
+	"smef32f32", "smei16i64", "smei8i32", "sve",      "sve2",    "sve2p1",   "sveaes",  "svebf16", "svebitperm",
+	"svef32mm",  "svef64mm",  "svei8mm",  "svepmull", "svesha3", "svesm4",   "uscat",   "vfpv4",
+#endif
+	NULL,
+};
+enum { FEATURES = sizeof features / sizeof *features };
+
+/* Whether `word` is one of the words of a text. */
+static bool has_word(const char *text, const char *word, size_t n)
+{
+	while (*text) {
+		text += strspn(text, " \t\n");
+		size_t k = strcspn(text, " \t\n");
+		if (k == n && memcmp(text, word, n) == 0)
+			return true;
+		text += k;
+	}
+	return false;
+}
+
+/* The list after "flags : " (x86) or "Features : " (Arm); NULL: it is another line. */
+static const char *list_in(const char *line)
+{
+	const char *colon = strchr(line, ':');
+	size_t n = strcspn(line, " \t:");
+	bool flags = (n == 5 && memcmp(line, "flags", 5) == 0) || (n == 8 && memcmp(line, "Features", 8) == 0);
+	return flags && colon ? colon + 1 : NULL;
+}
+
+/* A process may run on every processor, so what counts is what all of them have. */
+static bool scan(FILE *f, bool *here)
+{
+	char *line = NULL;
+	size_t cap = 0;
+	bool seen = false;
+	while (getline(&line, &cap, f) > 0) {
+		const char *list = list_in(line);
+		for (size_t i = 0; list && features[i]; i++)
+			here[i] = (here[i] || !seen) && has_word(list, features[i], strlen(features[i]));
+		seen = seen || list;
+	}
+	free(line);
+	return seen;
+}
+
+clv_status machine_features(strbuf *out)
+{
+	bool here[FEATURES] = {false};
+	FILE *f = fopen("/proc/cpuinfo", "re");
+	if (!f)
+		return fail(CLV_E_IO, "cannot tell what this CPU can do: /proc/cpuinfo: %s", strerror(errno));
+	scan(f, here);
+	fclose(f);
+	for (size_t i = 0, n = 0; features[i]; i++)
+		if (here[i])
+			strbuf_printf(out, "%s%s", n++ ? " " : "", features[i]);
+	return out->failed ? fail_nomem() : CLV_OK;
+}
+
+clv_status machine_has(const char *needed, bool *yes, const char **lacks, size_t *n)
+{
+	strbuf b = STRBUF_INIT;
+	char *here;
+	clv_status st = machine_features(&b);
+	if (st != CLV_OK) {
+		strbuf_free(&b);
+		return st;
+	}
+	TRY(strbuf_take(&b, &here));
+	*yes = true;
+	while (*yes && *(needed += strspn(needed, " "))) {
+		*n = strcspn(needed, " ");
+		*lacks = needed;
+		*yes = has_word(here, needed, *n);
+		needed += *n;
+	}
+	mem_free(here);
+	return CLV_OK;
+}
