@@ -1383,11 +1383,15 @@ typedef struct clv_runtime_options {
 	const char *part; /**< "prefix" or "suffix" of a file that has the whole, cut model; NULL: all that the file has */
 	bool unproven;    /**< also serve sizes at which the model was never recorded, by the plan's formulas */
 	bool debug;       /**< check every result against the plan and name the first that differs */
+	bool
+		allow_compiled; /**< machine code in the file may run: it is code of whoever made the file. Without it such parts
+	                        run operator by operator; compiled parts that are data run in any case */
+	bool tape_only;     /**< no compiled part is used */
 } clv_runtime_options;
 
 /* clang-format off */
 /** The defaults: `clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;` */
-#define CLV_RUNTIME_OPTIONS_INIT {sizeof(clv_runtime_options), NULL, NULL, false, false}
+#define CLV_RUNTIME_OPTIONS_INIT {sizeof(clv_runtime_options), NULL, NULL, false, false, false, false}
 /* clang-format on */
 
 /** Makes an artifact, or a part of it, ready to run. options NULL: the defaults.
@@ -1411,6 +1415,30 @@ typedef struct clv_port {
 	uint32_t ndim;           /**< how many dimensions there are */
 	const char *const *dims; /**< "3", "B", "4*B+1": as in plan text */
 } clv_port;
+
+/** A part of a model that was compiled ahead, as clv_runtime_segment() describes it. */
+typedef struct clv_segment_state {
+	size_t size;         /**< sizeof(clv_segment_state), set by the caller */
+	uint32_t plan;       /**< number of its plan in the file */
+	uint32_t first;      /**< its first node */
+	uint32_t end;        /**< the node after its last one */
+	const char *backend; /**< "inductor": what compiled it */
+	bool compiled;       /**< it runs as compiled code, for the sizes that it was compiled for */
+	const char *reason;  /**< why it does not, but operator by operator; NULL where it does */
+	uint64_t runs;       /**< of the compiled code */
+	uint64_t tape_runs;  /**< operator by operator: at other sizes, or for the reason */
+} clv_segment_state;
+
+/** Compiled segments of the part that runs; 0 for NULL.
+    @threads any. */
+CLV_API uint32_t clv_runtime_segment_count(const clv_runtime *r);
+
+/** Describes segment i: whether it runs compiled, and how often it ran. The caller sets out->size before. Code that fails
+    in a run is not used again: the run goes on operator by operator, and the reason is here.
+    @ownership everything in *out is borrowed from the runtime.
+    @errors none of its own.
+    @threads any, also while it runs. */
+CLV_API clv_status clv_runtime_segment(const clv_runtime *r, uint32_t i, clv_segment_state *out);
 
 /** Tensors that clv_runtime_run() takes; 0 for NULL.
     @threads any. */

@@ -85,6 +85,11 @@ typedef struct br_view {
 
 clv_status br_view_bytes(const clv_tensor *bytes, const br_view *v, clv_tensor **out); /* shares the memory of bytes */
 
+/* Laid out densely, dimensions from the slowest to the fastest as order says: itself where it is so already (dimensions of
+   size 1 do not matter), else a copy. No gradients flow through. */
+clv_status br_dense(const clv_tensor *t, const uint32_t *order, clv_tensor **out);
+bool br_shares_memory(const clv_tensor *a, const clv_tensor *b); /* are on one storage; false for NULL */
+
 /* ---- measuring: bridge_profile.cpp -------------------------------------------------------------------------------- */
 
 /* Copies on memory of their own; those that share memory still do. grad[i]: copy i requires grad; leaf: as a leaf, else as

@@ -184,3 +184,47 @@ clv_status br_leaf(const clv_tensor *t, bool requires_grad, clv_tensor **out)
 		return CLV_OK;
 	})
 }
+
+// ---- layouts
+
+// The strides of a dense tensor of this order; false: t has others, in a dimension where that matters.
+static bool dense_strides(const at::Tensor &t, const uint32_t *order, c10::SmallVector<int64_t, 8> &strides)
+{
+	bool same = true;
+	int64_t step = 1;
+	strides.resize(static_cast<size_t>(t.dim()));
+	for (size_t i = strides.size(); i-- > 0;) {
+		int64_t size = t.size(order[i]);
+		strides[order[i]] = step;
+		same = same && (size == 1 || t.stride(order[i]) == step);
+		step *= size > 1 ? size : 1;
+	}
+	return same || t.numel() == 0;
+}
+
+clv_status br_dense(const clv_tensor *ct, const uint32_t *order, clv_tensor **out)
+{
+	if (!ct)
+		return fail(CLV_E_INVALID, "the tensor is undefined");
+	BRIDGE_CATCH({
+		at::Tensor t = borrow(ct);
+		c10::SmallVector<int64_t, 8> strides;
+		if (t.layout() != at::kStrided)
+			return fail(CLV_E_UNSUPPORTED, "only strided tensors can be laid out anew");
+		if (dense_strides(t, order, strides) && !t.is_conj() && !t.is_neg()) {
+			*out = br_ref(ct);
+			return CLV_OK;
+		}
+		at::NoGradGuard no_grad;
+		at::Tensor copy = at::empty_strided(t.sizes(), strides, t.options().requires_grad(false));
+		copy.copy_(t);
+		*out = release(std::move(copy));
+		return CLV_OK;
+	})
+}
+
+bool br_shares_memory(const clv_tensor *a, const clv_tensor *b)
+{
+	const auto *x = reinterpret_cast<const c10::TensorImpl *>(a), *y = reinterpret_cast<const c10::TensorImpl *>(b);
+	return x && y && x->has_storage() && y->has_storage() && x->storage().is_alias_of(y->storage());
+}

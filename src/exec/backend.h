@@ -17,7 +17,8 @@ typedef struct code_spec {
 } code_spec;
 
 /* One run. Inputs are dense, in the layout that the job said; outputs are new references that the back end makes, in
-   whatever layout it likes. Sizes of outputs are known: wanted[i].sizes is for output i. */
+   whatever layout it likes; after a failure nobody looks at them. Sizes of outputs are known: wanted[i].sizes is for
+   output i. */
 typedef struct code_run {
 	clv_tensor *const *inputs; /* borrowed */
 	const br_blob *wanted;     /* per output: dtype and sizes (strides NULL) */
@@ -38,13 +39,17 @@ typedef struct backend {
 	clv_status (*version)(void *ctx, strbuf *out);
 	/* Whether compiled parts can run here; *reason: why not (in `a`), NULL: they can. */
 	clv_status (*fits)(void *ctx, const compiled *c, const code_spec *s, arena *a, const char **reason);
+	/* `c` is gone when it returns: what is needed of it is copied. */
 	clv_status (*load)(void *ctx, const compiled *c, const code_spec *s, void **code);
 	clv_status (*run)(void *ctx, void *code, const code_run *r);
 	void (*unload)(void *ctx, void *code);
 } backend;
 
+/* backends.c */
 clv_status backend_find(const char *name, const backend **out); /* CLV_E_NOT_FOUND lists those that are there */
-clv_status backend_add(const backend *b); /* copied; a name that is taken is replaced, built-in ones are not */
+/* Copied, and there for ever; a name that is taken is replaced for what is loaded from now on, built-in ones are not. */
+clv_status backend_add(const backend *b);
+const backend *backend_at(uint32_t i); /* built-in ones first; NULL ends */
 
 extern const backend backend_inductor, backend_openvino;
 

@@ -7,28 +7,42 @@
 #include "exec/backend.h"
 #include "plan/view.h"
 
-/* Immutable but for the counters. Counted: programs share it. */
+/* Immutable but for the counters and the reason. Counted: programs share it. */
 typedef struct code {
 	const backend *b;
-	void *loaded;           /* of the back end */
-	node_id first, end;     /* nodes of the plan that it replaces */
-	VEC(int64_t) low, high; /* per symbol of the plan: sizes it was compiled for */
-	VEC(uint32_t) in_order,
-		out_order; /* per input and output of the view, one after another: dimensions from the slowest
-	                                      to the fastest in memory */
+	void *loaded;                      /* of the back end */
+	node_id first, end;                /* nodes of the plan that it replaces */
+	VEC(int64_t) low, high;            /* per symbol of the plan: sizes it was compiled for */
+	VEC(uint32_t) in_order, out_order; /* per input and output of view_segment, one after another: dimensions from the
+	                                      slowest to the fastest in memory */
+	_Atomic(const char *) reason;      /* why it is not used any more; NULL: it is. Set once, stays until it is freed */
+	_Atomic uint64_t runs, tape_runs;  /* by the code, and by the tape instead of it */
 	_Atomic uint32_t users;
 } code;
 
-/* Which sizes and layouts: as an artifact has them. */
-clv_status code_new(const artifact_segment *from, const plan *p, const code_spec *s, code **out);
+typedef struct code_source {
+	const artifact_segment *from;
+	const plan *p;
+	const liveness *live; /* of the plan */
+	bool allow_native;    /* machine code may run */
+} code_source;
+
+/* Loads what an artifact has for a segment. What cannot run here is no error: *out is NULL then, and *reason, in `a`, says
+   why. Errors are for a segment that does not fit the plan, and for want of memory. */
+clv_status code_new(const code_source *s, arena *a, code **out, const char **reason);
 code *code_ref(code *c);
 void code_unref(code *c); /* NULL is allowed; the last unloads it */
 
-bool code_serves(const code *c, const int64_t *symbols); /* it was compiled for these sizes */
+bool code_serves(const code *c, const int64_t *symbols); /* it is in use, and was compiled for these sizes */
+/* From now on the tape runs instead; the first reason stays. */
+void code_stop(code *c, const char *reason);
 
-/* Runs it on the inputs of the view; copies what is laid out otherwise than the code, or the tape, would have it. `sizes`:
-   value of every expression of the plan. */
+/* Runs it on the inputs of view_segment, new references into outputs. Copies what is laid out otherwise than the code, or
+   the tape, would have it. `sizes`: value of every expression of the plan. */
 clv_status code_run_view(const code *c, const view *v, const int64_t *sizes, clv_tensor *const *inputs,
                          clv_tensor **outputs);
+
+/* The one device that the tensors of a segment are on; NULL: there are several, or none. Borrowed from the plan. */
+const char *code_device(const view *v);
 
 #endif

@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "exec/code.h"
+#include "exec/segment_check.h"
 #include "plan/data.h"
 
 typedef struct lowering {
@@ -15,6 +17,9 @@ typedef struct lowering {
 	uint32_t *real_of; /* per real, likewise */
 	uint32_t *host_of; /* per host value, likewise */
 	bool *known;       /* per symbol: given, or read by a step before */
+	uint32_t ncodes;   /* that are used */
+	view *segments;    /* per code */
+	liveness live;     /* of the plan, where there are codes */
 	arena a;           /* br_args of the site in hand */
 } lowering;
 
@@ -44,6 +49,15 @@ static void slot_result(void *ctx, value_id v)
 	u->l->last[v] = u->n; /* until something reads it */
 }
 
+/* A segment is one step, that of its first node; what is inside of it alone has no slot. */
+static void slot_segment(use *u, const view *v)
+{
+	for (uint32_t i = 0; i < v->inputs.n; i++)
+		note_use(u, v->inputs.at[i]);
+	for (uint32_t i = 0; i < v->outputs.n; i++)
+		slot_result(u, v->outputs.at[i]);
+}
+
 static void assign_slots(lowering *l)
 {
 	clv_program *g = l->g;
@@ -51,10 +65,16 @@ static void assign_slots(lowering *l)
 		give_slot(g, g->v.inputs.at[i]);
 	for (uint32_t i = 0; i < g->v.externals.n; i++)
 		give_slot(g, g->v.externals.at[i]);
-	for (uint32_t i = 0; i < g->v.nodes.n; i++) {
-		use u = {l, g->v.nodes.at[i]};
-		node_each_arg(g->p, u.n, note_use, &u);
-		node_each_result(g->p, u.n, slot_result, &u);
+	uint32_t k = 0;
+	for (node_id n = l->spec->first; n < l->spec->end; n++) {
+		use u = {l, n};
+		if (k < l->ncodes && l->spec->codes[k]->first == n) {
+			slot_segment(&u, &l->segments[k]);
+			n = l->spec->codes[k++]->end - 1;
+			continue;
+		}
+		node_each_arg(g->p, n, note_use, &u);
+		node_each_result(g->p, n, slot_result, &u);
 	}
 }
 
@@ -360,6 +380,97 @@ static clv_status lower_node(lowering *l, node_id id)
 	return st;
 }
 
+/* ---- segments --------------------------------------------------------------------------------------------------- */
+
+static clv_status slots_of_values(lowering *l, const value_id *v, uint32_t n, uint32_t *at)
+{
+	*at = l->g->slots_of.n;
+	for (uint32_t i = 0; i < n; i++)
+		TRY(vec_push(&l->g->slots_of, l->g->slot[v[i]]));
+	return CLV_OK;
+}
+
+static clv_status release_segment(lowering *l, step *s, const view *v)
+{
+	dying d = {l, s, NULL, 0, CLV_OK};
+	s->frees = l->g->frees.n;
+	for (uint32_t i = 0; i < v->inputs.n; i++)
+		release_after(&d, v->inputs.at[i]);
+	for (uint32_t i = 0; i < v->outputs.n; i++)
+		release_after(&d, v->outputs.at[i]);
+	s->nfrees = l->g->frees.n - s->frees;
+	return d.st;
+}
+
+/* The nodes themselves, which write what is the outer program's as they would there. */
+static clv_status segment_tape(lowering *l, const code *c, clv_program **out)
+{
+	program_spec spec = {.first = c->first,
+	                     .end = c->end,
+	                     .inference = l->spec->inference,
+	                     .writes_through = true,
+	                     .objects = l->spec->objects,
+	                     .nobjects = l->spec->nobjects,
+	                     .outer = l->g,
+	                     .live = &l->live};
+	return program_new(l->g->p, &spec, out);
+}
+
+static clv_status lower_segment(lowering *l, code *c, const view *v)
+{
+	step s = {.kind = STEP_SEGMENT, .node = c->first, .context = NONE, .nargs = v->inputs.n, .nresults = v->outputs.n};
+	TRY(slots_of_values(l, v->inputs.at, v->inputs.n, &s.args));
+	TRY(slots_of_values(l, v->outputs.at, v->outputs.n, &s.results));
+	TRY(release_segment(l, &s, v));
+	TRY(segment_tape(l, c, &s.tape));
+	s.compiled = code_ref(c);
+	clv_status st = vec_push(&l->g->steps, s);
+	if (st != CLV_OK) {
+		code_unref(s.compiled);
+		program_free(s.tape);
+	}
+	return st;
+}
+
+static clv_status lower_nodes(lowering *l)
+{
+	uint32_t k = 0;
+	for (node_id n = l->spec->first; n < l->spec->end; n++) {
+		if (k < l->ncodes && l->spec->codes[k]->first == n) {
+			TRY(lower_segment(l, l->spec->codes[k], &l->segments[k]));
+			n = l->spec->codes[k++]->end - 1;
+			continue;
+		}
+		TRY(lower_node(l, n));
+		arena_free(&l->a);
+	}
+	return CLV_OK;
+}
+
+/* Codes in order, and what goes in and out of each. */
+static clv_status find_segments(lowering *l)
+{
+	const program_spec *spec = l->spec;
+	node_id from = spec->first;
+	l->ncodes = spec->debug ? 0 : spec->ncodes;
+	if (!l->ncodes)
+		return CLV_OK;
+	TRY(liveness_new(l->g->p, &l->live));
+	l->segments = mem_alloc(l->ncodes * sizeof *l->segments);
+	if (!l->segments)
+		return fail_nomem();
+	for (uint32_t i = 0; i < l->ncodes; i++) {
+		const code *c = spec->codes[i];
+		if (c->first < from || c->first >= c->end || c->end > spec->end)
+			return fail(CLV_E_INVALID,
+			            "compiled segment %u has nodes %u to %u, which are not %u to %u, or not in order", i, c->first,
+			            c->end, from, spec->end);
+		TRY(view_segment(l->g->p, &l->live, c->first, c->end, &l->segments[i]));
+		from = c->end;
+	}
+	return segment_check(l->g->p, l->segments, l->ncodes);
+}
+
 /* ---- ends ------------------------------------------------------------------------------------------------------- */
 
 /* A number of the output tree; tensors before it are counted. */
@@ -496,6 +607,7 @@ static clv_status lower(lowering *l)
 {
 	clv_program *g = l->g;
 	find_known(l);
+	TRY(find_segments(l));
 	assign_slots(l);
 	TRY(choose_outputs(l));
 	TRY(find_writes(g, l->spec->writes_through));
@@ -503,10 +615,7 @@ static clv_status lower(lowering *l)
 		context_modes(g->p, &g->p->contexts.at[i], &g->modes[i]);
 		g->autocast |= g->p->contexts.at[i].nautocast != 0;
 	}
-	for (uint32_t i = 0; i < g->v.nodes.n; i++) {
-		TRY(lower_node(l, g->v.nodes.at[i]));
-		arena_free(&l->a);
-	}
+	TRY(lower_nodes(l));
 	TRY(choose_numbers(l));
 	return find_keeps(g);
 }
@@ -517,9 +626,15 @@ static clv_status program_init(lowering *l, const plan *p)
 	g->p = p;
 	g->debug = l->spec->debug;
 	g->inference = l->spec->inference;
-	g->whole = l->spec->end == p->nodes.n;
-	TRY(view_range(p, l->spec->first, l->spec->end, &g->v));
-	TRY(node_names_new(p, &g->names));
+	g->segment = l->spec->outer != NULL;
+	g->whole = l->spec->end == p->nodes.n && !g->segment;
+	if (g->segment) {
+		TRY(view_segment(p, l->spec->live, l->spec->first, l->spec->end, &g->v));
+		g->names = l->spec->outer->names;
+	} else {
+		TRY(view_range(p, l->spec->first, l->spec->end, &g->v));
+		TRY(node_names_new(p, &g->names));
+	}
 	g->slot = mem_ids(p->values.n);
 	l->last = mem_ids(p->values.n);
 	l->int_of = mem_ids(p->exprs.n);
@@ -549,6 +664,10 @@ clv_status program_new(const plan *p, const program_spec *spec, clv_program **ou
 	mem_free(l.real_of);
 	mem_free(l.host_of);
 	mem_free(l.known);
+	for (uint32_t i = 0; l.segments && i < l.ncodes; i++)
+		view_free(&l.segments[i]);
+	mem_free(l.segments);
+	liveness_free(&l.live);
 	if (st != CLV_OK) {
 		program_free(g);
 		return st;
@@ -561,13 +680,17 @@ void program_free(clv_program *g)
 {
 	if (!g)
 		return;
-	for (uint32_t i = 0; i < g->steps.n; i++)
+	for (uint32_t i = 0; i < g->steps.n; i++) {
 		br_site_free(g->steps.at[i].site);
+		code_unref(g->steps.at[i].compiled);
+		program_free(g->steps.at[i].tape);
+	}
 	for (uint32_t i = 0; g->bound && i < g->v.externals.n; i++)
 		br_unref(g->bound[i]);
 	frame_free(atomic_load(&g->spare));
 	view_free(&g->v);
-	node_names_free(g->names);
+	if (!g->segment)
+		node_names_free(g->names);
 	vec_free(&g->steps);
 	vec_free(&g->checks);
 	vec_free(&g->frees);

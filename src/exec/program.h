@@ -8,19 +8,21 @@
 #include "bridge/bridge.h"
 #include "plan/view.h"
 
-typedef enum step_kind { STEP_CALL, STEP_GUARD_EQUAL, STEP_PYTHON } step_kind;
+typedef enum step_kind { STEP_CALL, STEP_GUARD_EQUAL, STEP_PYTHON, STEP_SEGMENT } step_kind;
 
 typedef struct step {
 	step_kind kind;
-	node_id node;
-	br_site *site; /* CALL; owned */
-	context_id context;
+	node_id node;                            /* SEGMENT: its first */
+	br_site *site;                           /* CALL; owned */
+	context_id context;                      /* NONE: as around the run */
 	uint32_t checks, nchecks;                /* slice of program->checks */
 	uint32_t frees, nfrees;                  /* slice of program->frees: slots released after the step */
-	uint32_t args, nargs, results, nresults; /* PYTHON, GUARD_EQUAL: slots, slices of program->slots_of */
+	uint32_t args, nargs, results, nresults; /* PYTHON, GUARD_EQUAL, SEGMENT: slots, slices of program->slots_of */
 	value_id object;                         /* PYTHON */
 	uint32_t reads, nreads;                  /* slice of program->reads */
 	uint32_t keeps, nkeeps;                  /* slice of program->keeps */
+	struct code *compiled;                   /* SEGMENT: counted */
+	struct clv_program *tape;                /* SEGMENT: the same nodes, for what the code does not serve; owned */
 } step;
 
 /* After a step: a data symbol is this host result of it, or this size of this tensor. */
@@ -71,6 +73,7 @@ struct clv_program {
 	const plan *p; /* borrowed */
 	view v;
 	bool debug, inference, whole, autocast;
+	bool segment;       /* of another program, whose names it has */
 	bool writes_inputs; /* of the plan, in place */
 	VEC(step) steps;
 	VEC(check) checks;
@@ -96,6 +99,10 @@ typedef struct program_spec {
 	bool writes_through; /* inputs that it writes are the caller's copies already: they are written, not copied again */
 	br_object *const *objects; /* by value id, may be NULL; referenced by the program */
 	uint32_t nobjects;
+	struct code *const *codes; /* run instead of their nodes; ascending and apart, referenced. debug does without */
+	uint32_t ncodes;
+	const struct clv_program *outer; /* that this is a segment of; NULL: it is none */
+	const liveness *live;            /* of the plan; with outer */
 } program_spec;
 
 clv_status program_new(const plan *p, const program_spec *spec, clv_program **out);

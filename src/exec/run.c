@@ -2,6 +2,7 @@
  *
  * The loop only fills what changes; a value is released after the last step that reads it. Whatever happens, the modes
  * of the calling thread are put back and the frame is left empty. */
+#include "exec/code.h"
 #include "exec/program.h"
 
 #include <string.h>
@@ -510,17 +511,78 @@ static clv_status keep_data(const clv_program *g, const step *s, frame *f)
 	return s->nreads ? eval_numbers(g, f, true) : CLV_OK;
 }
 
+/* Compiled code has its own casts and no gradients, whatever is on around it. */
+static clv_status run_code(const step *s, const frame *f, clv_tensor *const *inputs, clv_tensor **outputs)
+{
+	br_modes ambient;
+	br_modes_get(&ambient);
+	br_modes plain = ambient;
+	plain.grad = false;
+	memset(plain.autocast, 0, sizeof plain.autocast);
+	br_modes_set(&plain, 0);
+	clv_status st = code_run_view(s->compiled, &s->tape->v, f->exprs, inputs, outputs);
+	br_modes_set(&ambient, 0);
+	if (st == CLV_OK)
+		atomic_fetch_add_explicit(&s->compiled->runs, 1, memory_order_relaxed);
+	else if (st != CLV_E_NOMEM)
+		code_stop(s->compiled, status_message());
+	return st;
+}
+
+static clv_status run_tape(const clv_program *g, const step *s, const frame *f, const run_spec *outer,
+                           clv_tensor *const *inputs, clv_tensor **outputs)
+{
+	const view *v = &s->tape->v;
+	clv_tensor **externals = mem_alloc((v->externals.n + 1) * sizeof *externals);
+	if (!externals)
+		return fail_nomem();
+	for (uint32_t i = 0; i < v->externals.n; i++)
+		externals[i] = f->slots[g->slot[v->externals.at[i]]];
+	run_spec r = {.inputs = inputs,
+	              .externals = externals,
+	              .outputs = outputs,
+	              .symbols = f->symbols,
+	              .grad = outer->grad,
+	              .python = outer->python,
+	              .python_ctx = outer->python_ctx};
+	clv_status st = program_run(s->tape, &r);
+	mem_free(externals);
+	atomic_fetch_add_explicit(&s->compiled->tape_runs, 1, memory_order_relaxed);
+	return st;
+}
+
+/* The tape runs where the code does not serve, where gradients are wanted, and where the code failed. */
+static clv_status run_segment(const clv_program *g, const step *s, frame *f, const run_spec *r)
+{
+	clv_tensor *few[16], **inputs = few;
+	if (s->nargs + s->nresults > 16 && !(inputs = mem_alloc((s->nargs + s->nresults) * sizeof *inputs)))
+		return fail_nomem();
+	clv_tensor **outputs = inputs + s->nargs;
+	for (uint32_t i = 0; i < s->nargs; i++)
+		inputs[i] = f->slots[g->slots_of.at[s->args + i]];
+	bool plain = (g->inference || !r->grad) && code_serves(s->compiled, f->symbols);
+	clv_status st = plain ? run_code(s, f, inputs, outputs) : CLV_E_INPUT;
+	if (st != CLV_OK)
+		st = run_tape(g, s, f, r, inputs, outputs);
+	for (uint32_t i = 0; st == CLV_OK && i < s->nresults; i++)
+		f->slots[g->slots_of.at[s->results + i]] = outputs[i];
+	if (inputs != few)
+		mem_free(inputs);
+	return st;
+}
+
 static clv_status run_step(const clv_program *g, const step *s, frame *f, const run_spec *r)
 {
-	clv_status st = s->kind == STEP_CALL     ? br_call(s->site, f->slots, f->numbers, f->hosts)
-	                : s->kind == STEP_PYTHON ? run_python(g, s, f, r)
-	                                         : run_guard_equal(g, s, f);
+	clv_status st = s->kind == STEP_CALL      ? br_call(s->site, f->slots, f->numbers, f->hosts)
+	                : s->kind == STEP_PYTHON  ? run_python(g, s, f, r)
+	                : s->kind == STEP_SEGMENT ? run_segment(g, s, f, r)
+	                                          : run_guard_equal(g, s, f);
 	if (st == CLV_OK && (s->nreads || s->nkeeps))
 		st = keep_data(g, s, f);
 	if (st == CLV_OK && s->nchecks)
 		st = run_checks(g, s, f);
 	if (st != CLV_OK)
-		return at_node(g, s->node, st);
+		return s->kind == STEP_SEGMENT ? st : at_node(g, s->node, st); /* its tape said where */
 	for (uint32_t i = 0; i < s->nfrees; i++) {
 		uint32_t slot = g->frees.at[s->frees + i];
 		br_unref(f->slots[slot]);
@@ -532,8 +594,12 @@ static clv_status run_step(const clv_program *g, const step *s, frame *f, const 
 /* Enters the modes of a context; global flags that the last one set and this one does not go back to the ambient. */
 static void enter_context(const clv_program *g, context_id from, context_id to, const br_modes *ambient)
 {
-	const context *c = &g->p->contexts.at[to];
 	uint32_t left = from == NONE ? 0 : g->p->contexts.at[from].flags_mask;
+	if (to == NONE) {
+		br_modes_set(ambient, left);
+		return;
+	}
+	const context *c = &g->p->contexts.at[to];
 	br_modes m = g->modes[to];
 	m.grad = m.grad && ambient->grad && !g->inference;
 	m.flags = (ambient->flags & ~c->flags_mask) | (c->flags & c->flags_mask);

@@ -67,7 +67,13 @@ static clv_status add_plan(runtime *r, const artifact_plan *from, const clv_runt
 	if (r->device[0])
 		TRY(plan_retarget(from->p, r->device, &e.moved));
 	p = e.moved ? e.moved : p;
-	clv_status st = program_new(p, &spec, &e.g);
+	code_list codes = {0};
+	clv_status st = runtime_load_codes(r, r->plans.n, &spec, o, &codes);
+	spec.codes = codes.at;
+	spec.ncodes = codes.n;
+	if (st == CLV_OK)
+		st = program_new(p, &spec, &e.g);
+	vec_free(&codes);
 	if (st == CLV_OK) {
 		e.noutputs = e.g->outputs.n - (e.g->whole ? p->rebinds.n + from->nstores : 0);
 		st = vec_push(&r->plans, e);
@@ -133,6 +139,7 @@ void clv_runtime_free(clv_runtime *r)
 		vec_free(&e->rebinds);
 		vec_free(&e->times);
 	}
+	runtime_free_codes(r);
 	vec_free(&r->plans);
 	vec_free(&r->unbound);
 	vec_free(&r->inputs);
@@ -187,8 +194,9 @@ static bool has_name(const runtime_plan *e, uint32_t external, const char *name)
 
 /* Into the state itself, which later runs may change again. Some operators take another way for what requires grad,
    whether gradients are wanted or not. */
-static clv_status bind_in(runtime *r, const runtime_plan *e, const char *name, const clv_tensor *t, bool *found)
+static clv_status bind_in(runtime *r, uint32_t i, const char *name, const clv_tensor *t, bool *found)
 {
+	const runtime_plan *e = &r->plans.at[i];
 	for (uint32_t k = 0; k < e->g->v.externals.n; k++) {
 		clv_tensor *leaf;
 		if (!has_name(e, k, name))
@@ -196,6 +204,7 @@ static clv_status bind_in(runtime *r, const runtime_plan *e, const char *name, c
 		TRY(br_leaf(t, e->g->p->values.at[e->g->v.externals.at[k]].flags & VALUE_TRAINABLE, &leaf));
 		br_unref(r->state[e->slot[k]]);
 		r->state[e->slot[k]] = leaf;
+		runtime_stop_codes(r, i, e->g->v.externals.at[k]);
 		*found = true;
 	}
 	return CLV_OK;
@@ -211,7 +220,7 @@ clv_status clv_runtime_bind(clv_runtime *r, const char *name, const clv_tensor *
 	clv_status st = CLV_OK;
 	pthread_mutex_lock(&r->lock);
 	for (uint32_t i = 0; i < r->plans.n && st == CLV_OK; i++)
-		st = bind_in(r, &r->plans.at[i], name, here, &found);
+		st = bind_in(r, i, name, here, &found);
 	runtime_refresh(r);
 	r->bound |= found;
 	pthread_mutex_unlock(&r->lock);
@@ -390,9 +399,11 @@ static clv_status check_default_dtype(void)
 clv_status runtime_run_plan(const runtime *r, uint32_t i, const run_spec *given, clv_tensor **outputs)
 {
 	TRY(check_default_dtype());
-	const runtime_plan *e = &r->plans.at[i];
+	runtime_plan *e = &((runtime *)r)->plans.at[i];
 	uint32_t n = e->g->outputs.n;
 	run_spec spec = *given;
+	if (r->segments.n)
+		atomic_fetch_add_explicit(&e->runs, 1, memory_order_relaxed);
 	spec.externals = e->externals;
 	spec.outputs = outputs;
 	if (n != e->noutputs && !(spec.outputs = mem_alloc((n + 1) * sizeof *spec.outputs)))

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "exec/code.h"
 #include "exec/program.h"
 #include "file/artifact.h"
 
@@ -20,9 +21,18 @@ typedef struct runtime_plan {
 	uint32_t *slot;         /* per external: its place in runtime->state; NONE: no tensor */
 	clv_tensor **externals; /* borrowed from runtime->state */
 	VEC(runtime_rebind) rebinds;
-	VEC(int64_t) times; /* of profiled runs: nanoseconds per step, run after run */
-	uint32_t noutputs;  /* that a caller gets: without what is re-bound and what Python stored */
+	VEC(int64_t) times;    /* of profiled runs: nanoseconds per step, run after run */
+	uint32_t noutputs;     /* that a caller gets: without what is re-bound and what Python stored */
+	_Atomic uint64_t runs; /* of a plan with compiled segments */
 } runtime_plan;
+
+/* A compiled segment of the file. */
+typedef struct runtime_segment {
+	uint32_t plan;
+	const artifact_segment *from; /* borrowed from the artifact */
+	code *c;                      /* counted; NULL: its nodes run on the tape */
+	const char *reason;           /* why, in runtime->arena */
+} runtime_segment;
 
 typedef enum runtime_part { PART_ALL, PART_PREFIX, PART_SUFFIX, PART_STAGE } runtime_part;
 
@@ -33,6 +43,7 @@ struct clv_runtime {
 	bool unproven;      /* sizes that were never recorded are served too */
 	const char *device; /* as tensors call it; "": as captured */
 	VEC(runtime_plan) plans;
+	VEC(runtime_segment) segments;
 	clv_tensor **state; /* per tensor of the artifact, then per unbound name; NULL: no plan reads it, or not bound */
 	uint32_t nstate;    /* 0: there is no state yet */
 	VEC(const char *) unbound; /* names that a file without weights leaves to the caller */
@@ -51,6 +62,14 @@ typedef struct clv_runtime runtime;
 clv_status runtime_load_state(runtime *r);
 void runtime_free_state(runtime *r);
 void runtime_refresh(runtime *r); /* externals of all plans, after state changed */
+
+/* runtime_segments.c. The codes of the segments of a plan that run compiled, for its program; kept in r->segments. */
+typedef VEC(code *) code_list;
+clv_status runtime_load_codes(runtime *r, uint32_t plan, const program_spec *range, const clv_runtime_options *o,
+                              code_list *out);
+void runtime_free_codes(runtime *r);
+/* An external value of a plan, or all of them (NONE), has other data than was compiled. */
+void runtime_stop_codes(runtime *r, uint32_t plan, value_id external);
 
 /* runtime_ports.c */
 clv_status runtime_describe(runtime *r);

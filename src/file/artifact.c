@@ -1,5 +1,5 @@
 /* Artifacts as data: made, filled, looked up, released. */
-#include "file/artifact.h"
+#include "file/artifact_segments.h"
 
 #include <string.h>
 
@@ -28,6 +28,10 @@ static void plan_entry_free(artifact_plan *e)
 	vec_free(&e->consts);
 	vec_free(&e->points);
 	vec_free(&e->fixed);
+	for (uint32_t i = 0; i < e->segments.n; i++)
+		segment_free(&e->segments.at[i]);
+	vec_free(&e->segments);
+	vec_free(&e->fallbacks);
 }
 
 artifact *artifact_ref(const artifact *a)
@@ -49,6 +53,7 @@ void artifact_free(artifact *a)
 	st_free(a->file);
 	arena_free(&a->arena);
 	file_unmap(&a->map);
+	artifact_free(a->base);
 	mem_free(a);
 }
 
@@ -75,6 +80,16 @@ clv_status artifact_add_plan(artifact *a, plan *p, const char *signature)
 	if (st != CLV_OK)
 		plan_free(p);
 	return st;
+}
+
+clv_status artifact_ready(artifact *a)
+{
+	TRY(artifact_check(a));
+	if (a->file || a->ready)
+		return CLV_OK;
+	TRY(payload_entries(a->tensors));
+	a->ready = true;
+	return CLV_OK;
 }
 
 uint32_t artifact_point_size(const plan *p)

@@ -12,7 +12,8 @@
 #include "base/digest.h"
 #include "file/payload.h"
 
-enum { ARTIFACT_MAJOR = 1, ARTIFACT_MINOR = 0 };
+/* Files without compiled segments are written as PLAIN, which readers of before know. */
+enum { ARTIFACT_PLAIN_MAJOR = 1, ARTIFACT_MAJOR = 2, ARTIFACT_MINOR = 0 };
 
 typedef struct artifact_const {
 	value_id value;
@@ -40,8 +41,8 @@ typedef struct artifact_segment {
 	node_id first, end;
 	const char *backend;               /* "inductor" */
 	VEC(artifact_sizes) sizes;         /* per symbol of the plan */
-	VEC(uint32_t) in_order, out_order; /* per input and output of the view, one after another: its dimensions from the
-	                                      slowest to the fastest in memory */
+	VEC(uint32_t) in_order, out_order; /* per input and output of its view (view_segment), one after another: its
+	                                      dimensions from the slowest to the fastest in memory */
 	VEC(artifact_note) needs;          /* what must be here for it to run */
 	VEC(artifact_note) facts;          /* numbers for the report: "error" "1.2e-7", "compile_s", "tape_ms", "code_ms" */
 	VEC(artifact_member) members;
@@ -67,6 +68,8 @@ typedef struct artifact_plan {
 	VEC(artifact_fallback) fallbacks; /* by node; empty: nothing was asked to be compiled */
 } artifact_plan;
 
+typedef struct clv_artifact artifact;
+
 struct clv_artifact {
 	const char *part;     /* "all", "prefix", "suffix", "stage:2" */
 	const char *split_id; /* "": not cut */
@@ -79,15 +82,16 @@ struct clv_artifact {
 	payload *tensors;
 	arena arena;
 
-	_Atomic uint32_t users; /* the caller, runtimes, tensors on the mapped memory */
+	_Atomic uint32_t users; /* the caller, runtimes, tensors on the mapped memory, artifacts that borrow from it */
+	artifact *base;         /* whose memory it borrows; NULL: nobody's */
+
+	bool ready; /* of one that was made: its tensors have memories */
 
 	/* of one that was opened */
 	mapping map;
 	st_file *file;
 	VEC(digest) digests; /* per entry of the file */
 };
-
-typedef struct clv_artifact artifact;
 
 clv_status artifact_new(const char *part, artifact **out);
 artifact *artifact_ref(const artifact *a); /* one more user */
@@ -103,7 +107,16 @@ uint32_t artifact_tensor_of(const artifact *a, uint32_t i, value_id v);
 /* What every artifact keeps to: each plan's range is its part, and what its nodes read from outside is here and fits. */
 clv_status artifact_check(const artifact *a);
 
-/* artifact_write.c. An artifact is written once. To a path: whole or not at all. */
+/* Checks one that was made and finds the memories of its tensors, so that a runtime can use it as it is. No tensor is added
+   after; segments and fallbacks may be. Writing does it by itself; one for which it failed is only good for being freed. */
+clv_status artifact_ready(artifact *a);
+
+/* artifact_segments.c. Texts are copied, the data of members is borrowed. In order of the nodes; artifact_check has the
+   rules. A reason that is too long is cut. */
+clv_status artifact_add_segment(artifact *a, uint32_t plan_number, const artifact_segment *from);
+clv_status artifact_add_fallback(artifact *a, uint32_t plan_number, node_id n, const char *reason);
+
+/* artifact_write.c. Of one that was made. To a path: whole or not at all. */
 clv_status artifact_save(artifact *a, const char *path);
 clv_status artifact_write(artifact *a, const char *path, st_pending *out); /* beside it, as st_write */
 clv_status artifact_append(artifact *a, strbuf *out);                      /* the bytes of the file */
@@ -116,11 +129,21 @@ clv_status artifact_check_data(const artifact *a);
 clv_status artifact_check_entry(const artifact *a, uint32_t i);
 bool artifact_looks_like(const void *data, size_t n); /* the beginning of a safetensors file */
 
-/* artifact_part.c. A part of an open artifact: some nodes of each plan, and the tensors they read, borrowed from it. */
+/* artifact_part.c. What is made has the tensors it needs, borrowed from the other artifact, which it keeps. That one was
+   opened, or made; then the data of its tensors has to stay where it is.
+
+   A part of an artifact: some nodes of each plan, and the tensors they read. Segments and fallbacks are left out. */
 typedef struct artifact_range {
 	node_id first, end, cut;
 } artifact_range;
 clv_status artifact_take(const artifact *from, const char *part, const artifact_range *ranges, artifact **out);
+/* Nodes first … end-1 of one plan as a whole artifact with one plan (plan_extract), which says nothing about the rest: equal
+   segments of different models are equal. No sizes are proven for it. */
+clv_status artifact_take_nodes(const artifact *from, uint32_t plan_number, node_id first, node_id end, artifact **out);
+/* The same whole model with the nodes of its plans in another order: plans[i] is plan i reordered (plan_reorder; taken, also
+   on failure), or NULL: as it is, with its segments and fallbacks. Values are numbered anew, as in the text: views of
+   segments are to be made of the plans in *out. Cuts are left out. */
+clv_status artifact_reordered(const artifact *from, plan *const *plans, artifact **out);
 
 /* src/artifact.c, of one that is being made. Cuts every plan where o->boundary says; then leaves of each only its part. */
 clv_status artifact_cut(artifact *a, const clv_split_options *o);

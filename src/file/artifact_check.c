@@ -1,7 +1,7 @@
 /* The rules of an artifact, held when it is written and when it is read. */
 #include <string.h>
 
-#include "file/artifact.h"
+#include "file/artifact_segments.h"
 #include "plan/view.h"
 
 static bool is_stage(const char *part)
@@ -130,7 +130,7 @@ static clv_status check_plan(const artifact *a, uint32_t i)
 	for (uint32_t k = 0; k < v.externals.n && st == CLV_OK; k++)
 		st = check_external(a, i, v.externals.at[k]);
 	view_free(&v);
-	return st;
+	return st == CLV_OK ? segments_check(a, i) : st;
 }
 
 clv_status artifact_check(const artifact *a)

@@ -1,4 +1,5 @@
-/* A part of an artifact as one of its own: some nodes of each plan, and only the tensors they read. */
+/* Artifacts made of others: some nodes of each plan, nodes of one plan alone, all plans in another order; each with only
+ * the tensors it reads, which stay where they are. */
 #include <string.h>
 
 #include "file/artifact.h"
@@ -39,9 +40,14 @@ static clv_status unfold(const payload *from, uint32_t memory, payload *to, cons
 	return payload_fill(from, memory, buffer);
 }
 
-static clv_status borrow(const payload *from, uint32_t i, payload *to, uint32_t *out)
+/* Tensor i, under this label. */
+static clv_status borrow(const artifact *a, uint32_t i, const char *label, payload *to, uint32_t *out)
 {
+	const payload *from = a->tensors;
 	payload_tensor t = from->tensors.at[i];
+	t.label = label;
+	if (!a->file) /* still knows the memory it was made of */
+		return payload_add_tensor(to, &t, out);
 	const payload_memory *m = &from->memories.at[t.memory];
 	const void *start = m->data;
 	if (!payload_as_is(from, t.memory))
@@ -59,20 +65,14 @@ static clv_status take_tensors(taker *t)
 	const payload *from = t->from->tensors;
 	for (uint32_t i = 0; i < from->tensors.n; i++)
 		if (t->wanted[i])
-			TRY(borrow(from, i, t->to->tensors, &t->moved[i]));
+			TRY(borrow(t->from, i, from->tensors.at[i].label, t->to->tensors, &t->moved[i]));
 	return CLV_OK;
 }
 
-static clv_status take_plan(taker *t, uint32_t i, const artifact_range *r)
+/* What goes with a plan, to the plan that was added last; constants keep their values. */
+static clv_status take_facts(taker *t, const artifact_plan *from)
 {
-	const artifact_plan *from = &t->from->plans.at[i];
-	plan *copy;
-	TRY(plan_copy(from->p, &copy));
-	TRY(artifact_add_plan(t->to, copy, from->signature));
-	artifact_plan *e = &t->to->plans.at[i];
-	e->first = r->first;
-	e->end = r->end;
-	e->cut = r->cut;
+	artifact_plan *e = &t->to->plans.at[t->to->plans.n - 1];
 	e->nstores = from->nstores;
 	for (uint32_t k = 0; k < from->fixed.n; k++) {
 		payload_number n = from->fixed.at[k];
@@ -90,6 +90,27 @@ static clv_status take_plan(taker *t, uint32_t i, const artifact_range *r)
 	return CLV_OK;
 }
 
+static clv_status take_plan(taker *t, uint32_t i, const artifact_range *r)
+{
+	const artifact_plan *from = &t->from->plans.at[i];
+	plan *copy;
+	TRY(plan_copy(from->p, &copy));
+	TRY(artifact_add_plan(t->to, copy, from->signature));
+	artifact_plan *e = &t->to->plans.at[i];
+	e->first = r->first;
+	e->end = r->end;
+	e->cut = r->cut;
+	return take_facts(t, from);
+}
+
+static clv_status take_notes(taker *t)
+{
+	TRY(artifact_text(t->to, t->from->batch, &t->to->batch));
+	for (uint32_t i = 0; i < t->from->notes.n; i++)
+		TRY(artifact_note_add(t->to, t->from->notes.at[i].key, t->from->notes.at[i].text));
+	return CLV_OK;
+}
+
 static clv_status take_all(taker *t, const artifact_range *ranges)
 {
 	for (uint32_t i = 0; i < t->from->plans.n; i++)
@@ -97,29 +118,207 @@ static clv_status take_all(taker *t, const artifact_range *ranges)
 	TRY(take_tensors(t));
 	for (uint32_t i = 0; i < t->from->plans.n; i++)
 		TRY(take_plan(t, i, &ranges[i]));
-	TRY(artifact_text(t->to, t->from->batch, &t->to->batch));
 	TRY(artifact_text(t->to, t->from->boundary, &t->to->boundary));
 	TRY(artifact_text(t->to, t->from->split_id, &t->to->split_id));
-	for (uint32_t i = 0; i < t->from->notes.n; i++)
-		TRY(artifact_note_add(t->to, t->from->notes.at[i].key, t->from->notes.at[i].text));
+	return take_notes(t);
+}
+
+static clv_status taker_init(taker *t, const char *part)
+{
+	const artifact *from = t->from;
+	uint32_t n = from->tensors->tensors.n;
+	t->wanted = mem_alloc(n * sizeof(bool) + 1);
+	t->moved = mem_ids((size_t)n + 1);
+	if (!t->wanted || !t->moved)
+		return fail_nomem();
+	TRY(artifact_new(part, &t->to));
+	t->to->weights = from->weights;
+	t->to->weight_version = from->weight_version;
+	t->to->base = artifact_ref(from);
 	return CLV_OK;
+}
+
+/* What was made, or nothing. */
+static clv_status taker_end(taker *t, clv_status st, artifact **out)
+{
+	mem_free(t->wanted);
+	mem_free(t->moved);
+	if (st == CLV_OK)
+		*out = t->to;
+	else
+		artifact_free(t->to);
+	return st;
 }
 
 clv_status artifact_take(const artifact *from, const char *part, const artifact_range *ranges, artifact **out)
 {
-	uint32_t n = from->tensors->tensors.n;
-	taker t = {.from = from, .wanted = mem_alloc(n * sizeof(bool) + 1), .moved = mem_ids(n + 1)};
-	clv_status st = t.wanted && t.moved ? artifact_new(part, &t.to) : fail_nomem();
-	if (st == CLV_OK) {
-		t.to->weights = from->weights;
-		t.to->weight_version = from->weight_version;
-		st = take_all(&t, ranges);
-	}
-	mem_free(t.wanted);
-	mem_free(t.moved);
+	taker t = {.from = from};
+	clv_status st = taker_init(&t, part);
 	if (st == CLV_OK)
-		*out = t.to;
-	else
-		artifact_free(t.to);
+		st = take_all(&t, ranges);
+	return taker_end(&t, st, out);
+}
+
+/* ---- nodes of one plan -------------------------------------------------------------------------------------------- */
+
+/* A label that no tensor has: names of constants count those of a whole model, which is not known here. */
+static clv_status new_label(const payload *p, arena *a, uint32_t *number, const char **out)
+{
+	do {
+		strbuf b = STRBUF_INIT;
+		strbuf_printf(&b, "cleave.const.%u", (*number)++);
+		TRY(arena_take(a, &b, out));
+	} while (payload_find(p, *out) != NONE);
+	return CLV_OK;
+}
+
+/* Parameters before constants: those have their names already. */
+static clv_status take_externals(taker *t, uint32_t plan_number, const value_id *origin, bool constants)
+{
+	artifact_plan *e = &t->to->plans.at[0];
+	uint32_t number = 0;
+	for (value_id v = 0; v < e->p->values.n; v++) {
+		uint8_t kind = e->p->values.at[v].kind;
+		if (kind == VALUE_INPUT || kind == VALUE_RESULT || (kind == VALUE_CONST) != constants)
+			continue;
+		uint32_t tensor = artifact_tensor_of(t->from, plan_number, origin[v]);
+		if (tensor == NONE)
+			continue; /* a file without weights */
+		const char *label = t->from->tensors->tensors.at[tensor].label;
+		if (t->moved[tensor] == NONE && constants)
+			TRY(new_label(t->to->tensors, &t->to->arena, &number, &label));
+		if (t->moved[tensor] == NONE)
+			TRY(borrow(t->from, tensor, label, t->to->tensors, &t->moved[tensor]));
+		if (constants)
+			TRY(vec_push(&e->consts, ((artifact_const){v, t->moved[tensor]})));
+	}
+	return CLV_OK;
+}
+
+static clv_status take_batch(taker *t)
+{
+	const plan *p = t->to->plans.at[0].p;
+	for (symbol_id s = 0; s < p->symbols.n; s++)
+		if (strcmp(plan_s(p, p->symbols.at[s].name), t->from->batch) == 0)
+			return artifact_text(t->to, t->from->batch, &t->to->batch);
+	return CLV_OK;
+}
+
+static clv_status take_nodes(taker *t, uint32_t plan_number, node_id first, node_id end)
+{
+	plan *part;
+	value_id *origin;
+	TRY(plan_extract(t->from->plans.at[plan_number].p, first, end, &part, &origin));
+	clv_status st = artifact_add_plan(t->to, part, "");
+	if (st == CLV_OK)
+		st = take_externals(t, plan_number, origin, false);
+	if (st == CLV_OK)
+		st = take_externals(t, plan_number, origin, true);
+	mem_free(origin);
+	return st == CLV_OK ? take_batch(t) : st;
+}
+
+clv_status artifact_take_nodes(const artifact *from, uint32_t plan_number, node_id first, node_id end, artifact **out)
+{
+	taker t = {.from = from};
+	if (plan_number >= from->plans.n)
+		return fail(CLV_E_INVALID, "there is no plan %u whose nodes could be taken", plan_number);
+	clv_status st = taker_init(&t, "all");
+	if (st == CLV_OK)
+		st = take_nodes(&t, plan_number, first, end);
+	if (st == CLV_OK)
+		t.to->weight_version = 0; /* of the whole model */
+	return taker_end(&t, st, out);
+}
+
+/* ---- another order ------------------------------------------------------------------------------------------------ */
+
+/* The plan with the values numbered as in its text; the plan given is gone. */
+static clv_status renumber(plan *p, plan **out)
+{
+	strbuf b = STRBUF_INIT;
+	if (plan_in_text_order(p)) {
+		*out = p;
+		return CLV_OK;
+	}
+	plan_print(p, &b);
+	clv_status st = b.failed ? fail_nomem() : plan_parse(b.at, b.n, out);
+	strbuf_free(&b);
+	plan_free(p);
 	return st;
+}
+
+static value_id next_const(const plan *p, value_id v)
+{
+	while (v < p->values.n && p->values.at[v].kind != VALUE_CONST)
+		v++;
+	return v;
+}
+
+/* Constants are in the same order in both plans, whatever their numbers are. */
+static void move_consts(const plan *from, artifact_plan *e)
+{
+	value_id old = next_const(from, 0), new = next_const(e->p, 0);
+	for (uint32_t i = 0; i < e->consts.n; i++) {
+		while (old < e->consts.at[i].value && new < e->p->values.n) {
+			old = next_const(from, old + 1);
+			new = next_const(e->p, new + 1);
+		}
+		e->consts.at[i].value = new;
+	}
+}
+
+static clv_status keep_segments(taker *t, uint32_t i)
+{
+	const artifact_plan *from = &t->from->plans.at[i];
+	for (uint32_t k = 0; k < from->segments.n; k++)
+		TRY(artifact_add_segment(t->to, i, &from->segments.at[k]));
+	for (uint32_t k = 0; k < from->fallbacks.n; k++)
+		TRY(artifact_add_fallback(t->to, i, from->fallbacks.at[k].node, from->fallbacks.at[k].reason));
+	return CLV_OK;
+}
+
+static clv_status reorder_plan(taker *t, uint32_t i, plan *given /* taken; or NULL */)
+{
+	const artifact_plan *from = &t->from->plans.at[i];
+	plan *p = given, *made;
+	if (!given)
+		TRY(plan_copy(from->p, &p));
+	if (p->values.n != from->p->values.n || p->nodes.n != from->p->nodes.n) {
+		plan_free(p);
+		return fail(CLV_E_INVALID, "plan %u in another order does not have the values and nodes that it had", i);
+	}
+	TRY(renumber(p, &made));
+	TRY(artifact_add_plan(t->to, made, from->signature));
+	TRY(take_facts(t, from));
+	move_consts(from->p, &t->to->plans.at[i]);
+	return given ? CLV_OK : keep_segments(t, i);
+}
+
+static clv_status reorder_all(taker *t, plan *const *plans, uint32_t *taken)
+{
+	for (uint32_t i = 0; i < t->from->tensors->tensors.n; i++)
+		t->wanted[i] = true;
+	TRY(take_tensors(t));
+	while (*taken < t->from->plans.n) {
+		uint32_t i = (*taken)++;
+		TRY(reorder_plan(t, i, plans[i]));
+	}
+	return take_notes(t);
+}
+
+clv_status artifact_reordered(const artifact *from, plan *const *plans, artifact **out)
+{
+	taker t = {.from = from};
+	uint32_t taken = 0;
+	clv_status st = CLV_OK;
+	if (strcmp(from->part, "all") != 0)
+		st = fail(CLV_E_INVALID, "this is the %s of a model; only a whole one can be compiled", from->part);
+	if (st == CLV_OK)
+		st = taker_init(&t, "all");
+	if (st == CLV_OK)
+		st = reorder_all(&t, plans, &taken);
+	for (uint32_t i = taken; i < from->plans.n; i++)
+		plan_free(plans[i]);
+	return taker_end(&t, st, out);
 }

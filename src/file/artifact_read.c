@@ -4,6 +4,7 @@
 
 #include "file/artifact.h"
 #include "file/artifact_keys.h"
+#include "file/artifact_segments.h"
 #include "file/json.h"
 #include "file/operators.h"
 
@@ -15,9 +16,10 @@ static clv_status check_version(const json_t *root)
 	const json_t *major = json_array_get(version, 0), *minor = json_array_get(version, 1);
 	if (!json_is_integer(major) || !json_is_integer(minor) || json_array_size(version) != 2)
 		return fail(CLV_E_PARSE, "\"version\" is no pair of numbers");
-	if (json_integer_value(major) != ARTIFACT_MAJOR)
-		return fail(CLV_E_UNSUPPORTED, "the file has version %lld.%lld, this library reads versions %d.x",
-		            (long long)json_integer_value(major), (long long)json_integer_value(minor), ARTIFACT_MAJOR);
+	if (json_integer_value(major) < ARTIFACT_PLAIN_MAJOR || json_integer_value(major) > ARTIFACT_MAJOR)
+		return fail(CLV_E_UNSUPPORTED, "the file has version %lld.%lld, this library reads versions %d.x and %d.x",
+		            (long long)json_integer_value(major), (long long)json_integer_value(minor), ARTIFACT_PLAIN_MAJOR,
+		            ARTIFACT_MAJOR);
 	return CLV_OK;
 }
 
@@ -242,6 +244,7 @@ static clv_status read_description(artifact *a, const json_t *root, const clv_op
 	a->tensors = NULL;
 	TRY(payload_from(a->file, PAYLOAD_WEIGHTS, &a->tensors));
 	TRY(read_plans(a, root, o));
+	TRY(segments_read(a));
 	TRY(artifact_check(a));
 	return o->check_data ? artifact_check_data(a) : CLV_OK;
 }

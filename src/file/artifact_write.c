@@ -3,6 +3,7 @@
 
 #include "file/artifact.h"
 #include "file/artifact_keys.h"
+#include "file/artifact_segments.h"
 #include "file/json.h"
 
 /* Torch's kernels take other ways for data that is not aligned to 64 bytes, and add up in another order. A tensor whose
@@ -12,7 +13,7 @@ enum { SMALL = 4096 };
 
 typedef struct layout {
 	VEC(st_entry) entries; /* as they stand in the file */
-	VEC(int64_t) pads;     /* shapes of entries for alignment; reserved before the first is used */
+	VEC(int64_t) shapes;   /* of entries that are no tensors; reserved before the first is used */
 	uint32_t names;        /* numbers that were tried for them */
 	arena arena;
 } layout;
@@ -48,9 +49,16 @@ static clv_status add_pad(layout *l, const payload *p, size_t n)
 	static const uint8_t zeros[ST_MAPPED_ALIGN];
 	st_entry e = {.dtype = DT_U8, .ndim = 1, .data = zeros, .nbytes = n};
 	TRY(pad_name(l, p, &e.name));
-	TRY(vec_push(&l->pads, (int64_t)n));
-	e.shape = &l->pads.at[l->pads.n - 1];
+	TRY(vec_push(&l->shapes, (int64_t)n));
+	e.shape = &l->shapes.at[l->shapes.n - 1];
 	return vec_push(&l->entries, e);
+}
+
+/* Up to where the next entry may start. */
+static clv_status align_next(layout *l, const payload *p, size_t nbytes)
+{
+	size_t over = nbytes % ST_MAPPED_ALIGN;
+	return over ? add_pad(l, p, ST_MAPPED_ALIGN - over) : CLV_OK;
 }
 
 static clv_status add_group(layout *l, const payload *p, group g)
@@ -63,23 +71,59 @@ static clv_status add_group(layout *l, const payload *p, group g)
 				continue;
 			TRY(vec_push(&l->entries, *e));
 			if (g == LARGE)
-				TRY(add_pad(l, p, ST_MAPPED_ALIGN - e->nbytes % ST_MAPPED_ALIGN));
+				TRY(align_next(l, p, e->nbytes));
 		}
 	return CLV_OK;
 }
 
-static clv_status lay_out(layout *l, const payload *p)
+static clv_status add_member(layout *l, const artifact *a, uint32_t plan_number, uint32_t segment,
+                             const artifact_member *m)
 {
-	TRY(vec_reserve(&l->pads, p->entries.n + 1));
+	st_entry e = {.dtype = DT_U8, .ndim = 1, .data = m->data, .nbytes = m->n};
+	TRY(segment_entry(plan_number, segment, m->name, &l->arena, &e.name));
+	if (payload_find(a->tensors, e.name) != NONE)
+		return fail(CLV_E_INVALID, "a tensor has the name \"%s\", which is that of a compiled segment", e.name);
+	TRY(vec_push(&l->shapes, (int64_t)m->n));
+	e.shape = &l->shapes.at[l->shapes.n - 1];
+	TRY(vec_push(&l->entries, e));
+	return align_next(l, a->tensors, m->n);
+}
+
+static clv_status add_members(layout *l, const artifact *a)
+{
+	for (uint32_t i = 0; i < a->plans.n; i++)
+		for (uint32_t k = 0; k < a->plans.at[i].segments.n; k++) {
+			const artifact_segment *s = &a->plans.at[i].segments.at[k];
+			for (uint32_t m = 0; m < s->members.n; m++)
+				TRY(add_member(l, a, i, k, &s->members.at[m]));
+		}
+	return CLV_OK;
+}
+
+static size_t count_members(const artifact *a)
+{
+	size_t n = 0;
+	for (uint32_t i = 0; i < a->plans.n; i++)
+		for (uint32_t k = 0; k < a->plans.at[i].segments.n; k++)
+			n += a->plans.at[i].segments.at[k].members.n;
+	return n;
+}
+
+/* Each tensor and each member has at most one filler. */
+static clv_status lay_out(layout *l, const artifact *a)
+{
+	const payload *p = a->tensors;
+	TRY(vec_reserve(&l->shapes, p->entries.n + 2 * count_members(a) + 1));
 	TRY(add_group(l, p, WHOLE_LINES));
 	TRY(add_group(l, p, LARGE));
+	TRY(add_members(l, a));
 	return add_group(l, p, LITTLE);
 }
 
 static void layout_free(layout *l)
 {
 	vec_free(&l->entries);
-	vec_free(&l->pads);
+	vec_free(&l->shapes);
 	arena_free(&l->arena);
 }
 
@@ -173,7 +217,8 @@ static clv_status put_digests(const layout *l, json_t *root)
 
 static clv_status put_all(const artifact *a, const layout *l, json_t *root)
 {
-	TRY(put_pair(root, "version", ARTIFACT_MAJOR, ARTIFACT_MINOR));
+	/* without compiled code the file is what it always was */
+	TRY(put_pair(root, "version", segments_any(a) ? ARTIFACT_MAJOR : ARTIFACT_PLAIN_MAJOR, ARTIFACT_MINOR));
 	TRY(json_put_string(root, "producer", "cleave " CLV_VERSION));
 	TRY(json_put_string(root, "part", a->part));
 	TRY(json_put_string(root, "split_id", a->split_id));
@@ -244,6 +289,16 @@ static clv_status add_plan_text(texts *t, const plan *p, uint32_t number)
 	return st;
 }
 
+static clv_status add_segments_text(texts *t, const artifact *a)
+{
+	strbuf text = STRBUF_INIT;
+	clv_status st = segments_print(a, &text);
+	if (st == CLV_OK)
+		return add_text(t, ARTIFACT_SEGMENTS_KEY, &text);
+	strbuf_free(&text);
+	return st;
+}
+
 static clv_status make_texts(const artifact *a, const layout *l, texts *t)
 {
 	strbuf check = STRBUF_INIT, described = STRBUF_INIT, tensors = STRBUF_INIT;
@@ -257,6 +312,8 @@ static clv_status make_texts(const artifact *a, const layout *l, texts *t)
 	TRY(add_text(t, ARTIFACT_KEY, &described));
 	for (uint32_t i = 0; i < a->plans.n; i++)
 		TRY(add_plan_text(t, a->plans.at[i].p, i));
+	if (segments_any(a) || fallbacks_any(a))
+		TRY(add_segments_text(t, a));
 	st = payload_header(a->tensors, &tensors);
 	if (st != CLV_OK) {
 		strbuf_free(&tensors);
@@ -297,9 +354,10 @@ static clv_status put(artifact *a, const char *path, st_pending *file, strbuf *b
 {
 	layout l = {0};
 	st_image image;
-	TRY(artifact_check(a));
-	TRY(payload_entries(a->tensors));
-	clv_status st = lay_out(&l, a->tensors);
+	if (a->file)
+		return fail(CLV_E_INVALID, "an artifact that was opened is not written again; a copy of it is");
+	TRY(artifact_ready(a));
+	clv_status st = lay_out(&l, a);
 	if (st == CLV_OK)
 		st = make_image(a, &l, &image);
 	if (st == CLV_OK) {

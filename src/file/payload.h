@@ -140,7 +140,8 @@ clv_status payload_header(const payload *p, strbuf *out); /* the text under PAYL
 /* Reads a hostile file, whose bytes stay in use; caller frees. */
 clv_status payload_read(const void *data, size_t n, payload_kind kind, payload **out);
 clv_status payload_from(const st_file *file, payload_kind kind, payload **out); /* of a file that was parsed */
-#define PAYLOAD_PAD "cleave.pad." /* entries of this name are there for alignment alone (WEIGHTS) */
+#define PAYLOAD_PAD "cleave.pad."         /* entries of this name are there for alignment alone (WEIGHTS) */
+#define PAYLOAD_SEGMENT "cleave.segment." /* and of this name hold compiled code, which is the artifact's business */
 
 struct json_t;
 clv_status tree_to_json(const payload *p, struct json_t **out);

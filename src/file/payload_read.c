@@ -203,10 +203,11 @@ static clv_status read_memory(reader *r, const json_t *from)
 	return vec_push(&r->p->memories, m);
 }
 
-static bool is_pad(const reader *r, uint32_t entry)
+static bool is_no_tensor(const reader *r, uint32_t entry)
 {
-	return r->p->kind == PAYLOAD_WEIGHTS &&
-	       strncmp(st_at(r->file, entry)->name, PAYLOAD_PAD, sizeof PAYLOAD_PAD - 1) == 0;
+	const char *name = st_at(r->file, entry)->name;
+	return r->p->kind == PAYLOAD_WEIGHTS && (strncmp(name, PAYLOAD_PAD, sizeof PAYLOAD_PAD - 1) == 0 ||
+	                                         strncmp(name, PAYLOAD_SEGMENT, sizeof PAYLOAD_SEGMENT - 1) == 0);
 }
 
 static clv_status read_memories(reader *r)
@@ -216,7 +217,7 @@ static clv_status read_memories(reader *r)
 	for (size_t i = 0; i < json_array_size(list); i++)
 		TRY(read_memory(r, json_array_get(list, i)));
 	for (uint32_t i = 0; i < st_count(r->file); i++)
-		if (!r->used[i] && !is_pad(r, i))
+		if (!r->used[i] && !is_no_tensor(r, i))
 			return fail(CLV_E_PARSE, "no tensor is in entry \"%.64s\"", st_at(r->file, i)->name);
 	return CLV_OK;
 }

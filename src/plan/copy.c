@@ -41,6 +41,7 @@ static clv_status copy_intern(struct plan_intern *to, const struct plan_intern *
 	TRY(copy_table(&to->contexts, &from->contexts));
 	COPY_VEC(&to->named, &from->named);
 	COPY_VEC(&to->expr_terms, &from->expr_terms);
+	COPY_VEC(&to->real_terms, &from->real_terms);
 	COPY_VEC(&to->ordinal, &from->ordinal);
 	return CLV_OK;
 }

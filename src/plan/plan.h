@@ -453,6 +453,15 @@ bool plan_equal(const plan *a, const plan *b); /* both must verify */
 clv_status plan_copy(const plan *p, plan **out);
 clv_status plan_reorder(const plan *p, const node_id *order, plan **out);
 
+/* extract.c. Nodes first … end-1 as a plan of their own that says nothing about the rest: its inputs are the inputs of
+   view_segment, in that order, its output is a tuple of the view's outputs, likewise; values have the ids that its text gives
+   them. `origin`, unless NULL: per value of it, the one of p; caller frees with mem_free. CLV_E_UNSUPPORTED: a value that is
+   no tensor, a shape that depends on data. */
+clv_status plan_extract(const plan *p, node_id first, node_id end, plan **out, value_id **origin);
+/* Whether inputs and results have ascending ids in the order of the text. It is so after parsing; the order of a view's
+   inputs then survives a file. */
+bool plan_in_text_order(const plan *p);
+
 /* retarget.c. The plan with its one device (the one that is not the CPU, if there is one) changed for another. */
 clv_status plan_retarget(const plan *p, const char *device, plan **out);
 

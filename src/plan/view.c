@@ -100,6 +100,82 @@ clv_status view_range(const plan *p, node_id first, node_id end, view *out)
 	return st;
 }
 
+/* ---- segments ---------------------------------------------------------------------------------------------------- */
+
+typedef struct collector {
+	view *v;
+	node_id first, end;
+	const liveness *l;
+	clv_status st;
+} collector;
+
+static void collect_use(void *ctx, value_id v)
+{
+	collector *c = ctx;
+	const value *x = &c->v->p->values.at[v];
+	if (c->st != CLV_OK || (x->kind == VALUE_RESULT && x->def >= c->first))
+		return;
+	c->st = is_external(x->kind) ? vec_push(&c->v->externals, v) : vec_push(&c->v->inputs, v);
+}
+
+static void collect_result(void *ctx, value_id v)
+{
+	collector *c = ctx;
+	if (c->st == CLV_OK && c->l->last[v] != NONE && c->l->last[v] >= c->end)
+		c->st = vec_push(&c->v->outputs, v);
+}
+
+static int by_id(const void *a, const void *b)
+{
+	value_id x = *(const value_id *)a, y = *(const value_id *)b;
+	return (x > y) - (x < y);
+}
+
+/* Ascending, each once; how many are left. */
+static uint32_t sort_ids(value_id *at, uint32_t n)
+{
+	uint32_t kept = 0;
+	if (n)
+		qsort(at, n, sizeof *at, by_id);
+	for (uint32_t i = 0; i < n; i++)
+		if (i == 0 || at[i] != at[i - 1])
+			at[kept++] = at[i];
+	return kept;
+}
+
+static clv_status collect(collector *c)
+{
+	view *v = c->v;
+	TRY(vec_reserve(&v->nodes, c->end - c->first));
+	for (node_id n = c->first; n < c->end; n++) {
+		const node *x = &v->p->nodes.at[n];
+		v->nodes.at[v->nodes.n++] = n;
+		node_each_arg(v->p, n, collect_use, c);
+		for (uint32_t i = 0; i < x->nwrites; i++)
+			collect_use(c, v->p->ids.at[x->writes + i]);
+		node_each_result(v->p, n, collect_result, c);
+		TRY(c->st);
+	}
+	v->inputs.n = sort_ids(v->inputs.at, v->inputs.n);
+	v->outputs.n = sort_ids(v->outputs.at, v->outputs.n);
+	v->externals.n = sort_ids(v->externals.at, v->externals.n);
+	return CLV_OK;
+}
+
+clv_status view_segment(const plan *p, const liveness *l, node_id first, node_id end, view *out)
+{
+	if (first > end || end > p->nodes.n)
+		return fail(CLV_E_INVALID, "there are no nodes %u to %u in a plan of %u nodes", first, end, p->nodes.n);
+	view v = {.p = p};
+	collector c = {&v, first, end, l, CLV_OK};
+	clv_status st = collect(&c);
+	if (st != CLV_OK)
+		view_free(&v);
+	else
+		*out = v;
+	return st;
+}
+
 void view_free(view *v)
 {
 	vec_free(&v->nodes);

@@ -20,6 +20,9 @@ typedef struct view {
    distinct RESULT and INPUT values of output tree and rebinds (externals of the output tree are in externals).
    A range 0 … k and a range k … n agree: outputs of the first are the inputs of the second. */
 clv_status view_range(const plan *p, node_id first, node_id end, view *out);
+/* The same nodes as code that takes their place: inputs are what comes in and is used here, outputs what is made here and
+   needed outside; nothing passes through. Costs what the range has, not what the plan has: `l` is of the plan. */
+clv_status view_segment(const plan *p, const liveness *l, node_id first, node_id end, view *out);
 void view_free(view *v);
 
 /* Per value of the plan: nodes of the view write its memory in place, and it is the first value there. Caller frees with

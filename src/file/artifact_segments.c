@@ -1,0 +1,274 @@
+/* Compiled segments of an artifact: added, released, and the rules they keep to. */
+#include "file/artifact_segments.h"
+
+#include <string.h>
+
+#include "plan/view.h"
+
+/* ---- as data ------------------------------------------------------------------------------------------------------ */
+
+void segment_free(artifact_segment *s)
+{
+	vec_free(&s->sizes);
+	vec_free(&s->in_order);
+	vec_free(&s->out_order);
+	vec_free(&s->needs);
+	vec_free(&s->facts);
+	vec_free(&s->members);
+}
+
+bool segments_any(const artifact *a)
+{
+	for (uint32_t i = 0; i < a->plans.n; i++)
+		if (a->plans.at[i].segments.n)
+			return true;
+	return false;
+}
+
+bool fallbacks_any(const artifact *a)
+{
+	for (uint32_t i = 0; i < a->plans.n; i++)
+		if (a->plans.at[i].fallbacks.n)
+			return true;
+	return false;
+}
+
+clv_status segment_entry(uint32_t plan_number, uint32_t segment, const char *member, arena *a, const char **out)
+{
+	strbuf b = STRBUF_INIT;
+	strbuf_printf(&b, "%s%u.%u.%s", PAYLOAD_SEGMENT, plan_number, segment, member);
+	return arena_take(a, &b, out);
+}
+
+static clv_status copy_note(artifact *a, const artifact_note *from, artifact_note *out)
+{
+	TRY(artifact_text(a, from->key, &out->key));
+	return artifact_text(a, from->text, &out->text);
+}
+
+/* Numbers are copied, texts too; the data of members stays where it is. */
+static clv_status copy_segment(artifact *a, const artifact_segment *from, artifact_segment *to)
+{
+	to->first = from->first;
+	to->end = from->end;
+	TRY(artifact_text(a, from->backend, &to->backend));
+	for (uint32_t i = 0; i < from->sizes.n; i++)
+		TRY(vec_push(&to->sizes, from->sizes.at[i]));
+	for (uint32_t i = 0; i < from->in_order.n; i++)
+		TRY(vec_push(&to->in_order, from->in_order.at[i]));
+	for (uint32_t i = 0; i < from->out_order.n; i++)
+		TRY(vec_push(&to->out_order, from->out_order.at[i]));
+	artifact_note note;
+	for (uint32_t i = 0; i < from->needs.n; i++) {
+		TRY(copy_note(a, &from->needs.at[i], &note));
+		TRY(vec_push(&to->needs, note));
+	}
+	for (uint32_t i = 0; i < from->facts.n; i++) {
+		TRY(copy_note(a, &from->facts.at[i], &note));
+		TRY(vec_push(&to->facts, note));
+	}
+	for (uint32_t i = 0; i < from->members.n; i++) {
+		artifact_member m = from->members.at[i];
+		TRY(artifact_text(a, m.name, &m.name));
+		TRY(vec_push(&to->members, m));
+	}
+	return CLV_OK;
+}
+
+clv_status artifact_add_segment(artifact *a, uint32_t i, const artifact_segment *from)
+{
+	artifact_segment s = {0};
+	if (i >= a->plans.n)
+		return fail(CLV_E_INVALID, "there is no plan %u that a segment could be of", i);
+	clv_status st = copy_segment(a, from, &s);
+	if (st == CLV_OK)
+		st = vec_push(&a->plans.at[i].segments, s);
+	if (st != CLV_OK)
+		segment_free(&s);
+	return st;
+}
+
+/* What a compiler said may be anything: a long text is cut, and what is no text is marked. */
+static clv_status copy_reason(artifact *a, const char *reason, const char **out)
+{
+	size_t n = strlen(reason), i = 0;
+	strbuf b = STRBUF_INIT;
+	while (i < n && b.n < SEGMENT_TEXT - 16) {
+		size_t length = utf8_length(reason + i, n - i);
+		strbuf_add(&b, length ? reason + i : "?", length ? length : 1);
+		i += length ? length : 1;
+	}
+	if (i < n)
+		strbuf_puts(&b, " …");
+	return arena_take(&a->arena, &b, out);
+}
+
+clv_status artifact_add_fallback(artifact *a, uint32_t i, node_id n, const char *reason)
+{
+	artifact_fallback f = {.node = n};
+	if (i >= a->plans.n)
+		return fail(CLV_E_INVALID, "there is no plan %u that a node could be of", i);
+	TRY(copy_reason(a, reason, &f.reason));
+	return vec_push(&a->plans.at[i].fallbacks, f);
+}
+
+/* ---- names and texts ---------------------------------------------------------------------------------------------- */
+
+/* Fit to be the name of a file anywhere. */
+static bool is_name(const char *s)
+{
+	static const char good[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._+-";
+	size_t n = strlen(s);
+	return n > 0 && n <= SEGMENT_NAME && s[0] != '.' && strspn(s, good) == n;
+}
+
+static clv_status check_notes(const artifact_note *at, uint32_t n, const char *what)
+{
+	if (n > SEGMENT_PARTS)
+		return fail(CLV_E_PARSE, "it has %u %s, at most %d are possible", n, what, SEGMENT_PARTS);
+	for (uint32_t i = 0; i < n; i++) {
+		size_t length = strlen(at[i].text);
+		if (!is_name(at[i].key))
+			return fail(CLV_E_PARSE, "\"%.64s\" cannot be a name among its %s", at[i].key, what);
+		if (length > SEGMENT_TEXT || !utf8_valid(at[i].text, length))
+			return fail(CLV_E_PARSE, "\"%s\" of its %s is too long, or no text", at[i].key, what);
+		for (uint32_t k = 0; k < i; k++)
+			if (strcmp(at[k].key, at[i].key) == 0)
+				return fail(CLV_E_PARSE, "\"%s\" is twice among its %s", at[i].key, what);
+	}
+	return CLV_OK;
+}
+
+static clv_status check_members(const artifact_segment *s)
+{
+	if (s->members.n > SEGMENT_PARTS)
+		return fail(CLV_E_PARSE, "it has %u members, at most %d are possible", s->members.n, SEGMENT_PARTS);
+	for (uint32_t i = 0; i < s->members.n; i++) {
+		if (!is_name(s->members.at[i].name))
+			return fail(CLV_E_PARSE, "\"%.64s\" cannot be the name of a member", s->members.at[i].name);
+		for (uint32_t k = 0; k < i; k++)
+			if (strcmp(s->members.at[k].name, s->members.at[i].name) == 0)
+				return fail(CLV_E_PARSE, "there are two members \"%s\"", s->members.at[i].name);
+	}
+	return CLV_OK;
+}
+
+/* ---- numbers ------------------------------------------------------------------------------------------------------ */
+
+static clv_status check_sizes(const plan *p, const artifact_segment *s)
+{
+	if (s->sizes.n != p->symbols.n)
+		return fail(CLV_E_PARSE, "it has sizes for %u symbols, the plan has %u", s->sizes.n, p->symbols.n);
+	for (uint32_t i = 0; i < s->sizes.n; i++) {
+		const artifact_sizes *z = &s->sizes.at[i];
+		if (z->low < 0 || z->low > z->high)
+			return fail(CLV_E_PARSE, "%lld to %lld are no sizes of %s", (long long)z->low, (long long)z->high,
+			            plan_s(p, p->symbols.at[i].name));
+	}
+	return CLV_OK;
+}
+
+static bool is_permutation(const uint32_t *at, uint32_t n)
+{
+	uint64_t seen = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		if (at[i] >= n || seen >> at[i] & 1)
+			return false;
+		seen |= UINT64_C(1) << at[i];
+	}
+	return true;
+}
+
+/* The dimensions of each tensor, slowest first, one tensor after another. */
+static clv_status check_order(const plan *p, const value_id *values, uint32_t n, const uint32_t *order, uint32_t norder,
+                              const char *what)
+{
+	uint32_t at = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		const value *v = &p->values.at[values[i]];
+		uint32_t ndim = v->type == TYPE_TENSOR ? v->ndim : 0;
+		if (ndim > PAYLOAD_NDIM)
+			return fail(CLV_E_PARSE, "%s %u has %u dimensions, at most %d are possible", what, i, ndim, PAYLOAD_NDIM);
+		if (ndim > norder - at || !is_permutation(order + at, ndim))
+			return fail(CLV_E_PARSE, "the order of the dimensions of %s %u is none", what, i);
+		at += ndim;
+	}
+	if (at != norder)
+		return fail(CLV_E_PARSE, "there are orders of dimensions for more than its %u %ss", n, what);
+	return CLV_OK;
+}
+
+static clv_status check_orders(const plan *p, const liveness *l, const artifact_segment *s)
+{
+	view v;
+	TRY(view_segment(p, l, s->first, s->end, &v));
+	clv_status st = check_order(p, v.inputs.at, v.inputs.n, s->in_order.at, s->in_order.n, "input");
+	if (st == CLV_OK)
+		st = check_order(p, v.outputs.at, v.outputs.n, s->out_order.at, s->out_order.n, "output");
+	view_free(&v);
+	return st;
+}
+
+/* ---- all ---------------------------------------------------------------------------------------------------------- */
+
+static clv_status check_segment(const artifact_plan *e, const liveness *l, uint32_t i)
+{
+	const artifact_segment *s = &e->segments.at[i];
+	node_id from = i ? e->segments.at[i - 1].end : e->first;
+	if (s->first >= s->end || s->end > e->end)
+		return fail(CLV_E_PARSE, "nodes %u to %u are not in the part, which is %u to %u", s->first, s->end, e->first,
+		            e->end);
+	if (s->first < from)
+		return fail(CLV_E_PARSE, "it begins at node %u, before node %u where it may", s->first, from);
+	if (!is_name(s->backend))
+		return fail(CLV_E_PARSE, "\"%.64s\" cannot be the name of a back end", s->backend);
+	TRY(check_sizes(e->p, s));
+	TRY(check_orders(e->p, l, s));
+	TRY(check_notes(s->needs.at, s->needs.n, "needs"));
+	TRY(check_notes(s->facts.at, s->facts.n, "facts"));
+	return check_members(s);
+}
+
+static clv_status check_all(const artifact_plan *e, const liveness *l)
+{
+	for (uint32_t i = 0; i < e->segments.n; i++) {
+		clv_status st = check_segment(e, l, i);
+		if (st != CLV_OK)
+			return st == CLV_E_NOMEM ? st : fail_more(st, "segment %u", i);
+	}
+	return CLV_OK;
+}
+
+static clv_status check_fallbacks(const artifact_plan *e)
+{
+	uint32_t s = 0; /* the first segment that ends after the node */
+	for (uint32_t i = 0; i < e->fallbacks.n; i++) {
+		const artifact_fallback *f = &e->fallbacks.at[i];
+		size_t n = strlen(f->reason);
+		if (f->node < e->first || f->node >= e->end || (i && f->node <= e->fallbacks.at[i - 1].node))
+			return fail(CLV_E_PARSE, "fallback %u, node %u, is not in the part, or not after the one before", i,
+			            f->node);
+		while (s < e->segments.n && e->segments.at[s].end <= f->node)
+			s++;
+		if (s < e->segments.n && f->node >= e->segments.at[s].first)
+			return fail(CLV_E_PARSE, "node %u is a fallback and in segment %u", f->node, s);
+		if (n == 0 || n > SEGMENT_TEXT || !utf8_valid(f->reason, n))
+			return fail(CLV_E_PARSE, "the reason of fallback %u is empty, too long, or no text", i);
+	}
+	return CLV_OK;
+}
+
+clv_status segments_check(const artifact *a, uint32_t i)
+{
+	const artifact_plan *e = &a->plans.at[i];
+	liveness l;
+	TRY(check_fallbacks(e));
+	if (e->segments.n == 0)
+		return CLV_OK;
+	if (!plan_in_text_order(e->p)) /* a reader would number them otherwise, and give code its inputs in another order */
+		return fail(CLV_E_INVALID, "its values are not numbered as in its text; artifact_reordered sees to that");
+	TRY(liveness_new(e->p, &l));
+	clv_status st = check_all(e, &l);
+	liveness_free(&l);
+	return st;
+}
