@@ -69,29 +69,29 @@ static clv_status check_property(const char *text)
 	return st;
 }
 
-static clv_status check_arg(const char *arg)
+static clv_status check_argument(const char *text)
 {
 	static const char *const hints[] = {"latency", "throughput", NULL};
 	static const char *const precisions[] = {"f32", "bf16", "f16", NULL};
-	if (!strncmp(arg, "--property=", 11))
-		return check_property(arg + 11);
-	if (!strncmp(arg, "--hint=", 7) && is_one_of(arg + 7, hints))
+	if (!strncmp(text, "--property=", 11))
+		return check_property(text + 11);
+	if (!strncmp(text, "--hint=", 7) && is_one_of(text + 7, hints))
 		return CLV_OK;
-	if (!strncmp(arg, "--precision=", 12) && is_one_of(arg + 12, precisions))
+	if (!strncmp(text, "--precision=", 12) && is_one_of(text + 12, precisions))
 		return CLV_OK;
-	if (!strncmp(arg, "--threads=", 10) && is_count(arg + 10))
+	if (!strncmp(text, "--threads=", 10) && is_count(text + 10))
 		return CLV_OK;
 	return fail(CLV_E_INVALID,
 	            "openvino does not take the argument \"%.100s\"; it takes --hint=latency|throughput, "
 	            "--precision=f32|bf16|f16, --threads=N, --property=KEY=TEXT",
-	            arg);
+	            text);
 }
 
 static clv_status check_args(void *ctx, const char *const *args, uint32_t n)
 {
 	(void)ctx;
 	for (uint32_t i = 0; i < n; i++)
-		TRY(check_arg(args[i]));
+		TRY(check_argument(args[i]));
 	return CLV_OK;
 }
 
