@@ -381,11 +381,14 @@ static clv_status sizes_in_memory(const model *m, uint32_t i, const br_meta *t, 
 {
 	uint32_t n = m->orders[i].n;
 	int64_t step = 1;
+	bool empty = false;
 	if (n && n != t->ndim)
 		return fail(CLV_E_INVALID, "input %u has %u dimensions, it was compiled for %u", i, t->ndim, n);
+	for (uint32_t d = 0; d < t->ndim; d++)
+		empty |= t->sizes[d] == 0;
 	for (uint32_t k = t->ndim; k-- > 0;) {
 		uint32_t d = n ? m->orders[i].at[k] : k;
-		if (t->sizes[d] > 1 && t->strides[d] != step)
+		if (!empty && t->sizes[d] > 1 && t->strides[d] != step)
 			return fail(CLV_E_INVALID, "input %u is laid out otherwise than it was compiled for", i);
 		sizes[k] = t->sizes[d];
 		step *= t->sizes[d] > 0 ? t->sizes[d] : 1;

@@ -130,26 +130,30 @@ clv_status openvino_fail(const ov_api *ov, const char *what)
 /* They changed between releases, their names did not: a model that has an input of each type is asked. */
 static const struct {
 	dtype d;
-	const char *name;
-} type_names[] = {{DT_U8, "u8"},   {DT_I8, "i8"},   {DT_I16, "i16"}, {DT_I32, "i32"},   {DT_I64, "i64"},
-                  {DT_F16, "f16"}, {DT_F32, "f32"}, {DT_F64, "f64"}, {DT_BF16, "bf16"}, {DT_BOOL, "boolean"},
-                  {DT_U16, "u16"}, {DT_U32, "u32"}, {DT_U64, "u64"}};
+	const char *name, *port;
+} type_names[] = {
+	{DT_U8, "u8", "U8"},       {DT_I8, "i8", "I8"},          {DT_I16, "i16", "I16"},  {DT_I32, "i32", "I32"},
+	{DT_I64, "i64", "I64"},    {DT_F16, "f16", "FP16"},      {DT_F32, "f32", "FP32"}, {DT_F64, "f64", "FP64"},
+	{DT_BF16, "bf16", "BF16"}, {DT_BOOL, "boolean", "BOOL"}, {DT_U16, "u16", "U16"},  {DT_U32, "u32", "U32"},
+	{DT_U64, "u64", "U64"},
+};
 enum { TYPES = sizeof type_names / sizeof *type_names };
 
 static clv_status types_model(strbuf *b)
 {
 	strbuf_puts(b, "<?xml version=\"1.0\"?><net name=\"types\" version=\"11\"><layers>");
 	for (int i = 0; i < TYPES; i++)
-		strbuf_printf(b,
-		              "<layer id=\"%d\" name=\"p%d\" type=\"Parameter\" version=\"opset1\"><data shape=\"1\" "
-		              "element_type=\"%s\"/><output><port id=\"0\"><dim>1</dim></port></output></layer>",
-		              i, i, type_names[i].name);
-	for (int i = 0; i < TYPES; i++)
 		strbuf_printf(
 			b,
-			"<layer id=\"%d\" name=\"r%d\" type=\"Result\" version=\"opset1\"><input><port id=\"0\"><dim>1</dim>"
-			"</port></input></layer>",
-			TYPES + i, i);
+			"<layer id=\"%d\" name=\"p%d\" type=\"Parameter\" version=\"opset1\"><data shape=\"1\" "
+			"element_type=\"%s\"/><output><port id=\"0\" precision=\"%s\"><dim>1</dim></port></output></layer>",
+			i, i, type_names[i].name, type_names[i].port);
+	for (int i = 0; i < TYPES; i++)
+		strbuf_printf(b,
+		              "<layer id=\"%d\" name=\"r%d\" type=\"Result\" version=\"opset1\"><input><port id=\"0\" "
+		              "precision=\"%s\"><dim>1</dim>"
+		              "</port></input></layer>",
+		              TYPES + i, i, type_names[i].port);
 	strbuf_puts(b, "</layers><edges>");
 	for (int i = 0; i < TYPES; i++)
 		strbuf_printf(b, "<edge from-layer=\"%d\" from-port=\"0\" to-layer=\"%d\" to-port=\"0\"/>", i, TYPES + i);
