@@ -213,6 +213,7 @@ static PyMethodDef functions[] = {
      "payload_read(boundary, data, path, place) -> (fields, tensors, values, {label: loss})"},
 	{"backend_version", backend_version_py, METH_O, "backend_version(name) -> str"},
 	{"backend_check_args", backend_check_args_py, METH_VARARGS, "backend_check_args(name, args)"},
+	{"backend_support", backend_support_py, METH_VARARGS, "backend_support(plan, name, dynamic) -> why not, per node"},
 	{"openvino_set_folder", openvino_set_folder_py, METH_O, "openvino_set_folder(folder of the package, or None)"},
 	{"arrays_load", arrays_load_py, METH_O, "arrays_load(path) -> {name: tensor} of a safetensors or .npy file"},
 	{"artifact_save", artifact_save_py, METH_VARARGS, "writes plans and tensors as a .clv file"},

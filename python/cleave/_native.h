@@ -125,6 +125,7 @@ PyObject *estimate_blocks_py(PyObject *self, PyObject *args);
 extern PyTypeObject CodeType;
 PyObject *backend_version_py(PyObject *self, PyObject *name);
 PyObject *backend_check_args_py(PyObject *self, PyObject *args);
+PyObject *backend_support_py(PyObject *self, PyObject *args);
 PyObject *openvino_set_folder_py(PyObject *self, PyObject *folder);
 
 /* _native_runtime.c: .clv files that were opened, and what runs them */

@@ -43,6 +43,41 @@ PyObject *backend_check_args_py(PyObject *self, PyObject *args)
 	return none_or_raise(st);
 }
 
+static PyObject *reasons(const char *const *no, uint32_t n)
+{
+	PyObject *list = PyList_New(n);
+	for (uint32_t i = 0; list && i < n; i++) {
+		PyObject *text = no[i] ? PyUnicode_FromString(no[i]) : Py_NewRef(Py_None);
+		if (!text)
+			Py_CLEAR(list);
+		else
+			PyList_SET_ITEM(list, i, text);
+	}
+	return list;
+}
+
+/* (plan, back end, dynamic) */
+PyObject *backend_support_py(PyObject *self, PyObject *args)
+{
+	PlanObject *o;
+	const char *name;
+	support_spec s;
+	int dynamic;
+	arena a = {0};
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O!sp", &PlanType, &o, &name, &dynamic))
+		return NULL;
+	const char **no = PyMem_Calloc((size_t)o->p->nodes.n + 1, sizeof *no);
+	if (!no)
+		return PyErr_NoMemory();
+	s.dynamic = dynamic;
+	clv_status st = support_of(name, o->p, &s, no, &a);
+	PyObject *list = st == CLV_OK ? reasons(no, o->p->nodes.n) : raise_status(st);
+	PyMem_Free(no);
+	arena_free(&a);
+	return list;
+}
+
 PyObject *openvino_set_folder_py(PyObject *self, PyObject *folder)
 {
 	const char *s = folder == Py_None ? NULL : PyUnicode_AsUTF8(folder);
