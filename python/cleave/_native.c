@@ -211,6 +211,10 @@ static PyMethodDef functions[] = {
      "payload_write(fields, tensors, values, compress, path, to_host) -> (bytes, {label: loss})"},
 	{"payload_read", payload_read_py, METH_VARARGS,
      "payload_read(boundary, data, path, place) -> (fields, tensors, values, {label: loss})"},
+	{"backend_version", backend_version_py, METH_O, "backend_version(name) -> str"},
+	{"backend_check_args", backend_check_args_py, METH_VARARGS, "backend_check_args(name, args)"},
+	{"backend_support", backend_support_py, METH_VARARGS, "backend_support(plan, name, dynamic) -> why not, per node"},
+	{"openvino_set_folder", openvino_set_folder_py, METH_O, "openvino_set_folder(folder of the package, or None)"},
 	{"arrays_load", arrays_load_py, METH_O, "arrays_load(path) -> {name: tensor} of a safetensors or .npy file"},
 	{"artifact_save", artifact_save_py, METH_VARARGS, "writes plans and tensors as a .clv file"},
 	{"register_backend", register_backend_py, METH_VARARGS,
@@ -249,7 +253,7 @@ PyMODINIT_FUNC PyInit__native(void)
 {
 	if (PyType_Ready(&StreamType) < 0 || PyType_Ready(&PlanType) < 0 || PyType_Ready(&ProgramType) < 0 ||
 	    PyType_Ready(&ArtifactType) < 0 || PyType_Ready(&BlocksType) < 0 || PyType_Ready(&PartitionType) < 0 ||
-	    PyType_Ready(&RuntimeType) < 0 || PyType_Ready(&AotiType) < 0)
+	    PyType_Ready(&RuntimeType) < 0 || PyType_Ready(&AotiType) < 0 || PyType_Ready(&CodeType) < 0)
 		return NULL;
 	PyObject *m = PyModule_Create(&module);
 	if (!m)
@@ -259,6 +263,7 @@ PyMODINIT_FUNC PyInit__native(void)
 	    PyModule_AddObjectRef(m, "Program", (PyObject *)&ProgramType) < 0 ||
 	    PyModule_AddObjectRef(m, "Blocks", (PyObject *)&BlocksType) < 0 ||
 	    PyModule_AddObjectRef(m, "Artifact", (PyObject *)&ArtifactType) < 0 ||
+	    PyModule_AddObjectRef(m, "Code", (PyObject *)&CodeType) < 0 ||
 	    PyModule_AddObjectRef(m, "Runtime", (PyObject *)&RuntimeType) < 0 ||
 	    PyModule_AddObjectRef(m, "Aoti", (PyObject *)&AotiType) < 0 || !add_statuses(m) ||
 	    PyModule_AddIntConstant(m, "E_PAYLOAD", E_PAYLOAD) < 0 ||

@@ -131,6 +131,13 @@ PyObject *profile_read_py(PyObject *self, PyObject *path);
 PyObject *profile_write_py(PyObject *self, PyObject *args);
 PyObject *estimate_blocks_py(PyObject *self, PyObject *args);
 
+/* _native_code.c: back ends, and code without a plan around it */
+extern PyTypeObject CodeType;
+PyObject *backend_version_py(PyObject *self, PyObject *name);
+PyObject *backend_check_args_py(PyObject *self, PyObject *args);
+PyObject *backend_support_py(PyObject *self, PyObject *args);
+PyObject *openvino_set_folder_py(PyObject *self, PyObject *folder);
+
 /* _native_runtime.c: .clv files that were opened, and what runs them */
 extern PyTypeObject ArtifactType, RuntimeType;
 

@@ -71,6 +71,7 @@ clv_status br_to_device(const clv_tensor *t, const char *device, clv_tensor **ou
 
 /* A leaf on the same memory that requires grad or does not. */
 clv_status br_leaf(const clv_tensor *t, bool requires_grad, clv_tensor **out);
+int br_threads(void); /* that operators on the CPU use */
 /* Waits until the device ("cuda:0") has done all that it was given; nothing on the CPU. */
 clv_status br_synchronize(const char *device);
 

@@ -477,6 +477,11 @@ int64_t clv_tensor_bytes(const clv_tensor *t)
 	return static_cast<int64_t>(impl->numel() * impl->itemsize());
 }
 
+int br_threads(void)
+{
+	return at::get_num_threads();
+}
+
 clv_status br_synchronize(const char *device)
 {
 	if (!device[0] || std::strcmp(device, "cpu") == 0 || std::strcmp(device, "meta") == 0)

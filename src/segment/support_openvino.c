@@ -1,14 +1,243 @@
-/* What OpenVINO takes. */
+/* What OpenVINO takes: operators of the table, on types that it computes in as torch does.
+ *
+ * On the CPU it computes i64 in 32 bits, f64 in f32, and small integers without wrapping around. So i64 is taken where
+ * its numbers are indices, which are smaller than a size, or come from operators that make such; other integers but i32
+ * and bool are taken where they are converted. */
 #include "segment/support.h"
 
 #include <string.h>
+
+#include "plan/intern.h"
+
+/* ---- the table -------------------------------------------------------------------------------------------------------- */
+
+static const char *const taken[] = {
+#define TAKES(...) __VA_ARGS__,
+#define REFUSES(reason, ...)
+#include "segment/support_openvino.def"
+#undef TAKES
+#undef REFUSES
+	NULL};
+
+static const struct {
+	const char *reason;
+	const char *const *names; /* NULL ends */
+} refused[] = {
+#define TAKES(...)
+#define REFUSES(reason, ...) {reason, (const char *const[]){__VA_ARGS__, NULL}},
+#include "segment/support_openvino.def"
+#undef TAKES
+#undef REFUSES
+};
+
+static bool is_listed(const char *const *names, const char *name, size_t n)
+{
+	for (; *names; names++)
+		if (strlen(*names) == n && !memcmp(*names, name, n))
+			return true;
+	return false;
+}
+
+/* Operators whose i64 results are smaller than a size, or constants of the plan that are small. */
+static const char *const counts[] = {"arange", "argmax",    "argmin",   "zeros", "zeros_like", "new_zeros",
+                                     "ones",   "ones_like", "new_ones", "max",   "min",        NULL};
+/* Operators that hand elements on as they are. */
+static const char *const moves[] = {"alias",      "broadcast_to", "cat",       "chunk",   "clone",   "contiguous",
+                                    "detach",     "expand",       "expand_as", "flatten", "flip",    "index_select",
+                                    "lift_fresh", "movedim",      "narrow",    "permute", "repeat",  "reshape",
+                                    "reshape_as", "roll",         "select",    "slice",   "split",   "split_with_sizes",
+                                    "squeeze",    "stack",        "swapaxes",  "t",       "tile",    "transpose",
+                                    "unbind",     "unflatten",    "unsqueeze", "view",    "view_as", NULL};
+/* Operators with an index among their arguments, which is i64 and in range. Where: bits of the arguments. */
+static const struct {
+	const char *name;
+	uint32_t where;
+} indexed[] = {{"embedding", 1u << 1}, {"gather", 1u << 2},         {"index_select", 1u << 2},
+               {"index", 1u << 1},     {"scatter", 1u << 2},        {"scatter_add", 1u << 2},
+               {"index_add", 1u << 2}, {"take_along_dim", 1u << 1}, {"embedding_bag", 1u << 1},
+               {"one_hot", 1u << 0}};
+/* Operators that change the type of their elements. */
+static const char *const casts[] = {"to", "_to_copy", "type_as", "float", NULL};
+/* Integers that are divided round towards zero there, or come out in another type. */
+static const char *const not_of_integers[] = {"div", "floor_divide", "cumsum", "prod", "cumprod", "divide", NULL};
+/* A tensor without dimensions has no conversion there. */
+static const char *const need_dimensions[] = {"gather",      "index_select", "index_add",  "index_fill", "scatter",
+                                              "scatter_add", "hstack",       "index_copy", NULL};
+
+/* ---- names ------------------------------------------------------------------------------------------------------------ */
+
+/* "aten::relu_" is relu: without namespace, overload, and what says that it writes. */
+typedef struct op_name {
+	const char *s;
+	size_t n;
+	bool aten;
+} op_name;
+
+static op_name name_of(const plan *p, node_id n)
+{
+	const char *op = plan_s(p, p->nodes.at[n].op);
+	bool aten = !strncmp(op, "aten::", 6);
+	const char *s = aten ? op + 6 : op;
+	size_t length = strcspn(s, ".");
+	if (length > 2 && s[length - 1] == '_' && s[length - 2] != '_')
+		length--;
+	return (op_name){s, length, aten};
+}
+
+static bool is_in(const char *const *names, op_name o)
+{
+	return is_listed(names, o.s, o.n);
+}
+
+static const char *refuse_name(op_name o)
+{
+	if (!o.aten)
+		return "is no operator of PyTorch itself";
+	for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+		if (is_in(refused[i].names, o))
+			return refused[i].reason;
+	return is_in(taken, o) ? NULL : "has no conversion to OpenVINO";
+}
+
+/* ---- types ------------------------------------------------------------------------------------------------------------ */
+
+typedef struct walk {
+	const plan *p;
+	const bool *small; /* per value: i64 whose numbers fit in 32 bits */
+	op_name op;
+	const char *found;
+	uint32_t at;       /* which argument */
+	bool small_so_far; /* all i64 arguments are small */
+} walk;
+
+static void find(walk *w, bool there, const char *what)
+{
+	if (there && !w->found)
+		w->found = what;
+}
+
+static bool takes_index(op_name o, uint32_t at)
+{
+	for (size_t i = 0; i < sizeof indexed / sizeof *indexed; i++)
+		if (strlen(indexed[i].name) == o.n && !memcmp(indexed[i].name, o.s, o.n))
+			return at < 32 && (indexed[i].where >> at & 1);
+	return false;
+}
+
+static bool is_wrapping(uint8_t d)
+{
+	return d == DT_U8 || d == DT_I8 || d == DT_I16 || d == DT_U16 || d == DT_U32 || d == DT_U64;
+}
+
+static void look_at_type(walk *w, const value *x)
+{
+	uint8_t d = x->dtype;
+	bool plain =
+		d == DT_F32 || d == DT_F16 || d == DT_BF16 || d == DT_I32 || d == DT_I64 || d == DT_BOOL || is_wrapping(d);
+	find(w, d == DT_F64, "is in f64, which OpenVINO computes in f32");
+	find(w, !plain, "has a tensor of a type that OpenVINO does not compute in");
+	find(w, strcmp(plan_s(w->p, x->device), "cpu") != 0, "is not on the CPU");
+	find(w, x->ndim > 8, "has a tensor of more than 8 dimensions");
+	find(w, (d == DT_I32 || d == DT_I64) && is_in(not_of_integers, w->op), "is done otherwise for integers");
+}
+
+static void look_at_arg(void *ctx, value_id v)
+{
+	walk *w = ctx;
+	const value *x = &w->p->values.at[v];
+	if (x->type != TYPE_TENSOR || x->kind == VALUE_OBJECT)
+		return;
+	look_at_type(w, x);
+	find(w, is_wrapping(x->dtype) && !is_in(casts, w->op), "is in small integers, which OpenVINO does not wrap around");
+	bool large = x->dtype == DT_I64 && !w->small[v];
+	find(w, large && !takes_index(w->op, w->at), "is in i64, which OpenVINO computes in 32 bits");
+	w->small_so_far &= !large;
+	find(w, x->ndim == 0 && is_in(need_dimensions, w->op), "takes a tensor without dimensions");
+}
+
+/* Whether i64 results fit in 32 bits. */
+static bool makes_small(const walk *w)
+{
+	return w->small_so_far && (is_in(counts, w->op) || is_in(moves, w->op));
+}
+
+static void look_at_result(void *ctx, value_id v)
+{
+	walk *w = ctx;
+	const value *x = &w->p->values.at[v];
+	if (x->type != TYPE_TENSOR)
+		return;
+	look_at_type(w, x);
+	find(w, is_wrapping(x->dtype), "gives small integers, which OpenVINO does not wrap around");
+	find(w, x->dtype == DT_I64 && !makes_small(w), "gives i64, which OpenVINO computes in 32 bits");
+}
+
+/* ---- nodes ------------------------------------------------------------------------------------------------------------ */
+
+static void each_tensor(const plan *p, const arg *a, walk *w)
+{
+	if (a->kind == ARG_VALUE)
+		look_at_arg(w, a->u.v);
+	for (uint32_t i = 0; a->kind == ARG_LIST && i < a->u.list.n; i++)
+		each_tensor(p, &p->args.at[a->u.list.first + i], w);
+}
+
+static void look_at_writes(walk *w, const node *x)
+{
+	for (uint32_t i = 0; i < x->nwrites; i++) {
+		value_id root = alias_root(w->p, w->p->ids.at[x->writes + i]);
+		find(w, w->p->values.at[root].kind != VALUE_RESULT, "writes into a tensor of the model or of the caller");
+	}
+}
+
+static bool takes_dtype(const plan *p, const node *x)
+{
+	for (uint32_t i = 0; i < x->nargs; i++)
+		if (p->args.at[x->args + i].kind == ARG_DTYPE)
+			return true;
+	return false;
+}
+
+static void look_at_node(walk *w, node_id n)
+{
+	const node *x = &w->p->nodes.at[n];
+	const char *op = plan_s(w->p, x->op);
+	find(w, w->p->contexts.at[x->context].nautocast > 0, "runs under autocast");
+	find(w, !strcmp(op, "aten::view.dtype"), "reads the bits of its elements as another type");
+	find(w, takes_dtype(w->p, x) && is_in(not_of_integers, w->op), "is done otherwise in another type");
+	look_at_writes(w, x);
+	for (w->at = 0; w->at < x->nargs; w->at++)
+		each_tensor(w->p, &w->p->args.at[x->args + w->at], w);
+	node_each_result(w->p, n, look_at_result, w);
+}
+
+typedef struct mark {
+	const plan *p;
+	bool *small;
+	bool yes;
+} mark;
+
+static void mark_small(void *ctx, value_id v)
+{
+	mark *m = ctx;
+	m->small[v] = m->yes && m->p->values.at[v].type == TYPE_TENSOR && m->p->values.at[v].dtype == DT_I64;
+}
 
 clv_status support_openvino(const plan *p, const support_spec *s, const char **no, arena *a)
 {
 	(void)s;
 	(void)a;
-	for (node_id n = 0; n < p->nodes.n; n++)
-		if (!no[n] && strncmp(plan_s(p, p->nodes.at[n].op), "aten::", 6) != 0)
-			no[n] = "is no operator of PyTorch itself";
+	bool *small = mem_alloc((size_t)p->values.n + 1);
+	if (!small)
+		return fail_nomem();
+	for (node_id n = 0; n < p->nodes.n; n++) {
+		walk w = {.p = p, .small = small, .op = name_of(p, n), .small_so_far = true};
+		w.found = refuse_name(w.op);
+		look_at_node(&w, n);
+		no[n] = no[n] ? no[n] : w.found;
+		mark m = {p, small, w.op.aten && makes_small(&w)};
+		node_each_result(p, n, mark_small, &m);
+	}
+	mem_free(small);
 	return CLV_OK;
 }
