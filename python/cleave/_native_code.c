@@ -184,7 +184,7 @@ static PyObject *run_code(CodeObject *o, clv_tensor **in, clv_tensor **like)
 		clv_status st = wanted_like(like, o->noutputs, wanted);
 		Py_BEGIN_ALLOW_THREADS;
 		if (st == CLV_OK)
-			st = o->b->run(o->b->ctx, o->loaded, &(code_run){in, wanted, out});
+			st = o->b->run(o->b->ctx, o->loaded, &(code_run){in, o->ninputs, o->noutputs, wanted, out});
 		Py_END_ALLOW_THREADS;
 		list = st == CLV_OK ? PyList_New(o->noutputs) : raise_status(st);
 	} else {
