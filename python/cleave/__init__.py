@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from . import _log, _native, progress, visualization
+from . import _log, _native, _openvino, progress, visualization
 from ._structure import Record
 from ._wanted import Device
 from .artifact import LoadedModel, Port, load
