@@ -51,6 +51,7 @@ from .validation import (
 __version__: str = _native.version
 
 _log.set_up(os.environ.get("CLEAVE_LOG"))
+_openvino.tell()
 
 TracePlan, TraceNode = Plan, Node  # as other split runtimes call them
 

@@ -14,4 +14,5 @@ def find() -> str | None:
     return None if spec is None or spec.origin is None else os.path.dirname(spec.origin)
 
 
-_native.openvino_set_folder(find())
+def tell() -> None:
+    _native.openvino_set_folder(find())
