@@ -30,8 +30,8 @@ from ._capture import Captured, take_apart
 from ._log import logger, warn
 from ._sizes import Sized
 from ._state import Target
-from .errors import ArgumentError, CaptureError, InputError, TraceError, ValidationError
-from .plan import Plan, as_call, capture
+from .errors import ArgumentError, CaptureError, InputError, SplitError, TraceError, ValidationError
+from .plan import Plan, Program, as_call, capture
 from .visualization import Drawable, Subject
 
 log = logger("trace")
@@ -336,8 +336,9 @@ def _traced(
         before, after = os.path.join(folder, "model.clv"), os.path.join(folder, "traced.clv")
         plan.save(before, prove="none")
         calls = [take_apart(plan._target, args, kwargs).leaves, *_other_sizes(plan, captured)]
-        _run_native(before, calls, reasons, wanted, after)
-        artifact = _native.Artifact(os.fsencode(after), [], False)
+        operators = sorted({n[1] for c in captured for n in c.plan.nodes()})  # the model runs them anyway
+        _run_native(_native.Artifact(os.fsencode(before), operators, False), calls, reasons, wanted, after)
+        artifact = _native.Artifact(os.fsencode(after), operators, False)
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # open files stay mapped
     traced = TracedModule(plan, captured, artifact, wanted)
@@ -368,7 +369,7 @@ def _other_sizes(plan: Plan, captured: Sequence[Captured]) -> Iterator[list[torc
 
 
 def _run_native(
-    path: str,
+    artifact: Any,
     calls: list[list[torch.Tensor]],
     reasons: list[list[str | None] | None],
     wanted: _Wanted,
@@ -377,12 +378,13 @@ def _run_native(
     def tell(what: str, done: int, total: int) -> None:
         progress.step(f"compiling {what} ({done} of {total} done)")
 
-    artifact = _native.Artifact(os.fsencode(path), [], False)
     try:
         _native.trace(artifact, calls, reasons, wanted.options(), tell, log.info, os.fsencode(after))
     except TimeoutError as error:
         command = [sys.executable, "-m", f"cleave.compilers.{wanted.backend}"]
         raise subprocess.TimeoutExpired(command, wanted.timeout, output=str(error)) from None
+    except SplitError as error:  # no such back end, or its package is not here
+        raise ArgumentError(str(error)) from None
     except CaptureError as error:
         if str(error).startswith("less of the model"):
             raise ArgumentError(str(error)) from None
@@ -400,7 +402,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         super().__init__()
         named = plan._target._named
         if named is not None:  # one set of tensors: what is done to the model here or there is done to both
-            for table in ("_parameters", "_buffers", "_modules"):
+            for table in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
                 self.__dict__[table] = getattr(named, table)
             self.__dict__["training"] = named.training
         put = self.__dict__
@@ -412,11 +414,9 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         put["_lock"] = threading.Lock()
         put["_times"] = {}
         put["_told"] = set()
-        put["_weights"] = [
-            (holder, key, holder[key], holder[key]._version, holder[key].data_ptr())
-            for c in captured
-            for holder, key in c.state.values()
-        ]
+        put["_weights"], put["_written"] = _watched(captured, self._runtime)
+        # What a run leaves in the model beyond its outputs comes from the live plan alone.
+        put["_keeps"] = any(c.stores or c.plan.rebinds() for c in captured)
 
     # ---- running
 
@@ -426,6 +426,8 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         if _native.recording() or (torch.is_grad_enabled() and any(t.requires_grad for t in leaves)):
             return plan(*args, **kwargs)
         changed = self._changed()
+        if changed is None and self._keeps:
+            changed = "the forward gives the model other tensors, which compiled code does not"
         if changed is not None:
             self._tell_once(changed)
             return self._live(args, kwargs)
@@ -440,10 +442,9 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
 
     def _changed(self) -> str | None:
         """What of the model is not as it was when it was traced."""
-        for holder, key, tensor, version, where in self._weights:
-            now = holder.get(key) if isinstance(holder, dict) else holder[key]
-            if now is not tensor or tensor._version != version or tensor.data_ptr() != where:
-                return f"{key} changed after the trace"
+        for w in (*self._weights, *self._written):
+            if not w.is_same() or (w.version is not None and w.tensor._version != w.version):
+                return f"{w.key} changed after the trace"
         try:
             self._plan._first.program.native.check_model()
         except InputError as error:
@@ -488,6 +489,15 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
             self._told.add(what)
             warn(f"{what}: the traced {self._plan._target.name} runs without compiled code; trace it again")
 
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's, which may have hooks of its own."""
+        return super().state_dict(*args, **kwargs) if self._named is None else self._named.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Into the model: what is compiled has the old weights, and is not used afterwards."""
+        to: Any = super() if self._named is None else self._named
+        return to.load_state_dict(*args, **kwargs)
+
     def train(self, mode: bool = True) -> TracedModule:
         if self._named is not None:
             self._named.train(mode)
@@ -528,7 +538,9 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
 
         With dynamic_batch_size a file serves every batch of its range, unless the model was seen to branch on it;
         `prove` says whether more sizes are recorded now, as in Plan.save."""
-        changed = self._changed()
+        changed = self._changed() or next(
+            (f"{w.key} changed after the trace" for w in self._written if w.moved()), None
+        )
         if changed is not None:
             raise ArgumentError(f"{changed}: what is compiled has the old weights; trace the model again, then save it")
         sized, example = self._plan._sized, self._plan._example
@@ -612,6 +624,43 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         nodes = _show.plural(self._captured[0].plan.node_count(), "node")
         head = f"cleave.TracedModule of {self._plan._target.name}: {nodes}, {_show.plural(len(parts), 'segment')}"
         return head, [("back end", self._wanted.backend), ("report", str(self.report()).splitlines()[0])]
+
+
+class _Watched(NamedTuple):
+    """A tensor of the model as it was when it was traced."""
+
+    holder: Any
+    key: Any
+    tensor: torch.Tensor
+    where: int
+    version: int | None  # None: runs write it
+    saved: int  # the version that the file has
+
+    def is_same(self) -> bool:
+        """The model has this very tensor, on the same memory."""
+        now = self.holder.get(self.key) if isinstance(self.holder, dict) else self.holder[self.key]
+        return now is self.tensor and self.tensor.data_ptr() == self.where
+
+    def moved(self) -> bool:
+        """It was written since."""
+        return self.tensor._version != self.saved
+
+
+def _watched(captured: Sequence[Captured], runtime: Any) -> tuple[list[_Watched], list[_Watched]]:
+    """The tensors that runs read, and those that they write: these are the model's own in the runtime too."""
+    read: dict[str, _Watched] = {}
+    written: dict[str, _Watched] = {}
+    for c in captured:
+        for name, _, _, writes in Program(c, 0, c.plan.node_count()).native.state():
+            holder, key = c.state[name]
+            tensor = holder[key]
+            version = tensor._version
+            watched = _Watched(holder, key, tensor, tensor.data_ptr(), None if writes else version, version)
+            (written if writes else read)[name] = watched
+    for name, w in written.items():
+        read.pop(name, None)
+        runtime.bind(name, w.tensor)
+    return list(read.values()), list(written.values())
 
 
 def _allowed(tensor: torch.Tensor, scale: float, tolerance: float) -> float:

@@ -64,6 +64,7 @@ static clv_status ask_support(decision *d)
 	if (!d->no)
 		return fail_nomem();
 	TRY(d->t->b->support(d->t->b->ctx, d->from, &s, d->no, &d->texts));
+	TRY(support_limit(d->from, d->no, &d->texts)); /* back ends that others add say only what is their own */
 	for (node_id n = 0; n < d->from->nodes.n; n++)
 		TRY(ask_caller(d, n));
 	return CLV_OK;
