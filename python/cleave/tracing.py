@@ -28,7 +28,6 @@ import torch
 from . import _native, _save, _show, _tree, progress
 from ._capture import Captured, take_apart
 from ._log import logger, warn
-from ._sizes import Sized
 from ._state import Target
 from .errors import ArgumentError, CaptureError, InputError, SplitError, TraceError, ValidationError
 from .plan import Plan, Program, as_call, capture
@@ -39,6 +38,7 @@ log = logger("trace")
 MOST_BATCH = 1024  # of dynamic_batch_size=True
 CHECKED = (1, 3, 7)  # batch sizes at which compiled segments are compared with the tape, beside the example's
 MOST_OTHERS = 32  # plans for other shapes and dtypes that a traced module keeps
+TIMES = ("eager_ms", "tape_ms", "traced_ms")  # notes of a traced file
 TIMED = 3  # runs of the whole, for the report
 
 
@@ -398,6 +398,21 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
     dtypes that were not traced, and when gradients are wanted, it runs the live plan of the model: the same numbers as
     PyTorch, without compiled code."""
 
+    _plan: Plan
+    _captured: list[Captured]
+    _artifact: Any
+    _runtime: Any
+    _wanted: _Wanted
+    _named: torch.nn.Module | None
+    _numbers: dict[int, int]  # of a plan, by the capture it comes from
+    _others: dict[Any, Plan]  # of what was not traced: other shapes, dtypes, modes
+    _lock: threading.Lock
+    _times: dict[str, float]
+    _told: set[str]
+    _weights: list[_Watched]  # tensors that runs read
+    _written: list[_Watched]  # and those that they write, which are the model's own
+    _keeps: bool  # a run leaves more in the model than compiled code gives: only the live plan will do
+
     def __init__(self, plan: Plan, captured: Sequence[Captured], artifact: Any, wanted: _Wanted) -> None:
         super().__init__()
         named = plan._target._named
@@ -405,29 +420,26 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
             for table in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
                 self.__dict__[table] = getattr(named, table)
             self.__dict__["training"] = named.training
-        put = self.__dict__
-        put["_plan"], put["_captured"], put["_artifact"], put["_wanted"] = plan, list(captured), artifact, wanted
-        put["_runtime"] = _native.Runtime(artifact, None, None, True, False, True)
-        put["_named"] = named
-        put["_numbers"] = {id(c): i for i, c in enumerate(captured)}
-        put["_others"] = {}
-        put["_lock"] = threading.Lock()
-        put["_times"] = {}
-        put["_told"] = set()
-        put["_weights"], put["_written"] = _watched(captured, self._runtime)
-        # What a run leaves in the model beyond its outputs comes from the live plan alone.
-        put["_keeps"] = any(c.stores or c.plan.rebinds() for c in captured)
+        self._plan, self._captured, self._artifact, self._wanted = plan, list(captured), artifact, wanted
+        self._runtime = _native.Runtime(artifact, None, None, True, False, True)
+        self.__dict__["_named"] = named  # not a child: its children are here themselves
+        self._numbers = {id(c): i for i, c in enumerate(captured)}
+        self._others = {}
+        self._lock = threading.Lock()
+        self._times, self._told = {}, set()
+        self._weights, self._written = _watched(plan._target, captured, self._runtime)
+        self._keeps = any(_keeps_tensors(c) for c in captured)
 
     # ---- running
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        plan: Plan = self._plan
+        plan = self._plan
         leaves = plan.flatten_inputs(args, kwargs)
         if _native.recording() or (torch.is_grad_enabled() and any(t.requires_grad for t in leaves)):
             return plan(*args, **kwargs)
+        if self._keeps:
+            return self._live(args, kwargs)
         changed = self._changed()
-        if changed is None and self._keeps:
-            changed = "the forward gives the model other tensors, which compiled code does not"
         if changed is not None:
             self._tell_once(changed)
             return self._live(args, kwargs)
@@ -442,9 +454,12 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
 
     def _changed(self) -> str | None:
         """What of the model is not as it was when it was traced."""
-        for w in (*self._weights, *self._written):
-            if not w.is_same() or (w.version is not None and w.tensor._version != w.version):
-                return f"{w.key} changed after the trace"
+        for w in self._weights:
+            if w.changed():
+                return f"{w.name} changed after the trace"
+        for w in self._written:
+            if w.replaced():
+                return f"{w.name} changed after the trace"
         try:
             self._plan._first.program.native.check_model()
         except InputError as error:
@@ -453,7 +468,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
 
     def _plan_for(self, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> int | None:
         """The traced plan for these sizes; sizes that were never seen are recorded first. None: there is none."""
-        sized: Sized | None = self._plan._sized
+        sized = self._plan._sized
         if sized is None:
             return 0
         try:
@@ -466,8 +481,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
                     captured = sized.obtain(arguments, sizes)
         except (InputError, IndexError):
             return None
-        number: int | None = self._numbers.get(id(captured))
-        return number
+        return self._numbers.get(id(captured))
 
     def _live(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Through a plan of the model as it is now, made for these inputs on first use."""
@@ -482,7 +496,11 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
                     self._others.pop(next(iter(self._others)))
                 self._others[key] = plan
         with torch.no_grad():
-            return plan(*args, **kwargs)
+            try:
+                return plan(*args, **kwargs)
+            except InputError:  # the model changed again
+                plan = self._others[key] = capture(self._plan._target.call, args, kwargs)
+                return plan(*args, **kwargs)
 
     def _tell_once(self, what: str) -> None:
         if what not in self._told:
@@ -538,23 +556,24 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
 
         With dynamic_batch_size a file serves every batch of its range, unless the model was seen to branch on it;
         `prove` says whether more sizes are recorded now, as in Plan.save."""
-        changed = self._changed() or next(
-            (f"{w.key} changed after the trace" for w in self._written if w.moved()), None
-        )
+        changed = self._changed()
+        if changed is None:
+            changed = next((f"{w.name} was written after the trace" for w in self._written if w.changed()), None)
         if changed is not None:
             raise ArgumentError(f"{changed}: what is compiled has the old weights; trace the model again, then save it")
         sized, example = self._plan._sized, self._plan._example
         if sized is not None and example is not None:
             _save.prove(sized, lambda point: sized.obtain(sized.resized(example, point), point), prove)
         points = [[n for point in _save.points_of(sized, c) for n in point] for c in self._captured]
-        notes = _save.checked_notes(metadata, self._artifact.about())
+        notes = _save.checked_notes(metadata, {**self._artifact.about(), **dict.fromkeys(TIMES, "")})
+        notes |= {name: f"{ms:.4f}" for name, ms in self._times.items()}
         if self._any_size():
             notes[_save.ANY_SIZE] = "any"
         _native.artifact_resave(self._artifact, os.fsencode(path), points, notes)
 
     def _any_size(self) -> bool:
         """Formulas of one plan reach every size, and no size was seen at which another plan with formulas serves."""
-        sized: Sized | None = self._plan._sized
+        sized = self._plan._sized
         if sized is None:
             return False
         general = {id(c) for c in sized.served.values() if c.symbols}
@@ -569,7 +588,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
     # ---- made and checked
 
     def _compare(self, args: tuple[Any, ...], kwargs: dict[str, Any], tolerance: float) -> None:
-        captured: Captured = self._captured[0]
+        captured = self._captured[0]
         if captured.stores or captured.plan.rebinds() or captured.plan.effects(0, captured.plan.node_count()):
             log.info("%s changes its state: it is not compared as a whole", self._plan._target.name)
             return
@@ -589,12 +608,12 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
 
     def _measure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Eager, the tape and the traced module on the example, for the report."""
-        captured: Captured = self._captured[0]
+        captured = self._captured[0]
         if captured.stores or captured.plan.rebinds() or captured.plan.effects(0, captured.plan.node_count()):
             return
-        calls = {"eager_ms": self._plan._target.call, "tape_ms": self._plan, "traced_ms": self}
+        calls: list[Callable[..., Any]] = [self._plan._target.call, self._plan, self]
         for _ in range(TIMED):
-            for name, call in calls.items():
+            for name, call in zip(TIMES, calls, strict=True):
                 random = torch.get_rng_state()
                 since = time.perf_counter()
                 call(*args, **kwargs)
@@ -629,38 +648,61 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
 class _Watched(NamedTuple):
     """A tensor of the model as it was when it was traced."""
 
-    holder: Any
+    name: str
+    holder: Any  # None: a constant of the plan
     key: Any
     tensor: torch.Tensor
     where: int
-    version: int | None  # None: runs write it
-    saved: int  # the version that the file has
+    version: int
 
-    def is_same(self) -> bool:
-        """The model has this very tensor, on the same memory."""
-        now = self.holder.get(self.key) if isinstance(self.holder, dict) else self.holder[self.key]
-        return now is self.tensor and self.tensor.data_ptr() == self.where
+    def replaced(self) -> bool:
+        """The model has another tensor now, or this one has other memory."""
+        if self.holder is not None:
+            now = self.holder.get(self.key) if isinstance(self.holder, dict) else self.holder[self.key]
+            if now is not self.tensor:
+                return True
+        return self.tensor.data_ptr() != self.where
 
-    def moved(self) -> bool:
-        """It was written since."""
-        return self.tensor._version != self.saved
+    def changed(self) -> bool:
+        return _version(self.tensor) != self.version or self.replaced()
 
 
-def _watched(captured: Sequence[Captured], runtime: Any) -> tuple[list[_Watched], list[_Watched]]:
-    """The tensors that runs read, and those that they write: these are the model's own in the runtime too."""
-    read: dict[str, _Watched] = {}
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version  # who made it so gave up that writes are counted
+
+
+def _watch(name: str, holder: Any, key: Any, tensor: torch.Tensor) -> _Watched:
+    return _Watched(name, holder, key, tensor, tensor.data_ptr(), _version(tensor))
+
+
+def _watched(target: Target, captured: Sequence[Captured], runtime: Any) -> tuple[list[_Watched], list[_Watched]]:
+    """Tensors that runs read, and those that they write: these become the model's own in the runtime too.
+
+    All tensors of the modules count as read: statistics of a BatchNorm are written without a trace of it, but that it
+    counts its batches is seen."""
+    read = {t.name: _watch(t.name, t.holder, t.key, t.tensor) for t in target.tensors()}
     written: dict[str, _Watched] = {}
     for c in captured:
+        for name, (holder, key) in c.state.items():
+            read.setdefault(name, _watch(name, holder, key, holder[key]))
+        for place, name, data in c.plan.places(0, c.plan.node_count())[0]:
+            if name is None and data is not None:
+                read[place] = _watch(f"the tensor {place}", None, None, data)
         for name, _, _, writes in Program(c, 0, c.plan.node_count()).native.state():
-            holder, key = c.state[name]
-            tensor = holder[key]
-            version = tensor._version
-            watched = _Watched(holder, key, tensor, tensor.data_ptr(), None if writes else version, version)
-            (written if writes else read)[name] = watched
+            if writes:
+                holder, key = c.state[name]
+                written[name] = _watch(name, holder, key, holder[key])
     for name, w in written.items():
-        read.pop(name, None)
         runtime.bind(name, w.tensor)
-    return list(read.values()), list(written.values())
+    own = {id(w.tensor) for w in written.values()}
+    return [w for w in read.values() if id(w.tensor) not in own], list(written.values())
+
+
+def _keeps_tensors(c: Captured) -> bool:
+    """A run stores tensors in the model, re-binds them, or writes constants, which the runtime has copies of."""
+    n = c.plan.node_count()
+    constants = any(name is None for _, name, _ in c.plan.places(0, n)[0])
+    return bool(c.stores or c.plan.rebinds() or (constants and "writes state" in c.plan.effects(0, n)))
 
 
 def _allowed(tensor: torch.Tensor, scale: float, tolerance: float) -> float:
@@ -724,7 +766,7 @@ def segments_of(artifact: Any, runtime: Any) -> list[Segment]:
 def report_of(artifact: Any, runtime: Any, times: Mapping[str, float]) -> Report:
     """The report of a file."""
     tape = [s[6] for s in runtime.segments() if s[0] == 0]
-    ms = [times.get(name, -1.0) for name in ("eager_ms", "tape_ms", "traced_ms")]
+    ms = [times.get(name, -1.0) for name in TIMES]
     text, share = _native.trace_report(artifact, 0, False, tape, *ms)
     data, _ = _native.trace_report(artifact, 0, True, tape, *ms)
     return Report(text, share, json.loads(data))
