@@ -28,7 +28,7 @@ import torch
 from . import _native, _save, _show, _tree, progress
 from ._capture import Captured, take_apart
 from ._log import logger, warn
-from ._state import Target
+from ._state import RandomState, Target
 from .errors import ArgumentError, CaptureError, InputError, SplitError, TraceError, ValidationError
 from .plan import Plan, Program, as_call, capture
 from .visualization import Drawable, Subject
@@ -175,10 +175,10 @@ def trace(
         workdir=None if compiler_workdir is None else os.path.abspath(os.fspath(compiler_workdir)),
         minimum=_count(minimum_segment_size, "minimum_segment_size"),
         most=_count(max_subgraph_count, "max_subgraph_count"),
-        fallback=bool(fallback) and not require_full_compilation,
+        fallback=_flag(fallback, "fallback") and not _flag(require_full_compilation, "require_full_compilation"),
         threshold=_fraction(model_support_percentage_threshold),
         dynamic=_batch_range(dynamic_batch_size),
-        dryrun=bool(dryrun),
+        dryrun=_flag(dryrun, "dryrun"),
         ops=[*_texts(ops_to_partition, "ops_to_partition"), *_texts(torch_executed_ops, "torch_executed_ops")],
         modules=_texts(torch_executed_modules, "torch_executed_modules"),
         rtol=_positive(rtol, "rtol", -1.0),
@@ -186,9 +186,14 @@ def trace(
         parallel=_count(parallel, "parallel"),
         cache=_cache(cache),
     )
+    if check_inputs is not None and not isinstance(check_inputs, (list, tuple)):
+        raise TypeError(f"check_inputs is a list of inputs, not {type(check_inputs).__name__}")
+    if subgraph_builder_function is not None and not callable(subgraph_builder_function):
+        raise TypeError(f"subgraph_builder_function is a function, not {subgraph_builder_function!r}")
+    strict, check_trace = _flag(strict, "strict"), _flag(check_trace, "check_trace")
     calls = [as_call(inputs, None) for inputs in check_inputs or ()]
     tolerance = _positive(check_tolerance, "check_tolerance", -1.0)
-    name = Target(model).name
+    name, random = Target(model).name, RandomState()
     with progress.task(f"tracing {name}"), torch.no_grad():
         plan = capture(model, args, kwargs, dynamic_batch=wanted.dynamic)
         if strict:
@@ -199,6 +204,7 @@ def trace(
             for call in [(args, kwargs), *calls]:
                 traced._compare(*call, tolerance)
         traced._measure(args, kwargs)
+    random.restore()
     return traced
 
 
@@ -254,6 +260,12 @@ class _Wanted(NamedTuple):
 def _text(given: Any, name: str) -> str:
     if not isinstance(given, str):
         raise TypeError(f"{name} is a text, not {type(given).__name__}")
+    return given
+
+
+def _flag(given: bool, name: str) -> bool:
+    if not isinstance(given, bool):
+        raise TypeError(f"{name} is True or False, not {given!r}")
     return given
 
 
@@ -429,6 +441,8 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         self._times, self._told = {}, set()
         self._weights, self._written = _watched(plan._target, captured, self._runtime)
         self._keeps = any(_keeps_tensors(c) for c in captured)
+        if self._keeps:
+            warn(f"{plan._target.name} keeps tensors of a run: in this process it runs without compiled code")
 
     # ---- running
 
@@ -602,7 +616,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
             allowed = _allowed(b, scale, tolerance)
             if not error <= allowed:
                 raise ValidationError(
-                    f"output {i} of the traced {self._plan._target.name} is off by {error:.3g}, {allowed:.3g} is "
+                    f"output {i} of the traced {self._plan._target.name} is off by {error:.4g}, {allowed:.4g} is "
                     "allowed: see report() with check_trace=False for its segments, or raise check_tolerance"
                 )
 
