@@ -10,6 +10,7 @@ comes out: it runs the traced file, and the live plan where that is not what the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -193,8 +194,9 @@ def trace(
     strict, check_trace = _flag(strict, "strict"), _flag(check_trace, "check_trace")
     calls = [as_call(inputs, None) for inputs in check_inputs or ()]
     tolerance = _positive(check_tolerance, "check_tolerance", -1.0)
-    name, random = Target(model).name, RandomState()
-    with progress.task(f"tracing {name}"), torch.no_grad():
+    random = RandomState()
+    with progress.task(f"tracing {Target(model).name}"), torch.no_grad(), contextlib.ExitStack() as after:
+        after.callback(random.restore)
         plan = capture(model, args, kwargs, dynamic_batch=wanted.dynamic)
         if strict:
             _refuse_dicts(plan._main.output)
@@ -204,7 +206,6 @@ def trace(
             for call in [(args, kwargs), *calls]:
                 traced._compare(*call, tolerance)
         traced._measure(args, kwargs)
-    random.restore()
     return traced
 
 
@@ -517,9 +518,12 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
                 return plan(*args, **kwargs)
 
     def _tell_once(self, what: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
+        """One warning for a module; what else changes is in the log."""
+        if not self._told:
             warn(f"{what}: the traced {self._plan._target.name} runs without compiled code; trace it again")
+        elif what not in self._told:
+            log.info("%s", what)
+        self._told.add(what)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The model's, which may have hooks of its own."""
