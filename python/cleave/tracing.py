@@ -355,6 +355,7 @@ def _traced(
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # open files stay mapped
     traced = TracedModule(plan, captured, artifact, wanted)
+    traced.__dict__["_calls"] = calls  # a ScriptModule is compared on them
     traced._log_nodes()
     return traced
 
