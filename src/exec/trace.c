@@ -64,8 +64,11 @@ static clv_status ask_support(decision *d)
 	if (!d->no)
 		return fail_nomem();
 	TRY(d->t->b->support(d->t->b->ctx, d->from, &s, d->no, &d->texts));
-	for (node_id n = 0; n < d->from->nodes.n; n++)
+	for (node_id n = 0; n < d->from->nodes.n; n++) {
+		if (!d->no[n])
+			d->no[n] = support_obstacle(d->from, n); /* back ends that others wrote may not know */
 		TRY(ask_caller(d, n));
+	}
 	return CLV_OK;
 }
 
