@@ -462,8 +462,10 @@ static clv_status put_plan(artifact *a, decision *d)
 	}
 	for (node_id k = 0; k < d->ordered.p->nodes.n; k++) {
 		const char *why = d->chosen.reason[original(d, k)];
+		char planned[64];
+		snprintf(planned, sizeof planned, DRY_RUN "%u", d->chosen.of_node[original(d, k)]);
 		if (!why && d->t->o->dryrun)
-			why = "dry run: it would be compiled";
+			why = planned;
 		if (why)
 			TRY(artifact_add_fallback(a, d->number, k, why));
 	}
@@ -497,6 +499,8 @@ static clv_status put_together(tracer *t, decision *all, artifact **out)
 		st = put_plan(a, &all[i]);
 	if (st == CLV_OK)
 		st = note_number(a, "minimum_segment_size", t->o->minimum_segment_size);
+	if (st == CLV_OK)
+		st = artifact_note_add(a, "backend", t->b->name);
 	if (st == CLV_OK)
 		*out = a;
 	else
