@@ -80,6 +80,17 @@
  *     clv_tensor_free(x);
  *     clv_tensor_free(y);
  *     clv_runtime_free(model);
+ *
+ * Compiled parts
+ * --------------
+ * clv_trace() makes an artifact in which *segments*, ranges of nodes, are also there as code that a compiler made of
+ * them. Each was compared with the operators it stands for, which stay in the file and run wherever the code cannot:
+ * on another CPU, with another torch, at other sizes. Machine code is code of whoever made the file, so a runtime uses
+ * it only if it is told to:
+ *
+ *     clv_runtime_options options = CLV_RUNTIME_OPTIONS_INIT;
+ *     options.allow_compiled = true;
+ *     clv_runtime_create(file, &options, &model);    // clv_runtime_segment() says what runs compiled, and why not
  */
 #ifndef CLEAVE_H
 #define CLEAVE_H

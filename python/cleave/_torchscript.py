@@ -111,7 +111,9 @@ class _Conversion:
         try:
             return torch.jit.script(module.eval())
         except Exception as error:
-            raise CaptureError(f"{self.name} has inputs or outputs that TorchScript does not: {_short(error)}") from None
+            raise CaptureError(
+                f"{self.name} has inputs or outputs that TorchScript does not: {_short(error)}"
+            ) from None
 
     def _names(self) -> list[str]:
         positional = self.captured.arguments.children[0]
@@ -351,8 +353,10 @@ def _annotation(spec: _tree.Spec, name: str) -> str:
     if spec.kind == "dict" and len(set(inner)) == 1 and all(isinstance(k, str) for k in spec.keys):
         return f"Dict[str, {inner[0]}]"
     what = spec.cls.__name__ if isinstance(spec.cls, type) else spec.kind
-    raise CaptureError(f"input {name} has a {what} in it, which has no type in TorchScript: tuples, and lists and dicts "
-                       "of tensors have one")
+    raise CaptureError(
+        f"input {name} has a {what} in it, which has no type in TorchScript: tuples, and lists and dicts "
+        "of tensors have one"
+    )
 
 
 def _reads(spec: _tree.Spec, at: str) -> list[str]:

@@ -223,7 +223,7 @@ def compile_segment(job: Job) -> Made:
     work = job.folder / "inductor"
     shutil.rmtree(work, ignore_errors=True)
     _private_folders(work)
-    _own_libstdcxx(work)
+    compiler = _linking(work)
     segment = job.segment
     with torch.no_grad():
         examples = job.examples()
@@ -231,7 +231,7 @@ def compile_segment(job: Job) -> Made:
         reasons: dict[str, str] = {}
         for freeze in freezing:
             folder = work / ("frozen" if freeze else "plain")
-            options = {**_defaults(job, folder), "freezing": freeze, **given}
+            options = {**_defaults(job, folder), "freezing": freeze, **compiler, **given}
             try:
                 with _no_proxies(segment):
                     made = _compile(program, examples, options)
@@ -265,17 +265,17 @@ def _private_folders(work: Path) -> None:
     tempfile.tempdir = None
 
 
-def _own_libstdcxx(work: Path) -> None:
-    """Links objects with the C++ library of the compiler that made them. Some wheels of torch export one of their own, which
-    a linker that drops what seems not to be needed (Ubuntu's) would leave them with: code with std::regex then crashes."""
+def _linking(work: Path) -> dict[str, Any]:
+    """A compiler that links objects with its own C++ library. Some wheels of torch export another one, with which a linker
+    that drops what seems not to be needed (Ubuntu's) would leave them: code with std::regex then crashes."""
     compiler = shutil.which(os.environ.get("CXX", "g++"))
     if compiler is None or "clang" in compiler or sys.platform != "linux":
-        return
+        return {}
     script = work / "bin" / "g++"
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text(f'#!/bin/sh\nexec {shlex.quote(compiler)} -Wl,--no-as-needed -lstdc++ -Wl,--as-needed "$@"\n')
     script.chmod(0o700)
-    os.environ["CXX"] = str(script)
+    return {"cpp.cxx": (None, str(script))}
 
 
 def _try_out(job: Job, examples: Sequence[torch.Tensor]) -> None:
