@@ -13,6 +13,7 @@ typedef struct reporter {
 	segments s;      /* as the file has them */
 	const char **no; /* per node: why its back end does not take it */
 	VEC(segment_row) rows;
+	VEC(artifact_segment) planned; /* of a dry run; else empty */
 	amounts m;
 	liveness live;
 	arena texts;
@@ -33,12 +34,12 @@ static double fact(const artifact_segment *s, const char *key)
 	return NAN;
 }
 
-static double note(const artifact *a, const char *key)
+static const char *note(const artifact *a, const char *key)
 {
 	for (uint32_t i = 0; i < a->notes.n; i++)
 		if (strcmp(a->notes.at[i].key, key) == 0)
-			return number_of(a->notes.at[i].text);
-	return NAN;
+			return a->notes.at[i].text;
+	return NULL;
 }
 
 static clv_status find_segments(reporter *r)
@@ -63,6 +64,25 @@ static clv_status find_segments(reporter *r)
 	return CLV_OK;
 }
 
+/* Segments that a dry run chose: runs of nodes whose reason says so. */
+static clv_status find_planned(reporter *r)
+{
+	const artifact_plan *e = r->e;
+	for (uint32_t i = 0; i < e->fallbacks.n; i++) {
+		const artifact_fallback *f = &e->fallbacks.at[i], *last = i ? f - 1 : NULL;
+		if (strncmp(f->reason, DRY_RUN, strlen(DRY_RUN)) != 0)
+			continue;
+		bool same = last && last->node + 1 == f->node && strcmp(last->reason, f->reason) == 0;
+		artifact_segment s = {.first = f->node, .backend = note(r->a, "backend")};
+		if (!same)
+			TRY(vec_push(&r->planned, s));
+		r->planned.at[r->planned.n - 1].end = f->node + 1;
+		r->s.of_node[f->node] = r->planned.n - 1;
+		r->no[f->node] = NULL;
+	}
+	return CLV_OK;
+}
+
 static clv_status count(const reporter *r, const artifact_segment *from, segment *out)
 {
 	view v;
@@ -78,15 +98,14 @@ static clv_status count(const reporter *r, const artifact_segment *from, segment
 	return CLV_OK;
 }
 
-static clv_status add_row(reporter *r, uint32_t i)
+static clv_status add_row(reporter *r, const artifact_segment *from, const char *on_tape)
 {
-	const artifact_segment *from = &r->e->segments.at[i];
 	segment_row row = SEGMENT_ROW_INIT;
 	segment counted;
 	strbuf b = STRBUF_INIT;
 	TRY(count(r, from, &counted));
 	TRY(vec_push(&r->s.at, counted));
-	strbuf_printf(&b, "segment %u", i);
+	strbuf_printf(&b, "segment %u", r->rows.n);
 	TRY(arena_take(&r->texts, &b, &row.name));
 	row.backend = from->backend;
 	row.nodes = counted.n;
@@ -101,25 +120,26 @@ static clv_status add_row(reporter *r, uint32_t i)
 	row.tolerance = fact(from, "allowed");
 	row.tape_ms = fact(from, "tape_ms");
 	row.code_ms = fact(from, "code_ms");
-	row.size = 0;
+	row.size = from->members.n ? 0 : -1;
 	for (uint32_t k = 0; k < from->members.n; k++)
 		row.size += (int64_t)from->members.at[k].n;
-	row.on_tape = r->o->on_tape ? r->o->on_tape[i] : NULL;
+	row.on_tape = on_tape;
 	return vec_push(&r->rows, row);
 }
 
 static double given_or_noted(double given, const artifact *a, const char *key)
 {
-	return given >= 0 ? given : note(a, key);
+	return given >= 0 ? given : number_of(note(a, key));
 }
 
 static clv_status write_report(reporter *r, double *covered, strbuf *b)
 {
 	coverage c;
-	double least = note(r->a, "minimum_segment_size");
+	double least = number_of(note(r->a, "minimum_segment_size"));
 	segments_spec spec = {.no = r->no, .minimum = least >= 1 && least < 1e9 ? (uint32_t)least : 2};
 	TRY(coverage_of(&r->s, &spec, true, &c));
-	segment_report report = {.backend = r->e->segments.n ? r->e->segments.at[0].backend : NULL,
+	const char *backend = note(r->a, "backend");
+	segment_report report = {.backend = backend ? backend : "?",
 	                         .covered = &c,
 	                         .rows = r->rows.at,
 	                         .nrows = r->rows.n,
@@ -139,8 +159,11 @@ static clv_status make_report(reporter *r, double *covered, char **out)
 	TRY(find_segments(r));
 	TRY(amounts_of(r->e->p, NULL, &r->m));
 	TRY(liveness_new(r->e->p, &r->live));
+	TRY(find_planned(r));
 	for (uint32_t i = 0; i < r->e->segments.n; i++)
-		TRY(add_row(r, i));
+		TRY(add_row(r, &r->e->segments.at[i], r->o->on_tape ? r->o->on_tape[i] : NULL));
+	for (uint32_t i = 0; i < r->planned.n; i++)
+		TRY(add_row(r, &r->planned.at[i], "dry run"));
 	clv_status st = write_report(r, covered, &b);
 	if (st == CLV_OK)
 		return strbuf_take(&b, out);
@@ -165,6 +188,7 @@ clv_status clv_artifact_report(const clv_artifact *a, const clv_report_options *
 	liveness_free(&r.live);
 	vec_free(&r.s.at);
 	vec_free(&r.rows);
+	vec_free(&r.planned);
 	arena_free(&r.texts);
 	return st;
 }

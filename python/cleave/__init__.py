@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from . import _log, _native, progress, visualization
+from . import _log, _native, _openvino, progress, visualization
 from ._structure import Record
 from ._wanted import Device
 from .artifact import LoadedModel, Port, SegmentState, load
@@ -54,6 +54,7 @@ from .validation import (
 __version__: str = _native.version
 
 _log.set_up(os.environ.get("CLEAVE_LOG"))
+_openvino.tell()
 
 TracePlan, TraceNode = Plan, Node  # as other split runtimes call them
 

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -88,16 +87,3 @@ def _reason(name: str, answer: object) -> str | None:
     if isinstance(answer, str):
         return answer or f"{name} does not support it"
     return None if answer else f"{name} does not support it"
-
-
-def _find_openvino() -> None:
-    """Tells the library where the package openvino keeps its own, without importing it."""
-    try:
-        spec = importlib.util.find_spec("openvino")
-    except (ImportError, ValueError):
-        spec = None
-    places = list(spec.submodule_search_locations or ()) if spec is not None else []
-    _native.openvino_set_folder(os.path.join(places[0], "libs") if places else None)
-
-
-_find_openvino()

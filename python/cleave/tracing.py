@@ -28,7 +28,6 @@ import torch
 from . import _native, _report, _save, _show, _tree, progress
 from ._capture import Captured, take_apart
 from ._log import logger, warn
-from ._sizes import Sized
 from ._state import Target
 from .errors import ArgumentError, CaptureError, InputError, TraceError, ValidationError
 from .plan import Plan, as_call, capture
@@ -39,6 +38,7 @@ log = logger("trace")
 MOST_BATCH = 1024  # of dynamic_batch_size=True
 CHECKED = (1, 3, 7)  # batch sizes at which compiled segments are compared with the tape, beside the example's
 MOST_OTHERS = 32  # plans for other shapes and dtypes that a traced module keeps
+TIMES = ("eager_ms", "tape_ms", "traced_ms")  # notes of a traced file
 TIMED = 3  # runs of the whole, for the report
 
 
@@ -413,6 +413,19 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
     dtypes that were not traced, and when gradients are wanted, it runs the live plan of the model: the same numbers as
     PyTorch, without compiled code."""
 
+    _plan: Plan
+    _captured: list[Captured]
+    _artifact: Any
+    _runtime: Any
+    _wanted: _Wanted
+    _named: torch.nn.Module | None
+    _numbers: dict[int, int]  # of a plan, by the capture it comes from
+    _others: dict[Any, Plan]  # of what was not traced: other shapes, dtypes, modes
+    _lock: threading.Lock
+    _times: dict[str, float]
+    _told: set[str]
+    _weights: list[tuple[Any, Any, torch.Tensor, int, int]]  # where they were, and how often they had been written
+
     def __init__(self, plan: Plan, captured: Sequence[Captured], artifact: Any, wanted: _Wanted) -> None:
         super().__init__()
         named = plan._target._named
@@ -420,16 +433,14 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
             for table in ("_parameters", "_buffers", "_modules"):
                 self.__dict__[table] = getattr(named, table)
             self.__dict__["training"] = named.training
-        put = self.__dict__
-        put["_plan"], put["_captured"], put["_artifact"], put["_wanted"] = plan, list(captured), artifact, wanted
-        put["_runtime"] = _native.Runtime(artifact, None, None, True, False, True)
-        put["_named"] = named
-        put["_numbers"] = {id(c): i for i, c in enumerate(captured)}
-        put["_others"] = {}
-        put["_lock"] = threading.Lock()
-        put["_times"] = {}
-        put["_told"] = set()
-        put["_weights"] = [
+        self._plan, self._captured, self._artifact, self._wanted = plan, list(captured), artifact, wanted
+        self._runtime = _native.Runtime(artifact, None, None, True, False, True)
+        self.__dict__["_named"] = named  # not a child: its children are here themselves
+        self._numbers = {id(c): i for i, c in enumerate(captured)}
+        self._others = {}
+        self._lock = threading.Lock()
+        self._times, self._told = {}, set()
+        self._weights = [
             (holder, key, holder[key], holder[key]._version, holder[key].data_ptr())
             for c in captured
             for holder, key in c.state.values()
@@ -438,7 +449,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
     # ---- running
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        plan: Plan = self._plan
+        plan = self._plan
         leaves = plan.flatten_inputs(args, kwargs)
         if _native.recording() or (torch.is_grad_enabled() and any(t.requires_grad for t in leaves)):
             return plan(*args, **kwargs)
@@ -469,7 +480,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
 
     def _plan_for(self, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> int | None:
         """The traced plan for these sizes; sizes that were never seen are recorded first. None: there is none."""
-        sized: Sized | None = self._plan._sized
+        sized = self._plan._sized
         if sized is None:
             return 0
         try:
@@ -482,8 +493,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
                     captured = sized.obtain(arguments, sizes)
         except (InputError, IndexError):
             return None
-        number: int | None = self._numbers.get(id(captured))
-        return number
+        return self._numbers.get(id(captured))
 
     def _live(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Through a plan of the model as it is now, made for these inputs on first use."""
@@ -551,14 +561,15 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         if sized is not None and example is not None:
             _save.prove(sized, lambda point: sized.obtain(sized.resized(example, point), point), prove)
         points = [[n for point in _save.points_of(sized, c) for n in point] for c in self._captured]
-        notes = _save.checked_notes(metadata, self._artifact.about())
+        notes = _save.checked_notes(metadata, {**self._artifact.about(), **dict.fromkeys(TIMES, "")})
+        notes |= {name: f"{ms:.4f}" for name, ms in self._times.items()}
         if self._any_size():
             notes[_save.ANY_SIZE] = "any"
         _native.artifact_resave(self._artifact, os.fsencode(path), points, notes)
 
     def _any_size(self) -> bool:
         """Formulas of one plan reach every size, and no size was seen at which another plan with formulas serves."""
-        sized: Sized | None = self._plan._sized
+        sized = self._plan._sized
         if sized is None:
             return False
         general = {id(c) for c in sized.served.values() if c.symbols}
@@ -573,7 +584,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
     # ---- made and checked
 
     def _compare(self, args: tuple[Any, ...], kwargs: dict[str, Any], tolerance: float) -> None:
-        captured: Captured = self._captured[0]
+        captured = self._captured[0]
         if captured.stores or captured.plan.rebinds() or captured.plan.effects(0, captured.plan.node_count()):
             log.info("%s changes its state: it is not compared as a whole", self._plan._target.name)
             return
@@ -593,12 +604,12 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
 
     def _measure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Eager, the tape and the traced module on the example, for the report."""
-        captured: Captured = self._captured[0]
+        captured = self._captured[0]
         if captured.stores or captured.plan.rebinds() or captured.plan.effects(0, captured.plan.node_count()):
             return
-        calls = {"eager_ms": self._plan._target.call, "tape_ms": self._plan, "traced_ms": self}
+        calls: list[Callable[..., Any]] = [self._plan._target.call, self._plan, self]
         for _ in range(TIMED):
-            for name, call in calls.items():
+            for name, call in zip(TIMES, calls, strict=True):
                 random = torch.get_rng_state()
                 since = time.perf_counter()
                 call(*args, **kwargs)
@@ -696,7 +707,7 @@ def on_tape(runtime: Any) -> list[str | None]:
 def report_of(artifact: Any, runtime: Any, times: Mapping[str, float]) -> Report:
     """The report of a file."""
     tape = on_tape(runtime)
-    ms = [times.get(name, -1.0) for name in ("eager_ms", "tape_ms", "traced_ms")]
+    ms = [times.get(name, -1.0) for name in TIMES]
     text, share = _native.trace_report(artifact, 0, False, tape, *ms)
     data, _ = _native.trace_report(artifact, 0, True, tape, *ms)
     return Report(text, share, json.loads(data), artifact, tape)

@@ -90,7 +90,7 @@ const command command_html = {
 		"Writes one HTML file that holds all it needs and opens in any browser, without a network: the modules as a "
 		"graph that opens and closes, every place to cut with what it costs, the latency of each over a link that the "
 		"reader sets, a table of candidates, and search. Of a traced file it shows what is compiled, and why the rest "
-        "is "
+		"is "
 		"not.",
 	.examples = "cleave html model.plan -o report.html\n"
 				"# for a small device before a slow link\n"

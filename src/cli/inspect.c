@@ -195,7 +195,10 @@ static bool make_report(const request *r, const model *m, char **text, double *c
 	*covered = 0;
 	if (!m->artifact || !is_traced(m->artifact, o.plan))
 		return true;
-	return clv_artifact_report(m->artifact, &o, covered, text) == CLV_OK || fail_with(r->path) == EXIT_OK;
+	bool ok = clv_artifact_report(m->artifact, &o, covered, text) == CLV_OK;
+	if (!clv_artifact_segment_count(m->artifact, o.plan)) /* of a dry run it says what would be */
+		*covered = 0;
+	return ok || fail_with(r->path) == EXIT_OK;
 }
 
 static int show_json(const model *m, char *report, char *text)

@@ -160,15 +160,14 @@ static void show_line(void *ctx, const char *line)
 	note("%s", line);
 }
 
-/* ---- OpenVINO, which the package of Python has ------------------------------------------------------------------------- */
+/* ---- the Python that compiles ---------------------------------------------------------------------------------------- */
 
-/* The first line of what a Python program prints; "" where there is none. Caller frees. */
-static char *ask_python(const char *python, const char *program)
+/* What a Python program prints, in as many bytes as there are; false: it cannot be started. */
+static bool ask_python(const char *python, const char *program, char *out, size_t room)
 {
-	char text[4096] = "";
-	int ends[2];
+	int ends[2], status = -1;
 	if (pipe(ends) != 0)
-		return grab_text("", 0);
+		return false;
 	pid_t child = fork();
 	if (child == 0) {
 		dup2(ends[1], STDOUT_FILENO);
@@ -179,26 +178,31 @@ static char *ask_python(const char *python, const char *program)
 	}
 	close(ends[1]);
 	FILE *from = fdopen(ends[0], "r");
-	if (!from || !fgets(text, sizeof text, from))
-		text[0] = '\0';
+	out[from ? fread(out, 1, room - 1, from) : 0] = '\0';
 	if (from)
 		fclose(from);
-	if (child > 0)
-		waitpid(child, NULL, 0);
-	return grab_text(text, strcspn(text, "\n"));
+	return child > 0 && waitpid(child, &status, 0) == child && status == 0;
 }
 
-/* This process loads what it compiles, to compare it; the library lies where Python has it. */
-static void find_openvino(const char *python)
+/* Compilers are run by Python. OpenVINO is loaded by this process too, to compare what was compiled: its library lies where
+   Python has it. */
+static bool check_python(const request *r, const char *python)
 {
-	const char *given = getenv("CLEAVE_OPENVINO");
-	if (given && *given)
-		return;
-	char *folder = ask_python(python ? python : "python3", "import importlib.util as u; s = u.find_spec('openvino'); "
-	                                                       "print(s.submodule_search_locations[0] if s else '')");
-	if (*folder)
-		setenv("CLEAVE_OPENVINO", folder, 1);
-	free(folder);
+	static const char program[] =
+		"import importlib.util as u\n"
+		"print('has' if u.find_spec('cleave') else 'lacks')\n"
+		"s = u.find_spec('openvino')\n"
+		"print(s.submodule_search_locations[0] if s and s.submodule_search_locations else '', end='')\n";
+	char answer[8192];
+	const char *name = python ? python : "python3", *given = getenv("CLEAVE_OPENVINO");
+	if (!ask_python(name, program, answer, sizeof answer) || strncmp(answer, "has\n", 4) != 0) {
+		complain("%s has no Cleave, which compilers are run by", name);
+		hint("CLEAVE_PYTHON names a Python that has Cleave and PyTorch, and OpenVINO for that back end");
+		return false;
+	}
+	if (!strcmp(r->backend, "openvino") && answer[4] && !(given && *given))
+		setenv("CLEAVE_OPENVINO", answer + 4, 1);
+	return true;
 }
 
 /* ---- what came out ------------------------------------------------------------------------------------------------------ */
@@ -340,11 +344,9 @@ static int trace_model(request *r, const model *m)
 	double started = now();
 	char *python = find_python();
 	int code = EXIT_FAILED;
-	if (!strcmp(r->backend, "openvino") && !r->dry)
-		find_openvino(python);
 	if (clv_set_seed((uint64_t)r->feeding.seed) != CLV_OK) {
 		code = fail_with(NULL);
-	} else if (make_calls(r, m, &c)) {
+	} else if ((r->dry || check_python(r, python)) && make_calls(r, m, &c)) {
 		clv_trace_options o = read_options(r, &c, python, &started);
 		watch_signals();
 		clv_status st = clv_trace(m->artifact, &o, &traced);

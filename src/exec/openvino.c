@@ -477,7 +477,9 @@ static clv_status run_request(const model *m, ov_infer_request *r, const code_ru
 		TRY(give_input(m, r, i, x->inputs[i]));
 	for (uint32_t i = 0; i < m->noutputs; i++)
 		TRY(give_output(m, r, i, &x->wanted[i], &x->outputs[i]));
-	OV_TRY(m->ov, "run the model", m->ov->ov_infer_request_infer(r));
+	/* Not ov_infer_request_infer: with one thread it says that all is well when the run failed. */
+	OV_TRY(m->ov, "run the model", m->ov->ov_infer_request_start_async(r));
+	OV_TRY(m->ov, "run the model", m->ov->ov_infer_request_wait(r));
 	for (uint32_t i = 0; i < m->noutputs; i++)
 		TRY(check_output(m, r, i, &x->wanted[i]));
 	return CLV_OK;

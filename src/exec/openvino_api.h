@@ -46,7 +46,8 @@ typedef struct ov_shape {
 	X(int, ov_infer_request_set_input_tensor_by_index, (ov_infer_request *, size_t, const ov_tensor *))                \
 	X(int, ov_infer_request_set_output_tensor_by_index, (ov_infer_request *, size_t, const ov_tensor *))               \
 	X(int, ov_infer_request_get_output_tensor_by_index, (const ov_infer_request *, size_t, ov_tensor **))              \
-	X(int, ov_infer_request_infer, (ov_infer_request *))                                                               \
+	X(int, ov_infer_request_start_async, (ov_infer_request *))                                                         \
+	X(int, ov_infer_request_wait, (ov_infer_request *))                                                                \
 	X(void, ov_infer_request_free, (ov_infer_request *))                                                               \
 	X(int, ov_tensor_create, (int type, ov_shape, ov_tensor **))                                                       \
 	X(int, ov_tensor_create_from_host_ptr, (int type, ov_shape, void *, ov_tensor **))                                 \

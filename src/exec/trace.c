@@ -220,12 +220,28 @@ static clv_status tell(const tracer *t, const decision *d, node_id n, const char
 	return CLV_OK;
 }
 
-/* A node of the ordered plan, and all that stays with it. Messages of compilers are long: the first line is kept. */
+/* Messages of compilers are long: the first line is kept, and where that only announces a log, the last one too. */
+static void shorten(const char *why, char *out, size_t room)
+{
+	size_t n = strcspn(why, "\n"), end = strlen(why);
+	while (end > n && strchr(" \n", why[end - 1]))
+		end--;
+	size_t last = end;
+	while (last > n && why[last - 1] != '\n')
+		last--;
+	while (last < end && why[last] == ' ')
+		last++;
+	bool announces = n && why[n - 1] == ':' && end > n;
+	int k = snprintf(out, room, "%.*s", (int)(n < room / 2 ? n : room / 2), why);
+	if (announces)
+		snprintf(out + k, room - (size_t)k, " %.*s", (int)(end - last), why + last);
+}
+
+/* A node of the ordered plan, and all that stays with it. */
 static clv_status convict(decision *d, node_id k, const char *why)
 {
 	char line[400];
-	size_t n = strcspn(why, "\n");
-	snprintf(line, sizeof line, "%.*s", (int)(n < 380 ? n : 380), why);
+	shorten(why, line, sizeof line);
 	uint32_t unit = unit_at(d, k);
 	TRY(tell(d->t, d, original(d, k), line));
 	while (k > 0 && unit_at(d, k - 1) == unit)
@@ -459,8 +475,10 @@ static clv_status put_plan(artifact *a, decision *d)
 	}
 	for (node_id k = 0; k < d->ordered.p->nodes.n; k++) {
 		const char *why = d->chosen.reason[original(d, k)];
+		char planned[64];
+		snprintf(planned, sizeof planned, DRY_RUN "%u", d->chosen.of_node[original(d, k)]);
 		if (!why && d->t->o->dryrun)
-			why = "dry run: it would be compiled";
+			why = planned;
 		if (why)
 			TRY(artifact_add_fallback(a, d->number, k, why));
 	}
@@ -494,6 +512,8 @@ static clv_status put_together(tracer *t, decision *all, artifact **out)
 		st = put_plan(a, &all[i]);
 	if (st == CLV_OK)
 		st = note_number(a, "minimum_segment_size", t->o->minimum_segment_size);
+	if (st == CLV_OK)
+		st = artifact_note_add(a, "backend", t->b->name);
 	if (st == CLV_OK)
 		*out = a;
 	else

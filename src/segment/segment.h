@@ -86,6 +86,9 @@ typedef struct coverage {
 clv_status coverage_of(const segments *s, const segments_spec *spec, bool what_if, coverage *out);
 void coverage_free(coverage *c);
 
+/* The reason of a node that would be compiled; the number of its segment follows. */
+#define DRY_RUN "dry run: it would be in segment "
+
 /* ---- for people: report.c ------------------------------------------------------------------------------------------ */
 
 /* What is known about a segment; a number that is not is NAN, or -1, and is left out. */

@@ -198,6 +198,28 @@ static bool takes_dtype(const plan *p, const node *x)
 	return false;
 }
 
+/* (x, kernel, stride, padding, ceil_mode, count_include_pad, divisor) */
+static void look_at_pool(walk *w, const node *x)
+{
+	const arg *at = w->p->args.at + x->args;
+	if (strncmp(w->op.s, "avg_pool", 8) != 0)
+		return;
+	find(w, x->nargs > 4 && at[4].kind == ARG_BOOL && at[4].u.b, "rounds sizes up, where OpenVINO averages otherwise");
+	find(w, x->nargs > 6 && at[6].kind != ARG_NONE, "divides by a number of its own, which OpenVINO does not");
+}
+
+/* std, var and their like, as (x, dim, correction, keepdim) */
+static void look_at_correction(walk *w, const node *x, const char *op)
+{
+	const arg *at = w->p->args.at + x->args;
+	int64_t k = 1;
+	const char *overload = strchr(op, '.');
+	if (!overload || strcmp(overload, ".correction") != 0 || x->nargs < 3 || at[2].kind == ARG_NONE)
+		return;
+	bool known = at[2].kind == ARG_INT && expr_is_const(w->p, at[2].u.e, &k) && (k == 0 || k == 1);
+	find(w, !known, "has a correction other than 0 and 1, which OpenVINO leaves out");
+}
+
 static void look_at_node(walk *w, node_id n)
 {
 	const node *x = &w->p->nodes.at[n];
@@ -206,6 +228,8 @@ static void look_at_node(walk *w, node_id n)
 	find(w, !strcmp(op, "aten::view.dtype"), "reads the bits of its elements as another type");
 	find(w, takes_dtype(w->p, x) && is_in(not_of_integers, w->op), "is done otherwise in another type");
 	look_at_writes(w, x);
+	look_at_pool(w, x);
+	look_at_correction(w, x, op);
 	for (w->at = 0; w->at < x->nargs; w->at++)
 		each_tensor(w->p, &w->p->args.at[x->args + w->at], w);
 	node_each_result(w->p, n, look_at_result, w);

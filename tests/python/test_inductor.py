@@ -4,6 +4,7 @@ Compiling takes half a minute, so all compiled segments are made once, in a proc
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -296,3 +297,27 @@ def test_lines_of_the_source_lead_to_nodes(tmp_path: Path) -> None:
     assert set(segment._of_line.values()) == set(segment.nodes)
     assert segment.with_operator("aten::conv2d") == ["conv2d", "conv2d_1"]
     assert segment.quoted(f'  File "{segment.filename}", line {at}, in forward') == ["relu_"]
+
+
+# ---- what it takes
+
+
+def tool() -> Any:
+    path = Path(__file__).parents[2] / "tools" / "inductor_operators.py"
+    spec = importlib.util.spec_from_file_location("inductor_operators", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_operators_that_inductor_does_not_take_are_on_the_list() -> None:
+    assert tool().unknown() == []
+
+
+def test_the_list_is_sorted_and_names_operators_that_are() -> None:
+    text = tool().LIST.read_text()
+    assert tool().formatted(text) == text
+    names = {full.partition("::")[2].partition(".")[0] for full in torch._C._dispatch_get_all_op_names()}
+    assert {n.partition(".")[0] for n in tool().listed()} - names <= {"_upsample_lanczos2d_aa", "hash_tensor"}

@@ -93,6 +93,8 @@ def _defaults(job: Job, folder: Path) -> dict[str, Any]:
         "aot_inductor.precompile_headers": False,  # used once
         "aot_inductor.enable_line_tables": False,
         "aot_inductor.enable_frame_pointer": False,
+        # Kernels of a GPU go into the object too, else it looks for them in the folder of the job.
+        "aot_inductor.embed_kernel_binary": any(i.device != "cpu" for i in job.inputs) or None,
     }
     known = config.get_config_copy()
     return {key: value for key, value in wanted.items() if key in known}
