@@ -76,6 +76,16 @@ static void print_needs(const clv_artifact *a, uint32_t plan_number)
 		putchar('\n');
 }
 
+/* What the report of a traced file says in its own words. */
+static bool is_in_report(const clv_artifact *a, uint32_t plan_number, const char *key)
+{
+	static const char *const keys[] = {"backend", "minimum_segment_size", "eager_ms", "tape_ms", "traced_ms"};
+	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+		if (!strcmp(key, keys[i]))
+			return is_traced(a, plan_number);
+	return false;
+}
+
 static void print_file(const model *m, uint32_t plan_number)
 {
 	char bytes[HUMAN_TEXT], all[HUMAN_TEXT];
@@ -88,7 +98,8 @@ static void print_file(const model *m, uint32_t plan_number)
 	printf("  tensors     %u, %s%s\n", clv_artifact_tensor_count(a), human_bytes(tensor_bytes(a), bytes),
 	       clv_artifact_has_weights(a) ? "" : "; the weights are not in the file");
 	for (uint32_t i = 0; clv_artifact_about(a, i, &key, &text); i++)
-		print_field(key, text);
+		if (!is_in_report(a, plan_number, key))
+			print_field(key, text);
 	for (uint32_t i = 0; i < clv_artifact_plan_count(a); i++)
 		print_plan_line(a, i);
 	print_needs(a, plan_number);

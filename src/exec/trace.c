@@ -492,6 +492,28 @@ static clv_status note_number(artifact *a, const char *key, uint32_t n)
 	return artifact_note_add(a, key, text);
 }
 
+/* What a file that was traced before says about that. */
+static void forget_notes(artifact *a)
+{
+	static const char *const keys[] = {"minimum_segment_size", "backend", "eager_ms", "tape_ms", "traced_ms"};
+	uint32_t kept = 0;
+	for (uint32_t i = 0; i < a->notes.n; i++) {
+		bool old = false;
+		for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+			old |= strcmp(a->notes.at[i].key, keys[k]) == 0;
+		if (!old)
+			a->notes.at[kept++] = a->notes.at[i];
+	}
+	a->notes.n = kept;
+}
+
+static clv_status put_notes(const tracer *t, artifact *a)
+{
+	forget_notes(a);
+	TRY(note_number(a, "minimum_segment_size", t->o->minimum_segment_size));
+	return artifact_note_add(a, "backend", t->b->name);
+}
+
 static clv_status put_together(tracer *t, decision *all, artifact **out)
 {
 	uint32_t n = t->from->plans.n;
@@ -511,9 +533,7 @@ static clv_status put_together(tracer *t, decision *all, artifact **out)
 	for (uint32_t i = 0; i < n && st == CLV_OK; i++)
 		st = put_plan(a, &all[i]);
 	if (st == CLV_OK)
-		st = note_number(a, "minimum_segment_size", t->o->minimum_segment_size);
-	if (st == CLV_OK)
-		st = artifact_note_add(a, "backend", t->b->name);
+		st = put_notes(t, a);
 	if (st == CLV_OK)
 		*out = a;
 	else
