@@ -524,8 +524,9 @@ test('a traced file shows its segments, and a group for each reason why the rest
   await page.locator('#tab-segments').click();
   assert.deepEqual(await page.locator('#segment-list button').allTextContents(), ['segment 0', 'segment 1', 'tape']);
   assert.equal(await page.locator('#segment-list .reason').nth(2).textContent(), 'example has no aten::hardtanh');
-  assert.equal(await box(page, 'hardtanh').getAttribute('data-compiled'), 'no');
-  assert.match(await page.locator('#compiled-share').textContent(), /^96[.]8 % of the work is compiled/);
+  assert.equal(await page.locator('.box[data-compiled=no]').count(), 1);
+  assert.match(await page.locator('.box[data-compiled=no]').textContent(), /Hardtanh/i);
+  assert.match(await page.locator('#compiled-share').textContent(), /^97 % of the work is compiled/);
 });
 
 test('hostile names are shown and not run', async t => {
