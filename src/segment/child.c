@@ -488,7 +488,7 @@ static bool guard_is_gone(pid_t guard)
 static bool has_mark(const char *pid, const char *mark)
 {
 	char path[64], piece[4096];
-	size_t n = strlen(mark), held = 0;
+	size_t n = strnlen(mark, sizeof((child *)0)->mark), held = 0;
 	ssize_t got;
 	bool found = false;
 	snprintf(path, sizeof path, "/proc/%.20s/environ", pid);

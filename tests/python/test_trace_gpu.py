@@ -63,11 +63,8 @@ def test_a_traced_file_runs_on_the_gpu_and_on_the_tape_of_the_cpu(
 def test_openvino_leaves_a_gpu_model_on_the_tape() -> None:
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).cuda().eval()
     x = torch.rand(3, 4, device="cuda")
-    try:
-        module = cleave.trace(net, x, backend="openvino")
-    except cleave.CleaveError as error:
-        assert "openvino" in str(error).lower()
-        return
+    pytest.importorskip("openvino")
+    module = cleave.trace(net, x, backend="openvino")
     assert not any(s.compiled for s in module.segments)
     with torch.no_grad():
         assert torch.equal(module(x), net(x))
