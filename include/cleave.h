@@ -757,6 +757,12 @@ CLV_API clv_status clv_artifact_check_data(const clv_artifact *a);
     @threads any. */
 CLV_API uint32_t clv_artifact_entry_count(const clv_artifact *a);
 
+/** Writes an artifact that was made, as clv_trace() makes one, to a file: whole or not at all. The file that it was made of
+    may be replaced by it.
+    @errors CLV_E_INVALID for an artifact that was opened: its file is there; CLV_E_IO.
+    @threads any, but one at a time for one artifact. */
+CLV_API clv_status clv_artifact_save(const clv_artifact *a, const char *path);
+
 /** Compares piece i with its digest: clv_artifact_check_data() in steps, for who shows how far it is. *bytes, where it
     is not NULL, is its size.
     @errors CLV_E_PARSE for data that was changed or damaged, with the name of a tensor on it.
@@ -867,6 +873,15 @@ typedef struct clv_report_options {
     @threads any. */
 CLV_API clv_status clv_artifact_report(const clv_artifact *a, const clv_report_options *options, double *covered,
                                        char **out);
+
+/** As clv_plan_html(), for a plan of a file; of a traced one with its segments, those that are compiled by their number and
+    after them a group for each reason why nodes are not. report NULL: the first plan, whose segments all run; of the
+    others its `plan` and `on_tape` are read. page NULL: the defaults; its own segments go before those of the file.
+    @ownership *out is the caller's, clv_string_free(). What options point to is read during the call alone.
+    @errors those of clv_plan_html().
+    @threads any. */
+CLV_API clv_status clv_artifact_html(const clv_artifact *a, const clv_report_options *report,
+                                     const clv_html_options *page, char **out);
 
 /** Need k of segment i of a plan: what has to be here for its code to run ("torch", "2.13.0"); false: there are no more.
     @ownership *key and *text are borrowed from the artifact.

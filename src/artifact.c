@@ -44,6 +44,14 @@ clv_status clv_artifact_check_data(const clv_artifact *a)
 	return a ? artifact_check_data(a) : fail(CLV_E_INVALID, "clv_artifact_check_data needs an artifact");
 }
 
+/* The artifact stays as it is; writing it looks up where its tensors lie. */
+clv_status clv_artifact_save(const clv_artifact *a, const char *path)
+{
+	if (!a || !path)
+		return fail(CLV_E_INVALID, "clv_artifact_save needs an artifact and a path");
+	return artifact_save((artifact *)a, path);
+}
+
 uint32_t clv_artifact_entry_count(const clv_artifact *a)
 {
 	return a ? a->digests.n : 0;

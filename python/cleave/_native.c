@@ -228,6 +228,7 @@ static PyMethodDef functions[] = {
 	{"artifact_resave", artifact_resave_py, METH_VARARGS, "artifact_resave(artifact, path, points, notes)"},
 	{"difference", difference_py, METH_VARARGS, "difference(got, want) -> (error, scale)"},
 	{"trace_segments", trace_segments_py, METH_VARARGS, "trace_segments(artifact, plan) -> (segments, fallbacks)"},
+	{"trace_html", trace_html_py, METH_VARARGS, "trace_html(artifact, plan, on_tape, title, frontier) -> a page"},
 	{"trace_report", trace_report_py, METH_VARARGS, "trace_report(artifact, plan, json, on_tape, ms…) -> (text, share)"},
 	{"segment_save", segment_save_py, METH_VARARGS, "segment_save(artifact, plan, segment, path)"},
 	{"nodes_save", nodes_save_py, METH_VARARGS, "nodes_save(artifact, plan, first, end, path)"},

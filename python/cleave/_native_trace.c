@@ -421,6 +421,23 @@ PyObject *trace_segments_py(PyObject *self, PyObject *args)
 	return NULL;
 }
 
+/* Why segments of a plan do not run here; NULL: an exception is set. PyMem_Free. */
+static const char **tape_reasons(const artifact *a, unsigned number, PyObject *list)
+{
+	uint32_t n = clv_artifact_segment_count(a, number);
+	const char **out = PyMem_Calloc((size_t)n + 1, sizeof *out);
+	if (!out)
+		return (const char **)PyErr_NoMemory();
+	for (uint32_t i = 0; i < n && i < PyList_GET_SIZE(list); i++) {
+		PyObject *text = PyList_GET_ITEM(list, i);
+		if (text != Py_None && !(out[i] = PyUnicode_AsUTF8(text))) {
+			PyMem_Free(out);
+			return NULL;
+		}
+	}
+	return out;
+}
+
 /* trace_report(artifact, plan, json, why segments do not run, eager ms, tape ms, traced ms) -> (text, share) */
 PyObject *trace_report_py(PyObject *self, PyObject *args)
 {
@@ -434,15 +451,32 @@ PyObject *trace_report_py(PyObject *self, PyObject *args)
 	                      &o.tape_ms, &o.traced_ms))
 		return NULL;
 	o.json = json != 0;
-	Py_ssize_t n = PyList_GET_SIZE(tape);
-	const char **reasons = PyMem_Calloc((size_t)n + 1, sizeof *reasons);
+	const char **reasons = tape_reasons(artifact_of(file), o.plan, tape);
 	if (!reasons)
-		return PyErr_NoMemory();
-	for (Py_ssize_t i = 0; i < n; i++)
-		if (PyList_GET_ITEM(tape, i) != Py_None)
-			reasons[i] = PyUnicode_AsUTF8(PyList_GET_ITEM(tape, i));
-	o.on_tape = n ? reasons : NULL;
+		return NULL;
+	o.on_tape = reasons;
 	clv_status st = clv_artifact_report(artifact_of(file), &o, &covered, &text);
 	PyMem_Free(reasons);
 	return st == CLV_OK ? Py_BuildValue("(Nd)", take_string(st, text), covered) : raise_status(st);
+}
+
+/* trace_html(artifact, plan, why segments do not run, title, frontier) -> the page */
+PyObject *trace_html_py(PyObject *self, PyObject *args)
+{
+	PyObject *file, *tape;
+	clv_report_options r = CLV_REPORT_OPTIONS_INIT;
+	clv_html_options h = CLV_HTML_OPTIONS_INIT;
+	long long frontier;
+	char *page = NULL;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O!IO!zL", &ArtifactType, &file, &r.plan, &PyList_Type, &tape, &h.title, &frontier))
+		return NULL;
+	const char **reasons = tape_reasons(artifact_of(file), r.plan, tape);
+	if (!reasons)
+		return NULL;
+	r.on_tape = reasons;
+	h.frontier = frontier < 0 ? CLV_NONE : (uint32_t)frontier;
+	clv_status st = clv_artifact_html(artifact_of(file), &r, &h, &page);
+	PyMem_Free(reasons);
+	return take_string(st, page);
 }

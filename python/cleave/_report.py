@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from . import _native
+
 
 class Link(NamedTuple):
     """What a report opens with: bytes per second between the halves, operations per second of each; 0: the default."""
@@ -30,7 +32,19 @@ def write(
     chosen: dict[str, Any] = {} if frontier is None else {"frontier": frontier}
     if stages is not None:
         chosen["stages"] = stages
-    page = plan.html(title, None if sizes is None else dict(sizes), *link, **chosen)
+    return write_page(plan.html(title, None if sizes is None else dict(sizes), *link, **chosen), path)
+
+
+def write_file(
+    artifact: Any, path: str | os.PathLike[str], title: str | None, frontier: int | None, on_tape: list[str | None]
+) -> Path:
+    """Writes the report of the first plan of a native artifact; where it is. on_tape: why each of its compiled
+    segments does not run here."""
+    return write_page(_native.trace_html(artifact, 0, on_tape, title, -1 if frontier is None else frontier), path)
+
+
+def write_page(page: str, path: str | os.PathLike[str]) -> Path:
+    """Writes a page as a file; where it is."""
     out = Path(path)
     out.write_text(page, encoding="utf-8")
     return out

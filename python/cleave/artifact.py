@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import _log, _native, _report, _show
+from . import _log, _native, _report, _show, tracing
 from ._dims import Point
 from ._save import Path
 from ._structure import Structure
@@ -285,10 +285,31 @@ class LoadedModel(_show.Shown, Drawable):
         self._artifact.check_data()
 
     def report(self, path: Path = "report.html", *, title: str | None = None) -> os.PathLike[str]:
-        """Writes the first plan as one HTML file to look at (docs/report.md), and says where it is."""
+        """Writes the first plan as one HTML file to look at (docs/report.md), and says where it is. Of a traced file it
+        shows what is compiled, and why the rest is not."""
         cut = self._plans[0].cut
         at = cut - 1 if cut > 0 else None
-        return _report.write(self._plans[0].native, path, title, None, _report.Link(0.0, 0.0, 0.0), at)
+        return _report.write_file(self._artifact, path, title, at, tracing.on_tape(self._runtime))
+
+    def trace_report(self) -> tracing.Report:
+        """What is compiled of a traced file, what is not and why, and what was measured. InputError: it was not traced.
+
+        >>> import torch, cleave
+        >>> traced = cleave.trace(torch.nn.Linear(4, 2).eval(), torch.randn(3, 4), dryrun=True)
+        >>> traced.save("traced.clv")
+        >>> "aten::linear" in str(cleave.load("traced.clv").trace_report())
+        True
+        """
+        if not any(_native.trace_segments(self._artifact, 0)):
+            raise InputError(f"{self.path} was not traced: nothing of it was to be compiled")
+        return tracing.report_of(self._artifact, self._runtime, {})
+
+    @property
+    def coverage(self) -> tracing.Coverage:
+        """How much of the first plan is compiled in the file; of one that was not traced nothing is."""
+        if any(_native.trace_segments(self._artifact, 0)):
+            return self.trace_report().coverage
+        return tracing.Coverage(self._plans[0].native.node_count(), 0, 0.0, 0.0)
 
     def split(self, boundary: str | None, prefix: Path, suffix: Path) -> None:
         """Writes the two halves as files of their own; boundary None: where the model is cut already."""

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import _native, _save, _show, _tree, progress
+from . import _native, _report, _save, _show, _tree, progress
 from ._capture import Captured, take_apart
 from ._log import logger, warn
 from ._state import RandomState, Target
@@ -125,7 +125,7 @@ class Coverage(NamedTuple):
 
 
 class Report:
-    """What was compiled and why not the rest: print it, or read `data`.
+    """What was compiled and why not the rest: print it, look at it as a page, or read `data`.
 
     >>> import torch, cleave
     >>> report = cleave.trace(lambda x: x * 2 + 1, torch.randn(3), dryrun=True).report()
@@ -133,10 +133,17 @@ class Report:
     2
     """
 
-    def __init__(self, text: str, share: float, data: dict[str, Any]) -> None:
+    def __init__(self, text: str, share: float, data: dict[str, Any], artifact: Any, tape: list[str | None]) -> None:
         self._text = text
         self.share = share  # of the estimated work that is compiled, 0 to 1
         self.data = data
+        self._artifact, self._tape = artifact, tape
+
+    @property
+    def coverage(self) -> Coverage:
+        """How much of the first plan is compiled."""
+        data = self.data
+        return Coverage(data["operators"], data["compiled"], data["flops"], data["compiled_flops"])
 
     def __str__(self) -> str:
         return self._text
@@ -146,6 +153,16 @@ class Report:
     def json(self) -> str:
         """As JSON text."""
         return json.dumps(self.data, indent=2)
+
+    def html(self, path: str | os.PathLike[str] = "report.html", *, title: str | None = None) -> Path:
+        """Writes the plan as one HTML file to look at, with its segments (docs/report.md), and says where it is.
+
+        >>> import torch, cleave
+        >>> report = cleave.trace(torch.nn.Linear(4, 2).eval(), torch.randn(3, 4), dryrun=True).report()
+        >>> report.html("traced.html").name
+        'traced.html'
+        """
+        return _report.write_file(self._artifact, path, title, None, self._tape)
 
 
 def trace(
@@ -588,8 +605,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
     @property
     def coverage(self) -> Coverage:
         """How much of the first plan is compiled."""
-        data = self.report().data
-        return Coverage(data["operators"], data["compiled"], data["flops"], data["compiled_flops"])
+        return self.report().coverage
 
     @property
     def graph(self) -> Graph:
@@ -820,10 +836,15 @@ def segments_of(artifact: Any, runtime: Any) -> list[Segment]:
     return out
 
 
+def on_tape(runtime: Any) -> list[str | None]:
+    """Per compiled segment of the first plan, why it does not run here."""
+    return [s[6] for s in runtime.segments() if s[0] == 0]
+
+
 def report_of(artifact: Any, runtime: Any, times: Mapping[str, float]) -> Report:
     """The report of a file."""
-    tape = [s[6] for s in runtime.segments() if s[0] == 0]
+    tape = on_tape(runtime)
     ms = [times.get(name, -1.0) for name in TIMES]
     text, share = _native.trace_report(artifact, 0, False, tape, *ms)
     data, _ = _native.trace_report(artifact, 0, True, tape, *ms)
-    return Report(text, share, json.loads(data))
+    return Report(text, share, json.loads(data), artifact, tape)

@@ -47,13 +47,19 @@ static char *python_line(char **argv)
 	return line;
 }
 
-static char *find_python(void)
+char *find_python(void)
 {
+	static const char *const places[] = {
+		"python3", "python",
+#ifdef CLEAVE_CLI_TORCH
+		"../../bin/python3", /* of libexec/cleave */
+#endif
+	};
 	const char *given = getenv("CLEAVE_PYTHON");
-	if (given && *given)
-		return grab_text(given, strlen(given));
-	char *path = program_at("python3");
-	return path ? path : program_at("python");
+	char *path = given && *given ? grab_text(given, strlen(given)) : NULL;
+	for (size_t i = 0; !path && i < sizeof places / sizeof *places; i++)
+		path = program_at(places[i]);
+	return path;
 }
 
 static int explain(char **argv)

@@ -74,6 +74,7 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_DIFFER = 1, EXIT_TROUB
 	X(candidates)                                                                                                      \
 	X(split)                                                                                                           \
 	X(partition)                                                                                                       \
+	X(trace)                                                                                                           \
 	X(run)                                                                                                             \
 	X(bench)                                                                                                           \
 	X(diff)                                                                                                            \
@@ -254,6 +255,8 @@ void sizes_free(sizes *s);
 /* Symbols that have no size yet get those of a size that the model is proven for, the first that agrees with what is given
    already; where there is none they stay open. */
 void sizes_complete(sizes *s, const clv_artifact *a);
+/* The sizes of point k of those that plan i of a file is proven for are added; false: there is none. */
+bool sizes_add_point(sizes *s, const clv_artifact *a, uint32_t i, uint32_t k);
 /* The sizes that plan i of a file is proven for: "B=1..8", "B=2 S=5, B=4 S=5, … (12)". */
 void print_points(FILE *to, const clv_artifact *a, uint32_t i);
 /* Options for clv_frontiers_create; borrows s. */
@@ -341,6 +344,7 @@ char *program_at(const char *relative); /* a program beside this one, or from th
 
 /* capture.c: becomes `python -m cleave` with these words; comes back only with what is wrong said. */
 int run_with_python(char **argv);
+char *find_python(void); /* as CLEAVE_PYTHON says, or of the environment of this program; NULL: none. Caller frees. */
 
 /* ---- saying things (say.c) --------------------------------------------------------------------------------------- */
 

@@ -394,7 +394,8 @@ static bool take_sizes(feeder *e, uint32_t i)
 static bool open_sources(feeder *e)
 {
 	for (uint32_t i = 0; i < e->n; i++)
-		if (!open_source(&e->sources[i], e->ports[i].name) || (e->sources[i].file && !take_sizes(e, i)))
+		if (!open_source(&e->sources[i], e->ports[i].name) ||
+		    (e->sources[i].file && !e->f->resize && !take_sizes(e, i)))
 			return false;
 	sizes_complete(e->sizes, e->m->artifact);
 	return true;
@@ -585,18 +586,54 @@ static bool take_shape(const feeder *e, uint32_t i, int64_t *shape, int64_t *str
 	return true;
 }
 
+/* Data of another shape with as many dimensions, row by row: repeated where it ends, cut off where there is more of it than
+   is wanted. */
+static void wrap(const clv_array *a, const layout *l, char *to)
+{
+	int64_t *index = grab((l->ndim + 1) * sizeof *index);
+	for (uint64_t k = 0; k < l->count; k++) {
+		uint64_t at = 0;
+		for (uint32_t d = 0; d < l->ndim; d++)
+			at = at * (uint64_t)a->shape[d] + (uint64_t)(index[d] % a->shape[d]);
+		memcpy(to + k * l->item, (const char *)a->data + at * l->item, l->item);
+		for (uint32_t d = l->ndim; d-- > 0 && ++index[d] == l->shape[d];)
+			index[d] = 0;
+	}
+	free(index);
+}
+
+static bool make_resized(const feeder *e, uint32_t i, layout *l, clv_tensor **out)
+{
+	const clv_array *a = &e->sources[i].array;
+	uint64_t have = 1;
+	if (a->ndim != l->ndim || strcmp(a->dtype, e->ports[i].dtype) != 0 || !count_elements(a->ndim, a->shape, &have))
+		return complain_type(e, i);
+	if (have == 0 && l->count) {
+		complain("input %s: %s has no elements to repeat", e->ports[i].name, e->sources[i].what);
+		return false;
+	}
+	l->item = have ? a->bytes / have : 1;
+	char *data = grab(l->count * l->item);
+	wrap(a, l, data);
+	bool ok = make_tensor(e, i, data, l, out);
+	free(data);
+	return ok;
+}
+
 static bool make_input(const feeder *e, uint32_t i, int64_t *shape, int64_t *strides, clv_tensor **out)
 {
 	const clv_port *p = &e->ports[i];
 	const source *s = &e->sources[i];
 	const element *x = element_of(p->dtype);
 	layout l = {x->bytes, p->ndim, shape, strides, 0};
-	if (s->file && !take_shape(e, i, shape, strides))
+	if (s->file && !e->f->resize && !take_shape(e, i, shape, strides))
 		return false;
 	if (!count_elements(p->ndim, shape, &l.count)) {
 		complain("input %s has too many elements at these sizes", p->name);
 		return false;
 	}
+	if (s->file && e->f->resize)
+		return make_resized(e, i, &l, out);
 	if (s->file) {
 		l.item = l.count ? s->array.bytes / l.count : 1;
 		return make_tensor(e, i, s->array.data, &l, out);

@@ -28,9 +28,10 @@ static bool choose(const request *r, const clv_plan *p, uint32_t *out)
 	return st == CLV_OK;
 }
 
-static int write_page(const request *r, const clv_plan *p)
+static int write_page(const request *r, const model *m)
 {
 	clv_html_options o = CLV_HTML_OPTIONS_INIT;
+	clv_report_options report = CLV_REPORT_OPTIONS_INIT;
 	char *page;
 	o.title = r->title;
 	o.symbols = r->sizes.symbols;
@@ -39,9 +40,12 @@ static int write_page(const request *r, const clv_plan *p)
 	o.bandwidth_bytes_per_s = r->bandwidth;
 	o.prefix_flops_per_s = r->prefix_speed;
 	o.suffix_flops_per_s = r->suffix_speed;
-	if (!choose(r, p, &o.frontier))
+	report.plan = (uint32_t)r->opening.plan;
+	if (!choose(r, m->plan, &o.frontier))
 		return EXIT_FAILED;
-	if (clv_plan_html(p, &o, &page) != CLV_OK)
+	clv_status st =
+		m->artifact ? clv_artifact_html(m->artifact, &report, &o, &page) : clv_plan_html(m->plan, &o, &page);
+	if (st != CLV_OK)
 		return fail_with(r->path);
 	return save_text(r->output, page) ? EXIT_OK : EXIT_FAILED;
 }
@@ -54,7 +58,7 @@ static int run_html(void *given)
 		return EXIT_USAGE;
 	if (!model_open(r->path, &r->opening, &m))
 		return EXIT_FAILED;
-	int code = sizes_resolve(&r->sizes, &m) ? write_page(r, m.plan) : EXIT_FAILED;
+	int code = sizes_resolve(&r->sizes, &m) ? write_page(r, &m) : EXIT_FAILED;
 	model_close(&m);
 	return code;
 }
@@ -85,7 +89,9 @@ const command command_html = {
 	.description =
 		"Writes one HTML file that holds all it needs and opens in any browser, without a network: the modules as a "
 		"graph that opens and closes, every place to cut with what it costs, the latency of each over a link that the "
-		"reader sets, a table of candidates, and search.",
+		"reader sets, a table of candidates, and search. Of a traced file it shows what is compiled, and why the rest "
+		"is "
+		"not.",
 	.examples = "cleave html model.plan -o report.html\n"
 				"# for a small device before a slow link\n"
 				"cleave html model.plan -o report.html --batch 8 --bandwidth 20Mbit --prefix-speed 5e10\n",

@@ -1,12 +1,23 @@
 /* `cleave inspect`: a page about a plan, and about the file that holds it. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "cli.h"
 
 typedef struct request {
-	const char *path;
+	const char *path, *fail_under;
 	bool json;
 	sizes sizes;
 	opening opening;
 } request;
+
+static bool is_traced(const clv_artifact *a, uint32_t plan_number)
+{
+	uint32_t node;
+	const char *reason;
+	return clv_artifact_segment_count(a, plan_number) || clv_artifact_fallback(a, plan_number, 0, &node, &reason);
+}
 
 /* ---- the file ------------------------------------------------------------------------------------------------------ */
 
@@ -23,43 +34,10 @@ static void print_plan_line(const clv_artifact *a, uint32_t i)
 	if (info.npoints)
 		fputs(", proven for ", stdout);
 	print_points(stdout, a, i);
-	putchar('\n');
-}
-
-static void print_notes(const char *title, const clv_artifact *a, uint32_t plan_number, uint32_t i, bool needs)
-{
-	const char *key, *text;
-	for (uint32_t k = 0; needs ? clv_artifact_segment_need(a, plan_number, i, k, &key, &text)
-	                           : clv_artifact_segment_fact(a, plan_number, i, k, &key, &text);
-	     k++) {
-		fputs(k ? ", " : title, stdout);
-		put_plain(stdout, key);
-		putchar(' ');
-		put_plain(stdout, text);
-	}
-}
-
-/* What is compiled, and what is not though it was to be. */
-static void print_segments(const clv_artifact *a, uint32_t plan_number)
-{
-	char bytes[HUMAN_TEXT];
-	uint32_t node, n = 0;
-	const char *reason;
-	for (uint32_t i = 0; i < clv_artifact_segment_count(a, plan_number); i++) {
-		clv_segment_info info = {.size = sizeof info};
-		if (clv_artifact_segment(a, plan_number, i, &info) != CLV_OK)
-			return;
-		printf("    segment %-4u ", i);
-		put_plain(stdout, info.backend);
-		printf(", nodes %u to %u, %s", info.first, info.end - 1, human_bytes(info.bytes, bytes));
-		print_notes("; needs ", a, plan_number, i, true);
-		print_notes("; ", a, plan_number, i, false);
-		putchar('\n');
-	}
-	while (clv_artifact_fallback(a, plan_number, n, &node, &reason))
-		n++;
+	uint32_t n = clv_artifact_segment_count(a, i);
 	if (n)
-		printf("    %u node%s not compiled\n", n, n == 1 ? "" : "s");
+		printf(", %u compiled segment%s", n, n == 1 ? "" : "s");
+	putchar('\n');
 }
 
 static void print_field(const char *name, const char *text)
@@ -71,7 +49,44 @@ static void print_field(const char *name, const char *text)
 	putchar('\n');
 }
 
-static void print_file(const model *m)
+static bool segment_has_need(const clv_artifact *a, uint32_t plan_number, uint32_t i, const char *key, const char *text)
+{
+	const char *k, *t;
+	for (uint32_t n = 0; clv_artifact_segment_need(a, plan_number, i, n, &k, &t); n++)
+		if (!strcmp(k, key) && !strcmp(t, text))
+			return true;
+	return false;
+}
+
+/* What has to be here for compiled segments to run; what several of them need, once. */
+static void print_needs(const clv_artifact *a, uint32_t plan_number)
+{
+	const char *key, *text, *before = "  needs       ";
+	for (uint32_t i = 0; i < clv_artifact_segment_count(a, plan_number); i++)
+		for (uint32_t k = 0; clv_artifact_segment_need(a, plan_number, i, k, &key, &text); k++) {
+			if (i && segment_has_need(a, plan_number, i - 1, key, text))
+				continue;
+			fputs(before, stdout);
+			put_plain(stdout, key);
+			putchar(' ');
+			put_plain(stdout, text);
+			before = ", ";
+		}
+	if (*before == ',')
+		putchar('\n');
+}
+
+/* What the report of a traced file says in its own words. */
+static bool is_in_report(const clv_artifact *a, uint32_t plan_number, const char *key)
+{
+	static const char *const keys[] = {"backend", "minimum_segment_size", "eager_ms", "tape_ms", "traced_ms"};
+	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+		if (!strcmp(key, keys[i]))
+			return is_traced(a, plan_number);
+	return false;
+}
+
+static void print_file(const model *m, uint32_t plan_number)
 {
 	char bytes[HUMAN_TEXT], all[HUMAN_TEXT];
 	const clv_artifact *a = m->artifact;
@@ -83,11 +98,11 @@ static void print_file(const model *m)
 	printf("  tensors     %u, %s%s\n", clv_artifact_tensor_count(a), human_bytes(tensor_bytes(a), bytes),
 	       clv_artifact_has_weights(a) ? "" : "; the weights are not in the file");
 	for (uint32_t i = 0; clv_artifact_about(a, i, &key, &text); i++)
-		print_field(key, text);
-	for (uint32_t i = 0; i < clv_artifact_plan_count(a); i++) {
+		if (!is_in_report(a, plan_number, key))
+			print_field(key, text);
+	for (uint32_t i = 0; i < clv_artifact_plan_count(a); i++)
 		print_plan_line(a, i);
-		print_segments(a, i);
-	}
+	print_needs(a, plan_number);
 	putchar('\n');
 }
 
@@ -131,13 +146,6 @@ static void put_segments(const clv_artifact *a, uint32_t plan_number)
 	put_json_close();
 }
 
-static bool has_segments(const clv_artifact *a, uint32_t plan_number)
-{
-	uint32_t node;
-	const char *reason;
-	return clv_artifact_segment_count(a, plan_number) || clv_artifact_fallback(a, plan_number, 0, &node, &reason);
-}
-
 static void put_plan(const clv_artifact *a, uint32_t i)
 {
 	clv_plan_info info = {.size = sizeof info};
@@ -156,7 +164,7 @@ static void put_plan(const clv_artifact *a, uint32_t i)
 		put_json_close();
 	}
 	put_json_close();
-	if (has_segments(a, i))
+	if (is_traced(a, i))
 		put_segments(a, i);
 	put_json_close();
 }
@@ -188,43 +196,110 @@ static void put_file(const model *m)
 
 /* ---- the page ------------------------------------------------------------------------------------------------------ */
 
-static int show_json(const model *m, char *text)
+/* NULL text: nothing of the plan was to be compiled. */
+static bool make_report(const request *r, const model *m, char **text, double *covered)
+{
+	clv_report_options o = CLV_REPORT_OPTIONS_INIT;
+	o.plan = (uint32_t)r->opening.plan;
+	o.json = r->json;
+	*text = NULL;
+	*covered = 0;
+	if (!m->artifact || !is_traced(m->artifact, o.plan))
+		return true;
+	bool ok = clv_artifact_report(m->artifact, &o, covered, text) == CLV_OK;
+	if (!clv_artifact_segment_count(m->artifact, o.plan)) /* of a dry run it says what would be */
+		*covered = 0;
+	return ok || fail_with(r->path) == EXIT_OK;
+}
+
+static int show_json(const model *m, char *report, char *text)
 {
 	put_json_open(NULL, '{');
 	put_file(m);
+	if (report) {
+		put_json_open("report", '{');
+		put_json_members(report);
+		put_json_close();
+	}
 	put_json_members(text);
 	put_json_close();
+	clv_string_free(report);
 	clv_string_free(text);
 	return written() ? EXIT_OK : EXIT_FAILED;
 }
 
-static int show_page(const request *r, const model *m)
+static int show(const request *r, const model *m, char *report, char *text)
+{
+	if (m->artifact && r->json)
+		return show_json(m, report, text);
+	if (m->artifact)
+		print_file(m, (uint32_t)r->opening.plan);
+	if (report) {
+		fputs(report, stdout);
+		putchar('\n');
+	}
+	clv_string_free(report);
+	return put_text(text) ? EXIT_OK : EXIT_FAILED;
+}
+
+static int show_page(const request *r, const model *m, double *covered)
 {
 	clv_frontiers_options o = sizes_options(&r->sizes);
 	clv_frontiers *f = NULL;
-	char *text = NULL;
+	char *text = NULL, *report;
 	clv_status st = clv_frontiers_create(m->plan, &o, &f);
 	if (st == CLV_OK)
 		st = clv_frontiers_inspect(f, r->json, &text);
 	clv_frontiers_free(f);
 	if (st != CLV_OK)
 		return fail_with(r->path);
-	if (m->artifact && r->json)
-		return show_json(m, text);
-	if (m->artifact)
-		print_file(m);
-	return put_text(text) ? EXIT_OK : EXIT_FAILED;
+	if (!make_report(r, m, &report, covered)) {
+		clv_string_free(text);
+		return EXIT_FAILED;
+	}
+	return show(r, m, report, text);
+}
+
+static int inspect(request *r, double *covered)
+{
+	model m;
+	if (!model_open(r->path, &r->opening, &m))
+		return EXIT_FAILED;
+	int code = sizes_resolve(&r->sizes, &m) ? show_page(r, &m, covered) : EXIT_FAILED;
+	model_close(&m);
+	return code;
+}
+
+/* 95 and 95% are the same. */
+static bool read_percent(const char *text, double *out)
+{
+	char *end;
+	*out = strtod(text, &end);
+	end += end != text && *end == '%';
+	return end != text && !*end && *out >= 0 && *out <= 100;
+}
+
+static int check_covered(const request *r, double least, double covered)
+{
+	if (covered * 100 >= least)
+		return EXIT_OK;
+	complain("%s: %.1f %% of the FLOPs are compiled, less than --fail-under %s", name_of(r->path),
+	         floor(covered * 1000) / 10, r->fail_under);
+	return EXIT_DIFFER;
 }
 
 static int run_inspect(void *given)
 {
 	request *r = given;
-	model m;
-	if (!model_open(r->path, &r->opening, &m))
-		return EXIT_FAILED;
-	int code = sizes_resolve(&r->sizes, &m) ? show_page(r, &m) : EXIT_FAILED;
-	model_close(&m);
-	return code;
+	double least = 0, covered = 0;
+	if (r->fail_under && !read_percent(r->fail_under, &least)) {
+		complain("--fail-under takes a percentage, from 0 to 100, not \"%s\"", r->fail_under);
+		return EXIT_USAGE;
+	}
+	int code = inspect(r, &covered);
+	if (!r->fail_under)
+		return code;
+	return code == EXIT_OK ? check_covered(r, least, covered) : EXIT_TROUBLE;
 }
 
 static const option arguments[] = {
@@ -234,6 +309,7 @@ static const option arguments[] = {
 
 static const option options[] = {
 	OPT_FLAG("json", 0, json, "a JSON object instead of a page"),
+	OPT_TEXT("fail-under", 0, "PERCENT", fail_under, "exit status 1 where less of the FLOPs is compiled than this: 95"),
 	SIZE_OPTIONS(sizes),
 	OPENING_OPTIONS(opening),
 	OPTION_END,
@@ -248,10 +324,13 @@ const command command_inspect = {
 		"come from, and the nodes after which the plan cannot be cut, with the reasons.\n\n"
 		"Of a .clv file it first says what the file has: which part of the model, where it is cut, tensors and "
 		"their bytes, where it comes from, and for each plan the sizes at which the model was recorded, for which "
-		"it is proven, and its compiled segments.\n\n"
+		"it is proven. Of a traced file it also says what is compiled, what is not and why, and what was measured.\n\n"
 		"Work counts operations from shapes, a multiplication and an addition as two. Memory is the model's "
 		"own tensors and the most that inputs and results take at one time.",
-	.examples = "cleave inspect model.clv\ncleave inspect model.plan --batch 8 --json\n",
+	.examples = "cleave inspect model.clv\ncleave inspect model.plan --batch 8 --json\n"
+				"# in a test: most of the work is still compiled\n"
+				"cleave inspect traced.clv --fail-under 95\n",
+	.exits = "0 done, 1 it failed, 2 wrong usage. With --fail-under: 0 enough is compiled, 1 it is not, 2 it failed.",
 	.arguments = arguments,
 	.options = options,
 	REQUEST(request),

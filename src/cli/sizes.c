@@ -105,6 +105,17 @@ static bool complete_from(sizes *s, const clv_artifact *a, uint32_t i)
 	return false;
 }
 
+bool sizes_add_point(sizes *s, const clv_artifact *a, uint32_t i, uint32_t k)
+{
+	const clv_plan *p = clv_artifact_plan(a, i);
+	clv_plan_info info = {.size = sizeof info};
+	if (clv_artifact_plan_info(a, i, &info) != CLV_OK || k >= info.npoints)
+		return false;
+	for (uint32_t j = 0; j < info.point_size; j++)
+		sizes_add(s, point_symbol(p, j), info.points[k * info.point_size + j]);
+	return true;
+}
+
 void sizes_complete(sizes *s, const clv_artifact *a)
 {
 	for (uint32_t i = 0; i < clv_artifact_plan_count(a); i++)

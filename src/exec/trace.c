@@ -221,12 +221,28 @@ static clv_status tell(const tracer *t, const decision *d, node_id n, const char
 	return CLV_OK;
 }
 
-/* A node of the ordered plan, and all that stays with it. Messages of compilers are long: the first line is kept. */
+/* Messages of compilers are long: the first line is kept, and where that only announces a log, the last one too. */
+static void shorten(const char *why, char *out, size_t room)
+{
+	size_t n = strcspn(why, "\n"), end = strlen(why);
+	while (end > n && strchr(" \n", why[end - 1]))
+		end--;
+	size_t last = end;
+	while (last > n && why[last - 1] != '\n')
+		last--;
+	while (last < end && why[last] == ' ')
+		last++;
+	bool announces = n && why[n - 1] == ':' && end > n;
+	int k = snprintf(out, room, "%.*s", (int)(n < room / 2 ? n : room / 2), why);
+	if (announces)
+		snprintf(out + k, room - (size_t)k, " %.*s", (int)(end - last), why + last);
+}
+
+/* A node of the ordered plan, and all that stays with it. */
 static clv_status convict(decision *d, node_id k, const char *why)
 {
 	char line[400];
-	size_t n = strcspn(why, "\n");
-	snprintf(line, sizeof line, "%.*s", (int)(n < 380 ? n : 380), why);
+	shorten(why, line, sizeof line);
 	uint32_t unit = unit_at(d, k);
 	TRY(tell(d->t, d, original(d, k), line));
 	while (k > 0 && unit_at(d, k - 1) == unit)
@@ -504,6 +520,28 @@ static clv_status note_number(artifact *a, const char *key, uint32_t n)
 	return artifact_note_add(a, key, text);
 }
 
+/* What a file that was traced before says about that. */
+static void forget_notes(artifact *a)
+{
+	static const char *const keys[] = {"minimum_segment_size", "backend", "eager_ms", "tape_ms", "traced_ms"};
+	uint32_t kept = 0;
+	for (uint32_t i = 0; i < a->notes.n; i++) {
+		bool old = false;
+		for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+			old |= strcmp(a->notes.at[i].key, keys[k]) == 0;
+		if (!old)
+			a->notes.at[kept++] = a->notes.at[i];
+	}
+	a->notes.n = kept;
+}
+
+static clv_status put_notes(const tracer *t, artifact *a)
+{
+	forget_notes(a);
+	TRY(note_number(a, "minimum_segment_size", t->o->minimum_segment_size));
+	return artifact_note_add(a, "backend", t->b->name);
+}
+
 static clv_status put_together(tracer *t, decision *all, artifact **out)
 {
 	uint32_t n = t->from->plans.n;
@@ -523,9 +561,7 @@ static clv_status put_together(tracer *t, decision *all, artifact **out)
 	for (uint32_t i = 0; i < n && st == CLV_OK; i++)
 		st = put_plan(a, &all[i]);
 	if (st == CLV_OK)
-		st = note_number(a, "minimum_segment_size", t->o->minimum_segment_size);
-	if (st == CLV_OK)
-		st = artifact_note_add(a, "backend", t->b->name);
+		st = put_notes(t, a);
 	if (st == CLV_OK)
 		*out = a;
 	else

@@ -57,6 +57,10 @@ async function open(t, text, {words = [], mayComplain = null, ...options} = {}) 
   const path = planFile(text),
     html = path.replace('.plan', '.html');
   execFileSync(maker, [path, html, ...words]);
+  return {page: await show(t, html, {mayComplain, ...options}), path};
+}
+
+async function show(t, html, {mayComplain = null, ...options} = {}) {
   const page = await browser.newPage({viewport: {width: 1440, height: 900}, reducedMotion: 'reduce', ...options});
   const complaints = [],
     requests = [];
@@ -79,7 +83,7 @@ async function open(t, text, {words = [], mayComplain = null, ...options} = {}) 
       [],
     );
   });
-  return {page, path};
+  return page;
 }
 
 const box = (page, title) =>
@@ -510,6 +514,19 @@ test('segments show what is compiled, and why the rest is not', async t => {
   assert.equal(await box(page, 'stem').getAttribute('data-compiled'), 'yes');
   assert.equal(await box(page, 'body.1').getAttribute('data-compiled'), 'some');
   assert.match(await page.locator('#compiled-share').textContent(), /of the work is compiled/);
+});
+
+test('a traced file shows its segments, and a group for each reason why the rest is not compiled', async t => {
+  const html = join(work, 'traced.html'),
+    file = fileURLToPath(new URL('../plan/models/traced.clv', import.meta.url));
+  execFileSync(cleave, ['html', file, '-o', html]);
+  const page = await show(t, html);
+  await page.locator('#tab-segments').click();
+  assert.deepEqual(await page.locator('#segment-list button').allTextContents(), ['segment 0', 'segment 1', 'tape']);
+  assert.equal(await page.locator('#segment-list .reason').nth(2).textContent(), 'example has no aten::hardtanh');
+  assert.equal(await page.locator('.box[data-compiled=no]').count(), 1);
+  assert.match(await page.locator('.box[data-compiled=no]').textContent(), /Hardtanh/i);
+  assert.match(await page.locator('#compiled-share').textContent(), /^97 % of the work is compiled/);
 });
 
 test('hostile names are shown and not run', async t => {

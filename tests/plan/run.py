@@ -142,7 +142,7 @@ class Runner:
             shutil.copytree(HERE / "models", folder, dirs_exist_ok=True)
             for block in re.findall(r"^```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
                 lines = re.findall(r"^\$ cleave (.*)$", block, re.MULTILINE)
-                if any(line.startswith("run ") for line in lines) and not torch:
+                if any(line.startswith(("run ", "trace ")) for line in lines) and not torch:
                     continue
                 got = []
                 for line in lines:

@@ -67,3 +67,44 @@ def test_what_does_not_fit_the_plan_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="sizes"):
         plan._main.plan.html(sizes=[1])
     assert not path.exists()
+
+
+def test_a_traced_model_reports_its_segments_and_reasons(tmp_path: Path) -> None:
+    cleave.register_backend(
+        "report-test",
+        supports=lambda node: node.op != "aten::relu" or "no <relu> here",
+        compile=lambda segment: (Path(segment.folder) / "segment.clv").read_bytes(),
+        run=lambda code, inputs: [run_bytes(code, inputs, tmp_path)],
+    )
+    traced = cleave.trace(Net().eval(), torch.randn(3, 4), backend="report-test", minimum_segment_size=1, cache=False)
+    traced.save(tmp_path / "traced.clv")
+    with pytest.warns(UserWarning, match="machine code"):
+        closed = cleave.load(tmp_path / "traced.clv")
+    open_ = cleave.load(tmp_path / "traced.clv", allow_compiled=True)
+    assert open_.coverage == traced.coverage
+    assert open_.coverage.compiled == 2
+    assert str(open_.trace_report()).splitlines()[0] == str(traced.report()).splitlines()[0]
+
+    for path in (traced.report().html(tmp_path / "a.html", title="Mine"), open_.report(tmp_path / "b.html")):
+        page = data(Path(path))
+        assert page["segments"] == [[1, None], [1, None], [0, "no <relu> here"]]
+        assert page["segmentOf"] == [0, 2, 1]
+    assert data(tmp_path / "a.html")["title"] == "Mine"
+    page = data(Path(closed.report(tmp_path / "c.html")))
+    assert [compiled for compiled, _ in page["segments"]] == [0, 0, 0]
+    assert page["segments"][0][1] == closed.segments[0].reason
+
+
+def run_bytes(code: bytes, inputs: list[torch.Tensor], folder: Path) -> torch.Tensor:
+    (folder / "code.clv").write_bytes(code)
+    (out,) = cleave.load(folder / "code.clv", unproven=True)(*inputs)
+    return out
+
+
+def test_a_file_that_was_not_traced_has_no_trace_report(tmp_path: Path) -> None:
+    cleave.capture(Net().eval(), torch.randn(3, 4)).save(tmp_path / "net.clv")
+    model = cleave.load(tmp_path / "net.clv")
+    assert model.coverage == cleave.Coverage(3, 0, 0.0, 0.0)
+    assert data(Path(model.report(tmp_path / "net.html")))["segments"] == []
+    with pytest.raises(cleave.InputError, match="was not traced"):
+        model.trace_report()

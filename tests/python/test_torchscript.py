@@ -492,7 +492,13 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     where = Path(torch.__file__).parent / "lib"
     out = tmp_path_factory.mktemp("script") / "script_run"
-    command = [compiler, "-std=c++20", "-O0", "-DNDEBUG", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
+    command = [
+        compiler,
+        "-std=c++20",
+        "-O0",
+        "-DNDEBUG",
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+    ]
     command += [f"-isystem{path}" for path in cpp_extension.include_paths()]
     command += [str(HERE / "script_run.cpp"), "-o", str(out), f"-L{where}", f"-Wl,-rpath,{where}"]
     command += ["-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10", "-Wl,--allow-shlib-undefined", "-ldl"]
@@ -502,7 +508,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _in_cpp(program: Path, script: Path, given: Path, out: Path, **env: str) -> str:
-    done = subprocess.run([program, _library(), script, given, out], env=_environment(**env), capture_output=True, text=True)
+    done = subprocess.run(
+        [program, _library(), script, given, out], env=_environment(**env), capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return done.stderr
 
@@ -522,8 +530,9 @@ def _check(out: Path, want: torch.Tensor) -> None:
 def test_openvino_in_a_fresh_process_and_without_python(tmp_path: Path, program: Path) -> None:
     pytest.importorskip("openvino")
     net = Net().eval()
-    traced = cleave.trace(net, torch.randn(2, 4), backend="openvino", torch_executed_ops=["aten::sort"],
-                          dynamic_batch_size=(1, 16))
+    traced = cleave.trace(
+        net, torch.randn(2, 4), backend="openvino", torch_executed_ops=["aten::sort"], dynamic_batch_size=(1, 16)
+    )
     assert traced.segments
     script = traced.to_torchscript()
     for rows in (2, 5):

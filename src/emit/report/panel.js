@@ -338,7 +338,7 @@ function showSegments() {
   $('segment-list').replaceChildren(
     ...plan.segments.map(([compiled, reason], i) =>
       groupRow(
-        `segment ${i}`,
+        compiled ? `segment ${i}` : 'tape',
         sums[i],
         make('span', {class: 'badge ' + (compiled ? 'compiled' : 'fallback')}, compiled ? 'compiled' : 'not compiled'),
         make('span', {class: 'reason'}, reason || ''),

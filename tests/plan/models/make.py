@@ -9,6 +9,7 @@ themselves (torch's version) changes with the machine: run tests/plan/run.py --u
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,28 @@ class Words(nn.Module):
         return {"scores": scores, "more": [scores.argmax(-1), words.sum(1)]}
 
 
+def write_traced(path: Path) -> None:
+    """A file with compiled parts, of a back end that no program has: their code is the segment as a model file."""
+
+    def load(data: bytes) -> cleave.LoadedModel:
+        with tempfile.NamedTemporaryFile(suffix=".clv") as file:
+            file.write(data)
+            file.flush()
+            return cleave.load(file.name, unproven=True)
+
+    cleave.register_backend(
+        "example",
+        supports=lambda node: node.op != "aten::hardtanh" or "example has no aten::hardtanh",
+        compile=lambda segment: Path(segment.folder, "segment.clv").read_bytes(),
+        load=load,
+        run=lambda model, inputs: model(*inputs),
+    )
+    layers = [nn.Linear(4, 8), nn.ReLU(), nn.Hardtanh(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)]
+    x = torch.arange(12.0).reshape(3, 4) / 2 - 3
+    net = plain(nn.Sequential(*layers))
+    cleave.trace(net, x, backend="example", dynamic_batch_size=(1, 8), cache=False).save(path)
+
+
 def main() -> None:
     net = plain(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
     x = torch.arange(12.0).reshape(3, 4) / 2 - 3
@@ -57,6 +80,7 @@ def main() -> None:
     damaged[-1] ^= 1
     (HERE / "damaged.clv").write_bytes(damaged)
     (HERE / "cut_off.clv").write_bytes((HERE / "net.clv").read_bytes()[:-8])
+    write_traced(HERE / "traced.clv")
     np.save(HERE / "x.npy", x.numpy())
     np.save(HERE / "columns.npy", np.asfortranarray(x.numpy()))
     np.save(HERE / "double.npy", x.double().numpy())
