@@ -29,7 +29,7 @@ from . import _native, _save, _show, _tree, progress
 from ._capture import Captured, take_apart
 from ._log import logger, warn
 from ._state import Target
-from .errors import ArgumentError, CaptureError, InputError, TraceError, ValidationError
+from .errors import ArgumentError, CaptureError, InputError, SplitError, TraceError, ValidationError
 from .plan import Plan, as_call, capture
 from .visualization import Drawable, Subject
 
@@ -407,6 +407,8 @@ def _run_native(
     except TimeoutError as error:
         command = [sys.executable, "-m", f"cleave.compilers.{wanted.backend}"]
         raise subprocess.TimeoutExpired(command, wanted.timeout, output=str(error)) from None
+    except SplitError as error:  # no such name
+        raise ArgumentError(str(error)) from None
     except CaptureError as error:
         if str(error).startswith("less of the model"):
             raise ArgumentError(str(error)) from None
