@@ -1747,6 +1747,14 @@ typedef struct clv_trace_options {
     @threads any. */
 CLV_API clv_status clv_trace(const clv_artifact *a, const clv_trace_options *options, clv_artifact **out);
 
+/** Whether machine code in TorchScript programs may run, whoever made it: programs that Python's
+    TracedModule.to_torchscript() wrote call the operator cleave::segment, which is there once this library is loaded. Where
+    it is not allowed, which is the default, segments with machine code run operator by operator. It sets
+    CLEAVE_ALLOW_COMPILED in the environment to 1 or 0; processes that are started from now on inherit it.
+    @errors CLV_E_NOMEM.
+    @threads alone: other threads must not read or change the environment meanwhile. */
+CLV_API clv_status clv_allow_compiled(bool allow);
+
 /** @} */
 
 #ifdef __cplusplus
