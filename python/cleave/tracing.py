@@ -52,7 +52,13 @@ class TensorInfo(NamedTuple):
 
 
 class GraphNode(NamedTuple):
-    """An operator, as subgraph_builder_function sees it."""
+    """An operator, as subgraph_builder_function sees it.
+
+    >>> import torch, cleave
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU()).eval()
+    >>> cleave.trace(net, torch.randn(3, 4), dryrun=True).graph.nodes[1].name
+    ('Sequential', '1', 'ReLU')
+    """
 
     name: tuple[str, ...]  # names and classes of the modules on the way to it
     op: str  # "aten::conv2d"
@@ -79,7 +85,13 @@ def graph_nodes(plan: Any) -> list[GraphNode]:
 
 
 class Segment(NamedTuple):
-    """A part of a traced module: compiled, or the reason why it is not."""
+    """A part of a traced module: compiled, or the reason why it is not.
+
+    >>> import torch, cleave
+    >>> traced = cleave.trace(lambda x: x * 2 + 1, torch.randn(3), dryrun=True)
+    >>> [segment.ops for segment in traced.segments]  # nothing was compiled
+    []
+    """
 
     name: str
     backend: str
@@ -88,12 +100,18 @@ class Segment(NamedTuple):
     compiled: bool  # it runs here as compiled code
     reason: str | None  # why it does not
     bytes: int  # of the compiled code
-    facts: dict[str, float]  # error, allowed, compile_s, tape_ms, code_ms, moved (bytes)
+    facts: dict[str, float]  # error, allowed, compile_s, cached, tape_ms, code_ms, bytes_in, bytes_out
     plan: int = 0  # sizes can have plans of their own
 
 
 class Coverage(NamedTuple):
-    """How much of a model is compiled."""
+    """How much of a model is compiled.
+
+    >>> import torch, cleave
+    >>> traced = cleave.trace(lambda x: x * 2 + 1, torch.randn(3), dryrun=True)
+    >>> traced.coverage.operators
+    2
+    """
 
     operators: int
     compiled: int
@@ -107,7 +125,13 @@ class Coverage(NamedTuple):
 
 
 class Report:
-    """What was compiled and why not the rest: print it, or read `data`."""
+    """What was compiled and why not the rest: print it, or read `data`.
+
+    >>> import torch, cleave
+    >>> report = cleave.trace(lambda x: x * 2 + 1, torch.randn(3), dryrun=True).report()
+    >>> report.data["operators"]
+    2
+    """
 
     def __init__(self, text: str, share: float, data: dict[str, Any]) -> None:
         self._text = text
@@ -355,6 +379,7 @@ def _traced(
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # open files stay mapped
     traced = TracedModule(plan, captured, artifact, wanted)
+    traced.__dict__["_calls"] = calls  # a ScriptModule is compared on them
     traced._log_nodes()
     return traced
 
@@ -409,7 +434,15 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
 
     It runs what was traced while the model is as it was then. After the weights changed, in a mode or at shapes and
     dtypes that were not traced, and when gradients are wanted, it runs the live plan of the model: the same numbers as
-    PyTorch, without compiled code."""
+    PyTorch, without compiled code.
+
+    >>> import torch, cleave
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU()).eval()
+    >>> traced = cleave.trace(net, torch.randn(3, 4), dynamic_batch_size=(1, 8), dryrun=True)
+    >>> traced(torch.randn(7, 4)).shape
+    torch.Size([7, 8])
+    >>> traced.save("net.clv")
+    """
 
     _plan: Plan
     _captured: list[Captured]
@@ -732,7 +765,13 @@ def _allowed(tensor: torch.Tensor, scale: float, tolerance: float) -> float:
 
 
 class Graph:
-    """The operators of a traced module in the order in which they run, and the segment of each."""
+    """The operators of a traced module in the order in which they run, and the segment of each.
+
+    >>> import torch, cleave
+    >>> graph = cleave.trace(lambda x: x * 2 + 1, torch.randn(3), dryrun=True).graph
+    >>> [node.op for node in graph.nodes]
+    ['aten::mul.Tensor', 'aten::add.Tensor']
+    """
 
     def __init__(self, plan: Any, segments: Sequence[tuple[Any, ...]], fallbacks: Sequence[tuple[int, str]]) -> None:
         self._texts: list[str] = [n[6] for n in plan.nodes()]
