@@ -24,6 +24,7 @@ import torch
 from . import _native, _save, _tree, tracing
 from ._capture import Captured, parameter_names
 from ._log import logger, warn
+from ._state import RandomState
 from .compilers._job import DTYPES
 from .errors import ArgumentError, CaptureError, CleaveError, ValidationError
 from .plan import Plan
@@ -32,6 +33,7 @@ log = logger("script")
 
 SWITCH = "CLEAVE_ALLOW_COMPILED"  # as src/exec/operator.c reads it
 CLASS = "Between"
+MAIN = 0  # the plan that is converted: the one of the example
 
 
 def allow_compiled(allow: bool = True) -> None:
@@ -67,8 +69,7 @@ class _Conversion:
         self.artifact: Any = own["_artifact"]
         self.runtime: Any = own["_runtime"]
         self.calls: list[list[torch.Tensor]] = own["_calls"]
-        self.number: int = own["_numbers"].get(id(self.plan._main), 0)
-        self.captured: Captured = own["_captured"][self.number]
+        self.captured: Captured = own["_captured"][MAIN]
         self.name = self.plan._target.name
         self.holder = torch.nn.Module()
         self.lines: list[str] = []
@@ -98,7 +99,7 @@ class _Conversion:
     # ---- the whole
 
     def script(self) -> torch.jit.ScriptModule:
-        inputs, outputs = _native.plan_values(self.artifact, self.number)
+        inputs, outputs = _native.plan_values(self.artifact, MAIN)
         arguments = _Arguments(self.captured.arguments, self._names())
         names = [f"v{i}" for i in inputs]
         self.lines += [f"{v} = {x}" for v, x in zip(names, arguments.leaves, strict=True)]
@@ -132,7 +133,7 @@ class _Conversion:
     def _ranges(self) -> Iterator[tuple[int, int, int | None]]:
         """(first, end, its number if it is a segment), one after another."""
         at = 0
-        for i, segment in enumerate(_native.trace_segments(self.artifact, self.number)[0]):
+        for i, segment in enumerate(_native.trace_segments(self.artifact, MAIN)[0]):
             if segment[0] > at:
                 yield at, segment[0], None
             yield segment[0], segment[1], i
@@ -143,15 +144,15 @@ class _Conversion:
 
     def _range(self, first: int, end: int, segment: int | None) -> list[int]:
         """Adds a part. Returns the values that it gives."""
-        takes, gives = _native.nodes_values(self.artifact, self.number, first, end)
+        takes, gives = _native.nodes_values(self.artifact, MAIN, first, end)
         path = self.folder / f"part{first}.clv"
         given = [f"v{i}" for i in takes]
         try:
             if segment is not None:
-                _native.segment_save(self.artifact, self.number, segment, os.fsencode(path))
+                _native.segment_save(self.artifact, MAIN, segment, os.fsencode(path))
                 call = self._operator(path, first, given)
             else:
-                _native.nodes_save(self.artifact, self.number, first, end, os.fsencode(path))
+                _native.nodes_save(self.artifact, MAIN, first, end, os.fsencode(path))
                 call = self._between(path, first, given)
         except CleaveError as error:
             raise CaptureError(f"nodes {self._labels(first, end)} cannot be in a ScriptModule: {error}") from None
@@ -160,7 +161,7 @@ class _Conversion:
         return gives
 
     def _labels(self, first: int, end: int) -> str:
-        rows = self.artifact.plan(self.number)[0].nodes()
+        rows = self.artifact.plan(MAIN)[0].nodes()
         return str(rows[first][0]) if end == first + 1 else f"{rows[first][0]} to {rows[end - 1][0]}"
 
     # ---- parts
@@ -225,7 +226,7 @@ class _Conversion:
 
     def _check_inputs(self, values: Sequence[str], shown: Sequence[str]) -> None:
         """A program from here is for the shapes and dtypes that were traced; with others it would compute something."""
-        ports = self.runtime.inputs() if self.number == 0 else None
+        ports = self.runtime.inputs()
         sized = self.plan._sized
         for symbol in sized.symbols if sized is not None and self.captured.symbols else ():
             leaf, dim = symbol.places[0]
@@ -235,7 +236,7 @@ class _Conversion:
                 f"{symbol.low} <= {symbol.name} and {symbol.name} <= {symbol.high}",
                 f"{symbol.name}, the size {dim} of {shown[leaf]}, is from {symbol.low} to {symbol.high}",
             )
-        for value, name, port in zip(values, shown, ports or (), strict=bool(ports)):
+        for value, name, port in zip(values, shown, ports, strict=True):
             _, dtype, dims, _ = port
             tests = [f"{value}.dim() == {len(dims)}", *(f"{value}.size({d}) == {text}" for d, text in enumerate(dims))]
             if dtype in DTYPES:
@@ -271,22 +272,24 @@ class _Conversion:
 
     def compare(self, script: torch.jit.ScriptModule) -> None:
         """On the calls that segments were compared on."""
-        plan = self.captured.plan
-        if "random" in plan.effects(0, plan.node_count()):
-            log.info("%s draws random numbers: its ScriptModule is not compared", self.name)
-            return
-        for leaves in self.calls:
-            if self._served(leaves):
-                self._compare(script, leaves)
+        before = RandomState()
+        try:
+            for leaves in self.calls:
+                if self._served(leaves):
+                    self._compare(script, leaves, before)
+        finally:
+            before.restore()
 
     def _served(self, leaves: Sequence[torch.Tensor]) -> bool:
         sized = self.plan._sized
         return sized is None or sized.served.get(sized.sizes_of(leaves)) is self.captured
 
-    def _compare(self, script: torch.jit.ScriptModule, leaves: Sequence[torch.Tensor]) -> None:
+    def _compare(self, script: torch.jit.ScriptModule, leaves: Sequence[torch.Tensor], before: RandomState) -> None:
         mine = [t.detach().clone() for t in leaves]  # some models write their inputs
+        before.restore()
         args, kwargs = _tree.unflatten(self.captured.arguments, [t.detach().clone() for t in leaves])
         want = _tree.flatten(self.traced(*args, **kwargs))[1]
+        before.restore()  # those that draw random numbers draw the same
         args, kwargs = _tree.unflatten(self.captured.arguments, mine)
         tensors = [a for a in [*args, *kwargs.values()] if _tree.flatten(a)[1]]
         try:
