@@ -29,7 +29,7 @@ from . import _native, _save, _show, _tree, progress
 from ._capture import Captured, take_apart
 from ._log import logger, warn
 from ._state import Target
-from .errors import ArgumentError, CaptureError, InputError, TraceError, ValidationError
+from .errors import ArgumentError, CaptureError, GuardError, InputError, TraceError, ValidationError
 from .plan import Plan, as_call, capture
 from .visualization import Drawable, Subject
 
@@ -336,8 +336,9 @@ def _traced(
         before, after = os.path.join(folder, "model.clv"), os.path.join(folder, "traced.clv")
         plan.save(before, prove="none")
         calls = [take_apart(plan._target, args, kwargs).leaves, *_other_sizes(plan, captured)]
-        _run_native(before, calls, reasons, wanted, after)
-        artifact = _native.Artifact(os.fsencode(after), [], False)
+        own = sorted({node[1] for c in captured for node in c.plan.nodes()})  # this process called them all
+        _run_native(_native.Artifact(os.fsencode(before), own, False), calls, reasons, wanted, after)
+        artifact = _native.Artifact(os.fsencode(after), own, False)
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # open files stay mapped
     traced = TracedModule(plan, captured, artifact, wanted)
@@ -368,7 +369,7 @@ def _other_sizes(plan: Plan, captured: Sequence[Captured]) -> Iterator[list[torc
 
 
 def _run_native(
-    path: str,
+    artifact: Any,
     calls: list[list[torch.Tensor]],
     reasons: list[list[str | None] | None],
     wanted: _Wanted,
@@ -377,7 +378,6 @@ def _run_native(
     def tell(what: str, done: int, total: int) -> None:
         progress.step(f"compiling {what} ({done} of {total} done)")
 
-    artifact = _native.Artifact(os.fsencode(path), [], False)
     try:
         _native.trace(artifact, calls, reasons, wanted.options(), tell, log.info, os.fsencode(after))
     except TimeoutError as error:
@@ -445,7 +445,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
             return self._live(args, kwargs)
         try:
             which, _, out = self._runtime.run(leaves)
-        except InputError:
+        except (InputError, GuardError):  # sizes, or data, that lead elsewhere
             return self._live(args, kwargs)
         return _tree.unflatten(self._captured[which].output, out)
 
@@ -567,9 +567,15 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
 
     # ---- made and checked
 
-    def _compare(self, args: tuple[Any, ...], kwargs: dict[str, Any], tolerance: float) -> None:
+    def _lasting(self) -> bool:
+        """Whether a run changes what the next one gives. Random draws do not: the generator is put back."""
         captured = self._captured[0]
-        if captured.stores or captured.plan.rebinds() or captured.plan.effects(0, captured.plan.node_count()):
+        effects = captured.plan.effects(0, captured.plan.node_count())
+        lasting = {"writes inputs", "writes state", "impure"}.intersection(effects)
+        return bool(captured.stores or captured.plan.rebinds() or lasting)
+
+    def _compare(self, args: tuple[Any, ...], kwargs: dict[str, Any], tolerance: float) -> None:
+        if self._lasting():
             log.info("%s changes its state: it is not compared as a whole", self._plan._target.name)
             return
         random = torch.get_rng_state()
@@ -588,8 +594,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
 
     def _measure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Eager, the tape and the traced module on the example, for the report."""
-        captured = self._captured[0]
-        if captured.stores or captured.plan.rebinds() or captured.plan.effects(0, captured.plan.node_count()):
+        if self._lasting():
             return
         calls: list[Callable[..., Any]] = [self._plan._target.call, self._plan, self]
         for _ in range(TIMED):
