@@ -230,6 +230,8 @@ static PyMethodDef functions[] = {
 	{"trace_segments", trace_segments_py, METH_VARARGS, "trace_segments(artifact, plan) -> (segments, fallbacks)"},
 	{"trace_html", trace_html_py, METH_VARARGS, "trace_html(artifact, plan, on_tape, title, frontier) -> a page"},
 	{"trace_report", trace_report_py, METH_VARARGS, "trace_report(artifact, plan, json, on_tape, ms…) -> (text, share)"},
+	{"marks", marks_py, METH_VARARGS, "marks([(holder or None, key, tensor)], contents) -> bytes"},
+	{"marks_changed", marks_changed_py, METH_VARARGS, "marks_changed(list, contents, marks) -> index or None"},
 	{"segment_save", segment_save_py, METH_VARARGS, "segment_save(artifact, plan, segment, path)"},
 	{"nodes_save", nodes_save_py, METH_VARARGS, "nodes_save(artifact, plan, first, end, path)"},
 	{"nodes_values", nodes_values_py, METH_VARARGS, "nodes_values(artifact, plan, first, end) -> (inputs, outputs)"},

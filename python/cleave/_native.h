@@ -124,6 +124,8 @@ PyObject *artifact_resave_py(PyObject *self, PyObject *args);
 PyObject *difference_py(PyObject *self, PyObject *args);
 PyObject *trace_segments_py(PyObject *self, PyObject *args);
 PyObject *trace_html_py(PyObject *self, PyObject *args);
+PyObject *marks_py(PyObject *self, PyObject *args);
+PyObject *marks_changed_py(PyObject *self, PyObject *args);
 PyObject *trace_report_py(PyObject *self, PyObject *args);
 
 /* _native_script.c: parts of a traced file, for TorchScript */

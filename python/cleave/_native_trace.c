@@ -389,6 +389,76 @@ static PyObject *segment_to(const artifact_segment *s)
 	return Py_BuildValue("(IIsKN)", s->first, s->end, s->backend, size, facts_of(s));
 }
 
+/* ---- tensors that are watched ------------------------------------------------------------------------------------------ */
+
+/* An entry (holder or None, key, tensor): whether the holder still has this tensor. */
+static bool is_held(PyObject *entry)
+{
+	PyObject *holder = PyTuple_GET_ITEM(entry, 0), *key = PyTuple_GET_ITEM(entry, 1);
+	if (holder == Py_None)
+		return true;
+	PyObject *now = PyObject_GetItem(holder, key);
+	bool held = now == PyTuple_GET_ITEM(entry, 2);
+	Py_XDECREF(now);
+	PyErr_Clear(); /* it is gone */
+	return held;
+}
+
+static bool check_entries(PyObject *list)
+{
+	bool ok = true;
+	for (Py_ssize_t i = 0; ok && i < PyList_GET_SIZE(list); i++) {
+		PyObject *entry = PyList_GET_ITEM(list, i);
+		ok = PyTuple_Check(entry) && PyTuple_GET_SIZE(entry) == 3 && py_borrow(PyTuple_GET_ITEM(entry, 2));
+	}
+	if (!ok)
+		PyErr_SetString(PyExc_TypeError, "what is watched is a list of (holder or None, key, tensor)");
+	return ok;
+}
+
+static uint64_t mark_of(PyObject *list, Py_ssize_t i, int contents)
+{
+	return br_mark(py_borrow(PyTuple_GET_ITEM(PyList_GET_ITEM(list, i), 2)), contents != 0);
+}
+
+/* marks(list, contents) -> bytes: what the tensors look like now */
+PyObject *marks_py(PyObject *self, PyObject *args)
+{
+	PyObject *list;
+	int contents;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O!p", &PyList_Type, &list, &contents) || !check_entries(list))
+		return NULL;
+	Py_ssize_t n = PyList_GET_SIZE(list);
+	PyObject *out = PyBytes_FromStringAndSize(NULL, n * (Py_ssize_t)sizeof(uint64_t));
+	for (Py_ssize_t i = 0; out && i < n; i++) {
+		uint64_t mark = mark_of(list, i, contents);
+		memcpy(PyBytes_AS_STRING(out) + (size_t)i * sizeof mark, &mark, sizeof mark);
+	}
+	return out;
+}
+
+/* marks_changed(list, contents, marks) -> the first entry that is not what it was; None: all are */
+PyObject *marks_changed_py(PyObject *self, PyObject *args)
+{
+	PyObject *list;
+	int contents;
+	const char *marks;
+	Py_ssize_t size;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O!py#", &PyList_Type, &list, &contents, &marks, &size) || !check_entries(list))
+		return NULL;
+	Py_ssize_t n = PyList_GET_SIZE(list);
+	if (size != n * (Py_ssize_t)sizeof(uint64_t))
+		return PyErr_Format(PyExc_ValueError, "there are %zd tensors, and marks for others", n);
+	for (Py_ssize_t i = 0; i < n; i++) {
+		uint64_t mark = mark_of(list, i, contents);
+		if (memcmp(marks + (size_t)i * sizeof mark, &mark, sizeof mark) != 0 || !is_held(PyList_GET_ITEM(list, i)))
+			return PyLong_FromSsize_t(i);
+	}
+	Py_RETURN_NONE;
+}
+
 /* trace_segments(artifact, plan) -> (segments, fallbacks) */
 PyObject *trace_segments_py(PyObject *self, PyObject *args)
 {

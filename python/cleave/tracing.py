@@ -472,8 +472,8 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
     _lock: threading.Lock
     _times: dict[str, float]
     _told: set[str]
-    _weights: list[_Watched]  # tensors that runs read
-    _written: list[_Watched]  # and those that they write, which are the model's own
+    _weights: _Watch  # tensors that runs read
+    _written: _Watch  # and those that they write, which are the model's own
     _keeps: bool  # a run leaves more in the model than compiled code gives: only the live plan will do
 
     def __init__(self, plan: Plan, captured: Sequence[Captured], artifact: Any, wanted: _Wanted) -> None:
@@ -519,12 +519,9 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
 
     def _changed(self) -> str | None:
         """What of the model is not as it was when it was traced."""
-        for w in self._weights:
-            if w.changed():
-                return f"{w.name} changed after the trace"
-        for w in self._written:
-            if w.replaced():
-                return f"{w.name} changed after the trace"
+        name = self._weights.written() or self._written.replaced()
+        if name is not None:
+            return f"{name} changed after the trace"
         try:
             self._plan._first.program.native.check_model()
         except InputError as error:
@@ -625,7 +622,8 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         `prove` says whether more sizes are recorded now, as in Plan.save."""
         changed = self._changed()
         if changed is None:
-            changed = next((f"{w.name} was written after the trace" for w in self._written if w.changed()), None)
+            name = self._written.written()
+            changed = None if name is None else f"{name} was written after the trace"
         if changed is not None:
             raise ArgumentError(f"{changed}: what is compiled has the old weights; trace the model again, then save it")
         sized, example = self._plan._sized, self._plan._example
@@ -717,57 +715,47 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         return head, [("back end", self._wanted.backend), ("report", str(self.report()).splitlines()[0])]
 
 
-class _Watched(NamedTuple):
-    """A tensor of the model as it was when it was traced."""
+class _Watch:
+    """Tensors of the model as they were when it was traced, by name: (holder or None, key, tensor)."""
 
-    name: str
-    holder: Any  # None: a constant of the plan
-    key: Any
-    tensor: torch.Tensor
-    where: int
-    version: int
+    def __init__(self, tensors: Mapping[str, tuple[Any, Any, torch.Tensor]]) -> None:
+        self._names, self._entries = list(tensors), list(tensors.values())
+        self._contents = _native.marks(self._entries, True)
+        self._places = _native.marks(self._entries, False)
 
-    def replaced(self) -> bool:
-        """The model has another tensor now, or this one has other memory."""
-        if self.holder is not None:
-            now = self.holder.get(self.key) if isinstance(self.holder, dict) else self.holder[self.key]
-            if now is not self.tensor:
-                return True
-        return self.tensor.data_ptr() != self.where
+    def written(self) -> str | None:
+        """The first that was written since, or replaced."""
+        return self._name(_native.marks_changed(self._entries, True, self._contents))
 
-    def changed(self) -> bool:
-        return _version(self.tensor) != self.version or self.replaced()
+    def replaced(self) -> str | None:
+        """The first in whose place the model has another tensor, or that has other memory."""
+        return self._name(_native.marks_changed(self._entries, False, self._places))
+
+    def _name(self, i: int | None) -> str | None:
+        return None if i is None else self._names[i]
 
 
-def _version(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version  # who made it so gave up that writes are counted
-
-
-def _watch(name: str, holder: Any, key: Any, tensor: torch.Tensor) -> _Watched:
-    return _Watched(name, holder, key, tensor, tensor.data_ptr(), _version(tensor))
-
-
-def _watched(target: Target, captured: Sequence[Captured], runtime: Any) -> tuple[list[_Watched], list[_Watched]]:
+def _watched(target: Target, captured: Sequence[Captured], runtime: Any) -> tuple[_Watch, _Watch]:
     """Tensors that runs read, and those that they write: these become the model's own in the runtime too.
 
-    All tensors of the modules count as read: statistics of a BatchNorm are written without a trace of it, but that it
-    counts its batches is seen."""
-    read = {t.name: _watch(t.name, t.holder, t.key, t.tensor) for t in target.tensors()}
-    written: dict[str, _Watched] = {}
+    All tensors of the modules count as read: statistics of a BatchNorm are written without a version that tells it, but
+    that it counts its batches is seen."""
+    read = {t.name: (t.holder, t.key, t.tensor) for t in target.tensors()}
+    written: dict[str, tuple[Any, Any, torch.Tensor]] = {}
     for c in captured:
         for name, (holder, key) in c.state.items():
-            read.setdefault(name, _watch(name, holder, key, holder[key]))
-        for place, name, data in c.plan.places(0, c.plan.node_count())[0]:
-            if name is None and data is not None:
-                read[place] = _watch(f"the tensor {place}", None, None, data)
+            read.setdefault(name, (holder, key, holder[key]))
+        for place, constant, data in c.plan.places(0, c.plan.node_count())[0]:
+            if constant is None and data is not None:
+                read[f"the tensor {place}"] = (None, None, data)
         for name, _, _, writes in Program(c, 0, c.plan.node_count()).native.state():
             if writes:
                 holder, key = c.state[name]
-                written[name] = _watch(name, holder, key, holder[key])
-    for name, w in written.items():
-        runtime.bind(name, w.tensor)
-    own = {id(w.tensor) for w in written.values()}
-    return [w for w in read.values() if id(w.tensor) not in own], list(written.values())
+                written[name] = (holder, key, holder[key])
+    for name, (_, _, tensor) in written.items():
+        runtime.bind(name, tensor)
+    own = {id(tensor) for _, _, tensor in written.values()}
+    return _Watch({name: w for name, w in read.items() if id(w[2]) not in own}), _Watch(written)
 
 
 def _keeps_tensors(c: Captured) -> bool:

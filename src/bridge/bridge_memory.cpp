@@ -185,6 +185,45 @@ clv_status br_leaf(const clv_tensor *t, bool requires_grad, clv_tensor **out)
 	})
 }
 
+// ---- marks
+
+static uint64_t mix(uint64_t h, uint64_t x)
+{
+	h = (h ^ x) * 0x9e3779b97f4a7c15ull;
+	return h ^ (h >> 29);
+}
+
+// Some bytes of memory without gaps, from its first to its last.
+static uint64_t mix_samples(uint64_t h, const char *data, size_t n)
+{
+	const size_t width = n < sizeof(uint64_t) ? n : sizeof(uint64_t), samples = 4;
+	for (size_t i = 0; i < samples && n; i++) {
+		uint64_t x = 0;
+		std::memcpy(&x, data + (n - width) * i / (samples - 1), width);
+		h = mix(h, x);
+	}
+	return h;
+}
+
+uint64_t br_mark(const clv_tensor *t, bool contents)
+{
+	try {
+		const at::Tensor &x = borrow(t);
+		if (!x.has_storage())
+			return 0;
+		const char *data = static_cast<const char *>(x.storage().data());
+		uint64_t h = mix(mix(1, reinterpret_cast<uintptr_t>(data)), static_cast<uint64_t>(x.storage_offset()));
+		if (!contents)
+			return h;
+		h = mix(h, x.is_inference() ? 0 : static_cast<uint64_t>(x._version()));
+		if (!data || !x.device().is_cpu() || !x.unsafeGetTensorImpl()->is_non_overlapping_and_dense())
+			return h;
+		return mix_samples(h, data + static_cast<size_t>(x.storage_offset()) * x.itemsize(), x.nbytes());
+	} catch (...) {
+		return 0; // nothing that could be looked at
+	}
+}
+
 // ---- layouts
 
 // The strides of a dense tensor of this order; false: t has others, in a dimension where that matters.

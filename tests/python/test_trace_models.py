@@ -408,6 +408,11 @@ def write_data(model: Any) -> None:
     model[0].weight.data = torch.rand(4, 4)
 
 
+def write_unseen(model: Any) -> None:
+    """No version counts this."""
+    model[0].weight.data.mul_(2)
+
+
 def load(model: Any) -> None:
     model.load_state_dict({k: v * 2 for k, v in model.state_dict().items()})
 
@@ -445,7 +450,7 @@ def hook(model: Any) -> None:
     model[0].register_forward_hook(lambda m, i, o: o * 2)
 
 
-CHANGES = [write, write_data, load, assign, replace, restructure, train, learn_statistics, optimise, hook]
+CHANGES = [write, write_data, write_unseen, load, assign, replace, restructure, train, learn_statistics, optimise, hook]
 
 
 @pytest.mark.parametrize("change", CHANGES)
