@@ -1,11 +1,11 @@
 """A traced module as a torch.jit.ScriptModule: compiled segments are calls of the operator cleave::segment.
 
-The plan is cut at the borders of its segments. A segment becomes the bytes of a file of its own, a buffer of the module.
-What is between segments becomes TorchScript of the generated source, with the tensors it reads as parameters; where that is
-no TorchScript, it becomes bytes too, which the operator runs one operator after another. A forward around them passes on
-what goes from one part to the next, sizes among it.
+The plan is cut at the borders of its segments. A segment becomes the bytes of a file of its own, a buffer of the
+module. What is between segments becomes TorchScript of the generated source, with the tensors it reads as parameters;
+where that is no TorchScript, it becomes bytes too, which the operator runs as they are. A forward around them passes
+on what goes from one part to the next, sizes among it.
 
-TorchScript is compiled from text and not traced: torch.jit.trace would keep the branches that formulas over sizes take."""
+TorchScript is compiled from text and not traced: torch.jit.trace keeps the way that formulas over sizes took once."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ from typing import Any
 
 import torch
 
-from . import _native, _tree, tracing
+from . import _native, _save, _tree, tracing
 from ._capture import Captured, parameter_names
 from ._log import logger, warn
+from ._state import RandomState
 from .compilers._job import DTYPES
 from .errors import ArgumentError, CaptureError, CleaveError, ValidationError
+from .plan import Plan
 
 log = logger("script")
 
 SWITCH = "CLEAVE_ALLOW_COMPILED"  # as src/exec/operator.c reads it
-CLASS = "Part"
-MOST_SIZES = 4096  # that a check of sizes lists
+CLASS = "Between"
+MAIN = 0  # the plan that is converted: the one of the example
 
 
 def allow_compiled(allow: bool = True) -> None:
@@ -61,15 +63,25 @@ class _Conversion:
         changed = traced._changed()
         if changed is not None:
             raise ArgumentError(f"{changed}: what is compiled has the old weights; trace the model again")
-        plan = traced._plan
+        own = vars(traced)
         self.traced, self.folder = traced, folder
-        self.number: int = traced._numbers.get(id(plan._main), 0)
-        self.captured: Captured = traced._captured[self.number]
-        self.name: str = plan._target.name
+        self.plan: Plan = own["_plan"]
+        self.artifact: Any = own["_artifact"]
+        self.runtime: Any = own["_runtime"]
+        self.calls: list[list[torch.Tensor]] = own["_calls"]
+        self.captured: Captured = own["_captured"][MAIN]
+        self.name = self.plan._target.name
         self.holder = torch.nn.Module()
         self.lines: list[str] = []
         self.tensors: dict[Any, torch.Tensor] = {}
+        self._prove()
         self._refuse()
+
+    def _prove(self) -> None:
+        """Records more sizes, as save() does: some may turn out to have a plan of their own."""
+        sized, example = self.plan._sized, self.plan._example
+        if sized is not None and example is not None:
+            _save.prove(sized, lambda point: sized.obtain(sized.resized(example, point), point), "auto")
 
     def _refuse(self) -> None:
         """What the forward does beside giving outputs."""
@@ -87,8 +99,7 @@ class _Conversion:
     # ---- the whole
 
     def script(self) -> torch.jit.ScriptModule:
-        artifact, number = self.traced._artifact, self.number
-        inputs, outputs = _native.plan_values(artifact, number)
+        inputs, outputs = _native.plan_values(self.artifact, MAIN)
         arguments = _Arguments(self.captured.arguments, self._names())
         names = [f"v{i}" for i in inputs]
         self.lines += [f"{v} = {x}" for v, x in zip(names, arguments.leaves, strict=True)]
@@ -117,12 +128,12 @@ class _Conversion:
 
     def _names(self) -> list[str]:
         positional = self.captured.arguments.children[0]
-        return parameter_names(self.traced._plan._target, len(positional.children))
+        return parameter_names(self.plan._target, len(positional.children))
 
     def _ranges(self) -> Iterator[tuple[int, int, int | None]]:
         """(first, end, its number if it is a segment), one after another."""
         at = 0
-        for i, segment in enumerate(_native.trace_segments(self.traced._artifact, self.number)[0]):
+        for i, segment in enumerate(_native.trace_segments(self.artifact, MAIN)[0]):
             if segment[0] > at:
                 yield at, segment[0], None
             yield segment[0], segment[1], i
@@ -133,16 +144,15 @@ class _Conversion:
 
     def _range(self, first: int, end: int, segment: int | None) -> list[int]:
         """Adds a part. Returns the values that it gives."""
-        artifact, number = self.traced._artifact, self.number
-        takes, gives = _native.nodes_values(artifact, number, first, end)
+        takes, gives = _native.nodes_values(self.artifact, MAIN, first, end)
         path = self.folder / f"part{first}.clv"
         given = [f"v{i}" for i in takes]
         try:
             if segment is not None:
-                _native.segment_save(artifact, number, segment, os.fsencode(path))
+                _native.segment_save(self.artifact, MAIN, segment, os.fsencode(path))
                 call = self._operator(path, first, given)
             else:
-                _native.nodes_save(artifact, number, first, end, os.fsencode(path))
+                _native.nodes_save(self.artifact, MAIN, first, end, os.fsencode(path))
                 call = self._between(path, first, given)
         except CleaveError as error:
             raise CaptureError(f"nodes {self._labels(first, end)} cannot be in a ScriptModule: {error}") from None
@@ -151,7 +161,7 @@ class _Conversion:
         return gives
 
     def _labels(self, first: int, end: int) -> str:
-        rows = self.traced._artifact.plan(self.number)[0].nodes()
+        rows = self.artifact.plan(MAIN)[0].nodes()
         return str(rows[first][0]) if end == first + 1 else f"{rows[first][0]} to {rows[end - 1][0]}"
 
     # ---- parts
@@ -164,12 +174,13 @@ class _Conversion:
 
     def _between(self, path: Path, first: int, given: Sequence[str]) -> str:
         """Nodes that are not compiled: their source, else the operator, which runs them as they are."""
+        sizes: list[str] = []
         try:
             part, sizes = self._source(path, first)
             self.holder.add_module(f"part{first}", torch.jit.script(part))
-        except _Sizes as error:
-            raise CaptureError(str(error)) from None
         except Exception as error:  # whatever the compiler of TorchScript finds
+            if sizes:
+                raise CaptureError(f"{_short(error)}, and no input shows {', '.join(sizes)}, which they need") from None
             log.info("nodes from %d on have no TorchScript, the operator runs them: %s", first, _short(error))
             return self._operator(path, first, given)
         return f"self.part{first}({', '.join([*given, *sizes])})"
@@ -184,9 +195,6 @@ class _Conversion:
         names = _unique([place for place, _, _ in places])
         tree = ast.parse(plan.source(0, count, CLASS, solve=True))
         sizes = _flatten(tree, dict(zip([p[0] for p in places], names, strict=True)))
-        unknown = [s for s in sizes if s not in self.captured.symbols]
-        if unknown:
-            raise _Sizes(f"no size of an input shows {', '.join(unknown)}")
         module = self._load(ast.unparse(tree), CLASS, f"part{first}")()
         state, constants = runtime.state(), runtime.constants(0)
         for (place, name, _), flat in zip(places, names, strict=True):
@@ -207,7 +215,8 @@ class _Conversion:
         path = self.folder / f"{file}.py"
         path.write_text(text, encoding="utf-8")
         spec = importlib.util.spec_from_file_location(f"cleave_script_{file}", path)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         made: Callable[[], torch.nn.Module] = getattr(module, name)
@@ -217,8 +226,8 @@ class _Conversion:
 
     def _check_inputs(self, values: Sequence[str], shown: Sequence[str]) -> None:
         """A program from here is for the shapes and dtypes that were traced; with others it would compute something."""
-        ports = self.traced._runtime.inputs() if self.number == 0 else None
-        sized = self.traced._plan._sized
+        ports = self.runtime.inputs()
+        sized = self.plan._sized
         for symbol in sized.symbols if sized is not None and self.captured.symbols else ():
             leaf, dim = symbol.places[0]
             self._check(f"{values[leaf]}.dim() > {dim}", f"{shown[leaf]} has no dimension {dim}")
@@ -227,7 +236,7 @@ class _Conversion:
                 f"{symbol.low} <= {symbol.name} and {symbol.name} <= {symbol.high}",
                 f"{symbol.name}, the size {dim} of {shown[leaf]}, is from {symbol.low} to {symbol.high}",
             )
-        for value, name, port in zip(values, shown, ports or (), strict=bool(ports)):
+        for value, name, port in zip(values, shown, ports, strict=True):
             _, dtype, dims, _ = port
             tests = [f"{value}.dim() == {len(dims)}", *(f"{value}.size({d}) == {text}" for d, text in enumerate(dims))]
             if dtype in DTYPES:
@@ -241,49 +250,46 @@ class _Conversion:
 
     def _check_sizes(self) -> None:
         """Sizes at which another plan serves, or none was seen to, are not for this one."""
-        sized = self.traced._plan._sized
+        sized = self.plan._sized
         if sized is None or not self.captured.symbols:
             return
-        served = sized.served
-        others = sorted(p for p, c in served.items() if c is not self.captured)
-        mine = sorted(p for p, c in served.items() if c is self.captured)
+        if len(sized.names) > 1:
+            raise CaptureError(f"{self.name} has several sizes that change: {', '.join(sized.names)}")
+        name, served = sized.names[0], sized.served
+        mine = sorted(p[0] for p, c in served.items() if c is self.captured)
+        others = sorted(p[0] for p, c in served.items() if c is not self.captured)
         if others:
             warn(
-                f"{self.name} has plans of their own for some sizes ({', '.join(sized.names)} = "
-                f"{_points(others)}): they are not in the ScriptModule, which refuses those sizes"
+                f"{self.name} has plans of their own for {name} = {_few(others)}: they are not in the ScriptModule, "
+                "which refuses these sizes"
             )
-        here = f"[{', '.join(sized.names)}]"
         if not self.traced._any_size():
-            self._check(
-                f"{here} in {[list(p) for p in mine[:MOST_SIZES]]}",
-                f"the model was recorded at {', '.join(sized.names)} = {_points(mine)} alone",
-            )
+            self._check(f"{name} in {mine}", f"the model was recorded at {name} = {_few(mine)}, and at no other size")
         elif others:
-            self._check(
-                f"{here} not in {[list(p) for p in others[:MOST_SIZES]]}",
-                "the model does something else at this size: trace it there",
-            )
+            self._check(f"{name} not in {others}", f"the model does something else at {name} = {_few(others)}")
 
     # ---- the proof
 
     def compare(self, script: torch.jit.ScriptModule) -> None:
         """On the calls that segments were compared on."""
-        plan = self.captured.plan
-        if "random" in plan.effects(0, plan.node_count()):
-            log.info("%s draws random numbers: its ScriptModule is not compared", self.name)
-            return
-        for leaves in self.traced._calls:
-            if self._served(leaves):
-                self._compare(script, leaves)
+        before = RandomState()
+        try:
+            for leaves in self.calls:
+                if self._served(leaves):
+                    self._compare(script, leaves, before)
+        finally:
+            before.restore()
 
     def _served(self, leaves: Sequence[torch.Tensor]) -> bool:
-        sized = self.traced._plan._sized
+        sized = self.plan._sized
         return sized is None or sized.served.get(sized.sizes_of(leaves)) is self.captured
 
-    def _compare(self, script: torch.jit.ScriptModule, leaves: Sequence[torch.Tensor]) -> None:
+    def _compare(self, script: torch.jit.ScriptModule, leaves: Sequence[torch.Tensor], before: RandomState) -> None:
         mine = [t.detach().clone() for t in leaves]  # some models write their inputs
+        before.restore()
         args, kwargs = _tree.unflatten(self.captured.arguments, [t.detach().clone() for t in leaves])
         want = _tree.flatten(self.traced(*args, **kwargs))[1]
+        before.restore()  # those that draw random numbers draw the same
         args, kwargs = _tree.unflatten(self.captured.arguments, mine)
         tensors = [a for a in [*args, *kwargs.values()] if _tree.flatten(a)[1]]
         try:
@@ -299,10 +305,6 @@ class _Conversion:
 _WHOLE = "class Model(torch.nn.Module):\n"
 
 
-class _Sizes(Exception):
-    """A part needs a size that it cannot be given."""
-
-
 def _live(captured: Captured, name: str) -> torch.Tensor | None:
     if name not in captured.state:
         return None
@@ -311,9 +313,9 @@ def _live(captured: Captured, name: str) -> torch.Tensor | None:
     return found
 
 
-def _points(points: Sequence[tuple[int, ...]]) -> str:
-    texts = [str(p[0]) if len(p) == 1 else str(p) for p in points]
-    return ", ".join(texts) if len(texts) <= 8 else f"{', '.join(texts[:8])} and {len(texts) - 8} more"
+def _few(sizes: Sequence[int]) -> str:
+    rest = len(sizes) - 8
+    return ", ".join(map(str, sizes[:8])) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _short(error: BaseException) -> str:
@@ -325,8 +327,8 @@ def _short(error: BaseException) -> str:
 
 
 class _Arguments:
-    """The parameters of the forward: those of the model that have tensors in them. text: as a signature has them; leaves:
-    how to read each tensor."""
+    """The parameters of the forward: those of the model that have tensors in them. text: as a signature has them;
+    leaves: how to read each tensor."""
 
     def __init__(self, spec: _tree.Spec, names: Sequence[str]) -> None:
         positional, keywords = spec.children
@@ -403,8 +405,8 @@ def _unique(texts: Sequence[str]) -> list[str]:
 
 
 def _flatten(tree: ast.Module, names: dict[str, str]) -> list[str]:
-    """Rewrites generated source for TorchScript: tensors are attributes of the module itself, operators have no overload
-    in their names, sizes are parameters like others. Returns those sizes."""
+    """Rewrites generated source for TorchScript: tensors are attributes of the module itself, operators have no
+    overload in their names, sizes are parameters like others. Returns those sizes."""
     made = next(x for x in tree.body if isinstance(x, ast.ClassDef) and x.name == CLASS and _method(x, "forward"))
     forward = _method(made, "forward")
     assert forward is not None

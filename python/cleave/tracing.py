@@ -30,7 +30,7 @@ from . import _native, _report, _save, _show, _tree, progress
 from ._capture import Captured, take_apart
 from ._log import logger, warn
 from ._state import RandomState, Target
-from .errors import ArgumentError, CaptureError, InputError, SplitError, TraceError, ValidationError
+from .errors import ArgumentError, CaptureError, GuardError, InputError, SplitError, TraceError, ValidationError
 from .plan import Plan, Program, as_call, capture
 from .visualization import Drawable, Subject
 
@@ -513,7 +513,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
             return self._live(args, kwargs)
         try:
             which, _, out = self._runtime.run(leaves)
-        except InputError:
+        except (InputError, GuardError):  # sizes, or data, that lead elsewhere
             return self._live(args, kwargs)
         return _tree.unflatten(self._captured[which].output, out)
 
@@ -654,9 +654,15 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
 
     # ---- made and checked
 
-    def _compare(self, args: tuple[Any, ...], kwargs: dict[str, Any], tolerance: float) -> None:
+    def _lasting(self) -> bool:
+        """Whether a run changes what the next one gives. Random draws do not: the generator is put back."""
         captured = self._captured[0]
-        if captured.stores or captured.plan.rebinds() or captured.plan.effects(0, captured.plan.node_count()):
+        effects = captured.plan.effects(0, captured.plan.node_count())
+        lasting = {"writes inputs", "writes state", "impure"}.intersection(effects)
+        return bool(captured.stores or captured.plan.rebinds() or lasting)
+
+    def _compare(self, args: tuple[Any, ...], kwargs: dict[str, Any], tolerance: float) -> None:
+        if self._lasting():
             log.info("%s changes its state: it is not compared as a whole", self._plan._target.name)
             return
         random = torch.get_rng_state()
@@ -675,8 +681,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
 
     def _measure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Eager, the tape and the traced module on the example, for the report."""
-        captured = self._captured[0]
-        if captured.stores or captured.plan.rebinds() or captured.plan.effects(0, captured.plan.node_count()):
+        if self._lasting():
             return
         calls: list[Callable[..., Any]] = [self._plan._target.call, self._plan, self]
         for _ in range(TIMED):

@@ -453,20 +453,32 @@ static clv_status give_output(const model *m, ov_infer_request *r, uint32_t i, c
 	return st == 0 ? CLV_OK : openvino_fail(m->ov, "give an output");
 }
 
+/* Status of OpenVINO, whose shapes have a dimension at least: a scalar is known by its one element. */
+static int has_sizes(const ov_api *ov, const ov_tensor *x, const br_blob *want, bool *same)
+{
+	ov_shape shape = {0, NULL};
+	size_t elements = 0;
+	int st = want->ndim ? ov->ov_tensor_get_shape(x, &shape) : ov->ov_tensor_get_size(x, &elements);
+	if (st != 0)
+		return st;
+	*same = want->ndim ? shape.rank == want->ndim : elements == 1;
+	for (uint32_t d = 0; d < want->ndim && *same; d++)
+		*same = shape.dims[d] == want->sizes[d];
+	if (want->ndim)
+		ov->ov_shape_free(&shape);
+	return st;
+}
+
 /* The model's output is of the size that the plan says; else what we gave was not all written. */
 static clv_status check_output(const model *m, ov_infer_request *r, uint32_t i, const br_blob *want)
 {
 	ov_tensor *x = NULL;
-	ov_shape shape = {0, NULL};
+	bool same = false;
 	OV_TRY(m->ov, "give an output", m->ov->ov_infer_request_get_output_tensor_by_index(r, i, &x));
-	int st = m->ov->ov_tensor_get_shape(x, &shape);
+	int st = has_sizes(m->ov, x, want, &same);
 	m->ov->ov_tensor_free(x);
 	if (st != 0)
 		return openvino_fail(m->ov, "give an output");
-	bool same = shape.rank == want->ndim;
-	for (uint32_t d = 0; d < want->ndim && same; d++)
-		same = shape.dims[d] == want->sizes[d];
-	m->ov->ov_shape_free(&shape);
 	return same ? CLV_OK
 	            : fail(CLV_E_UNSUPPORTED, "output %u of OpenVINO's model has other sizes than the plan says", i);
 }

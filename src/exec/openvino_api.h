@@ -52,6 +52,7 @@ typedef struct ov_shape {
 	X(int, ov_tensor_create, (int type, ov_shape, ov_tensor **))                                                       \
 	X(int, ov_tensor_create_from_host_ptr, (int type, ov_shape, void *, ov_tensor **))                                 \
 	X(int, ov_tensor_get_shape, (const ov_tensor *, ov_shape *))                                                       \
+	X(int, ov_tensor_get_size, (const ov_tensor *, size_t *))                                                          \
 	X(int, ov_tensor_get_element_type, (const ov_tensor *, int *))                                                     \
 	X(int, ov_tensor_data, (const ov_tensor *, void **))                                                               \
 	X(void, ov_tensor_free, (ov_tensor *))                                                                             \

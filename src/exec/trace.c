@@ -354,11 +354,34 @@ static void search_clear(search *s)
 	s->now.n = s->halves.n = 0;
 }
 
+/* Where none of so many pieces can be compiled it is no single operator, and each further piece would cost a compile. */
+enum { HOPELESS = 8 };
+
+static bool is_hopeless(const search *s)
+{
+	for (uint32_t i = 0; i < s->halves.n; i++)
+		if (!s->halves.at[i].why || s->halves.at[i].blamed.n)
+			return false;
+	return s->halves.n >= HOPELESS;
+}
+
+static clv_status convict_all(search *s)
+{
+	for (uint32_t i = 0; i < s->halves.n; i++) {
+		const attempt *a = &s->halves.at[i];
+		for (node_id k = a->segment.first; k < a->segment.end; k++)
+			TRY(convict(s->d, k, a->why));
+	}
+	return CLV_OK;
+}
+
 static clv_status search_round(search *s)
 {
 	for (uint32_t i = 0; i < s->now.n; i++)
 		TRY(question(s, &s->now.at[i]));
 	TRY(attempts_run(&s->d->ordered, s->halves.at, s->halves.n));
+	if (is_hopeless(s))
+		return convict_all(s);
 	for (uint32_t i = 0, h = 0; h + 1 < s->halves.n; i++) {
 		const attempt *a = &s->halves.at[h];
 		if (s->now.at[i].first != a->segment.first)

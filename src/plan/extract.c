@@ -132,7 +132,7 @@ static clv_status copy_value(extractor *x, value_id v, bool as_input)
 	const value *from = &x->from->values.at[v];
 	if (from->type != TYPE_TENSOR)
 		return refuse_value(x, v, "is no tensor: it cannot be in a segment");
-	if (from->flags & VALUE_GUARD && !as_input)
+	if (!as_input && value_guarded(x->from, v))
 		return refuse_value(x, v, "has a shape that depends on data: it cannot be in a segment");
 	TRY(copy_tensor(x, v, as_input ? VALUE_INPUT : (value_kind)from->kind));
 	value *made = &x->to->values.at[x->values[v]];

@@ -224,13 +224,20 @@ static clv_status refuse_devices(const plan *p, const char **no, arena *a)
 	return st;
 }
 
+/* Of PyTorch or of the tape. Of others the recorder has to assume the worst: that nobody has heard of them says more. */
+static bool is_known(const char *op)
+{
+	return !strncmp(op, "aten::", 6) || !strncmp(op, "cleave::", 8);
+}
+
 static void refuse_obstacles(const plan *p, const char **no)
 {
 	bool data = has_data_symbols(p);
 	for (node_id n = 0; n < p->nodes.n; n++) {
 		obstacle_walk w = {p, NULL, NONE, data};
 		look_at_node(&w, n);
-		no[n] = w.found ? w.found : no[n];
+		if (!no[n] || is_known(plan_s(p, p->nodes.at[n].op)))
+			no[n] = w.found ? w.found : no[n];
 	}
 }
 

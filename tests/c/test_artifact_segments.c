@@ -553,6 +553,26 @@ static void nodes_are_the_same_file_from_memory_and_from_a_file(void **state)
 	image_free(&i);
 }
 
+static void a_segment_is_a_file_with_its_code(void **state)
+{
+	(void)state;
+	artifact *a = opened(crafted), *part;
+	OK(artifact_take_segment(a, 0, 1, &part));
+	image i = written(part);
+	part = opened(i);
+	assert_int_equal(part->plans.n, 1);
+	assert_int_equal(part->plans.at[0].p->nodes.n, 2);
+	assert_int_equal(part->plans.at[0].segments.n, 1);
+	check_segment(&part->plans.at[0].segments.at[0], 0, 2);
+	OK(clv_artifact_check_data(part));
+	artifact_free(part);
+	FAILS(artifact_take_segment(a, 0, 2, &part), CLV_E_INVALID, "no segment 2 of plan 0");
+	FAILS(artifact_take_segment(a, 1, 0, &part), CLV_E_INVALID, "no segment 0 of plan 1");
+	FAILS(artifact_take_segment(a, 2, 0, &part), CLV_E_INVALID, "no segment 0 of plan 2");
+	artifact_free(a);
+	image_free(&i);
+}
+
 static void what_borrows_keeps_what_it_borrows_from(void **state)
 {
 	(void)state;
@@ -737,6 +757,14 @@ static clv_status copy_as_it_is(const void *ctx)
 	return st;
 }
 
+static clv_status take_segment(const void *ctx)
+{
+	artifact *part;
+	TRY(artifact_take_segment(ctx, 0, 0, &part));
+	artifact_free(part);
+	return CLV_OK;
+}
+
 static void every_allocation_may_fail(void **state)
 {
 	(void)state;
@@ -746,6 +774,7 @@ static void every_allocation_may_fail(void **state)
 	json_set_alloc_funcs(mem_alloc, mem_free);
 	assert_in_range(sweep_faults(copy_and_write, a, CLV_OK), 100, 5000);
 	assert_in_range(sweep_faults(copy_as_it_is, b, CLV_OK), 100, 5000);
+	assert_in_range(sweep_faults(take_segment, b, CLV_OK), 20, 5000);
 	json_set_alloc_funcs(malloc, free);
 	artifact_free(a);
 	artifact_free(b);
@@ -782,6 +811,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(entries_that_are_no_code_are_refused),
 		cmocka_unit_test(every_changed_bit_of_the_text_is_noticed_or_harmless),
 		cmocka_unit_test(nodes_are_the_same_file_from_memory_and_from_a_file),
+		cmocka_unit_test(a_segment_is_a_file_with_its_code),
 		cmocka_unit_test(what_borrows_keeps_what_it_borrows_from),
 		cmocka_unit_test(a_reordered_plan_is_numbered_as_its_text),
 		cmocka_unit_test(a_copy_has_its_segments_and_is_the_same_file),

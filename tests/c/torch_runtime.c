@@ -1068,16 +1068,16 @@ static void debug_mode_names_the_first_result_that_is_not_as_planned(void **stat
 
 enum { THREADS = 8, RUNS = 40 };
 
-typedef struct job {
+typedef struct errand {
 	const clv_runtime *r;
 	const clv_tensor *want; /* NULL: any */
 	int64_t batch;
 	bool good;
-} job;
+} errand;
 
 static void *work(void *at)
 {
-	job *j = at;
+	errand *j = at;
 	j->good = true;
 	for (int i = 0; i < RUNS && j->good; i++) {
 		clv_tensor *y = NULL, *x = j->want ? rows(j->batch) : VECTOR(1, 2);
@@ -1089,7 +1089,7 @@ static void *work(void *at)
 	return NULL;
 }
 
-static void run_jobs(job *jobs)
+static void run_jobs(errand *jobs)
 {
 	pthread_t threads[THREADS];
 	for (int i = 0; i < THREADS; i++)
@@ -1105,11 +1105,11 @@ static void threads_run_one_runtime_at_once(void **state)
 	(void)state;
 	clv_runtime *r = runtime_of(sample_of_two_plans());
 	clv_tensor *want[3];
-	job jobs[THREADS];
+	errand jobs[THREADS];
 	for (int i = 0; i < 3; i++)
 		want[i] = result_of(r, rows(1 << i));
 	for (int i = 0; i < THREADS; i++)
-		jobs[i] = (job){r, want[1 + i % 2], 1 << (1 + i % 2), false};
+		jobs[i] = (errand){r, want[1 + i % 2], 1 << (1 + i % 2), false};
 	run_jobs(jobs);
 	for (int i = 0; i < 3; i++)
 		clv_tensor_free(want[i]);
@@ -1121,9 +1121,9 @@ static void a_model_with_state_is_run_by_one_at_a_time(void **state)
 	(void)state;
 	for (int i = 0; i < 2; i++) {
 		clv_runtime *r = runtime_of(with_pair(i ? add_in_place : add_and_rebind, "h"));
-		job jobs[THREADS];
+		errand jobs[THREADS];
 		for (int k = 0; k < THREADS; k++)
-			jobs[k] = (job){.r = r};
+			jobs[k] = (errand){.r = r};
 		run_jobs(jobs);
 		GIVES(r, VECTOR(0, 0), 10 + THREADS * RUNS, 20 + 2 * THREADS * RUNS);
 		clv_runtime_free(r);

@@ -189,16 +189,17 @@ def test_a_resnet_50_at_every_batch(backend: str, tmp_path: Path) -> None:
 @missing
 def test_what_a_compiler_cannot_take_runs_on_the_tape() -> None:
     def model(x: Tensor) -> Tensor:
-        y = torch.relu(x * 2) + 1
-        values, places = torch.sort(y, dim=-1, stable=True)
-        if float(x.abs().sum()) < 0:
-            return y
-        return torch.tanh(values * 2) + torch.unique(places).numel() + torch.nonzero(y > -1).shape[0]
+        values, _ = torch.sort(torch.relu(x * 2) + 1, dim=-1, stable=True)
+        return torch.tanh(values) * torch.rand(5)
 
     x = torch.rand(4, 5)
-    traced = cleave.trace(model, x, backend="openvino")
-    assert {"mul", "relu", "add"} <= {op for part in compiled_ops(traced) for op in part}
-    close(traced(x), model(x))
+    traced = cleave.trace(model, x, backend="openvino", minimum_segment_size=3)
+    assert compiled_ops(traced) == [["mul", "relu", "add"]]
+    assert {"sort", "rand"} <= set(tape_ops(traced))
+    torch.manual_seed(0)
+    got = traced(x)
+    torch.manual_seed(0)
+    close(got, model(x))
 
 
 # ---- compilers that misbehave
@@ -318,7 +319,8 @@ def test_children_of_a_compiler_that_hangs_are_killed(fake_compiler: pytest.Monk
     assert processes_of(f"CLEAVE_TEST_MARK={mark}") == []
 
 
-def test_a_python_that_is_not_there_is_a_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_python_that_is_not_there_leaves_the_tape(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
-    with pytest.raises((OSError, cleave.CleaveError), match="no-python"):
-        cleave.trace(foo, (torch.rand(5), torch.rand(5)), backend="inductor", cache=False)
+    traced = cleave.trace(foo, (torch.rand(5), torch.rand(5)), backend="inductor", cache=False)
+    assert compiled_ops(traced) == []
+    assert all("no-python" in reason for reason in tape_ops(traced).values()), tape_ops(traced)

@@ -266,8 +266,8 @@ def _private_folders(work: Path) -> None:
 
 
 def _linking(work: Path) -> dict[str, Any]:
-    """A compiler that links objects with its own C++ library. Some wheels of torch export another one, with which a linker
-    that drops what seems not to be needed (Ubuntu's) would leave them: code with std::regex then crashes."""
+    """A compiler that links objects with its own C++ library. Some wheels of torch export another one, with which a
+    linker that drops what seems not to be needed (Ubuntu's) would leave them: code with std::regex then crashes."""
     compiler = shutil.which(os.environ.get("CXX", "g++"))
     if compiler is None or "clang" in compiler or sys.platform != "linux":
         return {}

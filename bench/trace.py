@@ -1,0 +1,180 @@
+"""Eager, the tape, torch.compile and a trace by each back end, side by side.
+
+All take turns within each round, so that what else the machine does hits all of them; a round gives one ratio to eager.
+Printed are medians with the middle half in brackets, the seconds until a way was ready for its first run (for a trace
+that has the comparison with the model in it; nothing comes from a cache), how much is compiled, in how many segments,
+and how far the outputs are from eager, by the largest number in them. Nothing passes or fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="bench-trace-")  # what is compiled is compiled here
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+
+import torch
+from pipe_models import PIPED
+from pipe_models import build as build_real
+from real_models import BUILDERS, Args
+from replay import cnn, mlp, spread
+from torch import nn
+
+import cleave
+from cleave import _tree
+
+SMALL: dict[str, Callable[[int], tuple[nn.Module, torch.Tensor]]] = {"mlp": mlp, "cnn": cnn}
+NAMES = [*SMALL, *dict.fromkeys((*BUILDERS, *PIPED))]
+DEFAULT = ["mlp", "cnn", "torchvision-mobilenet_v3_large"]
+BACKENDS = ["inductor", "openvino"]
+WAYS = ["tape", "torch.compile", *BACKENDS]
+
+
+class Way(NamedTuple):
+    """One way to run a model; call is None where it cannot be had, and note says why."""
+
+    name: str
+    call: Callable[[], Any] | None
+    seconds: float
+    note: str
+
+
+def rows(tensor: torch.Tensor, batch: int) -> torch.Tensor:
+    """As many rows of an example as are wanted; those that it has again where there are too few."""
+    return torch.cat([tensor] * -(-batch // len(tensor)))[:batch]
+
+
+def case(name: str, batch: int) -> tuple[nn.Module, Args]:
+    torch.manual_seed(0)
+    if name in SMALL:
+        model, x = SMALL[name](batch)
+        return model.eval(), Args(x)
+    model, make_inputs = build_real(name)
+    made = make_inputs()
+    return model, Args(*(rows(t, batch) for t in made.args), **{key: rows(t, batch) for key, t in made.kwargs.items()})
+
+
+# ---- ways to run a model
+
+
+def tape(model: nn.Module, inputs: Args, dynamic: bool) -> tuple[Callable[..., Any], str]:
+    return cleave.capture(model, inputs.args, inputs.kwargs, both_grad_modes=False), ""
+
+
+def compiled(model: nn.Module, inputs: Args, dynamic: bool) -> tuple[Callable[..., Any], str]:
+    torch.compiler.reset()
+    call = torch.compile(model, dynamic=dynamic)
+    call(*inputs.args, **inputs.kwargs)
+    return call, ""
+
+
+def traced_by(backend: str) -> Callable[[nn.Module, Args, bool], tuple[Callable[..., Any], str]]:
+    def traced(model: nn.Module, inputs: Args, dynamic: bool) -> tuple[Callable[..., Any], str]:
+        made = cleave.trace(
+            model,
+            inputs.args,
+            example_kwarg_inputs=inputs.kwargs,
+            backend=backend,
+            dynamic_batch_size=dynamic,
+            strict=False,
+            cache=False,
+        )
+        segments = len(made.segments)
+        return made, f"{made.coverage.percent:.1f} % in {segments} segment{'s' * (segments != 1)}"
+
+    return traced
+
+
+def prepare(name: str, model: nn.Module, inputs: Args, dynamic: bool) -> Way:
+    make = {"tape": tape, "torch.compile": compiled}.get(name) or traced_by(name)
+    since = time.perf_counter()
+    try:
+        call, note = make(model, inputs, dynamic)
+    except Exception as error:  # a compiler that is not installed, or that fails, costs its own rows alone
+        lines = str(error).strip().splitlines()
+        return Way(name, None, 0.0, f"left out: {lines[0] if lines else type(error).__name__}"[:150])
+    return Way(name, lambda: call(*inputs.args, **inputs.kwargs), time.perf_counter() - since, note)
+
+
+# ---- measuring
+
+
+def measure(ways: list[Way], rounds: int) -> dict[str, list[float]]:
+    """Milliseconds per call, round by round; the way that goes first changes from round to round."""
+    times: dict[str, list[float]] = {way.name: [] for way in ways}
+    order = list(ways)
+    for i in range(-3, rounds):
+        order.append(order.pop(0))
+        for way in order:
+            assert way.call is not None
+            start = time.perf_counter_ns()
+            way.call()
+            end = time.perf_counter_ns()
+            if i >= 0:
+                times[way.name].append((end - start) / 1e6)
+    return times
+
+
+def distance(got: Any, want: Any) -> float:
+    """The largest difference, by the largest number of its tensor."""
+    pairs = zip(_tree.flatten(got)[1], _tree.flatten(want)[1], strict=True)
+    return max((float((a - b).abs().max() / b.abs().max().clamp(min=1e-6)) for a, b in pairs if b.numel()), default=0.0)
+
+
+def print_row(*cells: str) -> None:
+    widths = (15, 26, 18, 11, 9, 0)
+    print(*(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)), flush=True)
+
+
+def report(name: str, options: argparse.Namespace) -> None:
+    try:
+        model, inputs = case(name, options.batch)
+    except ImportError as error:
+        print(f"\n{name}: left out: {error}")
+        return
+    print(f"\n{name}, batch {options.batch}")
+    ways = [Way("eager", lambda: model(*inputs.args, **inputs.kwargs), 0.0, "")]
+    ways += [prepare(way, model, inputs, options.dynamic) for way in options.ways]
+    there = [way for way in ways if way.call is not None]
+    want = there[0].call()  # type: ignore[misc]
+    errors = {way.name: distance(way.call(), want) for way in there if way.call is not None}
+    times = measure(there, options.rounds)
+    print_row("", "ms", "eager / this", "prepared s", "error", "compiled")
+    for way in ways:
+        if way.call is None:
+            print_row(way.name, way.note, "", "", "", "")
+            continue
+        ratios = [e / t for e, t in zip(times["eager"], times[way.name], strict=True)]
+        seconds = "" if way.name == "eager" else f"{way.seconds:.1f}"
+        cells = (spread(times[way.name], 2), spread(ratios, 2), seconds, f"{errors[way.name]:.1e}", way.note)
+        print_row(way.name, *cells)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--models", nargs="+", choices=NAMES, default=DEFAULT, metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, metavar="WAY", help=", ".join(WAYS))
+    parser.add_argument("--batch", type=int, default=4, help="rows of the inputs")
+    parser.add_argument("--rounds", type=int, default=30, help="rounds that count (at least 2)")
+    parser.add_argument("--dynamic", action="store_true", help="compile for any number of rows")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of torch")
+    options = parser.parse_args()
+    if options.rounds < 2 or options.batch < 1:
+        parser.error("--rounds must be at least 2, --batch at least 1")
+    torch.set_num_threads(options.threads)
+    size = "any number of rows" if options.dynamic else "these sizes"
+    print(f"torch {torch.__version__}, {options.threads} threads, {options.rounds} rounds, compiled for {size}")
+    with torch.no_grad():
+        for name in options.models:
+            report(name, options)
+
+
+if __name__ == "__main__":
+    main()
