@@ -399,9 +399,8 @@ const command command_bench = {
 		"the mean, and how many rows of the batch one second is enough for, by the median. Inputs that are not given "
 		"are random.\n\n"
 		"With --profile the runs are measured again, node by node, and a row is added for each operator, module or "
-		"node: the sum over its nodes. A compiled segment is one row. A device is waited for after each node, so that "
-        "these rows add up to more than "
-		"the whole takes on a GPU.",
+		"node: the sum over its nodes. A compiled segment is one row. A device is waited for after each node, so "
+		"that these rows add up to more than the whole takes on a GPU.",
 	.examples = "cleave bench model.clv --batch 1 --batch 8 --threads 4\n"
 				"cleave bench model.clv --batch 8 --profile op --limit 10\n"
 				"cleave bench model.clv --profile module --depth 2 --sort share:desc --json\n",
