@@ -131,6 +131,21 @@ typedef struct groups {
 	uint32_t n;
 } groups;
 
+/* The compiled segment that was timed as its first node; false: it is a node. *number: among those of its plan. */
+static bool find_segment(const clv_runtime *rt, const clv_profile_node *x, clv_segment_state *out, uint32_t *number)
+{
+	*number = 0;
+	for (uint32_t i = 0; i < clv_runtime_segment_count(rt); i++) {
+		*out = (clv_segment_state){.size = sizeof *out};
+		if (clv_runtime_segment(rt, i, out) != CLV_OK || out->plan != x->plan)
+			continue;
+		if (out->first == x->node)
+			return out->compiled;
+		++*number;
+	}
+	return false;
+}
+
 /* A module's path, of which as many parts count as the user says. Caller frees. */
 static char *group_name(const request *r, const clv_profile_node *x)
 {
@@ -142,6 +157,14 @@ static char *group_name(const request *r, const clv_profile_node *x)
 	for (int64_t left = r->depth ? r->depth : INT64_MAX; *end && (*end != '.' || --left > 0);)
 		end++;
 	return *x->module ? grab_text(x->module, (size_t)(end - x->module)) : grab_text("(model)", 7);
+}
+
+static char *segment_name(const clv_segment_state *s, uint32_t number)
+{
+	size_t n = strlen(s->backend) + 32;
+	char *name = grab(n);
+	snprintf(name, n, "segment %u (%s)", number, s->backend);
+	return name;
 }
 
 static group *group_of(groups *g, char *name)
@@ -163,8 +186,11 @@ static clv_status collect(const request *r, const subject *s, groups *g)
 		clv_status st = clv_runtime_profile_get(s->rt, i, &x);
 		if (st != CLV_OK)
 			return st;
-		group *to = group_of(g, group_name(r, &x));
-		to->nodes++;
+		clv_segment_state segment;
+		uint32_t number;
+		bool compiled = find_segment(s->rt, &x, &segment, &number);
+		group *to = group_of(g, compiled ? segment_name(&segment, number) : group_name(r, &x));
+		to->nodes += compiled ? segment.end - segment.first : 1;
 		to->runs = x.runs;
 		to->median += (double)x.median_ns * 1e-9;
 		to->min += (double)x.min_ns * 1e-9;
@@ -373,8 +399,8 @@ const command command_bench = {
 		"the mean, and how many rows of the batch one second is enough for, by the median. Inputs that are not given "
 		"are random.\n\n"
 		"With --profile the runs are measured again, node by node, and a row is added for each operator, module or "
-		"node: the sum over its nodes. A device is waited for after each node, so that these rows add up to more than "
-		"the whole takes on a GPU.",
+		"node: the sum over its nodes. A compiled segment is one row. A device is waited for after each node, so "
+		"that these rows add up to more than the whole takes on a GPU.",
 	.examples = "cleave bench model.clv --batch 1 --batch 8 --threads 4\n"
 				"cleave bench model.clv --batch 8 --profile op --limit 10\n"
 				"cleave bench model.clv --profile module --depth 2 --sort share:desc --json\n",
