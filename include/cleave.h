@@ -80,6 +80,17 @@
  *     clv_tensor_free(x);
  *     clv_tensor_free(y);
  *     clv_runtime_free(model);
+ *
+ * Compiled parts
+ * --------------
+ * clv_trace() makes an artifact in which *segments*, ranges of nodes, are also there as code that a compiler made of
+ * them. Each was compared with the operators it stands for, which stay in the file and run wherever the code cannot:
+ * on another CPU, with another torch, at other sizes. Machine code is code of whoever made the file, so a runtime uses
+ * it only if it is told to:
+ *
+ *     clv_runtime_options options = CLV_RUNTIME_OPTIONS_INIT;
+ *     options.allow_compiled = true;
+ *     clv_runtime_create(file, &options, &model);    // clv_runtime_segment() says what runs compiled, and why not
  */
 #ifndef CLEAVE_H
 #define CLEAVE_H
@@ -1735,6 +1746,14 @@ typedef struct clv_trace_options {
     that do not fit; CLV_E_TORCH.
     @threads any. */
 CLV_API clv_status clv_trace(const clv_artifact *a, const clv_trace_options *options, clv_artifact **out);
+
+/** Whether machine code in TorchScript programs may run, whoever made it: programs that Python's
+    TracedModule.to_torchscript() wrote call the operator cleave::segment, which is there once this library is loaded. Where
+    it is not allowed, which is the default, segments with machine code run operator by operator. It sets
+    CLEAVE_ALLOW_COMPILED in the environment to 1 or 0; processes that are started from now on inherit it.
+    @errors CLV_E_NOMEM.
+    @threads alone: other threads must not read or change the environment meanwhile. */
+CLV_API clv_status clv_allow_compiled(bool allow);
 
 /** @} */
 

@@ -14,6 +14,7 @@ import torch
 
 from . import _log, _native, _openvino, progress, visualization
 from ._structure import Record
+from ._torchscript import allow_compiled
 from ._wanted import Device
 from .artifact import LoadedModel, Port, SegmentState, load
 from .backends import SegmentJob, register_backend
@@ -108,6 +109,7 @@ __all__ = [
     "TraceNode",
     "TracePlan",
     "ValidationError",
+    "allow_compiled",
     "assert_dynamic_batch_reuse",
     "assert_forward_equivalent",
     "assert_gradient_equivalent",

@@ -125,6 +125,13 @@ PyObject *difference_py(PyObject *self, PyObject *args);
 PyObject *trace_segments_py(PyObject *self, PyObject *args);
 PyObject *trace_report_py(PyObject *self, PyObject *args);
 
+/* _native_script.c: parts of a traced file, for TorchScript */
+PyObject *segment_save_py(PyObject *self, PyObject *args);
+PyObject *nodes_save_py(PyObject *self, PyObject *args);
+PyObject *nodes_values_py(PyObject *self, PyObject *args);
+PyObject *plan_values_py(PyObject *self, PyObject *args);
+PyObject *segment_trust_py(PyObject *self, PyObject *code);
+
 /* _native_profile.c: what blocks take, measured, estimated, and in files */
 PyObject *profile_blocks_py(PyObject *self, PyObject *args);
 PyObject *profile_read_py(PyObject *self, PyObject *path);

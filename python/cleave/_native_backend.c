@@ -102,7 +102,8 @@ static clv_status python_failed(const char *what)
 	PyErr_NormalizeException(&type, &error, &trace);
 	PyObject *text = error ? PyObject_Str(error) : NULL;
 	const char *s = text ? PyUnicode_AsUTF8(text) : NULL;
-	clv_status st = fail(CLV_E_UNSUPPORTED, "%s raised %s: %s", what,
+	bool fault = !type || PyErr_GivenExceptionMatches(type, PyExc_Exception); /* else someone wants to stop */
+	clv_status st = fail(fault ? CLV_E_UNSUPPORTED : CLV_E_CANCELLED, "%s raised %s: %s", what,
 	                     type ? ((PyTypeObject *)type)->tp_name : "an exception", s ? s : "?");
 	PyErr_Clear();
 	Py_XDECREF(text);

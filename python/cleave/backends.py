@@ -28,7 +28,13 @@ MEMBER = "code"
 
 
 class SegmentJob:
-    """A segment that is to be compiled: a folder with the nodes and their weights, and what is asked for."""
+    """A segment that is to be compiled: a folder with the nodes and their weights, and what is asked for.
+
+    >>> def compile(segment):
+    ...     if "--fast" in segment.job["args"]:
+    ...         raise ValueError("it is never fast")  # the reason why this segment is not compiled
+    ...     return "\\n".join(node.op for node in segment.model.nodes).encode()
+    """
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -61,7 +67,20 @@ def register_backend(
     run(code, inputs) takes what compile gave, or what load(bytes) made of it, and gives the outputs; it is called by
     many threads. Inputs are dense; outputs may be laid out in any way. What it raises is no error of the model: the
     segment runs operator by operator then, and says why. native=False: the bytes are data, and run without
-    allow_compiled."""
+    allow_compiled.
+
+    >>> import torch, cleave
+    >>> cleave.register_backend(
+    ...     "twice",
+    ...     supports=lambda node: node.op == "aten::add.Tensor" or "it knows sums alone",
+    ...     compile=lambda segment: b"",
+    ...     run=lambda code, inputs: [2 * inputs[0]],
+    ...     native=False,
+    ... )
+    >>> traced = cleave.trace(lambda x: (x + x).exp(), torch.ones(3), backend="twice", minimum_segment_size=1)
+    >>> [segment.ops for segment in traced.segments]
+    [('aten::add.Tensor',)]
+    """
     for what, f in (("supports", supports), ("compile", compile), ("run", run), ("load", load)):
         if not callable(f) and not (what == "load" and f is None):
             raise TypeError(f"{what} is a function, not {f!r}")

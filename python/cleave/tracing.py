@@ -10,6 +10,7 @@ comes out: it runs the traced file, and the live plan where that is not what the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -28,9 +29,9 @@ import torch
 from . import _native, _save, _show, _tree, progress
 from ._capture import Captured, take_apart
 from ._log import logger, warn
-from ._state import Target
-from .errors import ArgumentError, CaptureError, GuardError, InputError, TraceError, ValidationError
-from .plan import Plan, as_call, capture
+from ._state import RandomState, Target
+from .errors import ArgumentError, CaptureError, GuardError, InputError, SplitError, TraceError, ValidationError
+from .plan import Plan, Program, as_call, capture
 from .visualization import Drawable, Subject
 
 log = logger("trace")
@@ -51,7 +52,13 @@ class TensorInfo(NamedTuple):
 
 
 class GraphNode(NamedTuple):
-    """An operator, as subgraph_builder_function sees it."""
+    """An operator, as subgraph_builder_function sees it.
+
+    >>> import torch, cleave
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU()).eval()
+    >>> cleave.trace(net, torch.randn(3, 4), dryrun=True).graph.nodes[1].name
+    ('Sequential', '1', 'ReLU')
+    """
 
     name: tuple[str, ...]  # names and classes of the modules on the way to it
     op: str  # "aten::conv2d"
@@ -78,7 +85,13 @@ def graph_nodes(plan: Any) -> list[GraphNode]:
 
 
 class Segment(NamedTuple):
-    """A part of a traced module: compiled, or the reason why it is not."""
+    """A part of a traced module: compiled, or the reason why it is not.
+
+    >>> import torch, cleave
+    >>> traced = cleave.trace(lambda x: x * 2 + 1, torch.randn(3), dryrun=True)
+    >>> [segment.ops for segment in traced.segments]  # nothing was compiled
+    []
+    """
 
     name: str
     backend: str
@@ -87,12 +100,18 @@ class Segment(NamedTuple):
     compiled: bool  # it runs here as compiled code
     reason: str | None  # why it does not
     bytes: int  # of the compiled code
-    facts: dict[str, float]  # error, allowed, compile_s, tape_ms, code_ms, moved (bytes)
+    facts: dict[str, float]  # error, allowed, compile_s, cached, tape_ms, code_ms, bytes_in, bytes_out
     plan: int = 0  # sizes can have plans of their own
 
 
 class Coverage(NamedTuple):
-    """How much of a model is compiled."""
+    """How much of a model is compiled.
+
+    >>> import torch, cleave
+    >>> traced = cleave.trace(lambda x: x * 2 + 1, torch.randn(3), dryrun=True)
+    >>> traced.coverage.operators
+    2
+    """
 
     operators: int
     compiled: int
@@ -106,7 +125,13 @@ class Coverage(NamedTuple):
 
 
 class Report:
-    """What was compiled and why not the rest: print it, or read `data`."""
+    """What was compiled and why not the rest: print it, or read `data`.
+
+    >>> import torch, cleave
+    >>> report = cleave.trace(lambda x: x * 2 + 1, torch.randn(3), dryrun=True).report()
+    >>> report.data["operators"]
+    2
+    """
 
     def __init__(self, text: str, share: float, data: dict[str, Any]) -> None:
         self._text = text
@@ -175,10 +200,10 @@ def trace(
         workdir=None if compiler_workdir is None else os.path.abspath(os.fspath(compiler_workdir)),
         minimum=_count(minimum_segment_size, "minimum_segment_size"),
         most=_count(max_subgraph_count, "max_subgraph_count"),
-        fallback=bool(fallback) and not require_full_compilation,
+        fallback=_flag(fallback, "fallback") and not _flag(require_full_compilation, "require_full_compilation"),
         threshold=_fraction(model_support_percentage_threshold),
         dynamic=_batch_range(dynamic_batch_size),
-        dryrun=bool(dryrun),
+        dryrun=_flag(dryrun, "dryrun"),
         ops=[*_texts(ops_to_partition, "ops_to_partition"), *_texts(torch_executed_ops, "torch_executed_ops")],
         modules=_texts(torch_executed_modules, "torch_executed_modules"),
         rtol=_positive(rtol, "rtol", -1.0),
@@ -186,10 +211,16 @@ def trace(
         parallel=_count(parallel, "parallel"),
         cache=_cache(cache),
     )
+    if check_inputs is not None and not isinstance(check_inputs, (list, tuple)):
+        raise TypeError(f"check_inputs is a list of inputs, not {type(check_inputs).__name__}")
+    if subgraph_builder_function is not None and not callable(subgraph_builder_function):
+        raise TypeError(f"subgraph_builder_function is a function, not {subgraph_builder_function!r}")
+    strict, check_trace = _flag(strict, "strict"), _flag(check_trace, "check_trace")
     calls = [as_call(inputs, None) for inputs in check_inputs or ()]
     tolerance = _positive(check_tolerance, "check_tolerance", -1.0)
-    name = Target(model).name
-    with progress.task(f"tracing {name}"), torch.no_grad():
+    random = RandomState()
+    with progress.task(f"tracing {Target(model).name}"), torch.no_grad(), contextlib.ExitStack() as after:
+        after.callback(random.restore)
         plan = capture(model, args, kwargs, dynamic_batch=wanted.dynamic)
         if strict:
             _refuse_dicts(plan._main.output)
@@ -254,6 +285,12 @@ class _Wanted(NamedTuple):
 def _text(given: Any, name: str) -> str:
     if not isinstance(given, str):
         raise TypeError(f"{name} is a text, not {type(given).__name__}")
+    return given
+
+
+def _flag(given: bool, name: str) -> bool:
+    if not isinstance(given, bool):
+        raise TypeError(f"{name} is True or False, not {given!r}")
     return given
 
 
@@ -336,12 +373,13 @@ def _traced(
         before, after = os.path.join(folder, "model.clv"), os.path.join(folder, "traced.clv")
         plan.save(before, prove="none")
         calls = [take_apart(plan._target, args, kwargs).leaves, *_other_sizes(plan, captured)]
-        own = sorted({node[1] for c in captured for node in c.plan.nodes()})  # this process called them all
-        _run_native(_native.Artifact(os.fsencode(before), own, False), calls, reasons, wanted, after)
-        artifact = _native.Artifact(os.fsencode(after), own, False)
+        operators = sorted({n[1] for c in captured for n in c.plan.nodes()})  # the model runs them anyway
+        _run_native(_native.Artifact(os.fsencode(before), operators, False), calls, reasons, wanted, after)
+        artifact = _native.Artifact(os.fsencode(after), operators, False)
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # open files stay mapped
     traced = TracedModule(plan, captured, artifact, wanted)
+    traced.__dict__["_calls"] = calls  # a ScriptModule is compared on them
     traced._log_nodes()
     return traced
 
@@ -383,6 +421,8 @@ def _run_native(
     except TimeoutError as error:
         command = [sys.executable, "-m", f"cleave.compilers.{wanted.backend}"]
         raise subprocess.TimeoutExpired(command, wanted.timeout, output=str(error)) from None
+    except SplitError as error:  # no such back end, or its package is not here
+        raise ArgumentError(str(error)) from None
     except CaptureError as error:
         if str(error).startswith("less of the model"):
             raise ArgumentError(str(error)) from None
@@ -394,7 +434,15 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
 
     It runs what was traced while the model is as it was then. After the weights changed, in a mode or at shapes and
     dtypes that were not traced, and when gradients are wanted, it runs the live plan of the model: the same numbers as
-    PyTorch, without compiled code."""
+    PyTorch, without compiled code.
+
+    >>> import torch, cleave
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU()).eval()
+    >>> traced = cleave.trace(net, torch.randn(3, 4), dynamic_batch_size=(1, 8), dryrun=True)
+    >>> traced(torch.randn(7, 4)).shape
+    torch.Size([7, 8])
+    >>> traced.save("net.clv")
+    """
 
     _plan: Plan
     _captured: list[Captured]
@@ -407,13 +455,15 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
     _lock: threading.Lock
     _times: dict[str, float]
     _told: set[str]
-    _weights: list[tuple[Any, Any, torch.Tensor, int, int]]  # where they were, and how often they had been written
+    _weights: list[_Watched]  # tensors that runs read
+    _written: list[_Watched]  # and those that they write, which are the model's own
+    _keeps: bool  # a run leaves more in the model than compiled code gives: only the live plan will do
 
     def __init__(self, plan: Plan, captured: Sequence[Captured], artifact: Any, wanted: _Wanted) -> None:
         super().__init__()
         named = plan._target._named
         if named is not None:  # one set of tensors: what is done to the model here or there is done to both
-            for table in ("_parameters", "_buffers", "_modules"):
+            for table in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
                 self.__dict__[table] = getattr(named, table)
             self.__dict__["training"] = named.training
         self._plan, self._captured, self._artifact, self._wanted = plan, list(captured), artifact, wanted
@@ -423,11 +473,10 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         self._others = {}
         self._lock = threading.Lock()
         self._times, self._told = {}, set()
-        self._weights = [
-            (holder, key, holder[key], holder[key]._version, holder[key].data_ptr())
-            for c in captured
-            for holder, key in c.state.values()
-        ]
+        self._weights, self._written = _watched(plan._target, captured, self._runtime)
+        self._keeps = any(_keeps_tensors(c) for c in captured)
+        if self._keeps:
+            warn(f"{plan._target.name} keeps tensors of a run: in this process it runs without compiled code")
 
     # ---- running
 
@@ -436,6 +485,8 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         leaves = plan.flatten_inputs(args, kwargs)
         if _native.recording() or (torch.is_grad_enabled() and any(t.requires_grad for t in leaves)):
             return plan(*args, **kwargs)
+        if self._keeps:
+            return self._live(args, kwargs)
         changed = self._changed()
         if changed is not None:
             self._tell_once(changed)
@@ -451,10 +502,12 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
 
     def _changed(self) -> str | None:
         """What of the model is not as it was when it was traced."""
-        for holder, key, tensor, version, where in self._weights:
-            now = holder.get(key) if isinstance(holder, dict) else holder[key]
-            if now is not tensor or tensor._version != version or tensor.data_ptr() != where:
-                return f"{key} changed after the trace"
+        for w in self._weights:
+            if w.changed():
+                return f"{w.name} changed after the trace"
+        for w in self._written:
+            if w.replaced():
+                return f"{w.name} changed after the trace"
         try:
             self._plan._first.program.native.check_model()
         except InputError as error:
@@ -491,12 +544,28 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
                     self._others.pop(next(iter(self._others)))
                 self._others[key] = plan
         with torch.no_grad():
-            return plan(*args, **kwargs)
+            try:
+                return plan(*args, **kwargs)
+            except InputError:  # the model changed again
+                plan = self._others[key] = capture(self._plan._target.call, args, kwargs)
+                return plan(*args, **kwargs)
 
     def _tell_once(self, what: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
+        """One warning for a module; what else changes is in the log."""
+        if not self._told:
             warn(f"{what}: the traced {self._plan._target.name} runs without compiled code; trace it again")
+        elif what not in self._told:
+            log.info("%s", what)
+        self._told.add(what)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's, which may have hooks of its own."""
+        return super().state_dict(*args, **kwargs) if self._named is None else self._named.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Into the model: what is compiled has the old weights, and is not used afterwards."""
+        to: Any = super() if self._named is None else self._named
+        return to.load_state_dict(*args, **kwargs)
 
     def train(self, mode: bool = True) -> TracedModule:
         if self._named is not None:
@@ -539,6 +608,8 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         With dynamic_batch_size a file serves every batch of its range, unless the model was seen to branch on it;
         `prove` says whether more sizes are recorded now, as in Plan.save."""
         changed = self._changed()
+        if changed is None:
+            changed = next((f"{w.name} was written after the trace" for w in self._written if w.changed()), None)
         if changed is not None:
             raise ArgumentError(f"{changed}: what is compiled has the old weights; trace the model again, then save it")
         sized, example = self._plan._sized, self._plan._example
@@ -588,7 +659,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
             allowed = _allowed(b, scale, tolerance)
             if not error <= allowed:
                 raise ValidationError(
-                    f"output {i} of the traced {self._plan._target.name} is off by {error:.3g}, {allowed:.3g} is "
+                    f"output {i} of the traced {self._plan._target.name} is off by {error:.4g}, {allowed:.4g} is "
                     "allowed: see report() with check_trace=False for its segments, or raise check_tolerance"
                 )
 
@@ -630,6 +701,66 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         return head, [("back end", self._wanted.backend), ("report", str(self.report()).splitlines()[0])]
 
 
+class _Watched(NamedTuple):
+    """A tensor of the model as it was when it was traced."""
+
+    name: str
+    holder: Any  # None: a constant of the plan
+    key: Any
+    tensor: torch.Tensor
+    where: int
+    version: int
+
+    def replaced(self) -> bool:
+        """The model has another tensor now, or this one has other memory."""
+        if self.holder is not None:
+            now = self.holder.get(self.key) if isinstance(self.holder, dict) else self.holder[self.key]
+            if now is not self.tensor:
+                return True
+        return self.tensor.data_ptr() != self.where
+
+    def changed(self) -> bool:
+        return _version(self.tensor) != self.version or self.replaced()
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version  # who made it so gave up that writes are counted
+
+
+def _watch(name: str, holder: Any, key: Any, tensor: torch.Tensor) -> _Watched:
+    return _Watched(name, holder, key, tensor, tensor.data_ptr(), _version(tensor))
+
+
+def _watched(target: Target, captured: Sequence[Captured], runtime: Any) -> tuple[list[_Watched], list[_Watched]]:
+    """Tensors that runs read, and those that they write: these become the model's own in the runtime too.
+
+    All tensors of the modules count as read: statistics of a BatchNorm are written without a trace of it, but that it
+    counts its batches is seen."""
+    read = {t.name: _watch(t.name, t.holder, t.key, t.tensor) for t in target.tensors()}
+    written: dict[str, _Watched] = {}
+    for c in captured:
+        for name, (holder, key) in c.state.items():
+            read.setdefault(name, _watch(name, holder, key, holder[key]))
+        for place, name, data in c.plan.places(0, c.plan.node_count())[0]:
+            if name is None and data is not None:
+                read[place] = _watch(f"the tensor {place}", None, None, data)
+        for name, _, _, writes in Program(c, 0, c.plan.node_count()).native.state():
+            if writes:
+                holder, key = c.state[name]
+                written[name] = _watch(name, holder, key, holder[key])
+    for name, w in written.items():
+        runtime.bind(name, w.tensor)
+    own = {id(w.tensor) for w in written.values()}
+    return [w for w in read.values() if id(w.tensor) not in own], list(written.values())
+
+
+def _keeps_tensors(c: Captured) -> bool:
+    """A run stores tensors in the model, re-binds them, or writes constants, which the runtime has copies of."""
+    n = c.plan.node_count()
+    constants = any(name is None for _, name, _ in c.plan.places(0, n)[0])
+    return bool(c.stores or c.plan.rebinds() or (constants and "writes state" in c.plan.effects(0, n)))
+
+
 def _allowed(tensor: torch.Tensor, scale: float, tolerance: float) -> float:
     """How far a whole model may be off: more than a segment, because differences add up."""
     if not tensor.is_floating_point():
@@ -639,7 +770,13 @@ def _allowed(tensor: torch.Tensor, scale: float, tolerance: float) -> float:
 
 
 class Graph:
-    """The operators of a traced module in the order in which they run, and the segment of each."""
+    """The operators of a traced module in the order in which they run, and the segment of each.
+
+    >>> import torch, cleave
+    >>> graph = cleave.trace(lambda x: x * 2 + 1, torch.randn(3), dryrun=True).graph
+    >>> [node.op for node in graph.nodes]
+    ['aten::mul.Tensor', 'aten::add.Tensor']
+    """
 
     def __init__(self, plan: Any, segments: Sequence[tuple[Any, ...]], fallbacks: Sequence[tuple[int, str]]) -> None:
         self._texts: list[str] = [n[6] for n in plan.nodes()]

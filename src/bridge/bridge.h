@@ -135,6 +135,24 @@ void br_aoti_count(const br_aoti *m, uint32_t *ninputs, uint32_t *noutputs);
 clv_status br_aoti_run(const br_aoti *m, clv_tensor *const *inputs, clv_tensor **outputs);
 const char *br_torch_version(void); /* of the libtorch that is loaded: "2.13.0" */
 
+/* ---- the operator cleave::segment: bridge_operators.cpp ------------------------------------------------------------- */
+
+/* What cleave::segment(Tensor code, Tensor[] inputs) -> Tensor[] does with the bytes that `code` is. */
+typedef struct br_segment_fns {
+	bool (*allowed)(void); /* machine code of whoever may run */
+	/* Bytes that start at a multiple of 64 and stay as they are until it is closed. native: machine code in them may run.
+	   *reason: why it runs on the tape, borrowed from what is opened; NULL: it does not. */
+	clv_status (*open)(const void *data, size_t n, bool native, void **out, const char **reason);
+	uint32_t (*noutputs)(const void *opened);
+	clv_status (*run)(const void *opened, clv_tensor *const *inputs, uint32_t n, clv_tensor **outputs);
+	void (*close)(void *opened); /* does not look at the bytes, which may be gone */
+} br_segment_fns;
+
+/* Registers the operator for as long as the process lives, unless another copy of this library has. */
+clv_status br_segment_register(const br_segment_fns *fns);
+/* These bytes were made here: machine code in them, and in equal ones while this tensor lives, may run. */
+clv_status br_segment_trust(const clv_tensor *code);
+
 /* ---- modes around operators ------------------------------------------------------------------------------------- */
 
 enum { BR_AUTOCAST_DEVICES = 4 };

@@ -64,6 +64,7 @@ static clv_status ask_support(decision *d)
 	if (!d->no)
 		return fail_nomem();
 	TRY(d->t->b->support(d->t->b->ctx, d->from, &s, d->no, &d->texts));
+	TRY(support_limit(d->from, d->no, &d->texts)); /* back ends that others add say only what is their own */
 	for (node_id n = 0; n < d->from->nodes.n; n++)
 		TRY(ask_caller(d, n));
 	return CLV_OK;
@@ -286,8 +287,35 @@ static clv_status convict_named(decision *d, const attempt *a)
 	return CLV_OK;
 }
 
-/* Both halves of a range that failed: those that fail too are looked into; where neither does, it is what they do
-   together, and they are parted. */
+/* Nodes `first` to `end` on their own. */
+static clv_status try_range(decision *d, node_id first, node_id end, attempt *a)
+{
+	clv_status st = attempt_init(&d->ordered, first, end, a);
+	return st == CLV_OK ? attempts_run(&d->ordered, a, 1) : st;
+}
+
+/* A range fails, and neither of its halves does: something in the second half does not go with what is before it. Its
+   first such unit is the one after which the range from `first` on begins to fail. */
+static clv_status find_partner(search *s, node_id first, node_id middle, node_id end, const char *why)
+{
+	for (node_id low = middle, at; (at = halve(s->d, low, end)) != low;) {
+		attempt a;
+		clv_status st = try_range(s->d, first, at, &a);
+		bool failed = st == CLV_OK && a.why, named = failed && a.blamed.n;
+		if (named)
+			st = convict_named(s->d, &a);
+		attempt_free(&a);
+		if (st != CLV_OK || named)
+			return st;
+		if (failed)
+			end = at;
+		else
+			low = at;
+	}
+	return convict(s->d, end - 1, why);
+}
+
+/* Both halves of a range that failed: those that fail too are looked into. */
 static clv_status follow(search *s, const attempt *a, const attempt *b, const char *why)
 {
 	const attempt *both[] = {a, b};
@@ -298,7 +326,7 @@ static clv_status follow(search *s, const attempt *a, const attempt *b, const ch
 	}
 	if (a->why || b->why)
 		return CLV_OK;
-	return convict(s->d, a->segment.end - 1, why);
+	return find_partner(s, a->segment.first, a->segment.end, b->segment.end, why);
 }
 
 static void search_clear(search *s)

@@ -140,6 +140,8 @@ clv_status artifact_take(const artifact *from, const char *part, const artifact_
 /* Nodes first … end-1 of one plan as a whole artifact with one plan (plan_extract), which says nothing about the rest: equal
    segments of different models are equal. No sizes are proven for it. */
 clv_status artifact_take_nodes(const artifact *from, uint32_t plan_number, node_id first, node_id end, artifact **out);
+/* A segment the same way, with its code: one segment covers the whole plan. */
+clv_status artifact_take_segment(const artifact *from, uint32_t plan_number, uint32_t segment, artifact **out);
 /* The same whole model with the nodes of its plans in another order: plans[i] is plan i reordered (plan_reorder; taken, also
    on failure), or NULL: as it is, with its segments and fallbacks. Values are numbered anew, as in the text: views of
    segments are to be made of the plans in *out. Cuts are left out. */

@@ -231,6 +231,56 @@ clv_status artifact_take_nodes(const artifact *from, uint32_t plan_number, node_
 	return taker_end(&t, st, out);
 }
 
+/* ---- one segment --------------------------------------------------------------------------------------------------- */
+
+static symbol_id symbol_named(const plan *p, const char *name)
+{
+	for (symbol_id s = 0; s < p->symbols.n; s++)
+		if (strcmp(plan_s(p, p->symbols.at[s].name), name) == 0)
+			return s;
+	return NONE;
+}
+
+/* The sizes it was compiled for, of the symbols that its own plan has. */
+static clv_status take_sizes(const plan *from, const artifact_segment *s, const plan *to, artifact_segment *out)
+{
+	for (symbol_id i = 0; i < to->symbols.n; i++) {
+		symbol_id old = symbol_named(from, plan_s(to, to->symbols.at[i].name));
+		TRY(vec_push(&out->sizes, s->sizes.at[old]));
+	}
+	return CLV_OK;
+}
+
+/* Inputs and outputs are in the same order in both plans, which are in the order of their texts. */
+static clv_status cover(const artifact *from, uint32_t plan_number, uint32_t segment, artifact *to)
+{
+	const artifact_segment *s = &from->plans.at[plan_number].segments.at[segment];
+	artifact_segment all = *s;
+	all.first = 0;
+	all.end = to->plans.at[0].p->nodes.n;
+	memset(&all.sizes, 0, sizeof all.sizes);
+	clv_status st = take_sizes(from->plans.at[plan_number].p, s, to->plans.at[0].p, &all);
+	if (st == CLV_OK)
+		st = artifact_add_segment(to, 0, &all);
+	vec_free(&all.sizes);
+	return st;
+}
+
+clv_status artifact_take_segment(const artifact *from, uint32_t plan_number, uint32_t segment, artifact **out)
+{
+	artifact *made;
+	if (plan_number >= from->plans.n || segment >= from->plans.at[plan_number].segments.n)
+		return fail(CLV_E_INVALID, "there is no segment %u of plan %u", segment, plan_number);
+	const artifact_segment *s = &from->plans.at[plan_number].segments.at[segment];
+	TRY(artifact_take_nodes(from, plan_number, s->first, s->end, &made));
+	clv_status st = cover(from, plan_number, segment, made);
+	if (st == CLV_OK)
+		*out = made;
+	else
+		artifact_free(made);
+	return st;
+}
+
 /* ---- another order ------------------------------------------------------------------------------------------------ */
 
 /* The plan with the values numbered as in its text; the plan given is gone. */

@@ -345,8 +345,10 @@ static void put_headline(const segment_report *r, strbuf *b)
 	              c->nodes, plural(c->nodes));
 	if (r->nrows)
 		strbuf_printf(b, " in %u segment%s", r->nrows, plural(r->nrows));
-	strbuf_puts(b, " by ");
-	strbuf_plain(b, r->backend);
+	if (r->backend) {
+		strbuf_puts(b, " by ");
+		strbuf_plain(b, r->backend);
+	}
 	uint32_t idle = 0;
 	for (uint32_t i = 0; i < r->nrows; i++)
 		idle += r->rows[i].on_tape != NULL;

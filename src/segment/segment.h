@@ -29,6 +29,8 @@ const char *support_name(uint32_t i); /* the back ends that are built in; NULL e
 /* What no back end can take: random draws, host reads, guards, Python, effects outside, sizes read from data,
    tensors that are not plain. NULL: nothing stands against it. */
 const char *support_obstacle(const plan *p, node_id n);
+/* The same for a whole plan, after a back end was asked; then what is on another device than most of the rest. */
+clv_status support_limit(const plan *p, const char **no, arena *a);
 
 /* ---- which segments: choose.c ------------------------------------------------------------------------------------- */
 

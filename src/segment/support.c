@@ -241,6 +241,12 @@ static void refuse_obstacles(const plan *p, const char **no)
 	}
 }
 
+clv_status support_limit(const plan *p, const char **no, arena *a)
+{
+	refuse_obstacles(p, no);
+	return refuse_devices(p, no, a);
+}
+
 static clv_status no_back_end(const char *name)
 {
 	strbuf b = STRBUF_INIT;
@@ -262,6 +268,5 @@ clv_status support_of(const char *name, const plan *p, const support_spec *s, co
 		return no_back_end(name);
 	memset(no, 0, p->nodes.n * sizeof *no);
 	TRY(built_in[i].fn(p, s, no, a));
-	refuse_obstacles(p, no);
-	return refuse_devices(p, no, a);
+	return support_limit(p, no, a);
 }

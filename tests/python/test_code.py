@@ -383,6 +383,11 @@ def test_back_ends_have_good_names_and_built_in_ones_stay() -> None:
         cleave.register_backend("x", supports=3, compile=lambda s: b"", run=lambda c, i: i)  # type: ignore[arg-type]
 
 
+def test_what_no_back_end_can_take_is_left_on_the_tape_whatever_it_says() -> None:
+    traced = cleave.trace(lambda x: torch.rand_like(x) + x + 1, torch.ones(3), backend="fake", dryrun=True)
+    assert traced.graph.reasons[0] == "draws random numbers"
+
+
 @pytest.mark.skipif(COMMAND is None, reason="the cleave command is not built")
 def test_the_command_says_which_compiled_parts_it_does_not_use(tmp_path: Any) -> None:
     path = tmp_path / "net.clv"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import doctest
 import inspect
 import re
 import shlex
@@ -11,17 +12,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 
 import cleave
-from cleave import _objective, _wanted, profile, split
+from cleave import _objective, _wanted, backends, profile, split, tracing
 from cleave._command import main
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = (
     "README.md",
-    *(f"docs/{page}.md" for page in ("artifact", "capture", "notebook", "pictures", "pipe", "report", "split")),
+    *(
+        f"docs/{page}.md"
+        for page in ("artifact", "capture", "notebook", "pictures", "pipe", "report", "split", "trace")
+    ),
 )
-NOT_OF_SPLITS = ("ArgumentError", "PlanError", "CompressionError", "PipelineError")
+NOT_OF_SPLITS = ("ArgumentError", "PlanError", "CompressionError", "PipelineError", "TraceError")
 LINKED = ("README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")))
 
 
@@ -111,3 +116,38 @@ def _pipe_words() -> list[str]:
 def test_the_page_about_pipelines_has_every_option(name: str) -> None:
     text = (ROOT / "docs/pipe.md").read_text(encoding="utf-8")
     assert re.search(rf"\b{name}\b", text), f"docs/pipe.md does not speak of {name}"
+
+
+def _trace_words() -> list[str]:
+    """Arguments, what a traced module and its parts offer, back ends, their arguments and the environment."""
+    things = (cleave.TracedModule, cleave.Report, cleave.Segment, cleave.Coverage, cleave.GraphNode, cleave.SegmentJob)
+    members = [name for thing in things for name in [*vars(thing), *getattr(thing, "_fields", ())] if name[0] != "_"]
+    functions = (cleave.trace, cleave.register_backend)
+    arguments = [name for f in functions for name in inspect.signature(f).parameters]
+    outside = ["CLEAVE_CACHE", "CLEAVE_CACHE_LIMIT", "CLEAVE_OPENVINO", "CLEAVE_PYTHON", "clv_trace", "TraceError"]
+    return sorted({*arguments, *members, *outside})
+
+
+@pytest.mark.parametrize("name", _trace_words())
+def test_the_page_about_tracing_has_every_option(name: str) -> None:
+    text = (ROOT / "docs/trace.md").read_text(encoding="utf-8")
+    assert re.search(rf"\b{name}\b", text), f"docs/trace.md does not speak of {name}"
+
+
+@pytest.mark.parametrize("backend", ["inductor", "openvino"])
+def test_the_page_about_tracing_has_every_argument_of_a_compiler(backend: str) -> None:
+    text = (ROOT / "docs/trace.md").read_text(encoding="utf-8")
+    with pytest.raises(cleave.ArgumentError) as error:  # which lists what it takes
+        cleave.trace(lambda x: x + 1, torch.ones(2), backend=backend, compiler_args=["--no-such-argument"])
+    known = re.findall(r"(?<!\")--[a-z-]+", str(error.value))
+    assert len(known) >= 3
+    assert [name for name in known if name not in text] == []
+
+
+@pytest.mark.parametrize("module", [backends, tracing])
+def test_examples_in_docstrings_run(module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CLEAVE_CACHE", "off")
+    assert doctest.testmod(module).failed == 0
+    public = [x for x in map(vars(module).get, cleave.__all__) if getattr(x, "__module__", None) == module.__name__]
+    assert [x for x in public if ">>>" not in (x.__doc__ or "")] == []

@@ -1,0 +1,456 @@
+"""A traced module as a torch.jit.ScriptModule: compiled segments are calls of the operator cleave::segment.
+
+The plan is cut at the borders of its segments. A segment becomes the bytes of a file of its own, a buffer of the module.
+What is between segments becomes TorchScript of the generated source, with the tensors it reads as parameters; where that is
+no TorchScript, it becomes bytes too, which the operator runs one operator after another. A forward around them passes on
+what goes from one part to the next, sizes among it.
+
+TorchScript is compiled from text and not traced: torch.jit.trace would keep the branches that formulas over sizes take."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import keyword
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import _native, _tree, tracing
+from ._capture import Captured, parameter_names
+from ._log import logger, warn
+from .compilers._job import DTYPES
+from .errors import ArgumentError, CaptureError, CleaveError, ValidationError
+
+log = logger("script")
+
+SWITCH = "CLEAVE_ALLOW_COMPILED"  # as src/exec/operator.c reads it
+CLASS = "Part"
+MOST_SIZES = 4096  # that a check of sizes lists
+
+
+def allow_compiled(allow: bool = True) -> None:
+    """Whether machine code in ScriptModules may run, whoever made it; else such segments run operator by operator.
+
+    What this process made by to_torchscript() always runs. It is a variable of the environment, CLEAVE_ALLOW_COMPILED,
+    which processes that are started from now on inherit.
+
+    >>> import cleave
+    >>> cleave.allow_compiled(True)
+    >>> cleave.allow_compiled(False)
+    """
+    os.environ[SWITCH] = "1" if allow else "0"
+
+
+def convert(traced: tracing.TracedModule) -> torch.jit.ScriptModule:
+    """Refuses, with the reason, what has no form in TorchScript."""
+    with tempfile.TemporaryDirectory(prefix="cleave-script-") as folder, torch.no_grad():
+        made = _Conversion(traced, Path(folder))
+        script = made.script()
+        made.compare(script)
+    return script
+
+
+class _Conversion:
+    def __init__(self, traced: tracing.TracedModule, folder: Path) -> None:
+        changed = traced._changed()
+        if changed is not None:
+            raise ArgumentError(f"{changed}: what is compiled has the old weights; trace the model again")
+        plan = traced._plan
+        self.traced, self.folder = traced, folder
+        self.number: int = traced._numbers.get(id(plan._main), 0)
+        self.captured: Captured = traced._captured[self.number]
+        self.name: str = plan._target.name
+        self.holder = torch.nn.Module()
+        self.lines: list[str] = []
+        self.tensors: dict[Any, torch.Tensor] = {}
+        self._refuse()
+
+    def _refuse(self) -> None:
+        """What the forward does beside giving outputs."""
+        plan = self.captured.plan
+        if self.captured.stores or plan.rebinds():
+            what = ", ".join(plan.rebinds()) or "a tensor"
+            raise CaptureError(f"{self.name} keeps {what} in its own state, which a ScriptModule here does not do")
+        effects = plan.effects(0, plan.node_count())
+        if "writes state" in effects:
+            raise CaptureError(
+                f"{effects['writes state']} changes a tensor of {self.name}, which compiled parts would not see: "
+                "call eval() before the trace"
+            )
+
+    # ---- the whole
+
+    def script(self) -> torch.jit.ScriptModule:
+        artifact, number = self.traced._artifact, self.number
+        inputs, outputs = _native.plan_values(artifact, number)
+        arguments = _Arguments(self.captured.arguments, self._names())
+        names = [f"v{i}" for i in inputs]
+        self.lines += [f"{v} = {x}" for v, x in zip(names, arguments.leaves, strict=True)]
+        self._check_inputs(names, arguments.leaves)
+        known = set(inputs)
+        for first, end, segment in self._ranges():
+            known.update(self._range(first, end, segment))
+        missing = [i for i in outputs if i not in known]
+        if missing:
+            raise CaptureError(f"{self.name} gives one of its own tensors as an output, which has no part to come from")
+        result = _output(self.captured.output, iter([f"v{i}" for i in outputs]))
+        text = f"import torch\nfrom torch import Tensor\nfrom typing import Dict, List, Tuple\n\n\n{_WHOLE}"
+        text += f"    def forward(self{arguments.text}):\n"
+        text += "".join(f"        {line}\n" for line in [*self.lines, f"return {result}"])
+        module = self._load(text, "Model", "whole")()
+        for key, child in self.holder._modules.items():
+            module.add_module(key, child)
+        for key, tensor in self.holder._buffers.items():
+            module.register_buffer(key, tensor)
+        try:
+            return torch.jit.script(module.eval())
+        except Exception as error:
+            raise CaptureError(
+                f"{self.name} has inputs or outputs that TorchScript does not: {_short(error)}"
+            ) from None
+
+    def _names(self) -> list[str]:
+        positional = self.captured.arguments.children[0]
+        return parameter_names(self.traced._plan._target, len(positional.children))
+
+    def _ranges(self) -> Iterator[tuple[int, int, int | None]]:
+        """(first, end, its number if it is a segment), one after another."""
+        at = 0
+        for i, segment in enumerate(_native.trace_segments(self.traced._artifact, self.number)[0]):
+            if segment[0] > at:
+                yield at, segment[0], None
+            yield segment[0], segment[1], i
+            at = segment[1]
+        end = self.captured.plan.node_count()
+        if end > at:
+            yield at, end, None
+
+    def _range(self, first: int, end: int, segment: int | None) -> list[int]:
+        """Adds a part. Returns the values that it gives."""
+        artifact, number = self.traced._artifact, self.number
+        takes, gives = _native.nodes_values(artifact, number, first, end)
+        path = self.folder / f"part{first}.clv"
+        given = [f"v{i}" for i in takes]
+        try:
+            if segment is not None:
+                _native.segment_save(artifact, number, segment, os.fsencode(path))
+                call = self._operator(path, first, given)
+            else:
+                _native.nodes_save(artifact, number, first, end, os.fsencode(path))
+                call = self._between(path, first, given)
+        except CleaveError as error:
+            raise CaptureError(f"nodes {self._labels(first, end)} cannot be in a ScriptModule: {error}") from None
+        self.lines.append(f"o = {call}")
+        self.lines += [f"v{i} = o[{k}]" for k, i in enumerate(gives)]
+        return gives
+
+    def _labels(self, first: int, end: int) -> str:
+        rows = self.traced._artifact.plan(self.number)[0].nodes()
+        return str(rows[first][0]) if end == first + 1 else f"{rows[first][0]} to {rows[end - 1][0]}"
+
+    # ---- parts
+
+    def _operator(self, path: Path, first: int, given: Sequence[str]) -> str:
+        code = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8).clone()
+        _native.segment_trust(code)
+        self.holder.register_buffer(f"code{first}", code)
+        return f"torch.ops.cleave.segment(self.code{first}, [{', '.join(given)}])"
+
+    def _between(self, path: Path, first: int, given: Sequence[str]) -> str:
+        """Nodes that are not compiled: their source, else the operator, which runs them as they are."""
+        try:
+            part, sizes = self._source(path, first)
+            self.holder.add_module(f"part{first}", torch.jit.script(part))
+        except _Sizes as error:
+            raise CaptureError(str(error)) from None
+        except Exception as error:  # whatever the compiler of TorchScript finds
+            log.info("nodes from %d on have no TorchScript, the operator runs them: %s", first, _short(error))
+            return self._operator(path, first, given)
+        return f"self.part{first}({', '.join([*given, *sizes])})"
+
+    def _source(self, path: Path, first: int) -> tuple[torch.nn.Module, list[str]]:
+        """The generated source as a module with its tensors, and the sizes that it takes beside them."""
+        artifact = _native.Artifact(os.fsencode(path), [], False)
+        runtime = _native.Runtime(artifact, None, None, True, False)
+        plan = artifact.plan(0)[0]
+        count = plan.node_count()
+        places = plan.places(0, count)[0]
+        names = _unique([place for place, _, _ in places])
+        tree = ast.parse(plan.source(0, count, CLASS, solve=True))
+        sizes = _flatten(tree, dict(zip([p[0] for p in places], names, strict=True)))
+        unknown = [s for s in sizes if s not in self.captured.symbols]
+        if unknown:
+            raise _Sizes(f"no size of an input shows {', '.join(unknown)}")
+        module = self._load(ast.unparse(tree), CLASS, f"part{first}")()
+        state, constants = runtime.state(), runtime.constants(0)
+        for (place, name, _), flat in zip(places, names, strict=True):
+            self._put(module, flat, name, state[name] if name is not None else constants[place])
+        return module.eval(), sizes
+
+    def _put(self, module: torch.nn.Module, key: str, name: str | None, tensor: torch.Tensor) -> None:
+        """A copy: the module is to stay as it was traced. What is one tensor in the model is one here."""
+        kept = tensor.detach().clone() if name is None else self.tensors.setdefault(name, tensor.detach().clone())
+        trained = name is not None and isinstance(_live(self.captured, name), torch.nn.Parameter)
+        if trained and kept.is_floating_point():
+            module.register_parameter(key, torch.nn.Parameter(kept, requires_grad=False))
+        else:
+            module.register_buffer(key, kept)
+
+    def _load(self, text: str, name: str, file: str) -> Callable[[], torch.nn.Module]:
+        """Runs source from a file, where TorchScript can read it."""
+        path = self.folder / f"{file}.py"
+        path.write_text(text, encoding="utf-8")
+        spec = importlib.util.spec_from_file_location(f"cleave_script_{file}", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        made: Callable[[], torch.nn.Module] = getattr(module, name)
+        return made
+
+    # ---- sizes
+
+    def _check_inputs(self, values: Sequence[str], shown: Sequence[str]) -> None:
+        """A program from here is for the shapes and dtypes that were traced; with others it would compute something."""
+        ports = self.traced._runtime.inputs() if self.number == 0 else None
+        sized = self.traced._plan._sized
+        for symbol in sized.symbols if sized is not None and self.captured.symbols else ():
+            leaf, dim = symbol.places[0]
+            self._check(f"{values[leaf]}.dim() > {dim}", f"{shown[leaf]} has no dimension {dim}")
+            self.lines.append(f"{symbol.name} = {values[leaf]}.size({dim})")
+            self._check(
+                f"{symbol.low} <= {symbol.name} and {symbol.name} <= {symbol.high}",
+                f"{symbol.name}, the size {dim} of {shown[leaf]}, is from {symbol.low} to {symbol.high}",
+            )
+        for value, name, port in zip(values, shown, ports or (), strict=bool(ports)):
+            _, dtype, dims, _ = port
+            tests = [f"{value}.dim() == {len(dims)}", *(f"{value}.size({d}) == {text}" for d, text in enumerate(dims))]
+            if dtype in DTYPES:
+                tests.insert(0, f"{value}.dtype == {DTYPES[dtype]}")
+            self._check(" and ".join(tests), f"{name} is {dtype}[{', '.join(dims)}] where this was traced")
+        self._check_sizes()
+
+    def _check(self, test: str, otherwise: str) -> None:
+        text = otherwise.replace("\\", "").replace('"', "'")
+        self.lines += [f"if not ({test}):", f'    raise RuntimeError("{text}")']
+
+    def _check_sizes(self) -> None:
+        """Sizes at which another plan serves, or none was seen to, are not for this one."""
+        sized = self.traced._plan._sized
+        if sized is None or not self.captured.symbols:
+            return
+        served = sized.served
+        others = sorted(p for p, c in served.items() if c is not self.captured)
+        mine = sorted(p for p, c in served.items() if c is self.captured)
+        if others:
+            warn(
+                f"{self.name} has plans of their own for some sizes ({', '.join(sized.names)} = "
+                f"{_points(others)}): they are not in the ScriptModule, which refuses those sizes"
+            )
+        here = f"[{', '.join(sized.names)}]"
+        if not self.traced._any_size():
+            self._check(
+                f"{here} in {[list(p) for p in mine[:MOST_SIZES]]}",
+                f"the model was recorded at {', '.join(sized.names)} = {_points(mine)} alone",
+            )
+        elif others:
+            self._check(
+                f"{here} not in {[list(p) for p in others[:MOST_SIZES]]}",
+                "the model does something else at this size: trace it there",
+            )
+
+    # ---- the proof
+
+    def compare(self, script: torch.jit.ScriptModule) -> None:
+        """On the calls that segments were compared on."""
+        plan = self.captured.plan
+        if "random" in plan.effects(0, plan.node_count()):
+            log.info("%s draws random numbers: its ScriptModule is not compared", self.name)
+            return
+        for leaves in self.traced._calls:
+            if self._served(leaves):
+                self._compare(script, leaves)
+
+    def _served(self, leaves: Sequence[torch.Tensor]) -> bool:
+        sized = self.traced._plan._sized
+        return sized is None or sized.served.get(sized.sizes_of(leaves)) is self.captured
+
+    def _compare(self, script: torch.jit.ScriptModule, leaves: Sequence[torch.Tensor]) -> None:
+        mine = [t.detach().clone() for t in leaves]  # some models write their inputs
+        args, kwargs = _tree.unflatten(self.captured.arguments, [t.detach().clone() for t in leaves])
+        want = _tree.flatten(self.traced(*args, **kwargs))[1]
+        args, kwargs = _tree.unflatten(self.captured.arguments, mine)
+        tensors = [a for a in [*args, *kwargs.values()] if _tree.flatten(a)[1]]
+        try:
+            got = _tree.flatten(script(*tensors))[1]
+        except RuntimeError as error:
+            raise CaptureError(f"the ScriptModule of {self.name} does not run: {_short(error)}") from None
+        for i, (a, b) in enumerate(zip(got, want, strict=True)):
+            off, scale = _native.difference(a, b)
+            if not off <= tracing._allowed(b, scale, -1.0):
+                raise ValidationError(f"output {i} of the ScriptModule of {self.name} is off by {off:.3g}")
+
+
+_WHOLE = "class Model(torch.nn.Module):\n"
+
+
+class _Sizes(Exception):
+    """A part needs a size that it cannot be given."""
+
+
+def _live(captured: Captured, name: str) -> torch.Tensor | None:
+    if name not in captured.state:
+        return None
+    holder, key = captured.state[name]
+    found: torch.Tensor = holder[key]
+    return found
+
+
+def _points(points: Sequence[tuple[int, ...]]) -> str:
+    texts = [str(p[0]) if len(p) == 1 else str(p) for p in points]
+    return ", ".join(texts) if len(texts) <= 8 else f"{', '.join(texts[:8])} and {len(texts) - 8} more"
+
+
+def _short(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:3])[:400] or type(error).__name__
+
+
+# ---- arguments and results
+
+
+class _Arguments:
+    """The parameters of the forward: those of the model that have tensors in them. text: as a signature has them; leaves:
+    how to read each tensor."""
+
+    def __init__(self, spec: _tree.Spec, names: Sequence[str]) -> None:
+        positional, keywords = spec.children
+        given = [*zip(names, positional.children, strict=False), *zip(keywords.keys, keywords.children, strict=True)]
+        given = [(name, child) for name, child in given if _has_tensors(child)]
+        self.text, self.leaves = "", []
+        for (name, child), free in zip(given, _unique([name for name, _ in given]), strict=True):
+            self.text += f", {free}: {_annotation(child, name)}"
+            self.leaves += _reads(child, free)
+
+
+def _has_tensors(spec: _tree.Spec) -> bool:
+    return spec.kind == "leaf" or any(_has_tensors(c) for c in spec.children)
+
+
+def _annotation(spec: _tree.Spec, name: str) -> str:
+    inner = [_annotation(c, name) for c in spec.children]
+    if spec.kind == "leaf":
+        return "Tensor"
+    if spec.kind == "tuple" and inner:
+        return f"Tuple[{', '.join(inner)}]"
+    if spec.kind == "list" and len(set(inner)) == 1:
+        return f"List[{inner[0]}]"
+    if spec.kind == "dict" and len(set(inner)) == 1 and all(isinstance(k, str) for k in spec.keys):
+        return f"Dict[str, {inner[0]}]"
+    what = spec.cls.__name__ if isinstance(spec.cls, type) else spec.kind
+    raise CaptureError(
+        f"input {name} has a {what} in it, which has no type in TorchScript: tuples, and lists and dicts "
+        "of tensors have one"
+    )
+
+
+def _reads(spec: _tree.Spec, at: str) -> list[str]:
+    if spec.kind == "leaf":
+        return [at]
+    keys = spec.keys if spec.kind == "dict" else range(len(spec.children))
+    return [x for key, child in zip(keys, spec.children, strict=True) for x in _reads(child, f"{at}[{key!r}]")]
+
+
+def _output(spec: _tree.Spec, leaves: Iterator[str]) -> str:
+    """The model's output as an expression; classes become the tuple or dict that they are like."""
+    if spec.kind == "leaf":
+        return next(leaves)
+    if spec.kind == "const" and (spec.value is None or isinstance(spec.value, (bool, int, float, str))):
+        return repr(spec.value)
+    inner = [_output(c, leaves) for c in spec.children]
+    if spec.kind == "tuple":
+        return f"({''.join(f'{x}, ' for x in inner)})"
+    if spec.kind == "list":
+        return f"[{', '.join(inner)}]"
+    if spec.kind in ("dict", "mapping_object") and all(isinstance(k, str) for k in spec.keys):
+        return "{" + ", ".join(f"{k!r}: {x}" for k, x in zip(spec.keys, inner, strict=True)) + "}"
+    what = spec.cls.__name__ if isinstance(spec.cls, type) else spec.kind
+    if spec.kind == "formula":
+        what = "number that follows the sizes"
+    raise CaptureError(f"the output has a {what} in it, which has no form in TorchScript")
+
+
+# ---- source
+
+
+def _unique(texts: Sequence[str]) -> list[str]:
+    """Names for attributes and parameters, one for each text."""
+    out: list[str] = []
+    for text in texts:
+        name = base = re.sub(r"\W", "_", text, flags=re.ASCII)
+        if not name.isidentifier() or keyword.iskeyword(name) or hasattr(torch.nn.Module, name) or name == "self":
+            name = base = f"_{base}"
+        number = 2
+        while name in out:
+            name, number = f"{base}_{number}", number + 1
+        out.append(name)
+    return out
+
+
+def _flatten(tree: ast.Module, names: dict[str, str]) -> list[str]:
+    """Rewrites generated source for TorchScript: tensors are attributes of the module itself, operators have no overload
+    in their names, sizes are parameters like others. Returns those sizes."""
+    made = next(x for x in tree.body if isinstance(x, ast.ClassDef) and x.name == CLASS and _method(x, "forward"))
+    forward = _method(made, "forward")
+    assert forward is not None
+    sizes = [a.arg for a in forward.args.kwonlyargs]
+    for argument in forward.args.kwonlyargs:
+        argument.annotation = ast.Name("int", ast.Load())
+    forward.args.args += forward.args.kwonlyargs
+    forward.args.kwonlyargs, forward.args.kw_defaults = [], []
+    _Rewrite(names).visit(forward)
+    made.body = [forward]
+    tree.body = [x for x in tree.body if x is made or not isinstance(x, ast.ClassDef)]
+    ast.fix_missing_locations(tree)
+    return sizes
+
+
+def _method(cls: ast.ClassDef, name: str) -> ast.FunctionDef | None:
+    return next((x for x in cls.body if isinstance(x, ast.FunctionDef) and x.name == name), None)
+
+
+class _Rewrite(ast.NodeTransformer):
+    def __init__(self, names: dict[str, str]) -> None:
+        self.names = names
+
+    def visit(self, node: ast.AST) -> Any:
+        place = _place(node)
+        if place in self.names:
+            return ast.Attribute(ast.Name("self", ast.Load()), self.names[place], ast.Load())
+        if isinstance(node, ast.Attribute):
+            path = ast.unparse(node).split(".")
+            if path[:2] == ["torch", "ops"] and len(path) == 5:
+                return node.value
+        return self.generic_visit(node)
+
+
+def _place(node: ast.AST) -> str | None:
+    """`self.layers[0].weight` as "layers.0.weight"; None for what does not begin with self."""
+    match node:
+        case ast.Name(id="self"):
+            return ""
+        case ast.Attribute(value=inner, attr=str(key)):
+            pass
+        case ast.Subscript(value=inner, slice=ast.Constant(value=int() | str() as key)):
+            pass
+        case ast.Call(func=ast.Name(id="getattr"), args=[inner, ast.Constant(value=str(key))]):
+            pass
+        case _:
+            return None
+    base = _place(inner)
+    return None if base is None else f"{base}.{key}".lstrip(".")

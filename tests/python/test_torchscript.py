@@ -1,0 +1,562 @@
+"""to_torchscript: compiled segments as an operator, the rest as TorchScript; saved, loaded elsewhere, run without Python."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import cleave
+
+HERE = Path(__file__).resolve().parent
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def _register(name: str, native: bool) -> None:
+    """A back end that compiles at once: its code is the plan, run by the tape, with the words that something ran."""
+
+    def run(code: Any, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        RAN.append(name)
+        out = code(*inputs)
+        return [out] if isinstance(out, torch.Tensor) else list(out)
+
+    def load(data: bytes) -> Any:
+        return cleave.load(_kept(data), unproven=True)
+
+    cleave.register_backend(
+        name,
+        supports=lambda node: node.op.split(".")[0] not in ("aten::sort", "aten::cumsum") or "not this one",
+        compile=lambda segment: Path(segment.folder, "segment.clv").read_bytes(),
+        load=load,
+        run=run,
+        native=native,
+    )
+
+
+RAN: list[str] = []
+_FILES: list[str] = []
+
+
+def _kept(data: bytes) -> str:
+    import tempfile
+
+    handle, path = tempfile.mkstemp(suffix=".clv")
+    with os.fdopen(handle, "wb") as f:
+        f.write(data)
+    _FILES.append(path)
+    return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def back_ends() -> Iterator[None]:
+    _register("script-data", native=False)
+    _register("script-code", native=True)
+    yield
+    for path in _FILES:
+        os.unlink(path)
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> None:
+    RAN.clear()
+
+
+class Net(nn.Module):
+    """Compiled, then something that is not, then compiled again; sizes follow the batch on both sides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList([nn.Linear(4, 8), nn.Linear(8, 8)])
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = F.relu(self.layers[0](x)) * 2 + 1
+        h = h.view(x.shape[0] * 2, 4).cumsum(1) * (1 / x.shape[0]) + min(x.shape[0], 5)
+        h = torch.sort(h, 1)[0]
+        return torch.tanh(self.head(h).view(x.shape[0], 6)) + 1
+
+
+class Whole(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(F.relu(self.a(x)))
+
+
+def trace(model: Any, inputs: Any, **more: Any) -> cleave.TracedModule:
+    return cleave.trace(model, inputs, **{"backend": "script-data", **more})
+
+
+def operators(script: torch.jit.ScriptModule) -> int:
+    return str(script.inlined_graph).count("cleave::segment")
+
+
+def reloaded(script: torch.jit.ScriptModule, tmp_path: Path) -> torch.jit.ScriptModule:
+    path = tmp_path / "script.pt"
+    torch.jit.save(script, path)
+    return torch.jit.load(path)
+
+
+# ---- what it computes
+
+
+def test_a_fully_compiled_model_is_one_call_of_the_operator(tmp_path: Path) -> None:
+    net = Whole().eval()
+    script = trace(net, torch.randn(3, 4)).to_torchscript()
+    assert isinstance(script, torch.jit.ScriptModule)
+    assert operators(script) == 1 and not list(script.parameters())
+    x = torch.randn(3, 4)
+    RAN.clear()
+    for s in (script, reloaded(script, tmp_path)):
+        torch.testing.assert_close(s(x), net(x).detach(), **CLOSE)
+    assert RAN == ["script-data"] * 2
+
+
+def test_what_is_not_compiled_becomes_torchscript_with_its_parameters(tmp_path: Path) -> None:
+    net = Net().eval()
+    traced = trace(net, torch.randn(3, 4), torch_executed_modules=["head"])
+    script = traced.to_torchscript()
+    assert operators(script) >= 2 and "aten::cumsum" in str(script.inlined_graph)
+    assert any(torch.equal(p, net.head.weight) for p in script.parameters())
+    assert not any(p.requires_grad for p in script.parameters())
+    x = torch.randn(3, 4)
+    for s in (script, reloaded(script, tmp_path), torch.jit.freeze(script)):
+        for _ in range(3):
+            torch.testing.assert_close(s(x), net(x).detach(), **CLOSE)
+
+
+def test_sizes_that_follow_the_batch_stay_dynamic(tmp_path: Path) -> None:
+    net = Net().eval()
+    script = trace(net, torch.randn(1, 4), dynamic_batch_size=(1, 64)).to_torchscript()
+    again = reloaded(script, tmp_path)
+    for rows in (1, 2, 4, 5, 6, 7, 33, 64):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(script(x), net(x).detach(), **CLOSE)
+        torch.testing.assert_close(again(x), net(x).detach(), **CLOSE)
+    with pytest.raises(torch.jit.Error, match="from 1 to 64"):
+        script(torch.randn(65, 4))
+
+
+def test_a_size_that_a_later_part_cannot_see_is_passed_to_it() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        total = (x * 2 + 1).sum(0).cumsum(0)
+        return total / x.shape[0] + torch.sort(total)[0]
+
+    script = trace(model, torch.randn(3, 4), dynamic_batch_size=True).to_torchscript()
+    for rows in (1, 2, 9):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(script(x), model(x), **CLOSE)
+
+
+def test_the_model_that_is_a_function(tmp_path: Path) -> None:
+    def foo(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return 2 * x + y
+
+    script = trace(foo, (torch.rand(3), torch.rand(3))).to_torchscript()
+    x, y = torch.rand(3), torch.rand(3)
+    assert torch.equal(reloaded(script, tmp_path)(x, y), foo(x, y))
+    assert torch.equal(script(y=y, x=x), foo(x, y))
+
+
+class Pair(NamedTuple):
+    low: torch.Tensor
+    high: torch.Tensor
+
+
+@pytest.mark.parametrize("kind", ["tuple", "list", "dict", "named", "nested", "same twice", "an input", "none"])
+def test_outputs_keep_their_structure(kind: str) -> None:
+    def model(x: torch.Tensor) -> Any:
+        a, b = x * 2 + 1, torch.sort(x * 3 + 1)[0]
+        return {
+            "tuple": (a, b),
+            "list": [a, b],
+            "dict": {"a": a, "b": b},
+            "named": Pair(a, b),
+            "nested": (a, [b, a], {"b": b}),
+            "same twice": (a, a),
+            "an input": (x, a),
+            "none": (a, None, 3, "text"),
+        }[kind]
+
+    script = trace(model, torch.randn(3, 4), strict=False).to_torchscript()
+    x = torch.randn(3, 4)
+    got, want = script(x), model(x)
+    torch.testing.assert_close(got, tuple(want) if kind == "named" else want)
+
+
+def test_inputs_are_nested_as_the_model_takes_them() -> None:
+    def model(x: torch.Tensor, pair: Any, many: Any, flag: bool, *, named: Any) -> torch.Tensor:
+        return torch.sort(x + pair[0] * pair[1] + many[0])[0] + many[1] * named["k"] * (2 if flag else 3)
+
+    one = [torch.randn(3, 4) for _ in range(6)]
+    call = (one[0], (one[1], one[2]), [one[3], one[4]], True)
+    script = trace(model, call, example_kwarg_inputs={"named": {"k": one[5]}}).to_torchscript()
+    want = model(*call, named={"k": one[5]})
+    torch.testing.assert_close(script(one[0], (one[1], one[2]), [one[3], one[4]], {"k": one[5]}), want)
+
+
+def test_random_numbers_are_drawn_by_torch() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(x * 2 + 1, 0.5, training=True) * 2 + 1
+
+    script = trace(model, torch.ones(30, 40)).to_torchscript()
+    torch.manual_seed(3)
+    want = model(torch.ones(30, 40))
+    torch.manual_seed(3)
+    assert torch.equal(script(torch.ones(30, 40)), want)
+
+
+def test_operators_without_torchscript_are_run_by_the_operator() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = torch.sort(x)[0] @ x.t()
+        return y.float() * 2 + 1
+
+    x = torch.randn(4, 4)
+    script = trace(model, torch.randn(4, 4)).to_torchscript()
+    assert torch.equal(script(x), model(x))
+
+
+def test_memory_that_parts_share_is_shared() -> None:
+    """A part writes into a view of what another part made."""
+
+    def model(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x * 2 + 1
+        row = y[0]
+        row.copy_(torch.sort(row)[0])
+        return y * 2 + 1, y
+
+    script = trace(model, torch.randn(3, 4)).to_torchscript()
+    x = torch.randn(3, 4)
+    for _ in range(3):
+        torch.testing.assert_close(script(x), model(x))
+
+
+# ---- what it refuses
+
+
+def test_other_shapes_and_dtypes_are_refused() -> None:
+    script = trace(Net().eval(), torch.randn(3, 4)).to_torchscript()
+    for other in (torch.randn(5, 4), torch.randn(3, 4, dtype=torch.float64), torch.randn(3, 4, 1)):
+        with pytest.raises(torch.jit.Error, match=r"x is f32\[3, 4\] where this was traced"):
+            script(other)
+
+
+def test_gradients_are_refused() -> None:
+    script = trace(Whole().eval(), torch.randn(3, 4)).to_torchscript()
+    x = torch.randn(3, 4, requires_grad=True)
+    with pytest.raises(RuntimeError, match="for inference"):
+        script(x)
+    with torch.no_grad():
+        script(x)
+
+
+def test_what_reads_data_is_refused_by_name() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return x * int(torch.sort(x)[0].sum() > -1e9) + 1
+
+    with pytest.raises(cleave.CaptureError, match="ScriptModule"):
+        trace(model, torch.randn(3, 4)).to_torchscript()
+
+
+def test_what_keeps_state_is_refused() -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).train()
+    with pytest.raises(cleave.CaptureError, match="changes a tensor"):
+        trace(net, torch.randn(3, 4)).to_torchscript()
+
+
+def test_outputs_that_torchscript_has_no_type_for_are_refused() -> None:
+    traced = trace(lambda x: {"a": x * 2 + 1, "b": (x * 3 + 1,)}, torch.randn(3), strict=False)
+    with pytest.raises(cleave.CaptureError, match="TorchScript"):
+        traced.to_torchscript()
+    traced = trace(lambda x: {1: x * 2 + 1}, torch.randn(3), strict=False)
+    with pytest.raises(cleave.CaptureError, match="TorchScript"):
+        traced.to_torchscript()
+
+
+def test_a_model_that_changed_is_traced_again_first() -> None:
+    net = Whole().eval()
+    traced = trace(net, torch.randn(3, 4))
+    with torch.no_grad():
+        net.a.weight.add_(1)
+    with pytest.raises(cleave.ArgumentError, match="trace the model again"):
+        traced.to_torchscript()
+
+
+def test_sizes_with_a_plan_of_their_own_are_refused() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 + 1 if x.shape[0] > 1 else x * 3 - 1
+
+    traced = trace(model, torch.randn(4, 3), dynamic_batch_size=(1, 16))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        script = traced.to_torchscript()
+    x = torch.randn(4, 3)
+    torch.testing.assert_close(script(x), model(x))
+    with pytest.raises(torch.jit.Error):
+        script(torch.randn(1, 3))
+
+
+# ---- the operator
+
+
+def test_bytes_that_are_no_segment_are_refused() -> None:
+    run = torch.ops.cleave.segment
+    x = torch.randn(3, 4)
+    script = trace(Whole().eval(), x).to_torchscript()
+    code = next(b for b in script.buffers() if b.dtype == torch.uint8)
+    with pytest.raises(RuntimeError, match="cleave::segment"):
+        run(torch.zeros(100, dtype=torch.uint8), [x])
+    with pytest.raises(RuntimeError, match="tensor of bytes"):
+        run(torch.zeros(100), [x])
+    with pytest.raises(RuntimeError, match="cleave::segment"):
+        run(code[:-1].clone(), [x])
+    for at in range(0, code.numel(), max(1, code.numel() // 50)):
+        broken = code.clone()
+        broken[at] ^= 1
+        with pytest.raises(RuntimeError, match="cleave::segment"):
+            run(broken, [x])
+    for inputs in ([], [x, x], [x.double()], [torch.randn(5, 4)], [torch.randn(3, 5)]):
+        with pytest.raises(RuntimeError, match="cleave::segment"):
+            run(code, inputs)
+
+
+def test_bytes_may_begin_anywhere() -> None:
+    x = torch.randn(3, 4)
+    script = trace(Whole().eval(), x).to_torchscript()
+    code = next(b for b in script.buffers() if b.dtype == torch.uint8)
+    room = torch.zeros(2 * code.numel() + 77, dtype=torch.uint8)
+    for at in (1, code.numel() + 77):
+        room[at : at + code.numel()] = code
+        torch.testing.assert_close(
+            torch.ops.cleave.segment(room[at : at + code.numel()], [x])[0], torch.ops.cleave.segment(code, [x])[0]
+        )
+
+
+def test_outputs_outlive_the_module() -> None:
+    """A weight that comes out is not a view of memory that goes with the module."""
+    weight = torch.randn(3, 4)
+
+    class Gives(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(weight.clone())
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return x * 2 + self.w, self.w.t()
+
+    script = trace(Gives().eval(), torch.randn(3, 4)).to_torchscript()
+    code = [b for b in script.buffers() if b.dtype == torch.uint8]
+    out = script(torch.randn(3, 4))
+    del script, code
+    gc.collect()
+    assert torch.equal(out[1], weight.t())
+
+
+def test_segments_that_are_gone_leave_nothing_behind() -> None:
+    x = torch.randn(3, 4)
+    for _ in range(20):
+        script = trace(Whole().eval(), x).to_torchscript()
+        script(x)
+        del script
+    gc.collect()
+
+
+def test_threads_share_a_segment(tmp_path: Path) -> None:
+    net = Whole().eval()
+    path = tmp_path / "script.pt"
+    torch.jit.save(trace(net, torch.randn(3, 4)).to_torchscript(), path)
+    script = torch.jit.load(path)
+    x = torch.randn(3, 4)
+    want, wrong = net(x).detach(), []
+
+    def work() -> None:
+        for _ in range(20):
+            if not torch.allclose(script(x), want, **CLOSE):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_machine_code_from_elsewhere_runs_where_it_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CLEAVE_ALLOW_COMPILED", raising=False)
+    net = Whole().eval()
+    x = torch.randn(3, 4)
+    traced = trace(net, x, backend="script-code")
+    script = traced.to_torchscript()
+    RAN.clear()
+    script(x)
+    assert RAN == ["script-code"]  # this process made it
+    path = tmp_path / "script.pt"
+    torch.jit.save(script, path)
+    again = torch.jit.load(path)
+    again(x)
+    assert len(RAN) == 2  # the same bytes
+    del traced, script, again
+    gc.collect()
+    other = torch.jit.load(path)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            torch.testing.assert_close(other(x), net(x).detach(), **CLOSE)
+    assert len(RAN) == 2 and len([w for w in told if "allow_compiled" in str(w.message)]) <= 1
+    monkeypatch.setenv("CLEAVE_ALLOW_COMPILED", "0")
+    cleave.allow_compiled(True)
+    other(x)
+    assert len(RAN) == 3
+    cleave.allow_compiled(False)
+    other(x)
+    assert len(RAN) == 4  # what runs, runs
+    torch.jit.load(path)(x)
+    assert len(RAN) == 4
+
+
+# ---- elsewhere
+
+_FRESH = """
+import sys, torch
+import cleave
+script = torch.jit.load(sys.argv[1])
+x = torch.jit.load(sys.argv[2]).x
+class Out(torch.nn.Module):
+    def __init__(self, x):
+        super().__init__()
+        self.register_buffer("x", x)
+    def forward(self, y: torch.Tensor):
+        return y
+torch.jit.save(torch.jit.script(Out(script(x))), sys.argv[3])
+"""
+
+
+class Holder(nn.Module):
+    def __init__(self, x: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("x", x)
+
+    def forward(self, y: torch.Tensor) -> torch.Tensor:
+        return y
+
+
+def _environment(**more: str) -> dict[str, str]:
+    package = str(Path(cleave.__file__).resolve().parent.parent)
+    return {**os.environ, "PYTHONPATH": package, **more}
+
+
+def _in_python(script: Path, given: Path, out: Path, *load: str, **env: str) -> str:
+    text = "".join(f"import torch; torch.ops.load_library({path!r})\n" for path in load) + _FRESH
+    done = subprocess.run(
+        [sys.executable, "-c", text, script, given, out], env=_environment(**env), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def _library() -> Path:
+    """libcleave of this build or installation."""
+    package = Path(cleave.__file__).resolve().parent
+    places = [package, package / "lib", package.parent.parent, *map(Path, os.environ.get("CLEAVE_LIBS", "").split(":"))]
+    found = [p / "libcleave.so" for p in places if (p / "libcleave.so").exists()]
+    if not found:
+        pytest.skip("libcleave.so is not beside the package: CLEAVE_LIBS names its folder")
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C++ program, compiled with the flags of the torch that is here."""
+    compiler = shutil.which(os.environ.get("CXX", "c++"))
+    if compiler is None:
+        pytest.skip("there is no C++ compiler")
+    from torch.utils import cpp_extension
+
+    where = Path(torch.__file__).parent / "lib"
+    out = tmp_path_factory.mktemp("script") / "script_run"
+    command = [compiler, "-std=c++20", "-O0", "-DNDEBUG", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
+    command += [f"-isystem{path}" for path in cpp_extension.include_paths()]
+    command += [str(HERE / "script_run.cpp"), "-o", str(out), f"-L{where}", f"-Wl,-rpath,{where}"]
+    command += ["-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10", "-Wl,--allow-shlib-undefined", "-ldl"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return out
+
+
+def _in_cpp(program: Path, script: Path, given: Path, out: Path, **env: str) -> str:
+    done = subprocess.run([program, _library(), script, given, out], env=_environment(**env), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def _saved(script: torch.jit.ScriptModule, x: torch.Tensor, tmp_path: Path) -> tuple[Path, Path, Path]:
+    paths = tmp_path / "script.pt", tmp_path / "x.pt", tmp_path / "out.pt"
+    torch.jit.save(script, paths[0])
+    torch.jit.save(torch.jit.script(Holder(x)), paths[1])
+    return paths
+
+
+def _check(out: Path, want: torch.Tensor) -> None:
+    torch.testing.assert_close(torch.jit.load(out).x, want.detach(), **CLOSE)
+    out.unlink()
+
+
+def test_openvino_in_a_fresh_process_and_without_python(tmp_path: Path, program: Path) -> None:
+    pytest.importorskip("openvino")
+    net = Net().eval()
+    traced = cleave.trace(net, torch.randn(2, 4), backend="openvino", torch_executed_ops=["aten::sort"],
+                          dynamic_batch_size=(1, 16))
+    assert traced.segments
+    script = traced.to_torchscript()
+    for rows in (2, 5):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(script(x), net(x).detach(), **CLOSE)
+        files = _saved(script, x, tmp_path)
+        assert "operator by operator" not in _in_python(*files)
+        _check(files[2], net(x))
+        _in_cpp(program, *files)
+        _check(files[2], net(x))
+
+
+def test_both_libraries_in_one_process(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    net = Whole().eval()
+    script = cleave.trace(net, torch.randn(2, 4), backend="openvino").to_torchscript()
+    x = torch.randn(2, 4)
+    files = _saved(script, x, tmp_path)
+    _in_python(*files, str(_library()))
+    _check(files[2], net(x))
+
+
+def test_inductor_in_a_fresh_process_and_without_python(tmp_path: Path, program: Path) -> None:
+    net = Whole().eval()
+    traced = cleave.trace(net, torch.randn(2, 4), backend="inductor")
+    assert traced.segments and all(s.compiled for s in traced.segments)
+    script = traced.to_torchscript()
+    x = torch.randn(2, 4)
+    files = _saved(script, x, tmp_path)
+    for allow, warned in (("0", 1), ("1", 0)):
+        for told in (
+            _in_python(*files, CLEAVE_ALLOW_COMPILED=allow),
+            _in_cpp(program, *files, CLEAVE_ALLOW_COMPILED=allow),
+        ):
+            assert told.count("a compiled segment runs operator by operator") == warned, told
+            _check(files[2], net(x))
