@@ -30,7 +30,6 @@ pytestmark = pytest.mark.integration
 BATCHES = (1, 3, 7)
 CLOSE = 1e-3  # of the largest number of a tensor
 SLOW = pytest.mark.slow
-BACKENDS = ["openvino", pytest.param("inductor", marks=SLOW)]
 
 
 @pytest.fixture(autouse=True)
@@ -125,8 +124,7 @@ def small_bert() -> Entry:
     config = tf.BertConfig(
         vocab_size=500, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96
     )
-    make = lambda: Args(torch.randint(0, 500, (2, 16)), attention_mask=torch.ones(2, 16, dtype=torch.int64))  # noqa: E731
-    return tf.BertModel(config).eval(), make
+    return tf.BertModel(config).eval(), lambda: Args(torch.randint(0, 500, (2, 16)))
 
 
 def small_t5() -> Entry:
@@ -243,8 +241,15 @@ class Between(nn.Module):
         return self.after(self.middle(self.before(x)))  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", list(MIDDLES))
+QUICK = ("sort", "unique", "custom-op", "guard")
+BETWEEN = [
+    *(("openvino", name) for name in QUICK),
+    *(pytest.param("openvino", name, marks=SLOW) for name in MIDDLES if name not in QUICK),
+    *(pytest.param("inductor", name, marks=SLOW) for name in MIDDLES),
+]
+
+
+@pytest.mark.parametrize(("backend", "name"), BETWEEN)
 def test_what_cannot_be_compiled_runs_between_compiled_parts(
     backend: str, name: str, tmp_path: Path, cache: Path
 ) -> None:
