@@ -125,7 +125,9 @@ def measure(ways: list[Way], rounds: int) -> dict[str, list[float]]:
 def distance(got: Any, want: Any) -> float:
     """The largest difference, by the largest number of its tensor."""
     pairs = zip(_tree.flatten(got)[1], _tree.flatten(want)[1], strict=True)
-    return max((float((a - b).abs().max() / b.abs().max().clamp(min=1e-6)) for a, b in pairs if b.numel()), default=0.0)
+    return max(
+        (float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) for a, b in pairs if b.numel()), default=0.0
+    )
 
 
 def print_row(*cells: str) -> None:

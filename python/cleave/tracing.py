@@ -653,7 +653,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
     # ---- made and checked
 
     def _lasting(self) -> bool:
-        """Whether a run changes what the next one gives. Random draws do not: the generator is put back."""
+        """Whether a run changes what the next one gives. Random draws do not: generators are put back."""
         captured = self._captured[0]
         effects = captured.plan.effects(0, captured.plan.node_count())
         lasting = {"writes inputs", "writes state", "impure"}.intersection(effects)
@@ -663,11 +663,11 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         if self._lasting():
             log.info("%s changes its state: it is not compared as a whole", self._plan._target.name)
             return
-        random = torch.get_rng_state()
+        random = RandomState()
         _, want, _ = _tree.flatten(self._plan._target.call(*args, **kwargs))
-        torch.set_rng_state(random)
+        random.restore()
         _, got, _ = _tree.flatten(self(*args, **kwargs))
-        torch.set_rng_state(random)
+        random.restore()
         for i, (a, b) in enumerate(zip(got, want, strict=True)):
             error, scale = _native.difference(a, b)
             allowed = _allowed(b, scale, tolerance)
@@ -684,11 +684,11 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         calls: list[Callable[..., Any]] = [self._plan._target.call, self._plan, self]
         for _ in range(TIMED):
             for name, call in zip(TIMES, calls, strict=True):
-                random = torch.get_rng_state()
+                random = RandomState()
                 since = time.perf_counter()
                 call(*args, **kwargs)
                 ms = (time.perf_counter() - since) * 1e3
-                torch.set_rng_state(random)
+                random.restore()
                 self._times[name] = min(ms, self._times.get(name, ms))
 
     def _log_nodes(self) -> None:

@@ -17,6 +17,7 @@ They are kept in run.json, with the order of dimensions that inputs have in memo
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import logging
 import re
@@ -129,6 +130,23 @@ def _unknown_nodes(job: Job, message: str, graph: Any) -> list[str]:
             trace = RuntimeError(node.meta.get("stack_trace") or "")
             blamed.update(dict.fromkeys(job.segment.blamed(trace)))
     return list(blamed)
+
+
+def _with_all_inputs(job: Job, model: Any) -> Any:
+    """Conversion drops inputs whose numbers nobody reads, like those of zeros_like: they are put back."""
+    if len(model.inputs) >= len(job.inputs):
+        return model
+    openvino, ops = _load_openvino(), importlib.import_module("openvino.opset13")
+    there = {p.friendly_name: p for p in model.get_parameters()}
+    names = list(inspect.signature(job.segment.module.forward).parameters)
+    if len(names) != len(job.inputs) or not there.keys() <= set(names):
+        return model
+    kinds = [getattr(openvino.Type, {"bool": "boolean"}.get(i.dtype, i.dtype)) for i in job.inputs]
+    parameters = [
+        there[name] if name in there else ops.parameter([-1] * len(i.shape), kind, name=name)
+        for name, i, kind in zip(names, job.inputs, kinds, strict=True)
+    ]
+    return openvino.Model(model.get_results(), parameters, model.friendly_name)
 
 
 def _shape_inputs(job: Job, model: Any) -> None:
@@ -273,7 +291,7 @@ def _convert(job: Job, properties: Mapping[str, str]) -> tuple[str, Any, float]:
     with torch.no_grad():
         for route, convert in ROUTES.items():
             try:
-                model = convert(job, job.examples())
+                model = _with_all_inputs(job, convert(job, job.examples()))
                 _shape_inputs(job, model)
                 return route, model, _check(job, model, properties)
             except Exception as error:
