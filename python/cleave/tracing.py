@@ -513,7 +513,11 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
             return self._live(args, kwargs)
         try:
             which, _, out = self._runtime.run(leaves)
-        except (InputError, GuardError):  # sizes, or data, that lead elsewhere
+        except InputError:
+            return self._live(args, kwargs)
+        except GuardError:  # data that leads elsewhere; what ran before the guard has happened
+            if self._lasting() or self._draws():
+                raise
             return self._live(args, kwargs)
         return _tree.unflatten(self._captured[which].output, out)
 
@@ -658,6 +662,10 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         effects = captured.plan.effects(0, captured.plan.node_count())
         lasting = {"writes inputs", "writes state", "impure"}.intersection(effects)
         return bool(captured.stores or captured.plan.rebinds() or lasting)
+
+    def _draws(self) -> bool:
+        plan = self._captured[0].plan
+        return "random" in plan.effects(0, plan.node_count())
 
     def _compare(self, args: tuple[Any, ...], kwargs: dict[str, Any], tolerance: float) -> None:
         if self._lasting():

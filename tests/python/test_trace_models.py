@@ -325,12 +325,23 @@ def test_a_compiled_submodule() -> None:
     check(nn.Sequential(torch.compile(nn.Linear(4, 4), backend="eager"), nn.ReLU()).eval(), x, parts=1)
 
 
-def test_data_that_leads_elsewhere_is_an_error_and_not_a_wrong_number() -> None:
+def test_data_that_leads_elsewhere_runs_the_live_plan() -> None:
     def model(x: Tensor) -> Tensor:
         y = torch.relu(x * 2) + 1
         return y.sigmoid() * 2 if bool(x.sum() > -5) else y.tanh() * 3
 
     traced = check(model, x, parts=2)
+    assert torch.equal(traced(x - 10), model(x - 10))
+    assert torch.equal(traced(x), model(x))
+
+
+def test_data_that_leads_elsewhere_after_a_write_is_an_error() -> None:
+    def model(x: Tensor) -> Tensor:
+        x.mul_(2)
+        y = torch.relu(x) + 1
+        return y.sigmoid() * 2 if bool(x.sum() > -5) else y.tanh() * 3
+
+    traced = exact.trace(model, x.clone())
     with pytest.raises(cleave.GuardError, match="now it is false"):
         traced(x - 10)
 
