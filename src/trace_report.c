@@ -12,6 +12,7 @@ typedef struct reporter {
 	const clv_report_options *o;
 	segments s;      /* as the file has them */
 	const char **no; /* per node: why its back end does not take it */
+	int64_t *sizes;  /* per symbol: of the example, where the file says so */
 	VEC(segment_row) rows;
 	VEC(artifact_segment) planned; /* of a dry run; else empty */
 	amounts m;
@@ -60,6 +61,25 @@ static clv_status find_segments(reporter *r)
 		const artifact_fallback *f = &r->e->fallbacks.at[i];
 		r->s.reason[f->node] = f->reason;
 		r->no[f->node] = reason_is_chooser(f->reason) ? NULL : f->reason;
+	}
+	return CLV_OK;
+}
+
+/* The sizes that work and bytes are counted at: those of the example, as far as they are known and possible. */
+static clv_status find_sizes(reporter *r)
+{
+	const plan *p = r->e->p;
+	r->sizes = arena_alloc(&r->texts, (p->symbols.n + 1) * sizeof *r->sizes);
+	if (!r->sizes)
+		return fail_nomem();
+	for (symbol_id s = 0; s < p->symbols.n; s++) {
+		const symbol *x = &p->symbols.at[s];
+		strbuf b = STRBUF_INIT;
+		const char *key;
+		strbuf_printf(&b, EXAMPLE_SIZE "%s", plan_s(p, x->name));
+		TRY(arena_take(&r->texts, &b, &key));
+		double n = number_of(note(r->a, key));
+		r->sizes[s] = n >= (double)x->lo && n <= (double)x->hi ? (int64_t)n : x->lo;
 	}
 	return CLV_OK;
 }
@@ -136,11 +156,12 @@ static clv_status write_report(reporter *r, double *covered, strbuf *b)
 {
 	coverage c;
 	double least = number_of(note(r->a, "minimum_segment_size"));
-	segments_spec spec = {.no = r->no, .minimum = least >= 1 && least < 1e9 ? (uint32_t)least : 2};
+	segments_spec spec = {.no = r->no, .minimum = least >= 1 && least < 1e9 ? (uint32_t)least : 2, .syms = r->sizes};
 	TRY(coverage_of(&r->s, &spec, true, &c));
 	const char *backend = note(r->a, "backend");
 	segment_report report = {.backend = backend ? backend : "?",
 	                         .covered = &c,
+	                         .planned = r->planned.n > 0,
 	                         .rows = r->rows.at,
 	                         .nrows = r->rows.n,
 	                         .eager_ms = given_or_noted(r->o->eager_ms, r->a, "eager_ms"),
@@ -157,7 +178,8 @@ static clv_status make_report(reporter *r, double *covered, char **out)
 {
 	strbuf b = STRBUF_INIT;
 	TRY(find_segments(r));
-	TRY(amounts_of(r->e->p, NULL, &r->m));
+	TRY(find_sizes(r));
+	TRY(amounts_of(r->e->p, r->sizes, &r->m));
 	TRY(liveness_new(r->e->p, &r->live));
 	TRY(find_planned(r));
 	for (uint32_t i = 0; i < r->e->segments.n; i++)

@@ -72,15 +72,10 @@ static void memory_free(memory *m)
 
 /* ---- nodes -------------------------------------------------------------------------------------------------------- */
 
-static bool depends_on_data(const plan *p, const arg *a)
+static bool takes_data(const plan *p, node_id n)
 {
 	for (symbol_id s = 0; s < p->symbols.n; s++)
-		if (p->symbols.at[s].data && (a->kind == ARG_INT    ? expr_depends(p, a->u.e, s)
-		                              : a->kind == ARG_REAL ? real_depends(p, a->u.r, s)
-		                                                    : false))
-			return true;
-	for (uint32_t i = 0; a->kind == ARG_LIST && i < a->u.list.n; i++)
-		if (depends_on_data(p, &p->args.at[a->u.list.first + i]))
+		if (p->symbols.at[s].data && node_takes(p, n, s))
 			return true;
 	return false;
 }
@@ -133,9 +128,8 @@ static void look_at_node(walk *w)
 	const node *x = &p->nodes.at[w->n];
 	if (node_draws(p, w->n) || x->flags & (NODE_HOST | NODE_IMPURE) || strncmp(plan_s(p, x->op), "cleave::", 8) == 0)
 		w->why = "draws random numbers, reads data on the host, or has an effect";
-	for (uint32_t i = 0; i < x->nargs && !w->why; i++)
-		if (depends_on_data(p, &p->args.at[x->args + i]))
-			w->why = "takes a number that is read from data";
+	if (!w->why && takes_data(p, w->n))
+		w->why = "takes a number that is read from data";
 	for (uint32_t i = 0; i < x->nwrites && !w->why; i++)
 		if (!is_inside_of(w->v, alias_root(p, p->ids.at[x->writes + i])))
 			w->why = "writes memory from outside the segment";

@@ -279,6 +279,7 @@ static clv_status half_add(search *s, node_id first, node_id end)
 {
 	attempt a;
 	clv_status st = attempt_init(&s->d->ordered, first, end, &a);
+	a.half = true;
 	if (st == CLV_OK)
 		st = vec_push(&s->halves, a);
 	if (st != CLV_OK)
@@ -307,6 +308,7 @@ static clv_status convict_named(decision *d, const attempt *a)
 static clv_status try_range(decision *d, node_id first, node_id end, attempt *a)
 {
 	clv_status st = attempt_init(&d->ordered, first, end, a);
+	a->half = true;
 	return st == CLV_OK ? attempts_run(&d->ordered, a, 1) : st;
 }
 
@@ -552,15 +554,35 @@ static void forget_notes(artifact *a)
 		bool old = false;
 		for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
 			old |= strcmp(a->notes.at[i].key, keys[k]) == 0;
+		old |= strncmp(a->notes.at[i].key, EXAMPLE_SIZE, strlen(EXAMPLE_SIZE)) == 0;
 		if (!old)
 			a->notes.at[kept++] = a->notes.at[i];
 	}
 	a->notes.n = kept;
 }
 
+static clv_status note_example(const tracer *t, artifact *a)
+{
+	uint32_t i;
+	run_spec spec = {.inputs = (clv_tensor *const *)t->o->calls[0].inputs};
+	TRY(runtime_pick(t->r, spec.inputs, t->o->calls[0].ninputs, &i));
+	const clv_program *g = t->r->plans.at[i].g;
+	int64_t *sizes = mem_alloc((g->p->symbols.n + 1) * sizeof *sizes);
+	clv_status st = sizes ? program_symbols(g, &spec, sizes) : fail_nomem();
+	for (symbol_id s = 0; s < g->p->symbols.n && st == CLV_OK; s++) {
+		char key[128], text[24];
+		snprintf(key, sizeof key, EXAMPLE_SIZE "%.64s", plan_s(g->p, g->p->symbols.at[s].name));
+		snprintf(text, sizeof text, "%lld", (long long)sizes[s]);
+		st = sizes[s] >= 0 ? artifact_note_add(a, key, text) : CLV_OK;
+	}
+	mem_free(sizes);
+	return st;
+}
+
 static clv_status put_notes(const tracer *t, artifact *a)
 {
 	forget_notes(a);
+	TRY(note_example(t, a));
 	TRY(note_number(a, "minimum_segment_size", t->o->minimum_segment_size));
 	return artifact_note_add(a, "backend", t->b->name);
 }

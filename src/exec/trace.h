@@ -50,6 +50,7 @@ typedef struct trace_plan {
 
 typedef struct attempt {
 	artifact_segment segment; /* the range, its sizes and layouts; once it is compiled, needs and members: borrowed */
+	bool half;                /* made to find a culprit; it will not be kept */
 	code *code;               /* empty until it is compiled */
 	uint32_t made;            /* in tracer->made; NONE: not yet */
 	char *why;                /* NULL: it can be used; owned */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "exec/trace.h"
+#include "plan/data.h"
 
 /* ---- an attempt --------------------------------------------------------------------------------------------------- */
 
@@ -61,6 +62,58 @@ static clv_status set_sizes(const trace_plan *p, const int64_t *example, attempt
 		TRY(vec_push(&a->segment.sizes, sizes));
 	}
 	return CLV_OK;
+}
+
+/* ---- what can be said without a compiler ---------------------------------------------------------------------------- */
+
+static clv_status set_why(attempt *a, const char *why)
+{
+	a->why = mem_strdup(why, strlen(why));
+	return a->why ? CLV_OK : fail_nomem();
+}
+
+/* A size of what goes in tells the symbol. */
+static bool is_shown(const plan *p, const view *v, const int64_t *example, symbol_id s)
+{
+	for (uint32_t i = 0; i < v->inputs.n; i++) {
+		const value *x = &p->values.at[v->inputs.at[i]];
+		for (uint32_t d = 0; d < x->ndim; d++) {
+			expr_id e = p->dims.at[x->shape + d];
+			int64_t n, solved;
+			symbol_id found;
+			if (expr_depends(p, e, s) && expr_eval(p, e, example, &n) == CLV_OK && expr_solve(p, e, n, &found, &solved))
+				return true;
+		}
+	}
+	return false;
+}
+
+/* Nodes that ask for a size which nothing shows. */
+static clv_status foresee_sizes(const trace_plan *p, const view *v, const int64_t *example, attempt *a)
+{
+	for (symbol_id s = 0; s < p->p->symbols.n; s++) {
+		const artifact_sizes *sizes = &a->segment.sizes.at[s];
+		if (p->p->symbols.at[s].data || sizes->low == sizes->high || is_shown(p->p, v, example, s))
+			continue;
+		for (node_id n = a->segment.first; n < a->segment.end; n++)
+			if (node_takes(p->p, n, s))
+				TRY(vec_push(&a->blamed, n));
+	}
+	return a->blamed.n ? set_why(a, "its size changes from run to run, and nothing that goes into its segment shows it")
+	                   : CLV_OK;
+}
+
+static clv_status foresee(const trace_plan *p, const int64_t *example, attempt *a)
+{
+	view v;
+	TRY(view_segment(p->p, &p->live, a->segment.first, a->segment.end, &v));
+	clv_status st = foresee_sizes(p, &v, example, a);
+	bool idle = v.inputs.n == 0 && !a->why && !a->half && p->t->o->fallback;
+	view_free(&v);
+	TRY(st);
+	for (node_id n = a->segment.first; n < a->segment.end && idle; n++)
+		TRY(vec_push(&a->blamed, n));
+	return idle ? set_why(a, "nothing goes into its segment: it is the same in every run") : CLV_OK;
 }
 
 /* ---- the job ------------------------------------------------------------------------------------------------------ */
@@ -209,6 +262,9 @@ static clv_status prepare(batch *b, attempt *a)
 	artifact *alone;
 	job_texts texts = {0};
 	TRY(set_sizes(b->p, b->example, a));
+	TRY(foresee(b->p, b->example, a));
+	if (a->why)
+		return CLV_OK;
 	clv_status st = describe(b->p, a, b->example, &texts);
 	if (st == CLV_OK)
 		st = artifact_take_nodes(b->p->a, b->p->number, a->segment.first, a->segment.end, &alone);
@@ -340,12 +396,6 @@ static void batch_free(batch *b)
 
 /* ---- loading ------------------------------------------------------------------------------------------------------ */
 
-static clv_status set_why(attempt *a, const char *why)
-{
-	a->why = mem_strdup(why, strlen(why));
-	return a->why ? CLV_OK : fail_nomem();
-}
-
 static clv_status fill_segment(const tracer *t, attempt *a)
 {
 	const compiled *c = &t->made.at[a->made].made;
@@ -361,10 +411,12 @@ static clv_status fill_segment(const tracer *t, attempt *a)
 
 static clv_status load(const trace_plan *p, attempt *a)
 {
-	const trace_made *m = &p->t->made.at[a->made];
 	const char *reason = NULL;
 	arena texts = {0};
 	code *loaded = NULL;
+	if (a->why)
+		return CLV_OK;
+	const trace_made *m = &p->t->made.at[a->made];
 	if (m->why) {
 		for (uint32_t i = 0; i < m->blamed.n; i++)
 			TRY(vec_push(&a->blamed, a->segment.first + m->blamed.at[i]));
@@ -386,8 +438,10 @@ static clv_status load(const trace_plan *p, attempt *a)
 /* What agrees is worth keeping. A cache that cannot be written costs time later, and nothing now. */
 static void keep(const tracer *t, const attempt *a)
 {
+	if (a->why)
+		return;
 	trace_made *m = &t->made.at[a->made];
-	if (a->why || m->cached || m->kept)
+	if (m->cached || m->kept)
 		return;
 	m->kept = true;
 	if (cache_put(&t->kept, m->key, &m->made) != CLV_OK && t->o->log)

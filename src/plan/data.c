@@ -54,6 +54,11 @@ static bool args_depend(const plan *p, uint32_t first, uint32_t n, symbol_id s, 
 	return false;
 }
 
+bool node_takes(const plan *p, node_id n, symbol_id s)
+{
+	return args_depend(p, p->nodes.at[n].args, p->nodes.at[n].nargs, s, 0);
+}
+
 static bool output_depends(const plan *p, symbol_id s)
 {
 	for (uint32_t i = 0; i < p->out_tree.n; i++) {

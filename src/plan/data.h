@@ -6,6 +6,7 @@
 
 bool expr_depends(const plan *p, expr_id e, symbol_id s);
 bool real_depends(const plan *p, real_id r, symbol_id s);
+bool node_takes(const plan *p, node_id n, symbol_id s);    /* a number among its arguments depends on the symbol */
 bool expr_is_data(const plan *p, expr_id e, symbol_id *s); /* it is a data symbol and nothing else */
 
 /* Calls f for each data symbol that `v`, a result, can define: by its value (dim NONE) or by a size. */

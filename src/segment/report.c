@@ -341,8 +341,8 @@ static void put_headline(const segment_report *r, strbuf *b)
 {
 	const coverage *c = r->covered;
 	put_percent(b, coverage_share(c));
-	strbuf_printf(b, " of %s (%u of %u operator%s) compiled", c->work > 0 ? "FLOPs" : "operators", c->compiled,
-	              c->nodes, plural(c->nodes));
+	strbuf_printf(b, " of %s (%u of %u operator%s) %scompiled", c->work > 0 ? "FLOPs" : "operators", c->compiled,
+	              c->nodes, plural(c->nodes), r->planned ? "would be " : "");
 	if (r->nrows)
 		strbuf_printf(b, " in %u segment%s", r->nrows, plural(r->nrows));
 	if (r->backend) {
@@ -352,7 +352,7 @@ static void put_headline(const segment_report *r, strbuf *b)
 	uint32_t idle = 0;
 	for (uint32_t i = 0; i < r->nrows; i++)
 		idle += r->rows[i].on_tape != NULL;
-	if (idle)
+	if (idle && !r->planned)
 		strbuf_printf(b, "; %u of them run%s on the tape here", idle, idle == 1 ? "s" : "");
 	strbuf_putc(b, '\n');
 }

@@ -88,6 +88,9 @@ typedef struct coverage {
 clv_status coverage_of(const segments *s, const segments_spec *spec, bool what_if, coverage *out);
 void coverage_free(coverage *c);
 
+/* The note of a file that has the size of a symbol in the example it was traced on; the name of the symbol follows. */
+#define EXAMPLE_SIZE "example_size."
+
 /* The reason of a node that would be compiled; the number of its segment follows. */
 #define DRY_RUN "dry run: it would be in segment "
 
@@ -119,6 +122,7 @@ typedef struct segment_report {
 	const segment_row *rows; /* may be NULL where there are none */
 	uint32_t nrows;
 	double eager_ms, tape_ms, traced_ms; /* a run of the whole; NAN: not known */
+	bool planned;                        /* of a dry run: nothing is compiled */
 } segment_report;
 
 /* "98.4 % of FLOPs (176 of 180 operators) compiled in 3 segments by inductor", the segments, every operator on the
