@@ -132,16 +132,16 @@ def fixed_of(sized: Sized | None, captured: Captured) -> dict[str, int]:
     return {name: min(n) for name, n in values.items() if name not in captured.symbols and len(n) == 1}
 
 
-def prove(sized: Sized, record: Callable[[Point], Any], how: str) -> None:
+def prove(sized: Sized, record: Callable[[Point], Any], how: str, sparse: bool = False) -> None:
     """Records sizes that were never seen, because a file serves only sizes that were recorded.
 
     "auto" goes on while the estimated work is within a limit, so that the same model gives the same file on any
-    machine: powers of two first, then what lies between. "all" records every size, "none" no more. A size at which the
-    model fails is passed over."""
+    machine: powers of two first, then what lies between, unless `sparse` leaves it at those. "all" records every size,
+    "none" no more. A size at which the model fails is passed over."""
     if how not in PROVE:
         raise ArgumentError(f"prove is one of {', '.join(PROVE)}, not {how!r}")
     left = {"auto": PROVE_WORK, "all": math.inf, "none": 0.0}[how]
-    for point in _points_to_prove(sized, how == "all") if left else ():
+    for point in _points_to_prove(sized, how == "all", sparse) if left else ():
         if point in sized.served:
             continue
         left -= _work(sized, point)
@@ -161,11 +161,13 @@ def _work(sized: Sized, point: Point) -> float:
     return work + NODE_WORK * float(plan.node_count())
 
 
-def _points_to_prove(sized: Sized, every: bool) -> list[Point]:
+def _points_to_prove(sized: Sized, every: bool, sparse: bool) -> list[Point]:
     """Combinations of powers of two; every size, one at a time, the others as in the example; then combinations."""
     powers = [powers_within(s.low, s.high) for s in sized.symbols]
     ranges = [range(s.low, s.high + 1) for s in sized.symbols]
     out: dict[Point, None] = dict.fromkeys(itertools.islice(itertools.product(*powers), MOST_POINTS))
+    if sparse and not every:
+        return list(out)
     for i, sizes in enumerate(ranges):
         out.update(dict.fromkeys((*sized.example[:i], n, *sized.example[i + 1 :]) for n in sizes[:MOST_POINTS]))
     out.update(dict.fromkeys(itertools.islice(itertools.product(*ranges), None if every else MOST_POINTS)))

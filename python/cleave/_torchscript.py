@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from . import _native, _save, _tree, tracing
+from . import _native, _tree, tracing
 from ._capture import Captured, parameter_names
 from ._log import logger, warn
 from ._state import RandomState
@@ -74,14 +74,8 @@ class _Conversion:
         self.holder = torch.nn.Module()
         self.lines: list[str] = []
         self.tensors: dict[Any, torch.Tensor] = {}
-        self._prove()
+        traced._prove("auto")  # some may turn out to have a plan of their own
         self._refuse()
-
-    def _prove(self) -> None:
-        """Records more sizes, as save() does: some may turn out to have a plan of their own."""
-        sized, example = self.plan._sized, self.plan._example
-        if sized is not None and example is not None:
-            _save.prove(sized, lambda point: sized.obtain(sized.resized(example, point), point), "auto")
 
     def _refuse(self) -> None:
         """What the forward does beside giving outputs."""

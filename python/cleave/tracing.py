@@ -28,6 +28,7 @@ import torch
 
 from . import _native, _report, _save, _show, _tree, progress
 from ._capture import Captured, take_apart
+from ._dims import Point
 from ._log import logger, warn
 from ._state import RandomState, Target
 from .errors import ArgumentError, CaptureError, GuardError, InputError, SplitError, TraceError, ValidationError
@@ -630,15 +631,28 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
             changed = None if name is None else f"{name} was written after the trace"
         if changed is not None:
             raise ArgumentError(f"{changed}: what is compiled has the old weights; trace the model again, then save it")
-        sized, example = self._plan._sized, self._plan._example
-        if sized is not None and example is not None:
-            _save.prove(sized, lambda point: sized.obtain(sized.resized(example, point), point), prove)
+        self._prove(prove)
+        sized = self._plan._sized
         points = [[n for point in _save.points_of(sized, c) for n in point] for c in self._captured]
         notes = _save.checked_notes(metadata, {**self._artifact.about(), **dict.fromkeys(TIMES, "")})
         notes |= {name: f"{ms:.4f}" for name, ms in self._times.items()}
         if self._any_size():
             notes[_save.ANY_SIZE] = "any"
         _native.artifact_resave(self._artifact, os.fsencode(path), points, notes)
+
+    def _prove(self, how: str) -> None:
+        """Records more sizes: a few, to see whether formulas hold at all of them; where they do not, as many as a file
+        is to serve."""
+        sized, example = self._plan._sized, self._plan._example
+        if sized is None or example is None:
+            return
+
+        def record(point: Point) -> Any:
+            return sized.obtain(sized.resized(example, point), point)
+
+        _save.prove(sized, record, how, sparse=self._any_size())
+        if not self._any_size():
+            _save.prove(sized, record, how)
 
     def _any_size(self) -> bool:
         """Formulas of one plan reach every size, and no size was seen at which another plan with formulas serves."""
