@@ -258,9 +258,11 @@ typedef struct suspect {
 	char *why; /* owned */
 } suspect;
 
+typedef VEC(suspect) suspects;
+
 typedef struct search {
 	decision *d;
-	VEC(suspect) now, next;
+	suspects now, next;
 	VEC(attempt) halves; /* two for each of `now` that can be halved, in order */
 } search;
 
@@ -354,6 +356,15 @@ static void search_clear(search *s)
 	s->now.n = s->halves.n = 0;
 }
 
+/* What was found becomes what is looked at. */
+static void search_next(search *s)
+{
+	search_clear(s);
+	suspects empty = s->now;
+	s->now = s->next;
+	s->next = empty;
+}
+
 /* Where none of so many pieces can be compiled it is no single operator, and each further piece would cost a compile. */
 enum { HOPELESS = 8 };
 
@@ -400,17 +411,11 @@ static clv_status find_culprits(decision *d)
 		if (d->at[i].why)
 			st = d->at[i].blamed.n ? convict_named(d, &d->at[i]) : suspect_add(&s, &d->at[i]);
 	while (s.next.n && st == CLV_OK) {
-		search_clear(&s);
-		for (uint32_t i = 0; i < s.next.n && st == CLV_OK; i++)
-			st = vec_push(&s.now, s.next.at[i]);
-		if (st != CLV_OK)
-			break;
-		s.next.n = 0;
+		search_next(&s);
 		st = search_round(&s);
 	}
+	search_next(&s);
 	search_clear(&s);
-	for (uint32_t i = 0; i < s.next.n; i++)
-		mem_free(s.next.at[i].why);
 	vec_free(&s.now);
 	vec_free(&s.next);
 	vec_free(&s.halves);
