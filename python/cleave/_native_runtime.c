@@ -446,7 +446,7 @@ static PyObject *runtime_py_weights_changed(RuntimeObject *o, PyObject *unused)
 {
 	(void)unused;
 	for (uint32_t i = 0; i < o->r->plans.n; i++)
-		runtime_stop_codes(o->r, i, NONE);
+		runtime_stop_codes(o->r, i, NONE, OTHER_WEIGHTS);
 	Py_RETURN_NONE;
 }
 

@@ -57,6 +57,28 @@ static clv_status ask_caller(decision *d, node_id n)
 	return o->select && !d->no[n] ? exclude(d, n, o->select(o->ctx, d->from, n)) : CLV_OK;
 }
 
+typedef struct reading {
+	const decision *d;
+	bool changes;
+} reading;
+
+static void look_at_state(void *ctx, value_id v)
+{
+	reading *x = ctx;
+	const tracer *t = x->d->t;
+	uint32_t tensor = artifact_tensor_of(t->from, x->d->number, v);
+	x->changes |= tensor != NONE && t->r->changes[tensor];
+}
+
+/* What its own plan changes is for who chooses segments to see; that knows nothing of other plans. */
+static clv_status ask_plans(decision *d, node_id n)
+{
+	reading x = {d, false};
+	if (d->t->from->plans.n > 1)
+		node_each_arg(d->from, n, look_at_state, &x);
+	return exclude(d, n, x.changes ? "reads a tensor of the model that runs change" : NULL);
+}
+
 static clv_status ask_support(decision *d)
 {
 	support_spec s = {.dynamic = d->t->o->dynamic};
@@ -65,8 +87,10 @@ static clv_status ask_support(decision *d)
 		return fail_nomem();
 	TRY(d->t->b->support(d->t->b->ctx, d->from, &s, d->no, &d->texts));
 	TRY(support_limit(d->from, d->no, &d->texts)); /* back ends that others add say only what is their own */
-	for (node_id n = 0; n < d->from->nodes.n; n++)
+	for (node_id n = 0; n < d->from->nodes.n; n++) {
+		TRY(ask_plans(d, n));
 		TRY(ask_caller(d, n));
+	}
 	return CLV_OK;
 }
 
