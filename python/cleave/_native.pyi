@@ -121,10 +121,6 @@ def trace_report(
     traced_ms: float,
 ) -> tuple[str, float]: ...
 
-class Aoti:
-    def __init__(self, data: bytes, device: str) -> None: ...
-    def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]: ...
-
 # (first, end, back end, (low, high) per symbol, orders of inputs, orders of outputs, members, needs)
 CompiledSegment = (
     tuple[int, int, str, list[tuple[int, int]], list[int], list[int], dict[str, bytes]]
