@@ -391,6 +391,24 @@ def test_other_weights_are_not_those_that_were_compiled(tmp_path: Any) -> None:
     assert "other weights" in (model.segments[0].reason or "")
 
 
+def test_weights_that_are_written_through_state_dict_are_seen(tmp_path: Any) -> None:
+    net = Net().eval()
+    functions[b"f"] = times_weight
+    path = tmp_path / "net.clv"
+    save(net, path, [segment(1, 3, "f", ROWS, sizes=[(1, 8)])])
+    model = cleave.load(path)
+    x = torch.randn(4, 3)
+    lent = model.state_dict()["weight"]
+    assert torch.equal(model(x), net(x))
+    assert len(seen) == 1
+    with torch.no_grad():
+        lent.mul_(2)
+        net.weight.mul_(2)
+    assert torch.equal(model(x), net(x))
+    assert len(seen) == 1
+    assert "other weights" in (model.segments[0].reason or "")
+
+
 class Counting(torch.nn.Module):
     """Large batches change what small ones read."""
 
