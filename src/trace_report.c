@@ -35,6 +35,13 @@ static double fact(const artifact_segment *s, const char *key)
 	return NAN;
 }
 
+/* A file may say anything. */
+static int64_t bytes_fact(const artifact_segment *s, const char *key)
+{
+	double n = fact(s, key);
+	return n >= 0 && n < 9e18 ? (int64_t)n : -1;
+}
+
 static const char *note(const artifact *a, const char *key)
 {
 	for (uint32_t i = 0; i < a->notes.n; i++)
@@ -132,9 +139,8 @@ static clv_status add_row(reporter *r, const artifact_segment *from, const char 
 	row.work = counted.work;
 	row.bytes_in = counted.bytes_in;
 	row.bytes_out = counted.bytes_out;
-	double in = fact(from, "bytes_in"), out = fact(from, "bytes_out");
-	row.measured_in = in >= 0 ? (int64_t)in : -1;
-	row.measured_out = out >= 0 ? (int64_t)out : -1;
+	row.measured_in = bytes_fact(from, "bytes_in");
+	row.measured_out = bytes_fact(from, "bytes_out");
 	row.compile_s = fact(from, "compile_s");
 	row.error = fact(from, "error");
 	row.tolerance = fact(from, "allowed");

@@ -151,8 +151,4 @@ PyObject *openvino_set_folder_py(PyObject *self, PyObject *folder);
 /* _native_runtime.c: .clv files that were opened, and what runs them */
 extern PyTypeObject ArtifactType, RuntimeType;
 
-/* ---- code: _native_aoti.c ----------------------------------------------------------------------------------------- */
-
-extern PyTypeObject AotiType;
-
 #endif

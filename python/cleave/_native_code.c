@@ -156,7 +156,6 @@ static PyObject *code_new_py(PyTypeObject *type, PyObject *args, PyObject *kwarg
 		st = read_compiled(members, needs, &c);
 	if (st == CLV_OK)
 		st = load_code(o, &c, &s);
-	c.owned.n = 0;
 	compiled_free(&c);
 	if (st == CLV_OK)
 		return (PyObject *)o;

@@ -385,6 +385,21 @@ static PyObject *runtime_py_state(RuntimeObject *o, PyObject *unused)
 	return out;
 }
 
+/* changing() -> names of tensors that runs write, or put others in the place of */
+static PyObject *runtime_py_changing(RuntimeObject *o, PyObject *unused)
+{
+	PyObject *out = PyList_New(0);
+	const payload *p = o->r->a->tensors;
+	(void)unused;
+	for (uint32_t i = 0; out && i < p->tensors.n; i++) {
+		PyObject *name = o->r->changes[i] ? PyUnicode_FromString(p->tensors.at[i].label) : NULL;
+		if (o->r->changes[i] && (!name || PyList_Append(out, name) < 0))
+			Py_CLEAR(out);
+		Py_XDECREF(name);
+	}
+	return out;
+}
+
 /* constants(i) -> dict of the place in generated source ("const_3") to the tensor, of plan i */
 static PyObject *runtime_py_constants(RuntimeObject *o, PyObject *number)
 {
@@ -446,7 +461,7 @@ static PyObject *runtime_py_weights_changed(RuntimeObject *o, PyObject *unused)
 {
 	(void)unused;
 	for (uint32_t i = 0; i < o->r->plans.n; i++)
-		runtime_stop_codes(o->r, i, NONE);
+		runtime_stop_codes(o->r, i, NONE, OTHER_WEIGHTS);
 	Py_RETURN_NONE;
 }
 
@@ -470,6 +485,7 @@ static PyMethodDef runtime_methods[] = {
 	{"run_suffix", (PyCFunction)runtime_py_run_suffix, METH_VARARGS, "run_suffix(plan, sizes, tensors) -> outputs"},
 	{"plan", (PyCFunction)runtime_py_plan, METH_O, "plan(i) -> (inputs, outputs, symbols, schema)"},
 	{"state", (PyCFunction)runtime_py_state, METH_NOARGS, "the tensors, by name"},
+	{"changing", (PyCFunction)runtime_py_changing, METH_NOARGS, "names of tensors that runs change"},
 	{"constants", (PyCFunction)runtime_py_constants, METH_O, "constants(i): those of a plan, by their place in source"},
 	{"bind", (PyCFunction)runtime_py_bind, METH_VARARGS, "bind(name, tensor)"},
 	{"segments", (PyCFunction)runtime_py_segments, METH_NOARGS, "compiled segments, and what became of them"},

@@ -140,6 +140,7 @@ class LoadedModel(_show.Shown, Drawable):
         first = self._plans[0].native
         self._input = Structure(first.tree(False), types, names=first.input_names())
         self._ties: dict[str, str] = first.ties()
+        self._lent: tuple[list[tuple[None, None, torch.Tensor]], bytes] | None = None  # by state_dict(), as they were
 
     def _plan(self, i: int) -> _PlanHere:
         native, signature, _first, _end, cut, stores, points, fixed = self._artifact.plan(i)
@@ -151,12 +152,14 @@ class LoadedModel(_show.Shown, Drawable):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._need("all")
+        self._look_at_lent()
         which, _, out = self._runtime.run(self._input.take_apart(args, kwargs))
         return self._plans[which].output.rebuild(out)
 
     def run_prefix(self, *args: Any, **kwargs: Any) -> BoundaryPayload:
         """Runs the model up to the boundary."""
         self._need("prefix")
+        self._look_at_lent()
         leaves = self._input.take_apart(args, kwargs)
         which, sizes, tensors = self._runtime.run(leaves)
         sizes = {**sizes, **self._plans[which].fixed}
@@ -179,6 +182,7 @@ class LoadedModel(_show.Shown, Drawable):
     def run_suffix(self, boundary: BoundaryPayload) -> Any:
         """Runs the rest of the model."""
         self._need("suffix")
+        self._look_at_lent()
         if not isinstance(boundary, BoundaryPayload):
             raise TypeError(f"run_suffix takes the BoundaryPayload of run_prefix, not {type(boundary).__name__}")
         if boundary.split_id != self.split_id:
@@ -253,7 +257,17 @@ class LoadedModel(_show.Shown, Drawable):
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The tensors by their state_dict names, on the memory that runs read; constants of the plans are left out."""
         state = {k: t for k, t in self._runtime.state().items() if not k.startswith("cleave.const.")}
+        if self._lent is None and any(s.compiled for s in self.segments):
+            own = set(self._runtime.changing())  # no compiled segment reads these
+            entries = [(None, None, t) for name, t in state.items() if name not in own]
+            self._lent = entries, _native.marks(entries, True)
         return {**state, **{other: state[name] for other, name in self._ties.items() if name in state}}
+
+    def _look_at_lent(self) -> None:
+        """Who has tensors of state_dict() may have written them: compiled segments have the old ones."""
+        if self._lent is not None and _native.marks_changed(self._lent[0], True, self._lent[1]) is not None:
+            self._runtime.weights_changed()
+            self._lent = None
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
         """Copies tensors in, by name. strict=False passes over names that are missing, or unknown to the model."""

@@ -26,6 +26,12 @@ typedef struct code_run {
 	clv_tensor **outputs;
 } code_run;
 
+/* Whether a failure says something about the code. Want of memory, and someone who wants to stop, do not. */
+static inline bool fault_of_code(clv_status st)
+{
+	return st != CLV_OK && st != CLV_E_NOMEM && st != CLV_E_CANCELLED;
+}
+
 typedef struct backend {
 	const char *name;
 	bool native; /* what it makes is machine code: it is run only by who says that it may be */

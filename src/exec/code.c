@@ -69,10 +69,10 @@ static clv_status say(arena *a, const char *text, const char **reason)
 	return *reason ? CLV_OK : fail_nomem();
 }
 
-/* The last failure as a reason; want of memory says nothing about the code. */
+/* The last failure as a reason, if it is one. */
 static clv_status say_failure(arena *a, clv_status st, const char **reason)
 {
-	return st == CLV_E_NOMEM ? st : say(a, status_message(), reason);
+	return fault_of_code(st) ? say(a, status_message(), reason) : st;
 }
 
 static clv_status load(code *c, const compiled *made, const code_spec *s, bool allow_native, arena *a,
@@ -298,7 +298,6 @@ static clv_status run(const code *c, const view *v, const int64_t *sizes, clv_te
                       clv_tensor **outputs)
 {
 	code_run r = {x->inputs, v->inputs.n, v->outputs.n, x->wanted, outputs};
-	memset(outputs, 0, v->outputs.n * sizeof *outputs);
 	TRY(c->b->run(c->b->ctx, c->loaded, &r));
 	clv_status st = take_outputs(c, v, sizes, inputs, outputs);
 	for (uint32_t i = 0; st != CLV_OK && i < v->outputs.n; i++)
@@ -310,11 +309,15 @@ clv_status code_run_view(const code *c, const view *v, const int64_t *sizes, clv
                          clv_tensor **outputs)
 {
 	call x;
+	size_t room = v->outputs.n * sizeof *outputs;
+	memset(outputs, 0, room);
 	TRY(call_new(v, &x));
 	want_outputs(v, sizes, &x);
 	clv_status st = lay_out_inputs(c, v, inputs, &x);
 	if (st == CLV_OK)
 		st = run(c, v, sizes, inputs, &x, outputs);
+	if (st != CLV_OK)
+		memset(outputs, 0, room); /* what is left there is nobody's */
 	call_free(v, &x);
 	return st;
 }

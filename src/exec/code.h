@@ -39,8 +39,8 @@ bool code_serves(const code *c, const int64_t *symbols); /* it is in use, and wa
 /* From now on the tape runs instead; the first reason stays. */
 void code_stop(code *c, const char *reason);
 
-/* Runs it on the inputs of view_segment, new references into outputs. Copies what is laid out otherwise than the code, or
-   the tape, would have it. `sizes`: value of every expression of the plan. */
+/* Runs it on the inputs of view_segment, new references into outputs; NULLs after a failure. Copies what is laid out
+   otherwise than the code, or the tape, would have it. `sizes`: value of every expression of the plan. */
 clv_status code_run_view(const code *c, const view *v, const int64_t *sizes, clv_tensor *const *inputs,
                          clv_tensor **outputs);
 

@@ -524,7 +524,7 @@ static clv_status run_code(const step *s, const frame *f, clv_tensor *const *inp
 	br_modes_set(&ambient, 0);
 	if (st == CLV_OK)
 		atomic_fetch_add_explicit(&s->compiled->runs, 1, memory_order_relaxed);
-	else if (st != CLV_E_NOMEM)
+	else if (fault_of_code(st))
 		code_stop(s->compiled, status_message());
 	return st;
 }
@@ -566,10 +566,11 @@ static clv_status run_watched(const clv_program *g, const step *s, const frame *
 	const char *device = code_device(v);
 	int64_t start = nanoseconds();
 	TRY(run_tape(g, s, f, r, inputs, outputs));
-	TRY(br_synchronize(device ? device : ""));
+	clv_status st = br_synchronize(device ? device : "");
 	double ms = (double)(nanoseconds() - start) / 1e6;
 	segment_call c = {s->compiled, v, f->exprs, f->symbols, inputs, outputs, ms};
-	clv_status st = r->watch(r->watch_ctx, &c);
+	if (st == CLV_OK)
+		st = r->watch(r->watch_ctx, &c);
 	for (uint32_t i = 0; st != CLV_OK && i < s->nresults; i++)
 		br_unref(outputs[i]);
 	return st;
@@ -586,7 +587,7 @@ static clv_status run_segment(const clv_program *g, const step *s, frame *f, con
 		inputs[i] = f->slots[g->slots_of.at[s->args + i]];
 	bool plain = (g->inference || !r->grad) && !r->watch && code_serves(s->compiled, f->symbols);
 	clv_status st = plain ? run_code(s, f, inputs, outputs) : CLV_E_INPUT;
-	if (st != CLV_OK)
+	if (st != CLV_OK && st != CLV_E_CANCELLED)
 		st = r->watch ? run_watched(g, s, f, r, inputs, outputs) : run_tape(g, s, f, r, inputs, outputs);
 	for (uint32_t i = 0; st == CLV_OK && i < s->nresults; i++)
 		f->slots[g->slots_of.at[s->results + i]] = outputs[i];

@@ -215,7 +215,7 @@ static clv_status bind_in(runtime *r, uint32_t i, const char *name, const clv_te
 		TRY(br_leaf(t, e->g->p->values.at[e->g->v.externals.at[k]].flags & VALUE_TRAINABLE, &leaf));
 		br_unref(r->state[e->slot[k]]);
 		r->state[e->slot[k]] = leaf;
-		runtime_stop_codes(r, i, e->g->v.externals.at[k]);
+		runtime_stop_codes(r, i, e->g->v.externals.at[k], OTHER_WEIGHTS);
 		*found = true;
 	}
 	return CLV_OK;

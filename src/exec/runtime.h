@@ -46,6 +46,7 @@ struct clv_runtime {
 	VEC(runtime_segment) segments;
 	clv_tensor **state; /* per tensor of the artifact, then per unbound name; NULL: no plan reads it, or not bound */
 	uint32_t nstate;    /* 0: there is no state yet */
+	bool *changes;      /* per place in the state: a run of some plan writes it, or puts another tensor there */
 	VEC(const char *) unbound; /* names that a file without weights leaves to the caller */
 	VEC(clv_port) inputs;
 	VEC(clv_port) outputs;
@@ -68,8 +69,9 @@ typedef VEC(code *) code_list;
 clv_status runtime_load_codes(runtime *r, uint32_t plan, const program_spec *range, const clv_runtime_options *o,
                               code_list *out);
 void runtime_free_codes(runtime *r);
-/* An external value of a plan, or all of them (NONE), has other data than was compiled. */
-void runtime_stop_codes(runtime *r, uint32_t plan, value_id external);
+/* An external value of a plan, or all of them (NONE), has other data than was compiled, or may have. */
+void runtime_stop_codes(runtime *r, uint32_t plan, value_id external, const char *why);
+#define OTHER_WEIGHTS "it was compiled with other weights than the model has now"
 
 /* runtime_ports.c */
 clv_status runtime_describe(runtime *r);

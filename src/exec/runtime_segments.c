@@ -100,13 +100,13 @@ static bool reads(const view *v, value_id external)
 	return false;
 }
 
-void runtime_stop_codes(runtime *r, uint32_t plan_number, value_id external)
+void runtime_stop_codes(runtime *r, uint32_t plan_number, value_id external, const char *why)
 {
 	const clv_program *g = r->plans.at[plan_number].g;
 	for (uint32_t i = 0; r->segments.n && i < g->steps.n; i++) {
 		const step *s = &g->steps.at[i];
 		if (s->kind == STEP_SEGMENT && reads(&s->tape->v, external))
-			code_stop(s->compiled, "it was compiled with other weights than the model has now");
+			code_stop(s->compiled, why);
 	}
 }
 

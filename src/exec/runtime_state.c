@@ -141,6 +141,28 @@ static clv_status find_rebinds(runtime *r, uint32_t number)
 	return CLV_OK;
 }
 
+static void find_changes(const loader *l)
+{
+	runtime *r = l->r;
+	for (uint32_t i = 0; i < r->a->tensors->tensors.n; i++)
+		r->changes[i] = l->written[r->a->tensors->tensors.at[i].memory];
+	for (uint32_t i = 0; i < r->plans.n; i++)
+		for (uint32_t k = 0; k < r->plans.at[i].rebinds.n; k++)
+			r->changes[r->plans.at[i].rebinds.at[k].slot] = true;
+}
+
+/* Compiled code has tensors as they were. That its own plan leaves them alone was checked; another one may not. */
+static void stop_stale_codes(runtime *r)
+{
+	for (uint32_t i = 0; i < r->plans.n; i++) {
+		const runtime_plan *e = &r->plans.at[i];
+		for (uint32_t k = 0; k < e->g->v.externals.n; k++)
+			if (e->slot[k] != NONE && r->changes[e->slot[k]])
+				runtime_stop_codes(r, i, e->g->v.externals.at[k],
+				                   "another plan of the file changes a tensor that it was compiled with");
+	}
+}
+
 static clv_status load(loader *l)
 {
 	runtime *r = l->r;
@@ -150,9 +172,12 @@ static clv_status load(loader *l)
 	for (uint32_t i = 0; i < r->plans.n; i++)
 		TRY(find_rebinds(r, i));
 	r->state = mem_alloc(((size_t)tensors + r->unbound.n + 1) * sizeof *r->state);
-	if (!r->state)
+	r->changes = mem_alloc((size_t)tensors + r->unbound.n + 1);
+	if (!r->state || !r->changes)
 		return fail_nomem();
 	r->nstate = tensors + r->unbound.n;
+	find_changes(l);
+	stop_stale_codes(r);
 	for (uint32_t i = 0; i < tensors; i++)
 		if (l->used[i]) {
 			clv_status st = load_tensor(l, i);
@@ -188,6 +213,7 @@ void runtime_free_state(runtime *r)
 	for (uint32_t i = 0; i < r->nstate; i++)
 		br_unref(r->state[i]);
 	mem_free(r->state);
+	mem_free(r->changes);
 }
 
 void runtime_refresh(runtime *r)

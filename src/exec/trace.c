@@ -57,6 +57,28 @@ static clv_status ask_caller(decision *d, node_id n)
 	return o->select && !d->no[n] ? exclude(d, n, o->select(o->ctx, d->from, n)) : CLV_OK;
 }
 
+typedef struct reading {
+	const decision *d;
+	bool changes;
+} reading;
+
+static void look_at_state(void *ctx, value_id v)
+{
+	reading *x = ctx;
+	const tracer *t = x->d->t;
+	uint32_t tensor = artifact_tensor_of(t->from, x->d->number, v);
+	x->changes |= tensor != NONE && t->r->changes[tensor];
+}
+
+/* What its own plan changes is for who chooses segments to see; that knows nothing of other plans. */
+static clv_status ask_plans(decision *d, node_id n)
+{
+	reading x = {d, false};
+	if (d->t->from->plans.n > 1)
+		node_each_arg(d->from, n, look_at_state, &x);
+	return exclude(d, n, x.changes ? "reads a tensor of the model that runs change" : NULL);
+}
+
 static clv_status ask_support(decision *d)
 {
 	support_spec s = {.dynamic = d->t->o->dynamic};
@@ -65,8 +87,10 @@ static clv_status ask_support(decision *d)
 		return fail_nomem();
 	TRY(d->t->b->support(d->t->b->ctx, d->from, &s, d->no, &d->texts));
 	TRY(support_limit(d->from, d->no, &d->texts)); /* back ends that others add say only what is their own */
-	for (node_id n = 0; n < d->from->nodes.n; n++)
+	for (node_id n = 0; n < d->from->nodes.n; n++) {
+		TRY(ask_plans(d, n));
 		TRY(ask_caller(d, n));
+	}
 	return CLV_OK;
 }
 
@@ -258,9 +282,11 @@ typedef struct suspect {
 	char *why; /* owned */
 } suspect;
 
+typedef VEC(suspect) suspects;
+
 typedef struct search {
 	decision *d;
-	VEC(suspect) now, next;
+	suspects now, next;
 	VEC(attempt) halves; /* two for each of `now` that can be halved, in order */
 } search;
 
@@ -356,6 +382,15 @@ static void search_clear(search *s)
 	s->now.n = s->halves.n = 0;
 }
 
+/* What was found becomes what is looked at. */
+static void search_next(search *s)
+{
+	search_clear(s);
+	suspects empty = s->now;
+	s->now = s->next;
+	s->next = empty;
+}
+
 /* Where none of so many pieces can be compiled it is no single operator, and each further piece would cost a compile. */
 enum { HOPELESS = 8 };
 
@@ -402,17 +437,11 @@ static clv_status find_culprits(decision *d)
 		if (d->at[i].why)
 			st = d->at[i].blamed.n ? convict_named(d, &d->at[i]) : suspect_add(&s, &d->at[i]);
 	while (s.next.n && st == CLV_OK) {
-		search_clear(&s);
-		for (uint32_t i = 0; i < s.next.n && st == CLV_OK; i++)
-			st = vec_push(&s.now, s.next.at[i]);
-		if (st != CLV_OK)
-			break;
-		s.next.n = 0;
+		search_next(&s);
 		st = search_round(&s);
 	}
+	search_next(&s);
 	search_clear(&s);
-	for (uint32_t i = 0; i < s.next.n; i++)
-		mem_free(s.next.at[i].why);
 	vec_free(&s.now);
 	vec_free(&s.next);
 	vec_free(&s.halves);

@@ -127,7 +127,6 @@ static void release(clv_tensor **tensors, uint32_t n)
 	memset(tensors, 0, n * sizeof *tensors);
 }
 
-/* A run that fails is the code's fault; memory that is gone is nobody's. */
 static clv_status run_code(attempt *a, const segment_call *c, clv_tensor **out, double *ms)
 {
 	double start = milliseconds();
@@ -135,7 +134,7 @@ static clv_status run_code(attempt *a, const segment_call *c, clv_tensor **out, 
 	if (st == CLV_OK)
 		st = br_synchronize(code_device(c->v));
 	*ms = milliseconds() - start;
-	if (st == CLV_OK || st == CLV_E_NOMEM)
+	if (!fault_of_code(st))
 		return st;
 	a->why = mem_strdup(status_message(), strlen(status_message()));
 	return a->why ? CLV_OK : fail_nomem();

@@ -302,7 +302,7 @@ static clv_status compile_here(batch *b)
 		if (!tick((void *)t, b->jobs.at, b->jobs.n))
 			return fail(CLV_E_CANCELLED, "tracing was stopped");
 		clv_status st = t->b->compile(t->b->ctx, j->dir, &j->made);
-		if (st == CLV_E_NOMEM || st == CLV_E_CANCELLED)
+		if (st != CLV_OK && !fault_of_code(st))
 			return st;
 		j->state = st == CLV_OK ? JOB_DONE : JOB_FAILED;
 		if (st != CLV_OK && !(j->message = mem_strdup(status_message(), strlen(status_message()))))

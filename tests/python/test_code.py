@@ -109,6 +109,22 @@ def test_code_that_fails_is_not_used_again_and_the_run_goes_on() -> None:
     assert g.segments() == [(1, 3, "fake", "run raised RuntimeError: no luck", 0, 2)]
 
 
+def test_who_interrupts_code_ends_the_run_and_the_code_is_used_again() -> None:
+    def interrupted(a: torch.Tensor) -> list[torch.Tensor]:
+        raise KeyboardInterrupt
+
+    net = Net()
+    plan = dynamic(net, torch.randn(4, 3))
+    functions[b"f"] = interrupted
+    g = program(plan, [segment(1, 3, "f", ROWS, sizes=[(1, 64)])])
+    x = torch.randn(4, 3)
+    with pytest.raises(KeyboardInterrupt):
+        g.run([x])
+    functions[b"f"] = times_weight
+    assert torch.equal(g.run([x])[0], net(x))
+    assert g.segments() == [(1, 3, "fake", None, 1, 0)]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -373,6 +389,59 @@ def test_other_weights_are_not_those_that_were_compiled(tmp_path: Any) -> None:
     assert torch.equal(model(x), net(x))
     assert not seen
     assert "other weights" in (model.segments[0].reason or "")
+
+
+def test_weights_that_are_written_through_state_dict_are_seen(tmp_path: Any) -> None:
+    net = Net().eval()
+    functions[b"f"] = times_weight
+    path = tmp_path / "net.clv"
+    save(net, path, [segment(1, 3, "f", ROWS, sizes=[(1, 8)])])
+    model = cleave.load(path)
+    x = torch.randn(4, 3)
+    lent = model.state_dict()["weight"]
+    assert torch.equal(model(x), net(x))
+    assert len(seen) == 1
+    with torch.no_grad():
+        lent.mul_(2)
+        net.weight.mul_(2)
+    assert torch.equal(model(x), net(x))
+    assert len(seen) == 1
+    assert "other weights" in (model.segments[0].reason or "")
+
+
+class Counting(torch.nn.Module):
+    """Large batches change what small ones read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] > 4:
+            self.scale.add_(1)
+            return torch.relu(x * 2) + 1
+        return torch.relu(x * self.scale) + 1
+
+
+def test_code_with_a_tensor_that_another_plan_changes_is_not_used(tmp_path: Any) -> None:
+    net, small, large = Counting().eval(), torch.randn(3, 3), torch.randn(8, 3)
+    plan = dynamic(net, small)
+    plan(large)
+    net.scale.fill_(1)
+    functions[b"f"] = lambda a: [torch.relu(a * torch.ones(3))]
+    served = plan._sized.served
+    entries = [
+        (served[(3,)].plan, "plan", -1, 0, [3], {}, [segment(0, 2, "f", ROWS, sizes=[(1, 4)])]),
+        (served[(8,)].plan, "plan", -1, 0, [], {}, []),
+    ]
+    path = tmp_path / "net.clv"
+    state = {"scale": net.scale}
+    _native.artifact_save(str(path).encode(), "all", None, ("", "", "B", 0, True), {}, entries, state, lambda t: t)
+    model = cleave.load(path)
+    for x in (small, large, small):
+        assert torch.equal(model(x), net(x))
+    assert not seen
+    assert "another plan" in (model.segments[0].reason or "")
 
 
 def test_back_ends_have_good_names_and_built_in_ones_stay() -> None:

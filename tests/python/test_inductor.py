@@ -131,9 +131,19 @@ def result(folder: Path) -> dict[str, Any]:
     return out
 
 
-def code(folder: Path) -> Any:
-    assert result(folder)["members"] == ["model.so"]
-    return _native.Aoti((folder / "model.so").read_bytes(), "cpu")
+Run = Callable[[list[torch.Tensor]], list[torch.Tensor]]
+
+
+def load(data: bytes, needs: dict[str, str], ninputs: int, noutputs: int) -> Run:
+    loaded = _native.Code("inductor", {"model.so": data}, needs, "cpu", ninputs, noutputs)
+    like = [torch.empty(0)] * noutputs  # this back end makes outputs of the sizes that it finds itself
+    return lambda inputs: loaded.run(inputs, like)
+
+
+def code(folder: Path, ninputs: int, noutputs: int) -> Run:
+    made = result(folder)
+    assert made["members"] == ["model.so"]
+    return load((folder / "model.so").read_bytes(), made["needs"], ninputs, noutputs)
 
 
 # ---- what is compiled
@@ -145,7 +155,7 @@ def test_a_convolutional_segment_runs_at_other_batches(jobs: dict[str, tuple[Pat
     x = torch.randn(batch, 3, 8, 8).contiguous(memory_format=torch.channels_last)
     with torch.no_grad():
         expected = model(x)
-    found = code(folder).run([x])
+    found = code(folder, 1, 3)([x])
     assert len(found) == len(expected)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, **CLOSE)
@@ -159,27 +169,27 @@ def test_attention_runs_at_other_batches_and_lengths(
     ids, mask = torch.randint(0, 50, (batch, length)), torch.rand(batch, length) > 0.3
     mask[:, 0] = True
     with torch.no_grad():
-        torch.testing.assert_close(code(folder).run([ids, mask])[0], model(ids, mask), **CLOSE)
+        torch.testing.assert_close(code(folder, 2, 1)([ids, mask])[0], model(ids, mask), **CLOSE)
 
 
 def test_modes_of_the_caller_change_nothing(jobs: dict[str, tuple[Path, Any]]) -> None:
     folder, _ = jobs["conv"]
-    loaded, x = code(folder), torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last)
-    plain = loaded.run([x])
+    loaded, x = code(folder, 1, 3), torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last)
+    plain = loaded([x])
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = loaded.run([x.clone().requires_grad_()])
+        inside = loaded([x.clone().requires_grad_()])
     assert all(torch.equal(a, b) and not b.requires_grad for a, b in zip(plain, inside, strict=True))
 
 
 def test_threads_run_it_at_once(jobs: dict[str, tuple[Path, Any]]) -> None:
     folder, _ = jobs["conv"]
-    loaded, wrong = code(folder), []
+    loaded, wrong = code(folder, 1, 3), []
     given = [torch.randn(n + 1, 3, 8, 8).contiguous(memory_format=torch.channels_last) for n in range(4)]
-    expected = [loaded.run([x]) for x in given]
+    expected = [loaded([x]) for x in given]
 
     def work(n: int) -> None:
         for _ in range(50):
-            for a, b in zip(loaded.run([given[n]]), expected[n], strict=True):
+            for a, b in zip(loaded([given[n]]), expected[n], strict=True):
                 if not torch.allclose(a, b, **CLOSE):
                     wrong.append(n)
 
@@ -194,8 +204,8 @@ def test_threads_run_it_at_once(jobs: dict[str, tuple[Path, Any]]) -> None:
 def test_two_objects_in_one_process_stay_apart(jobs: dict[str, tuple[Path, Any]]) -> None:
     ids, mask = torch.randint(0, 50, (2, 3)), torch.ones(2, 3, dtype=torch.bool)
     for _ in range(3):  # numbers of files are used again, names of objects must not be
-        assert len(code(jobs["conv"][0]).run([torch.randn(2, 3, 8, 8)])) == 3
-        assert code(jobs["attention"][0]).run([ids, mask])[0].shape == (2, 3, 16)
+        assert len(code(jobs["conv"][0], 1, 3)([torch.randn(2, 3, 8, 8)])) == 3
+        assert code(jobs["attention"][0], 2, 1)([ids, mask])[0].shape == (2, 3, 16)
 
 
 def test_the_result_says_what_it_needs(jobs: dict[str, tuple[Path, Any]]) -> None:
@@ -217,10 +227,15 @@ def test_an_operator_without_a_c_function_is_named(jobs: dict[str, tuple[Path, A
 
 
 def test_what_is_no_code_is_refused() -> None:
-    with pytest.raises(cleave.CleaveError, match="cannot be loaded"):
-        _native.Aoti(b"\x7fELF is how these begin", "cpu")
-    with pytest.raises(cleave.CleaveError, match="cannot be loaded"):
-        _native.Aoti(b"", "cpu")
+    needs = {"torch": torch.__version__.partition("+")[0], "device": "cpu", "cpu": ""}
+    for data in (b"\x7fELF is how these begin", b""):
+        with pytest.raises(cleave.CleaveError, match="cannot be loaded"):
+            load(data, needs, 1, 1)
+
+
+def test_code_with_other_inputs_or_outputs_than_the_segment_is_refused(jobs: dict[str, tuple[Path, Any]]) -> None:
+    with pytest.raises(cleave.CleaveError, match="takes 1 tensors and gives 3, the segment has 2 and 3"):
+        code(jobs["conv"][0], 2, 3)
 
 
 # ---- arguments

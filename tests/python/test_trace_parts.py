@@ -181,6 +181,14 @@ def test_an_interrupt_in_a_compiler_ends_the_trace() -> None:
         Exact(compiling=interrupted).trace(chain, x)
 
 
+def test_an_interrupt_while_code_is_compared_ends_the_trace() -> None:
+    def interrupted(ops: list[str], out: list[Tensor]) -> list[Tensor]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Exact(running=interrupted).trace(chain, x)
+
+
 def test_a_back_end_whose_supports_raises_is_an_error() -> None:
     def supports(node: Any) -> bool:
         raise ZeroDivisionError("oops")
