@@ -92,6 +92,7 @@ bool segment_read(PyObject *item, artifact_segment *out)
 /* What was given to register_backend; there for ever. Each may be None but run. */
 typedef struct PythonBackend {
 	PyObject *support, *compile, *load, *run;
+	PyObject *version; /* text; "": what it makes is not kept in the cache */
 } PythonBackend;
 
 /* The exception as a failure; `what` raised it. */
@@ -154,7 +155,9 @@ static clv_status py_check_args(void *ctx, const char *const *args, uint32_t n)
 
 static clv_status py_version(void *ctx, strbuf *out)
 {
-	(void)ctx, (void)out;
+	PyGILState_STATE gil = PyGILState_Ensure();
+	strbuf_puts(out, PyUnicode_AsUTF8(((PythonBackend *)ctx)->version)); /* checked when it was registered */
+	PyGILState_Release(gil);
 	return CLV_OK;
 }
 
@@ -291,7 +294,9 @@ PyObject *register_backend_py(PyObject *self, PyObject *args)
 	             .unload = py_unload};
 	int native;
 	(void)self;
-	if (!PyArg_ParseTuple(args, "spOOOO", &b.name, &native, &given.support, &given.compile, &given.load, &given.run))
+	if (!PyArg_ParseTuple(args, "spOOOOU", &b.name, &native, &given.support, &given.compile, &given.load, &given.run,
+	                      &given.version) ||
+	    !PyUnicode_AsUTF8(given.version))
 		return NULL;
 	PythonBackend *kept = PyMem_Malloc(sizeof *kept);
 	if (!kept)
@@ -308,5 +313,6 @@ PyObject *register_backend_py(PyObject *self, PyObject *args)
 	Py_INCREF(kept->compile);
 	Py_INCREF(kept->load);
 	Py_INCREF(kept->run);
+	Py_INCREF(kept->version);
 	Py_RETURN_NONE;
 }

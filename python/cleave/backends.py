@@ -60,14 +60,16 @@ def register_backend(
     run: Callable[[Any, list[torch.Tensor]], Sequence[torch.Tensor]],
     load: Callable[[bytes], Any] | None = None,
     native: bool = True,
+    version: str = "",
 ) -> None:
     """Adds a back end. A name that was added before is replaced; built-in ones are not.
 
     supports(node): True, or False or a text that says why not. compile(segment) gives bytes, which go into the file.
     run(code, inputs) takes what compile gave, or what load(bytes) made of it, and gives the outputs; it is called by
     many threads. Inputs are dense; outputs may be laid out in any way. What it raises is no error of the model: the
-    segment runs operator by operator then, and says why. native=False: the bytes are data, and run without
-    allow_compiled.
+    segment runs operator by operator then, and says why. Inputs are not written to, outputs are not used again.
+    native=False: the bytes are data, and run without allow_compiled. version: names what compile makes now; without one
+    nothing is kept in the cache, because nobody could tell old code from new.
 
     >>> import torch, cleave
     >>> cleave.register_backend(
@@ -85,6 +87,9 @@ def register_backend(
         if not callable(f) and not (what == "load" and f is None):
             raise TypeError(f"{what} is a function, not {f!r}")
 
+    if not isinstance(version, str):
+        raise TypeError(f"version is a text, not {type(version).__name__}")
+
     def support_all(plan: Any, dynamic: bool) -> list[str | None]:
         return [_reason(name, supports(Node(*n))) for n in plan.nodes()]
 
@@ -99,7 +104,7 @@ def register_backend(
             raise ArgumentError(f"the compiled segment is not one of {name}: it has {', '.join(members) or 'nothing'}")
         return load(members[MEMBER]) if load else members[MEMBER]
 
-    _native.register_backend(name, native, support_all, compile_folder, load_members, run)
+    _native.register_backend(name, native, support_all, compile_folder, load_members, run, version)
 
 
 def _reason(name: str, answer: object) -> str | None:

@@ -5,6 +5,7 @@
 #include "exec/code.h"
 #include "exec/program.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -524,8 +525,6 @@ static clv_status run_code(const step *s, const frame *f, clv_tensor *const *inp
 	br_modes_set(&ambient, 0);
 	if (st == CLV_OK)
 		atomic_fetch_add_explicit(&s->compiled->runs, 1, memory_order_relaxed);
-	else if (fault_of_code(st))
-		code_stop(s->compiled, status_message());
 	return st;
 }
 
@@ -558,6 +557,18 @@ static int64_t nanoseconds(void)
 	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+/* After code that failed. It is not used again where the tape has no trouble with the same inputs. */
+static clv_status run_instead(const clv_program *g, const step *s, const frame *f, const run_spec *r,
+                              clv_status failure, clv_tensor *const *inputs, clv_tensor **outputs)
+{
+	char why[512];
+	snprintf(why, sizeof why, "%s", status_message());
+	TRY(run_tape(g, s, f, r, inputs, outputs));
+	if (fault_of_code(failure))
+		code_stop(s->compiled, why);
+	return CLV_OK;
+}
+
 /* On the tape, and shown to who watches. */
 static clv_status run_watched(const clv_program *g, const step *s, const frame *f, const run_spec *r,
                               clv_tensor *const *inputs, clv_tensor **outputs)
@@ -586,9 +597,11 @@ static clv_status run_segment(const clv_program *g, const step *s, frame *f, con
 	for (uint32_t i = 0; i < s->nargs; i++)
 		inputs[i] = f->slots[g->slots_of.at[s->args + i]];
 	bool plain = (g->inference || !r->grad) && !r->watch && code_serves(s->compiled, f->symbols);
-	clv_status st = plain ? run_code(s, f, inputs, outputs) : CLV_E_INPUT;
-	if (st != CLV_OK && st != CLV_E_CANCELLED)
-		st = r->watch ? run_watched(g, s, f, r, inputs, outputs) : run_tape(g, s, f, r, inputs, outputs);
+	clv_status st = plain      ? run_code(s, f, inputs, outputs)
+	                : r->watch ? run_watched(g, s, f, r, inputs, outputs)
+	                           : run_tape(g, s, f, r, inputs, outputs);
+	if (plain && st != CLV_OK && st != CLV_E_CANCELLED)
+		st = run_instead(g, s, f, r, st, inputs, outputs);
 	for (uint32_t i = 0; st == CLV_OK && i < s->nresults; i++)
 		f->slots[g->slots_of.at[s->results + i]] = outputs[i];
 	if (inputs != few)

@@ -686,13 +686,15 @@ static clv_status tracer_open(tracer *t)
 	if (t->o->dryrun)
 		return CLV_OK;
 	strbuf_printf(&t->context, "cleave %s\n", clv_version());
+	size_t before = t->context.n;
 	TRY(t->b->version(t->b->ctx, &t->context));
+	bool known = t->context.n > before; /* else nobody could tell what an older one made */
 	strbuf_putc(&t->context, '\n');
 	TRY(machine_features(&t->context));
 	strbuf_putc(&t->context, '\0');
 	if (t->context.failed)
 		return fail_nomem();
-	if (cache_open(t->o->cache, 0, &t->kept) != CLV_OK && t->o->log) /* it costs time later, and nothing now */
+	if (known && cache_open(t->o->cache, 0, &t->kept) != CLV_OK && t->o->log) /* it costs time later, and nothing now */
 		t->o->log(t->o->ctx, status_message());
 	t->temporary = t->o->workdir == NULL;
 	if (t->temporary)

@@ -39,7 +39,13 @@ class Exact:
         self._folder = tempfile.TemporaryDirectory(prefix="cleave-test-")
         self._compiling, self._running = compiling, running
         cleave.register_backend(
-            self.name, supports=supports, compile=self._compile, load=self._load, run=self._run, native=native
+            self.name,
+            supports=supports,
+            compile=self._compile,
+            load=self._load,
+            run=self._run,
+            native=native,
+            version="1",
         )
 
     def _compile(self, segment: SegmentJob) -> bytes:
