@@ -336,7 +336,7 @@ def _count(given: int | None, name: str) -> int:
     if isinstance(given, bool) or not isinstance(given, int):
         raise TypeError(f"{name} is a whole number, not {type(given).__name__}")
     if not 1 <= given < 1 << 31:
-        raise ArgumentError(f"{name} is at least 1, not {given}")
+        raise ArgumentError(f"{name} is between 1 and 2147483647, not {given}")
     return given
 
 
@@ -353,7 +353,7 @@ def _batch_range(given: bool | tuple[int, int]) -> tuple[int, int] | None:
         return (1, MOST_BATCH) if given else None
     if not isinstance(given, tuple) or len(given) != 2:
         raise TypeError(f"dynamic_batch_size is True, False or a range like (1, 64), not {given!r}")
-    return given
+    return None if given[0] == given[1] else given  # one size is no range
 
 
 def _cache(given: str | os.PathLike[str] | bool | None) -> str | None:
@@ -386,6 +386,7 @@ def _traced(
     sized = plan._sized
     captured = [plan._main] if sized is None else _save.served_plans(sized)
     reasons = [_chosen(c.plan, select) for c in captured]
+    _warn_of_names(captured, wanted)
     folder = tempfile.mkdtemp(prefix="cleave-trace-")
     try:
         before, after = os.path.join(folder, "model.clv"), os.path.join(folder, "traced.clv")
@@ -400,6 +401,23 @@ def _traced(
     traced.__dict__["_calls"] = calls  # a ScriptModule is compared on them
     traced._log_nodes()
     return traced
+
+
+def _warn_of_names(captured: Sequence[Captured], wanted: _Wanted) -> None:
+    """Names that nothing in the model has are most likely misspelt."""
+    nodes = [node for c in captured for node in graph_nodes(c.plan)]
+    ops = {node.op for node in nodes} | {node.op.partition(".")[0] for node in nodes}
+    modules = {name for node in nodes for name in node.name}
+    modules |= {path for node in nodes for path in _with_parents(node.module_path)}
+    for what, names, known in (("operator", wanted.ops, ops), ("module", wanted.modules, modules)):
+        for name in names:
+            if name not in known:
+                warn(f"the model has no {what} {name!r} that could be left on the tape")
+
+
+def _with_parents(path: str) -> list[str]:
+    parts = path.split(".")
+    return [".".join(parts[: i + 1]) for i in range(len(parts))]
 
 
 def _chosen(native: Any, select: Callable[[GraphNode], bool] | None) -> list[str | None] | None:

@@ -391,8 +391,9 @@ static void search_next(search *s)
 	s->next = empty;
 }
 
-/* Where none of so many pieces can be compiled it is no single operator, and each further piece would cost a compile. */
-enum { HOPELESS = 8 };
+/* Where none of so many pieces can be compiled it is no single operator, and each further piece would cost a compile. After so
+   many jobs a trace has searched long enough. */
+enum { HOPELESS = 8, MOST_JOBS = 128 };
 
 static bool is_hopeless(const search *s)
 {
@@ -402,23 +403,36 @@ static bool is_hopeless(const search *s)
 	return s->halves.n >= HOPELESS;
 }
 
-static clv_status convict_all(search *s)
+static clv_status convict_range(search *s, node_id first, node_id end, const char *why)
 {
-	for (uint32_t i = 0; i < s->halves.n; i++) {
-		const attempt *a = &s->halves.at[i];
-		for (node_id k = a->segment.first; k < a->segment.end; k++)
-			TRY(convict(s->d, k, a->why));
-	}
+	for (node_id k = first; k < end; k++)
+		TRY(convict(s->d, k, why));
+	return CLV_OK;
+}
+
+static clv_status convict_halves(search *s)
+{
+	for (uint32_t i = 0; i < s->halves.n; i++)
+		TRY(convict_range(s, s->halves.at[i].segment.first, s->halves.at[i].segment.end, s->halves.at[i].why));
+	return CLV_OK;
+}
+
+static clv_status convict_suspects(search *s)
+{
+	for (uint32_t i = 0; i < s->now.n; i++)
+		TRY(convict_range(s, s->now.at[i].first, s->now.at[i].end, s->now.at[i].why));
 	return CLV_OK;
 }
 
 static clv_status search_round(search *s)
 {
+	if (s->d->t->jobs > MOST_JOBS)
+		return convict_suspects(s);
 	for (uint32_t i = 0; i < s->now.n; i++)
 		TRY(question(s, &s->now.at[i]));
 	TRY(attempts_run(&s->d->ordered, s->halves.at, s->halves.n));
 	if (is_hopeless(s))
-		return convict_all(s);
+		return convict_halves(s);
 	for (uint32_t i = 0, h = 0; h + 1 < s->halves.n; i++) {
 		const attempt *a = &s->halves.at[h];
 		if (s->now.at[i].first != a->segment.first)

@@ -48,7 +48,7 @@ static const char *const moves[] = {"alias",      "broadcast_to", "cat",       "
                                     "reshape_as", "roll",         "select",    "slice",   "split",   "split_with_sizes",
                                     "squeeze",    "stack",        "swapaxes",  "t",       "tile",    "transpose",
                                     "unbind",     "unflatten",    "unsqueeze", "view",    "view_as", NULL};
-/* Operators with an index among their arguments, which is i64 and in range. Where: bits of the arguments. */
+/* Operators with an index among their arguments, which is i64. Where: bits of the arguments. */
 static const struct {
 	const char *name;
 	uint32_t where;
@@ -151,6 +151,10 @@ static void look_at_arg(void *ctx, value_id v)
 	find(w, is_wrapping(x->dtype) && !is_in(casts, w->op), "is in small integers, which OpenVINO does not wrap around");
 	bool large = x->dtype == DT_I64 && !w->small[v];
 	find(w, large && !takes_index(w->op, w->at), "is in i64, which OpenVINO computes in 32 bits");
+	bool given =
+		x->kind == VALUE_INPUT || x->kind == VALUE_RESULT; /* else it was in range at the trace, and stays so */
+	find(w, takes_index(w->op, w->at) && given && !w->small[v],
+	     "has indices, and OpenVINO does not see those out of range");
 	w->small_so_far &= !large;
 	find(w, x->ndim == 0 && is_in(need_dimensions, w->op), "takes a tensor without dimensions");
 }
@@ -220,6 +224,14 @@ static void look_at_correction(walk *w, const node *x, const char *op)
 	find(w, !known, "has a correction other than 0 and 1, which OpenVINO leaves out");
 }
 
+/* (query, key, value, mask, …): a row that may see nothing is 0 in torch. */
+static void look_at_mask(walk *w, const node *x)
+{
+	static const char *const attention[] = {"scaled_dot_product_attention", NULL};
+	find(w, is_in(attention, w->op) && x->nargs > 3 && w->p->args.at[x->args + 3].kind != ARG_NONE,
+	     "has a mask, and OpenVINO gives nan for rows that are masked wholly");
+}
+
 static void look_at_node(walk *w, node_id n)
 {
 	const node *x = &w->p->nodes.at[n];
@@ -228,7 +240,9 @@ static void look_at_node(walk *w, node_id n)
 	find(w, !strcmp(op, "aten::view.dtype"), "reads the bits of its elements as another type");
 	find(w, takes_dtype(w->p, x) && is_in(not_of_integers, w->op), "is done otherwise in another type");
 	look_at_writes(w, x);
+	find(w, strstr(op, "_mode") && (!strncmp(op, "aten::div", 9)), "rounds quotients, which OpenVINO does otherwise");
 	look_at_pool(w, x);
+	look_at_mask(w, x);
 	look_at_correction(w, x, op);
 	for (w->at = 0; w->at < x->nargs; w->at++)
 		each_tensor(w->p, &w->p->args.at[x->args + w->at], w);

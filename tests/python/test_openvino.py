@@ -222,6 +222,10 @@ def reasons(f: Any, *inputs: torch.Tensor) -> dict[str, str | None]:
     }
 
 
+def masked_attention(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+
 @pytest.mark.parametrize(
     ("f", "inputs", "node", "says"),
     [
@@ -229,7 +233,17 @@ def reasons(f: Any, *inputs: torch.Tensor) -> dict[str, str | None]:
         (lambda x: x.double().exp(), [torch.rand(4)], "exp", "f64"),
         (lambda x: x + 1, [torch.arange(4)], "add", "i64"),
         (lambda x: x + x, [torch.zeros(4, dtype=torch.uint8)], "add", "small integers"),
-        (lambda x: x // 2, [torch.zeros(4, dtype=torch.int32)], "floor_divide", "integers"),
+        (lambda x: x // 0.1, [torch.rand(4)], "floor_divide", "quotients"),
+        (lambda x: torch.div(x, 0.1, rounding_mode="floor"), [torch.rand(4)], "div", "quotients"),
+        (lambda x: x.cumsum(0), [torch.zeros(4, dtype=torch.int32)], "cumsum", "integers"),
+        (lambda x: nn.functional.logsigmoid(x), [torch.rand(4)], "log_sigmoid", "overflows"),
+        (
+            lambda x, i: nn.functional.embedding(i, x),
+            [torch.rand(4, 2), torch.tensor([3])],
+            "embedding",
+            "out of range",
+        ),
+        (masked_attention, [torch.rand(1, 2, 3, 4), torch.ones(3, 3).bool()], "scaled_dot_product_attention", "mask"),
         (lambda x: x.to(torch.complex64), [torch.rand(4)], "to", "type that OpenVINO"),
         (lambda x: torch.special.i0(x), [torch.rand(4)], "special_i0", "no conversion"),
         (lambda x: torch.as_strided(x.clone(), (2, 2), (1, 2)), [torch.rand(4)], "as_strided", "memory"),
@@ -242,8 +256,12 @@ def test_nodes_that_openvino_does_not_take(f: Any, inputs: list[torch.Tensor], n
 
 def test_nodes_that_openvino_takes() -> None:
     assert set(reasons(Small().eval(), torch.randn(2, 3, 8, 8)).values()) == {None}
-    embedded = nn.Sequential(nn.Embedding(10, 4), nn.LayerNorm(4), nn.GELU())
-    assert set(reasons(embedded, torch.arange(6).reshape(2, 3)).values()) == {None}
+    assert set(reasons(nn.Sequential(nn.LayerNorm(4), nn.GELU()), torch.rand(2, 4)).values()) == {None}
+    table = torch.rand(4, 2)
+    order = torch.tensor([2, 0])  # in range at the trace, and the same ever after
+    assert set(reasons(lambda x: x + table[order], torch.rand(2, 2)).values()) == {None}
+    attention = nn.functional.scaled_dot_product_attention
+    assert set(reasons(lambda x: attention(x, x, x), torch.rand(1, 2, 3, 4)).values()) == {None}
 
 
 @needs_openvino
