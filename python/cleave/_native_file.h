@@ -16,7 +16,6 @@ bool tensor_of(payload *p, payload_tensor *t, PyObject *original, PyObject *host
 bool fields_from(payload *p, PyObject *fields); /* None, or the tuple that _native.pyi calls Fields */
 PyObject *payload_losses(const payload *p);     /* {label: (method, absolute, relative)} */
 
-
 struct clv_artifact *artifact_of(PyObject *artifact); /* of an ArtifactType; borrowed */
 
 #endif
