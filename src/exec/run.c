@@ -2,12 +2,12 @@
  *
  * The loop only fills what changes; a value is released after the last step that reads it. Whatever happens, the modes
  * of the calling thread are put back and the frame is left empty. */
+#include "base/clock.h"
 #include "exec/code.h"
 #include "exec/program.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 /* ---- frames ----------------------------------------------------------------------------------------------------- */
 
@@ -550,13 +550,6 @@ static clv_status run_tape(const clv_program *g, const step *s, const frame *f, 
 	return st;
 }
 
-static int64_t nanoseconds(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 /* After code that failed. It is not used again where the tape has no trouble with the same inputs. */
 static clv_status run_instead(const clv_program *g, const step *s, const frame *f, const run_spec *r,
                               clv_status failure, clv_tensor *const *inputs, clv_tensor **outputs)
@@ -575,10 +568,10 @@ static clv_status run_watched(const clv_program *g, const step *s, const frame *
 {
 	const view *v = &s->tape->v;
 	const char *device = code_device(v);
-	int64_t start = nanoseconds();
+	int64_t start = clock_nanoseconds();
 	TRY(run_tape(g, s, f, r, inputs, outputs));
 	clv_status st = br_synchronize(device ? device : "");
-	double ms = (double)(nanoseconds() - start) / 1e6;
+	double ms = (double)(clock_nanoseconds() - start) / 1e6;
 	segment_call c = {s->compiled, v, f->exprs, f->symbols, inputs, outputs, ms};
 	if (st == CLV_OK)
 		st = r->watch(r->watch_ctx, &c);
@@ -660,10 +653,10 @@ static const char *device_of(const clv_program *g, node_id n)
 static clv_status run_timed(const clv_program *g, uint32_t i, frame *f, const run_spec *r)
 {
 	const step *s = &g->steps.at[i];
-	int64_t start = nanoseconds();
+	int64_t start = clock_nanoseconds();
 	TRY(run_step(g, s, f, r));
 	TRY(br_synchronize(device_of(g, s->node)));
-	r->times[i] += nanoseconds() - start;
+	r->times[i] += clock_nanoseconds() - start;
 	return CLV_OK;
 }
 

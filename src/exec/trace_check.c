@@ -3,8 +3,8 @@
 #include <float.h>
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "exec/trace.h"
 
 typedef struct watch {
@@ -113,13 +113,6 @@ static clv_status compare(attempt *a, const watch *w, clv_tensor *const *got, cl
 	return CLV_OK;
 }
 
-static double milliseconds(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
 static void release(clv_tensor **tensors, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++)
@@ -129,11 +122,11 @@ static void release(clv_tensor **tensors, uint32_t n)
 
 static clv_status run_code(attempt *a, const segment_call *c, clv_tensor **out, double *ms)
 {
-	double start = milliseconds();
+	double start = clock_seconds();
 	clv_status st = code_run_view(a->code, c->v, c->sizes, c->inputs, out);
 	if (st == CLV_OK)
 		st = br_synchronize(code_device(c->v));
-	*ms = milliseconds() - start;
+	*ms = (clock_seconds() - start) * 1e3;
 	if (!fault_of_code(st))
 		return st;
 	a->why = mem_strdup(status_message(), strlen(status_message()));

@@ -12,6 +12,7 @@
 #ifndef PIPE_PIPE_H
 #define PIPE_PIPE_H
 
+#include "base/clock.h"
 #include "base/digraph.h"
 #include "base/mem.h"
 #include "base/strbuf.h"
@@ -236,7 +237,6 @@ typedef struct pipe_random {
 } pipe_random;
 uint64_t random_next(pipe_random *r);
 uint32_t random_below(pipe_random *r, uint32_t n); /* n > 0 */
-double clock_seconds(void);                        /* for pipe_problem.seconds */
 
 static inline double node_us(const pipe_problem *pr, uint32_t n)
 {

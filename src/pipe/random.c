@@ -1,8 +1,6 @@
 /* Random numbers of methods: splitmix64, the same on every machine. */
 #include "pipe/pipe.h"
 
-#include <time.h>
-
 uint64_t random_next(pipe_random *r)
 {
 	uint64_t z = r->s += 0x9E3779B97F4A7C15u;
@@ -14,11 +12,4 @@ uint64_t random_next(pipe_random *r)
 uint32_t random_below(pipe_random *r, uint32_t n)
 {
 	return (uint32_t)((random_next(r) >> 32) * n >> 32);
-}
-
-double clock_seconds(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }

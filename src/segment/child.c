@@ -280,13 +280,6 @@ static void be_guard(const orders *o)
 	_exit(0);
 }
 
-double seconds_now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
 /* ---- on our side -------------------------------------------------------------------------------------------------- */
 
 static clv_status find_program(const char *name, char **out)
@@ -547,7 +540,7 @@ void child_poll(child *c)
 void child_end(child *c)
 {
 	child_stop(c);
-	for (double until = seconds_now() + 15; !c->over && seconds_now() < until;) {
+	for (double until = clock_seconds() + 15; !c->over && clock_seconds() < until;) {
 		struct pollfd news = {.fd = c->report, .events = POLLIN};
 		child_poll(c);
 		if (!c->over && (poll(&news, 1, 20) > 0))

@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include "base/clock.h"
 #include "segment/compile.h"
 
 typedef struct child_spec {
@@ -29,7 +30,6 @@ clv_status child_start(const child_spec *s, child *out); /* CLV_E_IO, CLV_E_NOT_
 void child_stop(child *c);                               /* tells the guard to kill everything; returns at once */
 void child_poll(child *c);                /* looks for news; sets `over` when all its processes are gone */
 void child_end(child *c);                 /* kills what is left, waits, releases */
-double seconds_now(void);                 /* that never go back */
 const char *child_broken(const child *c); /* the step that failed: "enter the folder"; NULL: none */
 
 /* result.c: what a program that ended left in the job's folder: j->made, or j->message and what goes with it. */

@@ -40,7 +40,7 @@ static uint32_t cores(void)
 
 static void tick(runner *r)
 {
-	double now = seconds_now();
+	double now = clock_seconds();
 	for (uint32_t i = 0; i < r->nlanes; i++)
 		if (r->lanes[i].job != NONE)
 			r->jobs[r->lanes[i].job].seconds = now - r->lanes[i].started;
@@ -109,7 +109,7 @@ static clv_status start_next(runner *r, lane *l)
 		l->job = NONE;
 		TRY(not_started(j));
 	} else {
-		l->started = seconds_now();
+		l->started = clock_seconds();
 		l->late = false;
 		j->state = JOB_RUNS;
 		r->busy++;
@@ -131,7 +131,7 @@ static clv_status fill_lanes(runner *r)
 /* Until there is news, a job is late, or it is time to tick. */
 static void wait_for_news(runner *r)
 {
-	double now = seconds_now(), until = r->ticked + TICK;
+	double now = clock_seconds(), until = r->ticked + TICK;
 	nfds_t n = 0;
 	for (uint32_t i = 0; i < r->nlanes; i++) {
 		const lane *l = &r->lanes[i];
@@ -149,7 +149,7 @@ static clv_status end_job(runner *r, lane *l)
 	job *j = &r->jobs[l->job];
 	l->job = NONE;
 	r->busy--;
-	j->seconds = seconds_now() - l->started;
+	j->seconds = clock_seconds() - l->started;
 	child_end(&l->child);
 	TRY(job_read_result(j, &l->child, l->late ? r->s->timeout : 0));
 	tick(r);
@@ -161,7 +161,7 @@ static clv_status end_job(runner *r, lane *l)
 
 static clv_status look_at(runner *r, lane *l)
 {
-	double ran = seconds_now() - l->started, limit = r->s->timeout;
+	double ran = clock_seconds() - l->started, limit = r->s->timeout;
 	child_poll(&l->child);
 	if (l->child.over || (l->late && ran > limit + PATIENCE))
 		return end_job(r, l);
@@ -178,7 +178,7 @@ static clv_status watch(runner *r)
 	for (uint32_t i = 0; i < r->nlanes && !r->stopped; i++)
 		if (r->lanes[i].job != NONE)
 			TRY(look_at(r, &r->lanes[i]));
-	if (seconds_now() - r->ticked >= TICK)
+	if (clock_seconds() - r->ticked >= TICK)
 		tick(r);
 	return CLV_OK;
 }
@@ -210,7 +210,7 @@ static void stop_all(runner *r)
 clv_status jobs_run(job *jobs, uint32_t n, const jobs_spec *s)
 {
 	uint32_t wanted = s->parallel ? s->parallel : cores(), nlanes = wanted < n ? wanted : n;
-	runner r = {.jobs = jobs, .n = n, .s = s, .nlanes = nlanes, .ticked = seconds_now()};
+	runner r = {.jobs = jobs, .n = n, .s = s, .nlanes = nlanes, .ticked = clock_seconds()};
 	if (!s->argv || !s->argv[0])
 		return fail(CLV_E_INVALID, "there is no compiler to start");
 	for (uint32_t i = 0; i < n; i++) {
