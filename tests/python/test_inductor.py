@@ -24,6 +24,8 @@ from cleave import _native
 from cleave.compilers import inductor
 from cleave.compilers._job import Input, Job, Refused, evaluate, example, symbols_in
 
+pytestmark = pytest.mark.integration
+
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 

@@ -520,6 +520,7 @@ def _saved(script: torch.jit.ScriptModule, x: torch.Tensor, tmp_path: Path) -> t
     return paths
 
 
+@pytest.mark.integration
 def test_openvino_in_a_fresh_process_and_without_python(tmp_path: Path, program: Path) -> None:
     pytest.importorskip("openvino")
     net = Net().eval()
@@ -553,6 +554,7 @@ def test_both_libraries_in_one_process(tmp_path: Path) -> None:
     torch.testing.assert_close(script(x), want, **CLOSE)
 
 
+@pytest.mark.integration
 def test_inductor_in_a_fresh_process_and_without_python(tmp_path: Path, program: Path) -> None:
     net = Whole().eval()
     traced = cleave.trace(net, torch.randn(2, 4), backend="inductor")
