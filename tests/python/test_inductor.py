@@ -22,7 +22,7 @@ from torch import nn
 import cleave
 from cleave import _native
 from cleave.compilers import inductor
-from cleave.compilers._job import Input, Job, Refused, evaluate, example, symbols_in
+from cleave.compilers._job import Input, Job, Refused, evaluate, example, refuse_narrowed, symbols_in
 
 pytestmark = pytest.mark.integration
 
@@ -302,6 +302,43 @@ def test_example_sizes_are_neither_one_nor_equal_to_others(tmp_path: Path) -> No
     assert sizes["K"] == 1
     assert len({1, 3, sizes["B"], sizes["T"]}) == 4
     assert all(1 <= n <= 8 for n in sizes.values())
+
+
+def narrow(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if x.shape[0] < 40 else x + 1
+
+
+@pytest.mark.parametrize(
+    ("function", "low", "high", "why"),
+    [
+        (narrow, 1, 64, "allows 2 to 39 for a size B: 2 to 64"),
+        (narrow, 1, 39, None),
+        (lambda x: x + torch.ones(6, 3), 2, 9, "allows 6 to 6 for a size B: 2 to 9"),
+        (torch.neg, 1, 10**6, None),
+    ],
+)
+def test_sizes_that_torch_export_leaves_out_are_refused(
+    tmp_path: Path, function: Callable[..., Any], low: int, high: int, why: str | None
+) -> None:
+    job = {
+        "backend": "inductor",
+        "args": [],
+        "sizes": {"B": {"low": low, "high": high, "example": 6}},
+        "inputs": [{"dtype": "f32", "device": "cpu", "shape": ["B", "3"], "order": None}],
+        "threads": 0,
+    }
+    (tmp_path / "job.json").write_text(json.dumps(job))
+
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return function(x)
+
+    program = torch.export.export(Model(), (torch.rand(6, 3),), dynamic_shapes=({0: torch.export.Dim.AUTO},))
+    if why is None:
+        refuse_narrowed(Job(tmp_path), program)
+    else:
+        with pytest.raises(Refused, match=why):
+            refuse_narrowed(Job(tmp_path), program)
 
 
 def test_lines_of_the_source_lead_to_nodes(tmp_path: Path) -> None:

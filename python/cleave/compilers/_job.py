@@ -297,6 +297,29 @@ def example(port: Input, sizes: Mapping[str, int]) -> torch.Tensor:
     return out
 
 
+def refuse_narrowed(job: Job, program: torch.export.ExportedProgram) -> None:
+    """Refused, where torch.export took sizes of the job for fixed or for bounded: its checks are not in what compilers
+    make of it. Below 2 it always is, and 1 is tried out by whoever asked for the job."""
+    from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+
+    names = dict.fromkeys(program.graph_signature.user_inputs)
+    shown = [n.meta["val"].shape for n in program.graph.nodes if n.op == "placeholder" and n.name in names]
+    corners = [
+        dict(zip(job.sizes, values, strict=True))
+        for values in itertools.product(*({s.low, s.high} for s in job.sizes.values()))
+    ]
+    for port, shape in zip(job.inputs, shown, strict=True):
+        for text, size in zip(port.shape, shape, strict=True):
+            if not job.is_free(text):
+                continue
+            asked = [evaluate(text, corner) for corner in corners]
+            fixed = isinstance(size, int)
+            found = ValueRanges.wrap(size) if fixed else bound_sympy(size.node.expr, program.range_constraints)
+            low, high = max(min(asked), 2), max(asked)
+            if found.lower > low or found.upper < high:
+                raise Refused(f"torch.export allows {found.lower} to {found.upper} for a size {text}: {low} to {high}")
+
+
 # ---- how it ends
 
 

@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from ._job import Input, Job, Made, Refused, Segment, evaluate, run, short
+from ._job import Input, Job, Made, Refused, Segment, evaluate, refuse_narrowed, run, short
 
 MEMBER = "model.so"
 PROXY = "aoti_torch_proxy_executor_call_function"
@@ -137,7 +137,9 @@ def export(job: Job, examples: Sequence[torch.Tensor]) -> torch.export.ExportedP
     for formulas in (True, False):  # what torch finds out by itself is sometimes more than it takes from us
         try:
             shapes = _dynamic_shapes(job, formulas)
-            return torch.export.export(module, tuple(examples), dynamic_shapes=shapes, strict=False)
+            program = torch.export.export(module, tuple(examples), dynamic_shapes=shapes, strict=False)
+            refuse_narrowed(job, program)
+            return program
         except Exception as error:
             if not job.free:
                 raise
@@ -266,16 +268,29 @@ def _private_folders(work: Path) -> None:
 
 
 def _linking(work: Path) -> dict[str, Any]:
-    """A compiler that links objects with its own C++ library. Some wheels of torch export another one, with which a
-    linker that drops what seems not to be needed (Ubuntu's) would leave them: code with std::regex then crashes."""
+    """A compiler that links objects with the C++ library of this process, before all others. Some wheels of torch
+    export parts of one, with which a linker that drops what seems not to be needed (Ubuntu's) would leave them, and
+    some compilers have a static one alone: with two in one process, code with std::regex crashes."""
     compiler = shutil.which(os.environ.get("CXX", "g++"))
-    if compiler is None or "clang" in compiler or sys.platform != "linux":
+    library = _loaded("libstdc++.so")
+    if compiler is None or library is None or "clang" in compiler:
         return {}
     script = work / "bin" / "g++"
     script.parent.mkdir(parents=True, exist_ok=True)
-    script.write_text(f'#!/bin/sh\nexec {shlex.quote(compiler)} -Wl,--no-as-needed -lstdc++ -Wl,--as-needed "$@"\n')
+    link = " ".join(f"-Xlinker {shlex.quote(a)}" for a in ("--no-as-needed", library, "--as-needed"))
+    script.write_text(f'#!/bin/sh\nexec {shlex.quote(compiler)} {link} "$@"\n')
     script.chmod(0o700)
     return {"cpp.cxx": (None, str(script))}
+
+
+def _loaded(name: str) -> str | None:
+    """Where a shared library of this process is, by the start of its name."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+            path = line.split(maxsplit=5)[5] if line.count("/") else ""
+            if os.path.basename(path).startswith(name) and os.path.isfile(path):
+                return path
+    return None
 
 
 def _try_out(job: Job, examples: Sequence[torch.Tensor]) -> None:

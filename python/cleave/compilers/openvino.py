@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from ._job import Job, Made, Refused, evaluate, run, short
+from ._job import Job, Made, Refused, evaluate, refuse_narrowed, run, short
 
 MEMBERS = ["model.xml", "model.bin", "run.json"]
 HINT = "PERFORMANCE_HINT"
@@ -92,6 +92,7 @@ def _through_export(job: Job, inputs: Sequence[torch.Tensor]) -> Any:
     free, fixed = torch.export.Dim.AUTO, torch.export.Dim.STATIC
     sizes = tuple(tuple(free if job.is_free(d) else fixed for d in i.shape) for i in job.inputs)
     program = torch.export.export(job.segment.module, tuple(inputs), dynamic_shapes=sizes)
+    refuse_narrowed(job, program)
     decoder = openvino.frontend.pytorch.fx_decoder.TorchFXPythonDecoder.from_exported_program(program)
     try:
         return openvino.convert_model(decoder)
