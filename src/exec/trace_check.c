@@ -120,10 +120,10 @@ static void release(clv_tensor **tensors, uint32_t n)
 	memset(tensors, 0, n * sizeof *tensors);
 }
 
-static clv_status run_code(attempt *a, const segment_call *c, clv_tensor **out, double *ms)
+static clv_status run_code(attempt *a, const segment_call *c, clv_tensor *const *inputs, clv_tensor **out, double *ms)
 {
 	double start = clock_seconds();
-	clv_status st = code_run_view(a->code, c->v, c->sizes, c->inputs, out);
+	clv_status st = code_run_view(a->code, c->v, c->sizes, inputs, out);
 	if (st == CLV_OK)
 		st = br_synchronize(code_device(c->v));
 	*ms = (clock_seconds() - start) * 1e3;
@@ -133,6 +133,28 @@ static clv_status run_code(attempt *a, const segment_call *c, clv_tensor **out, 
 	return a->why ? CLV_OK : fail_nomem();
 }
 
+/* Code gets copies: if it writes into them, the tape that runs beside it goes on with what it had. */
+static clv_status copy_all(clv_tensor *const *from, uint32_t n, clv_tensor **to)
+{
+	for (uint32_t i = 0; i < n; i++)
+		TRY(br_clone(from[i], false, &to[i]));
+	return CLV_OK;
+}
+
+static clv_status compare_inputs(attempt *a, clv_tensor *const *given, clv_tensor *const *before, uint32_t n)
+{
+	for (uint32_t i = 0; i < n && !a->why; i++) {
+		bool same;
+		TRY(br_bits_equal(given[i], before[i], &same));
+		if (same)
+			continue;
+		strbuf b = STRBUF_INIT;
+		strbuf_printf(&b, "its code writes into input %u", i);
+		TRY(strbuf_take(&b, &a->why));
+	}
+	return CLV_OK;
+}
+
 enum { TIMED_RUNS = 3 };
 
 static void keep_shortest(double ms, double *shortest)
@@ -140,10 +162,13 @@ static void keep_shortest(double ms, double *shortest)
 	*shortest = *shortest < 0 || ms < *shortest ? ms : *shortest;
 }
 
-static clv_status run_and_compare(const watch *w, attempt *a, const segment_call *c, clv_tensor **out)
+static clv_status run_and_compare(const watch *w, attempt *a, const segment_call *c, clv_tensor **in, clv_tensor **out)
 {
 	double ms;
-	TRY(run_code(a, c, out, &ms));
+	TRY(copy_all(c->inputs, c->v->inputs.n, in));
+	TRY(run_code(a, c, in, out, &ms));
+	if (!a->why)
+		TRY(compare_inputs(a, in, c->inputs, c->v->inputs.n));
 	if (!a->why)
 		TRY(compare(a, w, out, c->outputs, c->v->outputs.n));
 	if (w->first && !a->why) {
@@ -166,12 +191,13 @@ static clv_status see(void *ctx, const segment_call *c)
 	}
 	if (a->why || !a->code->b || !code_serves(a->code, c->symbols))
 		return CLV_OK;
-	clv_tensor **out = mem_alloc((c->v->outputs.n + 1) * sizeof *out);
-	if (!out)
+	uint32_t n = c->v->inputs.n + c->v->outputs.n;
+	clv_tensor **all = mem_alloc((n + 1) * sizeof *all);
+	if (!all)
 		return fail_nomem();
-	clv_status st = run_and_compare(w, a, c, out);
-	release(out, c->v->outputs.n);
-	mem_free(out);
+	clv_status st = run_and_compare(w, a, c, all, all + c->v->inputs.n);
+	release(all, n);
+	mem_free(all);
 	return st;
 }
 

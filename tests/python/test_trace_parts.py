@@ -117,6 +117,24 @@ def test_code_that_does_not_run_is_not_kept(what: str) -> None:
     agree(traced, chain, x)
 
 
+def test_code_that_writes_into_its_inputs_is_not_kept() -> None:
+    back = Exact()
+    run = back._run
+
+    def writing(model: Any, inputs: Any) -> list[Tensor]:
+        out = run(model, inputs)
+        if any(short(node.op) == "tanh" for node in model.nodes):
+            inputs[0].fill_(7)
+        return out
+
+    cleave.register_backend(
+        "writing", supports=lambda n: True, compile=back._compile, load=back._load, run=writing, version="1"
+    )
+    traced = cleave.trace(chain, x, backend="writing", minimum_segment_size=1, cache=False)
+    assert tape_ops(traced) == {"tanh": "its code writes into input 0"}
+    agree(traced, chain, x)
+
+
 def test_operators_that_fail_only_together_are_parted_and_one_of_them_is_on_the_tape() -> None:
     traced = Exact(compiling=fail_on("mul", "tanh")).trace(chain, x)
     assert len(tape_ops(traced)) <= 2
