@@ -14,6 +14,19 @@ const pass passes[] = {
 	{0},
 };
 
+clv_status optimize_level_read(const char *text, optimize_level *out)
+{
+	static const char *const names[] = {"none", "safe", "fast"};
+	*out = OPTIMIZE_SAFE;
+	for (unsigned i = 0; text && i <= OPTIMIZE_FAST; i++) {
+		if (strcmp(text, names[i]) != 0)
+			continue;
+		*out = (optimize_level)i;
+		return CLV_OK;
+	}
+	return text ? fail(CLV_E_INVALID, "optimize is none, safe or fast, not %s", text) : CLV_OK;
+}
+
 static bool is_off(const optimize_spec *s, const char *name)
 {
 	for (const char *const *off = s->off; off && *off; off++)
