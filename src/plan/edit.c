@@ -242,9 +242,11 @@ static clv_status new_root(edit *e, value_id *root)
 static clv_status exchange_memory(edit *e)
 {
 	for (value_id v = 0; v < e->p->values.n; v++) {
-		value_id *at = &e->p->values.at[v].alias;
-		if (*at != NONE && follow(e, *at) != *at)
-			TRY(new_root(e, at));
+		value_id root = e->p->values.at[v].alias;
+		if (root == NONE || follow(e, root) == root)
+			continue;
+		TRY(new_root(e, &root));
+		e->p->values.at[v].alias = root;
 	}
 	return CLV_OK;
 }
