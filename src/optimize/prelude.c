@@ -1,7 +1,12 @@
 /* The prelude: nodes of the range that give the same in every run, moved to its front.
  *
  * These are pure nodes whose arguments are external tensors that the range does not write, numbers that do not change,
- * and results of other such nodes. What a caller gets is never among their results: a caller may write it. */
+ * and results of other such nodes. What a caller gets is never among their results: a caller may write it.
+ *
+ * Guards on such results come along: what they read changes only when the prelude is made again, and then they check. They
+ * fail before nodes that they came after; no run that goes on is another for that. A number that others need stays. */
+#include <string.h>
+
 #include "optimize/optimize.h"
 #include "plan/data.h"
 
@@ -65,18 +70,58 @@ static void see_memory(void *ctx, value_id v)
 	f->yes &= f->e->p->values.at[root].kind != VALUE_RESULT || !f->e->facts.shown[root];
 }
 
+/* The value that a guard compares with is the same in every run. */
+static bool expects_constant(const plan *p, const value *x)
+{
+	const arg *a = &p->args.at[x->expect];
+	int64_t k;
+	for (symbol_id s = 0; a->kind == ARG_REAL && s < p->symbols.n; s++)
+		if (real_depends(p, a->u.r, s))
+			return false;
+	return a->kind != ARG_INT || expr_is_const(p, a->u.e, &k);
+}
+
+static void see_guard(void *ctx, value_id v)
+{
+	finder *f = ctx;
+	const value *x = &f->e->p->values.at[v];
+	const edit_facts *facts = &f->e->facts;
+	if (x->type != TYPE_TENSOR)
+		f->yes &= (x->flags & VALUE_GUARD) && !facts->uses[v] && !facts->kept[v] && expects_constant(f->e->p, x);
+}
+
+/* It does nothing but read data and compare it, or make tensors of sizes that are checked. */
+static bool is_guard(finder *f, node_id n)
+{
+	const plan *p = f->e->p;
+	const node *x = &p->nodes.at[n];
+	if (!strcmp(plan_s(p, x->op), "cleave::guard_equal"))
+		return !x->nwrites && !x->nresults;
+	f->yes = !x->nwrites && x->nresults && !(x->flags & NODE_IMPURE) && !node_draws(p, n) &&
+	         strncmp(plan_s(p, x->op), "cleave::", 8) != 0;
+	node_each_result(p, n, see_guard, f);
+	return f->yes;
+}
+
+static void see_tensor(void *ctx, value_id v)
+{
+	finder *f = ctx;
+	if (f->e->p->values.at[v].type != TYPE_TENSOR)
+		return;
+	see_result(f, v);
+	see_memory(f, v);
+}
+
 static bool is_constant(finder *f, node_id n)
 {
 	const plan *p = f->e->p;
-	f->yes = node_pure(f->e, n);
+	f->yes = node_pure(f->e, n) || is_guard(f, n);
 	for (symbol_id s = 0; f->yes && s < p->symbols.n; s++)
 		f->yes = !node_takes(p, n, s);
 	if (f->yes)
 		node_each_arg(p, n, see_arg, f);
 	if (f->yes)
-		node_each_result(p, n, see_result, f);
-	if (f->yes)
-		node_each_result(p, n, see_memory, f);
+		node_each_result(p, n, see_tensor, f);
 	return f->yes;
 }
 
