@@ -49,7 +49,7 @@ typedef struct pass {
 	pass_fn run;
 } pass;
 
-extern const pass passes[]; /* in their order; the last has no name */
+extern const pass passes[]; /* in their order, the prelude (no function of this kind) last; then one without a name */
 
 clv_status pass_identity(edit *e, const optimize_spec *s, uint32_t *changes);        /* identity.c */
 clv_status pass_common(edit *e, const optimize_spec *s, uint32_t *changes);          /* common.c */
