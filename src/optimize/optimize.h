@@ -76,4 +76,16 @@ bool is_f32_cpu(const edit *e, value_id v);
 bool arg_is_int(const edit *e, const arg *a, int64_t k);
 bool arg_is_bool(const arg *a, bool b);
 
+/* contiguous.c */
+typedef enum known_layout {
+	LAYOUT_ANY,
+	LAYOUT_CONTIGUOUS, /* row by row; strides of dimensions of size 1 may be anything */
+	LAYOUT_ROW_MAJOR   /* those too are what they are in new memory */
+} known_layout;
+
+/* Per value: known_layout, in every run. Nothing is known of what the range writes. Caller frees with mem_free. */
+clv_status find_layouts(const edit *e, uint8_t **out);
+bool may_have_size_one(const plan *p, value_id v); /* a dimension of it can have size 1 */
+bool same_shape(const plan *p, value_id a, value_id b);
+
 #endif
