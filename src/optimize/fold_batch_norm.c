@@ -115,7 +115,7 @@ static bool fits(const folder *f, const weighted *w, const norm *b)
 	bool types = is_real(e, w->result) && is_real(e, w->weight) && r->dtype == weight->dtype && r->dtype == y->dtype;
 	bool bias = w->bias == NONE || is_vector(f, w->bias, b->channels);
 	return types && bias && f->constant[w->weight] && r->ndim == weight->ndim && r->ndim >= 2 && r->ndim <= 5 &&
-	       y->alias == NONE && !(y->flags & VALUE_ODD) && same_shape(e, w->result, b->result) &&
+	       y->alias == NONE && !(y->flags & VALUE_ODD) && same_shape(e->p, w->result, b->result) &&
 	       dim_is(e, w->weight, channel_dim(w), b->channels) && !(w->transposed && w->groups != 1);
 }
 

@@ -66,17 +66,6 @@ clv_status put_node(const spot *at, const char *op, const arg *args, uint32_t na
 
 /* ---- questions ----------------------------------------------------------------------------------------------------- */
 
-bool same_shape(const edit *e, value_id a, value_id b)
-{
-	const value *x = &e->p->values.at[a], *y = &e->p->values.at[b];
-	if (x->ndim != y->ndim)
-		return false;
-	for (uint32_t d = 0; d < x->ndim; d++)
-		if (e->p->dims.at[x->shape + d] != e->p->dims.at[y->shape + d])
-			return false;
-	return true;
-}
-
 bool fixed_dim(const edit *e, value_id v, uint32_t d, int64_t *k)
 {
 	const value *x = &e->p->values.at[v];

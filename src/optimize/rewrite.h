@@ -42,7 +42,6 @@ clv_status put_writer(const spot *at, const char *op, const arg *args, uint32_t 
 
 /* ---- questions ----------------------------------------------------------------------------------------------------- */
 
-bool same_shape(const edit *e, value_id a, value_id b);
 bool dim_is(const edit *e, value_id v, uint32_t d, int64_t k);
 bool fixed_dim(const edit *e, value_id v, uint32_t d, int64_t *k);
 /* Numbers as the operators convert them: ints and floats that do not change. */
