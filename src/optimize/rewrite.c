@@ -106,20 +106,21 @@ static const struct weighted_form {
 	const char *op;
 	int transposed; /* the argument that says so */
 	int groups;     /* NEVER: one */
+	uint32_t dilation, output_padding;
 } forms[] = {
-	{"aten::conv1d", NEVER, 6},
-	{"aten::conv2d", NEVER, 6},
-	{"aten::conv3d", NEVER, 6},
-	{"aten::conv1d.padding", NEVER, 6},
-	{"aten::conv2d.padding", NEVER, 6},
-	{"aten::conv3d.padding", NEVER, 6},
-	{"aten::conv_transpose1d", ALWAYS, 6},
-	{"aten::conv_transpose2d.input", ALWAYS, 6},
-	{"aten::conv_transpose3d.input", ALWAYS, 6},
-	{"aten::convolution", 6, 8},
-	{"aten::_convolution", 6, 8},
-	{"aten::_convolution.deprecated", 6, 8},
-	{"aten::linear", NEVER, NEVER},
+	{"aten::conv1d", NEVER, 6, 5, NONE},
+	{"aten::conv2d", NEVER, 6, 5, NONE},
+	{"aten::conv3d", NEVER, 6, 5, NONE},
+	{"aten::conv1d.padding", NEVER, 6, 5, NONE},
+	{"aten::conv2d.padding", NEVER, 6, 5, NONE},
+	{"aten::conv3d.padding", NEVER, 6, 5, NONE},
+	{"aten::conv_transpose1d", ALWAYS, 6, 7, 5},
+	{"aten::conv_transpose2d.input", ALWAYS, 6, 7, 5},
+	{"aten::conv_transpose3d.input", ALWAYS, 6, 7, 5},
+	{"aten::convolution", 6, 8, 5, 7},
+	{"aten::_convolution", 6, 8, 5, 7},
+	{"aten::_convolution.deprecated", 6, 8, 5, 7},
+	{"aten::linear", NEVER, NEVER, NONE, NONE},
 };
 
 static bool read_form(const edit *e, node_id n, const struct weighted_form *form, weighted *out)
@@ -131,6 +132,8 @@ static bool read_form(const edit *e, node_id n, const struct weighted_form *form
 		out->transposed = a->u.b;
 	}
 	out->transposed |= form->transposed == ALWAYS;
+	out->dilation = form->dilation;
+	out->output_padding = form->output_padding;
 	out->groups = 1;
 	if (form->groups == NEVER)
 		return true;

@@ -4,8 +4,6 @@
 
 #include "optimize/optimize.h"
 
-enum { MAX_SPATIAL = 3 };
-
 static inline arg arg_of(value_id v)
 {
 	return v == NONE ? (arg){.kind = ARG_NONE} : (arg){.kind = ARG_VALUE, .u.v = v};
@@ -54,6 +52,7 @@ typedef struct weighted {
 	value_id x, weight, bias, result; /* bias: NONE where there is none */
 	bool transposed;
 	int64_t groups;
+	uint32_t dilation, output_padding; /* which arguments; NONE. Stride and padding are arguments 3 and 4 */
 } weighted;
 
 bool read_weighted(const edit *e, node_id n, weighted *out);
