@@ -60,7 +60,10 @@ clv_status pass_fold_batch_norm(edit *e, const optimize_spec *s, uint32_t *chang
 clv_status pass_channels_last(edit *e, const optimize_spec *s, uint32_t *changes);   /* channels_last.c */
 clv_status pass_fuse(edit *e, const optimize_spec *s, uint32_t *changes);            /* fuse.c */
 
-/* prelude.c: nodes that give the same in every run come first; `main` is the first of the others. */
+/* prelude.c. Per value: a tensor that is the same in every run, so that what is made of it alone gets into the prelude.
+   Caller frees with mem_free. */
+clv_status constant_values(const edit *e, const optimize_spec *s, bool **out);
+/* Nodes that give the same in every run come first; `main` is the first of the others. */
 clv_status find_prelude(edit *e, const optimize_spec *s, node_id *main, uint32_t *changes);
 
 /* ---- shared by passes: facts.c ------------------------------------------------------------------------------------- */
