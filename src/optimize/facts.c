@@ -2,27 +2,41 @@
 #include <string.h>
 
 #include "optimize/optimize.h"
+#include "plan/data.h"
 
 typedef struct plainness {
 	const edit *e;
 	bool yes;
+	uint32_t results;
 } plainness;
 
+static void is_no_number(void *ctx, symbol_id s, value_id v, uint32_t dim)
+{
+	plainness *x = ctx;
+	(void)s;
+	(void)v;
+	(void)dim;
+	x->yes = false;
+}
+
+/* A result that a number is read from is needed for that. */
 static void is_plain_result(void *ctx, value_id v)
 {
 	plainness *x = ctx;
+	x->results++;
 	x->yes &= x->e->p->values.at[v].type == TYPE_TENSOR && !value_guarded(x->e->p, v);
+	value_each_data(x->e->p, v, is_no_number, x);
 }
 
 bool node_pure(const edit *e, node_id n)
 {
 	const node *x = &e->p->nodes.at[n];
-	plainness all = {e, true};
+	plainness all = {e, true, 0};
 	if (x->nwrites || (x->flags & (NODE_HOST | NODE_IMPURE)) || node_draws(e->p, n) ||
 	    !strncmp(plan_s(e->p, x->op), "cleave::", 8))
 		return false;
 	node_each_result(e->p, n, is_plain_result, &all);
-	return all.yes;
+	return all.yes && all.results; /* without a result it has some other purpose */
 }
 
 bool only_for(const edit *e, value_id v, node_id user, value_id by)

@@ -10,6 +10,7 @@ const pass passes[] = {
 	{"fold_batch_norm", OPTIMIZE_FAST, pass_fold_batch_norm},
 	{"channels_last", OPTIMIZE_FAST, pass_channels_last},
 	{"fuse", OPTIMIZE_FAST, pass_fuse},
+	{"prelude", OPTIMIZE_SAFE, NULL}, /* last, by itself */
 	{0},
 };
 
@@ -41,7 +42,7 @@ static clv_status run_prelude(edit *e, const optimize_spec *s, optimized_plan *o
 
 static clv_status run_all(edit *e, const optimize_spec *s, optimized_plan *out)
 {
-	for (const pass *x = passes; x->name; x++)
+	for (const pass *x = passes; x->run; x++)
 		if (x->level <= s->level && !is_off(s, x->name))
 			TRY(run_pass(e, s, x, out));
 	TRY(run_prelude(e, s, out));

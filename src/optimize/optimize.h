@@ -49,7 +49,7 @@ typedef struct pass {
 	pass_fn run;
 } pass;
 
-extern const pass passes[]; /* in their order; the last has no name */
+extern const pass passes[]; /* in their order, the prelude (no function of this kind) last; then one without a name */
 
 clv_status pass_identity(edit *e, const optimize_spec *s, uint32_t *changes);        /* identity.c */
 clv_status pass_common(edit *e, const optimize_spec *s, uint32_t *changes);          /* common.c */
@@ -58,7 +58,10 @@ clv_status pass_fold_batch_norm(edit *e, const optimize_spec *s, uint32_t *chang
 clv_status pass_channels_last(edit *e, const optimize_spec *s, uint32_t *changes);   /* channels_last.c */
 clv_status pass_fuse(edit *e, const optimize_spec *s, uint32_t *changes);            /* fuse.c */
 
-/* prelude.c: nodes that give the same in every run come first; `main` is the first of the others. */
+/* prelude.c. Per value: a tensor that is the same in every run, so that what is made of it alone gets into the prelude.
+   Caller frees with mem_free. */
+clv_status constant_values(const edit *e, const optimize_spec *s, bool **out);
+/* Nodes that give the same in every run come first; `main` is the first of the others. */
 clv_status find_prelude(edit *e, const optimize_spec *s, node_id *main, uint32_t *changes);
 
 /* ---- shared by passes: facts.c ------------------------------------------------------------------------------------- */
@@ -72,5 +75,17 @@ bool is_f32_cpu(const edit *e, value_id v);
 /* An argument that is this literal. */
 bool arg_is_int(const edit *e, const arg *a, int64_t k);
 bool arg_is_bool(const arg *a, bool b);
+
+/* contiguous.c */
+typedef enum known_layout {
+	LAYOUT_ANY,
+	LAYOUT_CONTIGUOUS, /* row by row; strides of dimensions of size 1 may be anything */
+	LAYOUT_ROW_MAJOR   /* those too are what they are in new memory */
+} known_layout;
+
+/* Per value: known_layout, in every run. Nothing is known of what the range writes. Caller frees with mem_free. */
+clv_status find_layouts(const edit *e, uint8_t **out);
+bool may_have_size_one(const plan *p, value_id v); /* a dimension of it can have size 1 */
+bool same_shape(const plan *p, value_id a, value_id b);
 
 #endif

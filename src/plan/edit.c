@@ -168,12 +168,28 @@ clv_status edit_insert(edit *e, node_id before, const node_spec *s, node_id *out
 	return vec_push(&e->gone, false);
 }
 
+/* What is read instead of v in the end. Halves the way there, so that long chains cost little. */
+static value_id follow(edit *e, value_id v)
+{
+	value_id *to = e->instead.at;
+	while (v < e->instead.n && to[v] != v) {
+		if (to[v] < e->instead.n)
+			to[v] = to[to[v]];
+		v = to[v];
+	}
+	return v;
+}
+
 clv_status edit_read_instead(edit *e, value_id v, value_id other)
 {
+	if (v >= e->p->values.n || other >= e->p->values.n)
+		return fail(CLV_E_INVALID, "there is no value %u to read instead of value %u", other, v);
 	for (value_id next = e->instead.n; next < e->p->values.n; next++)
 		TRY(vec_push(&e->instead, next));
 	if (v < e->facts.n && e->facts.kept[v])
 		return fail(CLV_E_INVALID, "what leaves the range cannot be exchanged");
+	if (v != other && follow(e, other) == v)
+		return fail(CLV_E_INVALID, "value %u is read instead of value %u already", v, other);
 	e->instead.at[v] = other;
 	e->changed = true;
 	return CLV_OK;
@@ -189,13 +205,6 @@ void edit_take_memory(edit *e, value_id v)
 }
 
 /* ---- putting them in place ---------------------------------------------------------------------------------------- */
-
-static value_id follow(const edit *e, value_id v)
-{
-	while (v < e->instead.n && e->instead.at[v] != v)
-		v = e->instead.at[v];
-	return v;
-}
 
 static void exchange_args(edit *e, uint32_t first, uint32_t n)
 {
@@ -216,14 +225,28 @@ static void exchange_values(edit *e, node_id n)
 		e->p->ids.at[x->writes + i] = follow(e, e->p->ids.at[x->writes + i]);
 }
 
+/* The first value on the memory of what is read instead of `root`, which may itself be a view of what is exchanged; one
+   that is exchanged for a view of itself has nobody to be a view of. */
+static clv_status new_root(edit *e, value_id *root)
+{
+	for (uint32_t steps = 0; steps <= e->p->values.n; steps++) {
+		value_id next = alias_root(e->p, follow(e, *root));
+		if (next == *root)
+			return CLV_OK;
+		*root = next;
+	}
+	return fail(CLV_E_INVALID, "value %u is exchanged for a view of itself", *root);
+}
+
 /* Views of what is not read any more are views of what is read instead. */
-static void exchange_memory(edit *e)
+static clv_status exchange_memory(edit *e)
 {
 	for (value_id v = 0; v < e->p->values.n; v++) {
-		value_id at = e->p->values.at[v].alias;
-		if (at != NONE && follow(e, at) != at)
-			e->p->values.at[v].alias = alias_root(e->p, follow(e, at));
+		value_id *at = &e->p->values.at[v].alias;
+		if (*at != NONE && follow(e, *at) != *at)
+			TRY(new_root(e, at));
 	}
+	return CLV_OK;
 }
 
 /* Added nodes by where they go, first come first: a list per place. */
@@ -285,8 +308,11 @@ static void made_by(void *ctx, value_id v)
 static void number_results(plan *p)
 {
 	maker m = {p, 0};
-	for (value_id v = 0; v < p->values.n; v++)
+	for (value_id v = 0; v < p->values.n; v++) {
 		p->values.at[v].def = NONE;
+		if (p->values.at[v].kind == VALUE_RESULT)
+			p->intern->ordinal.at[v] = NONE;
+	}
 	p->intern->nresults = 0;
 	for (; m.now < p->nodes.n; m.now++)
 		node_each_result(p, m.now, made_by, &m);
@@ -298,7 +324,7 @@ static clv_status apply(edit *e, queue *q)
 	for (node_id n = 0; n < e->p->nodes.n; n++)
 		if (n >= e->nodes || (n >= e->first && n < e->end))
 			exchange_values(e, n);
-	exchange_memory(e);
+	TRY(exchange_memory(e));
 	TRY(line_up(e, q));
 	e->p->nodes.n = 0;
 	TRY(vec_reserve(&e->p->nodes, q->nodes.n));

@@ -38,7 +38,7 @@ clv_status edit_remove(edit *e, node_id n);
 /* A new node before node `before`; after all others that were put there. Results that other nodes had may be its own
    once these nodes are removed. */
 clv_status edit_insert(edit *e, node_id before, const node_spec *s, node_id *out);
-/* Nodes of the range read `other` instead of v, which is not kept. */
+/* Nodes of the range, also those that were added, read `other` instead of v, which is not kept. */
 clv_status edit_read_instead(edit *e, value_id v, value_id other);
 /* v becomes the first on the memory that the value had which it is a view of: that one goes. */
 void edit_take_memory(edit *e, value_id v);
