@@ -4,6 +4,7 @@
  * row-major copy of the new one: strides are those it had. Copies are clones, not aten::contiguous, which gives its own
  * argument where both layouts are the same memory: with strides of the other layout, and shared. */
 #include "optimize/layouts.h"
+#include "optimize/rewrite.h"
 
 enum memory_format { MEMORY_CONTIGUOUS = 0, MEMORY_CHANNELS_LAST = 2 }; /* of memfmt_names */
 
@@ -19,68 +20,22 @@ typedef struct converter {
 	bool *leaving;    /* per image of a region */
 	bool *constant;   /* per value: the same in every run */
 	node_id now;
-	bool yes;
 } converter;
 
-/* ---- weights that are converted once ------------------------------------------------------------------------------ */
-
-static void see_constant(void *ctx, value_id v)
-{
-	converter *c = ctx;
-	c->yes &= c->constant[v];
-}
-
-static void mark_constant(void *ctx, value_id v)
-{
-	converter *c = ctx;
-	c->constant[v] = !c->e->facts.written[v];
-}
-
-static void find_constants(converter *c)
-{
-	const plan *p = c->e->p;
-	for (value_id v = 0; v < p->values.n; v++)
-		c->constant[v] =
-			p->values.at[v].kind != VALUE_RESULT && p->values.at[v].kind != VALUE_INPUT && !c->e->facts.written[v];
-	for (node_id n = c->e->first; n < c->e->end; n++) {
-		c->yes = node_pure(c->e, n);
-		node_each_arg(p, n, see_constant, c);
-		if (c->yes)
-			node_each_result(p, n, mark_constant, c);
-	}
-}
-
-static bool is_one_wide(const edit *e, value_id w)
-{
-	int64_t k;
-	return expr_is_const(e->p, e->p->dims.at[e->p->values.at[w].shape + 1], &k) && k == 1;
-}
+/* ---- conversions -------------------------------------------------------------------------------------------------- */
 
 /* With one channel, or one pixel, both layouts are the same. */
 static bool is_converted_once(const converter *c, value_id w)
 {
-	return w != NONE && c->constant[w] && is_image(c->e, w) && !is_pixel(c->e, w) && !is_one_wide(c->e, w);
+	return c->constant[w] && is_image(c->e, w) && !is_pixel(c->e, w) && !dim_is(c->e, w, 1, 1);
 }
-
-/* ---- conversions -------------------------------------------------------------------------------------------------- */
 
 /* `to` is `from` in the format, made before node `before`, as a part of node `of`. */
 static clv_status convert(converter *c, const char *op, value_id from, value_id to, enum memory_format format,
                           node_id before, node_id of)
 {
-	const node *x = &c->e->p->nodes.at[of];
-	arg args[] = {{.kind = ARG_VALUE, .u.v = from}, {.kind = ARG_MEMFMT, .u.code = format}};
-	arg result = {.kind = ARG_VALUE, .u.v = to};
-	node_spec s = {.op = op,
-	               .args = args,
-	               .nargs = 2,
-	               .results = &result,
-	               .nresults = 1,
-	               .scope = x->scope,
-	               .context = x->context,
-	               .at = x->at == NONE ? NULL : plan_s(c->e->p, x->at)};
-	node_id made;
-	return edit_insert(c->e, before, &s, &made);
+	arg args[] = {arg_of(from), {.kind = ARG_MEMFMT, .u.code = format}};
+	return put_node(&(spot){c->e, before, of}, op, args, 2, to);
 }
 
 static clv_status new_image(converter *c, value_id v, value_id *out)
@@ -243,7 +198,6 @@ static void find_makers(converter *c)
 static clv_status change_all(converter *c, uint32_t *changes)
 {
 	find_makers(c);
-	find_constants(c);
 	for (c->now = c->e->first; c->now < c->e->end; c->now++) {
 		if (!c->r->in[c->now])
 			continue;
@@ -256,15 +210,14 @@ static clv_status change_all(converter *c, uint32_t *changes)
 	return CLV_OK;
 }
 
-static clv_status convert_regions(edit *e, const regions *r, uint32_t *changes)
+static clv_status convert_regions(edit *e, const optimize_spec *s, const regions *r, uint32_t *changes)
 {
 	converter c = {.e = e, .r = r, .n = e->p->values.n};
 	c.last = mem_ids((size_t)c.n + 1);
 	c.weight = mem_ids((size_t)c.n + 1);
 	c.maker = mem_ids((size_t)c.n + 1);
 	c.leaving = mem_alloc((c.n + 1) * sizeof *c.leaving);
-	c.constant = mem_alloc((c.n + 1) * sizeof *c.constant);
-	clv_status st = c.last && c.weight && c.maker && c.leaving && c.constant ? CLV_OK : fail_nomem();
+	clv_status st = c.last && c.weight && c.maker && c.leaving ? constant_values(e, s, &c.constant) : fail_nomem();
 	if (st == CLV_OK)
 		st = change_all(&c, changes);
 	mem_free(c.last);
@@ -282,7 +235,7 @@ clv_status pass_channels_last(edit *e, const optimize_spec *s, uint32_t *changes
 		return CLV_OK;
 	clv_status st = regions_find(e, s, &r);
 	if (st == CLV_OK)
-		st = convert_regions(e, &r, changes);
+		st = convert_regions(e, s, &r, changes);
 	regions_free(&r);
 	return st;
 }

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "optimize/rewrite.h"
+
 static const layout_row table[] = {
 #define LAYOUT(op, kind, rule, at, where) {op, LAYOUT_##kind, RULE_##rule, at, WHERE_##where},
 #include "optimize/layouts.def"
@@ -30,22 +32,9 @@ bool is_image(const edit *e, value_id v)
 	       (x->dtype == DT_F32 || x->dtype == DT_F16 || x->dtype == DT_BF16) && where_is(e, v) != WHERE_NOWHERE;
 }
 
-static bool is_one(const edit *e, value_id v, uint32_t d)
-{
-	int64_t k;
-	return expr_is_const(e->p, e->p->dims.at[e->p->values.at[v].shape + d], &k) && k == 1;
-}
-
 bool is_pixel(const edit *e, value_id v)
 {
-	return is_image(e, v) && is_one(e, v, 2) && is_one(e, v, 3);
-}
-
-static bool same_shape(const edit *e, value_id a, value_id b)
-{
-	const value *x = &e->p->values.at[a], *y = &e->p->values.at[b];
-	return x->ndim == y->ndim &&
-	       !memcmp(&e->p->dims.at[x->shape], &e->p->dims.at[y->shape], x->ndim * sizeof *e->p->dims.at);
+	return is_image(e, v) && dim_is(e, v, 2, 1) && dim_is(e, v, 3, 1);
 }
 
 /* ---- rules -------------------------------------------------------------------------------------------------------- */
@@ -70,6 +59,7 @@ static bool rule_holds(const edit *e, node_id n, const layout_row *row)
 	case RULE_OFF: return arg_is_bool(a, false);
 	case RULE_CHANNELS: return arg_is_int(e, a, 1) || arg_is_int(e, a, -3);
 	case RULE_SPATIAL: return are_spatial(e, a);
+	case RULE_UNSET: return a->kind == ARG_NONE;
 	case RULE_CONSTANT: return a->kind == ARG_STR && !strcmp(plan_s(e->p, a->u.s), "constant");
 	default: return true;
 	}
@@ -216,7 +206,7 @@ static bool has_images(const layouts *l, node_id n)
 static bool mixes(const layouts *l, node_id n)
 {
 	value_id r = edit_result(l->e, n), a = edit_value(l->e, n, 0), b = edit_value(l->e, n, 1);
-	return r != NONE && ((a != NONE && same_shape(l->e, a, r)) || (b != NONE && same_shape(l->e, b, r)));
+	return r != NONE && ((a != NONE && same_shape(l->e->p, a, r)) || (b != NONE && same_shape(l->e->p, b, r)));
 }
 
 /* The arguments that a node of its kind has are there. */

@@ -9,7 +9,7 @@
 #include "optimize/optimize.h"
 
 typedef enum layout_kind { LAYOUT_CONV, LAYOUT_MAP, LAYOUT_MIX, LAYOUT_CAT, LAYOUT_PART, LAYOUT_ROWS } layout_kind;
-typedef enum layout_rule { RULE_ANY, RULE_OFF, RULE_CHANNELS, RULE_SPATIAL, RULE_CONSTANT } layout_rule;
+typedef enum layout_rule { RULE_ANY, RULE_OFF, RULE_CHANNELS, RULE_SPATIAL, RULE_CONSTANT, RULE_UNSET } layout_rule;
 enum layout_where { WHERE_NOWHERE, WHERE_CPU, WHERE_CUDA, WHERE_BOTH };
 
 typedef struct layout_row {
@@ -59,7 +59,6 @@ typedef struct regions {
 	bool *apart;          /* per owner of memory: no image on it may be channels-last */
 	double *bytes;        /* per value, at the sizes to expect */
 	node_id now;          /* while values of a node are looked at */
-	double sum;
 	bool yes;
 } regions;
 

@@ -2,10 +2,10 @@
  *
  * First all that can. Then those go that would be noticed: memory of an image is channels-last for all that are on it or for
  * none, it is written by nodes of a region alone, and what is read outside is one value of it, once it is written for the last
- * time, so that a single copy does for all outside. Then those at the edges go without which less must be converted, and
- * last the regions that do not pay: a convolution saves about as much as it reads and writes, for it converts its
- * images itself where they are row-major. */
+ * time, so that a single copy does for all outside. Of the others a minimum cut takes those that pay: a convolution saves
+ * about as much as it reads and writes, for it converts its images itself where they are row-major. */
 #include "optimize/layouts.h"
+#include "split/mincut.h"
 
 bool made_inside(const regions *r, value_id v)
 {
@@ -27,6 +27,11 @@ static bool enters(const regions *r, value_id v)
 static value_id root_of(const regions *r, value_id v)
 {
 	return alias_root(r->e->p, v);
+}
+
+static bool is_slice(const regions *r, value_id v)
+{
+	return r->l.order[v] == ORDER_SLICE;
 }
 
 /* ---- what nodes read and write ------------------------------------------------------------------------------------ */
@@ -93,11 +98,10 @@ static void see_leaving(regions *r, value_id v)
 {
 	value_id root = root_of(r, v);
 	r->apart[root] |= !made_inside(r, root);
-	if (!leaves(r, v))
+	if (!leaves(r, v) || is_slice(r, v))
 		return;
 	r->leaving[root]++;
 	r->leaving_at[root] = r->first_out[v];
-	r->apart[root] |= r->l.order[v] != ORDER_ROWS;
 }
 
 static bool copy_is_stale(const regions *r, value_id root)
@@ -120,10 +124,11 @@ static void look(regions *r)
 
 /* ---- nodes that would be noticed ---------------------------------------------------------------------------------- */
 
+/* A copy of a slice would have no gaps. */
 static void may_be_made(void *ctx, value_id v)
 {
 	regions *r = ctx;
-	r->yes &= !is_image(r->e, v) || !r->apart[root_of(r, v)];
+	r->yes &= !is_image(r->e, v) || !(r->apart[root_of(r, v)] || (is_slice(r, v) && leaves(r, v)));
 }
 
 /* What comes in is converted once, before the first node of a region that reads it. */
@@ -145,9 +150,10 @@ static bool stays(regions *r, node_id n)
 	return r->yes;
 }
 
-/* Every node that goes may take others with it. */
-static void settle(regions *r)
+/* Every node that goes may take others with it. Whether any went. */
+static bool settle(regions *r)
 {
+	bool any = false;
 	for (bool again = true; again;) {
 		again = false;
 		look(r);
@@ -156,149 +162,134 @@ static void settle(regions *r)
 			again |= goes;
 			r->in[n] &= !goes;
 		}
+		any |= again;
 	}
-}
-
-/* ---- nodes at edges ----------------------------------------------------------------------------------------------- */
-
-/* r->sum: bytes that more are converted when node r->now is outside; r->yes: it can be. */
-static void weigh_arg(void *ctx, value_id v)
-{
-	regions *r = ctx;
-	value_id root = root_of(r, v);
-	if (!made_inside(r, v)) {
-		r->sum -= enters(r, v) && r->inner[v] == 1 ? r->bytes[v] : 0;
-		return;
-	}
-	r->yes &= r->inner_write[root] == NONE || r->inner_write[root] < r->now;
-	if (leaves(r, v))
-		return;
-	r->yes &= r->leaving[root] == 0 && r->l.order[v] == ORDER_ROWS;
-	r->sum += r->bytes[v];
-}
-
-static void weigh_result(void *ctx, value_id v)
-{
-	regions *r = ctx;
-	r->yes &= r->e->p->values.at[v].alias == NONE && !r->e->facts.views[v] && !r->e->facts.written[v];
-	r->sum -= leaves(r, v) ? r->bytes[v] : 0;
-	r->sum += made_inside(r, v) && r->inner[v] && !is_pixel(r->e, v) ? r->bytes[v] : 0;
-}
-
-static bool better_outside(regions *r, node_id n)
-{
-	if (!r->in[n] || r->l.rows[n]->kind == LAYOUT_CONV || r->e->p->nodes.at[n].nwrites)
-		return false;
-	r->now = n;
-	r->sum = 0;
-	r->yes = true;
-	layout_each_image(&r->l, n, weigh_arg, r);
-	node_each_result(r->e->p, n, weigh_result, r);
-	return r->yes && r->sum < 0;
-}
-
-static void leave_arg(void *ctx, value_id v)
-{
-	regions *r = ctx;
-	bool before = leaves(r, v);
-	r->inner[v]--;
-	see_outer(r, v);
-	if (before || !leaves(r, v))
-		return;
-	r->leaving[root_of(r, v)]++;
-	r->leaving_at[root_of(r, v)] = r->now;
-}
-
-static void trim_node(regions *r, node_id n)
-{
-	if (!better_outside(r, n))
-		return;
-	layout_each_image(&r->l, n, leave_arg, r);
-	r->in[n] = false;
-}
-
-/* From both sides: what goes at an edge may leave another edge behind. */
-static void trim(regions *r)
-{
-	for (node_id n = r->e->end; n-- > r->e->first;)
-		trim_node(r, n);
-	for (node_id n = r->e->first; n < r->e->end; n++)
-		trim_node(r, n);
+	return any;
 }
 
 /* ---- regions that pay --------------------------------------------------------------------------------------------- */
 
-typedef struct judge {
+/* The cheapest way to choose, as a cut: a node with the source stays row-major. What is cut are bytes: those that a
+   convolution reads and writes, where it stays row-major; those of an image that leaves, and of one that enters. */
+typedef struct chooser {
 	regions *r;
-	node_id *up;  /* per node: another of its region; itself: it stands for the region */
-	double *gain; /* per node that stands for a region: bytes */
+	network net;
+	double scale; /* of bytes, so that all together are less than what is never cut */
 	node_id now;
-} judge;
+	clv_status st;
+} chooser;
 
-static node_id region_of(judge *j, node_id n)
+static uint32_t node_vertex(const chooser *c, node_id n)
 {
-	while (j->up[n] != n)
-		n = j->up[n] = j->up[j->up[n]];
-	return n;
+	return NETWORK_ENDS + n - c->r->e->first;
 }
 
-/* Nodes that read one image from outside belong together as well: it is converted once. */
-static void join(void *ctx, value_id v)
+/* With the source: the image leaves, as a copy. */
+static uint32_t leave_vertex(const chooser *c, value_id v)
 {
-	judge *j = ctx;
-	const regions *r = j->r;
-	if (!made_inside(r, v) && !enters(r, v))
+	return NETWORK_ENDS + (c->r->e->end - c->r->e->first) + 2 * v;
+}
+
+/* With the sink: the image enters. */
+static uint32_t enter_vertex(const chooser *c, value_id v)
+{
+	return leave_vertex(c, v) + 1;
+}
+
+static void link_to(chooser *c, uint32_t from, uint32_t to, int64_t capacity)
+{
+	if (c->st == CLV_OK && capacity > 0)
+		c->st = network_edge_add(&c->net, from, to, capacity);
+}
+
+static int64_t capacity_of(const chooser *c, value_id v)
+{
+	return (int64_t)(c->r->bytes[v] * c->scale);
+}
+
+static void choose_reader(void *ctx, value_id v)
+{
+	chooser *c = ctx;
+	uint32_t reader = node_vertex(c, c->now);
+	if (!is_pixel(c->r->e, v) || made_inside(c->r, v))
+		link_to(c, enter_vertex(c, v), reader, NETWORK_NEVER);
+	if (made_inside(c->r, v))
+		link_to(c, reader, leave_vertex(c, v), NETWORK_NEVER);
+}
+
+/* What a convolution gains; where it comes to the same, nothing is changed. */
+static void choose_convolution(chooser *c)
+{
+	value_id x = edit_value(c->r->e, c->now, 0), y = edit_result(c->r->e, c->now);
+	if (c->r->l.rows[c->now]->kind == LAYOUT_CONV && y != NONE)
+		link_to(c, node_vertex(c, c->now), NETWORK_SINK, capacity_of(c, x) + capacity_of(c, y) - 1);
+}
+
+static void choose_made(chooser *c, value_id v)
+{
+	const edit *e = c->r->e;
+	uint32_t maker = node_vertex(c, e->p->values.at[v].def);
+	value_id root = e->p->values.at[v].alias;
+	link_to(c, leave_vertex(c, v), maker, is_slice(c->r, v) ? NETWORK_NEVER : capacity_of(c, v));
+	link_to(c, maker, enter_vertex(c, v), is_pixel(e, v) ? 0 : capacity_of(c, v));
+	if (leaves(c->r, v))
+		link_to(c, NETWORK_SOURCE, leave_vertex(c, v), NETWORK_NEVER);
+	if (root == NONE)
 		return;
-	node_id other = made_inside(r, v) ? r->e->p->values.at[v].def : r->first_use[v];
-	j->up[region_of(j, other)] = region_of(j, j->now);
+	link_to(c, maker, node_vertex(c, e->p->values.at[root].def), NETWORK_NEVER);
+	link_to(c, node_vertex(c, e->p->values.at[root].def), maker, NETWORK_NEVER);
 }
 
-static void earn(void *ctx, value_id v)
+static clv_status build_network(chooser *c)
 {
-	judge *j = ctx;
-	j->gain[region_of(j, j->now)] += j->r->bytes[v];
-}
-
-static void pay(judge *j, value_id v)
-{
-	const regions *r = j->r;
-	if (leaves(r, v))
-		j->gain[region_of(j, r->e->p->values.at[v].def)] -= r->bytes[v];
-	else if (enters(r, v))
-		j->gain[region_of(j, r->first_use[v])] -= r->bytes[v];
-}
-
-static void judge_all(judge *j)
-{
-	regions *r = j->r;
-	const edit *e = r->e;
-	for (node_id n = 0; n < e->end; n++)
-		j->up[n] = n;
-	for (j->now = e->first; j->now < e->end; j->now++)
-		if (r->in[j->now])
-			layout_each_image(&r->l, j->now, join, j);
-	for (j->now = e->first; j->now < e->end; j->now++) {
-		if (!r->in[j->now] || r->l.rows[j->now]->kind != LAYOUT_CONV)
+	regions *r = c->r;
+	for (c->now = r->e->first; c->now < r->e->end; c->now++) {
+		if (!r->in[c->now])
 			continue;
-		layout_each_image(&r->l, j->now, earn, j);
-		node_each_result(e->p, j->now, earn, j);
+		layout_each_image(&r->l, c->now, choose_reader, c);
+		choose_convolution(c);
 	}
-	for (value_id v = 0; v < e->p->values.n; v++)
-		pay(j, v);
-	for (node_id n = e->first; n < e->end; n++)
-		r->in[n] &= j->gain[region_of(j, n)] > 0;
+	for (value_id v = 0; v < r->e->p->values.n; v++)
+		if (made_inside(r, v))
+			choose_made(c, v);
+		else if (enters(r, v))
+			link_to(c, NETWORK_SOURCE, enter_vertex(c, v), capacity_of(c, v));
+	return c->st;
 }
 
-static clv_status drop_small(regions *r)
+static double all_bytes(const regions *r)
 {
-	judge j = {.r = r};
-	j.up = mem_ids((size_t)r->e->p->nodes.n + 1);
-	j.gain = mem_alloc((r->e->p->nodes.n + 1) * sizeof *j.gain);
-	clv_status st = j.up && j.gain ? CLV_OK : fail_nomem();
+	double sum = 1;
+	for (value_id v = 0; v < r->e->p->values.n; v++)
+		sum += r->bytes[v];
+	return sum;
+}
+
+static clv_status choose_with(chooser *c, bool *row_major)
+{
+	regions *r = c->r;
+	int64_t capacity;
+	TRY(build_network(c));
+	network_cut(&c->net, row_major, &capacity);
+	for (node_id n = r->e->first; n < r->e->end; n++)
+		r->in[n] &= !row_major[node_vertex(c, n)];
+	return CLV_OK;
+}
+
+static clv_status choose(regions *r)
+{
+	/* an image is cut where it enters and leaves, and for the convolutions that read and write it */
+	double most = (double)(NETWORK_NEVER / 4) / ((double)r->e->p->nodes.n + 4);
+	chooser c = {.r = r, .scale = all_bytes(r) > most ? most / all_bytes(r) : 1};
+	uint64_t vertices = NETWORK_ENDS + (uint64_t)r->e->p->nodes.n + 2 * (uint64_t)r->e->p->values.n;
+	if (vertices >= NONE)
+		return fail(CLV_E_OVERFLOW, "the plan has too many values to choose layouts");
+	bool *row_major = mem_alloc(vertices + 1);
+	clv_status st = row_major ? network_new(&c.net, (uint32_t)vertices) : fail_nomem();
 	if (st == CLV_OK)
-		judge_all(&j);
-	mem_free(j.up);
-	mem_free(j.gain);
+		st = choose_with(&c, row_major);
+	network_free(&c.net);
+	mem_free(row_major);
 	return st;
 }
 
@@ -350,10 +341,9 @@ clv_status regions_find(const edit *e, const optimize_spec *s, regions *out)
 	for (node_id n = e->first; n < e->end; n++)
 		out->in[n] = layout_possible(&out->l, n);
 	settle(out);
-	trim(out);
-	settle(out);
-	TRY(drop_small(out));
-	settle(out);
+	do
+		TRY(choose(out));
+	while (settle(out));
 	return CLV_OK;
 }
 
