@@ -45,6 +45,51 @@ static bool append(PyObject *list, PyObject *item /* taken; may be NULL */)
 	return ok;
 }
 
+/* ---- any callable ----------------------------------------------------------------------------------------------------- */
+
+/* spread(samples: sequence of float) -> (median, low, high, least, most) */
+PyObject *spread_py(PyObject *self, PyObject *list)
+{
+	(void)self;
+	PyObject *fixed = PySequence_Tuple(list); /* reading a number may run Python, which may change a list */
+	if (!fixed)
+		return NULL;
+	Py_ssize_t n = PyTuple_GET_SIZE(fixed);
+	double *samples = PyMem_Malloc((size_t)(n + 1) * sizeof *samples);
+	PyObject *out = NULL;
+	for (Py_ssize_t i = 0; samples && i < n && !PyErr_Occurred(); i++)
+		samples[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(fixed, i));
+	if (!samples)
+		PyErr_NoMemory();
+	else if (n < 1 || n > UINT32_MAX)
+		PyErr_SetString(PyExc_ValueError, "a spread is of at least one number");
+	else if (!PyErr_Occurred()) {
+		spread s = spread_of(samples, (uint32_t)n);
+		out = Py_BuildValue("(ddddd)", s.median, s.low, s.high, s.least, s.most);
+	}
+	PyMem_Free(samples);
+	Py_DECREF(fixed);
+	return out;
+}
+
+/* peak_memory(call) -> most bytes of the CPU that the call had allocated at once, by torch's allocator on this thread and
+   those of autograd, above what was there before it */
+PyObject *peak_memory_py(PyObject *self, PyObject *call)
+{
+	br_meter *m = NULL;
+	(void)self;
+	clv_status st = br_meter_start(false, &m);
+	if (st != CLV_OK)
+		return raise_status(st);
+	PyObject *result = PyObject_CallNoArgs(call);
+	int64_t peak = br_meter_peak(m);
+	br_meter_stop(m);
+	if (!result)
+		return NULL;
+	Py_DECREF(result);
+	return PyLong_FromLongLong(peak);
+}
+
 /* ---- ends of blocks -------------------------------------------------------------------------------------------------- */
 
 static node_id *read_ends(PyObject *list, uint32_t *n)
