@@ -25,6 +25,7 @@ from pipe_models import PIPED
 from pipe_models import build as build_real
 from real_models import BUILDERS, Args
 from replay import cnn, mlp
+from timing import rows
 from torch import nn
 
 import cleave
@@ -45,11 +46,6 @@ class Way(NamedTuple):
     call: Callable[[], Any] | None
     seconds: float
     note: str
-
-
-def rows(tensor: torch.Tensor, batch: int) -> torch.Tensor:
-    """As many rows of an example as are wanted; those that it has again where there are too few."""
-    return torch.cat([tensor] * -(-batch // len(tensor)))[:batch]
 
 
 def case(name: str, batch: int) -> tuple[nn.Module, Args]:

@@ -140,7 +140,7 @@ PyObject *profile_blocks_py(PyObject *self, PyObject *args);
 PyObject *profile_read_py(PyObject *self, PyObject *path);
 PyObject *profile_write_py(PyObject *self, PyObject *args);
 PyObject *spread_py(PyObject *self, PyObject *list);
-PyObject *peak_memory_py(PyObject *self, PyObject *call);
+PyObject *peak_memory_py(PyObject *self, PyObject *args);
 PyObject *estimate_blocks_py(PyObject *self, PyObject *args);
 
 /* _native_code.c: back ends, and code without a plan around it */

@@ -72,17 +72,34 @@ PyObject *spread_py(PyObject *self, PyObject *list)
 	return out;
 }
 
-/* peak_memory(call) -> most bytes of the CPU that the call had allocated at once, by torch's allocator on this thread and
-   those of autograd, above what was there before it */
-PyObject *peak_memory_py(PyObject *self, PyObject *call)
+/* What the set-up makes is metered as well, so that its release is known; NULL with an exception. */
+static PyObject *call_metered(PyObject *setup, PyObject *call, br_meter *m, int64_t *peak)
 {
+	PyObject *given = PyObject_CallNoArgs(setup);
+	if (!given)
+		return NULL;
+	int64_t before = br_meter_live(m);
+	(void)br_meter_peak(m);
+	PyObject *result = PyObject_CallOneArg(call, given);
+	*peak = br_meter_peak(m) - before;
+	Py_DECREF(given);
+	return result;
+}
+
+/* peak_memory(setup, call) -> most bytes of the CPU that call(setup()) had allocated at once, by torch's allocator on this
+   thread and those of autograd, above what was there after the set-up */
+PyObject *peak_memory_py(PyObject *self, PyObject *args)
+{
+	PyObject *setup, *call;
 	br_meter *m = NULL;
+	int64_t peak = 0;
 	(void)self;
+	if (!PyArg_ParseTuple(args, "OO", &setup, &call))
+		return NULL;
 	clv_status st = br_meter_start(false, &m);
 	if (st != CLV_OK)
 		return raise_status(st);
-	PyObject *result = PyObject_CallNoArgs(call);
-	int64_t peak = br_meter_peak(m);
+	PyObject *result = call_metered(setup, call, m, &peak);
 	br_meter_stop(m);
 	if (!result)
 		return NULL;

@@ -210,12 +210,17 @@ def _run(way: _Timed, devices: list[torch.device]) -> float:
 
 def _peaks(way: _Timed, devices: list[torch.device]) -> tuple[int, int | None]:
     """Peak memory of the CPU and of CUDA, in one run."""
-    arguments = way.arguments()
     gpus = [d for d in devices if d.type == "cuda"]
-    _wait(devices)
-    for gpu in gpus:
-        torch.cuda.reset_peak_memory_stats(gpu)
-    cpu = _native.peak_memory(lambda: way.call(*arguments))
+    way.arguments()  # lets go of what is left of the run before: nobody has metered that
+
+    def begin() -> tuple[Any, ...]:
+        arguments = way.arguments()
+        _wait(devices)
+        for gpu in gpus:
+            torch.cuda.reset_peak_memory_stats(gpu)
+        return arguments
+
+    cpu = _native.peak_memory(begin, lambda arguments: way.call(*arguments))
     _wait(devices)
     return cpu, sum(torch.cuda.max_memory_allocated(d) for d in gpus) if gpus else None
 
@@ -599,7 +604,7 @@ _HEAD = (
     "batch",
     "rounds",
     "ms [middle half]",
-    "× faster",
+    "first / this",
     "CPU peak",
     "CUDA peak",
     "prepared s",
@@ -612,7 +617,7 @@ _RIGHT = (False, False, True, True, True, True, True, True, True, True, False)
 def table(results: Iterable[BenchmarkResult]) -> str:
     """Results as aligned lines, columns that say nothing left out; below them why something fell back.
 
-    "× faster" is the speedup over the first way of the comparison."""
+    "first / this" is the speedup: how many times as long the first way of the comparison took."""
     every = list(results)
     if not every:
         return "no results"
