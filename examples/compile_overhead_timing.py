@@ -93,15 +93,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = parser_of(__doc__, EXAMPLES)
     add_options(parser, ["resnet50", "mobilenet"], [4, 32], 20, 5)
     parser.add_argument(
-        "--modes", nargs="+", choices=MODES, default=[*MODES], help="replay: inference; retain: training"
+        "--modes", nargs="+", choices=MODES, default=[*MODES], help="inference, training (default: both)"
     )
     parser.add_argument("--backend", default=None, help="of torch.compile (default: Inductor with Cleave's options)")
     parser.add_argument("--require-cuda", action="store_true", help="an error where there is no CUDA device")
     options = read_options(parser, argv)
     if options.require_cuda and not options.device.startswith("cuda"):
-        parser.error(
-            "--require-cuda: there is no CUDA device here, or --device is another; without it the CPU is measured"
-        )
+        parser.error("--require-cuda: there is no CUDA device, or --device is another; leave it out to measure the CPU")
     report = Report(options)
     report.head()
     print_row(HEAD)
