@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -207,6 +206,6 @@ class Report:
         """Writes the file; the exit status."""
         if self.options.json is not None:
             about = {"environment": environment(self.options.device), "entries": self.entries}
-            self.options.json.write_text(json.dumps(about, indent=1, allow_nan=False) + os.linesep, encoding="utf-8")
+            self.options.json.write_text(json.dumps(about, indent=1, allow_nan=False) + "\n", encoding="utf-8")
             print(f"results are in {self.options.json}", file=sys.stderr)
         return 1 if self.failed else 0
