@@ -44,6 +44,16 @@ class Engines(NamedTuple):
     prefix: Engine
     suffix: Engine
 
+    @property
+    def active_backend(self) -> str:
+        """What runs the halves now: "tape", "inductor fullgraph", "cuda graph", …; both, where they differ."""
+        return " and ".join(dict.fromkeys(e.active_backend for e in self))
+
+    @property
+    def fallback_reason(self) -> str | None:
+        """Why something else runs the halves than the mode asks for; None: nothing else does."""
+        return "; ".join(dict.fromkeys(e.fallback_reason for e in self if e.fallback_reason)) or None
+
 
 def _engine(
     want: Wanted, captured: Captured, first: int, end: int, grad: bool, class_name: str, program: Program

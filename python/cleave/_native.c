@@ -256,6 +256,8 @@ static PyMethodDef functions[] = {
 	{"segment_trust", segment_trust_py, METH_O, "segment_trust(code)"},
 	{"profile_read", profile_read_py, METH_O, "profile_read(path) -> (key, rows, whole)"},
 	{"profile_write", profile_write_py, METH_VARARGS, "profile_write(path, key, rows, whole)"},
+	{"spread", spread_py, METH_O, "spread(samples) -> (median, low, high, least, most)"},
+	{"peak_memory", peak_memory_py, METH_VARARGS, "peak_memory(setup, call) -> bytes"},
 	{"estimate_blocks", estimate_blocks_py, METH_VARARGS,
      "estimate_blocks(plan, ends, sizes, flops_per_s, bytes_per_s, node_us, training) -> rows"},
 	{"payload_check", payload_check_py, METH_VARARGS, "payload_check(schema, tensors, sizes)"},

@@ -1,7 +1,9 @@
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
+
+_T = TypeVar("_T")
 
 version: str
 OK: int
@@ -393,3 +395,5 @@ def profile_read(path: bytes) -> tuple[list[tuple[str, str]], list[tuple[str, st
 def profile_write(
     path: bytes, key: list[tuple[str, str]], rows: list[tuple[str, str, int, Numbers]], whole: Numbers | None
 ) -> None: ...
+def spread(samples: Sequence[float]) -> tuple[float, float, float, float, float]: ...
+def peak_memory(setup: Callable[[], _T], call: Callable[[_T], object]) -> int: ...

@@ -219,12 +219,12 @@ class SplitRuntime(_show.Shown, Drawable):
     @property
     def active_backend(self) -> str:
         """What runs the halves now: "tape", "inductor fullgraph", "cuda graph", …; both, where they differ."""
-        return " and ".join(dict.fromkeys(e.active_backend for e in self.segments))
+        return self.segments.active_backend
 
     @property
     def fallback_reason(self) -> str | None:
         """Why something else runs the halves than the mode asks for; None: nothing else does."""
-        return "; ".join(dict.fromkeys(e.fallback_reason for e in self.segments if e.fallback_reason)) or None
+        return self.segments.fallback_reason
 
     def source(self, half: str) -> str:
         """A half ("prefix" or "suffix") as Python: a plain nn.Module that runs by itself.
