@@ -4,9 +4,9 @@ python bench/suite.py --sample --json build/bench-results/sample.json
 python bench/suite.py --models torchvision-resnet50 --batches 4 --kinds whole split --ways eager tape fast compile
 
 Each row runs in a process of its own (bench/kit/row.py): every way is tried alone, then all take turns round by round.
-A way that is not installed, fails, or gives other numbers than eager is in the JSON with the reason. Rows are written as
-they are done; --resume goes on where a run ended. bench/report.py makes tables and a chart of the file. Nothing passes
-or fails.
+A way that is not installed, fails, or gives other numbers than eager is in the JSON with the reason. Rows are written
+as they are done; --resume goes on where a run ended. bench/report.py makes tables and a chart of the file. Nothing
+passes or fails.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.machine import about
+from kit.names import DEVICES, KINDS, TITLES, TWELVE
 
 HERE = Path(__file__).resolve().parent
 FORMAT = 1
@@ -191,8 +192,7 @@ def run(options: argparse.Namespace, ways: list[str]) -> dict[str, Any]:
 
 
 def parse(argv: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
-    from kit.cases import NAMES, TWELVE
-    from kit.ways import DEVICES, KINDS, WAYS
+    from kit.cases import NAMES
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -201,7 +201,7 @@ def parse(argv: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
     add("--models", nargs="+", choices=NAMES, default=every, metavar="NAME", help=", ".join(NAMES))
     add("--batches", nargs="+", type=int, default=[1, 4, 32], metavar="N", help="batch sizes (1 4 32)")
     add("--kinds", nargs="+", choices=KINDS, default=[*KINDS], metavar="KIND", help=", ".join(KINDS))
-    add("--ways", nargs="+", choices=WAYS, default=[*WAYS], metavar="WAY", help=", ".join(WAYS))
+    add("--ways", nargs="+", choices=TITLES, default=[*TITLES], metavar="WAY", help=", ".join(TITLES))
     add("--sample", action="store_true", help="a few rows instead of --models, --batches and --kinds")
     add("--device", choices=DEVICES, default="cpu")
     add("--budget", type=float, default=600.0, help="seconds for a row; what finds no time is left out (600)")

@@ -19,6 +19,8 @@ sys.path.append(str(Path(__file__).resolve().parent.parent.parent / "examples"))
 
 import real_models
 
+from .names import TWELVE
+
 PIXELS = {"ultralytics-yolov8n": 320, "rfdetr-nano": 384}
 PIXELS_ELSE = 224
 
@@ -60,7 +62,6 @@ def vit_of_real_size() -> real_models.Entry:
     return models.vit_b_16(weights=None), lambda: real_models.Args(torch.rand(2, 3, PIXELS_ELSE, PIXELS_ELSE))
 
 
-TWELVE = list(real_models.BUILDERS)
 OWN: dict[str, Callable[[], real_models.Entry]] = {"mlp": mlp, "llama-like": llama_like}
 NAMES = [*TWELVE, *OWN]
 

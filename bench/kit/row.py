@@ -22,8 +22,9 @@ import torch
 from . import cases, tree
 from .child import Failed, in_child, short
 from .memory import Memory
+from .names import EAGER
 from .rounds import rounds
-from .ways import EAGER, WAYS, Job, LeftOut, Prepared
+from .ways import WAYS, Job, LeftOut, Prepared
 
 TRIALS = 0.6  # of a row's seconds; what is left is for the rounds
 STEADY = 3  # runs in which the memory of a steady run is seen

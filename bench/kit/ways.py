@@ -19,17 +19,7 @@ from torch import Tensor, nn
 
 from . import tree
 from .cases import Case
-
-KINDS = {
-    "whole": "the whole model",
-    "split": "prefix and suffix of a split at 50 %",
-    "suffix": "the suffix alone, of a split at 50 %",
-    "debug": "debug mode: prefix and suffix with every result checked",
-    "training": "a training round trip: prefix, suffix, backward of both",
-    "prepare": "preparing a split at 50 % for batches 2 to 64 (eager: one forward)",
-}
-INFERENCE = ("whole", "split", "suffix", "debug", "prepare")
-DEVICES = ("cpu", "cuda")
+from .names import DEVICES, EAGER, KINDS, TITLES
 
 
 class LeftOut(Exception):
@@ -66,15 +56,6 @@ class Prepared(NamedTuple):
 
 
 Prepare = Callable[[Job], Prepared]
-
-
-class Way(NamedTuple):
-    """A column of the tables."""
-
-    title: str
-    by_kind: dict[str, Prepare]
-    devices: tuple[str, ...] = DEVICES
-    compiles: bool = False  # by a compiler that takes seconds for anything
 
 
 def _package(name: str, install: str) -> Any:
@@ -442,65 +423,61 @@ def ariadne_prepares(job: Job) -> Prepared:
     return Prepared(lambda: _ariadne_runtime(job, job.case.model, "generated_eager"), None)
 
 
-# ---- the columns, cheap ones first: where a row's time ends, those at the end are left out
+# ---- the columns
 
-EAGER = "eager"
-WAYS: dict[str, Way] = {
-    EAGER: Way("eager", {**dict.fromkeys(INFERENCE, eager), "training": eager_training}),
+
+class Way(NamedTuple):
+    """A column of the tables."""
+
+    by_kind: dict[str, Prepare]
+    devices: tuple[str, ...] = DEVICES
+    compiles: bool = False  # by a compiler that takes seconds for anything
+
+
+def _halves(split: Callable[..., Prepare], suffix: Callable[..., Prepare], *args: Any) -> dict[str, Prepare]:
+    return {"split": split(*args), "suffix": suffix(*args)}
+
+
+_GENERATED, _COMPILED, _DEBUG = "generated_eager", "compiled", "debug_interpreter"
+_WAYS: dict[str, Way] = {
+    EAGER: Way({**dict.fromkeys(KINDS, eager), "training": eager_training}),
     "tape": Way(
-        "Cleave tape",
         {
             "whole": plan_at(None),
-            "split": split_at(None),
-            "suffix": suffix_at(None),
-            "debug": split_at(None, "debug_interpreter"),
+            **_halves(split_at, suffix_at, None),
+            "debug": split_at(None, _DEBUG),
             "training": cleave_training,
             "prepare": cleave_prepares,
-        },
+        }
     ),
-    "tape-whole": Way("Cleave tape, whole", {"split": plan_at(None)}),
-    "copy": Way("copy of the boundary", {"split": boundary_copy}),
-    "tape-none": Way(
-        "Cleave tape, no passes",
-        {"whole": plan_at("none"), "split": split_at("none"), "suffix": suffix_at("none")},
-    ),
-    "fast": Way("Cleave fast", {"whole": plan_at("fast"), "split": split_at("fast"), "suffix": suffix_at("fast")}),
-    "graph": Way("Cleave CUDA graph", {"whole": graph_whole, "split": graph_split}, ("cuda",)),
+    "tape-whole": Way({"split": plan_at(None)}),
+    "copy": Way({"split": boundary_copy}),
+    "tape-none": Way({"whole": plan_at("none"), **_halves(split_at, suffix_at, "none")}),
+    "fast": Way({"whole": plan_at("fast"), **_halves(split_at, suffix_at, "fast")}),
+    "graph": Way({"whole": graph_whole, "split": graph_split}, ("cuda",)),
+    "torchscript": Way({"whole": torchscript}),
+    "openvino": Way({"whole": openvino_itself}, ("cpu",)),
+    "onnxruntime": Way({"whole": onnx_runtime}, ("cpu",)),
+    "compile": Way({"whole": compiled("default"), "training": compiled_training}, compiles=True),
+    "freezing": Way({"whole": compiled("freezing", freezing=True)}, compiles=True),
+    "reduce-overhead": Way({"whole": compiled("reduce", mode="reduce-overhead")}, ("cuda",), compiles=True),
     "ariadne": Way(
-        "Ariadne",
         {
-            "whole": ariadne("generated_eager"),
-            "split": ariadne("generated_eager"),
-            "suffix": ariadne_suffix("generated_eager"),
-            "debug": ariadne("debug_interpreter"),
+            "whole": ariadne(_GENERATED),
+            **_halves(ariadne, ariadne_suffix, _GENERATED),
+            "debug": ariadne(_DEBUG),
             "training": ariadne_training,
             "prepare": ariadne_prepares,
-        },
+        }
     ),
-    "torchscript": Way("TorchScript", {"whole": torchscript}),
-    "openvino": Way("OpenVINO", {"whole": openvino_itself}, ("cpu",)),
-    "onnxruntime": Way("ONNX Runtime", {"whole": onnx_runtime}, ("cpu",)),
-    "compile": Way("torch.compile", {"whole": compiled("default"), "training": compiled_training}, compiles=True),
-    "freezing": Way("torch.compile, freezing", {"whole": compiled("freezing", freezing=True)}, compiles=True),
-    "reduce-overhead": Way(
-        "torch.compile, reduce-overhead",
-        {"whole": compiled("reduce", mode="reduce-overhead")},
-        ("cuda",),
-        compiles=True,
-    ),
-    "cleave-openvino": Way("Cleave OpenVINO", {"whole": traced_by("openvino")}, ("cpu",), compiles=True),
-    "cleave-inductor": Way("Cleave Inductor", {"whole": traced_by("inductor")}, compiles=True),
-    "cleave-compiled": Way(
-        "Cleave compiled",
-        {"split": split_at(None, "compiled"), "suffix": suffix_at(None, "compiled")},
-        compiles=True,
-    ),
+    "cleave-openvino": Way({"whole": traced_by("openvino")}, ("cpu",), compiles=True),
+    "cleave-inductor": Way({"whole": traced_by("inductor")}, compiles=True),
+    "cleave-compiled": Way(_halves(split_at, suffix_at, None, _COMPILED), compiles=True),
     "ariadne-compiled": Way(
-        "Ariadne compiled",
-        {"whole": ariadne("compiled"), "split": ariadne("compiled"), "suffix": ariadne_suffix("compiled")},
-        compiles=True,
+        {"whole": ariadne(_COMPILED), **_halves(ariadne, ariadne_suffix, _COMPILED)}, compiles=True
     ),
 }
+WAYS = {name: _WAYS[name] for name in TITLES}  # in the order of the titles
 
 
 def ways_for(kind: str, device: str, wanted: Sequence[str]) -> list[str]:
