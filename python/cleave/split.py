@@ -30,6 +30,7 @@ from ._regime import Reader, Regime
 from ._sizes import Sized
 from ._state import Target, fingerprint
 from .errors import InputError, SplitError
+from .optimize import Optimize, read_optimize
 from .payload import BoundaryPayload
 from .plan import Plan, as_call
 from .spec import SplitSpec
@@ -590,6 +591,7 @@ def prepare_split(
     objective: dict[str, Any] | None = None,
     compile_options: dict[str, Any] | None = None,
     validation: str = "fast",
+    optimize: str | Optimize = "safe",
 ) -> SplitRuntime:
     """Captures a model for inference, chooses a frontier and makes prefix and suffix ready.
 
@@ -612,7 +614,10 @@ def prepare_split(
     the model as generated_eager runs them.
 
     validation: "strict" compares every tensor of a boundary with the plan before the suffix runs; "fast" leaves that to
-    the suffix, which checks its inputs anyway."""
+    the suffix, which checks its inputs anyway.
+
+    optimize: "none", "safe" (the same bits) or "fast" (numbers within a tolerance): what may be rewritten in halves
+    that run without grad (docs/optimize.md)."""
     if not isinstance(split, SplitSpec):
         raise TypeError(f"split must be a SplitSpec, not {type(split).__name__}")
     for name, value, known in (("mode", mode, MODES), ("validation", validation, VALIDATIONS)):
@@ -625,6 +630,6 @@ def prepare_split(
     goal = read_objective(objective, split.trainable)
     if split.exact and goal.minimize not in (None, "boundary_bytes"):
         raise SplitError(f"exact=True minimises boundary_bytes; the objective minimises {goal.minimize}")
-    want = Wanted(split, goal, mode, compile_options)
+    want = Wanted(split, goal, mode, compile_options, read_optimize(optimize))
     with progress.task(f"preparing {Target(model).name}"):
         return SplitRuntime(model, as_call(example_inputs, example_kwargs), want, validation)
