@@ -101,7 +101,9 @@ def load(
     os.stat(path)  # as Python itself says that there is no such file
     where = None if device is None else _device(device)
     artifact = _native.Artifact(os.fsencode(path), names, check)
-    runtime = _native.Runtime(artifact, where, part, unproven, debug, allow_compiled, tape_only, read_optimize(optimize).level)
+    runtime = _native.Runtime(
+        artifact, where, part, unproven, debug, allow_compiled, tape_only, read_optimize(optimize).level
+    )
     model = LoadedModel(str(path), artifact, runtime, part, types)
     if not allow_compiled and not tape_only:
         _warn_native(model)
@@ -233,7 +235,8 @@ class LoadedModel(_show.Shown, Drawable):
 
     def optimizations(self) -> str:
         """What was done to run it faster, in lines: passes, measured times, what runs."""
-        return self._runtime.optimizations()
+        text: str = self._runtime.optimizations()
+        return text
 
     @property
     def segments(self) -> list[SegmentState]:

@@ -70,19 +70,28 @@ static bool still_holds(const variant *x, const kept *k, const run_spec *r)
 	return true;
 }
 
-static clv_status run_prelude(const variant *x, const run_spec *r, kept *k)
+/* Nothing in a prelude depends on sizes: any that the plan is for will do. */
+static clv_status run_prelude_with(const variant *x, const run_spec *r, kept *k, clv_tensor **externals,
+                                   int64_t *symbols)
 {
 	const view *v = &x->prelude->v;
-	clv_tensor **externals = mem_alloc((v->externals.n + 1) * sizeof *externals);
-	if (!externals)
-		return fail_nomem();
+	for (symbol_id s = 0; s < v->p->symbols.n; s++)
+		symbols[s] = v->p->symbols.at[s].lo;
 	for (uint32_t i = 0; i < v->externals.n; i++) {
 		externals[i] = r->externals[x->prelude_externals[i]];
 		k->marks[i] = externals[i] ? br_mark(externals[i], true) : 0;
 	}
-	run_spec inner = {.externals = externals, .outputs = k->tensors};
-	clv_status st = program_run(x->prelude, &inner);
+	run_spec inner = {.externals = externals, .outputs = k->tensors, .symbols = symbols};
+	return program_run(x->prelude, &inner);
+}
+
+static clv_status run_prelude(const variant *x, const run_spec *r, kept *k)
+{
+	clv_tensor **externals = mem_alloc((x->prelude->v.externals.n + 1) * sizeof *externals);
+	int64_t *symbols = mem_alloc((x->made.p->symbols.n + 1) * sizeof *symbols);
+	clv_status st = externals && symbols ? run_prelude_with(x, r, k, externals, symbols) : fail_nomem();
 	mem_free(externals);
+	mem_free(symbols);
 	return st;
 }
 
