@@ -384,6 +384,19 @@ static std::optional<c10::OperatorHandle> find_operator(const char *op)
 	return c10::Dispatcher::singleton().findSchema({name, overload});
 }
 
+bool br_has_operator(const char *op)
+{
+	try {
+		if (!std::strncmp(op, "mkldnn::", 8) && !at::globalContext().hasMKLDNN())
+			return false;
+		if (!std::strncmp(op, "mkl::", 5) && !at::globalContext().hasMKL())
+			return false;
+		return find_operator(op).has_value();
+	} catch (...) {
+		return false;
+	}
+}
+
 bool br_formal(const char *op, uint32_t i, const char **name, bool *named, bool *none)
 {
 	try {

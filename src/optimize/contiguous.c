@@ -8,11 +8,11 @@
 #include "optimize/optimize.h"
 
 typedef enum source {
-	FRESH,   /* new memory, row by row, whatever the arguments are */
-	FIRST,   /* laid out as the first argument, where that is contiguous */
-	DENSE,   /* the first argument made contiguous */
-	EVERY,   /* element by element: as all tensors among the arguments that have the shape of the result */
-	FORMAT,  /* FIRST, unless the last argument asks for a memory format */
+	FRESH,    /* new memory, row by row, whatever the arguments are */
+	FIRST,    /* laid out as the first argument, where that is contiguous */
+	DENSE,    /* the first argument made contiguous */
+	EVERY,    /* element by element: as all tensors among the arguments that have the shape of the result */
+	FORMAT,   /* FIRST, unless the last argument asks for a memory format */
 	OUTERMOST /* a part of the first argument along its first dimension */
 } source;
 
@@ -201,8 +201,8 @@ static void see_node(layouts *l, node_id n)
 {
 	value_id r = edit_result(l->e, n);
 	const plan *p = l->e->p;
-	const source_row *row = bsearch(plan_s(p, p->nodes.at[n].op), sources, sizeof sources / sizeof *sources,
-	                                sizeof *sources, by_op);
+	const source_row *row =
+		bsearch(plan_s(p, p->nodes.at[n].op), sources, sizeof sources / sizeof *sources, sizeof *sources, by_op);
 	if (!row || r == NONE || p->nodes.at[n].nwrites || l->e->facts.written[r] || (p->values.at[r].flags & VALUE_ODD))
 		return;
 	l->of[r] = (uint8_t)layout_of_result(l, n, r, row->from);

@@ -10,8 +10,22 @@ const pass passes[] = {
 	{"fold_batch_norm", OPTIMIZE_FAST, pass_fold_batch_norm},
 	{"channels_last", OPTIMIZE_FAST, pass_channels_last},
 	{"fuse", OPTIMIZE_FAST, pass_fuse},
+	{"prelude", OPTIMIZE_SAFE, NULL}, /* last, by itself */
 	{0},
 };
+
+clv_status optimize_level_read(const char *text, optimize_level *out)
+{
+	static const char *const names[] = {"none", "safe", "fast"};
+	*out = OPTIMIZE_SAFE;
+	for (unsigned i = 0; text && i <= OPTIMIZE_FAST; i++) {
+		if (strcmp(text, names[i]) != 0)
+			continue;
+		*out = (optimize_level)i;
+		return CLV_OK;
+	}
+	return text ? fail(CLV_E_INVALID, "optimize is none, safe or fast, not %s", text) : CLV_OK;
+}
 
 static bool is_off(const optimize_spec *s, const char *name)
 {
@@ -41,7 +55,7 @@ static clv_status run_prelude(edit *e, const optimize_spec *s, optimized_plan *o
 
 static clv_status run_all(edit *e, const optimize_spec *s, optimized_plan *out)
 {
-	for (const pass *x = passes; x->name; x++)
+	for (const pass *x = passes; x->run; x++)
 		if (x->level <= s->level && !is_off(s, x->name))
 			TRY(run_pass(e, s, x, out));
 	TRY(run_prelude(e, s, out));

@@ -15,6 +15,8 @@
 
 typedef enum optimize_level { OPTIMIZE_NONE, OPTIMIZE_SAFE, OPTIMIZE_FAST } optimize_level;
 
+clv_status optimize_level_read(const char *text, optimize_level *out); /* "none", "safe", "fast"; NULL: safe */
+
 typedef struct optimize_spec {
 	optimize_level level;
 	bool channels_last;               /* FAST: convolutions get inputs laid out so */
@@ -49,7 +51,7 @@ typedef struct pass {
 	pass_fn run;
 } pass;
 
-extern const pass passes[]; /* in their order; the last has no name */
+extern const pass passes[]; /* in their order, the prelude (no function of this kind) last; then one without a name */
 
 clv_status pass_identity(edit *e, const optimize_spec *s, uint32_t *changes);        /* identity.c */
 clv_status pass_common(edit *e, const optimize_spec *s, uint32_t *changes);          /* common.c */
@@ -58,7 +60,10 @@ clv_status pass_fold_batch_norm(edit *e, const optimize_spec *s, uint32_t *chang
 clv_status pass_channels_last(edit *e, const optimize_spec *s, uint32_t *changes);   /* channels_last.c */
 clv_status pass_fuse(edit *e, const optimize_spec *s, uint32_t *changes);            /* fuse.c */
 
-/* prelude.c: nodes that give the same in every run come first; `main` is the first of the others. */
+/* prelude.c. Per value: a tensor that is the same in every run, so that what is made of it alone gets into the prelude.
+   Caller frees with mem_free. */
+clv_status constant_values(const edit *e, const optimize_spec *s, bool **out);
+/* Nodes that give the same in every run come first; `main` is the first of the others. */
 clv_status find_prelude(edit *e, const optimize_spec *s, node_id *main, uint32_t *changes);
 
 /* ---- shared by passes: facts.c ------------------------------------------------------------------------------------- */

@@ -126,20 +126,40 @@ static bool is_constant(finder *f, node_id n)
 	return f->yes;
 }
 
-/* Constant nodes first, then the others; both in the order they had. */
-static uint32_t order_nodes(finder *f, node_id *order, bool *moved)
+/* `moved`, unless NULL, is told of each constant node. */
+static void find_constants(finder *f, bool *moved)
 {
 	const edit *e = f->e;
+	find_externals(f);
+	for (node_id n = e->first; n < e->end; n++) {
+		bool constant = is_constant(f, n);
+		if (constant)
+			node_each_result(e->p, n, mark_result, f);
+		if (moved)
+			moved[n] = constant;
+	}
+}
+
+clv_status constant_values(const edit *e, const optimize_spec *s, bool **out)
+{
+	finder f = {.e = e, .fast = s->level == OPTIMIZE_FAST};
+	f.constant = mem_alloc((e->p->values.n + 1) * sizeof *f.constant);
+	if (!f.constant)
+		return fail_nomem();
+	find_constants(&f, NULL);
+	*out = f.constant;
+	return CLV_OK;
+}
+
+/* Constant nodes first, then the others; both in the order they had. */
+static uint32_t order_nodes(const edit *e, node_id *order, const bool *moved)
+{
 	uint32_t at = e->first;
 	for (node_id n = 0; n < e->p->nodes.n; n++)
 		order[n] = n;
-	for (node_id n = e->first; n < e->end; n++) {
-		moved[n] = is_constant(f, n);
-		if (!moved[n])
-			continue;
-		order[at++] = n;
-		node_each_result(e->p, n, mark_result, f);
-	}
+	for (node_id n = e->first; n < e->end; n++)
+		if (moved[n])
+			order[at++] = n;
 	uint32_t found = at - e->first;
 	for (node_id n = e->first; n < e->end; n++)
 		if (!moved[n])
@@ -165,8 +185,8 @@ clv_status find_prelude(edit *e, const optimize_spec *s, node_id *main, uint32_t
 	clv_status st = order && moved && f.constant ? CLV_OK : fail_nomem();
 	uint32_t found = 0;
 	if (st == CLV_OK) {
-		find_externals(&f);
-		found = order_nodes(&f, order, moved);
+		find_constants(&f, moved);
+		found = order_nodes(e, order, moved);
 	}
 	if (found)
 		st = put_first(e, order);

@@ -1,0 +1,1 @@
+"""What the programs beside this folder share: cases (models with inputs), ways to run them, rounds, rows, bars."""

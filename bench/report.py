@@ -1,0 +1,286 @@
+"""Results of bench/suite.py and bench/growth.py as tables: in the terminal, as a page with a chart, in a README.
+
+python bench/report.py build/bench-results/cpu.json
+python bench/report.py bench/results/*.json --page docs/benchmarks.md --readme README.md
+
+The page gets its chart beside it, in images/. In the README the text between the two markers below is replaced. Every
+bar is listed as met, missed or not measured, with the numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kit.bars import MISSED, Bar, every_bar
+from kit.chart import Group, chart
+from kit.names import EAGER, KINDS, TITLES, short_name
+from kit.results import Results, Row, read
+from kit.text import GROWTH, Table, as_markdown, as_terminal, lines_table, number
+
+BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
+CHARTED = ("tape", "fast", "graph", "compile", "freezing", "reduce-overhead", "openvino", "onnxruntime", "torchscript")
+CHARTED += ("ariadne",)
+SHOWN_BATCH = 4  # of the chart and of the README, where there is one
+DEVICE = {"cpu": "CPU", "cuda": "GPU"}
+
+# ---- cells
+
+
+def time_cell(row: Row, way: str) -> str:
+    """Milliseconds with the middle half, or what became of the way."""
+    found = row.ms(way)
+    if found is None:
+        return {"failed": "failed", "absent": ""}.get(row.status(way), "–")
+    text = f"{number(found.middle)} [{number(found.low)} {number(found.high)}]"
+    return text if row.status(way) == "ok" else f"wrong numbers ({text})"
+
+
+def short_cell(row: Row, way: str) -> str:
+    """Milliseconds, and half of the middle half in per cent."""
+    found = row.ms(way)
+    if found is None:
+        return time_cell(row, way)
+    around = 50 * (found.high - found.low) / found.middle
+    return f"{number(found.middle)} ±{around:.0f}%{'' if row.status(way) == 'ok' else ' WRONG'}"
+
+
+def ratio_cell(row: Row, way: str) -> str:
+    """How many times faster than eager."""
+    ratio = row.ratio(EAGER, way)
+    if ratio is not None:
+        return f"{ratio:.2f}"
+    return {"wrong": "wrong", "failed": "failed", "absent": ""}.get(row.status(way), "–")
+
+
+def cost_cell(row: Row, way: str) -> str:
+    """Seconds until the first result, and megabytes over those before."""
+    facts = row.ways.get(way, {})
+    if "prepare_s" not in facts:
+        return ""
+    peak = facts.get("peak_mb")
+    memory = "" if peak is None else f", {peak:.0f} MB"
+    return f"{number(facts['prepare_s'])} s{memory}"
+
+
+def ways_in(rows: list[Row]) -> list[str]:
+    there = {way for row in rows for way in row.ways}
+    return [way for way in TITLES if way in there]
+
+
+def table_of(rows: list[Row], cell: Callable[[Row, str], str], short: bool = False) -> Table:
+    ways = ways_in(rows)
+    head = ["model", "batch", *((way if short else TITLES[way]) for way in ways)]
+    return [head, *([short_name(row.model), str(row.batch), *(cell(row, way) for way in ways)] for row in rows)]
+
+
+def fastest_marked(row: Row, way: str) -> str:
+    cell = time_cell(row, way)
+    return f"**{cell}**" if row.fastest() == way else cell
+
+
+def bars_table(bars: list[Bar]) -> Table:
+    return [["bar", "", "measured"], *([bar.text, bar.state, bar.numbers] for bar in bars)]
+
+
+# ---- parts that every form has
+
+
+def numbers_table(rows: list[Row]) -> Table:
+    """How far each way is from eager, over all rows."""
+    table = [["way", "rows", "equal bit for bit", "largest error", "wrong"]]
+    for way in ways_in(rows):
+        facts = [row.ways[way] for row in rows if "error" in row.ways.get(way, {})]
+        if not facts or way == EAGER:
+            continue
+        equal, wrong = sum(f["equal"] for f in facts), sum(f["status"] == "wrong" for f in facts)
+        error = max(f["error"] for f in facts if f["status"] != "wrong") if len(facts) > wrong else 0.0
+        table.append([TITLES[way], str(len(facts)), str(equal), f"{error:.1e}", str(wrong)])
+    return table
+
+
+def reasons(rows: list[Row]) -> list[str]:
+    """Why ways are missing: one line for each reason, with the rows that it holds for."""
+    where: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        if row.error is not None:
+            where.setdefault(("row", "failed", row.error), []).append(f"{row.name} {row.kind}")
+        for way in row.ways:
+            if row.status(way) not in ("ok", "absent"):
+                key = (TITLES.get(way, way), row.status(way), row.reason(way))
+                where.setdefault(key, []).append(f"{row.name} {row.kind}")
+    found = []
+    for (way, status, reason), names in where.items():
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        found.append(f"{way}, {status}: {reason} ({', '.join(names[:3])}{more})")
+    return found
+
+
+def growth_tables(growth: dict[str, list[dict[str, Any]]]) -> list[tuple[str, Table]]:
+    return [(GROWTH.get(name, name), lines_table(lines)) for name, lines in growth.items() if lines]
+
+
+def machine_text(head: dict[str, Any]) -> str:
+    m = head["machine"]
+    gpu = f", {m['gpu']}" if "gpu" in m else ""
+    versions = ", ".join(f"{name} {version}" for name, version in head["versions"].items())
+    load = f" Load before the run: {head['load_at_start']}." if "load_at_start" in head else ""
+    return f"{head['date']}: {m['cpu']}, {m['cores']} cores, {m['memory_gb']:g} GB{gpu}. {versions}.{load}"
+
+
+# ---- the chart
+
+
+def charted_rows(results: Results, device: str) -> list[Row]:
+    """Whole models at one batch size."""
+    rows = [row for row in results.of("whole", device) if row.ms(EAGER) is not None]
+    batches = sorted({row.batch for row in rows}, key=lambda batch: (batch != SHOWN_BATCH, batch))
+    best: dict[str, Row] = {}
+    for batch in batches:
+        for row in rows:
+            if row.batch == batch:
+                best.setdefault(row.model, row)
+    return list(best.values())
+
+
+def speed_chart(results: Results, device: str) -> str | None:
+    rows = charted_rows(results, device)
+    ways = [way for way in CHARTED if any(row.ratio(EAGER, way) is not None for row in rows)]
+    if not ways:
+        return None
+
+    def bar(row: Row, way: str) -> float | str | None:
+        ratio = row.ratio(EAGER, way)
+        return f"{TITLES[way]}: wrong numbers" if ratio is None and row.status(way) == "wrong" else ratio
+
+    groups = [Group(f"{short_name(row.model)} b{row.batch}", [bar(row, way) for way in ways]) for row in rows]
+    title = f"How many times faster than eager: whole models, {DEVICE[device]}"
+    below = "Medians of rounds in which all took turns; the dashed line is eager. Longer is better."
+    return chart(title, below, [TITLES[way] for way in ways], groups)
+
+
+# ---- forms
+
+
+def terminal(results: Results, bars: list[Bar]) -> str:
+    parts = [machine_text(head) for head in results.heads]
+    for kind, device in results.tables():
+        rows = results.of(kind, device)
+        parts.append(
+            f"== {KINDS.get(kind, kind)}, {DEVICE[device]}: ms\n{as_terminal(table_of(rows, short_cell, True))}"
+        )
+        costs = as_terminal(table_of(rows, cost_cell, True))
+        parts.append(f"-- seconds until the first result, peak memory\n{costs}")
+    if results.rows:
+        parts.append("== how far from eager\n" + as_terminal(numbers_table(results.rows)))
+    parts += [f"== {title}\n{as_terminal(table)}" for title, table in growth_tables(results.growth)]
+    if results.rows:
+        missing = reasons(results.rows)
+        parts += ["== not measured\n" + "\n".join(missing)] if missing else []
+        misses = [f"missed: {miss}" for bar in bars if bar.state == MISSED for miss in bar.misses]
+        parts.append("\n".join(["== bars", as_terminal(bars_table(bars)), *misses]))
+    return "\n\n".join(parts)
+
+
+HOW = """Every row is measured in one run: each way is first tried in a process of its own (seconds until its first
+result with empty caches, peak memory over that of the loaded model), then all ways take turns, round by round, in one
+process. Times are medians in milliseconds with the middle half in brackets; ratios are medians of the ratios of single
+rounds. Outputs of every way are compared with eager; one with wrong numbers is marked and not ranked. "–" is a way
+that was left out, for a reason that is listed below."""
+
+AGAIN = """    make bench        # a sample, about a quarter of an hour on two cores
+    make bench-full   # every row, hours; goes on where it ended
+    make bench-gpu    # on a machine with a GPU"""
+
+
+def page(results: Results, bars: list[Bar], images: list[str]) -> str:
+    parts = ["# Benchmarks", "Made by `bench/report.py` from the files in `bench/results`; do not edit.", AGAIN, HOW]
+    parts.append("\n".join(f"- {machine_text(head)}" for head in results.heads))
+    parts += [f"![How many times faster than eager]({image})" for image in images]
+    if results.rows:
+        parts += ["## Bars", as_markdown(bars_table(bars), left=3)]
+        misses = [f"- {bar.text}: {miss}" for bar in bars if bar.state == MISSED for miss in bar.misses]
+        parts += ["Missed:", "\n".join(misses)] if misses else []
+    for kind, device in results.tables():
+        rows = results.of(kind, device)
+        parts.append(f"## {KINDS.get(kind, kind).capitalize()}, {DEVICE[device]}")
+        parts.append(as_markdown(table_of(rows, fastest_marked)))
+        parts.append("Seconds until the first result, and peak memory of a steady run over the loaded model:")
+        parts.append(as_markdown(table_of(rows, cost_cell)))
+    for title, table in growth_tables(results.growth):
+        parts += [f"## {title}", as_markdown(table)]
+    if results.rows:
+        parts += ["## How far from eager", as_markdown(numbers_table(results.rows))]
+        missing = reasons(results.rows)
+        parts += ["## Not measured", "\n".join(f"- {line}" for line in missing)] if missing else []
+    return "\n\n".join(parts) + "\n"
+
+
+def short_table(results: Results, bars: list[Bar]) -> str:
+    """For a README: whole models at one batch size, by how much faster than eager; the bars that are missed."""
+    parts = []
+    for device in dict.fromkeys(row.device for row in results.rows):
+        rows = charted_rows(results, device)
+        ways = [way for way in CHARTED if any(row.status(way) in ("ok", "wrong") for row in rows)]
+        if not rows:
+            continue
+        head = ["model", "batch", "eager, ms", *(TITLES[way] for way in ways)]
+        body = []
+        for row in rows:
+            eager = row.ms(EAGER)
+            cells = [ratio_cell(row, way) for way in ways]
+            body.append([short_name(row.model), str(row.batch), number(eager.middle) if eager else "", *cells])
+        parts += [f"Times faster than eager, {DEVICE[device]}:", as_markdown([head, *body])]
+    states = {state: sum(bar.state == state for bar in bars) for state in dict.fromkeys(bar.state for bar in bars)}
+    parts.append(f"Bars: {', '.join(f'{count} {state}' for state, count in states.items())}.")
+    parts += [f"- missed: {bar.text} ({bar.numbers})" for bar in bars if bar.state == MISSED]
+    heads = {f"{h['date']}, {h['machine']['cpu']}, {h['machine']['cores']} cores": None for h in results.heads}
+    parts.append(f"{'; '.join(heads)}. Everything measured: [docs/benchmarks.md](docs/benchmarks.md).")
+    return "\n\n".join(parts)
+
+
+def put_between(text: str, new: str) -> str:
+    """The text with what is between the markers replaced."""
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise SystemExit(f"the file must have one line {BEGIN} and, below it, one line {END}")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{new}\n{END}{after}"
+
+
+def write_page(results: Results, bars: list[Bar], path: Path) -> list[Path]:
+    images = []
+    for device in dict.fromkeys(row.device for row in results.rows):
+        drawn = speed_chart(results, device)
+        if drawn is not None:
+            image = path.parent / "images" / f"{path.stem}-{device}.svg"
+            image.parent.mkdir(parents=True, exist_ok=True)
+            image.write_text(drawn, encoding="utf-8")
+            images.append(image)
+    path.write_text(page(results, bars, [f"images/{image.name}" for image in images]), encoding="utf-8")
+    return [path, *images]
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("files", nargs="+", type=Path, help="JSON of bench/suite.py and bench/growth.py")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write a page (Markdown) and its charts")
+    parser.add_argument("--readme", type=Path, metavar="FILE", help=f"replace what is between {BEGIN} and {END}")
+    options = parser.parse_args(argv)
+    results = read(options.files)
+    bars = every_bar(results)
+    print(terminal(results, bars))
+    if options.page:
+        options.page.parent.mkdir(parents=True, exist_ok=True)
+        print("\nwritten:", *write_page(results, bars, options.page))
+    if options.readme:
+        text = options.readme.read_text(encoding="utf-8")
+        options.readme.write_text(put_between(text, short_table(results, bars)), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
