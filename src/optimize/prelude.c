@@ -98,8 +98,7 @@ static bool is_guard(finder *f, node_id n)
 	const node *x = &p->nodes.at[n];
 	if (!strcmp(plan_s(p, x->op), "cleave::guard_equal"))
 		return !x->nwrites && !x->nresults;
-	f->yes = !x->nwrites && x->nresults && !(x->flags & NODE_IMPURE) && !node_draws(p, n) &&
-	         strncmp(plan_s(p, x->op), "cleave::", 8) != 0;
+	f->yes = !x->nwrites && x->nresults && !(x->flags & NODE_IMPURE) && !node_draws(p, n) && op_known(plan_s(p, x->op));
 	node_each_result(p, n, see_guard, f);
 	return f->yes;
 }
