@@ -53,10 +53,11 @@ class _Graph(NamedTuple):
     stamp: tuple[Any, ...]
 
 
-def _stamp(model: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+def _stamp(model: Sequence[torch.Tensor], program: Program) -> tuple[Any, ...]:
     """Tells whether the model's tensors are the ones a graph was captured with. A number on the host went into the
-    graph by value, so its version counts too."""
-    return tuple((id(t), t.data_ptr(), None if t.dim() or t.is_inference() else t._version) for t in model)
+    graph by value, so its version counts too; what is made of tensors once for all runs counts by how often it was."""
+    tensors = ((id(t), t.data_ptr(), None if t.dim() or t.is_inference() else t._version) for t in model)
+    return (program.native.renew(), *tensors)
 
 
 @contextlib.contextmanager
@@ -169,7 +170,7 @@ class GraphSegment:
     ) -> tuple[Any, str | None]:
         key = (tuple(symbols or ()), *((t.shape, t.stride(), t.dtype, t.device) for t in leaves))
         found = self._graphs.get(key)
-        if found is not None and found.stamp == _stamp(model):
+        if found is not None and found.stamp == _stamp(model, self.program):
             self._graphs.move_to_end(key)
             return found, None
         self._graphs.pop(key, None)
@@ -209,7 +210,7 @@ class GraphSegment:
             finally:
                 current.wait_stream(side)
                 torch.cuda.set_rng_state(drawn, device)  # no run has happened yet
-            return _Graph(graph, inputs, outputs, model, _stamp(model))
+            return _Graph(graph, inputs, outputs, model, _stamp(model, self.program))
 
     def _record(
         self, side: Any, inputs: list[torch.Tensor], symbols: list[int] | None

@@ -672,6 +672,33 @@ static PyObject *program_py_shapes(ProgramObject *o, PyObject *args)
 	return out;
 }
 
+/* renew() -> a number; another one whenever what a run reuses was made anew because the model changed */
+static PyObject *program_py_renew(ProgramObject *o, PyObject *unused)
+{
+	uint64_t generation = 0;
+	uint32_t n = o->g->v.externals.n;
+	(void)unused;
+	if (!o->g->optimizer)
+		return PyLong_FromLong(0);
+	clv_tensor **externals = PyMem_Calloc(n + 1, sizeof *externals);
+	if (!externals)
+		return PyErr_NoMemory();
+	bool ok = gather_externals(o, externals);
+	clv_status st = CLV_OK;
+	if (ok) {
+		run_spec r = {.externals = externals};
+		Py_BEGIN_ALLOW_THREADS
+		st = optimizer_renew(o->g->optimizer, &r, &generation);
+		Py_END_ALLOW_THREADS
+	}
+	for (uint32_t i = 0; i < n; i++)
+		br_unref(externals[i]);
+	PyMem_Free(externals);
+	if (!ok)
+		return NULL;
+	return st == CLV_OK ? PyLong_FromUnsignedLongLong(generation) : raise_status(st);
+}
+
 static PyObject *program_py_ask(ProgramObject *o, PyObject *unused)
 {
 	(void)unused;
@@ -713,6 +740,8 @@ static PyMethodDef program_methods[] = {
      "segments() -> list of (first, end, back end, reason or None, runs, runs on the tape)"},
 	{"optimizations", (PyCFunction)program_py_optimizations, METH_NOARGS,
      "optimizations() -> (report, text of the plan that runs, or None), or None"},
+	{"renew", (PyCFunction)program_py_renew, METH_NOARGS,
+     "renew() -> a number, another whenever what runs reuse was made anew"},
 	{"ask", (PyCFunction)program_py_ask, METH_NOARGS, "ask() -> the next run chooses among optimizations"},
 	{"shapes", (PyCFunction)program_py_shapes, METH_VARARGS, "shapes(inputs, symbols) -> list of shapes"},
 	{NULL, NULL, 0, NULL}};

@@ -27,7 +27,8 @@ struct variant {
 	source *inputs; /* per input of main */
 	pthread_mutex_t lock;
 	bool has_lock;
-	kept *now; /* under the lock */
+	kept *now;           /* under the lock, as the next */
+	uint64_t generation; /* how often the prelude ran */
 };
 
 /* ---- what is kept ------------------------------------------------------------------------------------------------- */
@@ -123,6 +124,7 @@ static clv_status take_kept(variant *x, const run_spec *r, kept **out)
 	if (!x->now || !still_holds(x, x->now, r)) {
 		kept_unref(x->now);
 		x->now = NULL;
+		x->generation++;
 		st = make_kept(x, r, &x->now);
 	}
 	if (st == CLV_OK) {
@@ -131,6 +133,18 @@ static clv_status take_kept(variant *x, const run_spec *r, kept **out)
 	}
 	pthread_mutex_unlock(&x->lock);
 	return st;
+}
+
+clv_status variant_renew(variant *x, const run_spec *r, uint64_t *generation)
+{
+	kept *k;
+	*generation = 0;
+	if (!x->prelude)
+		return CLV_OK;
+	TRY(take_kept(x, r, &k));
+	*generation = x->generation;
+	kept_unref(k);
+	return CLV_OK;
 }
 
 /* ---- making ------------------------------------------------------------------------------------------------------- */

@@ -17,6 +17,8 @@ typedef struct variant variant;
 clv_status variant_new(const clv_program *g, const program_spec *spec, const optimize_spec *s, variant **out);
 void variant_free(variant *x);
 clv_status variant_run(variant *x, const clv_program *g, const run_spec *r);
+/* Sees to it that what the prelude gives is of these externals; generation: another number whenever it was made anew. */
+clv_status variant_renew(variant *x, const run_spec *r, uint64_t *generation);
 const optimized_plan *variant_plan(const variant *x);
 
 typedef struct optimizer optimizer;
@@ -26,6 +28,7 @@ clv_status optimizer_new(const clv_program *g, const program_spec *spec, optimiz
 void optimizer_free(optimizer *o);
 /* Runs the program in the way that was chosen. The first run may choose. */
 clv_status optimizer_run(optimizer *o, const clv_program *g, const run_spec *r);
+clv_status optimizer_renew(optimizer *o, const run_spec *r, uint64_t *generation); /* of the variant that runs */
 bool optimizer_ask(optimizer *o); /* has the next run choose; false: there is nothing to choose any more */
 /* What was done, in lines: passes and their counts, what was measured and chosen. */
 clv_status optimizer_report(optimizer *o, strbuf *b);

@@ -1,7 +1,5 @@
 /* Which variant of a program runs: see optimized.h. */
-#include <math.h>
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -19,15 +17,13 @@ typedef struct candidate {
 	char *why;    /* it is not; NULL: nothing to say */
 	double error; /* measured, and what is allowed there; negative: not measured */
 	double allowed;
-	double times[ROUNDS]; /* of runs, in milliseconds */
-	double ms;            /* median; negative: not measured */
+	double ms; /* of the shortest run; negative: not measured */
 } candidate;
 
 struct optimizer {
 	candidate at[MOST];
 	uint32_t n;
-	double plain_times[ROUNDS];
-	double plain_ms;
+	double plain_ms; /* as captured */
 	pthread_mutex_t lock;
 	_Atomic(variant *) chosen; /* NULL: as captured, or not chosen yet */
 	atomic_bool waits, open;   /* nobody asked yet; the next run has to choose */
@@ -232,38 +228,28 @@ static clv_status try_out(candidate *c, const clv_program *g, const run_spec *r,
 	return st;
 }
 
-static int by_time(const void *a, const void *b)
+static void keep_shortest(double ms, double *shortest)
 {
-	double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
-}
-
-static double median(double *at, uint32_t n)
-{
-	qsort(at, n, sizeof *at, by_time);
-	return at[n / 2];
+	*shortest = *shortest < 0 || ms < *shortest ? ms : *shortest;
 }
 
 /* Every way in turn, so that what else the machine does falls on all of them. */
 static clv_status time_all(optimizer *o, const clv_program *g, const run_spec *r, clv_tensor **out)
 {
-	double start = clock_seconds();
-	uint32_t done = 0;
-	for (; done < ROUNDS && (done < 2 || clock_seconds() - start < BUDGET_S); done++) {
-		TRY(run_once(NULL, g, r, out, &o->plain_times[done]));
+	double start = clock_seconds(), ms;
+	for (uint32_t done = 0; done < ROUNDS && (done < 2 || clock_seconds() - start < BUDGET_S); done++) {
+		TRY(run_once(NULL, g, r, out, &ms));
+		keep_shortest(ms, &o->plain_ms);
 		release(out, g->outputs.n);
 		for (uint32_t i = 0; i < o->n; i++) {
 			candidate *c = &o->at[i];
 			if (!c->v)
 				continue;
-			TRY(run_once(c->v, g, r, out, &c->times[done]));
+			TRY(run_once(c->v, g, r, out, &ms));
+			keep_shortest(ms, &c->ms);
 			release(out, g->outputs.n);
 		}
 	}
-	o->plain_ms = median(o->plain_times, done);
-	for (uint32_t i = 0; i < o->n; i++)
-		if (o->at[i].v)
-			o->at[i].ms = median(o->at[i].times, done);
 	return CLV_OK;
 }
 
@@ -323,6 +309,13 @@ clv_status optimizer_run(optimizer *o, const clv_program *g, const run_spec *r)
 	}
 	variant *x = atomic_load_explicit(&o->chosen, memory_order_acquire);
 	return x ? variant_run(x, g, r) : program_run_plain(g, r);
+}
+
+clv_status optimizer_renew(optimizer *o, const run_spec *r, uint64_t *generation)
+{
+	variant *x = atomic_load(&o->chosen);
+	*generation = 0;
+	return x ? variant_renew(x, r, generation) : CLV_OK;
 }
 
 bool optimizer_ask(optimizer *o)
