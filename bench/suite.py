@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.machine import about
-from kit.names import DEVICES, KINDS, TITLES, TWELVE
+from kit.names import DEVICES, KINDS, MODELS, TITLES, TWELVE
 
 HERE = Path(__file__).resolve().parent
 FORMAT = 1
@@ -163,8 +163,6 @@ def told(row: dict[str, Any]) -> str:
 
 
 def run(options: argparse.Namespace, ways: list[str]) -> dict[str, Any]:
-    from kit.ways import ways_for
-
     path = options.json
     results: dict[str, Any] = {"format": FORMAT, **about(), "rows": []}
     if options.resume and path.exists():
@@ -173,6 +171,8 @@ def run(options: argparse.Namespace, ways: list[str]) -> dict[str, Any]:
     for model, batch, kind in wanted_rows(options):
         if (model, batch, kind, options.device) in done:
             continue
+        from kit.ways import ways_for  # with torch, which nobody needs for a name that is misspelt
+
         spec = {
             "model": model,
             "batch": batch,
@@ -194,13 +194,11 @@ def run(options: argparse.Namespace, ways: list[str]) -> dict[str, Any]:
 
 
 def parse(argv: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
-    from kit.cases import NAMES
-
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     every = ["mlp", *TWELVE]
     add = parser.add_argument
-    add("--models", nargs="+", choices=NAMES, default=every, metavar="NAME", help=", ".join(NAMES))
+    add("--models", nargs="+", choices=MODELS, default=every, metavar="NAME", help=", ".join(MODELS))
     add("--batches", nargs="+", type=int, default=[1, 4, 32], metavar="N", help="batch sizes (1 4 32)")
     add("--kinds", nargs="+", choices=KINDS, default=[*KINDS], metavar="KIND", help=", ".join(KINDS))
     add("--ways", nargs="+", choices=TITLES, default=None, metavar="WAY", help=", ".join(TITLES))
