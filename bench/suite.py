@@ -43,7 +43,8 @@ QUIET = {
     "YOLO_AUTOINSTALL": "false",
     "MPLBACKEND": "Agg",
 }
-ALONE = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # until a row has forked: threads do not survive that
+# Until a row has forked: neither threads nor a GPU that was asked for its name survive that.
+ALONE = {"OMP_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 # A picture of everything in about a quarter of an hour on two cores.
 SAMPLE = [
