@@ -88,8 +88,8 @@ def load(
     compare all weights with their digests, which reads the whole file. unproven: also serve sizes at which the model
     was never recorded. debug: check every result against the plan. allow_compiled: machine code in the file may run,
     which is code of whoever made the file; without it such parts run operator by operator. tape_only: no compiled part
-    is used. optimize: "none", "safe" (the same bits) or "fast" (numbers within a tolerance; the first run chooses): what
-    may be rewritten to run faster (docs/optimize.md)."""
+    is used. optimize: "none", "safe" (the same bits) or "fast" (numbers within a tolerance; the first run chooses):
+    what may be rewritten to run faster (docs/optimize.md)."""
     names = list(allow_operators)
     for name in names:
         if not isinstance(name, str) or isinstance(allow_operators, str):

@@ -1,4 +1,4 @@
-"""The argument `optimize`: the same bits with "safe", close numbers with "fast", and what is folded follows the model."""
+"""The argument `optimize`: the same bits with "safe", close numbers with "fast"; what is folded follows the model."""
 
 from __future__ import annotations
 
