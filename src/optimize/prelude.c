@@ -24,21 +24,6 @@ static bool is_constant_external(const finder *f, const value *x)
 	return f->fast && (x->kind == VALUE_PARAM || x->kind == VALUE_BUFFER || x->kind == VALUE_ATTR);
 }
 
-static void find_externals(finder *f)
-{
-	const plan *p = f->e->p;
-	for (value_id v = 0; v < p->values.n; v++) {
-		const value *x = &p->values.at[v];
-		f->constant[v] = x->type == TYPE_TENSOR && !f->e->facts.written[v] && is_constant_external(f, x);
-	}
-}
-
-static void see_arg(void *ctx, value_id v)
-{
-	finder *f = ctx;
-	f->yes &= f->constant[v];
-}
-
 static bool has_fixed_shape(const plan *p, const value *x)
 {
 	int64_t k;
@@ -46,6 +31,22 @@ static bool has_fixed_shape(const plan *p, const value *x)
 		if (!expr_is_const(p, p->dims.at[x->shape + d], &k))
 			return false;
 	return true;
+}
+
+static void find_externals(finder *f)
+{
+	const plan *p = f->e->p;
+	for (value_id v = 0; v < p->values.n; v++) {
+		const value *x = &p->values.at[v];
+		bool external = x->type == TYPE_TENSOR && is_constant_external(f, x);
+		f->constant[v] = external && !f->e->facts.written[v] && has_fixed_shape(p, x);
+	}
+}
+
+static void see_arg(void *ctx, value_id v)
+{
+	finder *f = ctx;
+	f->yes &= f->constant[v];
 }
 
 static void see_result(void *ctx, value_id v)
