@@ -1,4 +1,4 @@
-"""The argument `optimize`: the same bits with "safe", close numbers with "fast", and what is folded follows the model."""
+"""The argument `optimize`: the same bits with "safe", close numbers with "fast"; what is folded follows the model."""
 
 from __future__ import annotations
 
@@ -148,12 +148,12 @@ def test_what_is_the_same_in_every_run_is_made_once() -> None:
     assert "prelude" not in cleave.capture(table, x, optimize=Optimize("safe", ("prelude",))).optimizations()
 
 
-@pytest.mark.parametrize("level", LEVELS)
 @torch.no_grad()
-def test_what_is_made_once_with_sizes_that_change(level: str) -> None:
-    plan = cleave.capture(table, torch.rand(3, 8), optimize=level, dynamic_batch=(1, 16))
-    assert ("prelude 4" in plan.optimizations()) == (level != "none")
-    for rows in (1, 2, 9):
+def test_what_is_the_same_in_every_run_does_not_need_sizes() -> None:
+    x = torch.rand(3, 8)
+    plan = cleave.capture(table, x, dynamic_batch=(1, 9))
+    assert "prelude 4" in plan.optimizations()
+    for rows in (1, 3, 9):
         x = torch.rand(rows, 8)
         assert torch.equal(plan(x), table(x))
 
@@ -300,7 +300,7 @@ def test_files(level: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", ["faster", "", Optimize("safe", ("no such pass",))])
 def test_what_there_is_not(given: Any) -> None:
-    with pytest.raises(ValueError, match="not|no pass"):
+    with pytest.raises(ValueError, match=r"not|no pass"):
         cleave.capture(table, torch.rand(3, 8), optimize=given)
-    with pytest.raises(ValueError, match="not|no pass"):
+    with pytest.raises(ValueError, match=r"not|no pass"):
         cleave.prepare_split(table, example_inputs=(torch.rand(3, 8),), split=cleave.SplitSpec("50%"), optimize=given)
