@@ -227,14 +227,14 @@ static void a_convolution_is_laid_out_and_does_the_activation(void **state)
 	check_fuse(PIXELS LAID "%2 = " CONV_OF("%1") "%3 = aten::silu_(%2) -> f32[2,4,8,8] view-of %2 writes %2\n"
 	                                             "%4 = aten::view(%3, [512]) -> f32[512] view-of %2\n" ENDS("%4"),
 	           LAID PACKED("2") "%3 = mkldnn::_convolution_pointwise" WITH(
-				   "%0", "2") ", \"swish\", [], none" SHAPE
+				   "%1", "2") ", \"swish\", [], none" SHAPE
 	                          "\n%4 = aten::view(%3, [512]) -> f32[512] view-of %3\n" ENDS("%4"));
 	check_fuse(PIXELS LAID "%2 = " CONV_OF("%1") "%3 = aten::gelu(%2, \"tanh\") -> f32[2,4,8,8]\n" ENDS("%3"),
 	           LAID PACKED("2") "%3 = mkldnn::_convolution_pointwise" WITH("%1", "2") ", \"gelu\", [], \"tanh\"" SHAPE
 	                                                                                  "\n" ENDS("%3"));
 	check_fuse(PIXELS LAID "%2 = " CONV_OF("%1") "%3 = aten::hardtanh(%2, 0, 6) -> f32[2,4,8,8]\n" ENDS("%3"),
 	           LAID PACKED("2") "%3 = mkldnn::_convolution_pointwise" WITH(
-				   "%0", "2") ", \"hardtanh\", [0.0, 6.0], none" SHAPE "\n" ENDS("%3"));
+				   "%1", "2") ", \"hardtanh\", [0.0, 6.0], none" SHAPE "\n" ENDS("%3"));
 }
 
 static void where_layouts_must_stay_only_the_activation_is_joined(void **state)
@@ -248,14 +248,14 @@ static void where_layouts_must_stay_only_the_activation_is_joined(void **state)
 }
 
 static const char residual[] = PIXELS LAID "%2 = " CONV_OF("%1") "%3 = " CONV_OF(
-	"%0") "%4 = aten::add_.Tensor(%2, %3, 1) -> f32[2,4,8,8] view-of %2 writes %2\n"
+	"%1") "%4 = aten::add_.Tensor(%2, %3, 1) -> f32[2,4,8,8] view-of %2 writes %2\n"
 		  "%5 = aten::relu_(%4) -> f32[2,4,8,8] view-of %2 writes %4\n"
 		  "%6 = " CONV_OF("%5") "%7 = aten::add.Tensor(%5, %6, 1) -> f32[2,4,8,8]\n"
 								"%8 = aten::relu(%7) -> f32[2,4,8,8]\n" ENDS("%8");
 
 /* The first sum takes the memory of what was added; the second cannot: its convolution reads it. */
 static const char residual_joined[] = LAID PACKED("2") PACKED("3") "%4 = mkldnn::_convolution_pointwise" WITH(
-	"%0", "3") ", \"none\", [], none" SHAPE "\n"
+	"%1", "3") ", \"none\", [], none" SHAPE "\n"
 			   "%5 = mkldnn::_convolution_pointwise_.binary(%4, %1, %2, @c, [1, 1], [1, 1], [1, 1], 1, \"add\", 1.0, "
 			   "\"relu\", [], "
 			   "none" SHAPE
@@ -274,14 +274,14 @@ static void a_sum_that_others_see_gets_memory_of_its_own(void **state)
 	(void)state;
 	/* the other operand leaves the plan */
 	check_fuse(PIXELS LAID "%2 = aten::exp(%0) -> f32[2,4,8,8]\n%3 = " CONV_OF(
-				   "%0") "%4 = aten::add.Tensor(%3, %2, 1) -> f32[2,4,8,8]\n" ENDS("(%2, %4)"),
+				   "%1") "%4 = aten::add.Tensor(%3, %2, 1) -> f32[2,4,8,8]\n" ENDS("(%2, %4)"),
 	           LAID "%2 = aten::exp(%0) -> f32[2,4,8,8]\n" PACKED(
 				   "3") "%4 = mkldnn::_convolution_pointwise.binary(%1, %2, %3, @c, [1, 1], [1, 1], [1, 1], 1, "
 	                    "\"add\", 1.0, none, "
 	                    "[], none" SHAPE "\n" ENDS("(%2, %4)"));
 	/* it is read later */
 	check_fuse(PIXELS LAID "%2 = aten::exp(%0) -> f32[2,4,8,8]\n%3 = " CONV_OF(
-				   "%0") "%4 = aten::add.Tensor(%3, %2, 1) -> f32[2,4,8,8]\n%5 = aten::mul.Tensor(%2, %4) -> "
+				   "%1") "%4 = aten::add.Tensor(%3, %2, 1) -> f32[2,4,8,8]\n%5 = aten::mul.Tensor(%2, %4) -> "
 	                     "f32[2,4,8,8]\n" ENDS("%5"),
 	           LAID "%2 = aten::exp(%0) -> f32[2,4,8,8]\n" PACKED(
 				   "3") "%4 = mkldnn::_convolution_pointwise.binary(%1, %2, %3, @c, [1, 1], [1, 1], [1, 1], 1, "
