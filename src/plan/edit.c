@@ -201,6 +201,10 @@ void edit_take_memory(edit *e, value_id v)
 	for (value_id i = 0; i < e->p->values.n; i++)
 		if (e->p->values.at[i].alias == root)
 			e->p->values.at[i].alias = i == v ? NONE : v;
+	for (uint32_t n = 0; n < e->p->nodes.n; n++)
+		for (uint32_t w = 0; w < e->p->nodes.at[n].nwrites; w++)
+			if (e->p->ids.at[e->p->nodes.at[n].writes + w] == root)
+				e->p->ids.at[e->p->nodes.at[n].writes + w] = v;
 	e->changed = true;
 }
 
