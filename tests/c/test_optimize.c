@@ -96,6 +96,7 @@ static void what_has_an_effect_stays(void **state)
 	                     "%6 = aten::dropout(%0, 0.5, true) -> f32[4,4] {random}\n"
 	                     "%7 = test::print(%0) -> f32[4,4] {impure}\n"
 	                     "test::log(%0)\n"
+	                     "%10 = test::counts(%0) -> f32[4,4]\n" /* not one of torch's */
 	                     "%8 = aten::nonzero(%0) -> i64[3,2] guard\n"
 	                     "%9 = aten::item(%0) -> float {host}\n"
 	                     "output %0\n");
@@ -460,6 +461,7 @@ static void only_equal_nodes_are_one(void **state)
 		{"aten::empty.memory_format([4, 4]) -> f32[4,4]", "aten::empty.memory_format([4, 4]) -> f32[4,4]", false},
 		{"aten::empty_like(%0) -> f32[4,4]", "aten::empty_like(%0) -> f32[4,4]", false},
 		{"aten::new_empty(%0) -> f32[4,4]", "aten::new_empty(%0) -> f32[4,4]", false},
+		{"test::noise(%0) -> f32[4,4]", "test::noise(%0) -> f32[4,4]", false},
 		{"cleave::python(#f) -> f32[4,4]", "cleave::python(#f) -> f32[4,4]", false},
 	};
 	for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
@@ -583,6 +585,7 @@ static void what_changes_or_leaves_is_no_prelude(void **state)
 		WEIGHTS "%1 = aten::bernoulli(#0) -> f32[4,4] {random}\n%2 = aten::neg(%1) -> f32[4,4]\n"
 				"%3 = aten::add.Tensor(%0, %2, 1) -> f32[4,4]\noutput %3\n",
 		WEIGHTS "%1 = test::print(#0) -> f32[4,4] {impure}\ntest::log(#0)\noutput %0\n",
+		WEIGHTS "%1 = test::noise(#0) -> f32[4,4]\n%2 = aten::add.Tensor(%0, %1, 1) -> f32[4,4]\noutput %2\n",
 		/* numbers that follow the sizes */
 		WEIGHTS
 		"%1 = aten::mul.Tensor(#0, num(B)) -> f32[4,4]\n%2 = aten::add.Tensor(%0, %1, 1) -> f32[4,4]\noutput %2\n",
@@ -642,6 +645,7 @@ static void guards_that_others_need_stay(void **state)
 		WEIGHTS "%1 = aten::is_nonzero(@w) -> bool = true {host}\noutput %0\n",
 		WEIGHTS "cleave::guard_equal(@w, #0, \"tolist\") {host, impure}\noutput %0\n",
 		WEIGHTS "%1 = test::ask(#0) -> bool = true {host, impure}\noutput %0\n",
+		WEIGHTS "%1 = test::ask(#0) -> bool = true {host}\noutput %0\n",
 	};
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
 		check_prelude(OPTIMIZE_SAFE, 0, texts[i], texts[i]);

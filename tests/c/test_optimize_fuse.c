@@ -203,6 +203,180 @@ static void what_is_not_folded(void **state)
 		NULL);
 }
 
+/* ---- joining ------------------------------------------------------------------------------------------------------- */
+
+static void check_fuse(const char *text, const char *want)
+{
+	check_job((job){.text = text, .run = pass_fuse, .spec = fast}, want);
+}
+
+#define PIXELS HEAD "input %0 f32[2,4,8,8] name=\"x\"\nparam @w f32[4,4,3,3]\nparam @c f32[4]\n"
+#define LAID "%1 = aten::contiguous(@w, memory:channels_last) -> f32[4,4,3,3]\n"
+#define CONV_OF(x) "aten::conv2d(" x ", %1, @c, [1, 1], [1, 1], [1, 1], 1) -> f32[2,4,8,8]\n"
+#define PACKED(n)                                                                                                      \
+	"%" n " = mkldnn::_reorder_convolution_weight(%1, [1, 1], [1, 1], [1, 1], 1, [2, 4, 8, 8]) -> f32[4,4,3,3] odd\n"
+#define WITH(x, packed) "(" x ", %" packed ", @c, [1, 1], [1, 1], [1, 1], 1"
+#define SHAPE ") -> f32[2,4,8,8]"
+
+static void a_convolution_is_laid_out_and_does_the_activation(void **state)
+{
+	(void)state;
+	check_fuse(PIXELS LAID "%2 = " CONV_OF("%0") ENDS("%2"),
+	           LAID PACKED("2") "%3 = mkldnn::_convolution_pointwise" WITH("%0", "2") ", \"none\", [], none" SHAPE
+	                                                                                  "\n" ENDS("%3"));
+	check_fuse(PIXELS LAID "%2 = " CONV_OF("%0") "%3 = aten::silu_(%2) -> f32[2,4,8,8] view-of %2 writes %2\n"
+	                                             "%4 = aten::view(%3, [512]) -> f32[512] view-of %2\n" ENDS("%4"),
+	           LAID PACKED("2") "%3 = mkldnn::_convolution_pointwise" WITH(
+				   "%0", "2") ", \"swish\", [], none" SHAPE
+	                          "\n%4 = aten::view(%3, [512]) -> f32[512] view-of %3\n" ENDS("%4"));
+	check_fuse(PIXELS LAID "%2 = " CONV_OF("%0") "%3 = aten::gelu(%2, \"tanh\") -> f32[2,4,8,8]\n" ENDS("%3"),
+	           LAID PACKED("2") "%3 = mkldnn::_convolution_pointwise" WITH("%0", "2") ", \"gelu\", [], \"tanh\"" SHAPE
+	                                                                                  "\n" ENDS("%3"));
+	check_fuse(PIXELS LAID "%2 = " CONV_OF("%0") "%3 = aten::hardtanh(%2, 0, 6) -> f32[2,4,8,8]\n" ENDS("%3"),
+	           LAID PACKED("2") "%3 = mkldnn::_convolution_pointwise" WITH(
+				   "%0", "2") ", \"hardtanh\", [0.0, 6.0], none" SHAPE "\n" ENDS("%3"));
+}
+
+static void where_layouts_must_stay_only_the_activation_is_joined(void **state)
+{
+	(void)state;
+	check_fuse(PIXELS "%1 = aten::conv2d(%0, @w, @c, [1, 1], [1, 1], [1, 1], 1) -> f32[2,4,8,8]\n"
+	                  "%2 = aten::relu(%1) -> f32[2,4,8,8]\n" ENDS("%2"),
+	           "%1 = mkldnn::_convolution_pointwise(%0, @w, @c, [1, 1], [1, 1], [1, 1], 1, \"relu\", [], none" SHAPE
+	           "\n" ENDS("%1"));
+	check_fuse(PIXELS "%1 = aten::conv2d(%0, @w, @c, [1, 1], [1, 1], [1, 1], 1) -> f32[2,4,8,8]\n" ENDS("%1"), NULL);
+}
+
+static const char residual[] = PIXELS LAID "%2 = " CONV_OF("%0") "%3 = " CONV_OF(
+	"%0") "%4 = aten::add_.Tensor(%2, %3, 1) -> f32[2,4,8,8] view-of %2 writes %2\n"
+		  "%5 = aten::relu_(%4) -> f32[2,4,8,8] view-of %2 writes %4\n"
+		  "%6 = " CONV_OF("%5") "%7 = aten::add.Tensor(%5, %6, 1) -> f32[2,4,8,8]\n"
+								"%8 = aten::relu(%7) -> f32[2,4,8,8]\n" ENDS("%8");
+
+/* The first sum takes the memory of what was added; the second cannot: its convolution reads it. */
+static const char residual_joined[] = LAID PACKED("2") PACKED("3") "%4 = mkldnn::_convolution_pointwise" WITH(
+	"%0", "3") ", \"none\", [], none" SHAPE "\n"
+			   "%5 = mkldnn::_convolution_pointwise_.binary(%4, %0, %2, @c, [1, 1], [1, 1], [1, 1], 1, \"add\", 1.0, "
+               "\"relu\", [], "
+			   "none" SHAPE
+			   " view-of %4 writes %4\n" PACKED("6") "%7 = mkldnn::_convolution_pointwise.binary(%5, %5, %6, @c, [1, "
+                                                     "1], [1, 1], [1, 1], 1, \"add\", 1.0, \"relu\", [], "
+													 "none" SHAPE "\n" ENDS("%7");
+
+static void sums_are_joined_on_memory_that_is_free(void **state)
+{
+	(void)state;
+	check_fuse(residual, residual_joined);
+}
+
+static void a_sum_that_others_see_gets_memory_of_its_own(void **state)
+{
+	(void)state;
+	/* the other operand leaves the plan */
+	check_fuse(PIXELS LAID "%2 = aten::exp(%0) -> f32[2,4,8,8]\n%3 = " CONV_OF(
+				   "%0") "%4 = aten::add.Tensor(%3, %2, 1) -> f32[2,4,8,8]\n" ENDS("(%2, %4)"),
+	           LAID "%2 = aten::exp(%0) -> f32[2,4,8,8]\n" PACKED(
+				   "3") "%4 = mkldnn::_convolution_pointwise.binary(%0, %2, %3, @c, [1, 1], [1, 1], [1, 1], 1, "
+	                    "\"add\", 1.0, none, "
+	                    "[], none" SHAPE "\n" ENDS("(%2, %4)"));
+	/* it is read later */
+	check_fuse(PIXELS LAID "%2 = aten::exp(%0) -> f32[2,4,8,8]\n%3 = " CONV_OF(
+				   "%0") "%4 = aten::add.Tensor(%3, %2, 1) -> f32[2,4,8,8]\n%5 = aten::mul.Tensor(%2, %4) -> "
+	                     "f32[2,4,8,8]\n" ENDS("%5"),
+	           LAID "%2 = aten::exp(%0) -> f32[2,4,8,8]\n" PACKED(
+				   "3") "%4 = mkldnn::_convolution_pointwise.binary(%0, %2, %3, @c, [1, 1], [1, 1], [1, 1], 1, "
+	                    "\"add\", 1.0, none, "
+	                    "[], none" SHAPE "\n%5 = aten::mul.Tensor(%2, %4) -> f32[2,4,8,8]\n" ENDS("%5"));
+}
+
+static void what_is_not_joined(void **state)
+{
+	(void)state;
+#define ALONE LAID PACKED("2") "%3 = mkldnn::_convolution_pointwise" WITH("%0", "2") ", \"none\", [], none" SHAPE "\n"
+#define RELU "aten::relu(%2) -> f32[2,4,8,8]\n"
+	/* read twice; kept; seen through a view */
+	check_fuse(PIXELS LAID "%2 = " CONV_OF("%0") "%3 = " RELU "%4 = aten::exp(%2) -> f32[2,4,8,8]\n" ENDS("(%3, %4)"),
+	           ALONE "%4 = aten::relu(%3) -> f32[2,4,8,8]\n%5 = aten::exp(%3) -> f32[2,4,8,8]\n" ENDS("(%4, %5)"));
+	check_fuse(PIXELS LAID "%2 = " CONV_OF("%0") "%3 = " RELU ENDS("(%2, %3)"),
+	           ALONE "%4 = aten::relu(%3) -> f32[2,4,8,8]\n" ENDS("(%3, %4)"));
+	check_fuse(PIXELS LAID "%2 = " CONV_OF("%0") "%3 = aten::view(%2, [512]) -> f32[512] view-of %2\n"
+	                                             "%4 = aten::relu(%3) -> f32[512]\n" ENDS("%4"),
+	           ALONE "%4 = aten::view(%3, [512]) -> f32[512] view-of %3\n%5 = aten::relu(%4) -> f32[512]\n" ENDS("%5"));
+	/* the sum is weighted, or spreads one of the two */
+	check_fuse(PIXELS LAID "%2 = " CONV_OF("%0") "%3 = aten::add.Tensor(%2, %0, 2) -> f32[2,4,8,8]\n" ENDS("%3"),
+	           ALONE "%4 = aten::add.Tensor(%3, %0, 2) -> f32[2,4,8,8]\n" ENDS("%4"));
+	check_fuse(PIXELS LAID "%2 = " CONV_OF("%0") "%3 = aten::add.Tensor(%2, @c, 1) -> f32[2,4,8,8]\n" ENDS("%3"),
+	           ALONE "%4 = aten::add.Tensor(%3, @c, 1) -> f32[2,4,8,8]\n" ENDS("%4"));
+	/* the input is written before the sum */
+	check_fuse(PIXELS LAID "%2 = " CONV_OF("%0") "%3 = aten::exp(%0) -> f32[2,4,8,8]\n"
+	                                             "%4 = aten::zero_(%0) -> f32[2,4,8,8] view-of %0 writes %0\n"
+	                                             "%5 = aten::add.Tensor(%2, %3, 1) -> f32[2,4,8,8]\n" ENDS("%5"),
+	           ALONE "%4 = aten::exp(%0) -> f32[2,4,8,8]\n%5 = aten::zero_(%0) -> f32[2,4,8,8] view-of %0 writes %0\n"
+	                 "%6 = aten::add.Tensor(%3, %4, 1) -> f32[2,4,8,8]\n" ENDS("%6"));
+	/* other types, autocast, weights that come with the call */
+	check_fuse(HEAD "input %0 f64[2,4,8,8] name=\"x\"\nparam @w f64[4,4,3,3]\n"
+	                "%1 = aten::conv2d(%0, @w, none, [1, 1], [1, 1], [1, 1], 1) -> f64[2,4,8,8]\n"
+	                "%2 = aten::relu(%1) -> f64[2,4,8,8]\n" ENDS("%2"),
+	           NULL);
+	check_fuse(PIXELS "%1 = aten::conv2d(%0, @w, @c, [1, 1], [1, 1], [1, 1], 1) -> f32[2,4,8,8] {autocast=cpu:bf16}\n"
+	                  "%2 = aten::relu(%1) -> f32[2,4,8,8] {autocast=cpu:bf16}\n" ENDS("%2"),
+	           NULL);
+	check_fuse(HEAD "input %0 f32[2,4,8,8] name=\"x\"\ninput %1 f32[4,4,3,3] name=\"w\"\n"
+	                "%2 = aten::conv2d(%0, %1, none, [1, 1], [1, 1], [1, 1], 1) -> f32[2,4,8,8]\n"
+	                "%3 = aten::relu(%2) -> f32[2,4,8,8]\ninputs ((%0, %1), {})\noutput %3\n",
+	           NULL);
+}
+
+static bool has_none(const char *name)
+{
+	(void)name;
+	return false;
+}
+
+static void operators_that_are_not_there_are_not_used(void **state)
+{
+	(void)state;
+	optimize_spec without = fast;
+	without.has_op = has_none;
+	check_job((job){.text = residual, .run = pass_fuse, .spec = without}, NULL);
+	without.has_op = NULL;
+	check_job((job){.text = residual, .run = pass_fuse, .spec = without}, NULL);
+}
+
+#define MATRIX HEAD "symbol B 1..64\ninput %0 f32[B,16,768] name=\"x\"\nparam @w f32[768,768]\nparam @c f32[768]\n"
+#define LINEAR "%1 = aten::linear(%0, @w, @c) -> f32[B,16,768]\n"
+
+static void a_linear_is_laid_out_for_the_rows_to_expect(void **state)
+{
+	(void)state;
+	job j = {.run = pass_fuse, .spec = fast};
+	j.text = MATRIX LINEAR "%2 = aten::gelu(%1, \"none\") -> f32[B,16,768]\n" ENDS("%2");
+	j.spec.symbols = (int64_t[]){4};
+	check_job(j, "%1 = mkldnn::_reorder_linear_weight(@w, 64) -> f32[768,768] odd\n"
+	             "%2 = mkldnn::_linear_pointwise(%0, %1, @c, \"gelu\", [], \"none\") -> f32[B,16,768]\n" ENDS("%2"));
+	check_fuse(MATRIX LINEAR "%2 = aten::add.Tensor(%0, %1, 1) -> f32[B,16,768]\n" ENDS("%2"),
+	           "%1 = mkldnn::_reorder_linear_weight(@w, none) -> f32[768,768] odd\n"
+	           "%2 = mkldnn::_linear_pointwise.binary(%0, %0, %1, @c, \"add\") -> f32[B,16,768]\n" ENDS("%2"));
+}
+
+static void a_product_with_a_parameter_is_a_linear(void **state)
+{
+	(void)state;
+	check_fuse(HEAD "input %0 f32[64,768] name=\"x\"\nparam @w f32[768,512]\nparam @c f32[512]\n"
+	                "%1 = aten::addmm(@c, %0, @w, 1, 1) -> f32[64,512]\n" ENDS("%1"),
+	           "%1 = aten::t(@w) -> f32[512,768] view-of @w\n"
+	           "%2 = mkldnn::_reorder_linear_weight(%1, 64) -> f32[512,768] odd\n"
+	           "%3 = mkldnn::_linear_pointwise(%0, %2, @c, \"none\", [], none) -> f32[64,512]\n" ENDS("%3"));
+}
+
+static void small_linears_stay(void **state)
+{
+	(void)state;
+	check_fuse(HEAD "input %0 f32[2,64] name=\"x\"\nparam @w f32[64,64]\n"
+	                "%1 = aten::linear(%0, @w, none) -> f32[2,64]\n" ENDS("%1"),
+	           NULL);
+}
+
 /* ---- faults -------------------------------------------------------------------------------------------------------- */
 
 static clv_status attempt_job(const void *ctx)
@@ -217,7 +391,9 @@ static void memory_may_run_out_anywhere(void **state)
 {
 	(void)state;
 	job fold = {.text = conv_norm, .run = pass_fold_batch_norm, .spec = fast};
+	job fuse = {.text = residual, .run = pass_fuse, .spec = fast};
 	assert_true(sweep_faults(attempt_job, &fold, CLV_OK) > 20);
+	assert_true(sweep_faults(attempt_job, &fuse, CLV_OK) > 20);
 }
 
 int main(void)
@@ -228,6 +404,15 @@ int main(void)
 		cmocka_unit_test(halves_are_folded_in_f32),
 		cmocka_unit_test(statistics_that_nobody_reads_do_not_hinder),
 		cmocka_unit_test(what_is_not_folded),
+		cmocka_unit_test(a_convolution_is_laid_out_and_does_the_activation),
+		cmocka_unit_test(where_layouts_must_stay_only_the_activation_is_joined),
+		cmocka_unit_test(sums_are_joined_on_memory_that_is_free),
+		cmocka_unit_test(a_sum_that_others_see_gets_memory_of_its_own),
+		cmocka_unit_test(what_is_not_joined),
+		cmocka_unit_test(operators_that_are_not_there_are_not_used),
+		cmocka_unit_test(a_linear_is_laid_out_for_the_rows_to_expect),
+		cmocka_unit_test(a_product_with_a_parameter_is_a_linear),
+		cmocka_unit_test(small_linears_stay),
 		cmocka_unit_test(memory_may_run_out_anywhere),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
