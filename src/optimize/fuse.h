@@ -13,6 +13,7 @@ typedef struct fuser {
 	const optimize_spec *s;
 	bool *constant;      /* per value: the same in every run */
 	bool *last_image;    /* per value: it is channels-last */
+	bool *rows;          /* per value: it is row-major */
 	node_id *last_use;   /* per owner of memory: the last node of the range that reads or writes it; NONE */
 	node_id *last_write; /* likewise: that writes it */
 	bool *shown;         /* per owner of memory: see edit_facts */
@@ -29,7 +30,8 @@ typedef struct activation {
 
 bool read_activation(const edit *e, node_id n, activation *out); /* activations.c */
 
-clv_status find_last_images(const edit *e, bool **out); /* last_images.c; caller frees with mem_free */
+/* image_layouts.c: per value, all false before */
+clv_status find_image_layouts(const edit *e, bool *last, bool *rows);
 
 /* What follows a node. */
 typedef struct tail {
