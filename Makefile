@@ -16,7 +16,7 @@ else
 RUN := env PYTHONPATH=$(CURDIR)/build/python $(PYTHON)
 endif
 
-.PHONY: all setup build demo test test-fast test-full asan ubsan fuzz bench docs abi format clean help
+.PHONY: all setup build demo test test-fast test-full asan ubsan fuzz bench bench-full bench-gpu bench-report docs abi format clean help
 
 all: build ## set-up, build, install into .venv (the default)
 
@@ -47,10 +47,17 @@ ubsan: setup ## the same under the undefined-behaviour sanitizer
 fuzz: setup ## each fuzz target for FUZZ_SECONDS (60), starting from its corpus; needs clang
 	@tools/fuzz.sh
 
-bench: build ## the measurements in bench/
-	@cmake --build build -j $(JOBS) --target bench
-	@set -e; for b in bench/*.c; do echo "== $$b"; build/bench/$$(basename $$b .c); done
-	@set -e; for b in bench/*.py; do echo "== $$b"; $(RUN) $$b; done
+bench: build ## a sample of the benchmarks on the CPU, about a quarter of an hour on two cores
+	@tools/bench.sh sample
+
+bench-full: build ## every benchmark on the CPU, many hours; goes on where it ended
+	@tools/bench.sh full
+
+bench-gpu: build ## the benchmarks that need a GPU
+	@tools/bench.sh gpu
+
+bench-report: build ## results of bench-full and bench-gpu into bench/results, docs/benchmarks.md and README.md
+	@tools/bench.sh report
 
 docs: setup ## the pages of cleave.h: build/docs/html/index.html
 	@tools/docs.sh
@@ -65,4 +72,4 @@ clean: ## remove what was built; .venv stays
 	rm -rf build
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -1,7 +1,8 @@
 """Inference in halves: the model itself, its split as the tape runs it, and its replay runtime optimized, side by side.
 
 --backend says what optimizes: torch_compile is the compiled mode with its default options; inductor, aot_eager and
-eager are that mode with this back end of torch.compile; cuda_graph is the mode of that name.
+eager are that mode with this back end of torch.compile; cuda_graph is the mode of that name; fast is the tape with
+optimize="fast".
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ EXAMPLES = """\
   python examples/replay_optimization_timing.py --models resnet50 mobilenet --batches 4 32 256 \\
       --iterations 50 --warmup 20 --backend torch_compile
   python examples/replay_optimization_timing.py --models bert --batches 1 --backend cuda_graph
+  python examples/replay_optimization_timing.py --models mobilenet --batches 1 4 --backend fast
 """
 
 BACKENDS: dict[str, dict[str, Any]] = {
@@ -26,6 +28,7 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "aot_eager": {"mode": "compiled", "compile_options": {"backend": "aot_eager"}},
     "eager": {"mode": "compiled", "compile_options": {"backend": "eager"}},
     "cuda_graph": {"mode": "cuda_graph"},
+    "fast": {"mode": "generated_eager", "optimize": "fast"},
 }
 
 

@@ -19,8 +19,6 @@ sys.path.append(str(Path(__file__).resolve().parent.parent.parent / "examples"))
 
 import real_models
 
-from .names import TWELVE
-
 PIXELS = {"ultralytics-yolov8n": 320, "rfdetr-nano": 384}
 PIXELS_ELSE = 224
 
@@ -63,7 +61,6 @@ def vit_of_real_size() -> real_models.Entry:
 
 
 OWN: dict[str, Callable[[], real_models.Entry]] = {"mlp": mlp, "llama-like": llama_like}
-NAMES = [*TWELVE, *OWN]
 
 
 def _entry(name: str, small: bool) -> real_models.Entry:

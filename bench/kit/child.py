@@ -5,6 +5,7 @@ A fork has torch and the model already. For that the parent must have started no
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+PR_SET_PDEATHSIG = 1
 KEPT = 300  # letters of a reason
 
 
@@ -33,7 +35,14 @@ def short(error: BaseException | str) -> str:
     return text[:KEPT]
 
 
+def end_with_parent() -> None:
+    """A run that is interrupted leaves nothing behind (Linux)."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _work(function: Callable[[], Any], answer: Path, log: Path) -> None:
+    end_with_parent()
     os.setpgid(0, 0)  # whatever it starts ends with it
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")  # rather this one than anything else on the machine

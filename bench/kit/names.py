@@ -16,6 +16,8 @@ TWELVE = (
     "transformers-t5",
     "transformers-llama",
 )
+OWN = ("mlp", "llama-like")
+MODELS = (*TWELVE, *OWN)
 KINDS = {
     "whole": "the whole model",
     "split": "prefix and suffix of a split at 50 %",

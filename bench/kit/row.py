@@ -20,13 +20,14 @@ from typing import Any, NamedTuple
 import torch
 
 from . import cases, tree
-from .child import Failed, in_child, short
+from .child import Failed, end_with_parent, in_child, short
 from .memory import Memory
 from .names import EAGER
 from .rounds import rounds
-from .ways import WAYS, Job, LeftOut, Prepared
+from .ways import WAYS, Job, LeftOut, Prepared, cut_module
 
-TRIALS = 0.6  # of a row's seconds; what is left is for the rounds
+TRIALS = 0.6  # of a row's seconds are for trials; what is left is for the rounds
+ONE_TRIAL = 0.4  # and so much at most for one way
 STEADY = 3  # runs in which the memory of a steady run is seen
 
 
@@ -58,13 +59,13 @@ def _set_up(spec: Spec, case: cases.Case) -> cases.Case:
     return cases.Case(case.model.to(spec.device), args, {k: t.to(spec.device) for k, t in case.kwargs.items()})
 
 
-def _prepare(way: str, spec: Spec, case: cases.Case, folder: Path) -> Prepared:
+def _prepare(way: str, spec: Spec, case: cases.Case, folder: Path, module: str = "") -> Prepared:
     """A way with caches of its own."""
     mine = folder / way
     mine.mkdir(parents=True, exist_ok=True)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(mine / "inductor")
     os.environ["TRITON_CACHE_DIR"] = str(mine / "triton")
-    job = Job(case, spec.kind, spec.device, spec.threads, mine)
+    job = Job(case, spec.kind, spec.device, spec.threads, mine, module)
     return WAYS[way].by_kind[spec.kind](job)
 
 
@@ -101,7 +102,7 @@ def _load(way: str, spec: Spec, folder: Path) -> None:
         _prepare(way, spec, tiny, folder / "tiny").call()
 
 
-def _trial(way: str, spec: Spec, on_cpu: cases.Case, folder: Path) -> dict[str, Any]:
+def _trial(way: str, spec: Spec, on_cpu: cases.Case, folder: Path, module: str) -> dict[str, Any]:
     """Facts about a way by itself."""
     case = _set_up(spec, on_cpu)
     want = _want(spec, case, folder)
@@ -109,7 +110,7 @@ def _trial(way: str, spec: Spec, on_cpu: cases.Case, folder: Path) -> dict[str, 
     memory = Memory(spec.device)
     start = time.perf_counter()
     try:
-        prepared = _prepare(way, spec, case, folder)
+        prepared = _prepare(way, spec, case, folder, module)
     except LeftOut as error:
         return {"status": "left out", "reason": str(error)}
     prepared.call()
@@ -124,7 +125,7 @@ def _trial(way: str, spec: Spec, on_cpu: cases.Case, folder: Path) -> dict[str, 
     return {"status": "ok", **facts, **_distance(prepared, want, spec.device), "note": prepared.note}
 
 
-def _race(ways: list[str], spec: Spec, on_cpu: cases.Case, folder: Path, end: float) -> dict[str, Any]:
+def _race(ways: list[str], spec: Spec, on_cpu: cases.Case, folder: Path, module: str, end: float) -> dict[str, Any]:
     """All ways in one process: milliseconds of each, round by round."""
     case = _set_up(spec, on_cpu)
     want = _want(spec, case, folder)
@@ -132,7 +133,7 @@ def _race(ways: list[str], spec: Spec, on_cpu: cases.Case, folder: Path, end: fl
     facts: dict[str, dict[str, Any]] = {}
     for way in ways:
         try:
-            ready[way] = _prepare(way, spec, case, folder)
+            ready[way] = _prepare(way, spec, case, folder, module)
             facts[way] = _distance(ready[way], want, spec.device)
         except Exception as error:  # beside others it can fail where alone it did not
             ready.pop(way, None)
@@ -145,7 +146,17 @@ def _race(ways: list[str], spec: Spec, on_cpu: cases.Case, folder: Path, end: fl
     return facts
 
 
-def _tried(spec: Spec, case: cases.Case, folder: Path, start: float) -> dict[str, dict[str, Any]]:
+def _module(spec: Spec, on_cpu: cases.Case) -> str:
+    """Where the peer that splits is to cut."""
+    if not {"ariadne", "ariadne-compiled"} & set(spec.ways):
+        return ""
+    try:
+        return str(in_child(lambda: cut_module(_set_up(spec, on_cpu)), ONE_TRIAL * spec.budget))
+    except Failed:
+        return ""
+
+
+def _tried(spec: Spec, case: cases.Case, folder: Path, module: str, start: float) -> dict[str, dict[str, Any]]:
     last = start + TRIALS * spec.budget
     found: dict[str, dict[str, Any]] = {}
     for way in spec.ways:
@@ -153,9 +164,9 @@ def _tried(spec: Spec, case: cases.Case, folder: Path, start: float) -> dict[str
         if left <= 0 and way != EAGER:
             found[way] = {"status": "left out", "reason": f"no time left of the row's {spec.budget:g} s"}
             continue
-        limit = max(left + 0.1 * spec.budget, 20.0)
+        limit = max(20.0, min(left + 0.1 * spec.budget, ONE_TRIAL * spec.budget))
         try:
-            found[way] = in_child(lambda way=way: _trial(way, spec, case, folder), limit)  # type: ignore[misc]
+            found[way] = in_child(lambda way=way: _trial(way, spec, case, folder, module), limit)  # type: ignore[misc]
         except Failed as error:
             found[way] = {"status": "failed", "reason": str(error)}
     return found
@@ -177,13 +188,14 @@ def measure(spec: Spec) -> dict[str, Any]:
     row.update(inputs=cases.sizes(case), threads=spec.threads, ways={})
     with tempfile.TemporaryDirectory(prefix="cleave-bench-row-") as name:
         folder = Path(name)
-        row["ways"] = tried = _tried(spec, case, folder, start)
+        module = _module(spec, case)
+        row["ways"] = tried = _tried(spec, case, folder, module, start)
         if tried[EAGER]["status"] != "ok":
             return {**row, "error": f"eager: {tried[EAGER]['reason']}"}
         runners = [way for way, facts in tried.items() if facts["status"] == "ok"]
         end = start + spec.budget
         try:
-            raced = in_child(lambda: _race(runners, spec, case, folder, end), 2 * spec.budget + 60)
+            raced = in_child(lambda: _race(runners, spec, case, folder, module, end), 2 * spec.budget + 60)
         except Failed as error:
             row["error"] = f"the rounds: {error}"
             raced = {}
@@ -193,6 +205,7 @@ def measure(spec: Spec) -> dict[str, Any]:
 
 
 def main() -> int:
+    end_with_parent()
     spec = Spec(**json.loads(Path(sys.argv[1]).read_text()))
     try:
         row = measure(spec)

@@ -34,6 +34,7 @@ class Job(NamedTuple):
     device: str
     threads: int
     folder: Path  # a cache for this way alone: cold when a way is tried, warm when it is measured
+    module: str = ""  # the one in which a split at 50 % cuts, where it is known
 
     @property
     def batch(self) -> int:
@@ -137,12 +138,20 @@ def _options(function: Callable[..., Any], level: str | None, **more: Any) -> di
     return asked
 
 
-def _spec(package: Any, job: Job) -> Any:
+def _spec(package: Any, job: Job, boundary: str = "50%") -> Any:
     """The same split for every package."""
     low, mode = (1, "batch_1") if job.batch == 1 else (2, "batch_gt1")
     return package.SplitSpec(
-        boundary="50%", dynamic_batch=(low, 64), trainable=job.kind == "training", trace_batch_mode=mode
+        boundary=boundary, dynamic_batch=(low, 64), trainable=job.kind == "training", trace_batch_mode=mode
     )
+
+
+def cut_module(case: Case) -> str:
+    """The module in which Cleave cuts at 50 %; "" where it is none."""
+    cleave = _cleave()
+    spec = cleave.SplitSpec(boundary="50%", dynamic_batch=None)
+    runtime = cleave.prepare_split(case.model, example_inputs=case.args, example_kwargs=case.kwargs, split=spec)
+    return str(runtime.candidate.module_path or "")
 
 
 def plan_at(level: str | None, mode: str | None = None) -> Prepare:
@@ -334,7 +343,9 @@ def openvino_itself(job: Job) -> Prepared:
 
 
 def _exported(job: Job, to: Path) -> str:
-    """Writes model.onnx; the newer exporter where it can, else the older one. Which of them."""
+    """Writes model.onnx, unless it is there; the newer exporter where it can, else the older one. Which of them."""
+    if to.exists():
+        return ""
     flat, tensors = job.flat(), job.tensors
     try:
         torch.onnx.export(flat, tensors, to, dynamo=True, external_data=True)
@@ -375,11 +386,16 @@ def _ariadne() -> Any:
 
 
 def _ariadne_runtime(job: Job, model: nn.Module, mode: str) -> Any:
+    """Cut after the module in which Cleave cuts: for a percentage it runs forward and backward of every candidate at
+    several batch sizes, which takes minutes. Rows of kind "prepare" have that."""
     package, case = _ariadne(), job.case
+    module = job.module if job.kind != "prepare" else ""
     if case.kwargs:
         model = tree.Positional(model, len(case.args), list(case.kwargs)).train(model.training)
+        module = module and f"model.{module}"
+    spec = _spec(package, job, f"after:{module}" if module else "50%")
     prepare = package.prepare_split_replay if mode == "compiled" else package.prepare_split
-    return prepare(model, example_inputs=job.tensors, split=_spec(package, job), mode=mode)
+    return prepare(model, example_inputs=job.tensors, split=spec, mode=mode)
 
 
 def ariadne(mode: str) -> Prepare:
@@ -387,8 +403,8 @@ def ariadne(mode: str) -> Prepare:
         runtime = _ariadne_runtime(job, job.case.model, mode)
         prepared = _inference(lambda: runtime.run_suffix(runtime.run_prefix(*job.tensors)))
         prepared.call()
-        notes = ["as a split at 50 %" if job.kind == "whole" else "", _fallback(runtime)]
-        return prepared._replace(note="; ".join(filter(None, notes)))
+        notes = ["as a split" if job.kind == "whole" else "", f"cut after {job.module}" if job.module else ""]
+        return prepared._replace(note="; ".join(filter(None, [*notes, _fallback(runtime)])))
 
     return prepare
 

@@ -92,16 +92,15 @@ class GraphSegment:
         self._graphs: OrderedDict[Any, _Graph] = OrderedDict()
         self._pool: Any = None
         self._done: Any = None  # event: the last run has read its outputs
-        self._never: str | None = self._unfit_for_ever(captured, first, end)
+        self._never: str | None = self._unfit_for_ever()
         self.fallback_reason = self._never
         if self._never is not None:
             self._tell()
         places = captured.plan.places(first, end)[0] if self._never is None else []
         self._live = [captured.state[name] if name is not None else data for _, name, data in places]
 
-    @staticmethod
-    def _unfit_for_ever(captured: Captured, first: int, end: int) -> str | None:
-        effects = captured.plan.effects(first, end)
+    def _unfit_for_ever(self) -> str | None:
+        effects = self.program.native.effects()
         for effect, text in _UNFIT.items():
             if effect in effects:
                 return text.format(effects[effect])

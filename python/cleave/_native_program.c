@@ -699,6 +699,18 @@ static PyObject *program_py_renew(ProgramObject *o, PyObject *unused)
 	return st == CLV_OK ? PyLong_FromUnsignedLongLong(generation) : raise_status(st);
 }
 
+/* effects() -> as Plan.effects, of what every run does */
+static PyObject *program_py_effects(ProgramObject *o, PyObject *unused)
+{
+	const optimized_plan *made = o->g->optimizer ? optimizer_plan(o->g->optimizer) : NULL;
+	const view *v = &o->g->v;
+	(void)unused;
+	if (made)
+		return effects_of(made->p, made->main, made->end);
+	node_id first = v->nodes.n ? v->nodes.at[0] : 0;
+	return effects_of(o->plan->p, first, first + v->nodes.n);
+}
+
 static PyObject *program_py_ask(ProgramObject *o, PyObject *unused)
 {
 	(void)unused;
@@ -713,9 +725,9 @@ static PyObject *program_py_optimizations(ProgramObject *o, PyObject *unused)
 	if (!o->g->optimizer)
 		Py_RETURN_NONE;
 	clv_status st = optimizer_report(o->g->optimizer, &report);
-	const plan *p = optimizer_plan(o->g->optimizer);
-	if (p)
-		plan_print(p, &text);
+	const optimized_plan *made = optimizer_plan(o->g->optimizer);
+	if (made)
+		plan_print(made->p, &text);
 	PyObject *out = st != CLV_OK || text.failed ? raise_status(st != CLV_OK ? st : fail_nomem())
 	                                            : Py_BuildValue("(s#z#)", report.at ? report.at : "",
 	                                                            (Py_ssize_t)report.n, text.at, (Py_ssize_t)text.n);
@@ -742,6 +754,7 @@ static PyMethodDef program_methods[] = {
      "optimizations() -> (report, text of the plan that runs, or None), or None"},
 	{"renew", (PyCFunction)program_py_renew, METH_NOARGS,
      "renew() -> a number, another whenever what runs reuse was made anew"},
+	{"effects", (PyCFunction)program_py_effects, METH_NOARGS, "effects() -> {effect: node} of what every run does"},
 	{"ask", (PyCFunction)program_py_ask, METH_NOARGS, "ask() -> the next run chooses among optimizations"},
 	{"shapes", (PyCFunction)program_py_shapes, METH_VARARGS, "shapes(inputs, symbols) -> list of shapes"},
 	{NULL, NULL, 0, NULL}};

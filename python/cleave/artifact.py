@@ -88,8 +88,8 @@ def load(
     compare all weights with their digests, which reads the whole file. unproven: also serve sizes at which the model
     was never recorded. debug: check every result against the plan. allow_compiled: machine code in the file may run,
     which is code of whoever made the file; without it such parts run operator by operator. tape_only: no compiled part
-    is used. optimize: "none", "safe" (the same bits) or "fast" (numbers within a tolerance; the first run chooses): what
-    may be rewritten to run faster (docs/optimize.md)."""
+    is used. optimize: "none", "safe" (the same bits) or "fast" (numbers within a tolerance; the first run chooses):
+    what may be rewritten to run faster (docs/optimize.md)."""
     names = list(allow_operators)
     for name in names:
         if not isinstance(name, str) or isinstance(allow_operators, str):
@@ -101,7 +101,9 @@ def load(
     os.stat(path)  # as Python itself says that there is no such file
     where = None if device is None else _device(device)
     artifact = _native.Artifact(os.fsencode(path), names, check)
-    runtime = _native.Runtime(artifact, where, part, unproven, debug, allow_compiled, tape_only, read_optimize(optimize).level)
+    runtime = _native.Runtime(
+        artifact, where, part, unproven, debug, allow_compiled, tape_only, read_optimize(optimize).level
+    )
     model = LoadedModel(str(path), artifact, runtime, part, types)
     if not allow_compiled and not tape_only:
         _warn_native(model)
@@ -233,7 +235,8 @@ class LoadedModel(_show.Shown, Drawable):
 
     def optimizations(self) -> str:
         """What was done to run it faster, in lines: passes, measured times, what runs."""
-        return self._runtime.optimizations()
+        text: str = self._runtime.optimizations()
+        return text
 
     @property
     def segments(self) -> list[SegmentState]:

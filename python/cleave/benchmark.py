@@ -31,6 +31,7 @@ import torch
 from . import _native, _show, _tree
 from ._cut import Engines
 from .errors import ArgumentError
+from .optimize import Optimize
 from .plan import as_call
 from .profile import device_name
 from .replay import ReplayBoundary, SplitReplayRuntime, prepare_split_replay
@@ -475,6 +476,7 @@ def benchmark_split_modes(
     loss_fn: Loss | None = None,
     modes: Sequence[str] = ("debug_interpreter", "generated_eager", "compiled"),
     compile_options: dict[str, Any] | None = None,
+    optimize: str | Optimize = "safe",
     iterations: int = 20,
     warmup: int = 5,
 ) -> list[BenchmarkResult]:
@@ -490,7 +492,7 @@ def benchmark_split_modes(
         every = []
         for mode in modes:
             compiling = compile_options if mode == "compiled" else None
-            more = {**options, "mode": mode, "compile_options": compiling}
+            more = {**options, "mode": mode, "compile_options": compiling, "optimize": optimize}
             every.append(_prepared(subject, prepare_split, more, subject.replay, grad=False))
         return _all(subject, every, targets, loss_fn, iterations, warmup)
 
@@ -537,14 +539,21 @@ def benchmark_replay_optimization(
     compile_options: dict[str, Any] | None = None,
     materialize_boundary: bool = True,
     mode: str = "compiled",
+    optimize: str | Optimize = "safe",
     iterations: int = 20,
     warmup: int = 5,
 ) -> list[BenchmarkResult]:
-    """Inference: the model itself, its split as generated_eager runs it, and the replay runtime in another mode."""
+    """Inference: the model itself, its split as generated_eager runs it, and the replay runtime in another mode, or in
+    that one with another `optimize`."""
     _check_counts(iterations, warmup)
     subject = _Subject(model, inputs, kwargs)
     options = _options(example_inputs, example_kwargs, split, objective)
-    more = {"mode": mode, "compile_options": compile_options, "materialize_boundary": materialize_boundary}
+    more = {
+        "mode": mode,
+        "compile_options": compile_options,
+        "optimize": optimize,
+        "materialize_boundary": materialize_boundary,
+    }
     with Kept(model), torch.no_grad():
         base = _prepared(subject, prepare_split, options, subject.replay, grad=False)
         fast = _prepared(subject, prepare_split_replay, {**options, **more}, subject.replay, grad=False)

@@ -70,19 +70,30 @@ static bool still_holds(const variant *x, const kept *k, const run_spec *r)
 	return true;
 }
 
+/* Nothing in the prelude depends on a size, so any will do. */
+static int64_t *any_symbols(const plan *p)
+{
+	int64_t *out = mem_alloc((p->symbols.n + 1) * sizeof *out);
+	for (symbol_id s = 0; out && s < p->symbols.n; s++)
+		out[s] = p->symbols.at[s].data ? -1 : p->symbols.at[s].lo;
+	return out;
+}
+
 static clv_status run_prelude(const variant *x, const run_spec *r, kept *k)
 {
 	const view *v = &x->prelude->v;
 	clv_tensor **externals = mem_alloc((v->externals.n + 1) * sizeof *externals);
-	if (!externals)
-		return fail_nomem();
-	for (uint32_t i = 0; i < v->externals.n; i++) {
+	int64_t *symbols = any_symbols(x->made.p);
+	clv_status st = externals && symbols ? CLV_OK : fail_nomem();
+	for (uint32_t i = 0; st == CLV_OK && i < v->externals.n; i++) {
 		externals[i] = r->externals[x->prelude_externals[i]];
 		k->marks[i] = externals[i] ? br_mark(externals[i], true) : 0;
 	}
-	run_spec inner = {.externals = externals, .outputs = k->tensors};
-	clv_status st = program_run(x->prelude, &inner);
+	run_spec inner = {.externals = externals, .outputs = k->tensors, .symbols = symbols};
+	if (st == CLV_OK)
+		st = program_run(x->prelude, &inner);
 	mem_free(externals);
+	mem_free(symbols);
 	return st;
 }
 

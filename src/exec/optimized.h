@@ -32,6 +32,6 @@ clv_status optimizer_renew(optimizer *o, const run_spec *r, uint64_t *generation
 bool optimizer_ask(optimizer *o); /* has the next run choose; false: there is nothing to choose any more */
 /* What was done, in lines: passes and their counts, what was measured and chosen. */
 clv_status optimizer_report(optimizer *o, strbuf *b);
-const plan *optimizer_plan(optimizer *o); /* of the variant that runs, borrowed; NULL: as captured */
+const optimized_plan *optimizer_plan(optimizer *o); /* of the variant that runs, borrowed; NULL: as captured */
 
 #endif

@@ -362,8 +362,8 @@ clv_status optimizer_report(optimizer *o, strbuf *b)
 	return b->failed ? fail_nomem() : CLV_OK;
 }
 
-const plan *optimizer_plan(optimizer *o)
+const optimized_plan *optimizer_plan(optimizer *o)
 {
 	variant *x = atomic_load(&o->chosen);
-	return x ? variant_plan(x)->p : NULL;
+	return x ? variant_plan(x) : NULL;
 }

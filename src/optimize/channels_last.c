@@ -180,11 +180,25 @@ static clv_status change_node(converter *c)
 /* ---- the pass ----------------------------------------------------------------------------------------------------- */
 
 /* Only one value of its memory leaves: those outside that were on that memory are on the copy's. */
-static clv_status take_out(converter *c, value_id v)
+static clv_status take_out(converter *c, value_id v, value_id *heirs)
 {
-	if (c->e->p->values.at[v].alias != NONE)
-		edit_take_memory(c->e, v);
+	value_id root = c->e->p->values.at[v].alias;
+	if (root != NONE)
+		heirs[root] = v;
 	return convert(c, "aten::clone", c->last[v], v, MEMORY_CONTIGUOUS, c->r->first_out[v], c->maker[v]);
+}
+
+static clv_status take_all_out(converter *c)
+{
+	value_id *heirs = mem_ids((size_t)c->n + 1);
+	clv_status st = heirs ? CLV_OK : fail_nomem();
+	for (value_id v = 0; st == CLV_OK && v < c->n; v++)
+		if (c->leaving[v])
+			st = take_out(c, v, heirs);
+	if (st == CLV_OK)
+		edit_take_memories(c->e, heirs, c->n);
+	mem_free(heirs);
+	return st;
 }
 
 static void find_makers(converter *c)
@@ -204,10 +218,7 @@ static clv_status change_all(converter *c, uint32_t *changes)
 		TRY(change_node(c));
 		++*changes;
 	}
-	for (value_id v = 0; v < c->n; v++)
-		if (c->leaving[v])
-			TRY(take_out(c, v));
-	return CLV_OK;
+	return *changes ? take_all_out(c) : CLV_OK;
 }
 
 static clv_status convert_regions(edit *e, const optimize_spec *s, const regions *r, uint32_t *changes)

@@ -28,12 +28,21 @@ static void is_plain_result(void *ctx, value_id v)
 	value_each_data(x->e->p, v, is_no_number, x);
 }
 
+bool op_known(const char *op)
+{
+	static const char *const spaces[] = {
+		"aten::", "mkl::", "mkldnn::", "onednn::", "prims::", "quantized::", "torchvision::"};
+	for (size_t i = 0; i < sizeof spaces / sizeof *spaces; i++)
+		if (!strncmp(op, spaces[i], strlen(spaces[i])))
+			return true;
+	return false;
+}
+
 bool node_pure(const edit *e, node_id n)
 {
 	const node *x = &e->p->nodes.at[n];
 	plainness all = {e, true, 0};
-	if (x->nwrites || (x->flags & (NODE_HOST | NODE_IMPURE)) || node_draws(e->p, n) ||
-	    !strncmp(plan_s(e->p, x->op), "cleave::", 8))
+	if (x->nwrites || (x->flags & (NODE_HOST | NODE_IMPURE)) || node_draws(e->p, n) || !op_known(plan_s(e->p, x->op)))
 		return false;
 	node_each_result(e->p, n, is_plain_result, &all);
 	return all.yes && all.results; /* without a result it has some other purpose */

@@ -68,6 +68,9 @@ clv_status find_prelude(edit *e, const optimize_spec *s, node_id *main, uint32_t
 
 /* ---- shared by passes: facts.c ------------------------------------------------------------------------------------- */
 
+/* Of a library that comes with torch: it does what its schema says and nothing else. Operators of others may count, log or
+   draw, and no schema tells. */
+bool op_known(const char *op);
 /* Has no effect but its results, which are the same in every run with the same arguments. */
 bool node_pure(const edit *e, node_id n);
 /* v is a result of the range on memory that no other value is on (`by`, unless NONE, may be a view of it), that nothing

@@ -1,10 +1,11 @@
 /* The prelude: nodes of the range that give the same in every run, moved to its front.
  *
- * These are pure nodes whose arguments are external tensors that the range does not write, numbers that do not change,
- * and results of other such nodes. What a caller gets is never among their results: a caller may write it.
+ * These are pure nodes whose arguments are external tensors that the range does not write, numbers that do not
+ * change, and results of other such nodes. What a caller gets is never among their results: a caller may write it.
  *
- * Guards on such results come along: what they read changes only when the prelude is made again, and then they check. They
- * fail before nodes that they came after; no run that goes on is another for that. A number that others need stays. */
+ * Guards on such results come along: what they read changes only when the prelude is made again, and then they
+ * check. They fail before nodes that they came after; no run that goes on is another for that. A number that others
+ * need stays. */
 #include <string.h>
 
 #include "optimize/optimize.h"
@@ -24,21 +25,6 @@ static bool is_constant_external(const finder *f, const value *x)
 	return f->fast && (x->kind == VALUE_PARAM || x->kind == VALUE_BUFFER || x->kind == VALUE_ATTR);
 }
 
-static void find_externals(finder *f)
-{
-	const plan *p = f->e->p;
-	for (value_id v = 0; v < p->values.n; v++) {
-		const value *x = &p->values.at[v];
-		f->constant[v] = x->type == TYPE_TENSOR && !f->e->facts.written[v] && is_constant_external(f, x);
-	}
-}
-
-static void see_arg(void *ctx, value_id v)
-{
-	finder *f = ctx;
-	f->yes &= f->constant[v];
-}
-
 static bool has_fixed_shape(const plan *p, const value *x)
 {
 	int64_t k;
@@ -46,6 +32,22 @@ static bool has_fixed_shape(const plan *p, const value *x)
 		if (!expr_is_const(p, p->dims.at[x->shape + d], &k))
 			return false;
 	return true;
+}
+
+static void find_externals(finder *f)
+{
+	const plan *p = f->e->p;
+	for (value_id v = 0; v < p->values.n; v++) {
+		const value *x = &p->values.at[v];
+		bool external = x->type == TYPE_TENSOR && is_constant_external(f, x);
+		f->constant[v] = external && !f->e->facts.written[v] && has_fixed_shape(p, x);
+	}
+}
+
+static void see_arg(void *ctx, value_id v)
+{
+	finder *f = ctx;
+	f->yes &= f->constant[v];
 }
 
 static void see_result(void *ctx, value_id v)
@@ -62,12 +64,13 @@ static void mark_result(void *ctx, value_id v)
 }
 
 /* A view that leaves the range shows its memory to the caller: nothing on such memory is kept from run to run. External
-   memory is the caller's anyway. */
+   memory is the caller's anyway. The first on the memory must be in the prelude too, argument or not. */
 static void see_memory(void *ctx, value_id v)
 {
 	finder *f = ctx;
 	value_id root = alias_root(f->e->p, v);
 	f->yes &= f->e->p->values.at[root].kind != VALUE_RESULT || !f->e->facts.shown[root];
+	f->yes &= root == v || f->constant[root];
 }
 
 /* The value that a guard compares with is the same in every run. */
@@ -97,8 +100,7 @@ static bool is_guard(finder *f, node_id n)
 	const node *x = &p->nodes.at[n];
 	if (!strcmp(plan_s(p, x->op), "cleave::guard_equal"))
 		return !x->nwrites && !x->nresults;
-	f->yes = !x->nwrites && x->nresults && !(x->flags & NODE_IMPURE) && !node_draws(p, n) &&
-	         strncmp(plan_s(p, x->op), "cleave::", 8) != 0;
+	f->yes = !x->nwrites && x->nresults && !(x->flags & NODE_IMPURE) && !node_draws(p, n) && op_known(plan_s(p, x->op));
 	node_each_result(p, n, see_guard, f);
 	return f->yes;
 }

@@ -104,6 +104,17 @@ static void see_leaving(regions *r, value_id v)
 	r->leaving_at[root] = r->first_out[v];
 }
 
+/* Nodes after the range write the copy, by the name of the first on its memory; other names are gone. */
+static void see_later_writes(regions *r)
+{
+	const plan *p = r->e->p;
+	for (node_id n = r->e->end; n < p->nodes.n; n++)
+		for (uint32_t i = 0; i < p->nodes.at[n].nwrites; i++) {
+			value_id v = p->ids.at[p->nodes.at[n].writes + i];
+			r->apart[root_of(r, v)] |= v != root_of(r, v) && made_inside(r, v) && !leaves(r, v);
+		}
+}
+
 static bool copy_is_stale(const regions *r, value_id root)
 {
 	return r->leaving[root] > 1 ||
@@ -118,6 +129,7 @@ static void look(regions *r)
 	for (value_id v = 0; v < r->e->p->values.n; v++)
 		if (made_inside(r, v))
 			see_leaving(r, v);
+	see_later_writes(r);
 	for (value_id v = 0; v < r->e->p->values.n; v++)
 		r->apart[v] |= copy_is_stale(r, v);
 }

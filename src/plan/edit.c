@@ -5,7 +5,7 @@
 
 #include "plan/intern.h"
 
-/* ---- facts -------------------------------------------------------------------------------------------------------- */
+/* ---- facts ------------------------------------------------------------------------------------------------------- */
 
 static void facts_free(edit_facts *f)
 {
@@ -99,7 +99,7 @@ static clv_status find_facts(edit *e)
 	return CLV_OK;
 }
 
-/* ---- beginning and end -------------------------------------------------------------------------------------------- */
+/* ---- beginning and end ------------------------------------------------------------------------------------------- */
 
 static clv_status start_over(edit *e)
 {
@@ -134,7 +134,7 @@ void edit_free(edit *e)
 	*e = (edit){0};
 }
 
-/* ---- changes ------------------------------------------------------------------------------------------------------ */
+/* ---- changes ----------------------------------------------------------------------------------------------------- */
 
 static clv_status outside(node_id n)
 {
@@ -195,16 +195,41 @@ clv_status edit_read_instead(edit *e, value_id v, value_id other)
 	return CLV_OK;
 }
 
+static value_id heir_of(const value_id *heirs, uint32_t n, value_id root)
+{
+	return root < n && heirs[root] != NONE ? heirs[root] : root;
+}
+
+void edit_take_memories(edit *e, const value_id *heirs, uint32_t n)
+{
+	plan *p = e->p;
+	for (value_id v = 0; v < p->values.n; v++) {
+		value_id *root = &p->values.at[v].alias;
+		value_id heir = *root == NONE ? NONE : heir_of(heirs, n, *root);
+		*root = heir == v ? NONE : heir;
+	}
+	for (node_id k = 0; k < p->nodes.n; k++)
+		for (uint32_t w = 0; w < p->nodes.at[k].nwrites; w++) {
+			value_id *id = &p->ids.at[p->nodes.at[k].writes + w];
+			*id = heir_of(heirs, n, *id);
+		}
+	e->changed = true;
+}
+
 void edit_take_memory(edit *e, value_id v)
 {
 	value_id root = alias_root(e->p, v);
 	for (value_id i = 0; i < e->p->values.n; i++)
 		if (e->p->values.at[i].alias == root)
 			e->p->values.at[i].alias = i == v ? NONE : v;
+	for (node_id n = 0; n < e->p->nodes.n; n++)
+		for (uint32_t w = 0; w < e->p->nodes.at[n].nwrites; w++)
+			if (e->p->ids.at[e->p->nodes.at[n].writes + w] == root)
+				e->p->ids.at[e->p->nodes.at[n].writes + w] = v;
 	e->changed = true;
 }
 
-/* ---- putting them in place ---------------------------------------------------------------------------------------- */
+/* ---- putting them in place --------------------------------------------------------------------------------------- */
 
 static void exchange_args(edit *e, uint32_t first, uint32_t n)
 {
@@ -350,7 +375,7 @@ clv_status edit_apply(edit *e)
 	return st;
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------------ */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 const arg *edit_arg(const edit *e, node_id n, uint32_t i)
 {

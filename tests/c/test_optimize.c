@@ -1,4 +1,5 @@
-/* Passes: plan text in, plan text out; what must change, what must not, and random plans that do the same after as before. */
+/* Passes: plan text in, plan text out; what must change, what must not, and random plans that do the same after as
+ * before. */
 #include "support.h"
 
 #include "optimize/optimize.h"
@@ -6,7 +7,7 @@
 #define HEAD "cleave-plan 1\nmodel \"M\" training=no grad=any\n"
 #define X "input %0 f32[4,4] name=\"x\"\n"
 
-/* ---- running passes ------------------------------------------------------------------------------------------------ */
+/* ---- running passes ---------------------------------------------------------------------------------------------- */
 
 /* All names but one, as a list of what is off. */
 static void all_but(const char *name, const char *off[16])
@@ -70,7 +71,7 @@ static void stays(const char *name, const char *text)
 	becomes_in(name, 0, NONE, text, text);
 }
 
-/* ---- dead ---------------------------------------------------------------------------------------------------------- */
+/* ---- dead -------------------------------------------------------------------------------------------------------- */
 
 static void dead_nodes_go_all_the_way_up(void **state)
 {
@@ -96,6 +97,7 @@ static void what_has_an_effect_stays(void **state)
 	                     "%6 = aten::dropout(%0, 0.5, true) -> f32[4,4] {random}\n"
 	                     "%7 = test::print(%0) -> f32[4,4] {impure}\n"
 	                     "test::log(%0)\n"
+	                     "%10 = test::counts(%0) -> f32[4,4]\n" /* not one of torch's */
 	                     "%8 = aten::nonzero(%0) -> i64[3,2] guard\n"
 	                     "%9 = aten::item(%0) -> float {host}\n"
 	                     "output %0\n");
@@ -152,7 +154,7 @@ static void what_leaves_the_range_is_not_dead(void **state)
 	                  "output none\n");
 }
 
-/* ---- identity ------------------------------------------------------------------------------------------------------ */
+/* ---- identity ---------------------------------------------------------------------------------------------------- */
 
 /* A node that gives back %1, an intermediate value of this type. */
 static void check_identity(const char *type, const char *rest, bool goes)
@@ -379,7 +381,7 @@ static void contiguity_is_known_where_it_is_certain(void **state)
 	check_contiguous("test::unknown(%0) -> f32[4,4]", "f32[4,4]", false);
 }
 
-/* ---- common -------------------------------------------------------------------------------------------------------- */
+/* ---- common ------------------------------------------------------------------------------------------------------ */
 
 static void what_was_made_before_is_read_again(void **state)
 {
@@ -460,6 +462,7 @@ static void only_equal_nodes_are_one(void **state)
 		{"aten::empty.memory_format([4, 4]) -> f32[4,4]", "aten::empty.memory_format([4, 4]) -> f32[4,4]", false},
 		{"aten::empty_like(%0) -> f32[4,4]", "aten::empty_like(%0) -> f32[4,4]", false},
 		{"aten::new_empty(%0) -> f32[4,4]", "aten::new_empty(%0) -> f32[4,4]", false},
+		{"test::noise(%0) -> f32[4,4]", "test::noise(%0) -> f32[4,4]", false},
 		{"cleave::python(#f) -> f32[4,4]", "cleave::python(#f) -> f32[4,4]", false},
 	};
 	for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
@@ -513,7 +516,7 @@ static void outputs_stay_two(void **state)
 	        HEAD X "%1 = aten::sin(%0) -> f32[4,4]\n%2 = aten::neg(%1) -> f32[4,4]\noutput (%1, %2)\n");
 }
 
-/* ---- the prelude --------------------------------------------------------------------------------------------------- */
+/* ---- the prelude ------------------------------------------------------------------------------------------------- */
 
 /* The first `found` nodes of `after` are the prelude of `before`. */
 static void check_prelude(optimize_level level, uint32_t found, const char *before, const char *after)
@@ -583,6 +586,7 @@ static void what_changes_or_leaves_is_no_prelude(void **state)
 		WEIGHTS "%1 = aten::bernoulli(#0) -> f32[4,4] {random}\n%2 = aten::neg(%1) -> f32[4,4]\n"
 				"%3 = aten::add.Tensor(%0, %2, 1) -> f32[4,4]\noutput %3\n",
 		WEIGHTS "%1 = test::print(#0) -> f32[4,4] {impure}\ntest::log(#0)\noutput %0\n",
+		WEIGHTS "%1 = test::noise(#0) -> f32[4,4]\n%2 = aten::add.Tensor(%0, %1, 1) -> f32[4,4]\noutput %2\n",
 		/* numbers that follow the sizes */
 		WEIGHTS
 		"%1 = aten::mul.Tensor(#0, num(B)) -> f32[4,4]\n%2 = aten::add.Tensor(%0, %1, 1) -> f32[4,4]\noutput %2\n",
@@ -642,12 +646,13 @@ static void guards_that_others_need_stay(void **state)
 		WEIGHTS "%1 = aten::is_nonzero(@w) -> bool = true {host}\noutput %0\n",
 		WEIGHTS "cleave::guard_equal(@w, #0, \"tolist\") {host, impure}\noutput %0\n",
 		WEIGHTS "%1 = test::ask(#0) -> bool = true {host, impure}\noutput %0\n",
+		WEIGHTS "%1 = test::ask(#0) -> bool = true {host}\noutput %0\n",
 	};
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
 		check_prelude(OPTIMIZE_SAFE, 0, texts[i], texts[i]);
 }
 
-/* ---- all of them --------------------------------------------------------------------------------------------------- */
+/* ---- all of them ------------------------------------------------------------------------------------------------- */
 
 static const char *const much = WEIGHTS "%1 = aten::dropout(%0, 0.5, false) -> f32[4,4] view-of %0 {random}\n"
 										"%2 = aten::sin(%1) -> f32[4,4]\n"

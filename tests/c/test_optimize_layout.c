@@ -621,6 +621,28 @@ static void test_what_writes_other_memory_is_outside(void **state)
 	        "%10 = aten::clone(%9, memory:contiguous) -> f32[B,8,16,16]\n");
 }
 
+static void test_what_is_written_after_the_range_is_the_copy(void **state)
+{
+	(void)state;
+	check_range(HEAD "input %x f32[B,8,16,16] name=\"x\"\n"
+	                 "param @w f32[8,8,3,3]\n"
+	                 "%a = aten::conv2d(%x, @w, none, [1, 1], [1, 1], [1, 1], 1) -> f32[B,8,16,16]\n"
+	                 "%b = aten::relu_(%a) -> f32[B,8,16,16] view-of %a writes %a\n"
+	                 "%c = aten::conv2d(%b, @w, none, [1, 1], [1, 1], [1, 1], 1) -> f32[B,8,16,16]\n"
+	                 "%s = aten::add_.Tensor(%c, %x, 1) -> f32[B,8,16,16] view-of %c writes %c\n"
+	                 "%o = aten::relu_(%s) -> f32[B,8,16,16] view-of %c writes %c\n"
+	                 "output %o\n",
+	            0, 1,
+	            "%1 = aten::clone(%0, memory:channels_last) -> f32[B,8,16,16]\n"
+	            "%2 = aten::contiguous(@w, memory:channels_last) -> f32[8,8,3,3]\n"
+	            "%3 = aten::conv2d(%1, %2, none, [1, 1], [1, 1], [1, 1], 1) -> f32[B,8,16,16]\n"
+	            "%4 = aten::relu_(%3) -> f32[B,8,16,16] view-of %3 writes %3\n"
+	            "%5 = aten::conv2d(%4, %2, none, [1, 1], [1, 1], [1, 1], 1) -> f32[B,8,16,16]\n"
+	            "%6 = aten::add_.Tensor(%5, %1, 1) -> f32[B,8,16,16] view-of %5 writes %5\n"
+	            "%7 = aten::clone(%6, memory:contiguous) -> f32[B,8,16,16]\n"
+	            "%8 = aten::relu_(%7) -> f32[B,8,16,16] view-of %7 writes %7\n");
+}
+
 static clv_status attempt(const void *ctx)
 {
 	optimized_plan o;
@@ -681,6 +703,7 @@ int main(void)
 		cmocka_unit_test(test_arguments_that_are_missing_are_no_reason_to_fail),
 		cmocka_unit_test(test_an_image_that_another_node_of_the_region_writes_is_written_there),
 		cmocka_unit_test(test_what_writes_other_memory_is_outside),
+		cmocka_unit_test(test_what_is_written_after_the_range_is_the_copy),
 		cmocka_unit_test(test_running_out_of_memory_anywhere_is_an_error),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

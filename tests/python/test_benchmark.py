@@ -315,6 +315,18 @@ def test_modes_are_measured_side_by_side() -> None:
     assert all((r.prepare_s is None) == r.name.startswith("direct") for r in results)
 
 
+def test_the_tape_is_measured_against_itself_optimized() -> None:
+    model, x = net().eval(), torch.randn(4, 6)
+    _, base, fast = benchmark.benchmark_replay_optimization(
+        model, example_inputs=(x,), inputs=(x,), split="50%", mode="generated_eager", optimize="fast", **FEW
+    )
+    assert (base.execution_mode, fast.execution_mode) == ("generated_eager", "generated_eager")
+    with pytest.raises(ValueError, match="optimize is one of none, safe, fast, not 'most'"):
+        benchmark.benchmark_replay_optimization(
+            model, example_inputs=(x,), inputs=(x,), split="50%", optimize="most", **FEW
+        )
+
+
 @pytest.mark.parametrize("mode", ["compiled", "cuda_graph"])
 def test_replay_is_measured_against_what_is_generated(mode: str) -> None:
     model, x = net().eval(), torch.randn(4, 6)

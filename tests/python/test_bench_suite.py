@@ -1,0 +1,301 @@
+"""The benchmark suite: what it makes of results, and one row of it. No test looks at a time."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+BENCH = ROOT / "bench"
+sys.path.append(str(BENCH))  # last: bench/trace.py is no stand-in for Python's own
+
+from kit import bars, cases, names, results, tree, ways  # noqa: E402
+from kit.child import Failed, in_child  # noqa: E402
+from kit.rounds import rounds  # noqa: E402
+from real_models import BUILDERS  # noqa: E402
+
+RESNET, BERT = "torchvision-resnet50", "transformers-bert"
+HEAD = {
+    "format": 1,
+    "date": "2026-01-02",
+    "machine": {"cpu": "Some <CPU> & Co", "cores": 2, "memory_gb": 8.0, "system": "Linux"},
+    "versions": {"python": "3.11.7", "torch": "2.13.0"},
+}
+
+
+def way(*ms: float, **facts: Any) -> dict[str, Any]:
+    usual = {"status": "ok", "prepare_s": 1.0, "peak_mb": 10.0, "error": 0.0, "equal": True, "note": ""}
+    return {**usual, "ms": list(ms), **facts}
+
+
+def row(model: str, batch: int, kind: str = "whole", device: str = "cpu", **by_way: dict[str, Any]) -> dict[str, Any]:
+    named = {name.replace("_", "-"): facts for name, facts in by_way.items()}
+    return {"model": model, "batch": batch, "kind": kind, "device": device, "inputs": "4x3x8x8", "ways": named}
+
+
+def made_up() -> dict[str, Any]:
+    absent = {"status": "left out", "reason": "onnxruntime is not installed"}
+    wrong = way(1.0, 1.0, 1.0, status="wrong", reason="output 0 is off by 2.0e-01 of its largest number")
+    first = row(
+        RESNET,
+        4,
+        eager=way(10.0, 11.0, 12.0),
+        tape=way(10.0, 11.0, 12.0),
+        fast=way(6.0, 6.0, 6.0, equal=False, error=2e-6),
+        compile=way(8.0, 9.0, 8.0, prepare_s=30.0),
+        freezing=way(5.0, 5.0, 5.0),
+        openvino=way(5.5, 5.5, 5.5),
+        torchscript=wrong,
+        onnxruntime=absent,
+    )
+    second = row(BERT, 1, eager=way(5.0, 5.0), tape=way(6.0, 6.0, peak_mb=30.0))
+    broken = {**row("rfdetr-nano", 1), "error": "ModuleNotFoundError: no | rfdetr"}
+    return {**HEAD, "rows": [first, second, broken]}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "made-up.json"
+    path.write_text(json.dumps(made_up()))
+    return path
+
+
+def program(name: str, *args: Any, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCH / f"{name}.py"), *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **env}, check=False, timeout=300)
+
+
+def state_of(found: list[bars.Bar], start: str) -> str:
+    return next(bar.state for bar in found if bar.text.startswith(start))
+
+
+# ---- names
+
+
+def test_the_names_are_those_of_the_models_and_of_the_ways() -> None:
+    assert list(names.TWELVE) == list(BUILDERS)
+    assert list(ways.WAYS) == list(names.TITLES)
+    assert {kind for one in ways.WAYS.values() for kind in one.by_kind} == set(names.KINDS)
+    assert set(cases.OWN) == set(names.OWN)
+
+
+def test_a_kind_gets_the_ways_that_know_it_and_always_eager() -> None:
+    assert ways.ways_for("whole", "cpu", ["tape", "copy", "reduce-overhead"]) == ["eager", "tape"]
+    assert "reduce-overhead" in ways.ways_for("whole", "cuda", list(names.TITLES))
+    assert "openvino" not in ways.ways_for("whole", "cuda", list(names.TITLES))
+    assert ways.ways_for("prepare", "cpu", list(names.TITLES)) == ["eager", "tape", "ariadne"]
+
+
+# ---- measuring
+
+
+def test_every_way_runs_in_every_round_and_another_one_goes_first() -> None:
+    order: list[str] = []
+
+    def call(name: str) -> Any:
+        return lambda: order.append(name)
+
+    times = rounds({"a": call("a"), "b": call("b")}, iterations=4)
+    assert {name: len(found) for name, found in times.items()} == {"a": 4, "b": 4}
+    assert min(map(min, times.values())) >= 0
+    assert {"a", "b"} == set(order)
+
+
+def test_rounds_stop_when_the_time_is_over_but_not_before_three() -> None:
+    assert len(rounds({"a": lambda: None}, iterations=50, seconds=0.0)["a"]) == 3
+    assert len(rounds({"a": lambda: None}, iterations=2, seconds=0.0)["a"]) == 2
+
+
+def test_a_child_gives_what_it_made_or_the_reason_why_not() -> None:
+    def fail() -> None:
+        raise ValueError("what is wrong\nand more")
+
+    assert in_child(lambda: {"a": [1, 2.5]}, 60) == {"a": [1, 2.5]}
+    with pytest.raises(Failed, match=r"^ValueError: what is wrong$"):
+        in_child(fail, 60)
+    with pytest.raises(Failed, match="SIGTERM"):
+        in_child(lambda: os.kill(os.getpid(), 15), 60)
+    with pytest.raises(Failed, match="not done after 0 s"):
+        in_child(lambda: __import__("time").sleep(60), 0.2)
+
+
+def test_numbers_that_differ_are_told_from_rounding() -> None:
+    import torch
+
+    x = torch.tensor([1.0, 100.0])
+    same = tree.Distance([x], [x.clone()], "cpu")
+    near = tree.Distance([x + 1e-3], [x], "cpu")
+    far = tree.Distance([x + 1], [x], "cpu")
+    assert (same.equal, same.error, same.wrong) == (True, 0.0, None)
+    assert (near.equal, near.wrong) == (False, None)
+    assert near.error == pytest.approx(1e-5, rel=0.1)
+    assert far.wrong is not None
+    assert tree.Distance([x], [x, x], "cpu").wrong == "1 tensors instead of 2"
+    assert "shape" in str(tree.Distance([x[:1]], [x], "cpu").wrong)
+    assert "finite" in str(tree.Distance([x * float("nan")], [x], "cpu").wrong)
+    infinite = torch.tensor([1.0, float("-inf")])
+    assert tree.Distance([infinite.clone()], [infinite], "cpu").equal
+
+
+# ---- results, bars
+
+
+def test_ratios_are_of_single_rounds_and_wrong_numbers_have_none(file: Path) -> None:
+    found = results.read([file])
+    first = found.rows[0]
+    assert first.ratio("eager", "compile") == 10 / 8
+    assert first.ratio("eager", "torchscript") is None
+    assert first.status("onnxruntime") == "left out"
+    assert first.fastest() == "freezing"
+
+
+def test_bars_are_met_missed_or_not_measured(file: Path) -> None:
+    found = bars.every_bar(results.read([file]))
+    assert state_of(found, "tape (") == "missed"  # BERT is slower on the tape
+    assert [bar.misses for bar in found if bar.text.startswith("tape (")] == [[f"{BERT} b1: 1.200x (6 / 5 ms)"]]
+    assert state_of(found, '"fast" within 1.05x') == "missed"
+    assert state_of(found, '"fast" within 1.2x of OpenVINO') == "met"
+    assert state_of(found, '"fast" within 1.3x of OpenVINO') == "not measured"
+    assert state_of(found, "preparation of") == "met"
+    assert state_of(found, "peak memory") == "missed"
+    assert state_of(found, "GPU:") == "not measured"
+    assert state_of(found, '"fast" at least as fast') == "not measured"  # one model of twelve
+
+
+def test_ten_of_twelve_are_enough_and_three_misses_are_too_many(tmp_path: Path) -> None:
+    def judged(slower: int, measured: int) -> str:
+        rows = []
+        for i, model in enumerate(names.TWELVE[:measured]):
+            ms = 2.0 if i < slower else 0.5
+            rows.append(row(model, 4, eager=way(1.0), fast=way(ms), compile=way(1.0)))
+        path = tmp_path / "rows.json"
+        path.write_text(json.dumps({**HEAD, "rows": rows}))
+        return state_of(bars.fast_beside_compile(results.read([path])), '"fast"')
+
+    assert judged(2, 12) == "met"
+    assert judged(3, 12) == "missed"
+    assert judged(3, 4) == "missed"
+    assert judged(2, 11) == "not measured"
+
+
+def test_a_way_of_ours_that_fails_misses_its_bar(tmp_path: Path) -> None:
+    data = made_up()
+    data["rows"][0]["ways"]["tape"] = {"status": "failed", "reason": "ended by SIGSEGV"}
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(data))
+    misses = bars.tape_beside_eager(results.read([path]))[0].misses
+    assert f"{RESNET} b4: failed: ended by SIGSEGV" in misses
+
+
+def test_the_split_may_cost_its_copy(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    facts = {"tape": way(11.0), "tape_whole": way(10.0), "copy": way(0.9), "eager": way(10.0)}
+    path.write_text(json.dumps({**HEAD, "rows": [row(RESNET, 4, "split", **facts)]}))
+    assert bars.split_overhead(results.read([path]))[0].state == "met"
+
+
+# ---- the report
+
+
+def test_the_report_has_tables_a_chart_and_the_bars(file: Path, tmp_path: Path) -> None:
+    growth = tmp_path / "growth.json"
+    lines = [{"nodes": 100, "capture_s": 0.5, "equal": True}, {"failed": "nodes 1000: not done after 1 s"}]
+    growth.write_text(json.dumps({**HEAD, "growth": {"nodes": lines}}))
+    page = tmp_path / "docs" / "page.md"
+    done = program("report", file, growth, "--page", page)
+    assert done.returncode == 0, done.stderr
+    assert "Some <CPU> & Co" in done.stdout
+    assert "not done after 1 s" in done.stdout
+    text = page.read_text()
+    assert "**5.00 [5.00 5.00]**" in text  # the fastest with the right numbers
+    assert "wrong numbers (1.00 [1.00 1.00])" in text
+    assert "| missed | 1 of 2; worst: transformers-bert b1 1.200x (6 / 5 ms) |" in text
+    assert "ONNX Runtime, left out: onnxruntime is not installed" in text
+    assert "ModuleNotFoundError" in text
+    for line in text.splitlines():
+        if line.startswith("|"):
+            assert line.endswith("|")
+    svg = page.parent / "images" / "page-cpu.svg"
+    assert f"images/{svg.name}" in text
+    drawn = ET.parse(svg).getroot()
+    assert drawn.tag == "{http://www.w3.org/2000/svg}svg"
+    words = "".join(drawn.itertext())
+    assert "Cleave fast" in words
+    assert "prefers-color-scheme: dark" in words
+
+
+def test_the_readme_gets_its_table_between_the_markers(file: Path, tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    markers = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
+    readme.write_text(f"# Before\n\n{markers[0]}\nold\n{markers[1]}\n\nAfter\n")
+    for _ in range(2):  # again changes nothing
+        assert program("report", file, "--readme", readme).returncode == 0
+        text = readme.read_text()
+        assert text.startswith(f"# Before\n\n{markers[0]}\n")
+        assert text.endswith(f"\n{markers[1]}\n\nAfter\n")
+        assert "old" not in text
+        assert f"| {RESNET} | 4 | 11.0 | 1.00 | 1.83 | 1.25 |" in text
+        assert "missed: tape" in text
+    readme.write_text("no markers")
+    done = program("report", file, "--readme", readme)
+    assert done.returncode != 0
+    assert markers[0] in done.stderr
+    assert readme.read_text() == "no markers"
+
+
+def test_files_that_are_no_results_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    for text, told in (("[]", "is no file of results"), ("{", "cannot be read"), ('{"format": 9}', "format 1")):
+        path.write_text(text)
+        done = program("report", path)
+        assert done.returncode != 0
+        assert told in done.stderr
+
+
+# ---- the driver
+
+
+def test_a_row_of_the_driver_has_times_memory_and_equal_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "out" / "run.json"
+    args = ("--models", "mlp", "--batches", 2, "--kinds", "whole", "split", "--ways", "tape", "fast", "--threads", 1)
+    done = program("suite", *args, "--rounds", 2, "--budget", 120, "--json", path)
+    assert done.returncode == 0, done.stderr + done.stdout
+    data = json.loads(path.read_text())
+    assert data["machine"]["cores"] >= 1
+    assert "torch" in data["versions"]
+    assert [(r["model"], r["batch"], r["kind"]) for r in data["rows"]] == [("mlp", 2, "whole"), ("mlp", 2, "split")]
+    for measured in data["rows"]:
+        assert "error" not in measured
+        assert list(measured["ways"]) == ["eager", "tape", "fast"]
+        tape = measured["ways"]["tape"]
+        assert (tape["status"], tape["equal"], len(tape["ms"])) == ("ok", True, 2)
+        assert tape["prepare_s"] > 0
+        assert measured["ways"]["fast"]["status"] in ("ok", "left out")
+    before = copy.deepcopy(data["rows"])
+    assert program("suite", *args, "--resume", "--json", path).returncode == 0
+    assert json.loads(path.read_text())["rows"] == before
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--models", "resnet51"], "resnet51"),
+        (["--ways", "eager", "magic"], "magic"),
+        (["--kinds", "half"], "half"),
+        (["--device", "tpu"], "tpu"),
+        (["--batches", "0"], "above 0"),
+        (["--resume"], "--json"),
+    ],
+)
+def test_names_that_do_not_exist_are_errors(args: list[str], told: str) -> None:
+    done = program("suite", *args)
+    assert done.returncode == 2
+    assert told in done.stderr
