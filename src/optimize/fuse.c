@@ -357,6 +357,8 @@ clv_status pass_fuse(edit *e, const optimize_spec *s, uint32_t *changes)
 	clv_status st = fuser_new(e, s, changes, &f);
 	if (st == CLV_OK)
 		st = fuse_all(&f);
+	if (st == CLV_OK)
+		st = scale_last_images(e, f.constant, f.last_image, changes);
 	fuser_free(&f);
 	return st;
 }

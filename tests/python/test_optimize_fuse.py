@@ -138,6 +138,11 @@ def test_a_normalization_is_folded(
     check(nn.Sequential(layer, norm(8, affine=affine)), torch.randn(*shape), "fold_batch_norm")
 
 
+def test_a_normalization_between_convolutions_and_functions() -> None:
+    layers = [nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU()]
+    check(nn.Sequential(*layers), torch.randn(2, 3, 33, 33))
+
+
 def test_new_statistics_are_folded_anew() -> None:
     model = settle(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()))
     x = torch.randn(2, 3, 9, 9)
