@@ -1,7 +1,8 @@
 /* Common subexpressions: a pure node that does what an earlier one did goes, and that one's results are read instead.
  *
- * The same: operator, arguments, modes, types of the results. Memory that the range writes is left alone, as what is read
- * there depends on when. Results that both leave the range, or of which views do, stay two: who gets them may write them. */
+ * The same: operator, arguments, modes, types of the results. Memory that the range writes is left alone, as what is
+ * read there depends on when. Results that both leave the range, or of which views do, stay two: who gets them may
+ * write them. */
 #include <string.h>
 
 #include "base/table.h"
@@ -18,9 +19,9 @@ typedef struct merger {
 	bool yes;
 } merger;
 
-/* ---- which nodes -------------------------------------------------------------------------------------------------- */
+/* ---- which nodes ------------------------------------------------------------------------------------------------- */
 
-/* What is in fresh memory is nobody's business, and so is not worth reading twice. */
+/* What their memory holds is not said, so two of them are not the same. */
 static bool is_factory_of_nothing(const char *op)
 {
 	return !strncmp(op, "aten::empty", 11) || !strncmp(op, "aten::new_empty", 15) ||
@@ -44,7 +45,7 @@ static bool may_merge(merger *m, node_id n)
 	return m->yes;
 }
 
-/* ---- equal nodes -------------------------------------------------------------------------------------------------- */
+/* ---- equal nodes ------------------------------------------------------------------------------------------------- */
 
 /* What tells arguments of one kind apart, but for floats and lists. */
 static uint32_t arg_word(const merger *m, const arg *a)
@@ -176,7 +177,7 @@ static bool node_same(const void *ctx, uint32_t id)
 	       args_same(m, x->args, y->args, x->nargs) && results_same(m, x->results, y->results, x->nresults);
 }
 
-/* ---- one instead of two ------------------------------------------------------------------------------------------- */
+/* ---- one instead of two ------------------------------------------------------------------------------------------ */
 
 /* Whether all results of the second can be those of the first. */
 static bool can_join(const merger *m, uint32_t a, uint32_t b, uint32_t n)

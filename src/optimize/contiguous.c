@@ -1,8 +1,8 @@
 /* What is known of the layout of values, from the layout of what they are made of.
  *
- * Inputs are checked against the plan before every run, constants come with it; parameters may be exchanged for ones laid
- * out otherwise, so nothing is known of them. Operators are here where they give the layout always: those that look at the
- * strides of several arguments, or guess a memory format, are not. */
+ * Inputs are checked against the plan before every run, constants come with it; parameters may be exchanged for ones
+ * laid out otherwise, so nothing is known of them. Operators are here where they give the layout always: those that
+ * look at the strides of several arguments, or guess a memory format, are not. */
 #include <string.h>
 
 #include "optimize/optimize.h"
@@ -110,7 +110,7 @@ static known_layout least(known_layout a, known_layout b)
 	return a < b ? a : b;
 }
 
-/* ---- sizes -------------------------------------------------------------------------------------------------------- */
+/* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
 /* The least that an expression can be; INT64_MIN: not known. */
 static int64_t expr_least(const plan *p, expr_id e)
@@ -148,7 +148,7 @@ bool same_shape(const plan *p, value_id a, value_id b)
 	       (!x->ndim || !memcmp(&p->dims.at[x->shape], &p->dims.at[y->shape], x->ndim * sizeof *p->dims.at));
 }
 
-/* ---- results ------------------------------------------------------------------------------------------------------ */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 
 typedef struct layouts {
 	const edit *e;

@@ -307,6 +307,7 @@ static clv_status fuser_new(edit *e, const optimize_spec *s, uint32_t *changes, 
 	size_t n = (size_t)e->p->values.n + 1;
 	*f = (fuser){.e = e, .s = s, .changes = changes};
 	TRY(constant_values(e, s, &f->constant));
+	TRY(find_last_images(e, &f->last_image));
 	f->last_use = mem_ids(n);
 	f->last_write = mem_ids(n);
 	f->shown = mem_alloc(n * sizeof *f->shown);
@@ -320,6 +321,7 @@ static clv_status fuser_new(edit *e, const optimize_spec *s, uint32_t *changes, 
 static void fuser_free(fuser *f)
 {
 	mem_free(f->constant);
+	mem_free(f->last_image);
 	mem_free(f->last_use);
 	mem_free(f->last_write);
 	mem_free(f->shown);

@@ -12,6 +12,7 @@ typedef struct fuser {
 	edit *e;
 	const optimize_spec *s;
 	bool *constant;      /* per value: the same in every run */
+	bool *last_image;    /* per value: it is channels-last */
 	node_id *last_use;   /* per owner of memory: the last node of the range that reads or writes it; NONE */
 	node_id *last_write; /* likewise: that writes it */
 	bool *shown;         /* per owner of memory: see edit_facts */
@@ -27,6 +28,8 @@ typedef struct activation {
 } activation;
 
 bool read_activation(const edit *e, node_id n, activation *out); /* activations.c */
+
+clv_status find_last_images(const edit *e, bool **out); /* last_images.c; caller frees with mem_free */
 
 /* What follows a node. */
 typedef struct tail {

@@ -1,7 +1,7 @@
 /* Convolutions that oneDNN does with what follows them, on weights that it has laid out as it likes them.
  *
- * Laid-out weights make results channels-last whatever the input is, so a convolution gets them only where pass_channels_last
- * has found that nobody minds: there its weight was converted. Elsewhere the weight stays, and so does the layout. */
+ * Laid-out weights make results channels-last whatever the input is, so a convolution gets them only where its input is so
+ * already: then pass_channels_last has found that nobody minds. Elsewhere the weight stays, and so does the layout. */
 #include "optimize/fuse.h"
 
 #include <string.h>
@@ -62,16 +62,6 @@ static bool read_geometry(const edit *e, const weighted *w, geometry *g)
 	       (!w->transposed || (more && read_ints(e, more, g->dims, g->output_padding)));
 }
 
-static bool is_converted(const edit *e, value_id v)
-{
-	const value *x = &e->p->values.at[v];
-	if (x->kind != VALUE_RESULT || x->def == NONE)
-		return false;
-	const arg *format = edit_arg(e, x->def, 1);
-	bool op = edit_is(e, x->def, "aten::contiguous") || edit_is(e, x->def, "aten::clone");
-	return op && format->kind == ARG_MEMFMT && !strncmp(memfmt_names[format->u.code], "channels_last", 13);
-}
-
 /* One pixel has no layout. */
 static bool is_one_pixel(const edit *e, value_id v)
 {
@@ -81,9 +71,9 @@ static bool is_one_pixel(const edit *e, value_id v)
 	return true;
 }
 
-static bool may_be_channels_last(const edit *e, const weighted *w)
+static bool may_be_channels_last(const fuser *f, const weighted *w)
 {
-	return is_converted(e, w->weight) || is_converted(e, w->x) || (is_one_pixel(e, w->x) && is_one_pixel(e, w->result));
+	return f->last_image[w->x] || (is_one_pixel(f->e, w->x) && is_one_pixel(f->e, w->result));
 }
 
 static bool is_usable(const fuser *f, const weighted *w)
@@ -182,7 +172,7 @@ static const char *packing_op(const fuser *f, const weighted *w, const geometry 
 	const char *op =
 		w->transposed ? "mkldnn::_reorder_convolution_transpose_weight" : "mkldnn::_reorder_convolution_weight";
 	bool possible = g->dims == 2 || (g->dims == 3 && !w->transposed);
-	return possible && may_be_channels_last(f->e, w) && f->s->has_op(op) ? op : NULL;
+	return possible && may_be_channels_last(f, w) && f->s->has_op(op) ? op : NULL;
 }
 
 clv_status fuse_convolution(fuser *f, node_id n)

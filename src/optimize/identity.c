@@ -1,10 +1,10 @@
-/* Nodes that give back what they get: the same memory, type, sizes and strides. What reads their result reads what they
- * were given, and they go.
+/* Nodes that give back what they get: the same memory, type, sizes and strides. What reads their result reads what
+ * they were given, and they go.
  *
- * Some operators give back the tensor itself (dropout that drops nothing, `to` the type that it has): whatever is done to
- * one is done to the other. Others make a second tensor on the same memory (views that change nothing); an operator that
- * works in place may change sizes of one of the two, so these go only where nothing writes that memory. A copy goes where
- * nobody writes it, or what it was made of, and nobody outside sees it.
+ * Some operators give back the tensor itself (dropout that drops nothing, `to` the type that it has): whatever is
+ * done to one is done to the other. Others make a second tensor on the same memory (views that change nothing); an
+ * operator that works in place may change sizes of one of the two, so these go only where nothing writes that memory.
+ * A copy goes where nobody writes it, or what it was made of, and nobody outside sees it.
  *
  * No gradients are asked for where passes run, so `detach` is a view like others. */
 #include <string.h>
@@ -32,7 +32,7 @@ typedef struct rule {
 	rule_fn holds;
 } rule;
 
-/* ---- arguments ---------------------------------------------------------------------------------------------------- */
+/* ---- arguments --------------------------------------------------------------------------------------------------- */
 
 enum { MEMORY_CONTIGUOUS, MEMORY_PRESERVE };
 
@@ -71,7 +71,7 @@ static uint32_t dim_of(const looker *l, const arg *a, value_id x)
 	return k >= 0 && k < ndim ? (uint32_t)k : NONE;
 }
 
-/* ---- rules -------------------------------------------------------------------------------------------------------- */
+/* ---- rules ------------------------------------------------------------------------------------------------------- */
 
 static bool always(const looker *l, node_id n, value_id x)
 {
@@ -245,7 +245,7 @@ static int by_op(const void *key, const void *row)
 	return strcmp(key, ((const rule *)row)->op);
 }
 
-/* ---- what all of them ask ----------------------------------------------------------------------------------------- */
+/* ---- what all of them ask ---------------------------------------------------------------------------------------- */
 
 static bool same_type(const plan *p, value_id a, value_id b)
 {

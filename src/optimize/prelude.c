@@ -1,10 +1,11 @@
 /* The prelude: nodes of the range that give the same in every run, moved to its front.
  *
- * These are pure nodes whose arguments are external tensors that the range does not write, numbers that do not change,
- * and results of other such nodes. What a caller gets is never among their results: a caller may write it.
+ * These are pure nodes whose arguments are external tensors that the range does not write, numbers that do not
+ * change, and results of other such nodes. What a caller gets is never among their results: a caller may write it.
  *
- * Guards on such results come along: what they read changes only when the prelude is made again, and then they check. They
- * fail before nodes that they came after; no run that goes on is another for that. A number that others need stays. */
+ * Guards on such results come along: what they read changes only when the prelude is made again, and then they
+ * check. They fail before nodes that they came after; no run that goes on is another for that. A number that others
+ * need stays. */
 #include <string.h>
 
 #include "optimize/optimize.h"
@@ -63,7 +64,7 @@ static void mark_result(void *ctx, value_id v)
 }
 
 /* A view that leaves the range shows its memory to the caller: nothing on such memory is kept from run to run. External
-   memory is the caller's anyway. The first on the memory must be in the prelude too, whether it is an argument or not. */
+   memory is the caller's anyway. The first on the memory must be in the prelude too, argument or not. */
 static void see_memory(void *ctx, value_id v)
 {
 	finder *f = ctx;

@@ -72,7 +72,7 @@ static clv_status insert_unary(edit *e, node_id before, const char *op, value_id
 	return edit_insert(e, before, &s, out);
 }
 
-/* ---- removing, inserting, exchanging ------------------------------------------------------------------------------ */
+/* ---- removing, inserting, exchanging ----------------------------------------------------------------------------- */
 
 static void nothing_changes_nothing(void **state)
 {
@@ -263,7 +263,7 @@ static void a_tensor_like_another_is_one_of_its_own(void **state)
 	end(&b);
 }
 
-/* ---- ranges ------------------------------------------------------------------------------------------------------- */
+/* ---- ranges ------------------------------------------------------------------------------------------------------ */
 
 static void only_the_range_is_edited(void **state)
 {
@@ -330,7 +330,7 @@ static void a_range_must_be_one_of_the_plan(void **state)
 	plan_free(p);
 }
 
-/* ---- errors ------------------------------------------------------------------------------------------------------- */
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
 
 static void exchanges_must_make_sense(void **state)
 {
@@ -389,7 +389,7 @@ static void a_removed_value_cannot_be_bound(void **state)
 	end(&b);
 }
 
-/* ---- facts -------------------------------------------------------------------------------------------------------- */
+/* ---- facts ------------------------------------------------------------------------------------------------------- */
 
 static void facts_say_who_uses_what(void **state)
 {
@@ -442,7 +442,7 @@ static void nodes_are_read(void **state)
 	end(&b);
 }
 
-/* ---- scale, chance and memory ------------------------------------------------------------------------------------- */
+/* ---- scale, chance and memory ------------------------------------------------------------------------------------ */
 
 /* A chain of nodes of which all but the last are exchanged for what they were given. */
 static void long_chains_take_no_time(void **state)

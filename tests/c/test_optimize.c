@@ -1,4 +1,5 @@
-/* Passes: plan text in, plan text out; what must change, what must not, and random plans that do the same after as before. */
+/* Passes: plan text in, plan text out; what must change, what must not, and random plans that do the same after as
+ * before. */
 #include "support.h"
 
 #include "optimize/optimize.h"
@@ -6,7 +7,7 @@
 #define HEAD "cleave-plan 1\nmodel \"M\" training=no grad=any\n"
 #define X "input %0 f32[4,4] name=\"x\"\n"
 
-/* ---- running passes ------------------------------------------------------------------------------------------------ */
+/* ---- running passes ---------------------------------------------------------------------------------------------- */
 
 /* All names but one, as a list of what is off. */
 static void all_but(const char *name, const char *off[16])
@@ -70,7 +71,7 @@ static void stays(const char *name, const char *text)
 	becomes_in(name, 0, NONE, text, text);
 }
 
-/* ---- dead ---------------------------------------------------------------------------------------------------------- */
+/* ---- dead -------------------------------------------------------------------------------------------------------- */
 
 static void dead_nodes_go_all_the_way_up(void **state)
 {
@@ -153,7 +154,7 @@ static void what_leaves_the_range_is_not_dead(void **state)
 	                  "output none\n");
 }
 
-/* ---- identity ------------------------------------------------------------------------------------------------------ */
+/* ---- identity ---------------------------------------------------------------------------------------------------- */
 
 /* A node that gives back %1, an intermediate value of this type. */
 static void check_identity(const char *type, const char *rest, bool goes)
@@ -380,7 +381,7 @@ static void contiguity_is_known_where_it_is_certain(void **state)
 	check_contiguous("test::unknown(%0) -> f32[4,4]", "f32[4,4]", false);
 }
 
-/* ---- common -------------------------------------------------------------------------------------------------------- */
+/* ---- common ------------------------------------------------------------------------------------------------------ */
 
 static void what_was_made_before_is_read_again(void **state)
 {
@@ -515,7 +516,7 @@ static void outputs_stay_two(void **state)
 	        HEAD X "%1 = aten::sin(%0) -> f32[4,4]\n%2 = aten::neg(%1) -> f32[4,4]\noutput (%1, %2)\n");
 }
 
-/* ---- the prelude --------------------------------------------------------------------------------------------------- */
+/* ---- the prelude ------------------------------------------------------------------------------------------------- */
 
 /* The first `found` nodes of `after` are the prelude of `before`. */
 static void check_prelude(optimize_level level, uint32_t found, const char *before, const char *after)
@@ -651,7 +652,7 @@ static void guards_that_others_need_stay(void **state)
 		check_prelude(OPTIMIZE_SAFE, 0, texts[i], texts[i]);
 }
 
-/* ---- all of them --------------------------------------------------------------------------------------------------- */
+/* ---- all of them ------------------------------------------------------------------------------------------------- */
 
 static const char *const much = WEIGHTS "%1 = aten::dropout(%0, 0.5, false) -> f32[4,4] view-of %0 {random}\n"
 										"%2 = aten::sin(%1) -> f32[4,4]\n"

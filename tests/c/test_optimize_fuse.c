@@ -211,30 +211,30 @@ static void check_fuse(const char *text, const char *want)
 }
 
 #define PIXELS HEAD "input %0 f32[2,4,8,8] name=\"x\"\nparam @w f32[4,4,3,3]\nparam @c f32[4]\n"
-#define LAID "%1 = aten::contiguous(@w, memory:channels_last) -> f32[4,4,3,3]\n"
-#define CONV_OF(x) "aten::conv2d(" x ", %1, @c, [1, 1], [1, 1], [1, 1], 1) -> f32[2,4,8,8]\n"
+#define LAID "%1 = aten::clone(%0, memory:channels_last) -> f32[2,4,8,8]\n"
+#define CONV_OF(x) "aten::conv2d(" x ", @w, @c, [1, 1], [1, 1], [1, 1], 1) -> f32[2,4,8,8]\n"
 #define PACKED(n)                                                                                                      \
-	"%" n " = mkldnn::_reorder_convolution_weight(%1, [1, 1], [1, 1], [1, 1], 1, [2, 4, 8, 8]) -> f32[4,4,3,3] odd\n"
+	"%" n " = mkldnn::_reorder_convolution_weight(@w, [1, 1], [1, 1], [1, 1], 1, [2, 4, 8, 8]) -> f32[4,4,3,3] odd\n"
 #define WITH(x, packed) "(" x ", %" packed ", @c, [1, 1], [1, 1], [1, 1], 1"
 #define SHAPE ") -> f32[2,4,8,8]"
 
 static void a_convolution_is_laid_out_and_does_the_activation(void **state)
 {
 	(void)state;
-	check_fuse(PIXELS LAID "%2 = " CONV_OF("%0") ENDS("%2"),
-	           LAID PACKED("2") "%3 = mkldnn::_convolution_pointwise" WITH("%0", "2") ", \"none\", [], none" SHAPE
+	check_fuse(PIXELS LAID "%2 = " CONV_OF("%1") ENDS("%2"),
+	           LAID PACKED("2") "%3 = mkldnn::_convolution_pointwise" WITH("%1", "2") ", \"none\", [], none" SHAPE
 	                                                                                  "\n" ENDS("%3"));
-	check_fuse(PIXELS LAID "%2 = " CONV_OF("%0") "%3 = aten::silu_(%2) -> f32[2,4,8,8] view-of %2 writes %2\n"
+	check_fuse(PIXELS LAID "%2 = " CONV_OF("%1") "%3 = aten::silu_(%2) -> f32[2,4,8,8] view-of %2 writes %2\n"
 	                                             "%4 = aten::view(%3, [512]) -> f32[512] view-of %2\n" ENDS("%4"),
 	           LAID PACKED("2") "%3 = mkldnn::_convolution_pointwise" WITH(
-				   "%0", "2") ", \"swish\", [], none" SHAPE
+				   "%1", "2") ", \"swish\", [], none" SHAPE
 	                          "\n%4 = aten::view(%3, [512]) -> f32[512] view-of %3\n" ENDS("%4"));
-	check_fuse(PIXELS LAID "%2 = " CONV_OF("%0") "%3 = aten::gelu(%2, \"tanh\") -> f32[2,4,8,8]\n" ENDS("%3"),
-	           LAID PACKED("2") "%3 = mkldnn::_convolution_pointwise" WITH("%0", "2") ", \"gelu\", [], \"tanh\"" SHAPE
+	check_fuse(PIXELS LAID "%2 = " CONV_OF("%1") "%3 = aten::gelu(%2, \"tanh\") -> f32[2,4,8,8]\n" ENDS("%3"),
+	           LAID PACKED("2") "%3 = mkldnn::_convolution_pointwise" WITH("%1", "2") ", \"gelu\", [], \"tanh\"" SHAPE
 	                                                                                  "\n" ENDS("%3"));
-	check_fuse(PIXELS LAID "%2 = " CONV_OF("%0") "%3 = aten::hardtanh(%2, 0, 6) -> f32[2,4,8,8]\n" ENDS("%3"),
+	check_fuse(PIXELS LAID "%2 = " CONV_OF("%1") "%3 = aten::hardtanh(%2, 0, 6) -> f32[2,4,8,8]\n" ENDS("%3"),
 	           LAID PACKED("2") "%3 = mkldnn::_convolution_pointwise" WITH(
-				   "%0", "2") ", \"hardtanh\", [0.0, 6.0], none" SHAPE "\n" ENDS("%3"));
+				   "%1", "2") ", \"hardtanh\", [0.0, 6.0], none" SHAPE "\n" ENDS("%3"));
 }
 
 static void where_layouts_must_stay_only_the_activation_is_joined(void **state)
@@ -247,20 +247,20 @@ static void where_layouts_must_stay_only_the_activation_is_joined(void **state)
 	check_fuse(PIXELS "%1 = aten::conv2d(%0, @w, @c, [1, 1], [1, 1], [1, 1], 1) -> f32[2,4,8,8]\n" ENDS("%1"), NULL);
 }
 
-static const char residual[] = PIXELS LAID "%2 = " CONV_OF("%0") "%3 = " CONV_OF(
-	"%0") "%4 = aten::add_.Tensor(%2, %3, 1) -> f32[2,4,8,8] view-of %2 writes %2\n"
+static const char residual[] = PIXELS LAID "%2 = " CONV_OF("%1") "%3 = " CONV_OF(
+	"%1") "%4 = aten::add_.Tensor(%2, %3, 1) -> f32[2,4,8,8] view-of %2 writes %2\n"
 		  "%5 = aten::relu_(%4) -> f32[2,4,8,8] view-of %2 writes %4\n"
 		  "%6 = " CONV_OF("%5") "%7 = aten::add.Tensor(%5, %6, 1) -> f32[2,4,8,8]\n"
 								"%8 = aten::relu(%7) -> f32[2,4,8,8]\n" ENDS("%8");
 
 /* The first sum takes the memory of what was added; the second cannot: its convolution reads it. */
 static const char residual_joined[] = LAID PACKED("2") PACKED("3") "%4 = mkldnn::_convolution_pointwise" WITH(
-	"%0", "3") ", \"none\", [], none" SHAPE "\n"
-			   "%5 = mkldnn::_convolution_pointwise_.binary(%4, %0, %2, @c, [1, 1], [1, 1], [1, 1], 1, \"add\", 1.0, "
-               "\"relu\", [], "
+	"%1", "3") ", \"none\", [], none" SHAPE "\n"
+			   "%5 = mkldnn::_convolution_pointwise_.binary(%4, %1, %2, @c, [1, 1], [1, 1], [1, 1], 1, \"add\", 1.0, "
+			   "\"relu\", [], "
 			   "none" SHAPE
 			   " view-of %4 writes %4\n" PACKED("6") "%7 = mkldnn::_convolution_pointwise.binary(%5, %5, %6, @c, [1, "
-                                                     "1], [1, 1], [1, 1], 1, \"add\", 1.0, \"relu\", [], "
+													 "1], [1, 1], [1, 1], 1, \"add\", 1.0, \"relu\", [], "
 													 "none" SHAPE "\n" ENDS("%7");
 
 static void sums_are_joined_on_memory_that_is_free(void **state)
@@ -274,17 +274,17 @@ static void a_sum_that_others_see_gets_memory_of_its_own(void **state)
 	(void)state;
 	/* the other operand leaves the plan */
 	check_fuse(PIXELS LAID "%2 = aten::exp(%0) -> f32[2,4,8,8]\n%3 = " CONV_OF(
-				   "%0") "%4 = aten::add.Tensor(%3, %2, 1) -> f32[2,4,8,8]\n" ENDS("(%2, %4)"),
+				   "%1") "%4 = aten::add.Tensor(%3, %2, 1) -> f32[2,4,8,8]\n" ENDS("(%2, %4)"),
 	           LAID "%2 = aten::exp(%0) -> f32[2,4,8,8]\n" PACKED(
-				   "3") "%4 = mkldnn::_convolution_pointwise.binary(%0, %2, %3, @c, [1, 1], [1, 1], [1, 1], 1, "
+				   "3") "%4 = mkldnn::_convolution_pointwise.binary(%1, %2, %3, @c, [1, 1], [1, 1], [1, 1], 1, "
 	                    "\"add\", 1.0, none, "
 	                    "[], none" SHAPE "\n" ENDS("(%2, %4)"));
 	/* it is read later */
 	check_fuse(PIXELS LAID "%2 = aten::exp(%0) -> f32[2,4,8,8]\n%3 = " CONV_OF(
-				   "%0") "%4 = aten::add.Tensor(%3, %2, 1) -> f32[2,4,8,8]\n%5 = aten::mul.Tensor(%2, %4) -> "
+				   "%1") "%4 = aten::add.Tensor(%3, %2, 1) -> f32[2,4,8,8]\n%5 = aten::mul.Tensor(%2, %4) -> "
 	                     "f32[2,4,8,8]\n" ENDS("%5"),
 	           LAID "%2 = aten::exp(%0) -> f32[2,4,8,8]\n" PACKED(
-				   "3") "%4 = mkldnn::_convolution_pointwise.binary(%0, %2, %3, @c, [1, 1], [1, 1], [1, 1], 1, "
+				   "3") "%4 = mkldnn::_convolution_pointwise.binary(%1, %2, %3, @c, [1, 1], [1, 1], [1, 1], 1, "
 	                    "\"add\", 1.0, none, "
 	                    "[], none" SHAPE "\n%5 = aten::mul.Tensor(%2, %4) -> f32[2,4,8,8]\n" ENDS("%5"));
 }
@@ -292,26 +292,26 @@ static void a_sum_that_others_see_gets_memory_of_its_own(void **state)
 static void what_is_not_joined(void **state)
 {
 	(void)state;
-#define ALONE LAID PACKED("2") "%3 = mkldnn::_convolution_pointwise" WITH("%0", "2") ", \"none\", [], none" SHAPE "\n"
+#define ALONE LAID PACKED("2") "%3 = mkldnn::_convolution_pointwise" WITH("%1", "2") ", \"none\", [], none" SHAPE "\n"
 #define RELU "aten::relu(%2) -> f32[2,4,8,8]\n"
 	/* read twice; kept; seen through a view */
-	check_fuse(PIXELS LAID "%2 = " CONV_OF("%0") "%3 = " RELU "%4 = aten::exp(%2) -> f32[2,4,8,8]\n" ENDS("(%3, %4)"),
+	check_fuse(PIXELS LAID "%2 = " CONV_OF("%1") "%3 = " RELU "%4 = aten::exp(%2) -> f32[2,4,8,8]\n" ENDS("(%3, %4)"),
 	           ALONE "%4 = aten::relu(%3) -> f32[2,4,8,8]\n%5 = aten::exp(%3) -> f32[2,4,8,8]\n" ENDS("(%4, %5)"));
-	check_fuse(PIXELS LAID "%2 = " CONV_OF("%0") "%3 = " RELU ENDS("(%2, %3)"),
+	check_fuse(PIXELS LAID "%2 = " CONV_OF("%1") "%3 = " RELU ENDS("(%2, %3)"),
 	           ALONE "%4 = aten::relu(%3) -> f32[2,4,8,8]\n" ENDS("(%3, %4)"));
-	check_fuse(PIXELS LAID "%2 = " CONV_OF("%0") "%3 = aten::view(%2, [512]) -> f32[512] view-of %2\n"
+	check_fuse(PIXELS LAID "%2 = " CONV_OF("%1") "%3 = aten::view(%2, [512]) -> f32[512] view-of %2\n"
 	                                             "%4 = aten::relu(%3) -> f32[512]\n" ENDS("%4"),
 	           ALONE "%4 = aten::view(%3, [512]) -> f32[512] view-of %3\n%5 = aten::relu(%4) -> f32[512]\n" ENDS("%5"));
 	/* the sum is weighted, or spreads one of the two */
-	check_fuse(PIXELS LAID "%2 = " CONV_OF("%0") "%3 = aten::add.Tensor(%2, %0, 2) -> f32[2,4,8,8]\n" ENDS("%3"),
+	check_fuse(PIXELS LAID "%2 = " CONV_OF("%1") "%3 = aten::add.Tensor(%2, %0, 2) -> f32[2,4,8,8]\n" ENDS("%3"),
 	           ALONE "%4 = aten::add.Tensor(%3, %0, 2) -> f32[2,4,8,8]\n" ENDS("%4"));
-	check_fuse(PIXELS LAID "%2 = " CONV_OF("%0") "%3 = aten::add.Tensor(%2, @c, 1) -> f32[2,4,8,8]\n" ENDS("%3"),
+	check_fuse(PIXELS LAID "%2 = " CONV_OF("%1") "%3 = aten::add.Tensor(%2, @c, 1) -> f32[2,4,8,8]\n" ENDS("%3"),
 	           ALONE "%4 = aten::add.Tensor(%3, @c, 1) -> f32[2,4,8,8]\n" ENDS("%4"));
 	/* the input is written before the sum */
-	check_fuse(PIXELS LAID "%2 = " CONV_OF("%0") "%3 = aten::exp(%0) -> f32[2,4,8,8]\n"
-	                                             "%4 = aten::zero_(%0) -> f32[2,4,8,8] view-of %0 writes %0\n"
+	check_fuse(PIXELS LAID "%2 = " CONV_OF("%1") "%3 = aten::exp(%0) -> f32[2,4,8,8]\n"
+	                                             "%4 = aten::zero_(%1) -> f32[2,4,8,8] view-of %1 writes %1\n"
 	                                             "%5 = aten::add.Tensor(%2, %3, 1) -> f32[2,4,8,8]\n" ENDS("%5"),
-	           ALONE "%4 = aten::exp(%0) -> f32[2,4,8,8]\n%5 = aten::zero_(%0) -> f32[2,4,8,8] view-of %0 writes %0\n"
+	           ALONE "%4 = aten::exp(%0) -> f32[2,4,8,8]\n%5 = aten::zero_(%1) -> f32[2,4,8,8] view-of %1 writes %1\n"
 	                 "%6 = aten::add.Tensor(%3, %4, 1) -> f32[2,4,8,8]\n" ENDS("%6"));
 	/* other types, autocast, weights that come with the call */
 	check_fuse(HEAD "input %0 f64[2,4,8,8] name=\"x\"\nparam @w f64[4,4,3,3]\n"

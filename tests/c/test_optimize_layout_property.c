@@ -34,8 +34,12 @@ static tensor *add_tensor(writer *w, bool narrow, const char *root)
 {
 	tensor *t = &w->at[w->n++];
 	t->narrow = narrow;
-	snprintf(t->name, sizeof t->name, "t%u", w->named++);
-	snprintf(t->root, sizeof t->root, "%s", root ? root : t->name);
+	snprintf(t->name, sizeof t->name, "t%u", w->named);
+	if (root)
+		snprintf(t->root, sizeof t->root, "%s", root);
+	else
+		snprintf(t->root, sizeof t->root, "t%u", w->named);
+	w->named++;
 	return t;
 }
 

@@ -1,9 +1,9 @@
 /* Random plans through all passes: what a run gives, writes, draws and checks is the same after as before.
  *
- * A model of a run stands for torch: each memory has a number for its data, each tensor a memory and the views that led to
- * it there. Operators mix numbers, views add to the list, writes change the memory. Two runs are the same when outputs have
- * the same numbers and lie on memory in the same way, effects come in the same order, and what the caller owns has the
- * same data afterwards. */
+ * A model of a run stands for torch: each memory has a number for its data, each tensor a memory and the views that
+ * led to it there. Operators mix numbers, views add to the list, writes change the memory. Two runs are the same when
+ * outputs have the same numbers and lie on memory in the same way, effects come in the same order, and what the caller
+ * owns has the same data afterwards. */
 #include "support.h"
 
 #include <time.h>
@@ -11,7 +11,7 @@
 #include "optimize/optimize.h"
 #include "random_plan.h"
 
-/* ---- the model ------------------------------------------------------------------------------------------------------ */
+/* ---- the model --------------------------------------------------------------------------------------------------- */
 
 typedef struct tensor {
 	uint32_t memory, nviews;
@@ -191,7 +191,7 @@ static void check_same(const world *a, const world *b)
 			assert_true(a->data.at[a->of[v].memory] == b->data.at[b->of[v].memory]);
 }
 
-/* ---- random plans --------------------------------------------------------------------------------------------------- */
+/* ---- random plans ------------------------------------------------------------------------------------------------ */
 
 typedef struct author {
 	strbuf text;
@@ -326,7 +326,7 @@ static plan *write_plan(uint64_t seed, uint32_t nodes)
 	return p;
 }
 
-/* ---- the same after as before --------------------------------------------------------------------------------------- */
+/* ---- the same after as before ------------------------------------------------------------------------------------ */
 
 static void check_run(const plan *p, const plan *q)
 {
@@ -477,7 +477,7 @@ static void failed_allocations_are_survived(void **state)
 	}
 }
 
-/* ---- scale ---------------------------------------------------------------------------------------------------------- */
+/* ---- scale ------------------------------------------------------------------------------------------------------- */
 
 enum { NODES = 100000 };
 
