@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 import cleave
+from cleave.benchmark import compare
 
 
 def resident() -> float:
@@ -34,15 +35,6 @@ def timed(call: Callable[[], Any]) -> tuple[float, Any]:
     start = time.perf_counter()
     out = call()
     return 1e3 * (time.perf_counter() - start), out
-
-
-def interleaved(calls: dict[str, Callable[[], Any]], iterations: int) -> dict[str, float]:
-    """Median milliseconds of each, measured in turn."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(iterations):
-        for name, call in calls.items():
-            times[name].append(timed(call)[0])
-    return {name: statistics.median(t) for name, t in times.items()}
 
 
 def main() -> None:
@@ -68,12 +60,12 @@ def main() -> None:
         same = torch.equal(loaded(x), model(x))
         check, _ = timed(loaded.check_data)
         calls = {"eager": lambda: model(x), "plan": lambda: plan(x), "file": lambda: loaded(x)}
-        times = interleaved(calls, options.iterations)
+        results = compare(calls, options.iterations, 0, "cpu", memory=False)
         size = file.stat().st_size / 2**20
     print(f"{size:.0f} MB: write {write:.0f} ms, open {statistics.median(opens):.2f} ms, check weights {check:.0f} ms")
     print(f"opening adds {grown:.1f} MB of resident memory; equal to eager: {same}")
-    for name, ms in times.items():
-        print(f"  {name:<6} {ms:8.2f} ms   eager / {name} {times['eager'] / ms:.2f}")
+    for r in results:
+        print(f"  {r.name:<6} {1e3 * r.median_latency_s:8.2f} ms   eager / {r.name} {r.speedup:.2f}")
 
 
 if __name__ == "__main__":

@@ -7,9 +7,7 @@ to eager, and the table has the medians of times and ratios with the middle half
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,28 +15,25 @@ import torch
 from torch import Tensor, nn
 
 import cleave
+from cleave.benchmark import compare, ratios
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+
+import small_models
+from real_models import prepare_torchvision
 
 Case = tuple[nn.Module, Tensor]
 
 
 def mlp(batch: int) -> Case:
-    """40 small layers: nearly all of the time is spent between operators."""
-    layers = [layer for _ in range(40) for layer in (nn.Linear(32, 32), nn.ReLU())]
-    return nn.Sequential(*layers), torch.randn(batch, 32)
+    return small_models.mlp(), torch.randn(batch, *small_models.SHAPES["mlp"])
 
 
 def cnn(batch: int) -> Case:
-    def block(channels: int, out: int) -> list[nn.Module]:
-        return [nn.Conv2d(channels, out, 3, padding=1, bias=False), nn.BatchNorm2d(out), nn.ReLU(), nn.MaxPool2d(2)]
-
-    body = [*block(3, 16), *block(16, 32), *block(32, 64)]
-    return nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)), torch.randn(batch, 3, 32, 32)
+    return small_models.cnn(), torch.randn(batch, *small_models.SHAPES["cnn"])
 
 
 def torchvision_model(name: str, batch: int) -> Case:
-    sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
-    from real_models import prepare_torchvision
-
     prepare_torchvision()
     import torchvision
 
@@ -67,26 +62,6 @@ def ways_to_run(model: nn.Module, x: Tensor) -> dict[str, Callable[[], Tensor]]:
     }
 
 
-def measure(ways: dict[str, Callable[[], Tensor]], iterations: int, warmup: int) -> dict[str, list[float]]:
-    """Milliseconds per call, round by round; the way that goes first changes from round to round."""
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    order = list(ways)
-    for i in range(warmup + iterations):
-        order.append(order.pop(0))
-        for name in order:
-            start = time.perf_counter_ns()
-            ways[name]()
-            end = time.perf_counter_ns()
-            if i >= warmup:
-                times[name].append((end - start) / 1e6)
-    return times
-
-
-def spread(numbers: list[float], digits: int) -> str:
-    low, middle, high = statistics.quantiles(numbers, n=4)
-    return f"{middle:.{digits}f} [{low:.{digits}f} {high:.{digits}f}]"
-
-
 def row(name: str, iterations: int, warmup: int) -> list[str]:
     torch.manual_seed(0)
     try:
@@ -98,12 +73,11 @@ def row(name: str, iterations: int, warmup: int) -> list[str]:
     different = [way for way, call in ways.items() if not torch.equal(call(), want)]
     if different:
         return [name, f"{', '.join(different)}: not equal to eager"]
-    times = measure(ways, iterations, warmup)
-    ratios = {way: [e / t for e, t in zip(times["eager"], times[way], strict=True)] for way in ("plan", "split")}
+    results = compare(ways, iterations, warmup, "cpu", memory=False)
     return [
         name,
-        *(spread(times[way], 3) for way in ("eager", "plan", "split")),
-        *(spread(ratios[way], 2) for way in ("plan", "split")),
+        *(r.latency.text(3, 1e3) for r in results),
+        *(ratios(results[0], r).text(2) for r in results[1:]),
     ]
 
 
@@ -113,13 +87,13 @@ def print_row(cells: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--iterations", type=int, default=100, help="rounds that count (at least 2)")
+    parser.add_argument("--iterations", type=int, default=100, help="rounds that count")
     parser.add_argument("--warmup", type=int, default=10, help="rounds before them")
     parser.add_argument("--models", nargs="+", choices=CASES, default=[*CASES], metavar="NAME", help=", ".join(CASES))
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of torch")
     options = parser.parse_args()
-    if options.iterations < 2:
-        parser.error("--iterations must be at least 2")
+    if options.iterations < 1:
+        parser.error("--iterations must be at least 1")
     torch.set_num_threads(options.threads)
     print(f"torch {torch.__version__}, {options.threads} threads, {options.iterations} rounds; median [middle half]")
     print_row(["", "eager ms", "plan ms", "split ms", "eager / plan", "eager / split"])

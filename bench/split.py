@@ -12,17 +12,17 @@ from __future__ import annotations
 import argparse
 import copy
 import importlib
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from replay import CASES, measure
+from replay import CASES
 from torch import Tensor, nn
 
 import cleave
+from cleave.benchmark import compare
 
 MODELS = {"mlp": "mlp_b4", "cnn": "cnn_b4", "mobilenet_v3_large": "mobilenet_v3_large_b4", "resnet50": "resnet50_b4"}
 PREPARED, RUN = 2, 3  # rows of the example, rows of the rounds
@@ -71,12 +71,11 @@ def eager_training(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Any]:
     return run
 
 
-def show(title: str, ways: dict[str, Callable[[], Any]], iterations: int) -> None:
-    times = measure(ways, iterations, 3)
-    cells = [f"eager {statistics.median(times['eager']):8.2f} ms"]
-    for way in list(ways)[1:]:
-        ratio = statistics.median([e / t for e, t in zip(times["eager"], times[way], strict=True)])
-        cells.append(f"{way} {statistics.median(times[way]):8.2f} ms, eager / {way} {ratio:5.2f}")
+def show(title: str, ways: dict[str, Callable[[], Any]], iterations: int, device: str) -> None:
+    eager, *others = compare(ways, iterations, 3, device, memory=False)
+    cells = [f"eager {1e3 * eager.median_latency_s:8.2f} ms"]
+    for r in others:
+        cells.append(f"{r.name} {1e3 * r.median_latency_s:8.2f} ms, eager / {r.name} {r.speedup:5.2f}")
     print(f"  {title:<10}", "   ".join(cells), flush=True)
 
 
@@ -106,9 +105,9 @@ def bench(name: str, iterations: int, device: str) -> None:
         with torch.no_grad():
             return model(x)
 
-    show("inference", {"eager": eager, **{k: inference(r, x) for k, r in splits.items()}}, iterations)
+    show("inference", {"eager": eager, **{k: inference(r, x) for k, r in splits.items()}}, iterations, device)
     rounds = {"eager": eager_training(model, x, y), **{k: training(r, x, y) for k, r in splits.items()}}
-    show("training", rounds, iterations)
+    show("training", rounds, iterations, device)
 
 
 def main() -> None:

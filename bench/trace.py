@@ -24,11 +24,13 @@ import torch
 from pipe_models import PIPED
 from pipe_models import build as build_real
 from real_models import BUILDERS, Args
-from replay import cnn, mlp, spread
+from replay import cnn, mlp
+from timing import rows
 from torch import nn
 
 import cleave
 from cleave import _tree
+from cleave.benchmark import compare, ratios
 
 SMALL: dict[str, Callable[[int], tuple[nn.Module, torch.Tensor]]] = {"mlp": mlp, "cnn": cnn}
 NAMES = [*SMALL, *dict.fromkeys((*BUILDERS, *PIPED))]
@@ -44,11 +46,6 @@ class Way(NamedTuple):
     call: Callable[[], Any] | None
     seconds: float
     note: str
-
-
-def rows(tensor: torch.Tensor, batch: int) -> torch.Tensor:
-    """As many rows of an example as are wanted; those that it has again where there are too few."""
-    return torch.cat([tensor] * -(-batch // len(tensor)))[:batch]
 
 
 def case(name: str, batch: int) -> tuple[nn.Module, Args]:
@@ -106,22 +103,6 @@ def prepare(name: str, model: nn.Module, inputs: Args, dynamic: bool) -> Way:
 # ---- measuring
 
 
-def measure(ways: list[Way], rounds: int) -> dict[str, list[float]]:
-    """Milliseconds per call, round by round; the way that goes first changes from round to round."""
-    times: dict[str, list[float]] = {way.name: [] for way in ways}
-    order = list(ways)
-    for i in range(-3, rounds):
-        order.append(order.pop(0))
-        for way in order:
-            assert way.call is not None
-            start = time.perf_counter_ns()
-            way.call()
-            end = time.perf_counter_ns()
-            if i >= 0:
-                times[way.name].append((end - start) / 1e6)
-    return times
-
-
 def distance(got: Any, want: Any) -> float:
     """The largest difference, by the largest number of its tensor."""
     pairs = zip(_tree.flatten(got)[1], _tree.flatten(want)[1], strict=True)
@@ -147,16 +128,18 @@ def report(name: str, options: argparse.Namespace) -> None:
     there = [way for way in ways if way.call is not None]
     want = there[0].call()  # type: ignore[misc]
     errors = {way.name: distance(way.call(), want) for way in there if way.call is not None}
-    times = measure(there, options.rounds)
+    found = compare(
+        {way.name: way.call for way in there if way.call is not None}, options.rounds, 3, "cpu", memory=False
+    )
+    results = {r.name: r for r in found}
     print_row("", "ms", "eager / this", "prepared s", "error", "compiled")
     for way in ways:
         if way.call is None:
             print_row(way.name, way.note, "", "", "", "")
             continue
-        ratios = [e / t for e, t in zip(times["eager"], times[way.name], strict=True)]
-        seconds = "" if way.name == "eager" else f"{way.seconds:.1f}"
-        cells = (spread(times[way.name], 2), spread(ratios, 2), seconds, f"{errors[way.name]:.1e}", way.note)
-        print_row(way.name, *cells)
+        mine, seconds = results[way.name], "" if way.name == "eager" else f"{way.seconds:.1f}"
+        cells = (mine.latency.text(2, 1e3), ratios(found[0], mine).text(2))
+        print_row(way.name, *cells, seconds, f"{errors[way.name]:.1e}", way.note)
 
 
 def main() -> None:
@@ -164,12 +147,12 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=NAMES, default=DEFAULT, metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, metavar="WAY", help=", ".join(WAYS))
     parser.add_argument("--batch", type=int, default=4, help="rows of the inputs")
-    parser.add_argument("--rounds", type=int, default=30, help="rounds that count (at least 2)")
+    parser.add_argument("--rounds", type=int, default=30, help="rounds that count")
     parser.add_argument("--dynamic", action="store_true", help="compile for any number of rows")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of torch")
     options = parser.parse_args()
-    if options.rounds < 2 or options.batch < 1:
-        parser.error("--rounds must be at least 2, --batch at least 1")
+    if options.rounds < 1 or options.batch < 1:
+        parser.error("--rounds and --batch must be at least 1")
     torch.set_num_threads(options.threads)
     size = "any number of rows" if options.dynamic else "these sizes"
     print(f"torch {torch.__version__}, {options.threads} threads, {options.rounds} rounds, compiled for {size}")

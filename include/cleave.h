@@ -1410,15 +1410,16 @@ typedef struct clv_program clv_program;
 
 /** Options of clv_program_create(). */
 typedef struct clv_program_options {
-	size_t size;         /**< sizeof(clv_program_options) */
-	uint32_t first, end; /**< nodes first … end-1; end 0: to the last */
-	bool debug;          /**< check every result against the plan and name the first that differs */
-	bool inference;      /**< run without autograd, whatever the caller's mode */
+	size_t size;          /**< sizeof(clv_program_options) */
+	uint32_t first, end;  /**< nodes first … end-1; end 0: to the last */
+	bool debug;           /**< check every result against the plan and name the first that differs */
+	bool inference;       /**< run without autograd, whatever the caller's mode */
+	const char *optimize; /**< "none", "safe" (NULL), "fast": what may be rewritten to run faster (docs/optimize.md) */
 } clv_program_options;
 
 /* clang-format off */
 /** The defaults: `clv_program_options o = CLV_PROGRAM_OPTIONS_INIT;` */
-#define CLV_PROGRAM_OPTIONS_INIT {sizeof(clv_program_options), 0, 0, false, true}
+#define CLV_PROGRAM_OPTIONS_INIT {sizeof(clv_program_options), 0, 0, false, true, NULL}
 /* clang-format on */
 
 /** Makes a plan, or a part of it, ready to run. options NULL: the defaults.
@@ -1477,11 +1478,13 @@ typedef struct clv_runtime_options {
 	char reserved[6]; /**< zeros: what is behind them came with a later version */
 	bool allow_compiled; /**< machine code in the file may run, which is code of whoever made the file */
 	bool tape_only;      /**< no compiled part is used, not even those that are data */
+	const char
+		*optimize; /**< "none", "safe" (NULL): the same bits; "fast": within tolerances, chosen by the first run */
 } clv_runtime_options;
 
 /* clang-format off */
 /** The defaults: `clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;` */
-#define CLV_RUNTIME_OPTIONS_INIT {sizeof(clv_runtime_options), NULL, NULL, false, false, {0}, false, false}
+#define CLV_RUNTIME_OPTIONS_INIT {sizeof(clv_runtime_options), NULL, NULL, false, false, {0}, false, false, NULL}
 /* clang-format on */
 
 /** Makes an artifact, or a part of it, ready to run. options NULL: the defaults.
@@ -1519,6 +1522,12 @@ typedef struct clv_segment_state {
 	uint64_t runs;       /**< of the compiled code */
 	uint64_t tape_runs;  /**< operator by operator: at other sizes, or for the reason */
 } clv_segment_state;
+
+/** What was done to run its plans faster, in lines: passes and what they changed, ways that were timed, which one runs.
+    @ownership the text is the caller's, clv_string_free().
+    @errors CLV_E_INVALID, CLV_E_NOMEM.
+    @threads any. */
+CLV_API clv_status clv_runtime_optimizations(const clv_runtime *r, char **out);
 
 /** Compiled segments of the part that runs; 0 for NULL.
     @threads any. */

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/options.h"
+#include "exec/optimized.h"
 #include "exec/program.h"
 
 clv_status clv_program_create(const clv_plan *p, const clv_program_options *options, clv_program **out)
@@ -10,8 +11,13 @@ clv_status clv_program_create(const clv_plan *p, const clv_program_options *opti
 	if (!p || !out)
 		return fail(CLV_E_INVALID, "clv_program_create: an argument is NULL");
 	TRY(options_read(&o, sizeof o, options, "clv_program_options"));
-	program_spec spec = {
-		.first = o.first, .end = o.end ? o.end : p->nodes.n, .debug = o.debug, .inference = o.inference};
+	optimize_level level;
+	TRY(optimize_level_read(o.optimize, &level));
+	program_spec spec = {.first = o.first,
+	                     .end = o.end ? o.end : p->nodes.n,
+	                     .debug = o.debug,
+	                     .inference = o.inference,
+	                     .optimize = level};
 	return program_new(p, &spec, out);
 }
 

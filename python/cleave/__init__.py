@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from . import _log, _native, _openvino, progress, visualization
+from . import _log, _native, _openvino, benchmark, progress, visualization
 from ._structure import Record
 from ._torchscript import allow_compiled
 from ._wanted import Device
@@ -113,6 +113,7 @@ __all__ = [
     "assert_dynamic_batch_reuse",
     "assert_forward_equivalent",
     "assert_gradient_equivalent",
+    "benchmark",
     "capture",
     "load",
     "pack",

@@ -53,10 +53,11 @@ class _Graph(NamedTuple):
     stamp: tuple[Any, ...]
 
 
-def _stamp(model: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+def _stamp(model: Sequence[torch.Tensor], program: Program) -> tuple[Any, ...]:
     """Tells whether the model's tensors are the ones a graph was captured with. A number on the host went into the
-    graph by value, so its version counts too."""
-    return tuple((id(t), t.data_ptr(), None if t.dim() or t.is_inference() else t._version) for t in model)
+    graph by value, so its version counts too; what is made of tensors once for all runs counts by how often it was."""
+    tensors = ((id(t), t.data_ptr(), None if t.dim() or t.is_inference() else t._version) for t in model)
+    return (program.native.renew(), *tensors)
 
 
 @contextlib.contextmanager
@@ -91,16 +92,15 @@ class GraphSegment:
         self._graphs: OrderedDict[Any, _Graph] = OrderedDict()
         self._pool: Any = None
         self._done: Any = None  # event: the last run has read its outputs
-        self._never: str | None = self._unfit_for_ever(captured, first, end)
+        self._never: str | None = self._unfit_for_ever()
         self.fallback_reason = self._never
         if self._never is not None:
             self._tell()
         places = captured.plan.places(first, end)[0] if self._never is None else []
         self._live = [captured.state[name] if name is not None else data for _, name, data in places]
 
-    @staticmethod
-    def _unfit_for_ever(captured: Captured, first: int, end: int) -> str | None:
-        effects = captured.plan.effects(first, end)
+    def _unfit_for_ever(self) -> str | None:
+        effects = self.program.native.effects()
         for effect, text in _UNFIT.items():
             if effect in effects:
                 return text.format(effects[effect])
@@ -169,7 +169,7 @@ class GraphSegment:
     ) -> tuple[Any, str | None]:
         key = (tuple(symbols or ()), *((t.shape, t.stride(), t.dtype, t.device) for t in leaves))
         found = self._graphs.get(key)
-        if found is not None and found.stamp == _stamp(model):
+        if found is not None and found.stamp == _stamp(model, self.program):
             self._graphs.move_to_end(key)
             return found, None
         self._graphs.pop(key, None)
@@ -209,7 +209,7 @@ class GraphSegment:
             finally:
                 current.wait_stream(side)
                 torch.cuda.set_rng_state(drawn, device)  # no run has happened yet
-            return _Graph(graph, inputs, outputs, model, _stamp(model))
+            return _Graph(graph, inputs, outputs, model, _stamp(model, self.program))
 
     def _record(
         self, side: Any, inputs: list[torch.Tensor], symbols: list[int] | None

@@ -18,6 +18,7 @@ from ._regime import Plans, Regime
 from ._state import Target
 from .candidates import CandidateTable
 from .errors import CaptureError, CleaveError, InputError, SplitError
+from .optimize import SAFE, Optimize
 from .payload import TensorSchema, check_tensors, dims
 from .plan import Program, check_call, finish, plan_signature
 from .spec import SplitCandidate, SplitSpec
@@ -34,6 +35,7 @@ class Wanted(NamedTuple):
     objective: Objective
     mode: str = "generated_eager"
     compile_options: dict[str, Any] | None = None
+    optimize: Optimize = SAFE
 
 
 class Engines(NamedTuple):
@@ -41,6 +43,16 @@ class Engines(NamedTuple):
 
     prefix: Engine
     suffix: Engine
+
+    @property
+    def active_backend(self) -> str:
+        """What runs the halves now: "tape", "inductor fullgraph", "cuda graph", …; both, where they differ."""
+        return " and ".join(dict.fromkeys(e.active_backend for e in self))
+
+    @property
+    def fallback_reason(self) -> str | None:
+        """Why something else runs the halves than the mode asks for; None: nothing else does."""
+        return "; ".join(dict.fromkeys(e.fallback_reason for e in self if e.fallback_reason)) or None
 
 
 def _engine(
@@ -82,15 +94,16 @@ class Cut:
         self.candidate = self.candidates.chosen = self.candidates[which]
         log.info("cut after %s: %s", _place(self.candidate, plan.node_count()), _why(want, like))
         at, end = self.candidate.position + 1, plan.node_count()
-        self.prefix = Program(captured, 0, at, debug=debug, inference=not grad)
-        self.suffix = Program(captured, at, end, debug=debug, inference=not grad)
+        how: dict[str, Any] = {"debug": debug, "inference": not grad, "optimize": want.optimize}
+        self.prefix = Program(captured, 0, at, **how)
+        self.suffix = Program(captured, at, end, **how)
         # Parameters that both halves train: a suffix reads them through `stand_in`, so that its share of their
         # gradient can wait for the prefix's.
         self.tied = sorted(_trained(self.prefix) & _trained(self.suffix)) if grad else []
         self.stand_in: dict[str, torch.Tensor] = {}
         if self.tied:
             state = {**captured.state, **{name: (self.stand_in, name) for name in self.tied}}
-            self.suffix = Program(captured._replace(state=state), at, end, debug=debug, inference=False)
+            self.suffix = Program(captured._replace(state=state), at, end, **how)
         else:
             state = captured.state
         self.engines = Engines(
@@ -166,7 +179,16 @@ class Cut:
             raise SplitError(
                 f"the halves after {self.candidate.name} do not give what the model gives: {error}"
             ) from None
+        if not grad:
+            self._settle(arguments.leaves, symbols)
         return self
+
+    def _settle(self, leaves: Sequence[torch.Tensor], symbols: list[int] | None) -> None:
+        """Has each half choose how it runs. A prefix that cannot be run for that leaves it to the first boundary."""
+        with torch.no_grad():
+            ran = self.prefix.settle(leaves)
+            if self.suffix.native.ask() and ran:
+                self.suffix.run(self.prefix.run(leaves), symbols)
 
     def check_model(self) -> None:
         """Raises when the model is not as it was captured."""

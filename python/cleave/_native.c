@@ -1,5 +1,6 @@
 /* cleave._native: the C library as Python objects. No logic of its own beyond turning Python into C and back.
  * This file has the module itself, and what its three types share (_native.h). */
+#include "optimize/optimize.h"
 #include "_native.h"
 
 #include "base/table.h"
@@ -157,6 +158,20 @@ static PyObject *bits_equal(PyObject *self, PyObject *args)
 }
 
 /* recording() -> a capture runs on this thread */
+static PyObject *pass_names(PyObject *self, PyObject *unused)
+{
+	PyObject *out = PyList_New(0);
+	(void)self;
+	(void)unused;
+	for (const pass *x = passes; out && x->name; x++) {
+		PyObject *name = PyUnicode_FromString(x->name);
+		if (!name || PyList_Append(out, name) < 0)
+			Py_CLEAR(out);
+		Py_XDECREF(name);
+	}
+	return out;
+}
+
 static PyObject *recording(PyObject *self, PyObject *unused)
 {
 	(void)self;
@@ -204,6 +219,7 @@ static PyMethodDef functions[] = {
      "build(stream, probe, with_grad, training, grad_modes, in, out, calls) -> Plan"},
 	{"parse", plan_parse_py, METH_O, "parse(text) -> Plan"},
 	{"bits_equal", bits_equal, METH_VARARGS, "bits_equal(a, b) -> bool"},
+	{"passes", pass_names, METH_NOARGS, "passes() -> names of passes, in their order"},
 	{"recording", recording, METH_NOARGS, "recording() -> a capture runs on this thread"},
 	{"copy_data", copy_data, METH_VARARGS, "copy_data(dst, src)"},
 	{"fingerprint", fingerprint, METH_VARARGS, "fingerprint(tensor, seed) -> int"},
@@ -240,6 +256,8 @@ static PyMethodDef functions[] = {
 	{"segment_trust", segment_trust_py, METH_O, "segment_trust(code)"},
 	{"profile_read", profile_read_py, METH_O, "profile_read(path) -> (key, rows, whole)"},
 	{"profile_write", profile_write_py, METH_VARARGS, "profile_write(path, key, rows, whole)"},
+	{"spread", spread_py, METH_O, "spread(samples) -> (median, low, high, least, most)"},
+	{"peak_memory", peak_memory_py, METH_VARARGS, "peak_memory(setup, call) -> bytes"},
 	{"estimate_blocks", estimate_blocks_py, METH_VARARGS,
      "estimate_blocks(plan, ends, sizes, flops_per_s, bytes_per_s, node_us, training) -> rows"},
 	{"payload_check", payload_check_py, METH_VARARGS, "payload_check(schema, tensors, sizes)"},

@@ -102,6 +102,7 @@ PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 PyObject *plan_py_html(PlanObject *o, PyObject *args, PyObject *kwargs);
 PyObject *plan_py_places(PlanObject *o, PyObject *args);
 PyObject *plan_py_effects(PlanObject *o, PyObject *args);
+PyObject *effects_of(const plan *p, node_id first, node_id end);
 
 /* _native_program.c: a part of a plan, ready to run, bound to the live tensors of a model */
 extern PyTypeObject ProgramType;
@@ -135,10 +136,12 @@ PyObject *nodes_values_py(PyObject *self, PyObject *args);
 PyObject *plan_values_py(PyObject *self, PyObject *args);
 PyObject *segment_trust_py(PyObject *self, PyObject *code);
 
-/* _native_profile.c: what blocks take, measured, estimated, and in files */
+/* _native_profile.c: what blocks take, measured, estimated, and in files; spreads and memory of any callable */
 PyObject *profile_blocks_py(PyObject *self, PyObject *args);
 PyObject *profile_read_py(PyObject *self, PyObject *path);
 PyObject *profile_write_py(PyObject *self, PyObject *args);
+PyObject *spread_py(PyObject *self, PyObject *list);
+PyObject *peak_memory_py(PyObject *self, PyObject *args);
 PyObject *estimate_blocks_py(PyObject *self, PyObject *args);
 
 /* _native_code.c: back ends, and code without a plan around it */

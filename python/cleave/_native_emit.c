@@ -474,28 +474,33 @@ static bool note_node(PyObject *out, const plan *p, const node_names *names, nod
 	       note(out, names, n, !strcmp(op, "cleave::python"), "python") && note_writes(out, p, names, n, first);
 }
 
-PyObject *plan_py_effects(PlanObject *o, PyObject *args)
+PyObject *effects_of(const plan *p, node_id first, node_id end)
 {
-	unsigned int first, end;
 	node_names *names = NULL;
-	if (!PyArg_ParseTuple(args, "II", &first, &end))
-		return NULL;
-	if (first > end || end > o->p->nodes.n)
-		return PyErr_Format(PyExc_IndexError, "there are no nodes %u to %u", first, end);
-	clv_status st = node_names_new(o->p, &names);
+	clv_status st = node_names_new(p, &names);
 	if (st != CLV_OK)
 		return raise_status(st);
 	PyObject *out = PyDict_New();
 	for (node_id n = first; out && n < end; n++)
-		if (!note_node(out, o->p, names, n, first))
+		if (!note_node(out, p, names, n, first))
 			Py_CLEAR(out);
-	if (out && !note_devices(out, o->p, names, first, end))
+	if (out && !note_devices(out, p, names, first, end))
 		Py_CLEAR(out);
-	if (out && end == o->p->nodes.n && o->p->rebinds.n)
+	if (out && end == p->nodes.n && p->rebinds.n)
 		if (!note(out, names, end ? end - 1 : 0, true, "rebinds"))
 			Py_CLEAR(out);
 	node_names_free(names);
 	return out;
+}
+
+PyObject *plan_py_effects(PlanObject *o, PyObject *args)
+{
+	unsigned int first, end;
+	if (!PyArg_ParseTuple(args, "II", &first, &end))
+		return NULL;
+	if (first > end || end > o->p->nodes.n)
+		return PyErr_Format(PyExc_IndexError, "there are no nodes %u to %u", first, end);
+	return effects_of(o->p, first, end);
 }
 
 /* ---- pictures --------------------------------------------------------------------------------------------------- */

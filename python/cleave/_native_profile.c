@@ -45,6 +45,68 @@ static bool append(PyObject *list, PyObject *item /* taken; may be NULL */)
 	return ok;
 }
 
+/* ---- any callable ----------------------------------------------------------------------------------------------------- */
+
+/* spread(samples: sequence of float) -> (median, low, high, least, most) */
+PyObject *spread_py(PyObject *self, PyObject *list)
+{
+	(void)self;
+	PyObject *fixed = PySequence_Tuple(list); /* reading a number may run Python, which may change a list */
+	if (!fixed)
+		return NULL;
+	Py_ssize_t n = PyTuple_GET_SIZE(fixed);
+	double *samples = PyMem_Malloc((size_t)(n + 1) * sizeof *samples);
+	PyObject *out = NULL;
+	for (Py_ssize_t i = 0; samples && i < n && !PyErr_Occurred(); i++)
+		samples[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(fixed, i));
+	if (!samples)
+		PyErr_NoMemory();
+	else if (n < 1 || n > UINT32_MAX)
+		PyErr_SetString(PyExc_ValueError, "a spread is of at least one number");
+	else if (!PyErr_Occurred()) {
+		spread s = spread_of(samples, (uint32_t)n);
+		out = Py_BuildValue("(ddddd)", s.median, s.low, s.high, s.least, s.most);
+	}
+	PyMem_Free(samples);
+	Py_DECREF(fixed);
+	return out;
+}
+
+/* What the set-up makes is metered as well, so that its release is known; NULL with an exception. */
+static PyObject *call_metered(PyObject *setup, PyObject *call, br_meter *m, int64_t *peak)
+{
+	PyObject *given = PyObject_CallNoArgs(setup);
+	if (!given)
+		return NULL;
+	int64_t before = br_meter_live(m);
+	(void)br_meter_peak(m);
+	PyObject *result = PyObject_CallOneArg(call, given);
+	*peak = br_meter_peak(m) - before;
+	Py_DECREF(given);
+	return result;
+}
+
+/* peak_memory(setup, call) -> most bytes of the CPU that call(setup()) had allocated at once, by torch's allocator on this
+   thread and those of autograd, above what was there after the set-up */
+PyObject *peak_memory_py(PyObject *self, PyObject *args)
+{
+	PyObject *setup, *call;
+	br_meter *m = NULL;
+	int64_t peak = 0;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "OO", &setup, &call))
+		return NULL;
+	clv_status st = br_meter_start(false, &m);
+	if (st != CLV_OK)
+		return raise_status(st);
+	PyObject *result = call_metered(setup, call, m, &peak);
+	br_meter_stop(m);
+	if (!result)
+		return NULL;
+	Py_DECREF(result);
+	return PyLong_FromLongLong(peak);
+}
+
 /* ---- ends of blocks -------------------------------------------------------------------------------------------------- */
 
 static node_id *read_ends(PyObject *list, uint32_t *n)

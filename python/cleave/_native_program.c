@@ -1,5 +1,6 @@
 /* Program: runs a part of a plan on the live tensors of a model, after a check that the model is as it was. */
 #include "_native_segment.h"
+#include "exec/optimized.h"
 
 typedef struct Binding {
 	PyObject *holder, *key; /* live: holder[key] is the tensor, holder a dict or list; NULL: data of the plan */
@@ -158,16 +159,31 @@ static clv_status make_program(ProgramObject *o, program_spec *spec)
 	return st;
 }
 
-/* Program(plan, first, end, debug, inference, state, modules[, codes]) */
+/* The names in a list of texts, NULL at the end; borrowed from it. */
+static bool read_names(PyObject *list, const char ***out)
+{
+	Py_ssize_t n = list ? PyList_GET_SIZE(list) : 0;
+	*out = PyMem_Calloc((size_t)n + 1, sizeof **out);
+	if (!*out)
+		return PyErr_NoMemory() != NULL;
+	for (Py_ssize_t i = 0; i < n; i++)
+		if (!((*out)[i] = PyUnicode_AsUTF8(PyList_GET_ITEM(list, i))))
+			return false;
+	return true;
+}
+
+/* Program(plan, first, end, debug, inference, state, modules[, codes[, level of optimization, passes to leave out]]) */
 static PyObject *program_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	PlanObject *plan_o;
 	unsigned int first, end;
 	int debug, inference;
-	PyObject *state, *modules, *codes = NULL;
+	unsigned char optimize = 0;
+	PyObject *state, *modules, *codes = NULL, *off = NULL;
+	const char **names = NULL;
 	(void)kwargs;
-	if (!PyArg_ParseTuple(args, "O!IIppO!O!|O!", &PlanType, &plan_o, &first, &end, &debug, &inference, &PyDict_Type,
-	                      &state, &PyList_Type, &modules, &PyList_Type, &codes))
+	if (!PyArg_ParseTuple(args, "O!IIppO!O!|O!bO!", &PlanType, &plan_o, &first, &end, &debug, &inference, &PyDict_Type,
+	                      &state, &PyList_Type, &modules, &PyList_Type, &codes, &optimize, &PyList_Type, &off))
 		return NULL;
 	ProgramObject *o = (ProgramObject *)type->tp_alloc(type, 0);
 	if (!o)
@@ -179,12 +195,17 @@ static PyObject *program_py_new(PyTypeObject *type, PyObject *args, PyObject *kw
 	                     .debug = debug != 0,
 	                     .inference = inference != 0,
 	                     .objects = plan_o->data.objects,
-	                     .nobjects = plan_o->data.n};
-	if (codes && !load_codes(o, codes)) {
+	                     .nobjects = plan_o->data.n,
+	                     .optimize = optimize,
+	                     .choose_later = true};
+	if ((codes && !load_codes(o, codes)) || !read_names(off, &names)) {
+		PyMem_Free(names);
 		Py_DECREF(o);
 		return NULL;
 	}
+	spec.passes_off = names;
 	clv_status st = make_program(o, &spec);
+	PyMem_Free(names);
 	if (st != CLV_OK) {
 		Py_DECREF(o);
 		return raise_status(st);
@@ -651,6 +672,70 @@ static PyObject *program_py_shapes(ProgramObject *o, PyObject *args)
 	return out;
 }
 
+/* renew() -> a number; another one whenever what a run reuses was made anew because the model changed */
+static PyObject *program_py_renew(ProgramObject *o, PyObject *unused)
+{
+	uint64_t generation = 0;
+	uint32_t n = o->g->v.externals.n;
+	(void)unused;
+	if (!o->g->optimizer)
+		return PyLong_FromLong(0);
+	clv_tensor **externals = PyMem_Calloc(n + 1, sizeof *externals);
+	if (!externals)
+		return PyErr_NoMemory();
+	bool ok = gather_externals(o, externals);
+	clv_status st = CLV_OK;
+	if (ok) {
+		run_spec r = {.externals = externals};
+		Py_BEGIN_ALLOW_THREADS
+		st = optimizer_renew(o->g->optimizer, &r, &generation);
+		Py_END_ALLOW_THREADS
+	}
+	for (uint32_t i = 0; i < n; i++)
+		br_unref(externals[i]);
+	PyMem_Free(externals);
+	if (!ok)
+		return NULL;
+	return st == CLV_OK ? PyLong_FromUnsignedLongLong(generation) : raise_status(st);
+}
+
+/* effects() -> as Plan.effects, of what every run does */
+static PyObject *program_py_effects(ProgramObject *o, PyObject *unused)
+{
+	const optimized_plan *made = o->g->optimizer ? optimizer_plan(o->g->optimizer) : NULL;
+	const view *v = &o->g->v;
+	(void)unused;
+	if (made)
+		return effects_of(made->p, made->main, made->end);
+	node_id first = v->nodes.n ? v->nodes.at[0] : 0;
+	return effects_of(o->plan->p, first, first + v->nodes.n);
+}
+
+static PyObject *program_py_ask(ProgramObject *o, PyObject *unused)
+{
+	(void)unused;
+	return PyBool_FromLong(o->g->optimizer && optimizer_ask(o->g->optimizer));
+}
+
+/* optimizations() -> (what passes did, the plan that runs as text or None); None: they were not asked for */
+static PyObject *program_py_optimizations(ProgramObject *o, PyObject *unused)
+{
+	strbuf report = STRBUF_INIT, text = STRBUF_INIT;
+	(void)unused;
+	if (!o->g->optimizer)
+		Py_RETURN_NONE;
+	clv_status st = optimizer_report(o->g->optimizer, &report);
+	const optimized_plan *made = optimizer_plan(o->g->optimizer);
+	if (made)
+		plan_print(made->p, &text);
+	PyObject *out = st != CLV_OK || text.failed ? raise_status(st != CLV_OK ? st : fail_nomem())
+	                                            : Py_BuildValue("(s#z#)", report.at ? report.at : "",
+	                                                            (Py_ssize_t)report.n, text.at, (Py_ssize_t)text.n);
+	strbuf_free(&report);
+	strbuf_free(&text);
+	return out;
+}
+
 static PyMethodDef program_methods[] = {
 	{"run", (PyCFunction)program_py_run, METH_VARARGS, "run(tensors, symbols=None) -> tuple of tensors"},
 	{"check_run", (PyCFunction)program_py_check_run, METH_VARARGS,
@@ -665,6 +750,12 @@ static PyMethodDef program_methods[] = {
 	{"symbols", (PyCFunction)program_py_symbols, METH_O, "symbols(tensors) -> list of values"},
 	{"segments", (PyCFunction)program_py_segments, METH_NOARGS,
      "segments() -> list of (first, end, back end, reason or None, runs, runs on the tape)"},
+	{"optimizations", (PyCFunction)program_py_optimizations, METH_NOARGS,
+     "optimizations() -> (report, text of the plan that runs, or None), or None"},
+	{"renew", (PyCFunction)program_py_renew, METH_NOARGS,
+     "renew() -> a number, another whenever what runs reuse was made anew"},
+	{"effects", (PyCFunction)program_py_effects, METH_NOARGS, "effects() -> {effect: node} of what every run does"},
+	{"ask", (PyCFunction)program_py_ask, METH_NOARGS, "ask() -> the next run chooses among optimizations"},
 	{"shapes", (PyCFunction)program_py_shapes, METH_VARARGS, "shapes(inputs, symbols) -> list of shapes"},
 	{NULL, NULL, 0, NULL}};
 

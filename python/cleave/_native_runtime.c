@@ -205,7 +205,7 @@ static void runtime_py_dealloc(RuntimeObject *o)
 	Py_TYPE(o)->tp_free((PyObject *)o);
 }
 
-/* Runtime(artifact, device, part, unproven, debug, allow_compiled=False, tape_only=False) */
+/* Runtime(artifact, device, part, unproven, debug, allow_compiled=False, tape_only=False, optimize=None) */
 static PyObject *runtime_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	ArtifactObject *a;
@@ -214,8 +214,8 @@ static PyObject *runtime_py_new(PyTypeObject *type, PyObject *args, PyObject *kw
 	runtime *r = NULL;
 	clv_status st;
 	(void)kwargs;
-	if (!PyArg_ParseTuple(args, "O!zzpp|pp", &ArtifactType, &a, &options.device, &options.part, &unproven, &debug,
-	                      &allow_compiled, &tape_only))
+	if (!PyArg_ParseTuple(args, "O!zzpp|ppz", &ArtifactType, &a, &options.device, &options.part, &unproven, &debug,
+	                      &allow_compiled, &tape_only, &options.optimize))
 		return NULL;
 	options.unproven = unproven != 0;
 	options.debug = debug != 0;
@@ -437,6 +437,18 @@ static PyObject *runtime_py_bind(RuntimeObject *o, PyObject *args)
 }
 
 /* segments() -> list of (plan, first, end, back end, native, compiled, reason or None, runs, runs on the tape) */
+static PyObject *runtime_py_optimizations(RuntimeObject *o, PyObject *unused)
+{
+	char *text;
+	(void)unused;
+	clv_status st = clv_runtime_optimizations(o->r, &text);
+	if (st != CLV_OK)
+		return raise_status(st);
+	PyObject *out = PyUnicode_FromString(text);
+	clv_string_free(text);
+	return out;
+}
+
 static PyObject *runtime_py_segments(RuntimeObject *o, PyObject *unused)
 {
 	PyObject *out = PyList_New(0);
@@ -488,6 +500,7 @@ static PyMethodDef runtime_methods[] = {
 	{"changing", (PyCFunction)runtime_py_changing, METH_NOARGS, "names of tensors that runs change"},
 	{"constants", (PyCFunction)runtime_py_constants, METH_O, "constants(i): those of a plan, by their place in source"},
 	{"bind", (PyCFunction)runtime_py_bind, METH_VARARGS, "bind(name, tensor)"},
+	{"optimizations", (PyCFunction)runtime_py_optimizations, METH_NOARGS, "what was done to run it faster, in lines"},
 	{"segments", (PyCFunction)runtime_py_segments, METH_NOARGS, "compiled segments, and what became of them"},
 	{"weights_changed", (PyCFunction)runtime_py_weights_changed, METH_NOARGS,
      "compiled segments are not used any more"},

@@ -23,6 +23,7 @@ from ._dims import Point
 from ._save import Path
 from ._structure import Structure
 from .errors import InputError
+from .optimize import read_optimize
 from .payload import BoundaryPayload, TensorSchema, dims
 from .plan import Node
 from .visualization import Drawable, Subject
@@ -78,6 +79,7 @@ def load(
     debug: bool = False,
     allow_compiled: bool = False,
     tape_only: bool = False,
+    optimize: str = "safe",
 ) -> LoadedModel:
     """Opens a .clv file. Weights stay on the file's mapped memory until they are used, or go to `device`.
 
@@ -86,7 +88,8 @@ def load(
     compare all weights with their digests, which reads the whole file. unproven: also serve sizes at which the model
     was never recorded. debug: check every result against the plan. allow_compiled: machine code in the file may run,
     which is code of whoever made the file; without it such parts run operator by operator. tape_only: no compiled part
-    is used."""
+    is used. optimize: "none", "safe" (the same bits) or "fast" (numbers within a tolerance; the first run chooses):
+    what may be rewritten to run faster (docs/optimize.md)."""
     names = list(allow_operators)
     for name in names:
         if not isinstance(name, str) or isinstance(allow_operators, str):
@@ -98,7 +101,9 @@ def load(
     os.stat(path)  # as Python itself says that there is no such file
     where = None if device is None else _device(device)
     artifact = _native.Artifact(os.fsencode(path), names, check)
-    runtime = _native.Runtime(artifact, where, part, unproven, debug, allow_compiled, tape_only)
+    runtime = _native.Runtime(
+        artifact, where, part, unproven, debug, allow_compiled, tape_only, read_optimize(optimize).level
+    )
     model = LoadedModel(str(path), artifact, runtime, part, types)
     if not allow_compiled and not tape_only:
         _warn_native(model)
@@ -227,6 +232,11 @@ class LoadedModel(_show.Shown, Drawable):
     def outputs(self) -> list[Port]:
         """The tensors that come out, by their place in the output."""
         return [Port(n, d, dims(s), where) for n, d, s, where in self._runtime.outputs()]
+
+    def optimizations(self) -> str:
+        """What was done to run it faster, in lines: passes, measured times, what runs."""
+        text: str = self._runtime.optimizations()
+        return text
 
     @property
     def segments(self) -> list[SegmentState]:

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +19,7 @@ from torch import Tensor, nn
 import cleave
 from cleave._command import find_command
 from cleave._example import read_file
+from cleave.benchmark import compare
 
 
 class Block(nn.Module):
@@ -68,17 +66,6 @@ class ResNet18(nn.Module):
             x = getattr(self, f"layer{i}")(x)
         features = self.pool(x).flatten(1)
         return {"logits": self.fc(features), "features": features}
-
-
-def interleaved(calls: dict[str, Callable[[], Any]], iterations: int) -> dict[str, float]:
-    """Median milliseconds of each, measured in turn, so that all see the same machine."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(iterations + 2):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            times[name].append(1e3 * (time.perf_counter() - start))
-    return {name: statistics.median(t[2:]) for name, t in times.items()}
 
 
 def without_python(folder: Path, runtime: cleave.SplitRuntime, x: Tensor, want: dict[str, Tensor]) -> bool:
@@ -149,16 +136,19 @@ def main(argv: list[str] | None = None) -> int:
         line("boundary", f"{len(boundary.tensors)} tensors, {boundary.nbytes:,} bytes ({other.nbytes:,} bytes go in)")
         line("parity", "equal to eager bit for bit" if same else "DIFFERS from eager")
         whole = cleave.capture(model, x, both_grad_modes=False)
-        times = interleaved(
+        results = compare(
             {
                 "eager": lambda: model(x),
                 "Cleave": lambda: whole(x),
                 "Cleave split": lambda: runtime.run_suffix(runtime.run_prefix(x)),
             },
             options.iterations,
+            2,
+            "cpu",
+            memory=False,
         )
-    for name, ms in times.items():
-        line(name, f"{ms:7.2f} ms   {ms / times['eager']:.2f} x eager")
+    for r in results:
+        line(r.name, f"{1e3 * r.median_latency_s:7.2f} ms   {1 / r.speedup:.2f} x eager")
     options.folder.mkdir(parents=True, exist_ok=True)
     apart = without_python(options.folder, runtime, other, want)
     line("report", f"{runtime.report(options.folder / 'report.html')}, for a browser")

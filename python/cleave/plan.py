@@ -22,6 +22,7 @@ from ._log import logger, warn
 from ._sizes import Sized
 from ._state import RandomState, Target, fingerprint
 from .errors import ArgumentError, CaptureError, CleaveError, GuardError, InputError, LayoutError
+from .optimize import LEVELS, SAFE, Optimize, read_optimize
 from .visualization import Drawable, Subject
 
 log = logger("capture")
@@ -58,18 +59,40 @@ class Program:
     fallback_reason: str | None = None
 
     def __init__(
-        self, captured: Captured, first: int, end: int, *, debug: bool = False, inference: bool = False
+        self,
+        captured: Captured,
+        first: int,
+        end: int,
+        *,
+        debug: bool = False,
+        inference: bool = False,
+        optimize: Optimize = SAFE,
     ) -> None:
-        self.native = _native.Program(captured.plan, first, end, debug, inference, captured.state, captured.modules)
+        level = LEVELS.index(optimize.level)
+        where = (captured.plan, first, end, debug, inference, captured.state, captured.modules)
+        self.native = _native.Program(*where, [], level, list(optimize.off))
         self.run: Callable[..., tuple[Any, ...]] = self.native.run
+
+    def settle(self, leaves: Sequence[torch.Tensor]) -> bool:
+        """Has the fastest way chosen, on these inputs; False: there is nothing to choose."""
+        if not self.native.ask():
+            return False
+        with torch.no_grad():
+            self.run(leaves)
+        return True
+
+    def optimizations(self) -> str:
+        """What passes did, in lines."""
+        found = self.native.optimizations()
+        return found[0] if found else "as captured\n"
 
 
 class _Variant:
     """A whole plan for one grad mode (or both)."""
 
-    def __init__(self, captured: Captured, debug: bool = False) -> None:
+    def __init__(self, captured: Captured, debug: bool = False, optimize: Optimize = SAFE) -> None:
         self.captured = captured
-        self.program = Program(captured, 0, captured.plan.node_count(), debug=debug)
+        self.program = Program(captured, 0, captured.plan.node_count(), debug=debug, optimize=optimize)
         self.rebinds = [captured.state[name] for name in captured.plan.rebinds()]
 
     def __call__(self, leaves: Sequence[torch.Tensor]) -> Any:
@@ -101,13 +124,19 @@ class Plan(_show.Shown, Drawable):
     """
 
     def __init__(
-        self, target: Target, captured: Captured, sized: Sized | None = None, example: Arguments | None = None
+        self,
+        target: Target,
+        captured: Captured,
+        sized: Sized | None = None,
+        example: Arguments | None = None,
+        optimize: Optimize = SAFE,
     ) -> None:
         self._target = target
+        self._optimize = optimize
         self._sized = sized
         self._example = example  # what other sizes are made of
         self._lock = threading.Lock()
-        variant = self._first = _Variant(captured)
+        variant = self._first = _Variant(captured, optimize=optimize)
         self._variants: dict[Hashable, _Variant] = {}  # by grad mode, or by grad mode and strides
         if captured.with_grad:
             self._variants[True] = variant
@@ -148,7 +177,8 @@ class Plan(_show.Shown, Drawable):
         key = (grad, id(captured))
         with self._lock:
             if key not in self._variants:
-                self._variants[key] = _Variant(captured)
+                variant = self._variants[key] = _Variant(captured, optimize=self._optimize)
+                variant.program.settle(leaves)
         return key
 
     def flatten_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[torch.Tensor]:
@@ -213,7 +243,8 @@ class Plan(_show.Shown, Drawable):
             evict = len(self._variants) >= MAX_VARIANTS
             if evict:
                 self._variants.pop(next(k for k in self._variants if not isinstance(k, bool)), None)
-            variant = self._variants[key] = _Variant(captured)
+            variant = self._variants[key] = _Variant(captured, optimize=self._optimize)
+            variant.program.settle(leaves)
         if evict:
             warn(
                 f"the plan of {self._target.name} was captured for {MAX_VARIANTS} layouts of its inputs, and gives up "
@@ -234,6 +265,10 @@ class Plan(_show.Shown, Drawable):
     def nodes(self) -> list[Node]:
         """The operators, in order."""
         return [Node(*n) for n in self._main.plan.nodes()]
+
+    def optimizations(self) -> str:
+        """What was done to run it faster without grad, in lines: passes, measured times, what runs."""
+        return self._first.program.optimizations()
 
     @property
     def guards(self) -> list[Node]:
@@ -361,6 +396,7 @@ def capture(
     dynamic_batch: tuple[int, int] | None = None,
     dynamic_dims: DynamicDims | None = None,
     dynamic_ranges: Mapping[str, tuple[int, int]] | None = None,
+    optimize: str | Optimize = "safe",
 ) -> Plan:
     """Captures the forward of a module or function on example inputs, in the caller's grad mode.
 
@@ -372,20 +408,27 @@ def capture(
 
     dynamic_batch, dynamic_dims, dynamic_ranges: sizes that may change, as in SplitSpec.
 
+    optimize: "none", "safe" (the same bits) or "fast" (numbers within a tolerance): what may be rewritten for calls
+    without grad (docs/optimize.md).
+
     >>> import torch, cleave
     >>> plan = cleave.capture(lambda x, y: 2 * x + y, (torch.rand(3), torch.rand(3)))
     >>> plan(torch.ones(3), torch.ones(3))
     tensor([3., 3., 3.])
     """
     target = Target(model)
+    level = read_optimize(optimize)
     args, kwargs = as_call(example_inputs, example_kwargs)
     grad = torch.is_grad_enabled()
     both = grad if both_grad_modes is None else both_grad_modes
     sizes = SizeSpec(dynamic_batch, "B", dynamic_dims, dynamic_ranges)
     if not sizes.empty:
         sized = capture_sized(target, args, kwargs, grad, sizes)
-        return Plan(target, sized.captured, sized, take_apart(target, args, kwargs))
-    return Plan(target, capture_checked(target, args, kwargs, grad, both))
+        plan = Plan(target, sized.captured, sized, take_apart(target, args, kwargs), level)
+    else:
+        plan = Plan(target, capture_checked(target, args, kwargs, grad, both), optimize=level)
+    plan._first.program.settle(plan.flatten_inputs(args, kwargs))
+    return plan
 
 
 def as_call(example_inputs: Any, example_kwargs: dict[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -20,6 +20,7 @@ import torch
 from . import _native, _show, progress
 from ._cut import Cut, Cuts
 from .errors import InputError, SplitError
+from .optimize import Optimize
 from .spec import SplitSpec
 from .split import VALIDATIONS, SplitRuntime, prepare_split
 from .visualization import Drawable, Subject
@@ -141,6 +142,7 @@ def prepare_split_replay(
     materialize_boundary: bool = True,
     objective: dict[str, Any] | None = None,
     compile_options: dict[str, Any] | None = None,
+    optimize: str | Optimize = "safe",
 ) -> SplitReplayRuntime:
     """prepare_split for inference alone, by default compiled.
 
@@ -156,5 +158,6 @@ def prepare_split_replay(
         mode=mode,
         objective=objective,
         compile_options=compile_options,
+        optimize=optimize,
     )
     return SplitReplayRuntime(runtime, validation, materialize_boundary)

@@ -30,6 +30,7 @@ from ._regime import Reader, Regime
 from ._sizes import Sized
 from ._state import Target, fingerprint
 from .errors import InputError, SplitError
+from .optimize import Optimize, read_optimize
 from .payload import BoundaryPayload
 from .plan import Plan, as_call
 from .spec import SplitSpec
@@ -218,12 +219,12 @@ class SplitRuntime(_show.Shown, Drawable):
     @property
     def active_backend(self) -> str:
         """What runs the halves now: "tape", "inductor fullgraph", "cuda graph", …; both, where they differ."""
-        return " and ".join(dict.fromkeys(e.active_backend for e in self.segments))
+        return self.segments.active_backend
 
     @property
     def fallback_reason(self) -> str | None:
         """Why something else runs the halves than the mode asks for; None: nothing else does."""
-        return "; ".join(dict.fromkeys(e.fallback_reason for e in self.segments if e.fallback_reason)) or None
+        return self.segments.fallback_reason
 
     def source(self, half: str) -> str:
         """A half ("prefix" or "suffix") as Python: a plain nn.Module that runs by itself.
@@ -590,6 +591,7 @@ def prepare_split(
     objective: dict[str, Any] | None = None,
     compile_options: dict[str, Any] | None = None,
     validation: str = "fast",
+    optimize: str | Optimize = "safe",
 ) -> SplitRuntime:
     """Captures a model for inference, chooses a frontier and makes prefix and suffix ready.
 
@@ -612,7 +614,10 @@ def prepare_split(
     the model as generated_eager runs them.
 
     validation: "strict" compares every tensor of a boundary with the plan before the suffix runs; "fast" leaves that to
-    the suffix, which checks its inputs anyway."""
+    the suffix, which checks its inputs anyway.
+
+    optimize: "none", "safe" (the same bits) or "fast" (numbers within a tolerance): what may be rewritten in halves
+    that run without grad (docs/optimize.md)."""
     if not isinstance(split, SplitSpec):
         raise TypeError(f"split must be a SplitSpec, not {type(split).__name__}")
     for name, value, known in (("mode", mode, MODES), ("validation", validation, VALIDATIONS)):
@@ -625,6 +630,6 @@ def prepare_split(
     goal = read_objective(objective, split.trainable)
     if split.exact and goal.minimize not in (None, "boundary_bytes"):
         raise SplitError(f"exact=True minimises boundary_bytes; the objective minimises {goal.minimize}")
-    want = Wanted(split, goal, mode, compile_options)
+    want = Wanted(split, goal, mode, compile_options, read_optimize(optimize))
     with progress.task(f"preparing {Target(model).name}"):
         return SplitRuntime(model, as_call(example_inputs, example_kwargs), want, validation)

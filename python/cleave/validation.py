@@ -216,10 +216,10 @@ def assert_forward_equivalent(
     runtime = _split(runtime)
     arguments = take_apart(runtime._target, *as_call(inputs, kwargs))
     args, named = arguments.rebuild(arguments.copies())  # the model may write to its inputs
-    with _Kept(runtime._target.call):
+    with Kept(runtime._target.call):
         got = _tree.flatten(runtime.run_suffix(runtime.run_prefix(*args, **named)))
     args, named = arguments.rebuild(arguments.copies())
-    with _Kept(model), torch.no_grad():
+    with Kept(model), torch.no_grad():
         want = _tree.flatten(model(*args, **named))
     _, _, reason = difference((want[0], want[1]), (got[0], got[1]), rtol, atol)
     if reason is not None:
@@ -238,13 +238,13 @@ def assert_gradient_equivalent(
     """One training step in two halves gives loss and parameter gradients of the whole step. Gradients, buffers and the
     random state are put back; `model` may be the one that the runtime was prepared from, or an equal one."""
     args, _ = as_call(inputs, None)
-    with _Kept(model):
+    with Kept(model):
         output = model(*args)
         loss = (loss_fn or default_loss)(output, targets)
         loss.backward()  # type: ignore[no-untyped-call]
         want = [(name, p.grad) for name, p in model.named_parameters()]
     own = runtime._target.call if isinstance(runtime._target.call, torch.nn.Module) else model
-    with _Kept(own):
+    with Kept(own):
         boundary = runtime.run_training_prefix(*args)
         split_loss, gradients = runtime.train_suffix(boundary, targets, loss_fn=loss_fn)
         runtime.backward_prefix(boundary, gradients)
@@ -261,7 +261,7 @@ def assert_gradient_equivalent(
             raise ValidationError(f"{name} differs by up to {_largest_difference(x, y):g}")
 
 
-class _Kept:
+class Kept:
     """Gradients, buffers and the random state of a model, put back at the end; gradients start empty."""
 
     def __init__(self, model: Callable[..., Any]) -> None:

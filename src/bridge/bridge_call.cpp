@@ -160,6 +160,18 @@ struct Binder {
 			out = l;
 			return CLV_OK;
 		}
+		case c10::TypeKind::OptionalType: {
+			c10::List<std::optional<at::Scalar>> l;
+			if (unwrap_optional(elem)->kind() != c10::TypeKind::NumberType)
+				return mismatch(a);
+			for (; e != end; e++) {
+				if (e->kind != BR_NONE && (e->kind < BR_INT || e->kind > BR_COMPLEX))
+					return mismatch(*e);
+				l.push_back(e->kind == BR_NONE ? std::nullopt : std::optional(scalar_value(*e).toScalar()));
+			}
+			out = l;
+			return CLV_OK;
+		}
 		case c10::TypeKind::NumberType: {
 			c10::impl::GenericList l(c10::NumberType::get());
 			for (; e != end; e++) {
@@ -382,6 +394,19 @@ static std::optional<c10::OperatorHandle> find_operator(const char *op)
 		name.resize(dot);
 	}
 	return c10::Dispatcher::singleton().findSchema({name, overload});
+}
+
+bool br_has_operator(const char *op)
+{
+	try {
+		if (!std::strncmp(op, "mkldnn::", 8) && !at::globalContext().hasMKLDNN())
+			return false;
+		if (!std::strncmp(op, "mkl::", 5) && !at::globalContext().hasMKL())
+			return false;
+		return find_operator(op).has_value();
+	} catch (...) {
+		return false;
+	}
 }
 
 bool br_formal(const char *op, uint32_t i, const char **name, bool *named, bool *none)

@@ -135,16 +135,19 @@ struct Counter : c10::MemoryReportingInfoBase {
 
 } // namespace
 
-// A profiler of the user's keeps its state where the counter is put, and its callbacks would take one for the other.
+// A profiler of the user's keeps its state where the counter is put, and its callbacks would take one for the other: they
+// are not called meanwhile. Where there is none, all callbacks are, for what is metered may itself be a capture.
 struct br_meter {
 	std::shared_ptr<Counter> counter;
-	at::DisableRecordFunctionGuard quiet;
+	std::optional<at::DisableRecordFunctionGuard> quiet;
 };
 
 clv_status br_meter_start(bool device, br_meter **out)
 {
 	BRIDGE_CATCH({
-		std::unique_ptr<br_meter> meter(new br_meter{std::make_shared<Counter>(device), {}});
+		std::unique_ptr<br_meter> meter(new br_meter{std::make_shared<Counter>(device), std::nullopt});
+		if (c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE))
+			meter->quiet.emplace();
 		c10::ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, meter->counter);
 		*out = meter.release();
 		return CLV_OK;

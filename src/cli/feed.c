@@ -153,6 +153,7 @@ clv_runtime *load_runtime(const model *m, const loading *o)
 	options.debug = o->debug;
 	options.allow_compiled = o->allow_compiled;
 	options.tape_only = o->tape_only;
+	options.optimize = o->optimize;
 	if (o->threads && clv_set_threads(o->threads < 65536 ? (int)o->threads : 65536) != CLV_OK) {
 		fail_with(NULL);
 		return NULL;

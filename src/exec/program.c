@@ -6,6 +6,7 @@
 
 #include "base/arena.h"
 #include "exec/code.h"
+#include "exec/optimized.h"
 #include "exec/segment_check.h"
 #include "plan/data.h"
 
@@ -627,14 +628,15 @@ static clv_status program_init(lowering *l, const plan *p)
 	g->debug = l->spec->debug;
 	g->inference = l->spec->inference;
 	g->segment = l->spec->outer != NULL;
-	g->whole = l->spec->end == p->nodes.n && !g->segment;
-	if (g->segment) {
+	g->whole = l->spec->end == p->nodes.n && !l->spec->live;
+	if (l->spec->live)
 		TRY(view_segment(p, l->spec->live, l->spec->first, l->spec->end, &g->v));
-		g->names = l->spec->outer->names;
-	} else {
+	else
 		TRY(view_range(p, l->spec->first, l->spec->end, &g->v));
+	if (g->segment)
+		g->names = l->spec->outer->names;
+	else
 		TRY(node_names_new(p, &g->names));
-	}
 	g->slot = mem_ids(p->values.n);
 	l->last = mem_ids(p->values.n);
 	l->int_of = mem_ids(p->exprs.n);
@@ -668,6 +670,8 @@ clv_status program_new(const plan *p, const program_spec *spec, clv_program **ou
 		view_free(&l.segments[i]);
 	mem_free(l.segments);
 	liveness_free(&l.live);
+	if (st == CLV_OK && spec->optimize && !spec->debug)
+		st = optimizer_new(g, spec, &g->optimizer);
 	if (st != CLV_OK) {
 		program_free(g);
 		return st;
@@ -687,6 +691,7 @@ void program_free(clv_program *g)
 	}
 	for (uint32_t i = 0; g->bound && i < g->v.externals.n; i++)
 		br_unref(g->bound[i]);
+	optimizer_free(g->optimizer);
 	frame_free(atomic_load(&g->spare));
 	view_free(&g->v);
 	if (!g->segment)

@@ -91,6 +91,7 @@ struct clv_program {
 	clv_tensor **bound; /* per external: what clv_program_bind gave; owned */
 	node_names *names;
 	_Atomic(frame *) spare;
+	struct optimizer *optimizer; /* NULL: it runs as it is */
 };
 
 typedef struct program_spec {
@@ -102,7 +103,10 @@ typedef struct program_spec {
 	struct code *const *codes; /* run instead of their nodes; ascending and apart, referenced. debug does without */
 	uint32_t ncodes;
 	const struct clv_program *outer; /* that this is a segment of; NULL: it is none */
-	const liveness *live;            /* of the plan; with outer */
+	const liveness *live; /* of the plan: only what goes in and is used, and what is needed outside (view_segment) */
+	uint8_t optimize;     /* optimize_level */
+	bool choose_later;    /* what may give other numbers is chosen after optimizer_ask, not by the first run */
+	const char *const *passes_off; /* names, NULL ends; may be NULL */
 } program_spec;
 
 clv_status program_new(const plan *p, const program_spec *spec, clv_program **out);
@@ -135,6 +139,7 @@ typedef struct run_spec {
 } run_spec;
 
 clv_status program_run(const clv_program *g, const run_spec *r);
+clv_status program_run_plain(const clv_program *g, const run_spec *r); /* as captured, whatever passes made of it */
 clv_status program_check_inputs(const clv_program *g, clv_tensor *const *inputs); /* as a run would, without running */
 /* All that a run checks before its first step: inputs, externals, sizes, what requires grad. */
 clv_status program_check_run(const clv_program *g, const run_spec *r);

@@ -4,6 +4,7 @@
  * of the calling thread are put back and the frame is left empty. */
 #include "base/clock.h"
 #include "exec/code.h"
+#include "exec/optimized.h"
 #include "exec/program.h"
 
 #include <stdio.h>
@@ -750,7 +751,7 @@ clv_status program_check_run(const clv_program *g, const run_spec *r)
 	return CLV_OK;
 }
 
-clv_status program_run(const clv_program *g, const run_spec *r)
+clv_status program_run_plain(const clv_program *g, const run_spec *r)
 {
 	frame *f;
 	TRY(frame_load(g, r, &f));
@@ -762,4 +763,12 @@ clv_status program_run(const clv_program *g, const run_spec *r)
 	clear_frame(g, f);
 	frame_give(g, f);
 	return st;
+}
+
+/* What passes made has no gradients, and steps of its own. */
+clv_status program_run(const clv_program *g, const run_spec *r)
+{
+	if (g->optimizer && (g->inference || !r->grad) && !r->times && !r->watch)
+		return optimizer_run(g->optimizer, g, r);
+	return program_run_plain(g, r);
 }

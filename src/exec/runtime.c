@@ -1,4 +1,5 @@
 /* Runtimes: made from an artifact, run, released. */
+#include "exec/optimized.h"
 #include "exec/runtime.h"
 
 #include <string.h>
@@ -63,7 +64,10 @@ static clv_status add_plan(runtime *r, const artifact_plan *from, const clv_runt
 	runtime_plan e = {.e = from};
 	plan *p = from->p;
 	program_spec spec = range_of(r, from);
+	optimize_level level;
+	TRY(optimize_level_read(o->optimize, &level));
 	spec.debug = o->debug;
+	spec.optimize = level;
 	if (r->device[0])
 		TRY(plan_retarget(from->p, r->device, &e.moved));
 	p = e.moved ? e.moved : p;
@@ -445,4 +449,29 @@ clv_status clv_runtime_run(const clv_runtime *r, const clv_tensor *const *inputs
 		            noutputs);
 	run_spec spec = {.inputs = (clv_tensor *const *)inputs};
 	return runtime_run_plan(r, i, &spec, outputs);
+}
+
+static clv_status report_plan(const runtime *r, uint32_t i, strbuf *b)
+{
+	optimizer *o = r->plans.at[i].g->optimizer;
+	if (r->plans.n > 1)
+		strbuf_printf(b, "plan %u\n", i);
+	if (!o)
+		strbuf_puts(b, "as captured\n");
+	return o ? optimizer_report(o, b) : CLV_OK;
+}
+
+clv_status clv_runtime_optimizations(const clv_runtime *r, char **out)
+{
+	strbuf b = STRBUF_INIT;
+	clv_status st = CLV_OK;
+	if (!r || !out)
+		return fail(CLV_E_INVALID, "clv_runtime_optimizations: an argument is NULL");
+	for (uint32_t i = 0; i < r->plans.n && st == CLV_OK; i++)
+		st = report_plan(r, i, &b);
+	if (st != CLV_OK) {
+		strbuf_free(&b);
+		return st;
+	}
+	return strbuf_take(&b, out);
 }

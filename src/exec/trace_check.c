@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "exec/tolerance.h"
 #include "exec/trace.h"
 
 typedef struct watch {
@@ -60,31 +61,6 @@ static clv_status take_orders(clv_tensor *const *tensors, uint32_t n, uint32_t *
 
 /* ---- comparison --------------------------------------------------------------------------------------------------- */
 
-typedef struct tolerance {
-	dtype dtype;
-	double rtol, atol;
-} tolerance;
-
-/* Of the largest number of a tensor, and beside that. What is no float is equal or wrong. */
-static const tolerance tolerances[] = {
-	{DT_F64, 1e-10, 1e-12}, {DT_F32, 1e-4, 1e-5}, {DT_F16, 1e-2, 1e-3}, {DT_BF16, 5e-2, 1e-2}};
-
-/* Where all numbers are tiny, as those of models that were not trained, what is allowed beside must not hide them. */
-static double beside(double atol, double scale)
-{
-	double most = scale / 100;
-	return scale > 0 && atol > most ? most : atol;
-}
-
-static double allowed_for(const clv_trace_options *o, uint8_t d, double scale)
-{
-	for (size_t i = 0; i < sizeof tolerances / sizeof *tolerances; i++)
-		if (tolerances[i].dtype == (dtype)d)
-			return (o->rtol < 0 ? tolerances[i].rtol : o->rtol) * scale +
-			       (o->atol < 0 ? beside(tolerances[i].atol, scale) : o->atol);
-	return 0;
-}
-
 static clv_status disagree(attempt *a, const watch *w, uint32_t output, double error, double allowed)
 {
 	strbuf b = STRBUF_INIT;
@@ -102,7 +78,7 @@ static clv_status compare(attempt *a, const watch *w, clv_tensor *const *got, cl
 		br_meta m;
 		TRY(br_meta_get(want[i], &m));
 		TRY(br_difference(got[i], want[i], &error, &scale));
-		double allowed = allowed_for(w->p->t->o, m.dtype, scale);
+		double allowed = tolerance_for(m.dtype, scale, w->p->t->o->rtol, w->p->t->o->atol);
 		if (error > a->error || (error == a->error && allowed > a->allowed)) {
 			a->error = error;
 			a->allowed = allowed;

@@ -477,7 +477,7 @@ static clv_status check_nodes(verifier *v)
 	}
 	v->node = NONE;
 	for (value_id id = 0; id < p->values.n; id++)
-		if (!v->defined[id])
+		if (!v->defined[id] && p->values.at[id].def != NONE) /* NONE: an edit removed its node */
 			return broken(v, "value %u is a result of no node", id);
 	return CLV_OK;
 }
@@ -495,6 +495,8 @@ static clv_status check_leaf(const verifier *v, const tree *t, const char *which
 		return broken(v, "the %s tree names a float that does not exist", which);
 	if (t->kind == TREE_VALUE && t->u.v >= p->values.n)
 		return broken(v, "the %s tree names a value that does not exist", which);
+	if (t->kind == TREE_VALUE && !v->defined[t->u.v])
+		return broken(v, "the %s tree names value %u, which is a result of no node", which, t->u.v);
 	bool text = t->kind == TREE_STR || t->kind == TREE_BYTES || t->kind == TREE_OPAQUE || t->kind == TREE_OBJECT;
 	if (text && !str_ok(p, t->u.s))
 		return broken(v, "the %s tree names a string that does not exist", which);
@@ -569,6 +571,8 @@ static clv_status check_rebinds(const verifier *v)
 		const rebind *r = &p->rebinds.at[i];
 		if (r->target >= p->values.n || r->value >= p->values.n)
 			return broken(v, "rebind %u names a value that does not exist", i);
+		if (!v->defined[r->value])
+			return broken(v, "rebind %u names value %u, which is a result of no node", i, r->value);
 		if (!is_module_tensor(p->values.at[r->target].kind))
 			return broken_value(v, r->target, "is re-bound, but no tensor of a module");
 		if (p->values.at[r->value].type != TYPE_TENSOR)

@@ -169,7 +169,7 @@ def test_a_real_model_is_compiled_for_any_batch_and_survives_its_file(
     example = draw(make_inputs, 0, False)
     traced = trace(model, example, backend, cache)
     assert traced.coverage.percent > 90, traced.report()
-    assert len(traced.segments) < 16, traced.report()
+    assert len(traced.segments) < 32, traced.report()
     assert all(s.compiled for s in traced.segments), traced.report()
     file = tmp_path / "model.clv"
     traced.save(file, prove="none")

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import cleave
-from cleave import _objective, _wanted, backends, profile, split, tracing
+from cleave import _objective, _wanted, backends, benchmark, profile, split, tracing
 from cleave._command import main
 
 ROOT = Path(__file__).parent.parent.parent
@@ -23,7 +23,18 @@ PAGES = (
     "README.md",
     *(
         f"docs/{page}.md"
-        for page in ("artifact", "capture", "notebook", "pictures", "pipe", "report", "split", "trace")
+        for page in (
+            "artifact",
+            "benchmark-api",
+            "capture",
+            "notebook",
+            "optimize",
+            "pictures",
+            "pipe",
+            "report",
+            "split",
+            "trace",
+        )
     ),
 )
 NOT_OF_SPLITS = ("ArgumentError", "PlanError", "CompressionError", "PipelineError", "TraceError")
@@ -132,6 +143,20 @@ def _trace_words() -> list[str]:
 def test_the_page_about_tracing_has_every_option(name: str) -> None:
     text = (ROOT / "docs/trace.md").read_text(encoding="utf-8")
     assert re.search(rf"\b{name}\b", text), f"docs/trace.md does not speak of {name}"
+
+
+def _benchmark_words() -> list[str]:
+    """What the module offers, its arguments, and the fields of a result."""
+    functions = [f for f in map(vars(benchmark).get, benchmark.__all__) if inspect.isfunction(f)]
+    arguments = {name for f in functions for name in inspect.signature(f).parameters}
+    fields = {f.name for f in dataclasses.fields(benchmark.BenchmarkResult)}
+    return sorted({*benchmark.__all__, *arguments, *fields})
+
+
+@pytest.mark.parametrize("name", _benchmark_words())
+def test_the_page_about_measuring_has_every_option(name: str) -> None:
+    text = (ROOT / "docs/benchmark-api.md").read_text(encoding="utf-8")
+    assert re.search(rf"\b{name}\b", text), f"docs/benchmark-api.md does not speak of {name}"
 
 
 @pytest.mark.parametrize("backend", ["inductor", "openvino"])

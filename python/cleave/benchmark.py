@@ -1,0 +1,704 @@
+"""How long a model takes, whole and cut, and any other way to compute the same.
+
+`compare` is the one way in which things are measured here: all ways take turns within each round, so that what else the
+machine does hits all of them, and what is told are medians with the middle half of all runs around them.
+
+>>> import torch, cleave
+>>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
+>>> x = torch.randn(3, 4)
+>>> plan = cleave.capture(net, x)
+>>> eager, tape = cleave.benchmark.compare({"eager": lambda: net(x), "tape": lambda: plan(x)}, iterations=5, warmup=1)
+>>> tape.name, tape.iterations, tape.median_latency_s > 0
+('tape', 5, True)
+
+The clock is Python's: asking it takes a tenth of a microsecond, and ways are Python callables anyway. `cleave bench` is
+for files, and runs without Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import json
+import math
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from . import _native, _show, _tree
+from ._cut import Engines
+from .errors import ArgumentError
+from .optimize import Optimize
+from .plan import as_call
+from .profile import device_name
+from .replay import ReplayBoundary, SplitReplayRuntime, prepare_split_replay
+from .spec import SplitSpec
+from .split import SplitRuntime, prepare_split
+from .validation import Kept
+
+Call = Callable[[], Any]
+Way = Call | tuple[Call, Callable[[Any], Any]]  # or a set-up outside of the clock, and what takes its result
+Loss = Callable[[Any, Any], torch.Tensor]
+
+
+class Spread(NamedTuple):
+    """Of several numbers: the one in the middle, the quartiles around it, the ends."""
+
+    median: float
+    low: float
+    high: float
+    least: float
+    most: float
+
+    def text(self, digits: int = 2, scale: float = 1.0) -> str:
+        """ "1.95 [1.90 2.04]": the median, and the middle half of all."""
+        low, high = self.low * scale, self.high * scale
+        return f"{self.median * scale:.{digits}f} [{low:.{digits}f} {high:.{digits}f}]"
+
+
+def spread(samples: Sequence[float]) -> Spread:
+    """The spread of at least one number.
+
+    >>> spread([5, 1, 4, 2, 3]).text(1)
+    '3.0 [2.0 4.0]'
+    """
+    if not samples:
+        raise ArgumentError("a spread is of at least one number")
+    return Spread(*_native.spread(samples))
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchmarkResult:
+    """What one way took. Made by compare and the functions below; seconds of single runs, NaN where there are none.
+
+    speedup: seconds of the first way of the comparison by those of this one, a ratio for each round, and of the ratios
+    the median and the quartiles. cuda_peak_memory_bytes is all that torch had allocated on the device, weights and
+    inputs with it; cpu_peak_memory_bytes is what one run had allocated at once beyond what was there before it, by
+    torch's allocator: what stays from run to run, and what libraries allocate by themselves, is not in it."""
+
+    name: str
+    average_latency_s: float
+    total_latency_s: float
+    iterations: int
+    batch_size: int | None = None  # None: no input has rows
+    split_id: str = ""
+    execution_mode: str = ""
+    cuda_peak_memory_bytes: int | None = None
+    active_backend: str | None = None
+    fallback_reason: str | None = None
+    median_latency_s: float = math.nan
+    low_latency_s: float = math.nan  # a quarter of the runs was faster
+    high_latency_s: float = math.nan  # a quarter was slower
+    least_latency_s: float = math.nan
+    speedup: float = math.nan
+    speedup_low: float = math.nan
+    speedup_high: float = math.nan
+    cpu_peak_memory_bytes: int | None = None
+    prepare_s: float | None = None  # None: nothing was prepared
+    first_run_s: float | None = None  # right after it; compilers and captures of other modes are in it
+    latencies_s: tuple[float, ...] = dataclasses.field(default=(), repr=False)  # round by round
+
+    @property
+    def latency(self) -> Spread:
+        """The seconds of all runs."""
+        return spread(self.latencies_s)
+
+    def to_dict(self, samples: bool = False) -> dict[str, Any]:
+        """Plain numbers and texts, for JSON: None stands for NaN. samples: the seconds of every run are in it, too."""
+        fields = {k: None if v != v else v for k, v in vars(self).items() if k != "latencies_s"}
+        return {**fields, "latencies_s": list(self.latencies_s)} if samples else fields
+
+
+# ---- measuring
+
+
+class _Timed(NamedTuple):
+    """One way, ready to run."""
+
+    name: str
+    call: Callable[..., Any]
+    setup: Call | None
+
+    def arguments(self) -> tuple[Any, ...]:
+        return () if self.setup is None else (self.setup(),)
+
+
+def compare(
+    ways: Mapping[str, Way],
+    iterations: int = 20,
+    warmup: int = 5,
+    device: str | torch.device | Iterable[str | torch.device] | None = None,
+    *,
+    memory: bool = True,
+) -> list[BenchmarkResult]:
+    """Runs every way once in each round, `warmup` rounds unmeasured and `iterations` rounds by the clock.
+
+    A way is a callable without arguments, or a pair: a callable that runs before each run, outside of the clock, and
+    one that takes what the first returned. The way that goes first changes from round to round. The results are in the
+    order of the ways; their speedups are over the first of them.
+
+    device: where the ways run, or several: the clock stops when they are done. Without it this is the current CUDA
+    device if the process uses CUDA by now, else the CPU. memory: each way runs once more, for its peak memory. Grad
+    mode is the caller's, and nothing is put back.
+
+    >>> import torch, cleave
+    >>> a = torch.randn(64, 64)
+    >>> results = cleave.benchmark.compare({"sum": lambda: a + a, "copy": (a.clone, lambda t: t.mul_(2))}, iterations=3)
+    >>> [r.name for r in results], results[0].speedup, results[0].cpu_peak_memory_bytes
+    (['sum', 'copy'], 1.0, 16384)
+    """
+    timed = _timed(ways)
+    _check_counts(iterations, warmup)
+    devices = _devices(device)
+    seconds: list[list[float]] = [[] for _ in timed]
+    for i in range(warmup + iterations):
+        for k in range(len(timed)):
+            which = (i + k) % len(timed)
+            took = _run(timed[which], devices)
+            if i >= warmup:
+                seconds[which].append(took)
+    peaks = [_peaks(way, devices) if memory else (None, None) for way in timed]
+    return [_result(way.name, s, seconds[0], *p) for way, s, p in zip(timed, seconds, peaks, strict=True)]
+
+
+def _timed(ways: Mapping[str, Way]) -> list[_Timed]:
+    if not isinstance(ways, Mapping):
+        raise TypeError(f"ways is a dict of callables by name, not {type(ways).__name__}")
+    if not ways:
+        raise ArgumentError("there is nothing to measure: ways is empty")
+    out = []
+    for name, way in ways.items():
+        setup, call = way if isinstance(way, tuple) and len(way) == 2 else (None, way)
+        if not callable(call) or not (setup is None or callable(setup)):
+            raise TypeError(f"{name}: a way is a callable, or a pair of a set-up and a callable, not {way!r}")
+        out.append(_Timed(str(name), call, setup))
+    return out
+
+
+def _check_counts(iterations: int, warmup: int) -> None:
+    for name, n, least in (("iterations", iterations, 1), ("warmup", warmup, 0)):
+        if type(n) is not int or n < least:
+            raise ArgumentError(f"{name} must be an integer of at least {least}, not {n!r}")
+
+
+def _devices(device: str | torch.device | Iterable[str | torch.device] | None) -> list[torch.device]:
+    """Those that have to be waited for: all but the CPU."""
+    if device is None:
+        used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        return [torch.device("cuda", torch.cuda.current_device())] if used else []
+    several = [device] if isinstance(device, str | torch.device) else device
+    found = dict.fromkeys(torch.device(d) for d in several)
+    return [d for d in found if d.type not in ("cpu", "meta")]
+
+
+def _wait(devices: list[torch.device]) -> None:
+    for device in devices:
+        torch.accelerator.synchronize(device)
+
+
+def _run(way: _Timed, devices: list[torch.device]) -> float:
+    """Seconds. What comes out is released within them, as it is in a loop that keeps the last result only."""
+    arguments = way.arguments()
+    _wait(devices)
+    start = time.perf_counter_ns()
+    way.call(*arguments)
+    _wait(devices)
+    return (time.perf_counter_ns() - start) / 1e9
+
+
+def _peaks(way: _Timed, devices: list[torch.device]) -> tuple[int, int | None]:
+    """Peak memory of the CPU and of CUDA, in one run."""
+    gpus = [d for d in devices if d.type == "cuda"]
+    way.arguments()  # lets go of what is left of the run before: nobody has metered that
+
+    def begin() -> tuple[Any, ...]:
+        arguments = way.arguments()
+        _wait(devices)
+        for gpu in gpus:
+            torch.cuda.reset_peak_memory_stats(gpu)
+        return arguments
+
+    cpu = _native.peak_memory(begin, lambda arguments: way.call(*arguments))
+    _wait(devices)
+    return cpu, sum(torch.cuda.max_memory_allocated(d) for d in gpus) if gpus else None
+
+
+def _result(name: str, s: list[float], base: list[float], cpu: int | None, cuda: int | None) -> BenchmarkResult:
+    of, ratio = spread(s), ratios(base, s)
+    return BenchmarkResult(
+        name=name,
+        average_latency_s=sum(s) / len(s),
+        total_latency_s=sum(s),
+        iterations=len(s),
+        cuda_peak_memory_bytes=cuda,
+        median_latency_s=of.median,
+        low_latency_s=of.low,
+        high_latency_s=of.high,
+        least_latency_s=of.least,
+        speedup=ratio.median,
+        speedup_low=ratio.low,
+        speedup_high=ratio.high,
+        cpu_peak_memory_bytes=cpu,
+        latencies_s=tuple(s),
+    )
+
+
+def ratios(base: BenchmarkResult | Sequence[float], other: BenchmarkResult | Sequence[float]) -> Spread:
+    """How many times as long the first took, round by round. Both must come from one call of compare.
+
+    >>> ratios([2.0, 4.0, 6.0], [1.0, 2.0, 2.0]).median
+    2.0
+    """
+    a, b = (x.latencies_s if isinstance(x, BenchmarkResult) else x for x in (base, other))
+    if len(a) != len(b):
+        raise ArgumentError(f"a ratio is of rounds that both took part in: here are {len(a)} and {len(b)}")
+    return spread([x / max(y, 1e-9) for x, y in zip(a, b, strict=True)])  # a nanosecond is the least the clock can tell
+
+
+def break_even_iterations(baseline: BenchmarkResult, optimized: BenchmarkResult) -> int | None:
+    """Calls after which the longer preparation of the second way has paid off: the seconds that it takes more, by those
+    that each call (the median) saves. None: never, for it saves nothing.
+
+    >>> slow = BenchmarkResult("eager", 0.5, 5.0, 10, median_latency_s=0.5, prepare_s=1.0, first_run_s=0.5)
+    >>> fast = BenchmarkResult("compiled", 0.25, 2.5, 10, median_latency_s=0.25, prepare_s=3.0, first_run_s=2.5)
+    >>> break_even_iterations(slow, fast), break_even_iterations(fast, slow)
+    (16, None)
+    """
+    unknown = [r.name for r in (baseline, optimized) if r.prepare_s is None or math.isnan(r.median_latency_s)]
+    if unknown:
+        raise ArgumentError(f"{', '.join(unknown)}: the seconds of preparation, or those of the runs, are not known")
+    saved = baseline.median_latency_s - optimized.median_latency_s
+    extra = ready_s(optimized) - ready_s(baseline)
+    if saved <= 0:
+        return None
+    return max(0, math.ceil(extra / saved))
+
+
+def ready_s(result: BenchmarkResult) -> float:
+    """Seconds until a way had run for the first time."""
+    return (result.prepare_s or 0.0) + (result.first_run_s or 0.0)
+
+
+# ---- what a split takes
+
+
+class _Subject:
+    """A model, what goes in, and where it runs."""
+
+    def __init__(self, model: Callable[..., Any], inputs: Any, kwargs: dict[str, Any] | None) -> None:
+        if not callable(model):
+            raise TypeError(f"model must be a module or a function, not {type(model).__name__}")
+        self.model = model
+        self.args, self.kwargs = as_call(inputs, kwargs)
+        leaves = _tree.flatten((self.args, self.kwargs))[1]
+        self.batch_size = next((int(t.shape[0]) for t in leaves if t.dim()), None)
+        module = model if isinstance(model, torch.nn.Module) else torch.nn.Module()
+        self.devices = _devices({t.device for t in (*leaves, *module.parameters(), *module.buffers())})
+
+    def forward(self) -> Any:
+        return self.model(*self.args, **self.kwargs)
+
+    def prefix(self, runtime: Any) -> Any:
+        return runtime.run_prefix(*self.args, **self.kwargs)
+
+    def replay(self, runtime: Any) -> Any:
+        return runtime.run_suffix(self.prefix(runtime))
+
+    def timed(self, call: Callable[[], Any]) -> tuple[Any, float]:
+        """What came out, and seconds."""
+        start = time.perf_counter()
+        out = call()
+        _wait(self.devices)
+        return out, time.perf_counter() - start
+
+    def compare(self, ways: Mapping[str, Way], iterations: int, warmup: int) -> dict[str, BenchmarkResult]:
+        results = compare(ways, iterations, warmup, self.devices)
+        return {r.name: dataclasses.replace(r, batch_size=self.batch_size) for r in results}
+
+
+class _Training:
+    """Rounds of training in two halves, each from no gradients at all."""
+
+    def __init__(self, subject: _Subject, targets: Any, loss: Loss | None) -> None:
+        self.subject, self.targets, self.loss = subject, targets, loss
+
+    def suffix(self, runtime: SplitRuntime) -> tuple[Any, dict[str, torch.Tensor | None]]:
+        """Up to the gradients of the boundary."""
+        boundary = runtime.run_training_prefix(*self.subject.args, **self.subject.kwargs)
+        _, gradients = runtime.train_suffix(boundary, self.targets, loss_fn=self.loss)
+        return boundary, gradients
+
+    def both(self, runtime: SplitRuntime) -> Any:
+        """The boundary of a whole round."""
+        boundary, gradients = self.suffix(runtime)
+        runtime.backward_prefix(boundary, gradients)
+        return boundary
+
+    def way(self, call: Callable[[SplitRuntime], Any], runtime: SplitRuntime) -> Way:
+        """Gradients of the round before go outside of the clock."""
+
+        def cleared() -> SplitRuntime:
+            model = _model_of(runtime)
+            if isinstance(model, torch.nn.Module):
+                model.zero_grad(set_to_none=True)
+            return runtime
+
+        return cleared, call
+
+
+class _Ready(NamedTuple):
+    """A split, and the seconds until it had run once; None where somebody else prepared it."""
+
+    runtime: Any
+    prepare_s: float | None = None
+    first_run_s: float | None = None
+
+
+def _model_of(runtime: SplitRuntime | SplitReplayRuntime) -> Callable[..., Any]:
+    own = runtime.runtime if isinstance(runtime, SplitReplayRuntime) else runtime
+    return own._target.call
+
+
+def _engines(ready: _Ready, boundary: Any) -> Engines:
+    """What ran the halves when this boundary was made."""
+    cut = boundary.cut if isinstance(boundary, ReplayBoundary) else ready.runtime._named(boundary)[1]
+    engines: Engines = cut.engines
+    return engines
+
+
+def _told(result: BenchmarkResult, name: str, ready: _Ready, boundary: Any = None) -> BenchmarkResult:
+    """The result under its name, with what the runtime knows about itself; no boundary: it was the model that ran."""
+    told = dataclasses.replace(result, name=name, split_id=ready.runtime.split_id, execution_mode=ready.runtime.mode)
+    if boundary is None:
+        return told
+    engines = _engines(ready, boundary)
+    return dataclasses.replace(
+        told,
+        active_backend=engines.active_backend,
+        fallback_reason=engines.fallback_reason,
+        prepare_s=ready.prepare_s,
+        first_run_s=ready.first_run_s,
+    )
+
+
+def _inference(subject: _Subject, every: Sequence[_Ready], iterations: int, warmup: int) -> list[list[BenchmarkResult]]:
+    """The model, and both halves and the suffix of each runtime, in one comparison; one list for each runtime."""
+    ways: dict[str, Way] = {"direct": subject.forward}
+    with torch.no_grad():
+        crossed = [subject.prefix(ready.runtime) for ready in every]
+        for i, ready in enumerate(every):
+            ways[f"both {i}"] = functools.partial(subject.replay, ready.runtime)
+            ways[f"suffix {i}"] = functools.partial(ready.runtime.run_suffix, crossed[i])
+        found = subject.compare(ways, iterations, warmup)
+    return [
+        [
+            _told(found["direct"], "direct_pytorch_forward", ready),
+            _told(found[f"both {i}"], f"{ready.runtime.mode}_prefix_suffix", ready, crossed[i]),
+            _told(found[f"suffix {i}"], f"{ready.runtime.mode}_suffix_only", ready, crossed[i]),
+        ]
+        for i, ready in enumerate(every)
+    ]
+
+
+def _learning(rounds: _Training, every: Sequence[_Ready], iterations: int, warmup: int) -> list[list[BenchmarkResult]]:
+    """Training up to the boundary's gradients, and all of it, of each runtime, in one comparison."""
+    ways: dict[str, Way] = {}
+    for i, ready in enumerate(every):
+        ways[f"suffix {i}"] = rounds.way(rounds.suffix, ready.runtime)
+        ways[f"both {i}"] = rounds.way(rounds.both, ready.runtime)
+    with torch.enable_grad():
+        first = [rounds.subject.timed(functools.partial(rounds.both, ready.runtime)) for ready in every]
+        found = rounds.subject.compare(ways, iterations, warmup)
+    out = []
+    for i, (ready, (boundary, seconds)) in enumerate(zip(every, first, strict=True)):
+        trained = ready if ready.prepare_s is None else ready._replace(first_run_s=seconds)
+        mode = ready.runtime.mode
+        suffix = _told(found[f"suffix {i}"], f"{mode}_suffix_training", trained, boundary)
+        out.append([suffix, _told(found[f"both {i}"], f"{mode}_prefix_backward", trained, boundary)])
+    return out
+
+
+def benchmark_runtime(
+    model: Callable[..., Any],
+    runtime: SplitRuntime | SplitReplayRuntime,
+    inputs: Any,
+    *,
+    kwargs: dict[str, Any] | None = None,
+    targets: Any | None = None,
+    loss_fn: Loss | None = None,
+    iterations: int = 20,
+    warmup: int = 5,
+) -> list[BenchmarkResult]:
+    """The model itself, both halves of its split, and the suffix alone; without gradients.
+
+    With targets also training: run_training_prefix and train_suffix together, and both with backward_prefix. Gradients,
+    buffers and the random state are put back.
+
+    >>> import torch, cleave
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
+    >>> x = torch.randn(3, 4)
+    >>> runtime = cleave.prepare_split(net, example_inputs=(x,), split=cleave.SplitSpec(boundary="50%"))
+    >>> [r.name for r in cleave.benchmark.benchmark_runtime(net, runtime, (x,), iterations=3)]
+    ['direct_pytorch_forward', 'generated_eager_prefix_suffix', 'generated_eager_suffix_only']
+    """
+    if not isinstance(runtime, SplitRuntime | SplitReplayRuntime):
+        raise TypeError(f"runtime is what prepare_split or prepare_split_replay gives, not {type(runtime).__name__}")
+    if targets is not None and not isinstance(runtime, SplitRuntime):
+        raise TypeError("a SplitReplayRuntime cannot train: leave targets out, or use prepare_split")
+    _check_counts(iterations, warmup)
+    subject = _Subject(model, inputs, kwargs)
+    with Kept(model), Kept(_model_of(runtime)):
+        return _all(subject, [_Ready(runtime)], targets, loss_fn, iterations, warmup)
+
+
+def _all(
+    subject: _Subject, every: list[_Ready], targets: Any, loss_fn: Loss | None, iterations: int, warmup: int
+) -> list[BenchmarkResult]:
+    """All results of the first runtime, then those of the next."""
+    parts = [_inference(subject, every, iterations, warmup)]
+    if targets is not None:
+        parts.append(_learning(_Training(subject, targets, loss_fn), every, iterations, warmup))
+    return [result for of_runtime in zip(*parts, strict=True) for part in of_runtime for result in part]
+
+
+def benchmark_split_modes(
+    model: Callable[..., Any],
+    *,
+    example_inputs: Any,
+    inputs: Any,
+    split: SplitSpec | str,
+    example_kwargs: dict[str, Any] | None = None,
+    kwargs: dict[str, Any] | None = None,
+    targets: Any | None = None,
+    loss_fn: Loss | None = None,
+    modes: Sequence[str] = ("debug_interpreter", "generated_eager", "compiled"),
+    compile_options: dict[str, Any] | None = None,
+    optimize: str | Optimize = "safe",
+    iterations: int = 20,
+    warmup: int = 5,
+) -> list[BenchmarkResult]:
+    """benchmark_runtime for a split prepared in each of these modes, all of them side by side.
+
+    The model itself is measured once, and its numbers stand in the results of each mode."""
+    if isinstance(modes, str) or not modes:
+        raise ArgumentError(f'modes are several texts, such as ("generated_eager", "compiled"), not {modes!r}')
+    _check_counts(iterations, warmup)
+    subject = _Subject(model, inputs, kwargs)
+    options = _options(example_inputs, example_kwargs, split, None)
+    with Kept(model):
+        every = []
+        for mode in modes:
+            compiling = compile_options if mode == "compiled" else None
+            more = {**options, "mode": mode, "compile_options": compiling, "optimize": optimize}
+            every.append(_prepared(subject, prepare_split, more, subject.replay, grad=False))
+        return _all(subject, every, targets, loss_fn, iterations, warmup)
+
+
+def _options(
+    example_inputs: Any, example_kwargs: dict[str, Any] | None, split: SplitSpec | str, objective: Any
+) -> dict[str, Any]:
+    if not isinstance(split, SplitSpec | str):
+        raise TypeError(f'split must be a SplitSpec or a boundary such as "50%", not {type(split).__name__}')
+    return {
+        "example_inputs": example_inputs,
+        "example_kwargs": example_kwargs,
+        "split": SplitSpec(boundary=split) if isinstance(split, str) else split,
+        "objective": dict(objective) if isinstance(objective, Mapping) else objective,
+    }
+
+
+def _prepared(
+    subject: _Subject,
+    prepare: Callable[..., Any],
+    options: dict[str, Any],
+    first: Callable[[Any], Any],
+    *,
+    grad: bool,
+) -> _Ready:
+    """Prepares a runtime, and gives it to `first` to run it. What PyTorch sets up on first use is there before."""
+    with torch.no_grad():
+        subject.forward()
+    runtime, prepare_s = subject.timed(lambda: prepare(subject.model, **options))
+    with torch.set_grad_enabled(grad):
+        _, first_run_s = subject.timed(lambda: first(runtime))
+    return _Ready(runtime, prepare_s, first_run_s)
+
+
+def benchmark_replay_optimization(
+    model: Callable[..., Any],
+    *,
+    example_inputs: Any,
+    inputs: Any,
+    split: SplitSpec | str,
+    example_kwargs: dict[str, Any] | None = None,
+    kwargs: dict[str, Any] | None = None,
+    objective: Mapping[str, Any] | None = None,
+    compile_options: dict[str, Any] | None = None,
+    materialize_boundary: bool = True,
+    mode: str = "compiled",
+    optimize: str | Optimize = "safe",
+    iterations: int = 20,
+    warmup: int = 5,
+) -> list[BenchmarkResult]:
+    """Inference: the model itself, its split as generated_eager runs it, and the replay runtime in another mode, or in
+    that one with another `optimize`."""
+    _check_counts(iterations, warmup)
+    subject = _Subject(model, inputs, kwargs)
+    options = _options(example_inputs, example_kwargs, split, objective)
+    more = {
+        "mode": mode,
+        "compile_options": compile_options,
+        "optimize": optimize,
+        "materialize_boundary": materialize_boundary,
+    }
+    with Kept(model), torch.no_grad():
+        base = _prepared(subject, prepare_split, options, subject.replay, grad=False)
+        fast = _prepared(subject, prepare_split_replay, {**options, **more}, subject.replay, grad=False)
+        ways: dict[str, Way] = {
+            "direct": subject.forward,
+            "base": lambda: subject.replay(base.runtime),
+            "fast": lambda: subject.replay(fast.runtime),
+        }
+        found = subject.compare(ways, iterations, warmup)
+        return [
+            _told(found["direct"], "direct_pytorch_forward", base),
+            _told(found["base"], "baseline_generated_prefix_suffix", base, subject.prefix(base.runtime)),
+            _told(found["fast"], "optimized_replay", fast, subject.prefix(fast.runtime)),
+        ]
+
+
+def benchmark_split_retain_optimization(
+    model: Callable[..., Any],
+    *,
+    example_inputs: Any,
+    inputs: Any,
+    split: SplitSpec | str,
+    example_kwargs: dict[str, Any] | None = None,
+    kwargs: dict[str, Any] | None = None,
+    targets: Any | None = None,
+    loss_fn: Loss | None = None,
+    objective: Mapping[str, Any] | None = None,
+    compile_options: dict[str, Any] | None = None,
+    mode: str = "compiled",
+    iterations: int = 20,
+    warmup: int = 5,
+) -> list[BenchmarkResult]:
+    """Training (prefix, suffix with its backward, backward of the prefix): as generated_eager runs it, and in another
+    mode. Without a loss_fn the loss is train_suffix's own."""
+    _check_counts(iterations, warmup)
+    subject = _Subject(model, inputs, kwargs)
+    options = _options(example_inputs, example_kwargs, split, objective)
+    rounds = _Training(subject, targets, loss_fn)
+    train = rounds.both
+    with Kept(model), torch.enable_grad():
+        base = _prepared(subject, prepare_split, options, train, grad=True)
+        better = {**options, "mode": mode, "compile_options": compile_options}
+        fast = _prepared(subject, prepare_split, better, train, grad=True)
+        ways: dict[str, Way] = {name: rounds.way(train, r.runtime) for name, r in (("base", base), ("fast", fast))}
+        found = subject.compare(ways, iterations, warmup)
+        return [
+            _told(found["base"], "baseline_split_retain_roundtrip", base, train(base.runtime)),
+            _told(found["fast"], "optimized_split_retain_roundtrip", fast, train(fast.runtime)),
+        ]
+
+
+# ---- telling
+
+_HEAD = (
+    "name",
+    "mode",
+    "batch",
+    "rounds",
+    "ms [middle half]",
+    "first / this",
+    "CPU peak",
+    "CUDA peak",
+    "prepared s",
+    "first run s",
+    "runs on",
+)
+_RIGHT = (False, False, True, True, True, True, True, True, True, True, False)
+
+
+def table(results: Iterable[BenchmarkResult]) -> str:
+    """Results as aligned lines, columns that say nothing left out; below them why something fell back.
+
+    "first / this" is the speedup: how many times as long the first way of the comparison took."""
+    every = list(results)
+    if not every:
+        return "no results"
+    rows = [_cells(r) for r in every]
+    shown = [i for i in range(len(_HEAD)) if any(row[i] for row in rows)]
+    picked = [[row[i] for i in shown] for row in (_HEAD, *rows)]
+    reasons = dict.fromkeys(f"{r.name} fell back: {r.fallback_reason}" for r in every if r.fallback_reason)
+    return "\n".join([_show.columns(picked, [_RIGHT[i] for i in shown]), *map(_show.plain, reasons)])
+
+
+def _cells(r: BenchmarkResult) -> tuple[str, ...]:
+    known = not math.isnan(r.median_latency_s)
+    middle = Spread(r.median_latency_s, r.low_latency_s, r.high_latency_s, r.least_latency_s, math.nan)
+    return (
+        r.name,
+        r.execution_mode,
+        "" if r.batch_size is None else str(r.batch_size),
+        str(r.iterations),
+        middle.text(3, 1e3) if known else f"{1e3 * r.average_latency_s:.3f}",
+        "" if math.isnan(r.speedup) else f"{r.speedup:.2f}",
+        "" if r.cpu_peak_memory_bytes is None else _native.text_bytes(r.cpu_peak_memory_bytes),
+        "" if r.cuda_peak_memory_bytes is None else _native.text_bytes(r.cuda_peak_memory_bytes),
+        "" if r.prepare_s is None else f"{r.prepare_s:.3f}",
+        "" if r.first_run_s is None else f"{r.first_run_s:.3f}",
+        _show.clip(r.active_backend or "", 40),
+    )
+
+
+def environment(device: str | torch.device | None = None) -> dict[str, str]:
+    """What numbers depend on beside the code: machine, versions, threads, date.
+
+    >>> sorted(environment("cpu"))
+    ['cleave', 'cpu', 'date', 'device', 'python', 'threads', 'torch']
+    """
+    where = torch.device(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "cleave": _native.version,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "cpu": device_name("cpu"),
+        "device": device_name(str(where)),
+        "threads": str(torch.get_num_threads()),
+    }
+
+
+def to_json(results: Iterable[BenchmarkResult], *, samples: bool = False, **about: Any) -> str:
+    """Results as JSON: {"environment": …, "results": […]} and whatever else is given by name.
+
+    samples: the seconds of every run are in it, too.
+
+    >>> import json
+    >>> json.loads(to_json([BenchmarkResult("eager", 0.5, 1.0, 2)], model="resnet50"))["results"][0]["iterations"]
+    2
+    """
+    rows = [r.to_dict(samples) for r in results]
+    return json.dumps({"environment": environment(), **about, "results": rows}, indent=1, allow_nan=False)
+
+
+__all__ = [
+    "BenchmarkResult",
+    "Spread",
+    "benchmark_replay_optimization",
+    "benchmark_runtime",
+    "benchmark_split_modes",
+    "benchmark_split_retain_optimization",
+    "break_even_iterations",
+    "compare",
+    "environment",
+    "ratios",
+    "ready_s",
+    "spread",
+    "table",
+    "to_json",
+]

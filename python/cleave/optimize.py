@@ -1,0 +1,35 @@
+"""How much a plan may be rewritten before it runs: the argument `optimize`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from . import _native
+
+LEVELS = ("none", "safe", "fast")
+
+
+class Optimize(NamedTuple):
+    """A level, and passes that are left out by name.
+
+    none: the operators as they were captured. safe: the same numbers bit for bit. fast: numbers within the tolerances
+    of docs/optimize.md; ways to run are compared with the captured operators and timed on the example, and the fastest
+    one stays."""
+
+    level: str = "safe"
+    off: tuple[str, ...] = ()
+
+
+SAFE = Optimize()
+
+
+def read_optimize(given: str | Optimize) -> Optimize:
+    """The argument of a user, checked."""
+    out = given if isinstance(given, Optimize) else Optimize(given)
+    if out.level not in LEVELS:
+        raise ValueError(f"optimize is one of {', '.join(LEVELS)}, not {out.level!r}")
+    known = _native.passes()
+    for name in out.off:
+        if name not in known:
+            raise ValueError(f"there is no pass {name!r}: passes are {', '.join(known)}")
+    return out

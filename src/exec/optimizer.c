@@ -1,0 +1,369 @@
+/* Which variant of a program runs: see optimized.h. */
+#include <pthread.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "exec/optimized.h"
+#include "exec/tolerance.h"
+
+enum { MOST = 3, ROUNDS = 9 };
+static const double GAIN = 0.97;
+static const double BUDGET_S = 2.0; /* of measuring, after every way has run twice */
+
+typedef struct candidate {
+	const char *name;
+	optimize_spec spec;
+	variant *v;   /* NULL: it is not used */
+	char *why;    /* it is not; NULL: nothing to say */
+	double error; /* measured, and what is allowed there; negative: not measured */
+	double allowed;
+	double ms; /* of the shortest run; negative: not measured */
+} candidate;
+
+struct optimizer {
+	candidate at[MOST];
+	uint32_t n;
+	double plain_ms; /* as captured */
+	pthread_mutex_t lock;
+	_Atomic(variant *) chosen; /* NULL: as captured, or not chosen yet */
+	atomic_bool waits, open;   /* nobody asked yet; the next run has to choose */
+	const char *why_not;       /* nothing can be measured; static */
+};
+
+/* ---- making ------------------------------------------------------------------------------------------------------- */
+
+/* The same inputs give the same outputs, and nothing else happens: it can be run again to see. */
+static bool repeatable(const clv_program *g)
+{
+	if (g->writes_inputs)
+		return false;
+	for (uint32_t i = 0; i < g->v.nodes.n; i++) {
+		const node *n = &g->p->nodes.at[g->v.nodes.at[i]];
+		if ((n->flags & NODE_IMPURE) || node_draws(g->p, g->v.nodes.at[i]))
+			return false;
+		for (uint32_t k = 0; k < n->nwrites; k++)
+			if (g->p->values.at[alias_root(g->p, g->p->ids.at[n->writes + k])].kind != VALUE_RESULT)
+				return false;
+	}
+	return true;
+}
+
+static clv_status keep_message(candidate *c)
+{
+	c->why = mem_strdup(status_message(), strlen(status_message()));
+	return c->why ? CLV_OK : fail_nomem();
+}
+
+/* A variant that cannot be made is no reason not to run. */
+static clv_status add(optimizer *o, const clv_program *g, const program_spec *spec, const char *name, optimize_spec s)
+{
+	candidate *c = &o->at[o->n++];
+	*c = (candidate){.name = name, .error = -1, .ms = -1};
+	s.off = spec->passes_off;
+	s.has_op = br_has_operator;
+	c->spec = s;
+	clv_status st = variant_new(g, spec, &s, &c->v);
+	if (st == CLV_OK || st == CLV_E_NOMEM)
+		return st;
+	return keep_message(c);
+}
+
+static bool did(const optimized_plan *p, const char *name)
+{
+	for (uint32_t i = 0; i < p->counts.n; i++)
+		if (!strcmp(p->counts.at[i].pass, name))
+			return true;
+	return false;
+}
+
+static clv_status add_fast(optimizer *o, const clv_program *g, const program_spec *spec)
+{
+	TRY(add(o, g, spec, "fast", (optimize_spec){.level = OPTIMIZE_FAST}));
+	TRY(add(o, g, spec, "fast, channels_last", (optimize_spec){.level = OPTIMIZE_FAST, .channels_last = true}));
+	candidate *last = &o->at[o->n - 1];
+	if (last->v && !did(variant_plan(last->v), "channels_last")) { /* the same again */
+		variant_free(last->v);
+		o->n--;
+	}
+	return CLV_OK;
+}
+
+static clv_status fill(optimizer *o, const clv_program *g, const program_spec *spec)
+{
+	TRY(add(o, g, spec, "safe", (optimize_spec){.level = OPTIMIZE_SAFE}));
+	atomic_init(&o->chosen, o->at[0].v);
+	if (spec->optimize < OPTIMIZE_FAST)
+		return CLV_OK;
+	if (!repeatable(g)) {
+		o->why_not =
+			"it writes tensors of others, draws random numbers or calls out: it cannot be run twice to compare";
+		return CLV_OK;
+	}
+	TRY(add_fast(o, g, spec));
+	atomic_init(&o->waits, spec->choose_later);
+	atomic_init(&o->open, !spec->choose_later);
+	return CLV_OK;
+}
+
+clv_status optimizer_new(const clv_program *g, const program_spec *spec, optimizer **out)
+{
+	if (spec->ncodes)
+		return CLV_OK;
+	optimizer *o = mem_alloc(sizeof *o);
+	if (!o)
+		return fail_nomem();
+	o->plain_ms = -1;
+	if (pthread_mutex_init(&o->lock, NULL) != 0) {
+		mem_free(o);
+		return fail_nomem();
+	}
+	clv_status st = fill(o, g, spec);
+	if (st != CLV_OK) {
+		optimizer_free(o);
+		return st;
+	}
+	*out = o;
+	return CLV_OK;
+}
+
+void optimizer_free(optimizer *o)
+{
+	if (!o)
+		return;
+	for (uint32_t i = 0; i < o->n; i++) {
+		variant_free(o->at[i].v);
+		mem_free(o->at[i].why);
+	}
+	pthread_mutex_destroy(&o->lock);
+	mem_free(o);
+}
+
+/* ---- choosing ----------------------------------------------------------------------------------------------------- */
+
+static clv_status wait_for(clv_tensor *const *tensors, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		br_meta m;
+		if (!tensors[i])
+			continue;
+		TRY(br_meta_get(tensors[i], &m));
+		if (strcmp(m.device, "cpu") != 0)
+			return br_synchronize(m.device);
+	}
+	return CLV_OK;
+}
+
+static void release(clv_tensor **tensors, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		br_unref(tensors[i]);
+	memset(tensors, 0, (n + 1) * sizeof *tensors);
+}
+
+/* Runs once into `out`, which is empty; x NULL: as captured. */
+static clv_status run_once(variant *x, const clv_program *g, const run_spec *r, clv_tensor **out, double *ms)
+{
+	run_spec mine = *r;
+	mine.outputs = out;
+	mine.numbers = NULL;
+	double start = clock_seconds();
+	clv_status st = x ? variant_run(x, g, &mine) : program_run_plain(g, &mine);
+	if (st == CLV_OK)
+		st = wait_for(out, g->outputs.n);
+	*ms = (clock_seconds() - start) * 1e3;
+	return st;
+}
+
+static clv_status drop(candidate *c, const char *why)
+{
+	variant_free(c->v);
+	c->v = NULL;
+	c->why = mem_strdup(why, strlen(why));
+	return c->why ? CLV_OK : fail_nomem();
+}
+
+static clv_status off_by(candidate *c, uint32_t output, double error, double allowed)
+{
+	strbuf b = STRBUF_INIT;
+	char *text;
+	c->error = error;
+	c->allowed = allowed;
+	strbuf_printf(&b, "output %u is off by %.3g, %.3g is allowed", output, error, allowed);
+	TRY(strbuf_take(&b, &text));
+	clv_status st = drop(c, text);
+	mem_free(text);
+	return st;
+}
+
+static clv_status compare(candidate *c, clv_tensor *const *got, clv_tensor *const *want, uint32_t n)
+{
+	for (uint32_t i = 0; i < n && c->v; i++) {
+		double error, scale;
+		br_meta m;
+		if (!want[i] || !got[i])
+			return want[i] == got[i] ? CLV_OK : drop(c, "an output is undefined");
+		TRY(br_meta_get(want[i], &m));
+		TRY(br_difference(got[i], want[i], &error, &scale));
+		double allowed = tolerance_for(m.dtype, scale, -1, -1);
+		if (error > c->error) {
+			c->error = error;
+			c->allowed = allowed;
+		}
+		if (!(error <= allowed))
+			TRY(off_by(c, i, error, allowed));
+	}
+	return CLV_OK;
+}
+
+static clv_status try_out(candidate *c, const clv_program *g, const run_spec *r, clv_tensor *const *want,
+                          clv_tensor **out)
+{
+	double ms;
+	clv_status st = run_once(c->v, g, r, out, &ms); /* with its prelude: not timed */
+	if (st == CLV_OK)
+		st = compare(c, out, want, g->outputs.n);
+	else if (st != CLV_E_NOMEM && st != CLV_E_CANCELLED)
+		st = drop(c, status_message());
+	release(out, g->outputs.n);
+	return st;
+}
+
+static void keep_shortest(double ms, double *shortest)
+{
+	*shortest = *shortest < 0 || ms < *shortest ? ms : *shortest;
+}
+
+/* Every way in turn, so that what else the machine does falls on all of them. */
+static clv_status time_all(optimizer *o, const clv_program *g, const run_spec *r, clv_tensor **out)
+{
+	double start = clock_seconds(), ms;
+	for (uint32_t done = 0; done < ROUNDS && (done < 2 || clock_seconds() - start < BUDGET_S); done++) {
+		TRY(run_once(NULL, g, r, out, &ms));
+		keep_shortest(ms, &o->plain_ms);
+		release(out, g->outputs.n);
+		for (uint32_t i = 0; i < o->n; i++) {
+			candidate *c = &o->at[i];
+			if (!c->v)
+				continue;
+			TRY(run_once(c->v, g, r, out, &ms));
+			keep_shortest(ms, &c->ms);
+			release(out, g->outputs.n);
+		}
+	}
+	return CLV_OK;
+}
+
+/* The fastest stays. What may give other numbers must be clearly faster than what gives the same. */
+static void pick(optimizer *o)
+{
+	candidate *best = &o->at[0];
+	for (uint32_t i = 1; i < o->n; i++) {
+		const candidate *c = &o->at[i];
+		double margin = best == &o->at[0] ? GAIN : 1;
+		if (c->v && (!best->v || c->ms < best->ms * margin))
+			best = &o->at[i];
+	}
+	atomic_store(&o->chosen, best->v);
+}
+
+static clv_status measure(optimizer *o, const clv_program *g, const run_spec *r, clv_tensor **out)
+{
+	uint32_t usable = 0;
+	for (uint32_t i = 1; i < o->n; i++) {
+		if (o->at[i].v)
+			TRY(try_out(&o->at[i], g, r, r->outputs, out));
+		usable += o->at[i].v != NULL;
+	}
+	if (usable)
+		TRY(time_all(o, g, r, out));
+	pick(o);
+	return CLV_OK;
+}
+
+/* The first run: as captured, which is what the caller gets; then the others beside it. What goes wrong there leaves things
+   as they are. */
+static clv_status choose(optimizer *o, const clv_program *g, const run_spec *r)
+{
+	TRY(program_run_plain(g, r));
+	clv_tensor **out = mem_alloc((g->outputs.n + 1) * sizeof *out);
+	if (!out)
+		return CLV_OK;
+	if (measure(o, g, r, out) != CLV_OK)
+		release(out, g->outputs.n);
+	mem_free(out);
+	return CLV_OK;
+}
+
+clv_status optimizer_run(optimizer *o, const clv_program *g, const run_spec *r)
+{
+	if (atomic_load_explicit(&o->open, memory_order_acquire) && pthread_mutex_trylock(&o->lock) == 0) {
+		clv_status st = CLV_OK;
+		bool mine = atomic_load(&o->open);
+		if (mine)
+			st = choose(o, g, r);
+		if (mine && st == CLV_OK)
+			atomic_store_explicit(&o->open, false, memory_order_release);
+		pthread_mutex_unlock(&o->lock);
+		if (mine)
+			return st;
+	}
+	variant *x = atomic_load_explicit(&o->chosen, memory_order_acquire);
+	return x ? variant_run(x, g, r) : program_run_plain(g, r);
+}
+
+clv_status optimizer_renew(optimizer *o, const run_spec *r, uint64_t *generation)
+{
+	variant *x = atomic_load(&o->chosen);
+	*generation = 0;
+	return x ? variant_renew(x, r, generation) : CLV_OK;
+}
+
+bool optimizer_ask(optimizer *o)
+{
+	if (atomic_exchange(&o->waits, false))
+		atomic_store(&o->open, true);
+	return atomic_load(&o->open);
+}
+
+/* ---- report ------------------------------------------------------------------------------------------------------- */
+
+static void report_one(const optimizer *o, const candidate *c, strbuf *b)
+{
+	strbuf_printf(b, "%s: ", c->name);
+	if (c->why)
+		strbuf_printf(b, "not used: %s", c->why);
+	else if (c->v && variant_plan(c->v)->counts.n == 0)
+		strbuf_puts(b, "nothing to do");
+	for (uint32_t i = 0; c->v && i < variant_plan(c->v)->counts.n; i++) {
+		const optimize_count *n = &variant_plan(c->v)->counts.at[i];
+		strbuf_printf(b, "%s%s %u", i ? ", " : "", n->pass, n->changes);
+	}
+	if (c->ms >= 0)
+		strbuf_printf(b, "; %.3g ms", c->ms);
+	if (c->v && c->error > 0)
+		strbuf_printf(b, "; off by %.2g of %.2g allowed", c->error, c->allowed);
+	if (c->v && c->v == atomic_load(&o->chosen))
+		strbuf_puts(b, "; runs");
+	strbuf_putc(b, '\n');
+}
+
+clv_status optimizer_report(optimizer *o, strbuf *b)
+{
+	pthread_mutex_lock(&o->lock);
+	if (o->plain_ms >= 0)
+		strbuf_printf(b, "as captured: %.3g ms\n", o->plain_ms);
+	for (uint32_t i = 0; i < o->n; i++)
+		report_one(o, &o->at[i], b);
+	if (o->why_not)
+		strbuf_printf(b, "fast: not used: %s\n", o->why_not);
+	if (atomic_load(&o->open) || atomic_load(&o->waits))
+		strbuf_puts(b, "the first run chooses\n");
+	pthread_mutex_unlock(&o->lock);
+	return b->failed ? fail_nomem() : CLV_OK;
+}
+
+const optimized_plan *optimizer_plan(optimizer *o)
+{
+	variant *x = atomic_load(&o->chosen);
+	return x ? variant_plan(x) : NULL;
+}

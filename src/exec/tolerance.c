@@ -1,0 +1,30 @@
+#include "exec/tolerance.h"
+
+#include <stddef.h>
+
+#include "plan/plan.h"
+
+typedef struct tolerance {
+	dtype dtype;
+	double rtol, atol;
+} tolerance;
+
+/* Of the largest number of a tensor, and beside that. */
+static const tolerance tolerances[] = {
+	{DT_F64, 1e-10, 1e-12}, {DT_F32, 1e-4, 1e-5}, {DT_F16, 1e-2, 1e-3}, {DT_BF16, 5e-2, 1e-2}};
+
+/* Where all numbers are tiny, as those of models that were not trained, what is allowed beside must not hide them. */
+static double beside(double atol, double scale)
+{
+	double most = scale / 100;
+	return scale > 0 && atol > most ? most : atol;
+}
+
+double tolerance_for(uint8_t d, double scale, double rtol, double atol)
+{
+	for (size_t i = 0; i < sizeof tolerances / sizeof *tolerances; i++)
+		if (tolerances[i].dtype == (dtype)d)
+			return (rtol < 0 ? tolerances[i].rtol : rtol) * scale +
+			       (atol < 0 ? beside(tolerances[i].atol, scale) : atol);
+	return 0;
+}

@@ -1,0 +1,77 @@
+/* What passes ask about nodes and values. */
+#include <string.h>
+
+#include "optimize/optimize.h"
+#include "plan/data.h"
+
+typedef struct plainness {
+	const edit *e;
+	bool yes;
+	uint32_t results;
+} plainness;
+
+static void is_no_number(void *ctx, symbol_id s, value_id v, uint32_t dim)
+{
+	plainness *x = ctx;
+	(void)s;
+	(void)v;
+	(void)dim;
+	x->yes = false;
+}
+
+/* A result that a number is read from is needed for that. */
+static void is_plain_result(void *ctx, value_id v)
+{
+	plainness *x = ctx;
+	x->results++;
+	x->yes &= x->e->p->values.at[v].type == TYPE_TENSOR && !value_guarded(x->e->p, v);
+	value_each_data(x->e->p, v, is_no_number, x);
+}
+
+bool op_known(const char *op)
+{
+	static const char *const spaces[] = {
+		"aten::", "mkl::", "mkldnn::", "onednn::", "prims::", "quantized::", "torchvision::"};
+	for (size_t i = 0; i < sizeof spaces / sizeof *spaces; i++)
+		if (!strncmp(op, spaces[i], strlen(spaces[i])))
+			return true;
+	return false;
+}
+
+bool node_pure(const edit *e, node_id n)
+{
+	const node *x = &e->p->nodes.at[n];
+	plainness all = {e, true, 0};
+	if (x->nwrites || (x->flags & (NODE_HOST | NODE_IMPURE)) || node_draws(e->p, n) || !op_known(plan_s(e->p, x->op)))
+		return false;
+	node_each_result(e->p, n, is_plain_result, &all);
+	return all.yes && all.results; /* without a result it has some other purpose */
+}
+
+bool only_for(const edit *e, value_id v, node_id user, value_id by)
+{
+	const edit_facts *f = &e->facts;
+	if (v >= f->n || e->p->values.at[v].kind != VALUE_RESULT || e->p->values.at[v].alias != NONE)
+		return false;
+	bool through = by != NONE && by < f->n && e->p->values.at[by].alias == v;
+	bool alone = f->uses[v] == 1 && f->user[v] == user && !f->kept[v];
+	return alone && (through ? f->views[v] >= 1 : f->views[v] == 0 && !f->written[v]);
+}
+
+bool is_f32_cpu(const edit *e, value_id v)
+{
+	const value *x = &e->p->values.at[v];
+	return x->type == TYPE_TENSOR && x->dtype == DT_F32 && !(x->flags & VALUE_ODD) &&
+	       !strcmp(plan_s(e->p, x->device), "cpu");
+}
+
+bool arg_is_int(const edit *e, const arg *a, int64_t k)
+{
+	int64_t found;
+	return a->kind == ARG_INT && expr_is_const(e->p, a->u.e, &found) && found == k;
+}
+
+bool arg_is_bool(const arg *a, bool b)
+{
+	return a->kind == ARG_BOOL && a->u.b == b;
+}

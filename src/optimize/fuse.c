@@ -1,0 +1,353 @@
+/* What follows a node, and the joining: see fuse.h. */
+#include "optimize/fuse.h"
+
+#include <string.h>
+
+/* ---- finding ------------------------------------------------------------------------------------------------------- */
+
+static bool is_before(node_id a, node_id b)
+{
+	return a == NONE || a < b;
+}
+
+/* The one node that reads v, and after which nobody needs it; NONE. */
+static node_id only_reader(const fuser *f, value_id v, node_id maker)
+{
+	const edit *e = f->e;
+	const edit_facts *facts = &e->facts;
+	if (facts->uses[v] != 1 || facts->kept[v] || value_guarded(e->p, v))
+		return NONE;
+	node_id u = facts->user[v];
+	const node *x = &e->p->nodes.at[u];
+	bool plain = !(x->flags & (NODE_HOST | NODE_IMPURE | NODE_RANDOM)) && x->context == e->p->nodes.at[maker].context;
+	return plain && u > maker && !f->taken[u] ? u : NONE;
+}
+
+/* The result of u where it is one tensor like v, on memory of its own or, made by writing it, on that of `on`. */
+static value_id result_on(const fuser *f, node_id u, value_id v, value_id on)
+{
+	const edit *e = f->e;
+	const node *x = &e->p->nodes.at[u];
+	value_id r = edit_result(e, u);
+	if (r == NONE || !is_f32_cpu(e, r) || !same_shape(e->p, r, v) || value_guarded(e->p, r))
+		return NONE;
+	if (e->p->values.at[r].alias == NONE)
+		return x->nwrites ? NONE : r;
+	value_id root = alias_root(e->p, on);
+	bool written = x->nwrites == 1 && alias_root(e->p, e->p->ids.at[x->writes]) == root;
+	return written && alias_root(e->p, r) == root ? r : NONE;
+}
+
+static void take(tail *t, node_id u, value_id result)
+{
+	t->nodes[t->n++] = u;
+	t->result = result;
+}
+
+static bool add_activation(const fuser *f, tail *t, node_id maker, const char *only)
+{
+	activation a;
+	node_id u = only_reader(f, t->result, maker);
+	if (u == NONE || !read_activation(f->e, u, &a) || edit_value(f->e, u, 0) != t->result)
+		return false;
+	value_id r = result_on(f, u, t->result, t->result);
+	if (r == NONE || (only && strcmp(a.name, only)))
+		return false;
+	t->act = a;
+	take(t, u, r);
+	return true;
+}
+
+/* (a, b[, alpha]): a function of both that oneDNN has, in place or not. */
+static const struct binary_form {
+	const char *op, *name;
+	bool commutes, alpha;
+} binaries[] = {
+	{"aten::add.Tensor", "add", true, true},  {"aten::add_.Tensor", "add", true, true},
+	{"aten::sub.Tensor", "sub", false, true}, {"aten::sub_.Tensor", "sub", false, true},
+	{"aten::mul.Tensor", "mul", true, false}, {"aten::mul_.Tensor", "mul", true, false},
+};
+
+static const struct binary_form *find_binary(const edit *e, node_id u)
+{
+	for (size_t i = 0; i < sizeof binaries / sizeof *binaries; i++)
+		if (edit_is(e, u, binaries[i].op))
+			return &binaries[i];
+	return NULL;
+}
+
+static bool alpha_is_one(const edit *e, node_id u)
+{
+	double alpha = 1;
+	const arg *a = edit_arg(e, u, 2);
+	return a->kind == ARG_NONE || (arg_number(e, a, &alpha) && alpha == 1);
+}
+
+/* All elements of its memory, in order of that memory: it was not made by looking at another part of it. */
+static bool fills_memory(const fuser *f, value_id v)
+{
+	const plan *p = f->e->p;
+	value_id root = alias_root(p, v);
+	node_id def = p->values.at[v].def;
+	bool written = def != NONE && p->nodes.at[def].nwrites == 1 && edit_result(f->e, def) == v;
+	return v == root || (written && same_shape(p, v, root));
+}
+
+static bool is_own(const fuser *f, value_id root)
+{
+	const value *x = &f->e->p->values.at[root];
+	return x->kind == VALUE_RESULT && x->def != NONE && x->def >= f->e->first && !f->shown[root];
+}
+
+/* The memory of `other` is free after node u, where it is read; and the node does not read it as its input. */
+static bool is_free_after(const fuser *f, const weighted *w, value_id other, node_id u)
+{
+	value_id root = alias_root(f->e->p, other);
+	bool apart = root != alias_root(f->e->p, w->x) && !f->constant[root];
+	return apart && is_own(f, root) && fills_memory(f, other) && f->last_use[root] == u;
+}
+
+/* other += result: the node itself may write there, as long as it does not read from there. */
+static bool add_into(const fuser *f, const weighted *w, tail *t, node_id u)
+{
+	const edit *e = f->e;
+	value_id other = edit_value(e, u, 0), root = alias_root(e->p, other);
+	value_id r = result_on(f, u, w->result, other);
+	const value *x = &e->p->values.at[root];
+	bool here = x->kind == VALUE_RESULT && x->def != NONE && x->def >= e->first;
+	if (r == NONE || e->p->values.at[r].alias == NONE || !here || root == alias_root(e->p, w->x))
+		return false;
+	if (!fills_memory(f, other))
+		return false;
+	t->other = other;
+	t->in_place = true;
+	take(t, u, r);
+	return true;
+}
+
+static bool add_other(const fuser *f, const weighted *w, tail *t, node_id u, bool in_place)
+{
+	const edit *e = f->e;
+	value_id a = edit_value(e, u, 0), b = edit_value(e, u, 1);
+	t->other = a == w->result ? b : a;
+	if (e->p->nodes.at[u].nwrites && a != w->result)
+		return in_place && !strcmp(t->binary, "add") && add_into(f, w, t, u);
+	value_id r = result_on(f, u, w->result, w->result);
+	if (r == NONE)
+		return false;
+	t->in_place = in_place && !strcmp(t->binary, "add") && is_free_after(f, w, t->other, u);
+	take(t, u, r);
+	return true;
+}
+
+static bool add_binary(const fuser *f, const weighted *w, tail *t, bool in_place)
+{
+	const edit *e = f->e;
+	node_id u = only_reader(f, w->result, w->node);
+	const struct binary_form *form = u == NONE ? NULL : find_binary(e, u);
+	if (!form || (form->alpha && !alpha_is_one(e, u)))
+		return false;
+	value_id a = edit_value(e, u, 0), b = edit_value(e, u, 1);
+	value_id other = a == w->result ? b : a;
+	if (a == NONE || b == NONE || other == w->result || (!form->commutes && a != w->result))
+		return false;
+	if (!is_f32_cpu(e, other) || !same_shape(e->p, other, w->result))
+		return false;
+	/* It reads its input later than before. */
+	if (!is_before(f->last_write[alias_root(e->p, w->x)], w->node))
+		return false;
+	t->binary = form->name;
+	if (add_other(f, w, t, u, in_place)) {
+		t->at = u;
+		return true;
+	}
+	t->binary = NULL;
+	t->other = NONE;
+	t->in_place = false;
+	return false;
+}
+
+/* Nobody looks at the memory of the sum before the next node does. */
+static bool is_unseen(const fuser *f, const weighted *w, const tail *t)
+{
+	const edit *e = f->e;
+	value_id root = alias_root(e->p, t->result);
+	bool only_here = e->facts.uses[root] == 1 && !e->facts.kept[root] && e->facts.user[root] == t->at;
+	return root == t->result || root == w->result || (root == t->other && only_here);
+}
+
+void find_tail(const fuser *f, const weighted *w, unsigned kinds, tail *out)
+{
+	*out = (tail){.at = w->node, .result = w->result, .other = NONE};
+	if ((kinds & TAIL_UNARY) && add_activation(f, out, w->node, NULL))
+		return;
+	if (!(kinds & TAIL_BINARY) || !add_binary(f, w, out, kinds & TAIL_IN_PLACE))
+		return;
+	if ((kinds & TAIL_BINARY_RELU) && !strcmp(out->binary, "add") && is_unseen(f, w, out))
+		add_activation(f, out, out->at, "relu");
+}
+
+/* ---- joining ------------------------------------------------------------------------------------------------------- */
+
+static void later(node_id *at, node_id n)
+{
+	if (is_before(*at, n))
+		*at = n;
+}
+
+/* What was on the memory of `from` is on that of `to`. */
+static void unite(fuser *f, value_id from, value_id to)
+{
+	if (f->last_use[from] != NONE)
+		later(&f->last_use[to], f->last_use[from]);
+	if (f->last_write[from] != NONE)
+		later(&f->last_write[to], f->last_write[from]);
+	f->shown[to] |= f->shown[from];
+}
+
+static void move_memory(fuser *f, value_id from, value_id to)
+{
+	plan *p = f->e->p;
+	for (value_id v = 0; v < p->values.n; v++)
+		if (p->values.at[v].alias == from || v == from)
+			p->values.at[v].alias = to;
+	unite(f, from, to);
+}
+
+/* The result is on memory of its own, or on that of other. */
+static void place_result(fuser *f, const tail *t)
+{
+	plan *p = f->e->p;
+	value_id root = alias_root(p, t->result);
+	if (t->in_place && root != alias_root(p, t->other)) {
+		move_memory(f, root, alias_root(p, t->other));
+	} else if (!t->in_place && root != t->result) {
+		edit_take_memory(f->e, t->result);
+		unite(f, root, t->result);
+	}
+}
+
+clv_status join(fuser *f, const weighted *w, const tail *t, const char *op, const arg *args, uint32_t nargs)
+{
+	edit *e = f->e;
+	spot at = {e, t->at, w->node};
+	TRY(edit_remove(e, w->node));
+	f->taken[w->node] = true;
+	for (uint32_t i = 0; i < t->n; i++) {
+		TRY(edit_remove(e, t->nodes[i]));
+		f->taken[t->nodes[i]] = true;
+	}
+	place_result(f, t);
+	later(&f->last_use[alias_root(e->p, w->x)], t->at);
+	if (t->in_place) {
+		later(&f->last_use[alias_root(e->p, t->other)], t->at);
+		later(&f->last_write[alias_root(e->p, t->other)], t->at);
+	}
+	*f->changes += t->n + 1;
+	return put_writer(&at, op, args, nargs, t->result, t->in_place ? t->other : NONE);
+}
+
+/* ---- arguments ----------------------------------------------------------------------------------------------------- */
+
+clv_status expected_dim(const fuser *f, value_id v, uint32_t d, int64_t *k, bool *known)
+{
+	const plan *p = f->e->p;
+	expr_id x = p->dims.at[p->values.at[v].shape + d];
+	*known = expr_is_const(p, x, k);
+	if (*known || !f->s->symbols)
+		return CLV_OK;
+	clv_status st = expr_eval(p, x, f->s->symbols, k);
+	*known = st == CLV_OK && *k > 0;
+	return st == CLV_E_NOMEM ? st : CLV_OK;
+}
+
+clv_status activation_args(fuser *f, const activation *a, const char *none, arg out[3])
+{
+	arg scalars[2];
+	out[0] = out[2] = arg_of(NONE);
+	if (a->name || none)
+		TRY(arg_text(f->e, a->name ? a->name : none, &out[0]));
+	if (a->algorithm && *a->algorithm)
+		TRY(arg_text(f->e, a->algorithm, &out[2]));
+	for (uint32_t i = 0; i < a->nscalars; i++)
+		scalars[i] = arg_float(a->scalars[i]);
+	return plan_list(f->e->p, scalars, a->nscalars, &out[1]);
+}
+
+/* ---- the pass ------------------------------------------------------------------------------------------------------ */
+
+typedef struct reader {
+	fuser *f;
+	node_id now;
+} reader;
+
+static void see_use(void *ctx, value_id v)
+{
+	reader *r = ctx;
+	r->f->last_use[alias_root(r->f->e->p, v)] = r->now;
+}
+
+static void find_last(fuser *f)
+{
+	const plan *p = f->e->p;
+	reader r = {f, f->e->first};
+	for (; r.now < f->e->end; r.now++) {
+		const node *x = &p->nodes.at[r.now];
+		node_each_arg(p, r.now, see_use, &r);
+		for (uint32_t i = 0; i < x->nwrites; i++) {
+			value_id root = alias_root(p, p->ids.at[x->writes + i]);
+			f->last_use[root] = f->last_write[root] = r.now;
+		}
+	}
+	memcpy(f->shown, f->e->facts.shown, f->e->facts.n * sizeof *f->shown);
+}
+
+static clv_status fuser_new(edit *e, const optimize_spec *s, uint32_t *changes, fuser *f)
+{
+	size_t n = (size_t)e->p->values.n + 1;
+	*f = (fuser){.e = e, .s = s, .changes = changes};
+	TRY(constant_values(e, s, &f->constant));
+	TRY(find_last_images(e, &f->last_image));
+	f->last_use = mem_ids(n);
+	f->last_write = mem_ids(n);
+	f->shown = mem_alloc(n * sizeof *f->shown);
+	f->taken = mem_alloc((e->p->nodes.n + 1) * sizeof *f->taken);
+	if (!f->last_use || !f->last_write || !f->shown || !f->taken)
+		return fail_nomem();
+	find_last(f);
+	return CLV_OK;
+}
+
+static void fuser_free(fuser *f)
+{
+	mem_free(f->constant);
+	mem_free(f->last_image);
+	mem_free(f->last_use);
+	mem_free(f->last_write);
+	mem_free(f->shown);
+	mem_free(f->taken);
+}
+
+static clv_status fuse_all(fuser *f)
+{
+	for (node_id n = f->e->first; n < f->e->end; n++) {
+		if (f->taken[n] || !node_pure(f->e, n) || !runs_plainly(f->e, n))
+			continue;
+		TRY(fuse_convolution(f, n));
+		if (!f->taken[n])
+			TRY(fuse_linear(f, n));
+	}
+	return CLV_OK;
+}
+
+clv_status pass_fuse(edit *e, const optimize_spec *s, uint32_t *changes)
+{
+	fuser f;
+	if (!s->has_op)
+		return CLV_OK;
+	clv_status st = fuser_new(e, s, changes, &f);
+	if (st == CLV_OK)
+		st = fuse_all(&f);
+	fuser_free(&f);
+	return st;
+}

@@ -1,0 +1,61 @@
+/* Joining nodes: a convolution or a linear makes what the nodes after it made of its result, in one call of oneDNN.
+ *
+ * fuse.c finds what follows a node and keeps the books about memory; fuse_conv.c and fuse_linear.c say which operator does it
+ * all. Changes of one pass are put in place together, so facts of the edit are those from before; what joins move (who
+ * reads what last, who writes it, who is on whose memory) is kept up to date here. */
+#ifndef OPTIMIZE_FUSE_H
+#define OPTIMIZE_FUSE_H
+
+#include "optimize/rewrite.h"
+
+typedef struct fuser {
+	edit *e;
+	const optimize_spec *s;
+	bool *constant;      /* per value: the same in every run */
+	bool *last_image;    /* per value: it is channels-last */
+	node_id *last_use;   /* per owner of memory: the last node of the range that reads or writes it; NONE */
+	node_id *last_write; /* likewise: that writes it */
+	bool *shown;         /* per owner of memory: see edit_facts */
+	bool *taken;         /* per node: it has become part of another */
+	uint32_t *changes;
+} fuser;
+
+/* A function of one number, as oneDNN has it. */
+typedef struct activation {
+	const char *name, *algorithm; /* name NULL: none */
+	double scalars[2];
+	uint32_t nscalars;
+} activation;
+
+bool read_activation(const edit *e, node_id n, activation *out); /* activations.c */
+
+clv_status find_last_images(const edit *e, bool **out); /* last_images.c; caller frees with mem_free */
+
+/* What follows a node. */
+typedef struct tail {
+	node_id at;       /* before it the joined node goes */
+	node_id nodes[2]; /* that go */
+	uint32_t n;
+	value_id result;    /* of the last of them */
+	const char *binary; /* "add", …, with `other`; NULL: none */
+	value_id other;
+	bool in_place;  /* the result may be on the memory of other */
+	activation act; /* the last */
+} tail;
+
+enum tail_kind { TAIL_UNARY = 1, TAIL_BINARY = 2, TAIL_IN_PLACE = 4, TAIL_BINARY_RELU = 8 };
+
+/* The longest tail of the kinds; n is 0 where there is none. */
+void find_tail(const fuser *f, const weighted *w, unsigned kinds, tail *out);
+/* Removes the node and its tail, and puts op(args) there. With in_place it writes `other`. */
+clv_status join(fuser *f, const weighted *w, const tail *t, const char *op, const arg *args, uint32_t nargs);
+
+/* The size of v's dimension d, of this run or of the one to expect; false: nothing is known. */
+clv_status expected_dim(const fuser *f, value_id v, uint32_t d, int64_t *k, bool *known);
+/* The arguments that say which function it is: name, scalars, algorithm. */
+clv_status activation_args(fuser *f, const activation *a, const char *none, arg out[3]);
+
+clv_status fuse_convolution(fuser *f, node_id n); /* fuse_conv.c */
+clv_status fuse_linear(fuser *f, node_id n);      /* fuse_linear.c */
+
+#endif

@@ -1,0 +1,72 @@
+/* Layouts of images, which are tensors of four dimensions: batch, channels, height, width.
+ *
+ * A plan does not say how results are laid out. The table layouts.def says which operators give channels-last images for
+ * channels-last images, and row-major results for row-major arguments; from it follow the nodes that can work on
+ * channels-last images without any other node noticing. */
+#ifndef OPTIMIZE_LAYOUTS_H
+#define OPTIMIZE_LAYOUTS_H
+
+#include "optimize/optimize.h"
+
+typedef enum layout_kind { LAYOUT_CONV, LAYOUT_MAP, LAYOUT_MIX, LAYOUT_CAT, LAYOUT_PART, LAYOUT_ROWS } layout_kind;
+typedef enum layout_rule { RULE_ANY, RULE_OFF, RULE_CHANNELS, RULE_SPATIAL, RULE_CONSTANT, RULE_UNSET } layout_rule;
+enum layout_where { WHERE_NOWHERE, WHERE_CPU, WHERE_CUDA, WHERE_BOTH };
+
+typedef struct layout_row {
+	const char *op;
+	layout_kind kind;
+	layout_rule rule;
+	uint32_t at; /* the argument that the rule is about */
+	uint32_t where;
+} layout_row;
+
+/* How a value of the plan as it stands is laid out. */
+typedef enum image_order {
+	ORDER_UNKNOWN,
+	ORDER_SLICE, /* of a row-major one: strides fall from dimension to dimension, but there are gaps */
+	ORDER_ROWS   /* row-major */
+} image_order;
+
+/* layouts.c */
+typedef struct layouts {
+	const edit *e;
+	const layout_row **rows; /* per node: of the table, where its rule holds; NULL */
+	uint8_t *order;          /* per value: image_order */
+	bool yes;                /* while a node's arguments are looked at */
+} layouts;
+
+clv_status layouts_new(const edit *e, layouts *out); /* caller calls layouts_free, also on failure */
+void layouts_free(layouts *l);
+bool is_image(const edit *e, value_id v);
+bool is_pixel(const edit *e, value_id v); /* an image of fixed height and width 1: both layouts are the same memory */
+/* Calls f for each image among the arguments that the node works on. */
+void layout_each_image(const layouts *l, node_id n, value_fn f, void *ctx);
+/* The node can take and give channels-last images. */
+bool layout_possible(layouts *l, node_id n);
+
+/* regions.c: the nodes that are to work on channels-last images */
+typedef struct regions {
+	layouts l;
+	const edit *e;
+	bool *in;             /* per node: in a region */
+	uint32_t *inner;      /* per value: image arguments of nodes of regions that it is */
+	node_id *first_use;   /* per value: the first node of a region that has it as an image; NONE */
+	node_id *first_out;   /* per value: the first node outside regions that reads it; the end of the range */
+	uint32_t *leaving;    /* per owner of memory: images of regions on it that are read outside, or kept */
+	node_id *leaving_at;  /* per owner of memory: where; NONE */
+	node_id *inner_write; /* per owner of memory: the last node of a region that writes it; NONE */
+	node_id *last_write;  /* per owner of memory: the last node of the range that writes it; NONE */
+	bool *apart;          /* per owner of memory: no image on it may be channels-last */
+	double *bytes;        /* per value, at the sizes to expect */
+	node_id now;          /* while values of a node are looked at */
+	bool yes;
+} regions;
+
+clv_status regions_find(const edit *e, const optimize_spec *s,
+                        regions *out); /* caller calls regions_free, also on failure */
+void regions_free(regions *r);
+bool made_inside(const regions *r, value_id v);
+/* An image of a region that is read outside, or kept. */
+bool leaves(const regions *r, value_id v);
+
+#endif

@@ -1,0 +1,96 @@
+/* Passes: a range of a plan rewritten so that it does the same in less time.
+ *
+ * A pass is one file and one function over an edit (plan/edit.h). Passes of level "safe" leave every number as it is, bit
+ * for bit; those of level "fast" keep numbers within a tolerance, which whoever asks for them measures (exec/optimized.c).
+ * After every pass the plan is verified.
+ *
+ * At the end the nodes that depend on nothing but external tensors come first in the range: the prelude. Its results are
+ * made once and kept until one of those tensors changes; folded and packed weights are nodes of the prelude like any others.
+ * Safe passes put only what depends on constants there: parameters can be written in ways that leave no trace
+ * (`parameter.data`), and a run must see that. */
+#ifndef OPTIMIZE_OPTIMIZE_H
+#define OPTIMIZE_OPTIMIZE_H
+
+#include "plan/edit.h"
+
+typedef enum optimize_level { OPTIMIZE_NONE, OPTIMIZE_SAFE, OPTIMIZE_FAST } optimize_level;
+
+clv_status optimize_level_read(const char *text, optimize_level *out); /* "none", "safe", "fast"; NULL: safe */
+
+typedef struct optimize_spec {
+	optimize_level level;
+	bool channels_last;               /* FAST: convolutions get inputs laid out so */
+	const char *const *off;           /* names of passes that are left out; NULL ends; may be NULL */
+	bool (*has_op)(const char *name); /* the operator exists here, with the backend it needs; NULL: none of ours does */
+	const int64_t *symbols;           /* values to expect; only a hint, for packing. NULL: none is known */
+} optimize_spec;
+
+/* What passes did. */
+typedef struct optimize_count {
+	const char *pass; /* of the table of passes */
+	uint32_t changes; /* nodes that it removed, joined or moved */
+} optimize_count;
+
+typedef struct optimized_plan {
+	plan *p;                  /* values have the ids of the plan it was made of */
+	node_id first, main, end; /* first … main-1: the prelude; main … end-1: what every run does */
+	VEC(optimize_count) counts;
+} optimized_plan;
+
+/* The nodes first … end-1 of p. Caller calls optimized_plan_free, also on failure. */
+clv_status optimize(const plan *p, node_id first, node_id end, const optimize_spec *s, optimized_plan *out);
+void optimized_plan_free(optimized_plan *o);
+
+/* ---- passes: each adds to *changes --------------------------------------------------------------------------------- */
+
+typedef clv_status (*pass_fn)(edit *e, const optimize_spec *s, uint32_t *changes);
+
+typedef struct pass {
+	const char *name;
+	optimize_level level;
+	pass_fn run;
+} pass;
+
+extern const pass passes[]; /* in their order, the prelude (no function of this kind) last; then one without a name */
+
+clv_status pass_identity(edit *e, const optimize_spec *s, uint32_t *changes);        /* identity.c */
+clv_status pass_common(edit *e, const optimize_spec *s, uint32_t *changes);          /* common.c */
+clv_status pass_dead(edit *e, const optimize_spec *s, uint32_t *changes);            /* dead.c */
+clv_status pass_fold_batch_norm(edit *e, const optimize_spec *s, uint32_t *changes); /* fold_batch_norm.c */
+clv_status pass_channels_last(edit *e, const optimize_spec *s, uint32_t *changes);   /* channels_last.c */
+clv_status pass_fuse(edit *e, const optimize_spec *s, uint32_t *changes);            /* fuse.c */
+
+/* prelude.c. Per value: a tensor that is the same in every run, so that what is made of it alone gets into the prelude.
+   Caller frees with mem_free. */
+clv_status constant_values(const edit *e, const optimize_spec *s, bool **out);
+/* Nodes that give the same in every run come first; `main` is the first of the others. */
+clv_status find_prelude(edit *e, const optimize_spec *s, node_id *main, uint32_t *changes);
+
+/* ---- shared by passes: facts.c ------------------------------------------------------------------------------------- */
+
+/* Of a library that comes with torch: it does what its schema says and nothing else. Operators of others may count, log or
+   draw, and no schema tells. */
+bool op_known(const char *op);
+/* Has no effect but its results, which are the same in every run with the same arguments. */
+bool node_pure(const edit *e, node_id n);
+/* v is a result of the range on memory that no other value is on (`by`, unless NONE, may be a view of it), that nothing
+   writes (`by` may be made by writing it), and that only one node of the range reads, once. So v can go. */
+bool only_for(const edit *e, value_id v, node_id user, value_id by);
+bool is_f32_cpu(const edit *e, value_id v);
+/* An argument that is this literal. */
+bool arg_is_int(const edit *e, const arg *a, int64_t k);
+bool arg_is_bool(const arg *a, bool b);
+
+/* contiguous.c */
+typedef enum known_layout {
+	LAYOUT_ANY,
+	LAYOUT_CONTIGUOUS, /* row by row; strides of dimensions of size 1 may be anything */
+	LAYOUT_ROW_MAJOR   /* those too are what they are in new memory */
+} known_layout;
+
+/* Per value: known_layout, in every run. Nothing is known of what the range writes. Caller frees with mem_free. */
+clv_status find_layouts(const edit *e, uint8_t **out);
+bool may_have_size_one(const plan *p, value_id v); /* a dimension of it can have size 1 */
+bool same_shape(const plan *p, value_id a, value_id b);
+
+#endif

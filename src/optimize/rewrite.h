@@ -1,0 +1,60 @@
+/* What passes share that put new nodes into a plan: the nodes, their tensors, and convolutions however they are spelt. */
+#ifndef OPTIMIZE_REWRITE_H
+#define OPTIMIZE_REWRITE_H
+
+#include "optimize/optimize.h"
+
+static inline arg arg_of(value_id v)
+{
+	return v == NONE ? (arg){.kind = ARG_NONE} : (arg){.kind = ARG_VALUE, .u.v = v};
+}
+
+static inline arg arg_float(double k)
+{
+	return (arg){.kind = ARG_FLOAT, .u.f = k};
+}
+
+static inline arg arg_bool(bool b)
+{
+	return (arg){.kind = ARG_BOOL, .u.b = b};
+}
+
+clv_status arg_int(edit *e, int64_t k, arg *out);
+clv_status arg_text(edit *e, const char *s, arg *out);
+clv_status arg_ints(edit *e, const int64_t *k, uint32_t n, arg *out);
+
+/* A new tensor on memory of its own, on the device of `like`. Sizes that are negative are an error. */
+clv_status new_tensor(edit *e, value_id like, dtype type, const int64_t *shape, uint32_t ndim, value_id *out);
+
+/* Where new nodes go, and whose module, place and context they have. */
+typedef struct spot {
+	edit *e;
+	node_id before, like;
+} spot;
+
+/* op(args) makes `result`, a value that nobody makes now. */
+clv_status put_node(const spot *at, const char *op, const arg *args, uint32_t nargs, value_id result);
+/* It also writes one. */
+clv_status put_writer(const spot *at, const char *op, const arg *args, uint32_t nargs, value_id result,
+                      value_id written);
+
+/* ---- questions ----------------------------------------------------------------------------------------------------- */
+
+bool dim_is(const edit *e, value_id v, uint32_t d, int64_t k);
+bool fixed_dim(const edit *e, value_id v, uint32_t d, int64_t *k);
+/* Numbers as the operators convert them: ints and floats that do not change. */
+bool arg_number(const edit *e, const arg *a, double *k);
+bool runs_plainly(const edit *e, node_id n); /* outside autocast; mkldnn not switched off */
+
+/* A node of the form convolution(x, weight, bias, …), or a linear. */
+typedef struct weighted {
+	node_id node;
+	value_id x, weight, bias, result; /* bias: NONE where there is none */
+	bool transposed;
+	int64_t groups;
+	uint32_t dilation, output_padding; /* which arguments; NONE. Stride and padding are arguments 3 and 4 */
+} weighted;
+
+bool read_weighted(const edit *e, node_id n, weighted *out);
+
+#endif

@@ -1,0 +1,420 @@
+/* Changes to a plan: see edit.h. */
+#include "plan/edit.h"
+
+#include <string.h>
+
+#include "plan/intern.h"
+
+/* ---- facts ------------------------------------------------------------------------------------------------------- */
+
+static void facts_free(edit_facts *f)
+{
+	mem_free(f->uses);
+	mem_free(f->user);
+	mem_free(f->kept);
+	mem_free(f->written);
+	mem_free(f->views);
+	mem_free(f->shown);
+	*f = (edit_facts){0};
+}
+
+static clv_status facts_alloc(edit_facts *f, uint32_t n)
+{
+	f->uses = mem_alloc((n + 1) * sizeof *f->uses);
+	f->user = mem_ids((size_t)n + 1);
+	f->kept = mem_alloc((n + 1) * sizeof *f->kept);
+	f->written = mem_alloc((n + 1) * sizeof *f->written);
+	f->views = mem_alloc((n + 1) * sizeof *f->views);
+	f->shown = mem_alloc((n + 1) * sizeof *f->shown);
+	f->n = n;
+	return f->uses && f->user && f->kept && f->written && f->views && f->shown ? CLV_OK : fail_nomem();
+}
+
+typedef struct counter {
+	edit *e;
+	node_id now;
+	bool inside;
+} counter;
+
+static void count_use(void *ctx, value_id v)
+{
+	counter *c = ctx;
+	edit_facts *f = &c->e->facts;
+	if (!c->inside) {
+		f->kept[v] = true;
+		return;
+	}
+	f->uses[v]++;
+	f->user[v] = c->now;
+}
+
+static void count_node(counter *c)
+{
+	edit *e = c->e;
+	const node *n = &e->p->nodes.at[c->now];
+	c->inside = c->now >= e->first && c->now < e->end;
+	node_each_arg(e->p, c->now, count_use, c);
+	for (uint32_t i = 0; c->inside && i < n->nwrites; i++)
+		e->facts.written[alias_root(e->p, e->p->ids.at[n->writes + i])] = true;
+}
+
+static bool is_made_here(const edit *e, value_id v)
+{
+	const value *x = &e->p->values.at[v];
+	return x->kind == VALUE_RESULT && x->def != NONE && x->def >= e->first && x->def < e->end;
+}
+
+static void find_shared(edit *e)
+{
+	edit_facts *f = &e->facts;
+	for (value_id v = 0; v < e->p->values.n; v++) {
+		const value *x = &e->p->values.at[v];
+		if (x->kind == VALUE_RESULT && x->def == NONE)
+			continue; /* it was removed */
+		value_id root = alias_root(e->p, v);
+		f->views[root] += root != v;
+		f->shown[root] |= f->kept[v] || !is_made_here(e, v);
+	}
+	for (value_id v = 0; v < e->p->values.n; v++) {
+		value_id root = alias_root(e->p, v);
+		f->written[v] = f->written[root];
+		f->views[v] = f->views[root];
+		f->shown[v] = f->shown[root];
+	}
+}
+
+static clv_status find_facts(edit *e)
+{
+	counter c = {.e = e};
+	facts_free(&e->facts);
+	TRY(facts_alloc(&e->facts, e->p->values.n));
+	for (c.now = 0; c.now < e->p->nodes.n; c.now++)
+		count_node(&c);
+	for (uint32_t i = 0; i < e->p->out_tree.n; i++)
+		if (e->p->out_tree.at[i].kind == TREE_VALUE)
+			e->facts.kept[e->p->out_tree.at[i].u.v] = true;
+	for (uint32_t i = 0; i < e->p->rebinds.n; i++)
+		e->facts.kept[e->p->rebinds.at[i].value] = true;
+	find_shared(e);
+	return CLV_OK;
+}
+
+/* ---- beginning and end ------------------------------------------------------------------------------------------- */
+
+static clv_status start_over(edit *e)
+{
+	e->nodes = e->p->nodes.n;
+	e->places.n = 0;
+	e->changed = false;
+	e->gone.n = 0;
+	for (uint32_t i = 0; i < e->nodes; i++)
+		TRY(vec_push(&e->gone, false));
+	e->instead.n = 0;
+	for (value_id v = 0; v < e->p->values.n; v++)
+		TRY(vec_push(&e->instead, v));
+	return find_facts(e);
+}
+
+clv_status edit_new(const plan *p, node_id first, node_id end, edit *out)
+{
+	*out = (edit){.first = first, .end = end};
+	if (first > end || end > p->nodes.n)
+		return fail(CLV_E_INVALID, "nodes %u to %u are no range of the plan", first, end);
+	TRY(plan_copy(p, &out->p));
+	return start_over(out);
+}
+
+void edit_free(edit *e)
+{
+	facts_free(&e->facts);
+	vec_free(&e->places);
+	vec_free(&e->gone);
+	vec_free(&e->instead);
+	plan_free(e->p);
+	*e = (edit){0};
+}
+
+/* ---- changes ----------------------------------------------------------------------------------------------------- */
+
+static clv_status outside(node_id n)
+{
+	return fail(CLV_E_INVALID, "node %u is not in the range that is edited", n);
+}
+
+static void undefine(void *ctx, value_id v)
+{
+	edit *e = ctx;
+	e->p->values.at[v].def = NONE;
+}
+
+clv_status edit_remove(edit *e, node_id n)
+{
+	if (!(n >= e->first && n < e->end) && !(n >= e->nodes && n < e->p->nodes.n))
+		return outside(n);
+	if (!e->gone.at[n])
+		node_each_result(e->p, n, undefine, e);
+	e->gone.at[n] = true;
+	e->changed = true;
+	return CLV_OK;
+}
+
+clv_status edit_insert(edit *e, node_id before, const node_spec *s, node_id *out)
+{
+	if (before < e->first || before > e->end)
+		return outside(before);
+	TRY(plan_node(e->p, s, out));
+	TRY(vec_push(&e->places, before));
+	e->changed = true;
+	return vec_push(&e->gone, false);
+}
+
+/* What is read instead of v in the end. Halves the way there, so that long chains cost little. */
+static value_id follow(edit *e, value_id v)
+{
+	value_id *to = e->instead.at;
+	while (v < e->instead.n && to[v] != v) {
+		if (to[v] < e->instead.n)
+			to[v] = to[to[v]];
+		v = to[v];
+	}
+	return v;
+}
+
+clv_status edit_read_instead(edit *e, value_id v, value_id other)
+{
+	if (v >= e->p->values.n || other >= e->p->values.n)
+		return fail(CLV_E_INVALID, "there is no value %u to read instead of value %u", other, v);
+	for (value_id next = e->instead.n; next < e->p->values.n; next++)
+		TRY(vec_push(&e->instead, next));
+	if (v < e->facts.n && e->facts.kept[v])
+		return fail(CLV_E_INVALID, "what leaves the range cannot be exchanged");
+	if (v != other && follow(e, other) == v)
+		return fail(CLV_E_INVALID, "value %u is read instead of value %u already", v, other);
+	e->instead.at[v] = other;
+	e->changed = true;
+	return CLV_OK;
+}
+
+static value_id heir_of(const value_id *heirs, uint32_t n, value_id root)
+{
+	return root < n && heirs[root] != NONE ? heirs[root] : root;
+}
+
+void edit_take_memories(edit *e, const value_id *heirs, uint32_t n)
+{
+	plan *p = e->p;
+	for (value_id v = 0; v < p->values.n; v++) {
+		value_id *root = &p->values.at[v].alias;
+		value_id heir = *root == NONE ? NONE : heir_of(heirs, n, *root);
+		*root = heir == v ? NONE : heir;
+	}
+	for (node_id k = 0; k < p->nodes.n; k++)
+		for (uint32_t w = 0; w < p->nodes.at[k].nwrites; w++) {
+			value_id *id = &p->ids.at[p->nodes.at[k].writes + w];
+			*id = heir_of(heirs, n, *id);
+		}
+	e->changed = true;
+}
+
+void edit_take_memory(edit *e, value_id v)
+{
+	value_id root = alias_root(e->p, v);
+	for (value_id i = 0; i < e->p->values.n; i++)
+		if (e->p->values.at[i].alias == root)
+			e->p->values.at[i].alias = i == v ? NONE : v;
+	for (node_id n = 0; n < e->p->nodes.n; n++)
+		for (uint32_t w = 0; w < e->p->nodes.at[n].nwrites; w++)
+			if (e->p->ids.at[e->p->nodes.at[n].writes + w] == root)
+				e->p->ids.at[e->p->nodes.at[n].writes + w] = v;
+	e->changed = true;
+}
+
+/* ---- putting them in place --------------------------------------------------------------------------------------- */
+
+static void exchange_args(edit *e, uint32_t first, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		arg *a = &e->p->args.at[first + i];
+		if (a->kind == ARG_VALUE)
+			a->u.v = follow(e, a->u.v);
+		else if (a->kind == ARG_LIST)
+			exchange_args(e, a->u.list.first, a->u.list.n);
+	}
+}
+
+static void exchange_values(edit *e, node_id n)
+{
+	const node *x = &e->p->nodes.at[n];
+	exchange_args(e, x->args, x->nargs);
+	for (uint32_t i = 0; i < x->nwrites; i++)
+		e->p->ids.at[x->writes + i] = follow(e, e->p->ids.at[x->writes + i]);
+}
+
+/* The first value on the memory of what is read instead of `root`, which may itself be a view of what is exchanged; one
+   that is exchanged for a view of itself has nobody to be a view of. */
+static clv_status new_root(edit *e, value_id *root)
+{
+	for (uint32_t steps = 0; steps <= e->p->values.n; steps++) {
+		value_id next = alias_root(e->p, follow(e, *root));
+		if (next == *root)
+			return CLV_OK;
+		*root = next;
+	}
+	return fail(CLV_E_INVALID, "value %u is exchanged for a view of itself", *root);
+}
+
+/* Views of what is not read any more are views of what is read instead. */
+static clv_status exchange_memory(edit *e)
+{
+	for (value_id v = 0; v < e->p->values.n; v++) {
+		value_id root = e->p->values.at[v].alias;
+		if (root == NONE || follow(e, root) == root)
+			continue;
+		TRY(new_root(e, &root));
+		e->p->values.at[v].alias = root;
+	}
+	return CLV_OK;
+}
+
+/* Added nodes by where they go, first come first: a list per place. */
+typedef struct queue {
+	uint32_t *head, *next; /* per node of the plan before (one more: its end), per added node; NONE */
+	VEC(node) nodes;
+	node_id first, end;
+} queue;
+
+static clv_status queue_new(const edit *e, queue *q)
+{
+	q->head = mem_ids((size_t)e->nodes + 1);
+	q->next = mem_ids((size_t)e->places.n + 1);
+	if (!q->head || !q->next)
+		return fail_nomem();
+	for (uint32_t i = e->places.n; i-- > 0;) {
+		q->next[i] = q->head[e->places.at[i]];
+		q->head[e->places.at[i]] = i;
+	}
+	return CLV_OK;
+}
+
+static void queue_free(queue *q)
+{
+	mem_free(q->head);
+	mem_free(q->next);
+	vec_free(&q->nodes);
+}
+
+static clv_status line_up(const edit *e, queue *q)
+{
+	for (node_id n = 0; n <= e->nodes; n++) {
+		if (n == e->first)
+			q->first = q->nodes.n;
+		for (uint32_t i = q->head[n]; i != NONE; i = q->next[i])
+			if (!e->gone.at[e->nodes + i])
+				TRY(vec_push(&q->nodes, e->p->nodes.at[e->nodes + i]));
+		if (n == e->end)
+			q->end = q->nodes.n;
+		if (n < e->nodes && !e->gone.at[n])
+			TRY(vec_push(&q->nodes, e->p->nodes.at[n]));
+	}
+	return CLV_OK;
+}
+
+typedef struct maker {
+	plan *p;
+	node_id now;
+} maker;
+
+static void made_by(void *ctx, value_id v)
+{
+	maker *m = ctx;
+	m->p->values.at[v].def = m->now;
+	m->p->intern->ordinal.at[v] = m->p->intern->nresults++;
+}
+
+/* Results of nodes that went are made by nobody. */
+static void number_results(plan *p)
+{
+	maker m = {p, 0};
+	for (value_id v = 0; v < p->values.n; v++) {
+		p->values.at[v].def = NONE;
+		if (p->values.at[v].kind == VALUE_RESULT)
+			p->intern->ordinal.at[v] = NONE;
+	}
+	p->intern->nresults = 0;
+	for (; m.now < p->nodes.n; m.now++)
+		node_each_result(p, m.now, made_by, &m);
+}
+
+static clv_status apply(edit *e, queue *q)
+{
+	TRY(queue_new(e, q));
+	for (node_id n = 0; n < e->p->nodes.n; n++)
+		if (n >= e->nodes || (n >= e->first && n < e->end))
+			exchange_values(e, n);
+	TRY(exchange_memory(e));
+	TRY(line_up(e, q));
+	e->p->nodes.n = 0;
+	TRY(vec_reserve(&e->p->nodes, q->nodes.n));
+	if (q->nodes.n)
+		memcpy(e->p->nodes.at, q->nodes.at, q->nodes.n * sizeof *q->nodes.at);
+	e->p->nodes.n = q->nodes.n;
+	e->first = q->first;
+	e->end = q->end;
+	number_results(e->p);
+	TRY(plan_verify(e->p));
+	return start_over(e);
+}
+
+clv_status edit_apply(edit *e)
+{
+	queue q = {0};
+	if (!e->changed)
+		return CLV_OK;
+	clv_status st = apply(e, &q);
+	queue_free(&q);
+	return st;
+}
+
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
+
+const arg *edit_arg(const edit *e, node_id n, uint32_t i)
+{
+	static const arg none = {.kind = ARG_NONE};
+	const node *x = &e->p->nodes.at[n];
+	return i < x->nargs ? &e->p->args.at[x->args + i] : &none;
+}
+
+value_id edit_value(const edit *e, node_id n, uint32_t i)
+{
+	const arg *a = edit_arg(e, n, i);
+	return a->kind == ARG_VALUE ? a->u.v : NONE;
+}
+
+bool edit_is(const edit *e, node_id n, const char *op)
+{
+	return strcmp(plan_s(e->p, e->p->nodes.at[n].op), op) == 0;
+}
+
+value_id edit_result(const edit *e, node_id n)
+{
+	const node *x = &e->p->nodes.at[n];
+	if (x->nresults != 1 || e->p->args.at[x->results].kind != ARG_VALUE)
+		return NONE;
+	value_id v = e->p->args.at[x->results].u.v;
+	return e->p->values.at[v].type == TYPE_TENSOR ? v : NONE;
+}
+
+clv_status edit_like(edit *e, value_id v, value_id *out)
+{
+	plan *p = e->p;
+	const value *x = &p->values.at[v];
+	expr_id *shape = mem_alloc((x->ndim + 1) * sizeof *shape); /* adding a tensor moves the plan's own */
+	char *device = mem_strdup(plan_s(p, x->device), strlen(plan_s(p, x->device)));
+	if (shape && x->ndim)
+		memcpy(shape, &p->dims.at[x->shape], x->ndim * sizeof *shape);
+	tensor_spec t = {.dtype = (dtype)x->dtype, .ndim = x->ndim, .shape = shape, .device = device};
+	clv_status st = shape && device ? plan_tensor(p, VALUE_RESULT, NULL, &t, out) : fail_nomem();
+	mem_free(shape);
+	mem_free(device);
+	return st;
+}

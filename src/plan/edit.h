@@ -1,0 +1,59 @@
+/* Changes to a plan. An edit holds a copy of it and a range of nodes; a pass says what goes, what comes and what is read
+ * instead of what, and edit_apply puts it all in place at once. Until then ids of nodes stay what they were; ids of values
+ * stay for good, new ones follow them, so that what is kept beside a plan by value goes with the edited one.
+ *
+ * What leaves the range (the output tree, rebinds, arguments of other nodes) keeps its values: those cannot be read
+ * instead of, only be made by another node. */
+#ifndef PLAN_EDIT_H
+#define PLAN_EDIT_H
+
+#include "plan/plan.h"
+
+/* Per value of the plan, as of the last edit_apply. Values that were made since have no facts. */
+typedef struct edit_facts {
+	uint32_t *uses;  /* arguments of nodes of the range that it is */
+	node_id *user;   /* the last of these nodes; NONE */
+	bool *kept;      /* needed after or outside the range */
+	bool *written;   /* a node of the range writes its memory */
+	uint32_t *views; /* of a value that owns its memory: how many others are on it */
+	bool *shown;     /* of a value that owns its memory: one of those on it is kept, or is no result of the range */
+	uint32_t n;      /* values that have facts */
+} edit_facts;
+
+typedef struct edit {
+	plan *p;
+	node_id first, end;
+	edit_facts facts;
+	uint32_t nodes;        /* of the plan, without those that were added */
+	VEC(node_id) places;   /* per added node: the node that it comes before */
+	VEC(bool) gone;        /* per node */
+	VEC(value_id) instead; /* per value: what is read instead; itself */
+	bool changed;          /* since the last edit_apply */
+} edit;
+
+clv_status edit_new(const plan *p, node_id first, node_id end, edit *out); /* caller calls edit_free, also on failure */
+void edit_free(edit *e);
+
+clv_status edit_remove(edit *e, node_id n);
+/* A new node before node `before`; after all others that were put there. Results that other nodes had may be its own
+   once these nodes are removed. */
+clv_status edit_insert(edit *e, node_id before, const node_spec *s, node_id *out);
+/* Nodes of the range, also those that were added, read `other` instead of v, which is not kept. */
+clv_status edit_read_instead(edit *e, value_id v, value_id other);
+/* v becomes the first on the memory that the value had which it is a view of: that one goes, and who wrote it writes v. */
+void edit_take_memory(edit *e, value_id v);
+/* The same at once for all values below n that have an heir; the others have NONE. */
+void edit_take_memories(edit *e, const value_id *heirs, uint32_t n);
+/* Puts changes in place: order, uses, who makes what. Then the plan must verify, and facts are new. */
+clv_status edit_apply(edit *e);
+
+/* The value that argument i is; NONE: it is something else, or there is none. */
+value_id edit_value(const edit *e, node_id n, uint32_t i);
+const arg *edit_arg(const edit *e, node_id n, uint32_t i); /* an ARG_NONE where there is none */
+bool edit_is(const edit *e, node_id n, const char *op);
+/* One result, a tensor: which; else NONE. */
+value_id edit_result(const edit *e, node_id n);
+/* A new tensor like another: its type and shape, on memory of its own. */
+clv_status edit_like(edit *e, value_id v, value_id *out);
+
+#endif

@@ -1,0 +1,306 @@
+"""The argument `optimize`: the same bits with "safe", close numbers with "fast"; what is folded follows the model."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import cleave
+from cleave.optimize import Optimize
+
+LEVELS = ["none", "safe", "fast"]
+
+
+class Block(nn.Module):
+    """What passes look for: batch norms behind convolutions, activations in place, a residual, a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Conv2d(3, 16, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(16)
+        self.second = nn.Conv2d(16, 16, 3, padding=1)
+        self.norm2 = nn.BatchNorm2d(16, affine=False)
+        self.head = nn.Linear(16, 5)
+        for norm in (self.norm, self.norm2):
+            assert norm.running_mean is not None
+            assert norm.running_var is not None
+            norm.running_mean.normal_()
+            norm.running_var.uniform_(0.5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu_(self.norm(self.first(x)))
+        y = F.relu(self.norm2(self.second(y)) + y)
+        return self.head(F.dropout(y.mean((2, 3)), training=False))
+
+
+def close(got: Tensor, want: Tensor) -> None:
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+def capture(level: str | Optimize, batch: Any = None) -> tuple[Block, cleave.Plan]:
+    net = Block().eval()
+    return net, cleave.capture(net, torch.rand(4, 3, 8, 8), optimize=level, dynamic_batch=batch)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("batch", [None, (2, 16)])
+@torch.no_grad()
+def test_numbers(level: str, batch: tuple[int, int] | None) -> None:
+    net, plan = capture(level, batch)
+    for rows in (4,) if batch is None else (2, 4, 9):
+        x = torch.rand(rows, 3, 8, 8)
+        close(plan(x), net(x))
+        assert level == "fast" or torch.equal(plan(x), net(x))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_with_grad_the_captured_operators_run(level: str) -> None:
+    net, plan = capture(level)
+    x = torch.rand(4, 3, 8, 8)
+    assert torch.equal(plan(x), net(x))
+    plan(x).sum().backward()
+    got = [p.grad for p in net.parameters()]
+    net.zero_grad()
+    net(x).sum().backward()
+    for a, p in zip(got, net.parameters(), strict=True):
+        assert a is not None
+        assert p.grad is not None
+        assert torch.equal(a, p.grad)
+
+
+def scale_weight(net: Block) -> None:
+    net.first.weight.mul_(2)
+
+
+def scale_through_data(net: Block) -> None:
+    net.first.weight.data.mul_(2)
+
+
+def other_statistics(net: Block) -> None:
+    assert net.norm.running_mean is not None
+    net.norm.running_mean.add_(1)
+
+
+def other_parameter(net: Block) -> None:
+    net.head.weight = nn.Parameter(torch.randn(5, 16))
+
+
+def other_data(net: Block) -> None:
+    net.head.weight.data = torch.randn(5, 16)
+
+
+def loaded_state(net: Block) -> None:
+    net.load_state_dict({k: v + 1 if v.is_floating_point() else v for k, v in net.state_dict().items()})
+
+
+def optimizer_step(net: Block) -> None:
+    with torch.enable_grad():
+        net(torch.rand(2, 3, 8, 8)).sum().backward()
+    torch.optim.SGD(net.parameters(), lr=0.1).step()
+
+
+CHANGES = [
+    scale_weight,
+    scale_through_data,
+    other_statistics,
+    other_parameter,
+    other_data,
+    loaded_state,
+    optimizer_step,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("level", LEVELS)
+@torch.no_grad()
+def test_changes_of_the_model_are_seen(level: str, change: Callable[[Block], None]) -> None:
+    net, plan = capture(level)
+    x = torch.rand(4, 3, 8, 8)
+    before = plan(x)
+    change(net)
+    after = plan(x)
+    close(after, net(x))
+    assert not torch.equal(before, after)
+
+
+def table(x: Tensor) -> Tensor:
+    """A part that is the same in every run: the prelude."""
+    steps = torch.arange(8.0).mul(0.5).sin().reshape(8, 1)
+    return x @ steps
+
+
+@torch.no_grad()
+def test_what_is_the_same_in_every_run_is_made_once() -> None:
+    x = torch.rand(3, 8)
+    plan = cleave.capture(table, x)
+    assert "prelude 4" in plan.optimizations()
+    for _ in range(3):
+        assert torch.equal(plan(x), table(x))
+    assert "prelude" not in cleave.capture(table, x, optimize="none").optimizations()
+    assert "prelude" not in cleave.capture(table, x, optimize=Optimize("safe", ("prelude",))).optimizations()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@torch.no_grad()
+def test_what_is_made_once_with_sizes_that_change(level: str) -> None:
+    plan = cleave.capture(table, torch.rand(3, 8), optimize=level, dynamic_batch=(1, 16))
+    assert ("prelude 4" in plan.optimizations()) == (level != "none")
+    for rows in (1, 2, 9):
+        x = torch.rand(rows, 8)
+        assert torch.equal(plan(x), table(x))
+
+
+KNOWN = torch.ones(4)
+
+
+def asks_known(x: Tensor) -> Tensor:
+    return x.relu() if bool((KNOWN > 0).all()) else x.neg()
+
+
+@torch.no_grad()
+def test_guards_on_constants_are_checked_when_these_change() -> None:
+    x = torch.rand(3, 4)
+    plan = cleave.capture(asks_known, x)
+    assert "prelude 3" in plan.optimizations()
+    assert torch.equal(plan(x), asks_known(x))
+    try:
+        KNOWN[0] = -1
+        with pytest.raises(cleave.GuardError):
+            plan(x)
+    finally:
+        KNOWN[0] = 1
+    assert torch.equal(plan(x), asks_known(x))
+
+
+def gives_table(x: Tensor) -> tuple[Tensor, Tensor]:
+    steps = torch.arange(8.0).mul(0.5)
+    return x + steps, steps
+
+
+@torch.no_grad()
+def test_an_output_that_the_caller_writes_is_made_anew() -> None:
+    x = torch.rand(3, 8)
+    plan = cleave.capture(gives_table, x)
+    plan(x)[1].zero_()
+    assert torch.equal(plan(x)[1], gives_table(x)[1])
+    assert torch.equal(plan(x)[0], gives_table(x)[0])
+
+
+def writes_table(x: Tensor) -> Tensor:
+    steps = torch.arange(8.0).mul(0.5)
+    steps[0] = x.sum()
+    return x + steps
+
+
+@torch.no_grad()
+def test_what_the_forward_writes_is_made_anew() -> None:
+    x = torch.rand(3, 8)
+    plan = cleave.capture(writes_table, x)
+    for _ in range(3):
+        x = torch.rand(3, 8)
+        assert torch.equal(plan(x), writes_table(x))
+
+
+@torch.no_grad()
+def test_random_numbers_are_drawn_as_before() -> None:
+    def noisy(x: Tensor) -> Tensor:
+        torch.rand(3)  # nobody reads it, but what follows is other for it
+        return x + torch.rand(3, 8)
+
+    x = torch.rand(3, 8)
+    for level in LEVELS:
+        plan = cleave.capture(noisy, x, optimize=level)
+        torch.manual_seed(1)
+        want = noisy(x)
+        torch.manual_seed(1)
+        assert torch.equal(plan(x), want)
+
+
+@torch.no_grad()
+def test_a_model_that_counts_is_run_once_a_call() -> None:
+    class Counter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+            self.conv = nn.Conv2d(1, 2, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return self.conv(x) + self.calls
+
+    net = Counter().eval()
+    x = torch.rand(1, 1, 5, 5)
+    plan = cleave.capture(net, x, optimize="fast")
+    for n in (1, 2, 3):
+        plan(x)
+        assert net.calls == n
+    assert "cannot be run twice" in plan.optimizations()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@torch.no_grad()
+def test_threads_share_a_plan(level: str) -> None:
+    net, plan = capture(level)
+    xs = [torch.rand(4, 3, 8, 8) for _ in range(8)]
+    want = [net(x) for x in xs]
+    found: dict[int, Tensor] = {}
+
+    def work(i: int) -> None:
+        with torch.no_grad():
+            for _ in range(5):
+                found[i] = plan(xs[i])
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for i, w in enumerate(want):
+        close(found[i], w)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@torch.no_grad()
+def test_splits(level: str) -> None:
+    net = Block().eval()
+    spec = cleave.SplitSpec(boundary="50%", dynamic_batch=(2, 16))
+    runtime = cleave.prepare_split(net, example_inputs=(torch.rand(4, 3, 8, 8),), split=spec, optimize=level)
+    for rows in (2, 4, 7):
+        x = torch.rand(rows, 3, 8, 8)
+        got = runtime.run_suffix(runtime.run_prefix(x))
+        close(got, net(x))
+        assert level == "fast" or torch.equal(got, net(x))
+    net.second.weight.mul_(3)
+    close(runtime.run_suffix(runtime.run_prefix(x)), net(x))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@torch.no_grad()
+def test_files(level: str, tmp_path: Path) -> None:
+    net, plan = capture("safe", (2, 16))
+    plan.save(tmp_path / "net.clv")
+    loaded = cleave.load(tmp_path / "net.clv", optimize=level)
+    for rows in (4, 2, 7, 4):
+        x = torch.rand(rows, 3, 8, 8)
+        close(loaded(x), net(x))
+        assert level == "fast" or torch.equal(loaded(x), net(x))
+    assert ("fast: " in loaded.optimizations()) == (level == "fast")
+    net.first.weight.mul_(2)
+    loaded.load_state_dict(net.state_dict(), strict=False)
+    close(loaded(x), net(x))
+
+
+@pytest.mark.parametrize("given", ["faster", "", Optimize("safe", ("no such pass",))])
+def test_what_there_is_not(given: Any) -> None:
+    with pytest.raises(ValueError, match=r"not|no pass"):
+        cleave.capture(table, torch.rand(3, 8), optimize=given)
+    with pytest.raises(ValueError, match=r"not|no pass"):
+        cleave.prepare_split(table, example_inputs=(torch.rand(3, 8),), split=cleave.SplitSpec("50%"), optimize=given)
