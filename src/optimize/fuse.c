@@ -23,13 +23,19 @@ static node_id only_reader(const fuser *f, value_id v, node_id maker)
 	return plain && u > maker && !f->taken[u] ? u : NONE;
 }
 
+static bool same_type(const edit *e, value_id a, value_id b)
+{
+	const value *x = &e->p->values.at[a], *y = &e->p->values.at[b];
+	return x->type == TYPE_TENSOR && x->dtype == y->dtype && x->device == y->device && !(x->flags & VALUE_ODD);
+}
+
 /* The result of u where it is one tensor like v, on memory of its own or, made by writing it, on that of `on`. */
 static value_id result_on(const fuser *f, node_id u, value_id v, value_id on)
 {
 	const edit *e = f->e;
 	const node *x = &e->p->nodes.at[u];
 	value_id r = edit_result(e, u);
-	if (r == NONE || !is_f32_cpu(e, r) || !same_shape(e->p, r, v) || value_guarded(e->p, r))
+	if (r == NONE || !same_type(e, r, v) || !same_shape(e->p, r, v) || value_guarded(e->p, r))
 		return NONE;
 	if (e->p->values.at[r].alias == NONE)
 		return x->nwrites ? NONE : r;
@@ -157,7 +163,7 @@ static bool add_binary(const fuser *f, const weighted *w, tail *t, bool in_place
 	value_id other = a == w->result ? b : a;
 	if (a == NONE || b == NONE || other == w->result || (!form->commutes && a != w->result))
 		return false;
-	if (!is_f32_cpu(e, other) || !same_shape(e->p, other, w->result))
+	if (!same_type(e, other, w->result) || !same_shape(e->p, other, w->result))
 		return false;
 	/* It reads its input later than before. */
 	if (!is_before(f->last_write[alias_root(e->p, w->x)], w->node))
@@ -185,7 +191,7 @@ static bool is_unseen(const fuser *f, const weighted *w, const tail *t)
 void find_tail(const fuser *f, const weighted *w, unsigned kinds, tail *out)
 {
 	*out = (tail){.at = w->node, .result = w->result, .other = NONE};
-	if ((kinds & TAIL_UNARY) && add_activation(f, out, w->node, NULL))
+	if ((kinds & (TAIL_UNARY | TAIL_RELU)) && add_activation(f, out, w->node, kinds & TAIL_UNARY ? NULL : "relu"))
 		return;
 	if (!(kinds & TAIL_BINARY) || !add_binary(f, w, out, kinds & TAIL_IN_PLACE))
 		return;
@@ -343,6 +349,8 @@ static clv_status fuse_all(fuser *f)
 		if (f->taken[n] || !node_pure(f->e, n) || !runs_plainly(f->e, n))
 			continue;
 		TRY(fuse_convolution(f, n));
+		if (!f->taken[n])
+			TRY(fuse_cudnn(f, n));
 		if (!f->taken[n])
 			TRY(fuse_linear(f, n));
 	}

@@ -5,7 +5,7 @@
 
 static bool has_all(const char *name)
 {
-	return !strncmp(name, "mkldnn::", 8);
+	return !strncmp(name, "mkldnn::", 8) || !strncmp(name, "aten::cudnn", 11);
 }
 
 typedef struct job {
@@ -351,6 +351,32 @@ static bool has_none(const char *name)
 	return false;
 }
 
+#define CUDA_HEAD                                                                                                      \
+	HEAD "input %0 f16[2,4,8,8] device=cuda:0 name=\"x\"\nparam @w f16[4,4,3,3] device=cuda:0\nparam @c f16[4] "       \
+	     "device=cuda:0\n"                                                                                             \
+		 "%1 = aten::conv2d(%0, @w, @c, [1, 1], [1, 1], [1, 1], 1) -> f16[2,4,8,8] device=cuda:0\n"
+
+static void cudnn_does_a_relu_and_a_sum_with_one(void **state)
+{
+	(void)state;
+	check_fuse(
+		CUDA_HEAD "%2 = aten::relu_(%1) -> f16[2,4,8,8] device=cuda:0 view-of %1 writes %1\n"
+				  "inputs ((%0,), {})\noutput %2\n",
+		"%1 = aten::cudnn_convolution_relu(%0, @w, @c, [1, 1], [1, 1], [1, 1], 1) -> f16[2,4,8,8] device=cuda:0\n"
+		"inputs ((%0,), {})\noutput %1\n");
+	check_fuse(CUDA_HEAD "%2 = aten::add_.Tensor(%1, %0, 1) -> f16[2,4,8,8] device=cuda:0 view-of %1 writes %1\n"
+	                     "%3 = aten::relu(%2) -> f16[2,4,8,8] device=cuda:0\n"
+	                     "inputs ((%0,), {})\noutput %3\n",
+	           "%1 = aten::cudnn_convolution_add_relu(%0, @w, %0, 1.0, @c, [1, 1], [1, 1], [1, 1], 1) -> "
+	           "f16[2,4,8,8] device=cuda:0\n"
+	           "inputs ((%0,), {})\noutput %1\n");
+	/* a sum without a relu, another activation */
+	check_fuse(CUDA_HEAD
+	           "%2 = aten::add.Tensor(%1, %0, 1) -> f16[2,4,8,8] device=cuda:0\ninputs ((%0,), {})\noutput %2\n",
+	           NULL);
+	check_fuse(CUDA_HEAD "%2 = aten::silu(%1) -> f16[2,4,8,8] device=cuda:0\ninputs ((%0,), {})\noutput %2\n", NULL);
+}
+
 static void operators_that_are_not_there_are_not_used(void **state)
 {
 	(void)state;
@@ -428,6 +454,7 @@ int main(void)
 		cmocka_unit_test(a_sum_that_others_see_gets_memory_of_its_own),
 		cmocka_unit_test(what_is_not_joined),
 		cmocka_unit_test(a_normalization_of_channels_last_images_is_a_product_and_a_sum),
+		cmocka_unit_test(cudnn_does_a_relu_and_a_sum_with_one),
 		cmocka_unit_test(operators_that_are_not_there_are_not_used),
 		cmocka_unit_test(a_linear_is_laid_out_for_the_rows_to_expect),
 		cmocka_unit_test(a_product_with_a_parameter_is_a_linear),
