@@ -99,11 +99,17 @@ static bool is_own(const fuser *f, value_id root)
 	return x->kind == VALUE_RESULT && x->def != NONE && x->def >= f->e->first && !f->shown[root];
 }
 
+/* A result on the memory of the other would be laid out as it was by itself. */
+static bool same_layout(const fuser *f, value_id a, value_id b)
+{
+	return (f->last_image[a] && f->last_image[b]) || (f->rows[a] && f->rows[b]);
+}
+
 /* The memory of `other` is free after node u, where it is read; and the node does not read it as its input. */
 static bool is_free_after(const fuser *f, const weighted *w, value_id other, node_id u)
 {
 	value_id root = alias_root(f->e->p, other);
-	bool apart = root != alias_root(f->e->p, w->x) && !f->constant[root];
+	bool apart = root != alias_root(f->e->p, w->x) && !f->constant[root] && same_layout(f, w->result, other);
 	return apart && is_own(f, root) && fills_memory(f, other) && f->last_use[root] == u;
 }
 
@@ -307,13 +313,15 @@ static clv_status fuser_new(edit *e, const optimize_spec *s, uint32_t *changes, 
 	size_t n = (size_t)e->p->values.n + 1;
 	*f = (fuser){.e = e, .s = s, .changes = changes};
 	TRY(constant_values(e, s, &f->constant));
-	TRY(find_last_images(e, &f->last_image));
+	f->last_image = mem_alloc(n * sizeof *f->last_image);
+	f->rows = mem_alloc(n * sizeof *f->rows);
 	f->last_use = mem_ids(n);
 	f->last_write = mem_ids(n);
 	f->shown = mem_alloc(n * sizeof *f->shown);
 	f->taken = mem_alloc((e->p->nodes.n + 1) * sizeof *f->taken);
-	if (!f->last_use || !f->last_write || !f->shown || !f->taken)
+	if (!f->last_image || !f->rows || !f->last_use || !f->last_write || !f->shown || !f->taken)
 		return fail_nomem();
+	TRY(find_image_layouts(e, f->last_image, f->rows));
 	find_last(f);
 	return CLV_OK;
 }
@@ -322,6 +330,7 @@ static void fuser_free(fuser *f)
 {
 	mem_free(f->constant);
 	mem_free(f->last_image);
+	mem_free(f->rows);
 	mem_free(f->last_use);
 	mem_free(f->last_write);
 	mem_free(f->shown);
@@ -348,6 +357,8 @@ clv_status pass_fuse(edit *e, const optimize_spec *s, uint32_t *changes)
 	clv_status st = fuser_new(e, s, changes, &f);
 	if (st == CLV_OK)
 		st = fuse_all(&f);
+	if (st == CLV_OK)
+		st = scale_last_images(e, f.constant, f.last_image, changes);
 	fuser_free(&f);
 	return st;
 }

@@ -13,6 +13,7 @@ typedef struct fuser {
 	const optimize_spec *s;
 	bool *constant;      /* per value: the same in every run */
 	bool *last_image;    /* per value: it is channels-last */
+	bool *rows;          /* per value: it is row-major */
 	node_id *last_use;   /* per owner of memory: the last node of the range that reads or writes it; NONE */
 	node_id *last_write; /* likewise: that writes it */
 	bool *shown;         /* per owner of memory: see edit_facts */
@@ -29,7 +30,8 @@ typedef struct activation {
 
 bool read_activation(const edit *e, node_id n, activation *out); /* activations.c */
 
-clv_status find_last_images(const edit *e, bool **out); /* last_images.c; caller frees with mem_free */
+/* image_layouts.c: per value, all false before */
+clv_status find_image_layouts(const edit *e, bool *last, bool *rows);
 
 /* What follows a node. */
 typedef struct tail {
@@ -57,5 +59,8 @@ clv_status activation_args(fuser *f, const activation *a, const char *none, arg 
 
 clv_status fuse_convolution(fuser *f, node_id n); /* fuse_conv.c */
 clv_status fuse_linear(fuser *f, node_id n);      /* fuse_linear.c */
+/* fold_batch_norm.c: normalizations of channels-last images that no convolution took are one multiplication and addition,
+   which takes half the time there. (It takes longer on row-major ones.) */
+clv_status scale_last_images(edit *e, bool *constant, const bool *last, uint32_t *changes);
 
 #endif

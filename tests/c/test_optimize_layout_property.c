@@ -1,6 +1,6 @@
-/* Random plans of images: whatever is laid out channels last, outputs hold what they held, and nobody but nodes that may sees
- * the other layout. Plans are run on numbers that stand for contents: an operator gives a number made of its name and of
- * what it reads; conversions give what they get. */
+/* Random plans of images: whatever is laid out channels last, outputs hold what they held, and nobody but nodes that
+ * may sees the other layout. Plans are run on numbers that stand for contents: an operator gives a number made of its
+ * name and of what it reads; conversions give what they get. */
 #include "optimize/optimize.h"
 #include "support.h"
 
