@@ -217,7 +217,7 @@ static clv_status compare(candidate *c, clv_tensor *const *got, clv_tensor *cons
 			return want[i] == got[i] ? CLV_OK : drop(c, "an output is undefined");
 		TRY(br_meta_get(want[i], &m));
 		TRY(br_difference(got[i], want[i], &error, &scale));
-		double allowed = tolerance_for(m.dtype, scale, -1, -1);
+		double allowed = tolerance_for(&m, scale, -1, -1);
 		if (error > c->error) {
 			c->error = error;
 			c->allowed = allowed;
