@@ -25,6 +25,7 @@ struct variant {
 	uint32_t *prelude_externals; /* per external of it: which of the program's */
 	uint32_t *main_externals;
 	source *inputs; /* per input of main */
+	bool checks;    /* main does not check all that the program does */
 	pthread_mutex_t lock;
 	bool has_lock;
 	kept *now;           /* under the lock, as the next */
@@ -217,6 +218,27 @@ static clv_status check_outputs(const variant *x, const clv_program *g)
 	return same ? CLV_OK : lost("outputs");
 }
 
+/* What no node reads any more is checked all the same: a forward may have gone its way for that. A range that begins later
+   does not compare the memory of its inputs. */
+static clv_status find_checks(variant *x, const clv_program *g)
+{
+	bool *checked = mem_alloc((g->v.externals.n + 1) * sizeof *checked);
+	uint32_t inputs = 0;
+	if (!checked)
+		return fail_nomem();
+	for (uint32_t i = 0; i < x->main->v.inputs.n; i++)
+		inputs += !x->inputs[i].prelude;
+	for (uint32_t i = 0; i < x->main->v.externals.n; i++)
+		checked[x->main_externals[i]] = true;
+	for (uint32_t i = 0; x->prelude && i < x->prelude->v.externals.n; i++)
+		checked[x->prelude_externals[i]] = true; /* when it changes */
+	x->checks = inputs < g->v.inputs.n || (g->writes_inputs && x->prelude);
+	for (uint32_t i = 0; i < g->v.externals.n; i++)
+		x->checks |= !checked[i];
+	mem_free(checked);
+	return CLV_OK;
+}
+
 static clv_status lower_parts(variant *x, const program_spec *spec)
 {
 	program_spec part = *spec;
@@ -246,6 +268,7 @@ static clv_status variant_init(variant *x, const clv_program *g, const program_s
 		TRY(map_externals(&g->v, &x->prelude->v, &x->prelude_externals));
 	TRY(map_externals(&g->v, &x->main->v, &x->main_externals));
 	TRY(map_inputs(x, g));
+	TRY(find_checks(x, g));
 	return check_outputs(x, g);
 }
 
@@ -315,6 +338,8 @@ clv_status variant_run(variant *x, const clv_program *g, const run_spec *r)
 	int64_t some[8], *symbols = some;
 	uint32_t n = x->main->v.inputs.n + x->main->v.externals.n;
 	kept *k = NULL;
+	if (x->checks)
+		TRY(program_check_run(g, r));
 	if (x->prelude)
 		TRY(take_kept(x, r, &k));
 	if (n > FEW)

@@ -304,3 +304,35 @@ def test_what_there_is_not(given: Any) -> None:
         cleave.capture(table, torch.rand(3, 8), optimize=given)
     with pytest.raises(ValueError, match=r"not|no pass"):
         cleave.prepare_split(table, example_inputs=(torch.rand(3, 8),), split=cleave.SplitSpec("50%"), optimize=given)
+
+
+STEPS = torch.arange(4.0)
+
+
+def asks_size(x: Tensor, y: Tensor) -> Tensor:
+    return x + STEPS * 2 if y.shape[0] == 3 else x - STEPS * 2
+
+
+@torch.no_grad()
+def test_inputs_that_no_operator_reads_are_checked() -> None:
+    x = torch.ones(4)
+    plan = cleave.capture(asks_size, (x, torch.ones(3)))
+    assert "prelude" in plan.optimizations()
+    assert torch.equal(plan(x, torch.ones(3)), asks_size(x, torch.ones(3)))
+    with pytest.raises(cleave.InputError):
+        plan(x, torch.ones(5))
+
+
+def writes_between(x: Tensor, y: Tensor) -> Tensor:
+    before = y + 1
+    x.add_(torch.arange(3.0) * 2)
+    return before + (y + 1)
+
+
+@torch.no_grad()
+def test_inputs_that_share_memory_are_refused_where_one_is_written() -> None:
+    plan = cleave.capture(writes_between, (torch.ones(3), torch.ones(3)))
+    assert "prelude" in plan.optimizations()
+    x = torch.ones(3)
+    with pytest.raises(cleave.InputError, match="share memory"):
+        plan(x, x)
