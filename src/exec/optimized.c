@@ -8,8 +8,10 @@
 typedef struct kept {
 	atomic_uint refs;
 	uint64_t *marks;      /* per external of the prelude */
+	clv_tensor **from;    /* the same: on its memory, which nobody else gets while it is compared with */
 	clv_tensor **tensors; /* per output of the prelude */
-	uint32_t n;
+	uint32_t nfrom, n;
+	uint64_t generation; /* how many were made before it */
 } kept;
 
 /* Where an input of the main part comes from. */
@@ -40,32 +42,45 @@ static void kept_unref(kept *k)
 		return;
 	for (uint32_t i = 0; k->tensors && i < k->n; i++)
 		br_unref(k->tensors[i]);
+	for (uint32_t i = 0; k->from && i < k->nfrom; i++)
+		br_unref(k->from[i]);
 	mem_free(k->tensors);
+	mem_free(k->from);
 	mem_free(k->marks);
 	mem_free(k);
 }
 
-static kept *kept_new(uint32_t nmarks, uint32_t ntensors)
+static kept *kept_new(uint32_t nfrom, uint32_t ntensors)
 {
 	kept *k = mem_alloc(sizeof *k);
 	if (!k)
 		return NULL;
 	atomic_init(&k->refs, 1);
 	k->n = ntensors;
-	k->marks = mem_alloc((nmarks + 1) * sizeof *k->marks);
+	k->nfrom = nfrom;
+	k->marks = mem_alloc((nfrom + 1) * sizeof *k->marks);
+	k->from = mem_alloc((nfrom + 1) * sizeof *k->from);
 	k->tensors = mem_alloc((ntensors + 1) * sizeof *k->tensors);
-	if (!k->marks || !k->tensors) {
+	if (!k->marks || !k->from || !k->tensors) {
 		kept_unref(k);
 		return NULL;
 	}
 	return k;
 }
 
+/* Constants may be tensors that their maker still writes; all of a small one is looked at. */
+static uint64_t mark_of(const variant *x, uint32_t i, const clv_tensor *t)
+{
+	const view *v = &x->prelude->v;
+	bool constant = v->p->values.at[v->externals.at[i]].kind == VALUE_CONST;
+	return t ? br_mark(t, constant ? SMALL_CONSTANT : 0) : 0;
+}
+
 static bool still_holds(const variant *x, const kept *k, const run_spec *r)
 {
 	for (uint32_t i = 0; i < x->prelude->v.externals.n; i++) {
-		const clv_tensor *t = r->externals[x->prelude_externals[i]];
-		if (!t || br_mark(t, true) != k->marks[i])
+		uint64_t mark = mark_of(x, i, r->externals[x->prelude_externals[i]]);
+		if (!mark || mark != k->marks[i])
 			return false;
 	}
 	return true;
@@ -88,7 +103,9 @@ static clv_status run_prelude(const variant *x, const run_spec *r, kept *k)
 	clv_status st = externals && symbols ? CLV_OK : fail_nomem();
 	for (uint32_t i = 0; st == CLV_OK && i < v->externals.n; i++) {
 		externals[i] = r->externals[x->prelude_externals[i]];
-		k->marks[i] = externals[i] ? br_mark(externals[i], true) : 0;
+		k->marks[i] = mark_of(x, i, externals[i]);
+		if (externals[i])
+			st = br_leaf(externals[i], false, &k->from[i]);
 	}
 	run_spec inner = {.externals = externals, .outputs = k->tensors, .symbols = symbols};
 	if (st == CLV_OK)
@@ -136,8 +153,9 @@ static clv_status take_kept(variant *x, const run_spec *r, kept **out)
 	if (!x->now || !still_holds(x, x->now, r)) {
 		kept_unref(x->now);
 		x->now = NULL;
-		x->generation++;
 		st = make_kept(x, r, &x->now);
+		if (st == CLV_OK)
+			x->now->generation = ++x->generation;
 	}
 	if (st == CLV_OK) {
 		atomic_fetch_add(&x->now->refs, 1);
@@ -154,7 +172,7 @@ clv_status variant_renew(variant *x, const run_spec *r, uint64_t *generation)
 	if (!x->prelude)
 		return CLV_OK;
 	TRY(take_kept(x, r, &k));
-	*generation = x->generation;
+	*generation = k->generation;
 	kept_unref(k);
 	return CLV_OK;
 }

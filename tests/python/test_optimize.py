@@ -97,6 +97,10 @@ def other_data(net: Block) -> None:
     net.head.weight.data = torch.randn(5, 16)
 
 
+def turned_data(net: Block) -> None:
+    net.second.weight.data = net.second.weight.data.transpose(0, 1)
+
+
 def loaded_state(net: Block) -> None:
     net.load_state_dict({k: v + 1 if v.is_floating_point() else v for k, v in net.state_dict().items()})
 
@@ -113,6 +117,7 @@ CHANGES = [
     other_statistics,
     other_parameter,
     other_data,
+    turned_data,
     loaded_state,
     optimizer_step,
 ]
@@ -336,3 +341,36 @@ def test_inputs_that_share_memory_are_refused_where_one_is_written() -> None:
     x = torch.ones(3)
     with pytest.raises(cleave.InputError, match="share memory"):
         plan(x, x)
+
+
+@pytest.mark.parametrize("size", [5, 100_000])
+@torch.no_grad()
+def test_constants_that_others_write_without_a_trace(size: int) -> None:
+    steps, x = torch.ones(size), torch.zeros(size)
+    plan = cleave.capture(lambda x: x + steps * 2, x)
+    for place in (2, size - 2):
+        assert torch.equal(plan(x), x + steps * 2)
+        steps.numpy()[place] = 7
+    steps.data[1] = 3
+    assert torch.equal(plan(x), x + steps * 2)
+
+
+@torch.no_grad()
+def test_constants_that_are_parts_of_others() -> None:
+    steps, x = torch.ones(10), torch.zeros(5)
+    part = steps[::2]
+    plan = cleave.capture(lambda x: x + part * 2, x)
+    for place in (0, 4, 8):
+        assert torch.equal(plan(x), x + part * 2)
+        steps.numpy()[place] = 7
+    assert torch.equal(plan(x), x + part * 2)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@torch.inference_mode()
+def test_parameters_without_versions(level: str) -> None:
+    net, plan = capture(level)
+    x = torch.rand(4, 3, 8, 8)
+    plan(x)
+    net.first.weight[5].mul_(3)
+    close(plan(x), net(x))
