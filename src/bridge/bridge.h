@@ -256,6 +256,8 @@ void br_site_free(br_site *s);
 /* Calls. Slots named by TENSOR arguments are read (or taken), those of results are written with new references. */
 clv_status br_call(const br_site *s, clv_tensor **slots, const br_arg *numbers, br_arg *hosts);
 
+/* A function transform (vmap, grad) or a dispatch mode (fake tensors) is around: operators give what only holds in there. */
+bool br_transforms(void);
 bool br_has_operator(const char *op); /* it is registered, and the library it calls was built in */
 
 /* Argument i of an operator's schema: its name (borrowed while the operator is registered), whether it is taken by name

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import cleave
 from cleave.optimize import Optimize
@@ -374,3 +375,31 @@ def test_parameters_without_versions(level: str) -> None:
     plan(x)
     net.first.weight[5].mul_(3)
     close(plan(x), net(x))
+
+
+@torch.no_grad()
+def test_what_is_made_within_a_mode_is_not_kept() -> None:
+    x = torch.rand(3, 8)
+    plan = cleave.capture(table, x)
+    with FakeTensorMode() as mode:
+        plan(mode.from_tensor(x))
+    assert torch.equal(plan(x), table(x))
+
+
+@torch.no_grad()
+def test_operators_of_others_are_called_once_a_run() -> None:
+    calls = []
+
+    @torch.library.custom_op("cleave_tests::counted_double", mutates_args=())
+    def counted_double(x: Tensor) -> Tensor:
+        calls.append(1)
+        return x * 2
+
+    net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16)).eval()
+    x = torch.rand(1, 3, 8, 8)
+    counts = []
+    for level in ("none", "fast"):
+        calls.clear()
+        cleave.capture(lambda x: counted_double(net(x)), x, optimize=level)(x)
+        counts.append(len(calls))
+    assert counts[0] == counts[1]
