@@ -223,6 +223,9 @@ def parse(argv: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
 
 def main(argv: list[str] | None = None) -> int:
     options, ways = parse(argv)
+    busy = os.getloadavg()[0]
+    if busy > 0.5:
+        print(f"other programs are running (load {busy:.1f}): threads that wait for each other make figures worthless")
     start = time.monotonic()
     results = run(options, ways)
     bad = sum("error" in row for row in results["rows"])

@@ -156,7 +156,9 @@ def peak_memory(results: Results) -> list[Bar]:
         ours, eager = (row.ways.get(way, {}).get("peak_mb") for way in ("tape", "eager"))
         if ours is not None and eager is not None:
             limit = 1.02 * eager + 1
-            numbers = f"{ours:.1f} MB beside {eager:.1f} MB"
+            kept = row.ways["tape"].get("kept_mb")
+            between = "" if kept is None else f" ({kept:.1f} MB of it between runs)"
+            numbers = f"{ours:.1f} MB{between} beside {eager:.1f} MB"
             checks.append(Check(row.name, numbers, ours <= limit, ours / limit))
     return [_summary(text, checks)]
 

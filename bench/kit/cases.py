@@ -18,6 +18,7 @@ from torch import Tensor, nn
 sys.path.append(str(Path(__file__).resolve().parent.parent.parent / "examples"))
 
 import real_models
+import small_models
 
 PIXELS = {"ultralytics-yolov8n": 320, "rfdetr-nano": 384}
 PIXELS_ELSE = 224
@@ -29,12 +30,6 @@ class Case(NamedTuple):
     model: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-
-
-def mlp() -> real_models.Entry:
-    """40 small layers: nearly all of the time is spent between operators."""
-    layers = [layer for _ in range(40) for layer in (nn.Linear(32, 32), nn.ReLU())]
-    return nn.Sequential(*layers), lambda: real_models.Args(torch.randn(2, 32))
 
 
 def llama_like() -> real_models.Entry:
@@ -60,7 +55,7 @@ def vit_of_real_size() -> real_models.Entry:
     return models.vit_b_16(weights=None), lambda: real_models.Args(torch.rand(2, 3, PIXELS_ELSE, PIXELS_ELSE))
 
 
-OWN: dict[str, Callable[[], real_models.Entry]] = {"mlp": mlp, "llama-like": llama_like}
+OWN: dict[str, Callable[[], real_models.Entry]] = {"mlp": lambda: small_models.build("mlp"), "llama-like": llama_like}
 
 
 def _entry(name: str, small: bool) -> real_models.Entry:

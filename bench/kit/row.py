@@ -65,6 +65,7 @@ def _prepare(way: str, spec: Spec, case: cases.Case, folder: Path, module: str =
     mine.mkdir(parents=True, exist_ok=True)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(mine / "inductor")
     os.environ["TRITON_CACHE_DIR"] = str(mine / "triton")
+    os.environ["CLEAVE_CACHE"] = str(mine / "cleave")
     job = Job(case, spec.kind, spec.device, spec.threads, mine, module)
     return WAYS[way].by_kind[spec.kind](job)
 

@@ -256,7 +256,6 @@ def traced_by(backend: str) -> Prepare:
             example_kwarg_inputs=case.kwargs,
             backend=backend,
             strict=False,
-            cache=job.folder / "cleave",
         )
         note = f"{traced.coverage.percent:.1f} % compiled, segments: {len(traced.segments)}"
         return _inference(lambda: traced(*case.args, **case.kwargs), note)

@@ -78,6 +78,7 @@ clv_status br_leaf(const clv_tensor *t, bool requires_grad, clv_tensor **out);
 int br_threads(void); /* that operators on the CPU use */
 /* Waits until the device ("cuda:0") has done all that it was given; nothing on the CPU. */
 clv_status br_synchronize(const char *device);
+bool br_allows_tf32(void); /* CUDA may round what goes into products and convolutions of f32 to 10 bits */
 
 typedef struct br_view {
 	uint8_t dtype;

@@ -493,6 +493,15 @@ clv_status br_synchronize(const char *device)
 	})
 }
 
+bool br_allows_tf32(void)
+{
+	try {
+		return at::globalContext().allowTF32CuDNN() || at::globalContext().allowTF32CuBLAS();
+	} catch (...) {
+		return true; // settings that say both
+	}
+}
+
 clv_status clv_synchronize(const char *device)
 {
 	return device ? br_synchronize(device) : fail(CLV_E_INVALID, "clv_synchronize needs a device");

@@ -6,24 +6,25 @@
 #include "exec/optimized.h"
 #include "exec/tolerance.h"
 
-enum { MOST = 3, ROUNDS = 9 };
-static const double GAIN = 0.97;
+enum { CAPTURED, SAFE, FAST, MOST = 4, ROUNDS = 9 };
+static const double GAIN = 0.97;    /* of what gives the same numbers: only what takes less is worth other ones */
 static const double BUDGET_S = 2.0; /* of measuring, after every way has run twice */
 
+/* A way to run. */
 typedef struct candidate {
 	const char *name;
-	optimize_spec spec;
-	variant *v;   /* NULL: it is not used */
-	char *why;    /* it is not; NULL: nothing to say */
+	variant *v;   /* NULL: as captured */
+	char *passes; /* that it went through, with their counts; NULL: none */
+	bool off;     /* it is not used */
+	char *why;    /* it is not; NULL: it would be the same as another */
 	double error; /* measured, and what is allowed there; negative: not measured */
 	double allowed;
 	double ms; /* of the shortest run; negative: not measured */
 } candidate;
 
 struct optimizer {
-	candidate at[MOST];
+	candidate at[MOST]; /* as captured, safe, then those that may give other numbers */
 	uint32_t n;
-	double plain_ms; /* as captured */
 	pthread_mutex_t lock;
 	_Atomic(variant *) chosen; /* NULL: as captured, or not chosen yet */
 	atomic_bool waits, open;   /* nobody asked yet; the next run has to choose */
@@ -51,24 +52,28 @@ static bool repeatable(const clv_program *g)
 	return true;
 }
 
-static clv_status keep_message(candidate *c)
+static void let_go(candidate *c)
 {
-	c->why = mem_strdup(status_message(), strlen(status_message()));
-	return c->why ? CLV_OK : fail_nomem();
+	variant_free(c->v);
+	c->v = NULL;
+	c->off = true;
 }
 
-/* A variant that cannot be made is no reason not to run. */
-static clv_status add(optimizer *o, const clv_program *g, const program_spec *spec, const char *name, optimize_spec s)
+static clv_status drop(candidate *c, const char *why)
 {
-	candidate *c = &o->at[o->n++];
-	*c = (candidate){.name = name, .error = -1, .ms = -1};
-	s.off = spec->passes_off;
-	s.has_op = br_has_operator;
-	c->spec = s;
-	clv_status st = variant_new(g, spec, &s, &c->v);
-	if (st == CLV_OK || st == CLV_E_NOMEM)
-		return st;
-	return keep_message(c);
+	let_go(c);
+	c->why = why ? mem_strdup(why, strlen(why)) : NULL;
+	return c->why || !why ? CLV_OK : fail_nomem();
+}
+
+/* A pass of this level found something to do. */
+static bool did_any(const optimized_plan *p, optimize_level level)
+{
+	for (uint32_t i = 0; i < p->counts.n; i++)
+		for (const pass *x = passes; x->name; x++)
+			if (!strcmp(p->counts.at[i].pass, x->name) && x->level == level)
+				return true;
+	return false;
 }
 
 static bool did(const optimized_plan *p, const char *name)
@@ -79,22 +84,36 @@ static bool did(const optimized_plan *p, const char *name)
 	return false;
 }
 
-static clv_status add_fast(optimizer *o, const clv_program *g, const program_spec *spec)
+static clv_status tell_passes(const optimized_plan *p, char **out)
 {
-	TRY(add(o, g, spec, "fast", (optimize_spec){.level = OPTIMIZE_FAST}));
-	TRY(add(o, g, spec, "fast, channels_last", (optimize_spec){.level = OPTIMIZE_FAST, .channels_last = true}));
-	candidate *last = &o->at[o->n - 1];
-	if (last->v && !did(variant_plan(last->v), "channels_last")) { /* the same again */
-		variant_free(last->v);
-		o->n--;
-	}
-	return CLV_OK;
+	strbuf b = STRBUF_INIT;
+	for (uint32_t i = 0; i < p->counts.n; i++)
+		strbuf_printf(&b, "%s%s %u", i ? ", " : "", p->counts.at[i].pass, p->counts.at[i].changes);
+	return strbuf_take(&b, out);
+}
+
+/* A variant that cannot be made is no reason not to run. */
+static clv_status add(optimizer *o, const clv_program *g, const program_spec *spec, const char *name, optimize_spec s)
+{
+	candidate *c = &o->at[o->n++];
+	*c = (candidate){.name = name, .error = -1, .ms = -1};
+	s.off = spec->passes_off;
+	s.has_op = br_has_operator;
+	clv_status st = variant_new(g, spec, &s, &c->v);
+	if (st == CLV_E_NOMEM)
+		return st;
+	if (st != CLV_OK)
+		return drop(c, status_message());
+	const optimized_plan *p = variant_plan(c->v);
+	bool same = !did_any(p, s.level) || (s.channels_last && !did(p, "channels_last"));
+	return same ? drop(c, NULL) : tell_passes(p, &c->passes);
 }
 
 static clv_status fill(optimizer *o, const clv_program *g, const program_spec *spec)
 {
+	o->at[o->n++] = (candidate){.name = "as captured", .error = -1, .ms = -1};
 	TRY(add(o, g, spec, "safe", (optimize_spec){.level = OPTIMIZE_SAFE}));
-	atomic_init(&o->chosen, o->at[0].v);
+	atomic_init(&o->chosen, o->at[SAFE].v);
 	if (spec->optimize < OPTIMIZE_FAST)
 		return CLV_OK;
 	if (!repeatable(g)) {
@@ -103,9 +122,11 @@ static clv_status fill(optimizer *o, const clv_program *g, const program_spec *s
 					 "be run twice to compare";
 		return CLV_OK;
 	}
-	TRY(add_fast(o, g, spec));
-	atomic_init(&o->waits, spec->choose_later);
-	atomic_init(&o->open, !spec->choose_later);
+	TRY(add(o, g, spec, "fast", (optimize_spec){.level = OPTIMIZE_FAST}));
+	TRY(add(o, g, spec, "fast, channels_last", (optimize_spec){.level = OPTIMIZE_FAST, .channels_last = true}));
+	bool any = !o->at[FAST].off || !o->at[FAST + 1].off;
+	atomic_init(&o->waits, any && spec->choose_later);
+	atomic_init(&o->open, any && !spec->choose_later);
 	return CLV_OK;
 }
 
@@ -116,7 +137,6 @@ clv_status optimizer_new(const clv_program *g, const program_spec *spec, optimiz
 	optimizer *o = mem_alloc(sizeof *o);
 	if (!o)
 		return fail_nomem();
-	o->plain_ms = -1;
 	if (pthread_mutex_init(&o->lock, NULL) != 0) {
 		mem_free(o);
 		return fail_nomem();
@@ -136,6 +156,7 @@ void optimizer_free(optimizer *o)
 		return;
 	for (uint32_t i = 0; i < o->n; i++) {
 		variant_free(o->at[i].v);
+		mem_free(o->at[i].passes);
 		mem_free(o->at[i].why);
 	}
 	pthread_mutex_destroy(&o->lock);
@@ -178,14 +199,6 @@ static clv_status run_once(variant *x, const clv_program *g, const run_spec *r, 
 	return st;
 }
 
-static clv_status drop(candidate *c, const char *why)
-{
-	variant_free(c->v);
-	c->v = NULL;
-	c->why = mem_strdup(why, strlen(why));
-	return c->why ? CLV_OK : fail_nomem();
-}
-
 static clv_status off_by(candidate *c, uint32_t output, double error, double allowed)
 {
 	strbuf b = STRBUF_INIT;
@@ -201,7 +214,7 @@ static clv_status off_by(candidate *c, uint32_t output, double error, double all
 
 static clv_status compare(candidate *c, clv_tensor *const *got, clv_tensor *const *want, uint32_t n)
 {
-	for (uint32_t i = 0; i < n && c->v; i++) {
+	for (uint32_t i = 0; i < n && !c->off; i++) {
 		double error, scale;
 		br_meta m;
 		if (!want[i] && !got[i])
@@ -210,7 +223,7 @@ static clv_status compare(candidate *c, clv_tensor *const *got, clv_tensor *cons
 			return drop(c, "an output is undefined");
 		TRY(br_meta_get(want[i], &m));
 		TRY(br_difference(got[i], want[i], &error, &scale));
-		double allowed = tolerance_for(m.dtype, scale, -1, -1);
+		double allowed = tolerance_for(&m, scale, -1, -1);
 		if (error > c->error) {
 			c->error = error;
 			c->allowed = allowed;
@@ -243,45 +256,42 @@ static void keep_shortest(double ms, double *shortest)
 static clv_status time_all(optimizer *o, const clv_program *g, const run_spec *r, clv_tensor **out)
 {
 	double start = clock_seconds(), ms;
-	for (uint32_t done = 0; done < ROUNDS && (done < 2 || clock_seconds() - start < BUDGET_S); done++) {
-		TRY(run_once(NULL, g, r, out, &ms));
-		keep_shortest(ms, &o->plain_ms);
-		release(out, g->outputs.n);
+	for (uint32_t done = 0; done < ROUNDS && (done < 2 || clock_seconds() - start < BUDGET_S); done++)
 		for (uint32_t i = 0; i < o->n; i++) {
 			candidate *c = &o->at[i];
-			if (!c->v)
+			if (c->off)
 				continue;
 			TRY(run_once(c->v, g, r, out, &ms));
 			keep_shortest(ms, &c->ms);
 			release(out, g->outputs.n);
 		}
-	}
 	return CLV_OK;
 }
 
 /* The fastest stays. What may give other numbers must be clearly faster than what gives the same. */
 static void pick(optimizer *o)
 {
-	candidate *best = &o->at[0];
-	for (uint32_t i = 1; i < o->n; i++) {
-		const candidate *c = &o->at[i];
-		double margin = best == &o->at[0] ? GAIN : 1;
-		if (c->v && (!best->v || c->ms < best->ms * margin))
-			best = &o->at[i];
-	}
-	atomic_store(&o->chosen, best->v);
+	uint32_t best = CAPTURED;
+	for (uint32_t i = SAFE; i < o->n; i++)
+		if (!o->at[i].off && o->at[i].ms < o->at[best].ms * (i >= FAST && best < FAST ? GAIN : 1))
+			best = i;
+	atomic_store(&o->chosen, o->at[best].v);
+	for (uint32_t i = FAST; i < o->n; i++) /* nobody else runs them, and they may hold much memory */
+		if (i != best)
+			let_go(&o->at[i]);
 }
 
 static clv_status measure(optimizer *o, const clv_program *g, const run_spec *r, clv_tensor **out)
 {
-	uint32_t usable = 0;
-	for (uint32_t i = 1; i < o->n; i++) {
-		if (o->at[i].v)
+	bool any = false;
+	for (uint32_t i = FAST; i < o->n; i++) {
+		if (!o->at[i].off)
 			TRY(try_out(&o->at[i], g, r, r->outputs, out));
-		usable += o->at[i].v != NULL;
+		any |= !o->at[i].off;
 	}
-	if (usable)
-		TRY(time_all(o, g, r, out));
+	if (!any)
+		return CLV_OK;
+	TRY(time_all(o, g, r, out));
 	pick(o);
 	return CLV_OK;
 }
@@ -335,31 +345,32 @@ bool optimizer_ask(optimizer *o)
 
 static void report_one(const optimizer *o, const candidate *c, strbuf *b)
 {
-	strbuf_printf(b, "%s: ", c->name);
-	if (c->why)
-		strbuf_printf(b, "not used: %s", c->why);
-	else if (c->v && variant_plan(c->v)->counts.n == 0)
-		strbuf_puts(b, "nothing to do");
-	for (uint32_t i = 0; c->v && i < variant_plan(c->v)->counts.n; i++) {
-		const optimize_count *n = &variant_plan(c->v)->counts.at[i];
-		strbuf_printf(b, "%s%s %u", i ? ", " : "", n->pass, n->changes);
+	bool nothing = c->off && !c->why && !c->passes;
+	const char *between = " ";
+	strbuf_printf(b, "%s:", c->name);
+	if (c->why || nothing)
+		strbuf_printf(b, " %s%s", c->why ? "not used: " : "nothing to do", c->why ? c->why : "");
+	if (c->passes && !c->why) {
+		strbuf_printf(b, " %s", c->passes);
+		between = "; ";
 	}
-	if (c->ms >= 0)
-		strbuf_printf(b, "; %.3g ms", c->ms);
-	if (c->v && c->error > 0)
+	if (c->ms >= 0) {
+		strbuf_printf(b, "%s%.3g ms", between, c->ms);
+		between = "; ";
+	}
+	if (c->error > 0 && !c->why)
 		strbuf_printf(b, "; off by %.2g of %.2g allowed", c->error, c->allowed);
-	if (c->v && c->v == atomic_load(&o->chosen))
-		strbuf_puts(b, "; runs");
+	if (!c->off && c->v == atomic_load(&o->chosen))
+		strbuf_printf(b, "%sruns", between);
 	strbuf_putc(b, '\n');
 }
 
 clv_status optimizer_report(optimizer *o, strbuf *b)
 {
 	pthread_mutex_lock(&o->lock);
-	if (o->plain_ms >= 0)
-		strbuf_printf(b, "as captured: %.3g ms\n", o->plain_ms);
 	for (uint32_t i = 0; i < o->n; i++)
-		report_one(o, &o->at[i], b);
+		if (i > CAPTURED || o->at[i].ms >= 0 || !atomic_load(&o->chosen))
+			report_one(o, &o->at[i], b);
 	if (o->why_not)
 		strbuf_printf(b, "fast: not used: %s\n", o->why_not);
 	if (atomic_load(&o->open) || atomic_load(&o->waits))

@@ -1,8 +1,6 @@
 #include "exec/tolerance.h"
 
-#include <stddef.h>
-
-#include "plan/plan.h"
+#include <string.h>
 
 typedef struct tolerance {
 	dtype dtype;
@@ -13,6 +11,8 @@ typedef struct tolerance {
 static const tolerance tolerances[] = {
 	{DT_F64, 1e-10, 1e-12}, {DT_F32, 1e-4, 1e-5}, {DT_F16, 1e-2, 1e-3}, {DT_BF16, 5e-2, 1e-2}};
 
+static const double TF32_RTOL = 2e-3;
+
 /* Where all numbers are tiny, as those of models that were not trained, what is allowed beside must not hide them. */
 static double beside(double atol, double scale)
 {
@@ -20,10 +20,17 @@ static double beside(double atol, double scale)
 	return scale > 0 && atol > most ? most : atol;
 }
 
-double tolerance_for(uint8_t d, double scale, double rtol, double atol)
+static bool is_rounded(const br_meta *m)
 {
+	return m->dtype == DT_F32 && !strncmp(m->device, "cuda", 4) && br_allows_tf32();
+}
+
+double tolerance_for(const br_meta *m, double scale, double rtol, double atol)
+{
+	if (rtol < 0 && is_rounded(m))
+		rtol = TF32_RTOL;
 	for (size_t i = 0; i < sizeof tolerances / sizeof *tolerances; i++)
-		if (tolerances[i].dtype == (dtype)d)
+		if (tolerances[i].dtype == (dtype)m->dtype)
 			return (rtol < 0 ? tolerances[i].rtol : rtol) * scale +
 			       (atol < 0 ? beside(tolerances[i].atol, scale) : atol);
 	return 0;

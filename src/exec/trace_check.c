@@ -78,7 +78,7 @@ static clv_status compare(attempt *a, const watch *w, clv_tensor *const *got, cl
 		br_meta m;
 		TRY(br_meta_get(want[i], &m));
 		TRY(br_difference(got[i], want[i], &error, &scale));
-		double allowed = tolerance_for(m.dtype, scale, w->p->t->o->rtol, w->p->t->o->atol);
+		double allowed = tolerance_for(&m, scale, w->p->t->o->rtol, w->p->t->o->atol);
 		if (error > a->error || (error == a->error && allowed > a->allowed)) {
 			a->error = error;
 			a->allowed = allowed;

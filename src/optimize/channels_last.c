@@ -1,8 +1,8 @@
 /* Images laid out channels last in regions around convolutions (regions.c), converted where they enter and leave.
  *
- * Nodes of a region are made anew, with new values for their images. What is read outside keeps its value, which is now a
- * row-major copy of the new one: strides are those it had. Copies are clones, not aten::contiguous, which gives its own
- * argument where both layouts are the same memory: with strides of the other layout, and shared. */
+ * Nodes of a region are made anew, with new values for their images. What is read outside keeps its value, which is
+ * now a row-major copy of the new one: strides are those it had. Copies are clones, not aten::contiguous, which gives
+ * its own argument where both layouts are the same memory: with strides of the other layout, and shared. */
 #include "optimize/layouts.h"
 #include "optimize/rewrite.h"
 

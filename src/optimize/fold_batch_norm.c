@@ -4,7 +4,7 @@
  *     factor = rsqrt(var + eps) * gamma      weight' = weight * factor      bias' = (bias - mean) * factor + beta
  *
  * Halves are computed in f32 and rounded once. */
-#include "optimize/rewrite.h"
+#include "optimize/fuse.h"
 
 #include <string.h>
 
@@ -262,6 +262,45 @@ static clv_status fold(edit *e, const weighted *w, const norm *found)
 	TRY(make_bias(&a, w, &b, factor, &bias));
 	return put_folded(&a.at, w, &b, weight, bias);
 }
+
+/* ---- those that stay alone ----------------------------------------------------------------------------------------- */
+
+/* shift + x * factor: spread over channels, which the weight of a transposed convolution has where images have them. */
+static clv_status put_scaled(edit *e, const norm *found)
+{
+	norm b = *found;
+	weighted w = {.node = b.node, .weight = b.x, .bias = NONE, .transposed = true};
+	arithmetic a = {{e, b.node, b.node}, DT_F32};
+	value_id factor, shift, wide_factor, wide_shift;
+	TRY(as_computed(&a, &b));
+	TRY(make_factor(&a, &b, &factor));
+	TRY(make_bias(&a, &w, &b, factor, &shift));
+	TRY(spread(&a, factor, &w, b.channels, &wide_factor));
+	TRY(spread(&a, shift, &w, b.channels, &wide_shift));
+	arg args[4] = {arg_of(wide_shift), arg_of(b.x), arg_of(wide_factor)};
+	TRY(arg_int(e, 1, &args[3]));
+	TRY(edit_remove(e, b.node));
+	return put_node(&a.at, "aten::addcmul", args, 4, b.result);
+}
+
+clv_status scale_last_images(edit *e, bool *constant, const bool *last, uint32_t *changes)
+{
+	folder f = {e, constant};
+	for (node_id n = e->first; n < e->end; n++) {
+		norm b;
+		if (e->gone.at[n] || !read_norm(&f, n, &b) || !last[b.x] || !runs_plainly(e, n))
+			continue;
+		const value *y = &e->p->values.at[b.result];
+		if (!is_f32_cpu(e, b.x) || !is_f32_cpu(e, b.result) || y->alias != NONE || !same_shape(e->p, b.x, b.result) ||
+		    !dim_is(e, b.x, 1, b.channels))
+			continue;
+		TRY(put_scaled(e, &b));
+		*changes += 1;
+	}
+	return CLV_OK;
+}
+
+/* ---- the pass ------------------------------------------------------------------------------------------------------ */
 
 static clv_status try_fold(folder *f, node_id n, uint32_t *changes)
 {

@@ -23,13 +23,19 @@ static node_id only_reader(const fuser *f, value_id v, node_id maker)
 	return plain && u > maker && !f->taken[u] ? u : NONE;
 }
 
+static bool same_type(const edit *e, value_id a, value_id b)
+{
+	const value *x = &e->p->values.at[a], *y = &e->p->values.at[b];
+	return x->type == TYPE_TENSOR && x->dtype == y->dtype && x->device == y->device && !(x->flags & VALUE_ODD);
+}
+
 /* The result of u where it is one tensor like v, on memory of its own or, made by writing it, on that of `on`. */
 static value_id result_on(const fuser *f, node_id u, value_id v, value_id on)
 {
 	const edit *e = f->e;
 	const node *x = &e->p->nodes.at[u];
 	value_id r = edit_result(e, u);
-	if (r == NONE || !is_f32_cpu(e, r) || !same_shape(e->p, r, v) || value_guarded(e->p, r))
+	if (r == NONE || !same_type(e, r, v) || !same_shape(e->p, r, v) || value_guarded(e->p, r))
 		return NONE;
 	if (e->p->values.at[r].alias == NONE)
 		return x->nwrites ? NONE : r;
@@ -99,11 +105,17 @@ static bool is_own(const fuser *f, value_id root)
 	return x->kind == VALUE_RESULT && x->def != NONE && x->def >= f->e->first && !f->shown[root];
 }
 
+/* A result on the memory of the other would be laid out as it was by itself. */
+static bool same_layout(const fuser *f, value_id a, value_id b)
+{
+	return (f->last_image[a] && f->last_image[b]) || (f->rows[a] && f->rows[b]);
+}
+
 /* The memory of `other` is free after node u, where it is read; and the node does not read it as its input. */
 static bool is_free_after(const fuser *f, const weighted *w, value_id other, node_id u)
 {
 	value_id root = alias_root(f->e->p, other);
-	bool apart = root != alias_root(f->e->p, w->x) && !f->constant[root];
+	bool apart = root != alias_root(f->e->p, w->x) && !f->constant[root] && same_layout(f, w->result, other);
 	return apart && is_own(f, root) && fills_memory(f, other) && f->last_use[root] == u;
 }
 
@@ -151,7 +163,7 @@ static bool add_binary(const fuser *f, const weighted *w, tail *t, bool in_place
 	value_id other = a == w->result ? b : a;
 	if (a == NONE || b == NONE || other == w->result || (!form->commutes && a != w->result))
 		return false;
-	if (!is_f32_cpu(e, other) || !same_shape(e->p, other, w->result))
+	if (!same_type(e, other, w->result) || !same_shape(e->p, other, w->result))
 		return false;
 	/* It reads its input later than before. */
 	if (!is_before(f->last_write[alias_root(e->p, w->x)], w->node))
@@ -179,7 +191,7 @@ static bool is_unseen(const fuser *f, const weighted *w, const tail *t)
 void find_tail(const fuser *f, const weighted *w, unsigned kinds, tail *out)
 {
 	*out = (tail){.at = w->node, .result = w->result, .other = NONE};
-	if ((kinds & TAIL_UNARY) && add_activation(f, out, w->node, NULL))
+	if ((kinds & (TAIL_UNARY | TAIL_RELU)) && add_activation(f, out, w->node, kinds & TAIL_UNARY ? NULL : "relu"))
 		return;
 	if (!(kinds & TAIL_BINARY) || !add_binary(f, w, out, kinds & TAIL_IN_PLACE))
 		return;
@@ -307,13 +319,15 @@ static clv_status fuser_new(edit *e, const optimize_spec *s, uint32_t *changes, 
 	size_t n = (size_t)e->p->values.n + 1;
 	*f = (fuser){.e = e, .s = s, .changes = changes};
 	TRY(constant_values(e, s, &f->constant));
-	TRY(find_last_images(e, &f->last_image));
+	f->last_image = mem_alloc(n * sizeof *f->last_image);
+	f->rows = mem_alloc(n * sizeof *f->rows);
 	f->last_use = mem_ids(n);
 	f->last_write = mem_ids(n);
 	f->shown = mem_alloc(n * sizeof *f->shown);
 	f->taken = mem_alloc((e->p->nodes.n + 1) * sizeof *f->taken);
-	if (!f->last_use || !f->last_write || !f->shown || !f->taken)
+	if (!f->last_image || !f->rows || !f->last_use || !f->last_write || !f->shown || !f->taken)
 		return fail_nomem();
+	TRY(find_image_layouts(e, f->last_image, f->rows));
 	find_last(f);
 	return CLV_OK;
 }
@@ -322,6 +336,7 @@ static void fuser_free(fuser *f)
 {
 	mem_free(f->constant);
 	mem_free(f->last_image);
+	mem_free(f->rows);
 	mem_free(f->last_use);
 	mem_free(f->last_write);
 	mem_free(f->shown);
@@ -334,6 +349,8 @@ static clv_status fuse_all(fuser *f)
 		if (f->taken[n] || !node_pure(f->e, n) || !runs_plainly(f->e, n))
 			continue;
 		TRY(fuse_convolution(f, n));
+		if (!f->taken[n])
+			TRY(fuse_cudnn(f, n));
 		if (!f->taken[n])
 			TRY(fuse_linear(f, n));
 	}
@@ -348,6 +365,8 @@ clv_status pass_fuse(edit *e, const optimize_spec *s, uint32_t *changes)
 	clv_status st = fuser_new(e, s, changes, &f);
 	if (st == CLV_OK)
 		st = fuse_all(&f);
+	if (st == CLV_OK)
+		st = scale_last_images(e, f.constant, f.last_image, changes);
 	fuser_free(&f);
 	return st;
 }

@@ -1,7 +1,7 @@
-/* Joining nodes: a convolution or a linear makes what the nodes after it made of its result, in one call of oneDNN.
+/* Joining nodes: a convolution or a linear makes what the nodes after it made of its result, in one call of oneDNN or cuDNN.
  *
- * fuse.c finds what follows a node and keeps the books about memory; fuse_conv.c and fuse_linear.c say which operator does it
- * all. Changes of one pass are put in place together, so facts of the edit are those from before; what joins move (who
+ * fuse.c finds what follows a node and keeps the books about memory; fuse_conv.c, fuse_linear.c and fuse_cudnn.c say which operator
+ * does it all. Changes of one pass are put in place together, so facts of the edit are those from before; what joins move (who
  * reads what last, who writes it, who is on whose memory) is kept up to date here. */
 #ifndef OPTIMIZE_FUSE_H
 #define OPTIMIZE_FUSE_H
@@ -13,6 +13,7 @@ typedef struct fuser {
 	const optimize_spec *s;
 	bool *constant;      /* per value: the same in every run */
 	bool *last_image;    /* per value: it is channels-last */
+	bool *rows;          /* per value: it is row-major */
 	node_id *last_use;   /* per owner of memory: the last node of the range that reads or writes it; NONE */
 	node_id *last_write; /* likewise: that writes it */
 	bool *shown;         /* per owner of memory: see edit_facts */
@@ -29,7 +30,8 @@ typedef struct activation {
 
 bool read_activation(const edit *e, node_id n, activation *out); /* activations.c */
 
-clv_status find_last_images(const edit *e, bool **out); /* last_images.c; caller frees with mem_free */
+/* image_layouts.c: per value, all false before */
+clv_status find_image_layouts(const edit *e, bool *last, bool *rows);
 
 /* What follows a node. */
 typedef struct tail {
@@ -43,7 +45,7 @@ typedef struct tail {
 	activation act; /* the last */
 } tail;
 
-enum tail_kind { TAIL_UNARY = 1, TAIL_BINARY = 2, TAIL_IN_PLACE = 4, TAIL_BINARY_RELU = 8 };
+enum tail_kind { TAIL_UNARY = 1, TAIL_BINARY = 2, TAIL_IN_PLACE = 4, TAIL_BINARY_RELU = 8, TAIL_RELU = 16 };
 
 /* The longest tail of the kinds; n is 0 where there is none. */
 void find_tail(const fuser *f, const weighted *w, unsigned kinds, tail *out);
@@ -55,7 +57,21 @@ clv_status expected_dim(const fuser *f, value_id v, uint32_t d, int64_t *k, bool
 /* The arguments that say which function it is: name, scalars, algorithm. */
 clv_status activation_args(fuser *f, const activation *a, const char *none, arg out[3]);
 
-clv_status fuse_convolution(fuser *f, node_id n); /* fuse_conv.c */
+/* A convolution's numbers, fixed and the same for all spellings. */
+enum { MAX_DIMS = 3 };
+
+typedef struct geometry {
+	uint32_t dims; /* height, width, …: how many */
+	int64_t stride[MAX_DIMS], padding[MAX_DIMS], dilation[MAX_DIMS], output_padding[MAX_DIMS];
+} geometry;
+
+bool read_geometry(const edit *e, const weighted *w, geometry *g); /* fuse_conv.c */
+
+clv_status fuse_convolution(fuser *f, node_id n); /* fuse_conv.c: CPU */
+clv_status fuse_cudnn(fuser *f, node_id n);       /* fuse_cudnn.c: convolutions on CUDA */
 clv_status fuse_linear(fuser *f, node_id n);      /* fuse_linear.c */
+/* fold_batch_norm.c: normalizations of channels-last images that no convolution took are one multiplication and addition,
+   which takes half the time there. (It takes longer on row-major ones.) */
+clv_status scale_last_images(edit *e, bool *constant, const bool *last, uint32_t *changes);
 
 #endif

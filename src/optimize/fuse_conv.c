@@ -6,13 +6,6 @@
 
 #include <string.h>
 
-enum { MAX_DIMS = 3 };
-
-typedef struct geometry {
-	uint32_t dims; /* height, width, …: how many */
-	int64_t stride[MAX_DIMS], padding[MAX_DIMS], dilation[MAX_DIMS], output_padding[MAX_DIMS];
-} geometry;
-
 /* ---- reading ------------------------------------------------------------------------------------------------------- */
 
 /* One number stands for all dimensions. */
@@ -46,7 +39,7 @@ static bool read_padding(const edit *e, const weighted *w, const arg *a, geometr
 	return same || !strcmp(plan_s(e->p, a->u.s), "valid");
 }
 
-static bool read_geometry(const edit *e, const weighted *w, geometry *g)
+bool read_geometry(const edit *e, const weighted *w, geometry *g)
 {
 	uint32_t ndim = e->p->values.at[w->weight].ndim;
 	*g = (geometry){0};

@@ -1,7 +1,7 @@
 /* Layouts of images, which are tensors of four dimensions: batch, channels, height, width.
  *
- * A plan does not say how results are laid out. The table layouts.def says which operators give channels-last images for
- * channels-last images, and row-major results for row-major arguments; from it follow the nodes that can work on
+ * A plan does not say how results are laid out. The table layouts.def says which operators give channels-last images
+ * for channels-last images, and row-major results for row-major arguments; from it follow the nodes that can work on
  * channels-last images without any other node noticing. */
 #ifndef OPTIMIZE_LAYOUTS_H
 #define OPTIMIZE_LAYOUTS_H

@@ -1,9 +1,10 @@
 /* Which nodes are to work on channels-last images.
  *
- * First all that can. Then those go that would be noticed: memory of an image is channels-last for all that are on it or for
- * none, it is written by nodes of a region alone, and what is read outside is one value of it, once it is written for the last
- * time, so that a single copy does for all outside. Of the others a minimum cut takes those that pay: a convolution saves
- * about as much as it reads and writes, for it converts its images itself where they are row-major. */
+ * First all that can. Then those go that would be noticed: memory of an image is channels-last for all that are on it
+ * or for none, it is written by nodes of a region alone, and what is read outside is one value of it, once it is
+ * written for the last time, so that a single copy does for all outside. Of the others a minimum cut takes those that
+ * pay: a convolution saves about as much as it reads and writes, for it converts its images itself where they are
+ * row-major. */
 #include "optimize/layouts.h"
 #include "split/mincut.h"
 

@@ -94,7 +94,7 @@ bool arg_number(const edit *e, const arg *a, double *k)
 bool runs_plainly(const edit *e, node_id n)
 {
 	const context *c = &e->p->contexts.at[e->p->nodes.at[n].context];
-	return !c->nautocast && !(c->flags_mask & 1u << CTX_BIT_MKLDNN);
+	return !c->nautocast && !(c->flags_mask & (1u << CTX_BIT_MKLDNN | 1u << CTX_BIT_CUDNN));
 }
 
 /* ---- convolutions and linears -------------------------------------------------------------------------------------- */

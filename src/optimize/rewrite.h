@@ -44,7 +44,7 @@ bool dim_is(const edit *e, value_id v, uint32_t d, int64_t k);
 bool fixed_dim(const edit *e, value_id v, uint32_t d, int64_t *k);
 /* Numbers as the operators convert them: ints and floats that do not change. */
 bool arg_number(const edit *e, const arg *a, double *k);
-bool runs_plainly(const edit *e, node_id n); /* outside autocast; mkldnn not switched off */
+bool runs_plainly(const edit *e, node_id n); /* outside autocast; neither mkldnn nor cudnn switched on or off */
 
 /* A node of the form convolution(x, weight, bias, …), or a linear. */
 typedef struct weighted {

@@ -40,7 +40,7 @@ clv_status edit_remove(edit *e, node_id n);
 clv_status edit_insert(edit *e, node_id before, const node_spec *s, node_id *out);
 /* Nodes of the range, also those that were added, read `other` instead of v, which is not kept. */
 clv_status edit_read_instead(edit *e, value_id v, value_id other);
-/* v becomes the first on the memory that the value had which it is a view of: that one goes, and who wrote it writes v. */
+/* v becomes the first on the memory that the value had which it is a view of: that one goes. Who wrote it writes v. */
 void edit_take_memory(edit *e, value_id v);
 /* The same at once for all values below n that have an heir; the others have NONE. */
 void edit_take_memories(edit *e, const value_id *heirs, uint32_t n);

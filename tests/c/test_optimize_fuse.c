@@ -5,7 +5,7 @@
 
 static bool has_all(const char *name)
 {
-	return !strncmp(name, "mkldnn::", 8);
+	return !strncmp(name, "mkldnn::", 8) || !strncmp(name, "aten::cudnn", 11);
 }
 
 typedef struct job {
@@ -327,10 +327,54 @@ static void what_is_not_joined(void **state)
 	           NULL);
 }
 
+static void a_normalization_of_channels_last_images_is_a_product_and_a_sum(void **state)
+{
+	(void)state;
+	const char *norm = "%2 = aten::batch_norm(%1, none, @c, @c, @c, false, 0.1, 0.5, true) -> f32[2,4,8,8]\n";
+	char text[2000];
+	snprintf(text, sizeof text, "%s%s%s%s", PIXELS, LAID, norm, ENDS("%2"));
+	check_fuse(text, LAID "%2 = aten::add.Scalar(@c, 0.5, 1) -> f32[4]\n"
+	                      "%3 = aten::rsqrt(%2) -> f32[4]\n"
+	                      "%4 = aten::neg(@c) -> f32[4]\n"
+	                      "%5 = aten::mul.Tensor(%4, %3) -> f32[4]\n"
+	                      "%6 = aten::add.Tensor(%5, @c, 1) -> f32[4]\n"
+	                      "%7 = aten::view(%3, [1, 4, 1, 1]) -> f32[1,4,1,1] view-of %3\n"
+	                      "%8 = aten::view(%6, [1, 4, 1, 1]) -> f32[1,4,1,1] view-of %6\n"
+	                      "%9 = aten::addcmul(%8, %1, %7, 1) -> f32[2,4,8,8]\n" ENDS("%9"));
+	snprintf(text, sizeof text, "%s%s%s%s", PIXELS, "%1 = aten::exp(%0) -> f32[2,4,8,8]\n", norm, ENDS("%2"));
+	check_fuse(text, NULL);
+}
+
 static bool has_none(const char *name)
 {
 	(void)name;
 	return false;
+}
+
+#define CUDA_HEAD                                                                                                      \
+	HEAD "input %0 f16[2,4,8,8] device=cuda:0 name=\"x\"\nparam @w f16[4,4,3,3] device=cuda:0\nparam @c f16[4] "       \
+	     "device=cuda:0\n"                                                                                             \
+		 "%1 = aten::conv2d(%0, @w, @c, [1, 1], [1, 1], [1, 1], 1) -> f16[2,4,8,8] device=cuda:0\n"
+
+static void cudnn_does_a_relu_and_a_sum_with_one(void **state)
+{
+	(void)state;
+	check_fuse(
+		CUDA_HEAD "%2 = aten::relu_(%1) -> f16[2,4,8,8] device=cuda:0 view-of %1 writes %1\n"
+				  "inputs ((%0,), {})\noutput %2\n",
+		"%1 = aten::cudnn_convolution_relu(%0, @w, @c, [1, 1], [1, 1], [1, 1], 1) -> f16[2,4,8,8] device=cuda:0\n"
+		"inputs ((%0,), {})\noutput %1\n");
+	check_fuse(CUDA_HEAD "%2 = aten::add_.Tensor(%1, %0, 1) -> f16[2,4,8,8] device=cuda:0 view-of %1 writes %1\n"
+	                     "%3 = aten::relu(%2) -> f16[2,4,8,8] device=cuda:0\n"
+	                     "inputs ((%0,), {})\noutput %3\n",
+	           "%1 = aten::cudnn_convolution_add_relu(%0, @w, %0, 1.0, @c, [1, 1], [1, 1], [1, 1], 1) -> "
+	           "f16[2,4,8,8] device=cuda:0\n"
+	           "inputs ((%0,), {})\noutput %1\n");
+	/* a sum without a relu, another activation */
+	check_fuse(CUDA_HEAD
+	           "%2 = aten::add.Tensor(%1, %0, 1) -> f16[2,4,8,8] device=cuda:0\ninputs ((%0,), {})\noutput %2\n",
+	           NULL);
+	check_fuse(CUDA_HEAD "%2 = aten::silu(%1) -> f16[2,4,8,8] device=cuda:0\ninputs ((%0,), {})\noutput %2\n", NULL);
 }
 
 static void operators_that_are_not_there_are_not_used(void **state)
@@ -409,6 +453,8 @@ int main(void)
 		cmocka_unit_test(sums_are_joined_on_memory_that_is_free),
 		cmocka_unit_test(a_sum_that_others_see_gets_memory_of_its_own),
 		cmocka_unit_test(what_is_not_joined),
+		cmocka_unit_test(a_normalization_of_channels_last_images_is_a_product_and_a_sum),
+		cmocka_unit_test(cudnn_does_a_relu_and_a_sum_with_one),
 		cmocka_unit_test(operators_that_are_not_there_are_not_used),
 		cmocka_unit_test(a_linear_is_laid_out_for_the_rows_to_expect),
 		cmocka_unit_test(a_product_with_a_parameter_is_a_linear),

@@ -1,5 +1,5 @@
-/* Images laid out channels last: which nodes get them, where they are converted, and what stays as it is. Plans as text,
- * before and after; of the plan after only its nodes. */
+/* Images laid out channels last: which nodes get them, where they are converted, and what stays as it is. Plans as
+ * text, before and after; of the plan after only its nodes. */
 #include "optimize/optimize.h"
 #include "support.h"
 

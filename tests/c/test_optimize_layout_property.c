@@ -1,6 +1,6 @@
-/* Random plans of images: whatever is laid out channels last, outputs hold what they held, and nobody but nodes that may sees
- * the other layout. Plans are run on numbers that stand for contents: an operator gives a number made of its name and of
- * what it reads; conversions give what they get. */
+/* Random plans of images: whatever is laid out channels last, outputs hold what they held, and nobody but nodes that
+ * may sees the other layout. Plans are run on numbers that stand for contents: an operator gives a number made of its
+ * name and of what it reads; conversions give what they get. */
 #include "optimize/optimize.h"
 #include "support.h"
 
@@ -34,8 +34,12 @@ static tensor *add_tensor(writer *w, bool narrow, const char *root)
 {
 	tensor *t = &w->at[w->n++];
 	t->narrow = narrow;
-	snprintf(t->name, sizeof t->name, "t%u", w->named++);
-	snprintf(t->root, sizeof t->root, "%s", root ? root : t->name);
+	snprintf(t->name, sizeof t->name, "t%u", w->named);
+	if (root)
+		snprintf(t->root, sizeof t->root, "%s", root);
+	else
+		snprintf(t->root, sizeof t->root, "t%u", w->named);
+	w->named++;
 	return t;
 }
 

@@ -23,7 +23,18 @@ PAGES = (
     "README.md",
     *(
         f"docs/{page}.md"
-        for page in ("artifact", "benchmark-api", "capture", "notebook", "optimize", "pictures", "pipe", "report", "split", "trace")
+        for page in (
+            "artifact",
+            "benchmark-api",
+            "capture",
+            "notebook",
+            "optimize",
+            "pictures",
+            "pipe",
+            "report",
+            "split",
+            "trace",
+        )
     ),
 )
 NOT_OF_SPLITS = ("ArgumentError", "PlanError", "CompressionError", "PipelineError", "TraceError")

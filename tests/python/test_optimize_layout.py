@@ -322,7 +322,9 @@ def test_a_model_gives_what_it_gave_in_the_layout_it_gave(layout: Layout) -> Non
     for w, g in zip(want, got, strict=True):
         assert g.stride() == w.stride()
         torch.testing.assert_close(g, w, rtol=1e-4, atol=1e-5)
-    tried = [line for line in plan.optimizations().splitlines() if line.startswith("fast, channels_last")]
-    assert len(tried) == 1
-    assert ("channels_last " in tried[0]) == (layout is row_major)
-    assert "off by" in tried[0]
+    (told,) = [line for line in plan.optimizations().splitlines() if line.startswith("fast, channels_last")]
+    if layout is row_major:
+        assert ", channels_last " in told
+        assert "off by" in told
+    else:
+        assert told.endswith("nothing to do")

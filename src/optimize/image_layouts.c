@@ -1,4 +1,5 @@
-/* Which images are channels-last: those that were converted, and what operators of the table (layouts.def) make of them. */
+/* How images are laid out. Channels-last are those that were converted, and what operators of the table (layouts.def) make
+ * of them; row-major is what the table says. */
 #include "optimize/fuse.h"
 #include "optimize/layouts.h"
 
@@ -50,19 +51,21 @@ static void follow(follower *x, const layouts *l)
 			node_each_result(x->e->p, n, mark_image, x);
 }
 
-clv_status find_last_images(const edit *e, bool **out)
+static void find_rows(const layouts *l, bool *rows)
+{
+	for (value_id v = 0; v < l->e->p->values.n; v++)
+		rows[v] = l->order[v] == ORDER_ROWS;
+}
+
+clv_status find_image_layouts(const edit *e, bool *last, bool *rows)
 {
 	layouts l;
-	follower x = {.e = e, .last = mem_alloc((e->p->values.n + 1) * sizeof *x.last)};
-	if (!x.last)
-		return fail_nomem();
+	follower x = {.e = e, .last = last};
 	clv_status st = layouts_new(e, &l);
-	if (st == CLV_OK)
+	if (st == CLV_OK) {
 		follow(&x, &l);
+		find_rows(&l, rows);
+	}
 	layouts_free(&l);
-	if (st != CLV_OK)
-		mem_free(x.last);
-	else
-		*out = x.last;
 	return st;
 }
