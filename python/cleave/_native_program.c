@@ -738,7 +738,10 @@ static PyObject *program_py_optimizations(ProgramObject *o, PyObject *unused)
 	(void)unused;
 	if (!o->g->optimizer)
 		Py_RETURN_NONE;
-	clv_status st = optimizer_report(o->g->optimizer, &report);
+	clv_status st;
+	Py_BEGIN_ALLOW_THREADS; /* waits for a run that chooses, which may call Python */
+	st = optimizer_report(o->g->optimizer, &report);
+	Py_END_ALLOW_THREADS;
 	const optimized_plan *made = optimizer_plan(o->g->optimizer);
 	if (made)
 		plan_print(made->p, &text);

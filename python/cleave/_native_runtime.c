@@ -441,7 +441,10 @@ static PyObject *runtime_py_optimizations(RuntimeObject *o, PyObject *unused)
 {
 	char *text;
 	(void)unused;
-	clv_status st = clv_runtime_optimizations(o->r, &text);
+	clv_status st;
+	Py_BEGIN_ALLOW_THREADS; /* waits for a run that chooses, which may call Python */
+	st = clv_runtime_optimizations(o->r, &text);
+	Py_END_ALLOW_THREADS;
 	if (st != CLV_OK)
 		return raise_status(st);
 	PyObject *out = PyUnicode_FromString(text);

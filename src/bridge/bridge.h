@@ -52,9 +52,10 @@ typedef struct br_memory {
 	const void *base; /* the first byte of the storage */
 } br_memory;
 
-/* A number that changes when a tensor gets other memory; contents: and when it is written. Writes that no version counts
-   (x.data) are seen where they reach one of a few elements that are looked at. */
-uint64_t br_mark(const clv_tensor *t, bool contents);
+/* A number that changes when a tensor gets other memory or another layout, and when it is written. Writes that no version
+   counts (x.data) are seen where they reach one of a few elements that are looked at: all of them on the CPU, where it has
+   up to `whole` bytes. 0: nothing tells whether it was written. */
+uint64_t br_mark(const clv_tensor *t, size_t whole);
 clv_status br_memory_get(const clv_tensor *t, br_memory *out);    /* refuses what is not plain memory of the CPU */
 clv_status br_bytes_new(size_t n, clv_tensor **out, void **data); /* u8[n] with no values yet */
 
@@ -256,6 +257,8 @@ void br_site_free(br_site *s);
 /* Calls. Slots named by TENSOR arguments are read (or taken), those of results are written with new references. */
 clv_status br_call(const br_site *s, clv_tensor **slots, const br_arg *numbers, br_arg *hosts);
 
+/* A function transform (vmap, grad) or a dispatch mode (fake tensors) is around: operators give what only holds in there. */
+bool br_transforms(void);
 bool br_has_operator(const char *op); /* it is registered, and the library it calls was built in */
 
 /* Argument i of an operator's schema: its name (borrowed while the operator is registered), whether it is taken by name

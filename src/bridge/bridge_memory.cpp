@@ -6,6 +6,7 @@
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 
@@ -205,22 +206,43 @@ static uint64_t mix_samples(uint64_t h, const char *data, size_t n)
 	return h;
 }
 
-uint64_t br_mark(const clv_tensor *t, bool contents)
+static uint64_t mix_all(uint64_t h, const char *data, size_t n)
+{
+	for (size_t at = 0; at < n; at += sizeof(uint64_t)) {
+		uint64_t x = 0;
+		std::memcpy(&x, data + at, std::min(n - at, sizeof x));
+		h = mix(h, x);
+	}
+	return h;
+}
+
+static uint64_t mix_layout(uint64_t h, const at::Tensor &x)
+{
+	h = mix(mix(h, static_cast<uint64_t>(x.storage_offset())), static_cast<uint64_t>(x.scalar_type()));
+	for (int64_t d = 0; d < x.dim(); d++)
+		h = mix(mix(h, static_cast<uint64_t>(x.size(d))), static_cast<uint64_t>(x.stride(d)));
+	return h;
+}
+
+uint64_t br_mark(const clv_tensor *t, size_t whole)
 {
 	try {
 		const at::Tensor &x = borrow(t);
-		if (!x.has_storage())
+		if (!x.has_storage() || x.layout() != at::kStrided)
 			return 0;
 		const char *data = static_cast<const char *>(x.storage().data());
-		uint64_t h = mix(mix(1, reinterpret_cast<uintptr_t>(data)), static_cast<uint64_t>(x.storage_offset()));
-		if (!contents)
-			return h;
+		const bool cpu = x.device().is_cpu(), dense = x.unsafeGetTensorImpl()->is_non_overlapping_and_dense();
+		const bool all = cpu && x.nbytes() <= whole;
+		if (all ? !dense : x.is_inference())
+			return 0;
+		uint64_t h = mix_layout(mix(1, reinterpret_cast<uintptr_t>(data)), x);
 		h = mix(h, x.is_inference() ? 0 : static_cast<uint64_t>(x._version()));
-		if (!data || !x.device().is_cpu() || !x.unsafeGetTensorImpl()->is_non_overlapping_and_dense())
+		if (!data || !cpu || !dense)
 			return h;
-		return mix_samples(h, data + static_cast<size_t>(x.storage_offset()) * x.itemsize(), x.nbytes());
+		data += static_cast<size_t>(x.storage_offset()) * x.itemsize();
+		return all ? mix_all(h, data, x.nbytes()) : mix_samples(h, data, x.nbytes());
 	} catch (...) {
-		return 0; // nothing that could be looked at
+		return 0;
 	}
 }
 

@@ -27,6 +27,13 @@ thread_local int bridge::opaque = 0;
 
 using namespace bridge;
 
+bool br_transforms(void)
+{
+	return !at::functorch::getDynamicLayerStack().empty() ||
+	       (c10::impl::TorchDispatchModeTLS::any_modes_set() &&
+	        !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Python));
+}
+
 namespace {
 
 thread_local struct Open *open_top = nullptr;
@@ -252,10 +259,7 @@ bool is_wrapper(const c10::IValue &v)
 // Function transforms and dispatch modes: the operators they call in turn are the ones to record.
 bool is_transformed(c10::ArrayRef<const c10::IValue> inputs)
 {
-	if (!at::functorch::getDynamicLayerStack().empty())
-		return true;
-	if (c10::impl::TorchDispatchModeTLS::any_modes_set() &&
-	    !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Python))
+	if (br_transforms())
 		return true;
 	for (const auto &v : inputs)
 		if (is_wrapper(v))

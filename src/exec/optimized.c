@@ -8,8 +8,10 @@
 typedef struct kept {
 	atomic_uint refs;
 	uint64_t *marks;      /* per external of the prelude */
+	clv_tensor **from;    /* the same: on its memory, which nobody else gets while it is compared with */
 	clv_tensor **tensors; /* per output of the prelude */
-	uint32_t n;
+	uint32_t nfrom, n;
+	uint64_t generation; /* how many were made before it */
 } kept;
 
 /* Where an input of the main part comes from. */
@@ -25,6 +27,7 @@ struct variant {
 	uint32_t *prelude_externals; /* per external of it: which of the program's */
 	uint32_t *main_externals;
 	source *inputs; /* per input of main */
+	bool checks;    /* main does not check all that the program does */
 	pthread_mutex_t lock;
 	bool has_lock;
 	kept *now;           /* under the lock, as the next */
@@ -39,32 +42,45 @@ static void kept_unref(kept *k)
 		return;
 	for (uint32_t i = 0; k->tensors && i < k->n; i++)
 		br_unref(k->tensors[i]);
+	for (uint32_t i = 0; k->from && i < k->nfrom; i++)
+		br_unref(k->from[i]);
 	mem_free(k->tensors);
+	mem_free(k->from);
 	mem_free(k->marks);
 	mem_free(k);
 }
 
-static kept *kept_new(uint32_t nmarks, uint32_t ntensors)
+static kept *kept_new(uint32_t nfrom, uint32_t ntensors)
 {
 	kept *k = mem_alloc(sizeof *k);
 	if (!k)
 		return NULL;
 	atomic_init(&k->refs, 1);
 	k->n = ntensors;
-	k->marks = mem_alloc((nmarks + 1) * sizeof *k->marks);
+	k->nfrom = nfrom;
+	k->marks = mem_alloc((nfrom + 1) * sizeof *k->marks);
+	k->from = mem_alloc((nfrom + 1) * sizeof *k->from);
 	k->tensors = mem_alloc((ntensors + 1) * sizeof *k->tensors);
-	if (!k->marks || !k->tensors) {
+	if (!k->marks || !k->from || !k->tensors) {
 		kept_unref(k);
 		return NULL;
 	}
 	return k;
 }
 
+/* Constants may be tensors that their maker still writes; all of a small one is looked at. */
+static uint64_t mark_of(const variant *x, uint32_t i, const clv_tensor *t)
+{
+	const view *v = &x->prelude->v;
+	bool constant = v->p->values.at[v->externals.at[i]].kind == VALUE_CONST;
+	return t ? br_mark(t, constant ? SMALL_CONSTANT : 0) : 0;
+}
+
 static bool still_holds(const variant *x, const kept *k, const run_spec *r)
 {
 	for (uint32_t i = 0; i < x->prelude->v.externals.n; i++) {
-		const clv_tensor *t = r->externals[x->prelude_externals[i]];
-		if (!t || br_mark(t, true) != k->marks[i])
+		uint64_t mark = mark_of(x, i, r->externals[x->prelude_externals[i]]);
+		if (!mark || mark != k->marks[i])
 			return false;
 	}
 	return true;
@@ -87,7 +103,9 @@ static clv_status run_prelude(const variant *x, const run_spec *r, kept *k)
 	clv_status st = externals && symbols ? CLV_OK : fail_nomem();
 	for (uint32_t i = 0; st == CLV_OK && i < v->externals.n; i++) {
 		externals[i] = r->externals[x->prelude_externals[i]];
-		k->marks[i] = externals[i] ? br_mark(externals[i], true) : 0;
+		k->marks[i] = mark_of(x, i, externals[i]);
+		if (externals[i])
+			st = br_leaf(externals[i], false, &k->from[i]);
 	}
 	run_spec inner = {.externals = externals, .outputs = k->tensors, .symbols = symbols};
 	if (st == CLV_OK)
@@ -135,8 +153,9 @@ static clv_status take_kept(variant *x, const run_spec *r, kept **out)
 	if (!x->now || !still_holds(x, x->now, r)) {
 		kept_unref(x->now);
 		x->now = NULL;
-		x->generation++;
 		st = make_kept(x, r, &x->now);
+		if (st == CLV_OK)
+			x->now->generation = ++x->generation;
 	}
 	if (st == CLV_OK) {
 		atomic_fetch_add(&x->now->refs, 1);
@@ -153,7 +172,7 @@ clv_status variant_renew(variant *x, const run_spec *r, uint64_t *generation)
 	if (!x->prelude)
 		return CLV_OK;
 	TRY(take_kept(x, r, &k));
-	*generation = x->generation;
+	*generation = k->generation;
 	kept_unref(k);
 	return CLV_OK;
 }
@@ -217,6 +236,27 @@ static clv_status check_outputs(const variant *x, const clv_program *g)
 	return same ? CLV_OK : lost("outputs");
 }
 
+/* What no node reads any more is checked all the same: a forward may have gone its way for that. A range that begins later
+   does not compare the memory of its inputs. */
+static clv_status find_checks(variant *x, const clv_program *g)
+{
+	bool *checked = mem_alloc((g->v.externals.n + 1) * sizeof *checked);
+	uint32_t inputs = 0;
+	if (!checked)
+		return fail_nomem();
+	for (uint32_t i = 0; i < x->main->v.inputs.n; i++)
+		inputs += !x->inputs[i].prelude;
+	for (uint32_t i = 0; i < x->main->v.externals.n; i++)
+		checked[x->main_externals[i]] = true;
+	for (uint32_t i = 0; x->prelude && i < x->prelude->v.externals.n; i++)
+		checked[x->prelude_externals[i]] = true; /* when it changes */
+	x->checks = inputs < g->v.inputs.n || (g->writes_inputs && x->prelude);
+	for (uint32_t i = 0; i < g->v.externals.n; i++)
+		x->checks |= !checked[i];
+	mem_free(checked);
+	return CLV_OK;
+}
+
 static clv_status lower_parts(variant *x, const program_spec *spec)
 {
 	program_spec part = *spec;
@@ -246,6 +286,7 @@ static clv_status variant_init(variant *x, const clv_program *g, const program_s
 		TRY(map_externals(&g->v, &x->prelude->v, &x->prelude_externals));
 	TRY(map_externals(&g->v, &x->main->v, &x->main_externals));
 	TRY(map_inputs(x, g));
+	TRY(find_checks(x, g));
 	return check_outputs(x, g);
 }
 
@@ -315,6 +356,8 @@ clv_status variant_run(variant *x, const clv_program *g, const run_spec *r)
 	int64_t some[8], *symbols = some;
 	uint32_t n = x->main->v.inputs.n + x->main->v.externals.n;
 	kept *k = NULL;
+	if (x->checks)
+		TRY(program_check_run(g, r));
 	if (x->prelude)
 		TRY(take_kept(x, r, &k));
 	if (n > FEW)

@@ -765,10 +765,10 @@ clv_status program_run_plain(const clv_program *g, const run_spec *r)
 	return st;
 }
 
-/* What passes made has no gradients, and steps of its own. */
+/* What passes made has no gradients, and steps of its own; what it keeps must not come from within a transform. */
 clv_status program_run(const clv_program *g, const run_spec *r)
 {
-	if (g->optimizer && (g->inference || !r->grad) && !r->times && !r->watch)
+	if (g->optimizer && (g->inference || !r->grad) && !r->times && !r->watch && !br_transforms())
 		return optimizer_run(g->optimizer, g, r);
 	return program_run_plain(g, r);
 }

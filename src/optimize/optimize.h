@@ -6,8 +6,8 @@
  *
  * At the end the nodes that depend on nothing but external tensors come first in the range: the prelude. Its results are
  * made once and kept until one of those tensors changes; folded and packed weights are nodes of the prelude like any others.
- * Safe passes put only what depends on constants there: parameters can be written in ways that leave no trace
- * (`parameter.data`), and a run must see that. */
+ * Safe passes put only what depends on small constants there: tensors can be written in ways that leave no trace
+ * (`parameter.data`, memory shared with an array), and a run must see that. */
 #ifndef OPTIMIZE_OPTIMIZE_H
 #define OPTIMIZE_OPTIMIZE_H
 
@@ -40,6 +40,8 @@ typedef struct optimized_plan {
 /* The nodes first … end-1 of p. Caller calls optimized_plan_free, also on failure. */
 clv_status optimize(const plan *p, node_id first, node_id end, const optimize_spec *s, optimized_plan *out);
 void optimized_plan_free(optimized_plan *o);
+
+enum { SMALL_CONSTANT = 4096 }; /* bytes that a run can look at each time */
 
 /* ---- passes: each adds to *changes --------------------------------------------------------------------------------- */
 

@@ -18,13 +18,6 @@ typedef struct finder {
 	bool fast;
 } finder;
 
-static bool is_constant_external(const finder *f, const value *x)
-{
-	if (x->kind == VALUE_CONST)
-		return true;
-	return f->fast && (x->kind == VALUE_PARAM || x->kind == VALUE_BUFFER || x->kind == VALUE_ATTR);
-}
-
 static bool has_fixed_shape(const plan *p, const value *x)
 {
 	int64_t k;
@@ -34,14 +27,29 @@ static bool has_fixed_shape(const plan *p, const value *x)
 	return true;
 }
 
-static void find_externals(finder *f)
+/* All of it can be looked at in every run. */
+static bool is_small(const plan *p, value_id v)
+{
+	int64_t bytes;
+	return !strcmp(plan_s(p, p->values.at[v].device), "cpu") && value_bytes(p, v, NULL, &bytes) == CLV_OK &&
+	       bytes <= SMALL_CONSTANT;
+}
+
+static bool is_constant_external(const finder *f, value_id v)
 {
 	const plan *p = f->e->p;
-	for (value_id v = 0; v < p->values.n; v++) {
-		const value *x = &p->values.at[v];
-		bool external = x->type == TYPE_TENSOR && is_constant_external(f, x);
-		f->constant[v] = external && !f->e->facts.written[v] && has_fixed_shape(p, x);
-	}
+	const value *x = &p->values.at[v];
+	if (x->type != TYPE_TENSOR || (x->flags & VALUE_ODD) || f->e->facts.written[v] || !has_fixed_shape(p, x))
+		return false;
+	if (x->kind == VALUE_CONST)
+		return f->fast || is_small(p, v);
+	return f->fast && (x->kind == VALUE_PARAM || x->kind == VALUE_BUFFER || x->kind == VALUE_ATTR);
+}
+
+static void find_externals(finder *f)
+{
+	for (value_id v = 0; v < f->e->p->values.n; v++)
+		f->constant[v] = is_constant_external(f, v);
 }
 
 static void see_arg(void *ctx, value_id v)

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import cleave
 from cleave.optimize import Optimize
@@ -97,6 +98,10 @@ def other_data(net: Block) -> None:
     net.head.weight.data = torch.randn(5, 16)
 
 
+def turned_data(net: Block) -> None:
+    net.second.weight.data = net.second.weight.data.transpose(0, 1)
+
+
 def loaded_state(net: Block) -> None:
     net.load_state_dict({k: v + 1 if v.is_floating_point() else v for k, v in net.state_dict().items()})
 
@@ -113,6 +118,7 @@ CHANGES = [
     other_statistics,
     other_parameter,
     other_data,
+    turned_data,
     loaded_state,
     optimizer_step,
 ]
@@ -314,3 +320,96 @@ def test_what_there_is_not(given: Any) -> None:
         cleave.capture(table, torch.rand(3, 8), optimize=given)
     with pytest.raises(ValueError, match=r"not|no pass"):
         cleave.prepare_split(table, example_inputs=(torch.rand(3, 8),), split=cleave.SplitSpec("50%"), optimize=given)
+
+
+STEPS = torch.arange(4.0)
+
+
+def asks_size(x: Tensor, y: Tensor) -> Tensor:
+    return x + STEPS * 2 if y.shape[0] == 3 else x - STEPS * 2
+
+
+@torch.no_grad()
+def test_inputs_that_no_operator_reads_are_checked() -> None:
+    x = torch.ones(4)
+    plan = cleave.capture(asks_size, (x, torch.ones(3)))
+    assert "prelude" in plan.optimizations()
+    assert torch.equal(plan(x, torch.ones(3)), asks_size(x, torch.ones(3)))
+    with pytest.raises(cleave.InputError):
+        plan(x, torch.ones(5))
+
+
+def writes_between(x: Tensor, y: Tensor) -> Tensor:
+    before = y + 1
+    x.add_(torch.arange(3.0) * 2)
+    return before + (y + 1)
+
+
+@torch.no_grad()
+def test_inputs_that_share_memory_are_refused_where_one_is_written() -> None:
+    plan = cleave.capture(writes_between, (torch.ones(3), torch.ones(3)))
+    assert "prelude" in plan.optimizations()
+    x = torch.ones(3)
+    with pytest.raises(cleave.InputError, match="share memory"):
+        plan(x, x)
+
+
+@pytest.mark.parametrize("size", [5, 100_000])
+@torch.no_grad()
+def test_constants_that_others_write_without_a_trace(size: int) -> None:
+    steps, x = torch.ones(size), torch.zeros(size)
+    plan = cleave.capture(lambda x: x + steps * 2, x)
+    for place in (2, size - 2):
+        assert torch.equal(plan(x), x + steps * 2)
+        steps.numpy()[place] = 7
+    steps.data[1] = 3
+    assert torch.equal(plan(x), x + steps * 2)
+
+
+@torch.no_grad()
+def test_constants_that_are_parts_of_others() -> None:
+    steps, x = torch.ones(10), torch.zeros(5)
+    part = steps[::2]
+    plan = cleave.capture(lambda x: x + part * 2, x)
+    for place in (0, 4, 8):
+        assert torch.equal(plan(x), x + part * 2)
+        steps.numpy()[place] = 7
+    assert torch.equal(plan(x), x + part * 2)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@torch.inference_mode()
+def test_parameters_without_versions(level: str) -> None:
+    net, plan = capture(level)
+    x = torch.rand(4, 3, 8, 8)
+    plan(x)
+    net.first.weight[5].mul_(3)
+    close(plan(x), net(x))
+
+
+@torch.no_grad()
+def test_what_is_made_within_a_mode_is_not_kept() -> None:
+    x = torch.rand(3, 8)
+    plan = cleave.capture(table, x)
+    with FakeTensorMode() as mode:
+        plan(mode.from_tensor(x))
+    assert torch.equal(plan(x), table(x))
+
+
+@torch.no_grad()
+def test_operators_of_others_are_called_once_a_run() -> None:
+    calls = []
+
+    @torch.library.custom_op("cleave_tests::counted_double", mutates_args=())
+    def counted_double(x: Tensor) -> Tensor:
+        calls.append(1)
+        return x * 2
+
+    net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16)).eval()
+    x = torch.rand(1, 3, 8, 8)
+    counts = []
+    for level in ("none", "fast"):
+        calls.clear()
+        cleave.capture(lambda x: counted_double(net(x)), x, optimize=level)(x)
+        counts.append(len(calls))
+    assert counts[0] == counts[1]
