@@ -679,7 +679,8 @@ static uint64_t mark_all(clv_tensor *const *tensors, uint32_t n)
 	for (uint32_t i = 0; i < n; i++) {
 		br_meta m;
 		bool number = tensors[i] && br_meta_get(tensors[i], &m) == CLV_OK && m.ndim == 0;
-		h = (h ^ (tensors[i] ? br_mark(tensors[i], number) : 0)) * 0x9e3779b97f4a7c15u;
+		uint64_t mark = !tensors[i] ? 0 : number ? br_mark(tensors[i], sizeof(double), NULL) : br_place(tensors[i]);
+		h = (h ^ mark) * 0x9e3779b97f4a7c15u;
 		h ^= h >> 29;
 	}
 	return h;

@@ -418,7 +418,8 @@ static bool check_entries(PyObject *list)
 
 static uint64_t mark_of(PyObject *list, Py_ssize_t i, int contents)
 {
-	return br_mark(py_borrow(PyTuple_GET_ITEM(PyList_GET_ITEM(list, i), 2)), contents != 0);
+	const clv_tensor *t = py_borrow(PyTuple_GET_ITEM(PyList_GET_ITEM(list, i), 2));
+	return contents ? br_mark(t, 0, NULL) : br_place(t);
 }
 
 /* marks(list, contents) -> bytes: what the tensors look like now */

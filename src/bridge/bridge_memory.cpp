@@ -224,20 +224,40 @@ static uint64_t mix_layout(uint64_t h, const at::Tensor &x)
 	return h;
 }
 
-uint64_t br_mark(const clv_tensor *t, size_t whole)
+static uint64_t place_of(const at::Tensor &x)
+{
+	return mix_layout(mix(1, reinterpret_cast<uintptr_t>(x.storage().data())), x);
+}
+
+static bool has_place(const at::Tensor &x)
+{
+	return x.has_storage() && x.layout() == at::kStrided;
+}
+
+uint64_t br_place(const clv_tensor *t)
 {
 	try {
+		return has_place(borrow(t)) ? place_of(borrow(t)) : 0;
+	} catch (...) {
+		return 0;
+	}
+}
+
+uint64_t br_mark(const clv_tensor *t, size_t whole, bool *blind)
+{
+	bool nowhere;
+	bool &unseen = blind ? *blind : nowhere;
+	unseen = true;
+	try {
 		const at::Tensor &x = borrow(t);
-		if (!x.has_storage() || x.layout() != at::kStrided)
+		if (!has_place(x))
 			return 0;
 		const char *data = static_cast<const char *>(x.storage().data());
-		const bool cpu = x.device().is_cpu(), dense = x.unsafeGetTensorImpl()->is_non_overlapping_and_dense();
-		const bool all = cpu && x.nbytes() <= whole;
-		if (all ? !dense : x.is_inference())
-			return 0;
-		uint64_t h = mix_layout(mix(1, reinterpret_cast<uintptr_t>(data)), x);
-		h = mix(h, x.is_inference() ? 0 : static_cast<uint64_t>(x._version()));
-		if (!data || !cpu || !dense)
+		const bool looks = data && x.device().is_cpu() && x.unsafeGetTensorImpl()->is_non_overlapping_and_dense();
+		const bool all = looks && x.nbytes() <= whole;
+		unseen = !all && (x.is_inference() || (x.device().is_cpu() && x.nbytes() <= whole));
+		uint64_t h = mix(place_of(x), x.is_inference() ? 0 : static_cast<uint64_t>(x._version()));
+		if (!looks)
 			return h;
 		data += static_cast<size_t>(x.storage_offset()) * x.itemsize();
 		return all ? mix_all(h, data, x.nbytes()) : mix_samples(h, data, x.nbytes());

@@ -69,18 +69,20 @@ static kept *kept_new(uint32_t nfrom, uint32_t ntensors)
 }
 
 /* Constants may be tensors that their maker still writes; all of a small one is looked at. */
-static uint64_t mark_of(const variant *x, uint32_t i, const clv_tensor *t)
+static uint64_t mark_of(const variant *x, uint32_t i, const clv_tensor *t, bool *blind)
 {
 	const view *v = &x->prelude->v;
 	bool constant = v->p->values.at[v->externals.at[i]].kind == VALUE_CONST;
-	return t ? br_mark(t, constant ? SMALL_CONSTANT : 0) : 0;
+	*blind = true;
+	return t ? br_mark(t, constant ? SMALL_CONSTANT : 0, blind) : 0;
 }
 
 static bool still_holds(const variant *x, const kept *k, const run_spec *r)
 {
 	for (uint32_t i = 0; i < x->prelude->v.externals.n; i++) {
-		uint64_t mark = mark_of(x, i, r->externals[x->prelude_externals[i]]);
-		if (!mark || mark != k->marks[i])
+		bool blind;
+		uint64_t mark = mark_of(x, i, r->externals[x->prelude_externals[i]], &blind);
+		if (blind || mark != k->marks[i])
 			return false;
 	}
 	return true;
@@ -103,7 +105,8 @@ static clv_status run_prelude(const variant *x, const run_spec *r, kept *k)
 	clv_status st = externals && symbols ? CLV_OK : fail_nomem();
 	for (uint32_t i = 0; st == CLV_OK && i < v->externals.n; i++) {
 		externals[i] = r->externals[x->prelude_externals[i]];
-		k->marks[i] = mark_of(x, i, externals[i]);
+		bool blind;
+		k->marks[i] = mark_of(x, i, externals[i], &blind);
 		if (externals[i])
 			st = br_leaf(externals[i], false, &k->from[i]);
 	}
