@@ -49,15 +49,17 @@ class _Graph(NamedTuple):
     graph: Any
     inputs: list[torch.Tensor]
     outputs: tuple[torch.Tensor, ...]
+    given_back: list[int | torch.Tensor | None]  # per output: the input or the model's tensor that it is
     model: list[torch.Tensor]  # held, so that their addresses stay theirs
-    stamp: tuple[Any, ...]
+    stamp: tuple[int, int]  # of the model's tensors
 
 
-def _stamp(model: Sequence[torch.Tensor], program: Program) -> tuple[Any, ...]:
-    """Tells whether the model's tensors are the ones a graph was captured with. A number on the host went into the
-    graph by value, so its version counts too; what is made of tensors once for all runs counts by how often it was."""
-    tensors = ((id(t), t.data_ptr(), None if t.dim() or t.is_inference() else t._version) for t in model)
-    return (program.native.renew(), *tensors)
+def _given_back(
+    outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], model: Sequence[torch.Tensor]
+) -> list[int | torch.Tensor | None]:
+    places: dict[int, int | torch.Tensor] = {id(t): t for t in model}
+    places.update((id(t), i) for i, t in enumerate(inputs))
+    return [places.get(id(t)) for t in outputs]
 
 
 @contextlib.contextmanager
@@ -115,7 +117,7 @@ class GraphSegment:
         """Graphs that are held."""
         return len(self._graphs)
 
-    def _unfit(self, leaves: Sequence[torch.Tensor], model: Sequence[torch.Tensor]) -> str | None:
+    def _unfit(self, leaves: Sequence[torch.Tensor]) -> str | None:
         """Why this call cannot be a graph."""
         if not self.inference and torch.is_grad_enabled():
             return "gradients are wanted, and a graph keeps none"
@@ -124,8 +126,6 @@ class GraphSegment:
         device = leaves[0].device
         if any(t.device != device for t in leaves):
             return "the inputs are on several devices"
-        if any(t.device != device for t in model if t.is_cuda or t.dim()):
-            return "the model has tensors on another device"
         if any(torch._debug_has_internal_overlap(t) == 1 for t in leaves):
             return "an input is expanded: its elements share memory"
         if torch.cuda.is_current_stream_capturing():
@@ -141,11 +141,10 @@ class GraphSegment:
         if self._never is not None:
             return self.program.run(leaves, symbols)
         with self._lock:
-            model = self._model()
-            reason = self._unfit(leaves, model)
+            reason = self._unfit(leaves)
             if reason is None:
                 self.program.native.check_run(leaves, symbols)
-                graph, reason = self._graph(leaves, symbols, model)
+                graph, reason = self._graph(leaves, symbols)
             first = reason is not None and self.fallback_reason is None
             self.fallback_reason = reason
             if reason is None:
@@ -164,14 +163,15 @@ class GraphSegment:
 
     # ---- capturing
 
-    def _graph(
-        self, leaves: Sequence[torch.Tensor], symbols: list[int] | None, model: list[torch.Tensor]
-    ) -> tuple[Any, str | None]:
+    def _graph(self, leaves: Sequence[torch.Tensor], symbols: list[int] | None) -> tuple[Any, str | None]:
         key = (tuple(symbols or ()), *((t.shape, t.stride(), t.dtype, t.device) for t in leaves))
         found = self._graphs.get(key)
-        if found is not None and found.stamp == _stamp(model, self.program):
+        if found is not None and found.stamp == self.program.native.stamp():
             self._graphs.move_to_end(key)
             return found, None
+        model = self._model()
+        if any(t.device != leaves[0].device for t in model if t.is_cuda or t.dim()):
+            return None, "the model has tensors on another device"
         self._graphs.pop(key, None)
         while len(self._graphs) >= self.max_graphs:
             self._graphs.popitem(last=False)
@@ -209,7 +209,8 @@ class GraphSegment:
             finally:
                 current.wait_stream(side)
                 torch.cuda.set_rng_state(drawn, device)  # no run has happened yet
-            return _Graph(graph, inputs, outputs, model, _stamp(model, self.program))
+            stamp = self.program.native.stamp()
+            return _Graph(graph, inputs, outputs, _given_back(outputs, inputs, model), model, stamp)
 
     def _record(
         self, side: Any, inputs: list[torch.Tensor], symbols: list[int] | None
@@ -258,8 +259,9 @@ class GraphSegment:
             for mine, given in zip(g.inputs, leaves, strict=True):
                 mine.copy_(given.detach())
             g.graph.replay()
-            given_back = {id(mine): given for mine, given in zip(g.inputs, leaves, strict=True)}
-            given_back.update((id(t), t) for t in g.model)
-            out = tuple(given_back[id(t)] if id(t) in given_back else own_copy(t.detach()) for t in g.outputs)
+            out = tuple(
+                own_copy(t.detach()) if back is None else leaves[back] if isinstance(back, int) else back
+                for t, back in zip(g.outputs, g.given_back, strict=True)
+            )
             self._done = stream.record_event()
             return out

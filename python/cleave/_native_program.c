@@ -672,14 +672,25 @@ static PyObject *program_py_shapes(ProgramObject *o, PyObject *args)
 	return out;
 }
 
-/* renew() -> a number; another one whenever what a run reuses was made anew because the model changed */
-static PyObject *program_py_renew(ProgramObject *o, PyObject *unused)
+/* Which tensors these are: where they lie, and what numbers of the host are, which went into a graph by value. */
+static uint64_t mark_all(clv_tensor *const *tensors, uint32_t n)
 {
-	uint64_t generation = 0;
+	uint64_t h = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		br_meta m;
+		bool number = tensors[i] && br_meta_get(tensors[i], &m) == CLV_OK && m.ndim == 0;
+		h = (h ^ (tensors[i] ? br_mark(tensors[i], number) : 0)) * 0x9e3779b97f4a7c15u;
+		h ^= h >> 29;
+	}
+	return h;
+}
+
+/* stamp() -> (which tensors of the model a run would read, how often what runs reuse was made of them) */
+static PyObject *program_py_stamp(ProgramObject *o, PyObject *unused)
+{
+	uint64_t generation = 0, mark = 0;
 	uint32_t n = o->g->v.externals.n;
 	(void)unused;
-	if (!o->g->optimizer)
-		return PyLong_FromLong(0);
 	clv_tensor **externals = PyMem_Calloc(n + 1, sizeof *externals);
 	if (!externals)
 		return PyErr_NoMemory();
@@ -688,7 +699,9 @@ static PyObject *program_py_renew(ProgramObject *o, PyObject *unused)
 	if (ok) {
 		run_spec r = {.externals = externals};
 		Py_BEGIN_ALLOW_THREADS
-		st = optimizer_renew(o->g->optimizer, &r, &generation);
+		mark = mark_all(externals, n);
+		if (o->g->optimizer)
+			st = optimizer_renew(o->g->optimizer, &r, &generation);
 		Py_END_ALLOW_THREADS
 	}
 	for (uint32_t i = 0; i < n; i++)
@@ -696,7 +709,8 @@ static PyObject *program_py_renew(ProgramObject *o, PyObject *unused)
 	PyMem_Free(externals);
 	if (!ok)
 		return NULL;
-	return st == CLV_OK ? PyLong_FromUnsignedLongLong(generation) : raise_status(st);
+	return st == CLV_OK ? Py_BuildValue("(KK)", (unsigned long long)mark, (unsigned long long)generation)
+	                    : raise_status(st);
 }
 
 /* effects() -> as Plan.effects, of what every run does */
@@ -755,8 +769,8 @@ static PyMethodDef program_methods[] = {
      "segments() -> list of (first, end, back end, reason or None, runs, runs on the tape)"},
 	{"optimizations", (PyCFunction)program_py_optimizations, METH_NOARGS,
      "optimizations() -> (report, text of the plan that runs, or None), or None"},
-	{"renew", (PyCFunction)program_py_renew, METH_NOARGS,
-     "renew() -> a number, another whenever what runs reuse was made anew"},
+	{"stamp", (PyCFunction)program_py_stamp, METH_NOARGS,
+     "stamp() -> numbers that change when a run would read other tensors of the model, or what is made of them"},
 	{"effects", (PyCFunction)program_py_effects, METH_NOARGS, "effects() -> {effect: node} of what every run does"},
 	{"ask", (PyCFunction)program_py_ask, METH_NOARGS, "ask() -> the next run chooses among optimizations"},
 	{"shapes", (PyCFunction)program_py_shapes, METH_VARARGS, "shapes(inputs, symbols) -> list of shapes"},

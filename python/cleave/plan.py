@@ -40,6 +40,9 @@ def plan_signature(captured: Captured, origin: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
+PLAN_MODES = ("generated_eager", "cuda_graph")
+
+
 class Node(NamedTuple):
     """One operator of a plan."""
 
@@ -90,13 +93,19 @@ class Program:
 class _Variant:
     """A whole plan for one grad mode (or both)."""
 
-    def __init__(self, captured: Captured, debug: bool = False, optimize: Optimize = SAFE) -> None:
+    def __init__(self, captured: Captured, debug: bool = False, optimize: Optimize = SAFE, graph: bool = False) -> None:
         self.captured = captured
-        self.program = Program(captured, 0, captured.plan.node_count(), debug=debug, optimize=optimize)
+        nodes = captured.plan.node_count()
+        self.program = Program(captured, 0, nodes, debug=debug, optimize=optimize)
+        self.run = self.program.run
+        if graph:
+            from ._cuda_graph import GraphSegment
+
+            self.run = GraphSegment(captured, 0, nodes, inference=False, program=self.program).run
         self.rebinds = [captured.state[name] for name in captured.plan.rebinds()]
 
     def __call__(self, leaves: Sequence[torch.Tensor]) -> Any:
-        return finish(self.captured, self.rebinds, self.program.run(leaves))
+        return finish(self.captured, self.rebinds, self.run(leaves))
 
 
 def finish(captured: Captured, rebinds: Sequence[tuple[Any, Any]], out: Sequence[Any]) -> Any:
@@ -130,13 +139,14 @@ class Plan(_show.Shown, Drawable):
         sized: Sized | None = None,
         example: Arguments | None = None,
         optimize: Optimize = SAFE,
+        graph: bool = False,
     ) -> None:
         self._target = target
-        self._optimize = optimize
+        self._how: dict[str, Any] = {"optimize": optimize, "graph": graph}
         self._sized = sized
         self._example = example  # what other sizes are made of
         self._lock = threading.Lock()
-        variant = self._first = _Variant(captured, optimize=optimize)
+        variant = self._first = _Variant(captured, **self._how)
         self._variants: dict[Hashable, _Variant] = {}  # by grad mode, or by grad mode and strides
         if captured.with_grad:
             self._variants[True] = variant
@@ -177,7 +187,7 @@ class Plan(_show.Shown, Drawable):
         key = (grad, id(captured))
         with self._lock:
             if key not in self._variants:
-                variant = self._variants[key] = _Variant(captured, optimize=self._optimize)
+                variant = self._variants[key] = _Variant(captured, **self._how)
                 variant.program.settle(leaves)
         return key
 
@@ -243,7 +253,7 @@ class Plan(_show.Shown, Drawable):
             evict = len(self._variants) >= MAX_VARIANTS
             if evict:
                 self._variants.pop(next(k for k in self._variants if not isinstance(k, bool)), None)
-            variant = self._variants[key] = _Variant(captured, optimize=self._optimize)
+            variant = self._variants[key] = _Variant(captured, **self._how)
             variant.program.settle(leaves)
         if evict:
             warn(
@@ -397,6 +407,7 @@ def capture(
     dynamic_dims: DynamicDims | None = None,
     dynamic_ranges: Mapping[str, tuple[int, int]] | None = None,
     optimize: str | Optimize = "safe",
+    mode: str = "generated_eager",
 ) -> Plan:
     """Captures the forward of a module or function on example inputs, in the caller's grad mode.
 
@@ -411,22 +422,27 @@ def capture(
     optimize: "none", "safe" (the same bits) or "fast" (numbers within a tolerance): what may be rewritten for calls
     without grad (docs/optimize.md).
 
+    mode: "generated_eager" runs the plan from C, operator by operator; "cuda_graph" as a CUDA graph per kind of input,
+    where that can be, without grad.
+
     >>> import torch, cleave
     >>> plan = cleave.capture(lambda x, y: 2 * x + y, (torch.rand(3), torch.rand(3)))
     >>> plan(torch.ones(3), torch.ones(3))
     tensor([3., 3., 3.])
     """
+    if mode not in PLAN_MODES:
+        raise ValueError(f"mode must be one of {', '.join(PLAN_MODES)}, not {mode!r}")
     target = Target(model)
-    level = read_optimize(optimize)
+    how: dict[str, Any] = {"optimize": read_optimize(optimize), "graph": mode == "cuda_graph"}
     args, kwargs = as_call(example_inputs, example_kwargs)
     grad = torch.is_grad_enabled()
     both = grad if both_grad_modes is None else both_grad_modes
     sizes = SizeSpec(dynamic_batch, "B", dynamic_dims, dynamic_ranges)
     if not sizes.empty:
         sized = capture_sized(target, args, kwargs, grad, sizes)
-        plan = Plan(target, sized.captured, sized, take_apart(target, args, kwargs), level)
+        plan = Plan(target, sized.captured, sized, take_apart(target, args, kwargs), **how)
     else:
-        plan = Plan(target, capture_checked(target, args, kwargs, grad, both), optimize=level)
+        plan = Plan(target, capture_checked(target, args, kwargs, grad, both), **how)
     plan._first.program.settle(plan.flatten_inputs(args, kwargs))
     return plan
 

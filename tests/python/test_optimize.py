@@ -304,6 +304,16 @@ def test_files(level: str, tmp_path: Path) -> None:
     close(loaded(x), net(x))
 
 
+def test_modes_of_plans() -> None:
+    x = torch.rand(3, 8)
+    with pytest.raises(ValueError, match="mode must be one of generated_eager, cuda_graph"):
+        cleave.capture(table, x, mode="compiled")
+    with pytest.warns(cleave.CleaveWarning, match="no CUDA graph"):
+        plan = cleave.capture(table, x, mode="cuda_graph")
+    with torch.no_grad():
+        assert torch.equal(plan(x), table(x))
+
+
 @pytest.mark.parametrize("given", ["faster", "", Optimize("safe", ("no such pass",))])
 def test_what_there_is_not(given: Any) -> None:
     with pytest.raises(ValueError, match=r"not|no pass"):

@@ -58,6 +58,21 @@ class Masked(nn.Module):
         return y if whole else y * mask[:, None]
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@torch.no_grad()
+def test_whole_plans_as_graphs(level: str) -> None:
+    net = Block().eval().cuda()
+    x = torch.rand(4, 3, 8, 8, device="cuda")
+    plan = cleave.capture(net, x, optimize=level, dynamic_batch=(2, 16), mode="cuda_graph")
+    for rows in (2, 4, 9, 4):
+        y = torch.rand(rows, 3, 8, 8, device="cuda")
+        close(plan(y), net(y))
+    net.first.weight.mul_(2)
+    close(plan(x), net(x))
+    with torch.enable_grad():
+        assert torch.equal(plan(x), net(x))
+
+
 @torch.no_grad()
 def test_a_guard_that_no_input_changes_does_not_keep_a_graph_away() -> None:
     net = Masked().eval().cuda()
