@@ -418,7 +418,12 @@ static bool check_entries(PyObject *list)
 
 static uint64_t mark_of(PyObject *list, Py_ssize_t i, int contents)
 {
-	return br_mark(py_borrow(PyTuple_GET_ITEM(PyList_GET_ITEM(list, i), 2)), contents != 0);
+	const clv_tensor *t = py_borrow(PyTuple_GET_ITEM(PyList_GET_ITEM(list, i), 2));
+	uint64_t mark;
+	if (!contents)
+		return br_place(t);
+	(void)br_mark(t, 0, &mark); /* as well as it can be told */
+	return mark;
 }
 
 /* marks(list, contents) -> bytes: what the tensors look like now */
