@@ -672,15 +672,24 @@ static PyObject *program_py_shapes(ProgramObject *o, PyObject *args)
 	return out;
 }
 
-/* Which tensors these are: where they lie, and what numbers of the host are, which went into a graph by value. */
+/* Where a tensor lies; and what it is, if it may be a number of the host, which goes into a graph by value. */
+static uint64_t mark_one(const clv_tensor *t)
+{
+	br_meta m;
+	uint64_t mark;
+	if (!t)
+		return 0;
+	if (br_meta_get(t, &m) != CLV_OK || m.ndim)
+		return br_place(t);
+	(void)br_mark(t, SIZE_MAX, &mark);
+	return mark;
+}
+
 static uint64_t mark_all(clv_tensor *const *tensors, uint32_t n)
 {
 	uint64_t h = 0;
 	for (uint32_t i = 0; i < n; i++) {
-		br_meta m;
-		bool number = tensors[i] && br_meta_get(tensors[i], &m) == CLV_OK && m.ndim == 0;
-		uint64_t mark = !tensors[i] ? 0 : number ? br_mark(tensors[i], sizeof(double), NULL) : br_place(tensors[i]);
-		h = (h ^ mark) * 0x9e3779b97f4a7c15u;
+		h = (h ^ mark_one(tensors[i])) * 0x9e3779b97f4a7c15u;
 		h ^= h >> 29;
 	}
 	return h;

@@ -419,7 +419,11 @@ static bool check_entries(PyObject *list)
 static uint64_t mark_of(PyObject *list, Py_ssize_t i, int contents)
 {
 	const clv_tensor *t = py_borrow(PyTuple_GET_ITEM(PyList_GET_ITEM(list, i), 2));
-	return contents ? br_mark(t, 0, NULL) : br_place(t);
+	uint64_t mark;
+	if (!contents)
+		return br_place(t);
+	(void)br_mark(t, 0, &mark); /* as well as it can be told */
+	return mark;
 }
 
 /* marks(list, contents) -> bytes: what the tensors look like now */

@@ -52,12 +52,12 @@ typedef struct br_memory {
 	const void *base; /* the first byte of the storage */
 } br_memory;
 
-/* A number that changes when a tensor gets other memory or another layout; 0: it has no memory to tell by. */
+/* A number that changes when a tensor gets other memory or another layout. */
 uint64_t br_place(const clv_tensor *t);
-/* One that changes also when it is written. Writes that no version counts (x.data) are seen where they reach one of a few
-   elements that are looked at: all of them on the CPU, where it has up to `whole` bytes. `blind`, unless NULL: nothing tells
-   of writes beyond these elements. */
-uint64_t br_mark(const clv_tensor *t, size_t whole, bool *blind);
+/* One that also changes when it is written. Writes that no version counts (x.data) are seen where they reach one of a few
+   elements that are looked at: all of them on the CPU, where it has up to `whole` bytes. False: nothing counts writes of
+   this tensor, and not all of it was looked at. */
+bool br_mark(const clv_tensor *t, size_t whole, uint64_t *out);
 clv_status br_memory_get(const clv_tensor *t, br_memory *out);    /* refuses what is not plain memory of the CPU */
 clv_status br_bytes_new(size_t n, clv_tensor **out, void **data); /* u8[n] with no values yet */
 

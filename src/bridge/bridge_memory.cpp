@@ -216,53 +216,45 @@ static uint64_t mix_all(uint64_t h, const char *data, size_t n)
 	return h;
 }
 
-static uint64_t mix_layout(uint64_t h, const at::Tensor &x)
+// Where a tensor lies and how.
+static uint64_t mix_place(const at::Tensor &x)
 {
+	if (!x.has_storage() || x.layout() != at::kStrided)
+		return mix(2, reinterpret_cast<uintptr_t>(x.unsafeGetTensorImpl()));
+	uint64_t h = mix(1, reinterpret_cast<uintptr_t>(x.storage().data()));
 	h = mix(mix(h, static_cast<uint64_t>(x.storage_offset())), static_cast<uint64_t>(x.scalar_type()));
 	for (int64_t d = 0; d < x.dim(); d++)
 		h = mix(mix(h, static_cast<uint64_t>(x.size(d))), static_cast<uint64_t>(x.stride(d)));
 	return h;
 }
 
-static uint64_t place_of(const at::Tensor &x)
-{
-	return mix_layout(mix(1, reinterpret_cast<uintptr_t>(x.storage().data())), x);
-}
-
-static bool has_place(const at::Tensor &x)
-{
-	return x.has_storage() && x.layout() == at::kStrided;
-}
-
 uint64_t br_place(const clv_tensor *t)
 {
 	try {
-		return has_place(borrow(t)) ? place_of(borrow(t)) : 0;
+		return mix_place(borrow(t));
 	} catch (...) {
-		return 0;
+		return 0; // nothing that could be looked at
 	}
 }
 
-uint64_t br_mark(const clv_tensor *t, size_t whole, bool *blind)
+bool br_mark(const clv_tensor *t, size_t whole, uint64_t *out)
 {
-	bool nowhere;
-	bool &unseen = blind ? *blind : nowhere;
-	unseen = true;
+	*out = 0;
 	try {
 		const at::Tensor &x = borrow(t);
-		if (!has_place(x))
-			return 0;
+		bool counted = !x.is_inference();
+		*out = mix(mix_place(x), counted ? static_cast<uint64_t>(x._version()) : 0);
+		if (!x.has_storage() || x.layout() != at::kStrided)
+			return false;
 		const char *data = static_cast<const char *>(x.storage().data());
-		const bool looks = data && x.device().is_cpu() && x.unsafeGetTensorImpl()->is_non_overlapping_and_dense();
-		const bool all = looks && x.nbytes() <= whole;
-		unseen = !all && (x.is_inference() || (x.device().is_cpu() && x.nbytes() <= whole));
-		uint64_t h = mix(place_of(x), x.is_inference() ? 0 : static_cast<uint64_t>(x._version()));
-		if (!looks)
-			return h;
+		const bool all = x.device().is_cpu() && x.nbytes() <= whole;
+		if (!data || !x.device().is_cpu() || !x.unsafeGetTensorImpl()->is_non_overlapping_and_dense())
+			return counted && !all;
 		data += static_cast<size_t>(x.storage_offset()) * x.itemsize();
-		return all ? mix_all(h, data, x.nbytes()) : mix_samples(h, data, x.nbytes());
+		*out = all ? mix_all(*out, data, x.nbytes()) : mix_samples(*out, data, x.nbytes());
+		return all || counted;
 	} catch (...) {
-		return 0;
+		return false;
 	}
 }
 

@@ -68,21 +68,20 @@ static kept *kept_new(uint32_t nfrom, uint32_t ntensors)
 	return k;
 }
 
-/* Constants may be tensors that their maker still writes; all of a small one is looked at. */
-static uint64_t mark_of(const variant *x, uint32_t i, const clv_tensor *t, bool *blind)
+/* Constants may be tensors that their maker still writes; all of a small one is looked at. False: nothing tells. */
+static bool mark_of(const variant *x, uint32_t i, const clv_tensor *t, uint64_t *out)
 {
 	const view *v = &x->prelude->v;
 	bool constant = v->p->values.at[v->externals.at[i]].kind == VALUE_CONST;
-	*blind = true;
-	return t ? br_mark(t, constant ? SMALL_CONSTANT : 0, blind) : 0;
+	*out = 0;
+	return t && br_mark(t, constant ? SMALL_CONSTANT : 0, out);
 }
 
 static bool still_holds(const variant *x, const kept *k, const run_spec *r)
 {
 	for (uint32_t i = 0; i < x->prelude->v.externals.n; i++) {
-		bool blind;
-		uint64_t mark = mark_of(x, i, r->externals[x->prelude_externals[i]], &blind);
-		if (blind || mark != k->marks[i])
+		uint64_t mark;
+		if (!mark_of(x, i, r->externals[x->prelude_externals[i]], &mark) || mark != k->marks[i])
 			return false;
 	}
 	return true;
@@ -105,8 +104,7 @@ static clv_status run_prelude(const variant *x, const run_spec *r, kept *k)
 	clv_status st = externals && symbols ? CLV_OK : fail_nomem();
 	for (uint32_t i = 0; st == CLV_OK && i < v->externals.n; i++) {
 		externals[i] = r->externals[x->prelude_externals[i]];
-		bool blind;
-		k->marks[i] = mark_of(x, i, externals[i], &blind);
+		(void)mark_of(x, i, externals[i], &k->marks[i]);
 		if (externals[i])
 			st = br_leaf(externals[i], false, &k->from[i]);
 	}

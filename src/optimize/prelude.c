@@ -30,8 +30,9 @@ static bool has_fixed_shape(const plan *p, const value *x)
 /* All of it can be looked at in every run. */
 static bool is_small(const plan *p, value_id v)
 {
+	const value *x = &p->values.at[v];
 	int64_t bytes;
-	return !strcmp(plan_s(p, p->values.at[v].device), "cpu") && value_bytes(p, v, NULL, &bytes) == CLV_OK &&
+	return x->strides == NONE && !strcmp(plan_s(p, x->device), "cpu") && value_bytes(p, v, NULL, &bytes) == CLV_OK &&
 	       bytes <= SMALL_CONSTANT;
 }
 
