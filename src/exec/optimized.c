@@ -116,14 +116,13 @@ static clv_status run_prelude(const variant *x, const run_spec *r, kept *k)
 	return st;
 }
 
-/* Later runs may be on other streams of a device: what they find must be there. */
-static clv_status wait_for(const kept *k)
+clv_status wait_for_all(clv_tensor *const *tensors, uint32_t n)
 {
-	for (uint32_t i = 0; i < k->n; i++) {
+	for (uint32_t i = 0; i < n; i++) {
 		br_meta m;
-		if (!k->tensors[i])
+		if (!tensors[i])
 			continue;
-		TRY(br_meta_get(k->tensors[i], &m));
+		TRY(br_meta_get(tensors[i], &m));
 		if (strcmp(m.device, "cpu") != 0)
 			return br_synchronize(m.device);
 	}
@@ -137,7 +136,7 @@ static clv_status make_kept(const variant *x, const run_spec *r, kept **out)
 		return fail_nomem();
 	clv_status st = run_prelude(x, r, k);
 	if (st == CLV_OK)
-		st = wait_for(k);
+		st = wait_for_all(k->tensors, k->n); /* later runs may be on other streams: what they find must be there */
 	if (st != CLV_OK) {
 		kept_unref(k);
 		return st;

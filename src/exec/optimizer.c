@@ -118,7 +118,7 @@ static clv_status fill(optimizer *o, const clv_program *g, const program_spec *s
 		return CLV_OK;
 	if (!repeatable(g)) {
 		o->why_not = "it writes tensors of others, draws random numbers or calls out (Python, operators of other "
-		             "libraries): it cannot "
+					 "libraries): it cannot "
 					 "be run twice to compare";
 		return CLV_OK;
 	}
@@ -165,19 +165,6 @@ void optimizer_free(optimizer *o)
 
 /* ---- choosing ----------------------------------------------------------------------------------------------------- */
 
-static clv_status wait_for(clv_tensor *const *tensors, uint32_t n)
-{
-	for (uint32_t i = 0; i < n; i++) {
-		br_meta m;
-		if (!tensors[i])
-			continue;
-		TRY(br_meta_get(tensors[i], &m));
-		if (strcmp(m.device, "cpu") != 0)
-			return br_synchronize(m.device);
-	}
-	return CLV_OK;
-}
-
 static void release(clv_tensor **tensors, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++)
@@ -194,7 +181,7 @@ static clv_status run_once(variant *x, const clv_program *g, const run_spec *r, 
 	double start = clock_seconds();
 	clv_status st = x ? variant_run(x, g, &mine) : program_run_plain(g, &mine);
 	if (st == CLV_OK)
-		st = wait_for(out, g->outputs.n);
+		st = wait_for_all(out, g->outputs.n);
 	*ms = (clock_seconds() - start) * 1e3;
 	return st;
 }
