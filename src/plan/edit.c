@@ -48,12 +48,28 @@ static void count_use(void *ctx, value_id v)
 	f->user[v] = c->now;
 }
 
+/* After x.set_(y), which no alias tells, x is on y's memory: what is done to one is done to the other. */
+static void count_joined(void *ctx, value_id v)
+{
+	counter *c = ctx;
+	value_id root = alias_root(c->e->p, v);
+	c->e->facts.written[root] = c->e->facts.shown[root] = true;
+}
+
+static bool joins_memory(const plan *p, const node *n)
+{
+	const char *op = plan_s(p, n->op);
+	return !strncmp(op, "aten::set_", 10) && (!op[10] || op[10] == '.');
+}
+
 static void count_node(counter *c)
 {
 	edit *e = c->e;
 	const node *n = &e->p->nodes.at[c->now];
 	c->inside = c->now >= e->first && c->now < e->end;
 	node_each_arg(e->p, c->now, count_use, c);
+	if (joins_memory(e->p, n))
+		node_each_arg(e->p, c->now, count_joined, c);
 	for (uint32_t i = 0; c->inside && i < n->nwrites; i++)
 		e->facts.written[alias_root(e->p, e->p->ids.at[n->writes + i])] = true;
 }

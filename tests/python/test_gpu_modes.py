@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import cleave
 from cleave._capture import Captured, grad_mode, own_copy
 from cleave._compiled import TOLERANCE, Segment
-from cleave._cuda_graph import GRAPH, TAPE, GraphSegment, _Graph, _stamp
+from cleave._cuda_graph import GRAPH, TAPE, GraphSegment, _Graph
 from cleave.plan import Program
 
 GENERATOR = torch.Generator()
@@ -85,16 +85,15 @@ class Pretended(GraphSegment):
 
     captures = 0
 
-    @staticmethod
-    def _unfit_for_ever(captured: Captured, first: int, end: int) -> str | None:
+    def _unfit_for_ever(self) -> str | None:
         return None
 
-    def _unfit(self, leaves: Any, model: Any) -> str | None:
+    def _unfit(self, leaves: Any) -> str | None:
         return None
 
     def _capture(self, leaves: Any, symbols: Any, model: Any) -> _Graph:
         self.captures += 1
-        return _Graph(None, [own_copy(t) for t in leaves], (), model, _stamp(model))
+        return _Graph(None, [own_copy(t) for t in leaves], (), [], model, self.program.native.stamp())
 
     def _replay(self, g: _Graph, leaves: Any) -> tuple[Tensor, ...]:
         return self.program.run(leaves)
