@@ -205,11 +205,11 @@ class GraphSegment:
                     for _ in range(WARMUPS):
                         self.program.run(inputs, symbols)
                 torch.cuda.synchronize(device)
+                stamp = self.program.native.stamp()  # what changes after this is seen by the next call
                 graph, outputs = self._record(side, inputs, symbols)
             finally:
                 current.wait_stream(side)
                 torch.cuda.set_rng_state(drawn, device)  # no run has happened yet
-            stamp = self.program.native.stamp()
             return _Graph(graph, inputs, outputs, _given_back(outputs, inputs, model), model, stamp)
 
     def _record(
