@@ -353,7 +353,7 @@ static bool has_none(const char *name)
 
 #define CUDA_HEAD                                                                                                      \
 	HEAD "input %0 f16[2,4,8,8] device=cuda:0 name=\"x\"\nparam @w f16[4,4,3,3] device=cuda:0\nparam @c f16[4] "       \
-	     "device=cuda:0\n"                                                                                             \
+		 "device=cuda:0\n"                                                                                             \
 		 "%1 = aten::conv2d(%0, @w, @c, [1, 1], [1, 1], [1, 1], 1) -> f16[2,4,8,8] device=cuda:0\n"
 
 static void cudnn_does_a_relu_and_a_sum_with_one(void **state)
