@@ -65,8 +65,8 @@ def back_ends() -> Iterator[None]:
     _register("script-data", native=False)
     _register("script-code", native=True)
     yield
-    for path in _FILES:
-        os.unlink(path)
+    while _FILES:  # a worker may come back to this module, and end it twice
+        os.unlink(_FILES.pop())
 
 
 @pytest.fixture(autouse=True)
