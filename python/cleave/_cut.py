@@ -18,7 +18,7 @@ from ._regime import Plans, Regime
 from ._state import Target
 from .candidates import CandidateTable
 from .errors import CaptureError, CleaveError, InputError, SplitError
-from .optimize import SAFE, Optimize
+from .optimize import NONE, SAFE, Optimize
 from .payload import TensorSchema, check_tensors, dims
 from .plan import Program, check_call, finish, plan_signature
 from .spec import SplitCandidate, SplitSpec
@@ -94,7 +94,7 @@ class Cut:
         self.candidate = self.candidates.chosen = self.candidates[which]
         log.info("cut after %s: %s", _place(self.candidate, plan.node_count()), _why(want, like))
         at, end = self.candidate.position + 1, plan.node_count()
-        how: dict[str, Any] = {"debug": debug, "inference": not grad, "optimize": want.optimize}
+        how: dict[str, Any] = {"debug": debug, "inference": not grad, "optimize": NONE if grad else want.optimize}
         self.prefix = Program(captured, 0, at, **how)
         self.suffix = Program(captured, at, end, **how)
         # Parameters that both halves train: a suffix reads them through `stand_in`, so that its share of their

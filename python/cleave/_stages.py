@@ -20,6 +20,7 @@ from ._regime import Plans, Regime
 from ._save import fixed_of
 from ._state import Target
 from .errors import CaptureError, InputError, SplitError
+from .optimize import NONE, SAFE
 from .payload import dims
 from .plan import Program, check_call, finish, plan_signature
 
@@ -107,7 +108,8 @@ class Staged:
             captured = captured._replace(modules=[])
         if device is not None:
             captured = captured._replace(plan=self._on(str(device)))
-        return Program(captured, self.ends[i - 1] if i else 0, self.ends[i], inference=not self.grad)
+        how: dict[str, Any] = {"inference": not self.grad, "optimize": NONE if self.grad else SAFE}
+        return Program(captured, self.ends[i - 1] if i else 0, self.ends[i], **how)
 
     def _on(self, device: str) -> Any:
         """The plan for another device."""

@@ -21,6 +21,7 @@ class Optimize(NamedTuple):
 
 
 SAFE = Optimize()
+NONE = Optimize("none")
 
 
 def read_optimize(given: str | Optimize) -> Optimize:

@@ -32,6 +32,7 @@ from ._dims import Point
 from ._log import logger, warn
 from ._state import RandomState, Target
 from .errors import ArgumentError, CaptureError, GuardError, InputError, SplitError, TraceError, ValidationError
+from .optimize import NONE
 from .plan import Plan, Program, as_call, capture
 from .visualization import Drawable, Subject
 
@@ -788,7 +789,7 @@ def _watched(target: Target, captured: Sequence[Captured], runtime: Any) -> tupl
         for place, constant, data in c.plan.places(0, c.plan.node_count())[0]:
             if constant is None and data is not None:
                 read[f"the tensor {place}"] = (None, None, data)
-        for name, _, _, writes in Program(c, 0, c.plan.node_count()).native.state():
+        for name, _, _, writes in Program(c, 0, c.plan.node_count(), optimize=NONE).native.state():
             if writes:
                 holder, key = c.state[name]
                 written[name] = (holder, key, holder[key])

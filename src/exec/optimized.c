@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "exec/beside.h"
+
 /* Results of the prelude, and marks of what they were made of. */
 typedef struct kept {
 	atomic_uint refs;
@@ -114,19 +116,6 @@ static clv_status run_prelude(const variant *x, const run_spec *r, kept *k)
 	mem_free(externals);
 	mem_free(symbols);
 	return st;
-}
-
-clv_status wait_for_all(clv_tensor *const *tensors, uint32_t n)
-{
-	for (uint32_t i = 0; i < n; i++) {
-		br_meta m;
-		if (!tensors[i])
-			continue;
-		TRY(br_meta_get(tensors[i], &m));
-		if (strcmp(m.device, "cpu") != 0)
-			return br_synchronize(m.device);
-	}
-	return CLV_OK;
 }
 
 static clv_status make_kept(const variant *x, const run_spec *r, kept **out)

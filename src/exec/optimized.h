@@ -21,8 +21,6 @@ clv_status variant_run(variant *x, const clv_program *g, const run_spec *r);
 clv_status variant_renew(variant *x, const run_spec *r, uint64_t *generation);
 const optimized_plan *variant_plan(const variant *x);
 
-clv_status wait_for_all(clv_tensor *const *tensors, uint32_t n); /* until the device that they are on is done */
-
 typedef struct optimizer optimizer;
 
 /* Variants for a program that was just made; *out is NULL where passes found nothing to do. */

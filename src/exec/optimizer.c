@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "exec/beside.h"
 #include "exec/optimized.h"
-#include "exec/tolerance.h"
 
 enum { CAPTURED, SAFE, FAST, MOST = 4, ROUNDS = 9 };
 static const double GAIN = 0.97;    /* of what gives the same numbers: only what takes less is worth other ones */
@@ -66,20 +66,19 @@ static clv_status drop(candidate *c, const char *why)
 	return c->why || !why ? CLV_OK : fail_nomem();
 }
 
-/* A pass of this level found something to do. */
-static bool did_any(const optimized_plan *p, optimize_level level)
-{
-	for (uint32_t i = 0; i < p->counts.n; i++)
-		for (const pass *x = passes; x->name; x++)
-			if (!strcmp(p->counts.at[i].pass, x->name) && x->level == level)
-				return true;
-	return false;
-}
-
 static bool did(const optimized_plan *p, const char *name)
 {
 	for (uint32_t i = 0; i < p->counts.n; i++)
 		if (!strcmp(p->counts.at[i].pass, name))
+			return true;
+	return false;
+}
+
+/* A pass of this level found something to do. */
+static bool did_any(const optimized_plan *p, optimize_level level)
+{
+	for (const pass *x = passes; x->name; x++)
+		if (x->level == level && did(p, x->name))
 			return true;
 	return false;
 }
@@ -118,8 +117,7 @@ static clv_status fill(optimizer *o, const clv_program *g, const program_spec *s
 		return CLV_OK;
 	if (!repeatable(g)) {
 		o->why_not = "it writes tensors of others, draws random numbers or calls out (Python, operators of other "
-					 "libraries): it cannot "
-					 "be run twice to compare";
+					 "libraries): it cannot be run twice to compare";
 		return CLV_OK;
 	}
 	TRY(add(o, g, spec, "fast", (optimize_spec){.level = OPTIMIZE_FAST}));
@@ -164,13 +162,6 @@ void optimizer_free(optimizer *o)
 }
 
 /* ---- choosing ----------------------------------------------------------------------------------------------------- */
-
-static void release(clv_tensor **tensors, uint32_t n)
-{
-	for (uint32_t i = 0; i < n; i++)
-		br_unref(tensors[i]);
-	memset(tensors, 0, (n + 1) * sizeof *tensors);
-}
 
 /* Runs once into `out`, which is empty; x NULL: as captured. */
 static clv_status run_once(variant *x, const clv_program *g, const run_spec *r, clv_tensor **out, double *ms)
@@ -230,13 +221,8 @@ static clv_status try_out(candidate *c, const clv_program *g, const run_spec *r,
 		st = compare(c, out, want, g->outputs.n);
 	else if (st != CLV_E_NOMEM && st != CLV_E_CANCELLED)
 		st = drop(c, status_message());
-	release(out, g->outputs.n);
+	release_all(out, g->outputs.n);
 	return st;
-}
-
-static void keep_shortest(double ms, double *shortest)
-{
-	*shortest = *shortest < 0 || ms < *shortest ? ms : *shortest;
 }
 
 /* Every way in turn, so that what else the machine does falls on all of them. */
@@ -250,7 +236,7 @@ static clv_status time_all(optimizer *o, const clv_program *g, const run_spec *r
 				continue;
 			TRY(run_once(c->v, g, r, out, &ms));
 			keep_shortest(ms, &c->ms);
-			release(out, g->outputs.n);
+			release_all(out, g->outputs.n);
 		}
 	return CLV_OK;
 }
@@ -292,7 +278,7 @@ static clv_status choose(optimizer *o, const clv_program *g, const run_spec *r)
 	if (!out)
 		return CLV_OK;
 	if (measure(o, g, r, out) != CLV_OK)
-		release(out, g->outputs.n);
+		release_all(out, g->outputs.n);
 	mem_free(out);
 	return CLV_OK;
 }

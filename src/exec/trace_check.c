@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "exec/tolerance.h"
+#include "exec/beside.h"
 #include "exec/trace.h"
 
 typedef struct watch {
@@ -89,13 +89,6 @@ static clv_status compare(attempt *a, const watch *w, clv_tensor *const *got, cl
 	return CLV_OK;
 }
 
-static void release(clv_tensor **tensors, uint32_t n)
-{
-	for (uint32_t i = 0; i < n; i++)
-		br_unref(tensors[i]);
-	memset(tensors, 0, n * sizeof *tensors);
-}
-
 static clv_status run_code(attempt *a, const segment_call *c, clv_tensor *const *inputs, clv_tensor **out, double *ms)
 {
 	double start = clock_seconds();
@@ -133,11 +126,6 @@ static clv_status compare_inputs(attempt *a, clv_tensor *const *given, clv_tenso
 
 enum { TIMED_RUNS = 3 };
 
-static void keep_shortest(double ms, double *shortest)
-{
-	*shortest = *shortest < 0 || ms < *shortest ? ms : *shortest;
-}
-
 static clv_status run_and_compare(const watch *w, attempt *a, const segment_call *c, clv_tensor **in, clv_tensor **out)
 {
 	double ms;
@@ -172,7 +160,7 @@ static clv_status see(void *ctx, const segment_call *c)
 	if (!all)
 		return fail_nomem();
 	clv_status st = run_and_compare(w, a, c, all, all + c->v->inputs.n);
-	release(all, n);
+	release_all(all, n);
 	mem_free(all);
 	return st;
 }
@@ -219,9 +207,9 @@ static bool room_new(const clv_program *g, run_room *r)
 static void room_free(const clv_program *g, run_room *r)
 {
 	if (r->inputs)
-		release(r->inputs, g->v.inputs.n);
+		release_all(r->inputs, g->v.inputs.n);
 	if (r->outputs)
-		release(r->outputs, g->outputs.n);
+		release_all(r->outputs, g->outputs.n);
 	mem_free(r->inputs);
 	mem_free(r->externals);
 	mem_free(r->outputs);

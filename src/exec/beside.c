@@ -1,4 +1,4 @@
-#include "exec/tolerance.h"
+#include "exec/beside.h"
 
 #include <string.h>
 
@@ -34,4 +34,29 @@ double tolerance_for(const br_meta *m, double scale, double rtol, double atol)
 			return (rtol < 0 ? tolerances[i].rtol : rtol) * scale +
 			       (atol < 0 ? beside(tolerances[i].atol, scale) : atol);
 	return 0;
+}
+
+clv_status wait_for_all(clv_tensor *const *tensors, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		br_meta m;
+		if (!tensors[i])
+			continue;
+		TRY(br_meta_get(tensors[i], &m));
+		if (strcmp(m.device, "cpu") != 0)
+			return br_synchronize(m.device);
+	}
+	return CLV_OK;
+}
+
+void release_all(clv_tensor **tensors, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		br_unref(tensors[i]);
+	memset(tensors, 0, n * sizeof *tensors);
+}
+
+void keep_shortest(double ms, double *shortest)
+{
+	*shortest = *shortest < 0 || ms < *shortest ? ms : *shortest;
 }

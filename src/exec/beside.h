@@ -1,0 +1,15 @@
+/* What runs beside the tape to be compared with it and timed: how far its numbers may be off, by dtype; its outputs. */
+#ifndef EXEC_BESIDE_H
+#define EXEC_BESIDE_H
+
+#include "bridge/bridge.h"
+
+/* For a tensor whose largest number is `scale`. Negative rtol or atol: that of the dtype, and of f32 on CUDA where TF32 is
+   allowed. What is no float is equal. */
+double tolerance_for(const br_meta *m, double scale, double rtol, double atol);
+
+clv_status wait_for_all(clv_tensor *const *tensors, uint32_t n); /* until the device that they are on is done */
+void release_all(clv_tensor **tensors, uint32_t n);              /* and leaves none there */
+void keep_shortest(double ms, double *shortest);                 /* negative: there is none yet */
+
+#endif
