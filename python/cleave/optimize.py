@@ -29,6 +29,8 @@ def read_optimize(given: str | Optimize) -> Optimize:
     out = given if isinstance(given, Optimize) else Optimize(given)
     if out.level not in LEVELS:
         raise ValueError(f"optimize is one of {', '.join(LEVELS)}, not {out.level!r}")
+    if isinstance(out.off, str):
+        raise ValueError(f"off is several names of passes, ({out.off!r},), not the text {out.off!r}")
     known = _native.passes()
     for name in out.off:
         if name not in known:

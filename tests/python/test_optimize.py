@@ -314,7 +314,7 @@ def test_modes_of_plans() -> None:
         assert torch.equal(plan(x), table(x))
 
 
-@pytest.mark.parametrize("given", ["faster", "", Optimize("safe", ("no such pass",))])
+@pytest.mark.parametrize("given", ["faster", "", Optimize("safe", ("no such pass",)), Optimize("fast", "fuse")])
 def test_what_there_is_not(given: Any) -> None:
     with pytest.raises(ValueError, match=r"not|no pass"):
         cleave.capture(table, torch.rand(3, 8), optimize=given)
