@@ -103,8 +103,7 @@ static clv_status spread_groups(finder *f, node_id n)
 
 /* ---- masks --------------------------------------------------------------------------------------------------------- */
 
-/* Steps of making a mask whose numbers are no larger than those of their arguments (`value` arguments from `first` on), or
-   than 1: comparisons. */
+/* Steps of making a mask whose numbers are no larger than those of their arguments, `n` from `first` on. */
 static const struct mask_step {
 	const char *op;
 	uint32_t first, n;
@@ -149,8 +148,23 @@ static double bound_of_made(const finder *f, node_id n, uint32_t depth)
 	if (edit_is(e, n, "aten::mul.Tensor"))
 		return a * b;
 	if (edit_is(e, n, "aten::add.Tensor") || edit_is(e, n, "aten::sub.Tensor") || edit_is(e, n, "aten::rsub.Scalar"))
-		return a + b * bound_of(f, edit_arg(e, n, 2), depth);
+		return (a + b) * fmax(1, bound_of(f, edit_arg(e, n, 2), depth));
 	return INFINITY;
+}
+
+/* The largest number of a type; INFINITY: it does not matter here. */
+static double largest(uint8_t type)
+{
+	switch (type) {
+	case DT_BOOL: return 1;
+	case DT_U8: return 255;
+	case DT_I32: return 2147483648.0;
+	case DT_I64: return 9223372036854775808.0;
+	case DT_F16: return 65504;
+	case DT_BF16: return 3.3895e38;
+	case DT_F32: return FLT_MAX;
+	default: return INFINITY;
+	}
 }
 
 /* No number is farther from 0; INFINITY: nothing is known. Parameters are taken for what trained ones are; other constants
@@ -162,28 +176,26 @@ static double bound_of(const finder *f, const arg *a, uint32_t depth)
 	if (a->kind == ARG_NONE)
 		return 1; /* the factor that is not given */
 	if (arg_number(e, a, &k))
-		return fabs(k);
+		return isnan(k) ? INFINITY : fabs(k);
 	if (a->kind != ARG_VALUE || !depth)
 		return INFINITY;
 	const value *x = &e->p->values.at[a->u.v];
 	if (x->type != TYPE_TENSOR || e->facts.written[a->u.v])
 		return INFINITY;
-	if (x->dtype == DT_BOOL)
-		return 1;
+	bool whole = x->dtype == DT_BOOL || x->dtype == DT_U8 || x->dtype == DT_I32 || x->dtype == DT_I64;
+	if (whole || (f->constant[a->u.v] && x->kind != VALUE_PARAM))
+		return largest(x->dtype);
 	if (x->kind == VALUE_PARAM)
 		return small;
-	if (x->dtype == DT_F32 && f->constant[a->u.v])
-		return FLT_MAX;
 	return x->kind == VALUE_RESULT && x->def != NONE ? bound_of_made(f, x->def, depth - 1) : INFINITY;
 }
 
 static bool is_finite(const finder *f, value_id mask)
 {
-	enum { DEPTH = 12 };
+	enum { DEPTH = 8 };
 	arg a = arg_of(mask);
-	const value *x = &f->e->p->values.at[mask];
-	double most = x->dtype == DT_F16 ? 65504 : FLT_MAX; /* bf16 goes almost as far */
-	return bound_of(f, &a, DEPTH) <= most * (1 + 1e-8); /* what is smaller than that is lost in rounding */
+	double most = largest(f->e->p->values.at[mask].dtype);
+	return isfinite(most) && bound_of(f, &a, DEPTH) <= most * (1 + 1e-8); /* less than that is lost in rounding */
 }
 
 /* ---- attention that is spelt out ----------------------------------------------------------------------------------- */
@@ -195,7 +207,7 @@ static const char *const scores[] = {
 	"mul(matmul(q, t), C)",       "div(matmul(q, t), D)",       "matmul(mul(q, C), t)",
 	"matmul(div(q, D), t)",
 };
-enum { SCORES = sizeof scores / sizeof *scores };
+enum { SCORES = sizeof scores / sizeof *scores, MANY_SCORES = 1 << 15 };
 
 typedef struct spelt {
 	found_tree tree;
@@ -255,6 +267,22 @@ static bool fits(const finder *f, const spelt *a, value_id result)
 	expr_id size = dim_of(e, a->q, 3), keys = dim_of(e, a->k, a->turned ? 3 : 2);
 	bool sizes = dim_of(e, a->k, a->turned ? 2 : 3) == size && dim_of(e, a->v, 3) == size && dim_of(e, a->v, 2) == keys;
 	return sizes && (a->mask == NONE || is_mask(f, a, dim_of(e, a->q, 2), keys));
+}
+
+/* Of the run to expect; 0: nothing is known. */
+static double expected(const finder *f, expr_id size)
+{
+	int64_t k;
+	if (expr_is_const(f->e->p, size, &k))
+		return (double)k;
+	return f->s->symbols && expr_eval(f->e->p, size, f->s->symbols, &k) == CLV_OK ? (double)k : 0;
+}
+
+/* On the CPU the operator goes through scores in blocks, which pays where a head's scores are many; windows of 49 took longer. */
+static bool is_worth_it(const finder *f, const spelt *a)
+{
+	double rows = expected(f, dim_of(f->e, a->q, 2)), columns = expected(f, dim_of(f->e, a->k, a->turned ? 3 : 2));
+	return is_cuda(f->e, a->q) || rows * columns >= MANY_SCORES;
 }
 
 static node_id only_reader(const edit *e, value_id v)
@@ -332,7 +360,8 @@ static clv_status join_spelt(finder *f, node_id n)
 		return CLV_OK;
 	for (uint32_t i = 0; i < 2 * SCORES; i++) {
 		spelt a;
-		if (read_spelling(e, n, scores[i / 2], i % 2, &a) && fits(f, &a, result) && tree_is_closed(e, &a.tree))
+		if (read_spelling(e, n, scores[i / 2], i % 2, &a) && fits(f, &a, result) && is_worth_it(f, &a) &&
+		    tree_is_closed(e, &a.tree))
 			return put_attention(f, &a);
 	}
 	return CLV_OK;

@@ -338,34 +338,27 @@ static bool match_args(const edit *e, node_id n, const char *one, const char *tw
 	return match_arg(e, one, edit_arg(e, n, first), t) && (!two || match_arg(e, two, edit_arg(e, n, 1 - first), t));
 }
 
-/* Of a node, the word behind whose parenthesis `at` is. */
+/* Of a node that has the operator: `at` is behind the parenthesis of the word. What did not match leaves its traces in t. */
 static bool match_word(const edit *e, const struct word *w, const char *at, node_id n, found_tree *t)
 {
 	const char *two = next_term(at);
-	if (!edit_is(e, n, w->op) || w->args != (two ? 2u : 1u) || edit_value(e, n, 0) == NONE || !w->fits(e, n))
+	if (w->args != (two ? 2u : 1u) || !may_join(e, t->top, n) || edit_value(e, n, 0) == NONE || !w->fits(e, n) ||
+	    !tree_add_node(t, n))
 		return false;
 	found_tree before = *t;
-	if (!tree_add_node(t, n))
-		return false;
 	if (match_args(e, n, at, two, 0, t))
 		return true;
 	*t = before;
-	return w->commutes && tree_add_node(t, n) && match_args(e, n, at, two, 1, t);
+	return w->commutes && match_args(e, n, at, two, 1, t);
 }
 
 static bool match_node(const edit *e, const char *at, node_id n, found_tree *t)
 {
 	size_t length = strcspn(at, "(");
-	if (!may_join(e, t->top, n))
-		return false;
-	for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-		found_tree before = *t;
-		if (strlen(words[i].name) != length || strncmp(words[i].name, at, length) != 0)
-			continue;
-		if (match_word(e, &words[i], at + length + 1, n, t))
+	for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+		if (!strncmp(words[i].name, at, length) && !words[i].name[length] && edit_is(e, n, words[i].op) &&
+		    match_word(e, &words[i], at + length + 1, n, t))
 			return true;
-		*t = before;
-	}
 	return false;
 }
 

@@ -8,33 +8,32 @@
 static const char *const rms_cores[] = {
 	"mul(x, rsqrt(add(mean(square(~to(x))), E)))",
 	"div(x, sqrt(add(mean(square(~to(x))), E)))",
+	NULL,
 };
-static const char *const rms_outers[] = {"mul(w, ~to(@))", "to(@)", "@"};
+static const char *const rms_outers[] = {"mul(w, ~to(@))", "to(@)", "@", NULL};
 
 static const char *const layer_cores[] = {
 	"mul(sub(x, mean(x)), rsqrt(add(var(x), E)))",
 	"div(sub(x, mean(x)), sqrt(add(var(x), E)))",
 	"mul(sub(x, mean(x)), rsqrt(add(mean(square(sub(x, mean(x)))), E)))",
 	"div(sub(x, mean(x)), sqrt(add(mean(square(sub(x, mean(x)))), E)))",
+	NULL,
 };
-static const char *const layer_outers[] = {"add(mul(w, @), b)", "mul(w, @)", "@"};
+static const char *const layer_outers[] = {"add(mul(w, @), b)", "mul(w, @)", "@", NULL};
 
-typedef struct norm_kind {
-	const char *op;
-	const char *const *cores, *const *outers;
-	uint32_t ncores, nouters;
+enum { PATTERNS = 24 };
+
+typedef struct norm_pattern {
+	char text[PATTERN_SIZE];
 	bool is_rms;
-} norm_kind;
-
-static const norm_kind kinds[] = {
-	{"aten::rms_norm", rms_cores, rms_outers, 2, 3, true},
-	{"aten::layer_norm", layer_cores, layer_outers, 4, 3, false},
-};
+} norm_pattern;
 
 typedef struct finder {
 	edit *e;
 	const optimize_spec *s;
 	uint8_t *layouts;
+	norm_pattern patterns[PATTERNS]; /* larger ones first */
+	uint32_t n;
 } finder;
 
 /* ---- reading ------------------------------------------------------------------------------------------------------- */
@@ -74,66 +73,76 @@ static void see_through_cast(const edit *e, found_tree *t)
 }
 
 /* What the tree is read from and makes is what the operator takes and gives. */
-static bool fits(const finder *f, const norm_kind *kind, found_tree *t, int64_t *length)
+static bool fits(const finder *f, bool is_rms, found_tree *t, int64_t *length)
 {
 	const edit *e = f->e;
 	value_id y = edit_result(e, t->top);
-	if (kind->is_rms && e->p->values.at[tensor_of(t, 'x')].dtype != e->p->values.at[y].dtype)
+	if (is_rms && e->p->values.at[tensor_of(t, 'x')].dtype != e->p->values.at[y].dtype)
 		see_through_cast(e, t);
 	value_id x = tensor_of(t, 'x');
 	const value *from = &e->p->values.at[x], *to = &e->p->values.at[y];
 	if (!is_real(from) || from->dtype != to->dtype || from->device != to->device || !same_shape(e->p, x, y) ||
 	    !from->ndim || !fixed_dim(e, x, from->ndim - 1, length) || f->layouts[x] == LAYOUT_ANY)
 		return false;
-	bool here = !kind->is_rms || (is_cuda(e, x) && f->s->has_op && f->s->has_op("aten::_fused_rms_norm_backward"));
+	bool here = !is_rms || is_cuda(e, x);
 	return here && is_row(e, tensor_of(t, 'w'), y, *length) && is_row(e, tensor_of(t, 'b'), y, *length);
 }
 
 /* ---- writing ------------------------------------------------------------------------------------------------------- */
 
-static clv_status put_norm(edit *e, const norm_kind *kind, const found_tree *t, int64_t length)
+static clv_status put_norm(edit *e, bool is_rms, const found_tree *t, int64_t length)
 {
 	spot at = {e, t->top, t->top};
 	value_id result = edit_result(e, t->top);
 	arg args[6] = {arg_of(tensor_of(t, 'x')), {.kind = ARG_NONE}, arg_of(tensor_of(t, 'w'))};
 	uint32_t n = 3;
 	TRY(arg_ints(e, &length, 1, &args[1]));
-	if (!kind->is_rms)
+	if (!is_rms)
 		args[n++] = arg_of(tensor_of(t, 'b'));
 	args[n++] = arg_float(number_of(t, 'E'));
-	if (!kind->is_rms)
+	if (!is_rms)
 		args[n++] = arg_bool(true); /* as torch.nn.functional has it */
 	TRY(tree_remove(e, t));
-	return put_node(&at, kind->op, args, n, result);
+	return put_node(&at, is_rms ? "aten::rms_norm" : "aten::layer_norm", args, n, result);
 }
 
 /* ---- the pass ------------------------------------------------------------------------------------------------------ */
 
-static clv_status try_kind(finder *f, node_id n, const norm_kind *kind, uint32_t *changes)
+static void add_patterns(finder *f, const char *const *outers, const char *const *cores, bool is_rms)
 {
-	for (uint32_t i = 0; i < kind->nouters; i++)
-		for (uint32_t k = 0; k < kind->ncores; k++) {
-			char pattern[PATTERN_SIZE];
-			found_tree t;
-			int64_t length;
-			if (!pattern_with(kind->outers[i], kind->cores[k], pattern) || !match_tree(f->e, n, pattern, &t) ||
-			    !fits(f, kind, &t, &length) || !tree_is_closed(f->e, &t))
-				continue;
-			TRY(put_norm(f->e, kind, &t, length));
-			*changes += t.n;
-			return CLV_OK;
+	for (; *outers; outers++)
+		for (const char *const *core = cores; *core; core++) {
+			norm_pattern *p = &f->patterns[f->n];
+			p->is_rms = is_rms;
+			f->n += f->n + 1 < PATTERNS && pattern_with(*outers, *core, p->text);
 		}
+}
+
+static clv_status try_node(finder *f, node_id n, uint32_t *changes)
+{
+	for (uint32_t i = 0; i < f->n; i++) {
+		const norm_pattern *p = &f->patterns[i];
+		found_tree t;
+		int64_t length;
+		if (!match_tree(f->e, n, p->text, &t) || !fits(f, p->is_rms, &t, &length) || !tree_is_closed(f->e, &t))
+			continue;
+		*changes += t.n;
+		return put_norm(f->e, p->is_rms, &t, length);
+	}
 	return CLV_OK;
 }
 
 clv_status pass_norms(edit *e, const optimize_spec *s, uint32_t *changes)
 {
 	finder f = {.e = e, .s = s};
+	add_patterns(&f, layer_outers, layer_cores, false);
+	if (s->has_op && s->has_op("aten::_fused_rms_norm_backward")) /* came with the kernel */
+		add_patterns(&f, rms_outers, rms_cores, true);
 	TRY(find_layouts(e, &f.layouts));
 	clv_status st = CLV_OK;
 	for (node_id n = e->end; n-- > e->first && st == CLV_OK;)
-		for (size_t i = 0; i < sizeof kinds / sizeof *kinds && st == CLV_OK && !e->gone.at[n]; i++)
-			st = try_kind(&f, n, &kinds[i], changes);
+		if (!e->gone.at[n])
+			st = try_node(&f, n, changes);
 	mem_free(f.layouts);
 	return st;
 }

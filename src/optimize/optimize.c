@@ -10,6 +10,7 @@ const pass passes[] = {
 	{"functions", OPTIMIZE_FAST, pass_functions},
 	{"norms", OPTIMIZE_FAST, pass_norms},
 	{"attention", OPTIMIZE_FAST, pass_attention},
+	{"rotary", OPTIMIZE_FAST, pass_rotary},
 	{"fold_batch_norm", OPTIMIZE_FAST, pass_fold_batch_norm},
 	{"channels_last", OPTIMIZE_FAST, pass_channels_last},
 	{"fuse", OPTIMIZE_FAST, pass_fuse},
