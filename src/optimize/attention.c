@@ -200,12 +200,14 @@ static bool is_finite(const finder *f, value_id mask)
 
 /* ---- attention that is spelt out ----------------------------------------------------------------------------------- */
 
-/* q, k, v; t are keys that are turned already, m is what is added, C multiplies and D divides. */
+/* q, k, v; t are keys that are turned already, m is what is added, C multiplies and D divides. Those that say more come
+   first. */
 static const char *const scores[] = {
-	"matmul(q, turn(k))",         "mul(matmul(q, turn(k)), C)", "div(matmul(q, turn(k)), D)",
-	"matmul(mul(q, C), turn(k))", "matmul(div(q, D), turn(k))", "matmul(q, t)",
-	"mul(matmul(q, t), C)",       "div(matmul(q, t), D)",       "matmul(mul(q, C), t)",
-	"matmul(div(q, D), t)",
+	"matmul(mul(q, C), turn(k))", "matmul(div(q, D), turn(k))",
+	"mul(matmul(q, turn(k)), C)", "div(matmul(q, turn(k)), D)",
+	"matmul(q, turn(k))",         "matmul(mul(q, C), t)",
+	"matmul(div(q, D), t)",       "mul(matmul(q, t), C)",
+	"div(matmul(q, t), D)",       "matmul(q, t)",
 };
 enum { SCORES = sizeof scores / sizeof *scores, MANY_SCORES = 1 << 15 };
 
