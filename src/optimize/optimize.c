@@ -11,6 +11,7 @@ const pass passes[] = {
 	{"norms", OPTIMIZE_FAST, pass_norms},
 	{"attention", OPTIMIZE_FAST, pass_attention},
 	{"rotary", OPTIMIZE_FAST, pass_rotary},
+	{"views", OPTIMIZE_FAST, pass_views},
 	{"fold_batch_norm", OPTIMIZE_FAST, pass_fold_batch_norm},
 	{"channels_last", OPTIMIZE_FAST, pass_channels_last},
 	{"fuse", OPTIMIZE_FAST, pass_fuse},

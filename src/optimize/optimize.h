@@ -63,6 +63,7 @@ clv_status pass_functions(edit *e, const optimize_spec *s, uint32_t *changes);  
 clv_status pass_norms(edit *e, const optimize_spec *s, uint32_t *changes);           /* norms.c */
 clv_status pass_attention(edit *e, const optimize_spec *s, uint32_t *changes);       /* attention.c */
 clv_status pass_rotary(edit *e, const optimize_spec *s, uint32_t *changes);          /* rotary.c */
+clv_status pass_views(edit *e, const optimize_spec *s, uint32_t *changes);           /* views.c */
 clv_status pass_channels_last(edit *e, const optimize_spec *s, uint32_t *changes);   /* channels_last.c */
 clv_status pass_fuse(edit *e, const optimize_spec *s, uint32_t *changes);            /* fuse.c */
 
