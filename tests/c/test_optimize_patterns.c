@@ -485,6 +485,36 @@ static void the_sign_of_a_rotation_goes_into_the_sine(void **state)
 	check_rotary(ROTARY("%4, %2", "8", "%6, %6, 1"), NULL);
 }
 
+/* ---- views --------------------------------------------------------------------------------------------------------- */
+
+static void check_views(const char *text, const char *want)
+{
+	check_job((job){.text = text, .run = pass_views, .spec = fast}, want);
+}
+
+#define PRODUCT                                                                                                        \
+	HEAD "symbol B 1..64\ninput %0 f32[4*B,8] name=\"x\"\nparam @w f32[8,16]\nparam @c f32[16]\n"                      \
+		 "%1 = aten::addmm(@c, %0, @w, 1, 1) -> f32[4*B,16]\n"                                                         \
+		 "%2 = aten::view(%1, [B, 4, 16]) -> f32[B,4,16] view-of %1\n"
+
+static const char shaped[] = PRODUCT "%3 = aten::gelu(%2, \"tanh\") -> f32[B,4,16]\n"
+									 "%4 = aten::view(%3, [4*B, 16]) -> f32[4*B,16] view-of %3\n" ENDS("%4");
+
+static void an_activation_comes_before_the_view_of_a_product(void **state)
+{
+	(void)state;
+	check_views(shaped, "%1 = aten::addmm(@c, %0, @w, 1, 1) -> f32[4*B,16]\n"
+	                    "%2 = aten::gelu(%1, \"tanh\") -> f32[4*B,16]\n"
+	                    "%3 = aten::view(%2, [B, 4, 16]) -> f32[B,4,16] view-of %2\n"
+	                    "%4 = aten::view(%3, [4*B, 16]) -> f32[4*B,16] view-of %2\n" ENDS("%4"));
+	check_views(PRODUCT "%3 = aten::relu(%2) -> f32[B,4,16]\n" ENDS("(%2, %3)"), NULL);
+	check_views(PRODUCT "%3 = aten::relu(%2) -> f32[B,4,16]\n%4 = aten::cos(%1) -> f32[4*B,16]\n" ENDS("(%3, %4)"),
+	            NULL);
+	check_views(PRODUCT "%3 = aten::relu_(%2) -> f32[B,4,16] view-of %1 writes %1\n" ENDS("%3"), NULL);
+	check_views(PRODUCT "%3 = aten::cos(%2) -> f32[B,4,16]\n" ENDS("%3"), NULL);
+	check_views(PRODUCT "%3 = aten::relu(%2) -> f32[B,4,16] {autocast=cpu:bf16}\n" ENDS("%3"), NULL);
+}
+
 /* ---- faults -------------------------------------------------------------------------------------------------------- */
 
 static clv_status attempt_job(const void *ctx)
@@ -504,6 +534,7 @@ static void memory_may_run_out_anywhere(void **state)
 		{.text = GROUPED("f32", "0.0"), .run = pass_attention, .spec = fast},
 		{.text = spelt, .run = pass_attention, .spec = fast},
 		{.text = rotary, .run = pass_rotary, .spec = fast},
+		{.text = shaped, .run = pass_views, .spec = fast},
 	};
 	for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++)
 		assert_true(sweep_faults(attempt_job, &jobs[i], CLV_OK) > 20);
@@ -528,6 +559,7 @@ int main(void)
 		cmocka_unit_test(masks_must_be_finite),
 		cmocka_unit_test(what_is_another_attention_stays),
 		cmocka_unit_test(the_sign_of_a_rotation_goes_into_the_sine),
+		cmocka_unit_test(an_activation_comes_before_the_view_of_a_product),
 		cmocka_unit_test(memory_may_run_out_anywhere),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
