@@ -358,7 +358,7 @@ static clv_status join_spelt(finder *f, node_id n)
 {
 	const edit *e = f->e;
 	value_id result = edit_result(e, n);
-	if (!edit_is(e, n, "aten::matmul") || result == NONE || !is_free_to_choose(e, n) || !hides_layout(e, result))
+	if (!edit_is(e, n, "aten::matmul") || !makes_new(e, n) || !is_free_to_choose(e, n) || !hides_layout(e, result))
 		return CLV_OK;
 	for (uint32_t i = 0; i < 2 * SCORES; i++) {
 		spelt a;

@@ -214,11 +214,17 @@ static double softplus(double x)
 
 static const struct function {
 	double (*at)(double x);
-	const char *op, *approximate; /* approximate: its second argument, or NULL */
+	const char *op, *in_place;
+	const char *approximate; /* its second argument, or NULL */
 } functions[] = {
-	{gelu, "aten::gelu", "none"},     {gelu_tanh, "aten::gelu", "tanh"},    {silu, "aten::silu", NULL},
-	{mish, "aten::mish", NULL},       {hardswish, "aten::hardswish", NULL}, {hardsigmoid, "aten::hardsigmoid", NULL},
-	{sigmoid, "aten::sigmoid", NULL}, {softplus, "aten::softplus", NULL},
+	{gelu, "aten::gelu", "aten::gelu_", "none"},
+	{gelu_tanh, "aten::gelu", "aten::gelu_", "tanh"},
+	{silu, "aten::silu", "aten::silu_", NULL},
+	{mish, "aten::mish", "aten::mish_", NULL},
+	{hardswish, "aten::hardswish", "aten::hardswish_", NULL},
+	{hardsigmoid, "aten::hardsigmoid", "aten::hardsigmoid_", NULL},
+	{sigmoid, "aten::sigmoid", "aten::sigmoid_", NULL},
+	{softplus, "aten::softplus", NULL, NULL},
 };
 
 typedef struct finder {
@@ -402,6 +408,13 @@ static node_id pop_last(const edit *e, frontier *f)
 	return at;
 }
 
+/* x.mul_(x.sigmoid()): the function's own form in place does that too. */
+static bool can_write(const edit *e, const found_tree *t, const struct function *g)
+{
+	return makes_new(e, t->top) ||
+	       (e->p->nodes.at[t->top].nwrites && g->in_place && edit_value(e, t->top, 0) == t->leaves[0]);
+}
+
 /* The nearest value that all paths from the top lead to, such that the top is a known function of it. */
 static const struct function *find_function(const finder *s, node_id top, found_tree *t)
 {
@@ -412,7 +425,7 @@ static const struct function *find_function(const finder *s, node_id top, found_
 	for (;;) {
 		const struct function *g = f.n == 1 && t->n > 1 ? name_it(s, t, f.at[0]) : NULL;
 		t->nleaves = 0;
-		if (g && tree_add_leaf(t, f.at[0]) && tree_is_closed(s->e, t))
+		if (g && tree_add_leaf(t, f.at[0]) && tree_is_closed(s->e, t) && can_write(s->e, t, g))
 			return g;
 		node_id next = pop_last(s->e, &f);
 		if (next == NONE || !look_into(s, next, t, &f))
@@ -432,8 +445,10 @@ static clv_status put_function(edit *e, const found_tree *t, const struct functi
 		args[n++] = arg_float(1);
 		args[n++] = arg_float(20);
 	}
+	bool in_place = e->p->nodes.at[t->top].nwrites;
+	value_id written = in_place ? e->p->ids.at[e->p->nodes.at[t->top].writes] : NONE;
 	TRY(tree_remove(e, t));
-	return put_node(&at, g->op, args, n, result);
+	return put_writer(&at, in_place ? g->in_place : g->op, args, n, result, written);
 }
 
 static clv_status name_all(finder *f, uint32_t *changes)

@@ -133,11 +133,14 @@ static bool leaves_stay(const edit *e, const found_tree *t)
 	return true;
 }
 
+bool makes_new(const edit *e, node_id n)
+{
+	value_id r = edit_result(e, n);
+	return r != NONE && e->p->values.at[r].alias == NONE && !e->p->nodes.at[n].nwrites;
+}
+
 bool tree_is_closed(const edit *e, const found_tree *t)
 {
-	value_id result = edit_result(e, t->top);
-	if (e->p->nodes.at[t->top].nwrites || e->p->values.at[result].alias != NONE)
-		return false;
 	for (uint32_t i = 1; i < t->n; i++)
 		if (!can_go(e, t, t->nodes[i]))
 			return false;

@@ -51,8 +51,9 @@ bool tree_add_leaf(found_tree *t, value_id v);
 bool may_join(const edit *e, node_id top, node_id n);
 
 /* Nobody else needs what the nodes below the top make, and the leaves are the same when the top runs. A tree that is closed
-   can go, as a whole, for something else that makes the result of the top. */
+   can go, as a whole, for something else that does what the top does. */
 bool tree_is_closed(const edit *e, const found_tree *t);
+bool makes_new(const edit *e, node_id n); /* its result is on memory of its own, and it writes nothing */
 clv_status tree_remove(edit *e, const found_tree *t);
 
 /* Two numbers are one, but for rounding. */

@@ -141,7 +141,7 @@ clv_status pass_norms(edit *e, const optimize_spec *s, uint32_t *changes)
 	TRY(find_layouts(e, &f.layouts));
 	clv_status st = CLV_OK;
 	for (node_id n = e->end; n-- > e->first && st == CLV_OK;)
-		if (!e->gone.at[n])
+		if (!e->gone.at[n] && makes_new(e, n))
 			st = try_node(&f, n, changes);
 	mem_free(f.layouts);
 	return st;

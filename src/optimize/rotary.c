@@ -205,7 +205,7 @@ static clv_status try_rotation(finder *f, node_id n)
 {
 	const edit *e = f->e;
 	double alpha;
-	if (e->gone.at[n] || !edit_is(e, n, "aten::add.Tensor") || edit_result(e, n) == NONE ||
+	if (e->gone.at[n] || !edit_is(e, n, "aten::add.Tensor") || !makes_new(e, n) ||
 	    !arg_number(e, edit_arg(e, n, 2), &alpha) || alpha != 1)
 		return CLV_OK;
 	for (uint32_t side = 0; side < 2; side++) {

@@ -181,8 +181,11 @@ static void steps_in_place_are_steps(void **state)
 	                  "%2 = aten::relu6_(%1)" IN_PLACE("%1") "%3 = aten::div.Tensor(%1, num(6))" T
 	                                                         "%4 = aten::mul.Tensor(%0, %3)" T ENDS("%4"),
 	                NULL);
-	/* the input is written */
-	check_functions(X "%1 = aten::sigmoid(%0)" T "%2 = aten::mul_.Tensor(%0, %1)" IN_PLACE("%0") ENDS("%2"), NULL);
+	/* one that writes what it is of, as its own form in place does */
+	check_functions(X "%1 = aten::sigmoid(%0)" T "%2 = aten::mul_.Tensor(%0, %1)" IN_PLACE("%0") ENDS("%2"),
+	                "%1 = aten::silu_(%0)" IN_PLACE("%0") ENDS("%1"));
+	/* one that writes a step */
+	check_functions(X "%1 = aten::sigmoid(%0)" T "%2 = aten::mul_.Tensor(%1, %0)" IN_PLACE("%1") ENDS("%2"), NULL);
 	/* on the way, by somebody else */
 	check_functions(X
 	                "%1 = aten::sigmoid(%0)" T

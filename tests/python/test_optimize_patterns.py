@@ -29,6 +29,7 @@ SPELT: dict[str, Function] = {
     "gelu, erf": lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))),
     "gelu, erfc": lambda x: 0.5 * x * torch.erfc(-x * math.sqrt(0.5)),
     "silu": lambda x: x * torch.sigmoid(x),
+    "silu, in place": lambda x: x.mul_(x.sigmoid()),
     "silu, exp": lambda x: x / (1 + torch.exp(-x)),
     "hardswish": lambda x: x * F.relu6(x + 3) / 6,
     "hardswish, clamp": lambda x: x * (x + 3).clamp(0, 6) * (1 / 6),
