@@ -1,6 +1,8 @@
 /* Trees of nodes that PyTorch has one operator for: text of a plan in, text out. */
 #include "support.h"
 
+#include <math.h>
+
 #include "optimize/match.h"
 
 static bool has_all(const char *name)
@@ -518,6 +520,175 @@ static void an_activation_comes_before_the_view_of_a_product(void **state)
 	check_views(PRODUCT "%3 = aten::relu(%2) -> f32[B,4,16] {autocast=cpu:bf16}\n" ENDS("%3"), NULL);
 }
 
+/* ---- random programs ----------------------------------------------------------------------------------------------- */
+
+/* Programs of steps, some of which spell out a function; before and after they give the same numbers and leave the same in
+   what they write. */
+enum { POINTS = 16 };
+
+typedef struct run {
+	const plan *p;
+	double (*at)[POINTS]; /* per owner of memory */
+} run;
+
+static double number_at(const run *r, const arg *a, uint32_t k)
+{
+	int64_t whole = 0;
+	if (a->kind == ARG_VALUE)
+		return r->at[alias_root(r->p, a->u.v)][k];
+	if (a->kind == ARG_INT)
+		(void)expr_is_const(r->p, a->u.e, &whole);
+	return a->kind == ARG_FLOAT ? a->u.f : (double)whole;
+}
+
+static double apply_op(const char *op, double a, double b)
+{
+	if (!strcmp(op, "aten::mul.Tensor") || !strcmp(op, "aten::mul_.Tensor"))
+		return a * b;
+	if (!strcmp(op, "aten::add.Tensor") || !strcmp(op, "aten::add_.Tensor"))
+		return a + b;
+	if (!strcmp(op, "aten::div.Tensor") || !strcmp(op, "aten::div_.Tensor"))
+		return a / b;
+	if (!strcmp(op, "aten::sigmoid") || !strcmp(op, "aten::sigmoid_"))
+		return 1 / (1 + exp(-a));
+	if (!strcmp(op, "aten::relu6") || !strcmp(op, "aten::relu6_"))
+		return fmin(fmax(a, 0), 6);
+	if (!strcmp(op, "aten::silu") || !strcmp(op, "aten::silu_"))
+		return a / (1 + exp(-a));
+	if (!strcmp(op, "aten::hardsigmoid") || !strcmp(op, "aten::hardsigmoid_"))
+		return fmin(fmax(a + 3, 0), 6) / 6;
+	if (!strcmp(op, "aten::hardswish") || !strcmp(op, "aten::hardswish_"))
+		return a * fmin(fmax(a + 3, 0), 6) / 6;
+	if (!strcmp(op, "aten::tanh"))
+		return tanh(a);
+	fail_msg("the model of a run does not know %s", op);
+	return 0;
+}
+
+static void run_plan(run *r)
+{
+	const plan *p = r->p;
+	for (node_id n = 0; n < p->nodes.n; n++) {
+		const node *x = &p->nodes.at[n];
+		const arg *a = &p->args.at[x->args];
+		value_id to = alias_root(p, p->args.at[x->results].u.v);
+		double out[POINTS];
+		for (uint32_t k = 0; k < POINTS; k++)
+			out[k] = apply_op(plan_s(p, x->op), number_at(r, &a[0], k), x->nargs > 1 ? number_at(r, &a[1], k) : 0);
+		memcpy(r->at[to], out, sizeof out);
+	}
+}
+
+static run start_run(const plan *p)
+{
+	run r = {p, mem_alloc((p->values.n + 1) * sizeof *r.at)};
+	assert_non_null(r.at);
+	for (uint32_t k = 0; k < POINTS; k++)
+		r.at[p->inputs.at[0]][k] = ((double)k - 7.5) * 0.9;
+	return r;
+}
+
+typedef struct writer {
+	strbuf text;
+	uint64_t random;
+	uint32_t n;         /* the last label */
+	uint32_t owner[64]; /* per label: the first on its memory */
+} writer;
+
+static uint32_t any_label(writer *w)
+{
+	uint32_t near = w->n > 4 && random_below(&w->random, 4) ? w->n - 4 : 0;
+	return near + random_below(&w->random, w->n + 1 - near);
+}
+
+static uint32_t put_step(writer *w, const char *op, uint32_t a, const char *rest, bool in_place)
+{
+	uint32_t n = ++w->n;
+	w->owner[n] = in_place ? w->owner[a] : n;
+	strbuf_printf(&w->text, "%%%u = aten::%s(%%%u%s) -> f32[16]", n, op, a, rest);
+	if (in_place)
+		strbuf_printf(&w->text, " view-of %%%u writes %%%u", w->owner[a], w->owner[a]);
+	strbuf_puts(&w->text, "\n");
+	return n;
+}
+
+static uint32_t put_two(writer *w, const char *op, uint32_t a, uint32_t b, const char *rest, bool in_place)
+{
+	char text[32];
+	(void)snprintf(text, sizeof text, ", %%%u%s", b, rest);
+	return put_step(w, op, a, text, in_place);
+}
+
+/* x * sigmoid(x), x * relu6(x + 3) / 6, or a step; now and then with something between or in place. */
+static void put_something(writer *w)
+{
+	uint32_t x = any_label(w), y = any_label(w);
+	bool in_place = !random_below(&w->random, 5), other = !random_below(&w->random, 6);
+	switch (random_below(&w->random, 6)) {
+	case 0:
+		y = put_step(w, "sigmoid", x, "", false);
+		if (other)
+			put_step(w, "add_.Tensor", any_label(w), ", num(0.25), 1", true);
+		put_two(w, in_place ? "mul_.Tensor" : "mul.Tensor", x, y, "", in_place);
+		break;
+	case 1:
+		y = put_step(w, "add.Tensor", x, other ? ", num(2), 1" : ", num(3), 1", false);
+		y = put_step(w, in_place ? "relu6_" : "relu6", y, "", in_place);
+		y = put_two(w, "mul.Tensor", y, x, "", false);
+		put_step(w, in_place ? "div_.Tensor" : "div.Tensor", y, ", num(6.0)", in_place);
+		break;
+	case 2: put_two(w, "mul.Tensor", x, y, "", false); break;
+	case 3: put_step(w, in_place ? "sigmoid_" : "tanh", x, "", in_place); break;
+	case 4: put_two(w, in_place ? "add_.Tensor" : "add.Tensor", x, y, ", 1", in_place); break;
+	default: put_step(w, "mul.Tensor", x, ", num(0.5)", false); break;
+	}
+}
+
+static char *random_program(uint64_t seed)
+{
+	writer w = {.text = STRBUF_INIT, .random = seed};
+	strbuf_puts(&w.text, HEAD "input %0 f32[16] name=\"x\"\n");
+	for (uint32_t i = 2 + random_below(&w.random, 8); i; i--)
+		put_something(&w);
+	strbuf_printf(&w.text, "inputs ((%%0,), {})\noutput (%%%u, %%%u)\n", w.n, any_label(&w));
+	return taken(&w.text);
+}
+
+static void check_same(const run *a, const run *b, value_id v, const char *text)
+{
+	const double *x = a->at[alias_root(a->p, v)], *y = b->at[alias_root(b->p, v)];
+	for (uint32_t k = 0; k < POINTS; k++)
+		if (fabs(x[k] - y[k]) > 1e-9 * (1 + fabs(x[k])))
+			fail_msg("%g became %g in\n%s", x[k], y[k], text);
+}
+
+static void random_programs_give_the_same_numbers(void **state)
+{
+	uint32_t changes = 0;
+	(void)state;
+	for (uint64_t seed = 1; seed <= 4000; seed++) {
+		char *text = random_program(seed);
+		plan *p = load_ok(text);
+		edit e;
+		OK(edit_new(p, 0, p->nodes.n, &e));
+		OK(pass_functions(&e, &fast, &changes));
+		OK(edit_apply(&e));
+		run before = start_run(p), after = start_run(e.p);
+		run_plan(&before);
+		run_plan(&after);
+		check_same(&before, &after, p->inputs.at[0], text);
+		for (uint32_t i = 0; i < p->out_tree.n; i++)
+			if (p->out_tree.at[i].kind == TREE_VALUE)
+				check_same(&before, &after, p->out_tree.at[i].u.v, text);
+		mem_free(before.at);
+		mem_free(after.at);
+		edit_free(&e);
+		plan_free(p);
+		mem_free(text);
+	}
+	assert_true(changes > 1000);
+}
+
 /* ---- faults -------------------------------------------------------------------------------------------------------- */
 
 static clv_status attempt_job(const void *ctx)
@@ -563,6 +734,7 @@ int main(void)
 		cmocka_unit_test(what_is_another_attention_stays),
 		cmocka_unit_test(the_sign_of_a_rotation_goes_into_the_sine),
 		cmocka_unit_test(an_activation_comes_before_the_view_of_a_product),
+		cmocka_unit_test(random_programs_give_the_same_numbers),
 		cmocka_unit_test(memory_may_run_out_anywhere),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
