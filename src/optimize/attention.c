@@ -37,6 +37,42 @@ static expr_id dim_of(const edit *e, value_id v, uint32_t d)
 	return e->p->dims.at[e->p->values.at[v].shape + d];
 }
 
+/* ---- layouts ------------------------------------------------------------------------------------------------------- */
+
+static node_id only_reader(const edit *e, value_id v)
+{
+	return e->facts.uses[v] == 1 && !e->facts.kept[v] ? e->facts.user[v] : NONE;
+}
+
+/* transpose(1, 2) or permute(0, 2, 1, 3) */
+static bool puts_heads_second(const edit *e, node_id n)
+{
+	const arg *a = edit_arg(e, n, 1), *b = edit_arg(e, n, 2);
+	if (edit_is(e, n, "aten::transpose.int"))
+		return (arg_is_int(e, a, 1) && arg_is_int(e, b, 2)) || (arg_is_int(e, a, 2) && arg_is_int(e, b, 1));
+	if (!edit_is(e, n, "aten::permute") || a->kind != ARG_LIST || a->u.list.n != 4)
+		return false;
+	const arg *d = &e->p->args.at[a->u.list.first];
+	return arg_is_int(e, &d[0], 0) && arg_is_int(e, &d[1], 2) && arg_is_int(e, &d[2], 1) && arg_is_int(e, &d[3], 3);
+}
+
+/* The operator leaves its result laid out as heads beside each other. Nobody notices where the heads are put so anyway, into
+   memory that is new or may be that of the result. */
+static bool hides_layout(const edit *e, value_id result)
+{
+	node_id turn = only_reader(e, result);
+	if (turn == NONE || e->gone.at[turn] || !puts_heads_second(e, turn) || edit_value(e, turn, 0) != result)
+		return false;
+	value_id turned = edit_result(e, turn);
+	node_id copy = turned == NONE ? NONE : only_reader(e, turned);
+	if (copy == NONE || e->gone.at[copy] || e->p->nodes.at[copy].nwrites || edit_value(e, copy, 0) != turned)
+		return false;
+	bool plain = edit_is(e, copy, "aten::contiguous") && e->p->nodes.at[copy].nargs == 1;
+	bool row_major = edit_arg(e, copy, 1)->kind == ARG_MEMFMT && edit_arg(e, copy, 1)->u.code == 0;
+	return plain || edit_is(e, copy, "aten::reshape") ||
+	       ((edit_is(e, copy, "aten::contiguous") || edit_is(e, copy, "aten::clone")) && row_major);
+}
+
 /* ---- groups of queries --------------------------------------------------------------------------------------------- */
 
 enum { QUERY, KEY, VALUE, MASK, DROPOUT, CAUSAL, SCALE, GROUPS, SDPA_ARGS };
@@ -82,10 +118,12 @@ static clv_status spread_groups(finder *f, node_id n)
 {
 	edit *e = f->e;
 	int64_t times = node_pure(e, n) && is_free_to_choose(e, n) ? group_size(e, n) : 0;
-	if (!times)
+	value_id result = edit_result(e, n);
+	/* Kernels lay out their results in different ways, which nobody may take for a view of it that was one, or was none. */
+	if (!times || !makes_new(e, n) || (e->facts.views[result] && !hides_layout(e, result)))
 		return CLV_OK;
 	spot at = {e, n, n};
-	value_id result = edit_result(e, n), key = edit_value(e, n, KEY), values = edit_value(e, n, VALUE);
+	value_id key = edit_value(e, n, KEY), values = edit_value(e, n, VALUE);
 	expr_id heads = dim_of(e, edit_value(e, n, QUERY), 1);
 	arg args[SDPA_ARGS];
 	for (uint32_t i = 0; i < SDPA_ARGS; i++)
@@ -285,40 +323,6 @@ static bool is_worth_it(const finder *f, const spelt *a)
 {
 	double rows = expected(f, dim_of(f->e, a->q, 2)), columns = expected(f, dim_of(f->e, a->k, a->turned ? 3 : 2));
 	return is_cuda(f->e, a->q) || rows * columns >= MANY_SCORES;
-}
-
-static node_id only_reader(const edit *e, value_id v)
-{
-	return e->facts.uses[v] == 1 && !e->facts.kept[v] ? e->facts.user[v] : NONE;
-}
-
-/* transpose(1, 2) or permute(0, 2, 1, 3) */
-static bool puts_heads_second(const edit *e, node_id n)
-{
-	const arg *a = edit_arg(e, n, 1), *b = edit_arg(e, n, 2);
-	if (edit_is(e, n, "aten::transpose.int"))
-		return (arg_is_int(e, a, 1) && arg_is_int(e, b, 2)) || (arg_is_int(e, a, 2) && arg_is_int(e, b, 1));
-	if (!edit_is(e, n, "aten::permute") || a->kind != ARG_LIST || a->u.list.n != 4)
-		return false;
-	const arg *d = &e->p->args.at[a->u.list.first];
-	return arg_is_int(e, &d[0], 0) && arg_is_int(e, &d[1], 2) && arg_is_int(e, &d[2], 1) && arg_is_int(e, &d[3], 3);
-}
-
-/* The operator leaves its result laid out as heads beside each other. Nobody notices where the heads are put so anyway, into
-   memory that is new or may be that of the result. */
-static bool hides_layout(const edit *e, value_id result)
-{
-	node_id turn = only_reader(e, result);
-	if (turn == NONE || e->gone.at[turn] || !puts_heads_second(e, turn) || edit_value(e, turn, 0) != result)
-		return false;
-	value_id turned = edit_result(e, turn);
-	node_id copy = turned == NONE ? NONE : only_reader(e, turned);
-	if (copy == NONE || e->gone.at[copy] || e->p->nodes.at[copy].nwrites || edit_value(e, copy, 0) != turned)
-		return false;
-	bool plain = edit_is(e, copy, "aten::contiguous") && e->p->nodes.at[copy].nargs == 1;
-	bool row_major = edit_arg(e, copy, 1)->kind == ARG_MEMFMT && edit_arg(e, copy, 1)->u.code == 0;
-	return plain || edit_is(e, copy, "aten::reshape") ||
-	       ((edit_is(e, copy, "aten::contiguous") || edit_is(e, copy, "aten::clone")) && row_major);
 }
 
 /* The last two dimensions of v exchanged. */

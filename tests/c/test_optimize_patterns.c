@@ -378,6 +378,12 @@ static void groups_get_copies_of_their_keys_in_f32_on_cuda(void **state)
 	                "%5 = aten::scaled_dot_product_attention(%0, %3, %4, none, 0.0, true, 0.25, false) -> "
 	                "f32[B,8,16,32]" CUDA "\ninputs ((%0, %1, %2), {})\noutput %5\n");
 	check_attention(GROUPED("bf16", "0.0"), NULL);
+	check_attention(
+		HEAD "symbol B 1..64\n" HEADS("0", "8", "f32") HEADS("1", "2", "f32") HEADS(
+			"2", "2", "f32") "%3 = aten::scaled_dot_product_attention(%0, %1, %2, none, 0.0, true, 0.25, true) -> "
+							 "f32[B,8,16,32]" CUDA "\n%4 = aten::view(%3, [B, 8, 512]) -> f32[B,8,512]" CUDA
+							 " view-of %3\ninputs ((%0, %1, %2), {})\noutput %4\n",
+		NULL); /* who lays it out so that this is a view? */
 	check_attention(GROUPED("f32", "0.5"), NULL);
 }
 
