@@ -145,32 +145,29 @@ static clv_status spread_groups(finder *f, node_id n)
 static const struct mask_step {
 	const char *op;
 	uint32_t first, n;
+	bool picks; /* which numbers of its arguments come through depends on data */
 } mask_steps[] = {
-	{"aten::where.self", 1, 2},
-	{"aten::where.ScalarOther", 1, 2},
-	{"aten::where.ScalarSelf", 1, 2},
-	{"aten::where.Scalar", 1, 2},
-	{"aten::expand", 0, 1},
-	{"aten::unsqueeze", 0, 1},
-	{"aten::squeeze.dim", 0, 1},
-	{"aten::view", 0, 1},
-	{"aten::reshape", 0, 1},
-	{"aten::permute", 0, 1},
-	{"aten::transpose.int", 0, 1},
-	{"aten::slice.Tensor", 0, 1},
-	{"aten::select.int", 0, 1},
-	{"aten::contiguous", 0, 1},
-	{"aten::clone", 0, 1},
-	{"aten::to.dtype", 0, 1},
-	{"aten::to.dtype_layout", 0, 1},
-	{"aten::to.device", 0, 1},
-	{"aten::embedding", 0, 1},
-	{"aten::masked_fill.Scalar", 0, 3}, /* the condition counts as 1 */
+	{"aten::where.self", 1, 2, true},       {"aten::where.ScalarOther", 1, 2, true},
+	{"aten::where.ScalarSelf", 1, 2, true}, {"aten::where.Scalar", 1, 2, true},
+	{"aten::expand", 0, 1, false},          {"aten::unsqueeze", 0, 1, false},
+	{"aten::squeeze.dim", 0, 1, false},     {"aten::view", 0, 1, false},
+	{"aten::reshape", 0, 1, false},         {"aten::permute", 0, 1, false},
+	{"aten::transpose.int", 0, 1, false},   {"aten::slice.Tensor", 0, 1, false},
+	{"aten::select.int", 0, 1, false},      {"aten::contiguous", 0, 1, false},
+	{"aten::clone", 0, 1, false},           {"aten::to.dtype", 0, 1, false},
+	{"aten::to.dtype_layout", 0, 1, false}, {"aten::to.device", 0, 1, false},
+	{"aten::embedding", 0, 1, true},        {"aten::masked_fill.Scalar", 0, 3, true}, /* the condition counts as 1 */
 };
 
-static double bound_of(const finder *f, const arg *a, uint32_t depth);
+/* On the way to a value. */
+typedef struct way {
+	uint32_t depth; /* how many steps may still come */
+	bool picked;    /* data picked from it */
+} way;
 
-static double bound_of_made(const finder *f, node_id n, uint32_t depth)
+static double bound_of(const finder *f, const arg *a, way w);
+
+static double bound_of_made(const finder *f, node_id n, way w)
 {
 	const edit *e = f->e;
 	double most = 0;
@@ -178,15 +175,18 @@ static double bound_of_made(const finder *f, node_id n, uint32_t depth)
 		const struct mask_step *s = &mask_steps[i];
 		if (!edit_is(e, n, s->op))
 			continue;
+		w.picked |= s->picks;
 		for (uint32_t k = 0; k < s->n; k++)
-			most = fmax(most, bound_of(f, edit_arg(e, n, s->first + k), depth));
+			most = fmax(most, bound_of(f, edit_arg(e, n, s->first + k), w));
 		return most;
 	}
-	double a = bound_of(f, edit_arg(e, n, 0), depth), b = bound_of(f, edit_arg(e, n, 1), depth);
-	if (edit_is(e, n, "aten::mul.Tensor"))
+	bool product = edit_is(e, n, "aten::mul.Tensor");
+	w.picked |= product;
+	double a = bound_of(f, edit_arg(e, n, 0), w), b = bound_of(f, edit_arg(e, n, 1), w);
+	if (product)
 		return a * b;
 	if (edit_is(e, n, "aten::add.Tensor") || edit_is(e, n, "aten::sub.Tensor") || edit_is(e, n, "aten::rsub.Scalar"))
-		return (a + b) * fmax(1, bound_of(f, edit_arg(e, n, 2), depth));
+		return (a + b) * fmax(1, bound_of(f, edit_arg(e, n, 2), w));
 	return INFINITY;
 }
 
@@ -206,8 +206,8 @@ static double largest(uint8_t type)
 }
 
 /* No number is farther from 0; INFINITY: nothing is known. Parameters are taken for what trained ones are; other constants
-   may be as large as a number can be. */
-static double bound_of(const finder *f, const arg *a, uint32_t depth)
+   may be as large as a number can be, and where data picks from them, infinite. */
+static double bound_of(const finder *f, const arg *a, way w)
 {
 	const edit *e = f->e;
 	double k, small = 1e30;
@@ -215,17 +215,18 @@ static double bound_of(const finder *f, const arg *a, uint32_t depth)
 		return 1; /* the factor that is not given */
 	if (arg_number(e, a, &k))
 		return isnan(k) ? INFINITY : fabs(k);
-	if (a->kind != ARG_VALUE || !depth)
+	if (a->kind != ARG_VALUE || !w.depth)
 		return INFINITY;
 	const value *x = &e->p->values.at[a->u.v];
 	if (x->type != TYPE_TENSOR || e->facts.written[a->u.v])
 		return INFINITY;
 	bool whole = x->dtype == DT_BOOL || x->dtype == DT_U8 || x->dtype == DT_I32 || x->dtype == DT_I64;
-	if (whole || (f->constant[a->u.v] && x->kind != VALUE_PARAM))
+	if (whole || (f->constant[a->u.v] && x->kind != VALUE_PARAM && !w.picked))
 		return largest(x->dtype);
 	if (x->kind == VALUE_PARAM)
 		return small;
-	return x->kind == VALUE_RESULT && x->def != NONE ? bound_of_made(f, x->def, depth - 1) : INFINITY;
+	w.depth--;
+	return x->kind == VALUE_RESULT && x->def != NONE ? bound_of_made(f, x->def, w) : INFINITY;
 }
 
 static bool is_finite(const finder *f, value_id mask)
@@ -233,7 +234,8 @@ static bool is_finite(const finder *f, value_id mask)
 	enum { DEPTH = 8 };
 	arg a = arg_of(mask);
 	double most = largest(f->e->p->values.at[mask].dtype);
-	return isfinite(most) && bound_of(f, &a, DEPTH) <= most * (1 + 1e-8); /* less than that is lost in rounding */
+	return isfinite(most) &&
+	       bound_of(f, &a, (way){.depth = DEPTH}) <= most * (1 + 1e-8); /* less than that is lost in rounding */
 }
 
 /* ---- attention that is spelt out ----------------------------------------------------------------------------------- */
@@ -293,10 +295,13 @@ static bool is_mask(const finder *f, const spelt *a, expr_id rows, expr_id colum
 {
 	const edit *e = f->e;
 	const value *m = &e->p->values.at[a->mask], *q = &e->p->values.at[a->q];
-	if (m->type != TYPE_TENSOR || m->dtype != q->dtype || m->device != q->device || m->ndim != 4)
+	if (m->type != TYPE_TENSOR || m->dtype != q->dtype || m->device != q->device || (m->ndim != 4 && m->ndim != 2))
 		return false;
-	return spans(e, a->mask, 0, dim_of(e, a->q, 0)) && spans(e, a->mask, 1, dim_of(e, a->q, 1)) &&
-	       spans(e, a->mask, 2, rows) && spans(e, a->mask, 3, columns) && is_finite(f, a->mask);
+	const expr_id sizes[] = {dim_of(e, a->q, 0), dim_of(e, a->q, 1), rows, columns};
+	for (uint32_t d = 0; d < m->ndim; d++)
+		if (!spans(e, a->mask, d, sizes[d + 4 - m->ndim]))
+			return false;
+	return is_finite(f, a->mask);
 }
 
 static bool fits(const finder *f, const spelt *a, value_id result)
