@@ -37,6 +37,13 @@ static expr_id dim_of(const edit *e, value_id v, uint32_t d)
 	return e->p->dims.at[e->p->values.at[v].shape + d];
 }
 
+/* Fast kernels on CUDA take heads whose rows are whole pieces of 16 bytes. */
+static bool is_aligned(const edit *e, value_id heads)
+{
+	int64_t size;
+	return fixed_dim(e, heads, 3, &size) && size % 8 == 0;
+}
+
 /* ---- layouts ------------------------------------------------------------------------------------------------------- */
 
 static node_id only_reader(const edit *e, value_id v)
@@ -99,7 +106,8 @@ static int64_t group_size(const edit *e, node_id n)
 	if (!fixed_dim(e, edit_value(e, n, QUERY), 1, &queries) || !fixed_dim(e, edit_value(e, n, KEY), 1, &keys) ||
 	    !fixed_dim(e, edit_value(e, n, VALUE), 1, &values))
 		return 0;
-	return keys == values && keys > 0 && queries > keys && queries % keys == 0 ? queries / keys : 0;
+	bool groups = keys == values && keys > 0 && queries > keys && queries % keys == 0;
+	return groups && is_aligned(e, edit_value(e, n, QUERY)) ? queries / keys : 0;
 }
 
 /* v with each of its heads `times` times, one copy. */
@@ -327,7 +335,7 @@ static double expected(const finder *f, expr_id size)
 static bool is_worth_it(const finder *f, const spelt *a)
 {
 	double rows = expected(f, dim_of(f->e, a->q, 2)), columns = expected(f, dim_of(f->e, a->k, a->turned ? 3 : 2));
-	return is_cuda(f->e, a->q) || rows * columns >= MANY_SCORES;
+	return is_cuda(f->e, a->q) ? is_aligned(f->e, a->q) : rows * columns >= MANY_SCORES;
 }
 
 /* The last two dimensions of v exchanged. */
