@@ -208,11 +208,13 @@ def test_rotations_share_a_signed_sine() -> None:
     assert found(text, "rotary") == 8, text
 
 
-def transformer(name: str, **options: int) -> nn.Module:
+def transformer(name: str, attention: str = "sdpa", **options: int) -> nn.Module:
     prepare_torchvision()
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    return getattr(transformers, name + "Model")(getattr(transformers, name + "Config")(**options))
+    config = getattr(transformers, name.removesuffix("Encoder") + "Config")(**options)
+    config._attn_implementation = attention
+    return getattr(transformers, name + "Model")(config)
 
 
 class Hidden(nn.Module):
@@ -245,3 +247,22 @@ def test_llama_turns_with_one_sine() -> None:
     )
     text = report(Hidden(model), torch.randint(0, 99, (2, 16)))
     assert found(text, "rotary") == 16, text
+
+
+SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
+SPELT_MODELS: dict[str, dict[str, int]] = {
+    "Bert": SMALL | {"vocab_size": 99},
+    "GPT2": {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 99},
+    "T5Encoder": {"d_model": 64, "d_kv": 16, "num_layers": 2, "num_heads": 4, "d_ff": 96, "vocab_size": 99},
+    "Llama": SMALL | {"num_key_value_heads": 2, "vocab_size": 99},
+    "ViT": SMALL,
+}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", SPELT_MODELS)
+def test_models_that_spell_out_their_attention(name: str) -> None:
+    model = transformer(name, "eager", **SPELT_MODELS[name])
+    given = torch.rand(2, 3, 224, 224) if name == "ViT" else torch.randint(0, 99, (2, 192))
+    text = report(Hidden(model), given)
+    assert found(text, "attention") >= 8, text
