@@ -176,6 +176,18 @@ def test_attention_that_would_be_another_stays(how: str) -> None:
     assert not found(text, "attention"), text
 
 
+@pytest.mark.parametrize("how", ["scaled queries", "bias", "mask"])
+def test_attention_of_any_batch(how: str) -> None:
+    model = Attention(how).eval()
+    x, keep = torch.randn(4, 192, 48), torch.rand(4, 192) > 0.3
+    with torch.no_grad():
+        plan = cleave.capture(model, (x, keep), optimize="fast", dynamic_batch=(2, 16))
+        for rows in (2, 4, 7):
+            x, keep = torch.randn(rows, 192, 48), torch.rand(rows, 192) > 0.3
+            torch.testing.assert_close(plan(x, keep), model(x, keep), rtol=1e-4, atol=1e-4)
+    assert found(plan.optimizations(), "attention") >= 4
+
+
 def test_rows_that_see_nothing_are_still_no_numbers() -> None:
     model = Attention("infinite mask").eval()
     x, keep = torch.randn(2, 192, 48), torch.ones(2, 192, dtype=torch.bool)
