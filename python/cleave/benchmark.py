@@ -256,11 +256,11 @@ def _turn(way: Measured, about: float, lead_in: float, block: float) -> float:
 
 
 def _settled(took: Sequence[Sequence[float]], within: float) -> bool:
-    """Whether the median of each way, by that of the first, is known so closely. Of n numbers those at (n ± 2√n)/2 have
-    the median between them in 19 of 20 cases, however the numbers are distributed."""
+    """Whether the median of each way, by that of the first, is known so closely. Of n sorted numbers those at about
+    (n ± 2√n)/2 have the median between them in 19 of 20 cases, however they are distributed; five are too few."""
     base = took[0]
     n = len(base)
-    low = math.floor((n - 1.96 * math.sqrt(n)) / 2)
+    low = math.floor((n - 1 - 1.96 * math.sqrt(n)) / 2)
     if low < 0:
         return False
     for s in took[1:] or took:
