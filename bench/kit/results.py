@@ -88,9 +88,10 @@ class Results(NamedTuple):
 
     def absent(self, kind: str, device: str) -> list[tuple[str, int]]:
         """Models and batch sizes without a row: of the twelve on a CPU, of the models that have rows on a GPU, at every
-        batch size at which the kind was measured."""
-        rows = self.of(kind, device)
-        models = list(TWELVE) if device == "cpu" else list(dict.fromkeys(row.model for row in rows))
+        batch size at which one of them was measured."""
+        every = self.of(kind, device)
+        models = list(TWELVE) if device == "cpu" else list(dict.fromkeys(row.model for row in every))
+        rows = [row for row in every if row.model in models]
         there = {(row.model, row.batch) for row in rows}
         wanted = [(model, batch) for model in models for batch in sorted({row.batch for row in rows})]
         return [one for one in wanted if one not in there]

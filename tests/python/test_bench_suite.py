@@ -19,6 +19,7 @@ sys.path.append(str(BENCH))  # last: bench/trace.py is no stand-in for Python's 
 
 import suite  # noqa: E402
 from kit import bars, cases, names, results, tree, ways  # noqa: E402
+from kit import row as row_of  # noqa: E402
 from kit.child import Child, Failed, in_child  # noqa: E402
 from real_models import BUILDERS  # noqa: E402
 
@@ -365,6 +366,25 @@ def test_files_that_are_no_results_are_refused(tmp_path: Path) -> None:
 
 
 # ---- the driver
+
+
+def test_rounds_go_on_without_a_way_that_is_lost_in_them() -> None:
+    def steady(times: int) -> float:
+        return 0.5
+
+    def dying(times: int, left: list[int] = [3]) -> float:
+        left[0] -= 1
+        return 0.25 if left[0] else os._exit(5)
+
+    def failing(times: int) -> float:
+        raise ValueError("out of luck")
+
+    spec = row_of.Spec("mlp", 1, "whole", "cpu", 1, False, 16, [], 8, 10.0)
+    with Child(steady) as a, Child(dying) as b, Child(failing) as c:
+        found = row_of._race({"eager": a, "fast": b, "tape": c}, spec, 30.0)
+    assert found["fast"] == {"status": "failed", "reason": "in the rounds: ended with status 5 and without an answer"}
+    assert found["tape"] == {"status": "failed", "reason": "in the rounds: ValueError: out of luck"}
+    assert found["eager"] == {"ms": [500.0] * 6}
 
 
 def test_a_row_of_the_driver_has_times_memory_and_equal_numbers(tmp_path: Path) -> None:
