@@ -58,15 +58,16 @@ class Lane:
         also where it stays on its device. Where nothing has to go anywhere nothing is copied."""
         if all(t.device == place for t, place in zip(tensors, to, strict=True)):
             return Transfer(list(tensors), [])
-        foreign = {t.untyped_storage()._cdata for t in borrowed}
-        groups: dict[tuple[torch.device, torch.device, bool], list[int]] = {}
-        for i, (t, place) in enumerate(zip(tensors, to, strict=True)):
-            groups.setdefault((t.device, place, t.untyped_storage()._cdata in foreign), []).append(i)
+        foreign = {t.untyped_storage()._cdata for t in borrowed if t.layout is torch.strided and not t.is_nested}
         out = list(tensors)
         arrived: list[torch.cuda.Event] = []
         with torch.no_grad():
+            simple = [plain(t) for t in tensors]
+            groups: dict[tuple[torch.device, torch.device, bool], list[int]] = {}
+            for i, (t, place) in enumerate(zip(simple, to, strict=True)):
+                groups.setdefault((t.device, place, t.untyped_storage()._cdata in foreign), []).append(i)
             for (_, place, shared), indices in groups.items():
-                new, event = self._group([plain(tensors[i]) for i in indices], place, shared)
+                new, event = self._group([simple[i] for i in indices], place, shared)
                 arrived += [] if event is None else [event]
                 for i, t in zip(indices, new, strict=True):
                     out[i] = t if t.requires_grad == tensors[i].requires_grad else t.requires_grad_()

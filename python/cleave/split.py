@@ -468,6 +468,9 @@ class SplitRuntime(_show.Shown, Drawable):
         def begin(boundary: BoundaryPayload) -> tuple[BoundaryPayload, _transfer.Transfer]:
             _, cut = self._checked(boundary, "run_suffix_batches")
             tensors = cut.in_order(boundary.tensors)
+            wrong = next((label for label, t in boundary.tensors.items() if not isinstance(t, torch.Tensor)), None)
+            if wrong is not None:
+                raise TypeError(f"{wrong} of the boundary is a {type(boundary.tensors[wrong]).__name__}, not a tensor")
             places = [_transfer.read_device(cut.schema[label].device) for label in cut.labels]
             ordered = dataclasses.replace(boundary, tensors=dict(zip(cut.labels, tensors, strict=True)))
             return ordered, lane.start(tensors, places, tensors if borrowed else ())

@@ -204,11 +204,20 @@ def test_an_error_is_raised_at_the_place_of_its_batch(copies: str, where: str, r
 def test_an_error_of_a_suffix_comes_after_what_was_before_it() -> None:
     runtime = split_of(net())
     boundaries: list[Any] = list(runtime.run_prefix_batches(batches(2, 3)))
-    run = runtime.run_suffix_batches([boundaries[0], "no boundary", boundaries[1]])  # type: ignore[list-item]
+    run = runtime.run_suffix_batches([boundaries[0], "no boundary", boundaries[1]])
     assert next(run).shape == (2, 2)
     with pytest.raises(TypeError, match="run_suffix_batches takes the BoundaryPayload of run_prefix, not str"):
         next(run)
     assert list(run) == []
+
+
+def test_a_boundary_with_something_else_than_tensors_is_refused() -> None:
+    runtime = split_of(net())
+    (boundary,) = runtime.run_prefix_batches(batches(2))
+    label = next(iter(boundary.tensors))
+    boundary.tensors[label] = None  # type: ignore[assignment]
+    with pytest.raises(TypeError, match=f"{label} of the boundary is a NoneType"):
+        next(runtime.run_suffix_batches([boundary]))
 
 
 @pytest.mark.parametrize(
