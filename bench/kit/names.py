@@ -26,22 +26,22 @@ KINDS = {
     "training": "a training round trip: prefix, suffix, backward of both",
     "prepare": "preparing a split at 50 % for batches 2 to 64 (eager: one forward)",
 }
-# Cheap ones first, then those that bars need: where a row's time ends, those at the end are left out.
+# Those that bars need first: where a row's time ends, those at the end are left out.
 TITLES = {
     "eager": "eager",
     "tape": "Cleave tape",
     "tape-whole": "Cleave tape, whole",
     "copy": "copy of the boundary",
-    "tape-none": "Cleave tape, no passes",
     "fast": "Cleave fast",
     "graph": "Cleave CUDA graph",
-    "torchscript": "TorchScript",
     "openvino": "OpenVINO",
-    "onnxruntime": "ONNX Runtime",
     "ariadne": "Ariadne",
     "compile": "torch.compile",
     "freezing": "torch.compile, freezing",
     "reduce-overhead": "torch.compile, reduce-overhead",
+    "onnxruntime": "ONNX Runtime",
+    "torchscript": "TorchScript",
+    "tape-none": "Cleave tape, no passes",
     "cleave-openvino": "Cleave OpenVINO",
     "cleave-inductor": "Cleave Inductor",
     "cleave-compiled": "Cleave compiled",
