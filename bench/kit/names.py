@@ -26,7 +26,7 @@ KINDS = {
     "training": "a training round trip: prefix, suffix, backward of both",
     "prepare": "preparing a split at 50 % for batches 2 to 64 (eager: one forward)",
 }
-# Those that bars need first: where a row's time ends, those at the end are left out.
+# Those that bars need first, then by how long they take: where a row's time ends, those at the end are left out.
 TITLES = {
     "eager": "eager",
     "tape": "Cleave tape",
@@ -35,7 +35,6 @@ TITLES = {
     "fast": "Cleave fast",
     "graph": "Cleave CUDA graph",
     "openvino": "OpenVINO",
-    "ariadne": "Ariadne",
     "compile": "torch.compile",
     "freezing": "torch.compile, freezing",
     "reduce-overhead": "torch.compile, reduce-overhead",
@@ -45,6 +44,7 @@ TITLES = {
     "cleave-openvino": "Cleave OpenVINO",
     "cleave-inductor": "Cleave Inductor",
     "cleave-compiled": "Cleave compiled",
+    "ariadne": "Ariadne",
     "ariadne-compiled": "Ariadne compiled",
 }
 EAGER = "eager"

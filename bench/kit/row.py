@@ -5,8 +5,8 @@ result with empty caches, memory, how far its numbers are from eager. Those that
 in its process, while the others wait: `cleave.benchmark.compare` says who runs, the process of the way has the clock.
 A way that crashes costs nobody else anything, and nobody's threads, allocator or settings are in another's way.
 
-A row has its budget of seconds, and some runs of eager on top, so that long calls get their time. Trials have three
-quarters of it; what finds no time is left out, with that reason. Rounds end when the ratios to eager are known within
+A row has its budget of seconds, and some runs of eager on top, so that long calls get their time. Trials have most
+of it; what finds no time is left out, with that reason. Rounds end when the ratios to eager are known within
 1 %, or with the time, but not before the third.
 """
 
@@ -33,7 +33,7 @@ from .memory import Memory
 from .names import EAGER, SHORT_CALLS
 from .ways import WAYS, Job, LeftOut, Prepared, cut_module
 
-TRIALS = 0.75  # of a row's seconds are for trials; what is left is for the rounds
+TRIALS = 0.85  # of a row's seconds are for trials; what is left is for the rounds
 ONE_TRIAL = 0.4  # and so much at most for one way
 EAGER_RUNS = 40  # that a row gets on top of its seconds
 EAGER_S = 300.0  # for the trial of eager itself, without which there is no row
