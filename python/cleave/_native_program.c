@@ -88,11 +88,11 @@ static bool bind_externals(ProgramObject *o, PyObject *state)
 	return true;
 }
 
-static bool load_code(ProgramObject *o, const liveness *live, PyObject *item, Coded *out)
+static bool load_code(ProgramObject *o, const liveness *live, PyObject *item, int threads, Coded *out)
 {
 	artifact_segment s = {0};
 	bool ok = segment_read(item, &s);
-	code_source source = {&s, o->plan->p, live, true};
+	code_source source = {&s, o->plan->p, live, true, threads};
 	clv_status st = CLV_OK;
 	if (ok) {
 		Py_BEGIN_ALLOW_THREADS
@@ -110,7 +110,7 @@ static bool load_code(ProgramObject *o, const liveness *live, PyObject *item, Co
 }
 
 /* codes: list of segments as segment_read takes them. */
-static bool load_codes(ProgramObject *o, PyObject *codes)
+static bool load_codes(ProgramObject *o, PyObject *codes, int threads)
 {
 	liveness live;
 	Py_ssize_t n = PyList_GET_SIZE(codes);
@@ -122,7 +122,7 @@ static bool load_codes(ProgramObject *o, PyObject *codes)
 		return raise_status(st) != NULL;
 	bool ok = true;
 	for (Py_ssize_t i = 0; ok && i < n; i++, o->ncoded += ok)
-		ok = load_code(o, &live, PyList_GET_ITEM(codes, i), &o->coded[i]);
+		ok = load_code(o, &live, PyList_GET_ITEM(codes, i), threads, &o->coded[i]);
 	liveness_free(&live);
 	return ok;
 }
@@ -172,18 +172,20 @@ static bool read_names(PyObject *list, const char ***out)
 	return true;
 }
 
-/* Program(plan, first, end, debug, inference, state, modules[, codes[, level of optimization, passes to leave out]]) */
+/* Program(plan, first, end, debug, inference, state, modules[, codes[, level of optimization, passes to leave out,
+   threads]]) */
 static PyObject *program_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	PlanObject *plan_o;
 	unsigned int first, end;
-	int debug, inference;
+	int debug, inference, threads = 0;
 	unsigned char optimize = 0;
 	PyObject *state, *modules, *codes = NULL, *off = NULL;
 	const char **names = NULL;
 	(void)kwargs;
-	if (!PyArg_ParseTuple(args, "O!IIppO!O!|O!bO!", &PlanType, &plan_o, &first, &end, &debug, &inference, &PyDict_Type,
-	                      &state, &PyList_Type, &modules, &PyList_Type, &codes, &optimize, &PyList_Type, &off))
+	if (!PyArg_ParseTuple(args, "O!IIppO!O!|O!bO!i", &PlanType, &plan_o, &first, &end, &debug, &inference, &PyDict_Type,
+	                      &state, &PyList_Type, &modules, &PyList_Type, &codes, &optimize, &PyList_Type, &off,
+	                      &threads))
 		return NULL;
 	ProgramObject *o = (ProgramObject *)type->tp_alloc(type, 0);
 	if (!o)
@@ -197,8 +199,9 @@ static PyObject *program_py_new(PyTypeObject *type, PyObject *args, PyObject *kw
 	                     .objects = plan_o->data.objects,
 	                     .nobjects = plan_o->data.n,
 	                     .optimize = optimize,
-	                     .choose_later = true};
-	if ((codes && !load_codes(o, codes)) || !read_names(off, &names)) {
+	                     .choose_later = true,
+	                     .threads = threads};
+	if ((codes && !load_codes(o, codes, threads)) || !read_names(off, &names)) {
 		PyMem_Free(names);
 		Py_DECREF(o);
 		return NULL;
@@ -710,8 +713,7 @@ static PyObject *program_py_stamp(ProgramObject *o, PyObject *unused)
 		run_spec r = {.externals = externals};
 		Py_BEGIN_ALLOW_THREADS
 		mark = mark_all(externals, n);
-		if (o->g->optimizer)
-			st = optimizer_renew(o->g->optimizer, &r, &generation);
+		st = program_renew(o->g, &r, &generation);
 		Py_END_ALLOW_THREADS
 	}
 	for (uint32_t i = 0; i < n; i++)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "exec/beside.h"
+#include "exec/code.h"
 
 /* Results of the prelude, and marks of what they were made of. */
 typedef struct kept {
@@ -246,11 +247,14 @@ static clv_status find_checks(variant *x, const clv_program *g)
 	return CLV_OK;
 }
 
-static clv_status lower_parts(variant *x, const program_spec *spec)
+/* Compiled segments are never in the prelude. */
+static clv_status lower_parts(variant *x, const clv_program *g, const program_spec *spec)
 {
 	program_spec part = *spec;
 	part.optimize = OPTIMIZE_NONE;
 	part.inference = true;
+	part.ncodes = 0;
+	part.threads = 0; /* who runs it has them already */
 	if (x->made.main > x->made.first) {
 		part.first = x->made.first;
 		part.end = x->made.main;
@@ -260,7 +264,25 @@ static clv_status lower_parts(variant *x, const program_spec *spec)
 	part.live = NULL;
 	part.first = x->made.main;
 	part.end = x->made.end;
+	part.ncodes = spec->ncodes;
+	part.of = g;
+	part.places = x->made.pinned;
 	return program_new(x->made.p, &part, &x->main);
+}
+
+/* Passes leave the nodes of compiled segments alone. */
+static clv_status optimize_around(const clv_program *g, const program_spec *spec, optimize_spec s, optimized_plan *out)
+{
+	node_span *pinned = mem_alloc((spec->ncodes + 1) * sizeof *pinned);
+	if (!pinned)
+		return fail_nomem();
+	for (uint32_t i = 0; i < spec->ncodes; i++)
+		pinned[i] = (node_span){spec->codes[i]->first, spec->codes[i]->end};
+	s.pinned = pinned;
+	s.npinned = spec->ncodes;
+	clv_status st = optimize(g->p, spec->first, spec->end, &s, out);
+	mem_free(pinned);
+	return st;
 }
 
 static clv_status variant_init(variant *x, const clv_program *g, const program_spec *spec, const optimize_spec *s)
@@ -268,9 +290,9 @@ static clv_status variant_init(variant *x, const clv_program *g, const program_s
 	if (pthread_mutex_init(&x->lock, NULL) != 0)
 		return fail_nomem();
 	x->has_lock = true;
-	TRY(optimize(g->p, spec->first, spec->end, s, &x->made));
+	TRY(optimize_around(g, spec, *s, &x->made));
 	TRY(liveness_new(x->made.p, &x->live));
-	TRY(lower_parts(x, spec));
+	TRY(lower_parts(x, g, spec));
 	if (x->prelude)
 		TRY(map_externals(&g->v, &x->prelude->v, &x->prelude_externals));
 	TRY(map_externals(&g->v, &x->main->v, &x->main_externals));

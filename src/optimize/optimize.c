@@ -59,6 +59,7 @@ static clv_status run_all(edit *e, const optimize_spec *s, optimized_plan *out)
 		if (x->level <= s->level && !is_off(s, x->name))
 			TRY(run_pass(e, s, x, out));
 	TRY(run_prelude(e, s, out));
+	edit_spans(e, out->pinned);
 	out->first = e->first;
 	out->end = e->end;
 	out->p = e->p;
@@ -72,6 +73,11 @@ clv_status optimize(const plan *p, node_id first, node_id end, const optimize_sp
 	*out = (optimized_plan){0};
 	clv_status st = edit_new(p, first, end, &e);
 	if (st == CLV_OK)
+		st = edit_pin(&e, s->pinned, s->npinned);
+	out->pinned = mem_alloc((s->npinned + 1) * sizeof *out->pinned);
+	if (st == CLV_OK && !out->pinned)
+		st = fail_nomem();
+	if (st == CLV_OK)
 		st = run_all(&e, s, out);
 	edit_free(&e);
 	return st;
@@ -80,6 +86,7 @@ clv_status optimize(const plan *p, node_id first, node_id end, const optimize_sp
 void optimized_plan_free(optimized_plan *o)
 {
 	plan_free(o->p);
+	mem_free(o->pinned);
 	vec_free(&o->counts);
 	*o = (optimized_plan){0};
 }

@@ -126,7 +126,7 @@ static void see_tensor(void *ctx, value_id v)
 static bool is_constant(finder *f, node_id n)
 {
 	const plan *p = f->e->p;
-	f->yes = node_pure(f->e, n) || is_guard(f, n);
+	f->yes = !edit_pinned(f->e, n) && (node_pure(f->e, n) || is_guard(f, n));
 	for (symbol_id s = 0; f->yes && s < p->symbols.n; s++)
 		f->yes = !node_takes(p, n, s);
 	if (f->yes)
@@ -180,10 +180,19 @@ static uint32_t order_nodes(const edit *e, node_id *order, const bool *moved)
 static clv_status put_first(edit *e, const node_id *order)
 {
 	plan *p;
-	TRY(plan_reorder(e->p, order, &p));
-	plan_free(e->p);
-	e->p = p;
-	return CLV_OK;
+	uint32_t *pins = mem_alloc((e->pins.n + 1) * sizeof *pins);
+	if (!pins)
+		return fail_nomem();
+	for (uint32_t i = 0; i < e->pins.n; i++)
+		pins[i] = e->pins.at[order[i]];
+	clv_status st = plan_reorder(e->p, order, &p);
+	if (st == CLV_OK) {
+		plan_free(e->p);
+		e->p = p;
+		memcpy(e->pins.at, pins, e->pins.n * sizeof *pins);
+	}
+	mem_free(pins);
+	return st;
 }
 
 clv_status find_prelude(edit *e, const optimize_spec *s, node_id *main, uint32_t *changes)
