@@ -599,8 +599,9 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
                 return plan(*args, **kwargs)
 
     def _capture_live(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
-        how = {"optimize": self._wanted.optimize, "threads": self._wanted.threads or None}
-        return capture(self._plan._target.call, args, kwargs, **how)
+        want = self._wanted
+        call = self._plan._target.call
+        return capture(call, args, kwargs, optimize=want.optimize, threads=want.threads or None)
 
     def _tell_once(self, what: str) -> None:
         """One warning for a module; what else changes is in the log."""

@@ -7,10 +7,11 @@
 
 #include "bridge/impl.hpp"
 
-// Of the OpenMP and MKL that libtorch is linked with. Where there is none of them, they are NULL.
+// Of the OpenMP and MKL that libtorch is linked with. Where there is none of them, they are NULL. (MKL's name in small letters is
+// Fortran's, which takes an address.)
 extern "C" {
 __attribute__((weak)) void omp_set_num_threads(int n);
-__attribute__((weak)) int mkl_set_num_threads_local(int n);
+__attribute__((weak)) int MKL_Set_Num_Threads_Local(int n);
 }
 
 int br_threads(void)
@@ -34,15 +35,15 @@ void br_team_enter(int n, br_team *had)
 	had->operators = at::get_num_threads();
 	if (omp_set_num_threads)
 		omp_set_num_threads(n);
-	had->mkl = mkl_set_num_threads_local ? mkl_set_num_threads_local(n) : 0;
+	had->mkl = MKL_Set_Num_Threads_Local ? MKL_Set_Num_Threads_Local(n) : 0;
 }
 
 void br_team_leave(const br_team *had)
 {
 	if (omp_set_num_threads)
 		omp_set_num_threads(had->operators);
-	if (mkl_set_num_threads_local)
-		mkl_set_num_threads_local(had->mkl);
+	if (MKL_Set_Num_Threads_Local)
+		MKL_Set_Num_Threads_Local(had->mkl);
 }
 
 clv_status br_team_check(int n)
