@@ -648,6 +648,11 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         """The operators with the segment of each."""
         return Graph(self._artifact.plan(0)[0], *_native.trace_segments(self._artifact, 0))
 
+    def optimizations(self) -> str:
+        """What passes did with the operators around the segments, in lines (docs/optimize.md)."""
+        text: str = self._runtime.optimizations()
+        return text
+
     def report(self) -> Report:
         """What was compiled, what was not and why, and what it is worth."""
         return report_of(self._artifact, self._runtime, self._times)
