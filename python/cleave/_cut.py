@@ -100,6 +100,7 @@ class Cut:
             "debug": debug,
             "inference": not grad,
             "optimize": NONE if grad else want.optimize,
+            "graph": want.mode == "cuda_graph" and not grad,
             "threads": want.threads,
         }
         self.prefix = Program(captured, 0, at, **how)

@@ -42,7 +42,5 @@ def read_level(given: str | Optimize) -> str:
     """The same where passes cannot be left out: what runs from files."""
     out = read_optimize(given)
     if out.off:
-        raise ValueError(
-            f"optimize is a level here, as {out.level!r}: files and traces leave out no single pass"
-        )
+        raise ValueError(f"optimize is a level here, as {out.level!r}: files and traces leave out no single pass")
     return out.level

@@ -71,11 +71,12 @@ class Program:
         debug: bool = False,
         inference: bool = False,
         optimize: Optimize = SAFE,
+        graph: bool = False,
         threads: int = 0,
     ) -> None:
         level = LEVELS.index(optimize.level)
         where = (captured.plan, first, end, debug, inference, captured.state, captured.modules)
-        self.native = _native.Program(*where, [], level, list(optimize.off), threads)
+        self.native = _native.Program(*where, [], level, list(optimize.off), graph, threads)
         self.threads = threads
         self.run: Callable[..., tuple[Any, ...]] = self.native.run
 
@@ -106,7 +107,7 @@ class _Variant:
     ) -> None:
         self.captured = captured
         nodes = captured.plan.node_count()
-        self.program = Program(captured, 0, nodes, debug=debug, optimize=optimize, threads=threads)
+        self.program = Program(captured, 0, nodes, debug=debug, optimize=optimize, graph=graph, threads=threads)
         self.run = self.program.run
         if graph:
             from ._cuda_graph import GraphSegment

@@ -785,7 +785,7 @@ clv_status program_run(const clv_program *g, const run_spec *r)
 }
 
 /* Packed weights may be laid out for a number of threads. */
-clv_status program_renew(const clv_program *g, const run_spec *r, uint64_t *generation)
+clv_status program_prepare(const clv_program *g, const run_spec *r, uint64_t *generation)
 {
 	br_team had;
 	*generation = 0;
@@ -793,7 +793,7 @@ clv_status program_renew(const clv_program *g, const run_spec *r, uint64_t *gene
 		return CLV_OK;
 	if (g->threads)
 		br_team_enter(g->threads, &had);
-	clv_status st = optimizer_renew(g->optimizer, r, generation);
+	clv_status st = optimizer_prepare(g->optimizer, g, r, generation);
 	if (g->threads)
 		br_team_leave(&had);
 	return st;

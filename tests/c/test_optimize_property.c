@@ -359,11 +359,11 @@ static void random_plans_do_the_same(void **state)
 		uint64_t dice = seed;
 		node_id first = seed % 3 ? 0 : random_below(&dice, p->nodes.n + 1);
 		node_id end = seed % 3 ? p->nodes.n : first + random_below(&dice, p->nodes.n + 1 - first);
-		optimize_spec s = {.level = OPTIMIZE_SAFE};
+		optimize_spec s = {.level = OPTIMIZE_SAFE, .guards_first = seed % 2 == 0};
 		optimized_plan o;
 		OK(optimize(p, first, end, &s, &o));
 		OK(plan_verify(o.p));
-		assert_true(o.first == first && o.first <= o.main && o.main <= o.end);
+		assert_true(o.part[0] == first && o.part[0] <= o.part[PART_MAIN] && o.part[PART_MAIN] <= o.part[PARTS]);
 		check_run(p, o.p);
 		changes += changes_of(&o);
 		optimized_plan_free(&o);
@@ -404,7 +404,8 @@ static void pinned_nodes_stay_and_the_rest_does_the_same(void **state)
 		plan *p = write_plan(seed, 3 + (uint32_t)(seed % 40));
 		uint64_t dice = seed * 31;
 		node_span spans[8];
-		optimize_spec s = {.level = seed % 4 ? OPTIMIZE_SAFE : OPTIMIZE_FAST, .pinned = spans};
+		optimize_spec s = {
+			.level = seed % 4 ? OPTIMIZE_SAFE : OPTIMIZE_FAST, .guards_first = seed % 5 == 0, .pinned = spans};
 		s.npinned = choose_spans(&dice, p->nodes.n, spans);
 		optimized_plan o;
 		OK(optimize(p, 0, p->nodes.n, &s, &o));
@@ -412,7 +413,7 @@ static void pinned_nodes_stay_and_the_rest_does_the_same(void **state)
 		for (uint32_t i = 0; i < s.npinned; i++) {
 			uint32_t n = spans[i].end - spans[i].first;
 			assert_int_equal(o.pinned[i].end - o.pinned[i].first, n);
-			assert_true(o.pinned[i].first >= o.main && o.pinned[i].end <= o.end);
+			assert_true(o.pinned[i].first >= o.part[PART_MAIN] && o.pinned[i].end <= o.part[PARTS]);
 			for (uint32_t k = 0; k < n; k++)
 				assert_true(same_node(p, spans[i].first + k, o.p, o.pinned[i].first + k));
 		}
@@ -465,10 +466,10 @@ static void the_prelude_is_made_once(void **state)
 		optimize_spec s = {.level = seed % 2 ? OPTIMIZE_FAST : OPTIMIZE_SAFE};
 		optimized_plan o;
 		OK(optimize(p, 0, p->nodes.n, &s, &o));
-		found += o.main;
+		found += o.part[PART_MAIN];
 		world b = {.p = o.p};
 		give_externals(&b, 0);
-		run_nodes(&b, 0, o.main);
+		run_nodes(&b, 0, o.part[PART_MAIN]);
 		assert_int_equal(b.effects.n, 0);
 		for (uint64_t inputs = 1; inputs <= 2 && !writes_constants(p); inputs++) {
 			world a = {.p = p};
@@ -476,7 +477,7 @@ static void the_prelude_is_made_once(void **state)
 			new_inputs(&b, inputs);
 			run_nodes(&a, 0, p->nodes.n);
 			b.effects.n = 0;
-			run_nodes(&b, o.main, o.end);
+			run_nodes(&b, o.part[PART_MAIN], o.part[PARTS]);
 			check_same(&a, &b);
 			check_effects(&a, &b, 0);
 			scribble(&b);
