@@ -31,6 +31,7 @@ from ._objective import read as read_objective
 from ._regime import Reader, Regime
 from ._sizes import Sized
 from ._state import Target, fingerprint
+from ._threads import read_threads
 from .errors import InputError, SplitError
 from .optimize import Optimize, read_optimize
 from .payload import BoundaryPayload, Device
@@ -702,6 +703,7 @@ def prepare_split(
     compile_options: dict[str, Any] | None = None,
     validation: str = "fast",
     optimize: str | Optimize = "safe",
+    threads: int | None = None,
 ) -> SplitRuntime:
     """Captures a model for inference, chooses a frontier and makes prefix and suffix ready.
 
@@ -727,7 +729,9 @@ def prepare_split(
     the suffix, which checks its inputs anyway.
 
     optimize: "none", "safe" (the same bits) or "fast" (numbers within a tolerance): what may be rewritten in halves
-    that run without grad (docs/optimize.md)."""
+    that run without grad (docs/optimize.md).
+
+    threads: that an operator uses when a half runs; None: as the process has it."""
     if not isinstance(split, SplitSpec):
         raise TypeError(f"split must be a SplitSpec, not {type(split).__name__}")
     for name, value, known in (("mode", mode, MODES), ("validation", validation, VALIDATIONS)):
@@ -740,6 +744,6 @@ def prepare_split(
     goal = read_objective(objective, split.trainable)
     if split.exact and goal.minimize not in (None, "boundary_bytes"):
         raise SplitError(f"exact=True minimises boundary_bytes; the objective minimises {goal.minimize}")
-    want = Wanted(split, goal, mode, compile_options, read_optimize(optimize))
+    want = Wanted(split, goal, mode, compile_options, read_optimize(optimize), read_threads(threads))
     with progress.task(f"preparing {Target(model).name}"):
         return SplitRuntime(model, as_call(example_inputs, example_kwargs), want, validation)

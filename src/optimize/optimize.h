@@ -24,6 +24,8 @@ typedef struct optimize_spec {
 	const char *const *off;           /* names of passes that are left out; NULL ends; may be NULL */
 	bool (*has_op)(const char *name); /* the operator exists here, with the backend it needs; NULL: none of ours does */
 	const int64_t *symbols;           /* values to expect; only a hint, for packing. NULL: none is known */
+	const node_span *pinned;          /* compiled segments of the range: see edit_pin */
+	uint32_t npinned;
 } optimize_spec;
 
 /* What passes did. */
@@ -44,6 +46,7 @@ typedef enum part_id {
 typedef struct optimized_plan {
 	plan *p;                 /* values have the ids of the plan it was made of */
 	node_id part[PARTS + 1]; /* where each begins; at last where the range ends */
+	node_span *pinned;       /* where they are now */
 	VEC(optimize_count) counts;
 } optimized_plan;
 
