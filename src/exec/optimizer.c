@@ -6,9 +6,32 @@
 #include "exec/beside.h"
 #include "exec/optimized.h"
 
-enum { CAPTURED, SAFE, FAST, MOST = 4, ROUNDS = 9 };
+enum { CAPTURED, SAFE, FAST, ROUNDS = 9 };
 static const double GAIN = 0.97;    /* of what gives the same numbers: only what takes less is worth other ones */
 static const double BUDGET_S = 2.0; /* of measuring, after every way has run twice */
+
+/* Settings of passes that may give other numbers. One is dropped where a pass that it needs has nothing to do: it would be
+   the same as another. */
+static const struct setting {
+	const char *name;
+	bool gpu; /* only for plans with tensors on a GPU */
+	optimize_spec spec;
+	const char *needs[3]; /* NULL ends */
+} settings[] = {
+	{"fast", false, {.level = OPTIMIZE_FAST}, {NULL}},
+	{"fast, channels_last", false, {.level = OPTIMIZE_FAST, .channels_last = true}, {"channels_last"}},
+	{"fast, channels_last, conv_as_linear",
+     true,
+     {.level = OPTIMIZE_FAST, .channels_last = true, .conv_as_linear = true},
+     {"channels_last", "conv_as_linear"}},
+	{"fast, bias_apart", true, {.level = OPTIMIZE_FAST, .bias_apart = true}, {"bias_apart"}},
+	{"fast, channels_last, bias_apart",
+     true,
+     {.level = OPTIMIZE_FAST, .channels_last = true, .bias_apart = true},
+     {"channels_last", "bias_apart"}},
+};
+
+enum { SETTINGS = sizeof settings / sizeof *settings };
 
 /* A way to run. */
 typedef struct candidate {
@@ -23,7 +46,7 @@ typedef struct candidate {
 } candidate;
 
 struct optimizer {
-	candidate at[MOST]; /* as captured, safe, then those that may give other numbers */
+	candidate at[FAST + SETTINGS]; /* as captured, safe, then those that may give other numbers */
 	uint32_t n;
 	pthread_mutex_t lock;
 	_Atomic(variant *) chosen; /* NULL: as captured, or not chosen yet */
@@ -91,11 +114,20 @@ static clv_status tell_passes(const optimized_plan *p, char **out)
 	return strbuf_take(&b, out);
 }
 
+static bool is_new(const optimized_plan *p, const struct setting *x)
+{
+	bool all = did_any(p, x->spec.level);
+	for (uint32_t i = 0; all && x->needs[i]; i++)
+		all = did(p, x->needs[i]);
+	return all;
+}
+
 /* A variant that cannot be made is no reason not to run. */
-static clv_status add(optimizer *o, const clv_program *g, const program_spec *spec, const char *name, optimize_spec s)
+static clv_status add(optimizer *o, const clv_program *g, const program_spec *spec, const struct setting *x)
 {
 	candidate *c = &o->at[o->n++];
-	*c = (candidate){.name = name, .error = -1, .ms = -1};
+	*c = (candidate){.name = x->name, .error = -1, .ms = -1};
+	optimize_spec s = x->spec;
 	s.off = spec->passes_off;
 	s.has_op = br_has_operator;
 	clv_status st = variant_new(g, spec, &s, &c->v);
@@ -104,14 +136,21 @@ static clv_status add(optimizer *o, const clv_program *g, const program_spec *sp
 	if (st != CLV_OK)
 		return drop(c, status_message());
 	const optimized_plan *p = variant_plan(c->v);
-	bool same = !did_any(p, s.level) || (s.channels_last && !did(p, "channels_last"));
-	return same ? drop(c, NULL) : tell_passes(p, &c->passes);
+	return is_new(p, x) ? tell_passes(p, &c->passes) : drop(c, NULL);
+}
+
+static bool uses_gpu(const plan *p)
+{
+	for (value_id v = 0; v < p->values.n; v++)
+		if (p->values.at[v].type == TYPE_TENSOR && !strncmp(plan_s(p, p->values.at[v].device), "cuda", 4))
+			return true;
+	return false;
 }
 
 static clv_status fill(optimizer *o, const clv_program *g, const program_spec *spec)
 {
 	o->at[o->n++] = (candidate){.name = "as captured", .error = -1, .ms = -1};
-	TRY(add(o, g, spec, "safe", (optimize_spec){.level = OPTIMIZE_SAFE}));
+	TRY(add(o, g, spec, &(struct setting){.name = "safe", .spec = {.level = OPTIMIZE_SAFE}}));
 	atomic_init(&o->chosen, o->at[SAFE].v);
 	if (spec->optimize < OPTIMIZE_FAST)
 		return CLV_OK;
@@ -120,9 +159,14 @@ static clv_status fill(optimizer *o, const clv_program *g, const program_spec *s
 					 "libraries): it cannot be run twice to compare";
 		return CLV_OK;
 	}
-	TRY(add(o, g, spec, "fast", (optimize_spec){.level = OPTIMIZE_FAST}));
-	TRY(add(o, g, spec, "fast, channels_last", (optimize_spec){.level = OPTIMIZE_FAST, .channels_last = true}));
-	bool any = !o->at[FAST].off || !o->at[FAST + 1].off;
+	bool any = false;
+	bool gpu = uses_gpu(g->p);
+	for (uint32_t i = 0; i < SETTINGS; i++) {
+		if (settings[i].gpu && !gpu)
+			continue;
+		TRY(add(o, g, spec, &settings[i]));
+		any |= !o->at[o->n - 1].off;
+	}
 	atomic_init(&o->waits, any && spec->choose_later);
 	atomic_init(&o->open, any && !spec->choose_later);
 	return CLV_OK;
