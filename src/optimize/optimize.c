@@ -13,7 +13,9 @@ const pass passes[] = {
 	{"conv_as_linear", OPTIMIZE_FAST, pass_conv_as_linear},
 	{"bias_apart", OPTIMIZE_FAST, pass_bias_apart},
 	{"fuse", OPTIMIZE_FAST, pass_fuse},
-	{"prelude", OPTIMIZE_SAFE, NULL}, /* last, by itself */
+	{"prelude", OPTIMIZE_SAFE, NULL}, /* parts: in the order of part_id */
+	{"sizes", OPTIMIZE_SAFE, NULL},
+	{"guards", OPTIMIZE_SAFE, NULL},
 	{0},
 };
 
@@ -46,24 +48,27 @@ static clv_status run_pass(edit *e, const optimize_spec *s, const pass *x, optim
 	return c.changes ? vec_push(&out->counts, c) : CLV_OK;
 }
 
-static clv_status run_prelude(edit *e, const optimize_spec *s, optimized_plan *out)
+/* What depends on sizes is made of what the prelude gives: there is none without it. */
+static clv_status make_parts(edit *e, const optimize_spec *s, const pass *first, optimized_plan *out)
 {
-	optimize_count c = {"prelude", 0};
-	out->main = e->first;
-	if (is_off(s, c.pass))
-		return CLV_OK;
-	TRY(find_prelude(e, s, &out->main, &c.changes));
-	return c.changes ? vec_push(&out->counts, c) : CLV_OK;
+	unsigned wanted = 0;
+	for (unsigned i = PART_ONCE; i < PART_MAIN; i++)
+		if (!is_off(s, first[i].name) && (i != PART_SIZED || wanted))
+			wanted |= 1u << i;
+	TRY(order_parts(e, s, wanted, out));
+	for (unsigned i = PART_ONCE; i < PART_MAIN; i++)
+		if (out->part[i + 1] > out->part[i])
+			TRY(vec_push(&out->counts, ((optimize_count){first[i].name, out->part[i + 1] - out->part[i]})));
+	return CLV_OK;
 }
 
 static clv_status run_all(edit *e, const optimize_spec *s, optimized_plan *out)
 {
-	for (const pass *x = passes; x->run; x++)
+	const pass *x = passes;
+	for (; x->run; x++)
 		if (x->level <= s->level && !is_off(s, x->name))
 			TRY(run_pass(e, s, x, out));
-	TRY(run_prelude(e, s, out));
-	out->first = e->first;
-	out->end = e->end;
+	TRY(make_parts(e, s, x, out));
 	out->p = e->p;
 	e->p = NULL;
 	return CLV_OK;
