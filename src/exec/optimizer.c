@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/human.h"
 #include "exec/beside.h"
 #include "exec/optimized.h"
 
@@ -422,6 +423,15 @@ bool optimizer_ask(optimizer *o)
 
 /* ---- report ------------------------------------------------------------------------------------------------------- */
 
+static void report_kept(const variant *x, strbuf *b)
+{
+	int64_t bytes;
+	if (!x || variant_keeps(x, &bytes) != CLV_OK || !bytes)
+		return;
+	strbuf_puts(b, "; keeps ");
+	strbuf_bytes(b, bytes);
+}
+
 static void report_one(const optimizer *o, const candidate *c, strbuf *b)
 {
 	bool nothing = c->off && !c->why && !c->passes;
@@ -439,8 +449,10 @@ static void report_one(const optimizer *o, const candidate *c, strbuf *b)
 	}
 	if (c->error > 0 && !c->why)
 		strbuf_printf(b, "; off by %.2g of %.2g allowed", c->error, c->allowed);
-	if (!c->off && c->v == atomic_load(&o->chosen))
+	if (!c->off && c->v == atomic_load(&o->chosen)) {
 		strbuf_printf(b, "%sruns", between);
+		report_kept(c->v, b);
+	}
 	strbuf_putc(b, '\n');
 }
 
