@@ -10,8 +10,9 @@
 /* ---- who takes rows that are apart --------------------------------------------------------------------------------- */
 
 typedef enum taking {
-	TAKES_ANY, /* gives new memory, whose layout does not depend on gaps; or makes its argument dense */
-	TAKES_SAME /* gives its first argument, or a view of it that needs no strides: those who read that are asked */
+	TAKES_ANY,  /* gives new memory, whose layout does not depend on gaps; or makes its argument dense */
+	TAKES_SAME, /* gives its first argument, or a view of it that needs no strides: those who read that are asked */
+	TAKES_FRESH /* gives new memory where it cannot give a view: where it did so before, it does with gaps */
 } taking;
 
 static const struct taker {
@@ -19,23 +20,25 @@ static const struct taker {
 	taking how;
 } takers[] = {
 	{"aten::_fused_rms_norm", TAKES_ANY},
-	{"aten::_softmax", TAKES_ANY},
-	{"aten::_to_copy", TAKES_ANY},
 	{"aten::abs", TAKES_ANY},
 	{"aten::add.Scalar", TAKES_ANY},
 	{"aten::add.Tensor", TAKES_ANY},
+	{"aten::addcdiv", TAKES_ANY},
+	{"aten::addcmul", TAKES_ANY},
 	{"aten::addmm", TAKES_ANY},
 	{"aten::alias", TAKES_SAME},
 	{"aten::amax", TAKES_ANY},
 	{"aten::baddbmm", TAKES_ANY},
 	{"aten::bmm", TAKES_ANY},
 	{"aten::cat", TAKES_ANY},
+	{"aten::celu", TAKES_ANY},
 	{"aten::chunk", TAKES_SAME},
 	{"aten::clamp", TAKES_ANY},
 	{"aten::clamp_max", TAKES_ANY},
 	{"aten::clamp_min", TAKES_ANY},
 	{"aten::clone", TAKES_ANY},
 	{"aten::contiguous", TAKES_ANY},
+	{"aten::cos", TAKES_ANY},
 	{"aten::detach", TAKES_SAME},
 	{"aten::div.Scalar", TAKES_ANY},
 	{"aten::div.Tensor", TAKES_ANY},
@@ -44,7 +47,10 @@ static const struct taker {
 	{"aten::erf", TAKES_ANY},
 	{"aten::exp", TAKES_ANY},
 	{"aten::expand", TAKES_SAME},
+	{"aten::expm1", TAKES_ANY},
+	{"aten::flatten.using_ints", TAKES_FRESH},
 	{"aten::gelu", TAKES_ANY},
+	{"aten::glu", TAKES_ANY},
 	{"aten::hardsigmoid", TAKES_ANY},
 	{"aten::hardswish", TAKES_ANY},
 	{"aten::hardtanh", TAKES_ANY},
@@ -52,6 +58,8 @@ static const struct taker {
 	{"aten::leaky_relu", TAKES_ANY},
 	{"aten::linear", TAKES_ANY},
 	{"aten::log", TAKES_ANY},
+	{"aten::log1p", TAKES_ANY},
+	{"aten::masked_fill.Scalar", TAKES_ANY},
 	{"aten::matmul", TAKES_ANY},
 	{"aten::maximum", TAKES_ANY},
 	{"aten::mean.dim", TAKES_ANY},
@@ -61,17 +69,22 @@ static const struct taker {
 	{"aten::mul.Scalar", TAKES_ANY},
 	{"aten::mul.Tensor", TAKES_ANY},
 	{"aten::narrow", TAKES_SAME},
-	{"aten::native_layer_norm", TAKES_ANY},
 	{"aten::neg", TAKES_ANY},
 	{"aten::permute", TAKES_SAME},
 	{"aten::pow.Tensor_Scalar", TAKES_ANY},
+	{"aten::reciprocal", TAKES_ANY},
 	{"aten::relu", TAKES_ANY},
+	{"aten::repeat_interleave.self_int", TAKES_ANY},
+	{"aten::reshape", TAKES_FRESH},
 	{"aten::rms_norm", TAKES_ANY},
 	{"aten::rsqrt", TAKES_ANY},
+	{"aten::rsub.Scalar", TAKES_ANY},
 	{"aten::scaled_dot_product_attention", TAKES_ANY},
 	{"aten::select.int", TAKES_SAME},
+	{"aten::selu", TAKES_ANY},
 	{"aten::sigmoid", TAKES_ANY},
 	{"aten::silu", TAKES_ANY},
+	{"aten::sin", TAKES_ANY},
 	{"aten::slice.Tensor", TAKES_SAME},
 	{"aten::softmax.int", TAKES_ANY},
 	{"aten::softplus", TAKES_ANY},
@@ -80,6 +93,8 @@ static const struct taker {
 	{"aten::sqrt", TAKES_ANY},
 	{"aten::square", TAKES_ANY},
 	{"aten::squeeze.dim", TAKES_SAME},
+	{"aten::stack", TAKES_ANY},
+	{"aten::sub.Scalar", TAKES_ANY},
 	{"aten::sub.Tensor", TAKES_ANY},
 	{"aten::sum.dim_IntList", TAKES_ANY},
 	{"aten::t", TAKES_SAME},
@@ -89,6 +104,7 @@ static const struct taker {
 	{"aten::unbind.int", TAKES_SAME},
 	{"aten::unflatten.int", TAKES_SAME},
 	{"aten::unsqueeze", TAKES_SAME},
+	{"aten::var.correction", TAKES_ANY},
 	{"aten::where.self", TAKES_ANY},
 };
 
@@ -128,6 +144,12 @@ static void asks_for_dense(void *ctx, value_id v)
 	m->yes |= m->dense[v];
 }
 
+static bool is_fresh(const edit *e, node_id n)
+{
+	value_id r = edit_result(e, n);
+	return r != NONE && e->p->values.at[r].alias == NONE;
+}
+
 /* A view that leaves all dimensions but the last as they are is one whatever the strides are. */
 static bool splits_last(const edit *e, node_id n)
 {
@@ -147,14 +169,11 @@ static void see_reader(merger *m, node_id n)
 	const edit *e = m->e;
 	const struct taker *t =
 		bsearch(plan_s(e->p, e->p->nodes.at[n].op), takers, sizeof takers / sizeof *takers, sizeof *takers, by_op);
-	bool same = t ? t->how == TAKES_SAME : splits_last(e, n);
-	if (!t && !same) {
-		node_each_arg(e->p, n, must_be_dense, m);
+	if (t && (t->how == TAKES_ANY || (t->how == TAKES_FRESH && is_fresh(e, n))))
 		return;
-	}
-	m->yes = false;
+	m->yes = !(t && t->how == TAKES_SAME) && !splits_last(e, n);
 	node_each_result(e->p, n, asks_for_dense, m);
-	if (same && m->yes)
+	if (m->yes)
 		node_each_arg(e->p, n, must_be_dense, m);
 }
 

@@ -63,6 +63,30 @@ static void linears_of_one_input_become_one(void **state)
 	            "%6 = aten::mul.Tensor(%5, %4) -> f32[B,6,8]\n" ENDS("%6"));
 }
 
+/* A reshape that copied before, as of what was expanded, copies now. */
+static void copies_of_results_are_no_hindrance(void **state)
+{
+	(void)state;
+	job j = {.text = ATTENTION "%1 = aten::linear(%0, @k, none) -> f32[B,6,4]\n"
+	                           "%2 = aten::unsqueeze(%1, 1) -> f32[B,1,6,4] view-of %1\n"
+	                           "%3 = aten::expand(%2, [B, 2, 6, 4], false) -> f32[B,2,6,4] view-of %1\n"
+	                           "%4 = aten::reshape(%3, [2*B, 6, 4]) -> f32[2*B,6,4]\n"
+	                           "%5 = aten::linear(%0, @k, none) -> f32[B,6,4]\n"
+	                           "%6 = aten::relu(%5) -> f32[B,6,4]\n" ENDS("(%4, %6)"),
+	         .run = pass_merge_linears,
+	         .spec = fast,
+	         .device = "cuda:1"};
+	OK(run_job(&j));
+	assert_int_equal(j.changes, 2);
+	mem_free(j.out);
+	check_merge(ATTENTION "%1 = aten::linear(%0, @k, none) -> f32[B,6,4]\n"
+	                      "%2 = aten::reshape(%1, [B, 24]) -> f32[B,24] view-of %1\n"
+	                      "%3 = aten::relu(%2) -> f32[B,24]\n"
+	                      "%4 = aten::linear(%0, @k, none) -> f32[B,6,4]\n"
+	                      "%5 = aten::relu(%4) -> f32[B,6,4]\n" ENDS("(%3, %5)"),
+	            NULL);
+}
+
 static void products_that_add_become_one(void **state)
 {
 	(void)state;
@@ -388,6 +412,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(linears_of_one_input_become_one),
+		cmocka_unit_test(copies_of_results_are_no_hindrance),
 		cmocka_unit_test(products_that_add_become_one),
 		cmocka_unit_test(linears_that_stay_apart),
 		cmocka_unit_test(a_convolution_of_pixels_is_a_product),
