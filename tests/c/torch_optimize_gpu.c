@@ -43,35 +43,62 @@ static void bind_all(clv_program *g, const plan *p)
 		if (p->values.at[v].kind != VALUE_PARAM)
 			continue;
 		clv_tensor *t = numbers(p, v, 1);
-		OK(clv_program_bind(g, plan_s(p, p->values.at[v].name), t));
+		clv_status st = clv_program_bind(g, plan_s(p, p->values.at[v].name), t);
+		assert_true(st == CLV_OK || st == CLV_E_NOT_FOUND); /* nobody reads it */
 		clv_tensor_free(t);
 	}
 }
 
-static clv_tensor *result_of(const plan *p, int64_t b)
+enum { OUTPUTS = 3 };
+
+static uint32_t run_plan(const plan *p, int64_t b, clv_tensor **out)
 {
 	clv_program *g = NULL;
-	clv_tensor *out = NULL, *in = numbers(p, p->inputs.at[0], b);
+	clv_tensor *in = numbers(p, p->inputs.at[0], b);
 	clv_program_options options = CLV_PROGRAM_OPTIONS_INIT;
 	options.optimize = "none";
 	OK(clv_program_create(p, &options, &g));
 	bind_all(g, p);
-	if (clv_program_run(g, (const clv_tensor *const[]){in}, 1, &out, 1) != CLV_OK)
+	uint32_t n = clv_program_output_count(g);
+	assert_true(n <= OUTPUTS);
+	if (clv_program_run(g, (const clv_tensor *const[]){in}, 1, out, n) != CLV_OK)
 		fail_msg("%s", status_message());
 	clv_program_free(g);
 	clv_tensor_free(in);
-	return out;
+	return n;
+}
+
+static bool same_results(const plan *before, const plan *after, int64_t b)
+{
+	clv_tensor *want[OUTPUTS], *got[OUTPUTS];
+	uint32_t n = run_plan(before, b, want);
+	bool same = run_plan(after, b, got) == n;
+	for (uint32_t i = 0; i < n; i++) {
+		double error, scale;
+		OK(br_difference(got[i], want[i], &error, &scale));
+		same &= error <= 1e-4 * scale;
+		clv_tensor_free(want[i]);
+		clv_tensor_free(got[i]);
+	}
+	return same;
 }
 
 static void compare(const plan *before, const plan *after, int64_t b)
 {
-	double error, scale;
-	clv_tensor *want = result_of(before, b), *got = result_of(after, b);
-	OK(br_difference(got, want, &error, &scale));
-	assert_true(scale > 0);
-	assert_true(error <= 1e-5 * scale);
-	clv_tensor_free(want);
-	clv_tensor_free(got);
+	if (same_results(before, after, b))
+		return;
+	strbuf text = STRBUF_INIT;
+	plan_print(before, &text);
+	plan_print(after, &text);
+	fail_msg("other numbers:\n%s", text.at);
+}
+
+static uint32_t count_of(const optimized_plan *o, const char *pass)
+{
+	uint32_t found = 0;
+	for (uint32_t i = 0; i < o->counts.n; i++)
+		found += !strcmp(o->counts.at[i].pass, pass) ? o->counts.at[i].changes : 0;
+	return found;
 }
 
 /* `done`: passes with what they are to count, NULL ends. */
@@ -80,12 +107,8 @@ static void same_numbers(const char *text, const optimize_count *done)
 	plan *p = load_ok(text);
 	optimized_plan o;
 	OK(optimize(p, 0, p->nodes.n, &spec, &o));
-	for (; done->pass; done++) {
-		uint32_t found = 0;
-		for (uint32_t i = 0; i < o.counts.n; i++)
-			found += !strcmp(o.counts.at[i].pass, done->pass) ? o.counts.at[i].changes : 0;
-		assert_int_equal(found, done->changes);
-	}
+	for (; done->pass; done++)
+		assert_int_equal(count_of(&o, done->pass), done->changes);
 	for (int64_t b = 1; b <= 3; b++)
 		compare(p, o.p, b);
 	optimized_plan_free(&o);
@@ -163,12 +186,170 @@ static void a_block_of_a_convolutional_network(void **state)
 	             (optimize_count[]){{"conv_as_linear", 7}, {NULL, 0}});
 }
 
+/* ---- random plans -------------------------------------------------------------------------------------------------- */
+
+enum { STEPS = 14, WEIGHTS = 3 };
+
+/* A tensor of the plan that is written: [B,6,8], or [6*B,8] where it is flat. */
+typedef struct item {
+	uint32_t name, root;
+	bool flat, given;
+} item;
+
+typedef struct writer {
+	strbuf text;
+	item items[STEPS + 1];
+	uint32_t n, names;
+	uint64_t state;
+} writer;
+
+static uint32_t roll(writer *w, uint32_t below)
+{
+	return (uint32_t)(random64(&w->state) % below);
+}
+
+static const char *type_of(bool flat)
+{
+	return flat ? "f32[6*B,8]" : "f32[B,6,8]";
+}
+
+/* One that is flat or not as wanted; the input is not, and there is always that. */
+static item pick(writer *w, bool flat)
+{
+	for (uint32_t tries = 0; tries < 20; tries++) {
+		item x = w->items[roll(w, w->n)];
+		if (x.flat == flat)
+			return x;
+	}
+	return w->items[0];
+}
+
+static item fresh(writer *w, bool flat)
+{
+	uint32_t name = w->names++;
+	return (item){.name = name, .root = name, .flat = flat};
+}
+
+static item put_linear(writer *w)
+{
+	uint32_t k = roll(w, WEIGHTS);
+	item x = pick(w, roll(w, 2)), y = fresh(w, x.flat);
+	if (x.flat && roll(w, 2))
+		strbuf_printf(&w->text, "%%v%u = aten::addmm(@b%u, %%v%u, @w%u, 1, 1) -> %s\n", y.name, k, x.name, k,
+		              type_of(true));
+	else
+		strbuf_printf(&w->text, "%%v%u = aten::linear(%%v%u, @w%u, @b%u) -> %s\n", y.name, x.name, k, k,
+		              type_of(x.flat));
+	return y;
+}
+
+static item put_view(writer *w)
+{
+	item x = pick(w, roll(w, 2)), y = fresh(w, !x.flat);
+	y.root = x.root;
+	y.given = x.given;
+	strbuf_printf(&w->text, "%%v%u = aten::view(%%v%u, %s) -> %s view-of %%v%u\n", y.name, x.name,
+	              y.flat ? "[6*B, 8]" : "[B, 6, 8]", type_of(y.flat), x.root);
+	return y;
+}
+
+static item put_sum(writer *w)
+{
+	item a = pick(w, roll(w, 2)), b = pick(w, a.flat), y = fresh(w, a.flat);
+	if (a.flat != b.flat)
+		b = a;
+	bool in_place = !a.given && roll(w, 2);
+	strbuf_printf(&w->text, "%%v%u = aten::add%s.Tensor(%%v%u, %%v%u, 1) -> %s", y.name, in_place ? "_" : "", a.name,
+	              b.name, type_of(a.flat));
+	if (in_place)
+		strbuf_printf(&w->text, " view-of %%v%u writes %%v%u", y.root = a.root, a.name);
+	strbuf_puts(&w->text, "\n");
+	return y;
+}
+
+static item put_tanh(writer *w)
+{
+	item x = pick(w, roll(w, 2)), y = fresh(w, x.flat);
+	bool in_place = !x.given && roll(w, 2);
+	strbuf_printf(&w->text, "%%v%u = aten::tanh%s(%%v%u) -> %s", y.name, in_place ? "_" : "", x.name, type_of(x.flat));
+	if (in_place)
+		strbuf_printf(&w->text, " view-of %%v%u writes %%v%u", y.root = x.root, x.name);
+	strbuf_puts(&w->text, "\n");
+	return y;
+}
+
+/* Heads first, and back: a copy. */
+static item put_heads(writer *w)
+{
+	item x = pick(w, false), a = fresh(w, false), b = fresh(w, false), c = fresh(w, false), y = fresh(w, false);
+	strbuf_printf(&w->text, "%%v%u = aten::view(%%v%u, [B, 6, 2, 4]) -> f32[B,6,2,4] view-of %%v%u\n", a.name, x.name,
+	              x.root);
+	strbuf_printf(&w->text, "%%v%u = aten::transpose.int(%%v%u, 1, 2) -> f32[B,2,6,4] view-of %%v%u\n", b.name, a.name,
+	              x.root);
+	strbuf_printf(&w->text, "%%v%u = aten::sin(%%v%u) -> f32[B,2,6,4]\n", c.name, b.name);
+	strbuf_printf(&w->text, "%%v%u = aten::reshape(%%v%u, [B, 6, 8]) -> f32[B,6,8]\n", y.name, c.name);
+	return y;
+}
+
+/* Two linears of one input; one of them may be read later too, by whoever picks it. */
+static item put_gate(writer *w)
+{
+	item x = pick(w, roll(w, 2)), a = fresh(w, x.flat), b = fresh(w, x.flat), y = fresh(w, x.flat);
+	uint32_t k = roll(w, WEIGHTS), l = (k + 1) % WEIGHTS;
+	const char *type = type_of(x.flat);
+	strbuf_printf(&w->text, "%%v%u = aten::linear(%%v%u, @w%u, @b%u) -> %s\n", a.name, x.name, k, k, type);
+	strbuf_printf(&w->text, "%%v%u = aten::linear(%%v%u, @w%u, @b%u) -> %s\n", b.name, x.name, l, l, type);
+	strbuf_printf(&w->text, "%%v%u = aten::mul.Tensor(%%v%u, %%v%u) -> %s\n", y.name, a.name, b.name, type);
+	return roll(w, 3) ? y : a;
+}
+
+static item (*const kinds[])(writer *) = {put_linear, put_linear, put_linear, put_view, put_sum,
+                                          put_sum,    put_tanh,   put_heads,  put_gate};
+
+static char *random_text(uint64_t seed)
+{
+	writer w = {.text = STRBUF_INIT, .n = 1, .names = 1, .state = seed};
+	w.items[0] = (item){.given = true};
+	strbuf_puts(&w.text, HEAD "input %v0 f32[B,6,8] name=\"x\"\n");
+	for (uint32_t k = 0; k < WEIGHTS; k++)
+		strbuf_printf(&w.text, "param @w%u f32[8,8]\nparam @b%u f32[8]\n", k, k);
+	while (w.n <= STEPS) {
+		item made = kinds[roll(&w, sizeof kinds / sizeof *kinds)](&w);
+		w.items[w.n++] = made;
+	}
+	strbuf_printf(&w.text, "output (%%v%u, %%v%u, %%v%u)\n", w.items[w.n - 1].name, w.items[w.n - 2].name,
+	              w.items[w.n - 1 - roll(&w, STEPS)].name);
+	return taken(&w.text);
+}
+
+static void random_plans_give_the_same_numbers(void **state)
+{
+	(void)state;
+	uint32_t merged = 0, apart = 0;
+	for (uint64_t seed = 0; seed < 200; seed++) {
+		char *text = random_text(seed);
+		plan *p = load_ok(text);
+		optimized_plan o;
+		OK(optimize(p, 0, p->nodes.n, &spec, &o));
+		merged += count_of(&o, "merge_linears");
+		apart += count_of(&o, "bias_apart");
+		compare(p, o.p, 1 + (int64_t)(seed % 3));
+		optimized_plan_free(&o);
+		plan_free(p);
+		mem_free(text);
+	}
+	print_message("%u linears merged, %u nodes changed for biases\n", merged, apart);
+	assert_true(merged > 50);
+	assert_true(apart > 200);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_layer_of_a_transformer),
 		cmocka_unit_test(two_linears_that_differ),
 		cmocka_unit_test(a_block_of_a_convolutional_network),
+		cmocka_unit_test(random_plans_give_the_same_numbers),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,4 @@
-"""The table of who takes rows that are apart (src/optimize/merge_linears.c): each gives the numbers, and the layout, that it
-gives for rows without gaps."""
+"""The table of who takes rows that are apart (src/optimize/merge_linears.c): numbers and layouts are as without them."""
 
 from __future__ import annotations
 
