@@ -1,4 +1,4 @@
-"""The table of who takes rows that are apart (src/optimize/merge_linears.c): numbers and layouts are as without them."""
+"""Who takes rows that are apart (table in src/optimize/merge_linears.c): numbers and layouts are as without gaps."""
 
 from __future__ import annotations
 
