@@ -25,7 +25,8 @@ static const struct setting {
      true,
      {.level = OPTIMIZE_FAST, .channels_last = true, .conv_as_linear = true},
      {"channels_last", "conv_as_linear"}},
-	{"fast, bias_apart", true, {.level = OPTIMIZE_FAST, .bias_apart = true}, {"bias_apart"}},
+	{"fast, bias_apart", true, {.level = OPTIMIZE_FAST, .bias = BIAS_APART}, {"bias_apart"}},
+	{"fast, bias_apart in sums", true, {.level = OPTIMIZE_FAST, .bias = BIAS_IN_SUMS}, {"bias_apart"}},
 };
 
 enum { SETTINGS = sizeof settings / sizeof *settings };

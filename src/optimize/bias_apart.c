@@ -181,7 +181,10 @@ static clv_status split_all(splitter *p)
 			continue;
 		if (!read_linear(p->e, p->constant, n, &l) || !is_usable(p, &l))
 			continue;
-		TRY(find_addition(p, &l, &a) ? add_in_place(p, &l, &a) : split(p, &l));
+		if (find_addition(p, &l, &a))
+			TRY(add_in_place(p, &l, &a));
+		else if (p->s->bias == BIAS_APART)
+			TRY(split(p, &l));
 	}
 	if (*p->changes)
 		edit_give_memories(p->e, p->owners, p->e->facts.n);
@@ -191,7 +194,7 @@ static clv_status split_all(splitter *p)
 clv_status pass_bias_apart(edit *e, const optimize_spec *s, uint32_t *changes)
 {
 	splitter p = {.e = e, .s = s, .changes = changes};
-	if (!s->bias_apart)
+	if (s->bias == BIAS_STAYS)
 		return CLV_OK;
 	p.owners = mem_ids((size_t)e->p->values.n + 1);
 	clv_status st = p.owners ? constant_values(e, s, &p.constant) : fail_nomem();

@@ -17,11 +17,18 @@ typedef enum optimize_level { OPTIMIZE_NONE, OPTIMIZE_SAFE, OPTIMIZE_FAST } opti
 
 clv_status optimize_level_read(const char *text, optimize_level *out); /* "none", "safe", "fast"; NULL: safe */
 
+/* Which products do without their bias. */
+typedef enum bias_place {
+	BIAS_STAYS,
+	BIAS_IN_SUMS /* those whose result is added to something */,
+	BIAS_APART
+} bias_place;
+
 typedef struct optimize_spec {
 	optimize_level level;
 	bool channels_last;               /* FAST: convolutions get inputs laid out so */
 	bool conv_as_linear;              /* FAST: convolutions of single pixels are products of matrices */
-	bool bias_apart;                  /* FAST: what products add is added by a node of its own */
+	bias_place bias;                  /* FAST: what products add is added by a node of its own */
 	bool guards_first;                /* what every run does is to have guards in a part of their own */
 	const char *const *off;           /* names of passes that are left out; NULL ends; may be NULL */
 	bool (*has_op)(const char *name); /* the operator exists here, with the backend it needs; NULL: none of ours does */

@@ -8,7 +8,7 @@ static bool has_all(const char *name)
 }
 
 static const optimize_spec fast = {
-	.level = OPTIMIZE_FAST, .conv_as_linear = true, .bias_apart = true, .has_op = has_all};
+	.level = OPTIMIZE_FAST, .conv_as_linear = true, .bias = BIAS_APART, .has_op = has_all};
 
 /* want NULL: nothing changes. */
 static void check_on(const char *device, pass_fn run, const char *text, const char *want)
@@ -373,6 +373,14 @@ static void sums_that_are_made_as_before(void **state)
 static void biases_that_stay(void **state)
 {
 	(void)state;
+	optimize_spec sums = fast;
+	sums.bias = BIAS_IN_SUMS;
+	check_job((job){.text = TOKENS PRODUCT ENDS("%1"), .run = pass_bias_apart, .spec = sums, .device = "cuda"}, NULL);
+	check_job((job){.text = TOKENS PRODUCT "%2 = aten::add.Tensor(%0, %1, 1) -> f32[B,6,8]\n" ENDS("%2"),
+	                .run = pass_bias_apart,
+	                .spec = sums,
+	                .device = "cuda"},
+	          IN_PLACE ENDS("%6"));
 	check_on(NULL, pass_bias_apart, residual, NULL);
 	check_bias(TOKENS "%1 = aten::linear(%0, @w, none) -> f32[B,6,8]\n" ENDS("%1"), NULL);
 	check_bias(TOKENS "%1 = aten::linear(%0, @w, @c) -> f32[B,6,8] {autocast=cpu:f16}\n" ENDS("%1"), NULL);

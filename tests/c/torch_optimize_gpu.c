@@ -14,7 +14,7 @@ static bool has_op(const char *name)
 static const optimize_spec spec = {.level = OPTIMIZE_FAST,
                                    .channels_last = true,
                                    .conv_as_linear = true,
-                                   .bias_apart = true,
+                                   .bias = BIAS_APART,
                                    .has_op = has_op,
                                    .gpu = "cpu"};
 
