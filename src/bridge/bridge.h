@@ -135,7 +135,11 @@ typedef struct br_clock br_clock;
 clv_status br_clock_new(const char *device, br_clock **out);
 void br_clock_free(br_clock *c); /* NULL is allowed */
 clv_status br_clock_start(br_clock *c);
+/* A start behind `work` products of matrices, which keep the device busy while the host hands it what is timed. */
+clv_status br_clock_start_behind(br_clock *c, uint32_t work);
 clv_status br_clock_stop(br_clock *c, double *ms);
+/* When the clock was stopped the device was still busy with that work: nothing waited for the host. */
+bool br_clock_was_behind(const br_clock *c);
 
 /* The backward from outputs (all gradients are ones) to the leaves behind them. Gradients are kept until it is freed; no
    .grad is touched. *out is NULL where there is nothing to do. Run it once, without the lock of Python. */

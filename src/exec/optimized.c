@@ -469,6 +469,26 @@ const optimized_plan *variant_plan(const variant *x)
 	return &x->made;
 }
 
+clv_status variant_keeps(const variant *x, int64_t *bytes)
+{
+	const clv_program *once = x->parts[PART_ONCE].program;
+	const plan *p = x->made.p;
+	*bytes = 0;
+	bool *seen = mem_alloc(((size_t)p->values.n + 1) * sizeof *seen);
+	if (!seen)
+		return fail_nomem();
+	for (uint32_t i = 0; once && i < once->outputs.n; i++) {
+		value_id root = alias_root(p, once->outputs.at[i]);
+		int64_t more = 0;
+		if (!seen[root] && p->values.at[root].kind == VALUE_RESULT && value_bytes(p, root, NULL, &more) == CLV_OK &&
+		    __builtin_add_overflow(*bytes, more, bytes))
+			*bytes = INT64_MAX;
+		seen[root] = true;
+	}
+	mem_free(seen);
+	return CLV_OK;
+}
+
 /* ---- running ------------------------------------------------------------------------------------------------------ */
 
 /* Everything up to the guards. Caller calls turn_end, also on failure. */

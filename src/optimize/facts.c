@@ -69,6 +69,16 @@ bool is_f32_cpu(const edit *e, value_id v)
 	       !strcmp(plan_s(e->p, x->device), "cpu");
 }
 
+bool is_gpu_float(const edit *e, const optimize_spec *s, value_id v)
+{
+	const value *x = &e->p->values.at[v];
+	const char *kind = s->gpu ? s->gpu : "cuda", *device = plan_s(e->p, x->device);
+	size_t n = strlen(kind);
+	bool known = x->dtype == DT_F32 || x->dtype == DT_F16 || x->dtype == DT_BF16;
+	return x->type == TYPE_TENSOR && known && !(x->flags & VALUE_ODD) && !strncmp(device, kind, n) &&
+	       (!device[n] || device[n] == ':');
+}
+
 bool arg_is_int(const edit *e, const arg *a, int64_t k)
 {
 	int64_t found;

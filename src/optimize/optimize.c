@@ -9,6 +9,9 @@ const pass passes[] = {
 	{"dead", OPTIMIZE_SAFE, pass_dead},
 	{"fold_batch_norm", OPTIMIZE_FAST, pass_fold_batch_norm},
 	{"channels_last", OPTIMIZE_FAST, pass_channels_last},
+	{"merge_linears", OPTIMIZE_FAST, pass_merge_linears},
+	{"conv_as_linear", OPTIMIZE_FAST, pass_conv_as_linear},
+	{"bias_apart", OPTIMIZE_FAST, pass_bias_apart},
 	{"fuse", OPTIMIZE_FAST, pass_fuse},
 	{"prelude", OPTIMIZE_SAFE, NULL}, /* parts: in the order of part_id */
 	{"sizes", OPTIMIZE_SAFE, NULL},

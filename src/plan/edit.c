@@ -287,6 +287,16 @@ void edit_take_memory(edit *e, value_id v)
 	e->changed = true;
 }
 
+void edit_give_memories(edit *e, const value_id *owners, uint32_t n)
+{
+	for (value_id v = 0; v < e->p->values.n; v++) {
+		value_id *root = &e->p->values.at[v].alias, was = *root == NONE ? v : *root;
+		if (was < n && owners[was] != NONE)
+			*root = owners[was];
+	}
+	e->changed = true;
+}
+
 /* ---- putting them in place --------------------------------------------------------------------------------------- */
 
 static void exchange_args(edit *e, uint32_t first, uint32_t n)

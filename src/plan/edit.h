@@ -55,6 +55,8 @@ clv_status edit_read_instead(edit *e, value_id v, value_id other);
 void edit_take_memory(edit *e, value_id v);
 /* The same at once for all values below n that have an heir; the others have NONE. */
 void edit_take_memories(edit *e, const value_id *heirs, uint32_t n);
+/* Values below n that have a new owner (the others have NONE) are on its memory, with all that was on theirs. */
+void edit_give_memories(edit *e, const value_id *owners, uint32_t n);
 /* Puts changes in place: order, uses, who makes what. Then the plan must verify, and facts are new. */
 clv_status edit_apply(edit *e);
 
