@@ -83,6 +83,11 @@ clv_status pass_identity(edit *e, const optimize_spec *s, uint32_t *changes);   
 clv_status pass_common(edit *e, const optimize_spec *s, uint32_t *changes);          /* common.c */
 clv_status pass_dead(edit *e, const optimize_spec *s, uint32_t *changes);            /* dead.c */
 clv_status pass_fold_batch_norm(edit *e, const optimize_spec *s, uint32_t *changes); /* fold_batch_norm.c */
+clv_status pass_functions(edit *e, const optimize_spec *s, uint32_t *changes);       /* functions.c */
+clv_status pass_norms(edit *e, const optimize_spec *s, uint32_t *changes);           /* norms.c */
+clv_status pass_attention(edit *e, const optimize_spec *s, uint32_t *changes);       /* attention.c */
+clv_status pass_rotary(edit *e, const optimize_spec *s, uint32_t *changes);          /* rotary.c */
+clv_status pass_views(edit *e, const optimize_spec *s, uint32_t *changes);           /* views.c */
 clv_status pass_channels_last(edit *e, const optimize_spec *s, uint32_t *changes);   /* channels_last.c */
 clv_status pass_merge_linears(edit *e, const optimize_spec *s, uint32_t *changes);   /* merge_linears.c */
 clv_status pass_conv_as_linear(edit *e, const optimize_spec *s, uint32_t *changes);  /* conv_as_linear.c */
