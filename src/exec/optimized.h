@@ -22,10 +22,12 @@ clv_status variant_run(variant *x, const clv_program *g, const run_spec *r);
 clv_status variant_prepare(variant *x, const clv_program *g, const run_spec *r, uint64_t *generation);
 uint32_t variant_guards(const variant *x); /* tensors that the main part takes from guards that run before it */
 const optimized_plan *variant_plan(const variant *x);
+/* Bytes of what it makes once, on memory of its own: folded, packed and merged weights. */
+clv_status variant_keeps(const variant *x, int64_t *bytes);
 
 typedef struct optimizer optimizer;
 
-/* Variants for a program that was just made; *out is NULL where passes found nothing to do. */
+/* Variants for a program that was just made. */
 clv_status optimizer_new(const clv_program *g, const program_spec *spec, optimizer **out);
 void optimizer_free(optimizer *o);
 /* Runs the program in the way that was chosen. The first run may choose. */

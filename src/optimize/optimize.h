@@ -17,13 +17,25 @@ typedef enum optimize_level { OPTIMIZE_NONE, OPTIMIZE_SAFE, OPTIMIZE_FAST } opti
 
 clv_status optimize_level_read(const char *text, optimize_level *out); /* "none", "safe", "fast"; NULL: safe */
 
+/* Which products do without their bias. */
+typedef enum bias_place {
+	BIAS_STAYS,
+	BIAS_IN_SUMS /* those whose result is added to something */,
+	BIAS_APART
+} bias_place;
+
 typedef struct optimize_spec {
 	optimize_level level;
 	bool channels_last;               /* FAST: convolutions get inputs laid out so */
+	bool conv_as_linear;              /* FAST: convolutions of single pixels are products of matrices */
+	bias_place bias;                  /* FAST: what products add is added by a node of its own */
 	bool guards_first;                /* what every run does is to have guards in a part of their own */
 	const char *const *off;           /* names of passes that are left out; NULL ends; may be NULL */
 	bool (*has_op)(const char *name); /* the operator exists here, with the backend it needs; NULL: none of ours does */
 	const int64_t *symbols;           /* values to expect; only a hint, for packing. NULL: none is known */
+	const node_span *pinned;          /* compiled segments of the range: see edit_pin */
+	uint32_t npinned;
+	const char *gpu; /* the kind of device that passes for GPUs look for; NULL: cuda. Tests compute on another */
 } optimize_spec;
 
 /* What passes did. */
@@ -44,6 +56,7 @@ typedef enum part_id {
 typedef struct optimized_plan {
 	plan *p;                 /* values have the ids of the plan it was made of */
 	node_id part[PARTS + 1]; /* where each begins; at last where the range ends */
+	node_span *pinned;       /* where they are now */
 	VEC(optimize_count) counts;
 } optimized_plan;
 
@@ -76,6 +89,9 @@ clv_status pass_attention(edit *e, const optimize_spec *s, uint32_t *changes);  
 clv_status pass_rotary(edit *e, const optimize_spec *s, uint32_t *changes);          /* rotary.c */
 clv_status pass_views(edit *e, const optimize_spec *s, uint32_t *changes);           /* views.c */
 clv_status pass_channels_last(edit *e, const optimize_spec *s, uint32_t *changes);   /* channels_last.c */
+clv_status pass_merge_linears(edit *e, const optimize_spec *s, uint32_t *changes);   /* merge_linears.c */
+clv_status pass_conv_as_linear(edit *e, const optimize_spec *s, uint32_t *changes);  /* conv_as_linear.c */
+clv_status pass_bias_apart(edit *e, const optimize_spec *s, uint32_t *changes);      /* bias_apart.c */
 clv_status pass_fuse(edit *e, const optimize_spec *s, uint32_t *changes);            /* fuse.c */
 
 /* parts.c. Per value: a tensor that is the same in every run, so that what is made of it alone gets into the prelude.
@@ -95,6 +111,7 @@ bool node_pure(const edit *e, node_id n);
    writes (`by` may be made by writing it), and that only one node of the range reads, once. So v can go. */
 bool only_for(const edit *e, value_id v, node_id user, value_id by);
 bool is_f32_cpu(const edit *e, value_id v);
+bool is_gpu_float(const edit *e, const optimize_spec *s, value_id v); /* f32 or half */
 /* An argument that is this literal. */
 bool arg_is_int(const edit *e, const arg *a, int64_t k);
 bool arg_is_bool(const arg *a, bool b);
