@@ -1,10 +1,10 @@
-/* Attention in one call: what is spelt out as matmul, softmax and matmul becomes scaled_dot_product_attention, and on CUDA in
- * f32 groups of queries that share keys and values get copies of them: no fast kernel takes such groups in f32, and the slow
- * way writes all scores to memory.
+/* Attention in one call: what is spelt out as matmul, softmax and matmul becomes scaled_dot_product_attention, and
+ * on CUDA in f32 groups of queries that share keys and values get copies of them: no fast kernel takes such groups
+ * in f32, and the slow way writes all scores to memory.
  *
- * The operator gives 0 for a query that may look at nothing (its scores are all -inf), where softmax gives nan. So a mask must
- * be finite. What is the same in every run is tried before it is used (exec/optimizer.c), and a mask of that kind with such
- * rows would be seen; one that follows from data must be made of finite numbers. */
+ * The operator gives 0 for a query that may look at nothing (its scores are all -inf), where softmax gives nan. So a
+ * mask must be finite. What is the same in every run is tried before it is used (exec/optimizer.c), and a mask of
+ * that kind with such rows would be seen; one that follows from data must be made of finite numbers. */
 #include "optimize/match.h"
 
 #include <float.h>
@@ -63,8 +63,8 @@ static bool puts_heads_second(const edit *e, node_id n)
 	return arg_is_int(e, &d[0], 0) && arg_is_int(e, &d[1], 2) && arg_is_int(e, &d[2], 1) && arg_is_int(e, &d[3], 3);
 }
 
-/* The operator leaves its result laid out as heads beside each other. Nobody notices where the heads are put so anyway, into
-   memory that is new or may be that of the result. */
+/* The operator leaves its result laid out as heads beside each other. Nobody notices where the heads are put so
+   anyway, into memory that is new or may be that of the result. */
 static bool hides_layout(const edit *e, value_id result)
 {
 	node_id turn = only_reader(e, result);
@@ -127,7 +127,8 @@ static clv_status spread_groups(finder *f, node_id n)
 	edit *e = f->e;
 	int64_t times = node_pure(e, n) && is_free_to_choose(e, n) ? group_size(e, n) : 0;
 	value_id result = edit_result(e, n);
-	/* Kernels lay out their results in different ways, which nobody may take for a view of it that was one, or was none. */
+	/* Kernels lay out their results in different ways, which nobody may take for a view of it that was one, or was
+	   none. */
 	if (!times || !makes_new(e, n) || (e->facts.views[result] && !hides_layout(e, result)))
 		return CLV_OK;
 	spot at = {e, n, n};
@@ -213,8 +214,8 @@ static double largest(uint8_t type)
 	}
 }
 
-/* No number is farther from 0; INFINITY: nothing is known. Parameters are taken for what trained ones are; other constants
-   may be as large as a number can be, and where data picks from them, infinite. */
+/* No number is farther from 0; INFINITY: nothing is known. Parameters are taken for what trained ones are; other
+   constants may be as large as a number can be, and where data picks from them, infinite. */
 static double bound_of(const finder *f, const arg *a, way w)
 {
 	const edit *e = f->e;
@@ -331,7 +332,8 @@ static double expected(const finder *f, expr_id size)
 	return f->s->symbols && expr_eval(f->e->p, size, f->s->symbols, &k) == CLV_OK ? (double)k : 0;
 }
 
-/* On the CPU the operator goes through scores in blocks, which pays where a head's scores are many; windows of 49 took longer. */
+/* On the CPU the operator goes through scores in blocks, which pays where a head's scores are many; windows of 49
+   took longer. */
 static bool is_worth_it(const finder *f, const spelt *a)
 {
 	double rows = expected(f, dim_of(f->e, a->q, 2)), columns = expected(f, dim_of(f->e, a->k, a->turned ? 3 : 2));

@@ -1,5 +1,5 @@
-/* Normalizations of rows that are spelt out become rms_norm and layer_norm. The first has a kernel on CUDA alone; elsewhere
- * PyTorch spells it out too. */
+/* Normalizations of rows that are spelt out become rms_norm and layer_norm. The first has a kernel on CUDA alone;
+ * elsewhere PyTorch spells it out too. */
 #include "optimize/match.h"
 
 #include <string.h>

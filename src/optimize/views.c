@@ -1,6 +1,6 @@
-/* An activation of a view of a linear's result becomes the view of the activation: act(view(y)) is view(act(y)), laid out the
- * same. So the two stand side by side and can be joined, where a model writes its linears for matrices and shapes the rest
- * around them. */
+/* An activation of a view of a linear's result becomes the view of the activation: act(view(y)) is view(act(y)),
+ * laid out the same. So the two stand side by side and can be joined, where a model writes its linears for matrices
+ * and shapes the rest around them. */
 #include "optimize/fuse.h"
 
 #include <string.h>
