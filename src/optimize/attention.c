@@ -46,11 +46,6 @@ static bool is_aligned(const edit *e, value_id heads)
 
 /* ---- layouts ------------------------------------------------------------------------------------------------------- */
 
-static node_id only_reader(const edit *e, value_id v)
-{
-	return e->facts.uses[v] == 1 && !e->facts.kept[v] ? e->facts.user[v] : NONE;
-}
-
 /* transpose(1, 2) or permute(0, 2, 1, 3) */
 static bool puts_heads_second(const edit *e, node_id n)
 {
@@ -65,14 +60,13 @@ static bool puts_heads_second(const edit *e, node_id n)
 
 /* The operator leaves its result laid out as heads beside each other. Nobody notices where the heads are put so
    anyway, into memory that is new or may be that of the result. */
-static bool hides_layout(const edit *e, value_id result)
+static bool hides_layout(const edit *e, node_id n)
 {
-	node_id turn = only_reader(e, result);
-	if (turn == NONE || e->gone.at[turn] || !puts_heads_second(e, turn) || edit_value(e, turn, 0) != result)
-		return false;
-	value_id turned = edit_result(e, turn);
-	node_id copy = turned == NONE ? NONE : only_reader(e, turned);
-	if (copy == NONE || e->gone.at[copy] || e->p->nodes.at[copy].nwrites || edit_value(e, copy, 0) != turned)
+	value_id result = edit_result(e, n);
+	node_id turn = only_reader(e, result, n);
+	value_id turned = turn == NONE || !puts_heads_second(e, turn) ? NONE : edit_result(e, turn);
+	node_id copy = turned == NONE ? NONE : only_reader(e, turned, turn);
+	if (copy == NONE || e->p->nodes.at[copy].nwrites || edit_value(e, copy, 0) != turned)
 		return false;
 	bool plain = edit_is(e, copy, "aten::contiguous") && e->p->nodes.at[copy].nargs == 1;
 	bool row_major = edit_arg(e, copy, 1)->kind == ARG_MEMFMT && edit_arg(e, copy, 1)->u.code == 0;
@@ -129,7 +123,7 @@ static clv_status spread_groups(finder *f, node_id n)
 	value_id result = edit_result(e, n);
 	/* Kernels lay out their results in different ways, which nobody may take for a view of it that was one, or was
 	   none. */
-	if (!times || !makes_new(e, n) || (e->facts.views[result] && !hides_layout(e, result)))
+	if (!times || !makes_new(e, n) || (e->facts.views[result] && !hides_layout(e, n)))
 		return CLV_OK;
 	spot at = {e, n, n};
 	value_id key = edit_value(e, n, KEY), values = edit_value(e, n, VALUE);
@@ -377,7 +371,7 @@ static clv_status join_spelt(finder *f, node_id n)
 {
 	const edit *e = f->e;
 	value_id result = edit_result(e, n);
-	if (!edit_is(e, n, "aten::matmul") || !makes_new(e, n) || !is_free_to_choose(e, n) || !hides_layout(e, result))
+	if (!edit_is(e, n, "aten::matmul") || !makes_new(e, n) || !is_free_to_choose(e, n) || !hides_layout(e, n))
 		return CLV_OK;
 	for (uint32_t i = 0; i < 2 * SCORES; i++) {
 		spelt a;
