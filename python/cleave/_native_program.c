@@ -88,11 +88,11 @@ static bool bind_externals(ProgramObject *o, PyObject *state)
 	return true;
 }
 
-static bool load_code(ProgramObject *o, const liveness *live, PyObject *item, Coded *out)
+static bool load_code(ProgramObject *o, const liveness *live, PyObject *item, int threads, Coded *out)
 {
 	artifact_segment s = {0};
 	bool ok = segment_read(item, &s);
-	code_source source = {&s, o->plan->p, live, true};
+	code_source source = {&s, o->plan->p, live, true, threads};
 	clv_status st = CLV_OK;
 	if (ok) {
 		Py_BEGIN_ALLOW_THREADS
@@ -110,7 +110,7 @@ static bool load_code(ProgramObject *o, const liveness *live, PyObject *item, Co
 }
 
 /* codes: list of segments as segment_read takes them. */
-static bool load_codes(ProgramObject *o, PyObject *codes)
+static bool load_codes(ProgramObject *o, PyObject *codes, int threads)
 {
 	liveness live;
 	Py_ssize_t n = PyList_GET_SIZE(codes);
@@ -122,7 +122,7 @@ static bool load_codes(ProgramObject *o, PyObject *codes)
 		return raise_status(st) != NULL;
 	bool ok = true;
 	for (Py_ssize_t i = 0; ok && i < n; i++, o->ncoded += ok)
-		ok = load_code(o, &live, PyList_GET_ITEM(codes, i), &o->coded[i]);
+		ok = load_code(o, &live, PyList_GET_ITEM(codes, i), threads, &o->coded[i]);
 	liveness_free(&live);
 	return ok;
 }
@@ -173,19 +173,19 @@ static bool read_names(PyObject *list, const char ***out)
 }
 
 /* Program(plan, first, end, debug, inference, state, modules[, codes[, level of optimization, passes to leave out[, guards
-   first]]]) */
+   first[, threads]]]]) */
 static PyObject *program_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	PlanObject *plan_o;
 	unsigned int first, end;
-	int debug, inference, guards_first = 0;
+	int debug, inference, guards_first = 0, threads = 0;
 	unsigned char optimize = 0;
 	PyObject *state, *modules, *codes = NULL, *off = NULL;
 	const char **names = NULL;
 	(void)kwargs;
-	if (!PyArg_ParseTuple(args, "O!IIppO!O!|O!bO!p", &PlanType, &plan_o, &first, &end, &debug, &inference, &PyDict_Type,
-	                      &state, &PyList_Type, &modules, &PyList_Type, &codes, &optimize, &PyList_Type, &off,
-	                      &guards_first))
+	if (!PyArg_ParseTuple(args, "O!IIppO!O!|O!bO!pi", &PlanType, &plan_o, &first, &end, &debug, &inference,
+	                      &PyDict_Type, &state, &PyList_Type, &modules, &PyList_Type, &codes, &optimize, &PyList_Type,
+	                      &off, &guards_first, &threads))
 		return NULL;
 	ProgramObject *o = (ProgramObject *)type->tp_alloc(type, 0);
 	if (!o)
@@ -200,8 +200,9 @@ static PyObject *program_py_new(PyTypeObject *type, PyObject *args, PyObject *kw
 	                     .nobjects = plan_o->data.n,
 	                     .optimize = optimize,
 	                     .choose_later = true,
-	                     .guards_first = guards_first != 0};
-	if ((codes && !load_codes(o, codes)) || !read_names(off, &names)) {
+	                     .guards_first = guards_first != 0,
+	                     .threads = threads};
+	if ((codes && !load_codes(o, codes, threads)) || !read_names(off, &names)) {
 		PyMem_Free(names);
 		Py_DECREF(o);
 		return NULL;
@@ -714,7 +715,7 @@ static clv_status ready_for_graph(ProgramObject *o, const Prepared *x, clv_tenso
 	*generation = 0;
 	TRY(program_check_run(o->g, &r));
 	*mark = mark_all(x->externals, o->g->v.externals.n);
-	return o->g->optimizer ? optimizer_prepare(o->g->optimizer, o->g, &r, generation) : CLV_OK;
+	return program_prepare(o->g, &r, generation);
 }
 
 /* Takes over the tensors. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "exec/beside.h"
+#include "exec/code.h"
 
 /* Results of the part that is made once, or for sizes, and marks of what they were made of. */
 typedef struct kept {
@@ -377,15 +378,20 @@ static clv_status find_checks(variant *x, const clv_program *g)
 	return CLV_OK;
 }
 
+/* Compiled segments are in the main part. */
 static clv_status lower_part(variant *x, const clv_program *g, const program_spec *spec, part_id at)
 {
 	program_spec mine = *spec;
 	part *to = &x->parts[at];
 	mine.optimize = OPTIMIZE_NONE;
 	mine.inference = true;
+	mine.threads = 0; /* who runs it has them already */
 	mine.first = x->made.part[at];
 	mine.end = x->made.part[at + 1];
 	mine.live = at == PART_MAIN ? NULL : &x->live;
+	mine.ncodes = at == PART_MAIN ? spec->ncodes : 0;
+	mine.of = g;
+	mine.places = x->made.pinned;
 	if (at != PART_MAIN && mine.first == mine.end)
 		return CLV_OK;
 	TRY(program_new(x->made.p, &mine, &to->program));
@@ -393,12 +399,27 @@ static clv_status lower_part(variant *x, const clv_program *g, const program_spe
 	return map_inputs(x, to, g);
 }
 
+/* Passes leave the nodes of compiled segments alone. */
+static clv_status optimize_around(const clv_program *g, const program_spec *spec, optimize_spec s, optimized_plan *out)
+{
+	node_span *pinned = mem_alloc((spec->ncodes + 1) * sizeof *pinned);
+	if (!pinned)
+		return fail_nomem();
+	for (uint32_t i = 0; i < spec->ncodes; i++)
+		pinned[i] = (node_span){spec->codes[i]->first, spec->codes[i]->end};
+	s.pinned = pinned;
+	s.npinned = spec->ncodes;
+	clv_status st = optimize(g->p, spec->first, spec->end, &s, out);
+	mem_free(pinned);
+	return st;
+}
+
 static clv_status variant_init(variant *x, const clv_program *g, const program_spec *spec, const optimize_spec *s)
 {
 	if (pthread_mutex_init(&x->lock, NULL) != 0)
 		return fail_nomem();
 	x->has_lock = true;
-	TRY(optimize(g->p, spec->first, spec->end, s, &x->made));
+	TRY(optimize_around(g, spec, *s, &x->made));
 	TRY(liveness_new(x->made.p, &x->live));
 	for (unsigned i = 0; i < PARTS; i++)
 		TRY(lower_part(x, g, spec, (part_id)i));

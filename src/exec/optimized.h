@@ -27,7 +27,7 @@ clv_status variant_keeps(const variant *x, int64_t *bytes);
 
 typedef struct optimizer optimizer;
 
-/* Variants for a program that was just made; *out is NULL where passes found nothing to do. */
+/* Variants for a program that was just made. */
 clv_status optimizer_new(const clv_program *g, const program_spec *spec, optimizer **out);
 void optimizer_free(optimizer *o);
 /* Runs the program in the way that was chosen. The first run may choose. */

@@ -178,8 +178,6 @@ static clv_status fill(optimizer *o, const clv_program *g, const program_spec *s
 
 clv_status optimizer_new(const clv_program *g, const program_spec *spec, optimizer **out)
 {
-	if (spec->ncodes)
-		return CLV_OK;
 	optimizer *o = mem_alloc(sizeof *o);
 	if (!o)
 		return fail_nomem();

@@ -246,7 +246,8 @@ bool layout_possible(layouts *l, node_id n)
 {
 	const plan *p = l->e->p;
 	const layout_row *row = l->rows[n];
-	if (!row || row->kind == LAYOUT_ROWS || node_draws(p, n) || (p->nodes.at[n].flags & (NODE_HOST | NODE_IMPURE)))
+	if (!row || row->kind == LAYOUT_ROWS || edit_pinned(l->e, n) || node_draws(p, n) ||
+	    (p->nodes.at[n].flags & (NODE_HOST | NODE_IMPURE)))
 		return false;
 	l->yes = has_args(l, n);
 	node_each_arg(p, n, see_arg, l);

@@ -33,6 +33,8 @@ typedef struct optimize_spec {
 	const char *const *off;           /* names of passes that are left out; NULL ends; may be NULL */
 	bool (*has_op)(const char *name); /* the operator exists here, with the backend it needs; NULL: none of ours does */
 	const int64_t *symbols;           /* values to expect; only a hint, for packing. NULL: none is known */
+	const node_span *pinned;          /* compiled segments of the range: see edit_pin */
+	uint32_t npinned;
 	const char *gpu; /* the kind of device that passes for GPUs look for; NULL: cuda. Tests compute on another */
 } optimize_spec;
 
@@ -54,6 +56,7 @@ typedef enum part_id {
 typedef struct optimized_plan {
 	plan *p;                 /* values have the ids of the plan it was made of */
 	node_id part[PARTS + 1]; /* where each begins; at last where the range ends */
+	node_span *pinned;       /* where they are now */
 	VEC(optimize_count) counts;
 } optimized_plan;
 
@@ -80,6 +83,11 @@ clv_status pass_identity(edit *e, const optimize_spec *s, uint32_t *changes);   
 clv_status pass_common(edit *e, const optimize_spec *s, uint32_t *changes);          /* common.c */
 clv_status pass_dead(edit *e, const optimize_spec *s, uint32_t *changes);            /* dead.c */
 clv_status pass_fold_batch_norm(edit *e, const optimize_spec *s, uint32_t *changes); /* fold_batch_norm.c */
+clv_status pass_functions(edit *e, const optimize_spec *s, uint32_t *changes);       /* functions.c */
+clv_status pass_norms(edit *e, const optimize_spec *s, uint32_t *changes);           /* norms.c */
+clv_status pass_attention(edit *e, const optimize_spec *s, uint32_t *changes);       /* attention.c */
+clv_status pass_rotary(edit *e, const optimize_spec *s, uint32_t *changes);          /* rotary.c */
+clv_status pass_views(edit *e, const optimize_spec *s, uint32_t *changes);           /* views.c */
 clv_status pass_channels_last(edit *e, const optimize_spec *s, uint32_t *changes);   /* channels_last.c */
 clv_status pass_merge_linears(edit *e, const optimize_spec *s, uint32_t *changes);   /* merge_linears.c */
 clv_status pass_conv_as_linear(edit *e, const optimize_spec *s, uint32_t *changes);  /* conv_as_linear.c */

@@ -131,7 +131,7 @@ static part_id node_part(finder *f, node_id n)
 {
 	const plan *p = f->e->p;
 	f->now = PART_ONCE;
-	if (!node_pure(f->e, n) && !is_guard(f, n))
+	if (edit_pinned(f->e, n) || (!node_pure(f->e, n) && !is_guard(f, n)))
 		return PART_MAIN;
 	for (symbol_id s = 0; s < p->symbols.n; s++)
 		if (node_takes(p, n, s))
@@ -230,10 +230,19 @@ static void order_nodes(const edit *e, node_id *order, const uint8_t *of, optimi
 static clv_status reorder(edit *e, const node_id *order)
 {
 	plan *p;
-	TRY(plan_reorder(e->p, order, &p));
-	plan_free(e->p);
-	e->p = p;
-	return CLV_OK;
+	uint32_t *pins = mem_alloc((e->pins.n + 1) * sizeof *pins);
+	if (!pins)
+		return fail_nomem();
+	for (uint32_t i = 0; i < e->pins.n; i++)
+		pins[i] = e->pins.at[order[i]];
+	clv_status st = plan_reorder(e->p, order, &p);
+	if (st == CLV_OK) {
+		plan_free(e->p);
+		e->p = p;
+		memcpy(e->pins.at, pins, e->pins.n * sizeof *pins);
+	}
+	mem_free(pins);
+	return st;
 }
 
 /* Nodes of a part that is not wanted go to the next that is. */

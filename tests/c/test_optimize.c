@@ -780,6 +780,46 @@ static void each_pass_can_be_switched_off(void **state)
 	}
 }
 
+/* Segments that are compiled: what they read and give stays, and so do they. */
+static void nodes_around_pinned_ones_are_rewritten(void **state)
+{
+	(void)state;
+	plan *p = load_ok(WEIGHTS "%1 = aten::alias(%0) -> f32[4,4] view-of %0\n"
+	                          "%2 = aten::sin(%1) -> f32[4,4]\n"
+	                          "%3 = aten::alias(%2) -> f32[4,4] view-of %2\n"
+	                          "%4 = aten::sin(%3) -> f32[4,4]\n" /* pinned: 3, 4, 5 */
+	                          "%5 = aten::alias(%4) -> f32[4,4] view-of %4\n"
+	                          "%6 = aten::cos(%4) -> f32[4,4]\n"
+	                          "%7 = aten::alias(%5) -> f32[4,4] view-of %4\n"
+	                          "%8 = aten::neg(#0) -> f32[4,4]\n"
+	                          "%9 = aten::sin(%0) -> f32[4,4]\n"
+	                          "%10 = aten::cos(%4) -> f32[4,4]\n"
+	                          "%11 = aten::add.Tensor(%7, %9, 1) -> f32[4,4]\n"
+	                          "%12 = aten::add.Tensor(%11, %8, 1) -> f32[4,4]\n"
+	                          "%13 = aten::add.Tensor(%12, %10, 1) -> f32[4,4]\n"
+	                          "output %13\n");
+	node_span pinned = {3, 6};
+	optimize_spec s = {.level = OPTIMIZE_SAFE, .pinned = &pinned, .npinned = 1};
+	optimized_plan o;
+	OK(optimize(p, 0, p->nodes.n, &s, &o));
+	char *text = print_ok(o.p);
+	assert_string_equal(text, WEIGHTS "%1 = aten::neg(#0) -> f32[4,4]\n"
+	                                  "%2 = aten::sin(%0) -> f32[4,4]\n"
+	                                  "%3 = aten::alias(%2) -> f32[4,4] view-of %2\n"
+	                                  "%4 = aten::sin(%3) -> f32[4,4]\n"
+	                                  "%5 = aten::alias(%4) -> f32[4,4] view-of %4\n"
+	                                  "%6 = aten::cos(%4) -> f32[4,4]\n"
+	                                  "%7 = aten::cos(%4) -> f32[4,4]\n"
+	                                  "%8 = aten::add.Tensor(%5, %2, 1) -> f32[4,4]\n"
+	                                  "%9 = aten::add.Tensor(%8, %1, 1) -> f32[4,4]\n"
+	                                  "%10 = aten::add.Tensor(%9, %7, 1) -> f32[4,4]\n"
+	                                  "output %10\n");
+	assert_true(o.pinned[0].first == 3 && o.pinned[0].end == 6);
+	mem_free(text);
+	optimized_plan_free(&o);
+	plan_free(p);
+}
+
 static void bad_ranges_are_refused(void **state)
 {
 	(void)state;
@@ -839,6 +879,7 @@ int main(void)
 		cmocka_unit_test(guards_come_before_the_rest_where_that_is_wanted),
 		cmocka_unit_test(passes_work_together),
 		cmocka_unit_test(each_pass_can_be_switched_off),
+		cmocka_unit_test(nodes_around_pinned_ones_are_rewritten),
 		cmocka_unit_test(bad_ranges_are_refused),
 		cmocka_unit_test(passes_survive_every_failed_allocation),
 	};
