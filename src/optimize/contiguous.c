@@ -24,6 +24,7 @@ typedef struct source_row {
 static const source_row sources[] = {
 	{"aten::_unsafe_view", FIRST},
 	{"aten::abs", EVERY},
+	{"aten::add.Scalar", EVERY},
 	{"aten::add.Tensor", EVERY},
 	{"aten::addmm", FRESH},
 	{"aten::alias", FIRST},
@@ -33,11 +34,16 @@ static const source_row sources[] = {
 	{"aten::bitwise_and.Tensor", EVERY},
 	{"aten::bitwise_not", EVERY},
 	{"aten::bmm", FRESH},
+	{"aten::ceil", EVERY},
+	{"aten::celu", EVERY},
 	{"aten::clamp", EVERY},
+	{"aten::clamp_max", EVERY},
+	{"aten::clamp_min", EVERY},
 	{"aten::clone", FORMAT},
 	{"aten::contiguous", DENSE},
 	{"aten::cos", EVERY},
 	{"aten::detach", FIRST},
+	{"aten::div.Scalar", EVERY},
 	{"aten::div.Tensor", EVERY},
 	{"aten::dropout", FIRST},
 	{"aten::elu", EVERY},
@@ -46,13 +52,16 @@ static const source_row sources[] = {
 	{"aten::eq.Tensor", EVERY},
 	{"aten::erf", EVERY},
 	{"aten::exp", EVERY},
+	{"aten::expm1", EVERY},
 	{"aten::flatten.using_ints", FIRST},
+	{"aten::floor", EVERY},
 	{"aten::full", FRESH},
 	{"aten::ge.Scalar", EVERY},
 	{"aten::ge.Tensor", EVERY},
 	{"aten::gelu", EVERY},
 	{"aten::gt.Scalar", EVERY},
 	{"aten::gt.Tensor", EVERY},
+	{"aten::hardsigmoid", EVERY},
 	{"aten::hardswish", EVERY},
 	{"aten::hardtanh", EVERY},
 	{"aten::layer_norm", FRESH},
@@ -61,6 +70,7 @@ static const source_row sources[] = {
 	{"aten::leaky_relu", EVERY},
 	{"aten::linear", FRESH},
 	{"aten::log", EVERY},
+	{"aten::log1p", EVERY},
 	{"aten::log_softmax.int", FRESH},
 	{"aten::logical_and", EVERY},
 	{"aten::logical_not", EVERY},
@@ -69,7 +79,9 @@ static const source_row sources[] = {
 	{"aten::lt.Tensor", EVERY},
 	{"aten::maximum", EVERY},
 	{"aten::minimum", EVERY},
+	{"aten::mish", EVERY},
 	{"aten::mm", FRESH},
+	{"aten::mul.Scalar", EVERY},
 	{"aten::mul.Tensor", EVERY},
 	{"aten::ne.Scalar", EVERY},
 	{"aten::ne.Tensor", EVERY},
@@ -78,31 +90,51 @@ static const source_row sources[] = {
 	{"aten::pow.Tensor_Scalar", EVERY},
 	{"aten::reciprocal", EVERY},
 	{"aten::relu", EVERY},
+	{"aten::relu6", EVERY},
 	{"aten::reshape", FIRST},
+	{"aten::round", EVERY},
 	{"aten::rsqrt", EVERY},
 	{"aten::select.int", OUTERMOST},
+	{"aten::selu", EVERY},
 	{"aten::sigmoid", EVERY},
 	{"aten::silu", EVERY},
 	{"aten::sin", EVERY},
 	{"aten::slice.Tensor", OUTERMOST},
 	{"aten::softmax.int", FRESH},
 	{"aten::sqrt", EVERY},
+	{"aten::square", EVERY},
 	{"aten::squeeze", FIRST},
 	{"aten::squeeze.dim", FIRST},
+	{"aten::sub.Scalar", EVERY},
 	{"aten::sub.Tensor", EVERY},
 	{"aten::tanh", EVERY},
 	{"aten::to.device", FORMAT},
 	{"aten::to.dtype", FORMAT},
 	{"aten::to.dtype_layout", FORMAT},
+	{"aten::trunc", EVERY},
 	{"aten::unsqueeze", FIRST},
 	{"aten::view", FIRST},
 	{"aten::where.self", EVERY},
 	{"aten::zeros", FRESH},
+	{"mkl::_mkl_linear", FRESH},
+	{"mkldnn::_linear_pointwise", FRESH},
+	{"mkldnn::_linear_pointwise.binary", FRESH},
 };
 
 static int by_op(const void *key, const void *row)
 {
 	return strcmp(key, ((const source_row *)row)->op);
+}
+
+static const source_row *find_source(const char *op)
+{
+	return bsearch(op, sources, sizeof sources / sizeof *sources, sizeof *sources, by_op);
+}
+
+bool gives_new_memory(const char *op)
+{
+	const source_row *row = find_source(op);
+	return row && (row->from == FRESH || row->from == EVERY);
 }
 
 static known_layout least(known_layout a, known_layout b)
@@ -127,6 +159,11 @@ static int64_t expr_least(const plan *p, expr_id e)
 	b = expr_least(p, x->b);
 	bool over = x->op == EXPR_ADD ? __builtin_add_overflow(a, b, &r) : __builtin_mul_overflow(a, b, &r);
 	return a < 0 || b < 0 || over ? INT64_MIN : r;
+}
+
+int64_t dim_least(const plan *p, const value *x, uint32_t d)
+{
+	return expr_least(p, p->dims.at[x->shape + d]);
 }
 
 bool may_have_size_one(const plan *p, value_id v)
@@ -201,8 +238,7 @@ static void see_node(layouts *l, node_id n)
 {
 	value_id r = edit_result(l->e, n);
 	const plan *p = l->e->p;
-	const source_row *row =
-		bsearch(plan_s(p, p->nodes.at[n].op), sources, sizeof sources / sizeof *sources, sizeof *sources, by_op);
+	const source_row *row = find_source(plan_s(p, p->nodes.at[n].op));
 	if (!row || r == NONE || p->nodes.at[n].nwrites || l->e->facts.written[r] || (p->values.at[r].flags & VALUE_ODD))
 		return;
 	l->of[r] = (uint8_t)layout_of_result(l, n, r, row->from);

@@ -10,6 +10,7 @@ const pass passes[] = {
 	{"fold_batch_norm", OPTIMIZE_FAST, pass_fold_batch_norm},
 	{"channels_last", OPTIMIZE_FAST, pass_channels_last},
 	{"fuse", OPTIMIZE_FAST, pass_fuse},
+	{"in_place", OPTIMIZE_SAFE, pass_in_place},
 	{"prelude", OPTIMIZE_SAFE, NULL}, /* last, by itself */
 	{0},
 };

@@ -681,12 +681,12 @@ static void passes_work_together(void **state)
 	assert_string_equal(text, WEIGHTS "%1 = aten::neg(#0) -> f32[4,4]\n"
 	                                  "%2 = aten::sin(%0) -> f32[4,4]\n"
 	                                  "%3 = aten::add.Tensor(%2, %2, 1) -> f32[4,4]\n"
-	                                  "%4 = aten::add.Tensor(%3, %1, 1) -> f32[4,4]\n"
+	                                  "%4 = aten::add_.Tensor(%3, %1, 1) -> f32[4,4] view-of %3 writes %3\n"
 	                                  "output %4\n");
 	assert_int_equal(o.main, 1);
-	static const char *const names[] = {"identity", "common", "dead", "prelude"};
-	assert_int_equal(o.counts.n, 4);
-	for (uint32_t i = 0; i < 4; i++) {
+	static const char *const names[] = {"identity", "common", "dead", "in_place", "prelude"};
+	assert_int_equal(o.counts.n, 5);
+	for (uint32_t i = 0; i < 5; i++) {
 		assert_string_equal(o.counts.at[i].pass, names[i]);
 		assert_int_equal(o.counts.at[i].changes, 1);
 	}
@@ -697,8 +697,8 @@ static void passes_work_together(void **state)
 static void each_pass_can_be_switched_off(void **state)
 {
 	(void)state;
-	static const char *const names[] = {"identity", "common", "dead", "prelude"};
-	for (uint32_t i = 0; i < 4; i++) {
+	static const char *const names[] = {"identity", "common", "dead", "in_place", "prelude"};
+	for (uint32_t i = 0; i < 5; i++) {
 		const char *off[] = {names[i], NULL};
 		optimized_plan o = optimize_ok(much, OPTIMIZE_SAFE, off);
 		for (uint32_t k = 0; k < o.counts.n; k++)
