@@ -8,12 +8,13 @@
 #include "optimize/optimize.h"
 
 typedef enum source {
-	FRESH,    /* new memory, row by row, whatever the arguments are */
-	FIRST,    /* laid out as the first argument, where that is contiguous */
-	DENSE,    /* the first argument made contiguous */
-	EVERY,    /* element by element: as all tensors among the arguments that have the shape of the result */
-	FORMAT,   /* FIRST, unless the last argument asks for a memory format */
-	OUTERMOST /* a part of the first argument along its first dimension */
+	FRESH,     /* new memory, row by row, whatever the arguments are */
+	FIRST,     /* laid out as the first argument, where that is contiguous */
+	DENSE,     /* the first argument made contiguous */
+	EVERY,     /* element by element: as all tensors among the arguments that have the shape of the result */
+	FORMAT,    /* FIRST, unless the last argument asks for a memory format */
+	OUTERMOST, /* a part of the first argument along its first dimension */
+	PRODUCT    /* FRESH, unless the second argument has more dimensions: both are turned then, and the result back */
 } source;
 
 typedef struct source_row {
@@ -77,6 +78,7 @@ static const source_row sources[] = {
 	{"aten::logical_or", EVERY},
 	{"aten::lt.Scalar", EVERY},
 	{"aten::lt.Tensor", EVERY},
+	{"aten::matmul", PRODUCT},
 	{"aten::maximum", EVERY},
 	{"aten::minimum", EVERY},
 	{"aten::mish", EVERY},
@@ -218,6 +220,13 @@ static bool is_outermost(const layouts *l, node_id n)
 	return arg_is_int(l->e, dim, 0) && (step->kind == ARG_NONE || arg_is_int(l->e, step, 1));
 }
 
+static bool is_plain_product(const layouts *l, node_id n)
+{
+	const value *values = l->e->p->values.at;
+	value_id a = edit_value(l->e, n, 0), b = edit_value(l->e, n, 1);
+	return a != NONE && b != NONE && values[b].ndim >= 2 && values[a].ndim >= values[b].ndim;
+}
+
 static known_layout layout_of_result(const layouts *l, node_id n, value_id r, source from)
 {
 	const node *x = &l->e->p->nodes.at[n];
@@ -230,6 +239,7 @@ static known_layout layout_of_result(const layouts *l, node_id n, value_id r, so
 	case DENSE: return last->kind == ARG_MEMFMT && last->u.code ? LAYOUT_ANY : first ? first : LAYOUT_CONTIGUOUS;
 	case EVERY: return layout_of_every(l, n, r);
 	case FORMAT: return last->kind == ARG_MEMFMT && last->u.code > 1 ? LAYOUT_ANY : first;
+	case PRODUCT: return is_plain_product(l, n) ? LAYOUT_ROW_MAJOR : LAYOUT_ANY;
 	default: return is_outermost(l, n) ? first : LAYOUT_ANY;
 	}
 }

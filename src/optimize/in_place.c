@@ -18,11 +18,24 @@ typedef struct in_place_row {
 	const char *op, *writer;
 } in_place_row;
 
-/* Both take the same arguments (tests/python/test_optimize_in_place.py asks torch). Sorted. */
 static const in_place_row forms[] = {
 #define IN_PLACE(op, writer) {op, writer},
 #include "optimize/in_place.def"
-#undef IN_PLACE
+};
+
+static const char *const images[] = {
+#define IMAGE(op) op,
+#include "optimize/in_place.def"
+};
+
+static const char *const fresh[] = {
+#define FRESH(op) op,
+#include "optimize/in_place.def"
+};
+
+static const char *const views[] = {
+#define VIEW(op) op,
+#include "optimize/in_place.def"
 };
 
 static int by_op(const void *key, const void *row)
@@ -45,72 +58,11 @@ static bool is_among(const char *op, const char *const *names, size_t n)
 	return bsearch(op, names, n, sizeof *names, by_name) != NULL;
 }
 
-/* Results are images in the strides of new memory: row-major or channels-last. */
-static const char *const makers[] = {
-	"aten::_convolution",
-	"aten::batch_norm",
-	"aten::conv2d",
-	"aten::conv2d.padding",
-	"aten::conv_transpose2d.input",
-	"aten::convolution",
-	"mkldnn::_convolution_pointwise",
-	"mkldnn::_convolution_pointwise.binary",
-};
-
-/* Others that give new memory, whatever they get. */
-static const char *const fresh[] = {
-	"aten::_upsample_nearest_exact2d.vec",
-	"aten::adaptive_avg_pool2d",
-	"aten::adaptive_max_pool2d",
-	"aten::amax",
-	"aten::amin",
-	"aten::argmax",
-	"aten::avg_pool2d",
-	"aten::baddbmm",
-	"aten::cat",
-	"aten::clone",
-	"aten::constant_pad_nd",
-	"aten::conv1d",
-	"aten::conv1d.padding",
-	"aten::conv3d",
-	"aten::cumsum",
-	"aten::gather",
-	"aten::group_norm",
-	"aten::index.Tensor",
-	"aten::index_select",
-	"aten::instance_norm",
-	"aten::masked_fill.Scalar",
-	"aten::masked_fill.Tensor",
-	"aten::matmul",
-	"aten::max_pool2d",
-	"aten::mean",
-	"aten::mean.dim",
-	"aten::pad",
-	"aten::repeat",
-	"aten::rms_norm",
-	"aten::scaled_dot_product_attention",
-	"aten::stack",
-	"aten::sum",
-	"aten::sum.dim_IntList",
-	"aten::topk",
-	"aten::upsample_bicubic2d.vec",
-	"aten::upsample_bilinear2d.vec",
-	"aten::upsample_nearest2d.vec",
-	"aten::var.correction",
-};
-
-/* Views of all elements, in their order. */
-static const char *const views[] = {
-	"aten::_unsafe_view",  "aten::alias",     "aten::detach",      "aten::flatten.using_ints",
-	"aten::reshape",       "aten::squeeze",   "aten::squeeze.dim", "aten::squeeze.dims",
-	"aten::unflatten.int", "aten::unsqueeze", "aten::view",
-};
-
 #define AMONG(op, names) is_among(op, names, sizeof names / sizeof *names)
 
 static bool is_fresh(const char *op)
 {
-	return gives_new_memory(op) || find_form(op) || AMONG(op, makers) || AMONG(op, fresh);
+	return gives_new_memory(op) || find_form(op) || AMONG(op, images) || AMONG(op, fresh);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------- */
@@ -118,7 +70,7 @@ static bool is_fresh(const char *op)
 typedef struct reuser {
 	edit *e;
 	uint8_t *layout; /* per value: known_layout */
-	bool *image;     /* per value: see `makers` */
+	bool *image;     /* per value: row-major or channels-last, in the strides of new memory */
 	bool *whole;     /* per value: it is all of new memory, in order */
 	bool *constant;  /* per value: the same in every run */
 
@@ -218,7 +170,7 @@ static bool makes_image(const reuser *x, node_id n, value_id r)
 	value_id first = edit_value(x->e, n, 0);
 	if (x->e->facts.written[r] || !is_plain_image(p, r))
 		return false;
-	if (AMONG(op, makers) || is_channels_last_clone(x->e, n))
+	if (AMONG(op, images) || is_channels_last_clone(x->e, n))
 		return true;
 	return find_form(op) && first != NONE && x->image[first] && same_shape(p, first, r);
 }

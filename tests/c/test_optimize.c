@@ -374,7 +374,7 @@ static void contiguity_is_known_where_it_is_certain(void **state)
 	check_contiguous("aten::slice.Tensor(%0, 0, 0, 4, 2) -> f32[2,4] view-of %0", "f32[2,4]", false);
 	check_contiguous("aten::t(%0) -> f32[4,4] view-of %0", "f32[4,4]", false);
 	check_contiguous("aten::linear(%1, @w, none) -> f32[4,4]", "f32[4,4]", true);
-	check_contiguous("aten::matmul(%0, %0) -> f32[4,4]", "f32[4,4]", false);
+	check_contiguous("aten::matmul(%0, %1) -> f32[4,4]", "f32[4,4]", true);
 	check_contiguous("aten::clone(%1, memory:contiguous) -> f32[4,4]", "f32[4,4]", false);
 	check_contiguous("aten::arange(4, none, none, none, none) -> i64[4]", "i64[4]", true);
 	check_contiguous("aten::zeros([B], none, none, none, none) -> f32[B]", "f32[B]", true);
