@@ -254,6 +254,7 @@ static bool can_write(reuser *x, node_id n, value_id v, value_id r)
 
 enum { MAX_ARGS = 8 };
 
+/* Nothing that is or may be on the memory of v is read any more, so who reads r is all that counts from here on. */
 static clv_status write_there(reuser *x, node_id n, const char *writer, value_id v, value_id r)
 {
 	const plan *p = x->e->p;
@@ -261,7 +262,6 @@ static clv_status write_there(reuser *x, node_id n, const char *writer, value_id
 	uint32_t nargs = p->nodes.at[n].nargs;
 	memcpy(args, &p->args.at[p->nodes.at[n].args], nargs * sizeof *args);
 	TRY(edit_remove(x->e, n));
-	unite(x, v, r);
 	x->heir[r] = x->heir[alias_root(p, v)];
 	return put_writer(&(spot){x->e, n, n}, writer, args, nargs, r, v);
 }
