@@ -28,6 +28,11 @@ static const char *const images[] = {
 #include "optimize/in_place.def"
 };
 
+static const char *const norms[] = {
+#define NORM(op) op,
+#include "optimize/in_place.def"
+};
+
 static const char *const fresh[] = {
 #define FRESH(op) op,
 #include "optimize/in_place.def"
@@ -62,7 +67,7 @@ static bool is_among(const char *op, const char *const *names, size_t n)
 
 static bool is_fresh(const char *op)
 {
-	return gives_new_memory(op) || find_form(op) || AMONG(op, images) || AMONG(op, fresh);
+	return gives_new_memory(op) || find_form(op) || AMONG(op, images) || AMONG(op, norms) || AMONG(op, fresh);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------- */
@@ -172,7 +177,7 @@ static bool makes_image(const reuser *x, node_id n, value_id r)
 		return false;
 	if (AMONG(op, images) || is_channels_last_clone(x->e, n))
 		return true;
-	return find_form(op) && first != NONE && x->image[first] && same_shape(p, first, r);
+	return (find_form(op) || AMONG(op, norms)) && first != NONE && x->image[first] && same_shape(p, first, r);
 }
 
 static void look_at_result(reuser *x, node_id n, value_id r)

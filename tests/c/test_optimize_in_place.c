@@ -167,6 +167,13 @@ static void images_keep_their_strides(void **state)
 	                          "f32[B,4,8,8]\noutput %2\n",
 	        CONV("[B,4,8,8]") "%2 = aten::silu_(%1) -> f32[B,4,8,8] view-of %1 writes %1\n"
 	                          "%3 = aten::sub.Tensor(%2, %0, 1) -> f32[B,4,8,8]\noutput %2\n");
+	becomes(CONV("[B,4,8,8]") "%2 = aten::group_norm(%1, 2, none, none, 1e-05, true) -> f32[B,4,8,8]\n"
+	                          "%3 = aten::relu(%2) -> f32[B,4,8,8]\noutput %3\n",
+	        CONV("[B,4,8,8]") "%2 = aten::group_norm(%1, 2, none, none, 1e-05, true) -> f32[B,4,8,8]\n"
+	                          "%3 = aten::relu_(%2) -> f32[B,4,8,8] view-of %2 writes %2\noutput %3\n");
+	/* a norm may give the strides of what it gets, and those of inputs may be odd where sizes are 1 */
+	stays(HEAD "input %0 f32[1,4,8,8] name=\"x\"\n%1 = aten::group_norm(%0, 2, none, none, 1e-05, true) -> "
+	           "f32[1,4,8,8]\n%2 = aten::relu(%1) -> f32[1,4,8,8]\noutput %2\n");
 	stays(CONV("[B,1,8,8]") "%2 = aten::silu(%1) -> f32[B,1,8,8]\noutput %2\n");
 	stays(CONV("[B,4,1,8]") "%2 = aten::silu(%1) -> f32[B,4,1,8]\noutput %2\n");
 	stays(CONV("[B,4,1,1]") "%2 = aten::silu(%1) -> f32[B,4,1,1]\noutput %2\n");

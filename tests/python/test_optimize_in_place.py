@@ -49,8 +49,8 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 def test_lists_are_sorted() -> None:
-    for names in ([a for a, _ in FORMS], listed("IMAGE"), listed("FRESH"), listed("VIEW")):
-        assert len(names) > 3
+    for names in ([a for a, _ in FORMS], *(listed(kind) for kind in ("IMAGE", "NORM", "FRESH", "VIEW"))):
+        assert len(names) > 1
         assert names == sorted(set(names))
 
 
@@ -131,10 +131,6 @@ def image_calls(op: str, x: Tensor, w: Tensor, memory_format: torch.memory_forma
         "aten::conv2d": [[x, w, bias, *two], [x, w[:, :1], None, [1, 1], [0, 0], [1, 1], w.shape[1]]],
         "aten::conv2d.padding": [[x, w, bias, [1, 1], "same"]],
         "aten::conv_transpose2d.input": [[x, w, bias]],
-        "aten::batch_norm": [
-            [x, None, None, torch.rand(x.shape[1]), torch.rand(x.shape[1]), False, 0.1, 1e-5, True],
-            [x, None, None, None, None, True, 0.1, 1e-5, True],
-        ],
     }[op]
 
 
@@ -168,6 +164,25 @@ def test_images_have_the_strides_of_new_memory(op: str) -> None:
                 assert made.storage_offset() == 0
 
 
+def norm_calls(op: str, x: Tensor) -> list[list[Any]]:
+    c = x.shape[1]
+    if op == "aten::group_norm":
+        return [[x, 1], [x, 2, torch.rand(c), torch.rand(c)]]
+    given = [x, None, None, torch.rand(c), torch.rand(c), False, 0.1, 1e-5, True]
+    return [given, [x, torch.rand(c), torch.rand(c), *given[3:]], [x, None, None, None, None, True, 0.1, 1e-5, True]]
+
+
+@pytest.mark.parametrize("op", listed("NORM"))
+def test_norms_of_images_have_the_strides_of_new_memory(op: str) -> None:
+    for rows in (1, 2):
+        for memory_format in FORMATS:
+            x = torch.rand(rows, 6, 9, 7).contiguous(memory_format=memory_format)
+            for call in norm_calls(op, x):
+                made = operator(op)(*call)
+                assert made.stride() in [torch.empty(made.shape, memory_format=f).stride() for f in FORMATS]
+                assert made.data_ptr() != x.data_ptr()
+
+
 X, IMAGE = torch.rand(1, 1), torch.rand(1, 1, 1, 1)
 ONE = torch.zeros(1, dtype=torch.int64)
 CALLS: dict[str, list[list[Any]]] = {  # with which some operator could hand back what it got
@@ -187,7 +202,6 @@ CALLS: dict[str, list[list[Any]]] = {  # with which some operator could hand bac
     "conv3d": [[torch.rand(1, 1, 1, 1, 1), torch.ones(1, 1, 1, 1, 1)]],
     "cumsum": [[X, 0]],
     "gather": [[X, 0, ONE[None]]],
-    "group_norm": [[IMAGE, 1]],
     "index.Tensor": [[X, [ONE]], [X, [None, ONE]]],
     "index_select": [[X, 0, ONE]],
     "instance_norm": [[torch.rand(1, 1, 2), None, None, None, None, True, 0.1, 1e-5, True]],
@@ -314,6 +328,7 @@ def test_pictures_whatever_the_weights_are(rows: int) -> None:
             assert same_bits(got, want)
 
 
+@pytest.mark.integration
 @torch.no_grad()
 def test_fast_writes_in_place_too() -> None:
     net = Mixer().eval()

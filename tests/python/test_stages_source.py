@@ -230,6 +230,7 @@ class ResNet(nn.Module):
         return self.fc(torch.flatten(self.avg(x), 1))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("train", [False, True])
 @pytest.mark.parametrize("stages", [1, 4])
 def test_a_residual_network_in_both_modes(tmp_path: Path, train: bool, stages: int) -> None:
@@ -272,6 +273,7 @@ def test_train_and_eval_switch_as_in_the_model(tmp_path: Path) -> None:
         assert torch.equal(pipeline.train(train)(x), want)
 
 
+@pytest.mark.integration
 def test_a_module_that_evaluates_while_the_model_trains_stays_so(tmp_path: Path) -> None:
     model = ResNet().train()
     model.layers[0].bn1.eval()
@@ -323,6 +325,7 @@ class Gpt(nn.Module):
         return {"logits": self.lm_head(self.ln_f(x)), "hidden": tuple(hidden), "loss": None, "length": ids.shape[1]}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("stages", [1, 3])
 def test_a_language_model_with_tied_weights(tmp_path: Path, stages: int) -> None:
     ids = torch.randint(0, 11, (2, 6))
