@@ -281,7 +281,7 @@ class Mixer(nn.Module):
         y = 0.5 * y * (1.0 + torch.tanh(0.79 * (y + 0.044 * torch.pow(y, 3.0))))
         y = F.silu(self.gate(x)) * y
         y = self.down(y) + x
-        return y * torch.arange(16.0).cos().sin()
+        return y * torch.arange(16.0, device=x.device).cos().sin()
 
 
 @torch.no_grad()

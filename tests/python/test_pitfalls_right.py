@@ -551,6 +551,7 @@ def _tiny(name: str) -> nn.Module:
     return tf.MixtralForCausalLM(config)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["GPT2", "BERT", "OPT", "BART", "Llama", "Mamba", "Mixtral"])
 def test_tiny_language_models(name: str) -> None:
     model = _tiny(name)
