@@ -424,6 +424,7 @@ def test_python_and_the_command_say_the_same_of_a_file(tmp_path: Path, run: Run,
     assert page["nodes"] == len(cleave.load(tmp_path / "model.clv").nodes)
 
 
+@pytest.mark.integration
 def test_a_model_from_standard_input(tmp_path: Path, run: Run, residual: nn.Module) -> None:
     assert COMMAND is not None
     saved_residual(residual, tmp_path / "model.clv")
@@ -482,6 +483,7 @@ def test_memory_that_tensors_share_is_counted_once(tmp_path: Path, run: Run) -> 
     assert json.loads(run("inspect", "model.clv", "--json").stdout)["artifact"]["tensor_bytes"] == 48
 
 
+@pytest.mark.integration
 def test_every_command_that_reads_a_file_lets_an_operator_through_by_name(tmp_path: Path, run: Run) -> None:
     (tmp_path / "data").write_bytes(bytes(16))
     name = str(tmp_path / "data")

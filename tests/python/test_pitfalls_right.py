@@ -97,6 +97,7 @@ def test_vmap_with_randomness() -> None:
     either(lambda x: torch.vmap(lambda t: t + torch.rand(4), randomness="different")(x), rand((3, 4)))
 
 
+@pytest.mark.integration
 def test_vmap_of_grad() -> None:
     must_replay(lambda x: torch.vmap(torch.func.grad(lambda t: (t**3).sum()))(x), rand((3, 4)), grad=False)
 
