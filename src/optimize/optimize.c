@@ -18,6 +18,7 @@ const pass passes[] = {
 	{"conv_as_linear", OPTIMIZE_FAST, pass_conv_as_linear},
 	{"bias_apart", OPTIMIZE_FAST, pass_bias_apart},
 	{"fuse", OPTIMIZE_FAST, pass_fuse},
+	{"in_place", OPTIMIZE_SAFE, pass_in_place},
 	{"prelude", OPTIMIZE_SAFE, NULL}, /* parts: in the order of part_id */
 	{"sizes", OPTIMIZE_SAFE, NULL},
 	{"guards", OPTIMIZE_SAFE, NULL},

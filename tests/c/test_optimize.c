@@ -381,7 +381,7 @@ static void contiguity_is_known_where_it_is_certain(void **state)
 	check_contiguous("aten::slice.Tensor(%0, 0, 0, 4, 2) -> f32[2,4] view-of %0", "f32[2,4]", false);
 	check_contiguous("aten::t(%0) -> f32[4,4] view-of %0", "f32[4,4]", false);
 	check_contiguous("aten::linear(%1, @w, none) -> f32[4,4]", "f32[4,4]", true);
-	check_contiguous("aten::matmul(%0, %0) -> f32[4,4]", "f32[4,4]", false);
+	check_contiguous("aten::matmul(%0, %1) -> f32[4,4]", "f32[4,4]", true);
 	check_contiguous("aten::clone(%1, memory:contiguous) -> f32[4,4]", "f32[4,4]", false);
 	check_contiguous("aten::arange(4, none, none, none, none) -> i64[4]", "i64[4]", true);
 	check_contiguous("aten::zeros([B], none, none, none, none) -> f32[B]", "f32[B]", true);
@@ -755,12 +755,12 @@ static void passes_work_together(void **state)
 	assert_string_equal(text, WEIGHTS "%1 = aten::neg(#0) -> f32[4,4]\n"
 	                                  "%2 = aten::sin(%0) -> f32[4,4]\n"
 	                                  "%3 = aten::add.Tensor(%2, %2, 1) -> f32[4,4]\n"
-	                                  "%4 = aten::add.Tensor(%3, %1, 1) -> f32[4,4]\n"
+	                                  "%4 = aten::add_.Tensor(%3, %1, 1) -> f32[4,4] view-of %3 writes %3\n"
 	                                  "output %4\n");
 	assert_int_equal(o.part[PART_MAIN], 1);
-	static const char *const names[] = {"identity", "common", "dead", "prelude"};
-	assert_int_equal(o.counts.n, 4);
-	for (uint32_t i = 0; i < 4; i++) {
+	static const char *const names[] = {"identity", "common", "dead", "in_place", "prelude"};
+	assert_int_equal(o.counts.n, 5);
+	for (uint32_t i = 0; i < 5; i++) {
 		assert_string_equal(o.counts.at[i].pass, names[i]);
 		assert_int_equal(o.counts.at[i].changes, 1);
 	}
@@ -771,8 +771,8 @@ static void passes_work_together(void **state)
 static void each_pass_can_be_switched_off(void **state)
 {
 	(void)state;
-	static const char *const names[] = {"identity", "common", "dead", "prelude"};
-	for (uint32_t i = 0; i < 4; i++) {
+	static const char *const names[] = {"identity", "common", "dead", "in_place", "prelude"};
+	for (uint32_t i = 0; i < 5; i++) {
 		const char *off[] = {names[i], NULL};
 		optimized_plan o = optimize_ok(much, OPTIMIZE_SAFE, off);
 		for (uint32_t k = 0; k < o.counts.n; k++)
