@@ -258,6 +258,7 @@ static clv_status lower_parts(variant *x, const program_spec *spec)
 		TRY(program_new(x->made.p, &part, &x->prelude));
 	}
 	part.live = NULL;
+	part.pooled = true; /* the prelude runs once, and what it makes is kept */
 	part.first = x->made.main;
 	part.end = x->made.end;
 	return program_new(x->made.p, &part, &x->main);
@@ -313,6 +314,11 @@ void variant_free(variant *x)
 const optimized_plan *variant_plan(const variant *x)
 {
 	return &x->made;
+}
+
+pool *variant_memory(const variant *x)
+{
+	return x->main->memory;
 }
 
 /* ---- running ------------------------------------------------------------------------------------------------------ */

@@ -20,6 +20,7 @@ clv_status variant_run(variant *x, const clv_program *g, const run_spec *r);
 /* Sees to it that what the prelude gives is of these externals; generation: another number whenever it was made anew. */
 clv_status variant_renew(variant *x, const run_spec *r, uint64_t *generation);
 const optimized_plan *variant_plan(const variant *x);
+pool *variant_memory(const variant *x); /* borrowed; NULL: none */
 
 typedef struct optimizer optimizer;
 
@@ -33,5 +34,9 @@ bool optimizer_ask(optimizer *o); /* has the next run choose; false: there is no
 /* What was done, in lines: passes and their counts, what was measured and chosen. */
 clv_status optimizer_report(optimizer *o, strbuf *b);
 const optimized_plan *optimizer_plan(optimizer *o); /* of the variant that runs, borrowed; NULL: as captured */
+
+/* Of what runs, whatever passes made of it: what was done, in lines; the pool of its memory, borrowed, NULL for none. */
+clv_status program_report(const clv_program *g, strbuf *b);
+pool *program_memory(const clv_program *g);
 
 #endif

@@ -92,6 +92,7 @@ struct clv_program {
 	node_names *names;
 	_Atomic(frame *) spare;
 	struct optimizer *optimizer; /* NULL: it runs as it is */
+	pool *memory;                /* for its runs without gradients; NULL: from wherever torch takes it */
 };
 
 typedef struct program_spec {
@@ -105,6 +106,7 @@ typedef struct program_spec {
 	const struct clv_program *outer; /* that this is a segment of; NULL: it is none */
 	const liveness *live; /* of the plan: only what goes in and is used, and what is needed outside (view_segment) */
 	uint8_t optimize;     /* optimize_level */
+	bool pooled;          /* intermediate results come from a pool, as they do where it is optimized */
 	bool choose_later;    /* what may give other numbers is chosen after optimizer_ask, not by the first run */
 	const char *const *passes_off; /* names, NULL ends; may be NULL */
 } program_spec;

@@ -11,6 +11,7 @@ const pass passes[] = {
 	{"channels_last", OPTIMIZE_FAST, pass_channels_last},
 	{"fuse", OPTIMIZE_FAST, pass_fuse},
 	{"prelude", OPTIMIZE_SAFE, NULL}, /* last, by itself */
+	{"memory", OPTIMIZE_SAFE, NULL},  /* of runs: memory/pool.h */
 	{0},
 };
 
@@ -27,9 +28,9 @@ clv_status optimize_level_read(const char *text, optimize_level *out)
 	return text ? fail(CLV_E_INVALID, "optimize is none, safe or fast, not %s", text) : CLV_OK;
 }
 
-static bool is_off(const optimize_spec *s, const char *name)
+bool pass_is_off(const char *const *off, const char *name)
 {
-	for (const char *const *off = s->off; off && *off; off++)
+	for (; off && *off; off++)
 		if (!strcmp(*off, name))
 			return true;
 	return false;
@@ -47,7 +48,7 @@ static clv_status run_prelude(edit *e, const optimize_spec *s, optimized_plan *o
 {
 	optimize_count c = {"prelude", 0};
 	out->main = e->first;
-	if (is_off(s, c.pass))
+	if (pass_is_off(s->off, c.pass))
 		return CLV_OK;
 	TRY(find_prelude(e, s, &out->main, &c.changes));
 	return c.changes ? vec_push(&out->counts, c) : CLV_OK;
@@ -56,7 +57,7 @@ static clv_status run_prelude(edit *e, const optimize_spec *s, optimized_plan *o
 static clv_status run_all(edit *e, const optimize_spec *s, optimized_plan *out)
 {
 	for (const pass *x = passes; x->run; x++)
-		if (x->level <= s->level && !is_off(s, x->name))
+		if (x->level <= s->level && !pass_is_off(s->off, x->name))
 			TRY(run_pass(e, s, x, out));
 	TRY(run_prelude(e, s, out));
 	out->first = e->first;

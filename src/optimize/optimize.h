@@ -53,7 +53,10 @@ typedef struct pass {
 	pass_fn run;
 } pass;
 
-extern const pass passes[]; /* in their order, the prelude (no function of this kind) last; then one without a name */
+/* In their order; at the end those that are no function of this kind, the prelude and the memory of runs. Then one without
+   a name. */
+extern const pass passes[];
+bool pass_is_off(const char *const *off, const char *name); /* among names, NULL at the end; NULL: none is */
 
 clv_status pass_identity(edit *e, const optimize_spec *s, uint32_t *changes);        /* identity.c */
 clv_status pass_common(edit *e, const optimize_spec *s, uint32_t *changes);          /* common.c */
