@@ -13,13 +13,10 @@ void layout_free(layout *l)
 	mem_free(l);
 }
 
-/* Bytes of a place: a line in front for who releases the block, and whole lines. */
-static bool place_size(uint64_t size, uint64_t *out)
+/* Places are counted in lines of MEMORY_ALIGN bytes: one in front for who releases the block, then its data. */
+static uint64_t lines_of(uint64_t size)
 {
-	if (size > INT64_MAX - 2 * MEMORY_ALIGN)
-		return false;
-	*out = (size + MEMORY_ALIGN - 1) / MEMORY_ALIGN * MEMORY_ALIGN + MEMORY_ALIGN;
-	return true;
+	return size / MEMORY_ALIGN + (size % MEMORY_ALIGN != 0) + 1;
 }
 
 static void find_first(layout *l, const traced_block *at)
@@ -41,19 +38,23 @@ static clv_status place_all(layout *l, const traced_block *at)
 		return fail_nomem();
 	for (uint32_t i = 0; i < l->n; i++) {
 		l->blocks[i] = (planned_block){.size = at[i].size, .offset = PLACE_NONE};
-		if (at[i].died != UINT32_MAX && place_size(at[i].size, &blocks[n].size)) {
-			blocks[n].born = at[i].born;
-			blocks[n++].died = at[i].died;
-		}
+		if (at[i].died != UINT32_MAX)
+			blocks[n++] = (place_block){.size = lines_of(at[i].size), .born = at[i].born, .died = at[i].died};
 	}
-	clv_status st = place_blocks(blocks, n, &l->bytes, &l->bound);
-	for (uint32_t i = 0, k = 0; st == CLV_OK && l->bytes && i < l->n; i++) {
-		uint64_t size;
-		if (at[i].died == UINT32_MAX || !place_size(at[i].size, &size))
+	uint64_t lines, least;
+	clv_status st = place_blocks(blocks, n, &lines, &least);
+	if (st == CLV_OK && lines > INT64_MAX / MEMORY_ALIGN)
+		st = fail(CLV_E_OVERFLOW, "results of a run take more than 2^63 bytes");
+	for (uint32_t i = 0, k = 0; st == CLV_OK && lines && i < l->n; i++) {
+		if (at[i].died == UINT32_MAX)
 			continue;
-		l->blocks[i].offset = blocks[k++].offset + MEMORY_ALIGN;
-		l->blocks[i].size = size - MEMORY_ALIGN;
+		l->blocks[i].offset = (blocks[k].offset + 1) * MEMORY_ALIGN;
+		l->blocks[i].size = (blocks[k++].size - 1) * MEMORY_ALIGN;
 		l->placed++;
+	}
+	if (st == CLV_OK) {
+		l->bytes = lines * MEMORY_ALIGN;
+		l->bound = least * MEMORY_ALIGN;
 	}
 	mem_free(blocks);
 	return st;

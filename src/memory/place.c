@@ -1,4 +1,6 @@
-/* Greedy placement: blocks in some order, each into the smallest gap between those it shares time with. */
+/* Greedy placement: blocks in some order, each into the smallest gap between those it shares time with. In the order of
+ * time also between two walls, each block beside that neighbour which stays longest: a chain of results then goes from wall
+ * to wall, and needs no more than any two of them. */
 #include "memory/place.h"
 
 #include <string.h>
@@ -110,6 +112,14 @@ static void forget_dead(placing *s, uint32_t now)
 	s->nplaced = kept;
 }
 
+static void keep_best(placing *s, uint64_t bytes)
+{
+	if (bytes >= s->best_bytes)
+		return;
+	s->best_bytes = bytes;
+	memcpy(s->best, s->offsets, s->n * sizeof *s->best);
+}
+
 static void place_in_order(placing *s, bool in_time)
 {
 	uint64_t bytes = 0;
@@ -123,10 +133,54 @@ static void place_in_order(placing *s, bool in_time)
 			bytes = s->offsets[i] + s->at[i].size;
 		insert_placed(s, i);
 	}
-	if (bytes >= s->best_bytes)
-		return;
-	s->best_bytes = bytes;
-	memcpy(s->best, s->offsets, s->n * sizeof *s->best);
+	keep_best(s, bytes);
+}
+
+/* ---- between walls ------------------------------------------------------------------------------------------------ */
+
+/* All that is placed lives now. PLACE_NONE: no gap is large enough. */
+static uint64_t gap_between_walls(const placing *s, uint64_t size, uint64_t ceiling)
+{
+	uint64_t end = 0, found = PLACE_NONE, least = UINT64_MAX;
+	uint32_t below = UINT32_MAX; /* when the neighbour below goes; walls never do */
+	for (uint32_t k = 0; k <= s->nplaced; k++) {
+		bool wall = k == s->nplaced;
+		uint64_t from = wall ? ceiling : s->offsets[s->placed[k]];
+		uint32_t above = wall ? UINT32_MAX : s->at[s->placed[k]].died;
+		if (from - end >= size && from - end < least) {
+			least = from - end;
+			found = below >= above ? end : from - size;
+		}
+		if (!wall)
+			end = from + s->at[s->placed[k]].size;
+		below = above;
+	}
+	return found;
+}
+
+static bool place_between_walls(placing *s, uint64_t ceiling)
+{
+	s->nplaced = 0;
+	for (uint32_t k = 0; k < s->n; k++) {
+		uint32_t i = s->order[k].i;
+		forget_dead(s, s->at[i].born);
+		s->offsets[i] = gap_between_walls(s, s->at[i].size, ceiling);
+		if (s->offsets[i] == PLACE_NONE)
+			return false;
+		insert_placed(s, i);
+	}
+	keep_best(s, ceiling);
+	return true;
+}
+
+/* The lowest of a few ceilings under which all find a place; blocks are in the order of time. */
+static void try_ceilings(placing *s, uint64_t bound)
+{
+	enum { CEILINGS = 16 };
+	uint64_t over = s->best_bytes - bound;
+	for (uint32_t k = 0; k < CEILINGS; k++)
+		if (place_between_walls(s, bound + over / CEILINGS * k))
+			return;
 }
 
 /* ---- orders ------------------------------------------------------------------------------------------------------- */
@@ -163,8 +217,10 @@ static void try_orders(placing *s, uint64_t bound, uint32_t alive)
 	static const key_fn orders[] = {largest_first, longest_first};
 	for (uint32_t i = 0; i < 2 && (uint64_t)s->n * s->n <= MOST_STEPS && s->best_bytes > bound; i++)
 		try_order(s, orders[i]);
-	if (s->best_bytes > bound && (uint64_t)s->n * alive <= MOST_STEPS)
+	if (s->best_bytes > bound && (uint64_t)s->n * alive <= MOST_STEPS) {
 		try_order(s, oldest_first);
+		try_ceilings(s, bound);
+	}
 }
 
 static clv_status check_blocks(const place_block *at, uint32_t n)

@@ -368,8 +368,8 @@ static clv_status trace_request(pool_run *r, const void *at, size_t size)
 	live_block x = {at, r->blocks.n};
 	if (r->blocks.n == MOST_BLOCKS || r->live.n == MOST_LIVE)
 		return CLV_E_NOMEM;
-	TRY(vec_push(&r->live, x));
 	TRY(vec_push(&r->blocks, b));
+	TRY(vec_push(&r->live, x));
 	r->event++;
 	return CLV_OK;
 }
