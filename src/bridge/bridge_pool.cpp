@@ -40,7 +40,7 @@ bool in_place()
 	return c10::GetAllocator(c10::DeviceType::CPU) == ours;
 }
 
-// Of a run's whole chunk, as it is what the run takes from the system.
+// Of all places of a run at once: that is what it takes from the system.
 void tell_profiler(const pool_run *r, bool takes)
 {
 	int64_t bytes = static_cast<int64_t>(pool_run_bytes(r));

@@ -3,6 +3,9 @@
 
 #include <stdatomic.h>
 #include <string.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "base/human.h"
 #include "memory/chunk.h"
@@ -216,7 +219,7 @@ void pool_step(pool_run *r, uint32_t step)
 
 uint64_t pool_run_bytes(const pool_run *r)
 {
-	return r->c ? r->c->size : 0;
+	return r->l ? r->l->bytes : 0;
 }
 
 pool_run *pool_suspend(void)
@@ -276,6 +279,18 @@ static void end_served(pool_run *r, bool complete)
 	memory_unlock();
 }
 
+/* What a traced run had lies free in the heap, and runs with a chunk do not use it: together they would be twice what a
+   run needs. */
+static void trim_heap(const layout *l)
+{
+#ifdef __GLIBC__
+	if (l->bytes >= 1 << 20)
+		malloc_trim(0);
+#else
+	(void)l;
+#endif
+}
+
 static void end_traced(pool_run *r, bool complete)
 {
 	layout *l = NULL;
@@ -284,6 +299,8 @@ static void end_traced(pool_run *r, bool complete)
 	memory_unlock();
 	if (complete && !r->failed)
 		(void)layout_new(r->blocks.at, r->blocks.n, r->p->nsteps, &l);
+	if (l)
+		trim_heap(l);
 	memory_lock();
 	sizes *z = r->z;
 	z->tracing = false;

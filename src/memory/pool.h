@@ -30,7 +30,7 @@ void pool_free(pool *p); /* NULL is allowed; nobody runs with it */
 pool_run *pool_enter(pool *p, const int64_t *key);
 void pool_step(pool_run *r, uint32_t step);  /* ascending */
 void pool_leave(pool_run *r, bool complete); /* complete: all steps ran */
-uint64_t pool_run_bytes(const pool_run *r);  /* of the chunk that it has; 0: it has none */
+uint64_t pool_run_bytes(const pool_run *r);  /* of its places in a chunk; 0: it has none */
 
 /* Between these two requests of this thread are nobody's. */
 pool_run *pool_suspend(void);
