@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* What is tried is quadratic; beyond this many steps it would be felt. */
-static const uint64_t MOST_STEPS = UINT64_C(1) << 26;
+static const uint64_t MOST_STEPS = UINT64_C(1) << 24;
 
 typedef struct sort_key {
 	uint64_t first, second;

@@ -11,7 +11,7 @@
 #include "memory/chunk.h"
 #include "memory/layout.h"
 
-enum { MOST_SIZES = 8, MOST_TRACES = 3, MOST_LIVE = 1 << 14, MOST_BLOCKS = 1 << 20, DEPTH = 64 };
+enum { MOST_SIZES = 8, MOST_TRACES = 3, MOST_HELD = 8, MOST_LIVE = 1 << 14, MOST_BLOCKS = 1 << 20, DEPTH = 64 };
 
 /* What is known of one key. */
 typedef struct sizes {
@@ -22,12 +22,14 @@ typedef struct sizes {
 	bool tracing; /* a run is */
 	bool stale;   /* a run went otherwise than the traced one */
 	bool off;     /* there is nothing to gain */
+	bool again;   /* others had to go for it: it is worth a trace when it comes again */
 } sizes;
 
 struct pool {
 	uint32_t nsteps, nkey;
 	sizes at[MOST_SIZES];
 	uint64_t clock;
+	uint32_t held; /* runs that ended with blocks in use */
 	pool_counts last;
 };
 
@@ -118,10 +120,12 @@ static sizes *add_sizes(pool *p, const int64_t *key)
 	int64_t *copy = z ? mem_alloc((p->nkey + 1) * sizeof *copy) : NULL;
 	if (!copy)
 		return NULL;
+	bool full = z->key != NULL;
 	forget(z);
 	if (p->nkey)
 		memcpy(copy, key, p->nkey * sizeof *copy);
 	z->key = copy;
+	z->again = full;
 	z->used = ++p->clock;
 	return z;
 }
@@ -171,14 +175,10 @@ static bool take_chunk(pool_run *r, layout *l)
 /* What the run is to do; false: nothing. */
 static bool start(pool_run *r, const int64_t *key)
 {
-	sizes *z = find_sizes(r->p, key);
-	if (!z) {
-		(void)add_sizes(r->p, key); /* sizes that never come again are not worth a trace */
+	sizes *known = find_sizes(r->p, key), *z = known ? known : add_sizes(r->p, key);
+	if (!z || z->off || (!known && z->again) || r->p->held >= MOST_HELD)
 		return false;
-	}
 	z->used = ++r->p->clock;
-	if (z->off)
-		return false;
 	bool wanted = !z->l || (z->stale && z->traces < MOST_TRACES);
 	if (wanted && !z->tracing) {
 		z->tracing = true;
@@ -266,6 +266,7 @@ static void end_served(pool_run *r, bool complete)
 	unregister_run(r);
 	bool held = atomic_load(&r->c->live) != 0;
 	if (held) {
+		r->p->held++;
 		chunk_abandon(r->c);
 		atomic_fetch_add(&watching, 1);
 	} else {

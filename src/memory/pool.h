@@ -1,9 +1,9 @@
 /* Pools: memory for what a program makes on its way, planned from what an earlier run with the same sizes asked for.
  *
  * A thread that runs a program enters its pool; an allocator then asks pool_serve before it takes memory from anywhere else,
- * and pool_release before it gives any back. With given sizes (`key`) the first run is an ordinary one, the second is
- * traced, and those after that get their memory from one chunk, each block at its planned place (layout.h). What outlived
- * the traced run has no place: outputs never lie in a chunk.
+ * and pool_release before it gives any back. The first run with given sizes (`key`) is traced, and those after it get their
+ * memory from one chunk, each block at its planned place (layout.h). What outlived the traced run has no place: outputs
+ * never lie in a chunk.
  *
  * Nothing is taken for granted. A request gets its place when it is not larger than planned and when those who had the
  * bytes have released them; otherwise it is served from elsewhere, and the run traced anew later. A chunk that has a block
