@@ -1,6 +1,7 @@
 """Memory of steady runs: eager, the tape with torch's allocator, the tape with its pool, what "fast" makes of it.
 
-python bench/memory.py [--models torchvision-resnet50 ...] [--batches 4 32] [--iterations 10] [--json FILE]
+python bench/memory.py [--models torchvision-resnet50 ...] [--batches 4 32] [--ways eager tape] [--iterations 10]
+                       [--json FILE]
 
 Each way runs in a process of its own: page faults of a run, megabytes that its operators take from torch's allocator
 in a run, the most that the process holds above what it held before the way was prepared. Then all of them in one
@@ -14,6 +15,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # forks must have no threads before
 
 import argparse
+import itertools
 import json
 import resource
 import statistics
@@ -86,8 +88,8 @@ def alone(way: str, case: cases.Case, iterations: int) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def in_turn(case: cases.Case, iterations: int) -> dict[str, float]:
-    calls = {way: prepared(way, case)[0] for way in WAYS}
+def in_turn(ways: list[str], case: cases.Case, iterations: int) -> dict[str, float]:
+    calls = {way: prepared(way, case)[0] for way in ways}
     for call in calls.values():
         for _ in range(WARMUP):
             call()
@@ -95,10 +97,10 @@ def in_turn(case: cases.Case, iterations: int) -> dict[str, float]:
     return {way: statistics.median(ms) for way, ms in times.items()}
 
 
-def measure(model: str, batch: int, iterations: int) -> list[dict[str, Any]]:
+def measure(model: str, batch: int, ways: list[str], iterations: int) -> list[dict[str, Any]]:
     case = cases.build(model, batch)
     lines: list[dict[str, Any]] = []
-    for way in WAYS:
+    for way in ways:
         line: dict[str, Any] = {"model": model, "batch": batch, "way": way}
         try:
             line |= in_child(lambda way=way: alone(way, case, iterations), MOST_SECONDS)
@@ -106,7 +108,7 @@ def measure(model: str, batch: int, iterations: int) -> list[dict[str, Any]]:
             line["failed"] = str(error)
         lines.append(line)
     try:
-        times = in_child(lambda: in_turn(case, iterations), MOST_SECONDS)
+        times = in_child(lambda: in_turn(ways, case, iterations), MOST_SECONDS)
     except Failed as error:
         times = {}
         lines[0]["failed"] = f"in turn: {error}"
@@ -130,11 +132,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--batches", nargs="+", type=int, default=[4, 32])
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    lines = [line for m in args.models for b in args.batches for line in measure(m, b, args.iterations)]
-    print(as_terminal([list(HEAD.values()), *([plain(line.get(key)) for key in HEAD] for line in lines)]))
+    lines: list[dict[str, Any]] = []
+    for model, batch in itertools.product(args.models, args.batches):
+        found = measure(model, batch, args.ways, args.iterations)
+        print(
+            as_terminal([list(HEAD.values()), *([plain(line.get(key)) for key in HEAD] for line in found)]), flush=True
+        )
+        lines += found
     if args.json:
         args.json.write_text(json.dumps(lines, indent=1) + "\n")
 
