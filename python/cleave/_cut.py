@@ -95,6 +95,7 @@ class Cut:
         log.info("cut after %s: %s", _place(self.candidate, plan.node_count()), _why(want, like))
         at, end = self.candidate.position + 1, plan.node_count()
         how: dict[str, Any] = {"debug": debug, "inference": not grad, "optimize": NONE if grad else want.optimize}
+        how["graph"] = want.mode == "cuda_graph" and not grad
         self.prefix = Program(captured, 0, at, **how)
         self.suffix = Program(captured, at, end, **how)
         # Parameters that both halves train: a suffix reads them through `stand_in`, so that its share of their

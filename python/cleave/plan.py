@@ -70,10 +70,11 @@ class Program:
         debug: bool = False,
         inference: bool = False,
         optimize: Optimize = SAFE,
+        graph: bool = False,
     ) -> None:
         level = LEVELS.index(optimize.level)
         where = (captured.plan, first, end, debug, inference, captured.state, captured.modules)
-        self.native = _native.Program(*where, [], level, list(optimize.off))
+        self.native = _native.Program(*where, [], level, list(optimize.off), graph)
         self.run: Callable[..., tuple[Any, ...]] = self.native.run
 
     def settle(self, leaves: Sequence[torch.Tensor]) -> bool:
@@ -96,7 +97,7 @@ class _Variant:
     def __init__(self, captured: Captured, debug: bool = False, optimize: Optimize = SAFE, graph: bool = False) -> None:
         self.captured = captured
         nodes = captured.plan.node_count()
-        self.program = Program(captured, 0, nodes, debug=debug, optimize=optimize)
+        self.program = Program(captured, 0, nodes, debug=debug, optimize=optimize, graph=graph)
         self.run = self.program.run
         if graph:
             from ._cuda_graph import GraphSegment

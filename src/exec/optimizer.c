@@ -97,6 +97,7 @@ static clv_status add(optimizer *o, const clv_program *g, const program_spec *sp
 	candidate *c = &o->at[o->n++];
 	*c = (candidate){.name = name, .error = -1, .ms = -1};
 	s.off = spec->passes_off;
+	s.guards_first = spec->guards_first;
 	s.has_op = br_has_operator;
 	clv_status st = variant_new(g, spec, &s, &c->v);
 	if (st == CLV_E_NOMEM)
@@ -300,11 +301,17 @@ clv_status optimizer_run(optimizer *o, const clv_program *g, const run_spec *r)
 	return x ? variant_run(x, g, r) : program_run_plain(g, r);
 }
 
-clv_status optimizer_renew(optimizer *o, const run_spec *r, uint64_t *generation)
+clv_status optimizer_prepare(optimizer *o, const clv_program *g, const run_spec *r, uint64_t *generation)
 {
 	variant *x = atomic_load(&o->chosen);
 	*generation = 0;
-	return x ? variant_renew(x, r, generation) : CLV_OK;
+	return x ? variant_prepare(x, g, r, generation) : CLV_OK;
+}
+
+uint32_t optimizer_guards(optimizer *o)
+{
+	variant *x = atomic_load(&o->chosen);
+	return x ? variant_guards(x) : 0;
 }
 
 bool optimizer_ask(optimizer *o)

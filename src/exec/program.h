@@ -108,6 +108,7 @@ typedef struct program_spec {
 	uint8_t optimize;     /* optimize_level */
 	bool pooled;          /* intermediate results come from a pool, as they do where it is optimized */
 	bool choose_later;    /* what may give other numbers is chosen after optimizer_ask, not by the first run */
+	bool guards_first;    /* the rest of what passes made can run alone, after optimizer_prepare */
 	const char *const *passes_off; /* names, NULL ends; may be NULL */
 } program_spec;
 
@@ -132,8 +133,10 @@ typedef struct run_spec {
 	clv_tensor **outputs;         /* g->outputs.n, new references */
 	br_arg *numbers;              /* g->out_numbers.n; NULL: not wanted */
 	const int64_t *symbols;       /* values of the plan's symbols; NULL: read off the inputs */
-	int64_t *times;               /* per step: nanoseconds are added; NULL: nobody asks */
-	bool grad;                    /* the caller has grad enabled: what requires grad must be as at capture */
+	clv_tensor *const *guards;    /* what optimizer_prepare gave; NULL: guards run with the rest */
+	uint32_t nguards;
+	int64_t *times; /* per step: nanoseconds are added; NULL: nobody asks */
+	bool grad;      /* the caller has grad enabled: what requires grad must be as at capture */
 	python_fn python;
 	void *python_ctx;
 	segment_fn watch; /* segments run on their tape and are shown to it; NULL: compiled code runs */

@@ -10,8 +10,10 @@ const pass passes[] = {
 	{"fold_batch_norm", OPTIMIZE_FAST, pass_fold_batch_norm},
 	{"channels_last", OPTIMIZE_FAST, pass_channels_last},
 	{"fuse", OPTIMIZE_FAST, pass_fuse},
-	{"prelude", OPTIMIZE_SAFE, NULL}, /* last, by itself */
-	{"memory", OPTIMIZE_SAFE, NULL},  /* of runs: memory/pool.h */
+	{"prelude", OPTIMIZE_SAFE, NULL}, /* parts: in the order of part_id */
+	{"sizes", OPTIMIZE_SAFE, NULL},
+	{"guards", OPTIMIZE_SAFE, NULL},
+	{"memory", OPTIMIZE_SAFE, NULL}, /* of runs: memory/pool.h */
 	{0},
 };
 
@@ -44,24 +46,27 @@ static clv_status run_pass(edit *e, const optimize_spec *s, const pass *x, optim
 	return c.changes ? vec_push(&out->counts, c) : CLV_OK;
 }
 
-static clv_status run_prelude(edit *e, const optimize_spec *s, optimized_plan *out)
+/* What depends on sizes is made of what the prelude gives: there is none without it. */
+static clv_status make_parts(edit *e, const optimize_spec *s, const pass *first, optimized_plan *out)
 {
-	optimize_count c = {"prelude", 0};
-	out->main = e->first;
-	if (pass_is_off(s->off, c.pass))
-		return CLV_OK;
-	TRY(find_prelude(e, s, &out->main, &c.changes));
-	return c.changes ? vec_push(&out->counts, c) : CLV_OK;
+	unsigned wanted = 0;
+	for (unsigned i = PART_ONCE; i < PART_MAIN; i++)
+		if (!pass_is_off(s->off, first[i].name) && (i != PART_SIZED || wanted))
+			wanted |= 1u << i;
+	TRY(order_parts(e, s, wanted, out));
+	for (unsigned i = PART_ONCE; i < PART_MAIN; i++)
+		if (out->part[i + 1] > out->part[i])
+			TRY(vec_push(&out->counts, ((optimize_count){first[i].name, out->part[i + 1] - out->part[i]})));
+	return CLV_OK;
 }
 
 static clv_status run_all(edit *e, const optimize_spec *s, optimized_plan *out)
 {
-	for (const pass *x = passes; x->run; x++)
+	const pass *x = passes;
+	for (; x->run; x++)
 		if (x->level <= s->level && !pass_is_off(s->off, x->name))
 			TRY(run_pass(e, s, x, out));
-	TRY(run_prelude(e, s, out));
-	out->first = e->first;
-	out->end = e->end;
+	TRY(make_parts(e, s, x, out));
 	out->p = e->p;
 	e->p = NULL;
 	return CLV_OK;

@@ -4,10 +4,10 @@
  * for bit; those of level "fast" keep numbers within a tolerance, which whoever asks for them measures (exec/optimized.c).
  * After every pass the plan is verified.
  *
- * At the end the nodes that depend on nothing but external tensors come first in the range: the prelude. Its results are
- * made once and kept until one of those tensors changes; folded and packed weights are nodes of the prelude like any others.
- * Safe passes put only what depends on small constants there: tensors can be written in ways that leave no trace
- * (`parameter.data`, memory shared with an array), and a run must see that. */
+ * At the end nodes are put in order by what they depend on (parts.c): nothing but external tensors, the prelude; then sizes
+ * as well. What these give is kept until one of those tensors changes, or for other sizes; folded and packed weights are nodes
+ * of the prelude like any others. Safe passes put only what depends on small constants there: tensors can be written in ways
+ * that leave no trace (`parameter.data`, memory shared with an array), and a run must see that. */
 #ifndef OPTIMIZE_OPTIMIZE_H
 #define OPTIMIZE_OPTIMIZE_H
 
@@ -20,6 +20,7 @@ clv_status optimize_level_read(const char *text, optimize_level *out); /* "none"
 typedef struct optimize_spec {
 	optimize_level level;
 	bool channels_last;               /* FAST: convolutions get inputs laid out so */
+	bool guards_first;                /* what every run does is to have guards in a part of their own */
 	const char *const *off;           /* names of passes that are left out; NULL ends; may be NULL */
 	bool (*has_op)(const char *name); /* the operator exists here, with the backend it needs; NULL: none of ours does */
 	const int64_t *symbols;           /* values to expect; only a hint, for packing. NULL: none is known */
@@ -31,9 +32,18 @@ typedef struct optimize_count {
 	uint32_t changes; /* nodes that it removed, joined or moved */
 } optimize_count;
 
+/* Parts of the range, one after the other: nodes depend on their own part and earlier ones. */
+typedef enum part_id {
+	PART_ONCE,   /* the prelude: the same in every run */
+	PART_SIZED,  /* the same in every run of the same sizes */
+	PART_GUARDS, /* guards that read inputs, and what they need; empty unless guards_first */
+	PART_MAIN,
+	PARTS
+} part_id;
+
 typedef struct optimized_plan {
-	plan *p;                  /* values have the ids of the plan it was made of */
-	node_id first, main, end; /* first … main-1: the prelude; main … end-1: what every run does */
+	plan *p;                 /* values have the ids of the plan it was made of */
+	node_id part[PARTS + 1]; /* where each begins; at last where the range ends */
 	VEC(optimize_count) counts;
 } optimized_plan;
 
@@ -53,7 +63,7 @@ typedef struct pass {
 	pass_fn run;
 } pass;
 
-/* In their order; at the end those that are no function of this kind, the prelude and the memory of runs. Then one without
+/* In their order, those that are no function of this kind last: which make parts, and the memory of runs. Then one without
    a name. */
 extern const pass passes[];
 bool pass_is_off(const char *const *off, const char *name); /* among names, NULL at the end; NULL: none is */
@@ -65,11 +75,11 @@ clv_status pass_fold_batch_norm(edit *e, const optimize_spec *s, uint32_t *chang
 clv_status pass_channels_last(edit *e, const optimize_spec *s, uint32_t *changes);   /* channels_last.c */
 clv_status pass_fuse(edit *e, const optimize_spec *s, uint32_t *changes);            /* fuse.c */
 
-/* prelude.c. Per value: a tensor that is the same in every run, so that what is made of it alone gets into the prelude.
+/* parts.c. Per value: a tensor that is the same in every run, so that what is made of it alone gets into the prelude.
    Caller frees with mem_free. */
 clv_status constant_values(const edit *e, const optimize_spec *s, bool **out);
-/* Nodes that give the same in every run come first; `main` is the first of the others. */
-clv_status find_prelude(edit *e, const optimize_spec *s, node_id *main, uint32_t *changes);
+/* Nodes of earlier parts come first; wanted: bits of part_id. Fills out->part. */
+clv_status order_parts(edit *e, const optimize_spec *s, unsigned wanted, optimized_plan *out);
 
 /* ---- shared by passes: facts.c ------------------------------------------------------------------------------------- */
 

@@ -359,11 +359,11 @@ static void random_plans_do_the_same(void **state)
 		uint64_t dice = seed;
 		node_id first = seed % 3 ? 0 : random_below(&dice, p->nodes.n + 1);
 		node_id end = seed % 3 ? p->nodes.n : first + random_below(&dice, p->nodes.n + 1 - first);
-		optimize_spec s = {.level = OPTIMIZE_SAFE};
+		optimize_spec s = {.level = OPTIMIZE_SAFE, .guards_first = seed % 2 == 0};
 		optimized_plan o;
 		OK(optimize(p, first, end, &s, &o));
 		OK(plan_verify(o.p));
-		assert_true(o.first == first && o.first <= o.main && o.main <= o.end);
+		assert_true(o.part[0] == first && o.part[0] <= o.part[PART_MAIN] && o.part[PART_MAIN] <= o.part[PARTS]);
 		check_run(p, o.p);
 		changes += changes_of(&o);
 		optimized_plan_free(&o);
@@ -413,10 +413,10 @@ static void the_prelude_is_made_once(void **state)
 		optimize_spec s = {.level = seed % 2 ? OPTIMIZE_FAST : OPTIMIZE_SAFE};
 		optimized_plan o;
 		OK(optimize(p, 0, p->nodes.n, &s, &o));
-		found += o.main;
+		found += o.part[PART_MAIN];
 		world b = {.p = o.p};
 		give_externals(&b, 0);
-		run_nodes(&b, 0, o.main);
+		run_nodes(&b, 0, o.part[PART_MAIN]);
 		assert_int_equal(b.effects.n, 0);
 		for (uint64_t inputs = 1; inputs <= 2 && !writes_constants(p); inputs++) {
 			world a = {.p = p};
@@ -424,7 +424,7 @@ static void the_prelude_is_made_once(void **state)
 			new_inputs(&b, inputs);
 			run_nodes(&a, 0, p->nodes.n);
 			b.effects.n = 0;
-			run_nodes(&b, o.main, o.end);
+			run_nodes(&b, o.part[PART_MAIN], o.part[PARTS]);
 			check_same(&a, &b);
 			check_effects(&a, &b, 0);
 			scribble(&b);
