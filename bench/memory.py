@@ -80,6 +80,7 @@ def alone(way: str, case: cases.Case, iterations: int) -> dict[str, Any]:
         call()
     kept = memory.kept()
     memory.reset()
+    call()  # what was trimmed comes back
     before = faults()
     for _ in range(iterations):
         call()

@@ -66,7 +66,7 @@ static unsigned char *map_bytes(size_t size)
 	if (slack - front)
 		munmap(at + front + size, slack - front);
 #ifdef MADV_HUGEPAGE
-	(void)madvise(at + front, size, MADV_HUGEPAGE);
+	(void)madvise(at + front, size / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE); /* not more than was asked for */
 #endif
 	return at + front;
 }
@@ -78,7 +78,7 @@ static chunk *chunk_new(size_t bytes)
 	chunk *c = mem_alloc(sizeof *c);
 	if (!c)
 		return NULL;
-	c->size = round_up(bytes, bytes >= HUGE_PAGE ? HUGE_PAGE : PAGE);
+	c->size = round_up(bytes, PAGE);
 	c->at = map_bytes(c->size);
 	if (!c->at) {
 		mem_free(c);

@@ -603,7 +603,7 @@ static void programs_that_run_in_turn_share_a_chunk(void **state)
 	chunk_give(small);
 	chunk *large = chunk_take(5000000); /* instead of the small one */
 	assert_int_equal((uintptr_t)large->at % 64, 0);
-	assert_int_equal(chunk_bytes(), 6 << 20);
+	assert_int_equal(chunk_bytes(), 5001216);
 	chunk_give(large);
 	assert_ptr_equal(chunk_take(10000), large);
 	chunk *second = chunk_take(10000); /* both in use */
