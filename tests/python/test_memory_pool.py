@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -175,6 +176,19 @@ def test_threads_at_once() -> None:
     for t in threads:
         t.join()
     assert not wrong
+
+
+@torch.no_grad()
+def test_outputs_go_when_nobody_has_them() -> None:
+    plan = cleave.capture(Views(), torch.rand(5, 4))
+    gc.disable()
+    try:
+        out = plan(torch.rand(5, 4))
+        refs = [weakref.ref(t) for t in out.values()]
+        del out
+        assert not any(r() is not None for r in refs)
+    finally:
+        gc.enable()
 
 
 class Reads(nn.Module):
