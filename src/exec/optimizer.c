@@ -526,3 +526,21 @@ const optimized_plan *optimizer_plan(optimizer *o)
 	variant *x = atomic_load(&o->chosen);
 	return x ? variant_plan(x) : NULL;
 }
+
+pool *program_memory(const clv_program *g)
+{
+	variant *x = g->optimizer ? atomic_load(&g->optimizer->chosen) : NULL;
+	return x ? variant_memory(x) : g->memory;
+}
+
+clv_status program_report(const clv_program *g, strbuf *b)
+{
+	pool *memory = program_memory(g);
+	if (g->optimizer)
+		TRY(optimizer_report(g->optimizer, b));
+	else
+		strbuf_puts(b, "as captured\n");
+	if (memory)
+		pool_report(memory, b);
+	return b->failed ? fail_nomem() : CLV_OK;
+}
