@@ -39,7 +39,7 @@ static expr_id dim_of(const edit *e, value_id v, uint32_t d)
 
 /* ---- layouts ------------------------------------------------------------------------------------------------------- */
 
-static node_id only_reader(const edit *e, value_id v)
+static node_id sole_reader(const edit *e, value_id v)
 {
 	return e->facts.uses[v] == 1 && !e->facts.kept[v] ? e->facts.user[v] : NONE;
 }
@@ -60,11 +60,11 @@ static bool puts_heads_second(const edit *e, node_id n)
    memory that is new or may be that of the result. */
 static bool hides_layout(const edit *e, value_id result)
 {
-	node_id turn = only_reader(e, result);
+	node_id turn = sole_reader(e, result);
 	if (turn == NONE || e->gone.at[turn] || !puts_heads_second(e, turn) || edit_value(e, turn, 0) != result)
 		return false;
 	value_id turned = edit_result(e, turn);
-	node_id copy = turned == NONE ? NONE : only_reader(e, turned);
+	node_id copy = turned == NONE ? NONE : sole_reader(e, turned);
 	if (copy == NONE || e->gone.at[copy] || e->p->nodes.at[copy].nwrites || edit_value(e, copy, 0) != turned)
 		return false;
 	bool plain = edit_is(e, copy, "aten::contiguous") && e->p->nodes.at[copy].nargs == 1;

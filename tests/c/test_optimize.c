@@ -10,7 +10,7 @@
 /* ---- running passes ---------------------------------------------------------------------------------------------- */
 
 /* All names but one, as a list of what is off. */
-static void all_but(const char *name, const char *off[16])
+static void all_but(const char *name, const char *off[32])
 {
 	uint32_t n = 0;
 	for (const pass *x = passes; x->name; x++)
@@ -30,7 +30,7 @@ static void check_survives_text(const plan *p, char *text)
 
 static optimized_plan run_pass_on(const plan *p, node_id first, node_id end, const char *name, optimize_level level)
 {
-	const char *off[16];
+	const char *off[32];
 	optimized_plan o;
 	all_but(name, off);
 	optimize_spec s = {.level = level, .off = off};
