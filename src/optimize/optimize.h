@@ -76,8 +76,10 @@ typedef struct pass {
 	pass_fn run;
 } pass;
 
-/* In their order, those that make parts (no function of this kind) last; then one without a name. */
+/* In their order, those that are no function of this kind last: which make parts, and the memory of runs. Then one without
+   a name. */
 extern const pass passes[];
+bool pass_is_off(const char *const *off, const char *name); /* among names, NULL at the end; NULL: none is */
 
 clv_status pass_identity(edit *e, const optimize_spec *s, uint32_t *changes);        /* identity.c */
 clv_status pass_common(edit *e, const optimize_spec *s, uint32_t *changes);          /* common.c */
@@ -93,6 +95,7 @@ clv_status pass_merge_linears(edit *e, const optimize_spec *s, uint32_t *changes
 clv_status pass_conv_as_linear(edit *e, const optimize_spec *s, uint32_t *changes);  /* conv_as_linear.c */
 clv_status pass_bias_apart(edit *e, const optimize_spec *s, uint32_t *changes);      /* bias_apart.c */
 clv_status pass_fuse(edit *e, const optimize_spec *s, uint32_t *changes);            /* fuse.c */
+clv_status pass_in_place(edit *e, const optimize_spec *s, uint32_t *changes);        /* in_place.c */
 
 /* parts.c. Per value: a tensor that is the same in every run, so that what is made of it alone gets into the prelude.
    Caller frees with mem_free. */
@@ -125,7 +128,9 @@ typedef enum known_layout {
 
 /* Per value: known_layout, in every run. Nothing is known of what the range writes. Caller frees with mem_free. */
 clv_status find_layouts(const edit *e, uint8_t **out);
-bool may_have_size_one(const plan *p, value_id v); /* a dimension of it can have size 1 */
+bool gives_new_memory(const char *op);                        /* whatever it gets; false: it is not known */
+int64_t dim_least(const plan *p, const value *x, uint32_t d); /* the least that a size can be; INT64_MIN: not known */
+bool may_have_size_one(const plan *p, value_id v);            /* a dimension of it can have size 1 */
 bool same_shape(const plan *p, value_id a, value_id b);
 
 #endif

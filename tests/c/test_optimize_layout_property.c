@@ -209,11 +209,13 @@ static void give(void *ctx, value_id v)
 		m->part[v] = g->writes ? m->part[g->self] : mix(g->next++, m->part[g->self]);
 }
 
+/* The same for what works in place: without underscores. */
 static uint64_t name_number(const char *op)
 {
 	uint64_t sum = 7;
 	for (; *op; op++)
-		sum = mix(sum, (uint64_t)*op);
+		if (*op != '_')
+			sum = mix(sum, (uint64_t)*op);
 	return sum;
 }
 

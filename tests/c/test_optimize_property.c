@@ -1,7 +1,8 @@
 /* Random plans through all passes: what a run gives, writes, draws and checks is the same after as before.
  *
- * A model of a run stands for torch: each memory has a number for its data, each tensor a memory and the views that
- * led to it there. Operators mix numbers, views add to the list, writes change the memory. Two runs are the same when
+ * A model of a run stands for torch: each memory has a number for its elements, each tensor a memory, a shape and whether
+ * it looks at it turned. Operators mix numbers, writes change the memory; functions of each element give the same numbers
+ * in place and beside it. Two runs are the same when
  * outputs have the same numbers and lie on memory in the same way, effects come in the same order, and what the caller
  * owns has the same data afterwards. */
 #include "support.h"
@@ -14,8 +15,7 @@
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 
 typedef struct tensor {
-	uint32_t memory, nviews;
-	uint8_t views[64]; /* one upon the other */
+	uint32_t memory, ndim, turns;
 } tensor;
 
 typedef struct world {
@@ -39,30 +39,28 @@ static uint64_t mix_text(uint64_t a, const char *s)
 	return a;
 }
 
-static tensor new_memory(world *w, uint64_t data)
+static tensor new_memory(world *w, uint64_t data, uint32_t ndim)
 {
 	OK(vec_push(&w->data, data));
-	return (tensor){.memory = w->data.n - 1};
+	return (tensor){.memory = w->data.n - 1, .ndim = ndim};
+}
+
+static uint64_t elements_of(const world *w, value_id v)
+{
+	uint64_t h = w->data.at[w->of[v].memory];
+	for (uint32_t i = 0; i < w->of[v].turns; i++)
+		h = mix(h, 77);
+	return h;
 }
 
 static uint64_t data_of(const world *w, value_id v)
 {
-	uint64_t h = w->data.at[w->of[v].memory];
-	for (uint32_t i = 0; i < w->of[v].nviews; i++)
-		h = mix(h, w->of[v].views[i]);
-	return h;
+	return mix(elements_of(w, v), w->of[v].ndim);
 }
 
-static tensor view_of(tensor t, uint8_t how)
+static bool same_view(const tensor *a, const tensor *b)
 {
-	assert_true(t.nviews < sizeof t.views);
-	t.views[t.nviews++] = how;
-	return t;
-}
-
-static bool same_views(const tensor *a, const tensor *b)
-{
-	return a->nviews == b->nviews && !memcmp(a->views, b->views, a->nviews);
+	return a->ndim == b->ndim && a->turns == b->turns;
 }
 
 static uint64_t mix_args(const world *w, uint64_t h, uint32_t first, uint32_t n)
@@ -86,7 +84,7 @@ static void give_externals(world *w, uint64_t inputs)
 	assert_non_null(w->of);
 	for (value_id v = 0; v < w->p->values.n; v++)
 		if (w->p->values.at[v].kind != VALUE_RESULT)
-			w->of[v] = new_memory(w, w->p->values.at[v].kind == VALUE_INPUT ? mix(inputs, v) : v + 1);
+			w->of[v] = new_memory(w, w->p->values.at[v].kind == VALUE_INPUT ? mix(inputs, v) : v + 1, 2);
 }
 
 static bool is_op(const world *w, const node *n, const char *op)
@@ -102,9 +100,41 @@ static bool is_one_of(const world *w, const node *n, const char *const *ops)
 	return false;
 }
 
-static bool changes_shape(const world *w, value_id from, value_id to)
+/* Functions of each element, and whether they write; NULL ends. */
+static const struct element_form {
+	const char *op;
+	bool writes;
+} elements[] = {{"aten::relu", false},       {"aten::relu_", true},       {"aten::sin", false},
+                {"aten::sin_", true},        {"aten::neg", false},        {"aten::neg_", true},
+                {"aten::add.Tensor", false}, {"aten::add_.Tensor", true}, {NULL, false}};
+
+static const struct element_form *element_form_of(const world *w, const node *n)
 {
-	return !same_shape(w->p, from, to);
+	for (const struct element_form *f = elements; f->op; f++)
+		if (is_op(w, n, f->op))
+			return f;
+	return NULL;
+}
+
+/* The letter after "aten::" tells them apart. */
+static uint64_t each_element(const world *w, const node *n)
+{
+	uint64_t h = (unsigned char)plan_s(w->p, n->op)[6];
+	for (uint32_t i = 0; i < n->nargs; i++)
+		if (w->p->args.at[n->args + i].kind == ARG_VALUE)
+			h = mix(h, elements_of(w, w->p->args.at[n->args + i].u.v));
+	return h;
+}
+
+static void run_elements(world *w, const node *n, bool writes, value_id x, value_id r)
+{
+	uint64_t h = each_element(w, n), *at = &w->data.at[w->of[x].memory];
+	if (!writes) {
+		w->of[r] = new_memory(w, h, w->of[x].ndim);
+		return;
+	}
+	*at = w->of[x].turns ? mix(*at, h) : h;
+	w->of[r] = w->of[x];
 }
 
 /* What a node gives, from the data of its arguments. */
@@ -113,6 +143,7 @@ static void run_node(world *w, node_id id)
 	static const char *const same[] = {"aten::dropout", "aten::dropout_", "aten::detach", "aten::to.dtype", NULL};
 	static const char *const copies[] = {"aten::clone", "aten::contiguous", NULL};
 	const node *n = &w->p->nodes.at[id];
+	const struct element_form *form = element_form_of(w, n);
 	uint64_t h = mix_args(w, mix_text(1, plan_s(w->p, n->op)), n->args, n->nargs);
 	value_id r = n->nresults ? w->p->args.at[n->results].u.v : NONE;
 	value_id x = n->nargs && w->p->args.at[n->args].kind == ARG_VALUE ? w->p->args.at[n->args].u.v : NONE;
@@ -122,20 +153,22 @@ static void run_node(world *w, node_id id)
 		OK(vec_push(&w->effects, h));
 	} else if (n->flags & NODE_RANDOM && node_draws(w->p, id)) {
 		OK(vec_push(&w->effects, h));
-		w->of[r] = new_memory(w, mix(h, w->effects.n));
+		w->of[r] = new_memory(w, mix(h, w->effects.n), w->of[x].ndim);
+	} else if (form) {
+		run_elements(w, n, form->writes, x, r);
 	} else if (is_one_of(w, n, same)) {
 		w->of[r] = w->of[x];
 	} else if (is_op(w, n, "aten::view")) {
-		w->of[r] = changes_shape(w, x, r) ? view_of(w->of[x], (uint8_t)w->p->values.at[r].ndim) : w->of[x];
-	} else if (is_op(w, n, "aten::t")) {
-		w->of[r] = view_of(w->of[x], 77);
-	} else if (is_one_of(w, n, copies)) {
-		w->of[r] = w->p->values.at[r].alias == NONE ? new_memory(w, data_of(w, x)) : w->of[x];
-	} else if (n->nwrites) {
-		w->data.at[w->of[x].memory] = mix(w->data.at[w->of[x].memory], h);
 		w->of[r] = w->of[x];
+		w->of[r].ndim = w->p->args.at[n->args + 1].u.list.n;
+	} else if (is_op(w, n, "aten::t")) {
+		w->of[r] = w->of[x];
+		w->of[r].turns++;
+	} else if (is_one_of(w, n, copies)) {
+		bool copied = w->p->values.at[r].alias == NONE;
+		w->of[r] = copied ? new_memory(w, elements_of(w, x), w->of[x].ndim) : w->of[x];
 	} else {
-		w->of[r] = new_memory(w, h);
+		w->of[r] = new_memory(w, h, w->p->values.at[r].ndim);
 	}
 }
 
@@ -177,7 +210,7 @@ static void check_same(const world *a, const world *b)
 		value_id x = output(a, i), y = output(b, i);
 		assert_int_equal(x, y);
 		assert_true(data_of(a, x) == data_of(b, y));
-		assert_true(same_views(&a->of[x], &b->of[y]));
+		assert_true(same_view(&a->of[x], &b->of[y]));
 		for (value_id v = 0; v < a->p->values.n; v++) { /* which outputs and externals share memory */
 			bool seen = a->p->values.at[v].kind != VALUE_RESULT;
 			for (uint32_t k = 0; k < outputs(a) && !seen; k++)
@@ -248,12 +281,36 @@ static void put_write(author *a, uint32_t x)
 	put_value(a, x);
 }
 
+/* Another of the same shape; itself where none is found. */
+static uint32_t like(author *a, uint32_t x)
+{
+	for (uint32_t i = 0; i < 8; i++) {
+		uint32_t y = roll(a, a->n);
+		if (a->of[y].flat == a->of[x].flat)
+			return y;
+	}
+	return x;
+}
+
+static void put_sum(author *a, uint32_t x, uint32_t y)
+{
+	bool writes = roll(a, 8) == 0;
+	strbuf_printf(&a->text, "%%v%u = aten::add%s.Tensor(", a->n, writes ? "_" : "");
+	put_value(a, x);
+	strbuf_puts(&a->text, ", ");
+	put_value(a, y);
+	strbuf_puts(&a->text, ", 1) ");
+	put_result(a, writes ? a->of[x].root : a->n, a->of[x].flat, a->of[x].turned);
+	if (writes)
+		put_write(a, x);
+}
+
 static void write_node(author *a)
 {
-	static const char *const fresh[] = {"aten::relu", "aten::sin", "aten::relu", "aten::softmax.int"};
-	uint32_t x = roll(a, a->n), me = a->n;
+	static const char *const fresh[] = {"aten::relu", "aten::sin", "aten::neg", "aten::softmax.int"};
+	uint32_t x = roll(a, 2) ? a->n - 1 : roll(a, a->n), me = a->n; /* chains of nodes, and any others */
 	bool flat = a->of[x].flat, turned = a->of[x].turned;
-	uint32_t what = roll(a, 30);
+	uint32_t what = roll(a, 36);
 	if (what < 8) {
 		put_call(a, fresh[what % 4], x, what % 4 == 3 ? ", 0, none" : "");
 		put_result(a, me, flat, turned && what % 4 != 3);
@@ -293,6 +350,8 @@ static void write_node(author *a)
 		put_call(a, "aten::bernoulli", x, "");
 		put_result(a, me, flat, turned);
 		strbuf_puts(&a->text, " {random}");
+	} else if (what >= 30) {
+		put_sum(a, x, like(a, x));
 	} else {
 		strbuf_puts(&a->text, what < 29 ? "%g" : "test::log(");
 		if (what < 29)
@@ -342,18 +401,20 @@ static void check_run(const plan *p, const plan *q)
 	end_world(&b);
 }
 
-static uint32_t changes_of(const optimized_plan *o)
+/* NULL: of all passes. */
+static uint32_t changes_of(const optimized_plan *o, const char *pass)
 {
 	uint32_t n = 0;
 	for (uint32_t i = 0; i < o->counts.n; i++)
-		n += o->counts.at[i].changes;
+		if (!pass || !strcmp(o->counts.at[i].pass, pass))
+			n += o->counts.at[i].changes;
 	return n;
 }
 
 static void random_plans_do_the_same(void **state)
 {
 	(void)state;
-	uint32_t changes = 0;
+	uint32_t changes = 0, in_place = 0;
 	for (uint64_t seed = 1; seed <= 3000; seed++) {
 		plan *p = write_plan(seed, 3 + (uint32_t)(seed % 40));
 		uint64_t dice = seed;
@@ -365,11 +426,13 @@ static void random_plans_do_the_same(void **state)
 		OK(plan_verify(o.p));
 		assert_true(o.part[0] == first && o.part[0] <= o.part[PART_MAIN] && o.part[PART_MAIN] <= o.part[PARTS]);
 		check_run(p, o.p);
-		changes += changes_of(&o);
+		changes += changes_of(&o, NULL);
+		in_place += changes_of(&o, "in_place");
 		optimized_plan_free(&o);
 		plan_free(p);
 	}
 	assert_true(changes > 10000);
+	assert_true(in_place > 300);
 }
 
 /* Spans at random, ascending and apart. */
@@ -442,7 +505,7 @@ static void new_inputs(world *w, uint64_t inputs)
 {
 	for (value_id v = 0; v < w->p->values.n; v++)
 		if (w->p->values.at[v].kind == VALUE_INPUT)
-			w->of[v] = new_memory(w, mix(inputs, v));
+			w->of[v] = new_memory(w, mix(inputs, v), 2);
 }
 
 static bool writes_constants(const plan *p)
@@ -575,6 +638,7 @@ static void a_hundred_thousand_nodes_take_little(void **state)
 	time_passes("copies", "%%v%u = aten::clone(%%v%u, none) -> f32[4,4]\n", 1);
 	time_passes("common", "%%v%u = aten::f(%%v0, 1) -> f32[4,4]\n", 2);
 	time_passes("types", "%%v%u = aten::f(%%v0) -> f32[%u]\n", 2);
+	time_passes("in place", "%%v%u = aten::neg(%%v%u) -> f32[4,4]\n", NODES + 1);
 	time_passes("prelude", "%%v%u = aten::f(#0, %u) -> f32[4,4]\n", 2);
 	time_passes("writes", "%%v%u = aten::relu_(%%v%u) -> f32[4,4] view-of %%v0 writes %%v%u\n", NODES + 1);
 }

@@ -79,6 +79,7 @@ def test_the_file_is_a_safetensors_file_with_the_state_dict(file: Path) -> None:
     assert json.loads(metadata["cleave.artifact"])["version"] == [1, 0]
 
 
+@pytest.mark.integration
 def test_the_same_model_gives_the_same_bytes_in_another_process(tmp_path: Path) -> None:
     code = (
         "import sys, torch, cleave\n"
@@ -234,6 +235,7 @@ def test_a_class_of_the_same_name_with_other_fields_is_refused(file: Path) -> No
         cleave.load(file, types=[Impostor])(x)
 
 
+@pytest.mark.integration
 def test_nothing_named_in_a_file_is_imported(file: Path, tmp_path: Path) -> None:
     x = torch.randn(3)
     with torch.no_grad():
@@ -323,6 +325,7 @@ def test_sizes_at_which_the_model_fails_are_left_out(file: Path) -> None:
         plan.save(file, prove="some")
 
 
+@pytest.mark.integration
 def test_combinations_of_sizes_are_proven(file: Path) -> None:
     dims = {"x": {1: ("H", 5, 20), 2: ("W", 5, 20)}}
     plan = cleave.capture(lambda x: x.relu() + 1, torch.randn(2, 8, 8), dynamic_batch=(1, 4), dynamic_dims=dims)

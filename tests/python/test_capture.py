@@ -1015,6 +1015,7 @@ class Slow(nn.Module):
         return self.blocks(x)
 
 
+@pytest.mark.integration
 def test_two_threads_capture_two_models_while_a_third_works() -> None:
     a, b = Slow(40, nn.ReLU).eval(), Slow(50, nn.Tanh).eval()
     alone = [[n.op for n in cleave.capture(m, (torch.randn(2, 8),)).nodes] for m in (a, b)]
@@ -1125,6 +1126,7 @@ print(captured, peak() - before)
 """
 
 
+@pytest.mark.integration
 def test_capture_and_replay_free_temporaries_as_eager_does() -> None:
     done = subprocess.run([sys.executable, "-c", _PEAK], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -119,6 +119,7 @@ def test_a_model_runs_without_python_and_equals_eager_at_several_batch_sizes(
         assert all(same(got[k], want[k]) for k in got)
 
 
+@pytest.mark.integration
 def test_halves_that_the_command_cut_give_the_bits_of_eager_in_two_processes(
     tmp_path: Path, run: Run, residual: nn.Module
 ) -> None:
@@ -197,6 +198,7 @@ class Branch(nn.Module):
         return x.exp() if x.shape[0] == 1 else x.sin() * x.shape[0]
 
 
+@pytest.mark.integration
 def test_sizes_that_have_a_plan_of_their_own_are_served_by_it(tmp_path: Path, run: Run) -> None:
     model = Branch()
     cleave.capture(model, torch.randn(3, 4), dynamic_batch=(1, 5)).save(tmp_path / "model.clv")
@@ -214,6 +216,7 @@ class Steps(nn.Module):
         return x
 
 
+@pytest.mark.integration
 def test_files_choose_among_plans_for_single_sizes(tmp_path: Path, run: Run) -> None:
     model = Steps()
     cleave.capture(model, torch.randn(3, 4), dynamic_batch=(1, 3)).save(tmp_path / "model.clv")
@@ -262,6 +265,7 @@ def test_every_output_has_a_name_of_its_own(tmp_path: Path, run: Run) -> None:
         assert same(got[name], x + (i + 1)), name
 
 
+@pytest.mark.integration
 def test_weights_that_are_not_complete_are_refused_whatever_the_file_has_itself(
     tmp_path: Path, run: Run, residual: nn.Module
 ) -> None:
@@ -276,6 +280,7 @@ def test_weights_that_are_not_complete_are_refused_whatever_the_file_has_itself(
         assert f"part.safetensors: the model reads {name}, which is not there" in done.stderr
 
 
+@pytest.mark.integration
 def test_random_inputs_depend_on_the_seed_alone(tmp_path: Path, run: Run, residual: nn.Module) -> None:
     saved_residual(residual, tmp_path / "model.clv")
     one = run("run", "model.clv", "--fill", "random", "--seed", 1, "--print").stdout
@@ -283,6 +288,7 @@ def test_random_inputs_depend_on_the_seed_alone(tmp_path: Path, run: Run, residu
     assert run("run", "model.clv", "--fill", "random", "--seed", 2, "--print").stdout != one
 
 
+@pytest.mark.integration
 def test_random_floats_are_normal(tmp_path: Path, run: Run) -> None:
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
         model = nn.Identity()
@@ -376,6 +382,7 @@ def test_compare_names_the_first_difference(tmp_path: Path, run: Run, residual: 
     assert "logits[1,3] is " in run("run", "model.clv", "-i", "x.npy", "--compare", "want.safetensors", code=1).stderr
 
 
+@pytest.mark.integration
 def test_bench_measures_each_batch_and_profiles_nodes_operators_and_modules(
     tmp_path: Path, run: Run, residual: nn.Module
 ) -> None:
@@ -397,6 +404,7 @@ def test_bench_measures_each_batch_and_profiles_nodes_operators_and_modules(
     assert set(by_module) == {"(model)", "stem", "norm", "body", "head"}
 
 
+@pytest.mark.integration
 def test_bench_of_halves(tmp_path: Path, run: Run, residual: nn.Module) -> None:
     saved_residual(residual, tmp_path / "model.clv")
     run("split", "model.clv", "-b", "after:norm", "-o", "prefix.clv", "suffix.clv")
@@ -416,6 +424,7 @@ def test_python_and_the_command_say_the_same_of_a_file(tmp_path: Path, run: Run,
     assert page["nodes"] == len(cleave.load(tmp_path / "model.clv").nodes)
 
 
+@pytest.mark.integration
 def test_a_model_from_standard_input(tmp_path: Path, run: Run, residual: nn.Module) -> None:
     assert COMMAND is not None
     saved_residual(residual, tmp_path / "model.clv")
@@ -474,6 +483,7 @@ def test_memory_that_tensors_share_is_counted_once(tmp_path: Path, run: Run) -> 
     assert json.loads(run("inspect", "model.clv", "--json").stdout)["artifact"]["tensor_bytes"] == 48
 
 
+@pytest.mark.integration
 def test_every_command_that_reads_a_file_lets_an_operator_through_by_name(tmp_path: Path, run: Run) -> None:
     (tmp_path / "data").write_bytes(bytes(16))
     name = str(tmp_path / "data")

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import cleave
 
-pytestmark = pytest.mark.skipif(COMMAND is None, reason="the cleave command is not built")
+pytestmark = [pytest.mark.integration, pytest.mark.skipif(COMMAND is None, reason="the cleave command is not built")]
 OPENVINO = importlib.util.find_spec("openvino")
 needs_openvino = pytest.mark.skipif(OPENVINO is None, reason="openvino is not installed")
 

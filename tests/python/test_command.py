@@ -477,6 +477,7 @@ def export(model: nn.Module, *inputs: Any, path: str = "p.pt2", shapes: Any = No
     return program
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_an_exported_program_is_captured_bit_for_bit(folder: Path, name: str, dynamic: bool) -> None:
@@ -618,6 +619,7 @@ def test_without_the_c_command_there_is_a_reason(
     assert capsys.readouterr().out == f"cleave {cleave.__version__}\n"
 
 
+@pytest.mark.integration
 def test_both_commands_capture_in_processes_of_their_own(folder: Path) -> None:
     command = _command.find_command()
     if command is None:

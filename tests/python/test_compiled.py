@@ -44,6 +44,7 @@ def close(want: Sequence[Tensor], got: Sequence[Tensor]) -> None:
         torch.testing.assert_close(b, a, **TOLERANCE)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("make", [Conv, Attention])
 def test_a_compiled_segment_gives_what_the_model_gives(make: Callable[[], nn.Module], backend: str) -> None:
@@ -75,6 +76,7 @@ def test_prefix_and_suffix_compiled_are_the_model_at_any_batch() -> None:
     assert (prefix.fallback_reason, suffix.fallback_reason) == (None, None)
 
 
+@pytest.mark.integration
 def test_training_through_a_compiled_segment_gives_the_gradients_of_eager() -> None:
     torch.manual_seed(0)
     model = Conv().train()

@@ -162,6 +162,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_model_whose_numbers_follow_the_batch(name: str) -> None:
     _check(_model(FUNCTIONS[name]), _rows(12))
@@ -173,6 +174,7 @@ def test_the_example_may_have_any_batch_size_of_the_range(name: str, example: in
     _check(_model(FUNCTIONS[name]), _rows(12), example=example)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["a branch", "a branch on even", "a power of two", "a string of the batch"])
 def test_every_size_of_the_range_in_falling_order(name: str) -> None:
     _check(_model(FUNCTIONS[name]), _rows(12), batches=range(16, 0, -1))

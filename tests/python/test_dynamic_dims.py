@@ -59,6 +59,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_number_in_rows_and_length_is_right_at_every_point(name: str) -> None:
     torch.manual_seed(0)
@@ -178,6 +179,7 @@ def test_an_image_of_any_height_and_width(batch: Any) -> None:
     assert rt.batch_range == batch
 
 
+@pytest.mark.integration
 def test_a_large_example_is_looked_at_once_and_the_rest_is_small() -> None:
     model = _model(Pyramid)
     seen: list[int] = []

@@ -156,6 +156,7 @@ NEAR_MISSES: dict[str, Callable[[int], float]] = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", NEAR_MISSES)
 def test_a_number_that_only_seems_to_follow_is_never_wrong(name: str) -> None:
     number = NEAR_MISSES[name]
@@ -223,6 +224,7 @@ LATE_OUTPUTS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", LATE_OUTPUTS)
 def test_an_output_that_follows_no_formula_is_never_frozen(name: str) -> None:
     model, rt = _split(LATE_OUTPUTS[name])
@@ -297,6 +299,7 @@ LATE_TABLES: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", LATE_TABLES)
 def test_a_constant_that_follows_no_formula_is_never_frozen(name: str) -> None:
     model, rt = _split(LATE_TABLES[name])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from helpers import draw, rng_state, same_tree, seed_all
 from hypothesis import given
@@ -17,6 +18,8 @@ from cleave._objective import Objective
 from cleave._state import Target
 from cleave.plan import capture_checked
 from cleave.spec import SplitSpec
+
+pytestmark = pytest.mark.integration
 
 SOME = 8  # pairs of nodes tried per program
 

@@ -905,6 +905,7 @@ print("survived")
 """
 
 
+@pytest.mark.integration
 def test_a_scripted_fork_may_outlive_the_capture(tmp_path: Path) -> None:
     program = tmp_path / "forking.py"
     program.write_text(FORKING)
@@ -940,6 +941,7 @@ def test_a_plan_that_is_copied_says_what_to_do_instead(copied: Callable[[Any], A
         copied(plan)
 
 
+@pytest.mark.integration
 def test_a_dispatch_mode_around_the_capture_is_refused() -> None:
     class Doubling(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

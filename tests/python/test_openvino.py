@@ -18,6 +18,8 @@ from torch import nn
 import cleave
 from cleave import _native
 
+pytestmark = pytest.mark.integration
+
 SPEC = importlib.util.find_spec("openvino")
 needs_openvino = pytest.mark.skipif(SPEC is None, reason="OpenVINO is not installed")
 MEMBERS = ("model.xml", "model.bin", "run.json")

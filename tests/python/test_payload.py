@@ -359,6 +359,7 @@ trees = st.recursive(
 )
 
 
+@pytest.mark.integration
 @settings(max_examples=300, deadline=None)
 @given(trees)
 def test_random_trees_come_back(tree: Any) -> None:
@@ -638,6 +639,7 @@ def test_truncated_files_are_refused() -> None:
         BoundaryPayload.from_bytes(data + b"x")
 
 
+@pytest.mark.integration
 def test_changed_bits_give_an_error_or_a_payload() -> None:
     data = boundary(values=VALUES[:20]).to_bytes(compress="int8")
     source = random.Random(3)
@@ -740,6 +742,7 @@ def test_modes_of_the_caller_change_nothing() -> None:
         assert torch.equal(unpack(pack(torch.ones(2))), torch.ones(2))
 
 
+@pytest.mark.integration
 def test_a_boundary_reaches_another_process() -> None:
     net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
     x = torch.randn(3, 4)

@@ -169,6 +169,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], Make]] = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", NETS)
 def test_every_method_gives_the_model(name: str) -> None:
     build, make = NETS[name]
@@ -189,6 +190,7 @@ def test_every_method_gives_the_model(name: str) -> None:
             seen.append(found.stage_of)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", NETS)
 def test_every_mode_and_size(name: str) -> None:
     build, make = NETS[name]
@@ -220,6 +222,7 @@ def test_gradients_reach_the_inputs() -> None:
     equal(pipe(model, rand((3, 3, 6, 6)), nparts=3), model, rand((3, 3, 6, 6)), input_grad=True, grad=(True,))
 
 
+@pytest.mark.integration
 def test_a_training_loop_ends_where_eager_ends() -> None:
     torch.manual_seed(0)
     model = Words()
@@ -496,6 +499,7 @@ class InPlace(nn.Module):
         return self.layers[4](z.add_(w.t())) + y.view_as(z)
 
 
+@pytest.mark.integration
 def test_memory_that_is_written_does_not_cross_too_early() -> None:
     model = InPlace()
     found = cut(model, rand((3, 4)))
@@ -584,6 +588,7 @@ class Draws(nn.Module):
         return left * right, torch.randint(0, 9, (3,))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("recomputation", [False, True])
 def test_random_numbers_are_drawn_in_order(recomputation: bool) -> None:
     model = Draws()
@@ -597,6 +602,7 @@ def test_random_numbers_are_drawn_in_order(recomputation: bool) -> None:
 # ---- recomputation -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", NETS)
 def test_recomputation_changes_nothing(name: str) -> None:
     build, make = NETS[name]
@@ -995,6 +1001,7 @@ def test_repartition_changes_what_it_can() -> None:
 # ---- looking -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 def test_the_same_seed_gives_the_same() -> None:
     model = Skips()
     first = pipe(model, rand((3, 4, 8)))
@@ -1146,6 +1153,7 @@ EXAMPLES = 60
 STEP = st.tuples(st.sampled_from(sorted(OPS)), st.integers(0, 7), st.integers(0, 7))
 
 
+@pytest.mark.integration
 @settings(
     max_examples=EXAMPLES,
     deadline=None,

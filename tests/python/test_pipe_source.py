@@ -178,6 +178,7 @@ class Cnn(nn.Module):
         return self.fc(self.drop(self.layers(F.relu(self.stem(x))).mean((2, 3))))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("method", ["acyclic", "mpipe", "auto"])
 def test_a_convolutional_network_that_trains(tmp_path: Path, method: str) -> None:
     others = [[torch.randn(n, 3, 16, 16)] for n in (2, 7)]
@@ -212,6 +213,7 @@ class Encoder(nn.Module):
         return {"loss": loss, "logits": logits, "extra": (x, [mask])}
 
 
+@pytest.mark.integration
 def test_a_transformer_with_masks_and_tied_weights(tmp_path: Path) -> None:
     tokens, mask = torch.randint(0, 13, (2, 6)), torch.rand(2, 6) > 0.3
     mask[:, 0] = True
@@ -238,6 +240,7 @@ def test_a_recurrent_network(tmp_path: Path) -> None:
     assert "self.lstm = nn.LSTM(" in text
 
 
+@pytest.mark.integration
 def test_a_network_with_skips_and_explicit_del(tmp_path: Path) -> None:
     text, partitioned = check(
         tmp_path, UNet(), torch.randn(2, 2, 8, 8), other=[[torch.randn(5, 2, 8, 8)]], generate_explicit_del=True
@@ -247,6 +250,7 @@ def test_a_network_with_skips_and_explicit_del(tmp_path: Path) -> None:
     assert '"relayed": ["' in text
 
 
+@pytest.mark.integration
 def test_a_batch_in_the_second_dimension_and_none_at_all(tmp_path: Path) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -339,6 +343,7 @@ class Reader(nn.Module):
         return self.fc(y) + h.sum() * n
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("train", [True, False])
 def test_a_module_with_packed_sequences(tmp_path: Path, train: bool) -> None:
     others = [[torch.randint(0, 9, (4, 6)), torch.tensor([1, 5, 6, 2])]]
@@ -371,6 +376,7 @@ class Odds(nn.Module):
         return self.fc(sum(tensors, torch.zeros_like(tensors[0])) * self.odd.parts[0].weight[0])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("how", ["one", "named", "nested", "dataclass", "dict"])
 @pytest.mark.parametrize("nparts", [1, 3])
 def test_results_of_any_structure_and_tensors_that_others_use(tmp_path: Path, how: str, nparts: int) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
+pytestmark = pytest.mark.integration
+
 if not dist.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)
 

@@ -324,6 +324,7 @@ def test_a_module_with_full_backward_hooks() -> None:
     either(hooked(), rand((3, 4)))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("reentrant", [False, True], ids=["saved-tensor hooks", "reentrant"])
 def test_checkpointed_blocks(reentrant: bool) -> None:
     def block(lin: nn.Linear, x: Tensor) -> Tensor:
@@ -1291,6 +1292,7 @@ def test_save_and_load_inside_forward() -> None:
 # row: cond, while_loop, scan, flex_attention
 
 
+@pytest.mark.integration
 def test_cond_takes_the_branch_of_eager_or_raises() -> None:
     def branch(x: Tensor) -> Tensor:
         return torch.cond(x.sum() > 0, lambda t: t.sin() + 1, lambda t: t.cos() * 2, (x,))

@@ -97,6 +97,7 @@ def test_vmap_with_randomness() -> None:
     either(lambda x: torch.vmap(lambda t: t + torch.rand(4), randomness="different")(x), rand((3, 4)))
 
 
+@pytest.mark.integration
 def test_vmap_of_grad() -> None:
     must_replay(lambda x: torch.vmap(torch.func.grad(lambda t: (t**3).sum()))(x), rand((3, 4)), grad=False)
 
@@ -551,6 +552,7 @@ def _tiny(name: str) -> nn.Module:
     return tf.MixtralForCausalLM(config)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["GPT2", "BERT", "OPT", "BART", "Llama", "Mamba", "Mixtral"])
 def test_tiny_language_models(name: str) -> None:
     model = _tiny(name)

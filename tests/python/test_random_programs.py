@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 import torch
 from helpers import backward, check, draw, tensors
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+
+pytestmark = pytest.mark.integration
 
 Step = tuple[str, int, int, int]
 Result = Tensor | Sequence[Tensor] | None

@@ -25,6 +25,8 @@ from torch import Tensor, nn
 
 import cleave
 
+pytestmark = pytest.mark.integration
+
 MOST_ELEMENTS = 4000
 MOST_RESULTS = 5
 EAGER_RAISES = (RuntimeError, IndexError, TypeError, ValueError, ArithmeticError)

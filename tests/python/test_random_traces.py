@@ -8,11 +8,14 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from trace_backends import Exact, short
+
+pytestmark = pytest.mark.integration
 
 N = 4  # everything is N x N: whatever is made of a tensor can be put in its place
 

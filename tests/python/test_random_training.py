@@ -22,6 +22,8 @@ from torch import Tensor, nn
 
 import cleave
 
+pytestmark = pytest.mark.integration
+
 WIDTH, CLASSES, STEPS = 6, 3, 3
 
 

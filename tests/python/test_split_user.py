@@ -321,6 +321,7 @@ def test_the_default_loss_of_integer_targets_of_any_width_is_cross_entropy(dtype
     assert torch.equal(loss, F.cross_entropy(rt.run_suffix(boundary), targets).detach())
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("make", [lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), torch.optim.AdamW])
 @pytest.mark.parametrize("both", [False, True])
 def test_one_optimizer_of_the_whole_model_steps_all_of_it_once(make: Any, both: bool) -> None:

@@ -230,6 +230,7 @@ class ResNet(nn.Module):
         return self.fc(torch.flatten(self.avg(x), 1))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("train", [False, True])
 @pytest.mark.parametrize("stages", [1, 4])
 def test_a_residual_network_in_both_modes(tmp_path: Path, train: bool, stages: int) -> None:
@@ -272,6 +273,7 @@ def test_train_and_eval_switch_as_in_the_model(tmp_path: Path) -> None:
         assert torch.equal(pipeline.train(train)(x), want)
 
 
+@pytest.mark.integration
 def test_a_module_that_evaluates_while_the_model_trains_stays_so(tmp_path: Path) -> None:
     model = ResNet().train()
     model.layers[0].bn1.eval()
@@ -323,6 +325,7 @@ class Gpt(nn.Module):
         return {"logits": self.lm_head(self.ln_f(x)), "hidden": tuple(hidden), "loss": None, "length": ids.shape[1]}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("stages", [1, 3])
 def test_a_language_model_with_tied_weights(tmp_path: Path, stages: int) -> None:
     ids = torch.randint(0, 11, (2, 6))
@@ -335,6 +338,7 @@ def test_a_language_model_with_tied_weights(tmp_path: Path, stages: int) -> None
     assert "GIVEN = (" in text
 
 
+@pytest.mark.integration
 def test_a_batch_of_any_size(tmp_path: Path) -> None:
     ids = torch.randint(0, 11, (2, 6))
     others = [[torch.randint(0, 11, (n, 6))] for n in (3, 5)]
@@ -360,6 +364,7 @@ class UNet(nn.Module):
         return self.out(torch.cat([a, c], dim=1)) + self.grow(b).mean(1, keepdim=True)
 
 
+@pytest.mark.integration
 def test_a_network_with_long_skips(tmp_path: Path) -> None:
     text = check(tmp_path, UNet(), torch.randn(2, 2, 8, 8), grad=True, stages=6, delete=True)
     assert "nn.ConvTranspose2d(" in text
@@ -380,6 +385,7 @@ class Recurrent(nn.Module):
         return self.rnn(z, h), [hn, hn]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("train", [False, True])
 def test_recurrent_layers(tmp_path: Path, train: bool) -> None:
     model = Recurrent().train(train)
@@ -424,6 +430,7 @@ class Many(nn.Module):
         }
 
 
+@pytest.mark.integration
 def test_operators_with_arguments_of_all_kinds(tmp_path: Path) -> None:
     x, mask, index = torch.randn(4, 3), torch.rand(4, 3) > 0.5, torch.randint(0, 3, (4, 3))
     kwargs = {"mask": mask, "index": index, "target": torch.tensor([0, 2, 1, 1])}
@@ -523,6 +530,7 @@ def test_files_are_the_same_every_time() -> None:
     assert generate(model, [x])[0] == generate(model, [x])[0]
 
 
+@pytest.mark.integration
 def test_a_class_of_the_same_name_is_called_as_the_layer_only_where_it_computes_the_same(tmp_path: Path) -> None:
     class Linear(nn.Module):
         def __init__(self) -> None:
@@ -537,6 +545,7 @@ def test_a_class_of_the_same_name_is_called_as_the_layer_only_where_it_computes_
     assert text.count("nn.Linear(") == 1
 
 
+@pytest.mark.integration
 def test_weights_of_another_layout_or_type_stay_exact(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).to(memory_format=torch.channels_last)
     assert "empty_strided" in check(tmp_path, model, torch.randn(1, 3, 6, 6), stages=2)

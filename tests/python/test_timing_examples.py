@@ -12,6 +12,8 @@ import timing
 import torch
 from real_models import BUILDERS
 
+pytestmark = pytest.mark.integration
+
 TINY = ["--batches", "2", "--iterations", "1", "--warmup", "0", "--device", "cpu"]
 EXAMPLES = ("real_model_timing", "replay_optimization_timing", "compile_overhead_timing")
 

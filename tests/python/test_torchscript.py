@@ -543,6 +543,7 @@ def test_openvino_in_a_fresh_process_and_without_python(tmp_path: Path, program:
         torch.testing.assert_close(_in_cpp(program, *files)[0], net(x).detach(), **CLOSE)
 
 
+@pytest.mark.integration
 def test_both_libraries_in_one_process(tmp_path: Path) -> None:
     """Whichever comes first has the operator."""
     x = torch.randn(2, 4)

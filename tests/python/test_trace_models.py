@@ -309,6 +309,7 @@ def _(x: Tensor) -> Tensor:
     return torch.empty_like(x)
 
 
+@pytest.mark.integration
 def test_functions_and_operators_of_others(tmp_path: Path) -> None:
     check(lambda x: torch.relu(Twice.apply(x) * 3), x)
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 import cleave
 
+pytestmark = pytest.mark.integration
+
 
 class Net(nn.Module):
     def __init__(self) -> None:

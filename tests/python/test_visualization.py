@@ -288,6 +288,7 @@ class Watch(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.integration
 def test_nothing_is_traced_or_run_for_a_picture(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = cleave.prepare_split(net, example_inputs=inputs(), split=cleave.SplitSpec(boundary="50%"))
     plan = cleave.capture(net, inputs())
@@ -348,6 +349,7 @@ def draws(dot: str) -> None:
     ET.fromstring(done.stdout)
 
 
+@pytest.mark.integration
 @needs_dot
 @pytest.mark.parametrize("path", PLANS, ids=lambda p: p.stem)
 def test_graphviz_takes_every_plan_of_the_golden_tests(path: Path) -> None:
@@ -393,6 +395,7 @@ def test_graphviz_takes_hostile_names() -> None:
         draws(plan.dot(3, detail, None, "LR", True, True, True, None))
 
 
+@pytest.mark.integration
 @needs_dot
 def test_five_thousand_nodes_are_drawn() -> None:
     class Long(nn.Module):

@@ -1,0 +1,341 @@
+/* Functions of one element at a time write their result where their first argument was, if nobody needs that any more.
+ * It saves a memory block, and fetching it into the caches.
+ *
+ * The first argument must fill memory that a node of the range makes anew in every run, and die here with all that is, or
+ * may be in some run, on that memory: an operator that is not known to make new memory may give back a view of what it
+ * gets, where layouts allow it. Type, shape and strides are those that the result had: strides are certain where all is
+ * row-major, and of images whose operators give one of the two formats of memory, whichever the weights ask for. What is
+ * the same in every run is left alone, for the prelude.
+ *
+ * Numbers stay what they were: the same kernel goes over the same strides. */
+#include <string.h>
+
+#include "optimize/rewrite.h"
+
+/* ---- operators ---------------------------------------------------------------------------------------------------- */
+
+typedef struct in_place_row {
+	const char *op, *writer;
+} in_place_row;
+
+static const in_place_row forms[] = {
+#define IN_PLACE(op, writer) {op, writer},
+#include "optimize/in_place.def"
+};
+
+static const char *const images[] = {
+#define IMAGE(op) op,
+#include "optimize/in_place.def"
+};
+
+static const char *const norms[] = {
+#define NORM(op) op,
+#include "optimize/in_place.def"
+};
+
+static const char *const fresh[] = {
+#define FRESH(op) op,
+#include "optimize/in_place.def"
+};
+
+static const char *const views[] = {
+#define VIEW(op) op,
+#include "optimize/in_place.def"
+};
+
+static int by_op(const void *key, const void *row)
+{
+	return strcmp(key, ((const in_place_row *)row)->op);
+}
+
+static const in_place_row *find_form(const char *op)
+{
+	return bsearch(op, forms, sizeof forms / sizeof *forms, sizeof *forms, by_op);
+}
+
+static int by_name(const void *key, const void *row)
+{
+	return strcmp(key, *(const char *const *)row);
+}
+
+static bool is_among(const char *op, const char *const *names, size_t n)
+{
+	return bsearch(op, names, n, sizeof *names, by_name) != NULL;
+}
+
+#define AMONG(op, names) is_among(op, names, sizeof names / sizeof *names)
+
+static bool is_fresh(const char *op)
+{
+	return gives_new_memory(op) || find_form(op) || AMONG(op, images) || AMONG(op, norms) || AMONG(op, fresh);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------- */
+
+typedef struct reuser {
+	edit *e;
+	uint8_t *layout; /* per value: known_layout */
+	bool *image;     /* per value: row-major or channels-last, in the strides of new memory */
+	bool *whole;     /* per value: it is all of new memory, in order */
+	bool *constant;  /* per value: the same in every run */
+
+	value_id *with;    /* per value: another that is, or may be, on its memory; itself. The last one stands for all */
+	node_id *last_use; /* per value that stands for others: the last node that reads or writes one; NONE */
+	bool *shown;       /* likewise: see edit_facts */
+	value_id *heir;    /* per owner of memory: whose memory it is on now; itself */
+	node_id now;
+} reuser;
+
+static value_id stand_in(value_id *with, value_id v)
+{
+	while (with[v] != v)
+		v = with[v] = with[with[v]];
+	return v;
+}
+
+static void unite(reuser *x, value_id a, value_id b)
+{
+	a = stand_in(x->with, a);
+	b = stand_in(x->with, b);
+	if (a == b)
+		return;
+	x->with[b] = a;
+	x->shown[a] |= x->shown[b];
+	if (x->last_use[a] == NONE || (x->last_use[b] != NONE && x->last_use[b] > x->last_use[a]))
+		x->last_use[a] = x->last_use[b];
+}
+
+static void see_use(void *ctx, value_id v)
+{
+	reuser *x = ctx;
+	x->last_use[stand_in(x->with, v)] = x->now;
+}
+
+typedef struct sharer {
+	reuser *x;
+	value_id result;
+} sharer;
+
+static void may_share(void *ctx, value_id v)
+{
+	sharer *s = ctx;
+	unite(s->x, s->result, v);
+}
+
+static void result_may_share(void *ctx, value_id r)
+{
+	reuser *x = ctx;
+	sharer s = {x, r};
+	node_each_arg(x->e->p, x->now, may_share, &s);
+}
+
+static void find_sharing(reuser *x)
+{
+	const plan *p = x->e->p;
+	for (value_id v = 0; v < p->values.n; v++) {
+		x->with[v] = x->heir[v] = v;
+		x->shown[v] = x->e->facts.shown[v];
+	}
+	for (value_id v = 0; v < p->values.n; v++)
+		unite(x, alias_root(p, v), v);
+	for (x->now = 0; x->now < p->nodes.n; x->now++)
+		if (!is_fresh(plan_s(p, p->nodes.at[x->now].op)))
+			node_each_result(p, x->now, result_may_share, x);
+	for (x->now = x->e->first; x->now < x->e->end; x->now++) {
+		const node *n = &p->nodes.at[x->now];
+		node_each_arg(p, x->now, see_use, x);
+		for (uint32_t i = 0; i < n->nwrites; i++)
+			see_use(x, p->ids.at[n->writes + i]);
+	}
+}
+
+/* ---- layouts ------------------------------------------------------------------------------------------------------ */
+
+/* Of four dimensions that are no pixels and have several channels: then the two formats are never the same strides, and
+   what is made of an image element by element has its strides. */
+static bool is_plain_image(const plan *p, value_id v)
+{
+	const value *x = &p->values.at[v];
+	if (x->type != TYPE_TENSOR || x->ndim != 4 || (x->flags & VALUE_ODD) || dim_least(p, x, 0) < 1)
+		return false;
+	return dim_least(p, x, 1) > 1 && dim_least(p, x, 2) > 1 && dim_least(p, x, 3) > 1;
+}
+
+static bool is_channels_last_clone(const edit *e, node_id n)
+{
+	const arg *format = edit_arg(e, n, 1);
+	return edit_is(e, n, "aten::clone") && format->kind == ARG_MEMFMT &&
+	       !strcmp(memfmt_names[format->u.code], "channels_last");
+}
+
+static bool makes_image(const reuser *x, node_id n, value_id r)
+{
+	const plan *p = x->e->p;
+	const char *op = plan_s(p, p->nodes.at[n].op);
+	value_id first = edit_value(x->e, n, 0);
+	if (x->e->facts.written[r] || !is_plain_image(p, r))
+		return false;
+	if (AMONG(op, images) || is_channels_last_clone(x->e, n))
+		return true;
+	return (find_form(op) || AMONG(op, norms)) && first != NONE && x->image[first] && same_shape(p, first, r);
+}
+
+static void look_at_result(reuser *x, node_id n, value_id r)
+{
+	const plan *p = x->e->p;
+	const char *op = plan_s(p, p->nodes.at[n].op);
+	value_id first = edit_value(x->e, n, 0);
+	x->image[r] = makes_image(x, n, r);
+	if (p->values.at[r].alias == NONE)
+		x->whole[r] = is_fresh(op);
+	else
+		x->whole[r] = AMONG(op, views) && first != NONE && x->whole[first];
+}
+
+/* ---- who can write ------------------------------------------------------------------------------------------------ */
+
+static bool is_float(const value *x)
+{
+	return x->dtype == DT_F16 || x->dtype == DT_BF16 || x->dtype == DT_F32 || x->dtype == DT_F64;
+}
+
+static bool same_kind(const plan *p, value_id a, value_id b)
+{
+	const value *x = &p->values.at[a], *y = &p->values.at[b];
+	return x->type == TYPE_TENSOR && y->type == TYPE_TENSOR && is_float(x) && x->dtype == y->dtype &&
+	       x->device == y->device && !((x->flags | y->flags) & VALUE_ODD) && same_shape(p, a, b);
+}
+
+static bool same_strides(const reuser *x, value_id v, value_id r)
+{
+	bool rows = x->layout[v] == LAYOUT_ROW_MAJOR && x->layout[r] == LAYOUT_ROW_MAJOR;
+	return rows || (x->image[v] && x->image[r]);
+}
+
+/* Tensors made in inference mode cannot be written outside of it. */
+static bool runs_like(const plan *p, node_id a, node_id b)
+{
+	return p->contexts.at[p->nodes.at[a].context].inference == p->contexts.at[p->nodes.at[b].context].inference;
+}
+
+/* The memory of v is made in this run, and free after node n. */
+static bool is_free_after(reuser *x, value_id v, node_id n)
+{
+	const plan *p = x->e->p;
+	value_id root = alias_root(p, v), all = stand_in(x->with, v);
+	const value *owner = &p->values.at[root];
+	if (owner->kind != VALUE_RESULT || owner->def == NONE || owner->def < x->e->first || x->constant[root])
+		return false;
+	return x->whole[v] && !x->shown[all] && x->last_use[all] == n && runs_like(p, owner->def, n) &&
+	       runs_like(p, p->values.at[v].def, n);
+}
+
+/* All other tensors are like it, and on memory of their own. */
+static bool others_fit(reuser *x, node_id n, value_id v)
+{
+	const plan *p = x->e->p;
+	for (uint32_t i = 1; i < p->nodes.at[n].nargs; i++) {
+		value_id other = edit_value(x->e, n, i);
+		if (edit_arg(x->e, n, i)->kind == ARG_LIST)
+			return false;
+		if (other == NONE || p->values.at[other].type != TYPE_TENSOR)
+			continue;
+		if (!same_kind(p, other, v) || stand_in(x->with, other) == stand_in(x->with, v))
+			return false;
+	}
+	return true;
+}
+
+static bool can_write(reuser *x, node_id n, value_id v, value_id r)
+{
+	const plan *p = x->e->p;
+	if (v == NONE || r == NONE || !node_pure(x->e, n) || p->contexts.at[p->nodes.at[n].context].nautocast)
+		return false;
+	return p->values.at[r].alias == NONE && same_kind(p, v, r) && same_strides(x, v, r) && is_free_after(x, v, n) &&
+	       others_fit(x, n, v);
+}
+
+/* ---- the pass ----------------------------------------------------------------------------------------------------- */
+
+enum { MAX_ARGS = 8 };
+
+/* Nothing that is or may be on the memory of v is read any more, so who reads r is all that counts from here on. */
+static clv_status write_there(reuser *x, node_id n, const char *writer, value_id v, value_id r)
+{
+	const plan *p = x->e->p;
+	arg args[MAX_ARGS];
+	uint32_t nargs = p->nodes.at[n].nargs;
+	memcpy(args, &p->args.at[p->nodes.at[n].args], nargs * sizeof *args);
+	TRY(edit_remove(x->e, n));
+	x->heir[r] = x->heir[alias_root(p, v)];
+	return put_writer(&(spot){x->e, n, n}, writer, args, nargs, r, v);
+}
+
+/* Views of what found a place on the memory of another are there too. */
+static void move_all(reuser *x)
+{
+	plan *p = x->e->p;
+	for (value_id v = 0; v < p->values.n; v++) {
+		value_id root = x->heir[alias_root(p, v)];
+		p->values.at[v].alias = root == v ? NONE : root;
+	}
+}
+
+static clv_status look_at_all(reuser *x, uint32_t *changes)
+{
+	const edit *e = x->e;
+	uint32_t before = *changes;
+	for (node_id n = e->first; n < e->end; n++) {
+		const in_place_row *form = find_form(plan_s(e->p, e->p->nodes.at[n].op));
+		value_id v = edit_value(e, n, 0), r = edit_result(e, n);
+		if (r != NONE)
+			look_at_result(x, n, r);
+		if (!form || e->p->nodes.at[n].nargs > MAX_ARGS || !can_write(x, n, v, r))
+			continue;
+		TRY(write_there(x, n, form->writer, v, r));
+		++*changes;
+	}
+	if (*changes != before)
+		move_all(x);
+	return CLV_OK;
+}
+
+static clv_status reuser_new(edit *e, const optimize_spec *s, reuser *x)
+{
+	size_t n = (size_t)e->p->values.n + 1;
+	*x = (reuser){.e = e};
+	TRY(find_layouts(e, &x->layout));
+	TRY(constant_values(e, s, &x->constant));
+	x->image = mem_alloc(n * sizeof *x->image);
+	x->whole = mem_alloc(n * sizeof *x->whole);
+	x->with = mem_ids(n);
+	x->last_use = mem_ids(n);
+	x->shown = mem_alloc(n * sizeof *x->shown);
+	x->heir = mem_ids(n);
+	if (!x->image || !x->whole || !x->with || !x->last_use || !x->shown || !x->heir)
+		return fail_nomem();
+	find_sharing(x);
+	return CLV_OK;
+}
+
+static void reuser_free(reuser *x)
+{
+	mem_free(x->layout);
+	mem_free(x->constant);
+	mem_free(x->image);
+	mem_free(x->whole);
+	mem_free(x->with);
+	mem_free(x->last_use);
+	mem_free(x->shown);
+	mem_free(x->heir);
+}
+
+clv_status pass_in_place(edit *e, const optimize_spec *s, uint32_t *changes)
+{
+	reuser x;
+	clv_status st = reuser_new(e, s, &x);
+	if (st == CLV_OK)
+		st = look_at_all(&x, changes);
+	reuser_free(&x);
+	return st;
+}
