@@ -481,7 +481,7 @@ static void pinned_nodes_stay_and_the_rest_does_the_same(void **state)
 				assert_true(same_node(p, spans[i].first + k, o.p, o.pinned[i].first + k));
 		}
 		check_run(p, o.p);
-		changes += changes_of(&o);
+		changes += changes_of(&o, NULL);
 		optimized_plan_free(&o);
 		plan_free(p);
 	}
