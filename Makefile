@@ -50,7 +50,7 @@ fuzz: setup ## each fuzz target for FUZZ_SECONDS (60), starting from its corpus;
 bench: build ## a sample of the benchmarks on the CPU, about a quarter of an hour on two cores
 	@tools/bench.sh sample
 
-bench-full: build ## every benchmark on the CPU, many hours; goes on where it ended
+bench-full: build ## every benchmark on the CPU, hours; goes on where it ended
 	@tools/bench.sh full
 
 bench-gpu: build ## the benchmarks that need a GPU

@@ -16,7 +16,6 @@ os.environ["OMP_NUM_THREADS"] = "1"  # nothing here is about threads, and forks 
 
 import argparse
 import json
-import statistics
 import sys
 import tempfile
 import time
@@ -28,10 +27,11 @@ import torch
 from kit.child import Failed, in_child
 from kit.machine import about
 from kit.memory import Memory
-from kit.rounds import rounds
+from kit.names import SHORT_CALLS
 from kit.text import GROWTH, as_terminal, lines_table
 
 import cleave
+from cleave.benchmark import compare
 
 FORMAT = 1
 STEPS = (100, 1_000, 10_000, 100_000)
@@ -42,6 +42,12 @@ def seconds(call: Callable[[], Any]) -> tuple[float, Any]:
     start = time.perf_counter()
     out = call()
     return time.perf_counter() - start, out
+
+
+def medians(ways: dict[str, Callable[[], Any]], iterations: int, most: float) -> dict[str, float]:
+    """Seconds of each way, all in turn."""
+    results = compare(ways, iterations, 3, "cpu", memory=False, seconds=most, **SHORT_CALLS)
+    return {result.name: result.median_latency_s for result in results}
 
 
 def chain(nodes: int) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -71,8 +77,8 @@ def nodes_line(nodes: int, iterations: int) -> dict[str, Any]:
             "split": lambda: split.run_suffix(split.run_prefix(x)),
         }
         same = all(torch.equal(call(), model(x)) for call in ways.values())
-        times = rounds(ways, iterations=iterations, seconds=30.0)
-    per_node = {f"{way}_us_per_node": 1e3 * statistics.median(ms) / nodes for way, ms in times.items()}
+        times = medians(ways, iterations, 30.0)
+    per_node = {f"{way}_us_per_node": 1e6 * s / nodes for way, s in times.items()}
     return {"nodes": nodes, "capture_s": capture_s, "split_s": split_s, **per_node, "plan_mb": kept, "equal": same}
 
 
@@ -88,8 +94,8 @@ def payload_line(megabytes: int, iterations: int) -> dict[str, Any]:
         "read": lambda: cleave.unpack(data),
         "copy": lambda: [t.clone() for t in tensors],
     }
-    times = rounds(ways, iterations=iterations, seconds=20.0)
-    speed = {f"{way}_gb_per_s": size / 1e6 / statistics.median(ms) for way, ms in times.items()}
+    times = medians(ways, iterations, 20.0)
+    speed = {f"{way}_gb_per_s": size / 1e9 / s for way, s in times.items()}
     return {"megabytes": size / 2**20, "bytes_over": len(data) - size, **speed, "equal": same}
 
 
@@ -105,7 +111,7 @@ def file_line(megabytes: int, iterations: int) -> dict[str, Any]:
         write_s, _ = seconds(lambda: plan.save(path))
         cleave.load(path)
         memory = Memory("cpu")
-        opened = rounds({"open": lambda: cleave.load(path)}, iterations=iterations, seconds=20.0)["open"]
+        opened = medians({"open": lambda: cleave.load(path)}, iterations, 20.0)["open"]
         loaded = cleave.load(path)
         grown = memory.kept()
         first_s, out = seconds(lambda: loaded(x))
@@ -114,7 +120,7 @@ def file_line(megabytes: int, iterations: int) -> dict[str, Any]:
     return {
         "megabytes": size,
         "write_s": write_s,
-        "open_ms": statistics.median(opened),
+        "open_ms": 1e3 * opened,
         "resident_after_open_mb": grown,
         "first_run_ms": 1e3 * first_s,
         "equal": same,

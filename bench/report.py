@@ -4,7 +4,9 @@ python bench/report.py build/bench-results/cpu.json
 python bench/report.py bench/results/*.json --page docs/benchmarks.md --readme README.md
 
 The page gets its chart beside it, in images/. In the README the text between the two markers below is replaced. Every
-bar is listed as met, missed or not measured, with the numbers.
+bar is listed as met, missed or not measured, with the numbers; below the list is what notes.md beside the results says,
+for what stands behind a miss. Several files are joined: of a row that is in two of them, the one of the later file is
+taken. What a run did not get to stands in the tables as not measured.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kit.bars import MISSED, Bar, every_bar
+from kit.bars import MISSED, UNKNOWN, Bar, every_bar
 from kit.chart import Group, Series, chart
-from kit.names import EAGER, KINDS, TITLES, short_name
+from kit.names import BATCH, EAGER, KINDS, TITLES, short_name
 from kit.results import Results, Row, read
 from kit.text import GROWTH, Table, as_markdown, as_terminal, lines_table, number
 
@@ -34,7 +36,6 @@ CHARTED = {  # ways of the chart and of the README; the colours can be told from
     "torchscript": "#37a24b",
     "ariadne": "#868e96",
 }
-SHOWN_BATCH = 4  # of the chart and of the README, where there is one
 DEVICE = {"cpu": "CPU", "cuda": "GPU"}
 
 # ---- cells
@@ -44,6 +45,8 @@ def time_cell(row: Row, way: str) -> str:
     """Milliseconds with the middle half, or what became of the way."""
     found = row.ms(way)
     if found is None:
+        if way == EAGER and row.error is not None:
+            return "failed"
         return {"failed": "failed", "absent": ""}.get(row.status(way), "–")
     text = f"{number(found.middle)} [{number(found.low)} {number(found.high)}]"
     return text if row.status(way) == "ok" else f"wrong numbers ({text})"
@@ -81,10 +84,15 @@ def ways_in(rows: list[Row]) -> list[str]:
     return [way for way in TITLES if way in there]
 
 
-def table_of(rows: list[Row], cell: Callable[[Row, str], str], short: bool = False) -> Table:
+def table_of(
+    rows: list[Row], cell: Callable[[Row, str], str], short: bool = False, absent: list[tuple[str, int]] | None = None
+) -> Table:
+    """A line for each row, and for each that is absent."""
     ways = ways_in(rows)
     head = ["model", "batch", *((way if short else TITLES[way]) for way in ways)]
-    return [head, *([short_name(row.model), str(row.batch), *(cell(row, way) for way in ways)] for row in rows)]
+    body = [[short_name(row.model), str(row.batch), *(cell(row, way) for way in ways)] for row in rows]
+    gone = [[short_name(model), str(batch), UNKNOWN, *([""] * (len(ways) - 1))] for model, batch in absent or ()]
+    return [head, *body, *(gone if ways else [])]
 
 
 def fastest_marked(row: Row, way: str) -> str:
@@ -148,7 +156,7 @@ def charted_rows(results: Results, device: str) -> list[Row]:
     """Whole models at one batch size. A network of tiny layers would set the scale for all: only if it is alone."""
     rows = [row for row in results.of("whole", device) if row.ms(EAGER) is not None]
     rows = [row for row in rows if row.model != "mlp"] or rows
-    batches = sorted({row.batch for row in rows}, key=lambda batch: (batch != SHOWN_BATCH, batch))
+    batches = sorted({row.batch for row in rows}, key=lambda batch: (batch != BATCH, batch))
     best: dict[str, Row] = {}
     for batch in batches:
         for row in rows:
@@ -179,9 +187,9 @@ def speed_chart(results: Results, device: str) -> str | None:
 def terminal(results: Results, bars: list[Bar]) -> str:
     parts = [machine_text(head) for head in results.heads]
     for kind, device in results.tables():
-        rows = results.of(kind, device)
+        rows, absent = results.of(kind, device), results.absent(kind, device)
         parts.append(
-            f"== {KINDS.get(kind, kind)}, {DEVICE[device]}: ms\n{as_terminal(table_of(rows, short_cell, True))}"
+            f"== {KINDS.get(kind, kind)}, {DEVICE[device]}: ms\n{as_terminal(table_of(rows, short_cell, True, absent))}"
         )
         costs = as_terminal(table_of(rows, cost_cell, True))
         parts.append(f"-- seconds until the first result, peak memory\n{costs}")
@@ -196,18 +204,19 @@ def terminal(results: Results, bars: list[Bar]) -> str:
     return "\n\n".join(parts)
 
 
-HOW = """Every row is measured in one run: each way is first tried in a process of its own (seconds until its first
-result with empty caches, peak memory over that of the loaded model), then all ways take turns, round by round, in one
-process. Times are medians in milliseconds with the middle half in brackets; ratios are medians of the ratios of single
-rounds. Outputs of every way are compared with eager; one with wrong numbers is marked and not ranked. "–" is a way
-that was left out, for a reason that is listed below."""
+HOW = """Every row is measured in one run, every way in a process of its own: first each way is tried alone (seconds
+until its first result with empty caches, peak memory over that of the loaded model), then all ways take turns, round by
+round, until the ratios to eager are known within 1 % or the row's time is over. Times are medians in milliseconds with
+the middle half in brackets; ratios are medians of the ratios of single rounds. Outputs of every way are compared with
+eager; one with wrong numbers is marked and not ranked. "–" is a way that was left out, for a reason that is listed
+below; an empty cell one that this row is not measured by."""
 
 AGAIN = """    make bench        # a sample, about a quarter of an hour on two cores
-    make bench-full   # every row, hours; goes on where it ended
+    make bench-full   # everything, about three hours; goes on where it ended
     make bench-gpu    # on a machine with a GPU"""
 
 
-def page(results: Results, bars: list[Bar], images: list[str]) -> str:
+def page(results: Results, bars: list[Bar], images: list[str], notes: str = "") -> str:
     parts = ["# Benchmarks", "Made by `bench/report.py` from the files in `bench/results`; do not edit.", AGAIN, HOW]
     parts.append("\n".join(f"- {machine_text(head)}" for head in results.heads))
     parts += [f"![How many times faster than eager]({image})" for image in images]
@@ -215,12 +224,13 @@ def page(results: Results, bars: list[Bar], images: list[str]) -> str:
         parts += ["## Bars", as_markdown(bars_table(bars), left=3)]
         misses = [f"- {bar.text}: {miss}" for bar in bars if bar.state == MISSED for miss in bar.misses]
         parts += ["Missed:", "\n".join(misses)] if misses else []
+        parts += [notes] if notes else []
     for kind, device in results.tables():
-        rows = results.of(kind, device)
+        rows, absent = results.of(kind, device), results.absent(kind, device)
         parts.append(f"## {KINDS.get(kind, kind).capitalize()}, {DEVICE[device]}")
-        parts.append(as_markdown(table_of(rows, fastest_marked)))
+        parts.append(as_markdown(table_of(rows, fastest_marked, absent=absent), left=2))
         parts.append("Seconds until the first result, and peak memory of a steady run over the loaded model:")
-        parts.append(as_markdown(table_of(rows, cost_cell)))
+        parts.append(as_markdown(table_of(rows, cost_cell), left=2))
     for title, table in growth_tables(results.growth):
         parts += [f"## {title}", as_markdown(table)]
     if results.rows:
@@ -244,6 +254,9 @@ def short_table(results: Results, bars: list[Bar]) -> str:
             eager = row.ms(EAGER)
             cells = [ratio_cell(row, way) for way in ways]
             body.append([short_name(row.model), str(row.batch), number(eager.middle) if eager else "", *cells])
+        there = {row.model for row in rows}
+        gone = [model for model, batch in results.absent("whole", device) if batch == rows[0].batch]
+        body += [[short_name(m), str(rows[0].batch), UNKNOWN, *([""] * len(ways))] for m in gone if m not in there]
         parts += [f"Times faster than eager, {DEVICE[device]}:", as_markdown([head, *body])]
     states = {state: sum(bar.state == state for bar in bars) for state in dict.fromkeys(bar.state for bar in bars)}
     parts.append(f"Bars: {', '.join(f'{count} {state}' for state, count in states.items())}.")
@@ -262,7 +275,7 @@ def put_between(text: str, new: str) -> str:
     return f"{before}{BEGIN}\n{new}\n{END}{after}"
 
 
-def write_page(results: Results, bars: list[Bar], path: Path) -> list[Path]:
+def write_page(results: Results, bars: list[Bar], path: Path, notes: str = "") -> list[Path]:
     images = []
     for device in dict.fromkeys(row.device for row in results.rows):
         drawn = speed_chart(results, device)
@@ -271,8 +284,13 @@ def write_page(results: Results, bars: list[Bar], path: Path) -> list[Path]:
             image.parent.mkdir(parents=True, exist_ok=True)
             image.write_text(drawn, encoding="utf-8")
             images.append(image)
-    path.write_text(page(results, bars, [f"images/{image.name}" for image in images]), encoding="utf-8")
+    path.write_text(page(results, bars, [f"images/{image.name}" for image in images], notes), encoding="utf-8")
     return [path, *images]
+
+
+def read_notes(path: Path) -> str:
+    """Somebody's words about the bars, as they are; nothing where there is no such file."""
+    return path.read_text(encoding="utf-8").strip() if path.exists() else ""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -280,13 +298,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("files", nargs="+", type=Path, help="JSON of bench/suite.py and bench/growth.py")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write a page (Markdown) and its charts")
     parser.add_argument("--readme", type=Path, metavar="FILE", help=f"replace what is between {BEGIN} and {END}")
+    parser.add_argument(
+        "--notes", type=Path, metavar="FILE", help="words about the bars (notes.md beside the first file)"
+    )
     options = parser.parse_args(argv)
+    notes = read_notes(options.notes or options.files[0].parent / "notes.md")
     results = read(options.files)
     bars = every_bar(results)
     print(terminal(results, bars))
     if options.page:
         options.page.parent.mkdir(parents=True, exist_ok=True)
-        print("\nwritten:", *write_page(results, bars, options.page))
+        print("\nwritten:", *write_page(results, bars, options.page, notes))
     if options.readme:
         text = options.readme.read_text(encoding="utf-8")
         options.readme.write_text(put_between(text, short_table(results, bars)), encoding="utf-8")

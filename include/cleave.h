@@ -1415,17 +1415,19 @@ typedef struct clv_program_options {
 	bool debug;           /**< check every result against the plan and name the first that differs */
 	bool inference;       /**< run without autograd, whatever the caller's mode */
 	const char *optimize; /**< "none", "safe" (NULL), "fast": what may be rewritten to run faster (docs/optimize.md) */
+	int threads; /**< that an operator uses in runs of this program, 1 to 1024; 0: as the thread that runs it has it */
 } clv_program_options;
 
 /* clang-format off */
 /** The defaults: `clv_program_options o = CLV_PROGRAM_OPTIONS_INIT;` */
-#define CLV_PROGRAM_OPTIONS_INIT {sizeof(clv_program_options), 0, 0, false, true, NULL}
+#define CLV_PROGRAM_OPTIONS_INIT {sizeof(clv_program_options), 0, 0, false, true, NULL, 0}
 /* clang-format on */
 
 /** Makes a plan, or a part of it, ready to run. options NULL: the defaults.
     @ownership the program is the caller's, clv_program_free(); it borrows the plan, which must outlive it.
     @errors CLV_E_UNSUPPORTED for what cannot run from C (Python code, an operator that PyTorch does not have, a part
-    that needs what another part reads from data); CLV_E_INVALID for nodes or arguments that do not exist; CLV_E_TORCH.
+    that needs what another part reads from data), and for threads where all of the process have one number;
+    CLV_E_INVALID for nodes or arguments that do not exist, or a bad number of threads; CLV_E_TORCH.
     @threads any. */
 CLV_API clv_status clv_program_create(const clv_plan *p, const clv_program_options *options, clv_program **out);
 
@@ -1480,18 +1482,20 @@ typedef struct clv_runtime_options {
 	bool tape_only;      /**< no compiled part is used, not even those that are data */
 	const char
 		*optimize; /**< "none", "safe" (NULL): the same bits; "fast": within tolerances, chosen by the first run */
+	int threads; /**< that an operator, or a compiled part, uses in runs of this runtime, 1 to 1024; 0: as the thread that
+	                  runs it has it. Other runtimes keep theirs, at the same time too (docs/optimize.md) */
 } clv_runtime_options;
 
 /* clang-format off */
 /** The defaults: `clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;` */
-#define CLV_RUNTIME_OPTIONS_INIT {sizeof(clv_runtime_options), NULL, NULL, false, false, {0}, false, false, NULL}
+#define CLV_RUNTIME_OPTIONS_INIT {sizeof(clv_runtime_options), NULL, NULL, false, false, {0}, false, false, NULL, 0}
 /* clang-format on */
 
 /** Makes an artifact, or a part of it, ready to run. options NULL: the defaults.
     @ownership the runtime is the caller's, clv_runtime_free(). The artifact may be closed afterwards.
-    @errors CLV_E_INVALID for a part that the file does not have, or a device that is not here; CLV_E_UNSUPPORTED for
-    what cannot run from C, be moved to one device, or be cut into runtimes of its own; CLV_E_PARSE for damaged data;
-    CLV_E_TORCH.
+    @errors CLV_E_INVALID for a part that the file does not have, a device that is not here, or a bad number of threads;
+    CLV_E_UNSUPPORTED for what cannot run from C, be moved to one device, or be cut into runtimes of its own, and for
+    threads where all of the process have one number; CLV_E_PARSE for damaged data; CLV_E_TORCH.
     @threads any. */
 CLV_API clv_status clv_runtime_create(const clv_artifact *a, const clv_runtime_options *options, clv_runtime **out);
 
@@ -1695,7 +1699,7 @@ CLV_API clv_status clv_runtime_profile_get(const clv_runtime *r, uint32_t i, clv
     @threads any. */
 CLV_API clv_status clv_synchronize(const char *device);
 
-/** How many threads one operator may use, in the whole process.
+/** How many threads one operator may use, in the whole process; clv_runtime_options.threads says it for one runtime.
     @errors CLV_E_TORCH.
     @threads any; a run that is under way may use the old number. */
 CLV_API clv_status clv_set_threads(int n);

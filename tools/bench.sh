@@ -47,7 +47,7 @@ sample)
 	install_peers
 	c_programs
 	"$python" bench/growth.py --most-nodes 10000 --megabytes 1 64 --json "$results/sample-growth.json"
-	suite --sample --budget 240 --rounds 15 --json "$results/sample.json"
+	suite --sample --rounds 15 --json "$results/sample.json"
 	"$python" bench/report.py "$results/sample.json" "$results/sample-growth.json" --page "$results/sample.md"
 	;;
 full)

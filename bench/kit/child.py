@@ -1,4 +1,4 @@
-"""A function in a forked process, with an end: what it gave, or why it gave nothing.
+"""Forked processes that answer, with an end: what they gave, or why they gave nothing.
 
 A fork has torch and the model already. For that the parent must have started no threads of OpenMP and no GPU.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import select
 import signal
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from typing import Any
 
 PR_SET_PDEATHSIG = 1
 KEPT = 300  # letters of a reason
+LOOK = 0.2  # seconds between looks at whether a child still lives
 
 
 class Failed(Exception):
@@ -41,7 +43,8 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _work(function: Callable[[], Any], answer: Path, log: Path) -> None:
+def _serve(answer: Callable[[Any], Any], questions: int, answers: int, log: Path) -> None:
+    """In the child: answers until nobody asks any more."""
     end_with_parent()
     os.setpgid(0, 0)  # whatever it starts ends with it
     with suppress(OSError):
@@ -49,15 +52,17 @@ def _work(function: Callable[[], Any], answer: Path, log: Path) -> None:
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(target, 1)
     os.dup2(target, 2)
-    try:
-        told = {"ok": function()}
-    except Exception as error:
-        traceback.print_exc()
-        told = {"failed": short(error)}
-    sys.stdout.flush()
-    sys.stderr.flush()
-    answer.with_suffix(".part").write_text(json.dumps(told))
-    answer.with_suffix(".part").rename(answer)
+    with os.fdopen(questions, "rb") as asked, os.fdopen(answers, "wb") as told:
+        for line in asked:
+            try:
+                found = {"ok": answer(json.loads(line))}
+            except Exception as error:
+                traceback.print_exc()
+                found = {"failed": short(error)}
+            sys.stdout.flush()
+            sys.stderr.flush()
+            told.write(json.dumps(found).encode() + b"\n")
+            told.flush()
 
 
 def _ended(status: int, log: Path) -> str:
@@ -71,39 +76,92 @@ def _ended(status: int, log: Path) -> str:
     return f"ended with status {code} and without an answer{last}"
 
 
-def _wait(pid: int, limit: float) -> int | None:
-    """The status; None when the time is over."""
-    end, pause = time.monotonic() + limit, 0.002
-    while time.monotonic() < end:
-        done, status = os.waitpid(pid, os.WNOHANG)
+class Child:
+    """A forked process that keeps what it made, and answers questions one at a time. Use it in a `with`.
+
+    Questions and answers are what JSON carries."""
+
+    def __init__(self, answer: Callable[[Any], Any]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="cleave-bench-")
+        self._log = Path(self._folder.name) / "log"
+        asked, self._ask = os.pipe()
+        self._told, tell = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                os.close(self._ask)
+                os.close(self._told)
+                _serve(answer, asked, tell, self._log)
+            finally:
+                os._exit(0)
+        os.close(asked)
+        os.close(tell)
+        self._status: int | None = None
+        self._open = True
+
+    def ask(self, question: Any, limit: float) -> Any:
+        """The answer within so many seconds. Failed says why there is none, and the process is then gone, unless it
+        said so itself."""
+        if not self._open:
+            raise Failed("its process has ended")
+        with suppress(BrokenPipeError):  # it died, and the reason is found below
+            os.write(self._ask, json.dumps(question).encode() + b"\n")
+        line = self._line(limit)
+        if line is None:
+            why = f"not done after {limit:.0f} s" if self._status is None else _ended(self._status, self._log)
+            self.end()
+            raise Failed(why)
+        told = json.loads(line)
+        if "failed" in told:
+            raise Failed(told["failed"])
+        return told["ok"]
+
+    def _line(self, limit: float) -> bytes | None:
+        """One line from the child; None when the time is over or the child has ended."""
+        end, text = time.monotonic() + limit, b""
+        while (left := end - time.monotonic()) > 0:
+            if select.select([self._told], [], [], min(left, LOOK))[0]:
+                part = os.read(self._told, 1 << 16)
+                text += part
+                if text.endswith(b"\n"):
+                    return text
+                if part:
+                    continue
+            if self._ended():  # what it started may still hold its end of the pipe
+                return None
+        return None
+
+    def _ended(self) -> bool:
+        done, status = os.waitpid(self._pid, os.WNOHANG)
         if done:
-            return status
-        time.sleep(pause)
-        pause = min(0.1, 2 * pause)
-    return None
+            self._status = status
+        return bool(done)
+
+    def end(self) -> None:
+        """The process, and whatever it started."""
+        if not self._open:
+            return
+        self._open = False
+        with suppress(OSError):
+            os.killpg(self._pid, signal.SIGKILL)
+        if self._status is None:
+            with suppress(OSError):
+                os.kill(self._pid, signal.SIGKILL)  # it may not have had its own group yet
+            os.waitpid(self._pid, 0)
+        os.close(self._ask)
+        os.close(self._told)
+        self._folder.cleanup()
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
 
 def in_child(function: Callable[[], Any], limit: float) -> Any:
     """What the function gives, as JSON carries it. Failed says why there is nothing."""
-    with tempfile.TemporaryDirectory(prefix="cleave-bench-") as folder:
-        answer, log = Path(folder) / "answer", Path(folder) / "log"
-        sys.stdout.flush()
-        sys.stderr.flush()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                _work(function, answer, log)
-            finally:
-                os._exit(0)
-        status = _wait(pid, limit)
-        with suppress(OSError):
-            os.killpg(pid, signal.SIGKILL)
-        if status is None:
-            os.waitpid(pid, 0)
-            raise Failed(f"not done after {limit:.0f} s")
-        if not answer.exists():
-            raise Failed(_ended(status, log))
-        told = json.loads(answer.read_text())
-        if "failed" in told:
-            raise Failed(told["failed"])
-        return told["ok"]
+    with Child(lambda _: function()) as child:
+        return child.ask(None, limit)

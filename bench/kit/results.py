@@ -7,6 +7,8 @@ import statistics
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .names import TWELVE
+
 FORMAT = 1
 
 
@@ -35,6 +37,10 @@ class Row:
         self.ways: dict[str, dict[str, Any]] = data["ways"]
         self.inputs: str = data.get("inputs", "")
         self.error: str | None = data.get("error")
+
+    @property
+    def key(self) -> tuple[str, int, str, str]:
+        return self.model, self.batch, self.kind, self.device
 
     @property
     def name(self) -> str:
@@ -80,6 +86,16 @@ class Results(NamedTuple):
     def of(self, kind: str, device: str) -> list[Row]:
         return [row for row in self.rows if row.kind == kind and row.device == device]
 
+    def absent(self, kind: str, device: str) -> list[tuple[str, int]]:
+        """Models and batch sizes without a row: of the twelve on a CPU, of the models that have rows on a GPU, at every
+        batch size at which one of them was measured."""
+        every = self.of(kind, device)
+        models = list(TWELVE) if device == "cpu" else list(dict.fromkeys(row.model for row in every))
+        rows = [row for row in every if row.model in models]
+        there = {(row.model, row.batch) for row in rows}
+        wanted = [(model, batch) for model in models for batch in sorted({row.batch for row in rows})]
+        return [one for one in wanted if one not in there]
+
     def tables(self) -> list[tuple[str, str]]:
         """Kinds and devices that there are rows of, in the order in which they were run."""
         return list(dict.fromkeys((row.kind, row.device) for row in self.rows))
@@ -96,7 +112,17 @@ def read(paths: list[Path]) -> Results:
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise SystemExit(f"{path} is no file of results (format {FORMAT}) of bench/suite.py or bench/growth.py")
         found.heads.append({key: told for key, told in data.items() if key not in ("rows", "growth")})
-        found.rows.extend(Row(row) for row in data.get("rows", []))
-        for name, lines in data.get("growth", {}).items():
-            found.growth.setdefault(name, []).extend(lines)
+        for row in data.get("rows", []):
+            _join(found.rows, Row(row))
+        found.growth.update(data.get("growth", {}))
     return found
+
+
+def _join(rows: list[Row], new: Row) -> None:
+    """One row for each model, batch size, kind and device: of two the later, unless it has failed. It takes its place
+    whole: ways of two runs are not to be compared."""
+    for i, old in enumerate(rows):
+        if old.key == new.key:
+            rows[i] = old if new.error is not None and old.error is None else new
+            return
+    rows.append(new)

@@ -31,6 +31,7 @@ from . import _native, _tree, progress
 from ._capture import Captured
 from ._log import logger, warn
 from ._state import RandomState
+from ._threads import limited
 from .errors import CaptureError, GuardError
 from .plan import Program
 
@@ -204,6 +205,7 @@ class Segment:
             for device in _DEVICES:
                 if torch.is_autocast_enabled(device):
                     stack.enter_context(torch.autocast(device, enabled=False))
+            stack.enter_context(limited(self.program.threads))
             yield
 
     # ---- running

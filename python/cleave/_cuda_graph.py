@@ -3,7 +3,8 @@
 A GraphSegment is called like a Program. Inputs are copied to the graph's own memory, outputs are copied out of it, so
 that the next run does not change them; an output that is an input or a tensor of the model is given back as it is.
 Parameters are read where they lie: a step of an optimiser is seen, and a parameter that was replaced by another tensor
-makes the graph anew. Random numbers come from CUDA's default generator, which a graph advances as eager does. What
+makes the graph anew. Guards run before the graph, with what they need; what they share with the rest goes in as
+inputs do. Random numbers come from CUDA's default generator, which a graph advances as eager does. What
 cannot be in a graph runs on the tape, and `fallback_reason` says why."""
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ class _Graph(NamedTuple):
     """A captured graph with the memory it reads and writes."""
 
     graph: Any
-    inputs: list[torch.Tensor]
+    inputs: list[torch.Tensor]  # and what guards give
     outputs: tuple[torch.Tensor, ...]
     given_back: list[int | torch.Tensor | None]  # per output: the input or the model's tensor that it is
     model: list[torch.Tensor]  # held, so that their addresses stay theirs
-    stamp: tuple[int, int]  # of the model's tensors
+    stamp: tuple[int, ...]  # of the model's tensors
 
 
 def _given_back(
@@ -87,7 +88,7 @@ class GraphSegment:
     ) -> None:
         if max_graphs < 1:
             raise ValueError(f"max_graphs must be at least 1, not {max_graphs}")
-        self.program = program or Program(captured, first, end, inference=inference)
+        self.program = program or Program(captured, first, end, inference=inference, graph=True)
         self.inference = inference
         self.max_graphs = max_graphs
         self._lock = threading.Lock()
@@ -142,13 +143,15 @@ class GraphSegment:
             return self.program.run(leaves, symbols)
         with self._lock:
             reason = self._unfit(leaves)
+            given: Sequence[torch.Tensor] = leaves
             if reason is None:
-                self.program.native.check_run(leaves, symbols)
-                graph, reason = self._graph(leaves, symbols)
+                *stamp, guards = self.program.native.before_graph(leaves, symbols)
+                given = [*leaves, *guards]
+                graph, reason = self._graph(leaves, symbols, given, tuple(stamp))
             first = reason is not None and self.fallback_reason is None
             self.fallback_reason = reason
             if reason is None:
-                return self._replay(graph, leaves)
+                return self._replay(graph, given)
         if first:
             self._tell()
         return self.program.run(leaves, symbols)
@@ -163,10 +166,16 @@ class GraphSegment:
 
     # ---- capturing
 
-    def _graph(self, leaves: Sequence[torch.Tensor], symbols: list[int] | None) -> tuple[Any, str | None]:
+    def _graph(
+        self,
+        leaves: Sequence[torch.Tensor],
+        symbols: list[int] | None,
+        given: Sequence[torch.Tensor],
+        stamp: tuple[int, ...],
+    ) -> tuple[Any, str | None]:
         key = (tuple(symbols or ()), *((t.shape, t.stride(), t.dtype, t.device) for t in leaves))
         found = self._graphs.get(key)
-        if found is not None and found.stamp == self.program.native.stamp():
+        if found is not None and found.stamp == stamp:
             self._graphs.move_to_end(key)
             return found, None
         model = self._model()
@@ -178,7 +187,7 @@ class GraphSegment:
         del found
         try:
             with _capturing, progress.task("capturing a CUDA graph"):
-                graph = self._capture(leaves, symbols, model)
+                graph = self._capture(len(leaves), given, symbols, model)
         except torch.OutOfMemoryError as error:
             self._pool = None
             return None, f"no memory for a graph: {str(error)[:200]}"
@@ -189,31 +198,35 @@ class GraphSegment:
         self._graphs[key] = graph
         return graph, None
 
-    def _capture(self, leaves: Sequence[torch.Tensor], symbols: list[int] | None, model: list[torch.Tensor]) -> _Graph:
-        device = leaves[0].device
+    def _capture(
+        self, n: int, given: Sequence[torch.Tensor], symbols: list[int] | None, model: list[torch.Tensor]
+    ) -> _Graph:
+        """given: n inputs, and what guards give."""
+        device = given[0].device
         # Memory that outlives this call must not be made of inference tensors: they could not be written later.
         with torch.cuda.device(device), torch.inference_mode(False), torch.no_grad():
             current = torch.cuda.current_stream(device)
             side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             if self._done is not None:
                 current.wait_event(self._done)
-            inputs = [own_copy(t.detach()).detach() for t in leaves]
+            inputs = [own_copy(t.detach()).detach() for t in given]
             drawn = torch.cuda.get_rng_state(device)
             side.wait_stream(current)
             try:
                 with torch.cuda.stream(side):
                     for _ in range(WARMUPS):
-                        self.program.run(inputs, symbols)
+                        self.program.run(inputs[:n], symbols)
                 torch.cuda.synchronize(device)
-                stamp = self.program.native.stamp()  # what changes after this is seen by the next call
-                graph, outputs = self._record(side, inputs, symbols)
+                # What changes after this is seen by the next call.
+                stamp = self.program.native.before_graph(inputs[:n], symbols)[:2]
+                graph, outputs = self._record(side, inputs[:n], symbols, inputs[n:])
             finally:
                 current.wait_stream(side)
                 torch.cuda.set_rng_state(drawn, device)  # no run has happened yet
             return _Graph(graph, inputs, outputs, _given_back(outputs, inputs, model), model, stamp)
 
     def _record(
-        self, side: Any, inputs: list[torch.Tensor], symbols: list[int] | None
+        self, side: Any, inputs: list[torch.Tensor], symbols: list[int] | None, guards: list[torch.Tensor]
     ) -> tuple[Any, tuple[torch.Tensor, ...]]:
         """Ends the capture whatever happens: a stream that is left capturing breaks the next call of anybody."""
         if self._pool is None or not self._graphs:  # a pool ends with the last graph that uses it
@@ -223,7 +236,7 @@ class GraphSegment:
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 try:
-                    outputs = self.program.run(inputs, symbols)
+                    outputs = self.program.run(inputs, symbols, guards)
                 except BaseException:
                     with contextlib.suppress(Exception):
                         graph.capture_end()

@@ -16,6 +16,7 @@ from ._log import logger
 from ._objective import Objective
 from ._regime import Plans, Regime
 from ._state import Target
+from ._threads import limited
 from .candidates import CandidateTable
 from .errors import CaptureError, CleaveError, InputError, SplitError
 from .optimize import NONE, SAFE, Optimize
@@ -36,6 +37,7 @@ class Wanted(NamedTuple):
     mode: str = "generated_eager"
     compile_options: dict[str, Any] | None = None
     optimize: Optimize = SAFE
+    threads: int = 0
 
 
 class Engines(NamedTuple):
@@ -94,7 +96,13 @@ class Cut:
         self.candidate = self.candidates.chosen = self.candidates[which]
         log.info("cut after %s: %s", _place(self.candidate, plan.node_count()), _why(want, like))
         at, end = self.candidate.position + 1, plan.node_count()
-        how: dict[str, Any] = {"debug": debug, "inference": not grad, "optimize": NONE if grad else want.optimize}
+        how: dict[str, Any] = {
+            "debug": debug,
+            "inference": not grad,
+            "optimize": NONE if grad else want.optimize,
+            "graph": want.mode == "cuda_graph" and not grad,
+            "threads": want.threads,
+        }
         self.prefix = Program(captured, 0, at, **how)
         self.suffix = Program(captured, at, end, **how)
         # Parameters that both halves train: a suffix reads them through `stand_in`, so that its share of their
@@ -173,7 +181,8 @@ class Cut:
             return self._finish_suffix(self.suffix, self.prefix.run(leaves), symbols)
 
         try:
-            with progress.task(f"checking the halves of {target.name}"):
+            # The order in which sums are made depends on how many threads there are: the model gets as many.
+            with progress.task(f"checking the halves of {target.name}"), limited(self.prefix.threads):
                 check_call(target, self.captured, arguments, both, grad)
         except CaptureError as error:
             raise SplitError(

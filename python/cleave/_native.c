@@ -172,6 +172,40 @@ static PyObject *pass_names(PyObject *self, PyObject *unused)
 	return out;
 }
 
+/* threads_enter(n) -> what threads_leave takes; both on one thread */
+static PyObject *threads_enter(PyObject *self, PyObject *args)
+{
+	br_team had;
+	int n;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "i", &n))
+		return NULL;
+	clv_status st = br_team_check(n);
+	if (st != CLV_OK)
+		return raise_status(st);
+	br_team_enter(n, &had);
+	return Py_BuildValue("(ii)", had.operators, had.mkl);
+}
+
+static PyObject *threads_leave(PyObject *self, PyObject *args)
+{
+	br_team had;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "ii", &had.operators, &had.mkl))
+		return NULL;
+	br_team_leave(&had);
+	Py_RETURN_NONE;
+}
+
+static PyObject *threads_check(PyObject *self, PyObject *args)
+{
+	int n;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "i", &n))
+		return NULL;
+	return none_or_raise(br_team_check(n));
+}
+
 static PyObject *recording(PyObject *self, PyObject *unused)
 {
 	(void)self;
@@ -220,6 +254,9 @@ static PyMethodDef functions[] = {
 	{"parse", plan_parse_py, METH_O, "parse(text) -> Plan"},
 	{"bits_equal", bits_equal, METH_VARARGS, "bits_equal(a, b) -> bool"},
 	{"passes", pass_names, METH_NOARGS, "passes() -> names of passes, in their order"},
+	{"threads_check", threads_check, METH_VARARGS, "threads_check(n): raises where a run cannot have so many"},
+	{"threads_enter", threads_enter, METH_VARARGS, "threads_enter(n) -> what threads_leave takes"},
+	{"threads_leave", threads_leave, METH_VARARGS, "threads_leave(operators, mkl)"},
 	{"recording", recording, METH_NOARGS, "recording() -> a capture runs on this thread"},
 	{"copy_data", copy_data, METH_VARARGS, "copy_data(dst, src)"},
 	{"fingerprint", fingerprint, METH_VARARGS, "fingerprint(tensor, seed) -> int"},
@@ -293,6 +330,7 @@ PyMODINIT_FUNC PyInit__native(void)
 	    PyModule_AddObjectRef(m, "Code", (PyObject *)&CodeType) < 0 ||
 	    PyModule_AddObjectRef(m, "Runtime", (PyObject *)&RuntimeType) < 0 || !add_statuses(m) ||
 	    PyModule_AddIntConstant(m, "E_PAYLOAD", E_PAYLOAD) < 0 ||
+	    PyModule_AddIntConstant(m, "MOST_THREADS", MOST_THREADS) < 0 ||
 	    PyModule_AddStringConstant(m, "version", clv_version()) < 0) {
 		Py_DECREF(m);
 		return NULL;

@@ -140,7 +140,7 @@ static PyObject *code_new_py(PyTypeObject *type, PyObject *args, PyObject *kwarg
 {
 	const char *name;
 	PyObject *members, *needs;
-	code_spec s;
+	code_spec s = {0};
 	(void)kwargs;
 	if (!PyArg_ParseTuple(args, "sO!O!sII", &name, &PyDict_Type, &members, &PyDict_Type, &needs, &s.device, &s.ninputs,
 	                      &s.noutputs))

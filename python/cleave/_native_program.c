@@ -88,11 +88,11 @@ static bool bind_externals(ProgramObject *o, PyObject *state)
 	return true;
 }
 
-static bool load_code(ProgramObject *o, const liveness *live, PyObject *item, Coded *out)
+static bool load_code(ProgramObject *o, const liveness *live, PyObject *item, int threads, Coded *out)
 {
 	artifact_segment s = {0};
 	bool ok = segment_read(item, &s);
-	code_source source = {&s, o->plan->p, live, true};
+	code_source source = {&s, o->plan->p, live, true, threads};
 	clv_status st = CLV_OK;
 	if (ok) {
 		Py_BEGIN_ALLOW_THREADS
@@ -110,7 +110,7 @@ static bool load_code(ProgramObject *o, const liveness *live, PyObject *item, Co
 }
 
 /* codes: list of segments as segment_read takes them. */
-static bool load_codes(ProgramObject *o, PyObject *codes)
+static bool load_codes(ProgramObject *o, PyObject *codes, int threads)
 {
 	liveness live;
 	Py_ssize_t n = PyList_GET_SIZE(codes);
@@ -122,7 +122,7 @@ static bool load_codes(ProgramObject *o, PyObject *codes)
 		return raise_status(st) != NULL;
 	bool ok = true;
 	for (Py_ssize_t i = 0; ok && i < n; i++, o->ncoded += ok)
-		ok = load_code(o, &live, PyList_GET_ITEM(codes, i), &o->coded[i]);
+		ok = load_code(o, &live, PyList_GET_ITEM(codes, i), threads, &o->coded[i]);
 	liveness_free(&live);
 	return ok;
 }
@@ -172,18 +172,20 @@ static bool read_names(PyObject *list, const char ***out)
 	return true;
 }
 
-/* Program(plan, first, end, debug, inference, state, modules[, codes[, level of optimization, passes to leave out]]) */
+/* Program(plan, first, end, debug, inference, state, modules[, codes[, level of optimization, passes to leave out[, guards
+   first[, threads]]]]) */
 static PyObject *program_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	PlanObject *plan_o;
 	unsigned int first, end;
-	int debug, inference;
+	int debug, inference, guards_first = 0, threads = 0;
 	unsigned char optimize = 0;
 	PyObject *state, *modules, *codes = NULL, *off = NULL;
 	const char **names = NULL;
 	(void)kwargs;
-	if (!PyArg_ParseTuple(args, "O!IIppO!O!|O!bO!", &PlanType, &plan_o, &first, &end, &debug, &inference, &PyDict_Type,
-	                      &state, &PyList_Type, &modules, &PyList_Type, &codes, &optimize, &PyList_Type, &off))
+	if (!PyArg_ParseTuple(args, "O!IIppO!O!|O!bO!pi", &PlanType, &plan_o, &first, &end, &debug, &inference,
+	                      &PyDict_Type, &state, &PyList_Type, &modules, &PyList_Type, &codes, &optimize, &PyList_Type,
+	                      &off, &guards_first, &threads))
 		return NULL;
 	ProgramObject *o = (ProgramObject *)type->tp_alloc(type, 0);
 	if (!o)
@@ -197,8 +199,10 @@ static PyObject *program_py_new(PyTypeObject *type, PyObject *args, PyObject *kw
 	                     .objects = plan_o->data.objects,
 	                     .nobjects = plan_o->data.n,
 	                     .optimize = optimize,
-	                     .choose_later = true};
-	if ((codes && !load_codes(o, codes)) || !read_names(off, &names)) {
+	                     .choose_later = true,
+	                     .guards_first = guards_first != 0,
+	                     .threads = threads};
+	if ((codes && !load_codes(o, codes, threads)) || !read_names(off, &names)) {
 		PyMem_Free(names);
 		Py_DECREF(o);
 		return NULL;
@@ -380,9 +384,9 @@ static int64_t *symbol_array(const plan *p, PyObject *given)
 
 /* What a run needs, gathered: the same for running and for checking alone. */
 typedef struct Prepared {
-	clv_tensor **inputs, **externals, **outputs;
+	clv_tensor **inputs, **externals, **outputs, **guards;
 	br_arg *numbers; /* of the output */
-	Py_ssize_t n;
+	Py_ssize_t n, nguards;
 	int64_t *symbols;
 	run_spec r;
 } Prepared;
@@ -393,6 +397,8 @@ static void prepared_free(ProgramObject *o, Prepared *x)
 		br_unref(x->externals[i]);
 	if (x->inputs)
 		tensors_free(x->inputs, x->n);
+	if (x->guards)
+		tensors_free(x->guards, x->nguards);
 	PyMem_Free(x->symbols);
 	PyMem_Free(x->externals);
 	PyMem_Free(x->outputs);
@@ -407,13 +413,13 @@ static clv_status check_call(ProgramObject *o, Py_ssize_t n)
 	return check_ambient(o->plan);
 }
 
-/* args: (tensors, symbols=None). False with an exception; prepared_free in either case. */
+/* args: (tensors, symbols=None, guards=None). False with an exception; prepared_free in either case. */
 static bool prepare(ProgramObject *o, PyObject *args, Prepared *x)
 {
-	PyObject *seq, *symbols = Py_None;
+	PyObject *seq, *symbols = Py_None, *guards = Py_None;
 	const plan *p = o->plan->p;
 	br_modes ambient;
-	if (!PyArg_ParseTuple(args, "O|O", &seq, &symbols))
+	if (!PyArg_ParseTuple(args, "O|OO", &seq, &symbols, &guards))
 		return false;
 	if (symbols != Py_None && (!PyList_Check(symbols) || PyList_GET_SIZE(symbols) != given_symbols(p))) {
 		PyErr_Format(PyExc_TypeError, "a list with the value of every symbol is needed");
@@ -421,6 +427,8 @@ static bool prepare(ProgramObject *o, PyObject *args, Prepared *x)
 	}
 	x->inputs = tensor_array(seq, &x->n);
 	if (!x->inputs)
+		return false;
+	if (guards != Py_None && !(x->guards = tensor_array(guards, &x->nguards)))
 		return false;
 	x->symbols = symbols == Py_None ? NULL : symbol_array(p, symbols);
 	if (PyErr_Occurred())
@@ -441,6 +449,8 @@ static bool prepare(ProgramObject *o, PyObject *args, Prepared *x)
 	                  .outputs = x->outputs,
 	                  .numbers = x->numbers,
 	                  .symbols = x->symbols,
+	                  .guards = x->guards,
+	                  .nguards = (uint32_t)x->nguards,
 	                  .grad = ambient.grad,
 	                  .python = o->plan->calls ? call_python : NULL,
 	                  .python_ctx = o->plan};
@@ -474,7 +484,7 @@ clv_tensor **program_externals(PyObject *program, Py_ssize_t *n)
 	return NULL;
 }
 
-/* run(tensors, symbols=None) -> tuple of tensors, and of the numbers of the output that follow the sizes; symbols: list of
+/* run(tensors, symbols=None, guards=None) -> tuple of tensors, and of the numbers of the output that follow the sizes; symbols: list of
    ints, else read off the tensors */
 static PyObject *program_py_run(ProgramObject *o, PyObject *args)
 {
@@ -695,32 +705,57 @@ static uint64_t mark_all(clv_tensor *const *tensors, uint32_t n)
 	return h;
 }
 
-/* stamp() -> (which tensors of the model a run would read, how often what runs reuse was made of them) */
-static PyObject *program_py_stamp(ProgramObject *o, PyObject *unused)
+/* Checks the call, and makes ready what a graph of the main part reads but does not make. */
+static clv_status ready_for_graph(ProgramObject *o, const Prepared *x, clv_tensor **guards, uint32_t nguards,
+                                  uint64_t *mark, uint64_t *generation)
 {
-	uint64_t generation = 0, mark = 0;
-	uint32_t n = o->g->v.externals.n;
-	(void)unused;
-	clv_tensor **externals = PyMem_Calloc(n + 1, sizeof *externals);
-	if (!externals)
-		return PyErr_NoMemory();
-	bool ok = gather_externals(o, externals);
-	clv_status st = CLV_OK;
-	if (ok) {
-		run_spec r = {.externals = externals};
-		Py_BEGIN_ALLOW_THREADS
-		mark = mark_all(externals, n);
-		if (o->g->optimizer)
-			st = optimizer_renew(o->g->optimizer, &r, &generation);
-		Py_END_ALLOW_THREADS
+	run_spec r = x->r;
+	r.outputs = guards;
+	r.nguards = nguards;
+	*generation = 0;
+	TRY(program_check_run(o->g, &r));
+	*mark = mark_all(x->externals, o->g->v.externals.n);
+	return program_prepare(o->g, &r, generation);
+}
+
+/* Takes over the tensors. */
+static PyObject *wrap_tensors(clv_tensor **t, uint32_t n)
+{
+	PyObject *out = PyTuple_New(n);
+	for (uint32_t i = 0; out && i < n; i++) {
+		PyObject *x = py_wrap(t[i]);
+		t[i] = NULL;
+		if (x)
+			PyTuple_SET_ITEM(out, i, x);
+		else
+			Py_CLEAR(out);
 	}
-	for (uint32_t i = 0; i < n; i++)
-		br_unref(externals[i]);
-	PyMem_Free(externals);
-	if (!ok)
-		return NULL;
-	return st == CLV_OK ? Py_BuildValue("(KK)", (unsigned long long)mark, (unsigned long long)generation)
-	                    : raise_status(st);
+	return out;
+}
+
+/* before_graph(tensors, symbols=None) -> (which tensors of the model a run would read, how often what runs reuse was made of
+   them, what the guards that ran give to the rest) */
+static PyObject *program_py_before_graph(ProgramObject *o, PyObject *args)
+{
+	Prepared x = {0};
+	PyObject *result = NULL;
+	uint64_t mark = 0, generation = 0;
+	uint32_t n = o->g->optimizer ? optimizer_guards(o->g->optimizer) : 0;
+	clv_tensor **guards = PyMem_Calloc(n + 1, sizeof *guards);
+	if (!guards)
+		return PyErr_NoMemory();
+	if (prepare(o, args, &x)) {
+		clv_status st;
+		Py_BEGIN_ALLOW_THREADS;
+		st = ready_for_graph(o, &x, guards, n, &mark, &generation);
+		Py_END_ALLOW_THREADS;
+		PyObject *made = st == CLV_OK ? wrap_tensors(guards, n) : raise_status(st);
+		if (made)
+			result = Py_BuildValue("(KKN)", (unsigned long long)mark, (unsigned long long)generation, made);
+	}
+	tensors_free(guards, n);
+	prepared_free(o, &x);
+	return result;
 }
 
 /* effects() -> as Plan.effects, of what every run does */
@@ -730,7 +765,7 @@ static PyObject *program_py_effects(ProgramObject *o, PyObject *unused)
 	const view *v = &o->g->v;
 	(void)unused;
 	if (made)
-		return effects_of(made->p, made->main, made->end);
+		return effects_of(made->p, made->part[PART_MAIN], made->part[PARTS]);
 	node_id first = v->nodes.n ? v->nodes.at[0] : 0;
 	return effects_of(o->plan->p, first, first + v->nodes.n);
 }
@@ -764,7 +799,7 @@ static PyObject *program_py_optimizations(ProgramObject *o, PyObject *unused)
 }
 
 static PyMethodDef program_methods[] = {
-	{"run", (PyCFunction)program_py_run, METH_VARARGS, "run(tensors, symbols=None) -> tuple of tensors"},
+	{"run", (PyCFunction)program_py_run, METH_VARARGS, "run(tensors, symbols=None, guards=None) -> tuple of tensors"},
 	{"check_run", (PyCFunction)program_py_check_run, METH_VARARGS,
      "check_run(tensors, symbols=None): raises what run would before its first operator"},
 	{"check", (PyCFunction)program_py_check, METH_O, "check(tensors): raises what run would about its inputs"},
@@ -779,8 +814,10 @@ static PyMethodDef program_methods[] = {
      "segments() -> list of (first, end, back end, reason or None, runs, runs on the tape)"},
 	{"optimizations", (PyCFunction)program_py_optimizations, METH_NOARGS,
      "optimizations() -> (report, text of the plan that runs, or None), or None"},
-	{"stamp", (PyCFunction)program_py_stamp, METH_NOARGS,
-     "stamp() -> numbers that change when a run would read other tensors of the model, or what is made of them"},
+	{"before_graph", (PyCFunction)program_py_before_graph, METH_VARARGS,
+     "before_graph(tensors, symbols=None) -> (two numbers that change when a graph of what every run does would read "
+     "other "
+     "tensors, tensors that run takes as its third argument). Raises what run would before its first operator"},
 	{"effects", (PyCFunction)program_py_effects, METH_NOARGS, "effects() -> {effect: node} of what every run does"},
 	{"ask", (PyCFunction)program_py_ask, METH_NOARGS, "ask() -> the next run chooses among optimizations"},
 	{"shapes", (PyCFunction)program_py_shapes, METH_VARARGS, "shapes(inputs, symbols) -> list of shapes"},

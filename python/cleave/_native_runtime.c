@@ -205,7 +205,7 @@ static void runtime_py_dealloc(RuntimeObject *o)
 	Py_TYPE(o)->tp_free((PyObject *)o);
 }
 
-/* Runtime(artifact, device, part, unproven, debug, allow_compiled=False, tape_only=False, optimize=None) */
+/* Runtime(artifact, device, part, unproven, debug, allow_compiled=False, tape_only=False, optimize=None, threads=0) */
 static PyObject *runtime_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	ArtifactObject *a;
@@ -214,8 +214,8 @@ static PyObject *runtime_py_new(PyTypeObject *type, PyObject *args, PyObject *kw
 	runtime *r = NULL;
 	clv_status st;
 	(void)kwargs;
-	if (!PyArg_ParseTuple(args, "O!zzpp|ppz", &ArtifactType, &a, &options.device, &options.part, &unproven, &debug,
-	                      &allow_compiled, &tape_only, &options.optimize))
+	if (!PyArg_ParseTuple(args, "O!zzpp|ppzi", &ArtifactType, &a, &options.device, &options.part, &unproven, &debug,
+	                      &allow_compiled, &tape_only, &options.optimize, &options.threads))
 		return NULL;
 	options.unproven = unproven != 0;
 	options.debug = debug != 0;

@@ -173,7 +173,9 @@ static PyObject *stream_py_reads_state(StreamObject *o, PyObject *name)
 static PyObject *stream_py_reads_data(StreamObject *o, PyObject *unused)
 {
 	(void)unused;
-	return PyBool_FromLong(stream_reads_data(o->s));
+	bool found = false;
+	clv_status st = stream_reads_data(o->s, &found);
+	return st == CLV_OK ? PyBool_FromLong(found) : raise_status(st);
 }
 
 static PyObject *stream_py_fold(StreamObject *o, PyObject *unused)

@@ -22,8 +22,9 @@ from . import _log, _native, _report, _show, tracing
 from ._dims import Point
 from ._save import Path
 from ._structure import Structure
+from ._threads import read_threads
 from .errors import InputError
-from .optimize import read_optimize
+from .optimize import read_level
 from .payload import BoundaryPayload, TensorSchema, dims
 from .plan import Node
 from .visualization import Drawable, Subject
@@ -80,6 +81,7 @@ def load(
     allow_compiled: bool = False,
     tape_only: bool = False,
     optimize: str = "safe",
+    threads: int | None = None,
 ) -> LoadedModel:
     """Opens a .clv file. Weights stay on the file's mapped memory until they are used, or go to `device`.
 
@@ -89,7 +91,8 @@ def load(
     was never recorded. debug: check every result against the plan. allow_compiled: machine code in the file may run,
     which is code of whoever made the file; without it such parts run operator by operator. tape_only: no compiled part
     is used. optimize: "none", "safe" (the same bits) or "fast" (numbers within a tolerance; the first run chooses):
-    what may be rewritten to run faster (docs/optimize.md)."""
+    what may be rewritten to run faster (docs/optimize.md). threads: that an operator, or a compiled part, uses in a
+    run; None: as the process has it."""
     names = list(allow_operators)
     for name in names:
         if not isinstance(name, str) or isinstance(allow_operators, str):
@@ -101,9 +104,8 @@ def load(
     os.stat(path)  # as Python itself says that there is no such file
     where = None if device is None else _device(device)
     artifact = _native.Artifact(os.fsencode(path), names, check)
-    runtime = _native.Runtime(
-        artifact, where, part, unproven, debug, allow_compiled, tape_only, read_optimize(optimize).level
-    )
+    how = (allow_compiled, tape_only, read_level(optimize), read_threads(threads))
+    runtime = _native.Runtime(artifact, where, part, unproven, debug, *how)
     model = LoadedModel(str(path), artifact, runtime, part, types)
     if not allow_compiled and not tape_only:
         _warn_native(model)

@@ -24,7 +24,7 @@ import math
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -40,8 +40,24 @@ from .split import SplitRuntime, prepare_split
 from .validation import Kept
 
 Call = Callable[[], Any]
-Way = Call | tuple[Call, Callable[[Any], Any]]  # or a set-up outside of the clock, and what takes its result
+Run = Call | tuple[Call, Callable[[Any], Any]]  # or a set-up outside of the clock, and what takes its result
+Where = str | torch.device | Iterable[str | torch.device] | None
 Loss = Callable[[Any, Any], torch.Tensor]
+
+LEAST = 3  # rounds, however long they take
+WARMING = 0.25  # of the seconds of a comparison, at most
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """What runs and measures itself."""
+
+    def seconds(self, times: int) -> float:
+        """Of one run, over so many in a row."""
+        ...
+
+
+Way = Run | Measured
 
 
 class Spread(NamedTuple):
@@ -115,34 +131,83 @@ class BenchmarkResult:
 # ---- measuring
 
 
-class _Timed(NamedTuple):
-    """One way, ready to run."""
+class Timed:
+    """A way by the clock, for compare and for those who count by themselves.
 
-    name: str
-    call: Callable[..., Any]
-    setup: Call | None
+    >>> Timed(lambda: sum(range(1000)), "cpu").seconds(3) > 0
+    True
+    """
 
-    def arguments(self) -> tuple[Any, ...]:
-        return () if self.setup is None else (self.setup(),)
+    def __init__(self, way: Run, device: Where = None) -> None:
+        setup, call = way if isinstance(way, tuple) and len(way) == 2 else (None, way)
+        if not callable(call) or not (setup is None or callable(setup)):
+            raise TypeError(f"a way is a callable, or a pair of a set-up and a callable, not {way!r}")
+        self._call, self._setup, self._devices = call, setup, _devices(device)
+
+    def seconds(self, times: int = 1) -> float:
+        """Of one run, over so many in a row. A set-up runs before each of them, outside of the clock."""
+        if self._setup is None:
+            return self._block(times)
+        return sum(self._block(1, self._setup()) for _ in range(times)) / times
+
+    def _block(self, times: int, *arguments: Any) -> float:
+        """What comes out is released within the seconds, as it is in a loop that keeps the last result only."""
+        call = self._call
+        _wait(self._devices)
+        start = time.perf_counter_ns()
+        for _ in range(times):
+            call(*arguments)
+        _wait(self._devices)
+        return (time.perf_counter_ns() - start) / 1e9 / times
+
+    def peaks(self) -> tuple[int, int | None]:
+        """Peak memory of the CPU and of CUDA, in one run."""
+        gpus = [d for d in self._devices if d.type == "cuda"]
+        self._arguments()  # lets go of what is left of the run before: nobody has metered that
+
+        def begin() -> tuple[Any, ...]:
+            arguments = self._arguments()
+            _wait(self._devices)
+            for gpu in gpus:
+                torch.cuda.reset_peak_memory_stats(gpu)
+            return arguments
+
+        cpu = _native.peak_memory(begin, lambda arguments: self._call(*arguments))
+        _wait(self._devices)
+        return cpu, sum(torch.cuda.max_memory_allocated(d) for d in gpus) if gpus else None
+
+    def _arguments(self) -> tuple[Any, ...]:
+        return () if self._setup is None else (self._setup(),)
 
 
 def compare(
     ways: Mapping[str, Way],
     iterations: int = 20,
     warmup: int = 5,
-    device: str | torch.device | Iterable[str | torch.device] | None = None,
+    device: Where = None,
     *,
     memory: bool = True,
+    lead_in: float = 0.0,
+    block: float = 0.0,
+    seconds: float | None = None,
+    settled: float | None = None,
 ) -> list[BenchmarkResult]:
     """Runs every way once in each round, `warmup` rounds unmeasured and `iterations` rounds by the clock.
 
     A way is a callable without arguments, or a pair: a callable that runs before each run, outside of the clock, and
-    one that takes what the first returned. The way that goes first changes from round to round. The results are in the
-    order of the ways; their speedups are over the first of them.
+    one that takes what the first returned; or whatever has a method seconds(times) that runs it so often and says how
+    long one run took, in another process for instance. The way that goes first changes from round to round. The results
+    are in the order of the ways; their speedups are over the first of them.
 
     device: where the ways run, or several: the clock stops when they are done. Without it this is the current CUDA
     device if the process uses CUDA by now, else the CPU. memory: each way runs once more, for its peak memory. Grad
     mode is the caller's, and nothing is put back.
+
+    For short calls: lead_in is seconds that a way runs untimed at the start of its turn (threads of the way before it
+    go to sleep, its own wake up), block is seconds that what is timed at once should have; a call that is longer than
+    ten times lead_in needs none. For long ones: no round begins after `seconds` beyond the third, and warming up takes
+    a quarter of them at most. settled: rounds end early, after six at least, once the median of each ratio to the first
+    way is known that closely (0.01: within 1 %, the interval that holds it in 19 of 20 cases).
 
     >>> import torch, cleave
     >>> a = torch.randn(64, 64)
@@ -150,31 +215,73 @@ def compare(
     >>> [r.name for r in results], results[0].speedup, results[0].cpu_peak_memory_bytes
     (['sum', 'copy'], 1.0, 16384)
     """
-    timed = _timed(ways)
     _check_counts(iterations, warmup)
-    devices = _devices(device)
-    seconds: list[list[float]] = [[] for _ in timed]
-    for i in range(warmup + iterations):
-        for k in range(len(timed)):
-            which = (i + k) % len(timed)
-            took = _run(timed[which], devices)
-            if i >= warmup:
-                seconds[which].append(took)
-    peaks = [_peaks(way, devices) if memory else (None, None) for way in timed]
-    return [_result(way.name, s, seconds[0], *p) for way, s, p in zip(timed, seconds, peaks, strict=True)]
+    _check_seconds(lead_in=lead_in, block=block, seconds=seconds, settled=settled)
+    timed = _timed(ways, device)
+    every = list(timed.values())
+    start = time.perf_counter()
+    end = math.inf if seconds is None else start + seconds
+    first = max(warmup, 1) if lead_in or block else warmup  # how long a call takes has to be known
+    about = _warmed(every, first, math.inf if seconds is None else start + WARMING * seconds)
+    took: list[list[float]] = [[] for _ in every]
+    for i in range(iterations):
+        if i >= LEAST and (time.perf_counter() > end or (settled is not None and _settled(took, settled))):
+            break
+        for k in _order(first + i, len(every)):
+            took[k].append(_turn(every[k], about[k], lead_in, block))
+    peaks = [way.peaks() if memory and isinstance(way, Timed) else (None, None) for way in every]
+    return [_result(name, s, took[0], *p) for name, s, p in zip(timed, took, peaks, strict=True)]
 
 
-def _timed(ways: Mapping[str, Way]) -> list[_Timed]:
+def _order(i: int, ways: int) -> list[int]:
+    """Who runs when in a round."""
+    return [(i + k) % ways for k in range(ways)]
+
+
+def _warmed(every: Sequence[Measured], rounds: int, end: float) -> list[float]:
+    """Seconds that a call of each takes about, when it does not run for the first time."""
+    least = [math.inf for _ in every]
+    for i in range(rounds):
+        if i and time.perf_counter() > end:
+            break
+        for k in _order(i, len(every)):
+            least[k] = min(least[k], every[k].seconds(1))
+    return [max(1e-7, s) for s in least]
+
+
+def _turn(way: Measured, about: float, lead_in: float, block: float) -> float:
+    if about < 10 * lead_in:
+        way.seconds(max(1, round(lead_in / about)))
+    return way.seconds(max(1, round(block / about)))
+
+
+def _settled(took: Sequence[Sequence[float]], within: float) -> bool:
+    """Whether the median of each way, by that of the first, is known so closely. Of n sorted numbers those at about
+    (n ± 2√n)/2 have the median between them in 19 of 20 cases, however they are distributed; five are too few."""
+    base = took[0]
+    n = len(base)
+    low = math.floor((n - 1 - 1.96 * math.sqrt(n)) / 2)
+    if low < 0:
+        return False
+    for s in took[1:] or took:
+        several = sorted(s if s is base else [x / y for x, y in zip(s, base, strict=True)])
+        if several[n - 1 - low] - several[low] > 2 * within * several[n // 2]:
+            return False
+    return True
+
+
+def _timed(ways: Mapping[str, Way], device: Where) -> dict[str, Measured]:
     if not isinstance(ways, Mapping):
         raise TypeError(f"ways is a dict of callables by name, not {type(ways).__name__}")
     if not ways:
         raise ArgumentError("there is nothing to measure: ways is empty")
-    out = []
+    where = _devices(device)
+    out: dict[str, Measured] = {}
     for name, way in ways.items():
-        setup, call = way if isinstance(way, tuple) and len(way) == 2 else (None, way)
-        if not callable(call) or not (setup is None or callable(setup)):
-            raise TypeError(f"{name}: a way is a callable, or a pair of a set-up and a callable, not {way!r}")
-        out.append(_Timed(str(name), call, setup))
+        try:
+            out[str(name)] = way if isinstance(way, Measured) and not callable(way) else Timed(way, where)
+        except TypeError as error:
+            raise TypeError(f"{name}: {error}") from None
     return out
 
 
@@ -184,7 +291,13 @@ def _check_counts(iterations: int, warmup: int) -> None:
             raise ArgumentError(f"{name} must be an integer of at least {least}, not {n!r}")
 
 
-def _devices(device: str | torch.device | Iterable[str | torch.device] | None) -> list[torch.device]:
+def _check_seconds(**options: float | None) -> None:
+    for name, n in options.items():
+        if n is not None and (isinstance(n, bool) or not isinstance(n, int | float) or not 0 <= n < math.inf):
+            raise ArgumentError(f"{name} must be a number of at least 0, not {n!r}")
+
+
+def _devices(device: Where) -> list[torch.device]:
     """Those that have to be waited for: all but the CPU."""
     if device is None:
         used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
@@ -197,33 +310,6 @@ def _devices(device: str | torch.device | Iterable[str | torch.device] | None) -
 def _wait(devices: list[torch.device]) -> None:
     for device in devices:
         torch.accelerator.synchronize(device)
-
-
-def _run(way: _Timed, devices: list[torch.device]) -> float:
-    """Seconds. What comes out is released within them, as it is in a loop that keeps the last result only."""
-    arguments = way.arguments()
-    _wait(devices)
-    start = time.perf_counter_ns()
-    way.call(*arguments)
-    _wait(devices)
-    return (time.perf_counter_ns() - start) / 1e9
-
-
-def _peaks(way: _Timed, devices: list[torch.device]) -> tuple[int, int | None]:
-    """Peak memory of the CPU and of CUDA, in one run."""
-    gpus = [d for d in devices if d.type == "cuda"]
-    way.arguments()  # lets go of what is left of the run before: nobody has metered that
-
-    def begin() -> tuple[Any, ...]:
-        arguments = way.arguments()
-        _wait(devices)
-        for gpu in gpus:
-            torch.cuda.reset_peak_memory_stats(gpu)
-        return arguments
-
-    cpu = _native.peak_memory(begin, lambda arguments: way.call(*arguments))
-    _wait(devices)
-    return cpu, sum(torch.cuda.max_memory_allocated(d) for d in gpus) if gpus else None
 
 
 def _result(name: str, s: list[float], base: list[float], cpu: int | None, cuda: int | None) -> BenchmarkResult:
@@ -688,7 +774,9 @@ def to_json(results: Iterable[BenchmarkResult], *, samples: bool = False, **abou
 
 __all__ = [
     "BenchmarkResult",
+    "Measured",
     "Spread",
+    "Timed",
     "benchmark_replay_optimization",
     "benchmark_runtime",
     "benchmark_split_modes",

@@ -36,3 +36,11 @@ def read_optimize(given: str | Optimize) -> Optimize:
         if name not in known:
             raise ValueError(f"there is no pass {name!r}: passes are {', '.join(known)}")
     return out
+
+
+def read_level(given: str | Optimize) -> str:
+    """The same where passes cannot be left out: what runs from files."""
+    out = read_optimize(given)
+    if out.off:
+        raise ValueError(f"optimize is a level here, as {out.level!r}: files and traces leave out no single pass")
+    return out.level

@@ -253,13 +253,14 @@ def _methods(compress: Compress, tensors: Mapping[str, torch.Tensor]) -> str | d
 def to_host(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """The tensors in memory that can be read, sharing what they shared."""
     with torch.no_grad():
-        plain = [_plain(t) for t in tensors]
-        away = [t for t in plain if t.device.type != "cpu"]
-        moved = iter(_moved(away, torch.device("cpu")))
-        return [t if t.device.type == "cpu" else next(moved) for t in plain]
+        simple = [plain(t) for t in tensors]
+        away = [t for t in simple if t.device.type != "cpu"]
+        there = iter(moved(away, torch.device("cpu")))
+        return [t if t.device.type == "cpu" else next(there) for t in simple]
 
 
-def _plain(t: torch.Tensor) -> torch.Tensor:
+def plain(t: torch.Tensor) -> torch.Tensor:
+    """The tensor as bytes hold it, without a graph. PayloadError where that cannot be."""
     if type(t) not in (torch.Tensor, torch.nn.Parameter):
         raise PayloadError(f"a payload cannot hold a {type(t).__module__}.{type(t).__qualname__}, only plain tensors")
     if t.is_nested:
@@ -273,8 +274,13 @@ def _plain(t: torch.Tensor) -> torch.Tensor:
     return t.detach().resolve_conj().resolve_neg()
 
 
-def _moved(tensors: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-    """Copies on another device with the same strides; a storage that several tensors are on is moved once."""
+def moved(
+    tensors: list[torch.Tensor], device: torch.device, *, pinned: bool = False, wait: bool = True
+) -> list[torch.Tensor]:
+    """Copies on a device with the same strides; a storage that several tensors are on is copied once.
+
+    pinned: the copies are in pinned memory of the host. wait=False: they may be under way on the current stream, except
+    of tensors with gaps, which torch would take through memory that it does not keep."""
     users: dict[int, int] = {}
     for t in tensors:
         users[t.untyped_storage()._cdata] = users.get(t.untyped_storage()._cdata, 0) + 1
@@ -284,14 +290,21 @@ def _moved(tensors: list[torch.Tensor], device: torch.device) -> list[torch.Tens
         key = t.untyped_storage()._cdata
         overlaps = any(n > 1 and s == 0 for n, s in zip(t.shape, t.stride(), strict=True))
         if users[key] == 1 and not overlaps:
-            out.append(torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device).copy_(t))
+            new = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device, pin_memory=pinned)
+            out.append(new.copy_(t, non_blocking=not wait and _dense(t)))
             continue
         if key not in storages:
             whole = torch.empty(0, dtype=torch.uint8, device=t.device).set_(t.untyped_storage())
-            storages[key] = whole.to(device).untyped_storage()
+            new = torch.empty(whole.shape, dtype=torch.uint8, device=device, pin_memory=pinned)
+            storages[key] = new.copy_(whole, non_blocking=not wait).untyped_storage()
         empty = torch.empty(0, dtype=t.dtype, device=device)
         out.append(empty.set_(storages[key], t.storage_offset(), t.shape, t.stride()))
     return out
+
+
+def _dense(t: torch.Tensor) -> bool:
+    """Whether its elements lie side by side, in whatever order."""
+    return not t.numel() or 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) == t.numel()
 
 
 class _Place:

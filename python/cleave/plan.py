@@ -21,6 +21,7 @@ from ._dims import DynamicDims, SizeSpec, read_size
 from ._log import logger, warn
 from ._sizes import Sized
 from ._state import RandomState, Target, fingerprint
+from ._threads import read_threads
 from .errors import ArgumentError, CaptureError, CleaveError, GuardError, InputError, LayoutError
 from .optimize import LEVELS, SAFE, Optimize, read_optimize
 from .visualization import Drawable, Subject
@@ -70,10 +71,13 @@ class Program:
         debug: bool = False,
         inference: bool = False,
         optimize: Optimize = SAFE,
+        graph: bool = False,
+        threads: int = 0,
     ) -> None:
         level = LEVELS.index(optimize.level)
         where = (captured.plan, first, end, debug, inference, captured.state, captured.modules)
-        self.native = _native.Program(*where, [], level, list(optimize.off))
+        self.native = _native.Program(*where, [], level, list(optimize.off), graph, threads)
+        self.threads = threads
         self.run: Callable[..., tuple[Any, ...]] = self.native.run
 
     def settle(self, leaves: Sequence[torch.Tensor]) -> bool:
@@ -93,10 +97,17 @@ class Program:
 class _Variant:
     """A whole plan for one grad mode (or both)."""
 
-    def __init__(self, captured: Captured, debug: bool = False, optimize: Optimize = SAFE, graph: bool = False) -> None:
+    def __init__(
+        self,
+        captured: Captured,
+        debug: bool = False,
+        optimize: Optimize = SAFE,
+        graph: bool = False,
+        threads: int = 0,
+    ) -> None:
         self.captured = captured
         nodes = captured.plan.node_count()
-        self.program = Program(captured, 0, nodes, debug=debug, optimize=optimize)
+        self.program = Program(captured, 0, nodes, debug=debug, optimize=optimize, graph=graph, threads=threads)
         self.run = self.program.run
         if graph:
             from ._cuda_graph import GraphSegment
@@ -140,9 +151,10 @@ class Plan(_show.Shown, Drawable):
         example: Arguments | None = None,
         optimize: Optimize = SAFE,
         graph: bool = False,
+        threads: int = 0,
     ) -> None:
         self._target = target
-        self._how: dict[str, Any] = {"optimize": optimize, "graph": graph}
+        self._how: dict[str, Any] = {"optimize": optimize, "graph": graph, "threads": threads}
         self._sized = sized
         self._example = example  # what other sizes are made of
         self._lock = threading.Lock()
@@ -408,6 +420,7 @@ def capture(
     dynamic_ranges: Mapping[str, tuple[int, int]] | None = None,
     optimize: str | Optimize = "safe",
     mode: str = "generated_eager",
+    threads: int | None = None,
 ) -> Plan:
     """Captures the forward of a module or function on example inputs, in the caller's grad mode.
 
@@ -425,6 +438,8 @@ def capture(
     mode: "generated_eager" runs the plan from C, operator by operator; "cuda_graph" as a CUDA graph per kind of input,
     where that can be, without grad.
 
+    threads: that an operator uses when the plan runs; None: as the process has it (docs/optimize.md).
+
     >>> import torch, cleave
     >>> plan = cleave.capture(lambda x, y: 2 * x + y, (torch.rand(3), torch.rand(3)))
     >>> plan(torch.ones(3), torch.ones(3))
@@ -433,7 +448,11 @@ def capture(
     if mode not in PLAN_MODES:
         raise ValueError(f"mode must be one of {', '.join(PLAN_MODES)}, not {mode!r}")
     target = Target(model)
-    how: dict[str, Any] = {"optimize": read_optimize(optimize), "graph": mode == "cuda_graph"}
+    how: dict[str, Any] = {
+        "optimize": read_optimize(optimize),
+        "graph": mode == "cuda_graph",
+        "threads": read_threads(threads),
+    }
     args, kwargs = as_call(example_inputs, example_kwargs)
     grad = torch.is_grad_enabled()
     both = grad if both_grad_modes is None else both_grad_modes

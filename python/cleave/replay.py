@@ -143,6 +143,7 @@ def prepare_split_replay(
     objective: dict[str, Any] | None = None,
     compile_options: dict[str, Any] | None = None,
     optimize: str | Optimize = "safe",
+    threads: int | None = None,
 ) -> SplitReplayRuntime:
     """prepare_split for inference alone, by default compiled.
 
@@ -159,5 +160,6 @@ def prepare_split_replay(
         objective=objective,
         compile_options=compile_options,
         optimize=optimize,
+        threads=threads,
     )
     return SplitReplayRuntime(runtime, validation, materialize_boundary)

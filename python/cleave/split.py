@@ -11,16 +11,18 @@ True
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from . import _report, _save, _show, _train, progress
+from . import _report, _save, _show, _train, _transfer, _tree, progress
 from ._capture import take_apart
 from ._cut import Cut, Cuts, Engines, Wanted
 from ._dims import read_size
@@ -29,9 +31,10 @@ from ._objective import read as read_objective
 from ._regime import Reader, Regime
 from ._sizes import Sized
 from ._state import Target, fingerprint
+from ._threads import read_threads
 from .errors import InputError, SplitError
 from .optimize import Optimize, read_optimize
-from .payload import BoundaryPayload
+from .payload import BoundaryPayload, Device
 from .plan import Plan, as_call
 from .spec import SplitSpec
 from .visualization import Drawable, Subject
@@ -50,6 +53,16 @@ class RuntimeCacheKey(NamedTuple):
     batch_symbol: str
     dynamic_batch: tuple[int, int] | None
     mode: str
+
+
+def _is_under_way(begun: tuple[BoundaryPayload, _transfer.Transfer]) -> bool:
+    return bool(begun[1].arrived)
+
+
+def _arrived(begun: tuple[BoundaryPayload, _transfer.Transfer]) -> BoundaryPayload:
+    """The boundary where it went to."""
+    boundary, transfer = begun
+    return dataclasses.replace(boundary, tensors=dict(zip(boundary.tensors, transfer.finish(), strict=True)))
 
 
 class SplitRuntime(_show.Shown, Drawable):
@@ -370,6 +383,104 @@ class SplitRuntime(_show.Shown, Drawable):
             )
         return cuts, cut
 
+    # ---- many batches
+
+    def run_batches(self, batches: Iterable[Any], *, device: Device = None) -> Iterator[Any]:
+        """Runs both halves on one batch after the other: what the model returns for each, in order.
+
+        A batch is a tensor, a tuple of positional inputs, or a dict of keyword inputs. device: every boundary goes
+        there first ("cpu": through pinned memory of the host), and from there to where the suffix is. While it does,
+        the prefix of the next batch runs, on a GPU: then up to two batches are asked for before their turn. Where
+        nothing has to be copied each batch is asked for, and run, when its turn comes. Results are those of run_prefix
+        and run_suffix. An error is raised at the place of its batch, and ends the run.
+
+        >>> import torch, cleave
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
+        >>> spec = cleave.SplitSpec(boundary="50%")
+        >>> runtime = cleave.prepare_split(net, example_inputs=torch.randn(3, 4), split=spec)
+        >>> [tuple(y.shape) for y in runtime.run_batches(torch.randn(n, 4) for n in (2, 5))]
+        [(2, 2), (5, 2)]
+        """
+        self._need("suffix")
+        if device is not None:
+            return self._by_way_of(self.run_prefix_batches(batches, device=device))
+        self._need("prefix")
+        return self._one_by_one(_transfer.check_batches(batches, "batches"))
+
+    def _one_by_one(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            args, kwargs = _transfer.as_inputs(batch)
+            yield self.run_suffix(self.run_prefix(*args, **kwargs))
+
+    def _by_way_of(self, boundaries: Generator[BoundaryPayload]) -> Iterator[Any]:
+        with contextlib.closing(boundaries):
+            yield from self._suffixes(boundaries, borrowed=False)
+
+    def run_prefix_batches(self, batches: Iterable[Any], *, device: Device = None) -> Generator[BoundaryPayload]:
+        """Runs the prefix on one batch after the other: the boundary of each, in order, on `device` (default: CPU).
+
+        A boundary that comes from a GPU goes through pinned memory, and while it is copied the prefix of the next batch
+        runs; so one batch is asked for before its turn. What is given may be kept, and is safe from a caller who fills
+        one input with the next batch.
+
+        >>> import torch, cleave
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
+        >>> spec = cleave.SplitSpec(boundary="after:1")
+        >>> runtime = cleave.prepare_split(net, example_inputs=torch.randn(3, 4), split=spec)
+        >>> sum(len(b.to_bytes()) > 0 for b in runtime.run_prefix_batches([torch.randn(2, 4), torch.randn(5, 4)]))
+        2
+        """
+        self._need("prefix")
+        return self._prefixes(_transfer.check_batches(batches, "batches"), _transfer.read_device(device))
+
+    def _prefixes(self, batches: Iterator[Any], device: torch.device) -> Generator[BoundaryPayload]:
+        lane = _transfer.Lane()
+
+        def begin(batch: Any) -> tuple[BoundaryPayload, _transfer.Transfer]:
+            args, kwargs = _transfer.as_inputs(batch)
+            boundary = self.run_prefix(*args, **kwargs)
+            tensors = list(boundary.tensors.values())
+            given = _tree.flatten((args, kwargs))[1]
+            return boundary, lane.start(tensors, [device] * len(tensors), given)
+
+        yield from _transfer.ahead(batches, begin, _is_under_way, _arrived)
+
+    def run_suffix_batches(self, boundaries: Iterable[BoundaryPayload]) -> Iterator[Any]:
+        """Runs the suffix on one boundary after the other, from wherever they are: what the model returns, in order.
+
+        A boundary that has to go to a GPU is copied there through pinned memory while the suffix of the one before
+        runs; so one boundary is asked for before its turn.
+
+        >>> import torch, cleave
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
+        >>> spec = cleave.SplitSpec(boundary="after:1")
+        >>> runtime = cleave.prepare_split(net, example_inputs=torch.randn(3, 4), split=spec)
+        >>> boundaries = runtime.run_prefix_batches([torch.randn(2, 4), torch.randn(5, 4)])
+        >>> [tuple(y.shape) for y in runtime.run_suffix_batches(boundaries)]
+        [(2, 2), (5, 2)]
+        """
+        self._need("suffix")
+        return self._suffixes(_transfer.check_batches(boundaries, "boundaries"), borrowed=True)
+
+    def _suffixes(self, boundaries: Iterator[BoundaryPayload], borrowed: bool) -> Iterator[Any]:
+        """borrowed: whoever makes the boundaries may write into them again when the next is asked for."""
+        lane = _transfer.Lane()
+
+        def begin(boundary: BoundaryPayload) -> tuple[BoundaryPayload, _transfer.Transfer]:
+            _, cut = self._checked(boundary, "run_suffix_batches")
+            tensors = cut.in_order(boundary.tensors)
+            wrong = next((label for label, t in boundary.tensors.items() if not isinstance(t, torch.Tensor)), None)
+            if wrong is not None:
+                raise TypeError(f"{wrong} of the boundary is a {type(boundary.tensors[wrong]).__name__}, not a tensor")
+            places = [_transfer.read_device(cut.schema[label].device) for label in cut.labels]
+            ordered = dataclasses.replace(boundary, tensors=dict(zip(cut.labels, tensors, strict=True)))
+            return ordered, lane.start(tensors, places, tensors if borrowed else ())
+
+        def end(begun: tuple[BoundaryPayload, _transfer.Transfer]) -> Any:
+            return self.run_suffix(_arrived(begun))
+
+        return _transfer.ahead(boundaries, begin, _is_under_way, end)
+
     def refresh_weights(self) -> int:
         """After the model got other weights (load_state_dict): a new weight_version, as on every side that got them."""
         if self._half is not None:
@@ -592,6 +703,7 @@ def prepare_split(
     compile_options: dict[str, Any] | None = None,
     validation: str = "fast",
     optimize: str | Optimize = "safe",
+    threads: int | None = None,
 ) -> SplitRuntime:
     """Captures a model for inference, chooses a frontier and makes prefix and suffix ready.
 
@@ -617,7 +729,9 @@ def prepare_split(
     the suffix, which checks its inputs anyway.
 
     optimize: "none", "safe" (the same bits) or "fast" (numbers within a tolerance): what may be rewritten in halves
-    that run without grad (docs/optimize.md)."""
+    that run without grad (docs/optimize.md).
+
+    threads: that an operator uses when a half runs; None: as the process has it."""
     if not isinstance(split, SplitSpec):
         raise TypeError(f"split must be a SplitSpec, not {type(split).__name__}")
     for name, value, known in (("mode", mode, MODES), ("validation", validation, VALIDATIONS)):
@@ -630,6 +744,6 @@ def prepare_split(
     goal = read_objective(objective, split.trainable)
     if split.exact and goal.minimize not in (None, "boundary_bytes"):
         raise SplitError(f"exact=True minimises boundary_bytes; the objective minimises {goal.minimize}")
-    want = Wanted(split, goal, mode, compile_options, read_optimize(optimize))
+    want = Wanted(split, goal, mode, compile_options, read_optimize(optimize), read_threads(threads))
     with progress.task(f"preparing {Target(model).name}"):
         return SplitRuntime(model, as_call(example_inputs, example_kwargs), want, validation)

@@ -31,8 +31,9 @@ from ._capture import Captured, take_apart
 from ._dims import Point
 from ._log import logger, warn
 from ._state import RandomState, Target
+from ._threads import limited, read_threads
 from .errors import ArgumentError, CaptureError, GuardError, InputError, SplitError, TraceError, ValidationError
-from .optimize import NONE
+from .optimize import NONE, read_level
 from .plan import Plan, Program, as_call, capture
 from .visualization import Drawable, Subject
 
@@ -195,6 +196,8 @@ def trace(
     atol: float | None = None,
     parallel: int | None = None,
     cache: str | os.PathLike[str] | bool | None = None,
+    optimize: str = "safe",
+    threads: int | None = None,
 ) -> TracedModule:
     """Compiles what `backend` can compile of a module or function; the rest runs on the tape.
 
@@ -203,7 +206,8 @@ def trace(
     operators may be compiled. Segments with fewer operators than minimum_segment_size stay on the tape. fallback=False
     (and require_full_compilation) raise a TraceError, which is an AttributeError, unless everything is compiled.
     dynamic_batch_size: any number of rows, or a range of them. strict=False allows dicts as outputs. check_trace
-    compares the result with the model, on check_inputs too. dryrun chooses segments and compiles nothing.
+    compares the result with the model, on check_inputs too. dryrun chooses segments and compiles nothing. optimize
+    ("none", "safe", "fast") says what may be rewritten of the rest, threads how many a run uses (docs/optimize.md).
 
     >>> import torch, cleave
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
@@ -229,6 +233,8 @@ def trace(
         atol=_positive(atol, "atol", -1.0),
         parallel=_count(parallel, "parallel"),
         cache=_cache(cache),
+        optimize=read_level(optimize),
+        threads=read_threads(threads),
     )
     if check_inputs is not None and not isinstance(check_inputs, (list, tuple)):
         raise TypeError(f"check_inputs is a list of inputs, not {type(check_inputs).__name__}")
@@ -240,7 +246,8 @@ def trace(
     random = RandomState()
     with progress.task(f"tracing {Target(model).name}"), torch.no_grad(), contextlib.ExitStack() as after:
         after.callback(random.restore)
-        plan = capture(model, args, kwargs, dynamic_batch=wanted.dynamic)
+        after.enter_context(limited(wanted.threads))
+        plan = capture(model, args, kwargs, dynamic_batch=wanted.dynamic, optimize=optimize, threads=threads)
         if strict:
             _refuse_dicts(plan._main.output)
         traced = _traced(plan, args, kwargs, wanted, subgraph_builder_function)
@@ -271,6 +278,8 @@ class _Wanted(NamedTuple):
     atol: float
     parallel: int
     cache: str | None
+    optimize: str
+    threads: int
 
     def options(self) -> _native.TraceOptions:
         """As C takes them."""
@@ -504,7 +513,8 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
                 self.__dict__[table] = getattr(named, table)
             self.__dict__["training"] = named.training
         self._plan, self._captured, self._artifact, self._wanted = plan, list(captured), artifact, wanted
-        self._runtime = _native.Runtime(artifact, None, None, True, False, True)
+        how = (False, wanted.optimize, wanted.threads)
+        self._runtime = _native.Runtime(artifact, None, None, True, False, True, *how)
         self.__dict__["_named"] = named  # not a child: its children are here themselves
         self._numbers = {id(c): i for i, c in enumerate(captured)}
         self._others = {}
@@ -577,7 +587,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         with torch.no_grad(), self._lock:
             plan = self._others.get(key)
             if plan is None:
-                plan = capture(self._plan._target.call, args, kwargs)
+                plan = self._capture_live(args, kwargs)
                 if len(self._others) >= MOST_OTHERS:
                     self._others.pop(next(iter(self._others)))
                 self._others[key] = plan
@@ -585,8 +595,13 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
             try:
                 return plan(*args, **kwargs)
             except InputError:  # the model changed again
-                plan = self._others[key] = capture(self._plan._target.call, args, kwargs)
+                plan = self._others[key] = self._capture_live(args, kwargs)
                 return plan(*args, **kwargs)
+
+    def _capture_live(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+        want = self._wanted
+        call = self._plan._target.call
+        return capture(call, args, kwargs, optimize=want.optimize, threads=want.threads or None)
 
     def _tell_once(self, what: str) -> None:
         """One warning for a module; what else changes is in the log."""
@@ -632,6 +647,11 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
     def graph(self) -> Graph:
         """The operators with the segment of each."""
         return Graph(self._artifact.plan(0)[0], *_native.trace_segments(self._artifact, 0))
+
+    def optimizations(self) -> str:
+        """What passes did with the operators around the segments, in lines (docs/optimize.md)."""
+        text: str = self._runtime.optimizations()
+        return text
 
     def report(self) -> Report:
         """What was compiled, what was not and why, and what it is worth."""

@@ -77,7 +77,6 @@ clv_status br_to_device(const clv_tensor *t, const char *device, clv_tensor **ou
 
 /* A leaf on the same memory that requires grad or does not. */
 clv_status br_leaf(const clv_tensor *t, bool requires_grad, clv_tensor **out);
-int br_threads(void); /* that operators on the CPU use */
 /* Waits until the device ("cuda:0") has done all that it was given; nothing on the CPU. */
 clv_status br_synchronize(const char *device);
 bool br_allows_tf32(void); /* CUDA may round what goes into products and convolutions of f32 to 10 bits */
@@ -91,6 +90,21 @@ typedef struct br_view {
 } br_view;
 
 clv_status br_view_bytes(const clv_tensor *bytes, const br_view *v, clv_tensor **out); /* shares the memory of bytes */
+
+/* ---- threads: bridge_threads.cpp ----------------------------------------------------------------------------------- */
+
+enum { MOST_THREADS = 1024 };
+
+typedef struct br_team {
+	int operators, mkl;
+} br_team;
+
+int br_threads(void); /* that operators on the CPU use, called by this thread */
+/* So many from now on, for operators that this thread calls; no other thread notices. `had`: what it had before. */
+void br_team_enter(int n, br_team *had);
+void br_team_leave(const br_team *had);
+/* 0, or a number of threads that can be had: CLV_E_INVALID, CLV_E_UNSUPPORTED where all threads have one number. */
+clv_status br_team_check(int n);
 
 /* ---- comparing: bridge_compare.cpp --------------------------------------------------------------------------------- */
 
@@ -121,7 +135,11 @@ typedef struct br_clock br_clock;
 clv_status br_clock_new(const char *device, br_clock **out);
 void br_clock_free(br_clock *c); /* NULL is allowed */
 clv_status br_clock_start(br_clock *c);
+/* A start behind `work` products of matrices, which keep the device busy while the host hands it what is timed. */
+clv_status br_clock_start_behind(br_clock *c, uint32_t work);
 clv_status br_clock_stop(br_clock *c, double *ms);
+/* When the clock was stopped the device was still busy with that work: nothing waited for the host. */
+bool br_clock_was_behind(const br_clock *c);
 
 /* The backward from outputs (all gradients are ones) to the leaves behind them. Gradients are kept until it is freed; no
    .grad is touched. *out is NULL where there is nothing to do. Run it once, without the lock of Python. */

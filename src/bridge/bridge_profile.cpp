@@ -182,13 +182,15 @@ struct br_clock {
 	c10::Device device;
 	std::optional<c10::Event> start, end; // none on the CPU
 	std::chrono::steady_clock::time_point since;
+	at::Tensor load, product; // work to be behind of
+	bool behind = false;
 };
 
 clv_status br_clock_new(const char *device, br_clock **out)
 {
 	BRIDGE_CATCH({
 		c10::Device d{std::string(device)};
-		auto clock = std::make_unique<br_clock>(br_clock{d, std::nullopt, std::nullopt, {}});
+		auto clock = std::make_unique<br_clock>(br_clock{d, std::nullopt, std::nullopt, {}, {}, {}});
 		if (!d.is_cpu()) {
 			clock->start.emplace(d.type(), c10::EventFlag::BACKEND_DEFAULT);
 			clock->end.emplace(d.type(), c10::EventFlag::BACKEND_DEFAULT);
@@ -217,14 +219,52 @@ clv_status br_clock_start(br_clock *c)
 	})
 }
 
+namespace {
+
+constexpr int64_t LOAD = 2048; // a product of this size takes about as long as ten small kernels take the host
+
+void make_busy(br_clock *c, uint32_t work)
+{
+	at::DisableRecordFunctionGuard quiet;
+	at::NoGradGuard none;
+	if (!c->load.defined()) {
+		c->load = at::zeros({LOAD, LOAD}, at::TensorOptions().device(c->device).dtype(at::kFloat));
+		c->product = at::empty_like(c->load);
+	}
+	for (uint32_t i = 0; i < work; i++)
+		at::mm_out(c->product, c->load, c->load);
+}
+
+} // namespace
+
+clv_status br_clock_start_behind(br_clock *c, uint32_t work)
+{
+	BRIDGE_CATCH({
+		TRY(br_clock_start(c)); // waits until the device is idle
+		if (!c->start)
+			return CLV_OK;
+		c10::impl::VirtualGuardImpl guard(c->device.type());
+		make_busy(c, work);
+		c->start->record(guard.getStream(c->device));
+		return CLV_OK;
+	})
+}
+
+bool br_clock_was_behind(const br_clock *c)
+{
+	return c->behind;
+}
+
 clv_status br_clock_stop(br_clock *c, double *ms)
 {
 	BRIDGE_CATCH({
 		if (!c->start) {
 			*ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - c->since).count();
+			c->behind = true; // the host is the device
 			return CLV_OK;
 		}
 		c10::impl::VirtualGuardImpl guard(c->device.type());
+		c->behind = !c->start->query();
 		c->end->record(guard.getStream(c->device));
 		guard.synchronizeDevice(c->device.index());
 		*ms = c->start->elapsedTime(*c->end);

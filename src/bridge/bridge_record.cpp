@@ -267,10 +267,23 @@ bool is_transformed(c10::ArrayRef<const c10::IValue> inputs)
 	return false;
 }
 
-uint32_t tag_flags(const c10::OperatorHandle &op)
+// Picks by numbers, not by a mask: as many as there are.
+bool picks_by_number(const c10::OperatorHandle &op, c10::ArrayRef<const c10::IValue> in)
+{
+	const std::string &name = op.schema().name();
+	if ((name != "aten::index" && name != "aten::_unsafe_index") || in.size() < 2 || !in[1].isList())
+		return false;
+	for (const c10::IValue &v : in[1].toListRef())
+		if (v.isTensor() && v.toTensor().defined() &&
+		    (v.toTensor().scalar_type() == at::kBool || v.toTensor().scalar_type() == at::kByte))
+			return false;
+	return true;
+}
+
+uint32_t tag_flags(const c10::OperatorHandle &op, c10::ArrayRef<const c10::IValue> in)
 {
 	uint32_t f = 0;
-	if (op.hasTag(at::Tag::dynamic_output_shape))
+	if (op.hasTag(at::Tag::dynamic_output_shape) && !picks_by_number(op, in))
 		f |= BR_DYNAMIC;
 	if (op.hasTag(at::Tag::data_dependent_output))
 		f |= BR_DYNAMIC | BR_HOST_READ;
@@ -379,7 +392,7 @@ void start(Open &o, const at::RecordFunction &fn)
 	o.top = depth++ == 0;
 	o.name = toString(o.op->operator_name());
 	o.exceptions = std::uncaught_exceptions();
-	uint32_t flags = tag_flags(*o.op);
+	uint32_t flags = tag_flags(*o.op, fn.inputs());
 	if (o.top) {
 		open_top = &o;
 		o.flags = flags;

@@ -1,7 +1,6 @@
 // Tensors, objects and modes: the parts of the bridge that carry no state of their own.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/DLConvertor.h>
-#include <ATen/Parallel.h>
 
 #include "bridge/impl.hpp"
 
@@ -477,11 +476,6 @@ int64_t clv_tensor_bytes(const clv_tensor *t)
 	return static_cast<int64_t>(impl->numel() * impl->itemsize());
 }
 
-int br_threads(void)
-{
-	return at::get_num_threads();
-}
-
 clv_status br_synchronize(const char *device)
 {
 	if (!device[0] || std::strcmp(device, "cpu") == 0 || std::strcmp(device, "meta") == 0)
@@ -505,16 +499,6 @@ bool br_allows_tf32(void)
 clv_status clv_synchronize(const char *device)
 {
 	return device ? br_synchronize(device) : fail(CLV_E_INVALID, "clv_synchronize needs a device");
-}
-
-clv_status clv_set_threads(int n)
-{
-	if (n < 1)
-		return fail(CLV_E_INVALID, "clv_set_threads: %d is no number of threads", n);
-	BRIDGE_CATCH({
-		at::set_num_threads(n);
-		return CLV_OK;
-	})
 }
 
 clv_status clv_set_seed(uint64_t seed)

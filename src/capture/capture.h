@@ -136,7 +136,8 @@ clv_status stream_fold(stream *s, bool *changed);
 
 /* ---- flow.c ------------------------------------------------------------------------------------------------------ */
 
-bool stream_reads_data(const stream *s); /* a number or a shape that depends on data */
+/* A number or a shape depends on what is in the inputs. */
+clv_status stream_reads_data(const stream *s, bool *out);
 
 /* From aligned streams on other data (and at other sizes: `points`, n rows of nsymbols): the points with one more symbol for
    each number that is read from data and that nothing before it explains. *out: n rows of *nall, caller frees with

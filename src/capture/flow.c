@@ -18,18 +18,93 @@ typedef struct search {
 	int64_t *y;        /* scratch: one number per stream */
 } search;
 
-bool stream_reads_data(const stream *s)
+/* ---- what follows the inputs --------------------------------------------------------------------------------------- */
+
+/* Per tensor; what is on the memory of one that moves does so too. */
+typedef struct motion {
+	const stream *s;
+	bool *tensors, *storages;
+} motion;
+
+static void set_moving(motion *m, uint32_t t)
 {
-	for (uint32_t i = 0; i < s->ops.n; i++) {
-		const stream_op *o = &s->ops.at[i];
-		for (uint32_t k = 0; k < o->nresults; k++) {
-			uint8_t kind = o->results[k].kind;
-			if (kind == BR_INT || kind == BR_FLOAT || (o->flags & BR_DYNAMIC && (kind == BR_TENSOR || kind == BR_LIST)))
-				return true;
-		}
+	uint32_t storage = m->s->tensors.at[t].storage;
+	m->tensors[t] = true;
+	if (storage != NONE)
+		m->storages[storage] = true;
+}
+
+static bool any_moves(const motion *m, const br_arg *args, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (args[i].kind == BR_LIST && any_moves(m, args[i].u.list.at, args[i].u.list.n))
+			return true;
+		if (args[i].kind != BR_TENSOR)
+			continue;
+		uint32_t storage = m->s->tensors.at[args[i].u.id].storage;
+		if (m->tensors[args[i].u.id] || (storage != NONE && m->storages[storage]))
+			return true;
 	}
 	return false;
 }
+
+static void move_all(motion *m, const br_arg *args, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (args[i].kind == BR_LIST)
+			move_all(m, args[i].u.list.at, args[i].u.list.n);
+		else if (args[i].kind == BR_TENSOR)
+			set_moving(m, args[i].u.id);
+}
+
+/* It gives a number, or a tensor whose shape it finds in the data. */
+static bool reads_data(const stream_op *o)
+{
+	for (uint32_t k = 0; k < o->nresults; k++) {
+		uint8_t kind = o->results[k].kind;
+		if (kind == BR_INT || kind == BR_FLOAT || (o->flags & BR_DYNAMIC && (kind == BR_TENSOR || kind == BR_LIST)))
+			return true;
+	}
+	return false;
+}
+
+static bool find_read(motion *m)
+{
+	const stream *s = m->s;
+	bool host = false;
+	for (uint32_t i = 0; i < s->inputs.n; i++)
+		set_moving(m, s->inputs.at[i]);
+	for (uint32_t i = 0; i < s->ops.n; i++) {
+		const stream_op *o = &s->ops.at[i];
+		bool follows = host || o->label || (o->flags & BR_RANDOM) || any_moves(m, o->args, o->nargs);
+		if (follows && reads_data(o))
+			return true;
+		if (!follows)
+			continue;
+		host |= !strcmp(o->op, "cleave::guard_equal"); /* Python has the data: anything may be made of it */
+		move_all(m, o->results, o->nresults);
+		for (uint32_t k = 0; k < o->nwrites; k++)
+			set_moving(m, o->writes[k]);
+	}
+	return false;
+}
+
+clv_status stream_reads_data(const stream *s, bool *out)
+{
+	uint32_t storages = 0;
+	for (uint32_t i = 0; i < s->tensors.n; i++)
+		if (s->tensors.at[i].storage != NONE && s->tensors.at[i].storage >= storages)
+			storages = s->tensors.at[i].storage + 1;
+	motion m = {s, mem_alloc((s->tensors.n + 1) * sizeof *m.tensors), mem_alloc((storages + 1) * sizeof *m.storages)};
+	clv_status st = m.tensors && m.storages ? CLV_OK : fail_nomem();
+	if (st == CLV_OK)
+		*out = find_read(&m);
+	mem_free(m.tensors);
+	mem_free(m.storages);
+	return st;
+}
+
+/* ---- symbols ------------------------------------------------------------------------------------------------------- */
 
 static uint32_t distinct(const int64_t *y, uint32_t n)
 {

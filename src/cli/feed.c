@@ -4,6 +4,7 @@
 
 #ifdef CLEAVE_CLI_TORCH
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -154,10 +155,7 @@ clv_runtime *load_runtime(const model *m, const loading *o)
 	options.allow_compiled = o->allow_compiled;
 	options.tape_only = o->tape_only;
 	options.optimize = o->optimize;
-	if (o->threads && clv_set_threads(o->threads < 65536 ? (int)o->threads : 65536) != CLV_OK) {
-		fail_with(NULL);
-		return NULL;
-	}
+	options.threads = o->threads < INT_MAX ? (int)o->threads : INT_MAX;
 	if (clv_runtime_create(m->artifact, &options, &r) != CLV_OK) {
 		fail_with(m->path);
 		return NULL;

@@ -14,6 +14,7 @@
 typedef struct code_spec {
 	const char *device; /* "cpu", "cuda:0" */
 	uint32_t ninputs, noutputs;
+	int threads; /* that a run may use; 0: as many as operators use, or what it was compiled with says */
 } code_spec;
 
 /* One run. Inputs are dense, in the layout that the job said; outputs are new references that the back end makes, in

@@ -101,7 +101,7 @@ static clv_status borrow_compiled(const artifact_segment *from, compiled *out)
 static clv_status load_segment(code *c, const code_source *source, const view *v, arena *a, const char **reason)
 {
 	const artifact_segment *from = source->from;
-	code_spec s = {code_device(v), v->inputs.n, v->outputs.n};
+	code_spec s = {code_device(v), v->inputs.n, v->outputs.n, source->threads};
 	compiled made = {0};
 	TRY(check_segment(from, v));
 	if (!s.device)

@@ -25,6 +25,7 @@ typedef struct code_source {
 	const plan *p;
 	const liveness *live; /* of the plan */
 	bool allow_native;    /* machine code may run */
+	int threads;          /* that a run may use; 0: nobody says */
 } code_source;
 
 /* Loads what an artifact has for a segment. What cannot run here is no error: *out is NULL then, and *reason, in `a`, says

@@ -236,15 +236,15 @@ static void set(settings *s, const char *key, const char *text)
 }
 
 /* Ours first: as many threads as torch has, so that both share the machine alike; threads of the caller are not tied to
-   cores; and f32, because the default may be less. */
-static clv_status read_settings(const json_t *root, settings *s)
+   cores; and f32, because the default may be less. A number that the caller of this process gives counts most. */
+static clv_status read_settings(const json_t *root, int threads, settings *s)
 {
 	const json_t *given = json_object_get(root, "properties");
 	const char *key;
 	json_t *text;
 	if (!json_is_object(given))
 		return fail(CLV_E_PARSE, "run.json has no properties");
-	snprintf(s->threads, sizeof s->threads, "%d", br_threads());
+	snprintf(s->threads, sizeof s->threads, "%d", threads ? threads : br_threads());
 	set(s, "INFERENCE_NUM_THREADS", s->threads);
 	set(s, "ENABLE_CPU_PINNING", "NO");
 	set(s, "INFERENCE_PRECISION_HINT", "f32");
@@ -255,6 +255,8 @@ static clv_status read_settings(const json_t *root, settings *s)
 			return fail(CLV_E_PARSE, "run.json: \"%.60s\" is no property that a file may set", key);
 		set(s, properties[at], json_string_value(text));
 	}
+	if (threads)
+		set(s, "INFERENCE_NUM_THREADS", s->threads);
 	return CLV_OK;
 }
 
@@ -309,12 +311,12 @@ static clv_status check_ports(const model *m)
 	return CLV_OK;
 }
 
-static clv_status load_into(model *m, const compiled *c, const json_t *root)
+static clv_status load_into(model *m, const compiled *c, const json_t *root, int threads)
 {
 	settings s = {.n = 0};
 	ov_model *from = NULL;
 	TRY(read_orders(m, root));
-	TRY(read_settings(root, &s));
+	TRY(read_settings(root, threads, &s));
 	TRY(read_model(m->ov, c, &from));
 	clv_status st = compile_it(m, from, &s);
 	m->ov->ov_model_free(from);
@@ -334,7 +336,7 @@ static clv_status load(void *ctx, const compiled *c, const code_spec *s, void **
 	if (m) {
 		*m = (model){.ov = ov, .ninputs = s->ninputs, .noutputs = s->noutputs};
 		pthread_mutex_init(&m->lock, NULL);
-		st = load_into(m, c, root);
+		st = load_into(m, c, root, s->threads);
 	}
 	json_decref(root);
 	if (st != CLV_OK && m)

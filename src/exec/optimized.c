@@ -5,36 +5,56 @@
 #include <string.h>
 
 #include "exec/beside.h"
+#include "exec/code.h"
 
-/* Results of the prelude, and marks of what they were made of. */
+/* Results of the part that is made once, or for sizes, and marks of what they were made of. */
 typedef struct kept {
 	atomic_uint refs;
-	uint64_t *marks;      /* per external of the prelude */
+	struct kept *base;    /* sized: of what is made once; counted */
+	int64_t *sizes;       /* sized: values of the plan's symbols */
+	uint64_t *marks;      /* per external of the part */
 	clv_tensor **from;    /* the same: on its memory, which nobody else gets while it is compared with */
-	clv_tensor **tensors; /* per output of the prelude */
+	clv_tensor **tensors; /* per output of the part */
 	uint32_t nfrom, n;
+	size_t bytes;        /* of the tensors */
 	uint64_t generation; /* how many were made before it */
 } kept;
 
-/* Where an input of the main part comes from. */
+/* Where an input of a part comes from. */
 typedef struct source {
-	bool prelude;
-	uint32_t at; /* among the outputs of the prelude, or the inputs of the program */
+	part_id from; /* PARTS: the inputs of the program */
+	uint32_t at;  /* among these, or the outputs of that part */
 } source;
+
+typedef struct part {
+	clv_program *program; /* NULL: it has no nodes */
+	uint32_t *externals;  /* per external of it: which of the program's */
+	source *inputs;       /* per input of it */
+} part;
+
+enum { SIZES = 8 };                               /* that results are kept for: as many as there are graphs */
+static const size_t MOST_BYTES = (size_t)1 << 28; /* of all but those of the last sizes */
 
 struct variant {
 	optimized_plan made;
 	liveness live;
-	clv_program *prelude, *main; /* prelude: NULL where nothing is the same in every run */
-	uint32_t *prelude_externals; /* per external of it: which of the program's */
-	uint32_t *main_externals;
-	source *inputs; /* per input of main */
-	bool checks;    /* main does not check all that the program does */
+	part parts[PARTS];
+	bool checks; /* the parts do not check all that the program does */
 	pthread_mutex_t lock;
 	bool has_lock;
-	kept *now;           /* under the lock, as the next */
-	uint64_t generation; /* how often the prelude ran */
+	kept *once;          /* under the lock, as the next ones */
+	kept *sized[SIZES];  /* the last used first; NULL ends */
+	uint64_t generation; /* how often something was made to keep */
 };
+
+/* One run: what it was called with, and what parts gave so far. */
+typedef struct turn {
+	const clv_program *g;
+	const run_spec *r;
+	int64_t few[8], *symbols;  /* values of the plan's symbols; few: room for them */
+	kept *kept[PART_GUARDS];   /* by part; NULL: it has no nodes */
+	clv_tensor *const *guards; /* outputs of the guards; NULL: not yet */
+} turn;
 
 /* ---- what is kept ------------------------------------------------------------------------------------------------- */
 
@@ -46,10 +66,19 @@ static void kept_unref(kept *k)
 		br_unref(k->tensors[i]);
 	for (uint32_t i = 0; k->from && i < k->nfrom; i++)
 		br_unref(k->from[i]);
+	kept_unref(k->base);
 	mem_free(k->tensors);
 	mem_free(k->from);
 	mem_free(k->marks);
+	mem_free(k->sizes);
 	mem_free(k);
+}
+
+static kept *kept_ref(kept *k)
+{
+	if (k)
+		atomic_fetch_add(&k->refs, 1);
+	return k;
 }
 
 static kept *kept_new(uint32_t nfrom, uint32_t ntensors)
@@ -71,99 +100,191 @@ static kept *kept_new(uint32_t nfrom, uint32_t ntensors)
 }
 
 /* Constants may be tensors that their maker still writes; all of a small one is looked at. False: nothing tells. */
-static bool mark_of(const variant *x, uint32_t i, const clv_tensor *t, uint64_t *out)
+static bool mark_of(const part *x, uint32_t i, const clv_tensor *t, uint64_t *out)
 {
-	const view *v = &x->prelude->v;
+	const view *v = &x->program->v;
 	bool constant = v->p->values.at[v->externals.at[i]].kind == VALUE_CONST;
 	*out = 0;
 	return t && br_mark(t, constant ? SMALL_CONSTANT : 0, out);
 }
 
-static bool still_holds(const variant *x, const kept *k, const run_spec *r)
+static bool still_holds(const part *x, const kept *k, const turn *now)
 {
-	for (uint32_t i = 0; i < x->prelude->v.externals.n; i++) {
+	uint32_t nsymbols = k->sizes ? now->g->p->symbols.n : 0;
+	if (k->base != (k->sizes ? now->kept[PART_ONCE] : NULL))
+		return false;
+	if (nsymbols && memcmp(k->sizes, now->symbols, nsymbols * sizeof *k->sizes) != 0)
+		return false;
+	for (uint32_t i = 0; i < k->nfrom; i++) {
 		uint64_t mark;
-		if (!mark_of(x, i, r->externals[x->prelude_externals[i]], &mark) || mark != k->marks[i])
+		if (!mark_of(x, i, now->r->externals[x->externals[i]], &mark) || mark != k->marks[i])
 			return false;
 	}
 	return true;
 }
 
-/* Nothing in the prelude depends on a size, so any will do. */
-static int64_t *any_symbols(const plan *p)
+/* Nothing in what is made once depends on a size, so any will do. */
+static void any_symbols(const plan *p, int64_t *out)
 {
-	int64_t *out = mem_alloc((p->symbols.n + 1) * sizeof *out);
-	for (symbol_id s = 0; out && s < p->symbols.n; s++)
+	for (symbol_id s = 0; s < p->symbols.n; s++)
 		out[s] = p->symbols.at[s].data ? -1 : p->symbols.at[s].lo;
-	return out;
 }
 
-static clv_status run_prelude(const variant *x, const run_spec *r, kept *k)
+static void gather(const part *x, const turn *now, clv_tensor **inputs, clv_tensor **externals)
 {
-	const view *v = &x->prelude->v;
-	clv_tensor **externals = mem_alloc((v->externals.n + 1) * sizeof *externals);
-	int64_t *symbols = any_symbols(x->made.p);
-	clv_status st = externals && symbols ? CLV_OK : fail_nomem();
-	for (uint32_t i = 0; st == CLV_OK && i < v->externals.n; i++) {
-		externals[i] = r->externals[x->prelude_externals[i]];
-		(void)mark_of(x, i, externals[i], &k->marks[i]);
-		if (externals[i])
-			st = br_leaf(externals[i], false, &k->from[i]);
+	const view *v = &x->program->v;
+	for (uint32_t i = 0; i < v->inputs.n; i++) {
+		source s = x->inputs[i];
+		inputs[i] = s.from == PARTS         ? now->r->inputs[s.at]
+		            : s.from == PART_GUARDS ? now->guards[s.at]
+		                                    : now->kept[s.from]->tensors[s.at];
 	}
-	run_spec inner = {.externals = externals, .outputs = k->tensors, .symbols = symbols};
+	for (uint32_t i = 0; i < v->externals.n; i++)
+		externals[i] = now->r->externals[x->externals[i]];
+}
+
+enum { FEW = 64 };
+
+/* The nodes of a part; symbols are those of the plan. */
+static clv_status run_part(const part *x, const turn *now, const int64_t *symbols, clv_tensor **outputs)
+{
+	const view *v = &x->program->v;
+	clv_tensor *few[FEW], **given = few;
+	uint32_t n = v->inputs.n + v->externals.n;
+	if (n > FEW && !(given = mem_alloc(n * sizeof *given)))
+		return fail_nomem();
+	gather(x, now, given, given + v->inputs.n);
+	run_spec inner = *now->r;
+	inner.inputs = given;
+	inner.externals = given + v->inputs.n;
+	inner.outputs = outputs;
+	inner.grad = false;
+	inner.symbols = now->g->p->symbols.n ? symbols : NULL;
+	clv_status st = program_run(x->program, &inner);
+	if (given != few)
+		mem_free(given);
+	return st;
+}
+
+/* At most: views are counted as if they had memory of their own. */
+static void count_bytes(const clv_program *g, const int64_t *sizes, kept *k)
+{
+	int64_t bytes;
+	for (uint32_t i = 0; i < k->n; i++)
+		if (value_bytes(g->p, g->outputs.at[i], sizes, &bytes) == CLV_OK)
+			k->bytes += (size_t)bytes;
+}
+
+static clv_status fill_kept(const part *x, const turn *now, kept *k)
+{
+	const plan *p = now->g->p;
+	int64_t *symbols = mem_alloc((p->symbols.n + 1) * sizeof *symbols);
+	if (!symbols)
+		return fail_nomem();
+	if (k->sizes)
+		memcpy(symbols, k->sizes, p->symbols.n * sizeof *symbols);
+	else
+		any_symbols(p, symbols);
+	clv_status st = CLV_OK;
+	for (uint32_t i = 0; st == CLV_OK && i < k->nfrom; i++) {
+		clv_tensor *t = now->r->externals[x->externals[i]];
+		(void)mark_of(x, i, t, &k->marks[i]);
+		if (t)
+			st = br_leaf(t, false, &k->from[i]);
+	}
+	run_spec plain = {.externals = now->r->externals};
+	turn alone = {.g = now->g, .r = &plain, .kept = {now->kept[PART_ONCE]}};
 	if (st == CLV_OK)
-		st = program_run(x->prelude, &inner);
-	mem_free(externals);
+		st = run_part(x, &alone, symbols, k->tensors);
 	mem_free(symbols);
 	return st;
 }
 
-static clv_status make_kept(const variant *x, const run_spec *r, kept **out)
+static clv_status make_kept(variant *x, const turn *now, part_id at, kept **out)
 {
-	kept *k = kept_new(x->prelude->v.externals.n, x->prelude->outputs.n);
+	const part *from = &x->parts[at];
+	uint32_t nsymbols = now->g->p->symbols.n;
+	kept *k = kept_new(from->program->v.externals.n, from->program->outputs.n);
 	if (!k)
 		return fail_nomem();
-	clv_status st = run_prelude(x, r, k);
+	if (at == PART_SIZED) {
+		k->base = kept_ref(now->kept[PART_ONCE]);
+		k->sizes = mem_alloc((nsymbols + 1) * sizeof *k->sizes);
+		if (k->sizes)
+			memcpy(k->sizes, now->symbols, nsymbols * sizeof *k->sizes);
+	}
+	clv_status st = at == PART_SIZED && !k->sizes ? fail_nomem() : fill_kept(from, now, k);
 	if (st == CLV_OK)
 		st = wait_for_all(k->tensors, k->n); /* later runs may be on other streams: what they find must be there */
 	if (st != CLV_OK) {
 		kept_unref(k);
 		return st;
 	}
+	count_bytes(from->program, k->sizes, k);
+	k->generation = ++x->generation;
 	*out = k;
 	return CLV_OK;
 }
 
-/* A reference to what the prelude gives for these externals. */
-static clv_status take_kept(variant *x, const run_spec *r, kept **out)
+static clv_status find_once(variant *x, turn *now)
 {
-	clv_status st = CLV_OK;
-	pthread_mutex_lock(&x->lock);
-	if (!x->now || !still_holds(x, x->now, r)) {
-		kept_unref(x->now);
-		x->now = NULL;
-		st = make_kept(x, r, &x->now);
-		if (st == CLV_OK)
-			x->now->generation = ++x->generation;
+	if (!x->once || !still_holds(&x->parts[PART_ONCE], x->once, now)) {
+		kept_unref(x->once);
+		x->once = NULL;
+		TRY(make_kept(x, now, PART_ONCE, &x->once));
 	}
-	if (st == CLV_OK) {
-		atomic_fetch_add(&x->now->refs, 1);
-		*out = x->now;
-	}
-	pthread_mutex_unlock(&x->lock);
-	return st;
+	now->kept[PART_ONCE] = kept_ref(x->once);
+	return CLV_OK;
 }
 
-clv_status variant_renew(variant *x, const run_spec *r, uint64_t *generation)
+/* What was used last stays; others as long as there is room for them. */
+static void put_first(variant *x, kept *k, uint32_t from)
 {
-	kept *k;
-	*generation = 0;
-	if (!x->prelude)
-		return CLV_OK;
-	TRY(take_kept(x, r, &k));
-	*generation = k->generation;
-	kept_unref(k);
+	size_t bytes = k->bytes;
+	memmove(&x->sized[1], &x->sized[0], from * sizeof *x->sized);
+	x->sized[0] = k;
+	for (uint32_t i = 1; i < SIZES && x->sized[i]; i++) {
+		bytes += x->sized[i]->bytes;
+		if (bytes <= MOST_BYTES)
+			continue;
+		for (uint32_t last = i; last < SIZES; last++) {
+			kept_unref(x->sized[last]);
+			x->sized[last] = NULL;
+		}
+	}
+}
+
+static clv_status find_sized(variant *x, turn *now)
+{
+	kept *k = NULL;
+	uint32_t i = 0;
+	while (i < SIZES && x->sized[i] && !still_holds(&x->parts[PART_SIZED], x->sized[i], now))
+		i++;
+	if (i < SIZES && x->sized[i]) {
+		k = x->sized[i];
+	} else {
+		TRY(make_kept(x, now, PART_SIZED, &k));
+		if (i == SIZES)
+			kept_unref(x->sized[--i]);
+	}
+	put_first(x, k, i);
+	now->kept[PART_SIZED] = kept_ref(k);
 	return CLV_OK;
+}
+
+/* References to what earlier runs left for these externals and sizes. */
+static clv_status take_kept(variant *x, turn *now)
+{
+	clv_status st = CLV_OK;
+	if (!x->parts[PART_ONCE].program && !x->parts[PART_SIZED].program)
+		return CLV_OK;
+	pthread_mutex_lock(&x->lock);
+	if (x->parts[PART_ONCE].program)
+		st = find_once(x, now);
+	if (st == CLV_OK && x->parts[PART_SIZED].program)
+		st = find_sized(x, now);
+	pthread_mutex_unlock(&x->lock);
+	return st;
 }
 
 /* ---- making ------------------------------------------------------------------------------------------------------- */
@@ -199,68 +320,98 @@ static clv_status map_externals(const view *outer, const view *inner, uint32_t *
 	return CLV_OK;
 }
 
-static clv_status map_inputs(variant *x, const clv_program *g)
+static clv_status map_inputs(variant *x, part *to, const clv_program *g)
 {
-	const view *v = &x->main->v;
-	x->inputs = mem_alloc((v->inputs.n + 1) * sizeof *x->inputs);
-	if (!x->inputs)
+	const view *v = &to->program->v;
+	to->inputs = mem_alloc((v->inputs.n + 1) * sizeof *to->inputs);
+	if (!to->inputs)
 		return fail_nomem();
 	for (uint32_t i = 0; i < v->inputs.n; i++) {
-		value_id id = v->inputs.at[i];
-		uint32_t at = find_id(g->v.inputs.at, g->v.inputs.n, id);
-		x->inputs[i] = (source){at == NONE, at};
-		if (at == NONE && x->prelude)
-			x->inputs[i].at = find_id(x->prelude->outputs.at, x->prelude->outputs.n, id);
-		if (x->inputs[i].at == NONE)
+		source s = {PARTS, find_id(g->v.inputs.at, g->v.inputs.n, v->inputs.at[i])};
+		for (const part *y = x->parts; s.at == NONE && y < to; y++)
+			if (y->program)
+				s = (source){(part_id)(y - x->parts),
+				             find_id(y->program->outputs.at, y->program->outputs.n, v->inputs.at[i])};
+		if (s.at == NONE)
 			return lost("inputs");
+		to->inputs[i] = s;
 	}
 	return CLV_OK;
 }
 
 static clv_status check_outputs(const variant *x, const clv_program *g)
 {
-	bool same = x->main->outputs.n == g->outputs.n && x->main->out_numbers.n == g->out_numbers.n;
+	const clv_program *last = x->parts[PART_MAIN].program;
+	bool same = last->outputs.n == g->outputs.n && last->out_numbers.n == g->out_numbers.n;
 	for (uint32_t i = 0; same && i < g->outputs.n; i++)
-		same = x->main->outputs.at[i] == g->outputs.at[i];
+		same = last->outputs.at[i] == g->outputs.at[i];
 	return same ? CLV_OK : lost("outputs");
+}
+
+static void mark_checked(const part *x, bool *inputs, bool *externals)
+{
+	for (uint32_t i = 0; i < x->program->v.inputs.n; i++)
+		if (x->inputs[i].from == PARTS)
+			inputs[x->inputs[i].at] = true;
+	for (uint32_t i = 0; i < x->program->v.externals.n; i++)
+		externals[x->externals[i]] = true; /* of what is kept: when it changes */
 }
 
 /* What no node reads any more is checked all the same: a forward may have gone its way for that. A range that begins later
    does not compare the memory of its inputs. */
 static clv_status find_checks(variant *x, const clv_program *g)
 {
-	bool *checked = mem_alloc((g->v.externals.n + 1) * sizeof *checked);
-	uint32_t inputs = 0;
+	uint32_t n = g->v.inputs.n + g->v.externals.n;
+	bool *checked = mem_alloc((n + 1) * sizeof *checked);
 	if (!checked)
 		return fail_nomem();
-	for (uint32_t i = 0; i < x->main->v.inputs.n; i++)
-		inputs += !x->inputs[i].prelude;
-	for (uint32_t i = 0; i < x->main->v.externals.n; i++)
-		checked[x->main_externals[i]] = true;
-	for (uint32_t i = 0; x->prelude && i < x->prelude->v.externals.n; i++)
-		checked[x->prelude_externals[i]] = true; /* when it changes */
-	x->checks = inputs < g->v.inputs.n || (g->writes_inputs && x->prelude);
-	for (uint32_t i = 0; i < g->v.externals.n; i++)
+	bool later = false;
+	for (unsigned i = 0; i < PARTS; i++) {
+		if (x->parts[i].program)
+			mark_checked(&x->parts[i], checked, checked + g->v.inputs.n);
+		later |= i < PART_MAIN && x->parts[i].program;
+	}
+	x->checks = g->writes_inputs && later;
+	for (uint32_t i = 0; i < n; i++)
 		x->checks |= !checked[i];
 	mem_free(checked);
 	return CLV_OK;
 }
 
-static clv_status lower_parts(variant *x, const program_spec *spec)
+/* Compiled segments are in the main part. */
+static clv_status lower_part(variant *x, const clv_program *g, const program_spec *spec, part_id at)
 {
-	program_spec part = *spec;
-	part.optimize = OPTIMIZE_NONE;
-	part.inference = true;
-	if (x->made.main > x->made.first) {
-		part.first = x->made.first;
-		part.end = x->made.main;
-		part.live = &x->live;
-		TRY(program_new(x->made.p, &part, &x->prelude));
-	}
-	part.live = NULL;
-	part.first = x->made.main;
-	part.end = x->made.end;
-	return program_new(x->made.p, &part, &x->main);
+	program_spec mine = *spec;
+	part *to = &x->parts[at];
+	mine.optimize = OPTIMIZE_NONE;
+	mine.inference = true;
+	mine.threads = 0; /* who runs it has them already */
+	mine.first = x->made.part[at];
+	mine.end = x->made.part[at + 1];
+	mine.live = at == PART_MAIN ? NULL : &x->live;
+	mine.ncodes = at == PART_MAIN ? spec->ncodes : 0;
+	mine.of = g;
+	mine.places = x->made.pinned;
+	if (at != PART_MAIN && mine.first == mine.end)
+		return CLV_OK;
+	TRY(program_new(x->made.p, &mine, &to->program));
+	TRY(map_externals(&g->v, &to->program->v, &to->externals));
+	return map_inputs(x, to, g);
+}
+
+/* Passes leave the nodes of compiled segments alone. */
+static clv_status optimize_around(const clv_program *g, const program_spec *spec, optimize_spec s, optimized_plan *out)
+{
+	node_span *pinned = mem_alloc((spec->ncodes + 1) * sizeof *pinned);
+	if (!pinned)
+		return fail_nomem();
+	for (uint32_t i = 0; i < spec->ncodes; i++)
+		pinned[i] = (node_span){spec->codes[i]->first, spec->codes[i]->end};
+	s.pinned = pinned;
+	s.npinned = spec->ncodes;
+	clv_status st = optimize(g->p, spec->first, spec->end, &s, out);
+	mem_free(pinned);
+	return st;
 }
 
 static clv_status variant_init(variant *x, const clv_program *g, const program_spec *spec, const optimize_spec *s)
@@ -268,13 +419,10 @@ static clv_status variant_init(variant *x, const clv_program *g, const program_s
 	if (pthread_mutex_init(&x->lock, NULL) != 0)
 		return fail_nomem();
 	x->has_lock = true;
-	TRY(optimize(g->p, spec->first, spec->end, s, &x->made));
+	TRY(optimize_around(g, spec, *s, &x->made));
 	TRY(liveness_new(x->made.p, &x->live));
-	TRY(lower_parts(x, spec));
-	if (x->prelude)
-		TRY(map_externals(&g->v, &x->prelude->v, &x->prelude_externals));
-	TRY(map_externals(&g->v, &x->main->v, &x->main_externals));
-	TRY(map_inputs(x, g));
+	for (unsigned i = 0; i < PARTS; i++)
+		TRY(lower_part(x, g, spec, (part_id)i));
 	TRY(find_checks(x, g));
 	return check_outputs(x, g);
 }
@@ -293,16 +441,22 @@ clv_status variant_new(const clv_program *g, const program_spec *spec, const opt
 	return CLV_OK;
 }
 
+static void part_free(part *x)
+{
+	program_free(x->program);
+	mem_free(x->externals);
+	mem_free(x->inputs);
+}
+
 void variant_free(variant *x)
 {
 	if (!x)
 		return;
-	kept_unref(x->now);
-	program_free(x->prelude);
-	program_free(x->main);
-	mem_free(x->prelude_externals);
-	mem_free(x->main_externals);
-	mem_free(x->inputs);
+	kept_unref(x->once);
+	for (uint32_t i = 0; i < SIZES; i++)
+		kept_unref(x->sized[i]);
+	for (unsigned i = 0; i < PARTS; i++)
+		part_free(&x->parts[i]);
 	liveness_free(&x->live);
 	optimized_plan_free(&x->made);
 	if (x->has_lock)
@@ -315,49 +469,110 @@ const optimized_plan *variant_plan(const variant *x)
 	return &x->made;
 }
 
-/* ---- running ------------------------------------------------------------------------------------------------------ */
-
-static clv_status run_main(const variant *x, const clv_program *g, const run_spec *r, const kept *k, clv_tensor **given,
-                           int64_t *symbols)
+clv_status variant_keeps(const variant *x, int64_t *bytes)
 {
-	const view *v = &x->main->v;
-	run_spec inner = *r;
-	clv_tensor **externals = given + v->inputs.n;
-	for (uint32_t i = 0; i < v->inputs.n; i++)
-		given[i] = x->inputs[i].prelude ? k->tensors[x->inputs[i].at] : r->inputs[x->inputs[i].at];
-	for (uint32_t i = 0; i < v->externals.n; i++)
-		externals[i] = r->externals[x->main_externals[i]];
-	inner.inputs = given;
-	inner.externals = externals;
-	inner.grad = false;
-	if (g->p->symbols.n) {
-		TRY(program_symbols(g, r, symbols));
-		inner.symbols = symbols;
+	const clv_program *once = x->parts[PART_ONCE].program;
+	const plan *p = x->made.p;
+	*bytes = 0;
+	bool *seen = mem_alloc(((size_t)p->values.n + 1) * sizeof *seen);
+	if (!seen)
+		return fail_nomem();
+	for (uint32_t i = 0; once && i < once->outputs.n; i++) {
+		value_id root = alias_root(p, once->outputs.at[i]);
+		int64_t more = 0;
+		if (!seen[root] && p->values.at[root].kind == VALUE_RESULT && value_bytes(p, root, NULL, &more) == CLV_OK &&
+		    __builtin_add_overflow(*bytes, more, bytes))
+			*bytes = INT64_MAX;
+		seen[root] = true;
 	}
-	return program_run(x->main, &inner);
+	mem_free(seen);
+	return CLV_OK;
 }
 
-enum { FEW = 64 };
+/* ---- running ------------------------------------------------------------------------------------------------------ */
+
+/* Everything up to the guards. Caller calls turn_end, also on failure. */
+static clv_status turn_begin(variant *x, const clv_program *g, const run_spec *r, turn *now)
+{
+	uint32_t n = g->p->symbols.n;
+	*now = (turn){.g = g, .r = r};
+	now->symbols = n > sizeof now->few / sizeof *now->few ? mem_alloc(n * sizeof *now->symbols) : now->few;
+	if (!now->symbols)
+		return fail_nomem();
+	if (n)
+		TRY(program_symbols(g, r, now->symbols));
+	return take_kept(x, now);
+}
+
+static void turn_end(turn *now)
+{
+	kept_unref(now->kept[PART_ONCE]);
+	kept_unref(now->kept[PART_SIZED]);
+	if (now->symbols != now->few)
+		mem_free(now->symbols);
+}
+
+static clv_status run_main(const variant *x, turn *now, clv_tensor *const *guards)
+{
+	now->guards = guards;
+	return run_part(&x->parts[PART_MAIN], now, now->symbols, now->r->outputs);
+}
+
+static clv_status run_guards_and_main(const variant *x, turn *now)
+{
+	const part *before = &x->parts[PART_GUARDS];
+	clv_tensor *few[FEW] = {0}, **made = few;
+	uint32_t n = before->program->outputs.n;
+	if (n > FEW && !(made = mem_alloc(n * sizeof *made)))
+		return fail_nomem();
+	clv_status st = run_part(before, now, now->symbols, made);
+	if (st == CLV_OK)
+		st = run_main(x, now, made);
+	release_all(made, n);
+	if (made != few)
+		mem_free(made);
+	return st;
+}
+
+uint32_t variant_guards(const variant *x)
+{
+	const clv_program *g = x->parts[PART_GUARDS].program;
+	return g ? g->outputs.n : 0;
+}
+
+/* Another way was chosen between the guards and the rest, or before them. */
+static clv_status check_guards(const variant *x, const run_spec *r)
+{
+	uint32_t want = variant_guards(x);
+	return r->nguards == want ? CLV_OK
+	                          : fail(CLV_E_INVALID, "guards give %u tensors to the rest, not %u", want, r->nguards);
+}
 
 clv_status variant_run(variant *x, const clv_program *g, const run_spec *r)
 {
-	clv_tensor *few[FEW], **given = few;
-	int64_t some[8], *symbols = some;
-	uint32_t n = x->main->v.inputs.n + x->main->v.externals.n;
-	kept *k = NULL;
+	turn now;
+	bool ready = r->guards || !x->parts[PART_GUARDS].program;
+	if (r->guards)
+		TRY(check_guards(x, r));
 	if (x->checks)
 		TRY(program_check_run(g, r));
-	if (x->prelude)
-		TRY(take_kept(x, r, &k));
-	if (n > FEW)
-		given = mem_alloc(n * sizeof *given);
-	if (g->p->symbols.n > 8)
-		symbols = mem_alloc(g->p->symbols.n * sizeof *symbols);
-	clv_status st = given && symbols ? run_main(x, g, r, k, given, symbols) : fail_nomem();
-	if (given != few)
-		mem_free(given);
-	if (symbols != some)
-		mem_free(symbols);
-	kept_unref(k);
+	clv_status st = turn_begin(x, g, r, &now);
+	if (st == CLV_OK)
+		st = ready ? run_main(x, &now, r->guards) : run_guards_and_main(x, &now);
+	turn_end(&now);
+	return st;
+}
+
+clv_status variant_prepare(variant *x, const clv_program *g, const run_spec *r, uint64_t *generation)
+{
+	turn now;
+	const part *before = &x->parts[PART_GUARDS];
+	TRY(check_guards(x, r));
+	clv_status st = turn_begin(x, g, r, &now);
+	const kept *k = now.kept[PART_SIZED] ? now.kept[PART_SIZED] : now.kept[PART_ONCE];
+	*generation = k ? k->generation : 0;
+	if (st == CLV_OK && before->program)
+		st = run_part(before, &now, now.symbols, r->outputs);
+	turn_end(&now);
 	return st;
 }

@@ -1,8 +1,8 @@
 /* A program that passes made faster (optimize/optimize.h), beside the one it was made of.
  *
- * A variant is what one setting of the passes gives: the prelude, whose results are kept until a tensor changes that they
- * were made of, and the main part that every run does. Both are programs over the variant's own plan; inputs, outputs and
- * external tensors are those of the program beside which it stands.
+ * A variant is what one setting of the passes gives: a program for each part of the plan that they made. Results of what is
+ * the same in every run are kept until a tensor changes that they were made of, those of what depends on sizes for the sizes
+ * that were used last. Inputs, outputs and external tensors are those of the program beside which the variant stands.
  *
  * An optimizer holds the variants of a program. Those whose numbers may differ are not used before they were compared with
  * the tape, on the inputs of the first run, and timed: the fastest stays. */
@@ -17,18 +17,24 @@ typedef struct variant variant;
 clv_status variant_new(const clv_program *g, const program_spec *spec, const optimize_spec *s, variant **out);
 void variant_free(variant *x);
 clv_status variant_run(variant *x, const clv_program *g, const run_spec *r);
-/* Sees to it that what the prelude gives is of these externals; generation: another number whenever it was made anew. */
-clv_status variant_renew(variant *x, const run_spec *r, uint64_t *generation);
+/* For who repeats the main part alone, in a graph: sees to it that what is kept is of these externals and sizes (generation:
+   another number whenever it was made anew), and runs the guards into r->outputs, which has room for r->nguards. */
+clv_status variant_prepare(variant *x, const clv_program *g, const run_spec *r, uint64_t *generation);
+uint32_t variant_guards(const variant *x); /* tensors that the main part takes from guards that run before it */
 const optimized_plan *variant_plan(const variant *x);
+/* Bytes of what it makes once, on memory of its own: folded, packed and merged weights. */
+clv_status variant_keeps(const variant *x, int64_t *bytes);
 
 typedef struct optimizer optimizer;
 
-/* Variants for a program that was just made; *out is NULL where passes found nothing to do. */
+/* Variants for a program that was just made. */
 clv_status optimizer_new(const clv_program *g, const program_spec *spec, optimizer **out);
 void optimizer_free(optimizer *o);
 /* Runs the program in the way that was chosen. The first run may choose. */
 clv_status optimizer_run(optimizer *o, const clv_program *g, const run_spec *r);
-clv_status optimizer_renew(optimizer *o, const run_spec *r, uint64_t *generation); /* of the variant that runs */
+/* Of the variant that runs; nothing where the program runs as captured. */
+clv_status optimizer_prepare(optimizer *o, const clv_program *g, const run_spec *r, uint64_t *generation);
+uint32_t optimizer_guards(optimizer *o);
 bool optimizer_ask(optimizer *o); /* has the next run choose; false: there is nothing to choose any more */
 /* What was done, in lines: passes and their counts, what was measured and chosen. */
 clv_status optimizer_report(optimizer *o, strbuf *b);

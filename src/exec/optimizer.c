@@ -3,12 +3,33 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/human.h"
 #include "exec/beside.h"
 #include "exec/optimized.h"
 
-enum { CAPTURED, SAFE, FAST, MOST = 4, ROUNDS = 9 };
+enum { CAPTURED, SAFE, FAST, ROUNDS = 9, MOST_WORK = 512 };
 static const double GAIN = 0.97;    /* of what gives the same numbers: only what takes less is worth other ones */
 static const double BUDGET_S = 2.0; /* of measuring, after every way has run twice */
+
+/* Settings of passes that may give other numbers. One is dropped where a pass that it needs has nothing to do: it would be
+   the same as another. */
+static const struct setting {
+	const char *name;
+	bool gpu; /* only for plans with tensors on a GPU */
+	optimize_spec spec;
+	const char *needs[3]; /* NULL ends */
+} settings[] = {
+	{"fast", false, {.level = OPTIMIZE_FAST}, {NULL}},
+	{"fast, channels_last", false, {.level = OPTIMIZE_FAST, .channels_last = true}, {"channels_last"}},
+	{"fast, channels_last, conv_as_linear",
+     true,
+     {.level = OPTIMIZE_FAST, .channels_last = true, .conv_as_linear = true},
+     {"channels_last", "conv_as_linear"}},
+	{"fast, bias_apart", true, {.level = OPTIMIZE_FAST, .bias = BIAS_APART}, {"bias_apart"}},
+	{"fast, bias_apart in sums", true, {.level = OPTIMIZE_FAST, .bias = BIAS_IN_SUMS}, {"bias_apart"}},
+};
+
+enum { SETTINGS = sizeof settings / sizeof *settings };
 
 /* A way to run. */
 typedef struct candidate {
@@ -23,12 +44,13 @@ typedef struct candidate {
 } candidate;
 
 struct optimizer {
-	candidate at[MOST]; /* as captured, safe, then those that may give other numbers */
+	candidate at[FAST + SETTINGS]; /* as captured, safe, then those that may give other numbers */
 	uint32_t n;
 	pthread_mutex_t lock;
 	_Atomic(variant *) chosen; /* NULL: as captured, or not chosen yet */
 	atomic_bool waits, open;   /* nobody asked yet; the next run has to choose */
 	const char *why_not;       /* nothing can be measured; static */
+	const char *device; /* the GPU whose time counts, as a graph will repeat what is chosen; NULL: the host's time */
 };
 
 /* ---- making ------------------------------------------------------------------------------------------------------- */
@@ -91,12 +113,22 @@ static clv_status tell_passes(const optimized_plan *p, char **out)
 	return strbuf_take(&b, out);
 }
 
+static bool is_new(const optimized_plan *p, const struct setting *x)
+{
+	bool all = did_any(p, x->spec.level);
+	for (uint32_t i = 0; all && x->needs[i]; i++)
+		all = did(p, x->needs[i]);
+	return all;
+}
+
 /* A variant that cannot be made is no reason not to run. */
-static clv_status add(optimizer *o, const clv_program *g, const program_spec *spec, const char *name, optimize_spec s)
+static clv_status add(optimizer *o, const clv_program *g, const program_spec *spec, const struct setting *x)
 {
 	candidate *c = &o->at[o->n++];
-	*c = (candidate){.name = name, .error = -1, .ms = -1};
+	*c = (candidate){.name = x->name, .error = -1, .ms = -1};
+	optimize_spec s = x->spec;
 	s.off = spec->passes_off;
+	s.guards_first = spec->guards_first;
 	s.has_op = br_has_operator;
 	clv_status st = variant_new(g, spec, &s, &c->v);
 	if (st == CLV_E_NOMEM)
@@ -104,14 +136,24 @@ static clv_status add(optimizer *o, const clv_program *g, const program_spec *sp
 	if (st != CLV_OK)
 		return drop(c, status_message());
 	const optimized_plan *p = variant_plan(c->v);
-	bool same = !did_any(p, s.level) || (s.channels_last && !did(p, "channels_last"));
-	return same ? drop(c, NULL) : tell_passes(p, &c->passes);
+	return is_new(p, x) ? tell_passes(p, &c->passes) : drop(c, NULL);
+}
+
+/* Of a tensor of the plan; NULL: there is none. */
+static const char *find_gpu(const plan *p)
+{
+	for (value_id v = 0; v < p->values.n; v++) {
+		const char *device = p->values.at[v].type == TYPE_TENSOR ? plan_s(p, p->values.at[v].device) : "";
+		if (!strncmp(device, "cuda", 4))
+			return device;
+	}
+	return NULL;
 }
 
 static clv_status fill(optimizer *o, const clv_program *g, const program_spec *spec)
 {
 	o->at[o->n++] = (candidate){.name = "as captured", .error = -1, .ms = -1};
-	TRY(add(o, g, spec, "safe", (optimize_spec){.level = OPTIMIZE_SAFE}));
+	TRY(add(o, g, spec, &(struct setting){.name = "safe", .spec = {.level = OPTIMIZE_SAFE}}));
 	atomic_init(&o->chosen, o->at[SAFE].v);
 	if (spec->optimize < OPTIMIZE_FAST)
 		return CLV_OK;
@@ -120,9 +162,15 @@ static clv_status fill(optimizer *o, const clv_program *g, const program_spec *s
 					 "libraries): it cannot be run twice to compare";
 		return CLV_OK;
 	}
-	TRY(add(o, g, spec, "fast", (optimize_spec){.level = OPTIMIZE_FAST}));
-	TRY(add(o, g, spec, "fast, channels_last", (optimize_spec){.level = OPTIMIZE_FAST, .channels_last = true}));
-	bool any = !o->at[FAST].off || !o->at[FAST + 1].off;
+	bool any = false;
+	const char *gpu = find_gpu(g->p);
+	o->device = spec->guards_first ? gpu : NULL;
+	for (uint32_t i = 0; i < SETTINGS; i++) {
+		if (settings[i].gpu && !gpu)
+			continue;
+		TRY(add(o, g, spec, &settings[i]));
+		any |= !o->at[o->n - 1].off;
+	}
 	atomic_init(&o->waits, any && spec->choose_later);
 	atomic_init(&o->open, any && !spec->choose_later);
 	return CLV_OK;
@@ -130,8 +178,6 @@ static clv_status fill(optimizer *o, const clv_program *g, const program_spec *s
 
 clv_status optimizer_new(const clv_program *g, const program_spec *spec, optimizer **out)
 {
-	if (spec->ncodes)
-		return CLV_OK;
 	optimizer *o = mem_alloc(sizeof *o);
 	if (!o)
 		return fail_nomem();
@@ -225,8 +271,52 @@ static clv_status try_out(candidate *c, const clv_program *g, const run_spec *r,
 	return st;
 }
 
+/* What a graph repeats waits for no host: it is timed behind other work, as much as takes the device longer than the host
+   takes to hand it the run. */
+typedef struct stopwatch {
+	br_clock *clock; /* NULL: the host's time counts */
+	uint32_t work;
+} stopwatch;
+
+/* The run alone, with what guards gave before it. */
+static clv_status time_behind(stopwatch *w, variant *x, const clv_program *g, const run_spec *r, double *ms)
+{
+	clv_status st = CLV_OK;
+	for (bool again = true; st == CLV_OK && again;) {
+		release_all(r->outputs, g->outputs.n);
+		TRY(br_clock_start_behind(w->clock, w->work));
+		st = x ? variant_run(x, g, r) : program_run_plain(g, r);
+		if (st == CLV_OK)
+			st = br_clock_stop(w->clock, ms);
+		again = !br_clock_was_behind(w->clock) && w->work < MOST_WORK;
+		w->work *= again ? 2 : 1;
+	}
+	return st;
+}
+
+static clv_status time_on_device(stopwatch *w, variant *x, const clv_program *g, const run_spec *r, clv_tensor **out,
+                                 double *ms)
+{
+	run_spec mine = *r;
+	uint64_t generation;
+	mine.numbers = NULL;
+	mine.nguards = x ? variant_guards(x) : 0;
+	clv_tensor **guards = mem_alloc((mine.nguards + 1) * sizeof *guards);
+	if (!guards)
+		return fail_nomem();
+	mine.outputs = guards;
+	clv_status st = x ? variant_prepare(x, g, &mine, &generation) : CLV_OK;
+	mine.guards = x ? guards : NULL;
+	mine.outputs = out;
+	if (st == CLV_OK)
+		st = time_behind(w, x, g, &mine, ms);
+	release_all(guards, mine.nguards);
+	mem_free(guards);
+	return st;
+}
+
 /* Every way in turn, so that what else the machine does falls on all of them. */
-static clv_status time_all(optimizer *o, const clv_program *g, const run_spec *r, clv_tensor **out)
+static clv_status time_rounds(optimizer *o, stopwatch *w, const clv_program *g, const run_spec *r, clv_tensor **out)
 {
 	double start = clock_seconds(), ms;
 	for (uint32_t done = 0; done < ROUNDS && (done < 2 || clock_seconds() - start < BUDGET_S); done++)
@@ -234,11 +324,21 @@ static clv_status time_all(optimizer *o, const clv_program *g, const run_spec *r
 			candidate *c = &o->at[i];
 			if (c->off)
 				continue;
-			TRY(run_once(c->v, g, r, out, &ms));
+			TRY(w->clock ? time_on_device(w, c->v, g, r, out, &ms) : run_once(c->v, g, r, out, &ms));
 			keep_shortest(ms, &c->ms);
 			release_all(out, g->outputs.n);
 		}
 	return CLV_OK;
+}
+
+static clv_status time_all(optimizer *o, const clv_program *g, const run_spec *r, clv_tensor **out)
+{
+	stopwatch w = {.work = 1};
+	clv_status st = o->device ? br_clock_new(o->device, &w.clock) : CLV_OK;
+	if (st == CLV_OK)
+		st = time_rounds(o, &w, g, r, out);
+	br_clock_free(w.clock);
+	return st;
 }
 
 /* The fastest stays. What may give other numbers must be clearly faster than what gives the same. */
@@ -300,11 +400,17 @@ clv_status optimizer_run(optimizer *o, const clv_program *g, const run_spec *r)
 	return x ? variant_run(x, g, r) : program_run_plain(g, r);
 }
 
-clv_status optimizer_renew(optimizer *o, const run_spec *r, uint64_t *generation)
+clv_status optimizer_prepare(optimizer *o, const clv_program *g, const run_spec *r, uint64_t *generation)
 {
 	variant *x = atomic_load(&o->chosen);
 	*generation = 0;
-	return x ? variant_renew(x, r, generation) : CLV_OK;
+	return x ? variant_prepare(x, g, r, generation) : CLV_OK;
+}
+
+uint32_t optimizer_guards(optimizer *o)
+{
+	variant *x = atomic_load(&o->chosen);
+	return x ? variant_guards(x) : 0;
 }
 
 bool optimizer_ask(optimizer *o)
@@ -315,6 +421,15 @@ bool optimizer_ask(optimizer *o)
 }
 
 /* ---- report ------------------------------------------------------------------------------------------------------- */
+
+static void report_kept(const variant *x, strbuf *b)
+{
+	int64_t bytes;
+	if (!x || variant_keeps(x, &bytes) != CLV_OK || !bytes)
+		return;
+	strbuf_puts(b, "; keeps ");
+	strbuf_bytes(b, bytes);
+}
 
 static void report_one(const optimizer *o, const candidate *c, strbuf *b)
 {
@@ -328,13 +443,15 @@ static void report_one(const optimizer *o, const candidate *c, strbuf *b)
 		between = "; ";
 	}
 	if (c->ms >= 0) {
-		strbuf_printf(b, "%s%.3g ms", between, c->ms);
+		strbuf_printf(b, "%s%.3g ms%s", between, c->ms, o->device ? " on the device" : "");
 		between = "; ";
 	}
 	if (c->error > 0 && !c->why)
 		strbuf_printf(b, "; off by %.2g of %.2g allowed", c->error, c->allowed);
-	if (!c->off && c->v == atomic_load(&o->chosen))
+	if (!c->off && c->v == atomic_load(&o->chosen)) {
 		strbuf_printf(b, "%sruns", between);
+		report_kept(c->v, b);
+	}
 	strbuf_putc(b, '\n');
 }
 

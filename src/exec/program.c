@@ -10,6 +10,13 @@
 #include "exec/segment_check.h"
 #include "plan/data.h"
 
+/* Where a code runs, and what goes in and out. */
+typedef struct placed {
+	node_span at;
+	const view *v;
+	clv_program *tape; /* of the program that this is a variant of; NULL: it gets one */
+} placed;
+
 typedef struct lowering {
 	clv_program *g;
 	const program_spec *spec;
@@ -19,7 +26,8 @@ typedef struct lowering {
 	uint32_t *host_of; /* per host value, likewise */
 	bool *known;       /* per symbol: given, or read by a step before */
 	uint32_t ncodes;   /* that are used */
-	view *segments;    /* per code */
+	placed *segments;  /* per code */
+	view *views;       /* the same, unless another program has them */
 	liveness live;     /* of the plan, where there are codes */
 	arena a;           /* br_args of the site in hand */
 } lowering;
@@ -69,9 +77,9 @@ static void assign_slots(lowering *l)
 	uint32_t k = 0;
 	for (node_id n = l->spec->first; n < l->spec->end; n++) {
 		use u = {l, n};
-		if (k < l->ncodes && l->spec->codes[k]->first == n) {
-			slot_segment(&u, &l->segments[k]);
-			n = l->spec->codes[k++]->end - 1;
+		if (k < l->ncodes && l->segments[k].at.first == n) {
+			slot_segment(&u, l->segments[k].v);
+			n = l->segments[k++].at.end - 1;
 			continue;
 		}
 		node_each_arg(g->p, n, note_use, &u);
@@ -404,10 +412,10 @@ static clv_status release_segment(lowering *l, step *s, const view *v)
 }
 
 /* The nodes themselves, which write what is the outer program's as they would there. */
-static clv_status segment_tape(lowering *l, const code *c, clv_program **out)
+static clv_status segment_tape(lowering *l, const placed *at, clv_program **out)
 {
-	program_spec spec = {.first = c->first,
-	                     .end = c->end,
+	program_spec spec = {.first = at->at.first,
+	                     .end = at->at.end,
 	                     .inference = l->spec->inference,
 	                     .writes_through = true,
 	                     .objects = l->spec->objects,
@@ -417,18 +425,26 @@ static clv_status segment_tape(lowering *l, const code *c, clv_program **out)
 	return program_new(l->g->p, &spec, out);
 }
 
-static clv_status lower_segment(lowering *l, code *c, const view *v)
+static clv_status lower_segment(lowering *l, code *c, const placed *at)
 {
-	step s = {.kind = STEP_SEGMENT, .node = c->first, .context = NONE, .nargs = v->inputs.n, .nresults = v->outputs.n};
+	const view *v = at->v;
+	step s = {.kind = STEP_SEGMENT,
+	          .node = at->at.first,
+	          .context = NONE,
+	          .nargs = v->inputs.n,
+	          .nresults = v->outputs.n,
+	          .tape = at->tape};
 	TRY(slots_of_values(l, v->inputs.at, v->inputs.n, &s.args));
 	TRY(slots_of_values(l, v->outputs.at, v->outputs.n, &s.results));
 	TRY(release_segment(l, &s, v));
-	TRY(segment_tape(l, c, &s.tape));
+	if (!s.tape)
+		TRY(segment_tape(l, at, &s.tape));
 	s.compiled = code_ref(c);
 	clv_status st = vec_push(&l->g->steps, s);
 	if (st != CLV_OK) {
 		code_unref(s.compiled);
-		program_free(s.tape);
+		if (!at->tape)
+			program_free(s.tape);
 	}
 	return st;
 }
@@ -437,9 +453,9 @@ static clv_status lower_nodes(lowering *l)
 {
 	uint32_t k = 0;
 	for (node_id n = l->spec->first; n < l->spec->end; n++) {
-		if (k < l->ncodes && l->spec->codes[k]->first == n) {
+		if (k < l->ncodes && l->segments[k].at.first == n) {
 			TRY(lower_segment(l, l->spec->codes[k], &l->segments[k]));
-			n = l->spec->codes[k++]->end - 1;
+			n = l->segments[k++].at.end - 1;
 			continue;
 		}
 		TRY(lower_node(l, n));
@@ -448,28 +464,51 @@ static clv_status lower_nodes(lowering *l)
 	return CLV_OK;
 }
 
-/* Codes in order, and what goes in and out of each. */
-static clv_status find_segments(lowering *l)
+static clv_status view_codes(lowering *l)
 {
 	const program_spec *spec = l->spec;
 	node_id from = spec->first;
-	l->ncodes = spec->debug ? 0 : spec->ncodes;
-	if (!l->ncodes)
-		return CLV_OK;
-	TRY(liveness_new(l->g->p, &l->live));
-	l->segments = mem_alloc(l->ncodes * sizeof *l->segments);
-	if (!l->segments)
+	l->views = mem_alloc(l->ncodes * sizeof *l->views);
+	if (!l->views)
 		return fail_nomem();
+	TRY(liveness_new(l->g->p, &l->live));
 	for (uint32_t i = 0; i < l->ncodes; i++) {
 		const code *c = spec->codes[i];
 		if (c->first < from || c->first >= c->end || c->end > spec->end)
 			return fail(CLV_E_INVALID,
 			            "compiled segment %u has nodes %u to %u, which are not %u to %u, or not in order", i, c->first,
 			            c->end, from, spec->end);
-		TRY(view_segment(l->g->p, &l->live, c->first, c->end, &l->segments[i]));
+		l->segments[i] = (placed){.at = {c->first, c->end}, .v = &l->views[i]};
+		TRY(view_segment(l->g->p, &l->live, c->first, c->end, &l->views[i]));
 		from = c->end;
 	}
-	return segment_check(l->g->p, l->segments, l->ncodes);
+	return segment_check(l->g->p, l->views, l->ncodes);
+}
+
+/* The code gives what it gave, whether or not the variant needs all of it: what goes in and out stays. */
+static clv_status borrow_codes(lowering *l)
+{
+	const clv_program *of = l->spec->of;
+	uint32_t k = 0;
+	for (uint32_t i = 0; i < of->steps.n && k < l->ncodes; i++)
+		if (of->steps.at[i].kind == STEP_SEGMENT) {
+			clv_program *tape = of->steps.at[i].tape;
+			l->segments[k] = (placed){.at = l->spec->places[k], .v = &tape->v, .tape = tape};
+			k++;
+		}
+	return k == l->ncodes ? CLV_OK : fail(CLV_E_INVALID, "a variant has other segments than its program");
+}
+
+/* Codes in order, and what goes in and out of each. */
+static clv_status find_segments(lowering *l)
+{
+	l->ncodes = l->spec->debug ? 0 : l->spec->ncodes;
+	if (!l->ncodes)
+		return CLV_OK;
+	l->segments = mem_alloc(l->ncodes * sizeof *l->segments);
+	if (!l->segments)
+		return fail_nomem();
+	return l->spec->of ? borrow_codes(l) : view_codes(l);
 }
 
 /* ---- ends ------------------------------------------------------------------------------------------------------- */
@@ -628,6 +667,8 @@ static clv_status program_init(lowering *l, const plan *p)
 	g->debug = l->spec->debug;
 	g->inference = l->spec->inference;
 	g->segment = l->spec->outer != NULL;
+	g->variant = l->spec->of != NULL;
+	g->threads = l->spec->threads;
 	g->whole = l->spec->end == p->nodes.n && !l->spec->live;
 	if (l->spec->live)
 		TRY(view_segment(p, l->spec->live, l->spec->first, l->spec->end, &g->v));
@@ -655,6 +696,7 @@ clv_status program_new(const plan *p, const program_spec *spec, clv_program **ou
 	if (spec->first > spec->end || spec->end > p->nodes.n)
 		return fail(CLV_E_INVALID, "nodes %u to %u are not a part of a plan of %u nodes", spec->first, spec->end,
 		            p->nodes.n);
+	TRY(br_team_check(spec->threads));
 	clv_program *g = mem_alloc(sizeof *g);
 	if (!g)
 		return fail_nomem();
@@ -666,8 +708,9 @@ clv_status program_new(const plan *p, const program_spec *spec, clv_program **ou
 	mem_free(l.real_of);
 	mem_free(l.host_of);
 	mem_free(l.known);
-	for (uint32_t i = 0; l.segments && i < l.ncodes; i++)
-		view_free(&l.segments[i]);
+	for (uint32_t i = 0; l.views && i < l.ncodes; i++)
+		view_free(&l.views[i]);
+	mem_free(l.views);
 	mem_free(l.segments);
 	liveness_free(&l.live);
 	if (st == CLV_OK && spec->optimize && !spec->debug)
@@ -687,7 +730,8 @@ void program_free(clv_program *g)
 	for (uint32_t i = 0; i < g->steps.n; i++) {
 		br_site_free(g->steps.at[i].site);
 		code_unref(g->steps.at[i].compiled);
-		program_free(g->steps.at[i].tape);
+		if (!g->variant)
+			program_free(g->steps.at[i].tape);
 	}
 	for (uint32_t i = 0; g->bound && i < g->v.externals.n; i++)
 		br_unref(g->bound[i]);

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "bridge/bridge.h"
+#include "plan/edit.h"
 #include "plan/view.h"
 
 typedef enum step_kind { STEP_CALL, STEP_GUARD_EQUAL, STEP_PYTHON, STEP_SEGMENT } step_kind;
@@ -22,7 +23,8 @@ typedef struct step {
 	uint32_t reads, nreads;                  /* slice of program->reads */
 	uint32_t keeps, nkeeps;                  /* slice of program->keeps */
 	struct code *compiled;                   /* SEGMENT: counted */
-	struct clv_program *tape;                /* SEGMENT: the same nodes, for what the code does not serve; owned */
+	struct clv_program *tape; /* SEGMENT: the same nodes, for what the code does not serve; owned, but of a
+	                                            variant: its program's */
 } step;
 
 /* After a step: a data symbol is this host result of it, or this size of this tensor. */
@@ -74,6 +76,7 @@ struct clv_program {
 	view v;
 	bool debug, inference, whole, autocast;
 	bool segment;       /* of another program, whose names it has */
+	bool variant;       /* of another program, whose tapes of segments it has */
 	bool writes_inputs; /* of the plan, in place */
 	VEC(step) steps;
 	VEC(check) checks;
@@ -92,6 +95,7 @@ struct clv_program {
 	node_names *names;
 	_Atomic(frame *) spare;
 	struct optimizer *optimizer; /* NULL: it runs as it is */
+	int threads;                 /* that operators use in its runs; 0: as many as outside */
 };
 
 typedef struct program_spec {
@@ -103,10 +107,14 @@ typedef struct program_spec {
 	struct code *const *codes; /* run instead of their nodes; ascending and apart, referenced. debug does without */
 	uint32_t ncodes;
 	const struct clv_program *outer; /* that this is a segment of; NULL: it is none */
+	const struct clv_program *of;    /* that this is a variant of, with its segments; NULL: it is none */
+	const node_span *places;         /* of a variant: where the codes are in its plan */
 	const liveness *live; /* of the plan: only what goes in and is used, and what is needed outside (view_segment) */
 	uint8_t optimize;     /* optimize_level */
 	bool choose_later;    /* what may give other numbers is chosen after optimizer_ask, not by the first run */
+	bool guards_first;    /* the rest of what passes made can run alone, after optimizer_prepare */
 	const char *const *passes_off; /* names, NULL ends; may be NULL */
+	int threads;                   /* that operators use in its runs; 0: as many as outside */
 } program_spec;
 
 clv_status program_new(const plan *p, const program_spec *spec, clv_program **out);
@@ -130,8 +138,10 @@ typedef struct run_spec {
 	clv_tensor **outputs;         /* g->outputs.n, new references */
 	br_arg *numbers;              /* g->out_numbers.n; NULL: not wanted */
 	const int64_t *symbols;       /* values of the plan's symbols; NULL: read off the inputs */
-	int64_t *times;               /* per step: nanoseconds are added; NULL: nobody asks */
-	bool grad;                    /* the caller has grad enabled: what requires grad must be as at capture */
+	clv_tensor *const *guards;    /* what optimizer_prepare gave; NULL: guards run with the rest */
+	uint32_t nguards;
+	int64_t *times; /* per step: nanoseconds are added; NULL: nobody asks */
+	bool grad;      /* the caller has grad enabled: what requires grad must be as at capture */
 	python_fn python;
 	void *python_ctx;
 	segment_fn watch; /* segments run on their tape and are shown to it; NULL: compiled code runs */
@@ -139,6 +149,8 @@ typedef struct run_spec {
 } run_spec;
 
 clv_status program_run(const clv_program *g, const run_spec *r);
+/* For who repeats the main part alone: optimizer_prepare, with the program's threads. */
+clv_status program_prepare(const clv_program *g, const run_spec *r, uint64_t *generation);
 clv_status program_run_plain(const clv_program *g, const run_spec *r); /* as captured, whatever passes made of it */
 clv_status program_check_inputs(const clv_program *g, clv_tensor *const *inputs); /* as a run would, without running */
 /* All that a run checks before its first step: inputs, externals, sizes, what requires grad. */

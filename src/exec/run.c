@@ -766,9 +766,35 @@ clv_status program_run_plain(const clv_program *g, const run_spec *r)
 }
 
 /* What passes made has no gradients, and steps of its own; what it keeps must not come from within a transform. */
-clv_status program_run(const clv_program *g, const run_spec *r)
+static clv_status run_chosen(const clv_program *g, const run_spec *r)
 {
 	if (g->optimizer && (g->inference || !r->grad) && !r->times && !r->watch && !br_transforms())
 		return optimizer_run(g->optimizer, g, r);
 	return program_run_plain(g, r);
+}
+
+clv_status program_run(const clv_program *g, const run_spec *r)
+{
+	br_team had;
+	if (!g->threads)
+		return run_chosen(g, r);
+	br_team_enter(g->threads, &had);
+	clv_status st = run_chosen(g, r);
+	br_team_leave(&had);
+	return st;
+}
+
+/* Packed weights may be laid out for a number of threads. */
+clv_status program_prepare(const clv_program *g, const run_spec *r, uint64_t *generation)
+{
+	br_team had;
+	*generation = 0;
+	if (!g->optimizer)
+		return CLV_OK;
+	if (g->threads)
+		br_team_enter(g->threads, &had);
+	clv_status st = optimizer_prepare(g->optimizer, g, r, generation);
+	if (g->threads)
+		br_team_leave(&had);
+	return st;
 }

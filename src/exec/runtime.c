@@ -68,6 +68,7 @@ static clv_status add_plan(runtime *r, const artifact_plan *from, const clv_runt
 	TRY(optimize_level_read(o->optimize, &level));
 	spec.debug = o->debug;
 	spec.optimize = level;
+	spec.threads = o->threads;
 	if (r->device[0])
 		TRY(plan_retarget(from->p, r->device, &e.moved));
 	p = e.moved ? e.moved : p;
@@ -125,6 +126,7 @@ clv_status clv_runtime_create(const clv_artifact *a, const clv_runtime_options *
 	if (!a || !out)
 		return fail(CLV_E_INVALID, "clv_runtime_create needs an artifact and a place for the runtime");
 	TRY(options_read(&o, sizeof o, options, "clv_runtime_options"));
+	TRY(br_team_check(o.threads));
 	if (!a->file && !a->ready)
 		return fail(CLV_E_INVALID, "the artifact was made and is not ready: artifact_ready finishes it");
 	runtime *r = mem_alloc(sizeof *r);

@@ -11,7 +11,7 @@ typedef enum source {
 	FRESH,     /* new memory, row by row, whatever the arguments are */
 	FIRST,     /* laid out as the first argument, where that is contiguous */
 	DENSE,     /* the first argument made contiguous */
-	EVERY,     /* element by element: as all tensors among the arguments that have the shape of the result */
+	EVERY,     /* element by element: as all tensors among the arguments */
 	FORMAT,    /* FIRST, unless the last argument asks for a memory format */
 	OUTERMOST, /* a part of the first argument along its first dimension */
 	PRODUCT    /* FRESH, unless the second argument has more dimensions: both are turned then, and the result back */
@@ -23,6 +23,7 @@ typedef struct source_row {
 } source_row;
 
 static const source_row sources[] = {
+	{"aten::_addmm_activation", FRESH},
 	{"aten::_unsafe_view", FIRST},
 	{"aten::abs", EVERY},
 	{"aten::add.Scalar", EVERY},
@@ -194,7 +195,8 @@ typedef struct layouts {
 	uint8_t *of; /* per value: known_layout */
 } layouts;
 
-/* As contiguous as the least of the arguments that have the result's shape; all others have no dimensions. */
+/* As contiguous as the least of the arguments. Where one is spread over the result, its strides there are no guide, and
+   those of dimensions of size 1 are not known. */
 static known_layout layout_of_every(const layouts *l, node_id n, value_id r)
 {
 	const plan *p = l->e->p;
@@ -206,9 +208,9 @@ static known_layout layout_of_every(const layouts *l, node_id n, value_id r)
 			return LAYOUT_ANY;
 		if (v == NONE || p->values.at[v].type != TYPE_TENSOR || (p->values.at[v].ndim == 0 && p->values.at[r].ndim))
 			continue;
-		if (!same_shape(p, v, r))
-			return LAYOUT_ANY;
 		found = least(found, (known_layout)l->of[v]);
+		if (!same_shape(p, v, r))
+			found = least(found, LAYOUT_CONTIGUOUS);
 		any = true;
 	}
 	return any ? found : LAYOUT_ANY;

@@ -42,7 +42,8 @@ bool node_pure(const edit *e, node_id n)
 {
 	const node *x = &e->p->nodes.at[n];
 	plainness all = {e, true, 0};
-	if (x->nwrites || (x->flags & (NODE_HOST | NODE_IMPURE)) || node_draws(e->p, n) || !op_known(plan_s(e->p, x->op)))
+	if (edit_pinned(e, n) || x->nwrites || (x->flags & (NODE_HOST | NODE_IMPURE)) || node_draws(e->p, n) ||
+	    !op_known(plan_s(e->p, x->op)))
 		return false;
 	node_each_result(e->p, n, is_plain_result, &all);
 	return all.yes && all.results; /* without a result it has some other purpose */
@@ -52,6 +53,9 @@ bool only_for(const edit *e, value_id v, node_id user, value_id by)
 {
 	const edit_facts *f = &e->facts;
 	if (v >= f->n || e->p->values.at[v].kind != VALUE_RESULT || e->p->values.at[v].alias != NONE)
+		return false;
+	node_id def = e->p->values.at[v].def;
+	if (def == NONE || edit_pinned(e, def))
 		return false;
 	bool through = by != NONE && by < f->n && e->p->values.at[by].alias == v;
 	bool alone = f->uses[v] == 1 && f->user[v] == user && !f->kept[v];
@@ -63,6 +67,16 @@ bool is_f32_cpu(const edit *e, value_id v)
 	const value *x = &e->p->values.at[v];
 	return x->type == TYPE_TENSOR && x->dtype == DT_F32 && !(x->flags & VALUE_ODD) &&
 	       !strcmp(plan_s(e->p, x->device), "cpu");
+}
+
+bool is_gpu_float(const edit *e, const optimize_spec *s, value_id v)
+{
+	const value *x = &e->p->values.at[v];
+	const char *kind = s->gpu ? s->gpu : "cuda", *device = plan_s(e->p, x->device);
+	size_t n = strlen(kind);
+	bool known = x->dtype == DT_F32 || x->dtype == DT_F16 || x->dtype == DT_BF16;
+	return x->type == TYPE_TENSOR && known && !(x->flags & VALUE_ODD) && !strncmp(device, kind, n) &&
+	       (!device[n] || device[n] == ':');
 }
 
 bool arg_is_int(const edit *e, const arg *a, int64_t k)

@@ -10,40 +10,6 @@ static bool is_before(node_id a, node_id b)
 	return a == NONE || a < b;
 }
 
-/* The one node that reads v, and after which nobody needs it; NONE. */
-static node_id only_reader(const fuser *f, value_id v, node_id maker)
-{
-	const edit *e = f->e;
-	const edit_facts *facts = &e->facts;
-	if (facts->uses[v] != 1 || facts->kept[v] || value_guarded(e->p, v))
-		return NONE;
-	node_id u = facts->user[v];
-	const node *x = &e->p->nodes.at[u];
-	bool plain = !(x->flags & (NODE_HOST | NODE_IMPURE | NODE_RANDOM)) && x->context == e->p->nodes.at[maker].context;
-	return plain && u > maker && !f->taken[u] ? u : NONE;
-}
-
-static bool same_type(const edit *e, value_id a, value_id b)
-{
-	const value *x = &e->p->values.at[a], *y = &e->p->values.at[b];
-	return x->type == TYPE_TENSOR && x->dtype == y->dtype && x->device == y->device && !(x->flags & VALUE_ODD);
-}
-
-/* The result of u where it is one tensor like v, on memory of its own or, made by writing it, on that of `on`. */
-static value_id result_on(const fuser *f, node_id u, value_id v, value_id on)
-{
-	const edit *e = f->e;
-	const node *x = &e->p->nodes.at[u];
-	value_id r = edit_result(e, u);
-	if (r == NONE || !same_type(e, r, v) || !same_shape(e->p, r, v) || value_guarded(e->p, r))
-		return NONE;
-	if (e->p->values.at[r].alias == NONE)
-		return x->nwrites ? NONE : r;
-	value_id root = alias_root(e->p, on);
-	bool written = x->nwrites == 1 && alias_root(e->p, e->p->ids.at[x->writes]) == root;
-	return written && alias_root(e->p, r) == root ? r : NONE;
-}
-
 static void take(tail *t, node_id u, value_id result)
 {
 	t->nodes[t->n++] = u;
@@ -53,10 +19,10 @@ static void take(tail *t, node_id u, value_id result)
 static bool add_activation(const fuser *f, tail *t, node_id maker, const char *only)
 {
 	activation a;
-	node_id u = only_reader(f, t->result, maker);
+	node_id u = only_reader(f->e, t->result, maker);
 	if (u == NONE || !read_activation(f->e, u, &a) || edit_value(f->e, u, 0) != t->result)
 		return false;
-	value_id r = result_on(f, u, t->result, t->result);
+	value_id r = result_on(f->e, u, t->result, t->result);
 	if (r == NONE || (only && strcmp(a.name, only)))
 		return false;
 	t->act = a;
@@ -80,13 +46,6 @@ static const struct binary_form *find_binary(const edit *e, node_id u)
 		if (edit_is(e, u, binaries[i].op))
 			return &binaries[i];
 	return NULL;
-}
-
-static bool alpha_is_one(const edit *e, node_id u)
-{
-	double alpha = 1;
-	const arg *a = edit_arg(e, u, 2);
-	return a->kind == ARG_NONE || (arg_number(e, a, &alpha) && alpha == 1);
 }
 
 /* All elements of its memory, in order of that memory: it was not made by looking at another part of it. */
@@ -124,7 +83,7 @@ static bool add_into(const fuser *f, const weighted *w, tail *t, node_id u)
 {
 	const edit *e = f->e;
 	value_id other = edit_value(e, u, 0), root = alias_root(e->p, other);
-	value_id r = result_on(f, u, w->result, other);
+	value_id r = result_on(f->e, u, w->result, other);
 	const value *x = &e->p->values.at[root];
 	bool here = x->kind == VALUE_RESULT && x->def != NONE && x->def >= e->first;
 	if (r == NONE || e->p->values.at[r].alias == NONE || !here || root == alias_root(e->p, w->x))
@@ -144,7 +103,7 @@ static bool add_other(const fuser *f, const weighted *w, tail *t, node_id u, boo
 	t->other = a == w->result ? b : a;
 	if (e->p->nodes.at[u].nwrites && a != w->result)
 		return in_place && !strcmp(t->binary, "add") && add_into(f, w, t, u);
-	value_id r = result_on(f, u, w->result, w->result);
+	value_id r = result_on(f->e, u, w->result, w->result);
 	if (r == NONE)
 		return false;
 	t->in_place = in_place && !strcmp(t->binary, "add") && is_free_after(f, w, t->other, u);
@@ -155,7 +114,7 @@ static bool add_other(const fuser *f, const weighted *w, tail *t, node_id u, boo
 static bool add_binary(const fuser *f, const weighted *w, tail *t, bool in_place)
 {
 	const edit *e = f->e;
-	node_id u = only_reader(f, w->result, w->node);
+	node_id u = only_reader(f->e, w->result, w->node);
 	const struct binary_form *form = u == NONE ? NULL : find_binary(e, u);
 	if (!form || (form->alpha && !alpha_is_one(e, u)))
 		return false;
@@ -244,11 +203,8 @@ clv_status join(fuser *f, const weighted *w, const tail *t, const char *op, cons
 	edit *e = f->e;
 	spot at = {e, t->at, w->node};
 	TRY(edit_remove(e, w->node));
-	f->taken[w->node] = true;
-	for (uint32_t i = 0; i < t->n; i++) {
+	for (uint32_t i = 0; i < t->n; i++)
 		TRY(edit_remove(e, t->nodes[i]));
-		f->taken[t->nodes[i]] = true;
-	}
 	place_result(f, t);
 	later(&f->last_use[alias_root(e->p, w->x)], t->at);
 	if (t->in_place) {
@@ -324,8 +280,7 @@ static clv_status fuser_new(edit *e, const optimize_spec *s, uint32_t *changes, 
 	f->last_use = mem_ids(n);
 	f->last_write = mem_ids(n);
 	f->shown = mem_alloc(n * sizeof *f->shown);
-	f->taken = mem_alloc((e->p->nodes.n + 1) * sizeof *f->taken);
-	if (!f->last_image || !f->rows || !f->last_use || !f->last_write || !f->shown || !f->taken)
+	if (!f->last_image || !f->rows || !f->last_use || !f->last_write || !f->shown)
 		return fail_nomem();
 	TRY(find_image_layouts(e, f->last_image, f->rows));
 	find_last(f);
@@ -340,18 +295,17 @@ static void fuser_free(fuser *f)
 	mem_free(f->last_use);
 	mem_free(f->last_write);
 	mem_free(f->shown);
-	mem_free(f->taken);
 }
 
 static clv_status fuse_all(fuser *f)
 {
 	for (node_id n = f->e->first; n < f->e->end; n++) {
-		if (f->taken[n] || !node_pure(f->e, n) || !runs_plainly(f->e, n))
+		if (f->e->gone.at[n] || !node_pure(f->e, n) || !runs_plainly(f->e, n))
 			continue;
 		TRY(fuse_convolution(f, n));
-		if (!f->taken[n])
+		if (!f->e->gone.at[n])
 			TRY(fuse_cudnn(f, n));
-		if (!f->taken[n])
+		if (!f->e->gone.at[n])
 			TRY(fuse_linear(f, n));
 	}
 	return CLV_OK;

@@ -17,7 +17,6 @@ typedef struct fuser {
 	node_id *last_use;   /* per owner of memory: the last node of the range that reads or writes it; NONE */
 	node_id *last_write; /* likewise: that writes it */
 	bool *shown;         /* per owner of memory: see edit_facts */
-	bool *taken;         /* per node: it has become part of another */
 	uint32_t *changes;
 } fuser;
 

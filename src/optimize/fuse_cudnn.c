@@ -3,11 +3,10 @@
 
 #include <string.h>
 
-static bool is_cuda_float(const edit *e, value_id v)
+/* Each channel by itself: cuDNN's joined kernels take many times as long for it as the plain ones. */
+static bool is_depthwise(const edit *e, const weighted *w)
 {
-	const value *x = &e->p->values.at[v];
-	bool known = x->dtype == DT_F32 || x->dtype == DT_F16 || x->dtype == DT_BF16;
-	return x->type == TYPE_TENSOR && known && !(x->flags & VALUE_ODD) && !strncmp(plan_s(e->p, x->device), "cuda", 4);
+	return w->groups > 1 && dim_is(e, w->weight, 1, 1);
 }
 
 /* stride, padding, dilation, groups */
@@ -27,7 +26,9 @@ clv_status fuse_cudnn(fuser *f, node_id n)
 	tail t;
 	if (!read_weighted(f->e, n, &w) || w.transposed || !read_geometry(f->e, &w, &g) || g.dims < 2)
 		return CLV_OK;
-	if (!is_cuda_float(f->e, w.x) || !is_cuda_float(f->e, w.weight) || !f->s->has_op(relu) || !f->s->has_op(add_relu))
+	if (!is_gpu_float(f->e, f->s, w.x) || !is_gpu_float(f->e, f->s, w.weight) || is_depthwise(f->e, &w))
+		return CLV_OK;
+	if (!f->s->has_op(relu) || !f->s->has_op(add_relu))
 		return CLV_OK;
 	find_tail(f, &w, TAIL_RELU | TAIL_BINARY | TAIL_BINARY_RELU, &t);
 	if (!t.act.name || (t.binary && strcmp(t.binary, "add") != 0))

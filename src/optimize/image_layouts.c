@@ -7,7 +7,8 @@
 
 typedef struct follower {
 	const edit *e;
-	bool *last; /* per value */
+	bool *last;     /* per value */
+	uint32_t where; /* layout_where of the node that is looked at */
 	bool some, all;
 } follower;
 
@@ -15,7 +16,7 @@ static void see_image(void *ctx, value_id v)
 {
 	follower *x = ctx;
 	x->some |= x->last[v];
-	x->all &= x->last[v] || is_pixel(x->e, v);
+	x->all &= (x->last[v] || is_pixel(x->e, v)) && (x->where & image_where(x->e, v));
 }
 
 static void mark_image(void *ctx, value_id v)
@@ -36,8 +37,9 @@ static bool gives_last(follower *x, const layouts *l, node_id n)
 	const layout_row *row = l->rows[n];
 	if (is_conversion(x->e, n))
 		return true;
-	if (!row || row->kind == LAYOUT_ROWS || !(row->where & WHERE_CPU))
+	if (!row || row->kind == LAYOUT_ROWS)
 		return false;
+	x->where = row->where;
 	x->some = false;
 	x->all = true;
 	layout_each_image(l, n, see_image, x);

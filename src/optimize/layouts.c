@@ -19,7 +19,7 @@ static bool is_device(const char *device, const char *kind)
 	return !strncmp(device, kind, n) && (device[n] == '\0' || device[n] == ':');
 }
 
-static uint32_t where_is(const edit *e, value_id v)
+uint32_t image_where(const edit *e, value_id v)
 {
 	const char *device = plan_s(e->p, e->p->values.at[v].device);
 	return is_device(device, "cpu") ? WHERE_CPU : is_device(device, "cuda") ? WHERE_CUDA : WHERE_NOWHERE;
@@ -29,7 +29,7 @@ bool is_image(const edit *e, value_id v)
 {
 	const value *x = &e->p->values.at[v];
 	return x->type == TYPE_TENSOR && x->ndim == 4 && !(x->flags & VALUE_ODD) && !value_guarded(e->p, v) &&
-	       (x->dtype == DT_F32 || x->dtype == DT_F16 || x->dtype == DT_BF16) && where_is(e, v) != WHERE_NOWHERE;
+	       (x->dtype == DT_F32 || x->dtype == DT_F16 || x->dtype == DT_BF16) && image_where(e, v) != WHERE_NOWHERE;
 }
 
 bool is_pixel(const edit *e, value_id v)
@@ -239,14 +239,15 @@ static void see_result(void *ctx, value_id v)
 static void see_device(void *ctx, value_id v)
 {
 	layouts *l = ctx;
-	l->yes &= (where_is(l->e, v) & l->rows[l->e->p->values.at[v].def]->where) != 0;
+	l->yes &= (image_where(l->e, v) & l->rows[l->e->p->values.at[v].def]->where) != 0;
 }
 
 bool layout_possible(layouts *l, node_id n)
 {
 	const plan *p = l->e->p;
 	const layout_row *row = l->rows[n];
-	if (!row || row->kind == LAYOUT_ROWS || node_draws(p, n) || (p->nodes.at[n].flags & (NODE_HOST | NODE_IMPURE)))
+	if (!row || row->kind == LAYOUT_ROWS || edit_pinned(l->e, n) || node_draws(p, n) ||
+	    (p->nodes.at[n].flags & (NODE_HOST | NODE_IMPURE)))
 		return false;
 	l->yes = has_args(l, n);
 	node_each_arg(p, n, see_arg, l);

@@ -39,6 +39,7 @@ clv_status layouts_new(const edit *e, layouts *out); /* caller calls layouts_fre
 void layouts_free(layouts *l);
 bool is_image(const edit *e, value_id v);
 bool is_pixel(const edit *e, value_id v); /* an image of fixed height and width 1: both layouts are the same memory */
+uint32_t image_where(const edit *e, value_id v); /* layout_where */
 /* Calls f for each image among the arguments that the node works on. */
 void layout_each_image(const layouts *l, node_id n, value_fn f, void *ctx);
 /* The node can take and give channels-last images. */

@@ -7,11 +7,21 @@ const pass passes[] = {
 	{"identity", OPTIMIZE_SAFE, pass_identity},
 	{"common", OPTIMIZE_SAFE, pass_common},
 	{"dead", OPTIMIZE_SAFE, pass_dead},
+	{"functions", OPTIMIZE_FAST, pass_functions},
+	{"norms", OPTIMIZE_FAST, pass_norms},
+	{"attention", OPTIMIZE_FAST, pass_attention},
+	{"rotary", OPTIMIZE_FAST, pass_rotary},
+	{"views", OPTIMIZE_FAST, pass_views},
 	{"fold_batch_norm", OPTIMIZE_FAST, pass_fold_batch_norm},
 	{"channels_last", OPTIMIZE_FAST, pass_channels_last},
+	{"merge_linears", OPTIMIZE_FAST, pass_merge_linears},
+	{"conv_as_linear", OPTIMIZE_FAST, pass_conv_as_linear},
+	{"bias_apart", OPTIMIZE_FAST, pass_bias_apart},
 	{"fuse", OPTIMIZE_FAST, pass_fuse},
 	{"in_place", OPTIMIZE_SAFE, pass_in_place},
-	{"prelude", OPTIMIZE_SAFE, NULL}, /* last, by itself */
+	{"prelude", OPTIMIZE_SAFE, NULL}, /* parts: in the order of part_id */
+	{"sizes", OPTIMIZE_SAFE, NULL},
+	{"guards", OPTIMIZE_SAFE, NULL},
 	{0},
 };
 
@@ -44,24 +54,28 @@ static clv_status run_pass(edit *e, const optimize_spec *s, const pass *x, optim
 	return c.changes ? vec_push(&out->counts, c) : CLV_OK;
 }
 
-static clv_status run_prelude(edit *e, const optimize_spec *s, optimized_plan *out)
+/* What depends on sizes is made of what the prelude gives: there is none without it. Guards are moved for who asks. */
+static clv_status make_parts(edit *e, const optimize_spec *s, const pass *first, optimized_plan *out)
 {
-	optimize_count c = {"prelude", 0};
-	out->main = e->first;
-	if (is_off(s, c.pass))
-		return CLV_OK;
-	TRY(find_prelude(e, s, &out->main, &c.changes));
-	return c.changes ? vec_push(&out->counts, c) : CLV_OK;
+	unsigned wanted = 0;
+	for (unsigned i = PART_ONCE; i < PART_MAIN; i++)
+		if (!is_off(s, first[i].name) && (i != PART_SIZED || wanted) && (i != PART_GUARDS || s->guards_first))
+			wanted |= 1u << i;
+	TRY(order_parts(e, s, wanted, out));
+	for (unsigned i = PART_ONCE; i < PART_MAIN; i++)
+		if (out->part[i + 1] > out->part[i])
+			TRY(vec_push(&out->counts, ((optimize_count){first[i].name, out->part[i + 1] - out->part[i]})));
+	return CLV_OK;
 }
 
 static clv_status run_all(edit *e, const optimize_spec *s, optimized_plan *out)
 {
-	for (const pass *x = passes; x->run; x++)
+	const pass *x = passes;
+	for (; x->run; x++)
 		if (x->level <= s->level && !is_off(s, x->name))
 			TRY(run_pass(e, s, x, out));
-	TRY(run_prelude(e, s, out));
-	out->first = e->first;
-	out->end = e->end;
+	TRY(make_parts(e, s, x, out));
+	edit_spans(e, out->pinned);
 	out->p = e->p;
 	e->p = NULL;
 	return CLV_OK;
@@ -73,6 +87,11 @@ clv_status optimize(const plan *p, node_id first, node_id end, const optimize_sp
 	*out = (optimized_plan){0};
 	clv_status st = edit_new(p, first, end, &e);
 	if (st == CLV_OK)
+		st = edit_pin(&e, s->pinned, s->npinned);
+	out->pinned = mem_alloc((s->npinned + 1) * sizeof *out->pinned);
+	if (st == CLV_OK && !out->pinned)
+		st = fail_nomem();
+	if (st == CLV_OK)
 		st = run_all(&e, s, out);
 	edit_free(&e);
 	return st;
@@ -81,6 +100,7 @@ clv_status optimize(const plan *p, node_id first, node_id end, const optimize_sp
 void optimized_plan_free(optimized_plan *o)
 {
 	plan_free(o->p);
+	mem_free(o->pinned);
 	vec_free(&o->counts);
 	*o = (optimized_plan){0};
 }

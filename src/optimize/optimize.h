@@ -4,10 +4,10 @@
  * for bit; those of level "fast" keep numbers within a tolerance, which whoever asks for them measures (exec/optimized.c).
  * After every pass the plan is verified.
  *
- * At the end the nodes that depend on nothing but external tensors come first in the range: the prelude. Its results are
- * made once and kept until one of those tensors changes; folded and packed weights are nodes of the prelude like any others.
- * Safe passes put only what depends on small constants there: tensors can be written in ways that leave no trace
- * (`parameter.data`, memory shared with an array), and a run must see that. */
+ * At the end nodes are put in order by what they depend on (parts.c): nothing but external tensors, the prelude; then sizes
+ * as well. What these give is kept until one of those tensors changes, or for other sizes; folded and packed weights are nodes
+ * of the prelude like any others. Safe passes put only what depends on small constants there: tensors can be written in ways
+ * that leave no trace (`parameter.data`, memory shared with an array), and a run must see that. */
 #ifndef OPTIMIZE_OPTIMIZE_H
 #define OPTIMIZE_OPTIMIZE_H
 
@@ -17,12 +17,25 @@ typedef enum optimize_level { OPTIMIZE_NONE, OPTIMIZE_SAFE, OPTIMIZE_FAST } opti
 
 clv_status optimize_level_read(const char *text, optimize_level *out); /* "none", "safe", "fast"; NULL: safe */
 
+/* Which products do without their bias. */
+typedef enum bias_place {
+	BIAS_STAYS,
+	BIAS_IN_SUMS /* those whose result is added to something */,
+	BIAS_APART
+} bias_place;
+
 typedef struct optimize_spec {
 	optimize_level level;
 	bool channels_last;               /* FAST: convolutions get inputs laid out so */
+	bool conv_as_linear;              /* FAST: convolutions of single pixels are products of matrices */
+	bias_place bias;                  /* FAST: what products add is added by a node of its own */
+	bool guards_first;                /* what every run does is to have guards in a part of their own */
 	const char *const *off;           /* names of passes that are left out; NULL ends; may be NULL */
 	bool (*has_op)(const char *name); /* the operator exists here, with the backend it needs; NULL: none of ours does */
 	const int64_t *symbols;           /* values to expect; only a hint, for packing. NULL: none is known */
+	const node_span *pinned;          /* compiled segments of the range: see edit_pin */
+	uint32_t npinned;
+	const char *gpu; /* the kind of device that passes for GPUs look for; NULL: cuda. Tests compute on another */
 } optimize_spec;
 
 /* What passes did. */
@@ -31,9 +44,19 @@ typedef struct optimize_count {
 	uint32_t changes; /* nodes that it removed, joined or moved */
 } optimize_count;
 
+/* Parts of the range, one after the other: nodes depend on their own part and earlier ones. */
+typedef enum part_id {
+	PART_ONCE,   /* the prelude: the same in every run */
+	PART_SIZED,  /* the same in every run of the same sizes */
+	PART_GUARDS, /* guards that read inputs, and what they need; empty unless guards_first */
+	PART_MAIN,
+	PARTS
+} part_id;
+
 typedef struct optimized_plan {
-	plan *p;                  /* values have the ids of the plan it was made of */
-	node_id first, main, end; /* first … main-1: the prelude; main … end-1: what every run does */
+	plan *p;                 /* values have the ids of the plan it was made of */
+	node_id part[PARTS + 1]; /* where each begins; at last where the range ends */
+	node_span *pinned;       /* where they are now */
 	VEC(optimize_count) counts;
 } optimized_plan;
 
@@ -53,21 +76,33 @@ typedef struct pass {
 	pass_fn run;
 } pass;
 
-extern const pass passes[]; /* in their order, the prelude (no function of this kind) last; then one without a name */
+/* In their order, those that make parts (no function of this kind) last; then one without a name. */
+extern const pass passes[];
 
 clv_status pass_identity(edit *e, const optimize_spec *s, uint32_t *changes);        /* identity.c */
 clv_status pass_common(edit *e, const optimize_spec *s, uint32_t *changes);          /* common.c */
 clv_status pass_dead(edit *e, const optimize_spec *s, uint32_t *changes);            /* dead.c */
 clv_status pass_fold_batch_norm(edit *e, const optimize_spec *s, uint32_t *changes); /* fold_batch_norm.c */
+clv_status pass_functions(edit *e, const optimize_spec *s, uint32_t *changes);       /* functions.c */
+clv_status pass_norms(edit *e, const optimize_spec *s, uint32_t *changes);           /* norms.c */
+clv_status pass_attention(edit *e, const optimize_spec *s, uint32_t *changes);       /* attention.c */
+clv_status pass_rotary(edit *e, const optimize_spec *s, uint32_t *changes);          /* rotary.c */
+clv_status pass_views(edit *e, const optimize_spec *s, uint32_t *changes);           /* views.c */
 clv_status pass_channels_last(edit *e, const optimize_spec *s, uint32_t *changes);   /* channels_last.c */
+clv_status pass_merge_linears(edit *e, const optimize_spec *s, uint32_t *changes);   /* merge_linears.c */
+clv_status pass_conv_as_linear(edit *e, const optimize_spec *s, uint32_t *changes);  /* conv_as_linear.c */
+clv_status pass_bias_apart(edit *e, const optimize_spec *s, uint32_t *changes);      /* bias_apart.c */
 clv_status pass_fuse(edit *e, const optimize_spec *s, uint32_t *changes);            /* fuse.c */
 clv_status pass_in_place(edit *e, const optimize_spec *s, uint32_t *changes);        /* in_place.c */
 
-/* prelude.c. Per value: a tensor that is the same in every run, so that what is made of it alone gets into the prelude.
+/* parts.c. Per value: a tensor that is the same in every run, so that what is made of it alone gets into the prelude.
    Caller frees with mem_free. */
 clv_status constant_values(const edit *e, const optimize_spec *s, bool **out);
-/* Nodes that give the same in every run come first; `main` is the first of the others. */
-clv_status find_prelude(edit *e, const optimize_spec *s, node_id *main, uint32_t *changes);
+/* Likewise: results of nodes that order_parts will put before what every run does. What is written stays where it is. Also
+   after a failure. */
+clv_status moved_values(const edit *e, const optimize_spec *s, bool **out);
+/* Nodes of earlier parts come first; wanted: bits of part_id. Fills out->part. */
+clv_status order_parts(edit *e, const optimize_spec *s, unsigned wanted, optimized_plan *out);
 
 /* ---- shared by passes: facts.c ------------------------------------------------------------------------------------- */
 
@@ -80,6 +115,7 @@ bool node_pure(const edit *e, node_id n);
    writes (`by` may be made by writing it), and that only one node of the range reads, once. So v can go. */
 bool only_for(const edit *e, value_id v, node_id user, value_id by);
 bool is_f32_cpu(const edit *e, value_id v);
+bool is_gpu_float(const edit *e, const optimize_spec *s, value_id v); /* f32 or half */
 /* An argument that is this literal. */
 bool arg_is_int(const edit *e, const arg *a, int64_t k);
 bool arg_is_bool(const arg *a, bool b);

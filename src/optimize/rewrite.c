@@ -17,8 +17,6 @@ clv_status arg_text(edit *e, const char *s, arg *out)
 	return plan_cstr(e->p, s, &out->u.s);
 }
 
-enum { MAX_INTS = 8 };
-
 clv_status arg_ints(edit *e, const int64_t *k, uint32_t n, arg *out)
 {
 	arg each[MAX_INTS];
@@ -26,6 +24,16 @@ clv_status arg_ints(edit *e, const int64_t *k, uint32_t n, arg *out)
 		return fail(CLV_E_INVALID, "a list of %u sizes is too long for a new node", n);
 	for (uint32_t i = 0; i < n; i++)
 		TRY(arg_int(e, k[i], &each[i]));
+	return plan_list(e->p, each, n, out);
+}
+
+clv_status arg_sizes(edit *e, const expr_id *k, uint32_t n, arg *out)
+{
+	arg each[MAX_INTS];
+	if (n > MAX_INTS)
+		return fail(CLV_E_INVALID, "a list of %u sizes is too long for a new node", n);
+	for (uint32_t i = 0; i < n; i++)
+		each[i] = (arg){.kind = ARG_INT, .u.e = k[i]};
 	return plan_list(e->p, each, n, out);
 }
 
@@ -41,22 +49,60 @@ clv_status new_tensor(edit *e, value_id like, dtype type, const int64_t *shape, 
 	return plan_tensor(e->p, VALUE_RESULT, NULL, &t, out);
 }
 
+clv_status new_shaped(edit *e, value_id like, const expr_id *shape, uint32_t ndim, value_id *out)
+{
+	const value *x = &e->p->values.at[like];
+	tensor_spec t = {.dtype = (dtype)x->dtype, .ndim = ndim, .shape = shape, .device = plan_s(e->p, x->device)};
+	return plan_tensor(e->p, VALUE_RESULT, NULL, &t, out);
+}
+
+clv_status new_view(edit *e, value_id v, const expr_id *shape, uint32_t ndim, value_id *out)
+{
+	TRY(new_shaped(e, v, shape, ndim, out));
+	e->p->values.at[*out].alias = alias_root(e->p, v);
+	return CLV_OK;
+}
+
+clv_status row_count(edit *e, value_id v, expr_id *out)
+{
+	TRY(expr_const(e->p, 1, out));
+	for (uint32_t d = 0; d + 1 < e->p->values.at[v].ndim; d++)
+		TRY(expr_make(e->p, EXPR_MUL, *out, e->p->dims.at[e->p->values.at[v].shape + d], out));
+	return CLV_OK;
+}
+
 /* ---- nodes --------------------------------------------------------------------------------------------------------- */
+
+static clv_status put(const spot *at, node_spec s)
+{
+	const plan *p = at->e->p;
+	const node *x = &p->nodes.at[at->like];
+	node_id n;
+	s.scope = x->scope;
+	s.context = x->context;
+	s.at = x->at == NONE ? NULL : plan_s(p, x->at);
+	return edit_insert(at->e, at->before, &s, &n);
+}
 
 clv_status put_writer(const spot *at, const char *op, const arg *args, uint32_t nargs, value_id result,
                       value_id written)
 {
-	const plan *p = at->e->p;
-	const node *x = &p->nodes.at[at->like];
 	arg made = arg_of(result);
-	node_spec s = {.op = op, .args = args, .nargs = nargs, .results = &made, .nresults = 1};
-	s.writes = &written;
+	node_spec s = {.op = op, .args = args, .nargs = nargs, .results = &made, .nresults = 1, .writes = &written};
 	s.nwrites = written != NONE;
-	s.scope = x->scope;
-	s.context = x->context;
-	s.at = x->at == NONE ? NULL : plan_s(p, x->at);
-	node_id n;
-	return edit_insert(at->e, at->before, &s, &n);
+	return put(at, s);
+}
+
+clv_status put_views(const spot *at, const char *op, const arg *args, uint32_t nargs, const value_id *results,
+                     uint32_t n)
+{
+	arg each[MAX_INTS], list;
+	if (n > MAX_INTS)
+		return fail(CLV_E_INVALID, "%u views are too many for a new node", n);
+	for (uint32_t i = 0; i < n; i++)
+		each[i] = arg_of(results[i]);
+	TRY(plan_list(at->e->p, each, n, &list));
+	return put(at, (node_spec){.op = op, .args = args, .nargs = nargs, .results = &list, .nresults = 1});
 }
 
 clv_status put_node(const spot *at, const char *op, const arg *args, uint32_t nargs, value_id result)
@@ -95,6 +141,45 @@ bool runs_plainly(const edit *e, node_id n)
 {
 	const context *c = &e->p->contexts.at[e->p->nodes.at[n].context];
 	return !c->nautocast && !(c->flags_mask & (1u << CTX_BIT_MKLDNN | 1u << CTX_BIT_CUDNN));
+}
+
+/* ---- what follows a node ------------------------------------------------------------------------------------------- */
+
+node_id only_reader(const edit *e, value_id v, node_id maker)
+{
+	const edit_facts *facts = &e->facts;
+	if (facts->uses[v] != 1 || facts->kept[v] || value_guarded(e->p, v))
+		return NONE;
+	node_id u = facts->user[v];
+	const node *x = &e->p->nodes.at[u];
+	bool plain = !(x->flags & (NODE_HOST | NODE_IMPURE | NODE_RANDOM)) && x->context == e->p->nodes.at[maker].context;
+	return plain && u > maker && !e->gone.at[u] ? u : NONE;
+}
+
+bool same_type(const edit *e, value_id a, value_id b)
+{
+	const value *x = &e->p->values.at[a], *y = &e->p->values.at[b];
+	return x->type == TYPE_TENSOR && x->dtype == y->dtype && x->device == y->device && !(x->flags & VALUE_ODD);
+}
+
+value_id result_on(const edit *e, node_id u, value_id v, value_id on)
+{
+	const node *x = &e->p->nodes.at[u];
+	value_id r = edit_result(e, u);
+	if (r == NONE || !same_type(e, r, v) || !same_shape(e->p, r, v) || value_guarded(e->p, r))
+		return NONE;
+	if (e->p->values.at[r].alias == NONE)
+		return x->nwrites ? NONE : r;
+	value_id root = alias_root(e->p, on);
+	bool written = x->nwrites == 1 && alias_root(e->p, e->p->ids.at[x->writes]) == root;
+	return written && alias_root(e->p, r) == root ? r : NONE;
+}
+
+bool alpha_is_one(const edit *e, node_id n)
+{
+	double alpha = 1;
+	const arg *a = edit_arg(e, n, 2);
+	return a->kind == ARG_NONE || (arg_number(e, a, &alpha) && alpha == 1);
 }
 
 /* ---- convolutions and linears -------------------------------------------------------------------------------------- */
@@ -163,4 +248,52 @@ bool read_weighted(const edit *e, node_id n, weighted *out)
 		if (edit_is(e, n, forms[i].op))
 			return has_parts(e, n, out) && read_form(e, n, &forms[i], out);
 	return false;
+}
+
+/* x @ weight with what is added to it, where weight has its inputs first. */
+static bool read_product(const edit *e, node_id n, weighted *out)
+{
+	bool sum = edit_is(e, n, "aten::addmm");
+	double alpha, beta;
+	if (!sum && !edit_is(e, n, "aten::mm") && !edit_is(e, n, "aten::matmul"))
+		return false;
+	if (sum && (!arg_number(e, edit_arg(e, n, 3), &beta) || !arg_number(e, edit_arg(e, n, 4), &alpha) || alpha != 1 ||
+	            beta != 1))
+		return false;
+	*out = (weighted){.node = n, .x = edit_value(e, n, sum), .weight = edit_value(e, n, sum + 1u)};
+	out->bias = sum ? edit_value(e, n, 0) : NONE;
+	out->result = edit_result(e, n);
+	return out->x != NONE && out->weight != NONE && out->result != NONE && (!sum || out->bias != NONE) &&
+	       e->p->values.at[out->result].alias == NONE;
+}
+
+/* Sizes are fixed but for the rows, and fit. */
+static bool has_sizes(const edit *e, linear *l)
+{
+	const value *x = &e->p->values.at[l->w.x], *w = &e->p->values.at[l->w.weight];
+	if (x->type != TYPE_TENSOR || w->type != TYPE_TENSOR || w->ndim != 2 || x->ndim < 2)
+		return false;
+	if (!fixed_dim(e, l->w.weight, l->transposed, &l->outs) || !fixed_dim(e, l->w.weight, !l->transposed, &l->ins))
+		return false;
+	bool bias = l->w.bias == NONE || (e->p->values.at[l->w.bias].type == TYPE_TENSOR &&
+	                                  e->p->values.at[l->w.bias].ndim == 1 && dim_is(e, l->w.bias, 0, l->outs));
+	return bias && dim_is(e, l->w.x, x->ndim - 1, l->ins) && e->p->values.at[l->w.result].ndim == x->ndim &&
+	       dim_is(e, l->w.result, x->ndim - 1, l->outs);
+}
+
+bool read_linear(const edit *e, const bool *constant, node_id n, linear *out)
+{
+	*out = (linear){0};
+	out->transposed = !edit_is(e, n, "aten::linear");
+	bool read = out->transposed ? read_product(e, n, &out->w) : read_weighted(e, n, &out->w);
+	return read && constant[out->w.weight] && (out->w.bias == NONE || constant[out->w.bias]) && has_sizes(e, out);
+}
+
+clv_status turn_weight(const spot *at, const linear *l, value_id *out)
+{
+	const value *w = &at->e->p->values.at[l->w.weight];
+	expr_id shape[] = {at->e->p->dims.at[w->shape + 1], at->e->p->dims.at[w->shape]};
+	arg args[] = {arg_of(l->w.weight)};
+	TRY(new_view(at->e, l->w.weight, shape, 2, out));
+	return put_node(at, "aten::t", args, 1, *out);
 }

@@ -66,18 +66,20 @@ static void count_node(counter *c)
 {
 	edit *e = c->e;
 	const node *n = &e->p->nodes.at[c->now];
-	c->inside = c->now >= e->first && c->now < e->end;
+	bool here = c->now >= e->first && c->now < e->end;
+	c->inside = here && !edit_pinned(e, c->now);
 	node_each_arg(e->p, c->now, count_use, c);
 	if (joins_memory(e->p, n))
 		node_each_arg(e->p, c->now, count_joined, c);
-	for (uint32_t i = 0; c->inside && i < n->nwrites; i++)
+	for (uint32_t i = 0; here && i < n->nwrites; i++)
 		e->facts.written[alias_root(e->p, e->p->ids.at[n->writes + i])] = true;
 }
 
 static bool is_made_here(const edit *e, value_id v)
 {
 	const value *x = &e->p->values.at[v];
-	return x->kind == VALUE_RESULT && x->def != NONE && x->def >= e->first && x->def < e->end;
+	return x->kind == VALUE_RESULT && x->def != NONE && x->def >= e->first && x->def < e->end &&
+	       !edit_pinned(e, x->def);
 }
 
 static void find_shared(edit *e)
@@ -137,7 +139,40 @@ clv_status edit_new(const plan *p, node_id first, node_id end, edit *out)
 	if (first > end || end > p->nodes.n)
 		return fail(CLV_E_INVALID, "nodes %u to %u are no range of the plan", first, end);
 	TRY(plan_copy(p, &out->p));
+	for (node_id n = 0; n < p->nodes.n; n++)
+		TRY(vec_push(&out->pins, NONE));
 	return start_over(out);
+}
+
+clv_status edit_pin(edit *e, const node_span *spans, uint32_t n)
+{
+	node_id from = e->first;
+	for (uint32_t i = 0; i < n; i++) {
+		if (spans[i].first < from || spans[i].first >= spans[i].end || spans[i].end > e->end)
+			return fail(CLV_E_INVALID, "nodes %u to %u cannot be pinned: they are not in %u to %u, or not in order",
+			            spans[i].first, spans[i].end, from, e->end);
+		for (node_id k = spans[i].first; k < spans[i].end; k++)
+			e->pins.at[k] = i;
+		from = spans[i].end;
+	}
+	return n ? find_facts(e) : CLV_OK;
+}
+
+bool edit_pinned(const edit *e, node_id n)
+{
+	return e->pins.at[n] != NONE;
+}
+
+void edit_spans(const edit *e, node_span *out)
+{
+	for (node_id n = 0; n < e->p->nodes.n; n++) {
+		if (!edit_pinned(e, n))
+			continue;
+		node_span *s = &out[e->pins.at[n]];
+		if (n == 0 || e->pins.at[n - 1] != e->pins.at[n])
+			s->first = n;
+		s->end = n + 1;
+	}
 }
 
 void edit_free(edit *e)
@@ -146,6 +181,7 @@ void edit_free(edit *e)
 	vec_free(&e->places);
 	vec_free(&e->gone);
 	vec_free(&e->instead);
+	vec_free(&e->pins);
 	plan_free(e->p);
 	*e = (edit){0};
 }
@@ -167,6 +203,8 @@ clv_status edit_remove(edit *e, node_id n)
 {
 	if (!(n >= e->first && n < e->end) && !(n >= e->nodes && n < e->p->nodes.n))
 		return outside(n);
+	if (edit_pinned(e, n))
+		return fail(CLV_E_INVALID, "node %u is pinned: it cannot be removed", n);
 	if (!e->gone.at[n])
 		node_each_result(e->p, n, undefine, e);
 	e->gone.at[n] = true;
@@ -178,8 +216,12 @@ clv_status edit_insert(edit *e, node_id before, const node_spec *s, node_id *out
 {
 	if (before < e->first || before > e->end)
 		return outside(before);
+	while (before > e->first && before < e->end && edit_pinned(e, before) &&
+	       e->pins.at[before - 1] == e->pins.at[before])
+		before--;
 	TRY(plan_node(e->p, s, out));
 	TRY(vec_push(&e->places, before));
+	TRY(vec_push(&e->pins, NONE));
 	e->changed = true;
 	return vec_push(&e->gone, false);
 }
@@ -245,6 +287,16 @@ void edit_take_memory(edit *e, value_id v)
 	e->changed = true;
 }
 
+void edit_give_memories(edit *e, const value_id *owners, uint32_t n)
+{
+	for (value_id v = 0; v < e->p->values.n; v++) {
+		value_id *root = &e->p->values.at[v].alias, was = *root == NONE ? v : *root;
+		if (was < n && owners[was] != NONE)
+			*root = owners[was];
+	}
+	e->changed = true;
+}
+
 /* ---- putting them in place --------------------------------------------------------------------------------------- */
 
 static void exchange_args(edit *e, uint32_t first, uint32_t n)
@@ -296,6 +348,7 @@ static clv_status exchange_memory(edit *e)
 typedef struct queue {
 	uint32_t *head, *next; /* per node of the plan before (one more: its end), per added node; NONE */
 	VEC(node) nodes;
+	VEC(uint32_t) pins; /* of them */
 	node_id first, end;
 } queue;
 
@@ -317,6 +370,15 @@ static void queue_free(queue *q)
 	mem_free(q->head);
 	mem_free(q->next);
 	vec_free(&q->nodes);
+	vec_free(&q->pins);
+}
+
+static clv_status enqueue(const edit *e, node_id n, queue *q)
+{
+	if (e->gone.at[n])
+		return CLV_OK;
+	TRY(vec_push(&q->nodes, e->p->nodes.at[n]));
+	return vec_push(&q->pins, e->pins.at[n]);
 }
 
 static clv_status line_up(const edit *e, queue *q)
@@ -325,12 +387,11 @@ static clv_status line_up(const edit *e, queue *q)
 		if (n == e->first)
 			q->first = q->nodes.n;
 		for (uint32_t i = q->head[n]; i != NONE; i = q->next[i])
-			if (!e->gone.at[e->nodes + i])
-				TRY(vec_push(&q->nodes, e->p->nodes.at[e->nodes + i]));
+			TRY(enqueue(e, e->nodes + i, q));
 		if (n == e->end)
 			q->end = q->nodes.n;
-		if (n < e->nodes && !e->gone.at[n])
-			TRY(vec_push(&q->nodes, e->p->nodes.at[n]));
+		if (n < e->nodes)
+			TRY(enqueue(e, n, q));
 	}
 	return CLV_OK;
 }
@@ -369,11 +430,12 @@ static clv_status apply(edit *e, queue *q)
 			exchange_values(e, n);
 	TRY(exchange_memory(e));
 	TRY(line_up(e, q));
-	e->p->nodes.n = 0;
-	TRY(vec_reserve(&e->p->nodes, q->nodes.n));
-	if (q->nodes.n)
+	/* There are as many or less than now. */
+	if (q->nodes.n) {
 		memcpy(e->p->nodes.at, q->nodes.at, q->nodes.n * sizeof *q->nodes.at);
-	e->p->nodes.n = q->nodes.n;
+		memcpy(e->pins.at, q->pins.at, q->nodes.n * sizeof *q->pins.at);
+	}
+	e->p->nodes.n = e->pins.n = q->nodes.n;
 	e->first = q->first;
 	e->end = q->end;
 	number_results(e->p);
@@ -408,13 +470,13 @@ value_id edit_value(const edit *e, node_id n, uint32_t i)
 
 bool edit_is(const edit *e, node_id n, const char *op)
 {
-	return strcmp(plan_s(e->p, e->p->nodes.at[n].op), op) == 0;
+	return !edit_pinned(e, n) && strcmp(plan_s(e->p, e->p->nodes.at[n].op), op) == 0;
 }
 
 value_id edit_result(const edit *e, node_id n)
 {
 	const node *x = &e->p->nodes.at[n];
-	if (x->nresults != 1 || e->p->args.at[x->results].kind != ARG_VALUE)
+	if (edit_pinned(e, n) || x->nresults != 1 || e->p->args.at[x->results].kind != ARG_VALUE)
 		return NONE;
 	value_id v = e->p->args.at[x->results].u.v;
 	return e->p->values.at[v].type == TYPE_TENSOR ? v : NONE;

@@ -3,11 +3,17 @@
  * stay for good, new ones follow them, so that what is kept beside a plan by value goes with the edited one.
  *
  * What leaves the range (the output tree, rebinds, arguments of other nodes) keeps its values: those cannot be read
- * instead of, only be made by another node. */
+ * instead of, only be made by another node. So do pinned nodes, which somebody else holds on to: they stay as they are
+ * and together, and for the others they are outside. */
 #ifndef PLAN_EDIT_H
 #define PLAN_EDIT_H
 
 #include "plan/plan.h"
+
+/* Nodes first … end-1. */
+typedef struct node_span {
+	node_id first, end;
+} node_span;
 
 /* Per value of the plan, as of the last edit_apply. Values that were made since have no facts. */
 typedef struct edit_facts {
@@ -28,14 +34,19 @@ typedef struct edit {
 	VEC(node_id) places;   /* per added node: the node that it comes before */
 	VEC(bool) gone;        /* per node */
 	VEC(value_id) instead; /* per value: what is read instead; itself */
+	VEC(uint32_t) pins;    /* per node: the pinned span that it is of; NONE */
 	bool changed;          /* since the last edit_apply */
 } edit;
 
 clv_status edit_new(const plan *p, node_id first, node_id end, edit *out); /* caller calls edit_free, also on failure */
 void edit_free(edit *e);
+/* Right after edit_new: spans of the range, ascending and apart, whose nodes no pass may touch. What they read is kept. */
+clv_status edit_pin(edit *e, const node_span *spans, uint32_t n);
+bool edit_pinned(const edit *e, node_id n);
+void edit_spans(const edit *e, node_span *out); /* where those that were pinned are now; as many */
 
 clv_status edit_remove(edit *e, node_id n);
-/* A new node before node `before`; after all others that were put there. Results that other nodes had may be its own
+/* A new node before node `before`, or before the pinned ones around it; after all others that were put there. Results that other nodes had may be its own
    once these nodes are removed. */
 clv_status edit_insert(edit *e, node_id before, const node_spec *s, node_id *out);
 /* Nodes of the range, also those that were added, read `other` instead of v, which is not kept. */
@@ -44,14 +55,16 @@ clv_status edit_read_instead(edit *e, value_id v, value_id other);
 void edit_take_memory(edit *e, value_id v);
 /* The same at once for all values below n that have an heir; the others have NONE. */
 void edit_take_memories(edit *e, const value_id *heirs, uint32_t n);
+/* Values below n that have a new owner (the others have NONE) are on its memory, with all that was on theirs. */
+void edit_give_memories(edit *e, const value_id *owners, uint32_t n);
 /* Puts changes in place: order, uses, who makes what. Then the plan must verify, and facts are new. */
 clv_status edit_apply(edit *e);
 
 /* The value that argument i is; NONE: it is something else, or there is none. */
 value_id edit_value(const edit *e, node_id n, uint32_t i);
 const arg *edit_arg(const edit *e, node_id n, uint32_t i); /* an ARG_NONE where there is none */
-bool edit_is(const edit *e, node_id n, const char *op);
-/* One result, a tensor: which; else NONE. */
+bool edit_is(const edit *e, node_id n, const char *op); /* false for pinned nodes: they are not what a pass looks for */
+/* One result, a tensor: which; else NONE, and for pinned nodes. */
 value_id edit_result(const edit *e, node_id n);
 /* A new tensor like another: its type and shape, on memory of its own. */
 clv_status edit_like(edit *e, value_id v, value_id *out);

@@ -330,6 +330,66 @@ static void a_range_must_be_one_of_the_plan(void **state)
 	plan_free(p);
 }
 
+/* ---- pinned nodes ------------------------------------------------------------------------------------------------ */
+
+static bench begin_pinned(const char *text, node_id first, node_id last)
+{
+	bench b = begin(text);
+	OK(edit_pin(&b.e, &(node_span){first, last}, 1));
+	return b;
+}
+
+static void pinned_nodes_are_outside(void **state)
+{
+	(void)state;
+	bench b = begin_pinned(CHAIN, 1, 3);
+	assert_true(b.e.facts.kept[1] && b.e.facts.kept[2]);
+	assert_false(b.e.facts.kept[3]);
+	assert_int_equal(b.e.facts.uses[3], 1);
+	assert_true(b.e.facts.shown[3] && !edit_pinned(&b.e, 0) && edit_pinned(&b.e, 2));
+	assert_false(edit_is(&b.e, 2, "aten::neg"));
+	assert_int_equal(edit_result(&b.e, 2), NONE);
+	FAILS(edit_remove(&b.e, 2), CLV_E_INVALID, "node 2 is pinned");
+	FAILS(edit_read_instead(&b.e, 2, 1), CLV_E_INVALID, "what leaves the range");
+	end(&b);
+}
+
+static void pinned_nodes_stay_together(void **state)
+{
+	(void)state;
+	bench b = begin_pinned(CHAIN, 1, 3);
+	node_span at;
+	value_id v;
+	node_id n;
+	OK(edit_like(&b.e, 1, &v));
+	OK(insert_unary(&b.e, 2, "aten::sin", 1, v, &n));
+	OK(edit_apply(&b.e));
+	edit_spans(&b.e, &at);
+	assert_true(at.first == 2 && at.end == 4);
+	OK(edit_remove(&b.e, 1));
+	OK(edit_apply(&b.e));
+	edit_spans(&b.e, &at);
+	assert_true(at.first == 1 && at.end == 3);
+	char *text = print_ok(b.p);
+	check_text(b.e.p, text);
+	mem_free(text);
+	end(&b);
+}
+
+static void only_spans_of_the_range_are_pinned(void **state)
+{
+	(void)state;
+	static const node_span bad[][2] = {{{0, 2}, {1, 3}}, {{0, 1}, {3, 3}}, {{0, 1}, {3, 5}}, {{2, 3}, {0, 1}}};
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		bench b = begin(CHAIN);
+		FAILS(edit_pin(&b.e, bad[i], 2), CLV_E_INVALID, "cannot be pinned");
+		end(&b);
+	}
+	bench b = begin_range(CHAIN, 1, 3);
+	FAILS(edit_pin(&b.e, &(node_span){0, 2}, 1), CLV_E_INVALID, "nodes 0 to 2 cannot be pinned");
+	end(&b);
+}
+
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
 
 static void exchanges_must_make_sense(void **state)
@@ -542,6 +602,9 @@ int main(void)
 		cmocka_unit_test(the_range_grows_and_shrinks),
 		cmocka_unit_test(an_empty_range_takes_new_nodes),
 		cmocka_unit_test(a_range_must_be_one_of_the_plan),
+		cmocka_unit_test(pinned_nodes_are_outside),
+		cmocka_unit_test(pinned_nodes_stay_together),
+		cmocka_unit_test(only_spans_of_the_range_are_pinned),
 		cmocka_unit_test(exchanges_must_make_sense),
 		cmocka_unit_test(the_result_must_verify),
 		cmocka_unit_test(a_removed_value_cannot_be_bound),

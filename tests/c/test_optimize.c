@@ -10,7 +10,7 @@
 /* ---- running passes ---------------------------------------------------------------------------------------------- */
 
 /* All names but one, as a list of what is off. */
-static void all_but(const char *name, const char *off[16])
+static void all_but(const char *name, const char *off[32])
 {
 	uint32_t n = 0;
 	for (const pass *x = passes; x->name; x++)
@@ -30,7 +30,7 @@ static void check_survives_text(const plan *p, char *text)
 
 static optimized_plan run_pass_on(const plan *p, node_id first, node_id end, const char *name, optimize_level level)
 {
-	const char *off[16];
+	const char *off[32];
 	optimized_plan o;
 	all_but(name, off);
 	optimize_spec s = {.level = level, .off = off};
@@ -526,9 +526,9 @@ static void check_prelude(optimize_level level, uint32_t found, const char *befo
 	char *text = print_ok(o.p), *want = print_ok(wanted);
 	assert_string_equal(text, want);
 	check_survives_text(o.p, text);
-	assert_int_equal(o.first, 0);
-	assert_int_equal(o.main, found);
-	assert_int_equal(o.end, o.p->nodes.n);
+	assert_int_equal(o.part[0], 0);
+	assert_int_equal(o.part[PART_MAIN], found);
+	assert_int_equal(o.part[PARTS], o.p->nodes.n);
 	mem_free(text);
 	mem_free(want);
 	plan_free(p);
@@ -652,6 +652,73 @@ static void guards_that_others_need_stay(void **state)
 		check_prelude(OPTIMIZE_SAFE, 0, texts[i], texts[i]);
 }
 
+/* ---- parts by sizes, and guards ----------------------------------------------------------------------------------- */
+
+/* Passes that change nothing but the order: how many nodes each part has. */
+static void check_parts(bool guards_first, const uint32_t want[PARTS], const char *before)
+{
+	static const char *const off[] = {"identity", "common", "dead", NULL};
+	plan *p = load_ok(before);
+	optimize_spec s = {.level = OPTIMIZE_SAFE, .off = off, .guards_first = guards_first};
+	optimized_plan o;
+	OK(optimize(p, 0, p->nodes.n, &s, &o));
+	OK(plan_verify(o.p));
+	for (unsigned i = 0; i < PARTS; i++)
+		assert_int_equal(o.part[i + 1] - o.part[i], want[i]);
+	optimized_plan_free(&o);
+	plan_free(p);
+}
+
+#define SIZED                                                                                                          \
+	HEAD "symbol B 1..8\nsymbol n 1..9 data\ninput %0 f32[B,4] name=\"x\"\nparam @w f32[4,4]\n"                        \
+		 "const #0 f32[4,4]\n"
+#define ASK(v) "aten::is_nonzero(" v ") -> bool = true {host}\n"
+
+static void what_depends_on_sizes_has_its_part(void **state)
+{
+	(void)state;
+	check_parts(false, (uint32_t[PARTS]){1, 4, 0, 2},
+	            SIZED
+	            "%1 = aten::sin(%0) -> f32[B,4]\n%2 = aten::neg(#0) -> f32[4,4]\n%3 = aten::zeros([B]) -> f32[B]\n"
+	            "%4 = aten::mul.Tensor(%2, num(B)) -> f32[4,4]\n%5 = aten::all(%3) -> bool[]\n%6 = " ASK(
+					"%5") "%7 = aten::add.Tensor(%1, %3, 1) -> f32[B,4]\noutput %7\n");
+	/* compared with a number that follows the sizes */
+	check_parts(false, (uint32_t[PARTS]){0, 1, 0, 0}, SIZED "%1 = aten::item(#0) -> int = B {host}\noutput %0\n");
+	/* it leaves, is written, follows an input, waits for data, or is made of a parameter */
+	check_parts(false, (uint32_t[PARTS]){0, 0, 0, 1}, SIZED "%1 = aten::zeros([B]) -> f32[B]\noutput %1\n");
+	check_parts(false, (uint32_t[PARTS]){0, 0, 0, 2},
+	            SIZED "%1 = aten::zeros([B]) -> f32[B]\n%2 = aten::view(%1, [B]) -> f32[B] view-of %1\noutput %2\n");
+	check_parts(false, (uint32_t[PARTS]){0, 0, 0, 3},
+	            SIZED "%1 = aten::zeros([B]) -> f32[B]\n%2 = aten::relu_(%1) -> f32[B] view-of %1 writes %1\n"
+	                  "%3 = aten::add.Tensor(%0, %1, 1) -> f32[B,4]\noutput %3\n");
+	check_parts(false, (uint32_t[PARTS]){0, 0, 0, 1}, SIZED "%1 = aten::new_zeros(%0, [B]) -> f32[B]\noutput %0\n");
+	check_parts(false, (uint32_t[PARTS]){0, 0, 0, 2},
+	            SIZED "%1 = aten::nonzero(%0) -> i64[n,2] guard {host}\n%2 = aten::zeros([n]) -> f32[n]\noutput %0\n");
+	check_parts(false, (uint32_t[PARTS]){0, 0, 0, 1},
+	            SIZED "%1 = aten::mul.Tensor(@w, num(B)) -> f32[4,4]\noutput %0\n");
+}
+
+static void guards_come_before_the_rest_where_that_is_wanted(void **state)
+{
+	(void)state;
+	static const char *const text =
+		SIZED "%1 = aten::sin(%0) -> f32[B,4]\n%2 = aten::zeros([B]) -> f32[B]\n%3 = aten::add.Tensor(%0, %2, 1) -> "
+			  "f32[B,4]\n%4 = aten::mm(%3, @w) -> f32[B,4]\n%5 = aten::all(%4) -> bool[]\n%6 = " ASK(
+				  "%5") "%7 = aten::add.Tensor(%1, %3, 1) -> f32[B,4]\noutput %7\n";
+	check_parts(true, (uint32_t[PARTS]){0, 1, 4, 2}, text);
+	check_parts(false, (uint32_t[PARTS]){0, 1, 0, 6}, text);
+	/* what it reads is an output, is written, drawn, or read from data; then it stays where it was */
+	check_parts(true, (uint32_t[PARTS]){0, 0, 0, 2},
+	            SIZED "%1 = aten::all(%0) -> bool[]\n%2 = " ASK("%1") "output %1\n");
+	check_parts(true, (uint32_t[PARTS]){0, 0, 0, 3},
+	            SIZED "%1 = aten::relu_(%0) -> f32[B,4] view-of %0 writes %0\n%2 = aten::all(%0) -> bool[]\n%3 = " ASK(
+					"%2") "output %1\n");
+	check_parts(true, (uint32_t[PARTS]){0, 0, 0, 2},
+	            SIZED "%1 = aten::bernoulli(%0) -> f32[B,4] {random}\n%2 = " ASK("%1") "output %0\n");
+	check_parts(true, (uint32_t[PARTS]){0, 0, 0, 2},
+	            SIZED "%1 = aten::nonzero(%0) -> i64[n,2] guard {host}\n%2 = " ASK("%1") "output (%0, n)\n");
+}
+
 /* ---- all of them ------------------------------------------------------------------------------------------------- */
 
 static const char *const much = WEIGHTS "%1 = aten::dropout(%0, 0.5, false) -> f32[4,4] view-of %0 {random}\n"
@@ -683,7 +750,7 @@ static void passes_work_together(void **state)
 	                                  "%3 = aten::add.Tensor(%2, %2, 1) -> f32[4,4]\n"
 	                                  "%4 = aten::add_.Tensor(%3, %1, 1) -> f32[4,4] view-of %3 writes %3\n"
 	                                  "output %4\n");
-	assert_int_equal(o.main, 1);
+	assert_int_equal(o.part[PART_MAIN], 1);
 	static const char *const names[] = {"identity", "common", "dead", "in_place", "prelude"};
 	assert_int_equal(o.counts.n, 5);
 	for (uint32_t i = 0; i < 5; i++) {
@@ -706,6 +773,46 @@ static void each_pass_can_be_switched_off(void **state)
 		assert_true(o.counts.n >= 2);
 		optimized_plan_free(&o);
 	}
+}
+
+/* Segments that are compiled: what they read and give stays, and so do they. */
+static void nodes_around_pinned_ones_are_rewritten(void **state)
+{
+	(void)state;
+	plan *p = load_ok(WEIGHTS "%1 = aten::alias(%0) -> f32[4,4] view-of %0\n"
+	                          "%2 = aten::sin(%1) -> f32[4,4]\n"
+	                          "%3 = aten::alias(%2) -> f32[4,4] view-of %2\n"
+	                          "%4 = aten::sin(%3) -> f32[4,4]\n" /* pinned: 3, 4, 5 */
+	                          "%5 = aten::alias(%4) -> f32[4,4] view-of %4\n"
+	                          "%6 = aten::cos(%4) -> f32[4,4]\n"
+	                          "%7 = aten::alias(%5) -> f32[4,4] view-of %4\n"
+	                          "%8 = aten::neg(#0) -> f32[4,4]\n"
+	                          "%9 = aten::sin(%0) -> f32[4,4]\n"
+	                          "%10 = aten::cos(%4) -> f32[4,4]\n"
+	                          "%11 = aten::add.Tensor(%7, %9, 1) -> f32[4,4]\n"
+	                          "%12 = aten::add.Tensor(%11, %8, 1) -> f32[4,4]\n"
+	                          "%13 = aten::add.Tensor(%12, %10, 1) -> f32[4,4]\n"
+	                          "output %13\n");
+	node_span pinned = {3, 6};
+	optimize_spec s = {.level = OPTIMIZE_SAFE, .pinned = &pinned, .npinned = 1};
+	optimized_plan o;
+	OK(optimize(p, 0, p->nodes.n, &s, &o));
+	char *text = print_ok(o.p);
+	assert_string_equal(text, WEIGHTS "%1 = aten::neg(#0) -> f32[4,4]\n"
+	                                  "%2 = aten::sin(%0) -> f32[4,4]\n"
+	                                  "%3 = aten::alias(%2) -> f32[4,4] view-of %2\n"
+	                                  "%4 = aten::sin(%3) -> f32[4,4]\n"
+	                                  "%5 = aten::alias(%4) -> f32[4,4] view-of %4\n"
+	                                  "%6 = aten::cos(%4) -> f32[4,4]\n"
+	                                  "%7 = aten::cos(%4) -> f32[4,4]\n"
+	                                  "%8 = aten::add.Tensor(%5, %2, 1) -> f32[4,4]\n"
+	                                  "%9 = aten::add.Tensor(%8, %1, 1) -> f32[4,4]\n"
+	                                  "%10 = aten::add.Tensor(%9, %7, 1) -> f32[4,4]\n"
+	                                  "output %10\n");
+	assert_true(o.pinned[0].first == 3 && o.pinned[0].end == 6);
+	mem_free(text);
+	optimized_plan_free(&o);
+	plan_free(p);
 }
 
 static void bad_ranges_are_refused(void **state)
@@ -763,8 +870,11 @@ int main(void)
 		cmocka_unit_test(what_changes_or_leaves_is_no_prelude),
 		cmocka_unit_test(guards_on_constants_come_first),
 		cmocka_unit_test(guards_that_others_need_stay),
+		cmocka_unit_test(what_depends_on_sizes_has_its_part),
+		cmocka_unit_test(guards_come_before_the_rest_where_that_is_wanted),
 		cmocka_unit_test(passes_work_together),
 		cmocka_unit_test(each_pass_can_be_switched_off),
+		cmocka_unit_test(nodes_around_pinned_ones_are_rewritten),
 		cmocka_unit_test(bad_ranges_are_refused),
 		cmocka_unit_test(passes_survive_every_failed_allocation),
 	};

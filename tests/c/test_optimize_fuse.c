@@ -1,62 +1,9 @@
 /* Folding of batch normalizations and joining of nodes: text of a plan in, text out. */
-#include "support.h"
-
-#include "optimize/optimize.h"
+#include "passes.h"
 
 static bool has_all(const char *name)
 {
 	return !strncmp(name, "mkldnn::", 8) || !strncmp(name, "aten::cudnn", 11);
-}
-
-typedef struct job {
-	const char *text;
-	pass_fn run;
-	optimize_spec spec;
-	char *out; /* nodes of the plan that came out */
-	uint32_t changes;
-} job;
-
-static clv_status run_edit(job *j, edit *e)
-{
-	TRY(j->run(e, &j->spec, &j->changes));
-	TRY(edit_apply(e));
-	strbuf b = STRBUF_INIT;
-	plan_print(e->p, &b);
-	clv_status st = strbuf_take(&b, &j->out);
-	return st;
-}
-
-static clv_status run_job(job *j)
-{
-	plan *p = NULL;
-	edit e = {0};
-	j->out = NULL;
-	j->changes = 0;
-	clv_status st = plan_parse(j->text, strlen(j->text), &p);
-	if (st == CLV_OK)
-		st = edit_new(p, 0, p->nodes.n, &e);
-	if (st == CLV_OK)
-		st = run_edit(j, &e);
-	edit_free(&e);
-	plan_free(p);
-	return st;
-}
-
-/* From the first node on: what comes before does not change. */
-static const char *nodes_of(const char *text)
-{
-	const char *at = strstr(text, "\n%");
-	assert_non_null(at);
-	return at + 1;
-}
-
-static void check_job(job j, const char *want)
-{
-	if (run_job(&j) != CLV_OK)
-		fail_msg("%s\nin\n%s", status_message(), j.text);
-	assert_string_equal(nodes_of(j.out), want ? want : nodes_of(j.text));
-	assert_int_equal(j.changes > 0, want != NULL);
-	mem_free(j.out);
 }
 
 static const optimize_spec fast = {.level = OPTIMIZE_FAST, .channels_last = true, .has_op = has_all};
@@ -422,14 +369,6 @@ static void small_linears_stay(void **state)
 }
 
 /* ---- faults -------------------------------------------------------------------------------------------------------- */
-
-static clv_status attempt_job(const void *ctx)
-{
-	job j = *(const job *)ctx;
-	clv_status st = run_job(&j);
-	mem_free(j.out);
-	return st;
-}
 
 static void memory_may_run_out_anywhere(void **state)
 {

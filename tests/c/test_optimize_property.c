@@ -420,11 +420,11 @@ static void random_plans_do_the_same(void **state)
 		uint64_t dice = seed;
 		node_id first = seed % 3 ? 0 : random_below(&dice, p->nodes.n + 1);
 		node_id end = seed % 3 ? p->nodes.n : first + random_below(&dice, p->nodes.n + 1 - first);
-		optimize_spec s = {.level = OPTIMIZE_SAFE};
+		optimize_spec s = {.level = OPTIMIZE_SAFE, .guards_first = seed % 2 == 0};
 		optimized_plan o;
 		OK(optimize(p, first, end, &s, &o));
 		OK(plan_verify(o.p));
-		assert_true(o.first == first && o.first <= o.main && o.main <= o.end);
+		assert_true(o.part[0] == first && o.part[0] <= o.part[PART_MAIN] && o.part[PART_MAIN] <= o.part[PARTS]);
 		check_run(p, o.p);
 		changes += changes_of(&o, NULL);
 		in_place += changes_of(&o, "in_place");
@@ -433,6 +433,59 @@ static void random_plans_do_the_same(void **state)
 	}
 	assert_true(changes > 10000);
 	assert_true(in_place > 300);
+}
+
+/* Spans at random, ascending and apart. */
+static uint32_t choose_spans(uint64_t *dice, node_id nodes, node_span out[8])
+{
+	uint32_t n = 0;
+	for (node_id at = random_below(dice, 4); n < 8 && at < nodes; at += random_below(dice, 5)) {
+		node_id end = at + 1 + random_below(dice, 6);
+		out[n] = (node_span){at, end < nodes ? end : nodes};
+		at = out[n++].end;
+	}
+	return n;
+}
+
+static bool same_node(const plan *p, node_id a, const plan *q, node_id b)
+{
+	const node *x = &p->nodes.at[a], *y = &q->nodes.at[b];
+	bool same = x->op == y->op && x->args == y->args && x->results == y->results && x->nargs == y->nargs &&
+	            x->nresults == y->nresults && x->nwrites == y->nwrites;
+	for (uint32_t i = 0; same && i < x->nargs; i++) {
+		const arg *c = &p->args.at[x->args + i], *d = &q->args.at[y->args + i];
+		same = c->kind == d->kind && (c->kind != ARG_VALUE || c->u.v == d->u.v);
+	}
+	return same;
+}
+
+static void pinned_nodes_stay_and_the_rest_does_the_same(void **state)
+{
+	(void)state;
+	uint32_t changes = 0;
+	for (uint64_t seed = 1; seed <= 3000; seed++) {
+		plan *p = write_plan(seed, 3 + (uint32_t)(seed % 40));
+		uint64_t dice = seed * 31;
+		node_span spans[8];
+		optimize_spec s = {
+			.level = seed % 4 ? OPTIMIZE_SAFE : OPTIMIZE_FAST, .guards_first = seed % 5 == 0, .pinned = spans};
+		s.npinned = choose_spans(&dice, p->nodes.n, spans);
+		optimized_plan o;
+		OK(optimize(p, 0, p->nodes.n, &s, &o));
+		OK(plan_verify(o.p));
+		for (uint32_t i = 0; i < s.npinned; i++) {
+			uint32_t n = spans[i].end - spans[i].first;
+			assert_int_equal(o.pinned[i].end - o.pinned[i].first, n);
+			assert_true(o.pinned[i].first >= o.part[PART_MAIN] && o.pinned[i].end <= o.part[PARTS]);
+			for (uint32_t k = 0; k < n; k++)
+				assert_true(same_node(p, spans[i].first + k, o.p, o.pinned[i].first + k));
+		}
+		check_run(p, o.p);
+		changes += changes_of(&o, NULL);
+		optimized_plan_free(&o);
+		plan_free(p);
+	}
+	assert_true(changes > 2000);
 }
 
 /* What the caller got is the caller's: it may be written before the next run. Constants are not written here. */
@@ -476,10 +529,10 @@ static void the_prelude_is_made_once(void **state)
 		optimize_spec s = {.level = seed % 2 ? OPTIMIZE_FAST : OPTIMIZE_SAFE};
 		optimized_plan o;
 		OK(optimize(p, 0, p->nodes.n, &s, &o));
-		found += o.main;
+		found += o.part[PART_MAIN];
 		world b = {.p = o.p};
 		give_externals(&b, 0);
-		run_nodes(&b, 0, o.main);
+		run_nodes(&b, 0, o.part[PART_MAIN]);
 		assert_int_equal(b.effects.n, 0);
 		for (uint64_t inputs = 1; inputs <= 2 && !writes_constants(p); inputs++) {
 			world a = {.p = p};
@@ -487,7 +540,7 @@ static void the_prelude_is_made_once(void **state)
 			new_inputs(&b, inputs);
 			run_nodes(&a, 0, p->nodes.n);
 			b.effects.n = 0;
-			run_nodes(&b, o.main, o.end);
+			run_nodes(&b, o.part[PART_MAIN], o.part[PARTS]);
 			check_same(&a, &b);
 			check_effects(&a, &b, 0);
 			scribble(&b);
@@ -594,6 +647,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(random_plans_do_the_same),
+		cmocka_unit_test(pinned_nodes_stay_and_the_rest_does_the_same),
 		cmocka_unit_test(the_prelude_is_made_once),
 		cmocka_unit_test(any_plan_survives_all_passes),
 		cmocka_unit_test(failed_allocations_are_survived),

@@ -1116,6 +1116,45 @@ static void threads_run_one_runtime_at_once(void **state)
 	clv_runtime_free(r);
 }
 
+static void *count_threads(void *at)
+{
+	*(int *)at = br_threads();
+	return NULL;
+}
+
+static void a_number_of_threads_is_of_one_thread(void **state)
+{
+	(void)state;
+	br_team had;
+	pthread_t other;
+	int before = br_threads(), there = 0;
+	br_team_enter(before + 3, &had);
+	assert_int_equal(br_threads(), before + 3);
+	assert_int_equal(pthread_create(&other, NULL, count_threads, &there), 0);
+	pthread_join(other, NULL);
+	br_team_leave(&had);
+	assert_int_equal(br_threads(), before);
+	assert_int_equal(there, before);
+}
+
+static void a_runtime_has_its_own_number_of_threads(void **state)
+{
+	(void)state;
+	clv_runtime_options o = defaults;
+	int before = br_threads();
+	o.threads = before + 1;
+	clv_runtime *r = runtime_with(of_two_sizes(2), o);
+	GIVES(r, VECTOR(1, 2), 2, 3);
+	assert_int_equal(br_threads(), before);
+	run_fails(r, VECTOR(1, 2, 3), CLV_E_INPUT, "never recorded");
+	assert_int_equal(br_threads(), before);
+	clv_runtime_free(r);
+	for (int i = 0; i < 2; i++) {
+		o.threads = i ? 1025 : -1;
+		refused(of_two_sizes(2), o, CLV_E_INVALID, "threads is a number from 1 to 1024");
+	}
+}
+
 static void a_model_with_state_is_run_by_one_at_a_time(void **state)
 {
 	(void)state;
@@ -1239,6 +1278,8 @@ int main(void)
 		cmocka_unit_test(what_is_no_device_is_refused),
 		cmocka_unit_test(debug_mode_names_the_first_result_that_is_not_as_planned),
 		cmocka_unit_test(threads_run_one_runtime_at_once),
+		cmocka_unit_test(a_number_of_threads_is_of_one_thread),
+		cmocka_unit_test(a_runtime_has_its_own_number_of_threads),
 		cmocka_unit_test(a_model_with_state_is_run_by_one_at_a_time),
 		cmocka_unit_test(every_allocation_may_fail),
 		cmocka_unit_test(everything_takes_null),

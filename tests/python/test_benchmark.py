@@ -102,6 +102,10 @@ def test_grad_mode_is_the_callers() -> None:
         ({"a": abs}, {"warmup": -1}, ValueError, "warmup must be an integer of at least 0, not -1"),
         ({"a": abs}, {"warmup": 1.5}, ValueError, "warmup must be an integer"),
         ({"a": abs}, {"device": "nowhere"}, RuntimeError, "nowhere"),
+        ({"a": abs}, {"seconds": -1}, ValueError, "seconds must be a number of at least 0, not -1"),
+        ({"a": abs}, {"lead_in": math.nan}, ValueError, "lead_in must be a number"),
+        ({"a": abs}, {"block": "short"}, ValueError, "block must be a number"),
+        ({"a": abs}, {"settled": True}, ValueError, "settled must be a number"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(ways: Any, options: Any, error: type, says: str) -> None:
@@ -112,6 +116,62 @@ def test_what_cannot_be_measured_is_refused(ways: Any, options: Any, error: type
 def test_what_a_way_raises_comes_through() -> None:
     with pytest.raises(ZeroDivisionError):
         compare({"fine": lambda: None, "broken": lambda: 1 / 0}, 1, 0)
+
+
+class Clockwork:
+    """A way that says how long it took."""
+
+    def __init__(self, *took: float) -> None:
+        self.took, self.asked = took, []  # type: tuple[float, ...], list[int]
+
+    def seconds(self, times: int) -> float:
+        self.asked.append(times)
+        return self.took[(len(self.asked) - 1) % len(self.took)]
+
+
+def test_a_way_may_measure_itself() -> None:
+    a, b = compare({"a": Clockwork(0.5), "b": Clockwork(0.25)}, 4, 1)
+    assert (a.latencies_s, b.latencies_s, b.speedup) == ((0.5,) * 4, (0.25,) * 4, 2.0)
+    assert (a.cpu_peak_memory_bytes, a.cuda_peak_memory_bytes) == (None, None)
+    (mixed,) = compare({"way": benchmark.Timed((lambda: 3, abs), "cpu")}, 2, 0)
+    makes_sense(mixed, 2)
+    with pytest.raises(TypeError, match="a way is a callable, or a pair"):
+        benchmark.Timed(3)  # type: ignore[arg-type]
+
+
+def test_short_calls_run_untimed_first_and_several_at_a_time() -> None:
+    short, long = Clockwork(0.001), Clockwork(0.5)
+    compare({"short": short, "long": long}, 2, 3, lead_in=0.004, block=0.002)
+    assert short.asked == [1, 1, 1, 4, 2, 4, 2]
+    assert long.asked == [1, 1, 1, 1, 1]  # it needs neither
+    unknown = Clockwork(0.001)
+    compare({"way": unknown}, 1, 0, block=0.002)
+    assert unknown.asked == [1, 2]  # how long it takes has to be seen once
+
+
+def test_a_block_of_calls_with_a_set_up_has_one_before_each() -> None:
+    seen: list[Any] = []
+    numbers = iter(range(100))
+    assert benchmark.Timed((lambda: next(numbers), seen.append), "cpu").seconds(3) > 0
+    assert seen == [0, 1, 2]
+
+
+def test_rounds_stop_when_the_time_is_over_but_not_before_three() -> None:
+    assert compare({"a": Clockwork(1.0)}, 50, 9, seconds=0.0)[0].iterations == 3
+    assert compare({"a": Clockwork(1.0)}, 2, 0, seconds=0)[0].iterations == 2
+    way = Clockwork(1.0)
+    compare({"a": way}, 3, 9, seconds=0.0)
+    assert len(way.asked) == 4  # warming up is over after one round
+
+
+def test_rounds_stop_when_ratios_are_known() -> None:
+    together = compare({"a": Clockwork(1.0, 5.0, 2.0), "b": Clockwork(2.0, 10.0, 4.0)}, 50, 0, settled=0.01)
+    assert {r.iterations for r in together} == {6}  # the machine was slow at times, for both
+    apart = compare({"a": Clockwork(1.0), "b": Clockwork(1.0, 1.5)}, 50, 0, settled=0.01)
+    assert {r.iterations for r in apart} == {50}
+    rare = compare({"a": Clockwork(1.0), "b": Clockwork(9.0, *[1.0] * 30)}, 50, 0, settled=0.01)
+    assert {r.iterations for r in rare} == {9}  # one outlier does not move a median
+    assert compare({"a": Clockwork(1.0, 1.001)}, 50, 0, settled=0.01)[0].iterations == 6
 
 
 # ---- memory

@@ -1176,3 +1176,26 @@ def test_a_model_with_keyword_inputs() -> None:
     must_replay(TwoStream(), make)
     must_replay(TwoStream(), tokens(2, 5))
     must_replay(TwoStream(), lambda: Args(torch.randint(0, 50, (2, 5)), scale=0.5))
+
+
+class Picking(nn.Module):
+    """Reads sizes from its own tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("index", torch.tensor([[0, 2], [1, 1]]))
+        self.register_buffer("mask", torch.tensor([True, False, True, True]))
+        self.table = nn.Parameter(torch.randn(4, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.table[self.index.view(-1)].sum(0) + self.table[self.mask].sum(0)
+
+
+def test_what_is_read_from_the_model_alone_needs_no_more_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, calls, forward = Picking().eval(), [], Picking.forward
+    monkeypatch.setattr(Picking, "forward", lambda self, x: calls.append(1) or forward(self, x))
+    with torch.no_grad():
+        plan = cleave.capture(net, torch.randn(2, 3), both_grad_modes=False)
+    assert len(calls) == 3, "two records and the run that is compared with"
+    lines = [line for line in plan.text.splitlines() if "aten::index.Tensor" in line]
+    assert [" guard" in line for line in lines] == [False, True], "numbers pick as many as they are, a mask does not"

@@ -41,7 +41,7 @@ def graph_of(model: Any, *inputs: Tensor, **options: Any) -> GraphSegment:
 @pytest.mark.parametrize(
     ("fn", "reason"),
     [
-        (lambda lin, x: lin(x) if x.sum() > 0 else -x, "node is_nonzero reads its data on the host"),
+        (lambda lin, x: lin(x) if lin(x).relu_().sum() > 0 else -x, "node is_nonzero reads its data on the host"),
         (lambda lin, x: lin(x) + torch.rand(4, generator=GENERATOR), r"node rand takes an object \(a generator, .*"),
         (lambda lin, x: lin(x.add_(1)), "node add_ writes to an input"),
         (lambda lin, x: lin(x)[x[:, 0] > 0], "node (index|nonzero) (is guarded|reads its data).*"),
@@ -91,12 +91,14 @@ class Pretended(GraphSegment):
     def _unfit(self, leaves: Any) -> str | None:
         return None
 
-    def _capture(self, leaves: Any, symbols: Any, model: Any) -> _Graph:
+    def _capture(self, n: int, given: Any, symbols: Any, model: Any) -> _Graph:
         self.captures += 1
-        return _Graph(None, [own_copy(t) for t in leaves], (), [], model, self.program.native.stamp())
+        self.inputs = n
+        stamp = self.program.native.before_graph(given[:n], symbols)[:2]
+        return _Graph(None, [own_copy(t) for t in given], (), [], model, stamp)
 
-    def _replay(self, g: _Graph, leaves: Any) -> tuple[Tensor, ...]:
-        return self.program.run(leaves)
+    def _replay(self, g: _Graph, given: Any) -> tuple[Tensor, ...]:
+        return self.program.run(given[: self.inputs], None, given[self.inputs :])
 
 
 def pretended(model: nn.Module, captured: Captured, **options: Any) -> Pretended:
@@ -130,9 +132,73 @@ def test_a_parameter_that_is_another_tensor_makes_a_new_graph() -> None:
     assert segment.captures == 3
 
 
+@pytest.mark.parametrize(
+    ("fn", "shared"),
+    [
+        (lambda lin, x: lin(x) if x.sum() > 0 else -x, 0),
+        (lambda lin, x: lin(x + 1) * (x + 1) if (x + 1).sum() > 1 else -x, 1),
+        (lambda lin, x: lin(x) if x.view(-1)[0] > 0 and (x * 2).mean() < 9 else x, 0),
+    ],
+)
+def test_guards_run_before_a_graph(fn: Any, shared: int) -> None:
+    model, x = Fn(fn), torch.ones(3, 4)
+    segment = pretended(model, captured_of(model, x))
+    assert "host" not in segment.program.native.effects()
+    assert len(segment.program.native.before_graph([x])[2]) == shared
+    with torch.no_grad():
+        for y in (x, torch.rand(3, 4) + 0.1, x):
+            assert torch.equal(segment.run([y])[0], model(y))
+        with pytest.raises(cleave.GuardError, match="captured value"):
+            segment.run([-3 * x])
+        assert torch.equal(segment.run([2 * x])[0], model(2 * x))
+    assert (segment.captures, segment.fallback_reason) == (1, None)
+
+
+def test_what_guards_give_to_the_rest_is_counted() -> None:
+    model, x = Fn(lambda lin, x: lin(x + 1) * (x + 1) if (x + 1).sum() > 1 else -x), torch.ones(3, 4)
+    segment = pretended(model, captured_of(model, x))
+    with pytest.raises(ValueError, match="guards give 1 tensors to the rest, not 0"):
+        segment.program.run([x], None, [])
+
+
+class Masked(nn.Module):
+    """Makes a mask of its sizes, and looks whether it hides anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = torch.arange(x.shape[0], device=x.device)[:, None] >= torch.zeros(4, device=x.device)
+        return self.lin(x) if mask.all() else self.lin(x).masked_fill(~mask, 0)
+
+
+def test_masks_and_guards_on_them_are_made_once_for_a_size() -> None:
+    model = Masked().eval()
+    segment = pretended(model, sized(model, torch.randn(2, 4)))
+    assert "host" not in segment.program.native.effects()
+    made = set()
+    for batch in (2, 3, 2, 5, 3, 2):
+        x = torch.randn(batch, 4)
+        made.add(segment.program.native.before_graph([x])[:2])
+        with torch.no_grad():
+            assert torch.equal(segment.run([x])[0], model(x))
+    assert (len(made), segment.captures) == (3, 3)
+
+
+def test_more_sizes_than_are_kept() -> None:
+    model = Masked().eval()
+    segment = pretended(model, sized(model, torch.randn(2, 4)), max_graphs=20)
+    for batch in (*range(2, 14), *range(2, 14), 13, 12, 11):
+        x = torch.randn(batch, 4)
+        with torch.no_grad():
+            assert torch.equal(segment.run([x])[0], model(x))
+    assert segment.captures == 24, "what was made anew is at another place"
+
+
 def test_a_capture_that_fails_is_not_tried_again() -> None:
     class Failing(Pretended):
-        def _capture(self, leaves: Any, symbols: Any, model: Any) -> _Graph:
+        def _capture(self, n: int, given: Any, symbols: Any, model: Any) -> _Graph:
             self.captures += 1
             raise RuntimeError("operation not permitted when stream is capturing")
 
@@ -241,8 +307,8 @@ def test_a_failed_capture_leaves_cuda_as_it_was() -> None:
         def __init__(self, program: Program) -> None:
             self.native, self.program = program.native, program
 
-        def run(self, leaves: Any, symbols: Any = None) -> Any:
-            out = self.program.run(leaves, symbols)
+        def run(self, leaves: Any, symbols: Any = None, guards: Any = None) -> Any:
+            out = self.program.run(leaves, symbols, guards)
             out[0].sum().item()
             return out
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import cleave
+from cleave import _log
 from cleave.optimize import Optimize
 
 LEVELS = ["none", "safe", "fast"]
@@ -304,7 +305,8 @@ def test_files(level: str, tmp_path: Path) -> None:
     close(loaded(x), net(x))
 
 
-def test_modes_of_plans() -> None:
+def test_modes_of_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_log, "_warned", set())  # each reason is told once in a process
     x = torch.rand(3, 8)
     with pytest.raises(ValueError, match="mode must be one of generated_eager, cuda_graph"):
         cleave.capture(table, x, mode="compiled")

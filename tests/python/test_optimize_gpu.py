@@ -9,6 +9,7 @@ from test_optimize_in_place import Mixer
 from torch import Tensor, nn
 
 import cleave
+from cleave.optimize import Optimize
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -97,3 +98,97 @@ def test_results_in_place_give_the_same_bits(graph: bool) -> None:
         before = y.clone()
         assert torch.equal(plan(y), net(y))
         assert torch.equal(y, before)
+
+
+class Layer(nn.Module):
+    """A layer of a transformer: linears of one input, and sums after products."""
+
+    def __init__(self, width: int = 64, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(width)
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.gate, self.up = nn.Linear(width, 2 * width), nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(x)
+        parts = (f(y).view(*y.shape[:2], self.heads, -1).transpose(1, 2) for f in (self.query, self.key, self.value))
+        y = nn.functional.scaled_dot_product_attention(*parts)
+        x = x + self.out(y.transpose(1, 2).reshape(x.shape))
+        return x + self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+
+
+class Pixels(nn.Module):
+    """A block of a small convolutional network: 1x1 convolutions around a depthwise one, with weights per channel."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, width, 3, bias=False), nn.BatchNorm2d(width), nn.Hardswish())
+        self.spread = nn.Sequential(nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width), nn.ReLU())
+        self.each = nn.Sequential(
+            nn.Conv2d(4 * width, 4 * width, 3, padding=1, groups=4 * width), nn.ReLU(inplace=True)
+        )
+        self.squeeze = nn.Sequential(
+            nn.AdaptiveAvgPool2d(1), nn.Conv2d(4 * width, 8, 1), nn.ReLU(), nn.Conv2d(8, 4 * width, 1), nn.Hardsigmoid()
+        )
+        self.gather = nn.Conv2d(4 * width, width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        y = self.each(self.spread(x))
+        return x + self.gather(y * self.squeeze(y))
+
+
+def told(plan: cleave.Plan, way: str) -> str:
+    (line,) = [line for line in plan.optimizations().splitlines() if line.startswith(f"{way}:")]
+    assert "not used" not in line
+    assert "nothing to do" not in line
+    return line
+
+
+@pytest.mark.parametrize("mode", ["generated_eager", "cuda_graph"])
+@torch.no_grad()
+def test_linears_become_one_and_biases_are_added_apart(mode: str) -> None:
+    net = Layer().eval().cuda()
+    x = torch.rand(4, 9, 64, device="cuda")
+    plan = cleave.capture(net, x, optimize="fast", dynamic_batch=(2, 16), mode=mode)
+    assert "merge_linears 5" in told(plan, "fast")
+    assert "bias_apart 6" in told(plan, "fast, bias_apart")
+    assert "bias_apart 4" in told(plan, "fast, bias_apart in sums")
+    for rows in (2, 4, 9):
+        y = torch.rand(rows, 9, 64, device="cuda")
+        close(plan(y), net(y))
+    net.key.weight.mul_(2)
+    net.up.bias.add_(1)
+    close(plan(x), net(x))
+
+
+@pytest.mark.parametrize("mode", ["generated_eager", "cuda_graph"])
+@torch.no_grad()
+def test_convolutions_of_pixels_become_products(mode: str) -> None:
+    net = Pixels().eval().cuda()
+    x = torch.rand(4, 3, 18, 18, device="cuda")
+    plan = cleave.capture(net, x, optimize="fast", dynamic_batch=(2, 16), mode=mode)
+    assert "conv_as_linear 6" in told(plan, "fast, channels_last, conv_as_linear")
+    for rows in (2, 4, 9):
+        y = torch.rand(rows, 3, 18, 18, device="cuda")
+        close(plan(y), net(y))
+    net.gather.weight.mul_(2)
+    close(plan(x), net(x))
+
+
+@pytest.mark.parametrize("name", ["merge_linears", "bias_apart"])
+@torch.no_grad()
+def test_passes_are_left_out_by_name(name: str) -> None:
+    net = Layer().eval().cuda()
+    plan = cleave.capture(net, torch.rand(4, 9, 64, device="cuda"), optimize=Optimize("fast", (name,)))
+    assert not [line for line in plan.optimizations().splitlines() if name in line and "nothing to do" not in line]
+
+
+@torch.no_grad()
+def test_what_a_graph_repeats_is_timed_on_the_device() -> None:
+    net = Layer().eval().cuda()
+    x = torch.rand(4, 9, 64, device="cuda")
+    assert "ms on the device" in cleave.capture(net, x, optimize="fast", mode="cuda_graph").optimizations()
+    assert "on the device" not in cleave.capture(net, x, optimize="fast").optimizations()

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import cleave
 from cleave import BoundaryPayload, PayloadError, TensorSchema, _native, pack, unpack
-from cleave.payload import _moved, check
+from cleave.payload import check, moved
 
 safetensors_torch = pytest.importorskip("safetensors.torch")
 warnings.filterwarnings("ignore", message="ComplexHalf support")
@@ -775,9 +775,9 @@ def test_tensors_that_are_moved_keep_their_strides_and_what_they_share() -> None
     x = torch.arange(12.0).reshape(3, 4)
     y = x + 1
     tensors = [x[:, :2], x[:, 2:], y.t(), y.clone()[:1].expand(3, 4), (x + 2)[:, 1], torch.empty(0, 3)]
-    moved = _moved(tensors, torch.device("cpu"))
-    assert all(same(a, b) for a, b in zip(moved, tensors, strict=True))
-    assert moved[0].untyped_storage().data_ptr() == moved[1].untyped_storage().data_ptr()
+    there = moved(tensors, torch.device("cpu"))
+    assert all(same(a, b) for a, b in zip(there, tensors, strict=True))
+    assert there[0].untyped_storage().data_ptr() == there[1].untyped_storage().data_ptr()
 
 
 @pytest.mark.gpu

@@ -87,6 +87,7 @@ class Network(nn.Module):
 
 steps = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 50), st.integers(0, 50)), min_size=1, max_size=14)
 outputs = st.lists(st.integers(0, 50), min_size=1, max_size=4)
+levels = st.sampled_from(["none", "safe", "fast"])
 taken = st.one_of(st.none(), st.sets(st.sampled_from(TAKEN)))
 
 
@@ -95,13 +96,14 @@ def inputs(scale: float) -> list[Tensor]:
     return [x, x.flip(0) * 2]
 
 
-def check(network: Network, ops: set[str] | None, least: int, most: int | None, odd: bool) -> None:
+def check(network: Network, ops: set[str] | None, least: int, most: int | None, odd: bool, level: str) -> None:
     def copied(_: list[str], out: list[Tensor]) -> list[Tensor]:
         return [t.t().clone().t() if odd and t.dim() == 2 else t.clone() for t in out]
 
     exact = Exact(supports=lambda node: ops is None or short(node.op) in ops, running=copied)
     twin = copy.deepcopy(network)
-    traced = exact.trace(network, tuple(inputs(0.25)), minimum_segment_size=least, max_subgraph_count=most)
+    how: dict[str, Any] = {"minimum_segment_size": least, "max_subgraph_count": most, "optimize": level}
+    traced = exact.trace(network, tuple(inputs(0.25)), **how)
     for scale in (0.25, 0.5):
         mine, theirs = inputs(scale), inputs(scale)
         with torch.no_grad():
@@ -114,11 +116,17 @@ def check(network: Network, ops: set[str] | None, least: int, most: int | None, 
         assert all(reason is None for s in traced.segments if (reason := s.reason) or not s.compiled)
 
 
-@given(steps, outputs, taken, st.integers(1, 3), st.one_of(st.none(), st.integers(1, 2)), st.booleans())
+@given(steps, outputs, taken, st.integers(1, 3), st.one_of(st.none(), st.integers(1, 2)), st.booleans(), levels)
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 def test_random_networks_are_traced_exactly(
-    steps: list[tuple[str, int, int]], outputs: list[int], ops: set[str] | None, least: int, most: int | None, odd: bool
+    steps: list[tuple[str, int, int]],
+    outputs: list[int],
+    ops: set[str] | None,
+    least: int,
+    most: int | None,
+    odd: bool,
+    level: str,
 ) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        check(Network(steps, outputs), ops, least, most, odd)
+        check(Network(steps, outputs), ops, least, most, odd, level)

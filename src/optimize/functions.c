@@ -1,0 +1,480 @@
+/* Functions of one number that are spelt out: gelu as eight operators, x * sigmoid(x), x * relu6(x + 3) / 6. Where PyTorch
+ * has an operator for the function, that takes their place.
+ *
+ * There are many spellings, and only one thing that they have in common: what comes out. So the nodes that make one value of
+ * another, with numbers alone, are evaluated here at points all over the number line and compared with each function. Steps
+ * are smooth functions and clamps, so two that agree at all of these points agree between them. */
+#include "optimize/match.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- steps --------------------------------------------------------------------------------------------------------- */
+
+/* A step computes one number of its arguments: up to three, which are numbers of other steps or of the node. */
+typedef double (*step_fn)(const double *a);
+
+static double step_add(const double *a)
+{
+	return a[0] + a[2] * a[1];
+}
+static double step_sub(const double *a)
+{
+	return a[0] - a[2] * a[1];
+}
+static double step_rsub(const double *a)
+{
+	return a[1] - a[2] * a[0];
+}
+static double step_mul(const double *a)
+{
+	return a[0] * a[1];
+}
+static double step_div(const double *a)
+{
+	return a[0] / a[1];
+}
+static double step_pow(const double *a)
+{
+	return pow(a[0], a[1]);
+}
+static double step_square(const double *a)
+{
+	return a[0] * a[0];
+}
+static double step_neg(const double *a)
+{
+	return -a[0];
+}
+static double step_exp(const double *a)
+{
+	return exp(a[0]);
+}
+static double step_expm1(const double *a)
+{
+	return expm1(a[0]);
+}
+static double step_log(const double *a)
+{
+	return log(a[0]);
+}
+static double step_log1p(const double *a)
+{
+	return log1p(a[0]);
+}
+static double step_tanh(const double *a)
+{
+	return tanh(a[0]);
+}
+static double step_erf(const double *a)
+{
+	return erf(a[0]);
+}
+static double step_erfc(const double *a)
+{
+	return erfc(a[0]);
+}
+static double step_sigmoid(const double *a)
+{
+	return 1 / (1 + exp(-a[0]));
+}
+static double step_reciprocal(const double *a)
+{
+	return 1 / a[0];
+}
+static double step_clamp(const double *a)
+{
+	return fmin(fmax(a[0], a[1]), a[2]);
+}
+static double step_at_least(const double *a)
+{
+	return fmax(a[0], a[1]);
+}
+static double step_at_most(const double *a)
+{
+	return fmin(a[0], a[1]);
+}
+static double step_relu(const double *a)
+{
+	return fmax(a[0], 0);
+}
+static double step_relu6(const double *a)
+{
+	return fmin(fmax(a[0], 0), 6);
+}
+static double step_hardsigmoid(const double *a)
+{
+	return fmin(fmax(a[0] + 3, 0), 6) / 6;
+}
+
+static double step_softplus(const double *a)
+{
+	return a[0] * a[1] > a[2] ? a[0] : log1p(exp(a[0] * a[1])) / a[1];
+}
+
+/* Numbers that are not given are as these say: alpha, bounds, beta and threshold. */
+static const struct step {
+	const char *op;
+	step_fn run;
+	uint32_t args; /* 1 to 3 */
+	double second, third;
+} steps[] = {
+	{"aten::add.Tensor", step_add, 3, NAN, 1},
+	{"aten::add.Scalar", step_add, 3, NAN, 1},
+	{"aten::add_.Tensor", step_add, 3, NAN, 1},
+	{"aten::sub.Tensor", step_sub, 3, NAN, 1},
+	{"aten::sub.Scalar", step_sub, 3, NAN, 1},
+	{"aten::sub_.Tensor", step_sub, 3, NAN, 1},
+	{"aten::rsub.Tensor", step_rsub, 3, NAN, 1},
+	{"aten::rsub.Scalar", step_rsub, 3, NAN, 1},
+	{"aten::mul.Tensor", step_mul, 2, NAN, NAN},
+	{"aten::mul.Scalar", step_mul, 2, NAN, NAN},
+	{"aten::mul_.Tensor", step_mul, 2, NAN, NAN},
+	{"aten::div.Tensor", step_div, 2, NAN, NAN},
+	{"aten::div.Scalar", step_div, 2, NAN, NAN},
+	{"aten::div_.Tensor", step_div, 2, NAN, NAN},
+	{"aten::pow.Tensor_Scalar", step_pow, 2, NAN, NAN},
+	{"aten::square", step_square, 1, NAN, NAN},
+	{"aten::neg", step_neg, 1, NAN, NAN},
+	{"aten::exp", step_exp, 1, NAN, NAN},
+	{"aten::expm1", step_expm1, 1, NAN, NAN},
+	{"aten::log", step_log, 1, NAN, NAN},
+	{"aten::log1p", step_log1p, 1, NAN, NAN},
+	{"aten::tanh", step_tanh, 1, NAN, NAN},
+	{"aten::erf", step_erf, 1, NAN, NAN},
+	{"aten::special_erf", step_erf, 1, NAN, NAN},
+	{"aten::erfc", step_erfc, 1, NAN, NAN},
+	{"aten::sigmoid", step_sigmoid, 1, NAN, NAN},
+	{"aten::sigmoid_", step_sigmoid, 1, NAN, NAN},
+	{"aten::tanh_", step_tanh, 1, NAN, NAN},
+	{"aten::reciprocal", step_reciprocal, 1, NAN, NAN},
+	{"aten::clamp", step_clamp, 3, -INFINITY, INFINITY},
+	{"aten::clamp_", step_clamp, 3, -INFINITY, INFINITY},
+	{"aten::clamp_min", step_at_least, 2, NAN, NAN},
+	{"aten::clamp_max", step_at_most, 2, NAN, NAN},
+	{"aten::hardtanh", step_clamp, 3, -1, 1},
+	{"aten::hardtanh_", step_clamp, 3, -1, 1},
+	{"aten::relu", step_relu, 1, NAN, NAN},
+	{"aten::relu_", step_relu, 1, NAN, NAN},
+	{"aten::relu6", step_relu6, 1, NAN, NAN},
+	{"aten::relu6_", step_relu6, 1, NAN, NAN},
+	{"aten::hardsigmoid", step_hardsigmoid, 1, NAN, NAN},
+	{"aten::softplus", step_softplus, 3, 1, 20},
+};
+
+static const struct step *find_step(const char *op)
+{
+	for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
+		if (!strcmp(op, steps[i].op))
+			return &steps[i];
+	return NULL;
+}
+
+/* ---- functions ----------------------------------------------------------------------------------------------------- */
+
+static double gelu(double x)
+{
+	return 0.5 * x * erfc(-x * 0.70710678118654752440);
+}
+
+static double gelu_tanh(double x)
+{
+	return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+}
+
+static double silu(double x)
+{
+	return x / (1 + exp(-x));
+}
+
+static double mish(double x)
+{
+	return x * tanh(x > 40 ? x : log1p(exp(x)));
+}
+
+static double hardswish(double x)
+{
+	return x * fmin(fmax(x + 3, 0), 6) / 6;
+}
+
+static double hardsigmoid(double x)
+{
+	return fmin(fmax(x + 3, 0), 6) / 6;
+}
+
+static double sigmoid(double x)
+{
+	return 1 / (1 + exp(-x));
+}
+
+static double softplus(double x)
+{
+	return x > 40 ? x : log1p(exp(x));
+}
+
+static const struct function {
+	double (*at)(double x);
+	const char *op, *in_place;
+	const char *approximate; /* its second argument, or NULL */
+} functions[] = {
+	{gelu, "aten::gelu", "aten::gelu_", "none"},
+	{gelu_tanh, "aten::gelu", "aten::gelu_", "tanh"},
+	{silu, "aten::silu", "aten::silu_", NULL},
+	{mish, "aten::mish", "aten::mish_", NULL},
+	{hardswish, "aten::hardswish", "aten::hardswish_", NULL},
+	{hardsigmoid, "aten::hardsigmoid", "aten::hardsigmoid_", NULL},
+	{sigmoid, "aten::sigmoid", "aten::sigmoid_", NULL},
+	{softplus, "aten::softplus", NULL, NULL},
+};
+
+typedef struct finder {
+	edit *e;
+	const struct step **steps; /* per operator's name; NULL */
+} finder;
+
+static const struct step *step_of(const finder *f, node_id n)
+{
+	return f->steps[f->e->p->nodes.at[n].op];
+}
+
+/* ---- trying -------------------------------------------------------------------------------------------------------- */
+
+/* Nodes in their order, what each computes, and of what. */
+typedef struct formula {
+	found_tree tree;
+	value_id x;
+	struct line {
+		const struct step *step;
+		double numbers[3];
+		int from[3]; /* the line that makes the argument; LINE_X, LINE_NUMBER */
+		double now;
+	} lines[TREE_NODES];
+} formula;
+
+enum { LINE_X = -1, LINE_NUMBER = -2, MOST_STEPS = 12 };
+
+/* Looked at before all others: few that are something else agree there. */
+#define FIRST_POINT 0.7
+
+static double run_formula(formula *f, double x)
+{
+	for (uint32_t i = 0; i < f->tree.n; i++) {
+		struct line *l = &f->lines[i];
+		double a[3];
+		for (uint32_t k = 0; k < l->step->args; k++)
+			a[k] = l->from[k] == LINE_NUMBER ? l->numbers[k] : l->from[k] == LINE_X ? x : f->lines[l->from[k]].now;
+		l->now = l->step->run(a);
+	}
+	return f->lines[f->tree.n - 1].now;
+}
+
+/* Rounding of the steps is of the size of x, where the function is almost 0. A spelling that has no value far out, where its
+   exponentials are infinite, has one in the operator. */
+static bool agrees_at(formula *f, const struct function *g, double x, double tolerance)
+{
+	double got = run_formula(f, x), want = g->at(x);
+	if (!isfinite(got) && fabs(x) > 80)
+		return true;
+	return fabs(got - want) <= tolerance * (fabs(want) + 1e-3 * fabs(x) + 1e-6);
+}
+
+/* Dense where functions bend, then farther and farther out: clamps there are seen too. */
+static bool agrees(formula *f, const struct function *g, double tolerance)
+{
+	for (int i = 0; i <= 400; i++)
+		if (!agrees_at(f, g, (i * 83 % 401 - 200) / 16.0, tolerance))
+			return false;
+	for (double x = 12; x < 1e30; x *= 1.7)
+		if (!agrees_at(f, g, x, tolerance) || !agrees_at(f, g, -x, tolerance))
+			return false;
+	return true;
+}
+
+static int line_of(const edit *e, const formula *f, value_id v)
+{
+	for (uint32_t i = 0; i < f->tree.n; i++)
+		if (edit_result(e, f->tree.nodes[i]) == v)
+			return (int)i;
+	return LINE_X;
+}
+
+static bool read_line(const finder *s, const formula *f, node_id n, struct line *l)
+{
+	const edit *e = s->e;
+	l->step = step_of(s, n);
+	for (uint32_t k = 0; k < l->step->args; k++) {
+		const arg *a = edit_arg(e, n, k);
+		l->from[k] = a->kind == ARG_VALUE ? line_of(e, f, a->u.v) : LINE_NUMBER;
+		l->numbers[k] = k == 1 ? l->step->second : k == 2 ? l->step->third : NAN;
+		if (a->kind != ARG_VALUE && a->kind != ARG_NONE && !arg_number(e, a, &l->numbers[k]))
+			return false;
+		if (l->from[k] == LINE_NUMBER && isnan(l->numbers[k]))
+			return false;
+		if (l->from[k] == LINE_X && a->u.v != f->x)
+			return false;
+	}
+	return true;
+}
+
+/* The nodes of the tree in order, the top last. */
+static void sort_nodes(found_tree *t)
+{
+	for (uint32_t i = 1; i < t->n; i++)
+		for (uint32_t k = i; k && t->nodes[k - 1] > t->nodes[k]; k--) {
+			node_id other = t->nodes[k];
+			t->nodes[k] = t->nodes[k - 1];
+			t->nodes[k - 1] = other;
+		}
+}
+
+static const struct function *name_it(const finder *s, const found_tree *t, value_id x)
+{
+	formula f = {.tree = *t, .x = x};
+	double tolerance = s->e->p->values.at[x].dtype == DT_F64 ? 1e-11 : 1e-6;
+	sort_nodes(&f.tree);
+	for (uint32_t i = 0; i < f.tree.n; i++)
+		if (!read_line(s, &f, f.tree.nodes[i], &f.lines[i]))
+			return NULL;
+	double first = run_formula(&f, FIRST_POINT);
+	for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
+		if (fabs(first - functions[i].at(FIRST_POINT)) < 1e-3 && agrees(&f, &functions[i], tolerance))
+			return &functions[i];
+	return NULL;
+}
+
+/* ---- finding ------------------------------------------------------------------------------------------------------- */
+
+/* Values that the nodes so far are made of and that are not looked into. */
+typedef struct frontier {
+	value_id at[TREE_LEAVES];
+	uint32_t n;
+} frontier;
+
+static bool is_like(const edit *e, value_id v, value_id result)
+{
+	const value *x = &e->p->values.at[v], *r = &e->p->values.at[result];
+	bool floats = x->dtype == DT_F16 || x->dtype == DT_BF16 || x->dtype == DT_F32 || x->dtype == DT_F64;
+	return x->type == TYPE_TENSOR && floats && x->dtype == r->dtype && x->device == r->device &&
+	       !((x->flags | r->flags) & VALUE_ODD) && same_shape(e->p, v, result);
+}
+
+static bool push_value(frontier *f, value_id v)
+{
+	for (uint32_t i = 0; i < f->n; i++)
+		if (f->at[i] == v)
+			return true;
+	if (f->n == TREE_LEAVES)
+		return false;
+	f->at[f->n++] = v;
+	return true;
+}
+
+/* The node becomes part of the tree, what it reads part of the frontier. */
+static bool look_into(const finder *s, node_id n, found_tree *t, frontier *f)
+{
+	const edit *e = s->e;
+	const struct step *step = step_of(s, n);
+	if (!step || t->n == MOST_STEPS || !may_join(e, t->top, n) || !tree_add_node(t, n))
+		return false;
+	for (uint32_t k = 0; k < e->p->nodes.at[n].nargs; k++) {
+		value_id v = edit_value(e, n, k);
+		if (v != NONE && (k >= step->args || !is_like(e, v, edit_result(e, t->top)) || !push_value(f, v)))
+			return false;
+	}
+	return true;
+}
+
+static node_id maker(const edit *e, value_id v)
+{
+	const value *x = &e->p->values.at[v];
+	bool old = x->kind == VALUE_RESULT && x->def != NONE && x->def < e->nodes;
+	return old && edit_result(e, x->def) == v ? x->def : NONE;
+}
+
+/* Takes out the value that is made last: all who read it have been looked into. NONE: none is made here. */
+static node_id pop_last(const edit *e, frontier *f)
+{
+	uint32_t last = 0;
+	node_id at = NONE;
+	for (uint32_t i = 0; i < f->n; i++) {
+		node_id n = maker(e, f->at[i]);
+		if (n != NONE && (at == NONE || n > at)) {
+			at = n;
+			last = i;
+		}
+	}
+	if (at != NONE)
+		f->at[last] = f->at[--f->n];
+	return at;
+}
+
+/* x.mul_(x.sigmoid()): the function's own form in place does that too. */
+static bool can_write(const edit *e, const found_tree *t, const struct function *g)
+{
+	return makes_new(e, t->top) ||
+	       (e->p->nodes.at[t->top].nwrites && g->in_place && edit_value(e, t->top, 0) == t->leaves[0]);
+}
+
+/* The nearest value that all paths from the top lead to, such that the top is a known function of it. */
+static const struct function *find_function(const finder *s, node_id top, found_tree *t)
+{
+	frontier f = {.n = 0};
+	tree_new(top, t);
+	if (!look_into(s, top, t, &f))
+		return NULL;
+	for (;;) {
+		const struct function *g = f.n == 1 && t->n > 1 ? name_it(s, t, f.at[0]) : NULL;
+		t->nleaves = 0;
+		if (g && tree_add_leaf(t, f.at[0]) && tree_is_closed(s->e, t) && can_write(s->e, t, g))
+			return g;
+		node_id next = pop_last(s->e, &f);
+		if (next == NONE || !look_into(s, next, t, &f))
+			return NULL;
+	}
+}
+
+static clv_status put_function(edit *e, const found_tree *t, const struct function *g)
+{
+	spot at = {e, t->top, t->top};
+	value_id result = edit_result(e, t->top);
+	arg args[3] = {arg_of(t->leaves[0])};
+	uint32_t n = 1;
+	if (g->approximate)
+		TRY(arg_text(e, g->approximate, &args[n++]));
+	if (g->at == softplus) {
+		args[n++] = arg_float(1);
+		args[n++] = arg_float(20);
+	}
+	bool in_place = e->p->nodes.at[t->top].nwrites;
+	value_id written = in_place ? e->p->ids.at[e->p->nodes.at[t->top].writes] : NONE;
+	TRY(tree_remove(e, t));
+	return put_writer(&at, in_place ? g->in_place : g->op, args, n, result, written);
+}
+
+static clv_status name_all(finder *f, uint32_t *changes)
+{
+	for (node_id n = f->e->end; n-- > f->e->first;) { /* from the end: the largest tree first */
+		found_tree t;
+		if (f->e->gone.at[n] || !step_of(f, n) || edit_result(f->e, n) == NONE)
+			continue;
+		const struct function *g = find_function(f, n, &t);
+		if (!g)
+			continue;
+		TRY(put_function(f->e, &t, g));
+		*changes += t.n;
+	}
+	return CLV_OK;
+}
+
+clv_status pass_functions(edit *e, const optimize_spec *s, uint32_t *changes)
+{
+	(void)s;
+	finder f = {e, mem_alloc((e->p->strs.n + 1) * sizeof *f.steps)};
+	if (!f.steps)
+		return fail_nomem();
+	for (str_id i = 0; i < e->p->strs.n; i++)
+		f.steps[i] = strncmp(plan_s(e->p, i), "aten::", 6) ? NULL : find_step(plan_s(e->p, i));
+	clv_status st = name_all(&f, changes);
+	mem_free(f.steps);
+	return st;
+}

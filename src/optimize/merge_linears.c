@@ -1,0 +1,353 @@
+/* Linears of one input on a GPU become one: query, key and value of an attention, gate and up of a gated layer. Weights
+ * and biases are put together once, in the prelude, which keeps a copy of them; results are views of the one product.
+ *
+ * Rows of such a view are apart in memory. It is done only where all who read the results, also through views of them, are
+ * known to take that and to give what they gave, laid out as it was. */
+#include <string.h>
+
+#include "optimize/rewrite.h"
+
+/* ---- who takes rows that are apart --------------------------------------------------------------------------------- */
+
+typedef enum taking {
+	TAKES_ANY,  /* gives new memory, whose layout does not depend on gaps; or makes its argument dense */
+	TAKES_SAME, /* gives its first argument, or a view of it that needs no strides: those who read that are asked */
+	TAKES_FRESH /* gives new memory where it cannot give a view: where it did so before, it does with gaps */
+} taking;
+
+static const struct taker {
+	const char *op;
+	taking how;
+} takers[] = {
+	{"aten::_fused_rms_norm", TAKES_ANY},
+	{"aten::abs", TAKES_ANY},
+	{"aten::add.Scalar", TAKES_ANY},
+	{"aten::add.Tensor", TAKES_ANY},
+	{"aten::addcdiv", TAKES_ANY},
+	{"aten::addcmul", TAKES_ANY},
+	{"aten::addmm", TAKES_ANY},
+	{"aten::alias", TAKES_SAME},
+	{"aten::amax", TAKES_ANY},
+	{"aten::baddbmm", TAKES_ANY},
+	{"aten::bmm", TAKES_ANY},
+	{"aten::cat", TAKES_ANY},
+	{"aten::celu", TAKES_ANY},
+	{"aten::chunk", TAKES_SAME},
+	{"aten::clamp", TAKES_ANY},
+	{"aten::clamp_max", TAKES_ANY},
+	{"aten::clamp_min", TAKES_ANY},
+	{"aten::clone", TAKES_ANY},
+	{"aten::contiguous", TAKES_ANY},
+	{"aten::cos", TAKES_ANY},
+	{"aten::detach", TAKES_SAME},
+	{"aten::div.Scalar", TAKES_ANY},
+	{"aten::div.Tensor", TAKES_ANY},
+	{"aten::dropout", TAKES_SAME},
+	{"aten::elu", TAKES_ANY},
+	{"aten::erf", TAKES_ANY},
+	{"aten::exp", TAKES_ANY},
+	{"aten::expand", TAKES_SAME},
+	{"aten::expm1", TAKES_ANY},
+	{"aten::flatten.using_ints", TAKES_FRESH},
+	{"aten::gelu", TAKES_ANY},
+	{"aten::glu", TAKES_ANY},
+	{"aten::hardsigmoid", TAKES_ANY},
+	{"aten::hardswish", TAKES_ANY},
+	{"aten::hardtanh", TAKES_ANY},
+	{"aten::layer_norm", TAKES_ANY},
+	{"aten::leaky_relu", TAKES_ANY},
+	{"aten::linear", TAKES_ANY},
+	{"aten::log", TAKES_ANY},
+	{"aten::log1p", TAKES_ANY},
+	{"aten::masked_fill.Scalar", TAKES_ANY},
+	{"aten::matmul", TAKES_ANY},
+	{"aten::maximum", TAKES_ANY},
+	{"aten::mean.dim", TAKES_ANY},
+	{"aten::minimum", TAKES_ANY},
+	{"aten::mish", TAKES_ANY},
+	{"aten::mm", TAKES_ANY},
+	{"aten::mul.Scalar", TAKES_ANY},
+	{"aten::mul.Tensor", TAKES_ANY},
+	{"aten::narrow", TAKES_SAME},
+	{"aten::neg", TAKES_ANY},
+	{"aten::permute", TAKES_SAME},
+	{"aten::pow.Tensor_Scalar", TAKES_ANY},
+	{"aten::reciprocal", TAKES_ANY},
+	{"aten::relu", TAKES_ANY},
+	{"aten::repeat_interleave.self_int", TAKES_ANY},
+	{"aten::reshape", TAKES_FRESH},
+	{"aten::rms_norm", TAKES_ANY},
+	{"aten::rsqrt", TAKES_ANY},
+	{"aten::rsub.Scalar", TAKES_ANY},
+	{"aten::scaled_dot_product_attention", TAKES_ANY},
+	{"aten::select.int", TAKES_SAME},
+	{"aten::selu", TAKES_ANY},
+	{"aten::sigmoid", TAKES_ANY},
+	{"aten::silu", TAKES_ANY},
+	{"aten::sin", TAKES_ANY},
+	{"aten::slice.Tensor", TAKES_SAME},
+	{"aten::softmax.int", TAKES_ANY},
+	{"aten::softplus", TAKES_ANY},
+	{"aten::split.Tensor", TAKES_SAME},
+	{"aten::split_with_sizes", TAKES_SAME},
+	{"aten::sqrt", TAKES_ANY},
+	{"aten::square", TAKES_ANY},
+	{"aten::squeeze.dim", TAKES_SAME},
+	{"aten::stack", TAKES_ANY},
+	{"aten::sub.Scalar", TAKES_ANY},
+	{"aten::sub.Tensor", TAKES_ANY},
+	{"aten::sum.dim_IntList", TAKES_ANY},
+	{"aten::t", TAKES_SAME},
+	{"aten::tanh", TAKES_ANY},
+	{"aten::to.dtype", TAKES_SAME},
+	{"aten::transpose.int", TAKES_SAME},
+	{"aten::unbind.int", TAKES_SAME},
+	{"aten::unflatten.int", TAKES_SAME},
+	{"aten::unsqueeze", TAKES_SAME},
+	{"aten::var.correction", TAKES_ANY},
+	{"aten::where.self", TAKES_ANY},
+};
+
+static int by_op(const void *key, const void *row)
+{
+	return strcmp(key, ((const struct taker *)row)->op);
+}
+
+/* Linears that go together. */
+typedef struct group {
+	linear at[MAX_INTS];
+	uint32_t n;
+	int64_t outs; /* of all */
+} group;
+
+typedef struct merger {
+	edit *e;
+	const optimize_spec *s;
+	bool *constant; /* per value: the same in every run */
+	bool *dense;    /* per value: somebody may need it without gaps */
+	uint32_t *open; /* per value: the last group of linears that read it; NONE */
+	VEC(group) groups;
+	value_id *owners; /* per value: the product on whose memory it will be; NONE */
+	uint32_t *changes;
+	bool yes; /* while values of a node are looked at */
+} merger;
+
+static void must_be_dense(void *ctx, value_id v)
+{
+	merger *m = ctx;
+	m->dense[v] = true;
+}
+
+static void asks_for_dense(void *ctx, value_id v)
+{
+	merger *m = ctx;
+	m->yes |= m->dense[v];
+}
+
+static bool is_fresh(const edit *e, node_id n)
+{
+	value_id r = edit_result(e, n);
+	return r != NONE && e->p->values.at[r].alias == NONE;
+}
+
+/* A view that leaves all dimensions but the last as they are is one whatever the strides are. */
+static bool splits_last(const edit *e, node_id n)
+{
+	bool op = edit_is(e, n, "aten::view") || edit_is(e, n, "aten::reshape") || edit_is(e, n, "aten::_unsafe_view");
+	value_id from = edit_value(e, n, 0), to = edit_result(e, n);
+	if (!op || from == NONE || to == NONE)
+		return false;
+	const value *x = &e->p->values.at[from], *y = &e->p->values.at[to];
+	if (x->ndim < 1 || y->ndim < x->ndim)
+		return false;
+	size_t same = (x->ndim - 1) * sizeof *e->p->dims.at;
+	return !same || !memcmp(&e->p->dims.at[x->shape], &e->p->dims.at[y->shape], same);
+}
+
+static void see_reader(merger *m, node_id n)
+{
+	const edit *e = m->e;
+	const struct taker *t =
+		bsearch(plan_s(e->p, e->p->nodes.at[n].op), takers, sizeof takers / sizeof *takers, sizeof *takers, by_op);
+	if (t && (t->how == TAKES_ANY || (t->how == TAKES_FRESH && is_fresh(e, n))))
+		return;
+	m->yes = !(t && t->how == TAKES_SAME) && !splits_last(e, n);
+	node_each_result(e->p, n, asks_for_dense, m);
+	if (m->yes)
+		node_each_arg(e->p, n, must_be_dense, m);
+}
+
+/* Those who read come after those who make. */
+static void find_dense(merger *m)
+{
+	for (node_id n = m->e->end; n-- > m->e->first;)
+		see_reader(m, n);
+}
+
+/* ---- linears that go together -------------------------------------------------------------------------------------- */
+
+static bool is_usable(const merger *m, const linear *l)
+{
+	const edit *e = m->e;
+	const weighted *w = &l->w;
+	bool types = is_gpu_float(e, m->s, w->x) && same_type(e, w->weight, w->x) && same_type(e, w->result, w->x) &&
+	             (w->bias == NONE || same_type(e, w->bias, w->x));
+	return types && !e->facts.written[w->x] && !e->facts.written[w->result] && !e->facts.shown[w->result] &&
+	       !value_guarded(e->p, w->result) && !m->dense[w->result] && e->p->values.at[w->x].ndim <= MAX_INTS;
+}
+
+/* Of one module, or of modules side by side: what others read much later would be held until then. */
+static bool are_near(const plan *p, node_id a, node_id b)
+{
+	scope_id x = p->nodes.at[a].scope, y = p->nodes.at[b].scope;
+	return x == y || (x != NONE && y != NONE && p->scopes.at[x].parent == p->scopes.at[y].parent);
+}
+
+static bool fits(const merger *m, const group *g, const linear *l)
+{
+	const plan *p = m->e->p;
+	const linear *first = &g->at[0];
+	int64_t outs;
+	return g->n < MAX_INTS && first->transposed == l->transposed && (first->w.bias == NONE) == (l->w.bias == NONE) &&
+	       p->nodes.at[first->w.node].op == p->nodes.at[l->w.node].op &&
+	       p->nodes.at[first->w.node].context == p->nodes.at[l->w.node].context &&
+	       are_near(p, first->w.node, l->w.node) && !__builtin_add_overflow(g->outs, l->outs, &outs);
+}
+
+/* Only neighbours among the linears of an input, so that no input makes this long. */
+static clv_status sort_in(merger *m, const linear *l)
+{
+	uint32_t *open = &m->open[l->w.x];
+	if (*open == NONE || !fits(m, &m->groups.at[*open], l)) {
+		*open = m->groups.n;
+		TRY(vec_push(&m->groups, (group){0}));
+	}
+	group *g = &m->groups.at[*open];
+	g->at[g->n++] = *l;
+	g->outs += l->outs;
+	return CLV_OK;
+}
+
+static clv_status find_groups(merger *m)
+{
+	for (node_id n = m->e->first; n < m->e->end; n++) {
+		linear l;
+		if (!node_pure(m->e, n) || !runs_plainly(m->e, n) || !read_linear(m->e, m->constant, n, &l))
+			continue;
+		if (is_usable(m, &l))
+			TRY(sort_in(m, &l));
+	}
+	return CLV_OK;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------------------- */
+
+static clv_status put_together(const spot *at, const value_id *parts, uint32_t n, uint32_t dim, const int64_t *shape,
+                               uint32_t ndim, value_id *out)
+{
+	edit *e = at->e;
+	arg each[MAX_INTS], args[2];
+	for (uint32_t i = 0; i < n; i++)
+		each[i] = arg_of(parts[i]);
+	TRY(plan_list(e->p, each, n, &args[0]));
+	TRY(arg_int(e, dim, &args[1]));
+	TRY(new_tensor(e, parts[0], (dtype)e->p->values.at[parts[0]].dtype, shape, ndim, out));
+	return put_node(at, "aten::cat", args, 2, *out);
+}
+
+static clv_status weights_of(const spot *at, const group *g, value_id *out)
+{
+	const linear *first = &g->at[0];
+	int64_t shape[2];
+	value_id parts[MAX_INTS];
+	shape[first->transposed] = g->outs;
+	shape[!first->transposed] = first->ins;
+	for (uint32_t i = 0; i < g->n; i++)
+		parts[i] = g->at[i].w.weight;
+	return put_together(at, parts, g->n, first->transposed, shape, 2, out);
+}
+
+static clv_status biases_of(const spot *at, const group *g, value_id *out)
+{
+	value_id parts[MAX_INTS];
+	*out = NONE;
+	for (uint32_t i = 0; i < g->n; i++)
+		parts[i] = g->at[i].w.bias;
+	return parts[0] == NONE ? CLV_OK : put_together(at, parts, g->n, 0, &g->outs, 1, out);
+}
+
+/* The first of them with other weights. */
+static clv_status put_product(const spot *at, const group *g, value_id *out)
+{
+	edit *e = at->e;
+	const weighted *w = &g->at[0].w;
+	const value *r = &e->p->values.at[w->result];
+	expr_id shape[MAX_INTS];
+	uint32_t ndim = r->ndim;
+	value_id weight, bias;
+	for (uint32_t d = 0; d < ndim; d++)
+		shape[d] = e->p->dims.at[r->shape + d];
+	TRY(weights_of(at, g, &weight));
+	TRY(biases_of(at, g, &bias));
+	TRY(expr_const(e->p, g->outs, &shape[ndim - 1]));
+	TRY(new_shaped(e, w->result, shape, ndim, out));
+	const node *n = &e->p->nodes.at[w->node];
+	bool sum = g->at[0].transposed && bias != NONE;
+	arg args[5] = {arg_of(w->x), arg_of(weight), arg_of(bias)};
+	if (!sum)
+		return put_node(at, plan_s(e->p, n->op), args, g->at[0].transposed ? 2 : 3, *out);
+	arg more[5] = {arg_of(bias), arg_of(w->x), arg_of(weight), *edit_arg(e, w->node, 3), *edit_arg(e, w->node, 4)};
+	return put_node(at, plan_s(e->p, n->op), more, 5, *out);
+}
+
+static clv_status merge(merger *m, const group *g)
+{
+	edit *e = m->e;
+	spot at = {e, g->at[0].w.node, g->at[0].w.node};
+	int64_t sizes[MAX_INTS];
+	value_id product, results[MAX_INTS];
+	arg args[3];
+	for (uint32_t i = 0; i < g->n; i++) {
+		sizes[i] = g->at[i].outs;
+		results[i] = g->at[i].w.result;
+		TRY(edit_remove(e, g->at[i].w.node));
+	}
+	TRY(put_product(&at, g, &product));
+	for (uint32_t i = 0; i < g->n; i++)
+		m->owners[results[i]] = product;
+	args[0] = arg_of(product);
+	TRY(arg_ints(e, sizes, g->n, &args[1]));
+	TRY(arg_int(e, -1, &args[2]));
+	*m->changes += g->n;
+	return put_views(&at, "aten::split_with_sizes", args, 3, results, g->n);
+}
+
+static clv_status merge_all(merger *m)
+{
+	find_dense(m);
+	TRY(find_groups(m));
+	for (uint32_t i = 0; i < m->groups.n; i++)
+		if (m->groups.at[i].n > 1)
+			TRY(merge(m, &m->groups.at[i]));
+	if (*m->changes)
+		edit_give_memories(m->e, m->owners, m->e->facts.n);
+	return CLV_OK;
+}
+
+clv_status pass_merge_linears(edit *e, const optimize_spec *s, uint32_t *changes)
+{
+	merger m = {.e = e, .s = s, .changes = changes};
+	size_t n = (size_t)e->p->values.n + 1;
+	m.dense = mem_alloc(n * sizeof *m.dense);
+	m.open = mem_ids(n);
+	m.owners = mem_ids(n);
+	clv_status st = m.dense && m.open && m.owners ? constant_values(e, s, &m.constant) : fail_nomem();
+	if (st == CLV_OK)
+		st = merge_all(&m);
+	vec_free(&m.groups);
+	mem_free(m.constant);
+	mem_free(m.dense);
+	mem_free(m.open);
+	mem_free(m.owners);
+	return st;
+}

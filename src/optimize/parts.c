@@ -1,0 +1,295 @@
+/* Parts of the range, by what their nodes depend on; nodes of the earlier parts are moved to the front.
+ *
+ * once: pure nodes whose arguments are external tensors that the range does not write, numbers that do not change, and
+ * results of other such nodes. sized: those that also depend on sizes. A run finds results of both where an earlier one left
+ * them, so what a caller gets is never among them: a caller may write it.
+ *
+ * Guards on such results come along: what they read changes only when the part is made again, and then they check. They
+ * fail before nodes that they came after; no run that goes on is another for that. A number that others need stays.
+ *
+ * guards, where whoever runs the rest cannot wait for data: guards on what depends on inputs, and the pure nodes that they
+ * need. */
+#include <string.h>
+
+#include "optimize/optimize.h"
+#include "plan/data.h"
+
+typedef struct finder {
+	const edit *e;
+	const optimize_spec *s;
+	uint8_t *part; /* per value: the first part that can have a node that reads it */
+	part_id now;   /* of the node that is looked at; PART_MAIN: it stays */
+	bool yes;
+} finder;
+
+static bool has_fixed_shape(const plan *p, const value *x)
+{
+	int64_t k;
+	for (uint32_t d = 0; d < x->ndim; d++)
+		if (!expr_is_const(p, p->dims.at[x->shape + d], &k))
+			return false;
+	return true;
+}
+
+static bool shape_waits_for_data(const plan *p, const value *x)
+{
+	for (symbol_id s = 0; s < p->symbols.n; s++)
+		for (uint32_t d = 0; p->symbols.at[s].data && d < x->ndim; d++)
+			if (expr_depends(p, p->dims.at[x->shape + d], s))
+				return true;
+	return false;
+}
+
+/* All of it can be looked at in every run. */
+static bool is_small(const plan *p, value_id v)
+{
+	const value *x = &p->values.at[v];
+	int64_t bytes;
+	return x->strides == NONE && !strcmp(plan_s(p, x->device), "cpu") && value_bytes(p, v, NULL, &bytes) == CLV_OK &&
+	       bytes <= SMALL_CONSTANT;
+}
+
+static part_id external_part(const finder *f, value_id v)
+{
+	const plan *p = f->e->p;
+	const value *x = &p->values.at[v];
+	bool fast = f->s->level == OPTIMIZE_FAST;
+	if (x->type != TYPE_TENSOR || (x->flags & VALUE_ODD) || f->e->facts.written[v] || x->kind == VALUE_RESULT)
+		return PART_MAIN;
+	if (x->kind == VALUE_INPUT || !has_fixed_shape(p, x))
+		return PART_GUARDS;
+	if (x->kind == VALUE_CONST)
+		return fast || is_small(p, v) ? PART_ONCE : PART_GUARDS;
+	return fast && (x->kind == VALUE_PARAM || x->kind == VALUE_BUFFER || x->kind == VALUE_ATTR) ? PART_ONCE
+	                                                                                            : PART_GUARDS;
+}
+
+static void not_before(finder *f, part_id part)
+{
+	if (f->now < part)
+		f->now = part;
+}
+
+static void see_arg(void *ctx, value_id v)
+{
+	finder *f = ctx;
+	not_before(f, (part_id)f->part[v]);
+}
+
+/* Memory that a caller gets to see is not kept from run to run, and what a later node writes is made where it was. External
+   memory is the caller's anyway. The first on the memory must be there too, argument or not. */
+static void see_tensor(void *ctx, value_id v)
+{
+	finder *f = ctx;
+	const plan *p = f->e->p;
+	const edit_facts *facts = &f->e->facts;
+	const value *x = &p->values.at[v];
+	value_id root = alias_root(p, v);
+	if (x->type != TYPE_TENSOR)
+		return;
+	if (facts->written[v] || facts->kept[v] || shape_waits_for_data(p, x))
+		not_before(f, PART_MAIN);
+	if (!has_fixed_shape(p, x))
+		not_before(f, PART_SIZED);
+	if (p->values.at[root].kind == VALUE_RESULT && facts->shown[root])
+		not_before(f, PART_GUARDS);
+	if (root != v)
+		not_before(f, (part_id)f->part[root]);
+}
+
+/* A guard compares its result with a number: what that depends on. */
+static void see_guard(void *ctx, value_id v)
+{
+	finder *f = ctx;
+	const plan *p = f->e->p;
+	const value *x = &p->values.at[v];
+	const edit_facts *facts = &f->e->facts;
+	if (x->type == TYPE_TENSOR)
+		return;
+	f->yes &= (x->flags & VALUE_GUARD) && !facts->uses[v] && !facts->kept[v];
+	if (!f->yes)
+		return;
+	const arg *a = &p->args.at[x->expect];
+	for (symbol_id s = 0; s < p->symbols.n; s++)
+		if ((a->kind == ARG_REAL && real_depends(p, a->u.r, s)) || (a->kind == ARG_INT && expr_depends(p, a->u.e, s)))
+			not_before(f, p->symbols.at[s].data ? PART_MAIN : PART_SIZED);
+}
+
+/* It does nothing but read data and compare it, or make tensors of sizes that are checked. */
+static bool is_guard(finder *f, node_id n)
+{
+	const plan *p = f->e->p;
+	const node *x = &p->nodes.at[n];
+	if (!strcmp(plan_s(p, x->op), "cleave::guard_equal"))
+		return !x->nwrites && !x->nresults;
+	f->yes = !x->nwrites && x->nresults && !(x->flags & NODE_IMPURE) && !node_draws(p, n) && op_known(plan_s(p, x->op));
+	node_each_result(p, n, see_guard, f);
+	return f->yes;
+}
+
+static part_id node_part(finder *f, node_id n)
+{
+	const plan *p = f->e->p;
+	f->now = PART_ONCE;
+	if (edit_pinned(f->e, n) || (!node_pure(f->e, n) && !is_guard(f, n)))
+		return PART_MAIN;
+	for (symbol_id s = 0; s < p->symbols.n; s++)
+		if (node_takes(p, n, s))
+			not_before(f, p->symbols.at[s].data ? PART_MAIN : PART_SIZED);
+	node_each_arg(p, n, see_arg, f);
+	node_each_result(p, n, see_tensor, f);
+	return f->now;
+}
+
+static void mark_result(void *ctx, value_id v)
+{
+	finder *f = ctx;
+	f->part[v] = (uint8_t)f->now;
+}
+
+/* `of`, unless NULL, gets the part of each node. */
+static void find_parts(finder *f, uint8_t *of)
+{
+	const edit *e = f->e;
+	for (value_id v = 0; v < e->p->values.n; v++)
+		f->part[v] = (uint8_t)external_part(f, v);
+	for (node_id n = e->first; n < e->end; n++) {
+		f->now = node_part(f, n);
+		node_each_result(e->p, n, mark_result, f);
+		if (of)
+			of[n] = (uint8_t)f->now;
+	}
+}
+
+clv_status constant_values(const edit *e, const optimize_spec *s, bool **out)
+{
+	finder f = {.e = e, .s = s};
+	f.part = mem_alloc(e->p->values.n + 1);
+	*out = mem_alloc((e->p->values.n + 1) * sizeof **out);
+	if (!f.part || !*out) {
+		mem_free(f.part);
+		mem_free(*out);
+		*out = NULL;
+		return fail_nomem();
+	}
+	find_parts(&f, NULL);
+	for (value_id v = 0; v < e->p->values.n; v++)
+		(*out)[v] = f.part[v] == PART_ONCE;
+	mem_free(f.part);
+	return CLV_OK;
+}
+
+/* ---- guards and what they need -------------------------------------------------------------------------------------- */
+
+static void see_needed(void *ctx, value_id v)
+{
+	finder *f = ctx;
+	f->yes |= f->part[v] == PARTS;
+}
+
+static void need_arg(void *ctx, value_id v)
+{
+	finder *f = ctx;
+	if (f->part[v] == PART_GUARDS)
+		f->part[v] = PARTS; /* needed */
+}
+
+/* Of the nodes that could be there the guards stay, and what they read. */
+static void keep_guards(finder *f, uint8_t *of)
+{
+	const edit *e = f->e;
+	for (node_id n = e->end; n-- > e->first;) {
+		if (of[n] != PART_GUARDS)
+			continue;
+		f->yes = !node_pure(e, n);
+		node_each_result(e->p, n, see_needed, f);
+		if (f->yes && f->s->guards_first)
+			node_each_arg(e->p, n, need_arg, f);
+		else
+			of[n] = PART_MAIN;
+	}
+}
+
+clv_status moved_values(const edit *e, const optimize_spec *s, bool **out)
+{
+	finder f = {.e = e, .s = s};
+	uint8_t *of = mem_alloc(e->p->nodes.n + 1);
+	f.part = mem_alloc(e->p->values.n + 1);
+	*out = mem_alloc((e->p->values.n + 1) * sizeof **out);
+	clv_status st = of && f.part && *out ? CLV_OK : fail_nomem();
+	if (st == CLV_OK) {
+		find_parts(&f, of);
+		keep_guards(&f, of);
+	}
+	for (value_id v = 0; st == CLV_OK && v < e->p->values.n; v++) {
+		node_id def = e->p->values.at[v].kind == VALUE_RESULT ? e->p->values.at[v].def : NONE;
+		(*out)[v] = def != NONE && def >= e->first && def < e->end && of[def] < PART_MAIN;
+	}
+	mem_free(of);
+	mem_free(f.part);
+	return st;
+}
+
+/* ---- moving --------------------------------------------------------------------------------------------------------- */
+
+/* One part after the other; within each in the order they had. */
+static void order_nodes(const edit *e, node_id *order, const uint8_t *of, optimized_plan *out)
+{
+	node_id at = e->first;
+	for (node_id n = 0; n < e->p->nodes.n; n++)
+		order[n] = n;
+	for (unsigned part = 0; part < PARTS; part++) {
+		out->part[part] = at;
+		for (node_id n = e->first; n < e->end; n++)
+			if (of[n] == part)
+				order[at++] = n;
+	}
+	out->part[PARTS] = at;
+}
+
+static clv_status reorder(edit *e, const node_id *order)
+{
+	plan *p;
+	uint32_t *pins = mem_alloc((e->pins.n + 1) * sizeof *pins);
+	if (!pins)
+		return fail_nomem();
+	for (uint32_t i = 0; i < e->pins.n; i++)
+		pins[i] = e->pins.at[order[i]];
+	clv_status st = plan_reorder(e->p, order, &p);
+	if (st == CLV_OK) {
+		plan_free(e->p);
+		e->p = p;
+		memcpy(e->pins.at, pins, e->pins.n * sizeof *pins);
+	}
+	mem_free(pins);
+	return st;
+}
+
+/* Nodes of a part that is not wanted go to the next that is. */
+static void leave_out(const edit *e, uint8_t *of, unsigned wanted)
+{
+	for (node_id n = e->first; n < e->end; n++)
+		while (of[n] < PART_MAIN && !(wanted & 1u << of[n]))
+			of[n]++;
+}
+
+clv_status order_parts(edit *e, const optimize_spec *s, unsigned wanted, optimized_plan *out)
+{
+	finder f = {.e = e, .s = s};
+	node_id *order = mem_alloc((e->p->nodes.n + 1) * sizeof *order);
+	uint8_t *of = mem_alloc(e->p->nodes.n + 1);
+	f.part = mem_alloc(e->p->values.n + 1);
+	clv_status st = order && of && f.part ? CLV_OK : fail_nomem();
+	if (st == CLV_OK) {
+		find_parts(&f, of);
+		keep_guards(&f, of);
+		leave_out(e, of, wanted);
+		order_nodes(e, order, of, out);
+	}
+	if (st == CLV_OK && out->part[PART_MAIN] > e->first)
+		st = reorder(e, order);
+	mem_free(order);
+	mem_free(of);
+	mem_free(f.part);
+	return st;
+}
