@@ -81,6 +81,7 @@ def _same(model: nn.Module, rt: cleave.SplitRuntime, rows: int, seed: int) -> No
         same_tree(model(x), rt.run_suffix(boundary), f"{rows} rows")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", BRANCHES)
 def test_no_size_of_the_range_gives_wrong_numbers(name: str) -> None:
     model, rt = _prepared(BRANCHES[name])
@@ -90,6 +91,7 @@ def test_no_size_of_the_range_gives_wrong_numbers(name: str) -> None:
         _same(model, rt, rows, 100 + rows)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", BRANCHES)
 def test_no_size_gives_wrong_numbers_in_another_order_and_from_another_example(name: str) -> None:
     model, rt = _prepared(BRANCHES[name], example=40)
