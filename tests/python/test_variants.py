@@ -178,6 +178,7 @@ def test_a_captured_plan_takes_every_size_too(name: str) -> None:
             same_tree(model(x), plan(x), f"{rows} rows")
 
 
+@pytest.mark.integration
 def test_more_single_sizes_than_are_kept_stay_right() -> None:
     """A number that no formula explains: every size has a plan of its own, and the oldest are forgotten."""
 
