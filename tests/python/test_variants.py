@@ -167,6 +167,7 @@ def test_threads_may_meet_at_new_variants(name: str) -> None:
                 same_tree(want[n], got, f"{n} rows")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", BRANCHES)
 def test_a_captured_plan_takes_every_size_too(name: str) -> None:
     torch.manual_seed(0)
@@ -223,6 +224,7 @@ def test_exploring_tells_what_it_cannot_see() -> None:
     assert any("stopped" in f for f in rt.explore(torch.randn(4, 4)))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", BRANCHES)
 def test_exploring_changes_no_numbers(name: str) -> None:
     model, rt = _prepared(BRANCHES[name])
