@@ -4,8 +4,8 @@
  * The first argument must fill memory that a node of the range makes anew in every run, and die here with all that is, or
  * may be in some run, on that memory: an operator that is not known to make new memory may give back a view of what it
  * gets, where layouts allow it. Type, shape and strides are those that the result had: strides are certain where all is
- * row-major, and of images whose operators give one of the two formats of memory, whichever the weights ask for. What is
- * the same in every run is left alone, for the prelude.
+ * row-major, and of images whose operators give one of the two formats of memory, whichever the weights ask for. What
+ * can be made before what every run does (parts.c) is left alone.
  *
  * Numbers stay what they were: the same kernel goes over the same strides. */
 #include <string.h>
@@ -77,7 +77,7 @@ typedef struct reuser {
 	uint8_t *layout; /* per value: known_layout */
 	bool *image;     /* per value: row-major or channels-last, in the strides of new memory */
 	bool *whole;     /* per value: it is all of new memory, in order */
-	bool *constant;  /* per value: the same in every run */
+	bool *moved;     /* per value: made before what every run does, unless it is written */
 
 	value_id *with;    /* per value: another that is, or may be, on its memory; itself. The last one stands for all */
 	node_id *last_use; /* per value that stands for others: the last node that reads or writes one; NONE */
@@ -224,7 +224,7 @@ static bool is_free_after(reuser *x, value_id v, node_id n)
 	const plan *p = x->e->p;
 	value_id root = alias_root(p, v), all = stand_in(x->with, v);
 	const value *owner = &p->values.at[root];
-	if (owner->kind != VALUE_RESULT || owner->def == NONE || owner->def < x->e->first || x->constant[root])
+	if (owner->kind != VALUE_RESULT || owner->def == NONE || owner->def < x->e->first || x->moved[root])
 		return false;
 	return x->whole[v] && !x->shown[all] && x->last_use[all] == n && runs_like(p, owner->def, n) &&
 	       runs_like(p, p->values.at[v].def, n);
@@ -305,7 +305,7 @@ static clv_status reuser_new(edit *e, const optimize_spec *s, reuser *x)
 	size_t n = (size_t)e->p->values.n + 1;
 	*x = (reuser){.e = e};
 	TRY(find_layouts(e, &x->layout));
-	TRY(constant_values(e, s, &x->constant));
+	TRY(moved_values(e, s, &x->moved));
 	x->image = mem_alloc(n * sizeof *x->image);
 	x->whole = mem_alloc(n * sizeof *x->whole);
 	x->with = mem_ids(n);
@@ -321,7 +321,7 @@ static clv_status reuser_new(edit *e, const optimize_spec *s, reuser *x)
 static void reuser_free(reuser *x)
 {
 	mem_free(x->layout);
-	mem_free(x->constant);
+	mem_free(x->moved);
 	mem_free(x->image);
 	mem_free(x->whole);
 	mem_free(x->with);

@@ -100,6 +100,9 @@ clv_status pass_in_place(edit *e, const optimize_spec *s, uint32_t *changes);   
 /* parts.c. Per value: a tensor that is the same in every run, so that what is made of it alone gets into the prelude.
    Caller frees with mem_free. */
 clv_status constant_values(const edit *e, const optimize_spec *s, bool **out);
+/* Likewise: results of nodes that order_parts will put before what every run does. What is written stays where it is. Also
+   after a failure. */
+clv_status moved_values(const edit *e, const optimize_spec *s, bool **out);
 /* Nodes of earlier parts come first; wanted: bits of part_id. Fills out->part. */
 clv_status order_parts(edit *e, const optimize_spec *s, unsigned wanted, optimized_plan *out);
 

@@ -210,6 +210,26 @@ static void keep_guards(finder *f, uint8_t *of)
 	}
 }
 
+clv_status moved_values(const edit *e, const optimize_spec *s, bool **out)
+{
+	finder f = {.e = e, .s = s};
+	uint8_t *of = mem_alloc(e->p->nodes.n + 1);
+	f.part = mem_alloc(e->p->values.n + 1);
+	*out = mem_alloc((e->p->values.n + 1) * sizeof **out);
+	clv_status st = of && f.part && *out ? CLV_OK : fail_nomem();
+	if (st == CLV_OK) {
+		find_parts(&f, of);
+		keep_guards(&f, of);
+	}
+	for (value_id v = 0; st == CLV_OK && v < e->p->values.n; v++) {
+		node_id def = e->p->values.at[v].kind == VALUE_RESULT ? e->p->values.at[v].def : NONE;
+		(*out)[v] = def != NONE && def >= e->first && def < e->end && of[def] < PART_MAIN;
+	}
+	mem_free(of);
+	mem_free(f.part);
+	return st;
+}
+
 /* ---- moving --------------------------------------------------------------------------------------------------------- */
 
 /* One part after the other; within each in the order they had. */

@@ -9,7 +9,7 @@
 
 static const char *const *all_but_this(void)
 {
-	static const char *off[16];
+	static const char *off[32];
 	uint32_t n = 0;
 	for (const pass *x = passes; x->name; x++)
 		if (strcmp(x->name, "in_place") != 0)
@@ -201,27 +201,68 @@ static void what_leaves_the_range_is_not_written(void **state)
 	          "output %4\n");
 }
 
-static void the_prelude_keeps_what_it_had(void **state)
+static void check_parts(bool guards_first, node_id main, const char *before, const char *after)
 {
-	(void)state;
-	plan *p = load_ok(X "%1 = aten::sin(#0) -> f32[4,4]\n"
-	                    "%2 = aten::cos(%1) -> f32[4,4]\n"
-	                    "%3 = aten::mul.Tensor(%2, %0) -> f32[4,4]\n"
-	                    "%4 = aten::exp(%3) -> f32[4,4]\n"
-	                    "output %4\n");
-	optimize_spec s = {.level = OPTIMIZE_SAFE};
+	plan *p = load_ok(before);
+	optimize_spec s = {.level = OPTIMIZE_SAFE, .guards_first = guards_first};
 	optimized_plan o;
 	OK(optimize(p, 0, p->nodes.n, &s, &o));
 	char *text = print_ok(o.p);
-	assert_int_equal(o.main, 2);
-	assert_string_equal(text, X "%1 = aten::sin(#0) -> f32[4,4]\n"
-	                            "%2 = aten::cos(%1) -> f32[4,4]\n"
-	                            "%3 = aten::mul.Tensor(%2, %0) -> f32[4,4]\n"
-	                            "%4 = aten::exp_(%3) -> f32[4,4] view-of %3 writes %3\n"
-	                            "output %4\n");
+	assert_int_equal(o.part[PART_MAIN], main);
+	assert_string_equal(text, after);
 	mem_free(text);
 	optimized_plan_free(&o);
 	plan_free(p);
+}
+
+static void what_is_made_before_every_run_is_not_written(void **state)
+{
+	(void)state;
+	check_parts(false, 2,
+	            X "%1 = aten::sin(#0) -> f32[4,4]\n"
+	              "%2 = aten::cos(%1) -> f32[4,4]\n"
+	              "%3 = aten::mul.Tensor(%2, %0) -> f32[4,4]\n"
+	              "%4 = aten::exp(%3) -> f32[4,4]\n"
+	              "output %4\n",
+	            X "%1 = aten::sin(#0) -> f32[4,4]\n"
+	              "%2 = aten::cos(%1) -> f32[4,4]\n"
+	              "%3 = aten::mul.Tensor(%2, %0) -> f32[4,4]\n"
+	              "%4 = aten::exp_(%3) -> f32[4,4] view-of %3 writes %3\n"
+	              "output %4\n");
+}
+
+#define SIZED HEAD "symbol B 1..9\ninput %0 f32[B] name=\"x\"\n"
+
+static void what_follows_sizes_is_not_written(void **state)
+{
+	(void)state;
+	check_parts(false, 2,
+	            SIZED "%1 = aten::ones([B], none, none, none, none) -> f32[B]\n"
+	                  "%2 = aten::sin(%1) -> f32[B]\n"
+	                  "%3 = aten::mul.Tensor(%2, %0) -> f32[B]\n"
+	                  "output %3\n",
+	            SIZED "%1 = aten::ones([B], none, none, none, none) -> f32[B]\n"
+	                  "%2 = aten::sin(%1) -> f32[B]\n"
+	                  "%3 = aten::mul.Tensor(%2, %0) -> f32[B]\n"
+	                  "output %3\n");
+}
+
+/* Guards that are to come first take what they read along; others do not matter. */
+static void what_guards_need_is_not_written(void **state)
+{
+	(void)state;
+	static const char before[] = X "%1 = aten::mm(%0, %0) -> f32[4,4]\n"
+								   "%2 = aten::neg(%1) -> f32[4,4]\n"
+								   "%3 = aten::all(%2) -> bool[]\n"
+								   "%4 = aten::is_nonzero(%3) -> bool = true {host}\n"
+								   "output %0\n";
+	check_parts(true, 4, before, before);
+	check_parts(false, 0, before,
+	            X "%1 = aten::mm(%0, %0) -> f32[4,4]\n"
+	              "%2 = aten::neg_(%1) -> f32[4,4] view-of %1 writes %1\n"
+	              "%3 = aten::all(%2) -> bool[]\n"
+	              "%4 = aten::is_nonzero(%3) -> bool = true {host}\n"
+	              "output %0\n");
 }
 
 int main(void)
@@ -234,7 +275,9 @@ int main(void)
 		cmocka_unit_test(results_of_another_kind_get_memory),
 		cmocka_unit_test(images_keep_their_strides),
 		cmocka_unit_test(what_leaves_the_range_is_not_written),
-		cmocka_unit_test(the_prelude_keeps_what_it_had),
+		cmocka_unit_test(what_is_made_before_every_run_is_not_written),
+		cmocka_unit_test(what_follows_sizes_is_not_written),
+		cmocka_unit_test(what_guards_need_is_not_written),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

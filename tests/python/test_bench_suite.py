@@ -387,6 +387,7 @@ def test_rounds_go_on_without_a_way_that_is_lost_in_them() -> None:
     assert found["eager"] == {"ms": [500.0] * 6}
 
 
+@pytest.mark.integration
 def test_a_row_of_the_driver_has_times_memory_and_equal_numbers(tmp_path: Path) -> None:
     path = tmp_path / "out" / "run.json"
     args = ("--models", "mlp", "--batches", 2, "--kinds", "whole", "split", "--ways", "tape", "fast", "--threads", 1)

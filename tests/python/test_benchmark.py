@@ -352,6 +352,7 @@ def test_the_model_may_be_another_one_than_that_of_the_runtime() -> None:
     assert all(p.grad is None for p in model.parameters())
 
 
+@pytest.mark.integration
 def test_modes_are_measured_side_by_side() -> None:
     model, x = net().eval(), torch.randn(4, 6)
     results = benchmark.benchmark_split_modes(

@@ -62,6 +62,7 @@ def test_a_compiled_segment_gives_what_the_model_gives(make: Callable[[], nn.Mod
     assert segment.fallback_reason is None
 
 
+@pytest.mark.integration
 def test_prefix_and_suffix_compiled_are_the_model_at_any_batch() -> None:
     torch.manual_seed(0)
     model = Conv().eval()

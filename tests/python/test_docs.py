@@ -63,12 +63,14 @@ def run(page: str, text: str) -> int:
     return len(every)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("page", PAGES)
 def test_every_example_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # examples write files
     assert run(str(ROOT / page), (ROOT / page).read_text(encoding="utf-8")) >= 1
 
 
+@pytest.mark.integration
 def test_every_command_of_the_page_about_capture_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "docs/capture.md").read_text(encoding="utf-8")
     commands = re.findall(r"^python -m cleave (.*)$", text, re.MULTILINE)

@@ -88,6 +88,7 @@ def test_info_says_which_size_got_a_plan_of_its_own_and_why(caplog: pytest.LogCa
     assert len(line) > 60
 
 
+@pytest.mark.integration
 def test_info_says_what_runs_instead_of_what_was_asked_for(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "cleave"):
         prepare(mode="compiled", compile_options={"backend": "nothing_like_it"}).run_prefix(torch.randn(2, 4))
@@ -120,16 +121,19 @@ def python(code: str, **environment: str) -> str:
 CODE = "import torch, cleave; cleave.capture(torch.nn.Linear(2, 2), torch.randn(1, 2)); "
 
 
+@pytest.mark.integration
 def test_the_library_is_silent_and_leaves_the_logging_of_others_alone() -> None:
     assert python(CODE + "import logging; assert not logging.getLogger().handlers") == ""
 
 
+@pytest.mark.integration
 def test_the_environment_turns_the_log_on() -> None:
     assert "cleave.capture: captured Linear: 1 nodes" in python(CODE, CLEAVE_LOG="info")
     assert "recorded" not in python(CODE, CLEAVE_LOG="INFO")
     assert "recorded" in python(CODE, CLEAVE_LOG="debug")
 
 
+@pytest.mark.integration
 def test_a_level_that_does_not_exist_is_a_warning() -> None:
     text = python(CODE, CLEAVE_LOG="loud")
     assert "CleaveWarning: CLEAVE_LOG is info or debug, not 'loud'" in text
@@ -170,6 +174,7 @@ def test_no_cuda_graph_is_a_warning() -> None:
     assert warning.filename == __file__
 
 
+@pytest.mark.integration
 def test_graph_breaks_are_no_warning() -> None:
     """It is compiled, if in pieces; fallback_reason and the log have it."""
 

@@ -96,6 +96,7 @@ def test_a_split_says_where_it_is_cut_what_crosses_and_what_runs() -> None:
     assert len(text.splitlines()) <= 7
 
 
+@pytest.mark.integration
 def test_a_split_says_why_something_else_runs_than_was_asked_for() -> None:
     runtime = split(mlp(), mode="compiled", compile_options={"backend": "no_such_backend"})
     runtime.run_prefix(torch.randn(3, 8))

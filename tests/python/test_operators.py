@@ -60,6 +60,7 @@ def refused(plan: cleave.Plan) -> dict[str, str]:
     return {name: LISTED.refused.get(name, "unknown") for name in names - LISTED.allowed}
 
 
+@pytest.mark.integration
 @reviewed
 def test_every_operator_of_torch_is_on_one_side_of_the_list() -> None:
     # In a process of its own: what other tests load (Inductor) registers operators.

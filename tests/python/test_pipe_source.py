@@ -235,6 +235,7 @@ class Tagger(nn.Module):
         return self.fc(y), {"h": h, "c": c}
 
 
+@pytest.mark.integration
 def test_a_recurrent_network(tmp_path: Path) -> None:
     text, _ = check(tmp_path, Tagger(), torch.randint(0, 9, (3, 6)), other=[[torch.randint(0, 9, (5, 6))]], nparts=2)
     assert "self.lstm = nn.LSTM(" in text

@@ -88,6 +88,7 @@ def screen(text: str) -> list[str]:
 SPLIT = "cleave.prepare_split(Slow({}), example_inputs=torch.randn(2, 4), split=spec)\n"
 
 
+@pytest.mark.integration
 def test_a_long_preparation_shows_a_bar_on_a_terminal_and_wipes_it_out() -> None:
     code, text = run(SPLIT.format(0.1) + "assert set(COUNTS) == {1}, COUNTS", terminal=True)
     assert code == 0, text
@@ -99,6 +100,7 @@ def test_a_long_preparation_shows_a_bar_on_a_terminal_and_wipes_it_out() -> None
     assert screen(text) == []
 
 
+@pytest.mark.integration
 def test_one_long_step_has_a_bar_that_moves() -> None:
     """The clock goes on while the model runs."""
     code, text = run("cleave.progress.DELAY = 0.5\ncleave.capture(Slow(1.3), torch.randn(2, 4))", terminal=True)
@@ -108,10 +110,12 @@ def test_one_long_step_has_a_bar_that_moves() -> None:
     assert screen(text) == []
 
 
+@pytest.mark.integration
 def test_a_quick_preparation_shows_nothing() -> None:
     assert run("cleave.progress.DELAY = 1.0\n" + SPLIT.format(0), terminal=True) == (0, "")
 
 
+@pytest.mark.integration
 def test_an_error_leaves_no_bar_behind() -> None:
     code, text = run("cleave.capture(Slow(0.9, fails=True), torch.randn(2, 4))", terminal=True)
     assert code == 1
@@ -121,10 +125,12 @@ def test_an_error_leaves_no_bar_behind() -> None:
     assert shown[-1] == "ValueError: on purpose"
 
 
+@pytest.mark.integration
 def test_without_a_terminal_nothing_is_written() -> None:
     assert run(SPLIT.format(0.1), terminal=False) == (0, "")
 
 
+@pytest.mark.integration
 def test_the_environment_turns_bars_off_and_on() -> None:
     assert run(SPLIT.format(0.1), terminal=True, CLEAVE_PROGRESS="0") == (0, "")
     code, text = run(SPLIT.format(0.1), terminal=False, CLEAVE_PROGRESS="1")
@@ -132,6 +138,7 @@ def test_the_environment_turns_bars_off_and_on() -> None:
     assert "recording B=" in text
 
 
+@pytest.mark.integration
 def test_a_call_turns_bars_off_and_on() -> None:
     assert run("cleave.set_progress(False)\n" + SPLIT.format(0.1), terminal=True, CLEAVE_PROGRESS="1") == (0, "")
     assert "recording" in run("cleave.set_progress(True)\n" + SPLIT.format(0.1), terminal=False)[1]
@@ -140,6 +147,7 @@ def test_a_call_turns_bars_off_and_on() -> None:
             cleave.set_progress(wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.integration
 def test_without_stderr_work_goes_on() -> None:
     code, _ = run("sys.stderr = None\n" + SPLIT.format(0.05), terminal=True)
     assert code == 0
@@ -147,6 +155,7 @@ def test_without_stderr_work_goes_on() -> None:
     assert code == 0
 
 
+@pytest.mark.integration
 def test_a_log_line_is_not_written_into_a_bar() -> None:
     code, text = run(SPLIT.format(0.1), terminal=True, CLEAVE_LOG="debug")
     assert code == 0
@@ -154,6 +163,7 @@ def test_a_log_line_is_not_written_into_a_bar() -> None:
     assert all(line[2] == ":" and " cleave." in line for line in screen(text)), screen(text)
 
 
+@pytest.mark.integration
 def test_a_fork_in_the_middle_does_not_hang() -> None:
     code, text = run(
         """
@@ -244,6 +254,7 @@ def test_steps_that_are_known_are_counted() -> None:
     assert {(e.title, e.total) for e in seen} == {("comparing Net", 2)}
 
 
+@pytest.mark.integration
 def test_compiling_is_a_step() -> None:
     spec = cleave.SplitSpec(boundary="50%")
     x = torch.randn(2, 4)

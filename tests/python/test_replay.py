@@ -44,6 +44,7 @@ def test_replay_gives_the_numbers_of_the_model_at_any_batch(mode: str) -> None:
         assert "CUDA" in (runtime.fallback_reason or "")
 
 
+@pytest.mark.integration
 def test_compiled_replay_is_close_and_says_what_runs() -> None:
     model = net().eval()
     runtime = replay(model, "compiled", backend="aot_eager").warmup(torch.randn(4, 6))
@@ -89,6 +90,7 @@ def test_boundaries_are_checked_as_deep_as_asked_for() -> None:
         runtime.with_validation("sometimes")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("mode", ["generated_eager", "compiled"])
 def test_both_modes_train(mode: str) -> None:
     model = net().train()

@@ -140,6 +140,7 @@ def test_what_threads_start_with_is_not_changed() -> None:
     assert found == [before]
 
 
+@pytest.mark.integration
 def test_compiled_halves_have_it_too() -> None:
     found: list[int] = []
 

@@ -81,6 +81,7 @@ def _same(model: nn.Module, rt: cleave.SplitRuntime, rows: int, seed: int) -> No
         same_tree(model(x), rt.run_suffix(boundary), f"{rows} rows")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", BRANCHES)
 def test_no_size_of_the_range_gives_wrong_numbers(name: str) -> None:
     model, rt = _prepared(BRANCHES[name])
@@ -90,6 +91,7 @@ def test_no_size_of_the_range_gives_wrong_numbers(name: str) -> None:
         _same(model, rt, rows, 100 + rows)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", BRANCHES)
 def test_no_size_gives_wrong_numbers_in_another_order_and_from_another_example(name: str) -> None:
     model, rt = _prepared(BRANCHES[name], example=40)
@@ -165,6 +167,7 @@ def test_threads_may_meet_at_new_variants(name: str) -> None:
                 same_tree(want[n], got, f"{n} rows")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", BRANCHES)
 def test_a_captured_plan_takes_every_size_too(name: str) -> None:
     torch.manual_seed(0)
@@ -176,6 +179,7 @@ def test_a_captured_plan_takes_every_size_too(name: str) -> None:
             same_tree(model(x), plan(x), f"{rows} rows")
 
 
+@pytest.mark.integration
 def test_more_single_sizes_than_are_kept_stay_right() -> None:
     """A number that no formula explains: every size has a plan of its own, and the oldest are forgotten."""
 
@@ -220,6 +224,7 @@ def test_exploring_tells_what_it_cannot_see() -> None:
     assert any("stopped" in f for f in rt.explore(torch.randn(4, 4)))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", BRANCHES)
 def test_exploring_changes_no_numbers(name: str) -> None:
     model, rt = _prepared(BRANCHES[name])
