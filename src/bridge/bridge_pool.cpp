@@ -1,5 +1,5 @@
-// The allocator of CPU tensors that serves runs from their pools (memory/pool.h). Threads that are in no run go straight
-// to the allocator that was there before; so does what a pool does not have.
+// The allocator of CPU tensors that serves runs from their pools (memory/pool.h). Threads that are in no run go
+// straight to the allocator that was there before; so does what a pool does not have.
 #include "bridge/impl.hpp"
 
 #include <c10/core/CPUAllocator.h>

@@ -14,7 +14,7 @@ static chunk *spare, *abandoned;
 static uint64_t takes;
 static size_t bytes_held;
 
-/* ---- the lock: a child that is forked while another thread has it must find it open -------------------------------- */
+/* ---- the lock: a child that is forked while another thread has it must find it open ---------------------------- */
 
 static void lock_it(void)
 {
@@ -42,7 +42,7 @@ void memory_unlock(void)
 	unlock_it();
 }
 
-/* ---- memory of the system ------------------------------------------------------------------------------------------ */
+/* ---- memory of the system -------------------------------------------------------------------------------------- */
 
 static size_t round_up(size_t n, size_t to)
 {
@@ -94,7 +94,7 @@ static void chunk_free(chunk *c)
 	mem_free(c);
 }
 
-/* ---- lists --------------------------------------------------------------------------------------------------------- */
+/* ---- lists ----------------------------------------------------------------------------------------------------- */
 
 static void unlink_chunk(chunk **list, chunk *c)
 {

@@ -1,8 +1,8 @@
-/* Chunks: memory that runs put their intermediate results into. A run takes one and gives it back, so that programs that
- * run one after another share it, and that there are as many as run at once.
+/* Chunks: memory that runs put their intermediate results into. A run takes one and gives it back, so that programs
+ * that run one after another share it, and that there are as many as run at once.
  *
- * Which chunks there are is known to the whole process, as the allocator is that serves from them. All of it is under one
- * lock. */
+ * Which chunks there are is known to the whole process, as the allocator is that serves from them. All of it is
+ * under one lock. */
 #ifndef MEMORY_CHUNK_H
 #define MEMORY_CHUNK_H
 
@@ -26,7 +26,7 @@ void memory_unlock(void);
 chunk *chunk_take(size_t bytes); /* NULL: there is no memory */
 void chunk_give(chunk *c);       /* nothing in it is in use */
 void chunk_abandon(chunk *c);    /* something is: it goes when that does (chunk_let_go) */
-/* A block of an abandoned chunk is released; false: `at` is in none. *gone: it was the last, and the chunk is no more. */
+/* A block of an abandoned chunk is released; false: `at` is in none. *gone: with it the chunk is, too. */
 bool chunk_let_go(const void *at, bool *gone);
 void chunk_drop_spare(void); /* memory that no run has goes back to the system */
 size_t chunk_bytes(void);    /* of all that are not abandoned, in use or not */

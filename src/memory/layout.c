@@ -60,7 +60,7 @@ static clv_status place_all(layout *l, const traced_block *at)
 	return st;
 }
 
-/* ---- who had the bytes before -------------------------------------------------------------------------------------- */
+/* ---- who had the bytes before ---------------------------------------------------------------------------------- */
 
 /* Bytes up to `end` were had last by a block; parts are in order and leave nothing out. */
 typedef struct part {

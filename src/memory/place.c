@@ -1,6 +1,6 @@
-/* Greedy placement: blocks in some order, each into the smallest gap between those it shares time with. In the order of
- * time also between two walls, each block beside that neighbour which stays longest: a chain of results then goes from wall
- * to wall, and needs no more than any two of them. */
+/* Greedy placement: blocks in some order, each into the smallest gap between those it shares time with. In the order
+ * of time also between two walls, each block beside that neighbour which stays longest: a chain of results then goes
+ * from wall to wall, and needs no more than any two of them. */
 #include "memory/place.h"
 
 #include <string.h>
@@ -23,7 +23,7 @@ static int by_key(const void *a, const void *b)
 	return x->i < y->i ? -1 : x->i > y->i;
 }
 
-/* ---- the bound ---------------------------------------------------------------------------------------------------- */
+/* ---- the bound ------------------------------------------------------------------------------------------------- */
 
 /* Ends come before starts at the same event. */
 static clv_status most_alive(const place_block *at, uint32_t n, uint64_t *bytes, uint32_t *count)
@@ -51,7 +51,7 @@ static clv_status most_alive(const place_block *at, uint32_t n, uint64_t *bytes,
 	return CLV_OK;
 }
 
-/* ---- one order ---------------------------------------------------------------------------------------------------- */
+/* ---- one order ------------------------------------------------------------------------------------------------- */
 
 typedef struct placing {
 	const place_block *at;
@@ -136,7 +136,7 @@ static void place_in_order(placing *s, bool in_time)
 	keep_best(s, bytes);
 }
 
-/* ---- between walls ------------------------------------------------------------------------------------------------ */
+/* ---- between walls --------------------------------------------------------------------------------------------- */
 
 /* All that is placed lives now. PLACE_NONE: no gap is large enough. */
 static uint64_t gap_between_walls(const placing *s, uint64_t size, uint64_t ceiling)
@@ -183,7 +183,7 @@ static void try_ceilings(placing *s, uint64_t bound)
 			return;
 }
 
-/* ---- orders ------------------------------------------------------------------------------------------------------- */
+/* ---- orders ---------------------------------------------------------------------------------------------------- */
 
 typedef sort_key (*key_fn)(const place_block *b);
 

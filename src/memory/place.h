@@ -1,7 +1,7 @@
 /* Places for blocks of memory whose lives are known: blocks that live at the same time lie apart, others may share.
  *
- * The least that is needed is the largest sum of sizes that live at once. Reaching it is as hard as packing boxes; a few
- * greedy orders are tried, the best one stays, and for what models do it is mostly the bound itself. */
+ * The least that is needed is the largest sum of sizes that live at once. Reaching it is as hard as packing boxes;
+ * a few greedy orders are tried, the best one stays, and for what models do it is mostly the bound itself. */
 #ifndef MEMORY_PLACE_H
 #define MEMORY_PLACE_H
 

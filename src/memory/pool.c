@@ -64,7 +64,7 @@ static _Thread_local pool_run *current;
 static pool_run *runs;       /* under the lock */
 static atomic_uint watching; /* runs and abandoned chunks: something may be to release */
 
-/* ---- pools --------------------------------------------------------------------------------------------------------- */
+/* ---- pools ----------------------------------------------------------------------------------------------------- */
 
 clv_status pool_new(uint32_t nsteps, uint32_t nkey, pool **out)
 {
@@ -130,7 +130,7 @@ static sizes *add_sizes(pool *p, const int64_t *key)
 	return z;
 }
 
-/* ---- runs ---------------------------------------------------------------------------------------------------------- */
+/* ---- runs ------------------------------------------------------------------------------------------------------ */
 
 static void run_free(pool_run *r)
 {
@@ -176,9 +176,11 @@ static bool take_chunk(pool_run *r, layout *l)
 static bool start(pool_run *r, const int64_t *key)
 {
 	sizes *known = find_sizes(r->p, key), *z = known ? known : add_sizes(r->p, key);
-	if (!z || z->off || (!known && z->again) || r->p->held >= MOST_HELD)
+	if (!z)
 		return false;
 	z->used = ++r->p->clock;
+	if (z->off || (!known && z->again) || r->p->held >= MOST_HELD)
+		return false;
 	bool wanted = !z->l || (z->stale && z->traces < MOST_TRACES);
 	if (wanted && !z->tracing) {
 		z->tracing = true;
@@ -234,7 +236,7 @@ void pool_resume(pool_run *r)
 	current = r;
 }
 
-/* ---- the end of a run ---------------------------------------------------------------------------------------------- */
+/* ---- the end of a run ------------------------------------------------------------------------------------------ */
 
 static void note_counts(const pool_run *r)
 {
@@ -327,15 +329,15 @@ void pool_leave(pool_run *r, bool complete)
 	run_free(r);
 }
 
-/* ---- requests ------------------------------------------------------------------------------------------------------ */
+/* ---- requests -------------------------------------------------------------------------------------------------- */
 
 bool pool_entered(void)
 {
 	return current != NULL;
 }
 
-/* All who had the bytes of block i before have released them. One that was never given out says nothing about those that
-   were there before it. */
+/* All who had the bytes of block i before have released them. One that was never given out says nothing about those
+   that were there before it. */
 static bool is_free(pool_run *r, uint32_t i, uint32_t depth)
 {
 	const planned_block *b = &r->l->blocks[i];
@@ -403,7 +405,7 @@ bool pool_note(const void *at, size_t size)
 	return !r->failed;
 }
 
-/* ---- releases ------------------------------------------------------------------------------------------------------ */
+/* ---- releases -------------------------------------------------------------------------------------------------- */
 
 static void take_back(pool_run *r, const void *at)
 {
@@ -457,7 +459,7 @@ bool pool_release(const void *at)
 	return ours;
 }
 
-/* ---- to be told ---------------------------------------------------------------------------------------------------- */
+/* ---- to be told ------------------------------------------------------------------------------------------------ */
 
 void pool_count(pool *p, pool_counts *out)
 {

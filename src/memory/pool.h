@@ -1,14 +1,14 @@
 /* Pools: memory for what a program makes on its way, planned from what an earlier run with the same sizes asked for.
  *
- * A thread that runs a program enters its pool; an allocator then asks pool_serve before it takes memory from anywhere else,
- * and pool_release before it gives any back. The first run with given sizes (`key`) is traced, and those after it get their
- * memory from one chunk, each block at its planned place (layout.h). What outlived the traced run has no place: outputs
- * never lie in a chunk.
+ * A thread that runs a program enters its pool; an allocator then asks pool_serve before it takes memory from
+ * anywhere else, and pool_release before it gives any back. The first run with given sizes (`key`) is traced, and
+ * those after it get their memory from one chunk, each block at its planned place (layout.h). What outlived the
+ * traced run has no place: outputs never lie in a chunk.
  *
- * Nothing is taken for granted. A request gets its place when it is not larger than planned and when those who had the
- * bytes have released them; otherwise it is served from elsewhere, and the run traced anew later. A chunk that has a block
- * in use when its run ends belongs to that block from then on, and the next run takes another. Blocks may be released by
- * any thread, at any time. */
+ * Nothing is taken for granted. A request gets its place when it is not larger than planned and when those who had
+ * the bytes have released them; otherwise it is served from elsewhere, and the run traced anew later. A chunk that
+ * has a block in use when its run ends belongs to that block from then on, and the next run takes another. Blocks
+ * may be released by any thread, at any time. */
 #ifndef MEMORY_POOL_H
 #define MEMORY_POOL_H
 
@@ -36,7 +36,7 @@ uint64_t pool_run_bytes(const pool_run *r);  /* of its places in a chunk; 0: it 
 pool_run *pool_suspend(void);
 void pool_resume(pool_run *r);
 
-/* ---- for the allocator --------------------------------------------------------------------------------------------- */
+/* ---- for the allocator ----------------------------------------------------------------------------------------- */
 
 bool pool_entered(void); /* a run of this thread wants to see requests */
 /* Memory for `size` bytes, more than none; NULL: take it from elsewhere, and tell pool_note. */
@@ -46,7 +46,7 @@ bool pool_note(const void *at, size_t size);
 /* True: it was a pool's, and is released; false: give it back to where it came from. */
 bool pool_release(const void *at);
 
-/* ---- to be told ---------------------------------------------------------------------------------------------------- */
+/* ---- to be told ------------------------------------------------------------------------------------------------ */
 
 typedef struct pool_counts {
 	uint64_t served;  /* runs that had a chunk */

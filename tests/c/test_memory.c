@@ -1,5 +1,5 @@
-/* Memory of runs: places against bounds and against all orders, layouts, and pools served as an allocator would, by threads
- * and with memory that ends. */
+/* Memory of runs: places against bounds and against all orders, layouts, and pools served as an allocator would, by
+ * threads and with memory that ends. */
 #include "support.h"
 
 #include <pthread.h>
@@ -8,7 +8,7 @@
 #include "memory/layout.h"
 #include "memory/pool.h"
 
-/* ---- places ---------------------------------------------------------------------------------------------------------- */
+/* ---- places ---------------------------------------------------------------------------------------------------- */
 
 static void check_places(const place_block *at, uint32_t n, uint64_t bytes, uint64_t bound)
 {
@@ -150,7 +150,7 @@ static void blocks_that_make_no_sense_are_refused(void **state)
 	assert_int_equal(bytes, 0);
 }
 
-/* ---- layouts --------------------------------------------------------------------------------------------------------- */
+/* ---- layouts --------------------------------------------------------------------------------------------------- */
 
 static void a_layout_knows_who_had_the_bytes_before(void **state)
 {
@@ -173,7 +173,7 @@ static void a_layout_knows_who_had_the_bytes_before(void **state)
 	FAILS(layout_new(at, 4, 4, &l), CLV_E_INVALID, "block 1 of a trace");
 }
 
-/* ---- pools, as an allocator uses them -------------------------------------------------------------------------------- */
+/* ---- pools, as an allocator uses them -------------------------------------------------------------------------- */
 
 static void *get(size_t size)
 {
@@ -453,7 +453,7 @@ static void runs_within_runs_have_their_own(void **state)
 	pool_free(inner);
 }
 
-/* ---- random runs against what they wrote ------------------------------------------------------------------------------ */
+/* ---- random runs against what they wrote ----------------------------------------------------------------------- */
 
 typedef struct mine {
 	unsigned char *at;
@@ -528,7 +528,7 @@ static void random_runs_find_what_they_wrote(void **state)
 	}
 }
 
-/* ---- threads ---------------------------------------------------------------------------------------------------------- */
+/* ---- threads --------------------------------------------------------------------------------------------------- */
 
 typedef struct baton {
 	pool *p;
@@ -592,7 +592,7 @@ static void threads_run_at_once_and_release_what_others_made(void **state)
 	pool_free(b.p);
 }
 
-/* ---- chunks ----------------------------------------------------------------------------------------------------------- */
+/* ---- chunks ---------------------------------------------------------------------------------------------------- */
 
 static void programs_that_run_in_turn_share_a_chunk(void **state)
 {
@@ -618,7 +618,7 @@ static void programs_that_run_in_turn_share_a_chunk(void **state)
 	memory_unlock();
 }
 
-/* ---- faults ----------------------------------------------------------------------------------------------------------- */
+/* ---- faults ---------------------------------------------------------------------------------------------------- */
 
 static void without_memory_runs_have_no_pool(void **state)
 {
