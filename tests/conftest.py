@@ -25,6 +25,7 @@ _SETTINGS = {
     "YOLO_CONFIG_DIR": str(Path(tempfile.gettempdir()) / "cleave-test-yolo"),
     "MPLCONFIGDIR": str(Path(tempfile.gettempdir()) / "cleave-test-mpl"),
     "MPLBACKEND": "Agg",
+    "CLEAVE_CACHE": "off",  # no test finds what another left
 }
 for _name, _value in _SETTINGS.items():
     os.environ.setdefault(_name, _value)

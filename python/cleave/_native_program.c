@@ -785,7 +785,7 @@ static PyObject *program_py_optimizations(ProgramObject *o, PyObject *unused)
 		Py_RETURN_NONE;
 	clv_status st;
 	Py_BEGIN_ALLOW_THREADS; /* waits for a run that chooses, which may call Python */
-	st = optimizer_report(o->g->optimizer, &report);
+	st = program_report(o->g, &report);
 	Py_END_ALLOW_THREADS;
 	const optimized_plan *made = optimizer_plan(o->g->optimizer);
 	if (made)
@@ -796,6 +796,22 @@ static PyObject *program_py_optimizations(ProgramObject *o, PyObject *unused)
 	strbuf_free(&report);
 	strbuf_free(&text);
 	return out;
+}
+
+/* memory() -> counts of the last run that had its memory from a pool; None: there is no pool, or was no such run yet */
+static PyObject *program_py_memory(ProgramObject *o, PyObject *unused)
+{
+	pool *memory = program_memory(o->g);
+	pool_counts c = {0};
+	(void)unused;
+	if (memory)
+		pool_count(memory, &c);
+	if (!c.served)
+		Py_RETURN_NONE;
+	return Py_BuildValue("{sKsKsKsKsKsKsK}", "runs", (unsigned long long)c.served, "placed",
+	                     (unsigned long long)c.placed, "outside", (unsigned long long)c.outside, "outside_bytes",
+	                     (unsigned long long)c.outside_bytes, "missed", (unsigned long long)c.missed, "bytes",
+	                     (unsigned long long)c.bytes, "bound", (unsigned long long)c.bound);
 }
 
 static PyMethodDef program_methods[] = {
@@ -814,6 +830,8 @@ static PyMethodDef program_methods[] = {
      "segments() -> list of (first, end, back end, reason or None, runs, runs on the tape)"},
 	{"optimizations", (PyCFunction)program_py_optimizations, METH_NOARGS,
      "optimizations() -> (report, text of the plan that runs, or None), or None"},
+	{"memory", (PyCFunction)program_py_memory, METH_NOARGS,
+     "memory() -> {count: number} of the last run that had its memory from a pool, or None"},
 	{"before_graph", (PyCFunction)program_py_before_graph, METH_VARARGS,
      "before_graph(tensors, symbols=None) -> (two numbers that change when a graph of what every run does would read "
      "other "

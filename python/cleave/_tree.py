@@ -9,7 +9,7 @@ import dataclasses
 import enum
 import types
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -194,21 +194,21 @@ _REBUILD: dict[str, Callable[[Spec, list[Any]], Any]] = {
 }
 
 
+# Not within `unflatten`: a function there that calls itself would keep the tensors until the garbage collector comes.
+def _build(s: Spec, rest: Iterator[Any]) -> Any:
+    if s.kind == "formula":
+        return next(rest)
+    if s.kind == "leaf":
+        leaf = next(rest)
+        return leaf if s is LEAF or isinstance(leaf, s.cls) else leaf.as_subclass(s.cls)
+    if s.kind == "const":
+        return s.value
+    return _REBUILD[s.kind](s, [_build(c, rest) for c in s.children])
+
+
 def unflatten(spec: Spec, leaves: Sequence[Any]) -> Any:
     """The structure with these tensors in it."""
-    rest = iter(leaves)
-
-    def build(s: Spec) -> Any:
-        if s.kind == "formula":
-            return next(rest)
-        if s.kind == "leaf":
-            leaf = next(rest)
-            return leaf if s is LEAF or isinstance(leaf, s.cls) else leaf.as_subclass(s.cls)
-        if s.kind == "const":
-            return s.value
-        return _REBUILD[s.kind](s, [build(c) for c in s.children])
-
-    return build(spec)
+    return _build(spec, iter(leaves))
 
 
 def _kept(obj: Any, path: str) -> Any:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
+from textwrap import indent
 from typing import Any, NamedTuple
 
 import torch
@@ -298,9 +299,9 @@ class Plan(_show.Shown, Drawable):
         return [n for n in self.nodes if n.guarded]
 
     def inspect(self) -> str:
-        """A page about the plan: inputs, outputs, parameters, operators, guards."""
+        """A page about the plan: inputs, outputs, parameters, operators, guards, what was done to run it faster."""
         page: str = self._main.plan.inspect()
-        return page
+        return f"{page}\nOptimized\n{indent(self.optimizations(), '  ')}"
 
     def report(
         self,

@@ -17,6 +17,7 @@ import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from textwrap import indent
 from typing import Any, NamedTuple
 
 import torch
@@ -238,6 +239,13 @@ class SplitRuntime(_show.Shown, Drawable):
     def fallback_reason(self) -> str | None:
         """Why something else runs the halves than the mode asks for; None: nothing else does."""
         return self.segments.fallback_reason
+
+    def optimizations(self) -> str:
+        """What was done to run the halves faster for inference, in lines: passes, measured times, what runs."""
+        cut = self._inference.main
+        return "".join(
+            f"{half}\n{indent(p.optimizations(), '  ')}" for half, p in (("prefix", cut.prefix), ("suffix", cut.suffix))
+        )
 
     def source(self, half: str) -> str:
         """A half ("prefix" or "suffix") as Python: a plain nn.Module that runs by itself.

@@ -7,6 +7,7 @@
 #define BRIDGE_BRIDGE_H
 
 #include "base/status.h"
+#include "memory/pool.h"
 #include "plan/plan.h"
 
 #ifdef __cplusplus
@@ -177,6 +178,15 @@ typedef struct br_segment_fns {
 clv_status br_segment_register(const br_segment_fns *fns);
 /* These bytes were made here: machine code in them, and in equal ones while this tensor lives, may run. */
 clv_status br_segment_trust(const clv_tensor *code);
+
+/* ---- memory of runs: bridge_pool.cpp ------------------------------------------------------------------------------- */
+
+/* Puts the allocator in place that serves from pools (memory/pool.h), for all CPU tensors of the process; what no pool has
+   comes from the one that was there. False: somebody else's is there already, and stays. */
+bool br_pool_install(void);
+/* As pool_enter and pool_leave; a memory profiler is told of the chunk. NULL: without a pool. */
+pool_run *br_pool_enter(pool *p, const int64_t *key);
+void br_pool_leave(pool_run *r, bool complete); /* NULL is allowed */
 
 /* ---- modes around operators ------------------------------------------------------------------------------------- */
 

@@ -392,6 +392,7 @@ static clv_status lower_part(variant *x, const clv_program *g, const program_spe
 	mine.ncodes = at == PART_MAIN ? spec->ncodes : 0;
 	mine.of = g;
 	mine.places = x->made.pinned;
+	mine.pooled = at == PART_MAIN; /* what the others make is kept */
 	if (at != PART_MAIN && mine.first == mine.end)
 		return CLV_OK;
 	TRY(program_new(x->made.p, &mine, &to->program));
@@ -487,6 +488,11 @@ clv_status variant_keeps(const variant *x, int64_t *bytes)
 	}
 	mem_free(seen);
 	return CLV_OK;
+}
+
+pool *variant_memory(const variant *x)
+{
+	return x->parts[PART_MAIN].program->memory;
 }
 
 /* ---- running ------------------------------------------------------------------------------------------------------ */

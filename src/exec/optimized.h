@@ -24,6 +24,7 @@ uint32_t variant_guards(const variant *x); /* tensors that the main part takes f
 const optimized_plan *variant_plan(const variant *x);
 /* Bytes of what it makes once, on memory of its own: folded, packed and merged weights. */
 clv_status variant_keeps(const variant *x, int64_t *bytes);
+pool *variant_memory(const variant *x); /* borrowed; NULL: none */
 
 typedef struct optimizer optimizer;
 
@@ -39,5 +40,9 @@ bool optimizer_ask(optimizer *o); /* has the next run choose; false: there is no
 /* What was done, in lines: passes and their counts, what was measured and chosen. */
 clv_status optimizer_report(optimizer *o, strbuf *b);
 const optimized_plan *optimizer_plan(optimizer *o); /* of the variant that runs, borrowed; NULL: as captured */
+
+/* Of what runs, whatever passes made of it: what was done, in lines; the pool of its memory, borrowed, NULL for none. */
+clv_status program_report(const clv_program *g, strbuf *b);
+pool *program_memory(const clv_program *g);
 
 #endif

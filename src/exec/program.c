@@ -691,6 +691,41 @@ static clv_status program_init(lowering *l, const plan *p)
 	return lower(l);
 }
 
+/* ---- memory ----------------------------------------------------------------------------------------------------- */
+
+typedef struct device_walk {
+	const plan *p;
+	bool cpu;
+} device_walk;
+
+static void look_at_device(void *ctx, value_id v)
+{
+	device_walk *w = ctx;
+	const value *x = &w->p->values.at[v];
+	if (x->type == TYPE_TENSOR && strcmp(plan_s(w->p, x->device), "cpu") != 0)
+		w->cpu = false;
+}
+
+/* Where devices have a part in it, memory of the host may be in use after a step is done. */
+static bool only_cpu(const clv_program *g)
+{
+	device_walk w = {g->p, true};
+	for (uint32_t i = 0; i < g->v.nodes.n && w.cpu; i++) {
+		node_each_arg(g->p, g->v.nodes.at[i], look_at_device, &w);
+		node_each_result(g->p, g->v.nodes.at[i], look_at_device, &w);
+	}
+	return w.cpu;
+}
+
+static clv_status give_pool(clv_program *g, const program_spec *spec)
+{
+	bool wanted =
+		(spec->optimize || spec->pooled) && !spec->debug && !spec->outer && !pass_is_off(spec->passes_off, "memory");
+	if (!wanted || !only_cpu(g) || !br_pool_install())
+		return CLV_OK;
+	return pool_new(g->steps.n + 1, g->p->symbols.n, &g->memory); /* step 0: what comes before the first */
+}
+
 clv_status program_new(const plan *p, const program_spec *spec, clv_program **out)
 {
 	if (spec->first > spec->end || spec->end > p->nodes.n)
@@ -713,6 +748,8 @@ clv_status program_new(const plan *p, const program_spec *spec, clv_program **ou
 	mem_free(l.views);
 	mem_free(l.segments);
 	liveness_free(&l.live);
+	if (st == CLV_OK)
+		st = give_pool(g, spec);
 	if (st == CLV_OK && spec->optimize && !spec->debug)
 		st = optimizer_new(g, spec, &g->optimizer);
 	if (st != CLV_OK) {
@@ -736,6 +773,7 @@ void program_free(clv_program *g)
 	for (uint32_t i = 0; g->bound && i < g->v.externals.n; i++)
 		br_unref(g->bound[i]);
 	optimizer_free(g->optimizer);
+	pool_free(g->memory);
 	frame_free(atomic_load(&g->spare));
 	view_free(&g->v);
 	if (!g->segment)

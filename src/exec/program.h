@@ -96,6 +96,7 @@ struct clv_program {
 	_Atomic(frame *) spare;
 	struct optimizer *optimizer; /* NULL: it runs as it is */
 	int threads;                 /* that operators use in its runs; 0: as many as outside */
+	pool *memory;                /* for its runs without gradients; NULL: from wherever torch takes it */
 };
 
 typedef struct program_spec {
@@ -111,6 +112,7 @@ typedef struct program_spec {
 	const node_span *places;         /* of a variant: where the codes are in its plan */
 	const liveness *live; /* of the plan: only what goes in and is used, and what is needed outside (view_segment) */
 	uint8_t optimize;     /* optimize_level */
+	bool pooled;          /* intermediate results come from a pool, as they do where it is optimized */
 	bool choose_later;    /* what may give other numbers is chosen after optimizer_ask, not by the first run */
 	bool guards_first;    /* the rest of what passes made can run alone, after optimizer_prepare */
 	const char *const *passes_off; /* names, NULL ends; may be NULL */

@@ -462,7 +462,9 @@ static clv_status run_python(const clv_program *g, const step *s, frame *f, cons
 		uint32_t slot = g->slots_of.at[s->args + i];
 		args[i] = slot == NONE ? NULL : f->slots[slot];
 	}
+	pool_run *memory = pool_suspend(); /* Python keeps what it likes */
 	clv_status st = r->python(r->python_ctx, s->object, args, s->nargs, results, s->nresults);
+	pool_resume(memory);
 	for (uint32_t i = 0; st == CLV_OK && i < s->nresults; i++) {
 		uint32_t slot = g->slots_of.at[s->results + i];
 		if (slot == NONE)
@@ -661,7 +663,7 @@ static clv_status run_timed(const clv_program *g, uint32_t i, frame *f, const ru
 	return CLV_OK;
 }
 
-static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r)
+static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r, pool_run *memory)
 {
 	clv_status st = CLV_OK;
 	context_id now = NONE;
@@ -676,6 +678,8 @@ static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r)
 			enter_context(g, now, s->context, &ambient);
 			now = s->context;
 		}
+		if (memory)
+			pool_step(memory, i + 1);
 		st = r->times ? run_timed(g, i, f, r) : run_step(g, s, f, r);
 	}
 	br_modes_set(&ambient, now == NONE ? 0 : g->p->contexts.at[now].flags_mask);
@@ -751,16 +755,25 @@ clv_status program_check_run(const clv_program *g, const run_spec *r)
 	return CLV_OK;
 }
 
+/* What gradients need lives on after the run, and what is inside of a transform may. */
+static pool_run *enter_pool(const clv_program *g, const run_spec *r, const frame *f)
+{
+	bool wanted = g->memory && (g->inference || !r->grad) && !r->watch && !br_transforms();
+	return wanted ? br_pool_enter(g->memory, f->symbols) : NULL;
+}
+
 clv_status program_run_plain(const clv_program *g, const run_spec *r)
 {
 	frame *f;
 	TRY(frame_load(g, r, &f));
+	pool_run *memory = enter_pool(g, r, f);
 	clv_status st = clone_written(g, r, f);
 	if (st == CLV_OK)
-		st = run_steps(g, f, r);
+		st = run_steps(g, f, r, memory);
 	if (st == CLV_OK)
 		give_outputs(g, f, r->outputs, r->numbers);
 	clear_frame(g, f);
+	br_pool_leave(memory, st == CLV_OK);
 	frame_give(g, f);
 	return st;
 }

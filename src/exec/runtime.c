@@ -455,12 +455,9 @@ clv_status clv_runtime_run(const clv_runtime *r, const clv_tensor *const *inputs
 
 static clv_status report_plan(const runtime *r, uint32_t i, strbuf *b)
 {
-	optimizer *o = r->plans.at[i].g->optimizer;
 	if (r->plans.n > 1)
 		strbuf_printf(b, "plan %u\n", i);
-	if (!o)
-		strbuf_puts(b, "as captured\n");
-	return o ? optimizer_report(o, b) : CLV_OK;
+	return program_report(r->plans.at[i].g, b);
 }
 
 clv_status clv_runtime_optimizations(const clv_runtime *r, char **out)

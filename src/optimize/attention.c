@@ -1,10 +1,10 @@
-/* Attention in one call: what is spelt out as matmul, softmax and matmul becomes scaled_dot_product_attention, and on CUDA in
- * f32 groups of queries that share keys and values get copies of them: no fast kernel takes such groups in f32, and the slow
- * way writes all scores to memory.
+/* Attention in one call: what is spelt out as matmul, softmax and matmul becomes scaled_dot_product_attention, and
+ * on CUDA in f32 groups of queries that share keys and values get copies of them: no fast kernel takes such groups
+ * in f32, and the slow way writes all scores to memory.
  *
- * The operator gives 0 for a query that may look at nothing (its scores are all -inf), where softmax gives nan. So a mask must
- * be finite. What is the same in every run is tried before it is used (exec/optimizer.c), and a mask of that kind with such
- * rows would be seen; one that follows from data must be made of finite numbers. */
+ * The operator gives 0 for a query that may look at nothing (its scores are all -inf), where softmax gives nan. So a
+ * mask must be finite. What is the same in every run is tried before it is used (exec/optimizer.c), and a mask of
+ * that kind with such rows would be seen; one that follows from data must be made of finite numbers. */
 #include "optimize/match.h"
 
 #include <float.h>
@@ -37,12 +37,14 @@ static expr_id dim_of(const edit *e, value_id v, uint32_t d)
 	return e->p->dims.at[e->p->values.at[v].shape + d];
 }
 
-/* ---- layouts ------------------------------------------------------------------------------------------------------- */
-
-static node_id sole_reader(const edit *e, value_id v)
+/* Fast kernels on CUDA take heads whose rows are whole pieces of 16 bytes. */
+static bool is_aligned(const edit *e, value_id heads)
 {
-	return e->facts.uses[v] == 1 && !e->facts.kept[v] ? e->facts.user[v] : NONE;
+	int64_t size;
+	return fixed_dim(e, heads, 3, &size) && size % 8 == 0;
 }
+
+/* ---- layouts ------------------------------------------------------------------------------------------------------- */
 
 /* transpose(1, 2) or permute(0, 2, 1, 3) */
 static bool puts_heads_second(const edit *e, node_id n)
@@ -56,16 +58,15 @@ static bool puts_heads_second(const edit *e, node_id n)
 	return arg_is_int(e, &d[0], 0) && arg_is_int(e, &d[1], 2) && arg_is_int(e, &d[2], 1) && arg_is_int(e, &d[3], 3);
 }
 
-/* The operator leaves its result laid out as heads beside each other. Nobody notices where the heads are put so anyway, into
-   memory that is new or may be that of the result. */
-static bool hides_layout(const edit *e, value_id result)
+/* The operator leaves its result laid out as heads beside each other. Nobody notices where the heads are put so
+   anyway, into memory that is new or may be that of the result. */
+static bool hides_layout(const edit *e, node_id n)
 {
-	node_id turn = sole_reader(e, result);
-	if (turn == NONE || e->gone.at[turn] || !puts_heads_second(e, turn) || edit_value(e, turn, 0) != result)
-		return false;
-	value_id turned = edit_result(e, turn);
-	node_id copy = turned == NONE ? NONE : sole_reader(e, turned);
-	if (copy == NONE || e->gone.at[copy] || e->p->nodes.at[copy].nwrites || edit_value(e, copy, 0) != turned)
+	value_id result = edit_result(e, n);
+	node_id turn = only_reader(e, result, n);
+	value_id turned = turn == NONE || !puts_heads_second(e, turn) ? NONE : edit_result(e, turn);
+	node_id copy = turned == NONE ? NONE : only_reader(e, turned, turn);
+	if (copy == NONE || e->p->nodes.at[copy].nwrites || edit_value(e, copy, 0) != turned)
 		return false;
 	bool plain = edit_is(e, copy, "aten::contiguous") && e->p->nodes.at[copy].nargs == 1;
 	bool row_major = edit_arg(e, copy, 1)->kind == ARG_MEMFMT && edit_arg(e, copy, 1)->u.code == 0;
@@ -99,7 +100,8 @@ static int64_t group_size(const edit *e, node_id n)
 	if (!fixed_dim(e, edit_value(e, n, QUERY), 1, &queries) || !fixed_dim(e, edit_value(e, n, KEY), 1, &keys) ||
 	    !fixed_dim(e, edit_value(e, n, VALUE), 1, &values))
 		return 0;
-	return keys == values && keys > 0 && queries > keys && queries % keys == 0 ? queries / keys : 0;
+	bool groups = keys == values && keys > 0 && queries > keys && queries % keys == 0;
+	return groups && is_aligned(e, edit_value(e, n, QUERY)) ? queries / keys : 0;
 }
 
 /* v with each of its heads `times` times, one copy. */
@@ -119,8 +121,9 @@ static clv_status spread_groups(finder *f, node_id n)
 	edit *e = f->e;
 	int64_t times = node_pure(e, n) && is_free_to_choose(e, n) ? group_size(e, n) : 0;
 	value_id result = edit_result(e, n);
-	/* Kernels lay out their results in different ways, which nobody may take for a view of it that was one, or was none. */
-	if (!times || !makes_new(e, n) || (e->facts.views[result] && !hides_layout(e, result)))
+	/* Kernels lay out their results in different ways, which nobody may take for a view of it that was one, or was
+	   none. */
+	if (!times || !makes_new(e, n) || (e->facts.views[result] && !hides_layout(e, n)))
 		return CLV_OK;
 	spot at = {e, n, n};
 	value_id key = edit_value(e, n, KEY), values = edit_value(e, n, VALUE);
@@ -205,8 +208,8 @@ static double largest(uint8_t type)
 	}
 }
 
-/* No number is farther from 0; INFINITY: nothing is known. Parameters are taken for what trained ones are; other constants
-   may be as large as a number can be, and where data picks from them, infinite. */
+/* No number is farther from 0; INFINITY: nothing is known. Parameters are taken for what trained ones are; other
+   constants may be as large as a number can be, and where data picks from them, infinite. */
 static double bound_of(const finder *f, const arg *a, way w)
 {
 	const edit *e = f->e;
@@ -323,11 +326,12 @@ static double expected(const finder *f, expr_id size)
 	return f->s->symbols && expr_eval(f->e->p, size, f->s->symbols, &k) == CLV_OK ? (double)k : 0;
 }
 
-/* On the CPU the operator goes through scores in blocks, which pays where a head's scores are many; windows of 49 took longer. */
+/* On the CPU the operator goes through scores in blocks, which pays where a head's scores are many; windows of 49
+   took longer. */
 static bool is_worth_it(const finder *f, const spelt *a)
 {
 	double rows = expected(f, dim_of(f->e, a->q, 2)), columns = expected(f, dim_of(f->e, a->k, a->turned ? 3 : 2));
-	return is_cuda(f->e, a->q) || rows * columns >= MANY_SCORES;
+	return is_cuda(f->e, a->q) ? is_aligned(f->e, a->q) : rows * columns >= MANY_SCORES;
 }
 
 /* The last two dimensions of v exchanged. */
@@ -367,7 +371,7 @@ static clv_status join_spelt(finder *f, node_id n)
 {
 	const edit *e = f->e;
 	value_id result = edit_result(e, n);
-	if (!edit_is(e, n, "aten::matmul") || !makes_new(e, n) || !is_free_to_choose(e, n) || !hides_layout(e, result))
+	if (!edit_is(e, n, "aten::matmul") || !makes_new(e, n) || !is_free_to_choose(e, n) || !hides_layout(e, n))
 		return CLV_OK;
 	for (uint32_t i = 0; i < 2 * SCORES; i++) {
 		spelt a;

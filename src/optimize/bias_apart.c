@@ -100,8 +100,8 @@ static clv_status split(splitter *p, const linear *l)
 	return add_bias(&at, "aten::add_.Tensor", product, l->w.bias, l->w.result, product);
 }
 
-/* v as a matrix of its last dimension; itself where it is one. `op`: view, which must be one, or reshape. */
-static clv_status as_matrix(const spot *at, const char *op, value_id v, value_id *out)
+/* v as a matrix of its last dimension; itself where it is one. A view, unless strides are odd. */
+static clv_status as_matrix(const spot *at, value_id v, value_id *out)
 {
 	edit *e = at->e;
 	expr_id shape[2];
@@ -114,7 +114,7 @@ static clv_status as_matrix(const spot *at, const char *op, value_id v, value_id
 	arg args[2] = {arg_of(v)};
 	TRY(arg_sizes(e, shape, 2, &args[1]));
 	TRY(new_view(e, v, shape, 2, out));
-	return put_node(at, op, args, 2, *out);
+	return put_node(at, "aten::reshape", args, 2, *out);
 }
 
 static clv_status reshape_to(const spot *at, value_id v, value_id result)
@@ -141,7 +141,7 @@ static clv_status remove_all(edit *e, const linear *l, const addition *a)
 static clv_status add_product(const spot *at, const linear *l, value_id into, value_id result)
 {
 	value_id x, weight = l->w.weight;
-	TRY(as_matrix(at, "aten::reshape", l->w.x, &x));
+	TRY(as_matrix(at, l->w.x, &x));
 	if (!l->transposed)
 		TRY(turn_weight(at, l, &weight));
 	arg args[5] = {arg_of(into), arg_of(x), arg_of(weight)};
@@ -158,7 +158,7 @@ static clv_status add_in_place(splitter *p, const linear *l, const addition *a)
 	TRY(remove_all(e, l, a));
 	TRY(edit_like(e, a->sum, &start));
 	TRY(add_bias(&at, "aten::add.Tensor", a->other, l->w.bias, start, NONE));
-	TRY(as_matrix(&at, "aten::view", start, &matrix));
+	TRY(as_matrix(&at, start, &matrix));
 	p->owners[alias_root(e->p, a->sum)] = start;
 	if (matrix != start) {
 		expr_id shape[] = {e->p->dims.at[e->p->values.at[matrix].shape],

@@ -195,13 +195,13 @@ typedef struct layouts {
 	uint8_t *of; /* per value: known_layout */
 } layouts;
 
-/* As contiguous as the least of the arguments. Where one is spread over the result, its strides there are no guide, and
-   those of dimensions of size 1 are not known. */
+/* As contiguous as the least of the arguments. Where one is spread over the result, strides of dimensions of size 1 decide
+   about the order of others: then all must be what they are in new memory. */
 static known_layout layout_of_every(const layouts *l, node_id n, value_id r)
 {
 	const plan *p = l->e->p;
 	known_layout found = LAYOUT_ROW_MAJOR;
-	bool any = false;
+	bool any = false, spread = false;
 	for (uint32_t i = 0; i < p->nodes.at[n].nargs; i++) {
 		value_id v = edit_value(l->e, n, i);
 		if (edit_arg(l->e, n, i)->kind == ARG_LIST)
@@ -209,10 +209,11 @@ static known_layout layout_of_every(const layouts *l, node_id n, value_id r)
 		if (v == NONE || p->values.at[v].type != TYPE_TENSOR || (p->values.at[v].ndim == 0 && p->values.at[r].ndim))
 			continue;
 		found = least(found, (known_layout)l->of[v]);
-		if (!same_shape(p, v, r))
-			found = least(found, LAYOUT_CONTIGUOUS);
+		spread |= !same_shape(p, v, r);
 		any = true;
 	}
+	if (spread)
+		return found == LAYOUT_ROW_MAJOR ? LAYOUT_CONTIGUOUS : LAYOUT_ANY;
 	return any ? found : LAYOUT_ANY;
 }
 

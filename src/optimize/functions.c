@@ -1,9 +1,9 @@
-/* Functions of one number that are spelt out: gelu as eight operators, x * sigmoid(x), x * relu6(x + 3) / 6. Where PyTorch
- * has an operator for the function, that takes their place.
+/* Functions of one number that are spelt out: gelu as eight operators, x * sigmoid(x), x * relu6(x + 3) / 6. Where
+ * PyTorch has an operator for the function, that takes their place.
  *
- * There are many spellings, and only one thing that they have in common: what comes out. So the nodes that make one value of
- * another, with numbers alone, are evaluated here at points all over the number line and compared with each function. Steps
- * are smooth functions and clamps, so two that agree at all of these points agree between them. */
+ * There are many spellings, and only one thing that they have in common: what comes out. So the nodes that make one
+ * value of another, with numbers alone, are evaluated here at points all over the number line and compared with each
+ * function. Steps are smooth functions and clamps, so two that agree at all of these points agree between them. */
 #include "optimize/match.h"
 
 #include <math.h>
@@ -268,8 +268,8 @@ static double run_formula(formula *f, double x)
 	return f->lines[f->tree.n - 1].now;
 }
 
-/* Rounding of the steps is of the size of x, where the function is almost 0. A spelling that has no value far out, where its
-   exponentials are infinite, has one in the operator. */
+/* Rounding of the steps is of the size of x, where the function is almost 0. A spelling that has no value far out,
+   where its exponentials are infinite, has one in the operator. */
 static bool agrees_at(formula *f, const struct function *g, double x, double tolerance)
 {
 	double got = run_formula(f, x), want = g->at(x);

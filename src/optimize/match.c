@@ -341,7 +341,8 @@ static bool match_args(const edit *e, node_id n, const char *one, const char *tw
 	return match_arg(e, one, edit_arg(e, n, first), t) && (!two || match_arg(e, two, edit_arg(e, n, 1 - first), t));
 }
 
-/* Of a node that has the operator: `at` is behind the parenthesis of the word. What did not match leaves its traces in t. */
+/* Of a node that has the operator: `at` is behind the parenthesis of the word. What did not match leaves its traces
+   in t. */
 static bool match_word(const edit *e, const struct word *w, const char *at, node_id n, found_tree *t)
 {
 	const char *two = next_term(at);

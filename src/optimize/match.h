@@ -1,13 +1,14 @@
 /* Trees of nodes that one node can stand for.
  *
- * A tree has a node at its top, whose result stays, and nodes below that make something for the others alone and go. What it
- * reads from outside are its leaves. Trees are found by patterns, which are text:
+ * A tree has a node at its top, whose result stays, and nodes below that make something for the others alone and go.
+ * What it reads from outside are its leaves. Trees are found by patterns, which are text:
  *
  *     mul(x, rsqrt(add(mean(square(x)), E)))
  *
- * A word is a class of operators (the table in match.c: `add` in place or not, of tensors or with a number; `mean` over the
- * last dimension, which it keeps). A small letter is a tensor, the same wherever it stands; a capital is a number. Numbers
- * must be there, up to rounding. `~to(x)` is to(x) or x. Words that commute take their arguments in either order. */
+ * A word is a class of operators (the table in match.c: `add` in place or not, of tensors or with a number; `mean`
+ * over the last dimension, which it keeps). A small letter is a tensor, the same wherever it stands; a capital is a
+ * number. Numbers must be there, up to rounding. `~to(x)` is to(x) or x. Words that commute take their arguments in
+ * either order. */
 #ifndef OPTIMIZE_MATCH_H
 #define OPTIMIZE_MATCH_H
 
@@ -50,8 +51,8 @@ bool tree_add_leaf(found_tree *t, value_id v);
 /* A node that may be below the top: plain, in the context of the top, not part of something else already. */
 bool may_join(const edit *e, node_id top, node_id n);
 
-/* Nobody else needs what the nodes below the top make, and the leaves are the same when the top runs. A tree that is closed
-   can go, as a whole, for something else that does what the top does. */
+/* Nobody else needs what the nodes below the top make, and the leaves are the same when the top runs. A tree that is
+   closed can go, as a whole, for something else that does what the top does. */
 bool tree_is_closed(const edit *e, const found_tree *t);
 bool makes_new(const edit *e, node_id n); /* its result is on memory of its own, and it writes nothing */
 clv_status tree_remove(edit *e, const found_tree *t);

@@ -1,5 +1,5 @@
-/* Normalizations of rows that are spelt out become rms_norm and layer_norm. The first has a kernel on CUDA alone; elsewhere
- * PyTorch spells it out too. */
+/* Normalizations of rows that are spelt out become rms_norm and layer_norm. The first has a kernel on CUDA alone;
+ * elsewhere PyTorch spells it out too. */
 #include "optimize/match.h"
 
 #include <string.h>
@@ -49,12 +49,13 @@ static bool is_real(const value *x)
 	       (x->dtype == DT_F16 || x->dtype == DT_BF16 || x->dtype == DT_F32 || x->dtype == DT_F64);
 }
 
-/* A weight or bias: one number for each of a row, of the type of the result. */
+/* A weight or bias, if there is one: a number for each of a row, of the type of the result. */
 static bool is_row(const edit *e, value_id v, value_id like, int64_t length)
 {
+	if (v == NONE)
+		return true;
 	const value *x = &e->p->values.at[v], *r = &e->p->values.at[like];
-	return v == NONE ||
-	       (is_real(x) && x->ndim == 1 && dim_is(e, v, 0, length) && x->dtype == r->dtype && x->device == r->device);
+	return is_real(x) && x->ndim == 1 && dim_is(e, v, 0, length) && x->dtype == r->dtype && x->device == r->device;
 }
 
 /* Rows that were made wider before: the operator does that itself. */

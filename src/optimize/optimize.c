@@ -22,6 +22,7 @@ const pass passes[] = {
 	{"prelude", OPTIMIZE_SAFE, NULL}, /* parts: in the order of part_id */
 	{"sizes", OPTIMIZE_SAFE, NULL},
 	{"guards", OPTIMIZE_SAFE, NULL},
+	{"memory", OPTIMIZE_SAFE, NULL}, /* of runs: memory/pool.h */
 	{0},
 };
 
@@ -38,9 +39,9 @@ clv_status optimize_level_read(const char *text, optimize_level *out)
 	return text ? fail(CLV_E_INVALID, "optimize is none, safe or fast, not %s", text) : CLV_OK;
 }
 
-static bool is_off(const optimize_spec *s, const char *name)
+bool pass_is_off(const char *const *off, const char *name)
 {
-	for (const char *const *off = s->off; off && *off; off++)
+	for (; off && *off; off++)
 		if (!strcmp(*off, name))
 			return true;
 	return false;
@@ -59,7 +60,7 @@ static clv_status make_parts(edit *e, const optimize_spec *s, const pass *first,
 {
 	unsigned wanted = 0;
 	for (unsigned i = PART_ONCE; i < PART_MAIN; i++)
-		if (!is_off(s, first[i].name) && (i != PART_SIZED || wanted) && (i != PART_GUARDS || s->guards_first))
+		if (!pass_is_off(s->off, first[i].name) && (i != PART_SIZED || wanted) && (i != PART_GUARDS || s->guards_first))
 			wanted |= 1u << i;
 	TRY(order_parts(e, s, wanted, out));
 	for (unsigned i = PART_ONCE; i < PART_MAIN; i++)
@@ -72,7 +73,7 @@ static clv_status run_all(edit *e, const optimize_spec *s, optimized_plan *out)
 {
 	const pass *x = passes;
 	for (; x->run; x++)
-		if (x->level <= s->level && !is_off(s, x->name))
+		if (x->level <= s->level && !pass_is_off(s->off, x->name))
 			TRY(run_pass(e, s, x, out));
 	TRY(make_parts(e, s, x, out));
 	edit_spans(e, out->pinned);

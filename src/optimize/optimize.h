@@ -76,8 +76,10 @@ typedef struct pass {
 	pass_fn run;
 } pass;
 
-/* In their order, those that make parts (no function of this kind) last; then one without a name. */
+/* In their order, those that are no function of this kind last: which make parts, and the memory of runs. Then one without
+   a name. */
 extern const pass passes[];
+bool pass_is_off(const char *const *off, const char *name); /* among names, NULL at the end; NULL: none is */
 
 clv_status pass_identity(edit *e, const optimize_spec *s, uint32_t *changes);        /* identity.c */
 clv_status pass_common(edit *e, const optimize_spec *s, uint32_t *changes);          /* common.c */

@@ -1,7 +1,8 @@
 /* Rotary position embeddings: x * cos + cat(-x2, x1) * sin, where x1 and x2 are the halves of x's rows.
  *
- * The sign can be that of the sine, which is the same for all layers, queries and keys: made once, it leaves three kernels of
- * five for each of them, a product, cat(x2, x1) and addcmul. (aten::roll would copy x first on CUDA, where x is turned.) */
+ * The sign can be that of the sine, which is the same for all layers, queries and keys: made once, it leaves three
+ * kernels of five for each of them, a product, cat(x2, x1) and addcmul. (aten::roll would copy x first on CUDA,
+ * where x is turned.) */
 #include "optimize/match.h"
 
 #include <string.h>
@@ -113,8 +114,8 @@ static bool find_product(const edit *e, node_id top, rotation *r)
 	return r->cosine != NONE;
 }
 
-/* top = product + turned * sine, where the turned one is factor `side`. The product is first: the result is laid out like it,
-   before and after. */
+/* top = product + turned * sine, where the turned one is factor `side`. The product is first: the result is laid out
+   like it, before and after. */
 static bool read_rotation(const edit *e, node_id top, uint32_t side, rotation *r)
 {
 	tree_new(top, &r->tree);

@@ -1,9 +1,11 @@
-/* An activation of a view of a linear's result becomes the view of the activation: act(view(y)) is view(act(y)), laid out the
- * same. So the two stand side by side and can be joined, where a model writes its linears for matrices and shapes the rest
- * around them. */
+/* An activation of a view of a linear's result becomes the view of the activation: act(view(y)) is view(act(y)),
+ * laid out the same. So the two stand side by side and can be joined, where a model writes its linears for matrices
+ * and shapes the rest around them. */
 #include "optimize/fuse.h"
 
 #include <string.h>
+
+enum { MOST_ARGS = 8 }; /* of activations and views */
 
 static bool is_product(const edit *e, node_id n)
 {
@@ -37,19 +39,19 @@ static bool same_context(const edit *e, node_id a, node_id b)
 static node_id view_before(const edit *e, node_id n)
 {
 	activation a;
-	if (!node_pure(e, n) || !read_activation(e, n, &a))
+	if (!node_pure(e, n) || !read_activation(e, n, &a) || e->p->nodes.at[n].nargs > MOST_ARGS)
 		return NONE;
 	value_id shaped = edit_value(e, n, 0), result = edit_result(e, n);
 	node_id shaping = maker(e, shaped);
-	if (shaping == NONE || !is_shaping(e, shaping) || !same_context(e, n, shaping) || e->facts.uses[shaped] != 1 ||
-	    e->facts.kept[shaped])
+	if (shaping == NONE || !is_shaping(e, shaping) || e->p->nodes.at[shaping].nargs > MOST_ARGS ||
+	    !same_context(e, n, shaping) || e->facts.uses[shaped] != 1 || e->facts.kept[shaped])
 		return NONE;
 	value_id y = edit_value(e, shaping, 0);
 	node_id product = maker(e, y);
 	bool alone = product != NONE && e->p->values.at[shaped].alias == y && only_for(e, y, shaping, shaped) &&
 	             e->facts.views[y] == 1 && !e->facts.written[y];
 	return alone && is_product(e, product) && same_context(e, n, product) && e->p->values.at[result].alias == NONE &&
-	               same_shape(e->p, shaped, result)
+	               same_shape(e->p, shaped, result) && e->p->values.at[result].dtype == e->p->values.at[y].dtype
 	           ? shaping
 	           : NONE;
 }
@@ -57,12 +59,9 @@ static node_id view_before(const edit *e, node_id n)
 /* n again, with another first argument and result. */
 static clv_status put_again(const spot *at, node_id n, value_id from, value_id to)
 {
-	enum { MOST = 8 };
-	arg args[MOST];
+	arg args[MOST_ARGS];
 	const node *x = &at->e->p->nodes.at[n];
 	uint32_t nargs = x->nargs;
-	if (nargs > MOST)
-		return fail(CLV_E_INVALID, "an operator of %u arguments is no activation", nargs);
 	memcpy(args, &at->e->p->args.at[x->args], nargs * sizeof *args);
 	args[0] = arg_of(from);
 	return put_node(at, plan_s(at->e->p, x->op), args, nargs, to);

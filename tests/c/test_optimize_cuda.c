@@ -293,7 +293,7 @@ static void a_bias_is_added_to_the_new_product(void **state)
 
 #define IN_PLACE                                                                                                       \
 	"%1 = aten::add.Tensor(%0, @c, 1) -> f32[B,6,8]\n"                                                                 \
-	"%2 = aten::view(%1, [6*B, 8]) -> f32[6*B,8] view-of %1\n"                                                         \
+	"%2 = aten::reshape(%1, [6*B, 8]) -> f32[6*B,8] view-of %1\n"                                                      \
 	"%3 = aten::reshape(%0, [6*B, 8]) -> f32[6*B,8] view-of %0\n"                                                      \
 	"%4 = aten::t(@w) -> f32[8,8] view-of @w\n"                                                                        \
 	"%5 = aten::addmm_(%2, %3, %4, 1, 1) -> f32[6*B,8] view-of %1 writes %2\n"                                         \
@@ -320,7 +320,7 @@ static void what_the_result_is_added_to_takes_the_bias(void **state)
 	                "%5 = aten::linear(%4, @w, @c) -> f32[B,6,8]\n" ENDS("%5"),
 	           "%1 = aten::view(%0, [6*B, 8]) -> f32[6*B,8] view-of %0\n"
 	           "%2 = aten::add.Tensor(%0, @c, 1) -> f32[B,6,8]\n"
-	           "%3 = aten::view(%2, [6*B, 8]) -> f32[6*B,8] view-of %2\n"
+	           "%3 = aten::reshape(%2, [6*B, 8]) -> f32[6*B,8] view-of %2\n"
 	           "%4 = aten::addmm_(%3, %1, @w, 1, 1) -> f32[6*B,8] view-of %2 writes %3\n"
 	           "%5 = aten::view(%4, [B, 6, 8]) -> f32[B,6,8] view-of %2\n"
 	           "%6 = aten::linear(%5, @w, none) -> f32[B,6,8]\n"

@@ -532,8 +532,8 @@ static void an_activation_comes_before_the_view_of_a_product(void **state)
 
 /* ---- random programs ----------------------------------------------------------------------------------------------- */
 
-/* Programs of steps, some of which spell out a function; before and after they give the same numbers and leave the same in
-   what they write. */
+/* Programs of steps, some of which spell out a function; before and after they give the same numbers and leave the
+   same in what they write. */
 enum { POINTS = 16 };
 
 typedef struct run {

@@ -415,3 +415,42 @@ def test_operators_of_others_are_called_once_a_run() -> None:
         cleave.capture(lambda x: counted_double(net(x)), x, optimize=level)(x)
         counts.append(len(calls))
     assert counts[0] == counts[1]
+
+
+# ---- choices that are kept -------------------------------------------------------------------------------------------
+
+
+def fast_plan() -> str:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU()).eval()
+    x = torch.rand(4, 3, 32, 32)
+    with torch.no_grad():
+        plan = cleave.capture(net, x, optimize="fast")
+        close(plan(x), net(x))
+    assert plan.optimizations().rstrip() in plan.inspect().replace("\n  ", "\n")
+    return plan.optimizations()
+
+
+def runs(report: str) -> str:
+    return next(line.partition(":")[0] for line in report.splitlines() if "runs" in line)
+
+
+def test_a_choice_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("CLEAVE_CACHE", str(folder))
+    first = fast_plan()
+    assert "before" not in first
+    again = fast_plan()
+    assert "(as measured before)" in again
+    assert runs(first) == runs(again)
+    torch.set_num_threads(2)
+    try:
+        assert "before" not in fast_plan(), "with other threads another way may be faster"
+    finally:
+        torch.set_num_threads(1)
+    for file in folder.iterdir():
+        file.write_bytes(b"no such thing")
+    assert "before" not in fast_plan()
+    assert "before" in fast_plan()
+    folder.chmod(0o777)
+    assert "before" not in fast_plan(), "what others may write is not trusted"

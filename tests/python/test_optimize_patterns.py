@@ -176,6 +176,18 @@ def test_attention_that_would_be_another_stays(how: str) -> None:
     assert not found(text, "attention"), text
 
 
+@pytest.mark.parametrize("how", ["scaled queries", "bias", "mask"])
+def test_attention_of_any_batch(how: str) -> None:
+    model = Attention(how).eval()
+    x, keep = torch.randn(4, 192, 48), torch.rand(4, 192) > 0.3
+    with torch.no_grad():
+        plan = cleave.capture(model, (x, keep), optimize="fast", dynamic_batch=(2, 16))
+        for rows in (2, 4, 7):
+            x, keep = torch.randn(rows, 192, 48), torch.rand(rows, 192) > 0.3
+            torch.testing.assert_close(plan(x, keep), model(x, keep), rtol=1e-4, atol=1e-4)
+    assert found(plan.optimizations(), "attention") >= 4
+
+
 def test_rows_that_see_nothing_are_still_no_numbers() -> None:
     model = Attention("infinite mask").eval()
     x, keep = torch.randn(2, 192, 48), torch.ones(2, 192, dtype=torch.bool)
@@ -208,11 +220,13 @@ def test_rotations_share_a_signed_sine() -> None:
     assert found(text, "rotary") == 8, text
 
 
-def transformer(name: str, **options: int) -> nn.Module:
+def transformer(name: str, attention: str = "sdpa", **options: int) -> nn.Module:
     prepare_torchvision()
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    return getattr(transformers, name + "Model")(getattr(transformers, name + "Config")(**options))
+    config = getattr(transformers, name.removesuffix("Encoder") + "Config")(**options)
+    config._attn_implementation = attention
+    return getattr(transformers, name + "Model")(config)
 
 
 class Hidden(nn.Module):
@@ -245,3 +259,22 @@ def test_llama_turns_with_one_sine() -> None:
     )
     text = report(Hidden(model), torch.randint(0, 99, (2, 16)))
     assert found(text, "rotary") == 16, text
+
+
+SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
+SPELT_MODELS: dict[str, dict[str, int]] = {
+    "Bert": SMALL | {"vocab_size": 99},
+    "GPT2": {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 99},
+    "T5Encoder": {"d_model": 64, "d_kv": 16, "num_layers": 2, "num_heads": 4, "d_ff": 96, "vocab_size": 99},
+    "Llama": SMALL | {"num_key_value_heads": 2, "vocab_size": 99},
+    "ViT": SMALL,
+}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", SPELT_MODELS)
+def test_models_that_spell_out_their_attention(name: str) -> None:
+    model = transformer(name, "eager", **SPELT_MODELS[name])
+    given = torch.rand(2, 3, 224, 224) if name == "ViT" else torch.randint(0, 99, (2, 192))
+    text = report(Hidden(model), given)
+    assert found(text, "attention") >= 8, text
