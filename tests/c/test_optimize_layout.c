@@ -3,8 +3,8 @@
 #include "optimize/optimize.h"
 #include "support.h"
 
-static const char *const others[] = {"identity", "common",   "dead",    "fold_batch_norm", "fuse",
-                                     "in_place", "prelude",  "sizes",   "guards",          NULL};
+static const char *const others[] = {"identity", "common",  "dead",  "fold_batch_norm", "fuse",
+                                     "in_place", "prelude", "sizes", "guards",          NULL};
 
 static clv_status run(const plan *p, node_id first, node_id end, optimized_plan *out)
 {
