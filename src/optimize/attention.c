@@ -213,7 +213,7 @@ static double largest(uint8_t type)
 static double bound_of(const finder *f, const arg *a, way w)
 {
 	const edit *e = f->e;
-	double k, small = 1e30;
+	double k;
 	if (a->kind == ARG_NONE)
 		return 1; /* the factor that is not given */
 	if (arg_number(e, a, &k))
@@ -227,7 +227,7 @@ static double bound_of(const finder *f, const arg *a, way w)
 	if (whole || (f->constant[a->u.v] && x->kind != VALUE_PARAM && !w.picked))
 		return largest(x->dtype);
 	if (x->kind == VALUE_PARAM)
-		return small;
+		return fmin(1e30, largest(x->dtype) / 16);
 	w.depth--;
 	return x->kind == VALUE_RESULT && x->def != NONE ? bound_of_made(f, x->def, w) : INFINITY;
 }
