@@ -21,9 +21,9 @@ static bool describe(const clv_program *g, const run_spec *r, const char *ways, 
 	const plan *p = g->p;
 	int64_t *symbols = mem_alloc((p->symbols.n + 1) * sizeof *symbols);
 	bool ok = symbols && program_symbols(g, r, symbols) == CLV_OK && machine_features(b) == CLV_OK;
-	strbuf_printf(b, "\ntorch %s, threads %d, nodes", br_torch_version(), br_threads());
-	for (uint32_t i = 0; i<g->v.nodes.n; i += g->v.nodes.n> 1 ? g->v.nodes.n - 1 : 1) /* the first and the last */
-		strbuf_printf(b, " %u", g->v.nodes.at[i]);
+	const uint32_t n = g->v.nodes.n;
+	strbuf_printf(b, "\ntorch %s, threads %d, nodes %u to %u", br_torch_version(), br_threads(),
+	              n ? g->v.nodes.at[0] : 0, n ? g->v.nodes.at[n - 1] : 0);
 	for (symbol_id s = 0; ok && s < p->symbols.n; s++)
 		strbuf_printf(b, "\n%s %lld", plan_s(p, p->symbols.at[s].name), (long long)symbols[s]);
 	strbuf_printf(b, "\n%s\n", ways);

@@ -40,6 +40,8 @@ struct variant {
 	liveness live;
 	part parts[PARTS];
 	bool checks; /* the parts do not check all that the program does */
+	bool *alone; /* per output: captured as a tensor of its own, which passes made a view */
+	bool graphs; /* that read what is kept where it lies: each for its sizes */
 	pthread_mutex_t lock;
 	bool has_lock;
 	kept *once;          /* under the lock, as the next ones */
@@ -226,11 +228,21 @@ static clv_status make_kept(variant *x, const turn *now, part_id at, kept **out)
 	return CLV_OK;
 }
 
+/* What was made of it for sizes is of no use without it, and would hold it. */
+static void drop_kept(variant *x)
+{
+	kept_unref(x->once);
+	x->once = NULL;
+	for (uint32_t i = 0; i < SIZES; i++) {
+		kept_unref(x->sized[i]);
+		x->sized[i] = NULL;
+	}
+}
+
 static clv_status find_once(variant *x, turn *now)
 {
 	if (!x->once || !still_holds(&x->parts[PART_ONCE], x->once, now)) {
-		kept_unref(x->once);
-		x->once = NULL;
+		drop_kept(x);
 		TRY(make_kept(x, now, PART_ONCE, &x->once));
 	}
 	now->kept[PART_ONCE] = kept_ref(x->once);
@@ -245,7 +257,7 @@ static void put_first(variant *x, kept *k, uint32_t from)
 	x->sized[0] = k;
 	for (uint32_t i = 1; i < SIZES && x->sized[i]; i++) {
 		bytes += x->sized[i]->bytes;
-		if (bytes <= MOST_BYTES)
+		if (bytes <= MOST_BYTES || x->graphs)
 			continue;
 		for (uint32_t last = i; last < SIZES; last++) {
 			kept_unref(x->sized[last]);
@@ -348,6 +360,17 @@ static clv_status check_outputs(const variant *x, const clv_program *g)
 	return same ? CLV_OK : lost("outputs");
 }
 
+/* In eager they can be written in any grad mode, as no view can that was made without. */
+static clv_status find_alone(variant *x, const clv_program *g)
+{
+	x->alone = mem_alloc((g->outputs.n + 1) * sizeof *x->alone);
+	for (uint32_t i = 0; x->alone && i < g->outputs.n; i++) {
+		value_id v = g->outputs.at[i];
+		x->alone[i] = g->p->values.at[v].alias == NONE && x->made.p->values.at[v].alias != NONE;
+	}
+	return x->alone ? CLV_OK : fail_nomem();
+}
+
 static void mark_checked(const part *x, bool *inputs, bool *externals)
 {
 	for (uint32_t i = 0; i < x->program->v.inputs.n; i++)
@@ -425,7 +448,8 @@ static clv_status variant_init(variant *x, const clv_program *g, const program_s
 	for (unsigned i = 0; i < PARTS; i++)
 		TRY(lower_part(x, g, spec, (part_id)i));
 	TRY(find_checks(x, g));
-	return check_outputs(x, g);
+	TRY(check_outputs(x, g));
+	return find_alone(x, g);
 }
 
 clv_status variant_new(const clv_program *g, const program_spec *spec, const optimize_spec *s, variant **out)
@@ -453,11 +477,10 @@ void variant_free(variant *x)
 {
 	if (!x)
 		return;
-	kept_unref(x->once);
-	for (uint32_t i = 0; i < SIZES; i++)
-		kept_unref(x->sized[i]);
+	drop_kept(x);
 	for (unsigned i = 0; i < PARTS; i++)
 		part_free(&x->parts[i]);
+	mem_free(x->alone);
 	liveness_free(&x->live);
 	optimized_plan_free(&x->made);
 	if (x->has_lock)
@@ -518,10 +541,28 @@ static void turn_end(turn *now)
 		mem_free(now->symbols);
 }
 
+static clv_status part_from_base(const variant *x, clv_tensor **outputs, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		clv_tensor *alone;
+		if (!x->alone[i] || !outputs[i])
+			continue;
+		TRY(br_leaf(outputs[i], false, &alone));
+		br_unref(outputs[i]);
+		outputs[i] = alone;
+	}
+	return CLV_OK;
+}
+
 static clv_status run_main(const variant *x, turn *now, clv_tensor *const *guards)
 {
+	uint32_t n = now->g->outputs.n;
 	now->guards = guards;
-	return run_part(&x->parts[PART_MAIN], now, now->symbols, now->r->outputs);
+	TRY(run_part(&x->parts[PART_MAIN], now, now->symbols, now->r->outputs));
+	clv_status st = part_from_base(x, now->r->outputs, n);
+	if (st != CLV_OK)
+		release_all(now->r->outputs, n);
+	return st;
 }
 
 static clv_status run_guards_and_main(const variant *x, turn *now)

@@ -376,16 +376,17 @@ static clv_status choose_as_before(optimizer *o, const char *name, const clv_pro
                                    clv_tensor **out)
 {
 	uint32_t i = 0;
-	bool any = false;
 	while (i < o->n && (strcmp(o->at[i].name, name) != 0 || (o->at[i].off && i != CAPTURED)))
 		i++;
 	if (i == o->n)
 		return CLV_OK;
+	if (i >= FAST)
+		TRY(try_out(&o->at[i], g, r, r->outputs, out));
+	o->before = i < FAST || !o->at[i].off;
+	if (!o->before)
+		return CLV_OK;
+	atomic_store(&o->chosen, o->at[i].v);
 	let_others_go(o, i);
-	TRY(try_all(o, g, r, out, &any));
-	o->before = i < FAST || any;
-	if (o->before)
-		atomic_store(&o->chosen, o->at[i].v);
 	return CLV_OK;
 }
 
@@ -418,7 +419,9 @@ static clv_status measure(optimizer *o, const clv_program *g, const run_spec *r,
 	uint32_t best = fastest(o);
 	atomic_store(&o->chosen, o->at[best].v);
 	let_others_go(o, best);
-	return keeps ? choice_keep(key, o->at[best].name) : CLV_OK;
+	if (keeps)
+		(void)choice_keep(key, o->at[best].name); /* next time it is measured again */
+	return CLV_OK;
 }
 
 /* The first run: as captured, which is what the caller gets; then the others beside it. What goes wrong there leaves things
@@ -429,8 +432,10 @@ static clv_status choose(optimizer *o, const clv_program *g, const run_spec *r)
 	clv_tensor **out = mem_alloc((g->outputs.n + 1) * sizeof *out);
 	if (!out)
 		return CLV_OK;
-	if (measure(o, g, r, out) != CLV_OK)
+	if (measure(o, g, r, out) != CLV_OK) {
 		release_all(out, g->outputs.n);
+		let_others_go(o, SAFE);
+	}
 	mem_free(out);
 	return CLV_OK;
 }

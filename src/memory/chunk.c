@@ -3,9 +3,10 @@
 
 #include <pthread.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum { PATIENCE = 64, LONG_AGO = 256 };
-static const size_t PAGE = 4096, HUGE_PAGE = (size_t)2 << 20;
+static const size_t HUGE_PAGE = (size_t)2 << 20;
 
 /* The exception to having no globals: an allocator that torch calls from anywhere has nothing else to start from. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -44,6 +45,12 @@ void memory_unlock(void)
 
 /* ---- memory of the system -------------------------------------------------------------------------------------- */
 
+static size_t page_size(void)
+{
+	long n = sysconf(_SC_PAGESIZE);
+	return n > 0 ? (size_t)n : 4096;
+}
+
 static size_t round_up(size_t n, size_t to)
 {
 	return (n + to - 1) / to * to;
@@ -53,7 +60,7 @@ static size_t round_up(size_t n, size_t to)
 static unsigned char *map_bytes(size_t size)
 {
 	bool huge = size >= HUGE_PAGE;
-	size_t slack = huge ? HUGE_PAGE - PAGE : 0;
+	size_t slack = huge ? HUGE_PAGE - page_size() : 0;
 	unsigned char *at =
 		mmap(NULL, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (at == MAP_FAILED)
@@ -78,7 +85,7 @@ static chunk *chunk_new(size_t bytes)
 	chunk *c = mem_alloc(sizeof *c);
 	if (!c)
 		return NULL;
-	c->size = round_up(bytes, PAGE);
+	c->size = round_up(bytes, page_size());
 	c->at = map_bytes(c->size);
 	if (!c->at) {
 		mem_free(c);

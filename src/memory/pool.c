@@ -265,12 +265,13 @@ static void judge(pool_run *r, bool held)
 static void end_served(pool_run *r, bool complete)
 {
 	memory_lock();
-	unregister_run(r);
 	bool held = atomic_load(&r->c->live) != 0;
+	if (held)
+		atomic_fetch_add(&watching, 1); /* first: who releases a held block meanwhile must find somebody watching */
+	unregister_run(r);
 	if (held) {
 		r->p->held++;
 		chunk_abandon(r->c);
-		atomic_fetch_add(&watching, 1);
 	} else {
 		chunk_give(r->c);
 	}

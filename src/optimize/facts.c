@@ -28,16 +28,6 @@ static void is_plain_result(void *ctx, value_id v)
 	value_each_data(x->e->p, v, is_no_number, x);
 }
 
-bool op_known(const char *op)
-{
-	static const char *const spaces[] = {
-		"aten::", "mkl::", "mkldnn::", "onednn::", "prims::", "quantized::", "torchvision::"};
-	for (size_t i = 0; i < sizeof spaces / sizeof *spaces; i++)
-		if (!strncmp(op, spaces[i], strlen(spaces[i])))
-			return true;
-	return false;
-}
-
 bool node_pure(const edit *e, node_id n)
 {
 	const node *x = &e->p->nodes.at[n];

@@ -265,6 +265,10 @@ static bool is_over_last(const edit *e, node_id n)
 static bool changes_dtype_only(const edit *e, node_id n)
 {
 	value_id from = edit_value(e, n, 0), to = edit_result(e, n);
+	const node *x = &e->p->nodes.at[n];
+	for (uint32_t i = 0; i < x->nargs; i++)
+		if (edit_arg(e, n, i)->kind == ARG_MEMFMT && edit_arg(e, n, i)->u.code > 1)
+			return false;
 	return from != NONE && e->p->values.at[from].type == TYPE_TENSOR &&
 	       e->p->values.at[from].device == e->p->values.at[to].device && same_shape(e->p, from, to);
 }

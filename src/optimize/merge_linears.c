@@ -203,6 +203,12 @@ static bool are_near(const plan *p, node_id a, node_id b)
 	return x == y || (x != NONE && y != NONE && p->scopes.at[x].parent == p->scopes.at[y].parent);
 }
 
+/* The product of all is put before the first: what it reads must be made by then. */
+static bool made_before(const edit *e, value_id v, node_id n)
+{
+	return v == NONE || e->p->values.at[v].kind != VALUE_RESULT || e->p->values.at[v].def < n;
+}
+
 static bool fits(const merger *m, const group *g, const linear *l)
 {
 	const plan *p = m->e->p;
@@ -211,7 +217,8 @@ static bool fits(const merger *m, const group *g, const linear *l)
 	return g->n < MAX_INTS && first->transposed == l->transposed && (first->w.bias == NONE) == (l->w.bias == NONE) &&
 	       p->nodes.at[first->w.node].op == p->nodes.at[l->w.node].op &&
 	       p->nodes.at[first->w.node].context == p->nodes.at[l->w.node].context &&
-	       are_near(p, first->w.node, l->w.node) && !__builtin_add_overflow(g->outs, l->outs, &outs);
+	       are_near(p, first->w.node, l->w.node) && made_before(m->e, l->w.weight, first->w.node) &&
+	       made_before(m->e, l->w.bias, first->w.node) && !__builtin_add_overflow(g->outs, l->outs, &outs);
 }
 
 /* Only neighbours among the linears of an input, so that no input makes this long. */

@@ -108,9 +108,6 @@ clv_status order_parts(edit *e, const optimize_spec *s, unsigned wanted, optimiz
 
 /* ---- shared by passes: facts.c ------------------------------------------------------------------------------------- */
 
-/* Of a library that comes with torch: it does what its schema says and nothing else. Operators of others may count, log or
-   draw, and no schema tells. */
-bool op_known(const char *op);
 /* Has no effect but its results, which are the same in every run with the same arguments. */
 bool node_pure(const edit *e, node_id n);
 /* v is a result of the range on memory that no other value is on (`by`, unless NONE, may be a view of it), that nothing

@@ -99,7 +99,8 @@ static bool is_factor(const edit *e, value_id v, const rotation *r)
 {
 	const value *x = &e->p->values.at[v], *y = &e->p->values.at[r->x];
 	return x->type == TYPE_TENSOR && x->dtype == y->dtype && x->device == y->device && !(x->flags & VALUE_ODD) &&
-	       x->ndim && dim_is(e, v, x->ndim - 1, r->row);
+	       x->ndim && dim_is(e, v, x->ndim - 1, r->row) && !e->facts.written[v] &&
+	       (x->kind != VALUE_RESULT || x->def == NONE || !edit_pinned(e, x->def)); /* nothing goes into a segment */
 }
 
 /* The product that stays: x * cosine. */

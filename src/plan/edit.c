@@ -62,6 +62,22 @@ static bool joins_memory(const plan *p, const node *n)
 	return !strncmp(op, "aten::set_", 10) && (!op[10] || op[10] == '.');
 }
 
+bool op_known(const char *op)
+{
+	static const char *const spaces[] = {
+		"aten::", "mkl::", "mkldnn::", "onednn::", "prims::", "quantized::", "torchvision::"};
+	for (size_t i = 0; i < sizeof spaces / sizeof *spaces; i++)
+		if (!strncmp(op, spaces[i], strlen(spaces[i])))
+			return true;
+	return false;
+}
+
+static void show_arg(void *ctx, value_id v)
+{
+	counter *c = ctx;
+	c->e->facts.shown[alias_root(c->e->p, v)] = true;
+}
+
 static void count_node(counter *c)
 {
 	edit *e = c->e;
@@ -71,6 +87,9 @@ static void count_node(counter *c)
 	node_each_arg(e->p, c->now, count_use, c);
 	if (joins_memory(e->p, n))
 		node_each_arg(e->p, c->now, count_joined, c);
+	const char *op = plan_s(e->p, n->op);
+	if (here && !op_known(op) && strcmp(op, "cleave::guard_equal") != 0)
+		node_each_arg(e->p, c->now, show_arg, c);
 	for (uint32_t i = 0; here && i < n->nwrites; i++)
 		e->facts.written[alias_root(e->p, e->p->ids.at[n->writes + i])] = true;
 }

@@ -22,7 +22,8 @@ typedef struct edit_facts {
 	bool *kept;      /* needed after or outside the range */
 	bool *written;   /* a node of the range writes its memory */
 	uint32_t *views; /* of a value that owns its memory: how many others are on it */
-	bool *shown;     /* of a value that owns its memory: one of those on it is kept, or is no result of the range */
+	bool *shown;     /* of a value that owns its memory: one of those on it is kept, is no result of the range, or is
+	                    given to an operator that may keep it */
 	uint32_t n;      /* values that have facts */
 } edit_facts;
 
@@ -60,6 +61,9 @@ void edit_give_memories(edit *e, const value_id *owners, uint32_t n);
 /* Puts changes in place: order, uses, who makes what. Then the plan must verify, and facts are new. */
 clv_status edit_apply(edit *e);
 
+/* Of a library that comes with torch: it does what its schema says and nothing else. Operators of others may count, log,
+   draw or keep what they get, and no schema tells. */
+bool op_known(const char *op);
 /* The value that argument i is; NONE: it is something else, or there is none. */
 value_id edit_value(const edit *e, node_id n, uint32_t i);
 const arg *edit_arg(const edit *e, node_id n, uint32_t i); /* an ARG_NONE where there is none */

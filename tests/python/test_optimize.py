@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -454,3 +455,86 @@ def test_a_choice_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "before" in fast_plan()
     folder.chmod(0o777)
     assert "before" not in fast_plan(), "what others may write is not trusted"
+
+
+# ---- what others hold ------------------------------------------------------------------------------------------------
+
+SEEN: list[Tensor] = []
+
+
+@torch.library.custom_op("cleave_optimize_test::note", mutates_args=())
+def note(x: Tensor) -> Tensor:
+    SEEN.append(x)
+    return torch.zeros(())
+
+
+@note.register_fake
+def _(x: Tensor) -> Tensor:
+    return x.new_zeros(())
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_what_an_operator_of_others_got_stays_as_it_was(copies: bool) -> None:
+    def forward(x: Tensor) -> Tensor:
+        h = x @ x
+        return h.relu() + note(h.clone() if copies else h)
+
+    x = torch.randn(8, 8)
+    with torch.no_grad():
+        plan = cleave.capture(forward, x)
+        SEEN.clear()
+        plan(x)
+        plan(2 * x)
+    assert torch.equal(SEEN[0], x @ x), "relu would have written over it"
+    assert torch.equal(SEEN[1], 4 * (x @ x))
+
+
+def heap() -> int:
+    """Bytes in use, by the C library."""
+
+    class Info(ctypes.Structure):
+        _fields_ = [(f"field{i}", ctypes.c_size_t) for i in range(10)]
+
+    libc = ctypes.CDLL(None)
+    libc.mallinfo2.restype = Info
+    info = libc.mallinfo2()
+    return int(info.field7 + info.field4)  # in the heap, and mapped
+
+
+class Placed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(1024, 1024)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.lin(x)) + torch.arange(x.shape[0], device=x.device)[:, None]
+
+
+def test_weights_that_change_leave_nothing_behind_for_sizes() -> None:
+    net = Placed().eval()
+    x = torch.randn(4, 1024)
+    with torch.no_grad():
+        plan = cleave.capture(net, x, dynamic_batch=(2, 64), optimize=Optimize("fast", ("channels_last",)))
+        before = 0
+        for i in range(8):
+            net.lin.weight.mul_(0.9)
+            close(plan(x), net(x))
+            before = heap() if i == 1 else before
+        assert heap() - before < 8 << 20, "packed weights of 4 MB are held for each change"
+
+
+def test_outputs_are_no_views_where_those_of_eager_are_none() -> None:
+    net = nn.Linear(4, 1).eval()
+
+    def forward(x: Tensor) -> Tensor:
+        return torch.sigmoid(net(x).squeeze(-1))
+
+    x, shift = torch.randn(3, 4), torch.zeros(3, requires_grad=True)
+    with torch.no_grad():
+        plan = cleave.capture(forward, x)
+        assert "in_place 1" in plan.optimizations()
+        y, want = plan(x), forward(x)
+    assert y._base is None
+    y += shift  # a view that was made without grad would refuse
+    assert y.requires_grad
+    assert torch.equal(y.detach(), want)

@@ -45,6 +45,12 @@ OTHER: dict[str, Function] = {
     "another root": lambda x: 0.5 * x * (1.0 + torch.erf(x * 0.707)),
     "clamped": lambda x: x.clamp(max=7.0) * torch.sigmoid(x),
     "of two": lambda x: x * torch.sigmoid(x.flip(0)),
+    "kept above 0": lambda x: (1 / (1 + torch.exp(-x))).clamp(min=1e-8),
+    "kept below 1": lambda x: (1 / (1 + torch.exp(-x))).clamp(max=1 - 1e-7),
+    "a little more": lambda x: torch.log1p(torch.exp(x)) + 1e-9,
+    "hardly more": lambda x: 1 / (1 + torch.exp(-x)) + 1e-12,
+    "hard, kept above 0": lambda x: ((x + 3) / 6).clamp(1e-9, 1),
+    "hard, kept below 1": lambda x: ((x + 3) / 6).clamp(0, 1 - 1e-7),
     "rows": lambda x: x * torch.sigmoid(x[:1]),
 }
 
