@@ -555,7 +555,7 @@ static void what_depends_on_constants_comes_first(void **state)
 								 "%3 = aten::neg(@w) -> f32[4,4]\n"
 								 "%4 = aten::arange(4, none, none, none, none) -> i64[4]\n"
 								 "%5 = aten::zeros([B]) -> f32[B]\n"
-								 "%6 = test::all(%1, %2, %3, %4, %5) -> f32[4]\n"
+								 "%6 = aten::all_of(%1, %2, %3, %4, %5) -> f32[4]\n"
 								 "output %6\n";
 	check_prelude(OPTIMIZE_SAFE, 2, before,
 	              WEIGHTS "%1 = aten::neg(#0) -> f32[4,4]\n"
@@ -563,7 +563,7 @@ static void what_depends_on_constants_comes_first(void **state)
 	                      "%3 = aten::sin(%0) -> f32[4,4]\n"
 	                      "%4 = aten::neg(@w) -> f32[4,4]\n"
 	                      "%5 = aten::zeros([B]) -> f32[B]\n"
-	                      "%6 = test::all(%3, %1, %4, %2, %5) -> f32[4]\n"
+	                      "%6 = aten::all_of(%3, %1, %4, %2, %5) -> f32[4]\n"
 	                      "output %6\n");
 	check_prelude(OPTIMIZE_FAST, 3, before,
 	              WEIGHTS "%1 = aten::neg(#0) -> f32[4,4]\n"
@@ -571,7 +571,7 @@ static void what_depends_on_constants_comes_first(void **state)
 	                      "%3 = aten::arange(4, none, none, none, none) -> i64[4]\n"
 	                      "%4 = aten::sin(%0) -> f32[4,4]\n"
 	                      "%5 = aten::zeros([B]) -> f32[B]\n"
-	                      "%6 = test::all(%4, %1, %2, %3, %5) -> f32[4]\n"
+	                      "%6 = aten::all_of(%4, %1, %2, %3, %5) -> f32[4]\n"
 	                      "output %6\n");
 }
 
