@@ -256,8 +256,9 @@ def short_table(results: Results, bars: list[Bar]) -> str:
             body.append([short_name(row.model), str(row.batch), number(eager.middle) if eager else "", *cells])
         there = {row.model for row in rows}
         gone = [model for model, batch in results.absent("whole", device) if batch == rows[0].batch]
-        body += [[short_name(m), str(rows[0].batch), UNKNOWN, *([""] * len(ways))] for m in gone if m not in there]
         parts += [f"Times faster than eager, {DEVICE[device]}:", as_markdown([head, *body])]
+        unknown = [short_name(model) for model in gone if model not in there]
+        parts += [f"{UNKNOWN.capitalize()} yet: {', '.join(unknown)}."] if unknown else []
     states = {state: sum(bar.state == state for bar in bars) for state in dict.fromkeys(bar.state for bar in bars)}
     parts.append(f"Bars: {', '.join(f'{count} {state}' for state, count in states.items())}.")
     parts += [f"- missed: {bar.text} ({bar.numbers})" for bar in bars if bar.state == MISSED]

@@ -28,6 +28,10 @@ class Failed(Exception):
     """Why the child gave nothing."""
 
 
+class Late(Failed):
+    """It would have taken longer."""
+
+
 def short(error: BaseException | str) -> str:
     """The first line that says something."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -110,9 +114,11 @@ class Child:
             os.write(self._ask, json.dumps(question).encode() + b"\n")
         line = self._line(limit)
         if line is None:
-            why = f"not done after {limit:.0f} s" if self._status is None else _ended(self._status, self._log)
+            late, why = self._status is None, f"not done after {limit:.0f} s"
+            if not late:
+                why = _ended(self._status, self._log)
             self.end()
-            raise Failed(why)
+            raise Late(why) if late else Failed(why)
         told = json.loads(line)
         if "failed" in told:
             raise Failed(told["failed"])
