@@ -18,11 +18,6 @@ typedef struct finder {
 	uint32_t *changes;
 } finder;
 
-static bool is_cuda(const edit *e, value_id v)
-{
-	return !strncmp(plan_s(e->p, e->p->values.at[v].device), "cuda", 4);
-}
-
 /* Kernels may be chosen. */
 static bool is_free_to_choose(const edit *e, node_id n)
 {

@@ -59,6 +59,11 @@ bool is_f32_cpu(const edit *e, value_id v)
 	       !strcmp(plan_s(e->p, x->device), "cpu");
 }
 
+bool is_cuda(const edit *e, value_id v)
+{
+	return !strncmp(plan_s(e->p, e->p->values.at[v].device), "cuda", 4);
+}
+
 bool is_gpu_float(const edit *e, const optimize_spec *s, value_id v)
 {
 	const value *x = &e->p->values.at[v];

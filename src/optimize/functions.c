@@ -14,6 +14,16 @@
 /* A step computes one number of its arguments: up to three, which are numbers of other steps or of the node. */
 typedef double (*step_fn)(const double *a);
 
+static double sigmoid(double x)
+{
+	return 1 / (1 + exp(-x));
+}
+
+static double hardsigmoid(double x)
+{
+	return fmin(fmax(x + 3, 0), 6) / 6;
+}
+
 static double step_add(const double *a)
 {
 	return a[0] + a[2] * a[1];
@@ -76,7 +86,7 @@ static double step_erfc(const double *a)
 }
 static double step_sigmoid(const double *a)
 {
-	return 1 / (1 + exp(-a[0]));
+	return sigmoid(a[0]);
 }
 static double step_reciprocal(const double *a)
 {
@@ -104,7 +114,7 @@ static double step_relu6(const double *a)
 }
 static double step_hardsigmoid(const double *a)
 {
-	return fmin(fmax(a[0] + 3, 0), 6) / 6;
+	return hardsigmoid(a[0]);
 }
 
 static double step_softplus(const double *a)
@@ -195,16 +205,6 @@ static double mish(double x)
 static double hardswish(double x)
 {
 	return x * fmin(fmax(x + 3, 0), 6) / 6;
-}
-
-static double hardsigmoid(double x)
-{
-	return fmin(fmax(x + 3, 0), 6) / 6;
-}
-
-static double sigmoid(double x)
-{
-	return 1 / (1 + exp(-x));
 }
 
 static double softplus(double x)

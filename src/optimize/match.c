@@ -164,13 +164,6 @@ static bool takes_all(const edit *e, node_id n)
 	return true;
 }
 
-static bool adds_once(const edit *e, node_id n)
-{
-	double alpha = 1;
-	const arg *a = edit_arg(e, n, 2);
-	return a->kind == ARG_NONE || (arg_number(e, a, &alpha) && alpha == 1);
-}
-
 static bool is_two(const edit *e, node_id n)
 {
 	double k;
@@ -279,11 +272,11 @@ static const struct word {
 	bool commutes;
 	bool (*fits)(const edit *e, node_id n);
 } words[] = {
-	{"add", "aten::add.Tensor", 2, true, adds_once},
-	{"add", "aten::add_.Tensor", 2, true, adds_once},
-	{"add", "aten::add.Scalar", 2, true, adds_once},
-	{"sub", "aten::sub.Tensor", 2, false, adds_once},
-	{"sub", "aten::sub_.Tensor", 2, false, adds_once},
+	{"add", "aten::add.Tensor", 2, true, alpha_is_one},
+	{"add", "aten::add_.Tensor", 2, true, alpha_is_one},
+	{"add", "aten::add.Scalar", 2, true, alpha_is_one},
+	{"sub", "aten::sub.Tensor", 2, false, alpha_is_one},
+	{"sub", "aten::sub_.Tensor", 2, false, alpha_is_one},
 	{"mul", "aten::mul.Tensor", 2, true, takes_all},
 	{"mul", "aten::mul_.Tensor", 2, true, takes_all},
 	{"mul", "aten::mul.Scalar", 2, true, takes_all},

@@ -30,18 +30,12 @@ typedef struct norm_pattern {
 
 typedef struct finder {
 	edit *e;
-	const optimize_spec *s;
 	uint8_t *layouts;
 	norm_pattern patterns[PATTERNS]; /* larger ones first */
 	uint32_t n;
 } finder;
 
 /* ---- reading ------------------------------------------------------------------------------------------------------- */
-
-static bool is_cuda(const edit *e, value_id v)
-{
-	return !strncmp(plan_s(e->p, e->p->values.at[v].device), "cuda", 4);
-}
 
 static bool is_real(const value *x)
 {
@@ -135,7 +129,7 @@ static clv_status try_node(finder *f, node_id n, uint32_t *changes)
 
 clv_status pass_norms(edit *e, const optimize_spec *s, uint32_t *changes)
 {
-	finder f = {.e = e, .s = s};
+	finder f = {.e = e};
 	add_patterns(&f, layer_outers, layer_cores, false);
 	if (s->has_op && s->has_op("aten::_fused_rms_norm_backward")) /* came with the kernel */
 		add_patterns(&f, rms_outers, rms_cores, true);

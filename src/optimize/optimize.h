@@ -114,6 +114,7 @@ bool node_pure(const edit *e, node_id n);
    writes (`by` may be made by writing it), and that only one node of the range reads, once. So v can go. */
 bool only_for(const edit *e, value_id v, node_id user, value_id by);
 bool is_f32_cpu(const edit *e, value_id v);
+bool is_cuda(const edit *e, value_id v);
 bool is_gpu_float(const edit *e, const optimize_spec *s, value_id v); /* f32 or half */
 /* An argument that is this literal. */
 bool arg_is_int(const edit *e, const arg *a, int64_t k);

@@ -1,5 +1,5 @@
 /* Trees of nodes that PyTorch has one operator for: text of a plan in, text out. */
-#include "support.h"
+#include "passes.h"
 
 #include <math.h>
 
@@ -17,47 +17,7 @@ static bool has_none(const char *name)
 	return false;
 }
 
-typedef struct job {
-	const char *text;
-	pass_fn run;
-	optimize_spec spec;
-	char *out;
-	uint32_t changes;
-} job;
-
 static const optimize_spec fast = {.level = OPTIMIZE_FAST, .has_op = has_all};
-
-static clv_status run_edit(job *j, edit *e)
-{
-	TRY(j->run(e, &j->spec, &j->changes));
-	TRY(edit_apply(e));
-	strbuf b = STRBUF_INIT;
-	plan_print(e->p, &b);
-	return strbuf_take(&b, &j->out);
-}
-
-static clv_status run_job(job *j)
-{
-	plan *p = NULL;
-	edit e = {0};
-	j->out = NULL;
-	j->changes = 0;
-	clv_status st = plan_parse(j->text, strlen(j->text), &p);
-	if (st == CLV_OK)
-		st = edit_new(p, 0, p->nodes.n, &e);
-	if (st == CLV_OK)
-		st = run_edit(j, &e);
-	edit_free(&e);
-	plan_free(p);
-	return st;
-}
-
-static const char *nodes_of(const char *text)
-{
-	const char *at = strstr(text, "\n%");
-	assert_non_null(at);
-	return at + 1;
-}
 
 static clv_status leave_it(edit *e, const optimize_spec *spec, uint32_t *changes)
 {
@@ -68,7 +28,7 @@ static clv_status leave_it(edit *e, const optimize_spec *spec, uint32_t *changes
 }
 
 /* NULL: nothing changes. */
-static void check_job(job j, const char *want)
+static void check_nodes(job j, const char *want)
 {
 	job plain = {.text = j.text, .run = leave_it};
 	if (run_job(&j) != CLV_OK)
@@ -87,7 +47,7 @@ static void check_job(job j, const char *want)
 
 static void check_functions(const char *text, const char *want)
 {
-	check_job((job){.text = text, .run = pass_functions, .spec = fast}, want);
+	check_nodes((job){.text = text, .run = pass_functions, .spec = fast}, want);
 }
 
 #define X HEAD "symbol B 1..64\ninput %0 f32[B,8] name=\"x\"\n"
@@ -238,7 +198,7 @@ static void doubles_are_compared_as_doubles(void **state)
 
 static void check_norms(const char *text, const char *want)
 {
-	check_job((job){.text = text, .run = pass_norms, .spec = fast}, want);
+	check_nodes((job){.text = text, .run = pass_norms, .spec = fast}, want);
 }
 
 #define ROWS_OF(type, device)                                                                                          \
@@ -299,8 +259,8 @@ static void what_is_no_rms_norm_stays(void **state)
 	check_norms(RMS_WITH("2", "[-1], true, none", "%1") ENDS("%5"), NULL);
 	check_norms(RMS_WITH("2", "[-1], true, none", "%0") ENDS("(%4, %5)"), NULL);
 	/* there is no kernel */
-	check_job((job){.text = rms, .run = pass_norms, .spec = {.level = OPTIMIZE_FAST, .has_op = has_none}}, NULL);
-	check_job((job){.text = rms, .run = pass_norms, .spec = {.level = OPTIMIZE_FAST}}, NULL);
+	check_nodes((job){.text = rms, .run = pass_norms, .spec = {.level = OPTIMIZE_FAST, .has_op = has_none}}, NULL);
+	check_nodes((job){.text = rms, .run = pass_norms, .spec = {.level = OPTIMIZE_FAST}}, NULL);
 	check_norms(HEAD "input %0 f32[4,8] name=\"x\"\n%1 = aten::square(%0) -> f32[4,8]\n"
 	                 "%2 = aten::mean.dim(%1, [-1], true, none) -> f32[4,1]\n"
 	                 "%3 = aten::add.Tensor(%2, num(1e-06), 1) -> f32[4,1]\n%4 = aten::rsqrt(%3) -> f32[4,1]\n"
@@ -359,7 +319,7 @@ static void layer_norms_are_one_operator(void **state)
 
 static void check_attention(const char *text, const char *want)
 {
-	check_job((job){.text = text, .run = pass_attention, .spec = fast}, want);
+	check_nodes((job){.text = text, .run = pass_attention, .spec = fast}, want);
 }
 
 #define HEADS(name, n, dtype) "input %" name " " dtype "[B," n ",16,32]" CUDA " name=\"i" name "\"\n"
@@ -468,7 +428,7 @@ static void what_is_another_attention_stays(void **state)
 
 static void check_rotary(const char *text, const char *want)
 {
-	check_job((job){.text = text, .run = pass_rotary, .spec = fast}, want);
+	check_nodes((job){.text = text, .run = pass_rotary, .spec = fast}, want);
 }
 
 #define Q " -> f32[B,4,6,16]\n"
@@ -504,7 +464,7 @@ static void the_sign_of_a_rotation_goes_into_the_sine(void **state)
 
 static void check_views(const char *text, const char *want)
 {
-	check_job((job){.text = text, .run = pass_views, .spec = fast}, want);
+	check_nodes((job){.text = text, .run = pass_views, .spec = fast}, want);
 }
 
 #define PRODUCT                                                                                                        \
@@ -700,14 +660,6 @@ static void random_programs_give_the_same_numbers(void **state)
 }
 
 /* ---- faults -------------------------------------------------------------------------------------------------------- */
-
-static clv_status attempt_job(const void *ctx)
-{
-	job j = *(const job *)ctx;
-	clv_status st = run_job(&j);
-	mem_free(j.out);
-	return st;
-}
 
 static void memory_may_run_out_anywhere(void **state)
 {
