@@ -205,6 +205,16 @@ def eager() -> Iterator[None]:
                 _stances.pop().__exit__(None, None, None)
 
 
+@contextlib.contextmanager
+def recycling() -> Iterator[None]:
+    """Around runs of a model whose results nobody keeps: tensors are made of memory that others let go of."""
+    _native.recycle(True)
+    try:
+        yield
+    finally:
+        _native.recycle(False)
+
+
 class Capture:
     """One capture in progress: the target, its example and the state to put back."""
 

@@ -174,7 +174,7 @@ class Cut:
                 self.stand_in.clear()
         return finish(self.captured, self.rebinds, out)
 
-    def check(self, target: Target, arguments: Arguments, symbols: list[int] | None, grad: bool) -> Cut:
+    def check(self, target: Target, arguments: Arguments, symbols: list[int] | None, grad: bool) -> None:
         """Runs both halves and compares with the model, bit for bit, before anybody relies on them."""
 
         def both(leaves: Sequence[torch.Tensor]) -> Any:
@@ -188,11 +188,8 @@ class Cut:
             raise SplitError(
                 f"the halves after {self.candidate.name} do not give what the model gives: {error}"
             ) from None
-        if not grad:
-            self._settle(arguments.leaves, symbols)
-        return self
 
-    def _settle(self, leaves: Sequence[torch.Tensor], symbols: list[int] | None) -> None:
+    def settle(self, leaves: Sequence[torch.Tensor], symbols: list[int] | None) -> None:
         """Has each half choose how it runs. A prefix that cannot be run for that leaves it to the first boundary."""
         with torch.no_grad():
             ran = self.prefix.settle(leaves)
@@ -282,7 +279,15 @@ class Cuts(Plans[Cut]):
         if typical is not None and self.want.objective.batch_size is not None:
             typical[self.want.spec.batch_symbol] = self.want.objective.batch_size
         cut = Cut(captured, self.want, self.regime.grad, typical, like, self.origin(captured))
-        return cut.check(self.target, arguments, self.symbols(cut, sizes), self.regime.grad)
+        small = self.to_check(captured, arguments)
+        try:
+            cut.check(self.target, small, self.symbols(cut, self.sizes_of(small.leaves)), self.regime.grad)
+        except SplitError:
+            self.blame(captured, arguments)
+            raise
+        if not self.regime.grad:
+            cut.settle(arguments.leaves, self.symbols(cut, sizes))
+        return cut
 
     def check_boundary_sizes(self, sizes: Mapping[str, int], batch_size: Any) -> None:
         """The sizes that a boundary brings are those of one call, and in their ranges."""

@@ -16,9 +16,10 @@ Point = tuple[int, ...]  # a size for every symbol
 Place = tuple[int, int]  # (number of the input, dimension)
 DynamicDims = Mapping[str, Mapping[int, Any]]  # {"input": {dim: "S"}} or {"input": {dim: ("S", low, high)}}
 
-# Batch sizes. The first four settle lines; more are taken only when some number follows no line.
-FIRST = (2, 3, 5, 7)
-MORE = (4, 6, 9, 13, 8, 12, 16)
+ENOUGH = 4  # sizes of a symbol before formulas in it are believed
+# Batch sizes, cheap ones first. Four settle lines; more are taken only when some number follows no line.
+FIRST = (2, 3, 4, 7)
+MORE = (5, 6, 9, 13, 8, 12, 16)
 # Other sizes, as steps from the base: small ones, then such that quotients by up to 64 are told apart.
 NEAR = (1, 3, 6)
 FAR = (-1, 31, 32, 33, 15, 16, 17, 63, 64, 7, 47, 127)
@@ -202,7 +203,10 @@ def _tiled(t: torch.Tensor, dims: Mapping[int, int]) -> torch.Tensor:
             out = out.index_select(dim, torch.arange(size, device=t.device) % out.shape[dim])
     if out.dim() > 1 and not t.is_contiguous() and out.shape != t.shape:  # channels last stays channels last
         order = sorted(range(t.dim()), key=lambda d: (-t.stride()[d], d))
-        out = torch.empty_permuted(out.shape, order, dtype=t.dtype, device=t.device).copy_(out)
+        if set(dims) == {order[0]} and 0 not in t.stride():  # rows of something wider stay as far apart as they are
+            out = torch.empty_strided(out.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(out)
+        else:
+            out = torch.empty_permuted(out.shape, order, dtype=t.dtype, device=t.device).copy_(out)
     return out.requires_grad_(t.requires_grad)
 
 
@@ -234,12 +238,15 @@ def _has(t: torch.Tensor, dim: int) -> bool:
 # ---- sizes worth a probe
 
 
+def small_batch(low: int, high: int) -> int:
+    """A cheap batch to start from: 1 is a special case everywhere, and 2 is left for what is run most often."""
+    return min(max(3, low), high)
+
+
 def small_size(s: Symbol, example: int) -> int:
-    """A cheap size to start from: the example's own when that is small. 1 is a special case everywhere."""
+    """A cheap size to start from: the example's own when that is small."""
     if s.is_batch:
-        if 2 <= example <= 8 or s.high == 1:
-            return example
-        return min(max(2, s.low), s.high)
+        return small_batch(s.low, s.high)
     if example <= SMALL:
         return example
     stride = next(k for k in (64, 32, 16, 8, 4, 2, 1) if example % k == 0)
@@ -254,15 +261,16 @@ class Line(NamedTuple):
     off: list[int]  # together with other sizes of the other symbols
 
 
-def line_sizes(s: Symbol, base: int, stride: int) -> Line:
-    """The sizes to probe for one symbol; the model takes steps of `stride`."""
+def line_sizes(s: Symbol, base: int, stride: int, seen: set[int]) -> Line:
+    """The sizes to probe for one symbol; the model takes steps of `stride`. seen: those that are known already."""
     if s.is_batch and stride == 1:
         offset = max(0, s.low - FIRST[0])
         first, more = [n + offset for n in FIRST], [n + offset for n in MORE]
         off = _inside(s, base, first, len(first))
-        first += [1] if s.low == 1 else []
-        far = [n for n in more if n not in first]
-        return Line(_inside(s, base, first, len(first)), _inside(s, base, far, len(far)), off)
+        new = [n for n in first if n not in seen]
+        near = new[: max(0, ENOUGH - len(seen))] + ([1] if s.low == 1 else [])
+        far = [n for n in (*new, *more) if n not in near]
+        return Line(_inside(s, base, near, len(near)), _inside(s, base, far, len(far)), off)
     near = _inside(s, base, [base + stride * n for n in (*NEAR, *(-n for n in NEAR))], len(NEAR))
     steps = FAR if stride == 1 else tuple(range(1, len(FAR)))
     far = [base + stride * n if s.low <= base + stride * n <= s.high else base - stride * n for n in steps]

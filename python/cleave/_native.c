@@ -3,7 +3,7 @@
 #include "optimize/optimize.h"
 #include "_native.h"
 
-#include "base/table.h"
+#include "base/digest.h"
 
 /* ---- errors ----------------------------------------------------------------------------------------------------- */
 
@@ -157,7 +157,6 @@ static PyObject *bits_equal(PyObject *self, PyObject *args)
 	return st == CLV_OK ? PyBool_FromLong(same) : raise_status(st);
 }
 
-/* recording() -> a capture runs on this thread */
 static PyObject *pass_names(PyObject *self, PyObject *unused)
 {
 	PyObject *out = PyList_New(0);
@@ -206,6 +205,15 @@ static PyObject *threads_check(PyObject *self, PyObject *args)
 	return none_or_raise(br_team_check(n));
 }
 
+/* recycle(on): memory that is let go of is handed out again, on this thread, until as many recycle(False) */
+static PyObject *recycle(PyObject *self, PyObject *on)
+{
+	(void)self;
+	br_recycle(on == Py_True);
+	Py_RETURN_NONE;
+}
+
+/* recording() -> a capture runs on this thread */
 static PyObject *recording(PyObject *self, PyObject *unused)
 {
 	(void)self;
@@ -229,7 +237,7 @@ static PyObject *fingerprint(PyObject *self, PyObject *args)
 	size_t n = dtype_bits((dtype)m.dtype) / 8;
 	for (uint32_t d = 0; d < m.ndim; d++)
 		n *= (size_t)m.sizes[d];
-	return PyLong_FromUnsignedLongLong(hash_long(data, n, seed) >> 1);
+	return PyLong_FromUnsignedLongLong(digest_of_three(&seed, sizeof seed, data, n, "", 0).low >> 1);
 }
 
 /* copy_data(dst, src): without moving dst's version counter */
@@ -258,6 +266,7 @@ static PyMethodDef functions[] = {
 	{"threads_enter", threads_enter, METH_VARARGS, "threads_enter(n) -> what threads_leave takes"},
 	{"threads_leave", threads_leave, METH_VARARGS, "threads_leave(operators, mkl)"},
 	{"recording", recording, METH_NOARGS, "recording() -> a capture runs on this thread"},
+	{"recycle", recycle, METH_O, "recycle(on): memory that is let go of is handed out again, on this thread"},
 	{"copy_data", copy_data, METH_VARARGS, "copy_data(dst, src)"},
 	{"fingerprint", fingerprint, METH_VARARGS, "fingerprint(tensor, seed) -> int"},
 	{"payload_write", payload_write_py, METH_VARARGS,

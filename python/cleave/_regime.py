@@ -110,7 +110,7 @@ class Plans(Generic[T]):
             elif sizes.empty:
                 self.captured = capture_checked(target, args, kwargs, grad=regime.grad, both=False)
             else:
-                self.sized = capture_sized(target, args, kwargs, regime.grad, sizes)
+                self.sized = capture_sized(target, args, kwargs, regime.grad, sizes, confirm=False)
                 self.captured = self.sized.captured
                 if like is None:
                     self.check_example(self.sizes_of(arguments.leaves))
@@ -122,8 +122,18 @@ class Plans(Generic[T]):
         self.lock = threading.Lock()  # around replacing it
 
     def prepare(self, captured: Captured, arguments: Arguments, like: T | None) -> T:
-        """Makes a plan ready, and compares it with the model at sizes it is proven for."""
+        """Makes a plan ready for inputs like these, and compares it with the model at sizes it is proven for."""
         raise NotImplementedError
+
+    def to_check(self, captured: Captured, arguments: Arguments) -> Arguments:
+        """Inputs to compare a plan with the model on: like these, at a size that costs little."""
+        points = self.sized.check_points(captured) if self.sized is not None else []
+        return self.sized.resized(arguments, points[0]) if self.sized is not None and points else arguments
+
+    def blame(self, captured: Captured, arguments: Arguments) -> None:
+        """Where parts of a plan do not give what the model gives: raises if the whole plan does not, either."""
+        if self.sized is not None:
+            self.sized.confirm_plan(arguments, captured)
 
     def check_example(self, sizes: dict[str, int]) -> None:
         """Whether the example has sizes that were asked for."""

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import torch
 
 from . import _dims, _native, _shapes, _tree, progress
-from ._capture import Arguments, Capture, Captured, Recorded, flow_symbols, misfit
-from ._dims import Place, Point, SizeSpec, Symbol
+from ._capture import Arguments, Capture, Captured, Recorded, flow_symbols, misfit, recycling
+from ._dims import ENOUGH, Place, Point, SizeSpec, Symbol
 from ._log import logger, warn
 from ._state import Target
 from .errors import CaptureError, CleaveError, InputError
@@ -28,7 +28,6 @@ Streams = Sequence[tuple[Point, Recorded]]
 Looked = tuple[Recorded, Recorded]  # two records at one point, on other data
 Check = Callable[[Captured, Capture], None]  # replays a plan on unseen data; raises when it is not the model
 
-ENOUGH = 4  # points with other sizes of a symbol before formulas in it are believed
 KEPT = 64  # records that a family keeps; later points are compared with its formulas and forgotten
 MOST_OWN = 64  # plans for single points that are kept
 MOST_FAMILIES = 128
@@ -167,12 +166,18 @@ class Sized:
 
     served: the plan of every proven point. It is replaced, never changed, so that it can be read without the lock."""
 
-    def __init__(self, target: Target, arguments: Arguments, grad: bool, spec: SizeSpec, check: Check) -> None:
+    def __init__(
+        self, target: Target, arguments: Arguments, grad: bool, spec: SizeSpec, check: Check, confirm: bool
+    ) -> None:
+        """confirm: the first plan is replayed; else who asked for it does that (check_points)."""
         self.target = target
         self.grad = grad
         self.check = check
+        self.confirm = confirm
+        self.by_guess: dict[tuple[Place, ...], tuple[Capture, Recorded]] = {}  # records that looked for the batch
         self.lock = threading.Lock()
         self.folding = False  # sequences are written another way in all records
+        self.may_fold = not grad
         self.families: tuple[Family, ...] = ()
         self.served: dict[Point, Captured] = {}
         self.failure: str | None = None  # what the model said at sizes it does not take
@@ -187,6 +192,8 @@ class Sized:
             raise InputError("an input of the example is empty; other sizes cannot be made of it: give some rows")
         self.found_batch = spec.find_batch
         batch = self._find_batch(arguments, spec) if spec.find_batch else ()
+        self.found = self.by_guess.get(batch)  # may serve as the first look at the model
+        del self.by_guess
         self.symbols = spec.symbols(arguments, batch)
         self.names = tuple(s.name for s in self.symbols)
         self.example = self.sizes_of(arguments.leaves)
@@ -279,8 +286,9 @@ class Sized:
             key = (arguments.leaves[leaf].shape[dim], *sorted({d for _, d in guess}))
             groups.setdefault(key, []).append(guess)
         running: list[tuple[Place, ...]] = []  # the first guess of each group that runs
+        few = _dims.small_batch(*spec.ranges[spec.batch])
         for group in groups.values():
-            steps = (1,) if running else (1, 2, 4, 8)  # rows may come in groups
+            steps = [few] if running else sorted({few, max(few, 4), max(few, 8)})  # rows may come in groups
             found = next((guess for k in steps for guess in group if self._runs(arguments, guess, k)), None)
             if found is not None:
                 running.append(found)
@@ -296,13 +304,14 @@ class Sized:
         return running[0]
 
     def _runs(self, arguments: Arguments, guess: tuple[Place, ...], step: int) -> bool:
+        """With `step` rows, which are few; or with one step more than the example has, if it has as few."""
         leaf, dim = guess[0]
         rows = arguments.leaves[leaf].shape[dim]
-        size = rows + step if rows <= 8 else max(step, 2)  # a large example costs
+        size = rows + step if step == rows else step
         leaves = _dims.resize(arguments.leaves, [Symbol("B", 1, size, guess, True)], (size,))
         work = Capture(self.target, arguments._replace(leaves=leaves), both=False)
         try:
-            work.record(leaves, self.grad)
+            self.by_guess[guess] = work, work.record(work.arguments.copies(), self.grad)
         except CleaveError:
             return True  # it runs; why it cannot be captured is told at the example's own size
         except Exception as error:
@@ -314,8 +323,7 @@ class Sized:
 
     def _rows_apart(self, arguments: Arguments, guess: tuple[Place, ...]) -> bool:
         """Other data in the first row changes the first row of the output and no other."""
-        leaf, dim = guess[0]
-        size = max(2, arguments.leaves[leaf].shape[dim])
+        size = 2
         first = _dims.resize(arguments.leaves, [Symbol("B", 1, size, guess, True)], (size,))
         second = [t.detach().clone() for t in first]
         for i, dim in guess:
@@ -348,17 +356,19 @@ class Sized:
     # ---- preparation
 
     def _prepare(self, arguments: Arguments) -> Captured:
-        """The first plan. Where sequences (unbind, split) of other lengths are all that is in the way, the records are
-        made again and written without them."""
+        """The first plan. Where sequences (unbind, split) of other lengths are in the way, all records are written
+        without them; where that does not help, as they are."""
         captured = self._probed(arguments)
-        if captured.symbols or self.grad or not any(_is_sequence(f.differs) for f in self.families):
+        if captured.symbols or not self.may_fold:
             return captured
-        kept = self.families, self.served, self.plans
-        self.folding, self.families, self.served, self.plans = True, (), {}, ()
-        folded = self._probed(arguments)
-        if folded.symbols:
-            return folded
-        self.folding, (self.families, self.served, self.plans) = False, kept
+        if not self.folding and not any(_is_sequence(f.differs) for f in self.families):
+            return captured
+        kept = self.folding, self.families, self.served, self.plans
+        self.folding, self.may_fold, self.families, self.served, self.plans = not self.folding, False, (), {}, ()
+        other = self._probed(arguments)
+        if other.symbols or not self.folding:
+            return other
+        self.folding, self.families, self.served, self.plans = kept
         return captured
 
     def recorded(self, work: Capture, leaves: Sequence[torch.Tensor]) -> Recorded:
@@ -392,8 +402,8 @@ class Sized:
         finally:
             work.restore()
         captured = captured or self._elsewhere(arguments)
-        if captured is not None:
-            self._confirm(arguments, captured)
+        if captured is not None and self.confirm:
+            self.confirm_plan(arguments, captured)
         own = self.obtain(arguments, self.example)  # where the example itself is special it has a plan from the start
         return captured or own
 
@@ -417,14 +427,17 @@ class Sized:
             work.restore()
 
     def _start(self, arguments: Arguments, base: Point) -> tuple[Capture, Looked]:
-        """Looks at the first point. It is a small one when the forward has the structure of the example there."""
+        """Looks at the first point: a small one that stands for the example or for what is around it."""
         special = any(n == 1 for n in self.example)  # 1 may well be another structure, and is no good start
         for point in dict.fromkeys([base, self.example]):
             work = Capture(self.target, self.resized(arguments, point), both=False)
+            recorded = None
+            if self.found is not None and self.sizes_of(self.found[0].arguments.leaves) == point:
+                work, recorded = self.found
             try:
-                looked = self._looked(work)
+                looked = self._looked(work, recorded)
                 family = Family(point, looked[0], None)
-                if point == self.example or self._joins(family, work, arguments) or special:
+                if special or self._stands_for_more(family, work, looked, arguments) or point == self.example:
                     family.flow = self._flow(work, looked[0])
                     self.families = (family,)
                     return work, looked
@@ -435,12 +448,26 @@ class Sized:
             work.restore()
         raise AssertionError("the example is always looked at")
 
-    def _joins(self, family: Family, work: Capture, arguments: Arguments) -> bool:
-        recorded = self.recorded(work, arguments.copies())
-        if family.misfit(recorded) is not None:
-            return False
-        family.add(self.example, recorded)
-        return True
+    def _stands_for_more(self, family: Family, work: Capture, looked: Looked, arguments: Arguments) -> bool:
+        """The forward has this structure at the example's sizes, or beside them: then the example alone is special (it
+        is what a table was made for)."""
+        step = 1 if self.example[0] < self.symbols[0].high else -1
+        beside = (self.example[0] + step, *self.example[1:])
+        for point in (self.example, beside):
+            if point == family.streams[0][0]:
+                continue
+            try:
+                recorded = self.recorded(work, self.resized(arguments, point).copies())
+            except Exception:  # the model does not run here
+                return False
+            if self.may_fold and not self.folding and _is_sequence(family.misfit(recorded)):
+                self.folding = True
+                for r in {id(r): r for r in (*looked, recorded)}.values():
+                    r.stream.fold()
+            if family.misfit(recorded) is None:
+                family.add(point, recorded)
+                return True
+        return False
 
     def place(self, point: Point, recorded: Recorded) -> None:
         """Puts a record into the family of its structure; a new one when it has a structure of its own."""
@@ -468,14 +495,19 @@ class Sized:
             where = "; ".join(map(self._point_text, sorted(points)))
             log.log(level, "%s: %s has %s%s", self.target.name, where, what, f": {why}" if why else "")
 
-    def _confirm(self, arguments: Arguments, captured: Captured) -> None:
-        """The plan replayed at two of its points, cheap ones, other than where it was made."""
-        work, _, made = next(f.made for f in self.families if f.captured is captured and f.made is not None)
-        proven = [p for p, c in self.served.items() if c is captured and (p != made or len(self.served) == 1)]
-        for point in sorted(proven, key=math.prod)[:2]:
-            again = Capture(self.target, self.resized(arguments, point), both=False)
-            again.volatile, again.changing = work.volatile, work.changing
-            self.check(captured, again)
+    def confirm_plan(self, arguments: Arguments, captured: Captured) -> None:
+        """Replays a plan with formulas at two of its points."""
+        for work, _, _ in [f.made for f in self.families if f.captured is captured and f.made is not None]:
+            for point in self.check_points(captured)[:2]:
+                again = Capture(self.target, self.resized(arguments, point), both=False)
+                again.volatile, again.changing = work.volatile, work.changing
+                self.check(captured, again)
+
+    def check_points(self, captured: Captured) -> list[Point]:
+        """Where a plan is worth a replay: points at which it is proven, cheap ones first; not where it was made."""
+        proven = sorted((p for p, c in self.served.items() if c is captured), key=math.prod)
+        made = next((f.made[2] for f in self.families if f.captured is captured and f.made is not None), None)
+        return [p for p in proven if p != made] or proven
 
     # ---- points that are used for the first time
 
@@ -487,7 +519,7 @@ class Sized:
                 return found
             work = Capture(self.target, arguments, both=False)
             try:
-                with progress.task(f"capturing {self.target.name}"):
+                with progress.task(f"capturing {self.target.name}"), recycling():
                     recorded = self.recorded(work, arguments.copies())
                     return self._with_formulas(work, sizes, recorded) or self._collected(work, sizes, recorded)
             finally:
@@ -713,10 +745,10 @@ class _Prober:
 
     def _line(self, i: int) -> _dims.Line:
         """Sizes for symbol i: one beside the other, or in steps that the model takes (patches, strides, windows)."""
-        s, base = self.sized.symbols[i], self.base
+        s, base, main = self.sized.symbols[i], self.base, self.main
         ends = ((k, size) for k in _dims.STRIDES for size in (base[i] + k, base[i] - k) if size > 1)
         stride = next((k for k, size in ends if self._try((*base[:i], size, *base[i + 1 :]))), 1)
-        return _dims.line_sizes(s, base[i], stride)
+        return _dims.line_sizes(s, base[i], stride, {p[i] for p, _ in main.streams})
 
     def _try(self, point: Point) -> bool:
         """Records at a point; False when the model does not run there."""

@@ -269,11 +269,13 @@ class StagePlans(Plans[Staged]):
         staged = Staged(self.target, captured, self.folding, where, grad, sizes, self.origin(captured))
         if self.target.shapes:
             return staged  # nothing can be run
-        symbols = self.symbols(staged, sizes)
+        small = self.to_check(captured, arguments)
+        symbols = self.symbols(staged, self.sizes_of(small.leaves))
         try:
             with progress.task(f"checking the stages of {self.target.name}"):
-                check_call(self.target, staged.captured, arguments, lambda x: staged.run(x, symbols, False), grad)
+                check_call(self.target, staged.captured, small, lambda x: staged.run(x, symbols, False), grad)
         except CaptureError as error:
+            self.blame(captured, arguments)
             raise SplitError(f"the stages in sequence do not give what the model gives: {error}") from None
         return staged
 

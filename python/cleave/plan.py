@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _native, _report, _save, _show, _tree, progress
-from ._capture import Arguments, Capture, Captured, grad_mode, own_copy, parameter_names, take_apart
+from ._capture import Arguments, Capture, Captured, grad_mode, own_copy, parameter_names, recycling, take_apart
 from ._capture import eager as eager_code
 from ._dims import DynamicDims, SizeSpec, read_size
 from ._log import logger, warn
@@ -476,16 +476,18 @@ def as_call(example_inputs: Any, example_kwargs: dict[str, Any] | None) -> tuple
     return tuple(example_inputs), example_kwargs or {}
 
 
-def capture_sized(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool, sizes: SizeSpec) -> Sized:
-    """Plans for ranges of sizes, each replayed before it is used."""
+def capture_sized(
+    target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool, sizes: SizeSpec, confirm: bool = True
+) -> Sized:
+    """Plans for ranges of sizes, each replayed before it is used. confirm=False: the caller does that for the first."""
     before, since = RandomState(), time.monotonic()
 
     def check(captured: Captured, work: Capture) -> None:
         _check_replay(target, _Variant(captured), work, grad)
 
     try:
-        with progress.task(f"capturing {target.name}"):
-            sized = Sized(target, take_apart(target, args, kwargs), grad, sizes, check)
+        with progress.task(f"capturing {target.name}"), recycling():
+            sized = Sized(target, take_apart(target, args, kwargs), grad, sizes, check, confirm)
         _log_captured(target, sized.captured, since, sized)
         return sized
     finally:
@@ -508,7 +510,7 @@ def capture_checked(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any
     since = time.monotonic()
     work = Capture(target, take_apart(target, args, kwargs), both)
     try:
-        with progress.task(f"capturing {target.name}"):
+        with progress.task(f"capturing {target.name}"), recycling():
             captured = work.run(grad)
             _check_replay(target, _Variant(captured), work, captured.with_grad)  # with grad, values are compared too
         _log_captured(target, captured, since, None)
@@ -523,7 +525,7 @@ def capture_shapes(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]
     since = time.monotonic()
     work = Capture(target, take_apart(target, args, kwargs, shapes=True), both=grad, shapes=True)
     try:
-        with progress.task(f"capturing {target.name}"):
+        with progress.task(f"capturing {target.name}"), recycling():
             captured = work.run(grad)
         _log_captured(target, captured, since, None)
         return captured
@@ -539,7 +541,8 @@ def check_call(
     if captured.stores or captured.plan.rebinds():
         work.changing.add((0, None))  # the forward changes its modules: two calls are compared
     try:
-        _check_replay(target, call, work, grad)
+        with recycling():
+            _check_replay(target, call, work, grad)
     finally:
         work.restore()
 

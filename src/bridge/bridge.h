@@ -187,6 +187,8 @@ bool br_pool_install(void);
 /* As pool_enter and pool_leave; a memory profiler is told of the chunk. NULL: without a pool. */
 pool_run *br_pool_enter(pool *p, const int64_t *key);
 void br_pool_leave(pool_run *r, bool complete); /* NULL is allowed */
+/* This thread's tensors are made of memory that others let go of, where the allocator is in place; it nests. */
+void br_recycle(bool on);
 
 /* ---- modes around operators ------------------------------------------------------------------------------------- */
 

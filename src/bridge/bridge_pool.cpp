@@ -1,8 +1,10 @@
-// The allocator of CPU tensors that serves runs from their pools (memory/pool.h). Threads that are in no run go
-// straight to the allocator that was there before; so does what a pool does not have.
+// The allocator of CPU tensors that serves runs from their pools (memory/pool.h), and captures from what they let go of
+// (memory/recycle.h). Other threads go straight to the allocator that was there before; so does what neither has.
 #include "bridge/impl.hpp"
 
 #include <c10/core/CPUAllocator.h>
+
+#include "memory/recycle.h"
 
 #include <mutex>
 
@@ -13,17 +15,35 @@ c10::Allocator *beneath = nullptr; // set once, before the allocator is
 // Also of what was got through raw_allocate, where only the pointer tells what it is.
 void release(void *at)
 {
-	if (!pool_release(at))
+	if (!pool_release(at) && !recycle_keep(at))
 		beneath->raw_deleter()(at);
+}
+
+c10::DataPtr owned(void *at)
+{
+	return {at, at, &release, c10::Device(c10::DeviceType::CPU)};
+}
+
+c10::DataPtr recycled(size_t n)
+{
+	size_t room;
+	if (void *at = recycle_take(n, &room))
+		return owned(at);
+	c10::DataPtr data = beneath->allocate(room);
+	if (data.compare_exchange_deleter(beneath->raw_deleter(), &release))
+		recycle_note(data.get(), room);
+	return data;
 }
 
 struct PoolAllocator final : c10::Allocator {
 	c10::DataPtr allocate(size_t n) override
 	{
-		if (!pool_entered() || n == 0)
+		if (n == 0 || !(pool_entered() || recycle_entered(n)))
 			return beneath->allocate(n);
+		if (!pool_entered())
+			return recycled(n);
 		if (void *at = pool_serve(n))
-			return {at, at, &release, c10::Device(c10::DeviceType::CPU)};
+			return owned(at);
 		c10::DataPtr data = beneath->allocate(n);
 		if (pool_note(data.get(), n))
 			(void)data.compare_exchange_deleter(beneath->raw_deleter(), &release);
@@ -64,6 +84,19 @@ bool br_pool_install(void)
 	beneath = there;
 	c10::SetAllocator(c10::DeviceType::CPU, ours);
 	return in_place();
+}
+
+bool bridge::recycling()
+{
+	return in_place() && recycle_entered(SIZE_MAX);
+}
+
+void br_recycle(bool on)
+{
+	if (on)
+		(void)br_pool_install(), recycle_begin();
+	else
+		recycle_end([](void *at) { beneath->raw_deleter()(at); });
 }
 
 pool_run *br_pool_enter(pool *p, const int64_t *key)

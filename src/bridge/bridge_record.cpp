@@ -407,14 +407,15 @@ void start(Open &o, const at::RecordFunction &fn)
 }
 
 // Weak references keep the small objects beside each freed buffer, and glibc's aligned allocation cannot use a hole that
-// fits exactly: without this a recording would grow by every temporary, though all of them are free.
+// fits exactly: without this a recording would grow by every temporary, though all of them are free. Where blocks are
+// recycled those that count never lie in the heap.
 void release_freed(br_recorder *r, const at::RecordFunction &fn)
 {
 #if defined(__GLIBC__)
 	for (const auto &v : fn.outputs())
 		if (v.isTensor() && v.toTensor().defined() && v.toTensor().has_storage())
 			r->bytes_made += v.toTensor().storage().nbytes();
-	if (r->bytes_made < size_t{128} << 20)
+	if (r->bytes_made < size_t{128} << 20 || recycling())
 		return;
 	r->bytes_made = 0;
 	malloc_trim(0);

@@ -10,7 +10,7 @@
 
 enum { CAPTURED, SAFE, FAST, ROUNDS = 9, MOST_WORK = 512 };
 static const double GAIN = 0.97;    /* of what gives the same numbers: only what takes less is worth other ones */
-static const double BUDGET_S = 2.0; /* of measuring, after every way has run twice */
+static const double BUDGET_S = 2.0; /* of measuring, on top of the run that every way is compared by */
 
 /* Settings of passes that may give other numbers. One is dropped where a pass that it needs has nothing to do: it would be
    the same as another. */
@@ -52,6 +52,7 @@ struct optimizer {
 	atomic_bool waits, open;   /* nobody asked yet; the next run has to choose */
 	const char *why_not;       /* nothing can be measured; static */
 	bool before;               /* what runs was chosen before, in another program or process */
+	uint32_t least_rounds;     /* of timing, however long they take */
 	const char *device; /* the GPU whose time counts, as a graph will repeat what is chosen; NULL: the host's time */
 };
 
@@ -167,6 +168,7 @@ static clv_status fill(optimizer *o, const clv_program *g, const program_spec *s
 	bool any = false;
 	const char *gpu = find_gpu(g->p);
 	o->device = spec->guards_first ? gpu : NULL;
+	o->least_rounds = gpu ? 2 : 0; /* first runs on a GPU load code; on the CPU they tell enough where they are long */
 	for (uint32_t i = 0; i < SETTINGS; i++) {
 		if (settings[i].gpu && !gpu)
 			continue;
@@ -260,11 +262,27 @@ static clv_status compare(candidate *c, clv_tensor *const *got, clv_tensor *cons
 	return CLV_OK;
 }
 
+/* What is kept, which no later run makes again, is made before; the guards give nothing that is needed. */
+static clv_status warm_up(variant *x, const clv_program *g, const run_spec *r)
+{
+	run_spec mine = *r;
+	uint64_t generation;
+	mine.nguards = variant_guards(x);
+	mine.outputs = mem_alloc((mine.nguards + 1) * sizeof *mine.outputs);
+	if (!mine.outputs)
+		return fail_nomem();
+	clv_status st = variant_prepare(x, g, &mine, &generation);
+	release_all(mine.outputs, mine.nguards);
+	mem_free(mine.outputs);
+	return st;
+}
+
 static clv_status try_out(candidate *c, const clv_program *g, const run_spec *r, clv_tensor *const *want,
                           clv_tensor **out)
 {
-	double ms;
-	clv_status st = run_once(c->v, g, r, out, &ms); /* with its prelude: not timed */
+	clv_status st = warm_up(c->v, g, r);
+	if (st == CLV_OK)
+		st = run_once(c->v, g, r, out, &c->ms);
 	if (st == CLV_OK)
 		st = compare(c, out, want, g->outputs.n);
 	else if (st != CLV_E_NOMEM && st != CLV_E_CANCELLED)
@@ -317,11 +335,20 @@ static clv_status time_on_device(stopwatch *w, variant *x, const clv_program *g,
 	return st;
 }
 
+/* For one more round; what was not timed yet takes as long as what was captured. */
+static bool has_time(const optimizer *o, double start)
+{
+	double round = 0;
+	for (uint32_t i = 0; i < o->n; i++)
+		round += o->at[i].off ? 0 : o->at[o->at[i].ms < 0 ? CAPTURED : i].ms;
+	return clock_seconds() - start + round * 1e-3 < BUDGET_S;
+}
+
 /* Every way in turn, so that what else the machine does falls on all of them. */
 static clv_status time_rounds(optimizer *o, stopwatch *w, const clv_program *g, const run_spec *r, clv_tensor **out)
 {
 	double start = clock_seconds(), ms;
-	for (uint32_t done = 0; done < ROUNDS && (done < 2 || clock_seconds() - start < BUDGET_S); done++)
+	for (uint32_t done = 0; done < ROUNDS && (done < o->least_rounds || has_time(o, start)); done++)
 		for (uint32_t i = 0; i < o->n; i++) {
 			candidate *c = &o->at[i];
 			if (c->off)
@@ -336,6 +363,8 @@ static clv_status time_rounds(optimizer *o, stopwatch *w, const clv_program *g, 
 static clv_status time_all(optimizer *o, const clv_program *g, const run_spec *r, clv_tensor **out)
 {
 	stopwatch w = {.work = 1};
+	for (uint32_t i = 0; i < o->n && o->least_rounds; i++)
+		o->at[i].ms = -1;
 	clv_status st = o->device ? br_clock_new(o->device, &w.clock) : CLV_OK;
 	if (st == CLV_OK)
 		st = time_rounds(o, &w, g, r, out);
@@ -354,10 +383,14 @@ static void let_others_go(optimizer *o, uint32_t best)
 /* The fastest. What may give other numbers must be clearly faster than what gives the same. */
 static uint32_t fastest(const optimizer *o)
 {
-	uint32_t best = CAPTURED;
-	for (uint32_t i = SAFE; i < o->n; i++)
-		if (!o->at[i].off && o->at[i].ms < o->at[best].ms * (i >= FAST && best < FAST ? GAIN : 1))
+	const candidate *safe = &o->at[SAFE];
+	uint32_t best = !safe->off && safe->ms <= o->at[CAPTURED].ms ? SAFE : CAPTURED; /* also where it was not timed */
+	double least = o->at[safe->ms < 0 ? CAPTURED : best].ms * GAIN;
+	for (uint32_t i = FAST; i < o->n; i++)
+		if (!o->at[i].off && o->at[i].ms < least) {
 			best = i;
+			least = o->at[i].ms;
+		}
 	return best;
 }
 
@@ -428,7 +461,9 @@ static clv_status measure(optimizer *o, const clv_program *g, const run_spec *r,
    as they are. */
 static clv_status choose(optimizer *o, const clv_program *g, const run_spec *r)
 {
+	double start = clock_seconds();
 	TRY(program_run_plain(g, r));
+	o->at[CAPTURED].ms = (clock_seconds() - start) * 1e3;
 	clv_tensor **out = mem_alloc((g->outputs.n + 1) * sizeof *out);
 	if (!out)
 		return CLV_OK;
