@@ -259,6 +259,8 @@ def _choose(plan: Any, want: Wanted, sizes: dict[str, int] | None, like: Cut | N
 class Cuts(Plans[Cut]):
     """The plans of one regime, cut in two."""
 
+    confirms = False  # the halves are, which takes no longer
+
     def __init__(
         self, target: Target, example: tuple[Any, Any], want: Wanted, regime: Regime, first: Cuts | None
     ) -> None:

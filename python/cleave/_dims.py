@@ -203,7 +203,8 @@ def _tiled(t: torch.Tensor, dims: Mapping[int, int]) -> torch.Tensor:
             out = out.index_select(dim, torch.arange(size, device=t.device) % out.shape[dim])
     if out.dim() > 1 and not t.is_contiguous() and out.shape != t.shape:  # channels last stays channels last
         order = sorted(range(t.dim()), key=lambda d: (-t.stride()[d], d))
-        if set(dims) == {order[0]} and 0 not in t.stride():  # rows of something wider stay as far apart as they are
+        row = 1 + sum((n - 1) * s for d, (n, s) in enumerate(zip(t.shape, t.stride(), strict=True)) if d != order[0])
+        if set(dims) == {order[0]} and t.stride()[order[0]] >= row:  # rows of something wider stay as far apart
             out = torch.empty_strided(out.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(out)
         else:
             out = torch.empty_permuted(out.shape, order, dtype=t.dtype, device=t.device).copy_(out)
@@ -239,8 +240,17 @@ def _has(t: torch.Tensor, dim: int) -> bool:
 
 
 def small_batch(low: int, high: int) -> int:
-    """A cheap batch to start from: 1 is a special case everywhere, and 2 is left for what is run most often."""
+    """A cheap batch to start from. 1 is a special case everywhere; 2 is left for the comparison with the model."""
     return min(max(3, low), high)
+
+
+def other_batch(rows: int, low: int, high: int, group: int) -> int:
+    """A cheap batch to try that is not `rows`, in groups of this many rows: in the range where that has one."""
+    few = -(-small_batch(low, high) // group) * group
+    if few != rows:
+        return few
+    beside = [n for n in (rows + group, rows - group) if max(low, 1) <= n <= high]
+    return beside[0] if beside else 2 * group if rows != 2 * group else group
 
 
 def small_size(s: Symbol, example: int) -> int:

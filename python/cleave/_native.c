@@ -209,7 +209,10 @@ static PyObject *threads_check(PyObject *self, PyObject *args)
 static PyObject *recycle(PyObject *self, PyObject *on)
 {
 	(void)self;
-	br_recycle(on == Py_True);
+	int yes = PyObject_IsTrue(on);
+	if (yes < 0)
+		return NULL;
+	br_recycle(yes);
 	Py_RETURN_NONE;
 }
 

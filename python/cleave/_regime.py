@@ -84,6 +84,8 @@ class Plans(Generic[T]):
     """The plans of one regime, each prepared: one for the example's sizes or with formulas for many, and more where the
     model does something else at other sizes (_sizes.py)."""
 
+    confirms = True  # a plan with formulas is compared with the model as a whole, before anything is made of it
+
     def __init__(
         self,
         target: Target,
@@ -97,7 +99,7 @@ class Plans(Generic[T]):
         regime, prepared in another way, which are not captured again."""
         self.target, self.example, self.regime = target, example, regime
         args, kwargs = example
-        arguments = take_apart(target, args, kwargs)
+        arguments = self.arguments = take_apart(target, args, kwargs)
         self.names = arguments.names
         self.shapes = [(t.dtype, () if t.is_nested else tuple(t.shape)) for t in arguments.leaves]
         self.whole = True  # the whole model is here, and can be run at other sizes
@@ -110,12 +112,13 @@ class Plans(Generic[T]):
             elif sizes.empty:
                 self.captured = capture_checked(target, args, kwargs, grad=regime.grad, both=False)
             else:
-                self.sized = capture_sized(target, args, kwargs, regime.grad, sizes, confirm=False)
+                self.sized = capture_sized(target, args, kwargs, regime.grad, sizes, self.confirms)
                 self.captured = self.sized.captured
                 if like is None:
                     self.check_example(self.sizes_of(arguments.leaves))
             if self.sized is not None and not self.sized.covers(self.sized.example):
                 arguments = self.sized.resized(arguments, min(self.sized.proven))
+        self.first = arguments
         self.main: T = self.prepare(self.captured, arguments, like)
         self.captured = self.main.captured
         self.by_plan: dict[int, T] = {id(self.main.source): self.main}  # replaced, not changed
@@ -126,9 +129,12 @@ class Plans(Generic[T]):
         raise NotImplementedError
 
     def to_check(self, captured: Captured, arguments: Arguments) -> Arguments:
-        """Inputs to compare a plan with the model on: like these, at a size that costs little."""
-        points = self.sized.check_points(captured) if self.sized is not None else []
-        return self.sized.resized(arguments, points[0]) if self.sized is not None and points else arguments
+        """Inputs to compare a plan with the model on: of the example at a size that costs little. A plan that was made
+        for somebody's call may have guards that let no other data through: then it is these."""
+        if self.sized is None or arguments is not self.first:
+            return arguments
+        points = self.sized.check_points(captured)
+        return self.sized.resized(self.arguments, points[0]) if points else arguments
 
     def blame(self, captured: Captured, arguments: Arguments) -> None:
         """Where parts of a plan do not give what the model gives: raises if the whole plan does not, either."""

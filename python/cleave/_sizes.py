@@ -169,7 +169,7 @@ class Sized:
     def __init__(
         self, target: Target, arguments: Arguments, grad: bool, spec: SizeSpec, check: Check, confirm: bool
     ) -> None:
-        """confirm: the first plan is replayed; else who asked for it does that (check_points)."""
+        """confirm: the first plan is compared with the model; else who asked for it does that (check_points)."""
         self.target = target
         self.grad = grad
         self.check = check
@@ -286,10 +286,11 @@ class Sized:
             key = (arguments.leaves[leaf].shape[dim], *sorted({d for _, d in guess}))
             groups.setdefault(key, []).append(guess)
         running: list[tuple[Place, ...]] = []  # the first guess of each group that runs
-        few = _dims.small_batch(*spec.ranges[spec.batch])
+        low, high = spec.ranges[spec.batch]
         for group in groups.values():
-            steps = [few] if running else sorted({few, max(few, 4), max(few, 8)})  # rows may come in groups
-            found = next((guess for k in steps for guess in group if self._runs(arguments, guess, k)), None)
+            rows = arguments.leaves[group[0][0][0]].shape[group[0][0][1]]
+            sizes = dict.fromkeys(_dims.other_batch(rows, low, high, k) for k in ((1,) if running else (1, 2, 4, 8)))
+            found = next((guess for n in sizes for guess in group if self._runs(arguments, guess, n)), None)
             if found is not None:
                 running.append(found)
         if not running:
@@ -303,11 +304,7 @@ class Sized:
                     return guess
         return running[0]
 
-    def _runs(self, arguments: Arguments, guess: tuple[Place, ...], step: int) -> bool:
-        """With `step` rows, which are few; or with one step more than the example has, if it has as few."""
-        leaf, dim = guess[0]
-        rows = arguments.leaves[leaf].shape[dim]
-        size = rows + step if step == rows else step
+    def _runs(self, arguments: Arguments, guess: tuple[Place, ...], size: int) -> bool:
         leaves = _dims.resize(arguments.leaves, [Symbol("B", 1, size, guess, True)], (size,))
         work = Capture(self.target, arguments._replace(leaves=leaves), both=False)
         try:
@@ -323,7 +320,9 @@ class Sized:
 
     def _rows_apart(self, arguments: Arguments, guess: tuple[Place, ...]) -> bool:
         """Other data in the first row changes the first row of the output and no other."""
-        size = 2
+        leaf, dim = guess[0]
+        ran = self.by_guess[guess][0].arguments if guess in self.by_guess else arguments
+        size = max(2, ran.leaves[leaf].shape[dim])
         first = _dims.resize(arguments.leaves, [Symbol("B", 1, size, guess, True)], (size,))
         second = [t.detach().clone() for t in first]
         for i, dim in guess:
@@ -337,7 +336,7 @@ class Sized:
                 args, kwargs = work.arguments.rebuild(leaves)
                 try:
                     outputs.append(_tree.flatten(self.target.call(*args, **kwargs))[1])
-                except Exception:  # not with two rows, or not with this data
+                except Exception:  # not with this data
                     return False
         for a, b in zip(*outputs, strict=False):
             for dim in [d for d in range(a.dim()) if a.shape == b.shape and a.shape[d] == size]:
@@ -402,8 +401,8 @@ class Sized:
         finally:
             work.restore()
         captured = captured or self._elsewhere(arguments)
-        if captured is not None and self.confirm:
-            self.confirm_plan(arguments, captured)
+        if captured is not None:
+            self.confirm_plan(arguments, captured, self.confirm)
         own = self.obtain(arguments, self.example)  # where the example itself is special it has a plan from the start
         return captured or own
 
@@ -429,11 +428,12 @@ class Sized:
     def _start(self, arguments: Arguments, base: Point) -> tuple[Capture, Looked]:
         """Looks at the first point: a small one that stands for the example or for what is around it."""
         special = any(n == 1 for n in self.example)  # 1 may well be another structure, and is no good start
+        found, self.found = self.found, None
         for point in dict.fromkeys([base, self.example]):
-            work = Capture(self.target, self.resized(arguments, point), both=False)
-            recorded = None
-            if self.found is not None and self.sizes_of(self.found[0].arguments.leaves) == point:
-                work, recorded = self.found
+            if found is not None and self.sizes_of(found[0].arguments.leaves) == point:
+                work, recorded = found
+            else:
+                work, recorded = Capture(self.target, self.resized(arguments, point), both=False), None
             try:
                 looked = self._looked(work, recorded)
                 family = Family(point, looked[0], None)
@@ -451,10 +451,11 @@ class Sized:
     def _stands_for_more(self, family: Family, work: Capture, looked: Looked, arguments: Arguments) -> bool:
         """The forward has this structure at the example's sizes, or beside them: then the example alone is special (it
         is what a table was made for)."""
-        step = 1 if self.example[0] < self.symbols[0].high else -1
+        batch = self.symbols[0]
+        step = 1 if self.example[0] < batch.high else -1
         beside = (self.example[0] + step, *self.example[1:])
         for point in (self.example, beside):
-            if point == family.streams[0][0]:
+            if point == family.streams[0][0] or not batch.low <= point[0] <= batch.high:
                 continue
             try:
                 recorded = self.recorded(work, self.resized(arguments, point).copies())
@@ -495,17 +496,19 @@ class Sized:
             where = "; ".join(map(self._point_text, sorted(points)))
             log.log(level, "%s: %s has %s%s", self.target.name, where, what, f": {why}" if why else "")
 
-    def confirm_plan(self, arguments: Arguments, captured: Captured) -> None:
-        """Replays a plan with formulas at two of its points."""
+    def confirm_plan(self, arguments: Arguments, captured: Captured, every: bool = True) -> None:
+        """Compares a plan with formulas with the model, at two points. every: also one that leaves modules alone, which
+        is seen by anybody who compares a single call."""
         for work, _, _ in [f.made for f in self.families if f.captured is captured and f.made is not None]:
-            for point in self.check_points(captured)[:2]:
+            for point in self.check_points(captured)[:2] if every or work.calls_to_check > 1 else ():
                 again = Capture(self.target, self.resized(arguments, point), both=False)
                 again.volatile, again.changing = work.volatile, work.changing
                 self.check(captured, again)
 
     def check_points(self, captured: Captured) -> list[Point]:
-        """Where a plan is worth a replay: points at which it is proven, cheap ones first; not where it was made."""
-        proven = sorted((p for p, c in self.served.items() if c is captured), key=math.prod)
+        """Where a plan is worth a comparison: proven points, cheap ones first; not where it was made, and where a size
+        is 1 only if need be, for there many mistakes cannot be seen."""
+        proven = sorted((p for p, c in self.served.items() if c is captured), key=lambda p: (1 in p, math.prod(p)))
         made = next((f.made[2] for f in self.families if f.captured is captured and f.made is not None), None)
         return [p for p in proven if p != made] or proven
 
@@ -748,7 +751,8 @@ class _Prober:
         s, base, main = self.sized.symbols[i], self.base, self.main
         ends = ((k, size) for k in _dims.STRIDES for size in (base[i] + k, base[i] - k) if size > 1)
         stride = next((k for k, size in ends if self._try((*base[:i], size, *base[i + 1 :]))), 1)
-        return _dims.line_sizes(s, base[i], stride, {p[i] for p, _ in main.streams})
+        seen = {p[i] for p, _ in main.streams if (*base[:i], p[i], *base[i + 1 :]) == p}
+        return _dims.line_sizes(s, base[i], stride, seen)
 
     def _try(self, point: Point) -> bool:
         """Records at a point; False when the model does not run there."""

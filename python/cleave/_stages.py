@@ -275,7 +275,6 @@ class StagePlans(Plans[Staged]):
             with progress.task(f"checking the stages of {self.target.name}"):
                 check_call(self.target, staged.captured, small, lambda x: staged.run(x, symbols, False), grad)
         except CaptureError as error:
-            self.blame(captured, arguments)
             raise SplitError(f"the stages in sequence do not give what the model gives: {error}") from None
         return staged
 

@@ -80,6 +80,10 @@ clv_status br_to_device(const clv_tensor *t, const char *device, clv_tensor **ou
 clv_status br_leaf(const clv_tensor *t, bool requires_grad, clv_tensor **out);
 /* Waits until the device ("cuda:0") has done all that it was given; nothing on the CPU. */
 clv_status br_synchronize(const char *device);
+/* The stream that this thread gives work of the device to, by number; 0 on the CPU. */
+int64_t br_stream(const char *device);
+/* This thread's stream reads the tensor: whoever frees it, its memory is not used again before that is done. */
+void br_used_on_stream(const clv_tensor *t);
 bool br_allows_tf32(void); /* CUDA may round what goes into products and convolutions of f32 to 10 bits */
 
 typedef struct br_view {

@@ -29,7 +29,13 @@ c10::DataPtr recycled(size_t n)
 	size_t room;
 	if (void *at = recycle_take(n, &room))
 		return owned(at);
-	c10::DataPtr data = beneath->allocate(room);
+	c10::DataPtr data;
+	try {
+		data = beneath->allocate(room);
+	} catch (...) { // what lies idle may be all that is missing
+		recycle_drop(beneath->raw_deleter());
+		return beneath->allocate(n);
+	}
 	if (data.compare_exchange_deleter(beneath->raw_deleter(), &release))
 		recycle_note(data.get(), room);
 	return data;
@@ -86,9 +92,9 @@ bool br_pool_install(void)
 	return in_place();
 }
 
-bool bridge::recycling()
+bool bridge::recycles(size_t bytes)
 {
-	return in_place() && recycle_entered(SIZE_MAX);
+	return in_place() && recycle_entered(bytes);
 }
 
 void br_recycle(bool on)
@@ -96,7 +102,7 @@ void br_recycle(bool on)
 	if (on)
 		(void)br_pool_install(), recycle_begin();
 	else
-		recycle_end([](void *at) { beneath->raw_deleter()(at); });
+		recycle_end(beneath ? beneath->raw_deleter() : nullptr); // without it nothing was recycled
 }
 
 pool_run *br_pool_enter(pool *p, const int64_t *key)

@@ -407,15 +407,17 @@ void start(Open &o, const at::RecordFunction &fn)
 }
 
 // Weak references keep the small objects beside each freed buffer, and glibc's aligned allocation cannot use a hole that
-// fits exactly: without this a recording would grow by every temporary, though all of them are free. Where blocks are
-// recycled those that count never lie in the heap.
+// fits exactly: without this a recording would grow by every temporary, though all of them are free. Blocks that are
+// recycled leave no holes.
 void release_freed(br_recorder *r, const at::RecordFunction &fn)
 {
 #if defined(__GLIBC__)
-	for (const auto &v : fn.outputs())
-		if (v.isTensor() && v.toTensor().defined() && v.toTensor().has_storage())
-			r->bytes_made += v.toTensor().storage().nbytes();
-	if (r->bytes_made < size_t{128} << 20 || recycling())
+	for (const auto &v : fn.outputs()) {
+		bool has = v.isTensor() && v.toTensor().defined() && v.toTensor().has_storage();
+		size_t bytes = has ? v.toTensor().storage().nbytes() : 0;
+		r->bytes_made += recycles(bytes) ? 0 : bytes;
+	}
+	if (r->bytes_made < size_t{128} << 20)
 		return;
 	r->bytes_made = 0;
 	malloc_trim(0);

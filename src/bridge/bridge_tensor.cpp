@@ -11,6 +11,7 @@
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/core/InferenceMode.h>
 
 #include <cstring>
@@ -485,6 +486,30 @@ clv_status br_synchronize(const char *device)
 		c10::impl::getDeviceGuardImpl(d.type())->synchronizeDevice(d.has_index() ? d.index() : 0);
 		return CLV_OK;
 	})
+}
+
+int64_t br_stream(const char *device)
+{
+	try {
+		c10::Device d{std::string(device)};
+		if (d.is_cpu() || d.is_meta())
+			return 0;
+		return static_cast<int64_t>(c10::impl::VirtualGuardImpl(d.type()).getStream(d).id());
+	} catch (...) {
+		return 0;
+	}
+}
+
+void br_used_on_stream(const clv_tensor *t)
+{
+	try {
+		at::Tensor tensor = borrow(t);
+		if (!tensor.defined() || tensor.is_cpu() || tensor.is_meta() || !tensor.has_storage())
+			return;
+		c10::impl::VirtualGuardImpl guard(tensor.device().type());
+		guard.recordDataPtrOnStream(tensor.storage().data_ptr(), guard.getStream(tensor.device()));
+	} catch (...) { // a device without streams has one order for everything
+	}
 }
 
 bool br_allows_tf32(void)

@@ -56,7 +56,7 @@ struct Object {
 	std::atomic<int> refs{1};
 };
 
-bool recycling(); // this thread's tensors are made of what others let go of (bridge_pool.cpp)
+bool recycles(size_t bytes); // this thread's blocks of that size are handed out again (bridge_pool.cpp)
 bool same_object(const c10::IValue &x, const c10::IValue &y);
 
 inline br_object *wrap(Object *o)

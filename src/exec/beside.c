@@ -38,13 +38,16 @@ double tolerance_for(const br_meta *m, double scale, double rtol, double atol)
 
 clv_status wait_for_all(clv_tensor *const *tensors, uint32_t n)
 {
+	char done[16] = "cpu";
 	for (uint32_t i = 0; i < n; i++) {
 		br_meta m;
 		if (!tensors[i])
 			continue;
 		TRY(br_meta_get(tensors[i], &m));
-		if (strcmp(m.device, "cpu") != 0)
-			return br_synchronize(m.device);
+		if (!strcmp(m.device, "cpu") || !strcmp(m.device, done))
+			continue;
+		TRY(br_synchronize(m.device));
+		memcpy(done, m.device, sizeof done);
 	}
 	return CLV_OK;
 }

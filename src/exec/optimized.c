@@ -18,6 +18,9 @@ typedef struct kept {
 	uint32_t nfrom, n;
 	size_t bytes;        /* of the tensors */
 	uint64_t generation; /* how many were made before it */
+	char device[16];     /* a GPU that they are on; "" : there is none */
+	bool several;        /* there is more than one */
+	int64_t stream;      /* that they were made on, there */
 } kept;
 
 /* Where an input of a part comes from. */
@@ -202,6 +205,32 @@ static clv_status fill_kept(const part *x, const turn *now, kept *k)
 	return st;
 }
 
+static clv_status note_stream(kept *k)
+{
+	br_meta m;
+	for (uint32_t i = 0; i < k->n; i++) {
+		if (!k->tensors[i])
+			continue;
+		TRY(br_meta_get(k->tensors[i], &m));
+		if (!strcmp(m.device, "cpu"))
+			continue;
+		k->several |= k->device[0] && strcmp(k->device, m.device) != 0;
+		memcpy(k->device, m.device, sizeof k->device);
+	}
+	k->stream = k->device[0] ? br_stream(k->device) : 0;
+	return CLV_OK;
+}
+
+/* Memory goes back to the stream that it was made on: one that others read must wait for them. */
+static void hold_for_stream(const kept *k)
+{
+	if (!k || !k->device[0] || (!k->several && br_stream(k->device) == k->stream))
+		return;
+	for (uint32_t i = 0; i < k->n; i++)
+		if (k->tensors[i])
+			br_used_on_stream(k->tensors[i]);
+}
+
 static clv_status make_kept(variant *x, const turn *now, part_id at, kept **out)
 {
 	const part *from = &x->parts[at];
@@ -218,6 +247,8 @@ static clv_status make_kept(variant *x, const turn *now, part_id at, kept **out)
 	clv_status st = at == PART_SIZED && !k->sizes ? fail_nomem() : fill_kept(from, now, k);
 	if (st == CLV_OK)
 		st = wait_for_all(k->tensors, k->n); /* later runs may be on other streams: what they find must be there */
+	if (st == CLV_OK)
+		st = note_stream(k);
 	if (st != CLV_OK) {
 		kept_unref(k);
 		return st;
@@ -530,7 +561,10 @@ static clv_status turn_begin(variant *x, const clv_program *g, const run_spec *r
 		return fail_nomem();
 	if (n)
 		TRY(program_symbols(g, r, now->symbols));
-	return take_kept(x, now);
+	TRY(take_kept(x, now));
+	hold_for_stream(now->kept[PART_ONCE]);
+	hold_for_stream(now->kept[PART_SIZED]);
+	return CLV_OK;
 }
 
 static void turn_end(turn *now)

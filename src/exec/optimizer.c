@@ -53,6 +53,7 @@ struct optimizer {
 	const char *why_not;       /* nothing can be measured; static */
 	bool before;               /* what runs was chosen before, in another program or process */
 	uint32_t least_rounds;     /* of timing, however long they take */
+	uint32_t rounds;           /* that there were */
 	const char *device; /* the GPU whose time counts, as a graph will repeat what is chosen; NULL: the host's time */
 };
 
@@ -87,6 +88,7 @@ static void let_go(candidate *c)
 static clv_status drop(candidate *c, const char *why)
 {
 	let_go(c);
+	c->ms = -1;
 	c->why = why ? mem_strdup(why, strlen(why)) : NULL;
 	return c->why || !why ? CLV_OK : fail_nomem();
 }
@@ -348,7 +350,7 @@ static bool has_time(const optimizer *o, double start)
 static clv_status time_rounds(optimizer *o, stopwatch *w, const clv_program *g, const run_spec *r, clv_tensor **out)
 {
 	double start = clock_seconds(), ms;
-	for (uint32_t done = 0; done < ROUNDS && (done < o->least_rounds || has_time(o, start)); done++)
+	for (; o->rounds < ROUNDS && (o->rounds < o->least_rounds || has_time(o, start)); o->rounds++)
 		for (uint32_t i = 0; i < o->n; i++) {
 			candidate *c = &o->at[i];
 			if (c->off)
@@ -360,9 +362,10 @@ static clv_status time_rounds(optimizer *o, stopwatch *w, const clv_program *g, 
 	return CLV_OK;
 }
 
-static clv_status time_all(optimizer *o, const clv_program *g, const run_spec *r, clv_tensor **out)
+static clv_status time_all(optimizer *o, const clv_program *g, const run_spec *r, double first_ms, clv_tensor **out)
 {
 	stopwatch w = {.work = 1};
+	o->at[CAPTURED].ms = first_ms;
 	for (uint32_t i = 0; i < o->n && o->least_rounds; i++)
 		o->at[i].ms = -1;
 	clv_status st = o->device ? br_clock_new(o->device, &w.clock) : CLV_OK;
@@ -415,6 +418,7 @@ static clv_status choose_as_before(optimizer *o, const char *name, const clv_pro
 		return CLV_OK;
 	if (i >= FAST)
 		TRY(try_out(&o->at[i], g, r, r->outputs, out));
+	o->at[i].ms = -1; /* one run is no measurement */
 	o->before = i < FAST || !o->at[i].off;
 	if (!o->before)
 		return CLV_OK;
@@ -431,7 +435,8 @@ static clv_status tell_ways(const optimizer *o, char **out)
 	return strbuf_take(&b, out);
 }
 
-static clv_status measure(optimizer *o, const clv_program *g, const run_spec *r, clv_tensor **out)
+/* first_ms: of the run as captured whose results are there. */
+static clv_status measure(optimizer *o, const clv_program *g, const run_spec *r, double first_ms, clv_tensor **out)
 {
 	char *ways, *name = NULL;
 	digest key;
@@ -448,11 +453,11 @@ static clv_status measure(optimizer *o, const clv_program *g, const run_spec *r,
 	TRY(try_all(o, g, r, out, &any));
 	if (!any)
 		return CLV_OK;
-	TRY(time_all(o, g, r, out));
+	TRY(time_all(o, g, r, first_ms, out));
 	uint32_t best = fastest(o);
 	atomic_store(&o->chosen, o->at[best].v);
 	let_others_go(o, best);
-	if (keeps)
+	if (keeps && o->rounds)                       /* first runs are no measurement for others to rely on */
 		(void)choice_keep(key, o->at[best].name); /* next time it is measured again */
 	return CLV_OK;
 }
@@ -463,11 +468,11 @@ static clv_status choose(optimizer *o, const clv_program *g, const run_spec *r)
 {
 	double start = clock_seconds();
 	TRY(program_run_plain(g, r));
-	o->at[CAPTURED].ms = (clock_seconds() - start) * 1e3;
+	double first_ms = (clock_seconds() - start) * 1e3;
 	clv_tensor **out = mem_alloc((g->outputs.n + 1) * sizeof *out);
 	if (!out)
 		return CLV_OK;
-	if (measure(o, g, r, out) != CLV_OK) {
+	if (measure(o, g, r, first_ms, out) != CLV_OK) {
 		release_all(out, g->outputs.n);
 		let_others_go(o, SAFE);
 	}

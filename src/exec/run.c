@@ -191,6 +191,8 @@ clv_status program_symbols(const clv_program *g, const run_spec *r, int64_t *sym
 		const symbol *s = &p->symbols.at[i];
 		if (syms[i] < 0 && s->data)
 			continue; /* a step reads it */
+		if (syms[i] < 0 && s->lo == s->hi)
+			syms[i] = s->lo; /* no size follows it */
 		if (syms[i] < 0)
 			return fail(CLV_E_INPUT, "%s cannot be read off the inputs of this part of the plan; give its value",
 			            plan_s(p, s->name));

@@ -1,6 +1,7 @@
 /* Recycling: see recycle.h. */
 #include "memory/recycle.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -16,30 +17,67 @@ typedef struct block {
 typedef VEC(block) blocks;
 
 static _Thread_local unsigned depth;
-static atomic_uint users;  /* threads that recycle, and blocks that they have: nobody else has to look */
-static blocks busy, spare; /* under the lock; busy by address */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static atomic_uint users; /* threads that recycle: where there are none nobody has to look */
+/* Under the lock. No more is spare than was in use at once. */
+static blocks busy, spare; /* busy by address */
+static size_t busy_bytes, spare_bytes, most_bytes;
+
+/* A child has one thread. */
+static void forget_other_threads(void)
+{
+	atomic_store(&users, depth ? 1 : 0);
+}
+
+static void watch_forks(void)
+{
+	(void)pthread_atfork(NULL, NULL, forget_other_threads);
+}
 
 void recycle_begin(void)
 {
+	pthread_once(&once, watch_forks);
 	if (depth++ == 0)
 		atomic_fetch_add(&users, 1);
 }
 
-void recycle_end(void (*give_back)(void *at))
+/* What is spare, for the caller to free. */
+static blocks take_spare(void)
+{
+	blocks left = spare;
+	spare = (blocks){0};
+	spare_bytes = 0;
+	return left;
+}
+
+static void free_all(blocks *left, recycle_free *give_back)
+{
+	for (uint32_t i = 0; i < left->n; i++)
+		give_back(left->at[i].at);
+	vec_free(left);
+}
+
+void recycle_drop(recycle_free *give_back)
+{
+	memory_lock();
+	blocks left = take_spare();
+	memory_unlock();
+	free_all(&left, give_back);
+}
+
+void recycle_end(recycle_free *give_back)
 {
 	blocks left = {0};
-	if (--depth)
+	if (!depth || --depth)
 		return;
 	memory_lock();
 	if (atomic_fetch_sub(&users, 1) == 1) {
-		left = spare;
-		spare = (blocks){0};
+		left = take_spare();
 		vec_free(&busy);
+		busy_bytes = most_bytes = 0;
 	}
 	memory_unlock();
-	for (uint32_t i = 0; i < left.n; i++)
-		give_back(left.at[i].at);
-	vec_free(&left);
+	free_all(&left, give_back);
 }
 
 bool recycle_entered(size_t size)
@@ -51,7 +89,7 @@ bool recycle_entered(size_t size)
 static size_t room_for(size_t size)
 {
 	size_t step = LEAST / 8;
-	while (step * 16 <= size)
+	while (step <= size / 16)
 		step *= 2;
 	return size > SIZE_MAX - step ? size : (size + step - 1) / step * step;
 }
@@ -77,6 +115,9 @@ static void make_busy(block b)
 		return; /* it will be given back to where it came from */
 	memmove(&busy.at[i + 1], &busy.at[i], (busy.n - 1 - i) * sizeof b);
 	busy.at[i] = b;
+	busy_bytes += b.size;
+	if (busy_bytes > most_bytes)
+		most_bytes = busy_bytes;
 }
 
 /* The smallest that fits and is not much too large. */
@@ -99,6 +140,7 @@ void *recycle_take(size_t size, size_t *room)
 	if (i < spare.n) {
 		found = spare.at[i];
 		spare.at[i] = spare.at[--spare.n];
+		spare_bytes -= found.size;
 		make_busy(found);
 	}
 	memory_unlock();
@@ -112,17 +154,28 @@ void recycle_note(void *at, size_t room)
 	memory_unlock();
 }
 
+/* Out of those in use; one of no size: it is none of them. */
+static block end_use(const void *at)
+{
+	uint32_t i = find(at);
+	block b = {0};
+	if (i == busy.n || busy.at[i].at != at)
+		return b;
+	b = busy.at[i];
+	memmove(&busy.at[i], &busy.at[i + 1], (busy.n - 1 - i) * sizeof b);
+	busy.n--;
+	busy_bytes -= b.size;
+	return b;
+}
+
 bool recycle_keep(void *at)
 {
 	if (!atomic_load(&users))
 		return false;
 	memory_lock();
-	uint32_t i = find(at);
-	bool kept = atomic_load(&users) && i < busy.n && busy.at[i].at == at && vec_push(&spare, busy.at[i]) == CLV_OK;
-	if (kept) {
-		memmove(&busy.at[i], &busy.at[i + 1], (busy.n - 1 - i) * sizeof *busy.at);
-		busy.n--;
-	}
+	block b = end_use(at);
+	bool kept = b.size && spare_bytes + b.size <= most_bytes && vec_push(&spare, b) == CLV_OK;
+	spare_bytes += kept ? b.size : 0;
 	memory_unlock();
 	return kept;
 }

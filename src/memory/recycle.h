@@ -12,15 +12,18 @@
 extern "C" {
 #endif
 
+typedef void recycle_free(void *at);
+
 /* Requests of this thread, until as many ends; give_back frees what is left over. */
 void recycle_begin(void);
-void recycle_end(void (*give_back)(void *at));
+void recycle_end(recycle_free *give_back);
 
 bool recycle_entered(size_t size); /* this thread is between them, and so large a block is worth it */
 /* A block of at least `size` bytes; NULL: take *room bytes from elsewhere, and tell recycle_note. */
 void *recycle_take(size_t size, size_t *room);
 void recycle_note(void *at, size_t room);
-bool recycle_keep(void *at); /* false: give it back to where it came from */
+bool recycle_keep(void *at);                /* false: give it back to where it came from */
+void recycle_drop(recycle_free *give_back); /* all that nobody has */
 
 #ifdef __cplusplus
 }

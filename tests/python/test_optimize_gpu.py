@@ -192,3 +192,30 @@ def test_results_in_place_give_the_same_bits(graph: bool) -> None:
         before = y.clone()
         assert torch.equal(plan(y), net(y))
         assert torch.equal(y, before)
+
+
+class Tables(nn.Module):
+    """Multiplies by a table of its batch's size, which a plan keeps."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.arange(x.numel(), device=x.device, dtype=x.dtype).view(x.shape).sin()
+
+
+@torch.no_grad()
+def test_what_is_kept_is_there_until_every_stream_has_read_it() -> None:
+    inputs = [torch.rand(rows, 512, device="cuda") for rows in range(24, 33)]  # one more than sizes are kept
+    net, x = Tables(), inputs[-1]
+    plan = cleave.capture(net, x, dynamic_batch=(2, 64))
+    for other in inputs:
+        plan(other)
+    assert "keeps" in plan.optimizations()
+    want = net(x)
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(500_000_000)
+        got = plan(x)
+    for other in inputs[:-1]:
+        plan(other)  # their tables may lie where that one was
+    torch.cuda.synchronize()
+    assert torch.equal(got, want)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import cleave
-from cleave import SplitSpec
+from cleave import SplitSpec, _capture
 
 
 class Counted(nn.Module):
@@ -35,6 +38,38 @@ class Unbound(Counted):
         return super().body(torch.stack(x.unbind(0)))
 
 
+class InFours(Counted):
+    """Takes multiples of four rows."""
+
+    def body(self, x: Tensor) -> Tensor:
+        return super().body(x).view(-1, 4, 2).flip(1).reshape(len(x), 2)
+
+
+class UpTo(Counted):
+    """Has a table of 64 rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.rand(64, 2))
+
+    def body(self, x: Tensor) -> Tensor:
+        assert len(x) <= 64, "no more than 64 rows"
+        return super().body(x) + self.table[: len(x)]
+
+
+class Sticky(Counted):
+    """Keeps what its first call made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: Tensor | None = None
+
+    def body(self, x: Tensor) -> Tensor:
+        if self.kept is None:
+            self.kept = self.first.bias * x.sum()
+        return self.second(self.first(x) + self.kept)
+
+
 class Tabled(Counted):
     """Keeps a table for the sizes that it has seen last, as detectors do with their anchors."""
 
@@ -50,10 +85,10 @@ class Tabled(Counted):
         return super().body(x) + self.table
 
 
-def prepared(model: Counted, example: int) -> tuple[cleave.SplitRuntime, int]:
+def prepared(model: Counted, example: int, dynamic_batch: tuple[int, int] = (2, 64)) -> tuple[cleave.SplitRuntime, int]:
     """A split, and the rows that the model ran for it."""
     type(model).rows = 0
-    spec = SplitSpec(boundary="50%", dynamic_batch=(2, 64))
+    spec = SplitSpec(boundary="50%", dynamic_batch=dynamic_batch)
     runtime = cleave.prepare_split(model, example_inputs=torch.rand(example, 4), split=spec)
     return runtime, type(model).rows
 
@@ -82,3 +117,75 @@ def test_an_example_that_a_table_was_made_for_costs_a_plan_of_its_own_and_no_mor
     runtime, rows = prepared(model, example)
     assert rows <= 8 * example + 40
     check(runtime, model, (example,))
+
+
+@pytest.mark.parametrize("example", [1, 2, 3, 8])
+def test_halves_are_compared_where_rows_could_be_mixed_up(example: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    before = cleave._cut.check_call
+
+    def check_call(target: Any, captured: Any, arguments: Any, *rest: Any) -> None:
+        sizes.append(len(arguments.leaves[0]))
+        before(target, captured, arguments, *rest)
+
+    monkeypatch.setattr(cleave._cut, "check_call", check_call)
+    prepared(Counted().eval(), example, (1, 64))
+    assert sizes
+    assert all(n > 1 for n in sizes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "example", "dynamic_batch", "sizes"),
+    [
+        (InFours, 16, (10, 64), (12, 16, 20, 64)),
+        (InFours, 4, (4, 64), (4, 8, 64)),
+        (InFours, 8, (1, 64), (4, 8, 64)),
+        (UpTo, 64, (64, 64), (64,)),
+        (UpTo, 64, (60, 64), (60, 63, 64)),
+        (Counted, 4, (4, 4), (4,)),
+        (Counted, 16, (16, 20), (16, 17, 20)),
+        (Counted, 2, (1, 2), (1, 2)),
+    ],
+)
+def test_sizes_at_the_ends_of_ranges(
+    kind: type[Counted], example: int, dynamic_batch: tuple[int, int], sizes: tuple[int, ...]
+) -> None:
+    model = kind().eval()
+    check(prepared(model, example, dynamic_batch)[0], model, sizes)
+
+
+@pytest.mark.parametrize("dynamic_batch", [None, (2, 64)])
+def test_what_a_first_call_keeps_is_never_replayed_wrongly(dynamic_batch: tuple[int, int] | None) -> None:
+    model = Sticky().eval()
+    spec = SplitSpec(boundary="50%", dynamic_batch=dynamic_batch)
+    with pytest.raises(cleave.CaptureError, match="second call"):
+        cleave.prepare_split(model, example_inputs=torch.rand(8, 4), split=spec)
+
+
+def test_memory_that_captures_recycle_outlives_them() -> None:
+    """Tables that a model makes while it is captured are its own, whoever releases them."""
+
+    class Caching(Counted):
+        cache: dict[int, Tensor] = {}
+
+        def body(self, x: Tensor) -> Tensor:
+            if len(x) not in self.cache:
+                self.cache[len(x)] = torch.linspace(0, 1, 100_000)
+            return super().body(x) + self.cache[len(x)][:2]
+
+    model = Caching().eval()
+    with _capture.recycling():
+        held = torch.rand(200_000)
+        with pytest.raises(cleave.CaptureError), _capture.recycling():
+            prepared(Sticky().eval(), 8)
+    prepared(model, 8)
+    tables = [*Caching.cache.values(), held]
+    copies = [t.clone() for t in tables]
+    prepared(Counted().eval(), 8)
+    threads = [threading.Thread(target=Caching.cache.clear)]
+    assert all(torch.equal(a, b) for a, b in zip(tables, copies, strict=True))
+    del tables, held
+    for thread in threads:
+        thread.start()
+        thread.join()
+    assert torch.equal(torch.ones(200_000).sum(), torch.tensor(200_000.0))
