@@ -208,8 +208,7 @@ HOW = """Every row is measured in one run, every way in a process of its own: fi
 until its first result with empty caches, peak memory over that of the loaded model), then all ways take turns, round by
 round, until the ratios to eager are known within 1 % or the row's time is over. Times are medians in milliseconds with
 the middle half in brackets; ratios are medians of the ratios of single rounds. Outputs of every way are compared with
-eager; one with wrong numbers is marked and not ranked. Two processes with one tape are up to 5 % apart: the whole tape
-that a split is measured by is in the split's. "–" is a way that was left out, for a reason that is listed
+eager; one with wrong numbers is marked and not ranked. "–" is a way that was left out, for a reason that is listed
 below; an empty cell one that this row is not measured by."""
 
 AGAIN = """    make bench        # a sample, about a quarter of an hour on two cores

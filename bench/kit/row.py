@@ -3,8 +3,7 @@
 Every way has a process of its own, in which it is prepared once. First each is tried alone: seconds until its first
 result with empty caches, memory, how far its numbers are from eager. Those that work then take turns in rounds, each
 in its process, while the others wait: `cleave.benchmark.compare` says who runs, the process of the way has the clock.
-A way that crashes costs nobody else anything, and nobody's threads, allocator or settings are in another's way. Ways
-that are compared to a few percent share a process (Way.beside).
+A way that crashes costs nobody else anything, and nobody's threads, allocator or settings are in another's way.
 
 A row has its budget of seconds, and some runs of eager on top, so that long calls get their time. Trials have most
 of it; what finds no time is left out, with that reason. Rounds end when the ratios to eager are known within
@@ -157,17 +156,15 @@ def _trial(way: str, spec: Spec, on_cpu: cases.Case, folder: Path, module: str) 
     return found, Timed(prepared.call, spec.device)
 
 
-def _answers(spec: Spec, on_cpu: cases.Case, folder: Path, module: str) -> Callable[[Any], Any]:
-    """What a process says of a way: first the facts, then seconds of so many runs."""
-    ready: dict[str, Timed] = {}
+def _answers(way: str, spec: Spec, on_cpu: cases.Case, folder: Path, module: str) -> Callable[[Any], Any]:
+    """What the process of a way says: first the facts, then seconds of so many runs."""
+    ready: list[Timed] = []
 
-    def answer(asked: tuple[str, int | None]) -> Any:
-        way, times = asked
+    def answer(times: int | None) -> Any:
         if times is not None:
-            return ready[way].seconds(times)
+            return ready[0].seconds(times)
         facts, timed = _trial(way, spec, on_cpu, folder, module)
-        if timed is not None:
-            ready[way] = timed
+        ready.extend([] if timed is None else [timed])
         return facts
 
     return answer
@@ -190,7 +187,7 @@ class _There(NamedTuple):
 
     def seconds(self, times: int) -> float:
         try:
-            return float(self.child.ask([self.way, times], self.limit))
+            return float(self.child.ask(times, self.limit))
         except Failed as error:
             raise _Lost(self.way, str(error)) from None
 
@@ -246,21 +243,20 @@ class _Trials:
                 continue
             limit = max(20.0, min(left + 0.1 * self.budget, ONE_TRIAL * self.budget))
             limit = limit if way != EAGER else EAGER_S
-            child = self.runners.get(WAYS[way].beside) or Child(_answers(spec, case, Path(folder), module))
-            self._try(way, child, limit)
+            self._try(way, Child(_answers(way, spec, case, Path(folder), module)), limit)
             if way == EAGER:
                 self.budget += EAGER_RUNS * self.facts[EAGER].get("run_s", 0.0)
         self.left = start + self.budget - time.time()
 
     def _try(self, way: str, child: Child, limit: float) -> None:
         try:
-            self.facts[way] = child.ask([way, None], limit)
+            self.facts[way] = child.ask(None, limit)
         except Failed as error:  # one that takes too long here is not measured, which is no failure
             status = "left out" if isinstance(error, Late) else "failed"
             self.facts[way] = {"status": status, "reason": str(error)}
         if self.facts[way]["status"] == "ok":
             self.runners[way] = child
-        elif child not in self.runners.values():
+        else:
             child.end()
 
     def __enter__(self) -> _Trials:

@@ -447,7 +447,6 @@ class Way(NamedTuple):
     by_kind: dict[str, Prepare]
     devices: tuple[str, ...] = DEVICES
     compiles: bool = False  # by a compiler that takes seconds for anything
-    beside: str = ""  # the way in whose process it runs, where that is there
 
 
 def _halves(split: Callable[..., Prepare], suffix: Callable[..., Prepare], *args: Any) -> dict[str, Prepare]:
@@ -466,8 +465,7 @@ _WAYS: dict[str, Way] = {
             "prepare": cleave_prepares,
         }
     ),
-    # Two processes with one tape are up to 5 % apart (where their memory lies), and this is about 3 %.
-    "tape-whole": Way({"split": plan_at(None)}, beside="tape"),
+    "tape-whole": Way({"split": plan_at(None)}),
     "copy": Way({"split": boundary_copy}),
     "tape-none": Way({"whole": plan_at("none"), **_halves(split_at, suffix_at, "none")}),
     "fast": Way({"whole": plan_at("fast"), **_halves(split_at, suffix_at, "fast")}),

@@ -369,14 +369,14 @@ def test_files_that_are_no_results_are_refused(tmp_path: Path) -> None:
 
 
 def test_rounds_go_on_without_a_way_that_is_lost_in_them() -> None:
-    def steady(asked: Any) -> float:
+    def steady(times: int) -> float:
         return 0.5
 
-    def dying(asked: Any, left: list[int] = [3]) -> float:
+    def dying(times: int, left: list[int] = [3]) -> float:
         left[0] -= 1
         return 0.25 if left[0] else os._exit(5)
 
-    def failing(asked: Any) -> float:
+    def failing(times: int) -> float:
         raise ValueError("out of luck")
 
     spec = row_of.Spec("mlp", 1, "whole", "cpu", 1, False, 16, [], 8, 10.0)
