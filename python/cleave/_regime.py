@@ -118,7 +118,7 @@ class Plans(Generic[T]):
                     self.check_example(self.sizes_of(arguments.leaves))
             if self.sized is not None and not self.sized.covers(self.sized.example):
                 arguments = self.sized.resized(arguments, min(self.sized.proven))
-        self.first = arguments
+        self.first = arguments  # what the first plan is prepared for: the example, at other sizes where it is special
         self.main: T = self.prepare(self.captured, arguments, like)
         self.captured = self.main.captured
         self.by_plan: dict[int, T] = {id(self.main.source): self.main}  # replaced, not changed
@@ -209,10 +209,9 @@ class Plans(Generic[T]):
         """Has a look at sizes that so far only the other half has seen, or that will be needed."""
         if self.sized is None or set(sizes) != set(self.sized.names):
             return
-        example = take_apart(self.target, *self.example)
         point = tuple(sizes[name] for name in self.sized.names)
-        self.sized.check_range(example.names, point)
-        self._record(self.sized.resized(example, point))
+        self.sized.check_range(self.names, point)
+        self._record(self.sized.resized(self.arguments, point))
 
     def served(self) -> list[T]:
         """The plans that serve some size, the first one first."""

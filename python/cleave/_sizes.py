@@ -59,6 +59,12 @@ def _is_sequence(reason: str | None) -> bool:
     return reason is not None and ("another number of results" in reason or "another length" in reason)
 
 
+def _fold(*records: Recorded) -> None:
+    """Writes records without sequences; one may be there twice."""
+    for r in {id(r): r for r in records}.values():
+        r.stream.fold()
+
+
 class Family:
     """Points at which the forward has one structure."""
 
@@ -383,8 +389,7 @@ class Sized:
         if not self.folding:
             return work.look(self.grad, recorded)
         looked = work.look(self.grad)
-        for r in {id(r): r for r in looked}.values():
-            r.stream.fold()
+        _fold(*looked)
         return looked
 
     def _flow(self, work: Capture, mine: Recorded) -> Flow | None:
@@ -463,8 +468,7 @@ class Sized:
                 return False
             if self.may_fold and not self.folding and _is_sequence(family.misfit(recorded)):
                 self.folding = True
-                for r in {id(r): r for r in (*looked, recorded)}.values():
-                    r.stream.fold()
+                _fold(*looked, recorded)
             if family.misfit(recorded) is None:
                 family.add(point, recorded)
                 return True
@@ -748,10 +752,10 @@ class _Prober:
 
     def _line(self, i: int) -> _dims.Line:
         """Sizes for symbol i: one beside the other, or in steps that the model takes (patches, strides, windows)."""
-        s, base, main = self.sized.symbols[i], self.base, self.main
+        s, base = self.sized.symbols[i], self.base
         ends = ((k, size) for k in _dims.STRIDES for size in (base[i] + k, base[i] - k) if size > 1)
         stride = next((k for k, size in ends if self._try((*base[:i], size, *base[i + 1 :]))), 1)
-        seen = {p[i] for p, _ in main.streams if (*base[:i], p[i], *base[i + 1 :]) == p}
+        seen = {p[i] for p, _ in self.main.streams if (*base[:i], p[i], *base[i + 1 :]) == p}
         return _dims.line_sizes(s, base[i], stride, seen)
 
     def _try(self, point: Point) -> bool:

@@ -515,9 +515,8 @@ def capture_checked(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any
             with recycling():
                 captured = work.run(grad)
             with recycling():  # of its own: a replay must not find what records left in memory
-                _check_replay(
-                    target, _Variant(captured), work, captured.with_grad
-                )  # with grad, values are compared too
+                grad = captured.with_grad  # then values are compared too
+                _check_replay(target, _Variant(captured), work, grad)
         _log_captured(target, captured, since, None)
         return captured
     finally:

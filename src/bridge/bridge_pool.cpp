@@ -99,10 +99,12 @@ bool bridge::recycles(size_t bytes)
 
 void br_recycle(bool on)
 {
-	if (on)
-		(void)br_pool_install(), recycle_begin();
-	else
+	if (!on) {
 		recycle_end(beneath ? beneath->raw_deleter() : nullptr); // without it nothing was recycled
+		return;
+	}
+	(void)br_pool_install();
+	recycle_begin();
 }
 
 pool_run *br_pool_enter(pool *p, const int64_t *key)

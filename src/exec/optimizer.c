@@ -264,25 +264,30 @@ static clv_status compare(candidate *c, clv_tensor *const *got, clv_tensor *cons
 	return CLV_OK;
 }
 
-/* What is kept, which no later run makes again, is made before; the guards give nothing that is needed. */
-static clv_status warm_up(variant *x, const clv_program *g, const run_spec *r)
+/* Makes what is kept, which no later run makes again, and what guards give. Caller calls drop_guards, also on failure. */
+static clv_status run_guards(variant *x, const clv_program *g, const run_spec *r, clv_tensor ***guards, uint32_t *n)
 {
 	run_spec mine = *r;
 	uint64_t generation;
-	mine.nguards = variant_guards(x);
-	mine.outputs = mem_alloc((mine.nguards + 1) * sizeof *mine.outputs);
-	if (!mine.outputs)
-		return fail_nomem();
-	clv_status st = variant_prepare(x, g, &mine, &generation);
-	release_all(mine.outputs, mine.nguards);
-	mem_free(mine.outputs);
-	return st;
+	*n = mine.nguards = variant_guards(x);
+	*guards = mine.outputs = mem_alloc((mine.nguards + 1) * sizeof *mine.outputs);
+	return *guards ? variant_prepare(x, g, &mine, &generation) : fail_nomem();
+}
+
+static void drop_guards(clv_tensor **guards, uint32_t n)
+{
+	if (guards)
+		release_all(guards, n);
+	mem_free(guards);
 }
 
 static clv_status try_out(candidate *c, const clv_program *g, const run_spec *r, clv_tensor *const *want,
                           clv_tensor **out)
 {
-	clv_status st = warm_up(c->v, g, r);
+	clv_tensor **guards;
+	uint32_t n;
+	clv_status st = run_guards(c->v, g, r, &guards, &n); /* so that no run is timed with what only the first does */
+	drop_guards(guards, n);
 	if (st == CLV_OK)
 		st = run_once(c->v, g, r, out, &c->ms);
 	if (st == CLV_OK)
@@ -320,20 +325,15 @@ static clv_status time_on_device(stopwatch *w, variant *x, const clv_program *g,
                                  double *ms)
 {
 	run_spec mine = *r;
-	uint64_t generation;
+	clv_tensor **guards = NULL;
 	mine.numbers = NULL;
-	mine.nguards = x ? variant_guards(x) : 0;
-	clv_tensor **guards = mem_alloc((mine.nguards + 1) * sizeof *guards);
-	if (!guards)
-		return fail_nomem();
-	mine.outputs = guards;
-	clv_status st = x ? variant_prepare(x, g, &mine, &generation) : CLV_OK;
-	mine.guards = x ? guards : NULL;
+	mine.nguards = 0;
+	clv_status st = x ? run_guards(x, g, &mine, &guards, &mine.nguards) : CLV_OK;
+	mine.guards = guards;
 	mine.outputs = out;
 	if (st == CLV_OK)
 		st = time_behind(w, x, g, &mine, ms);
-	release_all(guards, mine.nguards);
-	mem_free(guards);
+	drop_guards(guards, mine.nguards);
 	return st;
 }
 
