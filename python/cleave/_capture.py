@@ -28,6 +28,8 @@ FLOW_WINDOWS = ((0, 1), (0.5, 1), (0, 0.5), (0.25, 1), (0, 0.75), (0.75, 1), (0,
 EQUAL, PART, DIFFER = range(3)  # enum verdict of src/capture/capture.h
 
 
+Where = tuple[int, Any]  # id of a holder, key: an attribute of a module, an item of a container in one
+
 # Streams at other sizes or on other data, points, names and ranges of symbols, how many symbols are read from data.
 Sizes = tuple[list[Any], list[int], list[str], list[int], list[int], int]
 
@@ -55,6 +57,7 @@ class Recorded(NamedTuple):
     calls: list[_watch.PythonCall]
     output: _tree.Spec
     stores: list[tuple[Any, Any]]  # (holder, key): where the forward keeps tensors; they come after the outputs
+    changed: frozenset[Where]  # attributes and items of the modules
 
 
 class Captured(NamedTuple):
@@ -68,6 +71,7 @@ class Captured(NamedTuple):
     modules: list[tuple[str, str, Any, Any, Any]]
     with_grad: bool
     without_grad: bool
+    changes: bool  # the forward changes its modules: two calls tell more of it than one
     symbols: tuple[str, ...] = ()  # sizes that may change; empty: a plan for the recorded sizes alone
 
 
@@ -215,17 +219,45 @@ def recycling() -> Iterator[None]:
         _native.recycle(False)
 
 
+class Changes(NamedTuple):
+    """Where forwards change their modules."""
+
+    seen: set[Where]
+    volatile: set[Where]  # those that every forward sets to a new tensor
+
+    def new(self, found: Iterable[Change]) -> bool:
+        """Something changed of which it is not known whether every forward does that."""
+        return any(_kind(c) not in self.seen for c in found)
+
+
+def _where(c: Change) -> Where:
+    return id(c.holder), c.key
+
+
+def _kind(c: Change) -> Where:
+    """What is known of one item that was added to a container (a cache that has one for each size) is of all."""
+    return (id(c.holder), "a new item") if c.added else _where(c)
+
+
 class Capture:
     """One capture in progress: the target, its example and the state to put back."""
 
-    def __init__(self, target: Target, arguments: Arguments, both: bool, shapes: bool = False) -> None:
+    def __init__(
+        self,
+        target: Target,
+        arguments: Arguments,
+        both: bool = False,
+        shapes: bool = False,
+        changes: Changes | None = None,
+    ) -> None:
+        """changes: what other captures of the target know, and will."""
         self.target = target
         self.shapes = shapes  # the model may be on the meta device
         self.arguments = arguments
         self.both = both  # find out whether one plan serves both grad modes
-        self.settled = False  # modules from outside and stored tensors are known
-        self.volatile: set[tuple[int, Any]] = set()  # (id of holder, key) that every forward sets to a new tensor
-        self.changing: set[tuple[int, Any]] = set()  # attributes that a forward changes
+        self.settled = False  # modules from outside are known
+        self.changes = changes if changes is not None else Changes(set(), set())
+        self.folding = False  # records are written without sequences (unbind, split)
         self.at = ""  # the sizes of what is being recorded, for people: "B=3"
         self.streams: list[Any] = []
         self._look_at_model()
@@ -251,11 +283,6 @@ class Capture:
             for stream in self.streams:
                 stack.callback(stream.restore_generators)
 
-    @property
-    def calls_to_check(self) -> int:
-        """A forward that changes its modules is compared over two calls."""
-        return 2 if self.changing or self.volatile else 1
-
     @contextlib.contextmanager
     def undoing(self) -> Iterator[None]:
         """Whatever the block does to the model's tensors and attributes is undone."""
@@ -277,18 +304,15 @@ class Capture:
         progress.step(f"recording {self.at}".rstrip())
         if self.settled:
             return self._record(leaves, grad)[0]
+        self.settled = True
         spare = [own_copy(t) for t in leaves]
         compiler = "torch._dynamo" in sys.modules
-        recorded, foreign, changed = self._record(leaves, grad)
-        self.settled = True
+        recorded, foreign = self._record(leaves, grad)
         again = not compiler and "torch._dynamo" in sys.modules  # cond, flex_attention: now it is told to stay out
         if foreign:
             # Modules that are no children of the model (kept in a list, or given as an input) are part of it too.
             self.target.adopt(foreign)
             self._look_at_model()
-            again = True
-        if changed:
-            self._find_volatile(grad)
             again = True
         return self._record(spare, grad)[0] if again else recorded
 
@@ -301,7 +325,7 @@ class Capture:
             recording.stream.state(t.kind, t.name, t.kind == "param" and t.tensor.requires_grad, t.tensor)
         return recording
 
-    def _record(self, leaves: Sequence[torch.Tensor], grad: bool) -> tuple[Recorded, list[Any], bool]:
+    def _record(self, leaves: Sequence[torch.Tensor], grad: bool) -> tuple[Recorded, list[Any]]:
         recording = self._recording(zip(self.arguments.names, leaves, strict=True))
         stream = recording.stream
         args, kwargs = self.arguments.rebuild(leaves)
@@ -319,10 +343,13 @@ class Capture:
             for leaf in outputs:
                 stream.output(leaf)
             changed = self.snapshot.changes()
+            if self.changes.new(changed):
+                self._find_volatile(leaves, grad, changed)
             stores = self._note_stored(stream, changed)
-            self.changing |= {(id(c.holder), c.key) for c in changed}
+            if self.folding:
+                stream.fold()
             log.debug("recorded %s %s: %.3f s, grad %s", self.target.name, self.at, time.monotonic() - since, grad)
-            return Recorded(stream, recording.calls, spec, stores), recording.keep, bool(changed)
+            return Recorded(stream, recording.calls, spec, stores, frozenset(map(_where, changed))), recording.keep
 
     def _call(self, recording: _watch.Recording, args: Any, kwargs: Any, grad: bool) -> Any:
         stream = recording.stream
@@ -360,48 +387,42 @@ class Capture:
             now = t.now()
             if now is t.tensor or not isinstance(now, torch.Tensor):
                 continue
-            if t.kind != "attr" or (id(t.holder), t.key) in self.volatile or stream.reads_state(t.name):
+            if t.kind != "attr" or (id(t.holder), t.key) in self.changes.volatile or stream.reads_state(t.name):
                 stream.rebound(t.name, now)
         stores = []
         for change in changes:
-            place = (id(change.holder), change.key)
-            if place in self.volatile and place not in known and isinstance(change.after, torch.Tensor):
+            place = _where(change)
+            if place in self.changes.volatile and place not in known and isinstance(change.after, torch.Tensor):
                 stream.output(change.after)
                 stores.append((change.holder, change.key))
         return stores
 
-    def _find_volatile(self, grad: bool) -> None:
-        """The forward changes its modules. What changes again in a second call changes in every call."""
+    def _find_volatile(self, leaves: Sequence[torch.Tensor], grad: bool, changed: list[Change]) -> None:
+        """The forward has changed its modules. What a second call changes again changes in every call."""
         with self.undoing(), grad_mode(grad), eager():
-            for leaves in (self.arguments.copies(), next(iter(self.probes()))):
-                second = Snapshot(self.target)
-                args, kwargs = self.arguments.rebuild(leaves)
-                try:
-                    self.target.call(*args, **kwargs)
-                except Exception:  # other data is not taken: the same once more
-                    args, kwargs = self.arguments.rebuild(self.arguments.copies())
-                    self.target.call(*args, **kwargs)
-            changes = second.changes()
-        for c in changes:
+            second = Snapshot(self.target)
+            args, kwargs = self.arguments.rebuild(next(probes(leaves)))
+            try:
+                self.target.call(*args, **kwargs)
+            except Exception:  # other data is not taken: the same once more
+                args, kwargs = self.arguments.rebuild([own_copy(t) for t in leaves])
+                self.target.call(*args, **kwargs)
+            again = second.changes()
+        self.changes.seen.update(map(_kind, changed))
+        for c in again:
             if not isinstance(c.after, torch.Tensor):
                 raise CaptureError(
                     f"every forward changes {c.where} (from {c.before!r:.40} to {c.after!r:.40}) where no operator "
                     "shows it, and a plan would not: keep such state out of the forward, or in a tensor"
                 )
-            self.volatile.add((id(c.holder), c.key))
+            self.changes.volatile.add(_where(c))
 
     # ---- looking again
-
-    def probes(self) -> Iterator[list[torch.Tensor]]:
-        """Other data, the most different first."""
-        generator = torch.Generator().manual_seed(0x5EED)
-        for integers, gentle in ((True, False), (False, False), (False, True)):
-            yield [other_data(t, generator, integers, gentle) for t in self.arguments.leaves]
 
     def look_again(self, first: Recorded, grad: bool) -> tuple[int, Recorded | None, str | None]:
         """Records on other data in this grad mode and compares; the best verdict over the probes."""
         best: tuple[int, Recorded | None, str | None] = (DIFFER, None, None)
-        for leaves in self.probes():
+        for leaves in probes(self.arguments.leaves):
             try:
                 again = self.record(leaves, grad)
             except CleaveError:
@@ -514,6 +535,7 @@ class Capture:
     ) -> Captured:
         """The plan of a record that was looked at twice; with `sizes`, one with formulas (see _native.build)
         from the records at other sizes."""
+        changed = {place for r in (mine, probe, with_grad, *others) if r is not None for place in r.changed}
         plan = _native.build(
             mine.stream,
             probe.stream if probe else None,
@@ -531,11 +553,19 @@ class Capture:
             _tree.with_formulas(mine.output, [r.output for r in others]),
             mine.stores,
             {t.name: (t.holder, t.key) for t in reversed(self.tensors)},
-            self.target.module_checks(self.changing),
+            self.target.module_checks(changed),
             True in grads,
             False in grads,
+            bool(changed),
             tuple(sizes[2][: len(sizes[2]) - max(0, sizes[5])]) if sizes else (),
         )
+
+
+def probes(leaves: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Other data, the most different first."""
+    generator = torch.Generator().manual_seed(0x5EED)
+    for integers, gentle in ((True, False), (False, False), (False, True)):
+        yield [other_data(t, generator, integers, gentle) for t in leaves]
 
 
 def _stop(stream: Any) -> Exception | None:

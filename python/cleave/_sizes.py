@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 from . import _dims, _native, _shapes, _tree, progress
-from ._capture import Arguments, Capture, Captured, Recorded, flow_symbols, misfit, recycling
+from ._capture import Arguments, Capture, Captured, Changes, Recorded, flow_symbols, misfit, recycling
 from ._dims import ENOUGH, Place, Point, SizeSpec, Symbol
 from ._log import logger, warn
 from ._state import Target
@@ -181,6 +181,7 @@ class Sized:
         self.check = check
         self.confirm = confirm
         self.by_guess: dict[tuple[Place, ...], tuple[Capture, Recorded]] = {}  # records that looked for the batch
+        self.changes = Changes(set(), set())  # what a record tells of the modules, all know
         self.lock = threading.Lock()
         self.folding = False  # sequences are written another way in all records
         self.may_fold = not grad
@@ -204,6 +205,9 @@ class Sized:
         self.names = tuple(s.name for s in self.symbols)
         self.example = self.sizes_of(arguments.leaves)
         self.captured = self._prepare(arguments)
+
+    def _capture(self, arguments: Arguments) -> Capture:
+        return Capture(self.target, arguments, changes=self.changes)
 
     # ---- sizes
 
@@ -312,7 +316,7 @@ class Sized:
 
     def _runs(self, arguments: Arguments, guess: tuple[Place, ...], size: int) -> bool:
         leaves = _dims.resize(arguments.leaves, [Symbol("B", 1, size, guess, True)], (size,))
-        work = Capture(self.target, arguments._replace(leaves=leaves), both=False)
+        work = self._capture(arguments._replace(leaves=leaves))
         try:
             self.by_guess[guess] = work, work.record(work.arguments.copies(), self.grad)
         except CleaveError:
@@ -335,7 +339,7 @@ class Sized:
             second[i].select(dim, 0).copy_(
                 first[i].detach().select(dim, 1).flip(-1) if first[i].dim() > 1 else first[i][1]
             )
-        work = Capture(self.target, arguments._replace(leaves=first), both=False)
+        work = self._capture(arguments._replace(leaves=first))
         outputs = []
         for leaves in (first, second):
             with work.undoing(), torch.no_grad():
@@ -378,19 +382,12 @@ class Sized:
 
     def recorded(self, work: Capture, leaves: Sequence[torch.Tensor]) -> Recorded:
         """One more record."""
-        work.at = self._at(leaves)
-        recorded = work.record(leaves, self.grad)
-        if self.folding:
-            recorded.stream.fold()
-        return recorded
+        work.at, work.folding = self._at(leaves), self.folding
+        return work.record(leaves, self.grad)
 
     def _looked(self, work: Capture, recorded: Recorded | None = None) -> Looked:
-        work.at = self._at(work.arguments.leaves)
-        if not self.folding:
-            return work.look(self.grad, recorded)
-        looked = work.look(self.grad)
-        _fold(*looked)
-        return looked
+        work.at, work.folding = self._at(work.arguments.leaves), self.folding
+        return work.look(self.grad, recorded)
 
     def _flow(self, work: Capture, mine: Recorded) -> Flow | None:
         """What the forward reads from its data, where it reads any."""
@@ -400,15 +397,16 @@ class Sized:
 
     def _probed(self, arguments: Arguments) -> Captured:
         base = tuple(_dims.small_size(s, n) for s, n in zip(self.symbols, self.example, strict=True))
-        work, looked = self._start(arguments, base)
+        work, looked, special = self._start(arguments, base)
         try:
             captured = _Prober(self, arguments, work, self.families[0]).formulas(looked)
         finally:
             work.restore()
         captured = captured or self._elsewhere(arguments)
-        if captured is not None:
-            self.confirm_plan(arguments, captured, self.confirm)
-        own = self.obtain(arguments, self.example)  # where the example itself is special it has a plan from the start
+        if captured is not None and self.confirm:
+            self.confirm_plan(arguments, captured)
+        # Where the example itself is special it has a plan from the start.
+        own = self.obtain(arguments, self.example, special)
         return captured or own
 
     def _elsewhere(self, arguments: Arguments) -> Captured | None:
@@ -418,7 +416,7 @@ class Sized:
         family = max(rest, key=lambda f: len(f.streams), default=first)
         if family is first or len(family.streams) < max(ENOUGH, len(first.streams)):
             return None
-        work = Capture(self.target, self.resized(arguments, family.streams[0][0]), both=False)
+        work = self._capture(self.resized(arguments, family.streams[0][0]))
         try:
             looked = self._looked(work)
             if family.misfit(looked[0]) is not None:
@@ -430,22 +428,24 @@ class Sized:
         finally:
             work.restore()
 
-    def _start(self, arguments: Arguments, base: Point) -> tuple[Capture, Looked]:
-        """Looks at the first point: a small one that stands for the example or for what is around it."""
-        special = any(n == 1 for n in self.example)  # 1 may well be another structure, and is no good start
+    def _start(self, arguments: Arguments, base: Point) -> tuple[Capture, Looked, Recorded | None]:
+        """Looks at the first point: a small one that stands for the example or for what is around it. The last result:
+        the example's own record, where that has another structure."""
+        one = any(n == 1 for n in self.example)  # 1 may well be another structure, and is no good start
         found, self.found = self.found, None
         for point in dict.fromkeys([base, self.example]):
             if found is not None and self.sizes_of(found[0].arguments.leaves) == point:
                 work, recorded = found
             else:
-                work, recorded = Capture(self.target, self.resized(arguments, point), both=False), None
+                work, recorded = self._capture(self.resized(arguments, point)), None
             try:
                 looked = self._looked(work, recorded)
                 family = Family(point, looked[0], None)
-                if special or self._stands_for_more(family, work, looked, arguments) or point == self.example:
+                stands, own = (True, None) if one else self._stands_for_more(family, work, looked, arguments)
+                if stands or point == self.example:
                     family.flow = self._flow(work, looked[0])
                     self.families = (family,)
-                    return work, looked
+                    return work, looked, own
             except Exception:
                 if point == self.example:
                     work.restore()
@@ -453,9 +453,12 @@ class Sized:
             work.restore()
         raise AssertionError("the example is always looked at")
 
-    def _stands_for_more(self, family: Family, work: Capture, looked: Looked, arguments: Arguments) -> bool:
+    def _stands_for_more(
+        self, family: Family, work: Capture, looked: Looked, arguments: Arguments
+    ) -> tuple[bool, Recorded | None]:
         """The forward has this structure at the example's sizes, or beside them: then the example alone is special (it
-        is what a table was made for)."""
+        is what a table was made for), and its record is the second result."""
+        own: Recorded | None = None
         batch = self.symbols[0]
         step = 1 if self.example[0] < batch.high else -1
         beside = (self.example[0] + step, *self.example[1:])
@@ -465,14 +468,15 @@ class Sized:
             try:
                 recorded = self.recorded(work, self.resized(arguments, point).copies())
             except Exception:  # the model does not run here
-                return False
+                return False, None
             if self.may_fold and not self.folding and _is_sequence(family.misfit(recorded)):
                 self.folding = True
-                _fold(*looked, recorded)
+                _fold(*looked, recorded, *([] if own is None else [own]))
             if family.misfit(recorded) is None:
                 family.add(point, recorded)
-                return True
-        return False
+                return True, own
+            own = recorded if point == self.example else own
+        return False, None
 
     def place(self, point: Point, recorded: Recorded) -> None:
         """Puts a record into the family of its structure; a new one when it has a structure of its own."""
@@ -500,14 +504,10 @@ class Sized:
             where = "; ".join(map(self._point_text, sorted(points)))
             log.log(level, "%s: %s has %s%s", self.target.name, where, what, f": {why}" if why else "")
 
-    def confirm_plan(self, arguments: Arguments, captured: Captured, every: bool = True) -> None:
-        """Compares a plan with formulas with the model, at two points. every: also one that leaves modules alone, which
-        is seen by anybody who compares a single call."""
-        for work, _, _ in [f.made for f in self.families if f.captured is captured and f.made is not None]:
-            for point in self.check_points(captured)[:2] if every or work.calls_to_check > 1 else ():
-                again = Capture(self.target, self.resized(arguments, point), both=False)
-                again.volatile, again.changing = work.volatile, work.changing
-                self.check(captured, again)
+    def confirm_plan(self, arguments: Arguments, captured: Captured) -> None:
+        """Compares a plan with formulas with the model, at two points."""
+        for point in self.check_points(captured)[:2]:
+            self.check(captured, self._capture(self.resized(arguments, point)))
 
     def check_points(self, captured: Captured) -> list[Point]:
         """Where a plan is worth a comparison: proven points, cheap ones first; not where it was made, and where a size
@@ -518,16 +518,16 @@ class Sized:
 
     # ---- points that are used for the first time
 
-    def obtain(self, arguments: Arguments, sizes: Point) -> Captured:
-        """The plan for these inputs. A point that was never seen is recorded first."""
+    def obtain(self, arguments: Arguments, sizes: Point, recorded: Recorded | None = None) -> Captured:
+        """The plan for these inputs. A point that was never seen is recorded first; recorded: that was done."""
         with self.lock:
             found = self.served.get(sizes)
             if found is not None:
                 return found
-            work = Capture(self.target, arguments, both=False)
+            work = self._capture(arguments)
             try:
                 with progress.task(f"capturing {self.target.name}"), recycling():
-                    recorded = self.recorded(work, arguments.copies())
+                    recorded = recorded or self.recorded(work, arguments.copies())
                     return self._with_formulas(work, sizes, recorded) or self._collected(work, sizes, recorded)
             finally:
                 work.restore()
@@ -658,7 +658,7 @@ class Sized:
         out = []
         for point in points:
             at = self.resized(arguments, point)
-            work = Capture(self.target, at, both=False)
+            work = self._capture(at)
             try:
                 if self.family_of(point) is None:
                     recorded = self.recorded(work, at.copies())

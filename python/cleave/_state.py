@@ -44,6 +44,7 @@ class Change(NamedTuple):
     key: Any
     before: Any
     after: Any
+    added: bool = False  # an item that a container of a module did not have
 
 
 class Target:
@@ -291,8 +292,9 @@ def _keep(name: str, value: Any, seen: set[int]) -> _Kept | _KeptArray | _KeptSl
 class _Kept:
     """A container as it was, and what is inside it."""
 
-    def __init__(self, name: str, container: Any, seen: set[int]) -> None:
+    def __init__(self, name: str, container: Any, seen: set[int], is_module: bool = False) -> None:
         self.name = name
+        self.is_module = is_module  # the container has a module's attributes
         self.container = container
         self.items: Any = dict(container) if isinstance(container, dict) else list(container)
         self.inner: list[_Kept | _KeptArray | _KeptSlots] = []
@@ -308,7 +310,8 @@ class _Kept:
             for key in [*self.items, *(k for k in now if k not in self.items)]:
                 before, after = self.items.get(key), now.get(key)
                 if before is not after and not _same_plain(before, after):
-                    yield Change(f"{self.name}[{key!r}]", self.container, key, before, after)
+                    added = key not in self.items and not self.is_module
+                    yield Change(f"{self.name}[{key!r}]", self.container, key, before, after, added)
         elif len(now) != len(self.items):
             yield Change(self.name, self.container, None, len(self.items), len(now))
         elif not isinstance(self.container, set):
@@ -349,7 +352,7 @@ class Snapshot:
                 continue
             own = vars(module)
             seen.add(id(own))
-            self.kept.append(_Kept(path or target.name, own, seen))
+            self.kept.append(_Kept(path or target.name, own, seen, is_module=True))
         tensors = list(target.tensors())
         self.buffers = [(t.tensor, t.tensor.detach().clone()) for t in tensors if t.kind == "buffer"]
         # `tensor.data = …`, requires_grad_() and backward() change a tensor without an operator.

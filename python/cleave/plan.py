@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _native, _report, _save, _show, _tree, progress
-from ._capture import Arguments, Capture, Captured, grad_mode, own_copy, parameter_names, recycling, take_apart
+from ._capture import Arguments, Capture, Captured, grad_mode, own_copy, parameter_names, probes, recycling, take_apart
 from ._capture import eager as eager_code
 from ._dims import DynamicDims, SizeSpec, read_size
 from ._log import logger, warn
@@ -484,7 +484,7 @@ def capture_sized(
     before, since = RandomState(), time.monotonic()
 
     def check(captured: Captured, work: Capture) -> None:
-        _check_replay(target, _Variant(captured), work, grad)
+        _check_replay(target, captured, _Variant(captured), work, grad)
 
     try:
         with progress.task(f"capturing {target.name}"), recycling():
@@ -516,7 +516,7 @@ def capture_checked(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any
                 captured = work.run(grad)
             with recycling():  # of its own: a replay must not find what records left in memory
                 grad = captured.with_grad  # then values are compared too
-                _check_replay(target, _Variant(captured), work, grad)
+                _check_replay(target, captured, _Variant(captured), work, grad)
         _log_captured(target, captured, since, None)
         return captured
     finally:
@@ -541,12 +541,10 @@ def check_call(
     target: Target, captured: Captured, arguments: Arguments, call: Callable[[Sequence[torch.Tensor]], Any], grad: bool
 ) -> None:
     """Compares something else than the plan itself that runs a captured forward with the model."""
-    work = Capture(target, arguments, both=False)
-    if captured.stores or captured.plan.rebinds():
-        work.changing.add((0, None))  # the forward changes its modules: two calls are compared
+    work = Capture(target, arguments)
     try:
         with recycling():
-            _check_replay(target, call, work, grad)
+            _check_replay(target, captured, call, work, grad)
     finally:
         work.restore()
 
@@ -577,7 +575,7 @@ def _observe(call: _Call, leaves: list[torch.Tensor], params: list[torch.Tensor]
     return _Outcome(kept, spec, gradients, torch.get_rng_state())
 
 
-def _check_replay(target: Target, replay: _Call, work: Capture, grad: bool) -> None:
+def _check_replay(target: Target, captured: Captured, replay: _Call, work: Capture, grad: bool) -> None:
     """The last net: eager and replay on unseen data from the same state, compared bit for bit, gradients included.
 
     When the forward changes the module it runs twice: what the second call sees must be right too."""
@@ -596,8 +594,8 @@ def _check_replay(target: Target, replay: _Call, work: Capture, grad: bool) -> N
     failure: Exception | None = None
     with grad_mode(grad), eager_code():
         # Guards may refuse all other data; the example itself they let through.
-        for leaves in [*work.probes(), work.arguments.leaves]:
-            data = [leaves, work.arguments.leaves][: work.calls_to_check]
+        for leaves in [*probes(work.arguments.leaves), work.arguments.leaves]:
+            data = [leaves, work.arguments.leaves] if captured.changes else [leaves]
             try:
                 got = attempt(replay, data)  # first: it must not find what eager left in memory
             except GuardError:  # a guard refused the data: right, but nothing to compare

@@ -146,7 +146,7 @@ def _compare(
     sized = runtime.sized
     if sized is not None:
         runtime.prepare_sizes(dict(zip(sized.names, sized.sizes_of(arguments.leaves), strict=True)), training=False)
-    work = Capture(runtime._target, arguments, both=False)
+    work = Capture(runtime._target, arguments)
 
     def observe(call: Callable[..., Any]) -> Any:
         args, kwargs = arguments.rebuild(arguments.copies())
