@@ -219,15 +219,16 @@ def recycling() -> Iterator[None]:
         _native.recycle(False)
 
 
-class Changes(NamedTuple):
-    """Where forwards change their modules."""
+class ModuleUse(NamedTuple):
+    """What forwards do with their modules, as far as captures of one target have seen."""
 
-    seen: set[Where]
-    volatile: set[Where]  # those that every forward sets to a new tensor
+    read: set[tuple[int, str]]  # id of a module, name of an attribute
+    judged: set[Where]  # what changed, and was changed or not by a second call
+    volatile: set[Where]  # of that, what every forward sets to a new tensor
 
-    def new(self, found: Iterable[Change]) -> bool:
+    def unjudged(self, found: Iterable[Change]) -> bool:
         """Something changed of which it is not known whether every forward does that."""
-        return any(_kind(c) not in self.seen for c in found)
+        return any(_kind(c) not in self.judged for c in found)
 
 
 def _where(c: Change) -> Where:
@@ -248,15 +249,15 @@ class Capture:
         arguments: Arguments,
         both: bool = False,
         shapes: bool = False,
-        changes: Changes | None = None,
+        use: ModuleUse | None = None,
     ) -> None:
-        """changes: what other captures of the target know, and will."""
+        """use: what other captures of the target know, and will."""
         self.target = target
         self.shapes = shapes  # the model may be on the meta device
         self.arguments = arguments
         self.both = both  # find out whether one plan serves both grad modes
         self.settled = False  # modules from outside are known
-        self.changes = changes if changes is not None else Changes(set(), set())
+        self.use = use if use is not None else ModuleUse(set(), set(), set())
         self.folding = False  # records are written without sequences (unbind, split)
         self.at = ""  # the sizes of what is being recorded, for people: "B=3"
         self.streams: list[Any] = []
@@ -318,7 +319,7 @@ class Capture:
 
     def _recording(self, inputs: Iterable[tuple[str, torch.Tensor]] = ()) -> _watch.Recording:
         """A recording that knows these inputs and the model's tensors."""
-        recording = _watch.Recording(self.target)
+        recording = _watch.Recording(self.target, self.use.read)
         for name, leaf in inputs:
             recording.stream.input(name, leaf)
         for t in self.tensors:
@@ -343,7 +344,7 @@ class Capture:
             for leaf in outputs:
                 stream.output(leaf)
             changed = self.snapshot.changes()
-            if self.changes.new(changed):
+            if self.use.unjudged(changed):
                 self._find_volatile(leaves, grad, changed)
             stores = self._note_stored(stream, changed)
             if self.folding:
@@ -387,12 +388,12 @@ class Capture:
             now = t.now()
             if now is t.tensor or not isinstance(now, torch.Tensor):
                 continue
-            if t.kind != "attr" or (id(t.holder), t.key) in self.changes.volatile or stream.reads_state(t.name):
+            if t.kind != "attr" or (id(t.holder), t.key) in self.use.volatile or stream.reads_state(t.name):
                 stream.rebound(t.name, now)
         stores = []
         for change in changes:
             place = _where(change)
-            if place in self.changes.volatile and place not in known and isinstance(change.after, torch.Tensor):
+            if place in self.use.volatile and place not in known and isinstance(change.after, torch.Tensor):
                 stream.output(change.after)
                 stores.append((change.holder, change.key))
         return stores
@@ -408,14 +409,14 @@ class Capture:
                 args, kwargs = self.arguments.rebuild([own_copy(t) for t in leaves])
                 self.target.call(*args, **kwargs)
             again = second.changes()
-        self.changes.seen.update(map(_kind, changed))
+        self.use.judged.update(map(_kind, changed))
         for c in again:
             if not isinstance(c.after, torch.Tensor):
                 raise CaptureError(
                     f"every forward changes {c.where} (from {c.before!r:.40} to {c.after!r:.40}) where no operator "
                     "shows it, and a plan would not: keep such state out of the forward, or in a tensor"
                 )
-            self.changes.volatile.add(_where(c))
+            self.use.volatile.add(_where(c))
 
     # ---- looking again
 
@@ -553,7 +554,7 @@ class Capture:
             _tree.with_formulas(mine.output, [r.output for r in others]),
             mine.stores,
             {t.name: (t.holder, t.key) for t in reversed(self.tensors)},
-            self.target.module_checks(changed),
+            self.target.module_checks(changed, self.use.read),
             True in grads,
             False in grads,
             bool(changed),

@@ -61,6 +61,8 @@ PyObject *payload_write_py(PyObject *self, PyObject *args);
 PyObject *payload_read_py(PyObject *self, PyObject *args);
 PyObject *arrays_load_py(PyObject *self, PyObject *path);
 PyObject *payload_check_py(PyObject *self, PyObject *args);
+/* _native_program.c: whether the model still is as it was captured */
+PyObject *check_modules_py(PyObject *self, PyObject *modules);
 /* _native_backend.c: back ends in Python */
 PyObject *register_backend_py(PyObject *self, PyObject *args);
 /* _native_artifact.c: .clv files */

@@ -254,9 +254,19 @@ static bool gather_externals(ProgramObject *o, clv_tensor **out)
 	return true;
 }
 
-static clv_status module_changed(PyObject *path, PyObject *what)
+static bool is_tie(PyObject *c)
 {
-	const char *p = PyUnicode_AsUTF8(path), *w = PyUnicode_AsUTF8(what);
+	return PyTuple_GET_SIZE(c) == 6;
+}
+
+static clv_status module_changed(PyObject *c)
+{
+	const char *p = PyUnicode_AsUTF8(PyTuple_GET_ITEM(c, 0)), *w = PyUnicode_AsUTF8(PyTuple_GET_ITEM(c, 1));
+	if (is_tie(c))
+		return fail(CLV_E_INPUT,
+		            "the model's %s and %s were one tensor when the plan was captured, and no longer are: capture the "
+		            "model again",
+		            p ? p : "?", w ? w : "?");
 	if (w && !strcmp(w, "training"))
 		return fail(CLV_E_INPUT,
 		            "module %s was switched between train and eval mode after the plan was captured: capture the "
@@ -266,27 +276,52 @@ static clv_status module_changed(PyObject *path, PyObject *what)
 	            w ? w : "something", p && p[0] ? p : "(the root)");
 }
 
-/* modules: list of (path, what, dict, key, value), value NotImplemented for a key that must be absent, and of
-   (path, what, container, None, size): what must still hold of the model. */
-static clv_status check_modules(ProgramObject *o)
+static bool is_value(PyObject *now, PyObject *want)
 {
-	for (Py_ssize_t i = 0; o->modules && i < PyList_GET_SIZE(o->modules); i++) {
-		PyObject *item = PyList_GET_ITEM(o->modules, i), *key = PyTuple_GET_ITEM(item, 3),
-				 *want = PyTuple_GET_ITEM(item, 4);
-		PyObject *holder = PyTuple_GET_ITEM(item, 2);
-		bool same;
-		if (key == Py_None) {
-			same = PyObject_Size(holder) == PyLong_AsSsize_t(want);
-		} else {
-			PyObject *now = PyDict_GetItemWithError(holder, key);
-			same = now == want || (!now && want == Py_NotImplemented) ||
-			       (now && Py_TYPE(now) == Py_TYPE(want) && PyObject_RichCompareBool(now, want, Py_EQ) == 1);
-		}
+	return now == want || (!now && want == Py_NotImplemented) ||
+	       (now && Py_TYPE(now) == Py_TYPE(want) && PyObject_RichCompareBool(now, want, Py_EQ) == 1);
+}
+
+/* c: a ModuleCheck of _state.py. */
+static bool module_holds(PyObject *c)
+{
+	PyObject *holder = PyTuple_GET_ITEM(c, 2), *key = PyTuple_GET_ITEM(c, 3), *want = PyTuple_GET_ITEM(c, 4);
+	bool both = is_tie(c);
+	if (key == Py_None && PyLong_Check(want))
+		return PyObject_Size(holder) == PyLong_AsSsize_t(want);
+	if (key == Py_None)
+		return PyObject_RichCompareBool(holder, want, Py_EQ) == 1;
+	if (!both && PyDict_Check(holder))
+		return is_value(PyDict_GetItemWithError(holder, key), want);
+	PyObject *now = live_item(holder, key), *other = both ? live_item(want, PyTuple_GET_ITEM(c, 5)) : NULL;
+	bool holds = both ? now == other : is_value(now, want);
+	Py_XDECREF(now);
+	Py_XDECREF(other);
+	return holds;
+}
+
+/* modules: list of ModuleCheck (_state.py), or NULL */
+static clv_status check_modules(PyObject *modules)
+{
+	for (Py_ssize_t i = 0; modules && i < PyList_GET_SIZE(modules); i++) {
+		PyObject *c = PyList_GET_ITEM(modules, i);
+		bool holds = module_holds(c);
 		PyErr_Clear();
-		if (!same)
-			return module_changed(PyTuple_GET_ITEM(item, 0), PyTuple_GET_ITEM(item, 1));
+		if (!holds)
+			return module_changed(c);
 	}
 	return CLV_OK;
+}
+
+PyObject *check_modules_py(PyObject *self, PyObject *modules)
+{
+	(void)self;
+	if (!PyList_Check(modules))
+		return PyErr_Format(PyExc_TypeError, "check_modules takes a list");
+	clv_status st = check_modules(modules);
+	if (st != CLV_OK)
+		return raise_status(st);
+	Py_RETURN_NONE;
 }
 
 static clv_status check_ambient(const PlanObject *o)
@@ -409,7 +444,7 @@ static clv_status check_call(ProgramObject *o, Py_ssize_t n)
 {
 	if ((uint32_t)n != o->g->v.inputs.n)
 		return fail(CLV_E_INPUT, "%u tensors are needed, %zd were given", o->g->v.inputs.n, n);
-	TRY(check_modules(o));
+	TRY(check_modules(o->modules));
 	return check_ambient(o->plan);
 }
 
@@ -466,7 +501,7 @@ clv_tensor **program_externals(PyObject *program, Py_ssize_t *n)
 {
 	ProgramObject *o = (ProgramObject *)program;
 	const view *v = &o->g->v;
-	clv_status st = check_modules(o);
+	clv_status st = check_modules(o->modules);
 	if (st == CLV_OK)
 		st = check_ambient(o->plan);
 	if (st != CLV_OK)
@@ -530,7 +565,7 @@ static PyObject *program_py_check(ProgramObject *o, PyObject *seq)
 static PyObject *program_py_check_model(ProgramObject *o, PyObject *unused)
 {
 	(void)unused;
-	clv_status st = check_modules(o);
+	clv_status st = check_modules(o->modules);
 	return none_or_raise(st == CLV_OK ? check_ambient(o->plan) : st);
 }
 

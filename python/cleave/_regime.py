@@ -174,7 +174,7 @@ class Plans(Generic[T]):
         sized = self.sized
         if sized is None:
             return self.main
-        captured = sized.served.get(sized.sizes_of(leaves))
+        captured = sized.plan_at(sized.sizes_of(leaves))
         found = self.by_plan.get(id(captured)) if captured is not None else None
         if found is not None:
             return found

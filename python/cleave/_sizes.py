@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 from . import _dims, _native, _shapes, _tree, progress
-from ._capture import Arguments, Capture, Captured, Changes, Recorded, flow_symbols, misfit, recycling
+from ._capture import Arguments, Capture, Captured, ModuleUse, Recorded, flow_symbols, misfit, recycling
 from ._dims import ENOUGH, Place, Point, SizeSpec, Symbol
 from ._log import logger, warn
 from ._state import Target
@@ -181,7 +181,7 @@ class Sized:
         self.check = check
         self.confirm = confirm
         self.by_guess: dict[tuple[Place, ...], tuple[Capture, Recorded]] = {}  # records that looked for the batch
-        self.changes = Changes(set(), set())  # what a record tells of the modules, all know
+        self.use = ModuleUse(set(), set(), set())  # what a record tells of the modules, all know
         self.lock = threading.Lock()
         self.folding = False  # sequences are written another way in all records
         self.may_fold = not grad
@@ -207,7 +207,7 @@ class Sized:
         self.captured = self._prepare(arguments)
 
     def _capture(self, arguments: Arguments) -> Capture:
-        return Capture(self.target, arguments, changes=self.changes)
+        return Capture(self.target, arguments, use=self.use)
 
     # ---- sizes
 
@@ -517,6 +517,21 @@ class Sized:
         return [p for p in proven if p != made] or proven
 
     # ---- points that are used for the first time
+
+    def plan_at(self, sizes: Point) -> Captured | None:
+        """The plan that serves these sizes. One for them alone that was made for something in the modules that is no
+        longer there (a table for the sizes of the last call) is given up: they are recorded anew."""
+        found = self.served.get(sizes)
+        if found is None or found.symbols or found is self.captured:
+            return found
+        try:
+            _native.check_modules(found.modules)
+        except InputError:
+            with self.lock:
+                self.served = {p: c for p, c in self.served.items() if c is not found}
+                self.plans = tuple(p for p in self.plans if p[0] is not found)
+            return None
+        return found
 
     def obtain(self, arguments: Arguments, sizes: Point, recorded: Recorded | None = None) -> Captured:
         """The plan for these inputs. A point that was never seen is recorded first; recorded: that was done."""

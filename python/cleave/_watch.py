@@ -52,7 +52,8 @@ class PythonCall:
 class Recording:
     """One forward being recorded on this thread."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, read: set[tuple[int, str]]) -> None:
+        self.read = read  # attributes of modules that the forward looks at: id of the module, name
         self.stream = _native.Stream(target.name)
         self.calls: list[PythonCall] = []
         self.scopes: dict[int, int] = {}
@@ -138,6 +139,7 @@ def _install() -> None:
             _undo.extend(_wrap_host_read(name) for name in HOST_READS)
             _undo.append(_wrap_apply())
             _undo.append(_wrap_call())
+            _undo.append(_wrap_read())
 
 
 def _uninstall() -> None:
@@ -166,6 +168,23 @@ def _wrap_call() -> Callable[[], None]:
 
     module.__call__ = call
     return lambda: setattr(module, "__call__", original)
+
+
+def _wrap_read() -> Callable[[], None]:
+    module: Any = nn.Module
+    original = vars(module).get("__getattribute__")
+    look_up: Any = module.__getattribute__
+
+    def read(self: nn.Module, name: str) -> Any:
+        recording = getattr(_local, "recording", None)
+        if recording is not None:
+            recording.read.add((id(self), name))
+        return look_up(self, name)
+
+    module.__getattribute__ = read
+    if original is None:
+        return lambda: delattr(module, "__getattribute__")
+    return lambda: setattr(module, "__getattribute__", original)
 
 
 def _wrap_host_read(name: str) -> Callable[[], None]:

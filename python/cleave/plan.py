@@ -188,7 +188,7 @@ class Plan(_show.Shown, Drawable):
     def _sized_key(self, sized: Sized, grad: bool, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Hashable:
         """Which plan serves inputs of these sizes; sizes that were never seen are recorded first."""
         sizes = sized.sizes_of(leaves)
-        captured = sized.served.get(sizes)
+        captured = sized.plan_at(sizes)
         if captured is None:
             arguments = take_apart(self._target, args, kwargs)
             self._first.program.native.check_model()
