@@ -3,7 +3,11 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "memory/chunk.h"
 
@@ -65,19 +69,31 @@ void recycle_drop(recycle_free *give_back)
 	free_all(&left, give_back);
 }
 
+/* A capture's records and results are gone; what is free in the heap goes back to the system. */
+static void give_back_pages(void)
+{
+#ifdef __GLIBC__
+	(void)malloc_trim(0);
+#endif
+}
+
 void recycle_end(recycle_free *give_back)
 {
 	blocks left = {0};
+	bool last = false;
 	if (!depth || --depth)
 		return;
 	memory_lock();
 	if (atomic_fetch_sub(&users, 1) == 1) {
+		last = true;
 		left = take_spare();
 		vec_free(&busy);
 		busy_bytes = most_bytes = 0;
 	}
 	memory_unlock();
 	free_all(&left, give_back);
+	if (last)
+		give_back_pages();
 }
 
 bool recycle_entered(size_t size)
