@@ -4,6 +4,10 @@
 
 #include "bridge/impl.hpp"
 
+extern "C" {
+#include "base/digest.h"
+}
+
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <algorithm>
@@ -208,12 +212,8 @@ static uint64_t mix_samples(uint64_t h, const char *data, size_t n)
 
 static uint64_t mix_all(uint64_t h, const char *data, size_t n)
 {
-	for (size_t at = 0; at < n; at += sizeof(uint64_t)) {
-		uint64_t x = 0;
-		std::memcpy(&x, data + at, std::min(n - at, sizeof x));
-		h = mix(h, x);
-	}
-	return h;
+	const digest d = digest_of(data, n);
+	return mix(mix(h, d.high), d.low);
 }
 
 // Where a tensor lies and how.

@@ -104,13 +104,18 @@ static kept *kept_new(uint32_t nfrom, uint32_t ntensors)
 	return k;
 }
 
-/* Constants may be tensors that their maker still writes; all of a small one is looked at. False: nothing tells. */
+/* Constants may be tensors that their maker still writes; no version counts what a BatchNorm in train mode writes into its
+   buffers: all of a small one is looked at. False: nothing tells. */
 static bool mark_of(const part *x, uint32_t i, const clv_tensor *t, uint64_t *out)
 {
 	const view *v = &x->program->v;
-	bool constant = v->p->values.at[v->externals.at[i]].kind == VALUE_CONST;
+	value_kind kind = v->p->values.at[v->externals.at[i]].kind;
 	*out = 0;
-	return t && br_mark(t, constant ? SMALL_CONSTANT : 0, out);
+	if (!t)
+		return false;
+	if (kind == VALUE_BUFFER && br_mark(t, SMALL_BUFFER, out))
+		return true;
+	return br_mark(t, kind == VALUE_CONST ? SMALL_CONSTANT : 0, out);
 }
 
 static bool still_holds(const part *x, const kept *k, const turn *now)
@@ -126,13 +131,6 @@ static bool still_holds(const part *x, const kept *k, const turn *now)
 			return false;
 	}
 	return true;
-}
-
-/* Nothing in what is made once depends on a size, so any will do. */
-static void any_symbols(const plan *p, int64_t *out)
-{
-	for (symbol_id s = 0; s < p->symbols.n; s++)
-		out[s] = p->symbols.at[s].data ? -1 : p->symbols.at[s].lo;
 }
 
 static void gather(const part *x, const turn *now, clv_tensor **inputs, clv_tensor **externals)
@@ -182,14 +180,6 @@ static void count_bytes(const clv_program *g, const int64_t *sizes, kept *k)
 
 static clv_status fill_kept(const part *x, const turn *now, kept *k)
 {
-	const plan *p = now->g->p;
-	int64_t *symbols = mem_alloc((p->symbols.n + 1) * sizeof *symbols);
-	if (!symbols)
-		return fail_nomem();
-	if (k->sizes)
-		memcpy(symbols, k->sizes, p->symbols.n * sizeof *symbols);
-	else
-		any_symbols(p, symbols);
 	clv_status st = CLV_OK;
 	for (uint32_t i = 0; st == CLV_OK && i < k->nfrom; i++) {
 		clv_tensor *t = now->r->externals[x->externals[i]];
@@ -200,8 +190,7 @@ static clv_status fill_kept(const part *x, const turn *now, kept *k)
 	run_spec plain = {.externals = now->r->externals};
 	turn alone = {.g = now->g, .r = &plain, .kept = {now->kept[PART_ONCE]}};
 	if (st == CLV_OK)
-		st = run_part(x, &alone, symbols, k->tensors);
-	mem_free(symbols);
+		st = run_part(x, &alone, now->symbols, k->tensors);
 	return st;
 }
 

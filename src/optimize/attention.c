@@ -317,20 +317,18 @@ static bool fits(const finder *f, const spelt *a, value_id result)
 	return sizes && (a->mask == NONE || is_mask(f, a, dim_of(e, a->q, 2), keys));
 }
 
-/* Of the run to expect; 0: nothing is known. */
-static double expected(const finder *f, expr_id size)
+/* 0: not the same in every run */
+static double known_size(const finder *f, expr_id size)
 {
 	int64_t k;
-	if (expr_is_const(f->e->p, size, &k))
-		return (double)k;
-	return f->s->symbols && expr_eval(f->e->p, size, f->s->symbols, &k) == CLV_OK ? (double)k : 0;
+	return expr_is_const(f->e->p, size, &k) ? (double)k : 0;
 }
 
 /* On the CPU the operator goes through scores in blocks, which pays where a head's scores are many; windows of 49
    took longer. */
 static bool is_worth_it(const finder *f, const spelt *a)
 {
-	double rows = expected(f, dim_of(f->e, a->q, 2)), columns = expected(f, dim_of(f->e, a->k, a->turned ? 3 : 2));
+	double rows = known_size(f, dim_of(f->e, a->q, 2)), columns = known_size(f, dim_of(f->e, a->k, a->turned ? 3 : 2));
 	return is_cuda(f->e, a->q) ? is_aligned(f->e, a->q) : rows * columns >= MANY_SCORES;
 }
 

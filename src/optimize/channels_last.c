@@ -244,7 +244,7 @@ clv_status pass_channels_last(edit *e, const optimize_spec *s, uint32_t *changes
 	regions r;
 	if (!s->channels_last)
 		return CLV_OK;
-	clv_status st = regions_find(e, s, &r);
+	clv_status st = regions_find(e, &r);
 	if (st == CLV_OK)
 		st = convert_regions(e, s, &r, changes);
 	regions_free(&r);

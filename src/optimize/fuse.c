@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "plan/data.h"
+
 /* ---- finding ------------------------------------------------------------------------------------------------------- */
 
 static bool is_before(node_id a, node_id b)
@@ -217,16 +219,15 @@ clv_status join(fuser *f, const weighted *w, const tail *t, const char *op, cons
 
 /* ---- arguments ----------------------------------------------------------------------------------------------------- */
 
-clv_status expected_dim(const fuser *f, value_id v, uint32_t d, int64_t *k, bool *known)
+bool has_hints(const edit *e, value_id v)
 {
-	const plan *p = f->e->p;
-	expr_id x = p->dims.at[p->values.at[v].shape + d];
-	*known = expr_is_const(p, x, k);
-	if (*known || !f->s->symbols)
-		return CLV_OK;
-	clv_status st = expr_eval(p, x, f->s->symbols, k);
-	*known = st == CLV_OK && *k > 0;
-	return st == CLV_E_NOMEM ? st : CLV_OK;
+	const plan *p = e->p;
+	const value *x = &p->values.at[v];
+	for (uint32_t d = 0; d < x->ndim; d++)
+		for (symbol_id s = 0; s < p->symbols.n; s++)
+			if (p->symbols.at[s].data && expr_depends(p, p->dims.at[x->shape + d], s))
+				return false;
+	return true;
 }
 
 clv_status activation_args(fuser *f, const activation *a, const char *none, arg out[3])

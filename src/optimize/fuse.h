@@ -51,8 +51,8 @@ void find_tail(const fuser *f, const weighted *w, unsigned kinds, tail *out);
 /* Removes the node and its tail, and puts op(args) there. With in_place it writes `other`. */
 clv_status join(fuser *f, const weighted *w, const tail *t, const char *op, const arg *args, uint32_t nargs);
 
-/* The size of v's dimension d, of this run or of the one to expect; false: nothing is known. */
-clv_status expected_dim(const fuser *f, value_id v, uint32_t d, int64_t *k, bool *known);
+/* The sizes of v are known before a run: they say how weights are best laid out for it (packs_weights). */
+bool has_hints(const edit *e, value_id v);
 /* The arguments that say which function it is: name, scalars, algorithm. */
 clv_status activation_args(fuser *f, const activation *a, const char *none, arg out[3]);
 

@@ -79,19 +79,14 @@ static bool is_usable(const fuser *f, const weighted *w)
 
 /* ---- writing ------------------------------------------------------------------------------------------------------- */
 
-/* The input's sizes, for which the weight is laid out; none where they are not known. */
+/* The input's sizes, for which the weight is laid out. */
 static clv_status size_hint(const fuser *f, value_id x, arg *out)
 {
-	int64_t sizes[MAX_DIMS + 2];
-	uint32_t ndim = f->e->p->values.at[x].ndim;
+	edit *e = f->e;
 	*out = arg_of(NONE);
-	for (uint32_t d = 0; d < ndim; d++) {
-		bool known;
-		TRY(expected_dim(f, x, d, &sizes[d], &known));
-		if (!known)
-			return CLV_OK;
-	}
-	return arg_ints(f->e, sizes, ndim, out);
+	if (!has_hints(e, x))
+		return CLV_OK;
+	return arg_sizes(e, &e->p->dims.at[e->p->values.at[x].shape], e->p->values.at[x].ndim, out);
 }
 
 /* padding, [output_padding,] stride, dilation, groups: as all these operators have them */
@@ -106,6 +101,22 @@ static clv_status geometry_args(fuser *f, const weighted *w, const geometry *g, 
 	return arg_int(e, w->groups, &out[(*n)++]);
 }
 
+/* That of a transposed convolution is laid out with outputs first. */
+static clv_status new_packed(edit *e, const weighted *w, value_id *out)
+{
+	uint32_t ndim = e->p->values.at[w->weight].ndim;
+	int64_t shape[MAX_DIMS + 2];
+	if (!w->transposed)
+		return edit_like(e, w->weight, out);
+	for (uint32_t d = 0; d < ndim; d++)
+		if (!fixed_dim(e, w->weight, d, &shape[d]))
+			return edit_like(e, w->weight, out);
+	int64_t inputs = shape[0];
+	shape[0] = shape[1] * w->groups;
+	shape[1] = inputs / w->groups;
+	return new_tensor(e, w->weight, DT_F32, shape, ndim, out);
+}
+
 static clv_status pack(fuser *f, const weighted *w, const geometry *g, const char *op, value_id *out)
 {
 	edit *e = f->e;
@@ -114,7 +125,7 @@ static clv_status pack(fuser *f, const weighted *w, const geometry *g, const cha
 	uint32_t n = 1;
 	TRY(geometry_args(f, w, g, args, &n));
 	TRY(size_hint(f, w->x, &args[n++]));
-	TRY(edit_like(e, w->weight, out));
+	TRY(new_packed(e, w, out));
 	e->p->values.at[*out].flags |= VALUE_ODD;
 	return put_node(&at, op, args, n, *out);
 }

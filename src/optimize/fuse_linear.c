@@ -9,11 +9,10 @@ enum { ENOUGH_WORK = 1 << 20, ENOUGH_WEIGHT = 1 << 18 };
 
 /* ---- reading ------------------------------------------------------------------------------------------------------- */
 
-/* A linear with how many rows are to be expected. */
+/* A linear with how many rows it has; NONE: nothing is known. */
 typedef struct sized {
 	linear l;
-	int64_t rows;
-	bool has_rows;
+	expr_id rows;
 } sized;
 
 static bool is_usable(const edit *e, const weighted *w)
@@ -24,22 +23,24 @@ static bool is_usable(const edit *e, const weighted *w)
 
 static clv_status find_rows(const fuser *f, sized *x)
 {
-	uint32_t ndim = f->e->p->values.at[x->l.w.x].ndim;
-	x->rows = 1;
-	x->has_rows = true;
-	for (uint32_t d = 0; d + 1 < ndim && x->has_rows; d++) {
-		int64_t k;
-		TRY(expected_dim(f, x->l.w.x, d, &k, &x->has_rows));
-		x->has_rows = x->has_rows && k > 0 && k <= INT32_MAX / x->rows;
-		x->rows *= x->has_rows ? k : 1;
-	}
+	plan *p = f->e->p;
+	const value *in = &p->values.at[x->l.w.x];
+	x->rows = NONE;
+	if (!has_hints(f->e, x->l.w.x))
+		return CLV_OK;
+	TRY(expr_const(p, 1, &x->rows));
+	for (uint32_t d = 0; d + 1 < in->ndim; d++)
+		TRY(expr_make(p, EXPR_MUL, x->rows, p->dims.at[in->shape + d], &x->rows));
 	return CLV_OK;
 }
 
-static bool is_worth_it(const sized *x)
+static bool is_worth_it(const plan *p, const sized *x)
 {
 	double weight = (double)x->l.ins * (double)x->l.outs;
-	return x->has_rows ? weight * (double)x->rows >= ENOUGH_WORK : weight >= ENOUGH_WEIGHT;
+	int64_t rows;
+	if (x->rows != NONE && expr_is_const(p, x->rows, &rows))
+		return weight * (double)rows >= ENOUGH_WORK;
+	return weight >= ENOUGH_WEIGHT;
 }
 
 /* ---- writing ------------------------------------------------------------------------------------------------------- */
@@ -54,8 +55,8 @@ static clv_status pack(fuser *f, const sized *x, value_id *out)
 	if (l->transposed)
 		TRY(turn_weight(&at, l, &weight));
 	arg args[2] = {arg_of(weight), arg_of(NONE)};
-	if (x->has_rows)
-		TRY(arg_int(e, x->rows, &args[1]));
+	if (x->rows != NONE)
+		args[1] = (arg){.kind = ARG_INT, .u.e = x->rows};
 	TRY(new_tensor(e, weight, DT_F32, shape, 2, out));
 	e->p->values.at[*out].flags |= VALUE_ODD;
 	return put_node(&at, "mkldnn::_reorder_linear_weight", args, 2, *out);
@@ -83,7 +84,7 @@ clv_status fuse_linear(fuser *f, node_id n)
 	if (!has("mkldnn::_reorder_linear_weight") || !has("mkldnn::_linear_pointwise"))
 		return CLV_OK;
 	TRY(find_rows(f, &x));
-	if (!is_worth_it(&x))
+	if (!is_worth_it(f->e->p, &x))
 		return CLV_OK;
 	value_id weight;
 	find_tail(f, &x.l.w, TAIL_UNARY | (has("mkldnn::_linear_pointwise.binary") ? TAIL_BINARY : 0), &t);

@@ -58,13 +58,12 @@ typedef struct regions {
 	node_id *inner_write; /* per owner of memory: the last node of a region that writes it; NONE */
 	node_id *last_write;  /* per owner of memory: the last node of the range that writes it; NONE */
 	bool *apart;          /* per owner of memory: no image on it may be channels-last */
-	double *bytes;        /* per value, at the sizes to expect */
+	double *bytes;        /* per value, at the least sizes that may be */
 	node_id now;          /* while values of a node are looked at */
 	bool yes;
 } regions;
 
-clv_status regions_find(const edit *e, const optimize_spec *s,
-                        regions *out); /* caller calls regions_free, also on failure */
+clv_status regions_find(const edit *e, regions *out); /* caller calls regions_free, also on failure */
 void regions_free(regions *r);
 bool made_inside(const regions *r, value_id v);
 /* An image of a region that is read outside, or kept. */

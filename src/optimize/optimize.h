@@ -32,7 +32,6 @@ typedef struct optimize_spec {
 	bool guards_first;                /* what every run does is to have guards in a part of their own */
 	const char *const *off;           /* names of passes that are left out; NULL ends; may be NULL */
 	bool (*has_op)(const char *name); /* the operator exists here, with the backend it needs; NULL: none of ours does */
-	const int64_t *symbols;           /* values to expect; only a hint, for packing. NULL: none is known */
 	const node_span *pinned;          /* compiled segments of the range: see edit_pin */
 	uint32_t npinned;
 	const char *gpu; /* the kind of device that passes for GPUs look for; NULL: cuda. Tests compute on another */
@@ -64,7 +63,11 @@ typedef struct optimized_plan {
 clv_status optimize(const plan *p, node_id first, node_id end, const optimize_spec *s, optimized_plan *out);
 void optimized_plan_free(optimized_plan *o);
 
-enum { SMALL_CONSTANT = 4096 }; /* bytes that a run can look at each time */
+/* A weight laid out anew. Sizes among its arguments only say for which inputs that is best: it is made once, for those of
+   the first run. */
+bool packs_weights(const plan *p, node_id n);
+
+enum { SMALL_CONSTANT = 4096, SMALL_BUFFER = 1 << 16 }; /* bytes that a run can look at each time */
 
 /* ---- passes: each adds to *changes --------------------------------------------------------------------------------- */
 

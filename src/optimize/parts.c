@@ -127,13 +127,18 @@ static bool is_guard(finder *f, node_id n)
 	return f->yes;
 }
 
+bool packs_weights(const plan *p, node_id n)
+{
+	return !strncmp(plan_s(p, p->nodes.at[n].op), "mkldnn::_reorder_", 17);
+}
+
 static part_id node_part(finder *f, node_id n)
 {
 	const plan *p = f->e->p;
 	f->now = PART_ONCE;
 	if (edit_pinned(f->e, n) || (!node_pure(f->e, n) && !is_guard(f, n)))
 		return PART_MAIN;
-	for (symbol_id s = 0; s < p->symbols.n; s++)
+	for (symbol_id s = 0; s < p->symbols.n && !packs_weights(p, n); s++)
 		if (node_takes(p, n, s))
 			not_before(f, p->symbols.at[s].data ? PART_MAIN : PART_SIZED);
 	node_each_arg(p, n, see_arg, f);

@@ -308,15 +308,15 @@ static clv_status choose(regions *r)
 
 /* ---- all of it ---------------------------------------------------------------------------------------------------- */
 
-/* The least sizes where none are known. */
-static clv_status find_sizes(regions *r, const int64_t *hint)
+/* At the least sizes that may be. */
+static clv_status find_sizes(regions *r)
 {
 	const plan *p = r->e->p;
 	int64_t *sizes = mem_alloc((p->symbols.n + 1) * sizeof *sizes);
 	if (!sizes)
 		return fail_nomem();
 	for (symbol_id s = 0; s < p->symbols.n; s++)
-		sizes[s] = hint && hint[s] > 0 ? hint[s] : p->symbols.at[s].lo > 1 ? p->symbols.at[s].lo : 1;
+		sizes[s] = p->symbols.at[s].lo > 1 ? p->symbols.at[s].lo : 1;
 	clv_status st = CLV_OK;
 	for (value_id v = 0; st != CLV_E_NOMEM && v < p->values.n; v++) {
 		int64_t bytes = 0;
@@ -345,12 +345,12 @@ static clv_status alloc_all(regions *r)
 	return all ? CLV_OK : fail_nomem();
 }
 
-clv_status regions_find(const edit *e, const optimize_spec *s, regions *out)
+clv_status regions_find(const edit *e, regions *out)
 {
 	*out = (regions){.e = e};
 	TRY(layouts_new(e, &out->l));
 	TRY(alloc_all(out));
-	TRY(find_sizes(out, s->symbols));
+	TRY(find_sizes(out));
 	for (node_id n = e->first; n < e->end; n++)
 		out->in[n] = layout_possible(&out->l, n);
 	settle(out);

@@ -184,6 +184,34 @@ static void a_convolution_is_laid_out_and_does_the_activation(void **state)
 				   "%1", "2") ", \"hardtanh\", [0.0, 6.0], none" SHAPE "\n" ENDS("%3"));
 }
 
+static void a_convolution_is_laid_out_for_the_sizes_of_the_first_run(void **state)
+{
+	(void)state;
+	check_fuse(
+		HEAD "symbol B 1..64\ninput %0 f32[B,4,8,8] name=\"x\"\nparam @w f32[4,4,3,3]\nparam @c f32[4]\n"
+			 "%1 = aten::clone(%0, memory:channels_last) -> f32[B,4,8,8]\n"
+			 "%2 = aten::conv2d(%1, @w, @c, [1, 1], [1, 1], [1, 1], 1) -> f32[B,4,8,8]\n" ENDS("%2"),
+		"%1 = aten::clone(%0, memory:channels_last) -> f32[B,4,8,8]\n"
+		"%2 = mkldnn::_reorder_convolution_weight(@w, [1, 1], [1, 1], [1, 1], 1, [B, 4, 8, 8]) -> f32[4,4,3,3] odd\n"
+		"%3 = mkldnn::_convolution_pointwise(%1, %2, @c, [1, 1], [1, 1], [1, 1], 1, \"none\", [], none) -> "
+		"f32[B,4,8,8]\n" ENDS("%3"));
+}
+
+static void the_weight_of_a_transposed_convolution_gets_outputs_first(void **state)
+{
+	(void)state;
+	check_fuse(
+		HEAD "input %0 f32[2,8,4,4] name=\"x\"\nparam @w f32[8,6,3,3]\nparam @c f32[12]\n"
+			 "%1 = aten::clone(%0, memory:channels_last) -> f32[2,8,4,4]\n"
+			 "%2 = aten::conv_transpose2d.input(%1, @w, @c, [1, 1], [1, 1], [0, 0], 2, [1, 1]) -> "
+			 "f32[2,12,4,4]\n" ENDS("%2"),
+		"%1 = aten::clone(%0, memory:channels_last) -> f32[2,8,4,4]\n"
+		"%2 = mkldnn::_reorder_convolution_transpose_weight(@w, [1, 1], [0, 0], [1, 1], [1, 1], 2, [2, 8, 4, 4]) -> "
+		"f32[12,4,3,3] odd\n"
+		"%3 = mkldnn::_convolution_transpose_pointwise(%1, %2, @c, [1, 1], [0, 0], [1, 1], [1, 1], 2, \"none\", [], "
+		"none) -> f32[2,12,4,4]\n" ENDS("%3"));
+}
+
 static void where_layouts_must_stay_only_the_activation_is_joined(void **state)
 {
 	(void)state;
@@ -337,16 +365,14 @@ static void operators_that_are_not_there_are_not_used(void **state)
 #define MATRIX HEAD "symbol B 1..64\ninput %0 f32[B,16,768] name=\"x\"\nparam @w f32[768,768]\nparam @c f32[768]\n"
 #define LINEAR "%1 = aten::linear(%0, @w, @c) -> f32[B,16,768]\n"
 
-static void a_linear_is_laid_out_for_the_rows_to_expect(void **state)
+static void a_linear_is_laid_out_for_the_rows_of_the_first_run(void **state)
 {
 	(void)state;
-	job j = {.run = pass_fuse, .spec = fast};
-	j.text = MATRIX LINEAR "%2 = aten::gelu(%1, \"none\") -> f32[B,16,768]\n" ENDS("%2");
-	j.spec.symbols = (int64_t[]){4};
-	check_job(j, "%1 = mkldnn::_reorder_linear_weight(@w, 64) -> f32[768,768] odd\n"
-	             "%2 = mkldnn::_linear_pointwise(%0, %1, @c, \"gelu\", [], \"none\") -> f32[B,16,768]\n" ENDS("%2"));
+	check_fuse(MATRIX LINEAR "%2 = aten::gelu(%1, \"none\") -> f32[B,16,768]\n" ENDS("%2"),
+	           "%1 = mkldnn::_reorder_linear_weight(@w, 16*B) -> f32[768,768] odd\n"
+	           "%2 = mkldnn::_linear_pointwise(%0, %1, @c, \"gelu\", [], \"none\") -> f32[B,16,768]\n" ENDS("%2"));
 	check_fuse(MATRIX LINEAR "%2 = aten::add.Tensor(%0, %1, 1) -> f32[B,16,768]\n" ENDS("%2"),
-	           "%1 = mkldnn::_reorder_linear_weight(@w, none) -> f32[768,768] odd\n"
+	           "%1 = mkldnn::_reorder_linear_weight(@w, 16*B) -> f32[768,768] odd\n"
 	           "%2 = mkldnn::_linear_pointwise.binary(%0, %0, %1, @c, \"add\") -> f32[B,16,768]\n" ENDS("%2"));
 }
 
@@ -395,7 +421,9 @@ int main(void)
 		cmocka_unit_test(a_normalization_of_channels_last_images_is_a_product_and_a_sum),
 		cmocka_unit_test(cudnn_does_a_relu_and_a_sum_with_one),
 		cmocka_unit_test(operators_that_are_not_there_are_not_used),
-		cmocka_unit_test(a_linear_is_laid_out_for_the_rows_to_expect),
+		cmocka_unit_test(a_convolution_is_laid_out_for_the_sizes_of_the_first_run),
+		cmocka_unit_test(the_weight_of_a_transposed_convolution_gets_outputs_first),
+		cmocka_unit_test(a_linear_is_laid_out_for_the_rows_of_the_first_run),
 		cmocka_unit_test(a_product_with_a_parameter_is_a_linear),
 		cmocka_unit_test(small_linears_stay),
 		cmocka_unit_test(memory_may_run_out_anywhere),

@@ -143,6 +143,36 @@ def test_a_normalization_between_convolutions_and_functions() -> None:
     check(nn.Sequential(*layers), torch.randn(2, 3, 33, 33))
 
 
+@mkldnn
+@pytest.mark.parametrize("dynamic_batch", [None, (1, 8)])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_transposed_convolutions_are_laid_out(groups: int, dynamic_batch: tuple[int, int] | None) -> None:
+    up = nn.ConvTranspose2d(8, 4, 3, stride=2, groups=groups)
+    model, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), up, nn.ReLU()).eval(), torch.randn(4, 3, 9, 9)
+    with torch.no_grad():
+        plan = cleave.capture(model, x, optimize="fast", dynamic_batch=dynamic_batch)
+        assert "not used" not in plan.optimizations()
+        torch.testing.assert_close(plan(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_statistics_that_a_forward_in_train_mode_moves_are_folded_anew() -> None:
+    """torch counts no version there; all channels but one have nothing that could move."""
+    model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64), nn.ReLU())
+    x, alive = torch.randn(2, 3, 16, 16), torch.arange(64) == 37
+    with torch.no_grad():
+        model[0].weight[~alive] = 0
+        model[0].bias[~alive] = 0
+        model[1].running_var[~alive] = 0
+        model.eval()
+        plan = cleave.capture(model, x, optimize="fast")
+        plan(x)
+        model.train()
+        for _ in range(20):
+            model(3 * x + 1)
+        model.eval()
+        torch.testing.assert_close(plan(x), model(x), rtol=1e-4, atol=1e-4)
+
+
 def test_new_statistics_are_folded_anew() -> None:
     model = settle(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()))
     x = torch.randn(2, 3, 9, 9)
