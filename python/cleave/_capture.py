@@ -57,7 +57,7 @@ class Recorded(NamedTuple):
     calls: list[_watch.PythonCall]
     output: _tree.Spec
     stores: list[tuple[Any, Any]]  # (holder, key): where the forward keeps tensors; they come after the outputs
-    changed: frozenset[Where]  # attributes and items of the modules
+    changed: dict[Where, str]  # attributes and items of the modules, with their names
 
 
 class Captured(NamedTuple):
@@ -71,7 +71,7 @@ class Captured(NamedTuple):
     modules: list[tuple[str, str, Any, Any, Any]]
     with_grad: bool
     without_grad: bool
-    changes: bool  # the forward changes its modules: two calls tell more of it than one
+    changes: tuple[str, ...]  # what the forward changes of its modules: then two calls tell more of it than one
     symbols: tuple[str, ...] = ()  # sizes that may change; empty: a plan for the recorded sizes alone
 
 
@@ -350,7 +350,8 @@ class Capture:
             if self.folding:
                 stream.fold()
             log.debug("recorded %s %s: %.3f s, grad %s", self.target.name, self.at, time.monotonic() - since, grad)
-            return Recorded(stream, recording.calls, spec, stores, frozenset(map(_where, changed))), recording.keep
+            places = {_where(c): c.where for c in changed}
+            return Recorded(stream, recording.calls, spec, stores, places), recording.keep
 
     def _call(self, recording: _watch.Recording, args: Any, kwargs: Any, grad: bool) -> Any:
         stream = recording.stream
@@ -536,7 +537,9 @@ class Capture:
     ) -> Captured:
         """The plan of a record that was looked at twice; with `sizes`, one with formulas (see _native.build)
         from the records at other sizes."""
-        changed = {place for r in (mine, probe, with_grad, *others) if r is not None for place in r.changed}
+        changed: dict[Where, str] = {}
+        for r in (mine, probe, with_grad, *others):
+            changed.update(r.changed if r is not None else {})
         plan = _native.build(
             mine.stream,
             probe.stream if probe else None,
@@ -554,10 +557,10 @@ class Capture:
             _tree.with_formulas(mine.output, [r.output for r in others]),
             mine.stores,
             {t.name: (t.holder, t.key) for t in reversed(self.tensors)},
-            self.target.module_checks(changed, self.use.read),
+            self.target.module_checks(set(changed), self.use.read),
             True in grads,
             False in grads,
-            bool(changed),
+            tuple(sorted(set(changed.values()))),
             tuple(sizes[2][: len(sizes[2]) - max(0, sizes[5])]) if sizes else (),
         )
 

@@ -19,6 +19,7 @@ typedef struct ProgramObject {
 	PlanObject *plan;
 	clv_program *g;
 	Binding *bindings; /* per external */
+	Binding *beside;   /* per external: run_spec.beside */
 	PyObject *modules; /* what must still hold of the model, see check_modules */
 	Coded *coded;      /* compiled segments */
 	uint32_t ncoded;
@@ -34,6 +35,8 @@ static int program_py_traverse(ProgramObject *o, visitproc visit, void *ctx)
 		r = visit_one(o->bindings[i].holder, visit, ctx);
 		if (!r)
 			r = visit_one(o->bindings[i].key, visit, ctx);
+		if (!r && o->beside)
+			r = visit_one(o->beside[i].holder, visit, ctx);
 	}
 	return r;
 }
@@ -44,6 +47,10 @@ static int program_py_clear(ProgramObject *o)
 	for (uint32_t i = 0; o->bindings && o->g && i < o->g->v.externals.n; i++) {
 		Py_CLEAR(o->bindings[i].holder);
 		Py_CLEAR(o->bindings[i].key);
+		if (!o->beside)
+			continue;
+		Py_CLEAR(o->beside[i].holder);
+		Py_CLEAR(o->beside[i].key);
 	}
 	Py_CLEAR(o->modules);
 	return 0;
@@ -54,6 +61,7 @@ static void program_py_dealloc(ProgramObject *o)
 	PyObject_GC_UnTrack(o);
 	program_py_clear(o);
 	PyMem_Free(o->bindings);
+	PyMem_Free(o->beside);
 	program_free(o->g);
 	for (uint32_t i = 0; o->coded && i < o->ncoded; i++)
 		code_unref(o->coded[i].c);
@@ -63,27 +71,52 @@ static void program_py_dealloc(ProgramObject *o)
 	Py_TYPE(o)->tp_free((PyObject *)o);
 }
 
+static bool bind_one(PyObject *pair, Binding *out)
+{
+	if (!PyArg_ParseTuple(pair, "OO", &out->holder, &out->key)) {
+		*out = (Binding){NULL, NULL};
+		return false;
+	}
+	Py_INCREF(out->holder);
+	Py_INCREF(out->key);
+	return true;
+}
+
+/* A BatchNorm counts its forwards in train mode; no version does that for the statistics that they write. */
+static bool bind_beside(const char *name, PyObject *state, Binding *out)
+{
+	const char *dot = strrchr(name, '.'), *last = dot ? dot + 1 : name;
+	if (strcmp(last, "running_mean") != 0 && strcmp(last, "running_var") != 0)
+		return true;
+	PyObject *path = PyUnicode_DecodeUTF8(name, last - name, NULL);
+	PyObject *other = path ? PyUnicode_FromFormat("%Unum_batches_tracked", path) : NULL;
+	PyObject *pair = other ? PyDict_GetItemWithError(state, other) : NULL;
+	bool ok = pair ? bind_one(pair, out) : !PyErr_Occurred();
+	Py_XDECREF(other);
+	Py_XDECREF(path);
+	return ok;
+}
+
 /* state: dict name -> (dict, key) for every module tensor the program reads */
 static bool bind_externals(ProgramObject *o, PyObject *state)
 {
 	const view *v = &o->g->v;
 	const plan *p = o->plan->p;
 	o->bindings = PyMem_Calloc(v->externals.n + 1, sizeof *o->bindings);
-	if (!o->bindings)
+	o->beside = PyMem_Calloc(v->externals.n + 1, sizeof *o->beside);
+	if (!o->bindings || !o->beside)
 		return PyErr_NoMemory() != NULL;
 	for (uint32_t i = 0; i < v->externals.n; i++) {
 		const value *x = &p->values.at[v->externals.at[i]];
 		if (x->kind != VALUE_PARAM && x->kind != VALUE_BUFFER && x->kind != VALUE_ATTR)
 			continue;
 		PyObject *pair = PyDict_GetItemString(state, plan_s(p, x->name));
-		if (!pair || !PyArg_ParseTuple(pair, "OO", &o->bindings[i].holder, &o->bindings[i].key)) {
-			o->bindings[i].holder = o->bindings[i].key = NULL;
-			if (!PyErr_Occurred())
-				PyErr_Format(PyExc_KeyError, "no module tensor %s", plan_s(p, x->name));
+		if (!pair && !PyErr_Occurred())
+			PyErr_Format(PyExc_KeyError, "no module tensor %s", plan_s(p, x->name));
+		if (!pair || !bind_one(pair, &o->bindings[i]))
 			return false;
-		}
-		Py_INCREF(o->bindings[i].holder);
-		Py_INCREF(o->bindings[i].key);
+		if (x->kind == VALUE_BUFFER && !bind_beside(plan_s(p, x->name), state, &o->beside[i]))
+			return false;
 	}
 	return true;
 }
@@ -254,6 +287,17 @@ static bool gather_externals(ProgramObject *o, clv_tensor **out)
 	return true;
 }
 
+/* Likewise, of those that tell that an external was written. */
+static void gather_beside(ProgramObject *o, clv_tensor **out)
+{
+	for (uint32_t i = 0; i < o->g->v.externals.n; i++) {
+		PyObject *t = o->beside[i].holder ? live_item(o->beside[i].holder, o->beside[i].key) : NULL;
+		out[i] = t ? br_ref(py_borrow(t)) : NULL;
+		Py_XDECREF(t);
+	}
+	PyErr_Clear();
+}
+
 static bool is_tie(PyObject *c)
 {
 	return PyTuple_GET_SIZE(c) == 6;
@@ -419,7 +463,7 @@ static int64_t *symbol_array(const plan *p, PyObject *given)
 
 /* What a run needs, gathered: the same for running and for checking alone. */
 typedef struct Prepared {
-	clv_tensor **inputs, **externals, **outputs, **guards;
+	clv_tensor **inputs, **externals, **beside, **outputs, **guards;
 	br_arg *numbers; /* of the output */
 	Py_ssize_t n, nguards;
 	int64_t *symbols;
@@ -430,12 +474,15 @@ static void prepared_free(ProgramObject *o, Prepared *x)
 {
 	for (uint32_t i = 0; x->externals && i < o->g->v.externals.n; i++)
 		br_unref(x->externals[i]);
+	for (uint32_t i = 0; x->beside && i < o->g->v.externals.n; i++)
+		br_unref(x->beside[i]);
 	if (x->inputs)
 		tensors_free(x->inputs, x->n);
 	if (x->guards)
 		tensors_free(x->guards, x->nguards);
 	PyMem_Free(x->symbols);
 	PyMem_Free(x->externals);
+	PyMem_Free(x->beside);
 	PyMem_Free(x->outputs);
 	PyMem_Free(x->numbers);
 }
@@ -469,18 +516,21 @@ static bool prepare(ProgramObject *o, PyObject *args, Prepared *x)
 	if (PyErr_Occurred())
 		return false;
 	x->externals = PyMem_Calloc(o->g->v.externals.n + 1, sizeof *x->externals);
+	x->beside = PyMem_Calloc(o->g->v.externals.n + 1, sizeof *x->beside);
 	x->outputs = PyMem_Calloc(o->g->outputs.n + 1, sizeof *x->outputs);
 	x->numbers = PyMem_Calloc(o->g->out_numbers.n + 1, sizeof *x->numbers);
-	if (!x->externals || !x->outputs || !x->numbers || (symbols != Py_None && !x->symbols))
+	if (!x->externals || !x->beside || !x->outputs || !x->numbers || (symbols != Py_None && !x->symbols))
 		return PyErr_NoMemory() != NULL;
 	clv_status st = check_call(o, x->n);
 	if (st != CLV_OK)
 		return raise_status(st) != NULL;
 	if (!gather_externals(o, x->externals))
 		return false;
+	gather_beside(o, x->beside);
 	br_modes_get(&ambient);
 	x->r = (run_spec){.inputs = x->inputs,
 	                  .externals = x->externals,
+	                  .beside = x->beside,
 	                  .outputs = x->outputs,
 	                  .numbers = x->numbers,
 	                  .symbols = x->symbols,

@@ -22,6 +22,7 @@ import functools
 import json
 import math
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -222,7 +223,7 @@ def compare(
     start = time.perf_counter()
     end = math.inf if seconds is None else start + seconds
     first = max(warmup, 1) if lead_in or block else warmup  # how long a call takes has to be known
-    about = _warmed(every, first, math.inf if seconds is None else start + WARMING * seconds)
+    about = _warmed(timed, first, math.inf if seconds is None else start + WARMING * seconds)
     took: list[list[float]] = [[] for _ in every]
     for i in range(iterations):
         if i >= LEAST and (time.perf_counter() > end or (settled is not None and _settled(took, settled))):
@@ -238,14 +239,20 @@ def _order(i: int, ways: int) -> list[int]:
     return [(i + k) % ways for k in range(ways)]
 
 
-def _warmed(every: Sequence[Measured], rounds: int, end: float) -> list[float]:
+def _warmed(timed: Mapping[str, Measured], rounds: int, end: float) -> list[float]:
     """Seconds that a call of each takes about, when it does not run for the first time."""
+    names, every = list(timed), list(timed.values())
     least = [math.inf for _ in every]
     for i in range(rounds):
         if i and time.perf_counter() > end:
             break
         for k in _order(i, len(every)):
-            least[k] = min(least[k], every[k].seconds(1))
+            try:
+                least[k] = min(least[k], every[k].seconds(1))
+            except Exception as error:
+                if sys.version_info >= (3, 11):
+                    error.add_note(f"(raised by the way {names[k]!r})")
+                raise
     return [max(1e-7, s) for s in least]
 
 
@@ -303,8 +310,10 @@ def _devices(device: Where) -> list[torch.device]:
         used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         return [torch.device("cuda", torch.cuda.current_device())] if used else []
     several = [device] if isinstance(device, str | torch.device) else device
-    found = dict.fromkeys(torch.device(d) for d in several)
-    return [d for d in found if d.type not in ("cpu", "meta")]
+    found = [d for d in dict.fromkeys(torch.device(d) for d in several) if d.type not in ("cpu", "meta")]
+    if found and not torch.accelerator.is_available():
+        raise ArgumentError(f"device {found[0]}: torch finds none on this machine")
+    return found
 
 
 def _wait(devices: list[torch.device]) -> None:
@@ -709,11 +718,11 @@ _HEAD = (
 _RIGHT = (False, False, True, True, True, True, True, True, True, True, False)
 
 
-def table(results: Iterable[BenchmarkResult]) -> str:
+def table(results: Iterable[BenchmarkResult] | BenchmarkResult) -> str:
     """Results as aligned lines, columns that say nothing left out; below them why something fell back.
 
     "first / this" is the speedup: how many times as long the first way of the comparison took."""
-    every = list(results)
+    every = [results] if isinstance(results, BenchmarkResult) else list(results)
     if not every:
         return "no results"
     rows = [_cells(r) for r in every]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from . import _native
+from .errors import ArgumentError
 
 LEVELS = ("none", "safe", "fast")
 
@@ -26,15 +27,17 @@ NONE = Optimize("none")
 
 def read_optimize(given: str | Optimize) -> Optimize:
     """The argument of a user, checked."""
+    if not isinstance(given, str | Optimize):
+        raise TypeError(f"optimize is one of {', '.join(LEVELS)}, or an Optimize, not {given!r}")
     out = given if isinstance(given, Optimize) else Optimize(given)
     if out.level not in LEVELS:
-        raise ValueError(f"optimize is one of {', '.join(LEVELS)}, not {out.level!r}")
-    if isinstance(out.off, str):
-        raise ValueError(f"off is several names of passes, ({out.off!r},), not the text {out.off!r}")
+        raise ArgumentError(f"optimize is one of {', '.join(LEVELS)}, not {out.level!r}")
+    if not isinstance(out.off, list | tuple | set | frozenset):
+        raise TypeError(f"off is several names of passes, as ('fuse',), not {out.off!r}")
     known = _native.passes()
     for name in out.off:
         if name not in known:
-            raise ValueError(f"there is no pass {name!r}: passes are {', '.join(known)}")
+            raise ArgumentError(f"there is no pass {name!r}: passes are {', '.join(known)}")
     return out
 
 
@@ -42,5 +45,5 @@ def read_level(given: str | Optimize) -> str:
     """The same where passes cannot be left out: what runs from files."""
     out = read_optimize(given)
     if out.off:
-        raise ValueError(f"optimize is a level here, as {out.level!r}: files and traces leave out no single pass")
+        raise ArgumentError(f"optimize is a level here, as {out.level!r}: files and traces leave out no single pass")
     return out.level

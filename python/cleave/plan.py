@@ -14,6 +14,7 @@ from textwrap import indent
 from typing import Any, NamedTuple
 
 import torch
+from torch._C import _functorch
 
 from . import _native, _report, _save, _show, _tree, progress
 from ._capture import Arguments, Capture, Captured, grad_mode, own_copy, parameter_names, probes, recycling, take_apart
@@ -172,7 +173,8 @@ class Plan(_show.Shown, Drawable):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves = self.flatten_inputs(args, kwargs)
-        if _native.recording():  # inside a capture: the model's own operators become part of that plan
+        # Inside a capture the model's own operators become part of that plan; torch.func has tensors of its own.
+        if _native.recording() or _functorch.peek_interpreter_stack() is not None:
             return self._target.call(*args, **kwargs)
         grad = torch.is_grad_enabled()
         key: Hashable = grad
@@ -622,7 +624,7 @@ def _check_replay(target: Target, captured: Captured, replay: _Call, work: Captu
                 repeats = [attempt(eager, data)[i] for _ in range(REPEATS)]
                 again = next((p for other in repeats if (p := _difference(want, other))), None)
                 if again is None:
-                    raise CaptureError(_DIFFERS.format(" on the second call" if i else "", problem))
+                    raise CaptureError(_differs(captured, problem, i > 0))
                 # Backwards on GPUs add up in any order: then close is all that eager itself gives.
                 if _difference(want, have, _spread(want, repeats)) is not None:
                     raise CaptureError(f"the model itself does not repeat its own numbers on the same data: {again}")
@@ -631,10 +633,19 @@ def _check_replay(target: Target, captured: Captured, replay: _Call, work: Captu
         raise CaptureError("there is no data on which the plan could be compared with the model")
 
 
-_DIFFERS = (
-    "the replay differs from the model{}: {}. Something in the forward is invisible to PyTorch's operators (memory "
-    "written through NumPy or storage, state kept between calls, gradient hooks, global flags)"
-)
+def _differs(captured: Captured, problem: str, second_call: bool) -> str:
+    """What a capture says when its plan is not what the model does."""
+    kept = ", ".join(captured.changes[:3]) + (", …" if len(captured.changes) > 3 else "")
+    return (
+        f"the replay differs from the model{' on the second call' if second_call else ''}: {problem}. "
+        + (
+            f"A call of the forward leaves something behind in {kept}, which the next one reads. Else s"
+            if kept
+            else "S"
+        )
+        + "omething in the forward is invisible to PyTorch's operators (memory written through NumPy or storage, state "
+        "kept between calls, gradient hooks, global flags)"
+    )
 
 
 def _spread(want: _Outcome, repeats: list[_Outcome]) -> list[float]:

@@ -106,16 +106,19 @@ static kept *kept_new(uint32_t nfrom, uint32_t ntensors)
 
 /* Constants may be tensors that their maker still writes; no version counts what a BatchNorm in train mode writes into its
    buffers: all of a small one is looked at. False: nothing tells. */
-static bool mark_of(const part *x, uint32_t i, const clv_tensor *t, uint64_t *out)
+static bool mark_of(const part *x, uint32_t i, const run_spec *r, uint64_t *out)
 {
 	const view *v = &x->program->v;
 	value_kind kind = v->p->values.at[v->externals.at[i]].kind;
+	const clv_tensor *t = r->externals[x->externals[i]], *beside = r->beside ? r->beside[x->externals[i]] : NULL;
+	uint64_t more = 0;
 	*out = 0;
-	if (!t)
-		return false;
-	if (kind == VALUE_BUFFER && br_mark(t, SMALL_BUFFER, out))
-		return true;
-	return br_mark(t, kind == VALUE_CONST ? SMALL_CONSTANT : 0, out);
+	bool told = t && ((kind == VALUE_BUFFER && br_mark(t, SMALL_BUFFER, out)) ||
+	                  br_mark(t, kind == VALUE_CONST ? SMALL_CONSTANT : 0, out));
+	if (beside)
+		told = br_mark(beside, SMALL_BUFFER, &more) && told;
+	*out += more;
+	return told;
 }
 
 static bool still_holds(const part *x, const kept *k, const turn *now)
@@ -127,7 +130,7 @@ static bool still_holds(const part *x, const kept *k, const turn *now)
 		return false;
 	for (uint32_t i = 0; i < k->nfrom; i++) {
 		uint64_t mark;
-		if (!mark_of(x, i, now->r->externals[x->externals[i]], &mark) || mark != k->marks[i])
+		if (!mark_of(x, i, now->r, &mark) || mark != k->marks[i])
 			return false;
 	}
 	return true;
@@ -160,6 +163,7 @@ static clv_status run_part(const part *x, const turn *now, const int64_t *symbol
 	run_spec inner = *now->r;
 	inner.inputs = given;
 	inner.externals = given + v->inputs.n;
+	inner.beside = NULL;
 	inner.outputs = outputs;
 	inner.grad = false;
 	inner.symbols = now->g->p->symbols.n ? symbols : NULL;
@@ -183,7 +187,7 @@ static clv_status fill_kept(const part *x, const turn *now, kept *k)
 	clv_status st = CLV_OK;
 	for (uint32_t i = 0; st == CLV_OK && i < k->nfrom; i++) {
 		clv_tensor *t = now->r->externals[x->externals[i]];
-		(void)mark_of(x, i, t, &k->marks[i]);
+		(void)mark_of(x, i, now->r, &k->marks[i]);
 		if (t)
 			st = br_leaf(t, false, &k->from[i]);
 	}

@@ -134,9 +134,12 @@ typedef struct segment_call {
 
 typedef clv_status (*segment_fn)(void *ctx, const segment_call *c);
 
+/* beside: per external a tensor whose version counts writes of the external that its own does not (num_batches_tracked of a
+   BatchNorm), borrowed, or NULL. */
 typedef struct run_spec {
 	clv_tensor *const *inputs;    /* g->v.inputs.n, borrowed */
 	clv_tensor *const *externals; /* g->v.externals.n, borrowed; entries of objects are ignored */
+	clv_tensor *const *beside;    /* see below; NULL: none */
 	clv_tensor **outputs;         /* g->outputs.n, new references */
 	br_arg *numbers;              /* g->out_numbers.n; NULL: not wanted */
 	const int64_t *symbols;       /* values of the plan's symbols; NULL: read off the inputs */

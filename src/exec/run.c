@@ -168,6 +168,22 @@ static clv_status check_external(const clv_program *g, const frame *f, value_id 
 	return st;
 }
 
+/* Why a symbol has no value. */
+static clv_status no_symbol(const clv_program *g, const run_spec *r, const char *name)
+{
+	for (uint32_t i = 0; i < g->v.inputs.n; i++) {
+		const value *x = &g->p->values.at[g->v.inputs.at[i]];
+		br_meta m;
+		if (!r->inputs[i])
+			continue;
+		TRY(br_meta_get(r->inputs[i], &m));
+		if (!m.strided)
+			return fail(CLV_E_INPUT, "input %s is no plain tensor (sparse, nested, …): %s cannot be read off it",
+			            plan_s(g->p, x->name), name);
+	}
+	return fail(CLV_E_INPUT, "%s cannot be read off the inputs of this part of the plan; give its value", name);
+}
+
 /* Symbols are read off the inputs whose dimensions they are, or follow from; whether all of them fit is checked later. */
 clv_status program_symbols(const clv_program *g, const run_spec *r, int64_t *syms)
 {
@@ -194,8 +210,7 @@ clv_status program_symbols(const clv_program *g, const run_spec *r, int64_t *sym
 		if (syms[i] < 0 && s->lo == s->hi)
 			syms[i] = s->lo; /* no size follows it */
 		if (syms[i] < 0)
-			return fail(CLV_E_INPUT, "%s cannot be read off the inputs of this part of the plan; give its value",
-			            plan_s(p, s->name));
+			return no_symbol(g, r, plan_s(p, s->name));
 		if (syms[i] < s->lo || syms[i] > s->hi)
 			return fail(CLV_E_INPUT, "%s is %lld, the plan is for %lld to %lld", plan_s(p, s->name), (long long)syms[i],
 			            (long long)s->lo, (long long)s->hi);

@@ -474,7 +474,10 @@ static void report_key(const pool *p, const sizes *z, strbuf *b)
 	strbuf_puts(b, "memory");
 	for (uint32_t i = 0; i < p->nkey; i++) {
 		strbuf_puts(b, i ? ", " : " for ");
-		strbuf_int(b, z->key[i]);
+		if (z->key[i] < 0)
+			strbuf_puts(b, "any"); /* it is read from data */
+		else
+			strbuf_int(b, z->key[i]);
 	}
 	strbuf_puts(b, ": ");
 }

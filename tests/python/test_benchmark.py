@@ -7,6 +7,7 @@ import doctest
 import inspect
 import json
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -509,3 +510,21 @@ def test_cuda_is_waited_for_and_its_memory_is_told() -> None:
     big = torch.zeros(1 << 20, device="cuda")
     (r,) = compare({"way": lambda: big + big}, 2, 1)
     assert (r.cuda_peak_memory_bytes or 0) >= 2 * big.nbytes
+
+
+def test_the_way_that_raises_is_named() -> None:
+    with pytest.raises(ZeroDivisionError) as error:
+        benchmark.compare({"good": lambda: 1, "bad": lambda: 1 // 0})
+    if sys.version_info >= (3, 11):
+        assert "'bad'" in "".join(error.value.__notes__)
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="needs a machine without a GPU")
+def test_a_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(cleave.ArgumentError, match="cuda: torch finds none"):
+        benchmark.compare({"one": lambda: 1}, device="cuda")
+
+
+def test_a_table_of_one_result() -> None:
+    (result,) = benchmark.compare({"one": lambda: 1}, iterations=3)
+    assert benchmark.table(result) == benchmark.table([result])

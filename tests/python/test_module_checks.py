@@ -185,3 +185,40 @@ def test_a_table_for_the_sizes_of_the_last_call_is_not_trusted_when_it_is_for_ot
             torch.testing.assert_close(runtime.run_suffix(runtime.run_prefix(x)), want)
             torch.testing.assert_close(plan(x), want)
             assert torch.equal(model(x), plan(x))
+
+
+def test_plans_within_function_transforms_are_the_model() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), torch.rand(2, 4)
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            plan = cleave.capture(model, x)
+        assert torch.equal(
+            torch.func.grad(lambda t, plan=plan: plan(t).sum())(x), torch.func.grad(lambda t: model(t).sum())(x)
+        )
+        assert torch.equal(torch.func.jacrev(plan)(x), torch.func.jacrev(model)(x))
+        assert torch.equal(torch.vmap(plan)(x[None]), torch.vmap(model)(x[None]))
+
+
+def test_what_a_call_leaves_behind_is_named() -> None:
+    class Cache(nn.Module):
+        seen: Tensor | None = None
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.seen = x if self.seen is None else torch.cat([self.seen, x])
+            return self.seen.sum(0)
+
+    with pytest.raises(cleave.CaptureError, match=r"second call.*leaves something behind in .*'seen'"):
+        cleave.capture(nn.Sequential(Cache()).eval(), torch.rand(2, 4))
+
+
+def test_an_input_that_is_no_plain_tensor_is_named() -> None:
+    plan = cleave.capture(nn.ReLU(), torch.rand(2, 4), dynamic_batch=(1, 4))
+    with pytest.raises(InputError, match="input is no plain tensor"):
+        plan(torch.rand(2, 4).to_sparse())
+
+
+def test_levels_are_checked() -> None:
+    with pytest.raises(cleave.ArgumentError, match="optimize is one of none, safe, fast, not 'most'"):
+        cleave.capture(nn.ReLU(), torch.rand(2), optimize="most")
+    with pytest.raises(TypeError, match="or an Optimize, not 3"):
+        cleave.capture(nn.ReLU(), torch.rand(2), optimize=3)  # type: ignore[arg-type]

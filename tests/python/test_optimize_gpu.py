@@ -219,3 +219,19 @@ def test_what_is_kept_is_there_until_every_stream_has_read_it() -> None:
         plan(other)  # their tables may lie where that one was
     torch.cuda.synchronize()
     assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("mode", ["generated_eager", "cuda_graph"])
+@torch.no_grad()
+def test_statistics_that_a_forward_in_train_mode_moves_are_folded_anew(mode: str) -> None:
+    """torch counts no version for them, and nobody looks at memory of a GPU."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64), nn.ReLU()).cuda().eval()
+    x = torch.randn(2, 3, 16, 16, device="cuda")
+    plan = cleave.capture(model, x, optimize="fast", mode=mode)
+    plan(x)
+    model.train()
+    for _ in range(20):
+        model(3 * x + 1)
+    model.eval()
+    torch.testing.assert_close(plan(x), model(x), rtol=2e-3, atol=2e-3)
