@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from . import _native, _tree, _watch, progress
 from ._log import logger
+from ._module_checks import ModuleCheck, module_checks
 from ._state import Change, ModuleTensor, RandomState, Snapshot, Target
 from .errors import CaptureError, CleaveError
 
@@ -68,7 +69,7 @@ class Captured(NamedTuple):
     output: _tree.Spec
     stores: list[tuple[Any, Any]]  # (holder, key) of the last outputs: written back after each run
     state: dict[str, tuple[Any, Any]]
-    modules: list[tuple[str, str, Any, Any, Any]]
+    modules: list[ModuleCheck]
     with_grad: bool
     without_grad: bool
     changes: tuple[str, ...]  # what the forward changes of its modules: then two calls tell more of it than one
@@ -222,9 +223,10 @@ def recycling() -> Iterator[None]:
 class ModuleUse(NamedTuple):
     """What forwards do with their modules, as far as captures of one target have seen."""
 
-    read: set[tuple[int, str]]  # id of a module, name of an attribute
+    read: set[tuple[int, str]]  # id of a module or of an object that keeps settings, name of an attribute
     judged: set[Where]  # what changed, and was changed or not by a second call
     volatile: set[Where]  # of that, what every forward sets to a new tensor
+    holders: list[Any]  # what has these ids, so that nothing else gets them
 
     def unjudged(self, found: Iterable[Change]) -> bool:
         """Something changed of which it is not known whether every forward does that."""
@@ -257,7 +259,7 @@ class Capture:
         self.arguments = arguments
         self.both = both  # find out whether one plan serves both grad modes
         self.settled = False  # modules from outside are known
-        self.use = use if use is not None else ModuleUse(set(), set(), set())
+        self.use = use if use is not None else ModuleUse(set(), set(), set(), [])
         self.folding = False  # records are written without sequences (unbind, split)
         self.at = ""  # the sizes of what is being recorded, for people: "B=3"
         self.streams: list[Any] = []
@@ -305,10 +307,10 @@ class Capture:
         progress.step(f"recording {self.at}".rstrip())
         if self.settled:
             return self._record(leaves, grad)[0]
-        self.settled = True
         spare = [own_copy(t) for t in leaves]
         compiler = "torch._dynamo" in sys.modules
         recorded, foreign = self._record(leaves, grad)
+        self.settled = True
         again = not compiler and "torch._dynamo" in sys.modules  # cond, flex_attention: now it is told to stay out
         if foreign:
             # Modules that are no children of the model (kept in a list, or given as an input) are part of it too.
@@ -410,7 +412,6 @@ class Capture:
                 args, kwargs = self.arguments.rebuild([own_copy(t) for t in leaves])
                 self.target.call(*args, **kwargs)
             again = second.changes()
-        self.use.judged.update(map(_kind, changed))
         for c in again:
             if not isinstance(c.after, torch.Tensor):
                 raise CaptureError(
@@ -418,6 +419,8 @@ class Capture:
                     "shows it, and a plan would not: keep such state out of the forward, or in a tensor"
                 )
             self.use.volatile.add(_where(c))
+        self.use.judged.update(map(_kind, changed))
+        self.use.holders.extend(c.holder for c in (*changed, *again))
 
     # ---- looking again
 
@@ -557,7 +560,7 @@ class Capture:
             _tree.with_formulas(mine.output, [r.output for r in others]),
             mine.stores,
             {t.name: (t.holder, t.key) for t in reversed(self.tensors)},
-            self.target.module_checks(set(changed), self.use.read),
+            module_checks(self.target, set(changed), self.use.read, mine.stream.reads_state),
             True in grads,
             False in grads,
             tuple(sorted(set(changed.values()))),

@@ -270,7 +270,7 @@ static PyMethodDef functions[] = {
 	{"threads_leave", threads_leave, METH_VARARGS, "threads_leave(operators, mkl)"},
 	{"recording", recording, METH_NOARGS, "recording() -> a capture runs on this thread"},
 	{"check_modules", check_modules_py, METH_O,
-     "check_modules(list of checks of _state.py): raises what does not hold of the model any more"},
+     "check_modules(list of ModuleCheck): raises what does not hold of the model any more"},
 	{"recycle", recycle, METH_O, "recycle(on): memory that is let go of is handed out again, on this thread"},
 	{"copy_data", copy_data, METH_VARARGS, "copy_data(dst, src)"},
 	{"fingerprint", fingerprint, METH_VARARGS, "fingerprint(tensor, seed) -> int"},

@@ -294,8 +294,8 @@ static void gather_beside(ProgramObject *o, clv_tensor **out)
 		PyObject *t = o->beside[i].holder ? live_item(o->beside[i].holder, o->beside[i].key) : NULL;
 		out[i] = t ? br_ref(py_borrow(t)) : NULL;
 		Py_XDECREF(t);
+		PyErr_Clear();
 	}
-	PyErr_Clear();
 }
 
 static bool is_tie(PyObject *c)
@@ -326,17 +326,13 @@ static bool is_value(PyObject *now, PyObject *want)
 	       (now && Py_TYPE(now) == Py_TYPE(want) && PyObject_RichCompareBool(now, want, Py_EQ) == 1);
 }
 
-/* c: a ModuleCheck of _state.py. */
+/* c: a ModuleCheck of _module_checks.py. */
 static bool module_holds(PyObject *c)
 {
 	PyObject *holder = PyTuple_GET_ITEM(c, 2), *key = PyTuple_GET_ITEM(c, 3), *want = PyTuple_GET_ITEM(c, 4);
 	bool both = is_tie(c);
-	if (key == Py_None && PyLong_Check(want))
+	if (key == Py_Ellipsis)
 		return PyObject_Size(holder) == PyLong_AsSsize_t(want);
-	if (key == Py_None)
-		return PyObject_RichCompareBool(holder, want, Py_EQ) == 1;
-	if (!both && PyDict_Check(holder))
-		return is_value(PyDict_GetItemWithError(holder, key), want);
 	PyObject *now = live_item(holder, key), *other = both ? live_item(want, PyTuple_GET_ITEM(c, 5)) : NULL;
 	bool holds = both ? now == other : is_value(now, want);
 	Py_XDECREF(now);
@@ -344,7 +340,7 @@ static bool module_holds(PyObject *c)
 	return holds;
 }
 
-/* modules: list of ModuleCheck (_state.py), or NULL */
+/* modules: list of ModuleCheck (_module_checks.py), or NULL */
 static clv_status check_modules(PyObject *modules)
 {
 	for (Py_ssize_t i = 0; modules && i < PyList_GET_SIZE(modules); i++) {

@@ -181,7 +181,7 @@ class Sized:
         self.check = check
         self.confirm = confirm
         self.by_guess: dict[tuple[Place, ...], tuple[Capture, Recorded]] = {}  # records that looked for the batch
-        self.use = ModuleUse(set(), set(), set())  # what a record tells of the modules, all know
+        self.use = ModuleUse(set(), set(), set(), [])  # what a record tells of the modules, all know
         self.lock = threading.Lock()
         self.folding = False  # sequences are written another way in all records
         self.may_fold = not grad
@@ -519,26 +519,26 @@ class Sized:
     # ---- points that are used for the first time
 
     def plan_at(self, sizes: Point) -> Captured | None:
-        """The plan that serves these sizes. One for them alone that was made for something in the modules that is no
-        longer there (a table for the sizes of the last call) is given up: they are recorded anew."""
+        """The plan that serves these sizes; not one for them alone that was made for something in the modules that is
+        no longer there (a table for the sizes of the last call): then they are to be recorded anew."""
         found = self.served.get(sizes)
-        if found is None or found.symbols or found is self.captured:
+        if found is None or found.symbols or found is getattr(self, "captured", None):
             return found
         try:
             _native.check_modules(found.modules)
         except InputError:
-            with self.lock:
-                self.served = {p: c for p, c in self.served.items() if c is not found}
-                self.plans = tuple(p for p in self.plans if p[0] is not found)
             return None
         return found
 
     def obtain(self, arguments: Arguments, sizes: Point, recorded: Recorded | None = None) -> Captured:
         """The plan for these inputs. A point that was never seen is recorded first; recorded: that was done."""
         with self.lock:
-            found = self.served.get(sizes)
+            found = self.plan_at(sizes)
             if found is not None:
                 return found
+            given_up = self.served.get(sizes)
+            self.served = {p: c for p, c in self.served.items() if p != sizes}
+            self.plans = tuple(p for p in self.plans if p[0] is not given_up)
             work = self._capture(arguments)
             try:
                 with progress.task(f"capturing {self.target.name}"), recycling():

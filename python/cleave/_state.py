@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 import random
 import sys
 import types
@@ -18,8 +17,8 @@ from torch import nn
 from . import _native
 
 # What nn.Module itself keeps in its __dict__.
-_MODULE_TABLES = frozenset(vars(nn.Module())) - {"training"}
-_HOOK_TABLES = frozenset(k for k in _MODULE_TABLES if "hook" in k)
+MODULE_TABLES = frozenset(vars(nn.Module())) - {"training"}
+_HOOK_TABLES = frozenset(k for k in MODULE_TABLES if "hook" in k)
 
 
 class ModuleTensor(NamedTuple):
@@ -45,16 +44,7 @@ class Change(NamedTuple):
     key: Any
     before: Any
     after: Any
-    added: bool = False  # an item that a container of a module did not have
-
-
-# (path, what, holder, key, value): holder[key] is the value, or equal to it; NotImplemented: it is not there.
-# (path, what, container, None, number or frozenset): how many items it has, or which.
-# (name, name, holder, key, holder, key): both are one tensor.
-ModuleCheck = tuple[Any, ...]
-
-MOST_ITEMS = 1000  # of a container that are looked at before every run
-MOST_DEEP = 4  # containers in each other
+    added: bool = False  # an item that a container of a module did not have, by a number or a size
 
 
 class Target:
@@ -106,85 +96,12 @@ class Target:
             for path, module in root.named_modules(remove_duplicate=False):
                 yield from _module_tensors(_join(prefix, path), module)
 
-    def module_checks(self, changed: set[tuple[int, Any]], read: set[tuple[int, str]]) -> list[ModuleCheck]:
-        """What must still hold of every module when a plan runs, as _native.Program takes it: training flag, children,
-        hooks, tied tensors, the attributes that the forward reads and what is in them (but for what it changes itself),
-        no patched forward."""
-        out: list[ModuleCheck] = [*self._ties()]
-        names: dict[int, set[str]] = {}
-        for number, name in read:
-            names.setdefault(number, set()).add(name)
-        seen: set[int] = set()
-        for path, module in self.modules():
-            if isinstance(module, torch.jit.ScriptModule):
-                continue
-            own = vars(module)
-            out.extend((path, key, own, key, own.get(key, NotImplemented)) for key in ("training", "forward"))
-            for key in _looked_at(module, names.get(id(module), set())):
-                if (id(own), key) not in changed and not isinstance(own.get(key), torch.Tensor):
-                    out.append((path, key, own, key, own.get(key, NotImplemented)))
-                    out.extend(_content_checks(path, key, own.get(key), changed, seen))
-            for kind in ("forward", "backward"):  # backward hooks see, and may change, the gradients of a forward
-                for hooks in (own[f"_{kind}_hooks"], own[f"_{kind}_pre_hooks"]):
-                    out.append((path, f"the number of {kind} hooks", hooks, None, len(hooks)))
-            out.append((path, "the number of children", module._modules, None, len(module._modules)))
-            out.extend((path, f"child {key}", module._modules, key, child) for key, child in module._modules.items())
-            for tensors in (module._parameters, module._buffers):
-                out.extend((path, key, tensors, key, None) for key, value in tensors.items() if value is None)
-        return out
-
-    def _ties(self) -> Iterator[ModuleCheck]:
-        """A tensor that has several names is one value in a plan, and must stay one."""
-        first: dict[int, ModuleTensor] = {}
-        for t in self.tensors():
-            other = first.setdefault(id(t.tensor), t)
-            if other.holder is not t.holder or other.key != t.key:
-                yield (t.name, other.name, t.holder, t.key, other.holder, other.key)
-
     def signature(self) -> inspect.Signature | None:
         forward = self.call.forward if isinstance(self.call, nn.Module) else self.call
         try:
             return inspect.signature(forward)
         except (TypeError, ValueError):
             return None
-
-
-def _looked_at(module: nn.Module, read: set[str]) -> list[str]:
-    """The attributes of a module that make a difference to its forward: those that it has itself, and those that hide
-    something of its class once they are there."""
-    own, before = vars(module), itertools.takewhile(lambda cls: cls is not nn.Module, type(module).__mro__)
-    classes = [vars(cls) for cls in before]
-    everything = "__dict__" in read or any("__getattribute__" in names for names in classes)
-    there = [key for key in own if (everything or key in read) and key not in (*_MODULE_TABLES, "training", "forward")]
-    return there + sorted(
-        key for key in read if key not in own and key != "forward" and any(key in names for names in classes)
-    )
-
-
-def _content_checks(
-    path: str, name: str, value: Any, changed: set[tuple[int, Any]], seen: set[int], deep: int = 0
-) -> Iterator[ModuleCheck]:
-    """What is in a list, a dict or a plain object that a forward reads, item by item. A dict may get more items when it
-    has tensors in it: then it is a cache."""
-    inside = _inside(value)
-    if inside is None or isinstance(value, nn.Module) or id(inside) in seen or deep == MOST_DEEP:
-        return
-    seen.add(id(inside))
-    if isinstance(inside, set):
-        if (id(inside), None) not in changed:
-            yield (path, name, inside, None, frozenset(inside))
-        return
-    items = list(inside.items() if isinstance(inside, dict) else enumerate(inside))
-    still = not any(number == id(inside) for number, _ in changed)
-    cache = isinstance(inside, dict) and any(isinstance(item, torch.Tensor) for _, item in items)
-    if still and not cache:
-        yield (path, f"the number of items in {name}", inside, None, len(inside))
-    for key, item in items[:MOST_ITEMS]:
-        if (id(inside), key) not in changed:
-            label = f"{name}.{key}" if inside is not value else f"{name}[{key!r}]"
-            if not isinstance(item, torch.Tensor):
-                yield (path, label, inside, key, item)
-            yield from _content_checks(path, label, item, changed, seen, deep + 1)
 
 
 def _join(*parts: str) -> str:
@@ -242,7 +159,7 @@ def _module_tensors(path: str, module: nn.Module) -> Iterator[ModuleTensor]:
     for key, value in own.items():
         if isinstance(value, torch.Tensor):
             yield ModuleTensor("attr", _join(path, key), own, key, value)
-        elif key not in _MODULE_TABLES:
+        elif key not in MODULE_TABLES:
             for item, tensor in _tensor_items(value):
                 yield ModuleTensor("attr", f"{_join(path, key)}[{item!r}]", value, item, tensor)
 
@@ -371,7 +288,7 @@ class _Kept:
             for key in [*self.items, *(k for k in now if k not in self.items)]:
                 before, after = self.items.get(key), now.get(key)
                 if before is not after and not _same_plain(before, after):
-                    added = key not in self.items and not self.is_module
+                    added = key not in self.items and not self.is_module and not isinstance(key, str)
                     yield Change(f"{self.name}[{key!r}]", self.container, key, before, after, added)
         elif len(now) != len(self.items):
             yield Change(self.name, self.container, None, len(self.items), len(now))

@@ -6,6 +6,7 @@ capture to end takes them away again."""
 
 from __future__ import annotations
 
+import sys
 import threading
 import types
 from collections.abc import Callable, Sequence
@@ -15,12 +16,14 @@ import torch
 from torch import nn
 
 from . import _native, _tree
+from ._module_checks import can_be_watched, plain_objects
 from ._state import Target
 
 _local = threading.local()
 _lock = threading.Lock()
 _users = 0
 _undo: list[Callable[[], None]] = []
+_watched: set[type] = set()  # classes of which it is seen which attributes are read
 
 # Methods that hand a tensor's data to code no plan can follow.
 HOST_READS = ("tolist", "numpy", "__dlpack__")
@@ -53,7 +56,8 @@ class Recording:
     """One forward being recorded on this thread."""
 
     def __init__(self, target: Target, read: set[tuple[int, str]]) -> None:
-        self.read = read  # attributes of modules that the forward looks at: id of the module, name
+        self.read = read  # attributes of modules and plain objects that the forward looks at: id, name
+        self.readable: set[type] = {nn.Module}
         self.stream = _native.Stream(target.name)
         self.calls: list[PythonCall] = []
         self.scopes: dict[int, int] = {}
@@ -65,6 +69,7 @@ class Recording:
         for path, module in target.modules():
             scope = self.stream.scope(path, type(module).__name__) if path else 0
             self.scopes[id(module)] = self.by_path[path] = scope
+            self.readable.update(type(x) for x in plain_objects(module) if can_be_watched(type(x)))
             if path in target.whole or type(module).__name__ in target.whole:
                 self.whole.add(id(module))
 
@@ -122,7 +127,7 @@ class watching:
         self.recording = recording
 
     def __enter__(self) -> None:
-        _install()
+        _install(self.recording.readable)
         self.outer = getattr(_local, "recording", None)
         _local.recording = self.recording
 
@@ -131,7 +136,7 @@ class watching:
         _uninstall()
 
 
-def _install() -> None:
+def _install(readable: set[type]) -> None:
     global _users
     with _lock:
         _users += 1
@@ -139,7 +144,9 @@ def _install() -> None:
             _undo.extend(_wrap_host_read(name) for name in HOST_READS)
             _undo.append(_wrap_apply())
             _undo.append(_wrap_call())
-            _undo.append(_wrap_read())
+        for cls in readable - _watched:
+            _watched.add(cls)
+            _undo.append(_wrap_read(cls))
 
 
 def _uninstall() -> None:
@@ -149,6 +156,7 @@ def _uninstall() -> None:
         if _users == 0:
             while _undo:
                 _undo.pop()()
+            _watched.clear()
 
 
 def _wrap_call() -> Callable[[], None]:
@@ -170,21 +178,25 @@ def _wrap_call() -> Callable[[], None]:
     return lambda: setattr(module, "__call__", original)
 
 
-def _wrap_read() -> Callable[[], None]:
-    module: Any = nn.Module
-    original = vars(module).get("__getattribute__")
-    look_up: Any = module.__getattribute__
+def _wrap_read(cls: Any) -> Callable[[], None]:
+    original = vars(cls).get("__getattribute__")
+    look_up: Any = cls.__getattribute__
+    torchs_own = vars(sys.modules[nn.Module.__module__])
 
-    def read(self: nn.Module, name: str) -> Any:
+    def read(self: Any, name: str) -> Any:
         recording = getattr(_local, "recording", None)
-        if recording is not None:
+        # nn.Module looks for parameters, buffers and children in its own dict: that reads no attribute.
+        if recording is not None and (name != "__dict__" or sys._getframe(1).f_globals is not torchs_own):
             recording.read.add((id(self), name))
         return look_up(self, name)
 
-    module.__getattribute__ = read
+    try:
+        cls.__getattribute__ = read
+    except (TypeError, AttributeError):  # its metaclass minds
+        return lambda: None
     if original is None:
-        return lambda: delattr(module, "__getattribute__")
-    return lambda: setattr(module, "__getattribute__", original)
+        return lambda: delattr(cls, "__getattribute__")
+    return lambda: setattr(cls, "__getattribute__", original)
 
 
 def _wrap_host_read(name: str) -> Callable[[], None]:

@@ -33,7 +33,7 @@ def read_optimize(given: str | Optimize) -> Optimize:
     if out.level not in LEVELS:
         raise ArgumentError(f"optimize is one of {', '.join(LEVELS)}, not {out.level!r}")
     if not isinstance(out.off, list | tuple | set | frozenset):
-        raise TypeError(f"off is several names of passes, as ('fuse',), not {out.off!r}")
+        raise ArgumentError(f"off is several names of passes, as ('fuse',), not {out.off!r}")
     known = _native.passes()
     for name in out.off:
         if name not in known:

@@ -203,6 +203,9 @@ class Plan(_show.Shown, Drawable):
         key = (grad, id(captured))
         with self._lock:
             if key not in self._variants:
+                kept = {id(c) for c, _ in sized.plans}
+                for other in [k for k, v in self._variants.items() if k == (grad, id(v.captured)) and k[1] not in kept]:
+                    del self._variants[other]
                 variant = self._variants[key] = _Variant(captured, **self._how)
                 variant.program.settle(leaves)
         return key

@@ -610,10 +610,12 @@ class SplitRuntime(_show.Shown, Drawable):
             self._cuts(self._example, take_apart(self._target, *self._example).leaves, grad=True)
         mine = {id(t) for cuts in self._by_regime.values() for t in cuts.main.state(half).values()}
         before = list(self._target.tensors())
+        without_data: dict[int, torch.Tensor] = {}  # one for each, so that tied ones stay tied
         for t in before:
             if id(t.tensor) not in mine and t.kind != "attr":
                 empty = torch.empty_like(t.tensor, device="meta")
-                t.holder[t.key] = nn.Parameter(empty, t.tensor.requires_grad) if t.kind == "param" else empty
+                made = nn.Parameter(empty, t.tensor.requires_grad) if t.kind == "param" else empty
+                t.holder[t.key] = without_data.setdefault(id(t.tensor), made)
         after = [t.now().device for t in before]
         for cuts in self._by_regime.values():  # what is left is still the model they were captured from
             kept = zip(cuts.regime.tensors, after, strict=True)

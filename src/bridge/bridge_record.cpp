@@ -12,9 +12,7 @@
 #include <deque>
 #include <unordered_set>
 
-#if defined(__GLIBC__)
-#include <malloc.h>
-#endif
+#include "memory/recycle.h"
 
 // Declared here because its header needs a JSON library that torch does not ship.
 namespace at::functorch {
@@ -411,7 +409,6 @@ void start(Open &o, const at::RecordFunction &fn)
 // recycled leave no holes.
 void release_freed(br_recorder *r, const at::RecordFunction &fn)
 {
-#if defined(__GLIBC__)
 	for (const auto &v : fn.outputs()) {
 		bool has = v.isTensor() && v.toTensor().defined() && v.toTensor().has_storage();
 		size_t bytes = has ? v.toTensor().storage().nbytes() : 0;
@@ -420,8 +417,7 @@ void release_freed(br_recorder *r, const at::RecordFunction &fn)
 	if (r->bytes_made < size_t{128} << 20)
 		return;
 	r->bytes_made = 0;
-	malloc_trim(0);
-#endif
+	memory_trim();
 }
 
 // A factory without dtype takes the process's default one: the node says which that was.

@@ -3,13 +3,11 @@
 
 #include <stdatomic.h>
 #include <string.h>
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
 
 #include "base/human.h"
 #include "memory/chunk.h"
 #include "memory/layout.h"
+#include "memory/recycle.h"
 
 enum { MOST_SIZES = 8, MOST_TRACES = 3, MOST_HELD = 8, MOST_LIVE = 1 << 14, MOST_BLOCKS = 1 << 20, DEPTH = 64 };
 
@@ -287,12 +285,8 @@ static void end_served(pool_run *r, bool complete)
    run needs. */
 static void trim_heap(const layout *l)
 {
-#ifdef __GLIBC__
 	if (l->bytes >= 1 << 20)
-		malloc_trim(0);
-#else
-	(void)l;
-#endif
+		memory_trim();
 }
 
 static void end_traced(pool_run *r, bool complete)

@@ -69,8 +69,7 @@ void recycle_drop(recycle_free *give_back)
 	free_all(&left, give_back);
 }
 
-/* A capture's records and results are gone; what is free in the heap goes back to the system. */
-static void give_back_pages(void)
+void memory_trim(void)
 {
 #ifdef __GLIBC__
 	(void)malloc_trim(0);
@@ -80,20 +79,20 @@ static void give_back_pages(void)
 void recycle_end(recycle_free *give_back)
 {
 	blocks left = {0};
-	bool last = false;
+	size_t most = 0; /* that a capture had at once, when the last one ends */
 	if (!depth || --depth)
 		return;
 	memory_lock();
 	if (atomic_fetch_sub(&users, 1) == 1) {
-		last = true;
+		most = most_bytes;
 		left = take_spare();
 		vec_free(&busy);
 		busy_bytes = most_bytes = 0;
 	}
 	memory_unlock();
 	free_all(&left, give_back);
-	if (last)
-		give_back_pages();
+	if (most >= 1 << 20)
+		memory_trim();
 }
 
 bool recycle_entered(size_t size)

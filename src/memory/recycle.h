@@ -25,6 +25,8 @@ void recycle_note(void *at, size_t room);
 bool recycle_keep(void *at);                /* false: give it back to where it came from */
 void recycle_drop(recycle_free *give_back); /* all that nobody has */
 
+void memory_trim(void); /* what is free in the heap goes back to the system */
+
 #ifdef __cplusplus
 }
 #endif

@@ -219,15 +219,24 @@ clv_status join(fuser *f, const weighted *w, const tail *t, const char *op, cons
 
 /* ---- arguments ----------------------------------------------------------------------------------------------------- */
 
-bool has_hints(const edit *e, value_id v)
+clv_status has_hints(const edit *e, value_id v, bool *out)
 {
 	const plan *p = e->p;
 	const value *x = &p->values.at[v];
-	for (uint32_t d = 0; d < x->ndim; d++)
-		for (symbol_id s = 0; s < p->symbols.n; s++)
-			if (p->symbols.at[s].data && expr_depends(p, p->dims.at[x->shape + d], s))
-				return false;
-	return true;
+	int64_t *least = mem_alloc((p->symbols.n + 1) * sizeof *least);
+	if (!least)
+		return fail_nomem();
+	for (symbol_id s = 0; s < p->symbols.n; s++)
+		least[s] = p->symbols.at[s].lo;
+	*out = !shape_waits_for_data(p, x);
+	clv_status st = CLV_OK;
+	for (uint32_t d = 0; *out && st != CLV_E_NOMEM && d < x->ndim; d++) {
+		int64_t k = 0;
+		st = expr_eval(p, p->dims.at[x->shape + d], least, &k);
+		*out = st == CLV_OK && k > 0;
+	}
+	mem_free(least);
+	return st == CLV_E_NOMEM ? st : CLV_OK;
 }
 
 clv_status activation_args(fuser *f, const activation *a, const char *none, arg out[3])

@@ -51,8 +51,8 @@ void find_tail(const fuser *f, const weighted *w, unsigned kinds, tail *out);
 /* Removes the node and its tail, and puts op(args) there. With in_place it writes `other`. */
 clv_status join(fuser *f, const weighted *w, const tail *t, const char *op, const arg *args, uint32_t nargs);
 
-/* The sizes of v are known before a run: they say how weights are best laid out for it (packs_weights). */
-bool has_hints(const edit *e, value_id v);
+/* The sizes of v are known before a run, and none is 0: they say how weights are best laid out for it. */
+clv_status has_hints(const edit *e, value_id v, bool *out);
 /* The arguments that say which function it is: name, scalars, algorithm. */
 clv_status activation_args(fuser *f, const activation *a, const char *none, arg out[3]);
 

@@ -83,8 +83,10 @@ static bool is_usable(const fuser *f, const weighted *w)
 static clv_status size_hint(const fuser *f, value_id x, arg *out)
 {
 	edit *e = f->e;
+	bool known;
 	*out = arg_of(NONE);
-	if (!has_hints(e, x))
+	TRY(has_hints(e, x, &known));
+	if (!known)
 		return CLV_OK;
 	return arg_sizes(e, &e->p->dims.at[e->p->values.at[x].shape], e->p->values.at[x].ndim, out);
 }

@@ -25,8 +25,10 @@ static clv_status find_rows(const fuser *f, sized *x)
 {
 	plan *p = f->e->p;
 	const value *in = &p->values.at[x->l.w.x];
+	bool known;
 	x->rows = NONE;
-	if (!has_hints(f->e, x->l.w.x))
+	TRY(has_hints(f->e, x->l.w.x, &known));
+	if (!known)
 		return CLV_OK;
 	TRY(expr_const(p, 1, &x->rows));
 	for (uint32_t d = 0; d + 1 < in->ndim; d++)

@@ -31,7 +31,7 @@ static bool has_fixed_shape(const plan *p, const value *x)
 	return true;
 }
 
-static bool shape_waits_for_data(const plan *p, const value *x)
+bool shape_waits_for_data(const plan *p, const value *x)
 {
 	for (symbol_id s = 0; s < p->symbols.n; s++)
 		for (uint32_t d = 0; p->symbols.at[s].data && d < x->ndim; d++)
@@ -127,9 +127,12 @@ static bool is_guard(finder *f, node_id n)
 	return f->yes;
 }
 
-bool packs_weights(const plan *p, node_id n)
+/* A weight laid out anew, by `fuse`. Sizes among its arguments only say for which inputs that is best: it is made once, for
+   those of the run that needs it. */
+static bool packs_weights(const finder *f, node_id n)
 {
-	return !strncmp(plan_s(p, p->nodes.at[n].op), "mkldnn::_reorder_", 17);
+	const plan *p = f->e->p;
+	return f->s->level >= OPTIMIZE_FAST && !strncmp(plan_s(p, p->nodes.at[n].op), "mkldnn::_reorder_", 17);
 }
 
 static part_id node_part(finder *f, node_id n)
@@ -138,7 +141,7 @@ static part_id node_part(finder *f, node_id n)
 	f->now = PART_ONCE;
 	if (edit_pinned(f->e, n) || (!node_pure(f->e, n) && !is_guard(f, n)))
 		return PART_MAIN;
-	for (symbol_id s = 0; s < p->symbols.n && !packs_weights(p, n); s++)
+	for (symbol_id s = 0; s < p->symbols.n && !packs_weights(f, n); s++)
 		if (node_takes(p, n, s))
 			not_before(f, p->symbols.at[s].data ? PART_MAIN : PART_SIZED);
 	node_each_arg(p, n, see_arg, f);

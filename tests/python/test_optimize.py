@@ -321,9 +321,9 @@ def test_modes_of_plans(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("given", ["faster", "", Optimize("safe", ("no such pass",)), Optimize("fast", "fuse")])
 def test_what_there_is_not(given: Any) -> None:
-    with pytest.raises((ValueError, TypeError), match=r"not|no pass"):
+    with pytest.raises(ValueError, match=r"not|no pass"):
         cleave.capture(table, torch.rand(3, 8), optimize=given)
-    with pytest.raises((ValueError, TypeError), match=r"not|no pass"):
+    with pytest.raises(ValueError, match=r"not|no pass"):
         cleave.prepare_split(table, example_inputs=(torch.rand(3, 8),), split=cleave.SplitSpec("50%"), optimize=given)
 
 
