@@ -26,6 +26,7 @@ log = logger("capture")
 
 # Other data for a forward that reads its data: drawn from all values of the example, the small, the large ones, ….
 FLOW_WINDOWS = ((0, 1), (0.5, 1), (0, 0.5), (0.25, 1), (0, 0.75), (0.75, 1), (0, 0.25), (0, 1))
+MANY = 1 << 16  # elements, each of which gets a place or a number of its own
 EQUAL, PART, DIFFER = range(3)  # enum verdict of src/capture/capture.h
 
 
@@ -128,8 +129,20 @@ def own_copy(t: torch.Tensor) -> torch.Tensor:
 
 
 def _shuffled(t: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """The elements in another order; of many, in blocks: a place drawn for each would take longer than forwards do."""
     flat = t.detach().reshape(-1)
-    return flat[torch.randperm(flat.numel(), generator=generator).to(flat.device)].reshape(t.shape)
+    block = max(1, flat.numel() // MANY)
+    rows = flat.numel() // block
+    order = torch.randperm(rows, generator=generator).to(flat.device)
+    mixed = flat[: rows * block].view(rows, block)[order]
+    return torch.cat([flat[rows * block :], mixed.view(-1)]).reshape(t.shape)
+
+
+def _noise(t: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Numbers between 0 and 1 in its shape; of many, the same over and over."""
+    n = t.numel()
+    drawn = torch.rand(min(n, MANY), generator=generator, dtype=torch.float32).to(t.device)
+    return drawn.repeat(-(-n // MANY))[:n].view(t.shape) if n > MANY else drawn.view(t.shape)
 
 
 def other_data(t: torch.Tensor, generator: torch.Generator, integers: bool, gentle: bool) -> torch.Tensor:
@@ -142,7 +155,7 @@ def other_data(t: torch.Tensor, generator: torch.Generator, integers: bool, gent
         return copy
     with torch.no_grad():
         if t.is_floating_point() or t.is_complex():
-            real = torch.rand(t.shape, generator=generator, dtype=torch.float32).to(t.device)
+            real = _noise(t, generator)
             scale = 1 - (0.001 if gentle else 0.25) * real
             base = t.detach() if gentle else _shuffled(t, generator)
             data = (base * scale.to(t.real.dtype if t.is_complex() else t.dtype)).to(t.dtype)

@@ -320,6 +320,13 @@ static clv_status module_changed(PyObject *c)
 	            w ? w : "something", p && p[0] ? p : "(the root)");
 }
 
+/* Nearly always it is the very object: nothing is counted or compared then. */
+static bool is_same_item(PyObject *holder, PyObject *key, PyObject *want)
+{
+	PyObject *now = PyDict_CheckExact(holder) ? PyDict_GetItemWithError(holder, key) : NULL;
+	return now && now == want;
+}
+
 static bool is_value(PyObject *now, PyObject *want)
 {
 	return now == want || (!now && want == Py_NotImplemented) ||
@@ -333,10 +340,13 @@ static bool module_holds(PyObject *c)
 	bool both = is_tie(c);
 	if (key == Py_Ellipsis)
 		return PyObject_Size(holder) == PyLong_AsSsize_t(want);
+	if (!both && is_same_item(holder, key, want))
+		return true;
 	PyObject *now = live_item(holder, key), *other = both ? live_item(want, PyTuple_GET_ITEM(c, 5)) : NULL;
 	bool holds = both ? now == other : is_value(now, want);
 	Py_XDECREF(now);
 	Py_XDECREF(other);
+	PyErr_Clear();
 	return holds;
 }
 
@@ -345,9 +355,7 @@ static clv_status check_modules(PyObject *modules)
 {
 	for (Py_ssize_t i = 0; modules && i < PyList_GET_SIZE(modules); i++) {
 		PyObject *c = PyList_GET_ITEM(modules, i);
-		bool holds = module_holds(c);
-		PyErr_Clear();
-		if (!holds)
+		if (!module_holds(c))
 			return module_changed(c);
 	}
 	return CLV_OK;
