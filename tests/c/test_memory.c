@@ -411,7 +411,7 @@ static void sizes_have_plans_of_their_own_and_old_ones_go(void **state)
 	strbuf b = STRBUF_INIT;
 	pool_report(p, &b);
 	char *text = taken(&b);
-	assert_non_null(strstr(text, "memory for 6, -1: 1 results in 704 bytes, 0 elsewhere\n"));
+	assert_non_null(strstr(text, "memory for 6, any: 1 results in 704 bytes, 0 elsewhere\n"));
 	mem_free(text);
 	for (int64_t k = 100; k < 200; k++) { /* those that come once there is no room are traced when they come again */
 		pool_run *r = pool_enter(p, (int64_t[]){k, 0});
