@@ -142,7 +142,7 @@ def _noise(t: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Numbers between 0 and 1 in its shape; of many, the same over and over."""
     n = t.numel()
     drawn = torch.rand(min(n, MANY), generator=generator, dtype=torch.float32).to(t.device)
-    return drawn.repeat(-(-n // MANY))[:n].view(t.shape) if n > MANY else drawn.view(t.shape)
+    return drawn.repeat(-(-n // MANY))[:n].view(t.shape)
 
 
 def other_data(t: torch.Tensor, generator: torch.Generator, integers: bool, gentle: bool) -> torch.Tensor:
@@ -233,13 +233,14 @@ def recycling() -> Iterator[None]:
         _native.recycle(False)
 
 
-class ModuleUse(NamedTuple):
+class ModuleUse:
     """What forwards do with their modules, as far as captures of one target have seen."""
 
-    read: set[tuple[int, str]]  # id of a module or of an object that keeps settings, name of an attribute
-    judged: set[Where]  # what changed, and was changed or not by a second call
-    volatile: set[Where]  # of that, what every forward sets to a new tensor
-    holders: list[Any]  # what has these ids, so that nothing else gets them
+    def __init__(self) -> None:
+        self.read: set[tuple[int, str]] = set()  # id of a module or of an object that keeps settings, attribute
+        self.judged: set[Where] = set()  # what changed, and was changed or not by a second call
+        self.volatile: set[Where] = set()  # of that, what every forward sets to a new tensor
+        self.holders: list[Any] = []  # what has these ids, so that nothing else gets them
 
     def unjudged(self, found: Iterable[Change]) -> bool:
         """Something changed of which it is not known whether every forward does that."""
@@ -272,7 +273,7 @@ class Capture:
         self.arguments = arguments
         self.both = both  # find out whether one plan serves both grad modes
         self.settled = False  # modules from outside are known
-        self.use = use if use is not None else ModuleUse(set(), set(), set(), [])
+        self.use = use or ModuleUse()
         self.folding = False  # records are written without sequences (unbind, split)
         self.at = ""  # the sizes of what is being recorded, for people: "B=3"
         self.streams: list[Any] = []

@@ -19,7 +19,7 @@ typedef struct ProgramObject {
 	PlanObject *plan;
 	clv_program *g;
 	Binding *bindings; /* per external */
-	Binding *beside;   /* per external: run_spec.beside */
+	Binding *beside;   /* per external: run_spec.beside; NULL: none has any */
 	PyObject *modules; /* what must still hold of the model, see check_modules */
 	Coded *coded;      /* compiled segments */
 	uint32_t ncoded;
@@ -83,7 +83,7 @@ static bool bind_one(PyObject *pair, Binding *out)
 }
 
 /* A BatchNorm counts its forwards in train mode; no version does that for the statistics that they write. */
-static bool bind_beside(const char *name, PyObject *state, Binding *out)
+static bool bind_beside(ProgramObject *o, uint32_t i, const char *name, PyObject *state)
 {
 	const char *dot = strrchr(name, '.'), *last = dot ? dot + 1 : name;
 	if (strcmp(last, "running_mean") != 0 && strcmp(last, "running_var") != 0)
@@ -91,7 +91,9 @@ static bool bind_beside(const char *name, PyObject *state, Binding *out)
 	PyObject *path = PyUnicode_DecodeUTF8(name, last - name, NULL);
 	PyObject *other = path ? PyUnicode_FromFormat("%Unum_batches_tracked", path) : NULL;
 	PyObject *pair = other ? PyDict_GetItemWithError(state, other) : NULL;
-	bool ok = pair ? bind_one(pair, out) : !PyErr_Occurred();
+	if (pair && !o->beside && !(o->beside = PyMem_Calloc(o->g->v.externals.n + 1, sizeof *o->beside)))
+		PyErr_NoMemory();
+	bool ok = !PyErr_Occurred() && (!pair || bind_one(pair, &o->beside[i]));
 	Py_XDECREF(other);
 	Py_XDECREF(path);
 	return ok;
@@ -103,8 +105,7 @@ static bool bind_externals(ProgramObject *o, PyObject *state)
 	const view *v = &o->g->v;
 	const plan *p = o->plan->p;
 	o->bindings = PyMem_Calloc(v->externals.n + 1, sizeof *o->bindings);
-	o->beside = PyMem_Calloc(v->externals.n + 1, sizeof *o->beside);
-	if (!o->bindings || !o->beside)
+	if (!o->bindings)
 		return PyErr_NoMemory() != NULL;
 	for (uint32_t i = 0; i < v->externals.n; i++) {
 		const value *x = &p->values.at[v->externals.at[i]];
@@ -115,7 +116,7 @@ static bool bind_externals(ProgramObject *o, PyObject *state)
 			PyErr_Format(PyExc_KeyError, "no module tensor %s", plan_s(p, x->name));
 		if (!pair || !bind_one(pair, &o->bindings[i]))
 			return false;
-		if (x->kind == VALUE_BUFFER && !bind_beside(plan_s(p, x->name), state, &o->beside[i]))
+		if (x->kind == VALUE_BUFFER && !bind_beside(o, i, plan_s(p, x->name), state))
 			return false;
 	}
 	return true;
@@ -520,17 +521,18 @@ static bool prepare(ProgramObject *o, PyObject *args, Prepared *x)
 	if (PyErr_Occurred())
 		return false;
 	x->externals = PyMem_Calloc(o->g->v.externals.n + 1, sizeof *x->externals);
-	x->beside = PyMem_Calloc(o->g->v.externals.n + 1, sizeof *x->beside);
+	x->beside = o->beside ? PyMem_Calloc(o->g->v.externals.n + 1, sizeof *x->beside) : NULL;
 	x->outputs = PyMem_Calloc(o->g->outputs.n + 1, sizeof *x->outputs);
 	x->numbers = PyMem_Calloc(o->g->out_numbers.n + 1, sizeof *x->numbers);
-	if (!x->externals || !x->beside || !x->outputs || !x->numbers || (symbols != Py_None && !x->symbols))
+	if (!x->externals || (o->beside && !x->beside) || !x->outputs || !x->numbers || (symbols != Py_None && !x->symbols))
 		return PyErr_NoMemory() != NULL;
 	clv_status st = check_call(o, x->n);
 	if (st != CLV_OK)
 		return raise_status(st) != NULL;
 	if (!gather_externals(o, x->externals))
 		return false;
-	gather_beside(o, x->beside);
+	if (x->beside)
+		gather_beside(o, x->beside);
 	br_modes_get(&ambient);
 	x->r = (run_spec){.inputs = x->inputs,
 	                  .externals = x->externals,

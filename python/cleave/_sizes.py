@@ -181,7 +181,7 @@ class Sized:
         self.check = check
         self.confirm = confirm
         self.by_guess: dict[tuple[Place, ...], tuple[Capture, Recorded]] = {}  # records that looked for the batch
-        self.use = ModuleUse(set(), set(), set(), [])  # what a record tells of the modules, all know
+        self.use = ModuleUse()  # what a record tells of the modules, all know
         self.lock = threading.Lock()
         self.folding = False  # sequences are written another way in all records
         self.may_fold = not grad
@@ -536,9 +536,8 @@ class Sized:
             found = self.plan_at(sizes)
             if found is not None:
                 return found
-            given_up = self.served.get(sizes)
-            self.served = {p: c for p, c in self.served.items() if p != sizes}
-            self.plans = tuple(p for p in self.plans if p[0] is not given_up)
+            if sizes in self.served:
+                self._drop(self.served[sizes])
             work = self._capture(arguments)
             try:
                 with progress.task(f"capturing {self.target.name}"), recycling():
@@ -624,6 +623,11 @@ class Sized:
         self.families = (*self.families, family)
         return family
 
+    def _drop(self, captured: Captured) -> None:
+        """A plan serves nothing any more."""
+        self.plans = tuple(p for p in self.plans if p[0] is not captured)
+        self.served = {p: c for p, c in self.served.items() if c is not captured}
+
     def _forget_oldest(self) -> None:
         """Plans for single points are kept up to a number."""
         own = [c for c, _ in self.plans if not c.symbols and c is not getattr(self, "captured", None)]
@@ -632,8 +636,7 @@ class Sized:
                 f"{self.target.name} has had {MOST_OWN} sizes with a plan of their own ({', '.join(self.names)}), and "
                 f"gives up the oldest for each new one: {self.reason or 'the model does something else at each'}"
             )
-            self.plans = tuple(p for p in self.plans if p[0] is not own[0])
-            self.served = {p: c for p, c in self.served.items() if c is not own[0]}
+            self._drop(own[0])
         if len(self.families) >= MOST_FAMILIES:
             oldest = next((f for f in self.families[1:] if f.captured is None), None)
             self.families = tuple(f for f in self.families if f is not oldest)

@@ -57,7 +57,7 @@ class Recording:
 
     def __init__(self, target: Target, read: set[tuple[int, str]]) -> None:
         self.read = read  # attributes of modules and plain objects that the forward looks at: id, name
-        self.readable: set[type] = {nn.Module}
+        self.target = target
         self.stream = _native.Stream(target.name)
         self.calls: list[PythonCall] = []
         self.scopes: dict[int, int] = {}
@@ -69,7 +69,6 @@ class Recording:
         for path, module in target.modules():
             scope = self.stream.scope(path, type(module).__name__) if path else 0
             self.scopes[id(module)] = self.by_path[path] = scope
-            self.readable.update(type(x) for x in plain_objects(module) if can_be_watched(type(x)))
             if path in target.whole or type(module).__name__ in target.whole:
                 self.whole.add(id(module))
 
@@ -127,7 +126,8 @@ class watching:
         self.recording = recording
 
     def __enter__(self) -> None:
-        _install(self.recording.readable)
+        objects = (x for _, module in self.recording.target.modules() for x in plain_objects(module))
+        _install({nn.Module, *(type(x) for x in objects if can_be_watched(type(x)))})
         self.outer = getattr(_local, "recording", None)
         _local.recording = self.recording
 

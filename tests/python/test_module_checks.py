@@ -297,27 +297,6 @@ def test_what_is_kept_for_other_sizes_may_come_later(kind: str) -> None:
         assert torch.equal(plan(x), model(x))
 
 
-def test_what_only_large_batches_keep_in_a_dict_is_kept_by_replay_too() -> None:
-    class Late(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(4, 4)
-            self.kept: dict[Any, Tensor] = {}
-
-        def forward(self, x: Tensor) -> Tensor:
-            y: Tensor = self.layer(x) + self.kept.setdefault(len(x), torch.ones(4))
-            if len(x) > 16:
-                self.kept["last"] = 2 * y
-            return y
-
-    model = Late().eval()
-    with torch.no_grad():
-        plan = cleave.capture(model, torch.rand(8, 4), dynamic_batch=(2, 64))
-        for n in (20, 21):
-            y = plan(torch.rand(n, 4))
-            assert torch.equal(model.kept["last"], 2 * y)
-
-
 def test_weights_that_change_between_sizes() -> None:
     """They are packed anew, for whatever size comes first."""
     model = nn.Sequential(

@@ -178,16 +178,23 @@ def test_what_a_first_call_keeps_is_never_replayed_wrongly(dynamic_batch: tuple[
         cleave.prepare_split(model, example_inputs=torch.rand(8, 4), split=spec)
 
 
+class Late(Counted):
+    """Keeps its last result, of large batches alone: as an attribute, and beside tables for sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: Tensor | None = None
+        self.kept: dict[Any, Tensor] = {}
+
+    def body(self, x: Tensor) -> Tensor:
+        y = super().body(x) + self.kept.setdefault(len(x), torch.ones(2))
+        if len(x) > 16:
+            self.last = 2 * y
+            self.kept["last"] = 3 * y
+        return y
+
+
 def test_what_only_large_batches_keep_in_the_module_is_kept_by_replay_too() -> None:
-    class Late(Counted):
-        last: Tensor | None = None
-
-        def body(self, x: Tensor) -> Tensor:
-            y = super().body(x)
-            if len(x) > 16:
-                self.last = 2 * y
-            return y
-
     model = Late().eval()
     with torch.no_grad():
         plan = cleave.capture(model, torch.rand(8, 4), dynamic_batch=(2, 64))
@@ -195,6 +202,7 @@ def test_what_only_large_batches_keep_in_the_module_is_kept_by_replay_too() -> N
             y = plan(torch.rand(n, 4))
             assert model.last is not None
             assert torch.equal(model.last, 2 * y)
+            assert torch.equal(model.kept["last"], 3 * y)
 
 
 def test_what_a_module_from_outside_keeps_is_kept_by_replay_too() -> None:
