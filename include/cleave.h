@@ -516,6 +516,8 @@ typedef struct clv_total {
 	double flops;                /**< estimated from shapes */
 	int64_t params, param_bytes; /**< of the parameters that it reads */
 	int64_t memory;              /**< bytes that it needs at most */
+	int64_t input_bytes;         /**< of the inputs that it reads */
+	uint32_t inputs;             /**< tensors among them */
 } clv_total;
 
 /** What the whole plan costs at the sizes of f. The caller sets out->size before.
@@ -547,7 +549,8 @@ CLV_API clv_status clv_frontiers_inspect(const clv_frontiers *f, bool json, char
 
         boundary_bytes                what crosses
         latency                       prefix_flops / prefix_flops_per_s + boundary_bytes / bandwidth_bytes_per_s
-                                      + suffix_flops / suffix_flops_per_s, in seconds; needs the bandwidth
+                                      + suffix_flops / suffix_flops_per_s, in seconds; needs the bandwidth.
+                                      clv_frontiers_latency() compares it with not cutting at all
         prefix_memory, suffix_memory  as in clv_frontier
         prefix_flops, suffix_flops    the work on one side
         balance                       the difference of the work of both sides
@@ -565,16 +568,21 @@ typedef struct clv_objective {
 	double min_prefix_flops_fraction, max_prefix_flops_fraction; /**< of prefix_cost, 0 … 1 */
 	double max_latency_s;                                        /**< 0: any */
 	double bandwidth_bytes_per_s;                                /**< 0: not known */
-	double prefix_flops_per_s, suffix_flops_per_s;               /**< 0: 1e12, a fast processor, on both sides */
+	double prefix_flops_per_s, suffix_flops_per_s; /**< 0: 1e12, a fast processor, on both sides; clv_speed_load() */
+	const char *compress;        /**< how floats are sent: "fp16", "bf16", "int8"; NULL: as they are. boundary_bytes and
+	                                max_boundary_bytes then count what is sent */
+	double compress_bytes_per_s; /**< bytes that are compressed and restored in a second; 0: 5e8 */
 } clv_objective;
 
 /* clang-format off */
 /** The defaults: `clv_objective o = CLV_OBJECTIVE_INIT;` */
-#define CLV_OBJECTIVE_INIT {sizeof(clv_objective), NULL, false, -1, -1, -1, -1, -1, 0, 1, 0, 0, 0, 0}
+#define CLV_OBJECTIVE_INIT {sizeof(clv_objective), NULL, false, -1, -1, -1, -1, -1, 0, 1, 0, 0, 0, 0, NULL, 0}
 /* clang-format on */
 
-/** Finds the frontier a boundary text names: `after:<module path|node name>`, `50%`, `percent:50`, `at:50%`, `auto`.
-    Percentages are of the estimated work; they and auto skip frontiers that are unsafe or break a constraint.
+/** Finds the frontier a boundary text names: `after:<module path|node name>`, `50%`, `percent:50`, `at:50%`,
+    `nearest:50%`, `auto`. Percentages are of the estimated work: the fewest bytes within 5 points of it, or the nearest
+    where nothing is that near or `nearest:` asks for it. They and auto skip frontiers that are unsafe or break a
+    constraint.
     objective NULL: the defaults.
     @errors CLV_E_NOT_FOUND for an unknown name, with the nearest ones. CLV_E_UNSUPPORTED with the reason for a named
     frontier that is unsafe. CLV_E_INVALID with the reason for one that breaks a constraint. CLV_E_UNSUPPORTED where no
@@ -582,6 +590,33 @@ typedef struct clv_objective {
     @threads any. */
 CLV_API clv_status clv_frontiers_choose(const clv_frontiers *f, const char *boundary, const clv_objective *objective,
                                         uint32_t *out);
+
+/** How long one call takes by the formula of `latency`, cut and uncut. */
+typedef struct clv_latency {
+	size_t size;        /**< sizeof(clv_latency), set by the caller */
+	double cut_s;       /**< cut at the frontier */
+	double here_s;      /**< the whole model before the link; infinite: a constraint forbids it */
+	double there_s;     /**< the inputs are sent as they are, and all runs behind the link; likewise */
+	int64_t sent_bytes; /**< that cross at the frontier, compressed as the objective says */
+} clv_latency;
+
+/** Compares frontier i with not cutting at all: everything here, or everything there. The caller sets out->size before.
+    @errors CLV_E_INVALID without a bandwidth in the objective.
+    @threads any. */
+CLV_API clv_status clv_frontiers_latency(const clv_frontiers *f, uint32_t i, const clv_objective *objective,
+                                         clv_latency *out);
+
+/** A sentence for people when it is faster not to cut than to cut at frontier i: "not cutting is faster: …".
+    @ownership the text is the caller's, clv_string_free(); NULL: the cut is the fastest, or latency is not minimised.
+    @errors none of its own.
+    @threads any. */
+CLV_API clv_status clv_frontiers_advice(const clv_frontiers *f, uint32_t i, const clv_objective *objective, char **out);
+
+/** The speed of a model or half as it was measured: what `cleave bench --json` wrote for it has flops_per_s, for
+    prefix_flops_per_s or suffix_flops_per_s. Where several sizes were measured it is that of the last.
+    @errors CLV_E_IO. CLV_E_PARSE for a file that `cleave bench --json` did not write.
+    @threads any. */
+CLV_API clv_status clv_speed_load(const char *path, double *out);
 
 /** Whether frontier i can be cut and meets the constraints. objective NULL: the defaults.
     @errors the reason why not: CLV_E_UNSUPPORTED if it is unsafe, CLV_E_INVALID for a constraint.
@@ -1634,6 +1669,10 @@ CLV_API const char *clv_boundary_label(const clv_boundary *b, uint32_t i);
     @ownership borrowed from the boundary.
     @threads any. */
 CLV_API const clv_tensor *clv_boundary_tensor(const clv_boundary *b, uint32_t i);
+
+/** The size that a symbol ("B") had in the prefix; -1: the boundary has none.
+    @threads any. */
+CLV_API int64_t clv_boundary_size(const clv_boundary *b, const char *symbol);
 
 /** The boundary as bytes: what the Python package writes and reads too. compress: NULL, "fp16", "bf16", "int8".
     @ownership the bytes are the caller's, clv_bytes_free().

@@ -41,7 +41,7 @@ from .plan import Node, Plan, capture
 from .profile import Profile
 from .progress import set_progress
 from .replay import ReplayBoundary, SplitReplayRuntime, prepare_split_replay
-from .spec import SplitCandidate, SplitSpec, TraceBatchMode
+from .spec import SplitCandidate, SplitLatency, SplitSpec, TraceBatchMode
 from .split import RuntimeCacheKey, SplitRuntime, prepare_split
 from .tracing import Coverage, Graph, GraphNode, Report, Segment, TracedModule, trace
 from .validation import (
@@ -100,6 +100,7 @@ __all__ = [
     "SegmentJob",
     "SegmentState",
     "SplitCandidate",
+    "SplitLatency",
     "SplitError",
     "SplitReplayRuntime",
     "SplitRuntime",

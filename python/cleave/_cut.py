@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from . import _native, _show, progress
 from ._capture import Arguments, Captured
 from ._compiled import Segment
 from ._cuda_graph import GraphSegment
-from ._log import logger
+from ._log import logger, warn
 from ._objective import Objective
 from ._regime import Plans, Regime
 from ._state import Target
@@ -22,7 +23,7 @@ from .errors import CaptureError, CleaveError, InputError, SplitError
 from .optimize import NONE, SAFE, Optimize
 from .payload import TensorSchema, check_tensors, dims
 from .plan import Program, check_call, finish, plan_signature
-from .spec import SplitCandidate, SplitSpec
+from .spec import SplitCandidate, SplitLatency, SplitSpec
 
 log = logger("split")
 
@@ -93,8 +94,16 @@ class Cut:
         captured = self.captured = captured._replace(plan=plan)
         debug = want.mode == "debug_interpreter"
         self.candidates = CandidateTable(SplitCandidate(*c) for c in plan.frontiers(sizes))
-        self.candidate = self.candidates.chosen = self.candidates[which]
-        log.info("cut after %s: %s", _place(self.candidate, plan.node_count()), _why(want, like))
+        why = _why(want, like)
+        self.candidate = self.candidates.chosen = replace(self.candidates[which], taken_because=why)
+        self.candidates[which] = self.candidate
+        log.info("cut after %s: %s", _place(self.candidate, plan.node_count()), why)
+        self.latency: SplitLatency | None = None
+        if "bandwidth_bytes_per_s" in want.objective.fields:
+            *latency, advice = plan.latency(which, want.objective.fields, sizes)
+            self.latency = SplitLatency(*latency)
+            if advice is not None and like is None:
+                warn(advice)
         at, end = self.candidate.position + 1, plan.node_count()
         how: dict[str, Any] = {
             "debug": debug,
@@ -231,8 +240,10 @@ def _why(want: Wanted, like: Cut | None) -> str:
         return "the fewest bytes of all cuts"
     if like is not None:
         return f"where the first plan is cut, after {like.candidate.name}"
-    if want.spec.boundary != "auto":
-        return f"boundary={want.spec.boundary!r}"
+    boundary = want.spec.boundary
+    if boundary != "auto":
+        near = boundary.startswith("percent:") or (boundary.endswith("%") and not boundary.startswith("nearest:"))
+        return f"boundary={boundary!r}" + (", the fewest bytes within 5 % of the work" if near else "")
     goal = want.objective.minimize
     return f"the least {goal}" if goal else "the fewest bytes with 20 to 80 % of the work before"
 

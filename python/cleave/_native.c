@@ -286,6 +286,7 @@ static PyMethodDef functions[] = {
 	{"artifact_save", artifact_save_py, METH_VARARGS, "writes plans and tensors as a .clv file"},
 	{"register_backend", register_backend_py, METH_VARARGS,
      "register_backend(name, native, support, compile, load, run)"},
+	{"speed_load", speed_load, METH_O, "speed_load(path) -> operations per second, as `cleave bench --json` measured"},
 	{"text_bytes", text_bytes_py, METH_O, "text_bytes(n) -> '46.8 MB'"},
 	{"text_count", text_count_py, METH_O, "text_count(n) -> '11.7M'"},
 	{"text_columns", text_columns_py, METH_VARARGS, "text_columns(rows, right) -> aligned lines"},

@@ -71,6 +71,8 @@ static const struct field {
 	FIELD(FIELD_FLOAT, bandwidth_bytes_per_s),
 	FIELD(FIELD_FLOAT, prefix_flops_per_s),
 	FIELD(FIELD_FLOAT, suffix_flops_per_s),
+	FIELD(FIELD_TEXT, compress),
+	FIELD(FIELD_FLOAT, compress_bytes_per_s),
 };
 
 static void set_field(clv_objective *o, const struct field *f, PyObject *item)
@@ -205,6 +207,44 @@ PyObject *plan_py_check(PlanObject *o, PyObject *args)
 	clv_status st = clv_frontiers_check(f, i, &objective);
 	clv_frontiers_free(f);
 	return none_or_raise(st);
+}
+
+PyObject *plan_py_latency(PlanObject *o, PyObject *args)
+{
+	unsigned int i;
+	PyObject *dict, *sizes = Py_None;
+	clv_objective objective;
+	clv_latency l = {.size = sizeof l};
+	clv_total all = {.size = sizeof all};
+	char *advice = NULL;
+	if (!PyArg_ParseTuple(args, "IO!|O", &i, &PyDict_Type, &dict, &sizes) || !read_objective(dict, &objective))
+		return NULL;
+	clv_frontiers *f = frontiers_at(o, sizes);
+	if (!f)
+		return NULL;
+	clv_status st = clv_frontiers_latency(f, i, &objective, &l);
+	if (st == CLV_OK)
+		st = clv_frontiers_total(f, &all);
+	if (st == CLV_OK)
+		st = clv_frontiers_advice(f, i, &objective, &advice);
+	clv_frontiers_free(f);
+	PyObject *out = st == CLV_OK ? Py_BuildValue("(dddLLz)", l.cut_s, l.here_s, l.there_s, (long long)l.sent_bytes,
+	                                             (long long)all.input_bytes, advice)
+	                             : raise_status(st);
+	clv_string_free(advice);
+	return out;
+}
+
+PyObject *speed_load(PyObject *module, PyObject *path)
+{
+	double speed = 0;
+	PyObject *bytes = NULL;
+	(void)module;
+	if (!PyUnicode_FSConverter(path, &bytes))
+		return NULL;
+	clv_status st = clv_speed_load(PyBytes_AS_STRING(bytes), &speed);
+	Py_DECREF(bytes);
+	return st == CLV_OK ? PyFloat_FromDouble(speed) : raise_status(st);
 }
 
 /* UTF-8 of the strings of a list, borrowed from it; PyMem_Free. NULL with an exception. */

@@ -700,6 +700,8 @@ static PyMethodDef plan_methods[] = {
 	{"ties", (PyCFunction)plan_py_ties, METH_NOARGS, "ties() -> other names of tied tensors, to the name in the plan"},
 	{"choose", (PyCFunction)plan_py_choose, METH_VARARGS, "choose(boundary, objective, sizes=None) -> which frontier"},
 	{"check", (PyCFunction)plan_py_check, METH_VARARGS, "check(which, objective, sizes=None): raises what it misses"},
+	{"latency", (PyCFunction)plan_py_latency, METH_VARARGS,
+     "latency(which, objective, sizes=None) -> (cut, here, there, sent bytes, input bytes, advice or None)"},
 	{"exact", (PyCFunction)plan_py_exact, METH_VARARGS,
      "exact(must_prefix, must_suffix, sizes=None) -> the plan reordered around its cut with the fewest bytes, "
      "position"},

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from .errors import SplitError
+from . import _native
+from .errors import CleaveError, SplitError
 
 MINIMIZE = (
     "boundary_bytes",
@@ -110,6 +112,22 @@ def _positive(name: str, value: Any) -> dict[str, Any]:
     return {name: number}
 
 
+def _speed(name: str, value: Any) -> dict[str, Any]:
+    """Operations per second, or a file of `cleave bench --json`."""
+    if isinstance(value, (str, os.PathLike)):
+        try:
+            return {name: _native.speed_load(value)}
+        except CleaveError as error:
+            raise SplitError(f"{name}: {error}") from None
+    return _positive(name, value)
+
+
+def _compression(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, str):
+        raise SplitError(f'{name} is "fp16", "bf16" or "int8", not {value!r}')
+    return {name: value}
+
+
 def _yes_or_no(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, bool):
         raise SplitError(f"{name} must be True or False, not {value!r}")
@@ -146,6 +164,8 @@ _CONSTRAINTS: dict[str, Callable[[str, Any], dict[str, Any]]] = {
     "max_prefix_flops_fraction": _fraction,
     "max_latency_s": _positive,
     "bandwidth_bytes_per_s": _positive,
-    "prefix_flops_per_s": _positive,
-    "suffix_flops_per_s": _positive,
+    "prefix_flops_per_s": _speed,
+    "suffix_flops_per_s": _speed,
+    "compress": _compression,
+    "compress_bytes_per_s": _positive,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from . import _native, _show
 from ._dims import DynamicDims, SizeSpec
@@ -17,8 +17,9 @@ TraceBatchMode = Literal["batch_1", "batch_gt1"]
 class SplitSpec:
     """Where and how to cut.
 
-    boundary: "after:<module path>", "after:<node name>", "50%" (also "percent:50", "at:50%": the frontier with the
-    nearest share of the estimated work before it) or "auto" (what the objective asks for; without one the fewest bytes
+    boundary: "after:<module path>", "after:<node name>", "50%" (also "percent:50", "at:50%": of the frontiers with 45 to
+    55 % of the estimated work before them, the one with the fewest bytes), "nearest:50%" (the nearest share, whatever
+    crosses there) or "auto" (what the objective asks for; without one the fewest bytes
     with 20 to 80 % of the work on each side).
 
     dynamic_batch: the range of batch sizes; None: the batch does not change. Where the batch is, is found by running
@@ -105,6 +106,16 @@ class SplitSpec:
             )
 
 
+class SplitLatency(NamedTuple):
+    """Seconds that one call takes by the formula of the latency objective: cut, and not cut."""
+
+    cut: float
+    here: float  # the whole model before the link; inf: a constraint forbids it
+    there: float  # the inputs are sent and all runs behind the link; likewise
+    boundary_bytes: int  # that are sent, compressed as the objective says
+    input_bytes: int
+
+
 @dataclass(frozen=True, repr=False)
 class SplitCandidate(_show.Shown):
     """A frontier: where the plan can be cut, what crosses there and what each side costs.
@@ -134,6 +145,7 @@ class SplitCandidate(_show.Shown):
     suffix_param_bytes: int
     prefix_memory: int
     suffix_memory: int
+    taken_because: str = ""  # of the one that a split cuts at
 
     @property
     def safe(self) -> bool:
@@ -169,5 +181,6 @@ class SplitCandidate(_show.Shown):
     def _shown(self) -> tuple[str, _show.Facts]:
         where = f" in {self.module_path}" if self.module_path else ""
         facts = [("boundary", self.crossing), ("prefix", self.side("prefix")), ("suffix", self.side("suffix"))]
-        unsafe = [("unsafe", self.reason)] if self.reason is not None else []
-        return f"cleave.SplitCandidate {self.position}: after {self.name}{where}", [*facts, *unsafe]
+        facts += [("taken", self.taken_because)] if self.taken_because else []
+        facts += [("unsafe", self.reason)] if self.reason is not None else []
+        return f"cleave.SplitCandidate {self.position}: after {self.name}{where}", facts

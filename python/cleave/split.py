@@ -37,7 +37,7 @@ from .errors import InputError, SplitError
 from .optimize import Optimize, read_optimize
 from .payload import BoundaryPayload, Device
 from .plan import Plan, as_call
-from .spec import SplitSpec
+from .spec import SplitLatency, SplitSpec
 from .visualization import Drawable, Subject
 
 MODES = ("generated_eager", "debug_interpreter", "compiled", "cuda_graph")
@@ -214,6 +214,11 @@ class SplitRuntime(_show.Shown, Drawable):
         self.trace_plan.flatten_inputs(inputs, kwargs)
         with torch.no_grad(), progress.task(f"exploring {self._target.name}"):
             return cuts.sized.explore(take_apart(self._target, inputs, kwargs), seconds)
+
+    @property
+    def latency(self) -> SplitLatency | None:
+        """Seconds by the objective's formula, cut and not cut; None: it names no bandwidth."""
+        return self._first.main.latency
 
     @property
     def main_cut(self) -> Cut:

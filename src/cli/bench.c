@@ -23,6 +23,7 @@ static const column columns[] = {
 	{"mean", "mean", COLUMN_SECONDS},
 	{"share", "share", COLUMN_SHARE},
 	{"per_second", "per second", COLUMN_NUMBER},
+	{"flops_per_s", NULL, COLUMN_NUMBER},
 	COLUMNS_END,
 };
 
@@ -40,6 +41,7 @@ typedef struct subject {
 	clv_boundary *boundary;
 	clv_tensor **outputs;
 	uint32_t noutputs, nodes;
+	double flops; /* of one run */
 	const char *device;
 } subject;
 
@@ -107,16 +109,17 @@ static char *sizes_text(const sizes *s)
 }
 
 /* times are sorted. per: things that one run does, the batch. */
-static void add_total(listing *t, const char *where, uint32_t nodes, const double *times, int64_t n, int64_t per)
+static void add_total(listing *t, const char *where, const subject *s, const double *times, int64_t n, int64_t per)
 {
 	double sum = 0;
 	for (int64_t i = 0; i < n; i++)
 		sum += times[i];
 	const cell cells[] = {{.s = where},        {.s = "all"},
-	                      {.n = nodes},        {.n = n},
+	                      {.n = s->nodes},     {.n = n},
 	                      {.x = times[n / 2]}, {.x = times[(n * 95 + 99) / 100 - 1]},
 	                      {.x = times[0]},     {.x = sum / (double)n},
-	                      {.x = NAN},          {.x = (double)per / times[n / 2]}};
+	                      {.x = NAN},          {.x = (double)per / times[n / 2]},
+	                      {.x = s->flops / times[n / 2]}};
 	listing_add(t, '*', cells);
 }
 
@@ -223,6 +226,7 @@ static void add_groups(listing *t, const char *where, groups *g)
 		                      {.x = x->min},
 		                      {.x = x->total / (double)x->runs},
 		                      {.x = all > 0 ? x->total / all : 0},
+		                      {.x = NAN},
 		                      {.x = NAN}};
 		listing_add(t, 0, cells);
 	}
@@ -255,7 +259,7 @@ static bool measure(const request *r, subject *s, listing *t, int64_t per)
 	clv_status st = run_times(s, r->warmup, r->iterations, times, "measuring");
 	if (st == CLV_OK) {
 		qsort(times, (size_t)r->iterations, sizeof *times, by_time);
-		add_total(t, where, s->nodes, times, r->iterations, per);
+		add_total(t, where, s, times, r->iterations, per);
 	}
 	if (st == CLV_OK && r->profile)
 		st = add_profile(r, s, t, where, times);
@@ -264,6 +268,39 @@ static bool measure(const request *r, subject *s, listing *t, int64_t per)
 	if (st != CLV_OK)
 		fail_run(r->path, st);
 	return st == CLV_OK;
+}
+
+/* The sizes at which a boundary was made. */
+static void add_boundary_sizes(const clv_plan *p, const clv_boundary *b, sizes *out)
+{
+	clv_symbol s = {.size = sizeof s};
+	for (uint32_t i = 0; b && i < clv_plan_symbol_count(p); i++)
+		if (clv_plan_symbol(p, i, &s) == CLV_OK && clv_boundary_size(b, s.name) >= 0)
+			sizes_add(out, s.name, clv_boundary_size(b, s.name));
+}
+
+/* The work of the part that runs, at the sizes of its inputs, so that machines can be compared by it. */
+static bool count_flops(const request *r, const model *m, subject *s)
+{
+	add_boundary_sizes(m->plan, s->boundary, &s->in.sizes);
+	clv_frontiers_options o = sizes_options(&s->in.sizes);
+	clv_plan_info info = {.size = sizeof info};
+	clv_total all = {.size = sizeof all};
+	clv_frontier c = {.size = sizeof c};
+	clv_frontiers *f = NULL;
+	bool prefix = is_part(m, &r->loading, "prefix"), suffix = is_part(m, &r->loading, "suffix");
+	clv_status st = clv_frontiers_create(m->plan, &o, &f);
+	if (st == CLV_OK)
+		st = clv_frontiers_total(f, &all);
+	if (st == CLV_OK)
+		st = clv_artifact_plan_info(m->artifact, 0, &info);
+	if (st == CLV_OK && (prefix || suffix) && info.cut > 0)
+		st = clv_frontiers_get(f, (uint32_t)info.cut - 1, &c);
+	clv_frontiers_free(f);
+	if (st != CLV_OK)
+		return fail_with(r->path) == EXIT_OK;
+	s->flops = prefix ? c.prefix_flops : suffix ? c.suffix_flops : all.flops;
+	return true;
 }
 
 /* batch 0: as the other options say. */
@@ -276,6 +313,7 @@ static bool measure_at(const request *r, const model *m, subject *s, listing *t,
 	bool ok = resolve_batch(m, &given);
 	if (ok && !s->boundary)
 		ok = feed_make(m, s->rt, &r->feeding, &given, &s->in);
+	ok = ok && count_flops(r, m, s);
 	int64_t per = *symbol ? sizes_find(&s->in.sizes, symbol) : 1;
 	ok = ok && measure(r, s, t, per > 0 ? per : 1);
 	feed_free(&s->in);

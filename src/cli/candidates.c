@@ -1,4 +1,5 @@
 /* `cleave candidates`: where a plan can be cut, with the frontier that an objective takes. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,6 +34,7 @@ static const column columns[] = {
 	{"suffix_params", "params after", COLUMN_COUNT},
 	{"prefix_memory", "memory before", COLUMN_HUMAN},
 	{"suffix_memory", "memory after", COLUMN_HUMAN},
+	{"latency", "latency", COLUMN_SECONDS},
 	{"trainable_suffix", NULL, COLUMN_BOOL},
 	{"safe", NULL, COLUMN_BOOL},
 	{"chosen", NULL, COLUMN_BOOL},
@@ -40,32 +42,69 @@ static const column columns[] = {
 	COLUMNS_END,
 };
 
-static void add_row(listing *t, const clv_frontier *c, const char *bytes, bool chosen)
+static void add_row(listing *t, const clv_frontier *c, const char *bytes, double latency, bool chosen)
 {
 	/* clang-format off */
 	const cell cells[] = {
-		{.n = c->position}, {.s = c->name}, {.s = c->module},
+		{.n = c->position == CLV_NONE ? -1 : (int64_t)c->position}, {.s = c->name}, {.s = c->module},
 		{.n = c->boundary_tensors}, {.n = c->passthrough_inputs}, {.n = c->boundary_bytes}, {.s = bytes},
 		{.x = c->prefix_cost}, {.x = c->prefix_flops}, {.x = c->suffix_flops},
 		{.n = c->prefix_nodes}, {.n = c->suffix_nodes},
 		{.n = c->prefix_params}, {.n = c->suffix_params}, {.n = c->prefix_memory}, {.n = c->suffix_memory},
+		{.x = latency},
 		{.b = c->trainable_suffix}, {.b = !c->unsafe}, {.b = chosen}, {.s = c->unsafe},
 	};
 	/* clang-format on */
 	listing_add(t, (char)(chosen ? '*' : c->unsafe ? '!' : 0), cells);
 }
 
-static bool add_rows(listing *t, const clv_frontiers *f, uint32_t chosen)
+/* Where nothing is cut: the whole model here, or there, with its inputs sent. */
+static bool add_uncut(listing *t, const clv_frontiers *f, const clv_latency *l)
 {
+	static const char forbidden[] = "a constraint forbids it";
+	clv_total all = {.size = sizeof all};
+	if (clv_frontiers_total(f, &all) != CLV_OK)
+		return false;
+	clv_frontier there = {.position = CLV_NONE,
+	                      .name = "(all there)",
+	                      .module = "",
+	                      .boundary_tensors = all.inputs,
+	                      .passthrough_inputs = all.inputs,
+	                      .boundary_bytes = all.input_bytes,
+	                      .suffix_nodes = clv_frontiers_count(f) + 1,
+	                      .suffix_flops = all.flops,
+	                      .suffix_params = all.params,
+	                      .suffix_memory = all.memory};
+	clv_frontier here = {.position = clv_frontiers_count(f),
+	                     .name = "(all here)",
+	                     .module = "",
+	                     .prefix_cost = 1,
+	                     .prefix_nodes = there.suffix_nodes,
+	                     .prefix_flops = all.flops,
+	                     .prefix_params = all.params,
+	                     .prefix_memory = all.memory};
+	there.unsafe = isinf(l->there_s) ? forbidden : NULL;
+	here.unsafe = isinf(l->here_s) ? forbidden : NULL;
+	add_row(t, &there, NULL, there.unsafe ? NAN : l->there_s, false);
+	add_row(t, &here, NULL, here.unsafe ? NAN : l->here_s, false);
+	return true;
+}
+
+static bool add_rows(listing *t, const request *r, const clv_frontiers *f, uint32_t chosen)
+{
+	bool timed = r->objective.bandwidth_bytes_per_s > 0;
+	clv_latency l = {.size = sizeof l, .cut_s = NAN};
 	for (uint32_t i = 0; i < clv_frontiers_count(f); i++) {
 		clv_frontier c = {.size = sizeof c};
 		char *bytes;
+		if (timed && clv_frontiers_latency(f, i, &r->objective, &l) != CLV_OK)
+			return false;
 		if (clv_frontiers_get(f, i, &c) || clv_frontiers_bytes_text(f, i, &bytes))
 			return false;
-		add_row(t, &c, bytes, i == chosen);
+		add_row(t, &c, bytes, l.cut_s, i == chosen);
 		clv_string_free(bytes);
 	}
-	return true;
+	return !timed || !clv_frontiers_count(f) || add_uncut(t, f, &l);
 }
 
 /* chosen is CLV_NONE for none, and then the last error says why. */
@@ -73,12 +112,14 @@ static int show(const request *r, const clv_frontiers *f, uint32_t chosen)
 {
 	char *why = grab_text(clv_last_error(), strlen(clv_last_error()));
 	listing *t = listing_new(columns);
-	bool complete = add_rows(t, f, chosen);
+	bool complete = add_rows(t, r, f, chosen);
 	listing_show(t, &r->view);
 	if (!complete)
 		fail_with(r->path);
 	else if (chosen == CLV_NONE)
 		complain("%s: %s", name_of(r->path), why);
+	else
+		note_advice(f, chosen, &r->objective);
 	free(why);
 	return written() && complete && chosen != CLV_NONE ? EXIT_OK : EXIT_FAILED;
 }

@@ -104,6 +104,7 @@ typedef enum option_type {
 	TYPE_SIZE,   /* int64_t: bytes, 64M is 64e6 and 64Mi is 64 * 2^20                   */
 	TYPE_FLOAT,  /* double                                                              */
 	TYPE_RATE,   /* double: bytes per second, 100M, or 1Gbit for an eighth of 1G        */
+	TYPE_SPEED,  /* double: operations per second, or a file of `cleave bench --json`   */
 	TYPE_TEXTS,  /* text_list: may be given several times                               */
 	TYPE_FILES,  /* text_list, likewise                                                 */
 	TYPE_SYMBOL, /* sizes: B=8, may be given several times                              */
@@ -154,6 +155,8 @@ typedef struct option {
 #define OPT_FLOAT(name, letter, metavar, field, ...)                                                                   \
 	OPT(name, letter, metavar, TYPE_FLOAT, double, field, __VA_ARGS__, )
 #define OPT_RATE(name, letter, metavar, field, ...) OPT(name, letter, metavar, TYPE_RATE, double, field, __VA_ARGS__, )
+#define OPT_SPEED(name, letter, metavar, field, ...)                                                                   \
+	OPT(name, letter, metavar, TYPE_SPEED, double, field, __VA_ARGS__, )
 #define OPT_TEXTS(name, letter, metavar, field, ...)                                                                   \
 	OPT(name, letter, metavar, TYPE_TEXTS, text_list, field, __VA_ARGS__, )
 #define OPT_FILES(name, letter, metavar, field, ...)                                                                   \
@@ -268,6 +271,11 @@ clv_frontiers_options sizes_options(const sizes *s);
 	OPT_WORD("minimize", 0, "WHAT", field.minimize,                                                                    \
 	         "boundary_bytes|latency|prefix_memory|suffix_memory|prefix_flops|suffix_flops|balance",                   \
 	         "what auto makes small (default: bytes, with 20 to 80 % of the work before the cut)")
+#define PREFIX_SPEED_OPTION(field)                                                                                     \
+	OPT_SPEED("prefix-speed", 0, "X", field,                                                                           \
+	          "operations per second before the cut, or a file of `cleave bench --json`", .preset = "1e12")
+#define SUFFIX_SPEED_OPTION(field)                                                                                     \
+	OPT_SPEED("suffix-speed", 0, "X", field, "likewise after it", .preset = "1e12")
 #define CONSTRAINT_OPTIONS(field)                                                                                      \
 	OPT_GROUP("constraints"), OPT_SIZE("max-bytes", 0, "SIZE", field.max_boundary_bytes, "most bytes that may cross"), \
 		OPT_SIZE("max-prefix-memory", 0, "SIZE", field.max_prefix_memory, "most memory before the cut"),               \
@@ -283,10 +291,14 @@ clv_frontiers_options sizes_options(const sizes *s);
 	              "most time for both sides and the way between; needs --bandwidth"),                                  \
 		OPT_RATE("bandwidth", 0, "RATE", field.bandwidth_bytes_per_s,                                                  \
 	             "how fast the boundary travels: 100M bytes per second, 1Gbit"),                                       \
-		OPT_FLOAT("prefix-speed", 0, "X", field.prefix_flops_per_s, "operations per second before the cut",            \
-	              .preset = "1e12"),                                                                                   \
-		OPT_FLOAT("suffix-speed", 0, "X", field.suffix_flops_per_s, "operations per second after it",                  \
-	              .preset = "1e12")
+		PREFIX_SPEED_OPTION(field.prefix_flops_per_s), SUFFIX_SPEED_OPTION(field.suffix_flops_per_s),                  \
+		OPT_WORD("compress", 0, "HOW", field.compress, "fp16|bf16|int8",                                               \
+	             "floats are sent this way: counts in bytes and latency"),                                             \
+		OPT_RATE("compress-speed", 0, "RATE", field.compress_bytes_per_s,                                              \
+	             "bytes that are compressed and restored in a second", .preset = "500M")
+
+/* Says so when it is faster not to cut than to cut at frontier i. */
+void note_advice(const clv_frontiers *f, uint32_t i, const clv_objective *o);
 
 /* ---- commands ---------------------------------------------------------------------------------------------------- */
 

@@ -77,8 +77,8 @@ static const option options[] = {
 	SIZE_OPTIONS(sizes),
 	OPT_RATE("bandwidth", 0, "RATE", bandwidth, "how fast the boundary travels: 100M bytes per second, 1Gbit",
              .preset = "1Gbit"),
-	OPT_FLOAT("prefix-speed", 0, "X", prefix_speed, "operations per second before the cut", .preset = "1e12"),
-	OPT_FLOAT("suffix-speed", 0, "X", suffix_speed, "operations per second after it", .preset = "1e12"),
+	PREFIX_SPEED_OPTION(prefix_speed),
+	SUFFIX_SPEED_OPTION(suffix_speed),
 	OPENING_OPTIONS(opening),
 	OPTION_END,
 };

@@ -89,6 +89,12 @@ static bool read_rate(const char *text, double *out)
 	return ok;
 }
 
+/* A number, or what `cleave bench --json` measured; for neither, clv_last_error() says what is wrong with the file. */
+static bool read_speed(const char *text, double *out)
+{
+	return (read_number(text, out) && !strchr(text, '%')) || clv_speed_load(text, out) == CLV_OK;
+}
+
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
 static bool is_word(const option *o, const char *text)
@@ -133,6 +139,7 @@ static bool read_value(const command *c, const option *o, const char *text, void
 	case TYPE_SIZE: return read_bytes(text, at);
 	case TYPE_FLOAT: return read_number(text, at);
 	case TYPE_RATE: return read_rate(text, at);
+	case TYPE_SPEED: return read_speed(text, at);
 	case TYPE_SYMBOL: return read_symbol(text, at);
 	case TYPE_SORT: return listing_read_sort(c->columns, text, at);
 	case TYPE_FILTER: return listing_read_filter(c->columns, text, at);
@@ -171,6 +178,9 @@ static bool take_value(parser *p, const option *o, const char *name, const char 
 		return true;
 	if (o->type == TYPE_WORD)
 		complain_words(o, name, text);
+	else if (o->type == TYPE_SPEED)
+		complain("%s takes operations per second, or a file that `cleave bench --json` wrote: %s", name,
+		         clv_last_error());
 	else if (shape_of(o))
 		complain("%s takes %s, not \"%s\"", name, shape_of(o), text);
 	return false;

@@ -153,6 +153,14 @@ void print_points(FILE *to, const clv_artifact *a, uint32_t i)
 		fprintf(to, ", … (%u)", info.npoints);
 }
 
+void note_advice(const clv_frontiers *f, uint32_t i, const clv_objective *o)
+{
+	char *advice = NULL;
+	if (clv_frontiers_advice(f, i, o, &advice) == CLV_OK && advice)
+		note("%s", advice);
+	clv_string_free(advice);
+}
+
 clv_frontiers_options sizes_options(const sizes *s)
 {
 	clv_frontiers_options o = CLV_FRONTIERS_OPTIONS_INIT;

@@ -88,8 +88,10 @@ static bool show_cut(const request *r, const clv_plan *p, uint32_t position)
 		st = clv_frontiers_bytes_text(f, position, &formula);
 	if (st == CLV_OK)
 		st = clv_frontiers_labels(f, position, &labels);
-	if (st == CLV_OK)
+	if (st == CLV_OK) {
 		show_frontier(&c, formula, labels, r->json);
+		note_advice(f, position, &r->objective);
+	}
 	clv_string_free(formula);
 	clv_string_free(labels);
 	clv_frontiers_free(f);

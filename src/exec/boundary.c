@@ -65,6 +65,14 @@ const clv_tensor *clv_boundary_tensor(const clv_boundary *b, uint32_t i)
 	return b && i < b->tensors.n ? b->tensors.at[i].tensor : NULL;
 }
 
+int64_t clv_boundary_size(const clv_boundary *b, const char *symbol)
+{
+	for (uint32_t i = 0; b && symbol && i < b->sizes.n; i++)
+		if (strcmp(b->sizes.at[i].name, symbol) == 0)
+			return b->sizes.at[i].value;
+	return -1;
+}
+
 /* ---- the prefix ------------------------------------------------------------------------------------------------- */
 
 static clv_status add_schema(boundary *b, const plan *p, value_id v, const char *label)
@@ -183,10 +191,7 @@ static clv_status find_sizes(const plan *p, const boundary *b, int64_t *out)
 {
 	for (uint32_t i = 0; i < p->symbols.n; i++) {
 		const char *name = plan_s(p, p->symbols.at[i].name);
-		out[i] = -1;
-		for (uint32_t k = 0; k < b->sizes.n; k++)
-			if (strcmp(b->sizes.at[k].name, name) == 0)
-				out[i] = b->sizes.at[k].value;
+		out[i] = clv_boundary_size(b, name);
 		if (out[i] < 0 && !p->symbols.at[i].data)
 			return fail(CLV_E_INPUT, "the boundary lacks the size %s", name);
 	}

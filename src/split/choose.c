@@ -114,16 +114,28 @@ static clv_status choose_named(const clv_frontiers *f, const char *name, const c
 	return CLV_OK;
 }
 
-/* The frontier whose share of the work is nearest to the percentage; of equals the one with fewer bytes. */
-static clv_status choose_percent(const clv_frontiers *f, double percent, const clv_objective *o, uint32_t *out)
+enum { NEAR_PERCENT = 5 }; /* a few percent of the work are worth less than fewer bytes */
+
+/* How far a frontier is from what was asked for: all within NEAR_PERCENT are equally near, unless the nearest is wanted. */
+static double percent_off(const frontier *c, double percent, bool nearest)
+{
+	double off = fabs(c->cost * 100 - percent);
+	return !nearest && off <= NEAR_PERCENT ? 0 : off;
+}
+
+/* The frontier whose share of the work is near the percentage, with the fewest bytes; of equals the nearest. */
+static clv_status choose_percent(const clv_frontiers *f, double percent, bool nearest, const clv_objective *o,
+                                 uint32_t *out)
 {
 	uint32_t best = NONE;
 	for (uint32_t i = 0; i < f->n; i++) {
-		if (!objective_allows(&f->at[i], o))
+		const frontier *c = &f->at[i], *b = best == NONE ? NULL : &f->at[best];
+		if (!objective_allows(c, o))
 			continue;
-		double off = fabs(f->at[i].cost * 100 - percent);
-		double best_off = best == NONE ? INFINITY : fabs(f->at[best].cost * 100 - percent);
-		if (off < best_off || (off == best_off && f->at[i].bytes < f->at[best].bytes))
+		double off = percent_off(c, percent, nearest), best_off = b ? percent_off(b, percent, nearest) : INFINITY;
+		bool fewer = b && (c->bytes < b->bytes || (c->bytes == b->bytes && percent_off(c, percent, true) <
+		                                                                       percent_off(b, percent, true)));
+		if (off < best_off || (off == best_off && fewer))
 			best = i;
 	}
 	if (best == NONE)
@@ -156,12 +168,13 @@ static clv_status choose_auto(const clv_frontiers *f, const clv_objective *o, ui
 	return CLV_OK;
 }
 
-/* "percent:50", "50%", "at:50%" */
-static bool parse_percent(const char *s, double *out)
+/* "percent:50", "50%", "at:50%", "nearest:50%" */
+static bool parse_percent(const char *s, double *out, bool *nearest)
 {
 	char number[NUMBER_TEXT];
 	bool named = !strncmp(s, "percent:", 8);
-	s += named ? 8 : !strncmp(s, "at:", 3) ? 3 : 0;
+	*nearest = !strncmp(s, "nearest:", 8);
+	s += named || *nearest ? 8 : !strncmp(s, "at:", 3) ? 3 : 0;
 	size_t n = strcspn(s, "%");
 	if (n >= sizeof number || (s[n] ? s[n + 1] != '\0' : !named))
 		return false;
@@ -174,6 +187,7 @@ clv_status clv_frontiers_choose(const clv_frontiers *f, const char *boundary, co
                                 uint32_t *out)
 {
 	double percent;
+	bool nearest;
 	clv_objective o;
 	if (!f || !boundary || !out)
 		return fail(CLV_E_INVALID, "clv_frontiers_choose: an argument is NULL");
@@ -182,14 +196,14 @@ clv_status clv_frontiers_choose(const clv_frontiers *f, const char *boundary, co
 		return choose_auto(f, &o, out);
 	if (!strncmp(boundary, "after:", 6))
 		return choose_named(f, boundary + 6, &o, out);
-	if (!parse_percent(boundary, &percent))
+	if (!parse_percent(boundary, &percent, &nearest))
 		return fail(CLV_E_INVALID,
 		            "boundary \"%s\" is none of: \"auto\", \"after:<module path>\", \"after:<node name>\", \"50%%\", "
-		            "\"percent:50\", \"at:50%%\"",
+		            "\"percent:50\", \"at:50%%\", \"nearest:50%%\"",
 		            boundary);
 	if (!(percent > 0 && percent < 100))
 		return fail(CLV_E_INVALID, "boundary \"%s\": the percentage must be above 0 and below 100", boundary);
-	return choose_percent(f, percent, &o, out);
+	return choose_percent(f, percent, nearest, &o, out);
 }
 
 clv_status clv_frontiers_check(const clv_frontiers *f, uint32_t i, const clv_objective *objective)

@@ -103,14 +103,19 @@ static clv_status frontier_values(const clv_frontiers *f, uint32_t i, value_list
 /* How the sums change from one position to the next: a value costs the same however long it lives. */
 typedef struct change {
 	int64_t tensors, passthrough;
-	__int128 bytes; /* exact also where the sum is more than 2^63 */
+	__int128 bytes, sent[ENC_COUNT]; /* exact also where the sum is more than 2^63 */
 } change;
 
-static void add_change(change *c, int64_t sign, bool input, int64_t bytes)
+static void add_change(change *c, int64_t sign, const clv_frontiers *f, value_id v)
 {
+	const value *x = &f->p->values.at[v];
 	c->tensors += sign;
-	c->passthrough += input ? sign : 0;
-	c->bytes += (__int128)sign * bytes;
+	c->passthrough += x->kind == VALUE_INPUT ? sign : 0;
+	c->bytes += (__int128)sign * value_bytes_at(f, v);
+	for (int e = 0; e < ENC_COUNT; e++) {
+		dtype d = (dtype)x->dtype, as = encoding_applies((encoding)e, d) ? encoding_dtype((encoding)e, d) : d;
+		c->sent[e] += (__int128)sign * product_of_sizes(f, v, dtype_bits(as) / 8);
+	}
 }
 
 /* A value crosses at positions k with born <= k < last. */
@@ -123,10 +128,8 @@ static clv_status add_crossing(clv_frontiers *f, change *by)
 		node_id first = value_born(p, v), end = earlier(f->live.last[v], f->n);
 		if (first >= end)
 			continue;
-		bool input = p->values.at[v].kind == VALUE_INPUT;
-		int64_t bytes = value_bytes_at(f, v);
-		add_change(&by[first], 1, input, bytes);
-		add_change(&by[end], -1, input, bytes);
+		add_change(&by[first], 1, f, v);
+		add_change(&by[end], -1, f, v);
 		TRY(add_interval(&f->cross, v, first, end));
 	}
 	return CLV_OK;
@@ -143,12 +146,27 @@ static clv_status count_crossing(clv_frontiers *f)
 		sum.tensors += by[k].tensors;
 		sum.passthrough += by[k].passthrough;
 		sum.bytes += by[k].bytes;
+		for (int e = 0; e < ENC_COUNT; e++) {
+			sum.sent[e] += by[k].sent[e];
+			c->sent[e] = at_most_64(sum.sent[e]);
+		}
 		c->tensors = (uint32_t)sum.tensors;
 		c->passthrough = (uint32_t)sum.passthrough;
 		c->bytes = at_most_64(sum.bytes);
 	}
 	mem_free(by);
 	return st;
+}
+
+static void count_inputs(clv_frontiers *f)
+{
+	__int128 sum = 0;
+	for (value_id v = 0; v < f->p->values.n; v++)
+		if (f->p->values.at[v].kind == VALUE_INPUT && can_cross(f->p, v) && f->live.last[v] != NONE) {
+			sum += value_bytes_at(f, v);
+			f->inputs++;
+		}
+	f->input_bytes = at_most_64(sum);
 }
 
 /* ---- what each side costs -------------------------------------------------------------------------------------------- */
@@ -402,6 +420,7 @@ static clv_status fill(clv_frontiers *f, const clv_frontiers_options *o)
 	TRY(liveness_new(f->p, &f->live));
 	TRY(eval_sizes(f, o));
 	TRY(count_crossing(f));
+	count_inputs(f);
 	TRY(count_memory(f));
 	count_work(f);
 	mark_trainable(f);
@@ -486,7 +505,12 @@ clv_status clv_frontiers_total(const clv_frontiers *f, clv_total *out)
 {
 	if (!f || !out)
 		return fail(CLV_E_INVALID, "clv_frontiers_total: an argument is NULL");
-	clv_total all = {.flops = f->flops, .params = f->params, .param_bytes = f->param_bytes, .memory = f->memory};
+	clv_total all = {.flops = f->flops,
+	                 .params = f->params,
+	                 .param_bytes = f->param_bytes,
+	                 .memory = f->memory,
+	                 .input_bytes = f->input_bytes,
+	                 .inputs = f->inputs};
 	return options_write(out, &all, sizeof all, "clv_total");
 }
 

@@ -2,6 +2,7 @@
 #ifndef SPLIT_FRONTIER_H
 #define SPLIT_FRONTIER_H
 
+#include "file/narrow.h"
 #include "plan/plan.h"
 
 enum side { PREFIX, SUFFIX, SIDES };
@@ -9,6 +10,7 @@ enum side { PREFIX, SUFFIX, SIDES };
 typedef struct frontier {
 	uint32_t tensors, passthrough;
 	int64_t bytes;
+	int64_t sent[ENC_COUNT]; /* bytes in a payload, by how its floats are compressed */
 	double cost;         /* share of the work in the prefix */
 	double flops[SIDES]; /* work */
 	int64_t params[SIDES], param_bytes[SIDES], memory[SIDES];
@@ -37,6 +39,8 @@ struct clv_frontiers {
 	liveness live;
 	double flops; /* of the whole plan */
 	int64_t params, param_bytes, memory;
+	int64_t input_bytes; /* of the inputs that are read */
+	uint32_t inputs;     /* tensors among them */
 	int64_t *syms;  /* size of every symbol */
 	int64_t *sizes; /* value of every expression */
 	bool *defined;
@@ -86,5 +90,6 @@ double objective_value(const frontier *c, const clv_objective *o);         /* wh
 bool objective_allows(const frontier *c, const clv_objective *o);          /* safe, and meets the constraints */
 clv_status objective_explain(const clv_frontiers *f, uint32_t i, const clv_objective *o); /* what frontier i misses */
 clv_status objective_unmet(const clv_frontiers *f, const clv_objective *o); /* why no frontier is allowed */
+bool objective_is_timed(const clv_objective *o);                            /* it asks about latency */
 
 #endif

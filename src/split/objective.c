@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/human.h"
 #include "base/options.h"
 
 /* ---- measures -------------------------------------------------------------------------------------------------------- */
@@ -19,15 +20,24 @@ static double amount(int64_t n)
 	return n == INT64_MAX ? INFINITY : (double)n;
 }
 
-static double boundary_bytes(const frontier *c, const clv_objective *o)
+static encoding compression(const clv_objective *o)
 {
-	(void)o;
-	return amount(c->bytes);
+	encoding e = ENC_PLAIN;
+	if (o->compress)
+		encoding_parse(o->compress, &e);
+	return e;
 }
 
+static double boundary_bytes(const frontier *c, const clv_objective *o)
+{
+	return amount(c->sent[compression(o)]);
+}
+
+/* Tensors are compressed and restored at compress_bytes_per_s before and after they travel. */
 static double latency(const frontier *c, const clv_objective *o)
 {
-	return c->flops[PREFIX] / o->prefix_flops_per_s + amount(c->bytes) / o->bandwidth_bytes_per_s +
+	double codec = compression(o) == ENC_PLAIN ? 0 : amount(c->bytes) / o->compress_bytes_per_s;
+	return c->flops[PREFIX] / o->prefix_flops_per_s + codec + boundary_bytes(c, o) / o->bandwidth_bytes_per_s +
 	       c->flops[SUFFIX] / o->suffix_flops_per_s;
 }
 
@@ -168,12 +178,25 @@ bool objective_allows(const frontier *c, const clv_objective *o)
 
 /* ---- reading --------------------------------------------------------------------------------------------------------- */
 
+bool objective_is_timed(const clv_objective *o)
+{
+	return o->max_latency_s > 0 || (o->minimize && !strcmp(o->minimize, "latency"));
+}
+
+static clv_status check_compression(const clv_objective *o)
+{
+	encoding e;
+	if (!o->compress || (encoding_parse(o->compress, &e) && encoding_applies(e, DT_F32)))
+		return CLV_OK;
+	return fail(CLV_E_INVALID, "compress is \"fp16\", \"bf16\" or \"int8\", whose size is known ahead, not \"%s\"",
+	            o->compress);
+}
+
 static clv_status check_goal(const clv_objective *o)
 {
 	strbuf b = STRBUF_INIT;
 	char *list;
-	bool timed = o->max_latency_s > 0 || (o->minimize && !strcmp(o->minimize, "latency"));
-	if (timed && o->bandwidth_bytes_per_s == 0)
+	if (objective_is_timed(o) && o->bandwidth_bytes_per_s == 0)
 		return fail(CLV_E_INVALID, "latency needs the constraint bandwidth_bytes_per_s: how fast the boundary travels");
 	if (!o->minimize || goal_named(o->minimize))
 		return CLV_OK;
@@ -201,7 +224,8 @@ static clv_status check_numbers(const clv_objective *o)
 	TRY(check_speed("max_latency_s", o->max_latency_s));
 	TRY(check_speed("bandwidth_bytes_per_s", o->bandwidth_bytes_per_s));
 	TRY(check_speed("prefix_flops_per_s", o->prefix_flops_per_s));
-	return check_speed("suffix_flops_per_s", o->suffix_flops_per_s);
+	TRY(check_speed("suffix_flops_per_s", o->suffix_flops_per_s));
+	return check_speed("compress_bytes_per_s", o->compress_bytes_per_s);
 }
 
 clv_status objective_read(const clv_objective *given, clv_objective *out)
@@ -209,13 +233,96 @@ clv_status objective_read(const clv_objective *given, clv_objective *out)
 	clv_objective o = CLV_OBJECTIVE_INIT;
 	TRY(options_read(&o, sizeof o, given, "clv_objective"));
 	TRY(check_numbers(&o));
+	TRY(check_compression(&o));
 	TRY(check_goal(&o));
+	if (o.compress_bytes_per_s == 0)
+		o.compress_bytes_per_s = 5e8;
 	if (o.prefix_flops_per_s == 0)
 		o.prefix_flops_per_s = 1e12;
 	if (o.suffix_flops_per_s == 0)
 		o.suffix_flops_per_s = 1e12;
 	*out = o;
 	return CLV_OK;
+}
+
+/* ---- not cutting ----------------------------------------------------------------------------------------------------- */
+
+/* The whole model on one side, as a frontier: nothing crosses, or the inputs do, as they are. */
+static frontier uncut(const clv_frontiers *f, enum side where)
+{
+	frontier c = {.cost = where == PREFIX ? 1 : 0};
+	c.flops[where] = f->flops;
+	c.params[where] = f->params;
+	c.param_bytes[where] = f->param_bytes;
+	c.memory[where] = f->memory;
+	c.bytes = where == PREFIX ? 0 : f->input_bytes;
+	c.trainable = where == SUFFIX && f->p->values.n && f->n && f->at[0].trainable;
+	return c;
+}
+
+/* Inputs travel as they are, whatever is done to boundaries. INFINITY: a constraint forbids it. */
+static double uncut_latency(const clv_frontiers *f, enum side where, const clv_objective *o)
+{
+	clv_objective plain = *o;
+	constraint q[CONSTRAINTS];
+	frontier c = uncut(f, where);
+	plain.compress = NULL;
+	c.sent[ENC_PLAIN] = c.bytes;
+	constraints_of(&plain, q);
+	return meets_all(q, NULL, &c, &plain) ? latency(&c, &plain) : INFINITY;
+}
+
+clv_status clv_frontiers_latency(const clv_frontiers *f, uint32_t i, const clv_objective *objective, clv_latency *out)
+{
+	clv_objective o;
+	if (!f || !out || i >= f->n)
+		return fail(CLV_E_INVALID, "no frontier %u", i);
+	TRY(objective_read(objective, &o));
+	if (o.bandwidth_bytes_per_s == 0)
+		return fail(CLV_E_INVALID, "latency needs bandwidth_bytes_per_s: how fast the boundary travels");
+	clv_latency all = {.cut_s = latency(&f->at[i], &o),
+	                   .here_s = uncut_latency(f, PREFIX, &o),
+	                   .there_s = uncut_latency(f, SUFFIX, &o),
+	                   .sent_bytes = f->at[i].sent[compression(&o)]};
+	return options_write(out, &all, sizeof all, "clv_latency");
+}
+
+static void put_seconds(strbuf *b, double s)
+{
+	strbuf_printf(b, s < 1 ? "%.3g ms" : "%.3g s", s < 1 ? s * 1000 : s);
+}
+
+static void put_advice(strbuf *b, const clv_frontiers *f, const clv_latency *l)
+{
+	strbuf_puts(b, "not cutting is faster: ");
+	if (l->there_s < l->here_s) {
+		put_seconds(b, l->there_s);
+		strbuf_puts(b, " with everything after the link (");
+		strbuf_bytes(b, f->input_bytes);
+		strbuf_puts(b, " of input are sent)");
+	} else {
+		put_seconds(b, l->here_s);
+		strbuf_puts(b, " with everything before the link");
+	}
+	strbuf_puts(b, ", ");
+	put_seconds(b, l->cut_s);
+	strbuf_puts(b, " with the best cut");
+}
+
+clv_status clv_frontiers_advice(const clv_frontiers *f, uint32_t i, const clv_objective *objective, char **out)
+{
+	clv_latency l = {.size = sizeof l};
+	strbuf b = STRBUF_INIT;
+	if (!out)
+		return fail(CLV_E_INVALID, "clv_frontiers_advice: an argument is NULL");
+	*out = NULL;
+	if (!objective || !objective->minimize || strcmp(objective->minimize, "latency") != 0)
+		return CLV_OK;
+	TRY(clv_frontiers_latency(f, i, objective, &l));
+	if (l.cut_s <= l.here_s && l.cut_s <= l.there_s)
+		return CLV_OK;
+	put_advice(&b, f, &l);
+	return strbuf_take(&b, out);
 }
 
 /* ---- saying why not -------------------------------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
 #include "random_plan.h"
 
 #include <time.h>
+#include <unistd.h>
 
 #include "plan/view.h"
 
@@ -951,6 +952,130 @@ static void an_objective_without_sense_is_refused(void **state)
 	plan_free(p);
 }
 
+static clv_latency latency_at(const clv_frontiers *f, uint32_t i, const clv_objective *o)
+{
+	clv_latency l = {.size = sizeof l};
+	OK(clv_frontiers_latency(f, i, o, &l));
+	return l;
+}
+
+static void not_cutting_is_compared_with_every_cut(void **state)
+{
+	(void)state;
+	plan *p = load_ok(tower);
+	clv_frontiers *f = frontiers_of(p);
+	clv_objective o = objective();
+	char *advice;
+	o.minimize = "latency";
+	o.bandwidth_bytes_per_s = 128;
+	o.prefix_flops_per_s = 28880;
+	o.suffix_flops_per_s = 28880e6;
+	clv_latency l = latency_at(f, 1, &o);
+	assert_float_equal(l.cut_s, 22400 / 28880. + 320 / 128., 1e-3);
+	assert_float_equal(l.here_s, 1, 1e-9); /* nothing is sent */
+	assert_float_equal(l.there_s, 1, 1e-3); /* 4*8 floats are */
+	OK(clv_frontiers_advice(f, 1, &o, &advice));
+	assert_string_equal(advice, "not cutting is faster: 1 s with everything before the link, 3.28 s with the best cut");
+	clv_string_free(advice);
+	o.bandwidth_bytes_per_s = 256;
+	OK(clv_frontiers_advice(f, 1, &o, &advice));
+	assert_string_equal(advice, "not cutting is faster: 500 ms with everything after the link (128 bytes of input are sent), "
+	                            "2.03 s with the best cut");
+	clv_string_free(advice);
+	o.max_prefix_params = 800; /* not all fits here, */
+	o.max_boundary_bytes = 100; /* and the input is too large to be sent */
+	l = latency_at(f, 1, &o);
+	assert_true(isinf(l.here_s) && isinf(l.there_s));
+	OK(clv_frontiers_advice(f, 1, &o, &advice));
+	assert_null(advice);
+	o = objective();
+	FAILS(clv_frontiers_latency(f, 1, &o, &l), CLV_E_INVALID, "latency needs bandwidth_bytes_per_s");
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+static void compression_counts_in_bytes_and_in_time(void **state)
+{
+	(void)state;
+	plan *p = load_ok(tower);
+	clv_frontiers *f = frontiers_of(p);
+	clv_objective o = objective();
+	uint32_t at;
+	o.max_boundary_bytes = 100;
+	FAILS(clv_frontiers_check(f, 1, &o), CLV_E_INVALID, "boundary_bytes is 320, and max_boundary_bytes is 100");
+	o.compress = "int8";
+	OK(clv_frontiers_check(f, 1, &o));
+	o = objective();
+	o.minimize = "latency";
+	o.bandwidth_bytes_per_s = 100;
+	o.prefix_flops_per_s = o.suffix_flops_per_s = 1e30;
+	o.compress = "fp16";
+	o.compress_bytes_per_s = 1000;
+	clv_latency l = latency_at(f, 1, &o);
+	assert_int_equal(l.sent_bytes, 160);
+	assert_float_equal(l.cut_s, 320 / 1000. + 160 / 100., 1e-9);
+	assert_float_equal(l.there_s, 128 / 100., 1e-9); /* inputs are sent as they are */
+	o.compress = "plain";
+	FAILS(clv_frontiers_choose(f, "auto", &o, &at), CLV_E_INVALID, "compress is \"fp16\", \"bf16\" or \"int8\"");
+	o.compress = "int8";
+	o.compress_bytes_per_s = -1;
+	FAILS(clv_frontiers_choose(f, "auto", &o, &at), CLV_E_INVALID, "compress_bytes_per_s must be a number above 0");
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+/* Two branches cross at 50 % of the work, one tensor a little later. */
+static const char *const narrow_later = HEAD "input %x f32[4,100]\n"
+											 "param @a f32[100,100]\nparam @b f32[10,100]\nparam @c f32[800,10]\n"
+											 "%1 = aten::linear(%x, @a, none) -> f32[4,100]\n"
+											 "%2 = aten::relu(%1) -> f32[4,100]\n"
+											 "%3 = aten::linear(%2, @b, none) -> f32[4,10]\n"
+											 "%4 = aten::linear(%3, @c, none) -> f32[4,800]\n"
+											 "output %4\n";
+
+static void a_percentage_takes_the_fewest_bytes_nearby(void **state)
+{
+	(void)state;
+	plan *p = load_ok(narrow_later);
+	clv_frontiers *f = frontiers_of(p);
+	assert_true(frontier_at(f, 1).prefix_cost > 0.5 && frontier_at(f, 2).prefix_cost < 0.6);
+	assert_int_equal(chosen(f, "55%", false), 2);
+	assert_int_equal(chosen(f, "percent:55", false), 2);
+	assert_int_equal(chosen(f, "nearest:55%", false), 1);
+	assert_int_equal(chosen(f, "5%", false), 0); /* nothing is near: the nearest */
+	clv_frontiers_free(f);
+	plan_free(p);
+}
+
+static void write_text(const char *path, const char *text)
+{
+	FILE *to = fopen(path, "w");
+	assert_non_null(to);
+	fputs(text, to);
+	fclose(to);
+}
+
+static void a_measured_speed_is_read_from_a_file(void **state)
+{
+	(void)state;
+	char path[] = "/tmp/cleave-speed-XXXXXX";
+	double speed = 0;
+	close(mkstemp(path));
+	write_text(path, "[{\"flops_per_s\": 1e9}, {\"flops_per_s\": 2.5e10}, {\"flops_per_s\": null}]");
+	OK(clv_speed_load(path, &speed));
+	assert_float_equal(speed, 2.5e10, 0);
+	write_text(path, "[{\"median\": 1}]");
+	FAILS(clv_speed_load(path, &speed), CLV_E_PARSE, "no row has flops_per_s");
+	write_text(path, "[{\"flops_per_s\": -1}]");
+	FAILS(clv_speed_load(path, &speed), CLV_E_PARSE, "flops_per_s is -1; it must be above 0");
+	write_text(path, "{\"flops_per_s\": 1}");
+	FAILS(clv_speed_load(path, &speed), CLV_E_PARSE, "no row has flops_per_s");
+	write_text(path, "[");
+	FAILS(clv_speed_load(path, &speed), CLV_E_PARSE, path);
+	unlink(path);
+	FAILS(clv_speed_load(path, &speed), CLV_E_IO, path);
+}
+
 /* ---- all plans ------------------------------------------------------------------------------------------------------ */
 
 typedef struct naive {
@@ -1499,6 +1624,10 @@ int main(void)
 		cmocka_unit_test(constraints_hold_for_every_kind_of_boundary),
 		cmocka_unit_test(what_cannot_be_met_is_named_with_the_best_in_reach),
 		cmocka_unit_test(an_objective_without_sense_is_refused),
+		cmocka_unit_test(not_cutting_is_compared_with_every_cut),
+		cmocka_unit_test(compression_counts_in_bytes_and_in_time),
+		cmocka_unit_test(a_percentage_takes_the_fewest_bytes_nearby),
+		cmocka_unit_test(a_measured_speed_is_read_from_a_file),
 		cmocka_unit_test(costs_of_random_plans_agree_with_the_rules),
 		cmocka_unit_test(the_formula_of_a_boundary_gives_its_bytes),
 		cmocka_unit_test(labels_of_random_plans_are_those_of_the_view),
