@@ -117,8 +117,8 @@ def _speed(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, (str, os.PathLike)):
         try:
             return {name: _native.speed_load(value)}
-        except CleaveError as error:
-            raise SplitError(f"{name}: {error}") from None
+        except (CleaveError, OSError) as error:
+            raise SplitError(f"{name} must be a number above 0 or a file of `cleave bench --json`: {error}") from None
     return _positive(name, value)
 
 

@@ -17,10 +17,10 @@ TraceBatchMode = Literal["batch_1", "batch_gt1"]
 class SplitSpec:
     """Where and how to cut.
 
-    boundary: "after:<module path>", "after:<node name>", "50%" (also "percent:50", "at:50%": of the frontiers with 45 to
-    55 % of the estimated work before them, the one with the fewest bytes), "nearest:50%" (the nearest share, whatever
-    crosses there) or "auto" (what the objective asks for; without one the fewest bytes
-    with 20 to 80 % of the work on each side).
+    boundary: "after:<module path>", "after:<node name>", "50%" (also "percent:50", "at:50%": of the frontiers with 45
+    to 55 % of the estimated work before them, the one with the fewest bytes), "nearest:50%" (the nearest share,
+    whatever crosses there) or "auto" (what the objective asks for; without one the fewest bytes with 20 to 80 % of the
+    work on each side).
 
     dynamic_batch: the range of batch sizes; None: the batch does not change. Where the batch is, is found by running
     the model, unless dynamic_dims names it. dynamic_dims: other sizes that may change, {"input": {dim: "S"}}; the same

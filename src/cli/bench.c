@@ -13,18 +13,12 @@ typedef struct request {
 } request;
 
 static const column columns[] = {
-	{"sizes", "sizes", COLUMN_TEXT},
-	{"what", "what", COLUMN_TEXT},
-	{"nodes", "nodes", COLUMN_INT},
-	{"runs", "runs", COLUMN_INT},
-	{"median", "median", COLUMN_SECONDS},
-	{"p95", "p95", COLUMN_SECONDS},
-	{"min", "min", COLUMN_SECONDS},
-	{"mean", "mean", COLUMN_SECONDS},
-	{"share", "share", COLUMN_SHARE},
-	{"per_second", "per second", COLUMN_NUMBER},
-	{"flops_per_s", NULL, COLUMN_NUMBER},
-	COLUMNS_END,
+	{"sizes", "sizes", COLUMN_TEXT},      {"what", "what", COLUMN_TEXT},
+	{"nodes", "nodes", COLUMN_INT},       {"runs", "runs", COLUMN_INT},
+	{"median", "median", COLUMN_SECONDS}, {"p95", "p95", COLUMN_SECONDS},
+	{"min", "min", COLUMN_SECONDS},       {"mean", "mean", COLUMN_SECONDS},
+	{"share", "share", COLUMN_SHARE},     {"per_second", "per second", COLUMN_NUMBER},
+	{"flops_per_s", NULL, COLUMN_NUMBER}, COLUMNS_END,
 };
 
 #ifdef CLEAVE_CLI_TORCH
@@ -114,11 +108,16 @@ static void add_total(listing *t, const char *where, const subject *s, const dou
 	double sum = 0;
 	for (int64_t i = 0; i < n; i++)
 		sum += times[i];
-	const cell cells[] = {{.s = where},        {.s = "all"},
-	                      {.n = s->nodes},     {.n = n},
-	                      {.x = times[n / 2]}, {.x = times[(n * 95 + 99) / 100 - 1]},
-	                      {.x = times[0]},     {.x = sum / (double)n},
-	                      {.x = NAN},          {.x = (double)per / times[n / 2]},
+	const cell cells[] = {{.s = where},
+	                      {.s = "all"},
+	                      {.n = s->nodes},
+	                      {.n = n},
+	                      {.x = times[n / 2]},
+	                      {.x = times[(n * 95 + 99) / 100 - 1]},
+	                      {.x = times[0]},
+	                      {.x = sum / (double)n},
+	                      {.x = NAN},
+	                      {.x = (double)per / times[n / 2]},
 	                      {.x = s->flops / times[n / 2]}};
 	listing_add(t, '*', cells);
 }

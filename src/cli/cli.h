@@ -274,8 +274,7 @@ clv_frontiers_options sizes_options(const sizes *s);
 #define PREFIX_SPEED_OPTION(field)                                                                                     \
 	OPT_SPEED("prefix-speed", 0, "X", field,                                                                           \
 	          "operations per second before the cut, or a file of `cleave bench --json`", .preset = "1e12")
-#define SUFFIX_SPEED_OPTION(field)                                                                                     \
-	OPT_SPEED("suffix-speed", 0, "X", field, "likewise after it", .preset = "1e12")
+#define SUFFIX_SPEED_OPTION(field) OPT_SPEED("suffix-speed", 0, "X", field, "likewise after it", .preset = "1e12")
 #define CONSTRAINT_OPTIONS(field)                                                                                      \
 	OPT_GROUP("constraints"), OPT_SIZE("max-bytes", 0, "SIZE", field.max_boundary_bytes, "most bytes that may cross"), \
 		OPT_SIZE("max-prefix-memory", 0, "SIZE", field.max_prefix_memory, "most memory before the cut"),               \

@@ -65,10 +65,10 @@ const clv_tensor *clv_boundary_tensor(const clv_boundary *b, uint32_t i)
 	return b && i < b->tensors.n ? b->tensors.at[i].tensor : NULL;
 }
 
-int64_t clv_boundary_size(const clv_boundary *b, const char *symbol)
+int64_t clv_boundary_size(const clv_boundary *b, const char *name)
 {
-	for (uint32_t i = 0; b && symbol && i < b->sizes.n; i++)
-		if (strcmp(b->sizes.at[i].name, symbol) == 0)
+	for (uint32_t i = 0; b && name && i < b->sizes.n; i++)
+		if (strcmp(b->sizes.at[i].name, name) == 0)
 			return b->sizes.at[i].value;
 	return -1;
 }

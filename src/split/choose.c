@@ -133,8 +133,8 @@ static clv_status choose_percent(const clv_frontiers *f, double percent, bool ne
 		if (!objective_allows(c, o))
 			continue;
 		double off = percent_off(c, percent, nearest), best_off = b ? percent_off(b, percent, nearest) : INFINITY;
-		bool fewer = b && (c->bytes < b->bytes || (c->bytes == b->bytes && percent_off(c, percent, true) <
-		                                                                       percent_off(b, percent, true)));
+		bool fewer = b && (c->bytes < b->bytes ||
+		                   (c->bytes == b->bytes && percent_off(c, percent, true) < percent_off(b, percent, true)));
 		if (off < best_off || (off == best_off && fewer))
 			best = i;
 	}

@@ -11,8 +11,8 @@ typedef struct frontier {
 	uint32_t tensors, passthrough;
 	int64_t bytes;
 	int64_t sent[ENC_COUNT]; /* bytes in a payload, by how its floats are compressed */
-	double cost;         /* share of the work in the prefix */
-	double flops[SIDES]; /* work */
+	double cost;             /* share of the work in the prefix */
+	double flops[SIDES];     /* work */
 	int64_t params[SIDES], param_bytes[SIDES], memory[SIDES];
 	bool trainable;     /* the suffix reads a trainable parameter */
 	const char *unsafe; /* static text or in `reasons` */
@@ -41,8 +41,8 @@ struct clv_frontiers {
 	int64_t params, param_bytes, memory;
 	int64_t input_bytes; /* of the inputs that are read */
 	uint32_t inputs;     /* tensors among them */
-	int64_t *syms;  /* size of every symbol */
-	int64_t *sizes; /* value of every expression */
+	int64_t *syms;       /* size of every symbol */
+	int64_t *sizes;      /* value of every expression */
 	bool *defined;
 	crossings cross;
 	VEC(char *) reasons; /* owned texts */

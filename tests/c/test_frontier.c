@@ -972,17 +972,18 @@ static void not_cutting_is_compared_with_every_cut(void **state)
 	o.suffix_flops_per_s = 28880e6;
 	clv_latency l = latency_at(f, 1, &o);
 	assert_float_equal(l.cut_s, 22400 / 28880. + 320 / 128., 1e-3);
-	assert_float_equal(l.here_s, 1, 1e-9); /* nothing is sent */
+	assert_float_equal(l.here_s, 1, 1e-9);  /* nothing is sent */
 	assert_float_equal(l.there_s, 1, 1e-3); /* 4*8 floats are */
 	OK(clv_frontiers_advice(f, 1, &o, &advice));
 	assert_string_equal(advice, "not cutting is faster: 1 s with everything before the link, 3.28 s with the best cut");
 	clv_string_free(advice);
 	o.bandwidth_bytes_per_s = 256;
 	OK(clv_frontiers_advice(f, 1, &o, &advice));
-	assert_string_equal(advice, "not cutting is faster: 500 ms with everything after the link (128 bytes of input are sent), "
-	                            "2.03 s with the best cut");
+	assert_string_equal(advice,
+	                    "not cutting is faster: 500 ms with everything after the link (128 bytes of input are sent), "
+	                    "2.03 s with the best cut");
 	clv_string_free(advice);
-	o.max_prefix_params = 800; /* not all fits here, */
+	o.max_prefix_params = 800;  /* not all fits here, */
 	o.max_boundary_bytes = 100; /* and the input is too large to be sent */
 	l = latency_at(f, 1, &o);
 	assert_true(isinf(l.here_s) && isinf(l.there_s));

@@ -135,7 +135,7 @@ def test_a_candidate_says_what_crosses_and_what_each_side_costs() -> None:
     c = split(mlp(), "after:3").candidate
     lines = repr(c).splitlines()
     assert lines[0] == "<cleave.SplitCandidate 3: after relu_1 in 3>"
-    assert [line.split()[0] for line in lines[1:]] == ["boundary", "prefix", "suffix"]
+    assert [line.split()[0] for line in lines[1:]] == ["boundary", "prefix", "suffix", "taken"]
 
 
 class Unsafe(nn.Module):

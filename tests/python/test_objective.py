@@ -495,3 +495,63 @@ def test_a_split_that_differs_from_the_model_is_refused(monkeypatch: pytest.Monk
         prepare(model, x)
     with pytest.raises(SplitError, match="do not give what the model gives"):
         prepare(model, x, dynamic_batch=(1, 8))
+
+
+# ---- not cutting, measured speeds, compression
+
+
+def linked(**more: Any) -> dict[str, Any]:
+    return {"minimize": "latency", "constraints": {"bandwidth_bytes_per_s": 1e3, **more}}
+
+
+def test_not_cutting_is_a_candidate_of_latency_and_is_named_when_it_wins() -> None:
+    model, x = tower()
+    with pytest.warns(cleave.CleaveWarning, match=r"not cutting is faster: .* with everything before the link"):
+        runtime = prepare(model, x, linked(bandwidth_bytes_per_s=997.0))
+    assert runtime.latency is not None
+    assert runtime.latency.input_bytes == 4 * 8 * 4
+    assert runtime.latency.here < runtime.latency.cut < runtime.latency.there
+    must_equal(runtime, model, x)
+
+
+def test_a_cut_that_is_faster_than_not_cutting_comes_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
+    model, x = nn.Sequential(nn.Linear(1000, 4), nn.Linear(4, 2000)).eval(), torch.randn(4, 1000)
+    slow = linked(prefix_flops_per_s=1e6, suffix_flops_per_s=1e12, bandwidth_bytes_per_s=1e5)
+    runtime = prepare(model, x, slow)
+    assert runtime.candidate.name == "linear"
+    assert runtime.latency is not None
+    assert runtime.latency.cut < runtime.latency.here < runtime.latency.there
+    assert not recwarn.list
+    assert prepare(model, x).latency is None
+
+
+def test_speeds_come_from_files_that_bench_wrote(tmp_path: Any) -> None:
+    measured = tmp_path / "prefix.json"
+    measured.write_text('[{"sizes": "B=4", "median": 0.001, "flops_per_s": 2.5e9}]')
+    fields = read(linked(prefix_flops_per_s=measured, suffix_flops_per_s=str(measured)), False).fields
+    assert fields["prefix_flops_per_s"] == fields["suffix_flops_per_s"] == 2.5e9
+    measured.write_text("[]")
+    with pytest.raises(SplitError, match=r"prefix_flops_per_s must be .*no row has flops_per_s"):
+        read(linked(prefix_flops_per_s=measured), False)
+    with pytest.raises(SplitError, match=r"prefix_flops_per_s must be .*missing.json"):
+        read(linked(prefix_flops_per_s="missing.json"), False)
+
+
+def test_compression_counts_in_what_is_sent() -> None:
+    model, x = tower()
+    few = {"constraints": {"max_boundary_bytes": 90, "compress": "int8"}}
+    runtime = prepare(model, x, few)
+    assert runtime.candidate.boundary_bytes // 4 <= 90 < runtime.candidate.boundary_bytes
+    with pytest.raises(SplitError, match='compress is "fp16", "bf16" or "int8"'):
+        prepare(model, x, {"constraints": {"compress": "gzip"}})
+    with pytest.raises(SplitError, match="compress is"):
+        prepare(model, x, {"constraints": {"compress": 8}})
+
+
+def test_the_candidate_says_why_it_was_taken() -> None:
+    model, x = tower()
+    near = prepare(model, x, boundary="50%")
+    assert near.candidate.taken_because == "boundary='50%', the fewest bytes within 5 % of the work"
+    assert near.candidate in near.candidates
+    assert prepare(model, x, boundary="nearest:50%").candidate.taken_because == "boundary='nearest:50%'"
+    assert [c.taken_because for c in near.candidates].count("") == len(near.candidates) - 1
