@@ -45,14 +45,6 @@ static clv_status read_links(const clv_partition_options *o, clv_partition *p)
 	return CLV_OK;
 }
 
-static clv_status read_objective(const char *name, bool *throughput)
-{
-	*throughput = name && !strcmp(name, "throughput");
-	if (name && !*throughput && strcmp(name, "bottleneck") != 0)
-		return fail(CLV_E_INVALID, "there is no objective \"%s\"; there are bottleneck, throughput", name);
-	return CLV_OK;
-}
-
 static clv_status read_problem(const clv_partition_options *o, clv_partition *p)
 {
 	if (o->k == 0 || o->k > MOST_DEVICES) /* before memory is asked for */
@@ -73,7 +65,8 @@ static clv_status read_problem(const clv_partition_options *o, clv_partition *p)
 	                       .max_stages = o->max_stages,
 	                       .seed = o->seed,
 	                       .seconds = o->seconds};
-	TRY(read_objective(o->objective, &p->pr.throughput));
+	if (o->objective)
+		TRY(pipe_goal_read(o->objective, &p->pr.goal));
 	return read_schedule(o->schedule, &p->pr.schedule);
 }
 

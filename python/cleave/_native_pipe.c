@@ -278,17 +278,17 @@ static bool read_problem(PartitionObject *o, PyObject *options)
 {
 	static char *names[] = {"speeds",     "memory",   "bandwidth",    "latency_us", "schedule", "microbatches",
 	                        "recompute",  "training", "param_copies", "max_stages", "seed",     "seconds",
-	                        "throughput", NULL};
+	                        "objective",  NULL};
 	PyObject *speeds, *memory, *bandwidth, *empty = PyTuple_New(0);
-	const char *schedule;
+	const char *schedule, *objective;
 	unsigned int microbatches, max_stages;
 	unsigned long long seed;
-	int recompute, training, throughput;
+	int recompute, training;
 	pipe_problem *pr = &o->pr;
-	bool read = empty && PyArg_ParseTupleAndKeywords(empty, options, "O!O!OdsIppdIKdp", names, &PyList_Type, &speeds,
+	bool read = empty && PyArg_ParseTupleAndKeywords(empty, options, "O!O!OdsIppdIKds", names, &PyList_Type, &speeds,
 	                                                 &PyList_Type, &memory, &bandwidth, &pr->latency_us, &schedule,
 	                                                 &microbatches, &recompute, &training, &pr->param_copies,
-	                                                 &max_stages, &seed, &pr->seconds, &throughput);
+	                                                 &max_stages, &seed, &pr->seconds, &objective);
 	Py_XDECREF(empty);
 	pr->g = &o->g;
 	pr->microbatches = read ? microbatches : 0;
@@ -296,8 +296,11 @@ static bool read_problem(PartitionObject *o, PyObject *options)
 	pr->seed = read ? seed : 0;
 	pr->recompute = read && recompute;
 	pr->training = read && training;
-	pr->throughput = read && throughput;
-	return read && read_schedule(schedule, &pr->schedule) && read_devices(o, speeds, memory, bandwidth);
+	clv_status st = read ? pipe_goal_read(objective, &pr->goal) : CLV_OK;
+	if (st != CLV_OK)
+		raise_status(st);
+	return read && st == CLV_OK && read_schedule(schedule, &pr->schedule) &&
+	       read_devices(o, speeds, memory, bandwidth);
 }
 
 static PyObject *blocks_py_partition(BlocksObject *o, PyObject *args)

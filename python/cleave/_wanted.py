@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 METHODS = ("acyclic", "multilevel", "metis", "mpipe", "pipedream", "exact", "auto")
 TIES = ("replicate", "stage")
-OBJECTIVES = ("bottleneck", "throughput")
+OBJECTIVES = ("simple", "bottleneck", "throughput")
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
 # As in src/pipe/pipe.h; here, so that no list of a wrong number's length is made.
 MOST_DEVICES = 4096
@@ -113,7 +113,7 @@ def _options(given: Mapping[str, Any], nparts: int, training: bool) -> dict[str,
         "max_stages": 0 if stages is None else _count(stages, "max_stages"),
         "seed": seed,
         "seconds": _number(given["seconds"], "seconds"),
-        "throughput": _choice(given["objective"], OBJECTIVES, "objective") == "throughput",
+        "objective": _choice(given["objective"], OBJECTIVES, "objective"),
     }
 
 

@@ -210,7 +210,7 @@ class PartitionedPlan(_show.Shown):
             n_iter=want.n_iter,
             training=want.training,
             title=f"profiling {self._target.name}",
-            cache=want.profile,
+            cache=_profile_beside(want.given["output_file"]) if want.profile is None else want.profile,
         )
 
     def _costs(self) -> list[tuple[float, float, int, int, int]]:
@@ -218,7 +218,7 @@ class PartitionedPlan(_show.Shown):
         want, out = self._want, []
         for b in self.blocks:
             c = b.cost
-            forward, backward = 1e3 * c.forward_time, 1e3 * c.backward_time
+            forward, backward = self._weighed(c.forward_time), self._weighed(c.backward_time)
             if not want.profile_ops and not b.is_layer:
                 forward = backward = 0.0
             if want.node_weight is not None:
@@ -227,6 +227,11 @@ class PartitionedPlan(_show.Shown):
             work = round(1e6 * max(c.cuda_memory_forward, c.cuda_memory_backward))
             out.append((forward, backward, held, work, size))
         return out
+
+    def _weighed(self, ms: float) -> float:
+        """Microseconds for the partitioner. What was measured has two digits, so that noise moves no stage."""
+        measured = not isinstance(self._want.profile, Profile) and self._want.profile != "estimate"
+        return float(f"{1e3 * ms:.2g}") if measured else 1e3 * ms
 
     def _edge_bytes(self, folded: Any) -> list[int] | None:
         """What each value weighs, where the caller says so."""
@@ -578,7 +583,7 @@ def pipe_model(
     tie_policy: str = "replicate",
     *,
     training: bool | None = None,
-    objective: str = "bottleneck",
+    objective: str = "simple",
     schedule: str = "1f1b",
     microbatches: int | None = None,
     bandwidth: float | Sequence[Sequence[float]] | None = None,
@@ -603,17 +608,16 @@ def pipe_model(
     depends on the data), since they are then run as they are. profile_ops=False counts layers alone.
 
     nparts counts devices. acyclic, multilevel and pipedream give each one stage; metis, mpipe, exact and auto may give
-    a device several that are not neighbours. auto tries what fits and keeps the best. The goal is the slowest device's
-    time for one micro-batch, with the communication that its work does not hide (bandwidth in bytes per second, or a
+    a device several that are not neighbours. auto tries what fits and keeps the best by its objective: "simple" is one
+    stage a device, and several only where the schedule's timeline predicts 5 % more micro-batches per second with them;
+    "throughput" is the most per second; "bottleneck" the smallest time of the slowest device for one micro-batch, with the communication that its work does not hide (bandwidth in bytes per second, or a
     matrix; latency in seconds), within memory_limit (bytes, for each device or one by one). devices are names, or
     Device(name, speed, memory). schedule ("gpipe", "1f1b", "interleaved") and microbatches say how many micro-batches
     are in flight, which counts for memory; param_copies is the memory per byte of parameters (by default 2 in training,
     with gradients; 4 with Adam's two moments).
 
-    objective="throughput" lets auto keep what gives the most micro-batches per second under the schedule, which with
-    few micro-batches can be a pipe with fewer stages than the evenest one.
-
-    profile: None measures (n_iter runs of each block); a file keeps what was measured, and is used where it fits; a
+    profile: None measures (n_iter runs of each block), and keeps that beside the output_file, if there is one, so that
+    the same call gives the same stages again; a file keeps what was measured, and is used where it fits; a
     Profile is used as it is; "estimate" counts operations and bytes and runs nothing. node_weight_function(block) and
     edge_weight_function(block, block) replace times and bytes.
 
@@ -640,6 +644,11 @@ def sync_tied_gradients(stages: Sequence[Any]) -> None:
     from . import _distributed
 
     _distributed.sync_tied_gradients(stages)
+
+
+def _profile_beside(output_file: str | os.PathLike[str] | None) -> Path | None:
+    """Where a profile is kept unless the caller says so."""
+    return None if output_file is None else Path(output_file).with_suffix(".profile.json")
 
 
 def _real_device(given: Any) -> torch.device:

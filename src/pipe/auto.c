@@ -8,7 +8,7 @@
  * limits) is passed over. Of all that were found and are as good as the best, to the hair's breadth that no measured
  * time is exact to, the one that sends the fewest bytes is taken. Where the throughput of the schedule is asked for, the
  * one that its timeline gives the most is: with few micro-batches a pipe of fewer stages can be idle for less long than
- * an evener one of many. */
+ * an evener one of many. The simple goal compares the fastest with one stage a device with the fastest of all. */
 #include "pipe/polish.h"
 
 typedef struct auto_method {
@@ -179,25 +179,38 @@ static void take_thriftiest(auto_run *a)
 		take(a, least);
 }
 
-/* Of all that fit as well as the best, what gives the most micro-batches per second; where none can be laid out in time,
-   the best by its bottleneck stays. */
-static clv_status take_fastest(auto_run *a)
+/* 0: it cannot be laid out in time. */
+static clv_status per_second(const auto_run *a, const found *f, double *out)
+{
+	pipe_timeline t;
+	*out = 0;
+	clv_status st = timeline_new(a->pr, &f->p, &f->score, &t);
+	if (st == CLV_E_OVERFLOW)
+		return CLV_OK;
+	TRY(st);
+	*out = t.per_second;
+	timeline_free(&t);
+	return CLV_OK;
+}
+
+/* Of all that fit as well as the best, what gives the most micro-batches per second, one stage a device counted by
+   `simple` of it; where none can be laid out in time, the best by its bottleneck stays. */
+static clv_status take_fastest(auto_run *a, double simple)
 {
 	double most = 0;
 	found *fastest = NULL;
 	for (uint32_t i = 0; i < a->all.n; i++) {
 		found *f = &a->all.at[i];
-		pipe_timeline t;
+		double rate;
 		if (f->score.over_bytes > a->kept.score.over_bytes)
 			continue;
-		clv_status st = timeline_new(a->pr, &f->p, &f->score, &t);
-		if (st == CLV_E_OVERFLOW)
-			continue;
-		TRY(st);
-		bool faster = !fastest || t.per_second > most;
-		most = faster ? t.per_second : most;
-		fastest = faster ? f : fastest;
-		timeline_free(&t);
+		TRY(per_second(a, f, &rate));
+		if (f->p.nstages <= a->pr->k)
+			rate *= simple;
+		if (rate > most || (rate == most && fastest && sends_less(f, fastest))) {
+			most = rate;
+			fastest = f;
+		}
 	}
 	if (fastest)
 		take(a, fastest);
@@ -212,8 +225,8 @@ clv_status pipe_auto(const pipe_problem *pr, pipe_partition *out)
 		st = offer_all(&a);
 	if (st == CLV_OK)
 		st = polish_kept(&a);
-	if (st == CLV_OK && pr->throughput)
-		st = take_fastest(&a);
+	if (st == CLV_OK && pr->goal != GOAL_BOTTLENECK)
+		st = take_fastest(&a, pr->goal == GOAL_SIMPLE ? SEVERAL_STAGES_GAIN : 1);
 	else if (st == CLV_OK)
 		take_thriftiest(&a);
 	for (uint32_t i = 0; i < a.all.n; i++) {

@@ -30,6 +30,18 @@ const char *method_name(size_t i)
 	return i < METHODS ? methods[i].name : NULL;
 }
 
+const char *const pipe_goal_names[GOAL_COUNT] = {"bottleneck", "throughput", "simple"};
+
+clv_status pipe_goal_read(const char *name, pipe_goal *out)
+{
+	for (int i = 0; i < GOAL_COUNT; i++)
+		if (strcmp(name, pipe_goal_names[i]) == 0) {
+			*out = (pipe_goal)i;
+			return CLV_OK;
+		}
+	return fail(CLV_E_INVALID, "there is no objective \"%s\"; there are bottleneck, throughput, simple", name);
+}
+
 /* ---- the problem ------------------------------------------------------------------------------------------------------ */
 
 static clv_status check_devices(const pipe_problem *pr)

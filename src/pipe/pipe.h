@@ -75,6 +75,13 @@ clv_status graph_read(const char *text, size_t n, pipe_graph *out);
 typedef enum pipe_schedule { SCHEDULE_GPIPE, SCHEDULE_1F1B, SCHEDULE_INTERLEAVED, SCHEDULE_COUNT } pipe_schedule;
 extern const char *const pipe_schedule_names[SCHEDULE_COUNT]; /* "gpipe", "1f1b", "interleaved" */
 
+/* What auto keeps: the smallest time of the slowest device; the most micro-batches per second in the timeline; or, of one
+   stage a device, the most per second, and more stages only where they give SEVERAL_STAGES_GAIN of that. */
+typedef enum pipe_goal { GOAL_BOTTLENECK, GOAL_THROUGHPUT, GOAL_SIMPLE, GOAL_COUNT } pipe_goal;
+extern const char *const pipe_goal_names[GOAL_COUNT]; /* "bottleneck", "throughput", "simple" */
+clv_status pipe_goal_read(const char *name, pipe_goal *out);
+#define SEVERAL_STAGES_GAIN 1.05
+
 #define MOST_DEVICES 4096
 #define MOST_MICROBATCHES (1 << 16)
 
@@ -95,8 +102,7 @@ typedef struct pipe_problem {
 	bool training;         /* false: no backward */
 	double param_copies;   /* memory per byte of parameters: 1 weights, 2 with gradients, 4 with Adam's two moments */
 	uint32_t max_stages;   /* no method makes more; 0: as many as it likes. At least k */
-	bool throughput; /* auto: the best is what the timeline gives the most micro-batches per second, not what has the
-	                          smallest bottleneck */
+	pipe_goal goal;        /* of auto */
 	uint64_t seed;
 	double seconds; /* when so much time has passed no new attempt is started; 0: no limit. Methods count attempts, not
 	                   seconds, so that a seed gives one result unless this limit strikes */

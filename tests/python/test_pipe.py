@@ -1222,3 +1222,22 @@ def test_a_stage_sees_that_other_parameters_are_trained() -> None:
             torch.autograd.grad(values[0].sum(), params), torch.autograd.grad(want.sum(), params), strict=True
         ):
             assert torch.equal(a, b)
+
+
+def test_a_device_gets_one_stage_unless_several_are_predicted_to_be_faster() -> None:
+    model, x = nn.Sequential(*(nn.Linear(32, 32) for _ in range(9))), torch.randn(4, 32)
+    ask: dict[str, Any] = {"model_args": x, "nparts": 2, "profile": "estimate", "node_weight_function": lambda b: 1.0}
+    simple = cleave.pipe_model(model, **ask)
+    assert simple.nstages == 2
+    even = simple.repartition(objective="bottleneck", max_stages=4)
+    assert even.score["bottleneck_us"] <= simple.score["bottleneck_us"]
+    assert torch.equal(simple(x), model(x))
+
+
+def test_the_profile_stays_beside_the_output_file_and_gives_the_same_stages_again(tmp_path: Path) -> None:
+    model, x = nn.Sequential(*(nn.Linear(64, 64) for _ in range(6))), torch.randn(4, 64)
+    first = cleave.pipe_model(model, model_args=x, nparts=2, n_iter=2, output_file=tmp_path / "net.py")
+    kept = cleave.Profile.load(tmp_path / "net.profile.json")
+    again = cleave.pipe_model(model, model_args=x, nparts=2, n_iter=2, output_file=tmp_path / "net.py")
+    assert again.profile == first.profile == kept
+    assert again.stage_of == first.stage_of
