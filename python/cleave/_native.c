@@ -275,7 +275,7 @@ static PyMethodDef functions[] = {
 	{"copy_data", copy_data, METH_VARARGS, "copy_data(dst, src)"},
 	{"fingerprint", fingerprint, METH_VARARGS, "fingerprint(tensor, seed) -> int"},
 	{"payload_write", payload_write_py, METH_VARARGS,
-     "payload_write(fields, tensors, values, compress, path, to_host) -> (bytes, {label: loss})"},
+     "payload_write(fields, tensors, values, compress, checksum, path, to_host) -> (bytes, {label: loss})"},
 	{"payload_read", payload_read_py, METH_VARARGS,
      "payload_read(boundary, data, path, place) -> (fields, tensors, values, {label: loss})"},
 	{"backend_version", backend_version_py, METH_O, "backend_version(name) -> str"},

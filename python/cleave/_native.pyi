@@ -376,6 +376,7 @@ def payload_write(
     tensors: dict[str, Tensor],
     values: Any,
     compress: str | dict[str, str] | None,
+    checksum: bool,
     path: bytes | None,
     to_host: Callable[[list[Tensor]], list[Tensor]],
 ) -> tuple[bytes | None, dict[str, tuple[str, float, float]]]: ...

@@ -188,24 +188,13 @@ static clv_status read_plans(artifact *a, const json_t *root, const clv_open_opt
 
 /* ---- digests of the data ---------------------------------------------------------------------------------------- */
 
-static bool read_digest(const char *text, digest *out)
-{
-	uint64_t half[2] = {0, 0};
-	if (strlen(text) != DIGEST_TEXT - 1 || strspn(text, "0123456789abcdef") != DIGEST_TEXT - 1)
-		return false;
-	for (int i = 0; i < DIGEST_TEXT - 1; i++)
-		half[i / 16] = half[i / 16] << 4 | (uint64_t)(text[i] <= '9' ? text[i] - '0' : text[i] - 'a' + 10);
-	*out = (digest){half[0], half[1]};
-	return true;
-}
-
 static clv_status read_digests(artifact *a, const json_t *root)
 {
 	const json_t *digests = json_object_get(root, "digests");
 	for (uint32_t i = 0; i < st_count(a->file); i++) {
 		digest d;
 		const char *text = json_string_value(json_object_get(digests, st_at(a->file, i)->name));
-		if (!text || !read_digest(text, &d))
+		if (!text || !digest_parse(text, &d))
 			return fail(CLV_E_PARSE, "tensor \"%.64s\" has no digest", st_at(a->file, i)->name);
 		TRY(vec_push(&a->digests, d));
 	}
@@ -215,10 +204,7 @@ static clv_status read_digests(artifact *a, const json_t *root)
 clv_status artifact_check_entry(const artifact *a, uint32_t i)
 {
 	const st_entry *e = st_at(a->file, i);
-	digest got = digest_of(e->data, e->nbytes), want = a->digests.at[i];
-	if (got.high == want.high && got.low == want.low)
-		return CLV_OK;
-	return fail(CLV_E_PARSE, "the data of tensor \"%.64s\" was changed or damaged", e->name);
+	return digest_equal(digest_of(e->data, e->nbytes), a->digests.at[i]) ? CLV_OK : payload_damaged(e->name);
 }
 
 clv_status artifact_check_data(const artifact *a)
