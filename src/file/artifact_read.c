@@ -60,6 +60,27 @@ static clv_status read_notes(artifact *a, const json_t *root)
 	return CLV_OK;
 }
 
+/* Of before there were any, a file has the version alone. */
+static clv_status read_weight_digests(artifact *a, const json_t *root)
+{
+	json_t *digests = json_object_get(root, "weight_digests"), *number;
+	int64_t version;
+	const char *name;
+	TRY(json_get_int(root, "weight_version", &version));
+	if (digests && !json_is_object(digests))
+		return fail(CLV_E_PARSE, "\"weight_digests\" is no object");
+	json_object_foreach(digests, name, number)
+	{
+		if (!json_is_integer(number) || json_integer_value(number) < 0)
+			return fail(CLV_E_PARSE, "\"%.64s\" of \"weight_digests\" is no digest", name);
+		TRY(artifact_add_weight(a, name, json_integer_value(number)));
+	}
+	if (digests && a->weight_version != version)
+		return fail(CLV_E_PARSE, "\"weight_digests\" do not add up to the version of the weights");
+	a->weight_version = version;
+	return CLV_OK;
+}
+
 /* ---- plans ------------------------------------------------------------------------------------------------------ */
 
 static clv_status get_node(const json_t *from, const char *what, node_id *out)
@@ -222,7 +243,7 @@ static clv_status read_description(artifact *a, const json_t *root, const clv_op
 	TRY(keep(a, root, "split_id", &a->split_id));
 	TRY(keep(a, root, "boundary", &a->boundary));
 	TRY(keep(a, root, "batch", &a->batch));
-	TRY(json_get_int(root, "weight_version", &a->weight_version));
+	TRY(read_weight_digests(a, root));
 	TRY(json_get_bool(root, "weights", &a->weights));
 	TRY(read_notes(a, root));
 	TRY(read_digests(a, root));
