@@ -1520,11 +1520,13 @@ typedef struct clv_runtime_options {
 		*optimize; /**< "none", "safe" (NULL): the same bits; "fast": within tolerances, chosen by the first run */
 	int threads; /**< that an operator, or a compiled part, uses in runs of this runtime, 1 to 1024; 0: as the thread that
 	                  runs it has it. Other runtimes keep theirs, at the same time too (docs/optimize.md) */
+	char reserved2[4]; /**< zeros: what is behind them came with a later version */
+	bool any_weights;  /**< of a suffix: also take boundaries that were made with other weights than it has */
 } clv_runtime_options;
 
 /* clang-format off */
 /** The defaults: `clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;` */
-#define CLV_RUNTIME_OPTIONS_INIT {sizeof(clv_runtime_options), NULL, NULL, false, false, {0}, false, false, NULL, 0}
+#define CLV_RUNTIME_OPTIONS_INIT {sizeof(clv_runtime_options), NULL, NULL, false, false, {0}, false, false, NULL, 0, {0}, false}
 /* clang-format on */
 
 /** Makes an artifact, or a part of it, ready to run. options NULL: the defaults.
@@ -1609,9 +1611,11 @@ CLV_API clv_status clv_runtime_input_shape(const clv_runtime *r, uint32_t plan, 
                                            const clv_frontiers_options *sizes, int64_t *shape, int64_t *strides);
 
 /** Sets a parameter or buffer by its state_dict name; another name of a tied one does too. It is moved to the runtime's
-    device. A model that writes it in place writes into the caller's tensor.
+    device. A model that writes it in place writes into the caller's tensor. The version of the weights that boundaries
+    name follows the content: halves take each other's boundaries again when the same tensors were bound on both sides.
+    For that a tensor of the model that only another part reads is accepted too, and only looked at.
     @ownership the runtime keeps a reference of its own.
-    @errors CLV_E_NOT_FOUND if the model reads nothing of that name; CLV_E_TORCH. A tensor of another type or shape is
+    @errors CLV_E_NOT_FOUND if the model has nothing of that name; CLV_E_TORCH. A tensor of another type or shape is
     refused by the next run.
     @threads alone. */
 CLV_API clv_status clv_runtime_bind(clv_runtime *r, const char *name, const clv_tensor *t);
@@ -1646,8 +1650,8 @@ CLV_API clv_status clv_runtime_run_prefix(const clv_runtime *r, const clv_tensor
 
 /** Runs a suffix on a boundary of the same split (clv_artifact_split_id()); the boundary may be used again.
     @ownership the boundary is borrowed; each output is a new reference, the caller's, clv_tensor_free().
-    @errors as clv_runtime_run(); CLV_E_INPUT for a boundary of another split or plan, of other weights than the file
-    has (unless some were bound), or one that lacks something;
+    @errors as clv_runtime_run(); CLV_E_INPUT for a boundary of another split or plan, of other weights than the runtime
+    has (unless any_weights is set), or one that lacks something;
     CLV_E_INVALID for a runtime that is no suffix.
     @threads as clv_runtime_run(): any. */
 CLV_API clv_status clv_runtime_run_suffix(const clv_runtime *r, const clv_boundary *b, clv_tensor **outputs,

@@ -3,8 +3,6 @@
 #include "optimize/optimize.h"
 #include "_native.h"
 
-#include "base/digest.h"
-
 /* ---- errors ----------------------------------------------------------------------------------------------------- */
 
 static PyObject *error_classes; /* dict: status number -> exception class; owned by the module for its whole life */
@@ -224,25 +222,6 @@ static PyObject *recording(PyObject *self, PyObject *unused)
 	return PyBool_FromLong(br_recording_here());
 }
 
-/* fingerprint(tensor, seed) -> int of 63 bits that follows every bit of a row-major tensor on the CPU */
-static PyObject *fingerprint(PyObject *self, PyObject *args)
-{
-	PyObject *t;
-	unsigned long long seed;
-	br_meta m;
-	(void)self;
-	if (!PyArg_ParseTuple(args, "OK", &t, &seed))
-		return NULL;
-	const clv_tensor *tensor = py_borrow(t);
-	const void *data = tensor ? clv_tensor_data(tensor) : NULL;
-	if (!data || br_meta_get(tensor, &m) != CLV_OK)
-		return PyErr_Format(PyExc_ValueError, "a row-major tensor on the CPU is needed");
-	size_t n = dtype_bits((dtype)m.dtype) / 8;
-	for (uint32_t d = 0; d < m.ndim; d++)
-		n *= (size_t)m.sizes[d];
-	return PyLong_FromUnsignedLongLong(digest_of_three(&seed, sizeof seed, data, n, "", 0).low >> 1);
-}
-
 /* copy_data(dst, src): without moving dst's version counter */
 static PyObject *copy_data(PyObject *self, PyObject *args)
 {
@@ -273,9 +252,9 @@ static PyMethodDef functions[] = {
      "check_modules(list of ModuleCheck): raises what does not hold of the model any more"},
 	{"recycle", recycle, METH_O, "recycle(on): memory that is let go of is handed out again, on this thread"},
 	{"copy_data", copy_data, METH_VARARGS, "copy_data(dst, src)"},
-	{"fingerprint", fingerprint, METH_VARARGS, "fingerprint(tensor, seed) -> int"},
+	{"weight_digest", weight_digest_py, METH_VARARGS, "weight_digest(name, tensor) -> int"},
 	{"payload_write", payload_write_py, METH_VARARGS,
-     "payload_write(fields, tensors, values, compress, path, to_host) -> (bytes, {label: loss})"},
+     "payload_write(fields, tensors, values, compress, checksum, path, to_host) -> (bytes, {label: loss})"},
 	{"payload_read", payload_read_py, METH_VARARGS,
      "payload_read(boundary, data, path, place) -> (fields, tensors, values, {label: loss})"},
 	{"backend_version", backend_version_py, METH_O, "backend_version(name) -> str"},

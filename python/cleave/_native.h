@@ -67,6 +67,7 @@ PyObject *check_modules_py(PyObject *self, PyObject *modules);
 PyObject *register_backend_py(PyObject *self, PyObject *args);
 /* _native_artifact.c: .clv files */
 PyObject *artifact_save_py(PyObject *self, PyObject *args);
+PyObject *weight_digest_py(PyObject *self, PyObject *args);
 /* _native_frontier.c: methods of Plan. sizes is a dict of symbol to int; an objective has the fields of clv_objective */
 PyObject *plan_py_frontiers(PlanObject *o, PyObject *args); /* ([sizes]) */
 PyObject *plan_py_work(PlanObject *o, PyObject *args);      /* ([sizes]): operations of a run */

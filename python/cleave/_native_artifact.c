@@ -203,17 +203,29 @@ static bool add_notes(saver *s, PyObject *notes)
 	return true;
 }
 
+static bool add_digests(saver *s, PyObject *digests)
+{
+	Py_ssize_t at = 0;
+	PyObject *name, *number;
+	while (PyDict_Next(digests, &at, &name, &number)) {
+		const char *text = PyUnicode_AsUTF8(name);
+		long long one = text ? PyLong_AsLongLong(number) : 0;
+		if (PyErr_Occurred() || !made(artifact_add_weight(s->a, text, one)))
+			return false;
+	}
+	return true;
+}
+
 static bool set_head(saver *s, PyObject *head)
 {
 	const char *split_id, *boundary, *batch;
-	long long version;
+	PyObject *digests;
 	int weights;
-	if (!PyArg_ParseTuple(head, "sssLp", &split_id, &boundary, &batch, &version, &weights) ||
+	if (!PyArg_ParseTuple(head, "sssO!p", &split_id, &boundary, &batch, &PyDict_Type, &digests, &weights) ||
 	    !made(artifact_new("all", &s->a)))
 		return false;
-	s->a->weight_version = version;
 	s->a->weights = weights != 0;
-	return made(artifact_text(s->a, split_id, &s->a->split_id)) &&
+	return add_digests(s, digests) && made(artifact_text(s->a, split_id, &s->a->split_id)) &&
 	       made(artifact_text(s->a, boundary, &s->a->boundary)) && made(artifact_text(s->a, batch, &s->a->batch));
 }
 

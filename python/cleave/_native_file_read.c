@@ -241,7 +241,10 @@ static PyObject *result(const payload *p, PyObject *place_fn)
 static PyObject *read_bytes(const void *data, size_t n, bool boundary, PyObject *place_fn)
 {
 	payload *p;
-	clv_status st = payload_read(data, n, boundary ? PAYLOAD_BOUNDARY : PAYLOAD_VALUES, &p);
+	clv_status st;
+	Py_BEGIN_ALLOW_THREADS
+	st = payload_read(data, n, boundary ? PAYLOAD_BOUNDARY : PAYLOAD_VALUES, &p);
+	Py_END_ALLOW_THREADS
 	if (st != CLV_OK)
 		return raise_payload(st);
 	PyObject *out = result(p, place_fn);

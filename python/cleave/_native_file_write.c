@@ -330,7 +330,10 @@ static PyObject *put_out(const st_image *image, const char *path)
 static PyObject *write_out(payload *p, const char *path)
 {
 	st_image image;
-	clv_status st = payload_image(p, &image);
+	clv_status st;
+	Py_BEGIN_ALLOW_THREADS
+	st = payload_image(p, &image);
+	Py_END_ALLOW_THREADS
 	if (st != CLV_OK)
 		return raise_payload(st);
 	PyObject *bytes = put_out(&image, path), *lost = bytes ? payload_losses(p) : NULL;
@@ -370,13 +373,16 @@ static PyObject *write_with(writer *w, PyObject *fields, PyObject *values, PyObj
 PyObject *payload_write_py(PyObject *self, PyObject *args)
 {
 	PyObject *fields, *tensors, *values, *compress, *path, *to_host;
+	int checksum;
 	writer w = {0};
 	(void)self;
-	if (!PyArg_ParseTuple(args, "OO!OOOO", &fields, &PyDict_Type, &tensors, &values, &compress, &path, &to_host))
+	if (!PyArg_ParseTuple(args, "OO!OOpOO", &fields, &PyDict_Type, &tensors, &values, &compress, &checksum, &path,
+	                      &to_host))
 		return NULL;
 	clv_status st = payload_new(fields == Py_None ? PAYLOAD_VALUES : PAYLOAD_BOUNDARY, &w.p);
 	if (st != CLV_OK)
 		return raise_payload(st);
+	w.p->unchecked = !checksum;
 	w.leaves = PyList_New(0);
 	w.labels = PyList_New(0);
 	w.numbers = PyDict_New();

@@ -205,18 +205,20 @@ static void runtime_py_dealloc(RuntimeObject *o)
 	Py_TYPE(o)->tp_free((PyObject *)o);
 }
 
-/* Runtime(artifact, device, part, unproven, debug, allow_compiled=False, tape_only=False, optimize=None, threads=0) */
+/* Runtime(artifact, device, part, unproven, debug, allow_compiled=False, tape_only=False, optimize=None, threads=0,
+   any_weights=False) */
 static PyObject *runtime_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	ArtifactObject *a;
 	clv_runtime_options options = CLV_RUNTIME_OPTIONS_INIT;
-	int unproven, debug, allow_compiled = 0, tape_only = 0;
+	int unproven, debug, allow_compiled = 0, tape_only = 0, any_weights = 0;
 	runtime *r = NULL;
 	clv_status st;
 	(void)kwargs;
-	if (!PyArg_ParseTuple(args, "O!zzpp|ppzi", &ArtifactType, &a, &options.device, &options.part, &unproven, &debug,
-	                      &allow_compiled, &tape_only, &options.optimize, &options.threads))
+	if (!PyArg_ParseTuple(args, "O!zzpp|ppzip", &ArtifactType, &a, &options.device, &options.part, &unproven, &debug,
+	                      &allow_compiled, &tape_only, &options.optimize, &options.threads, &any_weights))
 		return NULL;
+	options.any_weights = any_weights != 0;
 	options.unproven = unproven != 0;
 	options.debug = debug != 0;
 	options.allow_compiled = allow_compiled != 0;
@@ -436,6 +438,43 @@ static PyObject *runtime_py_bind(RuntimeObject *o, PyObject *args)
 	return none_or_raise(st);
 }
 
+/* note(name, tensor) -> whether the model has a tensor of that name, which now has these elements */
+static PyObject *runtime_py_note(RuntimeObject *o, PyObject *args)
+{
+	const char *name;
+	PyObject *tensor;
+	if (!PyArg_ParseTuple(args, "sO", &name, &tensor) || !need_tensor(tensor))
+		return NULL;
+	if (!runtime_knows(o->r, name))
+		Py_RETURN_FALSE;
+	clv_status st;
+	Py_BEGIN_ALLOW_THREADS
+	pthread_mutex_lock(&o->r->lock);
+	st = runtime_note_weight(o->r, name, py_borrow(tensor));
+	o->r->bound = true;
+	pthread_mutex_unlock(&o->r->lock);
+	Py_END_ALLOW_THREADS
+	return st == CLV_OK ? Py_NewRef(Py_True) : raise_status(st);
+}
+
+static PyObject *runtime_py_knows(RuntimeObject *o, PyObject *name)
+{
+	const char *text = PyUnicode_AsUTF8(name);
+	return text ? PyBool_FromLong(runtime_knows(o->r, text)) : NULL;
+}
+
+static PyObject *runtime_py_weight_version(RuntimeObject *o, PyObject *unused)
+{
+	(void)unused;
+	return PyLong_FromLongLong(o->r->weight_version);
+}
+
+static PyObject *runtime_py_check_weights(RuntimeObject *o, PyObject *version)
+{
+	long long number = PyLong_AsLongLong(version);
+	return PyErr_Occurred() ? NULL : none_or_raise(runtime_check_weights(o->r, number));
+}
+
 /* segments() -> list of (plan, first, end, back end, native, compiled, reason or None, runs, runs on the tape) */
 static PyObject *runtime_py_optimizations(RuntimeObject *o, PyObject *unused)
 {
@@ -493,6 +532,22 @@ static PyObject *runtime_py_unbound(RuntimeObject *o, PyObject *unused)
 	return out;
 }
 
+/* weight_digest(name, tensor) -> int of 63 bits that follows every bit of the tensor */
+PyObject *weight_digest_py(PyObject *self, PyObject *args)
+{
+	PyObject *t;
+	const char *name;
+	int64_t number;
+	clv_status st;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "sO", &name, &t) || !need_tensor(t))
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS
+	st = tensor_digest(name, py_borrow(t), &number);
+	Py_END_ALLOW_THREADS
+	return st == CLV_OK ? PyLong_FromLongLong(number) : raise_status(st);
+}
+
 static PyMethodDef runtime_methods[] = {
 	{"inputs", (PyCFunction)runtime_py_inputs, METH_NOARGS, "list of (name, dtype, dims, device)"},
 	{"outputs", (PyCFunction)runtime_py_outputs, METH_NOARGS, "list of (name, dtype, dims, device)"},
@@ -503,6 +558,10 @@ static PyMethodDef runtime_methods[] = {
 	{"changing", (PyCFunction)runtime_py_changing, METH_NOARGS, "names of tensors that runs change"},
 	{"constants", (PyCFunction)runtime_py_constants, METH_O, "constants(i): those of a plan, by their place in source"},
 	{"bind", (PyCFunction)runtime_py_bind, METH_VARARGS, "bind(name, tensor)"},
+	{"knows", (PyCFunction)runtime_py_knows, METH_O, "knows(name): a tensor of the model, whichever part reads it"},
+	{"note", (PyCFunction)runtime_py_note, METH_VARARGS, "note(name, tensor): the model has these elements now"},
+	{"weight_version", (PyCFunction)runtime_py_weight_version, METH_NOARGS, "which weights it has"},
+	{"check_weights", (PyCFunction)runtime_py_check_weights, METH_O, "check_weights(version of a boundary)"},
 	{"optimizations", (PyCFunction)runtime_py_optimizations, METH_NOARGS, "what was done to run it faster, in lines"},
 	{"segments", (PyCFunction)runtime_py_segments, METH_NOARGS, "compiled segments, and what became of them"},
 	{"weights_changed", (PyCFunction)runtime_py_weights_changed, METH_NOARGS,

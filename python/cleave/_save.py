@@ -15,6 +15,7 @@ from ._capture import Captured
 from ._dims import Point, powers_within
 from ._log import logger
 from ._sizes import Sized
+from ._state import Weights
 from .errors import ArgumentError
 from .payload import to_host
 
@@ -47,7 +48,7 @@ class Head(NamedTuple):
     batch: str = ""
     split_id: str = ""
     boundary: str = ""
-    weight_version: int = 0
+    weights: Weights = Weights({})
 
 
 def save(
@@ -69,7 +70,7 @@ def save(
         for name, (holder, key) in e.captured.state.items():
             state.setdefault(name, holder[key])
     plans = [_entry(e) for e in entries]
-    fields = (head.split_id, head.boundary, head.batch, head.weight_version, weights)
+    fields = (head.split_id, head.boundary, head.batch, head.weights.digests, weights)
     notes = _notes(head, metadata)
     _native.artifact_save(os.fsencode(path), part, boundary, fields, notes, plans, state, to_host)
 

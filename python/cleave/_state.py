@@ -356,11 +356,22 @@ class Snapshot:
                 _native.copy_data(tensor, data)
 
 
-def fingerprint(target: Target) -> int:
-    """A number that follows every bit of the model's parameters and buffers."""
-    number = 0
+class Weights(NamedTuple):
+    """Which weights a model has: digests of its parameters and buffers by name, and their sum (src/file/artifact.c)."""
+
+    digests: dict[str, int]
+
+    @property
+    def version(self) -> int:
+        """A number that follows every bit of them."""
+        return sum(self.digests.values()) % 2**63
+
+
+def fingerprint(target: Target) -> Weights:
+    """Which weights the model has now."""
+    digests = {}
     for t in target.tensors():
         plain = t.tensor.layout is torch.strided and not t.tensor.is_nested
         if t.kind != "attr" and plain and t.tensor.numel():
-            number = _native.fingerprint(t.tensor.detach().cpu().contiguous(), number)
-    return number
+            digests[t.name] = _native.weight_digest(t.name, t.tensor)
+    return Weights(digests)

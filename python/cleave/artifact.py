@@ -56,6 +56,13 @@ class SegmentState(NamedTuple):
     tape_runs: int
 
 
+class _Lent(NamedTuple):
+    """Tensors that a caller has too, and what they looked like."""
+
+    entries: list[tuple[None, str, torch.Tensor]]
+    marks: bytes
+
+
 class _PlanHere(NamedTuple):
     """A plan of an open file."""
 
@@ -82,6 +89,7 @@ def load(
     tape_only: bool = False,
     optimize: str = "safe",
     threads: int | None = None,
+    any_weights: bool = False,
 ) -> LoadedModel:
     """Opens a .clv file. Weights stay on the file's mapped memory until they are used, or go to `device`.
 
@@ -92,7 +100,7 @@ def load(
     which is code of whoever made the file; without it such parts run operator by operator. tape_only: no compiled part
     is used. optimize: "none", "safe" (the same bits) or "fast" (numbers within a tolerance; the first run chooses):
     what may be rewritten to run faster (docs/optimize.md). threads: that an operator, or a compiled part, uses in a
-    run; None: as the process has it."""
+    run; None: as the process has it. any_weights: a suffix also takes boundaries that were made with other weights."""
     names = list(allow_operators)
     for name in names:
         if not isinstance(name, str) or isinstance(allow_operators, str):
@@ -104,7 +112,7 @@ def load(
     os.stat(path)  # as Python itself says that there is no such file
     where = None if device is None else _device(device)
     artifact = _native.Artifact(os.fsencode(path), names, check)
-    how = (allow_compiled, tape_only, read_level(optimize), read_threads(threads))
+    how = (allow_compiled, tape_only, read_level(optimize), read_threads(threads), any_weights)
     runtime = _native.Runtime(artifact, where, part, unproven, debug, *how)
     model = LoadedModel(str(path), artifact, runtime, part, types)
     if not allow_compiled and not tape_only:
@@ -141,13 +149,13 @@ class LoadedModel(_show.Shown, Drawable):
         self._artifact = artifact
         self._runtime = runtime
         self._types = types
-        held, self.split_id, self.boundary, self._batch, self.weight_version, self.has_weights, count = artifact.head()
+        held, self.split_id, self.boundary, self._batch, _, self.has_weights, count = artifact.head()
         self.part: str = part or held
         self._plans = [self._plan(i) for i in range(count)]
         first = self._plans[0].native
         self._input = Structure(first.tree(False), types, names=first.input_names())
         self._ties: dict[str, str] = first.ties()
-        self._lent: tuple[list[tuple[None, None, torch.Tensor]], bytes] | None = None  # by state_dict(), as they were
+        self._lent: _Lent | None = None  # by state_dict(), as they were
 
     def _plan(self, i: int) -> _PlanHere:
         native, signature, _first, _end, cut, stores, points, fixed = self._artifact.plan(i)
@@ -194,11 +202,7 @@ class LoadedModel(_show.Shown, Drawable):
             raise TypeError(f"run_suffix takes the BoundaryPayload of run_prefix, not {type(boundary).__name__}")
         if boundary.split_id != self.split_id:
             raise InputError(f"the boundary belongs to split {boundary.split_id}, this is {self.split_id}")
-        if boundary.weight_version != self.weight_version:
-            raise InputError(
-                f"this boundary was made with weights {boundary.weight_version:x}, this file has "
-                f"{self.weight_version:x}"
-            )
+        self._runtime.check_weights(boundary.weight_version)
         which = next((i for i, p in enumerate(self._plans) if p.signature == boundary.graph_signature), None)
         if which is None:
             raise InputError("the boundary was made by a plan that this file does not have")
@@ -218,6 +222,13 @@ class LoadedModel(_show.Shown, Drawable):
             raise InputError(f"this is {held}, not {'the whole model' if part == 'all' else f'a {part}'}{hint}")
 
     # ---- what it is
+
+    @property
+    def weight_version(self) -> int:
+        """A number that follows every bit of the model's tensors, as SplitRuntime.weight_version: boundaries have it."""
+        self._look_at_lent()
+        version: int = self._runtime.weight_version()
+        return version
 
     @property
     def about(self) -> dict[str, str]:
@@ -268,25 +279,40 @@ class LoadedModel(_show.Shown, Drawable):
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The tensors by their state_dict names, on the memory that runs read; constants of the plans are left out."""
-        state = {k: t for k, t in self._runtime.state().items() if not k.startswith("cleave.const.")}
-        if self._lent is None and any(s.compiled for s in self.segments):
-            own = set(self._runtime.changing())  # no compiled segment reads these
-            entries = [(None, None, t) for name, t in state.items() if name not in own]
-            self._lent = entries, _native.marks(entries, True)
+        self._look_at_lent()
+        state = self._state()
+        self._lend(state)
         return {**state, **{other: state[name] for other, name in self._ties.items() if name in state}}
 
+    def _state(self) -> dict[str, torch.Tensor]:
+        return {k: t for k, t in self._runtime.state().items() if not k.startswith("cleave.const.")}
+
+    def _lend(self, state: dict[str, torch.Tensor]) -> None:
+        own = set(self._runtime.changing())  # runs write these: they are state, and no compiled segment reads them
+        entries = [(None, name, t) for name, t in state.items() if name not in own]
+        self._lent = _Lent(entries, _native.marks(entries, True))
+
     def _look_at_lent(self) -> None:
-        """Who has tensors of state_dict() may have written them: compiled segments have the old ones."""
-        if self._lent is not None and _native.marks_changed(self._lent[0], True, self._lent[1]) is not None:
-            self._runtime.weights_changed()
-            self._lent = None
+        """Who has tensors of state_dict() may have written them: these are other weights, and compiled segments have
+        the old ones."""
+        lent = self._lent
+        if lent is None or _native.marks_changed(lent.entries, True, lent.marks) is None:
+            return
+        self._runtime.weights_changed()
+        for _, name, t in lent.entries:
+            self._runtime.note(name, t)
+        self._lent = _Lent(lent.entries, _native.marks(lent.entries, True))
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
-        """Copies tensors in, by name. strict=False passes over names that are missing, or unknown to the model."""
-        here, unbound = self.state_dict(), set(self._runtime.unbound())
+        """Copies tensors in, by name. strict=False passes over names that are missing, or unknown to the model.
+
+        Give a half the whole state_dict of the model: boundaries say which weights made them, and a suffix takes those
+        of a prefix that was given the same."""
+        self._look_at_lent()
+        here, unbound = self._state(), set(self._runtime.unbound())
         given = {self._ties.get(name, name): t for name, t in state.items()}
         missing = [n for n in (*here, *sorted(unbound)) if self._ties.get(n, n) not in given]
-        unknown = [n for n in given if n not in here and n not in unbound]
+        unknown = [n for n in given if not self._runtime.knows(n)]
         if strict and (missing or unknown):
             raise InputError(
                 "; ".join(_names(text, n) for text, n in (("missing", missing), ("not read", unknown)) if n)
@@ -301,10 +327,13 @@ class LoadedModel(_show.Shown, Drawable):
                     here[name].copy_(t)
                 elif name in unbound:
                     self._runtime.bind(name, t.detach().clone())
+        for name, t in given.items():
+            if name in here or name not in unbound:
+                self._runtime.note(name, here.get(name, t))  # t itself: only another part reads it
         if any(name in here for name in given):
             self._runtime.weights_changed()
-        if self.has_weights:
-            self.weight_version = 0  # no longer the file's: boundaries of the old ones are refused
+        if self._lent is not None:
+            self._lend(self._state())
 
     def check_data(self) -> None:
         """Compares all weights with the digests that were written with them."""

@@ -90,23 +90,23 @@ class BoundaryPayload(_show.Shown):
         """Tells the runtimes of this process apart: the one whose backward_prefix takes this boundary, None: none."""
         return None if self.record is None else id(self.record.owner)
 
-    def to_bytes(self, compress: Compress = None) -> bytes:
+    def to_bytes(self, compress: Compress = None, *, checksum: bool = True) -> bytes:
         """The payload as a safetensors file.
 
         compress: "fp16", "bf16" or "int8" for all floating-point `tensors` that get smaller by it, or {label: method}
         for some of them; compression_error then says what it cost. `values` stay exact. Tensors on other devices
-        are copied to the CPU first."""
-        data = self._write(compress, None)
+        are copied to the CPU first. checksum: whoever reads the bytes notices when one of them has changed."""
+        data = self._write(compress, checksum, None)
         assert data is not None
         return data
 
-    def save(self, path: str | os.PathLike[str], compress: Compress = None) -> None:
+    def save(self, path: str | os.PathLike[str], compress: Compress = None, *, checksum: bool = True) -> None:
         """Writes to_bytes() to a file, which is there whole or not at all."""
-        self._write(compress, os.fsencode(path))
+        self._write(compress, checksum, os.fsencode(path))
 
-    def _write(self, compress: Compress, path: bytes | None) -> bytes | None:
+    def _write(self, compress: Compress, checksum: bool, path: bytes | None) -> bytes | None:
         method = _methods(compress, self.tensors)
-        data, losses = _native.payload_write(self._fields(), self.tensors, self.values, method, path, to_host)
+        data, losses = _native.payload_write(self._fields(), self.tensors, self.values, method, checksum, path, to_host)
         self.compression_error.clear()
         self.compression_error.update(_errors(losses))
         return data
@@ -150,15 +150,16 @@ class BoundaryPayload(_show.Shown):
         )
 
 
-def pack(values: Any) -> bytes:
+def pack(values: Any, *, checksum: bool = True) -> bytes:
     """Any tree of tensors and plain values as bytes: None, bool, int, float, complex, str, bytes, slice, range,
     torch.Size in lists, tuples and dicts. Tensors that share memory do so again when they are unpacked.
+    checksum: whoever unpacks the bytes notices when one of them has changed.
 
     >>> import cleave
     >>> cleave.unpack(cleave.pack([1 << 100, b"x", slice(None, 3)]))
     [1267650600228229401496703205376, b'x', slice(None, 3, None)]
     """
-    data, _ = _native.payload_write(None, {}, values, None, None, to_host)
+    data, _ = _native.payload_write(None, {}, values, None, checksum, None, to_host)
     assert data is not None
     return data
 

@@ -532,7 +532,7 @@ class PartitionedPlan(_show.Shown):
         firsts = [0, *plans.main.ends[:-1]]
         notes = {"stages": " ".join(map(str, firsts)), "devices": " ".join(map(str, self.device_of))}
         batch = next((s.name for s in sized.symbols if s.is_batch), "") if sized is not None else ""
-        head = _save.Head(self._target.name, batch, weight_version=fingerprint(self._target))
+        head = _save.Head(self._target.name, batch, weights=fingerprint(self._target))
         _save.save(path, head, entries, weights=weights, metadata={**notes, **(metadata or {})})
 
     def report(self, path: str | os.PathLike[str] = "report.html", *, title: str | None = None) -> Path:

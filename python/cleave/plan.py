@@ -395,7 +395,7 @@ class Plan(_show.Shown, Drawable):
             for c in captured
         ]
         batch = next((s.name for s in sized.symbols if s.is_batch), "") if sized is not None else ""
-        head = _save.Head(self._target.name, batch, weight_version=fingerprint(self._target))
+        head = _save.Head(self._target.name, batch, weights=fingerprint(self._target))
         _save.save(path, head, entries, part=parts, boundary=boundary, weights=weights, metadata=metadata)
 
     def _subject(self) -> Subject:

@@ -100,7 +100,7 @@ class SplitRuntime(_show.Shown, Drawable):
         self.graph_signature = first.main.signature
         self.split_id = f"{self.graph_signature}-{self.candidate.position}"
         progress.step("reading the weights")
-        self.weight_version = fingerprint(self._target)
+        self.refresh_weights()
 
     # ---- which plan serves a call
 
@@ -498,7 +498,8 @@ class SplitRuntime(_show.Shown, Drawable):
         """After the model got other weights (load_state_dict): a new weight_version, as on every side that got them."""
         if self._half is not None:
             raise InputError(f"this runtime holds only the {self._half}: the weights as a whole cannot be told from it")
-        self.weight_version = fingerprint(self._target)
+        self._weights = fingerprint(self._target)
+        self.weight_version = self._weights.version
         return self.weight_version
 
     # ---- training
@@ -678,8 +679,8 @@ class SplitRuntime(_show.Shown, Drawable):
         ]
         batch = self.split_spec.batch_symbol if self.batch_range is not None else ""
         # Of the weights as they are now: steps of an optimizer do not move the runtime's own version.
-        version = self.weight_version if self._half is not None else fingerprint(self._target)
-        head = _save.Head(self._target.name, batch, self.split_id, self.split_spec.boundary, version)
+        now = self._weights if self._half is not None else fingerprint(self._target)
+        head = _save.Head(self._target.name, batch, self.split_id, self.split_spec.boundary, now)
         written = _save.paths(path, parts, self._half)
         for file, part in written:
             _save.save(file, head, entries, part=part, weights=weights, metadata=metadata)

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #define XXH_INLINE_ALL
 #define XXH_NO_XXH32
@@ -31,4 +32,20 @@ digest digest_of_three(const void *a, size_t na, const void *b, size_t nb, const
 void digest_print(digest d, char out[DIGEST_TEXT])
 {
 	snprintf(out, DIGEST_TEXT, "%016" PRIx64 "%016" PRIx64, d.high, d.low);
+}
+
+bool digest_equal(digest a, digest b)
+{
+	return a.high == b.high && a.low == b.low;
+}
+
+bool digest_parse(const char *text, digest *out)
+{
+	uint64_t half[2] = {0, 0};
+	if (strlen(text) != DIGEST_TEXT - 1 || strspn(text, "0123456789abcdef") != DIGEST_TEXT - 1)
+		return false;
+	for (int i = 0; i < DIGEST_TEXT - 1; i++)
+		half[i / 16] = half[i / 16] << 4 | (uint64_t)(text[i] <= '9' ? text[i] - '0' : text[i] - 'a' + 10);
+	*out = (digest){half[0], half[1]};
+	return true;
 }

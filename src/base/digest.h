@@ -2,6 +2,7 @@
 #ifndef BASE_DIGEST_H
 #define BASE_DIGEST_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -14,6 +15,8 @@ typedef struct digest {
 digest digest_of(const void *at, size_t n);
 /* Of several pieces as if they were one. */
 digest digest_of_three(const void *a, size_t na, const void *b, size_t nb, const void *c, size_t nc);
+bool digest_equal(digest a, digest b);
 void digest_print(digest d, char out[DIGEST_TEXT]);
+bool digest_parse(const char *text, digest *out); /* what digest_print wrote, and nothing else */
 
 #endif

@@ -123,7 +123,7 @@ static clv_status describe(boundary *b, const runtime *r, uint32_t i, const run_
 	TRY(keep(b, r->a->split_id, &b->split_id));
 	TRY(keep(b, e->e->signature, &b->signature));
 	TRY(keep(b, r->a->batch, &b->batch));
-	b->weight_version = r->a->weight_version;
+	b->weight_version = r->weight_version;
 	TRY(add_sizes(b, e, spec));
 	for (uint32_t k = 0; k < e->g->outputs.n; k++) {
 		value_id v = e->g->outputs.at[k];
@@ -176,9 +176,7 @@ static clv_status find_plan(const runtime *r, const boundary *b, uint32_t *out)
 {
 	if (strcmp(b->split_id, r->a->split_id) != 0)
 		return fail(CLV_E_INPUT, "the boundary belongs to split %.64s, this is %s", b->split_id, r->a->split_id);
-	if (r->a->weights && !r->bound && b->weight_version != r->a->weight_version)
-		return fail(CLV_E_INPUT, "the boundary was made with weights %llx, this file has %llx",
-		            (unsigned long long)b->weight_version, (unsigned long long)r->a->weight_version);
+	TRY(runtime_check_weights(r, b->weight_version));
 	for (uint32_t i = 0; i < r->plans.n; i++)
 		if (strcmp(r->plans.at[i].e->signature, b->signature) == 0) {
 			*out = i;

@@ -109,6 +109,7 @@ static clv_status fill(runtime *r, const clv_runtime_options *o)
 		TRY(br_device(o->device, device, sizeof device));
 	r->device = arena_str(&r->arena, device);
 	r->unproven = o->unproven || serves_any_size(r->a);
+	r->any_weights = o->any_weights;
 	if (!r->device)
 		return fail_nomem();
 	for (uint32_t i = 0; i < r->a->plans.n; i++) {
@@ -117,6 +118,7 @@ static clv_status fill(runtime *r, const clv_runtime_options *o)
 			return i ? fail_more(st, "plan %u", i) : st;
 	}
 	TRY(runtime_load_state(r));
+	TRY(runtime_load_weights(r));
 	return runtime_describe(r);
 }
 
@@ -147,6 +149,7 @@ void clv_runtime_free(clv_runtime *r)
 	if (!r)
 		return;
 	runtime_free_state(r);
+	runtime_free_weights(r);
 	for (uint32_t i = 0; i < r->plans.n; i++) {
 		runtime_plan *e = &r->plans.at[i];
 		program_free(e->g);
@@ -239,7 +242,10 @@ clv_status clv_runtime_bind(clv_runtime *r, const char *name, const clv_tensor *
 	for (uint32_t i = 0; i < r->plans.n && st == CLV_OK; i++)
 		st = bind_in(r, i, name, here, &found);
 	runtime_refresh(r);
+	found |= runtime_knows(r, name);
 	r->bound |= found;
+	if (st == CLV_OK && found)
+		st = runtime_note_weight(r, name, t);
 	pthread_mutex_unlock(&r->lock);
 	br_unref(here);
 	if (st != CLV_OK)

@@ -51,7 +51,11 @@ struct clv_runtime {
 	VEC(clv_port) inputs;
 	VEC(clv_port) outputs;
 	bool stateful; /* runs change `state`: one at a time */
-	bool bound;    /* some of it came from the caller: which weights these are is not known */
+	bool bound;    /* some of it came from the caller */
+	bool any_weights;            /* boundaries of other weights are taken too */
+	int64_t weight_version;      /* the sum of `weights`, but for a file of before digests, where it starts elsewhere */
+	VEC(payload_number) weights; /* digests of the model's tensors by name, as far as they are known; else 0 */
+	table weights_by_name;
 	pthread_mutex_t lock;
 	_Atomic uint32_t last; /* the plan that served the last run */
 	arena arena;
@@ -72,6 +76,14 @@ void runtime_free_codes(runtime *r);
 /* An external value of a plan, or all of them (NONE), has other data than was compiled, or may have. */
 void runtime_stop_codes(runtime *r, uint32_t plan, value_id external, const char *why);
 #define OTHER_WEIGHTS "it was compiled with other weights than the model has now"
+
+/* runtime_weights.c. The version of the weights follows what is bound: the tensor of that name is another one now. */
+clv_status runtime_load_weights(runtime *r);
+void runtime_free_weights(runtime *r);
+bool runtime_knows(const runtime *r, const char *name); /* a tensor of the model, whichever part reads it */
+clv_status runtime_note_weight(runtime *r, const char *name, const clv_tensor *t);
+clv_status runtime_check_weights(const runtime *r, int64_t version); /* CLV_E_INPUT: of other weights than these */
+clv_status tensor_digest(const char *name, const clv_tensor *t, int64_t *out);
 
 /* runtime_ports.c */
 clv_status runtime_describe(runtime *r);

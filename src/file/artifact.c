@@ -49,6 +49,7 @@ void artifact_free(artifact *a)
 	vec_free(&a->plans);
 	vec_free(&a->notes);
 	vec_free(&a->digests);
+	vec_free(&a->weight_digests);
 	payload_free(a->tensors);
 	st_free(a->file);
 	arena_free(&a->arena);
@@ -70,6 +71,35 @@ clv_status artifact_note_add(artifact *a, const char *key, const char *text)
 	TRY(artifact_text(a, text, &n.text));
 	return vec_push(&a->notes, n);
 }
+
+/* ---- which weights ---------------------------------------------------------------------------------------------- */
+
+/* A sum does not depend on the order, and one of its parts can be replaced by who has that part alone. */
+int64_t weight_digest(const char *name, const void *data, size_t n)
+{
+	return (int64_t)(digest_of_three(name, strlen(name) + 1, data, n, "", 0).low >> 1);
+}
+
+int64_t weight_sum(int64_t version, int64_t one)
+{
+	return (int64_t)(((uint64_t)version + (uint64_t)one) & INT64_MAX);
+}
+
+int64_t weight_difference(int64_t version, int64_t one)
+{
+	return (int64_t)(((uint64_t)version - (uint64_t)one) & INT64_MAX);
+}
+
+clv_status artifact_add_weight(artifact *a, const char *name, int64_t one)
+{
+	payload_number n = {.value = one};
+	TRY(artifact_text(a, name, &n.name));
+	TRY(vec_push(&a->weight_digests, n));
+	a->weight_version = weight_sum(a->weight_version, one);
+	return CLV_OK;
+}
+
+/* ---- plans ------------------------------------------------------------------------------------------------------ */
 
 clv_status artifact_add_plan(artifact *a, plan *p, const char *signature)
 {

@@ -76,7 +76,9 @@ struct clv_artifact {
 	const char *boundary; /* as it was asked for; "" */
 	const char *batch;    /* the symbol that is the batch; "" */
 	int64_t weight_version;
-	bool weights; /* parameters and buffers are here; constants are always */
+	VEC(payload_number) weight_digests; /* of every tensor of the model by name, also of those that only another part
+	                                       reads; the version is their sum. Empty: not known */
+	bool weights;                       /* parameters and buffers are here; constants are always */
 	VEC(artifact_plan) plans;
 	VEC(artifact_note) notes; /* where it comes from: "torch", "model", what the user adds */
 	payload *tensors;
@@ -98,6 +100,11 @@ artifact *artifact_ref(const artifact *a); /* one more user */
 void artifact_free(artifact *a);           /* one user less; the last releases it. NULL is allowed */
 clv_status artifact_text(artifact *a, const char *s, const char **out); /* a copy that lives with it */
 clv_status artifact_note_add(artifact *a, const char *key, const char *text);
+/* One more tensor of the model that weight_version is of. */
+clv_status artifact_add_weight(artifact *a, const char *name, int64_t one);
+int64_t weight_digest(const char *name, const void *data, size_t n); /* of a tensor as rows of elements; never negative */
+int64_t weight_sum(int64_t version, int64_t one);
+int64_t weight_difference(int64_t version, int64_t one);
 /* Takes the plan, also on failure; the new one is the last. */
 clv_status artifact_add_plan(artifact *a, plan *p, const char *signature);
 uint32_t artifact_point_size(const plan *p); /* symbols that are no data symbols */

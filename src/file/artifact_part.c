@@ -103,9 +103,14 @@ static clv_status take_plan(taker *t, uint32_t i, const artifact_range *r)
 	return take_facts(t, from);
 }
 
+/* What the file says about the whole model. */
 static clv_status take_notes(taker *t)
 {
-	TRY(artifact_text(t->to, t->from->batch, &t->to->batch));
+	const artifact *from = t->from;
+	TRY(artifact_text(t->to, from->batch, &t->to->batch));
+	for (uint32_t i = 0; i < from->weight_digests.n; i++)
+		TRY(artifact_add_weight(t->to, from->weight_digests.at[i].name, from->weight_digests.at[i].value));
+	t->to->weight_version = from->weight_version; /* a file of before digests has the version alone */
 	for (uint32_t i = 0; i < t->from->notes.n; i++)
 		TRY(artifact_note_add(t->to, t->from->notes.at[i].key, t->from->notes.at[i].text));
 	return CLV_OK;
@@ -133,7 +138,6 @@ static clv_status taker_init(taker *t, const char *part)
 		return fail_nomem();
 	TRY(artifact_new(part, &t->to));
 	t->to->weights = from->weights;
-	t->to->weight_version = from->weight_version;
 	t->to->base = artifact_ref(from);
 	return CLV_OK;
 }
@@ -226,8 +230,6 @@ clv_status artifact_take_nodes(const artifact *from, uint32_t plan_number, node_
 	clv_status st = taker_init(&t, "all");
 	if (st == CLV_OK)
 		st = take_nodes(&t, plan_number, first, end);
-	if (st == CLV_OK)
-		t.to->weight_version = 0; /* of the whole model */
 	return taker_end(&t, st, out);
 }
 

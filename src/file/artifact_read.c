@@ -60,6 +60,27 @@ static clv_status read_notes(artifact *a, const json_t *root)
 	return CLV_OK;
 }
 
+/* Of before there were any, a file has the version alone. */
+static clv_status read_weight_digests(artifact *a, const json_t *root)
+{
+	json_t *digests = json_object_get(root, "weight_digests"), *number;
+	int64_t version;
+	const char *name;
+	TRY(json_get_int(root, "weight_version", &version));
+	if (digests && !json_is_object(digests))
+		return fail(CLV_E_PARSE, "\"weight_digests\" is no object");
+	json_object_foreach(digests, name, number)
+	{
+		if (!json_is_integer(number) || json_integer_value(number) < 0)
+			return fail(CLV_E_PARSE, "\"%.64s\" of \"weight_digests\" is no digest", name);
+		TRY(artifact_add_weight(a, name, json_integer_value(number)));
+	}
+	if (digests && a->weight_version != version)
+		return fail(CLV_E_PARSE, "\"weight_digests\" do not add up to the version of the weights");
+	a->weight_version = version;
+	return CLV_OK;
+}
+
 /* ---- plans ------------------------------------------------------------------------------------------------------ */
 
 static clv_status get_node(const json_t *from, const char *what, node_id *out)
@@ -188,24 +209,13 @@ static clv_status read_plans(artifact *a, const json_t *root, const clv_open_opt
 
 /* ---- digests of the data ---------------------------------------------------------------------------------------- */
 
-static bool read_digest(const char *text, digest *out)
-{
-	uint64_t half[2] = {0, 0};
-	if (strlen(text) != DIGEST_TEXT - 1 || strspn(text, "0123456789abcdef") != DIGEST_TEXT - 1)
-		return false;
-	for (int i = 0; i < DIGEST_TEXT - 1; i++)
-		half[i / 16] = half[i / 16] << 4 | (uint64_t)(text[i] <= '9' ? text[i] - '0' : text[i] - 'a' + 10);
-	*out = (digest){half[0], half[1]};
-	return true;
-}
-
 static clv_status read_digests(artifact *a, const json_t *root)
 {
 	const json_t *digests = json_object_get(root, "digests");
 	for (uint32_t i = 0; i < st_count(a->file); i++) {
 		digest d;
 		const char *text = json_string_value(json_object_get(digests, st_at(a->file, i)->name));
-		if (!text || !read_digest(text, &d))
+		if (!text || !digest_parse(text, &d))
 			return fail(CLV_E_PARSE, "tensor \"%.64s\" has no digest", st_at(a->file, i)->name);
 		TRY(vec_push(&a->digests, d));
 	}
@@ -215,10 +225,7 @@ static clv_status read_digests(artifact *a, const json_t *root)
 clv_status artifact_check_entry(const artifact *a, uint32_t i)
 {
 	const st_entry *e = st_at(a->file, i);
-	digest got = digest_of(e->data, e->nbytes), want = a->digests.at[i];
-	if (got.high == want.high && got.low == want.low)
-		return CLV_OK;
-	return fail(CLV_E_PARSE, "the data of tensor \"%.64s\" was changed or damaged", e->name);
+	return digest_equal(digest_of(e->data, e->nbytes), a->digests.at[i]) ? CLV_OK : payload_damaged(e->name);
 }
 
 clv_status artifact_check_data(const artifact *a)
@@ -236,7 +243,7 @@ static clv_status read_description(artifact *a, const json_t *root, const clv_op
 	TRY(keep(a, root, "split_id", &a->split_id));
 	TRY(keep(a, root, "boundary", &a->boundary));
 	TRY(keep(a, root, "batch", &a->batch));
-	TRY(json_get_int(root, "weight_version", &a->weight_version));
+	TRY(read_weight_digests(a, root));
 	TRY(json_get_bool(root, "weights", &a->weights));
 	TRY(read_notes(a, root));
 	TRY(read_digests(a, root));

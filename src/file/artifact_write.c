@@ -202,6 +202,21 @@ static clv_status put_notes(const artifact *a, json_t *root)
 	return CLV_OK;
 }
 
+static clv_status put_weight_digests(const artifact *a, json_t *root)
+{
+	if (a->weight_digests.n == 0)
+		return CLV_OK;
+	json_t *digests = json_object();
+	TRY(json_put(root, "weight_digests", digests));
+	for (uint32_t i = 0; i < a->weight_digests.n; i++) {
+		const payload_number *n = &a->weight_digests.at[i];
+		if (json_object_get(digests, n->name))
+			return fail(CLV_E_INVALID, "the model has two tensors \"%.64s\"", n->name);
+		TRY(json_put(digests, n->name, json_integer(n->value)));
+	}
+	return CLV_OK;
+}
+
 static clv_status put_digests(const layout *l, json_t *root)
 {
 	json_t *digests = json_object();
@@ -231,6 +246,7 @@ static clv_status put_all(const artifact *a, const layout *l, json_t *root)
 	for (uint32_t i = 0; i < a->plans.n; i++)
 		TRY(put_plan(a, &a->plans.at[i], plans));
 	TRY(put_notes(a, root));
+	TRY(put_weight_digests(a, root));
 	return put_digests(l, root);
 }
 

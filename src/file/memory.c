@@ -347,9 +347,12 @@ clv_status payload_entries(payload *p)
 		return fail(CLV_E_INVALID, "a payload is written once");
 	TRY(group(p));
 	for (uint32_t i = 0; i < p->memories.n; i++) {
+		payload_memory *m = &p->memories.at[i];
 		TRY(take_data(p, i));
 		TRY(compress(p, i));
-		TRY(add_entry(p, &p->memories.at[i]));
+		if (!p->unchecked)
+			m->digest = digest_of(m->data, m->data_n);
+		TRY(add_entry(p, m));
 	}
 	return CLV_OK;
 }
@@ -357,11 +360,14 @@ clv_status payload_entries(payload *p)
 clv_status payload_image(payload *p, st_image *out)
 {
 	strbuf header = STRBUF_INIT;
+	char check[DIGEST_TEXT];
 	TRY(payload_entries(p));
 	clv_status st = payload_header(p, &header);
-	st_text text = {PAYLOAD_KEY, header.at, header.n};
-	if (st == CLV_OK)
-		st = st_layout(p->entries.at, p->entries.n, &text, 1, out);
+	if (st == CLV_OK) {
+		digest_print(digest_of(header.at, header.n), check);
+		const st_text texts[] = {{PAYLOAD_KEY, header.at, header.n}, {PAYLOAD_CHECK_KEY, check, DIGEST_TEXT - 1}};
+		st = st_layout(p->entries.at, p->entries.n, texts, p->unchecked ? 1 : 2, out);
+	}
 	strbuf_free(&header);
 	return st;
 }

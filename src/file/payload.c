@@ -11,6 +11,7 @@ clv_status payload_new(payload_kind kind, payload **out)
 	if (!p)
 		return fail_nomem();
 	p->kind = kind;
+	p->unchecked = kind == PAYLOAD_WEIGHTS;
 	p->split_id = p->graph_signature = "";
 	*out = p;
 	return CLV_OK;

@@ -7,12 +7,14 @@
 #define FILE_PAYLOAD_H
 
 #include "base/arena.h"
+#include "base/digest.h"
 #include "base/table.h"
 #include "file/narrow.h"
 #include "file/safetensors.h"
 
 #define PAYLOAD_VERSION 1
 #define PAYLOAD_KEY "cleave.payload"
+#define PAYLOAD_CHECK_KEY "cleave.payload.check" /* the digest of the text under PAYLOAD_KEY */
 enum { PAYLOAD_DEPTH = 256, PAYLOAD_NDIM = 64, MEMORY_ALIGN = 64 };
 
 /* WEIGHTS: the tensors of an artifact (artifact.h), mapped; they are not looked at when it is read. */
@@ -52,6 +54,7 @@ typedef struct payload_memory {
 	uint8_t lead;     /* how far its first byte was beyond a multiple of MEMORY_ALIGN: sums depend on it */
 	const void *data; /* the entry's data; read: borrowed from the bytes given, written: from tensors or buffers */
 	size_t data_n;
+	digest digest;         /* of data, unless the payload is unchecked */
 	uint32_t first, users; /* tensors */
 	bool mixed;            /* of more than one dtype */
 	size_t low, high;      /* written: the part of the storage that is used */
@@ -73,6 +76,7 @@ typedef struct payload_number {
 
 typedef struct payload {
 	payload_kind kind;
+	bool unchecked; /* written, or to be written, without digests; weights always are: the artifact has its own */
 
 	/* BOUNDARY */
 	const char *split_id, *graph_signature; /* "" if not set */
@@ -118,6 +122,7 @@ clv_status payload_image(payload *p, st_image *out);
 bool payload_as_is(const payload *p, uint32_t memory);
 /* Bools other than 0 and 1 would make kernels disagree. Those of weights are not looked at before they are used. */
 clv_status payload_check_bools(const payload_memory *m);
+clv_status payload_damaged(const char *entry); /* the error for data that is not what its digest says */
 /* The bytes of a memory that was read, memory.nbytes of them, as its tensors see them. Bytes between the elements of a
    tensor that has the memory for itself are left alone. */
 clv_status payload_fill(const payload *p, uint32_t memory, void *to);

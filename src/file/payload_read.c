@@ -152,6 +152,21 @@ static clv_status get_float(const json_t *from, const char *key, double *out)
 	return float_parse(text, out);
 }
 
+/* All entries have digests or none has: the first one says which. */
+static clv_status check_digest(payload *p, const json_t *from, payload_memory *m)
+{
+	const json_t *text = json_object_get(from, "digest");
+	if (p->memories.n == 0)
+		p->unchecked = !text;
+	if (p->unchecked != !text)
+		return fail(CLV_E_PARSE, "entry \"%.64s\" has %s digest, unlike others", m->entry, text ? "a" : "no");
+	if (!text)
+		return CLV_OK;
+	if (!json_is_string(text) || !digest_parse(json_string_value(text), &m->digest))
+		return fail(CLV_E_PARSE, "entry \"%.64s\": its digest is none", m->entry);
+	return digest_equal(digest_of(m->data, m->data_n), m->digest) ? CLV_OK : payload_damaged(m->entry);
+}
+
 static clv_status read_lead(const json_t *from, payload_memory *m)
 {
 	int64_t lead = 0;
@@ -200,6 +215,8 @@ static clv_status read_memory(reader *r, const json_t *from)
 	TRY(read_form(from, r->p->kind, &m));
 	m.data = st_at(r->file, i)->data;
 	m.data_n = st_at(r->file, i)->nbytes;
+	if (r->p->kind != PAYLOAD_WEIGHTS)
+		TRY(check_digest(r->p, from, &m));
 	return vec_push(&r->p->memories, m);
 }
 
@@ -352,6 +369,11 @@ static clv_status read_tensors(reader *r)
 	return CLV_OK;
 }
 
+clv_status payload_damaged(const char *entry)
+{
+	return fail(CLV_E_PARSE, "the data of tensor \"%.64s\" was changed or damaged", entry);
+}
+
 clv_status payload_check_bools(const payload_memory *m)
 {
 	for (size_t k = 0; m->dtype == DT_BOOL && !m->mixed && k < m->data_n; k++)
@@ -410,6 +432,20 @@ static clv_status read_all(reader *r)
 	return values ? tree_from_json(r->p, values) : fail(CLV_E_PARSE, "\"values\" is missing");
 }
 
+/* Writers without checks, and those of before there were any, leave the check out. */
+static clv_status check_text(const st_file *file, const char *text, size_t n, bool *unchecked)
+{
+	size_t check_n;
+	const char *check = st_metadata(file, PAYLOAD_CHECK_KEY, &check_n);
+	digest want;
+	*unchecked = !check;
+	if (!check)
+		return CLV_OK;
+	if (!digest_parse(check, &want) || !digest_equal(digest_of(text, n), want))
+		return fail(CLV_E_PARSE, "the payload's header was changed or damaged");
+	return CLV_OK;
+}
+
 static clv_status read_file(const st_file *file, payload *p)
 {
 	size_t n;
@@ -417,6 +453,8 @@ static clv_status read_file(const st_file *file, payload *p)
 	const char *text = st_metadata(file, PAYLOAD_KEY, &n);
 	if (!text)
 		return fail(CLV_E_PARSE, "this is a safetensors file, but no payload: its metadata has no \"%s\"", PAYLOAD_KEY);
+	if (p->kind != PAYLOAD_WEIGHTS)
+		TRY(check_text(file, text, n, &p->unchecked));
 	TRY(json_read(text, n, "the payload's header", &root));
 	reader r = {.p = p, .file = file, .root = root, .used = mem_alloc(st_count(file) * sizeof(bool))};
 	clv_status st = r.used ? read_all(&r) : fail_nomem();

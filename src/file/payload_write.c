@@ -59,6 +59,11 @@ static clv_status make_memory(const payload *p, uint32_t i, json_t *o)
 	TRY(json_put_string(o, "encoding", encoding_names[m->encoding]));
 	if (m->lead)
 		TRY(json_put(o, "lead", json_integer(m->lead)));
+	if (!p->unchecked) {
+		char text[DIGEST_TEXT];
+		digest_print(m->digest, text);
+		TRY(json_put_string(o, "digest", text));
+	}
 	if (m->encoding == ENC_PLAIN)
 		return CLV_OK;
 	TRY(put_float(o, "error", m->loss.absolute));

@@ -124,33 +124,31 @@ static bool read_offset(const json_t *offsets, size_t i, size_t *out)
 	return true;
 }
 
-static clv_status read_place(const st_file *f, const json_t *info, st_entry *e)
+/* An entry whose shape fits its offsets may reach beyond the data: then the end of the file is missing (check_cover). */
+static clv_status read_place(const st_file *f, const json_t *info, const int64_t *shape, st_entry *e)
 {
 	const json_t *offsets = json_object_get(info, "data_offsets");
-	size_t begin, end;
-	if (!json_is_array(offsets) || json_array_size(offsets) != 2 || !read_offset(offsets, 0, &begin) ||
+	size_t end, want;
+	if (!json_is_array(offsets) || json_array_size(offsets) != 2 || !read_offset(offsets, 0, &e->begin) ||
 	    !read_offset(offsets, 1, &end))
 		return fail(CLV_E_PARSE, "data_offsets is no pair of numbers");
-	if (begin > end || end > f->data_n)
-		return fail(CLV_E_PARSE, "its data is bytes %zu to %zu of %zu", begin, end, f->data_n);
-	e->data = f->data + begin;
-	e->nbytes = end - begin;
+	TRY(shape_bytes(e->dtype, e->ndim, shape, &want));
+	e->nbytes = end - e->begin;
+	if (e->begin > end || (want != e->nbytes && end > f->data_n))
+		return fail(CLV_E_PARSE, "its data is bytes %zu to %zu of %zu", e->begin, end, f->data_n);
+	if (want != e->nbytes)
+		return fail(CLV_E_PARSE, "its shape needs %zu bytes, its data has %zu", want, e->nbytes);
 	return CLV_OK;
 }
 
 static clv_status read_entry(st_file *f, const json_t *info, st_entry *e)
 {
-	size_t want;
 	uint32_t first = f->dims.n;
 	if (!json_is_object(info))
 		return fail(CLV_E_PARSE, "its description is no object");
 	TRY(read_dtype(info, &e->dtype));
 	TRY(read_shape(f, info, e));
-	TRY(read_place(f, info, e));
-	TRY(shape_bytes(e->dtype, e->ndim, vec_from(&f->dims, first), &want));
-	if (want != e->nbytes)
-		return fail(CLV_E_PARSE, "its shape needs %zu bytes, its data has %zu", want, e->nbytes);
-	return CLV_OK;
+	return read_place(f, info, vec_from(&f->dims, first), e);
 }
 
 static clv_status check_texts(const json_t *metadata)
@@ -192,24 +190,29 @@ static clv_status read_entries(st_file *f)
 static int by_place(const void *a, const void *b)
 {
 	const st_entry *x = a, *y = b;
-	if (x->data != y->data)
-		return (const uint8_t *)x->data < (const uint8_t *)y->data ? -1 : 1;
+	if (x->begin != y->begin)
+		return x->begin < y->begin ? -1 : 1;
 	return (x->nbytes > y->nbytes) - (x->nbytes < y->nbytes);
 }
 
-static clv_status check_cover(const st_file *f)
+/* The entries are the data, all of it; only now they get their place in memory. */
+static clv_status check_cover(st_file *f)
 {
 	size_t at = 0;
 	for (uint32_t i = 0; i < f->entries.n; i++) {
 		const st_entry *e = &f->entries.at[i];
-		size_t begin = (size_t)((const uint8_t *)e->data - f->data);
-		if (begin != at)
-			return fail(CLV_E_PARSE, "tensor \"%.64s\": its data starts at byte %zu, %s byte %zu", e->name, begin,
-			            begin < at ? "inside of the one before it, which ends at" : "after a hole from", at);
-		at = begin + e->nbytes;
+		if (e->begin != at)
+			return fail(CLV_E_PARSE, "tensor \"%.64s\": its data starts at byte %zu, %s byte %zu", e->name, e->begin,
+			            e->begin < at ? "inside of the one before it, which ends at" : "after a hole from", at);
+		at = e->begin + e->nbytes;
 	}
+	if (at > f->data_n)
+		return fail(CLV_E_PARSE, "the file is truncated: it has %zu bytes and should have %zu", f->header_n + f->data_n,
+		            f->header_n + at);
 	if (at != f->data_n)
 		return fail(CLV_E_PARSE, "the data has %zu bytes, its tensors end at byte %zu", f->data_n, at);
+	for (uint32_t i = 0; i < f->entries.n; i++)
+		f->entries.at[i].data = f->data + f->entries.at[i].begin;
 	return CLV_OK;
 }
 
@@ -249,14 +252,15 @@ static clv_status find_header(const uint8_t *bytes, size_t n, size_t *header_n)
 {
 	uint64_t length = 0;
 	if (n < PREFIX)
-		return fail(CLV_E_PARSE, "the file has %zu bytes, a safetensors file at least 8", n);
+		return fail(CLV_E_PARSE, "the file is truncated: it has %zu bytes, a safetensors file at least 8", n);
 	for (int i = PREFIX - 1; i >= 0; i--)
 		length = length << 8 | bytes[i];
 	if (length > ST_HEADER_MAX)
 		return fail(CLV_E_PARSE, "this is no safetensors file: a header of %llu bytes is over the limit of %d",
 		            (unsigned long long)length, ST_HEADER_MAX);
 	if (length > n - PREFIX)
-		return fail(CLV_E_PARSE, "the header has %llu bytes, the file only %zu", (unsigned long long)length, n);
+		return fail(CLV_E_PARSE, "the file is truncated: it has %zu bytes, its header alone ends at byte %llu", n,
+		            (unsigned long long)length + PREFIX);
 	if (length == 0 || bytes[PREFIX] != '{')
 		return fail(CLV_E_PARSE, "the header is no JSON object");
 	*header_n = (size_t)length;

@@ -19,6 +19,7 @@ typedef struct st_entry {
 	const int64_t *shape; /* as name */
 	const void *data;     /* written: borrowed from the caller, read: from the bytes given */
 	size_t nbytes;
+	size_t begin; /* read: where in the data it starts */
 } st_entry;
 
 /* A text of the header's __metadata__. */

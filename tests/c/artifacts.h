@@ -201,7 +201,8 @@ static inline artifact *sample(void)
 	OK(artifact_text(a, "B", &a->batch));
 	OK(artifact_note_add(a, "torch", "2.13.0"));
 	OK(artifact_note_add(a, "model", "Net \"of\" tests"));
-	a->weight_version = 3;
+	OK(artifact_add_weight(a, "a.weight", 1));
+	OK(artifact_add_weight(a, "elsewhere", 2)); /* of another part */
 	for (int64_t i = 1; i <= 4; i *= 2)
 		OK(vec_push(&a->plans.at[0].points, i));
 	return a;

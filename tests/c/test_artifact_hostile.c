@@ -136,10 +136,23 @@ static void the_edits_themselves_do_no_harm(void **state)
 {
 	(void)state;
 	OK(try_edit(DESCRIPTION, "producer", "\"another\""));
-	OK(try_edit(DESCRIPTION, "weight_version", "-1"));
+	OK(try_edit(DESCRIPTION, "weight_digests", "{\"other\":3}"));
+	OK(try_edit(DESCRIPTION, "weight_digests", NULL)); /* as files of before */
 	OK(try_edit(DESCRIPTION, "plans.0.cut", "4"));
 	OK(try_edit(DESCRIPTION, "plans.0.points", "[]"));
 	OK(try_edit(DESCRIPTION, "plans.0.sizes", "{\"B\":1}"));
+}
+
+static void a_version_of_the_weights_that_is_not_their_sum_is_refused(void **state)
+{
+	(void)state;
+	bad(DESCRIPTION, "weight_version", "4", "do not add up");
+	bad(DESCRIPTION, "weight_digests", "{}", "do not add up");
+	bad(DESCRIPTION, "weight_digests", "[]", "\"weight_digests\" is no object");
+	bad(DESCRIPTION, "weight_digests", "{\"a\":\"3\"}", "\"a\" of \"weight_digests\" is no digest");
+	bad(DESCRIPTION, "weight_digests", "{\"a\":-3}", "is no digest");
+	bad(DESCRIPTION, "weight_digests", "{\"a\":9223372036854775807,\"b\":5}", "do not add up");
+	OK(try_edit(DESCRIPTION, "weight_digests", "{\"a\":9223372036854775807,\"b\":4}"));
 }
 
 /* Each of these is there, and of its type. */
@@ -614,6 +627,7 @@ int main(void)
 		cmocka_unit_test(every_changed_bit_of_the_header_is_noticed),
 		cmocka_unit_test(changed_data_is_found_when_it_is_asked_for_and_named),
 		cmocka_unit_test(the_edits_themselves_do_no_harm),
+		cmocka_unit_test(a_version_of_the_weights_that_is_not_their_sum_is_refused),
 		cmocka_unit_test(fields_that_are_missing_or_of_another_type_are_refused),
 		cmocka_unit_test(descriptions_that_do_not_fit_are_refused),
 		cmocka_unit_test(tensors_that_do_not_fit_are_refused),

@@ -621,29 +621,66 @@ static void a_file_without_our_text_is_no_payload(void **state)
 	FAILS(payload_read("\x08\0\0\0\0\0\0\0{}      ", 16, PAYLOAD_VALUES, &p), CLV_E_PARSE, "but no payload");
 }
 
-/* Whatever one byte is changed to: an error, or a payload. Sanitizers see to the rest. */
-static void a_changed_byte_does_no_harm(void **state)
+/* Looks at a file with each of its bits flipped; those after which it is a payload are counted. */
+static size_t flip_every_bit(const strbuf *file, const strbuf *text)
+{
+	size_t accepted = 0;
+	for (size_t i = 0; i < file->n; i++) {
+		char was = file->at[i];
+		for (int bit = 0; bit < 8; bit++) {
+			payload *q = NULL;
+			strbuf now = STRBUF_INIT;
+			file->at[i] = (char)(was ^ 1 << bit);
+			if (payload_read(file->at, file->n, PAYLOAD_BOUNDARY, &q) == CLV_OK) {
+				accepted++;
+				mem_free(filled(q, 0));
+				q->unchecked = true;
+				OK(payload_header(q, &now));
+				if (text && (now.n != text->n || memcmp(now.at, text->at, now.n) != 0))
+					fail_msg("bit %d of byte %zu: the payload is another one", bit, i);
+			}
+			strbuf_free(&now);
+			payload_free(q);
+		}
+		file->at[i] = was;
+	}
+	return accepted;
+}
+
+/* Sanitizers see to the rest. */
+static void a_changed_bit_is_noticed_or_without_a_check_does_no_harm(void **state)
+{
+	(void)state;
+	for (int checked = 0; checked < 2; checked++) {
+		strbuf file = STRBUF_INIT, text = STRBUF_INIT;
+		payload *p = boundary();
+		push_everything(p);
+		p->unchecked = !checked;
+		payload *q = read_back(p, &file);
+		assert_int_equal(q->unchecked, !checked);
+		q->unchecked = true;
+		OK(payload_header(q, &text));
+		payload_free(q);
+		size_t accepted = flip_every_bit(&file, checked ? &text : NULL);
+		assert_true(checked ? accepted < 8 * 60 : accepted > 8 * 40); /* the name of the check; all of the data */
+		for (size_t n = 0; n < file.n; n++) {
+			payload *cut;
+			FAILS(payload_read(file.at, n, PAYLOAD_BOUNDARY, &cut), CLV_E_PARSE, "truncated");
+		}
+		strbuf_free(&file);
+		strbuf_free(&text);
+	}
+}
+
+static void a_damaged_tensor_is_named(void **state)
 {
 	(void)state;
 	strbuf file = STRBUF_INIT;
-	payload *p = boundary();
-	push_everything(p);
-	payload_free(read_back(p, &file));
-	for (size_t i = 0; i < file.n; i++) {
-		char was = file.at[i];
-		for (int bit = 0; bit < 8; bit++) {
-			payload *q = NULL;
-			file.at[i] = (char)(was ^ 1 << bit);
-			if (payload_read(file.at, file.n, PAYLOAD_BOUNDARY, &q) == CLV_OK)
-				mem_free(filled(q, 0));
-			payload_free(q);
-		}
-		file.at[i] = was;
-	}
-	for (size_t n = 0; n < file.n; n++) {
-		payload *q;
-		assert_int_not_equal(payload_read(file.at, n, PAYLOAD_BOUNDARY, &q), CLV_OK);
-	}
+	payload *q = read_back(boundary(), &file);
+	((char *)(uintptr_t)q->memories.at[0].data)[5] ^= 4;
+	payload_free(q);
+	FAILS(payload_read(file.at, file.n, PAYLOAD_BOUNDARY, &q), CLV_E_PARSE,
+	      "the data of tensor \"%1\" was changed or damaged");
 	strbuf_free(&file);
 }
 
@@ -729,7 +766,8 @@ int main(void)
 		cmocka_unit_test(tensors_that_do_not_fit_their_entry_are_refused),
 		cmocka_unit_test(values_that_are_none_are_refused),
 		cmocka_unit_test(a_file_without_our_text_is_no_payload),
-		cmocka_unit_test(a_changed_byte_does_no_harm),
+		cmocka_unit_test(a_changed_bit_is_noticed_or_without_a_check_does_no_harm),
+		cmocka_unit_test(a_damaged_tensor_is_named),
 		cmocka_unit_test(every_allocation_may_fail),
 	};
 	return cmocka_run_group_tests_name("payload", tests, setup, NULL);

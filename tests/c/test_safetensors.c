@@ -64,8 +64,9 @@ static void headers_that_are_no_headers_are_refused(void **state)
 {
 	(void)state;
 	st_file *f;
-	FAILS(st_parse("1234567", 7, &f), CLV_E_PARSE, "7 bytes");
-	FAILS(st_parse("\x01\0\0\0\0\0\0\0", 8, &f), CLV_E_PARSE, "the file only 8");
+	FAILS(st_parse("1234567", 7, &f), CLV_E_PARSE, "truncated: it has 7 bytes, a safetensors file at least 8");
+	FAILS(st_parse("\x01\0\0\0\0\0\0\0", 8, &f), CLV_E_PARSE,
+	      "truncated: it has 8 bytes, its header alone ends at byte 9");
 	FAILS(st_parse("\xff\xff\xff\xff\xff\xff\xff\xff{}", 10, &f), CLV_E_PARSE,
 	      "this is no safetensors file: a header of 18446744073709551615 bytes is over the limit");
 	bad("", 0, "no JSON object");
@@ -91,7 +92,9 @@ static void entries_that_do_not_fit_are_refused(void **state)
 	bad("{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0]}}", 1, "data_offsets");
 	bad("{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,-1]}}", 1, "data_offsets");
 	bad("{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,0]}}", 1, "bytes 1 to 0 of 1");
-	bad("{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}", 1, "bytes 0 to 2 of 1");
+	bad("{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,2]}}", 1, "bytes 0 to 2 of 1");
+	bad("{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}", 1,
+	    "the file is truncated: it has 62 bytes and should have 63");
 	bad("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "needs 8 bytes, its data has 4");
 	bad("{\"a\":{\"dtype\":\"F64\",\"shape\":[2305843009213693952],\"data_offsets\":[0,0]}}", 0, "2^63");
 	bad("{\"a\":{\"dtype\":\"U8\",\"shape\":[99999999999999999999],\"data_offsets\":[0,0]}}", 0, "no valid JSON");

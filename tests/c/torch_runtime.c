@@ -823,20 +823,70 @@ static void a_boundary_of_other_weights_is_refused(void **state)
 	halves h = halves_of(2, false);
 	clv_runtime_options o = defaults;
 	artifact *a = cut_sample(2);
-	a->weight_version = 0x2a;
+	OK(artifact_add_weight(a, "b.scale", 0x27));
 	o.part = "suffix";
 	clv_runtime *other = runtime_with(a, o);
 	clv_boundary *b = unpacked(boundary_of(&h, 2));
-	clv_tensor *y = NULL, *scale = floats((float[]){2}, 0, NULL);
+	clv_tensor *y = NULL;
 	FAILS(clv_runtime_run_suffix(other, b, &y, 1), CLV_E_INPUT, "with weights 3, this file has 2a");
 	assert_null(y);
-	OK(clv_runtime_bind(other, "b.scale", scale)); /* from here on the caller knows */
-	OK(clv_runtime_run_suffix(other, b, &y, 1));
-	clv_tensor_free(scale);
+	o.any_weights = true;
+	a = cut_sample(2);
+	OK(artifact_add_weight(a, "b.scale", 0x27));
+	clv_runtime *any = runtime_with(a, o);
+	OK(clv_runtime_run_suffix(any, b, &y, 1));
 	clv_tensor_free(y);
 	clv_boundary_free(b);
 	clv_runtime_free(other);
+	clv_runtime_free(any);
 	halves_free(&h);
+}
+
+static void takes(const halves *h, bool wanted)
+{
+	clv_boundary *b = unpacked(boundary_of(h, 2));
+	clv_tensor *y = NULL;
+	clv_status st = clv_runtime_run_suffix(h->suffix, b, &y, 1);
+	check_error(st, wanted ? CLV_OK : CLV_E_INPUT, wanted ? "" : "whole state_dict on both sides");
+	clv_tensor_free(y);
+	clv_boundary_free(b);
+}
+
+/* With digests of the weights in the file, and without, as files of before have it. */
+static void halves_that_are_bound_otherwise_refuse_each_other(void **state)
+{
+	(void)state;
+	for (int digests = 0; digests < 2; digests++) {
+		halves h;
+		clv_runtime_options o = defaults;
+		float scales[] = {2, 3, 2}, biases[] = {1, 2, 3, 4};
+		clv_tensor *scale[3], *bias = floats(biases, 1, (const int64_t[]){4});
+		for (int i = 0; i < 3; i++)
+			scale[i] = floats(&scales[i], 0, NULL);
+		for (int i = 0; i < 2; i++) {
+			artifact *a = cut_sample(2);
+			if (!digests)
+				a->weight_digests.n = 0;
+			o.part = i ? "suffix" : "prefix";
+			*(i ? &h.suffix : &h.prefix) = runtime_with(a, o);
+		}
+		OK(clv_runtime_bind(h.suffix, "b.scale", scale[0]));
+		takes(&h, false);
+		OK(clv_runtime_bind(h.prefix, "b.scale", scale[1])); /* which it does not read */
+		takes(&h, false);
+		OK(clv_runtime_bind(h.prefix, "b.scale", scale[2]));
+		takes(&h, true);
+		OK(clv_runtime_bind(h.prefix, "a.bias", bias));
+		takes(&h, false);
+		OK(clv_runtime_bind(h.suffix, "a.bias", bias));
+		takes(&h, true);
+		FAILS(clv_runtime_bind(h.prefix, "b.scales", scale[0]), CLV_E_NOT_FOUND, "nothing called b.scales");
+		takes(&h, true);
+		for (int i = 0; i < 3; i++)
+			clv_tensor_free(scale[i]);
+		clv_tensor_free(bias);
+		halves_free(&h);
+	}
 }
 
 static void halves_that_change_one_tensor_are_refused(void **state)
@@ -1267,6 +1317,7 @@ int main(void)
 		cmocka_unit_test(a_boundary_of_another_split_is_refused),
 		cmocka_unit_test(a_suffix_refuses_sizes_that_are_not_proven_too),
 		cmocka_unit_test(a_boundary_of_other_weights_is_refused),
+		cmocka_unit_test(halves_that_are_bound_otherwise_refuse_each_other),
 		cmocka_unit_test(halves_that_change_one_tensor_are_refused),
 		cmocka_unit_test(parts_that_are_not_there_are_refused),
 		cmocka_unit_test(a_stage_takes_and_gives_what_crosses_its_ends),

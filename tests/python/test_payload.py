@@ -91,6 +91,8 @@ def header_of(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def with_header(header: dict[str, Any], rest: bytes) -> bytes:
+    """A file of an edited header, without the check of what it was."""
+    header["__metadata__"].pop("cleave.payload.check", None)
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + rest
 
@@ -630,13 +632,83 @@ def read_all(data: bytes) -> None:
             pass
 
 
-def test_truncated_files_are_refused() -> None:
+def test_truncated_files_are_refused_as_such(tmp_path: Path) -> None:
     data = boundary().to_bytes()
     for n in range(len(data)):
-        with pytest.raises(PayloadError):
+        with pytest.raises(PayloadError, match=f"truncated: it has {n} bytes"):
             BoundaryPayload.from_bytes(data[:n])
-    with pytest.raises(PayloadError):
+    path = tmp_path / "b"
+    path.write_bytes(data[:-5])
+    with pytest.raises(PayloadError, match=f"truncated: it has {len(data) - 5} bytes and should have {len(data)}"):
+        BoundaryPayload.load(path)
+    with pytest.raises(PayloadError, match="end at byte"):
         BoundaryPayload.from_bytes(data + b"x")
+
+
+# ---- checksums -------------------------------------------------------------------------------------------------------
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("compress", [None, "fp16", "int8"])
+def test_a_flipped_bit_of_the_data_is_refused_by_name(compress: str | None) -> None:
+    x = torch.randn(40, 50)
+    data = boundary(tensors={"x": x, "i": torch.arange(3)}, values=None).to_bytes(compress=compress)
+    n = int.from_bytes(data[:8], "little") + 8
+    source = random.Random(5)
+    for _ in range(300):
+        with pytest.raises(PayloadError, match=r'data of tensor "[xi]" was changed or damaged'):
+            BoundaryPayload.from_bytes(flipped(data, source.randrange(8 * n, 8 * len(data))))
+
+
+def test_a_flipped_bit_anywhere_is_refused_or_changes_nothing() -> None:
+    p = boundary(values=[5, 0.25, "text", b"bytes"])
+    data = p.to_bytes()
+    for bit in range(8 * len(data)):
+        try:
+            back = BoundaryPayload.from_bytes(flipped(data, bit))
+        except PayloadError:
+            continue
+        check_same_boundary(back, p)
+
+
+def test_values_are_checked_too() -> None:
+    data = pack({"x": torch.ones(3)})
+    with pytest.raises(PayloadError, match="changed or damaged"):
+        unpack(flipped(data, 8 * len(data) - 1))
+    text = data.replace(b"values", b"valves")
+    with pytest.raises(PayloadError, match="header .* changed or damaged"):
+        unpack(text)
+
+
+def test_the_checksum_may_be_left_out(tmp_path: Path) -> None:
+    p = boundary()
+    data = p.to_bytes(checksum=False)
+    assert len(data) < len(p.to_bytes())
+    assert b"digest" not in data
+    assert b"check" not in data
+    check_same_boundary(BoundaryPayload.from_bytes(data), p)
+    BoundaryPayload.from_bytes(flipped(data, 8 * len(data) - 1))  # nobody can tell
+    p.save(tmp_path / "b", checksum=False)
+    assert (tmp_path / "b").read_bytes() == data
+    assert b"digest" not in pack([torch.ones(2)], checksum=False)
+
+
+def test_a_payload_that_checks_some_of_its_data_alone_is_refused() -> None:
+    header, rest = header_of(boundary().to_bytes())
+    text = json.loads(header["__metadata__"]["cleave.payload"])
+    del text["memory"][1]["digest"]
+    header["__metadata__"]["cleave.payload"] = json.dumps(text)
+    with pytest.raises(PayloadError, match="digest"):
+        BoundaryPayload.from_bytes(with_header(header, rest))
+    text["memory"][1]["digest"] = "0x"
+    header["__metadata__"]["cleave.payload"] = json.dumps(text)
+    with pytest.raises(PayloadError, match="digest"):
+        BoundaryPayload.from_bytes(with_header(header, rest))
 
 
 @pytest.mark.integration
