@@ -1,9 +1,10 @@
 /* Functions of one number that are spelt out: gelu as eight operators, x * sigmoid(x), x * relu6(x + 3) / 6. Where
  * PyTorch has an operator for the function, that takes their place.
  *
- * There are many spellings, and only one thing that they have in common: what comes out. So the nodes that make one
- * value of another, with numbers alone, are evaluated here at points all over the number line and compared with each
- * function. Steps are smooth functions and clamps, so two that agree at all of these points agree between them. */
+ * There are many spellings. So the nodes that make one value of another, with numbers alone, are brought into a normal form
+ * (algebra.h) and compared with that of each function: the same form is the same function everywhere, but for numbers that
+ * one of the two rounds. How much that changes is seen at points all over the number line. */
+#include "optimize/algebra.h"
 #include "optimize/match.h"
 
 #include <math.h>
@@ -11,8 +12,11 @@
 
 /* ---- steps --------------------------------------------------------------------------------------------------------- */
 
-/* A step computes one number of its arguments: up to three, which are numbers of other steps or of the node. */
+/* A step computes one number of its arguments: up to three, which are numbers of other steps or of the node; or the form of
+   its result of their forms. */
 typedef double (*step_fn)(const double *a);
+/* numbers: those of the arguments that are numbers, NAN for others */
+typedef bool (*step_form_fn)(piece *p, const form *a, const double *numbers, form *out);
 
 static double sigmoid(double x)
 {
@@ -122,54 +126,104 @@ static double step_softplus(const double *a)
 	return a[0] * a[1] > a[2] ? a[0] : log1p(exp(a[0] * a[1])) / a[1];
 }
 
+/* ---- their forms --------------------------------------------------------------------------------------------------- */
+
+static bool scaled(const form *a, double factor, form *out)
+{
+	form k = form_number(factor);
+	return form_mul(a, &k, out);
+}
+
+static bool shifted(const form *a, double by, form *out)
+{
+	form k = form_number(by);
+	return form_add(a, &k, 1, out);
+}
+
+#define FORM(name, result)                                                                                             \
+	static bool name(piece *p, const form *a, const double *k, form *out)                                              \
+	{                                                                                                                  \
+		(void)p;                                                                                                       \
+		(void)k;                                                                                                       \
+		return result;                                                                                                 \
+	}
+
+FORM(add_form, form_add(&a[0], &a[1], k[2], out))
+FORM(sub_form, form_add(&a[0], &a[1], -k[2], out))
+FORM(rsub_form, form_add(&a[1], &a[0], -k[2], out))
+FORM(mul_form, form_mul(&a[0], &a[1], out))
+FORM(div_form, form_div(&a[0], &a[1], out))
+FORM(pow_form, form_pow(&a[0], k[1], out))
+FORM(square_form, form_mul(&a[0], &a[0], out))
+FORM(neg_form, scaled(&a[0], -1, out))
+FORM(exp_form, form_exp(p, &a[0], out))
+FORM(expm1_form, form_exp(p, &a[0], out) && shifted(out, -1, out))
+FORM(log_form, form_log(p, &a[0], out))
+FORM(log1p_form, shifted(&a[0], 1, out) && form_log(p, out, out))
+FORM(tanh_form, scaled(&a[0], 2, out) && form_sigmoid(p, out, out) && scaled(out, 2, out) && shifted(out, -1, out))
+FORM(erf_form, form_erf(p, &a[0], out))
+FORM(erfc_form, form_erf(p, &a[0], out) && scaled(out, -1, out) && shifted(out, 1, out))
+FORM(sigmoid_form, form_sigmoid(p, &a[0], out))
+FORM(reciprocal_form, form_pow(&a[0], 0, out) && form_div(out, &a[0], out))
+FORM(clamp_form, form_clamp(p, &a[0], k[1], k[2], out))
+FORM(at_least_form, form_clamp(p, &a[0], k[1], INFINITY, out))
+FORM(at_most_form, form_clamp(p, &a[0], -INFINITY, k[1], out))
+FORM(relu_form, form_clamp(p, &a[0], 0, INFINITY, out))
+FORM(relu6_form, form_clamp(p, &a[0], 0, 6, out))
+FORM(hardsigmoid_form, shifted(&a[0], 3, out) && form_clamp(p, out, 0, 6, out) && scaled(out, 1.0 / 6, out))
+/* From the threshold on it is x, which is nearly the same where the threshold is high. */
+FORM(softplus_form, k[1] > 0 && k[2] >= 14 && scaled(&a[0], k[1], out) && form_exp(p, out, out) &&
+                        shifted(out, 1, out) && form_log(p, out, out) && scaled(out, 1 / k[1], out))
+
 /* Numbers that are not given are as these say: alpha, bounds, beta and threshold. */
 static const struct step {
 	const char *op;
 	step_fn run;
+	step_form_fn form;
 	uint32_t args; /* 1 to 3 */
 	double second, third;
 } steps[] = {
-	{"aten::add.Tensor", step_add, 3, NAN, 1},
-	{"aten::add.Scalar", step_add, 3, NAN, 1},
-	{"aten::add_.Tensor", step_add, 3, NAN, 1},
-	{"aten::sub.Tensor", step_sub, 3, NAN, 1},
-	{"aten::sub.Scalar", step_sub, 3, NAN, 1},
-	{"aten::sub_.Tensor", step_sub, 3, NAN, 1},
-	{"aten::rsub.Tensor", step_rsub, 3, NAN, 1},
-	{"aten::rsub.Scalar", step_rsub, 3, NAN, 1},
-	{"aten::mul.Tensor", step_mul, 2, NAN, NAN},
-	{"aten::mul.Scalar", step_mul, 2, NAN, NAN},
-	{"aten::mul_.Tensor", step_mul, 2, NAN, NAN},
-	{"aten::div.Tensor", step_div, 2, NAN, NAN},
-	{"aten::div.Scalar", step_div, 2, NAN, NAN},
-	{"aten::div_.Tensor", step_div, 2, NAN, NAN},
-	{"aten::pow.Tensor_Scalar", step_pow, 2, NAN, NAN},
-	{"aten::square", step_square, 1, NAN, NAN},
-	{"aten::neg", step_neg, 1, NAN, NAN},
-	{"aten::exp", step_exp, 1, NAN, NAN},
-	{"aten::expm1", step_expm1, 1, NAN, NAN},
-	{"aten::log", step_log, 1, NAN, NAN},
-	{"aten::log1p", step_log1p, 1, NAN, NAN},
-	{"aten::tanh", step_tanh, 1, NAN, NAN},
-	{"aten::erf", step_erf, 1, NAN, NAN},
-	{"aten::special_erf", step_erf, 1, NAN, NAN},
-	{"aten::erfc", step_erfc, 1, NAN, NAN},
-	{"aten::sigmoid", step_sigmoid, 1, NAN, NAN},
-	{"aten::sigmoid_", step_sigmoid, 1, NAN, NAN},
-	{"aten::tanh_", step_tanh, 1, NAN, NAN},
-	{"aten::reciprocal", step_reciprocal, 1, NAN, NAN},
-	{"aten::clamp", step_clamp, 3, -INFINITY, INFINITY},
-	{"aten::clamp_", step_clamp, 3, -INFINITY, INFINITY},
-	{"aten::clamp_min", step_at_least, 2, NAN, NAN},
-	{"aten::clamp_max", step_at_most, 2, NAN, NAN},
-	{"aten::hardtanh", step_clamp, 3, -1, 1},
-	{"aten::hardtanh_", step_clamp, 3, -1, 1},
-	{"aten::relu", step_relu, 1, NAN, NAN},
-	{"aten::relu_", step_relu, 1, NAN, NAN},
-	{"aten::relu6", step_relu6, 1, NAN, NAN},
-	{"aten::relu6_", step_relu6, 1, NAN, NAN},
-	{"aten::hardsigmoid", step_hardsigmoid, 1, NAN, NAN},
-	{"aten::softplus", step_softplus, 3, 1, 20},
+	{"aten::add.Tensor", step_add, add_form, 3, NAN, 1},
+	{"aten::add.Scalar", step_add, add_form, 3, NAN, 1},
+	{"aten::add_.Tensor", step_add, add_form, 3, NAN, 1},
+	{"aten::sub.Tensor", step_sub, sub_form, 3, NAN, 1},
+	{"aten::sub.Scalar", step_sub, sub_form, 3, NAN, 1},
+	{"aten::sub_.Tensor", step_sub, sub_form, 3, NAN, 1},
+	{"aten::rsub.Tensor", step_rsub, rsub_form, 3, NAN, 1},
+	{"aten::rsub.Scalar", step_rsub, rsub_form, 3, NAN, 1},
+	{"aten::mul.Tensor", step_mul, mul_form, 2, NAN, NAN},
+	{"aten::mul.Scalar", step_mul, mul_form, 2, NAN, NAN},
+	{"aten::mul_.Tensor", step_mul, mul_form, 2, NAN, NAN},
+	{"aten::div.Tensor", step_div, div_form, 2, NAN, NAN},
+	{"aten::div.Scalar", step_div, div_form, 2, NAN, NAN},
+	{"aten::div_.Tensor", step_div, div_form, 2, NAN, NAN},
+	{"aten::pow.Tensor_Scalar", step_pow, pow_form, 2, NAN, NAN},
+	{"aten::square", step_square, square_form, 1, NAN, NAN},
+	{"aten::neg", step_neg, neg_form, 1, NAN, NAN},
+	{"aten::exp", step_exp, exp_form, 1, NAN, NAN},
+	{"aten::expm1", step_expm1, expm1_form, 1, NAN, NAN},
+	{"aten::log", step_log, log_form, 1, NAN, NAN},
+	{"aten::log1p", step_log1p, log1p_form, 1, NAN, NAN},
+	{"aten::tanh", step_tanh, tanh_form, 1, NAN, NAN},
+	{"aten::erf", step_erf, erf_form, 1, NAN, NAN},
+	{"aten::special_erf", step_erf, erf_form, 1, NAN, NAN},
+	{"aten::erfc", step_erfc, erfc_form, 1, NAN, NAN},
+	{"aten::sigmoid", step_sigmoid, sigmoid_form, 1, NAN, NAN},
+	{"aten::sigmoid_", step_sigmoid, sigmoid_form, 1, NAN, NAN},
+	{"aten::tanh_", step_tanh, tanh_form, 1, NAN, NAN},
+	{"aten::reciprocal", step_reciprocal, reciprocal_form, 1, NAN, NAN},
+	{"aten::clamp", step_clamp, clamp_form, 3, -INFINITY, INFINITY},
+	{"aten::clamp_", step_clamp, clamp_form, 3, -INFINITY, INFINITY},
+	{"aten::clamp_min", step_at_least, at_least_form, 2, NAN, NAN},
+	{"aten::clamp_max", step_at_most, at_most_form, 2, NAN, NAN},
+	{"aten::hardtanh", step_clamp, clamp_form, 3, -1, 1},
+	{"aten::hardtanh_", step_clamp, clamp_form, 3, -1, 1},
+	{"aten::relu", step_relu, relu_form, 1, NAN, NAN},
+	{"aten::relu_", step_relu, relu_form, 1, NAN, NAN},
+	{"aten::relu6", step_relu6, relu6_form, 1, NAN, NAN},
+	{"aten::relu6_", step_relu6, relu6_form, 1, NAN, NAN},
+	{"aten::hardsigmoid", step_hardsigmoid, hardsigmoid_form, 1, NAN, NAN},
+	{"aten::softplus", step_softplus, softplus_form, 3, 1, 20},
 };
 
 static const struct step *find_step(const char *op)
@@ -182,9 +236,22 @@ static const struct step *find_step(const char *op)
 
 /* ---- functions ----------------------------------------------------------------------------------------------------- */
 
+/* Their forms are made of the forms of steps: of x alone, or of x and the last result. */
+static bool gelu_form(piece *p, const form *x, form *out)
+{
+	return scaled(x, 0.70710678118654752440, out) && form_erf(p, out, out) && shifted(out, 1, out) &&
+	       form_mul(x, out, out) && scaled(out, 0.5, out);
+}
+
 static double gelu(double x)
 {
 	return 0.5 * x * erfc(-x * 0.70710678118654752440);
+}
+
+static bool gelu_tanh_form(piece *p, const form *x, form *out)
+{
+	return form_pow(x, 3, out) && scaled(out, 0.044715, out) && form_add(x, out, 1, out) &&
+	       scaled(out, 2 * 0.79788456080286535588, out) && form_sigmoid(p, out, out) && form_mul(x, out, out);
 }
 
 static double gelu_tanh(double x)
@@ -192,9 +259,24 @@ static double gelu_tanh(double x)
 	return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
 }
 
+static bool silu_form(piece *p, const form *x, form *out)
+{
+	return form_sigmoid(p, x, out) && form_mul(x, out, out);
+}
+
 static double silu(double x)
 {
 	return x / (1 + exp(-x));
+}
+
+static bool softplus_of_x(piece *p, const form *x, form *out)
+{
+	return softplus_form(p, x, (const double[]){NAN, 1, 20}, out);
+}
+
+static bool mish_form(piece *p, const form *x, form *out)
+{
+	return softplus_of_x(p, x, out) && tanh_form(p, out, NULL, out) && form_mul(x, out, out);
 }
 
 static double mish(double x)
@@ -202,9 +284,24 @@ static double mish(double x)
 	return x * tanh(x > 40 ? x : log1p(exp(x)));
 }
 
+static bool hardsigmoid_of_x(piece *p, const form *x, form *out)
+{
+	return hardsigmoid_form(p, x, NULL, out);
+}
+
+static bool hardswish_form(piece *p, const form *x, form *out)
+{
+	return hardsigmoid_of_x(p, x, out) && form_mul(x, out, out);
+}
+
 static double hardswish(double x)
 {
 	return x * fmin(fmax(x + 3, 0), 6) / 6;
+}
+
+static bool sigmoid_of_x(piece *p, const form *x, form *out)
+{
+	return form_sigmoid(p, x, out);
 }
 
 static double softplus(double x)
@@ -214,18 +311,19 @@ static double softplus(double x)
 
 static const struct function {
 	double (*at)(double x);
+	bool (*form)(piece *p, const form *x, form *out);
 	const char *op, *in_place;
 	const char *approximate; /* its second argument, or NULL */
-	bool bends;              /* it has bounds, which steps may spell */
+	bool bends;              /* it has bounds */
 } functions[] = {
-	{gelu, "aten::gelu", "aten::gelu_", "none", false},
-	{gelu_tanh, "aten::gelu", "aten::gelu_", "tanh", false},
-	{silu, "aten::silu", "aten::silu_", NULL, false},
-	{mish, "aten::mish", "aten::mish_", NULL, false},
-	{hardswish, "aten::hardswish", "aten::hardswish_", NULL, true},
-	{hardsigmoid, "aten::hardsigmoid", "aten::hardsigmoid_", NULL, true},
-	{sigmoid, "aten::sigmoid", "aten::sigmoid_", NULL, false},
-	{softplus, "aten::softplus", NULL, NULL, false},
+	{gelu, gelu_form, "aten::gelu", "aten::gelu_", "none", false},
+	{gelu_tanh, gelu_tanh_form, "aten::gelu", "aten::gelu_", "tanh", false},
+	{silu, silu_form, "aten::silu", "aten::silu_", NULL, false},
+	{mish, mish_form, "aten::mish", "aten::mish_", NULL, false},
+	{hardswish, hardswish_form, "aten::hardswish", "aten::hardswish_", NULL, true},
+	{hardsigmoid, hardsigmoid_of_x, "aten::hardsigmoid", "aten::hardsigmoid_", NULL, true},
+	{sigmoid, sigmoid_of_x, "aten::sigmoid", "aten::sigmoid_", NULL, false},
+	{softplus, softplus_of_x, "aten::softplus", NULL, NULL, false},
 };
 
 typedef struct finder {
@@ -282,34 +380,17 @@ static bool agrees_at(formula *f, const struct function *g, double x, double tol
 	return fabs(got - want) <= tolerance * tail * fabs(want) + 1e-15 * (1 + fabs(x));
 }
 
-/* Cuts something off, but for what is below 0. */
-static bool has_bounds(const formula *f)
-{
-	for (uint32_t i = 0; i < f->tree.n; i++) {
-		const struct line *l = &f->lines[i];
-		step_fn run = l->step->run;
-		bool low = run == step_clamp || run == step_at_least;
-		if (run == step_at_most || run == step_relu6 || run == step_hardsigmoid ||
-		    (low && (l->from[1] != LINE_NUMBER || (l->numbers[1] != 0 && l->numbers[1] != -INFINITY))) ||
-		    (run == step_clamp && l->numbers[2] != INFINITY))
-			return true;
-	}
-	return false;
-}
-
 /* Which numbers may be rounded, and how much; the operator of softplus is exact to 2e-9 only. */
-static bool may_be(const formula *f, const struct function *g, double *tolerance)
+static bool may_be(const struct function *g, double *tolerance)
 {
 	if (g->bends)
 		*tolerance = fmin(*tolerance, 5e-8);
-	return (g->bends || !has_bounds(f)) && (g->at != softplus || *tolerance > 1e-9);
+	return g->at != softplus || *tolerance > 1e-9;
 }
 
-/* Dense where functions bend, then farther and farther out: clamps there are seen too. */
-static bool agrees(formula *f, const struct function *g, double tolerance)
+/* Dense where functions bend, then farther and farther out. */
+static bool agrees_at_points(formula *f, const struct function *g, double tolerance)
 {
-	if (!may_be(f, g, &tolerance))
-		return false;
 	for (int i = 0; i <= 400; i++)
 		if (!agrees_at(f, g, (i * 83 % 401 - 200) / 16.0, tolerance))
 			return false;
@@ -317,6 +398,55 @@ static bool agrees(formula *f, const struct function *g, double tolerance)
 		if (!agrees_at(f, g, x, tolerance) || !agrees_at(f, g, -x, tolerance))
 			return false;
 	return true;
+}
+
+static bool form_of(const formula *f, piece *p, form *out)
+{
+	form lines[MOST_STEPS], a[3], x = form_x();
+	for (uint32_t i = 0; i < f->tree.n; i++) {
+		const struct line *l = &f->lines[i];
+		double numbers[3] = {NAN, NAN, NAN};
+		for (uint32_t k = 0; k < l->step->args; k++) {
+			if (l->from[k] == LINE_NUMBER)
+				numbers[k] = l->numbers[k];
+			a[k] = l->from[k] == LINE_NUMBER ? form_number(numbers[k]) : l->from[k] == LINE_X ? x : lines[l->from[k]];
+		}
+		if (!l->step->form(p, a, numbers, &lines[i]))
+			return false;
+	}
+	*out = lines[f->tree.n - 1];
+	return true;
+}
+
+/* At points of a piece of its own, which may be too short for others to be in it. */
+static bool agrees_inside(formula *f, const struct function *g, double low, double high, double tolerance)
+{
+	for (int i = 0; i <= 8 && isfinite(high - low); i++)
+		if (!agrees_at(f, g, low + (high - low) * i / 8, tolerance))
+			return false;
+	return true;
+}
+
+/* Both have the same form between these points. A piece that is there because one of the two rounds where it changes is so
+   short that points tell all of it: what has bounds is a polynomial. */
+static bool same_between(formula *f, const struct function *g, double low, double high, double tolerance, int depth)
+{
+	piece mine = {.low = low, .high = high, .split = NAN, .root = NAN}, its = mine;
+	form got, want, x = form_x();
+	if (!form_of(f, &mine, &got) || !g->form(&its, &x, &want))
+		return false;
+	double split = isnan(mine.split) ? its.split : mine.split;
+	if (!isnan(split))
+		return depth && same_between(f, g, low, split, tolerance, depth - 1) &&
+		       same_between(f, g, split, high, tolerance, depth - 1);
+	bool is_short = isfinite(high - low) && high - low <= 1e-6 * fmax(1, fabs(low));
+	return (is_short || form_same(&mine, &got, &its, &want)) && agrees_inside(f, g, low, high, tolerance);
+}
+
+static bool agrees(formula *f, const struct function *g, double tolerance)
+{
+	return may_be(g, &tolerance) && agrees_at_points(f, g, tolerance) &&
+	       same_between(f, g, -INFINITY, INFINITY, tolerance, 4 * MOST_STEPS);
 }
 
 static int line_of(const edit *e, const formula *f, value_id v)

@@ -118,6 +118,89 @@ static void activations_have_their_operators(void **state)
 	                "%1 = aten::sigmoid(%0)" T ENDS("%1"));
 }
 
+/* Other ways to write what has an operator. */
+static void any_spelling_counts(void **state)
+{
+	(void)state;
+	const char sigmoid[] = "%1 = aten::sigmoid(%0)" T ENDS("%1"), silu[] = "%1 = aten::silu(%0)" T ENDS("%1");
+	const char softplus[] = "%1 = aten::softplus(%0, 1.0, 20.0)" T ENDS("%1");
+	/* (1 + tanh(x / 2)) / 2 */
+	check_functions(X "%1 = aten::div.Tensor(%0, num(2))" T "%2 = aten::tanh(%1)" T "%3 = aten::add.Scalar(%2, 1, 1)" T
+	                  "%4 = aten::mul.Scalar(%3, 0.5)" T ENDS("%4"),
+	                sigmoid);
+	/* 1 - 1 / (1 + e^x), e^x / (1 + e^x) */
+	check_functions(X "%1 = aten::exp(%0)" T "%2 = aten::add.Scalar(%1, 1, 1)" T "%3 = aten::reciprocal(%2)" T
+	                  "%4 = aten::rsub.Scalar(%3, 1, 1)" T ENDS("%4"),
+	                sigmoid);
+	check_functions(X "%1 = aten::exp(%0)" T "%2 = aten::add.Scalar(%1, 1, 1)" T "%3 = aten::div.Tensor(%1, %2)" T
+	                  "%4 = aten::mul.Tensor(%3, %0)" T ENDS("%4"),
+	                silu);
+	/* x + log(1 + e^-x), -log(sigmoid(-x)) */
+	check_functions(X "%1 = aten::neg(%0)" T "%2 = aten::exp(%1)" T "%3 = aten::log1p(%2)" T
+	                  "%4 = aten::add.Tensor(%0, %3, 1)" T ENDS("%4"),
+	                softplus);
+	check_functions(X "%1 = aten::neg(%0)" T "%2 = aten::sigmoid(%1)" T "%3 = aten::log(%2)" T
+	                  "%4 = aten::neg(%3)" T ENDS("%4"),
+	                softplus);
+	/* x ((1 + e^x)^2 - 1) / ((1 + e^x)^2 + 1) */
+	check_functions(X "%1 = aten::exp(%0)" T "%2 = aten::add.Scalar(%1, 1, 1)" T "%3 = aten::square(%2)" T
+	                  "%4 = aten::sub.Scalar(%3, 1, 1)" T "%5 = aten::add.Scalar(%3, 1, 1)" T
+	                  "%6 = aten::div.Tensor(%4, %5)" T "%7 = aten::mul.Tensor(%0, %6)" T ENDS("%7"),
+	                "%1 = aten::mish(%0)" T ENDS("%1"));
+	/* x clamp(x / 6 + 1/2, 0, 1), in steps that are clamped twice */
+	check_functions(X "%1 = aten::div.Tensor(%0, num(6))" T "%2 = aten::add.Scalar(%1, 0.5, 1)" T
+	                  "%3 = aten::clamp_min(%2, 0)" T "%4 = aten::clamp_max(%3, 1)" T "%5 = aten::relu(%4)" T
+	                  "%6 = aten::mul.Tensor(%5, %0)" T ENDS("%6"),
+	                "%1 = aten::hardswish(%0)" T ENDS("%1"));
+}
+
+/* silu(x) + height * e^-(steep(x - at))^2 */
+#define BUMP(steep, at, height)                                                                                        \
+	X "%1 = aten::sigmoid(%0)" T "%2 = aten::mul.Tensor(%0, %1)" T "%3 = aten::sub.Scalar(%0, " at ", 1)" T            \
+	  "%4 = aten::mul.Scalar(%3, " steep ")" T "%5 = aten::square(%4)" T "%6 = aten::neg(%5)" T "%7 = aten::exp(%6)" T \
+	  "%8 = aten::mul.Scalar(%7, " height ")" T "%9 = aten::add.Tensor(%2, %8, 1)" T ENDS("%9")
+#define BUMP_STAYS(steep, at, height)                                                                                  \
+	"%1 = aten::silu(%0)" T "%2 = aten::sub.Scalar(%0, " at ", 1)" T "%3 = aten::mul.Scalar(%2, " steep ")" T          \
+	"%4 = aten::square(%3)" T "%5 = aten::neg(%4)" T "%6 = aten::exp(%5)" T "%7 = aten::mul.Scalar(%6, " height ")" T  \
+	"%8 = aten::add.Tensor(%1, %7, 1)" T ENDS("%8")
+#define CHECK_BUMP(steep, at, height) check_functions(BUMP(steep, at, height), BUMP_STAYS(steep, at, height))
+
+/* Whatever lies between the points at which functions are compared. */
+static void a_bump_of_any_width_is_seen(void **state)
+{
+	(void)state;
+	CHECK_BUMP("200.0", "0.03125", "1.0");
+	CHECK_BUMP("1000000.0", "0.03125", "1.0");
+	CHECK_BUMP("100.0", "25.3", "0.5");
+	CHECK_BUMP("0.1", "100000.0", "1.0");
+	CHECK_BUMP("200.0", "-7.53", "-3.0");
+	/* the difference of two that are almost the same, times a large number */
+	check_functions(X "%1 = aten::sigmoid(%0)" T "%2 = aten::sub.Scalar(%0, 0.03125, 1)" T "%3 = aten::square(%2)" T
+	                  "%4 = aten::mul.Scalar(%3, -40000.0)" T "%5 = aten::exp(%4)" T
+	                  "%6 = aten::mul.Scalar(%3, -40000.04)" T "%7 = aten::exp(%6)" T
+	                  "%8 = aten::sub.Tensor(%5, %7, 1)" T "%9 = aten::mul.Scalar(%8, 1000000.0)" T
+	                  "%10 = aten::add.Tensor(%1, %9, 1)" T ENDS("%10"),
+	                NULL);
+	/* hardsigmoid with a spike: a ramp up, and down again right after it */
+#define SPIKE                                                                                                          \
+	"%1 = aten::sub.Scalar(%0, 0.03125, 1)" T "%2 = aten::mul.Scalar(%1, 1000000000.0)" T                              \
+	"%3 = aten::add.Scalar(%2, 1, 1)" T "%4 = aten::clamp(%3, 0, 1)" T "%5 = aten::clamp(%2, 0, 1)" T                  \
+	"%6 = aten::sub.Tensor(%4, %5, 1)" T
+	check_functions(X SPIKE "%7 = aten::div.Scalar(%0, 6)" T "%8 = aten::add.Scalar(%7, 0.5, 1)" T
+	                        "%9 = aten::clamp(%8, 0, 1)" T "%10 = aten::add.Tensor(%9, %6, 1)" T ENDS("%10"),
+	                SPIKE "%7 = aten::hardsigmoid(%0)" T "%8 = aten::add.Tensor(%7, %6, 1)" T ENDS("%8"));
+	/* no number at one place: x (x - 0.3) / (x - 0.3) / (1 + e^-x) */
+	check_functions(X "%1 = aten::sub.Scalar(%0, 0.3, 1)" T "%2 = aten::mul.Tensor(%0, %1)" T
+	                  "%3 = aten::div.Tensor(%2, %1)" T "%4 = aten::neg(%0)" T "%5 = aten::exp(%4)" T
+	                  "%6 = aten::add.Scalar(%5, 1, 1)" T "%7 = aten::div.Tensor(%3, %6)" T ENDS("%7"),
+	                NULL);
+	/* a tanh that turns between two points */
+	check_functions(X "%1 = aten::sigmoid(%0)" T "%2 = aten::sub.Scalar(%0, 0.03125, 1)" T
+	                  "%3 = aten::mul.Scalar(%2, 100000.0)" T "%4 = aten::tanh(%3)" T "%5 = aten::square(%4)" T
+	                  "%6 = aten::mul.Tensor(%1, %5)" T ENDS("%6"),
+	                NULL);
+}
+
 static void only_the_function_goes_not_what_it_is_of(void **state)
 {
 	(void)state;
@@ -682,6 +765,8 @@ int main(void)
 		cmocka_unit_test(a_gelu_in_eight_steps_is_one),
 		cmocka_unit_test(other_numbers_are_another_function),
 		cmocka_unit_test(activations_have_their_operators),
+		cmocka_unit_test(any_spelling_counts),
+		cmocka_unit_test(a_bump_of_any_width_is_seen),
 		cmocka_unit_test(only_the_function_goes_not_what_it_is_of),
 		cmocka_unit_test(steps_in_place_are_steps),
 		cmocka_unit_test(what_others_need_stays),
