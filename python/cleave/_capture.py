@@ -9,7 +9,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,9 +17,12 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from . import _native, _tree, _watch, progress
-from ._log import logger
-from ._module_checks import ModuleCheck, module_checks
+from ._log import logger, warn
+from ._identity import compares
+from ._module_checks import Use, module_checks
 from ._state import Change, ModuleTensor, RandomState, Snapshot, Target
+from ._tables import Reads, spies
+from ._walk import Kind, items_of, own_of, reachable
 from .errors import CaptureError, CleaveError
 
 log = logger("capture")
@@ -45,7 +48,7 @@ class Arguments(NamedTuple):
 
     def copies(self) -> list[torch.Tensor]:
         """The tensors on memory of their own."""
-        return [own_copy(t) for t in self.leaves]
+        return each(self.leaves, own_copy)
 
     def rebuild(self, leaves: Sequence[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         args, kwargs = _tree.unflatten(self.spec, leaves)
@@ -60,6 +63,7 @@ class Recorded(NamedTuple):
     output: _tree.Spec
     stores: list[tuple[Any, Any]]  # (holder, key): where the forward keeps tensors; they come after the outputs
     changed: dict[Where, str]  # attributes and items of the modules, with their names
+    same: list[int]  # of each input the first that is the same tensor
 
 
 class Captured(NamedTuple):
@@ -70,7 +74,7 @@ class Captured(NamedTuple):
     output: _tree.Spec
     stores: list[tuple[Any, Any]]  # (holder, key) of the last outputs: written back after each run
     state: dict[str, tuple[Any, Any]]
-    modules: list[ModuleCheck]
+    modules: Any  # _native.Checks: what must still hold of the model
     with_grad: bool
     without_grad: bool
     changes: tuple[str, ...]  # what the forward changes of its modules: then two calls tell more of it than one
@@ -112,6 +116,26 @@ def parameter_names(target: Target, count: int) -> list[str]:
             break
     names.extend(f"arg{i}" for i in range(len(names), count))
     return names[:count] if count else names
+
+
+def each(leaves: Sequence[torch.Tensor], make: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
+    """One tensor made of each; where two are the same, so are those that are made."""
+    made: dict[int, torch.Tensor] = {}
+    for t in leaves:
+        if id(t) not in made:
+            made[id(t)] = make(t)
+    return [made[id(t)] for t in leaves]
+
+
+def same_inputs(leaves: Sequence[torch.Tensor]) -> list[int]:
+    """Of each input the first that is the same tensor."""
+    first: dict[int, int] = {}
+    return [first.setdefault(id(t), i) for i, t in enumerate(leaves)]
+
+
+def _apart(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Each tensor once: copies where one comes again."""
+    return [t if first == i else own_copy(t) for i, (first, t) in enumerate(zip(same_inputs(leaves), leaves, strict=True))]
 
 
 def own_copy(t: torch.Tensor) -> torch.Tensor:
@@ -237,7 +261,11 @@ class ModuleUse:
     """What forwards do with their modules, as far as captures of one target have seen."""
 
     def __init__(self) -> None:
-        self.read: set[tuple[int, str]] = set()  # id of a module or of an object that keeps settings, attribute
+        self.read: set[tuple[int, str]] = set()  # id of a module or an object, attribute
+        self.watched: set[type] = set()  # classes of objects of which that is known
+        self.looked_up: dict[int, set[Any] | None] = {}  # by id of a dict that may be a cache, see _tables.py
+        self.compares: bool | None = None  # code ran that may ask which tensors are the same; None: nothing ran yet
+        self.addresses: set[int] = set()  # ids of the model's tensors whose place in memory was asked for
         self.judged: set[Where] = set()  # what changed, and was changed or not by a second call
         self.volatile: set[Where] = set()  # of that, what every forward sets to a new tensor
         self.holders: list[Any] = []  # what has these ids, so that nothing else gets them
@@ -277,6 +305,8 @@ class Capture:
         self.folding = False  # records are written without sequences (unbind, split)
         self.at = ""  # the sizes of what is being recorded, for people: "B=3"
         self.streams: list[Any] = []
+        if self.use.compares is False:
+            self.arguments = arguments._replace(leaves=_apart(arguments.leaves))
         self._look_at_model()
         self.random = RandomState()
 
@@ -319,9 +349,11 @@ class Capture:
     def record(self, leaves: Sequence[torch.Tensor], grad: bool) -> Recorded:
         """Runs the forward on these tensors and records it. The model is as before afterwards."""
         progress.step(f"recording {self.at}".rstrip())
+        if self.use.compares is False:
+            leaves = _apart(leaves)
         if self.settled:
             return self._record(leaves, grad)[0]
-        spare = [own_copy(t) for t in leaves]
+        spare = each(leaves, own_copy)
         compiler = "torch._dynamo" in sys.modules
         recorded, foreign = self._record(leaves, grad)
         self.settled = True
@@ -331,13 +363,21 @@ class Capture:
             self.target.adopt(foreign)
             self._look_at_model()
             again = True
+        if not self.use.compares and recorded.same != list(range(len(leaves))):
+            # Nobody asks which inputs are the same: the plan is for any.
+            self.arguments = self.arguments._replace(leaves=_apart(self.arguments.leaves))
+            spare, again = _apart(spare), True
         return self._record(spare, grad)[0] if again else recorded
 
     def _recording(self, inputs: Iterable[tuple[str, torch.Tensor]] = ()) -> _watch.Recording:
         """A recording that knows these inputs and the model's tensors."""
-        recording = _watch.Recording(self.target, self.use.read)
+        own = {id(t.tensor) for t in self.tensors}
+        recording = _watch.Recording(self.target, self.use.read, self.use.watched, own, self.use.addresses)
+        seen: set[int] = set()
         for name, leaf in inputs:
-            recording.stream.input(name, leaf)
+            # The forward sees a tensor that is given twice under its first name.
+            recording.stream.input(name, own_copy(leaf) if id(leaf) in seen else leaf)
+            seen.add(id(leaf))
         for t in self.tensors:
             recording.stream.state(t.kind, t.name, t.kind == "param" and t.tensor.requires_grad, t.tensor)
         return recording
@@ -367,14 +407,16 @@ class Capture:
                 stream.fold()
             log.debug("recorded %s %s: %.3f s, grad %s", self.target.name, self.at, time.monotonic() - since, grad)
             places = {_where(c): c.where for c in changed}
-            return Recorded(stream, recording.calls, spec, stores, places), recording.keep
+            same = same_inputs(leaves)
+            return Recorded(stream, recording.calls, spec, stores, places, same), recording.keep
 
     def _call(self, recording: _watch.Recording, args: Any, kwargs: Any, grad: bool) -> Any:
         stream = recording.stream
         with grad_mode(grad), eager(), _watch.watching(recording):
             stream.start(threading.active_count() == 1)
             try:
-                output = self.target.call(*args, **kwargs)
+                with self._seeing_code():
+                    output = self.target.call(*args, **kwargs)
             except CleaveError as error:
                 raise _stop(stream) or error from None
             except BaseException:
@@ -384,6 +426,19 @@ class Capture:
         if problem is not None:
             raise problem
         return output
+
+    @contextlib.contextmanager
+    def _seeing_code(self) -> Iterator[None]:
+        """The first record tells whether code ran that may ask which tensors are the same."""
+        if self.settled or self.use.compares:
+            yield
+            return
+        code = _native.calls_begin()
+        try:
+            yield
+        finally:
+            _native.calls_end()
+            self.use.compares = code is None or compares(code)
 
     def _check_inputs_kept(self, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> None:
         spec, now, paths = _tree.flatten((args, kwargs))
@@ -405,7 +460,7 @@ class Capture:
             now = t.now()
             if now is t.tensor or not isinstance(now, torch.Tensor):
                 continue
-            if t.kind != "attr" or (id(t.holder), t.key) in self.use.volatile or stream.reads_state(t.name):
+            if t.kind != "attr" or (id(t.holder), t.key) in self.use.volatile or t.name in stream.states_read():
                 stream.rebound(t.name, now)
         stores = []
         for change in changes:
@@ -423,7 +478,7 @@ class Capture:
             try:
                 self.target.call(*args, **kwargs)
             except Exception:  # other data is not taken: the same once more
-                args, kwargs = self.arguments.rebuild([own_copy(t) for t in leaves])
+                args, kwargs = self.arguments.rebuild(each(leaves, own_copy))
                 self.target.call(*args, **kwargs)
             again = second.changes()
         for c in again:
@@ -480,7 +535,8 @@ class Capture:
         found: list[Recorded] = []
         for low, high in FLOW_WINDOWS:
             try:
-                again = self.record([drawn_data(t, generator, low, high) for t in self.arguments.leaves], grad)
+                drawn = each(self.arguments.leaves, lambda t: drawn_data(t, generator, low, high))  # noqa: B023
+                again = self.record(drawn, grad)
             except Exception:  # the forward does not take this data
                 continue
             if misfit(mine, again) is not None:
@@ -574,19 +630,81 @@ class Capture:
             _tree.with_formulas(mine.output, [r.output for r in others]),
             mine.stores,
             {t.name: (t.holder, t.key) for t in reversed(self.tensors)},
-            module_checks(self.target, set(changed), self.use.read, mine.stream.reads_state),
+            self._checks(set(changed), mine, grads),
             True in grads,
             False in grads,
             tuple(sorted(set(changed.values()))),
             tuple(sizes[2][: len(sizes[2]) - max(0, sizes[5])]) if sizes else (),
         )
 
+    def _checks(self, changed: set[Where], mine: Recorded, grads: set[bool]) -> Any:
+        """What must still hold of the model when the plan runs."""
+        use, operands = self.use, mine.stream.states_read()
+        seen = Use(use.read, use.watched, changed, use.looked_up, bool(use.compares), use.addresses)
+        same = mine.same if use.compares else None
+        found = module_checks(self.target, seen, operands, same)
+        if found.tables:
+            self._look_into(found.tables, changed, min(grads))
+            found = module_checks(self.target, seen, operands, same)
+        for what in found.unwatched:
+            warn(f"{what} holds more than is watched: what changes in it after the capture is not noticed")
+        return found.checks
+
+    def _look_into(self, tables: Sequence[Any], changed: set[Where], grad: bool) -> None:
+        """Runs the forward on stand-ins for dicts that may be caches, to see what it reads of them."""
+        self.use.holders.extend(tables)
+        self.use.looked_up.update({id(table): None for table in tables})
+        try:
+            reads, output = self._spied(tables, grad, 0)
+            if any(r.counted and not r.whole for r in reads.values()):
+                _, other = self._spied(tables, grad, 1)
+                if not _same_output(output, other):  # how many there are counts
+                    for r in reads.values():
+                        r.whole |= r.counted
+        except Exception:  # the forward minds the stand-ins: it may read anything
+            return
+        for table in tables:
+            found = reads.get(id(table))
+            if found is not None and not found.whole:
+                self.use.looked_up[id(table)] = found.keys
+
+    def _spied(self, tables: Sequence[Any], grad: bool, extra: int) -> tuple[dict[int, Reads], list[torch.Tensor]]:
+        """What a call reads of the tables that could be replaced, and what it gives. extra: items more that they say
+        they have."""
+        stand_ins = spies(tables)
+        with self.undoing(), grad_mode(grad), eager():
+            placed = _put_in(self.target, stand_ins)
+            for spy in stand_ins.values():
+                spy.reads.extra = extra
+            args, kwargs = self.arguments.rebuild(self.arguments.copies())
+            out = _tree.flatten(self.target.call(*args, **kwargs))[1]
+            return {i: stand_ins[i].reads for i in placed}, [t.detach().clone() for t in out]
+
+
+def _put_in(target: Target, stand_ins: dict[int, Any]) -> set[int]:
+    """Puts stand-ins where the model has what they stand for; ids of those that had a place."""
+    placed: set[int] = set()
+    for value, kind in list(reachable((vars(m) for _, m in target.modules()), _watch.MOST_LOOKED_AT)):
+        holder = value if kind in (Kind.DICT, Kind.LIST) else own_of(value)
+        if holder is None or id(holder) in stand_ins:
+            continue
+        for key, item in items_of(holder) if isinstance(holder, dict) else list(enumerate(holder)):
+            if id(item) in stand_ins:
+                holder[key] = stand_ins[id(item)]
+                placed.add(id(item))
+    inner = [i for i, spy in stand_ins.items() if any(spy is x for y in stand_ins.values() for x in dict.values(y))]
+    return placed.union(inner)
+
+
+def _same_output(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> bool:
+    return len(a) == len(b) and all(_native.bits_equal(x, y) for x, y in zip(a, b, strict=True))
+
 
 def probes(leaves: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     """Other data, the most different first."""
     generator = torch.Generator().manual_seed(0x5EED)
     for integers, gentle in ((True, False), (False, False), (False, True)):
-        yield [other_data(t, generator, integers, gentle) for t in leaves]
+        yield each(leaves, lambda t: other_data(t, generator, integers, gentle))  # noqa: B023
 
 
 def _stop(stream: Any) -> Exception | None:

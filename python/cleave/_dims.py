@@ -191,9 +191,12 @@ def resize(leaves: Sequence[torch.Tensor], symbols: Sequence[Symbol], point: Poi
     for s, size in zip(symbols, point, strict=True):
         for leaf, dim in s.places:
             dims.setdefault(leaf, {})[dim] = size
-    return [
-        other_data(_tiled(t, dims.get(i, {})), generator, integers=True, gentle=False) for i, t in enumerate(leaves)
-    ]
+    made: dict[Any, torch.Tensor] = {}  # one tensor that is given twice stays one, where all its sizes do
+    keys = [(id(t), tuple(dims.get(i, {}).items())) for i, t in enumerate(leaves)]
+    for key, t in zip(keys, leaves, strict=True):
+        if key not in made:
+            made[key] = other_data(_tiled(t, dict(key[1])), generator, integers=True, gentle=False)
+    return [made[key] for key in keys]
 
 
 def _tiled(t: torch.Tensor, dims: Mapping[int, int]) -> torch.Tensor:

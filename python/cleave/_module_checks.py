@@ -1,176 +1,418 @@
-"""What must still hold of a model when a plan of it runs: training flags, children, hooks, tied tensors, and the
-attributes that the forward reads."""
+"""What must still hold of a model when a plan of it runs: everything that the forward was seen to read, by value.
+
+From each attribute that it reads the walk goes on into containers, objects, functions and what these close over, to any
+depth, and notes what is there (_native.Want). What is beyond the bounds is named, never silently left out. The check
+before each run is C (_native_checks.c)."""
 
 from __future__ import annotations
 
-import argparse
-import copy
-import enum
-import sys
 import types
-from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.modules import module as torch_module
 
-from ._state import MODULE_TABLES, ModuleTensor, Target
+from . import _native
+from ._native import PART_CALL, PART_CELL, PART_CLASS, PART_FIELD, PART_FOUND, PART_FUNCTION, PART_ITEM, PART_KEY
+from ._native import PART_OWN, PART_SELF, PART_TYPE, Checks, Want
+from ._state import HOOK_TABLES, MODULE_TABLES, ModuleTensor, Target
+from ._tables import may_grow
+from ._walk import Kind, cell_of, fields_of, is_closed, items_of, kind_of, own_of, sequence_of, slot, slots_of
 
-# (path, what, holder, key, value): holder[key] is the value, or equal to it; NotImplemented: it is not there.
-# (path, what, container, ..., number): how many items it has.
-# (name, name, holder, key, holder, key): both are one tensor.
-ModuleCheck = tuple[Any, ...]
+MOST_ITEMS = 10_000  # values that are looked at before every run, in all
+MOST_BYTES = 1 << 16  # of arrays, in all
+MOST_DEEP = 100  # containers in each other
 
-MOST_ITEMS = 5000  # of containers that are looked at before every run, in all
-MOST_DEEP = 4  # containers in each other
-
-_CONTAINERS = (dict, OrderedDict, defaultdict, list, deque, set)
-
-
-def is_plain_object(value: Any) -> bool:
-    """One that keeps settings in attributes: a config, a dataclass, a namespace."""
-    if isinstance(value, types.SimpleNamespace | argparse.Namespace):
-        return True
-    if callable(value) or isinstance(value, enum.Enum | torch.Tensor | types.ModuleType | BaseException):
-        return False
-    home = type(value).__module__.partition(".")[0]
-    return type(getattr(value, "__dict__", None)) is dict and home != "torch" and home not in sys.stdlib_module_names
-
-
-def can_be_watched(cls: type) -> bool:
-    """Its attributes can be replaced, as those of classes that are written in Python can."""
-    heap, immutable = 1 << 9, 1 << 8  # Py_TPFLAGS_HEAPTYPE, Py_TPFLAGS_IMMUTABLETYPE
-    return bool(cls.__flags__ & heap) and not cls.__flags__ & immutable
+ANY = Want(_native.WANT_ANY, None)
+ABSENT = Want(_native.WANT_ABSENT, None)
+_NOTHING = object()
+_TENSOR_FIELDS = ("shape", "dtype", "device", "layout")
+_HOOKS = {  # backward hooks see, and may change, the gradients of a forward
+    f"_{kind}_{which}": f"{kind} hooks" for kind in ("forward", "backward") for which in ("hooks", "pre_hooks")
+}
+_HOOK_FLAGS = tuple(sorted(HOOK_TABLES - set(_HOOKS) - {k for k in HOOK_TABLES if "state_dict" in k}))
+_GLOBAL_HOOKS = tuple(k for k, v in vars(torch_module).items() if k.startswith("_global_") and isinstance(v, dict))
 
 
-def plain_objects(module: nn.Module) -> Iterator[Any]:
-    """Those that a module has, and those that these have."""
-    for key, value in list(vars(module).items()):
-        if key not in MODULE_TABLES and is_plain_object(value):
-            yield value
-            yield from (inner for inner in list(vars(value).values()) if is_plain_object(inner))
+class Use(NamedTuple):
+    """What recordings tell of how forwards use their modules."""
+
+    read: set[tuple[int, str]]  # id of a module or an object, attribute
+    watched: set[type]  # classes of which it was seen which attributes are read
+    changed: set[tuple[int, Any]]  # id of a holder, key: attributes and items that the forward changes itself
+    looked_up: dict[int, set[Any] | None]  # by id of a dict that may be a cache: keys that are read; None: all of it
+    compares: bool  # code ran that may ask whether two tensors are the same object
+    addresses: set[int]  # ids of tensors whose place in memory, or id, was asked for
 
 
-def module_checks(
-    target: Target, changed: set[tuple[int, Any]], read: set[tuple[int, str]], is_read: Callable[[str], bool]
-) -> list[ModuleCheck]:
-    """As _native.Program takes them. changed: attributes and items that the forward changes itself. read: attributes of
-    modules and plain objects that it reads, by id. is_read: whether an operator reads a tensor, by its name."""
-    found = _Checks(changed, read)
-    found.out.extend(_ties(target, is_read))
+class Found(NamedTuple):
+    checks: Checks
+    unwatched: list[str]  # what is beyond the bounds
+    tables: list[Any]  # dicts that may be caches, and of which it is not known how they are read
+
+
+def module_checks(target: Target, use: Use, operands: set[str], same: Sequence[int] | None) -> Found:
+    """operands: names of module tensors that operators read. same: of each input the first that is the same tensor,
+    where the forward may ask for that."""
+    tensors = list({(id(t.holder), t.key): t for t in target.tensors()}.values())
+    read = {id(t.tensor) for t in tensors if t.name in operands}
+    walk = _Walk(use, {(id(t.holder), t.key) for t in tensors}, read)
+    walk.tensor_addresses(tensors)
     for path, module in target.modules():
         if not isinstance(module, torch.jit.ScriptModule):
-            found.module(path, module)
-    return found.out
+            walk.module(path, module)
+    walk.globals()
+    if not isinstance(target.call, nn.Module):
+        walk.root("what was captured", target.name, target.call, PART_SELF, None, target.call)
+    walk.finish()
+    tied = list(_places(tensors, read, use))
+    return Found(Checks(walk.roots, tied, None if same is None else list(same)), walk.unwatched, walk.tables)
 
 
-def _ties(target: Target, is_read: Callable[[str], bool]) -> Iterator[ModuleCheck]:
-    """A tensor that has several names is one value in a plan, and must stay one."""
-    first: dict[int, ModuleTensor] = {}
-    for t in target.tensors():
-        other = first.setdefault(id(t.tensor), t)
-        if (other.holder is not t.holder or other.key != t.key) and is_read(other.name):
-            yield (t.name, other.name, t.holder, t.key, other.holder, other.key)
+def _places(tensors: Iterable[ModuleTensor], operands: set[int], use: Use) -> Iterator[tuple[str, Any, Any, int]]:
+    """A tensor that has several names is one value in a plan, and must stay one. Where the forward may ask whether two
+    are the same, all that it can read must stay what they are to each other."""
+    places = [t for t in tensors if (id(t.holder), t.key) not in use.changed]
+    count: dict[int, int] = {}
+    for t in places:
+        count[id(t.tensor)] = count.get(id(t.tensor), 0) + 1
+    first: dict[int, int] = {}
+    n = 0
+    for t in places:
+        if use.compares or (count[id(t.tensor)] > 1 and id(t.tensor) in operands):
+            yield (t.name, t.holder, t.key, first.setdefault(id(t.tensor), n))
+            n += 1
 
 
-class _Checks:
-    def __init__(self, changed: set[tuple[int, Any]], read: set[tuple[int, str]]) -> None:
-        self.changed = changed
-        self.containers = {number for number, _ in changed}  # in which the forward changes something
+class _Walk:
+    def __init__(self, use: Use, live: set[tuple[int, Any]], operands: set[int]) -> None:
+        self.use, self.live, self.operands = use, live, operands
+        self.containers = {number for number, _ in use.changed}  # in which the forward changes something
         self.read: dict[int, set[str]] = {}
-        for number, name in read:
+        for number, name in use.read:
             self.read.setdefault(number, set()).add(name)
-        self.seen: set[int] = set()  # ids of plain objects
-        self.left = MOST_ITEMS
-        self.out: list[ModuleCheck] = []
+        self.made: dict[int, Any] = {}  # by id of a value: what is wanted of it
+        self.classes: set[tuple[type, str]] = set()
+        self.empty: dict[type, Want] = {}
+        self.items, self.bytes = MOST_ITEMS, MOST_BYTES
+        self.here = ""
+        self.unwatched: list[str] = []
+        self.tables: list[Any] = []
+        self.roots: list[tuple[Any, ...]] = []
+
+    # ---- places in the model
+
+    def root(self, owner: str, label: str, base: Any, place: int, key: Any, value: Any) -> None:
+        """What is there now has to be there. Everything below the same label counts as the same."""
+        self.here = f"{label} of {owner}"
+        self.roots.append((owner, label, base, place, key, self.want(value, 0)))
+
+    def absent(self, owner: str, label: str, holders: Iterable[dict[str, Any]]) -> None:
+        """A name that is not there, or only in the class: once it is, the forward sees something else."""
+        self.roots.extend((owner, label, holder, PART_KEY, label, ABSENT) for holder in holders)
 
     def module(self, path: str, module: nn.Module) -> None:
-        own, out = vars(module), self.out
-        out.extend((path, key, own, key, own.get(key, NotImplemented)) for key in ("training", "forward"))
-        for kind in ("forward", "backward"):  # backward hooks see, and may change, the gradients of a forward
-            for hooks in (own[f"_{kind}_hooks"], own[f"_{kind}_pre_hooks"]):
-                out.append((path, f"the number of {kind} hooks", hooks, ..., len(hooks)))
-        out.append((path, "the number of children", module._modules, ..., len(module._modules)))
-        out.extend((path, f"child {key}", module._modules, key, child) for key, child in module._modules.items())
-        for tensors in (module._parameters, module._buffers):
-            out.extend((path, key, tensors, key, None) for key, value in tensors.items() if value is None)
+        own, owner = vars(module), f"module {path or '(the root)'}"
+        self.roots.append((owner, "the class", module, PART_TYPE, None, type(module)))
+        self.roots.append((owner, "training", own, PART_KEY, "training", own.get("training", ABSENT)))
+        if "forward" in own:
+            self.root(owner, "forward", own, PART_KEY, "forward", own["forward"])
+        else:
+            self.absent(owner, "forward", (own,))
+        for name, label in _HOOKS.items():
+            self.table(owner, label, own, name)
+        if any(own.get(name) for name in _HOOKS):
+            for name in _HOOK_FLAGS:
+                self.table(owner, "flags of hooks", own, name)
+        self.named(owner, "children", own, "_modules")
         read = self.read.get(id(module), set())
         if "__dict__" in read or any("__getattribute__" in vars(cls) for cls in _own_classes(module)):
             read = read.union(own)
-        tables = (module._parameters, module._buffers, module._modules)
-        for key in sorted(read - MODULE_TABLES - {"training", "forward"}):
-            if key in own:
-                self.value(path, key, own, key)
-            elif (id(own), key) in self.changed or hasattr(nn.Module, key) or any(key in table for table in tables):
-                continue
+        for name, label in (("_parameters", "parameters"), ("_buffers", "buffers")):
+            if name in read:
+                self.named(owner, label, own, name)
             else:
-                self.absent(path, key, (own, module._parameters, module._buffers))
+                self.roots.extend((owner, k, own[name], PART_KEY, k, None) for k, v in own[name].items() if v is None)
+        for key in sorted(read - MODULE_TABLES - {"training", "forward"}):
+            self.attribute(owner, module, own, key)
 
-    def absent(self, path: str, key: str, holders: tuple[dict[str, Any], ...]) -> None:
-        """A name that is not there, or only in the class: once it is, the forward sees something else."""
-        self.out.extend((path, key, holder, key, NotImplemented) for holder in holders)
-
-    def value(self, path: str, label: str, holder: Any, key: Any, deep: int = 0) -> None:
-        """What the forward finds at holder[key]."""
-        value = holder[key]
-        if (id(holder), key) in self.changed or isinstance(value, torch.Tensor):
+    def attribute(self, owner: str, module: nn.Module, own: dict[str, Any], key: str) -> None:
+        """What the forward finds when it reads an attribute of a module."""
+        tables = (module._parameters, module._buffers)
+        if key in own:
+            if (id(own), key) not in self.use.changed:
+                self.place(owner, key, own, key)
+        elif any(key in table for table in tables):
+            for table in tables:
+                if table.get(key) is not None and (id(table), key) not in self.use.changed:
+                    self.place(owner, key, table, key)
+        elif key in module._modules or (id(own), key) in self.use.changed or key.startswith("__"):
             return
-        self.left -= len(value) if type(value) in _CONTAINERS else 1
-        whole = type(value) not in _CONTAINERS or self.left < 0 or deep == MOST_DEEP
-        if not whole and (id(value) in self.containers or _is_table(value)):
-            self.out.append((path, label, holder, key, value))
-            self.items(path, label, value, deep)
+        elif _look_up(type(module), key) is not _NOTHING:
+            if not (key.startswith("_") and hasattr(nn.Module, key)):
+                self.absent(owner, key, (own,))
+                self.class_attribute(type(module), key)
         else:
-            self.out.append((path, label, holder, key, value if whole else _copy(value)))
-        if is_plain_object(value) and id(value) not in self.seen:
-            self.seen.add(id(value))
-            self.attributes(path, label, value, deep)
+            self.absent(owner, key, (own, *tables))
+            self.class_attribute(type(module), key)
 
-    def items(self, path: str, label: str, container: Any, deep: int) -> None:
-        """One by one. A dict may get more: it is a cache, by sizes for instance."""
-        if isinstance(container, list | deque) and id(container) not in self.containers:
-            self.out.append((path, f"the number of items in {label}", container, ..., len(container)))
-        if not isinstance(container, set):
-            keys = list(container) if isinstance(container, dict) else range(len(container))
+    def place(self, owner: str, label: str, holder: Any, key: Any) -> None:
+        """A value, or a tensor that runs read there: of one that no operator reads the forward may know the shape."""
+        value = holder[key]
+        if not (isinstance(value, torch.Tensor) and (id(holder), key) in self.live):
+            self.root(owner, label, holder, PART_KEY, key, value)
+        elif id(value) not in self.operands:
+            self.roots.append((owner, label, holder, PART_KEY, key, self.shape(value)))
+
+    def table(self, owner: str, label: str, own: dict[str, Any], name: str) -> None:
+        """Hooks, in their order, whatever their numbers are."""
+        hooks = own.get(name)
+        if not isinstance(hooks, dict) or (id(own), name) in self.use.changed:
+            return
+        want = self.empty.get(type(hooks))
+        if hooks or want is None:
+            self.here = f"{label} of {owner}"
+            want = Want(_native.WANT_VALUES, hooks)
+            for key, hook in items_of(hooks):
+                want.add(PART_ITEM, key, self.want(hook, 1))
+            if not hooks:
+                self.empty[type(hooks)] = want
+        self.roots.append((owner, label, own, PART_KEY, name, want))
+
+    def named(self, owner: str, label: str, own: dict[str, Any], name: str) -> None:
+        """Children, parameters or buffers: these names in this order. Tensors are read by each run."""
+        table = own.get(name)
+        if not isinstance(table, dict):
+            return
+        loose = id(table) in self.containers
+        want = Want(_native.WANT_LIKE if loose else _native.WANT_DICT, table)
+        for key, value in items_of(table):
+            if (id(table), key) not in self.use.changed:
+                part = ANY if isinstance(value, torch.Tensor) else value
+                want.add(PART_KEY if loose else PART_ITEM, key, part)
+        self.roots.append((owner, label, own, PART_KEY, name, want))
+
+    def globals(self) -> None:
+        for name in _GLOBAL_HOOKS:
+            self.table("torch", name.strip("_").replace("_", " "), vars(torch_module), name)
+
+    def tensor_addresses(self, tensors: Iterable[ModuleTensor]) -> None:
+        """Tensors whose place in memory the forward knows have to stay where they are."""
+        for t in tensors:
+            if id(t.tensor) in self.use.addresses:
+                there = Want(_native.WANT_LIKE, t.tensor)
+                there.add(PART_CALL, "data_ptr", t.tensor.data_ptr())
+                for want in (Want(_native.WANT_IS, t.tensor), there):
+                    self.roots.append(("the model", t.name, t.holder, PART_KEY, t.key, want))
+
+    def class_attribute(self, cls: type, key: str) -> None:
+        self.classes.add((cls, key))
+
+    def finish(self) -> None:
+        """Classes come last: what they hold may be read of further classes."""
+        done: set[tuple[type, str]] = set()
+        while self.classes - done:
+            for cls, key in sorted(self.classes - done, key=lambda c: (c[0].__qualname__, c[1])):
+                done.add((cls, key))
+                owner, value = f"class {cls.__qualname__}", _look_up(cls, key)
+                if value is _NOTHING:
+                    self.roots.append((owner, key, cls, PART_CLASS, key, ABSENT))
+                else:
+                    self.root(owner, key, cls, PART_CLASS, key, value)
+
+    # ---- values
+
+    def want(self, value: Any, deep: int) -> Any:
+        """What a value looks like: the value itself where nothing in it can change."""
+        kind = kind_of(value)
+        self.items -= 1
+        if kind is Kind.FIXED or kind is Kind.MODULE:
+            return value
+        if kind is Kind.TENSOR:
+            return Want(_native.WANT_IS, value)
+        made = self.made.get(id(value))
+        if made is None:
+            self.made[id(value)] = made = self.make(value, kind, deep)
+        return made
+
+    def make(self, value: Any, kind: Kind, deep: int) -> Any:
+        if self.items < 0 or deep > MOST_DEEP:
+            return self.beyond(value)
+        if kind is Kind.TUPLE:
+            return self.tuple(value, deep)
+        if kind is Kind.LIST:
+            return self.list(value, deep)
+        if kind is Kind.SET:
+            return self.set(value, deep)
+        if kind is Kind.DICT:
+            return self.dict(value, deep)
+        if kind is Kind.ARRAY:
+            return self.array(value)
+        if kind is Kind.FUNCTION:
+            return self.function(value, deep)
+        if kind is Kind.REFERENCE:
+            return self.reference(value, deep)
+        if kind is Kind.FIELDS and kind_of(getattr(value, "__self__", value)) is Kind.FIXED:
+            return value  # a function of a library
+        want = self.begin(_native.WANT_LIKE, value)
+        for name in fields_of(value) if kind is Kind.FIELDS else ():
+            want.add(PART_FIELD, name, self.want(getattr(value, name), deep + 1))
+        self.attributes(want, value, deep)
+        return want
+
+    def beyond(self, value: Any) -> Want:
+        if self.here not in self.unwatched:
+            self.unwatched.append(self.here)
+        return Want(_native.WANT_IS, value)
+
+    def begin(self, kind: int, value: Any) -> Want:
+        """Noted before its parts are looked at, which may lead back to it."""
+        want = self.made[id(value)] = Want(kind, value)
+        return want
+
+    def tuple(self, value: Any, deep: int) -> Any:
+        items = sequence_of(value)
+        wants = [self.want(item, deep + 1) for item in items]
+        if own_of(value) is None and all(a is b for a, b in zip(wants, items, strict=True)):
+            return value
+        want = self.begin(_native.WANT_LIST, value)
+        for i, part in enumerate(wants):
+            want.add(PART_ITEM, i, part)
+        self.attributes(want, value, deep)
+        return want
+
+    def list(self, value: Any, deep: int) -> Want:
+        loose = id(value) in self.containers
+        want = self.begin(_native.WANT_PREFIX if loose else _native.WANT_LIST, value)
+        for i, item in enumerate(sequence_of(value)):
+            want.add(PART_ITEM, i, self.item(value, i, item, deep))
+        self.attributes(want, value, deep)
+        return want
+
+    def set(self, value: Any, deep: int) -> Want:
+        if id(value) in self.containers:
+            return ANY
+        want = self.begin(_native.WANT_SET, value)
+        for i, item in enumerate(sequence_of(value)):
+            want.add(PART_ITEM, i, self.want(item, deep + 1))
+        self.attributes(want, value, deep)
+        return want
+
+    def dict(self, value: Any, deep: int) -> Want:
+        """One that forwards only look up keys in may get more items: it is a cache, by sizes for instance."""
+        keys = self.use.looked_up.get(id(value))
+        if id(value) not in self.use.looked_up and (id(value) in self.containers or may_grow(value)):
+            self.tables.append(value)
+        if keys is None:
+            want = self.begin(_native.WANT_DICT, value)
+            for key, item in items_of(value):
+                want.add(PART_ITEM, key, self.item(value, key, item, deep))
+        else:
+            want = self.begin(_native.WANT_LIKE, value)
             for key in keys:
-                self.value(path, f"{label}[{key!r:.40}]", container, key, deep + 1)
+                want.add(PART_KEY, key, self.item(value, key, dict.get(value, key, _NOTHING), deep))
+        self.attributes(want, value, deep)
+        return want
 
-    def attributes(self, path: str, label: str, value: Any, deep: int) -> None:
-        """Those that the forward reads of a plain object."""
-        own, read = vars(value), self.read.get(id(value), set())
-        for key in sorted(read.union(own) if "__dict__" in read or not can_be_watched(type(value)) else read):
-            if key in own:
-                self.value(path, f"{label}.{key}", own, key, deep + 1)
-            elif not key.startswith("__") and _is_plain_value(getattr(type(value), key, None)):
-                self.out.append((path, f"{label}.{key}", own, key, NotImplemented))
+    def item(self, holder: Any, key: Any, value: Any, deep: int) -> Any:
+        if (id(holder), key) in self.use.changed:
+            return ANY
+        if value is _NOTHING:
+            return ABSENT
+        if isinstance(value, torch.Tensor) and (id(holder), key) in self.live:
+            return ANY if id(value) in self.operands else self.shape(value)
+        return self.want(value, deep + 1)
+
+    def shape(self, tensor: torch.Tensor) -> Want:
+        """What a forward can know of a tensor without an operator."""
+        want = Want(_native.WANT_LIKE, tensor)
+        for name in _TENSOR_FIELDS:
+            want.add(PART_FIELD, name, getattr(tensor, name))
+        if tensor.layout is torch.strided and not tensor.is_nested:
+            want.add(PART_CALL, "stride", tensor.stride())
+        return want
+
+    def array(self, value: Any) -> Any:
+        try:
+            size = memoryview(value).nbytes
+        except (TypeError, ValueError):  # no plain memory, as dates of NumPy
+            return value
+        self.bytes -= size
+        return self.beyond(value) if self.bytes < 0 else Want(_native.WANT_BYTES, value)
+
+    def reference(self, value: Any, deep: int) -> Any:
+        target = value()
+        if target is None or isinstance(target, torch.Tensor):  # torch's own, in layers that keep a list of weights
+            return value if target is None else ANY
+        want = self.begin(_native.WANT_LIKE, value)
+        want.add(PART_CALL, "__call__", self.want(target, deep + 1))
+        return want
+
+    def function(self, value: Any, deep: int) -> Any:
+        """Its code, and what it takes from elsewhere than its arguments."""
+        if is_closed(value):
+            return value
+        want = self.begin(_native.WANT_LIKE, value)
+        for name in ("__code__", "__globals__"):
+            want.add(PART_FUNCTION, name, getattr(value, name))
+        for name in ("__defaults__", "__kwdefaults__"):
+            if getattr(value, name) is not None:
+                want.add(PART_FUNCTION, name, self.want(getattr(value, name), deep + 1))
+        for i, (name, cell) in enumerate(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)):
+            if (id(cell), None) not in self.use.changed:
+                found = cell_of(cell)
+                part = ABSENT if found is NotImplemented else self.want(found, deep + 1)
+                want.add(PART_CELL, (i, name), part)
+        if value.__dict__:
+            want.add(PART_FIELD, "__dict__", self.want(value.__dict__, deep + 1))
+        return want
+
+    def attributes(self, want: Want, value: Any, deep: int) -> None:
+        """Those that the forward reads; all where that cannot be seen."""
+        own, cls = own_of(value), type(value)
+        slots = slots_of(cls) if kind_of(value) is Kind.OBJECT else ()
+        if own is None and not slots:
+            return
+        names = self.read.get(id(value), set())
+        if "__dict__" in names or cls not in self.use.watched:
+            names = names.union(own or (), slots)
+        for name in sorted(names):
+            self.read_attribute(want, value, own if own is not None else {}, name, deep)
+
+    def read_attribute(self, want: Want, value: Any, own: dict[str, Any], name: str, deep: int) -> None:
+        cls = type(value)
+        found = _look_up(cls, name)
+        if isinstance(found, types.MemberDescriptorType):
+            if (id(value), name) not in self.use.changed:
+                there = slot(value, name)
+                want.add(PART_FIELD, name, ABSENT if there is NotImplemented else self.want(there, deep + 1))
+        elif name in own and not hasattr(type(found), "__set__"):
+            want.add(PART_OWN, name, self.item(own, name, own[name], deep))
+        elif name.startswith("__") or (id(own), name) in self.use.changed:
+            return
+        elif found is not _NOTHING:
+            self.class_attribute(cls, name)
+            if own_of(value) is not None and not hasattr(type(found), "__set__"):
+                want.add(PART_OWN, name, ABSENT)
+        elif hasattr(cls, "__getattr__") or _finds_itself(cls):
+            there = getattr(value, name, _NOTHING)
+            want.add(PART_FOUND, name, ABSENT if there is _NOTHING else self.want(there, deep + 1))
+        else:
+            self.class_attribute(cls, name)
+            want.add(PART_OWN, name, ABSENT)
 
 
 def _own_classes(module: nn.Module) -> Iterator[type]:
     return (cls for cls in type(module).__mro__ if cls not in (nn.Module, object))
 
 
-def _is_plain_value(value: Any) -> bool:
-    return not callable(value) and not hasattr(value, "__get__")
+def _finds_itself(cls: type) -> bool:
+    """It has an idea of its own of what its attributes are."""
+    return cls.__getattribute__ is not object.__getattribute__
 
 
-def _is_table(value: Any) -> bool:
-    """Tensors, or something by number or size: items are looked at one by one."""
-    items = value.values() if isinstance(value, dict) else value
-    by_number = isinstance(value, dict) and not all(isinstance(key, str) for key in value)
-    return by_number or any(isinstance(item, torch.Tensor) or _has_tensor(item) for item in items)
-
-
-def _has_tensor(item: Any) -> bool:
-    return type(item) in (list, tuple) and any(isinstance(t, torch.Tensor) for t in item)
-
-
-def _copy(value: Any, deep: int = 0) -> Any:
-    """As it is now, however the original is changed in place."""
-    made = copy.copy(value)
-    if isinstance(made, set) or deep == MOST_DEEP:
-        return made
-    for key, item in list(made.items()) if isinstance(made, dict) else enumerate(made):
-        if type(item) in _CONTAINERS:
-            made[key] = _copy(item, deep + 1)
-    return made
+def _look_up(cls: type, name: str) -> Any:
+    """What a class has under a name, as it is there."""
+    return next((vars(c)[name] for c in cls.__mro__ if name in vars(c)), _NOTHING)

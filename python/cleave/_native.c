@@ -248,8 +248,11 @@ static PyMethodDef functions[] = {
 	{"threads_enter", threads_enter, METH_VARARGS, "threads_enter(n) -> what threads_leave takes"},
 	{"threads_leave", threads_leave, METH_VARARGS, "threads_leave(operators, mkl)"},
 	{"recording", recording, METH_NOARGS, "recording() -> a capture runs on this thread"},
-	{"check_modules", check_modules_py, METH_O,
-     "check_modules(list of ModuleCheck): raises what does not hold of the model any more"},
+	{"check_model", check_model_py, METH_VARARGS,
+     "check_model(plan, checks): raises what does not hold any more of the model and of the modes around the call"},
+	{"calls_begin", calls_begin_py, METH_NOARGS,
+     "calls_begin() -> a set that fills with the code objects that run on this thread, or None"},
+	{"calls_end", calls_end_py, METH_NOARGS, "calls_end(): no more are added"},
 	{"recycle", recycle, METH_O, "recycle(on): memory that is let go of is handed out again, on this thread"},
 	{"copy_data", copy_data, METH_VARARGS, "copy_data(dst, src)"},
 	{"weight_digest", weight_digest_py, METH_VARARGS, "weight_digest(name, tensor) -> int"},
@@ -322,7 +325,7 @@ PyMODINIT_FUNC PyInit__native(void)
 	    PyModule_AddObjectRef(m, "Blocks", (PyObject *)&BlocksType) < 0 ||
 	    PyModule_AddObjectRef(m, "Artifact", (PyObject *)&ArtifactType) < 0 ||
 	    PyModule_AddObjectRef(m, "Code", (PyObject *)&CodeType) < 0 ||
-	    PyModule_AddObjectRef(m, "Runtime", (PyObject *)&RuntimeType) < 0 || !add_statuses(m) ||
+	    PyModule_AddObjectRef(m, "Runtime", (PyObject *)&RuntimeType) < 0 || !add_statuses(m) || !checks_add_names(m) ||
 	    PyModule_AddIntConstant(m, "E_PAYLOAD", E_PAYLOAD) < 0 ||
 	    PyModule_AddIntConstant(m, "MOST_THREADS", MOST_THREADS) < 0 ||
 	    PyModule_AddStringConstant(m, "version", clv_version()) < 0) {

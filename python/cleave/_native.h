@@ -61,8 +61,16 @@ PyObject *payload_write_py(PyObject *self, PyObject *args);
 PyObject *payload_read_py(PyObject *self, PyObject *args);
 PyObject *arrays_load_py(PyObject *self, PyObject *path);
 PyObject *payload_check_py(PyObject *self, PyObject *args);
-/* _native_program.c: whether the model still is as it was captured */
-PyObject *check_modules_py(PyObject *self, PyObject *modules);
+/* _native_checks.c: whether the model still is as it was captured */
+extern PyTypeObject ChecksType;
+bool checks_add_names(PyObject *m); /* types and constants of the module; false with an exception */
+clv_status checks_inputs(PyObject *checks, PyObject *tensors); /* which inputs are the same tensor */
+clv_status checks_hold(PyObject *checks);                      /* NULL: nothing is checked */
+/* _native_program.c: likewise, and the modes around the call */
+PyObject *check_model_py(PyObject *self, PyObject *args);
+/* _native_calls.c: what code runs */
+PyObject *calls_begin_py(PyObject *self, PyObject *unused);
+PyObject *calls_end_py(PyObject *self, PyObject *unused);
 /* _native_backend.c: back ends in Python */
 PyObject *register_backend_py(PyObject *self, PyObject *args);
 /* _native_artifact.c: .clv files */

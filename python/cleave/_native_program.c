@@ -20,7 +20,8 @@ typedef struct ProgramObject {
 	clv_program *g;
 	Binding *bindings; /* per external */
 	Binding *beside;   /* per external: run_spec.beside; NULL: none has any */
-	PyObject *modules; /* what must still hold of the model, see check_modules */
+	PyObject *modules; /* what must still hold of the model: Checks; NULL: nothing */
+	bool from_inputs;  /* it begins where the plan does, and takes the model's inputs */
 	Coded *coded;      /* compiled segments */
 	uint32_t ncoded;
 	arena arena;
@@ -217,15 +218,18 @@ static PyObject *program_py_new(PyTypeObject *type, PyObject *args, PyObject *kw
 	PyObject *state, *modules, *codes = NULL, *off = NULL;
 	const char **names = NULL;
 	(void)kwargs;
-	if (!PyArg_ParseTuple(args, "O!IIppO!O!|O!bO!pi", &PlanType, &plan_o, &first, &end, &debug, &inference,
-	                      &PyDict_Type, &state, &PyList_Type, &modules, &PyList_Type, &codes, &optimize, &PyList_Type,
-	                      &off, &guards_first, &threads))
+	if (!PyArg_ParseTuple(args, "O!IIppO!O|O!bO!pi", &PlanType, &plan_o, &first, &end, &debug, &inference, &PyDict_Type,
+	                      &state, &modules, &PyList_Type, &codes, &optimize, &PyList_Type, &off, &guards_first,
+	                      &threads))
 		return NULL;
+	if (modules != Py_None && !Py_IS_TYPE(modules, &ChecksType))
+		return PyErr_Format(PyExc_TypeError, "what must hold of the model is a Checks or None");
 	ProgramObject *o = (ProgramObject *)type->tp_alloc(type, 0);
 	if (!o)
 		return NULL;
 	o->plan = (PlanObject *)Py_NewRef((PyObject *)plan_o);
-	o->modules = Py_NewRef(modules);
+	o->modules = modules == Py_None ? NULL : Py_NewRef(modules);
+	o->from_inputs = first == 0;
 	program_spec spec = {.first = first,
 	                     .end = end,
 	                     .debug = debug != 0,
@@ -299,80 +303,6 @@ static void gather_beside(ProgramObject *o, clv_tensor **out)
 	}
 }
 
-static bool is_tie(PyObject *c)
-{
-	return PyTuple_GET_SIZE(c) == 6;
-}
-
-static clv_status module_changed(PyObject *c)
-{
-	const char *p = PyUnicode_AsUTF8(PyTuple_GET_ITEM(c, 0)), *w = PyUnicode_AsUTF8(PyTuple_GET_ITEM(c, 1));
-	if (is_tie(c))
-		return fail(CLV_E_INPUT,
-		            "the model's %s and %s were one tensor when the plan was captured, and no longer are: capture the "
-		            "model again",
-		            p ? p : "?", w ? w : "?");
-	if (w && !strcmp(w, "training"))
-		return fail(CLV_E_INPUT,
-		            "module %s was switched between train and eval mode after the plan was captured: capture the "
-		            "model again, or switch it back",
-		            p && p[0] ? p : "(the root)");
-	return fail(CLV_E_INPUT, "%s of module %s changed after the plan was captured: capture the model again",
-	            w ? w : "something", p && p[0] ? p : "(the root)");
-}
-
-/* Nearly always it is the very object: nothing is counted or compared then. */
-static bool is_same_item(PyObject *holder, PyObject *key, PyObject *want)
-{
-	PyObject *now = PyDict_CheckExact(holder) ? PyDict_GetItemWithError(holder, key) : NULL;
-	return now && now == want;
-}
-
-static bool is_value(PyObject *now, PyObject *want)
-{
-	return now == want || (!now && want == Py_NotImplemented) ||
-	       (now && Py_TYPE(now) == Py_TYPE(want) && PyObject_RichCompareBool(now, want, Py_EQ) == 1);
-}
-
-/* c: a ModuleCheck of _module_checks.py. */
-static bool module_holds(PyObject *c)
-{
-	PyObject *holder = PyTuple_GET_ITEM(c, 2), *key = PyTuple_GET_ITEM(c, 3), *want = PyTuple_GET_ITEM(c, 4);
-	bool both = is_tie(c);
-	if (key == Py_Ellipsis)
-		return PyObject_Size(holder) == PyLong_AsSsize_t(want);
-	if (!both && is_same_item(holder, key, want))
-		return true;
-	PyObject *now = live_item(holder, key), *other = both ? live_item(want, PyTuple_GET_ITEM(c, 5)) : NULL;
-	bool holds = both ? now == other : is_value(now, want);
-	Py_XDECREF(now);
-	Py_XDECREF(other);
-	PyErr_Clear();
-	return holds;
-}
-
-/* modules: list of ModuleCheck (_module_checks.py), or NULL */
-static clv_status check_modules(PyObject *modules)
-{
-	for (Py_ssize_t i = 0; modules && i < PyList_GET_SIZE(modules); i++) {
-		PyObject *c = PyList_GET_ITEM(modules, i);
-		if (!module_holds(c))
-			return module_changed(c);
-	}
-	return CLV_OK;
-}
-
-PyObject *check_modules_py(PyObject *self, PyObject *modules)
-{
-	(void)self;
-	if (!PyList_Check(modules))
-		return PyErr_Format(PyExc_TypeError, "check_modules takes a list");
-	clv_status st = check_modules(modules);
-	if (st != CLV_OK)
-		return raise_status(st);
-	Py_RETURN_NONE;
-}
-
 static clv_status check_ambient(const PlanObject *o)
 {
 	br_modes now;
@@ -389,6 +319,21 @@ static clv_status check_ambient(const PlanObject *o)
 		            now.default_dtype < DT_COUNT ? dtype_name((dtype)now.default_dtype) : "?",
 		            o->ambient.default_dtype < DT_COUNT ? dtype_name((dtype)o->ambient.default_dtype) : "?");
 	return CLV_OK;
+}
+
+static clv_status check_model(const PlanObject *o, PyObject *checks)
+{
+	TRY(checks_hold(checks));
+	return check_ambient(o);
+}
+
+PyObject *check_model_py(PyObject *self, PyObject *args)
+{
+	PyObject *plan_o, *checks;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O!O!", &PlanType, &plan_o, &ChecksType, &checks))
+		return NULL;
+	return none_or_raise(check_model((PlanObject *)plan_o, checks));
 }
 
 static PyObject *wrap_number(const br_arg *a)
@@ -496,8 +441,7 @@ static clv_status check_call(ProgramObject *o, Py_ssize_t n)
 {
 	if ((uint32_t)n != o->g->v.inputs.n)
 		return fail(CLV_E_INPUT, "%u tensors are needed, %zd were given", o->g->v.inputs.n, n);
-	TRY(check_modules(o->modules));
-	return check_ambient(o->plan);
+	return check_model(o->plan, o->modules);
 }
 
 /* args: (tensors, symbols=None, guards=None). False with an exception; prepared_free in either case. */
@@ -527,6 +471,8 @@ static bool prepare(ProgramObject *o, PyObject *args, Prepared *x)
 	if (!x->externals || (o->beside && !x->beside) || !x->outputs || !x->numbers || (symbols != Py_None && !x->symbols))
 		return PyErr_NoMemory() != NULL;
 	clv_status st = check_call(o, x->n);
+	if (st == CLV_OK && o->from_inputs)
+		st = checks_inputs(o->modules, seq);
 	if (st != CLV_OK)
 		return raise_status(st) != NULL;
 	if (!gather_externals(o, x->externals))
@@ -557,9 +503,7 @@ clv_tensor **program_externals(PyObject *program, Py_ssize_t *n)
 {
 	ProgramObject *o = (ProgramObject *)program;
 	const view *v = &o->g->v;
-	clv_status st = check_modules(o->modules);
-	if (st == CLV_OK)
-		st = check_ambient(o->plan);
+	clv_status st = check_model(o->plan, o->modules);
 	if (st != CLV_OK)
 		return (clv_tensor **)raise_status(st);
 	*n = o->plan->p->values.n;
@@ -621,8 +565,7 @@ static PyObject *program_py_check(ProgramObject *o, PyObject *seq)
 static PyObject *program_py_check_model(ProgramObject *o, PyObject *unused)
 {
 	(void)unused;
-	clv_status st = check_modules(o->modules);
-	return none_or_raise(st == CLV_OK ? check_ambient(o->plan) : st);
+	return none_or_raise(check_model(o->plan, o->modules));
 }
 
 static PyObject *program_py_inputs(ProgramObject *o, PyObject *unused)

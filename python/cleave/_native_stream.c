@@ -164,10 +164,23 @@ static PyObject *stream_py_active(StreamObject *o, PyObject *unused)
 	return PyBool_FromLong(br_recorder_active(o->s->recorder));
 }
 
-static PyObject *stream_py_reads_state(StreamObject *o, PyObject *name)
+/* states_read() -> names of the module tensors that operators took */
+static PyObject *stream_py_states_read(StreamObject *o, PyObject *unused)
 {
-	const char *text = PyUnicode_AsUTF8(name);
-	return text ? PyBool_FromLong(stream_reads(o->s, text)) : NULL;
+	bool *taken;
+	(void)unused;
+	clv_status st = stream_operands(o->s, &taken);
+	if (st != CLV_OK)
+		return raise_status(st);
+	PyObject *out = PySet_New(NULL);
+	for (uint32_t i = 0; out && i < o->s->states.n; i++) {
+		PyObject *name = taken[o->s->states.at[i].tensor] ? PyUnicode_FromString(o->s->states.at[i].name) : NULL;
+		if ((name && PySet_Add(out, name) < 0) || PyErr_Occurred())
+			Py_CLEAR(out);
+		Py_XDECREF(name);
+	}
+	mem_free(taken);
+	return out;
 }
 
 static PyObject *stream_py_reads_data(StreamObject *o, PyObject *unused)
@@ -210,7 +223,8 @@ static PyMethodDef stream_methods[] = {
 	{"python_abort", (PyCFunction)stream_py_python_abort, METH_NOARGS, "python_abort()"},
 	{"fail", (PyCFunction)stream_py_fail, METH_O, "fail(message): refuses the forward"},
 	{"active", (PyCFunction)stream_py_active, METH_NOARGS, "active() -> recording, on this thread, at top level"},
-	{"reads_state", (PyCFunction)stream_py_reads_state, METH_O, "reads_state(name) -> an operator read it"},
+	{"states_read", (PyCFunction)stream_py_states_read, METH_NOARGS,
+     "states_read() -> names of those that operators took"},
 	{"reads_data", (PyCFunction)stream_py_reads_data, METH_NOARGS,
      "reads_data() -> a number or shape follows the data"},
 	{"fold", (PyCFunction)stream_py_fold, METH_NOARGS, "fold() -> sequences were written another way"},

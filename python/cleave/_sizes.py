@@ -525,7 +525,7 @@ class Sized:
         if found is None or found.symbols or found is getattr(self, "captured", None):
             return found
         try:
-            _native.check_modules(found.modules)
+            _native.check_model(found.plan, found.modules)
         except InputError:
             return None
         return found

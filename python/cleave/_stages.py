@@ -105,7 +105,7 @@ class Staged:
         if state is not None:
             captured = captured._replace(state={**captured.state, **state})
         if not checked:
-            captured = captured._replace(modules=[])
+            captured = captured._replace(modules=None)
         if device is not None:
             captured = captured._replace(plan=self._on(str(device)))
         how: dict[str, Any] = {"inference": not self.grad, "optimize": NONE if self.grad else SAFE}

@@ -18,7 +18,7 @@ from . import _native
 
 # What nn.Module itself keeps in its __dict__.
 MODULE_TABLES = frozenset(vars(nn.Module())) - {"training"}
-_HOOK_TABLES = frozenset(k for k in MODULE_TABLES if "hook" in k)
+HOOK_TABLES = frozenset(k for k in MODULE_TABLES if "hook" in k)
 
 
 class ModuleTensor(NamedTuple):
@@ -278,7 +278,7 @@ class _Kept:
         self.inner: list[_Kept | _KeptArray | _KeptSlots] = []
         pairs = container.items() if isinstance(container, dict) else enumerate(self.items)
         for key, value in pairs:
-            inner = None if key in _HOOK_TABLES else _keep(f"{name}[{key!r}]", value, seen)
+            inner = None if key in HOOK_TABLES else _keep(f"{name}[{key!r}]", value, seen)
             if inner is not None:
                 self.inner.append(inner)
 

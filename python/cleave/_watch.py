@@ -6,6 +6,7 @@ capture to end takes them away again."""
 
 from __future__ import annotations
 
+import builtins
 import sys
 import threading
 import types
@@ -16,14 +17,17 @@ import torch
 from torch import nn
 
 from . import _native, _tree
-from ._module_checks import can_be_watched, plain_objects
-from ._state import Target
+from ._state import MODULE_TABLES, Target
+from ._walk import can_be_watched, reachable, slots_of
 
+id_of = id  # while a forward is recorded, `id` itself is watched
 _local = threading.local()
 _lock = threading.Lock()
 _users = 0
 _undo: list[Callable[[], None]] = []
 _watched: set[type] = set()  # classes of which it is seen which attributes are read
+
+MOST_LOOKED_AT = 100_000  # values, for objects that the modules hold
 
 # Methods that hand a tensor's data to code no plan can follow.
 HOST_READS = ("tolist", "numpy", "__dlpack__")
@@ -55,8 +59,18 @@ class PythonCall:
 class Recording:
     """One forward being recorded on this thread."""
 
-    def __init__(self, target: Target, read: set[tuple[int, str]]) -> None:
-        self.read = read  # attributes of modules and plain objects that the forward looks at: id, name
+    def __init__(
+        self,
+        target: Target,
+        read: set[tuple[int, str]],
+        watched: set[type],
+        own: set[int],
+        addresses: set[int],
+    ) -> None:
+        """own: ids of the model's tensors. The other sets are filled by what the forward does."""
+        self.own, self.addresses = own, addresses  # of those: ids of tensors whose place in memory is asked for
+        self.read = read  # attributes of modules and objects that the forward looks at: id, name
+        self.watched = watched  # classes of objects of which that is seen
         self.target = target
         self.stream = _native.Stream(target.name)
         self.calls: list[PythonCall] = []
@@ -105,6 +119,13 @@ class Recording:
         self.calls.append(PythonCall(what, name, arguments, len(tensors), structure))
         return out
 
+    def ask_place(self, tensor: Any, how: str) -> None:
+        """The forward asks where a tensor is: of the model's own it can be seen that they stay there."""
+        if id_of(tensor) in self.own:
+            self.addresses.add(id_of(tensor))
+        else:
+            self.stream.fail(f"the forward asks for the place of a tensor in memory by {how}, which each run changes")
+
     def call(self, module: nn.Module, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The forward of a module: operator by operator, or as a whole where that was asked for."""
         if id(module) not in self.whole:
@@ -126,8 +147,9 @@ class watching:
         self.recording = recording
 
     def __enter__(self) -> None:
-        objects = (x for _, module in self.recording.target.modules() for x in plain_objects(module))
-        _install({nn.Module, *(type(x) for x in objects if can_be_watched(type(x)))})
+        classes = _classes(self.recording.target)
+        self.recording.watched.update(classes)
+        _install({nn.Module, *classes})
         self.outer = getattr(_local, "recording", None)
         _local.recording = self.recording
 
@@ -136,12 +158,21 @@ class watching:
         _uninstall()
 
 
+def _classes(target: Target) -> set[type]:
+    """Of the objects that the modules hold, as far as they can be watched."""
+    attributes = [v for _, m in target.modules() for k, v in vars(m).items() if k not in MODULE_TABLES]
+    found = {type(v) for v, _ in reachable([target.call, *attributes], MOST_LOOKED_AT)}
+    return {cls for cls in found if can_be_watched(cls) and (cls.__dictoffset__ or slots_of(cls))}
+
+
 def _install(readable: set[type]) -> None:
     global _users
     with _lock:
         _users += 1
         if _users == 1:
             _undo.extend(_wrap_host_read(name) for name in HOST_READS)
+            _undo.extend(_wrap_place(cls) for cls in (torch.Tensor, torch.UntypedStorage, torch.TypedStorage))
+            _undo.append(_wrap_id())
             _undo.append(_wrap_apply())
             _undo.append(_wrap_call())
         for cls in readable - _watched:
@@ -187,7 +218,7 @@ def _wrap_read(cls: Any) -> Callable[[], None]:
         recording = getattr(_local, "recording", None)
         # nn.Module looks for parameters, buffers and children in its own dict: that reads no attribute.
         if recording is not None and (name != "__dict__" or sys._getframe(1).f_globals is not torchs_own):
-            recording.read.add((id(self), name))
+            recording.read.add((id_of(self), name))
         return look_up(self, name)
 
     try:
@@ -215,6 +246,40 @@ def _wrap_host_read(name: str) -> Callable[[], None]:
     wrapper.__name__ = name
     setattr(torch.Tensor, name, wrapper)
     return (lambda: setattr(torch.Tensor, name, original)) if own else (lambda: delattr(torch.Tensor, name))
+
+
+def _asked_by_a_model() -> Recording | None:
+    """The recording, where its forward calls the caller by itself, and no library does."""
+    recording = current()
+    home = str(sys._getframe(2).f_globals.get("__name__", "")).partition(".")[0]
+    return None if home in ("torch", "cleave") or home in sys.stdlib_module_names - {"__main__"} else recording
+
+
+def _wrap_place(cls: Any) -> Callable[[], None]:
+    own = vars(cls).get("data_ptr")
+    original: Any = cls.data_ptr
+
+    def data_ptr(self: Any) -> Any:
+        recording = _asked_by_a_model()
+        if recording is not None:
+            recording.ask_place(self, "data_ptr()")
+        return original(self)
+
+    cls.data_ptr = data_ptr
+    return (lambda: delattr(cls, "data_ptr")) if own is None else (lambda: setattr(cls, "data_ptr", own))
+
+
+def _wrap_id() -> Callable[[], None]:
+    def watched(value: Any, /) -> int:
+        if issubclass(type(value), torch.Tensor):
+            recording = _asked_by_a_model()
+            if recording is not None:
+                recording.ask_place(value, "id()")
+        return id_of(value)
+
+    watched.__name__ = "id"
+    builtins.id = watched
+    return lambda: setattr(builtins, "id", id_of)
 
 
 def _wrap_apply() -> Callable[[], None]:

@@ -17,7 +17,19 @@ import torch
 from torch._C import _functorch
 
 from . import _native, _report, _save, _show, _tree, progress
-from ._capture import Arguments, Capture, Captured, grad_mode, own_copy, parameter_names, probes, recycling, take_apart
+from ._capture import (
+    Arguments,
+    Capture,
+    Captured,
+    each,
+    grad_mode,
+    own_copy,
+    parameter_names,
+    probes,
+    recycling,
+    same_inputs,
+    take_apart,
+)
 from ._capture import eager as eager_code
 from ._dims import DynamicDims, SizeSpec, read_size
 from ._log import logger, warn
@@ -184,7 +196,8 @@ class Plan(_show.Shown, Drawable):
             return self._variant_for(key, args, kwargs, leaves)(leaves)
         except LayoutError:  # the forward may do something else with this layout: another plan, made on first use
             pass
-        key = (grad, *((t.shape, t.stride(), t.requires_grad) for t in leaves), self._trainable())
+        layouts = ((t.shape, t.stride(), t.requires_grad) for t in leaves)
+        key = (grad, *layouts, *same_inputs(leaves), self._trainable())
         return self._variant_for(key, args, kwargs, leaves)(leaves)
 
     def _sized_key(self, sized: Sized, grad: bool, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Hashable:
@@ -593,7 +606,7 @@ def _check_replay(target: Target, captured: Captured, replay: _Call, work: Captu
 
     def attempt(call: _Call, data: list[list[torch.Tensor]]) -> list[_Outcome]:
         with work.undoing():
-            return [_observe(call, [own_copy(t) for t in leaves], params) for leaves in data]
+            return [_observe(call, each(leaves, own_copy), params) for leaves in data]
 
     refused = False
     failure: Exception | None = None

@@ -87,7 +87,7 @@ clv_status stream_scope_add(stream *s, const char *path, const char *cls, uint32
 clv_status stream_enter(stream *s, uint32_t number); /* a module's forward begins */
 void stream_leave(stream *s);
 clv_status stream_output(stream *s, const clv_tensor *t);
-bool stream_reads(const stream *s, const char *state_name); /* an operator took it as an argument */
+clv_status stream_operands(const stream *s, bool **out); /* per tensor: an operator took it; mem_free */
 clv_status stream_rebound(stream *s, const char *state_name, const clv_tensor *t); /* module tensor now is t */
 
 /* The forward read the data of `t` on the host (tolist, numpy): replay must find the same data. Data of more than

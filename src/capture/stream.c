@@ -209,27 +209,24 @@ clv_status stream_rebound(stream *s, const char *state_name, const clv_tensor *t
 	return vec_push(&s->rebinds, r);
 }
 
-static bool has_tensor(const br_arg *args, uint32_t n, uint32_t t)
+static void mark_tensors(const br_arg *args, uint32_t n, bool *seen)
 {
 	for (uint32_t i = 0; i < n; i++) {
-		if (args[i].kind == BR_TENSOR && args[i].u.id == t)
-			return true;
-		if (args[i].kind == BR_LIST && has_tensor(args[i].u.list.at, args[i].u.list.n, t))
-			return true;
+		if (args[i].kind == BR_TENSOR)
+			seen[args[i].u.id] = true;
+		if (args[i].kind == BR_LIST)
+			mark_tensors(args[i].u.list.at, args[i].u.list.n, seen);
 	}
-	return false;
 }
 
-bool stream_reads(const stream *s, const char *state_name)
+clv_status stream_operands(const stream *s, bool **out)
 {
-	for (uint32_t i = 0; i < s->states.n; i++) {
-		if (strcmp(s->states.at[i].name, state_name) != 0)
-			continue;
-		for (uint32_t k = 0; k < s->ops.n; k++)
-			if (has_tensor(s->ops.at[k].args, s->ops.at[k].nargs, s->states.at[i].tensor))
-				return true;
-	}
-	return false;
+	*out = mem_alloc((s->tensors.n + 1) * sizeof **out);
+	if (!*out)
+		return fail_nomem();
+	for (uint32_t k = 0; k < s->ops.n; k++)
+		mark_tensors(s->ops.at[k].args, s->ops.at[k].nargs, *out);
+	return CLV_OK;
 }
 
 /* An operator of our own, at the line where the user's program is. The recorder is locked. */

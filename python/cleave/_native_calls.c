@@ -1,0 +1,35 @@
+/* Which code runs: every code object that is entered on this thread, for those who want to know what a forward may do. */
+#include "_native.h"
+
+static int on_event(PyObject *seen, PyFrameObject *called, int what, PyObject *unused)
+{
+	(void)unused;
+	if (what != PyTrace_CALL)
+		return 0;
+	PyCodeObject *code = PyFrame_GetCode(called);
+	int failed = PySet_Add(seen, (PyObject *)code);
+	Py_DECREF(code);
+	return failed;
+}
+
+/* calls_begin() -> a set that fills with code objects until calls_end(); None: somebody else profiles this thread */
+PyObject *calls_begin_py(PyObject *self, PyObject *unused)
+{
+	(void)self;
+	(void)unused;
+	if (PyThreadState_Get()->c_profilefunc)
+		Py_RETURN_NONE;
+	PyObject *seen = PySet_New(NULL);
+	if (seen)
+		PyEval_SetProfile(on_event, seen);
+	return seen;
+}
+
+PyObject *calls_end_py(PyObject *self, PyObject *unused)
+{
+	(void)self;
+	(void)unused;
+	if (PyThreadState_Get()->c_profilefunc == on_event)
+		PyEval_SetProfile(NULL, NULL);
+	Py_RETURN_NONE;
+}
