@@ -73,6 +73,9 @@ PyObject *plan_py_work(PlanObject *o, PyObject *args);      /* ([sizes]): operat
 PyObject *plan_py_choose(PlanObject *o, PyObject *args);    /* (boundary, objective[, sizes]) */
 PyObject *plan_py_check(PlanObject *o, PyObject *args);     /* (which, objective[, sizes]) */
 PyObject *plan_py_exact(PlanObject *o, PyObject *args);     /* (must_prefix, must_suffix[, sizes]) */
+PyObject *plan_py_exact_like(PlanObject *o, PyObject *args);
+PyObject *plan_py_match(PlanObject *o, PyObject *args);
+PyObject *plan_py_module_sides(PlanObject *o, PyObject *args);
 
 typedef struct size_list {
 	const char **names; /* borrowed from the dict */

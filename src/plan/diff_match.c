@@ -11,6 +11,7 @@
 
 typedef enum likeness {
 	LIKE_ALL,    /* operator, module, arguments, types of results        */
+	LIKE_ARGS,   /* operator, module, arguments: at another size         */
 	LIKE_MODULE, /* operator and module                                  */
 	LIKE_LEAF,   /* operator and the last part of the module's path      */
 	LIKE_OP,     /* operator                                             */
@@ -94,9 +95,11 @@ static void key_text(const plan *p, const node *n, likeness like, strbuf *b)
 	} else if (like != LIKE_OP) {
 		add_str(b, path);
 	}
-	if (like != LIKE_ALL)
+	if (like > LIKE_ARGS)
 		return;
 	args_text(p, n->args, n->nargs, origin_text, p, b);
+	if (like != LIKE_ALL)
+		return;
 	strbuf_putc(b, '\0');
 	args_text(p, n->results, n->nresults, type_text, p, b);
 }
@@ -235,11 +238,12 @@ static clv_status find_moved(matcher *x)
 	return ok ? CLV_OK : fail_nomem();
 }
 
-static clv_status match_all(matcher *x)
+static clv_status match_all(matcher *x, pairs_kind kind)
 {
-	for (unsigned like = 0; like < LIKE_COUNT; like++) {
+	unsigned end = kind == PAIRS_SURE ? LIKE_MODULE + 1 : LIKE_COUNT;
+	for (unsigned like = 0; like < end; like++) {
 		TRY(align_gaps(x, (likeness)like));
-		if (like == LIKE_ALL)
+		if (like <= LIKE_ARGS)
 			TRY(find_moved(x));
 	}
 	return CLV_OK;
@@ -260,7 +264,7 @@ static void matcher_free(matcher *x)
 	vec_free(&x->match);
 }
 
-clv_status node_pairs_new(const plan *a, const plan *b, node_pairs *out)
+clv_status node_pairs_new(const plan *a, const plan *b, pairs_kind kind, node_pairs *out)
 {
 	node_pairs m = {mem_ids((size_t)a->nodes.n + 1), mem_ids((size_t)b->nodes.n + 1),
 	                mem_alloc((size_t)a->nodes.n + 1)};
@@ -268,7 +272,7 @@ clv_status node_pairs_new(const plan *a, const plan *b, node_pairs *out)
 	x.tokens[0] = mem_ids((size_t)a->nodes.n + 1);
 	x.tokens[1] = mem_ids((size_t)b->nodes.n + 1);
 	bool room = m.to_b && m.to_a && m.moved && x.tokens[0] && x.tokens[1];
-	clv_status st = room ? match_all(&x) : fail_nomem();
+	clv_status st = room ? match_all(&x, kind) : fail_nomem();
 	matcher_free(&x);
 	if (st == CLV_OK)
 		*out = m;
