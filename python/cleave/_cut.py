@@ -263,7 +263,7 @@ def _same_place(plan: Any, spec: SplitSpec, sizes: dict[str, int] | None, like: 
     found = like.captured.plan.match(like.candidate.position, plan)
     frontiers = plan.frontiers(sizes)
     if found is None or found >= len(frontiers):
-        raise SplitError(f"nothing runs {'before' if found is None else 'after'} this place")
+        raise SplitError(f"nothing runs {'before' if found is None else 'after'} that place there")
     candidate = SplitCandidate(*frontiers[found])
     if not candidate.safe:
         raise SplitError(candidate.reason or "it is not safe")

@@ -179,7 +179,7 @@ class Halves:
             if t.kind != "param" or id(t.tensor) in seen:
                 continue
             seen.add(id(t.tensor))
-            sides = used.get(id(t.tensor)) or next(inside[p] for p in _around(t.name) if inside.get(p))
+            sides = used.get(id(t.tensor)) or next((inside[p] for p in _around(t.name) if inside.get(p)), BOTH)
             if sides == BOTH and id(t.tensor) not in used:
                 sides = before
             if sides != BOTH:

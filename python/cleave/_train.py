@@ -184,7 +184,8 @@ def train_suffix(
     watch.over = True
     gradients = dict(watch.found)
     if record is not None:
-        record.shares.append(Share(watch.found, parts))
+        if parts or not record.shares or any(grad is not None for grad in watch.found.values()):
+            record.shares.append(Share(watch.found, parts))
         record.optimizers += [o for o in optimizers if all(o is not other for other in record.optimizers)]
     else:
         gradients.update(_by_name(cut, parts))

@@ -77,7 +77,7 @@ clv_status find_reaches(const plan *p, reach_list *out /* empty; caller frees wi
 /* match.c */
 /* Per scope: on which sides of a cut before node `end` its nodes are, as bits 1 << PREFIX and 1 << SUFFIX. */
 clv_status scope_sides(const plan *p, node_id end, uint8_t **out /* caller frees */);
-/* The node of `to` after which it is cut where `from` is cut after node `at`. NONE: nothing of what runs before is there. */
+/* The node of `to` after which it is cut where `from` is cut after node `at`. NONE: it has no such place. */
 clv_status place_match(const plan *from, node_id at, const plan *to, node_id *out);
 /* Marks the nodes of `to` that are before or after the same cut in `from`. */
 clv_status sides_match(const plan *from, node_id at, const plan *to, bool *const must[SIDES] /* by node */);

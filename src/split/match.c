@@ -62,8 +62,10 @@ clv_status place_match(const plan *from, node_id at, const plan *to, node_id *ou
 			end = m.to_b[n];
 	}
 	node_pairs_free(&m);
-	if (last == NONE)
+	if (last == NONE) { /* then the place is before what runs after it, if something else does before that */
+		*out = end > 0 && end < to->nodes.n ? end - 1 : NONE;
 		return CLV_OK;
+	}
 	TRY(scope_sides(from, at + 1, &bits));
 	*out = last_before(from, bits, to, last, end);
 	mem_free(bits);

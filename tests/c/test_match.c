@@ -41,7 +41,7 @@ static void check_matches(const char *from, const char *to, const node_id *want,
 static void a_place_is_found_by_what_runs_before_and_after_it(void **state)
 {
 	(void)state;
-	check_matches(eval, training, (const node_id[]){NONE, 0, 1, 3, 4, 5}, 6); /* dropout belongs to a, which has ended */
+	check_matches(eval, training, (const node_id[]){NONE, 0, 1, 3, 4, 5}, 6); /* nothing comes before; dropout belongs to a */
 	check_matches(training, training, (const node_id[]){0, 1, 2, 3, 4, 5}, 6);
 	check_matches(training, eval, (const node_id[]){1, 2, 3, 3, 4, 5}, 6); /* dropout ends a, as its second add does */
 }
@@ -79,7 +79,7 @@ static void what_belongs_to_a_module_that_ended_comes_before_the_place(void **st
 	              (const node_id[]){1, 3}, 2);
 }
 
-static void a_place_of_which_nothing_is_there_is_not_matched(void **state)
+static void a_place_is_before_what_runs_after_it_where_something_else_runs_before(void **state)
 {
 	(void)state;
 	check_matches(HEAD "%1 = aten::add(%x) -> f32[2] in a\n"
@@ -88,7 +88,18 @@ static void a_place_of_which_nothing_is_there_is_not_matched(void **state)
 	              HEAD "%1 = aten::tanh(%x) -> f32[2] in ab\n"
 	                   "%2 = aten::relu(%1) -> f32[2]\n"
 	                   "output %2\n",
-	              (const node_id[]){NONE, 1}, 2);
+	              (const node_id[]){0, 1}, 2);
+}
+
+static void a_place_before_which_nothing_runs_is_not_matched(void **state)
+{
+	(void)state;
+	static const char *const last = HEAD "%2 = aten::relu(%x) -> f32[2]\noutput %2\n";
+	check_matches(HEAD "%1 = aten::add(%x) -> f32[2] in a\n"
+	                   "%2 = aten::relu(%1) -> f32[2]\n"
+	                   "output %2\n",
+	              last, (const node_id[]){NONE, 0}, 2);
+	check_matches(HEAD "%1 = aten::add(%x) -> f32[2] in a\noutput %1\n", last, (const node_id[]){NONE}, 1);
 }
 
 static void a_module_is_inside_itself_and_not_inside_a_longer_name(void **state)
@@ -126,7 +137,8 @@ int main(void)
 		cmocka_unit_test(a_place_is_found_by_what_runs_before_and_after_it),
 		cmocka_unit_test(an_operator_that_runs_once_more_before_a_place_does_not_move_it),
 		cmocka_unit_test(what_belongs_to_a_module_that_ended_comes_before_the_place),
-		cmocka_unit_test(a_place_of_which_nothing_is_there_is_not_matched),
+		cmocka_unit_test(a_place_is_before_what_runs_after_it_where_something_else_runs_before),
+		cmocka_unit_test(a_place_before_which_nothing_runs_is_not_matched),
 		cmocka_unit_test(a_module_is_inside_itself_and_not_inside_a_longer_name),
 		cmocka_unit_test(a_place_is_module_and_line_as_far_as_known),
 	};
