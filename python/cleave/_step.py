@@ -186,10 +186,10 @@ class Halves:
                 before = sides
             self.places.append(Place(t.name, t.holder, t.key, sides))
 
-    def parameters(self, side: int) -> list[nn.Parameter]:
+    def parameters(self, half: str) -> list[torch.Tensor]:
         """Those of one half."""
-        found = [place.now() for place in self.places if place.sides & side]
-        return [p for p in found if isinstance(p, nn.Parameter)]
+        side = PREFIX if half == "prefix" else SUFFIX
+        return [t for place in self.places if place.sides & side and (t := place.now()) is not None]
 
     def roles(self, cut: Cut) -> Roles:
         """What a plan's steps have to know of each parameter."""
@@ -205,14 +205,16 @@ class Halves:
         read = [Place(name, *cut.captured.state[name], PREFIX) for name in one]
         unread = [place for place in only[PREFIX] if id(place.now()) not in here]
         whole = {id(t) for t in two.values()} - {id(t) for t in one.values()}
-        return Roles(read + unread, [place for place in only[SUFFIX] if id(place.now()) in whole])
+        there = {side: [place for place in places if id(place.now()) in whole] for side, places in only.items()}
+        return Roles(read + unread, there[SUFFIX], there[PREFIX])
 
 
 class Roles(NamedTuple):
     """Whose gradients wait for the prefix's backward, and whose are whole after the suffix's."""
 
     waiting: list[Place]
-    final: list[Place]
+    whole: list[Place]
+    lent: list[Place]  # whole too, and they belong to the prefix: its optimizer may have them
 
 
 def _around(path: str) -> Iterator[str]:
@@ -229,18 +231,32 @@ def trained(places: Iterable[Place]) -> list[torch.Tensor]:
     return [t for t in found if t is not None and t.requires_grad]
 
 
-def refuse_unheld(places: Iterable[Place], optimizers: Optimizers, roots: Sequence[torch.Tensor], call: str) -> None:
-    """Before a backward whose gradients are stepped: every parameter that gets one has an optimizer."""
+def _unheld(places: Iterable[Place], optimizers: Optimizers) -> dict[str, torch.Tensor]:
     mine = held(optimizers)
     now = [(place.name, place.now()) for place in places]
-    missing = [(name, t) for name, t in now if isinstance(t, nn.Parameter) and t.requires_grad and id(t) not in mine]
-    found = reached(roots) if missing else {}
-    names = [name for name, t in missing if id(t) in found]
+    return {n: t for n, t in now if isinstance(t, nn.Parameter) and t.requires_grad and id(t) not in mine}
+
+
+def _refuse(names: Sequence[str]) -> None:
     if names:
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
         raise InputError(
-            f"{_some(names)}: {call} gives it a gradient, and no optimizer of this step holds it: add it to the "
-            "optimizer (SplitRuntime.parameters lists what a half trains), or freeze it with requires_grad_(False)"
+            f"{shown}: this step gives it a gradient, and no optimizer of the step holds it: add it to the optimizer "
+            "(SplitRuntime.parameters lists what a half trains), or freeze it with requires_grad_(False)"
         )
+
+
+def refuse_unheld(places: Iterable[Place], optimizers: Optimizers, roots: Sequence[torch.Tensor]) -> None:
+    """Before a backward from these roots: every parameter that it gives a gradient has an optimizer."""
+    missing = _unheld(places, optimizers)
+    found = reached(roots) if missing else {}
+    _refuse([name for name, t in missing.items() if id(t) in found])
+
+
+def refuse_left(places: Iterable[Place], optimizers: Optimizers) -> None:
+    """After all but the last optimizers have stepped: what has a gradient was stepped, or is held by one of these."""
+    missing = _unheld(places, optimizers)
+    _refuse([name for name, t in missing.items() if t.grad is not None and not _is_spent(t, t.grad)])
 
 
 def refuse_hooks(optimizers: Optimizers, waiting: Iterable[torch.Tensor]) -> None:
@@ -253,7 +269,3 @@ def refuse_hooks(optimizers: Optimizers, waiting: Iterable[torch.Tensor]) -> Non
                 "stepped one after the other: the hooks would run twice. Give each half an optimizer of its own, or "
                 "no optimizer, and step yourself after backward_prefix"
             )
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -178,7 +178,7 @@ def train_suffix(
         if not loss.requires_grad:
             raise InputError("the loss depends on nothing that is trained: neither boundary nor suffix require grad")
         if optimizers:
-            _step.refuse_unheld(roles.final, optimizers, [loss], "train_suffix")
+            _step.refuse_unheld(roles.whole, optimizers, [loss])
         with steps.fresh(), _apart(waiting) as parts:
             loss.backward()  # type: ignore[no-untyped-call]
     watch.over = True
@@ -269,8 +269,9 @@ def backward_prefix(
     passes = _passes(record, given)
     others = [o for o in record.optimizers if all(o is not mine for mine in optimizers)]
     if optimizers:
-        roots = [root for pairs in passes for root, _ in pairs]
-        _step.refuse_unheld(roles.waiting, [*optimizers, *others], roots, "backward_prefix")
+        _step.refuse_unheld(roles.waiting, [*optimizers, *others], [root for pairs in passes for root, _ in pairs])
+        if others:
+            _step.refuse_left(roles.lent, [*optimizers, *others])
     steps.begin(record.number)
     record.used = True
     with steps.fresh(record.number):

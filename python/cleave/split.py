@@ -608,8 +608,8 @@ class SplitRuntime(_show.Shown, Drawable):
         return self._first.main.state(half)
 
     def parameters(self, half: str) -> list[nn.Parameter]:
-        """The parameters of a half, for its optimizer: those that the forward reads there, at whatever sizes and in
-        whatever mode, and those that no plan has read so far and that are in the same part of the model.
+        """The parameters of a half, for its optimizer: those that the forward reads there, at the sizes and in the modes
+        that were seen, and those that no plan has read so far and that are in the same part of the model.
 
         >>> import torch, cleave
         >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -618,9 +618,10 @@ class SplitRuntime(_show.Shown, Drawable):
         >>> [tuple(p.shape) for p in runtime.parameters("suffix")]
         [(2, 8), (2,)]
         """
-        used = {id(t): t for t in (*self.state(half).values(), *self._used(half))}
-        assigned = {id(p): p for p in self._halves.parameters(_step.PREFIX if half == "prefix" else _step.SUFFIX)}
-        return [t for t in {**used, **assigned}.values() if isinstance(t, nn.Parameter)]
+        mine = {id(t): t for t in (*self.state(half).values(), *self._used(half))}
+        used = mine.keys() | {id(t) for t in self._used("suffix" if half == "prefix" else "prefix")}
+        mine.update({id(p): p for p in self._halves.parameters(half) if id(p) not in used})
+        return [t for t in mine.values() if isinstance(t, nn.Parameter)]
 
     def _plans(self) -> Iterator[Cut]:
         """Every plan that was made so far, cut."""
