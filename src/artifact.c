@@ -5,6 +5,7 @@
 
 #include "base/options.h"
 #include "plan/view.h"
+#include "split/frontier.h"
 
 static clv_status read_options(const clv_open_options *given, clv_open_options *out)
 {
@@ -226,8 +227,9 @@ clv_status clv_artifact_tensor(const clv_artifact *a, uint32_t i, clv_tensor_inf
 static clv_status match_cut(const artifact *a, uint32_t i, node_id position, const clv_split_options *o, node_id *out)
 {
 	const plan *p = a->plans.at[i].p;
-	node_id at = node_match(a->plans.at[0].p, position, p);
 	clv_frontiers *f;
+	node_id at;
+	TRY(place_match(a->plans.at[0].p, position, p, &at));
 	if (at == NONE)
 		return fail(CLV_E_NOT_FOUND, "the plan for other sizes has no such place");
 	TRY(clv_frontiers_create(p, NULL, &f));

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from . import _native, _show, progress
 from ._capture import Arguments, Captured
@@ -87,10 +87,12 @@ class Cut:
         sizes: dict[str, int] | None,
         like: Cut | None,
         origin: str = "",
+        where: str = "",
     ) -> None:
+        """where: for people, the sizes it is for."""
         self.source = captured
         self.sizes = sizes  # at which its candidates were counted
-        plan, which = _choose(captured.plan, want, sizes, like)
+        plan, which = _choose(captured.plan, want, sizes, like, grad, where)
         captured = self.captured = captured._replace(plan=plan)
         debug = want.mode == "debug_interpreter"
         self.candidates = CandidateTable(SplitCandidate(*c) for c in plan.frontiers(sizes))
@@ -114,29 +116,25 @@ class Cut:
         }
         self.prefix = Program(captured, 0, at, **how)
         self.suffix = Program(captured, at, end, **how)
-        # Parameters that both halves train: a suffix reads them through `stand_in`, so that its share of their
-        # gradient can wait for the prefix's.
-        self.tied = sorted(_trained(self.prefix) & _trained(self.suffix)) if grad else []
-        self.stand_in: dict[str, torch.Tensor] = {}
-        if self.tied:
-            state = {**captured.state, **{name: (self.stand_in, name) for name in self.tied}}
-            self.suffix = Program(captured._replace(state=state), at, end, **how)
-        else:
-            state = captured.state
         self.engines = Engines(
             _engine(want, captured, 0, at, grad, "Prefix", self.prefix),
-            _engine(want, captured._replace(state=state), at, end, grad, "Suffix", self.suffix),
+            _engine(want, captured, at, end, grad, "Suffix", self.suffix),
         )
         one, two = ({n: written for n, _, _, written in g.native.state()} for g in (self.prefix, self.suffix))
         self.names = {"prefix": list(one), "suffix": list(two)}
+        read = {name: self.live(name) for name in one | two} if grad else {}
+        self.trained = [name for name, t in read.items() if t.requires_grad]
+        self.tied = sorted(name for name in self.trained if name in one and name in two)  # both halves train them
+        self.with_grad = [name for name in self.trained if not isinstance(read[name], nn.Parameter)]
         # Module tensors that one half writes and the other has too: the halves cannot be in two processes.
         self.shared_writes = sorted(n for n in one.keys() & two.keys() if one[n] or two[n])
-        self.lock = threading.Lock()
         self.labels: list[str] = self.prefix.native.outputs()
         inputs = set(self.prefix.native.inputs())
         self.passthrough = tuple(label for label in self.labels if label in inputs)
         if self.labels != self.suffix.native.inputs():
             raise AssertionError("prefix and suffix disagree about the boundary")
+        if like is not None and grad:
+            self._refuse_other_sides(like, where)
         self.rebinds = [captured.state[name] for name in plan.rebinds()]
         self.signature = plan_signature(captured, origin)
         self.schema = {
@@ -160,28 +158,12 @@ class Cut:
         """Every tensor of a boundary against the plan: dtype, each dimension, device, grad flag."""
         check_tensors(self.schema, dict(zip(self.labels, self.in_order(tensors), strict=True)), dict(sizes))
 
-    def run_suffix(
-        self, given: Sequence[torch.Tensor], symbols: list[int] | None, tied: Mapping[str, torch.Tensor] = {}
-    ) -> Any:
-        """What the model returns; `tied` stands in for parameters that both halves train."""
-        return self._finish_suffix(self.engines.suffix, given, symbols, tied)
+    def run_suffix(self, given: Sequence[torch.Tensor], symbols: list[int] | None) -> Any:
+        """What the model returns."""
+        return self._finish_suffix(self.engines.suffix, given, symbols)
 
-    def _finish_suffix(
-        self,
-        engine: Engine,
-        given: Sequence[torch.Tensor],
-        symbols: list[int] | None,
-        tied: Mapping[str, torch.Tensor] = {},
-    ) -> Any:
-        if not self.tied:
-            return finish(self.captured, self.rebinds, engine.run(given, symbols))
-        with self.lock:
-            self.stand_in.update({name: self.live(name) for name in self.tied} | dict(tied))
-            try:
-                out = engine.run(given, symbols)
-            finally:
-                self.stand_in.clear()
-        return finish(self.captured, self.rebinds, out)
+    def _finish_suffix(self, engine: Engine, given: Sequence[torch.Tensor], symbols: list[int] | None) -> Any:
+        return finish(self.captured, self.rebinds, engine.run(given, symbols))
 
     def check(self, target: Target, arguments: Arguments, symbols: list[int] | None, grad: bool) -> None:
         """Runs both halves and compares with the model, bit for bit, before anybody relies on them."""
@@ -205,6 +187,20 @@ class Cut:
             if self.suffix.native.ask() and ran:
                 self.suffix.run(self.prefix.run(leaves), symbols)
 
+    def sides(self, name: str) -> list[str]:
+        """The halves that read or write a module tensor."""
+        return [half for half, names in self.names.items() if name in names]
+
+    def _refuse_other_sides(self, like: Cut, where: str) -> None:
+        """What another plan trains in one half is not trained in the other one here, where its optimizer is not."""
+        for name in self.trained:
+            here, there = self.sides(name), like.sides(name)
+            if there and not set(here) & set(there):
+                raise SplitError(
+                    f"{name} would be trained in the {here[0]}{where}, and belongs to the {there[0]}: the model has no "
+                    f"place there like the one after {_where(like.candidate)}"
+                )
+
     def check_model(self) -> None:
         """Raises when the model is not as it was captured."""
         self.prefix.native.check_model()
@@ -222,24 +218,23 @@ class Cut:
         return {name: self.live(name) for name in self.names[half]}
 
 
-def _trained(program: Program) -> set[str]:
-    return {name for name, kind, trainable, _ in program.native.state() if kind == "param" and trainable}
+def _where(c: SplitCandidate) -> str:
+    return f"{c.name} in {c.module_path}" if c.module_path else c.name
 
 
 def _place(c: SplitCandidate, nodes: int) -> str:
-    where = f" in {c.module_path}" if c.module_path else ""
     crosses = f"{_show.plural(c.boundary_tensors, 'tensor')}, {_native.text_bytes(c.boundary_bytes)}"
     return (
-        f"{c.name}{where}, node {c.position} of {nodes} ({crosses}, {_show.share(c.prefix_share)} of the work before)"
+        f"{_where(c)}, node {c.position} of {nodes} ({crosses}, {_show.share(c.prefix_share)} of the work before)"
     )
 
 
 def _why(want: Wanted, like: Cut | None) -> str:
     """Why a frontier was taken, for the log."""
-    if want.spec.exact:
-        return "the fewest bytes of all cuts"
     if like is not None:
         return f"where the first plan is cut, after {like.candidate.name}"
+    if want.spec.exact:
+        return "the fewest bytes of all cuts"
     boundary = want.spec.boundary
     if boundary != "auto":
         near = boundary.startswith("percent:") or (boundary.endswith("%") and not boundary.startswith("nearest:"))
@@ -248,23 +243,42 @@ def _why(want: Wanted, like: Cut | None) -> str:
     return f"the least {goal}" if goal else "the fewest bytes with 20 to 80 % of the work before"
 
 
-def _choose(plan: Any, want: Wanted, sizes: dict[str, int] | None, like: Cut | None) -> tuple[Any, int]:
-    """The plan to cut (an exact cut puts its nodes in another order) and where: at the frontier of another plan of the
-    same model if there is one, else where the user wants it."""
+def _choose(
+    plan: Any, want: Wanted, sizes: dict[str, int] | None, like: Cut | None, grad: bool, where: str
+) -> tuple[Any, int]:
+    """The plan to cut (an exact cut puts its nodes in another order) and where: at the place at which another plan of
+    the same model is cut if there is one, else where the user wants it. Only a plan without gradients may be cut
+    elsewhere, where there is no such place: its weights need no optimizer."""
     spec, fields = want.spec, want.objective.fields
     try:
+        if like is not None:
+            try:
+                return _same_place(plan, spec, sizes, like)
+            except CleaveError as error:
+                if grad:
+                    place = _where(like.candidate)
+                    raise SplitError(f"the split is after {place}, and cannot be made{where}: {error}") from None
         if spec.exact:
             plan, which = plan.exact(list(spec.must_prefix), list(spec.must_suffix), sizes)
             plan.check(which, fields, sizes)
             return plan, which
-        if like is not None:
-            found = like.captured.plan.match(like.candidate.position, plan)
-            frontiers = plan.frontiers(sizes)
-            if found is not None and found < len(frontiers) and SplitCandidate(*frontiers[found]).safe:
-                return plan, found
         return plan, plan.choose(spec.boundary, fields, sizes)
     except CleaveError as error:
         raise SplitError(str(error)) from None
+
+
+def _same_place(plan: Any, spec: SplitSpec, sizes: dict[str, int] | None, like: Cut) -> tuple[Any, int]:
+    if spec.exact:
+        cut: tuple[Any, int] = plan.exact_like(like.captured.plan, like.candidate.position, sizes)
+        return cut
+    found = like.captured.plan.match(like.candidate.position, plan)
+    frontiers = plan.frontiers(sizes)
+    if found is None or found >= len(frontiers):
+        raise SplitError(f"nothing runs {'before' if found is None else 'after'} that place there")
+    candidate = SplitCandidate(*frontiers[found])
+    if not candidate.safe:
+        raise SplitError(candidate.reason or "it is not safe")
+    return plan, found
 
 
 class Cuts(Plans[Cut]):
@@ -291,7 +305,8 @@ class Cuts(Plans[Cut]):
         typical = dict(sizes) if captured.symbols else None
         if typical is not None and self.want.objective.batch_size is not None:
             typical[self.want.spec.batch_symbol] = self.want.objective.batch_size
-        cut = Cut(captured, self.want, self.regime.grad, typical, like, self.origin(captured))
+        where = " at " + ", ".join(f"{name}={n}" for name, n in sizes.items()) if sizes else ""
+        cut = Cut(captured, self.want, self.regime.grad, typical, like, self.origin(captured), where)
         small = self.to_check(captured, arguments)
         try:
             cut.check(self.target, small, self.symbols(cut, self.sizes_of(small.leaves)), self.regime.grad)

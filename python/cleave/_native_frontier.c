@@ -3,6 +3,8 @@
 
 #include <stddef.h>
 
+#include "split/frontier.h"
+
 /* ---- what Python gives ----------------------------------------------------------------------------------------------- */
 
 bool size_list_read(PyObject *dict, size_list *out)
@@ -260,6 +262,14 @@ const char **string_array(PyObject *list, uint32_t *n)
 	return out ? out : (const char **)PyErr_NoMemory();
 }
 
+static PyObject *exact_result(PlanObject *o, clv_status st, plan *p, uint32_t at)
+{
+	if (st != CLV_OK)
+		return raise_status(st);
+	PyObject *cut = plan_object_like(o, p);
+	return cut ? Py_BuildValue("(NI)", cut, at) : NULL;
+}
+
 static PyObject *exact_cut(PlanObject *o, const clv_exact_options *options, PyObject *sizes)
 {
 	plan *p = NULL;
@@ -269,10 +279,60 @@ static PyObject *exact_cut(PlanObject *o, const clv_exact_options *options, PyOb
 		return NULL;
 	clv_status st = clv_frontiers_exact(f, options, &p, &at);
 	clv_frontiers_free(f);
+	return exact_result(o, st, p, at);
+}
+
+PyObject *plan_py_exact_like(PlanObject *o, PyObject *args)
+{
+	plan *p = NULL;
+	unsigned int position;
+	uint32_t at = 0;
+	PlanObject *other;
+	PyObject *sizes = Py_None;
+	if (!PyArg_ParseTuple(args, "O!I|O", &PlanType, &other, &position, &sizes))
+		return NULL;
+	clv_frontiers *f = frontiers_at(o, sizes);
+	if (!f)
+		return NULL;
+	clv_status st = frontiers_exact_like(f, other->p, position, &p, &at);
+	clv_frontiers_free(f);
+	return exact_result(o, st, p, at);
+}
+
+PyObject *plan_py_match(PlanObject *o, PyObject *args)
+{
+	unsigned int position;
+	PlanObject *other;
+	node_id found;
+	if (!PyArg_ParseTuple(args, "IO!", &position, &PlanType, &other))
+		return NULL;
+	clv_status st = place_match(o->p, position, other->p, &found);
 	if (st != CLV_OK)
 		return raise_status(st);
-	PyObject *cut = plan_object_like(o, p);
-	return cut ? Py_BuildValue("(NI)", cut, at) : NULL;
+	if (found == NONE)
+		Py_RETURN_NONE;
+	return PyLong_FromUnsignedLong(found);
+}
+
+PyObject *plan_py_module_sides(PlanObject *o, PyObject *args)
+{
+	unsigned int end;
+	uint8_t *bits = NULL;
+	if (!PyArg_ParseTuple(args, "I", &end))
+		return NULL;
+	clv_status st = scope_sides(o->p, end, &bits);
+	if (st != CLV_OK)
+		return raise_status(st);
+	PyObject *out = PyList_New(o->p->scopes.n);
+	for (scope_id s = 0; out && s < o->p->scopes.n; s++) {
+		PyObject *item = Py_BuildValue("(si)", plan_s(o->p, o->p->scopes.at[s].path), bits[s]);
+		if (!item)
+			Py_CLEAR(out);
+		else
+			PyList_SET_ITEM(out, s, item);
+	}
+	mem_free(bits);
+	return out;
 }
 
 PyObject *plan_py_exact(PlanObject *o, PyObject *args)

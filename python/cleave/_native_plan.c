@@ -612,19 +612,6 @@ static PyObject *plan_py_rebinds(PlanObject *o, PyObject *unused)
 	return out;
 }
 
-/* match(position, other) -> the node of `other` that does what node `position` does here, or None */
-static PyObject *plan_py_match(PlanObject *o, PyObject *args)
-{
-	unsigned int position;
-	PlanObject *other;
-	if (!PyArg_ParseTuple(args, "IO!", &position, &PlanType, &other))
-		return NULL;
-	node_id found = node_match(o->p, position, other->p);
-	if (found == NONE)
-		Py_RETURN_NONE;
-	return PyLong_FromUnsignedLong(found);
-}
-
 /* calls(first, end) -> the Python callables of these nodes */
 static PyObject *plan_py_calls(PlanObject *o, PyObject *args)
 {
@@ -705,11 +692,16 @@ static PyMethodDef plan_methods[] = {
 	{"exact", (PyCFunction)plan_py_exact, METH_VARARGS,
      "exact(must_prefix, must_suffix, sizes=None) -> the plan reordered around its cut with the fewest bytes, "
      "position"},
+	{"exact_like", (PyCFunction)plan_py_exact_like, METH_VARARGS,
+     "exact_like(other, position, sizes=None) -> as exact, where `other` is cut after node `position`"},
 	{"staged", (PyCFunction)plan_py_staged, METH_VARARGS,
      "staged(stage_of, nstages) -> (the plan stage by stage, ends of the stages)"},
 	{"flows", (PyCFunction)plan_py_flows, METH_NOARGS, "flows() -> some number is read from data by each run"},
 	{"rebinds", (PyCFunction)plan_py_rebinds, METH_NOARGS, "rebinds() -> names"},
-	{"match", (PyCFunction)plan_py_match, METH_VARARGS, "match(position, other) -> node of other, or None"},
+	{"match", (PyCFunction)plan_py_match, METH_VARARGS,
+     "match(position, other) -> where `other` is cut if this one is cut there, or None"},
+	{"module_sides", (PyCFunction)plan_py_module_sides, METH_VARARGS,
+     "module_sides(end) -> [(module path, sides of a cut before node `end` that it runs on: 1 the prefix, 2 the suffix)]"},
 	{"calls", (PyCFunction)plan_py_calls, METH_VARARGS, "calls(first, end) -> the Python callables of these nodes"},
 	{"retarget", (PyCFunction)plan_py_retarget, METH_O, "retarget(device) -> the plan for another device"},
 	{"symbols", (PyCFunction)plan_py_symbols, METH_NOARGS, "symbols() -> names"},

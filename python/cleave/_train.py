@@ -1,18 +1,19 @@
 """Training across a cut: the prefix's graph waits with the boundary until the suffix's gradients come back.
 
 What one backward over the whole model would add up is added up in the same order, so gradients are equal bit for bit. A
-parameter that both halves read gets its gradient once, in backward_prefix, with the suffix's share counted first."""
+parameter that the prefix's backward reaches too gets its gradient once, in backward_prefix, with the part of the
+suffix and of the loss counted first."""
 
 from __future__ import annotations
 
-import functools
-import weakref
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from . import _step
 from ._cut import Cut
 from .errors import InputError
 from .payload import BoundaryPayload
@@ -20,16 +21,25 @@ from .payload import BoundaryPayload
 Loss = Callable[[Any, Any], torch.Tensor]
 
 
-class Record:
-    """What a training prefix keeps for its backward."""
+class Share(NamedTuple):
+    """What one train_suffix found for the prefix's backward."""
 
-    def __init__(self, owner: object, cut: Cut, roots: dict[str, torch.Tensor]) -> None:
+    gradients: dict[str, torch.Tensor | None]  # of the boundary, by label
+    waiting: list[tuple[torch.Tensor, torch.Tensor]]  # parameters that the prefix trains, and the suffix's part
+
+
+class Record:
+    """What a training prefix keeps for its backward: one step."""
+
+    def __init__(self, owner: object, cut: Cut, roots: dict[str, torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
         self.owner = owner
         self.cut = cut
         self.roots = roots  # on the prefix's graph, by label; empty once the backward has run
-        self.gradients: dict[str, torch.Tensor | None] | None = None  # what train_suffix found
-        self.tied: dict[str, torch.Tensor] | None = None  # the suffix's share of the gradients of tied parameters
-        self.optimizer: torch.optim.Optimizer | None = None  # of the suffix: tied parameters may be stepped by it
+        self.number = next(_step.numbers)
+        self.shares: list[Share] = []
+        self.optimizers: list[torch.optim.Optimizer] = []  # of the suffix: they may hold what waits
+        # What made the inputs is reached by the prefix's backward too.
+        self.upstream = list(_step.reached(inputs).values()) if any(t.requires_grad for t in inputs) else []
         self.used = False
 
 
@@ -50,60 +60,10 @@ def default_loss(output: Any, targets: Any) -> torch.Tensor:
     return nn.functional.mse_loss(output, targets.to(output.dtype))
 
 
-class Steps:
-    """Optimizer steps over one half, and the gradients that they have used up.
-
-    A call with an optimizer steps, and the gradients it used are not counted again; a call without one adds up. So
-    a plain loop needs no zero_grad, and gradients of several batches can be gathered before a step."""
-
-    def __init__(self) -> None:
-        # By id: parameter, gradient and its version. Nothing is held: a gradient that is zeroed frees its memory.
-        self.spent: dict[int, tuple[weakref.ref[torch.Tensor], weakref.ref[torch.Tensor], int]] = {}
-
-    def drop_spent(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Takes away gradients that a step has used and that nobody has touched since."""
-        for p in parameters if self.spent else ():
-            found = self.spent.pop(id(p), None)
-            if found is None or found[0]() is not p:
-                continue
-            if p.grad is not None and p.grad is found[1]() and p.grad._version == found[2]:
-                p.grad = None
-
-    def step(self, optimizer: torch.optim.Optimizer, skip: set[int]) -> None:
-        """One step of the optimizer's parameters but for those in `skip` (by id)."""
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        hidden = [(p, p.grad) for p in parameters if id(p) in skip and p.grad is not None]
-        for p, _ in hidden:
-            p.grad = None
-        try:
-            optimizer.step()
-        finally:
-            for p, grad in hidden:
-                p.grad = grad
-        for p in parameters:
-            if id(p) not in skip and p.grad is not None:
-                self.spent[id(p)] = (weakref.ref(p), weakref.ref(p.grad), p.grad._version)
-
-
 def check_mode() -> None:
     """Inference mode makes tensors that no gradient can reach, whatever grad mode says."""
     if torch.is_inference_mode_enabled():
         raise InputError("a split cannot train under torch.inference_mode(): leave it, or use torch.no_grad()")
-
-
-def check_optimizer(optimizer: Any) -> None:
-    """Before anything runs: what is given as an optimizer can be stepped."""
-    if optimizer is not None and not (hasattr(optimizer, "param_groups") and callable(getattr(optimizer, "step", 0))):
-        raise TypeError(f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}")
-
-
-def _ids(cut: Cut, half: str) -> set[int]:
-    return {id(t) for t in cut.state(half).values()}
-
-
-def holds(optimizer: torch.optim.Optimizer, p: int) -> bool:
-    """The optimizer steps the parameter with this id."""
-    return any(p == id(q) for group in optimizer.param_groups for q in group["params"])
 
 
 def _own(grad: torch.Tensor) -> torch.Tensor:
@@ -119,56 +79,130 @@ def _own(grad: torch.Tensor) -> torch.Tensor:
     return room.as_strided(grad.shape, grad.stride(), shift).copy_(grad)
 
 
-def watched(leaves: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor | None]:
-    """The gradients of leaves, by label, filled in by the backward to come.
+class Watch:
+    """The gradients of a boundary's leaves, filled in by the one backward that is waited for.
 
     They are taken as the backward makes them: .grad has the strides of its tensor instead, and the prefix's backward
     would then add up in another order than that of the whole model."""
-    found: dict[str, torch.Tensor | None] = dict.fromkeys(leaves)
 
-    def keep(label: str, grad: torch.Tensor) -> None:
-        found[label] = _own(grad)
+    def __init__(self, leaves: Mapping[str, torch.Tensor]) -> None:
+        self.found: dict[str, torch.Tensor | None] = dict.fromkeys(leaves)
+        self.over = False
+        for label, t in leaves.items():
+            if t.requires_grad:
+                t.register_hook(_Hook(self, label))  # type: ignore[no-untyped-call]
 
-    for label, t in leaves.items():
-        if t.requires_grad:
-            t.register_hook(functools.partial(keep, label))  # type: ignore[no-untyped-call]
-    return found
+
+class _Hook:
+    """On one leaf of a boundary."""
+
+    def __init__(self, watch: Watch, label: str) -> None:
+        self.watch, self.label = watch, label
+
+    def __call__(self, grad: torch.Tensor) -> None:
+        if self.watch.over:
+            raise InputError(f"a backward comes to something of an earlier step: {KEPT}")
+        self.watch.found[self.label] = _own(grad)
+
+
+KEPT = (
+    "it is kept from an earlier step together with its graph, which ends at that step's boundary: detach what the "
+    "model or the loss keeps (self.state = state.detach())"
+)
+
+
+def refuse_kept(cut: Cut) -> None:
+    """Before a step: no tensor that the forward reads has a graph from an earlier one, which ended at the boundary."""
+    for name in cut.with_grad:
+        t = cut.live(name)
+        hooks = (t._backward_hooks or {}).values()
+        if t.grad_fn is not None or any(isinstance(h, _Hook) for h in hooks):
+            raise InputError(f"{name}: {KEPT}")
+
+
+@contextlib.contextmanager
+def _apart(waiting: Sequence[torch.Tensor]) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
+    """Within, these get gradients of their own, which are gathered instead of added up. Hooks on them wait too: they
+    are to see whole gradients."""
+    found: list[tuple[torch.Tensor, torch.Tensor]] = []
+    hooks: list[tuple[dict[int, Any], dict[int, Any]]] = []
+    before = [t.grad for t in waiting]
+    for t, grad in zip(waiting, before, strict=True):
+        if grad is not None:
+            t.grad = None
+        for table in (t._backward_hooks, getattr(t, "_post_accumulate_grad_hooks", None)):
+            if table:
+                hooks.append((table, dict(table)))
+                table.clear()
+    try:
+        yield found
+    finally:
+        found.extend((t, t.grad) for t in waiting if t.grad is not None)
+        for t, grad in zip(waiting, before, strict=True):
+            if t.grad is not grad:
+                t.grad = grad
+        for table, kept in hooks:
+            table.update(kept)
 
 
 def train_suffix(
     cut: Cut,
+    roles: _step.Roles,
     boundary: BoundaryPayload,
     symbols: list[int] | None,
     targets: Any,
     loss_fn: Loss | None,
-    optimizer: torch.optim.Optimizer | None,
-    steps: Steps,
+    optimizers: _step.Optimizers,
+    steps: _step.Steps,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor | None]]:
     """Runs the suffix and its backward; the loss and the gradients of the boundary."""
+    record: Record | None = boundary.record
     leaves = {
         label: t.detach().requires_grad_(boundary.requires_grad.get(label, False))
         for label, t in boundary.tensors.items()
     }
-    gradients = watched(leaves)
-    aliases = {name: cut.live(name).detach().requires_grad_() for name in cut.tied}
-    steps.drop_spent(t for t in cut.state("suffix").values() if isinstance(t, nn.Parameter))
+    watch = Watch(leaves)
+    waiting = _step.trained(roles.waiting) + (record.upstream if record is not None else [])
+    _step.refuse_hooks(optimizers, waiting)
+    steps.begin()
     with torch.enable_grad():
-        output = cut.run_suffix(cut.in_order(leaves), symbols, aliases)
+        output = cut.run_suffix(cut.in_order(leaves), symbols)
         loss = (loss_fn or default_loss)(output, targets)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise TypeError("loss_fn must return a tensor with one element")
+        if any(t.grad is not None for t in leaves.values()):
+            raise InputError(
+                "loss_fn has run a backward() through the boundary: that share would not reach the prefix. Return the "
+                "sum of the losses, or call train_suffix once for each of them"
+            )
         if not loss.requires_grad:
             raise InputError("the loss depends on nothing that is trained: neither boundary nor suffix require grad")
-        loss.backward()  # type: ignore[no-untyped-call]
-    tied = {name: t.grad for name, t in aliases.items() if t.grad is not None}
-    record: Record | None = boundary.record
+        if optimizers:
+            _step.refuse_unheld(roles.whole, optimizers, [loss])
+        with steps.fresh(), _apart(waiting) as parts:
+            loss.backward()  # type: ignore[no-untyped-call]
+    watch.over = True
+    gradients = dict(watch.found)
     if record is not None:
-        record.gradients, record.tied, record.optimizer = gradients, tied, optimizer
+        if parts or not record.shares or any(grad is not None for grad in watch.found.values()):
+            record.shares.append(Share(watch.found, parts))
+        record.optimizers += [o for o in optimizers if all(o is not other for other in record.optimizers)]
     else:
-        gradients.update({f"@{name}": grad for name, grad in tied.items()})
-    if optimizer is not None:
-        steps.step(optimizer, skip=_ids(cut, "prefix"))
-    return loss.detach(), dict(gradients)
+        gradients.update(_by_name(cut, parts))
+    number = record.number if record is not None else next(_step.numbers)
+    steps.take(optimizers, number, but={id(t) for t in waiting})
+    return loss.detach(), gradients
+
+
+def _by_name(cut: Cut, parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Parts of gradients that go to a prefix in another process."""
+    names = {id(cut.live(name)): name for name in cut.tied}
+    if any(id(t) not in names for t, _ in parts):
+        raise InputError(
+            "loss_fn reads a parameter of the prefix, which is trained in another process: what is read here is not "
+            "what is trained there. Leave the prefix's parameters out of the loss"
+        )
+    return {f"@{names[id(t)]}": grad for t, grad in parts}
 
 
 def _checked(record: Record, given: Mapping[str, torch.Tensor | None]) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -199,52 +233,64 @@ def _checked(record: Record, given: Mapping[str, torch.Tensor | None]) -> list[t
     return pairs
 
 
-def _tied_pairs(record: Record, given: Mapping[str, torch.Tensor | None]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Parameters that both halves train, with the suffix's share of their gradients."""
-    shares: Mapping[str, torch.Tensor | None] | None = record.tied
-    if shares is None and record.cut.tied:
-        shares = {name: given.get(f"@{name}") for name in record.cut.tied}
-        if not any(f"@{name}" in given for name in record.cut.tied):
-            raise InputError(
-                f"both halves train {', '.join(record.cut.tied)}: boundary_grads must hold the suffix's share of the "
-                "gradient, as train_suffix returned it"
-            )
-    return [(record.cut.live(name), grad) for name, grad in (shares or {}).items() if grad is not None]
+def _passes(
+    record: Record, given: Mapping[str, torch.Tensor | None] | None
+) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
+    """The backwards to run, each with its roots and their gradients: one for each train_suffix, as in eager."""
+    if given is None:
+        return [_checked(record, share.gradients) + share.waiting for share in record.shares]
+    if len(record.shares) > 1 and any(share.waiting for share in record.shares):
+        raise InputError(
+            f"train_suffix has run {len(record.shares)} times on this boundary, and each time it has found a part of "
+            "gradients that only the prefix's backward completes: call backward_prefix without boundary_grads, which "
+            "counts all of them"
+        )
+    if record.shares:
+        return [_checked(record, given) + record.shares[0].waiting]
+    tied = record.cut.tied
+    if tied and not any(f"@{name}" in given for name in tied):
+        raise InputError(
+            f"both halves train {', '.join(tied)}: boundary_grads must hold the suffix's share of the gradient, as "
+            "train_suffix returned it"
+        )
+    parts = [(record.cut.live(name), given.get(f"@{name}")) for name in tied]
+    return [_checked(record, given) + [(t, grad) for t, grad in parts if grad is not None]]
 
 
 def backward_prefix(
     record: Record,
-    given: Mapping[str, torch.Tensor | None],
-    optimizer: torch.optim.Optimizer | None,
-    steps: Steps,
+    roles: _step.Roles,
+    given: Mapping[str, torch.Tensor | None] | None,
+    optimizers: _step.Optimizers,
+    steps: _step.Steps,
 ) -> dict[str, torch.Tensor]:
     """Runs the prefix's backward; the whole gradients of tied parameters, for a suffix that lives elsewhere."""
     cut = record.cut
-    pairs = _checked(record, given) + _tied_pairs(record, given)
-    steps.drop_spent(t for t in cut.state("prefix").values() if isinstance(t, nn.Parameter))
+    passes = _passes(record, given)
+    others = [o for o in record.optimizers if all(o is not mine for mine in optimizers)]
+    if optimizers:
+        _step.refuse_unheld(roles.waiting, [*optimizers, *others], [root for pairs in passes for root, _ in pairs])
+        if others:
+            _step.refuse_left(roles.lent, [*optimizers, *others])
+    steps.begin(record.number)
     record.used = True
-    if pairs:
-        roots, grads = zip(*pairs, strict=True)
-        torch.autograd.backward(roots, grads)
+    with steps.fresh(record.number):
+        for i, pairs in enumerate(passes):
+            if pairs:
+                roots, grads = zip(*pairs, strict=True)
+                torch.autograd.backward(roots, grads, retain_graph=i + 1 < len(passes))
     record.roots = {}
-    elsewhere = record.tied is None  # the suffix is: it needs the whole gradients of what it shares with the prefix
-    whole = {f"@{name}": cut.live(name).grad for name in cut.tied if elsewhere}
-    whole = {name: None if grad is None else grad.detach().clone() for name, grad in whole.items()}
-    tied = [cut.live(name) for name in cut.tied]
-    late = record.optimizer
-    if optimizer is None and late is None:
-        return {name: grad for name, grad in whole.items() if grad is not None}
-    prefix, suffix = _ids(cut, "prefix"), _ids(cut, "suffix")
-    if optimizer is not None:  # one that holds the whole model steps the suffix too, unless that was stepped already
-        steps.step(optimizer, skip={i for i in suffix - prefix if late is not None and holds(late, i)})
-    done = {id(p) for p in tied if optimizer is not None and holds(optimizer, id(p))}
-    if late is not None and any(holds(late, id(p)) and id(p) not in done for p in tied):
-        steps.step(late, skip=(prefix | suffix) - {id(p) for p in tied} | done)
-    return {name: grad for name, grad in whole.items() if grad is not None}
+    tied = {name: cut.live(name) for name in cut.tied}
+    elsewhere = not record.shares  # the suffix is: it needs the whole gradients of what it shares with the prefix
+    whole = {f"@{name}": p.grad.detach().clone() for name, p in tied.items() if elsewhere and p.grad is not None}
+    steps.take(optimizers, record.number)
+    late = _step.trained(roles.waiting) if optimizers else tied.values()
+    steps.take(others, record.number, only={id(t) for t in late})
+    return whole
 
 
 def apply_tied(
-    cut: Cut, given: Mapping[str, torch.Tensor], optimizer: torch.optim.Optimizer | None, steps: Steps
+    cut: Cut, given: Mapping[str, torch.Tensor], optimizers: _step.Optimizers, steps: _step.Steps
 ) -> None:
     """In the process of the suffix: takes over the whole gradients of tied parameters, and steps them."""
     unknown = [str(label) for label in given if str(label).removeprefix("@") not in cut.tied]
@@ -257,7 +303,4 @@ def apply_tied(
         if grad.shape != p.shape or grad.dtype != p.dtype:
             raise InputError(f"the gradient of {label} does not fit the parameter")
         p.grad = grad.to(p.device)
-    if optimizer is not None:
-        tied = {id(cut.live(name)) for name in cut.tied}
-        others = {id(p) for group in optimizer.param_groups for p in group["params"]} - tied
-        steps.step(optimizer, skip=others)
+    steps.take(optimizers, next(_step.numbers), only={id(cut.live(name)) for name in cut.tied})

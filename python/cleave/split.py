@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from . import _report, _save, _show, _train, _transfer, _tree, progress
+from . import _report, _save, _show, _step, _train, _transfer, _tree, progress
 from ._capture import take_apart
 from ._cut import Cut, Cuts, Engines, Wanted
 from ._dims import read_size
@@ -43,6 +44,9 @@ from .visualization import Drawable, Subject
 MODES = ("generated_eager", "debug_interpreter", "compiled", "cuda_graph")
 VALIDATIONS = ("fast", "strict")
 MAX_REGIMES = 16
+
+
+Optimizer = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
 
 
 class RuntimeCacheKey(NamedTuple):
@@ -88,7 +92,7 @@ class SplitRuntime(_show.Shown, Drawable):
         self._by_regime: dict[Regime, Cuts] = {}  # replaced, not changed: other threads may be reading it
         self._lock = threading.Lock()  # around captures of other modes
         self._half: str | None = None  # the only half whose parameters are still here
-        self._steps = _train.Steps()
+        self._steps = _step.Steps(self._target)
         self._tied: Cut | None = None  # the last that trained parameters of both halves for a prefix elsewhere
         self._awaiting: list[str] = []  # tied parameters whose step waits for the prefix, which is elsewhere
         leaves = take_apart(self._target, *example).leaves
@@ -504,16 +508,22 @@ class SplitRuntime(_show.Shown, Drawable):
 
     # ---- training
 
+    @functools.cached_property
+    def _halves(self) -> _step.Halves:
+        return _step.Halves(self._first.target, self._first.main)
+
     def run_training_prefix(self, *inputs: Any, **kwargs: Any) -> BoundaryPayload:
         """Runs the model up to the boundary and keeps the graph for backward_prefix.
 
         The tensors of the boundary are leaves: what the suffix does with them does not reach the prefix."""
         _train.check_mode()
         leaves = self.trace_plan.flatten_inputs(inputs, kwargs)
+        self._steps.begin()
         with torch.enable_grad():
             cuts, cut, tensors = self.prefix_tensors(inputs, kwargs, leaves, grad=True)
+        _train.refuse_kept(cut)
         roots = dict(zip(cut.labels, tensors, strict=True))
-        return self._payload(cuts, cut, leaves, _train.detached(roots), _train.Record(self, cut, roots))
+        return self._payload(cuts, cut, leaves, _train.detached(roots), _train.Record(self, cut, roots, leaves))
 
     def train_suffix(
         self,
@@ -521,24 +531,26 @@ class SplitRuntime(_show.Shown, Drawable):
         targets: Any,
         *,
         loss_fn: _train.Loss | None = None,
-        optimizer: torch.optim.Optimizer | None = None,
+        optimizer: Optimizer = None,
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor | None]]:
         """Runs the suffix on a training boundary and its backward: the loss, detached, and the boundary's gradients.
 
         loss_fn(output, targets); by default cross entropy for integer targets, else the mean squared error. Gradients
-        of the suffix's parameters add up in .grad; with an optimizer they are stepped and not counted again."""
+        of the suffix's parameters add up in .grad; with an optimizer, or several, they are stepped and not counted
+        again. What the prefix's backward reaches too waits for it."""
         cuts, cut = self._checked(boundary, "train_suffix")
         if not boundary.supports_prefix_backward:
             raise InputError("this boundary was made by run_prefix, for inference: use run_training_prefix")
         if not cuts.regime.grad:
             raise InputError("this boundary says that it was made for training, but a plan for inference made it")
         _train.check_mode()
-        _train.check_optimizer(optimizer)
+        optimizers = _step.read_optimizers(optimizer)
         symbols = cuts.symbols(cut, boundary.sizes)
-        found = _train.train_suffix(cut, boundary, symbols, targets, loss_fn, optimizer, self._steps)
+        roles = self._halves.roles(cut)
+        found = _train.train_suffix(cut, roles, boundary, symbols, targets, loss_fn, optimizers, self._steps)
         if boundary.record is None and cut.tied:
             self._tied = cut
-        if boundary.record is None and optimizer is not None:
+        if boundary.record is None and optimizers:
             self._awaiting = [label for label in found[1] if label.startswith("@")]
         return found
 
@@ -547,10 +559,10 @@ class SplitRuntime(_show.Shown, Drawable):
         boundary: BoundaryPayload,
         boundary_grads: Mapping[str, torch.Tensor | None] | None = None,
         *,
-        optimizer: torch.optim.Optimizer | None = None,
+        optimizer: Optimizer = None,
     ) -> dict[str, torch.Tensor]:
         """Runs the prefix's backward from the gradients that train_suffix returned (by default those it left with this
-        boundary). Nothing is computed twice: dropout masks are those of the forward.
+        boundary, of each call). Nothing is computed twice: dropout masks are those of the forward.
 
         Returns the whole gradients of parameters that both halves train when the suffix is in another process (for
         apply_tied there), else nothing."""
@@ -565,26 +577,24 @@ class SplitRuntime(_show.Shown, Drawable):
             raise InputError("this boundary is not of this runtime's run_training_prefix: the graph is not here")
         if record.used:
             raise InputError("backward_prefix has already used this boundary: its graph is gone")
-        grads = record.gradients if boundary_grads is None else boundary_grads
-        if grads is None:
+        if boundary_grads is None and not record.shares:
             raise InputError("boundary_grads is missing, and train_suffix has not seen this boundary")
-        if not isinstance(grads, Mapping):
-            raise TypeError(f"boundary_grads is a dict of gradients by label, not {type(grads).__name__}")
+        if not isinstance(boundary_grads, Mapping | None):
+            raise TypeError(f"boundary_grads is a dict of gradients by label, not {type(boundary_grads).__name__}")
         _train.check_mode()
-        _train.check_optimizer(optimizer)
-        return _train.backward_prefix(record, grads, optimizer, self._steps)
+        optimizers = _step.read_optimizers(optimizer)
+        roles = self._halves.roles(record.cut)
+        return _train.backward_prefix(record, roles, boundary_grads, optimizers, self._steps)
 
-    def apply_tied(
-        self, gradients: Mapping[str, torch.Tensor], *, optimizer: torch.optim.Optimizer | None = None
-    ) -> None:
+    def apply_tied(self, gradients: Mapping[str, torch.Tensor], *, optimizer: Optimizer = None) -> None:
         """In the process of the suffix: takes over the gradients of parameters that both halves train, as
         backward_prefix returned them, and steps these parameters."""
         if not isinstance(gradients, Mapping):
             raise TypeError(f"apply_tied takes what backward_prefix returned, not {type(gradients).__name__}")
-        _train.check_optimizer(optimizer)
+        optimizers = _step.read_optimizers(optimizer)
         if self._tied is None:
             raise InputError("no parameter that both halves train waits for its gradient: train_suffix comes first")
-        _train.apply_tied(self._tied, gradients, optimizer, self._steps)
+        _train.apply_tied(self._tied, gradients, optimizers, self._steps)
         self._awaiting = []
 
     # ---- halves
@@ -604,8 +614,28 @@ class SplitRuntime(_show.Shown, Drawable):
         return self._first.main.state(half)
 
     def parameters(self, half: str) -> list[nn.Parameter]:
-        """The parameters of a half, for its optimizer."""
-        return [t for t in self.state(half).values() if isinstance(t, nn.Parameter)]
+        """The parameters of a half, for its optimizer: those that the forward reads there, at the sizes and in the modes
+        that were seen, and those that no plan has read so far and that are in the same part of the model.
+
+        >>> import torch, cleave
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> spec = cleave.SplitSpec(boundary="after:1")
+        >>> runtime = cleave.prepare_split(net, example_inputs=torch.randn(3, 4), split=spec)
+        >>> [tuple(p.shape) for p in runtime.parameters("suffix")]
+        [(2, 8), (2,)]
+        """
+        mine = {id(t): t for t in (*self.state(half).values(), *self._used(half))}
+        used = mine.keys() | {id(t) for t in self._used("suffix" if half == "prefix" else "prefix")}
+        mine.update({id(p): p for p in self._halves.parameters(half) if id(p) not in used})
+        return [t for t in mine.values() if isinstance(t, nn.Parameter)]
+
+    def _plans(self) -> Iterator[Cut]:
+        """Every plan that was made so far, cut."""
+        return (cut for cuts in self._by_regime.values() for cut in cuts.by_plan.values())
+
+    def _used(self, half: str) -> Iterator[torch.Tensor]:
+        """What a half reads or writes in any plan."""
+        return (t for cut in self._plans() for t in cut.state(half).values())
 
     def keep_only(self, half: str) -> None:
         """Gives up the parameters and buffers that only the other half uses: their memory is freed, the model itself
@@ -614,7 +644,8 @@ class SplitRuntime(_show.Shown, Drawable):
         self.state(half)
         if self.split_spec.trainable:  # the whole model is needed to see how it trains
             self._cuts(self._example, take_apart(self._target, *self._example).leaves, grad=True)
-        mine = {id(t) for cuts in self._by_regime.values() for t in cuts.main.state(half).values()}
+        self._refuse_apart()
+        mine = {id(t) for t in (*self._used(half), *self.parameters(half))}
         before = list(self._target.tensors())
         without_data: dict[int, torch.Tensor] = {}  # one for each, so that tied ones stay tied
         for t in before:
@@ -630,6 +661,18 @@ class SplitRuntime(_show.Shown, Drawable):
         self._half = half
         for cuts in self._by_regime.values():
             cuts.whole = False
+
+    def _refuse_apart(self) -> None:
+        """A parameter that both halves have is trained by both whenever it is: else two processes would not agree."""
+        plans = list(self._plans())
+        for name in {name for cut in plans for name in cut.trained}:
+            sides = [set(cut.sides(name)) for cut in plans if name in cut.trained]
+            every = {half for cut in plans for half in cut.sides(name)}
+            if any(found != every for found in sides):
+                raise InputError(
+                    f"{name} is used by both halves, and at some sizes or in some mode only one of them trains it: the "
+                    "halves must live in one process"
+                )
 
     def _need(self, half: str) -> None:
         if self._half is not None and self._half != half:

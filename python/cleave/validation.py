@@ -238,13 +238,13 @@ def assert_gradient_equivalent(
     """One training step in two halves gives loss and parameter gradients of the whole step. Gradients, buffers and the
     random state are put back; `model` may be the one that the runtime was prepared from, or an equal one."""
     args, _ = as_call(inputs, None)
-    with Kept(model):
+    with Kept(model, loss_fn):
         output = model(*args)
         loss = (loss_fn or default_loss)(output, targets)
         loss.backward()  # type: ignore[no-untyped-call]
         want = [(name, p.grad) for name, p in model.named_parameters()]
     own = runtime._target.call if isinstance(runtime._target.call, torch.nn.Module) else model
-    with Kept(own):
+    with Kept(own, loss_fn):
         boundary = runtime.run_training_prefix(*args)
         split_loss, gradients = runtime.train_suffix(boundary, targets, loss_fn=loss_fn)
         runtime.backward_prefix(boundary, gradients)
@@ -262,12 +262,12 @@ def assert_gradient_equivalent(
 
 
 class Kept:
-    """Gradients, buffers and the random state of a model, put back at the end; gradients start empty."""
+    """Gradients, buffers and the random state of models, put back at the end; gradients start empty."""
 
-    def __init__(self, model: Callable[..., Any]) -> None:
-        module = model if isinstance(model, torch.nn.Module) else torch.nn.Module()
-        self.gradients = [(p, p.grad) for p in module.parameters()]
-        self.buffers = [(b, b.detach().clone()) for b in module.buffers()]
+    def __init__(self, *models: Callable[..., Any] | None) -> None:
+        modules = [m for m in models if isinstance(m, torch.nn.Module)]
+        self.gradients = [(p, p.grad) for m in modules for p in m.parameters()]
+        self.buffers = [(b, b.detach().clone()) for m in modules for b in m.buffers()]
         self.random = RandomState()
 
     def __enter__(self) -> None:

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "pipe/blocks.h"
+#include "plan/diff.h"
 #include "plan/view.h"
 #include "split/frontier.h"
 
@@ -190,14 +191,19 @@ clv_status stages_plan(const plan *p, const uint32_t *stage_of, uint32_t nstages
 
 clv_status stages_match(const plan *from, const uint32_t *stage_of, const blocks *b, uint32_t *out)
 {
+	node_pairs m;
 	uint32_t *stage = mem_alloc((b->at.n + 1) * sizeof *stage);
-	if (!stage)
-		return fail_nomem();
+	clv_status st = stage ? node_pairs_new(b->p, from, PAIRS_SURE, &m) : fail_nomem();
+	if (st != CLV_OK) {
+		mem_free(stage);
+		return st;
+	}
 	for (node_id k = 0; k < b->p->nodes.n; k++) {
-		node_id same = node_match(b->p, k, from);
+		node_id same = m.to_b[k];
 		if (same != NONE && stage_of[same] > stage[b->of_node[k]])
 			stage[b->of_node[k]] = stage_of[same];
 	}
+	node_pairs_free(&m);
 	for (uint32_t e = 0; e < b->edges.n; e++) { /* ascending by `from`, and blocks are topological */
 		const pipe_edge *x = &b->edges.at[e];
 		if (stage[x->from] > stage[x->to])

@@ -1097,7 +1097,7 @@ clv_status plan_diff(diff *d, const plan *a, const plan *b, const diff_hooks *ho
 	if (st == CLV_OK)
 		st = side_new(b, &c.b);
 	if (st == CLV_OK)
-		st = node_pairs_new(a, b, &c.nodes);
+		st = node_pairs_new(a, b, PAIRS_NEAR, &c.nodes);
 	if (st == CLV_OK)
 		st = compare_all(&c);
 	node_pairs_free(&c.nodes);

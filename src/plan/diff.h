@@ -97,12 +97,17 @@ void diff_print(const diff *d, strbuf *b);
 void diff_print_json(const diff *d, strbuf *b);
 
 /* diff_match.c. Which node of b does what a node of a does. */
+typedef enum pairs_kind {
+	PAIRS_SURE, /* the same operator of the same module */
+	PAIRS_NEAR, /* also what a person would call the same, where a model was changed */
+} pairs_kind;
+
 typedef struct node_pairs {
 	node_id *to_b, *to_a; /* NONE: there is none */
 	bool *moved;          /* per node of a: it goes with one that stands elsewhere */
 } node_pairs;
 
-clv_status node_pairs_new(const plan *a, const plan *b, node_pairs *out);
+clv_status node_pairs_new(const plan *a, const plan *b, pairs_kind kind, node_pairs *out);
 void node_pairs_free(node_pairs *m);
 
 /* Arguments as text, with values written by f. */

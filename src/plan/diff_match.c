@@ -1,7 +1,7 @@
 /* Which node of one plan is which of another, by what a node is: its operator, its module, what it reads and gives.
  *
- * Nodes that agree in all of that are aligned first, over the whole plans; those that are the same but stand elsewhere are
- * found next. In the gaps that remain, nodes are aligned that have less and less in common. A pair is only a guess at what
+ * Nodes that agree in all of that are aligned first, over the whole plans (two plans of one model are aligned by what reads
+ * its tensors before); those that are the same but stand elsewhere are found next. In the gaps that remain, nodes are aligned that have less and less in common. A pair is only a guess at what
  * a person would call the same node: everything about it is compared afterwards. */
 #include <string.h>
 
@@ -10,13 +10,20 @@
 #include "plan/intern.h"
 
 typedef enum likeness {
-	LIKE_ALL,    /* operator, module, arguments, types of results        */
-	LIKE_MODULE, /* operator and module                                  */
-	LIKE_LEAF,   /* operator and the last part of the module's path      */
-	LIKE_OP,     /* operator                                             */
-	LIKE_PLACE,  /* module: another operator does the work there         */
-	LIKE_COUNT
+	LIKE_STATE,  /* operator, module, tensors of the model; it reads some */
+	LIKE_ALL,    /* operator, module, arguments, types of results         */
+	LIKE_ARGS,   /* operator, module, arguments: at another size          */
+	LIKE_MODULE, /* operator and module                                   */
+	LIKE_LEAF,   /* operator and the last part of the module's path       */
+	LIKE_OP,     /* operator                                              */
+	LIKE_PLACE,  /* module: another operator does the work there          */
+	LIKE_END
 } likeness;
+
+static const likeness levels[][6] = {
+	[PAIRS_SURE] = {LIKE_STATE, LIKE_ALL, LIKE_ARGS, LIKE_MODULE, LIKE_END},
+	[PAIRS_NEAR] = {LIKE_ALL, LIKE_MODULE, LIKE_LEAF, LIKE_OP, LIKE_PLACE, LIKE_END},
+};
 
 typedef struct matcher {
 	const plan *p[2];
@@ -83,8 +90,25 @@ static void type_text(const void *ctx, value_id v, strbuf *b)
 	value_print_type(ctx, v, b);
 }
 
-static void key_text(const plan *p, const node *n, likeness like, strbuf *b)
+typedef struct state_walk {
+	const plan *p;
+	strbuf *b;
+	bool found;
+} state_walk;
+
+static void add_state(void *ctx, value_id v)
 {
+	state_walk *w = ctx;
+	const value *x = &w->p->values.at[v];
+	if (x->kind != VALUE_PARAM && x->kind != VALUE_BUFFER && x->kind != VALUE_ATTR)
+		return;
+	w->found = true;
+	add_str(w->b, str_at(w->p, x->name));
+}
+
+static void key_text(const plan *p, node_id k, likeness like, strbuf *b)
+{
+	const node *n = &p->nodes.at[k];
 	const str *path = path_of(p, n);
 	if (like != LIKE_PLACE || path->n == 0) /* the root module does too much for that */
 		add_str(b, str_at(p, n->op));
@@ -94,9 +118,17 @@ static void key_text(const plan *p, const node *n, likeness like, strbuf *b)
 	} else if (like != LIKE_OP) {
 		add_str(b, path);
 	}
-	if (like != LIKE_ALL)
+	if (like == LIKE_STATE) {
+		state_walk w = {p, b, false};
+		node_each_arg(p, k, add_state, &w);
+		if (!w.found)
+			strbuf_printf(b, "%p %u", (const void *)p, k); /* like no other */
+	}
+	if (like != LIKE_ALL && like != LIKE_ARGS)
 		return;
 	args_text(p, n->args, n->nargs, origin_text, p, b);
+	if (like != LIKE_ALL)
+		return;
 	strbuf_putc(b, '\0');
 	args_text(p, n->results, n->nresults, type_text, p, b);
 }
@@ -140,7 +172,7 @@ static clv_status make_tokens(matcher *x, likeness like)
 			if (is_paired(x, side, n))
 				continue;
 			x->text.n = 0;
-			key_text(p, &p->nodes.at[n], like, &x->text);
+			key_text(p, n, like, &x->text);
 			if (x->text.failed)
 				return fail_nomem();
 			TRY(token_of(x, hash_long(x->text.at, x->text.n, like), &x->tokens[side][n]));
@@ -235,11 +267,11 @@ static clv_status find_moved(matcher *x)
 	return ok ? CLV_OK : fail_nomem();
 }
 
-static clv_status match_all(matcher *x)
+static clv_status match_all(matcher *x, pairs_kind kind)
 {
-	for (unsigned like = 0; like < LIKE_COUNT; like++) {
-		TRY(align_gaps(x, (likeness)like));
-		if (like == LIKE_ALL)
+	for (const likeness *like = levels[kind]; *like != LIKE_END; like++) {
+		TRY(align_gaps(x, *like));
+		if (*like <= LIKE_ARGS)
 			TRY(find_moved(x));
 	}
 	return CLV_OK;
@@ -260,7 +292,7 @@ static void matcher_free(matcher *x)
 	vec_free(&x->match);
 }
 
-clv_status node_pairs_new(const plan *a, const plan *b, node_pairs *out)
+clv_status node_pairs_new(const plan *a, const plan *b, pairs_kind kind, node_pairs *out)
 {
 	node_pairs m = {mem_ids((size_t)a->nodes.n + 1), mem_ids((size_t)b->nodes.n + 1),
 	                mem_alloc((size_t)a->nodes.n + 1)};
@@ -268,7 +300,7 @@ clv_status node_pairs_new(const plan *a, const plan *b, node_pairs *out)
 	x.tokens[0] = mem_ids((size_t)a->nodes.n + 1);
 	x.tokens[1] = mem_ids((size_t)b->nodes.n + 1);
 	bool room = m.to_b && m.to_a && m.moved && x.tokens[0] && x.tokens[1];
-	clv_status st = room ? match_all(&x) : fail_nomem();
+	clv_status st = room ? match_all(&x, kind) : fail_nomem();
 	matcher_free(&x);
 	if (st == CLV_OK)
 		*out = m;

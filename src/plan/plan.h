@@ -399,13 +399,10 @@ void node_names_free(node_names *t);
 const char *node_name(const node_names *t, node_id n);
 node_id node_find(const node_names *t, const char *name); /* NONE if there is none */
 
-/* match.c */
+/* place.c */
 const char *module_path(const plan *p, node_id n);     /* of the module a node ran in; "": the root, or none */
 bool is_inside(const char *path, const char *module);  /* the module itself counts */
 void place_print(const plan *p, node_id n, strbuf *b); /* " in body.0 at model.py:12", as far as it is known */
-/* The node of `to` that does what node `at` of `from` does: the same operator of the same module, the same occurrence
-   there; where a module ends with another operator, its end for its end. NONE if there is none. */
-node_id node_match(const plan *from, node_id at, const plan *to);
 
 /* effects.c: what flags say, unless the arguments take it back */
 bool node_draws(const plan *p, node_id n);     /* NODE_RANDOM, and it is no dropout that drops nothing */

@@ -30,6 +30,8 @@ typedef struct demand {
 typedef struct exact {
 	const clv_frontiers *f;
 	const plan *p;
+	const plan *from; /* NULL: sides are asked for by name */
+	node_id from_at;
 	order_pairs order;
 	reach_list reaches;
 	bool *must[SIDES];    /* by node */
@@ -413,14 +415,20 @@ static clv_status check_total(const exact *x)
 	return total < NETWORK_NEVER ? CLV_OK : fail(CLV_E_OVERFLOW, "the values of the plan have too many bytes to count");
 }
 
+static clv_status mark_wanted(exact *x, const clv_exact_options *o)
+{
+	TRY(mark_names(x, PREFIX, o->must_prefix, o->nmust_prefix));
+	TRY(mark_names(x, SUFFIX, o->must_suffix, o->nmust_suffix));
+	mark_defaults(x, o);
+	return CLV_OK;
+}
+
 static clv_status find(exact *x, const clv_exact_options *o, clv_plan **plan_out, uint32_t *position_out)
 {
 	TRY(check_total(x));
 	TRY(order_of_effects(x->p, &x->order));
 	TRY(find_reaches(x->p, &x->reaches));
-	TRY(mark_names(x, PREFIX, o->must_prefix, o->nmust_prefix));
-	TRY(mark_names(x, SUFFIX, o->must_suffix, o->nmust_suffix));
-	mark_defaults(x, o);
+	TRY(x->from ? sides_match(x->from, x->from_at, x->p, x->must) : mark_wanted(x, o));
 	mark_input_writers(x);
 	TRY(search(x));
 	return x->best_bytes < 0 ? no_cut(x) : take_result(x, plan_out, position_out);
@@ -458,6 +466,22 @@ static void exact_free(exact *x)
 	mem_free(x->crossing);
 }
 
+static clv_status cut_exactly(exact *x, const clv_exact_options *o, clv_plan **plan_out, uint32_t *position_out)
+{
+	if (!x->f->n)
+		return fail(CLV_E_UNSUPPORTED, "the model has too few operators to be cut");
+	for (symbol_id i = 0; i < x->p->symbols.n; i++)
+		if (x->p->symbols.at[i].data) /* what reads it must stay before what needs it, which no edge says */
+			return fail(CLV_E_UNSUPPORTED,
+			            "the plan reads %s from its data; only its own order can be cut: exact=False",
+			            plan_s(x->p, x->p->symbols.at[i].name));
+	clv_status st = exact_new(x);
+	if (st == CLV_OK)
+		st = find(x, o, plan_out, position_out);
+	exact_free(x);
+	return st;
+}
+
 clv_status clv_frontiers_exact(const clv_frontiers *f, const clv_exact_options *options, clv_plan **plan_out,
                                uint32_t *position_out)
 {
@@ -465,17 +489,13 @@ clv_status clv_frontiers_exact(const clv_frontiers *f, const clv_exact_options *
 	if (!f || !plan_out || !position_out)
 		return fail(CLV_E_INVALID, "clv_frontiers_exact: an argument is NULL");
 	TRY(options_read(&o, sizeof o, options, "clv_exact_options"));
-	if (!f->n)
-		return fail(CLV_E_UNSUPPORTED, "the model has too few operators to be cut");
-	for (symbol_id i = 0; i < f->p->symbols.n; i++)
-		if (f->p->symbols.at[i].data) /* what reads it must stay before what needs it, which no edge says */
-			return fail(CLV_E_UNSUPPORTED,
-			            "the plan reads %s from its data; only its own order can be cut: exact=False",
-			            plan_s(f->p, f->p->symbols.at[i].name));
 	exact x = {.f = f, .p = f->p, .best_bytes = -1};
-	clv_status st = exact_new(&x);
-	if (st == CLV_OK)
-		st = find(&x, &o, plan_out, position_out);
-	exact_free(&x);
-	return st;
+	return cut_exactly(&x, &o, plan_out, position_out);
+}
+
+clv_status frontiers_exact_like(const clv_frontiers *f, const plan *from, node_id at, plan **plan_out,
+                                uint32_t *position_out)
+{
+	exact x = {.f = f, .p = f->p, .from = from, .from_at = at, .best_bytes = -1};
+	return cut_exactly(&x, NULL, plan_out, position_out);
 }

@@ -78,6 +78,17 @@ typedef struct reach {
 typedef VEC(reach) reach_list;
 clv_status find_reaches(const plan *p, reach_list *out /* empty; caller frees with vec_free, also on failure */);
 
+/* match.c */
+/* Per scope: on which sides of a cut before node `end` its nodes are, as bits 1 << PREFIX and 1 << SUFFIX. */
+clv_status scope_sides(const plan *p, node_id end, uint8_t **out /* caller frees */);
+/* The node of `to` after which it is cut where `from` is cut after node `at`. NONE: it has no such place. */
+clv_status place_match(const plan *from, node_id at, const plan *to, node_id *out);
+/* Marks the nodes of `to` that are before or after the same cut in `from`. */
+clv_status sides_match(const plan *from, node_id at, const plan *to, bool *const must[SIDES] /* by node */);
+
+/* exact.c: the exact cut that leaves each node on the side it has in `from`, which is cut after node `at` */
+clv_status frontiers_exact_like(const clv_frontiers *f, const plan *from, node_id at, plan **plan_out, uint32_t *position_out);
+
 /* judge.c: sets `unsafe` of all frontiers */
 clv_status frontiers_judge(clv_frontiers *f);
 

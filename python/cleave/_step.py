@@ -1,0 +1,271 @@
+"""Whose gradient counts in a step, and which optimizer steps it: one account for all splits of the process.
+
+A *step* is what one boundary trains, by train_suffix and backward_prefix. A gradient that an optimizer has used is
+spent: the next step starts without it, and no optimizer steps it again, whoever made it, used it, or holds the
+parameter. What the prefix's backward is still to reach waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import weakref
+from collections.abc import Container, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ._cut import Cut
+from ._state import Target
+from .errors import InputError
+
+Optimizers = Sequence[torch.optim.Optimizer]
+PREFIX, SUFFIX, BOTH = 1, 2, 3  # as bits, src/split/match.c
+
+numbers = itertools.count(1)  # of steps
+
+
+class _Spent(NamedTuple):
+    """A gradient that was used. Nothing is held: one that is zeroed frees its memory."""
+
+    parameter: weakref.ref[torch.Tensor]
+    gradient: weakref.ref[torch.Tensor]
+    version: int
+    step: int
+    model: weakref.ref[Any]
+
+
+_spent: dict[int, _Spent] = {}  # by id of the parameter
+
+
+def _is_spent(p: torch.Tensor, grad: torch.Tensor) -> bool:
+    """The gradient was used by an optimizer, and nobody has touched it since."""
+    e = _spent.get(id(p))
+    return e is not None and e.parameter() is p and e.gradient() is grad and e.version == grad._version
+
+
+def read_optimizers(given: Any) -> list[torch.optim.Optimizer]:
+    """One optimizer, several or none, before anything runs: what can be stepped."""
+    several = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
+    for optimizer in several:
+        if not (hasattr(optimizer, "param_groups") and callable(getattr(optimizer, "step", 0))):
+            raise TypeError(
+                f"optimizer, or each of a list, must be a torch.optim.Optimizer, not {type(optimizer).__name__}"
+            )
+    return several
+
+
+def held(optimizers: Optimizers) -> set[int]:
+    """Ids of the parameters that these optimizers step."""
+    return {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
+
+
+def reached(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
+    """The leaves that a backward from these tensors gives gradients, by id."""
+    leaves = {id(t): t for t in tensors if t.requires_grad and t.grad_fn is None}
+    nodes = [t.grad_fn for t in tensors if t.grad_fn is not None]
+    seen = set(nodes)
+    while nodes:
+        node: Any = nodes.pop()
+        leaf = getattr(node, "variable", None)
+        if leaf is not None:
+            leaves[id(leaf)] = leaf
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                nodes.append(following)
+    return leaves
+
+
+class Steps:
+    """The steps of one model: all its splits have the same account."""
+
+    def __init__(self, target: Target) -> None:
+        self.model = weakref.ref(target.roots[0][1] if target.roots else target)
+
+    def begin(self, step: int | None = None) -> None:
+        """Takes away what other steps of the model have used; what nobody has touched since, that is."""
+        model = self.model()
+        for key, e in list(_spent.items()):
+            p, grad = e.parameter(), e.gradient()
+            if p is None or grad is None:
+                _spent.pop(key, None)
+            elif e.step != step and e.model() is model and p.grad is grad:
+                _spent.pop(key, None)
+                if grad._version == e.version:
+                    p.grad = None
+
+    @contextlib.contextmanager
+    def fresh(self, step: int | None = None) -> Iterator[None]:
+        """Around a backward: what steps of other models have used is not added to, and is there again afterwards."""
+        model = self.model()
+        others = [e.parameter() for e in _spent.values() if e.step != step or e.model() is not model]
+        aside = [(p, p.grad) for p in others if p is not None and p.grad is not None and _is_spent(p, p.grad)]
+        for p, _ in aside:
+            p.grad = None
+        try:
+            yield
+        finally:
+            for p, grad in aside:
+                if p.grad is None:
+                    p.grad = grad
+
+    def take(
+        self, optimizers: Optimizers, step: int, *, but: Container[int] = (), only: Container[int] | None = None
+    ) -> None:
+        """One step of each optimizer's parameters (by id): but for some, or only some; never one that was stepped."""
+        for optimizer in optimizers:
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            now, aside = [], []
+            for p in parameters:
+                grad = p.grad
+                if grad is None:
+                    continue
+                later = id(p) in but or (only is not None and id(p) not in only) or _is_spent(p, grad)
+                (aside if later else now).append((p, grad))
+            if only is not None and not now:
+                continue
+            for p, _ in aside:
+                p.grad = None
+            try:
+                optimizer.step()
+            finally:
+                for p, grad in aside:
+                    p.grad = grad
+            for p, grad in now:
+                if p.grad is grad:
+                    used = weakref.ref(p), weakref.ref(grad), grad._version, step, self.model
+                    _spent[id(p)] = _Spent(*used)
+
+
+class Place(NamedTuple):
+    """Where the model keeps a parameter."""
+
+    name: str
+    holder: Any
+    key: Any
+    sides: int
+
+    def now(self) -> torch.Tensor | None:
+        """The parameter itself; None: it is gone."""
+        try:
+            found = self.holder[self.key]
+        except LookupError:
+            return None
+        return found if isinstance(found, torch.Tensor) else None
+
+
+class Halves:
+    """The half that each parameter of a model belongs to, from the start, whatever sizes and modes come later.
+
+    What the first plan reads is on the side on which it is read, or on both. What it does not read (a layer for other
+    sizes, an expert that the example does not reach) goes with the module that it is in, as far as that runs on one
+    side, and else with the parameter before it."""
+
+    def __init__(self, target: Target, first: Cut) -> None:
+        inside: dict[str, int] = {}
+        for path, sides in first.captured.plan.module_sides(first.candidate.position + 1):
+            for around in _around(path):
+                inside[around] = inside.get(around, 0) | sides
+        used: dict[int, int] = {}
+        for side, half in ((PREFIX, "prefix"), (SUFFIX, "suffix")):
+            for t in first.state(half).values():
+                used[id(t)] = used.get(id(t), 0) | side
+        self._roles: weakref.WeakKeyDictionary[Cut, Roles] = weakref.WeakKeyDictionary()
+        self.places: list[Place] = []
+        seen: set[int] = set()
+        before = PREFIX
+        for t in target.tensors():
+            if t.kind != "param" or id(t.tensor) in seen:
+                continue
+            seen.add(id(t.tensor))
+            sides = used.get(id(t.tensor)) or next((inside[p] for p in _around(t.name) if inside.get(p)), BOTH)
+            if sides == BOTH and id(t.tensor) not in used:
+                sides = before
+            if sides != BOTH:
+                before = sides
+            self.places.append(Place(t.name, t.holder, t.key, sides))
+
+    def parameters(self, half: str) -> list[torch.Tensor]:
+        """Those of one half."""
+        side = PREFIX if half == "prefix" else SUFFIX
+        return [t for place in self.places if place.sides & side and (t := place.now()) is not None]
+
+    def roles(self, cut: Cut) -> Roles:
+        """What a plan's steps have to know of each parameter."""
+        found = self._roles.get(cut)
+        if found is None:
+            found = self._roles[cut] = self._make_roles(cut)
+        return found
+
+    def _make_roles(self, cut: Cut) -> Roles:
+        one, two = cut.state("prefix"), cut.state("suffix")
+        here = {id(t) for t in (*one.values(), *two.values())}
+        only = {side: [place for place in self.places if place.sides == side] for side in (PREFIX, SUFFIX)}
+        read = [Place(name, *cut.captured.state[name], PREFIX) for name in one]
+        unread = [place for place in only[PREFIX] if id(place.now()) not in here]
+        whole = {id(t) for t in two.values()} - {id(t) for t in one.values()}
+        there = {side: [place for place in places if id(place.now()) in whole] for side, places in only.items()}
+        return Roles(read + unread, there[SUFFIX], there[PREFIX])
+
+
+class Roles(NamedTuple):
+    """Whose gradients wait for the prefix's backward, and whose are whole after the suffix's."""
+
+    waiting: list[Place]
+    whole: list[Place]
+    lent: list[Place]  # whole too, and they belong to the prefix: its optimizer may have them
+
+
+def _around(path: str) -> Iterator[str]:
+    """A module's path, that of the module around it, and so on up to the root."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+    yield ""
+
+
+def trained(places: Iterable[Place]) -> list[torch.Tensor]:
+    """The tensors in these places that get gradients."""
+    found = [place.now() for place in places]
+    return [t for t in found if t is not None and t.requires_grad]
+
+
+def _unheld(places: Iterable[Place], optimizers: Optimizers) -> dict[str, torch.Tensor]:
+    mine = held(optimizers)
+    now = [(place.name, place.now()) for place in places]
+    return {n: t for n, t in now if isinstance(t, nn.Parameter) and t.requires_grad and id(t) not in mine}
+
+
+def _refuse(names: Sequence[str]) -> None:
+    if names:
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        raise InputError(
+            f"{shown}: this step gives it a gradient, and no optimizer of the step holds it: add it to the optimizer "
+            "(SplitRuntime.parameters lists what a half trains), or freeze it with requires_grad_(False)"
+        )
+
+
+def refuse_unheld(places: Iterable[Place], optimizers: Optimizers, roots: Sequence[torch.Tensor]) -> None:
+    """Before a backward from these roots: every parameter that it gives a gradient has an optimizer."""
+    missing = _unheld(places, optimizers)
+    found = reached(roots) if missing else {}
+    _refuse([name for name, t in missing.items() if id(t) in found])
+
+
+def refuse_left(places: Iterable[Place], optimizers: Optimizers) -> None:
+    """After all but the last optimizers have stepped: what has a gradient was stepped, or is held by one of these."""
+    missing = _unheld(places, optimizers)
+    _refuse([name for name, t in missing.items() if t.grad is not None and not _is_spent(t, t.grad)])
+
+
+def refuse_hooks(optimizers: Optimizers, waiting: Iterable[torch.Tensor]) -> None:
+    """Before a step: no optimizer with hooks is stepped twice, for the suffix and for what waits."""
+    for optimizer in optimizers:
+        hooks = [getattr(optimizer, f"_optimizer_step_{when}_hooks", None) for when in ("pre", "post")]
+        if any(hooks) and not held([optimizer]).isdisjoint(id(t) for t in waiting):
+            raise InputError(
+                f"{type(optimizer).__name__} has hooks on its step, and holds parameters of both halves, which are "
+                "stepped one after the other: the hooks would run twice. Give each half an optimizer of its own, or "
+                "no optimizer, and step yourself after backward_prefix"
+            )
