@@ -21,7 +21,7 @@ from .candidates import CandidateTable
 from .errors import CaptureError, CleaveError, InputError, SplitError
 from .optimize import NONE, SAFE, Optimize
 from .payload import TensorSchema, check_tensors, dims
-from .plan import Program, check_call, finish, plan_signature
+from .plan import Program, check_call, finish, keep, plan_signature
 from .spec import SplitCandidate, SplitSpec
 
 log = logger("split")
@@ -118,17 +118,19 @@ class Cut:
             _engine(want, captured, 0, at, grad, "Prefix", self.prefix),
             _engine(want, captured._replace(state=state), at, end, grad, "Suffix", self.suffix),
         )
-        one, two = ({n: written for n, _, _, written in g.native.state()} for g in (self.prefix, self.suffix))
-        self.names = {"prefix": list(one), "suffix": list(two)}
-        # Module tensors that one half writes and the other has too: the halves cannot be in two processes.
-        self.shared_writes = sorted(n for n in one.keys() & two.keys() if one[n] or two[n])
+        halves = {"prefix": self.prefix, "suffix": self.suffix}
+        self.names = {half: [n for n, _, _, _ in g.native.state()] for half, g in halves.items()}
+        # Module tensors that a half changes: no frontier has them on both sides.
+        self.changes = {
+            half: {*g.native.rebinds(), *(n for n, _, _, written in g.native.state() if written)}
+            for half, g in halves.items()
+        }
         self.lock = threading.Lock()
         self.labels: list[str] = self.prefix.native.outputs()
         inputs = set(self.prefix.native.inputs())
         self.passthrough = tuple(label for label in self.labels if label in inputs)
         if self.labels != self.suffix.native.inputs():
             raise AssertionError("prefix and suffix disagree about the boundary")
-        self.rebinds = [captured.state[name] for name in plan.rebinds()]
         self.signature = plan_signature(captured, origin)
         self.schema = {
             label: TensorSchema(dtype, dims(shape), device, requires_grad)
@@ -151,6 +153,14 @@ class Cut:
         """Every tensor of a boundary against the plan: dtype, each dimension, device, grad flag."""
         check_tensors(self.schema, dict(zip(self.labels, self.in_order(tensors), strict=True)), dict(sizes))
 
+    def run_prefix(self, leaves: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """What crosses, in the order of the labels. State of the prefix is as after a call of the model."""
+        return self._finish_prefix(self.engines.prefix, leaves)
+
+    def _finish_prefix(self, engine: Engine, leaves: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        out = engine.run(leaves)
+        return keep(self.prefix.rebinds, out) if self.prefix.rebinds else out
+
     def run_suffix(
         self, given: Sequence[torch.Tensor], symbols: list[int] | None, tied: Mapping[str, torch.Tensor] = {}
     ) -> Any:
@@ -165,20 +175,20 @@ class Cut:
         tied: Mapping[str, torch.Tensor] = {},
     ) -> Any:
         if not self.tied:
-            return finish(self.captured, self.rebinds, engine.run(given, symbols))
+            return finish(self.captured, self.suffix.rebinds, engine.run(given, symbols))
         with self.lock:
             self.stand_in.update({name: self.live(name) for name in self.tied} | dict(tied))
             try:
                 out = engine.run(given, symbols)
             finally:
                 self.stand_in.clear()
-        return finish(self.captured, self.rebinds, out)
+        return finish(self.captured, self.suffix.rebinds, out)
 
     def check(self, target: Target, arguments: Arguments, symbols: list[int] | None, grad: bool) -> None:
         """Runs both halves and compares with the model, bit for bit, before anybody relies on them."""
 
         def both(leaves: Sequence[torch.Tensor]) -> Any:
-            return self._finish_suffix(self.suffix, self.prefix.run(leaves), symbols)
+            return self._finish_suffix(self.suffix, self._finish_prefix(self.prefix, leaves), symbols)
 
         try:
             # The order in which sums are made depends on how many threads there are: the model gets as many.
@@ -194,7 +204,7 @@ class Cut:
         with torch.no_grad():
             ran = self.prefix.settle(leaves)
             if self.suffix.native.ask() and ran:
-                self.suffix.run(self.prefix.run(leaves), symbols)
+                self.suffix.run(self.prefix.run(leaves)[: len(self.labels)], symbols)
 
     def check_model(self) -> None:
         """Raises when the model is not as it was captured."""

@@ -316,7 +316,7 @@ class SplitRuntime(_show.Shown, Drawable):
         cuts = self._cuts((args, kwargs), leaves, grad) if grad else self._inference
         try:
             cut = cuts.serving(args, kwargs, leaves)
-            return cuts, cut, cut.engines.prefix.run(leaves)
+            return cuts, cut, cut.run_prefix(leaves)
         except InputError:
             other = self._other_cuts((args, kwargs), leaves, cuts)
             if other is None:
@@ -325,7 +325,7 @@ class SplitRuntime(_show.Shown, Drawable):
         if not grad:
             self._inference = other
         cut = other.serving(args, kwargs, leaves)
-        return other, cut, cut.engines.prefix.run(leaves)
+        return other, cut, cut.run_prefix(leaves)
 
     def _payload(
         self,
@@ -384,11 +384,6 @@ class SplitRuntime(_show.Shown, Drawable):
             )
         cuts, cut = self._named(boundary)
         cuts.check_boundary_sizes(boundary.sizes, boundary.batch_size)
-        shared = cut.shared_writes if boundary.record is None and boundary.supports_prefix_backward else []
-        if shared:
-            raise InputError(
-                f"both halves use {', '.join(shared)} and the forward writes it: they must live in one process"
-            )
         return cuts, cut
 
     # ---- many batches
@@ -608,6 +603,7 @@ class SplitRuntime(_show.Shown, Drawable):
         self.state(half)
         if self.split_spec.trainable:  # the whole model is needed to see how it trains
             self._cuts(self._example, take_apart(self._target, *self._example).leaves, grad=True)
+        self._check_apart()
         mine = {id(t) for cuts in self._by_regime.values() for t in cuts.main.state(half).values()}
         before = list(self._target.tensors())
         without_data: dict[int, torch.Tensor] = {}  # one for each, so that tied ones stay tied
@@ -624,6 +620,18 @@ class SplitRuntime(_show.Shown, Drawable):
         self._half = half
         for cuts in self._by_regime.values():
             cuts.whole = False
+
+    def _check_apart(self) -> None:
+        """What one half changes in some mode (train, say) and the other reads in another cannot be in two processes."""
+        cuts = [cut for cuts in self._by_regime.values() for cut in cuts.served()]
+        for half, other in (("prefix", "suffix"), ("suffix", "prefix")):
+            changed = {name for cut in cuts for name in cut.changes[half]}
+            shared = sorted(changed & {name for cut in cuts for name in cut.names[other]})
+            if shared:
+                raise InputError(
+                    f"the {half} changes {', '.join(shared)} in one mode of the model, and the {other} uses it in "
+                    "another: halves in two processes would have different ones"
+                )
 
     def _need(self, half: str) -> None:
         if self._half is not None and self._half != half:
