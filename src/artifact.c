@@ -294,53 +294,92 @@ clv_status artifact_cut(artifact *a, const clv_split_options *o)
 	return st == CLV_OK && o->boundary ? name_split(a, o->boundary) : st;
 }
 
-/* What the plan writes in place; per value, by the root of its memory. */
-static void mark_writes(const plan *p, uint8_t *marks, uint8_t mark)
+enum { PREFIX_HAS = 1, SUFFIX_HAS = 2, CHANGED = 4 };
+
+typedef struct holding {
+	const char *name;
+	uint8_t marks;
+} holding;
+
+typedef VEC(holding) holdings;
+
+static clv_status hold(holdings *h, const plan *p, value_id v, uint8_t marks)
 {
-	for (node_id n = 0; n < p->nodes.n; n++)
-		for (uint32_t i = 0; i < p->nodes.at[n].nwrites; i++)
-			marks[alias_root(p, p->ids.at[p->nodes.at[n].writes + i])] |= mark;
+	str_id name = p->values.at[v].name;
+	return name == NONE ? CLV_OK : vec_push(h, ((holding){plan_s(p, name), marks}));
 }
 
-static clv_status mark_reads(const plan *p, node_id first, node_id end, uint8_t *marks, uint8_t mark)
+/* The tensors of the model that a half reads or changes; those on one memory change together. */
+static clv_status hold_half(const plan *p, const view *v, uint8_t half, holdings *h)
 {
-	view v;
-	TRY(view_range(p, first, end, &v));
-	for (uint32_t i = 0; i < v.externals.n; i++)
-		marks[v.externals.at[i]] |= mark;
-	view_free(&v);
+	bool *written;
+	TRY(view_written(v, &written));
+	clv_status st = CLV_OK;
+	for (uint32_t i = 0; i < v->externals.n && st == CLV_OK; i++) {
+		value_id root = alias_root(p, v->externals.at[i]);
+		uint8_t marks = written[root] ? half | CHANGED : half;
+		st = hold(h, p, v->externals.at[i], marks);
+		if (st == CLV_OK)
+			st = hold(h, p, root, marks);
+	}
+	for (uint32_t i = 0; i < v->rebinds.n && st == CLV_OK; i++)
+		st = hold(h, p, p->rebinds.at[v->rebinds.at[i]].target, half | CHANGED);
+	mem_free(written);
+	return st;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(((const holding *)a)->name, ((const holding *)b)->name);
+}
+
+static clv_status judge_holdings(holdings *h)
+{
+	uint8_t marks = 0;
+	if (h->n)
+		qsort(h->at, h->n, sizeof *h->at, by_name);
+	for (uint32_t i = 0; i < h->n; i++) {
+		bool same = i && !strcmp(h->at[i].name, h->at[i - 1].name);
+		marks = same ? marks | h->at[i].marks : h->at[i].marks;
+		if (marks == (PREFIX_HAS | SUFFIX_HAS | CHANGED))
+			return fail(CLV_E_UNSUPPORTED,
+			            "both halves have %s and one of them changes it: each would have its own, cut elsewhere",
+			            h->at[i].name);
+	}
 	return CLV_OK;
 }
 
-clv_status artifact_check_apart(const plan *p, node_id cut)
+clv_status artifact_check_apart(const artifact *a, const node_id *cuts)
 {
-	enum { PREFIX_HAS = 1, SUFFIX_HAS = 2, WRITTEN = 4 };
-	uint8_t *marks = mem_alloc(p->values.n + 1);
-	clv_status st = marks ? mark_reads(p, 0, cut, marks, PREFIX_HAS) : fail_nomem();
+	holdings h = {0};
+	clv_status st = CLV_OK;
+	for (uint32_t i = 0; i < a->plans.n && st == CLV_OK; i++) {
+		const plan *p = a->plans.at[i].p;
+		node_id ends[] = {0, cuts ? cuts[i] : a->plans.at[i].cut, p->nodes.n};
+		for (unsigned half = 0; half < 2 && st == CLV_OK; half++) {
+			view v = {0};
+			st = view_range(p, ends[half], ends[half + 1], &v);
+			if (st == CLV_OK)
+				st = hold_half(p, &v, half ? SUFFIX_HAS : PREFIX_HAS, &h);
+			view_free(&v);
+		}
+	}
 	if (st == CLV_OK)
-		st = mark_reads(p, cut, p->nodes.n, marks, SUFFIX_HAS);
-	if (st == CLV_OK)
-		mark_writes(p, marks, WRITTEN);
-	for (uint32_t i = 0; st == CLV_OK && i < p->rebinds.n; i++) /* the suffix does it */
-		marks[p->rebinds.at[i].target] |= SUFFIX_HAS | WRITTEN;
-	for (value_id v = 0; st == CLV_OK && v < p->values.n; v++)
-		if (marks[v] == (PREFIX_HAS | SUFFIX_HAS | WRITTEN))
-			st = fail(CLV_E_UNSUPPORTED,
-			          "both halves have %s and one of them changes it: each would have its own, cut elsewhere",
-			          plan_s(p, p->values.at[v].name));
-	mem_free(marks);
+		st = judge_holdings(&h);
+	vec_free(&h);
 	return st;
 }
 
 clv_status artifact_restrict(artifact *a, const char *part)
 {
-	for (uint32_t i = 0; i < a->plans.n; i++) {
-		artifact_plan *e = &a->plans.at[i];
-		if (strcmp(part, "all") == 0)
-			continue;
-		if (e->cut == NONE)
+	bool apart = strcmp(part, "all") != 0;
+	for (uint32_t i = 0; apart && i < a->plans.n; i++)
+		if (a->plans.at[i].cut == NONE)
 			return fail(CLV_E_INVALID, "the model is not cut: it has no %.32s", part);
-		TRY(artifact_check_apart(e->p, e->cut));
+	if (apart)
+		TRY(artifact_check_apart(a, NULL));
+	for (uint32_t i = 0; apart && i < a->plans.n; i++) {
+		artifact_plan *e = &a->plans.at[i];
 		if (strcmp(part, "prefix") == 0)
 			e->end = e->cut;
 		else if (strcmp(part, "suffix") == 0)
@@ -377,8 +416,8 @@ static clv_status split(const artifact *a, const clv_split_options *o, const cha
 	st_pending prefix = {0}, suffix = {0};
 	node_id *cuts = mem_ids(a->plans.n + 1);
 	clv_status st = cuts ? find_cuts(a, o, cuts) : fail_nomem();
-	for (uint32_t i = 0; st == CLV_OK && i < a->plans.n; i++)
-		st = artifact_check_apart(a->plans.at[i].p, cuts[i]);
+	if (st == CLV_OK)
+		st = artifact_check_apart(a, cuts);
 	if (st == CLV_OK && prefix_path)
 		st = write_half(a, o, cuts, true, prefix_path, &prefix);
 	if (st == CLV_OK && suffix_path)

@@ -22,7 +22,7 @@ from .candidates import CandidateTable
 from .errors import CaptureError, CleaveError, InputError, SplitError
 from .optimize import NONE, SAFE, Optimize
 from .payload import TensorSchema, check_tensors, dims
-from .plan import Program, check_call, finish, plan_signature
+from .plan import Program, check_call, finish, keep, plan_signature
 from .spec import SplitCandidate, SplitLatency, SplitSpec
 
 log = logger("split")
@@ -120,14 +120,17 @@ class Cut:
             _engine(want, captured, 0, at, grad, "Prefix", self.prefix),
             _engine(want, captured, at, end, grad, "Suffix", self.suffix),
         )
-        one, two = ({n: written for n, _, _, written in g.native.state()} for g in (self.prefix, self.suffix))
-        self.names = {"prefix": list(one), "suffix": list(two)}
-        read = {name: self.live(name) for name in one | two} if grad else {}
+        halves = {"prefix": self.prefix, "suffix": self.suffix}
+        self.names = {half: [n for n, _, _, _ in g.native.state()] for half, g in halves.items()}
+        # Module tensors that a half changes: no frontier has them on both sides.
+        self.changes = {
+            half: {*g.native.rebinds(), *(n for n, _, _, written in g.native.state() if written)}
+            for half, g in halves.items()
+        }
+        read = {name: self.live(name) for names in self.names.values() for name in names} if grad else {}
         self.trained = [name for name, t in read.items() if t.requires_grad]
-        self.tied = sorted(name for name in self.trained if name in one and name in two)  # both halves train them
+        self.tied = sorted(name for name in self.trained if len(self.sides(name)) == 2)  # both halves train them
         self.with_grad = [name for name in self.trained if not isinstance(read[name], nn.Parameter)]
-        # Module tensors that one half writes and the other has too: the halves cannot be in two processes.
-        self.shared_writes = sorted(n for n in one.keys() & two.keys() if one[n] or two[n])
         self.labels: list[str] = self.prefix.native.outputs()
         inputs = set(self.prefix.native.inputs())
         self.passthrough = tuple(label for label in self.labels if label in inputs)
@@ -135,7 +138,6 @@ class Cut:
             raise AssertionError("prefix and suffix disagree about the boundary")
         if like is not None and grad:
             self._refuse_other_sides(like, where)
-        self.rebinds = [captured.state[name] for name in plan.rebinds()]
         self.signature = plan_signature(captured, origin)
         self.schema = {
             label: TensorSchema(dtype, dims(shape), device, requires_grad)
@@ -158,18 +160,26 @@ class Cut:
         """Every tensor of a boundary against the plan: dtype, each dimension, device, grad flag."""
         check_tensors(self.schema, dict(zip(self.labels, self.in_order(tensors), strict=True)), dict(sizes))
 
+    def run_prefix(self, leaves: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """What crosses, in the order of the labels. State of the prefix is as after a call of the model."""
+        return self._finish_prefix(self.engines.prefix, leaves)
+
+    def _finish_prefix(self, engine: Engine, leaves: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        out = engine.run(leaves)
+        return keep(self.prefix.rebinds, out) if self.prefix.rebinds else out
+
     def run_suffix(self, given: Sequence[torch.Tensor], symbols: list[int] | None) -> Any:
         """What the model returns."""
         return self._finish_suffix(self.engines.suffix, given, symbols)
 
     def _finish_suffix(self, engine: Engine, given: Sequence[torch.Tensor], symbols: list[int] | None) -> Any:
-        return finish(self.captured, self.rebinds, engine.run(given, symbols))
+        return finish(self.captured, self.suffix.rebinds, engine.run(given, symbols))
 
     def check(self, target: Target, arguments: Arguments, symbols: list[int] | None, grad: bool) -> None:
         """Runs both halves and compares with the model, bit for bit, before anybody relies on them."""
 
         def both(leaves: Sequence[torch.Tensor]) -> Any:
-            return self._finish_suffix(self.suffix, self.prefix.run(leaves), symbols)
+            return self._finish_suffix(self.suffix, self._finish_prefix(self.prefix, leaves), symbols)
 
         try:
             # The order in which sums are made depends on how many threads there are: the model gets as many.
@@ -185,7 +195,7 @@ class Cut:
         with torch.no_grad():
             ran = self.prefix.settle(leaves)
             if self.suffix.native.ask() and ran:
-                self.suffix.run(self.prefix.run(leaves), symbols)
+                self.suffix.run(self.prefix.run(leaves)[: len(self.labels)], symbols)
 
     def sides(self, name: str) -> list[str]:
         """The halves that read or write a module tensor."""

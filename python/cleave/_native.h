@@ -118,7 +118,7 @@ PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 PyObject *plan_py_html(PlanObject *o, PyObject *args, PyObject *kwargs);
 PyObject *plan_py_places(PlanObject *o, PyObject *args);
 PyObject *plan_py_effects(PlanObject *o, PyObject *args);
-PyObject *effects_of(const plan *p, node_id first, node_id end);
+PyObject *effects_of(const plan *p, node_id first, node_id end, bool rebinds);
 
 /* _native_program.c: a part of a plan, ready to run, bound to the live tensors of a model */
 extern PyTypeObject ProgramType;

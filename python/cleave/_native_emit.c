@@ -474,7 +474,7 @@ static bool note_node(PyObject *out, const plan *p, const node_names *names, nod
 	       note(out, names, n, !strcmp(op, "cleave::python"), "python") && note_writes(out, p, names, n, first);
 }
 
-PyObject *effects_of(const plan *p, node_id first, node_id end)
+PyObject *effects_of(const plan *p, node_id first, node_id end, bool rebinds)
 {
 	node_names *names = NULL;
 	clv_status st = node_names_new(p, &names);
@@ -486,9 +486,8 @@ PyObject *effects_of(const plan *p, node_id first, node_id end)
 			Py_CLEAR(out);
 	if (out && !note_devices(out, p, names, first, end))
 		Py_CLEAR(out);
-	if (out && end == p->nodes.n && p->rebinds.n)
-		if (!note(out, names, end ? end - 1 : 0, true, "rebinds"))
-			Py_CLEAR(out);
+	if (out && !note(out, names, end ? end - 1 : 0, rebinds, "rebinds"))
+		Py_CLEAR(out);
 	node_names_free(names);
 	return out;
 }
@@ -500,7 +499,7 @@ PyObject *plan_py_effects(PlanObject *o, PyObject *args)
 		return NULL;
 	if (first > end || end > o->p->nodes.n)
 		return PyErr_Format(PyExc_IndexError, "there are no nodes %u to %u", first, end);
-	return effects_of(o->p, first, end);
+	return effects_of(o->p, first, end, false);
 }
 
 /* ---- pictures --------------------------------------------------------------------------------------------------- */

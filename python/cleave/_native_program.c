@@ -577,7 +577,7 @@ static PyObject *program_py_inputs(ProgramObject *o, PyObject *unused)
 static PyObject *program_py_outputs(ProgramObject *o, PyObject *unused)
 {
 	(void)unused;
-	return labels(o->plan->p, o->g->outputs.at, o->g->outputs.n);
+	return labels(o->plan->p, o->g->outputs.at, program_given(o->g));
 }
 
 /* state() -> list of (name, kind, trainable, written): the module tensors that the part reads or writes */
@@ -605,6 +605,22 @@ static PyObject *program_py_state(ProgramObject *o, PyObject *unused)
 		Py_XDECREF(item);
 	}
 	mem_free(written);
+	return out;
+}
+
+/* rebinds() -> names of the module tensors that become the last tensors of a run */
+static PyObject *program_py_rebinds(ProgramObject *o, PyObject *unused)
+{
+	const view *v = &o->g->v;
+	PyObject *out = PyList_New(0);
+	(void)unused;
+	for (uint32_t i = 0; out && i < v->rebinds.n; i++) {
+		value_id target = v->p->rebinds.at[v->rebinds.at[i]].target;
+		PyObject *name = PyUnicode_FromString(plan_s(v->p, v->p->values.at[target].name));
+		if (!name || PyList_Append(out, name) < 0)
+			Py_CLEAR(out);
+		Py_XDECREF(name);
+	}
 	return out;
 }
 
@@ -642,7 +658,7 @@ static PyObject *values_schema(const plan *p, const value_id *v, uint32_t n)
 
 PyObject *outputs_schema(const clv_program *g)
 {
-	return values_schema(g->p, g->outputs.at, g->outputs.n);
+	return values_schema(g->p, g->outputs.at, program_given(g));
 }
 
 /* schema(inputs=False) -> list of (dtype, shape, device, requires grad) of the outputs, or of the inputs */
@@ -702,7 +718,7 @@ static PyObject *program_py_shapes(ProgramObject *o, PyObject *args)
 		return NULL;
 	const plan *p = o->g->p;
 	int64_t *syms = symbol_array(p, given);
-	uint32_t n = inputs ? o->g->v.inputs.n : o->g->outputs.n;
+	uint32_t n = inputs ? o->g->v.inputs.n : program_given(o->g);
 	const value_id *v = inputs ? o->g->v.inputs.at : o->g->outputs.at;
 	PyObject *out = syms && !PyErr_Occurred() ? PyList_New(n) : NULL;
 	for (uint32_t i = 0; out && i < n; i++) {
@@ -799,9 +815,9 @@ static PyObject *program_py_effects(ProgramObject *o, PyObject *unused)
 	const view *v = &o->g->v;
 	(void)unused;
 	if (made)
-		return effects_of(made->p, made->part[PART_MAIN], made->part[PARTS]);
+		return effects_of(made->p, made->part[PART_MAIN], made->part[PARTS], v->rebinds.n > 0);
 	node_id first = v->nodes.n ? v->nodes.at[0] : 0;
-	return effects_of(o->plan->p, first, first + v->nodes.n);
+	return effects_of(o->plan->p, first, first + v->nodes.n, v->rebinds.n > 0);
 }
 
 static PyObject *program_py_ask(ProgramObject *o, PyObject *unused)
@@ -857,6 +873,7 @@ static PyMethodDef program_methods[] = {
 	{"inputs", (PyCFunction)program_py_inputs, METH_NOARGS, "inputs() -> labels"},
 	{"outputs", (PyCFunction)program_py_outputs, METH_NOARGS, "outputs() -> labels"},
 	{"state", (PyCFunction)program_py_state, METH_NOARGS, "state() -> list of (name, kind, trainable, written)"},
+	{"rebinds", (PyCFunction)program_py_rebinds, METH_NOARGS, "rebinds() -> names of what the last tensors of run become"},
 	{"schema", (PyCFunction)program_py_schema, METH_VARARGS,
      "schema(inputs=False) -> list of (dtype, shape, device, requires grad)"},
 	{"symbols", (PyCFunction)program_py_symbols, METH_O, "symbols(tensors) -> list of values"},

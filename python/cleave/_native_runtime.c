@@ -367,7 +367,7 @@ static PyObject *runtime_py_plan(RuntimeObject *o, PyObject *number)
 		Py_XDECREF(name);
 	}
 	return Py_BuildValue("(NNNN)", labels(g->p, g->v.inputs.at, g->v.inputs.n),
-	                     labels(g->p, g->outputs.at, g->outputs.n), symbols, outputs_schema(g));
+	                     labels(g->p, g->outputs.at, program_given(g)), symbols, outputs_schema(g));
 }
 
 /* state() -> dict of name to tensor, on the memory that runs read */

@@ -22,7 +22,7 @@ from ._state import Target
 from .errors import CaptureError, InputError, SplitError
 from .optimize import NONE, SAFE
 from .payload import dims
-from .plan import Program, check_call, finish, plan_signature
+from .plan import Program, check_call, finish, keep, plan_signature
 
 log = logger("pipe")
 
@@ -90,7 +90,6 @@ class Staged:
         self.programs = [self.program(i) for i in range(like.nstages)]
         self._recomputed: dict[int, Recomputed] = {}
         self._moved: dict[str, Any] = {}  # the plan for other devices
-        self.rebinds = [captured.state[name] for name in staged.rebinds()]
         self.signature = plan_signature(self.captured, origin)
 
     def program(
@@ -159,7 +158,9 @@ class Staged:
         for i, program in enumerate(self.programs):
             again = recompute and torch.is_grad_enabled()
             values = (self.recomputed(i) if again else program).run(values, symbols)
-        return finish(self.captured, self.rebinds, values)
+            if i + 1 < len(self.programs):
+                values = keep(program.rebinds, values)
+        return finish(self.captured, self.programs[-1].rebinds, values)
 
     def recomputed(self, i: int) -> Recomputed:
         """Stage i as one that runs again in the backward."""

@@ -358,7 +358,7 @@ class PartitionedPlan(_show.Shown):
     def _check_apart(self) -> None:
         """Stages can be in several processes: nothing that one keeps is another's."""
         main = self._first.main
-        if self.nstages > 1 and (main.captured.stores or main.rebinds):
+        if self.nstages > 1 and (main.captured.stores or main.captured.plan.rebinds()):
             names = main.captured.plan.rebinds() or ["an attribute"]
             raise SplitError(
                 f"the forward keeps {', '.join(names)} of the model for the next call, which the stages by themselves "

@@ -94,6 +94,8 @@ class Program:
         self.native = _native.Program(*where, [], level, list(optimize.off), graph, threads)
         self.threads = threads
         self.run: Callable[..., tuple[Any, ...]] = self.native.run
+        # Where the last tensors of a run belong: module tensors that this part of the forward re-binds.
+        self.rebinds = [captured.state[name] for name in self.native.rebinds()]
 
     def settle(self, leaves: Sequence[torch.Tensor]) -> bool:
         """Has the fastest way chosen, on these inputs; False: there is nothing to choose."""
@@ -128,20 +130,23 @@ class _Variant:
             from ._cuda_graph import GraphSegment
 
             self.run = GraphSegment(captured, 0, nodes, inference=False, program=self.program).run
-        self.rebinds = [captured.state[name] for name in captured.plan.rebinds()]
 
     def __call__(self, leaves: Sequence[torch.Tensor]) -> Any:
-        return finish(self.captured, self.rebinds, self.run(leaves))
+        return finish(self.captured, self.program.rebinds, self.run(leaves))
+
+
+def keep(places: Sequence[tuple[Any, Any]], out: Sequence[Any]) -> Sequence[Any]:
+    """Puts the last tensors of a run into the model; gives the others."""
+    n = len(out) - len(places)
+    for (holder, key), value in zip(places, out[n:], strict=True):
+        holder[key] = value
+    return out[:n]
 
 
 def finish(captured: Captured, rebinds: Sequence[tuple[Any, Any]], out: Sequence[Any]) -> Any:
     """What a run gave, put where it belongs: module tensors and stored ones into the model, the rest as the output."""
-    places = [*captured.stores, *rebinds]
-    if places:
-        n = len(out) - len(places)
-        for (holder, key), value in zip(places, out[n:], strict=True):
-            holder[key] = value
-        out = out[:n]
+    if captured.stores or rebinds:
+        out = keep([*captured.stores, *rebinds], out)
     if captured.output is _tree.LEAF:
         return out[0]
     return _tree.unflatten(captured.output, out)

@@ -325,7 +325,7 @@ class SplitRuntime(_show.Shown, Drawable):
         cuts = self._cuts((args, kwargs), leaves, grad) if grad else self._inference
         try:
             cut = cuts.serving(args, kwargs, leaves)
-            return cuts, cut, cut.engines.prefix.run(leaves)
+            return cuts, cut, cut.run_prefix(leaves)
         except InputError:
             other = self._other_cuts((args, kwargs), leaves, cuts)
             if other is None:
@@ -334,7 +334,7 @@ class SplitRuntime(_show.Shown, Drawable):
         if not grad:
             self._inference = other
         cut = other.serving(args, kwargs, leaves)
-        return other, cut, cut.engines.prefix.run(leaves)
+        return other, cut, cut.run_prefix(leaves)
 
     def _payload(
         self,
@@ -393,11 +393,6 @@ class SplitRuntime(_show.Shown, Drawable):
             )
         cuts, cut = self._named(boundary)
         cuts.check_boundary_sizes(boundary.sizes, boundary.batch_size)
-        shared = cut.shared_writes if boundary.record is None and boundary.supports_prefix_backward else []
-        if shared:
-            raise InputError(
-                f"both halves use {', '.join(shared)} and the forward writes it: they must live in one process"
-            )
         return cuts, cut
 
     # ---- many batches
@@ -663,8 +658,17 @@ class SplitRuntime(_show.Shown, Drawable):
             cuts.whole = False
 
     def _refuse_apart(self) -> None:
-        """A parameter that both halves have is trained by both whenever it is: else two processes would not agree."""
+        """What two processes would not agree about: tensors that one half changes in some mode (train, say) and the
+        other reads in another; parameters of both halves that only one of them trains at times."""
         plans = list(self._plans())
+        for half, other in (("prefix", "suffix"), ("suffix", "prefix")):
+            changed = {name for cut in plans for name in cut.changes[half]}
+            shared = sorted(changed & {name for cut in plans for name in cut.names[other]})
+            if shared:
+                raise InputError(
+                    f"the {half} changes {', '.join(shared)} in one mode of the model, and the {other} uses it in "
+                    "another: halves in two processes would have different ones"
+                )
         for name in {name for cut in plans for name in cut.trained}:
             sides = [set(cut.sides(name)) for cut in plans if name in cut.trained]
             every = {half for cut in plans for half in cut.sides(name)}

@@ -500,10 +500,11 @@ static clv_status declare_all(writer *w, const int64_t *low, strbuf *b)
 		seen[w->v.externals.at[i]] = true;
 		st = declare_one(w, &all, w->v.externals.at[i], low, b);
 	}
-	bool rebinds = w->s->end == w->p->nodes.n && !w->s->return_rebinds;
-	for (uint32_t i = 0; st == CLV_OK && rebinds && i < w->p->rebinds.n; i++)
-		if (!seen[w->p->rebinds.at[i].target])
-			st = declare_one(w, &all, w->p->rebinds.at[i].target, low, b);
+	for (uint32_t i = 0; st == CLV_OK && !w->s->return_rebinds && i < w->v.rebinds.n; i++) {
+		value_id target = w->p->rebinds.at[w->v.rebinds.at[i]].target;
+		if (!seen[target])
+			st = declare_one(w, &all, target, low, b);
+	}
 	if (w->stage && st == CLV_OK)
 		write_slots(w, b);
 	mem_free(seen);

@@ -509,9 +509,10 @@ static clv_status put_output(writer *w, value_id v, bool *any, strbuf *b)
 
 static clv_status write_rebinds(writer *w, strbuf *b)
 {
-	for (uint32_t i = 0; i < w->p->rebinds.n; i++) {
-		arg a = {.kind = ARG_VALUE, .u.v = w->p->rebinds.at[i].value};
-		TRY(write_store(w, w->p->rebinds.at[i].target, &a, b));
+	for (uint32_t i = 0; i < w->v.rebinds.n; i++) {
+		const rebind *r = &w->p->rebinds.at[w->v.rebinds.at[i]];
+		arg a = {.kind = ARG_VALUE, .u.v = r->value};
+		TRY(write_store(w, r->target, &a, b));
 	}
 	return CLV_OK;
 }
@@ -530,28 +531,31 @@ static clv_status write_returned(writer *w, const value_id *at, uint32_t n, strb
 	return st;
 }
 
-/* All tensors of the output tree, and what module names are re-bound to if that is asked for. */
+/* All tensors of the output tree, or what goes on to the next part; and what module names are re-bound to if that is asked
+   for. */
 static clv_status find_returned(const writer *w, value_list *out)
 {
 	const plan *p = w->p;
-	for (uint32_t i = 0; i < p->out_tree.n; i++)
+	bool last = w->s->end == p->nodes.n;
+	if (last && w->stage)
+		return output_values(p, out);
+	for (uint32_t i = 0; last && i < p->out_tree.n; i++)
 		if (p->out_tree.at[i].kind == TREE_VALUE)
 			TRY(vec_push(&out->at, p->out_tree.at[i].u.v));
-	for (uint32_t i = 0; w->s->return_rebinds && i < p->rebinds.n; i++)
-		TRY(vec_push(&out->at, p->rebinds.at[i].value));
+	for (uint32_t i = 0; !last && i < w->v.outputs.n; i++)
+		TRY(vec_push(&out->at, w->v.outputs.at[i]));
+	for (uint32_t i = 0; w->s->return_rebinds && i < w->v.rebinds.n; i++)
+		TRY(vec_push(&out->at, p->rebinds.at[w->v.rebinds.at[i]].value));
 	return CLV_OK;
 }
 
 static clv_status write_return(writer *w, strbuf *b)
 {
-	bool whole = w->s->end == w->p->nodes.n;
 	value_list all = {0};
 	strbuf_putc(b, '\n');
-	if (!whole)
-		return write_returned(w, w->v.outputs.at, w->v.outputs.n, b);
 	if (!w->s->return_rebinds)
 		TRY(write_rebinds(w, b));
-	clv_status st = w->stage ? output_values(w->p, &all) : find_returned(w, &all);
+	clv_status st = find_returned(w, &all);
 	if (st == CLV_OK)
 		st = write_returned(w, all.at.at, all.at.n, b);
 	vec_free(&all.at);
@@ -656,6 +660,8 @@ static void find_last_uses(writer *w)
 		node_each_arg(p, n, note_use, &(use_walk){w, n});
 	for (uint32_t i = 0; i < w->v.outputs.n; i++)
 		w->last[w->v.outputs.at[i]] = p->nodes.n;
+	for (uint32_t i = 0; i < w->v.rebinds.n; i++)
+		w->last[p->rebinds.at[w->v.rebinds.at[i]].value] = p->nodes.n;
 }
 
 clv_status writer_init(writer *w)

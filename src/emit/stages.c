@@ -134,13 +134,13 @@ static clv_status check_inputs(const file *f, uint32_t stage, const bool *writte
 	return CLV_OK;
 }
 
-static clv_status check_rebinds(const file *f)
+static clv_status check_rebinds(const file *f, uint32_t stage)
 {
-	uint32_t last = f->spec->nstages - 1;
-	for (uint32_t i = 0; i < f->p->rebinds.n; i++)
-		for (uint32_t k = 0; k < last; k++)
-			if (f->states[k].used[f->p->rebinds.at[i].target])
-				return fail_shared(f->p, f->p->rebinds.at[i].target, last, k);
+	const view *v = &f->w[stage].v;
+	for (uint32_t i = 0; i < v->rebinds.n; i++)
+		for (uint32_t k = 0; k < f->spec->nstages; k++)
+			if (k != stage && f->states[k].used[f->p->rebinds.at[v->rebinds.at[i]].target])
+				return fail_shared(f->p, f->p->rebinds.at[v->rebinds.at[i]].target, stage, k);
 	return CLV_OK;
 }
 
@@ -148,12 +148,14 @@ static clv_status check_stages(const file *f)
 {
 	const plan *p = f->p;
 	bool *written = mem_alloc(p->values.n + 1);
-	clv_status st = written ? check_rebinds(f) : fail_nomem();
+	clv_status st = written ? CLV_OK : fail_nomem();
 	for (uint32_t i = 0; st == CLV_OK && i < f->spec->nstages; i++) {
 		memset(written, 0, p->values.n);
 		for (node_id n = f->views[i].first; n < f->views[i].end; n++)
 			note_written(p, &p->nodes.at[n], written);
 		st = check_state(f, i, written);
+		if (st == CLV_OK)
+			st = check_rebinds(f, i);
 		if (st == CLV_OK)
 			st = check_inputs(f, i, written);
 	}

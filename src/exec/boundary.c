@@ -125,7 +125,7 @@ static clv_status describe(boundary *b, const runtime *r, uint32_t i, const run_
 	TRY(keep(b, r->a->batch, &b->batch));
 	b->weight_version = r->weight_version;
 	TRY(add_sizes(b, e, spec));
-	for (uint32_t k = 0; k < e->g->outputs.n; k++) {
+	for (uint32_t k = 0; k < e->noutputs; k++) {
 		value_id v = e->g->outputs.at[k];
 		crossing c = {0};
 		strbuf label = STRBUF_INIT;

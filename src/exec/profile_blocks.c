@@ -422,7 +422,7 @@ static clv_status lab_init(lab *l)
 		return fail_nomem();
 	TRY(read_symbols(l));
 	TRY(plan_grads(p, &l->grad));
-	TRY(liveness_new(p, &l->live));
+	TRY(liveness_parts(p, &l->live, NULL));
 	return br_clock_new(l->device, &l->clock);
 }
 

@@ -545,12 +545,12 @@ static clv_status choose_outputs(lowering *l)
 		for (uint32_t i = 0; i < g->p->out_tree.n; i++)
 			if (g->p->out_tree.at[i].kind == TREE_VALUE)
 				TRY(vec_push(&g->outputs, g->p->out_tree.at[i].u.v));
-		for (uint32_t i = 0; i < g->p->rebinds.n; i++)
-			TRY(vec_push(&g->outputs, g->p->rebinds.at[i].value));
 	} else {
 		for (uint32_t i = 0; i < g->v.outputs.n; i++)
 			TRY(vec_push(&g->outputs, g->v.outputs.at[i]));
 	}
+	for (uint32_t i = 0; i < g->v.rebinds.n; i++)
+		TRY(vec_push(&g->outputs, g->p->rebinds.at[g->v.rebinds.at[i]].value));
 	for (uint32_t i = 0; i < g->outputs.n; i++) {
 		if (g->p->values.at[g->outputs.at[i]].type != TYPE_TENSOR)
 			return fail(CLV_E_UNSUPPORTED, "output %u of the program is no tensor", i);
@@ -673,7 +673,7 @@ static clv_status program_init(lowering *l, const plan *p)
 	if (l->spec->live)
 		TRY(view_segment(p, l->spec->live, l->spec->first, l->spec->end, &g->v));
 	else
-		TRY(view_range(p, l->spec->first, l->spec->end, &g->v));
+		TRY(view_range_like(p, l->spec->first, l->spec->end, l->spec->of ? &l->spec->of->v : NULL, &g->v));
 	if (g->segment)
 		g->names = l->spec->outer->names;
 	else

@@ -83,7 +83,7 @@ struct clv_program {
 	VEC(uint32_t) frees;
 	VEC(uint32_t) slots_of;
 	VEC(live_number) numbers; /* that calls need */
-	VEC(value_id) outputs;    /* whole: leaves of the output tree, then values of rebinds; else view outputs */
+	VEC(value_id) outputs;    /* whole: leaves of the output tree, else view outputs; then values of the view's rebinds */
 	VEC(out_number) out_numbers;
 	VEC(data_read) reads;
 	VEC(host_keep) keeps;
@@ -121,6 +121,12 @@ typedef struct program_spec {
 
 clv_status program_new(const plan *p, const program_spec *spec, clv_program **out);
 void program_free(clv_program *g);
+
+/* Outputs without what is re-bound, which comes after them. */
+static inline uint32_t program_given(const clv_program *g)
+{
+	return g->outputs.n - g->v.rebinds.n;
+}
 
 /* A segment that ran on its tape. */
 typedef struct segment_call {

@@ -13,12 +13,10 @@ static const char *const part_names[] = {"all", "prefix", "suffix"};
 /* Each half is a runtime of its own, as it would be a file of its own. */
 static clv_status check_cuts(const artifact *a, const char *part)
 {
-	for (uint32_t i = 0; i < a->plans.n; i++) {
+	for (uint32_t i = 0; i < a->plans.n; i++)
 		if (a->plans.at[i].cut == NONE)
 			return fail(CLV_E_INVALID, "the model in this file is not cut: it has no %s", part);
-		TRY(artifact_check_apart(a->plans.at[i].p, a->plans.at[i].cut));
-	}
-	return CLV_OK;
+	return artifact_check_apart(a, NULL);
 }
 
 static clv_status choose_part(const artifact *a, const char *wanted, runtime_part *out)
@@ -80,7 +78,7 @@ static clv_status add_plan(runtime *r, const artifact_plan *from, const clv_runt
 		st = program_new(p, &spec, &e.g);
 	vec_free(&codes);
 	if (st == CLV_OK) {
-		e.noutputs = e.g->outputs.n - (e.g->whole ? p->rebinds.n + from->nstores : 0);
+		e.noutputs = program_given(e.g) - (e.g->whole ? from->nstores : 0);
 		st = vec_push(&r->plans, e);
 	}
 	if (st != CLV_OK) {

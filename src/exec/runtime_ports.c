@@ -179,7 +179,7 @@ clv_status runtime_describe(runtime *r)
 			TRY(walk(&w, ""));
 		return name_outputs(r, p);
 	}
-	for (uint32_t i = 0; i < e->g->outputs.n; i++)
+	for (uint32_t i = 0; i < e->noutputs; i++)
 		TRY(add_label(r, p, e->g->outputs.at[i]));
 	return CLV_OK;
 }

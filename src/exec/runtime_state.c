@@ -132,8 +132,9 @@ static clv_status find_rebinds(runtime *r, uint32_t number)
 {
 	runtime_plan *e = &r->plans.at[number];
 	const plan *p = e->g->p;
-	for (uint32_t k = 0; e->g->whole && k < p->rebinds.n; k++) {
-		runtime_rebind b = {find_slot(r, number, p->rebinds.at[k].target), e->g->outputs.n - p->rebinds.n + k};
+	for (uint32_t k = 0; k < e->g->v.rebinds.n; k++) {
+		value_id target = p->rebinds.at[e->g->v.rebinds.at[k]].target;
+		runtime_rebind b = {find_slot(r, number, target), program_given(e->g) + k};
 		if (b.slot != NONE)
 			TRY(vec_push(&e->rebinds, b));
 	}

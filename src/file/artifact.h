@@ -157,7 +157,8 @@ clv_status artifact_reordered(const artifact *from, plan *const *plans, artifact
 /* src/artifact.c, of one that is being made. Cuts every plan where o->boundary says; then leaves of each only its part. */
 clv_status artifact_cut(artifact *a, const clv_split_options *o);
 clv_status artifact_restrict(artifact *a, const char *part);
-/* What one half changes and the other has too cannot be in two files, or two runtimes: the other would not see it. */
-clv_status artifact_check_apart(const plan *p, node_id cut);
+/* What one half changes and the other has too, in whichever plan, cannot be in two files, or two runtimes: the other would
+   not see it. cuts: per plan; NULL: as the plans are cut, every one. */
+clv_status artifact_check_apart(const artifact *a, const node_id *cuts);
 
 #endif

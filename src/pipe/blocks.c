@@ -8,7 +8,7 @@
  * What stays together:
  *   - Who makes and who needs what cannot cross: host values, sparse tensors, sizes that are not known.
  *   - Who touches memory that is written in place, up to the last write; who touches a tensor of the model that is
- *     written or re-bound, at all: it has one place.
+ *     written or re-bound, at all (split/state.h).
  *   - Who reads memory beyond the elements of a tensor, and who made it.
  *   - A number that is read from data, and who needs it.
  *   - Who writes an input of the caller, with all before it: it is in the first stage.
@@ -21,6 +21,7 @@
 #include "plan/data.h"
 #include "split/frontier.h"
 #include "split/order.h"
+#include "split/state.h"
 
 typedef struct folding {
 	const plan *p;
@@ -175,10 +176,7 @@ static void touch(void *ctx, value_id v)
 {
 	folding *f = ctx;
 	value_id root = alias_root(f->p, v);
-	if (f->writer[root] == NONE)
-		return;
-	bool own = !moves(f->p, root); /* the model's: it has one place */
-	if (!own && f->now > f->writer[root])
+	if (f->writer[root] == NONE || f->now > f->writer[root] || !moves(f->p, root))
 		return;
 	if (f->last_user[root] != NONE)
 		keep_together(f, f->last_user[root], f->now);
@@ -191,14 +189,6 @@ static void touch_all(folding *f)
 	for (value_id v = 0; v < p->values.n; v++)
 		f->last_user[v] = NONE;
 	last_writers(p, f->writer);
-	for (uint32_t i = 0; i < p->rebinds.n; i++) {
-		const value *to = &p->values.at[p->rebinds.at[i].value];
-		if (to->kind == VALUE_RESULT) { /* whoever makes the new tensor counts as a writer of the old one */
-			value_id root = alias_root(p, p->rebinds.at[i].target);
-			f->writer[root] = to->def;
-			f->last_user[root] = to->def;
-		}
-	}
 	for (f->now = 0; f->now < p->nodes.n && f->st == CLV_OK; f->now++) {
 		node_each_arg(p, f->now, touch, f);
 		each_written(f, f->now, touch);
@@ -228,6 +218,35 @@ static clv_status join_data(folding *f)
 			keep_together(f, k, k + 1);
 	mem_free(bad);
 	return st;
+}
+
+/* Whoever has a part in the model's output is in the last stage: everything behind it in the plan is with it, everything
+   else before it. */
+static void join_last(folding *f, node_id first)
+{
+	uint32_t from = f->run_of[first];
+	for (uint32_t r = 0; r < f->heads.n; r++)
+		if (r > from)
+			keep_together(f, f->heads.at[from], f->heads.at[r]);
+		else
+			add_edge(f, f->heads.at[r], f->heads.at[from]);
+}
+
+static clv_status join_states(folding *f)
+{
+	state_list s = {0};
+	clv_status st = find_state(f->p, &s);
+	for (uint32_t i = 0; st == CLV_OK && i < s.touches.n; i++) {
+		node_id first = s.all.at[s.touches.at[i].state].first, at = s.touches.at[i].node;
+		if (first == NONE || first == f->p->nodes.n)
+			continue;
+		if (at < f->p->nodes.n)
+			keep_together(f, first, at);
+		else
+			join_last(f, first);
+	}
+	state_list_free(&s);
+	return st == CLV_OK ? f->st : st;
 }
 
 /* Whoever writes or reaches beyond an input of the caller is in the first stage: everything before it in the plan is
@@ -260,6 +279,7 @@ static clv_status add_edges(folding *f)
 	TRY(add_order_edges(f));
 	touch_all(f);
 	join_inputs(f);
+	TRY(join_states(f));
 	TRY(join_reaches(f));
 	TRY(join_data(f));
 	return f->st;
@@ -420,7 +440,7 @@ static clv_status fold(folding *f)
 		return fail_nomem();
 	TRY(choose_sizes(f->p, f->s->sizes, f->out->syms));
 	TRY(node_names_new(f->p, &f->names));
-	TRY(liveness_new(f->p, &f->live));
+	TRY(liveness_parts(f->p, &f->live, NULL));
 	fold_scopes(f);
 	TRY(make_runs(f));
 	TRY(add_edges(f));

@@ -109,7 +109,7 @@ clv_status blocks_graph(const blocks *b, const block_cost *costs, pipe_graph *ou
 	pipe_graph g = {0};
 	use_walk w = {.b = b};
 	liveness live;
-	TRY(liveness_new(b->p, &live));
+	TRY(liveness_parts(b->p, &live, NULL));
 	clv_status st = add_nodes(b, costs, &g);
 	if (st == CLV_OK)
 		st = find_uses(&w);

@@ -326,7 +326,7 @@ static clv_status walk_init(walk *w, const int64_t *syms)
 	w->held = mem_alloc(values);
 	if (!w->bytes || !w->sizes || !w->last || !w->counted || !w->passed || !w->held)
 		return fail_nomem();
-	TRY(liveness_new(w->p, &w->l));
+	TRY(liveness_parts(w->p, &w->l, NULL));
 	TRY(plan_grads(w->p, &w->grad));
 	TRY(eval_sizes(w, syms));
 	find_last(w);

@@ -482,6 +482,11 @@ typedef struct liveness {
 	                  keeps its storage, so a value may be dropped here though views of it are used later */
 } liveness;
 clv_status liveness_new(const plan *p, liveness *out);
+/* The same for a plan that is cut into parts: a rebind is done by the part that has its place, so its value is needed no
+   longer than that. A place is the last node that uses the old tensor, makes the new one or writes its memory; nodes.n:
+   the part that ends the plan (the output tree has the old tensor, or the new one is another of the model's).
+   places: per rebind; NULL: not wanted. */
+clv_status liveness_parts(const plan *p, liveness *out, node_id *places);
 void liveness_free(liveness *l);
 
 /* Calls f for each VALUE among the args (or results) of a node, lists included. */

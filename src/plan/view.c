@@ -1,8 +1,8 @@
 /* Views of a run of nodes: what comes in, what goes out, what is read from outside the plan.
  *
  * A value is live at a position when it is there (an input, or the result of an earlier node) and something at or
- * after that position needs it; the output tree and the rebinds stand after the last node. What comes in is live at
- * the first node, what goes out is live at the end, so neighbouring ranges agree about what crosses. */
+ * after that position needs it; the output tree stands after the last node, a rebind at its place (liveness_parts). What
+ * comes in is live at the first node, what goes out is live at the end, so neighbouring ranges agree about what crosses. */
 #include "plan/view.h"
 
 #include "plan/intern.h"
@@ -27,16 +27,13 @@ static void mark_range(marks *m, node_id first, node_id end)
 	}
 }
 
-/* External values that the output tree or a rebind reads belong to the range that ends the plan. */
+/* External values that the output tree reads belong to the range that ends the plan. */
 static void mark_external_outputs(marks *m)
 {
 	const plan *p = m->p;
 	for (uint32_t i = 0; i < p->out_tree.n; i++)
 		if (p->out_tree.at[i].kind == TREE_VALUE && is_external(p->values.at[p->out_tree.at[i].u.v].kind))
 			mark(m, p->out_tree.at[i].u.v);
-	for (uint32_t i = 0; i < p->rebinds.n; i++)
-		if (is_external(p->values.at[p->rebinds.at[i].value].kind))
-			mark(m, p->rebinds.at[i].value);
 }
 
 static bool live_at(const plan *p, const liveness *l, value_id v, node_id position)
@@ -76,15 +73,36 @@ static clv_status fill(view *out, node_id first, node_id end, const liveness *l,
 	return CLV_OK;
 }
 
-clv_status view_range(const plan *p, node_id first, node_id end, view *out)
+/* What a rebind of the range binds comes in where it is not made here. Where passes were at work (like), its place may have
+   gone to the nodes in front of the range. */
+static clv_status take_rebinds(marks *m, node_id first, node_id end, const view *like, liveness *l, view *out)
+{
+	const plan *p = m->p;
+	node_id *places = mem_ids(p->rebinds.n);
+	clv_status st = places ? liveness_parts(p, l, places) : fail_nomem();
+	for (uint32_t i = 0; st == CLV_OK && i < (like ? like->rebinds.n : p->rebinds.n); i++) {
+		bool here = like || (places[i] >= first && places[i] < end) || (end == p->nodes.n && places[i] == end);
+		if (here)
+			st = vec_push(&out->rebinds, like ? like->rebinds.at[i] : i);
+	}
+	mem_free(places);
+	for (uint32_t i = 0; st == CLV_OK && i < out->rebinds.n; i++) {
+		value_id v = p->rebinds.at[out->rebinds.at[i]].value;
+		mark(m, v);
+		if (l->last[v] == NONE || l->last[v] < first)
+			l->last[v] = first;
+	}
+	return st;
+}
+
+clv_status view_range_like(const plan *p, node_id first, node_id end, const view *like, view *out)
 {
 	if (first > end || end > p->nodes.n)
 		return fail(CLV_E_INVALID, "there are no nodes %u to %u in a plan of %u nodes", first, end, p->nodes.n);
 	view v = {.p = p};
-	liveness l;
-	TRY(liveness_new(p, &l));
-	marks m = {p, mem_alloc(p->values.n * sizeof *m.used)};
-	clv_status st = m.used ? CLV_OK : fail_nomem();
+	liveness l = {NULL};
+	marks m = {p, mem_alloc(p->values.n * sizeof *m.used + 1)};
+	clv_status st = m.used ? take_rebinds(&m, first, end, like, &l, &v) : fail_nomem();
 	if (st == CLV_OK) {
 		mark_range(&m, first, end);
 		if (end == p->nodes.n)
@@ -98,6 +116,11 @@ clv_status view_range(const plan *p, node_id first, node_id end, view *out)
 	else
 		*out = v;
 	return st;
+}
+
+clv_status view_range(const plan *p, node_id first, node_id end, view *out)
+{
+	return view_range_like(p, first, end, NULL, out);
 }
 
 /* ---- segments ---------------------------------------------------------------------------------------------------- */
@@ -183,6 +206,7 @@ void view_free(view *v)
 	vec_free(&v->outputs);
 	vec_free(&v->externals);
 	vec_free(&v->passthrough);
+	vec_free(&v->rebinds);
 }
 
 clv_status view_written(const view *v, bool **out)

@@ -5,18 +5,20 @@
  * it is paid once however many need it. What has to come before a node is an edge back that is never cut. Outputs need
  * their values at the sink. The prefix is what stays with the source.
  *
- * Four rules of judge.c:
+ * Five rules of judge.c:
  *   - What is no ordinary tensor never crosses: its edge is never cut.
  *   - Whoever reads memory beyond the elements of a tensor is not in the suffix when who made the memory is in the prefix.
  *   - Whoever writes an input of the caller is in the prefix. (In the suffix the input would cross.)
- *   - Memory that the suffix writes crosses once, or not at all if it is the model's. No edge says that, as it concerns
- *     three vertices; where a cut breaks it, each way to mend it is tried (branch and bound). */
+ *   - Whoever touches a tensor of the model that the forward changes is on one side: edges both ways.
+ *   - Memory that the suffix writes crosses once. No edge says that, as it concerns three vertices; where a cut breaks it,
+ *     each way to mend it is tried (branch and bound). */
 #include <string.h>
 
 #include "base/options.h"
 #include "split/frontier.h"
 #include "split/mincut.h"
 #include "split/order.h"
+#include "split/state.h"
 
 /* Minimum cuts until the best one found so far is taken: many for small plans, at least a few for large ones. */
 enum { TRIES_MOST = 400, TRIES_LEAST = 20, TRIES_WORK = 20000000 };
@@ -34,6 +36,7 @@ typedef struct exact {
 	node_id from_at;
 	order_pairs order;
 	reach_list reaches;
+	state_list states;
 	bool *must[SIDES];    /* by node */
 	node_id *last_writer; /* per root; NONE: nobody writes it */
 	VEC(demand) demands;
@@ -135,8 +138,45 @@ static void wire_ends(wiring *w)
 	for (uint32_t i = 0; i < p->out_tree.n; i++)
 		if (p->out_tree.at[i].kind == TREE_VALUE)
 			wire_need(w, p->out_tree.at[i].u.v);
-	for (uint32_t i = 0; i < p->rebinds.n; i++)
-		wire_need(w, p->rebinds.at[i].value);
+}
+
+/* All touches are with the first use; what only prepares the next tensor may stay behind in the prefix, but not in the
+   suffix where the use is in the prefix. */
+static void wire_states(wiring *w)
+{
+	const exact *x = w->x;
+	for (uint32_t i = 0; i < x->states.touches.n; i++) {
+		const state_touch *t = &x->states.touches.at[i];
+		node_id first = x->states.all.at[t->state].first;
+		if (first == NONE || first == x->p->nodes.n)
+			continue;
+		uint32_t from = vertex_of_node(first), to = t->node == x->p->nodes.n ? NETWORK_SINK : vertex_of_node(t->node);
+		wire(w, from, to, NETWORK_NEVER);
+		if (!t->before && to != NETWORK_SINK)
+			wire(w, to, from, NETWORK_NEVER);
+	}
+}
+
+/* The side of the state that is re-bound; NONE: nobody uses the old tensor, and whoever makes the new one does it. */
+static node_id rebind_user(const exact *x, const rebind *r)
+{
+	for (uint32_t i = 0; i < x->states.all.n; i++)
+		if (x->states.all.at[i].v == r->target || x->states.all.at[i].v == alias_root(x->p, r->target))
+			return x->states.all.at[i].first;
+	return NONE;
+}
+
+static void wire_rebinds(wiring *w)
+{
+	const plan *p = w->x->p;
+	for (uint32_t i = 0; i < p->rebinds.n; i++) {
+		node_id user = rebind_user(w->x, &p->rebinds.at[i]);
+		if (user == NONE)
+			continue;
+		w->user = user == p->nodes.n ? NETWORK_SINK : vertex_of_node(user);
+		if (moves(p, p->rebinds.at[i].value))
+			wire(w, vertex_of_value(p, p->rebinds.at[i].value), w->user, NETWORK_NEVER);
+	}
 }
 
 /* Whoever holds the memory on the prefix's side keeps who reads all of it there. Memory of the model is held by who makes
@@ -159,6 +199,8 @@ static clv_status build_network(exact *x, network *net)
 	wire_ends(&w);
 	for (node_id k = 0; k < x->p->nodes.n; k++)
 		wire_node(&w, k);
+	wire_states(&w);
+	wire_rebinds(&w);
 	for (uint32_t i = 0; i < x->reaches.n; i++)
 		wire_reach(&w, &x->reaches.at[i]);
 	for (uint32_t i = 0; i < x->order.n; i++)
@@ -193,6 +235,11 @@ static void find_needed(exact *x)
 		node_each_arg(p, k, mark_needed, x);
 		for (uint32_t i = 0; i < n->nwrites; i++)
 			mark_needed(x, p->ids.at[n->writes + i]);
+	}
+	for (uint32_t i = 0; i < p->rebinds.n; i++) {
+		node_id user = rebind_user(x, &p->rebinds.at[i]);
+		if (user != NONE && (user == p->nodes.n || !in_prefix(x, user)))
+			mark_needed(x, p->rebinds.at[i].value);
 	}
 }
 
@@ -428,6 +475,7 @@ static clv_status find(exact *x, const clv_exact_options *o, clv_plan **plan_out
 	TRY(check_total(x));
 	TRY(order_of_effects(x->p, &x->order));
 	TRY(find_reaches(x->p, &x->reaches));
+	TRY(find_state(x->p, &x->states));
 	TRY(x->from ? sides_match(x->from, x->from_at, x->p, x->must) : mark_wanted(x, o));
 	mark_input_writers(x);
 	TRY(search(x));
@@ -455,6 +503,7 @@ static void exact_free(exact *x)
 {
 	vec_free(&x->order);
 	vec_free(&x->reaches);
+	state_list_free(&x->states);
 	vec_free(&x->demands);
 	mem_free(x->must[PREFIX]);
 	mem_free(x->must[SUFFIX]);

@@ -417,7 +417,7 @@ static clv_status fill(clv_frontiers *f, const clv_frontiers_options *o)
 	f->at = mem_alloc((f->n + 1) * sizeof *f->at);
 	if (!f->at)
 		return fail_nomem();
-	TRY(liveness_new(f->p, &f->live));
+	TRY(liveness_parts(f->p, &f->live, NULL));
 	TRY(eval_sizes(f, o));
 	TRY(count_crossing(f));
 	count_inputs(f);

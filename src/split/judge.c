@@ -1,14 +1,15 @@
 /* What makes a frontier unsafe.
  *
  * The suffix writes memory that crosses and that somebody else holds too (memory that crosses once is copied by the suffix
- * before it writes); it reads memory beyond the elements that cross; something crosses that is no ordinary tensor; or
- * nothing crosses at all. One walk over the values, as good as linear: a frontier that has its reason is not looked at
- * again. */
+ * before it writes); both halves use a tensor of the model that the forward changes; the suffix reads memory beyond the
+ * elements that cross; something crosses that is no ordinary tensor; or nothing crosses at all. One walk over the values,
+ * as good as linear: a frontier that has its reason is not looked at again. */
 #include "split/frontier.h"
 
 #include <string.h>
 
 #include "plan/data.h"
+#include "split/state.h"
 
 typedef struct judgement {
 	clv_frontiers *f;
@@ -17,6 +18,7 @@ typedef struct judgement {
 	value_id *younger; /* per value: next born on the same storage; NONE: it is the last */
 	node_id *open;     /* per position: leads to the first one from there on that has no reason yet */
 	reach_list reaches;
+	state_list states;
 } judgement;
 
 /* ---- reasons --------------------------------------------------------------------------------------------------------- */
@@ -29,19 +31,38 @@ static void print_value(const plan *p, value_id v, strbuf *b)
 		strbuf_printf(b, " (%s)", plan_s(p, p->values.at[v].name));
 }
 
+/* "relu__1 in body at model.py:12" */
+static void print_node(const judgement *j, node_id n, strbuf *b)
+{
+	strbuf_puts(b, node_name(j->f->names, n));
+	place_print(j->f->p, n, b);
+}
+
 /* "relu__1 in body at model.py:12 writes %3 in place after the cut, <because>" */
 static void say_written(const judgement *j, value_id root, strbuf *b)
 {
 	const plan *p = j->f->p;
-	uint8_t kind = p->values.at[root].kind;
-	strbuf_puts(b, node_name(j->f->names, j->writer[root]));
-	place_print(p, j->writer[root], b);
+	print_node(j, j->writer[root], b);
 	strbuf_puts(b, " writes ");
 	print_value(p, root, b);
 	strbuf_printf(b, " in place after the cut, %s",
-	              kind == VALUE_INPUT    ? "and it is an input that belongs to the caller"
-	              : kind == VALUE_RESULT ? "and several tensors on that memory cross"
-	                                     : "and it belongs to the model");
+	              p->values.at[root].kind == VALUE_INPUT ? "and it is an input that belongs to the caller"
+	                                                     : "and several tensors on that memory cross");
+}
+
+/* "@ema is used before the cut and after it, and mul_ in norm at model.py:12 changes it: …" */
+static void say_state(const judgement *j, uint32_t i, strbuf *b)
+{
+	const state *s = &j->states.all.at[i];
+	print_value(j->f->p, s->v, b);
+	if (s->change == NONE) {
+		strbuf_puts(b, " is used before the cut and becomes another tensor after it");
+	} else {
+		strbuf_puts(b, " is used on both sides of the cut, and ");
+		print_node(j, s->change, b);
+		strbuf_puts(b, " changes it");
+	}
+	strbuf_puts(b, " for the next call: halves that run apart would not see the same");
 }
 
 /* "%3, a sparse or nested tensor made by to_sparse in body at model.py:12, is needed after the cut, and …" */
@@ -54,8 +75,8 @@ static void say_odd(const judgement *j, value_id v, strbuf *b)
 	print_value(p, v, b);
 	strbuf_printf(b, ", %s", what[x->type]);
 	if (x->kind == VALUE_RESULT) {
-		strbuf_printf(b, " made by %s", node_name(j->f->names, x->def));
-		place_print(p, x->def, b);
+		strbuf_puts(b, " made by ");
+		print_node(j, x->def, b);
 	}
 	strbuf_puts(b, ", is needed after the cut, and only ordinary tensors can cross");
 }
@@ -63,12 +84,10 @@ static void say_odd(const judgement *j, value_id v, strbuf *b)
 /* "as_strided in body at model.py:12 may read the memory of %3 beyond its elements after the cut, and only …" */
 static void say_reach(const judgement *j, uint32_t i, strbuf *b)
 {
-	const plan *p = j->f->p;
 	const reach *r = &j->reaches.at[i];
-	strbuf_puts(b, node_name(j->f->names, r->node));
-	place_print(p, r->node, b);
+	print_node(j, r->node, b);
 	strbuf_puts(b, " may read the memory of ");
-	print_value(p, r->v, b);
+	print_value(j->f->p, r->v, b);
 	strbuf_puts(b, " beyond its elements after the cut, and only elements cross");
 }
 
@@ -121,8 +140,8 @@ static void add_older(void *ctx, value_id v)
 	judgement *j = ctx;
 	const plan *p = j->f->p;
 	value_id root = alias_root(p, v);
-	if (!can_cross(p, v) || j->f->live.last[v] == NONE || j->writer[root] == NONE)
-		return;
+	if (!can_cross(p, v) || !moves(p, root) || j->f->live.last[v] == NONE || j->writer[root] == NONE)
+		return; /* the model's own memory: judge_state */
 	j->younger[v] = j->oldest[root];
 	j->oldest[root] = v;
 }
@@ -179,6 +198,18 @@ static clv_status judge_reads(clv_frontiers *f)
 	return st;
 }
 
+static clv_status judge_state(judgement *j)
+{
+	const clv_frontiers *f = j->f;
+	TRY(find_state(f->p, &j->states));
+	for (uint32_t i = 0; i < j->states.all.n; i++) {
+		const state *s = &j->states.all.at[i];
+		if (s->first < f->n) /* NONE is beyond */
+			TRY(mark_unsafe(j, i, s->first, earlier(s->last, f->n), say_state));
+	}
+	return CLV_OK;
+}
+
 /* From where the memory is first held by something that can cross, until it is read. */
 static clv_status judge_reaches(judgement *j)
 {
@@ -202,6 +233,7 @@ static clv_status judge_all(judgement *j)
 	for (value_id v = 0; v < f->p->values.n; v++)
 		if (j->writer[v] != NONE)
 			TRY(judge_memory(j, v));
+	TRY(judge_state(j));
 	TRY(judge_reaches(j));
 	for (node_id k = 0; k < f->n; k++)
 		if (!f->at[k].tensors && !f->at[k].unsafe)
@@ -212,7 +244,8 @@ static clv_status judge_all(judgement *j)
 clv_status frontiers_judge(clv_frontiers *f)
 {
 	uint32_t n = f->p->values.n;
-	judgement j = {f, mem_ids(n), mem_ids(n), mem_ids(n), mem_ids(f->n + 1), {0}};
+	judgement j = {
+		.f = f, .writer = mem_ids(n), .oldest = mem_ids(n), .younger = mem_ids(n), .open = mem_ids(f->n + 1)};
 	bool memory = j.writer && j.oldest && j.younger && j.open;
 	clv_status st = memory ? judge_all(&j) : fail_nomem();
 	mem_free(j.writer);
@@ -220,5 +253,6 @@ clv_status frontiers_judge(clv_frontiers *f)
 	mem_free(j.younger);
 	mem_free(j.open);
 	vec_free(&j.reaches);
+	state_list_free(&j.states);
 	return st;
 }

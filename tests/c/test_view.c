@@ -67,6 +67,7 @@ static void a_prefix_takes_all_inputs_and_gives_the_boundary(void **state)
 	CHECK_IDS(v.outputs, X0, X1, R3);
 	CHECK_IDS(v.externals, C0);
 	CHECK_IDS(v.passthrough, X1); /* %0 goes on too, but is read here */
+	CHECK_IDS(v.rebinds, 0);      /* %3 is made and written here, and nobody needs the old @h */
 	view_free(&v);
 	plan_free(p);
 }
@@ -78,11 +79,53 @@ static void a_suffix_takes_the_boundary_and_gives_the_outputs(void **state)
 	view v = range(p, 2, 4);
 	CHECK_IDS(v.nodes, 2, 3);
 	CHECK_IDS(v.inputs, X0, X1, R3);
-	CHECK_IDS(v.outputs, X0, R3, R5);
+	CHECK_IDS(v.outputs, X0, R5);
 	CHECK_IDS(v.externals, W, C1); /* the output tree has #1 */
 	CHECK_IDS(v.passthrough, X0);
+	assert_int_equal(v.rebinds.n, 0);
 	view_free(&v);
 	plan_free(p);
+}
+
+/* Who does the rebind of a plan, cut after the node that makes %1, and whether something crosses. */
+static void check_rebind(const char *lines, node_id place, bool prefix_does_it, bool crosses)
+{
+	char plan_text[1024];
+	node_id places[1];
+	liveness l;
+	snprintf(plan_text, sizeof plan_text,
+	         "cleave-plan 1\nmodel \"m\"\ninput %%0 f32[4]\nbuffer @h f32[4]\nbuffer @g f32[4]\n"
+	         "%%1 = aten::relu(%%0) -> f32[4]\n%s",
+	         lines);
+	plan *p = load_ok(plan_text);
+	OK(liveness_parts(p, &l, places));
+	assert_int_equal(places[0], place);
+	view prefix = range(p, 0, 1), suffix = range(p, 1, p->nodes.n);
+	assert_int_equal(prefix.rebinds.n, prefix_does_it);
+	assert_int_equal(suffix.rebinds.n, !prefix_does_it);
+	assert_int_equal(prefix.outputs.n, suffix.inputs.n);
+	assert_int_equal(prefix.outputs.n, crosses);
+	view_free(&prefix);
+	view_free(&suffix);
+	liveness_free(&l);
+	plan_free(p);
+}
+
+static void a_rebind_is_done_by_the_part_that_uses_the_old_tensor(void **state)
+{
+	(void)state;
+	/* nobody does: where the new one is made */
+	check_rebind("%2 = aten::ones([4]) -> f32[4]\nrebind @h = %1\noutput %2\n", 0, true, false);
+	check_rebind("%2 = aten::mul(%1, @h) -> f32[4]\nrebind @h = %1\noutput %2\n", 1, false, true);
+	check_rebind("%2 = aten::ones([4]) -> f32[4]\n%3 = aten::neg(@h) -> f32[4]\nrebind @h = %1\noutput %2\n", 2, false,
+	             true);
+	/* where the last write to the new one is */
+	check_rebind("%2 = aten::neg_(%1) -> f32[4] view-of %1 writes %1\nrebind @h = %1\noutput %2\n", 1, false, true);
+	/* at the end: the output has the old one, or the new one is another of the model's */
+	check_rebind("%2 = aten::ones([4]) -> f32[4]\nrebind @h = %1\noutput (%2, @h)\n", 2, false, true);
+	check_rebind("%2 = aten::ones([4]) -> f32[4]\nrebind @h = @g\noutput %2\n", 2, false, false);
+	/* an input is there from the start */
+	check_rebind("%2 = aten::ones([4]) -> f32[4]\nrebind @h = %0\noutput %2\n", 0, true, false);
 }
 
 static void the_whole_plan_is_a_view(void **state)
@@ -91,8 +134,9 @@ static void the_whole_plan_is_a_view(void **state)
 	plan *p = load_ok(text);
 	view v = range(p, 0, 4);
 	CHECK_IDS(v.inputs, X0, X1, UNUSED);
-	CHECK_IDS(v.outputs, X0, R3, R5);
+	CHECK_IDS(v.outputs, X0, R5);
 	CHECK_IDS(v.externals, W, C0, C1);
+	CHECK_IDS(v.rebinds, 0);
 	assert_int_equal(v.passthrough.n, 0);
 	view_free(&v);
 	plan_free(p);
@@ -144,6 +188,7 @@ int main(void)
 		cmocka_unit_test(a_prefix_takes_all_inputs_and_gives_the_boundary),
 		cmocka_unit_test(a_suffix_takes_the_boundary_and_gives_the_outputs),
 		cmocka_unit_test(the_whole_plan_is_a_view),
+		cmocka_unit_test(a_rebind_is_done_by_the_part_that_uses_the_old_tensor),
 		cmocka_unit_test(an_empty_range_passes_everything_through),
 		cmocka_unit_test(neighbouring_ranges_agree_about_what_crosses),
 		cmocka_unit_test(a_range_outside_the_plan_is_refused),
