@@ -124,10 +124,10 @@ def pipeline_stages(
 ) -> list[Stage]:
     """The stages of this rank, for the schedules of torch.distributed.pipelining. Every rank of `group` calls it.
 
-    A rank that gives no sign of life for `timeout` seconds ends the pipeline with a PipelineError on all others; so
-    does a message that takes more than `longest_wait`. With `exact`, gradients are the same bits as those of one
-    process that runs the micro-batches one after the other; without, they are added as they come, which takes less
-    memory, and less traffic where stages share parameters.
+    A rank that gives no sign of life for `timeout` seconds, or does nothing for so long while another waits for it,
+    ends the pipeline with a PipelineError on all others; so does a message that takes more than `longest_wait`. With
+    `exact`, gradients are the same bits as those of one process that runs the micro-batches one after the other;
+    without, they are added as they come, which takes less memory, and less traffic where stages share parameters.
     """
     _check_torch()
     if not dist.is_initialized():

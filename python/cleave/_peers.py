@@ -2,20 +2,21 @@
 one of them is gone.
 
 All of it goes through the store of torch.distributed, as text. A thread writes a beat and reads those of the others; a
-process that fails leaves a note. What waits for a peer while a step is under way then raises: a wait for gloo happens
-on a thread of its own, which can be left; one for nccl ends when the process group is aborted.
+process that fails leaves a note. A beat counts twice: that the process is there, and that it did something: computed,
+or waited for a peer itself. What waits for a peer while a step is under way raises when either count stands still: a
+wait for gloo happens on a thread of its own, which can be left; one for nccl ends when the process group is aborted.
 """
 
 from __future__ import annotations
 
-import atexit
 import json
 import queue
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +24,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from .errors import PipelineError
+
+AT_WORK = 0.02  # of the time between two beats: a process that uses the CPU for less does nothing
+LAST_TAG = (1 << 31) - 1  # of a message that nobody sends
 
 _made: dict[tuple[int, ...], int] = {}  # pipelines that this process has made so far, per set of ranks
 
@@ -82,18 +86,23 @@ class Peers:
         store: Any = c10d.PrefixStore(prefix, _default_store())
         self._store = store
         self._beats = store.clone()  # a connection of its own: the main one may be waiting
-        self._heard = {r: time.monotonic() for r in range(self.size)}
+        self._heard = dict.fromkeys(range(self.size), time.monotonic())  # when the last beat of each rank came
+        self._worked = dict(self._heard)  # when one last said that it did something
         self._seen: dict[int, bytes] = {}
         self._left: dict[int, float] = {}  # who said goodbye, and when
         self.lost: str | None = None  # why no step can run any more
         self._noted = False  # the others can read why
         self.busy = False  # a step is under way
-        self._stop = threading.Event()
-        self._receives, self._sends = _waiting_thread(), _waiting_thread()
+        self.unseen = False  # messages are waited for elsewhere: that this process does nothing cannot be told
+        self._waits = self._work = 0  # waits that are under way, beats at which it did something
+        self._cpu = self._cpu_at = 0.0  # CPU time of the process, and when that was read
         self._pause = min(0.5, timeout / 8)
-        self._thread = threading.Thread(target=_watch, args=(weakref.ref(self), self._stop), daemon=True)
-        self._thread.start()
-        atexit.register(_close, weakref.ref(self))
+        self._receives, self._sends = Waiter(), Waiter()
+        stop = threading.Event()
+        watch = threading.Thread(target=_watch, args=(weakref.ref(self), stop), daemon=True)
+        watch.start()
+        beat = (store, f"beat/{self.rank}")
+        self._close = weakref.finalize(self, _close, stop, watch, (self._receives, self._sends), group, beat)
 
     # ---- texts --------------------------------------------------------------------------------------------------
 
@@ -113,14 +122,15 @@ class Peers:
 
     def ask(self, key: str, doing: str, peer: int) -> Any:
         """What `peer` told under `key`; waits for it as long as nobody is lost."""
-        pause, until = 5e-5, time.monotonic() + self.longest_wait
+        pause, since = 5e-5, time.monotonic()
         try:
-            while not self._store.check([key]):  # the store's own waiting ends in warnings and cannot be interrupted
-                self._check(doing, peer)
-                if time.monotonic() > until:
-                    raise PipelineError(f"{self.name(self.rank)} was {doing} for {self.longest_wait:g} s")
-                time.sleep(pause)
-                pause = min(2 * pause, 0.01)
+            with self._waiting():
+                while not self._store.check([key]):  # the store's own waiting ends in warnings, and has no other end
+                    self._check(doing, peer, since)
+                    if time.monotonic() - since > self.longest_wait:
+                        raise PipelineError(f"{self.name(self.rank)} was {doing} for {self.longest_wait:g} s")
+                    time.sleep(pause)
+                    pause = min(2 * pause, 0.01)
             return json.loads(self._store.get(key))
         except dist.DistError as e:
             raise PipelineError(f"{self._store_gone(e)} while {self.name(self.rank)} was {doing}") from e
@@ -150,8 +160,10 @@ class Peers:
 
     def finish(self, wait: Wait) -> None:
         """Waits as long as nobody is lost."""
-        while not wait.done.wait(self._pause):
-            self._check(wait.doing, wait.peer)
+        since = time.monotonic()
+        with self._waiting():
+            while not wait.done.wait(self._pause):
+                self._check(wait.doing, wait.peer, since)
         if wait.error is not None:
             raise BrokenConnection(wait.doing, wait.peer, first_line(wait.error)) from wait.error
 
@@ -172,11 +184,23 @@ class Peers:
         for wait in sends:
             self.finish(wait)
 
-    def _check(self, doing: str, peer: int) -> None:
-        """Raises when a wait has no end."""
-        why = self.lost
-        if not why and time.monotonic() - self._left.get(peer, float("inf")) > 4 * self._pause:
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Around a wait for a peer: this process does nothing meanwhile, and is not to blame for it."""
+        self._waits += 1
+        try:
+            yield
+        finally:
+            self._waits -= 1
+
+    def _check(self, doing: str, peer: int, since: float) -> None:
+        """Raises when a wait has no end. since: when it began."""
+        why, now = self.lost, time.monotonic()
+        if not why and now - self._left.get(peer, float("inf")) > 4 * self._pause:
             why = f"{self.name(peer)} has left the pipeline"  # some time ago: what it sent before has arrived
+        beats = now - self._heard[peer] < 4 * self._pause  # or else it is gone, which `_beat` sees
+        if not why and peer != self.rank and beats and now - max(since, self._worked[peer]) > self.timeout:
+            why = self.lost = f"{self.name(peer)} did nothing for {self.timeout:g} s (timeout)"
         if why:
             raise PipelineError(f"{why} while {self.name(self.rank)} was {doing}")
 
@@ -249,18 +273,29 @@ class Peers:
             if r == self.rank or not store.check([f"beat/{r}"]):
                 continue
             beat, now = store.get(f"beat/{r}"), time.monotonic()
-            if beat != self._seen.get(r) or beat == b"end":
+            before = self._seen.get(r, b"")
+            if beat != before or beat == b"end":
                 self._seen[r], self._heard[r] = beat, now
             if beat == b"end":
                 self._left.setdefault(r, now)
+            elif beat.partition(b" ")[2] != before.partition(b" ")[2]:
+                self._worked[r] = now
 
     def _beat(self, n: int) -> None:
-        self._beats.set(f"beat/{self.rank}", str(n))
+        self._beats.set(f"beat/{self.rank}", f"{n} {self._worked_so_far()}")
         self._look(self._beats)
         now = time.monotonic()
         silent = [r for r, t in self._heard.items() if r != self.rank and now - t > self.timeout]
         if silent:
             self._lose(f"{self.name(silent[0])} did not answer for {self.timeout:g} s")
+
+    def _worked_so_far(self) -> int:
+        """How often this process was found at work: it waits for a peer, or it computes."""
+        now, cpu = time.monotonic(), time.process_time() - time.thread_time()  # of all threads but this one
+        if self._waits or self.unseen or cpu - self._cpu >= AT_WORK * (now - self._cpu_at):
+            self._work += 1
+        self._cpu, self._cpu_at = cpu, now
+        return self._work
 
     def _lose(self, why: str) -> None:
         self.lost = self.lost or why
@@ -268,14 +303,8 @@ class Peers:
             self.group.abort()
 
     def close(self) -> None:
-        """Says goodbye, so that the others do not take the silence for a crash."""
-        if self._stop.is_set():
-            return
-        self._stop.set()
-        self._receives.put(None)
-        self._sends.put(None)
-        with suppress(dist.DistError):  # without a store there is nobody who could read it
-            self._store.set(f"beat/{self.rank}", "end")
+        """Says goodbye, so that the others do not take the silence for a crash. The end of the process does it too."""
+        self._close()
 
 
 def _watch(ref: weakref.ref[Peers], stop: threading.Event) -> None:
@@ -294,17 +323,35 @@ def _watch(ref: weakref.ref[Peers], stop: threading.Event) -> None:
         del peers
 
 
-def _waiting_thread() -> queue.SimpleQueue[Wait | None]:
-    """A thread that waits for what is put into the queue, until that is None."""
-    waits: queue.SimpleQueue[Wait | None] = queue.SimpleQueue()
+class Waiter:
+    """A thread that waits for messages, one after the other."""
 
-    def run() -> None:
-        while (wait := waits.get()) is not None:
-            wait.run()
-            del wait
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Wait | None] = queue.SimpleQueue()
+        self._last: Wait | None = None
+        self._thread = threading.Thread(target=_wait, args=(self._queue,), daemon=True)
+        self._thread.start()
 
-    threading.Thread(target=run, daemon=True).start()
-    return waits
+    def put(self, wait: Wait) -> None:
+        self._last = wait
+        self._queue.put(wait)
+
+    def end(self, group: dist.ProcessGroup) -> None:
+        """Ends the thread, and with it a wait that a failure has left."""
+        self._queue.put(None)
+        last = self._last
+        if last is not None and not last.done.is_set():
+            # What ends all waits of a gloo group is one that takes too long: for a message that nobody sends.
+            with suppress(RuntimeError):
+                group.recv([torch.empty(1)], last.peer, LAST_TAG).wait(timedelta(milliseconds=1))
+        if self._thread is not threading.current_thread():
+            self._thread.join(1)
+
+
+def _wait(waits: queue.SimpleQueue[Wait | None]) -> None:
+    while (wait := waits.get()) is not None:
+        wait.run()
+        del wait
 
 
 def first_line(e: BaseException) -> str:
@@ -315,7 +362,19 @@ def first_line(e: BaseException) -> str:
     return lines[0] if lines else type(e).__name__
 
 
-def _close(ref: weakref.ref[Peers]) -> None:
-    peers = ref()
-    if peers is not None:
-        peers.close()
+def _close(
+    stop: threading.Event,
+    watch: threading.Thread,
+    waiters: Sequence[Waiter],
+    group: dist.ProcessGroup,
+    beat: tuple[Any, str],
+) -> None:
+    """No thread is left inside torch: one that comes back from there while Python ends takes the process with it."""
+    stop.set()
+    for waiter in waiters:
+        waiter.end(group)
+    if watch is not threading.current_thread():
+        watch.join(1)
+    store, key = beat
+    with suppress(dist.DistError):  # without a store there is nobody who could read it
+        store.set(key, "end")

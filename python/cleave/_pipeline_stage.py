@@ -133,6 +133,7 @@ class Link:
         self.flush()
         self.step, self.train, self._signatures = step, train, None
         self._own = self.wire.type == "cpu" and (train or self.flushed)
+        self.peers.unseen = not self._own
         self.waiting.clear()
         self._receives.clear()
 

@@ -741,12 +741,12 @@ class Bad(nn.Module):
         return self.body(*tensors)
 
 
-def broken(case, act, where=1, stay=False, loss=loss_fn):
+def broken(case, act, where=1, stay=False, loss=loss_fn, timeout=6):
     """Rank `where` goes wrong in a step; the others must say so, in time."""
     hand = rich(world(), loop(world()))
     if dist.get_rank() == where:
         hand.bodies[where] = Bad(hand.bodies[where], act)
-    run = distributed.schedule(hand, "1F1B", microbatches=4, loss_fn=loss, timeout=6)
+    run = distributed.schedule(hand, "1F1B", microbatches=4, loss_fn=loss, timeout=timeout)
     args, kwargs, target = inputs(8)
     ends(case, lambda: run.step(*args, target=target, **kwargs), stay)
 
@@ -784,6 +784,78 @@ def case_killed_first():
 
 def case_stopped():
     broken("stopped", lambda: os.kill(os.getpid(), signal.SIGSTOP))
+
+
+def case_slept():
+    """The rank is alive and does nothing, inside a step."""
+    broken("slept", lambda: time.sleep(9), timeout=4)
+
+
+def case_slept_before():
+    """The same between two steps."""
+    hand = rich(world(), loop(world()))
+    run = distributed.schedule(hand, "1F1B", microbatches=4, loss_fn=loss_fn, timeout=3)
+    args, kwargs, target = inputs(8)
+    calls = []
+
+    def step():
+        calls.append(0)
+        if len(calls) == 2 and dist.get_rank() == 0:
+            time.sleep(7)
+        run.step(*args, target=target, **kwargs)
+
+    ends("slept_before", step, False)
+
+
+def case_worked_long():
+    """A rank that computes for longer than the timeout is waited for, and so is one that waits for it."""
+    hand = rich(world(), loop(world()))
+    if dist.get_rank() == world() - 1:
+        hand.bodies[-1] = Bad(hand.bodies[-1], compute)
+    run = distributed.schedule(hand, "1F1B", microbatches=4, loss_fn=loss_fn, timeout=2)
+    args, kwargs, target = inputs(8)
+    for _ in range(2):
+        run.step(*args, target=target, **kwargs)
+    run.close()
+
+
+def compute(seconds=4):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        torch.randn(64, 64).sum()
+
+
+def case_rested():
+    """Between steps nobody waits, and all may rest for longer than the timeout."""
+    hand = rich(world(), loop(world()))
+    run = distributed.schedule(hand, "1F1B", microbatches=4, loss_fn=loss_fn, timeout=2)
+    args, kwargs, target = inputs(8)
+    run.step(*args, target=target, **kwargs)
+    time.sleep(4)
+    run.step(*args, target=target, **kwargs)
+    run.close()
+
+
+def caught(where):
+    """The error of a step is caught on every rank, and the program ends: without close, or destroy_process_group."""
+    hand = rich(world(), loop(world()))
+    if dist.get_rank() == where:
+        hand.bodies[where] = Bad(hand.bodies[where], no_more)
+    run = distributed.schedule(hand, "1F1B", microbatches=4, loss_fn=loss_fn, timeout=6)
+    args, kwargs, target = inputs(8)
+    for _ in range(3):
+        try:
+            run.step(*args, target=target, **kwargs)
+        except CleaveError:
+            sys.exit(7)
+
+
+def case_caught_first():
+    caught(0)
+
+
+def case_caught_last():
+    caught(world() - 1)
 
 
 def case_raised():
@@ -833,6 +905,8 @@ def rank_main(names, case):
         begin, why = time.monotonic(), ""
         try:
             case(name)
+        except SystemExit:
+            raise
         except BaseException:
             why = traceback.format_exc()
         say(case=name, rank=dist.get_rank(), why=why, seconds=round(time.monotonic() - begin, 2))
@@ -843,7 +917,7 @@ def rank_main(names, case):
 
 
 def say(**what):
-    os.write(1, (json.dumps({"world": int(os.environ["WORLD_SIZE"]), **what}) + "\n").encode())
+    os.write(1, (json.dumps({"world": int(os.environ.get("WORLD_SIZE", 0)), **what}) + "\n").encode())
 
 
 def start(rank, size, port, names, case):
@@ -856,10 +930,14 @@ def start(rank, size, port, names, case):
     try:
         rank_main(names, case)
         code = 0
+    except SystemExit:
+        code = None  # Python ends as it does in a program
+        raise
     except BaseException:
         traceback.print_exc()
     finally:
-        os._exit(code)
+        if code is not None:
+            os._exit(code)
 
 
 def run_set(size, names, seconds, case=lambda name: globals()[f"case_{name}"]()):
@@ -867,11 +945,12 @@ def run_set(size, names, seconds, case=lambda name: globals()[f"case_{name}"]())
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    left = {start(r, size, port, names, case) for r in range(size)}
+    left = {start(r, size, port, names, case): r for r in range(size)}
     until = time.monotonic() + seconds
     while left and time.monotonic() < until:
-        pid, _ = os.waitpid(-1, os.WNOHANG)
-        left.discard(pid)
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid:
+            say(world=size, case="ended", rank=left.pop(pid), names=names, status=os.waitstatus_to_exitcode(status))
         stopped = sum(open(f"/proc/{p}/stat").read().rsplit(")", 1)[1].split()[0] == "T" for p in left)
         if left and stopped == len(left):
             break

@@ -44,24 +44,28 @@ SAME = {
     "refused": "steps that cannot run say why",
 }
 WORLDS = (2, 4)
+SLOW = {"worked_long": "a rank that computes is waited for", "rested": "between steps all ranks may rest"}
 ENDS = {  # which rank goes wrong, and what the others say of it
     "killed": (1, "no answer for|did not answer"),
     "killed_first": (0, "or torchrun|no answer for|did not answer"),
     "stopped": (1, "did not answer for 6 s"),
+    "slept": (1, "did nothing for 4 s"),
+    "slept_before": (0, "did nothing for 3 s"),
     "raised": (1, "stage 1, forward of micro-batch 1 raised ValueError: no more"),
     "loss_raised": (1, "loss of micro-batch 1 raised ValueError: no more"),
     "own_killed": (1, "no answer for|did not answer"),
     "own_raised": (1, "stage 1, forward of micro-batch 1 raised ValueError: no more"),
 }
 LOST = [("killed", 2), ("killed", 4), ("killed_first", 2), ("stopped", 2), ("raised", 4), ("loss_raised", 2)]
-LOST += [("own_killed", 2), ("own_raised", 4)]
+LOST += [("own_killed", 2), ("own_raised", 4), ("slept", 4), ("slept_before", 2)]
+CAUGHT = [("caught_first", 2), ("caught_last", 2), ("caught_last", 4)]
 
 
 @pytest.fixture(scope="module")
 def said():
     """What the ranks said, by (ranks, case)."""
-    sets = [f"{n}:{','.join(SAME)}" for n in WORLDS] + ["2:disagree"]
-    sets += [f"{n}:{end}" for end, n in LOST]
+    sets = [f"{n}:{','.join(SAME)}" for n in WORLDS] + ["2:disagree", f"2:{','.join(SLOW)}"]
+    sets += [f"{n}:{end}" for end, n in [*LOST, *CAUGHT]]
     worker = Path(__file__).with_name("pipeline_worker.py")
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     done = subprocess.run([sys.executable, worker, *sets], env=env, capture_output=True, text=True, timeout=280)
@@ -88,6 +92,12 @@ def test_equal_to_one_process(said, case, ranks):
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("case", SLOW)
+def test_a_rank_that_is_slow_is_no_loss(said, case):
+    passed(said, 2, case)
+
+
+@pytest.mark.timeout(300)
 def test_ranks_with_different_partitions_are_refused(said):
     passed(said, 2, "disagree")
 
@@ -101,3 +111,10 @@ def test_a_rank_that_ends_is_named_in_time(said, case, ranks):
     for t in told:
         assert re.search(f"rank {rank}.*({why}).* while rank {t['rank']} ", t["died"]), t["died"]
         assert t["seconds"] < 30
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("case", "ranks"), CAUGHT)
+def test_a_program_that_catches_the_error_ends_as_any_other(said, case, ranks):
+    ended = {t["rank"]: t["status"] for t in said.get((ranks, "ended"), []) if t["names"] == [case]}
+    assert ended == dict.fromkeys(range(ranks), 7), said["rest"]
