@@ -17,6 +17,7 @@ from torch import nn
 
 from . import _native, _tree
 from ._module_checks import can_be_watched, plain_objects
+from ._numbers import Number, is_readable, kinds
 from ._state import Target
 
 _local = threading.local()
@@ -24,6 +25,7 @@ _lock = threading.Lock()
 _users = 0
 _undo: list[Callable[[], None]] = []
 _watched: set[type] = set()  # classes of which it is seen which attributes are read
+_files: set[int] = set()  # ids of the globals in which `float` and `int` are ours
 
 # Methods that hand a tensor's data to code no plan can follow.
 HOST_READS = ("tolist", "numpy", "__dlpack__")
@@ -55,8 +57,9 @@ class PythonCall:
 class Recording:
     """One forward being recorded on this thread."""
 
-    def __init__(self, target: Target, read: set[tuple[int, str]]) -> None:
+    def __init__(self, target: Target, read: set[tuple[int, str]], numbers: bool = False) -> None:
         self.read = read  # attributes of modules and plain objects that the forward looks at: id, name
+        self.numbers = numbers  # what it reads of a tensor is a Number
         self.target = target
         self.stream = _native.Stream(target.name)
         self.calls: list[PythonCall] = []
@@ -128,6 +131,8 @@ class watching:
     def __enter__(self) -> None:
         objects = (x for _, module in self.recording.target.modules() for x in plain_objects(module))
         _install({nn.Module, *(type(x) for x in objects if can_be_watched(type(x)))})
+        if self.recording.numbers:
+            _install_numbers(self.recording.target)
         self.outer = getattr(_local, "recording", None)
         _local.recording = self.recording
 
@@ -157,6 +162,47 @@ def _uninstall() -> None:
             while _undo:
                 _undo.pop()()
             _watched.clear()
+            _files.clear()
+
+
+def _install_numbers(target: Target) -> None:
+    """`float(t)` cannot give anything but a float: in the files of the modules' classes it is another function."""
+    classes = {c for _, m in target.modules() for c in type(m).__mro__ if issubclass(c, nn.Module)}
+    files = [vars(sys.modules[c.__module__]) for c in classes if c.__module__ in sys.modules]
+    with _lock:
+        if not _files:
+            _undo.append(_wrap_item())
+        for names in (*files, getattr(target.call, "__globals__", {})):
+            if id(names) not in _files:
+                _files.add(id(names))
+                _undo.extend(_put_name(names, name, kind) for name, kind in _KINDS.items() if name not in names)
+
+
+def _put_name(names: dict[str, Any], name: str, kind: Any) -> Callable[[], None]:
+    names[name] = kind
+    return lambda: names.pop(name, None)
+
+
+def _number(tensor: torch.Tensor, whole: bool | None) -> Number | None:
+    """What the forward that is recorded here reads of a tensor."""
+    recording = current()
+    if recording is None or not recording.numbers or not is_readable(tensor, whole):
+        return None
+    return Number.of(tensor, not tensor.is_floating_point() if whole is None else whole, recording.stream.number)
+
+
+_KINDS = kinds(_number)
+
+
+def _wrap_item() -> Callable[[], None]:
+    original: Any = torch.Tensor.item
+
+    def item(self: torch.Tensor) -> Any:
+        found = None if isinstance(self, Number) else _number(self, None)
+        return original(self) if found is None else found
+
+    torch.Tensor.item = item  # type: ignore[method-assign]
+    return lambda: delattr(torch.Tensor, "item")
 
 
 def _wrap_call() -> Callable[[], None]:
