@@ -29,6 +29,7 @@ log = logger("capture")
 
 # Other data for a forward that reads its data: drawn from all values of the example, the small, the large ones, ….
 FLOW_WINDOWS = ((0, 1), (0.5, 1), (0, 0.5), (0.25, 1), (0, 0.75), (0.75, 1), (0, 0.25), (0, 1))
+FEW = 3  # of them, where only the model's own counters move
 MANY = 1 << 16  # elements, each of which gets a place or a number of its own
 EQUAL, PART, DIFFER = range(3)  # enum verdict of src/capture/capture.h
 
@@ -64,6 +65,7 @@ class Recorded(NamedTuple):
     stores: list[tuple[Any, Any]]  # (holder, key): where the forward keeps tensors; they come after the outputs
     changed: dict[Where, str]  # attributes and items of the modules, with their names
     same: list[int]  # of each input the first that is the same tensor
+    counters: dict[str, torch.Tensor]  # module tensors as the next call would find them, where numbers are read of them
 
 
 class Captured(NamedTuple):
@@ -269,6 +271,7 @@ class ModuleUse:
         self.judged: set[Where] = set()  # what changed, and was changed or not by a second call
         self.volatile: set[Where] = set()  # of that, what every forward sets to a new tensor
         self.holders: list[Any] = []  # what has these ids, so that nothing else gets them
+        self.numbers: bool | None = None  # what it reads of its own counters is recorded as a Number; None: not known yet
 
     def unjudged(self, found: Iterable[Change]) -> bool:
         """Something changed of which it is not known whether every forward does that."""
@@ -353,6 +356,24 @@ class Capture:
             leaves = _apart(leaves)
         if self.settled:
             return self._record(leaves, grad)[0]
+        return self._follow_counters(self._first_record(leaves, grad), leaves, grad)
+
+    def _follow_counters(self, recorded: Recorded, leaves: Sequence[torch.Tensor], grad: bool) -> Recorded:
+        """Where the forward reads numbers of tensors that it changes: a record in which these are tensors too."""
+        if self.use.numbers is not None or not recorded.stream.counters():
+            return recorded
+        self.use.numbers = True
+        try:
+            again = self._record(each(leaves, own_copy), grad)[0]
+        except Exception as error:  # something minds that a number is a tensor
+            log.debug("numbers of %s cannot be followed: %s", self.target.name, error)
+            self.use.numbers = False
+            return recorded
+        moved = _tree.difference(recorded.output, again.output, "the output") is not None  # it gives a number away
+        self.use.numbers = not moved and bool(again.stream.same_calls(recorded.stream))
+        return again if self.use.numbers else recorded
+
+    def _first_record(self, leaves: Sequence[torch.Tensor], grad: bool) -> Recorded:
         spare = each(leaves, own_copy)
         compiler = "torch._dynamo" in sys.modules
         recorded, foreign = self._record(leaves, grad)
@@ -372,7 +393,9 @@ class Capture:
     def _recording(self, inputs: Iterable[tuple[str, torch.Tensor]] = ()) -> _watch.Recording:
         """A recording that knows these inputs and the model's tensors."""
         own = {id(t.tensor) for t in self.tensors}
-        recording = _watch.Recording(self.target, self.use.read, self.use.watched, own, self.use.addresses)
+        recording = _watch.Recording(
+            self.target, self.use.read, self.use.watched, own, self.use.addresses, bool(self.use.numbers)
+        )
         seen: set[int] = set()
         for name, leaf in inputs:
             # The forward sees a tensor that is given twice under its first name.
@@ -408,7 +431,24 @@ class Capture:
             log.debug("recorded %s %s: %.3f s, grad %s", self.target.name, self.at, time.monotonic() - since, grad)
             places = {_where(c): c.where for c in changed}
             same = same_inputs(leaves)
-            return Recorded(stream, recording.calls, spec, stores, places, same), recording.keep
+            names = stream.counters() if self.use.numbers else []
+            counters = {t.name: t.now().detach().clone() for t in self.tensors if t.name in names}
+            return Recorded(stream, recording.calls, spec, stores, places, same, counters), recording.keep
+
+    @contextlib.contextmanager
+    def _counting(self, counters: dict[str, torch.Tensor]) -> Iterator[None]:
+        """The block finds module tensors as a call has left them."""
+        held = [t for t in self.tensors if t.name in counters]
+        before = [t.tensor.detach().clone() for t in held]
+        try:
+            with torch.no_grad():
+                for t in held:
+                    t.tensor.copy_(counters[t.name])
+            yield
+        finally:
+            with torch.no_grad():
+                for t, value in zip(held, before, strict=True):
+                    t.tensor.copy_(value)
 
     def _call(self, recording: _watch.Recording, args: Any, kwargs: Any, grad: bool) -> Any:
         stream = recording.stream
@@ -527,20 +567,24 @@ class Capture:
     # ---- numbers read from the data
 
     def flow_records(self, mine: Recorded, grad: bool) -> list[Recorded]:
-        """Records on other data that differ in numbers alone; none when nothing is read from the data, or when what is
-        read changes what runs."""
-        if not mine.stream.reads_data():
+        """Records on other data, each in the state that the one before leaves, that differ in numbers alone; none when
+        nothing is read from data or from a counter, or when what is read changes what runs."""
+        reads = mine.stream.reads_data()
+        if not reads and not mine.counters:
             return []
         generator = torch.Generator().manual_seed(0xF10)
         found: list[Recorded] = []
-        for low, high in FLOW_WINDOWS:
+        counters = mine.counters
+        for low, high in FLOW_WINDOWS[: None if reads else FEW]:
             try:
                 drawn = each(self.arguments.leaves, lambda t: drawn_data(t, generator, low, high))  # noqa: B023
-                again = self.record(drawn, grad)
+                with self._counting(counters):
+                    again = self.record(drawn, grad)
             except Exception:  # the forward does not take this data
                 continue
             if misfit(mine, again) is not None:
-                return []
+                return [] if reads else found
+            counters = again.counters
             found.append(again)
         return found
 

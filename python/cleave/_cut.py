@@ -22,7 +22,7 @@ from .candidates import CandidateTable
 from .errors import CaptureError, CleaveError, InputError, SplitError
 from .optimize import NONE, SAFE, Optimize
 from .payload import TensorSchema, check_tensors, dims
-from .plan import Program, check_call, finish, keep, plan_signature
+from .plan import Program, check_call, check_example, finish, keep, plan_signature
 from .spec import SplitCandidate, SplitLatency, SplitSpec
 
 log = logger("split")
@@ -175,20 +175,24 @@ class Cut:
     def _finish_suffix(self, engine: Engine, given: Sequence[torch.Tensor], symbols: list[int] | None) -> Any:
         return finish(self.captured, self.suffix.rebinds, engine.run(given, symbols))
 
+    def _both(self, leaves: Sequence[torch.Tensor], symbols: list[int] | None) -> Any:
+        """The halves on the tape, one after the other."""
+        return self._finish_suffix(self.suffix, self._finish_prefix(self.prefix, leaves), symbols)
+
     def check(self, target: Target, arguments: Arguments, symbols: list[int] | None, grad: bool) -> None:
         """Runs both halves and compares with the model, bit for bit, before anybody relies on them."""
-
-        def both(leaves: Sequence[torch.Tensor]) -> Any:
-            return self._finish_suffix(self.suffix, self._finish_prefix(self.prefix, leaves), symbols)
-
         try:
             # The order in which sums are made depends on how many threads there are: the model gets as many.
             with progress.task(f"checking the halves of {target.name}"), limited(self.prefix.threads):
-                check_call(target, self.captured, arguments, both, grad)
+                check_call(target, self.captured, arguments, lambda leaves: self._both(leaves, symbols), grad)
         except CaptureError as error:
             raise SplitError(
                 f"the halves after {self.candidate.name} do not give what the model gives: {error}"
             ) from None
+
+    def check_example(self, target: Target, arguments: Arguments, symbols: list[int] | None, grad: bool) -> None:
+        """The halves take what they were made from."""
+        check_example(target, self.captured, arguments, self.prefix, lambda x: self._both(x, symbols), grad)
 
     def settle(self, leaves: Sequence[torch.Tensor], symbols: list[int] | None) -> None:
         """Has each half choose how it runs. A prefix that cannot be run for that leaves it to the first boundary."""
@@ -323,6 +327,7 @@ class Cuts(Plans[Cut]):
         except SplitError:
             self.blame(captured, arguments)
             raise
+        cut.check_example(self.target, arguments, self.symbols(cut, sizes), self.regime.grad)
         if not self.regime.grad:
             cut.settle(arguments.leaves, self.symbols(cut, sizes))
         return cut

@@ -583,6 +583,17 @@ static PyObject *plan_py_node_count(PlanObject *o, PyObject *unused)
 	return PyLong_FromUnsignedLong(o->p->nodes.n);
 }
 
+typedef struct HostArgs {
+	const plan *p;
+	bool any;
+} HostArgs;
+
+static void see_host(void *ctx, value_id v)
+{
+	HostArgs *h = ctx;
+	h->any |= h->p->values.at[v].type == TYPE_INT || h->p->values.at[v].type == TYPE_FLOAT;
+}
+
 /* flows() -> some number is read from data by each run */
 static PyObject *plan_py_flows(PlanObject *o, PyObject *unused)
 {
@@ -591,10 +602,10 @@ static PyObject *plan_py_flows(PlanObject *o, PyObject *unused)
 	for (uint32_t i = 0; i < p->symbols.n; i++)
 		if (p->symbols.at[i].data && p->symbols.at[i].lo < p->symbols.at[i].hi)
 			Py_RETURN_TRUE;
-	for (uint32_t i = 0; i < p->args.n; i++)
-		if (p->args.at[i].kind == ARG_VALUE && p->values.at[p->args.at[i].u.v].type == TYPE_FLOAT)
-			Py_RETURN_TRUE;
-	Py_RETURN_FALSE;
+	HostArgs hosts = {p, false};
+	for (node_id n = 0; n < p->nodes.n && !hosts.any; n++)
+		node_each_arg(p, n, see_host, &hosts);
+	return PyBool_FromLong(hosts.any);
 }
 
 /* rebinds() -> list of module tensor names that a run re-binds */

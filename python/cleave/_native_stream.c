@@ -191,6 +191,40 @@ static PyObject *stream_py_reads_data(StreamObject *o, PyObject *unused)
 	return st == CLV_OK ? PyBool_FromLong(found) : raise_status(st);
 }
 
+/* counters() -> names of module tensors that the forward changes, where it also reads numbers that follow them */
+static PyObject *stream_py_counters(StreamObject *o, PyObject *unused)
+{
+	const stream *s = o->s;
+	(void)unused;
+	bool *found = mem_alloc((s->states.n + 1) * sizeof *found);
+	clv_status st = found ? stream_counters(s, found) : fail_nomem();
+	PyObject *out = st == CLV_OK ? PyList_New(0) : raise_status(st);
+	for (uint32_t i = 0; out && i < s->states.n; i++) {
+		PyObject *name = found[i] ? PyUnicode_FromString(s->states.at[i].name) : NULL;
+		if (found[i] && (!name || PyList_Append(out, name)))
+			Py_CLEAR(out);
+		Py_XDECREF(name);
+	}
+	mem_free(found);
+	return out;
+}
+
+static PyObject *stream_py_number(StreamObject *o, PyObject *t)
+{
+	if (!need_tensor(t))
+		return NULL;
+	return none_or_raise(stream_number(o->s, py_borrow(t)));
+}
+
+static PyObject *stream_py_same_calls(StreamObject *o, PyObject *other)
+{
+	if (!PyObject_TypeCheck(other, &StreamType)) {
+		PyErr_SetString(PyExc_TypeError, "same_calls takes a Stream");
+		return NULL;
+	}
+	return PyBool_FromLong(stream_same_calls(o->s, ((StreamObject *)other)->s));
+}
+
 static PyObject *stream_py_fold(StreamObject *o, PyObject *unused)
 {
 	bool changed = false;
@@ -227,6 +261,11 @@ static PyMethodDef stream_methods[] = {
      "states_read() -> names of those that operators took"},
 	{"reads_data", (PyCFunction)stream_py_reads_data, METH_NOARGS,
      "reads_data() -> a number or shape follows the data"},
+	{"counters", (PyCFunction)stream_py_counters, METH_NOARGS,
+     "counters() -> names of module tensors that it changes, where it reads numbers that follow them"},
+	{"number", (PyCFunction)stream_py_number, METH_O, "number(tensor): it stands for a Python number"},
+	{"same_calls", (PyCFunction)stream_py_same_calls, METH_O,
+     "same_calls(other) -> they differ in what numbers need alone"},
 	{"fold", (PyCFunction)stream_py_fold, METH_NOARGS, "fold() -> sequences were written another way"},
 	{"restore_generators", (PyCFunction)stream_py_restore_generators, METH_NOARGS, "restore_generators()"},
 	{NULL, NULL, 0, NULL}};

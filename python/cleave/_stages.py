@@ -22,7 +22,7 @@ from ._state import Target
 from .errors import CaptureError, InputError, SplitError
 from .optimize import NONE, SAFE
 from .payload import dims
-from .plan import Program, check_call, finish, keep, plan_signature
+from .plan import Program, check_call, check_example, finish, keep, plan_signature
 
 log = logger("pipe")
 
@@ -277,6 +277,8 @@ class StagePlans(Plans[Staged]):
                 check_call(self.target, staged.captured, small, lambda x: staged.run(x, symbols, False), grad)
         except CaptureError as error:
             raise SplitError(f"the stages in sequence do not give what the model gives: {error}") from None
+        mine, first = self.symbols(staged, sizes), staged.programs[0]
+        check_example(self.target, staged.captured, arguments, first, lambda x: staged.run(x, mine, False), grad)
         return staged
 
 

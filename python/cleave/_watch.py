@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from . import _native, _tree
+from ._numbers import Number, is_readable, kinds
 from ._state import MODULE_TABLES, Target
 from ._walk import can_be_watched, reachable, slots_of
 
@@ -26,6 +27,7 @@ _lock = threading.Lock()
 _users = 0
 _undo: list[Callable[[], None]] = []
 _watched: set[type] = set()  # classes of which it is seen which attributes are read
+_files: set[int] = set()  # ids of the globals in which `float` and `int` are ours
 
 MOST_LOOKED_AT = 100_000  # values, for objects that the modules hold
 
@@ -66,11 +68,13 @@ class Recording:
         watched: set[type],
         own: set[int],
         addresses: set[int],
+        numbers: bool = False,
     ) -> None:
         """own: ids of the model's tensors. The other sets are filled by what the forward does."""
         self.own, self.addresses = own, addresses  # of those: ids of tensors whose place in memory is asked for
         self.read = read  # attributes of modules and objects that the forward looks at: id, name
         self.watched = watched  # classes of objects of which that is seen
+        self.numbers = numbers  # what it reads of a tensor is a Number
         self.target = target
         self.stream = _native.Stream(target.name)
         self.calls: list[PythonCall] = []
@@ -150,6 +154,8 @@ class watching:
         classes = _classes(self.recording.target)
         self.recording.watched.update(classes)
         _install({nn.Module, *classes})
+        if self.recording.numbers:
+            _install_numbers(self.recording.target)
         self.outer = getattr(_local, "recording", None)
         _local.recording = self.recording
 
@@ -188,6 +194,47 @@ def _uninstall() -> None:
             while _undo:
                 _undo.pop()()
             _watched.clear()
+            _files.clear()
+
+
+def _install_numbers(target: Target) -> None:
+    """`float(t)` cannot give anything but a float: in the files of the modules' classes it is another function."""
+    classes = {c for _, m in target.modules() for c in type(m).__mro__ if issubclass(c, nn.Module)}
+    files = [vars(sys.modules[c.__module__]) for c in classes if c.__module__ in sys.modules]
+    with _lock:
+        if not _files:
+            _undo.append(_wrap_item())
+        for names in (*files, getattr(target.call, "__globals__", {})):
+            if id(names) not in _files:
+                _files.add(id(names))
+                _undo.extend(_put_name(names, name, kind) for name, kind in _KINDS.items() if name not in names)
+
+
+def _put_name(names: dict[str, Any], name: str, kind: Any) -> Callable[[], None]:
+    names[name] = kind
+    return lambda: names.pop(name, None)
+
+
+def _number(tensor: torch.Tensor, whole: bool | None) -> Number | None:
+    """What the forward that is recorded here reads of a tensor."""
+    recording = current()
+    if recording is None or not recording.numbers or not is_readable(tensor, whole):
+        return None
+    return Number.of(tensor, not tensor.is_floating_point() if whole is None else whole, recording.stream.number)
+
+
+_KINDS = kinds(_number)
+
+
+def _wrap_item() -> Callable[[], None]:
+    original: Any = torch.Tensor.item
+
+    def item(self: torch.Tensor) -> Any:
+        found = None if isinstance(self, Number) else _number(self, None)
+        return original(self) if found is None else found
+
+    torch.Tensor.item = item  # type: ignore[method-assign]
+    return lambda: delattr(torch.Tensor, "item")
 
 
 def _wrap_call() -> Callable[[], None]:

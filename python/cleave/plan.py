@@ -507,11 +507,19 @@ def capture_sized(
     before, since = RandomState(), time.monotonic()
 
     def check(captured: Captured, work: Capture) -> None:
-        _check_replay(target, captured, _Variant(captured), work, grad)
+        variant = _Variant(captured)
+        _check_replay(target, captured, variant, work, grad)
+        if not captured.symbols:  # it was made for these inputs, and for their sizes alone
+            check_example(target, captured, work.arguments, variant.program, variant, grad)
 
     try:
         with progress.task(f"capturing {target.name}"), recycling():
-            sized = Sized(target, take_apart(target, args, kwargs), grad, sizes, check, confirm)
+            arguments = take_apart(target, args, kwargs)
+            sized = Sized(target, arguments, grad, sizes, check, confirm)
+            serving = sized.served[sized.example]
+            if confirm and serving.symbols:
+                variant = _Variant(serving)
+                check_example(target, serving, arguments, variant.program, variant, grad)
         _log_captured(target, sized.captured, since, sized)
         return sized
     finally:
@@ -539,7 +547,9 @@ def capture_checked(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any
                 captured = work.run(grad)
             with recycling():  # of its own: a replay must not find what records left in memory
                 grad = captured.with_grad  # then values are compared too
-                _check_replay(target, captured, _Variant(captured), work, grad)
+                variant = _Variant(captured)
+                _check_replay(target, captured, variant, work, grad)
+                check_example(target, captured, work.arguments, variant.program, variant, grad)
         _log_captured(target, captured, since, None)
         return captured
     finally:
@@ -560,9 +570,10 @@ def capture_shapes(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]
         work.restore()
 
 
-def check_call(
-    target: Target, captured: Captured, arguments: Arguments, call: Callable[[Sequence[torch.Tensor]], Any], grad: bool
-) -> None:
+_Call = Callable[[Sequence[torch.Tensor]], Any]
+
+
+def check_call(target: Target, captured: Captured, arguments: Arguments, call: _Call, grad: bool) -> None:
     """Compares something else than the plan itself that runs a captured forward with the model."""
     work = Capture(target, arguments)
     try:
@@ -572,7 +583,36 @@ def check_call(
         work.restore()
 
 
-_Call = Callable[[Sequence[torch.Tensor]], Any]
+def check_example(
+    target: Target, captured: Captured, arguments: Arguments, first: Program, call: _Call, grad: bool
+) -> None:
+    """Nothing is returned that refuses the example it was made from.
+
+    first: the program that gets its inputs, and says what is wrong with them. Where the plan looks at values it is run
+    as well: twice, for the second call finds what the first has left in the modules. Where it does not, the replay on
+    other data has told what there is to tell."""
+    leaves, calls = arguments.leaves, 0
+    try:
+        with contextlib.suppress(LayoutError):  # a layout that is met gets a plan of its own
+            first.native.check_run(leaves)
+        if "guard" not in captured.plan.effects(0, captured.plan.node_count()):
+            return
+        progress.step("running the example")
+        with Capture(target, arguments).undoing(), grad_mode(grad), eager_code():
+            for calls in range(2):
+                call([own_copy(t) for t in leaves])
+    except (GuardError, InputError) as error:
+        raise CaptureError(_refuses(error, calls > 0)) from None
+
+
+def _refuses(error: Exception, second: bool) -> str:
+    """What a capture says when its plan does not take its own example."""
+    if not second:
+        return f"the plan refuses the example that it was made from: {error}"
+    return (
+        f"the plan refuses the example that it was made from on the second call: {error}. The first call changes what "
+        "the forward reads there: if only the very first does, run the model once before; else keep it in tensors"
+    )
 
 
 class _Outcome(NamedTuple):

@@ -328,16 +328,6 @@ static const br_arg *there(const builder *b, uint32_t op, uint32_t i)
 	return a;
 }
 
-static clv_status int_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
-{
-	to->kind = ARG_INT;
-	b->seen.n = 0;
-	TRY(vec_push(&b->seen, from->u.i));
-	for (uint32_t i = 0; b->sizes && i < b->sizes->n; i++)
-		TRY(vec_push(&b->seen, there(b, op, i)->u.i));
-	return number_formula(b, &to->u.e);
-}
-
 static uint32_t distinct(const double *v, uint32_t n)
 {
 	uint32_t count = 0;
@@ -350,33 +340,63 @@ static uint32_t distinct(const double *v, uint32_t n)
 	return count;
 }
 
-/* b->floats is a float that was read from data, in every record: the argument is that value. */
-static bool take_host_float(builder *b, arg *to)
+/* b->floats is a number that was read from data, in every record: the argument is that value. Each read is of one use, so
+   one that has none yet is taken first: what is left over was read for something else, and is a guard. */
+static bool take_host(builder *b, value_type type, arg *to)
 {
+	host_number *found = NULL;
 	if (distinct(b->floats.at, b->floats.n) < 3)
 		return false;
-	for (uint32_t i = 0; i < b->hosts.n; i++) {
+	for (uint32_t i = 0; i < b->hosts.n && (!found || found->used); i++) {
 		const double *read = b->read.at + b->hosts.at[i].first;
-		bool same = true;
-		for (uint32_t k = 0; k < b->floats.n; k++)
-			same &= same_bits(read[k], b->floats.at[k]);
-		if (!same)
-			continue;
-		b->hosts.at[i].used = true;
-		to->kind = ARG_VALUE;
-		to->u.v = b->hosts.at[i].v;
-		return true;
+		bool same = b->p->values.at[b->hosts.at[i].v].type == type;
+		for (uint32_t k = 0; same && k < b->floats.n; k++)
+			same = same_bits(read[k], b->floats.at[k]);
+		if (same && (!found || !b->hosts.at[i].used))
+			found = &b->hosts.at[i];
 	}
-	return false;
+	if (!found)
+		return false;
+	found->used = true;
+	to->kind = ARG_VALUE;
+	to->u.v = found->v;
+	return true;
+}
+
+static double as_double(const br_arg *a)
+{
+	return a->kind == BR_INT ? (double)a->u.i : a->u.f;
+}
+
+/* The number in hand, in every record. */
+static clv_status take_numbers(builder *b, uint32_t op, const br_arg *from)
+{
+	b->floats.n = 0;
+	TRY(vec_push(&b->floats, as_double(from)));
+	for (uint32_t i = 0; b->sizes && i < b->sizes->n; i++)
+		TRY(vec_push(&b->floats, as_double(there(b, op, i))));
+	return CLV_OK;
 }
 
 static clv_status float_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
 {
-	b->floats.n = 0;
-	TRY(vec_push(&b->floats, from->u.f));
+	TRY(take_numbers(b, op, from));
+	return take_host(b, TYPE_FLOAT, to) ? CLV_OK : float_formula(b, FIT_DOUBLE, to);
+}
+
+static clv_status int_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
+{
+	if (b->hosts.n) {
+		TRY(take_numbers(b, op, from));
+		if (take_host(b, TYPE_INT, to))
+			return CLV_OK;
+	}
+	to->kind = ARG_INT;
+	b->seen.n = 0;
+	TRY(vec_push(&b->seen, from->u.i));
 	for (uint32_t i = 0; b->sizes && i < b->sizes->n; i++)
-		TRY(vec_push(&b->floats, there(b, op, i)->u.f));
-	return take_host_float(b, to) ? CLV_OK : float_formula(b, FIT_DOUBLE, to);
+		TRY(vec_push(&b->seen, there(b, op, i)->u.i));
+	return number_formula(b, &to->u.e);
 }
 
 /* What is neither tensor nor number must be the same at all sizes. */
@@ -534,20 +554,17 @@ static clv_status use_tensor(builder *b, uint32_t op, uint32_t t, value_id *out)
 	return CLV_OK;
 }
 
-/* A float that is not the same in all records: whether it is an argument later, or a guard, is seen at the end. */
-static clv_status read_float(builder *b, const br_arg *r, uint32_t op, arg *out, bool *done)
+/* A number that is not the same in all records: whether it is an argument later, or a guard, is seen at the end. */
+static clv_status read_number(builder *b, const br_arg *r, uint32_t op, arg *out, bool *done)
 {
-	host_float h = {.first = b->read.n};
-	bool moves = false;
-	for (uint32_t i = 0; i <= b->sizes->n; i++) {
-		double v = i ? there(b, op, i - 1)->u.f : r->u.f;
-		moves |= !same_bits(v, r->u.f);
-		TRY(vec_push(&b->read, v));
-	}
-	*done = moves;
-	if (!moves)
+	host_number h = {.first = b->read.n, .open = stream_reads_number(b->s, &b->s->ops.at[op])};
+	TRY(take_numbers(b, op, r));
+	*done = distinct(b->floats.at, b->floats.n) > 1 && (h.open || r->kind == BR_FLOAT);
+	if (!*done)
 		return CLV_OK;
-	TRY(plan_host(b->p, TYPE_FLOAT, &h.v));
+	for (uint32_t i = 0; i < b->floats.n; i++)
+		TRY(vec_push(&b->read, b->floats.at[i]));
+	TRY(plan_host(b->p, r->kind == BR_INT ? TYPE_INT : TYPE_FLOAT, &h.v));
 	out->u.v = h.v;
 	return vec_push(&b->hosts, h);
 }
@@ -564,19 +581,30 @@ static void float_bounds(const double *v, uint32_t n, double *lo, double *hi)
 	*hi = *hi > 0 ? *hi * 8 : *hi / 8;
 }
 
-static clv_status settle_floats(builder *b)
+static clv_status expect_between(builder *b, const double *v, arg *out)
+{
+	arg ends[2] = {{.kind = ARG_FLOAT}, {.kind = ARG_FLOAT}};
+	float_bounds(v, b->sizes->n + 1, &ends[0].u.f, &ends[1].u.f);
+	if (!(ends[0].u.f <= ends[1].u.f))
+		return fail(CLV_E_UNSUPPORTED, "a float that is read from data is no number");
+	return plan_list(b->p, ends, 2, out);
+}
+
+static clv_status settle_numbers(builder *b)
 {
 	for (uint32_t i = 0; i < b->hosts.n; i++) {
-		const double *v = b->read.at + b->hosts.at[i].first;
+		const host_number *h = &b->hosts.at[i];
+		const double *v = b->read.at + h->first;
 		arg literal = {.kind = ARG_FLOAT, .u.f = v[0]};
-		if (b->hosts.at[i].used) {
-			arg ends[2] = {{.kind = ARG_FLOAT}, {.kind = ARG_FLOAT}};
-			float_bounds(v, b->sizes->n + 1, &ends[0].u.f, &ends[1].u.f);
-			if (!(ends[0].u.f <= ends[1].u.f))
-				return fail(CLV_E_UNSUPPORTED, "a float that is read from data is no number");
-			TRY(plan_list(b->p, ends, 2, &literal));
+		if (h->used && h->open)
+			continue;
+		if (h->used)
+			TRY(expect_between(b, v, &literal));
+		else if (b->p->values.at[h->v].type == TYPE_INT) {
+			literal.kind = ARG_INT;
+			TRY(expr_const(b->p, (int64_t)v[0], &literal.u.e));
 		}
-		TRY(plan_expect(b->p, b->hosts.at[i].v, &literal));
+		TRY(plan_expect(b->p, h->v, &literal));
 	}
 	return CLV_OK;
 }
@@ -590,9 +618,9 @@ static clv_status host_result(builder *b, const br_arg *r, uint32_t op, arg *out
 	                                   [BR_STR] = TYPE_STR};
 	arg literal;
 	*out = (arg){.kind = ARG_VALUE};
-	if (r->kind == BR_FLOAT && b->sizes && b->sizes->flow) {
+	if ((r->kind == BR_FLOAT || r->kind == BR_INT) && b->sizes && b->sizes->flow) {
 		bool done;
-		TRY(read_float(b, r, op, out, &done));
+		TRY(read_number(b, r, op, out, &done));
 		if (done)
 			return CLV_OK;
 	}
@@ -793,7 +821,7 @@ static clv_status build(builder *b, value_id *outputs)
 			if (st != CLV_OK)
 				return more_at(b->s, &b->s->ops.at[i], st);
 		}
-	TRY(settle_floats(b));
+	TRY(settle_numbers(b));
 	return add_ends(b, outputs);
 }
 

@@ -6,11 +6,12 @@
 #include "capture/capture.h"
 #include "plan/fit.h"
 
-typedef struct host_float {
+typedef struct host_number {
 	value_id v;
 	uint32_t first; /* of builder->read */
-	bool used;
-} host_float;
+	bool used;      /* as an argument */
+	bool open;      /* nothing but arguments is made of it: any number will do */
+} host_number;
 
 typedef struct builder {
 	const stream *s, *with_grad;
@@ -36,8 +37,8 @@ typedef struct builder {
 	VEC(double) floats;    /* likewise */
 	VEC(uint32_t) path;    /* where in the arguments of the operator in hand we are: the same place in all streams */
 	bool in_results;       /* it is in the results */
-	VEC(host_float) hosts; /* floats read from data so far that are not the same in all streams */
-	VEC(double) read;      /* their values: one for each stream */
+	VEC(host_number) hosts; /* numbers read from data so far that are not the same in all streams */
+	VEC(double) read;       /* their values: one for each stream */
 } builder;
 
 typedef void (*tensor_fn)(builder *b, uint32_t t, void *ctx);

@@ -19,6 +19,7 @@ typedef struct stream_tensor {
 	uint32_t index;   /* INPUT, STATE: number in its list */
 	uint32_t storage; /* NONE: has none */
 	bool strided, requires_grad, conj, neg;
+	bool number; /* stands for a Python number: see stream_number */
 	uint8_t dtype;
 	uint32_t ndim;
 	const int64_t *sizes, *strides; /* in the arena; strides NULL when not strided */
@@ -138,6 +139,18 @@ clv_status stream_fold(stream *s, bool *changed);
 
 /* A number or a shape depends on what is in the inputs. */
 clv_status stream_reads_data(const stream *s, bool *out);
+
+/* Per state of the stream: the forward changes it, where it also reads a number that follows such a state. The next call
+   would find another number. counters: s->states.n, all false where there is nothing of the kind. */
+clv_status stream_counters(const stream *s, bool *counters);
+
+/* Such numbers are recorded as tensors (Number in python/cleave/_numbers.py): what Python computes from them is operators,
+   and what it asks of them is a guard, so nothing else that happens to them goes unseen. Where one is read to become an
+   argument, that argument is the value of that read in every run. */
+clv_status stream_number(stream *s, const clv_tensor *t);
+bool stream_reads_number(const stream *s, const stream_op *o); /* it takes such a tensor */
+/* Apart from what numbers need, both made the same calls: that they are tensors has changed nothing. */
+bool stream_same_calls(const stream *a, const stream *b);
 
 /* From aligned streams on other data (and at other sizes: `points`, n rows of nsymbols): the points with one more symbol for
    each number that is read from data and that nothing before it explains. *out: n rows of *nall, caller frees with

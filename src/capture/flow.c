@@ -1,6 +1,7 @@
 /* Numbers that a forward reads from its data, seen in records on several data: each that moves becomes a symbol of its own,
  * unless those before explain it. Then all other numbers of the streams can be fitted over sizes and data alike, and replay
- * reads the symbols live. */
+ * reads the symbols live. Numbers that it reads from its own state (counters) are recorded as tensors instead: see
+ * stream_number. */
 #include "capture/capture.h"
 
 #include <stdio.h>
@@ -24,6 +25,7 @@ typedef struct search {
 typedef struct motion {
 	const stream *s;
 	bool *tensors, *storages;
+	uint32_t nstorages;
 } motion;
 
 static void set_moving(motion *m, uint32_t t)
@@ -57,23 +59,28 @@ static void move_all(motion *m, const br_arg *args, uint32_t n)
 			set_moving(m, args[i].u.id);
 }
 
-/* It gives a number, or a tensor whose shape it finds in the data. */
-static bool reads_data(const stream_op *o)
+static bool reads_number(const stream_op *o)
 {
-	for (uint32_t k = 0; k < o->nresults; k++) {
-		uint8_t kind = o->results[k].kind;
-		if (kind == BR_INT || kind == BR_FLOAT || (o->flags & BR_DYNAMIC && (kind == BR_TENSOR || kind == BR_LIST)))
+	for (uint32_t k = 0; k < o->nresults; k++)
+		if (o->results[k].kind == BR_INT || o->results[k].kind == BR_FLOAT)
 			return true;
-	}
 	return false;
 }
 
+/* It gives a number, or a tensor whose shape it finds in the data. */
+static bool reads_data(const stream_op *o)
+{
+	for (uint32_t k = 0; k < o->nresults; k++)
+		if (o->flags & BR_DYNAMIC && (o->results[k].kind == BR_TENSOR || o->results[k].kind == BR_LIST))
+			return true;
+	return reads_number(o);
+}
+
+/* Something that follows what is marked is read. */
 static bool find_read(motion *m)
 {
 	const stream *s = m->s;
 	bool host = false;
-	for (uint32_t i = 0; i < s->inputs.n; i++)
-		set_moving(m, s->inputs.at[i]);
 	for (uint32_t i = 0; i < s->ops.n; i++) {
 		const stream_op *o = &s->ops.at[i];
 		bool follows = host || o->label || (o->flags & BR_RANDOM) || any_moves(m, o->args, o->nargs);
@@ -89,19 +96,132 @@ static bool find_read(motion *m)
 	return false;
 }
 
+static void motion_free(motion *m)
+{
+	mem_free(m->tensors);
+	mem_free(m->storages);
+}
+
+static clv_status motion_new(const stream *s, motion *m)
+{
+	*m = (motion){.s = s, .tensors = mem_alloc((s->tensors.n + 1) * sizeof *m->tensors)};
+	for (uint32_t i = 0; i < s->tensors.n; i++)
+		if (s->tensors.at[i].storage != NONE && s->tensors.at[i].storage >= m->nstorages)
+			m->nstorages = s->tensors.at[i].storage + 1;
+	m->storages = mem_alloc((m->nstorages + 1) * sizeof *m->storages);
+	if (m->tensors && m->storages)
+		return CLV_OK;
+	motion_free(m);
+	return fail_nomem();
+}
+
 clv_status stream_reads_data(const stream *s, bool *out)
 {
-	uint32_t storages = 0;
-	for (uint32_t i = 0; i < s->tensors.n; i++)
-		if (s->tensors.at[i].storage != NONE && s->tensors.at[i].storage >= storages)
-			storages = s->tensors.at[i].storage + 1;
-	motion m = {s, mem_alloc((s->tensors.n + 1) * sizeof *m.tensors), mem_alloc((storages + 1) * sizeof *m.storages)};
-	clv_status st = m.tensors && m.storages ? CLV_OK : fail_nomem();
-	if (st == CLV_OK)
-		*out = find_read(&m);
-	mem_free(m.tensors);
-	mem_free(m.storages);
-	return st;
+	motion m;
+	TRY(motion_new(s, &m));
+	for (uint32_t i = 0; i < s->inputs.n; i++)
+		set_moving(&m, s->inputs.at[i]);
+	*out = find_read(&m);
+	motion_free(&m);
+	return CLV_OK;
+}
+
+/* ---- what follows the model's own state ------------------------------------------------------------------------------ */
+
+/* Marks the module tensors that the forward writes or re-binds: the next call finds others. */
+static bool mark_changed(motion *m, bool *changed)
+{
+	const stream *s = m->s;
+	bool any = false;
+	for (uint32_t i = 0; i < s->ops.n; i++)
+		for (uint32_t k = 0; k < s->ops.at[i].nwrites; k++) {
+			uint32_t storage = s->tensors.at[s->ops.at[i].writes[k]].storage;
+			if (storage != NONE)
+				m->storages[storage] = true;
+		}
+	for (uint32_t i = 0; i < s->states.n; i++) {
+		uint32_t storage = s->tensors.at[s->states.at[i].tensor].storage;
+		changed[i] = storage != NONE && m->storages[storage];
+	}
+	for (uint32_t i = 0; i < s->rebinds.n; i++)
+		changed[s->rebinds.at[i].state] = true;
+	memset(m->storages, 0, m->nstorages * sizeof *m->storages);
+	for (uint32_t i = 0; i < s->states.n; i++) {
+		any |= changed[i];
+		if (changed[i])
+			set_moving(m, s->states.at[i].tensor);
+	}
+	return any;
+}
+
+static bool number_follows(motion *m)
+{
+	const stream *s = m->s;
+	for (uint32_t i = 0; i < s->ops.n; i++) {
+		const stream_op *o = &s->ops.at[i];
+		if (!any_moves(m, o->args, o->nargs))
+			continue;
+		if (reads_number(o))
+			return true;
+		move_all(m, o->results, o->nresults);
+		for (uint32_t k = 0; k < o->nwrites; k++)
+			set_moving(m, o->writes[k]);
+	}
+	return false;
+}
+
+clv_status stream_counters(const stream *s, bool *counters)
+{
+	motion m;
+	TRY(motion_new(s, &m));
+	if (!mark_changed(&m, counters) || !number_follows(&m))
+		memset(counters, 0, s->states.n * sizeof *counters);
+	motion_free(&m);
+	return CLV_OK;
+}
+
+/* ---- numbers as tensors ------------------------------------------------------------------------------------------------ */
+
+static bool any_number(const stream *s, const br_arg *args, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if ((args[i].kind == BR_TENSOR && s->tensors.at[args[i].u.id].number) ||
+		    (args[i].kind == BR_LIST && any_number(s, args[i].u.list.at, args[i].u.list.n)))
+			return true;
+	return false;
+}
+
+bool stream_reads_number(const stream *s, const stream_op *o)
+{
+	return any_number(s, o->args, o->nargs);
+}
+
+/* Takes part in computing a number, or reads one. */
+static bool is_about_numbers(const stream *s, const stream_op *o)
+{
+	return any_number(s, o->args, o->nargs) || any_number(s, o->results, o->nresults) ||
+	       (!strcmp(o->op, "aten::item") && reads_number(o));
+}
+
+static const stream_op *next_call(const stream *s, uint32_t *at)
+{
+	while (*at < s->ops.n && is_about_numbers(s, &s->ops.at[*at]))
+		++*at;
+	return *at < s->ops.n ? &s->ops.at[(*at)++] : NULL;
+}
+
+bool stream_same_calls(const stream *a, const stream *b)
+{
+	for (uint32_t i = 0, k = 0;;) {
+		const stream_op *x = next_call(a, &i), *y = next_call(b, &k);
+		if (!x || !y)
+			return x == y;
+		if (strcmp(x->op, y->op) != 0 || x->nargs != y->nargs)
+			return false;
+		for (uint32_t j = 0; j < x->nargs; j++)
+			if (x->args[j].kind != y->args[j].kind)
+				return false;
+	}
 }
 
 /* ---- symbols ------------------------------------------------------------------------------------------------------- */
@@ -177,7 +297,7 @@ static clv_status look_at_op(search *q, uint32_t op)
 		for (uint32_t e = 0; r->kind == BR_LIST && o->flags & BR_DYNAMIC && e < r->u.list.n; e++)
 			if (r->u.list.at[e].kind == BR_TENSOR)
 				TRY(look_at_sizes(q, r->u.list.at[e].u.id));
-		if (r->kind != BR_INT)
+		if (r->kind != BR_INT || stream_reads_number(q->streams[0], o))
 			continue;
 		for (uint32_t i = 0; i < q->n; i++)
 			q->y[i] = q->streams[i]->ops.at[op].results[k].u.i;

@@ -194,6 +194,17 @@ clv_status stream_output(stream *s, const clv_tensor *t)
 	return vec_push(&s->outputs, id);
 }
 
+clv_status stream_number(stream *s, const clv_tensor *t)
+{
+	uint32_t id;
+	br_recorder_lock(s->recorder);
+	clv_status st = br_recorder_see(s->recorder, t, &id);
+	if (st == CLV_OK)
+		s->tensors.at[id].number = true;
+	br_recorder_unlock(s->recorder);
+	return st;
+}
+
 clv_status stream_rebound(stream *s, const char *state_name, const clv_tensor *t)
 {
 	stream_rebind r = {NONE, NONE};

@@ -180,6 +180,13 @@ static clv_status guard_host(writer *w, node_id id, value_id v, unsigned indent,
 	strbuf line = STRBUF_INIT;
 	if (want->kind == ARG_BOOL) {
 		strbuf_printf(&line, "if %s%s:", want->u.b ? "not " : "", name);
+	} else if (want->kind == ARG_LIST) { /* [low, high] */
+		strbuf_puts(&line, "if not ");
+		st = write_arg(w, &w->p->args.at[want->u.list.first], &line);
+		strbuf_printf(&line, " <= %s <= ", name);
+		if (st == CLV_OK)
+			st = write_arg(w, &w->p->args.at[want->u.list.first + 1], &line);
+		strbuf_putc(&line, ':');
 	} else {
 		strbuf_printf(&line, "if %s%s%s != %s", text ? "repr(" : "", name, text ? ")" : "", text ? "repr(" : "");
 		st = write_arg(w, want, &line);
