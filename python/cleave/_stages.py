@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +19,7 @@ from ._log import logger
 from ._regime import Plans, Regime
 from ._save import fixed_of
 from ._state import Target
-from .errors import CaptureError, InputError, SplitError
+from .errors import CaptureError, InputError, ReplayError, SplitError
 from .optimize import NONE, SAFE
 from .payload import dims
 from .plan import Program, check_call, check_example, finish, keep, plan_signature
@@ -108,7 +108,7 @@ class Staged:
         if device is not None:
             captured = captured._replace(plan=self._on(str(device)))
         how: dict[str, Any] = {"inference": not self.grad, "optimize": NONE if self.grad else SAFE}
-        return Program(captured, self.ends[i - 1] if i else 0, self.ends[i], **how)
+        return Program(captured, *self._range(i), **how)
 
     def _on(self, device: str) -> Any:
         """The plan for another device."""
@@ -124,10 +124,18 @@ class Staged:
             return Recomputed(self, i, state, device)
         return self.program(i, state, checked=False, device=device)
 
+    def _range(self, i: int) -> tuple[int, int]:
+        """First and last node of stage i, the latter excluded."""
+        return (self.ends[i - 1] if i else 0, self.ends[i])
+
+    def effects(self, i: int) -> dict[str, str]:
+        """What stage i does beside giving results, each with a node that does it."""
+        found: dict[str, str] = self.captured.plan.effects(*self._range(i))
+        return found
+
     def modules_of(self, i: int) -> list[Any]:
         """The modules that stage i runs as a whole, as PythonCalls."""
-        first, end = self.ends[i - 1] if i else 0, self.ends[i]
-        calls = self.captured.plan.calls(first, end)
+        calls = self.captured.plan.calls(*self._range(i))
         return [c for c in calls if isinstance(c.what, nn.Module)]
 
     def path_of(self, module: nn.Module) -> str:
@@ -169,6 +177,39 @@ class Staged:
         return self._recomputed[i]
 
 
+class _Held(NamedTuple):
+    """A tensor of the model as a forward found it."""
+
+    tensor: torch.Tensor
+    version: int
+    memory: int
+
+    @classmethod
+    def of(cls, t: torch.Tensor) -> _Held:
+        plain = t.layout is torch.strided and not t.is_nested
+        return cls(t, 0 if t.is_inference() else t._version, t.data_ptr() if plain else 0)
+
+    def check(self, name: str) -> None:
+        if _Held.of(self.tensor)[1:] != self[1:]:
+            raise ReplayError(
+                f"{name} was changed between the forward and the backward, and with recomputation=True the forward runs "
+                "again in the backward: change it after the backward"
+            )
+
+
+class _Again:
+    """`with again:` the forward is the second one, in the backward; as often as there are backwards."""
+
+    def __init__(self) -> None:
+        self.active = False
+
+    def __enter__(self) -> None:
+        self.active = True
+
+    def __exit__(self, *unused: object) -> None:
+        self.active = False
+
+
 class Recomputed:
     """A stage whose forward keeps its inputs alone and is run again in the backward, from the random state and the
     module tensors that it found, which it does not change a second time."""
@@ -178,43 +219,53 @@ class Recomputed:
     ) -> None:
         """state: places of module tensors other than the model's."""
         self.program = staged.program(i, state, checked=not state, device=device)
+        self.rebinds = self.program.rebinds
         places = {**staged.captured.state, **state}
-        self.written = {name: places[name] for name, _, _, written in self.program.native.state() if written}
+        used = {name: written for name, _, _, written in self.program.native.state()}
+        self.written = {name: places[name] for name, written in used.items() if written}
+        self.read = {name: places[name] for name, written in used.items() if not written}
+        # No version counts what a BatchNorm in train mode writes into its statistics; a number of forwards does.
+        beside = {f"{name.rpartition('.')[0]}.num_batches_tracked" for name in self.read if "running_" in name}
+        self.beside = {name: places[name] for name in beside if name in places and name not in used}
+        self.writes_inputs = "writes inputs" in staged.effects(i)
         self.found: dict[str, torch.Tensor] = {}
         self.lock = threading.Lock()  # around `found`
-        again = {**state, **{name: (self.found, name) for name in self.written}}
-        self.again = staged.program(i, again, checked=False, device=device)
+        self.again = staged.program(i, {name: (self.found, name) for name in used}, checked=False, device=device)
 
     def run(self, values: Tensors, symbols: list[int] | None) -> tuple[Any, ...]:
-        before = {name: holder[key].detach().clone() for name, (holder, key) in self.written.items()}
+        copies = {name: _copied(holder[key]) for name, (holder, key) in self.written.items()}
+        held = {name: _Held.of(holder[key]) for name, (holder, key) in (self.read | self.beside).items()}
+        kept = [_copied(t) for t in values] if self.writes_inputs else values
         numbers: list[tuple[int, Any]] = []
-        repeats = False
-
-        @contextlib.contextmanager
-        def repeating() -> Iterator[None]:
-            nonlocal repeats
-            repeats = True
-            try:
-                yield
-            finally:
-                repeats = False
+        again = _Again()
 
         def forward(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            if not repeats:
-                out, numbers[:] = take_numbers(self.program.run(tensors, symbols))
+            if not again.active:
+                out, numbers[:] = take_numbers(self.program.run(values, symbols))
+                if self.writes_inputs:
+                    held.update({f"input {i}": _Held.of(t) for i, t in enumerate(values)})
                 return out
+            for name, tensor in held.items():
+                tensor.check(name)
             with self.lock:
-                self.found.update({name: t.clone() for name, t in before.items()})
+                self.found.update({name: held[name].tensor for name in self.read})
+                self.found.update({name: _copied(t) for name, t in copies.items()})
                 try:
-                    return take_numbers(self.again.run(tensors, symbols))[0]
+                    given = [t.clone() for t in tensors] if self.writes_inputs else tensors
+                    return take_numbers(self.again.run(given, symbols))[0]
                 finally:
                     self.found.clear()
 
         with set_checkpoint_early_stop(False):  # it would leave the C program by an exception
             out: Any = checkpoint(
-                forward, *values, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), repeating())
+                forward, *kept, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), again)
             )
         return put_numbers(out, numbers)
+
+
+def _copied(t: torch.Tensor) -> torch.Tensor:
+    """A copy that requires grad as the tensor does: by that, operators choose what they save for the backward."""
+    return t.detach().clone().requires_grad_(t.requires_grad)
 
 
 def take_numbers(out: Sequence[Any]) -> tuple[tuple[torch.Tensor, ...], list[tuple[int, Any]]]:

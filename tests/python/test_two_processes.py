@@ -39,21 +39,23 @@ class TiedNet(nn.Module):
         return self.c(torch.relu(self.b(torch.relu(self.a(x)))))
 
 
-class SharedScale(nn.Module):
-    """A buffer that one half reads and the other writes."""
+class Stateful(nn.Module):
+    """Each half has a buffer of its own that it changes: one is written, one re-assigned."""
 
     def __init__(self) -> None:
         super().__init__()
         self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 4)
+        self.register_buffer("mean", torch.zeros(6))
         self.register_buffer("scale", torch.ones(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.b(torch.relu(self.a(x * self.scale)))
+        self.mean = 0.9 * self.mean + x.detach().mean(0)
+        y = self.b(torch.relu(self.a(x - self.mean))) * self.scale.clone()
         self.scale.mul_(0.5)
         return y
 
 
-MODELS = {"net": (Net, "after:relu"), "tied": (TiedNet, "after:b"), "scale": (SharedScale, "after:relu")}
+MODELS = {"net": (Net, "after:relu"), "tied": (TiedNet, "after:b"), "state": (Stateful, "after:relu")}
 
 
 def prepare(name: str) -> tuple[nn.Module, cleave.SplitRuntime]:
@@ -103,7 +105,9 @@ def other_process(request: pytest.FixtureRequest) -> Any:
     assert process.exitcode == 0
 
 
-@pytest.mark.parametrize(("name", "other_process"), [("net", "net"), ("tied", "tied")], indirect=["other_process"])
+@pytest.mark.parametrize(
+    ("name", "other_process"), [("net", "net"), ("tied", "tied"), ("state", "state")], indirect=["other_process"]
+)
 def test_two_processes_train_as_one(name: str, other_process: Any) -> None:
     model, runtime = prepare(name)
     whole = copy.deepcopy(model)
@@ -134,15 +138,6 @@ def test_two_processes_train_as_one(name: str, other_process: Any) -> None:
         assert model.b.weight.is_meta  # type: ignore[union-attr]
     if name == "tied":
         assert torch.equal(end["state"]["a.weight"], runtime.state("prefix")["a.weight"])
-
-
-@pytest.mark.parametrize("other_process", ["scale"], indirect=True)
-def test_a_buffer_that_one_half_writes_and_the_other_reads_must_stay_in_one_process(other_process: Any) -> None:
-    _, runtime = prepare("scale")
-    boundary = runtime.run_training_prefix(torch.randn(4, 6))
-    other_process.send_bytes(boundary.to_bytes())
-    other_process.send_bytes(cleave.pack(torch.randint(0, 4, (4,))))
-    assert "one process" in cleave.unpack(other_process.recv_bytes())["error"]
 
 
 def test_a_tied_weight_that_waits_for_its_step_is_not_read() -> None:
