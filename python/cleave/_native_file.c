@@ -47,7 +47,8 @@ PyObject *payload_losses(const payload *p)
 		const payload_memory *m = &p->memories.at[t->memory];
 		if (m->encoding == ENC_PLAIN)
 			continue;
-		PyObject *loss = Py_BuildValue("(sdd)", encoding_names[m->encoding], m->loss.absolute, m->loss.relative);
+		PyObject *loss =
+			Py_BuildValue("(sddd)", encoding_names[m->encoding], m->loss.absolute, m->loss.relative, m->loss.l2);
 		if (!loss || PyDict_SetItemString(out, t->label, loss) < 0)
 			Py_CLEAR(out);
 		Py_XDECREF(loss);

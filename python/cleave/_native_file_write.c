@@ -237,7 +237,7 @@ static bool set_wish(payload_tensor *t, PyObject *compress, PyObject *label)
 	const char *name = PyUnicode_Check(wish) ? PyUnicode_AsUTF8(wish) : NULL;
 	if (name && encoding_parse(name, &t->wish) && t->wish != ENC_PLAIN)
 		return true;
-	PyErr_Format(error_class(E_PAYLOAD), "compression is one of fp16, bf16, int8, not %R", wish);
+	PyErr_Format(error_class(E_PAYLOAD), "compression is one of " ENCODINGS ", not %R", wish);
 	return false;
 }
 

@@ -41,11 +41,16 @@ class TensorSchema:
 
 
 class CompressionError(NamedTuple):
-    """What compression cost: the largest difference, and that relative to the largest magnitude of the tensor."""
+    """What compression cost a tensor. Zeros where nothing is lost, infinities where a number became infinite.
+
+    max_abs: the largest difference. relative: what an element lost by its own magnitude, the mean over elements other
+    than 0; an outlier cannot hide what small elements lost. l2: the root of the sum of squares of the differences, by
+    that of the tensor. What that does to the output of the model is for cleave.validate_split to say."""
 
     method: str
     max_abs: float
     relative: float
+    l2: float
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -93,8 +98,9 @@ class BoundaryPayload(_show.Shown):
     def to_bytes(self, compress: Compress = None, *, checksum: bool = True) -> bytes:
         """The payload as a safetensors file.
 
-        compress: "fp16", "bf16" or "int8" for all floating-point `tensors` that get smaller by it, or {label: method}
-        for some of them; compression_error then says what it cost. `values` stay exact. Tensors on other devices
+        compress: "fp16", "bf16" or "int8" for all floating-point `tensors` that get smaller by it, "zstd" (without a
+        loss) for all, or {label: method} for some of them; compression_error then says what it cost. `values` stay
+        exact. Tensors on other devices
         are copied to the CPU first. checksum: whoever reads the bytes notices when one of them has changed."""
         data = self._write(compress, checksum, None)
         assert data is not None
@@ -233,7 +239,7 @@ def dims(texts: tuple[str, ...]) -> tuple[int | str, ...]:
     return tuple(int(t) if t.isascii() and t.isdigit() and len(t) < 20 else t for t in texts)
 
 
-def _errors(losses: Mapping[str, tuple[str, float, float]]) -> dict[str, CompressionError]:
+def _errors(losses: Mapping[str, tuple[str, float, float, float]]) -> dict[str, CompressionError]:
     return {label: CompressionError(*loss) for label, loss in losses.items()}
 
 
@@ -241,7 +247,7 @@ def _methods(compress: Compress, tensors: Mapping[str, torch.Tensor]) -> str | d
     if compress is None or isinstance(compress, str):
         return compress
     if not isinstance(compress, Mapping):
-        raise TypeError(f"compress is one of fp16, bf16, int8 or a dict of them by label, not {compress!r}")
+        raise TypeError(f"compress is one of fp16, bf16, int8, zstd or a dict of them by label, not {compress!r}")
     unknown = [label for label in compress if label not in tensors]
     if unknown:
         raise PayloadError(f"compress names {', '.join(map(str, unknown))}, which is not among the tensors")

@@ -344,7 +344,7 @@ static clv_status read_wish(const char *compress, encoding *out)
 	*out = ENC_PLAIN;
 	if (!compress || (encoding_parse(compress, out) && *out != ENC_PLAIN))
 		return CLV_OK;
-	return fail(CLV_E_INVALID, "compression is one of fp16, bf16, int8, not \"%.32s\"", compress);
+	return fail(CLV_E_INVALID, "compression is one of " ENCODINGS ", not \"%.32s\"", compress);
 }
 
 clv_status clv_boundary_pack(const clv_boundary *b, const char *compress, void **out, size_t *size)

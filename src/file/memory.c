@@ -97,20 +97,31 @@ static void strided_copy(const payload_tensor *t, uint8_t *to, const int64_t *to
 	}
 }
 
-bool take_stride_room(payload *p, const payload_memory *m)
+/* Of zstd what is in the file counts, of the others the elements: how many there are is known. */
+static size_t room_bytes(const payload_memory *m)
+{
+	if (m->encoding == ENC_PLAIN || m->encoding == ENC_ZSTD)
+		return m->data_n;
+	return m->data_n / item_size(encoding_dtype(m->encoding, m->dtype)) * item_size(m->dtype);
+}
+
+bool take_room(payload *p, const payload_memory *m)
 {
 	enum { ALWAYS = 64 << 20, TIMES = 4096 };
-	size_t items = dtype_bits(m->dtype) / 8, bytes = m->data_n, memory;
-	if (m->encoding != ENC_PLAIN)
-		bytes = m->data_n / (dtype_bits(encoding_dtype(m->encoding, m->dtype)) / 8) * items;
-	if (__builtin_add_overflow(p->dense_memory, m->nbytes, &memory))
+	size_t bytes = room_bytes(m) + p->room_bytes, memory;
+	if (__builtin_add_overflow(p->room_memory, m->nbytes, &memory))
 		return false;
-	bytes += p->dense_bytes;
 	if (memory > ALWAYS && (memory - ALWAYS) / TIMES > bytes)
 		return false;
-	p->dense_memory = memory;
-	p->dense_bytes = bytes;
+	p->room_memory = memory;
+	p->room_bytes = bytes;
 	return true;
+}
+
+static void give_room_back(payload *p, const payload_memory *m)
+{
+	p->room_memory -= m->nbytes;
+	p->room_bytes -= room_bytes(m);
 }
 
 /* ---- which tensors share ---------------------------------------------------------------------------------------- */
@@ -133,7 +144,7 @@ static clv_status find_memory(payload *p, table *by_storage, const payload_tenso
 	if (*out != NONE)
 		return CLV_OK;
 	*out = p->memories.n;
-	TRY(vec_push(&p->memories, ((payload_memory){.first = number, .entry = t->label, .dtype = t->dtype, .scale = 1})));
+	TRY(vec_push(&p->memories, ((payload_memory){.first = number, .entry = t->label, .dtype = t->dtype})));
 	return t->storage ? table_add(by_storage, hash, *out) : CLV_OK;
 }
 
@@ -254,7 +265,7 @@ static clv_status take_data(payload *p, uint32_t number)
 	payload_tensor *t = &p->tensors.at[m->first];
 	TRY(shape_bytes(t->dtype, t->ndim, t->sizes, &m->data_n));
 	m->nbytes = m->high - m->low;
-	m->dense = m->users == 1 && m->data_n <= m->nbytes && take_stride_room(p, m);
+	m->dense = m->users == 1 && m->data_n <= m->nbytes && take_room(p, m);
 	TRY(m->dense ? take_dense(p, m, t) : take_span(p, m, number));
 	m->lead = lead_of(p, m, number);
 	return CLV_OK;
@@ -289,7 +300,8 @@ static clv_status choose_encoding(const payload *p, uint32_t number, encoding *o
 			return fail(CLV_E_INVALID,
 			            "tensors \"%.64s\" and \"%.64s\" share memory; they can only be compressed in the same way",
 			            first->label, t->label);
-		bool applies = t->wish == ENC_PLAIN || (!m->mixed && encoding_applies(t->wish, t->dtype));
+		bool whole = t->wish == ENC_PLAIN || t->wish == ENC_ZSTD;
+		bool applies = whole || (!m->mixed && encoding_applies(t->wish, t->dtype));
 		if (!applies && t->must)
 			return refuse_wish(t, m, t->wish);
 		if (!applies || t->wish != first->wish)
@@ -298,22 +310,103 @@ static clv_status choose_encoding(const payload *p, uint32_t number, encoding *o
 	return CLV_OK;
 }
 
+static clv_status own_buffer(payload *p, void *buffer)
+{
+	clv_status st = vec_push(&p->buffers, buffer);
+	if (st != CLV_OK)
+		mem_free(buffer);
+	return st;
+}
+
+/* A name that no tensor has. */
+static clv_status scales_name(payload *p, uint32_t number, const char **out)
+{
+	strbuf name = STRBUF_INIT;
+	char *text;
+	strbuf_printf(&name, "cleave.scales.%u", number);
+	while (!name.failed && payload_find(p, name.at) != NONE)
+		strbuf_putc(&name, '.');
+	TRY(strbuf_take(&name, &text));
+	clv_status st = payload_text(p, text, strlen(text), out);
+	mem_free(text);
+	return st;
+}
+
+/* Several scales are an entry of their own. */
+static clv_status put_scales(payload *p, uint32_t number)
+{
+	payload_memory *m = &p->memories.at[number];
+	void *data;
+	if (m->scales.n == 1)
+		return CLV_OK;
+	m->scales_dtype = m->dtype == DT_F64 ? DT_F64 : DT_F32;
+	m->scales_n = m->scales.n * item_size(m->scales_dtype);
+	TRY(new_buffer(p, m->scales_n, &data));
+	elements_store(m->scales_dtype, data, m->scales.n, m->scales.at);
+	m->scales_data = data;
+	return scales_name(p, number, &m->scales_entry);
+}
+
+static clv_status narrow_memory(payload *p, uint32_t number)
+{
+	payload_memory *m = &p->memories.at[number];
+	const payload_tensor *t = &p->tensors.at[m->first];
+	size_t count = m->data_n / item_size(m->dtype), n = count * item_size(encoding_dtype(m->encoding, m->dtype));
+	void *small;
+	double *at;
+	if (m->encoding == ENC_INT8) {
+		TRY(int8_scales(m->dtype, m->data, count, m->dense ? t->ndim : 0, t->sizes, &m->scales, &at));
+		TRY(own_buffer(p, at));
+	}
+	TRY(new_buffer(p, n, &small));
+	narrow(m->encoding, m->dtype, m->data, count, &m->scales, small, &m->loss);
+	m->data = small;
+	m->data_n = n;
+	return m->encoding == ENC_INT8 ? put_scales(p, number) : CLV_OK;
+}
+
+/* Bytes of the elements whose bytes are put apart. */
+static size_t shuffle_item(const payload_memory *m, size_t bytes)
+{
+	return m->mixed || bytes % item_size(m->dtype) ? 1 : item_size(m->dtype);
+}
+
+/* Plain where it would not be smaller, or so small that readers would not believe it. */
+static clv_status pack_memory(payload *p, payload_memory *m)
+{
+	size_t item = shuffle_item(m, m->data_n);
+	payload_memory small = *m, plain = *m;
+	void *packed;
+	plain.encoding = ENC_PLAIN;
+	TRY(shuffle_pack(m->data, m->data_n / item, item, &packed, &small.data_n));
+	m->encoding = ENC_PLAIN;
+	if (small.data_n == 0)
+		return CLV_OK;
+	TRY(own_buffer(p, packed));
+	small.data = packed;
+	if (m->dense)
+		give_room_back(p, &plain);
+	if (take_room(p, &small))
+		*m = small;
+	else if (m->dense)
+		(void)take_room(p, &plain); /* as before */
+	return CLV_OK;
+}
+
 static clv_status compress(payload *p, uint32_t number)
 {
 	payload_memory *m = &p->memories.at[number];
-	void *small;
 	TRY(choose_encoding(p, number, &m->encoding));
 	if (m->encoding == ENC_PLAIN)
 		return CLV_OK;
-	size_t count = m->data_n / item_size(m->dtype);
-	size_t n = count * item_size(encoding_dtype(m->encoding, m->dtype));
-	TRY(new_buffer(p, n, &small));
-	clv_status st = narrow(m->encoding, m->dtype, m->data, count, small, &m->scale, &m->loss);
-	if (st != CLV_OK)
-		return fail_more(st, "tensor \"%.64s\"", m->entry);
-	m->data = small;
-	m->data_n = n;
-	return CLV_OK;
+	clv_status st = CLV_OK;
+	if (m->encoding != ENC_ZSTD)
+		st = narrow_memory(p, number);
+	else if (m->data_n)
+		st = pack_memory(p, m);
+	else
+		m->encoding = ENC_PLAIN;
+	return st == CLV_OK || st == CLV_E_NOMEM ? st : fail_more(st, "tensor \"%.64s\"", m->entry);
 }
 
 /* ---- entries ---------------------------------------------------------------------------------------------------- */
@@ -323,22 +416,43 @@ static clv_status add_entry(payload *p, const payload_memory *m)
 {
 	const payload_tensor *t = &p->tensors.at[m->first];
 	int64_t shape[PAYLOAD_NDIM + 1];
-	uint32_t parts, ndim = m->dense ? t->ndim : 1;
+	bool packed = m->encoding == ENC_ZSTD;
+	uint32_t parts, ndim = m->dense && !packed ? t->ndim : 1;
 	st_entry e = {.name = m->entry, .data = m->data, .nbytes = m->data_n};
-	if (m->mixed)
+	if (m->mixed || packed)
 		e.dtype = DT_U8;
 	else if (m->encoding != ENC_PLAIN)
 		e.dtype = encoding_dtype(m->encoding, m->dtype);
 	wire_dtype(m->mixed || m->encoding != ENC_PLAIN ? e.dtype : m->dtype, &e.dtype, &parts);
-	for (uint32_t i = 0; m->dense && i < ndim; i++)
+	for (uint32_t i = 0; m->dense && !packed && i < ndim; i++)
 		shape[i] = t->sizes[i];
-	if (!m->dense)
+	if (!m->dense || packed)
 		shape[0] = (int64_t)(m->data_n / (item_size(e.dtype) * parts));
 	if (parts > 1)
 		shape[ndim++] = parts;
 	e.ndim = ndim;
 	TRY(payload_ints(p, shape, ndim, &e.shape));
 	return vec_push(&p->entries, e);
+}
+
+static clv_status add_scales_entry(payload *p, const payload_memory *m)
+{
+	int64_t n = (int64_t)m->scales.n;
+	st_entry e = {.name = m->scales_entry,
+	              .dtype = m->scales_dtype,
+	              .ndim = 1,
+	              .data = m->scales_data,
+	              .nbytes = m->scales_n};
+	if (!m->scales_entry)
+		return CLV_OK;
+	TRY(payload_ints(p, &n, 1, &e.shape));
+	return vec_push(&p->entries, e);
+}
+
+digest memory_digest(const payload_memory *m)
+{
+	return m->scales_n ? digest_of_three(m->data, m->data_n, m->scales_data, m->scales_n, "", 0)
+	                   : digest_of(m->data, m->data_n);
 }
 
 clv_status payload_entries(payload *p)
@@ -351,8 +465,9 @@ clv_status payload_entries(payload *p)
 		TRY(take_data(p, i));
 		TRY(compress(p, i));
 		if (!p->unchecked)
-			m->digest = digest_of(m->data, m->data_n);
+			m->digest = memory_digest(m);
 		TRY(add_entry(p, m));
+		TRY(add_scales_entry(p, m));
 	}
 	return CLV_OK;
 }
@@ -387,22 +502,36 @@ static void fill_dense(const payload_memory *m, const payload_tensor *t, void *t
 	strided_copy(t, to, t->strides, m->data, strides);
 }
 
-static clv_status fill_widened(const payload_memory *m, const payload_tensor *t, void *to)
+static clv_status unpack_elements(const payload_memory *m, size_t bytes, void *to)
 {
-	size_t count = m->data_n / item_size(encoding_dtype(m->encoding, m->dtype));
-	if (!m->dense || is_dense(t)) {
-		widen(m->encoding, m->dtype, m->data, count, m->scale, to);
+	size_t item = shuffle_item(m, bytes);
+	if (m->encoding != ENC_ZSTD) {
+		widen(m->encoding, m->dtype, m->data, bytes / item_size(m->dtype), &m->scales, to);
 		return CLV_OK;
 	}
+	TRY(shuffle_unpack(m->data, m->data_n, bytes / item, item, to));
+	payload_memory plain = *m;
+	plain.encoding = ENC_PLAIN;
+	plain.data = to;
+	plain.data_n = bytes;
+	return payload_check_bools(&plain);
+}
+
+static clv_status fill_compressed(const payload_memory *m, const payload_tensor *t, void *to)
+{
+	size_t bytes = m->nbytes;
+	if (m->dense)
+		TRY(shape_bytes(t->dtype, t->ndim, t->sizes, &bytes));
+	if (!m->dense || is_dense(t))
+		return unpack_elements(m, bytes, to);
 	payload_memory wide = *m;
-	void *rows = mem_alloc(count * item_size(m->dtype));
-	if (!rows)
-		return fail_nomem();
-	widen(m->encoding, m->dtype, m->data, count, m->scale, rows);
+	void *rows = mem_alloc(bytes);
+	clv_status st = rows ? unpack_elements(m, bytes, rows) : fail_nomem();
 	wide.data = rows;
-	fill_dense(&wide, t, to);
+	if (st == CLV_OK)
+		fill_dense(&wide, t, to);
 	mem_free(rows);
-	return CLV_OK;
+	return st;
 }
 
 clv_status payload_fill(const payload *p, uint32_t memory, void *to)
@@ -411,8 +540,10 @@ clv_status payload_fill(const payload *p, uint32_t memory, void *to)
 	const payload_tensor *t = &p->tensors.at[m->first];
 	if (m->data_n == 0)
 		return CLV_OK;
-	if (m->encoding != ENC_PLAIN)
-		return fill_widened(m, t, to);
+	if (m->encoding != ENC_PLAIN) {
+		clv_status st = fill_compressed(m, t, to);
+		return st == CLV_OK || st == CLV_E_NOMEM ? st : fail_more(st, "tensor \"%.64s\"", m->entry);
+	}
 	if (m->dense)
 		fill_dense(m, t, to);
 	else

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-const char *const encoding_names[ENC_COUNT] = {"plain", "fp16", "bf16", "int8"};
+const char *const encoding_names[ENC_COUNT] = {"plain", "fp16", "bf16", "int8", "zstd"};
 
 bool encoding_parse(const char *s, encoding *out)
 {
@@ -25,6 +25,7 @@ dtype encoding_dtype(encoding e, dtype from)
 	case ENC_FP16: return DT_F16;
 	case ENC_BF16: return DT_BF16;
 	case ENC_INT8: return DT_I8;
+	case ENC_ZSTD: return DT_U8;
 	default: return from;
 	}
 }
@@ -32,6 +33,8 @@ dtype encoding_dtype(encoding e, dtype from)
 bool encoding_applies(encoding e, dtype from)
 {
 	bool floating = from == DT_F16 || from == DT_BF16 || from == DT_F32 || from == DT_F64;
+	if (e == ENC_ZSTD)
+		return true;
 	return floating && dtype_bits(from) > dtype_bits(encoding_dtype(e, from));
 }
 
@@ -104,7 +107,7 @@ static float from_f16(uint16_t h)
 
 /* ---- blocks of elements as doubles ------------------------------------------------------------------------------ */
 
-enum { BLOCK = 512 };
+enum { BLOCK = 512, LANES = 8 }; /* sums and maxima are kept LANES wide, so that compilers use vectors for them */
 
 /* Data in files and in users' memory need not be aligned: elements are copied. */
 #define LOAD(T, expression)                                                                                            \
@@ -148,7 +151,7 @@ bool elements_loadable(dtype d)
 	}                                                                                                                  \
 	break
 
-static void store(dtype d, void *at, size_t n, const double *from)
+void elements_store(dtype d, void *at, size_t n, const double *from)
 {
 	switch (d) {
 	case DT_F64: STORE(double, v);
@@ -169,85 +172,461 @@ static const void *element(dtype d, const void *at, size_t i)
 	return (const char *)at + i * (dtype_bits(d) / 8);
 }
 
-/* ---- arrays ----------------------------------------------------------------------------------------------------- */
+/* ---- what was lost ---------------------------------------------------------------------------------------------- */
 
-static clv_status refuse_element(size_t i, double v)
+typedef struct tally {
+	double most[LANES];    /* the largest finite magnitude */
+	double worst[LANES];   /* the largest loss */
+	double lost[LANES];    /* squares */
+	double all[LANES];     /* squares of what there was */
+	double shares[LANES];  /* losses by magnitudes */
+	double counted[LANES]; /* elements other than 0 */
+} tally;
+
+/* A nan stays one, and infinity what it was: nothing is lost, and they count as no magnitude. */
+static void tally_one(tally *t, size_t lane, double before, double after)
 {
-	return fail(CLV_E_INVALID, "element %zu is %s; int8 holds finite values only", i, isnan(v) ? "nan" : "infinite");
+	double lost = fabs(before - after), size = fabs(before);
+	lost = before == after || before != before ? 0 : lost;
+	size = size <= DBL_MAX ? size : 0;
+	t->most[lane] = size > t->most[lane] ? size : t->most[lane];
+	t->worst[lane] = lost > t->worst[lane] ? lost : t->worst[lane];
+	t->lost[lane] += lost * lost;
+	t->all[lane] += size * size;
+	t->shares[lane] += lost / (size > 0 ? size : 1);
+	t->counted[lane] += size > 0 ? 1 : 0;
 }
 
-static clv_status find_scale(dtype from, const void *src, size_t count, double *scale)
+static void tally_block(tally *t, const double *before, const double *after, size_t n)
 {
-	double most = 0, v[BLOCK];
-	for (size_t i = 0; i < count; i += BLOCK) {
-		size_t n = block_at(count, i);
-		elements_load(from, element(from, src, i), n, v);
-		for (size_t k = 0; k < n; k++) {
-			if (!isfinite(v[k]))
-				return refuse_element(i + k, v[k]);
-			most = fabs(v[k]) > most ? fabs(v[k]) : most;
-		}
+	size_t i = 0;
+	for (; i + LANES <= n; i += LANES)
+		for (size_t lane = 0; lane < LANES; lane++)
+			tally_one(t, lane, before[i + lane], after[i + lane]);
+	for (; i < n; i++)
+		tally_one(t, 0, before[i], after[i]);
+}
+
+static narrow_loss tally_end(const tally *t)
+{
+	double most = 0, worst = 0, lost = 0, all = 0, shares = 0, counted = 0;
+	for (size_t lane = 0; lane < LANES; lane++) {
+		most = fmax(most, t->most[lane]);
+		worst = fmax(worst, t->worst[lane]);
+		lost += t->lost[lane];
+		all += t->all[lane];
+		shares += t->shares[lane];
+		counted += t->counted[lane];
 	}
-	*scale = most / 127;
-	if (*scale == 0) /* nothing but zeros, or too small to divide */
-		*scale = most == 0 ? 1 : DBL_TRUE_MIN;
-	return CLV_OK;
+	narrow_loss loss = {.absolute = worst};
+	if (worst == 0)
+		return loss;
+	loss.relative = shares / counted;
+	loss.l2 = isfinite(worst) && (!isfinite(all) || lost == 0) ? worst / most : sqrt(lost / all); /* beyond doubles */
+	return loss;
 }
 
-static void to_steps(double *v, size_t n, double scale)
+/* ---- scales ----------------------------------------------------------------------------------------------------- */
+
+/* Elements in a row that have one scale, or each its own. */
+typedef struct piece {
+	size_t at; /* the first scale */
+	size_t n;
+	double one;
+	const double *each; /* NULL: one for all */
+} piece;
+
+typedef struct walk {
+	const narrow_scales *s;
+	size_t at, left; /* the next scale, and how many elements still have it */
+} walk;
+
+static walk walk_from(const narrow_scales *s, size_t i)
 {
-	for (size_t i = 0; i < n; i++) {
-		double k = nearbyint(v[i] / scale);
-		v[i] = k > 127 ? 127 : k < -127 ? -127 : k;
+	return (walk){s, i / s->run % s->n, s->run - i % s->run};
+}
+
+static piece walk_on(walk *w, size_t most)
+{
+	const narrow_scales *s = w->s;
+	bool each = s->run == 1 && s->n > 1;
+	size_t rest = each ? s->n - w->at : w->left, n = rest < most ? rest : most;
+	piece p = {w->at, n, s->n == 1 ? s->one : s->at[w->at], each ? s->at + w->at : NULL};
+	if (each)
+		w->at = n < rest ? w->at + n : 0;
+	else if (n < rest)
+		w->left -= n;
+	else {
+		w->at = w->at + 1 < s->n ? w->at + 1 : 0;
+		w->left = s->run;
+	}
+	return p;
+}
+
+static void spread(const narrow_scales *s, size_t i, size_t n, double *out)
+{
+	walk w = walk_from(s, i);
+	for (size_t k = 0; k < n;) {
+		piece p = walk_on(&w, n - k);
+		for (size_t j = 0; j < p.n; j++)
+			out[k + j] = p.each ? p.each[j] : p.one;
+		k += p.n;
 	}
 }
 
-static void note_loss(const double *before, const double *after, size_t n, double *most, narrow_loss *loss)
+/* Adding and taking away 1.5 * 2^52 rounds to whole numbers, ties to even. */
+static double nearest_step(double k)
 {
-	for (size_t i = 0; i < n; i++) {
-		if (isfinite(before[i]) && fabs(before[i]) > *most)
-			*most = fabs(before[i]);
-		if (before[i] == after[i] || (isnan(before[i]) && isnan(after[i])))
-			continue;
-		double lost = fabs(before[i] - after[i]);
-		if (!(lost <= loss->absolute)) /* nan counts as more */
-			loss->absolute = isnan(lost) ? INFINITY : lost;
+	k = k > 127 ? 127 : k;
+	k = k < -127 ? -127 : k;
+	return k + 0x1.8p52 - 0x1.8p52;
+}
+
+/* Elements i and on: in scales, and back. */
+static void to_steps(const narrow_scales *s, size_t i, double *v, size_t n)
+{
+	walk w = walk_from(s, i);
+	for (size_t k = 0; k < n;) {
+		piece p = walk_on(&w, n - k);
+		double times = 1 / p.one;
+		for (size_t j = 0; !p.each && j < p.n; j++)
+			v[k + j] = nearest_step(v[k + j] * times);
+		for (size_t j = 0; p.each && j < p.n; j++)
+			v[k + j] = nearest_step(v[k + j] / p.each[j]);
+		k += p.n;
 	}
 }
 
-clv_status narrow(encoding e, dtype from, const void *src, size_t count, void *dst, double *scale, narrow_loss *loss)
+static void from_steps(const narrow_scales *s, size_t i, double *v, size_t n)
 {
-	dtype to = encoding_dtype(e, from);
-	double most = 0, before[BLOCK], v[BLOCK], back[BLOCK];
-	*scale = 1;
-	*loss = (narrow_loss){0};
+	walk w = walk_from(s, i);
+	for (size_t k = 0; k < n;) {
+		piece p = walk_on(&w, n - k);
+		for (size_t j = 0; !p.each && j < p.n; j++)
+			v[k + j] *= p.one;
+		for (size_t j = 0; p.each && j < p.n; j++)
+			v[k + j] *= p.each[j];
+		k += p.n;
+	}
+}
+
+/* Elements i to i + n of the whole, at most BLOCK. */
+static void narrow_block(encoding e, dtype from, const void *src, size_t i, size_t n, const narrow_scales *s, void *dst,
+                         tally *t)
+{
+	double before[BLOCK], v[BLOCK], back[BLOCK];
+	elements_load(from, element(from, src, i), n, before);
+	memcpy(v, before, n * sizeof *v);
 	if (e == ENC_INT8)
-		TRY(find_scale(from, src, count, scale));
-	for (size_t i = 0; i < count; i += BLOCK) {
-		size_t n = block_at(count, i);
-		void *at = (char *)dst + i * (dtype_bits(to) / 8);
-		elements_load(from, element(from, src, i), n, before);
-		memcpy(v, before, n * sizeof *v);
-		if (e == ENC_INT8)
-			to_steps(v, n, *scale);
-		store(to, at, n, v);
-		widen(e, from, at, n, *scale, v); /* elements of `from`, which are no wider than doubles */
-		elements_load(from, v, n, back);
-		note_loss(before, back, n, &most, loss);
+		to_steps(s, i, v, n);
+	elements_store(encoding_dtype(e, from), dst, n, v);
+	if (e == ENC_INT8) {
+		from_steps(s, i, v, n);
+		elements_store(from, back, n, v); /* elements of `from` are no wider than doubles */
+		elements_load(from, back, n, v);
+	} else {
+		elements_load(encoding_dtype(e, from), dst, n, v); /* `from` holds it as it is */
 	}
-	loss->relative = loss->absolute == 0 ? 0 : loss->absolute / most;
-	return CLV_OK;
+	tally_block(t, before, v, n);
 }
 
-void widen(encoding e, dtype to, const void *src, size_t count, double scale, void *dst)
+void narrow(encoding e, dtype from, const void *src, size_t count, const narrow_scales *s, void *dst, narrow_loss *loss)
+{
+	size_t width = dtype_bits(encoding_dtype(e, from)) / 8;
+	tally t = {0};
+	for (size_t i = 0; i < count; i += BLOCK)
+		narrow_block(e, from, src, i, block_at(count, i), s, (char *)dst + i * width, &t);
+	*loss = tally_end(&t);
+}
+
+/* Scales that are f32 make a product exact in doubles, so that one rounding is left: that of a product of floats. */
+static void widen_f32(const int8_t *src, size_t count, const narrow_scales *s, char *dst)
+{
+	walk w = walk_from(s, 0);
+	for (size_t i = 0; i < count;) {
+		piece p = walk_on(&w, count - i);
+		float one = (float)p.one;
+		for (size_t j = 0; j < p.n; j++) {
+			float x = (float)src[i + j] * (p.each ? (float)p.each[j] : one);
+			memcpy(dst + (i + j) * sizeof x, &x, sizeof x);
+		}
+		i += p.n;
+	}
+}
+
+void widen(encoding e, dtype to, const void *src, size_t count, const narrow_scales *s, void *dst)
 {
 	dtype from = encoding_dtype(e, to);
 	double v[BLOCK];
+	if (e == ENC_INT8 && to == DT_F32 && s->of_floats) {
+		widen_f32(src, count, s, dst);
+		return;
+	}
 	for (size_t i = 0; i < count; i += BLOCK) {
 		size_t n = block_at(count, i);
 		elements_load(from, element(from, src, i), n, v);
-		for (size_t k = 0; e == ENC_INT8 && k < n; k++)
-			v[k] *= scale;
-		store(to, (char *)dst + i * (dtype_bits(to) / 8), n, v);
+		if (e == ENC_INT8)
+			from_steps(s, i, v, n);
+		elements_store(to, (char *)dst + i * (dtype_bits(to) / 8), n, v);
 	}
+}
+
+/* ---- scales that are chosen ------------------------------------------------------------------------------------- */
+
+enum { RUN = 64, FEW = 32, SAMPLES = 32, WAYS = 4, CUTS = 3, LARGE = 1024 };
+
+/* What is chosen from. `most` is the largest magnitude of each RUN elements. */
+typedef struct chooser {
+	dtype from;
+	const void *src;
+	size_t count;
+	double *most;
+} chooser;
+
+static clv_status refuse_element(const double *v, size_t i)
+{
+	size_t k = 0;
+	while (isfinite(v[k]))
+		k++;
+	return fail(CLV_E_INVALID, "element %zu is %s; int8 holds finite values only", i + k,
+	            isnan(v[k]) ? "nan" : "infinite");
+}
+
+/* The largest magnitude; *odd is no longer 0 where a number is not finite. */
+static double largest(const double *v, size_t n, double *odd)
+{
+	double most[LANES] = {0}, zero[LANES] = {0};
+	size_t i = 0;
+	for (; i + LANES <= n; i += LANES)
+		for (size_t lane = 0; lane < LANES; lane++) {
+			double size = fabs(v[i + lane]);
+			most[lane] = size > most[lane] ? size : most[lane];
+			zero[lane] += size * 0;
+		}
+	for (; i < n; i++) {
+		most[0] = fmax(most[0], fabs(v[i]));
+		zero[0] += v[i] * 0;
+	}
+	for (size_t lane = 0; lane < LANES; lane++) {
+		most[0] = most[lane] > most[0] ? most[lane] : most[0];
+		*odd += zero[lane];
+	}
+	return most[0];
+}
+
+static clv_status find_largest(chooser *c)
+{
+	double v[BLOCK];
+	for (size_t i = 0; i < c->count; i += BLOCK) {
+		size_t n = block_at(c->count, i);
+		double odd = 0;
+		elements_load(c->from, element(c->from, c->src, i), n, v);
+		for (size_t k = 0; k < n; k += RUN)
+			c->most[(i + k) / RUN] = largest(v + k, n - k < RUN ? n - k : RUN, &odd);
+		if (odd != 0)
+			return refuse_element(v, i);
+	}
+	return CLV_OK;
+}
+
+/* The largest magnitude of the elements of each scale, into its scales. */
+static void gather(const chooser *c, narrow_scales *s, double *at)
+{
+	double v[BLOCK];
+	memset(at, 0, s->n * sizeof *at);
+	s->at = at;
+	if (s->run % RUN == 0 || s->n == 1) {
+		walk w = walk_from(s, 0);
+		for (size_t r = 0; r * RUN < c->count; r++) {
+			double *most = &at[walk_on(&w, RUN).at];
+			*most = c->most[r] > *most ? c->most[r] : *most;
+		}
+		return;
+	}
+	walk w = walk_from(s, 0);
+	for (size_t i = 0; i < c->count; i += BLOCK) {
+		size_t n = block_at(c->count, i);
+		elements_load(c->from, element(c->from, c->src, i), n, v);
+		for (size_t k = 0; k < n;) {
+			piece p = walk_on(&w, n - k);
+			double *to = &at[p.at];
+			for (size_t j = 0; p.each && j < p.n; j++)
+				to[j] = fabs(v[k + j]) > to[j] ? fabs(v[k + j]) : to[j];
+			for (size_t j = 0; !p.each && j < p.n; j++)
+				*to = fabs(v[k + j]) > *to ? fabs(v[k + j]) : *to;
+			k += p.n;
+		}
+	}
+}
+
+/* The scale for magnitudes up to `most`: what is written of several scales is no wider than f32, but for f64. */
+static double scale_for(double most, const narrow_scales *s, dtype from)
+{
+	double scale = most / 127, least = from == DT_F64 || s->n == 1 ? DBL_MIN : FLT_TRUE_MIN; /* 1 / least is finite */
+	if (most == 0)
+		return 1;
+	if (s->n > 1 && from != DT_F64)
+		scale = (double)(float)scale;
+	return scale > least ? scale : least;
+}
+
+/* Number k of SAMPLES places that are spread over the data; where there is little, they are all of it. */
+static size_t sample_at(const chooser *c, size_t k, size_t *n)
+{
+	size_t blocks = (c->count + BLOCK - 1) / BLOCK, at = blocks <= SAMPLES ? k : k * (blocks / SAMPLES);
+	if (at >= blocks)
+		return *n = 0;
+	*n = block_at(c->count, at * BLOCK);
+	return at * BLOCK;
+}
+
+/* The relative loss with these scales. */
+static double try_scales(const chooser *c, const narrow_scales *s)
+{
+	tally t = {0};
+	int8_t small[BLOCK];
+	for (size_t k = 0, n; k < SAMPLES; k++) {
+		size_t i = sample_at(c, k, &n);
+		narrow_block(ENC_INT8, c->from, c->src, i, n, s, small, &t);
+	}
+	return tally_end(&t).relative;
+}
+
+static const double cuts[CUTS] = {0.9, 0.75, 0.6};
+
+/* Squares of what is lost below a cut, in units of the largest magnitude: by rounding, measured on samples. */
+static void lose_below(const chooser *c, const narrow_scales *most, double at, double *lost)
+{
+	double v[BLOCK], unit[BLOCK], sum[LANES] = {0};
+	size_t seen = 0;
+	for (size_t k = 0, n; k < SAMPLES; k++) {
+		size_t i = sample_at(c, k, &n);
+		elements_load(c->from, element(c->from, c->src, i), n, v);
+		spread(most, i, n, unit);
+		for (size_t j = 0; j < n; j++) {
+			double u = fabs(v[j]) / (unit[j] > 0 ? unit[j] : 1), step = at / 127, off = u - nearest_step(u / step) * step;
+			sum[j % LANES] += u > at ? 0 : off * off;
+		}
+		seen += n;
+	}
+	for (size_t lane = 0; lane < LANES; lane++)
+		*lost += sum[lane] * ((double)c->count / (double)seen);
+}
+
+/* And above it, for each of the cuts: by cutting off, which few elements suffer and much; all of them are looked at. */
+static void lose_above(const chooser *c, const narrow_scales *most, double *lost)
+{
+	double v[RUN], unit[RUN], sum[CUTS][LANES] = {{0}};
+	for (size_t r = 0; r * RUN < c->count; r++) {
+		size_t n = c->count - r * RUN < RUN ? c->count - r * RUN : RUN;
+		spread(most, r * RUN, n, unit);
+		double least = unit[0];
+		for (size_t j = 1; j < n; j++)
+			least = unit[j] < least ? unit[j] : least;
+		if (c->most[r] <= cuts[CUTS - 1] * least)
+			continue;
+		elements_load(c->from, element(c->from, c->src, r * RUN), n, v);
+		for (size_t j = n; j < RUN; j++)
+			v[j] = 0, unit[j] = 1;
+		for (size_t x = 0; x < CUTS; x++)
+			for (size_t j = 0; j < RUN; j++) {
+				double over = fabs(v[j]) / (unit[j] > 0 ? unit[j] : 1) - cuts[x];
+				over = over > 0 ? over : 0;
+				sum[x][j % LANES] += over * over;
+			}
+	}
+	for (size_t x = 0; x < CUTS; x++)
+		for (size_t lane = 0; lane < LANES; lane++)
+			lost[x] += sum[x][lane];
+}
+
+/* Where to cut off, by the largest magnitude: 1 where nothing is gained. Groups of few elements are not worth it. */
+static double choose_cut(const chooser *c, const narrow_scales *most)
+{
+	double best = 1, least = 0, lost[CUTS] = {0};
+	if (c->count / most->n < LARGE)
+		return 1;
+	lose_below(c, most, 1, &least);
+	lose_above(c, most, lost);
+	for (size_t x = 0; x < CUTS; x++) {
+		lose_below(c, most, cuts[x], &lost[x]);
+		if (lost[x] < 0.99 * least) {
+			least = lost[x];
+			best = cuts[x];
+		}
+	}
+	return best;
+}
+
+/* Scales for few elements each are no way: they take the place that int8 saves. */
+static size_t add_way(narrow_scales s, size_t count, narrow_scales *ways, size_t n)
+{
+	size_t at = n;
+	if (s.n < 2 || s.n > count / FEW)
+		return n;
+	for (; at > 1 && ways[at - 1].n > s.n; at--)
+		ways[at] = ways[at - 1];
+	ways[at] = s;
+	return n + 1;
+}
+
+/* Ways to have scales, from few to many. */
+static size_t list_ways(size_t count, uint32_t ndim, const int64_t *sizes, narrow_scales *ways)
+{
+	size_t n = 0, run = count;
+	ways[n++] = (narrow_scales){.n = 1, .run = count};
+	for (uint32_t d = 0; d < ndim && count; d++) {
+		run /= (size_t)sizes[d];
+		if (d == 1 || d + 1 == ndim)
+			n = add_way((narrow_scales){.n = (size_t)sizes[d], .run = run}, count, ways, n);
+	}
+	return add_way((narrow_scales){.n = (count + RUN - 1) / RUN, .run = RUN}, count, ways, n);
+}
+
+static void set_scales(const chooser *c, narrow_scales *s, double *most, double cut)
+{
+	for (size_t i = 0; i < s->n; i++)
+		most[i] = scale_for(most[i] * cut, s, c->from);
+	s->one = most[0];
+	s->at = most;
+}
+
+/* More scales have to be worth their bytes. */
+static void choose(const chooser *c, const narrow_scales *ways, size_t n, double *room, narrow_scales *out)
+{
+	double least = INFINITY;
+	size_t best = 0;
+	for (size_t i = 0; i < n && n > 1; i++) {
+		narrow_scales s = ways[i];
+		gather(c, &s, room);
+		set_scales(c, &s, room, 1);
+		double lost = try_scales(c, &s);
+		if (lost < 0.9 * least) {
+			least = lost;
+			best = i;
+		}
+	}
+	*out = ways[best];
+	gather(c, out, room);
+	out->one = room[0];
+	set_scales(c, out, room, choose_cut(c, out));
+}
+
+clv_status int8_scales(dtype from, const void *src, size_t count, uint32_t ndim, const int64_t *sizes,
+                       narrow_scales *out, double **at)
+{
+	narrow_scales ways[WAYS];
+	size_t n = list_ways(count, ndim, sizes, ways), most = ways[n - 1].n; /* the last has most */
+	*out = (narrow_scales){.n = 1, .run = SIZE_MAX, .one = 1};
+	chooser c = {from, src, count, mem_alloc((count / RUN + 1) * sizeof(double))};
+	*at = mem_alloc(most * sizeof **at);
+	clv_status st = c.most && *at ? find_largest(&c) : fail_nomem();
+	if (st == CLV_OK && count)
+		choose(&c, ways, n, *at, out);
+	mem_free(c.most);
+	if (st == CLV_OK)
+		return CLV_OK;
+	mem_free(*at);
+	*at = NULL;
+	return st;
 }

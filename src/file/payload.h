@@ -48,13 +48,17 @@ typedef struct payload_memory {
 	bool dense; /* the entry is one tensor, row by row; otherwise the entry is the memory itself */
 	dtype dtype;
 	encoding encoding;
-	double scale;
+	narrow_scales scales;     /* of int8 */
+	const char *scales_entry; /* where they are in the file, if there are several */
+	dtype scales_dtype;
+	const void *scales_data;
+	size_t scales_n; /* bytes */
 	narrow_loss loss;
 	size_t nbytes;    /* as its tensors need it */
 	uint8_t lead;     /* how far its first byte was beyond a multiple of MEMORY_ALIGN: sums depend on it */
 	const void *data; /* the entry's data; read: borrowed from the bytes given, written: from tensors or buffers */
 	size_t data_n;
-	digest digest;         /* of data, unless the payload is unchecked */
+	digest digest;         /* of data and scales, unless the payload is unchecked */
 	uint32_t first, users; /* tensors */
 	bool mixed;            /* of more than one dtype */
 	size_t low, high;      /* written: the part of the storage that is used */
@@ -95,7 +99,7 @@ typedef struct payload {
 	VEC(tree) values;
 	VEC(str) strs;
 
-	size_t dense_bytes, dense_memory; /* of all dense memories: elements, and what their strides need */
+	size_t room_bytes, room_memory; /* of all memories that take_room counted: bytes of elements, what they become */
 
 	arena arena;    /* all text, shapes and strides */
 	table by_label; /* ids are tensors */
@@ -123,6 +127,7 @@ bool payload_as_is(const payload *p, uint32_t memory);
 /* Bools other than 0 and 1 would make kernels disagree. Those of weights are not looked at before they are used. */
 clv_status payload_check_bools(const payload_memory *m);
 clv_status payload_damaged(const char *entry); /* the error for data that is not what its digest says */
+digest memory_digest(const payload_memory *m);
 /* The bytes of a memory that was read, memory.nbytes of them, as its tensors see them. Bytes between the elements of a
    tensor that has the memory for itself are left alone. */
 clv_status payload_fill(const payload *p, uint32_t memory, void *to);
@@ -131,9 +136,9 @@ clv_status strided_extent(uint32_t ndim, const int64_t *sizes, const int64_t *st
 
 /* The dtype of the entry for elements of d, and how many of them make one; false: no payload holds d. */
 bool wire_dtype(dtype d, dtype *wire, uint32_t *parts);
-/* Dense tensors together may need this much memory for their strides and no more: a small file must not ask for a large
-   one. True, and counted, if there is room for this one too. */
-bool take_stride_room(payload *p, const payload_memory *m);
+/* Dense tensors and compressed ones together may need this much more memory than there is in the file, and no more: a small
+   file must not ask for a large memory. True, and counted, if there is room for this one too. */
+bool take_room(payload *p, const payload_memory *m);
 
 /* schema.c. Each tensor has the dtype, shape, device class and grad flag that its schema says (want[i] is for got[i]);
    dims are evaluated with these sizes. CLV_E_INPUT names label, what was expected and what came. */

@@ -164,7 +164,7 @@ static clv_status check_digest(payload *p, const json_t *from, payload_memory *m
 		return CLV_OK;
 	if (!json_is_string(text) || !digest_parse(json_string_value(text), &m->digest))
 		return fail(CLV_E_PARSE, "entry \"%.64s\": its digest is none", m->entry);
-	return digest_equal(digest_of(m->data, m->data_n), m->digest) ? CLV_OK : payload_damaged(m->entry);
+	return digest_equal(memory_digest(m), m->digest) ? CLV_OK : payload_damaged(m->entry);
 }
 
 static clv_status read_lead(const json_t *from, payload_memory *m)
@@ -188,35 +188,114 @@ static clv_status read_form(const json_t *from, payload_kind kind, payload_memor
 	TRY(json_get_string(from, "encoding", &name));
 	if (!encoding_parse(name, &m->encoding))
 		return fail(CLV_E_PARSE, "there is no encoding \"%.32s\"", name);
-	m->scale = 1;
 	TRY(read_lead(from, m));
+	if (m->encoding != ENC_PLAIN && kind == PAYLOAD_WEIGHTS)
+		return fail(CLV_E_PARSE, "weights are not compressed, and one is said to be %s", name);
+	return CLV_OK;
+}
+
+/* Payloads of before l2_error have another relative_error: the largest loss by the largest magnitude. */
+static clv_status read_loss(const json_t *from, narrow_loss *out)
+{
+	TRY(get_float(from, "error", &out->absolute));
+	TRY(get_float(from, "relative_error", &out->relative));
+	out->l2 = NAN;
+	return json_object_get(from, "l2_error") ? get_float(from, "l2_error", &out->l2) : CLV_OK;
+}
+
+static clv_status take_entry(reader *r, const json_t *from, const char *key, const char **name, const st_entry **out)
+{
+	const char *text;
+	TRY(json_get_string(from, key, &text));
+	uint32_t i = st_find(r->file, text);
+	if (i == NONE || r->used[i])
+		return fail(CLV_E_PARSE, "entry \"%.64s\" is %s", text, i == NONE ? "not in the file" : "used twice");
+	r->used[i] = true;
+	*out = st_at(r->file, i);
+	return payload_text(r->p, text, strlen(text), name);
+}
+
+/* Their number and length fit the elements, of which there are as many as bytes. */
+static clv_status check_scales(const payload_memory *m, const st_entry *e)
+{
+	bool floating = e->dtype == DT_F32 || e->dtype == DT_F64;
+	if (!floating || e->ndim != 1 || m->scales.n < 2 || m->data_n < 1 || m->scales.run < 1 ||
+	    m->scales.n - 1 > (m->data_n - 1) / m->scales.run)
+		return fail(CLV_E_PARSE, "entry \"%.64s\" is no scales for %zu elements, %zu in a run", e->name, m->data_n,
+		            m->scales.run);
+	return CLV_OK;
+}
+
+static clv_status load_scales(payload *p, payload_memory *m)
+{
+	if (!m->scales_entry)
+		return CLV_OK;
+	double *at = mem_alloc(m->scales.n * sizeof *at);
+	clv_status st = at ? vec_push(&p->buffers, (void *)at) : fail_nomem();
+	if (st != CLV_OK) {
+		mem_free(at);
+		return st;
+	}
+	elements_load(m->scales_dtype, m->scales_data, m->scales.n, at);
+	for (size_t i = 0; i < m->scales.n; i++)
+		if (!isfinite(at[i]) || at[i] <= 0)
+			return fail(CLV_E_PARSE, "scale %zu of entry \"%.64s\" is not finite and positive", i, m->entry);
+	m->scales.at = at;
+	return CLV_OK;
+}
+
+static clv_status read_scales(reader *r, const json_t *from, payload_memory *m)
+{
+	const st_entry *e;
+	int64_t run;
+	TRY(json_get_int(from, "run", &run));
+	if (run < 1)
+		return fail(CLV_E_PARSE, "\"run\" of entry \"%.64s\" is %lld", m->entry, (long long)run);
+	TRY(take_entry(r, from, "scales", &m->scales_entry, &e));
+	m->scales_data = e->data;
+	m->scales_n = e->nbytes;
+	m->scales.n = e->nbytes / (dtype_bits(e->dtype) / 8);
+	m->scales.run = (size_t)run;
+	m->scales_dtype = e->dtype;
+	m->scales.of_floats = e->dtype == DT_F32;
+	return check_scales(m, e);
+}
+
+static clv_status read_encoding(reader *r, const json_t *from, payload_memory *m)
+{
+	int64_t bytes;
+	m->scales = (narrow_scales){.n = 1, .run = SIZE_MAX, .one = 1};
 	if (m->encoding == ENC_PLAIN)
 		return CLV_OK;
-	if (kind == PAYLOAD_WEIGHTS)
-		return fail(CLV_E_PARSE, "weights are not compressed, and one is said to be %s", name);
-	TRY(get_float(from, "error", &m->loss.absolute));
-	TRY(get_float(from, "relative_error", &m->loss.relative));
+	if (m->encoding == ENC_ZSTD && m->dense)
+		return CLV_OK;
+	if (m->encoding == ENC_ZSTD) {
+		TRY(json_get_int(from, "bytes", &bytes));
+		m->nbytes = (size_t)bytes;
+		return bytes >= 0 ? CLV_OK : fail(CLV_E_PARSE, "\"bytes\" of entry \"%.64s\" is negative", m->entry);
+	}
+	TRY(read_loss(from, &m->loss));
 	if (m->encoding != ENC_INT8)
 		return CLV_OK;
-	TRY(get_float(from, "scale", &m->scale));
-	return isfinite(m->scale) && m->scale > 0 ? CLV_OK : fail(CLV_E_PARSE, "a scale is not finite and positive");
+	if (json_object_get(from, "scales"))
+		return read_scales(r, from, m);
+	TRY(get_float(from, "scale", &m->scales.one));
+	return isfinite(m->scales.one) && m->scales.one > 0 ? CLV_OK
+	                                                    : fail(CLV_E_PARSE, "a scale is not finite and positive");
 }
 
 static clv_status read_memory(reader *r, const json_t *from)
 {
 	payload_memory m = {.first = NONE};
-	const char *name;
-	TRY(json_get_string(from, "entry", &name));
-	uint32_t i = st_find(r->file, name);
-	if (i == NONE || r->used[i])
-		return fail(CLV_E_PARSE, "entry \"%.64s\" is %s", name, i == NONE ? "not in the file" : "used twice");
-	r->used[i] = true;
-	TRY(payload_text(r->p, name, strlen(name), &m.entry));
+	const st_entry *e;
+	TRY(take_entry(r, from, "entry", &m.entry, &e));
 	TRY(read_form(from, r->p->kind, &m));
-	m.data = st_at(r->file, i)->data;
-	m.data_n = st_at(r->file, i)->nbytes;
+	m.data = e->data;
+	m.data_n = e->nbytes;
+	TRY(read_encoding(r, from, &m));
 	if (r->p->kind != PAYLOAD_WEIGHTS)
 		TRY(check_digest(r->p, from, &m));
+	TRY(load_scales(r->p, &m));
 	return vec_push(&r->p->memories, m);
 }
 
@@ -291,12 +370,19 @@ static clv_status add_tensor(reader *r, const json_t *from, payload_tensor *t)
 	return payload_add_tensor(r->p, t, &number);
 }
 
-static clv_status check_dense(const payload_memory *m, const payload_tensor *t, const st_entry *e, size_t extent)
+/* Bytes that become `want` bytes. */
+static clv_status check_packed(const payload_memory *m, const st_entry *e, size_t want)
 {
-	size_t item = dtype_bits(t->dtype) / 8, dense;
+	if (e->dtype != DT_U8 || e->ndim != 1)
+		return fail(CLV_E_PARSE, "its entry has another dtype or shape");
+	return shuffle_check(m->data, m->data_n, want);
+}
+
+/* The entry is the tensor's elements as they are written. */
+static clv_status check_shape(const payload_memory *m, const payload_tensor *t, const st_entry *e)
+{
 	dtype wire = m->dtype;
 	uint32_t parts = 1;
-	TRY(shape_bytes(t->dtype, t->ndim, t->sizes, &dense));
 	if (m->encoding == ENC_PLAIN)
 		wire_dtype(t->dtype, &wire, &parts);
 	else
@@ -306,6 +392,14 @@ static clv_status check_dense(const payload_memory *m, const payload_tensor *t, 
 		same = e->shape[i] == t->sizes[i];
 	if (!same || (parts > 1 && e->shape[t->ndim] != parts))
 		return fail(CLV_E_PARSE, "its entry has another dtype or shape");
+	return CLV_OK;
+}
+
+static clv_status check_dense(const payload_memory *m, const payload_tensor *t, const st_entry *e, size_t extent)
+{
+	size_t item = dtype_bits(t->dtype) / 8, dense;
+	TRY(shape_bytes(t->dtype, t->ndim, t->sizes, &dense));
+	TRY(m->encoding == ENC_ZSTD ? check_packed(m, e, dense) : check_shape(m, t, e));
 	if (t->offset || dense > extent * item)
 		return fail(CLV_E_PARSE, "its strides do not fit its shape");
 	return CLV_OK;
@@ -314,8 +408,11 @@ static clv_status check_dense(const payload_memory *m, const payload_tensor *t, 
 static clv_status check_span(payload_memory *m, const payload_tensor *t, const st_entry *e, size_t extent)
 {
 	size_t item = dtype_bits(t->dtype) / 8;
-	m->nbytes = m->data_n;
-	if (m->encoding != ENC_PLAIN) {
+	if (m->encoding == ENC_ZSTD)
+		TRY(check_packed(m, e, m->nbytes));
+	else
+		m->nbytes = m->data_n;
+	if (m->encoding != ENC_PLAIN && m->encoding != ENC_ZSTD) {
 		if (e->dtype != encoding_dtype(m->encoding, t->dtype))
 			return fail(CLV_E_PARSE, "its entry has another dtype");
 		size_t count = m->data_n / (dtype_bits(e->dtype) / 8);
@@ -341,7 +438,8 @@ static clv_status check_place(reader *r)
 	m->mixed |= t->dtype != m->dtype;
 	if (m->lead % (dtype_bits(t->dtype) / 8))
 		return fail(CLV_E_PARSE, "its memory starts between two elements");
-	if ((m->mixed && m->encoding != ENC_PLAIN) || (m->dense && m->users > 1))
+	bool narrowed = m->encoding != ENC_PLAIN && m->encoding != ENC_ZSTD;
+	if ((m->mixed && narrowed) || (m->dense && m->users > 1))
 		return fail(CLV_E_PARSE, "its memory cannot have more than one %s", m->dense ? "tensor" : "dtype");
 	if (m->encoding != ENC_PLAIN && !encoding_applies(m->encoding, t->dtype))
 		return fail(CLV_E_PARSE, "%s cannot be written as %s", dtype_name(t->dtype), encoding_names[m->encoding]);
@@ -376,7 +474,7 @@ clv_status payload_damaged(const char *entry)
 
 clv_status payload_check_bools(const payload_memory *m)
 {
-	for (size_t k = 0; m->dtype == DT_BOOL && !m->mixed && k < m->data_n; k++)
+	for (size_t k = 0; m->dtype == DT_BOOL && !m->mixed && m->encoding == ENC_PLAIN && k < m->data_n; k++)
 		if (((const uint8_t *)m->data)[k] > 1)
 			return fail(CLV_E_PARSE, "entry \"%.64s\": byte %zu is no bool", m->entry, k);
 	return CLV_OK;
@@ -389,8 +487,8 @@ static clv_status check_memories(payload *p)
 		const payload_memory *m = &p->memories.at[i];
 		if (m->users == 0)
 			return fail(CLV_E_PARSE, "no tensor is in entry \"%.64s\"", m->entry);
-		if (m->dense && !take_stride_room(p, m))
-			return fail(CLV_E_PARSE, "entry \"%.64s\": the strides of its tensor need too much memory", m->entry);
+		if ((m->dense || m->encoding == ENC_ZSTD) && !take_room(p, m))
+			return fail(CLV_E_PARSE, "entry \"%.64s\": its tensors need too much memory for so small a file", m->entry);
 		if (p->kind != PAYLOAD_WEIGHTS)
 			TRY(payload_check_bools(m));
 	}

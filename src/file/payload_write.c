@@ -66,9 +66,17 @@ static clv_status make_memory(const payload *p, uint32_t i, json_t *o)
 	}
 	if (m->encoding == ENC_PLAIN)
 		return CLV_OK;
+	if (m->encoding == ENC_ZSTD) /* a dense tensor has as many as its shape says */
+		return m->dense ? CLV_OK : json_put(o, "bytes", json_integer((json_int_t)m->nbytes));
 	TRY(put_float(o, "error", m->loss.absolute));
 	TRY(put_float(o, "relative_error", m->loss.relative));
-	return m->encoding == ENC_INT8 ? put_float(o, "scale", m->scale) : CLV_OK;
+	TRY(put_float(o, "l2_error", m->loss.l2));
+	if (m->encoding != ENC_INT8)
+		return CLV_OK;
+	if (!m->scales_entry)
+		return put_float(o, "scale", m->scales.one);
+	TRY(json_put_string(o, "scales", m->scales_entry));
+	return json_put(o, "run", json_integer((json_int_t)m->scales.run));
 }
 
 static clv_status make_schema(const payload *p, uint32_t i, json_t *o)

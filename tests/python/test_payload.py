@@ -504,15 +504,88 @@ def test_half_floats_are_those_of_torch(method: str, narrow: torch.dtype, dtype:
     if dtype == torch.float32:  # torch rounds doubles twice
         assert bits(back) == bits(want)
     assert torch.allclose(back, want, rtol=1e-2)
-    error = p.compression_error["x"]
-    lost = (x - back).abs().nan_to_num(0)
-    assert error.method == method
+    assert p.compression_error["x"].method == method
+    check_error(p.compression_error["x"], x, back)
+
+
+def check_error(error: cleave.CompressionError, x: torch.Tensor, back: torch.Tensor) -> None:
+    """What is reported is what it says."""
+    x, back = x.double().flatten(), back.double().flatten()
+    x, back = x[x.isfinite()], back[x.isfinite()]
+    lost = (x - back).abs()
     assert error.max_abs == lost.max().item()
-    assert error.relative == pytest.approx(error.max_abs / x[x.isfinite()].abs().max().item())
+    assert error.relative == pytest.approx((lost / x.abs())[x != 0].mean().item(), rel=1e-9)
+    assert error.l2 == pytest.approx((lost.norm() / x.norm()).item(), rel=1e-9)
+
+
+def through(x: torch.Tensor, compress: str) -> tuple[torch.Tensor, cleave.CompressionError, int]:
+    p = boundary(tensors={"x": x}, values=None)
+    data = p.to_bytes(compress=compress)
+    back = BoundaryPayload.from_bytes(data)
+    assert back.compression_error == p.compression_error
+    n = int.from_bytes(data[:8], "little") + 8
+    return back.tensors["x"], p.compression_error["x"], len(data) - n
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_int8_has_one_scale_and_reports_what_it_cost(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("shape", [(4, 64, 8, 8), (1, 4096), (3, 50, 96), (2000,)])
+def test_int8_survives_an_outlier(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    x.view(-1)[777] = 3000.0
+    x = x.to(dtype)
+    back, error, size = through(x, "int8")
+    check_error(error, x, back)
+    others = torch.ones_like(x, dtype=torch.bool)
+    others.view(-1)[777] = False
+    a, b = x.double()[others], back.double()[others]
+    assert back.view(-1)[777].item() == pytest.approx(3000, rel=0.005)
+    near = 64 if x.numel() > 64 * 64 else 128
+    assert ((a - b).norm() / a.norm()).item() < (near / x.numel()) ** 0.5 + 0.02
+    assert error.relative < near / x.numel() + 0.06
+    assert size < 1.15 * x.numel()
+
+
+def test_int8_has_scales_for_channels_where_they_differ() -> None:
+    x = torch.randn(256, 32) * 10.0 ** torch.linspace(-6, 3, 32)
+    back, error, size = through(x, "int8")
+    check_error(error, x, back)
+    assert ((x - back).norm(dim=0) / x.norm(dim=0)).max().item() < 0.02
+    assert size == x.numel() + 4 * 32
+    x = x.t().contiguous().view(4, 8, 16, 16).transpose(0, 1).contiguous().view(2, 4, 4, 16, 16)[:, :, 0]
+    back, error, _ = through(x, "int8")
+    check_error(error, x, back)
+    assert error.relative < 0.08
+
+
+def test_int8_clips_where_few_large_values_cost_all_others() -> None:
+    g = torch.Generator().manual_seed(2)
+    x = torch.rand(60000, 4, generator=g) * 2 - 1
+    x[123] = 2.0
+    x *= torch.tensor([1e-3, 1.0, 1e3, 1e6])
+    back, error, _ = through(x, "int8")
+    check_error(error, x, back)
+    step = 2.0 / 127
+    mean_square = ((x - back) / torch.tensor([1e-3, 1.0, 1e3, 1e6])).square().mean(dim=0)
+    assert mean_square.max().item() < 0.9 * step * step / 12
+    assert back[123, 1].item() < 2.0
+
+
+def test_what_int8_cannot_hold_is_reported_as_lost() -> None:
+    x = torch.randn(64, 64)
+    x[:, ::16] = 1e5 * torch.randn(64, 4).abs()
+    back, error, _ = through(x[:3].contiguous(), "int8")  # too few rows for scales of the columns
+    check_error(error, x[:3], back)
+    assert error.l2 < 0.01
+    assert error.relative > 0.8
+
+
+def test_overflow_to_infinity_is_an_infinite_error() -> None:
+    _, error, _ = through(torch.tensor([1.0, 1e6]), "fp16")
+    assert error == ("fp16", math.inf, math.inf, math.inf)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_int8_reports_what_it_cost(dtype: torch.dtype) -> None:
     x = torch.randn(50, 40).to(dtype).t()
     p = boundary(tensors={"x": x, "i": torch.arange(3)})
     data = p.to_bytes(compress="int8")
@@ -523,7 +596,7 @@ def test_int8_has_one_scale_and_reports_what_it_cost(dtype: torch.dtype) -> None
     assert torch.equal(received.tensors["i"], torch.arange(3))
     error = p.compression_error["x"]
     assert received.compression_error == p.compression_error == {"x": error}
-    assert error.max_abs == (x.double() - back.double()).abs().max().item()
+    check_error(error, x, back)
     step = x.double().abs().max().item() / 127
     assert error.max_abs <= step / 2 + step * 0.02 + torch.finfo(dtype).eps * 4
     assert safetensors_torch.load(data)["x"].dtype == torch.int8
@@ -554,7 +627,7 @@ def test_compression_of_shared_memory_keeps_it_shared() -> None:
 
 @pytest.mark.parametrize(
     ("compress", "why"),
-    [("zip", "fp16, bf16, int8"), ({"z": "fp16"}, "z"), ({"i": "fp16"}, "i64"), ({"x": 3}, "fp16"), (3, "fp16")],
+    [("zip", "fp16, bf16, int8, zstd"), ({"z": "fp16"}, "z"), ({"i": "fp16"}, "i64"), ({"x": 3}, "fp16"), (3, "fp16")],
 )
 def test_compression_that_cannot_be_is_refused(compress: Any, why: str) -> None:
     with pytest.raises((PayloadError, TypeError), match=why):
@@ -564,6 +637,133 @@ def test_compression_that_cannot_be_is_refused(compress: Any, why: str) -> None:
 def test_int8_refuses_what_is_not_finite() -> None:
     with pytest.raises(PayloadError, match="element 1 is nan"):
         boundary(tensors={"x": torch.tensor([1.0, math.nan])}).to_bytes(compress="int8")
+
+
+def test_labels_may_look_like_the_scales_of_others() -> None:
+    x = torch.randn(40, 256)
+    tensors = {"a": x, "cleave.scales.0": x * 2, "a.scales": x * 3, "cleave.scales.1": x.clone()}
+    back = BoundaryPayload.from_bytes(boundary(tensors=tensors, values=None).to_bytes(compress="int8")).tensors
+    assert all((back[label] - t).norm() / t.norm() < 0.02 for label, t in tensors.items())
+
+
+# ---- lossless compression --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", HELD, ids=str)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0, 3), (40, 30)])
+def test_zstd_keeps_every_bit(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    for x in (any_bits(dtype, *shape), torch.zeros(shape).to(dtype)):
+        p = boundary(tensors={"x": x, "y": x.t() if len(shape) == 2 else x.clone()}, values=None)
+        back = BoundaryPayload.from_bytes(p.to_bytes(compress="zstd")).tensors
+        assert same(back["x"], x)
+        assert same(back["y"], p.tensors["y"])
+
+
+def test_zstd_makes_activations_smaller_and_says_that_nothing_is_lost() -> None:
+    x = torch.relu(torch.randn(64, 500)).t()
+    back, error, size = through(x, "zstd")
+    assert same(back, x)
+    assert error == ("zstd", 0.0, 0.0, 0.0)
+    assert size < 0.75 * x.numel() * 4
+
+
+def test_zstd_leaves_alone_what_it_cannot_make_smaller() -> None:
+    x = any_bits(torch.uint8, 4000)
+    p = boundary(tensors={"x": x, "zeros": torch.zeros(1000)}, values=None)
+    data = p.to_bytes(compress="zstd")
+    assert list(p.compression_error) == ["zeros"]
+    assert torch.equal(safetensors_torch.load(data)["x"], x)
+    assert list(BoundaryPayload.from_bytes(data).compression_error) == ["zeros"]
+
+
+def test_zstd_of_shared_memory_keeps_it_shared() -> None:
+    x = torch.relu(torch.randn(64, 60))
+    tensors = {"a": x[:, :31], "b": x[:, 29:], "whole": x, "row": x[3].expand(5, 60)}
+    back = BoundaryPayload.from_bytes(boundary(tensors=tensors, values=None).to_bytes(compress="zstd")).tensors
+    assert exact(back, tensors)
+    assert len({t.untyped_storage().data_ptr() for t in back.values()}) == 1
+
+
+def edited(data: bytes, **change: Any) -> bytes:
+    """The file with members of its first memory changed; None takes one away."""
+    header, rest = header_of(data)
+    text = json.loads(header["__metadata__"]["cleave.payload"])
+    memory = {**text["memory"][0], **change}
+    text["memory"][0] = {k: v for k, v in memory.items() if v is not None}
+    header["__metadata__"]["cleave.payload"] = json.dumps(text)
+    return with_header(header, rest)
+
+
+def resized(data: bytes, shape: list[int], strides: list[int]) -> bytes:
+    header, rest = header_of(data)
+    text = json.loads(header["__metadata__"]["cleave.payload"])
+    text["tensors"][0].update(shape=shape, strides=strides)
+    header["__metadata__"]["cleave.payload"] = json.dumps(text)
+    return with_header(header, rest)
+
+
+def test_zstd_that_says_another_size_is_refused() -> None:
+    data = boundary(tensors={"x": torch.zeros(100, 100)}, values=None).to_bytes(compress="zstd", checksum=False)
+    BoundaryPayload.from_bytes(resized(data, [100, 100], [100, 1]))
+    for shape in ([100, 101], [100, 99], [1 << 20, 1 << 20], [0, 100]):
+        with pytest.raises(PayloadError, match="zstd"):
+            BoundaryPayload.from_bytes(resized(data, shape, [shape[1], 1]))
+    with pytest.raises(PayloadError, match="too much memory"):
+        BoundaryPayload.from_bytes(resized(data, [100, 100], [1 << 30, 1]))
+
+
+def test_a_small_file_cannot_ask_for_much_memory() -> None:
+    """64 MiB of zeros are 2 kB of zstd: more of them are written as they are."""
+    x = torch.zeros((80 << 20) // 4)
+    p = boundary(tensors={"x": x}, values=None)
+    data = p.to_bytes(compress="zstd")
+    assert p.compression_error == {}
+    assert len(data) > 80 << 20
+    assert torch.equal(BoundaryPayload.from_bytes(data).tensors["x"], x)
+
+
+def test_damaged_zstd_is_refused_without_a_checksum_too() -> None:
+    data = boundary(tensors={"x": torch.relu(torch.randn(4000))}, values=None).to_bytes("zstd", checksum=False)
+    n = int.from_bytes(data[:8], "little") + 8
+    source = random.Random(6)
+    for _ in range(200):
+        try:
+            BoundaryPayload.from_bytes(flipped(data, source.randrange(8 * n, 8 * len(data))))
+        except PayloadError as error:
+            assert "zstd" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"scales": "nothing"}, "not in the file"),
+        ({"scales": 3}, "scales"),
+        ({"run": 0}, "run"),
+        ({"run": -1}, "run"),
+        ({"run": 1 << 62}, "scales"),
+        ({"run": None}, "run"),
+        ({"scales": "x"}, "used twice"),
+        ({"encoding": "fp16"}, "no tensor is in entry"),
+    ],
+)
+def test_scales_that_do_not_fit_are_refused(change: dict[str, Any], why: str) -> None:
+    x = torch.randn(64, 32) * 10.0 ** torch.linspace(-6, 3, 32)
+    data = boundary(tensors={"x": x}, values=None).to_bytes(compress="int8", checksum=False)
+    assert '"scales"' in header_of(data)[0]["__metadata__"]["cleave.payload"]
+    BoundaryPayload.from_bytes(edited(data))
+    with pytest.raises(PayloadError, match=why):
+        BoundaryPayload.from_bytes(edited(data, **change))
+
+
+def test_scales_have_to_be_finite_and_positive() -> None:
+    x = torch.randn(64, 32) * 10.0 ** torch.linspace(-6, 3, 32)
+    data = boundary(tensors={"x": x}, values=None).to_bytes(compress="int8", checksum=False)
+    header, rest = header_of(data)
+    begin = header["cleave.scales.0"]["data_offsets"][0]
+    for wrong in (0.0, -1.0, math.inf, math.nan):
+        changed = rest[: begin + 8] + struct.pack("<f", wrong) + rest[begin + 12 :]
+        with pytest.raises(PayloadError, match="scale 2 .* not finite and positive"):
+            BoundaryPayload.from_bytes(with_header(header, changed))
 
 
 # ---- checking --------------------------------------------------------------------------------------------------------
