@@ -17,7 +17,7 @@ from torch.nn.modules import module as torch_module
 from . import _native
 from ._native import PART_CALL, PART_CELL, PART_CLASS, PART_FIELD, PART_FOUND, PART_FUNCTION, PART_ITEM, PART_KEY
 from ._native import PART_OWN, PART_SELF, PART_TYPE, Checks, Want
-from ._state import HOOK_TABLES, MODULE_TABLES, ModuleTensor, Target
+from ._state import GLOBAL_HOOKS, HOOK_TABLES, MODULE_TABLES, ModuleTensor, Target
 from ._tables import may_grow
 from ._walk import Kind, cell_of, fields_of, is_closed, items_of, kind_of, own_of, sequence_of, slot, slots_of
 
@@ -33,7 +33,6 @@ _HOOKS = {  # backward hooks see, and may change, the gradients of a forward
     f"_{kind}_{which}": f"{kind} hooks" for kind in ("forward", "backward") for which in ("hooks", "pre_hooks")
 }
 _HOOK_FLAGS = tuple(sorted(HOOK_TABLES - set(_HOOKS) - {k for k in HOOK_TABLES if "state_dict" in k}))
-_GLOBAL_HOOKS = tuple(k for k, v in vars(torch_module).items() if k.startswith("_global_") and isinstance(v, dict))
 
 
 class Use(NamedTuple):
@@ -120,6 +119,7 @@ class _Walk:
         self.here = ""
         self.unwatched: list[str] = []
         self.tables: list[Any] = []
+        self.guarded: list[tuple[Want, dict[str, Any]]] = []  # objects that find attributes in their own way
         self.roots: list[tuple[Any, ...]] = []
 
     # ---- places in the model
@@ -217,7 +217,7 @@ class _Walk:
         self.roots.append((owner, label, own, PART_KEY, name, want))
 
     def globals(self) -> None:
-        for name in _GLOBAL_HOOKS:
+        for name in GLOBAL_HOOKS:
             self.table("torch", name.strip("_").replace("_", " "), vars(torch_module), name)
 
     def tensor_addresses(self, tensors: Iterable[ModuleTensor]) -> None:
@@ -243,6 +243,20 @@ class _Walk:
                     self.roots.append((owner, key, cls, PART_CLASS, key, ABSENT))
                 else:
                     self.root(owner, key, cls, PART_CLASS, key, value)
+        self.guard()
+
+    def guard(self) -> None:
+        """While an object's attributes stay as they are, so do those that its class makes of them: then nothing of it
+        has to run. This is no more than that, so that nothing new is watched because of it."""
+        tables, unwatched = list(self.tables), list(self.unwatched)
+        for want, own in self.guarded:
+            whole = Want(_native.WANT_DICT, own)
+            for key, item in items_of(own):
+                whole.add(PART_ITEM, key, self.item(own, key, item, 1))
+            if self.unwatched == unwatched:
+                want.set_guard(whole)
+            self.unwatched = list(unwatched)
+        self.tables = tables
 
     # ---- values
 
@@ -383,7 +397,7 @@ class _Walk:
             if getattr(value, name) is not None:
                 want.add(PART_FUNCTION, name, self.want(getattr(value, name), deep + 1))
         for i, (name, cell) in enumerate(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)):
-            if (id(cell), None) not in self.use.changed:
+            if (id(cell), "cell_contents") not in self.use.changed:
                 found = cell_of(cell)
                 part = ABSENT if found is NotImplemented else self.want(found, deep + 1)
                 want.add(PART_CELL, (i, name), part)
@@ -401,15 +415,8 @@ class _Walk:
         if "__dict__" in names or cls not in self.use.watched:
             names = names.union(own or (), slots)
         found = [self.read_attribute(want, value, own if own is not None else {}, name, deep) for name in sorted(names)]
-        if own is not None and any(found) and self.items > len(own):
-            want.set_guard(self.plain_dict(own, deep))
-
-    def plain_dict(self, own: dict[str, Any], deep: int) -> Want:
-        """All attributes of an object."""
-        want = Want(_native.WANT_DICT, own)
-        for key, item in items_of(own):
-            want.add(PART_ITEM, key, self.item(own, key, item, deep))
-        return want
+        if own is not None and any(found):
+            self.guarded.append((want, own))
 
     def read_attribute(self, want: Want, value: Any, own: dict[str, Any], name: str, deep: int) -> bool:
         """True: the class finds it in its own way."""

@@ -1124,6 +1124,52 @@ PyTypeObject ChecksType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._nat
                            .tp_dealloc = (destructor)checks_dealloc,
                            .tp_members = checks_members};
 
+static bool same_ordered_items(PyObject *a, PyObject *b)
+{
+	PyObject *keys = no_error(PyODict_Type.tp_iter(a)), *k, *item;
+	Py_ssize_t at = 0;
+	bool same_ones = keys != NULL;
+	while (same_ones && PyDict_Next(b, &at, &k, &item)) {
+		PyObject *key = PyIter_Next(keys);
+		same_ones = key == k && PyDict_GetItemWithError(a, k) == item;
+		Py_XDECREF(key);
+	}
+	Py_XDECREF(keys);
+	PyErr_Clear();
+	return same_ones;
+}
+
+static bool same_dict_items(PyObject *a, PyObject *b)
+{
+	PyObject *k, *l, *x, *y;
+	Py_ssize_t at = 0, bt = 0;
+	if (PyDict_GET_SIZE(a) != PyDict_GET_SIZE(b))
+		return false;
+	if (PyODict_Check(a))
+		return same_ordered_items(a, b);
+	while (PyDict_Next(a, &at, &k, &x) && PyDict_Next(b, &bt, &l, &y))
+		if (k != l || x != y)
+			return false;
+	return true;
+}
+
+/* same_items(dict or list, dict or list) -> the very same keys and values, in the same order */
+PyObject *same_items_py(PyObject *self, PyObject *args)
+{
+	PyObject *a, *b;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "OO", &a, &b))
+		return NULL;
+	if (PyDict_Check(a) && PyDict_Check(b))
+		return PyBool_FromLong(same_dict_items(a, b));
+	if (!PyList_Check(a) || !PyList_Check(b))
+		return PyErr_Format(PyExc_TypeError, "two dicts or two lists are needed");
+	size_t n = (size_t)PyList_GET_SIZE(a);
+	return PyBool_FromLong(
+		n == (size_t)PyList_GET_SIZE(b) &&
+		(!n || !memcmp(((PyListObject *)a)->ob_item, ((PyListObject *)b)->ob_item, n * sizeof(PyObject *))));
+}
+
 bool checks_add_names(PyObject *m)
 {
 	static const struct {
