@@ -20,7 +20,7 @@ from . import _native, _tree, _watch, progress
 from ._log import logger, warn
 from ._identity import compares
 from ._module_checks import Use, module_checks
-from ._state import Change, ModuleTensor, RandomState, Snapshot, Target
+from ._state import MOST_KEPT, Change, ModuleTensor, RandomState, Snapshot, Target
 from ._tables import Reads, spies
 from ._walk import Kind, items_of, own_of, reachable
 from .errors import CaptureError, CleaveError
@@ -334,9 +334,10 @@ class Capture:
                 stack.callback(stream.restore_generators)
 
     @contextlib.contextmanager
-    def undoing(self) -> Iterator[None]:
-        """Whatever the block does to the model's tensors and attributes is undone."""
-        random, snapshot = RandomState(), Snapshot(self.target)
+    def undoing(self, snapshot: Snapshot | None = None) -> Iterator[None]:
+        """Whatever the block does to the model's tensors and attributes is undone. snapshot: of what they are now, where
+        that is not what they were when the capture began."""
+        random, snapshot = RandomState(), snapshot or self.snapshot
         stream = self._recording().stream
         with contextlib.ExitStack() as stack:
             stack.callback(random.restore)
@@ -452,7 +453,7 @@ class Capture:
 
     def _call(self, recording: _watch.Recording, args: Any, kwargs: Any, grad: bool) -> Any:
         stream = recording.stream
-        with grad_mode(grad), eager(), _watch.watching(recording):
+        with grad_mode(grad), eager(), _watch.watching(recording, self.snapshot.classes):
             stream.start(threading.active_count() == 1)
             try:
                 with self._seeing_code():
@@ -512,8 +513,8 @@ class Capture:
 
     def _find_volatile(self, leaves: Sequence[torch.Tensor], grad: bool, changed: list[Change]) -> None:
         """The forward has changed its modules. What a second call changes again changes in every call."""
-        with self.undoing(), grad_mode(grad), eager():
-            second = Snapshot(self.target)
+        second = Snapshot(self.target)
+        with self.undoing(second), grad_mode(grad), eager():
             args, kwargs = self.arguments.rebuild(next(probes(leaves)))
             try:
                 self.target.call(*args, **kwargs)
@@ -522,6 +523,8 @@ class Capture:
                 self.target.call(*args, **kwargs)
             again = second.changes()
         for c in again:
+            if c.outside:
+                continue  # where it counts, the comparison with a second call tells
             if not isinstance(c.after, torch.Tensor):
                 raise CaptureError(
                     f"every forward changes {c.where} (from {c.before!r:.40} to {c.after!r:.40}) where no operator "
@@ -728,7 +731,7 @@ class Capture:
 def _put_in(target: Target, stand_ins: dict[int, Any]) -> set[int]:
     """Puts stand-ins where the model has what they stand for; ids of those that had a place."""
     placed: set[int] = set()
-    for value, kind in list(reachable((vars(m) for _, m in target.modules()), _watch.MOST_LOOKED_AT)):
+    for value, kind in list(reachable((vars(m) for _, m in target.modules()), MOST_KEPT)):
         holder = value if kind in (Kind.DICT, Kind.LIST) else own_of(value)
         if holder is None or id(holder) in stand_ins:
             continue

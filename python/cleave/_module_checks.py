@@ -17,7 +17,7 @@ from torch.nn.modules import module as torch_module
 from . import _native
 from ._native import PART_CALL, PART_CELL, PART_CLASS, PART_FIELD, PART_FOUND, PART_FUNCTION, PART_ITEM, PART_KEY
 from ._native import PART_OWN, PART_SELF, PART_TYPE, Checks, Want
-from ._state import HOOK_TABLES, MODULE_TABLES, ModuleTensor, Target
+from ._state import GLOBAL_HOOKS, HOOK_TABLES, MODULE_TABLES, ModuleTensor, Target
 from ._tables import may_grow
 from ._walk import Kind, cell_of, fields_of, is_closed, items_of, kind_of, own_of, sequence_of, slot, slots_of
 
@@ -33,7 +33,6 @@ _HOOKS = {  # backward hooks see, and may change, the gradients of a forward
     f"_{kind}_{which}": f"{kind} hooks" for kind in ("forward", "backward") for which in ("hooks", "pre_hooks")
 }
 _HOOK_FLAGS = tuple(sorted(HOOK_TABLES - set(_HOOKS) - {k for k in HOOK_TABLES if "state_dict" in k}))
-_GLOBAL_HOOKS = tuple(k for k, v in vars(torch_module).items() if k.startswith("_global_") and isinstance(v, dict))
 
 
 class Use(NamedTuple):
@@ -45,6 +44,9 @@ class Use(NamedTuple):
     looked_up: dict[int, set[Any] | None]  # by id of a dict that may be a cache: keys that are read; None: all of it
     compares: bool  # code ran that may ask whether two tensors are the same object
     addresses: set[int]  # ids of tensors whose place in memory, or id, was asked for
+
+
+Root = tuple[Any, ...]  # owner, label, base, place, key, want, as _native.Checks takes them
 
 
 class Found(NamedTuple):
@@ -68,7 +70,23 @@ def module_checks(target: Target, use: Use, operands: set[str], same: Sequence[i
         walk.root("what was captured", target.name, target.call, PART_SELF, None, target.call)
     walk.finish()
     tied = list(_places(tensors, read, use))
-    return Found(Checks(walk.roots, tied, None if same is None else list(same)), walk.unwatched, walk.tables)
+    return Found(Checks(_in_order(walk.roots), tied, None if same is None else list(same)), walk.unwatched, walk.tables)
+
+
+def _in_order(roots: Iterable[Root]) -> list[Root]:
+    """Items of one dict together, what is in place of its value first; all that is no item of a dict last."""
+    items: dict[int, tuple[list[Root], list[Root]]] = {}
+    others = []
+    for root in roots:
+        if root[3] != PART_KEY or not isinstance(root[2], dict) or len(root) > 6:
+            others.append(root)
+        else:
+            items.setdefault(id(root[2]), ([], []))[_is_structured(root[5])].append(root)
+    return [*(root for pair in items.values() for part in pair for root in part), *others]
+
+
+def _is_structured(want: Any) -> bool:
+    return isinstance(want, Want) and want.structured
 
 
 def _places(tensors: Iterable[ModuleTensor], operands: set[int], use: Use) -> Iterator[tuple[str, Any, Any, int]]:
@@ -89,6 +107,7 @@ def _places(tensors: Iterable[ModuleTensor], operands: set[int], use: Use) -> It
 class _Walk:
     def __init__(self, use: Use, live: set[tuple[int, Any]], operands: set[int]) -> None:
         self.use, self.live, self.operands = use, live, operands
+        self.holders = {number for number, _ in live}  # containers that runs read tensors out of
         self.containers = {number for number, _ in use.changed}  # in which the forward changes something
         self.read: dict[int, set[str]] = {}
         for number, name in use.read:
@@ -100,6 +119,7 @@ class _Walk:
         self.here = ""
         self.unwatched: list[str] = []
         self.tables: list[Any] = []
+        self.guarded: list[tuple[Want, dict[str, Any]]] = []  # objects that find attributes in their own way
         self.roots: list[tuple[Any, ...]] = []
 
     # ---- places in the model
@@ -134,6 +154,8 @@ class _Walk:
             if name in read:
                 self.named(owner, label, own, name)
             else:
+                if id(own[name]) in self.holders:
+                    self.roots.append((owner, label, own, PART_KEY, name, Want(_native.WANT_IS, own[name])))
                 self.roots.extend((owner, k, own[name], PART_KEY, k, None) for k, v in own[name].items() if v is None)
         for key in sorted(read - MODULE_TABLES - {"training", "forward"}):
             self.attribute(owner, module, own, key)
@@ -187,7 +209,7 @@ class _Walk:
         if not isinstance(table, dict):
             return
         loose = id(table) in self.containers
-        want = Want(_native.WANT_LIKE if loose else _native.WANT_DICT, table)
+        want = Want(_native.WANT_LIKE if loose else _native.WANT_DICT, table, id(table) in self.holders)
         for key, value in items_of(table):
             if (id(table), key) not in self.use.changed:
                 part = ANY if isinstance(value, torch.Tensor) else value
@@ -195,7 +217,7 @@ class _Walk:
         self.roots.append((owner, label, own, PART_KEY, name, want))
 
     def globals(self) -> None:
-        for name in _GLOBAL_HOOKS:
+        for name in GLOBAL_HOOKS:
             self.table("torch", name.strip("_").replace("_", " "), vars(torch_module), name)
 
     def tensor_addresses(self, tensors: Iterable[ModuleTensor]) -> None:
@@ -221,6 +243,20 @@ class _Walk:
                     self.roots.append((owner, key, cls, PART_CLASS, key, ABSENT))
                 else:
                     self.root(owner, key, cls, PART_CLASS, key, value)
+        self.guard()
+
+    def guard(self) -> None:
+        """While an object's attributes stay as they are, so do those that its class makes of them: then nothing of it
+        has to run. This is no more than that, so that nothing new is watched because of it."""
+        tables, unwatched = list(self.tables), list(self.unwatched)
+        for want, own in self.guarded:
+            whole = Want(_native.WANT_DICT, own)
+            for key, item in items_of(own):
+                whole.add(PART_ITEM, key, self.item(own, key, item, 1))
+            if self.unwatched == unwatched:
+                want.set_guard(whole)
+            self.unwatched = list(unwatched)
+        self.tables = tables
 
     # ---- values
 
@@ -269,7 +305,7 @@ class _Walk:
 
     def begin(self, kind: int, value: Any) -> Want:
         """Noted before its parts are looked at, which may lead back to it."""
-        want = self.made[id(value)] = Want(kind, value)
+        want = self.made[id(value)] = Want(kind, value, id(value) in self.holders)
         return want
 
     def tuple(self, value: Any, deep: int) -> Any:
@@ -361,7 +397,7 @@ class _Walk:
             if getattr(value, name) is not None:
                 want.add(PART_FUNCTION, name, self.want(getattr(value, name), deep + 1))
         for i, (name, cell) in enumerate(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)):
-            if (id(cell), None) not in self.use.changed:
+            if (id(cell), "cell_contents") not in self.use.changed:
                 found = cell_of(cell)
                 part = ABSENT if found is NotImplemented else self.want(found, deep + 1)
                 want.add(PART_CELL, (i, name), part)
@@ -378,10 +414,12 @@ class _Walk:
         names = self.read.get(id(value), set())
         if "__dict__" in names or cls not in self.use.watched:
             names = names.union(own or (), slots)
-        for name in sorted(names):
-            self.read_attribute(want, value, own if own is not None else {}, name, deep)
+        found = [self.read_attribute(want, value, own if own is not None else {}, name, deep) for name in sorted(names)]
+        if own is not None and any(found):
+            self.guarded.append((want, own))
 
-    def read_attribute(self, want: Want, value: Any, own: dict[str, Any], name: str, deep: int) -> None:
+    def read_attribute(self, want: Want, value: Any, own: dict[str, Any], name: str, deep: int) -> bool:
+        """True: the class finds it in its own way."""
         cls = type(value)
         found = _look_up(cls, name)
         if isinstance(found, types.MemberDescriptorType):
@@ -391,7 +429,7 @@ class _Walk:
         elif name in own and not hasattr(type(found), "__set__"):
             want.add(PART_OWN, name, self.item(own, name, own[name], deep))
         elif name.startswith("__") or (id(own), name) in self.use.changed:
-            return
+            return False
         elif found is not _NOTHING:
             self.class_attribute(cls, name)
             if own_of(value) is not None and not hasattr(type(found), "__set__"):
@@ -399,9 +437,11 @@ class _Walk:
         elif hasattr(cls, "__getattr__") or _finds_itself(cls):
             there = getattr(value, name, _NOTHING)
             want.add(PART_FOUND, name, ABSENT if there is _NOTHING else self.want(there, deep + 1))
+            return True
         else:
             self.class_attribute(cls, name)
             want.add(PART_OWN, name, ABSENT)
+        return False
 
 
 def _own_classes(module: nn.Module) -> Iterator[type]:

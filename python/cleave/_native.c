@@ -250,6 +250,7 @@ static PyMethodDef functions[] = {
 	{"recording", recording, METH_NOARGS, "recording() -> a capture runs on this thread"},
 	{"check_model", check_model_py, METH_VARARGS,
      "check_model(plan, checks): raises what does not hold any more of the model and of the modes around the call"},
+	{"same_items", same_items_py, METH_VARARGS, "same_items(a, b) -> dicts or lists of the very same items"},
 	{"calls_begin", calls_begin_py, METH_NOARGS,
      "calls_begin() -> a set that fills with the code objects that run on this thread, or None"},
 	{"calls_end", calls_end_py, METH_NOARGS, "calls_end(): no more are added"},

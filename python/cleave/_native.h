@@ -66,6 +66,7 @@ extern PyTypeObject ChecksType;
 bool checks_add_names(PyObject *m); /* types and constants of the module; false with an exception */
 clv_status checks_inputs(PyObject *checks, PyObject *tensors); /* which inputs are the same tensor */
 clv_status checks_hold(PyObject *checks);                      /* NULL: nothing is checked */
+PyObject *same_items_py(PyObject *self, PyObject *args);
 /* _native_program.c: likewise, and the modes around the call */
 PyObject *check_model_py(PyObject *self, PyObject *args);
 /* _native_calls.c: what code runs */

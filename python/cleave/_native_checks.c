@@ -3,7 +3,8 @@
  * A Want is what a value looked like at capture: its type, and its parts with what each of them looked like, to any
  * depth. What cannot change inside (numbers, texts, tuples of these, classes) stands for itself. A root is a place in
  * the model with what is wanted there. Nearly always the very same objects are found: then a check is a few comparisons
- * of pointers, and places in dicts are remembered (`hint`).
+ * of pointers. Places in dicts are remembered (`hint`), and where Python counts the changes of a dict, what cannot change
+ * by itself is not looked at again while the dict does not (`version`).
  *
  * _module_checks.py builds both. All of it runs with the GIL, and lets Python run only where a value was replaced, and
  * for attributes that a class computes. */
@@ -58,12 +59,21 @@ typedef VEC(Part) parts;
 typedef struct Want {
 	PyObject_HEAD
 	want_kind kind;
+	bool exact;      /* no other that is equal will do: runs read tensors out of this one */
 	PyObject *value; /* as it was; what it holds may have changed since */
 	PyTypeObject *type;
 	PyObject *bytes; /* of WANT_BYTES: contents, format and shape */
 	parts items;     /* of containers */
+	parts own;       /* in the object's __dict__: fixed ones, then others */
+	parts found;     /* attributes that the class finds in its own way */
 	parts others;
-	uint64_t pass; /* the last in which `value` was found to be right */
+	uint32_t fixed_own;            /* how many of `own` are fixed */
+	bool fixed_items;              /* all are */
+	bool empty;                    /* a dict without items is wanted, whichever it is */
+	PyObject *guard;               /* NULL, or what __dict__ holds: as long as it does, `found` are as they were */
+	unsigned class_version;        /* for which that is so */
+	uint64_t version, own_version; /* of `value`, and its __dict__, when all that is fixed was right; 0: not known */
+	uint64_t pass;                 /* the last in which `value` was found to be right */
 } Want;
 
 static PyTypeObject WantType;
@@ -72,8 +82,16 @@ static PyTypeObject WantType;
 typedef struct Root {
 	PyObject *base;
 	Part part;
-	uint32_t text; /* index in texts */
+	uint32_t text;  /* index in texts */
+	PyObject *last; /* of a group: found at its version; borrowed from the dict */
 } Root;
+
+/* Roots that are items of one dict: fixed ones, then others. */
+typedef struct Group {
+	PyObject *dict; /* borrowed from the roots */
+	uint32_t first, others, end;
+	uint64_t version; /* of the dict when the fixed ones were right; 0: not known */
+} Group;
 
 typedef struct ClassRoot {
 	Root r;
@@ -100,7 +118,9 @@ typedef struct Tied {
 
 typedef struct ChecksObject {
 	PyObject_HEAD
-	VEC(Root) roots;
+	VEC(Root) roots; /* items of dicts, by group, and others after them */
+	VEC(Group) groups;
+	uint32_t grouped; /* how many roots are in groups */
 	VEC(ClassRoot) classes;
 	VEC(InstalledRoot) installed;
 	VEC(Text) texts;
@@ -116,6 +136,26 @@ typedef struct Pass {
 	uint32_t depth;
 	Py_ssize_t had, has; /* of a container: how many items; equal: that is not the reason */
 } Pass;
+
+/* Only its place counts: nothing in it is looked at. */
+static bool is_fixed(PyObject *want)
+{
+	return !Py_IS_TYPE(want, &WantType) || ((Want *)want)->kind <= WANT_IS;
+}
+
+/* A number that is another one after every change of a dict; 0: Python does not count them. */
+static uint64_t dict_version(PyObject *dict)
+{
+#if PY_VERSION_HEX < 0x030D0000
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+	return ((PyDictObject *)dict)->ma_version_tag;
+#pragma GCC diagnostic pop
+#else
+	(void)dict;
+	return 0;
+#endif
+}
 
 /* ---- looking up ---------------------------------------------------------------------------------------------------- */
 
@@ -183,12 +223,6 @@ static PyObject *find(PyObject *base, Part *p)
 		if (PyDict_Check(base))
 			return Py_XNewRef(dict_item(base, p->key, &p->hint));
 		return no_error(PyObject_GetItem(base, p->key));
-	case PART_OWN: {
-		PyObject *own = no_error(PyObject_GenericGetDict(base, NULL));
-		PyObject *found = own ? Py_XNewRef(dict_item(own, p->key, &p->hint)) : NULL;
-		Py_XDECREF(own);
-		return found;
-	}
 	case PART_FIELD: return no_error(PyObject_GenericGetAttr(base, p->key));
 	case PART_FOUND: return no_error(PyObject_GetAttr(base, p->key));
 	case PART_CALL: return no_error(PyObject_CallMethodNoArgs(base, p->key));
@@ -316,22 +350,27 @@ static bool same_ordered(Pass *x, const Want *w, PyObject *now)
 	return holds;
 }
 
-static bool same_dict(Pass *x, const Want *w, PyObject *now)
+static bool same_dict(Pass *x, Want *w, PyObject *now)
 {
 	PyObject *key, *item;
 	Py_ssize_t at = 0;
 	uint32_t i = 0;
+	uint64_t version = now == w->value ? dict_version(now) : 0;
 	if (!same_size(x, (Py_ssize_t)w->items.n, PyDict_GET_SIZE(now)))
 		return false;
-	if (w->items.n && PyODict_Check(now))
-		return same_ordered(x, w, now);
+	if (!w->items.n || (w->fixed_items && version && version == w->version))
+		return true;
+	if (PyODict_Check(now))
+		return same_ordered(x, w, now); /* which has an order that no version counts */
 	bool holds = true;
 	for (; holds && i < w->items.n && PyDict_Next(now, &at, &key, &item); i++) {
 		Py_INCREF(key);
 		holds = same_entry(x, w, i, key, item);
 		Py_DECREF(key);
 	}
-	return holds && i == w->items.n;
+	holds = holds && i == w->items.n;
+	w->version = holds ? version : 0;
+	return holds;
 }
 
 static bool same_set(Pass *x, const Want *w, PyObject *now)
@@ -374,7 +413,7 @@ static bool same_bytes(const Want *w, PyObject *now)
 	return equal;
 }
 
-static bool same_contents(Pass *x, const Want *w, PyObject *now)
+static bool same_contents(Pass *x, Want *w, PyObject *now)
 {
 	switch (w->kind) {
 	case WANT_LIST:
@@ -387,16 +426,50 @@ static bool same_contents(Pass *x, const Want *w, PyObject *now)
 	}
 }
 
-static bool same_parts(Pass *x, Want *w, PyObject *now)
+static bool same_others(Pass *x, parts *p, PyObject *now)
 {
-	for (uint32_t i = 0; i < w->others.n; i++) {
-		PyObject *part = find(now, &w->others.at[i]);
-		bool holds = same_at(x, &w->others.at[i], part);
+	for (uint32_t i = 0; i < p->n; i++) {
+		PyObject *part = find(now, &p->at[i]);
+		bool holds = same_at(x, &p->at[i], part);
 		Py_XDECREF(part);
 		if (!holds)
 			return false;
 	}
 	return true;
+}
+
+/* Attributes in the object's __dict__, and those that its class makes of them. */
+static bool same_attributes(Pass *x, Want *w, PyObject *now)
+{
+	PyObject *own = no_error(PyObject_GenericGetDict(now, NULL));
+	if (!own || !PyDict_Check(own)) {
+		Py_XDECREF(own);
+		return false;
+	}
+	uint64_t version = now == w->value ? dict_version(own) : 0;
+	bool holds = true;
+	for (uint32_t i = version && version == w->own_version ? w->fixed_own : 0; holds && i < w->own.n; i++) {
+		Part *p = &w->own.at[i];
+		holds = same_at(x, p, dict_item(own, p->key, &p->hint));
+	}
+	w->own_version = holds ? version : 0;
+	if (holds && w->found.n) {
+		unsigned class_version = Py_TYPE(now)->tp_version_tag;
+		uint32_t depth = x->depth;
+		if (!w->guard || !class_version || class_version != w->class_version || !same(x, w->guard, own)) {
+			x->depth = depth;
+			x->had = x->has = 0;
+			holds = same_others(x, &w->found, now);
+			w->class_version = holds ? Py_TYPE(now)->tp_version_tag : 0;
+		}
+	}
+	Py_DECREF(own);
+	return holds;
+}
+
+static bool same_parts(Pass *x, Want *w, PyObject *now)
+{
+	return ((!w->own.n && !w->found.n) || same_attributes(x, w, now)) && same_others(x, &w->others, now);
 }
 
 /* now: held by the caller; NULL: nothing is there. */
@@ -409,8 +482,10 @@ static bool same(Pass *x, PyObject *want, PyObject *now)
 		return true;
 	if (w->kind == WANT_ABSENT || !now)
 		return w->kind == WANT_ABSENT && !now;
-	if (w->kind == WANT_IS || Py_TYPE(now) != w->type)
-		return w->kind == WANT_IS && now == w->value;
+	if (w->kind == WANT_IS || (w->exact && now != w->value))
+		return now == w->value;
+	if (Py_TYPE(now) != w->type)
+		return false;
 	if (now == w->value) {
 		if (w->pass == x->number)
 			return true; /* it was looked at, or is being looked at further up */
@@ -453,14 +528,20 @@ static int want_traverse(Want *w, visitproc visit, void *ctx)
 	if (!r)
 		r = visit_one((PyObject *)w->type, visit, ctx);
 	if (!r)
-		r = parts_traverse(&w->items, visit, ctx);
-	return r ? r : parts_traverse(&w->others, visit, ctx);
+		r = visit_one(w->guard, visit, ctx);
+	const parts *all[] = {&w->items, &w->own, &w->found, &w->others};
+	for (size_t i = 0; !r && i < sizeof all / sizeof *all; i++)
+		r = parts_traverse(all[i], visit, ctx);
+	return r;
 }
 
 static int want_clear(Want *w)
 {
 	Py_CLEAR(w->value);
+	Py_CLEAR(w->guard);
 	parts_clear(&w->items);
+	parts_clear(&w->own);
+	parts_clear(&w->found);
 	parts_clear(&w->others);
 	return 0;
 }
@@ -473,18 +554,20 @@ static void want_dealloc(Want *w)
 	Py_CLEAR(w->type);
 	Py_CLEAR(w->bytes);
 	vec_free(&w->items);
+	vec_free(&w->own);
+	vec_free(&w->found);
 	vec_free(&w->others);
 	Py_TYPE(w)->tp_free((PyObject *)w);
 	Py_TRASHCAN_END;
 }
 
-/* Want(kind, value) */
+/* Want(kind, value, exact=False) */
 static PyObject *want_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-	int kind;
+	int kind, exact = 0;
 	PyObject *given;
 	(void)kwargs;
-	if (!PyArg_ParseTuple(args, "iO", &kind, &given))
+	if (!PyArg_ParseTuple(args, "iO|p", &kind, &given, &exact))
 		return NULL;
 	if (kind < 0 || kind >= WANT_KINDS)
 		return PyErr_Format(PyExc_ValueError, "no kind of Want: %d", kind);
@@ -492,6 +575,9 @@ static PyObject *want_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 	if (!w)
 		return NULL;
 	w->kind = (want_kind)kind;
+	w->exact = exact != 0;
+	w->fixed_items = true;
+	w->empty = (kind == WANT_DICT || kind == WANT_VALUES) && !exact;
 	w->value = Py_NewRef(given);
 	w->type = (PyTypeObject *)Py_NewRef((PyObject *)Py_TYPE(given));
 	w->bytes = kind == WANT_BYTES ? bytes_of(given) : NULL;
@@ -512,22 +598,57 @@ static bool read_part(PyObject *tuple, Part *out)
 	return true;
 }
 
+static clv_status add_own(Want *w, Part p)
+{
+	TRY(vec_push(&w->own, p));
+	if (!is_fixed(p.want))
+		return CLV_OK;
+	Part *at = w->own.at;
+	at[w->own.n - 1] = at[w->fixed_own];
+	at[w->fixed_own++] = p;
+	return CLV_OK;
+}
+
 /* add(place, key, want) */
 static PyObject *want_add(Want *w, PyObject *args)
 {
 	Part p;
 	if (!read_part(args, &p))
 		return NULL;
-	clv_status st = p.place == PART_ITEM ? vec_push(&w->items, p) : vec_push(&w->others, p);
+	clv_status st = p.place == PART_ITEM    ? vec_push(&w->items, p)
+	                : p.place == PART_OWN   ? add_own(w, p)
+	                : p.place == PART_FOUND ? vec_push(&w->found, p)
+	                                        : vec_push(&w->others, p);
 	if (st != CLV_OK)
 		return raise_status(st);
+	w->fixed_items &= p.place != PART_ITEM || is_fixed(p.want);
+	w->empty = false;
 	Py_INCREF(p.key);
 	Py_INCREF(p.want);
 	Py_RETURN_NONE;
 }
 
+static PyObject *want_set_guard(Want *w, PyObject *guard)
+{
+	Py_XSETREF(w->guard, Py_NewRef(guard));
+	Py_RETURN_NONE;
+}
+
 static PyMethodDef want_methods[] = {
-	{"add", (PyCFunction)want_add, METH_VARARGS, "add(place, key, want): one more part"}, {NULL, NULL, 0, NULL}};
+	{"add", (PyCFunction)want_add, METH_VARARGS, "add(place, key, want): one more part"},
+	{"set_guard", (PyCFunction)want_set_guard, METH_O,
+     "set_guard(want): while the object's __dict__ is like this, attributes that its class finds are as they were"},
+	{NULL, NULL, 0, NULL}};
+
+static PyObject *want_structured(Want *w, void *unused)
+{
+	(void)unused;
+	return PyBool_FromLong(!is_fixed((PyObject *)w));
+}
+
+static PyGetSetDef want_getset[] = {
+	{"structured", (getter)want_structured, NULL, "it says more than which object is in a place", NULL},
+	{NULL, NULL, NULL, NULL, NULL}};
 
 static PyTypeObject WantType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Want",
                                 .tp_basicsize = sizeof(Want),
@@ -536,6 +657,7 @@ static PyTypeObject WantType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave
                                 .tp_clear = (inquiry)want_clear,
                                 .tp_new = want_new,
                                 .tp_dealloc = (destructor)want_dealloc,
+                                .tp_getset = want_getset,
                                 .tp_methods = want_methods};
 
 /* ---- what changed, in words ---------------------------------------------------------------------------------------- */
@@ -608,19 +730,42 @@ static uint64_t passes;
 
 static bool root_holds(Pass *x, Root *r)
 {
-	if (r->part.place == PART_KEY && PyDict_Check(r->base)) {
-		PyObject *now = dict_item(r->base, r->part.key, &r->part.hint);
-		if (now == r->part.want)
-			return true;
-		Py_XINCREF(now);
-		bool holds = same(x, r->part.want, now);
-		Py_XDECREF(now);
-		return holds;
-	}
 	PyObject *now = find(r->base, &r->part);
 	bool holds = now == r->part.want || same(x, r->part.want, now);
 	Py_XDECREF(now);
 	return holds;
+}
+
+/* No items are wanted, and there are none: most tables of hooks. */
+static bool is_empty(PyObject *want, PyObject *now)
+{
+	const Want *w = (Want *)want;
+	return Py_IS_TYPE(want, &WantType) && w->empty && now && Py_TYPE(now) == w->type && PyDict_GET_SIZE(now) == 0;
+}
+
+/* The first that does not hold; NULL: all do. */
+static const Root *group_broken(Pass *x, ChecksObject *o, Group *g)
+{
+	uint64_t version = dict_version(g->dict);
+	bool unchanged = version && version == g->version;
+	for (uint32_t i = unchanged ? g->others : g->first; i < g->end; i++) {
+		Root *r = &o->roots.at[i];
+		/* What is compared may let Python run, which may change the dict. */
+		bool known = unchanged && dict_version(g->dict) == version;
+		PyObject *now = known ? r->last : dict_item(g->dict, r->part.key, &r->part.hint);
+		r->last = now;
+		if (now == r->part.want || is_empty(r->part.want, now))
+			continue;
+		Py_XINCREF(now);
+		bool holds = same(x, r->part.want, now);
+		Py_XDECREF(now);
+		if (!holds) {
+			g->version = 0;
+			return r;
+		}
+	}
+	g->version = version;
+	return NULL;
 }
 
 /* Attributes of a class: nothing is looked up again while the class and its bases stay as they are. */
@@ -730,7 +875,12 @@ clv_status checks_hold(PyObject *checks)
 	x.number = ++passes;
 	x.depth = 0;
 	x.had = x.has = 0;
-	for (uint32_t i = 0; i < o->roots.n; i++)
+	for (uint32_t i = 0; i < o->groups.n; i++) {
+		const Root *broken = group_broken(&x, o, &o->groups.at[i]);
+		if (broken)
+			return changed(o, broken, &x);
+	}
+	for (uint32_t i = o->grouped; i < o->roots.n; i++)
 		if (!root_holds(&x, &o->roots.at[i]))
 			return changed(o, &o->roots.at[i], &x);
 	for (uint32_t i = 0; i < o->classes.n; i++)
@@ -821,6 +971,7 @@ static void root_clear(Root *r)
 
 static int checks_clear(ChecksObject *o)
 {
+	o->groups.n = o->grouped = 0;
 	while (o->roots.n)
 		root_clear(&o->roots.at[--o->roots.n]);
 	while (o->classes.n)
@@ -849,6 +1000,7 @@ static void checks_dealloc(ChecksObject *o)
 	PyObject_GC_UnTrack(o);
 	checks_clear(o);
 	vec_free(&o->roots);
+	vec_free(&o->groups);
 	vec_free(&o->classes);
 	vec_free(&o->installed);
 	vec_free(&o->texts);
@@ -903,6 +1055,28 @@ static bool add_tied(ChecksObject *o, PyObject *tuple)
 	return true;
 }
 
+static bool is_item(const Root *r)
+{
+	return r->part.place == PART_KEY && PyDict_Check(r->base);
+}
+
+/* Brings items of one dict together; _module_checks.py gives them one after the other, fixed ones first. */
+static clv_status make_groups(ChecksObject *o)
+{
+	for (uint32_t i = 0; i < o->roots.n && is_item(&o->roots.at[i]); i++, o->grouped++) {
+		const Root *r = &o->roots.at[i];
+		Group *last = o->groups.n ? &o->groups.at[o->groups.n - 1] : NULL;
+		if (!last || last->dict != r->base) {
+			TRY(vec_push(&o->groups, ((Group){r->base, i, i, i, 0})));
+			last = &o->groups.at[o->groups.n - 1];
+		}
+		last->end = i + 1;
+		if (last->others == i && is_fixed(r->part.want))
+			last->others = i + 1;
+	}
+	return CLV_OK;
+}
+
 static bool read_inputs(ChecksObject *o, PyObject *list)
 {
 	Py_ssize_t n = 0;
@@ -928,6 +1102,8 @@ static PyObject *checks_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 	bool ok = !o->strict || read_inputs(o, inputs);
 	for (Py_ssize_t i = 0; ok && i < PyList_GET_SIZE(roots); i++)
 		ok = add_root(o, PyList_GET_ITEM(roots, i));
+	clv_status st = ok ? make_groups(o) : CLV_OK;
+	ok = ok && (st == CLV_OK || raise_status(st));
 	for (Py_ssize_t i = 0; ok && i < PyList_GET_SIZE(tied); i++)
 		ok = add_tied(o, PyList_GET_ITEM(tied, i));
 	if (!ok)
@@ -947,6 +1123,52 @@ PyTypeObject ChecksType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._nat
                            .tp_new = checks_new,
                            .tp_dealloc = (destructor)checks_dealloc,
                            .tp_members = checks_members};
+
+static bool same_ordered_items(PyObject *a, PyObject *b)
+{
+	PyObject *keys = no_error(PyODict_Type.tp_iter(a)), *k, *item;
+	Py_ssize_t at = 0;
+	bool same_ones = keys != NULL;
+	while (same_ones && PyDict_Next(b, &at, &k, &item)) {
+		PyObject *key = PyIter_Next(keys);
+		same_ones = key == k && PyDict_GetItemWithError(a, k) == item;
+		Py_XDECREF(key);
+	}
+	Py_XDECREF(keys);
+	PyErr_Clear();
+	return same_ones;
+}
+
+static bool same_dict_items(PyObject *a, PyObject *b)
+{
+	PyObject *k, *l, *x, *y;
+	Py_ssize_t at = 0, bt = 0;
+	if (PyDict_GET_SIZE(a) != PyDict_GET_SIZE(b))
+		return false;
+	if (PyODict_Check(a))
+		return same_ordered_items(a, b);
+	while (PyDict_Next(a, &at, &k, &x) && PyDict_Next(b, &bt, &l, &y))
+		if (k != l || x != y)
+			return false;
+	return true;
+}
+
+/* same_items(dict or list, dict or list) -> the very same keys and values, in the same order */
+PyObject *same_items_py(PyObject *self, PyObject *args)
+{
+	PyObject *a, *b;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "OO", &a, &b))
+		return NULL;
+	if (PyDict_Check(a) && PyDict_Check(b))
+		return PyBool_FromLong(same_dict_items(a, b));
+	if (!PyList_Check(a) || !PyList_Check(b))
+		return PyErr_Format(PyExc_TypeError, "two dicts or two lists are needed");
+	size_t n = (size_t)PyList_GET_SIZE(a);
+	return PyBool_FromLong(
+		n == (size_t)PyList_GET_SIZE(b) &&
+		(!n || !memcmp(((PyListObject *)a)->ob_item, ((PyListObject *)b)->ob_item, n * sizeof(PyObject *))));
+}
 
 bool checks_add_names(PyObject *m)
 {

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
+import operator
 import random
 import sys
-import types
-from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.modules import module as torch_module
 
 from . import _native
+from ._walk import (
+    ATOMS,
+    ENDS,
+    Kind,
+    can_be_watched,
+    cell_of,
+    fields_of,
+    is_closed,
+    items_of,
+    kind_of,
+    own_of,
+    sequence_of,
+    slot,
+    slots_of,
+)
 
 # What nn.Module itself keeps in its __dict__.
 MODULE_TABLES = frozenset(vars(nn.Module())) - {"training"}
 HOOK_TABLES = frozenset(k for k in MODULE_TABLES if "hook" in k)
+GLOBAL_HOOKS = tuple(k for k, v in vars(torch_module).items() if k.startswith("_global_") and isinstance(v, dict))
 
 
 class ModuleTensor(NamedTuple):
@@ -44,7 +62,8 @@ class Change(NamedTuple):
     key: Any
     before: Any
     after: Any
-    added: bool = False  # an item that a container of a module did not have, by a number or a size
+    added: bool = False  # an item that a container did not have, by a number or a size
+    outside: bool = False  # of what a function closes over, a callable holds or a class has: no state of the model
 
 
 class Target:
@@ -204,145 +223,312 @@ def _differs(a: Any, b: Any) -> bool:
     return bool(a != b)
 
 
-def _inside(value: Any) -> Any:
-    """The dict, list or set in which a value keeps things that a forward can change; None if it has none."""
-    if type(value) in (dict, OrderedDict, defaultdict, list, deque, set):
-        return value
-    if callable(value) or isinstance(value, (torch.Tensor, types.ModuleType, torch.Generator)):
-        return None
-    inner = getattr(value, "__dict__", None)
-    return inner if type(inner) is dict else None
+MOST_KEPT = 200_000  # values that are looked at when a state is kept
+MOST_BYTES_KEPT = 1 << 26  # of arrays
+DEEPEST_OUTSIDE = 2  # containers in each other, from a function or a class on
+_IGNORED = frozenset({"__getattribute__", "__dict__", "__weakref__", "__doc__", "__abstractmethods__", "_abc_impl"})
+
+
+class _Kept:
+    """A container as it was: a dict, a list, a deque, a set."""
+
+    def __init__(self, container: Any, name: Callable[[], str], outside: int, items: Any = None) -> None:
+        self.container, self.name = container, name
+        self.outside = outside  # not 0: it is no state of the model, see _Keeper
+        self.items: Any = self.now() if items is None else items
+
+    def now(self) -> Any:
+        return dict(items_of(self.container)) if isinstance(self.container, dict) else sequence_of(self.container)
+
+    def is_same(self) -> bool:
+        plain = isinstance(self.container, (dict, list))
+        return _native.same_items(self.container if plain else self.now(), self.items)
+
+    def changes(self) -> Iterator[Change]:
+        now = self.now()
+        if isinstance(now, dict):
+            for key in [*self.items, *(k for k in now if k not in self.items)]:
+                before, after = self.items.get(key), now.get(key)
+                there = (key in self.items) == (key in now)
+                if not there or (before is not after and not _same_plain(before, after)):
+                    yield self.change(key, before, after, key not in self.items)
+        elif isinstance(self.container, set) or len(now) != len(self.items):
+            yield self.change(None, len(self.items), len(now))
+        else:
+            for key, (before, after) in enumerate(zip(self.items, now, strict=True)):
+                if before is not after and not _same_plain(before, after):
+                    yield self.change(key, before, after)
+
+    def change(self, key: Any, before: Any, after: Any, added: bool = False) -> Change:
+        name = self.name() if key is None else f"{self.name()}[{key!r}]"
+        added = added and not isinstance(key, str)
+        return Change(name, self.container, key, before, after, added, self.outside > 0)
+
+    def restore(self) -> None:
+        c = self.container
+        kind: Any = next(t for t in (OrderedDict, dict, list, deque, set) if isinstance(c, t))
+        kind.clear(c)
+        if kind is set:
+            kind.update(c, self.items)
+        elif kind in (list, deque):
+            kind.extend(c, self.items)
+        else:
+            for key, value in self.items.items():
+                kind.__setitem__(c, key, value)
+
+
+class _KeptHooks(_Kept):
+    """A table of hooks: its numbers are other ones each time, so that what changes is the table."""
+
+    def __init__(self, own: dict[str, Any], key: str, name: Callable[[], str], items: Any = None) -> None:
+        super().__init__(own[key], name, 0, items)
+        self.own, self.key = own, key
+
+    def changes(self) -> Iterator[Change]:
+        yield Change(self.name(), self.own, self.key, list(self.items.values()), list(self.now().values()))
 
 
 class _KeptArray:
     """A NumPy array as it was."""
 
-    def __init__(self, name: str, array: Any) -> None:
-        self.name, self.array, self.copy = name, array, array.copy()
+    def __init__(self, array: Any, name: Callable[[], str], outside: int) -> None:
+        self.array, self.name, self.outside, self.copy = array, name, outside, copy.copy(array)
+
+    def is_same(self) -> bool:
+        return memoryview(self.array).tobytes() == memoryview(self.copy).tobytes()
 
     def changes(self) -> Iterator[Change]:
-        if self.array.tobytes() != self.copy.tobytes():
-            yield Change(self.name, self.array, None, "one content", "another")
+        yield Change(self.name(), self.array, None, "one content", "another", False, self.outside > 0)
 
     def restore(self) -> None:
-        if self.array.tobytes() != self.copy.tobytes():
-            self.array[...] = self.copy
+        self.array[...] = self.copy
 
 
-class _KeptSlots:
-    """An object that keeps its attributes in slots."""
+class _KeptFields:
+    """Attributes that are in no dict that can be written: slots, what a function closes over, its defaults."""
 
-    def __init__(self, name: str, obj: Any) -> None:
-        slots = [s for cls in type(obj).__mro__ for s in getattr(cls, "__slots__", ())]
-        self.name, self.obj = name, obj
-        self.values = {s: getattr(obj, s) for s in slots if hasattr(obj, s)}
+    def __init__(self, obj: Any, names: Iterable[str], name: Callable[[], str], outside: int) -> None:
+        self.obj, self.name, self.outside = obj, name, outside
+        self.values = {n: slot(obj, n) for n in names}
+
+    def is_same(self) -> bool:
+        return all(slot(self.obj, n) is value for n, value in self.values.items())
 
     def changes(self) -> Iterator[Change]:
-        for slot, before in self.values.items():
-            after = getattr(self.obj, slot, None)
+        for n, before in self.values.items():
+            after = slot(self.obj, n)
             if after is not before and not _same_plain(before, after):
-                yield Change(f"{self.name}.{slot}", self.obj, None, before, "something else")
+                yield Change(f"{self.name()}.{n}", self.obj, n, before, after, False, self.outside > 0)
 
     def restore(self) -> None:
-        for slot, value in self.values.items():
-            if getattr(self.obj, slot, None) is not value:
-                setattr(self.obj, slot, value)
+        for n, before in self.values.items():
+            if slot(self.obj, n) is before:
+                continue
+            if before is NotImplemented:
+                object.__delattr__(self.obj, n)
+            else:
+                object.__setattr__(self.obj, n, before)
 
 
-def _keep(name: str, value: Any, seen: set[int]) -> _Kept | _KeptArray | _KeptSlots | None:
-    """What is needed to notice and undo changes inside a value; None when nothing inside can change, or it is kept."""
-    inside = _inside(value)
-    owner = value if inside is None else inside
-    if id(owner) in seen or isinstance(value, (torch.Tensor, type)):
-        return None
-    if inside is None and hasattr(value, "tobytes") and hasattr(value, "copy"):
-        seen.add(id(owner))
-        return _KeptArray(name, value)
-    if inside is None and hasattr(type(value), "__slots__") and type(value).__module__ not in ("builtins", "torch"):
-        seen.add(id(owner))
-        return _KeptSlots(name, value)
-    if inside is None:
-        return None
-    seen.add(id(owner))
-    return _Kept(name, inside, seen)
+class _KeptClass:
+    """The attributes of a class."""
 
+    def __init__(self, cls: type) -> None:
+        self.cls, self.values = cls, dict(vars(cls))
 
-class _Kept:
-    """A container as it was, and what is inside it."""
-
-    def __init__(self, name: str, container: Any, seen: set[int], is_module: bool = False) -> None:
-        self.name = name
-        self.is_module = is_module  # the container has a module's attributes
-        self.container = container
-        self.items: Any = dict(container) if isinstance(container, dict) else list(container)
-        self.inner: list[_Kept | _KeptArray | _KeptSlots] = []
-        pairs = container.items() if isinstance(container, dict) else enumerate(self.items)
-        for key, value in pairs:
-            inner = None if key in HOOK_TABLES else _keep(f"{name}[{key!r}]", value, seen)
-            if inner is not None:
-                self.inner.append(inner)
+    def is_same(self) -> bool:
+        now = vars(self.cls)
+        return len(now) == len(self.values) and all(map(operator.is_, now.values(), self.values.values()))
 
     def changes(self) -> Iterator[Change]:
-        now: Any = dict(self.container) if isinstance(self.container, dict) else list(self.container)
-        if isinstance(now, dict):
-            for key in [*self.items, *(k for k in now if k not in self.items)]:
-                before, after = self.items.get(key), now.get(key)
-                if before is not after and not _same_plain(before, after):
-                    added = key not in self.items and not self.is_module and not isinstance(key, str)
-                    yield Change(f"{self.name}[{key!r}]", self.container, key, before, after, added)
-        elif len(now) != len(self.items):
-            yield Change(self.name, self.container, None, len(self.items), len(now))
-        elif not isinstance(self.container, set):
-            for key, (before, after) in enumerate(zip(self.items, now, strict=True)):
-                if before is not after and not _same_plain(before, after):
-                    yield Change(f"{self.name}[{key}]", self.container, key, before, after)
-        for inner in self.inner:
-            yield from inner.changes()
+        now = vars(self.cls)
+        for n in {**self.values, **now}:
+            before, after = self.values.get(n, NotImplemented), now.get(n, NotImplemented)
+            if n not in _IGNORED and before is not after:
+                yield Change(f"{self.cls.__qualname__}.{n}", self.cls, n, before, after, False, True)
 
     def restore(self) -> None:
-        for inner in self.inner:
-            inner.restore()
-        c = self.container
-        if isinstance(c, dict):
-            if list(c) != list(self.items) or any(c[k] is not v for k, v in self.items.items()):
-                c.clear()
-                c.update(self.items)
-        elif isinstance(c, set):
-            c.clear()
-            c.update(self.items)
-        elif len(c) != len(self.items) or any(a is not b for a, b in zip(c, self.items, strict=True)):
-            c.clear()
-            c.extend(self.items)
+        for change in list(self.changes()):
+            if change.before is NotImplemented:
+                type.__delattr__(self.cls, change.key)
+            else:
+                type.__setattr__(self.cls, change.key, change.before)
 
 
 def _same_plain(a: Any, b: Any) -> bool:
     return type(a) is type(b) and type(a) in (bool, int, float, str, bytes) and bool(a == b)
 
 
-class Snapshot:
-    """The modules' attributes, containers, plain objects and buffers as they are now."""
+Place = tuple[Any, Any]  # where a value was found: a place further up, and a key; or ("", name)
+
+
+def _name(place: Place) -> str:
+    above, key = place
+    return str(key) if above == "" else f"{_name(above)}[{key!r}]"
+
+
+class _Keeper:
+    """Goes through all that modules hold, and keeps it.
+
+    What callables hold and functions close over, and what classes have, is kept too: the flag that says whether a
+    forward has installed something may be there. It is no state of the model, though: what a hook counts is its own
+    affair. That is `outside`: 0, or how many containers deep from there on."""
 
     def __init__(self, target: Target) -> None:
-        seen: set[int] = set()
-        self.kept: list[_Kept] = []
-        for path, module in target.modules():
-            if isinstance(module, torch.jit.ScriptModule):
-                continue
-            own = vars(module)
-            seen.add(id(own))
-            self.kept.append(_Kept(path or target.name, own, seen, is_module=True))
+        self.kept: list[_Kept | _KeptArray | _KeptFields | _KeptClass] = []
+        self.empty: list[tuple[Any, Any, Place, int]] = []  # containers with nothing in them: most of all
+        self.classes: set[type] = set()  # of objects on the way
+        self.seen: set[int] = set()
+        self.left, self.bytes = MOST_KEPT, MOST_BYTES_KEPT
+        self.waiting: deque[tuple[Any, Kind, Place, int]] = deque()
+        modules = [(path, m) for path, m in target.modules() if not isinstance(m, torch.jit.ScriptModule)]
+        for path, module in modules:
+            self.module(("", path or target.name), vars(module))
+        for key in GLOBAL_HOOKS:
+            self.hooks(("", "torch"), vars(torch_module), key)
+        self.offer(target.call, ("", target.name), 0)
+        self.go_on()
+        for cls in dict.fromkeys(c for x in ({type(m) for _, m in modules}, self.classes) for y in x for c in y.__mro__):
+            self.of_class(cls)
+        self.go_on()
+
+    def module(self, place: Place, own: dict[str, Any]) -> None:
+        self.seen.add(id(own))
+        self.kept.append(_Kept(own, functools.partial(_name, place), 0))
+        for key, value in own.items():
+            if key in HOOK_TABLES and isinstance(value, dict):
+                self.hooks(place, own, key)
+            else:
+                self.offer(value, (place, key), 0)
+
+    def hooks(self, place: Place, own: dict[str, Any], key: str) -> None:
+        if own[key]:
+            self.kept.append(_KeptHooks(own, key, functools.partial(_name, (place, key))))
+            for hook in own[key].values():
+                self.offer(hook, (place, key), 1)
+        else:
+            self.empty.append((own[key], own, (place, key), 0))
+
+    def of_class(self, cls: type) -> None:
+        if is_closed(cls) or not can_be_watched(cls):
+            return
+        self.kept.append(_KeptClass(cls))
+        for key, value in vars(cls).items():
+            if key not in _IGNORED:
+                self.offer(value, (("", cls.__qualname__), key), 1)
+
+    def offer(self, value: Any, place: Place, outside: int) -> None:
+        """One more value, for later."""
+        kind = kind_of(value)
+        if kind not in ENDS and outside <= DEEPEST_OUTSIDE and id(value) not in self.seen:
+            self.seen.add(id(value))
+            self.waiting.append((value, kind, place, outside))
+
+    def go_on(self) -> None:
+        while self.waiting and self.left > 0:
+            value, kind, place, outside = self.waiting.popleft()
+            if kind is Kind.OBJECT and callable(value):
+                outside = max(outside, 1)
+            self.keep(value, kind, place, outside)
+
+    def keep(self, value: Any, kind: Kind, place: Place, outside: int) -> None:
+        deeper = outside + 1 if outside else 0
+        if kind in (Kind.DICT, Kind.LIST, Kind.SET):
+            self.container(value, place, outside)
+        elif kind is Kind.TUPLE:
+            for i, item in enumerate(sequence_of(value)):
+                self.offer(item, (place, i), deeper)
+        elif kind is Kind.ARRAY:
+            self.array(value, place, outside)
+        elif kind is Kind.FUNCTION:
+            self.function(value, place, outside)
+        elif kind is Kind.FIELDS:
+            for field in fields_of(value):
+                self.offer(getattr(value, field), (place, field), max(outside, 1))
+        if kind is not Kind.FUNCTION:
+            self.attributes(value, kind, place, outside)
+
+    def container(self, value: Any, place: Place, outside: int) -> None:
+        if not value and not isinstance(value, frozenset):
+            self.empty.append((value, None, place, outside))
+            return
+        if not isinstance(value, frozenset):
+            self.kept.append(_Kept(value, functools.partial(_name, place), outside))
+        deeper = outside + 1 if outside else 0
+        items = items_of(value) if isinstance(value, dict) else list(enumerate(sequence_of(value)))
+        self.left -= len(items)
+        for key, item in items:
+            if type(item) not in ATOMS:
+                self.offer(item, (place, key), deeper)
+
+    def array(self, value: Any, place: Place, outside: int) -> None:
+        try:
+            view = memoryview(value)
+        except (TypeError, ValueError):
+            return
+        self.bytes -= view.nbytes
+        if not view.readonly and self.bytes >= 0:
+            self.kept.append(_KeptArray(value, functools.partial(_name, place), outside))
+
+    def function(self, value: Any, place: Place, outside: int) -> None:
+        if is_closed(value):
+            return
+        outside = max(outside, 1)
+        for cell in value.__closure__ or ():
+            self.kept.append(_KeptFields(cell, ("cell_contents",), functools.partial(_name, place), outside))
+            self.offer(cell_of(cell), place, outside)
+        if value.__defaults__ or value.__kwdefaults__:
+            fields = ("__defaults__", "__kwdefaults__")
+            self.kept.append(_KeptFields(value, fields, functools.partial(_name, place), outside))
+            self.offer(value.__defaults__, place, outside)
+            self.offer(value.__kwdefaults__, place, outside)
+        self.offer(value.__dict__, place, outside)
+
+    def attributes(self, value: Any, kind: Kind, place: Place, outside: int) -> None:
+        own = own_of(value)
+        slots = slots_of(type(value)) if kind is Kind.OBJECT else ()
+        if own is not None and id(own) not in self.seen:
+            self.seen.add(id(own))
+            self.container(own, place, outside)
+        if slots:
+            self.kept.append(_KeptFields(value, slots, functools.partial(_name, place), outside))
+            for n in slots:
+                self.offer(slot(value, n), (place, n), outside + 1 if outside else 0)
+        if own is not None or slots:
+            self.classes.add(type(value))
+
+
+class Snapshot:
+    """The modules' attributes, containers, objects, hooks and buffers as they are now, with what functions and classes
+    keep for them."""
+
+    def __init__(self, target: Target) -> None:
+        keeper = _Keeper(target)
+        self.kept, self.empty = keeper.kept, keeper.empty
+        self.classes = {cls for cls in keeper.classes if can_be_watched(cls)}  # of objects that the modules hold
         tensors = list(target.tensors())
         self.buffers = [(t.tensor, t.tensor.detach().clone()) for t in tensors if t.kind == "buffer"]
         # `tensor.data = …`, requires_grad_() and backward() change a tensor without an operator.
         leaves = [t.tensor for t in tensors if t.tensor.is_leaf]
         self.tensors = [(t, t.data, t.requires_grad, t.grad) for t in leaves]
 
+    def moved(self) -> Iterator[Any]:
+        """What is not as it was, of all that is kept."""
+        yield from (kept for kept in self.kept if not kept.is_same())
+        for container, own, place, outside in self.empty:
+            if container:
+                name, items = functools.partial(_name, place), {} if isinstance(container, dict) else []
+                if own is not None:
+                    yield _KeptHooks(own, place[1], name, items)
+                else:
+                    yield _Kept(container, name, outside, items)
+
     def changes(self) -> list[Change]:
         """Attributes and items that are not what they were; containers that a module keeps are looked into."""
-        return [c for kept in self.kept for c in kept.changes()]
+        return [c for kept in self.moved() for c in kept.changes()]
 
     def restore(self) -> None:
-        for kept in self.kept:
+        for kept in list(self.moved()):
             kept.restore()
         for tensor, alias, requires_grad, grad in self.tensors:
             if tensor.layout is torch.strided and not tensor.is_nested and tensor.data_ptr() != alias.data_ptr():

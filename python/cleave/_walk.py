@@ -67,7 +67,8 @@ _CLOSED = frozenset({*sys.stdlib_module_names, "torch"} - {"__main__"})
 _OPEN = ("collections", "types", "argparse", "functools", "configparser", "torch.distributions")
 _MOST_CLASSES = 10_000
 
-_ENDS = (Kind.FIXED, Kind.TENSOR, Kind.MODULE)
+ENDS = (Kind.FIXED, Kind.TENSOR, Kind.MODULE)
+ATOMS = frozenset({type(None), bool, int, float, str})
 
 _kinds: dict[type, Kind] = {}
 _slots: dict[type, tuple[str, ...]] = {}
@@ -131,10 +132,7 @@ def items_of(value: dict[Any, Any]) -> list[tuple[Any, Any]]:
 
 def cell_of(cell: types.CellType) -> Any:
     """What a closed over variable is; NotImplemented: it has no value yet."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return NotImplemented
+    return slot(cell, "cell_contents")
 
 
 def values_in(value: Any, kind: Kind) -> Iterator[Any]:
@@ -166,7 +164,7 @@ def slot(value: Any, name: str) -> Any:
     """What is in a slot; NotImplemented: nothing."""
     try:
         return object.__getattribute__(value, name)
-    except AttributeError:
+    except (AttributeError, ValueError):  # the latter: a variable that is closed over, and not set yet
         return NotImplemented
 
 
@@ -193,7 +191,7 @@ def reachable(roots: Iterable[Any], most: int) -> Iterator[tuple[Any, Kind]]:
         following: list[Any] = []
         for value in layer:
             kind = kind_of(value)
-            if kind in _ENDS or id(value) in seen:
+            if kind in ENDS or id(value) in seen:
                 continue
             seen.add(id(value))
             yield value, kind

@@ -18,8 +18,7 @@ from torch import nn
 
 from . import _native, _tree
 from ._numbers import Number, is_readable, kinds
-from ._state import MODULE_TABLES, Target
-from ._walk import can_be_watched, reachable, slots_of
+from ._state import Target
 
 id_of = id  # while a forward is recorded, `id` itself is watched
 _local = threading.local()
@@ -28,8 +27,6 @@ _users = 0
 _undo: list[Callable[[], None]] = []
 _watched: set[type] = set()  # classes of which it is seen which attributes are read
 _files: set[int] = set()  # ids of the globals in which `float` and `int` are ours
-
-MOST_LOOKED_AT = 100_000  # values, for objects that the modules hold
 
 # Methods that hand a tensor's data to code no plan can follow.
 HOST_READS = ("tolist", "numpy", "__dlpack__")
@@ -145,15 +142,15 @@ def current() -> Recording | None:
 
 
 class watching:
-    """`with watching(recording):` the recording of this thread is known to the wrappers."""
+    """`with watching(recording, classes):` the recording of this thread is known to the wrappers. classes: of objects of
+    which it is to be seen which attributes are read."""
 
-    def __init__(self, recording: Recording) -> None:
-        self.recording = recording
+    def __init__(self, recording: Recording, classes: set[type]) -> None:
+        self.recording, self.classes = recording, classes
 
     def __enter__(self) -> None:
-        classes = _classes(self.recording.target)
-        self.recording.watched.update(classes)
-        _install({nn.Module, *classes})
+        self.recording.watched.update(self.classes)
+        _install({nn.Module, *self.classes})
         if self.recording.numbers:
             _install_numbers(self.recording.target)
         self.outer = getattr(_local, "recording", None)
@@ -162,13 +159,6 @@ class watching:
     def __exit__(self, *unused: object) -> None:
         _local.recording = self.outer
         _uninstall()
-
-
-def _classes(target: Target) -> set[type]:
-    """Of the objects that the modules hold, as far as they can be watched."""
-    attributes = [v for _, m in target.modules() for k, v in vars(m).items() if k not in MODULE_TABLES]
-    found = {type(v) for v, _ in reachable([target.call, *attributes], MOST_LOOKED_AT)}
-    return {cls for cls in found if can_be_watched(cls) and (cls.__dictoffset__ or slots_of(cls))}
 
 
 def _install(readable: set[type]) -> None:
