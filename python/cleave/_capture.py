@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from . import _native, _tree, _watch, progress
 from ._log import logger
 from ._module_checks import ModuleCheck, module_checks
+from ._scripted import Scripts
 from ._state import Change, ModuleTensor, RandomState, Snapshot, Target
 from .errors import CaptureError, CleaveError
 
@@ -26,6 +27,7 @@ log = logger("capture")
 
 # Other data for a forward that reads its data: drawn from all values of the example, the small, the large ones, ….
 FLOW_WINDOWS = ((0, 1), (0.5, 1), (0, 0.5), (0.25, 1), (0, 0.75), (0.75, 1), (0, 0.25), (0, 1))
+MOST_RECORDS = 8  # of one forward whose scripted code is met for the first time
 MANY = 1 << 16  # elements, each of which gets a place or a number of its own
 EQUAL, PART, DIFFER = range(3)  # enum verdict of src/capture/capture.h
 
@@ -241,6 +243,7 @@ class ModuleUse:
         self.judged: set[Where] = set()  # what changed, and was changed or not by a second call
         self.volatile: set[Where] = set()  # of that, what every forward sets to a new tensor
         self.holders: list[Any] = []  # what has these ids, so that nothing else gets them
+        self.scripts = Scripts()
 
     def unjudged(self, found: Iterable[Change]) -> bool:
         """Something changed of which it is not known whether every forward does that."""
@@ -335,7 +338,7 @@ class Capture:
 
     def _recording(self, inputs: Iterable[tuple[str, torch.Tensor]] = ()) -> _watch.Recording:
         """A recording that knows these inputs and the model's tensors."""
-        recording = _watch.Recording(self.target, self.use.read)
+        recording = _watch.Recording(self.target, self.use.read, self.use.scripts)
         for name, leaf in inputs:
             recording.stream.input(name, leaf)
         for t in self.tensors:
@@ -343,6 +346,21 @@ class Capture:
         return recording
 
     def _record(self, leaves: Sequence[torch.Tensor], grad: bool) -> tuple[Recorded, list[Any]]:
+        """One forward, and modules that are not the target's. Made again where scripted code settled meanwhile."""
+        for _ in range(MOST_RECORDS):
+            self.use.scripts.learned = False
+            try:
+                found = self._record_once(leaves, grad)
+            except CaptureError:
+                if not self.use.scripts.learned:
+                    raise
+            else:
+                if not self.use.scripts.learned:
+                    return found
+            leaves = [own_copy(t) for t in leaves]
+        raise CaptureError("the forward calls other scripted code in every call (it is scripted or traced on the way)")
+
+    def _record_once(self, leaves: Sequence[torch.Tensor], grad: bool) -> tuple[Recorded, list[Any]]:
         recording = self._recording(zip(self.arguments.names, leaves, strict=True))
         stream = recording.stream
         args, kwargs = self.arguments.rebuild(leaves)
