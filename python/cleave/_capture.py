@@ -17,9 +17,10 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from . import _native, _tree, _watch, progress
-from ._log import logger, warn
 from ._identity import compares
+from ._log import logger, warn
 from ._module_checks import Use, module_checks
+from ._scripted import Scripts
 from ._state import MOST_KEPT, Change, ModuleTensor, RandomState, Snapshot, Target
 from ._tables import Reads, spies
 from ._walk import Kind, items_of, own_of, reachable
@@ -30,6 +31,7 @@ log = logger("capture")
 # Other data for a forward that reads its data: drawn from all values of the example, the small, the large ones, ….
 FLOW_WINDOWS = ((0, 1), (0.5, 1), (0, 0.5), (0.25, 1), (0, 0.75), (0.75, 1), (0, 0.25), (0, 1))
 FEW = 3  # of them, where only the model's own counters move
+MOST_RECORDS = 8  # of one forward whose scripted code is met for the first time
 MANY = 1 << 16  # elements, each of which gets a place or a number of its own
 EQUAL, PART, DIFFER = range(3)  # enum verdict of src/capture/capture.h
 
@@ -272,6 +274,7 @@ class ModuleUse:
         self.volatile: set[Where] = set()  # of that, what every forward sets to a new tensor
         self.holders: list[Any] = []  # what has these ids, so that nothing else gets them
         self.numbers: bool | None = None  # what it reads of its own counters is recorded as a Number; None: not known yet
+        self.scripts = Scripts()
 
     def unjudged(self, found: Iterable[Change]) -> bool:
         """Something changed of which it is not known whether every forward does that."""
@@ -393,9 +396,9 @@ class Capture:
 
     def _recording(self, inputs: Iterable[tuple[str, torch.Tensor]] = ()) -> _watch.Recording:
         """A recording that knows these inputs and the model's tensors."""
-        own = {id(t.tensor) for t in self.tensors}
+        own, use = {id(t.tensor) for t in self.tensors}, self.use
         recording = _watch.Recording(
-            self.target, self.use.read, self.use.watched, own, self.use.addresses, bool(self.use.numbers)
+            self.target, use.read, use.watched, own, use.addresses, use.scripts, bool(use.numbers)
         )
         seen: set[int] = set()
         for name, leaf in inputs:
@@ -407,6 +410,21 @@ class Capture:
         return recording
 
     def _record(self, leaves: Sequence[torch.Tensor], grad: bool) -> tuple[Recorded, list[Any]]:
+        """One forward, and modules that are not the target's. Made again where scripted code settled meanwhile."""
+        for _ in range(MOST_RECORDS):
+            self.use.scripts.learned = False
+            try:
+                found = self._record_once(leaves, grad)
+            except CaptureError:
+                if not self.use.scripts.learned:
+                    raise
+            else:
+                if not self.use.scripts.learned:
+                    return found
+            leaves = each(leaves, own_copy)
+        raise CaptureError("the forward calls other scripted code in every call (it is scripted or traced on the way)")
+
+    def _record_once(self, leaves: Sequence[torch.Tensor], grad: bool) -> tuple[Recorded, list[Any]]:
         recording = self._recording(zip(self.arguments.names, leaves, strict=True))
         stream = recording.stream
         args, kwargs = self.arguments.rebuild(leaves)

@@ -129,17 +129,25 @@ static PyObject *stream_py_python_begin(StreamObject *o, PyObject *args)
 
 static PyObject *stream_py_python_end(StreamObject *o, PyObject *args)
 {
-	unsigned int number;
-	PyObject *seq;
-	Py_ssize_t n;
-	if (!PyArg_ParseTuple(args, "IO", &number, &seq))
+	python_call call = {0};
+	PyObject *seq, *given;
+	Py_ssize_t n, nwritten;
+	if (!PyArg_ParseTuple(args, "IOO!", &call.object, &seq, &PyList_Type, &given))
 		return NULL;
 	clv_tensor **tensors = tensor_array(seq, &n);
-	if (!tensors)
-		return NULL;
-	clv_status st = stream_python_end(o->s, number, tensors, (uint32_t)n);
-	tensors_free(tensors, n);
-	return none_or_raise(st);
+	int64_t *written = tensors ? int_array(given, &nwritten) : NULL;
+	clv_status st = CLV_OK;
+	if (written) {
+		call.results = tensors;
+		call.nresults = (uint32_t)n;
+		call.written = written;
+		call.nwritten = (uint32_t)nwritten;
+		st = stream_python_end(o->s, &call);
+	}
+	PyMem_Free(written);
+	if (tensors)
+		tensors_free(tensors, n);
+	return written ? none_or_raise(st) : NULL;
 }
 
 static PyObject *stream_py_python_abort(StreamObject *o, PyObject *unused)
@@ -156,6 +164,12 @@ static PyObject *stream_py_fail(StreamObject *o, PyObject *message)
 		return NULL;
 	br_recorder_fail(o->s->recorder, CLV_E_UNSUPPORTED, text);
 	Py_RETURN_NONE;
+}
+
+static PyObject *stream_py_failed(StreamObject *o, PyObject *unused)
+{
+	(void)unused;
+	return PyBool_FromLong(br_recorder_failed(o->s->recorder));
 }
 
 static PyObject *stream_py_active(StreamObject *o, PyObject *unused)
@@ -253,9 +267,11 @@ static PyMethodDef stream_methods[] = {
 	{"rebound", (PyCFunction)stream_py_rebound, METH_VARARGS, "rebound(name, tensor): a module tensor was re-bound"},
 	{"host_read", (PyCFunction)stream_py_host_read, METH_VARARGS, "host_read(tensor, how): its data was read"},
 	{"python_begin", (PyCFunction)stream_py_python_begin, METH_VARARGS, "python_begin(label, tensors)"},
-	{"python_end", (PyCFunction)stream_py_python_end, METH_VARARGS, "python_end(number, results)"},
+	{"python_end", (PyCFunction)stream_py_python_end, METH_VARARGS,
+     "python_end(number, results, which of the arguments it wrote)"},
 	{"python_abort", (PyCFunction)stream_py_python_abort, METH_NOARGS, "python_abort()"},
 	{"fail", (PyCFunction)stream_py_fail, METH_O, "fail(message): refuses the forward"},
+	{"failed", (PyCFunction)stream_py_failed, METH_NOARGS, "failed() -> the forward is refused"},
 	{"active", (PyCFunction)stream_py_active, METH_NOARGS, "active() -> recording, on this thread, at top level"},
 	{"states_read", (PyCFunction)stream_py_states_read, METH_NOARGS,
      "states_read() -> names of those that operators took"},

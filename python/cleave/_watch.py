@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import _native, _tree
+from . import _native, _scripted, _tree
 from ._numbers import Number, is_readable, kinds
 from ._state import Target
 
@@ -65,12 +65,14 @@ class Recording:
         watched: set[type],
         own: set[int],
         addresses: set[int],
+        scripts: _scripted.Scripts,
         numbers: bool = False,
     ) -> None:
         """own: ids of the model's tensors. The other sets are filled by what the forward does."""
         self.own, self.addresses = own, addresses  # of those: ids of tensors whose place in memory is asked for
         self.read = read  # attributes of modules and objects that the forward looks at: id, name
         self.watched = watched  # classes of objects of which that is seen
+        self.scripts = scripts
         self.numbers = numbers  # what it reads of a tensor is a Number
         self.target = target
         self.stream = _native.Stream(target.name)
@@ -109,14 +111,17 @@ class Recording:
     ) -> Any:
         """Runs something as one node, which replay calls again. own: tensors that it reads beside its arguments."""
         arguments, tensors, _ = _tree.flatten((args, kwargs))
-        self.stream.python_begin(name, [*tensors, *own])
+        given = [*tensors, *own]
+        self.stream.python_begin(name, given)
+        before = [_mark(t) for t in given]
         try:
             out = what(*args, **kwargs)
             structure, results, _ = _tree.flatten(out)
         except BaseException:
             self.stream.python_abort()
             raise
-        self.stream.python_end(len(self.calls), results)
+        written = [i for i, t in enumerate(given) if not _is_marked(t, before[i])]
+        self.stream.python_end(len(self.calls), results, written)
         self.calls.append(PythonCall(what, name, arguments, len(tensors), structure))
         return out
 
@@ -133,6 +138,20 @@ class Recording:
             return original(module, *args, **kwargs)
         own = [*module.parameters(), *module.buffers()]
         return self.opaque(module, f"{type(module).__module__}.{type(module).__qualname__}", args, kwargs, own)
+
+
+def _mark(t: torch.Tensor) -> tuple[int | None, torch.Tensor | None]:
+    """What tells that a tensor was written: its version, or a copy where none counts (inference mode, statistics of a
+    BatchNorm)."""
+    version = None if t.is_inference() else t._version
+    counted = version is not None and (t.requires_grad or t.grad_fn is not None)
+    return version, None if counted else t.detach().clone()
+
+
+def _is_marked(t: torch.Tensor, mark: tuple[int | None, torch.Tensor | None]) -> bool:
+    version, copy = mark
+    same = copy is None or bool(_native.bits_equal(t.detach(), copy))
+    return same and (version is None or t._version == version)
 
 
 def current() -> Recording | None:
@@ -171,6 +190,7 @@ def _install(readable: set[type]) -> None:
             _undo.append(_wrap_id())
             _undo.append(_wrap_apply())
             _undo.append(_wrap_call())
+            _undo.extend(_wrap_scripted(cls) for cls in _scripted.CLASSES)
         for cls in readable - _watched:
             _watched.add(cls)
             _undo.append(_wrap_read(cls))
@@ -244,6 +264,19 @@ def _wrap_call() -> Callable[[], None]:
 
     module.__call__ = call
     return lambda: setattr(module, "__call__", original)
+
+
+def _wrap_scripted(cls: Any) -> Callable[[], None]:
+    original = cls.__call__
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        recording = current()
+        if recording is None:
+            return original(self, *args, **kwargs)
+        return recording.scripts.call(recording, self, original, args, kwargs)
+
+    cls.__call__ = call
+    return lambda: setattr(cls, "__call__", original)
 
 
 def _wrap_read(cls: Any) -> Callable[[], None]:

@@ -382,7 +382,8 @@ void br_recorder_suspend(br_recorder *r);
 void br_recorder_resume(br_recorder *r);
 clv_status br_recorder_result(br_recorder *r, const clv_tensor *t, uint32_t *id_out);
 void br_recorder_fail(br_recorder *r, clv_status code, const char *message); /* ends the recording with an error */
-bool br_recorder_active(const br_recorder *r);                               /* recording, on this thread */
+bool br_recorder_failed(const br_recorder *r);
+bool br_recorder_active(const br_recorder *r); /* recording, on this thread */
 
 /* Explicit generators: digest of the state before the first and after the last use of object `number`; false if it
    is no generator. */

@@ -4,6 +4,9 @@
 // nest is told; inside function transforms and dispatch modes it is the first one whose tensors are plain. Tensors are
 // numbered by identity. Weak references keep every TensorImpl and StorageImpl address from being used again, without
 // keeping data alive. Arguments are numbered when an operator starts (it may change them), results when it ends.
+//
+// Inside the TorchScript interpreter an operator is shown the whole stack: its arguments are the last values there, and after
+// it ran its results are. What waits below them belongs to others.
 #include "bridge/recorder.hpp"
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -200,12 +203,27 @@ br_arg Open::convert(const c10::IValue &v, const c10::TypePtr &declared, br_orig
 	return a;
 }
 
+using Values = c10::ArrayRef<const c10::IValue>;
+
+Values last_of(Values stack, size_t n)
+{
+	return stack.size() > n ? stack.slice(stack.size() - n) : stack;
+}
+
+Values arguments_of(const c10::OperatorHandle &op, const at::RecordFunction &fn)
+{
+	return last_of(fn.inputs(), op.schema().arguments().size());
+}
+
+Values results_of(const c10::OperatorHandle &op, const at::RecordFunction &fn)
+{
+	return last_of(Values(fn.outputs().data(), fn.outputs().size()), op.schema().returns().size());
+}
+
 // After a refusal the forward runs on; what it writes must still be undone.
-void keep_written(br_recorder *r, const c10::OperatorHandle &op, c10::ArrayRef<const c10::IValue> in)
+void keep_written(br_recorder *r, const c10::OperatorHandle &op, Values in)
 {
 	const auto &formal = op.schema().arguments();
-	if (in.size() > formal.size())
-		in = in.slice(in.size() - formal.size());
 	for (size_t i = 0; i < in.size(); i++) {
 		if (!formal[i].alias_info() || !formal[i].alias_info()->isWrite() || !in[i].isTensor() ||
 		    !in[i].toTensor().defined())
@@ -255,7 +273,7 @@ bool is_wrapper(const c10::IValue &v)
 }
 
 // Function transforms and dispatch modes: the operators they call in turn are the ones to record.
-bool is_transformed(c10::ArrayRef<const c10::IValue> inputs)
+bool is_transformed(Values inputs)
 {
 	if (br_transforms())
 		return true;
@@ -266,7 +284,7 @@ bool is_transformed(c10::ArrayRef<const c10::IValue> inputs)
 }
 
 // Picks by numbers, not by a mask: as many as there are.
-bool picks_by_number(const c10::OperatorHandle &op, c10::ArrayRef<const c10::IValue> in)
+bool picks_by_number(const c10::OperatorHandle &op, Values in)
 {
 	const std::string &name = op.schema().name();
 	if ((name != "aten::index" && name != "aten::_unsafe_index") || in.size() < 2 || !in[1].isList())
@@ -278,7 +296,7 @@ bool picks_by_number(const c10::OperatorHandle &op, c10::ArrayRef<const c10::IVa
 	return true;
 }
 
-uint32_t tag_flags(const c10::OperatorHandle &op, c10::ArrayRef<const c10::IValue> in)
+uint32_t tag_flags(const c10::OperatorHandle &op, Values in)
 {
 	uint32_t f = 0;
 	if (op.hasTag(at::Tag::dynamic_output_shape) && !picks_by_number(op, in))
@@ -308,7 +326,7 @@ void check_storage(br_recorder *r, const Open &o, const c10::IValue &v, const br
 }
 
 // Normalisations update their running statistics without a word of it in their schemas.
-bool updates_statistics(const c10::FunctionSchema &schema, c10::ArrayRef<const c10::IValue> in)
+bool updates_statistics(const c10::FunctionSchema &schema, Values in)
 {
 	static const std::unordered_set<std::string> always{
 		"aten::batch_norm_gather_stats", "aten::batch_norm_update_stats", "aten::batch_norm_gather_stats_with_counts"};
@@ -324,12 +342,9 @@ bool updates_statistics(const c10::FunctionSchema &schema, c10::ArrayRef<const c
 	return false;
 }
 
-void start_top(br_recorder *r, Open &o, const at::RecordFunction &fn)
+void start_top(br_recorder *r, Open &o, Values in)
 {
 	const auto &formal = o.op->schema().arguments();
-	auto in = fn.inputs();
-	if (in.size() > formal.size()) // inside the TorchScript interpreter the whole stack is given
-		in = in.slice(in.size() - formal.size());
 	br_modes_get(&o.modes);
 	if (o.op->schema().name() == "aten::_has_compatible_shallow_copy_type")
 		return r->refuse("tensor.data is assigned inside the forward; the exchange leaves no operator to replay");
@@ -346,7 +361,7 @@ void start_top(br_recorder *r, Open &o, const at::RecordFunction &fn)
 	}
 }
 
-void start_random(br_recorder *r, Open &o, c10::ArrayRef<const c10::IValue> inputs)
+void start_random(br_recorder *r, Open &o, Values inputs)
 {
 	o.random = true;
 	for (const auto &v : inputs)
@@ -380,36 +395,39 @@ void end_random(br_recorder *r, const Open &o)
 void start(Open &o, const at::RecordFunction &fn)
 {
 	br_recorder *r = o.recorder.get();
-	if (!o.op || is_transformed(fn.inputs()))
+	if (!o.op)
+		return;
+	Values in = arguments_of(*o.op, fn);
+	if (is_transformed(in))
 		return;
 	if (r->failed != CLV_OK ? depth == 0 : opaque && depth == opaque)
-		keep_written(r, *o.op, fn.inputs());
+		keep_written(r, *o.op, in);
 	if (r->failed != CLV_OK)
 		return;
 	o.counted = true;
 	o.top = depth++ == 0;
 	o.name = toString(o.op->operator_name());
 	o.exceptions = std::uncaught_exceptions();
-	uint32_t flags = tag_flags(*o.op, fn.inputs());
+	uint32_t flags = tag_flags(*o.op, in);
 	if (o.top) {
 		open_top = &o;
 		o.flags = flags;
 		if (o.op->schema().name().rfind("aten::", 0) != 0)
 			o.flags |= BR_DYNAMIC;
-		start_top(r, o, fn);
+		start_top(r, o, in);
 	} else if (open_top) {
 		open_top->flags |= flags;
 	}
 	if (flags & BR_RANDOM)
-		start_random(r, o, fn.inputs());
+		start_random(r, o, in);
 }
 
 // Weak references keep the small objects beside each freed buffer, and glibc's aligned allocation cannot use a hole that
 // fits exactly: without this a recording would grow by every temporary, though all of them are free. Blocks that are
 // recycled leave no holes.
-void release_freed(br_recorder *r, const at::RecordFunction &fn)
+void release_freed(br_recorder *r, Values out)
 {
-	for (const auto &v : fn.outputs()) {
+	for (const auto &v : out) {
 		bool has = v.isTensor() && v.toTensor().defined() && v.toTensor().has_storage();
 		size_t bytes = has ? v.toTensor().storage().nbytes() : 0;
 		r->bytes_made += recycles(bytes) ? 0 : bytes;
@@ -421,7 +439,7 @@ void release_freed(br_recorder *r, const at::RecordFunction &fn)
 }
 
 // A factory without dtype takes the process's default one: the node says which that was.
-void name_dtype(Open &o, const std::vector<c10::IValue> &out)
+void name_dtype(Open &o, Values out)
 {
 	const auto &formal = o.op->schema().arguments();
 	if (out.size() != 1 || !out[0].isTensor() || !out[0].toTensor().defined())
@@ -437,10 +455,9 @@ void name_dtype(Open &o, const std::vector<c10::IValue> &out)
 		}
 }
 
-void end_top(br_recorder *r, Open &o, const at::RecordFunction &fn)
+void end_top(br_recorder *r, Open &o, Values out)
 {
 	const auto &returns = o.op->schema().returns();
-	const auto &out = fn.outputs();
 	if (std::uncaught_exceptions() > o.exceptions || out.size() < returns.size())
 		return; // it raised, and the forward may go on
 	for (size_t i = 0; i < o.written.size(); i++) {
@@ -518,9 +535,9 @@ void bridge::on_end(const at::RecordFunction &fn, at::ObserverContext *context)
 		if (o.random)
 			end_random(r, o);
 		if (o.top && r->failed == CLV_OK)
-			end_top(r, o, fn);
+			end_top(r, o, results_of(*o.op, fn));
 		if (o.top)
-			release_freed(r, fn);
+			release_freed(r, results_of(*o.op, fn));
 	} catch (...) {
 		r->check(fail_exception(__FILE__, __LINE__));
 	}

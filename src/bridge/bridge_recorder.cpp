@@ -256,6 +256,11 @@ void br_recorder_fail(br_recorder *r, clv_status code, const char *message)
 	r->set_failed(code, message);
 }
 
+bool br_recorder_failed(const br_recorder *r)
+{
+	return r->failed != CLV_OK;
+}
+
 bool br_recorder_active(const br_recorder *r)
 {
 	return r->recording && depth == 0 && r->on_its_thread();

@@ -96,9 +96,18 @@ clv_status stream_rebound(stream *s, const char *state_name, const clv_tensor *t
 enum { STREAM_HOST_READ_MAX = 65536 };
 clv_status stream_host_read(stream *s, const clv_tensor *t, const char *how);
 
-/* A call that stays Python: recorded as one node. begin before, end after it; `object` is the caller's number. */
+/* What a call that stays Python did. */
+typedef struct python_call {
+	uint32_t object; /* the caller's number of it */
+	clv_tensor *const *results;
+	uint32_t nresults;
+	const int64_t *written; /* which of its arguments it wrote */
+	uint32_t nwritten;
+} python_call;
+
+/* A call that stays Python: recorded as one node. begin before, end after it. */
 clv_status stream_python_begin(stream *s, const char *label, clv_tensor *const *args, uint32_t nargs);
-clv_status stream_python_end(stream *s, uint32_t object, clv_tensor *const *results, uint32_t nresults);
+clv_status stream_python_end(stream *s, const python_call *c);
 void stream_python_abort(stream *s); /* it raised */
 
 /* ---- compare.c -------------------------------------------------------------------------------------------------- */

@@ -328,27 +328,41 @@ void stream_python_abort(stream *s)
 	br_recorder_unlock(s->recorder);
 }
 
-static clv_status python_end(stream *s, uint32_t object, clv_tensor *const *results, uint32_t nresults)
+static clv_status python_writes(stream *s, stream_op *o, const python_call *c)
 {
-	stream_op *o = &s->ops.at[s->python_op];
-	o->args[0].u.id = object;
-	o->results = arena_alloc(&s->a, (nresults + 1) * sizeof *o->results);
-	if (!o->results)
+	o->writes = arena_alloc(&s->a, (c->nwritten + 1) * sizeof *o->writes);
+	if (!o->writes)
 		return fail_nomem();
-	o->nresults = nresults;
-	for (uint32_t i = 0; i < nresults; i++) {
-		o->results[i] = (br_arg){.kind = results[i] ? BR_TENSOR : BR_NONE};
-		if (results[i])
-			TRY(br_recorder_result(s->recorder, results[i], &o->results[i].u.id));
+	for (uint32_t i = 0; i < c->nwritten; i++) {
+		int64_t at = c->written[i];
+		if (at < 0 || at + 1 >= o->nargs || o->args[at + 1].kind != BR_TENSOR)
+			return fail(CLV_E_INVALID, "argument %lld of a call is no tensor that it could write", (long long)at);
+		o->writes[o->nwrites++] = o->args[at + 1].u.id;
 	}
 	return CLV_OK;
 }
 
-clv_status stream_python_end(stream *s, uint32_t object, clv_tensor *const *results, uint32_t nresults)
+static clv_status python_end(stream *s, const python_call *c)
+{
+	stream_op *o = &s->ops.at[s->python_op];
+	o->args[0].u.id = c->object;
+	o->results = arena_alloc(&s->a, (c->nresults + 1) * sizeof *o->results);
+	if (!o->results)
+		return fail_nomem();
+	o->nresults = c->nresults;
+	for (uint32_t i = 0; i < c->nresults; i++) {
+		o->results[i] = (br_arg){.kind = c->results[i] ? BR_TENSOR : BR_NONE};
+		if (c->results[i])
+			TRY(br_recorder_result(s->recorder, c->results[i], &o->results[i].u.id));
+	}
+	return python_writes(s, o, c);
+}
+
+clv_status stream_python_end(stream *s, const python_call *c)
 {
 	br_recorder_resume(s->recorder);
 	br_recorder_lock(s->recorder);
-	clv_status st = python_end(s, object, results, nresults);
+	clv_status st = python_end(s, c);
 	br_recorder_unlock(s->recorder);
 	return st;
 }
