@@ -141,6 +141,15 @@ class Staged:
     def path_of(self, module: nn.Module) -> str:
         return next(path for path, m in self.modules if m is module)
 
+    def check_apart(self) -> None:
+        """Raises when the stages cannot run by themselves: they can be in several processes."""
+        if self.captured.stores or self.rebinds:
+            names = self.captured.plan.rebinds() or ["an attribute"]
+            raise SplitError(
+                f"the forward keeps {', '.join(names)} of the model for the next call, which the stages by themselves "
+                "cannot do: run them in sequence by calling the partition"
+            )
+
     def check_model(self) -> None:
         """Raises when the model is not as it was captured."""
         self.programs[0].native.check_model()
@@ -567,6 +576,7 @@ class Stage(nn.Module):
     def _engine(self, staged: Staged, grad: bool) -> Program | Recomputed:
         key = id(staged)
         if key not in self._engines:
+            staged.check_apart()
             self._adopt(staged)
             recompute = self._recompute and grad
             self._engines[key] = staged.engine(self.index, self._state, self._checks(staged), recompute, self._device)

@@ -332,7 +332,7 @@ class PartitionedPlan(_show.Shown):
         if stage is not None and device is None:
             return stage
         self._need_data()
-        self._check_apart()
+        self._first.main.check_apart()
         where = None if device is None else _real_device(device)
         moves = where is not None and where != self._home
         if moves and self._whole:
@@ -349,16 +349,6 @@ class PartitionedPlan(_show.Shown):
             stage.share()
         self._stages[i] = stage
         return stage
-
-    def _check_apart(self) -> None:
-        """Stages can be in several processes: nothing that one keeps is another's."""
-        main = self._first.main
-        if self.nstages > 1 and (main.captured.stores or main.rebinds):
-            names = main.captured.plan.rebinds() or ["an attribute"]
-            raise SplitError(
-                f"the forward keeps {', '.join(names)} of the model for the next call, which the stages by themselves "
-                "cannot do: run them in sequence by calling the partition"
-            )
 
     def _of_mode(self, mode: Mode) -> StagePlans:
         """The plans for a mode of the model, on the example."""
