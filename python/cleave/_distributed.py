@@ -6,8 +6,9 @@ partition ──pipeline_stages──▶ Stage (a PipelineStage) ──schedule�
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -181,14 +182,20 @@ def _connect(
     except Exception as e:
         peers.fail(f"rank {peers.rank}: making its stages raised {type(e).__name__}: {first_line(e)}")
         raise
-    params = {i: dict(m.named_parameters()) for i, m in modules.items()}
-    gradients = Gradients(params, exact)
+    gradients = Gradients({i: partial(_parameters, m) for i, m in modules.items()}, exact)
+    params = {i: _parameters(m) for i, m in modules.items()}
     _agree(partitioned, peers, gradients, rank_of, params, wire, exact)
     link = Link(peers, rank_of, gradients, wire)
     stages = [Stage(modules[i], device, link, partitioned) for i in mine]
     for s in stages:
         s.before = next((b for b in stages if b.stage_index == s.stage_index - 1), None)
     return stages
+
+
+def _parameters(module: Any) -> dict[str, torch.nn.Parameter]:
+    """All that a stage has, each under one name, also those that it shares with other stages."""
+    found = {id(p): (name, p) for name, p in reversed(list(module.named_parameters(remove_duplicate=False)))}
+    return dict(reversed(list(found.values())))
 
 
 def _agree(
@@ -535,6 +542,21 @@ class PipelineRun:
             f"output {spec.name} is not split along the batch and differs between micro-batches, so there is no one "
             "value for the batch; eval(..., merge=False) gives the outputs of each micro-batch"
         )
+
+    # ---- parameters -----------------------------------------------------------------------------------------------
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        """The parameters of this rank's stages, each once, for an optimizer."""
+        return (p for _, p in self.named_parameters())
+
+    def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """The same with their names in the model; one that has several has the first."""
+        seen: set[int] = set()
+        for s in self.stages:
+            for name, p in _parameters(s.submod).items():
+                if id(p) not in seen:
+                    seen.add(id(p))
+                    yield name, p
 
     # ---- times ----------------------------------------------------------------------------------------------------
 

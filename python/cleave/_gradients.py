@@ -10,7 +10,7 @@ the parts are summed after the step: less traffic, other rounding.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -83,9 +83,11 @@ class _Stage:
 class Gradients:
     """The gradients of one rank's stages during a step."""
 
-    def __init__(self, params: Mapping[int, Mapping[str, torch.nn.Parameter]], exact: bool) -> None:
+    def __init__(self, params: Mapping[int, Callable[[], dict[str, torch.nn.Parameter]]], exact: bool) -> None:
+        """params: those of each stage, by name, as they are."""
         self._exact = exact
-        self._stages = {i: _Stage(dict(p)) for i, p in params.items()}
+        self._params = params
+        self._stages = {i: _Stage(now()) for i, now in params.items()}
         self._ties: list[Tied] = []
         self._rank_of: Sequence[int] = ()
         self._peers: Peers | None = None
@@ -105,7 +107,7 @@ class Gradients:
                 "the stages; call cleave.sync_tied_gradients(stages) on every rank after each step, before the "
                 "optimizer"
             )
-        self._stages[stage] = _Stage(s.params)
+        self._stages[stage] = _Stage(self._params[stage]())
 
     def params(self, stage: int) -> dict[str, torch.nn.Parameter]:
         return {n: p for n, p in self._stages[stage].params.items() if p.requires_grad}

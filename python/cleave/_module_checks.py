@@ -73,6 +73,17 @@ def module_checks(target: Target, use: Use, operands: set[str], same: Sequence[i
     return Found(Checks(_in_order(walk.roots), tied, None if same is None else list(same)), walk.unwatched, walk.tables)
 
 
+def stage_checks(whole: Checks, own: Iterable[tuple[str, tuple[Any, Any], tuple[Any, Any]]]) -> Checks:
+    """For a stage by itself, which has its own mode: all but the training flags, and that the stage and the model hold
+    the same tensors. own: name, place in the model, place in the stage."""
+    roots, tied = whole.made_of
+    same = list(tied)
+    for name, model, stage in own:
+        first = len(same)
+        same += [(name, *model, first), (f"{name} of the stage", *stage, first)]
+    return Checks([root for root in roots if root[1] != "training"], same, None)
+
+
 def _in_order(roots: Iterable[Root]) -> list[Root]:
     """Items of one dict together, what is in place of its value first; all that is no item of a dict last."""
     items: dict[int, tuple[list[Root], list[Root]]] = {}

@@ -343,6 +343,7 @@ class Want:
 
 class Checks:
     strict: bool
+    made_of: tuple[list[tuple[Any, ...]], list[tuple[str, Any, Any, int]]]
     def __init__(
         self, roots: list[tuple[Any, ...]], tensors: list[tuple[str, Any, Any, int]], inputs: list[int] | None
     ) -> None: ...

@@ -126,6 +126,7 @@ typedef struct ChecksObject {
 	VEC(Text) texts;
 	VEC(Tied) tied;
 	VEC(uint32_t) inputs; /* of each input the first that is the same tensor */
+	PyObject *made_of;    /* (roots, tensors), as they were given */
 	bool strict;          /* the forward may ask which tensors are the same: also of inputs, and different ones */
 	bool apart;           /* different tensors of the modules were so when `last` was noted */
 } ChecksObject;
@@ -959,7 +960,7 @@ static int checks_traverse(ChecksObject *o, visitproc visit, void *ctx)
 	}
 	for (uint32_t i = 0; !s && i < o->tied.n; i++)
 		s = visit_one(o->tied.at[i].holder, visit, ctx);
-	return s;
+	return s ? s : visit_one(o->made_of, visit, ctx);
 }
 
 static void root_clear(Root *r)
@@ -972,6 +973,7 @@ static void root_clear(Root *r)
 static int checks_clear(ChecksObject *o)
 {
 	o->groups.n = o->grouped = 0;
+	Py_CLEAR(o->made_of);
 	while (o->roots.n)
 		root_clear(&o->roots.at[--o->roots.n]);
 	while (o->classes.n)
@@ -1099,7 +1101,8 @@ static PyObject *checks_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 	if (!o)
 		return NULL;
 	o->strict = inputs != Py_None;
-	bool ok = !o->strict || read_inputs(o, inputs);
+	o->made_of = PyTuple_Pack(2, roots, tied);
+	bool ok = o->made_of && (!o->strict || read_inputs(o, inputs));
 	for (Py_ssize_t i = 0; ok && i < PyList_GET_SIZE(roots); i++)
 		ok = add_root(o, PyList_GET_ITEM(roots, i));
 	clv_status st = ok ? make_groups(o) : CLV_OK;
@@ -1113,6 +1116,7 @@ static PyObject *checks_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 
 static PyMemberDef checks_members[] = {
 	{"strict", T_BOOL, offsetof(ChecksObject, strict), READONLY, "the forward may ask which tensors are the same"},
+	{"made_of", T_OBJECT, offsetof(ChecksObject, made_of), READONLY, "(roots, tensors)"},
 	{NULL, 0, 0, 0, NULL}};
 
 PyTypeObject ChecksType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Checks",

@@ -27,6 +27,7 @@ class PlanStages:
         self.device_of = partitioned.device_of
         self.batch_dim = partitioned._want.batch_dim or 0
         self._first = partitioned._first
+        self._made: list[Stage] = []
         placed = json.dumps([self._first.main.placement.stage_of, list(self.device_of)])
         digest = hashlib.blake2b(placed.encode(), digest_size=8).hexdigest()
         self.signature = f"{partitioned.signature}, stages {digest}"
@@ -72,7 +73,10 @@ class PlanStages:
     # ---- running --------------------------------------------------------------------------------------------------
 
     def stage(self, i: int, *, device: torch.device) -> Stage:
-        return self.source.stage(i, device=device)
+        stage = self.source.stage(i, device=device)
+        stage.others = list(self._made)  # whatever other stages there are in this process: these are trained together
+        self._made.append(stage)
+        return stage
 
     def unpack_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[torch.Tensor]:
         return self.source.unpack_inputs(args, kwargs)

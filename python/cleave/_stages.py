@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from ._capture import Arguments, Captured
 from ._dims import SizeSpec
 from ._example import DTYPES
 from ._log import logger
+from ._module_checks import stage_checks
 from ._regime import Plans, Regime
 from ._save import fixed_of
 from ._state import Target
@@ -96,15 +97,16 @@ class Staged:
         self,
         i: int,
         state: Mapping[str, tuple[Any, Any]] | None = None,
-        checked: bool = True,
+        checks: _native.Checks | bool = True,
         device: torch.device | None = None,
     ) -> Program:
-        """Stage i as a program. state: places of tensors other than the model's; unchecked: the model may change."""
+        """Stage i as a program. state: places of tensors other than the model's. checks: what must hold of the model;
+        True: that it is as it was captured, False: nothing."""
         captured = self.captured
         if state is not None:
             captured = captured._replace(state={**captured.state, **state})
-        if not checked:
-            captured = captured._replace(modules=None)
+        if checks is not True:
+            captured = captured._replace(modules=checks or None)
         if device is not None:
             captured = captured._replace(plan=self._on(str(device)))
         how: dict[str, Any] = {"inference": not self.grad, "optimize": NONE if self.grad else SAFE}
@@ -117,12 +119,17 @@ class Staged:
         return self._moved[device]
 
     def engine(
-        self, i: int, state: Mapping[str, tuple[Any, Any]], recompute: bool, device: torch.device | None
+        self,
+        i: int,
+        state: Mapping[str, tuple[Any, Any]],
+        checks: _native.Checks,
+        recompute: bool,
+        device: torch.device | None,
     ) -> Program | Recomputed:
         """Stage i on tensors that are kept elsewhere."""
         if recompute:
-            return Recomputed(self, i, state, device)
-        return self.program(i, state, checked=False, device=device)
+            return Recomputed(self, i, state, checks, device)
+        return self.program(i, state, checks, device)
 
     def _range(self, i: int) -> tuple[int, int]:
         """First and last node of stage i, the latter excluded."""
@@ -140,6 +147,15 @@ class Staged:
 
     def path_of(self, module: nn.Module) -> str:
         return next(path for path, m in self.modules if m is module)
+
+    def check_apart(self) -> None:
+        """Raises when the stages cannot run by themselves: they can be in several processes."""
+        if self.captured.stores or self.captured.plan.rebinds():
+            names = self.captured.plan.rebinds() or ["an attribute"]
+            raise SplitError(
+                f"the forward keeps {', '.join(names)} of the model for the next call, which the stages by themselves "
+                "cannot do: run them in sequence by calling the partition"
+            )
 
     def check_model(self) -> None:
         """Raises when the model is not as it was captured."""
@@ -215,10 +231,15 @@ class Recomputed:
     module tensors that it found, which it does not change a second time."""
 
     def __init__(
-        self, staged: Staged, i: int, state: Mapping[str, tuple[Any, Any]], device: torch.device | None = None
+        self,
+        staged: Staged,
+        i: int,
+        state: Mapping[str, tuple[Any, Any]],
+        checks: _native.Checks | bool = True,
+        device: torch.device | None = None,
     ) -> None:
-        """state: places of module tensors other than the model's."""
-        self.program = staged.program(i, state, checked=not state, device=device)
+        """state: places of module tensors other than the model's; checks: as Staged.program takes them."""
+        self.program = staged.program(i, state, checks, device)
         self.rebinds = self.program.rebinds
         places = {**staged.captured.state, **state}
         used = {name: written for name, _, _, written in self.program.native.state()}
@@ -230,7 +251,8 @@ class Recomputed:
         self.writes_inputs = "writes inputs" in staged.effects(i)
         self.found: dict[str, torch.Tensor] = {}
         self.lock = threading.Lock()  # around `found`
-        self.again = staged.program(i, {name: (self.found, name) for name in used}, checked=False, device=device)
+        # The forward has looked at the model.
+        self.again = staged.program(i, {name: (self.found, name) for name in used}, False, device)
 
     def run(self, values: Tensors, symbols: list[int] | None) -> tuple[Any, ...]:
         copies = {name: _copied(holder[key]) for name, (holder, key) in self.written.items()}
@@ -336,11 +358,35 @@ class StagePlans(Plans[Staged]):
 class Mode(NamedTuple):
     """What a stage can be switched between."""
 
-    training: bool
+    flags: tuple[bool, ...]  # train or eval mode, of every module of the model
     grad: bool
 
-    def __str__(self) -> str:
-        return f"{'train' if self.training else 'eval'} mode {'with' if self.grad else 'without'} gradients"
+    @contextlib.contextmanager
+    def of(self, target: Target) -> Iterator[None]:
+        """Puts the model into this mode, for a look."""
+        modules = [m for _, m in target.modules()]
+        before = [m.training for m in modules]
+        try:
+            for m, flag in zip(modules, self.flags, strict=True):
+                m.training = flag
+            with torch.set_grad_enabled(self.grad):
+                yield
+        finally:
+            for m, flag in zip(modules, before, strict=True):
+                m.training = flag
+
+
+class Part(nn.Module):
+    """A module of the model inside a stage: it has tensors, and nobody calls it."""
+
+    def _no_hooks(self, *args: Any, **kwargs: Any) -> Any:
+        raise SplitError(
+            "the modules inside a stage are not called, and neither would be their hooks: register the hook on the "
+            "model, and partition it again, or on the stage"
+        )
+
+    register_forward_hook = register_forward_pre_hook = register_backward_hook = _no_hooks
+    register_full_backward_hook = register_full_backward_pre_hook = _no_hooks
 
 
 class Stage(nn.Module):
@@ -348,45 +394,90 @@ class Stage(nn.Module):
 
     What comes out is, in order, what the next stage takes; what later stages need is passed through. The last one gives
     the tensors of the model's output. Train and eval mode, grad mode and sizes pick the plan; what was not met before
-    is captured, as long as the whole model is there."""
+    is captured, as long as the whole model is there.
+
+    A stage follows its model: the mode that it is switched to, tensors that are put in the place of others. Other
+    changes (hooks, settings that the forward reads, modules) are refused, as a call of the partition refuses them."""
 
     def __init__(
         self,
         index: int,
         first: StagePlans,
         plans: Callable[[Mode], StagePlans],
-        mode: Mode,
         recompute: bool,
         device: torch.device | None,
+        others: Sequence[Stage] = (),
     ) -> None:
-        """plans: those of a mode; `first` are those of `mode`. device: where the stage is put; None: where it is."""
+        """plans: those of a mode, of which `first` are some. device: where the stage is put; None: where it is. others:
+        stages that are there already, which list the parameters that they share with this one."""
+        self._target = first.target
         super().__init__()
         self.index, self.nstages = index, first.main.placement.nstages
         self.inputs, self.outputs = first.main.inputs_of(index), first.main.outputs_of(index)
         self.sizes: dict[str, int] | None = None  # of the next call; None: they are read off its tensors
         self.numbers: list[tuple[int, Any]] = []  # of the last run's output: what is no tensor
+        self.others = list(others)
         self._plans, self._recompute, self._device = plans, recompute, device
-        self._by_mode: dict[Mode, StagePlans] = {mode: first}
+        self._modules_seen: list[nn.Module] = []  # of the model, when it was last looked at
+        self._flags: list[bool] = []  # which of them were in train mode
+        self._by_mode: dict[tuple[bool, bool], StagePlans] = {}  # as long as these hold: by training and grad mode
         self._engines: dict[int, Program | Recomputed] = {}
-        self._state: dict[str, tuple[Any, Any]] = {}
+        self._state: dict[str, tuple[Any, Any]] = {}  # where its tensors are: in tables of this module
+        self._places: dict[str, tuple[Any, Any]] = {}  # and in the model
+        self._held: dict[str, torch.Tensor] = {}  # what was in both
         self._adopt(first.main)
-        self.train(mode.training)
+        self.training = self._target.training
+
+    # ---- mode
+
+    @property
+    def training(self) -> bool:
+        """Train or eval mode: what train() and eval() of the stage said last, until the model is switched."""
+        model = self._target.training
+        if model is not self._model_training:
+            self.training = model
+        return self._training
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        self._training, self._model_training = bool(mode), self._target.training
+
+    def _look(self) -> None:
+        """Has a look at the model, which has changed."""
+        self._modules_seen = [m for _, m in self._target.modules()]
+        self._flags, self._by_mode = [m.training for m in self._modules_seen], {}
+
+    def _mode(self, training: bool, grad: bool) -> Mode:
+        """The model's own flags in its own mode (parts of it may evaluate while it trains), else all alike."""
+        same = training is self._model_training
+        return Mode(tuple(self._flags) if same else (training,) * len(self._flags), grad)
+
+    # ---- tensors
 
     def _adopt(self, staged: Staged) -> None:
         """Registers the tensors of the stage under their names; from now on they are found here."""
         modules = {id(call.what): call.what for call in staged.modules_of(self.index)}
         for module in modules.values():
             self._attach(staged.path_of(module), module)
+        ties: dict[str, list[str]] = {}
+        for other, name in staged.captured.plan.ties().items():
+            ties.setdefault(name, []).append(other)
+        loose = not_saved(self._target)
         for name, kind, _, _ in staged.programs[self.index].native.state():
-            if name not in self._state:
-                holder, key = staged.captured.state[name]
-                self._state[name] = self._register(name, kind, holder[key])
+            if name in self._state:
+                continue
+            self._places[name] = holder, key = staged.captured.state[name]
+            self._held[name] = tensor = holder[key]
+            saved = kind == "buffer" and name not in loose
+            self._state[name] = self._register(name, kind, tensor, saved)
+            for other in ties.get(name, ()) if kind == "param" else ():
+                self._register(other, kind, tensor, saved)
 
     def _parent(self, path: Sequence[str]) -> nn.Module:
         module: nn.Module = self
         for part in path:
             if part not in module._modules:
-                module.add_module(part, nn.Module())
+                module.add_module(part, Part())
             child = module._modules[part]
             assert child is not None
             module = child
@@ -396,7 +487,7 @@ class Stage(nn.Module):
         *above, key = path.split(".")
         self._parent(above).add_module(key, whole)
 
-    def _register(self, name: str, kind: str, tensor: torch.Tensor) -> tuple[Any, Any]:
+    def _register(self, name: str, kind: str, tensor: torch.Tensor, saved: bool) -> tuple[Any, Any]:
         *path, key = name.split(".")
         module = self._parent(path)
         tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers, vars(module))
@@ -406,22 +497,89 @@ class Stage(nn.Module):
         if kind == "param":
             module.register_parameter(key, tensor)  # type: ignore[arg-type]
             return module._parameters, key
-        module.register_buffer(key, tensor, persistent=kind == "buffer")
+        module.register_buffer(key, tensor, persistent=saved)
         return module._buffers, key
 
+    def share(self) -> bool:
+        """Gives the stage the tensors that were replaced in the model, and the model those that were replaced here.
+        Says whether there were any."""
+        found = False
+        for name, known in self._held.items():
+            (table, key), (holder, at) = self._state[name], self._places[name]
+            own, model = table.get(key), _item(holder, at)
+            if own is model or not (isinstance(own, torch.Tensor) and isinstance(model, torch.Tensor)):
+                continue
+            if own is not known and model is not known:
+                raise InputError(f"{name} was replaced by one tensor in the model and by another in the stage")
+            if own is known and model.device != own.device:
+                raise InputError(
+                    f"{name} of the model was replaced by a tensor on {model.device}, and the stage is on "
+                    f"{own.device}: replace it in the stage, or move it first"
+                )
+            if own is known:
+                table[key] = self._held[name] = model
+            else:
+                holder[at] = self._held[name] = own
+            found = True
+        return found
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """Those of a module; without the ones that a stage in `others` lists, unless duplicates are asked for."""
+        self.share()
+        taken = {id(p) for stage in self.others for p in stage._all_parameters()} if remove_duplicate else set()
+        for name, p in super().named_parameters(prefix, recurse, remove_duplicate):
+            if id(p) not in taken:
+                yield name, p
+
+    def _all_parameters(self) -> Iterator[nn.Parameter]:
+        return (p for _, p in self.named_parameters(remove_duplicate=False))
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Of all that it has, also of what another stage lists."""
+        for p in self._all_parameters():
+            if p.grad is not None:
+                p.grad = None if set_to_none else torch.zeros_like(p.grad)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Stage:
+        """Likewise."""
+        for p in self._all_parameters():
+            p.requires_grad_(requires_grad)
+        return self
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """That of a module, with the tensors that the model has now."""
+        self.share()
+        return super().state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """That of a module: into the tensors that the model has now."""
+        self.share()
+        return super().load_state_dict(*args, **kwargs)
+
+    # ---- running
+
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        mode = Mode(self.training, torch.is_grad_enabled())
-        plans = self._by_mode.get(mode)
-        if plans is None:
-            plans = self._by_mode[mode] = self._plans(mode)
+        if not self._flags or [m.training for m in self._modules_seen] != self._flags:
+            self._look()
+        key = self.training, torch.is_grad_enabled()
+        plans = self._by_mode.get(key)
         try:
-            out = self._run(plans, mode, tensors)
+            if plans is None:
+                plans = self._by_mode[key] = self._plans(self._mode(*key))
+            try:
+                out = self._run(plans, key, tensors)
+            except InputError:
+                shared = self.share()
+                self._look()
+                again = self._plans(self._mode(*key))  # what is trainable may have changed
+                if again is plans and not shared:
+                    raise
+                self._by_mode[key] = again
+                out = self._run(again, key, tensors)
         except InputError as error:
-            again = self._plans(mode)  # what is trainable may have changed
-            if again is plans:
-                raise InputError(f"stage {self.index}: {error}") from None
-            self._by_mode[mode] = again
-            out = self._run(again, mode, tensors)
+            raise InputError(f"stage {self.index}: {error}") from None
         tensors, self.numbers = take_numbers(out)
         return tensors
 
@@ -431,18 +589,20 @@ class Stage(nn.Module):
             "generated source (PartitionedPlan.write_source)"
         )
 
-    def _run(self, plans: StagePlans, mode: Mode, tensors: Tensors) -> tuple[Any, ...]:
-        staged, symbols = self._serving(plans, tensors)
-        return self._engine(staged, mode).run(tensors, symbols)
+    def _run(self, plans: StagePlans, key: tuple[bool, bool], tensors: Tensors) -> tuple[Any, ...]:
+        staged, symbols = self._serving(plans, key, tensors)
+        return self._engine(staged, key[1]).run(tensors, symbols)
 
-    def _serving(self, plans: StagePlans, tensors: Tensors) -> tuple[Staged, list[int] | None]:
+    def _serving(self, plans: StagePlans, key: tuple[bool, bool], tensors: Tensors) -> tuple[Staged, list[int] | None]:
         """The plan for these sizes; sizes that are used for the first time are recorded."""
         sized = plans.sized
         if sized is None:
             return plans.main, None
         point = self._read_point(plans, tensors)
         if point not in sized.served or id(sized.served[point]) not in plans.by_plan:
-            plans.see(dict(zip(sized.names, point, strict=True)))
+            with self._mode(*key).of(self._target):
+                plans.main.check_model()
+                plans.see(dict(zip(sized.names, point, strict=True)))
         staged = plans.by_plan[id(sized.served[point])]
         return staged, plans.symbols(staged, dict(zip(sized.names, point, strict=True)))
 
@@ -468,9 +628,36 @@ class Stage(nn.Module):
         here = dict(zip(plans.sized.names, plans.sized.example, strict=True))
         return tuple(known.get(name, fixed.get(name, here[name])) for name in plans.sized.names)
 
-    def _engine(self, staged: Staged, mode: Mode) -> Program | Recomputed:
+    def _engine(self, staged: Staged, grad: bool) -> Program | Recomputed:
         key = id(staged)
         if key not in self._engines:
+            staged.check_apart()
             self._adopt(staged)
-            self._engines[key] = staged.engine(self.index, self._state, self._recompute and mode.grad, self._device)
+            recompute = self._recompute and grad
+            self._engines[key] = staged.engine(self.index, self._state, self._checks(staged), recompute, self._device)
         return self._engines[key]
+
+    def _checks(self, staged: Staged) -> _native.Checks:
+        """The model is as it was captured, but for its mode, which the stage has its own of; and both have the same
+        tensors."""
+        names = (name for name, _, _, _ in staged.programs[self.index].native.state())
+        return stage_checks(
+            staged.captured.modules, ((name, staged.captured.state[name], self._state[name]) for name in names)
+        )
+
+
+def _item(holder: Any, key: Any) -> Any:
+    try:
+        return holder[key]
+    except LookupError:
+        return None
+
+
+def not_saved(target: Target) -> list[str]:
+    """Buffers that no state_dict of the model has."""
+    modules = [
+        (f"{prefix}.{path}".strip("."), m)
+        for prefix, root in target.roots
+        for path, m in root.named_modules(remove_duplicate=False)
+    ]
+    return [f"{path}.{name}".strip(".") for path, m in modules for name in m._non_persistent_buffers_set]

@@ -28,7 +28,7 @@ from ._capture import Arguments, Captured, take_apart
 from ._dims import DynamicDims, SizeSpec
 from ._log import logger
 from ._regime import Reader, Regime
-from ._stages import Folding, Mode, Placement, Stage, StagePlans, put_numbers
+from ._stages import Folding, Mode, Placement, Stage, StagePlans, not_saved, put_numbers
 from ._state import Target, fingerprint
 from ._wanted import BasicBlocks, Device, Wanted, read, scalar, weight
 from .errors import ArgumentError, CaptureError, InputError, SplitError
@@ -91,8 +91,6 @@ class PartitionedPlan(_show.Shown):
         self._stages: dict[int, Stage] = {}
         self._by_mode: dict[Mode, StagePlans] = {}  # for stages, which may have left the model
         self._example = example
-        self._training = Target(model).training
-        self._flags = {m: m.training for _, m in Target(model).modules()}  # in that mode
         if made is not None:
             self._begin(made._target, made._first)
         else:
@@ -339,47 +337,33 @@ class PartitionedPlan(_show.Shown):
         if stage is not None and device is None:
             return stage
         self._need_data()
-        self._check_apart()
-        first = self._first
-        mode = Mode(self._training, self._want.training)
+        self._first.main.check_apart()
         where = None if device is None else _real_device(device)
         moves = where is not None and where != self._home
         if moves and self._whole:
-            for other in (mode, Mode(False, False)):  # what can be asked for later has to be seen now
-                self._of_mode(other)
+            flags = tuple(m.training for _, m in self._target.modules())
+            for mode in (Mode(flags, self._want.training), Mode((False,) * len(flags), False)):
+                self._of_mode(mode)  # what can be asked for later has to be seen now
         if stage is None or moves:
-            stage = Stage(i, first, self._of_mode, mode, self._want.recomputation, where if moves else None)
+            others = list(self._stages.values()) if stage is None else stage.others
+            how = (self._want.recomputation, where if moves else None, others)
+            stage = Stage(i, self._first, self._of_mode, *how)
         if moves:
             self._whole = False
             stage.to(where)
+            stage.share()
         self._stages[i] = stage
         return stage
-
-    def _check_apart(self) -> None:
-        """Stages can be in several processes: nothing that one keeps is another's."""
-        main = self._first.main
-        if self.nstages > 1 and (main.captured.stores or main.captured.plan.rebinds()):
-            names = main.captured.plan.rebinds() or ["an attribute"]
-            raise SplitError(
-                f"the forward keeps {', '.join(names)} of the model for the next call, which the stages by themselves "
-                "cannot do: run them in sequence by calling the partition"
-            )
 
     def _of_mode(self, mode: Mode) -> StagePlans:
         """The plans for a mode of the model, on the example."""
         if not self._whole and mode in self._by_mode:
             return self._by_mode[mode]
-        flags = {m: m.training for _, m in self._target.modules()}
-        try:
-            for m in flags:
-                m.training = self._flags.get(m, mode.training) if mode.training == self._training else mode.training
-            with torch.set_grad_enabled(mode.grad):
-                leaves = take_apart(self._target, *self._example).leaves
-                self._by_mode[mode] = self._plans(self._example, leaves, mode.grad)
-                return self._by_mode[mode]
-        finally:
-            for m, flag in flags.items():
-                m.training = flag
+        with mode.of(self._target):
+            self._reader.refresh()
+            leaves = take_apart(self._target, *self._example).leaves
+            self._by_mode[mode] = self._plans(self._example, leaves, mode.grad)
+        return self._by_mode[mode]
 
     def unpack_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[torch.Tensor]:
         """The tensors of a call, as the first stage takes them."""
@@ -454,7 +438,7 @@ class PartitionedPlan(_show.Shown):
             want.batch_dim or 0,
             self.folding.depth,
             self.folding.whole,
-            _not_saved(self._model),
+            not_saved(self._target),
             explicit_del,
             call_texts(plan.calls(0, plan.node_count())),
         )
@@ -514,7 +498,7 @@ class PartitionedPlan(_show.Shown):
         True
         """
         self._need_data()
-        plans = self._of_mode(Mode(False, False))
+        plans = self._of_mode(Mode((False,) * len(list(self._target.modules())), False))
         sized = plans.sized
         if sized is not None and self._whole:
             names = sized.names
@@ -665,14 +649,6 @@ def _torch_device(name: str) -> str | None:
         return str(torch.device(name))
     except RuntimeError:
         return None
-
-
-def _not_saved(model: Callable[..., Any]) -> list[str]:
-    """Buffers that no state_dict of the model has."""
-    if not isinstance(model, nn.Module):
-        return []
-    modules = model.named_modules(remove_duplicate=False)
-    return [f"{path}.{name}" if path else name for path, m in modules for name in m._non_persistent_buffers_set]
 
 
 def _on_meta(target: Target, example: tuple[Any, Any]) -> bool:

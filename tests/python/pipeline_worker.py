@@ -724,6 +724,104 @@ def case_plan_measured():
     plan(Words, profile=None, n_iter=1, partitioning_method="acyclic")
 
 
+def pipe_words(n, batch=8):
+    """A model with tied words, in n stages; its twin in one process; a batch."""
+    import cleave
+
+    torch.manual_seed(3)
+    model = Words().train()
+    ids, target = torch.randint(0, 20, (batch, 5)), torch.randint(0, 20, (batch,))
+    options = {"profile": "estimate", "partitioning_method": "acyclic"}
+    part = cleave.pipe_model(model, model_args=(ids[:2],), nparts=n, **options)
+    return model, copy.deepcopy(model), part, ids, target
+
+
+def eager_step(one, ids, target, m):
+    """The micro-batches one after the other: gradients as the pipeline has them."""
+    for i, t in zip(chunks(ids, m), chunks(target, m), strict=True):
+        plan_loss(one(i), t).backward()
+    for p in one.parameters():
+        p.grad /= m
+
+
+def same_model(run, one):
+    names = {**dict(one.named_parameters(remove_duplicate=False)), **dict(one.named_buffers())}
+    for s in run.stages:
+        for name, t in s.submod.state_dict().items():
+            assert torch.equal(t, names[name]), (s.stage_index, name)
+
+
+ASKED = {  # what is given to an optimizer
+    "naive": lambda run: (p for stage in run.stages for p in stage.submod.parameters()),
+    "parameters": lambda run: run.parameters(),
+    "groups": lambda run: [{"params": stage.submod.parameters()} for stage in run.stages],
+    "named": lambda run: list(run.named_parameters()),
+}
+OPTIMIZERS = {
+    "AdamW": lambda params: torch.optim.AdamW(params, lr=0.05),
+    "SGD": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=0.1),
+}
+
+
+def case_plan_stepped_once():
+    """Stages of one rank that share a parameter, and stages of several: every optimizer steps it once."""
+    n, m = world(), 2 * world()
+    model, first, part, ids, target = pipe_words(2 * n, 2 * m)
+    assert len(part.stages) == 2 * n  # that stages were looked at changes nothing
+    for placement, name in ((vee(), "ZBVZeroBubble"), (loop(2 * n), "Interleaved1F1B")):
+        for k, asked in enumerate(ASKED.values()):
+            optimizer = list(OPTIMIZERS.values())[k % 2]
+            one = copy.deepcopy(first)
+            model.load_state_dict(first.state_dict())
+            run = part.schedule(name, microbatches=m, loss_fn=plan_loss, placement=placement, timeout=30)
+            mine, other = optimizer(asked(run)), optimizer(one.parameters())
+            for _ in range(3):
+                mine.zero_grad()
+                other.zero_grad()
+                run.step(ids, target=target)
+                eager_step(one, ids, target, m)
+                mine.step()
+                other.step()
+                same_model(run, one)
+            run.close()
+
+
+def case_plan_changed():
+    """The model is changed after the schedule was made: the stages follow, or say what they do not follow."""
+    m = 4
+    model, one, part, ids, target = pipe_words(world())
+    run = part.schedule("GPipe", microbatches=m, loss_fn=plan_loss, timeout=30)
+    for change in (
+        lambda net: net.eval(),
+        lambda net: net.train(),
+        lambda net: setattr(net.layers[0][0], "weight", nn.Parameter(torch.linspace(-1, 1, 512).reshape(32, 16))),
+        lambda net: net.norm.eval(),
+        lambda net: setattr(net, "places", torch.ones(1, 5, 16)),
+        lambda net: net.load_state_dict(
+            {k: v.clone() + 1 for k, v in net.state_dict().items() if k[0] == "l"}, strict=False, assign=True
+        ),
+    ):
+        change(model)
+        change(one)
+        model.zero_grad()
+        one.zero_grad()
+        run.step(ids, target=target)
+        eager_step(one, ids, target, m)
+        same_model(run, one)
+        names = dict(one.named_parameters())
+        for name, p in run.named_parameters():
+            assert torch.equal(p.grad, names[name].grad), name
+        out = run.eval(ids)
+        with torch.no_grad():
+            want = torch.cat([one(i)["y"] for i in chunks(ids, m)])
+        assert out is None or torch.equal(out["y"], want)
+        dist.barrier()
+    model.layers[0][1].register_forward_hook(lambda *a: None)
+    refused("forward hooks of module layers.0.1 changed", lambda: run.step(ids, target=target))
+    dist.barrier()
+    run.close()
+
+
 # ---- what ends a pipeline -------------------------------------------------------------------------------------------
 
 

@@ -559,11 +559,27 @@ def test_what_a_forward_writes(what: str) -> None:
             same_seen(want, got, f"{what}, {grad}, {seed}")
 
 
+@pytest.mark.parametrize("nparts", [1, 2])
 @pytest.mark.parametrize("what", ["re-binds a buffer", "sets an attribute"])
-def test_what_a_forward_keeps_cannot_be_kept_by_stages_alone(what: str) -> None:
-    found = cleave.pipe_model(Keeps(what), batch_dim=None, model_args=_x(), nparts=2, profile="estimate")
+def test_what_a_forward_keeps_cannot_be_kept_by_stages_alone(what: str, nparts: int) -> None:
+    found = cleave.pipe_model(Keeps(what), batch_dim=None, model_args=_x(), nparts=nparts, profile="estimate")
     with pytest.raises(cleave.SplitError, match="for the next call"):
         found.stage(0)
+
+
+def test_what_a_forward_keeps_in_train_mode_alone_is_refused_there() -> None:
+    class Sometimes(Keeps):
+        def forward(self, x: Tensor) -> Tensor:
+            if self.training:
+                self.kept = self.kept + x.detach()
+            return super().forward(x)
+
+    model, x = Sometimes("nothing").eval(), _x()
+    found = cleave.pipe_model(model, batch_dim=None, model_args=x, nparts=2, profile="estimate")
+    assert torch.equal(in_sequence(found, x), model(x))
+    model.train()
+    with pytest.raises(cleave.SplitError, match="kept of the model for the next call"):
+        in_sequence(found, x)
 
 
 def test_python_state_is_refused() -> None:

@@ -40,6 +40,8 @@ SAME = {
     "plan": "models cut by pipe_model: tied words, long skips, recurrent layers, keyword inputs, uneven batches",
     "plan_places": "stages of a plan placed by hand",
     "plan_measured": "ranks that measured other times agree",
+    "plan_stepped_once": "an optimizer steps a parameter that stages share once",
+    "plan_changed": "a model that is changed later",
     "stage_refused": "a stage that cannot be made ends the set-up of all ranks",
     "refused": "steps that cannot run say why",
 }
