@@ -272,9 +272,14 @@ class ModuleUse:
         self.addresses: set[int] = set()  # ids of the model's tensors whose place in memory was asked for
         self.judged: set[Where] = set()  # what changed, and was changed or not by a second call
         self.volatile: set[Where] = set()  # of that, what every forward sets to a new tensor
+        self.outside: set[int] = set()  # ids of containers that the forward changes, and that are not the model's
         self.holders: list[Any] = []  # what has these ids, so that nothing else gets them
         self.numbers: bool | None = None  # what it reads of its own counters is recorded as a Number; None: not known yet
         self.scripts = Scripts()
+
+    def note_outside(self, containers: Sequence[Any]) -> None:
+        self.outside.update(map(id, containers))
+        self.holders.extend(containers)
 
     def unjudged(self, found: Iterable[Change]) -> bool:
         """Something changed of which it is not known whether every forward does that."""
@@ -441,7 +446,8 @@ class Capture:
             spec, outputs, _ = _tree.flatten(output)
             for leaf in outputs:
                 stream.output(leaf)
-            changed = self.snapshot.changes()
+            changed, logs = self.snapshot.changes()
+            self.use.note_outside([*logs, *(c.holder for c in changed if c.outside)])
             if self.use.unjudged(changed):
                 self._find_volatile(leaves, grad, changed)
             stores = self._note_stored(stream, changed)
@@ -539,7 +545,7 @@ class Capture:
             except Exception:  # other data is not taken: the same once more
                 args, kwargs = self.arguments.rebuild(each(leaves, own_copy))
                 self.target.call(*args, **kwargs)
-            again = second.changes()
+            again, _ = second.changes()
         for c in again:
             if c.outside:
                 continue  # where it counts, the comparison with a second call tells
@@ -705,7 +711,7 @@ class Capture:
     def _checks(self, changed: set[Where], mine: Recorded, grads: set[bool]) -> Any:
         """What must still hold of the model when the plan runs."""
         use, operands = self.use, mine.stream.states_read()
-        seen = Use(use.read, use.watched, changed, use.looked_up, bool(use.compares), use.addresses)
+        seen = Use(use.read, use.watched, changed, use.looked_up, bool(use.compares), use.addresses, use.outside)
         same = mine.same if use.compares else None
         found = module_checks(self.target, seen, operands, same)
         if found.tables:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import dis
 import os
-from collections.abc import Iterable
+import weakref
+from collections.abc import Mapping
 from types import CodeType
-from weakref import WeakKeyDictionary
 
 import torch
 
@@ -23,18 +23,24 @@ _LAYERS = tuple(os.path.join(_TORCH, "nn", name) for name in ("functional.py", "
 _PLUMBING = tuple(os.path.join(_TORCH, "nn", "modules", name) for name in ("module.py", "container.py", "lazy.py"))
 _CONSTANT = ("LOAD_CONST", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_SMALL_INT", "LOAD_COMMON_CONSTANT")
 
-_known: WeakKeyDictionary[CodeType, bool] = WeakKeyDictionary()
+_MOST_KNOWN = 100_000
+
+_known: dict[int, tuple[weakref.ref[CodeType], bool]] = {}  # by id: to hash code takes long
 
 
-def compares(code: Iterable[CodeType]) -> bool:
-    """Some of this code may compare two tensors with `is`."""
-    return any([_compares(c) for c in code])
+def compares(code: Mapping[int, CodeType]) -> bool:
+    """Some of this code, by id, may compare two tensors with `is`."""
+    if len(_known) > _MOST_KNOWN:
+        _known.clear()
+    return any([_compares(number, c) for number, c in code.items()])
 
 
-def _compares(code: CodeType) -> bool:
-    found = _known.get(code)
-    if found is None:
-        found = _known[code] = _is_of_models(code.co_filename) and _IS in code.co_code[::2] and _has_two_values(code)
+def _compares(number: int, code: CodeType) -> bool:
+    known = _known.get(number)
+    if known is not None and known[0]() is code:
+        return known[1]
+    found = _is_of_models(code.co_filename) and _IS in code.co_code[::2] and _has_two_values(code)
+    _known[number] = weakref.ref(code), found
     return found
 
 

@@ -44,6 +44,7 @@ class Use(NamedTuple):
     looked_up: dict[int, set[Any] | None]  # by id of a dict that may be a cache: keys that are read; None: all of it
     compares: bool  # code ran that may ask whether two tensors are the same object
     addresses: set[int]  # ids of tensors whose place in memory, or id, was asked for
+    outside: set[int]  # ids of containers that the forward changes, and that are not the model's
 
 
 Root = tuple[Any, ...]  # owner, label, base, place, key, want, as _native.Checks takes them
@@ -249,6 +250,8 @@ class _Walk:
         while self.classes - done:
             for cls, key in sorted(self.classes - done, key=lambda c: (c[0].__qualname__, c[1])):
                 done.add((cls, key))
+                if any((id(c), key) in self.use.changed for c in cls.__mro__):
+                    continue
                 owner, value = f"class {cls.__qualname__}", _look_up(cls, key)
                 if value is _NOTHING:
                     self.roots.append((owner, key, cls, PART_CLASS, key, ABSENT))
@@ -277,6 +280,8 @@ class _Walk:
         self.items -= 1
         if kind is Kind.FIXED or kind is Kind.MODULE:
             return value
+        if id(value) in self.use.outside:
+            return ANY
         if kind is Kind.TENSOR:
             return Want(_native.WANT_IS, value)
         made = self.made.get(id(value))

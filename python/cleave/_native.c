@@ -252,7 +252,7 @@ static PyMethodDef functions[] = {
      "check_model(plan, checks): raises what does not hold any more of the model and of the modes around the call"},
 	{"same_items", same_items_py, METH_VARARGS, "same_items(a, b) -> dicts or lists of the very same items"},
 	{"calls_begin", calls_begin_py, METH_NOARGS,
-     "calls_begin() -> a set that fills with the code objects that run on this thread, or None"},
+     "calls_begin() -> a dict that fills with the code objects that run on this thread, by id, or None"},
 	{"calls_end", calls_end_py, METH_NOARGS, "calls_end(): no more are added"},
 	{"recycle", recycle, METH_O, "recycle(on): memory that is let go of is handed out again, on this thread"},
 	{"copy_data", copy_data, METH_VARARGS, "copy_data(dst, src)"},

@@ -7,19 +7,22 @@ static int on_event(PyObject *seen, PyFrameObject *called, int what, PyObject *u
 	if (what != PyTrace_CALL)
 		return 0;
 	PyCodeObject *code = PyFrame_GetCode(called);
-	int failed = PySet_Add(seen, (PyObject *)code);
+	PyObject *number = PyLong_FromVoidPtr(code); /* the hash of a code object goes through all of it */
+	int failed = number ? PyDict_SetItem(seen, number, (PyObject *)code) : -1;
+	Py_XDECREF(number);
 	Py_DECREF(code);
 	return failed;
 }
 
-/* calls_begin() -> a set that fills with code objects until calls_end(); None: somebody else profiles this thread */
+/* calls_begin() -> a dict that fills with code objects, by id, until calls_end(); None: somebody else profiles this
+   thread */
 PyObject *calls_begin_py(PyObject *self, PyObject *unused)
 {
 	(void)self;
 	(void)unused;
 	if (PyThreadState_Get()->c_profilefunc)
 		Py_RETURN_NONE;
-	PyObject *seen = PySet_New(NULL);
+	PyObject *seen = PyDict_New();
 	if (seen)
 		PyEval_SetProfile(on_event, seen);
 	return seen;

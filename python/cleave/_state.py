@@ -264,6 +264,16 @@ class _Kept:
         added = added and not isinstance(key, str)
         return Change(name, self.container, key, before, after, added, self.outside > 0)
 
+    def is_log(self) -> bool:
+        """Somebody outside of the model counts or collects: it is a list, and only got longer."""
+        items, now = self.items, self.now()
+        return (
+            self.outside > 0
+            and isinstance(self.container, (list, deque))
+            and len(now) > len(items)
+            and _native.same_items(now[: len(items)], items)
+        )
+
     def restore(self) -> None:
         c = self.container
         kind: Any = next(t for t in (OrderedDict, dict, list, deque, set) if isinstance(c, t))
@@ -512,8 +522,7 @@ class Snapshot:
         leaves = [t.tensor for t in tensors if t.tensor.is_leaf]
         self.tensors = [(t, t.data, t.requires_grad, t.grad) for t in leaves]
 
-    def moved(self) -> Iterator[Any]:
-        """What is not as it was, of all that is kept."""
+    def _all_moved(self) -> Iterator[Any]:
         yield from (kept for kept in self.kept if not kept.is_same())
         for container, own, place, outside in self.empty:
             if container:
@@ -523,12 +532,21 @@ class Snapshot:
                 else:
                     yield _Kept(container, name, outside, items)
 
-    def changes(self) -> list[Change]:
-        """Attributes and items that are not what they were; containers that a module keeps are looked into."""
-        return [c for kept in self.moved() for c in kept.changes()]
+    def moved(self) -> tuple[list[Any], list[Any]]:
+        """What is not as it was; and lists in which somebody collects what the forward does, and nothing else happens:
+        those are left alone."""
+        found = list(self._all_moved())
+        logs = [kept for kept in found if isinstance(kept, _Kept) and kept.is_log()]
+        return ([], logs) if len(logs) == len(found) else (found, [])
+
+    def changes(self) -> tuple[list[Change], list[Any]]:
+        """Attributes and items that are not what they were, to any depth; and lists in which somebody outside of the
+        model collects what the forward does."""
+        moved, logs = self.moved()
+        return [c for kept in moved for c in kept.changes()], [kept.container for kept in logs]
 
     def restore(self) -> None:
-        for kept in list(self.moved()):
+        for kept in self.moved()[0]:
             kept.restore()
         for tensor, alias, requires_grad, grad in self.tensors:
             if tensor.layout is torch.strided and not tensor.is_nested and tensor.data_ptr() != alias.data_ptr():
