@@ -1801,17 +1801,21 @@ typedef struct clv_trace_options {
 	/** Called with a line about what was found. May be NULL. */
 	void (*log)(void *ctx, const char *line);
 	void *ctx; /**< for the three functions, which are called on the calling thread */
+	bool keep_slower; /**< keep compiled segments that are slower than the tape; false: they are dropped, as long as
+	                       there is fallback. For files that will run elsewhere */
+	const char *optimize; /**< how the tape runs that they are timed beside: as in clv_runtime_options */
 } clv_trace_options;
 
 /* clang-format off */
 /** The defaults: `clv_trace_options o = CLV_TRACE_OPTIONS_INIT;` */
 #define CLV_TRACE_OPTIONS_INIT {sizeof(clv_trace_options), "inductor", NULL, 0, 0, NULL, NULL, 0, NULL, NULL, 2, 0, true, 0, false, \
-	false, NULL, 0, NULL, 0, -1, -1, NULL, 0, NULL, NULL, NULL, NULL}
+	false, NULL, 0, NULL, 0, -1, -1, NULL, 0, NULL, NULL, NULL, NULL, false, NULL}
 /* clang-format on */
 
 /** Compiles what can be compiled of the plans of an artifact, which must be a whole, uncut model. Every compiled segment was
     compared with the tape on all calls; one that cannot be compiled, or differs, is narrowed down until only the operator
-    that is to blame is left on the tape. The report is in the artifact: clv_artifact_report().
+    that is to blame is left on the tape. Then each segment is timed beside the tape of its nodes, and the whole beside the
+    whole tape; what takes longer is dropped. The report is in the artifact: clv_artifact_report().
     @ownership the new artifact is the caller's, clv_artifact_close(); it keeps what it needs of `a`.
     @errors CLV_E_NOT_FOUND for a back end that is not there; CLV_E_UNSUPPORTED, without fallback or below the threshold,
     lists what is not compiled; CLV_E_TIMEOUT; CLV_E_CANCELLED; CLV_E_IO if there is no room to work; CLV_E_INPUT for calls

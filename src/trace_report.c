@@ -1,4 +1,5 @@
 /* The report of a traced file, from what the file itself says. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/options.h"
@@ -13,7 +14,7 @@ typedef struct reporter {
 	segments s;      /* as the file has them */
 	const char **no; /* per node: why its back end does not take it */
 	int64_t *sizes;  /* per symbol: of the example, where the file says so */
-	VEC(segment_row) rows;
+	VEC(segment_row) rows, dropped;
 	VEC(artifact_segment) planned; /* of a dry run; else empty */
 	amounts m;
 	liveness live;
@@ -125,32 +126,54 @@ static clv_status count(const reporter *r, const artifact_segment *from, segment
 	return CLV_OK;
 }
 
+static clv_status fill_row(reporter *r, const artifact_segment *from, const segment *counted, const char *name,
+                           segment_row *row)
+{
+	strbuf b = STRBUF_INIT;
+	*row = (segment_row)SEGMENT_ROW_INIT;
+	strbuf_puts(&b, name);
+	TRY(arena_take(&r->texts, &b, &row->name));
+	row->backend = from->backend;
+	row->nodes = counted->n;
+	row->work = counted->work;
+	row->bytes_in = counted->bytes_in;
+	row->bytes_out = counted->bytes_out;
+	row->measured_in = bytes_fact(from, "bytes_in");
+	row->measured_out = bytes_fact(from, "bytes_out");
+	row->compile_s = fact(from, "compile_s");
+	row->error = fact(from, "error");
+	row->tolerance = fact(from, "allowed");
+	row->tape_ms = fact(from, "tape_ms");
+	row->code_ms = fact(from, "code_ms");
+	row->size = from->members.n ? 0 : -1;
+	for (uint32_t k = 0; k < from->members.n; k++)
+		row->size += (int64_t)from->members.at[k].n;
+	return CLV_OK;
+}
+
 static clv_status add_row(reporter *r, const artifact_segment *from, const char *on_tape)
 {
-	segment_row row = SEGMENT_ROW_INIT;
+	segment_row row;
 	segment counted;
-	strbuf b = STRBUF_INIT;
+	char name[24];
 	TRY(count(r, from, &counted));
 	TRY(vec_push(&r->s.at, counted));
-	strbuf_printf(&b, "segment %u", r->rows.n);
-	TRY(arena_take(&r->texts, &b, &row.name));
-	row.backend = from->backend;
-	row.nodes = counted.n;
-	row.work = counted.work;
-	row.bytes_in = counted.bytes_in;
-	row.bytes_out = counted.bytes_out;
-	row.measured_in = bytes_fact(from, "bytes_in");
-	row.measured_out = bytes_fact(from, "bytes_out");
-	row.compile_s = fact(from, "compile_s");
-	row.error = fact(from, "error");
-	row.tolerance = fact(from, "allowed");
-	row.tape_ms = fact(from, "tape_ms");
-	row.code_ms = fact(from, "code_ms");
-	row.size = from->members.n ? 0 : -1;
-	for (uint32_t k = 0; k < from->members.n; k++)
-		row.size += (int64_t)from->members.at[k].n;
+	snprintf(name, sizeof name, "segment %u", r->rows.n);
+	TRY(fill_row(r, from, &counted, name, &row));
 	row.on_tape = on_tape;
 	return vec_push(&r->rows, row);
+}
+
+static clv_status add_dropped(reporter *r, const artifact_segment *from)
+{
+	segment_row row;
+	segment counted;
+	char name[24];
+	TRY(count(r, from, &counted));
+	snprintf(name, sizeof name, "dropped %u", r->dropped.n);
+	TRY(fill_row(r, from, &counted, name, &row));
+	row.on_tape = fact(from, "in_whole") > 0 ? "with it the whole is slower" : "slower";
+	return vec_push(&r->dropped, row);
 }
 
 static double given_or_noted(double given, const artifact *a, const char *key)
@@ -170,6 +193,8 @@ static clv_status write_report(reporter *r, double *covered, strbuf *b)
 	                         .planned = r->planned.n > 0,
 	                         .rows = r->rows.at,
 	                         .nrows = r->rows.n,
+	                         .dropped = r->dropped.at,
+	                         .ndropped = r->dropped.n,
 	                         .eager_ms = given_or_noted(r->o->eager_ms, r->a, "eager_ms"),
 	                         .tape_ms = given_or_noted(r->o->tape_ms, r->a, "tape_ms"),
 	                         .traced_ms = given_or_noted(r->o->traced_ms, r->a, "traced_ms")};
@@ -192,6 +217,8 @@ static clv_status make_report(reporter *r, double *covered, char **out)
 		TRY(add_row(r, &r->e->segments.at[i], r->o->on_tape ? r->o->on_tape[i] : NULL));
 	for (uint32_t i = 0; i < r->planned.n; i++)
 		TRY(add_row(r, &r->planned.at[i], "dry run"));
+	for (uint32_t i = 0; i < r->e->dropped.n; i++)
+		TRY(add_dropped(r, &r->e->dropped.at[i]));
 	clv_status st = write_report(r, covered, &b);
 	if (st == CLV_OK)
 		return strbuf_take(&b, out);
@@ -216,6 +243,7 @@ clv_status clv_artifact_report(const clv_artifact *a, const clv_report_options *
 	liveness_free(&r.live);
 	vec_free(&r.s.at);
 	vec_free(&r.rows);
+	vec_free(&r.dropped);
 	vec_free(&r.planned);
 	arena_free(&r.texts);
 	return st;

@@ -119,6 +119,8 @@ TraceOptions = tuple[
     list[str],
     float,
     float,
+    bool,
+    str,
 ]
 Described = tuple[str, str, tuple[int | str, ...]]  # label, dtype, shape
 

@@ -209,16 +209,17 @@ typedef struct option_lists {
 static bool read_options(PyObject *given, clv_trace_options *o, option_lists *l)
 {
 	PyObject *args, *env, *ops, *modules;
-	int fallback, dynamic, dryrun;
+	int fallback, dynamic, dryrun, keep_slower;
 	uint32_t n;
-	if (!PyArg_ParseTuple(given, "sO!dzzIsO!IIpdppO!O!dd", &o->backend, &PyList_Type, &args, &o->timeout, &o->workdir,
+	if (!PyArg_ParseTuple(given, "sO!dzzIsO!IIpdppO!O!ddps", &o->backend, &PyList_Type, &args, &o->timeout, &o->workdir,
 	                      &o->cache, &o->parallel, &o->python, &PyList_Type, &env, &o->minimum_segment_size,
 	                      &o->max_subgraph_count, &fallback, &o->support_threshold, &dynamic, &dryrun, &PyList_Type,
-	                      &ops, &PyList_Type, &modules, &o->rtol, &o->atol))
+	                      &ops, &PyList_Type, &modules, &o->rtol, &o->atol, &keep_slower, &o->optimize))
 		return false;
 	o->fallback = fallback != 0;
 	o->dynamic = dynamic != 0;
 	o->dryrun = dryrun != 0;
+	o->keep_slower = keep_slower != 0;
 	l->args = string_array(args, &o->nargs);
 	l->env = string_array(env, &n); /* it ends with NULL */
 	l->ops = string_array(ops, &o->nops);

@@ -43,7 +43,8 @@ MOST_BATCH = 1024  # of dynamic_batch_size=True
 CHECKED = (1, 3, 7)  # batch sizes at which compiled segments are compared with the tape, beside the example's
 MOST_OTHERS = 32  # plans for other shapes and dtypes that a traced module keeps
 TIMES = ("eager_ms", "tape_ms", "traced_ms")  # notes of a traced file
-TIMED = 3  # runs of the whole, for the report
+ROUNDS, SECONDS = (3, 32), 1.0  # of runs of the whole: at least and at most, and no more of them after so long
+COSTS_MORE = "in this process its calls cost more than it gives"
 
 
 class TensorInfo(NamedTuple):
@@ -198,6 +199,7 @@ def trace(
     cache: str | os.PathLike[str] | bool | None = None,
     optimize: str = "safe",
     threads: int | None = None,
+    keep_slower: bool = False,
 ) -> TracedModule:
     """Compiles what `backend` can compile of a module or function; the rest runs on the tape.
 
@@ -208,6 +210,7 @@ def trace(
     dynamic_batch_size: any number of rows, or a range of them. strict=False allows dicts as outputs. check_trace
     compares the result with the model, on check_inputs too. dryrun chooses segments and compiles nothing. optimize
     ("none", "safe", "fast") says what may be rewritten of the rest, threads how many a run uses (docs/optimize.md).
+    Segments that take longer than the tape are dropped, unless keep_slower says otherwise.
 
     >>> import torch, cleave
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
@@ -235,6 +238,7 @@ def trace(
         cache=_cache(cache),
         optimize=read_level(optimize),
         threads=read_threads(threads),
+        keep_slower=_flag(keep_slower, "keep_slower"),
     )
     if check_inputs is not None and not isinstance(check_inputs, (list, tuple)):
         raise TypeError(f"check_inputs is a list of inputs, not {type(check_inputs).__name__}")
@@ -280,6 +284,7 @@ class _Wanted(NamedTuple):
     cache: str | None
     optimize: str
     threads: int
+    keep_slower: bool
 
     def options(self) -> _native.TraceOptions:
         """As C takes them."""
@@ -304,6 +309,8 @@ class _Wanted(NamedTuple):
             self.modules,
             self.rtol,
             self.atol,
+            self.keep_slower,
+            self.optimize,
         )
 
 
@@ -504,6 +511,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
     _weights: _Watch  # tensors that runs read
     _written: _Watch  # and those that they write, which are the model's own
     _keeps: bool  # a run leaves more in the model than compiled code gives: only the live plan will do
+    _tape: bool  # nothing is compiled, or nothing that pays in this process: the plan runs as it is
 
     def __init__(self, plan: Plan, captured: Sequence[Captured], artifact: Any, wanted: _Wanted) -> None:
         super().__init__()
@@ -521,8 +529,9 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         self._lock = threading.Lock()
         self._times, self._told = {}, set()
         self._weights, self._written = _watched(plan._target, captured, self._runtime)
+        self._tape = not self.segments
         self._keeps = any(_keeps_tensors(c) for c in captured)
-        if self._keeps:
+        if self._keeps and not self._tape:
             warn(f"{plan._target.name} keeps tensors of a run: in this process it runs without compiled code")
 
     # ---- running
@@ -534,6 +543,19 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
             return plan(*args, **kwargs)
         if self._keeps:
             return self._live(args, kwargs)
+        try:
+            if self._tape:
+                with torch.no_grad():
+                    return plan(*args, **kwargs)
+            return self._compiled(args, kwargs, leaves)
+        except InputError:
+            return self._live(args, kwargs)
+        except GuardError:  # data that leads elsewhere; what ran before the guard has happened
+            if self._lasting() or self._draws():
+                raise
+            return self._live(args, kwargs)
+
+    def _compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[torch.Tensor]) -> Any:
         changed = self._changed()
         if changed is not None:
             self._tell_once(changed)
@@ -541,14 +563,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         number = self._plan_for(args, kwargs, leaves)
         if number is None:
             return self._live(args, kwargs)
-        try:
-            which, _, out = self._runtime.run(leaves)
-        except InputError:
-            return self._live(args, kwargs)
-        except GuardError:  # data that leads elsewhere; what ran before the guard has happened
-            if self._lasting() or self._draws():
-                raise
-            return self._live(args, kwargs)
+        which, _, out = self._runtime.run(leaves)
         return _tree.unflatten(self._captured[which].output, out)
 
     def _changed(self) -> str | None:
@@ -636,7 +651,8 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
     @property
     def segments(self) -> list[Segment]:
         """The parts that were compiled, in the order in which they run."""
-        return segments_of(self._artifact, self._runtime)
+        found = segments_of(self._artifact, self._runtime)
+        return [s._replace(compiled=False, reason=COSTS_MORE) for s in found] if self.__dict__.get("_tape") else found
 
     @property
     def coverage(self) -> Coverage:
@@ -655,7 +671,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
 
     def report(self) -> Report:
         """What was compiled, what was not and why, and what it is worth."""
-        return report_of(self._artifact, self._runtime, self._times)
+        return report_of(self._artifact, self._runtime, self._times, COSTS_MORE if self._tape else None)
 
     def save(
         self, path: str | os.PathLike[str], *, prove: str = "auto", metadata: Mapping[str, str] | None = None
@@ -739,18 +755,22 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
                 )
 
     def _measure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Eager, the tape and the traced module on the example, for the report."""
+        """Eager, the tape and the traced module on the example, in turn. Where the tape is faster, it runs."""
         if self._lasting():
             return
-        calls: list[Callable[..., Any]] = [self._plan._target.call, self._plan, self]
-        for _ in range(TIMED):
-            for name, call in zip(TIMES, calls, strict=True):
-                random = RandomState()
-                since = time.perf_counter()
+        calls: list[Callable[..., Any]] = [self._plan._target.call, self._plan, *([] if self._tape else [self])]
+        found: list[list[float]] = [[] for _ in calls]
+        since = time.perf_counter()
+        while len(found[0]) < ROUNDS[time.perf_counter() - since < SECONDS]:
+            for ms, call in zip(found, calls, strict=True):
+                random, start = RandomState(), time.perf_counter()
                 call(*args, **kwargs)
-                ms = (time.perf_counter() - since) * 1e3
+                ms.append((time.perf_counter() - start) * 1e3)
                 random.restore()
-                self._times[name] = min(ms, self._times.get(name, ms))
+        times = [sorted(ms)[len(ms) // 4] for ms in found]  # as they are when nothing disturbs them
+        may_drop = self._wanted.fallback and not self._wanted.keep_slower
+        self._tape = self._tape or (may_drop and times[2] > times[1])
+        self._times.update(zip(TIMES, [*times[:2], times[1] if self._tape else times[2]], strict=True))
 
     def _log_nodes(self) -> None:
         if not log.isEnabledFor(logging.INFO):
@@ -897,9 +917,9 @@ def on_tape(runtime: Any) -> list[str | None]:
     return [s[6] for s in runtime.segments() if s[0] == 0]
 
 
-def report_of(artifact: Any, runtime: Any, times: Mapping[str, float]) -> Report:
-    """The report of a file."""
-    tape = on_tape(runtime)
+def report_of(artifact: Any, runtime: Any, times: Mapping[str, float], why: str | None = None) -> Report:
+    """The report of a file. why: nothing that is compiled runs."""
+    tape = [why if why is not None else reason for reason in on_tape(runtime)]
     ms = [times.get(name, -1.0) for name in TIMES]
     text, share = _native.trace_report(artifact, 0, False, tape, *ms)
     data, _ = _native.trace_report(artifact, 0, True, tape, *ms)

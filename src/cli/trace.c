@@ -6,7 +6,7 @@ typedef struct request {
 	text_list args, ops, modules;
 	double timeout, threshold, rtol, atol;
 	int64_t minimum, most, parallel;
-	bool no_fallback, dynamic, dry, json, verbose;
+	bool no_fallback, keep_slower, dynamic, dry, json, verbose;
 	feeding feeding;
 	sizes sizes;
 	opening opening;
@@ -284,6 +284,7 @@ static clv_trace_options read_options(const request *r, const calls *c, const ch
 	o.minimum_segment_size = (uint32_t)r->minimum;
 	o.max_subgraph_count = (uint32_t)r->most;
 	o.fallback = !r->no_fallback;
+	o.keep_slower = r->keep_slower;
 	o.support_threshold = r->threshold;
 	o.dynamic = r->dynamic;
 	o.dryrun = r->dry;
@@ -409,6 +410,7 @@ static const option options[] = {
 	OPT_INT("max-segments", 0, "N", most, "segments at most (default: any number)"),
 	OPT_TEXTS("op", 0, "NAME", ops, "an operator that is not: aten::sort; may be repeated"),
 	OPT_TEXTS("module", 0, "NAME", modules, "a module that is not, by its path or class: encoder.0; may be repeated"),
+	OPT_FLAG("keep-slower", 0, keep_slower, "segments that are slower than the tape stay; else they are dropped"),
 	OPT_FLAG("no-fallback", 0, no_fallback, "it is an error where something is not"),
 	OPT_FLOAT("threshold", 0, "P", threshold, "it is an error where less of the operators is: 0.9, 90%"),
 	OPT_GROUP("compilers"),
@@ -439,7 +441,8 @@ const command command_trace = {
 		"Writes the model again, with parts of it compiled. What the back end does not take, or compiles to something "
 		"that differs, runs operator by operator as before: the report says what and why. Every compiled part was "
 		"compared with the model, on inputs from files or made up; with --dynamic also at other sizes that the model "
-		"is proven for.\n\n"
+		"is proven for. Parts that take longer than the operators one by one are dropped, unless --keep-slower says "
+		"otherwise: for files that will run on another machine.\n\n"
 		"Compilers run in processes of their own, of the Python that CLEAVE_PYTHON names or of the environment of this "
 		"program, which needs Cleave and the back end. What was compiled before comes from a cache.\n\n"
 		"What comes out runs where the file did. `cleave run --allow-compiled` uses machine code in it; programs that "

@@ -472,6 +472,19 @@ static bool any_failed(const decision *d)
 	return false;
 }
 
+/* Segments that cost more than they give run on the tape, unless all of it is to be compiled. */
+static clv_status weigh(decision *d)
+{
+	const clv_trace_options *o = d->t->o;
+	if (o->keep_slower || !o->fallback)
+		return CLV_OK;
+	TRY(attempts_weigh(&d->ordered, d->at, d->n));
+	for (uint32_t i = 0; i < d->n; i++)
+		for (node_id k = d->at[i].segment.first; d->at[i].dropped && k < d->at[i].segment.end; k++)
+			d->chosen.reason[original(d, k)] = SLOWER;
+	return CLV_OK;
+}
+
 /* Sizes for counting: those of the call that is compiled on. */
 static clv_status decide_at(decision *d, const int64_t *sizes)
 {
@@ -484,7 +497,9 @@ static clv_status decide_at(decision *d, const int64_t *sizes)
 			return CLV_OK;
 		TRY(attempts_run(&d->ordered, d->at, d->n));
 		if (!any_failed(d))
-			return CLV_OK;
+			TRY(attempts_time(&d->ordered, d->at, d->n));
+		if (!any_failed(d))
+			return weigh(d);
 		TRY(find_culprits(d));
 		TRY(check_all_supported(d));
 	}
@@ -566,6 +581,11 @@ static clv_status put_plan(artifact *a, decision *d)
 {
 	for (uint32_t i = 0; i < d->n && !d->t->o->dryrun; i++) {
 		TRY(add_facts(a, d->t, &d->at[i]));
+		if (d->at[i].dropped) {
+			TRY(add_fact(a, &d->at[i].segment, "in_whole", "%.0f", d->at[i].dropped == SLOW_IN_WHOLE));
+			TRY(artifact_add_dropped(a, d->number, &d->at[i].segment));
+			continue;
+		}
 		TRY(own_members(a, &d->at[i].segment));
 		TRY(artifact_add_segment(a, d->number, &d->at[i].segment));
 	}
@@ -664,7 +684,7 @@ static clv_status check_enough(const decision *all, uint32_t n)
 		const decision *d = &all[i];
 		uint32_t compiled_nodes = 0, nodes = d->from->nodes.n;
 		for (node_id k = 0; k < nodes; k++)
-			compiled_nodes += d->chosen.reason[k] == NULL;
+			compiled_nodes += d->chosen.reason[k] == NULL || !strcmp(d->chosen.reason[k], SLOWER); /* it could be */
 		if (!o->fallback && compiled_nodes < nodes)
 			return refuse(d, d->chosen.reason, "not everything could be compiled, and fallback is off:");
 		if (nodes && (double)compiled_nodes < o->support_threshold * (double)nodes)
@@ -694,6 +714,7 @@ static clv_status tracer_open(tracer *t)
 {
 	clv_runtime_options ro = CLV_RUNTIME_OPTIONS_INIT;
 	ro.unproven = ro.tape_only = true;
+	ro.optimize = t->o->optimize;
 	TRY(backend_find(t->o->backend, &t->b));
 	TRY(t->b->check_args(t->b->ctx, t->o->args, t->o->nargs));
 	TRY(clv_runtime_create(t->from, &ro, &t->r));

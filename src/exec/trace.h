@@ -1,12 +1,13 @@
 /* Tracing: an artifact in, the same one with compiled segments out.
  *
- *     support ──▶ segments ──▶ attempts: layouts, jobs, comparison ──▶ artifact
+ *     support ──▶ segments ──▶ attempts: layouts, jobs, comparison ──▶ weighed ──▶ artifact
  *        ▲                          │ one fails
  *        └── its culprit is out ◀── narrowed down
  *
- * trace.c has the loop, trace_try.c the attempts, trace_check.c runs plans to see layouts and to compare. An attempt is a
- * range of nodes that is compiled and compared with the tape; segments are, and so are their halves while a culprit is
- * looked for. What was compiled is remembered by content: choosing segments again compiles only what is new. */
+ * trace.c has the loop, trace_try.c the attempts, trace_check.c runs plans to see layouts, to compare and to time,
+ * trace_weigh.c drops what is slower than the tape. An attempt is a range of nodes that is compiled and compared with the
+ * tape; segments are, and so are their halves while a culprit is looked for. What was compiled is remembered by content:
+ * choosing segments again compiles only what is new. */
 #ifndef EXEC_TRACE_H
 #define EXEC_TRACE_H
 
@@ -56,8 +57,10 @@ typedef struct attempt {
 	char *why;                /* NULL: it can be used; owned */
 	VEC(node_id) blamed;      /* nodes of the ordered plan that the compiler named */
 	double error, allowed;    /* the largest difference from the tape, and what it may be there */
-	double tape_ms, code_ms;  /* negative: not known */
-	int64_t bytes_in, bytes_out; /* of its inputs and outputs, measured */
+	double tape_ms, code_ms;  /* on the example; negative: not known */
+	double all_tape_ms, all_code_ms; /* at all sizes that it is compared at, together */
+	int64_t bytes_in, bytes_out;     /* of its inputs and outputs, measured */
+	enum { KEPT, SLOW, SLOW_IN_WHOLE } dropped; /* it is slower than the tape; or else the whole is, with it */
 } attempt;
 
 /* trace_try.c. Compiles and compares all; what an attempt says of itself is no error. */
@@ -68,5 +71,23 @@ clv_status attempt_init(const trace_plan *p, node_id first, node_id end, attempt
 /* trace_check.c */
 clv_status attempts_look(trace_plan *p, attempt *at, uint32_t n);  /* layouts, sizes */
 clv_status attempts_check(trace_plan *p, attempt *at, uint32_t n); /* those that are loaded, against the tape */
+clv_status attempts_time(trace_plan *p, attempt *at, uint32_t n);  /* likewise, all of which agree with it */
+
+/* One run of a program of the plan on call c, without what is before and after it. */
+clv_status trace_run(const clv_program *g, clv_tensor *const *externals, const clv_trace_call *c, segment_fn seen,
+                     void *ctx, double *ms);
+
+/* Times of two ways in turn, for as many rounds as there is time for. */
+enum { LEAST_ROUNDS = 3, MOST_ROUNDS = 32 };
+typedef struct rounds {
+	double started;
+	uint32_t n;
+} rounds;
+bool rounds_go_on(rounds *r, bool example); /* other sizes than the example's get less time */
+/* What a run takes when nothing disturbs it: the lower quartile. Sorts them; -1 where there are none. */
+double undisturbed(double *ms, uint32_t n);
+
+/* trace_weigh.c. Marks those that are slower than the tape, by themselves or in the whole. */
+clv_status attempts_weigh(trace_plan *p, attempt *at, uint32_t n);
 
 #endif

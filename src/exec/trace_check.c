@@ -1,20 +1,26 @@
-/* Runs of a plan with some ranges watched: how their tensors are laid out, and whether compiled code gives what the tape
- * gives. The program runs its tape; what stands in for a range is called beside it, on the same inputs. */
-#include <float.h>
+/* Runs of a plan with some ranges watched: how their tensors are laid out, whether compiled code gives what the tape
+ * gives, and how long it takes. The program runs its tape; what stands in for a range is called beside it, on the same
+ * inputs. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "exec/beside.h"
 #include "exec/trace.h"
 
+typedef struct times {
+	double tape[MOST_ROUNDS], code[MOST_ROUNDS];
+	uint32_t n;
+} times;
+
 typedef struct watch {
 	trace_plan *p;
 	attempt *at;
 	uint32_t n;
 	uint32_t call;
-	bool first;   /* the call that layouts are of, and that is timed */
-	bool layouts; /* else: compare */
+	enum { LAYOUTS, COMPARE, TIME } what;
+	times *times; /* TIME: per attempt */
 } watch;
 
 /* ---- layouts ------------------------------------------------------------------------------------------------------ */
@@ -124,8 +130,6 @@ static clv_status compare_inputs(attempt *a, clv_tensor *const *given, clv_tenso
 	return CLV_OK;
 }
 
-enum { TIMED_RUNS = 3 };
-
 static clv_status run_and_compare(const watch *w, attempt *a, const segment_call *c, clv_tensor **in, clv_tensor **out)
 {
 	double ms;
@@ -133,12 +137,19 @@ static clv_status run_and_compare(const watch *w, attempt *a, const segment_call
 	TRY(run_code(a, c, in, out, &ms));
 	if (!a->why)
 		TRY(compare_inputs(a, in, c->inputs, c->v->inputs.n));
-	if (!a->why)
-		TRY(compare(a, w, out, c->outputs, c->v->outputs.n));
-	if (w->first && !a->why) {
-		keep_shortest(ms, &a->code_ms);
-		keep_shortest(c->tape_ms, &a->tape_ms);
-	}
+	return a->why ? CLV_OK : compare(a, w, out, c->outputs, c->v->outputs.n);
+}
+
+/* It has left its inputs alone before. */
+static clv_status run_and_time(const watch *w, attempt *a, const segment_call *c, clv_tensor **out)
+{
+	times *t = &w->times[a - w->at];
+	double ms;
+	TRY(run_code(a, c, c->inputs, out, &ms));
+	if (a->why || t->n == MOST_ROUNDS)
+		return CLV_OK;
+	t->code[t->n] = ms;
+	t->tape[t->n++] = c->tape_ms;
 	return CLV_OK;
 }
 
@@ -148,7 +159,7 @@ static clv_status see(void *ctx, const segment_call *c)
 	attempt *a = w->at;
 	while (a->code != c->code)
 		a++;
-	if (w->layouts) {
+	if (w->what == LAYOUTS) {
 		a->bytes_in = a->bytes_out = 0;
 		TRY(take_orders(c->inputs, c->v->inputs.n, a->segment.in_order.at, a->segment.in_order.n, &a->bytes_in));
 		return take_orders(c->outputs, c->v->outputs.n, a->segment.out_order.at, a->segment.out_order.n, &a->bytes_out);
@@ -159,7 +170,8 @@ static clv_status see(void *ctx, const segment_call *c)
 	clv_tensor **all = mem_alloc((n + 1) * sizeof *all);
 	if (!all)
 		return fail_nomem();
-	clv_status st = run_and_compare(w, a, c, all, all + c->v->inputs.n);
+	clv_tensor **out = all + c->v->inputs.n;
+	clv_status st = w->what == TIME ? run_and_time(w, a, c, out) : run_and_compare(w, a, c, all, out);
 	release_all(all, n);
 	mem_free(all);
 	return st;
@@ -192,76 +204,155 @@ static clv_status copy_inputs(const clv_program *g, const clv_trace_call *c, clv
 	return CLV_OK;
 }
 
-typedef struct run_room {
-	clv_tensor **inputs, **externals, **outputs;
-} run_room;
-
-static bool room_new(const clv_program *g, run_room *r)
+static clv_status timed_run(const clv_program *g, const run_spec *spec, double *ms)
 {
-	r->inputs = mem_alloc((g->v.inputs.n + 1) * sizeof *r->inputs);
-	r->externals = mem_alloc((g->v.externals.n + 1) * sizeof *r->externals);
-	r->outputs = mem_alloc((g->outputs.n + 1) * sizeof *r->outputs);
-	return r->inputs && r->externals && r->outputs;
+	double start = clock_seconds();
+	TRY(program_run(g, spec));
+	TRY(wait_for_all(spec->outputs, g->outputs.n));
+	*ms = (clock_seconds() - start) * 1e3;
+	return CLV_OK;
 }
 
-static void room_free(const clv_program *g, run_room *r)
-{
-	if (r->inputs)
-		release_all(r->inputs, g->v.inputs.n);
-	if (r->outputs)
-		release_all(r->outputs, g->outputs.n);
-	mem_free(r->inputs);
-	mem_free(r->externals);
-	mem_free(r->outputs);
-}
-
-static clv_status run_call(watch *w, const clv_program *g, const clv_trace_call *c, run_room *r)
+clv_status trace_run(const clv_program *g, clv_tensor *const *externals, const clv_trace_call *c, segment_fn seen,
+                     void *ctx, double *ms)
 {
 	if (c->ninputs != g->v.inputs.n)
 		return fail(CLV_E_INPUT, "the model takes %u inputs, the call has %u", g->v.inputs.n, c->ninputs);
-	TRY(copy_inputs(g, c, r->inputs));
-	for (uint32_t i = 0; i < g->v.externals.n; i++)
-		r->externals[i] = w->p->externals[g->v.externals.at[i]];
+	clv_tensor **inputs = mem_alloc((g->v.inputs.n + g->outputs.n + 1) * sizeof *inputs);
+	if (!inputs)
+		return fail_nomem();
+	clv_tensor **outputs = inputs + g->v.inputs.n;
 	run_spec spec = {
-		.inputs = r->inputs, .externals = r->externals, .outputs = r->outputs, .watch = see, .watch_ctx = w};
-	return program_run(g, &spec);
+		.inputs = inputs, .externals = externals, .outputs = outputs, .watch = seen, .watch_ctx = ctx};
+	clv_status st = copy_inputs(g, c, inputs);
+	if (st == CLV_OK)
+		st = timed_run(g, &spec, ms);
+	release_all(inputs, g->v.inputs.n + g->outputs.n);
+	mem_free(inputs);
+	return st;
 }
 
-static clv_status run_one(watch *w, const clv_program *g, const clv_trace_call *c)
+/* The plan with its attempts as segments, and its tensors. */
+typedef struct watched {
+	clv_program *g;
+	clv_tensor **externals;
+} watched;
+
+static void watched_free(watched *x)
 {
-	run_room r = {0};
-	clv_status st = room_new(g, &r) ? run_call(w, g, c, &r) : fail_nomem();
-	room_free(g, &r);
-	return st;
+	program_free(x->g);
+	mem_free(x->externals);
+}
+
+static clv_status watched_new(watch *w, watched *x)
+{
+	*x = (watched){0};
+	TRY(watched_program(w, &x->g));
+	x->externals = mem_alloc((x->g->v.externals.n + 1) * sizeof *x->externals);
+	for (uint32_t i = 0; x->externals && i < x->g->v.externals.n; i++)
+		x->externals[i] = w->p->externals[x->g->v.externals.at[i]];
+	if (x->externals)
+		return CLV_OK;
+	watched_free(x);
+	return fail_nomem();
+}
+
+static clv_status watch_once(watch *w, const watched *x, uint32_t i)
+{
+	double ms;
+	w->call = w->p->calls.at[i];
+	return trace_run(x->g, x->externals, &w->p->t->o->calls[w->call], see, w, &ms);
 }
 
 static clv_status watch_calls(watch *w, uint32_t ncalls)
 {
-	const clv_trace_options *o = w->p->t->o;
-	clv_program *g;
-	TRY(watched_program(w, &g));
+	watched x;
+	TRY(watched_new(w, &x));
 	clv_status st = CLV_OK;
-	for (uint32_t i = 0, more = w->layouts ? 0 : TIMED_RUNS; i < ncalls && st == CLV_OK; i++) {
-		w->call = w->p->calls.at[i];
-		w->first = i == 0;
-		st = run_one(w, g, &o->calls[w->call]);
-		for (; st == CLV_OK && more; more--)
-			st = run_one(w, g, &o->calls[w->call]);
+	for (uint32_t i = 0; i < ncalls && st == CLV_OK; i++) {
+		st = watch_once(w, &x, i);
 		if (st == CLV_E_GUARD && i > 0)
 			st = CLV_OK; /* data of another size that leads elsewhere: it says nothing about the code */
 	}
-	program_free(g);
+	watched_free(&x);
 	return st;
 }
 
 clv_status attempts_look(trace_plan *p, attempt *at, uint32_t n)
 {
-	watch w = {.p = p, .at = at, .n = n, .layouts = true};
+	watch w = {.p = p, .at = at, .n = n, .what = LAYOUTS};
 	return watch_calls(&w, 1);
 }
 
 clv_status attempts_check(trace_plan *p, attempt *at, uint32_t n)
 {
-	watch w = {.p = p, .at = at, .n = n};
+	watch w = {.p = p, .at = at, .n = n, .what = COMPARE};
 	return watch_calls(&w, p->calls.n);
+}
+
+/* ---- times -------------------------------------------------------------------------------------------------------- */
+
+bool rounds_go_on(rounds *r, bool example)
+{
+	static const double seconds[] = {0.25, 1.0};
+	if (r->n == 0)
+		r->started = clock_seconds();
+	bool late = clock_seconds() - r->started > seconds[example];
+	return r->n++ < (late ? LEAST_ROUNDS : MOST_ROUNDS);
+}
+
+static int by_size(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
+double undisturbed(double *ms, uint32_t n)
+{
+	if (n == 0)
+		return -1;
+	qsort(ms, n, sizeof *ms, by_size);
+	return ms[n / 4];
+}
+
+static void take_times(watch *w, bool example)
+{
+	for (uint32_t k = 0; k < w->n; k++) {
+		attempt *a = &w->at[k];
+		times *t = &w->times[k];
+		double on_tape = undisturbed(t->tape, t->n), compiled_ms = undisturbed(t->code, t->n);
+		if (example) {
+			a->tape_ms = on_tape;
+			a->code_ms = compiled_ms;
+		}
+		a->all_tape_ms += t->n ? on_tape : 0;
+		a->all_code_ms += t->n ? compiled_ms : 0;
+		t->n = 0;
+	}
+}
+
+/* A run changes the state of some models: then a guard may stop it, and what was seen has to do. */
+static clv_status time_call(watch *w, const watched *x, uint32_t i)
+{
+	clv_status st = CLV_OK;
+	for (rounds r = {0}; st == CLV_OK && rounds_go_on(&r, i == 0);)
+		st = watch_once(w, x, i);
+	take_times(w, i == 0);
+	return st == CLV_E_GUARD ? CLV_OK : st;
+}
+
+clv_status attempts_time(trace_plan *p, attempt *at, uint32_t n)
+{
+	watch w = {.p = p, .at = at, .n = n, .what = TIME, .times = mem_alloc((n + 1) * sizeof *w.times)};
+	watched x;
+	if (!w.times)
+		return fail_nomem();
+	clv_status st = watched_new(&w, &x);
+	if (st == CLV_OK) {
+		for (uint32_t i = 0; st == CLV_OK && i < p->calls.n; i++)
+			st = time_call(&w, &x, i);
+		watched_free(&x);
+	}
+	mem_free(w.times);
+	return st;
 }

@@ -31,6 +31,9 @@ static void plan_entry_free(artifact_plan *e)
 	for (uint32_t i = 0; i < e->segments.n; i++)
 		segment_free(&e->segments.at[i]);
 	vec_free(&e->segments);
+	for (uint32_t i = 0; i < e->dropped.n; i++)
+		segment_free(&e->dropped.at[i]);
+	vec_free(&e->dropped);
 	vec_free(&e->fallbacks);
 }
 

@@ -66,6 +66,7 @@ typedef struct artifact_plan {
 	VEC(int64_t) points; /* sizes it was recorded at: one number per symbol that is no data symbol, point after point */
 	VEC(artifact_segment) segments;   /* compiled, ascending and apart */
 	VEC(artifact_fallback) fallbacks; /* by node; empty: nothing was asked to be compiled */
+	VEC(artifact_segment) dropped;    /* were compiled, and are slower than the tape: nodes, back end and facts alone */
 } artifact_plan;
 
 typedef struct clv_artifact artifact;
@@ -121,6 +122,7 @@ clv_status artifact_ready(artifact *a);
 /* artifact_segments.c. Texts are copied, the data of members is borrowed. In order of the nodes; artifact_check has the
    rules. A reason that is too long is cut. */
 clv_status artifact_add_segment(artifact *a, uint32_t plan_number, const artifact_segment *from);
+clv_status artifact_add_dropped(artifact *a, uint32_t plan_number, const artifact_segment *from);
 clv_status artifact_add_fallback(artifact *a, uint32_t plan_number, node_id n, const char *reason);
 
 /* artifact_write.c. Of one that was made. To a path: whole or not at all. */

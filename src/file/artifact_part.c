@@ -325,6 +325,8 @@ static clv_status keep_segments(taker *t, uint32_t i)
 	const artifact_plan *from = &t->from->plans.at[i];
 	for (uint32_t k = 0; k < from->segments.n; k++)
 		TRY(artifact_add_segment(t->to, i, &from->segments.at[k]));
+	for (uint32_t k = 0; k < from->dropped.n; k++)
+		TRY(artifact_add_dropped(t->to, i, &from->dropped.at[k]));
 	for (uint32_t k = 0; k < from->fallbacks.n; k++)
 		TRY(artifact_add_fallback(t->to, i, from->fallbacks.at[k].node, from->fallbacks.at[k].reason));
 	return CLV_OK;

@@ -46,12 +46,24 @@ static clv_status copy_note(artifact *a, const artifact_note *from, artifact_not
 	return artifact_text(a, from->text, &out->text);
 }
 
-/* Numbers are copied, texts too; the data of members stays where it is. */
-static clv_status copy_segment(artifact *a, const artifact_segment *from, artifact_segment *to)
+/* What is said about a segment. */
+static clv_status copy_facts(artifact *a, const artifact_segment *from, artifact_segment *to)
 {
+	artifact_note note;
 	to->first = from->first;
 	to->end = from->end;
 	TRY(artifact_text(a, from->backend, &to->backend));
+	for (uint32_t i = 0; i < from->facts.n; i++) {
+		TRY(copy_note(a, &from->facts.at[i], &note));
+		TRY(vec_push(&to->facts, note));
+	}
+	return CLV_OK;
+}
+
+/* Numbers are copied, texts too; the data of members stays where it is. */
+static clv_status copy_segment(artifact *a, const artifact_segment *from, artifact_segment *to)
+{
+	TRY(copy_facts(a, from, to));
 	for (uint32_t i = 0; i < from->sizes.n; i++)
 		TRY(vec_push(&to->sizes, from->sizes.at[i]));
 	for (uint32_t i = 0; i < from->in_order.n; i++)
@@ -62,10 +74,6 @@ static clv_status copy_segment(artifact *a, const artifact_segment *from, artifa
 	for (uint32_t i = 0; i < from->needs.n; i++) {
 		TRY(copy_note(a, &from->needs.at[i], &note));
 		TRY(vec_push(&to->needs, note));
-	}
-	for (uint32_t i = 0; i < from->facts.n; i++) {
-		TRY(copy_note(a, &from->facts.at[i], &note));
-		TRY(vec_push(&to->facts, note));
 	}
 	for (uint32_t i = 0; i < from->members.n; i++) {
 		artifact_member m = from->members.at[i];
@@ -83,6 +91,19 @@ clv_status artifact_add_segment(artifact *a, uint32_t i, const artifact_segment 
 	clv_status st = copy_segment(a, from, &s);
 	if (st == CLV_OK)
 		st = vec_push(&a->plans.at[i].segments, s);
+	if (st != CLV_OK)
+		segment_free(&s);
+	return st;
+}
+
+clv_status artifact_add_dropped(artifact *a, uint32_t i, const artifact_segment *from)
+{
+	artifact_segment s = {0};
+	if (i >= a->plans.n)
+		return fail(CLV_E_INVALID, "there is no plan %u that a segment could be of", i);
+	clv_status st = copy_facts(a, from, &s);
+	if (st == CLV_OK)
+		st = vec_push(&a->plans.at[i].dropped, s);
 	if (st != CLV_OK)
 		segment_free(&s);
 	return st;
@@ -211,10 +232,11 @@ static clv_status check_orders(const plan *p, const liveness *l, const artifact_
 
 /* ---- all ---------------------------------------------------------------------------------------------------------- */
 
-static clv_status check_segment(const artifact_plan *e, const liveness *l, uint32_t i)
+/* Segments are ascending and apart. */
+static clv_status check_facts(const artifact_plan *e, const artifact_segment *all, uint32_t i)
 {
-	const artifact_segment *s = &e->segments.at[i];
-	node_id from = i ? e->segments.at[i - 1].end : e->first;
+	const artifact_segment *s = &all[i];
+	node_id from = i ? all[i - 1].end : e->first;
 	if (s->first >= s->end || s->end > e->end)
 		return fail(CLV_E_PARSE, "nodes %u to %u are not in the part, which is %u to %u", s->first, s->end, e->first,
 		            e->end);
@@ -222,11 +244,27 @@ static clv_status check_segment(const artifact_plan *e, const liveness *l, uint3
 		return fail(CLV_E_PARSE, "it begins at node %u, before node %u where it may", s->first, from);
 	if (!is_name(s->backend))
 		return fail(CLV_E_PARSE, "\"%.64s\" cannot be the name of a back end", s->backend);
+	return check_notes(s->facts.at, s->facts.n, "facts");
+}
+
+static clv_status check_segment(const artifact_plan *e, const liveness *l, uint32_t i)
+{
+	const artifact_segment *s = &e->segments.at[i];
+	TRY(check_facts(e, e->segments.at, i));
 	TRY(check_sizes(e->p, s));
 	TRY(check_orders(e->p, l, s));
 	TRY(check_notes(s->needs.at, s->needs.n, "needs"));
-	TRY(check_notes(s->facts.at, s->facts.n, "facts"));
 	return check_members(s);
+}
+
+static clv_status check_dropped(const artifact_plan *e)
+{
+	for (uint32_t i = 0; i < e->dropped.n; i++) {
+		clv_status st = check_facts(e, e->dropped.at, i);
+		if (st != CLV_OK)
+			return st == CLV_E_NOMEM ? st : fail_more(st, "dropped segment %u", i);
+	}
+	return CLV_OK;
 }
 
 static clv_status check_all(const artifact_plan *e, const liveness *l)
@@ -274,5 +312,6 @@ static clv_status check_segments(const artifact_plan *e)
 clv_status segments_check(const artifact *a, uint32_t i)
 {
 	TRY(check_segments(&a->plans.at[i]));
+	TRY(check_dropped(&a->plans.at[i]));
 	return check_fallbacks(&a->plans.at[i]);
 }

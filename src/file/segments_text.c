@@ -66,6 +66,21 @@ static clv_status put_segment(const artifact_segment *s, json_t *o)
 	return CLV_OK;
 }
 
+static clv_status put_dropped(const artifact_plan *e, json_t *o)
+{
+	json_t *dropped = json_array();
+	TRY(json_put(o, "dropped", dropped));
+	for (uint32_t i = 0; i < e->dropped.n; i++) {
+		const artifact_segment *s = &e->dropped.at[i];
+		json_t *one = json_object();
+		TRY(json_push(dropped, one));
+		TRY(put_nodes(one, s));
+		TRY(json_put_string(one, "backend", s->backend));
+		TRY(put_notes(one, "facts", s->facts.at, s->facts.n));
+	}
+	return CLV_OK;
+}
+
 static clv_status put_plan(const artifact_plan *e, json_t *o)
 {
 	json_t *segments = json_array(), *fallbacks;
@@ -83,7 +98,7 @@ static clv_status put_plan(const artifact_plan *e, json_t *o)
 		TRY(json_push(pair, json_integer(e->fallbacks.at[i].node)));
 		TRY(push_string(pair, e->fallbacks.at[i].reason));
 	}
-	return CLV_OK;
+	return e->dropped.n ? put_dropped(e, o) : CLV_OK;
 }
 
 static clv_status put_plans(const artifact *a, json_t *root)
@@ -213,16 +228,21 @@ static clv_status read_members(reader *r, uint32_t number, const json_t *from, a
 	return CLV_OK;
 }
 
-static clv_status read_parts(reader *r, uint32_t number, const json_t *from, artifact_segment *s)
+static clv_status read_facts(reader *r, const json_t *from, artifact_segment *s)
 {
 	const char *backend;
 	TRY(read_nodes(from, s));
 	TRY(json_get_string(from, "backend", &backend));
 	TRY(artifact_text(r->a, backend, &s->backend));
+	return read_notes(r, from, "facts", s, true);
+}
+
+static clv_status read_parts(reader *r, uint32_t number, const json_t *from, artifact_segment *s)
+{
+	TRY(read_facts(r, from, s));
 	TRY(read_sizes(from, s));
 	TRY(read_orders(from, s));
 	TRY(read_notes(r, from, "needs", s, false));
-	TRY(read_notes(r, from, "facts", s, true));
 	return read_members(r, number, from, s);
 }
 
@@ -235,6 +255,17 @@ static clv_status read_segment(reader *r, uint32_t number, const json_t *from)
 		st = vec_push(&e->segments, s);
 	else if (st != CLV_E_NOMEM)
 		fail_more(st, "segment %u", e->segments.n);
+	if (st != CLV_OK)
+		segment_free(&s);
+	return st;
+}
+
+static clv_status read_dropped(reader *r, uint32_t number, const json_t *from)
+{
+	artifact_segment s = {0};
+	clv_status st = read_facts(r, from, &s);
+	if (st == CLV_OK)
+		st = vec_push(&r->a->plans.at[number].dropped, s);
 	if (st != CLV_OK)
 		segment_free(&s);
 	return st;
@@ -261,6 +292,11 @@ static clv_status read_plan(reader *r, uint32_t number, const json_t *from)
 		TRY(read_segment(r, number, json_array_get(segments, i)));
 	for (size_t i = 0; i < json_array_size(fallbacks); i++)
 		TRY(read_fallback(r, number, json_array_get(fallbacks, i)));
+	const json_t *dropped = json_object_get(from, "dropped");
+	if (dropped && !json_is_array(dropped))
+		return fail(CLV_E_PARSE, "\"dropped\" is no list");
+	for (size_t i = 0; i < json_array_size(dropped); i++)
+		TRY(read_dropped(r, number, json_array_get(dropped, i)));
 	return CLV_OK;
 }
 

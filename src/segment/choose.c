@@ -579,5 +579,5 @@ void segments_free(segments *s)
 bool reason_is_chooser(const char *reason)
 {
 	return strncmp(reason, ALONE, strlen(ALONE)) == 0 || strncmp(reason, GIVEN_UP, strlen(GIVEN_UP)) == 0 ||
-	       strncmp(reason, TIED, strlen(TIED)) == 0;
+	       strncmp(reason, TIED, strlen(TIED)) == 0 || strcmp(reason, SLOWER) == 0;
 }

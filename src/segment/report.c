@@ -215,10 +215,16 @@ static const row_column columns[] = {
 
 enum { COLUMNS = sizeof columns / sizeof *columns };
 
+/* Segments, then those that were dropped. */
+static const segment_row *row_at(const segment_report *r, uint32_t i)
+{
+	return i < r->nrows ? &r->rows[i] : &r->dropped[i - r->nrows];
+}
+
 static bool column_known(const segment_report *r, const row_column *c)
 {
-	for (uint32_t i = 0; i < r->nrows; i++)
-		if (c->known(&r->rows[i]))
+	for (uint32_t i = 0; i < r->nrows + r->ndropped; i++)
+		if (c->known(row_at(r, i)))
 			return true;
 	return false;
 }
@@ -248,11 +254,11 @@ static clv_status add_column_cells(const segment_report *r, cells *t, bool *righ
 		}
 	for (uint32_t c = 0; c < *width; c++)
 		TRY(vec_push(&t->at, kept[c]->title));
-	for (uint32_t i = 0; i < r->nrows; i++)
+	for (uint32_t i = 0; i < r->nrows + r->ndropped; i++)
 		for (uint32_t c = 0; c < *width; c++) {
 			strbuf b = STRBUF_INIT;
-			if (kept[c]->known(&r->rows[i]))
-				kept[c]->put(&b, &r->rows[i]);
+			if (kept[c]->known(row_at(r, i)))
+				kept[c]->put(&b, row_at(r, i));
 			TRY(add_cell(t, &b));
 		}
 	return CLV_OK;
@@ -262,13 +268,13 @@ static clv_status put_segments(const segment_report *r, strbuf *b)
 {
 	cells t = {0};
 	bool right[COLUMNS];
-	uint32_t width = 0;
-	if (!r->nrows)
+	uint32_t width = 0, n = r->nrows + r->ndropped;
+	if (!n)
 		return CLV_OK;
 	clv_status st = add_column_cells(r, &t, right, &width);
 	if (st == CLV_OK) {
 		strbuf_putc(b, '\n');
-		strbuf_columns(b, t.at.at, r->nrows + 1, width, right);
+		strbuf_columns(b, t.at.at, n + 1, width, right);
 	}
 	vec_free(&t.at);
 	arena_free(&t.arena);
@@ -292,18 +298,34 @@ static clv_status add_fallback(const coverage *c, const fallback_row *x, cells *
 	return add_cell(t, &b);
 }
 
+/* Operators of dropped segments are one row: the segments are in the table before. */
+static fallback_row slower_row(const coverage *c)
+{
+	fallback_row sum = {.op = "(operators of dropped segments)", .reason = SLOWER};
+	for (uint32_t i = 0; i < c->rows.n; i++)
+		if (!strcmp(c->rows.at[i].reason, SLOWER)) {
+			sum.count += c->rows.at[i].count;
+			sum.work += c->rows.at[i].work;
+		}
+	return sum;
+}
+
 static clv_status put_fallbacks(const coverage *c, strbuf *b)
 {
 	static const bool right[] = {true, false, true, false};
 	cells t = {0};
 	clv_status st = CLV_OK;
+	fallback_row slower = slower_row(c);
 	if (!c->rows.n)
 		return CLV_OK;
+	if (slower.count)
+		st = add_fallback(c, &slower, &t);
 	for (uint32_t i = 0; i < c->rows.n && st == CLV_OK; i++)
-		st = add_fallback(c, &c->rows.at[i], &t);
+		if (strcmp(c->rows.at[i].reason, SLOWER) != 0)
+			st = add_fallback(c, &c->rows.at[i], &t);
 	if (st == CLV_OK) {
 		strbuf_puts(b, "\non the tape, with share of FLOPs and reason:\n");
-		strbuf_columns(b, t.at.at, c->rows.n, 4, right);
+		strbuf_columns(b, t.at.at, t.at.n / 4, 4, right);
 	}
 	vec_free(&t.at);
 	arena_free(&t.arena);
@@ -354,6 +376,9 @@ static void put_headline(const segment_report *r, strbuf *b)
 		idle += r->rows[i].on_tape != NULL;
 	if (idle && !r->planned)
 		strbuf_printf(b, "; %u of them run%s on the tape here", idle, idle == 1 ? "s" : "");
+	if (r->ndropped)
+		strbuf_printf(b, "; %u segment%s slower than the tape, and dropped", r->ndropped,
+		              r->ndropped == 1 ? " was" : "s were");
 	strbuf_putc(b, '\n');
 }
 
@@ -507,6 +532,11 @@ clv_status report_json(const segment_report *r, strbuf *b)
 	strbuf_putc(b, '[');
 	for (uint32_t i = 0; i < r->nrows; i++)
 		put_json_segment(b, &r->rows[i]);
+	strbuf_putc(b, ']');
+	put_key(b, "dropped");
+	strbuf_putc(b, '[');
+	for (uint32_t i = 0; i < r->ndropped; i++)
+		put_json_segment(b, &r->dropped[i]);
 	strbuf_putc(b, ']');
 	put_key(b, "fallbacks");
 	strbuf_putc(b, '[');

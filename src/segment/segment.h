@@ -59,7 +59,7 @@ typedef struct segments {
 
 clv_status segments_choose(const plan *p, const segments_spec *s, segments *out);
 void segments_free(segments *s);
-/* Whether a reason is the chooser's own (too few together, tied by memory, too many segments): the node itself could be
+/* Whether a reason is about segments (too few together, tied by memory, too many, too slow): the node itself could be
    compiled. */
 bool reason_is_chooser(const char *reason);
 
@@ -94,6 +94,9 @@ void coverage_free(coverage *c);
 /* The reason of a node that would be compiled; the number of its segment follows. */
 #define DRY_RUN "dry run: it would be in segment "
 
+/* The reason of a node that was compiled, in a segment that takes longer than the tape. */
+#define SLOWER "compiled, its segment is slower than the tape"
+
 /* ---- for people: report.c ------------------------------------------------------------------------------------------ */
 
 /* What is known about a segment; a number that is not is NAN, or -1, and is left out. */
@@ -123,6 +126,8 @@ typedef struct segment_report {
 	uint32_t nrows;
 	double eager_ms, tape_ms, traced_ms; /* a run of the whole; NAN: not known */
 	bool planned;                        /* of a dry run: nothing is compiled */
+	const segment_row *dropped;          /* segments that are slower than the tape, and run on it */
+	uint32_t ndropped;
 } segment_report;
 
 /* "98.4 % of FLOPs (176 of 180 operators) compiled in 3 segments by inductor", the segments, every operator on the

@@ -776,18 +776,19 @@ def test_capture_does_not_bump_the_version_of_parameters_it_only_reads() -> None
 
 
 def test_capture_leaves_the_example_inputs_alone() -> None:
-    x = torch.zeros(3)
-    data = {"x": x, "extra": [x]}
+    x, y = torch.zeros(3), torch.zeros(3)
 
     def f(d: dict[str, Any]) -> Tensor:
         d["x"].add_(1)
         return d["x"] * 2
 
-    with torch.no_grad():
-        cleave.capture(f, (data,))
-    assert x.tolist() == [0, 0, 0]
-    assert data["x"] is x
-    assert data["extra"][0] is x
+    for other in (y, x):
+        data = {"x": x, "extra": [other]}
+        with torch.no_grad(), pytest.raises(cleave.CaptureError) if other is x else contextlib.nullcontext():
+            cleave.capture(f, (data,))  # a plan that writes its inputs takes none twice
+        assert x.tolist() == [0, 0, 0]
+        assert data["x"] is x
+        assert data["extra"][0] is other
 
 
 def test_no_global_hooks_modes_or_flags_stay_behind() -> None:

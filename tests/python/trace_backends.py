@@ -65,7 +65,7 @@ class Exact:
         return self._running(ops, list(model(*inputs)))
 
     def trace(self, model: Any, inputs: Any = (), **options: Any) -> cleave.TracedModule:
-        return cleave.trace(model, inputs, backend=self.name, **{"cache": False, **options})
+        return cleave.trace(model, inputs, backend=self.name, **{"cache": False, "keep_slower": True, **options})
 
 
 def compiled_ops(traced: cleave.TracedModule) -> list[list[str]]:
