@@ -17,22 +17,29 @@
 
 enum { LARGE = 1 << 20 };
 
+static void fill_free(const payload *p, void **memories)
+{
+	for (uint32_t i = 0; memories && i < p->memories.n; i++)
+		mem_free(memories[i]);
+	mem_free(memories);
+}
+
+/* NULL: what zstd says it holds is not there, which is seen only now. */
 static void **fill(const payload *p)
 {
+	bool ok = true;
 	void **memories = mem_alloc(p->memories.n * sizeof *memories);
 	MUST(memories);
 	for (uint32_t i = 0; i < p->memories.n; i++) {
 		memories[i] = mem_alloc(p->memories.at[i].nbytes); /* exactly: a write past the end is seen */
-		MUST(memories[i] && payload_fill(p, i, memories[i]) == CLV_OK);
+		MUST(memories[i]);
+		ok = payload_fill(p, i, memories[i]) == CLV_OK && ok;
+		MUST(ok || (p->memories.at[i].encoding == ENC_ZSTD && status_message()[0] != '\0'));
 	}
-	return memories;
-}
-
-static void fill_free(const payload *p, void **memories)
-{
-	for (uint32_t i = 0; i < p->memories.n; i++)
-		mem_free(memories[i]);
-	mem_free(memories);
+	if (ok)
+		return memories;
+	fill_free(p, memories);
+	return NULL;
 }
 
 #define COPY_ARRAY(to, from, field)                                                                                    \
@@ -90,7 +97,7 @@ static void check_schema(const payload *p)
 		(void)schema_check(p->schema.at, p->tensors.at, p->schema.n, p->sizes.at, p->sizes.n);
 }
 
-/* Compressed it is a payload too, unless it holds what int8 cannot. */
+/* Compressed it is a payload too, unless it holds what int8 cannot, or there is no zstd. */
 static void check_compressed(const payload *p, void *const *memories, encoding e)
 {
 	payload *q = again(p, memories), *back;
@@ -99,10 +106,12 @@ static void check_compressed(const payload *p, void *const *memories, encoding e
 	for (uint32_t i = 0; i < q->tensors.n; i++)
 		q->tensors.at[i].wish = e;
 	clv_status st = payload_image(q, &image);
-	MUST(st == CLV_OK || (st == CLV_E_INVALID && e == ENC_INT8));
+	MUST(st == CLV_OK || (st == CLV_E_INVALID && e == ENC_INT8) || (st == CLV_E_UNSUPPORTED && e == ENC_ZSTD));
 	if (st == CLV_OK) {
 		MUST(st_append(&image, &file) == CLV_OK && payload_read(file.at, file.n, p->kind, &back) == CLV_OK);
-		fill_free(back, fill(back));
+		void **filled = fill(back);
+		MUST(filled);
+		fill_free(back, filled);
 		payload_free(back);
 		st_image_free(&image);
 	}
@@ -113,7 +122,9 @@ static void check_compressed(const payload *p, void *const *memories, encoding e
 static void check_round_trip(const payload *p)
 {
 	void **memories = fill(p);
-	check_compressed(p, memories, (encoding)(ENC_FP16 + p->tensors.n % 3));
+	if (!memories)
+		return;
+	check_compressed(p, memories, (encoding)(ENC_FP16 + p->tensors.n % (ENC_COUNT - ENC_FP16)));
 	payload *q = again(p, memories), *back;
 	st_image image;
 	strbuf file = STRBUF_INIT, one = STRBUF_INIT, two = STRBUF_INIT;
@@ -153,7 +164,9 @@ static void look(const void *data, size_t n, payload_kind kind)
 static void look_at_header(const char *text, size_t n)
 {
 	static const uint8_t data[64] = {1, 0, 1, 1, 0x80, 0x3f, 0, 0xff};
-	static const int64_t shapes[][2] = {{4, 4}, {4, 2}, {2, 4}, {64}, {4, 3}, {2, 2}};
+	static const uint8_t packed[] = {0x28, 0xb5, 0x2f, 0xfd, 0x20, 0x40, 0x45, 0x00, 0x00, 0x10, 0x00, 0x00, 0x01, 0x00, 0x93, 0x00, 0x16}; /* 64 zeros, by zstd */
+	static const float scales[] = {1, 0.5f};
+	static const int64_t shapes[][2] = {{4, 4}, {4, 2}, {2, 4}, {64}, {4, 3}, {2, 2}, {sizeof packed}, {2}};
 	static const struct {
 		const char *quoted;
 		st_entry entry;
@@ -161,6 +174,8 @@ static void look_at_header(const char *text, size_t n)
 		{"\"a\"", {"a", DT_F32, 2, shapes[0], data, 64}},  {"\"b\"", {"b", DT_F16, 2, shapes[1], data, 16}},
 		{"\"c\"", {"c", DT_I8, 2, shapes[2], data, 8}},    {"\"d\"", {"d", DT_U8, 1, shapes[3], data, 64}},
 		{"\"e\"", {"e", DT_BOOL, 2, shapes[4], data, 12}}, {"\"f\"", {"f", DT_F64, 2, shapes[5], data, 32}},
+		{"\"g\"", {"g", DT_U8, 1, shapes[6], packed, sizeof packed}},
+		{"\"s\"", {"s", DT_F32, 1, shapes[7], scales, sizeof scales}},
 	};
 	st_entry entries[sizeof all / sizeof *all];
 	uint32_t count = 0;

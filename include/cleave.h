@@ -1679,10 +1679,12 @@ CLV_API const clv_tensor *clv_boundary_tensor(const clv_boundary *b, uint32_t i)
     @threads any. */
 CLV_API int64_t clv_boundary_size(const clv_boundary *b, const char *symbol);
 
-/** The boundary as bytes: what the Python package writes and reads too. compress: NULL, "fp16", "bf16", "int8".
+/** The boundary as bytes: what the Python package writes and reads too. compress: NULL, "fp16", "bf16", "int8", or "zstd",
+    which loses nothing (docs/payload.md).
     @ownership the bytes are the caller's, clv_bytes_free().
-    @errors CLV_E_UNSUPPORTED for tensors that have no plain memory; CLV_E_INVALID for another compression;
-    CLV_E_OVERFLOW; CLV_E_TORCH where data comes from another device.
+    @errors CLV_E_UNSUPPORTED for tensors that have no plain memory, and for zstd in a build without it; CLV_E_INVALID for
+    another compression, and for numbers that are not finite where int8 is asked for; CLV_E_OVERFLOW; CLV_E_TORCH where
+    data comes from another device.
     @threads any. */
 CLV_API clv_status clv_boundary_pack(const clv_boundary *b, const char *compress, void **out, size_t *size);
 
@@ -1691,9 +1693,47 @@ CLV_API clv_status clv_boundary_pack(const clv_boundary *b, const char *compress
     @threads any. */
 CLV_API clv_status clv_boundary_save(const clv_boundary *b, const char *compress, const char *path);
 
-/** A boundary of bytes, which are taken as hostile.
+/** How a boundary is written. */
+typedef struct clv_pack_options {
+	size_t size;          /**< sizeof(clv_pack_options) */
+	const char *compress; /**< as of clv_boundary_pack(); NULL: as it is */
+	const char *path;     /**< write this file; NULL: give bytes */
+	bool no_checksum;     /**< leave out the digests by which readers notice that a byte has changed */
+} clv_pack_options;
+
+/* clang-format off */
+/** The defaults: `clv_pack_options o = CLV_PACK_OPTIONS_INIT;` */
+#define CLV_PACK_OPTIONS_INIT {sizeof(clv_pack_options), NULL, NULL, false}
+/* clang-format on */
+
+/** clv_boundary_pack(), or with a path clv_boundary_save(), with options (NULL: the defaults). With a path, out and size
+    may be NULL, and are not set.
+    @ownership the bytes are the caller's, clv_bytes_free().
+    @errors as clv_boundary_pack() and clv_boundary_save().
+    @threads any. */
+CLV_API clv_status clv_boundary_write(const clv_boundary *b, const clv_pack_options *options, void **out, size_t *size);
+
+/** What compression did to a tensor of a boundary, as clv_boundary_loss() says it. Losses are 0 where nothing is lost, and
+    infinite where a number became infinite. */
+typedef struct clv_loss {
+	size_t size;        /**< sizeof(clv_loss), set by the caller */
+	const char *method; /**< "int8"; NULL: it was not compressed */
+	int64_t bytes;      /**< that it takes in the file, with the memory it shares with others; -1: it is from no file */
+	double max_abs;     /**< the largest difference */
+	double relative;    /**< what an element lost by its own magnitude: the mean over elements other than 0 */
+	double l2;          /**< the root of the sum of squares of the differences, by that of the tensor; NaN: not said */
+} clv_loss;
+
+/** What compression cost tensor i of a boundary that was unpacked or loaded. The caller sets out->size before.
+    @ownership the text in *out is static.
+    @errors none of its own.
+    @threads any. */
+CLV_API clv_status clv_boundary_loss(const clv_boundary *b, uint32_t i, clv_loss *out);
+
+/** A boundary of bytes, which are taken as hostile. Where they have digests, these are compared.
     @ownership the boundary is the caller's, clv_boundary_free(); the bytes are not kept.
-    @errors CLV_E_PARSE; CLV_E_UNSUPPORTED for another version; CLV_E_OVERFLOW.
+    @errors CLV_E_PARSE, also for bytes that were changed or cut off; CLV_E_UNSUPPORTED for another version, and for zstd
+    in a build without it; CLV_E_OVERFLOW.
     @threads any. */
 CLV_API clv_status clv_boundary_unpack(const void *data, size_t size, clv_boundary **out);
 

@@ -45,11 +45,13 @@ from .spec import SplitCandidate, SplitLatency, SplitSpec, TraceBatchMode
 from .split import RuntimeCacheKey, SplitRuntime, prepare_split
 from .tracing import Coverage, Graph, GraphNode, Report, Segment, TracedModule, trace
 from .validation import (
+    CompressionReport,
     DynamicBatchReport,
     assert_dynamic_batch_reuse,
     assert_forward_equivalent,
     assert_gradient_equivalent,
     validate_dynamic_batches,
+    validate_split,
 )
 
 __version__: str = _native.version
@@ -79,6 +81,7 @@ __all__ = [
     "CleaveError",
     "CleaveWarning",
     "CompressionError",
+    "CompressionReport",
     "Device",
     "DynamicBatchReport",
     "GuardError",
@@ -127,5 +130,6 @@ __all__ = [
     "sync_tied_gradients",
     "unpack",
     "validate_dynamic_batches",
+    "validate_split",
     "visualization",
 ]

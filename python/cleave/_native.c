@@ -3,6 +3,8 @@
 #include "optimize/optimize.h"
 #include "_native.h"
 
+#include "file/narrow.h"
+
 /* ---- errors ----------------------------------------------------------------------------------------------------- */
 
 static PyObject *error_classes; /* dict: status number -> exception class; owned by the module for its whole life */
@@ -329,7 +331,8 @@ PyMODINIT_FUNC PyInit__native(void)
 	    PyModule_AddObjectRef(m, "Runtime", (PyObject *)&RuntimeType) < 0 || !add_statuses(m) || !checks_add_names(m) ||
 	    PyModule_AddIntConstant(m, "E_PAYLOAD", E_PAYLOAD) < 0 ||
 	    PyModule_AddIntConstant(m, "MOST_THREADS", MOST_THREADS) < 0 ||
-	    PyModule_AddStringConstant(m, "version", clv_version()) < 0) {
+	    PyModule_AddStringConstant(m, "version", clv_version()) < 0 ||
+	    PyModule_AddStringConstant(m, "encodings", ENCODINGS) < 0) {
 		Py_DECREF(m);
 		return NULL;
 	}

@@ -7,6 +7,7 @@ from torch import Tensor
 _T = TypeVar("_T")
 
 version: str
+encodings: str  # ways to compress, with commas between them
 OK: int
 E_NOMEM: int
 E_INVALID: int

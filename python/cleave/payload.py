@@ -22,6 +22,8 @@ from .errors import ArgumentError, PayloadError
 
 MOST_SHOWN = 4  # tensors of a boundary that its repr names
 
+METHODS = tuple(_native.encodings.split(", "))  # ways to compress (src/file/narrow.h)
+
 Device = str | torch.device | int | None
 Compress = str | Mapping[str, str] | None
 
@@ -247,11 +249,18 @@ def _methods(compress: Compress, tensors: Mapping[str, torch.Tensor]) -> str | d
     if compress is None or isinstance(compress, str):
         return compress
     if not isinstance(compress, Mapping):
-        raise TypeError(f"compress is one of fp16, bf16, int8, zstd or a dict of them by label, not {compress!r}")
+        raise TypeError(f"compress is one of {_native.encodings} or a dict of them by label, not {compress!r}")
     unknown = [label for label in compress if label not in tensors]
     if unknown:
         raise PayloadError(f"compress names {', '.join(map(str, unknown))}, which is not among the tensors")
     return dict(compress)
+
+
+def check_methods(compress: Compress) -> None:
+    """Raises PayloadError for a method that there is not."""
+    for method in compress.values() if isinstance(compress, Mapping) else (compress,):
+        if method is not None and method not in METHODS:
+            raise PayloadError(f"compression is one of {_native.encodings}, not {method!r}")
 
 
 # ---- devices ---------------------------------------------------------------------------------------------------------

@@ -10,6 +10,10 @@ True
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +24,9 @@ from . import _dims, _native, _show, _tree, progress
 from ._capture import Arguments, Capture, own_copy, take_apart
 from ._state import RandomState
 from ._train import default_loss
-from .errors import ArgumentError, ValidationError
+from ._transfer import as_inputs, check_batches
+from .errors import ArgumentError, CleaveError, ValidationError
+from .payload import METHODS, BoundaryPayload, Compress, check_methods
 from .plan import as_call
 from .replay import SplitReplayRuntime
 from .split import SplitRuntime
@@ -143,10 +149,7 @@ def _compare(
     runtime: SplitRuntime, arguments: Arguments, rtol: float, atol: float
 ) -> tuple[bool, float | None, str | None]:
     """Eager and split on the same data from the same state: equal bit for bit, largest difference, reason."""
-    sized = runtime.sized
-    if sized is not None:
-        runtime.prepare_sizes(dict(zip(sized.names, sized.sizes_of(arguments.leaves), strict=True)), training=False)
-    work = Capture(runtime._target, arguments)
+    work = _prepared(runtime, arguments)
 
     def observe(call: Callable[..., Any]) -> Any:
         args, kwargs = arguments.rebuild(arguments.copies())
@@ -156,6 +159,14 @@ def _compare(
 
     want, got = observe(runtime._target.call), observe(lambda *a, **k: runtime.run_suffix(runtime.run_prefix(*a, **k)))
     return difference(want, got, rtol, atol)
+
+
+def _prepared(runtime: SplitRuntime, arguments: Arguments) -> Capture:
+    """What undoes runs on these inputs, whose sizes are recorded: that cannot be done in between."""
+    sized = runtime.sized
+    if sized is not None:
+        runtime.prepare_sizes(dict(zip(sized.names, sized.sizes_of(arguments.leaves), strict=True)), training=False)
+    return Capture(runtime._target, arguments)
 
 
 def difference(
@@ -198,6 +209,199 @@ def _variant(runtime: SplitRuntime, arguments: Arguments) -> str | None:
     if captured is sized.captured:
         return "the first plan"
     return "another plan with formulas" if captured is not None and captured.symbols else "a plan of its own"
+
+
+# ---- ways to compress the boundary
+
+
+@dataclass(frozen=True)
+class CompressionResult:
+    """What one way to compress the boundary saves and costs, over all batches.
+
+    method: "plain" is the boundary as it is. nbytes: of the payloads. output_error: the norm of what the outputs are
+    off, by that of the outputs without compression. top1: the share of rows whose largest output is the same one. lost:
+    what an element of the boundary lost by its own magnitude on average, of the tensor that lost most. pack_ms and
+    unpack_ms: of one batch, on average. reason: why it could not be done; then there are no errors."""
+
+    method: str
+    nbytes: int
+    output_error: float | None
+    max_abs_diff: float | None
+    top1: float | None
+    lost: float | None
+    pack_ms: float
+    unpack_ms: float
+    reason: str | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class CompressionReport:
+    """What validate_split found, way by way. Prints as a table."""
+
+    results: tuple[CompressionResult, ...]
+
+    def __iter__(self) -> Iterator[CompressionResult]:
+        return iter(self.results)
+
+    def json(self) -> str:
+        """A list with one object for each way; infinite numbers are the text "inf"."""
+        rows = [dataclasses.asdict(r) for r in self.results]
+        for row in rows:
+            row.update({k: str(v) for k, v in row.items() if isinstance(v, float) and not math.isfinite(v)})
+        return json.dumps(rows, indent=1, allow_nan=False)
+
+    def __str__(self) -> str:
+        return _show.columns([_WAY_HEAD, *(self._row(r) for r in self.results)], _WAY_RIGHT)
+
+    @_show.never_raises
+    def __repr__(self) -> str:
+        return str(self)
+
+    @_show.never_raises
+    def _repr_html_(self) -> str:
+        rows = [("dim" if r.reason else "", self._row(r)) for r in self.results]
+        return _show.html_table(_WAY_HEAD, rows, _WAY_RIGHT)
+
+    def _row(self, r: CompressionResult) -> tuple[str, ...]:
+        if r.reason is not None:
+            return r.method, "", "", "", "", "", "", "", r.reason
+        numbers = ("" if x is None else f"{x:.3g}" for x in (r.output_error, r.max_abs_diff))
+        share = f"{100 * r.nbytes / self.results[0].nbytes:.1f} %"
+        top1 = "" if r.top1 is None else f"{100 * r.top1:.1f} %"
+        took = f"{r.pack_ms + r.unpack_ms:.3g} ms"
+        return r.method, _native.text_bytes(r.nbytes), share, *numbers, top1, f"{r.lost:.3g}", took, ""
+
+
+_WAY_HEAD = ("way", "bytes", "of plain", "output error", "max abs diff", "same top-1", "lost", "time", "reason")
+_WAY_RIGHT = [False, True, True, True, True, True, True, True, False]
+
+
+class _Way:
+    """One way to compress, and sums over batches."""
+
+    def __init__(self, compress: Compress) -> None:
+        self.compress = compress
+        named = ", ".join(f"{k}: {v}" for k, v in compress.items()) if isinstance(compress, Mapping) else compress
+        self.method = named or "plain"
+        self.nbytes = self.rows = self.agree = 0
+        self.pack = self.unpack = self.off = self.all = self.largest = self.lost = 0.0
+        self.reason: str | None = None
+
+    def send(self, boundary: BoundaryPayload) -> BoundaryPayload:
+        """What a receiver has of it."""
+        start = time.perf_counter()
+        data = boundary.to_bytes(compress=self.compress)
+        packed = time.perf_counter()
+        received = BoundaryPayload.from_bytes(data)
+        self.unpack += time.perf_counter() - packed
+        self.pack += packed - start
+        self.nbytes += len(data)
+        self.lost = max([self.lost, *(e.relative for e in boundary.compression_error.values())])
+        return received
+
+    def compare(self, want: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> None:
+        """Counts how far two outputs are apart: floating-point tensors, or all where there are none."""
+        floating = [i for i, t in enumerate(want) if t.is_floating_point() or t.is_complex()]
+        chosen = [(want[i], got[i]) for i in floating] or list(zip(want, got, strict=True))
+        for x, y in chosen:
+            wide = torch.complex128 if x.is_complex() else torch.float64
+            a, b = x.to(wide), y.to(wide)
+            same = (a == b) | (a.isnan() & b.isnan())
+            off = torch.where(same, 0, (a - b).abs()).nan_to_num(nan=math.inf, posinf=math.inf)
+            self.off += float(off.square().sum())
+            self.all += float(a.abs().nan_to_num(0, 0, 0).square().sum())
+            self.largest = max(self.largest, float(off.max()) if off.numel() else 0.0)
+        self._compare_top(chosen, bool(floating))
+
+    def _compare_top(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], floating: bool) -> None:
+        for x, y in pairs:
+            if not floating and x.numel():
+                same = x == y  # classes themselves
+            elif x.dim() and x.shape[-1] > 1 and x.numel() and not x.is_complex():
+                same = x.argmax(-1) == y.argmax(-1)
+            else:
+                continue
+            self.agree += int(same.sum())
+            self.rows += same.numel()
+            return
+
+    def result(self, batches: int) -> CompressionResult:
+        times = 1e3 * self.pack / batches, 1e3 * self.unpack / batches
+        if self.reason is not None:
+            return CompressionResult(self.method, 0, None, None, None, None, *times, self.reason)
+        error = 0.0 if self.off == 0 else math.inf if self.all == 0 else math.sqrt(self.off / self.all)
+        top1 = self.agree / self.rows if self.rows else None
+        return CompressionResult(self.method, self.nbytes, error, self.largest, top1, self.lost, *times)
+
+
+def validate_split(
+    runtime: SplitRuntime | SplitReplayRuntime, batches: Iterable[Any], compress: Iterable[Compress] = METHODS
+) -> CompressionReport:
+    """What each way to compress the boundary saves, and what it does to the output of the model.
+
+    Every batch (a tensor, a tuple of positional inputs, or a dict of keyword inputs) goes through the prefix, through
+    bytes in each of the ways, and through the suffix; outputs are compared with those of the boundary as it is. A way
+    is a method of BoundaryPayload.to_bytes, or {label: method}. One that cannot be taken, as int8 where a number is
+    infinite, is in the report with the reason. The model is left as it was.
+
+    >>> import torch, cleave
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.ReLU(), torch.nn.Linear(64, 3)).eval()
+    >>> spec = cleave.SplitSpec(boundary="after:1")
+    >>> runtime = cleave.prepare_split(net, example_inputs=torch.randn(8, 4), split=spec)
+    >>> report = cleave.validate_split(runtime, [torch.randn(8, 4)], compress=["fp16", "int8"])
+    >>> [r.method for r in report]
+    ['plain', 'fp16', 'int8']
+    >>> report.results[2].output_error < 0.05
+    True
+    """
+    runtime = _split(runtime)
+    if isinstance(compress, str | Mapping) or not isinstance(compress, Iterable):
+        raise TypeError(f"compress is a list of ways, such as ['fp16', 'int8'], not {compress!r}")
+    ways = [_Way(None), *(_Way(c) for c in compress if c is not None)]
+    for way in ways:
+        check_methods(way.compress)
+    count = 0
+    with progress.task(f"compressing boundaries of {runtime._target.name}"):
+        for batch in check_batches(batches, "batches"):
+            progress.step(f"batch {count}")
+            _try_ways(runtime, take_apart(runtime._target, *as_inputs(batch)), ways)
+            count += 1
+    if count == 0:
+        raise ArgumentError("there is no batch to measure with")
+    return CompressionReport(tuple(w.result(count) for w in ways))
+
+
+def _try_ways(runtime: SplitRuntime, arguments: Arguments, ways: Sequence[_Way]) -> None:
+    work = _prepared(runtime, arguments)
+    made: list[tuple[bytes, torch.device]] = []
+
+    def observe(received: BoundaryPayload | None) -> list[torch.Tensor]:
+        """The outputs of the suffix on what was received, or on the boundary itself."""
+        args, kwargs = arguments.rebuild(arguments.copies())
+        with work.undoing(), torch.no_grad():
+            boundary = runtime.run_prefix(*args, **kwargs)
+            if received is None:
+                made.append((boundary.to_bytes(), _place(boundary)))
+            else:
+                there = {label: t.to(boundary.tensors[label].device) for label, t in received.tensors.items()}
+                boundary = dataclasses.replace(received, tensors=there)
+            return [own_copy(t) for t in _tree.flatten(runtime.run_suffix(boundary))[1]]
+
+    want = observe(None)
+    boundary = BoundaryPayload.from_bytes(*made[0])  # nothing that a run writes
+    for way in ways:
+        if way.reason is not None:
+            continue
+        try:
+            way.compare(want, observe(way.send(boundary)))
+        except CleaveError as error:
+            way.reason = str(error)
+
+
+def _place(boundary: BoundaryPayload) -> torch.device:
+    """Where its tensors are, if all are there."""
+    places = {t.device for t in boundary.tensors.values()}
+    return places.pop() if len(places) == 1 else torch.device("cpu")
 
 
 # ---- assertions
@@ -302,10 +506,13 @@ def assert_dynamic_batch_reuse(
 
 
 __all__ = [
+    "CompressionReport",
+    "CompressionResult",
     "DynamicBatchReport",
     "SizeResult",
     "assert_dynamic_batch_reuse",
     "assert_forward_equivalent",
     "assert_gradient_equivalent",
     "validate_dynamic_batches",
+    "validate_split",
 ]

@@ -173,7 +173,7 @@ typedef struct option {
 
 typedef enum column_type {
 	COLUMN_TEXT,    /* .s; NULL is null                                                 */
-	COLUMN_INT,     /* .n                                                               */
+	COLUMN_INT,     /* .n; of this and the next three INT64_MIN: null                   */
 	COLUMN_BYTES,   /* .n: 16384 (16.4 kB); INT64_MAX: not known                        */
 	COLUMN_HUMAN,   /* .n: 16.4 kB in the table, all digits in JSON                     */
 	COLUMN_COUNT,   /* .n: 11.7M in the table                                           */

@@ -239,10 +239,17 @@ static uint32_t select_rows(listing *t)
 
 enum { CELL_TEXT = 80 };
 
+static bool is_whole(column_type type)
+{
+	return type == COLUMN_INT || type == COLUMN_BYTES || type == COLUMN_HUMAN || type == COLUMN_COUNT;
+}
+
 /* Text of a cell: in `space`, or its own. */
 static const char *cell_text(column_type type, const cell *c, char space[CELL_TEXT])
 {
 	bool unknown = c->n == INT64_MAX;
+	if (is_whole(type) && c->n == INT64_MIN)
+		return "";
 	switch (type) {
 	case COLUMN_TEXT: return c->s ? c->s : "";
 	case COLUMN_BOOL: return c->b ? "yes" : "no";
@@ -372,7 +379,7 @@ static void json_cell(const column *k, const cell *c)
 	case COLUMN_SECONDS:
 	case COLUMN_SHARE: put_json_number(k->name, c->x); break;
 	default:
-		if (c->n == INT64_MAX)
+		if (c->n == INT64_MAX || c->n == INT64_MIN)
 			put_json_text(k->name, NULL);
 		else
 			put_json_int(k->name, c->n);

@@ -3,7 +3,7 @@
 
 typedef struct request {
 	const char *path, *output, *boundary, *compress, *compare;
-	bool print;
+	bool print, no_checksum;
 	feeding feeding;
 	loading loading;
 	sizes sizes;
@@ -14,7 +14,11 @@ typedef struct request {
 static const column columns[] = {
 	{"name", "name", COLUMN_TEXT},    {"dtype", "dtype", COLUMN_TEXT}, {"shape", "shape", COLUMN_TEXT},
 	{"bytes", "bytes", COLUMN_BYTES}, {"min", "min", COLUMN_NUMBER},   {"max", "max", COLUMN_NUMBER},
-	{"mean", "mean", COLUMN_NUMBER},  {"nans", "nans", COLUMN_INT},    COLUMNS_END,
+	{"mean", "mean", COLUMN_NUMBER},  {"nans", "nans", COLUMN_INT},
+	/* of a boundary that was compressed */
+	{"method", "written as", COLUMN_TEXT}, {"file_bytes", "in file", COLUMN_BYTES},
+	{"max_error", "max error", COLUMN_NUMBER}, {"error", "error", COLUMN_NUMBER}, {"l2_error", "l2 error", COLUMN_NUMBER},
+	COLUMNS_END,
 };
 
 #ifdef CLEAVE_CLI_TORCH
@@ -34,6 +38,7 @@ typedef struct result {
 	char *data; /* row-major */
 	size_t bytes;
 	uint64_t count;
+	clv_loss loss; /* bytes < 0: it was not compressed */
 } result;
 
 typedef struct results {
@@ -44,7 +49,7 @@ typedef struct results {
 static bool read_result(result *x, const char *name, const clv_tensor *t)
 {
 	int64_t bytes = clv_tensor_bytes(t);
-	*x = (result){.name = name, .dtype = clv_tensor_dtype(t), .ndim = clv_tensor_ndim(t), .count = 1};
+	*x = (result){.name = name, .dtype = clv_tensor_dtype(t), .ndim = clv_tensor_ndim(t), .count = 1, .loss.bytes = -1};
 	if (bytes < 0) {
 		complain("%s has no plain elements, and cannot be written", name);
 		return false;
@@ -110,8 +115,20 @@ static void show_table(const results *r, const listing_view *v)
 		const result *x = &r->at[i];
 		summary s = summarize(x);
 		char *shape = shape_text(x);
-		const cell cells[] = {{.s = x->name}, {.s = x->dtype}, {.s = shape},  {.n = (int64_t)x->bytes},
-		                      {.x = s.min},   {.x = s.max},    {.x = s.mean}, {.n = s.nans}};
+		bool lost = x->loss.bytes >= 0;
+		const cell cells[] = {{.s = x->name},
+		                      {.s = x->dtype},
+		                      {.s = shape},
+		                      {.n = (int64_t)x->bytes},
+		                      {.x = s.min},
+		                      {.x = s.max},
+		                      {.x = s.mean},
+		                      {.n = s.nans},
+		                      {.s = !lost ? NULL : x->loss.method ? x->loss.method : "plain"},
+		                      {.n = lost ? x->loss.bytes : INT64_MIN},
+		                      {.x = lost ? x->loss.max_abs : NAN},
+		                      {.x = lost ? x->loss.relative : NAN},
+		                      {.x = lost ? x->loss.l2 : NAN}};
 		listing_add(t, s.nans ? '!' : 0, cells);
 		free(shape);
 	}
@@ -265,10 +282,28 @@ static int run_whole(const request *r, const clv_runtime *rt, const feed *in, co
 
 static bool save_boundary(const request *r, const clv_boundary *b)
 {
-	if (clv_boundary_save(b, r->compress, r->output) != CLV_OK)
+	clv_pack_options o = CLV_PACK_OPTIONS_INIT;
+	o.compress = r->compress;
+	o.path = r->output;
+	o.no_checksum = r->no_checksum;
+	return clv_boundary_write(b, &o, NULL, NULL) == CLV_OK || fail_with(NULL) == EXIT_OK;
+}
+
+/* As the file that was written says it: whoever reads it has the same. */
+static bool read_losses(const request *r, results *x)
+{
+	clv_boundary *b = NULL;
+	if (!r->output || !r->compress)
+		return true;
+	if (clv_boundary_load(r->output, &b) != CLV_OK)
 		return fail_with(NULL) == EXIT_OK;
-	note("wrote %s", r->output);
-	return true;
+	bool ok = clv_boundary_count(b) == x->n;
+	for (uint32_t i = 0; ok && i < x->n; i++) {
+		x->at[i].loss.size = sizeof x->at[i].loss;
+		ok = clv_boundary_loss(b, i, &x->at[i].loss) == CLV_OK;
+	}
+	clv_boundary_free(b);
+	return ok;
 }
 
 static int deliver_boundary(const request *r, const clv_boundary *b)
@@ -280,7 +315,9 @@ static int deliver_boundary(const request *r, const clv_boundary *b)
 	shown.output = NULL; /* a boundary is more than tensors: the library writes it */
 	for (uint32_t i = 0; ok && i < n; i++)
 		ok = read_result(&x.at[i], clv_boundary_label(b, i), clv_boundary_tensor(b, i));
-	ok = ok && deliver(&shown, &x) && (!r->output || save_boundary(r, b));
+	ok = ok && (!r->output || save_boundary(r, b)) && read_losses(r, &x) && deliver(&shown, &x);
+	if (ok && r->output)
+		note("wrote %s", r->output);
 	results_free(&x);
 	return ok ? EXIT_OK : EXIT_FAILED;
 }
@@ -325,8 +362,8 @@ static bool check_request(const request *r, const model *m)
 	} else if (!suffix && r->boundary) {
 		complain("--boundary is for a suffix; this is the part \"%s\"",
 		         r->loading.part ? r->loading.part : clv_artifact_part(m->artifact));
-	} else if (r->compress && !(is_part(m, &r->loading, "prefix") && r->output)) {
-		complain("--compress is for the boundary that a prefix writes with -o");
+	} else if ((r->compress || r->no_checksum) && !(is_part(m, &r->loading, "prefix") && r->output)) {
+		complain("--%s is for the boundary that a prefix writes with -o", r->compress ? "compress" : "no-checksum");
 	} else {
 		return true;
 	}
@@ -385,7 +422,9 @@ static const option options[] = {
 	OPT_FILE("boundary", 0, "FILE", boundary, "of a suffix: what the prefix gave"),
 	OPT_GROUP("results"),
 	OPT_FILE("output", 'o', "FILE", output, "write outputs as a safetensors file; of a prefix the boundary"),
-	OPT_WORD("compress", 0, "HOW", compress, "fp16|bf16|int8", "make the boundary smaller; it is then not exact"),
+	OPT_WORD("compress", 0, "HOW", compress, "fp16|bf16|int8|zstd",
+             "make the boundary smaller, and show by how much and what it cost; zstd loses nothing"),
+	OPT_FLAG("no-checksum", 0, no_checksum, "leave out the digests by which readers of the boundary notice damage"),
 	OPT_FLAG("print", 0, print, "print the values too, of outputs with up to 1000"),
 	OPT_FILE("compare", 0, "FILE", compare, "outputs must equal those of a file, bit for bit"),
 	LOADING_OPTIONS(loading),
@@ -403,7 +442,9 @@ const command command_run = {
 		"Runs a model, without Python and without its code, and shows its outputs. Inputs come from .npy files of "
 		"NumPy, from safetensors files, or are made up; their dtypes and shapes are checked against the model's.\n\n"
 		"A prefix writes what crosses the cut with -o, and a suffix reads it with --boundary: in another process, on "
-		"another machine. A file that has the whole, cut model runs a part of it with --part.\n\n"
+		"another machine. A file that has the whole, cut model runs a part of it with --part. With --compress the table "
+		"also has the bytes of each tensor in the file and what was lost: the largest difference, what an element lost "
+		"by its own magnitude on average, and the norm of all differences by that of the tensor.\n\n"
 		"Sizes that are not given by files or by --batch and --size are those of the first size that the model is "
 		"proven for. Sizes that it is not proven for are refused, unless --unproven is given. Random inputs depend on "
 		"--seed alone: floats are normal with variance one, integers within --int-range, which has to fit where they "

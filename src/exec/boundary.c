@@ -8,6 +8,7 @@
 typedef struct crossing {
 	const char *label;
 	clv_tensor *tensor; /* owned */
+	clv_loss loss;      /* on its way here */
 } crossing;
 
 struct clv_boundary {
@@ -73,6 +74,14 @@ int64_t clv_boundary_size(const clv_boundary *b, const char *name)
 	return -1;
 }
 
+clv_status clv_boundary_loss(const clv_boundary *b, uint32_t i, clv_loss *out)
+{
+	if (!b || i >= b->tensors.n || !out)
+		return fail(CLV_E_INVALID, "clv_boundary_loss: there is no tensor %u", i);
+	clv_loss loss = b->tensors.at[i].loss;
+	return options_write(out, &loss, sizeof loss, "clv_loss");
+}
+
 /* ---- the prefix ------------------------------------------------------------------------------------------------- */
 
 static clv_status add_schema(boundary *b, const plan *p, value_id v, const char *label)
@@ -127,7 +136,7 @@ static clv_status describe(boundary *b, const runtime *r, uint32_t i, const run_
 	TRY(add_sizes(b, e, spec));
 	for (uint32_t k = 0; k < e->noutputs; k++) {
 		value_id v = e->g->outputs.at[k];
-		crossing c = {0};
+		crossing c = {.loss.bytes = -1};
 		strbuf label = STRBUF_INIT;
 		value_label(e->g->p, v, &label);
 		TRY(arena_take(&b->arena, &label, &c.label));
@@ -299,11 +308,12 @@ static clv_status fill_payload(payload *p, const boundary *b, encoding wish, clv
 
 typedef clv_status (*image_fn)(const st_image *image, void *ctx);
 
-static clv_status with_image(const boundary *b, encoding wish, image_fn use, void *ctx)
+static clv_status with_image(const boundary *b, encoding wish, bool unchecked, image_fn use, void *ctx)
 {
 	payload *p;
 	st_image image = {0};
 	TRY(payload_new(PAYLOAD_BOUNDARY, &p));
+	p->unchecked = unchecked;
 	clv_tensor **hosts = mem_alloc((b->tensors.n + 1) * sizeof *hosts);
 	clv_status st = hosts ? fill_payload(p, b, wish, hosts) : fail_nomem();
 	if (st == CLV_OK)
@@ -347,31 +357,54 @@ static clv_status read_wish(const char *compress, encoding *out)
 	return fail(CLV_E_INVALID, "compression is one of " ENCODINGS ", not \"%.32s\"", compress);
 }
 
-clv_status clv_boundary_pack(const clv_boundary *b, const char *compress, void **out, size_t *size)
+clv_status clv_boundary_write(const clv_boundary *b, const clv_pack_options *options, void **out, size_t *size)
 {
+	clv_pack_options o = CLV_PACK_OPTIONS_INIT;
 	encoding wish;
 	bytes made = {0};
-	if (!b || !out || !size)
-		return fail(CLV_E_INVALID, "clv_boundary_pack: an argument is NULL");
-	TRY(read_wish(compress, &wish));
-	TRY(with_image(b, wish, to_bytes, &made));
+	TRY(options_read(&o, sizeof o, options, "clv_pack_options"));
+	if (!b || (!o.path && (!out || !size)))
+		return fail(CLV_E_INVALID, "clv_boundary_write: an argument is NULL");
+	TRY(read_wish(o.compress, &wish));
+	if (o.path)
+		return with_image(b, wish, o.no_checksum, to_file, (void *)o.path);
+	TRY(with_image(b, wish, o.no_checksum, to_bytes, &made));
 	*out = made.at;
 	*size = made.n;
 	return CLV_OK;
 }
 
+clv_status clv_boundary_pack(const clv_boundary *b, const char *compress, void **out, size_t *size)
+{
+	clv_pack_options o = CLV_PACK_OPTIONS_INIT;
+	if (!b || !out || !size)
+		return fail(CLV_E_INVALID, "clv_boundary_pack: an argument is NULL");
+	o.compress = compress;
+	return clv_boundary_write(b, &o, out, size);
+}
+
 clv_status clv_boundary_save(const clv_boundary *b, const char *compress, const char *path)
 {
-	encoding wish;
+	clv_pack_options o = CLV_PACK_OPTIONS_INIT;
 	if (!b || !path)
 		return fail(CLV_E_INVALID, "clv_boundary_save: an argument is NULL");
-	TRY(read_wish(compress, &wish));
-	return with_image(b, wish, to_file, (void *)path);
+	o.compress = compress;
+	o.path = path;
+	return clv_boundary_write(b, &o, NULL, NULL);
 }
 
 void clv_bytes_free(void *at)
 {
 	mem_free(at);
+}
+
+static clv_loss loss_of(const payload_memory *m)
+{
+	return (clv_loss){.method = m->encoding == ENC_PLAIN ? NULL : encoding_names[m->encoding],
+	                  .bytes = (int64_t)(m->data_n + m->scales_n),
+	                  .max_abs = m->loss.absolute,
+	                  .relative = m->loss.relative,
+	                  .l2 = m->loss.l2};
 }
 
 static clv_status read_tensors(boundary *b, const payload *p, clv_tensor **memories)
@@ -384,6 +417,7 @@ static clv_status read_tensors(boundary *b, const payload *p, clv_tensor **memor
 			continue;
 		TRY(keep(b, p->tensors.at[i].label, &c.label));
 		uint32_t m = p->tensors.at[i].memory;
+		c.loss = loss_of(&p->memories.at[m]);
 		TRY(memory_view(p, i, memories[m], p->memories.at[m].lead, false, &c.tensor));
 		clv_status st = vec_push(&b->tensors, c);
 		if (st != CLV_OK) {

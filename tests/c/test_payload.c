@@ -432,6 +432,122 @@ static void int8_keeps_what_it_promises(void **state)
 	strbuf_free(&file);
 }
 
+/* One tensor of rows and columns, written as e and read again; loss of the elements other than `but`. */
+static double lost_but(dtype d, const void *data, int64_t rows, int64_t columns, encoding e, size_t but, size_t *nscales)
+{
+	strbuf file = STRBUF_INIT;
+	payload *p = new_payload(PAYLOAD_VALUES);
+	payload_tensor t = tensor_on("x", d, data, 0, 2, (const int64_t[]){rows, columns}, (const int64_t[]){columns, 1});
+	size_t n = (size_t)(rows * columns);
+	double lost = 0, all = 0, *before = mem_alloc(n * sizeof *before), *after = mem_alloc(n * sizeof *after);
+	t.wish = e;
+	OK(add(p, t));
+	payload *q = read_back(p, &file);
+	void *back = filled(q, 0);
+	elements_load(d, data, n, before);
+	elements_load(d, back, n, after);
+	for (size_t i = 0; i < n; i++) {
+		lost += i == but ? 0 : (before[i] - after[i]) * (before[i] - after[i]);
+		all += i == but ? 0 : before[i] * before[i];
+	}
+	*nscales = q->memories.at[0].scales.n;
+	mem_free(before);
+	mem_free(after);
+	mem_free(back);
+	payload_free(q);
+	strbuf_free(&file);
+	return sqrt(lost / all);
+}
+
+enum { ROWS = 64, COLUMNS = 96 };
+
+static void an_outlier_costs_its_neighbours_alone(void **state)
+{
+	(void)state;
+	uint64_t seed = 7;
+	float x[ROWS * COLUMNS];
+	double y[ROWS * COLUMNS];
+	size_t n, but = 17 * COLUMNS + 5;
+	for (size_t i = 0; i < ROWS * COLUMNS; i++)
+		y[i] = (double)(x[i] = (float)((double)random_below(&seed, 2001) - 1000) / 1000);
+	assert_true(lost_but(DT_F32, x, ROWS, COLUMNS, ENC_INT8, but, &n) < 0.01);
+	assert_int_equal(n, 1); /* numbers that are alike need one scale */
+	y[but] = (double)(x[but] = 1e5f);
+	assert_true(lost_but(DT_F32, x, ROWS, COLUMNS, ENC_INT8, but, &n) < 0.2);
+	assert_true(n > 1);
+	assert_true(lost_but(DT_F64, y, ROWS, COLUMNS, ENC_INT8, but, &n) < 0.2);
+	assert_true(lost_but(DT_F32, x, 1, ROWS * COLUMNS, ENC_INT8, but, &n) < 0.2);
+	assert_int_equal(n, ROWS * COLUMNS / 64);
+}
+
+static void columns_of_their_own_size_have_scales_of_their_own(void **state)
+{
+	(void)state;
+	uint64_t seed = 8;
+	float x[ROWS * COLUMNS], transposed[ROWS * COLUMNS];
+	size_t n;
+	for (size_t i = 0; i < ROWS * COLUMNS; i++) {
+		x[i] = (float)((double)random_below(&seed, 2001) - 1000) * powf(10, (float)(i % COLUMNS % 9));
+		transposed[i % COLUMNS * ROWS + i / COLUMNS] = x[i];
+	}
+	assert_true(lost_but(DT_F32, x, ROWS, COLUMNS, ENC_INT8, SIZE_MAX, &n) < 0.01);
+	assert_int_equal(n, COLUMNS);
+	lost_but(DT_F32, transposed, COLUMNS, ROWS, ENC_INT8, SIZE_MAX, &n);
+	assert_int_equal(n, COLUMNS); /* rows of 64 */
+}
+
+static bool without_zstd(void)
+{
+	void *out = NULL;
+	size_t n;
+	bool without = shuffle_pack("aaaa", 4, 1, &out, &n) == CLV_E_UNSUPPORTED;
+	mem_free(out);
+	return without;
+}
+
+static void zstd_gives_every_bit_back(void **state)
+{
+	(void)state;
+	strbuf file = STRBUF_INIT;
+	uint16_t x[4096], *back;
+	if (without_zstd())
+		skip();
+	for (int i = 0; i < 4096; i++)
+		x[i] = (uint16_t)(0x3c00 + i * 7 % 50);
+	payload *p = new_payload(PAYLOAD_VALUES);
+	payload_tensor a = tensor_on("a", DT_BF16, x, 2, 2, (const int64_t[]){9, 100}, (const int64_t[]){1, 10});
+	payload_tensor b = tensor_on("b", DT_U8, x, 1001, 1, (const int64_t[]){3001}, (const int64_t[]){1});
+	a.wish = b.wish = ENC_ZSTD;
+	OK(add(p, a));
+	OK(add(p, b));
+	payload *q = read_back(p, &file);
+	const payload_memory *m = &q->memories.at[0];
+	assert_true(q->memories.n == 1 && m->encoding == ENC_ZSTD && m->mixed && m->data_n < m->nbytes / 2);
+	back = filled(q, 0);
+	for (int i = 0; i < 9; i++)
+		for (int j = 0; j < 100; j++)
+			assert_int_equal(back[q->tensors.at[0].offset / 2 + (size_t)(i + 10 * j)], x[1 + i + 10 * j]);
+	assert_memory_equal((uint8_t *)back + q->tensors.at[1].offset, (uint8_t *)x + 1001, 3001);
+	mem_free(back);
+	payload_free(q);
+	strbuf_free(&file);
+}
+
+static void bools_in_zstd_are_looked_at_too(void **state)
+{
+	(void)state;
+	strbuf file = STRBUF_INIT;
+	uint8_t x[512] = {0}, room[512];
+	if (without_zstd())
+		skip();
+	x[300] = 2;
+	payload *p = one_tensor(DT_BOOL, x, 512, ENC_ZSTD);
+	payload *q = read_back(p, &file);
+	FAILS(payload_fill(q, 0, room), CLV_E_PARSE, "byte 300 is no bool");
+	payload_free(q);
+	strbuf_free(&file);
+}
+
 static void compression_that_cannot_be_is_refused(void **state)
 {
 	(void)state;
@@ -704,6 +820,11 @@ static clv_status write_and_read(payload *p)
 	json_set_alloc_funcs(malloc, free);
 	if (st == CLV_OK)
 		st = payload_read(file.at, file.n, p->kind, &q);
+	for (uint32_t i = 0; st == CLV_OK && i < q->memories.n; i++) {
+		void *to = mem_alloc(q->memories.at[i].nbytes);
+		st = to ? payload_fill(q, i, to) : CLV_E_NOMEM;
+		mem_free(to);
+	}
 	if (st == CLV_OK)
 		st = schema_check(q->schema.at, q->tensors.at, 1, q->sizes.at, 1);
 	strbuf_free(&file);
@@ -718,6 +839,14 @@ static payload *whole(void)
 	p->tensors.at[0].wish = ENC_INT8;
 	p->schema.at[0].device = "cpu";
 	OK(add(p, tensor_on("y", DT_F64, numbers + 1, 0, 2, (const int64_t[]){2, 2}, (const int64_t[]){1, 3})));
+	static float outlier[256] = {1, 2, 3, [99] = 1e6f, [200] = 1};
+	payload_tensor t = tensor_on("z", DT_F32, outlier, 0, 1, (const int64_t[]){256}, (const int64_t[]){1});
+	t.wish = ENC_INT8; /* with several scales */
+	OK(add(p, t));
+	static float zeros[300];
+	t = tensor_on("packed", DT_F32, zeros, 0, 2, (const int64_t[]){10, 20}, (const int64_t[]){1, 12});
+	t.wish = without_zstd() ? ENC_FP16 : ENC_ZSTD;
+	OK(add(p, t));
 	return p;
 }
 
@@ -766,6 +895,10 @@ int main(void)
 		cmocka_unit_test(half_floats_are_rounded_once_and_to_even),
 		cmocka_unit_test(every_half_float_survives_being_widened),
 		cmocka_unit_test(int8_keeps_what_it_promises),
+		cmocka_unit_test(an_outlier_costs_its_neighbours_alone),
+		cmocka_unit_test(columns_of_their_own_size_have_scales_of_their_own),
+		cmocka_unit_test(zstd_gives_every_bit_back),
+		cmocka_unit_test(bools_in_zstd_are_looked_at_too),
 		cmocka_unit_test(compression_that_cannot_be_is_refused),
 		cmocka_unit_test(the_fields_of_a_boundary_come_back),
 		cmocka_unit_test(tensors_are_checked_against_the_schema),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -197,3 +198,170 @@ def test_gradients_are_compared_with_the_loss_that_training_takes_by_default() -
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1), nn.Flatten(0))
     runtime = _runtime(model, trainable=True)
     cleave.assert_gradient_equivalent(model, runtime, torch.randn(3, 4), torch.tensor([0, 1, 2]))
+
+
+# ---- ways to compress the boundary
+
+
+def _classifier() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(16, 128), nn.LayerNorm(128), nn.ReLU(), nn.Linear(128, 10)).eval()
+
+
+class Outlier(nn.Module):
+    """One feature is a thousand times the others, and hardly matters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(16, 256), nn.Linear(256, 10)
+        with torch.no_grad():
+            self.one.bias[17] = 3000.0
+            self.two.weight[:, 17] = 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.two(self.one(x))
+        return out
+
+
+def test_each_way_to_compress_is_measured_where_it_counts() -> None:
+    model = _classifier()
+    rt = _runtime(model, torch.randn(8, 16))
+    batches = [torch.randn(n, 16) for n in (8, 3)]
+    before = state_of(model)
+    report = cleave.validate_split(rt, batches, compress=["fp16", "bf16", "int8", "zstd"])
+    same_state(state_of(model), before, "the model")
+    plain, fp16, bf16, int8, zstd = report
+    assert [r.method for r in report] == ["plain", "fp16", "bf16", "int8", "zstd"]
+    boundaries = [rt.run_prefix(x) for x in batches]
+    assert plain.nbytes == sum(len(b.to_bytes()) for b in boundaries)
+    assert int8.nbytes == sum(len(b.to_bytes(compress="int8")) for b in boundaries)
+    assert plain.output_error == plain.max_abs_diff == plain.lost == 0.0 == zstd.output_error == zstd.max_abs_diff
+    assert plain.top1 == zstd.top1 == 1.0
+    assert 0 < fp16.output_error < bf16.output_error < 0.01
+    assert 0 < int8.output_error < 0.05
+    assert all(0 < r.top1 <= 1 and r.reason is None and r.pack_ms > 0 and r.unpack_ms > 0 for r in report)
+    want = torch.cat([model(x).double() for x in batches])
+    got = []
+    for b in boundaries:
+        got.append(rt.run_suffix(cleave.BoundaryPayload.from_bytes(b.to_bytes(compress="int8"))).double())
+    off = torch.cat(got) - want
+    assert int8.output_error == pytest.approx((off.norm() / want.norm()).item(), rel=1e-6)
+    assert int8.max_abs_diff == pytest.approx(off.abs().max().item(), rel=1e-6)
+    assert int8.top1 == (torch.cat(got).argmax(1) == want.argmax(1)).double().mean().item()
+    assert int8.lost == max(e.relative for b in boundaries for e in _errors_of(b, "int8"))
+
+
+def _errors_of(boundary: cleave.BoundaryPayload, method: str) -> list[cleave.CompressionError]:
+    boundary.to_bytes(compress=method)
+    return list(boundary.compression_error.values())
+
+
+def test_int8_survives_an_outlier_feature() -> None:
+    torch.manual_seed(0)
+    rt = cleave.prepare_split(
+        Outlier().eval(), example_inputs=torch.randn(4, 16), split=cleave.SplitSpec(boundary="after:one")
+    )
+    _, int8 = cleave.validate_split(rt, [torch.randn(4, 16)], compress=["int8"])
+    assert int8.output_error is not None
+    assert int8.output_error < 0.6  # it was 0.96: all other features were rounded to zero
+    _, int8 = cleave.validate_split(rt, [torch.randn(64, 16)], compress=["int8"])
+    assert int8.output_error is not None
+    assert int8.output_error < 0.02  # enough rows for scales of the features
+
+
+def test_the_report_is_a_table_and_json() -> None:
+    report = cleave.validate_split(_runtime(_mlp()), [torch.randn(3, 4)])
+    assert [r.method for r in report] == ["plain", "fp16", "bf16", "int8", "zstd"]
+    lines = str(report).splitlines()
+    assert len(lines) == 6
+    assert "output error" in lines[0]
+    assert lines[1].split()[0] == "plain"
+    assert "<table" in report._repr_html_()
+    rows = json.loads(report.json())
+    assert [row["method"] for row in rows] == ["plain", "fp16", "bf16", "int8", "zstd"]
+    assert rows[3]["nbytes"] == report.results[3].nbytes
+    assert rows[3]["output_error"] == report.results[3].output_error
+
+
+def test_a_way_that_fails_is_told_and_not_raised() -> None:
+    class Odd(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.log(x).relu() + 1
+
+    rt = cleave.prepare_split(Odd(), example_inputs=torch.ones(2, 3), split=cleave.SplitSpec(boundary="after:log"))
+    report = cleave.validate_split(rt, [torch.ones(2, 3), torch.zeros(2, 3)], compress=["int8", "fp16"])
+    plain, int8, fp16 = report
+    assert "infinite" in (int8.reason or "")
+    assert int8.output_error is None
+    assert fp16.reason is None
+    assert plain.output_error == fp16.output_error == 0.0
+    assert "infinite" in str(report)
+
+
+def test_numbers_that_overflow_are_an_infinite_error_in_json_too() -> None:
+    class Large(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            h = x * 1e6
+            return h.tanh() + h * 1e-6
+
+    rt = cleave.prepare_split(Large(), example_inputs=torch.ones(2, 3), split=cleave.SplitSpec(boundary="after:mul"))
+    _, fp16 = cleave.validate_split(rt, [torch.ones(2, 3)], compress=["fp16"])
+    assert fp16.output_error == fp16.lost == float("inf")
+    report = cleave.validate_split(rt, [torch.ones(2, 3)], compress=["fp16"])
+    assert json.loads(report.json())[1]["output_error"] == "inf"
+
+
+def test_ways_by_label_and_outputs_of_any_structure() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(4, 64), nn.Linear(64, 5)
+
+        def forward(self, x: Tensor) -> dict[str, Any]:
+            h = self.one(x).relu()
+            y = self.two(h)
+            return {"label": y.argmax(-1), "logits": y, "mean": y.mean()}
+
+    torch.manual_seed(0)
+    rt = cleave.prepare_split(Two().eval(), example_inputs=torch.randn(6, 4), split=cleave.SplitSpec(boundary="after:relu"))
+    (label,) = rt.run_prefix(torch.randn(6, 4)).tensors
+    report = cleave.validate_split(rt, [{"x": torch.randn(6, 4)}, (torch.randn(6, 4),)], compress=[{label: "int8"}, "int8"])
+    assert report.results[1].method == f"{label}: int8"
+    assert report.results[1].output_error == report.results[2].output_error
+    assert report.results[1].top1 is not None
+
+
+def test_only_classes_come_out() -> None:
+    rt = cleave.prepare_split(
+        nn.Sequential(_classifier(), Fn(lambda _, x: x.argmax(-1), 1)).eval(),
+        example_inputs=torch.randn(8, 16),
+        split=cleave.SplitSpec(boundary="50%"),
+    )
+    report = cleave.validate_split(rt, [torch.randn(8, 16)], compress=["fp16"])
+    assert report.results[0].top1 == 1.0
+    assert report.results[1].top1 is not None
+
+
+def test_a_model_in_train_mode_is_measured_from_the_same_state_each_time() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 32), nn.BatchNorm1d(32), nn.Dropout(0.5), nn.Linear(32, 3)).train()
+    rt = cleave.prepare_split(model, example_inputs=torch.randn(8, 4), split=cleave.SplitSpec(boundary="after:1"))
+    before, random = state_of(model), torch.get_rng_state()
+    plain, zstd = cleave.validate_split(rt, [torch.randn(8, 4, generator=torch.Generator())], compress=["zstd"])
+    assert plain.output_error == zstd.output_error == 0.0
+    same_state(state_of(model), before, "the model")
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_arguments_of_validate_split_are_checked() -> None:
+    rt = _runtime(_mlp())
+    with pytest.raises(TypeError, match="batches are several"):
+        cleave.validate_split(rt, torch.randn(3, 4))
+    with pytest.raises(TypeError, match="SplitRuntime"):
+        cleave.validate_split(_mlp(), [torch.randn(3, 4)])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="list of ways"):
+        cleave.validate_split(rt, [torch.randn(3, 4)], compress="int8")
+    with pytest.raises(cleave.ArgumentError, match="no batch"):
+        cleave.validate_split(rt, [])
+    with pytest.raises(cleave.PayloadError, match="fp16, bf16, int8, zstd"):
+        cleave.validate_split(rt, [torch.randn(3, 4)], compress=["zip"])
