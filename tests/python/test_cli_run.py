@@ -153,9 +153,7 @@ def test_halves_of_a_split_that_python_made_run_by_part_and_boundaries_go_both_w
     assert all(same(v, want[k]) for k, v in there.run_suffix(boundary).items())
 
 
-def test_compressing_a_boundary_shows_its_bytes_and_what_it_cost(
-    tmp_path: Path, run: Run, residual: nn.Module
-) -> None:
+def test_compressing_a_boundary_shows_its_bytes_and_what_it_cost(tmp_path: Path, run: Run, residual: nn.Module) -> None:
     saved_residual(residual, tmp_path / "model.clv")
     run("split", "model.clv", "-b", "after:norm", "-o", "prefix.clv", "suffix.clv")
     for how in cleave.payload.METHODS:
