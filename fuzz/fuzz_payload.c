@@ -164,16 +164,20 @@ static void look(const void *data, size_t n, payload_kind kind)
 static void look_at_header(const char *text, size_t n)
 {
 	static const uint8_t data[64] = {1, 0, 1, 1, 0x80, 0x3f, 0, 0xff};
-	static const uint8_t packed[] = {0x28, 0xb5, 0x2f, 0xfd, 0x20, 0x40, 0x45, 0x00, 0x00, 0x10, 0x00, 0x00, 0x01, 0x00, 0x93, 0x00, 0x16}; /* 64 zeros, by zstd */
+	static const uint8_t packed[] = {0x28, 0xb5, 0x2f, 0xfd, 0x20, 0x40, 0x45, 0x00, 0x00,
+	                                 0x10, 0x00, 0x00, 0x01, 0x00, 0x93, 0x00, 0x16}; /* 64 zeros, by zstd */
 	static const float scales[] = {1, 0.5f};
 	static const int64_t shapes[][2] = {{4, 4}, {4, 2}, {2, 4}, {64}, {4, 3}, {2, 2}, {sizeof packed}, {2}};
 	static const struct {
 		const char *quoted;
 		st_entry entry;
 	} all[] = {
-		{"\"a\"", {"a", DT_F32, 2, shapes[0], data, 64}},  {"\"b\"", {"b", DT_F16, 2, shapes[1], data, 16}},
-		{"\"c\"", {"c", DT_I8, 2, shapes[2], data, 8}},    {"\"d\"", {"d", DT_U8, 1, shapes[3], data, 64}},
-		{"\"e\"", {"e", DT_BOOL, 2, shapes[4], data, 12}}, {"\"f\"", {"f", DT_F64, 2, shapes[5], data, 32}},
+		{"\"a\"", {"a", DT_F32, 2, shapes[0], data, 64}},
+		{"\"b\"", {"b", DT_F16, 2, shapes[1], data, 16}},
+		{"\"c\"", {"c", DT_I8, 2, shapes[2], data, 8}},
+		{"\"d\"", {"d", DT_U8, 1, shapes[3], data, 64}},
+		{"\"e\"", {"e", DT_BOOL, 2, shapes[4], data, 12}},
+		{"\"f\"", {"f", DT_F64, 2, shapes[5], data, 32}},
 		{"\"g\"", {"g", DT_U8, 1, shapes[6], packed, sizeof packed}},
 		{"\"s\"", {"s", DT_F32, 1, shapes[7], scales, sizeof scales}},
 	};

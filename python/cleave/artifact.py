@@ -225,7 +225,7 @@ class LoadedModel(_show.Shown, Drawable):
 
     @property
     def weight_version(self) -> int:
-        """A number that follows every bit of the model's tensors, as SplitRuntime.weight_version: boundaries have it."""
+        """A number that follows every bit of the model's tensors, as that of SplitRuntime: boundaries have it."""
         self._look_at_lent()
         version: int = self._runtime.weight_version()
         return version

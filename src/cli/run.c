@@ -12,12 +12,20 @@ typedef struct request {
 } request;
 
 static const column columns[] = {
-	{"name", "name", COLUMN_TEXT},    {"dtype", "dtype", COLUMN_TEXT}, {"shape", "shape", COLUMN_TEXT},
-	{"bytes", "bytes", COLUMN_BYTES}, {"min", "min", COLUMN_NUMBER},   {"max", "max", COLUMN_NUMBER},
-	{"mean", "mean", COLUMN_NUMBER},  {"nans", "nans", COLUMN_INT},
+	{"name", "name", COLUMN_TEXT},
+	{"dtype", "dtype", COLUMN_TEXT},
+	{"shape", "shape", COLUMN_TEXT},
+	{"bytes", "bytes", COLUMN_BYTES},
+	{"min", "min", COLUMN_NUMBER},
+	{"max", "max", COLUMN_NUMBER},
+	{"mean", "mean", COLUMN_NUMBER},
+	{"nans", "nans", COLUMN_INT},
 	/* of a boundary that was compressed */
-	{"method", "written as", COLUMN_TEXT}, {"file_bytes", "in file", COLUMN_BYTES},
-	{"max_error", "max error", COLUMN_NUMBER}, {"error", "error", COLUMN_NUMBER}, {"l2_error", "l2 error", COLUMN_NUMBER},
+	{"method", "written as", COLUMN_TEXT},
+	{"file_bytes", "in file", COLUMN_BYTES},
+	{"max_error", "max error", COLUMN_NUMBER},
+	{"error", "error", COLUMN_NUMBER},
+	{"l2_error", "l2 error", COLUMN_NUMBER},
 	COLUMNS_END,
 };
 
@@ -124,7 +132,9 @@ static void show_table(const results *r, const listing_view *v)
 		                      {.x = s.max},
 		                      {.x = s.mean},
 		                      {.n = s.nans},
-		                      {.s = !lost ? NULL : x->loss.method ? x->loss.method : "plain"},
+		                      {.s = !lost            ? NULL
+		                            : x->loss.method ? x->loss.method
+		                                             : "plain"},
 		                      {.n = lost ? x->loss.bytes : INT64_MIN},
 		                      {.x = lost ? x->loss.max_abs : NAN},
 		                      {.x = lost ? x->loss.relative : NAN},
@@ -442,7 +452,8 @@ const command command_run = {
 		"Runs a model, without Python and without its code, and shows its outputs. Inputs come from .npy files of "
 		"NumPy, from safetensors files, or are made up; their dtypes and shapes are checked against the model's.\n\n"
 		"A prefix writes what crosses the cut with -o, and a suffix reads it with --boundary: in another process, on "
-		"another machine. A file that has the whole, cut model runs a part of it with --part. With --compress the table "
+		"another machine. A file that has the whole, cut model runs a part of it with --part. With --compress the "
+        "table "
 		"also has the bytes of each tensor in the file and what was lost: the largest difference, what an element lost "
 		"by its own magnitude on average, and the norm of all differences by that of the tensor.\n\n"
 		"Sizes that are not given by files or by --batch and --size are those of the first size that the model is "

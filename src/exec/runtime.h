@@ -50,8 +50,8 @@ struct clv_runtime {
 	VEC(const char *) unbound; /* names that a file without weights leaves to the caller */
 	VEC(clv_port) inputs;
 	VEC(clv_port) outputs;
-	bool stateful; /* runs change `state`: one at a time */
-	bool bound;    /* some of it came from the caller */
+	bool stateful;               /* runs change `state`: one at a time */
+	bool bound;                  /* some of it came from the caller */
 	bool any_weights;            /* boundaries of other weights are taken too */
 	int64_t weight_version;      /* the sum of `weights`, but for a file of before digests, where it starts elsewhere */
 	VEC(payload_number) weights; /* digests of the model's tensors by name, as far as they are known; else 0 */

@@ -103,7 +103,8 @@ clv_status artifact_text(artifact *a, const char *s, const char **out); /* a cop
 clv_status artifact_note_add(artifact *a, const char *key, const char *text);
 /* One more tensor of the model that weight_version is of. */
 clv_status artifact_add_weight(artifact *a, const char *name, int64_t one);
-int64_t weight_digest(const char *name, const void *data, size_t n); /* of a tensor as rows of elements; never negative */
+int64_t weight_digest(const char *name, const void *data,
+                      size_t n); /* of a tensor as rows of elements; never negative */
 int64_t weight_sum(int64_t version, int64_t one);
 int64_t weight_difference(int64_t version, int64_t one);
 /* Takes the plan, also on failure; the new one is the last. */

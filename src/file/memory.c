@@ -438,11 +438,8 @@ static clv_status add_entry(payload *p, const payload_memory *m)
 static clv_status add_scales_entry(payload *p, const payload_memory *m)
 {
 	int64_t n = (int64_t)m->scales.n;
-	st_entry e = {.name = m->scales_entry,
-	              .dtype = m->scales_dtype,
-	              .ndim = 1,
-	              .data = m->scales_data,
-	              .nbytes = m->scales_n};
+	st_entry e = {
+		.name = m->scales_entry, .dtype = m->scales_dtype, .ndim = 1, .data = m->scales_data, .nbytes = m->scales_n};
 	if (!m->scales_entry)
 		return CLV_OK;
 	TRY(payload_ints(p, &n, 1, &e.shape));

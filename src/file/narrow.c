@@ -504,7 +504,8 @@ static void lose_below(const chooser *c, const narrow_scales *most, double at, d
 		elements_load(c->from, element(c->from, c->src, i), n, v);
 		spread(most, i, n, unit);
 		for (size_t j = 0; j < n; j++) {
-			double u = fabs(v[j]) / (unit[j] > 0 ? unit[j] : 1), step = at / 127, off = u - nearest_step(u / step) * step;
+			double u = fabs(v[j]) / (unit[j] > 0 ? unit[j] : 1), step = at / 127,
+				   off = u - nearest_step(u / step) * step;
 			sum[j % LANES] += u > at ? 0 : off * off;
 		}
 		seen += n;

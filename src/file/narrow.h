@@ -14,7 +14,7 @@ typedef enum encoding {
 	ENC_COUNT
 } encoding;
 
-#define ENCODINGS "fp16, bf16, int8, zstd" /* those that one can wish for, as errors name them */
+#define ENCODINGS "fp16, bf16, int8, zstd"          /* those that one can wish for, as errors name them */
 extern const char *const encoding_names[ENC_COUNT]; /* plain fp16 bf16 int8 zstd */
 bool encoding_parse(const char *s, encoding *out);
 
@@ -46,7 +46,8 @@ typedef struct narrow_loss {
    CLV_E_INVALID: a number that is not finite. */
 clv_status int8_scales(dtype from, const void *src, size_t count, uint32_t ndim, const int64_t *sizes,
                        narrow_scales *out, double **at);
-void narrow(encoding e, dtype from, const void *src, size_t count, const narrow_scales *s, void *dst, narrow_loss *loss);
+void narrow(encoding e, dtype from, const void *src, size_t count, const narrow_scales *s, void *dst,
+            narrow_loss *loss);
 void widen(encoding e, dtype to, const void *src, size_t count, const narrow_scales *s, void *dst);
 
 /* ---- without (shuffle.c) ------------------------------------------------------------------------------------------ */

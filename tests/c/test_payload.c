@@ -433,7 +433,8 @@ static void int8_keeps_what_it_promises(void **state)
 }
 
 /* One tensor of rows and columns, written as e and read again; loss of the elements other than `but`. */
-static double lost_but(dtype d, const void *data, int64_t rows, int64_t columns, encoding e, size_t but, size_t *nscales)
+static double lost_but(dtype d, const void *data, int64_t rows, int64_t columns, encoding e, size_t but,
+                       size_t *nscales)
 {
 	strbuf file = STRBUF_INIT;
 	payload *p = new_payload(PAYLOAD_VALUES);

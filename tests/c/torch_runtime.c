@@ -802,6 +802,55 @@ static void a_boundary_of_another_split_is_refused(void **state)
 	halves_free(&three);
 }
 
+static clv_boundary *rewritten(const clv_boundary *b, const char *compress, bool no_checksum, int flip)
+{
+	clv_pack_options o = CLV_PACK_OPTIONS_INIT;
+	clv_boundary *back = NULL;
+	void *bytes;
+	size_t n;
+	o.compress = compress;
+	o.no_checksum = no_checksum;
+	OK(clv_boundary_write(b, &o, &bytes, &n));
+	((uint8_t *)bytes)[n - 3] ^= (uint8_t)flip;
+	if (flip && !no_checksum)
+		FAILS(clv_boundary_unpack(bytes, n, &back), CLV_E_PARSE, "changed or damaged");
+	else
+		OK(clv_boundary_unpack(bytes, n, &back));
+	clv_bytes_free(bytes);
+	return back;
+}
+
+static void a_boundary_says_what_compression_cost(void **state)
+{
+	(void)state;
+	halves h = halves_of(2, false);
+	clv_boundary *b = boundary_of(&h, 2), *back;
+	clv_loss loss = {.size = sizeof loss};
+	OK(clv_boundary_loss(b, 0, &loss));
+	assert_true(!loss.method && loss.bytes == -1 && loss.relative == 0);
+	FAILS(clv_boundary_loss(b, 1, &loss), CLV_E_INVALID, "no tensor 1");
+	back = rewritten(b, NULL, false, 0);
+	OK(clv_boundary_loss(back, 0, &loss));
+	assert_true(!loss.method && loss.bytes == clv_tensor_bytes(clv_boundary_tensor(b, 0)) && loss.max_abs == 0);
+	clv_boundary_free(back);
+	back = rewritten(b, "bf16", false, 0);
+	OK(clv_boundary_loss(back, 0, &loss));
+	assert_string_equal(loss.method, "bf16");
+	assert_true(loss.bytes * 2 == clv_tensor_bytes(clv_boundary_tensor(b, 0)));
+	assert_true(loss.relative <= 0x1p-8 && loss.l2 <= 0x1p-8);
+	clv_boundary_free(back);
+	assert_null(rewritten(b, NULL, false, 1));
+	clv_boundary_free(rewritten(b, NULL, true, 1));
+	void *bytes;
+	size_t n;
+	clv_pack_options o = CLV_PACK_OPTIONS_INIT;
+	o.compress = "zip";
+	FAILS(clv_boundary_write(b, &o, &bytes, &n), CLV_E_INVALID, "fp16, bf16, int8, zstd");
+	FAILS(clv_boundary_write(b, NULL, NULL, NULL), CLV_E_INVALID, "NULL");
+	clv_boundary_free(b);
+	halves_free(&h);
+}
+
 static void a_suffix_refuses_sizes_that_are_not_proven_too(void **state)
 {
 	(void)state;
@@ -1315,6 +1364,7 @@ int main(void)
 		cmocka_unit_test(a_boundary_goes_through_bytes_to_what_the_whole_gives),
 		cmocka_unit_test(a_boundary_goes_through_a_file),
 		cmocka_unit_test(a_boundary_of_another_split_is_refused),
+		cmocka_unit_test(a_boundary_says_what_compression_cost),
 		cmocka_unit_test(a_suffix_refuses_sizes_that_are_not_proven_too),
 		cmocka_unit_test(a_boundary_of_other_weights_is_refused),
 		cmocka_unit_test(halves_that_are_bound_otherwise_refuse_each_other),

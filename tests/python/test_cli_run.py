@@ -153,6 +153,71 @@ def test_halves_of_a_split_that_python_made_run_by_part_and_boundaries_go_both_w
     assert all(same(v, want[k]) for k, v in there.run_suffix(boundary).items())
 
 
+def test_compressing_a_boundary_shows_its_bytes_and_what_it_cost(tmp_path: Path, run: Run, residual: nn.Module) -> None:
+    saved_residual(residual, tmp_path / "model.clv")
+    run("split", "model.clv", "-b", "after:norm", "-o", "prefix.clv", "suffix.clv")
+    for how in cleave.payload.METHODS:
+        if how == "zstd" and not has_zstd():
+            continue
+        said = run("run", "prefix.clv", "--fill", "random", "--batch", 2, "-o", "b", "--compress", how, "--json")
+        (row,) = json.loads(said.stdout)
+        boundary = cleave.BoundaryPayload.load(tmp_path / "b")
+        (error,) = boundary.compression_error.values()
+        assert (row["method"], row["max_error"], row["error"]) == (how, error.max_abs, error.relative)
+        assert row["l2_error"] == error.l2
+        assert row["file_bytes"] < row["bytes"] == boundary.nbytes
+        assert (error.relative > 0) == (how != "zstd")
+        run("run", "suffix.clv", "--boundary", "b")
+    text = run("run", "prefix.clv", "--fill", "random", "--batch", 2, "-o", "b", "--compress", "int8").stdout
+    assert "in file" in text
+    assert "l2 error" in text
+    said = run("run", "prefix.clv", "--fill", "random", "--batch", 2, "--compress", "int8", code=1)
+    assert "--compress is for the boundary" in said.stderr
+    said = run("run", "suffix.clv", "--boundary", "b", "--no-checksum", code=1)
+    assert "--no-checksum is for the boundary" in said.stderr
+
+
+def has_zstd() -> bool:
+    try:
+        return bool(cleave.BoundaryPayload("", "", None, {"x": torch.zeros(99)}).to_bytes(compress="zstd"))
+    except cleave.PayloadError:
+        return False
+
+
+def test_a_damaged_boundary_is_refused_unless_its_writer_left_the_checksum_out(
+    tmp_path: Path, run: Run, residual: nn.Module
+) -> None:
+    saved_residual(residual, tmp_path / "model.clv")
+    run("split", "model.clv", "-b", "after:norm", "-o", "prefix.clv", "suffix.clv")
+    for more, code in ((["--no-checksum"], 0), ([], 1)):
+        run("run", "prefix.clv", "--fill", "random", "--batch", 2, "-o", "b", *more)
+        data = bytearray((tmp_path / "b").read_bytes())
+        data[-5] ^= 1
+        (tmp_path / "b").write_bytes(data)
+        said = run("run", "suffix.clv", "--boundary", "b", code=code).stderr
+        assert ("changed or damaged" in said) == bool(code)
+    (tmp_path / "b").write_bytes(data[:-5])
+    said = run("run", "suffix.clv", "--boundary", "b", code=1).stderr
+    assert f"truncated: it has {len(data) - 5} bytes and should have {len(data)}" in said
+
+
+def test_halves_that_get_their_weights_from_files_must_get_the_same(
+    tmp_path: Path, run: Run, residual: nn.Module
+) -> None:
+    saved_residual(residual, tmp_path / "model.clv")
+    run("split", "model.clv", "-b", "after:norm", "-o", "prefix.clv", "suffix.clv")
+    torch.manual_seed(5)
+    for name in ("one", "two"):
+        state = {k: torch.randn_like(v) if v.is_floating_point() else v for k, v in residual.state_dict().items()}
+        save_file({k: v.abs() if k.endswith("running_var") else v for k, v in state.items()}, tmp_path / name)
+    run("run", "prefix.clv", "--fill", "random", "--batch", 2, "--weights", "one", "-o", "b")
+    run("run", "suffix.clv", "--boundary", "b", "--weights", "one")
+    said = run("run", "suffix.clv", "--boundary", "b", "--weights", "two", code=1)
+    assert "made with weights" in said.stderr
+    said = run("run", "suffix.clv", "--boundary", "b", code=1)
+    assert "made with weights" in said.stderr
+
+
 def test_several_inputs_of_several_dtypes_come_from_one_file_by_name(tmp_path: Path, run: Run) -> None:
     torch.manual_seed(0)
     model = Words().eval()

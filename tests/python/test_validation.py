@@ -228,7 +228,9 @@ def test_each_way_to_compress_is_measured_where_it_counts() -> None:
     rt = _runtime(model, torch.randn(8, 16))
     batches = [torch.randn(n, 16) for n in (8, 3)]
     before = state_of(model)
-    report = cleave.validate_split(rt, batches, compress=["fp16", "bf16", "int8", "zstd"])
+    report = cleave.validate_split(rt, batches)
+    if report.results[-1].reason is not None:
+        pytest.skip("a build without zstd")
     same_state(state_of(model), before, "the model")
     plain, fp16, bf16, int8, zstd = report
     assert [r.method for r in report] == ["plain", "fp16", "bf16", "int8", "zstd"]
@@ -323,9 +325,13 @@ def test_ways_by_label_and_outputs_of_any_structure() -> None:
             return {"label": y.argmax(-1), "logits": y, "mean": y.mean()}
 
     torch.manual_seed(0)
-    rt = cleave.prepare_split(Two().eval(), example_inputs=torch.randn(6, 4), split=cleave.SplitSpec(boundary="after:relu"))
+    rt = cleave.prepare_split(
+        Two().eval(), example_inputs=torch.randn(6, 4), split=cleave.SplitSpec(boundary="after:relu")
+    )
     (label,) = rt.run_prefix(torch.randn(6, 4)).tensors
-    report = cleave.validate_split(rt, [{"x": torch.randn(6, 4)}, (torch.randn(6, 4),)], compress=[{label: "int8"}, "int8"])
+    report = cleave.validate_split(
+        rt, [{"x": torch.randn(6, 4)}, (torch.randn(6, 4),)], compress=[{label: "int8"}, "int8"]
+    )
     assert report.results[1].method == f"{label}: int8"
     assert report.results[1].output_error == report.results[2].output_error
     assert report.results[1].top1 is not None
@@ -347,8 +353,8 @@ def test_a_model_in_train_mode_is_measured_from_the_same_state_each_time() -> No
     model = nn.Sequential(nn.Linear(4, 32), nn.BatchNorm1d(32), nn.Dropout(0.5), nn.Linear(32, 3)).train()
     rt = cleave.prepare_split(model, example_inputs=torch.randn(8, 4), split=cleave.SplitSpec(boundary="after:1"))
     before, random = state_of(model), torch.get_rng_state()
-    plain, zstd = cleave.validate_split(rt, [torch.randn(8, 4, generator=torch.Generator())], compress=["zstd"])
-    assert plain.output_error == zstd.output_error == 0.0
+    plain, fp16 = cleave.validate_split(rt, [torch.randn(8, 4, generator=torch.Generator())], compress=["fp16"])
+    assert plain.output_error == 0.0 < fp16.output_error < 0.01
     same_state(state_of(model), before, "the model")
     assert torch.equal(torch.get_rng_state(), random)
 
