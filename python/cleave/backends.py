@@ -79,7 +79,8 @@ def register_backend(
     ...     run=lambda code, inputs: [2 * inputs[0]],
     ...     native=False,
     ... )
-    >>> traced = cleave.trace(lambda x: (x + x).exp(), torch.ones(3), backend="twice", minimum_segment_size=1)
+    >>> how = {"backend": "twice", "minimum_segment_size": 1, "keep_slower": True}
+    >>> traced = cleave.trace(lambda x: (x + x).exp(), torch.ones(3), **how)
     >>> [segment.ops for segment in traced.segments]
     [('aten::add.Tensor',)]
     """

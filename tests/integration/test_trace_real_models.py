@@ -73,6 +73,7 @@ def trace(model: nn.Module, example: Args, backend: str, cache: Path, **options:
         dynamic_batch_size=True,
         strict=False,
         cache=cache,
+        keep_slower=True,
         **options,
     )
 

@@ -76,7 +76,14 @@ def test_a_traced_model_reports_its_segments_and_reasons(tmp_path: Path) -> None
         compile=lambda segment: (Path(segment.folder) / "segment.clv").read_bytes(),
         run=lambda code, inputs: [run_bytes(code, inputs, tmp_path)],
     )
-    traced = cleave.trace(Net().eval(), torch.randn(3, 4), backend="report-test", minimum_segment_size=1, cache=False)
+    traced = cleave.trace(
+        Net().eval(),
+        torch.randn(3, 4),
+        backend="report-test",
+        minimum_segment_size=1,
+        cache=False,
+        keep_slower=True,
+    )
     traced.save(tmp_path / "traced.clv")
     with pytest.warns(UserWarning, match="machine code"):
         closed = cleave.load(tmp_path / "traced.clv")

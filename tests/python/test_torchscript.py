@@ -101,7 +101,7 @@ class Whole(nn.Module):
 
 
 def trace(model: Any, inputs: Any, **more: Any) -> cleave.TracedModule:
-    return cleave.trace(model, inputs, **{"backend": "script-data", **more})
+    return cleave.trace(model, inputs, **{"backend": "script-data", "keep_slower": True, **more})
 
 
 def operators(script: torch.jit.ScriptModule) -> int:
@@ -530,6 +530,7 @@ def test_openvino_in_a_fresh_process_and_without_python(tmp_path: Path, program:
         backend="openvino",
         torch_executed_ops=["aten::sort", "aten::cumsum"],
         dynamic_batch_size=(1, 16),
+        keep_slower=True,
     )
     assert traced.segments
     script = traced.to_torchscript()
@@ -558,7 +559,7 @@ def test_both_libraries_in_one_process(tmp_path: Path) -> None:
 @pytest.mark.integration
 def test_inductor_in_a_fresh_process_and_without_python(tmp_path: Path, program: Path) -> None:
     net = Whole().eval()
-    traced = cleave.trace(net, torch.randn(2, 4), backend="inductor")
+    traced = cleave.trace(net, torch.randn(2, 4), backend="inductor", keep_slower=True)
     assert all(s.compiled for s in traced.segments)
     x = torch.randn(2, 4)
     files = _saved(traced.to_torchscript(), x, tmp_path)

@@ -101,7 +101,7 @@ def openvino_folder() -> dict[str, str]:
 
 @both
 def test_a_function_is_traced_saved_and_run_without_python(backend: str, tmp_path: Path) -> None:
-    traced = cleave.trace(foo, (torch.rand(3), torch.rand(3)), backend=backend)
+    traced = cleave.trace(foo, (torch.rand(3), torch.rand(3)), backend=backend, keep_slower=True)
     assert compiled_ops(traced) == [["mul", "add"]]
     inputs = {"x": torch.rand(3), "y": torch.rand(3)}
     close(traced(*inputs.values()), foo(**inputs))
@@ -118,10 +118,12 @@ def test_a_function_is_traced_saved_and_run_without_python(backend: str, tmp_pat
 @both
 def test_a_module_and_its_method_with_any_batch(backend: str, tmp_path: Path) -> None:
     net = Net().eval()
-    traced = cleave.trace(net.forward, torch.rand(1, 1, 3, 3), backend=backend, dynamic_batch_size=True)
+    traced = cleave.trace(
+        net.forward, torch.rand(1, 1, 3, 3), backend=backend, dynamic_batch_size=True, keep_slower=True
+    )
     assert len(compiled_ops(traced)) == 1
     since = time.monotonic()
-    again = cleave.trace(net, torch.rand(1, 1, 3, 3), backend=backend, dynamic_batch_size=True)
+    again = cleave.trace(net, torch.rand(1, 1, 3, 3), backend=backend, dynamic_batch_size=True, keep_slower=True)
     assert again.segments[0].facts["cached"] == 1
     assert time.monotonic() - since < 60
     with torch.no_grad():
@@ -158,6 +160,7 @@ def test_manual_partitioning(backend: str, caplog: pytest.LogCaptureFixture) -> 
         backend=backend,
         dynamic_batch_size=True,
         subgraph_builder_function=lambda node: "ExampleConvolutionLayer" in node.name,
+        keep_slower=True,
     )
     assert compiled_ops(traced) == [["conv2d", "add"]]
     assert tape_ops(traced) == {"mul": "subgraph_builder_function leaves it out"}
@@ -174,7 +177,7 @@ def test_a_resnet_50_at_every_batch(backend: str, tmp_path: Path) -> None:
     model, make_inputs = resnet50()
     model.eval()
     example = make_inputs().args[0][:1]
-    traced = cleave.trace(model, example, backend=backend, dynamic_batch_size=True)
+    traced = cleave.trace(model, example, backend=backend, dynamic_batch_size=True, keep_slower=True)
     assert traced.coverage.percent > 99
     batch = torch.rand(7, *example.shape[1:])
     with torch.no_grad():
@@ -193,7 +196,7 @@ def test_what_a_compiler_cannot_take_runs_on_the_tape() -> None:
         return torch.tanh(values) * torch.rand(5)
 
     x = torch.rand(4, 5)
-    traced = cleave.trace(model, x, backend="openvino", minimum_segment_size=3)
+    traced = cleave.trace(model, x, backend="openvino", minimum_segment_size=3, keep_slower=True)
     assert compiled_ops(traced) == [["mul", "relu", "add"]]
     assert {"sort", "rand"} <= set(tape_ops(traced))
     torch.manual_seed(0)
@@ -301,7 +304,9 @@ def test_a_compiler_that_crashes_or_lies_leaves_the_tape(
 ) -> None:
     fake_compiler.setenv("CLEAVE_TEST_COMPILER", how)
     x, y = torch.rand(5), torch.rand(5)
-    traced = cleave.trace(foo, (x, y), backend="inductor", cache=False, compiler_workdir=tmp_path / "work")
+    traced = cleave.trace(
+        foo, (x, y), backend="inductor", cache=False, compiler_workdir=tmp_path / "work", keep_slower=True
+    )
     assert compiled_ops(traced) == []
     assert all(says in reason for reason in tape_ops(traced).values())
     assert torch.equal(traced(x, y), foo(x, y))
@@ -321,7 +326,7 @@ def test_children_of_a_compiler_that_hangs_are_killed(fake_compiler: pytest.Monk
 
 def test_a_python_that_is_not_there_leaves_the_tape(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
-    traced = cleave.trace(foo, (torch.rand(5), torch.rand(5)), backend="inductor", cache=False)
+    traced = cleave.trace(foo, (torch.rand(5), torch.rand(5)), backend="inductor", cache=False, keep_slower=True)
     assert compiled_ops(traced) == []
     assert all("not started" in reason for reason in tape_ops(traced).values()), tape_ops(traced)
 
@@ -336,7 +341,7 @@ def test_openvino_gives_back_inputs_that_go_through() -> None:
 
     x = torch.rand(4, 16)
     kept = x.clone()
-    module = cleave.trace(through, x, backend="openvino", dynamic_batch_size=True)
+    module = cleave.trace(through, x, backend="openvino", dynamic_batch_size=True, keep_slower=True)
     for _ in range(3):
         close(module(x), through(kept))
         assert torch.equal(x, kept)
