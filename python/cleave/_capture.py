@@ -14,14 +14,16 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from . import _native, _tree, _watch, progress
 from ._identity import compares
+from ._install import Installed, Where, differs, installs, where
 from ._log import logger, warn
 from ._module_checks import Use, module_checks
 from ._scripted import Scripts
-from ._state import MOST_KEPT, Change, ModuleTensor, RandomState, Snapshot, Target
+from ._state import MOST_KEPT, Change, ModuleTensor, RandomState, Snapshot, Target, put
 from ._tables import Reads, spies
 from ._walk import Kind, items_of, own_of, reachable
 from .errors import CaptureError, CleaveError
@@ -35,8 +37,6 @@ MOST_RECORDS = 8  # of one forward whose scripted code is met for the first time
 MANY = 1 << 16  # elements, each of which gets a place or a number of its own
 EQUAL, PART, DIFFER = range(3)  # enum verdict of src/capture/capture.h
 
-
-Where = tuple[int, Any]  # id of a holder, key: an attribute of a module, an item of a container in one
 
 # Streams at other sizes or on other data, points, names and ranges of symbols, how many symbols are read from data.
 Sizes = tuple[list[Any], list[int], list[str], list[int], list[int], int]
@@ -286,13 +286,9 @@ class ModuleUse:
         return any(_kind(c) not in self.judged for c in found)
 
 
-def _where(c: Change) -> Where:
-    return id(c.holder), c.key
-
-
 def _kind(c: Change) -> Where:
     """What is known of one item that was added to a container (a cache that has one for each size) is of all."""
-    return (id(c.holder), "a new item") if c.added else _where(c)
+    return (id(c.holder), "a new item") if c.added else where(c)
 
 
 class Capture:
@@ -311,7 +307,8 @@ class Capture:
         self.shapes = shapes  # the model may be on the meta device
         self.arguments = arguments
         self.both = both  # find out whether one plan serves both grad modes
-        self.settled = False  # modules from outside are known
+        self.settled = False  # modules from outside are known, and what the first forward installs
+        self.first: list[Change] = []  # what the first record changed
         self.use = use or ModuleUse()
         self.folding = False  # records are written without sequences (unbind, split)
         self.at = ""  # the sizes of what is being recorded, for people: "B=3"
@@ -327,16 +324,33 @@ class Capture:
         for path, module in self.target.modules():
             if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
                 raise CaptureError(f"module {path} is lazy and has not run yet: run the model once before capturing it")
-        self.tensors: list[ModuleTensor] = list(self.target.tensors())
-        for t in self.tensors:
-            if t.tensor.is_meta and not self.shapes:
-                raise CaptureError(f"the model's {t.name} is on the meta device: it has no data")
-        self.snapshot = Snapshot(self.target)
+        with self._installed():
+            self.tensors: list[ModuleTensor] = list(self.target.tensors())
+            for t in self.tensors:
+                if is_lazy(t.tensor):
+                    raise CaptureError(f"the model's {t.name} has no shape yet: run the model once before capturing it")
+                if t.tensor.is_meta and not self.shapes:
+                    raise CaptureError(f"the model's {t.name} is on the meta device: it has no data")
+            self.snapshot = Snapshot(self.target)
+
+    @contextlib.contextmanager
+    def _installed(self) -> Iterator[None]:
+        """What the first forward of the model installs is there, for the block."""
+        installed: Installed | None = self.target.installed
+        if installed is None or not installed.is_off():
+            yield
+            return
+        installed.put_on()
+        try:
+            yield
+        finally:
+            installed.take_off()
 
     def restore(self) -> None:
         """Puts the model and all generators back as they were."""
         with contextlib.ExitStack() as stack:
             stack.callback(self.random.restore)
+            stack.enter_context(self._installed())
             stack.callback(self.snapshot.restore)
             for stream in self.streams:
                 stack.callback(stream.restore_generators)
@@ -349,6 +363,7 @@ class Capture:
         stream = self._recording().stream
         with contextlib.ExitStack() as stack:
             stack.callback(random.restore)
+            stack.enter_context(self._installed())
             stack.callback(snapshot.restore)
             stack.callback(stream.restore_generators)
             stack.callback(stream.restore)
@@ -385,7 +400,14 @@ class Capture:
     def _first_record(self, leaves: Sequence[torch.Tensor], grad: bool) -> Recorded:
         spare = each(leaves, own_copy)
         compiler = "torch._dynamo" in sys.modules
-        recorded, foreign = self._record(leaves, grad)
+        try:
+            recorded, foreign = self._record(leaves, grad)
+        except CaptureError:
+            if not self._settle(spare, grad):
+                raise
+            recorded, foreign = self._record(each(spare, own_copy), grad)
+        if self._settle(spare, grad):
+            recorded, foreign = self._record(each(spare, own_copy), grad)
         self.settled = True
         again = not compiler and "torch._dynamo" in sys.modules  # cond, flex_attention: now it is told to stay out
         if foreign:
@@ -430,14 +452,16 @@ class Capture:
         raise CaptureError("the forward calls other scripted code in every call (it is scripted or traced on the way)")
 
     def _record_once(self, leaves: Sequence[torch.Tensor], grad: bool) -> tuple[Recorded, list[Any]]:
-        recording = self._recording(zip(self.arguments.names, leaves, strict=True))
-        stream = recording.stream
         args, kwargs = self.arguments.rebuild(leaves)
         before, since = RandomState(), time.monotonic()
-        self.streams.append(stream)
         with contextlib.ExitStack() as stack:
+            stack.enter_context(self._installed())
+            recording = self._recording(zip(self.arguments.names, leaves, strict=True))
+            stream = recording.stream
+            self.streams.append(stream)
             stack.callback(self.snapshot.restore)
             stack.callback(stream.restore)
+            stack.callback(self._note_first)
             output = self._call(recording, args, kwargs, grad)
             drawn = before.host_differs(RandomState())
             if drawn:
@@ -454,7 +478,7 @@ class Capture:
             if self.folding:
                 stream.fold()
             log.debug("recorded %s %s: %.3f s, grad %s", self.target.name, self.at, time.monotonic() - since, grad)
-            places = {_where(c): c.where for c in changed}
+            places = {where(c): c.where for c in changed}
             same = same_inputs(leaves)
             names = stream.counters() if self.use.numbers else []
             counters = {t.name: t.now().detach().clone() for t in self.tensors if t.name in names}
@@ -529,7 +553,7 @@ class Capture:
                 stream.rebound(t.name, now)
         stores = []
         for change in changes:
-            place = _where(change)
+            place = where(change)
             if place in self.use.volatile and place not in known and isinstance(change.after, torch.Tensor):
                 stream.output(change.after)
                 stores.append((change.holder, change.key))
@@ -551,12 +575,78 @@ class Capture:
                 continue  # where it counts, the comparison with a second call tells
             if not isinstance(c.after, torch.Tensor):
                 raise CaptureError(
-                    f"every forward changes {c.where} (from {c.before!r:.40} to {c.after!r:.40}) where no operator "
+                    f"every forward changes {c.where} (from {_short(c.before)} to {_short(c.after)}) where no operator "
                     "shows it, and a plan would not: keep such state out of the forward, or in a tensor"
                 )
-            self.use.volatile.add(_where(c))
+            self.use.volatile.add(where(c))
         self.use.judged.update(map(_kind, changed))
         self.use.holders.extend(c.holder for c in (*changed, *again))
+
+    # ---- the first forward
+
+    def _settle(self, leaves: Sequence[torch.Tensor], grad: bool) -> bool:
+        """Sees what the first forward of a model installs, if it does: from then on it is there whenever the capture
+        looks at the model. False: it installs nothing."""
+        first, self.first = self.first, []
+        found = installs(self.target, first)
+        if not found:
+            return False
+        try:
+            second, _ = self._run_cold(next(probes(leaves)), grad, seed=0xF1257)
+        except Exception:  # other data is not taken
+            second, _ = self._run_cold(leaves, grad, seed=0xF1257)
+        if not {where(c) for c in found} <= {where(c) for c in second}:
+            # The model knows from elsewhere that it was installed, and would never do it again.
+            log.info("%s stays as its first forward makes it: %s", self.target.name, found[0].where)
+            for c in first:
+                put(c, c.after)
+            self._look_at_model()
+            return True
+        drawn = differs(found, second)
+        if drawn is not None:
+            raise CaptureError(
+                f"the first forward of {self.target.name} makes {drawn} of random numbers or of its data: run the model "
+                "once before capturing it"
+            )
+        self._use_installed(leaves, grad)
+        return True
+
+    def _note_first(self) -> None:
+        """What the first record changes in the model, whether it comes to an end or not."""
+        if not self.settled and self.target.installed is None:
+            self.first = self.snapshot.changes()[0]
+
+    def _use_installed(self, leaves: Sequence[torch.Tensor], grad: bool) -> None:
+        first, output = self._run_cold(leaves, grad)
+        self.target.installed = Installed(self.target, first)
+        try:
+            self._look_at_model()
+            again, later = self._run_cold(leaves, grad)
+        except BaseException:
+            self.target.installed = None
+            raise
+        self.target.installed = None
+        self._look_at_model()
+        if not _same_output(output, later):
+            raise CaptureError(
+                f"the first forward of {self.target.name} does something else than those after it: run the model once "
+                "before capturing it"
+            )
+        volatile = {where(c) for c in again}
+        self.target.installed = Installed(self.target, [c for c in first if where(c) not in volatile])
+        log.info("%s installs something on its first forward: %s", self.target.name, first[0].where)
+        self._look_at_model()
+
+    def _run_cold(
+        self, leaves: Sequence[torch.Tensor], grad: bool, seed: int | None = None
+    ) -> tuple[list[Change], list[torch.Tensor]]:
+        """What a call changes in the model, and what it gives; all of it is undone."""
+        with self.undoing(), grad_mode(grad), eager():
+            if seed is not None:
+                torch.manual_seed(seed)
+            args, kwargs = self.arguments.rebuild(each(leaves, own_copy))
+            out = _tree.flatten(self.target.call(*args, **kwargs))[1]
+            return self.snapshot.changes()[0], [t.detach().clone() for t in out]
 
     # ---- looking again
 
@@ -700,7 +790,7 @@ class Capture:
             self.arguments.spec,
             _tree.with_formulas(mine.output, [r.output for r in others]),
             mine.stores,
-            {t.name: (t.holder, t.key) for t in reversed(self.tensors)},
+            self._places(),
             self._checks(set(changed), mine, grads),
             True in grads,
             False in grads,
@@ -708,20 +798,29 @@ class Capture:
             tuple(sizes[2][: len(sizes[2]) - max(0, sizes[5])]) if sizes else (),
         )
 
+    def _places(self) -> dict[str, tuple[Any, Any]]:
+        """Where each tensor of the model is found."""
+        installed: Installed | None = self.target.installed
+        if installed is None:
+            return {t.name: (t.holder, t.key) for t in reversed(self.tensors)}
+        with self._installed():
+            return {t.name: (installed.holder(self.target, t), t.key) for t in reversed(self.tensors)}
+
     def _checks(self, changed: set[Where], mine: Recorded, grads: set[bool]) -> Any:
         """What must still hold of the model when the plan runs."""
         use, operands = self.use, mine.stream.states_read()
         seen = Use(use.read, use.watched, changed, use.looked_up, bool(use.compares), use.addresses, use.outside)
         same = mine.same if use.compares else None
-        found = module_checks(self.target, seen, operands, same)
-        if found.tables:
-            self._look_into(found.tables, changed, min(grads))
+        with self._installed():
             found = module_checks(self.target, seen, operands, same)
+            if found.tables:
+                self._look_into(found.tables, min(grads))
+                found = module_checks(self.target, seen, operands, same)
         for what in found.unwatched:
             warn(f"{what} holds more than is watched: what changes in it after the capture is not noticed")
         return found.checks
 
-    def _look_into(self, tables: Sequence[Any], changed: set[Where], grad: bool) -> None:
+    def _look_into(self, tables: Sequence[Any], grad: bool) -> None:
         """Runs the forward on stand-ins for dicts that may be caches, to see what it reads of them."""
         self.use.holders.extend(tables)
         self.use.looked_up.update({id(table): None for table in tables})
@@ -776,6 +875,10 @@ def probes(leaves: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     generator = torch.Generator().manual_seed(0x5EED)
     for integers, gentle in ((True, False), (False, False), (False, True)):
         yield each(leaves, lambda t: other_data(t, generator, integers, gentle))  # noqa: B023
+
+
+def _short(value: Any) -> str:
+    return "nothing" if value is NotImplemented else f"{value!r:.40}"
 
 
 def _stop(stream: Any) -> Exception | None:

@@ -17,7 +17,8 @@ from torch.nn.modules import module as torch_module
 from . import _native
 from ._native import PART_CALL, PART_CELL, PART_CLASS, PART_FIELD, PART_FOUND, PART_FUNCTION, PART_ITEM, PART_KEY
 from ._native import PART_OWN, PART_SELF, PART_TYPE, Checks, Want
-from ._state import GLOBAL_HOOKS, HOOK_TABLES, MODULE_TABLES, ModuleTensor, Target
+from ._install import Installed
+from ._state import GLOBAL_HOOKS, HOOK_TABLES, MODULE_TABLES, Change, ModuleTensor, Target
 from ._tables import may_grow
 from ._walk import Kind, cell_of, fields_of, is_closed, items_of, kind_of, own_of, sequence_of, slot, slots_of
 
@@ -61,11 +62,12 @@ def module_checks(target: Target, use: Use, operands: set[str], same: Sequence[i
     where the forward may ask for that."""
     tensors = list({(id(t.holder), t.key): t for t in target.tensors()}.values())
     read = {id(t.tensor) for t in tensors if t.name in operands}
-    walk = _Walk(use, {(id(t.holder), t.key) for t in tensors}, read)
+    walk = _Walk(use, {(id(t.holder), t.key) for t in tensors}, read, target.installed)
     walk.tensor_addresses(tensors)
     for path, module in target.modules():
-        if not isinstance(module, torch.jit.ScriptModule):
+        if not isinstance(module, torch.jit.ScriptModule) and id(module) not in walk.installed_modules:
             walk.module(path, module)
+    walk.installed()
     walk.globals()
     if not isinstance(target.call, nn.Module):
         walk.root("what was captured", target.name, target.call, PART_SELF, None, target.call)
@@ -90,7 +92,7 @@ def _in_order(roots: Iterable[Root]) -> list[Root]:
     items: dict[int, tuple[list[Root], list[Root]]] = {}
     others = []
     for root in roots:
-        if root[3] != PART_KEY or not isinstance(root[2], dict) or len(root) > 6:
+        if root[3] != PART_KEY or not isinstance(root[2], dict) or len(root) > 6:  # with what else may be there
             others.append(root)
         else:
             items.setdefault(id(root[2]), ([], []))[_is_structured(root[5])].append(root)
@@ -117,8 +119,15 @@ def _places(tensors: Iterable[ModuleTensor], operands: set[int], use: Use) -> It
 
 
 class _Walk:
-    def __init__(self, use: Use, live: set[tuple[int, Any]], operands: set[int]) -> None:
-        self.use, self.live, self.operands = use, live, operands
+    def __init__(
+        self, use: Use, live: set[tuple[int, Any]], operands: set[int], installed: Installed | None
+    ) -> None:
+        """installed: what the first forward installs, and what is there now."""
+        self.changes: Sequence[Change] = installed.changes if installed is not None else ()
+        self.installed_modules = installed.modules if installed is not None else {}
+        self.use = use._replace(changed=use.changed | installed.places) if installed is not None else use
+        use = self.use
+        self.live, self.operands = live, operands
         self.holders = {number for number, _ in live}  # containers that runs read tensors out of
         self.containers = {number for number, _ in use.changed}  # in which the forward changes something
         self.read: dict[int, set[str]] = {}
@@ -149,7 +158,9 @@ class _Walk:
         own, owner = vars(module), f"module {path or '(the root)'}"
         self.roots.append((owner, "the class", module, PART_TYPE, None, type(module)))
         self.roots.append((owner, "training", own, PART_KEY, "training", own.get("training", ABSENT)))
-        if "forward" in own:
+        if (id(own), "forward") in self.use.changed:
+            pass
+        elif "forward" in own:
             self.root(owner, "forward", own, PART_KEY, "forward", own["forward"])
         else:
             self.absent(owner, "forward", (own,))
@@ -208,9 +219,7 @@ class _Walk:
         want = self.empty.get(type(hooks))
         if hooks or want is None:
             self.here = f"{label} of {owner}"
-            want = Want(_native.WANT_VALUES, hooks)
-            for key, hook in items_of(hooks):
-                want.add(PART_ITEM, key, self.want(hook, 1))
+            want = self.hooks(hooks)
             if not hooks:
                 self.empty[type(hooks)] = want
         self.roots.append((owner, label, own, PART_KEY, name, want))
@@ -218,8 +227,8 @@ class _Walk:
     def named(self, owner: str, label: str, own: dict[str, Any], name: str) -> None:
         """Children, parameters or buffers: these names in this order. Tensors are read by each run."""
         table = own.get(name)
-        if not isinstance(table, dict):
-            return
+        if not isinstance(table, dict) or any(c.holder is table and isinstance(c.after, nn.Module) for c in self.changes):
+            return  # the latter: children that the first forward makes, see installed
         loose = id(table) in self.containers
         want = Want(_native.WANT_LIKE if loose else _native.WANT_DICT, table, id(table) in self.holders)
         for key, value in items_of(table):
@@ -227,6 +236,55 @@ class _Walk:
                 part = ANY if isinstance(value, torch.Tensor) else value
                 want.add(PART_KEY if loose else PART_ITEM, key, part)
         self.roots.append((owner, label, own, PART_KEY, name, want))
+
+    def installed(self) -> None:
+        """What the first forward installs is there, or nothing of it is."""
+        for table in {id(c.holder): c.holder for c in self.changes if isinstance(c.after, nn.Module)}.values():
+            if isinstance(table, dict):
+                before = Want(_native.WANT_DICT, table)
+                after = Want(_native.WANT_DICT, table)
+                gone = {c.key: c.before for c in self.changes if c.holder is table}
+                for key, child in items_of(table):
+                    after.add(PART_ITEM, key, self.want(child, 1))
+                    if gone.get(key) is not NotImplemented:
+                        before.add(PART_ITEM, key, gone.get(key, child))
+                self.roots.append(("the model", "children", table, PART_SELF, None, after, before))
+        for c in self.changes:
+            self.installed_at(c)
+
+    def installed_at(self, c: Change) -> None:
+        self.here = c.where
+        if c.hooks:
+            table = type(c.holder[c.key])
+            wants = [self.hooks(table(hooks)) for hooks in (c.after, c.before)]
+        elif c.key is None or isinstance(c.after, (torch.Tensor, nn.Module)) or not _says_something(c):
+            return
+        else:
+            wants = [ABSENT if value is NotImplemented else self.want(value, 1) for value in (c.after, c.before)]
+        place = PART_CLASS if isinstance(c.holder, type) else PART_KEY if isinstance(c.holder, dict) else PART_FIELD
+        self.roots.append(("the model", c.where, c.holder, place, c.key, *wants))
+
+    def hooks(self, table: dict[Any, Any]) -> Want:
+        want = Want(_native.WANT_VALUES, table)
+        for key, hook in items_of(table):
+            want.add(PART_ITEM, key, self.want(hook, 1))
+        return want
+
+    def made_module(self, module: nn.Module) -> Want:
+        """One that the first forward makes: any that is like it. Its tensors are read by each run."""
+        want = self.begin(_native.WANT_LIKE, module)
+        own, read = vars(module), self.read.get(id(module), set())
+        for name in ("training", *sorted(read - MODULE_TABLES - {"training"})):
+            value = own.get(name, _NOTHING)
+            want.add(PART_OWN, name, ANY if isinstance(value, torch.Tensor) else self.item(own, name, value, 1))
+        for name in _HOOKS:
+            want.add(PART_OWN, name, self.hooks(own[name]))
+        for name in ("_modules", "_parameters", "_buffers"):
+            table = Want(_native.WANT_DICT, own[name])
+            for key, value in items_of(own[name]):
+                table.add(PART_ITEM, key, ANY if isinstance(value, torch.Tensor) else self.want(value, 1))
+            want.add(PART_OWN, name, table)
+        return want
 
     def globals(self) -> None:
         for name in GLOBAL_HOOKS:
@@ -278,7 +336,7 @@ class _Walk:
         """What a value looks like: the value itself where nothing in it can change."""
         kind = kind_of(value)
         self.items -= 1
-        if kind is Kind.FIXED or kind is Kind.MODULE:
+        if kind is Kind.FIXED or (kind is Kind.MODULE and id(value) not in self.installed_modules):
             return value
         if id(value) in self.use.outside:
             return ANY
@@ -292,6 +350,8 @@ class _Walk:
     def make(self, value: Any, kind: Kind, deep: int) -> Any:
         if self.items < 0 or deep > MOST_DEEP:
             return self.beyond(value)
+        if kind is Kind.MODULE:
+            return self.made_module(value)
         if kind is Kind.TUPLE:
             return self.tuple(value, deep)
         if kind is Kind.LIST:
@@ -458,6 +518,12 @@ class _Walk:
             self.class_attribute(cls, name)
             want.add(PART_OWN, name, ABSENT)
         return False
+
+
+def _says_something(c: Change) -> bool:
+    """A flag or a method: what was installed goes with it. Sizes and caches have lives of their own."""
+    flags = (bool, type(None), str)
+    return callable(c.after) or all(isinstance(v, flags) or v is NotImplemented for v in (c.before, c.after))
 
 
 def _own_classes(module: nn.Module) -> Iterator[type]:

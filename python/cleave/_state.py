@@ -59,11 +59,66 @@ class Change(NamedTuple):
 
     where: str
     holder: Any
-    key: Any
-    before: Any
+    key: Any  # None: all that is in the holder
+    before: Any  # NotImplemented: it was not there
     after: Any
     added: bool = False  # an item that a container did not have, by a number or a size
     outside: bool = False  # of what a function closes over, a callable holds or a class has: no state of the model
+    hooks: bool = False  # a table of hooks: before and after are its items
+
+    def is_before(self) -> bool:
+        """The place is as it was."""
+        if self.hooks:
+            return _native.same_items(self.holder[self.key], self.before)
+        return _found(self.holder, self.key) is self.before or self.key is None
+
+
+def _found(holder: Any, key: Any) -> Any:
+    if isinstance(holder, dict):
+        return dict.get(holder, key, NotImplemented)
+    if isinstance(holder, (list, deque)):
+        return holder[key] if key is not None and key < len(holder) else NotImplemented
+    return vars(holder).get(key, NotImplemented) if isinstance(holder, type) else slot(holder, key or "")
+
+
+def put(c: Change, value: Any) -> None:
+    """Puts something in the place of a change: what was there before, or after."""
+    holder, key = c.holder, c.key
+    if c.hooks or key is None:
+        container = holder[key] if c.hooks else holder
+        _refill(container, value)
+    elif isinstance(holder, dict):
+        if value is NotImplemented:
+            holder.pop(key, None)
+        else:
+            holder[key] = value
+    elif isinstance(holder, (list, deque)):
+        holder[key] = value
+    else:
+        cls: Any = type if isinstance(holder, type) else object
+        if value is not NotImplemented:
+            cls.__setattr__(holder, key, value)
+        elif _found(holder, key) is not NotImplemented:
+            cls.__delattr__(holder, key)
+
+
+def _refill(container: Any, items: Any) -> None:
+    """Gives a container these items, and no others, whatever its class makes of it."""
+    for kind in (OrderedDict, dict, list, deque, set):
+        if isinstance(container, kind):
+            base: Any = kind
+            break
+    else:  # an array
+        container[...] = items
+        return
+    base.clear(container)
+    if base is set:
+        base.update(container, items)
+    elif base in (list, deque):
+        base.extend(container, items)
+    else:
+        for key, value in items.items():
+            base.__setitem__(container, key, value)
 
 
 class Target:
@@ -86,6 +141,7 @@ class Target:
         named = model if isinstance(model, nn.Module) else owner if isinstance(owner, nn.Module) else None
         self.name = type(named).__name__ if named is not None else getattr(model, "__name__", type(model).__name__)
         self._named = named
+        self.installed: Any = None  # _install.Installed, where the first forward installs something
 
     @property
     def training(self) -> bool:
@@ -248,12 +304,11 @@ class _Kept:
         now = self.now()
         if isinstance(now, dict):
             for key in [*self.items, *(k for k in now if k not in self.items)]:
-                before, after = self.items.get(key), now.get(key)
-                there = (key in self.items) == (key in now)
-                if not there or (before is not after and not _same_plain(before, after)):
-                    yield self.change(key, before, after, key not in self.items)
+                before, after = self.items.get(key, NotImplemented), now.get(key, NotImplemented)
+                if before is not after and not _same_plain(before, after):
+                    yield self.change(key, before, after, before is NotImplemented)
         elif isinstance(self.container, set) or len(now) != len(self.items):
-            yield self.change(None, len(self.items), len(now))
+            yield self.change(None, self.items, now)
         else:
             for key, (before, after) in enumerate(zip(self.items, now, strict=True)):
                 if before is not after and not _same_plain(before, after):
@@ -275,16 +330,7 @@ class _Kept:
         )
 
     def restore(self) -> None:
-        c = self.container
-        kind: Any = next(t for t in (OrderedDict, dict, list, deque, set) if isinstance(c, t))
-        kind.clear(c)
-        if kind is set:
-            kind.update(c, self.items)
-        elif kind in (list, deque):
-            kind.extend(c, self.items)
-        else:
-            for key, value in self.items.items():
-                kind.__setitem__(c, key, value)
+        _refill(self.container, self.items)
 
 
 class _KeptHooks(_Kept):
@@ -295,7 +341,7 @@ class _KeptHooks(_Kept):
         self.own, self.key = own, key
 
     def changes(self) -> Iterator[Change]:
-        yield Change(self.name(), self.own, self.key, list(self.items.values()), list(self.now().values()))
+        yield Change(self.name(), self.own, self.key, self.items, self.now(), hooks=True)
 
 
 class _KeptArray:
@@ -308,10 +354,10 @@ class _KeptArray:
         return memoryview(self.array).tobytes() == memoryview(self.copy).tobytes()
 
     def changes(self) -> Iterator[Change]:
-        yield Change(self.name(), self.array, None, "one content", "another", False, self.outside > 0)
+        yield Change(self.name(), self.array, None, self.copy, copy.copy(self.array), False, self.outside > 0)
 
     def restore(self) -> None:
-        self.array[...] = self.copy
+        _refill(self.array, self.copy)
 
 
 class _KeptFields:
@@ -327,17 +373,12 @@ class _KeptFields:
     def changes(self) -> Iterator[Change]:
         for n, before in self.values.items():
             after = slot(self.obj, n)
-            if after is not before and not _same_plain(before, after):
+            if after is not before:
                 yield Change(f"{self.name()}.{n}", self.obj, n, before, after, False, self.outside > 0)
 
     def restore(self) -> None:
-        for n, before in self.values.items():
-            if slot(self.obj, n) is before:
-                continue
-            if before is NotImplemented:
-                object.__delattr__(self.obj, n)
-            else:
-                object.__setattr__(self.obj, n, before)
+        for change in list(self.changes()):
+            put(change, change.before)
 
 
 class _KeptClass:
@@ -359,10 +400,7 @@ class _KeptClass:
 
     def restore(self) -> None:
         for change in list(self.changes()):
-            if change.before is NotImplemented:
-                type.__delattr__(self.cls, change.key)
-            else:
-                type.__setattr__(self.cls, change.key, change.before)
+            put(change, change.before)
 
 
 def _same_plain(a: Any, b: Any) -> bool:
