@@ -92,11 +92,11 @@ class Cut:
         """where: for people, the sizes it is for."""
         self.source = captured
         self.sizes = sizes  # at which its candidates were counted
-        plan, which = _choose(captured.plan, want, sizes, like, grad, where)
+        plan, which, elsewhere = _choose(captured.plan, want, sizes, like, where)
         captured = self.captured = captured._replace(plan=plan)
         debug = want.mode == "debug_interpreter"
         self.candidates = CandidateTable(SplitCandidate(*c) for c in plan.frontiers(sizes))
-        why = _why(want, like)
+        why = _why(want, like, elsewhere)
         self.candidate = self.candidates.chosen = replace(self.candidates[which], taken_because=why)
         self.candidates[which] = self.candidate
         log.info("cut after %s: %s", _place(self.candidate, plan.node_count()), why)
@@ -121,15 +121,16 @@ class Cut:
             _engine(want, captured, at, end, grad, "Suffix", self.suffix),
         )
         halves = {"prefix": self.prefix, "suffix": self.suffix}
-        self.names = {half: [n for n, _, _, _ in g.native.state()] for half, g in halves.items()}
+        self.names = {half: {n: written for n, _, _, written in g.native.state()} for half, g in halves.items()}
         # Module tensors that a half changes: no frontier has them on both sides.
         self.changes = {
-            half: {*g.native.rebinds(), *(n for n, _, _, written in g.native.state() if written)}
+            half: {*g.native.rebinds(), *(n for n, written in self.names[half].items() if written)}
             for half, g in halves.items()
         }
         read = {name: self.live(name) for names in self.names.values() for name in names} if grad else {}
         self.trained = [name for name, t in read.items() if t.requires_grad]
         self.tied = sorted(name for name in self.trained if len(self.sides(name)) == 2)  # both halves train them
+        self.roles: Any = None  # whose gradients wait for whom (_step.py), once it trains
         self.with_grad = [name for name in self.trained if not isinstance(read[name], nn.Parameter)]
         self.labels: list[str] = self.prefix.native.outputs()
         inputs = set(self.prefix.native.inputs())
@@ -137,7 +138,7 @@ class Cut:
         if self.labels != self.suffix.native.inputs():
             raise AssertionError("prefix and suffix disagree about the boundary")
         if like is not None and grad:
-            self._refuse_other_sides(like, where)
+            self._refuse_other_sides(like, where, elsewhere)
         self.signature = plan_signature(captured, origin)
         self.schema = {
             label: TensorSchema(dtype, dims(shape), device, requires_grad)
@@ -205,14 +206,15 @@ class Cut:
         """The halves that read or write a module tensor."""
         return [half for half, names in self.names.items() if name in names]
 
-    def _refuse_other_sides(self, like: Cut, where: str) -> None:
-        """What another plan trains in one half is not trained in the other one here, where its optimizer is not."""
+    def _refuse_other_sides(self, like: Cut, where: str, elsewhere: str | None) -> None:
+        """What another plan has in one half is not trained in the other one: its optimizer is not there."""
         for name in self.trained:
             here, there = self.sides(name), like.sides(name)
             if there and not set(here) & set(there):
+                reason = f" ({elsewhere})" if elsewhere else ""
                 raise SplitError(
-                    f"{name} would be trained in the {here[0]}{where}, and belongs to the {there[0]}: the model has no "
-                    f"place there like the one after {_where(like.candidate)}"
+                    f"{name} would be trained in the {here[0]}{where}, and it belongs to the {there[0]}: the model has "
+                    f"no place there like the one after {_where(like.candidate)}{reason}"
                 )
 
     def check_model(self) -> None:
@@ -243,9 +245,9 @@ def _place(c: SplitCandidate, nodes: int) -> str:
     )
 
 
-def _why(want: Wanted, like: Cut | None) -> str:
+def _why(want: Wanted, like: Cut | None, elsewhere: str | None) -> str:
     """Why a frontier was taken, for the log."""
-    if like is not None:
+    if like is not None and elsewhere is None:
         return f"where the first plan is cut, after {like.candidate.name}"
     if want.spec.exact:
         return "the fewest bytes of all cuts"
@@ -258,27 +260,25 @@ def _why(want: Wanted, like: Cut | None) -> str:
 
 
 def _choose(
-    plan: Any, want: Wanted, sizes: dict[str, int] | None, like: Cut | None, grad: bool, where: str
-) -> tuple[Any, int]:
+    plan: Any, want: Wanted, sizes: dict[str, int] | None, like: Cut | None, where: str
+) -> tuple[Any, int, str | None]:
     """The plan to cut (an exact cut puts its nodes in another order) and where: at the place at which another plan of
-    the same model is cut if there is one, else where the user wants it. Only a plan without gradients may be cut
-    elsewhere, where there is no such place: its weights need no optimizer."""
+    the same model is cut if there is one and it has such a place, else where the user wants it; and why it has none."""
     spec, fields = want.spec, want.objective.fields
+    elsewhere = None
+    if like is not None:
+        try:
+            return *_same_place(plan, spec, sizes, like), None
+        except CleaveError as error:
+            elsewhere = str(error)
     try:
-        if like is not None:
-            try:
-                return _same_place(plan, spec, sizes, like)
-            except CleaveError as error:
-                if grad:
-                    place = _where(like.candidate)
-                    raise SplitError(f"the split is after {place}, and cannot be made{where}: {error}") from None
         if spec.exact:
             plan, which = plan.exact(list(spec.must_prefix), list(spec.must_suffix), sizes)
             plan.check(which, fields, sizes)
-            return plan, which
-        return plan, plan.choose(spec.boundary, fields, sizes)
+            return plan, which, elsewhere
+        return plan, plan.choose(spec.boundary, fields, sizes), elsewhere
     except CleaveError as error:
-        raise SplitError(str(error)) from None
+        raise SplitError(str(error) if like is None else f"the model cannot be cut{where}: {error}") from None
 
 
 def _same_place(plan: Any, spec: SplitSpec, sizes: dict[str, int] | None, like: Cut) -> tuple[Any, int]:

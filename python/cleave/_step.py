@@ -6,10 +6,9 @@ parameter. What the prefix's backward is still to reach waits for it."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import weakref
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -25,23 +24,16 @@ PREFIX, SUFFIX, BOTH = 1, 2, 3  # as bits, src/split/match.c
 numbers = itertools.count(1)  # of steps
 
 
-class _Spent(NamedTuple):
-    """A gradient that was used. Nothing is held: one that is zeroed frees its memory."""
-
-    parameter: weakref.ref[torch.Tensor]
-    gradient: weakref.ref[torch.Tensor]
-    version: int
-    step: int
-    model: weakref.ref[Any]
-
-
-_spent: dict[int, _Spent] = {}  # by id of the parameter
+# Gradients that were used, by id of the parameter: parameter, gradient and its version, number of the step, model.
+# Nothing is held: a gradient that is zeroed frees its memory.
+_Spent = tuple["weakref.ref[torch.Tensor]", "weakref.ref[torch.Tensor]", int, int, "weakref.ref[Any]"]
+_spent: dict[int, _Spent] = {}
 
 
 def _is_spent(p: torch.Tensor, grad: torch.Tensor) -> bool:
     """The gradient was used by an optimizer, and nobody has touched it since."""
-    e = _spent.get(id(p))
-    return e is not None and e.parameter() is p and e.gradient() is grad and e.version == grad._version
+    found = _spent.get(id(p))
+    return found is not None and found[0]() is p and found[1]() is grad and found[2] == grad._version
 
 
 def read_optimizers(given: Any) -> list[torch.optim.Optimizer]:
@@ -85,26 +77,24 @@ class Steps:
 
     def begin(self, step: int | None = None) -> None:
         """Takes away what other steps of the model have used; what nobody has touched since, that is."""
-        model = self.model()
-        for key, e in list(_spent.items()):
-            p, grad = e.parameter(), e.gradient()
+        model = self.model() if _spent else None
+        for key, (parameter, gradient, version, user, used_by) in list(_spent.items()):
+            p, grad = parameter(), gradient()
             if p is None or grad is None:
                 _spent.pop(key, None)
-            elif e.step != step and e.model() is model and p.grad is grad:
+            elif user != step and used_by() is model and p.grad is grad:
                 _spent.pop(key, None)
-                if grad._version == e.version:
+                if grad._version == version:
                     p.grad = None
 
-    @contextlib.contextmanager
-    def fresh(self, step: int | None = None) -> Iterator[None]:
-        """Around a backward: what steps of other models have used is not added to, and is there again afterwards."""
-        model = self.model()
-        others = [e.parameter() for e in _spent.values() if e.step != step or e.model() is not model]
+    def fresh(self, backward: Callable[[], None], step: int | None = None) -> None:
+        """Runs a backward that adds nothing to what steps of other models have used: it is there again afterwards."""
+        others = [parameter() for parameter, _, _, user, _ in list(_spent.values()) if user != step]
         aside = [(p, p.grad) for p in others if p is not None and p.grad is not None and _is_spent(p, p.grad)]
         for p, _ in aside:
             p.grad = None
         try:
-            yield
+            backward()
         finally:
             for p, grad in aside:
                 if p.grad is None:
@@ -115,14 +105,14 @@ class Steps:
     ) -> None:
         """One step of each optimizer's parameters (by id): but for some, or only some; never one that was stepped."""
         for optimizer in optimizers:
-            parameters = [p for group in optimizer.param_groups for p in group["params"]]
             now, aside = [], []
-            for p in parameters:
-                grad = p.grad
-                if grad is None:
-                    continue
-                later = id(p) in but or (only is not None and id(p) not in only) or _is_spent(p, grad)
-                (aside if later else now).append((p, grad))
+            for group in optimizer.param_groups:
+                for p in group["params"]:
+                    if (grad := p.grad) is None:
+                        continue
+                    i = id(p)
+                    later = i in but or (only is not None and i not in only) or (i in _spent and _is_spent(p, grad))
+                    (aside if later else now).append((p, grad))
             if only is not None and not now:
                 continue
             for p, _ in aside:
@@ -134,8 +124,7 @@ class Steps:
                     p.grad = grad
             for p, grad in now:
                 if p.grad is grad:
-                    used = weakref.ref(p), weakref.ref(grad), grad._version, step, self.model
-                    _spent[id(p)] = _Spent(*used)
+                    _spent[id(p)] = weakref.ref(p), weakref.ref(grad), grad._version, step, self.model
 
 
 class Place(NamedTuple):
@@ -149,10 +138,10 @@ class Place(NamedTuple):
     def now(self) -> torch.Tensor | None:
         """The parameter itself; None: it is gone."""
         try:
-            found = self.holder[self.key]
+            found: torch.Tensor | None = self.holder[self.key]
         except LookupError:
             return None
-        return found if isinstance(found, torch.Tensor) else None
+        return found
 
 
 class Halves:
@@ -171,7 +160,6 @@ class Halves:
         for side, half in ((PREFIX, "prefix"), (SUFFIX, "suffix")):
             for t in first.state(half).values():
                 used[id(t)] = used.get(id(t), 0) | side
-        self._roles: weakref.WeakKeyDictionary[Cut, Roles] = weakref.WeakKeyDictionary()
         self.places: list[Place] = []
         seen: set[int] = set()
         before = PREFIX
@@ -193,9 +181,9 @@ class Halves:
 
     def roles(self, cut: Cut) -> Roles:
         """What a plan's steps have to know of each parameter."""
-        found = self._roles.get(cut)
+        found: Roles | None = cut.roles
         if found is None:
-            found = self._roles[cut] = self._make_roles(cut)
+            found = cut.roles = self._make_roles(cut)
         return found
 
     def _make_roles(self, cut: Cut) -> Roles:
@@ -227,14 +215,13 @@ def _around(path: str) -> Iterator[str]:
 
 def trained(places: Iterable[Place]) -> list[torch.Tensor]:
     """The tensors in these places that get gradients."""
-    found = [place.now() for place in places]
-    return [t for t in found if t is not None and t.requires_grad]
+    return [t for place in places if (t := place.now()) is not None and t.requires_grad]
 
 
-def _unheld(places: Iterable[Place], optimizers: Optimizers) -> dict[str, torch.Tensor]:
-    mine = held(optimizers)
-    now = [(place.name, place.now()) for place in places]
-    return {n: t for n, t in now if isinstance(t, nn.Parameter) and t.requires_grad and id(t) not in mine}
+def _unheld(places: Sequence[Place], optimizers: Optimizers) -> dict[str, torch.Tensor]:
+    mine = held(optimizers) if places else ()
+    now = [(place.name, t) for place in places if id(t := place.now()) not in mine]
+    return {name: t for name, t in now if isinstance(t, nn.Parameter) and t.requires_grad}
 
 
 def _refuse(names: Sequence[str]) -> None:
@@ -246,14 +233,15 @@ def _refuse(names: Sequence[str]) -> None:
         )
 
 
-def refuse_unheld(places: Iterable[Place], optimizers: Optimizers, roots: Sequence[torch.Tensor]) -> None:
+def refuse_unheld(places: Sequence[Place], optimizers: Optimizers, roots: Sequence[torch.Tensor]) -> None:
     """Before a backward from these roots: every parameter that it gives a gradient has an optimizer."""
     missing = _unheld(places, optimizers)
-    found = reached(roots) if missing else {}
-    _refuse([name for name, t in missing.items() if id(t) in found])
+    if missing:
+        found = reached(roots)
+        _refuse([name for name, t in missing.items() if id(t) in found])
 
 
-def refuse_left(places: Iterable[Place], optimizers: Optimizers) -> None:
+def refuse_left(places: Sequence[Place], optimizers: Optimizers) -> None:
     """After all but the last optimizers have stepped: what has a gradient was stepped, or is held by one of these."""
     missing = _unheld(places, optimizers)
     _refuse([name for name, t in missing.items() if t.grad is not None and not _is_spent(t, t.grad)])

@@ -6,8 +6,7 @@ suffix and of the loss counted first."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -71,9 +70,11 @@ def _own(grad: torch.Tensor) -> torch.Tensor:
     order in which they add. What is expanded cannot be written anyway and stays."""
     if grad.layout is not torch.strided or grad.is_nested or grad.numel() == 0:
         return grad.clone()
-    if any(n > 1 and s == 0 for n, s in zip(grad.shape, grad.stride(), strict=True)):
-        return grad
-    extent = 1 + sum((n - 1) * s for n, s in zip(grad.shape, grad.stride(), strict=True))
+    extent = grad.numel()
+    if not grad.is_contiguous():
+        if any(n > 1 and s == 0 for n, s in zip(grad.shape, grad.stride(), strict=True)):
+            return grad
+        extent = 1 + sum((n - 1) * s for n, s in zip(grad.shape, grad.stride(), strict=True))
     shift = grad.data_ptr() % 64 // grad.element_size()
     room = torch.empty(shift + extent, dtype=grad.dtype, device=grad.device)
     return room.as_strided(grad.shape, grad.stride(), shift).copy_(grad)
@@ -90,7 +91,7 @@ class Watch:
         self.over = False
         for label, t in leaves.items():
             if t.requires_grad:
-                t.register_hook(_Hook(self, label))  # type: ignore[no-untyped-call]
+                t._backward_hooks = {0: _Hook(self, label)}  # register_hook does this too, and takes six times as long
 
 
 class _Hook:
@@ -120,29 +121,29 @@ def refuse_kept(cut: Cut) -> None:
             raise InputError(f"{name}: {KEPT}")
 
 
-@contextlib.contextmanager
-def _apart(waiting: Sequence[torch.Tensor]) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
-    """Within, these get gradients of their own, which are gathered instead of added up. Hooks on them wait too: they
-    are to see whole gradients."""
-    found: list[tuple[torch.Tensor, torch.Tensor]] = []
-    hooks: list[tuple[dict[int, Any], dict[int, Any]]] = []
-    before = [t.grad for t in waiting]
-    for t, grad in zip(waiting, before, strict=True):
-        if grad is not None:
-            t.grad = None
-        for table in (t._backward_hooks, getattr(t, "_post_accumulate_grad_hooks", None)):
-            if table:
-                hooks.append((table, dict(table)))
-                table.clear()
+def _apart(
+    waiting: Sequence[torch.Tensor], backward: Callable[[], None]
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Runs a backward that gives these gradients of their own, which are not added up. Hooks on them wait too: they are
+    to see whole gradients."""
+    tables = [t._backward_hooks for t in waiting] + [t._post_accumulate_grad_hooks for t in waiting]
+    hooks = [(table, dict(table)) for table in tables if table]
+    for table, _ in hooks:
+        table.clear()
+    before = [(t, grad) for t in waiting if (grad := t.grad) is not None]
+    for t, _ in before:
+        t.grad = None
     try:
-        yield found
+        backward()
     finally:
-        found.extend((t, t.grad) for t in waiting if t.grad is not None)
-        for t, grad in zip(waiting, before, strict=True):
-            if t.grad is not grad:
-                t.grad = grad
+        parts = [(t, grad) for t in waiting if (grad := t.grad) is not None]
+        for t, _ in parts:
+            t.grad = None
+        for t, grad in before:
+            t.grad = grad
         for table, kept in hooks:
             table.update(kept)
+    return parts
 
 
 def train_suffix(
@@ -179,8 +180,8 @@ def train_suffix(
             raise InputError("the loss depends on nothing that is trained: neither boundary nor suffix require grad")
         if optimizers:
             _step.refuse_unheld(roles.whole, optimizers, [loss])
-        with steps.fresh(), _apart(waiting) as parts:
-            loss.backward()  # type: ignore[no-untyped-call]
+        backward: Callable[[], None] = loss.backward
+        parts = _apart(waiting, lambda: steps.fresh(backward))
     watch.over = True
     gradients = dict(watch.found)
     if record is not None:
@@ -221,14 +222,11 @@ def _checked(record: Record, given: Mapping[str, torch.Tensor | None]) -> list[t
             continue
         if not isinstance(grad, torch.Tensor):
             raise TypeError(f"the gradient of {label} must be a tensor or None, not {type(grad).__name__}")
-        for what, want, have in (
-            ("shape", tuple(root.shape), tuple(grad.shape)),
-            ("dtype", root.dtype, grad.dtype),
-            ("device", root.device, grad.device),
-            ("layout", root.layout, grad.layout),
-        ):
+        for what in ("shape", "dtype", "device", "layout"):
+            want, have = getattr(root, what), getattr(grad, what)
             if want != have:
-                raise InputError(f"the gradient of {label} has {what} {have}, the boundary has {want}")
+                shown = (tuple(have), tuple(want)) if what == "shape" else (have, want)
+                raise InputError("the gradient of {} has {} {}, the boundary has {}".format(label, what, *shown))
         pairs.append((root, grad))
     return pairs
 
@@ -257,6 +255,13 @@ def _passes(
     return [_checked(record, given) + [(t, grad) for t, grad in parts if grad is not None]]
 
 
+def _run(passes: Sequence[Sequence[tuple[torch.Tensor, torch.Tensor]]]) -> None:
+    for i, pairs in enumerate(passes):
+        if pairs:
+            roots, grads = zip(*pairs, strict=True)
+            torch.autograd.backward(roots, grads, retain_graph=i + 1 < len(passes))
+
+
 def backward_prefix(
     record: Record,
     roles: _step.Roles,
@@ -274,18 +279,15 @@ def backward_prefix(
             _step.refuse_left(roles.lent, [*optimizers, *others])
     steps.begin(record.number)
     record.used = True
-    with steps.fresh(record.number):
-        for i, pairs in enumerate(passes):
-            if pairs:
-                roots, grads = zip(*pairs, strict=True)
-                torch.autograd.backward(roots, grads, retain_graph=i + 1 < len(passes))
+    steps.fresh(lambda: _run(passes), record.number)
     record.roots = {}
     tied = {name: cut.live(name) for name in cut.tied}
     elsewhere = not record.shares  # the suffix is: it needs the whole gradients of what it shares with the prefix
     whole = {f"@{name}": p.grad.detach().clone() for name, p in tied.items() if elsewhere and p.grad is not None}
     steps.take(optimizers, record.number)
-    late = _step.trained(roles.waiting) if optimizers else tied.values()
-    steps.take(others, record.number, only={id(t) for t in late})
+    if others:
+        late = _step.trained(roles.waiting) if optimizers else tied.values()
+        steps.take(others, record.number, only={id(t) for t in late})
     return whole
 
 

@@ -153,8 +153,9 @@ class SplitRuntime(_show.Shown, Drawable):
         """The cut whose plan made this boundary."""
         name, sizes = boundary.graph_signature, boundary.sizes
         grad = boundary.supports_prefix_backward
-        for cuts in sorted(self._by_regime.values(), key=lambda c: c.regime.grad != grad):
-            cut = cuts.known(name)  # plans of two regimes may be equal: rather the one of the right grad mode
+        here = self._by_regime.values()  # plans of two regimes may be equal: rather the one of the right grad mode
+        for cuts in (*(c for c in here if c.regime.grad == grad), *(c for c in here if c.regime.grad != grad)):
+            cut = cuts.known(name)
             if cut is not None:
                 return cuts, cut
         example = take_apart(self._target, *self._example).leaves
