@@ -16,7 +16,7 @@ import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from . import _native, _tree, _watch, progress
+from . import _hooks, _native, _tree, _watch, progress
 from ._log import logger
 from ._module_checks import ModuleCheck, module_checks
 from ._state import Change, ModuleTensor, RandomState, Snapshot, Target
@@ -338,6 +338,8 @@ class Capture:
         recording = _watch.Recording(self.target, self.use.read)
         for name, leaf in inputs:
             recording.stream.input(name, leaf)
+            recording.inputs.add(id(leaf))
+        recording.state.update(id(t.tensor) for t in self.tensors)
         for t in self.tensors:
             recording.stream.state(t.kind, t.name, t.kind == "param" and t.tensor.requires_grad, t.tensor)
         return recording
@@ -347,10 +349,13 @@ class Capture:
         stream = recording.stream
         args, kwargs = self.arguments.rebuild(leaves)
         before, since = RandomState(), time.monotonic()
+        named = [*zip(self.arguments.names, leaves, strict=True), *((t.name, t.tensor) for t in self.tensors)]
+        hooks = _hooks.LeafHooks(named)
         self.streams.append(stream)
         with contextlib.ExitStack() as stack:
             stack.callback(self.snapshot.restore)
             stack.callback(stream.restore)
+            stack.callback(hooks.restore)
             output = self._call(recording, args, kwargs, grad)
             drawn = before.host_differs(RandomState())
             if drawn:
@@ -360,9 +365,12 @@ class Capture:
             for leaf in outputs:
                 stream.output(leaf)
             changed = self.snapshot.changes()
+            if grad:
+                _hooks.check(stream, [*outputs, *(c.after for c in changed), *(t for _, t in named)], hooks)
             if self.use.unjudged(changed):
                 self._find_volatile(leaves, grad, changed)
             stores = self._note_stored(stream, changed)
+            stream.check_regions(len(stores))
             if self.folding:
                 stream.fold()
             log.debug("recorded %s %s: %.3f s, grad %s", self.target.name, self.at, time.monotonic() - since, grad)
@@ -370,7 +378,7 @@ class Capture:
             return Recorded(stream, recording.calls, spec, stores, places), recording.keep
 
     def _call(self, recording: _watch.Recording, args: Any, kwargs: Any, grad: bool) -> Any:
-        stream = recording.stream
+        stream, recording.grad = recording.stream, grad
         with grad_mode(grad), eager(), _watch.watching(recording):
             stream.start(threading.active_count() == 1)
             try:
