@@ -17,7 +17,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from . import _native, _tree, _watch, progress
+from . import _hooks, _native, _tree, _watch, progress
 from ._identity import compares
 from ._install import Installed, Where, differs, installs, where
 from ._log import logger, warn
@@ -427,11 +427,10 @@ class Capture:
         recording = _watch.Recording(
             self.target, use.read, use.watched, own, use.addresses, use.scripts, bool(use.numbers)
         )
-        seen: set[int] = set()
         for name, leaf in inputs:
             # The forward sees a tensor that is given twice under its first name.
-            recording.stream.input(name, own_copy(leaf) if id(leaf) in seen else leaf)
-            seen.add(id(leaf))
+            recording.stream.input(name, own_copy(leaf) if id(leaf) in recording.inputs else leaf)
+            recording.inputs.add(id(leaf))
         for t in self.tensors:
             recording.stream.state(t.kind, t.name, t.kind == "param" and t.tensor.requires_grad, t.tensor)
         return recording
@@ -458,9 +457,12 @@ class Capture:
             stack.enter_context(self._installed())
             recording = self._recording(zip(self.arguments.names, leaves, strict=True))
             stream = recording.stream
+            named = [*zip(self.arguments.names, leaves, strict=True), *((t.name, t.tensor) for t in self.tensors)]
+            hooks = _hooks.LeafHooks(named)
             self.streams.append(stream)
             stack.callback(self.snapshot.restore)
             stack.callback(stream.restore)
+            stack.callback(hooks.restore)
             stack.callback(self._note_first)
             output = self._call(recording, args, kwargs, grad)
             drawn = before.host_differs(RandomState())
@@ -472,9 +474,12 @@ class Capture:
                 stream.output(leaf)
             changed, logs = self.snapshot.changes()
             self.use.note_outside([*logs, *(c.holder for c in changed if c.outside)])
+            if grad:
+                _hooks.check(stream, [*outputs, *(c.after for c in changed), *(t for _, t in named)], hooks)
             if self.use.unjudged(changed):
                 self._find_volatile(leaves, grad, changed)
             stores = self._note_stored(stream, changed)
+            stream.check_regions(len(stores))
             if self.folding:
                 stream.fold()
             log.debug("recorded %s %s: %.3f s, grad %s", self.target.name, self.at, time.monotonic() - since, grad)
@@ -500,7 +505,7 @@ class Capture:
                     t.tensor.copy_(value)
 
     def _call(self, recording: _watch.Recording, args: Any, kwargs: Any, grad: bool) -> Any:
-        stream = recording.stream
+        stream, recording.grad = recording.stream, grad
         with grad_mode(grad), eager(), _watch.watching(recording, self.snapshot.classes):
             stream.start(threading.active_count() == 1)
             try:

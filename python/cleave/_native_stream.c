@@ -253,6 +253,61 @@ static PyObject *stream_py_restore_generators(StreamObject *o, PyObject *unused)
 	return none_or_raise(br_recorder_restore_generators(o->s->recorder));
 }
 
+static PyObject *with_tensors(PyObject *seq, clv_status (*f)(StreamObject *, clv_tensor *const *, uint32_t),
+                              StreamObject *o)
+{
+	Py_ssize_t n;
+	clv_tensor **tensors = tensor_array(seq, &n);
+	if (!tensors)
+		return NULL;
+	clv_status st = f(o, tensors, (uint32_t)n);
+	tensors_free(tensors, n);
+	return none_or_raise(st);
+}
+
+static clv_status check_hooks(StreamObject *o, clv_tensor *const *tensors, uint32_t n)
+{
+	return stream_check_hooks(o->s, tensors, n);
+}
+
+static PyObject *stream_py_region_begin(StreamObject *o, PyObject *args)
+{
+	int keeps_random, reentrant;
+	if (!PyArg_ParseTuple(args, "pp", &keeps_random, &reentrant))
+		return NULL;
+	return none_or_raise(stream_region_begin(o->s, keeps_random != 0, reentrant != 0));
+}
+
+static PyObject *stream_py_region_end(StreamObject *o, PyObject *unused)
+{
+	(void)unused;
+	stream_region_end(o->s);
+	Py_RETURN_NONE;
+}
+
+static PyObject *stream_py_check_regions(StreamObject *o, PyObject *nstores)
+{
+	unsigned long n = PyLong_AsUnsignedLong(nstores);
+	if (PyErr_Occurred())
+		return NULL;
+	return none_or_raise(stream_check_regions(o->s, (uint32_t)n));
+}
+
+static PyObject *stream_py_check_hooks(StreamObject *o, PyObject *seq)
+{
+	return with_tensors(seq, check_hooks, o);
+}
+
+static clv_status pass_hooks(StreamObject *o, clv_tensor *const *tensors, uint32_t n)
+{
+	return br_recorder_pass_hooks(o->s->recorder, tensors, n);
+}
+
+static PyObject *stream_py_pass_hooks(StreamObject *o, PyObject *seq)
+{
+	return with_tensors(seq, pass_hooks, o);
+}
+
 static PyMethodDef stream_methods[] = {
 	{"input", (PyCFunction)stream_py_input, METH_VARARGS, "input(name, tensor): declares an input"},
 	{"state", (PyCFunction)stream_py_state, METH_VARARGS,
@@ -282,6 +337,15 @@ static PyMethodDef stream_methods[] = {
 	{"number", (PyCFunction)stream_py_number, METH_O, "number(tensor): it stands for a Python number"},
 	{"same_calls", (PyCFunction)stream_py_same_calls, METH_O,
      "same_calls(other) -> they differ in what numbers need alone"},
+	{"region_begin", (PyCFunction)stream_py_region_begin, METH_VARARGS,
+     "region_begin(keeps_random, reentrant): eager will run what follows again in the backward"},
+	{"region_end", (PyCFunction)stream_py_region_end, METH_NOARGS, "region_end(): of the last that is open"},
+	{"check_regions", (PyCFunction)stream_py_check_regions, METH_O,
+     "check_regions(number of stored outputs): raises where running a region again makes a difference"},
+	{"check_hooks", (PyCFunction)stream_py_check_hooks, METH_O,
+     "check_hooks(tensors): raises where the forward put a gradient hook behind what it gave"},
+	{"pass_hooks", (PyCFunction)stream_py_pass_hooks, METH_O,
+     "pass_hooks(results): hooks behind what a whole module gave are its own"},
 	{"fold", (PyCFunction)stream_py_fold, METH_NOARGS, "fold() -> sequences were written another way"},
 	{"restore_generators", (PyCFunction)stream_py_restore_generators, METH_NOARGS, "restore_generators()"},
 	{NULL, NULL, 0, NULL}};

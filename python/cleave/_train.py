@@ -56,7 +56,7 @@ def default_loss(output: Any, targets: Any) -> torch.Tensor:
     counts = not targets.is_floating_point() and not targets.is_complex() and targets.dtype != torch.bool
     if counts and output.dim() >= 2:
         return nn.functional.cross_entropy(output, targets.long())
-    return nn.functional.mse_loss(output, targets.to(output.dtype))
+    return nn.functional.mse_loss(output, targets)
 
 
 def check_mode() -> None:

@@ -10,11 +10,12 @@ import builtins
 import sys
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import checkpoint
 
 from . import _native, _scripted, _tree
 from ._numbers import Number, is_readable, kinds
@@ -69,7 +70,9 @@ class Recording:
         numbers: bool = False,
     ) -> None:
         """own: ids of the model's tensors. The other sets are filled by what the forward does."""
+        self.inputs: set[int] = set()  # ids of tensors
         self.own, self.addresses = own, addresses  # of those: ids of tensors whose place in memory is asked for
+        self.grad = False  # gradients are wanted
         self.read = read  # attributes of modules and objects that the forward looks at: id, name
         self.watched = watched  # classes of objects of which that is seen
         self.scripts = scripts
@@ -96,6 +99,10 @@ class Recording:
             scope = self.stream.scope(f"<{type(module).__name__}-{len(self.keep)}>", type(module).__name__)
             self.scopes[id(module)] = scope
         self.stream.enter(scope)
+
+    def sees_flag(self, t: torch.Tensor) -> bool:
+        """Whether a tensor requires grad is for the caller to see, or for the backward."""
+        return id(t) in self.inputs or (self.grad and id(t) not in self.state)
 
     def move_to(self, path: str) -> None:
         """Code without calls of modules says whose it is from now on; "" and what is no module: the caller's again."""
@@ -132,12 +139,26 @@ class Recording:
         else:
             self.stream.fail(f"the forward asks for the place of a tensor in memory by {how}, which each run changes")
 
+    def rerun(self, function: Callable[..., Any], keeps_random: bool, *args: Any) -> Any:
+        """A reentrant checkpoint: the same numbers and gradients without the second run. Where no argument requires
+        grad, there is no gradient at all."""
+        if not any(isinstance(t, torch.Tensor) and t.requires_grad for t in args):
+            with torch.no_grad():
+                return function(*args)
+        self.stream.region_begin(keeps_random, True)
+        try:
+            return function(*args)
+        finally:
+            self.stream.region_end()
+
     def call(self, module: nn.Module, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The forward of a module: operator by operator, or as a whole where that was asked for."""
         if id(module) not in self.whole:
             return original(module, *args, **kwargs)
         own = [*module.parameters(), *module.buffers()]
-        return self.opaque(module, f"{type(module).__module__}.{type(module).__qualname__}", args, kwargs, own)
+        out = self.opaque(module, f"{type(module).__module__}.{type(module).__qualname__}", args, kwargs, own)
+        self.stream.pass_hooks(_tree.flatten(out)[1])
+        return out
 
 
 def _mark(t: torch.Tensor) -> tuple[int | None, torch.Tensor | None]:
@@ -189,6 +210,9 @@ def _install(readable: set[type]) -> None:
             _undo.extend(_wrap_place(cls) for cls in (torch.Tensor, torch.UntypedStorage, torch.TypedStorage))
             _undo.append(_wrap_id())
             _undo.append(_wrap_apply())
+            _undo.append(_wrap_checkpoint())
+            _undo.append(_wrap_saved_hooks())
+            _undo.extend(_wrap_requires_grad())
             _undo.append(_wrap_call())
             _undo.extend(_wrap_scripted(cls) for cls in _scripted.CLASSES)
         for cls in readable - _watched:
@@ -361,8 +385,8 @@ def _wrap_apply() -> Callable[[], None]:
         recording = current()
         if recording is None or not torch.is_grad_enabled():
             return bound(cls, *args, **kwargs)
-        if cls.__name__ == "CheckpointFunction" and cls.__module__ == "torch.utils.checkpoint":
-            return args[0](*args[2:])  # the same numbers and gradients without the recomputation
+        if cls is checkpoint.CheckpointFunction:
+            return recording.rerun(*args)
         return recording.opaque(
             types.MethodType(bound, cls), f"{cls.__module__}.{cls.__qualname__}.apply", args, kwargs
         )
@@ -371,3 +395,67 @@ def _wrap_apply() -> Callable[[], None]:
     if original is None:
         return lambda: delattr(function, "apply")
     return lambda: setattr(function, "apply", original)
+
+
+def _wrap_checkpoint() -> Callable[[], None]:
+    """Of checkpoints that are not reentrant it is enough to know where they are."""
+    module: Any = checkpoint
+    original = module._checkpoint_without_reentrant_generator
+
+    def generator(fn: Any, preserve_rng_state: bool = True, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        recording = current()
+        inner = original(fn, preserve_rng_state, *args, **kwargs)
+        if recording is None or not torch.is_grad_enabled():
+            yield from inner
+            return
+        recording.stream.region_begin(preserve_rng_state, False)
+        try:
+            yield from inner
+        finally:
+            recording.stream.region_end()
+
+    module._checkpoint_without_reentrant_generator = generator
+    return lambda: setattr(module, "_checkpoint_without_reentrant_generator", original)
+
+
+def _wrap_saved_hooks() -> Callable[[], None]:
+    """Hooks that say what is saved for the backward: those of a checkpoint, and of save_on_cpu, give back the same."""
+    hooks: Any = torch.autograd.graph.saved_tensors_hooks
+    original = hooks.__enter__
+
+    def enter(self: Any) -> Any:
+        recording = current()
+        known = isinstance(self, torch.autograd.graph.save_on_cpu) or type(self).__module__ == checkpoint.__name__
+        if recording is not None and recording.grad and not known:
+            recording.stream.fail(
+                "the forward sets saved_tensors_hooks, which change what the backward finds, and which a plan would not "
+                "call: set them around the call"
+            )
+        return original(self)
+
+    hooks.__enter__ = enter
+    return lambda: setattr(hooks, "__enter__", original)
+
+
+def _wrap_requires_grad() -> list[Callable[[], None]]:
+    """requires_grad_() and assignments leave no operator; there is one, with which replay does the same."""
+    tensor: Any = torch.Tensor
+    method, attribute = torch.Tensor.requires_grad_, torch._C.TensorBase.requires_grad
+
+    def change(self: torch.Tensor, value: bool) -> bool:
+        recording = current()
+        if recording is None or self.requires_grad == value or not recording.sees_flag(self):
+            return False
+        torch.ops.aten.requires_grad_.default(self, value)
+        return True
+
+    def requires_grad_(self: torch.Tensor, requires_grad: bool = True) -> torch.Tensor:
+        return self if change(self, requires_grad) else method(self, requires_grad)
+
+    def assign(self: torch.Tensor, value: bool) -> None:
+        if not change(self, value):
+            attribute.__set__(self, value)
+
+    tensor.requires_grad_ = requires_grad_
+    tensor.requires_grad = property(attribute.__get__, assign)
+    return [lambda: delattr(tensor, "requires_grad_"), lambda: delattr(tensor, "requires_grad")]

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._C import _functorch
 
-from . import _native, _report, _save, _show, _tree, progress
+from . import _hooks, _native, _report, _save, _show, _tree, progress
 from ._capture import (
     Arguments,
     Capture,
@@ -631,7 +631,7 @@ def _observe(call: _Call, leaves: list[torch.Tensor], params: list[torch.Tensor]
     if roots and wanted and torch.is_grad_enabled():
         seeds = [torch.linspace(0.5, 1.5, t.numel(), device=t.device).reshape(t.shape).to(t.dtype) for t in roots]
         try:
-            gradients = list(torch.autograd.grad(roots, wanted, seeds, allow_unused=True, retain_graph=True))
+            gradients = _hooks.gradients(roots, wanted, seeds)
         except Exception:
             gradients = None
     kept = [t.detach().clone() for t in out] + [t.detach().clone() for t in leaves]

@@ -385,6 +385,18 @@ void br_recorder_fail(br_recorder *r, clv_status code, const char *message); /* 
 bool br_recorder_failed(const br_recorder *r);
 bool br_recorder_active(const br_recorder *r); /* recording, on this thread */
 
+/* bridge_hooks.cpp. Gradient hooks that a recorded forward has put on the graph behind the tensors it gave: they change, or
+   look at, what flows back, and no operator shows them. Hooks of tensors that were there before live with these. */
+typedef struct br_hook {
+	bool found;
+	bool retains;    /* retain_grad() of one of the tensors, not a hook behind them */
+	uint32_t tensor; /* number of a result of the operator that has it; NONE: not known */
+	char node[64];   /* what autograd calls it */
+} br_hook;
+clv_status br_recorder_find_hook(br_recorder *r, clv_tensor *const *tensors, uint32_t n, br_hook *out);
+/* Those behind the results of the call that br_recorder_suspend began are made again by whoever makes the call again. */
+clv_status br_recorder_pass_hooks(br_recorder *r, clv_tensor *const *tensors, uint32_t n);
+
 /* Explicit generators: digest of the state before the first and after the last use of object `number`; false if it
    is no generator. */
 bool br_recorder_generator(const br_recorder *r, uint32_t number, uint64_t *first, uint64_t *last);

@@ -3,6 +3,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
+#include <ATen/SequenceNumber.h>
 #include <ATen/core/class_type.h>
 
 using namespace bridge;
@@ -128,6 +129,7 @@ clv_status br_recorder_start(br_recorder *r, bool alone)
 		r->thread = std::this_thread::get_id();
 		r->alone = alone;
 		r->random_state = default_random_state();
+		r->first_node = at::sequence_number::peek();
 		r->handle = at::addThreadLocalCallback(at::RecordFunctionCallback(on_start, on_end)
 		                                           .needsInputs(true)
 		                                           .needsOutputs(true)
@@ -241,8 +243,9 @@ br_object *br_recorder_object(const br_recorder *r, uint32_t number)
 	return number < r->objects.size() ? r->objects[number] : nullptr;
 }
 
-void br_recorder_suspend(br_recorder *)
+void br_recorder_suspend(br_recorder *r)
 {
+	r->suspended_at = at::sequence_number::peek();
 	opaque = ++depth;
 }
 void br_recorder_resume(br_recorder *)

@@ -55,6 +55,13 @@ typedef struct stream_rebind {
 	uint32_t state, tensor;
 } stream_rebind;
 
+/* Operators first … end-1 that eager runs again in the backward. */
+typedef struct stream_region {
+	uint32_t first, end; /* end NONE: it is not over */
+	bool keeps_random;   /* with the random state of the first time */
+	bool reentrant;      /* in a backward of its own */
+} stream_region;
+
 /* Tells where the user's program is ("model.py:12"; "" if unknown). Given by the Python skin. */
 typedef void (*stream_where)(char *out, size_t n);
 
@@ -72,6 +79,7 @@ typedef struct stream {
 	VEC(stream_scope) scopes; /* 0 is the root */
 	VEC(uint32_t) open_scopes;
 	VEC(stream_rebind) rebinds;
+	VEC(stream_region) regions;
 	uint32_t python_op; /* between stream_python_begin and _end: its number */
 	stream_where where;
 	origin defining; /* what stream_input/stream_state make */
@@ -109,6 +117,16 @@ typedef struct python_call {
 clv_status stream_python_begin(stream *s, const char *label, clv_tensor *const *args, uint32_t nargs);
 clv_status stream_python_end(stream *s, const python_call *c);
 void stream_python_abort(stream *s); /* it raised */
+
+/* regions.c: what the forward does inside torch.utils.checkpoint. */
+clv_status stream_region_begin(stream *s, bool keeps_random, bool reentrant);
+void stream_region_end(stream *s); /* of the last that is open */
+/* Refuses what makes a second run differ from the first, or leaves a trace. nstores: of the last outputs, which are tensors
+   that the forward keeps. Before stream_fold. */
+clv_status stream_check_regions(const stream *s, uint32_t nstores);
+
+/* hooks.c: refuses gradient hooks behind what the forward gave, which replay would not have. */
+clv_status stream_check_hooks(const stream *s, clv_tensor *const *tensors, uint32_t n);
 
 /* ---- compare.c -------------------------------------------------------------------------------------------------- */
 

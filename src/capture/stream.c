@@ -114,6 +114,7 @@ void stream_free(stream *s)
 	vec_free(&s->scopes);
 	vec_free(&s->open_scopes);
 	vec_free(&s->rebinds);
+	vec_free(&s->regions);
 	arena_free(&s->a);
 	mem_free(s);
 }
