@@ -107,7 +107,27 @@ class Gradients:
                 "the stages; call cleave.sync_tied_gradients(stages) on every rank after each step, before the "
                 "optimizer"
             )
+<<<<<<< HEAD
         self._stages[stage] = _Stage(self._params[stage]())
+||||||| 9b5037a
+        self._stages[stage] = _Stage(s.params)
+=======
+        self._check_hooks(stage, s.params)
+        self._stages[stage] = _Stage(s.params)
+>>>>>>> wt-buffers
+
+    def _check_hooks(self, stage: int, params: Mapping[str, torch.nn.Parameter]) -> None:
+        """Hooks of a parameter see the gradient of a micro-batch; those that wait for .grad, or for the parts of other
+        stages, would see something else than in one process."""
+        shared = {n for t in self._ties for n in t.names(stage)}
+        for n, p in params.items():
+            late = bool(p._post_accumulate_grad_hooks)
+            if late or (n in shared and p._backward_hooks):
+                raise PipelineError(
+                    f"stage {stage}: {n} has a "
+                    + ("post-accumulate-grad hook" if late else "gradient hook, and other stages share the parameter")
+                    + ", which a pipeline would not call as the model does: change gradients after the step"
+                )
 
     def params(self, stage: int) -> dict[str, torch.nn.Parameter]:
         return {n: p for n, p in self._stages[stage].params.items() if p.requires_grad}

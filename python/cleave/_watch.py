@@ -102,7 +102,7 @@ class Recording:
 
     def sees_flag(self, t: torch.Tensor) -> bool:
         """Whether a tensor requires grad is for the caller to see, or for the backward."""
-        return id(t) in self.inputs or (self.grad and id(t) not in self.state)
+        return id_of(t) in self.inputs or (self.grad and id_of(t) not in self.own)
 
     def move_to(self, path: str) -> None:
         """Code without calls of modules says whose it is from now on; "" and what is no module: the caller's again."""

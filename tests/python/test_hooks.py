@@ -15,6 +15,8 @@ from helpers import same_tensor
 from torch import Tensor, nn
 
 import cleave
+from cleave._gradients import Gradients
+from cleave._gradients import Tied as Tied_
 
 WIDTH = 4
 
@@ -340,6 +342,24 @@ def test_modules_that_run_as_a_whole_keep_their_hooks() -> None:
     twin = copy.deepcopy(model)
     found = _staged(model, basic_blocks=["Block"])
     _same_gradients(twin, model, lambda m: m(_x()), lambda m: found(_x()))
+
+
+def test_hooks_that_a_pipeline_of_several_processes_would_not_call_are_refused() -> None:
+    def begin(p: nn.Parameter, ties: list[Tied_]) -> None:
+        gradients = Gradients({0: {"w": p}}, exact=True)
+        gradients._ties = ties
+        gradients.begin(0)
+
+    shared = [Tied_("w", [(0, "w"), (1, "w")], (3,), torch.float32)]
+    plain, late = (nn.Parameter(torch.ones(3)) for _ in range(2))
+    begin(plain, shared)
+    plain.register_hook(_clip)
+    begin(plain, [])
+    with pytest.raises(cleave.PipelineError, match="stage 0: w has a gradient hook, and other stages share"):
+        begin(plain, shared)
+    late.register_post_accumulate_grad_hook(lambda p: None)
+    with pytest.raises(cleave.PipelineError, match="post-accumulate-grad hook"):
+        begin(late, [])
 
 
 # ---- drawn at random -------------------------------------------------------------------------------------------------

@@ -327,11 +327,24 @@ def test_a_module_with_full_backward_hooks() -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("reentrant", [False, True], ids=["saved-tensor hooks", "reentrant"])
 def test_checkpointed_blocks(reentrant: bool) -> None:
-    def block(lin: nn.Linear, x: Tensor) -> Tensor:
+    class Blocks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = checkpoint(lambda t: self.a(t).relu() * 2, x, use_reentrant=reentrant)
+            return checkpoint(lambda t: self.b(t) + t, y, use_reentrant=reentrant)
+
+    def shared(lin: nn.Linear, x: Tensor) -> Tensor:
         y = checkpoint(lambda t: lin(t).relu() * 2, x, use_reentrant=reentrant)
         return checkpoint(lambda t: lin(t) + t, y, use_reentrant=reentrant)
 
-    must_replay(Fn(block), rand((3, 4)))
+    must_replay(Blocks(), rand((3, 4)))
+    if reentrant:  # which adds to .grad once for each block: test_checkpoints.py
+        must_refuse(Fn(shared), rand((3, 4)), "use_reentrant=True")
+    else:
+        must_replay(Fn(shared), rand((3, 4)))
 
 
 @pytest.mark.parametrize("reentrant", [False, True], ids=["saved-tensor hooks", "reentrant"])

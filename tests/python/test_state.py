@@ -401,7 +401,12 @@ def _check_pipeline(model: nn.Module, nparts: int, recomputation: bool) -> None:
     """Two calls, then their backwards, and one more of each."""
     where = f"{getattr(model, 'steps', '')}, {nparts} stages, recomputation {recomputation}"
     twin = copy.deepcopy(model)
-    found = _staged(model, nparts, recomputation)
+    try:
+        found = _staged(model, nparts, recomputation)
+    except cleave.SplitError as error:
+        if "fewer than nparts" not in str(error):
+            raise
+        return
     for seed in (5, 6):
         want = _outcome(lambda seed=seed: _trained(twin, _inputs(2, seed)))
         got = _outcome(lambda seed=seed: _trained(found, _inputs(2, seed)))
