@@ -107,14 +107,9 @@ class Gradients:
                 "the stages; call cleave.sync_tied_gradients(stages) on every rank after each step, before the "
                 "optimizer"
             )
-<<<<<<< HEAD
-        self._stages[stage] = _Stage(self._params[stage]())
-||||||| 9b5037a
-        self._stages[stage] = _Stage(s.params)
-=======
-        self._check_hooks(stage, s.params)
-        self._stages[stage] = _Stage(s.params)
->>>>>>> wt-buffers
+        params = self._params[stage]()
+        self._check_hooks(stage, params)
+        self._stages[stage] = _Stage(params)
 
     def _check_hooks(self, stage: int, params: Mapping[str, torch.nn.Parameter]) -> None:
         """Hooks of a parameter see the gradient of a micro-batch; those that wait for .grad, or for the parts of other
