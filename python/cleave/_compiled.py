@@ -223,7 +223,8 @@ class Segment:
         level = self._level
         if level >= len(self._attempts):
             return self.program.run(leaves, symbols)
-        self.program.native.check_run(leaves, symbols)
+        if not self.program.native.check_run(leaves, symbols):  # compilers take memory for apart
+            return self.program.run(leaves, symbols)
         with self._lock:
             for binding in self._bindings:
                 binding.refresh()

@@ -536,13 +536,16 @@ static PyObject *program_py_run(ProgramObject *o, PyObject *args)
 	return result;
 }
 
-/* check_run(tensors, symbols=None): raises what run would before its first operator */
+/* check_run(tensors, symbols=None) -> tensors from outside share no memory that they did not share at capture, as far as
+   that matters; raises what run would before its first operator */
 static PyObject *program_py_check_run(ProgramObject *o, PyObject *args)
 {
 	Prepared x = {0};
 	PyObject *result = NULL;
-	if (prepare(o, args, &x))
-		result = none_or_raise(program_check_run(o->g, &x.r));
+	if (prepare(o, args, &x)) {
+		clv_status st = program_check_run(o->g, &x.r);
+		result = st == CLV_OK ? PyBool_FromLong(program_is_apart(o->g, &x.r)) : raise_status(st);
+	}
 	prepared_free(o, &x);
 	return result;
 }
@@ -867,7 +870,9 @@ static PyObject *program_py_memory(ProgramObject *o, PyObject *unused)
 static PyMethodDef program_methods[] = {
 	{"run", (PyCFunction)program_py_run, METH_VARARGS, "run(tensors, symbols=None, guards=None) -> tuple of tensors"},
 	{"check_run", (PyCFunction)program_py_check_run, METH_VARARGS,
-     "check_run(tensors, symbols=None): raises what run would before its first operator"},
+     "check_run(tensors, symbols=None) -> they, and the model's tensors, are on memory of their own as at capture. "
+     "Raises "
+     "what run would before its first operator"},
 	{"check", (PyCFunction)program_py_check, METH_O, "check(tensors): raises what run would about its inputs"},
 	{"check_model", (PyCFunction)program_py_check_model, METH_NOARGS, "check_model(): as check, about the model"},
 	{"inputs", (PyCFunction)program_py_inputs, METH_NOARGS, "inputs() -> labels"},

@@ -53,6 +53,9 @@ typedef struct br_memory {
 	const void *base; /* the first byte of the storage */
 } br_memory;
 
+/* The bytes that its elements lie on, or with `whole` those of its storage: first and behind the last, the same where there
+   are none. */
+void br_extent(const clv_tensor *t, bool whole, uintptr_t *low, uintptr_t *high);
 /* A number that changes when a tensor gets other memory or another layout. */
 uint64_t br_place(const clv_tensor *t);
 /* One that also changes when it is written. Writes that no version counts (x.data) are seen where they reach one of a few

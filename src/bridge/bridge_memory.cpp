@@ -216,6 +216,34 @@ static uint64_t mix_all(uint64_t h, const char *data, size_t n)
 	return mix(mix(h, d.high), d.low);
 }
 
+static void find_extent(const c10::TensorImpl *t, bool whole, uintptr_t *low, uintptr_t *high)
+{
+	if (!t->has_storage() || t->layout() != at::kStrided)
+		return;
+	const auto *s = t->unsafe_storage().unsafeGetStorageImpl();
+	*low = *high = reinterpret_cast<uintptr_t>(s->data());
+	if (whole) {
+		*high += *low ? s->nbytes() : 0;
+		return;
+	}
+	if (!*low || !t->numel())
+		return;
+	uintptr_t span = 1;
+	for (int64_t d = 0; d < t->dim(); d++)
+		span += static_cast<uintptr_t>((t->size(d) - 1) * t->stride(d));
+	*low += static_cast<uintptr_t>(t->storage_offset()) * t->itemsize();
+	*high = *low + span * t->itemsize();
+}
+
+void br_extent(const clv_tensor *t, bool whole, uintptr_t *low, uintptr_t *high)
+{
+	*low = *high = 0;
+	try {
+		find_extent(reinterpret_cast<const c10::TensorImpl *>(t), whole, low, high);
+	} catch (...) { // a tensor without data (fake, of a transform)
+	}
+}
+
 // Where a tensor lies and how.
 static uint64_t mix_place(const at::Tensor &x)
 {

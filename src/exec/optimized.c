@@ -263,6 +263,13 @@ static void drop_kept(variant *x)
 	}
 }
 
+void variant_forget(variant *x)
+{
+	pthread_mutex_lock(&x->lock);
+	drop_kept(x);
+	pthread_mutex_unlock(&x->lock);
+}
+
 static clv_status find_once(variant *x, turn *now)
 {
 	if (!x->once || !still_holds(&x->parts[PART_ONCE], x->once, now)) {

@@ -25,6 +25,8 @@ const optimized_plan *variant_plan(const variant *x);
 /* Bytes of what it makes once, on memory of its own: folded, packed and merged weights. */
 clv_status variant_keeps(const variant *x, int64_t *bytes);
 pool *variant_memory(const variant *x); /* borrowed; NULL: none */
+/* What is kept is not used again: a run may have changed what it was made of without a trace. */
+void variant_forget(variant *x);
 
 typedef struct optimizer optimizer;
 
@@ -36,7 +38,8 @@ clv_status optimizer_run(optimizer *o, const clv_program *g, const run_spec *r);
 /* Of the variant that runs; nothing where the program runs as captured. */
 clv_status optimizer_prepare(optimizer *o, const clv_program *g, const run_spec *r, uint64_t *generation);
 uint32_t optimizer_guards(optimizer *o);
-bool optimizer_ask(optimizer *o); /* has the next run choose; false: there is nothing to choose any more */
+void optimizer_forget(optimizer *o); /* variant_forget, of the variant that runs */
+bool optimizer_ask(optimizer *o);    /* has the next run choose; false: there is nothing to choose any more */
 /* What was done, in lines: passes and their counts, what was measured and chosen. */
 clv_status optimizer_report(optimizer *o, strbuf *b);
 const optimized_plan *optimizer_plan(optimizer *o); /* of the variant that runs, borrowed; NULL: as captured */

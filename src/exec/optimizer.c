@@ -504,6 +504,13 @@ clv_status optimizer_prepare(optimizer *o, const clv_program *g, const run_spec 
 	return x ? variant_prepare(x, g, r, generation) : CLV_OK;
 }
 
+void optimizer_forget(optimizer *o)
+{
+	variant *x = atomic_load(&o->chosen);
+	if (x)
+		variant_forget(x);
+}
+
 uint32_t optimizer_guards(optimizer *o)
 {
 	variant *x = atomic_load(&o->chosen);

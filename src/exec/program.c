@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "exec/apart.h"
 #include "exec/code.h"
 #include "exec/optimized.h"
 #include "exec/segment_check.h"
@@ -750,6 +751,9 @@ clv_status program_new(const plan *p, const program_spec *spec, clv_program **ou
 	liveness_free(&l.live);
 	if (st == CLV_OK)
 		st = give_pool(g, spec);
+	g->assumes = (spec->optimize || spec->ncodes) && !spec->debug;
+	if (st == CLV_OK && !spec->of && !spec->outer)
+		st = apart_new(g, &g->apart);
 	if (st == CLV_OK && spec->optimize && !spec->debug)
 		st = optimizer_new(g, spec, &g->optimizer);
 	if (st != CLV_OK) {
@@ -773,6 +777,7 @@ void program_free(clv_program *g)
 	for (uint32_t i = 0; g->bound && i < g->v.externals.n; i++)
 		br_unref(g->bound[i]);
 	optimizer_free(g->optimizer);
+	apart_free(g->apart);
 	pool_free(g->memory);
 	frame_free(atomic_load(&g->spare));
 	view_free(&g->v);

@@ -95,6 +95,8 @@ struct clv_program {
 	node_names *names;
 	_Atomic(frame *) spare;
 	struct optimizer *optimizer; /* NULL: it runs as it is */
+	struct apart *apart;         /* memory from outside that it writes; NULL: none */
+	bool assumes;                /* passes or compilers took that for apart from the rest */
 	int threads;                 /* that operators use in its runs; 0: as many as outside */
 	pool *memory;                /* for its runs without gradients; NULL: from wherever torch takes it */
 };
@@ -153,6 +155,7 @@ typedef struct run_spec {
 	uint32_t nguards;
 	int64_t *times; /* per step: nanoseconds are added; NULL: nobody asks */
 	bool grad;      /* the caller has grad enabled: what requires grad must be as at capture */
+	bool tapes;     /* segments run on their tapes */
 	python_fn python;
 	void *python_ctx;
 	segment_fn watch; /* segments run on their tape and are shown to it; NULL: compiled code runs */
@@ -166,6 +169,9 @@ clv_status program_run_plain(const clv_program *g, const run_spec *r); /* as cap
 clv_status program_check_inputs(const clv_program *g, clv_tensor *const *inputs); /* as a run would, without running */
 /* All that a run checks before its first step: inputs, externals, sizes, what requires grad. */
 clv_status program_check_run(const clv_program *g, const run_spec *r);
+/* Tensors from outside share no memory but what they shared at capture, as far as that matters (apart.h). Else only the
+   captured operators give what the model gives. */
+bool program_is_apart(const clv_program *g, const run_spec *r);
 
 /* The values of the plan's symbols in a call (-1: read from data on the way), each in its range. */
 clv_status program_symbols(const clv_program *g, const run_spec *r, int64_t *out);

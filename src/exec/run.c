@@ -3,6 +3,7 @@
  * The loop only fills what changes; a value is released after the last step that reads it. Whatever happens, the modes
  * of the calling thread are put back and the frame is left empty. */
 #include "base/clock.h"
+#include "exec/apart.h"
 #include "exec/code.h"
 #include "exec/optimized.h"
 #include "exec/program.h"
@@ -609,7 +610,7 @@ static clv_status run_segment(const clv_program *g, const step *s, frame *f, con
 	clv_tensor **outputs = inputs + s->nargs;
 	for (uint32_t i = 0; i < s->nargs; i++)
 		inputs[i] = f->slots[g->slots_of.at[s->args + i]];
-	bool plain = (g->inference || !r->grad) && !r->watch && code_serves(s->compiled, f->symbols);
+	bool plain = (g->inference || !r->grad) && !r->watch && !r->tapes && code_serves(s->compiled, f->symbols);
 	clv_status st = plain      ? run_code(s, f, inputs, outputs)
 	                : r->watch ? run_watched(g, s, f, r, inputs, outputs)
 	                           : run_tape(g, s, f, r, inputs, outputs);
@@ -795,12 +796,39 @@ clv_status program_run_plain(const clv_program *g, const run_spec *r)
 	return st;
 }
 
+bool program_is_apart(const clv_program *g, const run_spec *r)
+{
+	clash found;
+	return !g->apart || apart_holds(g->apart, g, r, &found);
+}
+
+/* Nothing is moved, merged or compiled, so what shares memory is read and written in the order of the model: unless the plan
+   itself is in another order. A copy that is written instead of what came in is seen by nobody else. */
+static clv_status run_as_captured(const clv_program *g, const run_spec *r, const clash *found)
+{
+	char scratch[2][32];
+	run_spec mine = *r;
+	mine.tapes = true;
+	if (g->optimizer)
+		optimizer_forget(g->optimizer);
+	if (!found->copied && !g->p->moved)
+		return program_run_plain(g, &mine);
+	if (found->written == NONE)
+		return fail_nomem();
+	return fail(CLV_E_INPUT,
+	            "%s, which this part of the plan writes, and %s share memory and did not at capture; pass copies",
+	            input_name(g->p, found->written, scratch[0], sizeof scratch[0]),
+	            input_name(g->p, found->other, scratch[1], sizeof scratch[1]));
+}
+
 /* What passes made has no gradients, and steps of its own; what it keeps must not come from within a transform. */
 static clv_status run_chosen(const clv_program *g, const run_spec *r)
 {
-	if (g->optimizer && (g->inference || !r->grad) && !r->times && !r->watch && !br_transforms())
-		return optimizer_run(g->optimizer, g, r);
-	return program_run_plain(g, r);
+	clash found;
+	bool alone = (g->inference || !r->grad) && !r->times && !r->watch && !br_transforms();
+	if (((alone && g->assumes) || g->p->moved) && g->apart && !apart_holds(g->apart, g, r, &found))
+		return run_as_captured(g, r, &found);
+	return alone && g->optimizer ? optimizer_run(g->optimizer, g, r) : program_run_plain(g, r);
 }
 
 clv_status program_run(const clv_program *g, const run_spec *r)

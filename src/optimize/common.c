@@ -228,14 +228,23 @@ static clv_status merge_node(merger *m, uint32_t *changes)
 	return CLV_OK;
 }
 
+/* Who gets to see a result may see what it was made of. */
+static void find_shown(merger *m)
+{
+	value_id from, to;
+	memcpy(m->shown, m->e->facts.shown, m->e->facts.n * sizeof *m->shown);
+	for (node_id n = m->e->end; n-- > m->e->first;)
+		if (node_may_view(m->e->p, n, &from, &to))
+			m->shown[from] |= m->shown[to];
+}
+
 static clv_status merge_all(merger *m, uint32_t *changes)
 {
 	if (!m->same || !m->shown)
 		return fail_nomem();
-	for (value_id v = 0; v < m->e->p->values.n; v++) {
+	for (value_id v = 0; v < m->e->p->values.n; v++)
 		m->same[v] = v;
-		m->shown[v] = m->e->facts.shown[v];
-	}
+	find_shown(m);
 	for (m->now = m->e->first; m->now < m->e->end; m->now++)
 		TRY(merge_node(m, changes));
 	return CLV_OK;

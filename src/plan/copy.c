@@ -62,6 +62,7 @@ static clv_status copy_all(plan *to, const plan *from)
 	to->model = from->model;
 	to->training = from->training;
 	to->grad_modes = from->grad_modes;
+	to->moved = from->moved;
 	to->contexts.n = 0;
 	TRY(copy_intern(to->intern, from->intern));
 	TRY(copy_strs(to, from));
@@ -130,17 +131,66 @@ static clv_status check_order(const plan *p, const node_id *order)
 	return ok ? CLV_OK : fail(CLV_E_INVALID, "an order of nodes must name each node once");
 }
 
+typedef struct outside_walk {
+	const plan *p;
+	bool used;
+} outside_walk;
+
+static bool is_outside(const plan *p, value_id v)
+{
+	uint8_t kind = p->values.at[alias_root(p, v)].kind;
+	return kind != VALUE_RESULT && kind != VALUE_OBJECT;
+}
+
+static void see_outside(void *ctx, value_id v)
+{
+	outside_walk *w = ctx;
+	w->used |= is_outside(w->p, v);
+}
+
+/* Per node that uses a tensor from outside: how many nodes before it write one. order: NULL for the plan's own. */
+static void count_writers(const plan *p, const node_id *order, uint32_t *before)
+{
+	uint32_t writers = 0;
+	for (node_id i = 0; i < p->nodes.n; i++) {
+		node_id n = order ? order[i] : i;
+		const node *x = &p->nodes.at[n];
+		outside_walk w = {p, false};
+		bool writes = false;
+		node_each_arg(p, n, see_outside, &w);
+		for (uint32_t k = 0; k < x->nwrites; k++)
+			writes |= is_outside(p, p->ids.at[x->writes + k]);
+		before[n] = w.used || writes ? writers : 0;
+		writers += writes;
+	}
+}
+
+/* Whether every use of a tensor from outside finds the same writes before it as it did. */
+static clv_status check_moved(plan *p, const plan *from, const node_id *order)
+{
+	uint32_t *before = mem_alloc((2 * (size_t)from->nodes.n + 1) * sizeof *before), *now = before + from->nodes.n;
+	if (!before)
+		return fail_nomem();
+	count_writers(from, NULL, before);
+	count_writers(from, order, now);
+	p->moved |= memcmp(before, now, from->nodes.n * sizeof *before) != 0;
+	mem_free(before);
+	return CLV_OK;
+}
+
 clv_status plan_reorder(const plan *p, const node_id *order, plan **out)
 {
 	placer w = {NULL, 0};
 	TRY(check_order(p, order));
 	TRY(plan_copy(p, &w.p));
+	clv_status st = check_moved(w.p, p, order);
 	w.p->intern->nresults = 0;
 	for (w.now = 0; w.now < p->nodes.n; w.now++) {
 		w.p->nodes.at[w.now] = p->nodes.at[order[w.now]];
 		node_each_result(w.p, w.now, place_result, &w);
 	}
-	clv_status st = plan_verify(w.p); /* an order that uses a value before it is made */
+	if (st == CLV_OK)
+		st = plan_verify(w.p); /* an order that uses a value before it is made */
 	if (st != CLV_OK) {
 		plan_free(w.p);
 		return st;

@@ -132,6 +132,7 @@ static clv_status find_facts(edit *e)
 			e->facts.kept[e->p->out_tree.at[i].u.v] = true;
 	for (uint32_t i = 0; i < e->p->rebinds.n; i++)
 		e->facts.kept[e->p->rebinds.at[i].value] = true;
+	written_through(e->p, e->first, e->end, e->facts.written);
 	find_shared(e);
 	return CLV_OK;
 }

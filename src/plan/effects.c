@@ -1,5 +1,6 @@
 /* Effects that a node of its kind has, and this one has not, as its arguments say: dropout that drops nothing draws
- * nothing, and what is indexed with numbers, not with a mask, has a size that does not depend on data. */
+ * nothing, and what is indexed with numbers, not with a mask, has a size that does not depend on data. And those that it
+ * may have in one run and not in another: what was a copy at capture is a view where a tensor lies otherwise. */
 #include <string.h>
 
 #include "plan/intern.h"
@@ -95,4 +96,42 @@ bool value_guarded(const plan *p, value_id v)
 {
 	const value *x = &p->values.at[v];
 	return (x->flags & VALUE_GUARD) && !(x->def != NONE && indexes_with_numbers(p, &p->nodes.at[x->def]));
+}
+
+/* The tensor itself where it lies as asked for, else a copy. */
+static bool copies_if_needed(const char *op)
+{
+	static const char *const names[] = {
+		"aten::contiguous",      "aten::flatten.using_ints", "aten::ravel",       "aten::reshape",   "aten::reshape_as",
+		"aten::resolve_conj",    "aten::resolve_neg",        "aten::sum_to_size", "aten::to.device", "aten::to.dtype",
+		"aten::to.dtype_layout", "aten::to.other",           "aten::type_as"};
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+		if (op[0] == 'a' && !strcmp(op, names[i]))
+			return true;
+	return false;
+}
+
+bool node_may_view(const plan *p, node_id n, value_id *from, value_id *to)
+{
+	const node *x = &p->nodes.at[n];
+	if (!copies_if_needed(plan_s(p, x->op)) || !x->nargs || x->nresults != 1)
+		return false;
+	const arg *a = &p->args.at[x->args], *r = &p->args.at[x->results];
+	if (a->kind != ARG_VALUE || r->kind != ARG_VALUE)
+		return false;
+	const value *given = &p->values.at[a->u.v], *made = &p->values.at[r->u.v];
+	*from = alias_root(p, a->u.v);
+	*to = r->u.v;
+	return made->alias == NONE && given->dtype == made->dtype && given->device == made->device;
+}
+
+void written_through(const plan *p, node_id first, node_id end, bool *written)
+{
+	value_id from, to;
+	for (bool again = true; again;) {
+		again = false;
+		for (node_id n = first; n < end; n++)
+			if (node_may_view(p, n, &from, &to) && written[from] != written[to])
+				again = written[from] = written[to] = true;
+	}
 }

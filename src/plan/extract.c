@@ -285,6 +285,7 @@ static clv_status copy_all(extractor *x, const view *v)
 	TRY(plan_cstr(x->to, "segment", &x->to->model));
 	x->to->training = x->from->training;
 	x->to->grad_modes = x->from->grad_modes;
+	x->to->moved = x->from->moved;
 	for (uint32_t i = 0; i < v->inputs.n; i++)
 		TRY(copy_value(x, v->inputs.at[i], true));
 	for (uint32_t i = 0; i < v->externals.n; i++)

@@ -300,6 +300,8 @@ static clv_status parse_model(parser *ps)
 			TRY(parse_yes_no(ps, &ps->p->training));
 		else if (lex_take_word(&ps->l, "grad"))
 			TRY(parse_grad_modes(ps, &ps->p->grad_modes));
+		else if (lex_take_word(&ps->l, "moved"))
+			TRY(parse_yes_no(ps, &ps->p->moved));
 		else
 			return CLV_OK;
 	}

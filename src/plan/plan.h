@@ -314,6 +314,7 @@ struct clv_plan {
 	str_id model;       /* class name */
 	bool training;      /* root module's flag */
 	uint8_t grad_modes; /* bit 0: proven equal to eager without grad; bit 1: with grad */
+	bool moved;         /* a write to a tensor from outside and a use of another changed places: see plan_reorder */
 
 	VEC(str) strs; /* interned */
 	VEC(symbol) symbols;
@@ -407,6 +408,11 @@ void place_print(const plan *p, node_id n, strbuf *b); /* " in body.0 at model.p
 /* effects.c: what flags say, unless the arguments take it back */
 bool node_draws(const plan *p, node_id n);     /* NODE_RANDOM, and it is no dropout that drops nothing */
 bool value_guarded(const plan *p, value_id v); /* VALUE_GUARD, and it is not made by indexing with numbers alone */
+/* Its result is on memory of its own in the plan, but may be a view of its argument where that lies otherwise: the memory
+   that it may be on, and the result. */
+bool node_may_view(const plan *p, node_id n, value_id *from, value_id *to);
+/* Per value that owns its memory: what is written on one side of such a node may be on the other. */
+void written_through(const plan *p, node_id first, node_id end, bool *written);
 
 /* expr.c */
 clv_status expr_const(plan *p, int64_t k, expr_id *out);
@@ -450,7 +456,8 @@ clv_status plan_verify(const plan *p);         /* a plan that was only parsed or
 bool plan_equal(const plan *a, const plan *b); /* both must verify */
 
 /* copy.c. All ids stay; in a reordered plan node i is node order[i] of p. An order that breaks a rule is CLV_E_VERIFY, one
-   that changes what the plan does is not noticed. */
+   that changes what the plan does is not noticed; but `moved` is set where it would be another plan if tensors from outside
+   shared memory. */
 clv_status plan_copy(const plan *p, plan **out);
 clv_status plan_reorder(const plan *p, const node_id *order, plan **out);
 

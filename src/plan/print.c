@@ -465,7 +465,8 @@ static void print_head(const plan *p, strbuf *b)
 {
 	strbuf_puts(b, "cleave-plan 1\nmodel ");
 	print_quoted(p, p->model, b);
-	strbuf_printf(b, " training=%s grad=%s\n", p->training ? "yes" : "no", grad_mode_names[p->grad_modes & 3]);
+	strbuf_printf(b, " training=%s grad=%s%s\n", p->training ? "yes" : "no", grad_mode_names[p->grad_modes & 3],
+	              p->moved ? " moved=yes" : "");
 	for (uint32_t i = 0; i < p->symbols.n; i++) {
 		const symbol *s = &p->symbols.at[i];
 		strbuf_printf(b, "symbol %s %lld..%lld%s\n", plan_s(p, s->name), (long long)s->lo, (long long)s->hi,

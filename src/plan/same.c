@@ -116,7 +116,8 @@ static bool value_same(const pair *q, value_id a, value_id b)
 static bool heads_same(const pair *q)
 {
 	const plan *a = q->a, *b = q->b;
-	if (!str_same(q, a->model, b->model) || a->training != b->training || a->grad_modes != b->grad_modes)
+	if (!str_same(q, a->model, b->model) || a->training != b->training || a->grad_modes != b->grad_modes ||
+	    a->moved != b->moved)
 		return false;
 	if (a->symbols.n != b->symbols.n || a->scopes.n != b->scopes.n)
 		return false;

@@ -2,7 +2,8 @@
  *
  * Something with a state (a piece of memory, the random generator, the world outside) is used by nodes that change it and
  * nodes that only depend on it: a change stays between the uses before and after it.
- *   - Memory: a write and every use of the same storage; the node that makes the storage counts as a write.
+ *   - Memory: a write and every use of the same storage; the node that makes the storage counts as a write. An input may lie
+ *     on any memory from outside, so its uses stay where they were between writes of that, and its writes between uses.
  *   - The generator: every draw changes it.
  *   - The world: what looks at data on the host, compares it (guards) or must not be moved changes it, for what the
  *     forward does afterwards rests on it: every later node stays behind. Draws and writes to memory that outlives the
@@ -22,6 +23,11 @@ typedef struct state_of {
 	uint32_t uses; /* first in ordering->uses; NONE: none */
 } state_of;
 
+/* Nodes so far that use or write inputs, and likewise parameters, buffers and constants. */
+typedef struct outside {
+	VEC(node_id) users, writers;
+} outside;
+
 typedef struct ordering {
 	const plan *p;
 	order_pairs *out;
@@ -29,6 +35,7 @@ typedef struct ordering {
 	bool *written;    /* per root: some node writes it */
 	state_of *memory; /* per root */
 	state_of world;
+	outside inputs, externals;
 	node_id draw, now;
 	clv_status st;
 } ordering;
@@ -77,6 +84,50 @@ static void make_memory(void *ctx, value_id v)
 		use_memory(o, v);
 }
 
+/* Where a tensor from outside is counted; NULL: it is made by a node. */
+static outside *place_of(ordering *o, value_id v)
+{
+	uint8_t kind = o->p->values.at[alias_root(o->p, v)].kind;
+	return kind == VALUE_INPUT ? &o->inputs : kind == VALUE_RESULT || kind == VALUE_OBJECT ? NULL : &o->externals;
+}
+
+static void keep_all(ordering *o, const node_id *before, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		keep(o, before[i]);
+}
+
+static void add_once(ordering *o, outside *at, bool writer)
+{
+	uint32_t n = writer ? at->writers.n : at->users.n;
+	const node_id *last = writer ? at->writers.at : at->users.at;
+	if (o->st == CLV_OK && (!n || last[n - 1] != o->now))
+		o->st = writer ? vec_push(&at->writers, o->now) : vec_push(&at->users, o->now);
+}
+
+static void use_outside(void *ctx, value_id v)
+{
+	ordering *o = ctx;
+	outside *at = place_of(o, v);
+	if (!at)
+		return;
+	keep_all(o, o->inputs.writers.at, o->inputs.writers.n);
+	if (at == &o->inputs)
+		keep_all(o, o->externals.writers.at, o->externals.writers.n);
+	add_once(o, at, false);
+}
+
+static void write_outside(ordering *o, value_id v)
+{
+	outside *at = place_of(o, v);
+	if (!at)
+		return;
+	keep_all(o, o->inputs.users.at, o->inputs.users.n);
+	if (at == &o->inputs)
+		keep_all(o, o->externals.users.at, o->externals.users.n);
+	add_once(o, at, true);
+}
+
 typedef struct guard_walk {
 	const plan *p;
 	bool found;
@@ -110,8 +161,11 @@ static void order_node(ordering *o)
 	const plan *p = o->p;
 	const node *n = &p->nodes.at[o->now];
 	node_each_arg(p, o->now, use_memory, o);
-	for (uint32_t w = 0; w < n->nwrites; w++)
+	node_each_arg(p, o->now, use_outside, o);
+	for (uint32_t w = 0; w < n->nwrites; w++) {
 		change_state(o, &o->memory[alias_root(p, p->ids.at[n->writes + w])]);
+		write_outside(o, p->ids.at[n->writes + w]);
+	}
 	node_each_result(p, o->now, make_memory, o);
 	if (node_draws(p, o->now)) {
 		keep(o, o->draw);
@@ -147,5 +201,9 @@ clv_status order_of_effects(const plan *p, order_pairs *out)
 	mem_free(o.written);
 	mem_free(o.memory);
 	vec_free(&o.uses);
+	vec_free(&o.inputs.users);
+	vec_free(&o.inputs.writers);
+	vec_free(&o.externals.users);
+	vec_free(&o.externals.writers);
 	return st;
 }

@@ -1,10 +1,12 @@
 /* The exact cut: the network alone against all cuts, and plans with effects against all ways to divide their nodes. */
 #include "support.h"
 
+#include <string.h>
 #include <time.h>
 
 #include "plan/view.h"
 #include "split/mincut.h"
+#include "split/order.h"
 
 #define HEAD "cleave-plan 1\nmodel \"Net\"\n"
 
@@ -212,6 +214,19 @@ static bool leaves_trace(const plan *p, node_id k)
 	return n->flags & NODE_RANDOM;
 }
 
+/* One of the first and one of the second are from outside, and one of the two is an input: that may lie on the other. */
+static bool may_overlap(const touching *a, const touching *b)
+{
+	for (value_id i = 0; i < a->p->values.n; i++)
+		for (value_id k = 0; k < a->p->values.n; k++) {
+			uint8_t x = a->p->values.at[i].kind, y = a->p->values.at[k].kind;
+			if (a->roots[i] && b->roots[k] && x != VALUE_RESULT && y != VALUE_RESULT &&
+			    (x == VALUE_INPUT || y == VALUE_INPUT))
+				return true;
+		}
+	return false;
+}
+
 /* a comes before b in the plan; must it stay so? The rules as they are said. */
 static bool must_stay(const plan *p, node_id a, node_id b)
 {
@@ -219,6 +234,8 @@ static bool must_stay(const plan *p, node_id a, node_id b)
 	touching all_a = touched_by(p, a, false), all_b = touched_by(p, b, false);
 	touching changed_a = touched_by(p, a, true), changed_b = touched_by(p, b, true);
 	if (uses_result_of(p, b, a) || overlap(&changed_a, &all_b) || overlap(&all_a, &changed_b))
+		return true;
+	if (may_overlap(&changed_a, &all_b) || may_overlap(&all_a, &changed_b))
 		return true;
 	if (x->flags & y->flags & NODE_RANDOM)
 		return true;
@@ -434,6 +451,50 @@ static void inputs_and_values_from_outside_keep_their_ids(void **state)
 	plan_free(p);
 	plan_free(q);
 	plan_free(back);
+}
+
+/* Buffers may be tied, and inputs may lie on them, after a plan was captured. */
+static void a_plan_says_that_a_write_changed_places_with_a_use(void **state)
+{
+	(void)state;
+	plan *p = load_ok("cleave-plan 1\nmodel \"M\" training=no grad=any\ninput %0 f32[4] name=\"x\"\nbuffer @a f32[4]\n"
+	                  "buffer @b f32[4]\n%1 = aten::mul.Tensor(%0, @b) -> f32[4]\n"
+	                  "%2 = aten::add_.Tensor(@a, %0, 1) -> f32[4] view-of @a writes @a\n"
+	                  "%3 = aten::relu(%1) -> f32[4]\n%4 = aten::mul.Tensor(%3, @b) -> f32[4]\noutput %4\n");
+	plan *same, *moved, *again;
+	OK(plan_reorder(p, (const node_id[]){0, 2, 1, 3}, &same)); /* what is made on the way is on memory of its own */
+	assert_false(same->moved);
+	OK(plan_reorder(p, (const node_id[]){0, 2, 3, 1}, &moved));
+	assert_true(moved->moved);
+	strbuf b = STRBUF_INIT;
+	plan_print(moved, &b);
+	assert_non_null(strstr(b.at, "grad=any moved=yes\n"));
+	OK(clv_plan_parse(b.at, b.n, &again));
+	assert_true(again->moved && plan_equal(moved, again));
+	strbuf_free(&b);
+	plan_free(p);
+	plan_free(same);
+	plan_free(moved);
+	plan_free(again);
+}
+
+static void uses_of_inputs_stay_where_they_were_between_writes(void **state)
+{
+	(void)state;
+	plan *p = load_ok("cleave-plan 1\nmodel \"M\"\ninput %0 f32[4] name=\"x\"\nbuffer @a f32[4]\nbuffer @b f32[4]\n"
+	                  "%1 = aten::neg(%0) -> f32[4]\n%2 = aten::add_.Tensor(@a, @b, 1) -> f32[4] view-of @a writes @a\n"
+	                  "%3 = aten::neg(%0) -> f32[4]\n%4 = aten::neg(@b) -> f32[4]\noutput (%1, %3, %4)\n");
+	order_pairs pairs = {0};
+	bool before = false, after = false, other = false;
+	OK(order_of_effects(p, &pairs));
+	for (uint32_t i = 0; i < pairs.n; i++) {
+		before |= pairs.at[i].before == 0 && pairs.at[i].after == 1;
+		after |= pairs.at[i].before == 1 && pairs.at[i].after == 2;
+		other |= pairs.at[i].before == 1 && pairs.at[i].after == 3;
+	}
+	assert_true(before && after && !other);
+	vec_free(&pairs);
+	plan_free(p);
 }
 
 static void draws_keep_their_order(void **state)
@@ -652,6 +713,8 @@ int main(void)
 		cmocka_unit_test(the_exact_cut_has_the_fewest_bytes_of_all_divisions),
 		cmocka_unit_test(branches_are_cut_where_each_is_small),
 		cmocka_unit_test(inputs_and_values_from_outside_keep_their_ids),
+		cmocka_unit_test(a_plan_says_that_a_write_changed_places_with_a_use),
+		cmocka_unit_test(uses_of_inputs_stay_where_they_were_between_writes),
 		cmocka_unit_test(draws_keep_their_order),
 		cmocka_unit_test(nothing_passes_a_guard),
 		cmocka_unit_test(memory_that_is_written_later_crosses_once),

@@ -1,0 +1,25 @@
+/* Memory that passes take for apart. A plan says which tensors from outside were on the same memory when it was captured:
+ * inputs, parameters, buffers, constants. Who runs it may give others: an input that lies on a buffer, a buffer that was
+ * tied to another one since. It matters where the program writes one of them, for passes and compilers then move reads of the
+ * others across the write; so before each such run the memory of what is written is compared with that of all others.
+ *
+ * Nothing is compared for a program that writes none of them. */
+#ifndef EXEC_APART_H
+#define EXEC_APART_H
+
+#include "exec/program.h"
+
+typedef struct apart apart;
+
+/* Two tensors that share memory and did not at capture. */
+typedef struct clash {
+	value_id written, other;
+	bool copied; /* the program writes a copy of the first, which the other would not see */
+} clash;
+
+clv_status apart_new(const clv_program *g, apart **out); /* *out: NULL where nothing has to be compared */
+void apart_free(apart *a);
+/* What is written is apart from all others in this run. False: *found says what is not. Any number of threads. */
+bool apart_holds(apart *a, const clv_program *g, const run_spec *r, clash *found);
+
+#endif
