@@ -46,6 +46,10 @@ static artifact *compiled_sample(void)
 	add_sample_segment(a, 3, 5);
 	OK(artifact_add_fallback(a, 0, 2, "it is not taken"));
 	OK(artifact_add_fallback(a, 1, 0, "nothing is compiled here"));
+	artifact_segment slow = {.first = 2, .end = 3, .backend = "openvino"};
+	OK(vec_push(&slow.facts, ((artifact_note){"code_ms", "0.25"})));
+	OK(artifact_add_dropped(a, 0, &slow));
+	vec_free(&slow.facts);
 	return a;
 }
 
@@ -92,6 +96,11 @@ static void segments_come_back_and_are_no_tensors(void **state)
 		assert_int_equal((uintptr_t)e->segments.at[k / 3].members.at[k % 3].data % 64, 0);
 	assert_int_equal(e->fallbacks.n, 1);
 	assert_string_equal(e->fallbacks.at[0].reason, "it is not taken");
+	assert_int_equal(e->dropped.n, 1);
+	assert_int_equal(e->dropped.at[0].first, 2);
+	assert_int_equal(e->dropped.at[0].end, 3);
+	assert_string_equal(e->dropped.at[0].backend, "openvino");
+	check_note(&e->dropped.at[0].facts.at[0], "code_ms", "0.25");
 	assert_int_equal(a->plans.at[1].segments.n, 0);
 	assert_int_equal(a->plans.at[1].fallbacks.at[0].node, 0);
 	assert_int_equal(clv_artifact_tensor_count(a), 5);
@@ -429,6 +438,11 @@ static void crafted_segments_are_refused(void **state)
 	bad_text("[[2,", "[[1,", "node 1 is a fallback and in segment 0");
 	bad_text("\"it is not taken\"", "\"\"", "reason of fallback 0 is empty");
 	bad_text("\"it is not taken\"", "\"a\\u0000\"", "no node with a reason");
+	bad_text("\"dropped\":[{", "\"dropped\":{\"x\":[{}],\"y\":{", "");
+	bad_text("\"nodes\":[2,3]", "\"nodes\":[2,9]", "dropped segment 0: nodes 2 to 9 are not in the part");
+	bad_text("\"nodes\":[2,3]", "\"nodes\":[3,3]", "dropped segment 0: nodes 3 to 3 are not in the part");
+	bad_text("\"openvino\"", "\"a/b\"", "dropped segment 0: \"a/b\" cannot be the name of a back end");
+	bad_text("\"code_ms\"", "\"a b\"", "cannot be a name among its facts");
 	bad_text("[{", "[{},{", "one part for each of 2 plans");
 	bad_text("[{", "{\"x\":[{", "");
 }

@@ -182,10 +182,55 @@ static void a_report_as_json(void **state)
 			"\"segments\": [{\"name\": \"segment 1\", \"backend\": \"inductor\", \"operators\": 56, \"flops\": "
 			"3000000.0, \"bytes_in\": 401408, \"bytes_out\": 4000, \"measured_bytes_out\": 4000, \"compile_s\": 8.04, "
 			"\"size\": 65536, \"error\": 0.0, \"tolerance\": 1e-05, \"tape_ms\": 0.75, \"runs\": \"tape\", \"reason\": "
-			"\"needs avx512f\"}], \"fallbacks\": [{\"op\": \"aten::sort\", \"count\": 3, \"flops\": 40000000.0, "
+			"\"needs avx512f\"}], \"dropped\": [], \"fallbacks\": [{\"op\": \"aten::sort\", \"count\": 3, \"flops\": 40000000.0, "
 			"\"reason\": \"is not in the table\", \"place\": \"in head at net.py:7\", \"boundaries\": 2}, {\"op\": "
 			"\"aten::sort\", \"count\": 1, \"flops\": 0.0, \"reason\": \"takes a number that is read from data\", "
 			"\"place\": \"\", \"boundaries\": 2}]}\n");
+}
+
+static void a_report_says_what_was_dropped(void **state)
+{
+	static fallback_row rows[] = {
+		{"aten::linear", SLOWER, " in head at net.py:7", 3, 4e7, 0},
+		{"aten::sort", "is not in the table", "", 1, 1e7, 0},
+		{"aten::relu", SLOWER, " in head at net.py:8", 2, 2e7, 0},
+	};
+	coverage c = {.nodes = 180, .compiled = 174, .work = 4.2e9, .compiled_work = 4.1331e9, .bytes = 1408928};
+	segment_row kept = measured[0], dropped = SEGMENT_ROW_INIT;
+	(void)state;
+	c.rows.at = rows;
+	c.rows.n = 3;
+	dropped.name = "dropped 0";
+	dropped.backend = "inductor";
+	dropped.nodes = 5;
+	dropped.tape_ms = 0.25;
+	dropped.code_ms = 0.5;
+	dropped.on_tape = "slower";
+	segment_report r = {.backend = "inductor", .covered = &c, .rows = &kept, .nrows = 1, .dropped = &dropped, .ndropped = 1};
+	strbuf b = STRBUF_INIT;
+	r.eager_ms = r.tape_ms = r.traced_ms = NAN;
+	OK(report_text(&r, &b));
+	same_text(&b,
+	          "98.4 % of FLOPs (174 of 180 operators) compiled in 1 segment by inductor; 1 segment was slower than the "
+	          "tape, and dropped\n"
+	          "\n"
+	          "segment    operators  FLOPs        in       out    size  compiled in             error      tape"
+	          "      code   speed  runs\n"
+	          "segment 0        120   4.1G  602.1 kB  401.4 kB  1.2 MB       34.3 s  1.2e-7 of 1.0e-5   12.3 ms"
+	          "   4.50 ms   2.74x  compiled\n"
+	          "dropped 0          5      0                                                             0.250 ms"
+	          "  0.500 ms  0.500x  on the tape: slower\n"
+	          "\n"
+	          "on the tape, with share of FLOPs and reason:\n"
+	          "5 x  (operators of dropped segments)  1.4 %  compiled, its segment is slower than the tape\n"
+	          "1 x  aten::sort                       0.2 %  is not in the table\n"
+	          "\n"
+	          "1.4 MB go into and out of segments in a run (measured: 1.0 MB)\n");
+	OK(report_json(&r, &b));
+	char *json = taken(&b);
+	assert_non_null(strstr(json, "\"dropped\": [{\"name\": \"dropped 0\", \"backend\": \"inductor\", \"operators\": 5"));
+	assert_non_null(strstr(json, "\"op\": \"aten::relu\", \"count\": 2"));
+	mem_free(json);
 }
 
 static void a_plan_without_segments_has_a_report(void **state)
@@ -289,6 +334,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(a_report_of_what_is_only_planned),
 	cmocka_unit_test(a_report_of_what_was_measured),
 	cmocka_unit_test(a_report_as_json),
+	cmocka_unit_test(a_report_says_what_was_dropped),
 	cmocka_unit_test(a_plan_without_segments_has_a_report),
 	cmocka_unit_test(obstacles_are_named),
 	cmocka_unit_test(a_back_end_takes_one_device),
