@@ -10,11 +10,12 @@ True
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -364,14 +365,20 @@ class PartitionedPlan(_show.Shown):
         """The plans for a mode of the model, on the example."""
         if not self._whole and mode in self._by_mode:
             return self._by_mode[mode]
+        with self._in_mode(mode):
+            leaves = take_apart(self._target, *self._example).leaves
+            self._by_mode[mode] = self._plans(self._example, leaves, mode.grad)
+            return self._by_mode[mode]
+
+    @contextlib.contextmanager
+    def _in_mode(self, mode: Mode) -> Iterator[None]:
+        """The model is in a mode, for the block."""
         flags = {m: m.training for _, m in self._target.modules()}
         try:
             for m in flags:
                 m.training = self._flags.get(m, mode.training) if mode.training == self._training else mode.training
             with torch.set_grad_enabled(mode.grad):
-                leaves = take_apart(self._target, *self._example).leaves
-                self._by_mode[mode] = self._plans(self._example, leaves, mode.grad)
-                return self._by_mode[mode]
+                yield
         finally:
             for m, flag in flags.items():
                 m.training = flag
@@ -439,6 +446,8 @@ class PartitionedPlan(_show.Shown):
     def source(self, *, explicit_del: bool = False) -> str:
         """The stages as Python code that needs torch alone (docs/pipe.md)."""
         main, want = self._first.main, self._want
+        with self._in_mode(Mode(self._training, want.training)):
+            main.check_model()
         plan, symbols = main.captured.plan, main.captured.symbols
         sizes = self._sizes_at() or {}
         text: str = plan.stages_source(
@@ -509,6 +518,10 @@ class PartitionedPlan(_show.Shown):
         True
         """
         self._need_data()
+        with self._in_mode(Mode(False, False)):
+            self._save(path, weights, prove, metadata)
+
+    def _save(self, path: Any, weights: bool, prove: str, metadata: Mapping[str, str] | None) -> None:
         plans = self._of_mode(Mode(False, False))
         sized = plans.sized
         if sized is not None and self._whole:
