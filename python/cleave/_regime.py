@@ -211,6 +211,7 @@ class Plans(Generic[T]):
             return
         point = tuple(sizes[name] for name in self.sized.names)
         self.sized.check_range(self.names, point)
+        self.main.check_model()
         self._record(self.sized.resized(self.arguments, point))
 
     def served(self) -> list[T]:

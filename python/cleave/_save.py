@@ -61,8 +61,12 @@ def save(
     weights: bool = True,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes plans and the tensors they read; the file is there whole or not at all. boundary: cut the plans there."""
+    """Writes plans and the tensors they read; the file is there whole or not at all. boundary: cut the plans there.
+
+    Raises what a call would when the model is not what it was: plans of one file are of one model."""
     check_part(part, head.split_id or boundary)
+    for e in entries:
+        _native.check_model(e.captured.plan, e.captured.modules)
     if torch.get_default_dtype() is not torch.float32:
         raise ArgumentError(f"torch's default dtype is {torch.get_default_dtype()}; files are for torch.float32")
     state: dict[str, torch.Tensor] = {}
@@ -141,17 +145,19 @@ def prove(sized: Sized, record: Callable[[Point], Any], how: str, sparse: bool =
     "none" no more. A size at which the model fails is passed over."""
     if how not in PROVE:
         raise ArgumentError(f"prove is one of {', '.join(PROVE)}, not {how!r}")
+    sized.check_model()
     left = {"auto": PROVE_WORK, "all": math.inf, "none": 0.0}[how]
     for point in _points_to_prove(sized, how == "all", sparse) if left else ():
         if point in sized.served:
             continue
         left -= _work(sized, point)
         if left < 0:
-            return
+            break
         try:
             record(point)
         except Exception as error:
             log.info("no plan for %s: %s", dict(zip(sized.names, point, strict=True)), error)
+    sized.renew(record)
 
 
 def _work(sized: Sized, point: Point) -> float:

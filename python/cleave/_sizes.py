@@ -530,12 +530,25 @@ class Sized:
             return None
         return found
 
+    def check_model(self) -> None:
+        """Raises when the model, or the modes around the call, are not what they were: then there is nothing more to
+        record of it."""
+        _native.check_model(self.captured.plan, self.captured.modules)
+
+    def renew(self, record: Callable[[Point], object]) -> None:
+        """Has sizes recorded anew whose plan was made for something that is no longer there, as a call would."""
+        for point in list({id(c): point for point, c in self.served.items()}.values()):
+            if self.plan_at(point) is None:
+                record(point)
+
     def obtain(self, arguments: Arguments, sizes: Point, recorded: Recorded | None = None) -> Captured:
         """The plan for these inputs. A point that was never seen is recorded first; recorded: that was done."""
         with self.lock:
             found = self.plan_at(sizes)
             if found is not None:
                 return found
+            if hasattr(self, "captured"):
+                self.check_model()
             if sizes in self.served:
                 self._drop(self.served[sizes])
             work = self._capture(arguments)
@@ -647,6 +660,7 @@ class Sized:
         """Asks the shape-only pass for conditions on the sizes, records points on both sides of each and says what was
         seen there. A pass takes one side of every branch, so it is run again where a condition goes the other way."""
         self.check_inputs(arguments)
+        self.check_model()
         end = time.monotonic() + seconds
         start = self.sizes_of(arguments.leaves)
         found: dict[Hashable, _shapes.Condition] = {}  # by where they change

@@ -10,11 +10,12 @@ True
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -428,6 +429,8 @@ class PartitionedPlan(_show.Shown):
     def source(self, *, explicit_del: bool = False) -> str:
         """The stages as Python code that needs torch alone (docs/pipe.md)."""
         main, want = self._first.main, self._want
+        with self._in_mode(Mode(self._training, want.training)):
+            main.check_model()
         plan, symbols = main.captured.plan, main.captured.symbols
         sizes = self._sizes_at() or {}
         text: str = plan.stages_source(
@@ -498,7 +501,12 @@ class PartitionedPlan(_show.Shown):
         True
         """
         self._need_data()
-        plans = self._of_mode(Mode((False,) * len(list(self._target.modules())), False))
+        mode = Mode((False,) * len(list(self._target.modules())), False)
+        with mode.of(self._target):
+            self._save(path, weights, prove, metadata, mode)
+
+    def _save(self, path: Any, weights: bool, prove: str, metadata: Mapping[str, str] | None, mode: Mode) -> None:
+        plans = self._of_mode(mode)
         sized = plans.sized
         if sized is not None and self._whole:
             names = sized.names

@@ -211,7 +211,7 @@ class Plan(_show.Shown, Drawable):
         captured = sized.plan_at(sizes)
         if captured is None:
             arguments = take_apart(self._target, args, kwargs)
-            self._first.program.native.check_model()
+            sized.check_model()
             sized.check_inputs(arguments)
             captured = sized.obtain(arguments, sizes)
         if grad not in self._variants:  # the formulas are for the other grad mode
@@ -371,6 +371,7 @@ class Plan(_show.Shown, Drawable):
         points = [tuple({**here, **read_size(size, "B", here)}.values()) for size in sizes]
         for point in points:
             sized.check_range(example.names, point)
+        sized.check_model()
         with progress.task(f"preparing sizes of {self._target.name}", len(points)):
             for point in points:
                 progress.step(", ".join(f"{name}={n}" for name, n in zip(here, point, strict=True)), counted=True)
@@ -390,7 +391,8 @@ class Plan(_show.Shown, Drawable):
 
         parts: "prefix" and "suffix" are those of `boundary`, with their own weights only. weights=False leaves out
         parameters and buffers. A file serves only sizes that were recorded: `prove` says whether more of them
-        are now: "auto" within a limit of work, "all" of the range, or "none". The file is there whole or not at all.
+        are now: "auto" within a limit of work, "all" of the range, or "none". The file is there whole or not at all. A
+        model that changed after the capture is refused, as a call would.
 
         >>> import torch, cleave
         >>> plan = cleave.capture(torch.nn.Linear(4, 2), torch.randn(3, 4), dynamic_batch=(1, 8))

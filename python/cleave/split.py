@@ -149,6 +149,19 @@ class SplitRuntime(_show.Shown, Drawable):
             return None
         return self._cuts(inputs, leaves, cuts.regime.grad)
 
+    def _as_it_is(self) -> Cuts:
+        """The cuts for inference in the mode that the model is in; raises what a call would when it is another model."""
+        try:
+            self._inference.main.check_model()
+        except InputError:
+            leaves = take_apart(self._target, *self._example).leaves
+            other = self._other_cuts(self._example, leaves, self._inference)
+            if other is None:
+                raise
+            self._inference = other
+            other.main.check_model()
+        return self._inference
+
     def _named(self, boundary: BoundaryPayload) -> tuple[Cuts, Cut]:
         """The cut whose plan made this boundary."""
         name, sizes = boundary.graph_signature, boundary.sizes
@@ -267,6 +280,7 @@ class SplitRuntime(_show.Shown, Drawable):
         """
         self.state(half)
         cut = self._first.main
+        cut.check_model()
         at, end = cut.candidate.position + 1, cut.captured.plan.node_count()
         text: str = cut.captured.plan.source(*((0, at) if half == "prefix" else (at, end)), half.capitalize())
         return text
@@ -709,7 +723,7 @@ class SplitRuntime(_show.Shown, Drawable):
         >>> torch.equal(cleave.load(suffix).run_suffix(boundary), net(x))
         True
         """
-        cuts = self._inference
+        cuts = self._as_it_is()
         if cuts.whole and cuts.sized is not None:
             names = cuts.sized.names
             _save.prove(cuts.sized, lambda point: cuts.see(dict(zip(names, point, strict=True))), prove)

@@ -680,12 +680,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
 
         With dynamic_batch_size a file serves every batch of its range, unless the model was seen to branch on it;
         `prove` says whether more sizes are recorded now, as in Plan.save."""
-        changed = self._changed()
-        if changed is None:
-            name = self._written.written()
-            changed = None if name is None else f"{name} was written after the trace"
-        if changed is not None:
-            raise ArgumentError(f"{changed}: what is compiled has the old weights; trace the model again, then save it")
+        self._need_unchanged("save")
         self._prove(prove)
         sized = self._plan._sized
         points = [[n for point in _save.points_of(sized, c) for n in point] for c in self._captured]
@@ -694,6 +689,18 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         if self._any_size():
             notes[_save.ANY_SIZE] = "any"
         _native.artifact_resave(self._artifact, os.fsencode(path), points, notes)
+
+    def _need_unchanged(self, what: str) -> None:
+        changed = self._changed()
+        if changed is None:
+            name = self._written.written()
+            changed = None if name is None else f"{name} was written after the trace"
+        for captured in self._captured if changed is None else ():
+            _native.check_model(captured.plan, captured.modules)
+        if changed is not None:
+            raise ArgumentError(
+                f"{changed}: what is compiled has the old weights; trace the model again, then {what} it"
+            )
 
     def _prove(self, how: str) -> None:
         """Records more sizes: a few, to see whether formulas hold at all of them; where they do not, as many as a file
@@ -721,6 +728,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         """A ScriptModule whose compiled segments are calls of a cleave:: operator (docs/trace.md)."""
         from ._torchscript import convert
 
+        self._need_unchanged("convert")
         return convert(self)
 
     # ---- made and checked
