@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from . import _hooks, _native, _tree, _watch, progress
 from ._identity import compares
-from ._install import Installed, Where, differs, installs, where
+from ._install import Installed, Where, differs, installs, made_tensors, where
 from ._log import logger, warn
 from ._module_checks import Use, module_checks
 from ._scripted import Scripts
@@ -607,7 +607,8 @@ class Capture:
                 put(c, c.after)
             self._look_at_model()
             return True
-        drawn = differs(found, second)
+        third, _ = self._run_cold(leaves, grad)
+        drawn = differs(installs(self.target, third), second)
         if drawn is not None:
             raise CaptureError(
                 f"the first forward of {self.target.name} makes {drawn} of random numbers or of its data: run the model "
@@ -622,17 +623,20 @@ class Capture:
             self.first = self.snapshot.changes()[0]
 
     def _use_installed(self, leaves: Sequence[torch.Tensor], grad: bool) -> None:
+        """Has what the first forward installs there from now on, if that is all it does."""
         first, output = self._run_cold(leaves, grad)
+        made = [(t, t.detach().clone()) for t in made_tensors(first)]
         self.target.installed = Installed(self.target, first)
         try:
             self._look_at_model()
-            again, later = self._run_cold(leaves, grad)
-        except BaseException:
+            with self.undoing(), grad_mode(grad), eager():
+                later = self._run(leaves)
+                again, _ = self.snapshot.changes()
+                same = _same_output(output, later) and all(_native.bits_equal(*pair) for pair in made)
+        finally:
             self.target.installed = None
-            raise
-        self.target.installed = None
-        self._look_at_model()
-        if not _same_output(output, later):
+            self._look_at_model()
+        if not same:
             raise CaptureError(
                 f"the first forward of {self.target.name} does something else than those after it: run the model once "
                 "before capturing it"
@@ -642,16 +646,28 @@ class Capture:
         log.info("%s installs something on its first forward: %s", self.target.name, first[0].where)
         self._look_at_model()
 
+    def _run(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What a call gives."""
+        args, kwargs = self.arguments.rebuild(each(leaves, own_copy))
+        return [t.detach().clone() for t in _tree.flatten(self.target.call(*args, **kwargs))[1]]
+
     def _run_cold(
         self, leaves: Sequence[torch.Tensor], grad: bool, seed: int | None = None
     ) -> tuple[list[Change], list[torch.Tensor]]:
         """What a call changes in the model, and what it gives; all of it is undone."""
-        with self.undoing(), grad_mode(grad), eager():
+        random = RandomState()
+        try:
             if seed is not None:
                 torch.manual_seed(seed)
-            args, kwargs = self.arguments.rebuild(each(leaves, own_copy))
-            out = _tree.flatten(self.target.call(*args, **kwargs))[1]
-            return self.snapshot.changes()[0], [t.detach().clone() for t in out]
+            with self.undoing(), grad_mode(grad), eager():
+                out = self._run(leaves)
+                changes, _ = self.snapshot.changes()
+                made = [(t, t.detach().clone()) for t in made_tensors(changes)]
+            for t, data in made:  # what the call wrote to tensors is undone, also to those that it made
+                _native.copy_data(t, data)
+            return changes, out
+        finally:
+            random.restore()
 
     # ---- looking again
 
@@ -851,9 +867,8 @@ class Capture:
             placed = _put_in(self.target, stand_ins)
             for spy in stand_ins.values():
                 spy.reads.extra = extra
-            args, kwargs = self.arguments.rebuild(self.arguments.copies())
-            out = _tree.flatten(self.target.call(*args, **kwargs))[1]
-            return {i: stand_ins[i].reads for i in placed}, [t.detach().clone() for t in out]
+            out = self._run(self.arguments.leaves)
+            return {i: stand_ins[i].reads for i in placed}, out
 
 
 def _put_in(target: Target, stand_ins: dict[int, Any]) -> set[int]:

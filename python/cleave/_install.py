@@ -114,6 +114,11 @@ def differs(a: Sequence[Change], b: Sequence[Change]) -> str | None:
     return None
 
 
+def made_tensors(changes: Iterable[Change]) -> list[torch.Tensor]:
+    """Those that a first forward leaves in the model."""
+    return [t for c in changes for _, t in _tensors(c.after)]
+
+
 def _tensors(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(value, torch.Tensor):
         yield "", value
