@@ -240,9 +240,7 @@ def _where(c: SplitCandidate) -> str:
 
 def _place(c: SplitCandidate, nodes: int) -> str:
     crosses = f"{_show.plural(c.boundary_tensors, 'tensor')}, {_native.text_bytes(c.boundary_bytes)}"
-    return (
-        f"{_where(c)}, node {c.position} of {nodes} ({crosses}, {_show.share(c.prefix_share)} of the work before)"
-    )
+    return f"{_where(c)}, node {c.position} of {nodes} ({crosses}, {_show.share(c.prefix_share)} of the work before)"
 
 
 def _why(want: Wanted, like: Cut | None, elsewhere: str | None) -> str:

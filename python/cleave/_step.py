@@ -52,6 +52,12 @@ def held(optimizers: Optimizers) -> set[int]:
     return {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
 
 
+def known(roles: Roles, optimizers: Optimizers, loss_fn: Any = None) -> set[int]:
+    """Ids of what a step may reach: the model's parameters, the optimizers', and those that the loss has."""
+    of_loss = [] if loss_fn is None else [t.tensor for t in Target(loss_fn).tensors()]
+    return held(optimizers) | {id(t) for t in (*of_loss, *(place.now() for place in roles.every))}
+
+
 def reached(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
     """The leaves that a backward from these tensors gives gradients, by id."""
     leaves = {id(t): t for t in tensors if t.requires_grad and t.grad_fn is None}
@@ -87,12 +93,17 @@ class Steps:
                 if grad._version == version:
                     p.grad = None
 
-    def fresh(self, backward: Callable[[], None], step: int | None = None) -> None:
-        """Runs a backward that adds nothing to what steps of other models have used: it is there again afterwards."""
-        others = [parameter() for parameter, _, _, user, _ in list(_spent.values()) if user != step]
-        aside = [(p, p.grad) for p in others if p is not None and p.grad is not None and _is_spent(p, p.grad)]
-        for p, _ in aside:
-            p.grad = None
+    def fresh(self, backward: Callable[[], None], known: Callable[[], set[int]]) -> None:
+        """Runs a backward that adds nothing to what steps of other models have used: of parameters (by id) that it may
+        reach, which are out of the way until then."""
+        model = self.model() if _spent else None
+        others = [p for p, _, _, _, used_by in list(_spent.values()) if used_by() is not model]
+        mine = known() if others else set()
+        aside = []
+        for p in [t for ref in others if (t := ref()) is not None and id(t) in mine]:
+            if p.grad is not None and _is_spent(p, p.grad):
+                aside.append((p, p.grad))
+                p.grad = None
         try:
             backward()
         finally:
@@ -105,7 +116,8 @@ class Steps:
     ) -> None:
         """One step of each optimizer's parameters (by id): but for some, or only some; never one that was stepped."""
         for optimizer in optimizers:
-            now, aside = [], []
+            now: list[tuple[torch.Tensor, torch.Tensor]] = []
+            aside: list[tuple[torch.Tensor, torch.Tensor]] = []
             for group in optimizer.param_groups:
                 for p in group["params"]:
                     if (grad := p.grad) is None:
@@ -163,16 +175,16 @@ class Halves:
         self.places: list[Place] = []
         seen: set[int] = set()
         before = PREFIX
-        for t in target.tensors():
-            if t.kind != "param" or id(t.tensor) in seen:
+        for kind, name, holder, key, tensor in target.tensors():
+            if kind != "param" or id(tensor) in seen:
                 continue
-            seen.add(id(t.tensor))
-            sides = used.get(id(t.tensor)) or next((inside[p] for p in _around(t.name) if inside.get(p)), BOTH)
-            if sides == BOTH and id(t.tensor) not in used:
+            seen.add(id(tensor))
+            sides = used.get(id(tensor)) or next((inside[p] for p in _around(name) if inside.get(p)), BOTH)
+            if sides == BOTH and id(tensor) not in used:
                 sides = before
             if sides != BOTH:
                 before = sides
-            self.places.append(Place(t.name, t.holder, t.key, sides))
+            self.places.append(Place(name, holder, key, sides))
 
     def parameters(self, half: str) -> list[torch.Tensor]:
         """Those of one half."""
@@ -194,12 +206,13 @@ class Halves:
         unread = [place for place in only[PREFIX] if id(place.now()) not in here]
         whole = {id(t) for t in two.values()} - {id(t) for t in one.values()}
         there = {side: [place for place in places if id(place.now()) in whole] for side, places in only.items()}
-        return Roles(read + unread, there[SUFFIX], there[PREFIX])
+        return Roles(self.places, read + unread, there[SUFFIX], there[PREFIX])
 
 
 class Roles(NamedTuple):
     """Whose gradients wait for the prefix's backward, and whose are whole after the suffix's."""
 
+    every: list[Place]
     waiting: list[Place]
     whole: list[Place]
     lent: list[Place]  # whole too, and they belong to the prefix: its optimizer may have them

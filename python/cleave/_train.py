@@ -6,6 +6,7 @@ suffix and of the loss counted first."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -121,9 +122,7 @@ def refuse_kept(cut: Cut) -> None:
             raise InputError(f"{name}: {KEPT}")
 
 
-def _apart(
-    waiting: Sequence[torch.Tensor], backward: Callable[[], None]
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _apart(waiting: Sequence[torch.Tensor], backward: Callable[[], None]) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Runs a backward that gives these gradients of their own, which are not added up. Hooks on them wait too: they are
     to see whole gradients."""
     tables = [t._backward_hooks for t in waiting] + [t._post_accumulate_grad_hooks for t in waiting]
@@ -181,7 +180,8 @@ def train_suffix(
         if optimizers:
             _step.refuse_unheld(roles.whole, optimizers, [loss])
         backward: Callable[[], None] = loss.backward
-        parts = _apart(waiting, lambda: steps.fresh(backward))
+        known = functools.partial(_step.known, roles, optimizers, loss_fn)
+        parts = _apart(waiting, lambda: steps.fresh(backward, known))
     watch.over = True
     gradients = dict(watch.found)
     if record is not None:
@@ -279,7 +279,7 @@ def backward_prefix(
             _step.refuse_left(roles.lent, [*optimizers, *others])
     steps.begin(record.number)
     record.used = True
-    steps.fresh(lambda: _run(passes), record.number)
+    steps.fresh(lambda: _run(passes), functools.partial(_step.known, roles, optimizers))
     record.roots = {}
     tied = {name: cut.live(name) for name in cut.tied}
     elsewhere = not record.shares  # the suffix is: it needs the whole gradients of what it shares with the prefix
@@ -291,9 +291,7 @@ def backward_prefix(
     return whole
 
 
-def apply_tied(
-    cut: Cut, given: Mapping[str, torch.Tensor], optimizers: _step.Optimizers, steps: _step.Steps
-) -> None:
+def apply_tied(cut: Cut, given: Mapping[str, torch.Tensor], optimizers: _step.Optimizers, steps: _step.Steps) -> None:
     """In the process of the suffix: takes over the whole gradients of tied parameters, and steps them."""
     unknown = [str(label) for label in given if str(label).removeprefix("@") not in cut.tied]
     if unknown:

@@ -624,8 +624,8 @@ class SplitRuntime(_show.Shown, Drawable):
         return self._first.main.state(half)
 
     def parameters(self, half: str) -> list[nn.Parameter]:
-        """The parameters of a half, for its optimizer: those that the forward reads there, at the sizes and in the modes
-        that were seen, and those that no plan has read so far and that are in the same part of the model.
+        """The parameters of a half, for its optimizer: what the forward reads there, at the sizes and in the modes that
+        were seen, and what no plan has read so far and belongs to the same part of the model.
 
         >>> import torch, cleave
         >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -104,6 +104,7 @@ class Step(NamedTuple):
     training: bool
     runtime: int  # which of two splits
     steps: bool  # False: the gradients are gathered
+    twice: bool  # two losses on one boundary
 
 
 class Program(NamedTuple):
@@ -118,6 +119,7 @@ class Program(NamedTuple):
     steps: list[Step]
 
 
+_often = st.sampled_from([True, True, False])
 _boundary = st.one_of(st.just("auto"), st.integers(5, 95).map(lambda p: f"{p}%"))
 programs = st.builds(
     Program,
@@ -130,9 +132,7 @@ programs = st.builds(
     st.sampled_from([0, 0, 1, 2, 5]),
     st.sampled_from(["never", "never", "before", "after"]),
     st.lists(
-        st.builds(
-            Step, st.integers(1, 9), st.sampled_from([True, True, False]), st.integers(0, 1), st.sampled_from([True, True, False])
-        ),
+        st.builds(Step, st.integers(1, 9), _often, st.integers(0, 1), _often, _often.map(lambda often: not often)),
         min_size=3,
         max_size=6,
     ),
@@ -176,8 +176,9 @@ def _optimizers(program: Program, net: Network, loss: Weighted, rt: cleave.Split
         case "late":
             return ([], [_sgd(list(every.values()))]), set()
         case "groups":
-            groups = [_sgd([t for t in every.values() if t.dim() > 1]), _adam([t for t in every.values() if t.dim() == 1])]
-            return (groups, groups), {name for name, t in every.items() if t.dim() == 1}
+            flat = {name: t for name, t in every.items() if t.dim() == 1}
+            groups = [_sgd([t for name, t in every.items() if name not in flat]), _adam(list(flat.values()))]
+            return (groups, groups), set(flat)
         case _:
             return ([], []), set()
 
@@ -188,16 +189,18 @@ class Whole:
     def __init__(self, net: Network, loss: Weighted, adam: set[str]) -> None:
         every = _all(net, loss)
         self.net, self.loss = net, loss
-        parts = [(_adam, [t for n, t in every.items() if n in adam]), (_sgd, [t for n, t in every.items() if n not in adam])]
-        self.optimizers = [make(tensors) for make, tensors in parts if tensors]
+        parts = {make: [t for name, t in every.items() if (name in adam) == (make is _adam)] for make in (_adam, _sgd)}
+        self.optimizers = [make(tensors) for make, tensors in parts.items() if tensors]
         self.spent = True
 
-    def step(self, x: Tensor, y: Tensor, steps: bool) -> Tensor:
+    def step(self, x: Tensor, targets: Sequence[Tensor], steps: bool) -> Tensor:
         if self.spent:
             for o in self.optimizers:
                 o.zero_grad()
-        loss = self.loss(self.net(x), y)
-        loss.backward()
+        output = self.net(x)
+        for y in targets:
+            loss = self.loss(output, y)
+            loss.backward(retain_graph=y is not targets[-1])
         for o in self.optimizers if steps else ():
             o.step()
         self.spent = steps
@@ -237,11 +240,14 @@ def _trained_split(program: Program, net: Network, loss: Weighted) -> None:
         for o in by_hand if whole.spent else ():
             o.zero_grad()
         torch.manual_seed(seed)
-        want = whole.step(x, y, step.steps)
+        twice = step.twice and all(block.kind != "dropout" for block in program.blocks)  # it would draw once more
+        want = whole.step(x, [y.flip(0), y] if twice else [y], step.steps)
         torch.manual_seed(seed)
         boundary = rt.run_training_prefix(x)
+        if twice:
+            rt.train_suffix(boundary, y.flip(0), loss_fn=loss)
         got, grads = rt.train_suffix(boundary, y, loss_fn=loss, optimizer=tail if step.steps else None)
-        rt.backward_prefix(boundary, grads, optimizer=head if step.steps else None)
+        rt.backward_prefix(boundary, None if twice else grads, optimizer=head if step.steps else None)
         for o in by_hand if step.steps else ():
             o.step()
         assert torch.equal(got, want), f"step {seed}: loss {got} instead of {want}"

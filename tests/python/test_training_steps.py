@@ -1,5 +1,5 @@
-"""Steps across a cut: which gradient counts, which optimizer steps a parameter, and where the cut is, whatever the size and
-the mode. Everything is compared with the plain loop on the whole model."""
+"""Steps across a cut: which gradient counts, which optimizer steps a parameter, and where the cut is, at every size and
+in every mode. All is compared with the plain loop on the whole model."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from cleave.validation import assert_gradient_equivalent
 from test_training import prepare, same_grads, same_state, sgd
 from torch import Tensor, nn
 
 import cleave
+from cleave.validation import assert_gradient_equivalent
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -223,9 +223,11 @@ def test_models_that_share_a_layer_or_a_loss_agree_on_what_was_stepped() -> None
     shared, loss = nn.Linear(5, 5), Weighted()
     models = [nn.Sequential(nn.Linear(5, 5), shared, nn.ReLU(), nn.Linear(5, 4)) for _ in range(2)]
     twins, other = copy.deepcopy((models, loss))
-    splits = [prepare(m, torch.randn(4, 5), at=at) for m, at in zip(models, ("0", "2"), strict=True) for at in [f"after:{at}"]]
-    one = sgd([*models[0].parameters(), *list(models[1].parameters())[:2], *models[1][3].parameters(), *loss.parameters()])
-    all_ = sgd([*twins[0].parameters(), *list(twins[1].parameters())[:2], *twins[1][3].parameters(), *other.parameters()])
+    splits = [prepare(m, torch.randn(4, 5), at=at) for m, at in zip(models, ("after:0", "after:2"), strict=True)]
+    one, all_ = (
+        sgd([*a.parameters(), *b[0].parameters(), *b[3].parameters(), *criterion.parameters()])
+        for (a, b), criterion in ((models, loss), (twins, other))
+    )
     for seed, (which, gathered) in enumerate([(0, False), (1, True), (0, False), (1, False), (0, True), (1, False)]):
         x, y = batch(4, seed)
         optimizer = None if gathered else one
@@ -403,10 +405,9 @@ def test_experts_that_the_example_does_not_reach_belong_to_their_half() -> None:
         whole = copy.deepcopy(model)
         rt = prepare(model, torch.randn(4, 5), at="after:relu")
         unused += len(rt.parameters("suffix")) - len(rt.state("suffix"))
-        assert [p for p in rt.parameters("prefix")] == list(model.a.parameters())
-        assert {id(p) for p in rt.parameters("suffix")} == {id(p) for p in model.parameters()} - {
-            id(p) for p in model.a.parameters()
-        }
+        first = {id(p) for p in model.a.parameters()}
+        assert {id(p) for p in rt.parameters("prefix")} == first
+        assert {id(p) for p in rt.parameters("suffix")} == {id(p) for p in model.parameters()} - first
         tail, head = halves(rt)
         all_ = sgd(whole.parameters())
         for k in range(5):
@@ -594,7 +595,7 @@ def test_gradients_of_one_call_alone_are_refused_where_each_call_left_a_part_of_
     boundary = rt.run_training_prefix(x)
     rt.train_suffix(boundary, y)
     _, grads = rt.train_suffix(boundary, y)
-    with pytest.raises(cleave.InputError, match="2 times.*without boundary_grads"):
+    with pytest.raises(cleave.InputError, match=r"2 times.*without boundary_grads"):
         rt.backward_prefix(boundary, grads)
     rt.backward_prefix(boundary)
 
