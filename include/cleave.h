@@ -429,7 +429,7 @@ CLV_API void clv_view_free(clv_view *v);
     @threads any. */
 CLV_API uint32_t clv_view_inputs(const clv_view *v, const uint32_t **values);
 
-/** What goes out: what nodes behind it, the output of the plan or a tensor of the model that is re-bound need. As
+/** What goes out: what nodes behind it, the output of the plan or a rebind that is done behind it need. As
     clv_view_inputs().
     @ownership *values is borrowed from the view.
     @threads any. */
@@ -1482,7 +1482,8 @@ CLV_API clv_status clv_program_bind(clv_program *g, const char *name, const clv_
     @threads any. */
 CLV_API uint32_t clv_program_input_count(const clv_program *g);
 
-/** Tensors that clv_program_run() gives; 0 for NULL.
+/** Tensors that clv_program_run() gives: those of the plan's output, or what goes on to the part behind it; then what
+    tensors of the model are re-bound to in this part, in the order of the plan's rebinds. 0 for NULL.
     @threads any. */
 CLV_API uint32_t clv_program_output_count(const clv_program *g);
 

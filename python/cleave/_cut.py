@@ -161,11 +161,11 @@ class Cut:
         """Every tensor of a boundary against the plan: dtype, each dimension, device, grad flag."""
         check_tensors(self.schema, dict(zip(self.labels, self.in_order(tensors), strict=True)), dict(sizes))
 
-    def run_prefix(self, leaves: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    def run_prefix(self, leaves: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """What crosses, in the order of the labels. State of the prefix is as after a call of the model."""
         return self._finish_prefix(self.engines.prefix, leaves)
 
-    def _finish_prefix(self, engine: Engine, leaves: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    def _finish_prefix(self, engine: Engine, leaves: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         out = engine.run(leaves)
         return keep(self.prefix.rebinds, out) if self.prefix.rebinds else out
 

@@ -38,7 +38,7 @@ def check(stream: Any, given: Sequence[Any], leaves: LeafHooks) -> None:
     hooked = leaves.restore()
     if hooked is not None:
         raise CaptureError(
-            f"every forward puts a gradient hook on {hooked}, which a plan would not: set it once, outside of the forward"
+            f"every forward puts a gradient hook on {hooked}, which a plan would not: set it once, outside of it"
         )
     stream.check_hooks([t for t in given if isinstance(t, torch.Tensor) and t.requires_grad and not t.is_leaf])
 

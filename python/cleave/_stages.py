@@ -178,7 +178,7 @@ class Staged:
 
     def run(self, leaves: Tensors, symbols: list[int] | None, recompute: bool) -> Any:
         """All stages in sequence: what the model returns."""
-        values: Sequence[Any] = leaves
+        values: tuple[Any, ...] = tuple(leaves)
         for i, program in enumerate(self.programs):
             again = recompute and torch.is_grad_enabled()
             values = (self.recomputed(i) if again else program).run(values, symbols)
@@ -208,8 +208,8 @@ class _Held(NamedTuple):
     def check(self, name: str) -> None:
         if _Held.of(self.tensor)[1:] != self[1:]:
             raise ReplayError(
-                f"{name} was changed between the forward and the backward, and with recomputation=True the forward runs "
-                "again in the backward: change it after the backward"
+                f"{name} was changed between the forward and the backward, and with recomputation=True the forward "
+                "runs again in the backward: change it after the backward"
             )
 
 

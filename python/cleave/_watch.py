@@ -428,8 +428,8 @@ def _wrap_saved_hooks() -> Callable[[], None]:
         known = isinstance(self, torch.autograd.graph.save_on_cpu) or type(self).__module__ == checkpoint.__name__
         if recording is not None and recording.grad and not known:
             recording.stream.fail(
-                "the forward sets saved_tensors_hooks, which change what the backward finds, and which a plan would not "
-                "call: set them around the call"
+                "the forward sets saved_tensors_hooks, which change what the backward finds, and which a plan would "
+                "not call: set them around the call"
             )
         return original(self)
 
@@ -440,7 +440,8 @@ def _wrap_saved_hooks() -> Callable[[], None]:
 def _wrap_requires_grad() -> list[Callable[[], None]]:
     """requires_grad_() and assignments leave no operator; there is one, with which replay does the same."""
     tensor: Any = torch.Tensor
-    method, attribute = torch.Tensor.requires_grad_, torch._C.TensorBase.requires_grad
+    method: Any = tensor.requires_grad_
+    attribute: Any = tensor.requires_grad
 
     def change(self: torch.Tensor, value: bool) -> bool:
         recording = current()

@@ -48,8 +48,9 @@ class ValidationError(CleaveError, AssertionError):
 
 
 class ReplayError(CleaveError, RuntimeError):
-    """An operator raised while a plan ran; the message has PyTorch's own text, the node and its inputs. Or a stage cannot
-    run again in the backward, because a tensor of the model was changed since its forward."""
+    """An operator raised while a plan ran; the message has PyTorch's own text, the node and its inputs.
+
+    Or a stage cannot run again in the backward, because a tensor of the model was changed since its forward."""
 
 
 class PayloadError(CleaveError, ValueError):

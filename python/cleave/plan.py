@@ -135,7 +135,7 @@ class _Variant:
         return finish(self.captured, self.program.rebinds, self.run(leaves))
 
 
-def keep(places: Sequence[tuple[Any, Any]], out: Sequence[Any]) -> Sequence[Any]:
+def keep(places: Sequence[tuple[Any, Any]], out: tuple[Any, ...]) -> tuple[Any, ...]:
     """Puts the last tensors of a run into the model; gives the others."""
     n = len(out) - len(places)
     for (holder, key), value in zip(places, out[n:], strict=True):
@@ -143,7 +143,7 @@ def keep(places: Sequence[tuple[Any, Any]], out: Sequence[Any]) -> Sequence[Any]
     return out[:n]
 
 
-def finish(captured: Captured, rebinds: Sequence[tuple[Any, Any]], out: Sequence[Any]) -> Any:
+def finish(captured: Captured, rebinds: Sequence[tuple[Any, Any]], out: tuple[Any, ...]) -> Any:
     """What a run gave, put where it belongs: module tensors and stored ones into the model, the rest as the output."""
     if captured.stores or rebinds:
         out = keep([*captured.stores, *rebinds], out)

@@ -370,7 +370,7 @@ def _draw(seed: int) -> None:
     generator = random.Random(seed)
     torch.manual_seed(seed)
     model = Hooked(generator.choice(IN_FORWARD), generator.randint(1, 3))
-    with pytest.raises(cleave.CaptureError, match="gradient hook|retain_grad"):
+    with pytest.raises(cleave.CaptureError, match=r"gradient hook|retain_grad"):
         cleave.capture(model, _x(seed))
     model.hook = None
     if generator.random() < 0.5:

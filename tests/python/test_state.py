@@ -129,7 +129,8 @@ def _outcome(run: Callable[[], Any]) -> Any:
     try:
         return run()
     except RuntimeError as error:
-        assert "inplace operation" in str(error) or "second time" in str(error), error
+        if "inplace operation" not in str(error) and "second time" not in str(error):
+            raise
         return "autograd refuses"
 
 
@@ -223,7 +224,8 @@ def _check_cuts(model: nn.Module, folder: Path, seen: Counter[str], every: int =
     try:
         frontiers = [c for c in _split(copy.deepcopy(model), "auto", x).candidates if c.trainable_suffix]
     except cleave.SplitError as error:
-        assert "no frontier that can be cut" in str(error)
+        if "no frontier that can be cut" not in str(error):
+            raise
         seen["refused"] += 1
         return
     for c in frontiers[::every]:
@@ -232,8 +234,8 @@ def _check_cuts(model: nn.Module, folder: Path, seen: Counter[str], every: int =
         try:
             runtime = _split(own, f"after:{c.name}", x)
         except cleave.SplitError as error:
-            assert not c.safe, where
-            assert "@" in str(error) or "%" in str(error) or "nothing crosses" in str(error), error
+            if c.safe or not any(text in str(error) for text in ("@", "%", "nothing crosses")):
+                raise AssertionError(where) from error
             seen["refused"] += 1
             continue
         _check_inference(own, runtime, where)
@@ -321,7 +323,7 @@ def test_state_that_the_halves_use_in_different_modes_stays_in_one_process() -> 
     runtime = _split(model, "after:relu", _inputs(1)[0])
     model.train()
     runtime.run_training_prefix(_inputs(1)[0])
-    with pytest.raises(cleave.InputError, match="the prefix changes scale in one mode .* the suffix uses it"):
+    with pytest.raises(cleave.InputError, match=r"the prefix changes scale in one mode .* the suffix uses it"):
         runtime.keep_only("suffix")
 
 
@@ -347,8 +349,9 @@ def test_sizes_of_one_file_do_not_share_state_across_the_cut(tmp_path: Path) -> 
 
 def test_the_source_of_a_half_assigns_what_the_half_does() -> None:
     runtime = _split(Steps("assign", "nothing", "assign an input"), "after:layers.1", _inputs(1)[0])
-    assert "self.ema = " in runtime.source("prefix") and "self.ema = " not in runtime.source("suffix")
-    assert "self.last = " in runtime.source("suffix") and "self.last = " not in runtime.source("prefix")
+    for name, half in (("ema", "prefix"), ("last", "suffix")):
+        found = [h for h in ("prefix", "suffix") if f"self.{name} = " in runtime.source(h)]
+        assert found == [half]
 
 
 @pytest.mark.parametrize("mode", ["debug_interpreter", "compiled"])
@@ -536,7 +539,7 @@ def test_random_models_with_state(tmp_path: Path) -> None:
     for seed in range(4):
         _check_pipeline(_drawn(seed), 2, bool(seed % 2))
         _check_cuts(_drawn(seed), tmp_path / str(seed), seen, every=5)
-    assert seen["right"] > 2 and seen["refused"] > 2, seen
+    assert min(seen["right"], seen["refused"]) > 2, seen
 
 
 @pytest.mark.slow
