@@ -481,7 +481,10 @@ bool symbol_shown(const writer *w, symbol_id s, value_id *input, uint32_t *dim)
 	for (int plain = 1; plain >= (w->stage || w->s->solve ? 0 : 1); plain--)
 		for (uint32_t i = 0; i < v->inputs.n; i++) {
 			const value *x = &w->p->values.at[v->inputs.at[i]];
-			for (uint32_t d = 0; x->type == TYPE_TENSOR && !(x->flags & VALUE_ODD) && d < x->ndim; d++) {
+			bool plain_tensor = x->type == TYPE_TENSOR && !(x->flags & VALUE_ODD);
+			if (w->stage && twins_absent(w->stage->twins, v->inputs.at[i]))
+				continue;
+			for (uint32_t d = 0; plain_tensor && d < x->ndim; d++) {
 				if (!shows(w, s, v->inputs.at[i], d, plain))
 					continue;
 				*input = v->inputs.at[i];

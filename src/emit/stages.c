@@ -170,8 +170,7 @@ static clv_status check_stands(const file *f, uint32_t stage, const bool *writte
 	const view *in = &f->w[stage].v;
 	for (uint32_t i = 0; f->twins.node && i < in->inputs.n; i++) {
 		value_id v = in->inputs.at[i];
-		node_id made = p->values.at[v].def;
-		if (made != NONE && twins_alone(&f->twins, made) && f->twins.stand[v] == NONE && written[alias_root(p, v)])
+		if (twins_absent(&f->twins, v) && written[alias_root(p, v)])
 			return fail(CLV_E_UNSUPPORTED, "stage %u would not have %s, which it writes", stage,
 			            ident_value(&f->w->ids, v));
 	}

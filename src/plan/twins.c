@@ -260,6 +260,12 @@ bool twins_alone(const twins *t, node_id n)
 	return t && t->node[n] == NONE;
 }
 
+bool twins_absent(const twins *t, value_id v)
+{
+	node_id made = t ? t->p->values.at[v].def : NONE;
+	return made != NONE && t->node[made] == NONE && t->stand[v] == NONE;
+}
+
 const arg *twins_arg(const twins *t, node_id n, uint32_t i)
 {
 	if (!t || t->node[n] == NONE)

@@ -26,6 +26,7 @@ void twins_free(twins *t);
 const arg *twins_arg(const twins *t /* or NULL */, node_id n, uint32_t i);
 bool twins_alone(const twins *t /* or NULL */, node_id n); /* the node is in p alone */
 
+bool twins_absent(const twins *t /* or NULL */, value_id v); /* there is nothing in its place in the other mode */
 /* The shape of a tensor depends on the data, in one of the modes at least. */
 bool twins_guarded(const twins *t /* or NULL */, const plan *p, value_id v);
 
