@@ -19,9 +19,9 @@ from torch.distributed.pipelining import schedules as engine
 from torch.utils import _pytree as pytree
 
 from ._gradients import Gradients, Tied
-from ._peers import Peers, first_line
+from ._peers import Peers
 from ._pipeline_stage import Link, Partitioned, Stage
-from .errors import ArgumentError, InputError, PipelineError
+from .errors import ArgumentError, InputError, PipelineError, first_line
 
 KNOWN = ((2, 11), (2, 13))  # releases whose engine these stages were tested with
 

@@ -19,7 +19,7 @@ from . import _watch
 from ._capture import take_apart
 from ._dims import SMALL
 from ._state import Target
-from .errors import ArgumentError, CaptureError, CleaveError
+from .errors import ArgumentError, CaptureError, CleaveError, first_line
 
 Dims = dict[str, dict[int, str]]
 Ranges = dict[str, tuple[int, int]]
@@ -46,7 +46,7 @@ def load(path: str, device: torch.device) -> Exported:
     try:
         model: nn.Module = program.module()
     except Exception as error:
-        raise CaptureError(f"{path}: the program cannot be made a module: {_first_line(error)}") from error
+        raise CaptureError(f"{path}: the program cannot be made a module: {first_line(error)}") from error
     name_modules(model)
     training = _trains(program)
     for module in model.modules():  # what it does is fixed whatever the flags say: they shall tell it
@@ -64,13 +64,9 @@ def _program(path: str) -> Any:
         log.setLevel(logging.ERROR)  # it writes tracebacks of what it tries
         return torch.export.load(path)
     except Exception as error:  # torch's readers raise all kinds
-        raise ArgumentError(f"{path}: torch.export cannot load it: {_first_line(error)}") from error
+        raise ArgumentError(f"{path}: torch.export cannot load it: {first_line(error)}") from error
     finally:
         log.setLevel(level)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _tensors(program: Any) -> Iterator[torch.Tensor]:
@@ -209,4 +205,4 @@ def explained(path: str) -> Iterator[None]:
     except (AssertionError, RuntimeError) as error:
         if isinstance(error, CleaveError):
             raise
-        raise ArgumentError(f"{path}: the program does not take these inputs: {_first_line(error)}") from error
+        raise ArgumentError(f"{path}: the program does not take these inputs: {first_line(error)}") from error

@@ -281,6 +281,9 @@ class Plan:
         not_saved: Sequence[str] | None = None,
         delete: bool = False,
         calls: Sequence[str | tuple[int, str, str | None]] | None = None,
+        other: Plan | None = None,
+        only: str | None = None,
+        captured: Sequence[int] | None = None,
     ) -> str: ...
     def html(
         self,

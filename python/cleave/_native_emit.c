@@ -202,26 +202,66 @@ static void call_list_free(call_list *c)
 	Py_XDECREF(c->fast);
 }
 
+typedef struct both {
+	PlanObject *plan, *other; /* other: NULL */
+} both;
+
+static clv_status literal_of_both(void *ctx, value_id v, strbuf *b, bool *done)
+{
+	return literal(((both *)ctx)->plan, v, b, done);
+}
+
+/* The same constant, or the same call of a module. */
+static bool same_data_of_both(void *ctx, value_id a, value_id b)
+{
+	const both *o = ctx;
+	const plan_data *x = &o->plan->data, *y = &o->other->data;
+	bool same = false;
+	if (a >= x->n || b >= y->n)
+		return false;
+	if (x->tensors[a] && y->tensors[b])
+		return br_bits_equal(x->tensors[a], y->tensors[b], &same) == CLV_OK && same;
+	if (x->python[a] == NONE || y->python[b] == NONE)
+		return false;
+	PyObject *one = PyList_GetItem(o->plan->calls, (Py_ssize_t)x->python[a]);
+	PyObject *two = one ? PyList_GetItem(o->other->calls, (Py_ssize_t)y->python[b]) : NULL;
+	PyObject *difference = two ? PyObject_CallMethod(one, "difference", "O", two) : NULL;
+	same = difference == Py_None;
+	Py_XDECREF(difference);
+	PyErr_Clear();
+	return same;
+}
+
 PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 {
-	static char *words[] = {"ends",         "devices",   "sizes",  "batch_symbol", "batch_dim", "depth",
-	                        "basic_blocks", "not_saved", "delete", "calls",        NULL};
+	static char *words[] = {"ends",      "devices", "sizes", "batch_symbol", "batch_dim", "depth",    "basic_blocks",
+	                        "not_saved", "delete",  "calls", "other",        "only",      "captured", NULL};
 	PyObject *given, *devices = Py_None, *sizes = Py_None, *blocks = Py_None, *not_saved = Py_None, *calls = Py_None,
-					 *out = NULL;
-	stages_spec s = {.ctx = o, .literal = literal, .formal = formal};
+					 *other = Py_None, *captured = Py_None, *out = NULL;
+	both plans = {o, NULL};
+	stages_spec s = {.ctx = &plans, .literal = literal_of_both, .formal = formal, .same = same_data_of_both};
 	text_list device = {0}, block = {0}, loose = {0};
 	call_list call = {0};
 	size_list size = {0};
 	uint32_t *ends = NULL;
+	uint32_t *other_ends = NULL, nother = 0;
 	int del = 0;
-	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOzIIOOpO", words, &given, &devices, &sizes, &s.batch_symbol,
-	                                 &s.batch_dim, &s.depth, &blocks, &not_saved, &del, &calls))
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOzIIOOpOOzO", words, &given, &devices, &sizes, &s.batch_symbol,
+	                                 &s.batch_dim, &s.depth, &blocks, &not_saved, &del, &calls, &other, &s.only,
+	                                 &captured))
 		return NULL;
+	if (other != Py_None && !PyObject_TypeCheck(other, &PlanType))
+		return PyErr_Format(PyExc_TypeError, "other is a Plan or None");
+	plans.other = other == Py_None ? NULL : (PlanObject *)other;
+	s.other = plans.other ? plans.other->p : NULL;
 	bool ok = ends_read(given, &ends, &s.nstages) && text_list_read(devices, true, &device) &&
 	          text_list_read(blocks, false, &block) && text_list_read(not_saved, false, &loose) &&
-	          size_list_read(sizes, &size) && call_list_read(calls, &call);
+	          size_list_read(sizes, &size) && call_list_read(calls, &call) &&
+	          (captured == Py_None || ends_read(captured, &other_ends, &nother));
 	if (ok && device.n && device.n != s.nstages)
 		PyErr_Format(PyExc_ValueError, "%u devices for %u stages", device.n, s.nstages);
+	if (ok && other_ends && (!plans.other || nother != s.nstages))
+		PyErr_Format(PyExc_ValueError, "captured has the ends of the stages of other");
 	if (!PyErr_Occurred()) {
 		strbuf b = STRBUF_INIT;
 		char *text = NULL;
@@ -237,6 +277,7 @@ PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 		s.calls = call.at;
 		s.ncalls = call.n;
 		s.del = del != 0;
+		s.captured = other_ends;
 		clv_status st = plan_stages_source(o->p, &s, &b);
 		if (st == CLV_OK)
 			st = strbuf_take(&b, &text);
@@ -244,6 +285,7 @@ PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 		out = take_string(st, text);
 	}
 	PyMem_Free(ends);
+	PyMem_Free(other_ends);
 	text_list_free(&device);
 	text_list_free(&block);
 	text_list_free(&loose);

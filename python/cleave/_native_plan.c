@@ -720,7 +720,7 @@ static PyMethodDef plan_methods[] = {
      "source(first, end, class_name, delete=False, return_rebinds=False, solve=False) -> Python source of these nodes"},
 	{"stages_source", (PyCFunction)(void (*)(void))plan_py_stages_source, METH_VARARGS | METH_KEYWORDS,
      "stages_source(ends, devices=None, sizes=None, batch_symbol=None, batch_dim=0, depth=0, basic_blocks=None, "
-     "not_saved=None, delete=False, calls=None) -> Python source of a pipeline"},
+     "not_saved=None, delete=False, calls=None, other=None, only=None, captured=None) -> Python source of a pipeline"},
 	{"html", (PyCFunction)(void (*)(void))plan_py_html, METH_VARARGS | METH_KEYWORDS,
      "html(title=None, sizes=None, bandwidth=0.0, prefix_speed=0.0, suffix_speed=0.0, frontier=none, stages=none) -> a "
      "page"},

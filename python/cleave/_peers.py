@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from .errors import PipelineError
+from .errors import PipelineError, first_line
 
 AT_WORK = 0.02  # of the time between two beats: a process that uses the CPU for less does nothing
 LAST_TAG = (1 << 31) - 1  # of a message that nobody sends
@@ -352,14 +352,6 @@ def _wait(waits: queue.SimpleQueue[Wait | None]) -> None:
     while (wait := waits.get()) is not None:
         wait.run()
         del wait
-
-
-def first_line(e: BaseException) -> str:
-    """What an error says, at its root."""
-    while e.__cause__ is not None:
-        e = e.__cause__
-    lines = str(e).strip().splitlines()
-    return lines[0] if lines else type(e).__name__
 
 
 def _close(

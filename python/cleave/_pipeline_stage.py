@@ -23,9 +23,9 @@ from torch.distributed import pipelining
 
 from . import _wire
 from ._gradients import Gradients, Tied
-from ._peers import BrokenConnection, Peers, Wait, first_line
+from ._peers import BrokenConnection, Peers, Wait
 from ._wire import Layout
-from .errors import CleaveError, InputError, PipelineError
+from .errors import CleaveError, InputError, PipelineError, first_line
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -84,3 +84,11 @@ _native.set_error_classes(
         _native.E_PAYLOAD: PayloadError,
     }
 )
+
+
+def first_line(e: BaseException) -> str:
+    """What an error says, at its root."""
+    while e.__cause__ is not None:
+        e = e.__cause__
+    lines = str(e).strip().splitlines()
+    return lines[0] if lines else type(e).__name__

@@ -15,7 +15,8 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,10 +30,10 @@ from ._capture import Arguments, Captured, take_apart
 from ._dims import DynamicDims, SizeSpec
 from ._log import logger
 from ._regime import Reader, Regime
-from ._stages import Folding, Mode, Placement, Stage, StagePlans, not_saved, put_numbers
+from ._stages import Folding, Mode, Placement, Stage, Staged, StagePlans, not_saved, put_numbers
 from ._state import Target, fingerprint
 from ._wanted import BasicBlocks, Device, Wanted, read, scalar, weight
-from .errors import ArgumentError, CaptureError, InputError, SplitError
+from .errors import ArgumentError, CaptureError, CleaveError, InputError, SplitError, first_line
 from .plan import Plan, as_call, finish
 from .profile import Profile
 
@@ -428,9 +429,32 @@ class PartitionedPlan(_show.Shown):
 
     def source(self, *, explicit_del: bool = False) -> str:
         """The stages as Python code that needs torch alone (docs/pipe.md)."""
-        main, want = self._first.main, self._want
-        with self._in_mode(Mode(self._training, want.training)):
+        return self._written(explicit_del)[0]
+
+    def _written(self, explicit_del: bool = False) -> tuple[str, Staged]:
+        """The code, and the plan that it is of: in train and in eval mode it does what the model does there. Where one
+        mode only leaves things out, it is the plan of the other."""
+        main, other, regime = self._first.main, None, self._first.regime
+        with Mode(regime.training, regime.grad).of(self._target):
             main.check_model()
+            flags = (not self._target.training,) * len(regime.training)
+        try:
+            other = self._of_mode(Mode(flags, regime.grad)).main
+        except Exception as error:  # the model may do anything in a mode that was not asked for
+            reason = f"it cannot be captured: {first_line(error)}"
+        if other is not None:
+            try:
+                return self._source(main, explicit_del, other=other.captured.plan), main
+            except CaptureError as error:
+                reason = f"it does something else: {error}"
+            with suppress(CaptureError):
+                plan = main.captured.plan
+                return self._source(other, explicit_del, other=plan, captured=main.ends), other
+        log.info("%s: the code is for the mode of the capture alone: %s", self._target.name, reason)
+        return self._source(main, explicit_del, only=reason), main
+
+    def _source(self, main: Staged, explicit_del: bool, **modes: Any) -> str:
+        want = self._want
         plan, symbols = main.captured.plan, main.captured.symbols
         sizes = self._sizes_at() or {}
         text: str = plan.stages_source(
@@ -444,6 +468,7 @@ class PartitionedPlan(_show.Shown):
             not_saved(self._target),
             explicit_del,
             call_texts(plan.calls(0, plan.node_count())),
+            **modes,
         )
         return text
 
@@ -451,6 +476,8 @@ class PartitionedPlan(_show.Shown):
         """The model's tensors by name, with those that its own state_dict leaves out and generated code needs: buffers
         that are not saved, tensors in plain attributes, constants (docs/pipe.md)."""
         main = self._first.main
+        with suppress(CleaveError):  # code that cannot be written needs nothing
+            main = self._written()[1]
         out = dict(self._model.state_dict()) if isinstance(self._model, nn.Module) else {}
         for i in range(self.nstages):
             places, _ = main.captured.plan.places(main.ends[i - 1] if i else 0, main.ends[i])

@@ -415,9 +415,9 @@ clv_status write_arg(writer *w, const arg *a, strbuf *b)
 typedef struct call {
 	writer *w;
 	const node *n;
+	node_id id;
 	strbuf head;
 	VEC(char *) parts;
-	const arg *mode; /* the argument that says whether the module trains; NULL */
 } call;
 
 static void call_free(call *c)
@@ -433,18 +433,45 @@ static const arg *call_arg(const call *c, uint32_t i)
 	return &c->w->p->args.at[c->n->args + i];
 }
 
+/* The argument as it is in the model's other mode; NULL: it is the same there. */
+static const arg *other_arg(const call *c, const arg *a)
+{
+	const arg *first = call_arg(c, 0);
+	if (!c->w->stage || a < first || a >= first + c->n->nargs)
+		return NULL;
+	return twins_arg(c->w->stage->twins, c->id, (uint32_t)(a - first));
+}
+
+static bool any_other(const call *c)
+{
+	for (uint32_t i = 0; i < c->n->nargs; i++)
+		if (other_arg(c, call_arg(c, i)))
+			return true;
+	return false;
+}
+
+/* self.training, or 0.1 if self.training else 0.0 */
+static clv_status put_either(const call *c, const arg *a, const arg *other, strbuf *b)
+{
+	writer there = *c->w; /* for texts of the other plan, which has no names here */
+	there.p = c->w->stage->twins->other;
+	bool trains = c->w->p->training;
+	if (a->kind == ARG_BOOL && other->kind == ARG_BOOL) {
+		strbuf_puts(b, a->u.b == trains ? "self.training" : "not self.training");
+		return CLV_OK;
+	}
+	TRY(trains ? write_arg(c->w, a, b) : write_arg(&there, other, b));
+	strbuf_puts(b, " if self.training else ");
+	return trains ? write_arg(&there, other, b) : write_arg(c->w, a, b);
+}
+
 static clv_status arg_text(const call *c, const arg *a, const char *name, size_t n, char **out)
 {
 	strbuf b = STRBUF_INIT;
+	const arg *other = other_arg(c, a);
 	strbuf_add(&b, name, n);
 	strbuf_puts(&b, n ? "=" : "");
-	clv_status st = CLV_OK;
-	if (a == c->mode && a->kind == ARG_BOOL)
-		strbuf_puts(&b, "self.training");
-	else
-		st = write_arg(c->w, a, &b);
-	if (a == c->mode && a->kind == ARG_FLOAT) /* a rate of dropout, which modules give only when they train */
-		strbuf_puts(&b, " if self.training else 0.0");
+	clv_status st = other ? put_either(c, a, other, &b) : write_arg(c->w, a, &b);
 	if (st == CLV_OK)
 		return strbuf_take(&b, out);
 	strbuf_free(&b);
@@ -487,7 +514,7 @@ static clv_status arg_reads(const call *c, const arg *a, const char *want, size_
 
 static clv_status push_star(call *c, const arg *a)
 {
-	if (a->kind != ARG_LIST || a->u.list.n == 0)
+	if (a->kind != ARG_LIST || a->u.list.n == 0 || other_arg(c, a))
 		return push_part(c, a, "", 0);
 	for (uint32_t i = 0; i < a->u.list.n; i++)
 		TRY(push_part(c, &c->w->p->args.at[a->u.list.first + i], "", 0));
@@ -522,7 +549,7 @@ static clv_status push_item(call *c, const char *s, size_t n, uint32_t *next, bo
 	}
 	const arg *a = call_arg(c, at);
 	if (s[0] == '!' && s[1] == '.') {
-		*fits = is_own_dtype(c, a);
+		*fits = is_own_dtype(c, a) && !other_arg(c, a);
 		return CLV_OK;
 	}
 	if (s[0] == '!')
@@ -643,7 +670,7 @@ static clv_status ops_call(call *c, const char *op)
 		const arg *a = call_arg(c, i);
 		if (!s->formal(s->ctx, op, i, &f))
 			return fail(CLV_E_INVALID, "%s has no argument %u", op, i);
-		if (f.named && f.none && a->kind == ARG_NONE)
+		if (f.named && f.none && a->kind == ARG_NONE && !other_arg(c, a))
 			continue;
 		TRY(push_part(c, a, f.name, f.named ? strlen(f.name) : 0));
 	}
@@ -715,7 +742,7 @@ static bool is_wrapped(const char *s)
 /* A number between two operators: "B*2" needs its parentheses, and so does a sign; 1e-05 does not. */
 static void put_operand(const char *s, strbuf *b)
 {
-	bool number = isdigit((unsigned char)s[0]) && strpbrk(s, ".e");
+	bool number = isdigit((unsigned char)s[0]) && strpbrk(s, ".e") && !strchr(s, ' ');
 	bool bare = number || is_wrapped(s) || !strpbrk(s, "+-*/% ");
 	strbuf_puts(b, bare ? "" : "(");
 	strbuf_puts(b, s);
@@ -763,53 +790,15 @@ static void put_between(const call *c, const char *operator, strbuf * b)
 	put_operand(c->parts.at[1], b);
 }
 
-/* Which argument says whether the module trains, where that is what its own flag said when it was captured. */
-static const arg *find_mode(const call *c, const char *op)
-{
-	static const struct {
-		const char *op;
-		uint32_t at, state; /* state: it is the module's flag only where this argument is given */
-	} modes[] = {{"aten::dropout", 2, 0},
-	             {"aten::dropout_", 2, 0},
-	             {"aten::feature_dropout", 2, 0},
-	             {"aten::feature_dropout_", 2, 0},
-	             {"aten::alpha_dropout", 2, 0},
-	             {"aten::alpha_dropout_", 2, 0},
-	             {"aten::feature_alpha_dropout", 2, 0},
-	             {"aten::feature_alpha_dropout_", 2, 0},
-	             {"aten::native_dropout", 2, 0},
-	             {"aten::scaled_dot_product_attention", 4, 0},
-	             {"aten::batch_norm", 5, 3},
-	             {"aten::instance_norm", 5, 3},
-	             {"aten::lstm.input", 6, 0},
-	             {"aten::gru.input", 6, 0},
-	             {"aten::rnn_tanh.input", 6, 0},
-	             {"aten::rnn_relu.input", 6, 0},
-	             {"aten::lstm.data", 7, 0},
-	             {"aten::gru.data", 7, 0},
-	             {"aten::rnn_tanh.data", 7, 0},
-	             {"aten::rnn_relu.data", 7, 0}};
-	for (size_t i = 0; c->w->stage && i < sizeof modes / sizeof *modes; i++) {
-		if (strcmp(modes[i].op, op) != 0 || modes[i].at >= c->n->nargs)
-			continue;
-		const arg *a = call_arg(c, modes[i].at), *state = call_arg(c, modes[i].state);
-		bool given = state->kind == ARG_VALUE;
-		bool rate = a->kind == ARG_FLOAT && a->u.f > 0 && c->w->p->training;
-		return given && (rate || (a->kind == ARG_BOOL && a->u.b == c->w->p->training)) ? a : NULL;
-	}
-	return NULL;
-}
-
 clv_status write_call(writer *w, node_id id, unsigned indent, strbuf *b)
 {
-	call c = {.w = w, .n = &w->p->nodes.at[id]};
+	call c = {.w = w, .n = &w->p->nodes.at[id], .id = id};
 	const char *op = plan_s(w->p, c.n->op);
 	const form *used = NULL;
 	bool done = false;
 	size_t start = b->n;
 	clv_status st = CLV_OK;
-	c.mode = find_mode(&c, op);
-	if (!strcmp(op, "aten::slice.Tensor"))
+	if (!strcmp(op, "aten::slice.Tensor") && !any_other(&c))
 		st = slice_text(&c, &done, b);
 	if (st == CLV_OK && !done)
 		st = fill_call(&c, op, &used);

@@ -479,7 +479,7 @@ static clv_status put_back(writer *w, value_id v, strbuf *b)
 
 static clv_status write_stage_end(writer *w, strbuf *b)
 {
-	strbuf_puts(b, w->p->training ? "" : "        self.eval()\n");
+	strbuf_puts(b, stage_trains(w) ? "" : "        self.eval()\n");
 	strbuf_puts(b, "        self.to(device)\n");
 	for (uint32_t i = 0; i < w->v.externals.n; i++)
 		if (is_elsewhere(w, w->v.externals.at[i]))

@@ -11,6 +11,7 @@
 #define EMIT_EMIT_H
 
 #include "base/table.h"
+#include "plan/twins.h"
 #include "plan/view.h"
 
 /* An argument of an operator's schema. */
@@ -74,6 +75,12 @@ typedef struct stages_spec {
 	const block_call *calls; /* of the cleave::python nodes, in order; only those of modules are looked at */
 	uint32_t ncalls;
 	bool del; /* values are deleted after their last use */
+	/* What train() and eval() do: the plan of the model in its other mode (in ctx of `same`: which data they share), or
+	   why there is none, and the file refuses that mode. Neither: layers switch, all else is as it was captured. */
+	const plan *other;
+	const char *only;
+	const node_id *captured; /* the model was captured in the mode of `other`, whose stages end there; NULL: it was not */
+	same_data same;
 	void *ctx;
 	clv_status (*literal)(void *ctx, value_id v, strbuf *b, bool *done); /* as in source_spec */
 	bool (*formal)(void *ctx, const char *op, uint32_t i, source_formal *out);
@@ -131,6 +138,7 @@ typedef struct stage_state {
 	str_id device; /* the plan's own; NONE */
 	const char *device_name;
 	const int64_t *sizes; /* per symbol; borrowed */
+	const twins *twins;   /* borrowed; NULL: the other mode is not known */
 	bool *used;           /* per value: a node of the stage reads it */
 	bool failed;          /* memory ran out while layers were looked for */
 	bool blocks;          /* it calls modules that are given to it */
@@ -212,6 +220,7 @@ clv_status blocks_find(writer *w, layers *all);               /* they are layers
 clv_status write_block_call(writer *w, node_id n, strbuf *b); /* a statement */
 
 /* stages.c */
+bool stage_trains(const writer *w);             /* the model was captured in train mode */
 const char *stage_device(const writer *w);      /* where it stands unless it is told otherwise */
 bool is_elsewhere(const writer *w, value_id v); /* it was on another device than the model, and stays there */
 

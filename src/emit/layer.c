@@ -8,8 +8,9 @@
  *   x            an argument of the call            name        a constant that the constructor takes
  *   @t           the module's tensor t              @t?         likewise, or none
  *   @t&u         there exactly when u is            @t<u        may be there when u is
- *   =text        the argument reads `text`          mode        the module's training flag
+ *   =text        the argument reads `text`          mode        the module's training flag, in either mode
  *   mode@t       likewise where it has t, else true
+ * All but the mode must be the same in the model's other mode, as far as that is known.
  * init, in the constructor's order:
  *   t.0          a size of tensor t (x: of the call's argument); t.1*name: times a constant
  *   name         a constant, a list of equal numbers as one; #name: a list as it is
@@ -150,6 +151,7 @@ typedef struct tensor {
 typedef struct fit {
 	writer *w;
 	const node *n;
+	node_id id;
 	const char *path; /* of the module */
 	value_id x;       /* first argument of the call; NONE */
 	constant constants[MOST];
@@ -237,17 +239,29 @@ static bool arg_reads(writer *w, const arg *a, const char *s, size_t n)
 	return same;
 }
 
-static bool fit_mode(const fit *f, const arg *a, const char *s, size_t n)
+/* Argument i is the flag of a module that has the mode of the model; always: it is true in both modes. */
+static bool is_mode(const fit *f, uint32_t i, bool always)
 {
-	bool want = f->w->p->training;
-	if (n > 5 && !has_tensor(f, s + 5, n - 5))
-		want = true;
-	return a && a->kind == ARG_BOOL && a->u.b == want;
+	const arg *a = i < f->n->nargs ? &f->w->p->args.at[f->n->args + i] : NULL;
+	const twins *t = f->w->stage->twins;
+	if (!a || a->kind != ARG_BOOL || a->u.b != (always || f->w->p->training))
+		return false;
+	return !t || twins_alone(t, f->id) || (twins_arg(t, f->id, i) != NULL) == !always;
 }
 
-static bool fit_item(fit *f, const arg *a, const char *s, size_t n)
+static bool fit_mode(const fit *f, uint32_t i, const char *s, size_t n)
+{
+	return is_mode(f, i, n > 5 && !has_tensor(f, s + 5, n - 5));
+}
+
+static bool fit_item(fit *f, uint32_t i, const char *s, size_t n)
 {
 	const plan *p = f->w->p;
+	const arg *a = i < f->n->nargs ? &p->args.at[f->n->args + i] : NULL;
+	if (n >= 4 && !memcmp(s, "mode", 4))
+		return fit_mode(f, i, s, n);
+	if (a && twins_arg(f->w->stage->twins, f->id, i))
+		return false;
 	if (n == 1 && s[0] == 'x') {
 		if (!a || a->kind != ARG_VALUE || p->values.at[a->u.v].type != TYPE_TENSOR)
 			return false;
@@ -258,8 +272,6 @@ static bool fit_item(fit *f, const arg *a, const char *s, size_t n)
 		return fit_tensor(f, a, s + 1, n - 1);
 	if (s[0] == '=')
 		return !a || arg_reads(f->w, a, s + 1, n - 1);
-	if (n >= 4 && !memcmp(s, "mode", 4))
-		return fit_mode(f, a, s, n);
 	if (!a)
 		return true; /* the layer's default is the operator's */
 	f->constants[f->nconstants++] = (constant){s, n, a};
@@ -283,7 +295,7 @@ static bool fit_rule(fit *f, const rule *r)
 	uint32_t i = 0;
 	for (const char *s = r->args; *s; i++) {
 		size_t n = strcspn(s, ",");
-		if (!fit_item(f, i < f->n->nargs ? &f->w->p->args.at[f->n->args + i] : NULL, s, n))
+		if (!fit_item(f, i, s, n))
 			return false;
 		s += n + strspn(s + n, ", ");
 	}
@@ -544,10 +556,11 @@ static bool fit_batch_norm(const fit *f, node_id n, const char *cls, node_id *co
 		return false;
 	if (cls[0] != 'B')
 		return ndim == rank + 2;
-	if (!p->training) /* without a momentum the layer passes 0 then */
-		return !momentum || momentum->kind != ARG_FLOAT || momentum->u.f != 0;
+	const twins *t = f->w->stage->twins;
+	if (!p->training) /* without a momentum the layer passes 0 then; in train mode it counts, which no node here does */
+		return (!t || !tracked) && (!momentum || momentum->kind != ARG_FLOAT || momentum->u.f != 0);
 	*count = tracked ? find_count(f, n) : NONE;
-	return !tracked || *count != NONE;
+	return !tracked || (*count != NONE && (!t || twins_alone(t, *count) || twins_alone(t, n)));
 }
 
 /* ---- recurrent layers: their tensors are a list ------------------------------------------------------------------- */
@@ -649,8 +662,11 @@ static clv_status fit_recurrent(fit *f, layers *all, const recurrent *r, node_id
 			return CLV_OK;
 	const arg *state = &a[REC_STATE];
 	bool states = r->states == 1 ? state->kind == ARG_VALUE : state->kind == ARG_LIST && state->u.list.n == 2;
-	if (!states || !expr_is_const(p, a[REC_LAYERS].u.e, &nlayers) || nlayers < 1 || a[REC_MODE].u.b != p->training)
+	if (!states || !expr_is_const(p, a[REC_LAYERS].u.e, &nlayers) || nlayers < 1 || !is_mode(f, REC_MODE, false))
 		return CLV_OK;
+	for (uint32_t i = REC_BIAS; i < REC_NARGS; i++)
+		if (i != REC_MODE && twins_arg(f->w->stage->twins, id, i))
+			return CLV_OK;
 	f->x = a[REC_X].u.v;
 	uint32_t first = all->slots.n;
 	*fits = true;
@@ -827,7 +843,7 @@ static clv_status try_node(writer *w, layers *all, node_id n)
 	const char *path = x->scope == NONE ? "" : plan_s(p, p->scopes.at[x->scope].path);
 	if (!source_path_ok(path) || is_in_block(p, all, path))
 		return CLV_OK;
-	fit f = {.w = w, .n = x, .path = path, .x = NONE};
+	fit f = {.w = w, .n = x, .id = n, .path = path, .x = NONE};
 	strbuf text = STRBUF_INIT;
 	uint32_t first = all->slots.n, at = layer_of_scope(all, x->scope);
 	bool fits = false;

@@ -95,10 +95,14 @@ static bool write_context(writer *w, const context *c, strbuf *b)
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------ */
 
+static bool is_guarded(const writer *w, value_id v)
+{
+	return twins_guarded(w->stage ? w->stage->twins : NULL, w->p, v);
+}
+
 bool is_used(const writer *w, value_id v)
 {
-	const value *x = &w->p->values.at[v];
-	return w->last[v] != NONE || (x->flags & VALUE_GUARD) || x->expect != NONE;
+	return w->last[v] != NONE || is_guarded(w, v) || w->p->values.at[v].expect != NONE;
 }
 
 void write_target(writer *w, const arg *a, strbuf *b)
@@ -221,7 +225,7 @@ static void add_guard(void *ctx, value_id v)
 {
 	guards *g = ctx;
 	const value *x = &g->w->p->values.at[v];
-	if (g->st != CLV_OK || !(x->flags & VALUE_GUARD))
+	if (g->st != CLV_OK || !is_guarded(g->w, v))
 		return;
 	if (x->flags & VALUE_ODD)
 		return; /* nested or sparse: it has no shape to compare */
@@ -356,19 +360,70 @@ static scope_id scope_of(const writer *w, node_id id)
 	return s;
 }
 
+typedef struct stands {
+	writer *w;
+	unsigned indent;
+	bool any;
+	clv_status st;
+} stands;
+
+/* A later stage takes it. */
+static bool leaves(const writer *w, value_id v)
+{
+	for (uint32_t i = 0; i < w->v.outputs.n; i++)
+		if (w->v.outputs.at[i] == v)
+			return true;
+	return false;
+}
+
+static void put_stand(void *ctx, value_id v)
+{
+	stands *s = ctx;
+	value_id own = s->w->stage->twins->stand[v];
+	arg a = {.kind = own == NONE ? ARG_NONE : ARG_VALUE, .u.v = own};
+	strbuf line = STRBUF_INIT;
+	if (s->st != CLV_OK || (own == NONE && !leaves(s->w, v)))
+		return;
+	if (own != NONE && is_hidden(s->w, own)) {
+		s->st = fail(CLV_E_UNSUPPORTED, "in the other mode it is a value that has no name here");
+		return;
+	}
+	if (!s->any)
+		strbuf_printf(&s->w->body, "%*selse:\n", (int)s->indent, "");
+	s->any = true;
+	strbuf_printf(&line, "%s = ", ident_value(&s->w->ids, v));
+	s->st = write_arg(s->w, &a, &line);
+	layout_line(&s->w->body, s->indent + INDENT, &line);
+}
+
+/* if self.training: nodes first … end-1 were written, which are in one mode alone; else: what stands for them. */
+static clv_status write_else(writer *w, node_id first, node_id end, unsigned indent)
+{
+	stands s = {w, indent, false, CLV_OK};
+	for (node_id n = first; n < end; n++)
+		node_each_result(w->p, n, put_stand, &s);
+	return s.st;
+}
+
 static clv_status write_nodes(writer *w)
 {
 	context_id now = 0;
 	scope_id module = NONE;
 	unsigned indent = BODY;
+	node_id alone = NONE; /* the first of the nodes in one mode alone that are being written */
 	for (node_id id = w->s->first; id < w->s->end; id++) {
 		const node *n = &w->p->nodes.at[id];
 		scope_id here = scope_of(w, id);
 		bool moved = here != module && here != NONE;
 		if (w->stage && w->stage->layers.hidden[id])
 			continue;
-		if (n->context != now && moved) {
-			write_scope(w, here, BODY); /* above the block that it opens */
+		bool one = w->stage && twins_alone(w->stage->twins, id);
+		if (alone != NONE && (!one || n->context != now)) {
+			TRY(write_else(w, alone, id, indent));
+			alone = NONE;
+		}
+		if ((n->context != now || (one && alone == NONE)) && moved) {
+			write_scope(w, here, n->context != now ? BODY : indent); /* above the block that it opens */
 			module = here;
 			moved = false;
 		}
@@ -376,12 +431,17 @@ static clv_status write_nodes(writer *w)
 			now = n->context;
 			indent = write_context(w, &w->p->contexts.at[now], &w->body) ? BODY + INDENT : BODY;
 		}
+		if (one && alone == NONE) {
+			strbuf_printf(&w->body, "%*sif %sself.training:\n", (int)indent, "", w->p->training ? "" : "not ");
+			alone = id;
+		}
+		unsigned deep = indent + (one ? INDENT : 0);
 		if (moved)
-			write_scope(w, here, indent);
+			write_scope(w, here, deep);
 		module = here == NONE ? module : here;
-		TRY(write_node(w, id, indent));
+		TRY(write_node(w, id, deep));
 	}
-	return CLV_OK;
+	return alone == NONE ? CLV_OK : write_else(w, alone, w->s->end, indent);
 }
 
 /* ---- forward ---------------------------------------------------------------------------------------------------- */
@@ -428,7 +488,10 @@ bool symbol_shown(const writer *w, symbol_id s, value_id *input, uint32_t *dim)
 	for (int plain = 1; plain >= (w->stage || w->s->solve ? 0 : 1); plain--)
 		for (uint32_t i = 0; i < v->inputs.n; i++) {
 			const value *x = &w->p->values.at[v->inputs.at[i]];
-			for (uint32_t d = 0; x->type == TYPE_TENSOR && !(x->flags & VALUE_ODD) && d < x->ndim; d++) {
+			bool plain_tensor = x->type == TYPE_TENSOR && !(x->flags & VALUE_ODD);
+			if (w->stage && twins_absent(w->stage->twins, v->inputs.at[i]))
+				continue;
+			for (uint32_t d = 0; plain_tensor && d < x->ndim; d++) {
 				if (!shows(w, s, v->inputs.at[i], d, plain))
 					continue;
 				*input = v->inputs.at[i];
@@ -492,6 +555,7 @@ static clv_status write_copies(writer *w, strbuf *b)
 	for (node_id n = w->s->first; n < w->s->end; n++)
 		for (uint32_t i = 0; i < p->nodes.at[n].nwrites; i++)
 			written[alias_root(p, p->ids.at[p->nodes.at[n].writes + i])] = true;
+	twins_spread(w->stage ? w->stage->twins : NULL, written);
 	for (uint32_t i = 0; i < w->v.inputs.n; i++) {
 		value_id v = w->v.inputs.at[i];
 		const char *name = ident_value(&w->ids, v);
@@ -660,11 +724,22 @@ static void note_use(void *ctx, value_id v)
 	u->w->last[v] = u->n;
 }
 
+static void note_stand(void *ctx, value_id v)
+{
+	use_walk *u = ctx;
+	value_id own = u->w->stage->twins->stand[v];
+	if (own != NONE)
+		note_use(ctx, own);
+}
+
 static void find_last_uses(writer *w)
 {
 	const plan *p = w->p;
-	for (node_id n = w->s->first; n < w->s->end; n++)
+	for (node_id n = w->s->first; n < w->s->end; n++) {
 		node_each_arg(p, n, note_use, &(use_walk){w, n});
+		if (w->stage && w->stage->twins)
+			node_each_result(p, n, note_stand, &(use_walk){w, n});
+	}
 	for (uint32_t i = 0; i < w->v.outputs.n; i++)
 		w->last[w->v.outputs.at[i]] = p->nodes.n;
 	for (uint32_t i = 0; i < w->v.rebinds.n; i++)

@@ -17,20 +17,20 @@ typedef struct file {
 	bool *pack_sizes; /* per symbol: pack_outputs takes it */
 	bool object, whole;
 	strbuf device_name;
+	twins twins; /* with nodes: the other mode is known */
 } file;
 
 /* ---- what stands against it -------------------------------------------------------------------------------------- */
 
-static clv_status check_ends(const plan *p, const stages_spec *s)
+static clv_status check_ends(const plan *p, const node_id *ends, uint32_t n)
 {
-	if (!s->nstages || !s->ends)
+	if (!n || !ends)
 		return fail(CLV_E_INVALID, "a pipeline has at least one stage");
-	for (uint32_t i = 0; i < s->nstages; i++)
-		if ((i && s->ends[i] < s->ends[i - 1]) || s->ends[i] > p->nodes.n)
-			return fail(CLV_E_INVALID, "stage %u cannot end at node %u of %u", i, s->ends[i], p->nodes.n);
-	if (s->ends[s->nstages - 1] != p->nodes.n)
-		return fail(CLV_E_INVALID, "the last stage ends at node %u, and the plan has %u", s->ends[s->nstages - 1],
-		            p->nodes.n);
+	for (uint32_t i = 0; i < n; i++)
+		if ((i && ends[i] < ends[i - 1]) || ends[i] > p->nodes.n)
+			return fail(CLV_E_INVALID, "stage %u cannot end at node %u of %u", i, ends[i], p->nodes.n);
+	if (ends[n - 1] != p->nodes.n)
+		return fail(CLV_E_INVALID, "the last stage ends at node %u, and the plan has %u", ends[n - 1], p->nodes.n);
 	return CLV_OK;
 }
 
@@ -68,19 +68,30 @@ static bool is_state(uint8_t kind)
 	return kind == VALUE_PARAM || kind == VALUE_BUFFER || kind == VALUE_ATTR || kind == VALUE_CONST;
 }
 
-/* Running statistics are written though the operator does not say so. */
-static bool updates_statistics(const plan *p, const node *n)
+static const twins *known_twins(const file *f)
 {
-	const char *op = plan_s(p, n->op);
-	bool norm = !strcmp(op, "aten::batch_norm") || !strcmp(op, "aten::instance_norm");
-	return norm && n->nargs > 5 && p->args.at[n->args + 5].kind == ARG_BOOL && p->args.at[n->args + 5].u.b;
+	return f->twins.node ? &f->twins : NULL;
 }
 
-static void note_written(const plan *p, const node *n, bool *written)
+/* Running statistics are written though the operator does not say so. */
+static bool updates_statistics(const file *f, node_id id)
 {
+	const plan *p = f->p;
+	const node *n = &p->nodes.at[id];
+	const char *op = plan_s(p, n->op);
+	bool norm = !strcmp(op, "aten::batch_norm") || !strcmp(op, "aten::instance_norm");
+	if (!norm || n->nargs <= 5 || p->args.at[n->args + 5].kind != ARG_BOOL)
+		return false;
+	return p->args.at[n->args + 5].u.b || twins_arg(known_twins(f), id, 5);
+}
+
+static void note_written(const file *f, node_id id, bool *written)
+{
+	const plan *p = f->p;
+	const node *n = &p->nodes.at[id];
 	for (uint32_t i = 0; i < n->nwrites; i++)
 		written[alias_root(p, p->ids.at[n->writes + i])] = true;
-	for (uint32_t i = 3; i < 5 && updates_statistics(p, n); i++) {
+	for (uint32_t i = 3; i < 5 && updates_statistics(f, id); i++) {
 		const arg *a = &p->args.at[n->args + i];
 		if (a->kind == ARG_VALUE)
 			written[alias_root(p, a->u.v)] = true;
@@ -144,6 +155,58 @@ static clv_status check_rebinds(const file *f, uint32_t stage)
 	return CLV_OK;
 }
 
+static bool is_in(const value_id *at, uint32_t n, value_id v)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (at[i] == v)
+			return true;
+	return false;
+}
+
+/* What stands for a value in the other mode is there in the stage that makes the value. */
+static clv_status check_stands(const file *f, uint32_t stage, const bool *written)
+{
+	const plan *p = f->p;
+	const view *in = &f->w[stage].v;
+	for (uint32_t i = 0; f->twins.node && i < in->inputs.n; i++) {
+		value_id v = in->inputs.at[i];
+		if (twins_absent(&f->twins, v) && written[alias_root(p, v)])
+			return fail(CLV_E_UNSUPPORTED, "stage %u would not have %s, which it writes", stage,
+			            ident_value(&f->w->ids, v));
+	}
+	for (value_id v = 0; f->twins.stand && v < p->values.n; v++) {
+		value_id own = f->twins.stand[v];
+		node_id made = p->values.at[v].def;
+		if (own == NONE || made < f->views[stage].first || made >= f->views[stage].end)
+			continue;
+		node_id before = p->values.at[own].def;
+		bool here = before != NONE && before >= f->views[stage].first;
+		if (!here && !is_in(in->inputs.at, in->inputs.n, own) && !is_in(in->externals.at, in->externals.n, own))
+			return fail(CLV_E_UNSUPPORTED, "stage %u would need %s there, which it does not have", stage,
+			            ident_value(&f->w->ids, own));
+	}
+	return CLV_OK;
+}
+
+static uint32_t stage_at(const node_id *ends, node_id n)
+{
+	uint32_t i = 0;
+	while (n >= ends[i])
+		i++;
+	return i;
+}
+
+/* The stages are those of the captured mode. */
+static clv_status check_captured(const file *f)
+{
+	const node_id *ends = f->spec->captured;
+	for (node_id n = 0; ends && n < f->p->nodes.n; n++)
+		if (!twins_alone(&f->twins, n) && stage_at(f->spec->ends, n) != stage_at(ends, f->twins.node[n]))
+			return fail(CLV_E_UNSUPPORTED, "stage %u would not have %s", stage_at(ends, f->twins.node[n]),
+			            plan_s(f->p, f->p->nodes.at[n].op));
+	return CLV_OK;
+}
+
 static clv_status check_stages(const file *f)
 {
 	const plan *p = f->p;
@@ -152,8 +215,11 @@ static clv_status check_stages(const file *f)
 	for (uint32_t i = 0; st == CLV_OK && i < f->spec->nstages; i++) {
 		memset(written, 0, p->values.n);
 		for (node_id n = f->views[i].first; n < f->views[i].end; n++)
-			note_written(p, &p->nodes.at[n], written);
-		st = check_state(f, i, written);
+			note_written(f, n, written);
+		twins_spread(known_twins(f), written);
+		st = check_stands(f, i, written);
+		if (st == CLV_OK)
+			st = check_state(f, i, written);
 		if (st == CLV_OK)
 			st = check_rebinds(f, i);
 		if (st == CLV_OK)
@@ -169,6 +235,11 @@ static void note_use(void *ctx, value_id v)
 {
 	stage_state *st = ctx;
 	st->used[v] = true;
+}
+
+bool stage_trains(const writer *w)
+{
+	return w->p->training == !w->stage->spec->captured;
 }
 
 const char *stage_device(const writer *w)
@@ -229,6 +300,7 @@ static clv_status open_stage(file *f, uint32_t i)
 	                             .device = main_device(f->p),
 	                             .device_name = f->device_name.at,
 	                             .sizes = f->sizes,
+	                             .twins = known_twins(f),
 	                             .used = mem_alloc(f->p->values.n + 1)};
 	f->w[i] = (writer){.p = f->p, .s = &f->views[i], .stage = &f->states[i]};
 	if (!f->states[i].used)
@@ -272,6 +344,7 @@ static void file_free(file *f)
 	strbuf_free(&f->config);
 	strbuf_free(&f->pack);
 	strbuf_free(&f->device_name);
+	twins_free(&f->twins);
 }
 
 static bool takes_size(const writer *w, symbol_id s)
@@ -384,6 +457,25 @@ static bool any_tensors(const file *f)
 	return false;
 }
 
+/* A mode that is not in this file is refused when it is asked for. */
+static void write_train(const file *f, strbuf *b)
+{
+	strbuf text = STRBUF_INIT, line = STRBUF_INIT;
+	bool trains = f->p->training;
+	strbuf_printf(&text, "the model was captured in %s mode, and in %s mode ", trains ? "training" : "evaluation",
+	              trains ? "evaluation" : "training");
+	write_harmless(f->spec->only, &text);
+	strbuf_printf(b, "\n    def train(self, mode=True):\n        if %smode:\n", trains ? "not " : "");
+	strbuf_puts(&line, "raise RuntimeError(");
+	if (!text.failed)
+		write_string(text.at, text.n, &line);
+	strbuf_putc(&line, ')');
+	line.failed |= text.failed;
+	strbuf_free(&text);
+	layout_line(b, BODY + INDENT, &line);
+	strbuf_puts(b, "        return super().train(mode)\n");
+}
+
 static void write_stage(file *f, uint32_t i, const strbuf *init)
 {
 	writer *w = &f->w[i];
@@ -401,6 +493,8 @@ static void write_stage(file *f, uint32_t i, const strbuf *init)
 	b->failed |= init->failed;
 	if (!init->failed)
 		strbuf_add(b, init->at, init->n);
+	if (f->spec->only)
+		write_train(f, b);
 	write_forward(w, b);
 }
 
@@ -448,10 +542,16 @@ static void write_docstring(const file *f, strbuf *b)
 	              "Each stage is a module by itself: its forward takes what the stage before it returns,\n"
 	              "its parameters and buffers have the model's names. create_pipeline_configuration()\n"
 	              "says what goes in and out of each.\n\n"
-	              "The model was captured in %s mode. train() and eval() switch layers, dropout and\n"
-	              "normalisation; whatever else the model did by its mode is as it was captured.\n",
+	              "The model was captured in %s mode. ",
 	              f->spec->nstages, f->spec->nstages == 1 ? "" : "s", any_blocks(f) ? "blocks=blocks" : "",
-	              p->training ? "training" : "evaluation");
+	              stage_trains(f->w) ? "training" : "evaluation");
+	if (f->spec->only)
+		strbuf_puts(b, "What it does in the other one is not in this\nfile: a stage refuses to be switched to it.\n");
+	else if (known_twins(f))
+		strbuf_puts(b, "train() and eval() switch the stages as they\nswitch the model.\n");
+	else
+		strbuf_puts(b, "train() and eval() switch layers of torch.nn;\n"
+		               "whatever else the model did by its mode is as it was captured.\n");
 	if (any_given(f))
 		strbuf_puts(b, "\nTensors in a stage's GIVEN are in no state_dict of the model: load_model_state must be\n"
 		               "given them too, under these names. state_dict() of the PartitionedPlan has them.\n");
@@ -667,9 +767,15 @@ static clv_status write_file(file *f, strbuf *b)
 clv_status plan_stages_source(const plan *p, const stages_spec *s, strbuf *b)
 {
 	TRY(check_symbols(p));
-	TRY(check_ends(p, s));
+	TRY(check_ends(p, s->ends, s->nstages));
+	if (s->captured)
+		TRY(check_ends(s->other, s->captured, s->nstages));
 	file f = {.p = p, .spec = s};
-	clv_status st = open_stages(&f);
+	clv_status st = s->other ? twins_find(p, s->other, s->same, s->ctx, &f.twins) : CLV_OK;
+	if (st == CLV_OK)
+		st = open_stages(&f);
+	if (st == CLV_OK)
+		st = check_captured(&f);
 	if (st == CLV_OK)
 		st = check_stages(&f);
 	if (st == CLV_OK)

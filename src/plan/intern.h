@@ -63,6 +63,19 @@ bool real_apply(real_op op, double x, double y, double *out);
 void word_print(strbuf *b, const str *s, bool (*bare)(char));
 void node_print_modes(const plan *p, const node *n, strbuf *b);
 
+/* same.c. Two plans, and how their values correspond: by label, unless `same` says so. */
+typedef struct pair {
+	const plan *a, *b;
+	bool (*same)(void *ctx, value_id a, value_id b); /* or NULL */
+	void *ctx;
+} pair;
+
+bool pair_str(const pair *q, str_id a, str_id b);
+bool pair_arg(const pair *q, const arg *x, const arg *y, unsigned depth); /* depth: 0 */
+bool pair_dims(const pair *q, uint32_t a, uint32_t b, uint32_t n); /* NONE equals NONE */
+bool pair_context(const pair *q, context_id a, context_id b);
+bool pair_leaf(const pair *q, const tree *x, const tree *y);
+
 static inline const str *str_at(const plan *p, str_id s)
 {
 	static const str empty = {"", 0};

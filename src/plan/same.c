@@ -7,11 +7,7 @@
 
 #include "plan/intern.h"
 
-typedef struct pair {
-	const plan *a, *b;
-} pair;
-
-static bool str_same(const pair *q, str_id a, str_id b)
+bool pair_str(const pair *q, str_id a, str_id b)
 {
 	const str *x = str_at(q->a, a), *y = str_at(q->b, b);
 	return x->n == y->n && memcmp(x->s, y->s, x->n) == 0;
@@ -19,7 +15,7 @@ static bool str_same(const pair *q, str_id a, str_id b)
 
 static bool opt_str_same(const pair *q, str_id a, str_id b)
 {
-	return (a == NONE) == (b == NONE) && str_same(q, a, b);
+	return (a == NONE) == (b == NONE) && pair_str(q, a, b);
 }
 
 static bool expr_same(const pair *q, expr_id a, expr_id b)
@@ -47,15 +43,17 @@ static bool label_same(const pair *q, value_id a, value_id b)
 {
 	if (a == NONE || b == NONE || a >= q->a->values.n || b >= q->b->values.n)
 		return a == b;
+	if (q->same)
+		return q->same(q->ctx, a, b);
 	const value *x = &q->a->values.at[a], *y = &q->b->values.at[b];
 	if (x->kind != y->kind)
 		return false;
-	return is_module_tensor(x->kind) ? str_same(q, x->name, y->name) : value_number(q->a, a) == value_number(q->b, b);
+	return is_module_tensor(x->kind) ? pair_str(q, x->name, y->name) : value_number(q->a, a) == value_number(q->b, b);
 }
 
 static bool args_same(const pair *q, uint32_t a, uint32_t b, uint32_t n, unsigned depth);
 
-static bool arg_same(const pair *q, const arg *x, const arg *y, unsigned depth)
+bool pair_arg(const pair *q, const arg *x, const arg *y, unsigned depth)
 {
 	if (x->kind != y->kind || x->wrapped != y->wrapped)
 		return false;
@@ -68,7 +66,7 @@ static bool arg_same(const pair *q, const arg *x, const arg *y, unsigned depth)
 	case ARG_BOOL: return x->u.b == y->u.b;
 	case ARG_COMPLEX: return same_bits(x->u.c.re, y->u.c.re) && same_bits(x->u.c.im, y->u.c.im);
 	case ARG_STR:
-	case ARG_DEVICE: return str_same(q, x->u.s, y->u.s);
+	case ARG_DEVICE: return pair_str(q, x->u.s, y->u.s);
 	case ARG_DTYPE:
 	case ARG_LAYOUT:
 	case ARG_MEMFMT: return x->u.code == y->u.code;
@@ -83,12 +81,12 @@ static bool args_same(const pair *q, uint32_t a, uint32_t b, uint32_t n, unsigne
 	if (!in_range(a, n, q->a->args.n) || !in_range(b, n, q->b->args.n) || depth > NEST_LIMIT)
 		return false;
 	for (uint32_t i = 0; i < n; i++)
-		if (!arg_same(q, &q->a->args.at[a + i], &q->b->args.at[b + i], depth))
+		if (!pair_arg(q, &q->a->args.at[a + i], &q->b->args.at[b + i], depth))
 			return false;
 	return true;
 }
 
-static bool dims_same(const pair *q, uint32_t a, uint32_t b, uint32_t n)
+bool pair_dims(const pair *q, uint32_t a, uint32_t b, uint32_t n)
 {
 	if (a == NONE || b == NONE)
 		return a == b;
@@ -109,26 +107,26 @@ static bool value_same(const pair *q, value_id a, value_id b)
 		return false;
 	if (x->type != TYPE_TENSOR)
 		return true;
-	return x->dtype == y->dtype && x->ndim == y->ndim && str_same(q, x->device, y->device) &&
-	       dims_same(q, x->shape, y->shape, x->ndim) && dims_same(q, x->strides, y->strides, x->ndim);
+	return x->dtype == y->dtype && x->ndim == y->ndim && pair_str(q, x->device, y->device) &&
+	       pair_dims(q, x->shape, y->shape, x->ndim) && pair_dims(q, x->strides, y->strides, x->ndim);
 }
 
 static bool heads_same(const pair *q)
 {
 	const plan *a = q->a, *b = q->b;
-	if (!str_same(q, a->model, b->model) || a->training != b->training || a->grad_modes != b->grad_modes ||
+	if (!pair_str(q, a->model, b->model) || a->training != b->training || a->grad_modes != b->grad_modes ||
 	    a->moved != b->moved)
 		return false;
 	if (a->symbols.n != b->symbols.n || a->scopes.n != b->scopes.n)
 		return false;
 	for (uint32_t i = 0; i < a->symbols.n; i++) {
 		const symbol *x = &a->symbols.at[i], *y = &b->symbols.at[i];
-		if (!str_same(q, x->name, y->name) || x->lo != y->lo || x->hi != y->hi || x->data != y->data)
+		if (!pair_str(q, x->name, y->name) || x->lo != y->lo || x->hi != y->hi || x->data != y->data)
 			return false;
 	}
 	for (uint32_t i = 0; i < a->scopes.n; i++) {
 		const scope *x = &a->scopes.at[i], *y = &b->scopes.at[i];
-		if (x->parent != y->parent || !str_same(q, x->path, y->path) || !str_same(q, x->cls, y->cls))
+		if (x->parent != y->parent || !pair_str(q, x->path, y->path) || !pair_str(q, x->cls, y->cls))
 			return false;
 	}
 	return true;
@@ -159,7 +157,7 @@ static bool declarations_same(const pair *q)
 	return x == a->values.n && y == b->values.n;
 }
 
-static bool context_same(const pair *q, context_id a, context_id b)
+bool pair_context(const pair *q, context_id a, context_id b)
 {
 	const context *x = &q->a->contexts.at[a], *y = &q->b->contexts.at[b];
 	if (x->nograd != y->nograd || x->inference != y->inference || x->flags_mask != y->flags_mask ||
@@ -167,7 +165,7 @@ static bool context_same(const pair *q, context_id a, context_id b)
 		return false;
 	for (uint32_t i = 0; i < x->nautocast; i++) {
 		const autocast *s = &q->a->autocasts.at[x->autocast + i], *t = &q->b->autocasts.at[y->autocast + i];
-		if (s->dtype != t->dtype || s->cache != t->cache || !str_same(q, s->device, t->device))
+		if (s->dtype != t->dtype || s->cache != t->cache || !pair_str(q, s->device, t->device))
 			return false;
 	}
 	return true;
@@ -190,11 +188,11 @@ static bool results_same(const pair *q, uint32_t a, uint32_t b, uint32_t n, unsi
 
 static bool node_same(const pair *q, const node *x, const node *y)
 {
-	if (!str_same(q, x->op, y->op) || !opt_str_same(q, x->at, y->at) || x->scope != y->scope || x->flags != y->flags)
+	if (!pair_str(q, x->op, y->op) || !opt_str_same(q, x->at, y->at) || x->scope != y->scope || x->flags != y->flags)
 		return false;
 	if (x->nargs != y->nargs || x->nresults != y->nresults || x->nwrites != y->nwrites)
 		return false;
-	if (!context_same(q, x->context, y->context) || !args_same(q, x->args, y->args, x->nargs, 0) ||
+	if (!pair_context(q, x->context, y->context) || !args_same(q, x->args, y->args, x->nargs, 0) ||
 	    !args_same(q, x->results, y->results, x->nresults, 0))
 		return false;
 	for (uint32_t i = 0; i < x->nwrites; i++)
@@ -213,7 +211,7 @@ static bool nodes_same(const pair *q)
 	return true;
 }
 
-static bool leaf_same(const pair *q, const tree *x, const tree *y)
+bool pair_leaf(const pair *q, const tree *x, const tree *y)
 {
 	if (x->kind != y->kind || x->n != y->n)
 		return false;
@@ -226,7 +224,7 @@ static bool leaf_same(const pair *q, const tree *x, const tree *y)
 	case TREE_STR:
 	case TREE_BYTES:
 	case TREE_OPAQUE:
-	case TREE_OBJECT: return str_same(q, x->u.s, y->u.s);
+	case TREE_OBJECT: return pair_str(q, x->u.s, y->u.s);
 	case TREE_VALUE: return label_same(q, x->u.v, y->u.v);
 	default: return true;
 	}
@@ -238,7 +236,7 @@ static bool trees_same(const pair *q, const tree *x, uint32_t nx, const tree *y,
 	if (nx != ny)
 		return false;
 	for (uint32_t i = 0; i < nx; i++)
-		if (!leaf_same(q, &x[i], &y[i]))
+		if (!pair_leaf(q, &x[i], &y[i]))
 			return false;
 	return true;
 }
@@ -265,7 +263,7 @@ static bool ties_sorted(const plan *p)
 
 static bool tie_same(const pair *q, const tie *x, const tie *y)
 {
-	return label_same(q, x->value, y->value) && str_same(q, x->name, y->name);
+	return label_same(q, x->value, y->value) && pair_str(q, x->name, y->name);
 }
 
 /* Which of the ties of one value may stand in any place of the array, as only their order per value means something:
@@ -285,7 +283,7 @@ static bool unsorted_ties_same(const pair *q)
 		for (uint32_t j = 0; j < i; j++)
 			if (q->a->ties.at[j].value == v)
 				k = next_tie_of(q, v, k + 1);
-		if (k >= q->b->ties.n || !str_same(q, q->a->ties.at[i].name, q->b->ties.at[k].name))
+		if (k >= q->b->ties.n || !pair_str(q, q->a->ties.at[i].name, q->b->ties.at[k].name))
 			return false;
 	}
 	return true;
@@ -305,7 +303,7 @@ static bool ties_same(const pair *q)
 
 bool plan_equal(const plan *a, const plan *b)
 {
-	const pair q = {a, b};
+	const pair q = {a, b, NULL, NULL};
 	return heads_same(&q) && declarations_same(&q) && ties_same(&q) && nodes_same(&q) && rebinds_same(&q) &&
 	       trees_same(&q, a->in_tree.at, a->in_tree.n, b->in_tree.at, b->in_tree.n) &&
 	       trees_same(&q, a->out_tree.at, a->out_tree.n, b->out_tree.at, b->out_tree.n);
