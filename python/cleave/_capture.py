@@ -243,7 +243,9 @@ class ModuleUse:
         self.judged: set[Where] = set()  # what changed, and was changed or not by a second call
         self.volatile: set[Where] = set()  # of that, what every forward sets to a new tensor
         self.holders: list[Any] = []  # what has these ids, so that nothing else gets them
-        self.numbers: bool | None = None  # what it reads of its own counters is recorded as a Number; None: not known yet
+        self.numbers: bool | None = (
+            None  # what it reads of its own counters is recorded as a Number; None: not known yet
+        )
 
     def unjudged(self, found: Iterable[Change]) -> bool:
         """Something changed of which it is not known whether every forward does that."""
@@ -394,13 +396,16 @@ class Capture:
 
     @contextlib.contextmanager
     def _counting(self, counters: dict[str, torch.Tensor]) -> Iterator[None]:
-        """The block finds module tensors as a call has left them."""
+        """The block finds module tensors as a call has left them; numbers a little apart, so that none is taken for
+        another one because all count the same calls."""
         held = [t for t in self.tensors if t.name in counters]
         before = [t.tensor.detach().clone() for t in held]
+        apart = 0
         try:
             with torch.no_grad():
                 for t in held:
-                    t.tensor.copy_(counters[t.name])
+                    t.tensor.copy_(counters[t.name] + apart)
+                    apart += t.tensor.numel() == 1 and t.tensor.dtype is not torch.bool
             yield
         finally:
             with torch.no_grad():
