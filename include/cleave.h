@@ -1841,8 +1841,8 @@ typedef struct clv_trace_options {
 	bool (*progress)(void *ctx, const char *what, uint32_t done, uint32_t total);
 	/** Called with a line about what was found. May be NULL. */
 	void (*log)(void *ctx, const char *line);
-	void *ctx; /**< for the three functions, which are called on the calling thread */
-	bool keep_slower; /**< keep compiled segments that are slower than the tape; false: they are dropped, as long as
+	void *ctx;            /**< for the three functions, which are called on the calling thread */
+	bool keep_slower;     /**< keep compiled segments that are slower than the tape; false: they are dropped, as long as
 	                       there is fallback. For files that will run elsewhere */
 	const char *optimize; /**< how the tape runs that they are timed beside: as in clv_runtime_options */
 } clv_trace_options;

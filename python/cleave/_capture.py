@@ -274,7 +274,7 @@ class ModuleUse:
         self.volatile: set[Where] = set()  # of that, what every forward sets to a new tensor
         self.outside: set[int] = set()  # ids of containers that the forward changes, and that are not the model's
         self.holders: list[Any] = []  # what has these ids, so that nothing else gets them
-        self.numbers: bool | None = None  # what it reads of its own counters is recorded as a Number; None: not known yet
+        self.numbers: bool | None = None  # its own counters are recorded as Numbers; None: not known yet
         self.scripts = Scripts()
 
     def note_outside(self, containers: Sequence[Any]) -> None:
@@ -491,13 +491,16 @@ class Capture:
 
     @contextlib.contextmanager
     def _counting(self, counters: dict[str, torch.Tensor]) -> Iterator[None]:
-        """The block finds module tensors as a call has left them."""
+        """The block finds module tensors as a call has left them; numbers a little apart, so that none is taken for
+        another one because all count the same calls."""
         held = [t for t in self.tensors if t.name in counters]
         before = [t.tensor.detach().clone() for t in held]
+        apart = 0
         try:
             with torch.no_grad():
                 for t in held:
-                    t.tensor.copy_(counters[t.name])
+                    t.tensor.copy_(counters[t.name] + apart)
+                    apart += t.tensor.numel() == 1 and t.tensor.dtype is not torch.bool
             yield
         finally:
             with torch.no_grad():

@@ -1,10 +1,10 @@
 """Numbers that a forward reads from a tensor, kept as tensors while it is recorded.
 
-A counter that the forward itself moves on is another number in every call, so no plan can hold it as a value. While such
-a forward is recorded, `item()`, `float()` and `int()` give a Number: what Python computes from it are operators in f64,
-whose sums, products and quotients are those of Python to the last bit; what Python asks of it (`<`, `==`, `bool`) is a
-guard; and all else that is done to it reads its value, which is a guard too. Where an operator takes it, it becomes
-the plain number that eager would give, read by each run (src/capture/flow.c)."""
+A counter that the forward itself moves on is another number in every call, so no plan can hold it as a value. While
+such a forward is recorded, `item()`, `float()` and `int()` give a Number: what Python computes from it are operators in
+f64, whose sums, products and quotients are those of Python to the last bit; what Python asks of it (`<`, `==`, `bool`)
+is a guard; and all else that is done to it reads its value, which is a guard too. Where an operator takes it, it
+becomes the plain number that eager would give, read by each run (src/capture/flow.c)."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ READS = (
 )
 ITEM: Any = torch.Tensor.item  # before a recording puts its own in its place
 PLAIN = torch._C.DisableTorchFunctionSubclass  # operators on Numbers give plain tensors
+LARGEST = 2.0**53  # whole number up to which f64 has all
 
 
 class Number(torch.Tensor):
@@ -57,7 +58,8 @@ class Number(torch.Tensor):
             if needed:
                 tensor = step(tensor)
                 mark(tensor)
-        return Number.made(tensor.to("cpu", torch.float64, copy=True), whole, mark)
+        with PLAIN():
+            return Number.made(tensor.to("cpu", torch.float64, copy=True), whole, mark)
 
     @staticmethod
     def made(tensor: torch.Tensor, whole: bool, mark: Mark) -> Number:
@@ -65,7 +67,17 @@ class Number(torch.Tensor):
         number: Any = tensor
         number.__class__ = Number
         number.whole, number.mark = whole, mark
+        if whole and not number.asked(torch.le, torch.abs, LARGEST):
+            raise OverflowError("a whole number that is read from a tensor is beyond 2^53")
         return number  # type: ignore[no-any-return]
+
+    def asked(self, question: Any, of: Any, x: Any) -> bool:
+        """An answer that later runs must have, too."""
+        value = of(self)
+        answer = question(value, x)
+        self.mark(value)
+        self.mark(answer)
+        return bool(answer)
 
     def plain(self) -> Any:
         """The value, as eager has it; each run reads it."""
@@ -104,7 +116,7 @@ class Number(torch.Tensor):
             return Number.made(torch.abs(self), self.whole, self.mark)
 
     def __bool__(self) -> bool:
-        return self != 0
+        return bool(self != 0)
 
 
 def _value(x: torch.Tensor) -> Any:
@@ -124,9 +136,7 @@ def _computed(name: str, turned: bool) -> Callable[[Number, Any], Any]:
             if name in NEEDS_WHOLE and not whole:
                 return getattr(operator, name)(_value(a), _value(b))
             if name in DIVIDES and (isinstance(b, Number) or not x):
-                zero = torch.eq(b, 0)
-                self.mark(zero)
-                if bool(zero):
+                if self.asked(torch.eq, lambda _: b, 0):
                     raise ZeroDivisionError("division by zero")
             return Number.made(EXACT[name](a, b), whole and name != "truediv", self.mark)
 
@@ -139,9 +149,7 @@ def _asked(name: str) -> Callable[[Number, Any], Any]:
             other = self.other(x)
             if other is None:
                 return NotImplemented
-            answer = ASKED[name](self, other)
-            self.mark(answer)
-            return bool(answer)
+            return self.asked(ASKED[name], lambda number: number, other)
 
     return method
 
@@ -180,7 +188,7 @@ class _Kind(type):
 
 
 def kinds(number: Callable[[torch.Tensor, bool], Number | None]) -> dict[str, type]:
-    """`float` and `int` for the files of a model. number: what there is of a tensor, or None where nothing is recorded."""
+    """`float` and `int` for the files of a model. number: what there is of a tensor; None where nothing is recorded."""
 
     class Float(builtins.float, metaclass=_Kind):
         whole, builtin = False, builtins.float
@@ -196,7 +204,9 @@ def kinds(number: Callable[[torch.Tensor, bool], Number | None]) -> dict[str, ty
 
     def _converted(builtin: Any, whole: bool, args: tuple[Any, ...], **kwargs: Any) -> Any:
         x = args[0] if len(args) == 1 and not kwargs else None
-        if isinstance(x, Number) and x.whole >= whole:  # an int of a float drops digits
+        if isinstance(x, Number) and x.whole == whole:
+            return x
+        if isinstance(x, Number) and x.whole:  # not the other way: an int of a float drops digits
             with PLAIN():
                 return Number.made(x.clone(), whole, x.mark)
         if isinstance(x, torch.Tensor) and not isinstance(x, Number):

@@ -267,8 +267,9 @@ def _wrap_item() -> Callable[[], None]:
         found = None if isinstance(self, Number) else _number(self, None)
         return original(self) if found is None else found
 
-    torch.Tensor.item = item  # type: ignore[method-assign]
-    return lambda: delattr(torch.Tensor, "item")
+    tensor: Any = torch.Tensor
+    tensor.item = item
+    return lambda: delattr(tensor, "item")
 
 
 def _wrap_call() -> Callable[[], None]:

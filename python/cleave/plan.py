@@ -593,7 +593,7 @@ def check_example(
     first: the program that gets its inputs, and says what is wrong with them. Where the plan looks at values it is run
     as well: twice, for the second call finds what the first has left in the modules. Where it does not, the replay on
     other data has told what there is to tell."""
-    leaves, calls = arguments.leaves, 0
+    leaves, second = arguments.leaves, False
     try:
         with contextlib.suppress(LayoutError):  # a layout that is met gets a plan of its own
             first.native.check_run(leaves)
@@ -601,10 +601,11 @@ def check_example(
             return
         progress.step("running the example")
         with Capture(target, arguments).undoing(), grad_mode(grad), eager_code():
-            for calls in range(2):
-                call([own_copy(t) for t in leaves])
+            call([own_copy(t) for t in leaves])
+            second = True
+            call([own_copy(t) for t in leaves])
     except (GuardError, InputError) as error:
-        raise CaptureError(_refuses(error, calls > 0)) from None
+        raise CaptureError(_refuses(error, second)) from None
 
 
 def _refuses(error: Exception, second: bool) -> str:

@@ -31,12 +31,12 @@ typedef struct builder {
 	value_id *object;      /* per object number of the recorder */
 	value_id *python;      /* per op: what a cleave::python node calls */
 	uint32_t nstorages;
-	VEC(arg) args;         /* scratch for the node in hand */
-	VEC(expr_id) dims;     /* scratch */
-	VEC(int64_t) seen;     /* scratch: one number in every stream */
-	VEC(double) floats;    /* likewise */
-	VEC(uint32_t) path;    /* where in the arguments of the operator in hand we are: the same place in all streams */
-	bool in_results;       /* it is in the results */
+	VEC(arg) args;          /* scratch for the node in hand */
+	VEC(expr_id) dims;      /* scratch */
+	VEC(int64_t) seen;      /* scratch: one number in every stream */
+	VEC(double) floats;     /* likewise */
+	VEC(uint32_t) path;     /* where in the arguments of the operator in hand we are: the same place in all streams */
+	bool in_results;        /* it is in the results */
 	VEC(host_number) hosts; /* numbers read from data so far that are not the same in all streams */
 	VEC(double) read;       /* their values: one for each stream */
 } builder;

@@ -210,6 +210,19 @@ static const stream_op *next_call(const stream *s, uint32_t *at)
 	return *at < s->ops.n ? &s->ops.at[(*at)++] : NULL;
 }
 
+/* Numbers too: computed by operators, they must be those that Python computes. */
+static bool same_arg(const br_arg *x, const br_arg *y)
+{
+	if (x->kind != y->kind || x->kind == BR_TENSOR || x->kind == BR_OBJECT)
+		return x->kind == y->kind;
+	if (x->kind != BR_LIST)
+		return br_arg_same(x, y);
+	bool same = x->u.list.n == y->u.list.n;
+	for (uint32_t i = 0; same && i < x->u.list.n; i++)
+		same = same_arg(&x->u.list.at[i], &y->u.list.at[i]);
+	return same;
+}
+
 bool stream_same_calls(const stream *a, const stream *b)
 {
 	for (uint32_t i = 0, k = 0;;) {
@@ -219,7 +232,7 @@ bool stream_same_calls(const stream *a, const stream *b)
 		if (strcmp(x->op, y->op) != 0 || x->nargs != y->nargs)
 			return false;
 		for (uint32_t j = 0; j < x->nargs; j++)
-			if (x->args[j].kind != y->args[j].kind)
+			if (!same_arg(&x->args[j], &y->args[j]))
 				return false;
 	}
 }

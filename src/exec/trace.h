@@ -58,8 +58,8 @@ typedef struct attempt {
 	VEC(node_id) blamed;      /* nodes of the ordered plan that the compiler named */
 	double error, allowed;    /* the largest difference from the tape, and what it may be there */
 	double tape_ms, code_ms;  /* on the example; negative: not known */
-	double all_tape_ms, all_code_ms; /* at all sizes that it is compared at, together */
-	int64_t bytes_in, bytes_out;     /* of its inputs and outputs, measured */
+	double all_tape_ms, all_code_ms;            /* at all sizes that it is compared at, together */
+	int64_t bytes_in, bytes_out;                /* of its inputs and outputs, measured */
 	enum { KEPT, SLOW, SLOW_IN_WHOLE } dropped; /* it is slower than the tape; or else the whole is, with it */
 } attempt;
 

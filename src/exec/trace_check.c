@@ -222,8 +222,7 @@ clv_status trace_run(const clv_program *g, clv_tensor *const *externals, const c
 	if (!inputs)
 		return fail_nomem();
 	clv_tensor **outputs = inputs + g->v.inputs.n;
-	run_spec spec = {
-		.inputs = inputs, .externals = externals, .outputs = outputs, .watch = seen, .watch_ctx = ctx};
+	run_spec spec = {.inputs = inputs, .externals = externals, .outputs = outputs, .watch = seen, .watch_ctx = ctx};
 	clv_status st = copy_inputs(g, c, inputs);
 	if (st == CLV_OK)
 		st = timed_run(g, &spec, ms);

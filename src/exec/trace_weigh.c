@@ -6,7 +6,8 @@
 #include "exec/trace.h"
 #include "optimize/optimize.h"
 
-static const double GAIN = 0.97; /* of the tape's time: as much has to be gained for a difference to be more than noise */
+static const double GAIN =
+	0.97; /* of the tape's time: as much has to be gained for a difference to be more than noise */
 
 typedef struct weighing {
 	trace_plan *p;

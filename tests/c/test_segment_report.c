@@ -182,7 +182,8 @@ static void a_report_as_json(void **state)
 			"\"segments\": [{\"name\": \"segment 1\", \"backend\": \"inductor\", \"operators\": 56, \"flops\": "
 			"3000000.0, \"bytes_in\": 401408, \"bytes_out\": 4000, \"measured_bytes_out\": 4000, \"compile_s\": 8.04, "
 			"\"size\": 65536, \"error\": 0.0, \"tolerance\": 1e-05, \"tape_ms\": 0.75, \"runs\": \"tape\", \"reason\": "
-			"\"needs avx512f\"}], \"dropped\": [], \"fallbacks\": [{\"op\": \"aten::sort\", \"count\": 3, \"flops\": 40000000.0, "
+			"\"needs avx512f\"}], \"dropped\": [], \"fallbacks\": [{\"op\": \"aten::sort\", \"count\": 3, \"flops\": "
+	        "40000000.0, "
 			"\"reason\": \"is not in the table\", \"place\": \"in head at net.py:7\", \"boundaries\": 2}, {\"op\": "
 			"\"aten::sort\", \"count\": 1, \"flops\": 0.0, \"reason\": \"takes a number that is read from data\", "
 			"\"place\": \"\", \"boundaries\": 2}]}\n");
@@ -206,7 +207,8 @@ static void a_report_says_what_was_dropped(void **state)
 	dropped.tape_ms = 0.25;
 	dropped.code_ms = 0.5;
 	dropped.on_tape = "slower";
-	segment_report r = {.backend = "inductor", .covered = &c, .rows = &kept, .nrows = 1, .dropped = &dropped, .ndropped = 1};
+	segment_report r = {
+		.backend = "inductor", .covered = &c, .rows = &kept, .nrows = 1, .dropped = &dropped, .ndropped = 1};
 	strbuf b = STRBUF_INIT;
 	r.eager_ms = r.tape_ms = r.traced_ms = NAN;
 	OK(report_text(&r, &b));
@@ -228,7 +230,8 @@ static void a_report_says_what_was_dropped(void **state)
 	          "1.4 MB go into and out of segments in a run (measured: 1.0 MB)\n");
 	OK(report_json(&r, &b));
 	char *json = taken(&b);
-	assert_non_null(strstr(json, "\"dropped\": [{\"name\": \"dropped 0\", \"backend\": \"inductor\", \"operators\": 5"));
+	assert_non_null(
+		strstr(json, "\"dropped\": [{\"name\": \"dropped 0\", \"backend\": \"inductor\", \"operators\": 5"));
 	assert_non_null(strstr(json, "\"op\": \"aten::relu\", \"count\": 2"));
 	mem_free(json);
 }

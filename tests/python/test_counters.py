@@ -293,11 +293,11 @@ REFUSED = {
 @pytest.mark.parametrize("use", REFUSED.values(), ids=REFUSED)
 def test_what_no_run_can_compute_is_refused_at_capture(use: Any, sizes: Any) -> None:
     net = Step(use)
-    with pytest.raises(cleave.CaptureError, match="step|refuses|item|list"):
+    with pytest.raises(cleave.CaptureError, match=r"step|refuses|item|list"):
         cleave.capture(net, torch.randn(2, 4), dynamic_batch=sizes)
     assert net.step == 0
+    spec = cleave.SplitSpec(boundary="50%", dynamic_batch=sizes)
     with pytest.raises((cleave.CaptureError, cleave.SplitError)):
-        spec = cleave.SplitSpec(boundary="50%", dynamic_batch=sizes)
         cleave.prepare_split(net, example_inputs=torch.randn(2, 4), split=spec)
     assert net.step == 0
 
@@ -360,7 +360,9 @@ def test_other_code_is_left_alone() -> None:
     """What stands in for numbers is there for the one forward, and for its thread."""
     net = norms(1)
     seen: list[Any] = []
-    net[1].register_forward_pre_hook(lambda *_: seen.append((type(net[1].num_batches_tracked.item()), isinstance(1.0, float))))
+    net[1].register_forward_pre_hook(
+        lambda *_: seen.append((type(net[1].num_batches_tracked.item()), isinstance(1.0, float)))
+    )
     cleave.capture(net, images(1))
     assert "float" not in vars(nn.modules.batchnorm)
     assert torch.tensor(2).item.__name__ == "item"

@@ -29,7 +29,9 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, cleave.
     torch.manual_seed(0)
     net = Net().cuda().eval()
     folder = tmp_path_factory.mktemp("cache")
-    return net, cleave.trace(net, torch.rand(2, 3, 8, 8, device="cuda"), dynamic_batch_size=(1, 64), cache=folder, keep_slower=True)
+    return net, cleave.trace(
+        net, torch.rand(2, 3, 8, 8, device="cuda"), dynamic_batch_size=(1, 64), cache=folder, keep_slower=True
+    )
 
 
 @pytest.mark.parametrize("batch", [1, 2, 7, 33])

@@ -210,5 +210,3 @@ def test_the_command_says_what_was_dropped(tmp_path: Path) -> None:
         data = json.loads(done.stdout)
         assert len(data["segments"]) == kept
         assert len(data["dropped"]) == 1 - kept
-
-
