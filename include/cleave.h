@@ -1072,7 +1072,7 @@ typedef struct clv_partition_options {
 	double param_copies;          /**< memory per byte of parameters; 0: 2 (weights, gradients), 1 for inference */
 	uint32_t max_stages;          /**< at most so many, at least k; 0: as many as the method likes */
 	double seconds;               /**< no attempt is begun after; 0: no limit */
-	const char *objective; /**< what "auto" keeps: "bottleneck" (NULL), the smallest time of the slowest device;
+	const char *objective;        /**< what "auto" keeps: "bottleneck" (NULL), the smallest time of the slowest device;
 	                                   "throughput", the most micro-batches per second under the schedule; "simple",
 	                                   the same with one stage a device, unless several give 5 % more */
 } clv_partition_options;

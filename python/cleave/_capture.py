@@ -139,7 +139,9 @@ def same_inputs(leaves: Sequence[torch.Tensor]) -> list[int]:
 
 def _apart(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Each tensor once: copies where one comes again."""
-    return [t if first == i else own_copy(t) for i, (first, t) in enumerate(zip(same_inputs(leaves), leaves, strict=True))]
+    return [
+        t if first == i else own_copy(t) for i, (first, t) in enumerate(zip(same_inputs(leaves), leaves, strict=True))
+    ]
 
 
 def own_copy(t: torch.Tensor) -> torch.Tensor:
@@ -357,8 +359,8 @@ class Capture:
 
     @contextlib.contextmanager
     def undoing(self, snapshot: Snapshot | None = None) -> Iterator[None]:
-        """Whatever the block does to the model's tensors and attributes is undone. snapshot: of what they are now, where
-        that is not what they were when the capture began."""
+        """Whatever the block does to the model's tensors and attributes is undone. snapshot: of what they are now,
+        where that is not what they were when the capture began."""
         random, snapshot = RandomState(), snapshot or self.snapshot
         stream = self._recording().stream
         with contextlib.ExitStack() as stack:
@@ -614,8 +616,8 @@ class Capture:
         drawn = differs(installs(self.target, third), second)
         if drawn is not None:
             raise CaptureError(
-                f"the first forward of {self.target.name} makes {drawn} of random numbers or of its data: run the model "
-                "once before capturing it"
+                f"the first forward of {self.target.name} makes {drawn} of random numbers or of its data: run the "
+                "model once before capturing it"
             )
         self._use_installed(leaves, grad)
         return True
@@ -883,7 +885,7 @@ def _put_in(target: Target, stand_ins: dict[int, Any]) -> set[int]:
             continue
         for key, item in items_of(holder) if isinstance(holder, dict) else list(enumerate(holder)):
             if id(item) in stand_ins:
-                holder[key] = stand_ins[id(item)]
+                holder[key] = stand_ins[id(item)]  # type: ignore[index]
                 placed.add(id(item))
     inner = [i for i, spy in stand_ins.items() if any(spy is x for y in stand_ins.values() for x in dict.values(y))]
     return placed.union(inner)

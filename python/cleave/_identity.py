@@ -32,7 +32,8 @@ def compares(code: Mapping[int, CodeType]) -> bool:
     """Some of this code, by id, may compare two tensors with `is`."""
     if len(_known) > _MOST_KNOWN:
         _known.clear()
-    return any([_compares(number, c) for number, c in code.items()])
+    found = [_compares(number, c) for number, c in code.items()]  # all of them: each is remembered
+    return any(found)
 
 
 def _compares(number: int, code: CodeType) -> bool:

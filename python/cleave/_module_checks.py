@@ -15,9 +15,22 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 
 from . import _native
-from ._native import PART_CALL, PART_CELL, PART_CLASS, PART_FIELD, PART_FOUND, PART_FUNCTION, PART_ITEM, PART_KEY
-from ._native import PART_OWN, PART_SELF, PART_TYPE, Checks, Want
 from ._install import Installed
+from ._native import (
+    PART_CALL,
+    PART_CELL,
+    PART_CLASS,
+    PART_FIELD,
+    PART_FOUND,
+    PART_FUNCTION,
+    PART_ITEM,
+    PART_KEY,
+    PART_OWN,
+    PART_SELF,
+    PART_TYPE,
+    Checks,
+    Want,
+)
 from ._state import GLOBAL_HOOKS, HOOK_TABLES, MODULE_TABLES, Change, ModuleTensor, Target
 from ._tables import may_grow
 from ._walk import Kind, cell_of, fields_of, is_closed, items_of, kind_of, own_of, sequence_of, slot, slots_of
@@ -119,9 +132,7 @@ def _places(tensors: Iterable[ModuleTensor], operands: set[int], use: Use) -> It
 
 
 class _Walk:
-    def __init__(
-        self, use: Use, live: set[tuple[int, Any]], operands: set[int], installed: Installed | None
-    ) -> None:
+    def __init__(self, use: Use, live: set[tuple[int, Any]], operands: set[int], installed: Installed | None) -> None:
         """installed: what the first forward installs, and what is there now."""
         self.changes: Sequence[Change] = installed.changes if installed is not None else ()
         self.installed_modules = installed.modules if installed is not None else {}
@@ -227,7 +238,9 @@ class _Walk:
     def named(self, owner: str, label: str, own: dict[str, Any], name: str) -> None:
         """Children, parameters or buffers: these names in this order. Tensors are read by each run."""
         table = own.get(name)
-        if not isinstance(table, dict) or any(c.holder is table and isinstance(c.after, nn.Module) for c in self.changes):
+        if not isinstance(table, dict) or any(
+            c.holder is table and isinstance(c.after, nn.Module) for c in self.changes
+        ):
             return  # the latter: children that the first forward makes, see installed
         loose = id(table) in self.containers
         want = Want(_native.WANT_LIKE if loose else _native.WANT_DICT, table, id(table) in self.holders)
@@ -494,7 +507,7 @@ class _Walk:
         if own is not None and any(found):
             self.guarded.append((want, own))
 
-    def read_attribute(self, want: Want, value: Any, own: dict[str, Any], name: str, deep: int) -> bool:
+    def read_attribute(self, want: Want, value: Any, own: Any, name: str, deep: int) -> bool:
         """True: the class finds it in its own way."""
         cls = type(value)
         found = _look_up(cls, name)
@@ -532,7 +545,8 @@ def _own_classes(module: nn.Module) -> Iterator[type]:
 
 def _finds_itself(cls: type) -> bool:
     """It has an idea of its own of what its attributes are."""
-    return cls.__getattribute__ is not object.__getattribute__
+    found: Any = cls.__getattribute__
+    return found is not object.__getattribute__
 
 
 def _look_up(cls: type, name: str) -> Any:

@@ -84,7 +84,7 @@ PyObject *plan_py_choose(PlanObject *o, PyObject *args);    /* (boundary, object
 PyObject *plan_py_check(PlanObject *o, PyObject *args);     /* (which, objective[, sizes]) */
 PyObject *plan_py_latency(PlanObject *o, PyObject *args);   /* (which, objective[, sizes]) */
 PyObject *speed_load(PyObject *module, PyObject *path);
-PyObject *plan_py_exact(PlanObject *o, PyObject *args);     /* (must_prefix, must_suffix[, sizes]) */
+PyObject *plan_py_exact(PlanObject *o, PyObject *args); /* (must_prefix, must_suffix[, sizes]) */
 PyObject *plan_py_exact_like(PlanObject *o, PyObject *args);
 PyObject *plan_py_match(PlanObject *o, PyObject *args);
 PyObject *plan_py_module_sides(PlanObject *o, PyObject *args);

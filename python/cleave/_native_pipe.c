@@ -276,9 +276,9 @@ static bool read_schedule(const char *name, pipe_schedule *out)
 
 static bool read_problem(PartitionObject *o, PyObject *options)
 {
-	static char *names[] = {"speeds",     "memory",   "bandwidth",    "latency_us", "schedule", "microbatches",
-	                        "recompute",  "training", "param_copies", "max_stages", "seed",     "seconds",
-	                        "objective",  NULL};
+	static char *names[] = {"speeds",    "memory",   "bandwidth",    "latency_us", "schedule", "microbatches",
+	                        "recompute", "training", "param_copies", "max_stages", "seed",     "seconds",
+	                        "objective", NULL};
 	PyObject *speeds, *memory, *bandwidth, *empty = PyTuple_New(0);
 	const char *schedule, *objective;
 	unsigned int microbatches, max_stages;
@@ -299,8 +299,7 @@ static bool read_problem(PartitionObject *o, PyObject *options)
 	clv_status st = read ? pipe_goal_read(objective, &pr->goal) : CLV_OK;
 	if (st != CLV_OK)
 		raise_status(st);
-	return read && st == CLV_OK && read_schedule(schedule, &pr->schedule) &&
-	       read_devices(o, speeds, memory, bandwidth);
+	return read && st == CLV_OK && read_schedule(schedule, &pr->schedule) && read_devices(o, speeds, memory, bandwidth);
 }
 
 static PyObject *blocks_py_partition(BlocksObject *o, PyObject *args)

@@ -712,7 +712,8 @@ static PyMethodDef plan_methods[] = {
 	{"match", (PyCFunction)plan_py_match, METH_VARARGS,
      "match(position, other) -> where `other` is cut if this one is cut there, or None"},
 	{"module_sides", (PyCFunction)plan_py_module_sides, METH_VARARGS,
-     "module_sides(end) -> [(module path, sides of a cut before node `end` that it runs on: 1 the prefix, 2 the suffix)]"},
+     "module_sides(end) -> [(module path, sides of a cut before node `end` that it runs on: 1 the prefix, 2 the "
+     "suffix)]"},
 	{"calls", (PyCFunction)plan_py_calls, METH_VARARGS, "calls(first, end) -> the Python callables of these nodes"},
 	{"retarget", (PyCFunction)plan_py_retarget, METH_O, "retarget(device) -> the plan for another device"},
 	{"symbols", (PyCFunction)plan_py_symbols, METH_NOARGS, "symbols() -> names"},

@@ -135,9 +135,9 @@ def _computed(name: str, turned: bool) -> Callable[[Number, Any], Any]:
             a, b = (other, self) if turned else (self, other)
             if name in NEEDS_WHOLE and not whole:
                 return getattr(operator, name)(_value(a), _value(b))
-            if name in DIVIDES and (isinstance(b, Number) or not x):
-                if self.asked(torch.eq, lambda _: b, 0):
-                    raise ZeroDivisionError("division by zero")
+            by_zero = name in DIVIDES and (isinstance(b, Number) or not x)
+            if by_zero and self.asked(torch.eq, lambda _: b, 0):
+                raise ZeroDivisionError("division by zero")
             return Number.made(EXACT[name](a, b), whole and name != "truediv", self.mark)
 
     return method

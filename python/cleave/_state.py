@@ -113,7 +113,7 @@ def _refill(container: Any, items: Any) -> None:
         return
     base.clear(container)
     if base is set:
-        base.update(container, items)
+        set.update(container, items)  # type: ignore[arg-type]
     elif base in (list, deque):
         base.extend(container, items)
     else:
@@ -436,7 +436,9 @@ class _Keeper:
             self.hooks(("", "torch"), vars(torch_module), key)
         self.offer(target.call, ("", target.name), 0)
         self.go_on()
-        for cls in dict.fromkeys(c for x in ({type(m) for _, m in modules}, self.classes) for y in x for c in y.__mro__):
+        for cls in dict.fromkeys(
+            c for x in ({type(m) for _, m in modules}, self.classes) for y in x for c in y.__mro__
+        ):
             self.of_class(cls)
         self.go_on()
 
@@ -564,7 +566,8 @@ class Snapshot:
         yield from (kept for kept in self.kept if not kept.is_same())
         for container, own, place, outside in self.empty:
             if container:
-                name, items = functools.partial(_name, place), {} if isinstance(container, dict) else []
+                name = functools.partial(_name, place)
+                items: Any = {} if isinstance(container, dict) else []
                 if own is not None:
                     yield _KeptHooks(own, place[1], name, items)
                 else:

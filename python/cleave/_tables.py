@@ -78,7 +78,7 @@ def spies(tables: Sequence[Any]) -> dict[int, Any]:
     """A stand-in for each, by the id of the table; tables in each other are replaced too."""
     made = {}
     for table in tables:
-        made[id(table)] = spy = _spying(type(table))()
+        made[id(table)] = spy = _spying(type(table))()  # type: ignore[arg-type]
         spy.reads = Reads()
         if isinstance(table, defaultdict):
             spy.default_factory = table.default_factory

@@ -172,7 +172,8 @@ def sequence_of(value: Any) -> list[Any]:
     """The items of a sequence or set, whatever its class makes of it."""
     for cls in (list, tuple, deque, set, frozenset):
         if isinstance(value, cls):
-            return list(cls.__iter__(value))  # type: ignore[attr-defined]
+            plain: Any = cls
+            return list(plain.__iter__(value))
     return []
 
 

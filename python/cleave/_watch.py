@@ -182,8 +182,8 @@ def current() -> Recording | None:
 
 
 class watching:
-    """`with watching(recording, classes):` the recording of this thread is known to the wrappers. classes: of objects of
-    which it is to be seen which attributes are read."""
+    """`with watching(recording, classes):` the recording of this thread is known to the wrappers. classes: of objects
+    of which it is to be seen which attributes are read."""
 
     def __init__(self, recording: Recording, classes: set[type]) -> None:
         self.recording, self.classes = recording, classes

@@ -10,7 +10,6 @@ True
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import threading
@@ -629,11 +628,12 @@ def pipe_model(
     nparts counts devices. acyclic, multilevel and pipedream give each one stage; metis, mpipe, exact and auto may give
     a device several that are not neighbours. auto tries what fits and keeps the best by its objective: "simple" is one
     stage a device, and several only where the schedule's timeline predicts 5 % more micro-batches per second with them;
-    "throughput" is the most per second; "bottleneck" the smallest time of the slowest device for one micro-batch, with the communication that its work does not hide (bandwidth in bytes per second, or a
-    matrix; latency in seconds), within memory_limit (bytes, for each device or one by one). devices are names, or
-    Device(name, speed, memory). schedule ("gpipe", "1f1b", "interleaved") and microbatches say how many micro-batches
-    are in flight, which counts for memory; param_copies is the memory per byte of parameters (by default 2 in training,
-    with gradients; 4 with Adam's two moments).
+    "throughput" is the most per second; "bottleneck" the smallest time of the slowest device for one micro-batch, with
+    the communication that its work does not hide (bandwidth in bytes per second, or a matrix; latency in seconds),
+    within memory_limit (bytes, for each device or one by one). devices are names, or Device(name, speed, memory).
+    schedule ("gpipe", "1f1b", "interleaved") and microbatches say how many micro-batches are in flight, which
+    counts for memory; param_copies is the memory per byte of parameters (by default 2 in training, with gradients;
+    4 with Adam's two moments).
 
     profile: None measures (n_iter runs of each block), and keeps that beside the output_file, if there is one, so that
     the same call gives the same stages again; a file keeps what was measured, and is used where it fits; a

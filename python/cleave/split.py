@@ -150,7 +150,7 @@ class SplitRuntime(_show.Shown, Drawable):
         return self._cuts(inputs, leaves, cuts.regime.grad)
 
     def _as_it_is(self) -> Cuts:
-        """The cuts for inference in the mode that the model is in; raises what a call would when it is another model."""
+        """The cuts for inference in the mode that the model is in; raises what a call would if it is another model."""
         try:
             self._inference.main.check_model()
         except InputError:

@@ -93,7 +93,7 @@ struct br_recorder {
 	bridge::RandomState random_state;
 	bool alone = true; // no other thread may draw from the default generators meanwhile
 	size_t bytes_made = 0;
-	uint64_t first_node = 0, suspended_at = 0;          // autograd's count of nodes at the start, at br_recorder_suspend
+	uint64_t first_node = 0, suspended_at = 0;     // autograd's count of nodes at the start, at br_recorder_suspend
 	std::unordered_set<const void *> passed_hooks; // nodes whose hooks replay puts there again (bridge_hooks.cpp)
 	std::vector<at::Tensor> passed;                // they keep these nodes
 

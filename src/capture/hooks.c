@@ -27,9 +27,9 @@ clv_status stream_check_hooks(const stream *s, clv_tensor *const *tensors, uint3
 	if (!h.found)
 		return CLV_OK;
 	const stream_op *o = maker_of(s, h.tensor);
-	const char *what = h.retains
-	                       ? "its result has retain_grad(), and is given back: a plan would give back one that has not"
-	                       : "it has a gradient hook (of a tensor, or the backward hook of a module), which a plan would "
-	                         "not call: put the hook on a parameter or on what the plan gives, or take it away";
+	const char *what =
+		h.retains ? "its result has retain_grad(), and is given back: a plan would give back one that has not"
+				  : "it has a gradient hook (of a tensor, or the backward hook of a module), which a plan would "
+					"not call: put the hook on a parameter or on what the plan gives, or take it away";
 	return o ? fail_at(s, o, what) : fail(CLV_E_UNSUPPORTED, "%s: %s", h.node, what);
 }

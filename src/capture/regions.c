@@ -105,8 +105,9 @@ static void check_arg(region_check *c, uint32_t t)
 		return;
 	bool changed = c->written[m] != NONE && (c->written[m] >= c->r->first || (c->there[m] & OF_MODEL));
 	if (c->kept[m] || (changed && !made_in_region(c, m)))
-		refuse(c, "it is inside torch.utils.checkpoint, which runs it again in the backward, and takes a tensor that the "
-		          "forward changes or keeps for the next call: a plan, which runs it once, would differ from the model");
+		refuse(c,
+		       "it is inside torch.utils.checkpoint, which runs it again in the backward, and takes a tensor that the "
+		       "forward changes or keeps for the next call: a plan, which runs it once, would differ from the model");
 }
 
 static void check_result(region_check *c, uint32_t t)
@@ -121,12 +122,15 @@ static void check_op(region_check *c, const stream_op *o)
 	for (uint32_t k = 0; k < o->nwrites && c->st == CLV_OK; k++) {
 		uint32_t m = storage_of(c, o->writes[k]);
 		if (m != NONE && !made_in_region(c, m))
-			refuse(c, "it is inside torch.utils.checkpoint, which runs it again in the backward, and writes a tensor from "
-			          "outside (statistics of a BatchNorm, for one): the model writes it twice, a plan would once");
+			refuse(c,
+			       "it is inside torch.utils.checkpoint, which runs it again in the backward, and writes a tensor from "
+			       "outside (statistics of a BatchNorm, for one): the model writes it twice, a plan would once");
 	}
 	if (c->st == CLV_OK && (o->flags & BR_RANDOM) && !c->r->keeps_random)
-		refuse(c, "it draws random numbers inside torch.utils.checkpoint with preserve_rng_state=False, which draws others "
-		          "in the backward");
+		refuse(
+			c,
+			"it draws random numbers inside torch.utils.checkpoint with preserve_rng_state=False, which draws others "
+			"in the backward");
 	if (c->st == CLV_OK)
 		each(c, o->args, o->nargs, check_arg);
 	if (c->st == CLV_OK)
@@ -146,9 +150,11 @@ static void use_param(region_check *c, uint32_t t)
 	if (c->user[t] == UNUSED)
 		c->user[t] = c->here;
 	else if (c->user[t] != c->here)
-		refuse(c, "it trains a parameter that is used inside torch.utils.checkpoint(use_reentrant=True) and outside of it: "
-		          "such shares of a gradient are added one by one, and a plan would add them in another order; "
-		          "use_reentrant=False has one order");
+		refuse(
+			c,
+			"it trains a parameter that is used inside torch.utils.checkpoint(use_reentrant=True) and outside of it: "
+			"such shares of a gradient are added one by one, and a plan would add them in another order; "
+			"use_reentrant=False has one order");
 }
 
 /* A reentrant region adds to .grad by itself: sums are rounded in another order, and hooks see parts. */

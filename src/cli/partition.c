@@ -406,10 +406,11 @@ static const option options[] = {
 	OPT_COUNT("parts", 'k', "N", parts, "how many devices; each gets a stage at least", .preset = "2"),
 	OPT_WORD("method", 'm', "NAME", method, "auto|exact|mpipe|multilevel|acyclic|metis|pipedream",
              "how to partition; auto keeps the best of those that fit", .preset = "auto"),
-	OPT_WORD("objective", 0, "NAME", objective, "bottleneck|throughput|simple",
-             "what auto keeps: the smallest time of the slowest device, the most micro-batches per second, or that with "
-             "one stage a device unless several give 5 % more",
-             .preset = "bottleneck"),
+	OPT_WORD(
+		"objective", 0, "NAME", objective, "bottleneck|throughput|simple",
+		"what auto keeps: the smallest time of the slowest device, the most micro-batches per second, or that with "
+		"one stage a device unless several give 5 % more",
+		.preset = "bottleneck"),
 	OPT_INT("seed", 0, "N", seed, "the same seed gives the same partition", .preset = "0"),
 	OPT_FLOAT("seconds", 0, "S", seconds, "begin nothing new after S seconds (default: no limit)"),
 	OPT_INT("max-stages", 0, "N", max_stages, "at most N stages (default: as many as the method likes)"),

@@ -453,7 +453,7 @@ const command command_run = {
 		"NumPy, from safetensors files, or are made up; their dtypes and shapes are checked against the model's.\n\n"
 		"A prefix writes what crosses the cut with -o, and a suffix reads it with --boundary: in another process, on "
 		"another machine. A file that has the whole, cut model runs a part of it with --part. With --compress the "
-        "table "
+		"table "
 		"also has the bytes of each tensor in the file and what was lost: the largest difference, what an element lost "
 		"by its own magnitude on average, and the norm of all differences by that of the tensor.\n\n"
 		"Sizes that are not given by files or by --batch and --size are those of the first size that the model is "

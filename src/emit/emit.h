@@ -79,7 +79,8 @@ typedef struct stages_spec {
 	   why there is none, and the file refuses that mode. Neither: layers switch, all else is as it was captured. */
 	const plan *other;
 	const char *only;
-	const node_id *captured; /* the model was captured in the mode of `other`, whose stages end there; NULL: it was not */
+	const node_id
+		*captured; /* the model was captured in the mode of `other`, whose stages end there; NULL: it was not */
 	same_data same;
 	void *ctx;
 	clv_status (*literal)(void *ctx, value_id v, strbuf *b, bool *done); /* as in source_spec */

@@ -83,7 +83,7 @@ struct clv_program {
 	VEC(uint32_t) frees;
 	VEC(uint32_t) slots_of;
 	VEC(live_number) numbers; /* that calls need */
-	VEC(value_id) outputs;    /* whole: leaves of the output tree, else view outputs; then values of the view's rebinds */
+	VEC(value_id) outputs; /* whole: leaves of the output tree, else view outputs; then values of the view's rebinds */
 	VEC(out_number) out_numbers;
 	VEC(data_read) reads;
 	VEC(host_keep) keeps;

@@ -114,8 +114,7 @@ static bool value_looks(const walk *w, value_id a, value_id b)
 		return false;
 	if (x->type == TYPE_TENSOR && (x->flags | y->flags) & VALUE_GUARD && !pair_dims(&w->q, x->shape, y->shape, x->ndim))
 		return false;
-	return x->expect == NONE ||
-	       pair_arg(&w->q, &w->t->p->args.at[x->expect], &w->t->other->args.at[y->expect], 0);
+	return x->expect == NONE || pair_arg(&w->q, &w->t->p->args.at[x->expect], &w->t->other->args.at[y->expect], 0);
 }
 
 static bool results_match(const walk *w, uint32_t a, uint32_t b, uint32_t n)

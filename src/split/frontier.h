@@ -87,7 +87,8 @@ clv_status place_match(const plan *from, node_id at, const plan *to, node_id *ou
 clv_status sides_match(const plan *from, node_id at, const plan *to, bool *const must[SIDES] /* by node */);
 
 /* exact.c: the exact cut that leaves each node on the side it has in `from`, which is cut after node `at` */
-clv_status frontiers_exact_like(const clv_frontiers *f, const plan *from, node_id at, plan **plan_out, uint32_t *position_out);
+clv_status frontiers_exact_like(const clv_frontiers *f, const plan *from, node_id at, plan **plan_out,
+                                uint32_t *position_out);
 
 /* judge.c: sets `unsafe` of all frontiers */
 clv_status frontiers_judge(clv_frontiers *f);

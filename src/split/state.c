@@ -154,8 +154,7 @@ static clv_status walk(state_walk *w)
 clv_status find_state(const plan *p, state_list *out)
 {
 	uint32_t n = p->values.n;
-	state_walk w = {
-		.p = p, .out = out, .writer = mem_ids(n), .places = mem_ids(p->rebinds.n), .memory = mem_ids(n)};
+	state_walk w = {.p = p, .out = out, .writer = mem_ids(n), .places = mem_ids(p->rebinds.n), .memory = mem_ids(n)};
 	w.itself = mem_ids(n);
 	clv_status st = w.writer && w.places && w.memory && w.itself ? walk(&w) : fail_nomem();
 	mem_free(w.writer);

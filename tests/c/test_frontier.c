@@ -468,7 +468,7 @@ static void memory_that_crosses_once_may_be_written_later(void **state)
 
 #define STATE(name, node)                                                                                              \
 	name " is used on both sides of the cut, and " node                                                                \
-	     " changes it for the next call: halves that run apart would not see the same"
+		 " changes it for the next call: halves that run apart would not see the same"
 
 static void a_view_of_the_models_memory_that_is_written_after_the_cut_is_unsafe(void **state)
 {
@@ -532,13 +532,14 @@ static void a_tensor_that_is_re_bound_is_used_on_one_side(void **state)
 	                  "rebind @h = %2\n"
 	                  "output %3\n",
 	             why, why);
-	CHECK_UNSAFE(HEAD "input %x f32[4]\nbuffer @h f32[4]\nbuffer @g f32[4]\n"
-	                  "%1 = aten::mul(%x, @h) -> f32[4]\n"
-	                  "%2 = aten::relu(%1) -> f32[4]\n"
-	                  "rebind @h = @g\n"
-	                  "output %2\n",
-	             "@h is used before the cut and becomes another tensor after it for the next call: halves that run apart "
-	             "would not see the same");
+	CHECK_UNSAFE(
+		HEAD "input %x f32[4]\nbuffer @h f32[4]\nbuffer @g f32[4]\n"
+			 "%1 = aten::mul(%x, @h) -> f32[4]\n"
+			 "%2 = aten::relu(%1) -> f32[4]\n"
+			 "rebind @h = @g\n"
+			 "output %2\n",
+		"@h is used before the cut and becomes another tensor after it for the next call: halves that run apart "
+		"would not see the same");
 	/* the next run writes into what was bound */
 	why = STATE("@h", "mul_");
 	CHECK_UNSAFE(HEAD "input %x f32[4]\nbuffer @h f32[4]\n"

@@ -41,7 +41,8 @@ static void check_matches(const char *from, const char *to, const node_id *want,
 static void a_place_is_found_by_what_runs_before_and_after_it(void **state)
 {
 	(void)state;
-	check_matches(eval, training, (const node_id[]){NONE, 0, 1, 3, 4, 5}, 6); /* nothing comes before; dropout belongs to a */
+	check_matches(eval, training, (const node_id[]){NONE, 0, 1, 3, 4, 5},
+	              6); /* nothing comes before; dropout belongs to a */
 	check_matches(training, training, (const node_id[]){0, 1, 2, 3, 4, 5}, 6);
 	check_matches(training, eval, (const node_id[]){1, 2, 3, 3, 4, 5}, 6); /* dropout ends a, as its second add does */
 }

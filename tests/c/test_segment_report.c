@@ -183,7 +183,7 @@ static void a_report_as_json(void **state)
 			"3000000.0, \"bytes_in\": 401408, \"bytes_out\": 4000, \"measured_bytes_out\": 4000, \"compile_s\": 8.04, "
 			"\"size\": 65536, \"error\": 0.0, \"tolerance\": 1e-05, \"tape_ms\": 0.75, \"runs\": \"tape\", \"reason\": "
 			"\"needs avx512f\"}], \"dropped\": [], \"fallbacks\": [{\"op\": \"aten::sort\", \"count\": 3, \"flops\": "
-	        "40000000.0, "
+			"40000000.0, "
 			"\"reason\": \"is not in the table\", \"place\": \"in head at net.py:7\", \"boundaries\": 2}, {\"op\": "
 			"\"aten::sort\", \"count\": 1, \"flops\": 0.0, \"reason\": \"takes a number that is read from data\", "
 			"\"place\": \"\", \"boundaries\": 2}]}\n");

@@ -6,8 +6,9 @@
 #include "support.h"
 
 #define HEAD(mode)                                                                                                     \
-	"cleave-plan 1\nmodel \"Net\" training=" mode "\nsymbol B 1..8\nscope \"\" \"Net\"\nscope bn "                       \
-	"\"BatchNorm1d\"\nscope drop \"Dropout\"\ninput %x f32[B,4] name=\"x\"\nbuffer @bn.mean f32[4]\nparam @w f32[4,4] "   \
+	"cleave-plan 1\nmodel \"Net\" training=" mode "\nsymbol B 1..8\nscope \"\" \"Net\"\nscope bn "                     \
+	"\"BatchNorm1d\"\nscope drop \"Dropout\"\ninput %x f32[B,4] name=\"x\"\nbuffer @bn.mean f32[4]\nparam @w "         \
+	"f32[4,4] "                                                                                                        \
 	"trainable\n"
 
 /* It counts, drops, and adds noise; it scales by another number. */
@@ -81,10 +82,11 @@ static void modes_part_where_a_node_does_something_else(void **state)
 	parts_at(relu, ONE("no", "aten::tanh(%x)", "output %a\n"), "aten::tanh at m.py:3 has no counterpart");
 	parts_at(relu, ONE("no", "aten::relu(%x)", "output (%a,)\n"), "another output");
 	parts_at(relu, ONE("no", "aten::relu(%x)", "output %x\n"), "another output");
-	parts_at(relu, "cleave-plan 1\nmodel \"Net\"\nsymbol N 1..8\ninput %x f32[N,4]\noutput %x\n", "other inputs or sizes");
+	parts_at(relu, "cleave-plan 1\nmodel \"Net\"\nsymbol N 1..8\ninput %x f32[N,4]\noutput %x\n",
+	         "other inputs or sizes");
 	/* a formula is no constant, a tensor of the model is itself alone, a view of it is not known to be one */
-	parts_at(ONE("yes", "aten::expand(%x, [B, 4])", "output %a\n"), ONE("no", "aten::expand(%x, [4, B])", "output %a\n"),
-	         "aten::expand at m.py:3");
+	parts_at(ONE("yes", "aten::expand(%x, [B, 4])", "output %a\n"),
+	         ONE("no", "aten::expand(%x, [4, B])", "output %a\n"), "aten::expand at m.py:3");
 	parts_at(ONE("yes", "aten::add(%x, @w)", "output %a\n"), ONE("no", "aten::add(%x, @bn.mean)", "output %a\n"),
 	         "aten::add at m.py:3");
 	/* one value cannot be stood for by two */

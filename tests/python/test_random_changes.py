@@ -281,7 +281,7 @@ def change_one(seed: int) -> str:
         try:
             got = plan(x)
         except cleave.InputError as error:
-            assert "capture the model again" in str(error)
+            assert "capture the model again" in str(error)  # noqa: PT017
             return "refused"
         assert torch.equal(got, new), f"seed {seed}: an old answer"
         return "followed" if not torch.equal(new, old) else "no matter"

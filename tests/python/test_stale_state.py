@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import cleave
-from cleave import InputError, SplitSpec
+from cleave import InputError
 
 
 class Plain:
@@ -275,7 +275,10 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
         swap_children,
     ),
     "object in a list": (lambda: Holder(lambda m, y: y * m.v[0].k, v=[Plain(k=2)]), lambda m: setattr(m.v[0], "k", 3)),
-    "object in a tuple": (lambda: Holder(lambda m, y: y * m.v[0].k, v=(Plain(k=2),)), lambda m: setattr(m.v[0], "k", 3)),
+    "object in a tuple": (
+        lambda: Holder(lambda m, y: y * m.v[0].k, v=(Plain(k=2),)),
+        lambda m: setattr(m.v[0], "k", 3),
+    ),
     "object in a dict": (
         lambda: Holder(lambda m, y: y * m.v["a"].k, v={"a": Plain(k=2)}),
         lambda m: setattr(m.v["a"], "k", 3),
@@ -327,7 +330,10 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
         lambda: Holder(lambda m, y: y * m.v.shape[0], v=torch.zeros(2)),
         lambda m: setattr(m, "v", torch.zeros(3)),
     ),
-    "order of a dict": (lambda: Holder(lambda m, y: y * steps(m.v.values()), v={"a": 1, "b": 5}), lambda m: reorder(m.v)),
+    "order of a dict": (
+        lambda: Holder(lambda m, y: y * steps(m.v.values()), v={"a": 1, "b": 5}),
+        lambda m: reorder(m.v),
+    ),
     "order of a dict by number": (
         lambda: Holder(lambda m, y: y * steps(m.v.values()), v={1: 1, 2: 5}),
         lambda m: reorder(m.v),
@@ -348,7 +354,10 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     ),
     "nan": (lambda: Holder(lambda m, y: branch_nan(y, m.v), v=1.0), lambda m: setattr(m, "v", math.nan)),
     "no longer nan": (lambda: Holder(lambda m, y: branch_nan(y, m.v), v=math.nan), lambda m: setattr(m, "v", 1.0)),
-    "item added to a list that is summed": (lambda: Holder(lambda m, y: y * sum(m.v), v=[1, 2]), lambda m: m.v.append(3)),
+    "item added to a list that is summed": (
+        lambda: Holder(lambda m, y: y * sum(m.v), v=[1, 2]),
+        lambda m: m.v.append(3),
+    ),
     "item added to a dict that is summed": (
         lambda: Holder(lambda m, y: y * sum(m.v.values()), v={"a": 1}),
         lambda m: m.v.__setitem__("b", 3),
@@ -517,7 +526,7 @@ def closed_default() -> Any:
 
 
 def listed_default() -> Any:
-    def fn(x: Tensor, k: list[int] = [2]) -> Tensor:  # noqa: B006
+    def fn(x: Tensor, k: list[int] = [2]) -> Tensor:
         return x * k[0]
 
     return fn
@@ -539,7 +548,7 @@ def _never_stale(run: Callable[[Tensor], Tensor], model: nn.Module, x: Tensor, o
     try:
         got = run(x)
     except InputError as error:
-        assert "capture the model again" in str(error)
+        assert "capture the model again" in str(error)  # noqa: PT017
     else:
         assert torch.equal(got, new)
 
@@ -554,7 +563,7 @@ def test_a_change_is_refused_or_followed(case: str) -> None:
         try:
             plan = cleave.capture(model, x)
         except cleave.CaptureError as error:
-            assert case in ("address of a tensor", "identity of a tensor"), error
+            assert case in ("address of a tensor", "identity of a tensor"), error  # noqa: PT017
             return
         assert torch.equal(plan(x), old)
         assert torch.equal(plan(x), old)
