@@ -7,7 +7,7 @@
  * Two libraries implement this header:
  *
  *     libcleave-core   plans and files: read, look at, cut, partition, compare, draw. Needs libc, jansson and, unless built
- *                      without, METIS.
+ *                      without, METIS and zstd.
  *     libcleave        all of that and running: links libtorch, needs no Python.
  *
  * A program links one of them (`pkg-config cleave-core` or `cleave`; in CMake `cleave::core` or `cleave::cleave`).

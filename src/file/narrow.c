@@ -373,7 +373,7 @@ void widen(encoding e, dtype to, const void *src, size_t count, const narrow_sca
 
 /* ---- scales that are chosen ------------------------------------------------------------------------------------- */
 
-enum { RUN = 64, FEW = 32, SAMPLES = 32, WAYS = 4, CUTS = 3, LARGE = 1024 };
+enum { RUN = 64, FINE = 16, SAMPLES = 16, WAYS = 5, CUTS = 3, LARGE = 1024 };
 
 /* What is chosen from. `most` is the largest magnitude of each RUN elements. */
 typedef struct chooser {
@@ -559,11 +559,16 @@ static double choose_cut(const chooser *c, const narrow_scales *most)
 	return best;
 }
 
-/* Scales for few elements each are no way: they take the place that int8 saves. */
-static size_t add_way(narrow_scales s, size_t count, narrow_scales *ways, size_t n)
+static size_t scale_bytes(dtype from)
+{
+	return from == DT_F64 ? sizeof(double) : sizeof(float);
+}
+
+/* Scales that take more than a quarter of what the elements took are no way. */
+static size_t add_way(const chooser *c, narrow_scales s, narrow_scales *ways, size_t n)
 {
 	size_t at = n;
-	if (s.n < 2 || s.n > count / FEW)
+	if (s.n < 2 || s.n > c->count * (dtype_bits(c->from) / 8) / 4 / scale_bytes(c->from))
 		return n;
 	for (; at > 1 && ways[at - 1].n > s.n; at--)
 		ways[at] = ways[at - 1];
@@ -572,16 +577,17 @@ static size_t add_way(narrow_scales s, size_t count, narrow_scales *ways, size_t
 }
 
 /* Ways to have scales, from few to many. */
-static size_t list_ways(size_t count, uint32_t ndim, const int64_t *sizes, narrow_scales *ways)
+static size_t list_ways(const chooser *c, uint32_t ndim, const int64_t *sizes, narrow_scales *ways)
 {
-	size_t n = 0, run = count;
-	ways[n++] = (narrow_scales){.n = 1, .run = count};
-	for (uint32_t d = 0; d < ndim && count; d++) {
+	size_t n = 0, run = c->count;
+	ways[n++] = (narrow_scales){.n = 1, .run = c->count};
+	for (uint32_t d = 0; d < ndim && c->count; d++) {
 		run /= (size_t)sizes[d];
 		if (d == 1 || d + 1 == ndim)
-			n = add_way((narrow_scales){.n = (size_t)sizes[d], .run = run}, count, ways, n);
+			n = add_way(c, (narrow_scales){.n = (size_t)sizes[d], .run = run}, ways, n);
 	}
-	return add_way((narrow_scales){.n = (count + RUN - 1) / RUN, .run = RUN}, count, ways, n);
+	n = add_way(c, (narrow_scales){.n = (c->count + RUN - 1) / RUN, .run = RUN}, ways, n);
+	return add_way(c, (narrow_scales){.n = (c->count + FINE - 1) / FINE, .run = FINE}, ways, n);
 }
 
 static void set_scales(const chooser *c, narrow_scales *s, double *most, double cut)
@@ -592,17 +598,27 @@ static void set_scales(const chooser *c, narrow_scales *s, double *most, double 
 	s->at = most;
 }
 
-/* More scales have to be worth their bytes. */
+/* Bytes that are written. */
+static double bytes_of(const chooser *c, const narrow_scales *s)
+{
+	return (double)c->count + (double)(s->n * scale_bytes(c->from));
+}
+
+static const double ENOUGH = 0.05; /* numbers without outliers lose less than this, whatever they are */
+
+/* More scales have to be worth their bytes: twice as many bytes must leave a quarter of the loss. */
 static void choose(const chooser *c, const narrow_scales *ways, size_t n, double *room, narrow_scales *out)
 {
 	double least = INFINITY;
 	size_t best = 0;
 	for (size_t i = 0; i < n && n > 1; i++) {
 		narrow_scales s = ways[i];
+		if (s.run == FINE && least < ENOUGH)
+			continue;
 		gather(c, &s, room);
 		set_scales(c, &s, room, 1);
-		double lost = try_scales(c, &s);
-		if (lost < 0.9 * least) {
+		double lost = try_scales(c, &s), smaller = bytes_of(c, &ways[best]) / bytes_of(c, &s);
+		if (lost < 0.9 * least * smaller * smaller) {
 			least = lost;
 			best = i;
 		}
@@ -617,10 +633,10 @@ clv_status int8_scales(dtype from, const void *src, size_t count, uint32_t ndim,
                        narrow_scales *out, double **at)
 {
 	narrow_scales ways[WAYS];
-	size_t n = list_ways(count, ndim, sizes, ways), most = ways[n - 1].n; /* the last has most */
-	*out = (narrow_scales){.n = 1, .run = SIZE_MAX, .one = 1};
 	chooser c = {from, src, count, mem_alloc((count / RUN + 1) * sizeof(double))};
-	*at = mem_alloc(most * sizeof **at);
+	size_t n = list_ways(&c, ndim, sizes, ways);
+	*out = (narrow_scales){.n = 1, .run = SIZE_MAX, .one = 1};
+	*at = mem_alloc(ways[n - 1].n * sizeof **at); /* the last has most */
 	clv_status st = c.most && *at ? find_largest(&c) : fail_nomem();
 	if (st == CLV_OK && count)
 		choose(&c, ways, n, *at, out);

@@ -41,9 +41,8 @@ typedef struct narrow_loss {
 } narrow_loss;
 
 /* Scales for int8, chosen by what they cost on this data: one, or one for each channel (the second or the last dimension of
-   a tensor of these sizes; ndim 0: not known), or one for each row of 64 elements. Numbers for which all others would be
-   rounded further are cut off where that makes the sum of squares smaller. *at: what the scales are in; caller frees.
-   CLV_E_INVALID: a number that is not finite. */
+   a tensor of these sizes; ndim 0: not known), or one for each 64 or 16 elements. The largest numbers are cut off where that
+   makes the sum of squares smaller. *at: what the scales are in; caller frees. CLV_E_INVALID: a number that is not finite. */
 clv_status int8_scales(dtype from, const void *src, size_t count, uint32_t ndim, const int64_t *sizes,
                        narrow_scales *out, double **at);
 void narrow(encoding e, dtype from, const void *src, size_t count, const narrow_scales *s, void *dst,

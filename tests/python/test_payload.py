@@ -542,7 +542,7 @@ def test_int8_survives_an_outlier(shape: tuple[int, ...], dtype: torch.dtype) ->
     near = 64 if x.numel() > 64 * 64 else 128
     assert ((a - b).norm() / a.norm()).item() < (near / x.numel()) ** 0.5 + 0.02
     assert error.relative < near / x.numel() + 0.06
-    assert size < 1.15 * x.numel()
+    assert size < 1.3 * x.numel()
 
 
 def test_int8_has_scales_for_channels_where_they_differ() -> None:
