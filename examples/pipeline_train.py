@@ -96,8 +96,7 @@ def main() -> None:
         print(partitioned.table())
         print(f"\n{run.name} on {ranks} processes, {options.microbatches} micro-batches")
 
-    mine = {p for stage in run.stages for p in stage.submod.parameters()}
-    optimizer = torch.optim.SGD(mine, lr=0.1)
+    optimizer = torch.optim.SGD(run.parameters(), lr=0.1)
     reference = torch.optim.SGD(one.parameters(), lr=0.1)
     names = dict(one.named_parameters(remove_duplicate=False))
     for step in range(options.steps):

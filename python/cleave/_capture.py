@@ -307,7 +307,7 @@ class Capture:
         """use: what other captures of the target know, and will."""
         self.target = target
         self.shapes = shapes  # the model may be on the meta device
-        self.arguments = arguments
+        self.arguments = self.given = arguments
         self.both = both  # find out whether one plan serves both grad modes
         self.settled = False  # modules from outside are known, and what the first forward installs
         self.first: list[Change] = []  # what the first record changed

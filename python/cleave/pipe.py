@@ -229,8 +229,7 @@ class PartitionedPlan(_show.Shown):
 
     def _weighed(self, ms: float) -> float:
         """Microseconds for the partitioner. What was measured has two digits, so that noise moves no stage."""
-        measured = not isinstance(self._want.profile, Profile) and self._want.profile != "estimate"
-        return float(f"{1e3 * ms:.2g}") if measured else 1e3 * ms
+        return 1e3 * ms if self._want.profile == "estimate" else float(f"{1e3 * ms:.2g}")
 
     def _edge_bytes(self, folded: Any) -> list[int] | None:
         """What each value weighs, where the caller says so."""

@@ -512,7 +512,7 @@ def capture_sized(
         variant = _Variant(captured)
         _check_replay(target, captured, variant, work, grad)
         if not captured.symbols:  # it was made for these inputs, and for their sizes alone
-            check_example(target, captured, work.arguments, variant.program, variant, grad)
+            check_example(target, captured, work.given, variant.program, variant, grad)
 
     try:
         with progress.task(f"capturing {target.name}"), recycling():
@@ -551,7 +551,7 @@ def capture_checked(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any
                 grad = captured.with_grad  # then values are compared too
                 variant = _Variant(captured)
                 _check_replay(target, captured, variant, work, grad)
-                check_example(target, captured, work.arguments, variant.program, variant, grad)
+                check_example(target, captured, work.given, variant.program, variant, grad)
         _log_captured(target, captured, since, None)
         return captured
     finally:

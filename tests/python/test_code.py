@@ -333,7 +333,7 @@ def save(net: torch.nn.Module, path: Any, codes: Codes, batches: Sequence[int] =
     c = dynamic(net, torch.randn(4, 3))._main
     state = {name: holder[key] for name, (holder, key) in c.state.items()}
     entry = (c.plan, "plan", -1, 0, list(batches), {}, codes)
-    head = ("", "", "B", 0, True)
+    head = ("", "", "B", {}, True)
     _native.artifact_save(str(path).encode(), "all", None, head, {"model": "Net"}, [entry], state, lambda t: t)
 
 

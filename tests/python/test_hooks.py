@@ -346,7 +346,7 @@ def test_modules_that_run_as_a_whole_keep_their_hooks() -> None:
 
 def test_hooks_that_a_pipeline_of_several_processes_would_not_call_are_refused() -> None:
     def begin(p: nn.Parameter, ties: list[Tied_]) -> None:
-        gradients = Gradients({0: {"w": p}}, exact=True)
+        gradients = Gradients({0: lambda: {"w": p}}, exact=True)
         gradients._ties = ties
         gradients.begin(0)
 

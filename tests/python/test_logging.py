@@ -61,7 +61,7 @@ def test_info_says_what_was_captured_and_how_long_it_took(caplog: pytest.LogCapt
 
 
 REASONS = (
-    ({"boundary": "50%"}, "boundary='50%'"),
+    ({"boundary": "50%"}, "boundary='50%', the fewest bytes within 5 % of the work"),
     ({"boundary": "after:a"}, "boundary='after:a'"),
     ({"boundary": "auto", "objective": {"minimize": "suffix_memory"}}, "the least suffix_memory"),
 )

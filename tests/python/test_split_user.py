@@ -257,7 +257,7 @@ def test_a_backward_hook_that_is_added_later_is_not_ignored() -> None:
     rt = prepare(model)
     rt.run_training_prefix(X)
     model[2].register_full_backward_hook(lambda module, grad_in, grad_out: (grad_in[0] * 2,))
-    with pytest.raises(cleave.InputError, match="number of backward hooks of module 2 changed"):
+    with pytest.raises(cleave.InputError, match="backward hooks of module 2 changed"):
         rt.run_training_prefix(X)
 
 
