@@ -436,7 +436,7 @@ def test_code_with_a_tensor_that_another_plan_changes_is_not_used(tmp_path: Any)
     ]
     path = tmp_path / "net.clv"
     state = {"scale": net.scale}
-    _native.artifact_save(str(path).encode(), "all", None, ("", "", "B", 0, True), {}, entries, state, lambda t: t)
+    _native.artifact_save(str(path).encode(), "all", None, ("", "", "B", {}, True), {}, entries, state, lambda t: t)
     model = cleave.load(path)
     for x in (small, large, small):
         assert torch.equal(model(x), net(x))
