@@ -146,7 +146,8 @@ class Target:
     @property
     def training(self) -> bool:
         """The model is in train mode; a function is where one of its modules is."""
-        return any(getattr(m, "training", False) for m in ([self._named] if self._named is not None else [m for _, m in self.roots]))
+        modules = [self._named] if self._named is not None else [m for _, m in self.roots]
+        return any(getattr(m, "training", False) for m in modules)
 
     def adopt(self, modules: Sequence[nn.Module]) -> None:
         """Modules that ran in the forward but are no children of the roots become roots."""
