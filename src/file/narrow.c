@@ -373,7 +373,7 @@ void widen(encoding e, dtype to, const void *src, size_t count, const narrow_sca
 
 /* ---- scales that are chosen ------------------------------------------------------------------------------------- */
 
-enum { RUN = 64, FINE = 16, SAMPLES = 16, WAYS = 5, CUTS = 3, LARGE = 1024 };
+enum { RUN = 64, FINE = 16, SAMPLES = 32, WAYS = 5, CUTS = 3, LARGE = 1024 };
 
 /* What is chosen from. `most` is the largest magnitude of each RUN elements. */
 typedef struct chooser {
@@ -470,10 +470,12 @@ static double scale_for(double most, const narrow_scales *s, dtype from)
 	return scale > least ? scale : least;
 }
 
-/* Number k of SAMPLES places that are spread over the data; where there is little, they are all of it. */
+/* Number k of SAMPLES places that are spread over the data, not in step with its channels; where there is little, they
+   are all of it. */
 static size_t sample_at(const chooser *c, size_t k, size_t *n)
 {
-	size_t blocks = (c->count + BLOCK - 1) / BLOCK, at = blocks <= SAMPLES ? k : k * (blocks / SAMPLES);
+	size_t blocks = (c->count + BLOCK - 1) / BLOCK, each = blocks / SAMPLES,
+		   at = blocks <= SAMPLES ? k : k * each + k * 7919 % each;
 	if (at >= blocks)
 		return *n = 0;
 	*n = block_at(c->count, at * BLOCK);
@@ -604,9 +606,9 @@ static double bytes_of(const chooser *c, const narrow_scales *s)
 	return (double)c->count + (double)(s->n * scale_bytes(c->from));
 }
 
-static const double ENOUGH = 0.05; /* numbers without outliers lose less than this, whatever they are */
+static const double ENOUGH = 0.07; /* numbers without outliers lose less than this, whatever they are */
 
-/* More scales have to be worth their bytes: twice as many bytes must leave a quarter of the loss. */
+/* More scales have to be worth their bytes: twice as many bytes must leave less than half of the loss. */
 static void choose(const chooser *c, const narrow_scales *ways, size_t n, double *room, narrow_scales *out)
 {
 	double least = INFINITY;
@@ -618,7 +620,7 @@ static void choose(const chooser *c, const narrow_scales *ways, size_t n, double
 		gather(c, &s, room);
 		set_scales(c, &s, room, 1);
 		double lost = try_scales(c, &s), smaller = bytes_of(c, &ways[best]) / bytes_of(c, &s);
-		if (lost < 0.9 * least * smaller * smaller) {
+		if (lost < 0.9 * least * smaller) {
 			least = lost;
 			best = i;
 		}
