@@ -20,7 +20,6 @@ from cleave.benchmark import compare, ratios
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 
 import small_models
-from real_models import prepare_torchvision
 
 Case = tuple[nn.Module, Tensor]
 
@@ -34,7 +33,6 @@ def cnn(batch: int) -> Case:
 
 
 def torchvision_model(name: str, batch: int) -> Case:
-    prepare_torchvision()
     import torchvision
 
     return getattr(torchvision.models, name)(weights=None), torch.randn(batch, 3, 96, 96)

@@ -32,6 +32,16 @@ if(CLEAVE_FUZZ)
 	add_link_options(-fsanitize=address,undefined)
 endif()
 
+# Hardening, which tests/elf/run.py looks for in what was built. Sanitizers have checks of their own.
+if(NOT CLEAVE_SANITIZE AND NOT CLEAVE_FUZZ)
+	include(CheckCCompilerFlag)
+	check_c_compiler_flag(-fcf-protection CLEAVE_HAS_CET) # x86 alone
+	add_compile_options(-fstack-protector-strong $<$<BOOL:${CLEAVE_HAS_CET}>:-fcf-protection>
+		$<$<CONFIG:Release,RelWithDebInfo,MinSizeRel>:-U_FORTIFY_SOURCE>
+		$<$<CONFIG:Release,RelWithDebInfo,MinSizeRel>:-D_FORTIFY_SOURCE=2>)
+	add_link_options(LINKER:-z,relro,-z,now,-z,noexecstack)
+endif()
+
 # A library that others link: it exports what cleave.h declares, also where templates of C++ would be seen. Before 1.0 a
 # new minor version may break callers, so it is part of the soname. Wheels hold no links: there the name is plain.
 function(cleave_library target)

@@ -5,21 +5,21 @@
 #                                                          `pip install .` (scikit-build-core) use this one
 #
 # What lies under P may be moved as a whole: cleave.pc, cleave-core.pc and the CMake package find the rest from where
-# they are. Libraries find each other beside themselves, and torch beside the package. Outside of wheels, which may be
-# built in one environment and used in another, they also know the torch they were built with.
+# they are. No library knows the folder it was built in: libraries look for each other beside themselves, and for torch
+# beside the package (../torch/lib) and in `cleave-libtorch`, a link that lies beside them and that whoever moves them to
+# another machine points at the libtorch there.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-set(rpath "$ORIGIN" "$ORIGIN/../torch/lib")
-if(DEFINED torch_lib_dir AND NOT DEFINED SKBUILD)
-	list(APPEND rpath ${torch_lib_dir})
-endif()
+set(rpath "$ORIGIN" "$ORIGIN/../torch/lib" "$ORIGIN/cleave-libtorch")
 # What `cleave` becomes to run plans lies in <prefix>/libexec/cleave, where `cleave` looks, and finds torch from there.
 if(TARGET cleave-torch-cli)
 	set(python_lib "$ORIGIN/../../lib/python${Python_VERSION_MAJOR}.${Python_VERSION_MINOR}/site-packages")
 	set_target_properties(cleave-torch-cli PROPERTIES INSTALL_RPATH
-		"$ORIGIN/../../${CMAKE_INSTALL_LIBDIR};${python_lib}/cleave")
+		"$ORIGIN;$ORIGIN/../../${CMAKE_INSTALL_LIBDIR};${python_lib}/cleave")
 endif()
+# The same paths in build/ and where it is installed: CMake would make room for others by empty entries, and an empty
+# entry is the working directory.
 set(package_targets cleave-core)
 foreach(target cleave _native)
 	if(TARGET ${target})
@@ -27,6 +27,14 @@ foreach(target cleave _native)
 		list(APPEND package_targets ${target})
 	endif()
 endforeach()
+foreach(target cleave _native cleave-torch-cli)
+	if(TARGET ${target})
+		set_target_properties(${target} PROPERTIES BUILD_WITH_INSTALL_RPATH ON)
+	endif()
+endforeach()
+if(DEFINED torch_lib_dir)
+	file(CREATE_LINK ${torch_lib_dir} ${CMAKE_BINARY_DIR}/cleave-libtorch SYMBOLIC)
+endif()
 
 # ---- for C programs ----------------------------------------------------------------------------------------------
 install(FILES include/cleave.h TYPE INCLUDE)
@@ -64,6 +72,7 @@ if(TARGET cleave)
 	set(link_option -Wl,--allow-shlib-undefined)
 	target_link_options(cleave INTERFACE ${link_option})
 	install_library(cleave cleave "Plans of PyTorch models: read, cut, run; with libtorch" ${link_option})
+	install(FILES ${CMAKE_BINARY_DIR}/cleave-libtorch TYPE LIB)
 endif()
 
 if(PROJECT_VERSION_MAJOR EQUAL 0) # as the soname
@@ -84,6 +93,9 @@ if(DEFINED SKBUILD_SCRIPTS_DIR)
 endif()
 install(TARGETS ${package_targets} LIBRARY DESTINATION cleave COMPONENT python EXCLUDE_FROM_ALL)
 install(TARGETS cleave-cli RUNTIME DESTINATION ${CLEAVE_SCRIPTS_DIR} COMPONENT python EXCLUDE_FROM_ALL)
+if(TARGET cleave AND NOT DEFINED SKBUILD) # a wheel finds the torch of the environment it is installed into
+	install(FILES ${CMAKE_BINARY_DIR}/cleave-libtorch DESTINATION cleave COMPONENT python EXCLUDE_FROM_ALL)
+endif()
 install(DIRECTORY ${CMAKE_BINARY_DIR}/man/ DESTINATION ${environment_dir}/share/man/man1
 	COMPONENT python EXCLUDE_FROM_ALL)
 if(TARGET cleave-torch-cli)

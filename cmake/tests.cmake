@@ -94,6 +94,8 @@ if(NOT CLEAVE_SANITIZE AND NOT CLEAVE_FUZZ)
 	if(Python_Interpreter_FOUND)
 		add_test(NAME abi COMMAND ${Python_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/abi/run.py ${CMAKE_BINARY_DIR}
 			--cc ${CMAKE_C_COMPILER})
+		add_test(NAME elf COMMAND ${Python_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/elf/run.py ${CMAKE_BINARY_DIR}
+			$<$<BOOL:${CLEAVE_HAS_CET}>:--cet> COMMAND_EXPAND_LISTS)
 	endif()
 	find_program(PKG_CONFIG pkg-config)
 	if(NOT PKG_CONFIG)

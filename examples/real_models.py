@@ -6,12 +6,8 @@ library of a model is not installed.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import importlib.util
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,25 +26,6 @@ MakeInputs = Callable[[], Args]
 Entry = tuple[nn.Module, MakeInputs]
 
 
-def prepare_torchvision() -> None:
-    """Where torchvision's extension does not load beside this torch, declares what its import needs."""
-    global _torchvision_stub
-    if _torchvision_stub is not None or "torchvision" in sys.modules:
-        return
-    spec = importlib.util.find_spec("torchvision")
-    for folder in spec.submodule_search_locations or [] if spec else []:
-        for library in Path(folder).glob("_C*.so"):
-            with contextlib.suppress(OSError, RuntimeError):
-                torch.ops.load_library(str(library))
-                return
-    _torchvision_stub = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        _torchvision_stub.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
-
-_torchvision_stub: torch.library.Library | None = None
-
-
 def _images(size: int, batch: int = 2) -> MakeInputs:
     return lambda: Args(torch.rand(batch, 3, size, size))
 
@@ -58,18 +35,15 @@ def _ids(vocabulary: int, length: int, batch: int = 2) -> MakeInputs:
 
 
 def _torchvision() -> Any:
-    prepare_torchvision()
     return importlib.import_module("torchvision")
 
 
 def _timm(name: str, size: int, **options: Any) -> Entry:
-    prepare_torchvision()
     timm = importlib.import_module("timm")
     return timm.create_model(name, pretrained=False, **options), _images(size)
 
 
 def _transformers() -> Any:
-    prepare_torchvision()
     return importlib.import_module("transformers")
 
 
@@ -99,13 +73,11 @@ def timm_swin_tiny() -> Entry:
 
 
 def yolov8n() -> Entry:
-    prepare_torchvision()
     ultralytics = importlib.import_module("ultralytics")
     return ultralytics.YOLO("yolov8n.yaml").model, _images(64)
 
 
 def rfdetr_nano() -> Entry:
-    prepare_torchvision()
     rfdetr = importlib.import_module("rfdetr")
     model = rfdetr.RFDETRNano(pretrain_weights=None, device="cpu").model.model
     return model, _images(192)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from real_models import prepare_torchvision
 
 import cleave
 from cleave.visualization import FORMATS, export_split_candidates_table
@@ -19,7 +18,6 @@ MODELS = ("resnet18", "vgg11")
 
 def runtime_of(name: str, boundary: str, size: int) -> cleave.SplitRuntime:
     """A torchvision model, cut."""
-    prepare_torchvision()
     model: Any = getattr(importlib.import_module("torchvision").models, name)(weights=None).eval()
     spec = cleave.SplitSpec(boundary=boundary, dynamic_batch=(1, 64))
     return cleave.prepare_split(model, example_inputs=(torch.randn(2, 3, size, size),), split=spec)

@@ -58,7 +58,7 @@ if [ ! -e "$browser_stamp" ]; then
 	touch "$browser_stamp"
 fi
 
-stamp=$venv/.stamp-$(cat constraints.txt requirements-*.txt tools/setup.sh | sha256sum | cut -c1-16)
+stamp=$venv/.stamp-$(cat constraints.txt requirements-*.txt tools/setup.sh tools/torchvision.sh | sha256sum | cut -c1-16)
 [ ! -e "$stamp" ] || exit 0
 
 if [ ! -x "$venv/bin/python" ]; then
@@ -78,6 +78,7 @@ install -r requirements-dev.txt
 say "Installing real models for the integration tests"
 install -r requirements-models.txt
 install --no-deps -r requirements-models-nodeps.txt
+tools/torchvision.sh
 
 rm -f "$venv"/.stamp-*
 touch "$stamp"

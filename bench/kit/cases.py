@@ -34,7 +34,6 @@ class Case(NamedTuple):
 
 def llama_like() -> real_models.Entry:
     """As many layers as a small language model has; that of the integration tests has four narrow ones."""
-    real_models.prepare_torchvision()
     tf = importlib.import_module("transformers")
     config = tf.LlamaConfig(
         vocab_size=32000,
@@ -50,7 +49,6 @@ def llama_like() -> real_models.Entry:
 
 def vit_of_real_size() -> real_models.Entry:
     """The one model that is built for one size of images."""
-    real_models.prepare_torchvision()
     models = importlib.import_module("torchvision").models
     return models.vit_b_16(weights=None), lambda: real_models.Args(torch.rand(2, 3, PIXELS_ELSE, PIXELS_ELSE))
 

@@ -206,12 +206,13 @@ clv_status br_segment_register(const br_segment_fns *given)
 		if (c10::Dispatcher::singleton().findSchema({"cleave::segment", ""}))
 			return CLV_OK;
 		fns = given;
-		// Never destroyed, as the operator is to stay. CONSERVATIVE: outputs may share memory with inputs.
-		auto &library = *new torch::Library(torch::Library::FRAGMENT, "cleave", std::nullopt, "cleave", 0);
-		library.def(
+		// Never destroyed, as the operator is to stay; held, so that it is no leak. CONSERVATIVE: outputs may share memory
+		// with inputs.
+		static auto *const library = new torch::Library(torch::Library::FRAGMENT, "cleave", std::nullopt, "cleave", 0);
+		library->def(
 			torch::schema("segment(Tensor code, Tensor[] inputs) -> Tensor[]", c10::AliasAnalysisKind::CONSERVATIVE));
-		library.impl("segment", torch::dispatch(c10::DispatchKey::CPU, run_segment));
-		library.impl("segment", torch::dispatch(c10::DispatchKey::CUDA, run_segment));
+		library->impl("segment", torch::dispatch(c10::DispatchKey::CPU, run_segment));
+		library->impl("segment", torch::dispatch(c10::DispatchKey::CUDA, run_segment));
 		return CLV_OK;
 	})
 }

@@ -17,7 +17,7 @@ import pytest
 import torch
 from helpers import draw
 from models import BUILDERS, build, build_piped
-from real_models import Args, Entry, prepare_torchvision
+from real_models import Args, Entry
 from safetensors.torch import load_file
 from test_dynamic_models import _rows
 from torch import Tensor, nn
@@ -120,7 +120,6 @@ def close_in_any_order(found: list[Tensor], want: list[Tensor], what: str) -> No
 
 
 def small_bert() -> Entry:
-    prepare_torchvision()
     tf = pytest.importorskip("transformers")
     config = tf.BertConfig(
         vocab_size=500, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96
@@ -129,7 +128,6 @@ def small_bert() -> Entry:
 
 
 def small_t5() -> Entry:
-    prepare_torchvision()
     tf = pytest.importorskip("transformers")
     config = tf.T5Config(
         vocab_size=500,

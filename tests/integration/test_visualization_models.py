@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 from models import BUILDERS, build
-from real_models import prepare_torchvision
 
 import cleave
 from cleave.visualization import export_split_dot, export_trace_dot
@@ -31,7 +30,6 @@ def needs_torchvision() -> None:
 
 def runtime_of(name: str, boundary: str) -> cleave.SplitRuntime:
     needs_torchvision()
-    prepare_torchvision()
     model: Any = getattr(importlib.import_module("torchvision").models, name)(weights=None).eval()
     spec = cleave.SplitSpec(boundary=boundary, dynamic_batch=(1, 8))
     return cleave.prepare_split(model, example_inputs=(torch.randn(2, 3, 64, 64),), split=spec)

@@ -79,6 +79,8 @@ header_alone() { # header_alone <compiler> <language> <standard>
 
 prefix=$work/first
 check "installs" quiet cmake --install "$build" --prefix "$prefix"
+! command -v python3 >/dev/null || check "no library is looked for in the build folder" quiet \
+	python3 "$here/../elf/run.py" "$prefix" --installed
 version=$(sed -n 's/^#define CLV_VERSION "\([0-9]*\.[0-9]*\).*/\1/p' "$prefix/include/cleave.h")
 mkdir "$work/before" "$work/after"
 both_ways "$prefix" "$work/before" ""

@@ -31,7 +31,6 @@ from helpers import (
     state_of,
     tokens,
 )
-from real_models import prepare_torchvision
 from torch import Tensor, nn
 
 import cleave
@@ -409,7 +408,6 @@ def test_an_output_of_a_class_of_the_users_own() -> None:
 
 
 def test_hugging_face_outputs_come_back_as_such() -> None:
-    prepare_torchvision()
     outputs = pytest.importorskip("transformers.modeling_outputs")
 
     def f(x: Tensor) -> Any:
@@ -426,7 +424,6 @@ def test_hugging_face_outputs_come_back_as_such() -> None:
 
 
 def test_hugging_face_outputs_as_inputs() -> None:
-    prepare_torchvision()
     outputs = pytest.importorskip("transformers.modeling_outputs")
     must_replay(
         lambda enc: enc.last_hidden_state * 2,

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from real_models import prepare_torchvision
 from torch import nn
 from torch.nn import functional as F
 
@@ -227,7 +226,6 @@ def test_rotations_share_a_signed_sine() -> None:
 
 
 def transformer(name: str, attention: str = "sdpa", **options: int) -> nn.Module:
-    prepare_torchvision()
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = getattr(transformers, name.removesuffix("Encoder") + "Config")(**options)

@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import Fn, either, guarded, must_replay, rand, tokens, twins
-from real_models import prepare_torchvision
 from torch import Tensor, nn
 
 POSITIVE, ALSO_POSITIVE, NEGATIVE = (
@@ -520,7 +519,6 @@ def test_scaled_dot_product_attention_with_a_mask() -> None:
 
 
 def _tiny(name: str) -> nn.Module:
-    prepare_torchvision()
     tf = pytest.importorskip("transformers")
     wide: dict[str, Any] = {
         "vocab_size": 50,

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from helpers import must_replay, rand, same_tree, twins
-from real_models import prepare_torchvision
 from scripted import drawn
 from torch import Tensor, nn
 
@@ -254,7 +253,6 @@ def test_code_that_is_scripted_in_every_call_is_refused_or_right() -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("trainable", [False, True])
 def test_deberta_takes_its_own_example(trainable: bool) -> None:
-    prepare_torchvision()
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.DebertaV2Config(
