@@ -16,7 +16,7 @@ else
 RUN := env PYTHONPATH=$(CURDIR)/build/python $(PYTHON)
 endif
 
-.PHONY: all setup build demo test test-fast test-full asan ubsan fuzz bench bench-full bench-gpu bench-report docs abi format clean help
+.PHONY: all setup build demo test test-fast test-full asan ubsan fuzz bench bench-full bench-gpu bench-report docs wheel abi format clean help
 
 all: build ## set-up, build, install into .venv (the default)
 
@@ -61,6 +61,9 @@ bench-report: build ## results of bench-full and bench-gpu into bench/results, d
 
 docs: setup ## the pages of cleave.h: build/docs/html/index.html
 	@tools/docs.sh
+
+wheel: setup ## a wheel in dist/, tried in an environment of its own
+	@tools/wheel.sh
 
 abi: build ## rewrite the lists of what the libraries export, after a change that is meant; look at the difference
 	@$(PYTHON) tests/abi/run.py build --update

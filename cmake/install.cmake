@@ -99,8 +99,11 @@ endif()
 install(DIRECTORY ${CMAKE_BINARY_DIR}/man/ DESTINATION ${environment_dir}/share/man/man1
 	COMPONENT python EXCLUDE_FROM_ALL)
 if(TARGET cleave-torch-cli)
-	install(TARGETS cleave-torch-cli RUNTIME DESTINATION ${environment_dir}/libexec/cleave
-		COMPONENT python EXCLUDE_FROM_ALL)
+	set(torch_cli_dir ${environment_dir}/libexec/cleave)
+	if(DEFINED SKBUILD)
+		set(torch_cli_dir cleave)
+	endif()
+	install(TARGETS cleave-torch-cli RUNTIME DESTINATION ${torch_cli_dir} COMPONENT python EXCLUDE_FROM_ALL)
 endif()
 install(DIRECTORY python/cleave/ DESTINATION cleave COMPONENT python EXCLUDE_FROM_ALL
 	FILES_MATCHING PATTERN "*.py" PATTERN "*.pyi" PATTERN "py.typed" PATTERN "__pycache__" EXCLUDE)

