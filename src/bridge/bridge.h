@@ -247,6 +247,7 @@ typedef struct br_arg {
 	uint8_t kind;
 	uint8_t wrapped; /* a number where the operator takes a tensor */
 	uint8_t take;    /* call site, TENSOR: the slot's reference is handed over and the slot becomes NULL */
+	uint8_t written; /* call site, TENSOR: the plan says that the call writes it */
 	union {
 		uint32_t id;
 		int64_t i;

@@ -6,9 +6,38 @@
 
 #include <ATen/ScalarOps.h>
 
+#include <unordered_set>
 #include <vector>
 
 using namespace bridge;
+
+std::optional<size_t> bridge::training_argument(const c10::FunctionSchema &schema)
+{
+	const auto &formal = schema.arguments();
+	for (size_t i = 0; i < formal.size(); i++)
+		if (formal[i].name() == "training" || formal[i].name() == "use_input_stats")
+			return i;
+	return std::nullopt;
+}
+
+bool bridge::writes_argument(const c10::FunctionSchema &schema, size_t i, bool training)
+{
+	static const std::unordered_set<std::string> normalisations{"aten::batch_norm",
+	                                                            "aten::native_batch_norm",
+	                                                            "aten::cudnn_batch_norm",
+	                                                            "aten::miopen_batch_norm",
+	                                                            "aten::_batch_norm_impl_index",
+	                                                            "aten::instance_norm",
+	                                                            "aten::batch_norm_gather_stats",
+	                                                            "aten::batch_norm_update_stats",
+	                                                            "aten::batch_norm_gather_stats_with_counts"};
+	const c10::Argument &a = schema.arguments()[i];
+	if (a.alias_info() && a.alias_info()->isWrite())
+		return true;
+	// Normalisations update their running statistics without a word of it in their schemas.
+	bool statistic = a.name() == "running_mean" || a.name() == "running_var";
+	return statistic && training && normalisations.count(schema.name());
+}
 
 namespace {
 
@@ -67,6 +96,7 @@ const c10::TypePtr unwrap_optional(const c10::TypePtr &t)
 struct Binder {
 	br_site &site;
 	br_object *const *objects;
+	bool training = true; // where the arguments do not say that it is not
 	const c10::Argument *argument = nullptr;
 	uint32_t at = 0;
 
@@ -75,6 +105,38 @@ struct Binder {
 		return fail(CLV_E_INVALID, "argument %u (%s) of %s takes %s, the plan has something else (kind %d)", at,
 		            argument->name().c_str(), toString(site.op.operator_name()).c_str(),
 		            argument->type()->str().c_str(), a.kind);
+	}
+
+	// What an operator writes, the plan says: lifetimes, copies and the state of a runtime follow from it.
+	clv_status check_written(const br_arg &a)
+	{
+		if (a.kind != BR_TENSOR || a.written || !writes_argument(site.op.schema(), at, training))
+			return CLV_OK;
+		return fail(CLV_E_INVALID, "%s writes its argument %u (%s), and the plan does not say so",
+		            toString(site.op.operator_name()).c_str(), at, argument->name().c_str());
+	}
+
+	// Integers that stand for a dtype, a layout or a memory format: torch looks them up in tables.
+	clv_status check_enum(const br_arg &a, int64_t code)
+	{
+		int64_t end = INT64_MAX, first = INT64_MIN;
+		bool known = true;
+		switch (unwrap_optional(argument->real_type())->kind()) {
+		case c10::TypeKind::ScalarTypeType:
+			known = code >= 0 && code < static_cast<int64_t>(at::ScalarType::NumOptions) &&
+			        dtype_of(static_cast<at::ScalarType>(code)) < DT_COUNT;
+			break;
+		case c10::TypeKind::LayoutType: first = 0, end = static_cast<int64_t>(at::Layout::NumOptions); break;
+		case c10::TypeKind::MemoryFormatType:
+			first = 0, end = static_cast<int64_t>(at::MemoryFormat::NumOptions);
+			break;
+		default: return CLV_OK;
+		}
+		if (a.kind != BR_INTVAR && known && code >= first && code < end)
+			return CLV_OK;
+		return fail(CLV_E_INVALID, "argument %u (%s) of %s takes a %s, and the plan has another number", at,
+		            argument->name().c_str(), toString(site.op.operator_name()).c_str(),
+		            unwrap_optional(argument->real_type())->str().c_str());
 	}
 
 	static bool varies(const br_arg &a) { return a.kind == BR_INTVAR || a.kind == BR_REALVAR; }
@@ -92,9 +154,11 @@ struct Binder {
 			elem->kind() == c10::TypeKind::OptionalType && unwrap_optional(elem)->kind() == c10::TypeKind::TensorType;
 		bool live = std::any_of(e, end, varies);
 		if (tensors || optional) {
-			for (const br_arg *i = e; i != end; i++)
+			for (const br_arg *i = e; i != end; i++) {
 				if (i->kind != BR_TENSOR && i->kind != BR_NONE)
 					return mismatch(*i);
+				TRY(check_written(*i));
+			}
 			Fill f{at, tensors ? Fill::TENSORS : Fill::OPTIONAL_TENSORS};
 			f.items.assign(e, end);
 			site.fills.push_back(std::move(f));
@@ -196,6 +260,7 @@ struct Binder {
 				out = at::Tensor();
 			return CLV_OK;
 		case BR_TENSOR: {
+			TRY(check_written(a));
 			Fill f{at, Fill::TENSOR};
 			f.id = a.u.id;
 			f.take = a.take;
@@ -205,19 +270,20 @@ struct Binder {
 		case BR_INTVAR:
 		case BR_REALVAR:
 		case BR_BOOLVAR: {
+			TRY(check_enum(a, 0));
 			Fill f{at, a.wrapped ? Fill::WRAPPED_NUMBER : Fill::NUMBER};
 			f.id = a.u.id;
 			site.fills.push_back(std::move(f));
 			return CLV_OK;
 		}
-		case BR_INT:
+		case BR_INT: TRY(check_enum(a, a.u.i)); [[fallthrough]];
 		case BR_FLOAT:
 		case BR_BOOL:
 		case BR_COMPLEX: out = scalar_value(a); return CLV_OK;
 		case BR_STR: out = std::string(a.u.s); return CLV_OK;
 		case BR_DTYPE: out = static_cast<int64_t>(scalar_type_of(static_cast<uint8_t>(a.u.code))); return CLV_OK;
 		case BR_LAYOUT:
-		case BR_MEMFMT: out = static_cast<int64_t>(a.u.code); return CLV_OK;
+		case BR_MEMFMT: out = static_cast<int64_t>(a.u.code); return check_enum(a, a.u.code);
 		case BR_DEVICE: out = c10::Device(std::string(a.u.s)); return CLV_OK;
 		case BR_OBJECT:
 			if (!objects || !objects[a.u.id])
@@ -240,6 +306,8 @@ clv_status bind_args(br_site &s, const br_arg *args, uint32_t nargs, br_object *
 		return fail(CLV_E_INVALID, "%s takes %zu arguments here, the plan has %u",
 		            toString(schema.operator_name()).c_str(), formal.size(), nargs);
 	Binder b{s, objects};
+	if (std::optional<size_t> at = training_argument(schema); at && *at < nargs)
+		b.training = args[*at].kind != BR_BOOL || args[*at].u.b;
 	for (uint32_t i = 0; i < formal.size(); i++) {
 		c10::IValue v;
 		b.argument = &formal[i];

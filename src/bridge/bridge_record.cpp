@@ -325,21 +325,11 @@ void check_storage(br_recorder *r, const Open &o, const c10::IValue &v, const br
 		          " had its memory exchanged behind PyTorch's operators (tensor.data = …)");
 }
 
-// Normalisations update their running statistics without a word of it in their schemas.
-bool updates_statistics(const c10::FunctionSchema &schema, Values in)
+// Whether a normalisation runs in training, as far as its arguments tell.
+bool in_training(const c10::FunctionSchema &schema, Values in)
 {
-	static const std::unordered_set<std::string> always{
-		"aten::batch_norm_gather_stats", "aten::batch_norm_update_stats", "aten::batch_norm_gather_stats_with_counts"};
-	static const std::unordered_set<std::string> in_training{
-		"aten::batch_norm",        "aten::native_batch_norm",      "aten::cudnn_batch_norm",
-		"aten::miopen_batch_norm", "aten::_batch_norm_impl_index", "aten::instance_norm"};
-	if (!in_training.count(schema.name()))
-		return always.count(schema.name()) != 0;
-	const auto &formal = schema.arguments();
-	for (size_t i = 0; i < in.size(); i++)
-		if (formal[i].name() == "training" || formal[i].name() == "use_input_stats")
-			return in[i].isBool() && in[i].toBool();
-	return false;
+	std::optional<size_t> at = training_argument(schema);
+	return !at || (*at < in.size() && in[*at].isBool() && in[*at].toBool());
 }
 
 void start_top(br_recorder *r, Open &o, Values in)
@@ -348,15 +338,13 @@ void start_top(br_recorder *r, Open &o, Values in)
 	br_modes_get(&o.modes);
 	if (o.op->schema().name() == "aten::_has_compatible_shallow_copy_type")
 		return r->refuse("tensor.data is assigned inside the forward; the exchange leaves no operator to replay");
-	bool literal = o.op->schema().name() == "aten::lift_fresh";
+	bool literal = o.op->schema().name() == "aten::lift_fresh", training = in_training(o.op->schema(), in);
 	for (size_t i = 0; i < in.size(); i++) {
 		if (literal && in[i].isTensor() && in[i].toTensor().defined())
 			r->fresh(in[i].toTensor());
 		o.args.push_back(o.convert(in[i], formal[i].real_type(), BR_EXTERNAL));
 		check_storage(r, o, in[i], o.args.back());
-		const auto *alias = formal[i].alias_info();
-		bool statistic = formal[i].name() == "running_mean" || formal[i].name() == "running_var";
-		if ((alias && alias->isWrite()) || (statistic && updates_statistics(o.op->schema(), in)))
+		if (writes_argument(o.op->schema(), i, training))
 			o.note_write(o.args.back(), in[i]);
 	}
 }

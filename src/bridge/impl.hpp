@@ -5,6 +5,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <exception>
+#include <optional>
 #include <string>
 
 #include "bridge/bridge.h"
@@ -49,6 +50,11 @@ clv_status fail_exception(const char *file, int line);
 
 uint8_t dtype_of(at::ScalarType t);       // DT_COUNT: no name for it
 at::ScalarType scalar_type_of(uint8_t d); // Undefined for DT_COUNT
+
+// Whether an operator writes its argument i: by its schema, or though the schema has no word of it.
+bool writes_argument(const c10::FunctionSchema &schema, size_t i, bool training);
+// Where a normalisation says whether it is in training; nothing: it always is, or is no normalisation.
+std::optional<size_t> training_argument(const c10::FunctionSchema &schema);
 
 struct Object {
 	c10::IValue value;

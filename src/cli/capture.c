@@ -50,7 +50,7 @@ static char *python_line(char **argv)
 char *find_python(void)
 {
 	static const char *const places[] = {
-		"python3", "python", "../../../../bin/python3", /* the last: of a wheel */
+		"python3", "python",
 #ifdef CLEAVE_CLI_TORCH
 		"../../bin/python3", /* of libexec/cleave */
 #endif
@@ -59,6 +59,10 @@ char *find_python(void)
 	char *path = given && *given ? grab_text(given, strlen(given)) : NULL;
 	for (size_t i = 0; !path && i < sizeof places / sizeof *places; i++)
 		path = program_at(places[i]);
+	char *wheel = path ? NULL : program_at("../cleave/cleave-torch");
+	if (wheel)
+		path = program_at("../../../../bin/python3");
+	free(wheel);
 	return path;
 }
 

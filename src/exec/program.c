@@ -311,6 +311,15 @@ static clv_status add_checks(lowering *l, step *s)
 	return w.st;
 }
 
+/* Marks what the node says that it writes. */
+static void mark_written(const plan *p, const node *n, const arg *from, br_arg *to)
+{
+	for (uint32_t i = 0; to->kind == BR_LIST && i < to->u.list.n; i++)
+		mark_written(p, n, &p->args.at[from->u.list.first + i], &to->u.list.at[i]);
+	for (uint32_t i = 0; to->kind == BR_TENSOR && i < n->nwrites; i++)
+		to->written |= alias_root(p, p->ids.at[n->writes + i]) == alias_root(p, from->u.v);
+}
+
 static clv_status lower_call(lowering *l, step *s)
 {
 	const plan *p = l->g->p;
@@ -320,6 +329,8 @@ static clv_status lower_call(lowering *l, step *s)
 		return fail_nomem();
 	for (uint32_t i = 0; i < n->nargs; i++)
 		TRY(to_site_arg(l, &p->args.at[n->args + i], &args[i]));
+	for (uint32_t i = 0; i < n->nargs && n->nwrites; i++)
+		mark_written(p, n, &p->args.at[n->args + i], &args[i]);
 	for (uint32_t i = 0; i < n->nresults; i++)
 		TRY(to_site_result(l, &p->args.at[n->results + i], &results[i]));
 	TRY(release_dead(l, s, args, n->nargs));

@@ -661,6 +661,45 @@ static void debug_mode_names_the_first_result_that_is_not_as_planned(void **stat
 
 /* ---- errors ------------------------------------------------------------------------------------------------------------- */
 
+static void writes_that_the_plan_does_not_declare_are_refused(void **state)
+{
+	static const char *const nodes[] = {
+		"%1 = aten::relu_(%0) -> f32[4] view-of %0",
+		"%1 = aten::add.out(%0, %0, 1, %0) -> f32[4] view-of %0",
+		"%1 = aten::copy_(@w, %0, false) -> f32[4] view-of @w",
+		"aten::_foreach_zero_([@w, %0]) writes %0",
+		"%1 = aten::native_batch_norm(%2, none, none, @w, @v, true, 0.1, 1e-05) -> f32[1,4] writes @w",
+		"%1 = aten::batch_norm(%2, none, none, @w, @v, true, 0.1, 1e-05, true) -> f32[1,4]",
+	};
+	(void)state;
+	for (size_t i = 0; i < COUNT(nodes); i++) {
+		char text[600];
+		snprintf(text, sizeof text,
+		         HEAD "input %%0 f32[4]\ninput %%2 f32[1,4]\nparam @w f32[4]\nparam @v f32[4]\n%s\noutput %%0\n",
+		         nodes[i]);
+		refused(text, CLV_E_INVALID, "the plan does not say so");
+	}
+}
+
+static void numbers_that_stand_for_no_dtype_are_refused(void **state)
+{
+	static const char *const nodes[] = {
+		"aten::empty.memory_format([2], 200)",
+		"aten::empty.memory_format([2], -1)",
+		"aten::empty.memory_format([2], none, 99)",
+		"aten::empty.memory_format([2], none, none, none, none, 77)",
+		"aten::to.dtype(%0, 1000)",
+		"aten::to.dtype(%0, B)",
+		"aten::contiguous(%0, 9)",
+	};
+	(void)state;
+	for (size_t i = 0; i < COUNT(nodes); i++) {
+		char text[400];
+		snprintf(text, sizeof text, HEAD "symbol B 1..9\ninput %%0 f32[B]\n%%1 = %s -> f32[2]\noutput %%1\n", nodes[i]);
+		refused(text, CLV_E_INVALID, "and the plan has another number");
+	}
+}
+
 static void calls_that_fit_no_operator_are_refused(void **state)
 {
 	(void)state;
@@ -976,7 +1015,7 @@ static void modes_are_those_of_the_plan_inside_and_the_callers_after(void **stat
 				check_modes(&caller);
 				o.inference = inference;
 				rig r = rig_of(modal, o);
-				clv_tensor *out[3] = {NULL};
+				clv_tensor *out[8] = {NULL};
 				FAILS(run(&r, INPUTS(x, two), out), CLV_E_TORCH, "node item");
 				check_modes(&caller);
 				rig_free(&r);
@@ -1095,6 +1134,8 @@ int main(void)
 		cmocka_unit_test(a_shape_that_depends_on_data_is_a_guard),
 		cmocka_unit_test(guard_equal_compares_bits),
 		cmocka_unit_test(debug_mode_names_the_first_result_that_is_not_as_planned),
+		cmocka_unit_test(writes_that_the_plan_does_not_declare_are_refused),
+		cmocka_unit_test(numbers_that_stand_for_no_dtype_are_refused),
 		cmocka_unit_test(calls_that_fit_no_operator_are_refused),
 		cmocka_unit_test(arguments_of_a_wrong_kind_fail_when_they_are_called),
 		cmocka_unit_test(inputs_that_do_not_fit_are_named),
