@@ -391,8 +391,9 @@ class Plan(_show.Shown, Drawable):
 
         parts: "prefix" and "suffix" are those of `boundary`, with their own weights only. weights=False leaves out
         parameters and buffers. A file serves only sizes that were recorded: `prove` says whether more of them
-        are now: "auto" within a limit of work, "all" of the range, or "none". The file is there whole or not at all. A
-        model that changed after the capture is refused, as a call would.
+        are now: "auto" a few, within a limit of work, "all" of the range, or "none"; one line says what is proven
+        (docs/artifact.md). The file is there whole or not at all. A model that changed after the capture is refused, as
+        a call would.
 
         >>> import torch, cleave
         >>> plan = cleave.capture(torch.nn.Linear(4, 2), torch.randn(3, 4), dynamic_batch=(1, 8))
@@ -510,7 +511,7 @@ def capture_sized(
 
     def check(captured: Captured, work: Capture) -> None:
         variant = _Variant(captured)
-        _check_replay(target, captured, variant, work, grad)
+        _check_replay(captured, variant, work, grad)
         if not captured.symbols:  # it was made for these inputs, and for their sizes alone
             check_example(target, captured, work.given, variant.program, variant, grad)
 
@@ -550,7 +551,7 @@ def capture_checked(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any
             with recycling():  # of its own: a replay must not find what records left in memory
                 grad = captured.with_grad  # then values are compared too
                 variant = _Variant(captured)
-                _check_replay(target, captured, variant, work, grad)
+                _check_replay(captured, variant, work, grad)
                 check_example(target, captured, work.given, variant.program, variant, grad)
         _log_captured(target, captured, since, None)
         return captured
@@ -580,7 +581,7 @@ def check_call(target: Target, captured: Captured, arguments: Arguments, call: _
     work = Capture(target, arguments)
     try:
         with recycling():
-            _check_replay(target, captured, call, work, grad)
+            _check_replay(captured, call, work, grad)
     finally:
         work.restore()
 
@@ -641,7 +642,7 @@ def _observe(call: _Call, leaves: list[torch.Tensor], params: list[torch.Tensor]
     return _Outcome(kept, spec, gradients, torch.get_rng_state())
 
 
-def _check_replay(target: Target, captured: Captured, replay: _Call, work: Capture, grad: bool) -> None:
+def _check_replay(captured: Captured, replay: _Call, work: Capture, grad: bool) -> None:
     """The last net: eager and replay on unseen data from the same state, compared bit for bit, gradients included.
 
     When the forward changes the module it runs twice: what the second call sees must be right too."""
@@ -649,8 +650,7 @@ def _check_replay(target: Target, captured: Captured, replay: _Call, work: Captu
     params = [t.tensor for t in work.tensors if t.kind == "param"]
 
     def eager(leaves: Sequence[torch.Tensor]) -> Any:
-        args, kwargs = work.arguments.rebuild(leaves)
-        return target.call(*args, **kwargs)
+        return work.forward(*work.arguments.rebuild(leaves))
 
     def attempt(call: _Call, data: list[list[torch.Tensor]]) -> list[_Outcome]:
         with work.undoing():

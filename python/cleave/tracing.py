@@ -712,9 +712,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         def record(point: Point) -> Any:
             return sized.obtain(sized.resized(example, point), point)
 
-        _save.prove(sized, record, how, sparse=self._any_size())
-        if not self._any_size():
-            _save.prove(sized, record, how)
+        _save.prove(sized, record, how, self._any_size)
 
     def _any_size(self) -> bool:
         """Formulas of one plan reach every size, and no size was seen at which another plan with formulas serves."""
