@@ -509,9 +509,9 @@ def capture_sized(
     """Plans for ranges of sizes, each replayed before it is used. confirm=False: the caller does that for the first."""
     before, since = RandomState(), time.monotonic()
 
-    def check(captured: Captured, work: Capture) -> None:
+    def check(captured: Captured, work: Capture, gradients: bool = True) -> None:
         variant = _Variant(captured)
-        _check_replay(captured, variant, work, grad)
+        _check_replay(captured, variant, work, grad, gradients)
         if not captured.symbols:  # it was made for these inputs, and for their sizes alone
             check_example(target, captured, work.given, variant.program, variant, grad)
 
@@ -626,12 +626,14 @@ class _Outcome(NamedTuple):
     random: torch.Tensor
 
 
-def _observe(call: _Call, leaves: list[torch.Tensor], params: list[torch.Tensor]) -> _Outcome:
-    """Runs and keeps all there is to compare: outputs, gradients, what happened to the inputs and to the generator."""
+def _observe(call: _Call, leaves: list[torch.Tensor], params: list[torch.Tensor] | None) -> _Outcome:
+    """Runs and keeps all there is to compare: outputs, gradients, what happened to the inputs and to the generator.
+
+    params: whose gradients are compared, beside those of the inputs; None: none are."""
     spec, out, _ = _tree.flatten(call(leaves))
     gradients: list[torch.Tensor | None] | None = []
     roots = [t for t in out if t.requires_grad and (t.is_floating_point() or t.is_complex())]
-    wanted = [t for t in [*leaves, *params] if t.requires_grad]
+    wanted = [t for t in [*leaves, *params] if t.requires_grad] if params is not None else []
     if roots and wanted and torch.is_grad_enabled():
         seeds = [torch.linspace(0.5, 1.5, t.numel(), device=t.device).reshape(t.shape).to(t.dtype) for t in roots]
         try:
@@ -642,12 +644,13 @@ def _observe(call: _Call, leaves: list[torch.Tensor], params: list[torch.Tensor]
     return _Outcome(kept, spec, gradients, torch.get_rng_state())
 
 
-def _check_replay(captured: Captured, replay: _Call, work: Capture, grad: bool) -> None:
-    """The last net: eager and replay on unseen data from the same state, compared bit for bit, gradients included.
+def _check_replay(captured: Captured, replay: _Call, work: Capture, grad: bool, gradients: bool = True) -> None:
+    """The last net: eager and replay on unseen data from the same state, compared bit for bit, gradients included
+    unless those were compared elsewhere.
 
     When the forward changes the module it runs twice: what the second call sees must be right too."""
     progress.step(f"checking replay {work.at}".rstrip())
-    params = [t.tensor for t in work.tensors if t.kind == "param"]
+    params = [t.tensor for t in work.tensors if t.kind == "param"] if gradients else None
 
     def eager(leaves: Sequence[torch.Tensor]) -> Any:
         return work.forward(*work.arguments.rebuild(leaves))
