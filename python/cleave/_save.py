@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +23,7 @@ from .payload import to_host
 PARTS = ("all", "prefix", "suffix")
 PROVE = ("auto", "all", "none")
 PROVE_WORK = 2e10  # operations; about two seconds of a small machine
-ANY_SIZE_WORK = 2e11  # for a file that trusts formulas at sizes which were never recorded
+ANY_SIZE_WORK = 4e11  # for a file that trusts formulas at sizes which were never recorded
 RECORD_WORK = 4e7  # of making a record, in operations that could have been done meanwhile
 NODE_WORK = 4e6  # of looking at a node
 OWN_PLAN = 6  # forwards that a plan for one point takes: records, and the comparison with the model
@@ -141,25 +141,34 @@ def fixed_of(sized: Sized | None, captured: Captured) -> dict[str, int]:
     return {name: min(n) for name, n in values.items() if name not in captured.symbols and len(n) == 1}
 
 
-def prove(sized: Sized, record: Callable[[Point], Any], how: str, any_size: Callable[[], bool] = lambda: False) -> None:
+def prove(
+    sized: Sized,
+    record: Callable[[Point], Any],
+    how: str,
+    any_size: Callable[[], bool] = lambda: False,
+    holds: Callable[[Captured], bool] = lambda _: True,
+) -> None:
     """Records sizes that were never seen, because a file serves only sizes that were recorded; says what is proven.
 
     "auto" records a few: powers of two first, then what lies between, while the estimated work is within a limit, so
     that the same model gives the same file on any machine. "all" records every size, "none" no more. A size at which
     the model fails is passed over. any_size: the file will serve all sizes by its formulas unless a record speaks
-    against that; then powers of two are enough, and it takes more work to see as many of them as possible."""
+    against that; then powers of two are enough, and it takes more work to see as many of them as possible. holds: a
+    plan goes into the file."""
     if how not in PROVE:
         raise ArgumentError(f"prove is one of {', '.join(PROVE)}, not {how!r}")
     sized.check_model()
-    since, forwards, known = time.monotonic(), sized.use.forwards, len(sized.served)
+    since, forwards, before = time.monotonic(), sized.use.forwards, len(sized.served)
     with recycling():
         if any_size():
             _record_all(sized, record, _chosen(sized, how, _powers(sized), ANY_SIZE_WORK))
         if not any_size():
             _record_all(sized, record, _chosen(sized, how, (*_powers(sized), *_between(sized, how)), PROVE_WORK))
         sized.renew(record)
-    forwards, known = sized.use.forwards - forwards, len(sized.served) - known
-    line = _proven_text(sized, any_size(), known, forwards, time.monotonic() - since)
+    new, forwards = len(sized.served) - before, sized.use.forwards - forwards
+    ran = f"{_show.plural(new, 'size')} recorded for this file, {_show.plural(forwards, 'forward')} in"
+    proven = sorted(point for point, c in sized.served.items() if holds(c))
+    line = _proven_text(sized, proven, any_size(), f"{ran} {time.monotonic() - since:.1f} s")
     log.info("%s", line)
     progress.say(line)
 
@@ -226,24 +235,25 @@ def _combined(sizes: Sequence[Sequence[int]], most: int | None) -> list[Point]:
     return sorted(itertools.islice(itertools.product(*sizes), most), key=math.prod) if len(sizes) > 1 else []
 
 
-def unproven(sized: Sized) -> int:
-    """How many sizes of the ranges a file would refuse."""
-    return math.prod(s.high - s.low + 1 for s in sized.symbols) - len(sized.served)
+def unproven(sized: Sized, proven: Collection[Point]) -> int:
+    """How many sizes of the ranges a file refuses that is proven at these."""
+    return math.prod(s.high - s.low + 1 for s in sized.symbols) - len(proven)
 
 
-def _proven_text(sized: Sized, every: bool, new: int, forwards: int, seconds: float) -> str:
-    """What a file serves, what was done for it, and how it would serve more."""
-    left = unproven(sized)
+def _proven_text(sized: Sized, proven: Sequence[Point], every: bool, ran: str) -> str:
+    """What a file serves, what was run for it, and how it would serve more."""
+    left, name = unproven(sized, proven), sized.target.name
     all_of = ", ".join(f"{s.name} {s.low}..{s.high}" for s in sized.symbols)
-    ran = f"{_show.plural(new, 'size')} recorded for this file, {_show.plural(forwards, 'forward')} in {seconds:.1f} s"
-    where = f"{', '.join(sized.names)} = {_show.points_text(sorted(sized.served))}"
+    where = f"{', '.join(sized.names)} = {_show.points_text(proven)}"
     if left <= 0:
-        return f"{sized.target.name}: all {len(sized.served)} sizes of {all_of} are proven ({ran})"
+        return f"{name}: all {len(proven)} sizes of {all_of} are proven ({ran})"
     if every:
-        return f"{sized.target.name}: served at all of {all_of} by its formulas, proven at {where} ({ran})"
+        return f"{name}: served at all of {all_of} by its formulas, proven at {where} ({ran})"
+    apart = _show.points_text(sorted(sized.served.keys() - set(proven)))
     return (
-        f"{sized.target.name}: proven at {where} of {all_of} ({ran}); the other {left} sizes are refused: "
+        f"{name}: proven at {where} of {all_of} ({ran}); the other {left} sizes are refused: "
         'prove="all" (--prove all) records them too, prepare_sizes (--sizes) those you name'
+        + (f", but not {apart}, where the model has plans that are not in the file" if apart != "none" else "")
     )
 
 

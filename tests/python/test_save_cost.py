@@ -181,10 +181,11 @@ def test_asking_for_more_gives_more(tmp_path: Path) -> None:
     plan.save(tmp_path / "model.clv")
     with pytest.raises(cleave.InputError, match=r"never recorded at B=50.*prove"):
         cleave.load(tmp_path / "model.clv")(torch.randn(50, 8))
-    plan.save(tmp_path / "all.clv", prove="all")
+    plan.prepare_sizes(50)
+    plan.save(tmp_path / "more.clv", prove="none")
     x = torch.randn(50, 8)
     with torch.no_grad():
-        assert torch.equal(cleave.load(tmp_path / "all.clv")(x), model(x))
+        assert torch.equal(cleave.load(tmp_path / "more.clv")(x), model(x))
 
 
 def test_the_same_model_gives_the_same_file(tmp_path: Path) -> None:
@@ -193,3 +194,23 @@ def test_the_same_model_gives_the_same_file(tmp_path: Path) -> None:
     for name in ("a", "b"):
         _plan(model).save(tmp_path / f"{name}.clv")
     assert (tmp_path / "a.clv").read_bytes() == (tmp_path / "b.clv").read_bytes()
+
+
+@pytest.mark.parametrize("kind", [Deep, Branching])
+def test_a_traced_file_says_whether_it_trusts_formulas(
+    kind: type[Deep], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = kind().eval()
+    traced = cleave.trace(model, X, dynamic_batch_size=RANGE, dryrun=True)
+    Calls.count = 0
+    with caplog.at_level(logging.INFO, logger="cleave.sizes"):
+        traced.save(tmp_path / "model.clv")
+    assert Calls.count <= 32
+    line = caplog.records[-1].getMessage()
+    assert ("by its formulas" in line) == (kind is Deep)
+    assert ("16 of B 1..64" in line and "are refused" in line and "but not 32, 64" in line) == (kind is Branching)
+    loaded = cleave.load(tmp_path / "model.clv")
+    with torch.no_grad():
+        for n in (1, 16, 19, 21, 50, 64):
+            y = answer(loaded, x := torch.randn(n, 8))
+            assert torch.equal(y, model(x)) if not isinstance(y, str) else kind is Branching, n
