@@ -276,6 +276,7 @@ class ModuleUse:
         self.volatile: set[Where] = set()  # of that, what every forward sets to a new tensor
         self.outside: set[int] = set()  # ids of containers that the forward changes, and that are not the model's
         self.holders: list[Any] = []  # what has these ids, so that nothing else gets them
+        self.forwards = 0  # how often the model was run
         self.numbers: bool | None = None  # its own counters are recorded as Numbers; None: not known yet
         self.scripts = Scripts()
 
@@ -372,6 +373,11 @@ class Capture:
             stream.start(False)
             stack.callback(_stop, stream)
             yield
+
+    def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs the model itself."""
+        self.use.forwards += 1
+        return self.target.call(*args, **kwargs)
 
     # ---- recording
 
@@ -515,7 +521,7 @@ class Capture:
             stream.start(threading.active_count() == 1)
             try:
                 with self._seeing_code():
-                    output = self.target.call(*args, **kwargs)
+                    output = self.forward(args, kwargs)
             except CleaveError as error:
                 raise _stop(stream) or error from None
             except BaseException:
@@ -575,10 +581,10 @@ class Capture:
         with self.undoing(second), grad_mode(grad), eager():
             args, kwargs = self.arguments.rebuild(next(probes(leaves)))
             try:
-                self.target.call(*args, **kwargs)
+                self.forward(args, kwargs)
             except Exception:  # other data is not taken: the same once more
                 args, kwargs = self.arguments.rebuild(each(leaves, own_copy))
-                self.target.call(*args, **kwargs)
+                self.forward(args, kwargs)
             again, _ = second.changes()
         for c in again:
             if c.outside:
@@ -654,7 +660,7 @@ class Capture:
     def _run(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What a call gives."""
         args, kwargs = self.arguments.rebuild(each(leaves, own_copy))
-        return [t.detach().clone() for t in _tree.flatten(self.target.call(*args, **kwargs))[1]]
+        return [t.detach().clone() for t in _tree.flatten(self.forward(args, kwargs))[1]]
 
     def _run_cold(
         self, leaves: Sequence[torch.Tensor], grad: bool, seed: int | None = None

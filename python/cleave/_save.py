@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from . import _native
-from ._capture import Captured
+from . import _native, _show, progress
+from ._capture import Captured, recycling
 from ._dims import Point, powers_within
 from ._log import logger
 from ._sizes import Sized
@@ -21,8 +22,11 @@ from .payload import to_host
 
 PARTS = ("all", "prefix", "suffix")
 PROVE = ("auto", "all", "none")
-PROVE_WORK = 2e11  # operations; about ten seconds of a small machine
-NODE_WORK = 2e6  # of looking at a node, in operations that could have been done meanwhile
+PROVE_WORK = 2e10  # operations; about two seconds of a small machine
+ANY_SIZE_WORK = 4e11  # for a file that trusts formulas at sizes which were never recorded
+RECORD_WORK = 4e7  # of making a record, in operations that could have been done meanwhile
+NODE_WORK = 4e6  # of looking at a node
+OWN_PLAN = 6  # forwards that a plan for one point takes: records, and the comparison with the model
 MOST_POINTS = 4096
 ANY_SIZE = "sizes"  # the note of a file that serves sizes which were never recorded (src/exec/runtime.c)
 
@@ -137,48 +141,120 @@ def fixed_of(sized: Sized | None, captured: Captured) -> dict[str, int]:
     return {name: min(n) for name, n in values.items() if name not in captured.symbols and len(n) == 1}
 
 
-def prove(sized: Sized, record: Callable[[Point], Any], how: str, sparse: bool = False) -> None:
-    """Records sizes that were never seen, because a file serves only sizes that were recorded.
+def prove(
+    sized: Sized,
+    record: Callable[[Point], Any],
+    how: str,
+    any_size: Callable[[], bool] = lambda: False,
+    holds: Callable[[Captured], bool] = lambda _: True,
+) -> None:
+    """Records sizes that were never seen, because a file serves only sizes that were recorded; says what is proven.
 
-    "auto" goes on while the estimated work is within a limit, so that the same model gives the same file on any
-    machine: powers of two first, then what lies between, unless `sparse` leaves it at those. "all" records every size,
-    "none" no more. A size at which the model fails is passed over."""
+    "auto" records a few: powers of two first, then what lies between, while the estimated work is within a limit, so
+    that the same model gives the same file on any machine. "all" records every size, "none" no more. A size at which
+    the model fails is passed over. any_size: the file will serve all sizes by its formulas unless a record speaks
+    against that; then powers of two are enough, and it takes more work to see as many of them as possible. holds: a
+    plan goes into the file."""
     if how not in PROVE:
         raise ArgumentError(f"prove is one of {', '.join(PROVE)}, not {how!r}")
     sized.check_model()
-    left = {"auto": PROVE_WORK, "all": math.inf, "none": 0.0}[how]
-    for point in _points_to_prove(sized, how == "all", sparse) if left else ():
-        if point in sized.served:
-            continue
-        left -= _work(sized, point)
-        if left < 0:
-            break
-        try:
-            record(point)
-        except Exception as error:
-            log.info("no plan for %s: %s", dict(zip(sized.names, point, strict=True)), error)
-    sized.renew(record)
+    since, forwards, before = time.monotonic(), sized.use.forwards, len(sized.served)
+    with recycling():
+        if any_size():
+            _record_all(sized, record, _chosen(sized, how, _powers(sized), ANY_SIZE_WORK))
+        if not any_size():
+            _record_all(sized, record, _chosen(sized, how, (*_powers(sized), *_between(sized, how)), PROVE_WORK))
+        sized.renew(record)
+    new, forwards = len(sized.served) - before, sized.use.forwards - forwards
+    ran = f"{_show.plural(new, 'size')} recorded for this file, {_show.plural(forwards, 'forward')} in"
+    proven = sorted(point for point, c in sized.served.items() if holds(c))
+    line = _proven_text(sized, proven, any_size(), f"{ran} {time.monotonic() - since:.1f} s")
+    log.info("%s", line)
+    progress.say(line)
+
+
+def _record_all(sized: Sized, record: Callable[[Point], Any], points: Sequence[Point]) -> None:
+    if not points:
+        return
+    with progress.task(f"proving sizes of {sized.target.name}", len(points)):
+        for point in points:
+            sizes = dict(zip(sized.names, point, strict=True))
+            progress.step(", ".join(f"{name}={n}" for name, n in sizes.items()), counted=True)
+            try:
+                record(point)
+            except Exception as error:
+                log.info("no plan for %s: %s", sizes, error)
+
+
+def _chosen(sized: Sized, how: str, rounds: Iterable[Sequence[Point]], limit: float) -> list[Point]:
+    """Points to record. A round begins with what costs least, and ends with what is too much. What was recorded before
+    counts as well, so that a second file of the model has no other sizes than the first."""
+    out: dict[Point, None] = {}
+    for points in rounds if how != "none" else ():
+        for point in points:
+            if point in out:
+                continue
+            work = 0.0 if how == "all" else _work(sized, point)
+            if work > limit:
+                break
+            limit -= work
+            out[point] = None
+    return [point for point in out if point not in sized.served]
 
 
 def _work(sized: Sized, point: Point) -> float:
     """What a record costs, estimated: the operators' own work, and what it takes to look at each."""
     plan = sized.captured.plan
+    looks = RECORD_WORK + NODE_WORK * float(plan.node_count())
     sizes = {name: n for name, n in zip(sized.names, point, strict=True) if name in sized.captured.symbols}
-    work: float = plan.work(sizes or None)
-    return work + NODE_WORK * float(plan.node_count())
+    if sizes:
+        return float(plan.work(sizes)) + looks
+    times = math.prod(n / m for n, m in zip(point, sized.example, strict=True))
+    return OWN_PLAN * (float(plan.work()) * times + looks)
 
 
-def _points_to_prove(sized: Sized, every: bool, sparse: bool) -> list[Point]:
-    """Combinations of powers of two; every size, one at a time, the others as in the example; then combinations."""
+def _powers(sized: Sized) -> list[list[Point]]:
+    """Powers of two: of one size at a time, the others as in the example, and their combinations."""
     powers = [powers_within(s.low, s.high) for s in sized.symbols]
-    ranges = [range(s.low, s.high + 1) for s in sized.symbols]
-    out: dict[Point, None] = dict.fromkeys(itertools.islice(itertools.product(*powers), MOST_POINTS))
-    if sparse and not every:
-        return list(out)
-    for i, sizes in enumerate(ranges):
-        out.update(dict.fromkeys((*sized.example[:i], n, *sized.example[i + 1 :]) for n in sizes[:MOST_POINTS]))
-    out.update(dict.fromkeys(itertools.islice(itertools.product(*ranges), None if every else MOST_POINTS)))
-    return list(out)
+    return [*_along(sized, powers), _combined(powers, MOST_POINTS)]
+
+
+def _between(sized: Sized, how: str) -> list[list[Point]]:
+    """Every size, one at a time, and combinations."""
+    most = None if how == "all" else MOST_POINTS
+    ranges = [range(s.low, s.high + 1)[:most] for s in sized.symbols]
+    return [*_along(sized, ranges), _combined(ranges, most)]
+
+
+def _along(sized: Sized, sizes: Sequence[Sequence[int]]) -> list[list[Point]]:
+    example = sized.example
+    return [[(*example[:i], n, *example[i + 1 :]) for n in some] for i, some in enumerate(sizes)]
+
+
+def _combined(sizes: Sequence[Sequence[int]], most: int | None) -> list[Point]:
+    return sorted(itertools.islice(itertools.product(*sizes), most), key=math.prod) if len(sizes) > 1 else []
+
+
+def unproven(sized: Sized, proven: Collection[Point]) -> int:
+    """How many sizes of the ranges a file refuses that is proven at these."""
+    return math.prod(s.high - s.low + 1 for s in sized.symbols) - len(proven)
+
+
+def _proven_text(sized: Sized, proven: Sequence[Point], every: bool, ran: str) -> str:
+    """What a file serves, what was run for it, and how it would serve more."""
+    left, name = unproven(sized, proven), sized.target.name
+    all_of = ", ".join(f"{s.name} {s.low}..{s.high}" for s in sized.symbols)
+    where = f"{', '.join(sized.names)} = {_show.points_text(proven)}"
+    if left <= 0:
+        return f"{name}: all {len(proven)} sizes of {all_of} are proven ({ran})"
+    if every:
+        return f"{name}: served at all of {all_of} by its formulas, proven at {where} ({ran})"
+    apart = _show.points_text(sorted(sized.served.keys() - set(proven)))
+    return (
+        f"{name}: proven at {where} of {all_of} ({ran}); the other {left} sizes are refused: "
+        'prove="all" (--prove all) records them too, prepare_sizes (--sizes) those you name'
+        + (f", but not {apart}, where the model has plans that are not in the file" if apart != "none" else "")
+    )
 
 
 def paths(path: Path, parts: str | None, half: str | None) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -26,7 +26,14 @@ log = logger("sizes")
 
 Streams = Sequence[tuple[Point, Recorded]]
 Looked = tuple[Recorded, Recorded]  # two records at one point, on other data
-Check = Callable[[Captured, Capture], None]  # replays a plan on unseen data; raises when it is not the model
+
+
+class Check(Protocol):
+    """Replays a plan on unseen data, and raises when it is not the model."""
+
+    def __call__(self, captured: Captured, work: Capture, gradients: bool = True) -> None:
+        """gradients: they are compared too, where the plan is for them."""
+
 
 KEPT = 64  # records that a family keeps; later points are compared with its formulas and forgotten
 MOST_OWN = 64  # plans for single points that are kept
@@ -345,7 +352,7 @@ class Sized:
             with work.undoing(), torch.no_grad():
                 args, kwargs = work.arguments.rebuild(leaves)
                 try:
-                    outputs.append(_tree.flatten(self.target.call(*args, **kwargs))[1])
+                    outputs.append(_tree.flatten(work.forward(args, kwargs))[1])
                 except Exception:  # not with this data
                     return False
         for a, b in zip(*outputs, strict=False):
@@ -505,9 +512,10 @@ class Sized:
             log.log(level, "%s: %s has %s%s", self.target.name, where, what, f": {why}" if why else "")
 
     def confirm_plan(self, arguments: Arguments, captured: Captured) -> None:
-        """Compares a plan with formulas with the model, at two points."""
-        for point in self.check_points(captured)[:2]:
-            self.check(captured, self._capture(self.resized(arguments, point)))
+        """Compares a plan with formulas with the model at two points. Neither is where it was made, so the cheaper one
+        shows gradients that do not follow the sizes; at the other one, outputs are enough."""
+        for i, point in enumerate(self.check_points(captured)[:2]):
+            self.check(captured, self._capture(self.resized(arguments, point)), gradients=i == 0)
 
     def check_points(self, captured: Captured) -> list[Point]:
         """Where a plan is worth a comparison: proven points, cheap ones first; not where it was made, and where a size

@@ -391,8 +391,9 @@ class Plan(_show.Shown, Drawable):
 
         parts: "prefix" and "suffix" are those of `boundary`, with their own weights only. weights=False leaves out
         parameters and buffers. A file serves only sizes that were recorded: `prove` says whether more of them
-        are now: "auto" within a limit of work, "all" of the range, or "none". The file is there whole or not at all. A
-        model that changed after the capture is refused, as a call would.
+        are now: "auto" a few, within a limit of work, "all" of the range, or "none"; one line says what is proven
+        (docs/artifact.md). The file is there whole or not at all. A model that changed after the capture is refused, as
+        a call would.
 
         >>> import torch, cleave
         >>> plan = cleave.capture(torch.nn.Linear(4, 2), torch.randn(3, 4), dynamic_batch=(1, 8))
@@ -508,9 +509,9 @@ def capture_sized(
     """Plans for ranges of sizes, each replayed before it is used. confirm=False: the caller does that for the first."""
     before, since = RandomState(), time.monotonic()
 
-    def check(captured: Captured, work: Capture) -> None:
+    def check(captured: Captured, work: Capture, gradients: bool = True) -> None:
         variant = _Variant(captured)
-        _check_replay(target, captured, variant, work, grad)
+        _check_replay(captured, variant, work, grad, gradients)
         if not captured.symbols:  # it was made for these inputs, and for their sizes alone
             check_example(target, captured, work.given, variant.program, variant, grad)
 
@@ -550,7 +551,7 @@ def capture_checked(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any
             with recycling():  # of its own: a replay must not find what records left in memory
                 grad = captured.with_grad  # then values are compared too
                 variant = _Variant(captured)
-                _check_replay(target, captured, variant, work, grad)
+                _check_replay(captured, variant, work, grad)
                 check_example(target, captured, work.given, variant.program, variant, grad)
         _log_captured(target, captured, since, None)
         return captured
@@ -580,7 +581,7 @@ def check_call(target: Target, captured: Captured, arguments: Arguments, call: _
     work = Capture(target, arguments)
     try:
         with recycling():
-            _check_replay(target, captured, call, work, grad)
+            _check_replay(captured, call, work, grad)
     finally:
         work.restore()
 
@@ -625,12 +626,14 @@ class _Outcome(NamedTuple):
     random: torch.Tensor
 
 
-def _observe(call: _Call, leaves: list[torch.Tensor], params: list[torch.Tensor]) -> _Outcome:
-    """Runs and keeps all there is to compare: outputs, gradients, what happened to the inputs and to the generator."""
+def _observe(call: _Call, leaves: list[torch.Tensor], params: list[torch.Tensor] | None) -> _Outcome:
+    """Runs and keeps all there is to compare: outputs, gradients, what happened to the inputs and to the generator.
+
+    params: whose gradients are compared, beside those of the inputs; None: none are."""
     spec, out, _ = _tree.flatten(call(leaves))
     gradients: list[torch.Tensor | None] | None = []
     roots = [t for t in out if t.requires_grad and (t.is_floating_point() or t.is_complex())]
-    wanted = [t for t in [*leaves, *params] if t.requires_grad]
+    wanted = [t for t in [*leaves, *params] if t.requires_grad] if params is not None else []
     if roots and wanted and torch.is_grad_enabled():
         seeds = [torch.linspace(0.5, 1.5, t.numel(), device=t.device).reshape(t.shape).to(t.dtype) for t in roots]
         try:
@@ -641,16 +644,16 @@ def _observe(call: _Call, leaves: list[torch.Tensor], params: list[torch.Tensor]
     return _Outcome(kept, spec, gradients, torch.get_rng_state())
 
 
-def _check_replay(target: Target, captured: Captured, replay: _Call, work: Capture, grad: bool) -> None:
-    """The last net: eager and replay on unseen data from the same state, compared bit for bit, gradients included.
+def _check_replay(captured: Captured, replay: _Call, work: Capture, grad: bool, gradients: bool = True) -> None:
+    """The last net: eager and replay on unseen data from the same state, compared bit for bit, gradients included
+    unless those were compared elsewhere.
 
     When the forward changes the module it runs twice: what the second call sees must be right too."""
     progress.step(f"checking replay {work.at}".rstrip())
-    params = [t.tensor for t in work.tensors if t.kind == "param"]
+    params = [t.tensor for t in work.tensors if t.kind == "param"] if gradients else None
 
     def eager(leaves: Sequence[torch.Tensor]) -> Any:
-        args, kwargs = work.arguments.rebuild(leaves)
-        return target.call(*args, **kwargs)
+        return work.forward(*work.arguments.rebuild(leaves))
 
     def attempt(call: _Call, data: list[list[torch.Tensor]]) -> list[_Outcome]:
         with work.undoing():

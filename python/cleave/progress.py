@@ -147,6 +147,15 @@ def aside() -> Iterator[None]:
         yield
 
 
+def say(text: str) -> None:
+    """One line about a preparation that is done, for those who see bars."""
+    if not _wanted():
+        return
+    with aside(), contextlib.suppress(Exception):  # no stderr, or one that is closed
+        sys.stderr.write(f"{plain(text)}\n")
+        sys.stderr.flush()
+
+
 def _wanted() -> bool:
     if _mode != "auto":
         return bool(_mode)

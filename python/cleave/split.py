@@ -710,9 +710,7 @@ class SplitRuntime(_show.Shown, Drawable):
 
         A path that ends in .clv is one file: with the whole cut model, or with the half that parts names ("prefix",
         "suffix"). Any other is a folder, which gets prefix.clv and suffix.clv, each with its own weights only. A file
-        serves only sizes that were recorded: `prove` says whether more of them are now: "auto" within a limit of work,
-        "all" of the range, or "none".
-        Gives the paths that were written.
+        serves only sizes that were recorded: `prove` is that of Plan.save. Gives the paths that were written.
 
         >>> import torch, cleave
         >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()

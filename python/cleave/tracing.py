@@ -712,17 +712,15 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         def record(point: Point) -> Any:
             return sized.obtain(sized.resized(example, point), point)
 
-        _save.prove(sized, record, how, sparse=self._any_size())
-        if not self._any_size():
-            _save.prove(sized, record, how)
+        _save.prove(sized, record, how, self._any_size, lambda c: id(c) in self._numbers)
 
     def _any_size(self) -> bool:
-        """Formulas of one plan reach every size, and no size was seen at which another plan with formulas serves."""
+        """Formulas of one plan reach every size, and no size was seen at which a plan serves that the file has not."""
         sized = self._plan._sized
         if sized is None:
             return False
-        general = {id(c) for c in sized.served.values() if c.symbols}
-        return len(general) == 1 and next(iter(general)) in self._numbers
+        served = {id(c): c for c in sized.served.values()}
+        return sum(bool(c.symbols) for c in served.values()) == 1 and served.keys() <= self._numbers.keys()
 
     def to_torchscript(self) -> torch.jit.ScriptModule:
         """A ScriptModule whose compiled segments are calls of a cleave:: operator (docs/trace.md)."""

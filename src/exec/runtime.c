@@ -288,8 +288,8 @@ static clv_status not_proven(const runtime_plan *e, const int64_t *symbols)
 	TRY(strbuf_take(&b, &text));
 	clv_status st =
 		fail(CLV_E_INPUT,
-	         "the model was never recorded at %s, so that nothing says it does the same there; save it with "
-	         "these sizes, or allow sizes that are not proven",
+	         "the model was never recorded at %s, so nothing says that it does the same there; save it with these "
+	         "sizes (prove=\"all\", or prepare_sizes before save), or allow sizes that are not proven",
 	         text);
 	mem_free(text);
 	return st;

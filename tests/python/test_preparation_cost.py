@@ -259,3 +259,29 @@ def test_memory_that_captures_recycle_outlives_them() -> None:
         thread.start()
         thread.join()
     assert torch.equal(torch.ones(200_000).sum(), torch.tensor(200_000.0))
+
+
+def test_gradients_of_a_capture_are_compared_at_one_small_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backward takes twice the time of a forward: at the second size the outputs are enough."""
+    backwards: list[int] = []
+    forwards: list[int] = []
+    gradients, forward = cleave._hooks.gradients, _capture.Capture.forward
+
+    def counted(roots: Any, *rest: Any) -> Any:
+        backwards.append(len(roots[0]))
+        return gradients(roots, *rest)
+
+    def ran(self: _capture.Capture, args: Any, kwargs: Any) -> Any:
+        forwards.append(len(args[0]))
+        return forward(self, args, kwargs)
+
+    monkeypatch.setattr(cleave._hooks, "gradients", counted)
+    monkeypatch.setattr(_capture.Capture, "forward", ran)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    plan = cleave.capture(model, torch.rand(8, 4), dynamic_batch=(2, 64))
+    assert backwards == [2, 2]  # the replay's, and the model's
+    assert sum(forwards) <= 8 + 28
+    for n in (2, 17, 64):
+        x = torch.rand(n, 4)
+        got, want = (torch.autograd.grad(call(x).sum(), list(model.parameters())) for call in (plan, model))
+        assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
