@@ -1,9 +1,9 @@
 """The compiler of the back end openvino: `python -m cleave.compilers.openvino FOLDER`.
 
 The segment becomes OpenVINO's own form, model.xml and model.bin: data that any newer OpenVINO runs too. It goes
-through torch.export, which turns writes into plain operators; where that fails, or gives other numbers than the
-segment, through torch.jit.trace. What comes out is run here and compared with the segment at some sizes, so that
-nothing wrong is kept.
+through torch.jit.trace where all sizes are fixed, and through torch.export where they are not; where the one fails, or
+gives other numbers than the segment, through the other. What comes out is run here and compared with the segment at some
+sizes, so that nothing wrong is kept.
 
 Arguments (compiler_args):
 
@@ -24,6 +24,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -296,21 +297,34 @@ def compile_segment(job: Job) -> Made:
     return Made(MEMBERS, {"openvino": version}, {"route": route, "error": f"{error:.3g}"})
 
 
+def _first_route(job: Job) -> str:
+    """torch.jit.trace is several times as fast. It takes formulas over sizes for the numbers that they are at the example,
+    and a comparison at a few sizes may not show that: it is first where no size can change."""
+    return "export" if job.free else "trace"
+
+
 def _convert(job: Job, properties: Mapping[str, str]) -> tuple[str, Any, float]:
-    """The first route that gives the segment's numbers. If none does, what the first one said: it knows more."""
-    failures: list[Exception] = []
+    """The first route that gives the segment's numbers. If none does, what torch.export said: it knows more."""
+    failures: dict[str, Exception] = {}
+    first = _first_route(job)
     with torch.no_grad():
-        for route, convert in ROUTES.items():
+        for route in sorted(ROUTES, key=lambda name: name != first):
             try:
-                model = _with_all_inputs(job, convert(job, job.examples()))
+                model = _with_all_inputs(job, ROUTES[route](job, job.examples()))
                 _shape_inputs(job, model)
                 _copy_inputs_that_go_out(model)
                 return route, model, _check(job, model, properties)
             except Exception as error:
                 print(f"through {route}: {error}", file=sys.stderr)
-                failures.append(error)
-    raise failures[0]
+                failures[route] = error
+    raise failures["export"]
+
+
+def warm_up(folder: Path | None) -> None:
+    _load_openvino()
+    if folder is not None and _first_route(Job(folder)) == "export":
+        importlib.import_module("torch.export._trace")
 
 
 if __name__ == "__main__":
-    sys.exit(run(compile_segment))
+    sys.exit(run(compile_segment, warm_up))
