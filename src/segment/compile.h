@@ -43,6 +43,14 @@ clv_status compiled_load(const char *path, compiled *out);
 clv_status compiled_write(const compiled *c, const char *key, const char *path, st_pending *out);
 clv_status compiled_parse(uint8_t *data /* taken, also on failure */, size_t n, const char *key, compiled *out);
 
+/* ---- weights that are stored once: pieces.c -------------------------------------------------------------------------- */
+
+/* Members of a segment without what they have in common with these tensors of the artifact, which owns them afterwards. */
+clv_status pieces_split(artifact *a, const uint32_t *tensors, uint32_t n, artifact_segment *s);
+/* The members as a compiler made them, borrowed where they are whole. a: the artifact that has the segment; NULL: its members
+   are whole. CLV_E_UNSUPPORTED: tensors were changed since. */
+clv_status pieces_join(const artifact *a, const artifact_segment *s, compiled *out);
+
 /* ---- jobs: job.c ---------------------------------------------------------------------------------------------------- */
 
 typedef struct job_size {

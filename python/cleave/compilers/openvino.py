@@ -87,6 +87,13 @@ def _load_openvino() -> Any:
         raise Refused(f"OpenVINO is not installed: pip install openvino ({short(error)})") from error
 
 
+def _converted(decoder: Any) -> Any:
+    """As the front end gives it. openvino.convert_model would also optimize it, which is done again when it is loaded; that
+    takes as long as the conversion and mixes weights, which a file could then not share with the plan."""
+    frontend = importlib.import_module("openvino.frontend").FrontEndManager().load_by_framework("pytorch")
+    return frontend.convert(frontend.load(decoder))
+
+
 def _through_export(job: Job, inputs: Sequence[torch.Tensor]) -> Any:
     """Sizes that can change are found by torch.export; it also turns writes into plain operators."""
     openvino = _load_openvino()
@@ -96,16 +103,19 @@ def _through_export(job: Job, inputs: Sequence[torch.Tensor]) -> Any:
     refuse_narrowed(job, program)
     decoder = openvino.frontend.pytorch.fx_decoder.TorchFXPythonDecoder.from_exported_program(program)
     try:
-        return openvino.convert_model(decoder)
+        return _converted(decoder)
     except Exception as error:
         nodes = _unknown_nodes(job, str(error), decoder.pt_module.graph.nodes)
         raise Refused(_message(error), nodes) from error
 
 
 def _through_trace(job: Job, inputs: Sequence[torch.Tensor]) -> Any:
-    openvino = _load_openvino()
+    decoders = importlib.import_module("openvino.frontend.pytorch.ts_decoder")
     try:
-        return openvino.convert_model(job.segment.module, example_input=tuple(inputs))
+        kwargs = {"check_trace": False}  # it is compared below
+        return _converted(
+            decoders.TorchScriptPythonDecoder(job.segment.module, example_input=tuple(inputs), trace_kwargs=kwargs)
+        )
     except Exception as error:
         raise Refused(_message(error), _unknown_nodes(job, str(error), ())) from error
 
