@@ -1,5 +1,5 @@
-"""Compilers that wait for jobs: one for each back end, kept between traces, gone with the process; jobs are processes of their
-own as before."""
+"""Compilers that wait for jobs: one for each back end, kept between traces, gone with the process. Each job is a
+process of its own."""
 
 from __future__ import annotations
 

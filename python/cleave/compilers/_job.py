@@ -339,8 +339,8 @@ def short(error: BaseException) -> str:
 def run(compile_segment: Callable[[Job], Made], warm_up: Callable[[Path | None], None]) -> int:
     """Main of a compiler: its one argument is the folder. Returns the exit code.
 
-    With --serve it waits for jobs instead (src/segment/warm.c). warm_up loads what jobs need, first what all of them do,
-    then what the one in a folder does besides."""
+    With --serve it waits for jobs instead (src/segment/warm.c). warm_up loads what jobs need: first what all of them
+    do, then what the one in a folder does besides."""
     if len(sys.argv) != 2:
         print(f"usage: python -m {_module_name()} FOLDER", file=sys.stderr)
         return 2
@@ -364,8 +364,8 @@ def run_job(compile_segment: Callable[[Job], Made], folder: str) -> int:
 
 
 def _serve(compile_segment: Callable[[Job], Made], warm_up: Callable[[Path | None], None]) -> int:
-    """Splits a process off for each job that comes, until nobody is left to send one, or none came for long. Nothing here
-    may start a thread or compute: the processes that are split off have the one thread that splits them."""
+    """Splits a process off for each job that comes, until nobody is left to send one, or none came for long. Nothing
+    here may start a thread or compute: the processes that are split off have the one thread that splits them."""
     with contextlib.suppress(Exception):  # then jobs load it, and say what is wrong
         warm_up(None)
     asked = socket.socket(fileno=0)

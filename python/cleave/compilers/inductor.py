@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
+import importlib
 import os
 import platform
 import re
@@ -358,8 +359,8 @@ def warm_up(folder: Path | None) -> None:
     if folder is not None:
         return
     os.environ["TORCH_WARM_POOL"] = "0"  # no processes of its own
-    import torch._inductor.compile_fx
-    import torch.export._trace
+    for name in ("torch._inductor.compile_fx", "torch.export._trace"):
+        importlib.import_module(name)
     from torch._inductor.cpu_vec_isa import pick_vec_isa
     from torch._inductor.fx_passes.joint_graph import lazy_init
 

@@ -2,8 +2,8 @@
 
 The segment becomes OpenVINO's own form, model.xml and model.bin: data that any newer OpenVINO runs too. It goes
 through torch.jit.trace where all sizes are fixed, and through torch.export where they are not; where the one fails, or
-gives other numbers than the segment, through the other. What comes out is run here and compared with the segment at some
-sizes, so that nothing wrong is kept.
+gives other numbers than the segment, through the other. What comes out is run here and compared with the segment at
+some sizes, so that nothing wrong is kept.
 
 Arguments (compiler_args):
 
@@ -88,8 +88,8 @@ def _load_openvino() -> Any:
 
 
 def _converted(decoder: Any) -> Any:
-    """As the front end gives it. openvino.convert_model would also optimize it, which is done again when it is loaded; that
-    takes as long as the conversion and mixes weights, which a file could then not share with the plan."""
+    """As the front end gives it. openvino.convert_model would also optimize it, which is done again when it is loaded;
+    that takes as long as the conversion and mixes weights, which a file could then not share with the plan."""
     frontend = importlib.import_module("openvino.frontend").FrontEndManager().load_by_framework("pytorch")
     return frontend.convert(frontend.load(decoder))
 
@@ -308,8 +308,8 @@ def compile_segment(job: Job) -> Made:
 
 
 def _first_route(job: Job) -> str:
-    """torch.jit.trace is several times as fast. It takes formulas over sizes for the numbers that they are at the example,
-    and a comparison at a few sizes may not show that: it is first where no size can change."""
+    """torch.jit.trace is several times as fast. It takes formulas over sizes for the numbers that they are at the
+    example, and a comparison at a few sizes may not show that: it is first where no size can change."""
     return "export" if job.free else "trace"
 
 
