@@ -292,8 +292,7 @@ static void set_up_guard(const orders *o)
 	sigaction(SIGTERM, &wake, NULL);
 }
 
-/* All signals are blocked when it begins. Returns in a program that is a copy of this process, which has to be one that
-   libraries know of: fork() tells them. */
+/* All signals are blocked when it begins. Returns in a program that is a copy of this process. */
 static void be_guard(const orders *o)
 {
 	int status = 0;
@@ -413,7 +412,7 @@ static clv_status make_guard(const orders *o, pid_t *out)
 	sigset_t all, before;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	*out = split_process(0);
+	*out = o->argv ? split_process(0) : fork(); /* libraries have to know of copies that go on as programs */
 	if (*out == 0) {
 		be_guard(o);
 		return CLV_OK;

@@ -11,7 +11,8 @@
 #include "file/json.h"
 #include "segment/compile.h"
 
-enum { WINDOW = 64, LEAST = 256 }; /* bytes: that are hashed; of tensors that are looked for */
+enum { WINDOW = 64, LEAST = 256 };             /* bytes: that are hashed; of tensors that are looked for */
+enum { MOST_MEMBERS = 32, LONGEST_NAME = 48 }; /* so that a file takes the members that they become */
 #define REST ".rest"
 #define PIECES ".pieces"
 static const uint64_t FACTOR = 0x9E3779B97F4A7C15u;
@@ -217,7 +218,9 @@ static clv_status split_member(artifact *a, finder *f, const artifact_member *m,
 {
 	splitting x = {json_array(), STRBUF_INIT, 0};
 	strbuf text = STRBUF_INIT;
-	clv_status st = x.pieces ? split_bytes(f, m->data, m->n, &x) : fail_nomem();
+	clv_status st = x.pieces ? CLV_OK : fail_nomem();
+	if (st == CLV_OK && strlen(m->name) <= LONGEST_NAME)
+		st = split_bytes(f, m->data, m->n, &x);
 	if (st == CLV_OK && x.found == 0) {
 		st = add_member(a, s, m->name, "", m->data, m->n);
 	} else if (st == CLV_OK) {
@@ -237,7 +240,7 @@ clv_status pieces_split(artifact *a, const uint32_t *tensors, uint32_t n, artifa
 {
 	finder f = {0};
 	artifact_segment made = {0};
-	clv_status st = finder_fill(&f, a, tensors, n);
+	clv_status st = finder_fill(&f, a, tensors, s->members.n > MOST_MEMBERS ? 0 : n);
 	for (uint32_t i = 0; i < s->members.n && st == CLV_OK; i++)
 		st = split_member(a, &f, &s->members.at[i], &made);
 	finder_free(&f);

@@ -150,7 +150,7 @@ static void test_hostile_pieces_are_refused(void **state)
 		"{\"pieces\": {}, \"digest\": \"0\"}",
 		"{\"pieces\": [[null, 4]]}",
 		"{\"pieces\": [[\"a.weight\", 1024], [\"a.weight\", 1024], [\"a.weight\", 1024], [\"a.weight\", 1024]], "
-	    "\"digest\": \"0\"}",
+		"\"digest\": \"0\"}",
 	};
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
 		assert_int_not_equal(join_with(texts[i], "four"), CLV_OK);

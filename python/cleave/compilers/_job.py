@@ -20,7 +20,6 @@ import os
 import signal
 import socket
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -398,9 +397,9 @@ def _serve(compile_segment: Callable[[Job], Made], warm_up: Callable[[Path | Non
 
 
 def _wait_for_jobs() -> int:
-    """Guards of jobs are children without a signal at their end, which os.wait does not see."""
-    while Path(f"/proc/self/task/{os.getpid()}/children").read_text().strip():
-        time.sleep(0.1)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
     return 0
 
 
