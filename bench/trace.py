@@ -2,9 +2,9 @@
 
 All take turns within each round, so that what else the machine does hits all of them; a round gives one ratio to eager.
 Printed are medians with the middle half in brackets, the seconds until a way was ready for its first run (for a trace
-that has the comparison with the model in it; nothing comes from a cache) and, with --again, the seconds when that is done
-once more in the same process, how much is compiled, in how many segments, how large the traced file is by the weights in
-it, and how far the outputs are from eager, by the largest number in them. Nothing passes or fails.
+that has the comparison with the model in it; nothing comes from a cache) and, with --again, when that is done once more
+in the same process, how much is compiled, in how many segments, how large the traced file is by the weights in it, and
+how far the outputs are from eager, by the largest number in them. Nothing passes or fails.
 """
 
 from __future__ import annotations

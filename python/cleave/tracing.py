@@ -43,7 +43,7 @@ MOST_BATCH = 1024  # of dynamic_batch_size=True
 CHECKED = (1, 3, 7)  # batch sizes at which compiled segments are compared with the tape, beside the example's
 MOST_OTHERS = 32  # plans for other shapes and dtypes that a traced module keeps
 TIMES = ("eager_ms", "tape_ms", "traced_ms")  # notes of a traced file
-ROUNDS, SECONDS = (3, 32), 1.0  # of runs of the whole: at least and at most, and no more of them after so long
+ROUNDS, SECONDS = (3, 32), 0.5  # of runs of the whole: at least and at most, and no more of them after so long
 COSTS_MORE = "in this process its calls cost more than it gives"
 
 
