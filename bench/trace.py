@@ -2,8 +2,9 @@
 
 All take turns within each round, so that what else the machine does hits all of them; a round gives one ratio to eager.
 Printed are medians with the middle half in brackets, the seconds until a way was ready for its first run (for a trace
-that has the comparison with the model in it; nothing comes from a cache), how much is compiled, in how many segments,
-and how far the outputs are from eager, by the largest number in them. Nothing passes or fails.
+that has the comparison with the model in it; nothing comes from a cache) and, with --again, when that is done once more
+in the same process, how much is compiled, in how many segments, how large the traced file is by the weights in it, and
+how far the outputs are from eager, by the largest number in them. Nothing passes or fails.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Way(NamedTuple):
 
     name: str
     call: Callable[[], Any] | None
-    seconds: float
+    seconds: list[float]
     note: str
 
 
@@ -72,6 +73,15 @@ def compiled(model: nn.Module, inputs: Args, dynamic: bool) -> tuple[Callable[..
     return call, ""
 
 
+def file_size(made: cleave.TracedModule, model: nn.Module) -> float:
+    """Of the traced file, by the weights of the model."""
+    weights = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "traced.clv"
+        made.save(path, prove="none")
+        return path.stat().st_size / max(1, weights)
+
+
 def traced_by(backend: str) -> Callable[[nn.Module, Args, bool], tuple[Callable[..., Any], str]]:
     def traced(model: nn.Module, inputs: Args, dynamic: bool) -> tuple[Callable[..., Any], str]:
         made = cleave.trace(
@@ -84,20 +94,24 @@ def traced_by(backend: str) -> Callable[[nn.Module, Args, bool], tuple[Callable[
             cache=False,
         )
         segments = len(made.segments)
-        return made, f"{made.coverage.percent:.1f} % in {segments} segment{'s' * (segments != 1)}"
+        note = f"{made.coverage.percent:.1f} % in {segments} segment{'s' * (segments != 1)}"
+        return made, f"{note}, file {file_size(made, model):.2f}x the weights"
 
     return traced
 
 
-def prepare(name: str, model: nn.Module, inputs: Args, dynamic: bool) -> Way:
+def prepare(name: str, model: nn.Module, inputs: Args, dynamic: bool, times: int) -> Way:
     make = {"tape": tape, "torch.compile": compiled}.get(name) or traced_by(name)
-    since = time.perf_counter()
+    seconds: list[float] = []
     try:
-        call, note = make(model, inputs, dynamic)
+        for _ in range(times):
+            since = time.perf_counter()
+            call, note = make(model, inputs, dynamic)
+            seconds.append(time.perf_counter() - since)
     except Exception as error:  # a compiler that is not installed, or that fails, costs its own rows alone
         lines = str(error).strip().splitlines()
-        return Way(name, None, 0.0, f"left out: {lines[0] if lines else type(error).__name__}"[:150])
-    return Way(name, lambda: call(*inputs.args, **inputs.kwargs), time.perf_counter() - since, note)
+        return Way(name, None, [], f"left out: {lines[0] if lines else type(error).__name__}"[:150])
+    return Way(name, lambda: call(*inputs.args, **inputs.kwargs), seconds, note)
 
 
 # ---- measuring
@@ -123,8 +137,8 @@ def report(name: str, options: argparse.Namespace) -> None:
         print(f"\n{name}: left out: {error}")
         return
     print(f"\n{name}, batch {options.batch}")
-    ways = [Way("eager", lambda: model(*inputs.args, **inputs.kwargs), 0.0, "")]
-    ways += [prepare(way, model, inputs, options.dynamic) for way in options.ways]
+    ways = [Way("eager", lambda: model(*inputs.args, **inputs.kwargs), [], "")]
+    ways += [prepare(way, model, inputs, options.dynamic, 1 + options.again) for way in options.ways]
     there = [way for way in ways if way.call is not None]
     want = there[0].call()  # type: ignore[misc]
     errors = {way.name: distance(way.call(), want) for way in there if way.call is not None}
@@ -137,7 +151,7 @@ def report(name: str, options: argparse.Namespace) -> None:
         if way.call is None:
             print_row(way.name, way.note, "", "", "", "")
             continue
-        mine, seconds = results[way.name], "" if way.name == "eager" else f"{way.seconds:.1f}"
+        mine, seconds = results[way.name], ", ".join(f"{s:.1f}" for s in way.seconds)
         cells = (mine.latency.text(2, 1e3), ratios(found[0], mine).text(2))
         print_row(way.name, *cells, seconds, f"{errors[way.name]:.1e}", way.note)
 
@@ -149,6 +163,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4, help="rows of the inputs")
     parser.add_argument("--rounds", type=int, default=30, help="rounds that count")
     parser.add_argument("--dynamic", action="store_true", help="compile for any number of rows")
+    parser.add_argument("--again", action="store_true", help="prepare twice: the second time all is loaded")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of torch")
     options = parser.parse_args()
     if options.rounds < 1 or options.batch < 1:

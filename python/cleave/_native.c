@@ -277,6 +277,8 @@ static PyMethodDef functions[] = {
 	{"text_columns", text_columns_py, METH_VARARGS, "text_columns(rows, right) -> aligned lines"},
 	{"profile_blocks", profile_blocks_py, METH_VARARGS,
      "profile_blocks(program, tensors, ends, iterations, warmup, training, whole, progress) -> (rows, whole)"},
+	{"split_job", split_job_py, METH_VARARGS, "split_job(folder, log, control, report)"},
+	{"warm_compilers", warm_compilers_py, METH_NOARGS, "warm_compilers()"},
 	{"trace", trace_py, METH_VARARGS, "trace(artifact, calls, reasons, options, progress, log, path)"},
 	{"artifact_resave", artifact_resave_py, METH_VARARGS, "artifact_resave(artifact, path, points, notes)"},
 	{"difference", difference_py, METH_VARARGS, "difference(got, want) -> (error, scale)"},

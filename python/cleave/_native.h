@@ -138,6 +138,8 @@ clv_status call_python(void *ctx, value_id object, clv_tensor *const *args, uint
 /* _native_trace.c: compiled segments */
 PyObject *plan_py_descriptions(PlanObject *o, PyObject *unused); /* per node: names on its path, inputs, outputs */
 PyObject *trace_py(PyObject *self, PyObject *args);
+PyObject *split_job_py(PyObject *self, PyObject *args);
+PyObject *warm_compilers_py(PyObject *self, PyObject *none);
 PyObject *artifact_resave_py(PyObject *self, PyObject *args);
 PyObject *difference_py(PyObject *self, PyObject *args);
 PyObject *trace_segments_py(PyObject *self, PyObject *args);

@@ -2,6 +2,7 @@
 #include "_native_file.h"
 
 #include "file/artifact.h"
+#include "segment/child.h"
 
 /* ---- nodes as a caller chooses by them ----------------------------------------------------------------------------- */
 
@@ -555,4 +556,41 @@ PyObject *trace_html_py(PyObject *self, PyObject *args)
 	clv_status st = clv_artifact_html(artifact_of(file), &r, &h, &page);
 	PyMem_Free(reasons);
 	return take_string(st, page);
+}
+
+/* ---- warm compilers ---------------------------------------------------------------------------------------------- */
+
+/* split_job(folder, log, control, report) -> whether this is the new process; of a compiler that serves (_job.py) */
+PyObject *split_job_py(PyObject *self, PyObject *args)
+{
+	const char *dir, *log;
+	int ends[2];
+	bool inside = false;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "yyii", &dir, &log, &ends[0], &ends[1]))
+		return NULL;
+	PyOS_BeforeFork();
+	clv_status st = child_split(dir, log, ends, &inside);
+	if (inside)
+		PyOS_AfterFork_Child();
+	else
+		PyOS_AfterFork_Parent();
+	return st == CLV_OK ? PyBool_FromLong(inside) : raise_status(st);
+}
+
+/* warm_compilers() -> the processes that watch over compilers which wait for jobs */
+PyObject *warm_compilers_py(PyObject *self, PyObject *none)
+{
+	pid_t pids[16];
+	uint32_t n = warm_count(pids, 16);
+	(void)self;
+	(void)none;
+	PyObject *list = PyList_New(0);
+	for (uint32_t i = 0; list && i < n && i < 16; i++) {
+		PyObject *pid = PyLong_FromLong(pids[i]);
+		if (!pid || PyList_Append(list, pid) != 0)
+			Py_CLEAR(list);
+		Py_XDECREF(pid);
+	}
+	return list;
 }

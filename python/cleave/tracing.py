@@ -43,7 +43,7 @@ MOST_BATCH = 1024  # of dynamic_batch_size=True
 CHECKED = (1, 3, 7)  # batch sizes at which compiled segments are compared with the tape, beside the example's
 MOST_OTHERS = 32  # plans for other shapes and dtypes that a traced module keeps
 TIMES = ("eager_ms", "tape_ms", "traced_ms")  # notes of a traced file
-ROUNDS, SECONDS = (3, 32), 1.0  # of runs of the whole: at least and at most, and no more of them after so long
+ROUNDS, SECONDS = (3, 32), 0.5  # of runs of the whole: at least and at most, and no more of them after so long
 COSTS_MORE = "in this process its calls cost more than it gives"
 
 
@@ -674,12 +674,21 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         return report_of(self._artifact, self._runtime, self._times, COSTS_MORE if self._tape else None)
 
     def save(
-        self, path: str | os.PathLike[str], *, prove: str = "auto", metadata: Mapping[str, str] | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        prove: str = "auto",
+        metadata: Mapping[str, str] | None = None,
+        _extra_files: Mapping[str, Any] | None = None,
     ) -> None:
         """Writes plan, weights and compiled parts as one .clv file, which C programs and cleave.load run.
 
         With dynamic_batch_size a file serves every batch of its range, unless the model was seen to branch on it;
-        `prove` says whether more sizes are recorded now, as in Plan.save."""
+        `prove` says whether more sizes are recorded now, as in Plan.save. `_extra_files` is how torch.jit.save calls
+        this: it gets what torch.jit.load reads, the module of to_torchscript()."""
+        if _extra_files is not None:
+            self._script_to_save().save(os.fspath(path), _extra_files=_extra_files)
+            return
         self._need_unchanged("save")
         self._prove(prove)
         sized = self._plan._sized
@@ -728,6 +737,19 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
 
         self._need_unchanged("convert")
         return convert(self)
+
+    def save_to_buffer(self, _extra_files: Mapping[str, Any] | None = None) -> bytes:
+        """The module of to_torchscript() as torch.jit.save writes it to an open file."""
+        data: bytes = self._script_to_save().save_to_buffer(_extra_files=_extra_files or {})
+        return data
+
+    def _script_to_save(self) -> torch.jit.ScriptModule:
+        try:
+            return self.to_torchscript()
+        except CaptureError as error:
+            raise CaptureError(
+                f"torch.jit.save: {error}; save(path) of the traced module writes a file that cleave.load runs"
+            ) from None
 
     # ---- made and checked
 

@@ -75,34 +75,33 @@ static clv_status say_failure(arena *a, clv_status st, const char **reason)
 	return fault_of_code(st) ? say(a, status_message(), reason) : st;
 }
 
-static clv_status load(code *c, const compiled *made, const code_spec *s, bool allow_native, arena *a,
-                       const char **reason)
+/* What a compiler made, as its back end takes it. */
+static clv_status load_made(code *c, const code_source *source, compiled *made, const code_spec *s, arena *a,
+                            const char **reason)
 {
-	if (c->b->native && !allow_native)
-		return say(a, "it is machine code, which runs only where compiled code is allowed", reason);
-	clv_status st = c->b->fits(c->b->ctx, made, s, a, reason);
-	if (st == CLV_OK && !*reason)
-		st = c->b->load(c->b->ctx, made, s, &c->loaded);
-	return st == CLV_OK ? CLV_OK : say_failure(a, st, reason);
+	TRY(pieces_join(source->file, source->from, made));
+	for (uint32_t i = 0; i < source->from->needs.n; i++)
+		TRY(vec_push(&made->needs, source->from->needs.at[i]));
+	TRY(c->b->fits(c->b->ctx, made, s, a, reason));
+	return *reason ? CLV_OK : c->b->load(c->b->ctx, made, s, &c->loaded);
 }
 
-/* The artifact's bytes as a back end takes them, borrowed. */
-static clv_status borrow_compiled(const artifact_segment *from, compiled *out)
+static clv_status load(code *c, const code_source *source, const code_spec *s, arena *a, const char **reason)
 {
-	for (uint32_t i = 0; i < from->members.n; i++) {
-		const artifact_member *m = &from->members.at[i];
-		TRY(vec_push(&out->members, ((compiled_member){m->name, m->data, m->n})));
-	}
-	for (uint32_t i = 0; i < from->needs.n; i++)
-		TRY(vec_push(&out->needs, from->needs.at[i]));
-	return CLV_OK;
+	compiled made = {0};
+	if (c->b->native && !source->allow_native)
+		return say(a, "it is machine code, which runs only where compiled code is allowed", reason);
+	clv_status st = load_made(c, source, &made, s, a, reason);
+	if (st != CLV_OK)
+		st = say_failure(a, st, reason);
+	compiled_free(&made);
+	return st;
 }
 
 static clv_status load_segment(code *c, const code_source *source, const view *v, arena *a, const char **reason)
 {
 	const artifact_segment *from = source->from;
 	code_spec s = {code_device(v), v->inputs.n, v->outputs.n, source->threads};
-	compiled made = {0};
 	TRY(check_segment(from, v));
 	if (!s.device)
 		return say(a, "its tensors are not on one device", reason);
@@ -110,13 +109,7 @@ static clv_status load_segment(code *c, const code_source *source, const view *v
 	if (st != CLV_OK)
 		return say_failure(a, st, reason);
 	st = fill(c, from);
-	if (st == CLV_OK)
-		st = borrow_compiled(from, &made);
-	if (st == CLV_OK)
-		st = load(c, &made, &s, source->allow_native, a, reason);
-	vec_free(&made.members);
-	vec_free(&made.needs);
-	return st;
+	return st == CLV_OK ? load(c, source, &s, a, reason) : st;
 }
 
 clv_status code_empty(node_id first, node_id end, code **out)

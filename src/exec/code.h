@@ -26,6 +26,7 @@ typedef struct code_source {
 	const liveness *live; /* of the plan */
 	bool allow_native;    /* machine code may run */
 	int threads;          /* that a run may use; 0: nobody says */
+	const artifact *file; /* that has the segment, and the weights in it; NULL: its members are whole */
 } code_source;
 
 /* Loads what an artifact has for a segment. What cannot run here is no error: *out is NULL then, and *reason, in `a`, says

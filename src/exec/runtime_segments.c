@@ -50,7 +50,7 @@ static clv_status load_one(loader *l, runtime_segment *s)
 	TRY(obstacle(l, s->from, &s->reason));
 	if (s->reason)
 		return CLV_OK;
-	code_source source = {s->from, l->p, &l->live, l->o->allow_compiled, l->o->threads};
+	code_source source = {s->from, l->p, &l->live, l->o->allow_compiled, l->o->threads, l->r->a};
 	return code_new(&source, &l->r->arena, &s->c, &s->reason);
 }
 

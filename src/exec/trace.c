@@ -558,23 +558,23 @@ static clv_status add_facts(artifact *a, const tracer *t, attempt *from)
 	return add_fact(a, s, "bytes_out", "%.0f", (double)from->bytes_out);
 }
 
-/* The bytes live with the artifact. */
-static clv_status own_members(artifact *a, artifact_segment *s)
+/* The bytes live with the artifact, and weights that they have in common with it there alone. */
+static clv_status own_members(artifact *a, const decision *d, artifact_segment *s)
 {
-	for (uint32_t i = 0; i < s->members.n; i++) {
-		artifact_member *m = &s->members.at[i];
-		void *copy = mem_alloc(m->n + 1);
-		if (!copy)
-			return fail_nomem();
-		memcpy(copy, m->data, m->n);
-		m->data = copy;
-		clv_status st = vec_push(&a->tensors->buffers, copy);
-		if (st != CLV_OK) {
-			mem_free(copy);
-			return st;
-		}
+	VEC(uint32_t) tensors = {0};
+	view v;
+	TRY(view_segment(d->ordered.p, &d->ordered.live, s->first, s->end, &v));
+	clv_status st = CLV_OK;
+	for (uint32_t i = 0; i < v.externals.n && st == CLV_OK; i++) {
+		uint32_t tensor = artifact_tensor_of(a, d->number, v.externals.at[i]);
+		if (tensor != NONE)
+			st = vec_push(&tensors, tensor);
 	}
-	return CLV_OK;
+	view_free(&v);
+	if (st == CLV_OK)
+		st = pieces_split(a, tensors.at, tensors.n, s);
+	vec_free(&tensors);
+	return st;
 }
 
 static clv_status put_plan(artifact *a, decision *d)
@@ -586,7 +586,7 @@ static clv_status put_plan(artifact *a, decision *d)
 			TRY(artifact_add_dropped(a, d->number, &d->at[i].segment));
 			continue;
 		}
-		TRY(own_members(a, &d->at[i].segment));
+		TRY(own_members(a, d, &d->at[i].segment));
 		TRY(artifact_add_segment(a, d->number, &d->at[i].segment));
 	}
 	for (node_id k = 0; k < d->ordered.p->nodes.n; k++) {

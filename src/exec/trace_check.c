@@ -293,7 +293,7 @@ clv_status attempts_check(trace_plan *p, attempt *at, uint32_t n)
 
 bool rounds_go_on(rounds *r, bool example)
 {
-	static const double seconds[] = {0.25, 1.0};
+	static const double seconds[] = {0.15, 0.5};
 	if (r->n == 0)
 		r->started = clock_seconds();
 	bool late = clock_seconds() - r->started > seconds[example];

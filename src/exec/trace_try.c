@@ -207,6 +207,14 @@ static uint32_t made_find(const tracer *t, digest key)
 	return NONE;
 }
 
+static bool on_cpu(const job_spec *spec)
+{
+	for (uint32_t i = 0; i < spec->ninputs; i++)
+		if (strcmp(spec->inputs[i].device, "cpu") != 0)
+			return false;
+	return true;
+}
+
 static clv_status write_job(tracer *t, const job_spec *spec, artifact *alone, job *out)
 {
 	char name[32];
@@ -221,7 +229,7 @@ static clv_status write_job(tracer *t, const job_spec *spec, artifact *alone, jo
 	if (st == CLV_OK)
 		st = job_write(spec, dir);
 	mem_free(path);
-	*out = (job){.dir = dir, .name = strrchr(dir, '/') + 1};
+	*out = (job){.dir = dir, .name = strrchr(dir, '/') + 1, .warm = on_cpu(spec)};
 	if (st != CLV_OK) {
 		mem_free(dir);
 		out->dir = NULL;

@@ -253,6 +253,10 @@ static clv_status find_header(const uint8_t *bytes, size_t n, size_t *header_n)
 	uint64_t length = 0;
 	if (n < PREFIX)
 		return fail(CLV_E_PARSE, "the file is truncated: it has %zu bytes, a safetensors file at least 8", n);
+	if (memcmp(bytes, "PK\3\4", 4) == 0)
+		return fail(CLV_E_PARSE,
+		            "this is no safetensors file but a zip archive, as torch.save and torch.jit.save write: "
+		            "torch.jit.load reads what torch.jit.save wrote");
 	for (int i = PREFIX - 1; i >= 0; i--)
 		length = length << 8 | bytes[i];
 	if (length > ST_HEADER_MAX)

@@ -9,7 +9,9 @@
  * The guard is made by clone() without a signal at its end, so the host's SIGCHLD handlers and wait() calls do not see
  * it. It has one thread of a process that may have had many: no locks, no memory, only calls that are safe in signal
  * handlers. Should the guard be killed itself, its program dies with it, and the rest is found by a mark in the
- * environment. */
+ * environment.
+ *
+ * A warm compiler (warm.c) splits jobs off itself: there the program is a copy of the compiler, and the guard a child of it. */
 #define _GNU_SOURCE /* what Linux has beyond POSIX */
 #include <dirent.h>
 #include <errno.h>
@@ -21,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -33,7 +36,7 @@
 #define MARK "CLEAVE_JOB="
 extern char **environ;
 
-enum { REPORT_BROKEN, REPORT_ENDED };
+enum { REPORT_BROKEN, REPORT_ENDED, REPORT_BEGUN };
 
 /* One message; shorter than what a pipe splits. */
 typedef struct report {
@@ -46,8 +49,10 @@ enum { STEP_PROCESS, STEP_FOLDER, STEP_NULL, STEP_LOG, STEP_EXEC };
 /* What the guard needs, made before it is. */
 typedef struct orders {
 	const char *path, *dir, *log;
-	char **argv, **env;
+	char **argv, **env;  /* NULL: the program is a copy of this process */
 	int control, report; /* its ends */
+	int input;           /* 0: none */
+	bool lasts;
 } orders;
 
 /* ---- in the guard, and in the program before it is one ------------------------------------------------------------ */
@@ -89,13 +94,26 @@ static void close_between(int first, int last)
 	close_range_slow((unsigned)first, (unsigned)last);
 }
 
-/* Files of the host must not stay open because of us. */
-static void close_all_but(int a, int b)
+/* Files of the host must not stay open because of us. The three are in ascending order. */
+static void close_all_but(const int keep[3])
 {
-	int low = a < b ? a : b, high = a < b ? b : a;
-	close_between(0, low - 1);
-	close_between(low + 1, high - 1);
-	close_between(high + 1, INT32_MAX);
+	close_between(0, keep[0] - 1);
+	close_between(keep[0] + 1, keep[1] - 1);
+	close_between(keep[1] + 1, keep[2] - 1);
+	close_between(keep[2] + 1, INT32_MAX);
+}
+
+static void close_others(const orders *o)
+{
+	int keep[3] = {o->control, o->report, o->input ? o->input : o->report};
+	for (int i = 0; i < 2; i++)
+		for (int k = 0; k < 2; k++)
+			if (keep[k] > keep[k + 1]) {
+				int other = keep[k];
+				keep[k] = keep[k + 1];
+				keep[k + 1] = other;
+			}
+	close_all_but(keep);
 }
 
 static void broken(const orders *o, int step)
@@ -104,6 +122,12 @@ static void broken(const orders *o, int step)
 	_exit(127);
 }
 
+static int open_input(const orders *o)
+{
+	return o->input ? dup2(o->input, 0) : open("/dev/null", O_RDONLY); /* the lowest that is free */
+}
+
+/* Returns where the program is a copy of this process. */
 static void become_program(const orders *o, pid_t guard)
 {
 	sigset_t none;
@@ -114,11 +138,16 @@ static void become_program(const orders *o, pid_t guard)
 		_exit(127);
 	if (chdir(o->dir) != 0)
 		broken(o, STEP_FOLDER);
-	if (open("/dev/null", O_RDONLY) != 0) /* the lowest that is free */
+	if (open_input(o) != 0)
 		broken(o, STEP_NULL);
 	if (open(o->log, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_NOFOLLOW | O_NONBLOCK, 0600) != 1 || dup(1) != 2)
 		broken(o, STEP_LOG);
 	sigprocmask(SIG_SETMASK, &none, NULL);
+	if (!o->argv) {
+		close(o->control);
+		close(o->report);
+		return;
+	}
 	execve(o->path, o->argv, o->env);
 	broken(o, STEP_EXEC);
 }
@@ -254,25 +283,32 @@ static void set_up_guard(const orders *o)
 {
 	struct sigaction wake = {.sa_handler = on_signal};
 	default_signals();
-	close_all_but(o->control, o->report);
+	close_others(o);
 	setsid();
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
-	prctl(PR_SET_PDEATHSIG, SIGTERM);
+	if (!o->lasts)
+		prctl(PR_SET_PDEATHSIG, SIGTERM);
 	sigaction(SIGCHLD, &wake, NULL);
 	sigaction(SIGTERM, &wake, NULL);
 }
 
-/* All signals are blocked when it begins. */
+/* All signals are blocked when it begins. Returns in a program that is a copy of this process. */
 static void be_guard(const orders *o)
 {
 	int status = 0;
 	bool ended = false;
 	set_up_guard(o);
-	pid_t self = getpid(), program = split_process(SIGCHLD);
+	if (!o->argv)
+		tell(o->report, REPORT_BEGUN, 0, 0);
+	pid_t self = getpid(), program = o->argv ? split_process(SIGCHLD) : fork();
 	if (program < 0)
 		broken(o, STEP_PROCESS);
-	if (program == 0)
+	if (program == 0) {
 		become_program(o, self);
+		return;
+	}
+	if (o->input)
+		close(o->input);
 	wait_for_end(o, program, &status, &ended);
 	kill_everything(program, &status, &ended);
 	if (ended)
@@ -369,15 +405,18 @@ static clv_status make_pipe(int ends[2])
 	return fail(CLV_E_IO, "cannot make a pipe: %s", strerror(why));
 }
 
-/* No handler of the host may run in the guard, so no signal comes while there are two of us. */
+/* No handler of the host may run in the guard, so no signal comes while there are two of us. *out is 0 in a program that is a
+   copy of this process. */
 static clv_status make_guard(const orders *o, pid_t *out)
 {
 	sigset_t all, before;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	*out = split_process(0);
-	if (*out == 0)
+	*out = o->argv ? split_process(0) : fork(); /* libraries have to know of copies that go on as programs */
+	if (*out == 0) {
 		be_guard(o);
+		return CLV_OK;
+	}
 	int why = errno;
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return *out < 0 ? fail(CLV_E_IO, "cannot make a process: %s", strerror(why)) : CLV_OK;
@@ -431,7 +470,13 @@ clv_status child_start(const child_spec *s, child *out)
 	TRY_OUT(find_program(s->argv[0], &path));
 	TRY_OUT(make_argv(s, &argv));
 	TRY_OUT(make_environment(s, out->mark, &env));
-	orders o = {.path = path, .dir = s->dir, .log = s->log, .argv = argv.at, .env = env.at};
+	orders o = {.path = path,
+	            .dir = s->dir,
+	            .log = s->log,
+	            .argv = argv.at,
+	            .env = env.at,
+	            .input = s->input,
+	            .lasts = s->lasts};
 	TRY_OUT(start_guard(&o, out));
 	out->over = false;
 out:
@@ -441,12 +486,48 @@ out:
 	return st;
 }
 
+clv_status child_order(child *out, int ends[2])
+{
+	int control[2], news[2];
+	*out = (child){.control = -1, .report = -1, .over = true};
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, control) != 0)
+		return fail(CLV_E_IO, "cannot make a pair of sockets: %s", strerror(errno));
+	clv_status st = make_pipe(news);
+	if (st != CLV_OK) {
+		close(control[0]);
+		close(control[1]);
+		return st;
+	}
+	out->control = control[1];
+	out->report = news[0];
+	out->over = false;
+	fcntl(out->report, F_SETFL, O_NONBLOCK);
+	ends[0] = control[0];
+	ends[1] = news[1];
+	return CLV_OK;
+}
+
+clv_status child_split(const char *dir, const char *log, const int ends[2], bool *inside)
+{
+	pid_t guard;
+	orders o = {.dir = dir, .log = log, .control = ends[0], .report = ends[1]};
+	while (waitpid(-1, NULL, WNOHANG | __WALL) > 0) /* guards that are done */
+		;
+	TRY(make_guard(&o, &guard));
+	*inside = guard == 0;
+	return CLV_OK;
+}
+
 void child_stop(child *c)
 {
-	if (c->control >= 0)
+	if (c->control >= 0) {
+		shutdown(c->control, SHUT_RDWR); /* a socket tells it also where a copy of this process has it open */
 		close(c->control);
+	}
 	c->control = -1;
-	if (!c->over)
+	if (c->guard == 0 && !c->begun)
+		c->over = true; /* whoever takes it later finds that nobody waits for it */
+	if (!c->over && c->guard > 0)
 		kill(c->guard, SIGTERM); /* the host may have forked, and then the other one still holds it open */
 }
 
@@ -455,10 +536,14 @@ const char *child_broken(const child *c)
 	return c->broken_errno ? steps[c->broken_step] : NULL;
 }
 
-static void take_news(child *c)
+/* Returns whether there will be no more: everybody who could tell is gone. */
+static bool take_news(child *c)
 {
 	report r;
-	while (read(c->report, &r, sizeof r) == (ssize_t)sizeof r) {
+	ssize_t n;
+	while ((n = read(c->report, &r, sizeof r)) == (ssize_t)sizeof r) {
+		if (r.kind == REPORT_BEGUN)
+			c->begun = true;
 		if (r.kind == REPORT_BROKEN && !c->broken_errno) {
 			c->broken_step = r.step;
 			c->broken_errno = r.number;
@@ -468,6 +553,7 @@ static void take_news(child *c)
 			c->status = r.number;
 		}
 	}
+	return n == 0;
 }
 
 static bool guard_is_gone(pid_t guard)
@@ -528,12 +614,12 @@ void child_poll(child *c)
 {
 	if (c->over)
 		return;
-	bool gone = guard_is_gone(c->guard); /* first: its last words are in the pipe by then */
-	take_news(c);
-	if (!gone)
+	bool gone = c->guard > 0 && guard_is_gone(c->guard); /* first: its last words are in the pipe by then */
+	bool silent = take_news(c);
+	if (!gone && (c->guard > 0 || !silent))
 		return;
 	c->over = true;
-	if (!c->has_status && !c->broken_errno)
+	if (!c->has_status && !c->broken_errno && c->guard > 0)
 		sweep(c);
 }
 
@@ -546,7 +632,7 @@ void child_end(child *c)
 		if (!c->over && (poll(&news, 1, 20) > 0))
 			pause_ms(1);
 	}
-	if (!c->over) {
+	if (!c->over && c->guard > 0) {
 		kill(c->guard, SIGKILL);
 		waitpid(c->guard, NULL, __WALL);
 		sweep(c);

@@ -43,6 +43,14 @@ clv_status compiled_load(const char *path, compiled *out);
 clv_status compiled_write(const compiled *c, const char *key, const char *path, st_pending *out);
 clv_status compiled_parse(uint8_t *data /* taken, also on failure */, size_t n, const char *key, compiled *out);
 
+/* ---- weights that are stored once: pieces.c -------------------------------------------------------------------------- */
+
+/* Members of a segment without what they have in common with these tensors of the artifact, which owns them afterwards. */
+clv_status pieces_split(artifact *a, const uint32_t *tensors, uint32_t n, artifact_segment *s);
+/* The members as a compiler made them, borrowed where they are whole. a: the artifact that has the segment; NULL: its members
+   are whole. CLV_E_UNSUPPORTED: tensors were changed since. */
+clv_status pieces_join(const artifact *a, const artifact_segment *s, compiled *out);
+
 /* ---- jobs: job.c ---------------------------------------------------------------------------------------------------- */
 
 typedef struct job_size {
@@ -92,14 +100,15 @@ clv_status folder_write(const char *dir, const char *name, const void *data, siz
 clv_status path_absolute(const char *path, char **out); /* caller frees */
 bool plain_file_name(const char *name);                 /* no way to another folder, nothing that steers a terminal */
 
-/* ---- child processes: child.c, jobs.c, result.c ------------------------------------------------------------------------ */
+/* ---- child processes: child.c, warm.c, jobs.c, result.c ------------------------------------------------------------------------ */
 
 typedef enum job_state { JOB_WAITS, JOB_RUNS, JOB_DONE, JOB_FAILED, JOB_TIMEOUT, JOB_CANCELLED } job_state;
 
-/* All zero but for name and dir when it is given to jobs_run. */
+/* All zero but for name, dir and warm when it is given to jobs_run. */
 typedef struct job {
 	const char *name; /* for progress: "segment 2" */
 	const char *dir;
+	bool warm; /* a compiler that waits for jobs may split it off (warm.c); devices do not outlive that */
 	/* set when it ended */
 	job_state state;
 	double seconds;
@@ -111,7 +120,7 @@ typedef struct job {
 } job;
 
 typedef struct jobs_spec {
-	const char *const *argv; /* the compiler; the job's folder is added as its last argument. NULL ends */
+	const char *const *argv; /* the compiler; the job's folder is added as its last argument, or --serve. NULL ends */
 	const char *const *env;  /* "NAME=text" that the child has beside ours; NULL ends; may be NULL */
 	double timeout;          /* seconds per job; 0: none */
 	uint32_t parallel;       /* jobs at a time; 0: as there are cores */

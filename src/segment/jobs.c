@@ -63,7 +63,7 @@ static void forget(const char *dir)
 	close(fd);
 }
 
-static clv_status start_in(const jobs_spec *s, const char *dir, child *out)
+static clv_status start_cold(const jobs_spec *s, const char *dir, child *out)
 {
 	VEC(const char *) argv = {0};
 	clv_status st = CLV_OK;
@@ -73,19 +73,22 @@ static clv_status start_in(const jobs_spec *s, const char *dir, child *out)
 		st = vec_push(&argv, dir);
 	if (st == CLV_OK)
 		st = vec_push(&argv, (const char *)NULL);
-	if (st == CLV_OK) {
-		forget(dir);
-		st = child_start(&(child_spec){argv.at, s->env, dir, "compile.log"}, out);
-	}
+	if (st == CLV_OK)
+		st = child_start(&(child_spec){.argv = argv.at, .env = s->env, .dir = dir, .log = "compile.log"}, out);
 	vec_free(&argv);
 	return st;
 }
 
-static clv_status start_job(const jobs_spec *s, const char *dir, child *out)
+static clv_status start_job(const jobs_spec *s, const job *j, bool cold, child *out)
 {
 	char *path;
-	TRY(path_absolute(dir, &path));
-	clv_status st = start_in(s, path, out);
+	TRY(path_absolute(j->dir, &path));
+	forget(path);
+	clv_status st = cold || !j->warm ? CLV_E_NOT_FOUND : folder_write(path, "compile.log", "", 0);
+	if (st == CLV_OK)
+		st = warm_job(s->argv, s->env, path, out);
+	if (st != CLV_OK && st != CLV_E_NOMEM)
+		st = start_cold(s, path, out);
 	mem_free(path);
 	return st;
 }
@@ -101,7 +104,7 @@ static clv_status not_started(job *j)
 static clv_status start_next(runner *r, lane *l)
 {
 	job *j = &r->jobs[r->next];
-	clv_status st = start_job(r->s, j->dir, &l->child);
+	clv_status st = start_job(r->s, j, false, &l->child);
 	if (st == CLV_E_NOMEM)
 		return st;
 	l->job = r->next++;
@@ -144,16 +147,37 @@ static void wait_for_news(runner *r)
 	poll(r->polls, n, until > now ? (int)((until - now) * 1000) + 1 : 0);
 }
 
+/* The warm compiler did not get to the job. */
+static bool was_not_taken(const child *c)
+{
+	return c->guard == 0 && !c->begun;
+}
+
 static clv_status end_job(runner *r, lane *l)
 {
 	job *j = &r->jobs[l->job];
 	l->job = NONE;
 	r->busy--;
 	j->seconds = clock_seconds() - l->started;
+	if (l->late && was_not_taken(&l->child))
+		warm_give_up();
 	child_end(&l->child);
 	TRY(job_read_result(j, &l->child, l->late ? r->s->timeout : 0));
 	tick(r);
 	return CLV_OK;
+}
+
+/* The warm compiler is gone. */
+static clv_status start_again(runner *r, lane *l)
+{
+	child_end(&l->child);
+	clv_status st = start_job(r->s, &r->jobs[l->job], true, &l->child);
+	if (st == CLV_OK || st == CLV_E_NOMEM)
+		return st;
+	job *j = &r->jobs[l->job];
+	l->job = NONE;
+	r->busy--;
+	return not_started(j);
 }
 
 /* A job that is stopped gets this long to die before it is ended by force. */
@@ -163,6 +187,8 @@ static clv_status look_at(runner *r, lane *l)
 {
 	double ran = clock_seconds() - l->started, limit = r->s->timeout;
 	child_poll(&l->child);
+	if (l->child.over && !l->late && was_not_taken(&l->child))
+		return start_again(r, l);
 	if (l->child.over || (l->late && ran > limit + PATIENCE))
 		return end_job(r, l);
 	if (limit > 0 && ran >= limit && !l->late) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import shutil
 import subprocess
@@ -291,6 +292,35 @@ def test_outputs_that_torchscript_has_no_type_for_are_refused() -> None:
     traced = trace(lambda x: {1: x * 2 + 1}, torch.randn(3), strict=False)
     with pytest.raises(cleave.CaptureError, match="TorchScript"):
         traced.to_torchscript()
+
+
+@pytest.mark.parametrize("kind", ["path", "text", "buffer"])
+def test_torch_jit_save_of_a_traced_module_is_read_by_torch_jit_load(tmp_path: Path, kind: str) -> None:
+    net, x, path = Net().eval(), torch.randn(2, 4), tmp_path / "traced.pt"
+    traced = trace(net, x)
+    target: Any = {"path": path, "text": str(path), "buffer": io.BytesIO()}[kind]
+    torch.jit.save(traced, target, _extra_files={"labels.txt": "cat dog"})
+    if kind == "buffer":
+        target.seek(0)
+    extra = {"labels.txt": ""}
+    script = torch.jit.load(target, _extra_files=extra)
+    assert extra == {"labels.txt": b"cat dog"}
+    assert operators(script) == len(traced.segments) > 0
+    torch.testing.assert_close(script(x), net(x).detach(), **CLOSE)
+
+
+def test_torch_jit_save_says_what_to_do_where_there_is_no_torchscript(tmp_path: Path) -> None:
+    traced = trace(lambda x: {1: x * 2 + 1}, torch.randn(3), strict=False)
+    with pytest.raises(cleave.CaptureError, match=r"torch\.jit\.save: .*TorchScript.*cleave\.load"):
+        torch.jit.save(traced, tmp_path / "traced.pt")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_torchscript_file_is_no_file_for_load_and_the_error_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "traced.pt"
+    torch.jit.save(trace(Whole().eval(), torch.randn(3, 4)), path)
+    with pytest.raises(cleave.CleaveError, match=r"zip archive.*torch\.jit\.load"):
+        cleave.load(path)
 
 
 def test_a_model_that_changed_is_traced_again_first() -> None:

@@ -3,7 +3,7 @@
     def compile_segment(job: Job) -> Made: ...
 
     if __name__ == "__main__":
-        sys.exit(run(compile_segment))
+        sys.exit(run(compile_segment, warm_up))
 
 What a compiler raises becomes error.json: Refused as it stands; anything else with the nodes whose lines of segment.py
 are in the traceback."""
@@ -11,11 +11,14 @@ are in the traceback."""
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import inspect
 import itertools
 import json
 import os
+import signal
+import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +31,7 @@ from .. import _native
 
 CLASS = "Segment"
 MESSAGE_MAX = 600
+IDLE = 300.0  # seconds without a job after which a compiler that waits for them ends
 
 DTYPES = {
     "u8": torch.uint8,
@@ -331,12 +335,20 @@ def short(error: BaseException) -> str:
     return (text if text.startswith(name) else f"{name}: {text}")[:MESSAGE_MAX]
 
 
-def run(compile_segment: Callable[[Job], Made]) -> int:
-    """Main of a compiler: its one argument is the folder. Returns the exit code."""
+def run(compile_segment: Callable[[Job], Made], warm_up: Callable[[Path | None], None]) -> int:
+    """Main of a compiler: its one argument is the folder. Returns the exit code.
+
+    With --serve it waits for jobs instead (src/segment/warm.c). warm_up loads what jobs need: first what all of them
+    do, then what the one in a folder does besides."""
     if len(sys.argv) != 2:
         print(f"usage: python -m {_module_name()} FOLDER", file=sys.stderr)
         return 2
-    job = Job(sys.argv[1])
+    return _serve(compile_segment, warm_up) if sys.argv[1] == "--serve" else run_job(compile_segment, sys.argv[1])
+
+
+def run_job(compile_segment: Callable[[Job], Made], folder: str) -> int:
+    """One job. Returns the exit code."""
+    job = Job(folder)
     try:
         made = compile_segment(job)
         for name in made.members:
@@ -347,6 +359,47 @@ def run(compile_segment: Callable[[Job], Made]) -> int:
         _write(job, "error.json", _error(job, error))
         return 1
     _write(job, "result.json", dataclasses.asdict(made))
+    return 0
+
+
+def _serve(compile_segment: Callable[[Job], Made], warm_up: Callable[[Path | None], None]) -> int:
+    """Splits a process off for each job that comes, until nobody is left to send one, or none came for long. Nothing
+    here may start a thread or compute: the processes that are split off have the one thread that splits them."""
+    with contextlib.suppress(Exception):  # then jobs load it, and say what is wrong
+        warm_up(None)
+    asked = socket.socket(fileno=0)
+    asked.send(b"!")
+    asked.settimeout(IDLE)
+    while True:
+        try:
+            text, ends, _, _ = socket.recv_fds(asked, 1 << 16, 2)
+        except TimeoutError:
+            return 0
+        if len(ends) != 2:
+            return _wait_for_jobs()
+        with contextlib.suppress(Exception):
+            warm_up(Path(os.fsdecode(text)))
+        if _native.split_job(text, b"compile.log", *ends):
+            break
+        for end in ends:
+            os.close(end)
+    asked.detach()
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    code = 1
+    try:
+        code = run_job(compile_segment, os.fsdecode(text))
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _wait_for_jobs() -> int:
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
     return 0
 
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
+import importlib
 import os
 import platform
 import re
@@ -91,7 +93,7 @@ def _defaults(job: Job, folder: Path) -> dict[str, Any]:
         # Otherwise arrays in the code have as many elements as there are threads here: with more it writes beyond them.
         "cpp.dynamic_threads": True,
         "aot_inductor.output_path": str(folder / MEMBER),
-        "aot_inductor.precompile_headers": False,  # used once
+        "aot_inductor.precompile_headers": False,  # most of the time goes into what is not in them
         "aot_inductor.enable_line_tables": False,
         "aot_inductor.enable_frame_pointer": False,
         # Kernels of a GPU go into the object too, else it looks for them in the folder of the job.
@@ -317,6 +319,7 @@ def needs(job: Job) -> dict[str, str]:
     return {**out, "device": "cpu", "cpu": cpu_features()}
 
 
+@functools.cache
 def cpu_features() -> str:
     """The features that the C++ compiler takes for granted here, by the names of /proc/cpuinfo, sorted."""
     from torch._inductor.cpp_builder import get_cpp_compiler
@@ -350,5 +353,21 @@ def main(job: Job) -> Made:
         raise Refused(short(error), _nodes_of(job.segment, error)) from error
 
 
+def warm_up(folder: Path | None) -> None:
+    """Loads torch.export and inductor, and finds out what this CPU and its compiler can do, which takes the compiler
+    several runs. torch keeps the answers in its own cache."""
+    if folder is not None:
+        return
+    os.environ["TORCH_WARM_POOL"] = "0"  # no processes of its own
+    for name in ("torch._inductor.compile_fx", "torch.export._trace"):
+        importlib.import_module(name)
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+    from torch._inductor.fx_passes.joint_graph import lazy_init
+
+    pick_vec_isa()
+    cpu_features()
+    lazy_init()
+
+
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(run(main, warm_up))

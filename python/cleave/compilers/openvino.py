@@ -1,9 +1,9 @@
 """The compiler of the back end openvino: `python -m cleave.compilers.openvino FOLDER`.
 
 The segment becomes OpenVINO's own form, model.xml and model.bin: data that any newer OpenVINO runs too. It goes
-through torch.export, which turns writes into plain operators; where that fails, or gives other numbers than the
-segment, through torch.jit.trace. What comes out is run here and compared with the segment at some sizes, so that
-nothing wrong is kept.
+through torch.jit.trace where all sizes are fixed, and through torch.export where they are not; where the one fails, or
+gives other numbers than the segment, through the other. What comes out is run here and compared with the segment at
+some sizes, so that nothing wrong is kept.
 
 Arguments (compiler_args):
 
@@ -24,6 +24,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -86,6 +87,13 @@ def _load_openvino() -> Any:
         raise Refused(f"OpenVINO is not installed: pip install openvino ({short(error)})") from error
 
 
+def _converted(decoder: Any) -> Any:
+    """As the front end gives it. openvino.convert_model would also optimize it, which is done again when it is loaded;
+    that takes as long as the conversion and mixes weights, which a file could then not share with the plan."""
+    frontend = importlib.import_module("openvino.frontend").FrontEndManager().load_by_framework("pytorch")
+    return frontend.convert(frontend.load(decoder))
+
+
 def _through_export(job: Job, inputs: Sequence[torch.Tensor]) -> Any:
     """Sizes that can change are found by torch.export; it also turns writes into plain operators."""
     openvino = _load_openvino()
@@ -95,16 +103,19 @@ def _through_export(job: Job, inputs: Sequence[torch.Tensor]) -> Any:
     refuse_narrowed(job, program)
     decoder = openvino.frontend.pytorch.fx_decoder.TorchFXPythonDecoder.from_exported_program(program)
     try:
-        return openvino.convert_model(decoder)
+        return _converted(decoder)
     except Exception as error:
         nodes = _unknown_nodes(job, str(error), decoder.pt_module.graph.nodes)
         raise Refused(_message(error), nodes) from error
 
 
 def _through_trace(job: Job, inputs: Sequence[torch.Tensor]) -> Any:
-    openvino = _load_openvino()
+    decoders = importlib.import_module("openvino.frontend.pytorch.ts_decoder")
     try:
-        return openvino.convert_model(job.segment.module, example_input=tuple(inputs))
+        kwargs = {"check_trace": False}  # it is compared below
+        return _converted(
+            decoders.TorchScriptPythonDecoder(job.segment.module, example_input=tuple(inputs), trace_kwargs=kwargs)
+        )
     except Exception as error:
         raise Refused(_message(error), _unknown_nodes(job, str(error), ())) from error
 
@@ -296,21 +307,34 @@ def compile_segment(job: Job) -> Made:
     return Made(MEMBERS, {"openvino": version}, {"route": route, "error": f"{error:.3g}"})
 
 
+def _first_route(job: Job) -> str:
+    """torch.jit.trace is several times as fast. It takes formulas over sizes for the numbers that they are at the
+    example, and a comparison at a few sizes may not show that: it is first where no size can change."""
+    return "export" if job.free else "trace"
+
+
 def _convert(job: Job, properties: Mapping[str, str]) -> tuple[str, Any, float]:
-    """The first route that gives the segment's numbers. If none does, what the first one said: it knows more."""
-    failures: list[Exception] = []
+    """The first route that gives the segment's numbers. If none does, what torch.export said: it knows more."""
+    failures: dict[str, Exception] = {}
+    first = _first_route(job)
     with torch.no_grad():
-        for route, convert in ROUTES.items():
+        for route in sorted(ROUTES, key=lambda name: name != first):
             try:
-                model = _with_all_inputs(job, convert(job, job.examples()))
+                model = _with_all_inputs(job, ROUTES[route](job, job.examples()))
                 _shape_inputs(job, model)
                 _copy_inputs_that_go_out(model)
                 return route, model, _check(job, model, properties)
             except Exception as error:
                 print(f"through {route}: {error}", file=sys.stderr)
-                failures.append(error)
-    raise failures[0]
+                failures[route] = error
+    raise failures["export"]
+
+
+def warm_up(folder: Path | None) -> None:
+    _load_openvino()
+    if folder is not None and _first_route(Job(folder)) == "export":
+        importlib.import_module("torch.export._trace")
 
 
 if __name__ == "__main__":
-    sys.exit(run(compile_segment))
+    sys.exit(run(compile_segment, warm_up))
