@@ -15,7 +15,7 @@ from test_cli_run import COMMAND
 from torch import Tensor, nn
 
 import cleave
-from cleave import errors
+from cleave import _example, errors
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -130,6 +130,20 @@ def test_a_file_of_another_version_says_both_versions_and_what_to_do(file: Path,
     says = rf"other\.clv: the file has version {major}\.0, this library reads versions 1\.x and 2\.x: .*save the model again"
     with pytest.raises(cleave.ArtifactError, match=says):
         cleave.load(other)
+
+
+# ---- dtypes ----------------------------------------------------------------------------------------------------------
+
+
+def test_dtypes_have_the_names_of_plan_text_and_of_torch_and_errors_list_them() -> None:
+    for name in ("f32", "float32"):
+        assert _example.parse(f"x={name}[2,3]").dtype is torch.float32
+        schema = {"%1": cleave.TensorSchema(name, (2,))}
+        cleave.payload.check_tensors(schema, {"%1": torch.ones(2)}, {})
+    with pytest.raises(cleave.ArgumentError, match=r"no dtype float31; there are .*f32"):
+        _example.parse("float31[2]")
+    with pytest.raises(cleave.PayloadError, match=r"no dtype \"float31\"; there are .*f32"):
+        cleave.payload.check_tensors({"%1": cleave.TensorSchema("float31", (2,))}, {"%1": torch.ones(2)}, {})
 
 
 # ---- halves ----------------------------------------------------------------------------------------------------------
