@@ -49,8 +49,8 @@ def warn_of_images(symbols: Sequence[Symbol], names: Sequence[str]) -> None:
         if s.is_batch and s.places and all(dim > 0 and "[" in names[leaf] for leaf, dim in s.places):
             leaf, dim = s.places[0]
             warn(
-                f"{names[leaf]} and what else is in its list has no batch in front: the size {s.name} that may change is "
-                f"dimension {dim}, as the height of an image is. dynamic_batch=None records the sizes as they are, "
+                f"{names[leaf]} and what else is in its list has no batch in front: the size {s.name} that may change "
+                f"is dimension {dim}, as the height of an image is. dynamic_batch=None records the sizes as they are, "
                 "dynamic_dims names those that may change"
             )
 

@@ -2,8 +2,6 @@
  * payload may be is decided in src/file. */
 #include "_native_file.h"
 
-#include "plan/words.h"
-
 /* Everything that is wrong with a payload is one class of error; no memory and no file are others. */
 PyObject *raise_payload(clv_status st)
 {
@@ -115,9 +113,13 @@ static bool schema_from(payload *p, PyObject *o)
 	payload_schema s = {0};
 	if (!PyArg_ParseTuple(o, "UUO!Up", &label, &type, &PyTuple_Type, &dims, &device, &grad))
 		return false;
-	const char *name = PyUnicode_AsUTF8(type);
-	if (!name || !ok_or_raise(dtype_read(name, &s.dtype)))
+	Py_ssize_t n;
+	const char *name = PyUnicode_AsUTF8AndSize(type, &n);
+	if (!name || !dtype_parse(name, (size_t)n, &s.dtype)) {
+		if (!PyErr_Occurred())
+			PyErr_Format(PyExc_ValueError, "%U has dtype %R, which is none; f32, i64 and the like are", label, type);
 		return false;
+	}
 	s.label = keep_text(p, label);
 	s.device = keep_text(p, device);
 	s.requires_grad = grad;

@@ -380,7 +380,8 @@ class LoadedModel(_show.Shown, Drawable):
         plans = f", {len(self._plans)} plans" if len(self._plans) > 1 else ""
         what = "" if self.part == "all" else f"{self.part} of "
         start, end = self._range(first)
-        head = f"cleave.LoadedModel {what}{self.about.get('model', 'a model')}: {_show.plural(end - start, 'node')}{plans}"
+        nodes = _show.plural(end - start, "node")
+        head = f"cleave.LoadedModel {what}{self.about.get('model', 'a model')}: {nodes}{plans}"
         proven = [("proven at", _show.points_text(first.points))] if first.points else []
         facts = _show.plan_facts(first.native)
         return head, [("file", self.path), *(facts if self.part == "all" else self._part_facts(facts)), *proven]

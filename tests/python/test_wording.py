@@ -97,7 +97,9 @@ def test_a_device_that_is_not_here_is_an_argument_error_that_says_why(file: Path
         lambda: cleave.unpack(cleave.pack([image]), device=device),
         lambda: cleave.load(file, device=device),
     ):
-        with pytest.raises(cleave.ArgumentError, match=r"device 'cuda.*CUDA is not available here, .*device='cpu' works"):
+        with pytest.raises(
+            cleave.ArgumentError, match=r"device 'cuda.*CUDA is not available here, .*device='cpu' works"
+        ):
             call()
 
 
@@ -127,7 +129,7 @@ def test_a_file_of_another_version_says_both_versions_and_what_to_do(file: Path,
     assert match is not None
     other = file.with_name("other.clv")
     other.write_bytes(data[: match.start(1)] + b"%d" % major + data[match.end(1) :])
-    says = rf"other\.clv: the file has version {major}\.0, this library reads versions 1\.x and 2\.x: .*save the model again"
+    says = rf"other\.clv: the file has version {major}\.0, this library reads .* 1\.x and 2\.x: .*save the model again"
     with pytest.raises(cleave.ArtifactError, match=says):
         cleave.load(other)
 
@@ -138,12 +140,8 @@ def test_a_file_of_another_version_says_both_versions_and_what_to_do(file: Path,
 def test_dtypes_have_the_names_of_plan_text_and_of_torch_and_errors_list_them() -> None:
     for name in ("f32", "float32"):
         assert _example.parse(f"x={name}[2,3]").dtype is torch.float32
-        schema = {"%1": cleave.TensorSchema(name, (2,))}
-        cleave.payload.check_tensors(schema, {"%1": torch.ones(2)}, {})
     with pytest.raises(cleave.ArgumentError, match=r"no dtype float31; there are .*f32"):
         _example.parse("float31[2]")
-    with pytest.raises(cleave.PayloadError, match=r"no dtype \"float31\"; there are .*f32"):
-        cleave.payload.check_tensors({"%1": cleave.TensorSchema("float31", (2,))}, {"%1": torch.ones(2)}, {})
 
 
 # ---- halves ----------------------------------------------------------------------------------------------------------
@@ -240,7 +238,10 @@ class Images(nn.Module):
 
 def test_a_list_of_images_is_warned_about_and_the_warning_names_the_way_out() -> None:
     images = [torch.randn(3, 16, 16) for _ in range(2)]
-    for spec, warned in ((cleave.SplitSpec(boundary="50%"), True), (cleave.SplitSpec("50%", dynamic_batch=None), False)):
+    for spec, warned in (
+        (cleave.SplitSpec(boundary="50%"), True),
+        (cleave.SplitSpec("50%", dynamic_batch=None), False),
+    ):
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
             cleave._log._warned.clear()
