@@ -352,7 +352,8 @@ def _cuda_device(device: Device, found: torch.device) -> torch.device:
     if not torch.cuda.is_available():
         built = torch.version.cuda or torch.version.hip
         why = "no GPU or no driver was found" if built else f"torch {torch.__version__} is built without it"
-        raise ArgumentError(f"device {str(device)!r}: CUDA is not available here, {why}; device='cpu' works")
+        none = "there are 0 CUDA devices, CUDA is not available here"
+        raise ArgumentError(f"device {str(device)!r}: {none}: {why}; device='cpu' works")
     count = torch.cuda.device_count()
     if (found.index or 0) >= count:
         raise ArgumentError(f"device {str(device)!r}: there are {count} CUDA devices")

@@ -98,7 +98,7 @@ def test_a_device_that_is_not_here_is_an_argument_error_that_says_why(file: Path
         lambda: cleave.load(file, device=device),
     ):
         with pytest.raises(
-            cleave.ArgumentError, match=r"device 'cuda.*CUDA is not available here, .*device='cpu' works"
+            cleave.ArgumentError, match=r"device 'cuda.*CUDA is not available here: .*device='cpu' works"
         ):
             call()
 
