@@ -765,8 +765,8 @@ typedef struct clv_open_options {
     in it runs. options NULL: the defaults.
     @ownership the artifact is the caller's, clv_artifact_close(). The file must not be changed in place while it is
     open; replacing it by another (rename) is fine.
-    @errors CLV_E_IO; CLV_E_PARSE for what is no artifact, or damaged; CLV_E_VERIFY for a plan that breaks a rule;
-    CLV_E_UNSUPPORTED for another major version, an operator that is not allowed, or one that needs Python;
+    @errors CLV_E_IO; CLV_E_PARSE for what is no artifact, damaged, or of another major version; CLV_E_VERIFY for a plan
+    that breaks a rule; CLV_E_UNSUPPORTED for an operator that is not allowed, or one that needs Python;
     CLV_E_OVERFLOW for sizes.
     @threads any. */
 CLV_API clv_status clv_artifact_open(const char *path, const clv_open_options *options, clv_artifact **out);
@@ -1403,7 +1403,7 @@ CLV_API clv_status clv_tensor_from_dlpack(struct DLManagedTensor *from, clv_tens
     @threads any. */
 CLV_API clv_status clv_tensor_to_dlpack(const clv_tensor *t, struct DLManagedTensor **out);
 
-/** Copies the elements in row-major order into `size` bytes of the caller's, from any device and layout.
+/** Copies the elements, of a quantised tensor its integers, row by row into `size` bytes of the caller's, from any device.
     @errors CLV_E_INVALID if size is not clv_tensor_bytes(); CLV_E_TORCH.
     @threads any. */
 CLV_API clv_status clv_tensor_copy_to(const clv_tensor *t, void *to, size_t size);

@@ -21,6 +21,7 @@ from .backends import SegmentJob, register_backend
 from .candidates import CandidateTable
 from .errors import (
     ArgumentError,
+    ArtifactError,
     CaptureError,
     CleaveError,
     CleaveWarning,
@@ -74,6 +75,7 @@ __all__ = [
     "Graph",
     "Coverage",
     "ArgumentError",
+    "ArtifactError",
     "Block",
     "BoundaryPayload",
     "CandidateTable",

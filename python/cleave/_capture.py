@@ -23,7 +23,7 @@ from ._install import Installed, Where, differs, installs, made_tensors, where
 from ._log import logger, warn
 from ._module_checks import Use, module_checks
 from ._scripted import Scripts
-from ._state import MOST_KEPT, Change, ModuleTensor, RandomState, Snapshot, Target, put
+from ._state import MOST_KEPT, Change, ModuleTensor, RandomState, Snapshot, Target, put, same_content
 from ._tables import Reads, spies
 from ._walk import Kind, items_of, own_of, reachable
 from .errors import CaptureError, CleaveError
@@ -580,9 +580,11 @@ class Capture:
         second = Snapshot(self.target)
         with self.undoing(second), grad_mode(grad), eager():
             args, kwargs = self.arguments.rebuild(next(probes(leaves)))
+            other = True
             try:
                 self.forward(args, kwargs)
             except Exception:  # other data is not taken: the same once more
+                other = False
                 args, kwargs = self.arguments.rebuild(each(leaves, own_copy))
                 self.forward(args, kwargs)
             again, _ = second.changes()
@@ -590,6 +592,8 @@ class Capture:
             if c.outside:
                 continue  # where it counts, the comparison with a second call tells
             if not isinstance(c.after, torch.Tensor):
+                if other and same_content(c.before, c.after):
+                    continue  # replaced by its equal, whatever the inputs are: nobody can tell
                 raise CaptureError(
                     f"every forward changes {c.where} (from {_short(c.before)} to {_short(c.after)}) where no operator "
                     "shows it, and a plan would not: keep such state out of the forward, or in a tensor"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ._capture import Arguments, other_data
+from ._log import warn
 from .errors import ArgumentError, InputError
 
 Point = tuple[int, ...]  # a size for every symbol
@@ -40,6 +41,18 @@ class Symbol(NamedTuple):
     high: int
     places: tuple[Place, ...]
     is_batch: bool
+
+
+def warn_of_images(symbols: Sequence[Symbol], names: Sequence[str]) -> None:
+    """A list of images has no batch: what was found in its place is a height or a width."""
+    for s in symbols:
+        if s.is_batch and s.places and all(dim > 0 and "[" in names[leaf] for leaf, dim in s.places):
+            leaf, dim = s.places[0]
+            warn(
+                f"{names[leaf]} and what else is in its list has no batch in front: the size {s.name} that may change "
+                f"is dimension {dim}, as the height of an image is. dynamic_batch=None records the sizes as they are, "
+                "dynamic_dims names those that may change"
+            )
 
 
 class SizeSpec:

@@ -72,8 +72,9 @@ def parse(text: str) -> Spec:
     named = _NAMED.fullmatch(text.strip())
     name, body = (named[1], named[2].strip()) if named else (None, text.strip())
     tensor, file = _TENSOR.fullmatch(body), _FILE.fullmatch(body)
-    if tensor and tensor[1] in DTYPES:
-        return _filled(Spec(text, name, _dims(tensor[2], text), DTYPES[tensor[1]]), tensor[3])
+    dtype = _dtype(tensor[1]) if tensor else None
+    if tensor and dtype is not None:
+        return _filled(Spec(text, name, _dims(tensor[2], text), dtype), tensor[3])
     if file:
         if file[3] and file[2] == "npy":
             raise Problem(f"{text}: a .npy file holds one array, and there is no {file[3]} to choose")
@@ -82,6 +83,11 @@ def parse(text: str) -> Spec:
     if tensor:
         raise Problem(f"{text}: there is no dtype {tensor[1]}; there are {', '.join(DTYPES)}")
     return Spec(text, name, value=_plain_value(body, text))
+
+
+def _dtype(name: str) -> torch.dtype | None:
+    """By its name in plan text, or as torch calls it."""
+    return DTYPES.get(name) or {str(d).removeprefix("torch."): d for d in DTYPES.values()}.get(name)
 
 
 def _dims(text: str, whole: str) -> tuple[Dim, ...]:

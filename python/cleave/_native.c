@@ -332,6 +332,7 @@ PyMODINIT_FUNC PyInit__native(void)
 	    PyModule_AddObjectRef(m, "Code", (PyObject *)&CodeType) < 0 ||
 	    PyModule_AddObjectRef(m, "Runtime", (PyObject *)&RuntimeType) < 0 || !add_statuses(m) || !checks_add_names(m) ||
 	    PyModule_AddIntConstant(m, "E_PAYLOAD", E_PAYLOAD) < 0 ||
+	    PyModule_AddIntConstant(m, "E_ARTIFACT", E_ARTIFACT) < 0 ||
 	    PyModule_AddIntConstant(m, "MOST_THREADS", MOST_THREADS) < 0 ||
 	    PyModule_AddStringConstant(m, "version", clv_version()) < 0 ||
 	    PyModule_AddStringConstant(m, "encodings", ENCODINGS) < 0) {

@@ -12,12 +12,12 @@
 #include "exec/program.h"
 
 /* _native.c */
-PyObject *raise_status(clv_status st);  /* sets the exception of a status; always NULL */
-PyObject *none_or_raise(clv_status st); /* None for CLV_OK */
-enum { E_PAYLOAD = -1 };                /* as a status number: the class of errors about payloads */
-PyObject *error_class(long code);       /* borrowed; RuntimeError before the classes are set */
-void where(char *out, size_t n);        /* the user's source line */
-clv_tensor *need_tensor(PyObject *o);   /* borrowed; NULL with TypeError */
+PyObject *raise_status(clv_status st);    /* sets the exception of a status; always NULL */
+PyObject *none_or_raise(clv_status st);   /* None for CLV_OK */
+enum { E_PAYLOAD = -1, E_ARTIFACT = -2 }; /* as status numbers: classes of errors about payloads and .clv files */
+PyObject *error_class(long code);         /* borrowed; RuntimeError before the classes are set */
+void where(char *out, size_t n);          /* the user's source line */
+clv_tensor *need_tensor(PyObject *o);     /* borrowed; NULL with TypeError */
 void tensors_free(clv_tensor **t, Py_ssize_t n);
 /* New references to the tensors of a sequence; None gives NULL. The caller frees with tensors_free. */
 clv_tensor **tensor_array(PyObject *seq, Py_ssize_t *n);

@@ -24,6 +24,7 @@ E_IO: int
 E_TIMEOUT: int
 E_CANCELLED: int
 E_PAYLOAD: int
+E_ARTIFACT: int
 WANT_ANY: int
 WANT_ABSENT: int
 WANT_IS: int

@@ -1,6 +1,8 @@
 /* Payloads: Python values to a tree and tensors, and out as bytes or a file. */
 #include "_native_file.h"
 
+#include "exec/tensors.h"
+
 /* ---- from Python ------------------------------------------------------------------------------------------------ */
 
 /* Where a value is, for errors: values[2]['a']. */
@@ -252,31 +254,14 @@ static bool refuse_dtype(const char *label, PyObject *tensor)
 
 bool tensor_of(payload *p, payload_tensor *t, PyObject *original, PyObject *host)
 {
-	br_meta before, meta;
-	br_memory memory;
 	if (!need_tensor(host))
 		return false;
-	clv_status st = br_meta_get(py_borrow(original), &before);
-	if (st == CLV_OK)
-		st = br_meta_get(py_borrow(host), &meta);
-	if (st == CLV_OK && meta.dtype == DT_COUNT)
-		return refuse_dtype(t->label, host);
-	if (st == CLV_OK)
-		st = br_memory_get(py_borrow(host), &memory);
-	if (st != CLV_OK) {
+	clv_status st = tensor_describe(p, py_borrow(original), py_borrow(host), t);
+	if (st == CLV_OK && t->dtype == DT_COUNT)
+		return refuse_dtype(t->label, original);
+	if (st != CLV_OK)
 		fail_more(st, "tensor \"%.64s\"", t->label);
-		return ok_or_raise(st);
-	}
-	t->dtype = (dtype)meta.dtype;
-	if (!ok_or_raise(payload_text(p, before.device, strlen(before.device), &t->device)))
-		return false;
-	t->requires_grad = before.requires_grad;
-	t->ndim = meta.ndim;
-	t->sizes = meta.sizes;
-	t->strides = meta.strides;
-	t->data = memory.data;
-	t->storage = memory.base;
-	return true;
+	return ok_or_raise(st);
 }
 
 static bool add_tensor(writer *w, PyObject *original, PyObject *host, PyObject *label, bool boundary,

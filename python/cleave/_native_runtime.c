@@ -39,6 +39,15 @@ static const char **text_array(PyObject *list, uint32_t *n)
 	return out;
 }
 
+/* What the file itself is wrong about has a class of its own. */
+static PyObject *raise_artifact(clv_status st)
+{
+	if (st != CLV_E_PARSE && st != CLV_E_VERIFY)
+		return raise_status(st);
+	PyErr_SetString(error_class(E_ARTIFACT), clv_last_error());
+	return NULL;
+}
+
 /* Artifact(path, allow_operators, check_data) */
 static PyObject *artifact_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -61,7 +70,7 @@ static PyObject *artifact_py_new(PyTypeObject *type, PyObject *args, PyObject *k
 	Py_END_ALLOW_THREADS
 	PyMem_Free(names);
 	if (st != CLV_OK)
-		return raise_status(st);
+		return raise_artifact(st);
 	ArtifactObject *o = (ArtifactObject *)type->tp_alloc(type, 0);
 	if (o)
 		o->a = a;

@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import torch
 
 from ._capture import Arguments, Captured, take_apart
-from ._dims import SizeSpec, check_sizes
+from ._dims import SizeSpec, check_sizes, warn_of_images
 from ._sizes import Sized
 from ._state import Target
 from .errors import InputError
@@ -115,6 +115,7 @@ class Plans(Generic[T]):
                 self.sized = capture_sized(target, args, kwargs, regime.grad, sizes, self.confirms)
                 self.captured = self.sized.captured
                 if like is None:
+                    warn_of_images(self.sized.symbols, self.names)
                     self.check_example(self.sizes_of(arguments.leaves))
             if self.sized is not None and not self.sized.covers(self.sized.example):
                 arguments = self.sized.resized(arguments, min(self.sized.proven))

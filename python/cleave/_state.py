@@ -408,6 +408,22 @@ def _same_plain(a: Any, b: Any) -> bool:
     return type(a) is type(b) and type(a) in (bool, int, float, str, bytes) and bool(a == b)
 
 
+def same_content(a: Any, b: Any, depth: int = 8) -> bool:
+    """Plain values, tensors without a graph, and lists, tuples and dicts of them: of the same types and bits."""
+    if a is b or _same_plain(a, b):
+        return True
+    if type(a) is not type(b) or depth == 0:
+        return False
+    if type(a) is torch.Tensor:
+        plain = not (a.requires_grad or b.requires_grad) and a.layout is b.layout is torch.strided
+        return plain and a.stride() == b.stride() and bool(_native.bits_equal(a, b))
+    if type(a) in (list, tuple):
+        return len(a) == len(b) and all(same_content(x, y, depth - 1) for x, y in zip(a, b, strict=True))
+    if type(a) is dict:
+        return list(a) == list(b) and all(same_content(a[k], b[k], depth - 1) for k in a)
+    return False
+
+
 Place = tuple[Any, Any]  # where a value was found: a place further up, and a key; or ("", name)
 
 

@@ -173,6 +173,10 @@ class Structure:
     def take_apart(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """The tensors of a call, after a check that its structure is the captured one."""
         args, kwargs = self._by_position(args, kwargs)
+        places = self._places()
+        _tree.refuse_unknown(list(kwargs), [*places, *self._keywords()])
+        if len(args) < len(places):
+            raise InputError(f"input {places[len(args)]} is missing")
         order = [key for key in self._keywords() if key in kwargs]
         kwargs = {k: kwargs[k] for k in [*order, *(k for k in kwargs if k not in order)]}
         spec, leaves, _ = _tree.flatten((args, kwargs))
@@ -188,14 +192,21 @@ class Structure:
         """Tensors given by name that were positional at capture, at their place."""
         if not self.tokens or not kwargs:
             return args, kwargs
-        at, out, rest = 2, list(args), dict(kwargs)
-        for i in range(self.tokens[1][1]):
-            kind, _, number = self.tokens[at]
-            name = self.names[number] if kind == _tree.T_VALUE and number < len(self.names) else None
+        out, rest = list(args), dict(kwargs)
+        for i, name in enumerate(self._places()):
             if i == len(out) and name in rest:
                 out.append(rest.pop(name))
-            at = self._skip(at)
         return tuple(out), rest
+
+    def _places(self) -> list[str]:
+        """Names of positional inputs; what is no tensor has none but its number."""
+        at, out = 2, []
+        for i in range(self.tokens[1][1] if self.tokens else 0):
+            kind, _, number = self.tokens[at]
+            named = kind == _tree.T_VALUE and number < len(self.names)
+            out.append(self.names[number] if named else f"number {i}")
+            at = self._skip(at)
+        return out
 
     def _keywords(self) -> list[str]:
         """Names of keyword inputs, in the order of the capture."""

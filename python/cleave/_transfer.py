@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from .errors import ArgumentError
-from .payload import Device, moved, plain
+from .payload import moved, plain
 from .plan import as_call
 
 CPU = torch.device("cpu")
@@ -153,19 +152,3 @@ def check_batches(batches: Any, what: str) -> Iterator[Any]:
 def as_inputs(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """A batch as positional and keyword inputs: a dict is the latter."""
     return ((), batch) if isinstance(batch, dict) else as_call(batch, None)
-
-
-def read_device(device: Device) -> torch.device:
-    """A device that tensors can go to, with its number."""
-    try:
-        found = torch.device("cpu" if device is None else device)
-    except RuntimeError as error:
-        raise ArgumentError(f"device {device!r}: {error}") from None
-    if found.type == "meta":
-        raise ArgumentError("device 'meta' has no memory: choose one that holds data")
-    if found.type != "cuda":
-        return found
-    count = torch.cuda.device_count()
-    if (found.index or 0) >= count:
-        raise ArgumentError(f"device {device!r}: there are {count} CUDA devices")
-    return found if found.index is not None else torch.device("cuda", torch.cuda.current_device())

@@ -301,6 +301,7 @@ def match_call(want: Spec, got: Spec, names: Sequence[str]) -> None:
     """As match, for the (args, kwargs) of a call whose positional inputs have these names."""
     (args, kwargs), (given, given_kwargs) = want.children, got.children
     n, k = len(args.children), len(given.children)
+    refuse_unknown(given_kwargs.keys, [*names[:n], *kwargs.keys])
     if k < n:
         raise InputError(f"input {names[k]} is missing: the plan was captured with {n} positional inputs, got {k}")
     if k > n:
@@ -310,11 +311,19 @@ def match_call(want: Spec, got: Spec, names: Sequence[str]) -> None:
             raise InputError(f"keyword input {key} is missing")
     for key in given_kwargs.keys:
         if key not in kwargs.keys:
-            raise InputError(f"the plan was captured without a keyword input {key}")
+            raise InputError(f"input {key} is given twice, by its place and by its name")
     for name, x, y in zip(names, args.children, given.children, strict=False):
         match(x, y, name)
     for key, x in zip(kwargs.keys, kwargs.children, strict=True):
         match(x, given_kwargs.children[given_kwargs.keys.index(key)], key)
+
+
+def refuse_unknown(given: Sequence[str], names: Sequence[str]) -> None:
+    """Raises InputError for keywords of a call that are no names of inputs."""
+    unknown = [key for key in given if key not in names]
+    if unknown:
+        known = f"its inputs are {', '.join(names)}" if names else "it has none"
+        raise InputError(f"the plan was captured without an input {', '.join(unknown)}; {known}")
 
 
 def match(want: Spec, got: Spec, path: str) -> None:

@@ -25,8 +25,9 @@ from ._structure import Structure
 from ._threads import read_threads
 from .errors import InputError
 from .optimize import read_level
-from .payload import BoundaryPayload, TensorSchema, dims
+from .payload import BoundaryPayload, TensorSchema, dims, read_device
 from .plan import Node
+from .spec import SplitCandidate
 from .visualization import Drawable, Subject
 
 
@@ -110,7 +111,7 @@ def load(
         if not isinstance(cls, type):
             raise TypeError(f"types are classes, not {cls!r}")
     os.stat(path)  # as Python itself says that there is no such file
-    where = None if device is None else _device(device)
+    where = None if device is None else str(read_device(device))
     artifact = _native.Artifact(os.fsencode(path), names, check)
     how = (allow_compiled, tape_only, read_level(optimize), read_threads(threads), any_weights)
     runtime = _native.Runtime(artifact, where, part, unproven, debug, *how)
@@ -134,9 +135,10 @@ def _names(what: str, names: Sequence[str]) -> str:
     return f"{what}: {', '.join(names[:5])}{' …' if len(names) > 5 else ''}"
 
 
-def _device(device: str | torch.device | int) -> str:
-    d = torch.device(device)
-    return str(torch.device(d.type, 0)) if d.type == "cuda" and d.index is None else str(d)
+def _ports_text(ports: Sequence[Port], most: int = 3) -> str:
+    shown = [f"{p.name} {p.dtype}[{','.join(map(str, p.shape))}]" for p in ports[:most]]
+    more = f" and {len(ports) - most} more" if len(ports) > most else ""
+    return (", ".join(shown) or "none") + more
 
 
 class LoadedModel(_show.Shown, Drawable):
@@ -377,7 +379,27 @@ class LoadedModel(_show.Shown, Drawable):
         first = self._plans[0]
         plans = f", {len(self._plans)} plans" if len(self._plans) > 1 else ""
         what = "" if self.part == "all" else f"{self.part} of "
-        nodes = _show.plural(first.native.node_count(), "node")
+        start, end = self._range(first)
+        nodes = _show.plural(end - start, "node")
         head = f"cleave.LoadedModel {what}{self.about.get('model', 'a model')}: {nodes}{plans}"
         proven = [("proven at", _show.points_text(first.points))] if first.points else []
-        return head, [("file", self.path), *_show.plan_facts(first.native), *proven]
+        facts = _show.plan_facts(first.native)
+        return head, [("file", self.path), *(facts if self.part == "all" else self._part_facts(facts)), *proven]
+
+    def _range(self, first: _PlanHere) -> tuple[int, int]:
+        """The nodes of the first plan that run here."""
+        n = first.native.node_count()
+        return {"all": (0, n), "prefix": (0, first.cut), "suffix": (first.cut, n)}[self.part]
+
+    def _part_facts(self, facts: _show.Facts) -> _show.Facts:
+        """Those of the plan, with the parameters, inputs and outputs of the part."""
+        first = self._plans[0]
+        cut = SplitCandidate(*first.native.frontiers()[first.cut - 1])
+        here = (cut.prefix_params, cut.prefix_param_bytes), (cut.suffix_params, cut.suffix_param_bytes)
+        count, size = here[self.part == "suffix"]
+        own = {
+            "parameters": f"{_native.text_count(count)}, {_native.text_bytes(size)}",
+            "inputs": _ports_text(self.inputs),
+            "outputs": _ports_text(self.outputs),
+        }
+        return [(title, own.get(title, text)) for title, text in facts]

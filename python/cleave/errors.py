@@ -43,6 +43,10 @@ class PlanError(CleaveError, ValueError):
     """Plan text is malformed, or a plan breaks a rule."""
 
 
+class ArtifactError(PlanError):
+    """A .clv file cannot be opened: it is damaged, of another version, or none; the message has the file and why."""
+
+
 class ValidationError(CleaveError, AssertionError):
     """A split does not give what the model gives, or needs more plans than one."""
 
@@ -82,6 +86,7 @@ _native.set_error_classes(
         _native.E_TIMEOUT: TimeoutError,
         _native.E_CANCELLED: KeyboardInterrupt,
         _native.E_PAYLOAD: PayloadError,
+        _native.E_ARTIFACT: ArtifactError,
     }
 )
 

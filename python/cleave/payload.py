@@ -269,7 +269,7 @@ def check_methods(compress: Compress) -> None:
 def to_host(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """The tensors in memory that can be read, sharing what they shared."""
     with torch.no_grad():
-        simple = [plain(t) for t in tensors]
+        simple = [_integers(plain(t)) for t in tensors]
         away = [t for t in simple if t.device.type != "cpu"]
         there = iter(moved(away, torch.device("cpu")))
         return [t if t.device.type == "cpu" else next(there) for t in simple]
@@ -285,9 +285,18 @@ def plain(t: torch.Tensor) -> torch.Tensor:
         raise PayloadError("a payload cannot hold a tensor on meta: it has no data")
     if t.layout != torch.strided:
         raise PayloadError(f"a payload cannot hold a tensor of layout {t.layout}")
-    if t.is_quantized:
-        return t  # refused further down, with its label and dtype
     return t.detach().resolve_conj().resolve_neg()
+
+
+_INTEGERS = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
+
+
+def _integers(t: torch.Tensor) -> torch.Tensor:
+    """The integers of a quantised tensor, on its memory: they are copied like others, and keep their strides."""
+    if t.dtype not in _INTEGERS:
+        return t
+    empty = torch.empty(0, dtype=_INTEGERS[t.dtype], device=t.device)
+    return empty.set_(t.untyped_storage(), t.storage_offset(), t.shape, t.stride())
 
 
 def moved(
@@ -303,6 +312,9 @@ def moved(
     storages: dict[int, torch.UntypedStorage] = {}
     out = []
     for t in tensors:
+        if t.is_quantized:  # torch makes no empty tensor of such a type
+            out.append(t.clone() if t.device == device else t.to(device))
+            continue
         key = t.untyped_storage()._cdata
         overlaps = any(n > 1 and s == 0 for n, s in zip(t.shape, t.stride(), strict=True))
         if users[key] == 1 and not overlaps:
@@ -323,14 +335,36 @@ def _dense(t: torch.Tensor) -> bool:
     return not t.numel() or 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) == t.numel()
 
 
+def read_device(device: Device) -> torch.device:
+    """A device that tensors can go to, with its number."""
+    try:
+        found = torch.device("cpu" if device is None else device)
+        if found.type not in ("cuda", "meta"):
+            torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ArgumentError(f"device {device!r}: {str(error).splitlines()[0]}") from None
+    if found.type == "meta":
+        raise ArgumentError("device 'meta' has no memory: choose one that holds data")
+    return _cuda_device(device, found) if found.type == "cuda" else found
+
+
+def _cuda_device(device: Device, found: torch.device) -> torch.device:
+    if not torch.cuda.is_available():
+        built = torch.version.cuda or torch.version.hip
+        why = "no GPU or no driver was found" if built else f"torch {torch.__version__} is built without it"
+        none = "there are 0 CUDA devices, CUDA is not available here"
+        raise ArgumentError(f"device {str(device)!r}: {none}: {why}; device='cpu' works")
+    count = torch.cuda.device_count()
+    if (found.index or 0) >= count:
+        raise ArgumentError(f"device {str(device)!r}: there are {count} CUDA devices")
+    return found if found.index is not None else torch.device("cuda", torch.cuda.current_device())
+
+
 class _Place:
     """Puts the memory that tensors will be on where it is wanted."""
 
     def __init__(self, device: Device) -> None:
-        try:
-            self.device = torch.device("cpu" if device is None else device)
-        except RuntimeError as error:
-            raise ArgumentError(f"device {device!r}: {error}") from None
+        self.device = read_device(device)
 
     def __call__(self, memories: list[torch.Tensor]) -> list[torch.Tensor]:
         return [m.to(self.device) for m in memories]

@@ -31,7 +31,7 @@ from ._capture import (
     take_apart,
 )
 from ._capture import eager as eager_code
-from ._dims import DynamicDims, SizeSpec, read_size
+from ._dims import DynamicDims, SizeSpec, read_size, warn_of_images
 from ._log import logger, warn
 from ._sizes import Sized
 from ._state import RandomState, Target, fingerprint
@@ -487,7 +487,9 @@ def capture(
     sizes = SizeSpec(dynamic_batch, "B", dynamic_dims, dynamic_ranges)
     if not sizes.empty:
         sized = capture_sized(target, args, kwargs, grad, sizes)
-        plan = Plan(target, sized.captured, sized, take_apart(target, args, kwargs), **how)
+        arguments = take_apart(target, args, kwargs)
+        warn_of_images(sized.symbols, arguments.names)
+        plan = Plan(target, sized.captured, sized, arguments, **how)
     else:
         plan = Plan(target, capture_checked(target, args, kwargs, grad, both), **how)
     plan._first.program.settle(plan.flatten_inputs(args, kwargs))

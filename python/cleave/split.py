@@ -36,7 +36,7 @@ from ._state import Target, fingerprint
 from ._threads import read_threads
 from .errors import InputError, SplitError
 from .optimize import Optimize, read_optimize
-from .payload import BoundaryPayload, Device
+from .payload import BoundaryPayload, Device, read_device
 from .plan import Plan, as_call
 from .spec import SplitLatency, SplitSpec
 from .visualization import Drawable, Subject
@@ -458,7 +458,7 @@ class SplitRuntime(_show.Shown, Drawable):
         2
         """
         self._need("prefix")
-        return self._prefixes(_transfer.check_batches(batches, "batches"), _transfer.read_device(device))
+        return self._prefixes(_transfer.check_batches(batches, "batches"), read_device(device))
 
     def _prefixes(self, batches: Iterator[Any], device: torch.device) -> Generator[BoundaryPayload]:
         lane = _transfer.Lane()
@@ -499,7 +499,7 @@ class SplitRuntime(_show.Shown, Drawable):
             wrong = next((label for label, t in boundary.tensors.items() if not isinstance(t, torch.Tensor)), None)
             if wrong is not None:
                 raise TypeError(f"{wrong} of the boundary is a {type(boundary.tensors[wrong]).__name__}, not a tensor")
-            places = [_transfer.read_device(cut.schema[label].device) for label in cut.labels]
+            places = [read_device(cut.schema[label].device) for label in cut.labels]
             ordered = dataclasses.replace(boundary, tensors=dict(zip(cut.labels, tensors, strict=True)))
             return ordered, lane.start(tensors, places, tensors if borrowed else ())
 

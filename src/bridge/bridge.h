@@ -95,9 +95,13 @@ typedef struct br_view {
 	const int64_t *sizes, *strides;
 	int64_t offset; /* in bytes, a multiple of the element size; the view must lie inside */
 	bool requires_grad;
+	const quantiser *quantiser; /* NULL unless the dtype is quantised */
 } br_view;
 
 clv_status br_view_bytes(const clv_tensor *bytes, const br_view *v, clv_tensor **out); /* shares the memory of bytes */
+/* The quantiser of a quantised tensor but for its numbers, and those: `n` scales and then as many zero points. */
+clv_status br_quantiser_get(const clv_tensor *t, quantiser *out);
+clv_status br_quantiser_numbers(const clv_tensor *t, const quantiser *q, double *out);
 
 /* ---- threads: bridge_threads.cpp ----------------------------------------------------------------------------------- */
 

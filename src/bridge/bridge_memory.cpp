@@ -8,6 +8,9 @@ extern "C" {
 #include "base/digest.h"
 }
 
+#include <ATen/quantized/QTensorImpl.h>
+#include <ATen/record_function.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <algorithm>
@@ -56,6 +59,87 @@ clv_status br_bytes_new(size_t n, clv_tensor **out, void **data)
 	}
 }
 
+// ---- quantised tensors
+
+static at::Tensor doubles(const double *at, uint32_t n)
+{
+	at::Tensor t = at::empty({static_cast<int64_t>(n)}, at::kDouble);
+	if (n)
+		std::memcpy(t.mutable_data_ptr(), at, n * sizeof *at);
+	return t;
+}
+
+static at::QuantizerPtr make_quantiser(const quantiser &q, at::ScalarType type, c10::Device device)
+{
+	if (q.scheme == QUANT_TENSOR)
+		return at::make_per_tensor_affine_quantizer(q.scales[0], static_cast<int64_t>(q.zero_points[0]), type);
+	// torch makes the kind of quantiser that the type of the zero points says
+	bool floating = q.scheme == QUANT_CHANNEL_FLOAT;
+	at::Tensor scales = doubles(q.scales, q.n).to(floating ? at::kFloat : at::kDouble);
+	at::Tensor zero_points = doubles(q.zero_points, q.n).to(floating ? at::kFloat : at::kLong);
+	return at::make_per_channel_affine_quantizer(scales.to(device), zero_points.to(device), q.axis, type);
+}
+
+static at::Tensor quantised_view(const at::Tensor &base, at::ScalarType type, const quantiser &q)
+{
+	at::DisableRecordFunctionGuard quiet;
+	at::NoGradGuard no_grad;
+	c10::DispatchKey key = at::TensorOptions().dtype(type).device(base.device()).computeDispatchKey();
+	return at::detail::make_tensor<at::QTensorImpl>(c10::Storage(base.storage()), c10::DispatchKeySet(key),
+	                                                c10::scalarTypeToTypeMeta(type),
+	                                                make_quantiser(q, type, base.device()));
+}
+
+static clv_status quant_scheme_of(const at::Tensor &t, quant_scheme *out)
+{
+	switch (t.qscheme()) {
+	case at::kPerTensorAffine: *out = QUANT_TENSOR; return CLV_OK;
+	case at::kPerChannelAffine: *out = QUANT_CHANNEL; return CLV_OK;
+	case at::kPerChannelAffineFloatQParams: *out = QUANT_CHANNEL_FLOAT; return CLV_OK;
+	default: return fail(CLV_E_UNSUPPORTED, "it is quantised as %s", at::toString(t.qscheme()).c_str());
+	}
+}
+
+static void copy_doubles(const at::Tensor &from, double *to)
+{
+	at::Tensor t = from.to(at::kCPU).to(at::kDouble).contiguous();
+	if (t.numel())
+		std::memcpy(to, t.const_data_ptr(), static_cast<size_t>(t.numel()) * sizeof *to);
+}
+
+clv_status br_quantiser_get(const clv_tensor *ct, quantiser *out)
+{
+	BRIDGE_CATCH({
+		at::DisableRecordFunctionGuard quiet;
+		at::NoGradGuard no_grad;
+		at::Tensor t = borrow(ct);
+		quantiser q = {};
+		TRY(quant_scheme_of(t, &q.scheme));
+		bool channels = q.scheme != QUANT_TENSOR;
+		q.axis = channels ? static_cast<uint32_t>(t.q_per_channel_axis()) : 0;
+		q.n = channels ? static_cast<uint32_t>(t.q_per_channel_scales().numel()) : 1;
+		*out = q;
+		return CLV_OK;
+	})
+}
+
+clv_status br_quantiser_numbers(const clv_tensor *ct, const quantiser *q, double *out)
+{
+	BRIDGE_CATCH({
+		at::DisableRecordFunctionGuard quiet;
+		at::NoGradGuard no_grad;
+		at::Tensor t = borrow(ct);
+		if (q->scheme == QUANT_TENSOR) {
+			out[0] = t.q_scale();
+			out[1] = static_cast<double>(t.q_zero_point());
+			return CLV_OK;
+		}
+		copy_doubles(t.q_per_channel_scales(), out);
+		copy_doubles(t.q_per_channel_zero_points(), out + q->n);
+		return CLV_OK;
+	})
+}
+
 // As views that operators make, all of them count writes together: autograd notices a write through another one.
 clv_status br_view_bytes(const clv_tensor *bytes, const br_view *v, clv_tensor **out)
 {
@@ -63,8 +147,10 @@ clv_status br_view_bytes(const clv_tensor *bytes, const br_view *v, clv_tensor *
 		at::Tensor base = borrow(bytes);
 		at::ScalarType type = bridge::scalar_type_of(v->dtype);
 		int64_t item = static_cast<int64_t>(c10::elementSize(type));
-		at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(base.storage()), base.key_set(),
-		                                                        c10::scalarTypeToTypeMeta(type));
+		at::Tensor t = v->quantiser
+		                   ? quantised_view(base, type, *v->quantiser)
+		                   : at::detail::make_tensor<c10::TensorImpl>(c10::Storage(base.storage()), base.key_set(),
+		                                                              c10::scalarTypeToTypeMeta(type));
 		t.unsafeGetTensorImpl()->set_sizes_and_strides(at::IntArrayRef(v->sizes, v->ndim),
 		                                               at::IntArrayRef(v->strides, v->ndim), v->offset / item);
 		t.unsafeGetTensorImpl()->set_version_counter(base.unsafeGetTensorImpl()->version_counter());

@@ -4,8 +4,13 @@
 
 #include "bridge/impl.hpp"
 
+extern "C" {
+#include "plan/words.h"
+}
+
 #include <ATen/Context.h>
 #include <ATen/MemoryOverlap.h>
+#include <ATen/quantized/Quantizer.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/record_function.h>
 #include <c10/core/DefaultDtype.h>
@@ -153,6 +158,12 @@ bool br_is_contiguous(const br_meta *m)
 	return true;
 }
 
+// The same integers that stand for the same numbers.
+static bool same_quantised(const at::Tensor &a, const at::Tensor &b)
+{
+	return a.quantizer()->equalTo(b.quantizer()) && at::equal(a.int_repr(), b.int_repr());
+}
+
 // Compares bytes, so that NaNs and signed zeros count; layouts without strides are compared by value.
 clv_status br_bits_equal(const clv_tensor *ca, const clv_tensor *cb, bool *out)
 {
@@ -173,8 +184,8 @@ clv_status br_bits_equal(const clv_tensor *ca, const clv_tensor *cb, bool *out)
 		if (a.is_nested() || a.layout() != at::kStrided || a.is_quantized()) {
 			if (a.is_nested())
 				return fail(CLV_E_UNSUPPORTED, "nested constant tensors cannot be compared");
-			*out = a.sizes() == b.sizes() && at::equal(a.is_quantized() ? a.dequantize() : a.to_dense(),
-			                                           b.is_quantized() ? b.dequantize() : b.to_dense());
+			*out = a.sizes() == b.sizes() &&
+			       (a.is_quantized() ? same_quantised(a, b) : at::equal(a.to_dense(), b.to_dense()));
 			return CLV_OK;
 		}
 		if (a.sizes() != b.sizes() || a.is_meta()) {
@@ -367,14 +378,22 @@ void br_autocast_exit(const br_autocast *saved)
 
 // ---- the tensor functions of cleave.h
 
+static clv_status read_dtype(const char *who, const char *text, dtype *out)
+{
+	clv_status st = dtype_read(text, out);
+	if (st != CLV_OK)
+		return st == CLV_E_NOMEM ? st : fail_more(st, "%s", who);
+	return dtype_quantised(*out) ? fail(CLV_E_UNSUPPORTED, "%s: a %s tensor needs scales and zero points", who, text)
+	                             : CLV_OK;
+}
+
 clv_status clv_tensor_from_data(const void *data, const char *dtype_text, uint32_t ndim, const int64_t *shape,
                                 clv_tensor **out)
 {
 	dtype d;
 	if (!data || !dtype_text || !out || (ndim && !shape))
 		return fail(CLV_E_INVALID, "clv_tensor_from_data: an argument is NULL");
-	if (!dtype_parse(dtype_text, std::strlen(dtype_text), &d))
-		return fail(CLV_E_INVALID, "clv_tensor_from_data: no dtype \"%s\"", dtype_text);
+	TRY(read_dtype("clv_tensor_from_data", dtype_text, &d));
 	TRY(bridge::check_extent("clv_tensor_from_data", ndim, shape, nullptr, (dtype_bits(d) + 7) / 8));
 	BRIDGE_CATCH({
 		at::Tensor view = at::from_blob(const_cast<void *>(data), at::IntArrayRef(shape, ndim),
@@ -390,8 +409,7 @@ clv_status clv_tensor_wrap(void *data, const char *dtype_text, uint32_t ndim, co
 	dtype d;
 	if (!data || !dtype_text || !out || (ndim && !shape))
 		return fail(CLV_E_INVALID, "clv_tensor_wrap: an argument is NULL");
-	if (!dtype_parse(dtype_text, std::strlen(dtype_text), &d))
-		return fail(CLV_E_INVALID, "clv_tensor_wrap: no dtype \"%s\"", dtype_text);
+	TRY(read_dtype("clv_tensor_wrap", dtype_text, &d));
 	TRY(bridge::check_extent("clv_tensor_wrap", ndim, shape, strides, (dtype_bits(d) + 7) / 8));
 	br_blob b = {static_cast<uint8_t>(d), ndim, shape, strides};
 	return br_wrap(data, &b, release_fn, ctx, out);
@@ -456,6 +474,8 @@ clv_status clv_tensor_copy_to(const clv_tensor *t, void *to, size_t size)
 		size_t want = from.numel() * from.element_size();
 		if (size != want)
 			return fail(CLV_E_INVALID, "the tensor has %zu bytes, the buffer %zu", want, size);
+		if (from.is_quantized())
+			from = from.int_repr();
 		if (want)
 			at::from_blob(to, from.sizes(), from.options().device(c10::kCPU)).copy_(from);
 		return CLV_OK;

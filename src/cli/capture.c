@@ -50,7 +50,7 @@ static char *python_line(char **argv)
 char *find_python(void)
 {
 	static const char *const places[] = {
-		"python3", "python",
+		"python3", "python", "../.venv/bin/python3", /* of a clone, whose build/ this program is in */
 #ifdef CLEAVE_CLI_TORCH
 		"../../bin/python3", /* of libexec/cleave */
 #endif
@@ -70,7 +70,8 @@ static int explain(char **argv)
 {
 	char *line = python_line(argv);
 	complain("capture runs the model, which needs Python with PyTorch and Cleave; there is none beside this program");
-	hint("where Cleave is installed: `%s`; CLEAVE_PYTHON names a Python to use", line ? line : "python3 -m cleave");
+	hint("set CLEAVE_PYTHON to the Python that has Cleave, as in CLEAVE_PYTHON=.venv/bin/python3, or run `%s` there",
+	     line ? line : "python3 -m cleave");
 	free(line);
 	return EXIT_FAILED;
 }

@@ -19,6 +19,9 @@ static const element elements[] = {
 	{"i32", ELEMENT_INT, 4, INT32_MIN, INT32_MAX},
 	{"u64", ELEMENT_UINT, 8, 0, 0x1p63},
 	{"i64", ELEMENT_INT, 8, -0x1p62, 0x1p62},
+	{"qu8", ELEMENT_UINT, 1, 0, UINT8_MAX}, /* quantised: the integers */
+	{"qi8", ELEMENT_INT, 1, INT8_MIN, INT8_MAX},
+	{"qi32", ELEMENT_INT, 4, INT32_MIN, INT32_MAX},
 	{"c64", ELEMENT_COMPLEX, 8, 0, 0},
 	{"c128", ELEMENT_COMPLEX, 16, 0, 0},
 	{"", ELEMENT_OTHER, 1, 0, 0},

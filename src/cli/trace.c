@@ -198,7 +198,8 @@ static bool check_python(const request *r, const char *python)
 	const char *name = python ? python : "python3", *given = getenv("CLEAVE_OPENVINO");
 	if (!ask_python(name, program, answer, sizeof answer) || strncmp(answer, "has\n", 4) != 0) {
 		complain("%s has no Cleave, which compilers are run by", name);
-		hint("CLEAVE_PYTHON names a Python that has Cleave and PyTorch, and OpenVINO for that back end");
+		hint("set CLEAVE_PYTHON to a Python that has Cleave and PyTorch, and OpenVINO for that back end, as in "
+		     "CLEAVE_PYTHON=.venv/bin/python3");
 		return false;
 	}
 	if (!strcmp(r->backend, "openvino") && answer[4] && !(given && *given))

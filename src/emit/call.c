@@ -182,28 +182,6 @@ static const form forms[] = {
 
 /* ---- arguments -------------------------------------------------------------------------------------------------- */
 
-const char *torch_dtype(uint8_t d)
-{
-	static const char *const names[] = {"uint8",           "int8",
-	                                    "int16",           "int32",
-	                                    "int64",           "float16",
-	                                    "float32",         "float64",
-	                                    "complex32",       "complex64",
-	                                    "complex128",      "bool",
-	                                    "qint8",           "quint8",
-	                                    "qint32",          "bfloat16",
-	                                    "quint4x2",        "quint2x4",
-	                                    "bits1x8",         "bits2x4",
-	                                    "bits4x2",         "bits8",
-	                                    "bits16",          "float8_e5m2",
-	                                    "float8_e4m3fn",   "float8_e5m2fnuz",
-	                                    "float8_e4m3fnuz", "uint16",
-	                                    "uint32",          "uint64",
-	                                    "float8_e8m0fnu",  "float4_e2m1fn_x2"};
-	_Static_assert(sizeof names / sizeof *names == DT_COUNT, "one name per dtype");
-	return d < DT_COUNT ? names[d] : "float32";
-}
-
 void write_float(double v, strbuf *b)
 {
 	if (isnan(v))

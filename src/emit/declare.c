@@ -239,11 +239,6 @@ static clv_status declare_containers(writer *w, containers *all, const char *pat
 	return CLV_OK;
 }
 
-static bool is_quantized(uint8_t d)
-{
-	return d == DT_QI8 || d == DT_QU8 || d == DT_QI32 || d == DT_QU4X2 || d == DT_QU2X4;
-}
-
 /* Sizes at the low end of each symbol: a placeholder until the caller gives the tensor. */
 static clv_status put_sizes(const plan *p, uint32_t first, uint32_t n, const int64_t *low, strbuf *b)
 {
@@ -378,7 +373,7 @@ static clv_status declare_one(writer *w, containers *all, value_id v, const int6
 		return CLV_OK; /* the node that takes it is refused, with its name */
 	TRY(place_text(w, v, &path));
 	clv_status st = CLV_OK;
-	if ((x->flags & VALUE_ODD) || is_quantized(x->dtype))
+	if ((x->flags & VALUE_ODD) || dtype_quantised(x->dtype))
 		st = fail(CLV_E_UNSUPPORTED, "%s is sparse, nested or quantized, and cannot be declared as source", path);
 	else if (w->stage && is_in_block(p, &w->stage->layers, path))
 		st = fail(CLV_E_UNSUPPORTED,

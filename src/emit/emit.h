@@ -13,6 +13,7 @@
 #include "base/table.h"
 #include "plan/twins.h"
 #include "plan/view.h"
+#include "plan/words.h"
 
 /* An argument of an operator's schema. */
 typedef struct source_formal {
@@ -202,7 +203,6 @@ void put_expr(const plan *p, expr_id e, symbol_fn name, void *ctx, strbuf *b);
 void write_dims(writer *w, uint32_t first, uint32_t n, strbuf *b); /* 2, 3 * B */
 void write_float(double v, strbuf *b);
 void write_string(const char *s, size_t n, strbuf *b);
-const char *torch_dtype(uint8_t d); /* "float32" */
 
 /* layer.c */
 clv_status layers_find(writer *w, layers *out); /* *out is to be freed in any case */

@@ -267,21 +267,11 @@ clv_status clv_runtime_run_suffix(const clv_runtime *r, const clv_boundary *b, c
 /* A tensor of the payload; a copy on the CPU, where one is needed, is kept in *host. */
 static clv_status put_tensor(payload *p, const crossing *c, encoding wish, clv_tensor **host)
 {
-	br_meta before, m;
-	br_memory memory;
 	uint32_t number;
 	payload_tensor t = {.label = c->label, .boundary = true, .wish = wish};
-	TRY(br_meta_get(c->tensor, &before));
 	TRY(br_to_device(c->tensor, "cpu", host));
-	TRY(br_meta_get(*host, &m));
-	TRY(br_memory_get(*host, &memory));
-	t.dtype = (dtype)m.dtype;
-	t.device = before.device;
-	t.ndim = m.ndim;
-	t.sizes = m.sizes;
-	t.strides = m.strides;
-	t.data = memory.data;
-	t.storage = memory.base;
+	TRY(tensor_describe(p, c->tensor, *host, &t));
+	t.requires_grad = false; /* no graph goes with it */
 	return payload_add_tensor(p, &t, &number);
 }
 

@@ -4,6 +4,7 @@
 #include "base/options.h"
 #include "file/npy.h"
 #include "file/safetensors.h"
+#include "plan/words.h"
 
 struct clv_arrays {
 	uint8_t *bytes; /* of the file; owned. NULL: those of the caller */
@@ -129,9 +130,8 @@ static clv_status to_entry(const clv_array *given, st_entry *out)
 	if (!x.name || !x.dtype || (x.ndim && !x.shape) || (x.bytes && !x.data))
 		return fail(CLV_E_INVALID, "a clv_array has no name, dtype, shape or data");
 	*out = (st_entry){.name = x.name, .ndim = x.ndim, .shape = x.shape, .data = x.data, .nbytes = x.bytes};
-	return dtype_parse(x.dtype, strlen(x.dtype), &out->dtype)
-	           ? CLV_OK
-	           : fail(CLV_E_INVALID, "tensor \"%.64s\": there is no dtype \"%.32s\"", x.name, x.dtype);
+	clv_status st = dtype_read(x.dtype, &out->dtype);
+	return st == CLV_OK || st == CLV_E_NOMEM ? st : fail_more(st, "tensor \"%.64s\"", x.name);
 }
 
 static clv_status save_entries(const st_entry *entries, uint32_t n, const char *path)

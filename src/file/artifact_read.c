@@ -17,9 +17,12 @@ static clv_status check_version(const json_t *root)
 	if (!json_is_integer(major) || !json_is_integer(minor) || json_array_size(version) != 2)
 		return fail(CLV_E_PARSE, "\"version\" is no pair of numbers");
 	if (json_integer_value(major) < ARTIFACT_PLAIN_MAJOR || json_integer_value(major) > ARTIFACT_MAJOR)
-		return fail(CLV_E_UNSUPPORTED, "the file has version %lld.%lld, this library reads versions %d.x and %d.x",
-		            (long long)json_integer_value(major), (long long)json_integer_value(minor), ARTIFACT_PLAIN_MAJOR,
-		            ARTIFACT_MAJOR);
+		return fail(
+			CLV_E_PARSE,
+			"the file has version %lld.%lld, this library reads versions %d.x and %d.x: open it with the Cleave "
+			"that wrote it or a newer one, or save the model again with this one",
+			(long long)json_integer_value(major), (long long)json_integer_value(minor), ARTIFACT_PLAIN_MAJOR,
+			ARTIFACT_MAJOR);
 	return CLV_OK;
 }
 

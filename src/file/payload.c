@@ -1,9 +1,11 @@
 /* Payloads as data: made, filled, released. */
 #include "file/payload.h"
 
+#include <math.h>
 #include <string.h>
 
 const char *const payload_kinds[] = {"boundary", "values", "weights"};
+const char *const quant_schemes[] = {"per_tensor_affine", "per_channel_affine", "per_channel_affine_float_qparams"};
 
 clv_status payload_new(payload_kind kind, payload **out)
 {
@@ -90,6 +92,9 @@ bool wire_dtype(dtype d, dtype *wire, uint32_t *parts)
 	case DT_F8E5M2FNUZ: /* named by the format, but not known to all of its readers */
 	case DT_F8E4M3FNUZ:
 	case DT_F8E8M0FNU: *wire = DT_U8; return true;
+	case DT_QI8: *wire = DT_I8; return true;
+	case DT_QU8: *wire = DT_U8; return true;
+	case DT_QI32: *wire = DT_I32; return true;
 	default: return st_dtype_name(d) != NULL;
 	}
 }
@@ -152,6 +157,31 @@ static clv_status check_dims(const payload_tensor *t)
 	return CLV_OK;
 }
 
+/* Kernels take zero points as 32-bit integers. */
+static bool is_zero_point(double v)
+{
+	return v >= INT32_MIN && v <= INT32_MAX && v == (double)(int32_t)v;
+}
+
+static clv_status check_quantiser(const payload_tensor *t)
+{
+	const quantiser *q = t->quantiser;
+	if (dtype_quantised(t->dtype) != (q != NULL))
+		return fail(CLV_E_INVALID, "it is %s and has %s", dtype_name(t->dtype), q ? "a quantiser" : "no quantiser");
+	if (!q)
+		return CLV_OK;
+	if (q->scheme == QUANT_TENSOR ? q->n != 1 : q->axis >= t->ndim || t->sizes[q->axis] != q->n)
+		return fail(CLV_E_INVALID, "its quantiser has %u scales on dimension %u, which is of another size", q->n,
+		            q->axis);
+	for (uint32_t i = 0; i < q->n; i++) {
+		bool whole = q->scheme != QUANT_CHANNEL_FLOAT;
+		if (!isfinite(q->scales[i]) || !(whole ? is_zero_point(q->zero_points[i]) : isfinite(q->zero_points[i])))
+			return fail(CLV_E_INVALID, "scale %g and zero point %g of its quantiser are impossible", q->scales[i],
+			            q->zero_points[i]);
+	}
+	return CLV_OK;
+}
+
 static clv_status check_tensor(const payload *p, const payload_tensor *t)
 {
 	dtype wire;
@@ -164,7 +194,19 @@ static clv_status check_tensor(const payload *p, const payload_tensor *t)
 		return fail(CLV_E_INVALID, "there are two of this name");
 	if (t->requires_grad && !dtype_has_grad(t->dtype))
 		return fail(CLV_E_INVALID, "%s cannot require grad", dtype_name(t->dtype));
-	return check_dims(t);
+	TRY(check_dims(t));
+	return check_quantiser(t);
+}
+
+static clv_status keep_quantiser(payload *p, const quantiser *from, const quantiser **out)
+{
+	if (!from)
+		return CLV_OK;
+	quantiser q = *from;
+	q.scales = arena_copy(&p->arena, from->scales, from->n * sizeof *from->scales);
+	q.zero_points = arena_copy(&p->arena, from->zero_points, from->n * sizeof *from->zero_points);
+	*out = q.scales && q.zero_points ? arena_copy(&p->arena, &q, sizeof q) : NULL;
+	return *out ? CLV_OK : fail_nomem();
 }
 
 clv_status payload_add_tensor(payload *p, const payload_tensor *from, uint32_t *out)
@@ -177,6 +219,7 @@ clv_status payload_add_tensor(payload *p, const payload_tensor *from, uint32_t *
 	TRY(payload_text(p, from->device, strlen(from->device), &t.device));
 	TRY(payload_ints(p, from->sizes, from->ndim, &t.sizes));
 	TRY(payload_ints(p, from->strides, from->ndim, &t.strides));
+	TRY(keep_quantiser(p, from->quantiser, &t.quantiser));
 	TRY(table_add(&p->by_label, hash_label(p, t.label), p->tensors.n));
 	*out = p->tensors.n;
 	return vec_push(&p->tensors, t);

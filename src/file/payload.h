@@ -29,6 +29,7 @@ typedef struct payload_tensor {
 	const char *device; /* where it was */
 	uint32_t ndim;
 	const int64_t *sizes, *strides; /* strides in elements */
+	const quantiser *quantiser;     /* of a quantised dtype; NULL for others */
 
 	/* written: both borrowed from the caller */
 	const void *data;       /* the first element; NULL when there is none */
@@ -133,6 +134,9 @@ digest memory_digest(const payload_memory *m);
 clv_status payload_fill(const payload *p, uint32_t memory, void *to);
 /* Elements from the first to the last one, both included; CLV_E_OVERFLOW. */
 clv_status strided_extent(uint32_t ndim, const int64_t *sizes, const int64_t *strides, size_t *out);
+
+/* As schemes are called in files; torch has the same names. */
+extern const char *const quant_schemes[];
 
 /* The dtype of the entry for elements of d, and how many of them make one; false: no payload holds d. */
 bool wire_dtype(dtype d, dtype *wire, uint32_t *parts);

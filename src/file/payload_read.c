@@ -350,8 +350,56 @@ static clv_status read_place(const payload *p, const json_t *from, payload_tenso
 	return CLV_OK;
 }
 
+static clv_status read_floats(payload *p, const json_t *from, const char *key, const double **out, uint32_t *n)
+{
+	const json_t *list;
+	TRY(json_get_array(from, key, &list));
+	*n = (uint32_t)json_array_size(list); /* of a header: it has less than 2^32 bytes */
+	double *at = arena_alloc(&p->arena, (*n + 1) * sizeof *at);
+	if (!at)
+		return fail_nomem();
+	for (uint32_t i = 0; i < *n; i++) {
+		const char *text = json_string_value(json_array_get(list, i));
+		if (!text)
+			return fail(CLV_E_PARSE, "%s %u is no number as text", key, i);
+		TRY(float_parse(text, &at[i]));
+	}
+	*out = at;
+	return CLV_OK;
+}
+
+static clv_status read_scheme(const json_t *from, quant_scheme *out)
+{
+	const char *name;
+	TRY(json_get_string(from, "scheme", &name));
+	for (int i = 0; i < QUANT_SCHEMES; i++)
+		if (strcmp(name, quant_schemes[i]) == 0) {
+			*out = (quant_scheme)i;
+			return CLV_OK;
+		}
+	return fail(CLV_E_PARSE, "there is no scheme \"%.32s\" to quantise by", name);
+}
+
+/* payload_add_tensor checks that it fits the tensor. */
+static clv_status read_quantiser(payload *p, const json_t *from, quantiser *out)
+{
+	int64_t axis;
+	uint32_t zero_points;
+	TRY(read_scheme(from, &out->scheme));
+	TRY(json_get_int(from, "axis", &axis));
+	if (axis < 0 || axis >= PAYLOAD_NDIM)
+		return fail(CLV_E_PARSE, "there is no dimension %lld to quantise by", (long long)axis);
+	out->axis = (uint32_t)axis;
+	TRY(read_floats(p, from, "scales", &out->scales, &out->n));
+	TRY(read_floats(p, from, "zero_points", &out->zero_points, &zero_points));
+	return zero_points == out->n ? CLV_OK
+	                             : fail(CLV_E_PARSE, "it has %u scales and %u zero points", out->n, zero_points);
+}
+
 static clv_status add_tensor(reader *r, const json_t *from, payload_tensor *t)
 {
+	const json_t *quantised = json_object_get(from, "quantiser");
+	quantiser q = {0};
 	int64_t sizes[PAYLOAD_NDIM], strides[PAYLOAD_NDIM];
 	uint32_t nstrides, number;
 	TRY(get_dtype(from, &t->dtype));
@@ -365,6 +413,10 @@ static clv_status add_tensor(reader *r, const json_t *from, payload_tensor *t)
 	t->sizes = sizes;
 	t->strides = strides;
 	TRY(read_place(r->p, from, t));
+	if (quantised) {
+		TRY(read_quantiser(r->p, quantised, &q));
+		t->quantiser = &q;
+	}
 	if (t->boundary && r->p->kind != PAYLOAD_BOUNDARY)
 		return fail(CLV_E_PARSE, "there is no boundary that it could belong to");
 	return payload_add_tensor(r->p, t, &number);
@@ -503,8 +555,9 @@ static clv_status check_kind(const json_t *root, payload_kind want)
 	int64_t version;
 	TRY(json_get_int(root, "version", &version));
 	if (version != PAYLOAD_VERSION)
-		return fail(CLV_E_UNSUPPORTED, "the payload has version %lld, this reader knows version %d", (long long)version,
-		            PAYLOAD_VERSION);
+		return fail(CLV_E_PARSE,
+		            "the payload has version %lld, this reader knows version %d: both sides need the same Cleave",
+		            (long long)version, PAYLOAD_VERSION);
 	TRY(json_get_string(root, "kind", &kind));
 	if (strcmp(kind, payload_kinds[want]) == 0)
 		return CLV_OK;

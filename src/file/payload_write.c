@@ -28,6 +28,44 @@ static clv_status put_ints(json_t *object, const char *key, const int64_t *at, u
 	return CLV_OK;
 }
 
+static clv_status float_text(double v, json_t **out)
+{
+	strbuf b = STRBUF_INIT;
+	float_print(v, &b);
+	clv_status st = b.failed ? fail_nomem() : json_text(b.at, b.n, out);
+	strbuf_free(&b);
+	return st;
+}
+
+static clv_status put_float(json_t *o, const char *key, double v)
+{
+	json_t *text;
+	TRY(float_text(v, &text));
+	return json_put(o, key, text);
+}
+
+static clv_status put_floats(json_t *o, const char *key, const double *at, uint32_t n)
+{
+	json_t *list = json_array();
+	TRY(json_put(o, key, list));
+	for (uint32_t i = 0; i < n; i++) {
+		json_t *text;
+		TRY(float_text(at[i], &text));
+		TRY(json_push(list, text));
+	}
+	return CLV_OK;
+}
+
+static clv_status put_quantiser(json_t *tensor, const quantiser *q)
+{
+	json_t *o = json_object();
+	TRY(json_put(tensor, "quantiser", o));
+	TRY(json_put_string(o, "scheme", quant_schemes[q->scheme]));
+	TRY(json_put(o, "axis", json_integer(q->axis)));
+	TRY(put_floats(o, "scales", q->scales, q->n));
+	return put_floats(o, "zero_points", q->zero_points, q->n);
+}
+
 static clv_status make_tensor(const payload *p, uint32_t i, json_t *o)
 {
 	const payload_tensor *t = &p->tensors.at[i];
@@ -39,16 +77,9 @@ static clv_status make_tensor(const payload *p, uint32_t i, json_t *o)
 	TRY(json_put(o, "offset", json_integer((json_int_t)t->offset)));
 	TRY(json_put_string(o, "device", t->device));
 	TRY(json_put(o, "requires_grad", json_boolean(t->requires_grad)));
+	if (t->quantiser)
+		TRY(put_quantiser(o, t->quantiser));
 	return json_put(o, "boundary", json_boolean(t->boundary));
-}
-
-static clv_status put_float(json_t *o, const char *key, double v)
-{
-	strbuf b = STRBUF_INIT;
-	float_print(v, &b);
-	clv_status st = b.failed ? fail_nomem() : json_put_text(o, key, b.at, b.n);
-	strbuf_free(&b);
-	return st;
 }
 
 static clv_status make_memory(const payload *p, uint32_t i, json_t *o)

@@ -115,7 +115,7 @@ static bool stays(const folding *f, value_id v)
 {
 	const value *x = &f->p->values.at[v];
 	int64_t bytes;
-	return x->type != TYPE_TENSOR || (x->flags & VALUE_ODD) || value_bytes(f->p, v, f->out->syms, &bytes) != CLV_OK;
+	return !can_be_sent(x) || value_bytes(f->p, v, f->out->syms, &bytes) != CLV_OK;
 }
 
 static bool takes_gradients(const plan *p, value_id v)

@@ -293,8 +293,8 @@ static clv_status fail_over(const pipe_problem *pr, const pipe_score *score)
 			b.failed ? fail_nomem()
 					 : fail(CLV_E_UNSUPPORTED,
 		                    "no partition within the memory limits was found: in the best one %s; give more devices or "
-		                    "memory, recompute, or hold fewer micro-batches",
-		                    b.at);
+		                    "memory, %shold fewer micro-batches",
+		                    b.at, pr->training && !pr->recompute ? "recompute, or " : "or ");
 		strbuf_free(&b);
 		return st;
 	}

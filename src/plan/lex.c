@@ -253,18 +253,18 @@ static size_t decimal_length(const char *s, size_t n)
 	size_t i = digits_at(s, 0, n);
 	if (i == 0)
 		return 0;
-	bool real = i < n && s[i] == '.';
-	if (real)
+	bool point = i < n && s[i] == '.';
+	if (point)
 		i += 1 + digits_at(s, i + 1, n);
 	if (i < n && (s[i] == 'e' || s[i] == 'E')) {
 		size_t sign = i + 1 < n && (s[i + 1] == '+' || s[i + 1] == '-');
 		size_t exponent = digits_at(s, i + 1 + sign, n);
 		if (exponent) {
-			real = true;
+			point = true;
 			i += 1 + sign + exponent;
 		}
 	}
-	return real ? i : 0;
+	return point ? i : 0;
 }
 
 /* Length of a float literal after blanks, its sign included; 0 if there is none. */

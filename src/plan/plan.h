@@ -64,6 +64,16 @@ typedef enum dtype {
 		DT_COUNT
 } dtype;
 
+/* Which numbers the integers of a quantised tensor stand for: element k is (k - zero point) * scale. */
+typedef enum quant_scheme { QUANT_TENSOR, QUANT_CHANNEL, QUANT_CHANNEL_FLOAT, QUANT_SCHEMES } quant_scheme;
+
+typedef struct quantiser {
+	quant_scheme scheme;
+	uint32_t axis;                      /* of the channels */
+	uint32_t n;                         /* channels; 1 for QUANT_TENSOR */
+	const double *scales, *zero_points; /* n each; zero points are integers but for QUANT_CHANNEL_FLOAT */
+} quantiser;
+
 /* What a value is when it is not a tensor: the host result of an operator (item, is_nonzero, equal, …). */
 typedef enum value_type {
 	TYPE_TENSOR,
@@ -386,6 +396,7 @@ value_id alias_root(const plan *p, value_id v); /* v itself when it owns its sto
 /* Tables of names */
 const char *dtype_name(dtype d);
 uint32_t dtype_bits(dtype d);
+bool dtype_quantised(dtype d);
 bool dtype_parse(const char *s, size_t n, dtype *out);
 /* strided sparse_coo sparse_csr mkldnn sparse_csc sparse_bsr sparse_bsc jagged: PyTorch's order; NULL ends */
 extern const char *const layout_names[];

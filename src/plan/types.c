@@ -36,6 +36,11 @@ uint32_t dtype_bits(dtype d)
 	return (unsigned)d < DT_COUNT ? dtypes[d].bits : 0;
 }
 
+bool dtype_quantised(dtype d)
+{
+	return d == DT_QI8 || d == DT_QU8 || d == DT_QI32 || d == DT_QU4X2 || d == DT_QU2X4;
+}
+
 bool dtype_parse(const char *s, size_t n, dtype *out)
 {
 	for (unsigned d = 0; d < DT_COUNT; d++) {
@@ -45,6 +50,50 @@ bool dtype_parse(const char *s, size_t n, dtype *out)
 		}
 	}
 	return false;
+}
+
+const char *torch_dtype(uint8_t d)
+{
+	static const char *const names[] = {"uint8",           "int8",
+	                                    "int16",           "int32",
+	                                    "int64",           "float16",
+	                                    "float32",         "float64",
+	                                    "complex32",       "complex64",
+	                                    "complex128",      "bool",
+	                                    "qint8",           "quint8",
+	                                    "qint32",          "bfloat16",
+	                                    "quint4x2",        "quint2x4",
+	                                    "bits1x8",         "bits2x4",
+	                                    "bits4x2",         "bits8",
+	                                    "bits16",          "float8_e5m2",
+	                                    "float8_e4m3fn",   "float8_e5m2fnuz",
+	                                    "float8_e4m3fnuz", "uint16",
+	                                    "uint32",          "uint64",
+	                                    "float8_e8m0fnu",  "float4_e2m1fn_x2"};
+	_Static_assert(sizeof names / sizeof *names == DT_COUNT, "one name per dtype");
+	return d < DT_COUNT ? names[d] : "float32";
+}
+
+static clv_status fail_dtype(const char *name)
+{
+	strbuf b = STRBUF_INIT;
+	for (unsigned d = 0; d < DT_COUNT; d++)
+		strbuf_printf(&b, "%s%s", d ? ", " : "", dtypes[d].name);
+	clv_status st = b.failed ? fail_nomem() : fail(CLV_E_INVALID, "no dtype \"%.32s\"; there are %s", name, b.at);
+	strbuf_free(&b);
+	return st;
+}
+
+clv_status dtype_read(const char *name, dtype *out)
+{
+	if (dtype_parse(name, strlen(name), out))
+		return CLV_OK;
+	for (unsigned d = 0; d < DT_COUNT; d++)
+		if (strcmp(torch_dtype((uint8_t)d), name) == 0) {
+			*out = (dtype)d;
+			return CLV_OK;
+		}
+	return fail_dtype(name);
 }
 
 /* An empty tensor has 0 bytes even if the product of its other sizes is too large for a number. */

@@ -5,12 +5,19 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "plan/plan.h"
+
 #define LAYOUT_COUNT 8
 #define MEMFMT_COUNT 4
 
 extern const char *const host_type_names[7]; /* by value_type; none for TYPE_TENSOR */
 extern const char *const external_words[7];  /* by value_kind: "param", …; NULL for inputs and results */
 extern const char *const grad_mode_names[4]; /* by plan->grad_modes */
+
+/* As torch calls a dtype: "float32". */
+const char *torch_dtype(uint8_t d);
+/* The dtype that a caller names, by plan text (f32) or as torch does (float32); the error lists the names. */
+clv_status dtype_read(const char *name, dtype *out);
 
 bool char_in_word(char c);                /* letters digits _        of symbols, keywords                      */
 bool char_in_label(char c);               /* and .                   of %x #x                                  */

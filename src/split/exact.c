@@ -72,7 +72,7 @@ static bool stays(const exact *x, value_id v)
 	bool asked = false;
 	for (uint32_t i = 0; i < x->demands.n; i++)
 		asked |= x->demands.at[i].stays == v;
-	return asked || val->type != TYPE_TENSOR || (val->flags & VALUE_ODD) || value_bytes_at(x->f, v) == INT64_MAX;
+	return asked || !can_be_sent(val) || value_bytes_at(x->f, v) == INT64_MAX;
 }
 
 typedef struct wiring {

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/options.h"
+#include "file/payload.h"
 #include "plan/flops.h"
 #include "plan/poly.h"
 
@@ -22,6 +23,13 @@ node_id value_born(const plan *p, value_id v)
 bool can_cross(const plan *p, value_id v)
 {
 	return p->values.at[v].type == TYPE_TENSOR && moves(p, v);
+}
+
+bool can_be_sent(const value *x)
+{
+	dtype wire;
+	uint32_t parts;
+	return x->type == TYPE_TENSOR && !(x->flags & VALUE_ODD) && wire_dtype((dtype)x->dtype, &wire, &parts);
 }
 
 bool moves(const plan *p, value_id v)

@@ -56,6 +56,7 @@ static inline node_id earlier(node_id a, node_id b)
 /* frontier.c */
 bool moves(const plan *p, value_id v);                    /* comes in or is made by a node: not the model's own */
 bool can_cross(const plan *p, value_id v);                /* a tensor that moves */
+bool can_be_sent(const value *x);                         /* a tensor that a payload can hold */
 node_id value_born(const plan *p, value_id v);            /* first position after which it exists */
 int64_t value_bytes_at(const clv_frontiers *f, value_id); /* INT64_MAX: too many, or not defined at these sizes */
 clv_status choose_sizes(const plan *p, const clv_frontiers_options *o,

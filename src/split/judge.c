@@ -73,7 +73,10 @@ static void say_odd(const judgement *j, value_id v, strbuf *b)
 	const plan *p = j->f->p;
 	const value *x = &p->values.at[v];
 	print_value(p, v, b);
-	strbuf_printf(b, ", %s", what[x->type]);
+	if (x->type == TYPE_TENSOR && !(x->flags & VALUE_ODD))
+		strbuf_printf(b, ", a tensor of dtype %s", dtype_name((dtype)x->dtype));
+	else
+		strbuf_printf(b, ", %s", what[x->type]);
 	if (x->kind == VALUE_RESULT) {
 		strbuf_puts(b, " made by ");
 		print_node(j, x->def, b);
@@ -180,8 +183,7 @@ static clv_status judge_value(judgement *j, value_id v)
 {
 	const clv_frontiers *f = j->f;
 	const value *x = &f->p->values.at[v];
-	bool odd = x->type != TYPE_TENSOR || (x->flags & VALUE_ODD);
-	if (!moves(f->p, v) || !odd || f->live.last[v] == NONE)
+	if (!moves(f->p, v) || can_be_sent(x) || f->live.last[v] == NONE)
 		return CLV_OK;
 	return mark_unsafe(j, v, value_born(f->p, v), earlier(f->live.last[v], f->n), say_odd);
 }

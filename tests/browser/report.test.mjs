@@ -459,8 +459,21 @@ test('stages have colours and bars', async t => {
   assert.match(await page.locator('#balance').textContent(), /times the mean/);
   assert.equal(await box(page, 'stem').getAttribute('data-group'), '0');
   assert.equal(await box(page, 'head').getAttribute('data-group'), '2');
-  await page.locator('#colours label', {hasText: 'Cut'}).click();
-  assert.equal(await page.locator('#graph').getAttribute('data-colour'), 'cut');
+  await page.locator('#colours label', {hasText: 'Work'}).click();
+  assert.equal(await page.locator('#graph').getAttribute('data-colour'), 'work');
+});
+
+test('a report of stages has no panels about a cut in two', async t => {
+  const about = ['#cut', '#slide', '#bar-cut', '#tab-curve', '#tab-table', '#bandwidth', '#best-cut', '#pane-curve'];
+  const {page} = await open(t, residual(), {words: ['stages=3', 'devices=2', 'B=3']});
+  for (const panel of about) assert.ok(!(await page.locator(panel).isVisible()), panel);
+  assert.equal(await page.locator('#colours label', {hasText: 'Cut'}).count(), 0);
+  assert.match(await page.locator('#summary').textContent(), /3 stages/);
+  assert.ok(await page.locator('#size-list input').isVisible(), 'sizes are for pipelines too');
+  for (const key of ['b', ']', '[']) await page.keyboard.press(key);
+  assert.equal(await page.locator('.box.cut').count(), 0);
+  const {page: split} = await open(t, residual());
+  for (const panel of about) assert.ok(await split.locator(panel).isVisible(), panel);
 });
 
 test('stages of a partition show device, times, memory and what crosses', async t => {
@@ -545,13 +558,13 @@ test('at the width of a phone nothing sticks out', async t => {
     viewport: {width: 390, height: 844},
     hasTouch: true,
     isMobile: true,
-    words: ['stages=3', 'devices=2', 'segments=3'],
+    words: ['segments=3'],
   });
   const width = () => page.evaluate(() => document.documentElement.scrollWidth);
   assert.ok((await width()) <= 390);
   await box(page, 'body.1').tap();
   assert.equal(await box(page, 'body.1').getAttribute('aria-expanded'), 'true');
-  for (const tab of ['table', 'stages', 'segments']) {
+  for (const tab of ['table', 'segments']) {
     await page.locator(`#tab-${tab}`).tap();
     assert.ok((await width()) <= 390, tab);
   }

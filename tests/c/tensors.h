@@ -9,8 +9,11 @@
 static inline payload_tensor tensor_on(const char *label, dtype d, const void *storage, size_t offset, uint32_t ndim,
                                        const int64_t *sizes, const int64_t *strides)
 {
+	static const double scale = 0.1, zero = 3;
+	static const quantiser one = {.scheme = QUANT_TENSOR, .n = 1, .scales = &scale, .zero_points = &zero};
 	return (payload_tensor){.label = label,
 	                        .dtype = d,
+	                        .quantiser = dtype_quantised(d) ? &one : NULL,
 	                        .device = "cpu",
 	                        .ndim = ndim,
 	                        .sizes = sizes,

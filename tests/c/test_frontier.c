@@ -1,4 +1,5 @@
 /* Frontiers: what crosses, what makes a cut unsafe, and which cut a boundary text means. */
+#include "file/payload.h"
 #include "plan/data.h"
 #include "random_plan.h"
 
@@ -1305,7 +1306,9 @@ static naive judge_slowly(const plan *p, node_id at)
 		const value *x = &p->values.at[v.outputs.at[i]];
 		out.tensors += x->type == TYPE_TENSOR;
 		out.inputs += x->kind == VALUE_INPUT;
-		out.unsafe |= x->type != TYPE_TENSOR || (x->flags & VALUE_ODD);
+		dtype wire;
+		uint32_t parts;
+		out.unsafe |= x->type != TYPE_TENSOR || (x->flags & VALUE_ODD) || !wire_dtype((dtype)x->dtype, &wire, &parts);
 	}
 	for (node_id n = at + 1; n < p->nodes.n; n++)
 		for (uint32_t w = 0; w < p->nodes.at[n].nwrites; w++) {

@@ -180,6 +180,9 @@ static void every_dtype_comes_back_or_is_refused_by_name(void **state)
 		OK(st);
 		payload *q = read_back(p, &file);
 		assert_int_equal(q->tensors.at[0].dtype, d);
+		assert_int_equal(q->tensors.at[0].quantiser != NULL, dtype_quantised((dtype)d));
+		assert_true(!q->tensors.at[0].quantiser || q->tensors.at[0].quantiser->scales[0] == 0.1);
+		assert_true(!q->tensors.at[0].quantiser || q->tensors.at[0].quantiser->zero_points[0] == 3);
 		void *back = filled(q, 0);
 		assert_memory_equal(back, data, dtype_bits((dtype)d) / 8 * 2);
 		mem_free(back);

@@ -1093,6 +1093,19 @@ static void a_tensor_tells_its_shape(void **state)
 	clv_tensor_free(NULL);
 }
 
+static void a_dtype_may_be_named_as_torch_does(void **state)
+{
+	(void)state;
+	static const char *const names[][2] = {
+		{"float32", "f32"}, {"int64", "i64"}, {"bfloat16", "bf16"}, {"bool", "bool"}, {"float8_e4m3fn", "f8e4m3fn"}};
+	char data[8] = {0};
+	for (size_t i = 0; i < COUNT(names); i++) {
+		clv_tensor *t = tensor(names[i][0], data, 1, (int64_t[]){1});
+		assert_string_equal(clv_tensor_dtype(t), names[i][1]);
+		clv_tensor_free(t);
+	}
+}
+
 static void a_tensor_of_nonsense_is_refused(void **state)
 {
 	(void)state;
@@ -1100,7 +1113,10 @@ static void a_tensor_of_nonsense_is_refused(void **state)
 	clv_tensor *t = NULL;
 	FAILS(clv_tensor_from_data(NULL, "f32", 1, (int64_t[]){1}, &t), CLV_E_INVALID, "");
 	FAILS(clv_tensor_from_data(&x, NULL, 1, (int64_t[]){1}, &t), CLV_E_INVALID, "");
-	FAILS(clv_tensor_from_data(&x, "f33", 1, (int64_t[]){1}, &t), CLV_E_INVALID, "f33");
+	FAILS(clv_tensor_from_data(&x, "f33", 1, (int64_t[]){1}, &t), CLV_E_INVALID,
+	      "clv_tensor_from_data: no dtype \"f33\"; there are u8, i8, ");
+	FAILS(clv_tensor_wrap(&x, "float", 1, (int64_t[]){1}, NULL, NULL, NULL, &t), CLV_E_INVALID, "f64, c32, ");
+	FAILS(clv_tensor_from_data(&x, "qi8", 1, (int64_t[]){1}, &t), CLV_E_UNSUPPORTED, "needs scales and zero points");
 	FAILS(clv_tensor_from_data(&x, "f32", 1, NULL, &t), CLV_E_INVALID, "");
 	FAILS(clv_tensor_from_data(&x, "f32", 1, (int64_t[]){-1}, &t), CLV_E_INVALID, "");
 	FAILS(clv_tensor_from_data(&x, "f32", 1, (int64_t[]){1}, NULL), CLV_E_INVALID, "");
@@ -1111,6 +1127,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_tensor_tells_its_shape),
+		cmocka_unit_test(a_dtype_may_be_named_as_torch_does),
 		cmocka_unit_test(a_tensor_of_nonsense_is_refused),
 		cmocka_unit_test(values_die_at_their_last_use),
 		cmocka_unit_test(an_error_in_the_middle_leaves_no_tensors),

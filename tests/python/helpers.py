@@ -497,11 +497,6 @@ def must_replay(model_or_fn: Any, make_inputs: Callable[[], Any], **options: Any
     check(model_or_fn, make_inputs, refuse_ok=False, **options)
 
 
-def either(model_or_fn: Any, make_inputs: Callable[[], Any], **options: Any) -> str:
-    """Equal to eager, or refused with a reason: the rule allows both."""
-    return check(model_or_fn, make_inputs, refuse_ok=True, **options)
-
-
 def must_refuse(model_or_fn: Any, make_inputs: Callable[[], Any], match: str, **options: Any) -> None:
     outcome = check(model_or_fn, make_inputs, refuse_ok=True, **options)
     assert outcome != "replayed", "should be refused, but was replayed"

@@ -22,7 +22,6 @@ import torch
 import torch.nn.functional as F
 from helpers import (
     Args,
-    either,
     mentions,
     must_replay,
     rand,
@@ -188,8 +187,8 @@ def test_inputs_of_every_structure(fn: Callable[..., Any], make: Callable[[], An
 
 
 def test_sizes_and_dtypes_as_inputs() -> None:
-    either(lambda x, s: x.reshape(s), lambda: (torch.randn(6), torch.Size([2, 3])))
-    either(lambda x, d: x.to(d), lambda: (torch.randn(3), torch.float64))
+    must_replay(lambda x, s: x.reshape(s), lambda: (torch.randn(6), torch.Size([2, 3])))
+    must_replay(lambda x, d: x.to(d), lambda: (torch.randn(3), torch.float64))
 
 
 def test_keywords_may_be_given_in_any_order_and_defaults_left_out() -> None:
@@ -396,7 +395,7 @@ def test_outputs_of_every_structure(fn: Callable[[Tensor], Any]) -> None:
     ids="shape dtype slice bytes numpy".split(),
 )
 def test_outputs_that_hold_rarer_values(fn: Callable[[Tensor], Any]) -> None:
-    either(fn, rand((4,)))
+    must_replay(fn, rand((4,)))
 
 
 def test_an_output_of_a_class_of_the_users_own() -> None:
@@ -404,7 +403,7 @@ def test_an_output_of_a_class_of_the_users_own() -> None:
         def __init__(self, y: Tensor) -> None:
             self.y = y
 
-    either(lambda x: Box(x * 2), rand((4,)))
+    must_replay(lambda x: Box(x * 2), rand((4,)))
 
 
 def test_hugging_face_outputs_come_back_as_such() -> None:
@@ -972,7 +971,7 @@ def test_plans_of_two_models_and_two_plans_of_one_do_not_mix() -> None:
 
 def test_capture_of_a_plan_inside_a_model() -> None:
     inner = cleave.capture(lambda x: x.sin() * 2, (torch.randn(3, 4),))
-    either(lambda x: inner(x) + 1, rand((3, 4)))
+    must_replay(lambda x: inner(x) + 1, rand((3, 4)))
 
 
 # ---- threads -----------------------------------------------------------------------------------------------

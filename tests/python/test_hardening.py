@@ -622,15 +622,12 @@ def test_an_argument_that_refers_to_itself_finishes_quickly() -> None:
 
     options = Options()
     start = time.monotonic()
-    try:
-        plan = cleave.capture(fn, (options, _x()))
-        x = _x()
-        assert torch.equal(plan(options, x), x * 2)
-        options.k = 3
-        with pytest.raises(InputError):
-            plan(options, x)
-    except CaptureError:
-        pass
+    plan = cleave.capture(fn, (options, _x()))
+    x = _x()
+    assert torch.equal(plan(options, x), x * 2)
+    options.k = 3
+    with pytest.raises(InputError):
+        plan(options, x)
     assert time.monotonic() - start < 5
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import Fn, either, guarded, must_replay, rand, tokens, twins
+from helpers import Fn, guarded, must_replay, rand, tokens, twins
 from torch import Tensor, nn
 
 POSITIVE, ALSO_POSITIVE, NEGATIVE = (
@@ -67,7 +67,7 @@ def test_an_inference_mode_block() -> None:
             s = x.detach().std() * 2
         return x + s
 
-    either(block, rand((3, 4)))
+    must_replay(block, rand((3, 4)))
 
 
 def test_vmap() -> None:
@@ -93,7 +93,7 @@ def test_vmap_over_stacked_modules() -> None:
 
 
 def test_vmap_with_randomness() -> None:
-    either(lambda x: torch.vmap(lambda t: t + torch.rand(4), randomness="different")(x), rand((3, 4)))
+    must_replay(lambda x: torch.vmap(lambda t: t + torch.rand(4), randomness="different")(x), rand((3, 4)))
 
 
 @pytest.mark.integration
@@ -131,8 +131,8 @@ def test_a_tensor_subclass_inside_forward() -> None:
 
 
 def test_a_tensor_subclass_in_and_out() -> None:
-    either(lambda x: x * 2 + 1, lambda: (torch.randn(3, 4).as_subclass(Tagged),), input_grad=False)
-    either(lambda x: (x * 2).as_subclass(Tagged), rand((3, 4)))
+    must_replay(lambda x: x * 2 + 1, lambda: (torch.randn(3, 4).as_subclass(Tagged),), input_grad=False)
+    must_replay(lambda x: (x * 2).as_subclass(Tagged), rand((3, 4)))
 
 
 def test_a_subclass_with_its_own_dispatch() -> None:
@@ -143,7 +143,7 @@ def test_a_subclass_with_its_own_dispatch() -> None:
         y = t * 3 + t
         return y.a + y.b  # type: ignore[attr-defined]
 
-    either(inside, rand((3, 4)), grad=False)
+    must_replay(inside, rand((3, 4)), grad=False)
 
 
 def test_nested_tensors() -> None:
@@ -211,7 +211,7 @@ def test_quantized_tensors() -> None:
 
 def test_a_dynamically_quantized_linear() -> None:
     net = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), {nn.Linear}, torch.qint8)
-    either(lambda x: net(x), rand((3, 4)), grad=False, input_grad=False)
+    must_replay(lambda x: net(x), rand((3, 4)), grad=False, input_grad=False)
 
 
 def test_parametrizations() -> None:
@@ -495,7 +495,7 @@ def test_a_transformer_encoder_with_a_padding_mask() -> None:
             return self.enc(x, src_key_padding_mask=pad)
 
     mask = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
-    either(Masked(), lambda: (torch.randn(2, 5, 8), mask.clone()))
+    must_replay(Masked(), lambda: (torch.randn(2, 5, 8), mask.clone()))
 
 
 def test_a_full_transformer_with_a_causal_mask() -> None:

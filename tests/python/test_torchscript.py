@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +35,9 @@ def _register(name: str, native: bool) -> None:
         return [out] if isinstance(out, torch.Tensor) else list(out)
 
     def load(data: bytes) -> Any:
-        return cleave.load(_kept(data), unproven=True)
+        code = cleave.load(_kept(data), unproven=True)
+        LOADED.append(weakref.ref(code))
+        return code
 
     cleave.register_backend(
         name,
@@ -48,6 +51,7 @@ def _register(name: str, native: bool) -> None:
 
 NOT_COMPILED = ("aten::sort", "aten::cumsum", "aten::dropout", "aten::item", "aten::batch_norm")
 RAN: list[str] = []
+LOADED: list[weakref.ref[Any]] = []  # code of the back ends
 _FILES: list[str] = []
 
 
@@ -404,11 +408,19 @@ def test_outputs_outlive_the_module() -> None:
 
 def test_segments_that_are_gone_leave_nothing_behind() -> None:
     x = torch.randn(3, 4)
+    LOADED.clear()
     for _ in range(20):
         script = trace(Whole().eval(), x).to_torchscript()
         script(x)
         del script
     gc.collect()
+    before = len(LOADED)
+    last = trace(Whole().eval(), x).to_torchscript()
+    last(x)  # who comes in lets those out that are gone
+    gc.collect()
+    left = [code for code in LOADED[:before] if code() is not None]
+    assert before >= 20
+    assert left == []
 
 
 def test_threads_share_a_segment(tmp_path: Path) -> None:

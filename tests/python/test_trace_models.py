@@ -36,9 +36,10 @@ def warned() -> None:
 def same(got: Any, want: Any) -> None:
     """Structure, types, layouts and every bit. A view with gaps may be dense."""
     assert type(got) is type(want)
-    _, a, _ = _tree.flatten(got)
-    _, b, _ = _tree.flatten(want)
-    assert len(a) == len(b)
+    shape, a, _ = _tree.flatten(got)
+    other, b, _ = _tree.flatten(want)
+    assert _tree.difference(shape, other) is None
+    assert len(a) == len(b) > 0
     for s, t in zip(a, b, strict=True):
         assert (s.dtype, s.shape) == (t.dtype, t.shape)
         assert s.stride() == t.stride() or (not is_dense(t) and is_dense(s))
@@ -286,7 +287,10 @@ def test_shared_weights_and_tables_of_the_module() -> None:
     assert all(a is b for a, b in zip(traced.parameters(), model.parameters(), strict=True))
     around = nn.Sequential(traced, nn.ReLU())
     assert list(around.state_dict()) == [f"0.{n}" for n in model.state_dict()]
-    around.load_state_dict(around.state_dict())
+    around.load_state_dict({name: t * 2 for name, t in around.state_dict().items()})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        same(call(around, x), call(model, x).relu())
 
 
 class Twice(torch.autograd.Function):
@@ -646,7 +650,7 @@ def test_tracing_in_threads() -> None:
         t.start()
     for t in threads:
         t.join()
-    assert wrong == [] or all("another thread" in str(e) or "one thread" in str(e) for e in wrong), wrong
+    assert wrong == []
 
 
 def test_traced_modules_are_models_themselves() -> None:

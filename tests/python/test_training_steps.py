@@ -343,7 +343,10 @@ def test_what_the_loss_does_not_reach_needs_no_optimizer() -> None:
     model = TwoHeads()
     rt = prepare(model, torch.randn(4, 5), at="after:relu")
     first: Any = lambda out, y: F.cross_entropy(out[0], y)  # noqa: E731
+    whole = copy.deepcopy(model)
     step(rt, *batch(4, 0), sgd(model.b.parameters()), sgd(model.a.parameters()), first)
+    whole_step(whole, *batch(4, 0), sgd(whole.parameters()), first)
+    same_state(model, whole)
 
 
 def test_an_optimizer_with_hooks_is_not_stepped_twice() -> None:

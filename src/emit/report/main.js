@@ -17,7 +17,7 @@ function say(words) {
 }
 
 function setCut(k, {show: reveal = false} = {}) {
-  if (!cutCount) return;
+  if (!cutCount || plan.stages) return;
   state.cut = clamp(k, 0, cutCount - 1);
   showCut();
   colourAll();
@@ -174,13 +174,16 @@ function showSummary() {
     chip(showInt(plan.scopePath.length), 'modules'),
     chip(showCount(params.reduce((sum, v) => sum + elements(v, state.costs.exprs), 0)), 'parameters'),
     chip(showFlops(state.costs.total), 'per run'),
-    chip(showInt(unsafe.filter(x => !x).length), 'places to cut'),
+    ...(plan.stages
+      ? [chip(showInt(plan.stages), 'stages')]
+      : [chip(showInt(unsafe.filter(x => !x).length), 'places to cut')]),
   );
 }
 
 function startTabs() {
   const tabs = [...document.querySelectorAll('[role=tab]')];
   $('tab-stages').hidden = !plan.stages;
+  $('tab-curve').hidden = $('tab-table').hidden = !!plan.stages;
   $('tab-segments').hidden = !plan.segments.length;
   const open = tab => {
     for (const t of tabs) {
@@ -211,7 +214,7 @@ function startColours() {
     ['work', 'Work'],
     ['stages', 'Stages'],
     ['segments', 'Segments'],
-  ].filter(([key]) => (key !== 'stages' || plan.stages) && (key !== 'segments' || plan.segments.length));
+  ].filter(([key]) => ({cut: !plan.stages, stages: plan.stages, segments: plan.segments.length})[key] ?? true);
   $('colours').append(
     ...choices.map(([key, words]) =>
       make(
@@ -298,9 +301,20 @@ function startPrinting() {
   });
 }
 
+/* A pipeline is cut already: what is about one cut in two would say nothing of it. */
+function showPipeline() {
+  for (const e of document.querySelectorAll('.of-cut')) e.hidden = true;
+  $('link').hidden = !plan.symbols.length;
+  $('pane-curve').hidden = true;
+}
+
+const firstCut = () =>
+  plan.chosen >= 0 ? plan.chosen : state.latency.best >= 0 ? state.latency.best : cutCount ? 0 : -1;
+
 function start() {
   $('title').textContent = plan.title;
   $('subtitle').textContent = `${plan.training ? 'training' : 'evaluation'} mode \u00b7 cleave ${plan.version}`;
+  if (plan.stages) showPipeline();
   state.costs = costsAt(state.sizes);
   state.latency = latenciesOf(state.costs, state.link);
   startTheme();
@@ -316,7 +330,7 @@ function start() {
   startPrinting();
   document.addEventListener('keydown', onKey);
   $('help-open').addEventListener('click', () => $('help').showModal());
-  state.cut = plan.chosen >= 0 ? plan.chosen : state.latency.best >= 0 ? state.latency.best : cutCount ? 0 : -1;
+  state.cut = plan.stages ? -1 : firstCut();
   openFirst();
   relayout(null);
   sizesChanged();
