@@ -753,18 +753,20 @@ typedef struct clv_open_options {
 	size_t size;                        /**< sizeof(clv_open_options) */
 	const char *const *allow_operators; /**< beyond the list of those known to be safe: "aten::from_file", "mylib::*" */
 	uint32_t nallow_operators;          /**< how many there are */
-	bool check_data;                    /**< compare all data with its digests, which reads the whole file */
+	bool check_data;                    /**< compare all data with its digests, which reads the whole file; a copy too */
+	bool copy;                          /**< read the file into memory of this process instead of mapping it */
 } clv_open_options;
 
 /* clang-format off */
 /** The defaults: `clv_open_options o = CLV_OPEN_OPTIONS_INIT;` */
-#define CLV_OPEN_OPTIONS_INIT {sizeof(clv_open_options), NULL, 0, false}
+#define CLV_OPEN_OPTIONS_INIT {sizeof(clv_open_options), NULL, 0, false, false}
 /* clang-format on */
 
 /** Opens a file, which is taken as hostile: what is damaged, crafted or of a newer major version is refused, and nothing
     in it runs. options NULL: the defaults.
-    @ownership the artifact is the caller's, clv_artifact_close(). The file must not be changed in place while it is
-    open; replacing it by another (rename) is fine.
+    @ownership the artifact is the caller's, clv_artifact_close(). A file that is mapped must not be changed in place while
+    it is open: what it says then is what runs, and one that becomes shorter ends the process (SIGBUS). Replacing it by
+    another (rename) is fine, and so is everything with `copy` or `check_data`, which take the bytes once.
     @errors CLV_E_IO; CLV_E_PARSE for what is no artifact, damaged, or of another major version; CLV_E_VERIFY for a plan
     that breaks a rule; CLV_E_UNSUPPORTED for an operator that is not allowed, or one that needs Python;
     CLV_E_OVERFLOW for sizes.
@@ -1618,7 +1620,8 @@ CLV_API clv_status clv_runtime_input_shape(const clv_runtime *r, uint32_t plan, 
     @ownership the runtime keeps a reference of its own.
     @errors CLV_E_NOT_FOUND if the model has nothing of that name; CLV_E_TORCH. A tensor of another type or shape is
     refused by the next run.
-    @threads alone. */
+    @threads any: it waits for runs that have begun, and those that come after see the new tensor. Several calls are
+    several changes: a run between them sees some of the new tensors. */
 CLV_API clv_status clv_runtime_bind(clv_runtime *r, const char *name, const clv_tensor *t);
 
 /** Name i of those that a file without weights leaves to clv_runtime_bind(); NULL: there are no more.

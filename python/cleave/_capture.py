@@ -897,8 +897,15 @@ def _put_in(target: Target, stand_ins: dict[int, Any]) -> set[int]:
             if id(item) in stand_ins:
                 holder[key] = stand_ins[id(item)]  # type: ignore[index]
                 placed.add(id(item))
-    inner = [i for i, spy in stand_ins.items() if any(spy is x for y in stand_ins.values() for x in dict.values(y))]
-    return placed.union(inner)
+    names = {id(spy): i for i, spy in stand_ins.items()}
+    left = list(placed)
+    while left:  # those in each other are found where the outer one is
+        for item in dict.values(stand_ins[left.pop()]):
+            inner = names.get(id(item))
+            if inner is not None and inner not in placed:
+                placed.add(inner)
+                left.append(inner)
+    return placed
 
 
 def _same_output(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> bool:

@@ -48,23 +48,24 @@ static PyObject *raise_artifact(clv_status st)
 	return NULL;
 }
 
-/* Artifact(path, allow_operators, check_data) */
+/* Artifact(path, allow_operators, check_data, copy) */
 static PyObject *artifact_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	const char *path;
 	PyObject *allow;
-	int check_data;
+	int check_data, copy;
 	clv_open_options options = CLV_OPEN_OPTIONS_INIT;
 	artifact *a = NULL;
 	clv_status st;
 	(void)kwargs;
-	if (!PyArg_ParseTuple(args, "yO!p", &path, &PyList_Type, &allow, &check_data))
+	if (!PyArg_ParseTuple(args, "yO!pp", &path, &PyList_Type, &allow, &check_data, &copy))
 		return NULL;
 	const char **names = text_array(allow, &options.nallow_operators);
 	if (!names)
 		return NULL;
 	options.allow_operators = names;
 	options.check_data = check_data != 0;
+	options.copy = copy != 0;
 	Py_BEGIN_ALLOW_THREADS
 	st = clv_artifact_open(path, &options, &a);
 	Py_END_ALLOW_THREADS
@@ -396,6 +397,46 @@ static PyObject *runtime_py_state(RuntimeObject *o, PyObject *unused)
 	return out;
 }
 
+/* own_state(): copies take the place of tensors on the file, so that they can be written */
+static PyObject *runtime_py_own_state(RuntimeObject *o, PyObject *unused)
+{
+	clv_status st;
+	(void)unused;
+	Py_BEGIN_ALLOW_THREADS /* a run that holds the runtime may wait for Python */
+	pthread_rwlock_wrlock(&o->r->lock);
+	st = runtime_own_state(o->r);
+	pthread_rwlock_unlock(&o->r->lock);
+	Py_END_ALLOW_THREADS
+	return none_or_raise(st);
+}
+
+/* assign(dict): tensors by name, all of them between two runs */
+static PyObject *runtime_py_assign(RuntimeObject *o, PyObject *given)
+{
+	PyObject *key, *tensor;
+	Py_ssize_t at = 0;
+	uint32_t n = 0;
+	if (!PyDict_Check(given))
+		return PyErr_Format(PyExc_TypeError, "assign takes a dict");
+	named_tensor *set = mem_alloc(((size_t)PyDict_GET_SIZE(given) + 1) * sizeof *set);
+	if (!set)
+		return PyErr_NoMemory();
+	while (PyDict_Next(given, &at, &key, &tensor)) {
+		const char *name = PyUnicode_AsUTF8(key);
+		if (!name || !need_tensor(tensor)) {
+			mem_free(set);
+			return NULL;
+		}
+		set[n++] = (named_tensor){name, py_borrow(tensor)};
+	}
+	clv_status st;
+	Py_BEGIN_ALLOW_THREADS
+	st = runtime_assign(o->r, set, n);
+	Py_END_ALLOW_THREADS
+	mem_free(set);
+	return none_or_raise(st);
+}
+
 /* changing() -> names of tensors that runs write, or put others in the place of */
 static PyObject *runtime_py_changing(RuntimeObject *o, PyObject *unused)
 {
@@ -458,10 +499,10 @@ static PyObject *runtime_py_note(RuntimeObject *o, PyObject *args)
 		Py_RETURN_FALSE;
 	clv_status st;
 	Py_BEGIN_ALLOW_THREADS
-	pthread_mutex_lock(&o->r->lock);
+	pthread_rwlock_wrlock(&o->r->lock);
 	st = runtime_note_weight(o->r, name, py_borrow(tensor));
 	o->r->bound = true;
-	pthread_mutex_unlock(&o->r->lock);
+	pthread_rwlock_unlock(&o->r->lock);
 	Py_END_ALLOW_THREADS
 	return st == CLV_OK ? Py_NewRef(Py_True) : raise_status(st);
 }
@@ -564,6 +605,8 @@ static PyMethodDef runtime_methods[] = {
 	{"run_suffix", (PyCFunction)runtime_py_run_suffix, METH_VARARGS, "run_suffix(plan, sizes, tensors) -> outputs"},
 	{"plan", (PyCFunction)runtime_py_plan, METH_O, "plan(i) -> (inputs, outputs, symbols, schema)"},
 	{"state", (PyCFunction)runtime_py_state, METH_NOARGS, "the tensors, by name"},
+	{"own_state", (PyCFunction)runtime_py_own_state, METH_NOARGS, "tensors on the file become copies"},
+	{"assign", (PyCFunction)runtime_py_assign, METH_O, "assign(tensors by name), all between two runs"},
 	{"changing", (PyCFunction)runtime_py_changing, METH_NOARGS, "names of tensors that runs change"},
 	{"constants", (PyCFunction)runtime_py_constants, METH_O, "constants(i): those of a plan, by their place in source"},
 	{"bind", (PyCFunction)runtime_py_bind, METH_VARARGS, "bind(name, tensor)"},

@@ -181,7 +181,7 @@ class _Conversion:
 
     def _source(self, path: Path, first: int) -> tuple[torch.nn.Module, list[str]]:
         """The generated source as a module with its tensors, and the sizes that it takes beside them."""
-        artifact = _native.Artifact(os.fsencode(path), [], False)
+        artifact = _native.Artifact(os.fsencode(path), [], False, False)
         runtime = _native.Runtime(artifact, None, None, True, False)
         plan = artifact.plan(0)[0]
         count = plan.node_count()

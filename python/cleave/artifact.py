@@ -84,6 +84,7 @@ def load(
     types: Iterable[type] = (),
     allow_operators: Iterable[str] = (),
     check: bool = False,
+    copy: bool | None = None,
     unproven: bool = False,
     debug: bool = False,
     allow_compiled: bool = False,
@@ -94,14 +95,16 @@ def load(
 ) -> LoadedModel:
     """Opens a .clv file. Weights stay on the file's mapped memory until they are used, or go to `device`.
 
-    part: "prefix" or "suffix" of a file with a whole, cut model. types: classes that outputs may be rebuilt as; others
-    are dict-like stand-ins with the same fields. allow_operators: beyond the list of those known to be safe. check:
-    compare all weights with their digests, which reads the whole file. unproven: also serve sizes at which the model
-    was never recorded. debug: check every result against the plan. allow_compiled: machine code in the file may run,
-    which is code of whoever made the file; without it such parts run operator by operator. tape_only: no compiled part
-    is used. optimize: "none", "safe" (the same bits) or "fast" (numbers within a tolerance; the first run chooses):
-    what may be rewritten to run faster (docs/optimize.md). threads: that an operator, or a compiled part, uses in a
-    run; None: as the process has it. any_weights: a suffix also takes boundaries that were made with other weights."""
+    part: "prefix" or "suffix" of a file with a whole, cut model. types: classes that outputs may be rebuilt as;
+    others are dict-like stand-ins with the same fields. allow_operators: beyond the list of those known to be safe.
+    check: compare all weights with their digests, which reads the whole file. copy: read the file into memory
+    instead of mapping it, so that nothing that happens to the file later reaches the model; with check it is.
+    unproven: also serve sizes at which the model was never recorded. debug: check every result against the plan.
+    allow_compiled: machine code in the file may run, which is code of whoever made the file; without it such parts
+    run operator by operator. tape_only: no compiled part is used. optimize: "none", "safe" (the same bits) or
+    "fast" (numbers within a tolerance; the first run chooses): what may be rewritten to run faster
+    (docs/optimize.md). threads: that an operator, or a compiled part, uses in a run; None: as the process has it.
+    any_weights: a suffix also takes boundaries that were made with other weights."""
     names = list(allow_operators)
     for name in names:
         if not isinstance(name, str) or isinstance(allow_operators, str):
@@ -112,7 +115,7 @@ def load(
             raise TypeError(f"types are classes, not {cls!r}")
     os.stat(path)  # as Python itself says that there is no such file
     where = None if device is None else str(read_device(device))
-    artifact = _native.Artifact(os.fsencode(path), names, check)
+    artifact = _native.Artifact(os.fsencode(path), names, check, check if copy is None else copy)
     how = (allow_compiled, tape_only, read_level(optimize), read_threads(threads), any_weights)
     runtime = _native.Runtime(artifact, where, part, unproven, debug, *how)
     model = LoadedModel(str(path), artifact, runtime, part, types)
@@ -280,8 +283,12 @@ class LoadedModel(_show.Shown, Drawable):
         return Subject(first.native, self.about.get("model", "model"), first.signature, None, position)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """The tensors by their state_dict names, on the memory that runs read; constants of the plans are left out."""
+        """The tensors by their state_dict names, on the memory that runs read; constants of the plans are left out.
+
+        They are this model's own: tensors that lie on the file become copies. Who writes them while other threads run
+        the model changes their runs midway; load_state_dict does not."""
         self._look_at_lent()
+        self._runtime.own_state()
         state = self._state()
         self._lend(state)
         return {**state, **{other: state[name] for other, name in self._ties.items() if name in state}}
@@ -306,7 +313,8 @@ class LoadedModel(_show.Shown, Drawable):
         self._lent = _Lent(lent.entries, _native.marks(lent.entries, True))
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
-        """Copies tensors in, by name. strict=False passes over names that are missing, or unknown to the model.
+        """Copies tensors in, by name, between two runs: runs of other threads have all of the old ones or all of the
+        new ones. strict=False passes over names that are missing, or unknown to the model.
 
         Give a half the whole state_dict of the model: boundaries say which weights made them, and a suffix takes those
         of a prefix that was given the same."""
@@ -323,17 +331,7 @@ class LoadedModel(_show.Shown, Drawable):
             if name in here and (here[name].shape != t.shape or here[name].dtype != t.dtype):
                 want = f"{here[name].dtype} {tuple(here[name].shape)}"
                 raise InputError(f"{name} is {t.dtype} {tuple(t.shape)}, the model has {want}")
-        with torch.no_grad():
-            for name, t in given.items():
-                if name in here:
-                    here[name].copy_(t)
-                elif name in unbound:
-                    self._runtime.bind(name, t.detach().clone())
-        for name, t in given.items():
-            if name in here or name not in unbound:
-                self._runtime.note(name, here.get(name, t))  # t itself: only another part reads it
-        if any(name in here for name in given):
-            self._runtime.weights_changed()
+        self._runtime.assign({name: t.detach() for name, t in given.items()})
         if self._lent is not None:
             self._lend(self._state())
 

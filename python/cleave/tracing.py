@@ -410,8 +410,8 @@ def _traced(
         plan.save(before, prove="none")
         calls = [take_apart(plan._target, args, kwargs).leaves, *_other_sizes(plan, captured)]
         operators = sorted({n[1] for c in captured for n in c.plan.nodes()})  # the model runs them anyway
-        _run_native(_native.Artifact(os.fsencode(before), operators, False), calls, reasons, wanted, after)
-        artifact = _native.Artifact(os.fsencode(after), operators, False)
+        _run_native(_native.Artifact(os.fsencode(before), operators, False, False), calls, reasons, wanted, after)
+        artifact = _native.Artifact(os.fsencode(after), operators, False, False)
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # open files stay mapped
     traced = TracedModule(plan, captured, artifact, wanted)

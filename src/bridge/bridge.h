@@ -69,11 +69,16 @@ typedef struct br_blob {
 	uint8_t dtype;
 	uint32_t ndim;
 	const int64_t *sizes, *strides; /* strides NULL: row-major */
+	bool fixed;                     /* nobody may write it: calls of plans from elsewhere refuse to */
 } br_blob;
 
 /* A tensor on memory of somebody else's; `release(ctx)`, which may be NULL, is called once, when the last tensor on it is
    gone; not on failure. */
 clv_status br_wrap(void *data, const br_blob *b, void (*release)(void *), void *ctx, clv_tensor **out);
+bool br_is_fixed(const clv_tensor *t);
+/* Elements into a tensor of the same shape and dtype; check_like: whether they are (CLV_E_INPUT names `name`). */
+clv_status br_copy(const clv_tensor *from, clv_tensor *to);
+clv_status br_check_like(const clv_tensor *want, const clv_tensor *got, const char *name);
 /* A device as tensors call it ("cuda" is "cuda:0"), if it is here; n: 16 are enough. */
 clv_status br_device(const char *text, char *out, size_t n);
 /* On another device, or itself if it is there. Data of the CPU goes to the CPU as it is. */
@@ -293,9 +298,11 @@ clv_status br_generator_restore(const br_object *o, const clv_tensor *state);
 typedef struct br_site br_site;
 
 /* Binds `op` ("aten::add.Tensor") to arguments. Results are TENSOR (slot), NONE (dropped), LIST of those, or a host
-   kind (BR_INT, BR_FLOAT, BR_BOOL, BR_COMPLEX, BR_STR), which br_call writes to hosts in order. */
+   kind (BR_INT, BR_FLOAT, BR_BOOL, BR_COMPLEX, BR_STR), which br_call writes to hosts in order. untrusted: the plan may be a
+   stranger's, so that no call writes memory that is fixed (br_wrap) or gives memory that nobody wrote. */
 clv_status br_site_new(const char *op, const br_arg *args, uint32_t nargs, const br_arg *results, uint32_t nresults,
-                       br_object *const *objects, br_site **out);
+                       br_object *const *objects, bool untrusted, br_site **out);
+bool br_site_resizes(const br_site *s); /* it may change how much memory an argument has; false unless untrusted */
 void br_site_free(br_site *s);
 
 /* Calls. Slots named by TENSOR arguments are read (or taken), those of results are written with new references. */

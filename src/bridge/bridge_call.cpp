@@ -62,6 +62,10 @@ struct br_site {
 	std::vector<c10::IValue> stack; // constants in place, None where a Fill goes
 	std::vector<Fill> fills;
 	std::vector<Result> results;
+	// Of a plan that a stranger may have written:
+	std::vector<uint32_t> written = {}; // arguments that the operator writes
+	bool clears = false;                // its results have memory that nobody wrote
+	bool resizes = false;               // it may change how much memory an argument has
 };
 
 namespace {
@@ -96,7 +100,7 @@ const c10::TypePtr unwrap_optional(const c10::TypePtr &t)
 struct Binder {
 	br_site &site;
 	br_object *const *objects;
-	bool training = true; // where the arguments do not say that it is not
+	bool training;
 	const c10::Argument *argument = nullptr;
 	uint32_t at = 0;
 
@@ -298,6 +302,13 @@ struct Binder {
 	}
 };
 
+// Where the arguments do not say that it is not, it is.
+bool is_training(const c10::FunctionSchema &schema, const br_arg *args, uint32_t nargs)
+{
+	std::optional<size_t> at = training_argument(schema);
+	return !at || *at >= nargs || args[*at].kind != BR_BOOL || args[*at].u.b;
+}
+
 clv_status bind_args(br_site &s, const br_arg *args, uint32_t nargs, br_object *const *objects)
 {
 	const auto &schema = s.op.schema();
@@ -305,9 +316,7 @@ clv_status bind_args(br_site &s, const br_arg *args, uint32_t nargs, br_object *
 	if (nargs > formal.size())
 		return fail(CLV_E_INVALID, "%s takes %zu arguments here, the plan has %u",
 		            toString(schema.operator_name()).c_str(), formal.size(), nargs);
-	Binder b{s, objects};
-	if (std::optional<size_t> at = training_argument(schema); at && *at < nargs)
-		b.training = args[*at].kind != BR_BOOL || args[*at].u.b;
+	Binder b{s, objects, is_training(schema, args, nargs)};
 	for (uint32_t i = 0; i < formal.size(); i++) {
 		c10::IValue v;
 		b.argument = &formal[i];
@@ -344,6 +353,88 @@ clv_status bind_results(br_site &s, const br_arg *results, uint32_t nresults)
 		s.results.push_back(std::move(r));
 	}
 	return CLV_OK;
+}
+
+// ---- plans from elsewhere
+
+const std::unordered_set<std::string> uninitialised{"aten::empty",
+                                                    "aten::empty_like",
+                                                    "aten::empty_strided",
+                                                    "aten::empty_permuted",
+                                                    "aten::new_empty",
+                                                    "aten::new_empty_strided",
+                                                    "aten::empty_quantized",
+                                                    "aten::_empty_affine_quantized",
+                                                    "aten::_empty_per_channel_affine_quantized",
+                                                    "prims::empty",
+                                                    "prims::empty_strided",
+                                                    "prims::empty_permuted",
+                                                    "aten::resize",
+                                                    "aten::resize_as",
+                                                    "prims::resize"};
+
+void guard_site(br_site &s, bool training)
+{
+	const c10::FunctionSchema &schema = s.op.schema();
+	s.clears = uninitialised.count(schema.name()) != 0;
+	for (size_t i = 0; i < schema.arguments().size(); i++)
+		if (writes_argument(schema, i, training)) {
+			s.written.push_back(static_cast<uint32_t>(i));
+			s.resizes |= schema.arguments()[i].is_out();
+		}
+	s.resizes |= !schema.name().compare(0, 12, "aten::resize") && !s.written.empty();
+}
+
+void check_memory(const br_site *s, const at::Tensor &t)
+{
+	if (t.defined() && t.has_storage() && is_fixed(t.storage()))
+		throw std::runtime_error(toString(s->op.operator_name()) +
+		                         " would write into the file that the model came from");
+}
+
+template <class F> void each_tensor(const c10::IValue &v, F f)
+{
+	if (v.isTensor())
+		f(v.toTensor());
+	else if (v.isList())
+		for (const c10::IValue &item : v.toListRef())
+			if (item.isTensor())
+				f(item.toTensor());
+}
+
+// Bytes that torch takes over from whoever had them before are 0 for the plan.
+void clear(const at::Tensor &t)
+{
+	if (t.defined() && t.has_storage() && t.is_cpu())
+		std::memset(t.storage().mutable_data(), 0, t.storage().nbytes());
+	else if (t.defined())
+		t.zero_();
+}
+
+void clear_from(const at::Tensor &t, size_t had)
+{
+	size_t now = t.has_storage() ? t.storage().nbytes() : 0;
+	if (now > had && t.is_cpu())
+		std::memset(static_cast<char *>(t.storage().mutable_data()) + had, 0, now - had);
+	else if (now > had)
+		t.zero_();
+}
+
+// As op.callBoxed, for a plan that a stranger may have written.
+void call_guarded(const br_site *s, torch::jit::Stack *stack)
+{
+	std::vector<std::pair<at::Tensor, size_t>> grows;
+	for (uint32_t i : s->written)
+		each_tensor((*stack)[i], [&](const at::Tensor &t) {
+			check_memory(s, t);
+			if (s->resizes && t.defined() && t.has_storage())
+				grows.emplace_back(t, t.storage().nbytes());
+		});
+	s->op.callBoxed(stack);
+	for (const auto &[t, had] : grows)
+		clear_from(t, had);
+	for (size_t i = 0; s->clears && i < stack->size(); i++)
+		each_tensor((*stack)[i], clear);
 }
 
 inline at::Tensor load(clv_tensor **slots, const br_arg &a)
@@ -494,7 +585,7 @@ bool br_formal(const char *op, uint32_t i, const char **name, bool *named, bool 
 }
 
 clv_status br_site_new(const char *op, const br_arg *args, uint32_t nargs, const br_arg *results, uint32_t nresults,
-                       br_object *const *objects, br_site **out)
+                       br_object *const *objects, bool untrusted, br_site **out)
 {
 	BRIDGE_CATCH({
 		auto handle = find_operator(op);
@@ -504,9 +595,16 @@ clv_status br_site_new(const char *op, const br_arg *args, uint32_t nargs, const
 		auto s = std::make_unique<br_site>(br_site{*handle, {}, {}, {}});
 		TRY(bind_args(*s, args, nargs, objects));
 		TRY(bind_results(*s, results, nresults));
+		if (untrusted)
+			guard_site(*s, is_training(handle->schema(), args, nargs));
 		*out = s.release();
 		return CLV_OK;
 	})
+}
+
+bool br_site_resizes(const br_site *s)
+{
+	return s->resizes;
 }
 
 void br_site_free(br_site *s)
@@ -522,7 +620,10 @@ clv_status br_call(const br_site *s, clv_tensor **slots, const br_arg *numbers, 
 		stack.assign(s->stack.begin(), s->stack.end());
 		for (const auto &f : s->fills)
 			fill(f, stack[f.at], slots, numbers);
-		s->op.callBoxed(&stack);
+		if (s->clears || !s->written.empty())
+			call_guarded(s, &stack);
+		else
+			s->op.callBoxed(&stack);
 		for (size_t i = 0; i < s->results.size(); i++) {
 			const Result &r = s->results[i];
 			if (r.how == Result::TENSOR)

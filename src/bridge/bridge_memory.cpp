@@ -16,8 +16,10 @@ extern "C" {
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <sstream>
 
 using bridge::borrow;
+using bridge::is_fixed;
 using bridge::release;
 
 clv_status br_memory_get(const clv_tensor *ct, br_memory *out)
@@ -167,6 +169,7 @@ struct Owner {
 	void (*free_it)(void *);
 	void *ctx;
 	bool taken; // there is a tensor
+	bool fixed; // nobody may write the memory
 };
 
 static void owner_release(void *at)
@@ -174,6 +177,11 @@ static void owner_release(void *at)
 	std::unique_ptr<Owner> owner(static_cast<Owner *>(at));
 	if (owner->taken && owner->free_it)
 		owner->free_it(owner->ctx);
+}
+
+bool bridge::is_fixed(const c10::Storage &s)
+{
+	return s.data_ptr().get_deleter() == owner_release && static_cast<const Owner *>(s.data_ptr().get_context())->fixed;
 }
 
 // torch computes the extent of foreign memory without a check, or where no exception may come out.
@@ -198,7 +206,7 @@ clv_status bridge::check_extent(const char *who, uint32_t ndim, const int64_t *s
 clv_status br_wrap(void *data, const br_blob *b, void (*free_it)(void *), void *ctx, clv_tensor **out)
 {
 	BRIDGE_CATCH({
-		auto owner = std::make_unique<Owner>(Owner{free_it, ctx, false});
+		auto owner = std::make_unique<Owner>(Owner{free_it, ctx, false, b->fixed});
 		Owner *kept = owner.get();
 		auto maker = at::for_blob(data, at::IntArrayRef(b->sizes, b->ndim));
 		maker.options(at::TensorOptions().dtype(bridge::scalar_type_of(b->dtype)));
@@ -209,6 +217,33 @@ clv_status br_wrap(void *data, const br_blob *b, void (*free_it)(void *), void *
 		kept->taken = true;
 		*out = release(std::move(t));
 		return CLV_OK;
+	})
+}
+
+bool br_is_fixed(const clv_tensor *t)
+{
+	at::Tensor x = borrow(t);
+	return x.defined() && x.has_storage() && is_fixed(x.storage());
+}
+
+clv_status br_copy(const clv_tensor *from, clv_tensor *to)
+{
+	BRIDGE_CATCH({
+		at::NoGradGuard off;
+		borrow(to).copy_(borrow(from));
+		return CLV_OK;
+	})
+}
+
+clv_status br_check_like(const clv_tensor *want, const clv_tensor *got, const char *name)
+{
+	BRIDGE_CATCH({
+		at::Tensor a = borrow(want), b = borrow(got);
+		if (a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes())
+			return CLV_OK;
+		std::ostringstream text;
+		text << b.dtype() << ' ' << b.sizes() << ", the model has " << a.dtype() << ' ' << a.sizes();
+		return fail(CLV_E_INPUT, "%.64s is %s", name, text.str().c_str());
 	})
 }
 

@@ -51,6 +51,8 @@ clv_status fail_exception(const char *file, int line);
 uint8_t dtype_of(at::ScalarType t);       // DT_COUNT: no name for it
 at::ScalarType scalar_type_of(uint8_t d); // Undefined for DT_COUNT
 
+bool is_fixed(const c10::Storage &s); // memory that br_wrap was told nobody may write
+
 // Whether an operator writes its argument i: by its schema, or though the schema has no word of it.
 bool writes_argument(const c10::FunctionSchema &schema, size_t i, bool training);
 // Where a normalisation says whether it is in training; nothing: it always is, or is no normalisation.

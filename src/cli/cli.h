@@ -415,13 +415,15 @@ typedef struct opening {
 	int64_t plan;    /* of several */
 	text_list allow; /* operators beyond those known to be safe */
 	bool check;      /* compare all data with its digests */
+	bool copy;       /* read it instead of mapping it */
 } opening;
 
 #define ALLOW_OPTION(field)                                                                                            \
 	OPT_TEXTS("allow-operator", 0, "NAME", field.allow,                                                                \
 	          "an operator, or mylib::*, that a .clv file may have beyond those known to be safe; may be repeated")
 #define CHECK_OPTION(field)                                                                                            \
-	OPT_FLAG("check", 0, field.check, "first compare the weights with their digests, which reads the whole file")
+	OPT_FLAG("check", 0, field.check, "first compare the weights with their digests, which reads the whole file"),     \
+		OPT_FLAG("copy", 0, field.copy, "read the file into memory first: no later change of it reaches the run")
 #define OPENING_OPTIONS(field)                                                                                         \
 	OPT_GROUP("model files"),                                                                                          \
 		OPT_INT("plan", 0, "N", field.plan, "plan N of a .clv file, the first is 0", .preset = "0"),                   \

@@ -123,6 +123,7 @@ static clv_open_options open_options(const opening *o)
 	options.allow_operators = o->allow.at;
 	options.nallow_operators = o->allow.n;
 	options.check_data = o->check;
+	options.copy = o->copy;
 	return options;
 }
 

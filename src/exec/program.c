@@ -339,7 +339,8 @@ static clv_status lower_call(lowering *l, step *s)
 			return fail(CLV_E_UNSUPPORTED,
 			            "argument %u is an object (%s) that only the process that captured the plan has", i,
 			            plan_s(p, p->values.at[args[i].u.id].name));
-	return br_site_new(plan_s(p, n->op), args, n->nargs, results, n->nresults, l->spec->objects, &s->site);
+	return br_site_new(plan_s(p, n->op), args, n->nargs, results, n->nresults, l->spec->objects, l->spec->untrusted,
+	                   &s->site);
 }
 
 static clv_status slots_of_args(lowering *l, uint32_t first, uint32_t n, uint32_t *at)
@@ -429,6 +430,7 @@ static clv_status segment_tape(lowering *l, const placed *at, clv_program **out)
 	program_spec spec = {.first = at->at.first,
 	                     .end = at->at.end,
 	                     .inference = l->spec->inference,
+	                     .untrusted = l->spec->untrusted,
 	                     .writes_through = true,
 	                     .objects = l->spec->objects,
 	                     .nobjects = l->spec->nobjects,
@@ -655,6 +657,25 @@ static void find_known(lowering *l)
 	}
 }
 
+/* A plan from elsewhere that resizes tensors does so to copies: what a caller gives keeps its size. */
+static clv_status keep_inputs_in_size(lowering *l)
+{
+	clv_program *g = l->g;
+	bool resizes = false;
+	for (uint32_t i = 0; i < g->steps.n; i++)
+		resizes |= g->steps.at[i].site && br_site_resizes(g->steps.at[i].site);
+	if (!resizes)
+		return CLV_OK;
+	if (g->writes_inputs)
+		return fail(CLV_E_UNSUPPORTED,
+		            "the plan writes its inputs and has operators that resize tensors: a file may have "
+		            "only one of both");
+	g->cloned.n = 0;
+	for (uint32_t i = 0; i < g->v.inputs.n; i++)
+		TRY(vec_push(&g->cloned, g->v.inputs.at[i]));
+	return CLV_OK;
+}
+
 static clv_status lower(lowering *l)
 {
 	clv_program *g = l->g;
@@ -668,6 +689,7 @@ static clv_status lower(lowering *l)
 		g->autocast |= g->p->contexts.at[i].nautocast != 0;
 	}
 	TRY(lower_nodes(l));
+	TRY(keep_inputs_in_size(l));
 	TRY(choose_numbers(l));
 	return find_keeps(g);
 }

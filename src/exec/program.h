@@ -119,6 +119,7 @@ typedef struct program_spec {
 	bool guards_first;    /* the rest of what passes made can run alone, after optimizer_prepare */
 	const char *const *passes_off; /* names, NULL ends; may be NULL */
 	int threads;                   /* that operators use in its runs; 0: as many as outside */
+	bool untrusted;                /* a stranger may have written the plan: it comes from a file */
 } program_spec;
 
 clv_status program_new(const plan *p, const program_spec *spec, clv_program **out);

@@ -36,7 +36,7 @@ static clv_status choose_part(const artifact *a, const char *wanted, runtime_par
 
 static program_spec range_of(const runtime *r, const artifact_plan *e)
 {
-	program_spec spec = {.first = e->first, .end = e->end, .inference = true};
+	program_spec spec = {.first = e->first, .end = e->end, .inference = true, .untrusted = r->a->file};
 	if (r->part == PART_PREFIX)
 		spec.end = e->cut;
 	if (r->part == PART_SUFFIX)
@@ -120,6 +120,16 @@ static clv_status fill(runtime *r, const clv_runtime_options *o)
 	return runtime_describe(r);
 }
 
+/* Whoever changes weights gets its turn, however many threads run. */
+static void init_lock(pthread_rwlock_t *lock)
+{
+	pthread_rwlockattr_t attr;
+	pthread_rwlockattr_init(&attr);
+	pthread_rwlockattr_setkind_np(&attr, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+	pthread_rwlock_init(lock, &attr);
+	pthread_rwlockattr_destroy(&attr);
+}
+
 clv_status clv_runtime_create(const clv_artifact *a, const clv_runtime_options *options, clv_runtime **out)
 {
 	clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;
@@ -133,7 +143,7 @@ clv_status clv_runtime_create(const clv_artifact *a, const clv_runtime_options *
 	if (!r)
 		return fail_nomem();
 	r->a = artifact_ref(a);
-	pthread_mutex_init(&r->lock, NULL);
+	init_lock(&r->lock);
 	clv_status st = fill(r, &o);
 	if (st == CLV_OK)
 		*out = r;
@@ -162,7 +172,7 @@ void clv_runtime_free(clv_runtime *r)
 	vec_free(&r->unbound);
 	vec_free(&r->inputs);
 	vec_free(&r->outputs);
-	pthread_mutex_destroy(&r->lock);
+	pthread_rwlock_destroy(&r->lock);
 	arena_free(&r->arena);
 	artifact_free(r->a);
 	mem_free(r);
@@ -236,7 +246,7 @@ clv_status clv_runtime_bind(clv_runtime *r, const char *name, const clv_tensor *
 		return fail(CLV_E_INVALID, "clv_runtime_bind: an argument is NULL");
 	TRY(br_to_device(t, r->device[0] ? r->device : clv_tensor_device(t), &here));
 	clv_status st = CLV_OK;
-	pthread_mutex_lock(&r->lock);
+	pthread_rwlock_wrlock(&r->lock);
 	for (uint32_t i = 0; i < r->plans.n && st == CLV_OK; i++)
 		st = bind_in(r, i, name, here, &found);
 	runtime_refresh(r);
@@ -244,11 +254,65 @@ clv_status clv_runtime_bind(clv_runtime *r, const char *name, const clv_tensor *
 	r->bound |= found;
 	if (st == CLV_OK && found)
 		st = runtime_note_weight(r, name, t);
-	pthread_mutex_unlock(&r->lock);
+	pthread_rwlock_unlock(&r->lock);
 	br_unref(here);
 	if (st != CLV_OK)
 		return st;
 	return found ? CLV_OK : fail(CLV_E_NOT_FOUND, "the model reads nothing called %.64s", name);
+}
+
+static clv_status check_fits(const runtime *r, const named_tensor *x)
+{
+	const payload *p = r->a->tensors;
+	for (uint32_t i = 0; i < p->tensors.n; i++)
+		if (r->state[i] && strcmp(p->tensors.at[i].label, x->name) == 0)
+			TRY(br_check_like(r->state[i], x->t, x->name));
+	return CLV_OK;
+}
+
+static clv_status assign_one(runtime *r, const named_tensor *x)
+{
+	const payload *p = r->a->tensors;
+	const clv_tensor *now = x->t;
+	bool found = false;
+	for (uint32_t i = 0; i < p->tensors.n; i++)
+		if (r->state[i] && strcmp(p->tensors.at[i].label, x->name) == 0) {
+			TRY(br_copy(x->t, r->state[i]));
+			now = r->state[i];
+			found = true;
+		}
+	clv_tensor *own = NULL;
+	if (!found)
+		TRY(br_clone(x->t, false, &own));
+	clv_status st = CLV_OK;
+	for (uint32_t i = 0; own && i < r->plans.n && st == CLV_OK; i++)
+		st = bind_in(r, i, x->name, own, &found);
+	br_unref(own);
+	if (st == CLV_OK && (found || runtime_knows(r, x->name)))
+		st = runtime_note_weight(r, x->name, now);
+	return st;
+}
+
+static clv_status assign_all(runtime *r, const named_tensor *set, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		TRY(check_fits(r, &set[i]));
+	TRY(runtime_own_state(r));
+	r->bound = true;
+	for (uint32_t i = 0; i < r->plans.n; i++)
+		runtime_stop_codes(r, i, NONE, OTHER_WEIGHTS);
+	for (uint32_t i = 0; i < n; i++)
+		TRY(assign_one(r, &set[i]));
+	return CLV_OK;
+}
+
+clv_status runtime_assign(runtime *r, const named_tensor *set, uint32_t n)
+{
+	pthread_rwlock_wrlock(&r->lock);
+	clv_status st = assign_all(r, set, n);
+	runtime_refresh(r);
+	pthread_rwlock_unlock(&r->lock);
+	return st;
 }
 
 const char *clv_runtime_unbound(const clv_runtime *r, uint32_t i)
@@ -396,13 +460,15 @@ static clv_status run_program(const runtime *r, const runtime_plan *e, run_spec 
 
 static clv_status run_locked(const runtime *r, const runtime_plan *e, run_spec *spec)
 {
-	if (!r->stateful)
-		return run_program(r, e, spec);
-	pthread_mutex_lock(&((runtime *)r)->lock);
+	pthread_rwlock_t *lock = &((runtime *)r)->lock;
+	if (r->stateful)
+		pthread_rwlock_wrlock(lock);
+	else
+		pthread_rwlock_rdlock(lock);
 	clv_status st = run_program(r, e, spec);
-	if (st == CLV_OK)
+	if (st == CLV_OK && r->stateful)
 		apply_rebinds((runtime *)r, e, spec->outputs);
-	pthread_mutex_unlock(&((runtime *)r)->lock);
+	pthread_rwlock_unlock(lock);
 	return st;
 }
 

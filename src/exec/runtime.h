@@ -56,7 +56,7 @@ struct clv_runtime {
 	int64_t weight_version;      /* the sum of `weights`, but for a file of before digests, where it starts elsewhere */
 	VEC(payload_number) weights; /* digests of the model's tensors by name, as far as they are known; else 0 */
 	table weights_by_name;
-	pthread_mutex_t lock;
+	pthread_rwlock_t lock; /* runs share it; who changes what they read, a run of a model with state too, has it alone */
 	_Atomic uint32_t last; /* the plan that served the last run */
 	arena arena;
 };
@@ -67,6 +67,17 @@ typedef struct clv_runtime runtime;
 clv_status runtime_load_state(runtime *r);
 void runtime_free_state(runtime *r);
 void runtime_refresh(runtime *r); /* externals of all plans, after state changed */
+/* Puts copies in the place of tensors that lie on the file, which nobody may write. Wants the lock. */
+clv_status runtime_own_state(runtime *r);
+
+/* runtime.c. A set of tensors takes the place of those of the same names, between two runs: copied into tensors of the file,
+   bound where the file has none; what only another part reads is counted in the version of the weights. Nothing happens
+   where one does not fit. */
+typedef struct named_tensor {
+	const char *name;
+	const clv_tensor *t;
+} named_tensor;
+clv_status runtime_assign(runtime *r, const named_tensor *set, uint32_t n);
 
 /* runtime_segments.c. The codes of the segments of a plan that run compiled, for its program; kept in r->segments. */
 typedef VEC(code *) code_list;

@@ -13,7 +13,7 @@ static void drop_user(void *a)
 static clv_status wrap_mapped(const runtime *r, const payload_memory *m, clv_tensor **out)
 {
 	int64_t size = (int64_t)m->nbytes;
-	br_blob bytes = {.dtype = DT_U8, .ndim = 1, .sizes = &size};
+	br_blob bytes = {.dtype = DT_U8, .ndim = 1, .sizes = &size, .fixed = true};
 	artifact *user = artifact_ref(r->a);
 	clv_status st = br_wrap((void *)m->data, &bytes, drop_user, user, out);
 	if (st != CLV_OK)
@@ -206,6 +206,34 @@ clv_status runtime_load_state(runtime *r)
 	mem_free(l.device);
 	mem_free(l.bytes);
 	mem_free(l.lead);
+	return st;
+}
+
+static clv_status own_tensor(runtime *r, uint32_t i, clv_tensor **bytes)
+{
+	const payload *p = r->a->tensors;
+	const payload_tensor *t = &p->tensors.at[i];
+	clv_tensor *own;
+	if (!bytes[t->memory])
+		TRY(memory_tensor(p, t->memory, &bytes[t->memory]));
+	TRY(memory_view(p, i, bytes[t->memory], p->memories.at[t->memory].lead, t->requires_grad, &own));
+	br_unref(r->state[i]);
+	r->state[i] = own;
+	return CLV_OK;
+}
+
+clv_status runtime_own_state(runtime *r)
+{
+	const payload *p = r->a->tensors;
+	clv_tensor **bytes = mem_alloc((p->memories.n + 1) * sizeof *bytes);
+	clv_status st = bytes ? CLV_OK : fail_nomem();
+	for (uint32_t i = 0; i < p->tensors.n && st == CLV_OK; i++)
+		if (r->state[i] && br_is_fixed(r->state[i]))
+			st = own_tensor(r, i, bytes);
+	for (uint32_t i = 0; bytes && i < p->memories.n; i++)
+		br_unref(bytes[i]);
+	mem_free(bytes);
+	runtime_refresh(r);
 	return st;
 }
 

@@ -301,7 +301,7 @@ clv_status artifact_open(const char *path, const clv_open_options *o, artifact *
 {
 	mapping map;
 	artifact *a;
-	TRY(file_map(path, &map));
+	TRY(file_map(path, o->copy || o->check_data, &map)); /* what was checked is what runs */
 	clv_status st = artifact_parse(map.at, map.n, o, &a);
 	if (st != CLV_OK) {
 		file_unmap(&map);

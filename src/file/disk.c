@@ -99,24 +99,38 @@ clv_status file_read(const char *path, uint8_t **data, size_t *n)
 	return st;
 }
 
-static clv_status map_open(int fd, const char *path, mapping *m)
+static clv_status copy_open(int fd, const char *path, mapping *m)
+{
+	void *at = mmap(NULL, m->n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (at == MAP_FAILED)
+		return fail_nomem();
+	m->at = at;
+	TRY(read_all(fd, path, at, m->n));
+	return mprotect(at, m->n, PROT_READ) == 0 ? CLV_OK : fail_io("protect the copy of", path);
+}
+
+static clv_status map_open(int fd, const char *path, bool copy, mapping *m)
 {
 	TRY(regular_size(fd, path, &m->n));
 	if (m->n == 0)
 		return CLV_OK;
-	void *at = mmap(NULL, m->n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
+	if (copy)
+		return copy_open(fd, path, m);
+	void *at = mmap(NULL, m->n, PROT_READ, MAP_PRIVATE, fd, 0);
 	if (at == MAP_FAILED)
 		return fail_io("map", path);
 	m->at = at;
 	return CLV_OK;
 }
 
-clv_status file_map(const char *path, mapping *out)
+clv_status file_map(const char *path, bool copy, mapping *out)
 {
 	int fd;
 	*out = (mapping){0};
 	TRY(open_file(path, &fd));
-	clv_status st = map_open(fd, path, out);
+	clv_status st = map_open(fd, path, copy, out);
+	if (st != CLV_OK)
+		file_unmap(out);
 	close(fd);
 	return st;
 }

@@ -85,7 +85,8 @@ typedef struct mapping {
 	uint8_t *at; /* NULL: an empty file */
 	size_t n;
 } mapping;
-clv_status file_map(const char *path, mapping *out); /* a regular file; CLV_E_IO */
+/* A regular file, for reading: mapped, or a copy that no change of the file reaches. CLV_E_IO. */
+clv_status file_map(const char *path, bool copy, mapping *out);
 void file_unmap(mapping *m);
 
 /* The whole of a regular file; caller frees with mem_free. CLV_E_IO. */

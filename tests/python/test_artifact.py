@@ -694,10 +694,11 @@ def test_weights_stay_on_the_files_memory(tmp_path: Path) -> None:
     with torch.no_grad():
         cleave.capture(model, torch.randn(1, 2048)).save(file)
     loaded = cleave.load(file)
-    at = loaded.state_dict()["weight"].data_ptr()
+    weight = loaded._runtime.state()["weight"]
     maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if str(file) in line]
-    assert any(int(m[0].split("-")[0], 16) <= at < int(m[0].split("-")[1], 16) for m in maps)
-    weight = loaded.state_dict()["weight"]
+    spans = [[int(end, 16) for end in m[0].split("-")] for m in maps]
+    assert any(a <= weight.data_ptr() < b for a, b in spans)
+    assert all(m[1] == "r--p" for m in maps)
     del loaded
     assert torch.equal(weight, model.weight)  # the mapping lives as long as a tensor on it
 

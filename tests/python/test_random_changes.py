@@ -288,7 +288,7 @@ def change_one(seed: int) -> str:
 
 
 def test_models_that_are_changed_at_random() -> None:
-    found = [change_one(seed) for seed in range(150)]
+    found = [change_one(seed) for seed in (*range(150), 3347, 3662)]
     assert found.count("refused") > 50
 
 

@@ -1,0 +1,36 @@
+"""Files as a stranger would craft them: another plan in a file that was saved, with all digests right."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import xxhash
+
+NO_CHECK = "0" * 32
+
+
+def rewrite_plan(path: Path, edit: Callable[[str], str]) -> None:
+    """Puts edit(text) in the place of the first plan's text, and says how many nodes it has now."""
+    data = path.read_bytes()
+    (n,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + n])
+    meta = header["__metadata__"]
+    meta["cleave.plan.0"] = text = edit(meta["cleave.plan.0"])
+    about = json.loads(meta["cleave.artifact"])
+    nodes = sum("::" in line and not line.startswith("model") for line in text.splitlines())
+    about["plans"][0]["nodes"] = [0, nodes]
+    meta["cleave.artifact"] = json.dumps(about, separators=(",", ":"))
+    path.write_bytes(signed(header) + data[8 + n :])
+
+
+def signed(header: dict[str, dict[str, str]]) -> bytes:
+    """The header as bytes, with its own digest in it; data starts at a multiple of 64."""
+    header["__metadata__"]["cleave.check"] = NO_CHECK
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % 64)
+    head = struct.pack("<Q", len(text)) + text
+    digest = xxhash.xxh3_128_hexdigest(head)
+    return head.replace(NO_CHECK.encode(), digest.encode(), 1)
