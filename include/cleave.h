@@ -139,7 +139,8 @@ extern "C" {
 	X(E_TORCH, "PyTorch reported an error")                                                                            \
 	X(E_IO, "reading or writing failed")                                                                               \
 	X(E_TIMEOUT, "a compiler took longer than it was given")                                                           \
-	X(E_CANCELLED, "the caller stopped it")
+	X(E_CANCELLED, "the caller stopped it")                                                                            \
+	X(E_LIMIT, "the run takes more than it may")
 
 /** What a function that can fail returns: CLV_OK is 0, everything else is a failure. */
 typedef enum clv_status {
@@ -753,8 +754,8 @@ typedef struct clv_open_options {
 	size_t size;                        /**< sizeof(clv_open_options) */
 	const char *const *allow_operators; /**< beyond the list of those known to be safe: "aten::from_file", "mylib::*" */
 	uint32_t nallow_operators;          /**< how many there are */
-	bool check_data;                    /**< compare all data with its digests, which reads the whole file; a copy too */
-	bool copy;                          /**< read the file into memory of this process instead of mapping it */
+	bool check_data; /**< compare all data with its digests, which reads the whole file; a copy too */
+	bool copy;       /**< read the file into memory of this process instead of mapping it */
 } clv_open_options;
 
 /* clang-format off */
@@ -1525,11 +1526,15 @@ typedef struct clv_runtime_options {
 	                  runs it has it. Other runtimes keep theirs, at the same time too (docs/optimize.md) */
 	char reserved2[4]; /**< zeros: what is behind them came with a later version */
 	bool any_weights;  /**< of a suffix: also take boundaries that were made with other weights than it has */
+	double timeout;    /**< seconds that a run may take; 0: as long as it likes. Asked between operators. */
+	int64_t
+		max_memory; /**< bytes of tensors on the CPU that a run may have at once, besides weights and inputs, and that
+	                         the elements of one tensor may come to, views too; 0: no limit */
 } clv_runtime_options;
 
 /* clang-format off */
 /** The defaults: `clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;` */
-#define CLV_RUNTIME_OPTIONS_INIT {sizeof(clv_runtime_options), NULL, NULL, false, false, {0}, false, false, NULL, 0, {0}, false}
+#define CLV_RUNTIME_OPTIONS_INIT {sizeof(clv_runtime_options), NULL, NULL, false, false, {0}, false, false, NULL, 0, {0}, false, 0, 0}
 /* clang-format on */
 
 /** Makes an artifact, or a part of it, ready to run. options NULL: the defaults.
@@ -1539,6 +1544,11 @@ typedef struct clv_runtime_options {
     threads where all of the process have one number; CLV_E_PARSE for damaged data; CLV_E_TORCH.
     @threads any. */
 CLV_API clv_status clv_runtime_create(const clv_artifact *a, const clv_runtime_options *options, clv_runtime **out);
+
+/** Ends the runs of a runtime that have begun, at their next operator, with CLV_E_CANCELLED. Runs that begin later are not
+    concerned.
+    @threads any, while other threads run it. */
+CLV_API void clv_runtime_cancel(clv_runtime *r);
 
 /** Releases a runtime. Tensors that came out of it stay good.
     @threads alone. */

@@ -216,7 +216,7 @@ static void runtime_py_dealloc(RuntimeObject *o)
 }
 
 /* Runtime(artifact, device, part, unproven, debug, allow_compiled=False, tape_only=False, optimize=None, threads=0,
-   any_weights=False) */
+   any_weights=False, timeout=0, max_memory=0) */
 static PyObject *runtime_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	ArtifactObject *a;
@@ -225,9 +225,12 @@ static PyObject *runtime_py_new(PyTypeObject *type, PyObject *args, PyObject *kw
 	runtime *r = NULL;
 	clv_status st;
 	(void)kwargs;
-	if (!PyArg_ParseTuple(args, "O!zzpp|ppzip", &ArtifactType, &a, &options.device, &options.part, &unproven, &debug,
-	                      &allow_compiled, &tape_only, &options.optimize, &options.threads, &any_weights))
+	long long max_memory = 0;
+	if (!PyArg_ParseTuple(args, "O!zzpp|ppzipdL", &ArtifactType, &a, &options.device, &options.part, &unproven, &debug,
+	                      &allow_compiled, &tape_only, &options.optimize, &options.threads, &any_weights,
+	                      &options.timeout, &max_memory))
 		return NULL;
+	options.max_memory = max_memory;
 	options.any_weights = any_weights != 0;
 	options.unproven = unproven != 0;
 	options.debug = debug != 0;
@@ -287,6 +290,8 @@ static PyObject *run_plan(const runtime *r, uint32_t i, clv_tensor *const *input
 		Py_BEGIN_ALLOW_THREADS
 		st = runtime_run_plan(r, i, &spec, outputs);
 		Py_END_ALLOW_THREADS
+		if (st == CLV_E_CANCELLED)
+			st = CLV_E_LIMIT; /* with its message: nobody pressed a key */
 		out = st == CLV_OK ? wrap_outputs(e->g, outputs, e->noutputs, numbers) : raise_status(st);
 	}
 	PyMem_Free(outputs);
@@ -395,6 +400,13 @@ static PyObject *runtime_py_state(RuntimeObject *o, PyObject *unused)
 		Py_XDECREF(t);
 	}
 	return out;
+}
+
+static PyObject *runtime_py_cancel(RuntimeObject *o, PyObject *unused)
+{
+	(void)unused;
+	clv_runtime_cancel(o->r);
+	Py_RETURN_NONE;
 }
 
 /* own_state(): copies take the place of tensors on the file, so that they can be written */
@@ -605,6 +617,7 @@ static PyMethodDef runtime_methods[] = {
 	{"run_suffix", (PyCFunction)runtime_py_run_suffix, METH_VARARGS, "run_suffix(plan, sizes, tensors) -> outputs"},
 	{"plan", (PyCFunction)runtime_py_plan, METH_O, "plan(i) -> (inputs, outputs, symbols, schema)"},
 	{"state", (PyCFunction)runtime_py_state, METH_NOARGS, "the tensors, by name"},
+	{"cancel", (PyCFunction)runtime_py_cancel, METH_NOARGS, "ends the runs that have begun"},
 	{"own_state", (PyCFunction)runtime_py_own_state, METH_NOARGS, "tensors on the file become copies"},
 	{"assign", (PyCFunction)runtime_py_assign, METH_O, "assign(tensors by name), all between two runs"},
 	{"changing", (PyCFunction)runtime_py_changing, METH_NOARGS, "names of tensors that runs change"},

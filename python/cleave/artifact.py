@@ -92,6 +92,8 @@ def load(
     optimize: str = "safe",
     threads: int | None = None,
     any_weights: bool = False,
+    timeout: float | None = None,
+    max_memory: int | None = None,
 ) -> LoadedModel:
     """Opens a .clv file. Weights stay on the file's mapped memory until they are used, or go to `device`.
 
@@ -104,7 +106,10 @@ def load(
     run operator by operator. tape_only: no compiled part is used. optimize: "none", "safe" (the same bits) or
     "fast" (numbers within a tolerance; the first run chooses): what may be rewritten to run faster
     (docs/optimize.md). threads: that an operator, or a compiled part, uses in a run; None: as the process has it.
-    any_weights: a suffix also takes boundaries that were made with other weights."""
+    any_weights: a suffix also takes boundaries that were made with other weights. timeout: seconds that a run may
+    take. max_memory: bytes of tensors on the CPU that it may have at once, besides weights and inputs, and that the
+    elements of one tensor may come to, views too. Beyond them a run ends with LimitError, between two operators;
+    `cancel` ends runs from another thread."""
     names = list(allow_operators)
     for name in names:
         if not isinstance(name, str) or isinstance(allow_operators, str):
@@ -116,7 +121,7 @@ def load(
     os.stat(path)  # as Python itself says that there is no such file
     where = None if device is None else str(read_device(device))
     artifact = _native.Artifact(os.fsencode(path), names, check, check if copy is None else copy)
-    how = (allow_compiled, tape_only, read_level(optimize), read_threads(threads), any_weights)
+    how = (allow_compiled, tape_only, read_level(optimize), read_threads(threads), any_weights, timeout or 0.0, max_memory or 0)
     runtime = _native.Runtime(artifact, where, part, unproven, debug, *how)
     model = LoadedModel(str(path), artifact, runtime, part, types)
     if not allow_compiled and not tape_only:
@@ -334,6 +339,10 @@ class LoadedModel(_show.Shown, Drawable):
         self._runtime.assign({name: t.detach() for name, t in given.items()})
         if self._lent is not None:
             self._lend(self._state())
+
+    def cancel(self) -> None:
+        """Ends the runs of this model that other threads have begun, at their next operator, with LimitError."""
+        self._runtime.cancel()
 
     def check_data(self) -> None:
         """Compares all weights with the digests that were written with them."""

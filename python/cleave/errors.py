@@ -57,6 +57,11 @@ class ReplayError(CleaveError, RuntimeError):
     Or a stage cannot run again in the backward, because a tensor of the model was changed since its forward."""
 
 
+class LimitError(CleaveError, RuntimeError):
+    """A run was stopped: it takes longer, or needs more memory, than it may (`timeout` and `max_memory` of `load`), or
+    `cancel` was called."""
+
+
 class PayloadError(CleaveError, ValueError):
     """A payload is malformed, holds what it cannot hold, or belongs to something else; the message has the reason."""
 
@@ -85,6 +90,7 @@ _native.set_error_classes(
         _native.E_IO: OSError,
         _native.E_TIMEOUT: TimeoutError,
         _native.E_CANCELLED: KeyboardInterrupt,
+        _native.E_LIMIT: LimitError,
         _native.E_PAYLOAD: PayloadError,
         _native.E_ARTIFACT: ArtifactError,
     }

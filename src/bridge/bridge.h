@@ -76,6 +76,8 @@ typedef struct br_blob {
    gone; not on failure. */
 clv_status br_wrap(void *data, const br_blob *b, void (*release)(void *), void *ctx, clv_tensor **out);
 bool br_is_fixed(const clv_tensor *t);
+int64_t br_numel(const clv_tensor *t);
+int64_t br_itemsize(const clv_tensor *t);
 /* Elements into a tensor of the same shape and dtype; check_like: whether they are (CLV_E_INPUT names `name`). */
 clv_status br_copy(const clv_tensor *from, clv_tensor *to);
 clv_status br_check_like(const clv_tensor *want, const clv_tensor *got, const char *name);

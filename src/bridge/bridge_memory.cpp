@@ -226,6 +226,16 @@ bool br_is_fixed(const clv_tensor *t)
 	return x.defined() && x.has_storage() && is_fixed(x.storage());
 }
 
+int64_t br_numel(const clv_tensor *t)
+{
+	return reinterpret_cast<const c10::TensorImpl *>(t)->numel();
+}
+
+int64_t br_itemsize(const clv_tensor *t)
+{
+	return static_cast<int64_t>(reinterpret_cast<const c10::TensorImpl *>(t)->itemsize());
+}
+
 clv_status br_copy(const clv_tensor *from, clv_tensor *to)
 {
 	BRIDGE_CATCH({

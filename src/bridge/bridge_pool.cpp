@@ -4,6 +4,11 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include <malloc.h>
+
+extern "C" {
+#include "base/limits.h"
+}
 #include "memory/recycle.h"
 
 #include <mutex>
@@ -17,6 +22,24 @@ void release(void *at)
 {
 	if (!pool_release(at) && !recycle_keep(at))
 		beneath->raw_deleter()(at);
+}
+
+void give_back(void *at)
+{
+	limits_give(static_cast<int64_t>(malloc_usable_size(at)));
+	beneath->raw_deleter()(at);
+}
+
+// Of a run that may have so much memory and no more.
+c10::DataPtr counted(size_t n)
+{
+	if (n > INT64_MAX || limits_take(static_cast<int64_t>(n)) != CLV_OK)
+		throw bridge::Limit();
+	limits_give(static_cast<int64_t>(n));
+	c10::DataPtr data = beneath->allocate(n);
+	if (data.compare_exchange_deleter(beneath->raw_deleter(), &give_back))
+		(void)limits_take(static_cast<int64_t>(malloc_usable_size(data.get()))); // it is there already
+	return data;
 }
 
 c10::DataPtr owned(void *at)
@@ -44,6 +67,8 @@ c10::DataPtr recycled(size_t n)
 struct PoolAllocator final : c10::Allocator {
 	c10::DataPtr allocate(size_t n) override
 	{
+		if (n && limits_bytes())
+			return counted(n);
 		if (n == 0 || !(pool_entered() || recycle_entered(n)))
 			return beneath->allocate(n);
 		if (!pool_entered())

@@ -30,6 +30,8 @@ clv_status fail_exception(const char *file, int line)
 		throw;
 	} catch (const c10::Error &e) {
 		return status_fail(CLV_E_TORCH, file, line, "%s", e.what_without_backtrace());
+	} catch (const Limit &) {
+		return CLV_E_LIMIT;
 	} catch (const std::bad_alloc &) {
 		return status_fail(CLV_E_NOMEM, file, line, "out of memory");
 	} catch (const std::exception &e) {

@@ -38,6 +38,11 @@ inline clv_tensor *release(at::Tensor &&t)
 	return reinterpret_cast<clv_tensor *>(t.unsafeReleaseTensorImpl());
 }
 
+// A run wanted more than it may have; the status and its message are set.
+struct Limit : std::exception {
+	const char *what() const noexcept override { return "the run takes more than it may"; }
+};
+
 clv_status fail_exception(const char *file, int line);
 
 // Runs f, turning any C++ exception into a status.

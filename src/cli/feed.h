@@ -29,6 +29,8 @@ typedef struct loading {
 	const char *device, *part, *weights, *optimize;
 	int64_t threads;
 	bool unproven, debug, allow_compiled, tape_only;
+	double timeout;
+	int64_t max_memory;
 } loading;
 
 #define LOADING_OPTIONS(field)                                                                                         \
@@ -46,7 +48,11 @@ typedef struct loading {
 		OPT_FLAG("debug", 0, field.debug, "check every result against the plan and name the first that differs"),      \
 		OPT_FLAG("allow-compiled", 0, field.allow_compiled,                                                            \
 	             "machine code in the file may run: it is code of whoever made the file"),                             \
-		OPT_FLAG("tape-only", 0, field.tape_only, "use no compiled part of the file")
+		OPT_FLAG("tape-only", 0, field.tape_only, "use no compiled part of the file"),                                 \
+		OPT_FLOAT("timeout", 0, "S", field.timeout,                                                                    \
+	              "seconds that a run may take, asked between operators (default: as long as it takes)"),              \
+		OPT_SIZE("max-memory", 0, "BYTES", field.max_memory,                                                           \
+	             "of tensors that a run may have at once, and that one may come to: 512M, 2G (default: no limit)")
 
 #ifdef CLEAVE_CLI_TORCH
 /* A runtime of an open model with its weights; says what is wrong and gives NULL. */

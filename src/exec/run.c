@@ -3,6 +3,7 @@
  * The loop only fills what changes; a value is released after the last step that reads it. Whatever happens, the modes
  * of the calling thread are put back and the frame is left empty. */
 #include "base/clock.h"
+#include "base/limits.h"
 #include "exec/apart.h"
 #include "exec/code.h"
 #include "exec/optimized.h"
@@ -681,9 +682,33 @@ static clv_status run_timed(const clv_program *g, uint32_t i, frame *f, const ru
 	return CLV_OK;
 }
 
+typedef struct size_walk {
+	const clv_program *g;
+	const frame *f;
+	clv_status st;
+} size_walk;
+
+static void check_result_size(void *ctx, value_id v)
+{
+	size_walk *w = ctx;
+	const clv_tensor *t = w->g->slot[v] == NONE ? NULL : w->f->slots[w->g->slot[v]];
+	if (w->st == CLV_OK && w->g->p->values.at[v].type == TYPE_TENSOR && t)
+		w->st = limits_check_tensor(br_numel(t), br_itemsize(t));
+}
+
+/* A view can have more elements than there is memory: what would go through all of them is not begun. */
+static clv_status check_result_sizes(const clv_program *g, const step *s, const frame *f)
+{
+	size_walk w = {g, f, CLV_OK};
+	if (s->kind != STEP_SEGMENT)
+		node_each_result(g->p, s->node, check_result_size, &w);
+	return w.st == CLV_OK ? CLV_OK : fail_more(w.st, "node %s", node_name(g->names, s->node));
+}
+
 static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r, pool_run *memory)
 {
 	clv_status st = CLV_OK;
+	bool limited = limits_here(), sized = limits_bytes();
 	context_id now = NONE;
 	br_modes ambient;
 	br_autocast saved;
@@ -698,7 +723,11 @@ static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r, p
 		}
 		if (memory)
 			pool_step(memory, i + 1);
-		st = r->times ? run_timed(g, i, f, r) : run_step(g, s, f, r);
+		st = limited ? limits_check() : CLV_OK;
+		if (st == CLV_OK)
+			st = r->times ? run_timed(g, i, f, r) : run_step(g, s, f, r);
+		if (st == CLV_OK && sized)
+			st = check_result_sizes(g, s, f);
 	}
 	br_modes_set(&ambient, now == NONE ? 0 : g->p->contexts.at[now].flags_mask);
 	if (g->autocast)
@@ -776,7 +805,7 @@ clv_status program_check_run(const clv_program *g, const run_spec *r)
 /* What gradients need lives on after the run, and what is inside of a transform may. */
 static pool_run *enter_pool(const clv_program *g, const run_spec *r, const frame *f)
 {
-	bool wanted = g->memory && (g->inference || !r->grad) && !r->watch && !br_transforms();
+	bool wanted = g->memory && (g->inference || !r->grad) && !r->watch && !br_transforms() && !limits_bytes();
 	return wanted ? br_pool_enter(g->memory, f->symbols) : NULL;
 }
 

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/limits.h"
 #include "base/options.h"
 
 /* ---- making one ------------------------------------------------------------------------------------------------- */
@@ -99,6 +100,19 @@ static bool serves_any_size(const artifact *a)
 	return false;
 }
 
+static clv_status read_limits(runtime *r, const clv_runtime_options *o)
+{
+	if (!(o->timeout >= 0) || o->max_memory < 0)
+		return fail(CLV_E_INVALID, "a run may take %g s and %lld bytes: limits are not negative", o->timeout,
+		            (long long)o->max_memory);
+	if (o->max_memory && !br_pool_install())
+		return fail(CLV_E_UNSUPPORTED,
+		            "memory of runs cannot be limited: another allocator has taken the place of torch's");
+	r->timeout = o->timeout;
+	r->max_memory = o->max_memory;
+	return CLV_OK;
+}
+
 static clv_status fill(runtime *r, const clv_runtime_options *o)
 {
 	char device[16] = "";
@@ -108,6 +122,7 @@ static clv_status fill(runtime *r, const clv_runtime_options *o)
 	r->device = arena_str(&r->arena, device);
 	r->unproven = o->unproven || serves_any_size(r->a);
 	r->any_weights = o->any_weights;
+	TRY(read_limits(r, o));
 	if (!r->device)
 		return fail_nomem();
 	for (uint32_t i = 0; i < r->a->plans.n; i++) {
@@ -150,6 +165,12 @@ clv_status clv_runtime_create(const clv_artifact *a, const clv_runtime_options *
 	else
 		clv_runtime_free(r);
 	return st;
+}
+
+void clv_runtime_cancel(clv_runtime *r)
+{
+	if (r)
+		atomic_fetch_add(&r->stops, 1);
 }
 
 void clv_runtime_free(clv_runtime *r)
@@ -495,7 +516,10 @@ clv_status runtime_run_plan(const runtime *r, uint32_t i, const run_spec *given,
 	spec.outputs = outputs;
 	if (n != e->noutputs && !(spec.outputs = mem_alloc((n + 1) * sizeof *spec.outputs)))
 		return fail_nomem();
+	limits most = {.seconds = r->timeout, .bytes = r->max_memory, .stops = &r->stops};
+	limits_enter(&most);
 	clv_status st = run_locked(r, e, &spec);
+	limits_leave(&most);
 	if (spec.outputs == outputs)
 		return st;
 	if (st == CLV_OK) {

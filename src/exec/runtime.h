@@ -56,7 +56,11 @@ struct clv_runtime {
 	int64_t weight_version;      /* the sum of `weights`, but for a file of before digests, where it starts elsewhere */
 	VEC(payload_number) weights; /* digests of the model's tensors by name, as far as they are known; else 0 */
 	table weights_by_name;
-	pthread_rwlock_t lock; /* runs share it; who changes what they read, a run of a model with state too, has it alone */
+	double timeout;         /* of a run, in seconds; 0: none */
+	int64_t max_memory;     /* of a run; 0: no limit */
+	_Atomic uint64_t stops; /* goes up when runs are to end */
+	pthread_rwlock_t
+		lock; /* runs share it; who changes what they read, a run of a model with state too, has it alone */
 	_Atomic uint32_t last; /* the plan that served the last run */
 	arena arena;
 };

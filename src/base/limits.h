@@ -1,0 +1,32 @@
+/* What a run may take: time, memory, the size of a tensor; and whether somebody stopped it.
+ *
+ * They are a thread's while it runs something (limits_enter): the run asks between its steps, the allocator of tensors
+ * before it takes memory. Limits in each other all hold. */
+#ifndef BASE_LIMITS_H
+#define BASE_LIMITS_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+typedef struct limits {
+	double seconds;                /* that it may take, from limits_enter on; 0: as long as it likes */
+	int64_t bytes;                 /* of tensors that it has at once, and of the elements of one; 0: no limit */
+	const _Atomic uint64_t *stops; /* goes up when the runs of its owner are to end; NULL: they cannot be */
+	int64_t deadline, live;        /* set by limits_enter */
+	uint64_t stops_seen;
+	struct limits *outer;
+} limits;
+
+void limits_enter(limits *l);
+void limits_leave(limits *l);
+bool limits_here(void);  /* this thread has some */
+bool limits_bytes(void); /* and memory is among them */
+
+clv_status limits_check(void);                                        /* CLV_E_LIMIT, CLV_E_CANCELLED */
+clv_status limits_check_tensor(int64_t elements, int64_t bytes_each); /* CLV_E_LIMIT: it is larger than it may be */
+clv_status limits_take(int64_t bytes); /* CLV_E_LIMIT: they are not to be had; else they count from now on */
+void limits_give(int64_t bytes);
+
+#endif

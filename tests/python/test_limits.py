@@ -1,0 +1,120 @@
+"""Limits of runs: time, memory, the size of a tensor, and runs that another thread ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from crafted import rewrite_plan
+from torch import Tensor, nn
+
+import cleave
+
+
+class Long(nn.Module):
+    """Many operators, each of which takes a moment."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.steps = steps
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(self.steps):
+            x = torch.sin(x)
+        return x
+
+
+@pytest.fixture
+def long(tmp_path: Path) -> Path:
+    with torch.no_grad():
+        cleave.capture(Long(400), torch.randn(200_000)).save(tmp_path / "long.clv")
+    return tmp_path / "long.clv"
+
+
+def test_a_run_that_takes_too_long_ends(long: Path) -> None:
+    x = torch.randn(200_000)
+    model = cleave.load(long, timeout=0.02, optimize="none", threads=1)
+    begin = time.monotonic()
+    with pytest.raises(cleave.LimitError, match=r"longer than the 0.02 s"):
+        model(x)
+    assert time.monotonic() - begin < 5
+    assert torch.equal(cleave.load(long, timeout=600)(x), Long(400)(x))
+
+
+def test_a_run_that_needs_too_much_memory_ends(tmp_path: Path) -> None:
+    class Wide(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = x.repeat(1000)
+            return (y * 2 + y.flip(0)).sum()
+
+    file, x = tmp_path / "m.clv", torch.randn(1000)
+    with torch.no_grad():
+        cleave.capture(Wide(), x).save(file)
+    for level in ("none", "safe"):
+        with pytest.raises(cleave.LimitError, match="bytes"):
+            cleave.load(file, max_memory=6_000_000, optimize=level)(x)
+        model = cleave.load(file, max_memory=40_000_000, optimize=level)
+        for _ in range(5):  # what a run had is not counted in the next
+            assert torch.equal(model(x), Wide()(x))
+
+
+def test_a_view_that_is_larger_than_memory_is_not_gone_through(tmp_path: Path) -> None:
+    class Sum(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.expand(64, 4).sum()
+
+    file, x = tmp_path / "m.clv", torch.randn(1, 4)
+    with torch.no_grad():
+        cleave.capture(Sum(), x).save(file)
+    rewrite_plan(file, lambda text: text.replace("[64, 4]", f"[{1 << 50}, 4]").replace("f32[64,4]", f"f32[{1 << 50},4]"))
+    begin = time.monotonic()
+    with pytest.raises(cleave.LimitError, match="elements, more than"):
+        cleave.load(file, max_memory=1 << 30)(x)
+    assert time.monotonic() - begin < 5
+
+
+def test_another_thread_ends_runs_that_have_begun(long: Path) -> None:
+    model, x, ended = cleave.load(long, optimize="none", threads=1), torch.randn(200_000), []
+
+    def run() -> None:
+        try:
+            while True:
+                model(x)
+        except cleave.LimitError as e:
+            ended.append(str(e))
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for t in threads:
+        t.start()
+    until = time.monotonic() + 60
+    while len(ended) < 2 and time.monotonic() < until:
+        time.sleep(0.05)
+        model.cancel()
+    for t in threads:
+        t.join(60)
+    assert len(ended) == 2
+    assert "stopped by another thread" in ended[0]
+    assert torch.equal(model(x), Long(400)(x))  # runs that begin later are not concerned
+
+
+def test_limits_on_the_command_line(long: Path) -> None:
+    run = [sys.executable, "-m", "cleave", "run", str(long), "--fill", "ones"]
+    done = subprocess.run([*run, "--timeout", "0.01", "--optimize", "none"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "longer than the 0.01 s" in done.stderr
+    done = subprocess.run([*run, "--max-memory", "100k"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "bytes" in done.stderr
+    done = subprocess.run([*run, "--timeout", "600", "--max-memory", "1G"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("limit", [{"timeout": -1.0}, {"max_memory": -5}, {"timeout": float("nan")}])
+def test_limits_that_are_none_are_refused(long: Path, limit: dict[str, float]) -> None:
+    with pytest.raises(cleave.ArgumentError, match="not negative"):
+        cleave.load(long, **limit)  # type: ignore[arg-type]
