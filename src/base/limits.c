@@ -1,14 +1,21 @@
 #include "base/limits.h"
 
+#include <stdatomic.h>
+
 #include "base/clock.h"
 
 static _Thread_local limits *now;
+
+static uint64_t stops_of(const limits *l)
+{
+	return l->stops ? atomic_load_explicit((const _Atomic uint64_t *)l->stops, memory_order_relaxed) : 0;
+}
 
 void limits_enter(limits *l)
 {
 	l->deadline = l->seconds > 0 && l->seconds < 1e9 ? clock_nanoseconds() + (int64_t)(l->seconds * 1e9) : 0;
 	l->live = 0;
-	l->stops_seen = l->stops ? atomic_load(l->stops) : 0;
+	l->stops_seen = stops_of(l);
 	l->outer = now;
 	now = l;
 }
@@ -34,7 +41,7 @@ bool limits_bytes(void)
 clv_status limits_check(void)
 {
 	for (const limits *l = now; l; l = l->outer) {
-		if (l->stops && atomic_load_explicit(l->stops, memory_order_relaxed) != l->stops_seen)
+		if (stops_of(l) != l->stops_seen)
 			return fail(CLV_E_CANCELLED, "the run was stopped by another thread");
 		if (l->deadline && clock_nanoseconds() > l->deadline)
 			return fail(CLV_E_LIMIT, "the run takes longer than the %g s that it may", l->seconds);

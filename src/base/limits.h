@@ -5,16 +5,17 @@
 #ifndef BASE_LIMITS_H
 #define BASE_LIMITS_H
 
-#include <stdatomic.h>
 #include <stdint.h>
 
 #include "base/status.h"
 
 typedef struct limits {
-	double seconds;                /* that it may take, from limits_enter on; 0: as long as it likes */
-	int64_t bytes;                 /* of tensors that it has at once, and of the elements of one; 0: no limit */
-	const _Atomic uint64_t *stops; /* goes up when the runs of its owner are to end; NULL: they cannot be */
-	int64_t deadline, live;        /* set by limits_enter */
+	double seconds; /* that it may take, from limits_enter on; 0: as long as it likes */
+	int64_t bytes;  /* of tensors that it has at once, and of the elements of one; 0: no limit */
+	const void
+		*stops; /* _Atomic uint64_t (C++ has no word for it): goes up when the runs of its owner are to end; NULL:
+	                      they cannot be */
+	int64_t deadline, live; /* set by limits_enter */
 	uint64_t stops_seen;
 	struct limits *outer;
 } limits;
