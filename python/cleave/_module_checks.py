@@ -333,15 +333,16 @@ class _Walk:
     def guard(self) -> None:
         """While an object's attributes stay as they are, so do those that its class makes of them: then nothing of it
         has to run. This is no more than that, so that nothing new is watched because of it."""
-        tables, unwatched = list(self.tables), list(self.unwatched)
-        for want, own in self.guarded:
+        tables, unwatched, made, guarded = list(self.tables), list(self.unwatched), self.made, list(self.guarded)
+        for want, own in guarded:
+            self.made = {}  # a want that a guard has looked at in vain would count as looked at where it is checked
             whole = Want(_native.WANT_DICT, own)
             for key, item in items_of(own):
                 whole.add(PART_ITEM, key, self.item(own, key, item, 1))
             if self.unwatched == unwatched:
                 want.set_guard(whole)
             self.unwatched = list(unwatched)
-        self.tables = tables
+        self.tables, self.made, self.guarded = tables, made, guarded
 
     # ---- values
 

@@ -53,12 +53,12 @@ static PyObject *artifact_py_new(PyTypeObject *type, PyObject *args, PyObject *k
 {
 	const char *path;
 	PyObject *allow;
-	int check_data, copy;
+	int check_data, copy = 0;
 	clv_open_options options = CLV_OPEN_OPTIONS_INIT;
 	artifact *a = NULL;
 	clv_status st;
 	(void)kwargs;
-	if (!PyArg_ParseTuple(args, "yO!pp", &path, &PyList_Type, &allow, &check_data, &copy))
+	if (!PyArg_ParseTuple(args, "yO!p|p", &path, &PyList_Type, &allow, &check_data, &copy))
 		return NULL;
 	const char **names = text_array(allow, &options.nallow_operators);
 	if (!names)
@@ -276,7 +276,7 @@ static PyObject *runtime_py_outputs(RuntimeObject *o, PyObject *unused)
 	return ports_to(o->r->outputs.at, o->r->outputs.n);
 }
 
-static PyObject *run_plan(const runtime *r, uint32_t i, clv_tensor *const *inputs, const int64_t *symbols)
+static PyObject *run_plan(const runtime *r, uint32_t i, run_spec spec)
 {
 	const runtime_plan *e = &r->plans.at[i];
 	clv_tensor **outputs = PyMem_Calloc(e->noutputs + 1, sizeof *outputs);
@@ -286,7 +286,7 @@ static PyObject *run_plan(const runtime *r, uint32_t i, clv_tensor *const *input
 	if (!outputs || !numbers)
 		PyErr_NoMemory();
 	else {
-		run_spec spec = {.inputs = inputs, .numbers = numbers, .symbols = symbols};
+		spec.numbers = numbers;
 		Py_BEGIN_ALLOW_THREADS
 		st = runtime_run_plan(r, i, &spec, outputs);
 		Py_END_ALLOW_THREADS
@@ -320,36 +320,42 @@ static PyObject *sizes_to(const clv_program *g, clv_tensor *const *inputs)
 	return out;
 }
 
-/* run(tensors) -> (number of the plan, sizes, outputs) */
+/* run(tensors) -> (number of the plan, sizes, outputs, version of the weights) */
 static PyObject *runtime_py_run(RuntimeObject *o, PyObject *seq)
 {
 	Py_ssize_t n;
 	uint32_t i;
+	int64_t version = 0;
 	clv_tensor **inputs = tensor_array(seq, &n);
 	if (!inputs)
 		return NULL;
 	clv_status st = runtime_pick(o->r, inputs, (uint32_t)n, &i);
-	PyObject *outputs = st == CLV_OK ? run_plan(o->r, i, inputs, NULL) : raise_status(st);
-	PyObject *out = outputs ? Py_BuildValue("(INN)", i, sizes_to(o->r->plans.at[i].g, inputs), outputs) : NULL;
+	run_spec spec = {.inputs = inputs, .version = &version};
+	PyObject *outputs = st == CLV_OK ? run_plan(o->r, i, spec) : raise_status(st);
+	PyObject *out =
+		outputs ? Py_BuildValue("(INNL)", i, sizes_to(o->r->plans.at[i].g, inputs), outputs, (long long)version) : NULL;
 	tensors_free(inputs, n);
 	return out;
 }
 
 /* Runs at sizes that come with a boundary; whether the plan is proven for them was not looked at yet. */
-static PyObject *run_sizes(const clv_runtime *r, uint32_t i, clv_tensor **inputs, const int64_t *symbols)
+static PyObject *run_sizes(const clv_runtime *r, uint32_t i, run_spec spec)
 {
-	clv_status st = runtime_check_sizes(r, i, &(run_spec){.inputs = inputs, .symbols = symbols});
-	return st == CLV_OK ? run_plan(r, i, inputs, symbols) : raise_status(st);
+	clv_status st = runtime_check_sizes(r, i, &spec);
+	return st == CLV_OK ? run_plan(r, i, spec) : raise_status(st);
 }
 
-/* run_suffix(number of the plan, values of its symbols, tensors in the order of labels) -> outputs */
+/* run_suffix(number of the plan, values of its symbols, tensors in the order of labels, version of the weights that made
+   them) -> outputs */
 static PyObject *runtime_py_run_suffix(RuntimeObject *o, PyObject *args)
 {
 	unsigned i;
 	PyObject *sizes, *seq, *out = NULL;
 	Py_ssize_t n, given;
-	if (!PyArg_ParseTuple(args, "IO!O", &i, &PyList_Type, &sizes, &seq))
+	long long version;
+	if (!PyArg_ParseTuple(args, "IO!OL", &i, &PyList_Type, &sizes, &seq, &version))
 		return NULL;
+	const int64_t wanted = version;
 	if (i >= o->r->plans.n)
 		return PyErr_Format(PyExc_IndexError, "there is no plan %u", i);
 	const clv_program *g = o->r->plans.at[i].g;
@@ -359,7 +365,8 @@ static PyObject *runtime_py_run_suffix(RuntimeObject *o, PyObject *args)
 		raise_status(fail(CLV_E_INPUT, "the boundary has %zd tensors and %zd sizes, %u and %u are needed", n, given,
 		                  g->v.inputs.n, g->p->symbols.n));
 	else if (inputs)
-		out = run_sizes(o->r, i, inputs, given ? symbols : NULL);
+		out = run_sizes(o->r, i,
+		                (run_spec){.inputs = inputs, .symbols = given ? symbols : NULL, .wants_version = &wanted});
 	if (inputs)
 		tensors_free(inputs, n);
 	PyMem_Free(symbols);
@@ -390,15 +397,29 @@ static PyObject *runtime_py_state(RuntimeObject *o, PyObject *unused)
 {
 	PyObject *out = PyDict_New();
 	const payload *p = o->r->a->tensors;
+	clv_tensor **now = PyMem_Calloc(p->tensors.n + 1, sizeof *now);
 	(void)unused;
-	for (uint32_t i = 0; out && i < p->tensors.n; i++) {
-		if (!o->r->state[i])
+	if (!now)
+		PyErr_NoMemory();
+	if (!now)
+		Py_CLEAR(out);
+	Py_BEGIN_ALLOW_THREADS /* a run that holds the runtime may wait for Python, and may put others in their place */
+	pthread_rwlock_rdlock(&o->r->lock);
+	for (uint32_t i = 0; now && i < p->tensors.n; i++)
+		now[i] = o->r->state[i] ? br_ref(o->r->state[i]) : NULL;
+	pthread_rwlock_unlock(&o->r->lock);
+	Py_END_ALLOW_THREADS
+	for (uint32_t i = 0; now && i < p->tensors.n; i++) {
+		if (!now[i] || !out) {
+			br_unref(now[i]);
 			continue;
-		PyObject *t = py_wrap(br_ref(o->r->state[i]));
+		}
+		PyObject *t = py_wrap(now[i]);
 		if (!t || PyDict_SetItemString(out, p->tensors.at[i].label, t) < 0)
 			Py_CLEAR(out);
 		Py_XDECREF(t);
 	}
+	PyMem_Free(now);
 	return out;
 }
 

@@ -178,7 +178,7 @@ class LoadedModel(_show.Shown, Drawable):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._need("all")
         self._look_at_lent()
-        which, _, out = self._runtime.run(self._input.take_apart(args, kwargs))
+        which, _, out, _ = self._runtime.run(self._input.take_apart(args, kwargs))
         return self._plans[which].output.rebuild(out)
 
     def run_prefix(self, *args: Any, **kwargs: Any) -> BoundaryPayload:
@@ -186,7 +186,7 @@ class LoadedModel(_show.Shown, Drawable):
         self._need("prefix")
         self._look_at_lent()
         leaves = self._input.take_apart(args, kwargs)
-        which, sizes, tensors = self._runtime.run(leaves)
+        which, sizes, tensors, version = self._runtime.run(leaves)
         sizes = {**sizes, **self._plans[which].fixed}
         inputs, labels, _, schemas = self._runtime.plan(which)
         return BoundaryPayload(
@@ -199,7 +199,7 @@ class LoadedModel(_show.Shown, Drawable):
                 for label, (dtype, shape, where, grad) in zip(labels, schemas, strict=True)
             },
             requires_grad=dict.fromkeys(labels, False),
-            weight_version=self.weight_version,
+            weight_version=version,
             passthrough_inputs=tuple(label for label in labels if label in inputs),
             sizes=sizes,
         )
@@ -223,7 +223,7 @@ class LoadedModel(_show.Shown, Drawable):
             raise InputError(f"the boundary lacks {', '.join(missing)}")
         sizes = [-1 if name is None else boundary.sizes[name] for name in symbols]
         tensors = [boundary.tensors[label] for label in labels]
-        return self._plans[which].output.rebuild(self._runtime.run_suffix(which, sizes, tensors))
+        return self._plans[which].output.rebuild(self._runtime.run_suffix(which, sizes, tensors, boundary.weight_version))
 
     def _need(self, part: str) -> None:
         if self.part != part:

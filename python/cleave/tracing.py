@@ -563,7 +563,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         number = self._plan_for(args, kwargs, leaves)
         if number is None:
             return self._live(args, kwargs)
-        which, _, out = self._runtime.run(leaves)
+        which, _, out, _ = self._runtime.run(leaves)
         return _tree.unflatten(self._captured[which].output, out)
 
     def _changed(self) -> str | None:

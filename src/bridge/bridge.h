@@ -305,6 +305,14 @@ typedef struct br_site br_site;
 clv_status br_site_new(const char *op, const br_arg *args, uint32_t nargs, const br_arg *results, uint32_t nresults,
                        br_object *const *objects, bool untrusted, br_site **out);
 bool br_site_resizes(const br_site *s); /* it may change how much memory an argument has; false unless untrusted */
+/* While calls of untrusted sites of this thread last, these tensors' memory keeps its size: a call that would change it
+   fails. Borrowed until br_keep_end. */
+typedef struct br_kept {
+	clv_tensor *const *at;
+	uint32_t n;
+} br_kept;
+void br_keep_sizes(clv_tensor *const *tensors, uint32_t n, br_kept *before);
+void br_keep_end(const br_kept *before);
 void br_site_free(br_site *s);
 
 /* Calls. Slots named by TENSOR arguments are read (or taken), those of results are written with new references. */

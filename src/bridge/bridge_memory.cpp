@@ -249,6 +249,8 @@ clv_status br_check_like(const clv_tensor *want, const clv_tensor *got, const ch
 {
 	BRIDGE_CATCH({
 		at::Tensor a = borrow(want), b = borrow(got);
+		if (b.is_meta())
+			return fail(CLV_E_INPUT, "%.64s has no data: it is on the device meta", name);
 		if (a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes())
 			return CLV_OK;
 		std::ostringstream text;

@@ -132,7 +132,6 @@ static clv_status describe(boundary *b, const runtime *r, uint32_t i, const run_
 	TRY(keep(b, r->a->split_id, &b->split_id));
 	TRY(keep(b, e->e->signature, &b->signature));
 	TRY(keep(b, r->a->batch, &b->batch));
-	b->weight_version = r->weight_version;
 	TRY(add_sizes(b, e, spec));
 	for (uint32_t k = 0; k < e->noutputs; k++) {
 		value_id v = e->g->outputs.at[k];
@@ -152,7 +151,9 @@ static clv_status run_into(boundary *b, const runtime *r, uint32_t i, const run_
 {
 	TRY(describe(b, r, i, spec));
 	clv_tensor **out = mem_alloc((b->tensors.n + 1) * sizeof *out);
-	clv_status st = out ? runtime_run_plan(r, i, spec, out) : fail_nomem();
+	run_spec noted = *spec;
+	noted.version = &b->weight_version;
+	clv_status st = out ? runtime_run_plan(r, i, &noted, out) : fail_nomem();
 	for (uint32_t k = 0; st == CLV_OK && k < b->tensors.n; k++)
 		b->tensors.at[k].tensor = out[k];
 	mem_free(out);
@@ -185,7 +186,7 @@ static clv_status find_plan(const runtime *r, const boundary *b, uint32_t *out)
 {
 	if (strcmp(b->split_id, r->a->split_id) != 0)
 		return fail(CLV_E_INPUT, "the boundary belongs to split %.64s, this is %s", b->split_id, r->a->split_id);
-	TRY(runtime_check_weights(r, b->weight_version));
+	TRY(runtime_check_weights(r, b->weight_version)); /* the run asks again, when they can no longer change */
 	for (uint32_t i = 0; i < r->plans.n; i++)
 		if (strcmp(r->plans.at[i].e->signature, b->signature) == 0) {
 			*out = i;
@@ -235,7 +236,8 @@ static clv_status run_on(const runtime *r, uint32_t i, const boundary *b, clv_te
 	const runtime_plan *e = &r->plans.at[i];
 	TRY(find_sizes(e->g->p, b, symbols));
 	TRY(find_tensors(e->g, b, inputs));
-	run_spec spec = {.inputs = inputs, .symbols = e->g->p->symbols.n ? symbols : NULL};
+	run_spec spec = {
+		.inputs = inputs, .symbols = e->g->p->symbols.n ? symbols : NULL, .wants_version = &b->weight_version};
 	TRY(runtime_check_sizes(r, i, &spec));
 	return runtime_run_plan(r, i, &spec, outputs);
 }

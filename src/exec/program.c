@@ -657,25 +657,6 @@ static void find_known(lowering *l)
 	}
 }
 
-/* A plan from elsewhere that resizes tensors does so to copies: what a caller gives keeps its size. */
-static clv_status keep_inputs_in_size(lowering *l)
-{
-	clv_program *g = l->g;
-	bool resizes = false;
-	for (uint32_t i = 0; i < g->steps.n; i++)
-		resizes |= g->steps.at[i].site && br_site_resizes(g->steps.at[i].site);
-	if (!resizes)
-		return CLV_OK;
-	if (g->writes_inputs)
-		return fail(CLV_E_UNSUPPORTED,
-		            "the plan writes its inputs and has operators that resize tensors: a file may have "
-		            "only one of both");
-	g->cloned.n = 0;
-	for (uint32_t i = 0; i < g->v.inputs.n; i++)
-		TRY(vec_push(&g->cloned, g->v.inputs.at[i]));
-	return CLV_OK;
-}
-
 static clv_status lower(lowering *l)
 {
 	clv_program *g = l->g;
@@ -689,7 +670,8 @@ static clv_status lower(lowering *l)
 		g->autocast |= g->p->contexts.at[i].nautocast != 0;
 	}
 	TRY(lower_nodes(l));
-	TRY(keep_inputs_in_size(l));
+	for (uint32_t i = 0; i < g->steps.n; i++)
+		g->resizes |= g->steps.at[i].site && br_site_resizes(g->steps.at[i].site);
 	TRY(choose_numbers(l));
 	return find_keeps(g);
 }

@@ -78,6 +78,7 @@ struct clv_program {
 	bool segment;       /* of another program, whose names it has */
 	bool variant;       /* of another program, whose tapes of segments it has */
 	bool writes_inputs; /* of the plan, in place */
+	bool resizes;       /* of a plan from elsewhere: a step may change how much memory a tensor has */
 	VEC(step) steps;
 	VEC(check) checks;
 	VEC(uint32_t) frees;
@@ -154,9 +155,11 @@ typedef struct run_spec {
 	const int64_t *symbols;       /* values of the plan's symbols; NULL: read off the inputs */
 	clv_tensor *const *guards;    /* what optimizer_prepare gave; NULL: guards run with the rest */
 	uint32_t nguards;
-	int64_t *times; /* per step: nanoseconds are added; NULL: nobody asks */
-	bool grad;      /* the caller has grad enabled: what requires grad must be as at capture */
-	bool tapes;     /* segments run on their tapes */
+	int64_t *version;             /* of a runtime: the version of the weights that the run read; NULL: not wanted */
+	const int64_t *wants_version; /* that it has to be, or the run fails; NULL: any will do */
+	int64_t *times;               /* per step: nanoseconds are added; NULL: nobody asks */
+	bool grad;                    /* the caller has grad enabled: what requires grad must be as at capture */
+	bool tapes;                   /* segments run on their tapes */
 	python_fn python;
 	void *python_ctx;
 	segment_fn watch; /* segments run on their tape and are shown to it; NULL: compiled code runs */

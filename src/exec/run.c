@@ -709,6 +709,9 @@ static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r, p
 {
 	clv_status st = CLV_OK;
 	bool limited = limits_here(), sized = limits_bytes();
+	br_kept before;
+	if (g->resizes)
+		br_keep_sizes(r->inputs, g->v.inputs.n, &before);
 	context_id now = NONE;
 	br_modes ambient;
 	br_autocast saved;
@@ -732,6 +735,8 @@ static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r, p
 	br_modes_set(&ambient, now == NONE ? 0 : g->p->contexts.at[now].flags_mask);
 	if (g->autocast)
 		br_autocast_exit(&saved);
+	if (g->resizes)
+		br_keep_end(&before);
 	return st;
 }
 

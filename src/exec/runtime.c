@@ -302,10 +302,14 @@ static clv_status assign_one(runtime *r, const named_tensor *x)
 			now = r->state[i];
 			found = true;
 		}
-	clv_tensor *own = NULL;
+	for (uint32_t i = 0; found && i < r->plans.n; i++)
+		runtime_stop_codes(r, i, NONE, OTHER_WEIGHTS);
+	r->bound |= found || runtime_knows(r, x->name);
+	clv_tensor *here = NULL, *own = NULL;
 	if (!found)
-		TRY(br_clone(x->t, false, &own));
-	clv_status st = CLV_OK;
+		TRY(br_to_device(x->t, r->device[0] ? r->device : clv_tensor_device(x->t), &here));
+	clv_status st = here ? br_clone(here, false, &own) : CLV_OK;
+	br_unref(here);
 	for (uint32_t i = 0; own && i < r->plans.n && st == CLV_OK; i++)
 		st = bind_in(r, i, x->name, own, &found);
 	br_unref(own);
@@ -319,9 +323,6 @@ static clv_status assign_all(runtime *r, const named_tensor *set, uint32_t n)
 	for (uint32_t i = 0; i < n; i++)
 		TRY(check_fits(r, &set[i]));
 	TRY(runtime_own_state(r));
-	r->bound = true;
-	for (uint32_t i = 0; i < r->plans.n; i++)
-		runtime_stop_codes(r, i, NONE, OTHER_WEIGHTS);
 	for (uint32_t i = 0; i < n; i++)
 		TRY(assign_one(r, &set[i]));
 	return CLV_OK;
@@ -479,18 +480,41 @@ static clv_status run_program(const runtime *r, const runtime_plan *e, run_spec 
 	return st;
 }
 
+/* A model may give a tensor of its own: the caller may write it, and nobody may write the file. */
+static clv_status own_outputs(const runtime_plan *e, clv_tensor **outputs)
+{
+	clv_status st = CLV_OK;
+	for (uint32_t i = 0; i < e->g->outputs.n && st == CLV_OK; i++) {
+		clv_tensor *own;
+		if (!outputs[i] || !br_is_fixed(outputs[i]))
+			continue;
+		st = br_clone(outputs[i], false, &own);
+		if (st != CLV_OK)
+			break;
+		br_unref(outputs[i]);
+		outputs[i] = own;
+	}
+	for (uint32_t i = 0; i < e->g->outputs.n && st != CLV_OK; i++)
+		br_unref(outputs[i]);
+	return st;
+}
+
 static clv_status run_locked(const runtime *r, const runtime_plan *e, run_spec *spec)
 {
 	pthread_rwlock_t *lock = &((runtime *)r)->lock;
-	if (r->stateful)
+	if (r->stateful || r->profiling)
 		pthread_rwlock_wrlock(lock);
 	else
 		pthread_rwlock_rdlock(lock);
-	clv_status st = run_program(r, e, spec);
+	clv_status st = spec->wants_version ? runtime_check_weights(r, *spec->wants_version) : CLV_OK;
+	if (spec->version)
+		*spec->version = r->weight_version;
+	if (st == CLV_OK)
+		st = run_program(r, e, spec);
 	if (st == CLV_OK && r->stateful)
 		apply_rebinds((runtime *)r, e, spec->outputs);
 	pthread_rwlock_unlock(lock);
-	return st;
+	return st == CLV_OK ? own_outputs(e, spec->outputs) : st;
 }
 
 /* Operators that make tensors without being told a dtype take torch's default: files are for f32. */

@@ -76,7 +76,7 @@ clv_status runtime_own_state(runtime *r);
 
 /* runtime.c. A set of tensors takes the place of those of the same names, between two runs: copied into tensors of the file,
    bound where the file has none; what only another part reads is counted in the version of the weights. Nothing happens
-   where one does not fit. */
+   where one does not fit a tensor of the file; what is bound is looked at by the next run. */
 typedef struct named_tensor {
 	const char *name;
 	const clv_tensor *t;

@@ -642,3 +642,13 @@ void child_end(child *c)
 	c->report = -1;
 	c->over = true;
 }
+
+void child_forget(child *c)
+{
+	if (c->control >= 0)
+		close(c->control);
+	if (c->report >= 0)
+		close(c->report);
+	c->control = c->report = -1;
+	c->over = true;
+}

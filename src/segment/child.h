@@ -33,6 +33,7 @@ clv_status child_start(const child_spec *s, child *out); /* CLV_E_IO, CLV_E_NOT_
 void child_stop(child *c);                               /* tells the guard to kill everything; returns at once */
 void child_poll(child *c);                /* looks for news; sets `over` when all its processes are gone */
 void child_end(child *c);                 /* kills what is left, waits, releases */
+void child_forget(child *c);              /* after a fork: it is the child of another process, and stays so */
 const char *child_broken(const child *c); /* the step that failed: "enter the folder"; NULL: none */
 
 /* The same for a process that a warm compiler splits off itself. Ours makes the ends and sends them; the compiler, which has

@@ -13,6 +13,7 @@
 
 enum { WINDOW = 64, LEAST = 256 };             /* bytes: that are hashed; of tensors that are looked for */
 enum { MOST_MEMBERS = 32, LONGEST_NAME = 48 }; /* so that a file takes the members that they become */
+static const uint64_t MOST_WASTED = UINT64_C(1) << 32;
 #define REST ".rest"
 #define PIECES ".pieces"
 static const uint64_t FACTOR = 0x9E3779B97F4A7C15u;
@@ -73,6 +74,7 @@ typedef struct finder {
 	uint32_t *next;  /* per source: the one before it with the same place in the table */
 	uint32_t mask;
 	uint64_t leaving; /* FACTOR to the power of WINDOW */
+	uint64_t wasted;  /* bytes of tensors that were not there, though their start was */
 } finder;
 
 static void finder_free(finder *f)
@@ -114,14 +116,25 @@ static clv_status finder_fill(finder *f, const artifact *a, const uint32_t *tens
 	return CLV_OK;
 }
 
-/* The longest tensor that is at this place; NONE: none is. */
-static uint32_t find_at(const finder *f, uint64_t hash, const uint8_t *at, size_t n)
+static bool differs(finder *f, const source *s, const uint8_t *at)
+{
+	if (memcmp(s->at, at, s->n) == 0)
+		return false;
+	f->wasted += s->n;
+	return true;
+}
+
+/* The longest tensor that is at this place; NONE: none is. Runs of one byte look like the start of a tensor of them at each
+   place: what is compared in vain is bounded, and what is not found is stored as it is. */
+static uint32_t find_at(finder *f, uint64_t hash, const uint8_t *at, size_t n)
 {
 	uint32_t found = NONE;
+	if (f->wasted > MOST_WASTED)
+		return NONE;
 	for (uint32_t i = f->table[slot(f, hash)]; i != NONE; i = f->next[i]) {
 		const source *s = &f->sources.at[i];
 		if (!s->used && s->hash == hash && s->n <= n && (found == NONE || s->n > f->sources.at[found].n) &&
-		    memcmp(s->at, at, s->n) == 0)
+		    !differs(f, s, at))
 			found = i;
 	}
 	return found;

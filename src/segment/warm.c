@@ -23,6 +23,7 @@ typedef struct warm {
 	child c;
 	int socket; /* -1: it gets no more jobs */
 	bool ready; /* it was, once */
+	bool old;   /* it was made for another environment */
 } warm;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -82,7 +83,9 @@ static void tidy(void)
 			retire(w);
 		if (ours && !alive)
 			child_end(&w->c);
-		if (alive || (ours && !w->ready))
+		if (!ours)
+			child_forget(&w->c);
+		if (alive || (ours && !w->ready && !w->old))
 			all.at[kept++] = *w;
 	}
 	all.n = kept;
@@ -92,10 +95,12 @@ static warm *find(const warm *like)
 {
 	for (uint32_t i = 0; i < all.n; i++) {
 		warm *w = &all.at[i];
-		if (digest_equal(w->text, like->text) && (w->socket >= 0 || !w->ready))
+		if (digest_equal(w->text, like->text) && (w->socket >= 0 || (!w->ready && !w->old)))
 			return w;
-		if (digest_equal(w->command, like->command))
+		if (digest_equal(w->command, like->command)) {
 			retire(w); /* the environment changed */
+			w->old = true;
+		}
 	}
 	return NULL;
 }

@@ -373,14 +373,17 @@ def _serve(compile_segment: Callable[[Job], Made], warm_up: Callable[[Path | Non
     while True:
         try:
             text, ends, _, _ = socket.recv_fds(asked, 1 << 16, 2)
-        except TimeoutError:
-            return 0
+        except OSError:  # none came for long, or the other end is gone
+            return _wait_for_jobs()
         if len(ends) != 2:
             return _wait_for_jobs()
         with contextlib.suppress(Exception):
             warm_up(Path(os.fsdecode(text)))
-        if _native.split_job(text, b"compile.log", *ends):
-            break
+        try:
+            if _native.split_job(text, b"compile.log", *ends):
+                break
+        except Exception:  # no process for it: who sent it sees its pipes close
+            traceback.print_exc()
         for end in ends:
             os.close(end)
     asked.detach()
