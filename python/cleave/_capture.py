@@ -68,6 +68,15 @@ class Recorded(NamedTuple):
     changed: dict[Where, str]  # attributes and items of the modules, with their names
     same: list[int]  # of each input the first that is the same tensor
     counters: dict[str, torch.Tensor]  # module tensors as the next call would find them, where numbers are read of them
+    left: list[Change]  # what it leaves in its modules, and a second call leaves alone
+
+
+class Call(NamedTuple):
+    """A recorded call: with what, and what it leaves in its modules."""
+
+    arguments: Arguments
+    leaves: list[torch.Tensor]
+    left: list[Change]
 
 
 class Captured(NamedTuple):
@@ -276,6 +285,7 @@ class ModuleUse:
         self.volatile: set[Where] = set()  # of that, what every forward sets to a new tensor
         self.outside: set[int] = set()  # ids of containers that the forward changes, and that are not the model's
         self.holders: list[Any] = []  # what has these ids, so that nothing else gets them
+        self.calls: list[Call] = []  # that were recorded: the first, and the first that leaves something behind
         self.forwards = 0  # how often the model was run
         self.numbers: bool | None = None  # its own counters are recorded as Numbers; None: not known yet
         self.scripts = Scripts()
@@ -386,9 +396,47 @@ class Capture:
         progress.step(f"recording {self.at}".rstrip())
         if self.use.compares is False:
             leaves = _apart(leaves)
+        spare = each(leaves, own_copy)
         if self.settled:
-            return self._record(leaves, grad)[0]
-        return self._follow_counters(self._first_record(leaves, grad), leaves, grad)
+            recorded = self._record(leaves, grad)[0]
+        else:
+            recorded = self._follow_counters(self._first_record(leaves, grad), leaves, grad)
+        self._check_forgotten(Call(self.arguments, spare, recorded.left), grad)
+        return recorded
+
+    def _check_forgotten(self, call: Call, grad: bool) -> None:
+        """What a call leaves behind (a cache) must not change what a call of another size gives: no plan leaves it."""
+        known = self.use.calls
+        sizes = [t.shape for t in call.leaves]
+        others = [c for c in known if [t.shape for t in c.leaves] != sizes]
+        for other in others:
+            for mine, theirs in ((call, other), (other, call)):
+                if theirs.left and not self._same_after(mine, theirs.left, grad):
+                    c = theirs.left[0]
+                    raise CaptureError(
+                        f"a call leaves {c.where} as its sizes want it (from {_short(c.before)} to {_short(c.after)}), "
+                        "and calls of other sizes give something else after it, which no plan would: set it before the "
+                        "capture, keep it in a tensor, or capture with fixed sizes (dynamic_batch=None)"
+                    )
+        if not known or (call.left and not known[-1].left):
+            known.append(call)
+
+    def _same_after(self, call: Call, left: Sequence[Change], grad: bool) -> bool:
+        """What a call gives is the same after another one has left something behind."""
+        now, self.arguments, outputs = self.arguments, call.arguments, []
+        random = RandomState()
+        try:
+            for changes in ((), left):
+                random.restore()
+                with self.undoing(), grad_mode(grad), eager():
+                    for c in changes:
+                        put(c, c.after)
+                    outputs.append(self._run(call.leaves))
+        except Exception:  # it is not for this size alone: what is wrong is told where it is recorded
+            return True
+        finally:
+            self.arguments = now
+        return _same_output(*outputs)
 
     def _follow_counters(self, recorded: Recorded, leaves: Sequence[torch.Tensor], grad: bool) -> Recorded:
         """Where the forward reads numbers of tensors that it changes: a record in which these are tensors too."""
@@ -495,7 +543,8 @@ class Capture:
             same = same_inputs(leaves)
             names = stream.counters() if self.use.numbers else []
             counters = {t.name: t.now().detach().clone() for t in self.tensors if t.name in names}
-            return Recorded(stream, recording.calls, spec, stores, places, same, counters), recording.keep
+            left = [c for c in changed if where(c) not in self.use.volatile and not c.outside and not c.hooks]
+            return Recorded(stream, recording.calls, spec, stores, places, same, counters, left), recording.keep
 
     @contextlib.contextmanager
     def _counting(self, counters: dict[str, torch.Tensor]) -> Iterator[None]:

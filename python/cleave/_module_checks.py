@@ -175,6 +175,7 @@ class _Walk:
             self.root(owner, "forward", own, PART_KEY, "forward", own["forward"])
         else:
             self.absent(owner, "forward", (own,))
+            self.class_attribute(type(module), "forward")
         for name, label in _HOOKS.items():
             self.table(owner, label, own, name)
         if any(own.get(name) for name in _HOOKS):
@@ -336,9 +337,7 @@ class _Walk:
         tables, unwatched, made, guarded = list(self.tables), list(self.unwatched), self.made, list(self.guarded)
         for want, own in guarded:
             self.made = {}  # a want that a guard has looked at in vain would count as looked at where it is checked
-            whole = Want(_native.WANT_DICT, own)
-            for key, item in items_of(own):
-                whole.add(PART_ITEM, key, self.item(own, key, item, 1))
+            whole = self.exactly(own, 1)
             if self.unwatched == unwatched:
                 want.set_guard(whole)
             self.unwatched = list(unwatched)
@@ -504,9 +503,18 @@ class _Walk:
         names = self.read.get(id(value), set())
         if "__dict__" in names or cls not in self.use.watched:
             names = names.union(own or (), slots)
+        if cls is types.SimpleNamespace and not any(holder == id(own) for holder, _ in self.use.changed):
+            want.add(PART_FIELD, "__dict__", self.exactly(own, deep))  # nobody sees what it is asked for in vain
+            return
         found = [self.read_attribute(want, value, own if own is not None else {}, name, deep) for name in sorted(names)]
         if own is not None and any(found):
             self.guarded.append((want, own))
+
+    def exactly(self, own: Any, deep: int) -> Want:
+        want = Want(_native.WANT_DICT, own)
+        for key, item in items_of(own):
+            want.add(PART_ITEM, key, self.item(own, key, item, deep))
+        return want
 
     def read_attribute(self, want: Want, value: Any, own: Any, name: str, deep: int) -> bool:
         """True: the class finds it in its own way."""

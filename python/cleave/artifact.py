@@ -121,8 +121,8 @@ def load(
     os.stat(path)  # as Python itself says that there is no such file
     where = None if device is None else str(read_device(device))
     artifact = _native.Artifact(os.fsencode(path), names, check, check if copy is None else copy)
-    how = (allow_compiled, tape_only, read_level(optimize), read_threads(threads), any_weights, timeout or 0.0, max_memory or 0)
-    runtime = _native.Runtime(artifact, where, part, unproven, debug, *how)
+    how = (allow_compiled, tape_only, read_level(optimize), read_threads(threads), any_weights)
+    runtime = _native.Runtime(artifact, where, part, unproven, debug, *how, timeout or 0.0, max_memory or 0)
     model = LoadedModel(str(path), artifact, runtime, part, types)
     if not allow_compiled and not tape_only:
         _warn_native(model)
@@ -223,7 +223,8 @@ class LoadedModel(_show.Shown, Drawable):
             raise InputError(f"the boundary lacks {', '.join(missing)}")
         sizes = [-1 if name is None else boundary.sizes[name] for name in symbols]
         tensors = [boundary.tensors[label] for label in labels]
-        return self._plans[which].output.rebuild(self._runtime.run_suffix(which, sizes, tensors, boundary.weight_version))
+        out = self._runtime.run_suffix(which, sizes, tensors, boundary.weight_version)
+        return self._plans[which].output.rebuild(out)
 
     def _need(self, part: str) -> None:
         if self.part != part:
