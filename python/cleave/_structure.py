@@ -5,7 +5,9 @@ Record: a dict with its fields, which are attributes too."""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -63,6 +65,31 @@ class Opaque:
 
     def __hash__(self) -> int:
         return hash(self.text)
+
+
+_LONGEST_TEXT = 1000  # that is read as a value
+
+
+def value_of(text: str) -> Any:
+    """What a text of a file stands for, if it is a plain value as Python or torch prints it; else Opaque."""
+    name = text.removeprefix("torch.")
+    found = getattr(torch, name, None) if name != text and name.isidentifier() else None
+    if isinstance(found, (torch.dtype, torch.layout, torch.memory_format)):
+        return found
+    device = re.fullmatch(r"device\(type='(\w+)'(?:, index=(\d{1,3}))?\)", text)
+    call = re.fullmatch(r"(frozenset|slice)\((.*)\)", text)
+    try:
+        if device:
+            return torch.device(device[1], *([] if device[2] is None else [int(device[2])]))
+        if len(text) > _LONGEST_TEXT:
+            return Opaque(text)
+        if call and call[1] == "slice":
+            return slice(*ast.literal_eval(f"[{call[2]}]"))
+        if text in ("set()", "frozenset()"):
+            return set() if text == "set()" else frozenset()
+        return frozenset(ast.literal_eval(call[2])) if call else ast.literal_eval(text)
+    except (ValueError, TypeError, SyntaxError, RuntimeError, MemoryError, RecursionError):
+        return Opaque(text)
 
 
 Build = Callable[[list[tuple[str, Any]]], Any]
@@ -152,7 +179,7 @@ class Structure:
         if kind == _tree.T_VALUE or kind in FORMULAS:
             return next(rest), at
         if kind == _tree.T_OPAQUE:
-            return Opaque(payload), at
+            return value_of(payload), at
         if kind in (_tree.T_LIST, _tree.T_TUPLE):
             items = []
             for _ in range(n):

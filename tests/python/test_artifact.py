@@ -711,3 +711,24 @@ def test_a_loaded_model_shows_where_it_comes_from_and_what_it_serves(file: Path)
     assert facts[0].split() == ["file", str(file)]
     assert facts[-1].split() == ["proven", "at", "1..4"]
     assert str(file) in loaded._repr_html_()
+
+
+def test_values_that_are_no_tensors_come_back_as_they_were(file: Path) -> None:
+    class Values(nn.Module):
+        def forward(self, x: torch.Tensor) -> dict[str, Any]:
+            kinds = [x.dtype, x.device, torch.channels_last, torch.strided, torch.device("cuda", 1)]
+            return {
+                "y": x * 2,
+                "kinds": kinds,
+                "slice": slice(1, None, 2),
+                "sets": [{1, 2}, frozenset({3}), set()],
+                "big": 1 << 80,
+            }
+
+    with torch.no_grad():
+        cleave.capture(Values(), torch.randn(3)).save(file)
+        x = torch.randn(3)
+        got, want = cleave.load(file)(x), Values()(x)
+    assert torch.equal(got.pop("y"), want.pop("y"))
+    assert got == want
+    assert [type(v) for v in got["sets"]] == [set, frozenset, set]
