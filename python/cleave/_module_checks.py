@@ -35,6 +35,7 @@ from ._state import GLOBAL_HOOKS, HOOK_TABLES, MODULE_TABLES, Change, ModuleTens
 from ._tables import may_grow
 from ._walk import Kind, cell_of, fields_of, is_closed, items_of, kind_of, own_of, sequence_of, slot, slots_of
 
+DATA = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, type(None))
 MOST_ITEMS = 10_000  # values that are looked at before every run, in all
 MOST_BYTES = 1 << 16  # of arrays, in all
 MOST_DEEP = 100  # containers in each other
@@ -185,6 +186,8 @@ class _Walk:
         read = self.read.get(id(module), set())
         if "__dict__" in read or any("__getattribute__" in vars(cls) for cls in _own_classes(module)):
             read = read.union(own)
+            self.names(owner, own)
+        self.data_of_classes(module)
         for name, label in (("_parameters", "parameters"), ("_buffers", "buffers")):
             if name in read:
                 self.named(owner, label, own, name)
@@ -194,6 +197,32 @@ class _Walk:
                 self.roots.extend((owner, k, own[name], PART_KEY, k, None) for k, v in own[name].items() if v is None)
         for key in sorted(read - MODULE_TABLES - {"training", "forward"}):
             self.attribute(owner, module, own, key)
+        for name in ("_parameters", "_buffers"):
+            for key, tensor in items_of(own[name]):
+                self.attributes_of_tensor(owner, key, tensor)
+
+    def names(self, owner: str, own: dict[str, Any]) -> None:
+        """Which attributes there are: the forward can ask for any."""
+        if not any(holder == id(own) for holder, _ in self.use.changed):
+            want = Want(_native.WANT_DICT, own)
+            for key in own:
+                want.add(PART_ITEM, key, ANY)
+            self.roots.append((owner, "attributes", own, PART_SELF, None, want))
+
+    def data_of_classes(self, module: nn.Module) -> None:
+        """Plain values in the module's classes: `type(self).k` is seen by nobody."""
+        for cls in _own_classes(module):
+            if cls.__module__.split(".")[0] != "torch":
+                for key, value in vars(cls).items():
+                    if isinstance(value, DATA) and not key.startswith("_"):
+                        self.class_attribute(cls, key)
+
+    def attributes_of_tensor(self, owner: str, name: str, tensor: torch.Tensor) -> None:
+        """What somebody has put on a tensor of the model."""
+        own: dict[str, Any] = getattr(tensor, "__dict__", {})
+        for key in own:
+            if (id(own), key) not in self.use.changed:
+                self.root(owner, f"{name}.{key}", own, PART_KEY, key, own[key])
 
     def attribute(self, owner: str, module: nn.Module, own: dict[str, Any], key: str) -> None:
         """What the forward finds when it reads an attribute of a module."""

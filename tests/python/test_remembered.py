@@ -166,3 +166,36 @@ def test_what_a_namespace_lacks_is_noticed_when_it_comes() -> None:
         model.cfg.scale = 3.0
         with pytest.raises(cleave.InputError, match="cfg"):
             plan(x)
+
+
+class Constant(nn.Module):
+    factor = 2.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.weight.scale = 1.5  # type: ignore[attr-defined]
+
+    def forward(self, x: Tensor) -> Tensor:
+        other = self.__dict__.get("other", 1.0) * vars(self).get("more", 1.0)
+        return x * type(self).factor * self.weight * self.weight.scale * other  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("what", ["class", "parameter", "dict", "vars"])
+def test_reads_that_nobody_sees_are_watched_all_the_same(what: str) -> None:
+    model, x = Constant().eval(), torch.randn(2, 3)
+    with torch.no_grad():
+        plan = cleave.capture(model, x)
+        assert torch.equal(plan(x), model(x))
+        assert torch.equal(plan(x), model(x))
+        try:
+            if what == "class":
+                Constant.factor = 3.0
+            elif what == "parameter":
+                model.weight.scale = 2.5  # type: ignore[attr-defined]
+            else:
+                setattr(model, "other" if what == "dict" else "more", 4.0)
+            with pytest.raises(cleave.InputError, match="capture the model again"):
+                plan(x)
+        finally:
+            Constant.factor = 2.0
