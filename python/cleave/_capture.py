@@ -275,6 +275,8 @@ def recycling() -> Iterator[None]:
 class ModuleUse:
     """What forwards do with their modules, as far as captures of one target have seen."""
 
+    not_followed = True  # a model that keeps its own split holds this too, and it changes with every forward
+
     def __init__(self) -> None:
         self.read: set[tuple[int, str]] = set()  # id of a module or an object, attribute
         self.watched: set[type] = set()  # classes of objects of which that is known

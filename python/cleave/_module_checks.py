@@ -204,10 +204,14 @@ class _Walk:
     def names(self, owner: str, own: dict[str, Any]) -> None:
         """Which attributes there are: the forward can ask for any."""
         if not any(holder == id(own) for holder, _ in self.use.changed):
-            want = Want(_native.WANT_DICT, own)
-            for key in own:
-                want.add(PART_ITEM, key, ANY)
-            self.roots.append((owner, "attributes", own, PART_SELF, None, want))
+            self.roots.append((owner, "attributes", own, PART_SELF, None, self.any_of(own)))
+
+    def any_of(self, own: dict[str, Any]) -> Want:
+        """These names, whatever they stand for."""
+        want = Want(_native.WANT_DICT, own)
+        for key in own:
+            want.add(PART_ITEM, key, ANY)
+        return want
 
     def data_of_classes(self, module: nn.Module) -> None:
         """Plain values in the module's classes: `type(self).k` is seen by nobody."""
@@ -366,7 +370,9 @@ class _Walk:
         tables, unwatched, made, guarded = list(self.tables), list(self.unwatched), self.made, list(self.guarded)
         for want, own in guarded:
             self.made = {}  # a want that a guard has looked at in vain would count as looked at where it is checked
-            whole = self.exactly(own, 1)
+            whole = Want(_native.WANT_DICT, own)
+            for key, item in items_of(own):
+                whole.add(PART_ITEM, key, self.item(own, key, item, 1))
             if self.unwatched == unwatched:
                 want.set_guard(whole)
             self.unwatched = list(unwatched)
@@ -533,17 +539,10 @@ class _Walk:
         if "__dict__" in names or cls not in self.use.watched:
             names = names.union(own or (), slots)
         if cls is types.SimpleNamespace and not any(holder == id(own) for holder, _ in self.use.changed):
-            want.add(PART_FIELD, "__dict__", self.exactly(own, deep))  # nobody sees what it is asked for in vain
-            return
+            want.add(PART_FIELD, "__dict__", self.any_of(own))  # nobody sees what it is asked for in vain
         found = [self.read_attribute(want, value, own if own is not None else {}, name, deep) for name in sorted(names)]
         if own is not None and any(found):
             self.guarded.append((want, own))
-
-    def exactly(self, own: Any, deep: int) -> Want:
-        want = Want(_native.WANT_DICT, own)
-        for key, item in items_of(own):
-            want.add(PART_ITEM, key, self.item(own, key, item, deep))
-        return want
 
     def read_attribute(self, want: Want, value: Any, own: Any, name: str, deep: int) -> bool:
         """True: the class finds it in its own way."""

@@ -86,6 +86,8 @@ def kind_of(value: Any) -> Kind:
 
 
 def _kind_of_class(cls: type) -> Kind:
+    if vars(cls).get("not_followed"):
+        return Kind.FIXED
     numpy = sys.modules.get("numpy")
     if numpy is not None and issubclass(cls, (numpy.ndarray, numpy.generic)):
         return Kind.ARRAY
