@@ -6,6 +6,7 @@ import os
 import random
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,13 @@ import torch  # noqa: E402
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "integration: real models with random weights, no downloads")
+
+
+@pytest.fixture(autouse=True)
+def own_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captures ask whether other threads run. Those that a library started in an earlier test and left do not count."""
+    before = set(threading.enumerate()) - {threading.current_thread()}
+    monkeypatch.setattr(threading, "active_count", lambda: len(set(threading.enumerate()) - before))
 
 
 @pytest.fixture(autouse=True)
