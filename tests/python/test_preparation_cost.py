@@ -174,7 +174,7 @@ def test_sizes_at_the_ends_of_ranges(
 def test_what_a_first_call_keeps_is_never_replayed_wrongly(dynamic_batch: tuple[int, int] | None) -> None:
     model = Sticky().eval()
     spec = SplitSpec(boundary="50%", dynamic_batch=dynamic_batch)
-    with pytest.raises(cleave.CaptureError, match="second call|other sizes"):
+    with pytest.raises(cleave.CaptureError, match=r"second call|other sizes"):
         cleave.prepare_split(model, example_inputs=torch.rand(8, 4), split=spec)
 
 
