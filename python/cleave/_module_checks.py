@@ -538,7 +538,8 @@ class _Walk:
         names = self.read.get(id(value), set())
         if "__dict__" in names or cls not in self.use.watched:
             names = names.union(own or (), slots)
-        if cls is types.SimpleNamespace and not any(holder == id(own) for holder, _ in self.use.changed):
+        changed = any(holder == id(own) for holder, _ in self.use.changed)
+        if own is not None and cls is types.SimpleNamespace and not changed:
             want.add(PART_FIELD, "__dict__", self.any_of(own))  # nobody sees what it is asked for in vain
         found = [self.read_attribute(want, value, own if own is not None else {}, name, deep) for name in sorted(names)]
         if own is not None and any(found):
