@@ -88,6 +88,17 @@ def fake_python(folder: Path, compiler: str) -> str:
     return str(path)
 
 
+def ends(pid: int) -> bool:
+    """Whether a process is gone, now or within ten seconds."""
+    for _ in range(1000):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
 def net() -> nn.Module:
     torch.manual_seed(0)
     return Net().eval()
@@ -147,8 +158,7 @@ def test_interrupted_it_stops_compilers_and_writes_nothing(folder: Path, tmp_pat
     assert child.returncode == -signal.SIGINT
     assert "stopped" in said
     assert not (tmp_path / "out.clv").exists()
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(started.read_text()), 0)
+    assert ends(int(started.read_text()))  # its guard ends it once the command is gone
 
 
 def test_a_compiler_that_takes_too_long_is_an_error(run: Run, tmp_path: Path) -> None:
