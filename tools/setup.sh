@@ -38,6 +38,7 @@ done
 [ -e /usr/include/jansson.h ] || packages+=(libjansson-dev)
 [ -e /usr/include/metis.h ] || packages+=(libmetis-dev)
 [ -e /usr/include/xxhash.h ] || packages+=(libxxhash-dev)
+[ -e /usr/include/openssl/evp.h ] || packages+=(libssl-dev)
 [ -e /usr/include/zstd.h ] || packages+=(libzstd-dev)
 have chromium || packages+=(chromium)
 have node || packages+=(nodejs)
