@@ -127,7 +127,7 @@ static bool has_weights(const model *m, const loading *o, clv_runtime *r)
 }
 
 /* Compiled parts that do not run as such: how many, and why the first one does not. */
-static void say_segments(const model *m, const loading *o, const clv_runtime *r)
+static void say_segments(const model *m, const clv_runtime *r)
 {
 	clv_segment_state first = {.size = sizeof first};
 	uint32_t left = 0, n = clv_runtime_segment_count(r);
@@ -140,7 +140,7 @@ static void say_segments(const model *m, const loading *o, const clv_runtime *r)
 	}
 	if (left)
 		note("%s: %u of %u compiled parts (%s) not used: %s", name_of(m->path), left, n, first.backend, first.reason);
-	if (left && first.native && !o->allow_compiled)
+	if (left && first.barred)
 		hint("--allow-compiled uses them, where you trust who made the file");
 }
 
@@ -164,7 +164,7 @@ clv_runtime *load_runtime(const model *m, const loading *o)
 	}
 	if (has_weights(m, o, r)) {
 		if (!o->tape_only && !o->debug)
-			say_segments(m, o, r);
+			say_segments(m, r);
 		return r;
 	}
 	clv_runtime_free(r);
