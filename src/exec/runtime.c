@@ -66,7 +66,7 @@ static clv_status add_plan(runtime *r, const artifact_plan *from, const clv_runt
 	optimize_level level;
 	TRY(optimize_level_read(o->optimize, &level));
 	spec.debug = o->debug;
-	spec.optimize = level;
+	spec.optimize = (uint8_t)level;
 	spec.threads = o->threads;
 	if (r->device[0])
 		TRY(plan_retarget(from->p, r->device, &e.moved));
