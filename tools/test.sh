@@ -6,11 +6,16 @@
 source "$(dirname "$0")/common.sh"
 
 failed=()
+rm -f "$build/pytest.log"
 step() { # step <title> <command>...
 	say "== $1"
 	"${@:2}" || failed+=("$1")
 }
-skip() { say "== $1: off, no $2 here"; }
+skipped=()
+skip() {
+	say "== $1: off, no $2 here"
+	skipped+=("$1 (no $2)")
+}
 
 run_ctest() { ctest --test-dir "$1" --output-on-failure -j "$JOBS" "${@:2}"; }
 
@@ -24,7 +29,17 @@ run_pytest() {
 	local args=(-q)
 	if has_module xdist; then args+=(-n "$((JOBS < 4 ? JOBS : 4))" --dist worksteal); fi
 	if has_module pytest_timeout; then args+=(--timeout 600); fi
-	OMP_NUM_THREADS=1 "$python" -m pytest "${args[@]}" "$@"
+	OMP_NUM_THREADS=1 "$python" -m pytest "${args[@]}" -rs "$@" | tee "$build/pytest.log"
+}
+# "119 tests: needs a GPU", a line for each reason, from the summary of pytest.
+skipped_tests() {
+	[ -e "$build/pytest.log" ] || return 0
+	awk '/^SKIPPED \[[0-9]+\]/ {
+		n = substr($2, 2) + 0
+		sub(/^SKIPPED \[[0-9]+\] [^ ]+: /, "")
+		sum[$0] += n
+	}
+	END { for (why in sum) printf "%d %s: %s\n", sum[why], sum[why] == 1 ? "test" : "tests", why }' "$build/pytest.log" | sort -rn
 }
 pytest_step() { # pytest_step <title> <pytest arguments>...
 	if has_module pytest; then step "$1" run_pytest "${@:2}"; else skip "$1" pytest; fi
@@ -108,4 +123,9 @@ if [ ${#failed[@]} -gt 0 ]; then
 	printf '  %s\n' "${failed[@]}"
 	exit 1
 fi
-[ "${1:-all}" = format ] || say "all checks passed"
+if [ "${1:-all}" != format ]; then
+	mapfile -t -O "${#skipped[@]}" skipped < <(skipped_tests)
+	text="nothing was skipped"
+	[ ${#skipped[@]} = 0 ] || text="skipped $(printf '%s; ' "${skipped[@]}")"
+	say "all checks passed; ${text%; }"
+fi
