@@ -16,7 +16,7 @@ else
 RUN := env PYTHONPATH=$(CURDIR)/build/python $(PYTHON)
 endif
 
-.PHONY: all setup setup-test build build-test demo test test-fast test-full asan ubsan fuzz bench bench-full bench-gpu bench-report docs wheel abi format clean help
+.PHONY: all setup setup-test build build-test demo test test-fast test-full coverage asan ubsan fuzz bench bench-full bench-gpu bench-report docs wheel abi format clean help
 
 all: build ## set-up, build, install into .venv (the default)
 
@@ -52,6 +52,9 @@ ubsan: setup-test ## the same under the undefined-behaviour sanitizer
 
 fuzz: setup-test ## each fuzz target for FUZZ_SECONDS (60), starting from its corpus; needs clang
 	@tools/fuzz.sh
+
+coverage: setup-test ## lines and branches of src/ that the tests run: build/coverage/html/index.html
+	@tools/coverage.sh
 
 bench: build-test ## a sample of the benchmarks on the CPU, about a quarter of an hour on two cores
 	@tools/bench.sh sample
