@@ -80,21 +80,18 @@ def save(
     plans = [_entry(e) for e in entries]
     fields = (head.split_id, head.boundary, head.batch, head.weights.digests, weights)
     notes = _notes(head, metadata)
-    try:
-        _native.artifact_save(os.fsencode(path), part, boundary, fields, notes, plans, state, to_host)
-    except PayloadError as error:
-        raise _named(error, state) from None
+    names = {id(t): name for name, t in state.items()}
 
+    def on_host(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        for t in tensors:
+            try:
+                plain(t)
+            except PayloadError as error:
+                name = names.get(id(t), "a constant")
+                raise PayloadError(f"{name} of the model cannot be in a file: {error}") from None
+        return to_host(tensors)
 
-def _named(error: PayloadError, state: dict[str, torch.Tensor]) -> PayloadError:
-    """The error with the name of the first tensor that it is about."""
-    for name, t in state.items():
-        try:
-            plain(t)
-        except PayloadError as same:
-            if str(same) == str(error):
-                return PayloadError(f"{name} of the model cannot be in a file: {error}")
-    return error
+    _native.artifact_save(os.fsencode(path), part, boundary, fields, notes, plans, state, on_host)
 
 
 def check_part(part: str, cut: str | None) -> None:
