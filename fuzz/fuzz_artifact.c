@@ -223,7 +223,7 @@ static void sign(uint8_t *data, size_t n)
 		return;
 	memcpy(&length, data, sizeof length);
 	if (length <= n - sizeof length)
-		(void)artifact_sign((char *)data, sizeof length + (size_t)length);
+		(void)artifact_put_check((char *)data, sizeof length + (size_t)length);
 }
 
 /* In a block of exactly their size; caller frees. */

@@ -140,7 +140,9 @@ static void say_segments(const model *m, const loading *o, const clv_runtime *r)
 	}
 	if (left)
 		note("%s: %u of %u compiled parts (%s) not used: %s", name_of(m->path), left, n, first.backend, first.reason);
-	if (left && first.native && !o->allow_compiled)
+	if (left && first.native && o->allow_signed && !clv_artifact_is_signed(m->artifact))
+		hint("--allow-signed uses them in a file that a --trusted-key signed");
+	else if (left && first.native && !o->allow_compiled && !o->allow_signed)
 		hint("--allow-compiled uses them, where you trust who made the file");
 }
 
@@ -153,6 +155,7 @@ clv_runtime *load_runtime(const model *m, const loading *o)
 	options.unproven = o->unproven;
 	options.debug = o->debug;
 	options.allow_compiled = o->allow_compiled;
+	options.allow_signed = o->allow_signed;
 	options.tape_only = o->tape_only;
 	options.timeout = o->timeout;
 	options.max_memory = o->max_memory;

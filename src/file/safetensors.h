@@ -91,5 +91,6 @@ void file_unmap(mapping *m);
 
 /* The whole of a regular file; caller frees with mem_free. CLV_E_IO. */
 clv_status file_read(const char *path, uint8_t **data, size_t *n);
+clv_status file_read_most(const char *path, size_t most, uint8_t **data, size_t *n); /* one that is larger is refused */
 
 #endif
