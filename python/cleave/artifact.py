@@ -105,15 +105,16 @@ def load(
     instead of mapping it, so that nothing that happens to the file later reaches the model; with check it is.
     unproven: also serve sizes at which the model was never recorded. debug: check every result against the plan.
     allow_compiled: machine code in the file may run, which is code of whoever made the file; without it such parts
-    run operator by operator. "signed": only where a trusted key signed the file. tape_only: no compiled part is used. optimize: "none", "safe" (the same bits) or
-    "fast" (numbers within a tolerance; the first run chooses): what may be rewritten to run faster
-    (docs/optimize.md). threads: that an operator, or a compiled part, uses in a run; None: as the process has it.
-    any_weights: a suffix also takes boundaries that were made with other weights. timeout: seconds that a run may
-    take. max_memory: bytes of tensors on the CPU that it may have at once, besides weights and inputs, and that the
-    elements of one tensor may come to, views too. Beyond them a run ends with LimitError, between two operators;
-    `cancel` ends runs from another thread. trusted_keys: public keys (Ed25519), each a PEM file or its text; only a file
-    that one of them signed (`cleave.sign`) is opened, anything else is a SignatureError before a byte of it is parsed.
-    The file is read into memory then, so that what was verified is what runs."""
+    run operator by operator. "signed": only where a trusted key signed the file. tape_only: no compiled part is
+    used. optimize: "none", "safe" (the same bits) or "fast" (numbers within a tolerance; the first run chooses):
+    what may be rewritten to run faster (docs/optimize.md). threads: that an operator, or a compiled part, uses in a
+    run; None: as the process has it. any_weights: a suffix also takes boundaries that were made with other weights.
+    timeout: seconds that a run may take. max_memory: bytes of tensors on the CPU that it may have at once, besides
+    weights and inputs, and that the elements of one tensor may come to, views too. Beyond them a run ends with
+    LimitError, between two operators; `cancel` ends runs from another thread. trusted_keys: public keys (Ed25519),
+    each a PEM file or its text; only a file that one of them signed (`cleave.sign`) is opened, anything else is a
+    SignatureError before a byte of it is parsed. The file is read into memory then, so that what was verified is
+    what runs."""
     names = list(allow_operators)
     for name in names:
         if not isinstance(name, str) or isinstance(allow_operators, str):

@@ -160,9 +160,9 @@ def test_keys_are_files_or_texts_and_nothing_else(path, keys, tmp_path):
 )
 def test_keys_of_other_algorithms_are_refused(path, tmp_path, algorithm):
     wrong = Keys(tmp_path, "wrong", *algorithm)
-    with pytest.raises(ValueError, match="another algorithm.*Ed25519"):
+    with pytest.raises(ValueError, match=r"another algorithm.*Ed25519"):
         cleave.sign(path, wrong.private)
-    with pytest.raises(ValueError, match="another algorithm.*Ed25519"):
+    with pytest.raises(ValueError, match=r"another algorithm.*Ed25519"):
         cleave.load(path, trusted_keys=[wrong.public])
 
 
