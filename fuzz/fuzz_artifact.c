@@ -5,22 +5,12 @@
  * start with 'M' are texts instead, each after a line "=== <key>", and get a file with a few entries around them: so the
  * fuzzer need not learn lengths and quoting first. */
 #define _GNU_SOURCE /* memmem */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "file/artifact.h"
 #include "file/artifact_keys.h"
 #include "file/artifact_segments.h"
-
-#define MUST(what)                                                                                                     \
-	do {                                                                                                               \
-		if (!(what)) {                                                                                                 \
-			fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #what, status_message());                           \
-			abort();                                                                                                   \
-		}                                                                                                              \
-	} while (0)
+#include "texts.h"
 
 enum { LARGE = 1 << 20 };
 
@@ -226,16 +216,6 @@ static void sign(uint8_t *data, size_t n)
 		(void)artifact_put_check((char *)data, sizeof length + (size_t)length);
 }
 
-/* In a block of exactly their size; caller frees. */
-static uint8_t *aligned_copy(const void *data, size_t n)
-{
-	void *at = NULL;
-	MUST(posix_memalign(&at, ST_MAPPED_ALIGN, n ? n : 1) == 0);
-	if (n)
-		memcpy(at, data, n);
-	return at;
-}
-
 static void look_signed(const void *data, size_t n)
 {
 	uint8_t *copy = aligned_copy(data, n);
@@ -248,23 +228,6 @@ static void look_signed(const void *data, size_t n)
 /* ---- texts ------------------------------------------------------------------------------------------------------ */
 
 enum { TEXTS = 8 };
-
-/* Cuts "=== key\n…" pieces; how many. Keys and texts point into the copy, which is changed. */
-static uint32_t cut_texts(char *s, size_t n, st_text *out)
-{
-	static const char mark[] = "=== ";
-	uint32_t count = 0;
-	char *at = memmem(s, n, mark, sizeof mark - 1), *end = s + n;
-	while (at && count < TEXTS) {
-		char *key = at + sizeof mark - 1, *line = memchr(key, '\n', (size_t)(end - key));
-		if (!line)
-			break;
-		*line++ = '\0';
-		at = memmem(line, (size_t)(end - line), mark, sizeof mark - 1);
-		out[count++] = (st_text){key, line, (size_t)((at ? at : end) - line)};
-	}
-	return count;
-}
 
 static bool speaks_of(const st_text *texts, uint32_t n, const char *quoted)
 {
@@ -299,7 +262,7 @@ static void look_at_texts(const uint8_t *data, size_t n)
 	strbuf file = STRBUF_INIT;
 	char *copy = mem_strdup((const char *)data, n);
 	MUST(copy);
-	uint32_t ntexts = cut_texts(copy, n, texts + 1) + 1;
+	uint32_t ntexts = cut_texts(copy, n, texts + 1, TEXTS) + 1;
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		if (speaks_of(texts, ntexts, all[i].quoted))
 			entries[count++] = all[i].entry;
