@@ -290,11 +290,11 @@ static void look_at_texts(const st_text *given, uint32_t n)
 	st_entry entries[TEXTS + 2] = {{"a", DT_F32, 2, shapes[0], numbers, 256}, {"b", DT_F32, 1, shapes[1], numbers, 32}};
 	uint32_t count = 2;
 	strbuf description = STRBUF_INIT, file = STRBUF_INIT;
-	st_text segments = {ARTIFACT_SEGMENTS_KEY, "[]", 2};
+	st_text about = {ARTIFACT_SEGMENTS_KEY, "[]", 2};
 	st_image image;
 	for (uint32_t i = 0; i < n; i++) {
 		if (strcmp(given[i].key, "segments") == 0) {
-			segments = (st_text){ARTIFACT_SEGMENTS_KEY, given[i].text, given[i].n};
+			about = (st_text){ARTIFACT_SEGMENTS_KEY, given[i].text, given[i].n};
 		} else if (is_plain(given[i].key)) {
 			snprintf(names[i], sizeof names[i], "cleave.segment.0.%s", given[i].key);
 			sizes[i] = (int64_t)given[i].n;
@@ -305,7 +305,7 @@ static void look_at_texts(const st_text *given, uint32_t n)
 	st_text texts[] = {{ARTIFACT_CHECK_KEY, ARTIFACT_NO_CHECK, sizeof ARTIFACT_NO_CHECK - 1},
 	                   {ARTIFACT_KEY, description.at, description.n},
 	                   {ARTIFACT_PLAN_KEY "0", plan_text, sizeof plan_text - 1},
-	                   segments,
+	                   about,
 	                   {PAYLOAD_KEY, tensors_text, sizeof tensors_text - 1}};
 	if (st_layout_mapped(entries, count, texts, sizeof texts / sizeof *texts, &image) == CLV_OK) { /* or no UTF-8 */
 		MUST(artifact_put_check(image.head, image.head_n) == CLV_OK && st_append(&image, &file) == CLV_OK);

@@ -826,6 +826,12 @@ CLV_API const char *clv_artifact_signer(const clv_artifact *a);
     @threads any. */
 CLV_API bool clv_artifact_is_signed(const clv_artifact *a);
 
+/** Makes an Ed25519 key for clv_artifact_sign(): the private one as the file `path`, which its owner alone may read, the public
+    one as `path`.pub. Files that are there are left alone.
+    @errors CLV_E_IO, also where one is there; CLV_E_UNSUPPORTED in a build without OpenSSL.
+    @threads any. */
+CLV_API clv_status clv_key_new(const char *path);
+
 /** Fingerprint of an Ed25519 key, public or private: the path of a PEM file, or its text.
     @ownership *out is the caller's, clv_string_free().
     @errors CLV_E_INVALID for what is no such key; CLV_E_UNSUPPORTED in a build without OpenSSL; CLV_E_IO.

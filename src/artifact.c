@@ -70,6 +70,11 @@ bool clv_artifact_is_signed(const clv_artifact *a)
 	return a && artifact_is_signed(a);
 }
 
+clv_status clv_key_new(const char *path)
+{
+	return path ? signature_new_key(path) : fail(CLV_E_INVALID, "clv_key_new needs a path");
+}
+
 clv_status clv_key_fingerprint(const char *key, char **out)
 {
 	char text[FINGERPRINT_TEXT];

@@ -44,7 +44,7 @@ from .plan import Node, Plan, capture
 from .profile import Profile
 from .progress import set_progress
 from .replay import ReplayBoundary, SplitReplayRuntime, prepare_split_replay
-from .signing import sign, verify
+from .signing import new_key, sign, verify
 from .spec import SplitCandidate, SplitLatency, SplitSpec, TraceBatchMode
 from .split import RuntimeCacheKey, SplitRuntime, prepare_split
 from .tracing import Coverage, Graph, GraphNode, Report, Segment, TracedModule, trace
@@ -127,6 +127,7 @@ __all__ = [
     "benchmark",
     "capture",
     "load",
+    "new_key",
     "pack",
     "pipe_model",
     "prepare_split",

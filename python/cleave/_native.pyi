@@ -59,6 +59,7 @@ PlanEntry = (
 )
 PortFields = tuple[str, str, tuple[str, ...], str]
 
+def new_key(path: bytes) -> str: ...
 def sign(path: bytes, key: bytes, allow_operators: list[str], output: bytes) -> str: ...
 
 class Artifact:

@@ -115,12 +115,33 @@ static PyObject *artifact_py_new(PyTypeObject *type, PyObject *args, PyObject *k
 	return (PyObject *)o;
 }
 
+static PyObject *fingerprint_of(const char *key)
+{
+	char *fingerprint = NULL;
+	clv_status st = clv_key_fingerprint(key, &fingerprint);
+	if (st != CLV_OK)
+		return raise_status(st);
+	PyObject *text = PyUnicode_FromString(fingerprint);
+	clv_string_free(fingerprint);
+	return text;
+}
+
+/* new_key(path) -> fingerprint */
+PyObject *new_key_py(PyObject *self, PyObject *path)
+{
+	char *name;
+	(void)self;
+	if (PyBytes_AsStringAndSize(path, &name, NULL) < 0)
+		return NULL;
+	clv_status st = clv_key_new(name);
+	return st == CLV_OK ? fingerprint_of(name) : raise_status(st);
+}
+
 /* sign(path, key, allow_operators, output) -> fingerprint of the key */
 PyObject *sign_py(PyObject *self, PyObject *args)
 {
 	const char *path, *key, *output;
 	PyObject *allow;
-	char *fingerprint = NULL;
 	opening how;
 	clv_status st = CLV_OK;
 	(void)self;
@@ -130,16 +151,12 @@ PyObject *sign_py(PyObject *self, PyObject *args)
 	if (read) {
 		Py_BEGIN_ALLOW_THREADS
 		st = clv_artifact_sign(path, key, &how.options, output);
-		if (st == CLV_OK)
-			st = clv_key_fingerprint(key, &fingerprint);
 		Py_END_ALLOW_THREADS
 	}
 	opening_free(&how);
 	if (!read || st != CLV_OK)
 		return read ? raise_artifact(st) : NULL;
-	PyObject *text = PyUnicode_FromString(fingerprint);
-	clv_string_free(fingerprint);
-	return text;
+	return fingerprint_of(key);
 }
 
 /* signer() -> fingerprint of the trusted key that signed the file, or None */

@@ -1,7 +1,7 @@
 """Signatures: who vouches for a .clv file (docs/artifact.md).
 
-Keys are Ed25519, as `openssl genpkey -algorithm ed25519` makes them. Each is given as the path of a PEM file, or as its
-text, which starts with "-----BEGIN"."""
+Keys are Ed25519, as `new_key` and `openssl genpkey -algorithm ed25519` make them. Each is given as the path of a PEM
+file, or as its text, which starts with "-----BEGIN"."""
 
 from __future__ import annotations
 
@@ -12,19 +12,31 @@ from . import _native
 from ._save import Path
 
 
+def new_key(path: Path) -> str:
+    """Makes a key to sign with, and gives its fingerprint.
+
+    The private key is this file, which its owner alone may read; the public one is beside it, with ".pub" at its end.
+    Files that are there are left alone (OSError).
+
+    >>> import cleave
+    >>> len(cleave.new_key("new.key"))
+    64
+    """
+    return _native.new_key(os.fsencode(path))
+
+
 def sign(path: Path, key: Path, output: Path | None = None, *, allow_operators: Iterable[str] = ()) -> str:
     """Signs every byte of a .clv file with a private key, and gives the fingerprint of the key.
 
     The file is checked first, with all its data. output: where the signed file goes; None: in the place of the file,
     whole or not at all. A signature that is there is replaced. allow_operators: as for `load`.
 
-    >>> import subprocess, torch, cleave
-    >>> make = "openssl genpkey -algorithm ed25519 -out my.key && openssl pkey -in my.key -pubout -out my.pub"
-    >>> subprocess.run(make, shell=True).returncode
-    0
+    >>> import torch, cleave
+    >>> fingerprint = cleave.new_key("mine.key")
     >>> cleave.capture(torch.nn.ReLU(), torch.ones(2)).save("mine.clv")
-    >>> fingerprint = cleave.sign("mine.clv", "my.key")
-    >>> cleave.load("mine.clv", trusted_keys=["my.pub"]).signer == fingerprint
+    >>> cleave.sign("mine.clv", "mine.key") == fingerprint
+    True
+    >>> cleave.load("mine.clv", trusted_keys=["mine.key.pub"]).signer == fingerprint
     True
     """
     os.stat(path)  # as Python itself says that there is no such file

@@ -175,6 +175,20 @@ static clv_status write_image(int fd, const char *path, const st_image *image)
 	return (!step_fails() && fsync(fd) == 0) || errno == EINVAL ? CLV_OK : fail_io("write", path);
 }
 
+clv_status file_create(const char *path, const void *data, size_t n, bool secret)
+{
+	int fd = step_fails() ? -1 : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, secret ? 0600 : 0666);
+	if (fd < 0)
+		return fail_io("write", path);
+	clv_status st = write_all(fd, path, data, n);
+	if (st == CLV_OK && (step_fails() || fsync(fd) != 0))
+		st = fail_io("write", path);
+	close(fd);
+	if (st != CLV_OK)
+		unlink(path);
+	return st;
+}
+
 /* Whether the file behind fd still has that name. */
 static bool has_name(int fd, const char *name, struct stat *here)
 {

@@ -52,6 +52,7 @@ bool signature_is_there(const void *data, size_t n)
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
+#include <unistd.h>
 
 static int digit_value(char c)
 {
@@ -235,6 +236,55 @@ clv_status signature_fingerprint(const char *key, char out[FINGERPRINT_TEXT])
 	st = raw_key(read, raw);
 	EVP_PKEY_free(read);
 	return st == CLV_OK ? print_fingerprint(raw, out) : st;
+}
+
+static clv_status make_key(EVP_PKEY **out)
+{
+	EVP_PKEY_CTX *c = EVP_PKEY_CTX_new_id(EVP_PKEY_ED25519, NULL);
+	*out = NULL;
+	bool ok = c && EVP_PKEY_keygen_init(c) == 1 && EVP_PKEY_keygen(c, out) == 1;
+	EVP_PKEY_CTX_free(c);
+	return ok ? CLV_OK : fail_openssl("make an Ed25519 key");
+}
+
+static clv_status save_key(EVP_PKEY *key, bool private, const char *path)
+{
+	char *text;
+	BIO *bio = BIO_new(BIO_s_mem());
+	if (!bio)
+		return fail_nomem();
+	bool ok = private ? PEM_write_bio_PKCS8PrivateKey(bio, key, NULL, NULL, 0, NULL, NULL) == 1
+	                  : PEM_write_bio_PUBKEY(bio, key) == 1;
+	long n = BIO_get_mem_data(bio, &text);
+	clv_status st = ok ? file_create(path, text, (size_t)n, private) : fail_openssl("write a key");
+	OPENSSL_cleanse(text, (size_t)n);
+	BIO_free(bio);
+	return st;
+}
+
+/* The public one first: a private key is there only with it. */
+static clv_status save_pair(EVP_PKEY *key, const char *path, const char *public_path)
+{
+	TRY(save_key(key, false, public_path));
+	clv_status st = save_key(key, true, path);
+	if (st != CLV_OK)
+		unlink(public_path);
+	return st;
+}
+
+clv_status signature_new_key(const char *path)
+{
+	EVP_PKEY *key;
+	strbuf b = STRBUF_INIT;
+	char *public_path;
+	strbuf_printf(&b, "%s.pub", path);
+	TRY(strbuf_take(&b, &public_path));
+	clv_status st = make_key(&key);
+	if (st == CLV_OK)
+		st = save_pair(key, path, public_path);
+	EVP_PKEY_free(key);
+	mem_free(public_path);
+	return st;
 }
 
 /* ---- what is signed ------------------------------------------------------------------------------------------------ */
@@ -446,6 +496,12 @@ clv_status signature_make(const void *data, size_t n, const char *key, strbuf *h
 clv_status signature_fingerprint(const char *key, char out[FINGERPRINT_TEXT])
 {
 	(void)key, (void)out;
+	return no_openssl();
+}
+
+clv_status signature_new_key(const char *path)
+{
+	(void)path;
 	return no_openssl();
 }
 

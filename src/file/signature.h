@@ -20,6 +20,8 @@ clv_status signature_verify(const void *data, size_t n, const char *const *keys,
 /* The start of the file, signed with a private key, up to where byte *rest of `data` goes on. data: as Cleave writes it,
    signed or not. */
 clv_status signature_make(const void *data, size_t n, const char *key, strbuf *head, size_t *rest);
+/* A new private key as the file `path`, and its public key as `path`.pub; files that are there are left alone. */
+clv_status signature_new_key(const char *path);
 /* Of a public or a private key. */
 clv_status signature_fingerprint(const char *key, char out[FINGERPRINT_TEXT]);
 

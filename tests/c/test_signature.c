@@ -411,6 +411,55 @@ static void a_bad_key_among_good_ones_is_not_passed_over(void **state)
 	image_free(&plain);
 }
 
+static unsigned mode_of(const char *at)
+{
+	struct stat info;
+	assert_int_equal(stat(at, &info), 0);
+	return info.st_mode & 0777;
+}
+
+static void a_new_key_is_its_owners_alone_and_replaces_nothing(void **state)
+{
+	(void)state;
+	char pub[80], private[80];
+	snprintf(private, sizeof private, "%s/new.key", folder);
+	snprintf(pub, sizeof pub, "%s/new.key.pub", folder);
+	mode_t mask = umask(0);
+	OK(clv_key_new(private));
+	umask(mask);
+	assert_int_equal(mode_of(private), 0600);
+	assert_int_equal(mode_of(pub), 0666);
+	image i = signed_sample(private), before = read_image(private), pub_before = read_image(pub);
+	OK(try_trusted(i, pub));
+	FAILS(clv_key_new(private), CLV_E_IO, "File exists");
+	unlink(pub);
+	FAILS(clv_key_new(private), CLV_E_IO, "File exists");
+	assert_int_equal(access(pub, F_OK), -1); /* no public key of a private one that nobody has */
+	image after = read_image(private);
+	assert_true(same_image(before, after));
+	unlink(private);
+	OK(clv_key_new(private));
+	image other = read_image(pub);
+	assert_false(same_image(other, pub_before));
+	FAILS(try_trusted(i, pub), CLV_E_SIGNATURE, "is not trusted");
+	unlink(private);
+	unlink(pub);
+	for (uint64_t n = 1; n <= 6; n++) { /* open, write and flush, twice */
+		disk_fault_after(n, ENOSPC);
+		clv_status st = clv_key_new(private);
+		disk_fault_after(0, 0);
+		assert_int_equal(st, CLV_E_IO);
+		assert_int_equal(access(private, F_OK), -1);
+		assert_int_equal(access(pub, F_OK), -1);
+	}
+	FAILS(clv_key_new("/nowhere/key"), CLV_E_IO, "cannot write /nowhere/key");
+	image_free(&i);
+	image_free(&before);
+	image_free(&pub_before);
+	image_free(&after);
+	image_free(&other);
+}
+
 /* ---- afterwards ---------------------------------------------------------------------------------------------------- */
 
 static void a_file_that_changes_in_place_after_it_was_verified_changes_nothing(void **state)
@@ -479,6 +528,7 @@ int main(void)
 		cmocka_unit_test(a_write_that_fails_leaves_the_file_as_it_was),
 		cmocka_unit_test(keys_are_texts_or_files),
 		cmocka_unit_test(what_is_no_key_is_refused_and_says_why),
+		cmocka_unit_test(a_new_key_is_its_owners_alone_and_replaces_nothing),
 		cmocka_unit_test(a_bad_key_among_good_ones_is_not_passed_over),
 		cmocka_unit_test(a_file_that_changes_in_place_after_it_was_verified_changes_nothing),
 		cmocka_unit_test(what_is_made_of_a_signed_file_is_not_signed),

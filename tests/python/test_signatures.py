@@ -292,6 +292,22 @@ def test_the_text_of_a_plan_is_never_trusted(path, keys, tmp_path):
     assert "only those are signed" in err
 
 
+def test_a_new_key_signs_and_openssl_reads_it(path, tmp_path):
+    fingerprint = cleave.new_key(tmp_path / "new.key")
+    assert "ED25519 Private-Key" in openssl("pkey", "-in", tmp_path / "new.key", "-noout", "-text")
+    openssl("pkey", "-in", tmp_path / "new.key", "-pubout", "-out", tmp_path / "again.pub")
+    assert (tmp_path / "again.pub").read_bytes() == (tmp_path / "new.key.pub").read_bytes()
+    assert cleave.sign(path, tmp_path / "new.key") == fingerprint
+    assert cleave.load(path, trusted_keys=[tmp_path / "new.key.pub"]).signer == fingerprint
+    with pytest.raises(OSError, match="File exists"):
+        cleave.new_key(tmp_path / "new.key")
+    code, out, _ = command("sign", path, "--new-key", tmp_path / "other.key")
+    assert code == 0
+    made, signed = (line.split()[-1] for line in out.splitlines())
+    assert made == signed != fingerprint
+    assert command("verify", path, "--key", tmp_path / "other.key.pub")[0] == 0
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="FIFOs")
 def test_keys_that_are_no_files_end_at_once(path, keys, tmp_path):
     os.mkfifo(tmp_path / "fifo")
