@@ -124,18 +124,20 @@ static void a_trusted_key_opens_its_files(void **state)
 	image_free(&i);
 }
 
-static void every_changed_bit_of_a_signed_file_is_refused(void **state)
+/* One bit of each byte, which is another one for its neighbours; of the bytes at fixed places two. */
+static void a_change_of_any_byte_of_a_signed_file_is_refused(void **state)
 {
 	(void)state;
 	image i = signed_sample(my_key);
-	for (size_t at = 0; at < i.n; at++)
-		for (int bit = 0; bit < 8; bit++) {
-			i.at[at] ^= (uint8_t)(1 << bit);
-			clv_status st = try_trusted(i, my_pub);
-			i.at[at] ^= (uint8_t)(1 << bit);
-			if (st != CLV_E_SIGNATURE && st != CLV_E_PARSE)
-				fail_msg("bit %d of byte %zu: %d %s", bit, at, st, status_message());
-		}
+	for (size_t k = 0; k < i.n + BLOCK_END; k++) {
+		size_t at = k < i.n ? k : k - i.n;
+		uint8_t bit = (uint8_t)(1 << (k < i.n ? at % 8 : (at + 5) % 8));
+		i.at[at] ^= bit;
+		clv_status st = try_trusted(i, my_pub);
+		i.at[at] ^= bit;
+		if (st != CLV_E_SIGNATURE && st != CLV_E_PARSE)
+			fail_msg("bit %u of byte %zu: %d %s", bit, at, st, status_message());
+	}
 	OK(try_trusted(i, my_pub));
 	image_free(&i);
 }
@@ -147,7 +149,7 @@ static void a_header_that_is_made_consistent_again_is_refused(void **state)
 	image i = signed_sample(my_key);
 	uint64_t n;
 	memcpy(&n, i.at, 8);
-	for (size_t at = BLOCK_END; at < n + 8; at += 3) {
+	for (size_t at = BLOCK_END; at < n + 8; at += 7) {
 		image other = image_of(i.at, i.n);
 		other.at[at] ^= 1;
 		OK(artifact_put_check((char *)other.at, n + 8));
@@ -165,7 +167,7 @@ static void bytes_more_or_less_are_refused(void **state)
 	memcpy(longer.at, i.at, i.n);
 	FAILS(signature_verify(longer.at, longer.n, (const char *[]){my_pub}, 1, name), CLV_E_SIGNATURE,
 	      "changed after key");
-	for (size_t n = 0; n < i.n; n += n < 1024 ? 1 : 61) {
+	for (size_t n = 0; n < i.n; n += n < BLOCK_END ? 1 : 61) {
 		image part = image_of(i.at, n);
 		assert_int_equal(try_trusted(part, my_pub), CLV_E_SIGNATURE);
 		image_free(&part);
@@ -515,7 +517,7 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_signed_file_is_the_same_file_with_256_bytes_more),
 		cmocka_unit_test(a_trusted_key_opens_its_files),
-		cmocka_unit_test(every_changed_bit_of_a_signed_file_is_refused),
+		cmocka_unit_test(a_change_of_any_byte_of_a_signed_file_is_refused),
 		cmocka_unit_test(a_header_that_is_made_consistent_again_is_refused),
 		cmocka_unit_test(bytes_more_or_less_are_refused),
 		cmocka_unit_test(a_file_of_nobody_or_of_another_is_refused_with_the_names_of_both),
