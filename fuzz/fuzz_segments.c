@@ -253,13 +253,13 @@ static const char plan_text[] = "cleave-plan 1\n"
 								"%4 = aten::add.Tensor(%3, %1, 1) -> f32[B,8]\n"
 								"output (%4, %3)\n";
 static const char tensors_text[] = "{\"version\":1,\"kind\":\"weights\",\"memory\":[{\"entry\":\"a\",\"form\":"
-                                   "\"dense\",\"encoding\":\"plain\"},{\"entry\":\"b\","
+								   "\"dense\",\"encoding\":\"plain\"},{\"entry\":\"b\","
 								   "\"form\":\"dense\",\"encoding\":\"plain\"}],\"tensors\":[{\"label\":\"a\","
-                                   "\"dtype\":\"f32\",\"shape\":[8,8],\"strides\":[8,1],"
+								   "\"dtype\":\"f32\",\"shape\":[8,8],\"strides\":[8,1],"
 								   "\"memory\":0,\"offset\":0,\"device\":\"cpu\",\"requires_grad\":false,\"boundary\":"
-                                   "false},{\"label\":\"b\",\"dtype\":\"f32\","
+								   "false},{\"label\":\"b\",\"dtype\":\"f32\","
 								   "\"shape\":[8],\"strides\":[1],\"memory\":1,\"offset\":0,\"device\":\"cpu\","
-                                   "\"requires_grad\":false,\"boundary\":false}],\"values\":null}";
+								   "\"requires_grad\":false,\"boundary\":false}],\"values\":null}";
 
 enum { TEXTS = 12 };
 
