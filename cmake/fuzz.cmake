@@ -1,9 +1,16 @@
-# fuzz/fuzz_*.c: one libFuzzer executable each, in <build>/fuzz. The instrumentation flags are in flags.cmake.
-file(GLOB targets CONFIGURE_DEPENDS fuzz/fuzz_*.c)
+# fuzz/fuzz_*.c (core) and fuzz/torch_*.c (with libtorch): one libFuzzer executable each, in <build>/fuzz. The instrumentation
+# flags are in flags.cmake.
+file(GLOB targets CONFIGURE_DEPENDS fuzz/fuzz_*.c fuzz/torch_*.c)
 foreach(file ${targets})
 	cmake_path(GET file STEM name)
+	if(name MATCHES "^torch_" AND NOT TARGET cleave-objects)
+		continue()
+	endif()
 	add_executable(${name} ${file})
 	target_link_libraries(${name} PRIVATE cleave-core-objects)
+	if(name MATCHES "^torch_")
+		target_link_libraries(${name} PRIVATE cleave-objects)
+	endif()
 	target_link_options(${name} PRIVATE -fsanitize=fuzzer)
 	set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
 	cleave_own_code(${name})

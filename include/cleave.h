@@ -1555,8 +1555,9 @@ typedef struct clv_runtime_options {
 	bool unproven;    /**< also serve sizes at which the model was never recorded, by the plan's formulas */
 	bool debug;       /**< check every result against the plan and name the first that differs */
 	char reserved[6]; /**< zeros: what is behind them came with a later version */
-	bool allow_compiled; /**< machine code in the file may run, which is code of whoever made the file */
-	bool tape_only;      /**< no compiled part is used, not even those that are data */
+	bool allow_compiled; /**< compiled parts may run, which are code of whoever made the file; without it only those do
+	                          that this user compiled (docs/security.md) */
+	bool tape_only;      /**< no compiled part is used */
 	const char
 		*optimize; /**< "none", "safe" (NULL): the same bits; "fast": within tolerances, chosen by the first run */
 	int threads; /**< that an operator, or a compiled part, uses in runs of this runtime, 1 to 1024; 0: as the thread that
@@ -1609,11 +1610,12 @@ typedef struct clv_segment_state {
 	uint32_t first;      /**< its first node */
 	uint32_t end;        /**< the node after its last one */
 	const char *backend; /**< "inductor": what compiled it */
-	bool native;         /**< it is machine code; false also where the back end is not known */
+	bool native;         /**< true: each is code of whoever made the file, whatever compiled it */
 	bool compiled;       /**< it runs as compiled code, for the sizes that it was compiled for */
 	const char *reason;  /**< why it does not, but operator by operator; NULL where it does */
 	uint64_t runs;       /**< of the compiled code */
 	uint64_t tape_runs;  /**< operator by operator: at other sizes, or for the reason */
+	bool barred;         /**< the reason is that compiled code is not allowed, and this one is not the user's own */
 } clv_segment_state;
 
 /** What was done to run its plans faster, in lines: passes and what they changed, ways that were timed, which one runs.
@@ -1915,9 +1917,9 @@ typedef struct clv_trace_options {
     @threads any. */
 CLV_API clv_status clv_trace(const clv_artifact *a, const clv_trace_options *options, clv_artifact **out);
 
-/** Whether machine code in TorchScript programs may run, whoever made it: programs that Python's
+/** Whether compiled segments in TorchScript programs may run, whoever made it: programs that Python's
     TracedModule.to_torchscript() wrote call the operator cleave::segment, which is there once this library is loaded. Where
-    it is not allowed, which is the default, segments with machine code run operator by operator. It sets
+    it is not allowed, which is the default, segments that this user did not compile run operator by operator. It sets
     CLEAVE_ALLOW_COMPILED in the environment to 1 or 0; processes that are started from now on inherit it.
     @errors CLV_E_NOMEM.
     @threads alone: other threads must not read or change the environment meanwhile. */

@@ -17,7 +17,7 @@ clv_status clv_program_create(const clv_plan *p, const clv_program_options *opti
 	                     .end = o.end ? o.end : p->nodes.n,
 	                     .debug = o.debug,
 	                     .inference = o.inference,
-	                     .optimize = level,
+	                     .optimize = (uint8_t)level,
 	                     .threads = o.threads};
 	return program_new(p, &spec, out);
 }

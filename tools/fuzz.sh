@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the fuzz targets with clang and runs each for FUZZ_SECONDS. For fuzz_<what>.c the seeds are in
+# Builds the fuzz targets with clang and runs each for FUZZ_SECONDS. For fuzz_<what>.c and torch_<what>.c the seeds are in
 # fuzz/corpus/<what>/ and the words, if any, in fuzz/<what>.dict. What the fuzzer finds on the way goes to
 # build/fuzz/corpus/<what>/, crashes to build/fuzz/.
 source "$(dirname "$0")/common.sh"
@@ -15,12 +15,12 @@ if ! can_fuzz; then
 fi
 
 dir=$build/fuzz
-configure "$dir" -DCMAKE_C_COMPILER=clang -DCLEAVE_FUZZ=ON -DCLEAVE_TORCH=OFF -DCLEAVE_TESTS=OFF -DCMAKE_C_FLAGS=-O1
+configure "$dir" -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DCLEAVE_FUZZ=ON -DCLEAVE_TESTS=OFF -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS=-O1 -DCMAKE_CXX_FLAGS=-O1
 cmake --build "$dir" -j "$JOBS"
 
 cd "$dir"
-for target in fuzz/fuzz_*; do
-	name=${target#fuzz/fuzz_}
+for target in fuzz/fuzz_* fuzz/torch_*; do
+	name=${target#fuzz/*_}
 	seeds=$root/fuzz/corpus/$name
 	dict=$root/fuzz/$name.dict
 	mkdir -p "corpus/$name"

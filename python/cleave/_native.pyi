@@ -187,7 +187,6 @@ CompiledSegment = (
 
 def register_backend(
     name: str,
-    native: bool,
     support: Callable[[Plan, bool], list[str | None]],
     compile: Callable[[str], dict[str, bytes]],
     load: Callable[[dict[str, bytes]], Any],

@@ -292,9 +292,8 @@ PyObject *register_backend_py(PyObject *self, PyObject *args)
 	             .load = py_load,
 	             .run = py_run,
 	             .unload = py_unload};
-	int native;
 	(void)self;
-	if (!PyArg_ParseTuple(args, "spOOOOU", &b.name, &native, &given.support, &given.compile, &given.load, &given.run,
+	if (!PyArg_ParseTuple(args, "sOOOOU", &b.name, &given.support, &given.compile, &given.load, &given.run,
 	                      &given.version) ||
 	    !PyUnicode_AsUTF8(given.version))
 		return NULL;
@@ -302,7 +301,6 @@ PyObject *register_backend_py(PyObject *self, PyObject *args)
 	if (!kept)
 		return PyErr_NoMemory();
 	*kept = given;
-	b.native = native != 0;
 	b.ctx = kept;
 	clv_status st = backend_add(&b);
 	if (st != CLV_OK) {

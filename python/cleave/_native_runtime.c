@@ -648,7 +648,7 @@ static PyObject *runtime_py_check_weights(RuntimeObject *o, PyObject *version)
 	return PyErr_Occurred() ? NULL : none_or_raise(runtime_check_weights(o->r, number));
 }
 
-/* segments() -> list of (plan, first, end, back end, native, compiled, reason or None, runs, runs on the tape) */
+/* segments() -> list of (plan, first, end, back end, barred, compiled, reason or None, runs, runs on the tape) */
 static PyObject *runtime_py_optimizations(RuntimeObject *o, PyObject *unused)
 {
 	char *text;
@@ -673,7 +673,7 @@ static PyObject *runtime_py_segments(RuntimeObject *o, PyObject *unused)
 		clv_status st = clv_runtime_segment(o->r, i, &s);
 		PyObject *item = st == CLV_OK
 		                     ? Py_BuildValue("(IIIsOOzKK)", s.plan, s.first, s.end, s.backend,
-		                                     s.native ? Py_True : Py_False, s.compiled ? Py_True : Py_False, s.reason,
+		                                     s.barred ? Py_True : Py_False, s.compiled ? Py_True : Py_False, s.reason,
 		                                     (unsigned long long)s.runs, (unsigned long long)s.tape_runs)
 		                     : raise_status(st);
 		if (!item || PyList_Append(out, item) < 0)

@@ -17,8 +17,8 @@ from ._dims import Point, powers_within
 from ._log import logger
 from ._sizes import Sized
 from ._state import Weights
-from .errors import ArgumentError
-from .payload import to_host
+from .errors import ArgumentError, PayloadError
+from .payload import plain, to_host
 
 PARTS = ("all", "prefix", "suffix")
 PROVE = ("auto", "all", "none")
@@ -80,7 +80,21 @@ def save(
     plans = [_entry(e) for e in entries]
     fields = (head.split_id, head.boundary, head.batch, head.weights.digests, weights)
     notes = _notes(head, metadata)
-    _native.artifact_save(os.fsencode(path), part, boundary, fields, notes, plans, state, to_host)
+    try:
+        _native.artifact_save(os.fsencode(path), part, boundary, fields, notes, plans, state, to_host)
+    except PayloadError as error:
+        raise _named(error, state) from None
+
+
+def _named(error: PayloadError, state: dict[str, torch.Tensor]) -> PayloadError:
+    """The error with the name of the first tensor that it is about."""
+    for name, t in state.items():
+        try:
+            plain(t)
+        except PayloadError as same:
+            if str(same) == str(error):
+                return PayloadError(f"{name} of the model cannot be in a file: {error}")
+    return error
 
 
 def check_part(part: str, cut: str | None) -> None:

@@ -6,6 +6,8 @@ parameter. What the prefix's backward is still to reach waits for it."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -36,6 +38,16 @@ def _is_spent(p: torch.Tensor, grad: torch.Tensor) -> bool:
     return found is not None and found[0]() is p and found[1]() is grad and found[2] == grad._version
 
 
+@functools.cache
+def _runs_the_model(cls: Any) -> bool:
+    """Whether the steps of these optimizers ask for a function that computes the loss."""
+    try:
+        closure = inspect.signature(cls.step).parameters.get("closure")
+    except (AttributeError, ValueError):  # none of Python's own
+        return False
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
 def read_optimizers(given: Any) -> list[torch.optim.Optimizer]:
     """One optimizer, several or none, before anything runs: what can be stepped."""
     several = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
@@ -43,6 +55,11 @@ def read_optimizers(given: Any) -> list[torch.optim.Optimizer]:
         if not (hasattr(optimizer, "param_groups") and callable(getattr(optimizer, "step", 0))):
             raise TypeError(
                 f"optimizer, or each of a list, must be a torch.optim.Optimizer, not {type(optimizer).__name__}"
+            )
+        if _runs_the_model(optimizer.__class__):
+            raise TypeError(
+                f"{type(optimizer).__name__} runs the model again in each step (a closure), and here each half runs "
+                "once: use an optimizer that steps without, as SGD and Adam do"
             )
     return several
 

@@ -45,13 +45,13 @@ class SegmentState(NamedTuple):
     """A part of a model that was compiled, and what became of it here.
 
     compiled: it runs as compiled code, for the sizes it was compiled for; otherwise reason says why it runs operator by
-    operator. runs and tape_runs count both."""
+    operator. barred: it would run with allow_compiled=True. runs and tape_runs count both."""
 
     plan: int
     first: int
     end: int
     backend: str
-    native: bool
+    barred: bool
     compiled: bool
     reason: str | None
     runs: int
@@ -104,17 +104,17 @@ def load(
     check: compare all weights with their digests, which reads the whole file. copy: read the file into memory
     instead of mapping it, so that nothing that happens to the file later reaches the model; with check it is.
     unproven: also serve sizes at which the model was never recorded. debug: check every result against the plan.
-    allow_compiled: machine code in the file may run, which is code of whoever made the file; without it such parts
-    run operator by operator. "signed": only where a trusted key signed the file. tape_only: no compiled part is
-    used. optimize: "none", "safe" (the same bits) or "fast" (numbers within a tolerance; the first run chooses):
-    what may be rewritten to run faster (docs/optimize.md). threads: that an operator, or a compiled part, uses in a
-    run; None: as the process has it. any_weights: a suffix also takes boundaries that were made with other weights.
-    timeout: seconds that a run may take. max_memory: bytes of tensors on the CPU that it may have at once, besides
-    weights and inputs, and that the elements of one tensor may come to, views too. Beyond them a run ends with
-    LimitError, between two operators; `cancel` ends runs from another thread. trusted_keys: public keys (Ed25519),
-    each a PEM file or its text; only a file that one of them signed (`cleave.sign`) is opened, anything else is a
-    SignatureError before a byte of it is parsed. The file is read into memory then, so that what was verified is
-    what runs."""
+    allow_compiled: compiled parts may run, which are code of whoever made the file; without it those that you did
+    not compile yourself run operator by operator. "signed": only where a trusted key signed the file. tape_only: no
+    compiled part is used. optimize: "none", "safe" (the same bits) or "fast" (numbers within a tolerance; the first
+    run chooses): what may be rewritten to run faster (docs/optimize.md). threads: that an operator, or a compiled
+    part, uses in a run; None: as the process has it. any_weights: a suffix also takes boundaries that were made
+    with other weights. timeout: seconds that a run may take. max_memory: bytes of tensors on the CPU that it may
+    have at once, besides weights and inputs, and that the elements of one tensor may come to, views too. Beyond
+    them a run ends with LimitError, between two operators; `cancel` ends runs from another thread. trusted_keys:
+    public keys (Ed25519), each a PEM file or its text; only a file that one of them signed (`cleave.sign`) is
+    opened, anything else is a SignatureError before a byte of it is parsed. The file is read into memory then, so
+    that what was verified is what runs."""
     names = list(allow_operators)
     for name in names:
         if not isinstance(name, str) or isinstance(allow_operators, str):
@@ -135,18 +135,17 @@ def load(
     how = (allow_compiled is True, tape_only, read_level(optimize), read_threads(threads), any_weights)
     runtime = _native.Runtime(artifact, where, part, unproven, debug, *how, timeout or 0.0, max_memory or 0, signed)
     model = LoadedModel(str(path), artifact, runtime, part, types)
-    if not allow_compiled and not tape_only:
-        _warn_native(model)
+    _warn_barred(model)
     return model
 
 
-def _warn_native(model: LoadedModel) -> None:
-    left = [s for s in model.segments if s.native and not s.compiled]
+def _warn_barred(model: LoadedModel) -> None:
+    left = [s for s in model.segments if s.barred]
     if left:
         parts = "a compiled part is" if len(left) == 1 else f"{len(left)} compiled parts are"
         _log.warn(
-            f"{model.path}: {parts} machine code and not used, the model runs operator by operator there; "
-            "load(..., allow_compiled=True) uses it, where you trust who made the file"
+            f"{model.path}: {parts} not used, the model runs operator by operator there: it is code of whoever made "
+            "the file; load(..., allow_compiled=True) uses it, where you trust them"
         )
 
 

@@ -59,7 +59,6 @@ def register_backend(
     compile: Callable[[SegmentJob], bytes],
     run: Callable[[Any, list[torch.Tensor]], Sequence[torch.Tensor]],
     load: Callable[[bytes], Any] | None = None,
-    native: bool = True,
     version: str = "",
 ) -> None:
     """Adds a back end. A name that was added before is replaced; built-in ones are not.
@@ -68,8 +67,8 @@ def register_backend(
     run(code, inputs) takes what compile gave, or what load(bytes) made of it, and gives the outputs; it is called by
     many threads. Inputs are dense; outputs may be laid out in any way. What it raises is no error of the model: the
     segment runs operator by operator then, and says why. Inputs are not written to, outputs are not used again.
-    native=False: the bytes are data, and run without allow_compiled. version: names what compile makes now; without one
-    nothing is kept in the cache, because nobody could tell old code from new.
+    version: names what compile makes now; without one nothing is kept in the cache, because nobody could tell old code
+    from new.
 
     >>> import torch, cleave
     >>> cleave.register_backend(
@@ -77,7 +76,6 @@ def register_backend(
     ...     supports=lambda node: node.op == "aten::add.Tensor" or "it knows sums alone",
     ...     compile=lambda segment: b"",
     ...     run=lambda code, inputs: [2 * inputs[0]],
-    ...     native=False,
     ... )
     >>> how = {"backend": "twice", "minimum_segment_size": 1, "keep_slower": True}
     >>> traced = cleave.trace(lambda x: (x + x).exp(), torch.ones(3), **how)
@@ -105,7 +103,7 @@ def register_backend(
             raise ArgumentError(f"the compiled segment is not one of {name}: it has {', '.join(members) or 'nothing'}")
         return load(members[MEMBER]) if load else members[MEMBER]
 
-    _native.register_backend(name, native, support_all, compile_folder, load_members, run, version)
+    _native.register_backend(name, support_all, compile_folder, load_members, run, version)
 
 
 def _reason(name: str, answer: object) -> str | None:

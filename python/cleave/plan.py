@@ -614,7 +614,10 @@ def check_example(
 def _refuses(error: Exception, second: bool) -> str:
     """What a capture says when its plan does not take its own example."""
     if not second:
-        return f"the plan refuses the example that it was made from: {error}"
+        return (
+            f"the plan refuses the example that it was made from: {error}. Where that is a random draw, as in layers "
+            "that are skipped at random, capture the model in eval mode, or choose between tensors with torch.where"
+        )
     return (
         f"the plan refuses the example that it was made from on the second call: {error}. The first call changes what "
         "the forward reads there: if only the very first does, run the model once before; else keep it in tensors"
@@ -708,7 +711,8 @@ def _differs(captured: Captured, problem: str, second_call: bool) -> str:
     return (
         f"the replay differs from the model{' on the second call' if second_call else ''}: {problem}. "
         + (
-            f"A call of the forward leaves something behind in {kept}, which the next one reads. Else s"
+            f"A call of the forward leaves something behind in {kept}, which the next one reads: give it to the "
+            "forward as an argument and return it, or keep it in a buffer that is written in place. Else s"
             if kept
             else "S"
         )

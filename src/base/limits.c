@@ -59,20 +59,18 @@ clv_status limits_check_tensor(int64_t elements, int64_t bytes_each)
 	return CLV_OK;
 }
 
-clv_status limits_take(int64_t bytes)
+clv_status limits_room(int64_t bytes)
 {
-	for (limits *l = now; l; l = l->outer)
+	for (const limits *l = now; l; l = l->outer)
 		if (l->bytes && (bytes > l->bytes || l->live > l->bytes - bytes))
 			return fail(CLV_E_LIMIT, "the run needs %lld bytes more and has %lld of the %lld that it may have",
 			            (long long)bytes, (long long)l->live, (long long)l->bytes);
-	for (limits *l = now; l; l = l->outer)
-		l->live += bytes;
 	return CLV_OK;
 }
 
 /* What is released in a run may have been there before it. */
-void limits_give(int64_t bytes)
+void limits_count(int64_t bytes)
 {
 	for (limits *l = now; l; l = l->outer)
-		l->live = l->live > bytes ? l->live - bytes : 0;
+		l->live = l->live > -bytes ? l->live + bytes : 0;
 }

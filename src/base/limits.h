@@ -12,9 +12,8 @@
 typedef struct limits {
 	double seconds; /* that it may take, from limits_enter on; 0: as long as it likes */
 	int64_t bytes;  /* of tensors that it has at once, and of the elements of one; 0: no limit */
-	const void
-		*stops; /* _Atomic uint64_t (C++ has no word for it): goes up when the runs of its owner are to end; NULL:
-	                      they cannot be */
+	/* _Atomic uint64_t (C++ has no word for it): goes up when the runs of its owner are to end; NULL: they cannot be */
+	const void *stops;
 	int64_t deadline, live; /* set by limits_enter */
 	uint64_t stops_seen;
 	struct limits *outer;
@@ -27,7 +26,7 @@ bool limits_bytes(void); /* and memory is among them */
 
 clv_status limits_check(void);                                        /* CLV_E_LIMIT, CLV_E_CANCELLED */
 clv_status limits_check_tensor(int64_t elements, int64_t bytes_each); /* CLV_E_LIMIT: it is larger than it may be */
-clv_status limits_take(int64_t bytes); /* CLV_E_LIMIT: they are not to be had; else they count from now on */
-void limits_give(int64_t bytes);
+clv_status limits_room(int64_t bytes);                                /* CLV_E_LIMIT: they are not to be had */
+void limits_count(int64_t bytes);                                     /* that were taken; negative: released */
 
 #endif

@@ -184,9 +184,9 @@ const char *br_torch_version(void); /* of the libtorch that is loaded: "2.13.0" 
 /* What cleave::segment(Tensor code, Tensor[] inputs) -> Tensor[] does with the bytes that `code` is. */
 typedef struct br_segment_fns {
 	bool (*allowed)(void); /* machine code of whoever may run */
-	/* Bytes that start at a multiple of 64 and stay as they are until it is closed. native: machine code in them may run.
+	/* Bytes that start at a multiple of 64 and stay as they are until it is closed. may_run: the code in them, whoever made it.
 	   *reason: why it runs on the tape, borrowed from what is opened; NULL: it does not. */
-	clv_status (*open)(const void *data, size_t n, bool native, void **out, const char **reason);
+	clv_status (*open)(const void *data, size_t n, bool may_run, void **out, const char **reason);
 	uint32_t (*noutputs)(const void *opened);
 	clv_status (*run)(const void *opened, clv_tensor *const *inputs, uint32_t n, clv_tensor **outputs);
 	void (*close)(void *opened); /* does not look at the bytes, which may be gone */

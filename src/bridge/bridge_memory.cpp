@@ -222,8 +222,8 @@ clv_status br_wrap(void *data, const br_blob *b, void (*free_it)(void *), void *
 
 bool br_is_fixed(const clv_tensor *t)
 {
-	at::Tensor x = borrow(t);
-	return x.defined() && x.has_storage() && is_fixed(x.storage());
+	const auto *x = reinterpret_cast<const c10::TensorImpl *>(t);
+	return x->has_storage() && is_fixed(x->storage());
 }
 
 int64_t br_numel(const clv_tensor *t)

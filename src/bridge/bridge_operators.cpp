@@ -42,11 +42,11 @@ void tell(const char *reason)
 struct Opened {
 	const char *data;
 	size_t size;
-	bool native;    // machine code may run
+	bool may_run;   // whoever made it
 	at::Tensor own; // a copy, where the bytes are not on the CPU or not aligned
 	void *segment = nullptr;
 
-	Opened(const at::Tensor &code, bool native_given) : native(native_given)
+	Opened(const at::Tensor &code, bool allowed) : may_run(allowed)
 	{
 		at::Tensor bytes = code;
 		if (!bytes.is_cpu() || reinterpret_cast<uintptr_t>(bytes.const_data_ptr()) % ALIGN != 0)
@@ -54,7 +54,7 @@ struct Opened {
 		data = static_cast<const char *>(bytes.const_data_ptr());
 		size = static_cast<size_t>(bytes.numel());
 		const char *reason = nullptr;
-		if (fns->open(data, size, native, &segment, &reason) != CLV_OK)
+		if (fns->open(data, size, may_run, &segment, &reason) != CLV_OK)
 			give_up();
 		if (reason)
 			tell(reason);
@@ -161,14 +161,14 @@ void check_inputs(at::TensorList inputs)
 	}
 }
 
-// Opened once for each storage; and again, where machine code may run now and could not before.
+// Opened once for each storage; and again, where code may run now and could not before.
 std::shared_ptr<Opened> open(const at::Tensor &code)
 {
 	Cache &cache = Cache::get();
 	std::shared_ptr<Entry> e = cache.entry(code);
 	std::lock_guard guard(e->lock);
 	std::shared_ptr<Opened> &there = e->opened[code.storage_offset()];
-	if (there && there->has(code) && (there->native || !fns->allowed()))
+	if (there && there->has(code) && (there->may_run || !fns->allowed()))
 		return there;
 	there = std::make_shared<Opened>(code, fns->allowed() || cache.is_trusted(code));
 	return there;

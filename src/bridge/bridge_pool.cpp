@@ -26,19 +26,18 @@ void release(void *at)
 
 void give_back(void *at)
 {
-	limits_give(static_cast<int64_t>(malloc_usable_size(at)));
+	limits_count(-static_cast<int64_t>(malloc_usable_size(at)));
 	beneath->raw_deleter()(at);
 }
 
 // Of a run that may have so much memory and no more.
 c10::DataPtr counted(size_t n)
 {
-	if (n > INT64_MAX || limits_take(static_cast<int64_t>(n)) != CLV_OK)
+	if (n > INT64_MAX || limits_room(static_cast<int64_t>(n)) != CLV_OK)
 		throw bridge::Limit();
-	limits_give(static_cast<int64_t>(n));
 	c10::DataPtr data = beneath->allocate(n);
 	if (data.compare_exchange_deleter(beneath->raw_deleter(), &give_back))
-		(void)limits_take(static_cast<int64_t>(malloc_usable_size(data.get()))); // it is there already
+		limits_count(static_cast<int64_t>(malloc_usable_size(data.get())));
 	return data;
 }
 

@@ -140,9 +140,9 @@ static void say_segments(const model *m, const loading *o, const clv_runtime *r)
 	}
 	if (left)
 		note("%s: %u of %u compiled parts (%s) not used: %s", name_of(m->path), left, n, first.backend, first.reason);
-	if (left && first.native && o->allow_signed && !clv_artifact_is_signed(m->artifact))
+	if (left && first.barred && o->allow_signed)
 		hint("--allow-signed uses them in a file that a --trusted-key signed");
-	else if (left && first.native && !o->allow_compiled && !o->allow_signed)
+	else if (left && first.barred)
 		hint("--allow-compiled uses them, where you trust who made the file");
 }
 

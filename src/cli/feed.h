@@ -47,7 +47,7 @@ typedef struct loading {
 	             "also run sizes at which the model was never recorded, by the formulas of the plan"),                 \
 		OPT_FLAG("debug", 0, field.debug, "check every result against the plan and name the first that differs"),      \
 		OPT_FLAG("allow-compiled", 0, field.allow_compiled,                                                            \
-	             "machine code in the file may run: it is code of whoever made the file"),                             \
+	             "compiled parts may run that are not yours: they are code of whoever made the file"),                 \
 		OPT_FLAG("allow-signed", 0, field.allow_signed, "the same, but only of a file that a --trusted-key signed"),   \
 		OPT_FLAG("tape-only", 0, field.tape_only, "use no compiled part of the file"),                                 \
 		OPT_FLOAT("timeout", 0, "S", field.timeout,                                                                    \

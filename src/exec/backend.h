@@ -35,8 +35,7 @@ static inline bool fault_of_code(clv_status st)
 
 typedef struct backend {
 	const char *name;
-	bool native; /* what it makes is machine code: it is run only by who says that it may be */
-	void *ctx;   /* first argument of every function */
+	void *ctx; /* first argument of every function */
 	clv_status (*support)(void *ctx, const plan *p, const support_spec *s, const char **no, arena *a);
 	/* Checks compiler_args; CLV_E_INVALID names the one that is not known. */
 	clv_status (*check_args)(void *ctx, const char *const *args, uint32_t n);

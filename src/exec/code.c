@@ -75,11 +75,21 @@ static clv_status say_failure(arena *a, clv_status st, const char **reason)
 	return fault_of_code(st) ? say(a, status_message(), reason) : st;
 }
 
-/* What a compiler made, as its back end takes it. */
+const char code_barred[] = "it is code of whoever made the file, which runs only where that is allowed";
+
+/* What a compiler made, as its back end takes it: where code of whoever made it may run, or this user made it. */
 static clv_status load_made(code *c, const code_source *source, compiled *made, const code_spec *s, arena *a,
                             const char **reason)
 {
-	TRY(pieces_join(source->file, source->from, made));
+	bool ours = source->allowed;
+	if (ours || source->from->seal)
+		TRY(pieces_join(source->file, source->from, made));
+	if (!ours)
+		TRY(seal_check(source->p, source->from, made, &ours));
+	if (!ours) {
+		*reason = code_barred;
+		return CLV_OK;
+	}
 	for (uint32_t i = 0; i < source->from->needs.n; i++)
 		TRY(vec_push(&made->needs, source->from->needs.at[i]));
 	TRY(c->b->fits(c->b->ctx, made, s, a, reason));
@@ -89,8 +99,6 @@ static clv_status load_made(code *c, const code_source *source, compiled *made, 
 static clv_status load(code *c, const code_source *source, const code_spec *s, arena *a, const char **reason)
 {
 	compiled made = {0};
-	if (c->b->native && !source->allow_native)
-		return say(a, "it is machine code, which runs only where compiled code is allowed", reason);
 	clv_status st = load_made(c, source, &made, s, a, reason);
 	if (st != CLV_OK)
 		st = say_failure(a, st, reason);

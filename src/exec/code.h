@@ -24,13 +24,14 @@ typedef struct code_source {
 	const artifact_segment *from;
 	const plan *p;
 	const liveness *live; /* of the plan */
-	bool allow_native;    /* machine code may run */
+	bool allowed;         /* it may run, whoever made it */
 	int threads;          /* that a run may use; 0: nobody says */
 	const artifact *file; /* that has the segment, and the weights in it; NULL: its members are whole */
 } code_source;
 
 /* Loads what an artifact has for a segment. What cannot run here is no error: *out is NULL then, and *reason, in `a`, says
    why. Errors are for a segment that does not fit the plan, and for want of memory. */
+extern const char code_barred[]; /* the reason where it is not allowed, and has no seal of this user */
 clv_status code_new(const code_source *s, arena *a, code **out, const char **reason);
 /* One that serves nothing: the tape of the segment runs, and can be watched. */
 clv_status code_empty(node_id first, node_id end, code **out);

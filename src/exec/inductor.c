@@ -134,7 +134,6 @@ static void unload(void *ctx, void *code)
 }
 
 const backend backend_inductor = {.name = "inductor",
-                                  .native = true,
                                   .support = support,
                                   .check_args = check_args,
                                   .version = version,

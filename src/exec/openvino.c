@@ -1,9 +1,11 @@
 /* The back end openvino: models in OpenVINO's own form (model.xml, model.bin), run through its C library.
  *
- * A model is data, so it runs without permission. run.json, which the compiler leaves beside it, has the properties it is
+ * A model computes what its file says, with kernels that trust it, so it runs only with permission, as machine code does.
+ * run.json, which the compiler leaves beside it, has the properties it is
  * compiled with here and the order of dimensions that each input has in memory. Tensors are not copied: inputs are read
  * where they are, outputs are written into new tensors. Every run has a request of its own; requests are kept for the
  * next runs. */
+#define _GNU_SOURCE /* memmem */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -287,12 +289,37 @@ static clv_status copy_weights(const ov_api *ov, const compiled_member *bin, ov_
 	return CLV_OK;
 }
 
+static bool starts(const char *at, const char *end, const char *with)
+{
+	return (size_t)(end - at) >= strlen(with) && memcmp(at, with, strlen(with)) == 0;
+}
+
+/* OpenVINO finds out what a model is from its bytes, and also takes ONNX, whose weights may be any file that it names. What
+   begins with an element "net" is its own form and nothing else. */
+static clv_status check_ir(const compiled_member *xml)
+{
+	const char *at = xml->data, *end = at + xml->n;
+	if (starts(at, end, "<?xml")) {
+		while (at < end && *at != '>')
+			at++;
+		at += at < end;
+		while (at < end && strchr(" \t\r\n", *at))
+			at++;
+	}
+	if (!starts(at, end, "<net "))
+		return fail(CLV_E_PARSE, "model.xml is not a model in OpenVINO's own form: it does not begin with <net");
+	if (memchr(xml->data, '\0', xml->n) || memmem(xml->data, xml->n, "<!", 2))
+		return fail(CLV_E_PARSE, "model.xml has parts that no compiler writes: NUL, <!");
+	return CLV_OK;
+}
+
 static clv_status read_model(const ov_api *ov, const compiled *c, ov_model **out)
 {
 	const compiled_member *xml, *bin;
 	ov_tensor *weights;
 	TRY(member(c, "model.xml", &xml));
 	TRY(member(c, "model.bin", &bin));
+	TRY(check_ir(xml));
 	TRY(copy_weights(ov, bin, &weights));
 	int st = ov->ov_core_read_model_from_memory_buffer(ov->core, xml->data, xml->n, weights, out);
 	clv_status ours = st == 0 ? CLV_OK : openvino_fail(ov, "read model.xml");

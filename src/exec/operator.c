@@ -1,8 +1,8 @@
 /* The operator cleave::segment, which TorchScript programs call for the compiled segments of a traced model: a segment's
  * bytes become a runtime, and runs of it. The operator is there as soon as this library is loaded.
  *
- * Machine code in a program from elsewhere is code of whoever made it: it runs where the user allows it, and where this
- * process made it itself. The switch is a variable of the environment, since a process can hold two copies of this code
+ * A segment in a program from elsewhere is code of whoever made it: it runs where the user allows it, and where the user,
+ * or this process, made it itself. The switch is a variable of the environment, since a process can hold two copies of this code
  * (Python's module and libcleave), of which one has the operator. */
 #include <stdlib.h>
 #include <string.h>
@@ -24,34 +24,35 @@ static bool allowed(void)
 	return text && strcmp(text, "1") == 0;
 }
 
-static clv_status make_runtime(const void *data, size_t n, bool native, clv_runtime **out)
+static clv_status make_runtime(const void *data, size_t n, bool may_run, clv_runtime **out)
 {
 	clv_open_options open = CLV_OPEN_OPTIONS_INIT;
 	clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;
 	clv_artifact *a;
 	open.check_data = true;
 	o.unproven = true; /* which sizes are good is for the program around it to know */
-	o.allow_compiled = native;
+	o.allow_compiled = may_run;
 	TRY(clv_artifact_parse(data, n, &open, &a));
 	clv_status st = clv_runtime_create(a, &o, out);
 	clv_artifact_close(a);
 	return st;
 }
 
-static clv_status open_segment(const void *data, size_t n, bool native, void **out, const char **reason)
+static clv_status open_segment(const void *data, size_t n, bool may_run, void **out, const char **reason)
 {
 	clv_segment_state s = {.size = sizeof s};
 	clv_runtime *r;
-	TRY(make_runtime(data, n, native, &r));
+	TRY(make_runtime(data, n, may_run, &r));
 	*out = r;
 	*reason = NULL;
 	if (clv_runtime_segment_count(r) == 0)
 		return CLV_OK;
 	clv_status st = clv_runtime_segment(r, 0, &s);
 	*reason = s.reason;
-	if (st == CLV_OK && s.native && !native)
-		*reason = "it is machine code, which runs where it is allowed: cleave.allow_compiled(True) in Python, "
-				  "clv_allow_compiled in C, CLEAVE_ALLOW_COMPILED=1 in the environment";
+	if (st == CLV_OK && s.barred)
+		*reason =
+			"it is code of whoever made it, which runs where it is allowed: cleave.allow_compiled(True) in Python, "
+			"clv_allow_compiled in C, CLEAVE_ALLOW_COMPILED=1 in the environment";
 	if (st != CLV_OK)
 		clv_runtime_free(r);
 	return st;

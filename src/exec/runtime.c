@@ -66,7 +66,7 @@ static clv_status add_plan(runtime *r, const artifact_plan *from, const clv_runt
 	optimize_level level;
 	TRY(optimize_level_read(o->optimize, &level));
 	spec.debug = o->debug;
-	spec.optimize = level;
+	spec.optimize = (uint8_t)level;
 	spec.threads = o->threads;
 	if (r->device[0])
 		TRY(plan_retarget(from->p, r->device, &e.moved));
@@ -259,6 +259,21 @@ static clv_status bind_in(runtime *r, uint32_t i, const char *name, const clv_te
 	return CLV_OK;
 }
 
+static clv_status bind_all(runtime *r, const char *name, const clv_tensor *t, bool *found)
+{
+	for (uint32_t i = 0; i < r->plans.n; i++)
+		TRY(bind_in(r, i, name, t, found));
+	return CLV_OK;
+}
+
+/* Weights that only another part reads count too. */
+static clv_status note_weight(runtime *r, const char *name, const clv_tensor *t, bool *found)
+{
+	*found |= runtime_knows(r, name);
+	r->bound |= *found;
+	return *found ? runtime_note_weight(r, name, t) : CLV_OK;
+}
+
 clv_status clv_runtime_bind(clv_runtime *r, const char *name, const clv_tensor *t)
 {
 	clv_tensor *here;
@@ -266,15 +281,11 @@ clv_status clv_runtime_bind(clv_runtime *r, const char *name, const clv_tensor *
 	if (!r || !name || !t)
 		return fail(CLV_E_INVALID, "clv_runtime_bind: an argument is NULL");
 	TRY(br_to_device(t, r->device[0] ? r->device : clv_tensor_device(t), &here));
-	clv_status st = CLV_OK;
 	pthread_rwlock_wrlock(&r->lock);
-	for (uint32_t i = 0; i < r->plans.n && st == CLV_OK; i++)
-		st = bind_in(r, i, name, here, &found);
+	clv_status st = bind_all(r, name, here, &found);
+	if (st == CLV_OK)
+		st = note_weight(r, name, t, &found);
 	runtime_refresh(r);
-	found |= runtime_knows(r, name);
-	r->bound |= found;
-	if (st == CLV_OK && found)
-		st = runtime_note_weight(r, name, t);
 	pthread_rwlock_unlock(&r->lock);
 	br_unref(here);
 	if (st != CLV_OK)
@@ -282,47 +293,45 @@ clv_status clv_runtime_bind(clv_runtime *r, const char *name, const clv_tensor *
 	return found ? CLV_OK : fail(CLV_E_NOT_FOUND, "the model reads nothing called %.64s", name);
 }
 
-static clv_status check_fits(const runtime *r, const named_tensor *x)
+/* The state that the file has under this name; NULL: none. */
+static clv_tensor *state_named(const runtime *r, const char *name)
 {
-	const payload *p = r->a->tensors;
-	for (uint32_t i = 0; i < p->tensors.n; i++)
-		if (r->state[i] && strcmp(p->tensors.at[i].label, x->name) == 0)
-			TRY(br_check_like(r->state[i], x->t, x->name));
-	return CLV_OK;
+	uint32_t i = payload_find(r->a->tensors, name);
+	return i == NONE ? NULL : r->state[i];
+}
+
+static clv_status bind_copy(runtime *r, const named_tensor *x, bool *found)
+{
+	clv_tensor *here, *own = NULL;
+	TRY(br_to_device(x->t, r->device[0] ? r->device : clv_tensor_device(x->t), &here));
+	clv_status st = br_clone(here, false, &own);
+	if (st == CLV_OK)
+		st = bind_all(r, x->name, own, found);
+	br_unref(here);
+	br_unref(own);
+	return st;
 }
 
 static clv_status assign_one(runtime *r, const named_tensor *x)
 {
-	const payload *p = r->a->tensors;
-	const clv_tensor *now = x->t;
-	bool found = false;
-	for (uint32_t i = 0; i < p->tensors.n; i++)
-		if (r->state[i] && strcmp(p->tensors.at[i].label, x->name) == 0) {
-			TRY(br_copy(x->t, r->state[i]));
-			now = r->state[i];
-			found = true;
-		}
-	for (uint32_t i = 0; found && i < r->plans.n; i++)
-		runtime_stop_codes(r, i, NONE, OTHER_WEIGHTS);
-	r->bound |= found || runtime_knows(r, x->name);
-	clv_tensor *here = NULL, *own = NULL;
-	if (!found)
-		TRY(br_to_device(x->t, r->device[0] ? r->device : clv_tensor_device(x->t), &here));
-	clv_status st = here ? br_clone(here, false, &own) : CLV_OK;
-	br_unref(here);
-	for (uint32_t i = 0; own && i < r->plans.n && st == CLV_OK; i++)
-		st = bind_in(r, i, x->name, own, &found);
-	br_unref(own);
-	if (st == CLV_OK && (found || runtime_knows(r, x->name)))
-		st = runtime_note_weight(r, x->name, now);
-	return st;
+	clv_tensor *state = state_named(r, x->name);
+	bool found = state;
+	TRY(state ? br_copy(x->t, state) : bind_copy(r, x, &found));
+	return note_weight(r, x->name, x->t, &found);
 }
 
 static clv_status assign_all(runtime *r, const named_tensor *set, uint32_t n)
 {
-	for (uint32_t i = 0; i < n; i++)
-		TRY(check_fits(r, &set[i]));
+	bool any = false;
+	for (uint32_t i = 0; i < n; i++) {
+		const clv_tensor *state = state_named(r, set[i].name);
+		if (state)
+			TRY(br_check_like(state, set[i].t, set[i].name));
+		any |= state != NULL;
+	}
 	TRY(runtime_own_state(r));
+	for (uint32_t i = 0; any && i < r->plans.n; i++)
+		runtime_stop_codes(r, i, NONE, OTHER_WEIGHTS);
 	for (uint32_t i = 0; i < n; i++)
 		TRY(assign_one(r, &set[i]));
 	return CLV_OK;

@@ -128,8 +128,8 @@ clv_status clv_runtime_segment(const clv_runtime *r, uint32_t i, clv_segment_sta
 	                       .end = s->from->end,
 	                       .backend = s->from->backend,
 	                       .reason = s->c ? atomic_load(&s->c->reason) : s->reason};
-	const backend *b;
-	x.native = backend_find(x.backend, &b) == CLV_OK && b->native;
+	x.native = true;
+	x.barred = x.reason == code_barred;
 	x.compiled = !x.reason;
 	x.runs = s->c ? atomic_load(&s->c->runs) : 0;
 	x.tape_runs = s->c ? atomic_load(&s->c->tape_runs) : atomic_load(&r->plans.at[s->plan].runs);

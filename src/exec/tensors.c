@@ -46,7 +46,7 @@ clv_status memory_tensor(const payload *p, uint32_t memory, clv_tensor **out)
 	if (m->nbytes > SIZE_MAX - m->lead)
 		return fail(CLV_E_OVERFLOW, "a memory has more than 2^64 bytes");
 	TRY(br_bytes_new(m->nbytes + m->lead, &bytes, &data));
-	clv_status st = payload_fill(p, memory, (char *)data + m->lead);
+	clv_status st = data ? payload_fill(p, memory, (char *)data + m->lead) : CLV_OK; /* NULL: no bytes */
 	if (st == CLV_OK)
 		*out = bytes;
 	else

@@ -558,6 +558,17 @@ static clv_status add_facts(artifact *a, const tracer *t, attempt *from)
 	return add_fact(a, s, "bytes_out", "%.0f", (double)from->bytes_out);
 }
 
+static clv_status seal(artifact *a, const plan *p, artifact_segment *s)
+{
+	compiled made = {0};
+	char text[SEAL_TEXT];
+	clv_status st = pieces_join(NULL, s, &made);
+	if (st == CLV_OK)
+		st = seal_make(p, s, &made, text);
+	compiled_free(&made);
+	return st == CLV_OK && text[0] ? artifact_text(a, text, &s->seal) : st;
+}
+
 /* The bytes live with the artifact, and weights that they have in common with it there alone. */
 static clv_status own_members(artifact *a, const decision *d, artifact_segment *s)
 {
@@ -586,6 +597,7 @@ static clv_status put_plan(artifact *a, decision *d)
 			TRY(artifact_add_dropped(a, d->number, &d->at[i].segment));
 			continue;
 		}
+		TRY(seal(a, d->ordered.p, &d->at[i].segment));
 		TRY(own_members(a, d, &d->at[i].segment));
 		TRY(artifact_add_segment(a, d->number, &d->at[i].segment));
 	}

@@ -36,6 +36,8 @@ typedef struct artifact_sizes {
 	int64_t low, high;
 } artifact_sizes;
 
+#define SEAL_TEXT 65 /* hexadecimal digits and a NUL */
+
 /* Nodes first … end-1 of a plan as compiled code. */
 typedef struct artifact_segment {
 	node_id first, end;
@@ -46,6 +48,7 @@ typedef struct artifact_segment {
 	VEC(artifact_note) needs;          /* what must be here for it to run */
 	VEC(artifact_note) facts;          /* numbers for the report: "error" "1.2e-7", "compile_s", "tape_ms", "code_ms" */
 	VEC(artifact_member) members;
+	const char *seal; /* by which who compiled it knows it again (segment/seal.c); NULL: it has none */
 } artifact_segment;
 
 /* Why a node runs on the tape though others were compiled. */

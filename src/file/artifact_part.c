@@ -235,20 +235,11 @@ clv_status artifact_take_nodes(const artifact *from, uint32_t plan_number, node_
 
 /* ---- one segment --------------------------------------------------------------------------------------------------- */
 
-static symbol_id symbol_named(const plan *p, const char *name)
-{
-	for (symbol_id s = 0; s < p->symbols.n; s++)
-		if (strcmp(plan_s(p, p->symbols.at[s].name), name) == 0)
-			return s;
-	return NONE;
-}
-
 /* The sizes it was compiled for, of the symbols that its own plan has. */
 static clv_status take_sizes(const plan *from, const artifact_segment *s, const plan *to, artifact_segment *out)
 {
 	for (symbol_id i = 0; i < to->symbols.n; i++) {
-		symbol_id old = symbol_named(from, plan_s(to, to->symbols.at[i].name));
-		TRY(vec_push(&out->sizes, s->sizes.at[old]));
+		TRY(vec_push(&out->sizes, s->sizes.at[plan_find_symbol(from, to, i)]));
 	}
 	return CLV_OK;
 }

@@ -75,6 +75,8 @@ static clv_status copy_segment(artifact *a, const artifact_segment *from, artifa
 		TRY(copy_note(a, &from->needs.at[i], &note));
 		TRY(vec_push(&to->needs, note));
 	}
+	if (from->seal)
+		TRY(artifact_text(a, from->seal, &to->seal));
 	for (uint32_t i = 0; i < from->members.n; i++) {
 		artifact_member m = from->members.at[i];
 		TRY(artifact_text(a, m.name, &m.name));

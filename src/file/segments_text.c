@@ -59,6 +59,8 @@ static clv_status put_segment(const artifact_segment *s, json_t *o)
 	TRY(put_numbers(o, "out_order", s->out_order.at, s->out_order.n));
 	TRY(put_notes(o, "needs", s->needs.at, s->needs.n));
 	TRY(put_notes(o, "facts", s->facts.at, s->facts.n));
+	if (s->seal)
+		TRY(json_put_string(o, "seal", s->seal));
 	members = json_array();
 	TRY(json_put(o, "members", members));
 	for (uint32_t i = 0; i < s->members.n; i++)
@@ -237,12 +239,25 @@ static clv_status read_facts(reader *r, const json_t *from, artifact_segment *s)
 	return read_notes(r, from, "facts", s, true);
 }
 
+/* Files of before have none. */
+static clv_status read_seal(reader *r, const json_t *from, artifact_segment *s)
+{
+	const char *seal;
+	if (!json_object_get(from, "seal"))
+		return CLV_OK;
+	TRY(json_get_string(from, "seal", &seal));
+	if (strlen(seal) != SEAL_TEXT - 1 || strspn(seal, "0123456789abcdef") != SEAL_TEXT - 1)
+		return fail(CLV_E_PARSE, "its seal is not %d hexadecimal digits", SEAL_TEXT - 1);
+	return artifact_text(r->a, seal, &s->seal);
+}
+
 static clv_status read_parts(reader *r, uint32_t number, const json_t *from, artifact_segment *s)
 {
 	TRY(read_facts(r, from, s));
 	TRY(read_sizes(from, s));
 	TRY(read_orders(from, s));
 	TRY(read_notes(r, from, "needs", s, false));
+	TRY(read_seal(r, from, s));
 	return read_members(r, number, from, s);
 }
 

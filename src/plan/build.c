@@ -182,6 +182,15 @@ clv_status plan_symbol(plan *p, const char *name, int64_t lo, int64_t hi, symbol
 	return CLV_OK;
 }
 
+symbol_id plan_find_symbol(const plan *p, const plan *other, symbol_id s)
+{
+	const char *name = plan_s(other, other->symbols.at[s].name);
+	for (symbol_id i = 0; i < p->symbols.n; i++)
+		if (strcmp(plan_s(p, p->symbols.at[i].name), name) == 0)
+			return i;
+	return NONE;
+}
+
 bool path_too_deep(const char *path, size_t n)
 {
 	size_t dots = 0;

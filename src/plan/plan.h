@@ -354,6 +354,7 @@ void plan_free(plan *p);
 clv_status plan_str(plan *p, const char *s, size_t n, str_id *out);
 clv_status plan_cstr(plan *p, const char *s, str_id *out);
 clv_status plan_symbol(plan *p, const char *name, int64_t lo, int64_t hi, symbol_id *out);
+symbol_id plan_find_symbol(const plan *p, const plan *other, symbol_id s); /* of the same name; NONE: none */
 /* An existing path gives its id. The parent is the nearest module above the path that is already there; it may be
    passed, or NONE. */
 clv_status plan_scope(plan *p, scope_id parent, const char *path, const char *cls, scope_id *out);

@@ -152,6 +152,13 @@ void cache_close(cache *c);
 clv_status cache_get(const cache *c, digest key, compiled *out, bool *found);
 clv_status cache_put(const cache *c, digest key, const compiled *made);
 
+/* ---- seals: seal.c ----------------------------------------------------------------------------------------------------- */
+
+/* For a segment of plan `p`; its members are whole in `made`. "": there is no key here, and can be none. */
+clv_status seal_make(const plan *p, const artifact_segment *s, const compiled *made, char out[SEAL_TEXT]);
+/* Whether this user's key made the seal that the segment has. */
+clv_status seal_check(const plan *p, const artifact_segment *s, const compiled *made, bool *ours);
+
 /* ---- machines: machine.c ----------------------------------------------------------------------------------------------- */
 
 /* The features of this CPU that code can depend on, sorted, as one text: "avx avx2 avx512f …" (x86), "asimd sve …" (Arm). */

@@ -4,8 +4,8 @@
 
 core.txt and cleave.txt have every symbol that libcleave-core and libcleave export: the functions of cleave.h and
 nothing else. layout.txt has sizes and offsets of the public structs and the numbers of the enumerators. The core may
-need libc, libm, jansson, METIS, zstd and libcrypto alone. Every function of the header says who owns what, which errors
-there are and what threads may do.
+need libc, libm, jansson, METIS, zstd and libcrypto alone. Every function of the header says who owns what, which
+errors there are and what threads may do.
 --update (`make abi`) rewrites the lists, and says which changes break programs that are built already.
 """
 

@@ -64,11 +64,10 @@ static int loaded_by_a_call(void)
 	return loads;
 }
 
-static void machine_code_is_loaded_only_where_it_is_allowed(void **state)
+static void compiled_code_is_loaded_only_where_it_is_allowed(void **state)
 {
 	(void)state;
-	const backend counting = {
-		.name = "example", .native = true, .fits = fits, .load = load, .run = run, .unload = unload};
+	const backend counting = {.name = "example", .fits = fits, .load = load, .run = run, .unload = unload};
 	OK(backend_add(&counting));
 	unsetenv("CLEAVE_ALLOW_COMPILED");
 	assert_int_equal(loaded_by_a_call(), 0);
@@ -90,7 +89,7 @@ static void processes_that_are_started_inherit_the_switch(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(machine_code_is_loaded_only_where_it_is_allowed),
+		cmocka_unit_test(compiled_code_is_loaded_only_where_it_is_allowed),
 		cmocka_unit_test(processes_that_are_started_inherit_the_switch),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

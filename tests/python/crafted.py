@@ -12,18 +12,26 @@ import xxhash
 NO_CHECK = "0" * 32
 
 
-def rewrite_plan(path: Path, edit: Callable[[str], str]) -> None:
-    """Puts edit(text) in the place of the first plan's text, and says how many nodes it has now."""
+def rewrite(path: Path, edit: Callable[[dict[str, str]], None]) -> None:
+    """Lets `edit` change the metadata of a file."""
     data = path.read_bytes()
     (n,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + n])
-    meta = header["__metadata__"]
-    meta["cleave.plan.0"] = text = edit(meta["cleave.plan.0"])
-    about = json.loads(meta["cleave.artifact"])
-    nodes = sum("::" in line and not line.startswith("model") for line in text.splitlines())
-    about["plans"][0]["nodes"] = [0, nodes]
-    meta["cleave.artifact"] = json.dumps(about, separators=(",", ":"))
+    edit(header["__metadata__"])
     path.write_bytes(signed(header) + data[8 + n :])
+
+
+def rewrite_plan(path: Path, edit: Callable[[str], str]) -> None:
+    """Puts edit(text) in the place of the first plan's text, and says how many nodes it has now."""
+
+    def change(meta: dict[str, str]) -> None:
+        meta["cleave.plan.0"] = text = edit(meta["cleave.plan.0"])
+        about = json.loads(meta["cleave.artifact"])
+        nodes = sum("::" in line and not line.startswith("model") for line in text.splitlines())
+        about["plans"][0]["nodes"] = [0, nodes]
+        meta["cleave.artifact"] = json.dumps(about, separators=(",", ":"))
+
+    rewrite(path, change)
 
 
 def signed(header: dict[str, dict[str, str]]) -> bytes:

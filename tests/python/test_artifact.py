@@ -732,3 +732,18 @@ def test_values_that_are_no_tensors_come_back_as_they_were(file: Path) -> None:
     assert torch.equal(got.pop("y"), want.pop("y"))
     assert got == want
     assert [type(v) for v in got["sets"]] == [set, frozenset, set]
+
+
+def test_a_tensor_that_no_file_can_hold_is_named(tmp_path: Path) -> None:
+    class Graph(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("adjacency", torch.eye(4).to_sparse())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sparse.mm(self.adjacency, x)
+
+    plan = cleave.capture(Graph(), (torch.randn(4, 3),))
+    with pytest.raises(cleave.PayloadError, match=r"adjacency of the model cannot be in a file: .*sparse"):
+        plan.save(tmp_path / "graph.clv")
+    assert not list(tmp_path.iterdir())

@@ -31,10 +31,7 @@ def fail_to_load(data: bytes) -> Any:
     return data
 
 
-for backend, machine_code in (("fake", False), ("fake-native", True)):
-    cleave.register_backend(
-        backend, supports=lambda n: True, compile=lambda s: b"", load=fail_to_load, run=run, native=machine_code
-    )
+cleave.register_backend("fake", supports=lambda n: True, compile=lambda s: b"", load=fail_to_load, run=run)
 
 
 @pytest.fixture(autouse=True)
@@ -342,7 +339,7 @@ def test_files_run_their_compiled_segments(tmp_path: Any) -> None:
     functions[b"f"] = times_weight
     path = tmp_path / "net.clv"
     save(net, path, [segment(1, 3, "f", ROWS, sizes=[(1, 4)])])
-    model = cleave.load(path)
+    model = cleave.load(path, allow_compiled=True)
     for size in (1, 4, 8):
         x = torch.randn(size, 3)
         assert torch.equal(model(x), net(x))
@@ -355,11 +352,11 @@ def test_files_run_their_compiled_segments(tmp_path: Any) -> None:
     assert (state.runs, state.tape_runs) == (0, 1)
 
 
-def test_machine_code_runs_only_where_it_is_allowed(tmp_path: Any) -> None:
+def test_compiled_code_runs_only_where_it_is_allowed(tmp_path: Any) -> None:
     net = Net().eval()
     functions[b"f"] = times_weight
     path = tmp_path / "net.clv"
-    save(net, path, [segment(1, 3, "f", ROWS, sizes=[(1, 8)], backend="fake-native")])
+    save(net, path, [segment(1, 3, "f", ROWS, sizes=[(1, 8)], backend="fake")])
     x = torch.randn(4, 3)
     with pytest.warns(cleave.CleaveWarning, match="allow_compiled"):
         model = cleave.load(path)
@@ -381,7 +378,7 @@ def test_other_weights_are_not_those_that_were_compiled(tmp_path: Any) -> None:
     functions[b"f"] = times_weight
     path = tmp_path / "net.clv"
     save(net, path, [segment(1, 3, "f", ROWS, sizes=[(1, 8)])])
-    model = cleave.load(path)
+    model = cleave.load(path, allow_compiled=True)
     x = torch.randn(4, 3)
     with torch.no_grad():
         net.weight.mul_(2)
@@ -396,7 +393,7 @@ def test_weights_that_are_written_through_state_dict_are_seen(tmp_path: Any) -> 
     functions[b"f"] = times_weight
     path = tmp_path / "net.clv"
     save(net, path, [segment(1, 3, "f", ROWS, sizes=[(1, 8)])])
-    model = cleave.load(path)
+    model = cleave.load(path, allow_compiled=True)
     x = torch.randn(4, 3)
     lent = model.state_dict()["weight"]
     assert torch.equal(model(x), net(x))
@@ -437,7 +434,7 @@ def test_code_with_a_tensor_that_another_plan_changes_is_not_used(tmp_path: Any)
     path = tmp_path / "net.clv"
     state = {"scale": net.scale}
     _native.artifact_save(str(path).encode(), "all", None, ("", "", "B", {}, True), {}, entries, state, lambda t: t)
-    model = cleave.load(path)
+    model = cleave.load(path, allow_compiled=True)
     for x in (small, large, small):
         assert torch.equal(model(x), net(x))
     assert not seen

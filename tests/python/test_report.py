@@ -85,7 +85,7 @@ def test_a_traced_model_reports_its_segments_and_reasons(tmp_path: Path) -> None
         keep_slower=True,
     )
     traced.save(tmp_path / "traced.clv")
-    with pytest.warns(UserWarning, match="machine code"):
+    with pytest.warns(UserWarning, match="not used"):
         closed = cleave.load(tmp_path / "traced.clv")
     open_ = cleave.load(tmp_path / "traced.clv", allow_compiled=True)
     assert open_.coverage == traced.coverage

@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 
-def _register(name: str, native: bool) -> None:
+def _register(name: str) -> None:
     """A back end that compiles at once: its code is the plan, run by the tape, with the words that something ran."""
 
     def run(code: Any, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -45,7 +45,6 @@ def _register(name: str, native: bool) -> None:
         compile=lambda segment: Path(segment.folder, "segment.clv").read_bytes(),
         load=load,
         run=run,
-        native=native,
     )
 
 
@@ -67,8 +66,7 @@ def _kept(data: bytes) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def back_ends() -> Iterator[None]:
-    _register("script-data", native=False)
-    _register("script-code", native=True)
+    _register("script")
     yield
     while _FILES:  # a worker may come back to this module, and end it twice
         os.unlink(_FILES.pop())
@@ -106,7 +104,7 @@ class Whole(nn.Module):
 
 
 def trace(model: Any, inputs: Any, **more: Any) -> cleave.TracedModule:
-    return cleave.trace(model, inputs, **{"backend": "script-data", "keep_slower": True, **more})
+    return cleave.trace(model, inputs, **{"backend": "script", "keep_slower": True, **more})
 
 
 def operators(script: torch.jit.ScriptModule) -> int:
@@ -132,7 +130,7 @@ def test_a_fully_compiled_model_is_one_call_of_the_operator(tmp_path: Path) -> N
     RAN.clear()
     for s in (script, reloaded(script, tmp_path)):
         torch.testing.assert_close(s(x), net(x).detach(), **CLOSE)
-    assert RAN == ["script-data"] * 2
+    assert RAN == ["script"] * 2
 
 
 def test_what_is_not_compiled_becomes_torchscript_with_its_parameters(tmp_path: Path) -> None:
@@ -448,11 +446,11 @@ def test_machine_code_from_elsewhere_runs_where_it_is_allowed(tmp_path: Path, mo
     monkeypatch.delenv("CLEAVE_ALLOW_COMPILED", raising=False)
     net = Whole().eval()
     x = torch.randn(3, 4)
-    traced = trace(net, x, backend="script-code")
+    traced = trace(net, x, backend="script")
     script = traced.to_torchscript()
     RAN.clear()
     script(x)
-    assert RAN == ["script-code"]  # this process made it
+    assert RAN == ["script"]  # this process made it
     path = tmp_path / "script.pt"
     torch.jit.save(script, path)
     again = torch.jit.load(path)
@@ -580,10 +578,11 @@ def test_openvino_in_a_fresh_process_and_without_python(tmp_path: Path, program:
         x = torch.randn(rows, 4)
         torch.testing.assert_close(script(x), net(x).detach(), **CLOSE)
         files = _saved(script, x, tmp_path)
-        got, told = _in_python(*files)
+        got, told = _in_python(*files, CLEAVE_ALLOW_COMPILED="1")
         assert "operator by operator" not in told
         torch.testing.assert_close(got, net(x).detach(), **CLOSE)
-        torch.testing.assert_close(_in_cpp(program, *files)[0], net(x).detach(), **CLOSE)
+        got, _ = _in_cpp(program, *files, CLEAVE_ALLOW_COMPILED="1")
+        torch.testing.assert_close(got, net(x).detach(), **CLOSE)
 
 
 @pytest.mark.integration

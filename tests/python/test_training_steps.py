@@ -747,3 +747,13 @@ def test_a_loss_in_another_process_must_not_read_the_prefix() -> None:
     other: Any = there._target.call
     with pytest.raises(cleave.InputError, match="parameter of the prefix"):
         there.train_suffix(wire, torch.zeros(4, dtype=torch.long), loss_fn=penalty(other))
+
+
+def test_an_optimizer_that_runs_the_model_again_is_refused_before_anything_runs() -> None:
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    x = torch.randn(3, 4)
+    rt = cleave.prepare_split(net, example_inputs=(x,), split=cleave.SplitSpec(boundary="50%"))
+    boundary = rt.run_training_prefix(x)
+    with pytest.raises(TypeError, match=r"LBFGS runs the model again.*SGD"):
+        rt.train_suffix(boundary, torch.randn(3, 2), optimizer=torch.optim.LBFGS(rt.parameters("suffix")))
+    assert all(p.grad is None for p in net.parameters())

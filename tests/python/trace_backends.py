@@ -31,7 +31,6 @@ class Exact:
         supports: Callable[[Any], bool | str] = lambda node: True,
         compiling: Callable[[list[str]], None] = lambda ops: None,
         running: Change = lambda ops, out: out,
-        native: bool = True,
     ) -> None:
         self.name = f"exact-{next(_numbers)}"
         self.jobs: list[list[str]] = []
@@ -44,7 +43,6 @@ class Exact:
             compile=self._compile,
             load=self._load,
             run=self._run,
-            native=native,
             version="1",
         )
 

@@ -1,0 +1,202 @@
+/* Fuzz target: any text as the plan of a file, opened and run as a stranger's. It gives a result, or an error; nothing else.
+ *
+ * The plan's tensors are made for it, with sizes that it asks for where they are small, and so are the inputs. Runs have
+ * limits, so that what takes long is what they do not hold. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bridge/bridge.h"
+#include "file/artifact.h"
+
+enum {
+	MOST_TEXT = 1 << 14,
+	MOST_NODES = 64,
+	MOST_DIMS = 8,
+	MOST_INPUTS = 16,
+	MOST_OUTPUTS = 16,
+	ELEMENTS = 1 << 12,
+	SIZE = 3
+};
+
+/* Numbers for every dtype: small integers first, that indices may be, and farther on bits of any kind. */
+static _Alignas(64) uint8_t numbers[ELEMENTS * 16];
+
+static void make_numbers(void)
+{
+	for (size_t i = 0; i < sizeof numbers; i++)
+		numbers[i] = (uint8_t)(i / 64 % 4 == 3 ? i * 37 : i % 8 ? 0 : i / 8 % 3);
+}
+
+/* ---- a file around the plan ---------------------------------------------------------------------------------------- */
+
+typedef struct sizes {
+	int64_t at[MOST_DIMS], strides[MOST_DIMS];
+	uint32_t n;
+} sizes;
+
+/* False: no tensor of it will be made. */
+static bool sizes_of(const plan *p, value_id v, sizes *out)
+{
+	const value *x = &p->values.at[v];
+	int64_t step = 1;
+	out->n = x->ndim;
+	if (x->type != TYPE_TENSOR || x->ndim > MOST_DIMS || x->strides != NONE)
+		return false;
+	for (uint32_t d = x->ndim; d-- > 0;) {
+		if (!expr_is_const(p, p->dims.at[x->shape + d], &out->at[d]) || out->at[d] < 0 || out->at[d] > ELEMENTS)
+			return false;
+		out->strides[d] = step;
+		step *= out->at[d] ? out->at[d] : 1;
+		if (step > ELEMENTS)
+			return false;
+	}
+	return true;
+}
+
+static clv_status add_tensor(artifact *a, value_id v)
+{
+	artifact_plan *e = &a->plans.at[0];
+	const value *x = &e->p->values.at[v];
+	sizes s;
+	uint32_t at;
+	strbuf b = STRBUF_INIT;
+	char *label;
+	if (x->kind == VALUE_INPUT || x->kind == VALUE_RESULT || x->kind == VALUE_OBJECT || !sizes_of(e->p, v, &s))
+		return CLV_OK;
+	if (x->kind == VALUE_CONST)
+		strbuf_printf(&b, "const.0.%u", v);
+	else
+		strbuf_puts(&b, plan_s(e->p, x->name));
+	TRY(strbuf_take(&b, &label));
+	payload_tensor t = {.label = label,
+	                    .dtype = x->dtype,
+	                    .requires_grad = x->flags & VALUE_TRAINABLE,
+	                    .device = "cpu",
+	                    .ndim = s.n,
+	                    .sizes = s.at,
+	                    .strides = s.strides,
+	                    .data = numbers};
+	clv_status st = payload_add_tensor(a->tensors, &t, &at);
+	mem_free(label);
+	if (st == CLV_OK && x->kind == VALUE_CONST)
+		st = vec_push(&e->consts, ((artifact_const){v, at}));
+	return st;
+}
+
+static clv_status fill(artifact *a, plan *p /* taken */)
+{
+	TRY(artifact_add_plan(a, p, "fuzz"));
+	for (value_id v = 0; v < p->values.n; v++)
+		TRY(add_tensor(a, v));
+	return CLV_OK;
+}
+
+static clv_status write_file(plan *p /* taken */, strbuf *out)
+{
+	artifact *a;
+	clv_status st = artifact_new("all", &a);
+	if (st != CLV_OK) {
+		plan_free(p);
+		return st;
+	}
+	st = fill(a, p);
+	if (st == CLV_OK)
+		st = artifact_append(a, out);
+	artifact_free(a);
+	return st;
+}
+
+/* ---- running it ---------------------------------------------------------------------------------------------------- */
+
+static clv_status make_input(const clv_runtime *r, uint32_t i, clv_tensor **out)
+{
+	clv_port port = {.size = sizeof port};
+	int64_t at[MOST_DIMS], count = 1;
+	TRY(clv_runtime_input(r, i, &port));
+	if (port.ndim > MOST_DIMS)
+		return fail(CLV_E_INVALID, "too many dimensions");
+	for (uint32_t d = 0; d < port.ndim; d++) {
+		char *end;
+		at[d] = strtoll(port.dims[d], &end, 10);
+		if (*end)
+			at[d] = SIZE;
+		if (at[d] < 0 || at[d] > ELEMENTS || (count *= at[d] ? at[d] : 1) > ELEMENTS)
+			return fail(CLV_E_INVALID, "too large");
+	}
+	return clv_tensor_from_data(numbers, port.dtype, port.ndim, at, out);
+}
+
+/* Every byte of a result can be read. */
+static void look_at(const clv_tensor *t)
+{
+	int64_t n = clv_tensor_bytes(t);
+	if (n < 0 || n > 1 << 20)
+		return;
+	void *copy = malloc((size_t)n + 1);
+	if (copy)
+		clv_tensor_copy_to(t, copy, (size_t)n);
+	free(copy);
+}
+
+static void run(const clv_runtime *r)
+{
+	clv_tensor *in[MOST_INPUTS] = {NULL}, *out[MOST_OUTPUTS] = {NULL};
+	uint32_t nin = clv_runtime_input_count(r), nout = clv_runtime_output_count(r);
+	clv_status st = nin > MOST_INPUTS || nout > MOST_OUTPUTS ? CLV_E_INVALID : CLV_OK;
+	for (uint32_t i = 0; i < nin && st == CLV_OK; i++)
+		st = make_input(r, i, &in[i]);
+	for (int k = 0; k < 2 && st == CLV_OK; k++) { /* the second finds what the first left in the runtime */
+		st = clv_runtime_run(r, (const clv_tensor *const *)in, nin, out, nout);
+		for (uint32_t i = 0; i < nout; i++) {
+			if (out[i])
+				look_at(out[i]);
+			clv_tensor_free(out[i]);
+			out[i] = NULL;
+		}
+	}
+	for (uint32_t i = 0; i < nin && i < MOST_INPUTS; i++)
+		clv_tensor_free(in[i]);
+}
+
+/* Where a file would be mapped. */
+static void *aligned(const strbuf *file)
+{
+	void *at = NULL;
+	if (posix_memalign(&at, ST_MAPPED_ALIGN, file->n) != 0)
+		abort();
+	return memcpy(at, file->at, file->n);
+}
+
+static void open_and_run(const strbuf *file)
+{
+	void *bytes = aligned(file);
+	clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;
+	clv_artifact *a = NULL;
+	clv_runtime *r = NULL;
+	o.unproven = true;
+	o.timeout = 1;
+	o.max_memory = 1 << 24;
+	o.threads = 1;
+	if (clv_artifact_parse(bytes, file->n, NULL, &a) == CLV_OK && clv_runtime_create(a, &o, &r) == CLV_OK)
+		run(r);
+	clv_runtime_free(r);
+	clv_artifact_close(a);
+	free(bytes);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+	plan *p = NULL;
+	strbuf file = STRBUF_INIT;
+	make_numbers();
+	if (n > MOST_TEXT || plan_parse((const char *)data, n, &p) != CLV_OK)
+		return 0;
+	if (p->nodes.n > MOST_NODES)
+		plan_free(p);
+	else if (write_file(p, &file) == CLV_OK)
+		open_and_run(&file);
+	strbuf_free(&file);
+	return 0;
+}
