@@ -140,7 +140,8 @@ extern "C" {
 	X(E_IO, "reading or writing failed")                                                                               \
 	X(E_TIMEOUT, "a compiler took longer than it was given")                                                           \
 	X(E_CANCELLED, "the caller stopped it")                                                                            \
-	X(E_LIMIT, "the run takes more than it may")
+	X(E_LIMIT, "the run takes more than it may")                                                                       \
+	X(E_SIGNATURE, "the file is not signed by a trusted key, or was changed since")
 
 /** What a function that can fail returns: CLV_OK is 0, everything else is a failure. */
 typedef enum clv_status {
@@ -756,27 +757,32 @@ typedef struct clv_open_options {
 	uint32_t nallow_operators;          /**< how many there are */
 	bool check_data; /**< compare all data with its digests, which reads the whole file; a copy too */
 	bool copy;       /**< read the file into memory of this process instead of mapping it */
+	/** Ed25519 public keys, each the path of a PEM file or its text ("-----BEGIN …"): only a file that one of them signed is
+	    opened, and it is copied. NULL: any file. */
+	const char *const *trusted_keys;
+	uint32_t ntrusted_keys; /**< how many there are */
 } clv_open_options;
 
 /* clang-format off */
 /** The defaults: `clv_open_options o = CLV_OPEN_OPTIONS_INIT;` */
-#define CLV_OPEN_OPTIONS_INIT {sizeof(clv_open_options), NULL, 0, false, false}
+#define CLV_OPEN_OPTIONS_INIT {sizeof(clv_open_options), NULL, 0, false, false, NULL, 0}
 /* clang-format on */
 
 /** Opens a file, which is taken as hostile: what is damaged, crafted or of a newer major version is refused, and nothing
     in it runs. options NULL: the defaults.
     @ownership the artifact is the caller's, clv_artifact_close(). A file that is mapped must not be changed in place while
     it is open: what it says then is what runs, and one that becomes shorter ends the process (SIGBUS). Replacing it by
-    another (rename) is fine, and so is everything with `copy` or `check_data`, which take the bytes once.
+    another (rename) is fine, and so is everything with `copy`, `check_data` or `trusted_keys`, which take the bytes once.
     @errors CLV_E_IO; CLV_E_PARSE for what is no artifact, damaged, or of another major version; CLV_E_VERIFY for a plan
-    that breaks a rule; CLV_E_UNSUPPORTED for an operator that is not allowed, or one that needs Python;
-    CLV_E_OVERFLOW for sizes.
+    that breaks a rule; CLV_E_UNSUPPORTED for an operator that is not allowed, one that needs Python, or trusted keys in a
+    build without OpenSSL; CLV_E_OVERFLOW for sizes; CLV_E_SIGNATURE for a file that is not signed, signed by a key that
+    is not trusted, or changed since, before anything else of it is read; CLV_E_INVALID for what is no Ed25519 public key.
     @threads any. */
 CLV_API clv_status clv_artifact_open(const char *path, const clv_open_options *options, clv_artifact **out);
 
 /** The same of bytes in memory, which start at a multiple of 64.
     @ownership the artifact is the caller's, clv_artifact_close(). The bytes are borrowed until then, and until all
-    runtimes and tensors that were made from it are gone.
+    runtimes and tensors that were made from it are gone; whoever gives trusted keys also sees that nobody changes them.
     @errors as clv_artifact_open(), without CLV_E_IO.
     @threads any. */
 CLV_API clv_status clv_artifact_parse(const void *data, size_t size, const clv_open_options *options,
@@ -800,6 +806,37 @@ CLV_API uint32_t clv_artifact_entry_count(const clv_artifact *a);
     @errors CLV_E_INVALID for an artifact that was opened: its file is there; CLV_E_IO.
     @threads any, but one at a time for one artifact. */
 CLV_API clv_status clv_artifact_save(const clv_artifact *a, const char *path);
+
+/** Signs a file with an Ed25519 private key, the path of a PEM file or its text, and writes it to `output`, NULL: in its own
+    place; whole or not at all. Before that everything is checked that clv_artifact_open() checks, the data too; `options`
+    are as there, NULL: the defaults. A signature that is there is replaced. All other content stays as it is.
+    @errors as clv_artifact_open(); CLV_E_INVALID for what is no such key, or an encrypted one; CLV_E_UNSUPPORTED in a build
+    without OpenSSL; CLV_E_IO.
+    @threads any. */
+CLV_API clv_status clv_artifact_sign(const char *path, const char *key, const clv_open_options *options,
+                                     const char *output);
+
+/** Fingerprint of the key that a file says it is signed with: SHA-256 of the raw public key, 64 hexadecimal digits. NULL:
+    it is not signed. Anybody can write that into a file: clv_artifact_is_signed() says whether it was verified.
+    @ownership borrowed from the artifact.
+    @threads any. */
+CLV_API const char *clv_artifact_signer(const clv_artifact *a);
+
+/** Whether the file was opened with trusted keys, one of which signed it.
+    @threads any. */
+CLV_API bool clv_artifact_is_signed(const clv_artifact *a);
+
+/** Makes an Ed25519 key for clv_artifact_sign(): the private one as the file `path`, which its owner alone may read, the public
+    one as `path`.pub. Files that are there are left alone.
+    @errors CLV_E_IO, also where one is there; CLV_E_UNSUPPORTED in a build without OpenSSL.
+    @threads any. */
+CLV_API clv_status clv_key_new(const char *path);
+
+/** Fingerprint of an Ed25519 key, public or private: the path of a PEM file, or its text.
+    @ownership *out is the caller's, clv_string_free().
+    @errors CLV_E_INVALID for what is no such key; CLV_E_UNSUPPORTED in a build without OpenSSL; CLV_E_IO.
+    @threads any. */
+CLV_API clv_status clv_key_fingerprint(const char *key, char **out);
 
 /** Compares piece i with its digest: clv_artifact_check_data() in steps, for who shows how far it is. *bytes, where it
     is not NULL, is its size.
@@ -1531,11 +1568,12 @@ typedef struct clv_runtime_options {
 	int64_t
 		max_memory; /**< bytes of tensors on the CPU that a run may have at once, besides weights and inputs, and that
 	                         the elements of one tensor may come to, views too; 0: no limit */
+	bool allow_signed; /**< as allow_compiled, but only of an artifact with clv_artifact_is_signed() */
 } clv_runtime_options;
 
 /* clang-format off */
 /** The defaults: `clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;` */
-#define CLV_RUNTIME_OPTIONS_INIT {sizeof(clv_runtime_options), NULL, NULL, false, false, {0}, false, false, NULL, 0, {0}, false, 0, 0}
+#define CLV_RUNTIME_OPTIONS_INIT {sizeof(clv_runtime_options), NULL, NULL, false, false, {0}, false, false, NULL, 0, {0}, false, 0, 0, false}
 /* clang-format on */
 
 /** Makes an artifact, or a part of it, ready to run. options NULL: the defaults.

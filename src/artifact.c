@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/options.h"
+#include "file/signature.h"
 #include "plan/view.h"
 #include "split/frontier.h"
 
@@ -12,6 +13,11 @@ static clv_status read_options(const clv_open_options *given, clv_open_options *
 	TRY(options_read(out, sizeof *out, given, "clv_open_options"));
 	if (out->nallow_operators && !out->allow_operators)
 		return fail(CLV_E_INVALID, "clv_open_options.allow_operators is NULL");
+	if (!out->trusted_keys != !out->ntrusted_keys)
+		return fail(CLV_E_INVALID, "clv_open_options.trusted_keys %s", out->trusted_keys ? "has no key" : "is NULL");
+	for (uint32_t i = 0; i < out->ntrusted_keys; i++)
+		if (!out->trusted_keys[i])
+			return fail(CLV_E_INVALID, "clv_open_options.trusted_keys[%u] is NULL", i);
 	return CLV_OK;
 }
 
@@ -43,6 +49,40 @@ void clv_artifact_close(clv_artifact *a)
 clv_status clv_artifact_check_data(const clv_artifact *a)
 {
 	return a ? artifact_check_data(a) : fail(CLV_E_INVALID, "clv_artifact_check_data needs an artifact");
+}
+
+clv_status clv_artifact_sign(const char *path, const char *key, const clv_open_options *options, const char *output)
+{
+	clv_open_options o = CLV_OPEN_OPTIONS_INIT;
+	if (!path || !key)
+		return fail(CLV_E_INVALID, "clv_artifact_sign needs a path and a key");
+	TRY(read_options(options, &o));
+	return artifact_sign(path, key, &o, output);
+}
+
+const char *clv_artifact_signer(const clv_artifact *a)
+{
+	return a ? a->signer : NULL;
+}
+
+bool clv_artifact_is_signed(const clv_artifact *a)
+{
+	return a && artifact_is_signed(a);
+}
+
+clv_status clv_key_new(const char *path)
+{
+	return path ? signature_new_key(path) : fail(CLV_E_INVALID, "clv_key_new needs a path");
+}
+
+clv_status clv_key_fingerprint(const char *key, char **out)
+{
+	char text[FINGERPRINT_TEXT];
+	if (!key || !out)
+		return fail(CLV_E_INVALID, "clv_key_fingerprint needs a key and a place for the text");
+	TRY(signature_fingerprint(key, text));
+	*out = mem_strdup(text, FINGERPRINT_TEXT - 1);
+	return *out ? CLV_OK : fail_nomem();
 }
 
 /* The artifact stays as it is; writing it looks up where its tensors lie. */

@@ -33,6 +33,7 @@ from .errors import (
     PipelineError,
     PlanError,
     ReplayError,
+    SignatureError,
     SplitError,
     TraceError,
     ValidationError,
@@ -43,6 +44,7 @@ from .plan import Node, Plan, capture
 from .profile import Profile
 from .progress import set_progress
 from .replay import ReplayBoundary, SplitReplayRuntime, prepare_split_replay
+from .signing import new_key, sign, verify
 from .spec import SplitCandidate, SplitLatency, SplitSpec, TraceBatchMode
 from .split import RuntimeCacheKey, SplitRuntime, prepare_split
 from .tracing import Coverage, Graph, GraphNode, Report, Segment, TracedModule, trace
@@ -106,6 +108,7 @@ __all__ = [
     "RuntimeCacheKey",
     "SegmentJob",
     "SegmentState",
+    "SignatureError",
     "SplitCandidate",
     "SplitLatency",
     "SplitError",
@@ -124,6 +127,7 @@ __all__ = [
     "benchmark",
     "capture",
     "load",
+    "new_key",
     "pack",
     "pipe_model",
     "prepare_split",
@@ -131,9 +135,11 @@ __all__ = [
     "progress",
     "register_backend",
     "set_progress",
+    "sign",
     "sync_tied_gradients",
     "unpack",
     "validate_dynamic_batches",
     "validate_split",
+    "verify",
     "visualization",
 ]

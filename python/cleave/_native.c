@@ -293,6 +293,8 @@ static PyMethodDef functions[] = {
 	{"nodes_values", nodes_values_py, METH_VARARGS, "nodes_values(artifact, plan, first, end) -> (inputs, outputs)"},
 	{"plan_values", plan_values_py, METH_VARARGS, "plan_values(artifact, plan) -> (inputs, outputs)"},
 	{"segment_trust", segment_trust_py, METH_O, "segment_trust(code)"},
+	{"new_key", new_key_py, METH_O, "new_key(path) -> fingerprint"},
+	{"sign", sign_py, METH_VARARGS, "sign(path, key, allow_operators, output) -> fingerprint"},
 	{"profile_read", profile_read_py, METH_O, "profile_read(path) -> (key, rows, whole)"},
 	{"profile_write", profile_write_py, METH_VARARGS, "profile_write(path, key, rows, whole)"},
 	{"spread", spread_py, METH_O, "spread(samples) -> (median, low, high, least, most)"},

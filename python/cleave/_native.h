@@ -158,6 +158,8 @@ PyObject *segment_trust_py(PyObject *self, PyObject *code);
 /* _native_profile.c: what blocks take, measured, estimated, and in files; spreads and memory of any callable */
 PyObject *profile_blocks_py(PyObject *self, PyObject *args);
 PyObject *profile_read_py(PyObject *self, PyObject *path);
+PyObject *sign_py(PyObject *self, PyObject *args);
+PyObject *new_key_py(PyObject *self, PyObject *path);
 PyObject *profile_write_py(PyObject *self, PyObject *args);
 PyObject *spread_py(PyObject *self, PyObject *list);
 PyObject *peak_memory_py(PyObject *self, PyObject *args);

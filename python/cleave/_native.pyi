@@ -24,6 +24,7 @@ E_IO: int
 E_TIMEOUT: int
 E_CANCELLED: int
 E_LIMIT: int
+E_SIGNATURE: int
 E_PAYLOAD: int
 E_ARTIFACT: int
 WANT_ANY: int
@@ -58,8 +59,19 @@ PlanEntry = (
 )
 PortFields = tuple[str, str, tuple[str, ...], str]
 
+def new_key(path: bytes) -> str: ...
+def sign(path: bytes, key: bytes, allow_operators: list[str], output: bytes) -> str: ...
+
 class Artifact:
-    def __init__(self, path: bytes, allow_operators: list[str], check_data: bool, copy: bool = False) -> None: ...
+    def __init__(
+        self,
+        path: bytes,
+        allow_operators: list[str],
+        check_data: bool,
+        copy: bool = False,
+        trusted_keys: list[bytes] = ...,
+    ) -> None: ...
+    def signer(self) -> str | None: ...
     def head(self) -> tuple[str, str, str, str, int, bool, int]: ...
     def about(self) -> dict[str, str]: ...
     def plan(self, i: int) -> tuple[Plan, str, int, int, int, int, list[tuple[int, ...]], dict[str, int]]: ...
@@ -82,6 +94,7 @@ class Runtime:
         any_weights: bool = False,
         timeout: float = 0,
         max_memory: int = 0,
+        allow_signed: bool = False,
     ) -> None: ...
     def optimizations(self) -> str: ...
     def segments(self) -> list[tuple[int, int, int, str, bool, bool, str | None, int, int]]: ...

@@ -39,6 +39,19 @@ static const char **text_array(PyObject *list, uint32_t *n)
 	return out;
 }
 
+/* Paths and PEM texts, as bytes. */
+static const char **bytes_array(PyObject *list, uint32_t *n)
+{
+	*n = (uint32_t)PyList_GET_SIZE(list);
+	const char **out = PyMem_Calloc(*n + 1, sizeof *out);
+	for (uint32_t i = 0; out && i < *n; i++)
+		if (PyBytes_AsStringAndSize(PyList_GET_ITEM(list, i), (char **)&out[i], NULL) < 0) {
+			PyMem_Free(out);
+			return NULL;
+		}
+	return out;
+}
+
 /* What the file itself is wrong about has a class of its own. */
 static PyObject *raise_artifact(clv_status st)
 {
@@ -48,28 +61,50 @@ static PyObject *raise_artifact(clv_status st)
 	return NULL;
 }
 
-/* Artifact(path, allow_operators, check_data, copy) */
+typedef struct opening {
+	const char **names, **keys;
+	clv_open_options options;
+} opening;
+
+static bool opening_read(PyObject *allow, PyObject *keys, opening *out)
+{
+	*out = (opening){.options = CLV_OPEN_OPTIONS_INIT};
+	out->names = text_array(allow, &out->options.nallow_operators);
+	out->keys = out->names && keys ? bytes_array(keys, &out->options.ntrusted_keys) : NULL;
+	out->options.allow_operators = out->names;
+	out->options.trusted_keys = out->options.ntrusted_keys ? out->keys : NULL;
+	return !PyErr_Occurred();
+}
+
+static void opening_free(opening *o)
+{
+	PyMem_Free(o->names);
+	PyMem_Free(o->keys);
+}
+
+/* Artifact(path, allow_operators, check_data, copy=False, trusted_keys=[]) */
 static PyObject *artifact_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	const char *path;
-	PyObject *allow;
+	PyObject *allow, *keys = NULL;
 	int check_data, copy = 0;
-	clv_open_options options = CLV_OPEN_OPTIONS_INIT;
+	opening how;
 	artifact *a = NULL;
-	clv_status st;
+	clv_status st = CLV_OK;
 	(void)kwargs;
-	if (!PyArg_ParseTuple(args, "yO!p|p", &path, &PyList_Type, &allow, &check_data, &copy))
+	if (!PyArg_ParseTuple(args, "yO!p|pO!", &path, &PyList_Type, &allow, &check_data, &copy, &PyList_Type, &keys))
 		return NULL;
-	const char **names = text_array(allow, &options.nallow_operators);
-	if (!names)
+	bool read = opening_read(allow, keys, &how);
+	how.options.check_data = check_data != 0;
+	how.options.copy = copy != 0;
+	if (read) {
+		Py_BEGIN_ALLOW_THREADS
+		st = clv_artifact_open(path, &how.options, &a);
+		Py_END_ALLOW_THREADS
+	}
+	opening_free(&how);
+	if (!read)
 		return NULL;
-	options.allow_operators = names;
-	options.check_data = check_data != 0;
-	options.copy = copy != 0;
-	Py_BEGIN_ALLOW_THREADS
-	st = clv_artifact_open(path, &options, &a);
-	Py_END_ALLOW_THREADS
-	PyMem_Free(names);
 	if (st != CLV_OK)
 		return raise_artifact(st);
 	ArtifactObject *o = (ArtifactObject *)type->tp_alloc(type, 0);
@@ -78,6 +113,59 @@ static PyObject *artifact_py_new(PyTypeObject *type, PyObject *args, PyObject *k
 	else
 		artifact_free(a);
 	return (PyObject *)o;
+}
+
+static PyObject *fingerprint_of(const char *key)
+{
+	char *fingerprint = NULL;
+	clv_status st = clv_key_fingerprint(key, &fingerprint);
+	if (st != CLV_OK)
+		return raise_status(st);
+	PyObject *text = PyUnicode_FromString(fingerprint);
+	clv_string_free(fingerprint);
+	return text;
+}
+
+/* new_key(path) -> fingerprint */
+PyObject *new_key_py(PyObject *self, PyObject *path)
+{
+	char *name;
+	(void)self;
+	if (PyBytes_AsStringAndSize(path, &name, NULL) < 0)
+		return NULL;
+	clv_status st = clv_key_new(name);
+	return st == CLV_OK ? fingerprint_of(name) : raise_status(st);
+}
+
+/* sign(path, key, allow_operators, output) -> fingerprint of the key */
+PyObject *sign_py(PyObject *self, PyObject *args)
+{
+	const char *path, *key, *output;
+	PyObject *allow;
+	opening how;
+	clv_status st = CLV_OK;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "yyO!y", &path, &key, &PyList_Type, &allow, &output))
+		return NULL;
+	bool read = opening_read(allow, NULL, &how);
+	if (read) {
+		Py_BEGIN_ALLOW_THREADS
+		st = clv_artifact_sign(path, key, &how.options, output);
+		Py_END_ALLOW_THREADS
+	}
+	opening_free(&how);
+	if (!read || st != CLV_OK)
+		return read ? raise_artifact(st) : NULL;
+	return fingerprint_of(key);
+}
+
+/* signer() -> fingerprint of the trusted key that signed the file, or None */
+static PyObject *artifact_py_signer(ArtifactObject *o, PyObject *unused)
+{
+	(void)unused;
+	if (!artifact_is_signed(o->a))
+		Py_RETURN_NONE;
+	return PyUnicode_FromString(o->a->signer);
 }
 
 static PyObject *artifact_py_check_data(ArtifactObject *o, PyObject *unused)
@@ -196,6 +284,7 @@ static PyMethodDef artifact_methods[] = {
 	{"about", (PyCFunction)artifact_py_about, METH_NOARGS, "where it comes from"},
 	{"plan", (PyCFunction)artifact_py_plan, METH_O, "plan(i): a plan and what goes with it"},
 	{"tensors", (PyCFunction)artifact_py_tensors, METH_NOARGS, "names, types and digests of the tensors"},
+	{"signer", (PyCFunction)artifact_py_signer, METH_NOARGS, "the trusted key that signed it, or None"},
 	{"check_data", (PyCFunction)artifact_py_check_data, METH_NOARGS, "compares the data with its digests"},
 	{"split", (PyCFunction)artifact_py_split, METH_VARARGS, "split(boundary, prefix path, suffix path)"},
 	{NULL, NULL, 0, NULL}};
@@ -216,25 +305,26 @@ static void runtime_py_dealloc(RuntimeObject *o)
 }
 
 /* Runtime(artifact, device, part, unproven, debug, allow_compiled=False, tape_only=False, optimize=None, threads=0,
-   any_weights=False, timeout=0, max_memory=0) */
+   any_weights=False, timeout=0, max_memory=0, allow_signed=False) */
 static PyObject *runtime_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	ArtifactObject *a;
 	clv_runtime_options options = CLV_RUNTIME_OPTIONS_INIT;
-	int unproven, debug, allow_compiled = 0, tape_only = 0, any_weights = 0;
+	int unproven, debug, allow_compiled = 0, tape_only = 0, any_weights = 0, allow_signed = 0;
 	runtime *r = NULL;
 	clv_status st;
 	(void)kwargs;
 	long long max_memory = 0;
-	if (!PyArg_ParseTuple(args, "O!zzpp|ppzipdL", &ArtifactType, &a, &options.device, &options.part, &unproven, &debug,
+	if (!PyArg_ParseTuple(args, "O!zzpp|ppzipdLp", &ArtifactType, &a, &options.device, &options.part, &unproven, &debug,
 	                      &allow_compiled, &tape_only, &options.optimize, &options.threads, &any_weights,
-	                      &options.timeout, &max_memory))
+	                      &options.timeout, &max_memory, &allow_signed))
 		return NULL;
 	options.max_memory = max_memory;
 	options.any_weights = any_weights != 0;
 	options.unproven = unproven != 0;
 	options.debug = debug != 0;
 	options.allow_compiled = allow_compiled != 0;
+	options.allow_signed = allow_signed != 0;
 	options.tape_only = tape_only != 0;
 	Py_BEGIN_ALLOW_THREADS
 	st = clv_runtime_create(a->a, &options, &r);

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -27,6 +27,7 @@ from .errors import InputError
 from .optimize import read_level
 from .payload import BoundaryPayload, TensorSchema, dims, read_device
 from .plan import Node
+from .signing import read_keys
 from .spec import SplitCandidate
 from .visualization import Drawable, Subject
 
@@ -87,13 +88,14 @@ def load(
     copy: bool | None = None,
     unproven: bool = False,
     debug: bool = False,
-    allow_compiled: bool = False,
+    allow_compiled: bool | Literal["signed"] = False,
     tape_only: bool = False,
     optimize: str = "safe",
     threads: int | None = None,
     any_weights: bool = False,
     timeout: float | None = None,
     max_memory: int | None = None,
+    trusted_keys: Iterable[Path] | None = None,
 ) -> LoadedModel:
     """Opens a .clv file. Weights stay on the file's mapped memory until they are used, or go to `device`.
 
@@ -103,13 +105,16 @@ def load(
     instead of mapping it, so that nothing that happens to the file later reaches the model; with check it is.
     unproven: also serve sizes at which the model was never recorded. debug: check every result against the plan.
     allow_compiled: compiled parts may run, which are code of whoever made the file; without it those that you did
-    not compile yourself run operator by operator. tape_only: no compiled part is used. optimize: "none", "safe" (the
-    same bits) or "fast" (numbers within a tolerance; the first run chooses): what may be rewritten to run faster
-    (docs/optimize.md). threads: that an operator, or a compiled part, uses in a run; None: as the process has it.
-    any_weights: a suffix also takes boundaries that were made with other weights. timeout: seconds that a run may
-    take. max_memory: bytes of tensors on the CPU that it may have at once, besides weights and inputs, and that the
-    elements of one tensor may come to, views too. Beyond them a run ends with LimitError, between two operators;
-    `cancel` ends runs from another thread."""
+    not compile yourself run operator by operator. "signed": only where a trusted key signed the file. tape_only: no
+    compiled part is used. optimize: "none", "safe" (the same bits) or "fast" (numbers within a tolerance; the first
+    run chooses): what may be rewritten to run faster (docs/optimize.md). threads: that an operator, or a compiled
+    part, uses in a run; None: as the process has it. any_weights: a suffix also takes boundaries that were made
+    with other weights. timeout: seconds that a run may take. max_memory: bytes of tensors on the CPU that it may
+    have at once, besides weights and inputs, and that the elements of one tensor may come to, views too. Beyond
+    them a run ends with LimitError, between two operators; `cancel` ends runs from another thread. trusted_keys:
+    public keys (Ed25519), each a PEM file or its text; only a file that one of them signed (`cleave.sign`) is
+    opened, anything else is a SignatureError before a byte of it is parsed. The file is read into memory then, so
+    that what was verified is what runs."""
     names = list(allow_operators)
     for name in names:
         if not isinstance(name, str) or isinstance(allow_operators, str):
@@ -120,9 +125,15 @@ def load(
             raise TypeError(f"types are classes, not {cls!r}")
     os.stat(path)  # as Python itself says that there is no such file
     where = None if device is None else str(read_device(device))
-    artifact = _native.Artifact(os.fsencode(path), names, check, check if copy is None else copy)
-    how = (allow_compiled, tape_only, read_level(optimize), read_threads(threads), any_weights)
-    runtime = _native.Runtime(artifact, where, part, unproven, debug, *how, timeout or 0.0, max_memory or 0)
+    keys = read_keys(trusted_keys)
+    signed = allow_compiled == "signed"
+    if signed and not keys:
+        raise ValueError('allow_compiled="signed" needs trusted_keys: without them no file counts as signed')
+    if not signed and not isinstance(allow_compiled, bool):
+        raise TypeError(f'allow_compiled is True, False or "signed", not {allow_compiled!r}')
+    artifact = _native.Artifact(os.fsencode(path), names, check, check if copy is None else copy, keys)
+    how = (allow_compiled is True, tape_only, read_level(optimize), read_threads(threads), any_weights)
+    runtime = _native.Runtime(artifact, where, part, unproven, debug, *how, timeout or 0.0, max_memory or 0, signed)
     model = LoadedModel(str(path), artifact, runtime, part, types)
     _warn_barred(model)
     return model
@@ -245,6 +256,12 @@ class LoadedModel(_show.Shown, Drawable):
         """Where the file comes from: the model's class, the version of torch, what the writer added."""
         notes: dict[str, str] = self._artifact.about()
         return notes
+
+    @property
+    def signer(self) -> str | None:
+        """Fingerprint of the trusted key that signed the file; None: it was loaded without trusted_keys."""
+        signer: str | None = self._artifact.signer()
+        return signer
 
     @property
     def inputs(self) -> list[Port]:

@@ -47,6 +47,10 @@ class ArtifactError(PlanError):
     """A .clv file cannot be opened: it is damaged, of another version, or none; the message has the file and why."""
 
 
+class SignatureError(ArtifactError):
+    """A .clv file is not signed by a trusted key, or was changed since; the message has the keys' fingerprints."""
+
+
 class ValidationError(CleaveError, AssertionError):
     """A split does not give what the model gives, or needs more plans than one."""
 
@@ -91,6 +95,7 @@ _native.set_error_classes(
         _native.E_TIMEOUT: TimeoutError,
         _native.E_CANCELLED: KeyboardInterrupt,
         _native.E_LIMIT: LimitError,
+        _native.E_SIGNATURE: SignatureError,
         _native.E_PAYLOAD: PayloadError,
         _native.E_ARTIFACT: ArtifactError,
     }

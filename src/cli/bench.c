@@ -421,7 +421,7 @@ static const option options[] = {
 	LOADING_OPTIONS(loading),
 	OPT_GROUP("model files"),
 	CHECK_OPTION(opening),
-	ALLOW_OPTION(opening),
+	TRUST_OPTIONS(opening),
 	LISTING_OPTIONS(view),
 	OPTION_END,
 };

@@ -71,6 +71,7 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_DIFFER = 1, EXIT_TROUB
 	X(inspect)                                                                                                         \
 	X(print)                                                                                                           \
 	X(verify)                                                                                                          \
+	X(sign)                                                                                                            \
 	X(candidates)                                                                                                      \
 	X(split)                                                                                                           \
 	X(partition)                                                                                                       \
@@ -412,22 +413,27 @@ char *load_text(const char *path, size_t *n);
 
 /* How a file with a model is opened. */
 typedef struct opening {
-	int64_t plan;    /* of several */
-	text_list allow; /* operators beyond those known to be safe */
-	bool check;      /* compare all data with its digests */
-	bool copy;       /* read it instead of mapping it */
+	int64_t plan;           /* of several */
+	text_list allow;        /* operators beyond those known to be safe */
+	bool check;             /* compare all data with its digests */
+	bool copy;              /* read it instead of mapping it */
+	text_list trusted_keys; /* one of them has to have signed it; none: anything is opened */
 } opening;
 
 #define ALLOW_OPTION(field)                                                                                            \
 	OPT_TEXTS("allow-operator", 0, "NAME", field.allow,                                                                \
 	          "an operator, or mylib::*, that a .clv file may have beyond those known to be safe; may be repeated")
+#define TRUST_OPTIONS(field)                                                                                           \
+	ALLOW_OPTION(field),                                                                                               \
+		OPT_FILES("trusted-key", 0, "FILE", field.trusted_keys,                                                        \
+	              "a public key (Ed25519, PEM): only a .clv file that it signed is opened; may be repeated")
 #define CHECK_OPTION(field)                                                                                            \
 	OPT_FLAG("check", 0, field.check, "first compare the weights with their digests, which reads the whole file"),     \
 		OPT_FLAG("copy", 0, field.copy, "read the file into memory first: no later change of it reaches the run")
 #define OPENING_OPTIONS(field)                                                                                         \
 	OPT_GROUP("model files"),                                                                                          \
 		OPT_INT("plan", 0, "N", field.plan, "plan N of a .clv file, the first is 0", .preset = "0"),                   \
-		ALLOW_OPTION(field)
+		TRUST_OPTIONS(field)
 
 /* A plan's text or a .clv file, open. */
 typedef struct model {
@@ -441,6 +447,9 @@ typedef struct model {
 
 /* Opens a file, or standard input for "-"; says what went wrong and gives false. o NULL: the first plan. */
 bool model_open(const char *path, const opening *o, model *out);
+clv_open_options open_options(const opening *o); /* borrows o */
+bool complain_artifact(const char *path,
+                       clv_status st);     /* of clv_last_error(), with a hint where there is one; false */
 bool starts_as_artifact(const char *path); /* it is a .clv file; not asked of standard input, which is read once */
 /* As model_open, of what was read already: a plan's text or a .clv file. */
 bool model_open_read(const char *path, const opening *o, const char *text, size_t n, model *out);

@@ -98,7 +98,7 @@ static const option options[] = {
 	OPT_WORD("weights", 0, "HOW", weights, "exact|digest|none",
              "exact: read tensors whose digests differ; digest: read no data; none: leave data out", .preset = "exact"),
 	OPT_GROUP("model files"),
-	ALLOW_OPTION(opening),
+	TRUST_OPTIONS(opening),
 	OPTION_END,
 };
 

@@ -127,7 +127,7 @@ static bool has_weights(const model *m, const loading *o, clv_runtime *r)
 }
 
 /* Compiled parts that do not run as such: how many, and why the first one does not. */
-static void say_segments(const model *m, const clv_runtime *r)
+static void say_segments(const model *m, const loading *o, const clv_runtime *r)
 {
 	clv_segment_state first = {.size = sizeof first};
 	uint32_t left = 0, n = clv_runtime_segment_count(r);
@@ -140,7 +140,9 @@ static void say_segments(const model *m, const clv_runtime *r)
 	}
 	if (left)
 		note("%s: %u of %u compiled parts (%s) not used: %s", name_of(m->path), left, n, first.backend, first.reason);
-	if (left && first.barred)
+	if (left && first.barred && o->allow_signed)
+		hint("--allow-signed uses them in a file that a --trusted-key signed");
+	else if (left && first.barred)
 		hint("--allow-compiled uses them, where you trust who made the file");
 }
 
@@ -153,6 +155,7 @@ clv_runtime *load_runtime(const model *m, const loading *o)
 	options.unproven = o->unproven;
 	options.debug = o->debug;
 	options.allow_compiled = o->allow_compiled;
+	options.allow_signed = o->allow_signed;
 	options.tape_only = o->tape_only;
 	options.timeout = o->timeout;
 	options.max_memory = o->max_memory;
@@ -164,7 +167,7 @@ clv_runtime *load_runtime(const model *m, const loading *o)
 	}
 	if (has_weights(m, o, r)) {
 		if (!o->tape_only && !o->debug)
-			say_segments(m, r);
+			say_segments(m, o, r);
 		return r;
 	}
 	clv_runtime_free(r);

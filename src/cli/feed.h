@@ -28,7 +28,7 @@ typedef struct feeding {
 typedef struct loading {
 	const char *device, *part, *weights, *optimize;
 	int64_t threads;
-	bool unproven, debug, allow_compiled, tape_only;
+	bool unproven, debug, allow_compiled, allow_signed, tape_only;
 	double timeout;
 	int64_t max_memory;
 } loading;
@@ -48,6 +48,7 @@ typedef struct loading {
 		OPT_FLAG("debug", 0, field.debug, "check every result against the plan and name the first that differs"),      \
 		OPT_FLAG("allow-compiled", 0, field.allow_compiled,                                                            \
 	             "compiled parts may run that are not yours: they are code of whoever made the file"),                 \
+		OPT_FLAG("allow-signed", 0, field.allow_signed, "the same, but only of a file that a --trusted-key signed"),   \
 		OPT_FLAG("tape-only", 0, field.tape_only, "use no compiled part of the file"),                                 \
 		OPT_FLOAT("timeout", 0, "S", field.timeout,                                                                    \
 	              "seconds that a run may take, asked between operators (default: as long as it takes)"),              \

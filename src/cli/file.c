@@ -117,17 +117,19 @@ static bool use_artifact(model *m, const opening *o)
 	return false;
 }
 
-static clv_open_options open_options(const opening *o)
+clv_open_options open_options(const opening *o)
 {
 	clv_open_options options = CLV_OPEN_OPTIONS_INIT;
 	options.allow_operators = o->allow.at;
 	options.nallow_operators = o->allow.n;
 	options.check_data = o->check;
 	options.copy = o->copy;
+	options.trusted_keys = o->trusted_keys.at;
+	options.ntrusted_keys = o->trusted_keys.n;
 	return options;
 }
 
-static bool complain_artifact(const char *path, clv_status st)
+bool complain_artifact(const char *path, clv_status st)
 {
 	const char *why = clv_last_error();
 	size_t n = strlen(path);
@@ -168,6 +170,10 @@ static bool open_bytes(model *m, const opening *o, const char *text, size_t n)
 
 static bool open_text(model *m, const opening *o, const char *text, size_t n)
 {
+	if (o->trusted_keys.n) {
+		complain("%s: this is no .clv file, and only those are signed", name_of(m->path));
+		return false;
+	}
 	clv_status st = clv_plan_parse(text, n, &m->own);
 	m->plan = m->own;
 	if (st != CLV_OK)

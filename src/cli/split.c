@@ -166,7 +166,7 @@ static const option options[] = {
 	OPT_FLAG("json", 0, json, "what was written as a JSON object"),
 	CONSTRAINT_OPTIONS(objective),
 	OPT_GROUP("model files"),
-	ALLOW_OPTION(opening),
+	TRUST_OPTIONS(opening),
 	OPTION_END,
 };
 

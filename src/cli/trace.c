@@ -429,7 +429,7 @@ static const option options[] = {
 	OPT_FLOAT("atol", 0, "X", atol, "and beside that (default: by dtype)"),
 	OPT_GROUP("model files"),
 	CHECK_OPTION(opening),
-	ALLOW_OPTION(opening),
+	TRUST_OPTIONS(opening),
 	OPTION_END,
 };
 

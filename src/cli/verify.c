@@ -61,6 +61,8 @@ static void print_verdict(const model *m, const verdict *v)
 		       clv_artifact_tensor_count(m->artifact), has_code(m->artifact) ? " and compiled segments" : "");
 	else if (m->artifact)
 		printf("; header as written, data not looked at");
+	if (clv_artifact_is_signed(m->artifact))
+		printf("; signed by key %s", clv_artifact_signer(m->artifact));
 	putchar('\n');
 }
 
@@ -79,6 +81,8 @@ static void print_json(const request *r, const model *m, const verdict *v)
 		put_json_int("plans", v->plans);
 		put_json_int("tensors", clv_artifact_tensor_count(m->artifact));
 		put_json_int("data_bytes_checked", v->checked < 0 ? 0 : v->checked);
+		put_json_text("signer", clv_artifact_signer(m->artifact));
+		put_json_bool("signature_verified", clv_artifact_is_signed(m->artifact));
 	}
 	put_json_close();
 }
@@ -109,6 +113,8 @@ static const option arguments[] = {
 static const option options[] = {
 	OPT_FLAG("json", 0, json, "the verdict as a JSON object"),
 	OPT_FLAG("header-only", 0, header_only, "of a .clv file leave out the weights, which are most of it"),
+	OPT_FILES("key", 0, "FILE", opening.trusted_keys,
+              "a public key (Ed25519, PEM): the file has to be signed by it; may be repeated"),
 	ALLOW_OPTION(opening),
 	OPTION_END,
 };
@@ -116,11 +122,16 @@ static const option options[] = {
 const command command_verify = {
 	.name = "verify",
 	.summary = "check a plan, or a model file with its weights",
-	.description = "Reads a plan and checks its rules: everything defined before its use, results, views, in-place "
-				   "writes, guards, trees. Says \"ok\", or what is wrong and in which line or node (exit status 1).\n\n"
-				   "Of a .clv file all plans are checked, that they and the tensors fit together, and that header and "
-				   "data are those that were written, by the digests that were written with them.",
-	.examples = "cleave verify model.clv\ncleave verify --json model.plan\n",
+	.description =
+		"Reads a plan and checks its rules: everything defined before its use, results, views, in-place "
+		"writes, guards, trees. Says \"ok\", or what is wrong and in which line or node (exit status 1).\n\n"
+		"Of a .clv file all plans are checked, that they and the tensors fit together, and that header and "
+		"data are those that were written, by the digests that were written with them.\n\n"
+		"Digests find damage; whoever changes a file on purpose can write new ones. With --key the file has to "
+		"be signed by that key (`cleave sign`), and not a byte of it may have changed since; that is looked "
+		"at first, before anything in the file is read.",
+	.examples =
+		"cleave verify model.clv\ncleave verify model.clv --key publisher.pub\ncleave verify --json model.plan\n",
 	.arguments = arguments,
 	.options = options,
 	REQUEST(request),

@@ -97,6 +97,8 @@ struct clv_artifact {
 	mapping map;
 	st_file *file;
 	VEC(digest) digests; /* per entry of the file */
+	const char *signer;  /* fingerprint of the key that the file names; NULL: it is not signed */
+	bool trusted;        /* that is a trusted key, and its signature was verified */
 };
 
 clv_status artifact_new(const char *part, artifact **out);
@@ -140,7 +142,15 @@ clv_status artifact_open(const char *path, const clv_open_options *o, artifact *
 /* Every entry against its digest; CLV_E_PARSE names the first that differs. */
 clv_status artifact_check_data(const artifact *a);
 clv_status artifact_check_entry(const artifact *a, uint32_t i);
+/* The file is signed with a key that whoever opened it trusts. One that was made of others is not signed. */
+static inline bool artifact_is_signed(const artifact *a)
+{
+	return a->trusted;
+}
 bool artifact_looks_like(const void *data, size_t n); /* the beginning of a safetensors file */
+
+/* artifact_sign.c. Checks a file and writes it again with a signature: whole or not at all. */
+clv_status artifact_sign(const char *path, const char *key, const clv_open_options *o, const char *output);
 
 /* artifact_part.c. What is made has the tensors it needs, borrowed from the other artifact, which it keeps. That one was
    opened, or made; then the data of its tensors has to stay where it is.

@@ -29,6 +29,6 @@ static inline char *check_place(char *head, size_t n)
 }
 
 /* Puts the check of a header, with the length before it, into its place. */
-clv_status artifact_sign(char *head, size_t n);
+clv_status artifact_put_check(char *head, size_t n);
 
 #endif

@@ -7,6 +7,7 @@
 #include "file/artifact_segments.h"
 #include "file/json.h"
 #include "file/operators.h"
+#include "file/signature.h"
 
 /* ---- the header ------------------------------------------------------------------------------------------------- */
 
@@ -267,11 +268,36 @@ static clv_status not_an_artifact(const st_file *file)
 	return fail(CLV_E_PARSE, "this is a safetensors file, but Cleave did not write it: it has tensors and no plan");
 }
 
+/* Before anything is parsed: with trusted keys, the bytes of strangers get no further. */
+static clv_status read_signature(artifact *a, const void *data, size_t n, const clv_open_options *o)
+{
+	char fingerprint[FINGERPRINT_TEXT];
+	if (o->ntrusted_keys)
+		TRY(signature_verify(data, n, o->trusted_keys, o->ntrusted_keys, fingerprint));
+	else if (signature_is_there(data, n))
+		TRY(signature_claimed(data, n, fingerprint));
+	else
+		return CLV_OK;
+	a->trusted = o->ntrusted_keys > 0;
+	return artifact_text(a, fingerprint, &a->signer);
+}
+
+/* One elsewhere in the header would be shown to nobody, and verified by nobody. */
+static clv_status check_signature_place(const artifact *a)
+{
+	size_t n;
+	return a->signer || !st_metadata(a->file, SIGNATURE_KEY, &n)
+	           ? CLV_OK
+	           : fail(CLV_E_PARSE, "the signature is not where signatures are: the header was changed");
+}
+
 static clv_status parse_into(artifact *a, const void *data, size_t n, const clv_open_options *o)
 {
 	json_t *root;
 	size_t text_n;
+	TRY(read_signature(a, data, n, o));
 	TRY(st_parse(data, n, &a->file));
+	TRY(check_signature_place(a));
 	const char *text = st_metadata(a->file, ARTIFACT_KEY, &text_n);
 	if (!text)
 		return not_an_artifact(a->file);
@@ -301,7 +327,7 @@ clv_status artifact_open(const char *path, const clv_open_options *o, artifact *
 {
 	mapping map;
 	artifact *a;
-	TRY(file_map(path, o->copy || o->check_data, &map)); /* what was checked is what runs */
+	TRY(file_map(path, o->copy || o->check_data || o->ntrusted_keys, &map)); /* what was checked is what runs */
 	clv_status st = artifact_parse(map.at, map.n, o, &a);
 	if (st != CLV_OK) {
 		file_unmap(&map);

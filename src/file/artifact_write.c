@@ -339,7 +339,7 @@ static clv_status make_texts(const artifact *a, const layout *l, texts *t)
 }
 
 /* The header has zeros where its check goes: they are part of what is checked. */
-clv_status artifact_sign(char *head, size_t n)
+clv_status artifact_put_check(char *head, size_t n)
 {
 	char text[DIGEST_TEXT];
 	char *place = check_place(head, n);
@@ -359,7 +359,7 @@ static clv_status make_image(const artifact *a, const layout *l, st_image *out)
 		st = st_layout_mapped(l->entries.at, l->entries.n, t.at.at, t.at.n, out);
 	texts_free(&t);
 	TRY(st);
-	st = artifact_sign(out->head, out->head_n);
+	st = artifact_put_check(out->head, out->head_n);
 	if (st != CLV_OK)
 		st_image_free(out);
 	return st;

@@ -72,9 +72,11 @@ static clv_status regular_size(int fd, const char *path, size_t *n)
 	return CLV_OK;
 }
 
-static clv_status read_open(int fd, const char *path, uint8_t **data, size_t *n)
+static clv_status read_open(int fd, const char *path, size_t most, uint8_t **data, size_t *n)
 {
 	TRY(regular_size(fd, path, n));
+	if (*n > most)
+		return fail(CLV_E_IO, "cannot read %s: it has %zu bytes, %zu at most are expected here", path, *n, most);
 	*data = mem_realloc(NULL, *n, 1);
 	if (!*data)
 		return fail_nomem();
@@ -90,13 +92,18 @@ static clv_status open_file(const char *path, int *fd)
 	return *fd < 0 ? fail_io("open", path) : CLV_OK;
 }
 
-clv_status file_read(const char *path, uint8_t **data, size_t *n)
+clv_status file_read_most(const char *path, size_t most, uint8_t **data, size_t *n)
 {
 	int fd;
 	TRY(open_file(path, &fd));
-	clv_status st = read_open(fd, path, data, n);
+	clv_status st = read_open(fd, path, most, data, n);
 	close(fd);
 	return st;
+}
+
+clv_status file_read(const char *path, uint8_t **data, size_t *n)
+{
+	return file_read_most(path, SIZE_MAX, data, n);
 }
 
 static clv_status copy_open(int fd, const char *path, mapping *m)
@@ -166,6 +173,20 @@ static clv_status write_image(int fd, const char *path, const st_image *image)
 		TRY(write_all(fd, path, e->data, e->nbytes));
 	}
 	return (!step_fails() && fsync(fd) == 0) || errno == EINVAL ? CLV_OK : fail_io("write", path);
+}
+
+clv_status file_create(const char *path, const void *data, size_t n, bool secret)
+{
+	int fd = step_fails() ? -1 : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, secret ? 0600 : 0666);
+	if (fd < 0)
+		return fail_io("write", path);
+	clv_status st = write_all(fd, path, data, n);
+	if (st == CLV_OK && (step_fails() || fsync(fd) != 0))
+		st = fail_io("write", path);
+	close(fd);
+	if (st != CLV_OK)
+		unlink(path);
+	return st;
 }
 
 /* Whether the file behind fd still has that name. */

@@ -91,5 +91,9 @@ void file_unmap(mapping *m);
 
 /* The whole of a regular file; caller frees with mem_free. CLV_E_IO. */
 clv_status file_read(const char *path, uint8_t **data, size_t *n);
+clv_status file_read_most(const char *path, size_t most, uint8_t **data, size_t *n); /* one that is larger is refused */
+
+/* A new file; one that is there is left alone. secret: for its owner alone. CLV_E_IO. */
+clv_status file_create(const char *path, const void *data, size_t n, bool secret);
 
 #endif

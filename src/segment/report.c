@@ -238,7 +238,7 @@ typedef struct cells {
 static clv_status add_cell(cells *t, strbuf *b)
 {
 	const char *text = "";
-	if (b->n || b->failed)
+	if (b->at || b->failed)
 		TRY(arena_take(&t->arena, b, &text));
 	return vec_push(&t->at, text);
 }

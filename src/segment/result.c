@@ -119,8 +119,10 @@ static clv_status failed(job *j, const child *c, const char *why)
 	strbuf b = STRBUF_INIT;
 	j->state = JOB_FAILED;
 	put_end(&b, c);
-	if (*why)
-		strbuf_printf(&b, ", but %s", why);
+	if (*why) { /* it quotes what the compiler wrote */
+		strbuf_puts(&b, ", but ");
+		put_lines(&b, why, strlen(why), "\n");
+	}
 	return finish_message(j, &b);
 }
 

@@ -278,7 +278,7 @@ static inline image signed_file(const char *header, const void *data, size_t dat
 	strbuf_puts(&b, header);
 	while (b.n < n + 8)
 		strbuf_putc(&b, ' ');
-	artifact_sign(b.at, b.n); /* a header may have no place for it: that is a case too */
+	artifact_put_check(b.at, b.n); /* a header may have no place for it: that is a case too */
 	strbuf_add(&b, data, data_n);
 	image i = image_of(b.at, b.n);
 	strbuf_free(&b);

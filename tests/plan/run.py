@@ -9,9 +9,10 @@ are what `cleave dot` draws. Beside each bad_x.plan lies bad_x.err, what `cleave
 cli.txt, capture.txt, diff.txt and partition.txt are transcripts: each `$ cleave …` is run and what it writes must
 follow; the .clv files that diff.txt compares are written by `test_diff tests/plan/diff`. models.txt and run.txt are
 such transcripts over the files of models/ (models/make.py writes those again), each in a copy of that folder; run.txt
-needs cleave-torch. The example of docs/plan-format.md must print as itself; docs/command-line.md has all commands, and
-what it shows is what they write. Completion scripts are read by their shells, bash really completes, and manual pages
-format without a warning. --update rewrites the expected files; look at the difference before you commit it.
+needs cleave-torch. my.key and other.pub there are the keys of the first examples in RFC 8032. The example of
+docs/plan-format.md must print as itself; docs/command-line.md has all commands, and what it shows is what they write.
+Completion scripts are read by their shells, bash really completes, and manual pages format without a warning. --update
+rewrites the expected files; look at the difference before you commit it.
 """
 
 from __future__ import annotations
