@@ -24,6 +24,7 @@ E_IO: int
 E_TIMEOUT: int
 E_CANCELLED: int
 E_LIMIT: int
+E_CRASHED: int
 E_PAYLOAD: int
 E_ARTIFACT: int
 WANT_ANY: int
@@ -82,6 +83,7 @@ class Runtime:
         any_weights: bool = False,
         timeout: float = 0,
         max_memory: int = 0,
+        sandbox: bool = False,
     ) -> None: ...
     def optimizations(self) -> str: ...
     def segments(self) -> list[tuple[int, int, int, str, bool, bool, str | None, int, int]]: ...

@@ -23,7 +23,7 @@ from ._dims import Point
 from ._save import Path
 from ._structure import Structure
 from ._threads import read_threads
-from .errors import InputError
+from .errors import ArgumentError, InputError
 from .optimize import read_level
 from .payload import BoundaryPayload, TensorSchema, dims, read_device
 from .plan import Node
@@ -94,6 +94,7 @@ def load(
     any_weights: bool = False,
     timeout: float | None = None,
     max_memory: int | None = None,
+    sandbox: bool = False,
 ) -> LoadedModel:
     """Opens a .clv file. Weights stay on the file's mapped memory until they are used, or go to `device`.
 
@@ -109,7 +110,8 @@ def load(
     any_weights: a suffix also takes boundaries that were made with other weights. timeout: seconds that a run may
     take. max_memory: bytes of tensors on the CPU that it may have at once, besides weights and inputs, and that the
     elements of one tensor may come to, views too. Beyond them a run ends with LimitError, between two operators;
-    `cancel` ends runs from another thread."""
+    `cancel` ends runs from another thread. sandbox: run in another process that can compute and nothing else, on
+    the CPU, from a copy of the file, for 60 s a run where timeout is None; a crash there is CrashError here."""
     names = list(allow_operators)
     for name in names:
         if not isinstance(name, str) or isinstance(allow_operators, str):
@@ -120,9 +122,11 @@ def load(
             raise TypeError(f"types are classes, not {cls!r}")
     os.stat(path)  # as Python itself says that there is no such file
     where = None if device is None else str(read_device(device))
-    artifact = _native.Artifact(os.fsencode(path), names, check, check if copy is None else copy)
+    if sandbox and copy is False:
+        raise ArgumentError("a sandbox runs a copy of the file: copy=False and sandbox=True do not go together")
+    artifact = _native.Artifact(os.fsencode(path), names, check, check or sandbox if copy is None else copy)
     how = (allow_compiled, tape_only, read_level(optimize), read_threads(threads), any_weights)
-    runtime = _native.Runtime(artifact, where, part, unproven, debug, *how, timeout or 0.0, max_memory or 0)
+    runtime = _native.Runtime(artifact, where, part, unproven, debug, *how, timeout or 0.0, max_memory or 0, sandbox)
     model = LoadedModel(str(path), artifact, runtime, part, types)
     if not allow_compiled and not tape_only:
         _warn_native(model)

@@ -371,7 +371,7 @@ static clv_status put_variable(texts *env, const char *text)
 static clv_status make_environment(const child_spec *s, const char *mark, texts *out)
 {
 	TRY(vec_reserve(out, count_texts((const char *const *)environ)));
-	for (char **e = environ; e && *e; e++)
+	for (char **e = environ; !s->bare && e && *e; e++)
 		TRY(vec_push(out, *e));
 	for (uint32_t i = 0; i < count_texts(s->env); i++)
 		TRY(put_variable(out, s->env[i]));
