@@ -63,7 +63,7 @@ class LimitError(CleaveError, RuntimeError):
 
 
 class CrashError(CleaveError, RuntimeError):
-    """The process of a sandbox ended (`load(..., sandbox=True)`); the message has the node that it was at, and the signal.
+    """The process of a sandbox ended (`load(..., sandbox=True)`); the message says at which node, and how.
 
     The next run starts another process, unless the model had changed its own tensors."""
 

@@ -44,6 +44,7 @@ void br_warm(void)
 	attempt([&] { at::scaled_dot_product_attention(h, h, h); });
 	attempt([&] { at::quantize_per_tensor(a, 0.1, 0, at::kQUInt8); });
 	attempt([&] { at::globalContext().qEngine(); });
+	attempt([&] { at::rand({1}); }); // the default generator seeds itself
 }
 
 clv_status br_random_get(clv_tensor **out)

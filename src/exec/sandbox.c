@@ -809,6 +809,9 @@ static clv_status exchange(sandbox *s, const runtime *r, uint32_t which, const r
 	const clv_program *g = e->g;
 	bool draws = s->draws[which];
 	parcel tensors = {0};
+	run_spec checked = *spec;
+	checked.externals = e->externals;
+	TRY(program_check_run(g, &checked)); /* as a plain run says it */
 	sandbox_call c = {.kind = SANDBOX_RUN, .plan = which, .has_symbols = spec->symbols != NULL, .draws = draws};
 	TRY(pack_inputs(g, spec, draws, &tensors));
 	c.nsymbols = spec->symbols ? g->p->symbols.n : 0;
