@@ -366,102 +366,16 @@ static clv_status send_order(sandbox *s)
 	return wire_write(&s->w, s->texts.at, s->texts.n);
 }
 
-/* ---- answers, which are hostile --------------------------------------------------------------------------------------- */
-
-typedef struct reply {
-	clv_status status;
-	uint32_t nnumbers;
-	br_arg *numbers;
-	clv_tensor **tensors;
-	uint32_t ntensors;
-} reply;
-
-static void reply_free(reply *x)
-{
-	for (uint32_t i = 0; i < x->ntensors; i++)
-		br_unref(x->tensors[i]);
-	mem_free(x->tensors);
-	mem_free(x->numbers);
-}
-
-static clv_status read_number(const sandbox_number *from, br_arg *to)
-{
-	to->kind = (uint8_t)from->kind;
-	switch (from->kind) {
-	case BR_INT: to->u.i = from->i; return CLV_OK;
-	case BR_BOOL: to->u.b = from->i != 0; return CLV_OK;
-	case BR_FLOAT: to->u.f = from->re; return CLV_OK;
-	case BR_COMPLEX:
-		to->u.c.re = from->re;
-		to->u.c.im = from->im;
-		return CLV_OK;
-	default: return fail(CLV_E_PARSE, "a number is of kind %u", from->kind);
-	}
-}
-
-static clv_status read_numbers(const sandbox *s, reply *x, uint32_t n)
-{
-	x->numbers = mem_alloc((n + 1) * sizeof *x->numbers);
-	if (!x->numbers)
-		return fail_nomem();
-	for (uint32_t i = 0; i < n; i++) {
-		sandbox_number number;
-		TRY(wire_read(&s->w, &number, sizeof number));
-		TRY(read_number(&number, &x->numbers[i]));
-	}
-	x->nnumbers = n;
-	return CLV_OK;
-}
-
-static clv_status read_tensors(const sandbox *s, reply *x, uint32_t n, size_t bytes)
-{
-	void *data = mem_realloc(NULL, bytes, 1);
-	x->tensors = mem_alloc((n + 1) * sizeof *x->tensors);
-	clv_status st = data && x->tensors ? wire_read(&s->w, data, bytes) : fail_nomem();
-	if (st == CLV_OK)
-		st = parcel_open(data, bytes, x->tensors, n);
-	if (st == CLV_OK)
-		x->ntensors = n;
-	mem_free(data);
-	return st;
-}
-
-static clv_status read_error(const sandbox *s, const sandbox_answer *a)
-{
-	char raw[SANDBOX_MESSAGE] = {0}, text[SANDBOX_MESSAGE];
-	TRY(wire_read(&s->w, raw, a->message));
-	sandbox_clean(text, raw, sizeof text);
-	fail((clv_status)a->status, "%s", text);
-	return CLV_OK;
-}
-
-/* n numbers and m tensors are expected. A failure is one of the wire; what the child reports is in x->status. */
-static clv_status read_reply(const sandbox *s, uint32_t n, uint32_t m, reply *x)
-{
-	sandbox_answer a;
-	TRY(wire_read(&s->w, &a, sizeof a));
-	if (a.status < 0 || a.status > CLV_E_CRASHED || a.message >= SANDBOX_MESSAGE)
-		return fail(CLV_E_PARSE, "status %d with a message of %u bytes", a.status, a.message);
-	x->status = (clv_status)a.status;
-	if (a.status != CLV_OK)
-		return read_error(s, &a);
-	if (a.message || a.nnumbers != n || a.ntensors != m || a.tensors > (uint64_t)s->most)
-		return fail(CLV_E_PARSE, "%u numbers and %u tensors of %llu bytes for a call that gives %u and %u", a.nnumbers,
-		            a.ntensors, (unsigned long long)a.tensors, n, m);
-	TRY(read_numbers(s, x, n));
-	return read_tensors(s, x, m, a.tensors);
-}
+/* ---- starting --------------------------------------------------------------------------------------------------------- */
 
 /* An answer without numbers and tensors. */
 static clv_status read_plain(sandbox *s)
 {
 	reply x = {0};
-	clv_status st = read_reply(s, 0, 0, &x);
+	clv_status st = reply_read(&s->w, s->most, 0, 0, &x);
 	reply_free(&x);
 	return st == CLV_OK ? x.status : broken_wire(s, st);
 }
-
-/* ---- starting --------------------------------------------------------------------------------------------------------- */
 
 static clv_status open_socket(sandbox *s, int *theirs)
 {
@@ -821,7 +735,7 @@ static clv_status exchange(sandbox *s, const runtime *r, uint32_t which, const r
 	clv_status st = send_call(s, &c, spec->symbols, NULL, &tensors);
 	parcel_free(&tensors);
 	if (st == CLV_OK)
-		st = read_reply(s, g->out_numbers.n, e->noutputs + count_written(e) + draws, x);
+		st = reply_read(&s->w, s->most, g->out_numbers.n, e->noutputs + count_written(e) + draws, x);
 	if (st == CLV_OK && x->status == CLV_OK)
 		st = check_outputs(r, e, spec, x);
 	return st == CLV_OK ? x->status : broken_wire(s, st);

@@ -96,6 +96,19 @@ static inline bool sandbox_writes(const runtime_plan *e, uint32_t i)
 /* A text of the child's as one that can be shown: n bytes at most, ASCII, no control characters but newlines. */
 void sandbox_clean(char *to, const volatile char *from, size_t n);
 
+/* An answer as it was read. */
+typedef struct reply {
+	clv_status status; /* of the call; a failure has its message in the thread's slot */
+	br_arg *numbers;
+	uint32_t nnumbers;
+	clv_tensor **tensors;
+	uint32_t ntensors;
+} reply;
+
+/* An answer with n numbers and m tensors in `most` bytes at most, or with an error; what is anything else fails. */
+clv_status reply_read(const wire *w, int64_t most, uint32_t n, uint32_t m, reply *out);
+void reply_free(reply *x);
+
 /* ---- sandbox.c: our side --------------------------------------------------------------------------------------------- */
 
 typedef struct sandbox sandbox;

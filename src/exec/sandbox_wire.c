@@ -167,3 +167,80 @@ void sandbox_clean(char *to, const volatile char *from, size_t n)
 	if (n)
 		to[at] = '\0';
 }
+
+/* ---- answers, which are hostile --------------------------------------------------------------------------------------- */
+
+void reply_free(reply *x)
+{
+	for (uint32_t i = 0; i < x->ntensors; i++)
+		br_unref(x->tensors[i]);
+	mem_free(x->tensors);
+	mem_free(x->numbers);
+}
+
+static clv_status read_number(const sandbox_number *from, br_arg *to)
+{
+	to->kind = (uint8_t)from->kind;
+	switch (from->kind) {
+	case BR_INT: to->u.i = from->i; return CLV_OK;
+	case BR_BOOL: to->u.b = from->i != 0; return CLV_OK;
+	case BR_FLOAT: to->u.f = from->re; return CLV_OK;
+	case BR_COMPLEX:
+		to->u.c.re = from->re;
+		to->u.c.im = from->im;
+		return CLV_OK;
+	default: return fail(CLV_E_PARSE, "a number is of kind %u", from->kind);
+	}
+}
+
+static clv_status read_numbers(const wire *w, reply *x, uint32_t n)
+{
+	x->numbers = mem_alloc((n + 1) * sizeof *x->numbers);
+	if (!x->numbers)
+		return fail_nomem();
+	for (uint32_t i = 0; i < n; i++) {
+		sandbox_number number;
+		TRY(wire_read(w, &number, sizeof number));
+		TRY(read_number(&number, &x->numbers[i]));
+	}
+	x->nnumbers = n;
+	return CLV_OK;
+}
+
+static clv_status read_tensors(const wire *w, reply *x, uint32_t n, size_t bytes)
+{
+	void *data = mem_realloc(NULL, bytes, 1);
+	x->tensors = mem_alloc((n + 1) * sizeof *x->tensors);
+	clv_status st = data && x->tensors ? wire_read(w, data, bytes) : fail_nomem();
+	if (st == CLV_OK)
+		st = parcel_open(data, bytes, x->tensors, n);
+	if (st == CLV_OK)
+		x->ntensors = n;
+	mem_free(data);
+	return st;
+}
+
+static clv_status read_error(const wire *w, const sandbox_answer *a)
+{
+	char raw[SANDBOX_MESSAGE] = {0}, text[SANDBOX_MESSAGE];
+	TRY(wire_read(w, raw, a->message));
+	sandbox_clean(text, raw, sizeof text);
+	fail((clv_status)a->status, "%s", text);
+	return CLV_OK;
+}
+
+clv_status reply_read(const wire *w, int64_t most, uint32_t n, uint32_t m, reply *x)
+{
+	sandbox_answer a;
+	TRY(wire_read(w, &a, sizeof a));
+	if (a.status < 0 || a.status > CLV_E_CRASHED || a.message >= SANDBOX_MESSAGE)
+		return fail(CLV_E_PARSE, "status %d with a message of %u bytes", a.status, a.message);
+	x->status = (clv_status)a.status;
+	if (a.status != CLV_OK)
+		return read_error(w, &a);
+	if (a.message || a.nnumbers != n || a.ntensors != m || a.tensors > (uint64_t)most)
+		return fail(CLV_E_PARSE, "%u numbers and %u tensors of %llu bytes for a call that gives %u and %u", a.nnumbers,
+		            a.ntensors, (unsigned long long)a.tensors, n, m);
+	TRY(read_numbers(w, x, n));
+	return read_tensors(w, x, m, a.tensors);
+}

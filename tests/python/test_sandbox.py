@@ -136,7 +136,8 @@ def assert_same(got: Any, want: Any) -> None:
     assert len(a) == len(b)
     for x, y in zip(a, b, strict=True):
         if not isinstance(x, Tensor):
-            assert x == y and type(x) is type(y)
+            assert x == y
+            assert type(x) is type(y)
             continue
         assert (x.dtype, x.shape, x.stride()) == (y.dtype, y.shape, y.stride())
         if x.is_quantized:
@@ -219,7 +220,8 @@ def test_an_input_that_the_model_writes_is_written(tmp_path: Path) -> None:
     path = save(Writes(), (torch.ones(3), torch.ones(3)), tmp_path / "m.clv")
     x, y = torch.ones(3), torch.ones(3)
     assert torch.equal(cleave.load(path, sandbox=True)(x, y), torch.full((3,), 3.0))
-    assert torch.equal(x, torch.full((3,), 2.0)) and torch.equal(y, torch.ones(3))
+    assert torch.equal(x, torch.full((3,), 2.0))
+    assert torch.equal(y, torch.ones(3))
 
 
 class Counter(nn.Module):
@@ -238,11 +240,12 @@ def test_state_lives_in_the_sandbox_and_its_loss_is_said(tmp_path: Path) -> None
     path = save(Counter(), (torch.zeros(2),), tmp_path / "m.clv")
     model, x = cleave.load(path, sandbox=True), torch.zeros(2)
     first = model(x)
-    assert torch.equal(model(x), first + 1) and torch.equal(model(x), first + 2)
+    assert torch.equal(model(x), first + 1)
+    assert torch.equal(model(x), first + 2)
     os.kill(process_of(model), signal.SIGKILL)
     with pytest.raises(cleave.CrashError, match="SIGKILL"):
         model(x)
-    with pytest.raises(cleave.CrashError, match="changes its own tensors.*load it again"):
+    with pytest.raises(cleave.CrashError, match=r"changes its own tensors.*load it again"):
         model(x)
     assert torch.equal(cleave.load(path, sandbox=True)(x), first)
 
@@ -373,7 +376,7 @@ def processes() -> list[int]:
 
 def process_of(model: object) -> int:
     found = processes()
-    assert model is not None and len(found) == 1, found
+    assert len(found) == 1, model
     return found[0]
 
 
@@ -431,7 +434,8 @@ def test_a_crash_is_an_error_with_the_name_of_the_node(name: str, endless: Path)
 def test_a_call_that_the_filter_forbids_has_words_of_its_own(endless: Path) -> None:
     model = cleave.load(endless, sandbox=True)
     e, _ = run_and(model, lambda: os.kill(process_of(model), signal.SIGSYS), torch.ones(1, 4))
-    assert isinstance(e, cleave.CrashError) and "node sum (aten::sum) in inner asked the system" in str(e)
+    assert isinstance(e, cleave.CrashError)
+    assert "node sum (aten::sum) in inner asked the system" in str(e)
 
 
 def test_a_node_that_takes_too_long_is_ended(endless: Path) -> None:
@@ -439,14 +443,17 @@ def test_a_node_that_takes_too_long_is_ended(endless: Path) -> None:
     begin = time.monotonic()
     with pytest.raises(cleave.LimitError, match=r"node sum \(aten::sum\) in inner: it takes longer than the 1 s"):
         model(torch.ones(1, 4))
-    assert time.monotonic() - begin < 10 and not processes()
+    assert time.monotonic() - begin < 10
+    assert not processes()
 
 
 def test_another_thread_ends_a_run(endless: Path) -> None:
     model = cleave.load(endless, sandbox=True)
     e, took = run_and(model, model.cancel, torch.ones(1, 4))
-    assert isinstance(e, cleave.LimitError) and "stopped by another thread at node sum" in str(e)
-    assert took < 5 and not processes()
+    assert isinstance(e, cleave.LimitError)
+    assert "stopped by another thread at node sum" in str(e)
+    assert took < 5
+    assert not processes()
 
 
 class Wide(nn.Module):
@@ -486,7 +493,8 @@ def test_the_process_of_a_sandbox_has_nothing(tmp_path: Path, monkeypatch: pytes
             files = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
             assert sorted(f.split(":")[0] for f in files) == ["/dev/null", "/dev/null", "socket"]
             assert b"SECRET_OF_THE_HOST" not in Path(f"/proc/{pid}/environ").read_bytes()
-        assert held and log
+        assert held
+        assert log
 
 
 def test_a_host_with_many_threads_keeps_nothing_of_sandboxes(tmp_path: Path) -> None:
@@ -510,8 +518,10 @@ def test_a_host_with_many_threads_keeps_nothing_of_sandboxes(tmp_path: Path) -> 
             t.start()
         for t in threads:
             t.join()
-        assert not wrong and not ended
-        assert len(os.listdir("/proc/self/fd")) == held and not started()
+        assert not wrong
+        assert not ended
+        assert len(os.listdir("/proc/self/fd")) == held
+        assert not started()
         with pytest.raises(ChildProcessError):
             os.waitpid(-1, os.WNOHANG)
     finally:
@@ -558,7 +568,8 @@ print("here", flush=True)
 time.sleep(60)
 """
     host = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    assert host.stdout and host.stdout.readline() == b"here\n"
+    assert host.stdout
+    assert host.stdout.readline() == b"here\n"
     left = descendants(host.pid)
     assert len(left) == 2
     host.kill()
@@ -585,7 +596,9 @@ def test_the_command_line_runs_a_file_in_a_sandbox(tmp_path: Path, endless: Path
     done = subprocess.run(
         [*base, "--sandbox", "--compare", str(plain), "-o", str(boxed)], capture_output=True, text=True
     )
-    assert done.returncode == 0 and "bit for bit" in done.stderr
+    assert done.returncode == 0
+    assert "bit for bit" in done.stderr
     slow = [COMMAND, "run", str(endless), "--fill", "ones", "--sandbox", "--timeout", "1"]
     done = subprocess.run(slow, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and "node sum (aten::sum) in inner: it takes longer than the 1 s" in done.stderr
+    assert done.returncode == 1
+    assert "node sum (aten::sum) in inner: it takes longer than the 1 s" in done.stderr
