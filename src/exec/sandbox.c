@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysinfo.h>
@@ -45,11 +46,10 @@ struct sandbox {
 	pid_t owner;          /* a copy of the host has a process of its own */
 	child process;
 	wire w;
-	bool runs;              /* there is a process */
-	double seconds;         /* that it has for what it does now */
-	bool changed;           /* it has run a model that changes its own tensors */
-	int file, page;         /* memfds */
-	volatile run_place *at; /* the page */
+	bool runs;                /* there is a process */
+	double seconds;           /* that it has for what it does now */
+	bool changed;             /* it has run a model that changes its own tensors */
+	int files[SANDBOX_FILES]; /* memory files */
 	sandbox_order order;
 	strbuf texts;
 	VEC(assigned) tensors;
@@ -174,32 +174,39 @@ static clv_status make_memfd(const char *name, int *out)
 	return *out >= 0 ? CLV_OK : fail(CLV_E_IO, "cannot make memory for a sandbox: %s", strerror(errno));
 }
 
-/* Nobody changes it any more, neither side. */
-static clv_status make_file(sandbox *s, const artifact *a)
+enum { MODEL, CALLS, ANSWERS }; /* of the files */
+
+/* A file that is too large for a process sends it a signal. */
+static clv_status check_size(uint64_t n)
 {
-	TRY(make_memfd("cleave-file", &s->file));
-	for (size_t at = 0; at < a->data_n;) {
-		ssize_t put = write(s->file, (const char *)a->data + at, a->data_n - at);
-		if (put < 0 && errno != EINTR)
-			return fail(CLV_E_IO, "cannot copy the file for a sandbox: %s", strerror(errno));
-		at += put > 0 ? (size_t)put : 0;
-	}
-	if (fcntl(s->file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) != 0)
-		return fail(CLV_E_IO, "cannot seal the file of a sandbox: %s", strerror(errno));
+	struct rlimit most;
+	if (getrlimit(RLIMIT_FSIZE, &most) == 0 && n > most.rlim_cur)
+		return fail(CLV_E_UNSUPPORTED, "a sandbox needs files in memory of %llu bytes, and this process may have %llu",
+		            (unsigned long long)n, (unsigned long long)most.rlim_cur);
 	return CLV_OK;
 }
 
-static clv_status make_page(sandbox *s)
+/* The model: nobody changes it any more, neither side. The other two keep their size, the child could not change it. */
+static clv_status make_files(sandbox *s, const artifact *a)
 {
-	TRY(make_memfd("cleave-place", &s->page));
-	void *at = MAP_FAILED;
-	if (ftruncate(s->page, sizeof *s->at) == 0 &&
-	    fcntl(s->page, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
-		at = mmap(NULL, sizeof *s->at, PROT_READ | PROT_WRITE, MAP_SHARED, s->page, 0);
-	if (at == MAP_FAILED)
-		return fail(CLV_E_IO, "cannot map memory for a sandbox: %s", strerror(errno));
-	s->at = at;
+	TRY(check_size(a->data_n));
+	TRY(check_size((uint64_t)s->most + PLACE_ROOM));
+	TRY(make_memfd("cleave-model", &s->files[MODEL]));
+	TRY(make_memfd("cleave-calls", &s->files[CALLS]));
+	TRY(make_memfd("cleave-answers", &s->files[ANSWERS]));
+	TRY(memory_write(s->files[MODEL], 0, a->data, a->data_n));
+	if (fcntl(s->files[MODEL], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) != 0 ||
+	    ftruncate(s->files[ANSWERS], s->most + PLACE_ROOM) != 0)
+		return fail(CLV_E_IO, "cannot prepare memory for a sandbox: %s", strerror(errno));
 	return CLV_OK;
+}
+
+/* Memory of a large call goes back. */
+static void release(int file, off_t from, uint64_t n)
+{
+	enum { LARGE = 256 << 20 };
+	if (n > LARGE)
+		(void)!fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, from, (off_t)n);
 }
 
 static void put_words(strbuf *b, const char *text, bool *has)
@@ -243,7 +250,8 @@ static clv_status make_order(sandbox *s, const runtime *r, const clv_runtime_opt
 	/* Weights are there twice where the model changes them, tensors where they go in and out. */
 	uint64_t threads = (uint64_t)(o->threads ? o->threads : br_threads());
 	to->room = 2 * (uint64_t)memory + 2 * r->a->data_n + SLACK + threads * (uint64_t)STACKS;
-	s->most = memory > INT64_MAX - SLACK ? INT64_MAX : memory + SLACK;
+	s->most = memory > INT64_MAX - 2 * (int64_t)SLACK ? INT64_MAX - SLACK : memory + SLACK;
+	to->answer = (uint64_t)s->most;
 	return CLV_OK;
 }
 
@@ -288,12 +296,13 @@ static void end_process(sandbox *s)
 /* Where it was, as errors of runs say it. */
 static void say_place(const sandbox *s, char *to, size_t n)
 {
-	char name[sizeof s->at->name], op[sizeof s->at->op], module[sizeof s->at->module];
-	sandbox_clean(name, s->at->name, sizeof name);
-	sandbox_clean(op, s->at->op, sizeof op);
-	sandbox_clean(module, s->at->module, sizeof module);
-	if (name[0])
-		snprintf(to, n, "node %s (%s)%s%s", name, op, module[0] ? " in " : "", module);
+	run_place raw = {{0}}, x;
+	(void)memory_read(s->files[ANSWERS], 0, &raw, sizeof raw);
+	sandbox_clean(x.name, raw.name, sizeof x.name);
+	sandbox_clean(x.op, raw.op, sizeof x.op);
+	sandbox_clean(x.module, raw.module, sizeof x.module);
+	if (x.name[0])
+		snprintf(to, n, "node %s (%s)%s%s", x.name, x.op, x.module[0] ? " in " : "", x.module);
 	else
 		snprintf(to, n, "the sandbox");
 }
@@ -354,13 +363,12 @@ static clv_status broken_wire(sandbox *s, clv_status st)
 
 static clv_status send_order(sandbox *s)
 {
-	_Alignas(struct cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {0};
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof s->files)] = {0};
 	struct iovec part = {&s->order, sizeof s->order};
 	struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
 	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-	int fds[2] = {s->file, s->page};
-	*c = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof fds)};
-	memcpy(CMSG_DATA(c), fds, sizeof fds);
+	*c = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof s->files)};
+	memcpy(CMSG_DATA(c), s->files, sizeof s->files);
 	if (sendmsg(s->w.fd, &m, MSG_NOSIGNAL) != (ssize_t)sizeof s->order)
 		return fail(CLV_E_IO, "the order of a sandbox cannot be sent");
 	return wire_write(&s->w, s->texts.at, s->texts.n);
@@ -372,7 +380,7 @@ static clv_status send_order(sandbox *s)
 static clv_status read_plain(sandbox *s)
 {
 	reply x = {0};
-	clv_status st = reply_read(&s->w, s->most, 0, 0, &x);
+	clv_status st = reply_read(&s->w, s->files[ANSWERS], s->most, 0, 0, &x);
 	reply_free(&x);
 	return st == CLV_OK ? x.status : broken_wire(s, st);
 }
@@ -419,8 +427,7 @@ static clv_status start_process(sandbox *s)
 	}
 	s->owner = getpid();
 	s->runs = true;
-	memset((void *)s->at, 0, sizeof *s->at);
-	return CLV_OK;
+	return memory_write(s->files[ANSWERS], 0, &(run_place){{0}}, sizeof(run_place));
 }
 
 /* The process is confined when it has answered once, and has the model when it has answered twice. */
@@ -502,8 +509,7 @@ static clv_status fill(sandbox *s, const runtime *r, const clv_runtime_options *
 	TRY(find_program(folder, &s->program));
 	TRY(keep_environment(s, folder));
 	TRY(make_order(s, r, o));
-	TRY(make_file(s, r->a));
-	TRY(make_page(s));
+	TRY(make_files(s, r->a));
 	TRY(find_draws(s, r));
 	return start(s);
 }
@@ -516,7 +522,7 @@ clv_status sandbox_new(runtime *r, const clv_runtime_options *o, sandbox **out)
 	sandbox *s = mem_alloc(sizeof *s);
 	if (!s)
 		return fail_nomem();
-	*s = (sandbox){.file = -1, .page = -1, .w.fd = -1, .texts = STRBUF_INIT};
+	*s = (sandbox){.files = {-1, -1, -1}, .w.fd = -1, .texts = STRBUF_INIT};
 	pthread_mutex_init(&s->lock, NULL);
 	clv_status st = fill(s, r, o);
 	if (st == CLV_OK)
@@ -537,12 +543,9 @@ void sandbox_free(sandbox *s)
 	}
 	for (uint32_t i = 0; i < s->env.n; i++)
 		mem_free(s->env.at[i]);
-	if (s->at)
-		munmap((void *)s->at, sizeof *s->at);
-	if (s->file >= 0)
-		close(s->file);
-	if (s->page >= 0)
-		close(s->page);
+	for (int i = 0; i < SANDBOX_FILES; i++)
+		if (s->files[i] >= 0)
+			close(s->files[i]);
 	vec_free(&s->tensors);
 	vec_free(&s->env);
 	strbuf_free(&s->texts);
@@ -557,10 +560,11 @@ void sandbox_free(sandbox *s)
 static clv_status send_call(sandbox *s, const sandbox_call *c, const int64_t *symbols, const char *name,
                             const parcel *tensors)
 {
-	TRY(wire_write(&s->w, c, sizeof *c));
-	TRY(wire_write(&s->w, symbols, c->nsymbols * sizeof *symbols));
-	TRY(wire_write(&s->w, name, c->name));
-	return parcel_send(tensors, &s->w);
+	int file = s->files[CALLS];
+	TRY(memory_write(file, 0, symbols, c->nsymbols * sizeof *symbols));
+	TRY(memory_write(file, c->nsymbols * sizeof *symbols, name, c->name));
+	TRY(parcel_write(tensors, file, call_head(c)));
+	return wire_write(&s->w, c, sizeof *c);
 }
 
 /* What the caller's thread has, and operators ask for. */
@@ -732,12 +736,19 @@ static clv_status exchange(sandbox *s, const runtime *r, uint32_t which, const r
 	c.ntensors = g->v.inputs.n + draws;
 	c.tensors = tensors.image.total;
 	describe_caller(&c);
-	clv_status st = send_call(s, &c, spec->symbols, NULL, &tensors);
+	clv_status st = check_size(call_head(&c) + c.tensors);
+	if (st != CLV_OK) {
+		parcel_free(&tensors);
+		return st;
+	}
+	st = send_call(s, &c, spec->symbols, NULL, &tensors);
 	parcel_free(&tensors);
 	if (st == CLV_OK)
-		st = reply_read(&s->w, s->most, g->out_numbers.n, e->noutputs + count_written(e) + draws, x);
+		st = reply_read(&s->w, s->files[ANSWERS], s->most, g->out_numbers.n, e->noutputs + count_written(e) + draws, x);
 	if (st == CLV_OK && x->status == CLV_OK)
 		st = check_outputs(r, e, spec, x);
+	release(s->files[CALLS], 0, c.tensors);
+	release(s->files[ANSWERS], PLACE_ROOM, x->bytes);
 	return st == CLV_OK ? x->status : broken_wire(s, st);
 }
 

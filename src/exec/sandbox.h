@@ -3,9 +3,10 @@
  *     runtime (sandbox.c)  ──socket──▶  sandbox_child.c: torch is loaded, warm, then confined (sandbox_filter.c)
  *     checks the answer    ◀──────────  only then it reads the file and runs
  *
- * The runtime on our side has plans and ports as any other, and runs no operator: runtime_run_plan hands calls over. All that
- * comes back is taken as hostile (sandbox_wire.c). What the child does right now stands in a page that both have mapped, so
- * that a crash has the name of a node. */
+ * The runtime on our side has plans and ports as any other, and runs no operator: runtime_run_plan hands calls over. A call and
+ * its answer are a short message each; what they are about lies in two memory files that the child has mapped. We read and
+ * write them as files, so that nothing of ours changes while we look at it, and take all that comes back as hostile
+ * (sandbox_wire.c). What the child does right now stands at the start of the second one: a crash has the name of a node. */
 #ifndef EXEC_SANDBOX_H
 #define EXEC_SANDBOX_H
 
@@ -32,6 +33,10 @@ typedef struct wire {
 clv_status wire_write(const wire *w, const void *at, size_t n); /* CLV_E_IO: nobody is there any more */
 clv_status wire_read(const wire *w, void *at, size_t n);        /* likewise */
 
+/* Memory files. */
+clv_status memory_write(int file, uint64_t at, const void *from, size_t n); /* it grows; CLV_E_NOMEM */
+clv_status memory_read(int file, uint64_t at, void *to, size_t n);          /* CLV_E_PARSE: it is shorter */
+
 /* Tensors as bytes: a payload of values. What is packed borrows the tensors. */
 typedef struct parcel {
 	payload *p;
@@ -40,26 +45,28 @@ typedef struct parcel {
 } parcel;
 
 clv_status parcel_make(clv_tensor *const *tensors, uint32_t n, parcel *out); /* CLV_E_UNSUPPORTED: no plain memory */
-clv_status parcel_send(const parcel *x, const wire *w);                      /* image.total bytes */
+clv_status parcel_write(const parcel *x, int file, uint64_t at);             /* image.total bytes */
 void parcel_free(parcel *x);
 /* Exactly n tensors of hostile bytes; new references. */
 clv_status parcel_open(const void *bytes, size_t size, clv_tensor **out, uint32_t n);
+
+enum { PLACE_ROOM = 4096, CALL_ALIGN = 64, SANDBOX_FILES = 3 }; /* the model, calls, answers */
 
 /* What a process is made for. Texts follow: part, device, optimize, then nallow operators, each with its NUL. */
 typedef struct sandbox_order {
 	char version[32]; /* both sides are of one build: the structs here are */
 	uint64_t file_bytes, texts;
 	double timeout;
-	int64_t max_memory; /* as the caller said it */
-	uint64_t room;
-	int32_t threads; /* of the runtime */
+	int64_t max_memory;    /* as the caller said it */
+	uint64_t room, answer; /* bytes: of address space, of an answer at most */
+	int32_t threads;       /* of the runtime */
 	uint32_t nallow;
 	bool has_part, has_device, has_optimize, unproven, debug;
 } sandbox_order;
 
 typedef enum sandbox_kind { SANDBOX_RUN, SANDBOX_ASSIGN } sandbox_kind;
 
-/* A call: symbols, tensors. Of ASSIGN: a name, one tensor. */
+/* A call: symbols and a name, then at a multiple of CALL_ALIGN tensors. Of ASSIGN the one of that name. */
 typedef struct sandbox_call {
 	uint32_t kind, plan;
 	int32_t threads; /* that the caller has */
@@ -72,7 +79,14 @@ typedef struct sandbox_call {
 	fenv_t arithmetic; /* rounding, and whether denormal numbers are flushed */
 } sandbox_call;
 
-/* What came of it: a message, numbers of the output, tensors: outputs, inputs that the plan writes, the generator. */
+static inline uint64_t call_head(const sandbox_call *c)
+{
+	uint64_t n = c->nsymbols * sizeof(int64_t) + c->name;
+	return (n + CALL_ALIGN - 1) / CALL_ALIGN * CALL_ALIGN;
+}
+
+/* What came of it, from PLACE_ROOM on: a message, numbers of the output, tensors (outputs, inputs that the plan writes, the
+   generator). */
 typedef struct sandbox_answer {
 	int32_t status;
 	uint32_t message, nnumbers, ntensors;
@@ -94,7 +108,7 @@ static inline bool sandbox_writes(const runtime_plan *e, uint32_t i)
 }
 
 /* A text of the child's as one that can be shown: n bytes at most, ASCII, no control characters but newlines. */
-void sandbox_clean(char *to, const volatile char *from, size_t n);
+void sandbox_clean(char *to, const char *from, size_t n);
 
 /* An answer as it was read. */
 typedef struct reply {
@@ -103,10 +117,11 @@ typedef struct reply {
 	uint32_t nnumbers;
 	clv_tensor **tensors;
 	uint32_t ntensors;
+	uint64_t bytes; /* that the tensors were */
 } reply;
 
 /* An answer with n numbers and m tensors in `most` bytes at most, or with an error; what is anything else fails. */
-clv_status reply_read(const wire *w, int64_t most, uint32_t n, uint32_t m, reply *out);
+clv_status reply_read(const wire *w, int file, int64_t most, uint32_t n, uint32_t m, reply *out);
 void reply_free(reply *x);
 
 /* ---- sandbox.c: our side --------------------------------------------------------------------------------------------- */

@@ -13,38 +13,62 @@
 
 #include "exec/sandbox.h"
 
+/* A memory file that is mapped as far as it was needed. */
+typedef struct area {
+	int fd, prot;
+	off_t from;
+	uint8_t *at; /* NULL: not mapped */
+	size_t n;
+} area;
+
 typedef struct server {
 	wire w;
 	sandbox_order order;
 	char *texts; /* order.texts bytes, the last is NUL */
-	run_place *place;
 	const void *file;
+	run_place *place;
+	area calls, answers; /* the latter from PLACE_ROOM on */
 	clv_artifact *a;
 	clv_runtime *r;
 } server;
 
 /* ---- the order -------------------------------------------------------------------------------------------------------- */
 
-enum { FD_FILE = 3, FD_PAGE = 4 };
+enum { FD_FILE = 3, FD_CALLS = 4, FD_ANSWERS = 5, FD_BEYOND = 16 };
 
-/* The order with the two files; they get numbers of their own, and everything else is closed. */
+/* At least n bytes of it. */
+static clv_status area_map(area *x, size_t n)
+{
+	if (n <= x->n)
+		return CLV_OK;
+	if (x->at)
+		munmap(x->at, x->n);
+	void *at = mmap(NULL, n, x->prot, MAP_SHARED, x->fd, x->from);
+	x->at = at == MAP_FAILED ? NULL : at;
+	x->n = x->at ? n : 0;
+	return x->at ? CLV_OK : fail_nomem();
+}
+
+/* The order with its files; they get numbers of their own, and everything else is closed. */
 static clv_status take_order(server *s)
 {
-	_Alignas(struct cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))];
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(SANDBOX_FILES * sizeof(int))];
 	struct iovec part = {&s->order, sizeof s->order};
 	struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-	int fds[2];
+	int fds[SANDBOX_FILES];
 	ssize_t got = recvmsg(s->w.fd, &m, MSG_CMSG_CLOEXEC);
 	struct cmsghdr *c = got > 0 ? CMSG_FIRSTHDR(&m) : NULL;
 	if (!c || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof fds))
 		return fail(CLV_E_IO, "the order of a sandbox came without its files");
 	memcpy(fds, CMSG_DATA(c), sizeof fds);
 	TRY(wire_read(&s->w, (char *)&s->order + got, sizeof s->order - (size_t)got));
-	int file = fcntl(fds[0], F_DUPFD, 16), page = fcntl(fds[1], F_DUPFD, 16); /* out of the way */
-	if (file < 0 || page < 0 || dup2(file, FD_FILE) < 0 || dup2(page, FD_PAGE) < 0)
-		return fail(CLV_E_IO, "the files of a sandbox cannot be used: %s", strerror(errno));
-	if (syscall(SYS_close_range, FD_PAGE + 1, ~0U, 0) != 0)
-		for (int fd = FD_PAGE + 1; fd < sysconf(_SC_OPEN_MAX); fd++)
+	for (int i = 0; i < SANDBOX_FILES; i++) /* out of the way first */
+		fds[i] = fcntl(fds[i], F_DUPFD, FD_BEYOND);
+	for (int i = 0; i < SANDBOX_FILES; i++)
+		if (fds[i] < 0 || dup2(fds[i], FD_FILE + i) < 0)
+			return fail(CLV_E_IO, "the files of a sandbox cannot be used: %s", strerror(errno));
+	if (syscall(SYS_close_range, FD_ANSWERS + 1, ~0U, 0) != 0)
+		for (int fd = FD_ANSWERS + 1; fd < sysconf(_SC_OPEN_MAX); fd++)
 			close(fd);
 	return CLV_OK;
 }
@@ -62,13 +86,14 @@ static clv_status take_texts(server *s)
 
 static clv_status map_files(server *s)
 {
-	void *page = mmap(NULL, sizeof *s->place, PROT_READ | PROT_WRITE, MAP_SHARED, FD_PAGE, 0);
+	void *page = mmap(NULL, PLACE_ROOM, PROT_READ | PROT_WRITE, MAP_SHARED, FD_ANSWERS, 0);
 	void *file = mmap(NULL, s->order.file_bytes, PROT_READ, MAP_PRIVATE, FD_FILE, 0);
 	if (page == MAP_FAILED || file == MAP_FAILED)
 		return fail(CLV_E_IO, "the files of a sandbox cannot be mapped: %s", strerror(errno));
 	s->place = page;
 	s->file = file;
-	close(FD_PAGE);
+	s->calls = (area){.fd = FD_CALLS, .prot = PROT_READ};
+	s->answers = (area){.fd = FD_ANSWERS, .prot = PROT_READ | PROT_WRITE, .from = PLACE_ROOM};
 	close(FD_FILE);
 	return CLV_OK;
 }
@@ -121,8 +146,8 @@ static clv_status load(server *s)
 
 typedef struct call {
 	sandbox_call c;
-	int64_t *symbols;
-	char *name;
+	const int64_t *symbols; /* in the area of calls, as the name */
+	const char *name;
 	clv_tensor **tensors; /* c.ntensors */
 	clv_tensor **results; /* outputs, written inputs, the generator's state */
 	uint32_t nresults;
@@ -136,34 +161,21 @@ static void call_free(call *x)
 		br_unref(x->tensors[i]);
 	for (uint32_t i = 0; x->results && i < x->nresults; i++)
 		br_unref(x->results[i]);
-	mem_free(x->symbols);
-	mem_free(x->name);
 	mem_free(x->tensors);
 	mem_free(x->results);
 	mem_free(x->numbers);
 }
 
-static clv_status take_tensors(server *s, call *x)
-{
-	void *bytes = mem_realloc(NULL, x->c.tensors, 1);
-	x->tensors = mem_alloc((x->c.ntensors + 1) * sizeof *x->tensors);
-	clv_status st = bytes && x->tensors ? wire_read(&s->w, bytes, x->c.tensors) : fail_nomem();
-	if (st == CLV_OK)
-		st = parcel_open(bytes, x->c.tensors, x->tensors, x->c.ntensors);
-	mem_free(bytes);
-	return st;
-}
-
 static clv_status take_call(server *s, call *x)
 {
 	TRY(wire_read(&s->w, &x->c, sizeof x->c));
-	x->symbols = mem_alloc((x->c.nsymbols + 1) * sizeof *x->symbols);
-	x->name = mem_alloc(x->c.name + 1);
-	if (!x->symbols || !x->name)
+	TRY(area_map(&s->calls, call_head(&x->c) + x->c.tensors));
+	x->symbols = (const int64_t *)s->calls.at;
+	x->name = (const char *)(x->symbols + x->c.nsymbols);
+	x->tensors = mem_alloc((x->c.ntensors + 1) * sizeof *x->tensors);
+	if (!x->tensors)
 		return fail_nomem();
-	TRY(wire_read(&s->w, x->symbols, x->c.nsymbols * sizeof *x->symbols));
-	TRY(wire_read(&s->w, x->name, x->c.name));
-	return take_tensors(s, x);
+	return parcel_open(s->calls.at + call_head(&x->c), x->c.tensors, x->tensors, x->c.ntensors);
 }
 
 static clv_status run_plan(server *s, call *x)
@@ -215,29 +227,50 @@ static clv_status assign(server *s, const call *x)
 	return runtime_assign(s->r, &one, 1);
 }
 
-static clv_status answer(const server *s, const call *x, const parcel *tensors, clv_status st)
+static sandbox_number number_of(const br_arg *from)
 {
-	const char *message = st == CLV_OK ? "" : clv_last_error();
-	sandbox_answer a = {.status = st,
-	                    .message = (uint32_t)strnlen(message, SANDBOX_MESSAGE - 1),
-	                    .nnumbers = st == CLV_OK ? x->nnumbers : 0,
-	                    .ntensors = st == CLV_OK ? x->nresults : 0,
-	                    .tensors = st == CLV_OK ? tensors->image.total : 0};
-	s->place->name[0] = '\0';
-	TRY(wire_write(&s->w, &a, sizeof a));
-	TRY(wire_write(&s->w, message, a.message));
-	for (uint32_t i = 0; i < a.nnumbers; i++) {
-		const br_arg *from = &x->numbers[i];
-		sandbox_number n = {.kind = from->kind};
-		if (from->kind == BR_COMPLEX)
-			n = (sandbox_number){.kind = from->kind, .re = from->u.c.re, .im = from->u.c.im};
-		else if (from->kind == BR_FLOAT)
-			n.re = from->u.f;
-		else
-			n.i = from->kind == BR_BOOL ? from->u.b : from->u.i;
-		TRY(wire_write(&s->w, &n, sizeof n));
+	switch (from->kind) {
+	case BR_COMPLEX: return (sandbox_number){.kind = from->kind, .re = from->u.c.re, .im = from->u.c.im};
+	case BR_FLOAT: return (sandbox_number){.kind = from->kind, .re = from->u.f};
+	case BR_BOOL: return (sandbox_number){.kind = from->kind, .i = from->u.b};
+	default: return (sandbox_number){.kind = from->kind, .i = from->u.i};
 	}
-	return st == CLV_OK ? parcel_send(tensors, &s->w) : CLV_OK;
+}
+
+static clv_status put_results(server *s, const call *x, const parcel *tensors, sandbox_answer *a)
+{
+	size_t numbers = x->nnumbers * sizeof(sandbox_number);
+	if (tensors->image.total > s->order.answer - numbers)
+		return fail(CLV_E_LIMIT, "the outputs are %zu bytes, more than the %llu that a sandbox may give",
+		            tensors->image.total, (unsigned long long)s->order.answer);
+	TRY(area_map(&s->answers, numbers + tensors->image.total));
+	for (uint32_t i = 0; i < x->nnumbers; i++) {
+		sandbox_number n = number_of(&x->numbers[i]);
+		memcpy(s->answers.at + i * sizeof n, &n, sizeof n);
+	}
+	st_copy(&tensors->image, s->answers.at + numbers);
+	*a = (sandbox_answer){.nnumbers = x->nnumbers, .ntensors = x->nresults, .tensors = tensors->image.total};
+	return CLV_OK;
+}
+
+static clv_status put_error(server *s, clv_status st, sandbox_answer *a)
+{
+	const char *message = clv_last_error();
+	*a = (sandbox_answer){.status = st, .message = (uint32_t)strnlen(message, SANDBOX_MESSAGE - 1)};
+	TRY(area_map(&s->answers, SANDBOX_MESSAGE));
+	memcpy(s->answers.at, message, a->message);
+	return CLV_OK;
+}
+
+static clv_status answer(server *s, const call *x, const parcel *tensors, clv_status st)
+{
+	sandbox_answer a;
+	if (st == CLV_OK)
+		st = put_results(s, x, tensors, &a);
+	if (st != CLV_OK)
+		TRY(put_error(s, st, &a));
+	s->place->name[0] = '\0';
+	return wire_write(&s->w, &a, sizeof a);
 }
 
 /* False: the other side is gone. */
@@ -259,17 +292,15 @@ static bool serve_call(server *s)
 	return there;
 }
 
-/* An answer before the page is there. */
-static clv_status answer_plain(const server *s, clv_status st)
+/* About the start: no numbers, no tensors. */
+static clv_status answer_plain(server *s, clv_status st)
 {
-	run_place none;
 	call nothing = {0};
 	parcel empty = {0};
-	server to = *s;
-	if (!to.place)
-		to.place = &none;
+	if (!s->place)
+		return st; /* there is no place for a message */
 	TRY(parcel_make(NULL, 0, &empty));
-	clv_status sent = answer(&to, &nothing, &empty, st);
+	clv_status sent = answer(s, &nothing, &empty, st);
 	parcel_free(&empty);
 	return sent;
 }

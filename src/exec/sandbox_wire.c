@@ -1,12 +1,13 @@
-/* Messages between a runtime and the process of its sandbox: bytes in order, and tensors as payloads.
+/* Messages between a runtime and the process of its sandbox, and tensors as payloads in memory files.
  *
- * The reader of payloads takes bytes as hostile, and what it lets through is copied into tensors of ours: the other side has
- * no memory in common with us but one page, of which only a text is shown. */
+ * The reader of payloads takes bytes as hostile, and what it lets through is copied into tensors of ours: no memory of ours is
+ * also the other side's. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "exec/sandbox.h"
 #include "exec/tensors.h"
@@ -58,6 +59,30 @@ clv_status wire_read(const wire *w, void *to, size_t n)
 	return CLV_OK;
 }
 
+/* ---- memory files ----------------------------------------------------------------------------------------------------- */
+
+clv_status memory_write(int file, uint64_t at, const void *from, size_t n)
+{
+	for (size_t done = 0; done < n;) {
+		ssize_t put = pwrite(file, (const char *)from + done, n - done, (off_t)(at + done));
+		if (put < 0 && errno != EINTR)
+			return fail(CLV_E_NOMEM, "there is no memory for a sandbox: %s", strerror(errno));
+		done += put > 0 ? (size_t)put : 0;
+	}
+	return CLV_OK;
+}
+
+clv_status memory_read(int file, uint64_t at, void *to, size_t n)
+{
+	for (size_t done = 0; done < n;) {
+		ssize_t got = pread(file, (char *)to + done, n - done, (off_t)(at + done));
+		if (got == 0 || (got < 0 && errno != EINTR))
+			return fail(CLV_E_PARSE, "%zu bytes are not there", n - done);
+		done += got > 0 ? (size_t)got : 0;
+	}
+	return CLV_OK;
+}
+
 /* ---- tensors ---------------------------------------------------------------------------------------------------------- */
 
 static clv_status add_tensor(payload *p, clv_tensor *t, uint32_t i)
@@ -88,12 +113,19 @@ clv_status parcel_make(clv_tensor *const *tensors, uint32_t n, parcel *out)
 	return st;
 }
 
-clv_status parcel_send(const parcel *x, const wire *w)
+static clv_status put_at(int file, uint64_t *at, const void *from, size_t n)
 {
-	TRY(wire_write(w, x->image.head, x->image.head_n));
+	TRY(memory_write(file, *at, from, n));
+	*at += n;
+	return CLV_OK;
+}
+
+clv_status parcel_write(const parcel *x, int file, uint64_t at)
+{
+	TRY(put_at(file, &at, x->image.head, x->image.head_n));
 	for (uint32_t i = 0; i < x->image.n; i++) {
 		const st_entry *e = &x->image.entries[x->image.order[i]];
-		TRY(wire_write(w, e->data, e->nbytes));
+		TRY(put_at(file, &at, e->data, e->nbytes));
 	}
 	return CLV_OK;
 }
@@ -154,8 +186,7 @@ clv_status parcel_open(const void *bytes, size_t size, clv_tensor **out, uint32_
 
 /* ---- texts ------------------------------------------------------------------------------------------------------------ */
 
-/* The other side may write while we read: each byte is read once. */
-void sandbox_clean(char *to, const volatile char *from, size_t n)
+void sandbox_clean(char *to, const char *from, size_t n)
 {
 	size_t at = 0;
 	for (; n > 1 && at < n - 1; at++) {
@@ -193,25 +224,26 @@ static clv_status read_number(const sandbox_number *from, br_arg *to)
 	}
 }
 
-static clv_status read_numbers(const wire *w, reply *x, uint32_t n)
+static clv_status read_numbers(int file, uint64_t *at, reply *x, uint32_t n)
 {
 	x->numbers = mem_alloc((n + 1) * sizeof *x->numbers);
 	if (!x->numbers)
 		return fail_nomem();
-	for (uint32_t i = 0; i < n; i++) {
+	for (uint32_t i = 0; i < n; i++, *at += sizeof(sandbox_number)) {
 		sandbox_number number;
-		TRY(wire_read(w, &number, sizeof number));
+		TRY(memory_read(file, *at, &number, sizeof number));
 		TRY(read_number(&number, &x->numbers[i]));
 	}
 	x->nnumbers = n;
 	return CLV_OK;
 }
 
-static clv_status read_tensors(const wire *w, reply *x, uint32_t n, size_t bytes)
+/* All bytes are ours before the first is looked at: the child could write them meanwhile. */
+static clv_status read_tensors(int file, uint64_t at, reply *x, uint32_t n, size_t bytes)
 {
 	void *data = mem_realloc(NULL, bytes, 1);
 	x->tensors = mem_alloc((n + 1) * sizeof *x->tensors);
-	clv_status st = data && x->tensors ? wire_read(w, data, bytes) : fail_nomem();
+	clv_status st = data && x->tensors ? memory_read(file, at, data, bytes) : fail_nomem();
 	if (st == CLV_OK)
 		st = parcel_open(data, bytes, x->tensors, n);
 	if (st == CLV_OK)
@@ -220,27 +252,29 @@ static clv_status read_tensors(const wire *w, reply *x, uint32_t n, size_t bytes
 	return st;
 }
 
-static clv_status read_error(const wire *w, const sandbox_answer *a)
+static clv_status read_error(int file, const sandbox_answer *a)
 {
 	char raw[SANDBOX_MESSAGE] = {0}, text[SANDBOX_MESSAGE];
-	TRY(wire_read(w, raw, a->message));
+	TRY(memory_read(file, PLACE_ROOM, raw, a->message));
 	sandbox_clean(text, raw, sizeof text);
 	fail((clv_status)a->status, "%s", text);
 	return CLV_OK;
 }
 
-clv_status reply_read(const wire *w, int64_t most, uint32_t n, uint32_t m, reply *x)
+clv_status reply_read(const wire *w, int file, int64_t most, uint32_t n, uint32_t m, reply *x)
 {
 	sandbox_answer a;
+	uint64_t at = PLACE_ROOM;
 	TRY(wire_read(w, &a, sizeof a));
 	if (a.status < 0 || a.status > CLV_E_CRASHED || a.message >= SANDBOX_MESSAGE)
 		return fail(CLV_E_PARSE, "status %d with a message of %u bytes", a.status, a.message);
 	x->status = (clv_status)a.status;
 	if (a.status != CLV_OK)
-		return read_error(w, &a);
+		return read_error(file, &a);
 	if (a.message || a.nnumbers != n || a.ntensors != m || a.tensors > (uint64_t)most)
 		return fail(CLV_E_PARSE, "%u numbers and %u tensors of %llu bytes for a call that gives %u and %u", a.nnumbers,
 		            a.ntensors, (unsigned long long)a.tensors, n, m);
-	TRY(read_numbers(w, x, n));
-	return read_tensors(w, x, m, a.tensors);
+	x->bytes = a.tensors;
+	TRY(read_numbers(file, &at, x, n));
+	return read_tensors(file, at, x, m, a.tensors);
 }

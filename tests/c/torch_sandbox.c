@@ -271,16 +271,20 @@ static message good_answer(void)
 	return m;
 }
 
-/* What a reader that expects one number and two tensors makes of it. The other end is closed then. */
+/* What a reader that expects one number and two tensors makes of it: the head comes over a socket that is closed then, the rest
+   lies in a file. */
 static clv_status read_message(const message *m, reply *out)
 {
-	int ends[2];
+	int ends[2], file = memfd_create("answers", 0);
+	size_t head = m->n < sizeof(sandbox_answer) ? m->n : sizeof(sandbox_answer);
 	*out = (reply){0};
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-	assert_int_equal(write(ends[1], m->at, m->n), (ssize_t)m->n);
+	assert_int_equal(write(ends[1], m->at, head), (ssize_t)head);
+	OK(memory_write(file, PLACE_ROOM, m->at + head, m->n - head));
 	close(ends[1]);
-	clv_status st = reply_read(&(wire){.fd = ends[0]}, 4096, 1, 2, out);
+	clv_status st = reply_read(&(wire){.fd = ends[0]}, file, 4096, 1, 2, out);
 	close(ends[0]);
+	close(file);
 	return st;
 }
 
