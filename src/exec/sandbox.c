@@ -196,7 +196,8 @@ static clv_status make_files(sandbox *s, const artifact *a)
 	TRY(make_memfd("cleave-answers", &s->files[ANSWERS]));
 	TRY(memory_write(s->files[MODEL], 0, a->data, a->data_n));
 	if (fcntl(s->files[MODEL], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) != 0 ||
-	    ftruncate(s->files[ANSWERS], s->most + PLACE_ROOM) != 0)
+	    ftruncate(s->files[ANSWERS], s->most + PLACE_ROOM) != 0 ||
+	    fcntl(s->files[ANSWERS], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
 		return fail(CLV_E_IO, "cannot prepare memory for a sandbox: %s", strerror(errno));
 	return CLV_OK;
 }

@@ -491,7 +491,7 @@ def test_the_process_of_a_sandbox_has_nothing(tmp_path: Path, monkeypatch: pytes
         assert {"Max open files", "Max file size", "Max core file size"} <= set(zero)
         if os.geteuid() == 0:  # it is not dumpable: nobody else sees these
             files = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
-            assert sorted(f.split(":")[0] for f in files) == ["/dev/null", "/dev/null", "socket"]
+            assert sorted(f.split(":")[0] for f in files) == ["/dev/null", "/dev/null", "/memfd", "/memfd", "socket"]
             assert b"SECRET_OF_THE_HOST" not in Path(f"/proc/{pid}/environ").read_bytes()
         assert held
         assert log
