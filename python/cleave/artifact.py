@@ -128,7 +128,7 @@ def load(
     how = (allow_compiled, tape_only, read_level(optimize), read_threads(threads), any_weights)
     runtime = _native.Runtime(artifact, where, part, unproven, debug, *how, timeout or 0.0, max_memory or 0, sandbox)
     model = LoadedModel(str(path), artifact, runtime, part, types)
-    if not allow_compiled and not tape_only:
+    if not allow_compiled and not tape_only and not sandbox:
         _warn_native(model)
     return model
 

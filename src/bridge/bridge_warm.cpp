@@ -47,6 +47,41 @@ void br_warm(void)
 	attempt([&] { at::rand({1}); }); // the default generator seeds itself
 }
 
+static const at::Float32Op ops[] = {at::Float32Op::CONV, at::Float32Op::RNN, at::Float32Op::MATMUL};
+
+clv_status br_settings_get(br_settings *out)
+{
+	BRIDGE_CATCH({
+		const at::Context &c = at::globalContext();
+		for (int i = 0; i < 3; i++)
+			out->precision[i] = static_cast<uint8_t>(c.float32Precision(at::Float32Backend::MKLDNN, ops[i]));
+		out->engine = static_cast<uint8_t>(c.qEngine());
+		out->nnpack = c.userEnabledNNPACK();
+		out->half_sums = c.allowFP16ReductionCPU();
+		return CLV_OK;
+	})
+}
+
+clv_status br_settings_set(const br_settings *s)
+{
+	br_settings now;
+	TRY(br_settings_get(&now));
+	BRIDGE_CATCH({
+		at::Context &c = at::globalContext();
+		for (int i = 0; i < 3; i++)
+			if (now.precision[i] != s->precision[i])
+				c.setFloat32Precision(at::Float32Backend::MKLDNN, ops[i],
+				                      static_cast<at::Float32Precision>(s->precision[i]));
+		if (now.engine != s->engine)
+			c.setQEngine(static_cast<at::QEngine>(s->engine));
+		if (now.nnpack != s->nnpack)
+			c.setUserEnabledNNPACK(s->nnpack);
+		if (now.half_sums != s->half_sums)
+			c.setAllowFP16ReductionCPU(s->half_sums);
+		return CLV_OK;
+	})
+}
+
 clv_status br_random_get(clv_tensor **out)
 {
 	BRIDGE_CATCH({

@@ -164,7 +164,7 @@ clv_runtime *load_runtime(const model *m, const loading *o)
 		return NULL;
 	}
 	if (has_weights(m, o, r)) {
-		if (!o->tape_only && !o->debug)
+		if (!o->tape_only && !o->debug && !o->sandbox)
 			say_segments(m, o, r);
 		return r;
 	}

@@ -11,6 +11,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +36,8 @@ enum {
 	STACKS = 160 << 20 /* and for each thread */
 };
 
+enum { ADOPTED = -1 };
+
 typedef struct assigned {
 	char *name;
 	clv_tensor *t;
@@ -43,7 +46,7 @@ typedef struct assigned {
 
 struct sandbox {
 	pthread_mutex_t lock; /* one call at a time */
-	pid_t owner;          /* a copy of the host has a process of its own */
+	_Atomic pid_t owner;  /* a copy of the host has a process and files of its own; ADOPTED: it is getting them */
 	child process;
 	wire w;
 	bool runs;                /* there is a process */
@@ -186,20 +189,27 @@ static clv_status check_size(uint64_t n)
 	return CLV_OK;
 }
 
-/* The model: nobody changes it any more, neither side. The other two keep their size, the child could not change it. */
-static clv_status make_files(sandbox *s, const artifact *a)
+/* For calls, which grows with them, and answers, which has room for the largest. */
+static clv_status make_areas(sandbox *s)
 {
-	TRY(check_size(a->data_n));
 	TRY(check_size((uint64_t)s->most + PLACE_ROOM));
-	TRY(make_memfd("cleave-model", &s->files[MODEL]));
 	TRY(make_memfd("cleave-calls", &s->files[CALLS]));
 	TRY(make_memfd("cleave-answers", &s->files[ANSWERS]));
-	TRY(memory_write(s->files[MODEL], 0, a->data, a->data_n));
-	if (fcntl(s->files[MODEL], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) != 0 ||
-	    ftruncate(s->files[ANSWERS], s->most + PLACE_ROOM) != 0 ||
+	if (ftruncate(s->files[ANSWERS], s->most + PLACE_ROOM) != 0 ||
 	    fcntl(s->files[ANSWERS], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
 		return fail(CLV_E_IO, "cannot prepare memory for a sandbox: %s", strerror(errno));
 	return CLV_OK;
+}
+
+/* The model: nobody changes it any more, neither side. */
+static clv_status make_files(sandbox *s, const artifact *a)
+{
+	TRY(check_size(a->data_n));
+	TRY(make_memfd("cleave-model", &s->files[MODEL]));
+	TRY(memory_write(s->files[MODEL], 0, a->data, a->data_n));
+	if (fcntl(s->files[MODEL], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) != 0)
+		return fail(CLV_E_IO, "cannot seal the file of a sandbox: %s", strerror(errno));
+	return make_areas(s);
 }
 
 /* Memory of a large call goes back. */
@@ -290,8 +300,36 @@ static void end_process(sandbox *s)
 	if (s->owner == getpid())
 		child_end(&s->process);
 	else
-		child_forget(&s->process);
+		child_forget(&s->process); /* it is that of the process we are a copy of */
 	close_process(s);
+}
+
+/* In a copy of the host. The lock may be held by a thread that there is no more. */
+static clv_status adopt(sandbox *s)
+{
+	end_process(s);
+	pthread_mutex_init(&s->lock, NULL);
+	for (int i = CALLS; i <= ANSWERS; i++) {
+		close(s->files[i]);
+		s->files[i] = -1;
+	}
+	return make_areas(s);
+}
+
+/* The first thread to come does it. */
+static clv_status be_owner(sandbox *s)
+{
+	pid_t self = getpid(), was = s->owner;
+	while (was != self) {
+		if (was != ADOPTED && atomic_compare_exchange_strong(&s->owner, &was, ADOPTED)) {
+			clv_status st = adopt(s);
+			s->owner = self;
+			return st;
+		}
+		sched_yield();
+		was = s->owner;
+	}
+	return CLV_OK;
 }
 
 /* Where it was, as errors of runs say it. */
@@ -426,7 +464,6 @@ static clv_status start_process(sandbox *s)
 		s->w.fd = -1;
 		return st;
 	}
-	s->owner = getpid();
 	s->runs = true;
 	return memory_write(s->files[ANSWERS], 0, &(run_place){{0}}, sizeof(run_place));
 }
@@ -523,7 +560,7 @@ clv_status sandbox_new(runtime *r, const clv_runtime_options *o, sandbox **out)
 	sandbox *s = mem_alloc(sizeof *s);
 	if (!s)
 		return fail_nomem();
-	*s = (sandbox){.files = {-1, -1, -1}, .w.fd = -1, .texts = STRBUF_INIT};
+	*s = (sandbox){.files = {-1, -1, -1}, .w.fd = -1, .texts = STRBUF_INIT, .owner = getpid()};
 	pthread_mutex_init(&s->lock, NULL);
 	clv_status st = fill(s, r, o);
 	if (st == CLV_OK)
@@ -569,11 +606,12 @@ static clv_status send_call(sandbox *s, const sandbox_call *c, const int64_t *sy
 }
 
 /* What the caller's thread has, and operators ask for. */
-static void describe_caller(sandbox_call *c)
+static clv_status describe_caller(sandbox_call *c)
 {
 	c->threads = br_threads();
 	br_modes_get(&c->modes);
 	fegetenv(&c->arithmetic);
+	return br_settings_get(&c->settings);
 }
 
 static clv_status send_assigned(sandbox *s, const assigned *x)
@@ -582,7 +620,6 @@ static clv_status send_assigned(sandbox *s, const assigned *x)
 	TRY(parcel_make(&x->t, 1, &tensors));
 	sandbox_call c = {.kind = SANDBOX_ASSIGN, .ntensors = 1, .name = (uint32_t)strlen(x->name) + 1};
 	c.tensors = tensors.image.total;
-	describe_caller(&c);
 	clv_status st = send_call(s, &c, NULL, x->name, &tensors);
 	parcel_free(&tensors);
 	return st == CLV_OK ? read_plain(s) : broken_wire(s, st);
@@ -602,8 +639,6 @@ static clv_status send_all_assigned(sandbox *s)
 /* A process that can run the model as it is now. */
 static clv_status be_ready(sandbox *s)
 {
-	if (s->runs && s->owner != getpid())
-		end_process(s); /* it is that of the process we are a copy of */
 	if (!s->runs && s->changed)
 		return fail(
 			CLV_E_CRASHED,
@@ -736,8 +771,9 @@ static clv_status exchange(sandbox *s, const runtime *r, uint32_t which, const r
 	c.nsymbols = spec->symbols ? g->p->symbols.n : 0;
 	c.ntensors = g->v.inputs.n + draws;
 	c.tensors = tensors.image.total;
-	describe_caller(&c);
 	clv_status st = check_size(call_head(&c) + c.tensors);
+	if (st == CLV_OK)
+		st = describe_caller(&c);
 	if (st != CLV_OK) {
 		parcel_free(&tensors);
 		return st;
@@ -775,6 +811,7 @@ static clv_status run_here(sandbox *s, const runtime *r, uint32_t which, const r
 static clv_status run_in_turn(const runtime *r, uint32_t which, const run_spec *spec, clv_tensor **outputs)
 {
 	sandbox *s = r->sandbox;
+	TRY(be_owner(s));
 	TRY(take_turn(s));
 	clv_status st = spec->wants_version ? runtime_check_weights(r, *spec->wants_version) : CLV_OK;
 	if (spec->version)
@@ -819,6 +856,7 @@ static clv_status keep_assigned(sandbox *s, const char *name, clv_tensor *t)
 clv_status sandbox_assign(sandbox *s, const char *name, const clv_tensor *t)
 {
 	clv_tensor *own;
+	TRY(be_owner(s));
 	TRY(br_clone(t, false, &own));
 	pthread_mutex_lock(&s->lock);
 	clv_status st = keep_assigned(s, name, own);

@@ -76,6 +76,7 @@ typedef struct sandbox_call {
 	bool draws;       /* the last tensor is the state of the random generator; so it is in the answer */
 	uint64_t tensors; /* bytes */
 	br_modes modes;
+	br_settings settings;
 	fenv_t arithmetic; /* rounding, and whether denormal numbers are flushed */
 } sandbox_call;
 

@@ -189,6 +189,7 @@ static clv_status run_plan(server *s, call *x)
 	bool other = !s->order.threads && x->c.threads != br_threads();
 	br_modes_set(&x->c.modes, UINT32_MAX >> (32 - CTX_FLAG_COUNT));
 	fesetenv(&x->c.arithmetic);
+	TRY(br_settings_set(&x->c.settings));
 	if (x->c.draws)
 		TRY(br_random_set(x->tensors[x->c.ntensors - 1]));
 	if (other)

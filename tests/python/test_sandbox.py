@@ -195,6 +195,30 @@ def test_operators_use_as_many_threads(threads: int, tmp_path: Path) -> None:
         torch.set_num_threads(before)
 
 
+class Tiny(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 0.5
+
+
+def test_what_the_host_chose_for_operators_holds(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    x = torch.randn(64, 256)
+    path = save(nn.Sequential(nn.Linear(256, 64), nn.ReLU()), (x,), tmp_path / "m.clv")
+    tiny, small = save(Tiny(), (torch.ones(4),), tmp_path / "tiny.clv"), torch.full((4,), 1e-38)
+    plain, boxed = cleave.load(path), cleave.load(path, sandbox=True)
+    plain_tiny, boxed_tiny = cleave.load(tiny), cleave.load(tiny, sandbox=True)
+    for precision in ("medium", "highest"):
+        torch.set_float32_matmul_precision(precision)
+        assert_same(boxed(x), plain(x))
+    if torch.set_flush_denormal(True):
+        try:
+            assert torch.equal(plain_tiny(small), torch.zeros(4))
+            assert_same(boxed_tiny(small), plain_tiny(small))
+        finally:
+            torch.set_flush_denormal(False)
+    assert_same(boxed_tiny(small), plain_tiny(small))
+
+
 class Noise(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x + torch.randn_like(x)
@@ -550,12 +574,18 @@ def test_threads_share_one_sandbox(tmp_path: Path) -> None:
 def test_a_copy_of_the_host_has_a_process_of_its_own(tmp_path: Path) -> None:
     x = torch.randn(2, 4)
     path = save(nn.Linear(4, 3), (x,), tmp_path / "m.clv")
-    model, want = cleave.load(path, sandbox=True), cleave.load(path)(x)
+    plain, model = cleave.load(path), cleave.load(path, sandbox=True)
+
+    def wrong(seed: int) -> int:
+        made = torch.Generator().manual_seed(seed)
+        inputs = [torch.randn(2, 4, generator=made) for _ in range(100)]
+        return sum(not torch.equal(model(x), plain(x)) for x in inputs)
+
     pid = os.fork()
     if pid == 0:
-        os._exit(0 if torch.equal(model(x), want) else 1)
+        os._exit(wrong(1))
+    assert wrong(2) == 0  # both at the same time
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert torch.equal(model(x), want)
 
 
 def test_a_host_that_dies_leaves_no_process(endless: Path) -> None:
