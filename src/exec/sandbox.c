@@ -32,6 +32,7 @@ enum {
 	TIMEOUT_S = 60,    /* for a call, where the caller says nothing */
 	START_S = 120,     /* for loading torch and the file */
 	TICK_MS = 20,      /* how soon a call notices that it was cancelled */
+	HEADERS = 1 << 20, /* of answers, beside tensors */
 	SLACK = 1 << 30,   /* beside tensors: code, stacks, what libraries keep */
 	STACKS = 160 << 20 /* and for each thread */
 };
@@ -58,8 +59,9 @@ struct sandbox {
 	VEC(assigned) tensors;
 	VEC(char *) env;
 	char *program;
-	int64_t most; /* bytes of an answer */
-	bool *draws;  /* per plan: it draws random numbers */
+	int64_t most;  /* bytes that there is room for in an answer */
+	int64_t given; /* bytes that an answer may have beyond those of its call: tensors of the run, and of the file */
+	bool *draws;   /* per plan: it draws random numbers */
 };
 
 clv_status sandbox_refuses(const runtime *r, const char *what)
@@ -261,7 +263,11 @@ static clv_status make_order(sandbox *s, const runtime *r, const clv_runtime_opt
 	/* Weights are there twice where the model changes them, tensors where they go in and out. */
 	uint64_t threads = (uint64_t)(o->threads ? o->threads : br_threads());
 	to->room = 2 * (uint64_t)memory + 2 * r->a->data_n + SLACK + threads * (uint64_t)STACKS;
-	s->most = memory > INT64_MAX - 2 * (int64_t)SLACK ? INT64_MAX - SLACK : memory + SLACK;
+	if (memory > INT64_MAX / 4 || r->a->data_n > INT64_MAX / 4)
+		return fail(CLV_E_INVALID, "a run may have %lld bytes: that is more than a sandbox can be told",
+		            (long long)memory);
+	s->given = memory + (int64_t)r->a->data_n + HEADERS;
+	s->most = s->given + SLACK;
 	to->answer = (uint64_t)s->most;
 	return CLV_OK;
 }
@@ -378,6 +384,9 @@ static clv_status say_end(const sandbox *s)
 	if (sig == SIGKILL)
 		return fail(CLV_E_CRASHED,
 		            "%s: the process of the sandbox was killed (SIGKILL): the machine may be out of memory", place);
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
+		return fail(CLV_E_IO, "a sandbox cannot be started: %s ends as programs do whose libraries are not found",
+		            s->program);
 	if (sig)
 		return fail(CLV_E_CRASHED, "%s ended the process of the sandbox with %s", place, signal_name(sig));
 	return fail(CLV_E_CRASHED, "%s: the process of the sandbox ended with status %d", place,
@@ -757,6 +766,11 @@ static void give_outputs(const runtime_plan *e, reply *x, const run_spec *spec, 
 		memcpy(spec->numbers, x->numbers, x->nnumbers * sizeof *x->numbers);
 }
 
+static int64_t most_of(const sandbox *s, const sandbox_call *c)
+{
+	return c->tensors > (uint64_t)(s->most - s->given) ? s->most : s->given + (int64_t)c->tensors;
+}
+
 static clv_status exchange(sandbox *s, const runtime *r, uint32_t which, const run_spec *spec, reply *x)
 {
 	const runtime_plan *e = &r->plans.at[which];
@@ -781,7 +795,8 @@ static clv_status exchange(sandbox *s, const runtime *r, uint32_t which, const r
 	st = send_call(s, &c, spec->symbols, NULL, &tensors);
 	parcel_free(&tensors);
 	if (st == CLV_OK)
-		st = reply_read(&s->w, s->files[ANSWERS], s->most, g->out_numbers.n, e->noutputs + count_written(e) + draws, x);
+		st = reply_read(&s->w, s->files[ANSWERS], most_of(s, &c), g->out_numbers.n,
+		                e->noutputs + count_written(e) + draws, x);
 	if (st == CLV_OK && x->status == CLV_OK)
 		st = check_outputs(r, e, spec, x);
 	release(s->files[CALLS], 0, c.tensors);
@@ -811,7 +826,6 @@ static clv_status run_here(sandbox *s, const runtime *r, uint32_t which, const r
 static clv_status run_in_turn(const runtime *r, uint32_t which, const run_spec *spec, clv_tensor **outputs)
 {
 	sandbox *s = r->sandbox;
-	TRY(be_owner(s));
 	TRY(take_turn(s));
 	clv_status st = spec->wants_version ? runtime_check_weights(r, *spec->wants_version) : CLV_OK;
 	if (spec->version)
@@ -827,8 +841,12 @@ static clv_status run_in_turn(const runtime *r, uint32_t which, const run_spec *
 clv_status sandbox_run(const runtime *r, uint32_t which, const run_spec *spec, clv_tensor **outputs)
 {
 	limits stop = {.stops = &r->stops};
+	pthread_rwlock_t *lock = &((runtime *)r)->lock;
+	TRY(be_owner(r->sandbox));
 	limits_enter(&stop);
+	pthread_rwlock_rdlock(lock); /* weights are changed between runs, all of them */
 	clv_status st = run_in_turn(r, which, spec, outputs);
+	pthread_rwlock_unlock(lock);
 	limits_leave(&stop);
 	return st;
 }

@@ -571,6 +571,31 @@ def test_threads_share_one_sandbox(tmp_path: Path) -> None:
     assert not wrong
 
 
+def test_a_run_sees_one_set_of_weights(tmp_path: Path) -> None:
+    net, x = nn.Sequential(*[nn.Linear(8, 8, bias=False) for _ in range(4)]), torch.ones(1, 8)
+    model = cleave.load(save(net, (x,), tmp_path / "m.clv"), sandbox=True)
+    sets = [{k: torch.full_like(v, a) for k, v in net.state_dict().items()} for a in (0.5, 2.0)]
+    allowed, got, done = [], [], threading.Event()
+    for s in sets:
+        model.load_state_dict(s)
+        allowed.append(model(x)[0, 0].item())
+
+    def run() -> None:
+        while not done.is_set():
+            got.append(model(x)[0, 0].item())
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for t in threads:
+        t.start()
+    for i in range(40):
+        model.load_state_dict(sets[i % 2])
+    done.set()
+    for t in threads:
+        t.join()
+    assert set(got) <= set(allowed)
+    assert len(allowed) == len(set(allowed))
+
+
 def test_a_copy_of_the_host_has_a_process_of_its_own(tmp_path: Path) -> None:
     x = torch.randn(2, 4)
     path = save(nn.Linear(4, 3), (x,), tmp_path / "m.clv")
