@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ import pytest
 import torch
 from crafted import rewrite_plan
 from test_cli_run import COMMAND
+from test_random_programs import GRAMMAR
+from test_random_programs import run as run_program
 from torch import Tensor, nn
 
 import cleave
@@ -131,6 +134,11 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
+def bits(t: Tensor) -> bytes:
+    dense = torch.empty(t.shape, dtype=t.dtype).copy_(t)
+    return bytes(dense.view(-1).view(torch.uint8).tolist())
+
+
 def assert_same(got: Any, want: Any) -> None:
     a, b = list(leaves(got)), list(leaves(want))
     assert len(a) == len(b)
@@ -143,7 +151,7 @@ def assert_same(got: Any, want: Any) -> None:
         if x.is_quantized:
             assert (x.q_scale(), x.q_zero_point()) == (y.q_scale(), y.q_zero_point())
             x, y = x.int_repr(), y.int_repr()
-        assert torch.equal(x.contiguous().view(-1).view(torch.uint8), y.contiguous().view(-1).view(torch.uint8))
+        assert bits(x) == bits(y)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -157,6 +165,45 @@ def test_a_sandbox_gives_the_bits_of_a_plain_run(name: str, optimize: str, tmp_p
     for _ in range(3):
         assert_same(boxed(*args), plain(*args))
         args = example()
+
+
+class Drawn(nn.Module):
+    """A program drawn at random: views, writes to inputs, joins, random numbers."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        made = random.Random(seed)
+        names = sorted(GRAMMAR)
+        self.program = [(made.choice(names), *(made.randint(0, n) for n in (12, 12, 4))) for _ in range(12)]
+
+    def forward(self, x: Tensor, y: Tensor) -> Any:
+        return run_program(self.program, x, y)
+
+
+def drawn_is_same(seed: int, path: Path) -> bool:
+    torch.manual_seed(seed)
+    args = (torch.randn(3, 4), torch.randn(3, 4))
+    try:
+        save(Drawn(seed), (args[0].clone(), args[1].clone()), path)
+        plain = cleave.load(path)
+    except cleave.CleaveError:
+        return False  # what no file holds
+    boxed, got = cleave.load(path, sandbox=True), []
+    for model in (plain, boxed):
+        torch.manual_seed(seed)
+        mine = [t.clone() for t in args]
+        got.append([model(*mine), mine, torch.rand(2)])
+    assert_same(got[1], got[0])
+    return True
+
+
+def test_random_programs_give_the_bits_of_plain_runs(tmp_path: Path) -> None:
+    assert sum(drawn_is_same(seed, tmp_path / "m.clv") for seed in range(12)) > 6
+
+
+@pytest.mark.slow
+def test_many_random_programs_give_the_bits_of_plain_runs(tmp_path: Path) -> None:
+    assert sum(drawn_is_same(seed, tmp_path / "m.clv") for seed in range(100, 400)) > 150
 
 
 def test_sizes_are_served_as_in_a_plain_run(tmp_path: Path) -> None:
