@@ -98,6 +98,7 @@ static clv_status own_folder(char *to, size_t n)
 static clv_status find_program(const char *folder, char **out)
 {
 	static const char *const places[] = {"cleave-torch", "../libexec/cleave/cleave-torch", "../cleave-torch",
+	                                     "../../libexec/cleave/cleave-torch",
 	                                     "../../../../libexec/cleave/cleave-torch"};
 	for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
 		strbuf b = STRBUF_INIT;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -682,6 +683,43 @@ time.sleep(60)
             return
         time.sleep(0.1)
     raise AssertionError("processes are left")
+
+
+# Programs in the place of the real one, as a file would have it behave that has taken it over.
+LIARS = {
+    "os.write(0, b'\\xff' * 24)": "the sandbox answers nonsense: status -1 with a message of",
+    "os.write(0, bytes(8) + b'\\xff' * 16)": "the sandbox answers nonsense: 4294967295 numbers and",
+    "os.write(0, bytes(24))": "the sandbox answers nonsense",
+    "os.write(0, b'x')": "the process of the sandbox ended with status 0",
+    "os._exit(3)": "the process of the sandbox ended with status 3",
+    "os.kill(os.getpid(), 11)": "ended the process of the sandbox with SIGSEGV",
+}
+
+
+def test_answers_that_are_lies_are_errors(tmp_path: Path) -> None:
+    path = save(nn.Linear(4, 3), (torch.randn(2, 4),), tmp_path / "m.clv")
+    here = Path(cleave.__file__).parent
+    shutil.copytree(
+        here, tmp_path / "cleave", symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "libcleave*")
+    )
+    program = tmp_path / "cleave" / "cleave-torch"
+    code = f"""
+import cleave
+for act, want in {LIARS!r}.items():
+    with open({str(program)!r}, "w") as f:
+        f.write("#!{sys.executable} -IS\\nimport os, socket\\n")
+        f.write("socket.socket(fileno=os.dup(0)).recv(4096)\\n" + act + "\\n")
+    try:
+        cleave.load({str(path)!r}, sandbox=True)
+        print("nothing was raised by", act)
+    except cleave.CrashError as e:
+        if want not in str(e):
+            print(act, "->", e)
+"""
+    program.touch(mode=0o755)
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
 # ---- the command line
