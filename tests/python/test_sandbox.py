@@ -199,7 +199,7 @@ def drawn_is_same(seed: int, path: Path) -> bool:
 
 
 def test_random_programs_give_the_bits_of_plain_runs(tmp_path: Path) -> None:
-    assert sum(drawn_is_same(seed, tmp_path / "m.clv") for seed in range(12)) > 6
+    assert sum(drawn_is_same(seed, tmp_path / "m.clv") for seed in range(8)) > 4
 
 
 @pytest.mark.slow
@@ -495,7 +495,7 @@ def run_and(model: cleave.LoadedModel, act: Callable[[], None], x: Tensor) -> tu
     return raised[0][0], raised[0][1] - begin
 
 
-@pytest.mark.parametrize("name", ["SIGSEGV", "SIGFPE", "SIGABRT", "SIGBUS", "SIGILL"])
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGFPE", "SIGABRT"])
 def test_a_crash_is_an_error_with_the_name_of_the_node(name: str, endless: Path) -> None:
     model = cleave.load(endless, sandbox=True, optimize="none")
     e, _ = run_and(model, lambda: os.kill(process_of(model), getattr(signal, name)), torch.ones(1, 4))
