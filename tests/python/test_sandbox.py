@@ -372,8 +372,8 @@ def test_what_a_sandbox_cannot_do_is_said(tmp_path: Path) -> None:
         model(x.to_sparse())
 
 
-def test_without_the_program_there_is_an_error_and_no_plain_run(tmp_path: Path) -> None:
-    """A host whose kernel forbids the filter: it is under one that does."""
+def test_where_the_kernel_has_no_filter_there_is_an_error_and_no_plain_run(tmp_path: Path) -> None:
+    """The host is under a filter that answers as such a kernel would."""
     path = save(nn.Linear(4, 3), (torch.randn(2, 4),), tmp_path / "m.clv")
     run = subprocess.run(
         [sys.executable, "-c", FORBID.format(path=str(path))], capture_output=True, text=True, timeout=100
