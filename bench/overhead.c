@@ -58,7 +58,7 @@ static br_site **make_sites(uint32_t nodes)
 		br_arg args[] = {
 			{.kind = BR_TENSOR, .take = i > 0, .u.id = i}, {.kind = BR_TENSOR}, {.kind = BR_INT, .u.i = 1}};
 		br_arg result = {.kind = BR_TENSOR, .u.id = i + 1};
-		MUST(br_site_new("aten::add.Tensor", args, 3, &result, 1, NULL, &sites[i]));
+		MUST(br_site_new("aten::add.Tensor", args, 3, &result, 1, NULL, false, &sites[i]));
 	}
 	return sites;
 }

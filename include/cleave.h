@@ -141,7 +141,8 @@ extern "C" {
 	X(E_TIMEOUT, "a compiler took longer than it was given")                                                           \
 	X(E_CANCELLED, "the caller stopped it")                                                                            \
 	X(E_LIMIT, "the run takes more than it may")                                                                       \
-	X(E_SIGNATURE, "the file is not signed by a trusted key, or was changed since")
+	X(E_SIGNATURE, "the file is not signed by a trusted key, or was changed since")                                     \
+	X(E_CRASHED, "the process of a sandbox ended")
 
 /** What a function that can fail returns: CLV_OK is 0, everything else is a failure. */
 typedef enum clv_status {
@@ -1569,11 +1570,13 @@ typedef struct clv_runtime_options {
 		max_memory; /**< bytes of tensors on the CPU that a run may have at once, besides weights and inputs, and that
 	                         the elements of one tensor may come to, views too; 0: no limit */
 	bool allow_signed; /**< as allow_compiled, but only of an artifact with clv_artifact_is_signed() */
+	bool sandbox; /**< run it in another process that can compute and nothing else (docs/artifact.md). The artifact was
+	                   opened with `copy`; timeout 0 is 60 s; not with allow_compiled, nor on a GPU */
 } clv_runtime_options;
 
 /* clang-format off */
 /** The defaults: `clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;` */
-#define CLV_RUNTIME_OPTIONS_INIT {sizeof(clv_runtime_options), NULL, NULL, false, false, {0}, false, false, NULL, 0, {0}, false, 0, 0, false}
+#define CLV_RUNTIME_OPTIONS_INIT {sizeof(clv_runtime_options), NULL, NULL, false, false, {0}, false, false, NULL, 0, {0}, false, 0, 0, false, false}
 /* clang-format on */
 
 /** Makes an artifact, or a part of it, ready to run. options NULL: the defaults.
@@ -1831,6 +1834,10 @@ CLV_API uint32_t clv_runtime_profile_count(const clv_runtime *r);
     @errors none of its own.
     @threads any. */
 CLV_API clv_status clv_runtime_profile_get(const clv_runtime *r, uint32_t i, clv_profile_node *out);
+
+/** What `cleave-torch sandbox` does: serves a runtime with `sandbox` over its end of a socket. Other programs do not call it.
+    @threads alone, of a process that does nothing else; it does not return before the runtime is gone. */
+CLV_API int clv_sandbox_serve(int socket);
 
 /** Waits until a device ("cuda:0") has done all that it was given; the CPU always has.
     @errors CLV_E_TORCH.

@@ -25,6 +25,7 @@ E_TIMEOUT: int
 E_CANCELLED: int
 E_LIMIT: int
 E_SIGNATURE: int
+E_CRASHED: int
 E_PAYLOAD: int
 E_ARTIFACT: int
 WANT_ANY: int
@@ -95,6 +96,7 @@ class Runtime:
         timeout: float = 0,
         max_memory: int = 0,
         allow_signed: bool = False,
+        sandbox: bool = False,
     ) -> None: ...
     def optimizations(self) -> str: ...
     def segments(self) -> list[tuple[int, int, int, str, bool, bool, str | None, int, int]]: ...

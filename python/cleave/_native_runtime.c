@@ -2,7 +2,7 @@
 #include "_native_file.h"
 
 #include "emit/emit.h"
-#include "exec/runtime.h"
+#include "exec/sandbox.h"
 
 typedef struct ArtifactObject {
 	PyObject_HEAD
@@ -310,17 +310,18 @@ static PyObject *runtime_py_new(PyTypeObject *type, PyObject *args, PyObject *kw
 {
 	ArtifactObject *a;
 	clv_runtime_options options = CLV_RUNTIME_OPTIONS_INIT;
-	int unproven, debug, allow_compiled = 0, tape_only = 0, any_weights = 0, allow_signed = 0;
+	int unproven, debug, allow_compiled = 0, tape_only = 0, any_weights = 0, allow_signed = 0, sandboxed = 0;
 	runtime *r = NULL;
 	clv_status st;
 	(void)kwargs;
 	long long max_memory = 0;
-	if (!PyArg_ParseTuple(args, "O!zzpp|ppzipdLp", &ArtifactType, &a, &options.device, &options.part, &unproven, &debug,
+	if (!PyArg_ParseTuple(args, "O!zzpp|ppzipdLpp", &ArtifactType, &a, &options.device, &options.part, &unproven, &debug,
 	                      &allow_compiled, &tape_only, &options.optimize, &options.threads, &any_weights,
-	                      &options.timeout, &max_memory, &allow_signed))
+	                      &options.timeout, &max_memory, &allow_signed, &sandboxed))
 		return NULL;
 	options.max_memory = max_memory;
 	options.any_weights = any_weights != 0;
+	options.sandbox = sandboxed != 0;
 	options.unproven = unproven != 0;
 	options.debug = debug != 0;
 	options.allow_compiled = allow_compiled != 0;
@@ -526,9 +527,12 @@ static PyObject *runtime_py_own_state(RuntimeObject *o, PyObject *unused)
 	clv_status st;
 	(void)unused;
 	Py_BEGIN_ALLOW_THREADS /* a run that holds the runtime may wait for Python */
-	pthread_rwlock_wrlock(&o->r->lock);
-	st = runtime_own_state(o->r);
-	pthread_rwlock_unlock(&o->r->lock);
+	st = sandbox_refuses(o->r, "state_dict");
+	if (st == CLV_OK) {
+		pthread_rwlock_wrlock(&o->r->lock);
+		st = runtime_own_state(o->r);
+		pthread_rwlock_unlock(&o->r->lock);
+	}
 	Py_END_ALLOW_THREADS
 	return none_or_raise(st);
 }

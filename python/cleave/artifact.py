@@ -23,7 +23,7 @@ from ._dims import Point
 from ._save import Path
 from ._structure import Structure
 from ._threads import read_threads
-from .errors import InputError
+from .errors import ArgumentError, InputError
 from .optimize import read_level
 from .payload import BoundaryPayload, TensorSchema, dims, read_device
 from .plan import Node
@@ -96,6 +96,7 @@ def load(
     timeout: float | None = None,
     max_memory: int | None = None,
     trusted_keys: Iterable[Path] | None = None,
+    sandbox: bool = False,
 ) -> LoadedModel:
     """Opens a .clv file. Weights stay on the file's mapped memory until they are used, or go to `device`.
 
@@ -114,7 +115,8 @@ def load(
     them a run ends with LimitError, between two operators; `cancel` ends runs from another thread. trusted_keys:
     public keys (Ed25519), each a PEM file or its text; only a file that one of them signed (`cleave.sign`) is
     opened, anything else is a SignatureError before a byte of it is parsed. The file is read into memory then, so
-    that what was verified is what runs."""
+    that what was verified is what runs. sandbox: run in another process that can compute and nothing else, on the
+    CPU, from a copy of the file, for 60 s a run where timeout is None; a crash there is CrashError here."""
     names = list(allow_operators)
     for name in names:
         if not isinstance(name, str) or isinstance(allow_operators, str):
@@ -131,11 +133,15 @@ def load(
         raise ValueError('allow_compiled="signed" needs trusted_keys: without them no file counts as signed')
     if not signed and not isinstance(allow_compiled, bool):
         raise TypeError(f'allow_compiled is True, False or "signed", not {allow_compiled!r}')
-    artifact = _native.Artifact(os.fsencode(path), names, check, check if copy is None else copy, keys)
+    if sandbox and copy is False:
+        raise ArgumentError("a sandbox runs a copy of the file: copy=False and sandbox=True do not go together")
+    artifact = _native.Artifact(os.fsencode(path), names, check, check or sandbox if copy is None else copy, keys)
     how = (allow_compiled is True, tape_only, read_level(optimize), read_threads(threads), any_weights)
-    runtime = _native.Runtime(artifact, where, part, unproven, debug, *how, timeout or 0.0, max_memory or 0, signed)
+    most = (timeout or 0.0, max_memory or 0, signed, sandbox)
+    runtime = _native.Runtime(artifact, where, part, unproven, debug, *how, *most)
     model = LoadedModel(str(path), artifact, runtime, part, types)
-    _warn_barred(model)
+    if not sandbox:
+        _warn_barred(model)
     return model
 
 

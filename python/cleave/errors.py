@@ -66,6 +66,12 @@ class LimitError(CleaveError, RuntimeError):
     `cancel` was called."""
 
 
+class CrashError(CleaveError, RuntimeError):
+    """The process of a sandbox ended (`load(..., sandbox=True)`); the message says at which node, and how.
+
+    The next run starts another process, unless the model had changed its own tensors."""
+
+
 class PayloadError(CleaveError, ValueError):
     """A payload is malformed, holds what it cannot hold, or belongs to something else; the message has the reason."""
 
@@ -96,6 +102,7 @@ _native.set_error_classes(
         _native.E_CANCELLED: KeyboardInterrupt,
         _native.E_LIMIT: LimitError,
         _native.E_SIGNATURE: SignatureError,
+        _native.E_CRASHED: CrashError,
         _native.E_PAYLOAD: PayloadError,
         _native.E_ARTIFACT: ArtifactError,
     }

@@ -110,6 +110,22 @@ clv_status br_view_bytes(const clv_tensor *bytes, const br_view *v, clv_tensor *
 clv_status br_quantiser_get(const clv_tensor *t, quantiser *out);
 clv_status br_quantiser_numbers(const clv_tensor *t, const quantiser *q, double *out);
 
+/* ---- what libraries set up once: bridge_warm.cpp --------------------------------------------------------------------- */
+
+/* Calls what makes libraries below torch look at the machine, so that later they need no file for it. */
+void br_warm(void);
+/* What a process has chosen for all its operators on the CPU, beside br_modes. */
+typedef struct br_settings {
+	uint8_t precision[3]; /* of f32 in convolutions, recurrent layers, products of oneDNN */
+	uint8_t engine;       /* of quantised operators */
+	bool nnpack, half_sums;
+} br_settings;
+clv_status br_settings_get(br_settings *out);
+clv_status br_settings_set(const br_settings *s); /* what is as it should be is left alone */
+/* The state of the CPU's random generator as a tensor of bytes; and set. What is no state is refused: CLV_E_TORCH. */
+clv_status br_random_get(clv_tensor **out);
+clv_status br_random_set(const clv_tensor *state);
+
 /* ---- threads: bridge_threads.cpp ----------------------------------------------------------------------------------- */
 
 enum { MOST_THREADS = 1024 };

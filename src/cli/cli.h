@@ -84,6 +84,7 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_DIFFER = 1, EXIT_TROUB
 	X(dot)                                                                                                             \
 	X(completion)                                                                                                      \
 	X(man)                                                                                                             \
+	X(sandbox)                                                                                                         \
 	X(selftest)
 
 /* ---- what a command takes ---------------------------------------------------------------------------------------- */

@@ -159,6 +159,7 @@ clv_runtime *load_runtime(const model *m, const loading *o)
 	options.tape_only = o->tape_only;
 	options.timeout = o->timeout;
 	options.max_memory = o->max_memory;
+	options.sandbox = o->sandbox;
 	options.optimize = o->optimize;
 	options.threads = o->threads < INT_MAX ? (int)o->threads : INT_MAX;
 	if (clv_runtime_create(m->artifact, &options, &r) != CLV_OK) {
@@ -166,7 +167,7 @@ clv_runtime *load_runtime(const model *m, const loading *o)
 		return NULL;
 	}
 	if (has_weights(m, o, r)) {
-		if (!o->tape_only && !o->debug)
+		if (!o->tape_only && !o->debug && !o->sandbox)
 			say_segments(m, o, r);
 		return r;
 	}

@@ -28,7 +28,7 @@ typedef struct feeding {
 typedef struct loading {
 	const char *device, *part, *weights, *optimize;
 	int64_t threads;
-	bool unproven, debug, allow_compiled, allow_signed, tape_only;
+	bool unproven, debug, allow_compiled, allow_signed, tape_only, sandbox;
 	double timeout;
 	int64_t max_memory;
 } loading;

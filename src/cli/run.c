@@ -411,6 +411,7 @@ static int run_run(void *given)
 	model m;
 	if (!check_usage(r) || feeding_check(&r->feeding) != EXIT_OK)
 		return EXIT_USAGE;
+	r->opening.copy |= r->loading.sandbox;
 	if (!model_open_artifact(r->path, &r->opening, &m))
 		return EXIT_FAILED;
 	int code = run_model(r, &m);
@@ -438,6 +439,10 @@ static const option options[] = {
 	OPT_FLAG("print", 0, print, "print the values too, of outputs with up to 1000"),
 	OPT_FILE("compare", 0, "FILE", compare, "outputs must equal those of a file, bit for bit"),
 	LOADING_OPTIONS(loading),
+	OPT_FLAG(
+		"sandbox", 0, loading.sandbox,
+		"run it in a process without files, network and machine code of the file, for 60 s where --timeout does not "
+		"say otherwise; reads the file as --copy does"),
 	OPT_GROUP("model files"),
 	CHECK_OPTION(opening),
 	TRUST_OPTIONS(opening),
@@ -462,6 +467,8 @@ const command command_run = {
 		"are indices.",
 	.examples = "cleave run model.clv --input x=image.npy -o out.safetensors\n"
 				"cleave run model.clv --fill random --batch 8 --seed 1 --print\n"
+				"# a file from somewhere\n"
+				"cleave run model.clv --fill random --sandbox --timeout 10 --max-memory 2G\n"
 				"# two halves in two processes\n"
 				"cleave run prefix.clv --input x=image.npy -o boundary.safetensors\n"
 				"cleave run suffix.clv --boundary boundary.safetensors -o out.safetensors\n",

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/options.h"
-#include "exec/runtime.h"
+#include "exec/sandbox.h"
 
 clv_status profile_begin(runtime_plan *e, int64_t **times)
 {
@@ -23,6 +23,7 @@ clv_status clv_runtime_profile(clv_runtime *r, bool on)
 {
 	if (!r)
 		return fail(CLV_E_INVALID, "clv_runtime_profile needs a runtime");
+	TRY(sandbox_refuses(r, "profile"));
 	for (uint32_t i = 0; on && i < r->plans.n; i++)
 		r->plans.at[i].times.n = 0;
 	r->profiling = on;

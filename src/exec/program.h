@@ -144,6 +144,11 @@ typedef struct segment_call {
 
 typedef clv_status (*segment_fn)(void *ctx, const segment_call *c);
 
+/* The node that a run is at, for whoever looks from outside. "": at none. */
+typedef struct run_place {
+	char name[128], op[128], module[256];
+} run_place;
+
 /* beside: per external a tensor whose version counts writes of the external that its own does not (num_batches_tracked of a
    BatchNorm), borrowed, or NULL. */
 typedef struct run_spec {
@@ -162,6 +167,7 @@ typedef struct run_spec {
 	bool tapes;                   /* segments run on their tapes */
 	python_fn python;
 	void *python_ctx;
+	run_place *place; /* told before each node; NULL: nobody looks */
 	segment_fn watch; /* segments run on their tape and are shown to it; NULL: compiled code runs */
 	void *watch_ctx;
 } run_spec;

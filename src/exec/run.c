@@ -705,6 +705,21 @@ static clv_status check_result_sizes(const clv_program *g, const step *s, const 
 	return w.st == CLV_OK ? CLV_OK : fail_more(w.st, "node %s", node_name(g->names, s->node));
 }
 
+static void put_text(char *to, size_t n, const char *from)
+{
+	size_t k = strnlen(from, n - 1);
+	memcpy(to, from, k);
+	to[k] = '\0';
+}
+
+static void tell_place(const clv_program *g, node_id id, run_place *to)
+{
+	const node *n = &g->p->nodes.at[id];
+	put_text(to->name, sizeof to->name, node_name(g->names, id));
+	put_text(to->op, sizeof to->op, plan_s(g->p, n->op));
+	put_text(to->module, sizeof to->module, n->scope != NONE ? plan_s(g->p, g->p->scopes.at[n->scope].path) : "");
+}
+
 static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r, pool_run *memory)
 {
 	clv_status st = CLV_OK;
@@ -726,6 +741,8 @@ static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r, p
 		}
 		if (memory)
 			pool_step(memory, i + 1);
+		if (r->place)
+			tell_place(g, s->node, r->place);
 		st = limited ? limits_check() : CLV_OK;
 		if (st == CLV_OK)
 			st = r->times ? run_timed(g, i, f, r) : run_step(g, s, f, r);

@@ -1,6 +1,6 @@
 /* Runtimes: made from an artifact, run, released. */
 #include "exec/optimized.h"
-#include "exec/runtime.h"
+#include "exec/sandbox.h"
 
 #include <string.h>
 
@@ -45,8 +45,25 @@ static program_spec range_of(const runtime *r, const artifact_plan *e)
 	return spec;
 }
 
-static clv_status find_written_state(runtime *r, const view *v)
+static clv_status find_written_inputs(runtime_plan *e, const bool *written)
 {
+	const clv_program *g = e->g;
+	if (!g->writes_inputs)
+		return CLV_OK;
+	e->writes = mem_alloc((g->v.inputs.n + 1) * sizeof *e->writes);
+	if (!e->writes)
+		return fail_nomem();
+	for (uint32_t i = 0; i < g->v.inputs.n; i++)
+		e->writes[i] = written[g->v.inputs.at[i]];
+	for (uint32_t i = 0; i < g->v.inputs.n; i++)
+		for (uint32_t k = 0; k < g->cloned.n; k++)
+			e->writes[i] &= g->cloned.at[k] != g->v.inputs.at[i];
+	return CLV_OK;
+}
+
+static clv_status find_written(runtime *r, runtime_plan *e)
+{
+	const view *v = &e->g->v;
 	bool *written;
 	TRY(view_written(v, &written));
 	for (value_id i = 0; i < v->p->values.n; i++) {
@@ -54,8 +71,9 @@ static clv_status find_written_state(runtime *r, const view *v)
 		bool outside = kind == VALUE_PARAM || kind == VALUE_BUFFER || kind == VALUE_ATTR || kind == VALUE_CONST;
 		r->stateful |= written[i] && outside;
 	}
+	clv_status st = find_written_inputs(e, written);
 	mem_free(written);
-	return CLV_OK;
+	return st;
 }
 
 static clv_status add_plan(runtime *r, const artifact_plan *from, const clv_runtime_options *o)
@@ -87,8 +105,7 @@ static clv_status add_plan(runtime *r, const artifact_plan *from, const clv_runt
 		plan_free(e.moved);
 		return st;
 	}
-	TRY(find_written_state(r, &e.g->v));
-	return CLV_OK;
+	return find_written(r, &r->plans.at[r->plans.n - 1]);
 }
 
 /* Who wrote the file was asked for one that serves all sizes of its symbols, and saw nothing that speaks against it. */
@@ -105,7 +122,7 @@ static clv_status read_limits(runtime *r, const clv_runtime_options *o)
 	if (!(o->timeout >= 0) || o->max_memory < 0)
 		return fail(CLV_E_INVALID, "a run may take %g s and %lld bytes: limits are not negative", o->timeout,
 		            (long long)o->max_memory);
-	if (o->max_memory && !br_pool_install())
+	if (o->max_memory && !o->sandbox && !br_pool_install())
 		return fail(CLV_E_UNSUPPORTED,
 		            "memory of runs cannot be limited: another allocator has taken the place of torch's");
 	r->timeout = o->timeout;
@@ -113,8 +130,21 @@ static clv_status read_limits(runtime *r, const clv_runtime_options *o)
 	return CLV_OK;
 }
 
-static clv_status fill(runtime *r, const clv_runtime_options *o)
+/* Of one whose runs are made by another process: nothing is computed here. */
+static clv_runtime_options options_here(const clv_runtime_options *o)
 {
+	clv_runtime_options mine = *o;
+	if (o->sandbox) {
+		mine.optimize = "none";
+		mine.tape_only = true;
+		mine.allow_compiled = mine.allow_signed = false;
+	}
+	return mine;
+}
+
+static clv_status fill(runtime *r, const clv_runtime_options *given)
+{
+	clv_runtime_options here = options_here(given), *o = &here;
 	char device[16] = "";
 	TRY(choose_part(r->a, o->part, &r->part));
 	if (o->device)
@@ -132,7 +162,8 @@ static clv_status fill(runtime *r, const clv_runtime_options *o)
 	}
 	TRY(runtime_load_state(r));
 	TRY(runtime_load_weights(r));
-	return runtime_describe(r);
+	TRY(runtime_describe(r));
+	return o->sandbox ? sandbox_new(r, given, &r->sandbox) : CLV_OK;
 }
 
 /* Whoever changes weights gets its turn, however many threads run. */
@@ -177,6 +208,7 @@ void clv_runtime_free(clv_runtime *r)
 {
 	if (!r)
 		return;
+	sandbox_free(r->sandbox);
 	runtime_free_state(r);
 	runtime_free_weights(r);
 	for (uint32_t i = 0; i < r->plans.n; i++) {
@@ -185,6 +217,7 @@ void clv_runtime_free(clv_runtime *r)
 		plan_free(e->moved);
 		mem_free(e->slot);
 		mem_free(e->externals);
+		mem_free(e->writes);
 		vec_free(&e->rebinds);
 		vec_free(&e->times);
 	}
@@ -286,6 +319,8 @@ clv_status clv_runtime_bind(clv_runtime *r, const char *name, const clv_tensor *
 	if (st == CLV_OK)
 		st = note_weight(r, name, t, &found);
 	runtime_refresh(r);
+	if (st == CLV_OK && found && r->sandbox)
+		st = sandbox_assign(r->sandbox, name, t);
 	pthread_rwlock_unlock(&r->lock);
 	br_unref(here);
 	if (st != CLV_OK)
@@ -332,8 +367,11 @@ static clv_status assign_all(runtime *r, const named_tensor *set, uint32_t n)
 	TRY(runtime_own_state(r));
 	for (uint32_t i = 0; any && i < r->plans.n; i++)
 		runtime_stop_codes(r, i, NONE, OTHER_WEIGHTS);
-	for (uint32_t i = 0; i < n; i++)
+	for (uint32_t i = 0; i < n; i++) {
 		TRY(assign_one(r, &set[i]));
+		if (r->sandbox)
+			TRY(sandbox_assign(r->sandbox, set[i].name, set[i].t));
+	}
 	return CLV_OK;
 }
 
@@ -540,6 +578,8 @@ static clv_status check_default_dtype(void)
 clv_status runtime_run_plan(const runtime *r, uint32_t i, const run_spec *given, clv_tensor **outputs)
 {
 	TRY(check_default_dtype());
+	if (r->sandbox)
+		return sandbox_run(r, i, given, outputs);
 	runtime_plan *e = &((runtime *)r)->plans.at[i];
 	uint32_t n = e->g->outputs.n;
 	run_spec spec = *given;
@@ -593,6 +633,7 @@ clv_status clv_runtime_optimizations(const clv_runtime *r, char **out)
 	clv_status st = CLV_OK;
 	if (!r || !out)
 		return fail(CLV_E_INVALID, "clv_runtime_optimizations: an argument is NULL");
+	TRY(sandbox_refuses(r, "report on what was optimized"));
 	for (uint32_t i = 0; i < r->plans.n && st == CLV_OK; i++)
 		st = report_plan(r, i, &b);
 	if (st != CLV_OK) {

@@ -22,6 +22,7 @@ typedef struct runtime_plan {
 	clv_tensor **externals; /* borrowed from runtime->state */
 	VEC(runtime_rebind) rebinds;
 	VEC(int64_t) times;    /* of profiled runs: nanoseconds per step, run after run */
+	bool *writes;          /* per input: a run writes the caller's tensor; NULL: none */
 	uint32_t noutputs;     /* that a caller gets: without what is re-bound and what Python stored */
 	_Atomic uint64_t runs; /* of a plan with compiled segments */
 } runtime_plan;
@@ -61,7 +62,8 @@ struct clv_runtime {
 	_Atomic uint64_t stops; /* goes up when runs are to end */
 	pthread_rwlock_t
 		lock; /* runs share it; who changes what they read, a run of a model with state too, has it alone */
-	_Atomic uint32_t last; /* the plan that served the last run */
+	_Atomic uint32_t last;   /* the plan that served the last run */
+	struct sandbox *sandbox; /* runs are made by another process; NULL: by this one */
 	arena arena;
 };
 

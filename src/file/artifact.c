@@ -51,6 +51,7 @@ void artifact_free(artifact *a)
 		plan_entry_free(&a->plans.at[i]);
 	vec_free(&a->plans);
 	vec_free(&a->notes);
+	vec_free(&a->allowed);
 	vec_free(&a->digests);
 	vec_free(&a->weight_digests);
 	payload_free(a->tensors);

@@ -94,6 +94,10 @@ struct clv_artifact {
 	bool ready; /* of one that was made: its tensors have memories */
 
 	/* of one that was opened */
+	const void *data; /* all of it: mapped, or the caller's */
+	size_t data_n;
+	bool changes;              /* it is mapped, and somebody may write or cut the file */
+	VEC(const char *) allowed; /* operators beyond the list */
 	mapping map;
 	st_file *file;
 	VEC(digest) digests; /* per entry of the file */

@@ -291,11 +291,25 @@ static clv_status check_signature_place(const artifact *a)
 	           : fail(CLV_E_PARSE, "the signature is not where signatures are: the header was changed");
 }
 
+/* For who opens the same bytes in another process. */
+static clv_status keep_allowed(artifact *a, const clv_open_options *o)
+{
+	for (uint32_t i = 0; i < o->nallow_operators; i++) {
+		const char *name;
+		TRY(artifact_text(a, o->allow_operators[i] ? o->allow_operators[i] : "", &name));
+		TRY(vec_push(&a->allowed, name));
+	}
+	return CLV_OK;
+}
+
 static clv_status parse_into(artifact *a, const void *data, size_t n, const clv_open_options *o)
 {
 	json_t *root;
 	size_t text_n;
 	TRY(read_signature(a, data, n, o));
+	a->data = data;
+	a->data_n = n;
+	TRY(keep_allowed(a, o));
 	TRY(st_parse(data, n, &a->file));
 	TRY(check_signature_place(a));
 	const char *text = st_metadata(a->file, ARTIFACT_KEY, &text_n);
@@ -334,6 +348,7 @@ clv_status artifact_open(const char *path, const clv_open_options *o, artifact *
 		return st == CLV_E_NOMEM ? st : fail_more(st, "%s", path);
 	}
 	a->map = map;
+	a->changes = !o->copy && !o->check_data;
 	*out = a;
 	return CLV_OK;
 }

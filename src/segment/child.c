@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -264,6 +265,59 @@ static void kill_everything(pid_t program, int *status, bool *ended)
 	}
 }
 
+/* A line of /proc/self/maps: "7f00-7f10 rw-p 00000000 00:00 0  [heap]". Gives where the mapping is, if it is memory of nobody's
+   file that could be written. */
+static bool private_memory(const char *line, uintptr_t range[2])
+{
+	for (int i = 0; i < 2; i++, line++) {
+		range[i] = 0;
+		for (; *line != '-' && *line != ' '; line++) {
+			if (!*line)
+				return false;
+			range[i] = range[i] * 16 + (uintptr_t)(*line <= '9' ? *line - '0' : *line - 'a' + 10);
+		}
+	}
+	return strncmp(line, "rw-p ", 5) == 0 && strstr(line, " 00:00 0") != NULL;
+}
+
+static bool holds(const uintptr_t range[2], const void *at)
+{
+	return (uintptr_t)at >= range[0] && (uintptr_t)at < range[1];
+}
+
+/* Only what is large: data of libraries is in small pieces. */
+static void drop_line(const char *line)
+{
+	enum { LARGE = 4 << 20 };
+	uintptr_t range[2];
+	if (!private_memory(line, range) || range[1] - range[0] < LARGE)
+		return;
+	if (holds(range, &range) || holds(range, &errno))
+		return; /* the stack, and what the C library has for this thread */
+	madvise((void *)range[0], range[1] - range[0], MADV_DONTNEED);
+}
+
+/* A guard that lasts would keep alive all that the host had in memory when it was made, as it was then. */
+static void drop_memory(void)
+{
+	char line[256], piece[4096];
+	size_t n = 0;
+	int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+	for (ssize_t got; fd >= 0 && (got = read(fd, piece, sizeof piece)) > 0;)
+		for (ssize_t i = 0; i < got; i++) {
+			if (piece[i] != '\n') {
+				line[n] = piece[i];
+				n += n < sizeof line - 1;
+				continue;
+			}
+			line[n] = '\0';
+			drop_line(line);
+			n = 0;
+		}
+	if (fd >= 0)
+		close(fd);
+}
+
 static void wait_for_end(const orders *o, pid_t program, int *status, bool *ended)
 {
 	sigset_t none;
@@ -309,6 +363,8 @@ static void be_guard(const orders *o)
 	}
 	if (o->input)
 		close(o->input);
+	if (o->lasts)
+		drop_memory();
 	wait_for_end(o, program, &status, &ended);
 	kill_everything(program, &status, &ended);
 	if (ended)
@@ -371,7 +427,7 @@ static clv_status put_variable(texts *env, const char *text)
 static clv_status make_environment(const child_spec *s, const char *mark, texts *out)
 {
 	TRY(vec_reserve(out, count_texts((const char *const *)environ)));
-	for (char **e = environ; e && *e; e++)
+	for (char **e = environ; !s->bare && e && *e; e++)
 		TRY(vec_push(out, *e));
 	for (uint32_t i = 0; i < count_texts(s->env); i++)
 		TRY(put_variable(out, s->env[i]));

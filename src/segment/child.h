@@ -11,6 +11,7 @@
 typedef struct child_spec {
 	const char *const *argv; /* NULL ends; argv[0] is looked for in $PATH */
 	const char *const *env;  /* beside ours; NULL: nothing */
+	bool bare;               /* it gets nothing of our environment */
 	const char *dir;         /* where it runs; absolute */
 	const char *log;         /* file in dir for what it prints */
 	int input;               /* what it reads as its standard input; 0: nothing */

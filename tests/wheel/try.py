@@ -22,7 +22,12 @@ with torch.no_grad():
     plan = cleave.capture(model, (x,))
 plan.save("model.clv")
 assert torch.equal(cleave.load("model.clv")(x), model(x))
-for command in (["inspect", "model.clv"], ["bench", "model.clv", "--iterations", "3"]):
+assert torch.equal(cleave.load("model.clv", sandbox=True)(x), model(x))
+for command in (
+    ["inspect", "model.clv"],
+    ["bench", "model.clv", "--iterations", "3"],
+    ["run", "model.clv", "--fill", "random", "--sandbox"],
+):
     done = subprocess.run(["cleave", *command], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 print(f"cleave {cleave.__version__} works beside torch {torch.__version__}")

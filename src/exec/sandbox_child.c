@@ -1,0 +1,321 @@
+/* The process of a sandbox. Torch is loaded when it starts; it gets its order and two files over the socket, has the libraries
+ * look at the machine, gives up all that it will not need, and only then reads the file. From there on a file that takes this
+ * process over has gained nothing: it can compute, and answer. */
+#define _GNU_SOURCE /* MSG_CMSG_CLOEXEC, syscall */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "exec/sandbox.h"
+
+/* A memory file that is mapped as far as it was needed. */
+typedef struct area {
+	int fd, prot;
+	off_t from;
+	uint8_t *at; /* NULL: not mapped */
+	size_t n;
+} area;
+
+typedef struct server {
+	wire w;
+	sandbox_order order;
+	char *texts; /* order.texts bytes, the last is NUL */
+	const void *file;
+	run_place *place;
+	area calls, answers; /* the latter from PLACE_ROOM on */
+	clv_artifact *a;
+	clv_runtime *r;
+} server;
+
+/* ---- the order -------------------------------------------------------------------------------------------------------- */
+
+enum { FD_FILE = 3, FD_CALLS = 4, FD_ANSWERS = 5, FD_BEYOND = 16 };
+
+/* At least n bytes of it. */
+static clv_status area_map(area *x, size_t n)
+{
+	if (n <= x->n)
+		return CLV_OK;
+	if (x->at)
+		munmap(x->at, x->n);
+	void *at = mmap(NULL, n, x->prot, MAP_SHARED, x->fd, x->from);
+	x->at = at == MAP_FAILED ? NULL : at;
+	x->n = x->at ? n : 0;
+	return x->at ? CLV_OK : fail_nomem();
+}
+
+/* The order with its files; they get numbers of their own, and everything else is closed. */
+static clv_status take_order(server *s)
+{
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(SANDBOX_FILES * sizeof(int))];
+	struct iovec part = {&s->order, sizeof s->order};
+	struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+	int fds[SANDBOX_FILES];
+	ssize_t got = recvmsg(s->w.fd, &m, MSG_CMSG_CLOEXEC);
+	struct cmsghdr *c = got > 0 ? CMSG_FIRSTHDR(&m) : NULL;
+	if (!c || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof fds))
+		return fail(CLV_E_IO, "the order of a sandbox came without its files");
+	memcpy(fds, CMSG_DATA(c), sizeof fds);
+	TRY(wire_read(&s->w, (char *)&s->order + got, sizeof s->order - (size_t)got));
+	for (int i = 0; i < SANDBOX_FILES; i++) /* out of the way first */
+		fds[i] = fcntl(fds[i], F_DUPFD, FD_BEYOND);
+	for (int i = 0; i < SANDBOX_FILES; i++)
+		if (fds[i] < 0 || dup2(fds[i], FD_FILE + i) < 0)
+			return fail(CLV_E_IO, "the files of a sandbox cannot be used: %s", strerror(errno));
+	if (syscall(SYS_close_range, FD_ANSWERS + 1, ~0U, 0) != 0)
+		for (int fd = FD_ANSWERS + 1; fd < sysconf(_SC_OPEN_MAX); fd++)
+			close(fd);
+	return CLV_OK;
+}
+
+static clv_status take_texts(server *s)
+{
+	if (s->order.version[sizeof s->order.version - 1] || strcmp(s->order.version, clv_version()) != 0)
+		return fail(CLV_E_UNSUPPORTED, "the program for sandboxes is of version %s, not of the library's",
+		            clv_version());
+	if (s->order.texts == 0)
+		return CLV_OK;
+	s->texts = mem_alloc(s->order.texts);
+	return s->texts ? wire_read(&s->w, s->texts, s->order.texts) : fail_nomem();
+}
+
+static clv_status map_files(server *s)
+{
+	void *page = mmap(NULL, PLACE_ROOM, PROT_READ | PROT_WRITE, MAP_SHARED, FD_ANSWERS, 0);
+	void *file = mmap(NULL, s->order.file_bytes, PROT_READ, MAP_PRIVATE, FD_FILE, 0);
+	if (page == MAP_FAILED || file == MAP_FAILED)
+		return fail(CLV_E_IO, "the files of a sandbox cannot be mapped: %s", strerror(errno));
+	s->place = page;
+	s->file = file;
+	s->calls = (area){.fd = FD_CALLS, .prot = PROT_READ};
+	s->answers = (area){.fd = FD_ANSWERS, .prot = PROT_READ | PROT_WRITE, .from = PLACE_ROOM};
+	close(FD_FILE);
+	return CLV_OK;
+}
+
+static clv_status prepare(server *s)
+{
+	TRY(take_order(s));
+	TRY(take_texts(s));
+	TRY(map_files(s));
+	br_warm();
+	return sandbox_confine(s->order.room);
+}
+
+/* ---- the model -------------------------------------------------------------------------------------------------------- */
+
+static const char *next_text(const char **at)
+{
+	const char *text = *at;
+	*at += strlen(text) + 1;
+	return text;
+}
+
+static clv_status load(server *s)
+{
+	const sandbox_order *o = &s->order;
+	clv_runtime_options how = CLV_RUNTIME_OPTIONS_INIT;
+	clv_open_options opening = CLV_OPEN_OPTIONS_INIT;
+	const char *at = s->texts, **allow = mem_alloc((o->nallow + 1) * sizeof *allow);
+	if (!allow)
+		return fail_nomem();
+	how.part = o->has_part ? next_text(&at) : NULL;
+	how.device = o->has_device ? next_text(&at) : NULL;
+	how.optimize = o->has_optimize ? next_text(&at) : NULL;
+	how.unproven = o->unproven;
+	how.debug = o->debug;
+	how.threads = o->threads;
+	how.timeout = o->timeout;
+	how.max_memory = o->max_memory;
+	how.tape_only = true;
+	for (uint32_t i = 0; i < o->nallow; i++)
+		allow[i] = next_text(&at);
+	opening.allow_operators = allow;
+	opening.nallow_operators = o->nallow;
+	clv_status st = clv_artifact_parse(s->file, o->file_bytes, &opening, &s->a);
+	mem_free(allow);
+	return st == CLV_OK ? clv_runtime_create(s->a, &how, &s->r) : st;
+}
+
+/* ---- calls ------------------------------------------------------------------------------------------------------------ */
+
+typedef struct call {
+	sandbox_call c;
+	const int64_t *symbols; /* in the area of calls, as the name */
+	const char *name;
+	clv_tensor **tensors; /* c.ntensors */
+	clv_tensor **results; /* outputs, written inputs, the generator's state */
+	uint32_t nresults;
+	br_arg *numbers;
+	uint32_t nnumbers;
+} call;
+
+static void call_free(call *x)
+{
+	for (uint32_t i = 0; x->tensors && i < x->c.ntensors; i++)
+		br_unref(x->tensors[i]);
+	for (uint32_t i = 0; x->results && i < x->nresults; i++)
+		br_unref(x->results[i]);
+	mem_free(x->tensors);
+	mem_free(x->results);
+	mem_free(x->numbers);
+}
+
+static clv_status take_call(server *s, call *x)
+{
+	TRY(wire_read(&s->w, &x->c, sizeof x->c));
+	TRY(area_map(&s->calls, call_head(&x->c) + x->c.tensors));
+	x->symbols = (const int64_t *)s->calls.at;
+	x->name = (const char *)(x->symbols + x->c.nsymbols);
+	x->tensors = mem_alloc((x->c.ntensors + 1) * sizeof *x->tensors);
+	if (!x->tensors)
+		return fail_nomem();
+	return parcel_open(s->calls.at + call_head(&x->c), x->c.tensors, x->tensors, x->c.ntensors);
+}
+
+static clv_status run_plan(server *s, call *x)
+{
+	const runtime_plan *e = &s->r->plans.at[x->c.plan];
+	run_spec spec = {.inputs = x->tensors,
+	                 .symbols = x->c.has_symbols ? x->symbols : NULL,
+	                 .numbers = x->numbers,
+	                 .place = s->place};
+	br_team had;
+	bool other = !s->order.threads && x->c.threads != br_threads();
+	br_modes_set(&x->c.modes, UINT32_MAX >> (32 - CTX_FLAG_COUNT));
+	fesetenv(&x->c.arithmetic);
+	TRY(br_settings_set(&x->c.settings));
+	if (x->c.draws)
+		TRY(br_random_set(x->tensors[x->c.ntensors - 1]));
+	if (other)
+		br_team_enter(x->c.threads, &had);
+	clv_status st = runtime_run_plan(s->r, x->c.plan, &spec, x->results);
+	if (other)
+		br_team_leave(&had);
+	x->nresults = st == CLV_OK ? e->noutputs : 0;
+	return st;
+}
+
+static clv_status run(server *s, call *x)
+{
+	if (x->c.plan >= s->r->plans.n)
+		return fail(CLV_E_INVALID, "there is no plan %u", x->c.plan);
+	const runtime_plan *e = &s->r->plans.at[x->c.plan];
+	if (x->c.ntensors != e->g->v.inputs.n + x->c.draws)
+		return fail(CLV_E_INPUT, "the plan takes %u inputs, the call has %u", e->g->v.inputs.n, x->c.ntensors);
+	x->results = mem_alloc((e->g->outputs.n + x->c.ntensors + 1) * sizeof *x->results);
+	x->numbers = mem_alloc((e->g->out_numbers.n + 1) * sizeof *x->numbers);
+	if (!x->results || !x->numbers)
+		return fail_nomem();
+	TRY(run_plan(s, x));
+	x->nnumbers = e->g->out_numbers.n;
+	for (uint32_t i = 0; i < e->g->v.inputs.n; i++)
+		if (sandbox_writes(e, i))
+			x->results[x->nresults++] = br_ref(x->tensors[i]);
+	return x->c.draws ? br_random_get(&x->results[x->nresults++]) : CLV_OK;
+}
+
+static clv_status assign(server *s, const call *x)
+{
+	if (x->c.ntensors != 1)
+		return fail(CLV_E_INVALID, "%u tensors have one name", x->c.ntensors);
+	named_tensor one = {x->name, x->tensors[0]};
+	return runtime_assign(s->r, &one, 1);
+}
+
+static sandbox_number number_of(const br_arg *from)
+{
+	switch (from->kind) {
+	case BR_COMPLEX: return (sandbox_number){.kind = from->kind, .re = from->u.c.re, .im = from->u.c.im};
+	case BR_FLOAT: return (sandbox_number){.kind = from->kind, .re = from->u.f};
+	case BR_BOOL: return (sandbox_number){.kind = from->kind, .i = from->u.b};
+	default: return (sandbox_number){.kind = from->kind, .i = from->u.i};
+	}
+}
+
+static clv_status put_results(server *s, const call *x, const parcel *tensors, sandbox_answer *a)
+{
+	size_t numbers = x->nnumbers * sizeof(sandbox_number);
+	if (tensors->image.total > s->order.answer - numbers)
+		return fail(CLV_E_LIMIT, "the outputs are %zu bytes, more than the %llu that a sandbox may give",
+		            tensors->image.total, (unsigned long long)s->order.answer);
+	TRY(area_map(&s->answers, numbers + tensors->image.total));
+	for (uint32_t i = 0; i < x->nnumbers; i++) {
+		sandbox_number n = number_of(&x->numbers[i]);
+		memcpy(s->answers.at + i * sizeof n, &n, sizeof n);
+	}
+	st_copy(&tensors->image, s->answers.at + numbers);
+	*a = (sandbox_answer){.nnumbers = x->nnumbers, .ntensors = x->nresults, .tensors = tensors->image.total};
+	return CLV_OK;
+}
+
+static clv_status put_error(server *s, clv_status st, sandbox_answer *a)
+{
+	const char *message = clv_last_error();
+	*a = (sandbox_answer){.status = st, .message = (uint32_t)strnlen(message, SANDBOX_MESSAGE - 1)};
+	TRY(area_map(&s->answers, SANDBOX_MESSAGE));
+	memcpy(s->answers.at, message, a->message);
+	return CLV_OK;
+}
+
+static clv_status answer(server *s, const call *x, const parcel *tensors, clv_status st)
+{
+	sandbox_answer a;
+	if (st == CLV_OK)
+		st = put_results(s, x, tensors, &a);
+	if (st != CLV_OK)
+		TRY(put_error(s, st, &a));
+	s->place->name[0] = '\0';
+	return wire_write(&s->w, &a, sizeof a);
+}
+
+/* False: the other side is gone. */
+static bool serve_call(server *s)
+{
+	call x = {0};
+	parcel tensors = {0};
+	bool there = true;
+	clv_status st = take_call(s, &x);
+	if (st == CLV_E_IO)
+		there = false;
+	if (st == CLV_OK)
+		st = x.c.kind == SANDBOX_RUN ? run(s, &x) : assign(s, &x);
+	if (st == CLV_OK)
+		st = parcel_make(x.results, x.nresults, &tensors);
+	there = there && answer(s, &x, &tensors, st) == CLV_OK;
+	parcel_free(&tensors);
+	call_free(&x);
+	return there;
+}
+
+/* About the start: no numbers, no tensors. */
+static clv_status answer_plain(server *s, clv_status st)
+{
+	call nothing = {0};
+	parcel empty = {0};
+	if (!s->place)
+		return st; /* there is no place for a message */
+	TRY(parcel_make(NULL, 0, &empty));
+	clv_status sent = answer(s, &nothing, &empty, st);
+	parcel_free(&empty);
+	return sent;
+}
+
+int clv_sandbox_serve(int socket)
+{
+	server s = {.w = {.fd = socket}};
+	clv_status st = prepare(&s);
+	if (answer_plain(&s, st) != CLV_OK || st != CLV_OK)
+		return 1;
+	st = load(&s);
+	if (answer_plain(&s, st) != CLV_OK || st != CLV_OK)
+		_exit(1); /* what libraries do at their end may need what is gone */
+	while (serve_call(&s))
+		;
+	_exit(0);
+}
