@@ -1,15 +1,324 @@
 // Calls of plans that a stranger may have written: a plan from a file.
 //
 // The list of operators (src/file/operators.def) says what such a plan may call. Here is what a call is held to: it writes
-// no memory that is fixed, keeps the size of a caller's tensors, and gives no memory that nobody wrote.
+// no memory that is fixed, keeps the size of a caller's tensors, gives no memory that nobody wrote, and has the arguments that
+// its kernel takes for granted (`checks`). What kernels do not look at was found by tools/fuzz_operators.py.
 #include "bridge/guard.hpp"
 
 #include <list>
+#include <unordered_map>
 #include <unordered_set>
 
 using namespace bridge;
 
+// The arguments of a call, by name.
+class bridge::Args {
+public:
+	Args(const c10::FunctionSchema &schema, const torch::jit::Stack &stack) : schema_(schema), stack_(stack) {}
+
+	const c10::IValue &operator[](const char *name) const
+	{
+		static const c10::IValue none;
+		for (size_t i = 0; i < schema_.arguments().size(); i++)
+			if (schema_.arguments()[i].name() == name)
+				return stack_[i];
+		return none;
+	}
+	// Undefined where there is none.
+	at::Tensor tensor(const char *name) const
+	{
+		const c10::IValue &v = (*this)[name];
+		return v.isTensor() ? v.toTensor() : at::Tensor();
+	}
+	at::Tensor strided(const char *name) const
+	{
+		at::Tensor t = tensor(name);
+		require(t.defined() && t.layout() == at::kStrided && !t.is_nested(), name, "is no plain tensor");
+		return t;
+	}
+	int64_t integer(const char *name, int64_t otherwise) const
+	{
+		const c10::IValue &v = (*this)[name];
+		return v.isInt() ? v.toInt() : otherwise;
+	}
+	// A list of integers, or a tensor of them.
+	std::vector<int64_t> integers(const char *name) const
+	{
+		const c10::IValue &v = (*this)[name];
+		if (v.isInt())
+			return {v.toInt()};
+		if (v.isIntList())
+			return v.toIntVector();
+		if (!v.isTensor() || !v.toTensor().defined())
+			return {};
+		at::Tensor t = strided(name);
+		require(at::isIntegralType(t.scalar_type(), false), name, "has no integers");
+		t = t.to(at::kCPU, at::kLong).contiguous();
+		return {t.data_ptr<int64_t>(), t.data_ptr<int64_t>() + t.numel()};
+	}
+	void require(bool holds, const char *name, const char *what) const
+	{
+		if (!holds)
+			throw std::runtime_error(toString(schema_.operator_name()) + ": " + name + " " + what);
+	}
+	const c10::FunctionSchema &schema() const { return schema_; }
+
+private:
+	const c10::FunctionSchema &schema_;
+	const torch::jit::Stack &stack_;
+};
+
 namespace {
+
+// ---- what kernels take for granted
+
+bool all_in(const std::vector<int64_t> &v, int64_t first, int64_t end)
+{
+	return std::all_of(v.begin(), v.end(), [&](int64_t i) { return i >= first && i < end; });
+}
+
+// The smallest integer by -1 is no integer: the processor raises SIGFPE.
+void division(const Args &a)
+{
+	const c10::IValue &self = a["self"].isNone() ? a["a"] : a["self"], &other = a["other"].isNone() ? a["b"] : a["other"];
+	auto is_risky = [](at::ScalarType t) { return t == at::kInt || t == at::kLong; };
+	auto as_tensor = [](const c10::IValue &v) {
+		return v.isTensor() ? v.toTensor() : v.isScalar() ? at::scalar_tensor(v.toScalar()) : at::Tensor();
+	};
+	if (other.isScalar() && (!other.isInt() || other.toInt() != -1))
+		return;
+	at::Tensor x = as_tensor(self), y = as_tensor(other);
+	if (!x.defined() || !y.defined() || !x.is_cpu() || !y.is_cpu() || x.layout() != at::kStrided || y.layout() != at::kStrided)
+		return;
+	at::ScalarType common = at::result_type(x, y);
+	if (!is_risky(common))
+		return;
+	int64_t least = common == at::kInt ? INT32_MIN : INT64_MIN;
+	a.require(!(x.eq(least) & y.eq(-1)).any().item<bool>(), "self", "has the smallest integer, which has no quotient by -1");
+}
+
+void fft(const Args &a)
+{
+	at::Tensor x = a.strided("self");
+	std::vector<int64_t> dims = a.integers("dim");
+	std::unordered_set<int64_t> once(dims.begin(), dims.end());
+	a.require(!dims.empty() && all_in(dims, 0, x.dim()) && once.size() == dims.size(), "dim", "does not name dimensions of self");
+	a.require(x.numel() > 0, "self", "is empty");
+	a.require(a.integer("last_dim_size", 1) > 0, "last_dim_size", "is not positive");
+}
+
+void packed_sequence(const Args &a)
+{
+	at::Tensor data = a.strided("data");
+	std::vector<int64_t> sizes = a.integers("batch_sizes");
+	int64_t sum = 0;
+	a.require(data.dim() > 0, "data", "has no dimension");
+	a.require(!sizes.empty() && all_in(sizes, 1, data.size(0) + 1) && std::is_sorted(sizes.rbegin(), sizes.rend()),
+	          "batch_sizes", "does not descend from the first batch");
+	for (int64_t n : sizes)
+		sum += n;
+	a.require(sum == data.size(0), "batch_sizes", "does not add up to the rows of data");
+}
+
+void embedding_bag(const Args &a)
+{
+	at::Tensor weight = a.strided("weight"), indices = a.strided("indices"), offsets = a.strided("offsets");
+	at::Tensor scale = a.tensor("per_sample_weights");
+	a.require(weight.dim() == 2, "weight", "is no matrix");
+	a.require(indices.dim() == 1 && offsets.dim() == 1, "indices", "is no vector, or offsets is none");
+	a.require(all_in(a.integers("indices"), 0, weight.size(0)), "indices", "has rows that weight does not have");
+	std::vector<int64_t> starts = a.integers("offsets");
+	a.require(all_in(starts, 0, indices.size(0) + 1) && std::is_sorted(starts.begin(), starts.end()), "offsets",
+	          "does not ascend within indices");
+	a.require(!a["include_last_offset"].isBool() || !a["include_last_offset"].toBool() || !starts.empty(), "offsets",
+	          "is empty");
+	a.require(all_in({a.integer("mode", 0)}, 0, 3), "mode", "is none of 0, 1, 2");
+	a.require(!scale.defined() || (scale.sizes() == indices.sizes() && scale.layout() == at::kStrided),
+	          "per_sample_weights", "does not have the shape of indices");
+	a.require(a.integer("padding_idx", -1) < weight.size(0) && a.integer("padding_idx", -1) >= -weight.size(0) - 1,
+	          "padding_idx", "is no row of weight");
+}
+
+void ctc_loss(const Args &a)
+{
+	at::Tensor p = a.strided("log_probs"), targets = a.strided("targets");
+	a.require(p.dim() == 3 || p.dim() == 2, "log_probs", "has not 2 or 3 dimensions");
+	int64_t batch = p.dim() == 3 ? p.size(1) : 1, classes = p.size(-1), longest = 0, sum = 0;
+	std::vector<int64_t> in = a.integers("input_lengths"), out = a.integers("target_lengths");
+	a.require(p.numel() > 0 && targets.dim() < 3, "log_probs", "is empty");
+	a.require(static_cast<int64_t>(in.size()) == batch && all_in(in, 0, p.size(0) + 1), "input_lengths",
+	          "does not fit log_probs");
+	a.require(static_cast<int64_t>(out.size()) == batch && all_in(out, 0, targets.numel() + 1), "target_lengths",
+	          "does not fit targets");
+	for (int64_t n : out)
+		longest = std::max(longest, n), sum += n;
+	bool rows = targets.dim() == 2;
+	a.require(rows ? targets.size(0) == batch && longest <= targets.size(1) : sum <= targets.numel(), "target_lengths",
+	          "does not fit targets");
+	a.require(all_in(a.integers("targets"), 0, classes) && all_in({a.integer("blank", 0)}, 0, classes), "targets",
+	          "has classes that log_probs does not have");
+}
+
+// LAPACK does not come back from some of them.
+void finite_matrix(const Args &a)
+{
+	at::Tensor x = a["self"].isTensor() ? a.tensor("self") : a.tensor("A");
+	a.require(!x.defined() || x.layout() != at::kStrided || at::isfinite(x).all().item<bool>(), "the matrix",
+	          "has infinite elements or nan");
+}
+
+void weight_norm(const Args &a)
+{
+	at::Tensor v = a.strided("v"), g = a.strided("g");
+	int64_t dim = a.integer("dim", 0);
+	a.require(v.dim() > 0 && v.numel() > 0, "v", "is empty");
+	bool inner = a.schema().name() != "aten::_weight_norm", ends = dim == 0 || dim == v.dim() - 1;
+	a.require(ends || !inner, "dim", "is neither the first nor the last");
+	a.require(!ends || g.numel() == v.size(dim), "g", "has not one element for each slice of v");
+	a.require(v.scalar_type() == g.scalar_type() && at::isFloatingType(v.scalar_type()), "g", "has another dtype than v");
+	a.require(!inner || (v.is_contiguous() && g.is_contiguous()), "v", "is not contiguous");
+}
+
+void heads(const Args &a)
+{
+	int64_t n = a.integer("num_heads", a.integer("num_head", 1)), size = a.integer("embed_dim", 0);
+	a.require(n > 0 && size > 0 && size % n == 0, "embed_dim", "is no multiple of the number of heads");
+}
+
+void matrix_power(const Args &a)
+{
+	a.require(all_in({a.integer("n", 0)}, -INT32_MAX, INT32_MAX), "n", "is too large an exponent");
+}
+
+void grid_sampler(const Args &a)
+{
+	a.require(all_in({a.integer("interpolation_mode", 0)}, 0, 3), "interpolation_mode", "is none of 0, 1, 2");
+	a.require(all_in({a.integer("padding_mode", 0)}, 0, 3), "padding_mode", "is none of 0, 1, 2");
+}
+
+// grad_output and output of a backward operator: the kernel takes the shape of one for all.
+void same_shapes(const Args &a)
+{
+	at::Tensor first;
+	for (const char *name : {"grad_output", "output", "grad", "result"})
+		if (at::Tensor t = a.tensor(name); t.defined()) {
+			t = a.strided(name);
+			a.require(!first.defined() || t.sizes() == first.sizes(), name, "has another shape than the gradient");
+			first = t;
+		}
+}
+
+void attention_backward(const Args &a)
+{
+	at::Tensor q = a.strided("query"), k = a.strided("key"), v = a.strided("value"), grad = a.strided("grad_out");
+	at::Tensor out = a.strided("out"), lse = a.strided("logsumexp");
+	for (const at::Tensor &t : {q, k, v, grad, out})
+		a.require(t.dim() == 4 && t.scalar_type() == q.scalar_type() && t.size(0) == q.size(0) && t.stride(-1) == 1 &&
+		              t.numel() > 0,
+		          "query", "and the tensors beside it are not of one kind");
+	a.require(k.size(1) == v.size(1) && k.size(2) == v.size(2) && k.size(3) == q.size(3) && k.size(1) == q.size(1), "key",
+	          "does not fit query and value");
+	a.require(grad.sizes() == out.sizes() && out.size(1) == q.size(1) && out.size(2) == q.size(2) &&
+	              out.size(3) == v.size(3),
+	          "out", "does not fit query and value");
+	a.require(lse.dim() == 3 && lse.size(0) == q.size(0) && lse.size(1) == q.size(1) && lse.size(2) >= q.size(2) &&
+	              at::isFloatingType(lse.scalar_type()),
+	          "logsumexp", "does not fit query");
+}
+
+void refused(const Args &a)
+{
+	a.require(false, "the operator", "is not for files");
+}
+
+// By operator, or by overload.
+const std::unordered_map<std::string, void (*)(const Args &)> checks{
+	{"aten::div", division},
+	{"aten::div_", division},
+	{"aten::divide", division},
+	{"aten::divide_", division},
+	{"aten::floor_divide", division},
+	{"aten::floor_divide_", division},
+	{"aten::fmod", division},
+	{"aten::fmod_", division},
+	{"aten::remainder", division},
+	{"aten::remainder_", division},
+	{"prims::div", division},
+	{"prims::fmod", division},
+	{"prims::remainder", division},
+	{"aten::_fft_c2c", fft},
+	{"aten::_fft_c2r", fft},
+	{"aten::_fft_r2c", fft},
+	{"prims::fft_c2c", fft},
+	{"prims::fft_c2r", fft},
+	{"prims::fft_r2c", fft},
+	{"aten::_pad_packed_sequence", packed_sequence},
+	{"aten::_embedding_bag", embedding_bag},
+	{"aten::_embedding_bag_forward_only", embedding_bag},
+	{"aten::embedding_bag", embedding_bag},
+	{"aten::_ctc_loss", ctc_loss},
+	{"aten::ctc_loss", ctc_loss},
+	{"aten::linalg_eig", finite_matrix},
+	{"aten::linalg_eigvals", finite_matrix},
+	{"aten::_linalg_eigvals", finite_matrix},
+	{"aten::_weight_norm", weight_norm},
+	{"aten::_weight_norm_interface", weight_norm},
+	{"aten::_native_multi_head_attention", heads},
+	{"aten::_transformer_encoder_layer_fwd", heads},
+	{"aten::matrix_power", matrix_power},
+	{"aten::linalg_matrix_power", matrix_power},
+	{"aten::grid_sampler", grid_sampler},
+	{"aten::grid_sampler_2d", grid_sampler},
+	{"aten::grid_sampler_2d_backward", grid_sampler},
+	{"aten::grid_sampler_3d", grid_sampler},
+	{"aten::grid_sampler_3d_backward", grid_sampler},
+	{"aten::_log_softmax_backward_data", same_shapes},
+	{"aten::_softmax_backward_data", same_shapes},
+	{"aten::_scaled_dot_product_cudnn_attention_backward", attention_backward},
+	{"aten::_scaled_dot_product_efficient_attention_backward", attention_backward},
+	{"aten::_scaled_dot_product_flash_attention_backward", attention_backward},
+	{"aten::_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward},
+	{"aten::to.prim_dtype", refused},
+};
+
+void (*check_of(const c10::FunctionSchema &schema))(const Args &)
+{
+	auto found = checks.find(schema.name() + "." + schema.overload_name());
+	if (found == checks.end())
+		found = checks.find(schema.name());
+	return found == checks.end() ? nullptr : found->second;
+}
+
+// ---- integers that are none
+
+bool takes_symbols(const c10::TypePtr &type)
+{
+	if (type->kind() == c10::TypeKind::OptionalType || type->kind() == c10::TypeKind::ListType)
+		return takes_symbols(type->containedType(0));
+	return type->kind() == c10::TypeKind::SymIntType;
+}
+
+// torch keeps pointers to symbolic sizes in integers below -2^62.
+bool has_pointers(const c10::IValue &v)
+{
+	if (v.isInt())
+		return v.toInt() < -(INT64_C(1) << 62);
+	if (!v.isIntList())
+		return false;
+	for (int64_t i : v.toIntVector())
+		if (i < -(INT64_C(1) << 62))
+			return true;
+	return false;
+}
+
+void check_symbolic(const c10::FunctionSchema &schema, uint32_t i, const c10::IValue &v)
+{
+	if (has_pointers(v))
+		throw std::runtime_error(toString(schema.operator_name()) + ": " + schema.arguments()[i].name() +
+		                         " is below -2^62");
+}
+
+// ---- memory
 
 const std::unordered_set<std::string> uninitialised{
 	"aten::empty",           "aten::empty_like",
@@ -82,9 +391,17 @@ bool is_given(const at::Tensor &t)
 
 } // namespace
 
-clv_status bridge::guard_make(const c10::FunctionSchema &schema, bool training, std::unique_ptr<const Guard> *out)
+clv_status bridge::guard_make(const c10::FunctionSchema &schema, bool training, const torch::jit::Stack &stack,
+                              std::unique_ptr<const Guard> *out)
 {
 	auto g = std::make_unique<Guard>();
+	g->check = check_of(schema);
+	for (uint32_t i = 0; i < stack.size(); i++)
+		if (takes_symbols(schema.arguments()[i].real_type())) {
+			check_symbolic(schema, i, stack[i]);
+			if (stack[i].isNone())
+				g->symbolic.push_back(i);
+		}
 	bool outs = false, resize = schema.name().find("::resize") != std::string::npos;
 	g->clears = uninitialised.count(schema.name()) != 0;
 	for (size_t i = 0; i < schema.arguments().size(); i++)
@@ -97,7 +414,7 @@ clv_status bridge::guard_make(const c10::FunctionSchema &schema, bool training, 
 		            toString(schema.operator_name()).c_str());
 	g->grows = resize;
 	g->resizes = outs || (resize && !g->written.empty());
-	if (g->clears || g->grows || !g->written.empty())
+	if (g->check || g->clears || g->grows || !g->written.empty() || !g->symbolic.empty())
 		*out = std::move(g);
 	return CLV_OK;
 }
@@ -107,6 +424,10 @@ void bridge::guard_call(const Guard &g, const c10::OperatorHandle &op, torch::ji
 	std::vector<std::pair<at::Tensor, size_t>> grown;
 	std::list<Kept> kept;
 	size_t had = 0;
+	for (uint32_t i : g.symbolic)
+		check_symbolic(op.schema(), i, (*stack)[i]);
+	if (g.check)
+		g.check(Args(op.schema(), *stack));
 	for (uint32_t i : g.written)
 		each_tensor((*stack)[i], [&](const at::Tensor &t) {
 			check_memory(op, t);
