@@ -97,6 +97,15 @@ void division(const Args &a)
 	a.require(!(x.eq(least) & y.eq(-1)).any().item<bool>(), "self", "has the smallest integer, which has no quotient by -1");
 }
 
+// The smallest integer has no absolute value.
+void no_least(const Args &a)
+{
+	for (const char *name : {"self", "other", "a", "b"})
+		if (at::Tensor t = a.tensor(name); t.defined() && (t.scalar_type() == at::kInt || t.scalar_type() == at::kLong))
+			a.require(!t.eq(t.scalar_type() == at::kInt ? INT32_MIN : INT64_MIN).any().item<bool>(), name,
+			          "has the smallest integer");
+}
+
 void fft(const Args &a)
 {
 	at::Tensor x = a.strided("self");
@@ -104,7 +113,9 @@ void fft(const Args &a)
 	std::unordered_set<int64_t> once(dims.begin(), dims.end());
 	a.require(!dims.empty() && all_in(dims, 0, x.dim()) && once.size() == dims.size(), "dim", "does not name dimensions of self");
 	a.require(x.numel() > 0, "self", "is empty");
-	a.require(a.integer("last_dim_size", 1) > 0, "last_dim_size", "is not positive");
+	int64_t last = a.integer("last_dim_size", 1);
+	a.require(last > 0 && (a["last_dim_size"].isNone() || x.size(dims.back()) == last / 2 + 1), "last_dim_size",
+	          "does not fit self");
 }
 
 void packed_sequence(const Args &a)
@@ -226,6 +237,151 @@ void attention_backward(const Args &a)
 	          "logsumexp", "does not fit query");
 }
 
+void recurrent(const Args &a)
+{
+	bool bias = !a["has_biases"].isBool() || a["has_biases"].toBool();
+	int64_t layers = a.integer("num_layers", 0), ways = a["bidirectional"].isBool() && a["bidirectional"].toBool() ? 2 : 1;
+	int64_t given = a["params"].isList() ? static_cast<int64_t>(a["params"].toListRef().size()) : 0;
+	bool lstm = a.schema().name() == "aten::lstm";
+	int64_t each = layers > 0 && layers <= given ? given / (layers * ways) : 0;
+	a.require(each * layers * ways == given && (each == (bias ? 4 : 2) || (lstm && each == (bias ? 5 : 3))), "params",
+	          "does not have the weights of num_layers layers");
+	a.require(!lstm || a["hx"].toListRef().size() == 2, "hx", "is not the two states of an LSTM");
+	if (!a["batch_sizes"].isNone())
+		packed_sequence(a);
+}
+
+// Sizes of what a padding made: those of self and what was added.
+void pad_backward(const Args &a)
+{
+	at::Tensor grad = a.strided("grad_output"), self = a.strided("self");
+	std::vector<int64_t> padding = a.integers("padding");
+	int64_t n = static_cast<int64_t>(padding.size()) / 2, dims = self.dim();
+	a.require(grad.dim() == dims && n <= dims, "grad_output", "has not the dimensions of self");
+	for (int64_t d = 0; d < dims; d++) {
+		int64_t k = dims - 1 - d, added = k < n ? padding[2 * k] + padding[2 * k + 1] : 0;
+		a.require(grad.size(d) == self.size(d) + added, "grad_output", "is not self with its padding");
+	}
+}
+
+// LAPACK takes pivots for rows, counted from 1. Two negative ones are a block of LDL.
+void pivots(const Args &a)
+{
+	const char *name = a["LU_pivots"].isNone() ? "pivots" : "LU_pivots";
+	bool ldl = !a["LD"].isNone();
+	at::Tensor p = a.strided(name), m = a.strided(ldl ? "LD" : a["LU"].isNone() ? "LU_data" : "LU");
+	std::vector<int64_t> rows = a.integers(name);
+	size_t width = p.dim() ? static_cast<size_t>(p.size(-1)) : 1;
+	for (size_t i = 0; i < rows.size(); i++) {
+		bool pair = ldl && rows[i] < 0 && i % width + 1 < width && rows[i + 1] == rows[i];
+		a.require(m.dim() > 1 && all_in({pair ? -rows[i] : rows[i]}, 1, m.size(-2) + 1), name, "has no rows of the matrix");
+		i += pair;
+	}
+}
+
+// Recurrences of n steps.
+void polynomial(const Args &a)
+{
+	const c10::IValue &n = a["n"];
+	auto few = [](double v) { return !(v > 4096); };
+	bool fits = n.isScalar() ? few(n.toScalar().toDouble())
+	                         : !n.toTensor().numel() || few(a.strided("n").to(at::kDouble).max().item<double>());
+	a.require(fits, "n", "is above 4096");
+}
+
+// The kernel reads an expanded dimension as if it were not.
+void median(const Args &a)
+{
+	at::Tensor x = a.tensor("self");
+	int64_t dim = a.integer("dim", 0);
+	bool known = x.defined() && x.layout() == at::kStrided && !x.is_nested() && dim >= -x.dim() && dim < x.dim();
+	a.require(!known || x.stride(dim) != 0 || x.size(dim) < 2, "self", "is expanded along dim");
+}
+
+void observer(const Args &a)
+{
+	at::Tensor x = a.strided("self");
+	bool rows = a["per_row_fake_quant"].isBool() && a["per_row_fake_quant"].toBool();
+	int64_t axis = a.integer("ch_axis", 0);
+	a.require(!rows || all_in({axis}, 0, x.dim()), "ch_axis", "is no dimension of self");
+	int64_t n = rows ? x.size(axis) : 1;
+	bool fresh = rows && a.strided("running_min").numel() == 0;
+	for (const char *name : {"running_min", "running_max", "scale", "zero_point"}) {
+		at::Tensor t = a.strided(name);
+		a.require((fresh || t.numel() == n) && t.is_contiguous(), name, "does not fit self");
+	}
+}
+
+void floating(const Args &a)
+{
+	a.require(at::isFloatingType(a.strided("self").scalar_type()), "self", "has no floating point numbers");
+}
+
+// With a scale of its own, the kernel looks for pixels where there are none.
+void upsample_scales(const Args &a)
+{
+	std::vector<int64_t> in = a["self"].isNone() ? a.integers("input_size") : a.strided("self").sizes().vec();
+	std::vector<int64_t> out = a.integers("output_size");
+	const char *const scales[] = {"scales_h", "scales_w"};
+	for (size_t i = 0; i < 2 && out.size() == 2 && in.size() == 4; i++) {
+		double scale = a[scales[i]].isDouble() ? a[scales[i]].toDouble() : 0;
+		a.require(scale == 0 || (scale > 0 && static_cast<double>(out[i]) <= static_cast<double>(in[i + 2]) * scale + 1),
+		          "output_size", "is not what the scales say");
+	}
+}
+
+void deform_conv2d(const Args &a)
+{
+	for (const char *name : {"stride_h", "stride_w", "dilation_h", "dilation_w", "groups", "offset_groups"})
+		a.require(all_in({a.integer(name, 1)}, 1, INT32_MAX), name, "is not positive");
+}
+
+void one_layout(const Args &a)
+{
+	at::Tensor self = a.tensor("self"), src = a.tensor("src");
+	a.require(self.defined() && src.defined() && self.layout() == src.layout(), "src", "has another layout than self");
+}
+
+void nll_backward(const Args &a)
+{
+	at::Tensor self = a.strided("self"), target = a.strided("target"), weight = a.tensor("weight");
+	at::Tensor grad = a.strided("grad_output");
+	a.require(self.dim() > 0 && at::isFloatingType(self.scalar_type()), "self", "has no classes");
+	int64_t at = self.dim() == 1 ? 0 : 1, classes = self.size(at), ignore = a.integer("ignore_index", -100);
+	std::vector<int64_t> shape = self.sizes().vec();
+	shape.erase(shape.begin() + at);
+	a.require(target.sizes() == c10::IntArrayRef(shape) || (shape.empty() && target.numel() == 1), "target",
+	          "has not the shape of self");
+	for (int64_t i : a.integers("target"))
+		a.require(i == ignore || (i >= 0 && i < classes), "target", "has classes that self does not have");
+	a.require(!weight.defined() || weight.numel() == classes, "weight", "has not one element for each class");
+	a.require(a.strided("total_weight").numel() == 1, "total_weight", "is no number");
+	a.require(grad.numel() == 1 || grad.sizes() == target.sizes(), "grad_output", "does not fit target");
+}
+
+void cross_entropy(const Args &a)
+{
+	at::Tensor self = a.strided("self"), target = a.strided("target"), grad = a.tensor("grad_output");
+	a.require(self.sizes() == target.sizes(), "target", "has another shape than self");
+	a.require(!grad.defined() || grad.numel() == 1 || grad.sizes() == self.sizes(), "grad_output",
+	          "has another shape than self");
+}
+
+void regions(const Args &a)
+{
+	at::Tensor x = a.strided("input"), rois = a.strided("rois");
+	double scale = a["spatial_scale"].isDouble() ? a["spatial_scale"].toDouble() : 1;
+	a.require(x.dim() == 4 && rois.dim() == 2 && rois.size(1) == 5, "rois", "are not rows of five numbers");
+	for (const char *name : {"pooled_height", "pooled_width"})
+		a.require(all_in({a.integer(name, 1)}, 1, 4096), name, "is out of range");
+	a.require(a.integer("sampling_ratio", 0) <= 64, "sampling_ratio", "is out of range");
+	if (!rois.numel())
+		return;
+	at::Tensor r = rois.to(at::kDouble), batch = r.select(1, 0), corners = r.narrow(1, 1, 4) * scale;
+	a.require((batch.ge(0) & batch.lt(x.size(0))).all().item<bool>(), "rois", "name images that input does not have");
+	a.require(corners.abs().le(16384).all().item<bool>(), "rois", "are too far outside of input");
+}
+
 void refused(const Args &a)
 {
 	a.require(false, "the operator", "is not for files");
@@ -278,6 +434,58 @@ const std::unordered_map<std::string, void (*)(const Args &)> checks{
 	{"aten::_scaled_dot_product_efficient_attention_backward", attention_backward},
 	{"aten::_scaled_dot_product_flash_attention_backward", attention_backward},
 	{"aten::_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward},
+	{"aten::gcd", no_least},
+	{"aten::gcd_", no_least},
+	{"aten::lcm", no_least},
+	{"aten::lcm_", no_least},
+	{"prims::gcd", no_least},
+	{"aten::copy", one_layout},
+	{"aten::nll_loss_backward", nll_backward},
+	{"aten::nll_loss2d_backward", nll_backward},
+	{"aten::binary_cross_entropy", cross_entropy},
+	{"aten::binary_cross_entropy_backward", cross_entropy},
+	{"torchvision::roi_align", regions},
+	{"torchvision::roi_pool", regions},
+	{"torchvision::ps_roi_align", regions},
+	{"torchvision::ps_roi_pool", regions},
+	{"aten::lstm", recurrent},
+	{"aten::gru", recurrent},
+	{"aten::rnn_tanh", recurrent},
+	{"aten::rnn_relu", recurrent},
+	{"aten::replication_pad1d_backward", pad_backward},
+	{"aten::replication_pad2d_backward", pad_backward},
+	{"aten::replication_pad3d_backward", pad_backward},
+	{"aten::reflection_pad3d_backward", pad_backward},
+	{"aten::linalg_ldl_solve", pivots},
+	{"aten::linalg_lu_solve", pivots},
+	{"aten::lu_solve", pivots},
+	{"aten::lu_unpack", pivots},
+	{"aten::special_chebyshev_polynomial_t", polynomial},
+	{"aten::special_chebyshev_polynomial_u", polynomial},
+	{"aten::special_chebyshev_polynomial_v", polynomial},
+	{"aten::special_chebyshev_polynomial_w", polynomial},
+	{"aten::special_hermite_polynomial_h", polynomial},
+	{"aten::special_hermite_polynomial_he", polynomial},
+	{"aten::special_laguerre_polynomial_l", polynomial},
+	{"aten::special_legendre_polynomial_p", polynomial},
+	{"aten::special_shifted_chebyshev_polynomial_t", polynomial},
+	{"aten::special_shifted_chebyshev_polynomial_u", polynomial},
+	{"aten::special_shifted_chebyshev_polynomial_v", polynomial},
+	{"aten::special_shifted_chebyshev_polynomial_w", polynomial},
+	{"aten::median.dim", median},
+	{"aten::median.dim_values", median},
+	{"aten::nanmedian.dim", median},
+	{"aten::nanmedian.dim_values", median},
+	{"aten::fused_moving_avg_obs_fake_quant", observer},
+	{"aten::_fused_moving_avg_obs_fq_helper", observer},
+	{"aten::smooth_l1_loss_backward", floating},
+	{"aten::_upsample_bicubic2d_aa", upsample_scales},
+	{"aten::_upsample_bicubic2d_aa_backward", upsample_scales},
+	{"aten::_upsample_bilinear2d_aa", upsample_scales},
+	{"aten::_upsample_bilinear2d_aa_backward", upsample_scales},
+	{"aten::_upsample_lanczos2d_aa", upsample_scales},
+	{"aten::_upsample_lanczos2d_aa_backward", upsample_scales},
+	{"torchvision::deform_conv2d", deform_conv2d},
 	{"aten::to.prim_dtype", refused},
 };
 
