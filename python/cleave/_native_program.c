@@ -218,9 +218,9 @@ static PyObject *program_py_new(PyTypeObject *type, PyObject *args, PyObject *kw
 	PyObject *state, *modules, *codes = NULL, *off = NULL;
 	const char **names = NULL;
 	(void)kwargs;
-	if (!PyArg_ParseTuple(args, "O!IIppO!O|O!bO!pip", &PlanType, &plan_o, &first, &end, &debug, &inference, &PyDict_Type,
-	                      &state, &modules, &PyList_Type, &codes, &optimize, &PyList_Type, &off, &guards_first,
-	                      &threads, &untrusted))
+	if (!PyArg_ParseTuple(args, "O!IIppO!O|O!bO!pip", &PlanType, &plan_o, &first, &end, &debug, &inference,
+	                      &PyDict_Type, &state, &modules, &PyList_Type, &codes, &optimize, &PyList_Type, &off,
+	                      &guards_first, &threads, &untrusted))
 		return NULL;
 	if (modules != Py_None && !Py_IS_TYPE(modules, &ChecksType))
 		return PyErr_Format(PyExc_TypeError, "what must hold of the model is a Checks or None");

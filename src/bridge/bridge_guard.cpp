@@ -5,6 +5,7 @@
 // its kernel takes for granted (`checks`). What kernels do not look at was found by tools/fuzz_operators.py.
 #include "bridge/guard.hpp"
 
+#include <cmath>
 #include <list>
 #include <unordered_map>
 #include <unordered_set>
@@ -80,21 +81,26 @@ bool all_in(const std::vector<int64_t> &v, int64_t first, int64_t end)
 // The smallest integer by -1 is no integer: the processor raises SIGFPE.
 void division(const Args &a)
 {
-	const c10::IValue &self = a["self"].isNone() ? a["a"] : a["self"], &other = a["other"].isNone() ? a["b"] : a["other"];
-	auto is_risky = [](at::ScalarType t) { return t == at::kInt || t == at::kLong; };
+	const c10::IValue &self = a["self"].isNone() ? a["a"] : a["self"],
+					  &other = a["other"].isNone() ? a["b"] : a["other"];
+	auto is_risky = [](at::ScalarType t) {
+		return t == at::kInt || t == at::kLong;
+	};
 	auto as_tensor = [](const c10::IValue &v) {
 		return v.isTensor() ? v.toTensor() : v.isScalar() ? at::scalar_tensor(v.toScalar()) : at::Tensor();
 	};
 	if (other.isScalar() && (!other.isInt() || other.toInt() != -1))
 		return;
 	at::Tensor x = as_tensor(self), y = as_tensor(other);
-	if (!x.defined() || !y.defined() || !x.is_cpu() || !y.is_cpu() || x.layout() != at::kStrided || y.layout() != at::kStrided)
+	if (!x.defined() || !y.defined() || !x.is_cpu() || !y.is_cpu() || x.layout() != at::kStrided ||
+	    y.layout() != at::kStrided)
 		return;
 	at::ScalarType common = at::result_type(x, y);
 	if (!is_risky(common))
 		return;
 	int64_t least = common == at::kInt ? INT32_MIN : INT64_MIN;
-	a.require(!(x.eq(least) & y.eq(-1)).any().item<bool>(), "self", "has the smallest integer, which has no quotient by -1");
+	a.require(!(x.eq(least) & y.eq(-1)).any().item<bool>(), "self",
+	          "has the smallest integer, which has no quotient by -1");
 }
 
 // The smallest integer has no absolute value.
@@ -111,7 +117,8 @@ void fft(const Args &a)
 	at::Tensor x = a.strided("self");
 	std::vector<int64_t> dims = a.integers("dim");
 	std::unordered_set<int64_t> once(dims.begin(), dims.end());
-	a.require(!dims.empty() && all_in(dims, 0, x.dim()) && once.size() == dims.size(), "dim", "does not name dimensions of self");
+	a.require(!dims.empty() && all_in(dims, 0, x.dim()) && once.size() == dims.size(), "dim",
+	          "does not name dimensions of self");
 	a.require(x.numel() > 0, "self", "is empty");
 	int64_t last = a.integer("last_dim_size", 1);
 	a.require(last > 0 && (a["last_dim_size"].isNone() || x.size(dims.back()) == last / 2 + 1), "last_dim_size",
@@ -186,7 +193,8 @@ void weight_norm(const Args &a)
 	bool inner = a.schema().name() != "aten::_weight_norm", ends = dim == 0 || dim == v.dim() - 1;
 	a.require(ends || !inner, "dim", "is neither the first nor the last");
 	a.require(!ends || g.numel() == v.size(dim), "g", "has not one element for each slice of v");
-	a.require(v.scalar_type() == g.scalar_type() && at::isFloatingType(v.scalar_type()), "g", "has another dtype than v");
+	a.require(v.scalar_type() == g.scalar_type() && at::isFloatingType(v.scalar_type()), "g",
+	          "has another dtype than v");
 	a.require(!inner || (v.is_contiguous() && g.is_contiguous()), "v", "is not contiguous");
 }
 
@@ -196,22 +204,69 @@ void heads(const Args &a)
 	a.require(n > 0 && size > 0 && size % n == 0, "embed_dim", "is no multiple of the number of heads");
 }
 
+// Heads of query for each head of key and value.
+void shared_heads(const Args &a)
+{
+	if (!a["enable_gqa"].isBool() || !a["enable_gqa"].toBool())
+		return;
+	for (const char *name : {"key", "value"})
+		a.require(a.strided(name).dim() > 2 && a.strided(name).size(-3) > 0, name, "has no heads");
+}
+
 void matrix_power(const Args &a)
 {
 	a.require(all_in({a.integer("n", 0)}, -INT32_MAX, INT32_MAX), "n", "is too large an exponent");
 }
 
-void grid_sampler(const Args &a)
+void grid_backward(const Args &a)
 {
-	a.require(all_in({a.integer("interpolation_mode", 0)}, 0, 3), "interpolation_mode", "is none of 0, 1, 2");
-	a.require(all_in({a.integer("padding_mode", 0)}, 0, 3), "padding_mode", "is none of 0, 1, 2");
+	at::Tensor grad = a.strided("grad_output"), x = a.strided("input"), grid = a.strided("grid");
+	bool fits = grad.dim() == x.dim() && grid.dim() == x.dim() && x.dim() > 3 && grad.size(0) == x.size(0) &&
+	            grad.size(1) == x.size(1) && grid.size(0) == x.size(0) && grid.size(-1) == x.dim() - 2;
+	for (int64_t d = 2; fits && d < x.dim(); d++)
+		fits = grad.size(d) == grid.size(d - 1);
+	a.require(fits, "grad_output", "does not fit input and grid");
+}
+
+bool has_numel(const at::Tensor &t, int64_t n)
+{
+	return !t.defined() || (t.numel() == n && t.layout() == at::kStrided);
+}
+
+void group_norm(const Args &a)
+{
+	at::Tensor x = a.strided("input");
+	int64_t n = a.integer("N", 0), c = a.integer("C", 0), pixels = a.integer("HxW", 0), groups = a.integer("group", 0);
+	a.require(n >= 0 && c > 0 && pixels >= 0 && groups > 0 && c % groups == 0, "group", "does not divide the channels");
+	a.require(x.dim() > 1 && x.size(0) == n && x.size(1) == c && x.numel() == n * c * pixels, "input",
+	          "is not N x C x HxW");
+	a.require(has_numel(a.tensor("weight"), c) && has_numel(a.tensor("bias"), c), "weight", "has not C elements");
+	at::Tensor grad = a.tensor("grad_out");
+	a.require(!grad.defined() || grad.sizes() == x.sizes(), "grad_out", "has another shape than input");
+	a.require(has_numel(a.tensor("mean"), n * groups) && has_numel(a.tensor("rstd"), n * groups), "mean",
+	          "has not one element for each group");
+}
+
+void layer_norm_backward(const Args &a)
+{
+	at::Tensor grad = a.strided("grad_out"), x = a.strided("input");
+	std::vector<int64_t> shape = a.integers("normalized_shape");
+	int64_t inner = 1, outer = 1, start = x.dim() - static_cast<int64_t>(shape.size());
+	a.require(start >= 0 && !shape.empty() && x.sizes().slice(static_cast<size_t>(start)) == c10::IntArrayRef(shape),
+	          "normalized_shape", "is not the end of input's");
+	for (int64_t d = 0; d < x.dim(); d++)
+		(d < start ? outer : inner) *= x.size(d);
+	a.require(grad.sizes() == x.sizes(), "grad_out", "has another shape than input");
+	a.require(has_numel(a.tensor("mean"), outer) && has_numel(a.strided("rstd"), outer), "mean", "does not fit input");
+	a.require(has_numel(a.tensor("weight"), inner) && has_numel(a.tensor("bias"), inner), "weight",
+	          "does not fit input");
 }
 
 // grad_output and output of a backward operator: the kernel takes the shape of one for all.
 void same_shapes(const Args &a)
 {
 	at::Tensor first;
-	for (const char *name : {"grad_output", "output", "grad", "result"})
+	for (const char *name : {"grad_output", "output", "grad", "result", "mask"})
 		if (at::Tensor t = a.tensor(name); t.defined()) {
 			t = a.strided(name);
 			a.require(!first.defined() || t.sizes() == first.sizes(), name, "has another shape than the gradient");
@@ -227,8 +282,8 @@ void attention_backward(const Args &a)
 		a.require(t.dim() == 4 && t.scalar_type() == q.scalar_type() && t.size(0) == q.size(0) && t.stride(-1) == 1 &&
 		              t.numel() > 0,
 		          "query", "and the tensors beside it are not of one kind");
-	a.require(k.size(1) == v.size(1) && k.size(2) == v.size(2) && k.size(3) == q.size(3) && k.size(1) == q.size(1), "key",
-	          "does not fit query and value");
+	a.require(k.size(1) == v.size(1) && k.size(2) == v.size(2) && k.size(3) == q.size(3) && k.size(1) == q.size(1),
+	          "key", "does not fit query and value");
 	a.require(grad.sizes() == out.sizes() && out.size(1) == q.size(1) && out.size(2) == q.size(2) &&
 	              out.size(3) == v.size(3),
 	          "out", "does not fit query and value");
@@ -240,7 +295,8 @@ void attention_backward(const Args &a)
 void recurrent(const Args &a)
 {
 	bool bias = !a["has_biases"].isBool() || a["has_biases"].toBool();
-	int64_t layers = a.integer("num_layers", 0), ways = a["bidirectional"].isBool() && a["bidirectional"].toBool() ? 2 : 1;
+	int64_t layers = a.integer("num_layers", 0),
+			ways = a["bidirectional"].isBool() && a["bidirectional"].toBool() ? 2 : 1;
 	int64_t given = a["params"].isList() ? static_cast<int64_t>(a["params"].toListRef().size()) : 0;
 	bool lstm = a.schema().name() == "aten::lstm";
 	int64_t each = layers > 0 && layers <= given ? given / (layers * ways) : 0;
@@ -274,7 +330,8 @@ void pivots(const Args &a)
 	size_t width = p.dim() ? static_cast<size_t>(p.size(-1)) : 1;
 	for (size_t i = 0; i < rows.size(); i++) {
 		bool pair = ldl && rows[i] < 0 && i % width + 1 < width && rows[i + 1] == rows[i];
-		a.require(m.dim() > 1 && all_in({pair ? -rows[i] : rows[i]}, 1, m.size(-2) + 1), name, "has no rows of the matrix");
+		a.require(m.dim() > 1 && all_in({pair ? -rows[i] : rows[i]}, 1, m.size(-2) + 1), name,
+		          "has no rows of the matrix");
 		i += pair;
 	}
 }
@@ -283,10 +340,16 @@ void pivots(const Args &a)
 void polynomial(const Args &a)
 {
 	const c10::IValue &n = a["n"];
-	auto few = [](double v) { return !(v > 4096); };
-	bool fits = n.isScalar() ? few(n.toScalar().toDouble())
+	auto few = [](double v) {
+		return !(v > 4096);
+	};
+	bool fits = n.isScalar() ? few(n.toScalar().toComplexDouble().real())
 	                         : !n.toTensor().numel() || few(a.strided("n").to(at::kDouble).max().item<double>());
 	a.require(fits, "n", "is above 4096");
+	const c10::IValue &x = a["x"]; // of which the recurrence does not begin, and gives what was on the stack
+	bool number = x.isScalar() ? !std::isnan(x.toScalar().toComplexDouble().real())
+	                           : !at::isnan(a.strided("x")).any().item<bool>();
+	a.require(number, "x", "has nan");
 }
 
 // The kernel reads an expanded dimension as if it were not.
@@ -325,7 +388,8 @@ void upsample_scales(const Args &a)
 	const char *const scales[] = {"scales_h", "scales_w"};
 	for (size_t i = 0; i < 2 && out.size() == 2 && in.size() == 4; i++) {
 		double scale = a[scales[i]].isDouble() ? a[scales[i]].toDouble() : 0;
-		a.require(scale == 0 || (scale > 0 && static_cast<double>(out[i]) <= static_cast<double>(in[i + 2]) * scale + 1),
+		a.require(scale == 0 ||
+		              (scale > 0 && static_cast<double>(out[i]) <= static_cast<double>(in[i + 2]) * scale + 1),
 		          "output_size", "is not what the scales say");
 	}
 }
@@ -421,13 +485,18 @@ const std::unordered_map<std::string, void (*)(const Args &)> checks{
 	{"aten::_weight_norm_interface", weight_norm},
 	{"aten::_native_multi_head_attention", heads},
 	{"aten::_transformer_encoder_layer_fwd", heads},
+	{"aten::scaled_dot_product_attention", shared_heads},
+	{"aten::_scaled_dot_product_attention_math", shared_heads},
+	{"aten::_scaled_dot_product_fused_attention_overrideable", shared_heads},
 	{"aten::matrix_power", matrix_power},
 	{"aten::linalg_matrix_power", matrix_power},
-	{"aten::grid_sampler", grid_sampler},
-	{"aten::grid_sampler_2d", grid_sampler},
-	{"aten::grid_sampler_2d_backward", grid_sampler},
-	{"aten::grid_sampler_3d", grid_sampler},
-	{"aten::grid_sampler_3d_backward", grid_sampler},
+	{"aten::grid_sampler_2d_backward", grid_backward},
+	{"aten::grid_sampler_3d_backward", grid_backward},
+	{"aten::native_group_norm", group_norm},
+	{"aten::native_group_norm_backward", group_norm},
+	{"aten::native_layer_norm_backward", layer_norm_backward},
+	{"aten::_fused_rms_norm_backward", layer_norm_backward},
+	{"aten::_masked_softmax_backward", same_shapes},
 	{"aten::_log_softmax_backward_data", same_shapes},
 	{"aten::_softmax_backward_data", same_shapes},
 	{"aten::_scaled_dot_product_cudnn_attention_backward", attention_backward},
@@ -499,6 +568,14 @@ void (*check_of(const c10::FunctionSchema &schema))(const Args &)
 
 // ---- integers that are none
 
+// Numbers for one of three ways: kernels do nothing for a fourth.
+bool is_way(const c10::Argument &formal)
+{
+	const std::string &name = formal.name();
+	return formal.type()->kind() == c10::TypeKind::IntType &&
+	       (name == "reduction" || name == "interpolation_mode" || name == "padding_mode");
+}
+
 bool takes_symbols(const c10::TypePtr &type)
 {
 	if (type->kind() == c10::TypeKind::OptionalType || type->kind() == c10::TypeKind::ListType)
@@ -507,23 +584,22 @@ bool takes_symbols(const c10::TypePtr &type)
 }
 
 // torch keeps pointers to symbolic sizes in integers below -2^62.
-bool has_pointers(const c10::IValue &v)
+bool is_pointer(int64_t i)
 {
-	if (v.isInt())
-		return v.toInt() < -(INT64_C(1) << 62);
-	if (!v.isIntList())
-		return false;
-	for (int64_t i : v.toIntVector())
-		if (i < -(INT64_C(1) << 62))
-			return true;
-	return false;
+	return i < -(INT64_C(1) << 62);
 }
 
-void check_symbolic(const c10::FunctionSchema &schema, uint32_t i, const c10::IValue &v)
+void check_integers(const c10::FunctionSchema &schema, uint32_t i, const c10::IValue &v)
 {
-	if (has_pointers(v))
+	bool wrong = false;
+	if (v.isInt())
+		wrong = is_way(schema.arguments()[i]) ? v.toInt() < 0 || v.toInt() > 2 : is_pointer(v.toInt());
+	else if (v.isIntList())
+		for (int64_t item : v.toIntVector())
+			wrong |= is_pointer(item);
+	if (wrong)
 		throw std::runtime_error(toString(schema.operator_name()) + ": " + schema.arguments()[i].name() +
-		                         " is below -2^62");
+		                         " is a number out of range");
 }
 
 // ---- memory
@@ -540,6 +616,14 @@ void check_memory(const c10::OperatorHandle &op, const at::Tensor &t)
 {
 	if (t.defined() && t.has_storage() && is_fixed(t.storage()))
 		throw std::runtime_error(toString(op.operator_name()) + " would write into the file that the model came from");
+}
+
+// Kernels with an `out` argument look at its dtype and shape alone.
+void check_plain(const c10::OperatorHandle &op, const at::Tensor &t)
+{
+	if (t.defined() && (t.layout() != at::kStrided || t.is_quantized() || t.is_nested()))
+		throw std::runtime_error(toString(op.operator_name()) +
+		                         " takes plain tensors here, none that is sparse or quantised");
 }
 
 template <class F> void each_tensor(const c10::IValue &v, F f)
@@ -605,24 +689,27 @@ clv_status bridge::guard_make(const c10::FunctionSchema &schema, bool training, 
 	auto g = std::make_unique<Guard>();
 	g->check = check_of(schema);
 	for (uint32_t i = 0; i < stack.size(); i++)
-		if (takes_symbols(schema.arguments()[i].real_type())) {
-			check_symbolic(schema, i, stack[i]);
+		if (takes_symbols(schema.arguments()[i].real_type()) || is_way(schema.arguments()[i])) {
+			check_integers(schema, i, stack[i]);
 			if (stack[i].isNone())
-				g->symbolic.push_back(i);
+				g->integers.push_back(i);
 		}
-	bool outs = false, resize = schema.name().find("::resize") != std::string::npos;
+	bool resize = schema.name().find("::resize") != std::string::npos;
 	g->clears = uninitialised.count(schema.name()) != 0;
 	for (size_t i = 0; i < schema.arguments().size(); i++)
 		if (writes_argument(schema, i, training)) {
 			g->written.push_back(static_cast<uint32_t>(i));
-			outs |= schema.arguments()[i].is_out();
+			g->outs |= schema.arguments()[i].is_out();
 		}
-	if (resize && outs)
+	if (resize && g->outs)
 		return fail(CLV_E_UNSUPPORTED, "%s gives memory that nobody wrote, so a file may not hold it",
 		            toString(schema.operator_name()).c_str());
+	if (g->outs && schema.name().find("quantize") != std::string::npos)
+		return fail(CLV_E_UNSUPPORTED, "%s does not look at what it writes into, so a file may not hold it",
+		            toString(schema.operator_name()).c_str());
 	g->grows = resize;
-	g->resizes = outs || (resize && !g->written.empty());
-	if (g->check || g->clears || g->grows || !g->written.empty() || !g->symbolic.empty())
+	g->resizes = g->outs || (resize && !g->written.empty());
+	if (g->check || g->clears || g->grows || !g->written.empty() || !g->integers.empty())
 		*out = std::move(g);
 	return CLV_OK;
 }
@@ -632,8 +719,10 @@ void bridge::guard_call(const Guard &g, const c10::OperatorHandle &op, torch::ji
 	std::vector<std::pair<at::Tensor, size_t>> grown;
 	std::list<Kept> kept;
 	size_t had = 0;
-	for (uint32_t i : g.symbolic)
-		check_symbolic(op.schema(), i, (*stack)[i]);
+	for (uint32_t i : g.integers)
+		check_integers(op.schema(), i, (*stack)[i]);
+	for (size_t i = 0; g.outs && i < stack->size(); i++)
+		each_tensor((*stack)[i], [&](const at::Tensor &t) { check_plain(op, t); });
 	if (g.check)
 		g.check(Args(op.schema(), *stack));
 	for (uint32_t i : g.written)

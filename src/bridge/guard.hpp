@@ -14,11 +14,12 @@ class Args;
 
 struct Guard {
 	void (*check)(const Args &) = nullptr; // what the kernel does not look at itself; throws
-	std::vector<uint32_t> symbolic;        // arguments with integers, not constant, that could be taken for symbols
-	std::vector<uint32_t> written; // arguments that the operator writes
-	bool clears = false;           // its results have elements that nobody wrote
-	bool grows = false;            // likewise, behind those of its argument
-	bool resizes = false;          // it may change how much memory an argument has
+	std::vector<uint32_t> integers;        // arguments that vary, with integers that may be none
+	std::vector<uint32_t> written;         // arguments that the operator writes
+	bool clears = false;                   // its results have elements that nobody wrote
+	bool grows = false;                    // likewise, behind those of its argument
+	bool outs = false;                     // it writes into tensors that are there, of any kind
+	bool resizes = false;                  // it may change how much memory an argument has
 };
 
 // *out is empty where nothing has to be looked at. training: of a normalisation; stack: its constants, None where a call
