@@ -5,6 +5,8 @@
 // its kernel takes for granted (`checks`). What kernels do not look at was found by tools/fuzz_operators.py.
 #include "bridge/guard.hpp"
 
+#include <ATen/ScalarOps.h>
+
 #include <cmath>
 #include <list>
 #include <unordered_map>
@@ -87,7 +89,11 @@ void division(const Args &a)
 		return t == at::kInt || t == at::kLong;
 	};
 	auto as_tensor = [](const c10::IValue &v) {
-		return v.isTensor() ? v.toTensor() : v.isScalar() ? at::scalar_tensor(v.toScalar()) : at::Tensor();
+		if (!v.isScalar())
+			return v.isTensor() ? v.toTensor() : at::Tensor();
+		at::Tensor t = c10::scalar_to_tensor(v.toScalar());
+		t.unsafeGetTensorImpl()->set_wrapped_number(true);
+		return t;
 	};
 	if (other.isScalar() && (!other.isInt() || other.toInt() != -1))
 		return;
