@@ -305,6 +305,7 @@ class Text:
 
     def __init__(self, schema: Any, call: Call, rng: random.Random, fences: Iterator[Fenced]) -> None:
         self.inputs: list[Tensor] = []
+        self.labels: list[str] = []  # what the call takes: the input, or what it was converted to
         self.lines = ["cleave-plan 1", 'model "M"']
         self.nodes: list[str] = []
         self.written: list[int] = []
@@ -317,14 +318,14 @@ class Text:
                 call.named.get(a.name, missing) if a.kwarg_only else (call.args[i] if i < len(call.args) else missing)
             )
             first = len(self.inputs)
-            args.append(self.value(value, kind_of(a), a.alias_info is not None and a.alias_info.is_write))
+            args.append(self.value(value, kind_of(a)))
             if a.alias_info is not None and a.alias_info.is_write:
                 self.written += range(first, len(self.inputs))
         name = schema.name + ("." + schema.overload_name if schema.overload_name else "")
         results = [str(r.type) for r in schema.returns]
         left = ", ".join(f"[%r{i}]" if kind.startswith("List[") else f"%r{i}" for i, kind in enumerate(results))
         right = ", ".join(self.type_of(kind) for kind in results)
-        writes = " writes " + ", ".join(f"%{i}" for i in self.written) if self.written else ""
+        writes = " writes " + ", ".join(self.labels[i] for i in self.written) if self.written else ""
         node = f"{name}({', '.join(args)})" + (f" -> {right}" if results else "") + writes
         self.nodes.append(f"{left} = {node}" if results else node)
         self.lines += [*self.nodes, "output none"]
@@ -335,7 +336,7 @@ class Text:
             return "[f32[]]"
         return {"int": "int", "SymInt": "int", "bool": "bool", "float": "float", "number": "float"}.get(kind, "f32[]")
 
-    def tensor(self, x: Tensor, written: bool) -> str:
+    def tensor(self, x: Tensor) -> str:
         x = next(self.fences).tensor(x.detach(), self.rng.random() < 0.8)
         i = len(self.inputs)
         self.inputs.append(x)
@@ -343,15 +344,16 @@ class Text:
         kind = DTYPES[x.dtype] + shape
         strides = "" if x.is_contiguous() else f" strides({','.join(map(str, x.stride()))})"
         self.lines.append(f'input %{i} {kind}{strides} name="a{i}"')
-        if not self.convert or written:
-            return f"%{i}"
-        op, type_ = self.rng.choice(list(CONVERSIONS.values()))
-        self.nodes.append(f"%c{i} = {op.format(x=f'%{i}')} -> {type_.format(type=kind, shape=shape)}")
-        return f"%c{i}"
+        self.labels.append(f"%{i}")
+        if self.convert and self.rng.random() < 0.7:
+            op, type_ = self.rng.choice(list(CONVERSIONS.values()))
+            self.nodes.append(f"%c{i} = {op.format(x=f'%{i}')} -> {type_.format(type=kind, shape=shape)}")
+            self.labels[i] = f"%c{i}"
+        return self.labels[i]
 
-    def value(self, v: Any, kind: str, written: bool) -> str:
+    def value(self, v: Any, kind: str) -> str:
         if isinstance(v, Tensor):
-            return self.tensor(v, written)
+            return self.tensor(v)
         if v is None:
             return "none"
         if isinstance(v, bool):
@@ -361,7 +363,7 @@ class Text:
         elif isinstance(v, float):
             text = repr(v) if "." in repr(v) or "e" in repr(v) or v - v != 0 else repr(v) + ".0"
         elif isinstance(v, complex):
-            text = f"complex({self.value(v.real, '', False)}, {self.value(v.imag, '', False)})"
+            text = f"complex({self.value(v.real, '')}, {self.value(v.imag, '')})"
         elif isinstance(v, str):
             return json.dumps(v)
         elif isinstance(v, torch.dtype):
@@ -373,7 +375,7 @@ class Text:
         elif isinstance(v, torch.device):
             return f'device:"{v}"'
         elif isinstance(v, (list, tuple)):
-            return "[" + ", ".join(self.value(item, kind, written) for item in v) + "]"
+            return "[" + ", ".join(self.value(item, kind) for item in v) + "]"
         else:
             return "none"
         return f"num({text})" if kind in ("Tensor", "Optional[Tensor]") else text

@@ -406,10 +406,29 @@ void deform_conv2d(const Args &a)
 		a.require(all_in({a.integer(name, 1)}, 1, INT32_MAX), name, "is not positive");
 }
 
-void one_layout(const Args &a)
+// Rounding these towards the range of floats does not come to an end.
+void random_range(const Args &a)
 {
-	at::Tensor self = a.tensor("self"), src = a.tensor("src");
-	a.require(self.defined() && src.defined() && self.layout() == src.layout(), "src", "has another layout than self");
+	a.require(a.integer("from", 0) < INT64_MAX && a.integer("to", 0) > INT64_MIN + 1, "from", "is at the end of all integers");
+}
+
+void positive_sizes(const Args &a)
+{
+	a.require(all_in(a.integers("size"), 1, INT64_MAX), "size", "is not positive");
+}
+
+void plain_copy(const Args &a)
+{
+	a.strided("self"), a.strided("src");
+}
+
+// A list is as long as the schema says.
+void output_size(const Args &a)
+{
+	for (const c10::Argument &formal : a.schema().arguments())
+		a.require(formal.name() != "output_size" || !formal.N() ||
+		              a.integers("output_size").size() == static_cast<size_t>(*formal.N()),
+		          "output_size", "has another number of sizes than the operator has");
 }
 
 void nll_backward(const Args &a)
@@ -514,7 +533,18 @@ const std::unordered_map<std::string, void (*)(const Args &)> checks{
 	{"aten::lcm", no_least},
 	{"aten::lcm_", no_least},
 	{"prims::gcd", no_least},
-	{"aten::copy", one_layout},
+	{"aten::random", random_range},
+	{"aten::random_", random_range},
+	{"aten::_sparse_broadcast_to", positive_sizes},
+	{"aten::copy", plain_copy},
+	{"aten::_adaptive_avg_pool2d", output_size},
+	{"aten::_adaptive_avg_pool3d", output_size},
+	{"aten::adaptive_avg_pool1d", output_size},
+	{"aten::adaptive_avg_pool2d", output_size},
+	{"aten::adaptive_avg_pool3d", output_size},
+	{"aten::adaptive_max_pool1d", output_size},
+	{"aten::adaptive_max_pool2d", output_size},
+	{"aten::adaptive_max_pool3d", output_size},
 	{"aten::nll_loss_backward", nll_backward},
 	{"aten::nll_loss2d_backward", nll_backward},
 	{"aten::binary_cross_entropy", cross_entropy},
