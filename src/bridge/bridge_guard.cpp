@@ -409,12 +409,40 @@ void deform_conv2d(const Args &a)
 // Rounding these towards the range of floats does not come to an end.
 void random_range(const Args &a)
 {
-	a.require(a.integer("from", 0) < INT64_MAX && a.integer("to", 0) > INT64_MIN + 1, "from", "is at the end of all integers");
+	a.require(a.integer("from", 0) < INT64_MAX && a.integer("to", 0) > INT64_MIN + 1, "from",
+	          "is at the end of all integers");
 }
 
 void positive_sizes(const Args &a)
 {
 	a.require(all_in(a.integers("size"), 1, INT64_MAX), "size", "is not positive");
+}
+
+// Scales and recipes come in lists, of which the kernel reads the first.
+void scaled_mm(const Args &a)
+{
+	for (const char *name : {"scale_a", "recipe_a", "scale_b", "recipe_b"})
+		a.require(a[name].isList() && !a[name].toListRef().empty(), name, "is empty");
+}
+
+// Two weights in a byte; a scale and a zero for each group of a row.
+void int4_mm(const Args &a)
+{
+	at::Tensor x = a.strided("self"), w = a.strided("mat2"), scales = a.strided("qScaleAndZeros");
+	int64_t group = a.integer("qGroupSize", 0);
+	a.require(x.dim() == 2 && w.dim() == 2 && w.size(1) * 2 == x.size(1) && w.is_contiguous() && x.is_contiguous(),
+	          "mat2", "does not fit self");
+	a.require(group > 0 && scales.dim() == 3 && scales.size(0) * group == x.size(1) && scales.size(1) == w.size(0) &&
+	              scales.size(2) == 2 && scales.is_contiguous(),
+	          "qScaleAndZeros", "has not one scale for each group");
+}
+
+// Marks a tensor as negated; copies of what cannot be negated go wrong.
+void negated(const Args &a)
+{
+	at::ScalarType t = a.strided("self").scalar_type();
+	a.require(at::isFloatingType(t) || at::isComplexType(t) || at::isIntegralType(t, false), "self",
+	          "cannot be negated");
 }
 
 void plain_copy(const Args &a)
@@ -536,6 +564,10 @@ const std::unordered_map<std::string, void (*)(const Args &)> checks{
 	{"aten::random", random_range},
 	{"aten::random_", random_range},
 	{"aten::_sparse_broadcast_to", positive_sizes},
+	{"aten::_neg_view", negated},
+	{"aten::_neg_view_copy", negated},
+	{"aten::_scaled_mm_v2", scaled_mm},
+	{"aten::_weight_int4pack_mm_for_cpu", int4_mm},
 	{"aten::copy", plain_copy},
 	{"aten::_adaptive_avg_pool2d", output_size},
 	{"aten::_adaptive_avg_pool3d", output_size},
