@@ -271,6 +271,9 @@ def drawn(name: str, schema: Any, seed: int, samples: list[Call]) -> Call:
     if samples and seed % 2:
         was = draw.rng.choice(samples)
         call = Call(list(was.args), dict(was.named))
+        for a in formal[len(call.args) :]:
+            if not a.kwarg_only:
+                call.args.append(call.named.pop(a.name, a.default_value if a.has_default_value() else None))
         for _ in range(draw.rng.choice((0, 1, 1, 1, 2, 3))):
             i = draw.rng.randrange(len(formal)) if formal else -1
             if 0 <= i < len(call.args):
@@ -482,6 +485,7 @@ def small(v: Any) -> bool:
 
 def samples_of_torch() -> dict[str, list[Call]]:
     """By overload, from torch's own table of operators, forward and backward."""
+    from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves, tree_map
 
@@ -496,16 +500,29 @@ def samples_of_torch() -> dict[str, list[Call]]:
     random.seed(0)
     found: dict[str, list[Call]] = {}
 
-    class Collect(TorchDispatchMode):
+    def keep(name: str, args: Any, kwargs: Any) -> None:
+        calls = found.setdefault(name, [])
+        if len(calls) < 12 and all(map(small, tree_leaves((args, kwargs)))):
+            copy = tree_map(lambda v: v.detach().clone() if isinstance(v, Tensor) else v, (args, kwargs))
+            calls.append(Call(list(copy[0]), copy[1]))
+
+    class Inner(TorchDispatchMode):
         def __torch_dispatch__(self, op: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-            calls = found.setdefault(f"{op._schema.name}.{op._overloadname}", [])
-            if len(calls) < 12 and all(map(small, tree_leaves((args, kwargs)))):
-                copy = tree_map(lambda v: v.detach().clone() if isinstance(v, Tensor) else v, (args, kwargs or {}))
-                calls.append(Call(list(copy[0]), copy[1]))
+            keep(f"{op._schema.name}.{op._overloadname}", args, kwargs or {})
             return op(*args, **(kwargs or {}))
 
+    class Outer(TorchFunctionMode):
+        """Those that consist of others, which dispatch does not see."""
+
+        def __torch_function__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+            with contextlib.suppress(Exception):
+                name = "aten::" + function.__name__
+                overload = torch._C._jit_resolve_packet(name, *args, **(kwargs or {}))
+                keep(f"{name}.{overload}", args, kwargs or {})
+            return function(*args, **(kwargs or {}))
+
     def run(op: Any, sample: Any, grad: bool) -> None:
-        with Collect():
+        with Inner(), Outer():
             out = op.op(sample.input, *sample.args, **sample.kwargs)
             if grad:
                 sum(t.abs().sum() for t in tree_leaves(out) if isinstance(t, Tensor) and t.requires_grad).backward()

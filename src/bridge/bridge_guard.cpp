@@ -253,6 +253,14 @@ void group_norm(const Args &a)
 	          "has not one element for each group");
 }
 
+void batch_norm(const Args &a)
+{
+	at::Tensor x = a.strided("input");
+	a.require(x.dim() > 1, "input", "has no channels");
+	for (const char *name : {"weight", "bias", "running_mean", "running_var"})
+		a.require(has_numel(a.tensor(name), x.size(1)), name, "has not one element for each channel");
+}
+
 void layer_norm_backward(const Args &a)
 {
 	at::Tensor grad = a.strided("grad_out"), x = a.strided("input");
@@ -545,6 +553,7 @@ const std::unordered_map<std::string, void (*)(const Args &)> checks{
 	{"aten::linalg_matrix_power", matrix_power},
 	{"aten::grid_sampler_2d_backward", grid_backward},
 	{"aten::grid_sampler_3d_backward", grid_backward},
+	{"aten::_native_batch_norm_legit_no_training", batch_norm},
 	{"aten::native_group_norm", group_norm},
 	{"aten::native_group_norm_backward", group_norm},
 	{"aten::native_layer_norm_backward", layer_norm_backward},
