@@ -206,7 +206,7 @@ class Draw:
         if name == "dtype" or kind == "ScalarType":
             return rng.choice(list(DTYPES))
         if name == "layout":
-            return rng.choice((torch.strided, torch.strided, torch.sparse_coo, torch.sparse_csr))
+            return rng.choice((torch.strided, torch.strided, torch.sparse_coo, torch.sparse_csr, torch._mkldnn))
         if name == "memory_format":
             t = torch
             return rng.choice((t.contiguous_format, t.preserve_format, t.channels_last, t.channels_last_3d))
@@ -299,8 +299,12 @@ CONVERSIONS = {
     "csr": ("aten::to_sparse_csr({x}, none)", "{type} odd"),
     "quantised": ("aten::quantize_per_tensor({x}, 0.1, 3, dtype:qu8)", "qu8{shape}"),
     "conjugate": ("aten::_conj({x})", "{type}"),
+    "nested": ("aten::_nested_tensor_from_tensor_list([{x}, {x}], none, none, none, none)", "{type} odd"),
     "negative": ("aten::_neg_view({x})", "{type}"),
 }
+
+
+CONVERTED = 0.12  # of the calls get such tensors
 
 
 class Text:
@@ -313,7 +317,7 @@ class Text:
         self.nodes: list[str] = []
         self.written: list[int] = []
         self.rng, self.fences = rng, fences
-        self.convert = rng.random() < 0.12
+        self.convert = rng.random() < CONVERTED
         args = []
         for i, a in enumerate(schema.arguments):
             missing = a.default_value if a.has_default_value() else None
@@ -372,7 +376,7 @@ class Text:
         elif isinstance(v, torch.dtype):
             return "dtype:" + DTYPES.get(v, "f8e5m2")
         elif isinstance(v, torch.layout):
-            return "layout:" + str(v).removeprefix("torch.")
+            return "layout:" + str(v).removeprefix("torch.").removeprefix("_")
         elif isinstance(v, torch.memory_format):
             return "memory:" + str(v).removeprefix("torch.").removesuffix("_format")
         elif isinstance(v, torch.device):

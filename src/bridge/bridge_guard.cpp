@@ -232,6 +232,16 @@ void grid_backward(const Args &a)
 	for (int64_t d = 2; fits && d < x.dim(); d++)
 		fits = grad.size(d) == grid.size(d - 1);
 	a.require(fits, "grad_output", "does not fit input and grid");
+	a.require(at::isfinite(grid).all().item<bool>(), "grid", "has infinite elements or nan");
+}
+
+void pool_backward(const Args &a)
+{
+	at::Tensor grad = a.strided("grad_output"), self = a.strided("self");
+	bool fits = grad.dim() == self.dim() && self.dim() > 3 && grad.numel() > 0 && self.numel() > 0;
+	for (int64_t d = 0; fits && d < self.dim() - 3; d++)
+		fits = grad.size(d) == self.size(d);
+	a.require(fits, "grad_output", "does not fit self");
 }
 
 bool has_numel(const at::Tensor &t, int64_t n)
@@ -453,6 +463,11 @@ void negated(const Args &a)
 	          "cannot be negated");
 }
 
+void trapezoid(const Args &a)
+{
+	a.strided("y");
+}
+
 void plain_copy(const Args &a)
 {
 	a.strided("self"), a.strided("src");
@@ -554,6 +569,7 @@ const std::unordered_map<std::string, void (*)(const Args &)> checks{
 	{"aten::grid_sampler_2d_backward", grid_backward},
 	{"aten::grid_sampler_3d_backward", grid_backward},
 	{"aten::_native_batch_norm_legit_no_training", batch_norm},
+	{"aten::adaptive_avg_pool3d_backward", pool_backward},
 	{"aten::native_group_norm", group_norm},
 	{"aten::native_group_norm_backward", group_norm},
 	{"aten::native_layer_norm_backward", layer_norm_backward},
@@ -577,6 +593,8 @@ const std::unordered_map<std::string, void (*)(const Args &)> checks{
 	{"aten::_neg_view_copy", negated},
 	{"aten::_scaled_mm_v2", scaled_mm},
 	{"aten::_weight_int4pack_mm_for_cpu", int4_mm},
+	{"aten::trapezoid", trapezoid},
+	{"aten::trapz", trapezoid},
 	{"aten::copy", plain_copy},
 	{"aten::_adaptive_avg_pool2d", output_size},
 	{"aten::_adaptive_avg_pool3d", output_size},
@@ -653,6 +671,17 @@ bool is_way(const c10::Argument &formal)
 	       (name == "reduction" || name == "interpolation_mode" || name == "padding_mode");
 }
 
+// Other layouts come from conversions; a constructor leaves their indices as they were in memory.
+bool is_made_layout(const c10::FunctionSchema &schema, uint32_t i, const c10::IValue &v)
+{
+	auto optional = schema.arguments()[i].real_type()->cast<c10::OptionalType>();
+	const c10::TypePtr type = optional ? optional->getElementType() : schema.arguments()[i].real_type();
+	if (type->kind() != c10::TypeKind::LayoutType || !v.isInt() || schema.name().find("to_sparse") != std::string::npos)
+		return true;
+	auto layout = static_cast<at::Layout>(v.toInt());
+	return layout == at::kStrided || layout == at::kSparse;
+}
+
 bool takes_symbols(const c10::TypePtr &type)
 {
 	if (type->kind() == c10::TypeKind::OptionalType || type->kind() == c10::TypeKind::ListType)
@@ -695,7 +724,7 @@ void check_memory(const c10::OperatorHandle &op, const at::Tensor &t)
 		throw std::runtime_error(toString(op.operator_name()) + " would write into the file that the model came from");
 }
 
-// Kernels with an `out` argument look at its dtype and shape alone.
+// Kernels with an `out` argument look at its dtype and shape alone; what grows does so in one storage.
 void check_plain(const c10::OperatorHandle &op, const at::Tensor &t)
 {
 	if (t.defined() && (t.layout() != at::kStrided || t.is_quantized() || t.is_nested()))
@@ -714,10 +743,14 @@ template <class F> void each_tensor(const c10::IValue &v, F f)
 }
 
 // Elements that nobody wrote: they have what was in that memory before.
-void clear(const at::Tensor &t)
+void clear(const c10::OperatorHandle &op, const at::Tensor &t)
 {
-	if (t.defined() && t.layout() == at::kStrided)
+	if (!t.defined())
+		return;
+	if (t.layout() == at::kStrided)
 		t.zero_();
+	else if (t.layout() != at::kSparse || t._nnz())
+		throw std::runtime_error(toString(op.operator_name()) + " gives memory that nobody wrote");
 }
 
 // Of a tensor that was given more memory: what lies behind what it had.
@@ -766,6 +799,11 @@ clv_status bridge::guard_make(const c10::FunctionSchema &schema, bool training, 
 	auto g = std::make_unique<Guard>();
 	g->check = check_of(schema);
 	for (uint32_t i = 0; i < stack.size(); i++)
+		if (!is_made_layout(schema, i, stack[i]))
+			return fail(CLV_E_UNSUPPORTED,
+			            "%s makes a tensor of a layout that only conversions give, so a file may not hold it",
+			            toString(schema.operator_name()).c_str());
+	for (uint32_t i = 0; i < stack.size(); i++)
 		if (takes_symbols(schema.arguments()[i].real_type()) || is_way(schema.arguments()[i])) {
 			check_integers(schema, i, stack[i]);
 			if (stack[i].isNone())
@@ -798,7 +836,7 @@ void bridge::guard_call(const Guard &g, const c10::OperatorHandle &op, torch::ji
 	size_t had = 0;
 	for (uint32_t i : g.integers)
 		check_integers(op.schema(), i, (*stack)[i]);
-	for (size_t i = 0; g.outs && i < stack->size(); i++)
+	for (size_t i = 0; (g.outs || g.grows) && i < stack->size(); i++)
 		each_tensor((*stack)[i], [&](const at::Tensor &t) { check_plain(op, t); });
 	if (g.check)
 		g.check(Args(op.schema(), *stack));
@@ -819,7 +857,7 @@ void bridge::guard_call(const Guard &g, const c10::OperatorHandle &op, torch::ji
 	for (size_t i = 0; i < stack->size(); i++)
 		each_tensor((*stack)[i], [&](const at::Tensor &t) {
 			if (g.clears)
-				clear(t);
+				clear(op, t);
 			else if (g.grows && g.written.empty() && t.defined())
 				clear_behind(t, had);
 		});

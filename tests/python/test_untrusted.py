@@ -343,6 +343,23 @@ CRASHERS = {
         ],
         "has no rows of the matrix",
     ),
+    "indices that nobody wrote": (
+        [
+            '%e = aten::empty.memory_format([64, 64], dtype:f32, layout:sparse_csr, device:"cpu", false, none)'
+            " -> f32[64,64] odd",
+            "%v = aten::to_dense(%e, none, none) -> f32[64,64]",
+        ],
+        "a layout that only conversions give",
+    ),
+    "gradients of a grid of nan": (
+        [
+            made("i", "1.0", "2,3,5,5", "f32"),
+            made("g", "nan", "2,5,5,2", "f32"),
+            "%v, %w = aten::grid_sampler_2d_backward(%i, %i, %g, 0, 2, false, [true, true])"
+            " -> f32[2,3,5,5], f32[2,5,5,2]",
+        ],
+        "grid has infinite elements or nan",
+    ),
     "a fourth way": (
         ["%v = aten::soft_margin_loss({x}, {x}, 4) -> f32[]"],
         "reduction is a number out of range",
