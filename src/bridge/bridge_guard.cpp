@@ -8,6 +8,7 @@
 #include <ATen/ScalarOps.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <list>
 #include <unordered_map>
 #include <unordered_set>
@@ -103,6 +104,8 @@ void division(const Args &a)
 		return;
 	at::ScalarType common = at::result_type(x, y);
 	if (!is_risky(common))
+		return;
+	if (!y.eq(-1).any().item<bool>())
 		return;
 	int64_t least = common == at::kInt ? INT32_MIN : INT64_MIN;
 	a.require(!(x.eq(least) & y.eq(-1)).any().item<bool>(), "self",
@@ -350,12 +353,15 @@ void pivots(const Args &a)
 	const char *name = a["LU_pivots"].isNone() ? "pivots" : "LU_pivots";
 	bool ldl = !a["LD"].isNone();
 	at::Tensor p = a.strided(name), m = a.strided(ldl ? "LD" : a["LU"].isNone() ? "LU_data" : "LU");
-	std::vector<int64_t> rows = a.integers(name);
-	size_t width = p.dim() ? static_cast<size_t>(p.size(-1)) : 1;
+	std::vector<int64_t> rows = a.integers(name), shape = m.sizes().vec();
+	a.require(m.dim() > 1, "the matrix", "is none");
+	shape.pop_back();
+	shape.back() = std::min(m.size(-2), m.size(-1));
+	a.require(p.sizes() == c10::IntArrayRef(shape), name, "has not one element for each row of the matrix");
+	size_t width = static_cast<size_t>(shape.back());
 	for (size_t i = 0; i < rows.size(); i++) {
 		bool pair = ldl && rows[i] < 0 && i % width + 1 < width && rows[i + 1] == rows[i];
-		a.require(m.dim() > 1 && all_in({pair ? -rows[i] : rows[i]}, 1, m.size(-2) + 1), name,
-		          "has no rows of the matrix");
+		a.require(all_in({pair ? -rows[i] : rows[i]}, 1, m.size(-2) + 1), name, "has no rows of the matrix");
 		i += pair;
 	}
 }
@@ -431,6 +437,13 @@ void random_range(const Args &a)
 	          "is at the end of all integers");
 }
 
+// It draws until something fits, and nothing fits nan.
+void binomial(const Args &a)
+{
+	for (const char *name : {"count", "prob"})
+		a.require(at::isfinite(a.strided(name)).all().item<bool>(), name, "has infinite elements or nan");
+}
+
 void positive_sizes(const Args &a)
 {
 	a.require(all_in(a.integers("size"), 1, INT64_MAX), "size", "is not positive");
@@ -461,6 +474,27 @@ void negated(const Args &a)
 	at::ScalarType t = a.strided("self").scalar_type();
 	a.require(at::isFloatingType(t) || at::isComplexType(t) || at::isIntegralType(t, false), "self",
 	          "cannot be negated");
+}
+
+// How many steps fit is a quotient of integers, where the result has some.
+void range(const Args &a)
+{
+	for (const char *name : {"start", "end"})
+		a.require(std::llabs(a.integer(name, 0) / 2) < INT64_C(1) << 61, name, "is too far from 0");
+	const c10::IValue &step = a["step"], &dtype = a["dtype"];
+	at::ScalarType type = dtype.isInt() ? static_cast<at::ScalarType>(dtype.toInt()) : at::kFloat;
+	if (at::Tensor out = a.tensor("out"); out.defined())
+		type = out.scalar_type();
+	bool small = step.isDouble() && !(std::fabs(step.toDouble()) >= 1);
+	a.require(!small || !at::isIntegralType(type, true), "step", "is below 1, which is no step for integers");
+}
+
+// With weights and one observation, the kernel centres its argument in place.
+void covariance(const Args &a)
+{
+	at::Tensor x = a.strided("self");
+	bool weights = a.tensor("fweights").defined() || a.tensor("aweights").defined();
+	a.require(!weights || (x.dim() < 2 ? x.numel() : x.size(1)) != 1, "self", "has one observation");
 }
 
 void trapezoid(const Args &a)
@@ -586,6 +620,7 @@ const std::unordered_map<std::string, void (*)(const Args &)> checks{
 	{"aten::lcm", no_least},
 	{"aten::lcm_", no_least},
 	{"prims::gcd", no_least},
+	{"aten::binomial", binomial},
 	{"aten::random", random_range},
 	{"aten::random_", random_range},
 	{"aten::_sparse_broadcast_to", positive_sizes},
@@ -593,6 +628,9 @@ const std::unordered_map<std::string, void (*)(const Args &)> checks{
 	{"aten::_neg_view_copy", negated},
 	{"aten::_scaled_mm_v2", scaled_mm},
 	{"aten::_weight_int4pack_mm_for_cpu", int4_mm},
+	{"aten::arange", range},
+	{"aten::range", range},
+	{"aten::cov", covariance},
 	{"aten::trapezoid", trapezoid},
 	{"aten::trapz", trapezoid},
 	{"aten::copy", plain_copy},
@@ -838,8 +876,10 @@ void bridge::guard_call(const Guard &g, const c10::OperatorHandle &op, torch::ji
 		check_integers(op.schema(), i, (*stack)[i]);
 	for (size_t i = 0; (g.outs || g.grows) && i < stack->size(); i++)
 		each_tensor((*stack)[i], [&](const at::Tensor &t) { check_plain(op, t); });
-	if (g.check)
+	if (g.check) {
+		at::NoGradGuard quiet;
 		g.check(Args(op.schema(), *stack));
+	}
 	for (uint32_t i : g.written)
 		each_tensor((*stack)[i], [&](const at::Tensor &t) {
 			check_memory(op, t);
