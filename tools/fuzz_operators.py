@@ -265,15 +265,20 @@ def kind_of(a: Any) -> str:
     return str(a.type).replace("SymInt", "int").replace("NoneType", "None")
 
 
+def filled(schema: Any, was: Call) -> Call:
+    """The same call with all positional arguments in place."""
+    call = Call(list(was.args), dict(was.named))
+    for a in schema.arguments[len(call.args) :]:
+        if not a.kwarg_only:
+            call.args.append(call.named.pop(a.name, a.default_value if a.has_default_value() else None))
+    return call
+
+
 def drawn(name: str, schema: Any, seed: int, samples: list[Call]) -> Call:
     draw = Draw(name, seed)
     formal = schema.arguments
     if samples and seed % 2:
-        was = draw.rng.choice(samples)
-        call = Call(list(was.args), dict(was.named))
-        for a in formal[len(call.args) :]:
-            if not a.kwarg_only:
-                call.args.append(call.named.pop(a.name, a.default_value if a.has_default_value() else None))
+        call = filled(schema, draw.rng.choice(samples))
         for _ in range(draw.rng.choice((0, 1, 1, 1, 2, 3))):
             i = draw.rng.randrange(len(formal)) if formal else -1
             if 0 <= i < len(call.args):
@@ -304,6 +309,7 @@ CONVERSIONS = {
 }
 
 
+OTHER_KINDS = ("none", "1", "1.5", "true", '"x"', "[]", "[1]", "num(1)", "dtype:f32", 'device:"cpu"', "[none]")
 CONVERTED = 0.12  # of the calls get such tensors
 
 
@@ -325,7 +331,8 @@ class Text:
                 call.named.get(a.name, missing) if a.kwarg_only else (call.args[i] if i < len(call.args) else missing)
             )
             first = len(self.inputs)
-            args.append(self.value(value, kind_of(a)))
+            wrong = rng.random() < 0.01
+            args.append(rng.choice(OTHER_KINDS) if wrong else self.value(value, kind_of(a)))
             if a.alias_info is not None and a.alias_info.is_write:
                 self.written += range(first, len(self.inputs))
         name = schema.name + ("." + schema.overload_name if schema.overload_name else "")
@@ -372,7 +379,7 @@ class Text:
         elif isinstance(v, complex):
             text = f"complex({self.value(v.real, '')}, {self.value(v.imag, '')})"
         elif isinstance(v, str):
-            return json.dumps(v)
+            return ("device:" if "Device" in kind else "") + json.dumps(v)
         elif isinstance(v, torch.dtype):
             return "dtype:" + DTYPES.get(v, "f8e5m2")
         elif isinstance(v, torch.layout):
@@ -382,9 +389,11 @@ class Text:
         elif isinstance(v, torch.device):
             return f'device:"{v}"'
         elif isinstance(v, (list, tuple)):
-            return "[" + ", ".join(self.value(item, kind) for item in v) + "]"
+            return "[" + ", ".join(self.value(item, "") for item in v) + "]"
         else:
             return "none"
+        if kind.removeprefix("Optional[").startswith("List[int"):
+            return f"[{text}]"
         return f"num({text})" if kind in ("Tensor", "Optional[Tensor]") else text
 
 
