@@ -476,6 +476,13 @@ void negated(const Args &a)
 	          "cannot be negated");
 }
 
+void noise(const Args &a)
+{
+	at::Tensor self = a.strided("self"), out = a.tensor("out");
+	a.require(a.strided("noise").sizes() == self.sizes(), "noise", "has another shape than self");
+	a.require(!out.defined() || out.sizes() == self.sizes(), "out", "has another shape than self");
+}
+
 // How many steps fit is a quotient of integers, where the result has some.
 void range(const Args &a)
 {
@@ -628,6 +635,9 @@ const std::unordered_map<std::string, void (*)(const Args &)> checks{
 	{"aten::_neg_view_copy", negated},
 	{"aten::_scaled_mm_v2", scaled_mm},
 	{"aten::_weight_int4pack_mm_for_cpu", int4_mm},
+	{"aten::rrelu_with_noise", noise},
+	{"aten::rrelu_with_noise_", noise},
+	{"aten::rrelu_with_noise_functional", noise},
 	{"aten::arange", range},
 	{"aten::range", range},
 	{"aten::cov", covariance},
