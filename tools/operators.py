@@ -1,11 +1,16 @@
 #!/usr/bin/env python3
 """The list of operators that a file may hold (src/file/operators.def) against the installed torch.
 
-    python tools/operators.py            # operators of this torch that the list says nothing about, with their schemas
-    python tools/operators.py --format   # sorts and wraps the list after names were added anywhere in it
+    python tools/operators.py            # what a new list would allow and no longer allow, with schemas
+    python tools/operators.py --write    # writes the new list, sorted and wrapped
 
-For a new release of torch: read what the first command prints, add each name to ALLOW or to the REFUSE whose reason is
-its own, run the second command, and set REVIEWED below.
+The rule: an operator is allowed when it is public (see INNER) and no REFUSE names it, or when an EXCEPT names it.
+EXCEPT and REFUSE are written by hand, each group with its reason; ALLOW is what the rule makes of them and of all
+operators of the release of torch in REVIEWED. The library reads the names and not the rule, so that nothing is allowed
+because a later torch brings it.
+
+For a new release: read what the first command prints, add to EXCEPT or REFUSE what needs it, set REVIEWED, run the
+second command, then tools/fuzz_operators.py.
 """
 
 from __future__ import annotations
@@ -18,40 +23,36 @@ from typing import NamedTuple
 
 LIST = Path(__file__).resolve().parent.parent / "src" / "file" / "operators.def"
 REVIEWED = "2.13"
-SPACES = ("aten", "prims", "quantized")  # every operator of these is on the list, one way or the other
+PUBLIC = ("aten", "prims")  # namespaces whose public operators are allowed; of others only what EXCEPT names
 
-_BLOCK = re.compile(r'^(ALLOW|REFUSE)\((\w+|"[^"]*"),([^()]*)\)$', re.MULTILINE)
+# What PyTorch keeps for itself: inner and backward operators, formulas of forward mode, those of one library below.
+# They leave checks to the operators above them.
+INNER = re.compile(r"_(?!_)|.*backward|.*_jvp$|(cudnn|miopen|mkldnn|mps|fbgemm|quantized)_")
+
+_BLOCK = re.compile(r'^(ALLOW|EXCEPT|REFUSE)\((\w+|"[^"]*"),([^()]*)\)$', re.MULTILINE)
 
 
 class Listed(NamedTuple):
-    """The list: what is allowed ("aten::add"), and for what is refused ("aten::from_file", "c10d::*") the reason."""
+    """The list: what is allowed ("aten::add"); for exceptions from the rule ("aten::_softmax") and for what is refused
+    ("aten::from_file", "c10d::*") the reason."""
 
     allowed: set[str]
+    excepted: dict[str, str]
     refused: dict[str, str]
 
-    def knows(self, name: str) -> bool:
-        return name in self.allowed or name in self.refused or name.split("::")[0] + "::*" in self.refused
+    def refuses(self, name: str) -> bool:
+        return name in self.refused or name.split("::")[0] + "::*" in self.refused
 
 
 def read(text: str | None = None) -> Listed:
-    allowed, refused = set(), {}
+    listed = Listed(set(), {}, {})
     for macro, head, body in _BLOCK.findall(LIST.read_text() if text is None else text):
         for name in re.findall(r'"([^"]+)"', body):
             if macro == "ALLOW":
-                allowed.add(f"{head}::{name}")
+                listed.allowed.add(f"{head}::{name}")
             else:
-                refused[name] = head.strip('"')
-    return Listed(allowed, refused)
-
-
-def formatted(text: str) -> str:
-    def block(match: re.Match[str]) -> str:
-        macro, head, body = match.groups()
-        names = sorted(set(re.findall(r'"[^"]+"', body)), key=lambda name: name.strip('"').encode())
-        lines = textwrap.wrap(", ".join(names) + ")", 116, break_long_words=False, break_on_hyphens=False)
-        return f"{macro}({head},\n" + "\n".join("\t" + line for line in lines)
-
-    return _BLOCK.sub(block, text)
+                (listed.excepted if macro == "EXCEPT" else listed.refused)[name] = head.strip('"')
+    return listed
 
 
 def installed() -> dict[str, list[str]]:
@@ -65,23 +66,47 @@ def installed() -> dict[str, list[str]]:
     return found
 
 
-def unknown() -> dict[str, list[str]]:
-    listed = read()
-    return {name: overloads for name, overloads in sorted(installed().items()) if not listed.knows(name)}
+def is_public(name: str) -> bool:
+    space, base = name.split("::")
+    return space in PUBLIC and not INNER.match(base)
+
+
+def by_rule(listed: Listed) -> set[str]:
+    public = {name for name in installed() if is_public(name) and not listed.refuses(name)}
+    return public | set(listed.excepted)
+
+
+def written(text: str, allowed: set[str]) -> str:
+    """The list with these names in its ALLOW blocks, all blocks sorted and wrapped."""
+
+    def block(match: re.Match[str]) -> str:
+        macro, head, body = match.groups()
+        if macro == "ALLOW":
+            names = {name.split("::")[1] for name in allowed if name.split("::")[0] == head}
+        else:
+            names = set(re.findall(r'"([^"]+)"', body))
+        quoted = [f'"{name}"' for name in sorted(names, key=str.encode)]
+        lines = textwrap.wrap(", ".join(quoted) + ")", 116, break_long_words=False, break_on_hyphens=False)
+        return f"{macro}({head},\n" + "\n".join("\t" + line for line in lines)
+
+    return _BLOCK.sub(block, text)
 
 
 def main() -> int:
-    if sys.argv[1:] == ["--format"]:
-        LIST.write_text(formatted(LIST.read_text()))
-        return 0
     import torch
 
-    missing = unknown()
-    for name, overloads in missing.items():
-        for overload in overloads:
-            print(torch._C._get_schema(name, overload))
-    print(f"torch {torch.__version__}: {len(missing)} operators are not on the list", file=sys.stderr)
-    return 1 if missing else 0
+    listed, found = read(), installed()
+    allowed = by_rule(listed)
+    if sys.argv[1:] == ["--write"]:
+        LIST.write_text(written(LIST.read_text(), allowed))
+        return 0
+    for sign, names in (("+", allowed - listed.allowed), ("-", listed.allowed - allowed)):
+        for name in sorted(names):
+            for overload in found.get(name, []):
+                print(sign, torch._C._get_schema(name, overload))
+    changes = len(allowed ^ listed.allowed)
+    print(f"torch {torch.__version__}: {changes} operators differ from the list", file=sys.stderr)
+    return 1 if changes else 0
 
 
 if __name__ == "__main__":

@@ -208,19 +208,19 @@ static bool read_names(PyObject *list, const char ***out)
 }
 
 /* Program(plan, first, end, debug, inference, state, modules[, codes[, level of optimization, passes to leave out[, guards
-   first[, threads]]]]) */
+   first[, threads[, untrusted]]]]]) */
 static PyObject *program_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	PlanObject *plan_o;
 	unsigned int first, end;
-	int debug, inference, guards_first = 0, threads = 0;
+	int debug, inference, guards_first = 0, threads = 0, untrusted = 0;
 	unsigned char optimize = 0;
 	PyObject *state, *modules, *codes = NULL, *off = NULL;
 	const char **names = NULL;
 	(void)kwargs;
-	if (!PyArg_ParseTuple(args, "O!IIppO!O|O!bO!pi", &PlanType, &plan_o, &first, &end, &debug, &inference, &PyDict_Type,
-	                      &state, &modules, &PyList_Type, &codes, &optimize, &PyList_Type, &off, &guards_first,
-	                      &threads))
+	if (!PyArg_ParseTuple(args, "O!IIppO!O|O!bO!pip", &PlanType, &plan_o, &first, &end, &debug, &inference,
+	                      &PyDict_Type, &state, &modules, &PyList_Type, &codes, &optimize, &PyList_Type, &off,
+	                      &guards_first, &threads, &untrusted))
 		return NULL;
 	if (modules != Py_None && !Py_IS_TYPE(modules, &ChecksType))
 		return PyErr_Format(PyExc_TypeError, "what must hold of the model is a Checks or None");
@@ -239,7 +239,8 @@ static PyObject *program_py_new(PyTypeObject *type, PyObject *args, PyObject *kw
 	                     .optimize = optimize,
 	                     .choose_later = true,
 	                     .guards_first = guards_first != 0,
-	                     .threads = threads};
+	                     .threads = threads,
+	                     .untrusted = untrusted != 0};
 	if ((codes && !load_codes(o, codes, threads)) || !read_names(off, &names)) {
 		PyMem_Free(names);
 		Py_DECREF(o);

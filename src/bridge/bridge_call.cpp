@@ -2,11 +2,11 @@
 //
 // What is constant is converted to a stack of IValues when the site is made; a call copies that stack, fills the few
 // places that change (tensors, symbolic integers) and hands it to the operator's boxed kernel.
-#include "bridge/impl.hpp"
+#include "bridge/guard.hpp"
 
 #include <ATen/ScalarOps.h>
 
-#include <list>
+#include <memory>
 #include <unordered_set>
 #include <vector>
 
@@ -63,11 +63,7 @@ struct br_site {
 	std::vector<c10::IValue> stack; // constants in place, None where a Fill goes
 	std::vector<Fill> fills;
 	std::vector<Result> results;
-	// Of a plan that a stranger may have written:
-	std::vector<uint32_t> written = {}; // arguments that the operator writes
-	bool clears = false;                // its results have elements that nobody wrote
-	bool grows = false;                 // likewise, behind those of its argument
-	bool resizes = false;               // it may change how much memory an argument has
+	std::unique_ptr<const Guard> guard = {}; // of a plan that a stranger may have written, where it needs one
 };
 
 namespace {
@@ -359,125 +355,6 @@ clv_status bind_results(br_site &s, const br_arg *results, uint32_t nresults)
 	return CLV_OK;
 }
 
-// ---- plans from elsewhere
-
-const std::unordered_set<std::string> uninitialised{
-	"aten::empty",           "aten::empty_like",
-	"aten::empty_strided",   "aten::empty_permuted",
-	"aten::new_empty",       "aten::new_empty_strided",
-	"aten::empty_quantized", "aten::_empty_affine_quantized",
-	"prims::empty_strided",  "aten::_empty_per_channel_affine_quantized",
-	"prims::empty",          "prims::empty_permuted"};
-
-clv_status guard_site(br_site &s, bool training)
-{
-	const c10::FunctionSchema &schema = s.op.schema();
-	bool out = false, resize = schema.name().find("::resize") != std::string::npos;
-	s.clears = uninitialised.count(schema.name()) != 0;
-	for (size_t i = 0; i < schema.arguments().size(); i++)
-		if (writes_argument(schema, i, training)) {
-			s.written.push_back(static_cast<uint32_t>(i));
-			out |= schema.arguments()[i].is_out();
-		}
-	if (resize && out)
-		return fail(CLV_E_UNSUPPORTED, "%s gives memory that nobody wrote, so a file may not hold it",
-		            toString(schema.operator_name()).c_str());
-	s.grows = resize;
-	s.resizes = out || (resize && !s.written.empty());
-	return CLV_OK;
-}
-
-void check_memory(const br_site *s, const at::Tensor &t)
-{
-	if (t.defined() && t.has_storage() && is_fixed(t.storage()))
-		throw std::runtime_error(toString(s->op.operator_name()) +
-		                         " would write into the file that the model came from");
-}
-
-template <class F> void each_tensor(const c10::IValue &v, F f)
-{
-	if (v.isTensor())
-		f(v.toTensor());
-	else if (v.isList())
-		for (const c10::IValue &item : v.toListRef())
-			if (item.isTensor())
-				f(item.toTensor());
-}
-
-// Elements that nobody wrote: they have what was in that memory before.
-void clear(const at::Tensor &t)
-{
-	if (t.defined() && t.layout() == at::kStrided)
-		t.zero_();
-}
-
-// Of a tensor that was given more memory: what lies behind what it had.
-void clear_behind(const at::Tensor &t, size_t had)
-{
-	size_t now = t.has_storage() ? t.storage().nbytes() : 0;
-	if (now <= had)
-		return;
-	at::Tensor bytes =
-		at::empty({0}, t.options().dtype(at::kByte)).set_(t.storage(), 0, {static_cast<int64_t>(now)}, {1});
-	bytes.narrow(0, static_cast<int64_t>(had), static_cast<int64_t>(now - had)).zero_();
-}
-
-// Memory of the caller's tensors keeps its size while a call lasts.
-class Kept {
-public:
-	explicit Kept(const at::Tensor &t) : storage_(t.storage()), was_(t.storage().resizable())
-	{
-		storage_.unsafeGetStorageImpl()->set_resizable(false);
-	}
-	~Kept() { storage_.unsafeGetStorageImpl()->set_resizable(was_); }
-	Kept(const Kept &) = delete;
-	Kept &operator=(const Kept &) = delete;
-
-private:
-	c10::Storage storage_;
-	bool was_;
-};
-
-thread_local clv_tensor *const *given = nullptr;
-thread_local uint32_t ngiven = 0;
-
-bool is_given(const at::Tensor &t)
-{
-	for (uint32_t i = 0; i < ngiven; i++)
-		if (at::Tensor x = borrow(given[i]); x.defined() && x.has_storage() && x.is_alias_of(t))
-			return true;
-	return false;
-}
-
-// As op.callBoxed, for a plan that a stranger may have written.
-void call_guarded(const br_site *s, torch::jit::Stack *stack)
-{
-	std::vector<std::pair<at::Tensor, size_t>> grown;
-	std::list<Kept> kept;
-	size_t had = 0;
-	for (uint32_t i : s->written)
-		each_tensor((*stack)[i], [&](const at::Tensor &t) {
-			check_memory(s, t);
-			if (!s->resizes || !t.defined() || !t.has_storage())
-				return;
-			if (is_given(t))
-				kept.emplace_back(t);
-			grown.emplace_back(t, t.storage().nbytes());
-		});
-	if (s->grows && s->written.empty() && (*stack)[0].isTensor())
-		had = static_cast<size_t>((*stack)[0].toTensor().numel()) * (*stack)[0].toTensor().itemsize();
-	s->op.callBoxed(stack);
-	for (size_t i = 0; s->grows && i < grown.size(); i++)
-		clear_behind(grown[i].first, grown[i].second);
-	for (size_t i = 0; i < stack->size(); i++)
-		each_tensor((*stack)[i], [&](const at::Tensor &t) {
-			if (s->clears)
-				clear(t);
-			else if (s->grows && s->written.empty() && t.defined())
-				clear_behind(t, had);
-		});
-}
-
 inline at::Tensor load(clv_tensor **slots, const br_arg &a)
 {
 	if (a.kind != BR_TENSOR)
@@ -637,28 +514,15 @@ clv_status br_site_new(const char *op, const br_arg *args, uint32_t nargs, const
 		TRY(bind_args(*s, args, nargs, objects));
 		TRY(bind_results(*s, results, nresults));
 		if (untrusted)
-			TRY(guard_site(*s, is_training(handle->schema(), args, nargs)));
+			TRY(guard_make(handle->schema(), is_training(handle->schema(), args, nargs), s->stack, &s->guard));
 		*out = s.release();
 		return CLV_OK;
 	})
 }
 
-void br_keep_sizes(clv_tensor *const *tensors, uint32_t n, br_kept *before)
-{
-	*before = {given, ngiven};
-	given = tensors;
-	ngiven = n;
-}
-
-void br_keep_end(const br_kept *before)
-{
-	given = before->at;
-	ngiven = before->n;
-}
-
 bool br_site_resizes(const br_site *s)
 {
-	return s->resizes;
+	return s->guard && s->guard->resizes;
 }
 
 void br_site_free(br_site *s)
@@ -674,8 +538,8 @@ clv_status br_call(const br_site *s, clv_tensor **slots, const br_arg *numbers, 
 		stack.assign(s->stack.begin(), s->stack.end());
 		for (const auto &f : s->fills)
 			fill(f, stack[f.at], slots, numbers);
-		if (s->clears || s->grows || !s->written.empty())
-			call_guarded(s, &stack);
+		if (s->guard)
+			guard_call(*s->guard, s->op, &stack);
 		else
 			s->op.callBoxed(&stack);
 		for (size_t i = 0; i < s->results.size(); i++) {

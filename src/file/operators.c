@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define ALLOW(space, ...) static const char *const allowed_##space[] = {__VA_ARGS__};
+#define EXCEPT(reason, ...)
 #define REFUSE(reason, ...)
 #include "file/operators.def"
 
@@ -17,6 +18,7 @@ static const struct {
 	size_t n;
 } spaces[] = {
 #define ALLOW(space, ...) {#space, allowed_##space, sizeof allowed_##space / sizeof *allowed_##space},
+#define EXCEPT(reason, ...)
 #define REFUSE(reason, ...)
 #include "file/operators.def"
 };
@@ -26,6 +28,7 @@ static const struct {
 	const char *const *entries; /* NULL ends */
 } refusals[] = {
 #define ALLOW(space, ...)
+#define EXCEPT(reason, ...)
 #define REFUSE(reason, ...) {reason, (const char *const[]){__VA_ARGS__, NULL}},
 #include "file/operators.def"
 };
@@ -127,13 +130,22 @@ static bool is_listed(const op_name *op)
 	return false;
 }
 
+/* By its name; most of those that are refused are inner ones (see operators.def). */
+static bool is_inner(const op_name *op)
+{
+	const char *base = op->text + op->space + 2, *backward = strstr(base, "backward");
+	return same_text("aten", 4, op->text, op->space) &&
+	       ((base[0] == '_' && base[1] != '_') || (backward && backward < op->text + op->base));
+}
+
 static const char *reason_of(const op_name *op)
 {
 	for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++)
 		for (const char *const *e = refusals[i].entries; *e; e++)
 			if (entry_covers(*e, op))
 				return refusals[i].reason;
-	return "is not on the list of operators known to be safe";
+	return is_inner(op) ? "is an inner operator that leaves checks to its callers"
+	                    : "is not on the list of operators known to be safe";
 }
 
 /* ---- a plan ---------------------------------------------------------------------------------------------------------- */

@@ -100,10 +100,14 @@ static void each_kind_of_refusal_has_its_reason(void **state)
 		{"aten::set_.source_Tensor_storage_offset", "takes raw memory"},
 		{"mkldnn::data_ptr", "takes raw memory"},
 		{"inductor::_reinterpret_tensor", "takes raw memory"},
-		{"aten::_unsafe_index.Tensor", "skips the checks that keep it inside its memory"},
-		{"aten::_index_put_impl_", "skips the checks that keep it inside its memory"},
+		{"aten::_unsafe_index.Tensor", "is an inner operator that leaves checks to its callers"},
+		{"aten::_index_put_impl_", "is an inner operator that leaves checks to its callers"},
 		{"aten::sparse_coo_tensor.indices_size", "skips the checks that keep it inside its memory"},
-		{"aten::_nested_view_from_buffer", "skips the checks that keep it inside its memory"},
+		{"aten::_nested_view_from_buffer", "is an inner operator that leaves checks to its callers"},
+		{"aten::_", "is an inner operator that leaves checks to its callers"},
+		{"aten::embedding_dense_backward.out", "is an inner operator that leaves checks to its callers"},
+		{"quantized::embedding_bag_byte_rowwise_offsets", "is not on the list of operators known to be safe"},
+		{"aten::mkldnn_convolution", "is not on the list of operators known to be safe"},
 		{"cleave::python", "runs code"},
 		{"prim::PythonOp", "runs code"},
 		{"aten::_print", "writes to the terminal"},
@@ -126,7 +130,7 @@ static void names_that_nearly_match_are_refused(void **state)
 	static const char *const ops[] = {
 		"aten::rel",     "aten::reluu",  "aten::Relu",    "Aten::relu",       "aten::aten::relu", "aten:::relu",
 		"aten::relu:",   "aten::relu::", "aten::::relu",  "relu::aten",       "aten_::relu",      "aten::add:out",
-		"a::aten::relu", "aten::_",      "aten::zzz",     "aten::__",         "aten::0",          "torch::relu",
+		"a::aten::relu", "aten::zz",     "aten::zzz",     "aten::__",         "aten::0",          "torch::relu",
 		"cleave::relu",  "prims::relu_", "aten::abs_abs", "aten::zeros_like_"};
 	for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
 		FAILS(check_op(ops[i], NULL), CLV_E_UNSUPPORTED, "is not on the list of operators known to be safe");
@@ -222,6 +226,7 @@ static void the_first_refused_operator_is_named(void **state)
 static void the_list_is_sorted_and_no_name_is_in_it_twice(void **state)
 {
 	(void)state;
+#define EXCEPT(reason, ...)
 #define ALLOW(space, ...) {#space, (const char *const[]){__VA_ARGS__, NULL}},
 #define REFUSE(reason, ...)
 	const struct {
@@ -243,6 +248,7 @@ static void the_list_is_sorted_and_no_name_is_in_it_twice(void **state)
 static void every_name_of_the_list_is_found_and_every_refused_one_is_not(void **state)
 {
 	(void)state;
+#define EXCEPT(reason, ...)
 #define ALLOW(space, ...) {#space, (const char *const[]){__VA_ARGS__, NULL}},
 #define REFUSE(reason, ...) {NULL, (const char *const[]){__VA_ARGS__, NULL}},
 	const struct {

@@ -140,6 +140,11 @@ def before_relu(text: str, *lines: str) -> str:
     return "\n".join(plan)
 
 
+def giving_v(text: str, *lines: str) -> str:
+    """Likewise; its output is %v."""
+    return re.sub(r"^output .*$", "output %v", before_relu(text, *lines), flags=re.M)
+
+
 EMPTY = [
     'aten::empty.memory_format([2, 4096], dtype:f32, layout:strided, device:"cpu", false, none)',
     "aten::empty_like(%big, none, none, none, none, none)",
@@ -154,12 +159,8 @@ def test_memory_that_nobody_wrote_is_zero(tmp_path: Path, call: str) -> None:
     file = tmp_path / "m.clv"
     saved(file)
 
-    def edit(text: str) -> str:
-        big = 'aten::ones([2, 4096], dtype:f32, layout:strided, device:"cpu", false) -> f32[2,4096]'
-        lines = [f"%big = {big}", f"%v = {call} -> f32[2,4096]"]
-        return re.sub(r"^output .*$", "output %v", before_relu(text, *lines), flags=re.M)
-
-    rewrite_plan(file, edit)
+    big = 'aten::ones([2, 4096], dtype:f32, layout:strided, device:"cpu", false) -> f32[2,4096]'
+    rewrite_plan(file, lambda text: giving_v(text, f"%big = {big}", f"%v = {call} -> f32[2,4096]"))
     loaded, x = cleave.load(file), torch.zeros(2, 64)
     for i in range(20):
         torch.full((2, 4096), float(i + 1)).clone()  # leaves its numbers in memory that is given out again
@@ -195,6 +196,211 @@ def test_writes_that_are_not_declared_are_refused(tmp_path: Path, name: str) -> 
     before = file.read_bytes()
     assert why in refused_or_right(file, torch.randn(2, 64))
     assert file.read_bytes() == before
+
+
+def made(name: str, values: str, shape: str, dtype: str = "i64") -> str:
+    """A line for a tensor of one value."""
+    how = f'dtype:{dtype}, layout:strided, device:"cpu", false'
+    return f"%{name} = aten::full([{shape}], {values}, {how}) -> {dtype}[{shape}]"
+
+
+LEAST = -(1 << 63)
+
+# Calls that ended the process, or showed memory of others, when nobody looked at their arguments; what is said of them.
+CRASHERS = {
+    "negative batch size": (
+        [made("n", "-1", "3"), "%v, %w = aten::_pad_packed_sequence({x}, %n, false, 0.0, 3) -> f32[2], i64[3]"],
+        "batch_sizes does not descend",
+    ),
+    "batch sizes beyond the data": (
+        [made("n", "2", "3"), "%v, %w = aten::_pad_packed_sequence({x}, %n, false, 0.0, 3) -> f32[2], i64[3]"],
+        "does not add up",
+    ),
+    "dimensions of a transform": (["%v = aten::_fft_r2c({x}, [5], 0, true) -> c64[2,33]"], "does not name dimensions"),
+    "a transform of one dimension twice": (["%v = aten::_fft_r2c({x}, [1, 1], 0, true) -> c64[2,33]"], "dimensions"),
+    "the size of an inverse transform": (
+        [
+            "%c = aten::fft_rfft({x}, none, 1, none) -> c64[2,33]",
+            "%v = aten::_fft_c2r(%c, [1], 0, 1000) -> f32[2,1000]",
+        ],
+        "last_dim_size does not fit",
+    ),
+    "indices of a bag": (
+        [
+            made("i", "1000000", "4"),
+            made("o", "0", "1"),
+            "%v, %b, %c, %d = aten::_embedding_bag(@weight, %i, %o, false, 0, false, none, false, -1)"
+            " -> f32[1,64], i64[4], i64[1], i64[1]",
+        ],
+        "has rows that weight does not have",
+    ),
+    "offsets of a bag": (
+        [
+            made("i", "1", "4"),
+            made("o", "1000000", "1"),
+            "%v, %b, %c, %d = aten::embedding_bag(@weight, %i, %o, false, 0, false, none, false)"
+            " -> f32[1,64], i64[4], i64[1], i64[1]",
+        ],
+        "offsets",
+    ),
+    "rows of bytes": (
+        [
+            made("q", "7", "4,16", "u8"),
+            made("i", "1000000", "4"),
+            made("o", "0", "1"),
+            "%v = quantized::embedding_bag_byte_rowwise_offsets(%q, %i, %o, false, 0, false, none, none, false)"
+            " -> f32[1,8]",
+        ],
+        "is not on the list",
+    ),
+    "classes of CTC": (
+        [
+            "%p = aten::unsqueeze({x}, 1) -> f32[2,1,64] view-of {x}",
+            made("t", "1000000", "1,2"),
+            "%v, %w = aten::_ctc_loss(%p, %t, [2], [2], 0, false) -> f32[1], f32[1,2,5]",
+        ],
+        "classes that log_probs does not have",
+    ),
+    "attention backward": (
+        [
+            made("q", "1.0", "1,1,4,8", "f32"),
+            made("l", "1.0", "1,1,1", "f32"),
+            "%v, %b, %c = aten::_scaled_dot_product_flash_attention_for_cpu_backward(%q, %q, %q, %q, %q, %l, 0.0,"
+            " false, none, none) -> f32[1,1,4,8], f32[1,1,4,8], f32[1,1,4,8]",
+        ],
+        "logsumexp does not fit",
+    ),
+    "eigenvalues of nan": (
+        [made("m", "nan", "8,8", "f32"), "%v, %w = aten::linalg_eig(%m) -> c64[8], c64[8,8]"],
+        "nan",
+    ),
+    "the smallest integer by -1": (
+        [made("a", str(LEAST), "4"), '%v = aten::div.Scalar_mode(%a, -1, "trunc") -> i64[4]'],
+        "no quotient",
+    ),
+    "the smallest integers by tensors": (
+        [made("a", str(LEAST), "4"), made("b", "-1", "4"), "%v = aten::remainder.Tensor(%a, %b) -> i64[4]"],
+        "no quotient",
+    ),
+    "the smallest integer and a divisor": (
+        [made("a", str(LEAST), "4"), made("b", "5", "4"), "%v = aten::lcm(%a, %b) -> i64[4]"],
+        "the smallest integer",
+    ),
+    "an empty weight norm": (
+        [
+            made("a", "1.0", "0,4", "f32"),
+            made("g", "1.0", "1,4", "f32"),
+            "%v = aten::_weight_norm(%a, %g, 1) -> f32[0,4]",
+        ],
+        "v is empty",
+    ),
+    "no heads": (
+        [
+            "%q = aten::unsqueeze({x}, 0) -> f32[1,2,64] view-of {x}",
+            made("w", "1.0", "192,64", "f32"),
+            made("b", "1.0", "192", "f32"),
+            "%v, %c = aten::_native_multi_head_attention(%q, %q, %q, 64, 0, %w, %b, @weight, @count, none, false, true,"
+            " none) -> f32[1,2,64], f32[0]",
+        ],
+        "number of heads",
+    ),
+    "an endless power": (
+        [f"%v = aten::matrix_power(@weight, {LEAST}) -> f32[64,64]"],
+        "too large an exponent",
+    ),
+    "an endless recurrence": (
+        [f"%v = aten::special_laguerre_polynomial_l.n_scalar({{x}}, {1 << 40}) -> f32[2,64]"],
+        "n is above 4096",
+    ),
+    "an endless search": (
+        ["%v, %w = aten::choose_qparams_optimized({x}, 128, 1000000000, 1.0, 8) -> f32[1], f32[1]"],
+        "helper of quantisation",
+    ),
+    "a conversion by number": (["%v = aten::to.prim_dtype({x}, 6, false, false) -> f32[2,64]"], "aten::to.prim_dtype"),
+    "a size that is a pointer": (
+        [f"%v = aten::as_strided_({{x}}, [64, {LEAST}], [0, 2], 1) -> f32[2,64] view-of {{x}} writes {{x}}"],
+        "out of range",
+    ),
+    "the median of what was expanded": (
+        [
+            "%e = aten::expand(@count, [9, 64], false) -> f32[9,64] strides(0,1) view-of @count",
+            "%v, %w = aten::median.dim(%e, 0, false) -> f32[64], i64[64]",
+        ],
+        "is expanded along dim",
+    ),
+    "layers without weights": (
+        [
+            "%q = aten::unsqueeze({x}, 0) -> f32[1,2,64] view-of {x}",
+            f"%v, %b, %c = aten::lstm.input(%q, [%q, %q], [], true, {1 << 40}, 0.0, false, false, true)"
+            " -> f32[1,2,64], f32[1,2,64], f32[1,2,64]",
+        ],
+        "does not have the weights of num_layers layers",
+    ),
+    "pivots": (
+        [
+            made("p", "1000000", "64", "i32"),
+            "%v = aten::linalg_lu_solve(@weight, %p, @weight, true, false) -> f32[64,64]",
+        ],
+        "has no rows of the matrix",
+    ),
+    "indices that nobody wrote": (
+        [
+            '%e = aten::empty.memory_format([64, 64], dtype:f32, layout:sparse_csr, device:"cpu", false, none)'
+            " -> f32[64,64] odd",
+            "%v = aten::to_dense(%e, none, none) -> f32[64,64]",
+        ],
+        "a layout that only conversions give",
+    ),
+    "gradients of a grid of nan": (
+        [
+            made("i", "1.0", "2,3,5,5", "f32"),
+            made("g", "nan", "2,5,5,2", "f32"),
+            "%v, %w = aten::grid_sampler_2d_backward(%i, %i, %g, 0, 2, false, [true, true])"
+            " -> f32[2,3,5,5], f32[2,5,5,2]",
+        ],
+        "grid has infinite elements or nan",
+    ),
+    "a fourth way": (
+        ["%v = aten::soft_margin_loss({x}, {x}, 4) -> f32[]"],
+        "reduction is a number out of range",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What one process says of all crashers: it goes on after each, or its death is the answer to the last one."""
+    folder = tmp_path_factory.mktemp("crashers")
+    saved(folder / "m.clv")
+    files = [folder / f"{i}.clv" for i in range(len(CRASHERS))]
+    for file, (lines, _) in zip(files, CRASHERS.values(), strict=True):
+        file.write_bytes((folder / "m.clv").read_bytes())
+        rewrite_plan(file, lambda text, lines=lines: giving_v(text, *lines))  # type: ignore[misc]
+    script = (
+        "import sys, torch, cleave\n"
+        "for path in sys.argv[1:]:\n"
+        "    try:\n"
+        "        cleave.load(path)(torch.randn(2, 64))\n"
+        "        said = 'fine'\n"
+        "    except cleave.CleaveError as e:\n"
+        "        said = str(e)\n"
+        "    print(said.replace('\\n', ' '), flush=True)\n"
+    )
+    answers: list[str] = []
+    while len(answers) < len(files):
+        left = [str(file) for file in files[len(answers) :]]
+        done = subprocess.run([sys.executable, "-c", script, *left], capture_output=True, text=True, timeout=120)
+        answers += done.stdout.splitlines()
+        if done.returncode < 0:
+            answers.append(signal.Signals(-done.returncode).name)
+        else:
+            assert done.returncode == 0, done.stderr
+    return dict(zip(CRASHERS, answers, strict=True))
+
+
+@pytest.mark.parametrize("name", CRASHERS)
+def test_a_call_that_its_kernel_does_not_check_is_refused(said: dict[str, str], name: str) -> None:
+    assert CRASHERS[name][1] in said[name]
 
 
 def test_a_callers_input_keeps_its_size(tmp_path: Path) -> None:
