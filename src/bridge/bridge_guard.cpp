@@ -319,6 +319,43 @@ void attention_backward(const Args &a)
 	          "logsumexp", "does not fit query");
 }
 
+void has_shape(const Args &a, const char *name, const c10::IValue &v, at::IntArrayRef sizes)
+{
+	a.require(v.isTensor() && v.toTensor().defined() && v.toTensor().layout() == at::kStrided &&
+	              !v.toTensor().is_nested() && v.toTensor().sizes() == sizes,
+	          name, "has shapes that do not fit each other");
+}
+
+// oneDNN reads weights by the sizes of the states, whatever sizes they have themselves.
+void recurrent_shapes(const Args &a, int64_t layers, int64_t ways, bool projected)
+{
+	bool lstm = a.schema().name() == "aten::lstm", packed = !a["batch_sizes"].isNone();
+	int64_t gates = lstm ? 4 : a.schema().name() == "aten::gru" ? 3 : 1;
+	at::Tensor x = a.strided(packed ? "data" : "input");
+	a.require(x.dim() == (packed ? 2 : 3), packed ? "data" : "input", "has another number of dimensions");
+	int64_t batch = packed ? a.integers("batch_sizes").at(0)
+	                       : x.size(a["batch_first"].isBool() && a["batch_first"].toBool() ? 0 : 1);
+	const c10::IValue &first = lstm ? a["hx"].toListRef()[0] : a["hx"], &last = lstm ? a["hx"].toListRef()[1] : a["hx"];
+	a.require(first.isTensor() && last.isTensor() && first.toTensor().dim() == 3 && last.toTensor().dim() == 3, "hx",
+	          "is no state of three dimensions");
+	int64_t out = first.toTensor().size(2), hidden = last.toTensor().size(2);
+	has_shape(a, "hx", first, {layers * ways, batch, out});
+	has_shape(a, "hx", last, {layers * ways, batch, hidden});
+	a.require(projected || out == hidden, "hx", "has shapes that do not fit each other");
+	size_t k = 0;
+	auto params = a["params"].toListRef();
+	for (int64_t i = 0; i < layers * ways; i++) {
+		size_t end = k + params.size() / static_cast<size_t>(layers * ways);
+		has_shape(a, "params", params[k++], {gates * hidden, i < ways ? x.size(-1) : out * ways});
+		has_shape(a, "params", params[k++], {gates * hidden, out});
+		if (projected)
+			has_shape(a, "params", params[--end], {out, hidden});
+		while (k < end)
+			has_shape(a, "params", params[k++], {gates * hidden});
+		k += projected;
+	}
+}
+
 void recurrent(const Args &a)
 {
 	bool bias = !a["has_biases"].isBool() || a["has_biases"].toBool();
@@ -332,6 +369,7 @@ void recurrent(const Args &a)
 	a.require(!lstm || a["hx"].toListRef().size() == 2, "hx", "is not the two states of an LSTM");
 	if (!a["batch_sizes"].isNone())
 		packed_sequence(a);
+	recurrent_shapes(a, layers, ways, each - (bias ? 4 : 2) == 1);
 }
 
 // Sizes of what a padding made: those of self and what was added.
