@@ -565,7 +565,7 @@ static clv_status fill(sandbox *s, const runtime *r, const clv_runtime_options *
 clv_status sandbox_new(runtime *r, const clv_runtime_options *o, sandbox **out)
 {
 	TRY(check_options(r, o));
-	if (!r->timeout)
+	if (r->timeout == 0)
 		r->timeout = TIMEOUT_S;
 	sandbox *s = mem_alloc(sizeof *s);
 	if (!s)

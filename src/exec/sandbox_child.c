@@ -257,7 +257,7 @@ static clv_status put_results(server *s, const call *x, const parcel *tensors, s
 static clv_status put_error(server *s, clv_status st, sandbox_answer *a)
 {
 	const char *message = clv_last_error();
-	*a = (sandbox_answer){.status = st, .message = (uint32_t)strnlen(message, SANDBOX_MESSAGE - 1)};
+	*a = (sandbox_answer){.status = (int32_t)st, .message = (uint32_t)strnlen(message, SANDBOX_MESSAGE - 1)};
 	TRY(area_map(&s->answers, SANDBOX_MESSAGE));
 	memcpy(s->answers.at, message, a->message);
 	return CLV_OK;
