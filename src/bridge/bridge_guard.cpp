@@ -335,7 +335,7 @@ void recurrent_shapes(const Args &a, int64_t layers, int64_t ways, bool projecte
 	a.require(x.dim() == (packed ? 2 : 3), packed ? "data" : "input", "has another number of dimensions");
 	int64_t batch = packed ? a.integers("batch_sizes").at(0)
 	                       : x.size(a["batch_first"].isBool() && a["batch_first"].toBool() ? 0 : 1);
-	const c10::IValue &first = lstm ? a["hx"].toListRef()[0] : a["hx"], &last = lstm ? a["hx"].toListRef()[1] : a["hx"];
+	c10::IValue first = lstm ? a["hx"].toListRef()[0] : a["hx"], last = lstm ? a["hx"].toListRef()[1] : a["hx"];
 	a.require(first.isTensor() && last.isTensor() && first.toTensor().dim() == 3 && last.toTensor().dim() == 3, "hx",
 	          "is no state of three dimensions");
 	int64_t out = first.toTensor().size(2), hidden = last.toTensor().size(2);

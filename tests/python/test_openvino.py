@@ -152,9 +152,9 @@ def test_outputs_of_other_sizes_or_types_are_errors(small: Path) -> None:
 @pytest.mark.parametrize(
     ("member", "data", "says"),
     [
-        ("model_xml", b"", "could not read model.xml"),
-        ("model_xml", b"<net", "could not read model.xml"),
-        ("model_bin", b"", "could not read model.xml"),
+        ("model_xml", b"", "does not begin with <net"),
+        ("model_xml", b"<net", "does not begin with <net"),
+        ("model_bin", b"", "does not begin with <net"),
         ("run_json", b"{", "no valid JSON"),
         ("run_json", b'{"properties": {"CACHE_DIR": "x"}, "orders": [null]}', "CACHE_DIR"),
         ("run_json", b'{"properties": {}, "orders": [[0, 0, 1, 2]]}', "every dimension once"),
