@@ -154,7 +154,7 @@ def test_outputs_of_other_sizes_or_types_are_errors(small: Path) -> None:
     [
         ("model_xml", b"", "does not begin with <net"),
         ("model_xml", b"<net", "does not begin with <net"),
-        ("model_bin", b"", "does not begin with <net"),
+        ("model_bin", b"", "could not read model.xml"),
         ("run_json", b"{", "no valid JSON"),
         ("run_json", b'{"properties": {"CACHE_DIR": "x"}, "orders": [null]}', "CACHE_DIR"),
         ("run_json", b'{"properties": {}, "orders": [[0, 0, 1, 2]]}', "every dimension once"),
