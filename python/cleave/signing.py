@@ -61,7 +61,7 @@ def read_keys(keys: Iterable[Path] | None) -> list[bytes]:
     if keys is None:
         return []
     if isinstance(keys, str | bytes | os.PathLike):
-        raise TypeError(f"trusted_keys is a list of files or PEM texts, not {keys!r}")
+        raise TypeError(f"trusted_keys is a list of files or PEM texts, not {type(keys).__name__}")
     given = [os.fsencode(key) for key in keys]
     if not given:
         raise ValueError("trusted_keys is empty: no file could be opened; None opens files of everybody")

@@ -99,12 +99,12 @@ void division(const Args &a)
 	if (other.isScalar() && (!other.isInt() || other.toInt() != -1))
 		return;
 	at::Tensor x = as_tensor(self), y = as_tensor(other);
-	if (!x.defined() || !y.defined() || !x.is_cpu() || !y.is_cpu() || x.layout() != at::kStrided ||
-	    y.layout() != at::kStrided)
+	if (!x.defined() || !y.defined() || !x.is_cpu() || !y.is_cpu())
 		return;
 	at::ScalarType common = at::result_type(x, y);
-	if (!is_risky(common))
+	if (!is_risky(common) || x.scalar_type() != common) // a narrower one does not have it
 		return;
+	a.require(x.layout() == at::kStrided && y.layout() == at::kStrided, "self", "has integers and is no plain tensor");
 	if (!y.eq(-1).any().item<bool>())
 		return;
 	int64_t least = common == at::kInt ? INT32_MIN : INT64_MIN;
@@ -222,6 +222,48 @@ void shared_heads(const Args &a)
 		a.require(a.strided(name).dim() > 2 && a.strided(name).size(-3) > 0, name, "has no heads");
 }
 
+// Kernels take the number of keys from one of the two, batch and heads from query.
+void attention(const Args &a)
+{
+	at::Tensor q = a.tensor("query"), k = a.tensor("key"), v = a.tensor("value");
+	for (const at::Tensor &t : {q, k, v})
+		if (!t.defined() || t.layout() != at::kStrided || t.is_nested())
+			return;
+	a.require(q.dim() > 1 && k.dim() > 1 && v.dim() > 1 && k.size(-2) == v.size(-2), "value",
+	          "has not a row for each of key");
+	shared_heads(a);
+	if (a.schema().name()[sizeof "aten::" - 1] == '_') // those over it have looked
+		a.require(q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && k.size(0) == q.size(0) && v.size(0) == q.size(0) &&
+		              ((k.size(1) == q.size(1) && v.size(1) == q.size(1)) || !a["enable_gqa"].isNone()),
+		          "key", "has another batch or other heads than query");
+}
+
+// The sum of them is what the result has.
+void repeats(const Args &a)
+{
+	int64_t sum = 0;
+	for (int64_t n : a.integers("repeats"))
+		a.require(n >= 0 && !__builtin_add_overflow(sum, n, &sum), "repeats", "is out of range");
+	a.require(sum < INT64_C(1) << 40, "repeats", "is out of range");
+}
+
+// The other type has no quantiser, or has one and no numbers for it.
+void plain_types(const Args &a)
+{
+	const c10::IValue &to = a["dtype"];
+	bool quantised = to.isInt() && c10::isQIntType(static_cast<at::ScalarType>(to.toInt()));
+	at::Tensor t = a.tensor(a["self"].isNone() ? "a" : "self");
+	a.require(!quantised && !(t.defined() && t.is_quantized()), "dtype", "takes bits of quantised tensors for others");
+}
+
+// Views of less than a byte an element begin at the wrong one.
+void whole_bytes(const Args &a)
+{
+	int64_t to = a.integer("dtype", 0);
+	a.require(to != static_cast<int64_t>(at::kQUInt4x2) && to != static_cast<int64_t>(at::kQUInt2x4), "dtype",
+	          "has less than a byte an element");
+}
+
 void matrix_power(const Args &a)
 {
 	a.require(all_in({a.integer("n", 0)}, -INT32_MAX, INT32_MAX), "n", "is too large an exponent");
@@ -257,8 +299,9 @@ void group_norm(const Args &a)
 	at::Tensor x = a.strided("input");
 	int64_t n = a.integer("N", 0), c = a.integer("C", 0), pixels = a.integer("HxW", 0), groups = a.integer("group", 0);
 	a.require(n >= 0 && c > 0 && pixels >= 0 && groups > 0 && c % groups == 0, "group", "does not divide the channels");
-	a.require(x.dim() > 1 && x.size(0) == n && x.size(1) == c && x.numel() == n * c * pixels, "input",
-	          "is not N x C x HxW");
+	a.require(x.dim() > 1 && x.size(0) == n && x.size(1) == c && pixels <= INT32_MAX * INT64_C(64) &&
+	              (n == 0 ? x.numel() == 0 : x.numel() % (n * c) == 0 && x.numel() / (n * c) == pixels),
+	          "input", "is not N x C x HxW");
 	a.require(has_numel(a.tensor("weight"), c) && has_numel(a.tensor("bias"), c), "weight", "has not C elements");
 	at::Tensor grad = a.tensor("grad_out");
 	a.require(!grad.defined() || grad.sizes() == x.sizes(), "grad_out", "has another shape than input");
@@ -379,8 +422,11 @@ void pad_backward(const Args &a)
 	std::vector<int64_t> padding = a.integers("padding");
 	int64_t n = static_cast<int64_t>(padding.size()) / 2, dims = self.dim();
 	a.require(grad.dim() == dims && n <= dims, "grad_output", "has not the dimensions of self");
+	bool reflects = a.schema().name().find("reflection") != std::string::npos;
 	for (int64_t d = 0; d < dims; d++) {
-		int64_t k = dims - 1 - d, added = k < n ? padding[2 * k] + padding[2 * k + 1] : 0;
+		int64_t k = dims - 1 - d, most = reflects ? self.size(d) : INT32_MAX;
+		a.require(k >= n || all_in({padding[2 * k], padding[2 * k + 1]}, 0, most), "padding", "is out of range");
+		int64_t added = k < n ? padding[2 * k] + padding[2 * k + 1] : 0;
 		a.require(grad.size(d) == self.size(d) + added, "grad_output", "is not self with its padding");
 	}
 }
@@ -453,8 +499,10 @@ void upsample_scales(const Args &a)
 {
 	std::vector<int64_t> in = a["self"].isNone() ? a.integers("input_size") : a.strided("self").sizes().vec();
 	std::vector<int64_t> out = a.integers("output_size");
-	const char *const scales[] = {"scales_h", "scales_w"};
-	for (size_t i = 0; i < 2 && out.size() == 2 && in.size() == 4; i++) {
+	static const char *const names[] = {"scales_d", "scales_h", "scales_w"};
+	static const char *const one[] = {"scales"};
+	const char *const *scales = out.size() == 1 ? one : names + (out.size() == 2);
+	for (size_t i = 0; i < out.size() && out.size() <= 3 && in.size() == out.size() + 2; i++) {
 		double scale = a[scales[i]].isDouble() ? a[scales[i]].toDouble() : 0;
 		a.require(scale == 0 ||
 		              (scale > 0 && static_cast<double>(out[i]) <= static_cast<double>(in[i + 2]) * scale + 1),
@@ -501,8 +549,8 @@ void int4_mm(const Args &a)
 	int64_t group = a.integer("qGroupSize", 0);
 	a.require(x.dim() == 2 && w.dim() == 2 && w.size(1) * 2 == x.size(1) && w.is_contiguous() && x.is_contiguous(),
 	          "mat2", "does not fit self");
-	a.require(group > 0 && scales.dim() == 3 && scales.size(0) * group == x.size(1) && scales.size(1) == w.size(0) &&
-	              scales.size(2) == 2 && scales.is_contiguous(),
+	a.require(group > 0 && scales.dim() == 3 && x.size(1) % group == 0 && scales.size(0) == x.size(1) / group &&
+	              scales.size(1) == w.size(0) && scales.size(2) == 2 && scales.is_contiguous(),
 	          "qScaleAndZeros", "has not one scale for each group");
 }
 
@@ -640,9 +688,27 @@ const std::unordered_map<std::string, void (*)(const Args &)> checks{
 	{"aten::_weight_norm_interface", weight_norm},
 	{"aten::_native_multi_head_attention", heads},
 	{"aten::_transformer_encoder_layer_fwd", heads},
-	{"aten::scaled_dot_product_attention", shared_heads},
+	{"aten::scaled_dot_product_attention", attention},
 	{"aten::_scaled_dot_product_attention_math", shared_heads},
 	{"aten::_scaled_dot_product_fused_attention_overrideable", shared_heads},
+	{"aten::_scaled_dot_product_flash_attention_for_cpu", attention},
+	{"aten::_scaled_dot_product_flash_attention", attention},
+	{"aten::_scaled_dot_product_efficient_attention", attention},
+	{"aten::_scaled_dot_product_cudnn_attention", attention},
+	{"aten::repeat_interleave.Tensor", repeats},
+	{"aten::repeat_interleave.Tensor_out", repeats},
+	{"aten::repeat_interleave.self_Tensor", repeats},
+	{"aten::quantize_per_channel", whole_bytes},
+	{"aten::quantize_per_tensor", whole_bytes},
+	{"aten::quantize_per_tensor_dynamic", whole_bytes},
+	{"aten::view.dtype", plain_types},
+	{"aten::view_copy.dtype", plain_types},
+	{"aten::view_copy.dtype_out", plain_types},
+	{"prims::view_of_dtype", plain_types},
+	{"prims::copy_strided", refused},
+	{"aten::_efficientzerotensor", refused},
+	{"aten::q_per_channel_scales", refused},
+	{"aten::q_per_channel_zero_points", refused},
 	{"aten::matrix_power", matrix_power},
 	{"aten::linalg_matrix_power", matrix_power},
 	{"aten::grid_sampler_2d_backward", grid_backward},
@@ -735,6 +801,26 @@ const std::unordered_map<std::string, void (*)(const Args &)> checks{
 	{"aten::_upsample_bilinear2d_aa_backward", upsample_scales},
 	{"aten::_upsample_lanczos2d_aa", upsample_scales},
 	{"aten::_upsample_lanczos2d_aa_backward", upsample_scales},
+	{"aten::upsample_nearest1d", upsample_scales},
+	{"aten::upsample_nearest1d_backward", upsample_scales},
+	{"aten::upsample_nearest2d", upsample_scales},
+	{"aten::upsample_nearest2d_backward", upsample_scales},
+	{"aten::upsample_nearest3d", upsample_scales},
+	{"aten::upsample_nearest3d_backward", upsample_scales},
+	{"aten::_upsample_nearest_exact1d", upsample_scales},
+	{"aten::_upsample_nearest_exact1d_backward", upsample_scales},
+	{"aten::_upsample_nearest_exact2d", upsample_scales},
+	{"aten::_upsample_nearest_exact2d_backward", upsample_scales},
+	{"aten::_upsample_nearest_exact3d", upsample_scales},
+	{"aten::_upsample_nearest_exact3d_backward", upsample_scales},
+	{"aten::upsample_linear1d", upsample_scales},
+	{"aten::upsample_linear1d_backward", upsample_scales},
+	{"aten::upsample_bilinear2d", upsample_scales},
+	{"aten::upsample_bilinear2d_backward", upsample_scales},
+	{"aten::upsample_trilinear3d", upsample_scales},
+	{"aten::upsample_trilinear3d_backward", upsample_scales},
+	{"aten::upsample_bicubic2d", upsample_scales},
+	{"aten::upsample_bicubic2d_backward", upsample_scales},
 	{"torchvision::deform_conv2d", deform_conv2d},
 	{"aten::to.prim_dtype", refused},
 };
@@ -833,9 +919,13 @@ void clear(const c10::OperatorHandle &op, const at::Tensor &t)
 {
 	if (!t.defined())
 		return;
-	if (t.layout() == at::kStrided)
+	if (t.layout() == at::kStrided) {
+		if (t.has_storage() && t.storage().nbytes() > t.nbytes()) { // between the elements, too
+			at::Tensor all = at::empty({0}, t.options().dtype(at::kByte).memory_format(std::nullopt));
+			all.set_(t.storage(), 0, {static_cast<int64_t>(t.storage().nbytes())}, {1}).zero_();
+		}
 		t.zero_();
-	else if (t.layout() != at::kSparse || t._nnz())
+	} else if (t.layout() != at::kSparse || t._nnz())
 		throw std::runtime_error(toString(op.operator_name()) + " gives memory that nobody wrote");
 }
 

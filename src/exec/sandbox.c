@@ -655,7 +655,11 @@ static clv_status be_ready(sandbox *s)
 			"the model changes its own tensors, and they were lost with the process of its sandbox: load it again");
 	if (!s->runs)
 		TRY(start(s));
-	return send_all_assigned(s);
+	limits most = {.seconds = START_S};
+	limits_enter(&most);
+	clv_status st = send_all_assigned(s);
+	limits_leave(&most);
+	return st;
 }
 
 /* The lock, unless the run is stopped while it waits for others. */
@@ -681,13 +685,16 @@ static clv_status pack_inputs(const clv_program *g, const run_spec *spec, bool d
 	if (n >= 16 && !(all = mem_alloc((n + 1) * sizeof *all)))
 		return fail_nomem();
 	memcpy(all, spec->inputs, n * sizeof *all);
+	all[n] = NULL;
 	clv_status st = draws ? br_random_get(&all[n]) : CLV_OK;
 	if (st == CLV_OK)
 		st = parcel_make(all, n + draws, out);
 	if (st == CLV_E_UNSUPPORTED || st == CLV_E_INVALID)
 		fail_more(st, "an input cannot go into a sandbox");
-	if (draws)
-		out->keep = st == CLV_OK ? all[n] : NULL;
+	if (draws && st == CLV_OK)
+		out->keep = all[n];
+	else if (draws)
+		br_unref(all[n]);
 	if (all != few)
 		mem_free(all);
 	return st;

@@ -50,7 +50,7 @@ void parcel_free(parcel *x);
 /* Exactly n tensors of hostile bytes; new references. */
 clv_status parcel_open(const void *bytes, size_t size, clv_tensor **out, uint32_t n);
 
-enum { PLACE_ROOM = 4096, CALL_ALIGN = 64, SANDBOX_FILES = 3 }; /* the model, calls, answers */
+enum { PLACE_ROOM = 1 << 16, CALL_ALIGN = 64, SANDBOX_FILES = 3 }; /* the model, calls, answers */
 
 /* What a process is made for. Texts follow: part, device, optimize, then nallow operators, each with its NUL. */
 typedef struct sandbox_order {

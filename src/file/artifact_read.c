@@ -348,7 +348,7 @@ clv_status artifact_open(const char *path, const clv_open_options *o, artifact *
 		return st == CLV_E_NOMEM ? st : fail_more(st, "%s", path);
 	}
 	a->map = map;
-	a->changes = !o->copy && !o->check_data;
+	a->changes = !o->copy && !o->check_data && !o->ntrusted_keys;
 	*out = a;
 	return CLV_OK;
 }

@@ -119,7 +119,7 @@ static const char pem_start[] = "-----BEGIN ";
 
 static bool is_pem_text(const char *key)
 {
-	return strncmp(key, pem_start, sizeof pem_start - 1) == 0;
+	return strstr(key, pem_start) != NULL;
 }
 
 static const char *key_name(const char *key)

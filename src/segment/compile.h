@@ -32,6 +32,7 @@ typedef struct compiled {
 void compiled_free(compiled *c); /* all zero bytes after, and before it is filled */
 /* The name is a plain file name that no other member has, else CLV_E_INVALID. NULL for data is a failed allocation. */
 clv_status compiled_add(compiled *c, const char *name, void *data /* taken, also on failure */, size_t n);
+clv_status compiled_own(compiled *c); /* its members are copies, which nobody else can change */
 clv_status compiled_need(compiled *c, const char *key, const char *text);
 clv_status compiled_note(compiled *c, const char *key, const char *text);
 const char *compiled_need_of(const compiled *c, const char *key); /* NULL: it needs nothing of this kind */

@@ -59,6 +59,21 @@ static clv_status add_note(compiled *c, const char *key, const char *text, artif
 	return keep_text(c, text, &out->text);
 }
 
+clv_status compiled_own(compiled *c)
+{
+	TRY(vec_reserve(&c->owned, c->members.n));
+	for (uint32_t i = 0; i < c->members.n; i++) {
+		compiled_member *m = &c->members.at[i];
+		void *copy = mem_realloc(NULL, m->n + 1, 1);
+		if (!copy)
+			return fail_nomem();
+		memcpy(copy, m->data, m->n);
+		m->data = copy;
+		TRY(vec_push(&c->owned, copy));
+	}
+	return CLV_OK;
+}
+
 clv_status compiled_need(compiled *c, const char *key, const char *text)
 {
 	artifact_note n;

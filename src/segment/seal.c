@@ -46,13 +46,15 @@ static void make_key(int dir)
 {
 	uint8_t key[KEY_BYTES];
 	char beside[64];
-	snprintf(beside, sizeof beside, "seal.key.%ld.tmp", (long)getpid());
-	if (getrandom(key, sizeof key, 0) != (ssize_t)sizeof key)
+	uint64_t chance;
+	if (getrandom(key, sizeof key, 0) != (ssize_t)sizeof key ||
+	    getrandom(&chance, sizeof chance, 0) != (ssize_t)sizeof chance)
 		return;
+	snprintf(beside, sizeof beside, "seal.key.%016llx.tmp", (unsigned long long)chance);
 	int fd = openat(dir, beside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return;
-	bool good = write(fd, key, sizeof key) == (ssize_t)sizeof key;
+	bool good = write(fd, key, sizeof key) == (ssize_t)sizeof key && fsync(fd) == 0;
 	good = close(fd) == 0 && good;
 	if (good)
 		(void)!linkat(dir, beside, dir, KEY_NAME, 0);
