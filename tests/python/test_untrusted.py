@@ -208,6 +208,35 @@ LEAST = -(1 << 63)
 
 # Calls that ended the process, or showed memory of others, when nobody looked at their arguments; what is said of them.
 CRASHERS = {
+    "keys and values of attention": (
+        [
+            "%q = aten::view({x}, [1, 1, 8, 16]) -> f32[1,1,8,16] view-of {x}",
+            "%k = aten::slice.Tensor(%q, 2, 0, 1, 1) -> f32[1,1,1,16] view-of {x}",
+            "%v = aten::scaled_dot_product_attention(%q, %k, %q, none, 0.0, false, none, false) -> f32[1,1,8,16]",
+        ],
+        "has not a row for each of key",
+    ),
+    "repeats whose sum wraps": (
+        [
+            made("n", str(2**62), "4"),
+            "%v = aten::repeat_interleave.Tensor(%n, none) -> i64[4]",
+        ],
+        "repeats is out of range",
+    ),
+    "paddings that cancel": (
+        [
+            "%g = aten::view({x}, [1, 2, 4, 4, 4]) -> f32[1,2,4,4,4] view-of {x}",
+            "%v = aten::reflection_pad3d_backward(%g, %g, [-100, 100, 0, 0, 0, 0]) -> f32[1,2,4,4,4]",
+        ],
+        "padding is out of range",
+    ),
+    "the scale of an upsampling": (
+        [
+            "%g = aten::view({x}, [1, 2, 64]) -> f32[1,2,64] view-of {x}",
+            "%v = aten::upsample_nearest1d(%g, [5], 1e-30) -> f32[1,2,5]",
+        ],
+        "is not what the scales say",
+    ),
     "negative batch size": (
         [made("n", "-1", "3"), "%v, %w = aten::_pad_packed_sequence({x}, %n, false, 0.0, 3) -> f32[2], i64[3]"],
         "batch_sizes does not descend",
