@@ -141,7 +141,7 @@ extern "C" {
 	X(E_TIMEOUT, "a compiler took longer than it was given")                                                           \
 	X(E_CANCELLED, "the caller stopped it")                                                                            \
 	X(E_LIMIT, "the run takes more than it may")                                                                       \
-	X(E_SIGNATURE, "the file is not signed by a trusted key, or was changed since")                                     \
+	X(E_SIGNATURE, "the file is not signed by a trusted key, or was changed since")                                    \
 	X(E_CRASHED, "the process of a sandbox ended")
 
 /** What a function that can fail returns: CLV_OK is 0, everything else is a failure. */

@@ -315,8 +315,8 @@ static PyObject *runtime_py_new(PyTypeObject *type, PyObject *args, PyObject *kw
 	clv_status st;
 	(void)kwargs;
 	long long max_memory = 0;
-	if (!PyArg_ParseTuple(args, "O!zzpp|ppzipdLpp", &ArtifactType, &a, &options.device, &options.part, &unproven, &debug,
-	                      &allow_compiled, &tape_only, &options.optimize, &options.threads, &any_weights,
+	if (!PyArg_ParseTuple(args, "O!zzpp|ppzipdLpp", &ArtifactType, &a, &options.device, &options.part, &unproven,
+	                      &debug, &allow_compiled, &tape_only, &options.optimize, &options.threads, &any_weights,
 	                      &options.timeout, &max_memory, &allow_signed, &sandboxed))
 		return NULL;
 	options.max_memory = max_memory;
