@@ -7,12 +7,7 @@
 #include <string.h>
 
 #include "file/npy.h"
-
-#define MUST(what)                                                                                                     \
-	do {                                                                                                               \
-		if (!(what))                                                                                                   \
-			abort();                                                                                                   \
-	} while (0)
+#include "must.h"
 
 static void look(const void *data, size_t n)
 {

@@ -9,14 +9,7 @@
 #include <unistd.h>
 
 #include "segment/compile.h"
-
-#define MUST(what)                                                                                                     \
-	do {                                                                                                               \
-		if (!(what)) {                                                                                                 \
-			fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #what, status_message());                           \
-			abort();                                                                                                   \
-		}                                                                                                              \
-	} while (0)
+#include "must.h"
 
 static bool parse(const void *data, size_t n, compiled *out)
 {

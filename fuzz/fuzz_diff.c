@@ -5,12 +5,7 @@
 #include <string.h>
 
 #include "plan/plan.h"
-
-#define MUST(what)                                                                                                     \
-	do {                                                                                                               \
-		if (!(what))                                                                                                   \
-			abort();                                                                                                   \
-	} while (0)
+#include "must.h"
 
 static void check_page(const char *text)
 {

@@ -6,12 +6,7 @@
 #include <string.h>
 
 #include "pipe/pipe.h"
-
-#define MUST(what)                                                                                                     \
-	do {                                                                                                               \
-		if (!(what))                                                                                                   \
-			abort();                                                                                                   \
-	} while (0)
+#include "must.h"
 
 /* Methods are for graphs of people's models: what is larger only makes the fuzzer slow. */
 enum { MOST_NODES = 64, MOST_K = 3 };

@@ -8,12 +8,7 @@
 #include <string.h>
 
 #include "file/payload.h"
-
-#define MUST(what)                                                                                                     \
-	do {                                                                                                               \
-		if (!(what))                                                                                                   \
-			abort();                                                                                                   \
-	} while (0)
+#include "must.h"
 
 enum { LARGE = 1 << 20 };
 

@@ -4,12 +4,7 @@
 #include <string.h>
 
 #include "plan/view.h"
-
-#define MUST(what)                                                                                                     \
-	do {                                                                                                               \
-		if (!(what))                                                                                                   \
-			abort();                                                                                                   \
-	} while (0)
+#include "must.h"
 
 static void check_round_trip(const plan *p)
 {

@@ -4,12 +4,7 @@
 #include <string.h>
 
 #include "pipe/profile.h"
-
-#define MUST(what)                                                                                                     \
-	do {                                                                                                               \
-		if (!(what))                                                                                                   \
-			abort();                                                                                                   \
-	} while (0)
+#include "must.h"
 
 static char *printed(const profile *f)
 {

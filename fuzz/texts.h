@@ -3,19 +3,10 @@
 #ifndef FUZZ_TEXTS_H
 #define FUZZ_TEXTS_H
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "file/safetensors.h"
-
-#define MUST(what)                                                                                                     \
-	do {                                                                                                               \
-		if (!(what)) {                                                                                                 \
-			fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #what, status_message());                           \
-			abort();                                                                                                   \
-		}                                                                                                              \
-	} while (0)
+#include "must.h"
 
 /* Cuts "=== key\n…" pieces; how many. Keys and texts point into s, which is changed. */
 static inline uint32_t cut_texts(char *s, size_t n, st_text *out, uint32_t most)

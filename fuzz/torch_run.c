@@ -2,11 +2,13 @@
  *
  * The plan's tensors are made for it, with sizes that it asks for where they are small, and so are the inputs. Runs have
  * limits, so that what takes long is what they do not hold. */
+#define _GNU_SOURCE /* memmem */
 #include <stdlib.h>
 #include <string.h>
 
 #include "bridge/bridge.h"
 #include "file/artifact.h"
+#include "texts.h"
 
 enum {
 	MOST_TEXT = 1 << 14,
@@ -158,18 +160,9 @@ static void run(const clv_runtime *r)
 		clv_tensor_free(in[i]);
 }
 
-/* Where a file would be mapped. */
-static void *aligned(const strbuf *file)
-{
-	void *at = NULL;
-	if (posix_memalign(&at, ST_MAPPED_ALIGN, file->n) != 0)
-		abort();
-	return memcpy(at, file->at, file->n);
-}
-
 static void open_and_run(const strbuf *file)
 {
-	void *bytes = aligned(file);
+	uint8_t *bytes = aligned_copy(file->at, file->n);
 	clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;
 	clv_artifact *a = NULL;
 	clv_runtime *r = NULL;

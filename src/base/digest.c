@@ -34,6 +34,15 @@ void digest_print(digest d, char out[DIGEST_TEXT])
 	snprintf(out, DIGEST_TEXT, "%016" PRIx64 "%016" PRIx64, d.high, d.low);
 }
 
+void hex_print(const void *bytes, size_t n, char *out)
+{
+	const uint8_t *from = bytes;
+	for (size_t i = 0; i < n; i++) {
+		out[2 * i] = "0123456789abcdef"[from[i] >> 4];
+		out[2 * i + 1] = "0123456789abcdef"[from[i] & 15];
+	}
+}
+
 bool digest_equal(digest a, digest b)
 {
 	return a.high == b.high && a.low == b.low;

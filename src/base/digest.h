@@ -17,6 +17,7 @@ digest digest_of(const void *at, size_t n);
 digest digest_of_three(const void *a, size_t na, const void *b, size_t nb, const void *c, size_t nc);
 bool digest_equal(digest a, digest b);
 void digest_print(digest d, char out[DIGEST_TEXT]);
-bool digest_parse(const char *text, digest *out); /* what digest_print wrote, and nothing else */
+void hex_print(const void *bytes, size_t n, char *out); /* 2 n digits, and no NUL */
+bool digest_parse(const char *text, digest *out);       /* what digest_print wrote, and nothing else */
 
 #endif

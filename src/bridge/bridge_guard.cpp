@@ -222,7 +222,7 @@ void shared_heads(const Args &a)
 		a.require(a.strided(name).dim() > 2 && a.strided(name).size(-3) > 0, name, "has no heads");
 }
 
-// Kernels take the number of keys from one of the two, batch and heads from query.
+// Kernels take the number of keys from one of the two.
 void attention(const Args &a)
 {
 	at::Tensor q = a.tensor("query"), k = a.tensor("key"), v = a.tensor("value");
@@ -232,10 +232,16 @@ void attention(const Args &a)
 	a.require(q.dim() > 1 && k.dim() > 1 && v.dim() > 1 && k.size(-2) == v.size(-2), "value",
 	          "has not a row for each of key");
 	shared_heads(a);
-	if (a.schema().name()[sizeof "aten::" - 1] == '_') // those over it have looked
-		a.require(q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && k.size(0) == q.size(0) && v.size(0) == q.size(0) &&
-		              ((k.size(1) == q.size(1) && v.size(1) == q.size(1)) || !a["enable_gqa"].isNone()),
-		          "key", "has another batch or other heads than query");
+}
+
+// And the inner ones batch and heads from query, which those over them have looked at.
+void fused_attention(const Args &a)
+{
+	attention(a);
+	at::Tensor q = a.strided("query"), k = a.strided("key"), v = a.strided("value");
+	a.require(q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && k.size(0) == q.size(0) && v.size(0) == q.size(0) &&
+	              ((k.size(1) == q.size(1) && v.size(1) == q.size(1)) || !a["enable_gqa"].isNone()),
+	          "key", "has another batch or other heads than query");
 }
 
 // The sum of them is what the result has.
@@ -691,10 +697,10 @@ const std::unordered_map<std::string, void (*)(const Args &)> checks{
 	{"aten::scaled_dot_product_attention", attention},
 	{"aten::_scaled_dot_product_attention_math", shared_heads},
 	{"aten::_scaled_dot_product_fused_attention_overrideable", shared_heads},
-	{"aten::_scaled_dot_product_flash_attention_for_cpu", attention},
-	{"aten::_scaled_dot_product_flash_attention", attention},
-	{"aten::_scaled_dot_product_efficient_attention", attention},
-	{"aten::_scaled_dot_product_cudnn_attention", attention},
+	{"aten::_scaled_dot_product_flash_attention_for_cpu", fused_attention},
+	{"aten::_scaled_dot_product_flash_attention", fused_attention},
+	{"aten::_scaled_dot_product_efficient_attention", fused_attention},
+	{"aten::_scaled_dot_product_cudnn_attention", fused_attention},
 	{"aten::repeat_interleave.Tensor", repeats},
 	{"aten::repeat_interleave.Tensor_out", repeats},
 	{"aten::repeat_interleave.self_Tensor", repeats},
@@ -914,21 +920,6 @@ template <class F> void each_tensor(const c10::IValue &v, F f)
 				f(item.toTensor());
 }
 
-// Elements that nobody wrote: they have what was in that memory before.
-void clear(const c10::OperatorHandle &op, const at::Tensor &t)
-{
-	if (!t.defined())
-		return;
-	if (t.layout() == at::kStrided) {
-		if (t.has_storage() && t.storage().nbytes() > t.nbytes()) { // between the elements, too
-			at::Tensor all = at::empty({0}, t.options().dtype(at::kByte).memory_format(std::nullopt));
-			all.set_(t.storage(), 0, {static_cast<int64_t>(t.storage().nbytes())}, {1}).zero_();
-		}
-		t.zero_();
-	} else if (t.layout() != at::kSparse || t._nnz())
-		throw std::runtime_error(toString(op.operator_name()) + " gives memory that nobody wrote");
-}
-
 // Of a tensor that was given more memory: what lies behind what it had.
 void clear_behind(const at::Tensor &t, size_t had)
 {
@@ -938,6 +929,19 @@ void clear_behind(const at::Tensor &t, size_t had)
 	at::Tensor bytes =
 		at::empty({0}, t.options().dtype(at::kByte)).set_(t.storage(), 0, {static_cast<int64_t>(now)}, {1});
 	bytes.narrow(0, static_cast<int64_t>(had), static_cast<int64_t>(now - had)).zero_();
+}
+
+// Elements that nobody wrote: they have what was in that memory before.
+void clear(const c10::OperatorHandle &op, const at::Tensor &t)
+{
+	if (!t.defined())
+		return;
+	if (t.layout() == at::kStrided) {
+		if (t.has_storage() && t.storage().nbytes() > t.nbytes())
+			clear_behind(t, 0); // between the elements, too
+		t.zero_();
+	} else if (t.layout() != at::kSparse || t._nnz())
+		throw std::runtime_error(toString(op.operator_name()) + " gives memory that nobody wrote");
 }
 
 // Memory of the caller's tensors keeps its size while a call lasts.

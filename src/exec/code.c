@@ -77,18 +77,26 @@ static clv_status say_failure(arena *a, clv_status st, const char **reason)
 
 const char code_barred[] = "it is code of whoever made the file, which runs only where that is allowed";
 
-/* What a compiler made, as its back end takes it: where code of whoever made it may run, or this user made it. */
+/* What a compiler made, where code of whoever made it may run, or this user made it. Sealed code is copied first: whoever can
+   write the file would have time to, between the check and the use. */
+static clv_status join(const code_source *source, compiled *made, bool *may_run)
+{
+	*may_run = source->allowed;
+	if (!source->allowed && !source->from->seal)
+		return CLV_OK;
+	TRY(pieces_join(source->file, source->from, made));
+	if (source->allowed)
+		return CLV_OK;
+	TRY(compiled_own(made));
+	return seal_check(source->p, source->from, made, may_run);
+}
+
 static clv_status load_made(code *c, const code_source *source, compiled *made, const code_spec *s, arena *a,
                             const char **reason)
 {
-	bool ours = source->allowed;
-	if (ours || source->from->seal)
-		TRY(pieces_join(source->file, source->from, made));
-	if (!ours && source->from->seal)
-		TRY(compiled_own(made)); /* whoever can write the file would have time to, between the check and the use */
-	if (!ours)
-		TRY(seal_check(source->p, source->from, made, &ours));
-	if (!ours) {
+	bool may_run;
+	TRY(join(source, made, &may_run));
+	if (!may_run) {
 		*reason = code_barred;
 		return CLV_OK;
 	}

@@ -110,9 +110,8 @@ static clv_status find_program(const char *folder, char **out)
 	}
 	const char *given = getenv("CLEAVE_TORCH_PROGRAM");
 	if (given && *given && is_program(given)) {
-		strbuf b = STRBUF_INIT;
-		strbuf_puts(&b, given);
-		return strbuf_take(&b, out);
+		*out = mem_strdup(given, strlen(given));
+		return *out ? CLV_OK : fail_nomem();
 	}
 	return fail(CLV_E_NOT_FOUND, "a sandbox needs the program cleave-torch, which is not installed beside the library; "
 	                             "CLEAVE_TORCH_PROGRAM names it");
@@ -131,13 +130,6 @@ static bool goes_along(const char *variable)
 }
 
 extern char **environ;
-
-static clv_status copy_text(const char *from, char **out)
-{
-	strbuf b = STRBUF_INIT;
-	strbuf_puts(&b, from);
-	return strbuf_take(&b, out);
-}
 
 static clv_status keep_variable(sandbox *s, strbuf *b)
 {
@@ -655,7 +647,7 @@ static clv_status be_ready(sandbox *s)
 			"the model changes its own tensors, and they were lost with the process of its sandbox: load it again");
 	if (!s->runs)
 		TRY(start(s));
-	limits most = {.seconds = START_S};
+	limits most = {.seconds = s->seconds = START_S};
 	limits_enter(&most);
 	clv_status st = send_all_assigned(s);
 	limits_leave(&most);
@@ -868,10 +860,8 @@ static clv_status keep_assigned(sandbox *s, const char *name, clv_tensor *t)
 			s->tensors.at[i].sent = false;
 			return CLV_OK;
 		}
-	assigned x = {.t = t};
-	clv_status st = copy_text(name, &x.name);
-	if (st == CLV_OK)
-		st = vec_push(&s->tensors, x);
+	assigned x = {.name = mem_strdup(name, strlen(name)), .t = t};
+	clv_status st = x.name ? vec_push(&s->tensors, x) : fail_nomem();
 	if (st != CLV_OK) {
 		mem_free(x.name);
 		br_unref(t);

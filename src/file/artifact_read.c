@@ -341,14 +341,15 @@ clv_status artifact_open(const char *path, const clv_open_options *o, artifact *
 {
 	mapping map;
 	artifact *a;
-	TRY(file_map(path, o->copy || o->check_data || o->ntrusted_keys, &map)); /* what was checked is what runs */
+	bool copied = o->copy || o->check_data || o->ntrusted_keys; /* what was checked is what runs */
+	TRY(file_map(path, copied, &map));
 	clv_status st = artifact_parse(map.at, map.n, o, &a);
 	if (st != CLV_OK) {
 		file_unmap(&map);
 		return st == CLV_E_NOMEM ? st : fail_more(st, "%s", path);
 	}
 	a->map = map;
-	a->changes = !o->copy && !o->check_data && !o->ntrusted_keys;
+	a->changes = !copied;
 	*out = a;
 	return CLV_OK;
 }

@@ -11,6 +11,7 @@
 
 #include <string.h>
 
+#include "base/digest.h"
 #include "file/artifact_keys.h"
 #include "file/safetensors.h"
 
@@ -70,14 +71,6 @@ static bool read_digits(const char *from, uint8_t *to, size_t n)
 	return true;
 }
 
-static void put_digits(char *to, const uint8_t *from, size_t n)
-{
-	for (size_t i = 0; i < n; i++) {
-		to[2 * i] = "0123456789abcdef"[from[i] >> 4];
-		to[2 * i + 1] = "0123456789abcdef"[from[i] & 15];
-	}
-}
-
 /* OpenSSL leaves its reasons in a queue of the thread, which the program may share. */
 static clv_status fail_openssl(const char *what)
 {
@@ -90,7 +83,7 @@ static clv_status print_fingerprint(const uint8_t key[KEY_BYTES], char out[FINGE
 	uint8_t hash[32];
 	if (EVP_Digest(key, KEY_BYTES, hash, NULL, EVP_sha256(), NULL) != 1)
 		return fail_openssl("compute SHA-256");
-	put_digits(out, hash, sizeof hash);
+	hex_print(hash, sizeof hash, out);
 	out[FINGERPRINT_TEXT - 1] = '\0';
 	return CLV_OK;
 }
@@ -448,10 +441,10 @@ static clv_status sign_head(EVP_PKEY *key, strbuf *head, const char *rest, size_
 {
 	uint8_t raw[KEY_BYTES], signature[SIGNATURE_BYTES], message[MESSAGE];
 	TRY(raw_key(key, raw));
-	put_digits(head->at + KEY_AT, raw, KEY_BYTES);
+	hex_print(raw, KEY_BYTES, head->at + KEY_AT);
 	TRY(make_message(head->at, head->n, rest, rest_n, message));
 	TRY(sign_with(key, message, signature));
-	put_digits(head->at + SIGNATURE_AT, signature, SIGNATURE_BYTES);
+	hex_print(signature, SIGNATURE_BYTES, head->at + SIGNATURE_AT);
 	return artifact_put_check(head->at, head->n);
 }
 

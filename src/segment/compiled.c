@@ -59,17 +59,24 @@ static clv_status add_note(compiled *c, const char *key, const char *text, artif
 	return keep_text(c, text, &out->text);
 }
 
+static bool is_owned(const compiled *c, const void *data)
+{
+	for (uint32_t i = 0; i < c->owned.n; i++)
+		if (c->owned.at[i] == data)
+			return true;
+	return false;
+}
+
 clv_status compiled_own(compiled *c)
 {
-	TRY(vec_reserve(&c->owned, c->members.n));
 	for (uint32_t i = 0; i < c->members.n; i++) {
 		compiled_member *m = &c->members.at[i];
+		if (is_owned(c, m->data))
+			continue;
 		void *copy = mem_realloc(NULL, m->n + 1, 1);
-		if (!copy)
-			return fail_nomem();
+		TRY(own(c, copy));
 		memcpy(copy, m->data, m->n);
 		m->data = copy;
-		TRY(vec_push(&c->owned, copy));
 	}
 	return CLV_OK;
 }

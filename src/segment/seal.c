@@ -187,8 +187,10 @@ static clv_status seal_with(const uint8_t key[KEY_BYTES], const plan *p, const a
 	if (st == CLV_OK)
 		st = mac(key, &text, made, bytes);
 	strbuf_free(&text);
-	for (int i = 0; i < MAC_BYTES && st == CLV_OK; i++)
-		snprintf(out + 2 * i, 3, "%02x", bytes[i]);
+	if (st == CLV_OK) {
+		hex_print(bytes, MAC_BYTES, out);
+		out[SEAL_TEXT - 1] = '\0';
+	}
 	return st;
 }
 

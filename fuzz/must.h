@@ -1,0 +1,18 @@
+/* What has to hold in a fuzz target. */
+#ifndef FUZZ_MUST_H
+#define FUZZ_MUST_H
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/status.h"
+
+#define MUST(what)                                                                                                     \
+	do {                                                                                                               \
+		if (!(what)) {                                                                                                 \
+			fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #what, status_message());                           \
+			abort();                                                                                                   \
+		}                                                                                                              \
+	} while (0)
+
+#endif
