@@ -129,7 +129,6 @@ class Cut:
         }
         read = {name: self.live(name) for names in self.names.values() for name in names} if grad else {}
         self.trained = [name for name, t in read.items() if t.requires_grad]
-        self.tied = sorted(name for name in self.trained if len(self.sides(name)) == 2)  # both halves train them
         self.roles: Any = None  # whose gradients wait for whom (_step.py), once it trains
         self.with_grad = [name for name in self.trained if not isinstance(read[name], nn.Parameter)]
         self.labels: list[str] = self.prefix.native.outputs()

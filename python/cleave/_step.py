@@ -223,7 +223,11 @@ class Halves:
         unread = [place for place in only[PREFIX] if id(place.now()) not in here]
         whole = {id(t) for t in two.values()} - {id(t) for t in one.values()}
         there = {side: [place for place in places if id(place.now()) in whole] for side, places in only.items()}
-        return Roles(self.places, read + unread, there[SUFFIX], there[PREFIX])
+        # Both halves' optimizers may hold these: the same one steps them at every size, whoever reads them.
+        both = {id(place.now()) for place in self.places if place.sides == BOTH}
+        late = [Place(name, *cut.captured.state[name], BOTH) for name, t in two.items() if id(t) in both & whole]
+        tied = sorted(n for n in cut.trained if len(cut.sides(n)) == 2 or id(cut.live(n)) in both)
+        return Roles(self.places, read + unread + late, there[SUFFIX], there[PREFIX], tied)
 
 
 class Roles(NamedTuple):
@@ -233,6 +237,7 @@ class Roles(NamedTuple):
     waiting: list[Place]
     whole: list[Place]
     lent: list[Place]  # whole too, and they belong to the prefix: its optimizer may have them
+    tied: list[str]  # both halves train them, at this size or at others
 
 
 def _around(path: str) -> Iterator[str]:

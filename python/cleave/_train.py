@@ -189,15 +189,17 @@ def train_suffix(
             record.shares.append(Share(watch.found, parts))
         record.optimizers += [o for o in optimizers if all(o is not other for other in record.optimizers)]
     else:
-        gradients.update(_by_name(cut, parts))
+        gradients.update(_by_name(cut, roles.tied, parts))
     number = record.number if record is not None else next(_step.numbers)
     steps.take(optimizers, number, but={id(t) for t in waiting})
     return loss.detach(), gradients
 
 
-def _by_name(cut: Cut, parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch.Tensor]:
+def _by_name(
+    cut: Cut, tied: Sequence[str], parts: Sequence[tuple[torch.Tensor, torch.Tensor]]
+) -> dict[str, torch.Tensor]:
     """Parts of gradients that go to a prefix in another process."""
-    names = {id(cut.live(name)): name for name in cut.tied}
+    names = {id(cut.live(name)): name for name in tied}
     if any(id(t) not in names for t, _ in parts):
         raise InputError(
             "loss_fn reads a parameter of the prefix, which is trained in another process: what is read here is not "
@@ -206,11 +208,13 @@ def _by_name(cut: Cut, parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> di
     return {f"@{names[id(t)]}": grad for t, grad in parts}
 
 
-def _checked(record: Record, given: Mapping[str, torch.Tensor | None]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _checked(
+    record: Record, tied: Sequence[str], given: Mapping[str, torch.Tensor | None]
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Roots of the prefix's graph with their gradients."""
     pairs = []
     for label in given:
-        if label not in record.roots and str(label).removeprefix("@") not in record.cut.tied:
+        if label not in record.roots and str(label).removeprefix("@") not in tied:
             raise InputError(f"boundary_grads has {label}, which is no label of the boundary")
     for label, root in record.roots.items():
         if not root.requires_grad:
@@ -232,11 +236,11 @@ def _checked(record: Record, given: Mapping[str, torch.Tensor | None]) -> list[t
 
 
 def _passes(
-    record: Record, given: Mapping[str, torch.Tensor | None] | None
+    record: Record, tied: Sequence[str], given: Mapping[str, torch.Tensor | None] | None
 ) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
     """The backwards to run, each with its roots and their gradients: one for each train_suffix, as in eager."""
     if given is None:
-        return [_checked(record, share.gradients) + share.waiting for share in record.shares]
+        return [_checked(record, tied, share.gradients) + share.waiting for share in record.shares]
     if len(record.shares) > 1 and any(share.waiting for share in record.shares):
         raise InputError(
             f"train_suffix has run {len(record.shares)} times on this boundary, and each time it has found a part of "
@@ -244,15 +248,15 @@ def _passes(
             "counts all of them"
         )
     if record.shares:
-        return [_checked(record, given) + record.shares[0].waiting]
-    tied = record.cut.tied
-    if tied and not any(f"@{name}" in given for name in tied):
+        return [_checked(record, tied, given) + record.shares[0].waiting]
+    due = [name for name in tied if name in record.cut.names["suffix"]]
+    if due and not any(f"@{name}" in given for name in due):
         raise InputError(
-            f"both halves train {', '.join(tied)}: boundary_grads must hold the suffix's share of the gradient, as "
+            f"both halves train {', '.join(due)}: boundary_grads must hold the suffix's share of the gradient, as "
             "train_suffix returned it"
         )
     parts = [(record.cut.live(name), given.get(f"@{name}")) for name in tied]
-    return [_checked(record, given) + [(t, grad) for t, grad in parts if grad is not None]]
+    return [_checked(record, tied, given) + [(t, grad) for t, grad in parts if grad is not None]]
 
 
 def _run(passes: Sequence[Sequence[tuple[torch.Tensor, torch.Tensor]]]) -> None:
@@ -271,7 +275,7 @@ def backward_prefix(
 ) -> dict[str, torch.Tensor]:
     """Runs the prefix's backward; the whole gradients of tied parameters, for a suffix that lives elsewhere."""
     cut = record.cut
-    passes = _passes(record, given)
+    passes = _passes(record, roles.tied, given)
     others = [o for o in record.optimizers if all(o is not mine for mine in optimizers)]
     if optimizers:
         _step.refuse_unheld(roles.waiting, [*optimizers, *others], [root for pairs in passes for root, _ in pairs])
@@ -281,7 +285,7 @@ def backward_prefix(
     record.used = True
     steps.fresh(lambda: _run(passes), functools.partial(_step.known, roles, optimizers))
     record.roots = {}
-    tied = {name: cut.live(name) for name in cut.tied}
+    tied = {name: cut.live(name) for name in roles.tied}
     elsewhere = not record.shares  # the suffix is: it needs the whole gradients of what it shares with the prefix
     whole = {f"@{name}": p.grad.detach().clone() for name, p in tied.items() if elsewhere and p.grad is not None}
     steps.take(optimizers, record.number)
@@ -291,9 +295,11 @@ def backward_prefix(
     return whole
 
 
-def apply_tied(cut: Cut, given: Mapping[str, torch.Tensor], optimizers: _step.Optimizers, steps: _step.Steps) -> None:
+def apply_tied(
+    cut: Cut, tied: Sequence[str], given: Mapping[str, torch.Tensor], optimizers: _step.Optimizers, steps: _step.Steps
+) -> None:
     """In the process of the suffix: takes over the whole gradients of tied parameters, and steps them."""
-    unknown = [str(label) for label in given if str(label).removeprefix("@") not in cut.tied]
+    unknown = [str(label) for label in given if str(label).removeprefix("@") not in tied]
     if unknown:
         raise InputError(f"{', '.join(unknown)}: not among the parameters that both halves train")
     for label, grad in given.items():
@@ -303,4 +309,4 @@ def apply_tied(cut: Cut, given: Mapping[str, torch.Tensor], optimizers: _step.Op
         if grad.shape != p.shape or grad.dtype != p.dtype:
             raise InputError(f"the gradient of {label} does not fit the parameter")
         p.grad = grad.to(p.device)
-    steps.take(optimizers, next(_step.numbers), only={id(cut.live(name)) for name in cut.tied})
+    steps.take(optimizers, next(_step.numbers), only={id(cut.live(name)) for name in tied})

@@ -558,10 +558,10 @@ class SplitRuntime(_show.Shown, Drawable):
         symbols = cuts.symbols(cut, boundary.sizes)
         roles = self._halves.roles(cut)
         found = _train.train_suffix(cut, roles, boundary, symbols, targets, loss_fn, optimizers, self._steps)
-        if boundary.record is None and cut.tied:
+        if boundary.record is None and roles.tied:
             self._tied = cut
         if boundary.record is None and optimizers:
-            self._awaiting = [label for label in found[1] if label.startswith("@")]
+            self._awaiting = [f"@{name}" for name in roles.tied]
         return found
 
     def backward_prefix(
@@ -604,7 +604,8 @@ class SplitRuntime(_show.Shown, Drawable):
         optimizers = _step.read_optimizers(optimizer)
         if self._tied is None:
             raise InputError("no parameter that both halves train waits for its gradient: train_suffix comes first")
-        _train.apply_tied(self._tied, gradients, optimizers, self._steps)
+        tied = self._halves.roles(self._tied).tied
+        _train.apply_tied(self._tied, tied, gradients, optimizers, self._steps)
         self._awaiting = []
 
     # ---- halves

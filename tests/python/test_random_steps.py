@@ -302,3 +302,13 @@ def test_random_programs_train_split_as_they_do_whole() -> None:
 @pytest.mark.slow
 def test_thousands_of_random_programs_train_split_as_they_do_whole() -> None:
     _many(1500)
+
+
+def test_the_same_optimizer_steps_a_shared_weight_at_every_size() -> None:
+    """Its momentum is there. One plan reads the weight in both halves, the other in the suffix alone."""
+    small, large = (Step(rows, True, 0, True, False) for rows in (1, 5))
+    blocks = [Block("one layer or another", 2), Block("weight that is shared", 0)]
+    for steps in ([small, small, large, small], [large, small, large, small]):
+        for optimizers in ("halves", "one", "late"):
+            program = Program(blocks, ("auto", "auto"), False, "none", optimizers, "prefix", 0, "never", steps)
+            assert check_program(program) == "equal"
