@@ -39,7 +39,7 @@ UNARY = (
     "torch.roll({}, 1, 0)",
     "torch.mean({}, 1, keepdim=True).expand(3, 4)",
     "torch.sum({}, 0).unsqueeze(0).expand(3, 4)",
-    "({0}) / float(({0}).size(1))",
+    "(({0}) / float(({0}).size(1)))",
     "({}).t().contiguous().t()",
     "({}).reshape(-1).view(3, 4)",
     "torch.cat([({0})[:1], ({0})[1:]], 0)",
