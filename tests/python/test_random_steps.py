@@ -147,6 +147,10 @@ def _adam(parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=0.01)
 
 
+def _each(make: Callable[..., torch.optim.Optimizer], tensors: Sequence[Tensor]) -> list[torch.optim.Optimizer]:
+    return [make(tensors)] if tensors else []
+
+
 def _all(net: Network, loss: Weighted) -> dict[str, Tensor]:
     return {**dict(net.named_parameters()), "plain": net.plain, "loss": loss.weight}
 
@@ -155,7 +159,7 @@ Both = tuple[list[torch.optim.Optimizer], list[torch.optim.Optimizer]]  # of tra
 
 
 def _optimizers(program: Program, net: Network, loss: Weighted, rt: cleave.SplitRuntime) -> tuple[Both, set[str]]:
-    """What the two calls get, and the names of what Adam steps; SGD steps the rest."""
+    """What the two calls get, and the names of what Adam steps; SGD steps the rest. None for a half with nothing."""
     every = _all(net, loss)
     prefix = {id(p) for p in rt.parameters("prefix")}
     suffix = {id(p) for p in rt.parameters("suffix")} | {id(net.plain)}
@@ -166,10 +170,10 @@ def _optimizers(program: Program, net: Network, loss: Weighted, rt: cleave.Split
     heads, tails = ([t for t in every.values() if id(t) in ids] for ids in (prefix, suffix))
     match program.optimizers:
         case "halves":
-            return ([_sgd(tails)], [_sgd(heads)]), set()
+            return (_each(_sgd, tails), _each(_sgd, heads)), set()
         case "kinds":  # whoever comes first steps: the suffix's what is its own, the prefix's what waits for it
             only = [t for t in tails if id(t) not in prefix]
-            return ([_adam(only)], [_sgd(heads)]), {name for name, t in every.items() if id(t) not in prefix}
+            return (_each(_adam, only), _each(_sgd, heads)), {name for name, t in every.items() if id(t) not in prefix}
         case "one":
             one = _sgd(list(every.values()))
             return ([one], [one]), set()
@@ -190,7 +194,7 @@ class Whole:
         every = _all(net, loss)
         self.net, self.loss = net, loss
         parts = {make: [t for name, t in every.items() if (name in adam) == (make is _adam)] for make in (_adam, _sgd)}
-        self.optimizers = [make(tensors) for make, tensors in parts.items() if tensors]
+        self.optimizers = [o for make, tensors in parts.items() for o in _each(make, tensors)]
         self.spent = True
 
     def step(self, x: Tensor, targets: Sequence[Tensor], steps: bool) -> Tensor:
