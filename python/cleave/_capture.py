@@ -282,7 +282,7 @@ class ModuleUse:
         self.watched: set[type] = set()  # classes of objects of which that is known
         self.looked_up: dict[int, set[Any] | None] = {}  # by id of a dict that may be a cache, see _tables.py
         self.compares: bool | None = None  # code ran that may ask which tensors are the same; None: nothing ran yet
-        self.addresses: set[int] = set()  # ids of the model's tensors whose place in memory was asked for
+        self.asked: set[tuple[int, str]] = set()  # id of a tensor of the model, "place" in memory or "requires_grad"
         self.judged: set[Where] = set()  # what changed, and was changed or not by a second call
         self.volatile: set[Where] = set()  # of that, what every forward sets to a new tensor
         self.outside: set[int] = set()  # ids of containers that the forward changes, and that are not the model's
@@ -482,9 +482,7 @@ class Capture:
     def _recording(self, inputs: Iterable[tuple[str, torch.Tensor]] = ()) -> _watch.Recording:
         """A recording that knows these inputs and the model's tensors."""
         own, use = {id(t.tensor) for t in self.tensors}, self.use
-        recording = _watch.Recording(
-            self.target, use.read, use.watched, own, use.addresses, use.scripts, bool(use.numbers)
-        )
+        recording = _watch.Recording(self.target, use.read, use.watched, own, use.asked, use.scripts, bool(use.numbers))
         for name, leaf in inputs:
             # The forward sees a tensor that is given twice under its first name.
             recording.stream.input(name, own_copy(leaf) if id(leaf) in recording.inputs else leaf)
@@ -896,7 +894,7 @@ class Capture:
     def _checks(self, changed: set[Where], mine: Recorded, grads: set[bool]) -> Any:
         """What must still hold of the model when the plan runs."""
         use, operands = self.use, mine.stream.states_read()
-        seen = Use(use.read, use.watched, changed, use.looked_up, bool(use.compares), use.addresses, use.outside)
+        seen = Use(use.read, use.watched, changed, use.looked_up, bool(use.compares), use.asked, use.outside)
         same = mine.same if use.compares else None
         with self._installed():
             found = module_checks(self.target, seen, operands, same)

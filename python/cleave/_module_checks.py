@@ -58,7 +58,7 @@ class Use(NamedTuple):
     changed: set[tuple[int, Any]]  # id of a holder, key: attributes and items that the forward changes itself
     looked_up: dict[int, set[Any] | None]  # by id of a dict that may be a cache: keys that are read; None: all of it
     compares: bool  # code ran that may ask whether two tensors are the same object
-    addresses: set[int]  # ids of tensors whose place in memory, or id, was asked for
+    asked: set[tuple[int, str]]  # id of a tensor, what was asked for: its "place" in memory (or id), "requires_grad"
     outside: set[int]  # ids of containers that the forward changes, and that are not the model's
 
 
@@ -77,7 +77,7 @@ def module_checks(target: Target, use: Use, operands: set[str], same: Sequence[i
     tensors = list({(id(t.holder), t.key): t for t in target.tensors()}.values())
     read = {id(t.tensor) for t in tensors if t.name in operands}
     walk = _Walk(use, {(id(t.holder), t.key) for t in tensors}, read, target.installed)
-    walk.tensor_addresses(tensors)
+    walk.asked_of(tensors)
     for path, module in target.modules():
         if not isinstance(module, torch.jit.ScriptModule) and id(module) not in walk.installed_modules:
             walk.module(path, module)
@@ -337,10 +337,15 @@ class _Walk:
         for name in GLOBAL_HOOKS:
             self.table("torch", name.strip("_").replace("_", " "), vars(torch_module), name)
 
-    def tensor_addresses(self, tensors: Iterable[ModuleTensor]) -> None:
-        """Tensors whose place in memory the forward knows have to stay where they are."""
+    def asked_of(self, tensors: Iterable[ModuleTensor]) -> None:
+        """Tensors whose place in memory the forward knows have to stay where they are; what it knows to be frozen, or
+        to be trained, has to stay so."""
         for t in tensors:
-            if id(t.tensor) in self.use.addresses:
+            if (id(t.tensor), "requires_grad") in self.use.asked:
+                flag = Want(_native.WANT_LIKE, t.tensor)
+                flag.add(PART_FIELD, "requires_grad", t.tensor.requires_grad)
+                self.roots.append((t.name, "requires_grad", t.holder, PART_KEY, t.key, flag))
+            if (id(t.tensor), "place") in self.use.asked:
                 there = Want(_native.WANT_LIKE, t.tensor)
                 there.add(PART_CALL, "data_ptr", t.tensor.data_ptr())
                 for want in (Want(_native.WANT_IS, t.tensor), there):

@@ -714,6 +714,11 @@ static clv_status changed(const ChecksObject *o, const Root *r, const Pass *x)
 		            "%s was switched between train and eval mode after the plan was captured: capture the model again, "
 		            "or switch it back",
 		            owner ? owner : "a module");
+	if (label && !strcmp(label, "requires_grad"))
+		return fail(CLV_E_LAYOUT,
+		            "%s was frozen or made trainable after the plan was captured, and the forward looks at its "
+		            "requires_grad: capture the model again, or set it back",
+		            owner ? owner : "a tensor");
 	strbuf what = STRBUF_INIT, where = STRBUF_INIT;
 	print_change(label, x, &what, &where);
 	clv_status st = what.failed || where.failed

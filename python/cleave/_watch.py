@@ -65,13 +65,13 @@ class Recording:
         read: set[tuple[int, str]],
         watched: set[type],
         own: set[int],
-        addresses: set[int],
+        asked: set[tuple[int, str]],
         scripts: _scripted.Scripts,
         numbers: bool = False,
     ) -> None:
         """own: ids of the model's tensors. The other sets are filled by what the forward does."""
         self.inputs: set[int] = set()  # ids of tensors
-        self.own, self.addresses = own, addresses  # of those: ids of tensors whose place in memory is asked for
+        self.own, self.asked = own, asked  # of those: id, what the forward asks for that no operator shows
         self.grad = False  # gradients are wanted
         self.read = read  # attributes of modules and objects that the forward looks at: id, name
         self.watched = watched  # classes of objects of which that is seen
@@ -135,7 +135,7 @@ class Recording:
     def ask_place(self, tensor: Any, how: str) -> None:
         """The forward asks where a tensor is: of the model's own it can be seen that they stay there."""
         if id_of(tensor) in self.own:
-            self.addresses.add(id_of(tensor))
+            self.asked.add((id_of(tensor), "place"))
         else:
             self.stream.fail(f"the forward asks for the place of a tensor in memory by {how}, which each run changes")
 
@@ -439,7 +439,8 @@ def _wrap_saved_hooks() -> Callable[[], None]:
 
 
 def _wrap_requires_grad() -> list[Callable[[], None]]:
-    """requires_grad_() and assignments leave no operator; there is one, with which replay does the same."""
+    """requires_grad_() and assignments leave no operator; there is one, with which replay does the same. What a forward
+    reads of the model's own tensors may decide what it does."""
     tensor: Any = torch.Tensor
     method: Any = tensor.requires_grad_
     attribute: Any = tensor.requires_grad
@@ -451,6 +452,13 @@ def _wrap_requires_grad() -> list[Callable[[], None]]:
         torch.ops.aten.requires_grad_.default(self, value)
         return True
 
+    def read(self: torch.Tensor) -> bool:
+        recording = _asked_by_a_model()
+        if recording is not None and id_of(self) in recording.own:
+            recording.asked.add((id_of(self), "requires_grad"))
+        flag: bool = attribute.__get__(self)
+        return flag
+
     def requires_grad_(self: torch.Tensor, requires_grad: bool = True) -> torch.Tensor:
         return self if change(self, requires_grad) else method(self, requires_grad)
 
@@ -459,5 +467,5 @@ def _wrap_requires_grad() -> list[Callable[[], None]]:
             attribute.__set__(self, value)
 
     tensor.requires_grad_ = requires_grad_
-    tensor.requires_grad = property(attribute.__get__, assign)
+    tensor.requires_grad = property(read, assign)
     return [lambda: delattr(tensor, "requires_grad_"), lambda: delattr(tensor, "requires_grad")]

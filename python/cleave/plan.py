@@ -195,9 +195,9 @@ class Plan(_show.Shown, Drawable):
             return self._target.call(*args, **kwargs)
         grad = torch.is_grad_enabled()
         key: Hashable = grad
-        if self._sized is not None:
-            key = self._sized_key(self._sized, grad, args, kwargs, leaves)
         try:
+            if self._sized is not None:
+                key = self._sized_key(self._sized, grad, args, kwargs, leaves)
             return self._variant_for(key, args, kwargs, leaves)(leaves)
         except LayoutError:  # the forward may do something else with this layout: another plan, made on first use
             pass
@@ -283,9 +283,9 @@ class Plan(_show.Shown, Drawable):
             variant = self._variants.get(key)
             if variant is not None:
                 return variant
-            self._first.program.native.check_model()
-            with contextlib.suppress(LayoutError):  # shapes and dtypes stay those of the first capture
-                self._first.program.native.check(leaves)
+            for check in (self._first.program.native.check_model, lambda: self._first.program.native.check(leaves)):
+                with contextlib.suppress(LayoutError):  # shapes and dtypes stay those of the first capture
+                    check()
             captured = capture_checked(self._target, args, kwargs, torch.is_grad_enabled(), both=False)
             evict = len(self._variants) >= MAX_VARIANTS
             if evict:
@@ -300,7 +300,7 @@ class Plan(_show.Shown, Drawable):
         return variant
 
     def _trainable(self) -> tuple[bool, ...]:
-        return tuple(t.tensor.requires_grad for t in self._target.tensors() if t.kind == "param")
+        return tuple(t.tensor.requires_grad for t in self._target.tensors())
 
     @property
     def text(self) -> str:

@@ -247,6 +247,22 @@ def by_id() -> Holder:
     return m
 
 
+def by_flag() -> Holder:
+    return Holder(lambda m, y: y * 2 if m.layer.weight.requires_grad else y * 3)
+
+
+def by_other_flag() -> Holder:
+    m = Holder(lambda m, y: y * 2 if m.other.weight.requires_grad else y * 3)
+    m.other = nn.Linear(4, 4)
+    return m
+
+
+def _with_buffer(read: Callable[..., Any]) -> Holder:
+    m = Holder(read)
+    m.register_buffer("b", torch.rand(4))
+    return m
+
+
 def tie(m: Any) -> None:
     m.w2 = m.w1
 
@@ -508,6 +524,16 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "tensors that become one": (untied, tie),
     "address of a tensor": (by_pointer, tie),
     "identity of a tensor": (by_id, tie),
+    "flag of a weight": (by_flag, lambda m: m.layer.weight.requires_grad_()),
+    "flag of a weight that no operator reads": (by_other_flag, lambda m: m.other.requires_grad_(False)),
+    "flag of a buffer": (
+        lambda: _with_buffer(lambda m, y: y * 2 if m.b.requires_grad else y * 3),
+        lambda m: m.b.requires_grad_(),
+    ),
+    "flags of all weights": (
+        lambda: Holder(lambda m, y: y * sum(p.requires_grad for p in m.parameters())),
+        lambda m: m.layer.requires_grad_(),
+    ),
 }
 
 
@@ -569,3 +595,34 @@ def test_a_change_is_refused_or_followed(case: str) -> None:
         assert torch.equal(plan(x), old)
         change(model)
         _never_stale(plan, model, x, old)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("make", [by_flag, by_other_flag])
+@pytest.mark.parametrize("sizes", [None, (1, 8)])
+def test_a_plan_follows_a_flag_that_the_forward_reads(make: Callable[[], Holder], grad: bool, sizes: Any) -> None:
+    model = make().eval()
+    weight = model.other.weight if make is by_other_flag else model.layer.weight
+    with torch.set_grad_enabled(grad):
+        plan = cleave.capture(model, torch.rand(2, 4), dynamic_batch=sizes)
+        for flag in (True, False, False, True, False):
+            weight.requires_grad_(flag)
+            for rows in (2, 2) if sizes is None else (2, 3):
+                x = torch.rand(rows, 4)
+                want, got = model(x), plan(x)
+                assert torch.equal(want, got)
+                assert want.requires_grad == got.requires_grad
+
+
+def test_a_split_does_not_run_with_another_flag_than_its_forward_has_read() -> None:
+    model, x = by_flag().eval(), torch.rand(2, 4)
+    spec = cleave.SplitSpec(boundary="after:layer", dynamic_batch=None)
+    run = cleave.prepare_split(model, example_inputs=(x,), split=spec)
+    old = model(x)
+    assert torch.equal(run.run_suffix(run.run_prefix(x)), old)
+    model.layer.weight.requires_grad_()
+    with pytest.raises(cleave.LayoutError, match=r"layer\.weight was frozen or made trainable"):
+        run.run_prefix(x)
+    model.layer.weight.requires_grad_(False)
+    model.layer.bias.requires_grad_()  # nobody looks at that one
+    assert torch.equal(run.run_suffix(run.run_prefix(x)), old)
