@@ -282,7 +282,8 @@ class ModuleUse:
         self.watched: set[type] = set()  # classes of objects of which that is known
         self.looked_up: dict[int, set[Any] | None] = {}  # by id of a dict that may be a cache, see _tables.py
         self.compares: bool | None = None  # code ran that may ask which tensors are the same; None: nothing ran yet
-        self.asked: set[tuple[int, str]] = set()  # id of a tensor of the model, "place" in memory or "requires_grad"
+        self.asked: set[tuple[int, str]] = set()  # id of a tensor of the model; "place", "requires_grad", "grad"
+        self.flags: set[int] = set()  # which inputs' requires_grad was asked for
         self.judged: set[Where] = set()  # what changed, and was changed or not by a second call
         self.volatile: set[Where] = set()  # of that, what every forward sets to a new tensor
         self.outside: set[int] = set()  # ids of containers that the forward changes, and that are not the model's
@@ -541,6 +542,7 @@ class Capture:
             log.debug("recorded %s %s: %.3f s, grad %s", self.target.name, self.at, time.monotonic() - since, grad)
             places = {where(c): c.where for c in changed}
             same = same_inputs(leaves)
+            self.use.flags.update(i for i, t in enumerate(leaves) if id(t) in recording.flags)
             names = stream.counters() if self.use.numbers else []
             counters = {t.name: t.now().detach().clone() for t in self.tensors if t.name in names}
             left = [c for c in changed if where(c) not in self.use.volatile and not c.outside and not c.hooks]
@@ -896,11 +898,12 @@ class Capture:
         use, operands = self.use, mine.stream.states_read()
         seen = Use(use.read, use.watched, changed, use.looked_up, bool(use.compares), use.asked, use.outside)
         same = mine.same if use.compares else None
+        flags = [int(t.requires_grad) if i in use.flags else -1 for i, t in enumerate(self.arguments.leaves)]
         with self._installed():
-            found = module_checks(self.target, seen, operands, same)
+            found = module_checks(self.target, seen, operands, same, flags if use.flags else [])
             if found.tables:
                 self._look_into(found.tables, min(grads))
-                found = module_checks(self.target, seen, operands, same)
+                found = module_checks(self.target, seen, operands, same, flags if use.flags else [])
         for what in found.unwatched:
             warn(f"{what} holds more than is watched: what changes in it after the capture is not noticed")
         return found.checks

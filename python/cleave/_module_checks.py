@@ -58,7 +58,9 @@ class Use(NamedTuple):
     changed: set[tuple[int, Any]]  # id of a holder, key: attributes and items that the forward changes itself
     looked_up: dict[int, set[Any] | None]  # by id of a dict that may be a cache: keys that are read; None: all of it
     compares: bool  # code ran that may ask whether two tensors are the same object
-    asked: set[tuple[int, str]]  # id of a tensor, what was asked for: its "place" in memory (or id), "requires_grad"
+    asked: set[
+        tuple[int, str]
+    ]  # id of a tensor, what was asked for: "place" in memory (or id), "requires_grad", "grad"
     outside: set[int]  # ids of containers that the forward changes, and that are not the model's
 
 
@@ -71,9 +73,9 @@ class Found(NamedTuple):
     tables: list[Any]  # dicts that may be caches, and of which it is not known how they are read
 
 
-def module_checks(target: Target, use: Use, operands: set[str], same: Sequence[int] | None) -> Found:
+def module_checks(target: Target, use: Use, operands: set[str], same: Sequence[int] | None, flags: list[int]) -> Found:
     """operands: names of module tensors that operators read. same: of each input the first that is the same tensor,
-    where the forward may ask for that."""
+    where the forward may ask for that. flags: of each input whether it requires grad; -1: nobody asks."""
     tensors = list({(id(t.holder), t.key): t for t in target.tensors()}.values())
     read = {id(t.tensor) for t in tensors if t.name in operands}
     walk = _Walk(use, {(id(t.holder), t.key) for t in tensors}, read, target.installed)
@@ -87,7 +89,8 @@ def module_checks(target: Target, use: Use, operands: set[str], same: Sequence[i
         walk.root("what was captured", target.name, target.call, PART_SELF, None, target.call)
     walk.finish()
     tied = list(_places(tensors, read, use))
-    return Found(Checks(_in_order(walk.roots), tied, None if same is None else list(same)), walk.unwatched, walk.tables)
+    checks = Checks(_in_order(walk.roots), tied, None if same is None else list(same), flags)
+    return Found(checks, walk.unwatched, walk.tables)
 
 
 def stage_checks(whole: Checks, own: Iterable[tuple[str, tuple[Any, Any], tuple[Any, Any]]]) -> Checks:
@@ -98,7 +101,7 @@ def stage_checks(whole: Checks, own: Iterable[tuple[str, tuple[Any, Any], tuple[
     for name, model, stage in own:
         first = len(same)
         same += [(name, *model, first), (f"{name} of the stage", *stage, first)]
-    return Checks([root for root in roots if root[1] != "training"], same, None)
+    return Checks([root for root in roots if root[1] != "training"], same, None, [])
 
 
 def _in_order(roots: Iterable[Root]) -> list[Root]:
@@ -338,13 +341,14 @@ class _Walk:
             self.table("torch", name.strip("_").replace("_", " "), vars(torch_module), name)
 
     def asked_of(self, tensors: Iterable[ModuleTensor]) -> None:
-        """Tensors whose place in memory the forward knows have to stay where they are; what it knows to be frozen, or
-        to be trained, has to stay so."""
+        """Tensors whose place in memory the forward knows have to stay where they are; what it knows to be frozen, to
+        be trained, or to have no gradient, has to stay so."""
         for t in tensors:
-            if (id(t.tensor), "requires_grad") in self.use.asked:
-                flag = Want(_native.WANT_LIKE, t.tensor)
-                flag.add(PART_FIELD, "requires_grad", t.tensor.requires_grad)
-                self.roots.append((t.name, "requires_grad", t.holder, PART_KEY, t.key, flag))
+            for name, says in (("requires_grad", (t.name, "requires_grad")), ("grad", ("the model", t.name))):
+                if (id(t.tensor), name) in self.use.asked:
+                    flag = Want(_native.WANT_LIKE, t.tensor)
+                    flag.add(PART_FIELD, name, getattr(t.tensor, name))
+                    self.roots.append((*says, t.holder, PART_KEY, t.key, flag))
             if (id(t.tensor), "place") in self.use.asked:
                 there = Want(_native.WANT_LIKE, t.tensor)
                 there.add(PART_CALL, "data_ptr", t.tensor.data_ptr())

@@ -379,7 +379,11 @@ class Checks:
     strict: bool
     made_of: tuple[list[tuple[Any, ...]], list[tuple[str, Any, Any, int]]]
     def __init__(
-        self, roots: list[tuple[Any, ...]], tensors: list[tuple[str, Any, Any, int]], inputs: list[int] | None
+        self,
+        roots: list[tuple[Any, ...]],
+        tensors: list[tuple[str, Any, Any, int]],
+        inputs: list[int] | None,
+        flags: list[int],
     ) -> None: ...
 
 class Program:

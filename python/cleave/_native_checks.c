@@ -116,6 +116,8 @@ typedef struct Tied {
 	PyObject *last; /* found there by the last check; only compared */
 } Tied;
 
+typedef VEC(int64_t) Numbers;
+
 typedef struct ChecksObject {
 	PyObject_HEAD
 	VEC(Root) roots; /* items of dicts, by group, and others after them */
@@ -125,10 +127,11 @@ typedef struct ChecksObject {
 	VEC(InstalledRoot) installed;
 	VEC(Text) texts;
 	VEC(Tied) tied;
-	VEC(uint32_t) inputs; /* of each input the first that is the same tensor */
-	PyObject *made_of;    /* (roots, tensors), as they were given */
-	bool strict;          /* the forward may ask which tensors are the same: also of inputs, and different ones */
-	bool apart;           /* different tensors of the modules were so when `last` was noted */
+	Numbers inputs;    /* of each input the first that is the same tensor */
+	Numbers flags;     /* of each input whether it requires grad; -1: the forward does not ask */
+	PyObject *made_of; /* (roots, tensors), as they were given */
+	bool strict;       /* the forward may ask which tensors are the same: also of inputs, and different ones */
+	bool apart;        /* different tensors of the modules were so when `last` was noted */
 } ChecksObject;
 
 typedef struct Pass {
@@ -921,10 +924,20 @@ static clv_status check_not_own(ChecksObject *o, PyObject *const *inputs, uint32
 	return CLV_OK;
 }
 
+static clv_status check_flag(PyObject *input, uint32_t i, bool wanted)
+{
+	PyObject *flag = no_error(PyObject_GetAttrString(input, "requires_grad"));
+	bool same_flag = flag == (wanted ? Py_True : Py_False);
+	Py_XDECREF(flag);
+	return same_flag ? CLV_OK
+	                 : fail(CLV_E_LAYOUT, "input %u %s grad, for which the forward asks, at capture it %s", i,
+	                        wanted ? "does not require" : "requires", wanted ? "did" : "did not");
+}
+
 clv_status checks_inputs(PyObject *checks, PyObject *sequence)
 {
 	ChecksObject *o = (ChecksObject *)checks;
-	if (!checks || !o->strict)
+	if (!checks || (!o->strict && !o->flags.n))
 		return CLV_OK;
 	PyObject *fast = PySequence_Fast(sequence, "tensors");
 	if (!fast)
@@ -936,8 +949,11 @@ clv_status checks_inputs(PyObject *checks, PyObject *sequence)
 		if (first_like(inputs, i) != o->inputs.at[i])
 			st = fail(CLV_E_LAYOUT, "input %u %s input %u, which the forward may ask for, and was not so at capture", i,
 			          first_like(inputs, i) == i ? "is another tensor than" : "is the same tensor as",
-			          first_like(inputs, i) == i ? o->inputs.at[i] : first_like(inputs, i));
-	if (st == CLV_OK)
+			          first_like(inputs, i) == i ? (uint32_t)o->inputs.at[i] : first_like(inputs, i));
+	for (uint32_t i = 0; st == CLV_OK && i < n && i < o->flags.n; i++)
+		if (o->flags.at[i] >= 0)
+			st = check_flag(inputs[i], i, o->flags.at[i]);
+	if (st == CLV_OK && o->strict)
 		st = check_not_own(o, inputs, n);
 	Py_DECREF(fast);
 	return st;
@@ -1013,6 +1029,7 @@ static void checks_dealloc(ChecksObject *o)
 	vec_free(&o->texts);
 	vec_free(&o->tied);
 	vec_free(&o->inputs);
+	vec_free(&o->flags);
 	Py_TYPE(o)->tp_free((PyObject *)o);
 }
 
@@ -1084,30 +1101,31 @@ static clv_status make_groups(ChecksObject *o)
 	return CLV_OK;
 }
 
-static bool read_inputs(ChecksObject *o, PyObject *list)
+static bool read_numbers(Numbers *out, PyObject *list)
 {
 	Py_ssize_t n = 0;
 	int64_t *numbers = int_array(list, &n);
 	clv_status st = CLV_OK;
 	for (Py_ssize_t i = 0; numbers && st == CLV_OK && i < n; i++)
-		st = vec_push(&o->inputs, (uint32_t)numbers[i]);
+		st = vec_push(out, numbers[i]);
 	PyMem_Free(numbers);
 	return st == CLV_OK ? !PyErr_Occurred() : raise_status(st) != NULL;
 }
 
-/* Checks(roots, tensors, inputs: of each the first that is the same tensor; None: nobody asks which are) */
+/* Checks(roots, tensors, inputs: of each the first that is the same tensor; None: nobody asks which are, flags: of each
+ * input whether it requires grad; -1: nobody asks) */
 static PyObject *checks_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-	PyObject *roots, *tied, *inputs;
+	PyObject *roots, *tied, *inputs, *flags;
 	(void)kwargs;
-	if (!PyArg_ParseTuple(args, "O!O!O", &PyList_Type, &roots, &PyList_Type, &tied, &inputs))
+	if (!PyArg_ParseTuple(args, "O!O!OO!", &PyList_Type, &roots, &PyList_Type, &tied, &inputs, &PyList_Type, &flags))
 		return NULL;
 	ChecksObject *o = (ChecksObject *)type->tp_alloc(type, 0);
 	if (!o)
 		return NULL;
 	o->strict = inputs != Py_None;
 	o->made_of = PyTuple_Pack(2, roots, tied);
-	bool ok = o->made_of && (!o->strict || read_inputs(o, inputs));
+	bool ok = o->made_of && (!o->strict || read_numbers(&o->inputs, inputs)) && read_numbers(&o->flags, flags);
 	for (Py_ssize_t i = 0; ok && i < PyList_GET_SIZE(roots); i++)
 		ok = add_root(o, PyList_GET_ITEM(roots, i));
 	clv_status st = ok ? make_groups(o) : CLV_OK;

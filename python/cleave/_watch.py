@@ -72,6 +72,7 @@ class Recording:
         """own: ids of the model's tensors. The other sets are filled by what the forward does."""
         self.inputs: set[int] = set()  # ids of tensors
         self.own, self.asked = own, asked  # of those: id, what the forward asks for that no operator shows
+        self.flags: set[int] = set()  # ids of inputs whose requires_grad is asked for
         self.grad = False  # gradients are wanted
         self.read = read  # attributes of modules and objects that the forward looks at: id, name
         self.watched = watched  # classes of objects of which that is seen
@@ -103,6 +104,13 @@ class Recording:
     def sees_flag(self, t: torch.Tensor) -> bool:
         """Whether a tensor requires grad is for the caller to see, or for the backward."""
         return id_of(t) in self.inputs or (self.grad and id_of(t) not in self.own)
+
+    def ask_flag(self, number: int) -> None:
+        """The forward asks whether a tensor requires grad."""
+        if number in self.inputs:
+            self.flags.add(number)
+        elif number in self.own:
+            self.asked.add((number, "requires_grad"))
 
     def move_to(self, path: str) -> None:
         """Code without calls of modules says whose it is from now on; "" and what is no module: the caller's again."""
@@ -213,6 +221,7 @@ def _install(readable: set[type]) -> None:
             _undo.append(_wrap_checkpoint())
             _undo.append(_wrap_saved_hooks())
             _undo.extend(_wrap_requires_grad())
+            _undo.append(_wrap_grad())
             _undo.append(_wrap_call())
             _undo.extend(_wrap_scripted(cls) for cls in _scripted.CLASSES)
         for cls in readable - _watched:
@@ -440,7 +449,7 @@ def _wrap_saved_hooks() -> Callable[[], None]:
 
 def _wrap_requires_grad() -> list[Callable[[], None]]:
     """requires_grad_() and assignments leave no operator; there is one, with which replay does the same. What a forward
-    reads of the model's own tensors may decide what it does."""
+    reads of inputs and of the model's own tensors may decide what it does."""
     tensor: Any = torch.Tensor
     method: Any = tensor.requires_grad_
     attribute: Any = tensor.requires_grad
@@ -454,8 +463,8 @@ def _wrap_requires_grad() -> list[Callable[[], None]]:
 
     def read(self: torch.Tensor) -> bool:
         recording = _asked_by_a_model()
-        if recording is not None and id_of(self) in recording.own:
-            recording.asked.add((id_of(self), "requires_grad"))
+        if recording is not None:
+            recording.ask_flag(id_of(self))
         flag: bool = attribute.__get__(self)
         return flag
 
@@ -469,3 +478,24 @@ def _wrap_requires_grad() -> list[Callable[[], None]]:
     tensor.requires_grad_ = requires_grad_
     tensor.requires_grad = property(read, assign)
     return [lambda: delattr(tensor, "requires_grad_"), lambda: delattr(tensor, "requires_grad")]
+
+
+def _wrap_grad() -> Callable[[], None]:
+    """Of the model's own tensors it can be seen that they still have no gradient."""
+    tensor: Any = torch.Tensor
+    attribute: Any = tensor.grad
+
+    def read(self: torch.Tensor) -> torch.Tensor | None:
+        recording = _asked_by_a_model()
+        found: torch.Tensor | None = attribute.__get__(self)
+        if recording is not None and id_of(self) in recording.own:
+            recording.asked.add((id_of(self), "grad"))
+            if found is not None:
+                recording.stream.fail(
+                    "the forward reads the gradient (grad) of a tensor of the model, which is another one after each "
+                    "backward: give it to the model as an input, or read it outside of the forward"
+                )
+        return found
+
+    tensor.grad = property(read, attribute.__set__, attribute.__delete__)
+    return lambda: delattr(tensor, "grad")

@@ -526,6 +526,10 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "identity of a tensor": (by_id, tie),
     "flag of a weight": (by_flag, lambda m: m.layer.weight.requires_grad_()),
     "flag of a weight that no operator reads": (by_other_flag, lambda m: m.other.requires_grad_(False)),
+    "gradient of a weight": (
+        lambda: Holder(lambda m, y: y * 2 if m.layer.weight.grad is None else y * 3),
+        lambda m: setattr(m.layer.weight, "grad", torch.ones(4, 4)),
+    ),
     "flag of a buffer": (
         lambda: _with_buffer(lambda m, y: y * 2 if m.b.requires_grad else y * 3),
         lambda m: m.b.requires_grad_(),
@@ -626,3 +630,37 @@ def test_a_split_does_not_run_with_another_flag_than_its_forward_has_read() -> N
     model.layer.weight.requires_grad_(False)
     model.layer.bias.requires_grad_()  # nobody looks at that one
     assert torch.equal(run.run_suffix(run.run_prefix(x)), old)
+
+
+def test_an_input_whose_flag_the_forward_reads() -> None:
+    model = Asks().eval()
+    for grad in (False, True):
+        with torch.set_grad_enabled(grad):
+            plan = cleave.capture(model, (torch.rand(2, 4), torch.rand(2, 4)))
+            for flags in ((False, True), (True, False), (True, True), (False, False)):
+                x, y = (torch.rand(2, 4).requires_grad_(flag) for flag in flags)
+                assert torch.equal(model(x, y), plan(x, y))
+    x, y = torch.rand(2, 4), torch.rand(2, 4)
+    run = cleave.prepare_split(model, example_inputs=(x, y), split=cleave.SplitSpec(boundary="after:layer"))
+    with torch.no_grad():
+        old = model(x, y)
+        assert torch.equal(run.run_suffix(run.run_prefix(x.requires_grad_(), y)), old)  # nobody looks at that one
+        with pytest.raises(cleave.LayoutError, match="input 1 requires grad, for which the forward asks"):
+            run.run_prefix(x, y.requires_grad_())
+
+
+class Asks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        x = self.layer(x)
+        return x + y if y.requires_grad else x - y
+
+
+def test_a_forward_that_reads_gradients_is_refused() -> None:
+    model = Holder(lambda m, y: y * m.layer.weight.grad.norm())
+    model.layer.weight.grad = torch.ones(4, 4)
+    with pytest.raises(cleave.CaptureError, match="reads the gradient"):
+        cleave.capture(model, torch.rand(2, 4))
