@@ -162,6 +162,24 @@ CLV_API const char *clv_status_name(clv_status s);
     @threads any; each has its own message. */
 CLV_API const char *clv_last_error(void);
 
+/** What the last failure on a thread is about, for programs: its words are for people and may change. Fields that say
+    nothing are "" or -1; texts that are too long are cut. */
+typedef struct clv_error_details {
+	char node[64];     /**< the name of the node, as in the plan's text */
+	char op[64];       /**< its operator */
+	char module[128];  /**< the module that it belongs to */
+	char source[128];  /**< the file and line of the model's forward */
+	char input[64];    /**< the input, parameter or symbol that does not fit */
+	int32_t dimension; /**< of that input */
+	char expected[64]; /**< the value that the plan holds for */
+	char seen[64];     /**< the value that there was instead */
+	bool undone;       /**< CLV_E_GUARD: what the run had changed before is as it was */
+} clv_error_details;
+
+/** @ownership borrowed; valid until the next failure on this thread, or its end.
+    @threads any; each has its own. */
+CLV_API const clv_error_details *clv_last_error_details(void);
+
 /** Version of the library ("0.1.0"), which may be newer than CLV_VERSION of the header.
     @ownership static text.
     @threads any. */

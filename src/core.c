@@ -16,6 +16,11 @@ const char *clv_status_name(clv_status s)
 	return (unsigned)s < CLV_STATUS_COUNT ? names[s] : "?";
 }
 
+const clv_error_details *clv_last_error_details(void)
+{
+	return status_details();
+}
+
 const char *clv_last_error(void)
 {
 	return status_message();

@@ -39,6 +39,7 @@ class Wanted(NamedTuple):
     compile_options: dict[str, Any] | None = None
     optimize: Optimize = SAFE
     threads: int = 0
+    records: bool = True  # what the forward does on other data, when a call needs it
 
 
 class Engines(NamedTuple):
@@ -129,6 +130,7 @@ class Cut:
         }
         read = {name: self.live(name) for names in self.names.values() for name in names} if grad else {}
         self.trained = [name for name, t in read.items() if t.requires_grad]
+        self.guards_early, self.guards_late = ("guard" in plan.effects(*part) for part in ((0, at), (at, end)))
         self.roles: Any = None  # whose gradients wait for whom (_step.py), once it trains
         self.with_grad = [name for name in self.trained if not isinstance(read[name], nn.Parameter)]
         self.labels: list[str] = self.prefix.native.outputs()
@@ -305,7 +307,7 @@ class Cuts(Plans[Cut]):
         sizes = want.spec.sizes if first is None else first.found_sizes(want.spec.batch_symbol)
         if sizes.empty and want.objective.batch_size is not None:
             raise SplitError("objective: batch_size needs a dynamic_batch; without one the example has the size")
-        super().__init__(target, example, sizes, regime, None if first is None else first.main)
+        super().__init__(target, example, sizes, regime, None if first is None else first.main, record=want.records)
 
     def check_example(self, sizes: dict[str, int]) -> None:
         self.want.spec.check_example(sizes)

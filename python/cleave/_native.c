@@ -18,11 +18,44 @@ PyObject *error_class(long number)
 	return cls ? cls : PyExc_RuntimeError;
 }
 
+static bool put_detail(PyObject *error, const char *name, PyObject *x)
+{
+	bool ok = x && PyObject_SetAttrString(error, name, x) == 0;
+	Py_XDECREF(x);
+	return ok;
+}
+
+/* What the error that is raised is about, as its attributes. */
+static void add_details(void)
+{
+	const clv_error_details *d = clv_last_error_details();
+	const struct {
+		const char *name, *text;
+	} texts[] = {{"node", d->node},   {"op", d->op},     {"module", d->module},    {"source", d->source},
+	             {"input", d->input}, {"seen", d->seen}, {"expected", d->expected}};
+	PyObject *type, *error, *trace;
+	bool ok = true;
+	PyErr_Fetch(&type, &error, &trace);
+	PyErr_NormalizeException(&type, &error, &trace);
+	for (size_t i = 0; error && ok && i < sizeof texts / sizeof *texts; i++)
+		if (texts[i].text[0])
+			ok = put_detail(error, texts[i].name,
+			                PyUnicode_DecodeUTF8(texts[i].text, (Py_ssize_t)strlen(texts[i].text), "replace"));
+	if (error && ok && d->dimension >= 0)
+		ok = put_detail(error, "dimension", PyLong_FromLong(d->dimension));
+	if (error && ok && d->undone)
+		ok = put_detail(error, "undone", PyBool_FromLong(1));
+	if (!ok)
+		PyErr_Clear(); /* the words are enough */
+	PyErr_Restore(type, error, trace);
+}
+
 PyObject *raise_status(clv_status st)
 {
 	if (PyErr_Occurred()) /* Python code that we called raised: that is the better story */
 		return NULL;
 	PyErr_SetString(error_class(st), clv_last_error());
+	add_details();
 	return NULL;
 }
 

@@ -87,6 +87,7 @@ PyObject *speed_load(PyObject *module, PyObject *path);
 PyObject *plan_py_exact(PlanObject *o, PyObject *args); /* (must_prefix, must_suffix[, sizes]) */
 PyObject *plan_py_exact_like(PlanObject *o, PyObject *args);
 PyObject *plan_py_match(PlanObject *o, PyObject *args);
+PyObject *plan_py_same_until(PlanObject *o, PyObject *args);
 PyObject *plan_py_module_sides(PlanObject *o, PyObject *args);
 
 typedef struct size_list {

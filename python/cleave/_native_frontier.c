@@ -314,6 +314,15 @@ PyObject *plan_py_match(PlanObject *o, PyObject *args)
 	return PyLong_FromUnsignedLong(found);
 }
 
+PyObject *plan_py_same_until(PlanObject *o, PyObject *args)
+{
+	unsigned int end;
+	PlanObject *other;
+	if (!PyArg_ParseTuple(args, "O!I", &PlanType, &other, &end))
+		return NULL;
+	return PyBool_FromLong(plan_same_until(o->p, other->p, end));
+}
+
 PyObject *plan_py_module_sides(PlanObject *o, PyObject *args)
 {
 	unsigned int end;

@@ -367,27 +367,38 @@ static PyObject *runtime_py_outputs(RuntimeObject *o, PyObject *unused)
 	return ports_to(o->r->outputs.at, o->r->outputs.n);
 }
 
-static PyObject *run_plan(const runtime *r, uint32_t i, run_spec spec)
+/* A run by one plan, or by whichever serves. */
+typedef struct RuntimeCall {
+	const runtime *r;
+	run_spec spec;
+	uint32_t plan; /* that ran */
+	PyObject *out; /* what it gave; NULL: an exception is set */
+} RuntimeCall;
+
+static clv_status run_plan(void *ctx, uint32_t i)
 {
-	const runtime_plan *e = &r->plans.at[i];
+	RuntimeCall *c = ctx;
+	const runtime_plan *e = &c->r->plans.at[i];
 	clv_tensor **outputs = PyMem_Calloc(e->noutputs + 1, sizeof *outputs);
 	br_arg *numbers = PyMem_Calloc(e->g->out_numbers.n + 1, sizeof *numbers);
-	PyObject *out = NULL;
-	clv_status st;
-	if (!outputs || !numbers)
-		PyErr_NoMemory();
-	else {
-		spec.numbers = numbers;
+	clv_status st = outputs && numbers ? CLV_OK : fail_nomem();
+	c->plan = i;
+	c->spec.numbers = numbers;
+	if (st == CLV_OK) {
 		Py_BEGIN_ALLOW_THREADS
-		st = runtime_run_plan(r, i, &spec, outputs);
+		st = runtime_run_plan(c->r, i, &c->spec, outputs);
 		Py_END_ALLOW_THREADS
-		if (st == CLV_E_CANCELLED)
-			st = CLV_E_LIMIT; /* with its message: nobody pressed a key */
-		out = st == CLV_OK ? wrap_outputs(e->g, outputs, e->noutputs, numbers) : raise_status(st);
 	}
+	if (st == CLV_OK)
+		c->out = wrap_outputs(e->g, outputs, e->noutputs, numbers);
 	PyMem_Free(outputs);
 	PyMem_Free(numbers);
-	return out;
+	return st == CLV_E_CANCELLED ? CLV_E_LIMIT : st; /* with its message: nobody pressed a key */
+}
+
+static PyObject *call_result(const RuntimeCall *c, clv_status st)
+{
+	return st == CLV_OK ? c->out : raise_status(st);
 }
 
 /* The values of the symbols of a call, by name. */
@@ -415,29 +426,29 @@ static PyObject *sizes_to(const clv_program *g, clv_tensor *const *inputs)
 static PyObject *runtime_py_run(RuntimeObject *o, PyObject *seq)
 {
 	Py_ssize_t n;
-	uint32_t i;
 	int64_t version = 0;
 	clv_tensor **inputs = tensor_array(seq, &n);
 	if (!inputs)
 		return NULL;
-	clv_status st = runtime_pick(o->r, inputs, (uint32_t)n, &i);
-	run_spec spec = {.inputs = inputs, .version = &version};
-	PyObject *outputs = st == CLV_OK ? run_plan(o->r, i, spec) : raise_status(st);
-	PyObject *out =
-		outputs ? Py_BuildValue("(INNL)", i, sizes_to(o->r->plans.at[i].g, inputs), outputs, (long long)version) : NULL;
+	RuntimeCall c = {.r = o->r, .spec = {.inputs = inputs, .version = &version}};
+	PyObject *outputs = call_result(&c, runtime_serve(o->r, inputs, (uint32_t)n, run_plan, &c));
+	PyObject *out = outputs ? Py_BuildValue("(INNL)", c.plan, sizes_to(o->r->plans.at[c.plan].g, inputs), outputs,
+	                                        (long long)version)
+	                        : NULL;
 	tensors_free(inputs, n);
 	return out;
 }
 
-/* Runs at sizes that come with a boundary; whether the plan is proven for them was not looked at yet. */
-static PyObject *run_sizes(const clv_runtime *r, uint32_t i, run_spec spec)
+/* At sizes that come with a boundary; whether the plan is proven for them was not looked at yet. */
+static clv_status run_sizes(void *ctx, uint32_t i)
 {
-	clv_status st = runtime_check_sizes(r, i, &spec);
-	return st == CLV_OK ? run_plan(r, i, spec) : raise_status(st);
+	RuntimeCall *c = ctx;
+	TRY(runtime_check_sizes(c->r, i, &c->spec));
+	return run_plan(c, i);
 }
 
 /* run_suffix(number of the plan, values of its symbols, tensors in the order of labels, version of the weights that made
-   them) -> outputs */
+   them) -> (number of the plan that ran, outputs) */
 static PyObject *runtime_py_run_suffix(RuntimeObject *o, PyObject *args)
 {
 	unsigned i;
@@ -455,9 +466,12 @@ static PyObject *runtime_py_run_suffix(RuntimeObject *o, PyObject *args)
 	if (inputs && ((uint32_t)given != g->p->symbols.n || (uint32_t)n != g->v.inputs.n))
 		raise_status(fail(CLV_E_INPUT, "the boundary has %zd tensors and %zd sizes, %u and %u are needed", n, given,
 		                  g->v.inputs.n, g->p->symbols.n));
-	else if (inputs)
-		out = run_sizes(o->r, i,
-		                (run_spec){.inputs = inputs, .symbols = given ? symbols : NULL, .wants_version = &wanted});
+	else if (inputs) {
+		run_spec spec = {.inputs = inputs, .symbols = given ? symbols : NULL, .wants_version = &wanted};
+		RuntimeCall c = {.r = o->r, .spec = spec};
+		PyObject *outputs = call_result(&c, runtime_serve_suffix(o->r, i, run_sizes, &c));
+		out = outputs ? Py_BuildValue("(IN)", c.plan, outputs) : NULL;
+	}
 	if (inputs)
 		tensors_free(inputs, n);
 	PyMem_Free(symbols);

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 
 from ._capture import Arguments, Captured, take_apart
 from ._dims import SizeSpec, check_sizes, warn_of_images
-from ._sizes import Sized
+from ._sizes import Sized, found_sizes
 from ._state import Target
+from ._ways import Ways
 from .errors import InputError
 from .plan import capture_checked, capture_shapes, capture_sized
 
@@ -94,10 +95,12 @@ class Plans(Generic[T]):
         regime: Regime,
         like: T | None,
         made: Plans[T] | None = None,
+        record: bool = True,
     ) -> None:
         """like: how a plan of the example's regime was prepared, as these are to be too. made: plans of the same
         regime, prepared in another way, which are not captured again."""
         self.target, self.example, self.regime = target, example, regime
+        self.ways: Ways[Self] = Ways(target.name, record)  # plans of the regime for other data
         args, kwargs = example
         arguments = self.arguments = take_apart(target, args, kwargs)
         self.names = arguments.names
@@ -125,6 +128,10 @@ class Plans(Generic[T]):
         self.by_plan: dict[int, T] = {id(self.main.source): self.main}  # replaced, not changed
         self.lock = threading.Lock()  # around replacing it
 
+    def every(self) -> tuple[Self, ...]:
+        """These plans, and those of the regime for other data."""
+        return (self, *self.ways.others)
+
     def prepare(self, captured: Captured, arguments: Arguments, like: T | None) -> T:
         """Makes a plan ready for inputs like these, and compares it with the model at sizes it is proven for."""
         raise NotImplementedError
@@ -146,14 +153,8 @@ class Plans(Generic[T]):
         """Whether the example has sizes that were asked for."""
 
     def found_sizes(self, batch_symbol: str) -> SizeSpec:
-        """The sizes that may change, where they were found: in another regime's first call they may be equal by chance
-        to sizes that may not."""
-        symbols = self.sized.symbols if self.sized is not None else ()
-        dims: dict[str, dict[int, str]] = {}
-        for s in symbols:
-            for leaf, dim in s.places:
-                dims.setdefault(self.names[leaf], {})[dim] = s.name
-        return SizeSpec(None, batch_symbol, dims, {s.name: (s.low, s.high) for s in symbols})
+        """The sizes that may change, where they were found."""
+        return found_sizes(self.sized, self.names, batch_symbol)
 
     def origin(self, captured: Captured) -> str:
         """At which sizes a plan was made, where that says something."""

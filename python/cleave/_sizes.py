@@ -174,6 +174,17 @@ def build_most(
     return captured, reason, None
 
 
+def found_sizes(sized: Sized | None, names: Sequence[str], batch_symbol: str) -> SizeSpec:
+    """The sizes that may change, where they were found: in another call they may be equal by chance to sizes that may
+    not. names: of the inputs."""
+    symbols = sized.symbols if sized is not None else ()
+    dims: dict[str, dict[int, str]] = {}
+    for s in symbols:
+        for leaf, dim in s.places:
+            dims.setdefault(names[leaf], {})[dim] = s.name
+    return SizeSpec(None, batch_symbol, dims, {s.name: (s.low, s.high) for s in symbols})
+
+
 class Sized:
     """The plans of a model for ranges of sizes, with the points each is proven for.
 

@@ -19,8 +19,8 @@ from ._log import logger
 from ._module_checks import stage_checks
 from ._regime import Plans, Regime
 from ._save import fixed_of
-from ._state import Target
-from .errors import CaptureError, InputError, ReplayError, SplitError
+from ._state import RandomState, Target
+from .errors import CaptureError, GuardError, InputError, ReplayError, SplitError
 from .optimize import NONE, SAFE
 from .payload import dims
 from .plan import Program, check_call, check_example, finish, keep, plan_signature
@@ -92,6 +92,7 @@ class Staged:
         self._recomputed: dict[int, Recomputed] = {}
         self._moved: dict[str, Any] = {}  # the plan for other devices
         self.signature = plan_signature(self.captured, origin)
+        self._before = self._changed_before_guards()
 
     def program(
         self,
@@ -179,18 +180,65 @@ class Staged:
     def run(self, leaves: Tensors, symbols: list[int] | None, recompute: bool) -> Any:
         """All stages in sequence: what the model returns."""
         values: tuple[Any, ...] = tuple(leaves)
-        for i, program in enumerate(self.programs):
-            again = recompute and torch.is_grad_enabled()
-            values = (self.recomputed(i) if again else program).run(values, symbols)
-            if i + 1 < len(self.programs):
-                values = keep(program.rebinds, values)
+        before = self._before.now() if self._before is not None else None
+        try:
+            for i, program in enumerate(self.programs):
+                again = recompute and torch.is_grad_enabled()
+                values = (self.recomputed(i) if again else program).run(values, symbols)
+                if i + 1 < len(self.programs):
+                    values = keep(program.rebinds, values)
+        except GuardError as error:  # its stage has put back what it changed, those before have not
+            if before is not None and error.undone:
+                error.undone = before.put_back()
+            raise
         return finish(self.captured, self.programs[-1].rebinds, values)
+
+    def _changed_before_guards(self) -> _Changed | None:
+        """What stages change before a guard of a later one may end the run; None: nothing."""
+        effects = [self.effects(i).keys() for i in range(len(self.programs))]
+        guarded = [i for i, found in enumerate(effects) if found & {"guard", "python"}]
+        early = range(guarded[-1] if guarded else 0)
+        places: dict[str, tuple[Any, Any]] = {}
+        for i in early:
+            written = [name for name, _, _, written in self.programs[i].native.state() if written]
+            places.update({name: self.captured.state[name] for name in (*written, *self.programs[i].native.rebinds())})
+        lost = any(effects[i] & {"python", "impure", "object", "writes inputs"} for i in early)
+        if not places and not lost and not any("random" in effects[i] for i in early):
+            return None
+        return _Changed(list(places.values()), lost)
 
     def recomputed(self, i: int) -> Recomputed:
         """Stage i as one that runs again in the backward."""
         if i not in self._recomputed:
             self._recomputed[i] = Recomputed(self, i, {})
         return self._recomputed[i]
+
+
+class _Before(NamedTuple):
+    """What it was before a run."""
+
+    tensors: list[tuple[Any, Any, torch.Tensor, torch.Tensor]]  # holder, key, the tensor, a copy
+    random: RandomState
+    lost: bool
+
+    def put_back(self) -> bool:
+        """False: not all of it can be."""
+        self.random.restore()
+        with torch.no_grad():
+            for holder, key, tensor, copy in self.tensors:
+                holder[key] = tensor.copy_(copy)
+        return not self.lost and all(t.grad_fn is None for _, _, t, _ in self.tensors)
+
+
+class _Changed(NamedTuple):
+    """Tensors of the model, by where they are, that a run changes, and generators. lost: and something else."""
+
+    places: list[tuple[Any, Any]]
+    lost: bool
+
+    def now(self) -> _Before:
+        held = [(holder, key, holder[key]) for holder, key in self.places]
+        return _Before([(h, k, t, t.detach().clone()) for h, k, t in held], RandomState(), self.lost)
 
 
 class _Held(NamedTuple):
@@ -317,11 +365,12 @@ class StagePlans(Plans[Staged]):
         choose: Callable[[Captured, Arguments, dict[str, int], Folding], Placement],
         like: Staged | None,
         made: StagePlans | None = None,
+        record: bool = True,
     ) -> None:
         """choose: puts the nodes of the first plan into stages; the others follow `like`."""
         self.folding = folding
         self.choose = choose
-        super().__init__(target, example, sizes, regime, like, made)
+        super().__init__(target, example, sizes, regime, like, made, record)
 
     def prepare(self, captured: Captured, arguments: Arguments, like: Staged | None) -> Staged:
         if like is not None:

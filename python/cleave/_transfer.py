@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from .payload import moved, plain
-from .plan import as_call
 
 CPU = torch.device("cpu")
 Item = TypeVar("Item")
@@ -147,8 +146,3 @@ def check_batches(batches: Any, what: str) -> Iterator[Any]:
     if isinstance(batches, torch.Tensor | Mapping | str | bytes) or not isinstance(batches, Iterable):
         raise TypeError(f"{what} are several, in a list or a generator, not {type(batches).__name__}")
     return iter(batches)
-
-
-def as_inputs(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A batch as positional and keyword inputs: a dict is the latter."""
-    return ((), batch) if isinstance(batch, dict) else as_call(batch, None)

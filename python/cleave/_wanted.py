@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ._stages import Folding
+from ._ways import read_on_guard
 from .errors import ArgumentError
 from .profile import Profile
 
@@ -54,6 +55,7 @@ class Wanted(NamedTuple):
     devices: tuple[Device, ...]
     node_weight: Callable[[Block], float] | None
     edge_weight: Callable[[Block | None, Block], float] | None
+    records: bool  # what the forward does on other data, when a call needs it
     options: dict[str, Any]  # of the partitioner
     given: dict[str, Any]  # as it was said
 
@@ -79,6 +81,7 @@ def read(given: Mapping[str, Any]) -> Wanted:
         _devices(given["devices"], given["memory_limit"], nparts),
         _function(given["node_weight_function"], "node_weight_function"),
         _function(given["edge_weight_function"], "edge_weight_function"),
+        read_on_guard(given["on_guard"]),
         _options(given, nparts, training),
         dict(given),
     )

@@ -239,7 +239,7 @@ class LoadedModel(_show.Shown, Drawable):
             raise InputError(f"the boundary lacks {', '.join(missing)}")
         sizes = [-1 if name is None else boundary.sizes[name] for name in symbols]
         tensors = [boundary.tensors[label] for label in labels]
-        out = self._runtime.run_suffix(which, sizes, tensors, boundary.weight_version)
+        which, out = self._runtime.run_suffix(which, sizes, tensors, boundary.weight_version)
         return self._plans[which].output.rebuild(out)
 
     def _need(self, part: str) -> None:

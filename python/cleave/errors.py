@@ -4,7 +4,19 @@ from . import _native
 
 
 class CleaveError(Exception):
-    """Base of all errors that Cleave raises."""
+    """Base of all errors that Cleave raises.
+
+    What an error is about stands in its attributes too, as far as it is known: the node of the plan, its operator,
+    module and line of the model; the input and its dimension; the value that was expected and the one that was seen."""
+
+    node: str | None = None
+    op: str | None = None
+    module: str | None = None
+    source: str | None = None
+    input: str | None = None
+    dimension: int | None = None
+    expected: str | None = None
+    seen: str | None = None
 
 
 class CleaveWarning(UserWarning):
@@ -20,7 +32,10 @@ class CaptureError(CleaveError, RuntimeError):
 class GuardError(CleaveError, RuntimeError):
     """A value that the forward read from its data differs from the one the plan was captured with.
 
-    It is raised where the value is read: what ran before (in-place writes, statistics, random draws) has happened."""
+    It is raised where the value is read. What the run had changed by then (in-place writes, statistics, random draws)
+    is put back, but for what Python code did that it called: `undone` is False then."""
+
+    undone: bool = False
 
 
 class InputError(CleaveError, ValueError):

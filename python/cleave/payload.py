@@ -71,7 +71,8 @@ class BoundaryPayload(_show.Shown):
     values: Any = None
     sizes: dict[str, int] = field(default_factory=dict)
     compression_error: dict[str, CompressionError] = field(default_factory=dict, repr=False)
-    record: Any = field(default=None, repr=False)  # of this process alone: never written
+    record: Any = field(default=None, repr=False)  # of this process alone, as the next: never written
+    inputs: Any = field(default=None, repr=False)  # that the prefix got, where the suffix reads its data
 
     @property
     def nbytes(self) -> int:

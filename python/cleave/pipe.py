@@ -10,6 +10,7 @@ True
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import threading
@@ -32,8 +33,8 @@ from ._regime import Reader, Regime
 from ._stages import Folding, Mode, Placement, Stage, Staged, StagePlans, not_saved, put_numbers
 from ._state import Target, fingerprint
 from ._wanted import BasicBlocks, Device, Wanted, read, scalar, weight
-from .errors import ArgumentError, CaptureError, CleaveError, InputError, SplitError, first_line
-from .plan import Plan, as_call, finish
+from .errors import ArgumentError, CaptureError, CleaveError, GuardError, InputError, SplitError, first_line
+from .plan import Plan, as_call, finish, see
 from .profile import Profile
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ _CAPTURED = {
     "dynamic_batch",
     "dynamic_dims",
     "dynamic_ranges",
+    "variants",
 }
 
 log = logger("pipe")
@@ -143,7 +145,8 @@ class PartitionedPlan(_show.Shown):
     ) -> StagePlans:
         sizes = _sizes(self._want, self._target, example) if first is None else first.found_sizes("B")
         like = None if first is None else first.main
-        return StagePlans(self._target, example, sizes, regime, self.folding, self._choose, like, made)
+        how = (self._choose, like, made, self._want.records)
+        return StagePlans(self._target, example, sizes, regime, self.folding, *how)
 
     def _choose(self, captured: Captured, arguments: Arguments, sizes: dict[str, int], folding: Folding) -> Placement:
         """Folds the first plan, profiles its blocks, and partitions them."""
@@ -257,7 +260,7 @@ class PartitionedPlan(_show.Shown):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._need_data()
-        leaves = self.plan.flatten_inputs(args, kwargs)
+        args, kwargs, leaves = self.plan.arrange(args, kwargs)
         plans = self._plans((args, kwargs), leaves, torch.is_grad_enabled())
         try:
             return self._run(plans, args, kwargs, leaves)
@@ -269,14 +272,31 @@ class PartitionedPlan(_show.Shown):
                 raise
         return self._run(again, args, kwargs, leaves)
 
+    def see(self, example: Any) -> None:
+        """Has the partition serve data like this, where the forward goes another way than in the example: what it does
+        there is recorded if no plan has it yet. example: a tuple of inputs, or a dict of keyword inputs. The model is
+        left as it was."""
+        self._need_data()
+        with torch.set_grad_enabled(self._want.training):
+            see(self._target, example, self)
+
     def _need_data(self) -> None:
         if self._target.shapes:
             raise InputError("the model is on the meta device: its partition can be looked at, and nothing be run")
 
     def _run(self, plans: StagePlans, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
-        staged = plans.serving(args, kwargs, leaves)
-        symbols = plans.symbols(staged, plans.sizes_of(leaves))
-        return staged.run(leaves, symbols, self._want.recomputation)
+        """Runs the stages of a regime, by the way that the data leads."""
+
+        def run(way: StagePlans) -> Any:
+            staged = way.serving(args, kwargs, leaves)
+            return staged.run(leaves, way.symbols(staged, way.sizes_of(leaves)), self._want.recomputation)
+
+        way = plans.ways.last or plans
+        try:
+            return run(way)
+        except GuardError as error:
+            make = functools.partial(self._make, plans.regime, (args, kwargs), self._first) if self._whole else None
+            return plans.ways.after(error, way, plans, run, make)
 
     def _plans(self, inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor], grad: bool) -> StagePlans:
         """The plans for the model and the modes as they are now."""
@@ -612,6 +632,8 @@ def pipe_model(
     dynamic_batch: tuple[int, int] | None = None,
     dynamic_dims: DynamicDims | None = None,
     dynamic_ranges: Mapping[str, tuple[int, int]] | None = None,
+    variants: Sequence[Any] = (),
+    on_guard: str = "record",
 ) -> PartitionedPlan:
     """Captures a model, measures its blocks, and cuts it into pipeline stages that are in balance.
 
@@ -643,13 +665,19 @@ def pipe_model(
     keep their users in one stage ("stage"). recomputation=True runs a stage's forward again in the backward.
 
     output_file: the stages are written there as Python code (docs/pipe.md), with `del` after the last use of each
-    tensor where generate_explicit_del asks for it."""
+    tensor where generate_explicit_del asks for it.
+
+    variants: further examples, each a tuple of inputs or a dict of keyword inputs, on which the forward goes another
+    way, for what it reads from its data (a mask that is not all ones). on_guard: "record" records a way that no plan
+    has when a call needs it, "raise" raises the GuardError."""
     want = read(locals())
     if model_kwargs is not None and not isinstance(model_kwargs, dict):
         raise TypeError(f"model_kwargs is a dict of keyword inputs, not {type(model_kwargs).__name__}")
     args, kwargs = as_call(model_args, model_kwargs)
     with progress.task(f"partitioning {Target(model).name}"):
         partitioned = PartitionedPlan(model, (args, kwargs), want)
+        for example in variants:
+            partitioned.see(example)
         if output_file is not None:
             partitioned.write_source(output_file, explicit_del=generate_explicit_del)
     return partitioned

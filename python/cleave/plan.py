@@ -33,9 +33,10 @@ from ._capture import (
 from ._capture import eager as eager_code
 from ._dims import DynamicDims, SizeSpec, read_size, warn_of_images
 from ._log import logger, warn
-from ._sizes import Sized
+from ._sizes import Sized, found_sizes
 from ._state import RandomState, Target, fingerprint
 from ._threads import read_threads
+from ._ways import Ways, read_on_guard
 from .errors import ArgumentError, CaptureError, CleaveError, GuardError, InputError, LayoutError
 from .optimize import LEVELS, SAFE, Optimize, read_optimize
 from .visualization import Drawable, Subject
@@ -152,6 +153,9 @@ def finish(captured: Captured, rebinds: Sequence[tuple[Any, Any]], out: tuple[An
     return _tree.unflatten(captured.output, out)
 
 
+Call = tuple[tuple[Any, ...], dict[str, Any], Sequence[torch.Tensor]]
+
+
 class Plan(_show.Shown, Drawable):
     """A captured forward. Call it with inputs like those of the capture to replay it from C.
 
@@ -172,8 +176,10 @@ class Plan(_show.Shown, Drawable):
         optimize: Optimize = SAFE,
         graph: bool = False,
         threads: int = 0,
+        record: bool = True,
     ) -> None:
         self._target = target
+        self._ways: Ways[Plan] = Ways(target.name, record)
         self._how: dict[str, Any] = {"optimize": optimize, "graph": graph, "threads": threads}
         self._sized = sized
         self._example = example  # what other sizes are made of
@@ -189,10 +195,25 @@ class Plan(_show.Shown, Drawable):
         self._flat = not keyword.children and all(c is _tree.LEAF for c in positional.children)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        leaves = self.flatten_inputs(args, kwargs)
+        args, kwargs, leaves = self.arrange(args, kwargs)
         # Inside a capture the model's own operators become part of that plan; torch.func has tensors of its own.
         if _native.recording() or _functorch.peek_interpreter_stack() is not None:
             return self._target.call(*args, **kwargs)
+        way = self._ways.last or self
+        try:
+            return way._serve(args, kwargs, leaves)
+        except GuardError as error:
+            return self._ways.after(
+                error, way, self, lambda p: p._serve(args, kwargs, leaves), lambda: self._other_way(args, kwargs)
+            )
+
+    def _other_way(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+        """The plan of a call that goes where no plan does."""
+        sizes = found_sizes(self._sized, self._example.names if self._example is not None else (), "B")
+        return _make_plan(self._target, args, kwargs, sizes, both=False, how=self._how)
+
+    def _serve(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[torch.Tensor]) -> Any:
+        """Runs the plan for the grad mode, sizes and layout of a call."""
         grad = torch.is_grad_enabled()
         key: Hashable = grad
         try:
@@ -230,10 +251,15 @@ class Plan(_show.Shown, Drawable):
 
     def flatten_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[torch.Tensor]:
         """The tensors of a call, after a check that its structure is the captured one."""
+        return self.arrange(args, kwargs)[2]
+
+    def arrange(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """A call as it was made at capture, with arguments by position or by keyword and in the same order, and its
+        tensors; after a check that its structure is the captured one."""
         want = self._main.arguments
         flat = self._flat and not kwargs and len(args) == len(want.children[0].children)
         if flat and all(isinstance(a, torch.Tensor) for a in args):
-            return args
+            return args, kwargs, args
         try:
             return self._matched(args, kwargs)
         except InputError:
@@ -242,13 +268,13 @@ class Plan(_show.Shown, Drawable):
                 raise
             return self._matched(*again)
 
-    def _matched(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    def _matched(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         order = [k for k in self._main.arguments.children[1].keys if k in kwargs]
         kwargs = {k: kwargs[k] for k in [*order, *(k for k in kwargs if k not in order)]}
         spec, leaves, _ = _tree.flatten((args, kwargs))
         names = parameter_names(self._target, max(len(args), len(self._main.arguments.children[0].children)))
         _tree.match_call(self._main.arguments, spec, names)
-        return leaves
+        return args, kwargs, leaves
 
     def _as_captured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
         """The same call with arguments by position or by keyword as they were at capture."""
@@ -377,6 +403,19 @@ class Plan(_show.Shown, Drawable):
                 progress.step(", ".join(f"{name}={n}" for name, n in zip(here, point, strict=True)), counted=True)
                 sized.obtain(sized.resized(example, point), point)
 
+    def see(self, example: Any) -> None:
+        """Has the plan serve data like this: what the forward does on it is recorded if no plan has it yet.
+
+        example: a tuple of inputs, or a dict of keyword inputs. The model is left as it was.
+
+        >>> import torch, cleave
+        >>> plan = cleave.capture(lambda x: x + 1 if x.sum() > 0 else x - 1, torch.ones(3))
+        >>> plan.see(-torch.ones(3))
+        >>> plan(torch.tensor([-1.0, -2.0, -3.0]))
+        tensor([-2., -3., -4.])
+        """
+        see(self._target, example, self)
+
     def save(
         self,
         path: str | os.PathLike[str],
@@ -401,11 +440,22 @@ class Plan(_show.Shown, Drawable):
         >>> cleave.load("linear.clv")(torch.ones(5, 4)).shape
         torch.Size([5, 2])
         """
+        entries = [entry for way in self.every() for entry in way._entries(prove)]
+        sized = self._sized
+        batch = next((s.name for s in sized.symbols if s.is_batch), "") if sized is not None else ""
+        head = _save.Head(self._target.name, batch, weights=fingerprint(self._target))
+        _save.save(path, head, entries, part=parts, boundary=boundary, weights=weights, metadata=metadata)
+
+    def every(self) -> tuple[Plan, ...]:
+        """This plan, and those that were recorded for data on which the forward goes another way."""
+        return (self, *self._ways.others)
+
+    def _entries(self, prove: str) -> list[_save.PlanEntry]:
+        """The plans of one way, for a file."""
         sized, example = self._sized, self._example
         if sized is not None and example is not None:
             _save.prove(sized, lambda point: sized.obtain(sized.resized(example, point), point), prove)
-        captured = [self._main] if sized is None else _save.served_plans(sized)
-        entries = [
+        return [
             _save.PlanEntry(
                 c,
                 plan_signature(c, "" if sized is None else sized.origin(c)),
@@ -413,11 +463,11 @@ class Plan(_show.Shown, Drawable):
                 _save.points_of(sized, c),
                 _save.fixed_of(sized, c),
             )
-            for c in captured
+            for c in self._served()
         ]
-        batch = next((s.name for s in sized.symbols if s.is_batch), "") if sized is not None else ""
-        head = _save.Head(self._target.name, batch, weights=fingerprint(self._target))
-        _save.save(path, head, entries, part=parts, boundary=boundary, weights=weights, metadata=metadata)
+
+    def _served(self) -> list[Captured]:
+        return [self._main] if self._sized is None else _save.served_plans(self._sized)
 
     def _subject(self) -> Subject:
         plan, sized = self._main.plan, self._sized
@@ -449,6 +499,8 @@ def capture(
     optimize: str | Optimize = "safe",
     mode: str = "generated_eager",
     threads: int | None = None,
+    variants: Sequence[Any] = (),
+    on_guard: str = "record",
 ) -> Plan:
     """Captures the forward of a module or function on example inputs, in the caller's grad mode.
 
@@ -468,6 +520,10 @@ def capture(
 
     threads: that an operator uses when the plan runs; None: as the process has it (docs/optimize.md).
 
+    variants: further examples, each a tuple of inputs or a dict of keyword inputs, on which the forward goes another
+    way, for what it reads from its data (a mask that is not all ones). Calls find the plan for their data by
+    themselves; on_guard="record" records one that is missing when a call needs it, "raise" raises the GuardError.
+
     >>> import torch, cleave
     >>> plan = cleave.capture(lambda x, y: 2 * x + y, (torch.rand(3), torch.rand(3)))
     >>> plan(torch.ones(3), torch.ones(3))
@@ -485,15 +541,41 @@ def capture(
     grad = torch.is_grad_enabled()
     both = grad if both_grad_modes is None else both_grad_modes
     sizes = SizeSpec(dynamic_batch, "B", dynamic_dims, dynamic_ranges)
-    if not sizes.empty:
-        sized = capture_sized(target, args, kwargs, grad, sizes)
-        arguments = take_apart(target, args, kwargs)
-        warn_of_images(sized.symbols, arguments.names)
-        plan = Plan(target, sized.captured, sized, arguments, **how)
-    else:
+    plan = _make_plan(target, args, kwargs, sizes, both, {**how, "record": read_on_guard(on_guard)})
+    if plan._sized is not None and plan._example is not None:
+        warn_of_images(plan._sized.symbols, plan._example.names)
+    for example in variants:
+        plan.see(example)
+    return plan
+
+
+def _make_plan(
+    target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], sizes: SizeSpec, both: bool, how: dict[str, Any]
+) -> Plan:
+    grad = torch.is_grad_enabled()
+    if sizes.empty:
         plan = Plan(target, capture_checked(target, args, kwargs, grad, both), **how)
+    else:
+        sized = capture_sized(target, args, kwargs, grad, sizes)
+        plan = Plan(target, sized.captured, sized, take_apart(target, args, kwargs), **how)
     plan._first.program.settle(plan.flatten_inputs(args, kwargs))
     return plan
+
+
+def as_inputs(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """An example, or a batch, as positional and keyword inputs: a dict is the latter."""
+    return ((), batch) if isinstance(batch, dict) else as_call(batch, None)
+
+
+def see(target: Target, example: Any, call: Callable[..., Any]) -> None:
+    """Calls what runs a model on copies of an example, and leaves the model as it was."""
+    arguments = take_apart(target, *as_inputs(example))
+    args, kwargs = arguments.rebuild(each(arguments.leaves, own_copy))
+    work = Capture(target, arguments)
+    try:
+        call(*args, **kwargs)
+    finally:
+        work.restore()
 
 
 def as_call(example_inputs: Any, example_kwargs: dict[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:

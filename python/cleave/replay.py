@@ -35,6 +35,7 @@ class ReplayBoundary(NamedTuple):
     split_id: str
     cut: Any  # the plan that made it, cut
     cuts: Any
+    inputs: Any = None  # that the prefix got, where the suffix reads its data
 
     @_show.never_raises
     def __repr__(self) -> str:
@@ -91,17 +92,20 @@ class SplitReplayRuntime(_show.Shown, Drawable):
     def run_prefix(self, *inputs: Any, **kwargs: Any) -> ReplayBoundary:
         """Runs the model up to the boundary."""
         runtime = self.runtime
-        leaves = runtime.trace_plan.flatten_inputs(inputs, kwargs)
+        inputs, kwargs, leaves = runtime.trace_plan.arrange(inputs, kwargs)
         cuts, cut, tensors = runtime.prefix_tensors(inputs, kwargs, leaves)
         sizes = cuts.sizes_of(leaves)
-        return ReplayBoundary(tensors, sizes.get(self.split_spec.batch_symbol), sizes, self.split_id, cut, cuts)
+        batch, origin = sizes.get(self.split_spec.batch_symbol), (inputs, kwargs) if cut.guards_late else None
+        return ReplayBoundary(tensors, batch, sizes, self.split_id, cut, cuts, origin)
 
     def run_suffix(self, boundary: ReplayBoundary) -> Any:
         """Runs the rest of the model."""
         self.validate_boundary(boundary)
         cuts: Cuts = boundary.cuts
         cut: Cut = boundary.cut
-        return cut.run_suffix(boundary.tensors, cuts.symbols(cut, boundary.sizes))
+        return self.runtime.suffix_by(
+            cuts, cut, lambda way, c: c.run_suffix(boundary.tensors, way.symbols(c, boundary.sizes)), boundary.inputs
+        )
 
     def replay(self, *inputs: Any, **kwargs: Any) -> Any:
         """Both halves, one after the other."""

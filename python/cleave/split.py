@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -34,16 +34,19 @@ from ._regime import Reader, Regime
 from ._sizes import Sized
 from ._state import Target, fingerprint
 from ._threads import read_threads
-from .errors import InputError, SplitError
+from ._ways import read_on_guard
+from .errors import GuardError, InputError, SplitError
 from .optimize import Optimize, read_optimize
 from .payload import BoundaryPayload, Device, read_device
-from .plan import Plan, as_call
+from .plan import Plan, as_call, as_inputs, see
 from .spec import SplitLatency, SplitSpec
 from .visualization import Drawable, Subject
 
 MODES = ("generated_eager", "debug_interpreter", "compiled", "cuda_graph")
 VALIDATIONS = ("fast", "strict")
 MAX_REGIMES = 16
+
+R = TypeVar("R")
 
 
 Optimizer = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
@@ -89,7 +92,7 @@ class SplitRuntime(_show.Shown, Drawable):
         self._target = Target(model)
         self._reader = Reader(self._target)
         self._example = example
-        self._by_regime: dict[Regime, Cuts] = {}  # replaced, not changed: other threads may be reading it
+        self._by_regime: dict[Regime, Cuts] = {}  # first ways; replaced, not changed: other threads may be reading it
         self._lock = threading.Lock()  # around captures of other modes
         self._half: str | None = None  # the only half whose parameters are still here
         self._steps = _step.Steps(self._target)
@@ -108,7 +111,11 @@ class SplitRuntime(_show.Shown, Drawable):
 
     # ---- which plan serves a call
 
-    def _make_cuts(self, regime: Regime, example: tuple[Any, Any]) -> Cuts:
+    def _every(self) -> Iterator[Cuts]:
+        """The plans of all regimes, and of all ways that data led."""
+        return (way for cuts in self._by_regime.values() for way in cuts.every())
+
+    def _capture(self, regime: Regime, example: tuple[Any, Any]) -> Cuts:
         first = self._first if self._by_regime else None
         if self._half is not None:
             raise InputError(
@@ -116,12 +123,15 @@ class SplitRuntime(_show.Shown, Drawable):
                 "does in this mode: use the mode once before keep_only"
             )
         try:
-            cuts = Cuts(Target(self._model), example, self._want, regime, first)
+            return Cuts(Target(self._model), example, self._want, regime, first)
         except Exception as error:  # also what the model itself raises
             other = self._first.other_dtype(take_apart(self._target, *example).leaves) if first is not None else None
             if other is None:
                 raise
             raise InputError(f"{other}, and the model does not take it: {error}") from error
+
+    def _make_cuts(self, regime: Regime, example: tuple[Any, Any]) -> Cuts:
+        cuts = self._capture(regime, example)
         kept = dict(self._by_regime)
         if len(kept) >= MAX_REGIMES:
             kept.pop(next(r for r, f in kept.items() if f is not self._first))
@@ -166,7 +176,7 @@ class SplitRuntime(_show.Shown, Drawable):
         """The cut whose plan made this boundary."""
         name, sizes = boundary.graph_signature, boundary.sizes
         grad = boundary.supports_prefix_backward
-        here = self._by_regime.values()  # plans of two regimes may be equal: rather the one of the right grad mode
+        here = list(self._every())  # plans of two regimes may be equal: rather the one of the right grad mode
         for cuts in (*(c for c in here if c.regime.grad == grad), *(c for c in here if c.regime.grad != grad)):
             cut = cuts.known(name)
             if cut is not None:
@@ -197,10 +207,13 @@ class SplitRuntime(_show.Shown, Drawable):
     def variants(self) -> list[str]:
         """The plans behind this runtime and the batch sizes each is proven for."""
         out = list(self._first.variants)
-        for cuts in self._by_regime.values():
-            if cuts is not self._first:
-                mode = "training" if cuts.regime.grad else "another mode of the model"
-                out.extend(f"{mode}: {text}" for text in cuts.variants)
+        for cuts in self._every():
+            if cuts is self._first:
+                continue
+            mode = "training" if cuts.regime.grad else "another mode of the model"
+            if cuts.regime == self._first.regime:
+                mode = "other data"
+            out.extend(f"{mode}: {text}" for text in cuts.variants)
         return out
 
     def prepare_sizes(self, *sizes: int | Mapping[str, int], training: bool | None = None) -> None:
@@ -220,6 +233,23 @@ class SplitRuntime(_show.Shown, Drawable):
                     progress.step(", ".join(f"{name}={n}" for name, n in point.items()), counted=True)
                     cuts.see(point)
 
+    def see(self, example: Any) -> None:
+        """Has the split serve data like this, where the forward goes another way than in the example: what it does
+        there is recorded if no plan has it yet. example: a tuple of inputs, or a dict of keyword inputs.
+
+        Training is recorded too, where the split is trainable. The model is left as it was."""
+        modes = (False, True) if self.split_spec.trainable else (False,)
+        for grad in modes:
+            self._cuts(self._example, take_apart(self._target, *self._example).leaves, grad)
+            see(self._target, example, functools.partial(self._see, grad))
+
+    def _see(self, grad: bool, *args: Any, **kwargs: Any) -> None:
+        args, kwargs, leaves = self.trace_plan.arrange(args, kwargs)
+        with torch.set_grad_enabled(grad):
+            cuts, cut, tensors = self.prefix_tensors(args, kwargs, leaves, grad)
+            symbols = cuts.symbols(cut, cuts.sizes_of(leaves))
+            self.suffix_by(cuts, cut, lambda _, c: c.run_suffix(tensors, symbols), (args, kwargs))
+
     def explore(self, *inputs: Any, seconds: float = 10.0, **kwargs: Any) -> list[str]:
         """Looks for branches on the sizes between those that were seen, and records the model on both sides of each.
 
@@ -229,7 +259,7 @@ class SplitRuntime(_show.Shown, Drawable):
         cuts = self._inference
         if cuts.sized is None:
             return []
-        self.trace_plan.flatten_inputs(inputs, kwargs)
+        inputs, kwargs, _ = self.trace_plan.arrange(inputs, kwargs)
         with torch.no_grad(), progress.task(f"exploring {self._target.name}"):
             return cuts.sized.explore(take_apart(self._target, inputs, kwargs), seconds)
 
@@ -327,9 +357,9 @@ class SplitRuntime(_show.Shown, Drawable):
 
     def run_prefix(self, *inputs: Any, **kwargs: Any) -> BoundaryPayload:
         """Runs the model up to the boundary."""
-        leaves = self.trace_plan.flatten_inputs(inputs, kwargs)
+        inputs, kwargs, leaves = self.trace_plan.arrange(inputs, kwargs)
         cuts, cut, tensors = self.prefix_tensors(inputs, kwargs, leaves)
-        return self._payload(cuts, cut, leaves, dict(zip(cut.labels, tensors, strict=True)), None)
+        return self._payload(cuts, cut, leaves, dict(zip(cut.labels, tensors, strict=True)), None, (inputs, kwargs))
 
     def prefix_tensors(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[torch.Tensor], grad: bool = False
@@ -339,8 +369,7 @@ class SplitRuntime(_show.Shown, Drawable):
         # Inference finds out by running that the model is another one; training also depends on what the suffix trains.
         cuts = self._cuts((args, kwargs), leaves, grad) if grad else self._inference
         try:
-            cut = cuts.serving(args, kwargs, leaves)
-            return cuts, cut, cut.run_prefix(leaves)
+            return self._prefix_by(cuts, args, kwargs, leaves)
         except InputError:
             other = self._other_cuts((args, kwargs), leaves, cuts)
             if other is None:
@@ -348,8 +377,54 @@ class SplitRuntime(_show.Shown, Drawable):
                 raise
         if not grad:
             self._inference = other
-        cut = other.serving(args, kwargs, leaves)
-        return other, cut, cut.run_prefix(leaves)
+        return self._prefix_by(other, args, kwargs, leaves)
+
+    def _prefix_by(
+        self, cuts: Cuts, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[torch.Tensor]
+    ) -> tuple[Cuts, Cut, tuple[torch.Tensor, ...]]:
+        """Runs a prefix of a regime, by the way that the data leads."""
+        way = (cuts.main.guards_early and cuts.ways.last) or cuts  # the first one, unless its data says otherwise
+        try:
+            cut = way.serving(args, kwargs, leaves)
+            return way, cut, cut.run_prefix(leaves)
+        except GuardError as error:
+            return self._prefix_after(error, way, cuts, (args, kwargs), leaves)
+
+    def _prefix_after(
+        self, error: GuardError, tried: Cuts, cuts: Cuts, inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor]
+    ) -> tuple[Cuts, Cut, tuple[torch.Tensor, ...]]:
+        def run(way: Cuts) -> tuple[Cuts, Cut, tuple[torch.Tensor, ...]]:
+            cut = way.serving(*inputs, leaves)
+            return way, cut, cut.run_prefix(leaves)
+
+        make = functools.partial(self._capture, cuts.regime, inputs) if self._half is None else None
+        return cuts.ways.after(error, tried, cuts, run, make)
+
+    def suffix_by(
+        self, cuts: Cuts, cut: Cut, run: Callable[[Cuts, Cut], R], inputs: tuple[Any, Any] | None = None
+    ) -> R:
+        """Runs the suffix that a boundary is for; where its data leads another way, that of a plan which is the same up
+        to the boundary. inputs: what the prefix got, if it is known: one that is missing can be recorded then."""
+        try:
+            return run(cuts, cut)
+        except GuardError as error:
+            found = error
+        at, first = cut.candidate.position + 1, self._by_regime[cuts.regime]
+
+        def by(way: Cuts) -> R:
+            for other in way.by_plan.values():
+                here = other is not cut and other.candidate.position + 1 == at and other.labels == cut.labels
+                if here and cut.captured.plan.same_until(other.captured.plan, at):
+                    return run(way, other)
+            raise found
+
+        if inputs is not None and self._half is None:
+            return first.ways.after(found, cuts, first, by, functools.partial(self._capture, cuts.regime, inputs))
+        found.args = (
+            f"{found}. The suffix alone cannot record what the model does on such data: give prepare_split an example "
+            "of it (variants=[…])",
+        )
+        return first.ways.after(found, cuts, first, by)
 
     def _payload(
         self,
@@ -358,6 +433,7 @@ class SplitRuntime(_show.Shown, Drawable):
         leaves: Sequence[torch.Tensor],
         tensors: dict[str, torch.Tensor],
         record: _train.Record | None,
+        inputs: tuple[Any, Any],
     ) -> BoundaryPayload:
         sizes = cuts.sizes_of(leaves)
         return BoundaryPayload(
@@ -372,6 +448,7 @@ class SplitRuntime(_show.Shown, Drawable):
             supports_prefix_backward=record is not None,
             sizes=sizes,
             record=record,
+            inputs=inputs if cut.guards_late else None,
         )
 
     def run_suffix(self, boundary: BoundaryPayload) -> Any:
@@ -379,7 +456,12 @@ class SplitRuntime(_show.Shown, Drawable):
         cuts, cut = self._checked(boundary, "run_suffix")
         if self.validation == "strict":
             cut.check_schema(boundary.tensors, boundary.sizes)
-        return cut.run_suffix(cut.in_order(boundary.tensors), cuts.symbols(cut, boundary.sizes))
+        return self.suffix_by(
+            cuts,
+            cut,
+            lambda way, c: c.run_suffix(c.in_order(boundary.tensors), way.symbols(c, boundary.sizes)),
+            boundary.inputs,
+        )
 
     def validate_boundary(self, boundary: BoundaryPayload) -> None:
         """Raises the reason why a boundary does not belong to this runtime: whose it is, and every tensor's dtype,
@@ -436,7 +518,7 @@ class SplitRuntime(_show.Shown, Drawable):
 
     def _one_by_one(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
-            args, kwargs = _transfer.as_inputs(batch)
+            args, kwargs = as_inputs(batch)
             yield self.run_suffix(self.run_prefix(*args, **kwargs))
 
     def _by_way_of(self, boundaries: Generator[BoundaryPayload]) -> Iterator[Any]:
@@ -464,7 +546,7 @@ class SplitRuntime(_show.Shown, Drawable):
         lane = _transfer.Lane()
 
         def begin(batch: Any) -> tuple[BoundaryPayload, _transfer.Transfer]:
-            args, kwargs = _transfer.as_inputs(batch)
+            args, kwargs = as_inputs(batch)
             boundary = self.run_prefix(*args, **kwargs)
             tensors = list(boundary.tensors.values())
             given = _tree.flatten((args, kwargs))[1]
@@ -527,13 +609,14 @@ class SplitRuntime(_show.Shown, Drawable):
 
         The tensors of the boundary are leaves: what the suffix does with them does not reach the prefix."""
         _train.check_mode()
-        leaves = self.trace_plan.flatten_inputs(inputs, kwargs)
+        inputs, kwargs, leaves = self.trace_plan.arrange(inputs, kwargs)
         self._steps.begin()
         with torch.enable_grad():
             cuts, cut, tensors = self.prefix_tensors(inputs, kwargs, leaves, grad=True)
         _train.refuse_kept(cut)
         roots = dict(zip(cut.labels, tensors, strict=True))
-        return self._payload(cuts, cut, leaves, _train.detached(roots), _train.Record(self, cut, roots, leaves))
+        record = _train.Record(self, cut, roots, leaves)
+        return self._payload(cuts, cut, leaves, _train.detached(roots), record, (inputs, kwargs))
 
     def train_suffix(
         self,
@@ -555,14 +638,17 @@ class SplitRuntime(_show.Shown, Drawable):
             raise InputError("this boundary says that it was made for training, but a plan for inference made it")
         _train.check_mode()
         optimizers = _step.read_optimizers(optimizer)
-        symbols = cuts.symbols(cut, boundary.sizes)
-        roles = self._halves.roles(cut)
-        found = _train.train_suffix(cut, roles, boundary, symbols, targets, loss_fn, optimizers, self._steps)
-        if boundary.record is None and roles.tied:
-            self._tied = cut
-        if boundary.record is None and optimizers:
-            self._awaiting = [f"@{name}" for name in roles.tied]
-        return found
+
+        def run(way: Cuts, c: Cut) -> tuple[torch.Tensor, dict[str, torch.Tensor | None]]:
+            symbols, roles = way.symbols(c, boundary.sizes), self._halves.roles(c)
+            found = _train.train_suffix(c, roles, boundary, symbols, targets, loss_fn, optimizers, self._steps)
+            if boundary.record is None and roles.tied:
+                self._tied = c
+            if boundary.record is None and optimizers:
+                self._awaiting = [f"@{name}" for name in roles.tied]
+            return found
+
+        return self.suffix_by(cuts, cut, run, boundary.inputs)
 
     def backward_prefix(
         self,
@@ -642,7 +728,7 @@ class SplitRuntime(_show.Shown, Drawable):
 
     def _plans(self) -> Iterator[Cut]:
         """Every plan that was made so far, cut."""
-        return (cut for cuts in self._by_regime.values() for cut in cuts.by_plan.values())
+        return (cut for cuts in self._every() for cut in cuts.by_plan.values())
 
     def _used(self, half: str) -> Iterator[torch.Tensor]:
         """What a half reads or writes in any plan."""
@@ -665,13 +751,12 @@ class SplitRuntime(_show.Shown, Drawable):
                 made = nn.Parameter(empty, t.tensor.requires_grad) if t.kind == "param" else empty
                 t.holder[t.key] = without_data.setdefault(id(t.tensor), made)
         after = [t.now().device for t in before]
-        for cuts in self._by_regime.values():  # what is left is still the model they were captured from
+        for cuts in self._every():  # what is left is still the model they were captured from
             kept = zip(cuts.regime.tensors, after, strict=True)
             cuts.regime = cuts.regime._replace(tensors=tuple((d, device, g) for (d, _, g), device in kept))
+            cuts.whole = False
         self._by_regime = {cuts.regime: cuts for cuts in self._by_regime.values()}
         self._half = half
-        for cuts in self._by_regime.values():
-            cuts.whole = False
 
     def _refuse_apart(self) -> None:
         """What two processes would not agree about: tensors that one half changes in some mode (train, say) and the
@@ -722,22 +807,7 @@ class SplitRuntime(_show.Shown, Drawable):
         >>> torch.equal(cleave.load(suffix).run_suffix(boundary), net(x))
         True
         """
-        cuts = self._as_it_is()
-        if cuts.whole and cuts.sized is not None:
-            names = cuts.sized.names
-            _save.prove(cuts.sized, lambda point: cuts.see(dict(zip(names, point, strict=True))), prove)
-            for point in {id(c): point for point, c in cuts.sized.served.items()}.values():
-                cuts.see(dict(zip(names, point, strict=True)))  # each plan is cut
-        entries = [
-            _save.PlanEntry(
-                c.captured,
-                c.signature,
-                c.candidate.position + 1,
-                _save.points_of(cuts.sized, c.source),
-                _save.fixed_of(cuts.sized, c.source),
-            )
-            for c in cuts.served()
-        ]
+        entries = [entry for cuts in self._as_it_is().every() for entry in _entries(cuts, prove)]
         batch = self.split_spec.batch_symbol if self.batch_range is not None else ""
         # Of the weights as they are now: steps of an optimizer do not move the runtime's own version.
         now = self._weights if self._half is not None else fingerprint(self._target)
@@ -769,6 +839,25 @@ class SplitRuntime(_show.Shown, Drawable):
         ]
 
 
+def _entries(cuts: Cuts, prove: str) -> list[_save.PlanEntry]:
+    """The plans of one way, for a file."""
+    if cuts.whole and cuts.sized is not None:
+        names = cuts.sized.names
+        _save.prove(cuts.sized, lambda point: cuts.see(dict(zip(names, point, strict=True))), prove)
+        for point in {id(c): point for point, c in cuts.sized.served.items()}.values():
+            cuts.see(dict(zip(names, point, strict=True)))  # each plan is cut
+    return [
+        _save.PlanEntry(
+            c.captured,
+            c.signature,
+            c.candidate.position + 1,
+            _save.points_of(cuts.sized, c.source),
+            _save.fixed_of(cuts.sized, c.source),
+        )
+        for c in cuts.served()
+    ]
+
+
 def prepare_split(
     model: Callable[..., Any],
     *,
@@ -781,6 +870,8 @@ def prepare_split(
     validation: str = "fast",
     optimize: str | Optimize = "safe",
     threads: int | None = None,
+    variants: Sequence[Any] = (),
+    on_guard: str = "record",
 ) -> SplitRuntime:
     """Captures a model for inference, chooses a frontier and makes prefix and suffix ready.
 
@@ -808,7 +899,11 @@ def prepare_split(
     optimize: "none", "safe" (the same bits) or "fast" (numbers within a tolerance): what may be rewritten in halves
     that run without grad (docs/optimize.md).
 
-    threads: that an operator uses when a half runs; None: as the process has it."""
+    threads: that an operator uses when a half runs; None: as the process has it.
+
+    variants: further examples, each a tuple of inputs or a dict of keyword inputs, on which the forward goes another
+    way, for what it reads from its data (a mask that is not all ones). on_guard: "record" records a way that no plan
+    has when a call needs it, "raise" raises the GuardError (docs/split.md)."""
     if not isinstance(split, SplitSpec):
         raise TypeError(f"split must be a SplitSpec, not {type(split).__name__}")
     for name, value, known in (("mode", mode, MODES), ("validation", validation, VALIDATIONS)):
@@ -821,6 +916,10 @@ def prepare_split(
     goal = read_objective(objective, split.trainable)
     if split.exact and goal.minimize not in (None, "boundary_bytes"):
         raise SplitError(f"exact=True minimises boundary_bytes; the objective minimises {goal.minimize}")
-    want = Wanted(split, goal, mode, compile_options, read_optimize(optimize), read_threads(threads))
+    how = (read_optimize(optimize), read_threads(threads), read_on_guard(on_guard))
+    want = Wanted(split, goal, mode, compile_options, *how)
     with progress.task(f"preparing {Target(model).name}"):
-        return SplitRuntime(model, as_call(example_inputs, example_kwargs), want, validation)
+        runtime = SplitRuntime(model, as_call(example_inputs, example_kwargs), want, validation)
+        for example in variants:
+            runtime.see(example)
+        return runtime

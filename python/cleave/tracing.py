@@ -27,14 +27,15 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _native, _report, _save, _show, _tree, progress
-from ._capture import Captured, take_apart
+from ._capture import Arguments, Captured, take_apart
 from ._dims import Point
 from ._log import logger, warn
+from ._sizes import Sized
 from ._state import RandomState, Target
 from ._threads import limited, read_threads
 from .errors import ArgumentError, CaptureError, GuardError, InputError, SplitError, TraceError, ValidationError
 from .optimize import NONE, read_level
-from .plan import Plan, Program, as_call, capture
+from .plan import Plan, Program, as_call, as_inputs, capture
 from .visualization import Drawable, Subject
 
 log = logger("trace")
@@ -200,6 +201,7 @@ def trace(
     optimize: str = "safe",
     threads: int | None = None,
     keep_slower: bool = False,
+    variants: Sequence[Any] = (),
 ) -> TracedModule:
     """Compiles what `backend` can compile of a module or function; the rest runs on the tape.
 
@@ -210,7 +212,8 @@ def trace(
     dynamic_batch_size: any number of rows, or a range of them. strict=False allows dicts as outputs. check_trace
     compares the result with the model, on check_inputs too. dryrun chooses segments and compiles nothing. optimize
     ("none", "safe", "fast") says what may be rewritten of the rest, threads how many a run uses (docs/optimize.md).
-    Segments that take longer than the tape are dropped, unless keep_slower says otherwise.
+    Segments that take longer than the tape are dropped, unless keep_slower says otherwise. variants: further examples,
+    on which the forward goes another way, for what it reads from its data: the file has plans for them too.
 
     >>> import torch, cleave
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
@@ -251,13 +254,14 @@ def trace(
     with progress.task(f"tracing {Target(model).name}"), torch.no_grad(), contextlib.ExitStack() as after:
         after.callback(random.restore)
         after.enter_context(limited(wanted.threads))
-        plan = capture(model, args, kwargs, dynamic_batch=wanted.dynamic, optimize=optimize, threads=threads)
+        how: dict[str, Any] = {"dynamic_batch": wanted.dynamic, "optimize": optimize, "threads": threads}
+        plan = capture(model, args, kwargs, variants=variants, **how)
         if strict:
             _refuse_dicts(plan._main.output)
-        traced = _traced(plan, args, kwargs, wanted, subgraph_builder_function)
+        traced = _traced(plan, args, kwargs, wanted, subgraph_builder_function, variants)
         if check_trace:
             progress.step("comparing with the model")
-            for call in [(args, kwargs), *calls]:
+            for call in [(args, kwargs), *(as_inputs(example) for example in variants), *calls]:
                 traced._compare(*call, tolerance)
         traced._measure(args, kwargs)
     return traced
@@ -399,16 +403,18 @@ def _traced(
     kwargs: dict[str, Any],
     wanted: _Wanted,
     select: Callable[[GraphNode], bool] | None,
+    variants: Sequence[Any],
 ) -> TracedModule:
-    sized = plan._sized
-    captured = [plan._main] if sized is None else _save.served_plans(sized)
+    captured = [c for way in plan.every() for c in way._served()]
     reasons = [_chosen(c.plan, select) for c in captured]
     _warn_of_names(captured, wanted)
     folder = tempfile.mkdtemp(prefix="cleave-trace-")
     try:
         before, after = os.path.join(folder, "model.clv"), os.path.join(folder, "traced.clv")
         plan.save(before, prove="none")
-        calls = [take_apart(plan._target, args, kwargs).leaves, *_other_sizes(plan, captured)]
+        examples = [(args, kwargs), *(as_inputs(example) for example in variants)]
+        calls = [list(plan.flatten_inputs(*example)) for example in examples]
+        calls += [leaves for way in plan.every() for leaves in _other_sizes(way)]
         operators = sorted({n[1] for c in captured for n in c.plan.nodes()})  # the model runs them anyway
         _run_native(_native.Artifact(os.fsencode(before), operators, False, False), calls, reasons, wanted, after)
         artifact = _native.Artifact(os.fsencode(after), operators, False, False)
@@ -444,13 +450,13 @@ def _chosen(native: Any, select: Callable[[GraphNode], bool] | None) -> list[str
     return [None if select(node) else "subgraph_builder_function leaves it out" for node in graph_nodes(native)]
 
 
-def _other_sizes(plan: Plan, captured: Sequence[Captured]) -> Iterator[list[torch.Tensor]]:
+def _other_sizes(plan: Plan) -> Iterator[list[torch.Tensor]]:
     """Inputs at other sizes that were recorded: compiled parts are compared on them too. Plans for single sizes beside
     that of the example are not compiled: there can be many of them."""
     sized, example = plan._sized, plan._example
     if sized is None or example is None:
         return
-    for c in captured:
+    for c in plan._served():
         points = sorted(p for p, served in sized.served.items() if served is c and p != sized.example)
         if not c.symbols:
             continue
@@ -504,6 +510,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
     _wanted: _Wanted
     _named: torch.nn.Module | None
     _numbers: dict[int, int]  # of a plan, by the capture it comes from
+    _sizes: list[Sized | None]  # that each is one of the plans of
     _others: dict[Any, Plan]  # of what was not traced: other shapes, dtypes, modes
     _lock: threading.Lock
     _times: dict[str, float]
@@ -521,10 +528,12 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
                 self.__dict__[table] = getattr(named, table)
             self.__dict__["training"] = named.training
         self._plan, self._captured, self._artifact, self._wanted = plan, list(captured), artifact, wanted
+        of = {id(c): way._sized for way in plan.every() for c in way._served()}
         how = (False, wanted.optimize, wanted.threads)
         self._runtime = _native.Runtime(artifact, None, None, True, False, True, *how)
         self.__dict__["_named"] = named  # not a child: its children are here themselves
         self._numbers = {id(c): i for i, c in enumerate(captured)}
+        self._sizes = [of[id(c)] for c in captured]
         self._others = {}
         self._lock = threading.Lock()
         self._times, self._told = {}, set()
@@ -538,7 +547,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         plan = self._plan
-        leaves = plan.flatten_inputs(args, kwargs)
+        args, kwargs, leaves = plan.arrange(args, kwargs)
         if _native.recording() or (torch.is_grad_enabled() and any(t.requires_grad for t in leaves)):
             return plan(*args, **kwargs)
         if self._keeps:
@@ -550,8 +559,8 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
             return self._compiled(args, kwargs, leaves)
         except InputError:
             return self._live(args, kwargs)
-        except GuardError:  # data that leads elsewhere; what ran before the guard has happened
-            if self._lasting() or self._draws():
+        except GuardError as error:  # data that leads where nothing was traced
+            if not error.undone:
                 raise
             return self._live(args, kwargs)
 
@@ -691,8 +700,10 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
             return
         self._need_unchanged("save")
         self._prove(prove)
-        sized = self._plan._sized
-        points = [[n for point in _save.points_of(sized, c) for n in point] for c in self._captured]
+        points = [
+            [n for point in _save.points_of(sized, c) for n in point]
+            for c, sized in zip(self._captured, self._sizes, strict=True)
+        ]
         notes = _save.checked_notes(metadata, {**self._artifact.about(), **dict.fromkeys(TIMES, "")})
         notes |= {name: f"{ms:.4f}" for name, ms in self._times.items()}
         if self._any_size():
@@ -714,22 +725,24 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
     def _prove(self, how: str) -> None:
         """Records more sizes: a few, to see whether formulas hold at all of them; where they do not, as many as a file
         is to serve."""
-        sized, example = self._plan._sized, self._plan._example
-        if sized is None or example is None:
-            return
+        for way in self._plan.every():
+            sized, example = way._sized, way._example
+            if sized is None or example is None or id(way._main) not in self._numbers:
+                continue
 
-        def record(point: Point) -> Any:
-            return sized.obtain(sized.resized(example, point), point)
+            def record(point: Point, sized: Sized = sized, example: Arguments = example) -> Any:
+                return sized.obtain(sized.resized(example, point), point)
 
-        _save.prove(sized, record, how, self._any_size, lambda c: id(c) in self._numbers)
+            _save.prove(sized, record, how, self._any_size, lambda c: id(c) in self._numbers)
 
     def _any_size(self) -> bool:
-        """Formulas of one plan reach every size, and no size was seen at which a plan serves that the file has not."""
-        sized = self._plan._sized
-        if sized is None:
-            return False
-        served = {id(c): c for c in sized.served.values()}
-        return sum(bool(c.symbols) for c in served.values()) == 1 and served.keys() <= self._numbers.keys()
+        """Formulas of one plan of each way reach every size, and no size was seen at which a plan serves that the file
+        has not."""
+        for sized in {id(s): s for s in self._sizes}.values():
+            served = {id(c): c for c in sized.served.values()} if sized is not None else {}
+            if sum(bool(c.symbols) for c in served.values()) != 1 or not served.keys() <= self._numbers.keys():
+                return False
+        return True
 
     def to_torchscript(self) -> torch.jit.ScriptModule:
         """A ScriptModule whose compiled segments are calls of a cleave:: operator (docs/trace.md)."""
@@ -759,10 +772,6 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         effects = captured.plan.effects(0, captured.plan.node_count())
         lasting = {"writes inputs", "writes state", "impure"}.intersection(effects)
         return bool(captured.stores or captured.plan.rebinds() or lasting)
-
-    def _draws(self) -> bool:
-        plan = self._captured[0].plan
-        return "random" in plan.effects(0, plan.node_count())
 
     def _compare(self, args: tuple[Any, ...], kwargs: dict[str, Any], tolerance: float) -> None:
         if self._lasting():

@@ -24,10 +24,10 @@ from . import _dims, _native, _show, _tree, progress
 from ._capture import Arguments, Capture, own_copy, take_apart
 from ._state import RandomState
 from ._train import default_loss
-from ._transfer import as_inputs, check_batches
+from ._transfer import check_batches
 from .errors import ArgumentError, CleaveError, ValidationError
 from .payload import METHODS, BoundaryPayload, Compress, check_methods
-from .plan import as_call
+from .plan import as_call, as_inputs
 from .replay import SplitReplayRuntime
 from .split import SplitRuntime
 

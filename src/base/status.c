@@ -13,6 +13,7 @@
 typedef struct slot {
 	clv_status code;
 	char *text; /* owned; NULL: status_meaning(code) */
+	clv_error_details details;
 } slot;
 
 static _Thread_local slot this_slot;
@@ -63,6 +64,19 @@ const char *status_meaning(clv_status code)
 	return (unsigned)code < CLV_STATUS_COUNT ? meanings[code] : "unknown status";
 }
 
+clv_error_details *status_details(void)
+{
+	return &this_slot.details;
+}
+
+void status_detail(char *field, size_t n, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(field, n, fmt, ap);
+	va_end(ap);
+}
+
 const char *status_message(void)
 {
 	if (this_slot.text)
@@ -102,6 +116,7 @@ clv_status status_vfail(clv_status code, const char *file, int line, const char 
 	(void)line;
 #endif
 	slot_set(code, join(fmt, ap, "", place));
+	this_slot.details = (clv_error_details){.dimension = -1};
 	return code;
 }
 

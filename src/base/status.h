@@ -28,6 +28,11 @@ clv_status status_vfail(clv_status code, const char *file, int line, const char 
 /* Prepends to the message in the slot, with ": " between unless the new text ends in a space; returns `code`. */
 clv_status fail_more(clv_status code, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
+/* What the last failure on this thread is about. detail() fills in a text of it, as far as that fits. */
+clv_error_details *status_details(void);
+void status_detail(char *field, size_t n, const char *fmt, ...) PRINTF_LIKE(3, 4);
+#define detail(field, ...) status_detail(status_details()->field, sizeof status_details()->field, __VA_ARGS__)
+
 #ifdef __cplusplus
 }
 #endif

@@ -38,6 +38,7 @@ clv_status br_meta_get(const clv_tensor *t, br_meta *out);
 bool br_fits(const clv_tensor *t, uint8_t dtype, const char *device, uint32_t ndim, const uint32_t *dims,
              const int64_t *sizes);
 bool br_requires_grad(const clv_tensor *t); /* false for NULL */
+bool br_has_graph(const clv_tensor *t);     /* gradients go on behind it */
 bool br_is_contiguous(const br_meta *m);    /* row-major, dimensions of size 1 ignored */
 clv_status br_bits_equal(const clv_tensor *a, const clv_tensor *b, bool *out); /* same type, shape and bits */
 clv_status br_clone(const clv_tensor *t, bool grad, clv_tensor **out); /* same strides; grad: gradients flow through */
@@ -122,9 +123,9 @@ typedef struct br_settings {
 } br_settings;
 clv_status br_settings_get(br_settings *out);
 clv_status br_settings_set(const br_settings *s); /* what is as it should be is left alone */
-/* The state of the CPU's random generator as a tensor of bytes; and set. What is no state is refused: CLV_E_TORCH. */
-clv_status br_random_get(clv_tensor **out);
-clv_status br_random_set(const clv_tensor *state);
+/* The state of a device's random generator as a tensor of bytes; and set. What is no state is refused: CLV_E_TORCH. */
+clv_status br_random_get(const char *device, clv_tensor **out);
+clv_status br_random_set(const char *device, const clv_tensor *state);
 
 /* ---- threads: bridge_threads.cpp ----------------------------------------------------------------------------------- */
 

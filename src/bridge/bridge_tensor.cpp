@@ -143,6 +143,11 @@ bool br_requires_grad(const clv_tensor *t)
 	return t && reinterpret_cast<const c10::TensorImpl *>(t)->requires_grad();
 }
 
+bool br_has_graph(const clv_tensor *t)
+{
+	return t && borrow(t).grad_fn() != nullptr;
+}
+
 bool br_is_contiguous(const br_meta *m)
 {
 	if (!m->strided)

@@ -82,20 +82,20 @@ clv_status br_settings_set(const br_settings *s)
 	})
 }
 
-clv_status br_random_get(clv_tensor **out)
+clv_status br_random_get(const char *device, clv_tensor **out)
 {
 	BRIDGE_CATCH({
-		at::Generator g = at::detail::getDefaultCPUGenerator();
+		at::Generator g = at::globalContext().defaultGenerator(at::Device(device));
 		std::lock_guard<std::mutex> lock(g.mutex());
 		*out = release(g.get_state());
 		return CLV_OK;
 	})
 }
 
-clv_status br_random_set(const clv_tensor *state)
+clv_status br_random_set(const char *device, const clv_tensor *state)
 {
 	BRIDGE_CATCH({
-		at::Generator g = at::detail::getDefaultCPUGenerator();
+		at::Generator g = at::globalContext().defaultGenerator(at::Device(device));
 		std::lock_guard<std::mutex> lock(g.mutex());
 		g.set_state(borrow(state));
 		return CLV_OK;

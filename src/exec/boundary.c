@@ -147,6 +147,12 @@ static clv_status describe(boundary *b, const runtime *r, uint32_t i, const run_
 	return CLV_OK;
 }
 
+typedef struct prefix_call {
+	const runtime *r;
+	clv_tensor *const *inputs;
+	boundary *b;
+} prefix_call;
+
 static clv_status run_into(boundary *b, const runtime *r, uint32_t i, const run_spec *spec)
 {
 	TRY(describe(b, r, i, spec));
@@ -160,24 +166,30 @@ static clv_status run_into(boundary *b, const runtime *r, uint32_t i, const run_
 	return st;
 }
 
+static clv_status run_prefix(void *ctx, uint32_t i)
+{
+	prefix_call *c = ctx;
+	boundary *b;
+	TRY(boundary_new(&b));
+	clv_status st = run_into(b, c->r, i, &(run_spec){.inputs = c->inputs});
+	if (st == CLV_OK)
+		c->b = b;
+	else
+		clv_boundary_free(b);
+	return st;
+}
+
 clv_status clv_runtime_run_prefix(const clv_runtime *r, const clv_tensor *const *inputs, uint32_t ninputs,
                                   clv_boundary **out)
 {
-	boundary *b;
-	uint32_t i;
+	prefix_call c = {r, (clv_tensor *const *)inputs, NULL};
 	if (!r || (ninputs && !inputs) || !out)
 		return fail(CLV_E_INVALID, "clv_runtime_run_prefix: an argument is NULL");
 	if (r->part != PART_PREFIX)
 		return fail(CLV_E_INVALID, "this runtime is no prefix; clv_runtime_options.part makes one of a cut model");
-	TRY(runtime_pick(r, (clv_tensor *const *)inputs, ninputs, &i));
-	TRY(boundary_new(&b));
-	run_spec spec = {.inputs = (clv_tensor *const *)inputs};
-	clv_status st = run_into(b, r, i, &spec);
-	if (st == CLV_OK)
-		*out = b;
-	else
-		clv_boundary_free(b);
-	return st;
+	TRY(runtime_serve(r, c.inputs, ninputs, run_prefix, &c));
+	*out = c.b;
+	return CLV_OK;
 }
 
 /* ---- the suffix ------------------------------------------------------------------------------------------------- */
@@ -230,8 +242,8 @@ static clv_status find_tensors(const clv_program *g, const boundary *b, clv_tens
 	return CLV_OK;
 }
 
-static clv_status run_on(const runtime *r, uint32_t i, const boundary *b, clv_tensor **inputs, int64_t *symbols,
-                         clv_tensor **outputs)
+static clv_status run_tensors(const runtime *r, uint32_t i, const boundary *b, clv_tensor **inputs, int64_t *symbols,
+                              clv_tensor **outputs)
 {
 	const runtime_plan *e = &r->plans.at[i];
 	TRY(find_sizes(e->g->p, b, symbols));
@@ -242,6 +254,30 @@ static clv_status run_on(const runtime *r, uint32_t i, const boundary *b, clv_te
 	return runtime_run_plan(r, i, &spec, outputs);
 }
 
+typedef struct suffix_call {
+	const runtime *r;
+	const boundary *b;
+	clv_tensor **outputs;
+	uint32_t noutputs;
+} suffix_call;
+
+static clv_status run_suffix(void *ctx, uint32_t i)
+{
+	const suffix_call *c = ctx;
+	const runtime_plan *e = &c->r->plans.at[i];
+	if (c->noutputs != e->noutputs)
+		return fail(CLV_E_INPUT, "the model gives %u outputs, the call has room for %u", e->noutputs, c->noutputs);
+	uint32_t n = e->g->v.inputs.n;
+	clv_tensor **inputs = mem_alloc((n + 1) * sizeof *inputs);
+	int64_t *symbols = mem_alloc((e->g->p->symbols.n + 1) * sizeof *symbols);
+	clv_status st = inputs && symbols ? run_tensors(c->r, i, c->b, inputs, symbols, c->outputs) : fail_nomem();
+	for (uint32_t k = 0; inputs && k < n; k++)
+		br_unref(inputs[k]);
+	mem_free(inputs);
+	mem_free(symbols);
+	return st;
+}
+
 clv_status clv_runtime_run_suffix(const clv_runtime *r, const clv_boundary *b, clv_tensor **outputs, uint32_t noutputs)
 {
 	uint32_t i;
@@ -250,18 +286,8 @@ clv_status clv_runtime_run_suffix(const clv_runtime *r, const clv_boundary *b, c
 	if (r->part != PART_SUFFIX)
 		return fail(CLV_E_INVALID, "this runtime is no suffix; clv_runtime_options.part makes one of a cut model");
 	TRY(find_plan(r, b, &i));
-	const runtime_plan *e = &r->plans.at[i];
-	if (noutputs != e->noutputs)
-		return fail(CLV_E_INPUT, "the model gives %u outputs, the call has room for %u", e->noutputs, noutputs);
-	uint32_t n = e->g->v.inputs.n;
-	clv_tensor **inputs = mem_alloc((n + 1) * sizeof *inputs);
-	int64_t *symbols = mem_alloc((e->g->p->symbols.n + 1) * sizeof *symbols);
-	clv_status st = inputs && symbols ? run_on(r, i, b, inputs, symbols, outputs) : fail_nomem();
-	for (uint32_t k = 0; inputs && k < n; k++)
-		br_unref(inputs[k]);
-	mem_free(inputs);
-	mem_free(symbols);
-	return st;
+	suffix_call c = {r, b, outputs, noutputs};
+	return runtime_serve_suffix(r, i, run_suffix, &c);
 }
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------ */

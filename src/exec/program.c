@@ -9,6 +9,7 @@
 #include "exec/code.h"
 #include "exec/optimized.h"
 #include "exec/segment_check.h"
+#include "exec/undo.h"
 #include "plan/data.h"
 
 /* Where a code runs, and what goes in and out. */
@@ -769,6 +770,8 @@ clv_status program_new(const plan *p, const program_spec *spec, clv_program **ou
 	g->assumes = (spec->optimize || spec->ncodes) && !spec->debug;
 	if (st == CLV_OK && !spec->of && !spec->outer)
 		st = apart_new(g, &g->apart);
+	if (st == CLV_OK && !spec->of && !spec->outer)
+		st = undo_new(g, &g->undo);
 	if (st == CLV_OK && spec->optimize && !spec->debug)
 		st = optimizer_new(g, spec, &g->optimizer);
 	if (st != CLV_OK) {
@@ -793,6 +796,7 @@ void program_free(clv_program *g)
 		br_unref(g->bound[i]);
 	optimizer_free(g->optimizer);
 	apart_free(g->apart);
+	undo_free(g->undo);
 	pool_free(g->memory);
 	frame_free(atomic_load(&g->spare));
 	view_free(&g->v);

@@ -96,6 +96,7 @@ struct clv_program {
 	node_names *names;
 	_Atomic(frame *) spare;
 	struct optimizer *optimizer; /* NULL: it runs as it is */
+	struct undo *undo;           /* what it changes before a guard may end its run; NULL: nothing */
 	struct apart *apart;         /* memory from outside that it writes; NULL: none */
 	bool assumes;                /* passes or compilers took that for apart from the rest */
 	int threads;                 /* that operators use in its runs; 0: as many as outside */

@@ -7,6 +7,7 @@
 #include "exec/apart.h"
 #include "exec/code.h"
 #include "exec/optimized.h"
+#include "exec/undo.h"
 #include "exec/program.h"
 
 #include <stdio.h>
@@ -83,6 +84,9 @@ static clv_status bad_dim(const plan *p, value_id v, const br_meta *m, uint32_t 
 		fail(CLV_E_INPUT, "input %s: dimension %u is %lld, the plan was captured with %lld (%s)",
 	         input_name(p, v, scratch, sizeof scratch), d, (long long)m->sizes[d], (long long)want, text ? text : "");
 	mem_free(text);
+	status_details()->dimension = (int32_t)d;
+	detail(expected, "%lld", (long long)want);
+	detail(seen, "%lld", (long long)m->sizes[d]);
 	return st;
 }
 
@@ -107,15 +111,12 @@ static bool input_fits(const clv_program *g, const frame *f, const value *x, con
 	return x->kind != VALUE_INPUT || (br_meta_get(t, &m) == CLV_OK && strides_fit(p, x, &m, f));
 }
 
-static clv_status check_input(const clv_program *g, const frame *f, value_id v, const clv_tensor *t)
+/* What is wrong with an input. */
+static clv_status refuse_input(const clv_program *g, const frame *f, value_id v, const char *name, const clv_tensor *t)
 {
 	const plan *p = g->p;
 	const value *x = &p->values.at[v];
-	char scratch[32];
 	br_meta m;
-	if (input_fits(g, f, x, t))
-		return CLV_OK;
-	const char *name = input_name(p, v, scratch, sizeof scratch);
 	if (!t)
 		return fail(CLV_E_INPUT, "input %s is missing", name);
 	TRY(br_meta_get(t, &m));
@@ -142,6 +143,18 @@ static clv_status check_input(const clv_program *g, const frame *f, value_id v, 
 		            "%s.contiguous(), or capture with an input laid out like this one",
 		            name, name);
 	return CLV_OK;
+}
+
+static clv_status check_input(const clv_program *g, const frame *f, value_id v, const clv_tensor *t)
+{
+	char scratch[32];
+	if (input_fits(g, f, &g->p->values.at[v], t))
+		return CLV_OK;
+	const char *name = input_name(g->p, v, scratch, sizeof scratch);
+	clv_status st = refuse_input(g, f, v, name, t);
+	if (st != CLV_OK)
+		detail(input, "%s", name);
+	return st;
 }
 
 /* Parameters may be exchanged between runs, but not change type or shape. */
@@ -186,6 +199,16 @@ static clv_status no_symbol(const clv_program *g, const run_spec *r, const char 
 	return fail(CLV_E_INPUT, "%s cannot be read off the inputs of this part of the plan; give its value", name);
 }
 
+static clv_status out_of_range(const char *name, int64_t k, int64_t lo, int64_t hi)
+{
+	clv_status st =
+		fail(CLV_E_INPUT, "%s is %lld, the plan is for %lld to %lld", name, (long long)k, (long long)lo, (long long)hi);
+	detail(input, "%s", name);
+	detail(expected, "%lld to %lld", (long long)lo, (long long)hi);
+	detail(seen, "%lld", (long long)k);
+	return st;
+}
+
 /* Symbols are read off the inputs whose dimensions they are, or follow from; whether all of them fit is checked later. */
 clv_status program_symbols(const clv_program *g, const run_spec *r, int64_t *syms)
 {
@@ -214,8 +237,7 @@ clv_status program_symbols(const clv_program *g, const run_spec *r, int64_t *sym
 		if (syms[i] < 0)
 			return no_symbol(g, r, plan_s(p, s->name));
 		if (syms[i] < s->lo || syms[i] > s->hi)
-			return fail(CLV_E_INPUT, "%s is %lld, the plan is for %lld to %lld", plan_s(p, s->name), (long long)syms[i],
-			            (long long)s->lo, (long long)s->hi);
+			return out_of_range(plan_s(p, s->name), syms[i], s->lo, s->hi);
 	}
 	return CLV_OK;
 }
@@ -358,6 +380,11 @@ static clv_status at_node(const clv_program *g, node_id id, clv_status st)
 	fail_more(st, "node %s (%s)%s%s%s%s%s: ", node_name(g->names, id), plan_s(p, n->op), path[0] ? " in " : "", path,
 	          n->at != NONE ? " at " : "", n->at != NONE ? plan_s(p, n->at) : "", text ? text : "");
 	mem_free(text);
+	status_details()->undone = st == CLV_E_GUARD && node_guards(p, id); /* unless program_run finds that it is not */
+	detail(node, "%s", node_name(g->names, id));
+	detail(op, "%s", plan_s(p, n->op));
+	detail(module, "%s", path);
+	detail(source, "%s", n->at != NONE ? plan_s(p, n->at) : "");
 	return st;
 }
 
@@ -375,6 +402,13 @@ static void print_host(strbuf *b, const br_arg *a)
 		return;
 	default: strbuf_puts(b, "something else"); return;
 	}
+}
+
+static clv_status host_text(const br_arg *a, char **out)
+{
+	strbuf b = STRBUF_INIT;
+	print_host(&b, a);
+	return strbuf_take(&b, out);
 }
 
 /* A number that later calls take: branches on it (zero, a sign, a threshold) are not in the plan. */
@@ -403,16 +437,19 @@ static clv_status check_host(const clv_program *g, const frame *f, value_id v, c
 		(void)br_from_plain(p, want, &w); /* the verifier lets only literals be expected */
 	if (br_arg_same(&w, got))
 		return CLV_OK;
-	strbuf b = STRBUF_INIT;
-	strbuf_puts(&b, "the forward read ");
-	print_host(&b, &w);
-	strbuf_puts(&b, " from the data when it was captured, now it is ");
-	print_host(&b, got);
-	strbuf_puts(&b, "; the plan holds only for the captured value");
-	char *text = NULL;
-	TRY(strbuf_take(&b, &text));
-	clv_status st = fail(CLV_E_GUARD, "%s", text);
-	mem_free(text);
+	char *expected, *seen = NULL;
+	TRY(host_text(&w, &expected));
+	clv_status st = host_text(got, &seen);
+	if (st == CLV_OK) {
+		st = fail(CLV_E_GUARD,
+		          "the forward read %s from the data when it was captured, now it is %s; the plan holds only for the "
+		          "captured value",
+		          expected, seen);
+		detail(expected, "%s", expected);
+		detail(seen, "%s", seen);
+	}
+	mem_free(expected);
+	mem_free(seen);
 	return st;
 }
 
@@ -882,7 +919,7 @@ static clv_status run_chosen(const clv_program *g, const run_spec *r)
 	return alone && g->optimizer ? optimizer_run(g->optimizer, g, r) : program_run_plain(g, r);
 }
 
-clv_status program_run(const clv_program *g, const run_spec *r)
+static clv_status run_in_team(const clv_program *g, const run_spec *r)
 {
 	br_team had;
 	if (!g->threads)
@@ -890,6 +927,24 @@ clv_status program_run(const clv_program *g, const run_spec *r)
 	br_team_enter(g->threads, &had);
 	clv_status st = run_chosen(g, r);
 	br_team_leave(&had);
+	return st;
+}
+
+clv_status program_run(const clv_program *g, const run_spec *r)
+{
+	undo_log log;
+	bool whole;
+	if (!g->undo || r->guards)
+		return run_in_team(g, r);
+	TRY(program_check_run(g, r)); /* before copies are made of what may be no tensor of the plan's */
+	TRY(undo_begin(g->undo, r, &log));
+	clv_status st = run_in_team(g, r);
+	if (st == CLV_E_GUARD) {
+		clv_status put = undo_run(g->undo, r, &log, &whole);
+		status_details()->undone &= put == CLV_OK && whole;
+		st = put == CLV_OK ? st : put;
+	}
+	undo_end(&log);
 	return st;
 }
 

@@ -458,23 +458,32 @@ static clv_status serves(const runtime *r, const runtime_plan *e, clv_tensor *co
 	return proven ? check_proven(e, &spec) : CLV_OK;
 }
 
-/* A plan that is for these sizes, beginning with the one that served last; NONE: none is. */
-static clv_status find_plan(const runtime *r, clv_tensor *const *inputs, bool proven, uint32_t *out)
+/* Plans are tried in turn, from the one that served last. */
+typedef struct search {
+	clv_tensor *const *inputs; /* NULL: of a suffix, whose boundary plan `first` made */
+	uint32_t first, tried;
+	bool proven; /* only those that are proven for the sizes */
+} search;
+
+static bool same_prefix(const artifact_plan *a, const artifact_plan *b)
 {
-	_Atomic uint32_t *last = &((runtime *)r)->last;
-	uint32_t first = atomic_load_explicit(last, memory_order_relaxed);
+	return a->cut != NONE && a->cut == b->cut && plan_same_until(a->p, b->p, a->cut);
+}
+
+/* The next plan that is for these sizes, or takes the same boundary; NONE: none is. */
+static clv_status find_plan(const runtime *r, search *s, uint32_t *out)
+{
 	*out = NONE;
-	for (uint32_t k = 0; k < r->plans.n; k++) {
-		uint32_t i = (first + k) % r->plans.n;
-		clv_status st = serves(r, &r->plans.at[i], inputs, proven);
+	while (s->tried < r->plans.n && *out == NONE) {
+		uint32_t i = (s->first + s->tried++) % r->plans.n;
+		clv_status st = CLV_E_INPUT;
+		if (s->inputs)
+			st = serves(r, &r->plans.at[i], s->inputs, s->proven);
+		else if (same_prefix(r->plans.at[s->first].e, r->plans.at[i].e))
+			st = CLV_OK;
 		if (st == CLV_E_NOMEM)
 			return st; /* says nothing about the plan */
-		if (st != CLV_OK)
-			continue;
-		if (i != first)
-			atomic_store_explicit(last, i, memory_order_relaxed);
-		*out = i;
-		return CLV_OK;
+		*out = st == CLV_OK ? i : NONE;
 	}
 	return CLV_OK;
 }
@@ -489,19 +498,62 @@ static clv_status refuse_inputs(const runtime *r, clv_tensor *const *inputs)
 }
 
 /* A plan that is proven for these sizes goes before one whose formulas merely reach them. */
-clv_status runtime_pick(const runtime *r, clv_tensor *const *inputs, uint32_t ninputs, uint32_t *out)
+static clv_status pick(const runtime *r, search *s, uint32_t ninputs, uint32_t *out)
 {
 	if (ninputs != r->inputs.n)
 		return fail(CLV_E_INPUT, "the model takes %u inputs, the call has %u", r->inputs.n, ninputs);
 	if (r->plans.n == 1) {
-		run_spec spec = {.inputs = inputs};
+		run_spec spec = {.inputs = s->inputs};
 		*out = 0; /* the run itself looks at everything else */
-		return runtime_check_sizes(r, 0, &spec) == CLV_OK ? CLV_OK : refuse_inputs(r, inputs);
+		return runtime_check_sizes(r, 0, &spec) == CLV_OK ? CLV_OK : refuse_inputs(r, s->inputs);
 	}
-	TRY(find_plan(r, inputs, true, out));
-	if (*out == NONE && r->unproven)
-		TRY(find_plan(r, inputs, false, out));
-	return *out == NONE ? refuse_inputs(r, inputs) : CLV_OK;
+	s->first = atomic_load_explicit(&r->last, memory_order_relaxed);
+	s->proven = true;
+	TRY(find_plan(r, s, out));
+	if (*out == NONE && r->unproven) {
+		s->proven = false;
+		s->tried = 0;
+		TRY(find_plan(r, s, out));
+	}
+	return *out == NONE ? refuse_inputs(r, s->inputs) : CLV_OK;
+}
+
+clv_status runtime_pick(const runtime *r, clv_tensor *const *inputs, uint32_t ninputs, uint32_t *out)
+{
+	return pick(r, &(search){.inputs = inputs}, ninputs, out);
+}
+
+/* After a run that a guard ended, and that left no trace. */
+static clv_status serve_others(const runtime *r, search *s, uint32_t *which, serve_fn run, void *ctx)
+{
+	clv_error_details details = *status_details();
+	char *message = mem_strdup(status_message(), strlen(status_message()));
+	clv_status st = message ? CLV_E_GUARD : fail_nomem();
+	while (st == CLV_E_GUARD && status_details()->undone) {
+		TRY_OUT(find_plan(r, s, which));
+		if (*which == NONE) {
+			st = fail(CLV_E_GUARD, "%s; no other plan of the file for these sizes holds for it", message);
+			*status_details() = details;
+			break;
+		}
+		st = run(ctx, *which);
+	}
+out:
+	mem_free(message);
+	return st;
+}
+
+clv_status runtime_serve(const runtime *r, clv_tensor *const *inputs, uint32_t ninputs, serve_fn run, void *ctx)
+{
+	search s = {.inputs = inputs};
+	uint32_t which;
+	TRY(pick(r, &s, ninputs, &which));
+	clv_status st = run(ctx, which);
+	if (st == CLV_E_GUARD && status_details()->undone && r->plans.n > 1)
+		st = serve_others(r, &s, &which, run, ctx);
+	if (st == CLV_OK && r->plans.n > 1 && which != s.first)
+		atomic_store_explicit(&((runtime *)r)->last, which, memory_order_relaxed);
+	return st;
 }
 
 /* Takes what is re-bound out of the outputs of a run and into the state. */
@@ -604,20 +656,40 @@ clv_status runtime_run_plan(const runtime *r, uint32_t i, const run_spec *given,
 	return st;
 }
 
+clv_status runtime_serve_suffix(const runtime *r, uint32_t i, serve_fn run, void *ctx)
+{
+	search s = {.first = i, .tried = 1};
+	clv_status st = run(ctx, i);
+	if (st == CLV_E_GUARD && status_details()->undone && r->plans.n > 1)
+		st = serve_others(r, &s, &i, run, ctx);
+	return st;
+}
+
+typedef struct whole_call {
+	const runtime *r;
+	clv_tensor *const *inputs;
+	clv_tensor **outputs;
+	uint32_t noutputs;
+} whole_call;
+
+static clv_status run_whole(void *ctx, uint32_t i)
+{
+	const whole_call *c = ctx;
+	uint32_t n = c->r->plans.at[i].noutputs;
+	if (c->noutputs != n)
+		return fail(CLV_E_INPUT, "the model gives %u outputs, the call has room for %u", n, c->noutputs);
+	return runtime_run_plan(c->r, i, &(run_spec){.inputs = c->inputs}, c->outputs);
+}
+
 clv_status clv_runtime_run(const clv_runtime *r, const clv_tensor *const *inputs, uint32_t ninputs,
                            clv_tensor **outputs, uint32_t noutputs)
 {
-	uint32_t i;
 	if (!r || (ninputs && !inputs) || (noutputs && !outputs))
 		return fail(CLV_E_INVALID, "clv_runtime_run: an argument is NULL");
 	if (r->part == PART_SUFFIX)
 		return fail(CLV_E_INVALID, "this is a suffix: clv_runtime_run_suffix runs it, on the boundary of a prefix");
-	TRY(runtime_pick(r, (clv_tensor *const *)inputs, ninputs, &i));
-	if (noutputs != r->plans.at[i].noutputs)
-		return fail(CLV_E_INPUT, "the model gives %u outputs, the call has room for %u", r->plans.at[i].noutputs,
-		            noutputs);
-	run_spec spec = {.inputs = (clv_tensor *const *)inputs};
-	return runtime_run_plan(r, i, &spec, outputs);
+	whole_call c = {r, (clv_tensor *const *)inputs, outputs, noutputs};
+	return runtime_serve(r, c.inputs, ninputs, run_whole, &c);
 }
 
 static clv_status report_plan(const runtime *r, uint32_t i, strbuf *b)

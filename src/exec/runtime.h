@@ -111,6 +111,12 @@ void profile_drop(runtime_plan *e);
 
 /* runtime.c. Which plan serves these inputs. */
 clv_status runtime_pick(const runtime *r, clv_tensor *const *inputs, uint32_t ninputs, uint32_t *out);
+/* Has `run` run it. Several plans may be for the same sizes, and hold for other values at their guards: where a run ends at
+   one, the next of them is run. */
+typedef clv_status (*serve_fn)(void *ctx, uint32_t plan);
+clv_status runtime_serve(const runtime *r, clv_tensor *const *inputs, uint32_t ninputs, serve_fn run, void *ctx);
+/* The same for a suffix: plan i made the boundary, and the others are those that are the same up to the cut. */
+clv_status runtime_serve_suffix(const runtime *r, uint32_t i, serve_fn run, void *ctx);
 /* Whether plan i was recorded at the sizes of this call, or need not be. */
 clv_status runtime_check_sizes(const runtime *r, uint32_t i, const run_spec *spec);
 /* Runs plan i; outputs: what a caller gets. */

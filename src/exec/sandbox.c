@@ -678,7 +678,7 @@ static clv_status pack_inputs(const clv_program *g, const run_spec *spec, bool d
 		return fail_nomem();
 	memcpy(all, spec->inputs, n * sizeof *all);
 	all[n] = NULL;
-	clv_status st = draws ? br_random_get(&all[n]) : CLV_OK;
+	clv_status st = draws ? br_random_get("cpu", &all[n]) : CLV_OK;
 	if (st == CLV_OK)
 		st = parcel_make(all, n + draws, out);
 	if (st == CLV_E_UNSUPPORTED || st == CLV_E_INVALID)
@@ -751,7 +751,7 @@ static clv_status write_back(const runtime_plan *e, const run_spec *spec, const 
 			at++;
 		}
 		if (draws && write)
-			TRY(br_random_set(x->tensors[at]));
+			TRY(br_random_set("cpu", x->tensors[at]));
 	}
 	return CLV_OK;
 }

@@ -191,7 +191,7 @@ static clv_status run_plan(server *s, call *x)
 	fesetenv(&x->c.arithmetic);
 	TRY(br_settings_set(&x->c.settings));
 	if (x->c.draws)
-		TRY(br_random_set(x->tensors[x->c.ntensors - 1]));
+		TRY(br_random_set("cpu", x->tensors[x->c.ntensors - 1]));
 	if (other)
 		br_team_enter(x->c.threads, &had);
 	clv_status st = runtime_run_plan(s->r, x->c.plan, &spec, x->results);
@@ -217,7 +217,7 @@ static clv_status run(server *s, call *x)
 	for (uint32_t i = 0; i < e->g->v.inputs.n; i++)
 		if (sandbox_writes(e, i))
 			x->results[x->nresults++] = br_ref(x->tensors[i]);
-	return x->c.draws ? br_random_get(&x->results[x->nresults++]) : CLV_OK;
+	return x->c.draws ? br_random_get("cpu", &x->results[x->nresults++]) : CLV_OK;
 }
 
 static clv_status assign(server *s, const call *x)

@@ -766,19 +766,37 @@ static void tracer_close(tracer *t)
 	mem_free(t->folder);
 }
 
+typedef struct call_plan {
+	const runtime *r;
+	clv_tensor *const *inputs;
+	uint32_t plan;
+} call_plan;
+
+/* Which of several plans for the same sizes an example is for is seen when they run. */
+static clv_status try_call(void *ctx, uint32_t i)
+{
+	call_plan *c = ctx;
+	const runtime_plan *e = &c->r->plans.at[i];
+	c->plan = i;
+	if (c->r->plans.n == 1)
+		return program_check_inputs(e->g, c->inputs);
+	clv_tensor **outputs = mem_alloc((e->noutputs + 1) * sizeof *outputs);
+	clv_status st = outputs ? runtime_run_plan(c->r, i, &(run_spec){.inputs = c->inputs}, outputs) : fail_nomem();
+	for (uint32_t k = 0; st == CLV_OK && k < e->noutputs; k++)
+		br_unref(outputs[k]);
+	mem_free(outputs);
+	return st;
+}
+
 static clv_status assign_calls(tracer *t, decision *all)
 {
 	for (uint32_t c = 0; c < t->o->ncalls; c++) {
 		const clv_trace_call *call = &t->o->calls[c];
-		uint32_t i;
-		clv_status st = runtime_pick(t->r, (clv_tensor *const *)call->inputs, call->ninputs, &i);
-		if (st == CLV_OK) {
-			run_spec spec = {.inputs = (clv_tensor *const *)call->inputs, .externals = t->r->plans.at[i].externals};
-			st = program_check_inputs(t->r->plans.at[i].g, spec.inputs);
-		}
+		call_plan found = {.r = t->r, .inputs = (clv_tensor *const *)call->inputs};
+		clv_status st = runtime_serve(t->r, found.inputs, call->ninputs, try_call, &found);
 		if (st != CLV_OK)
 			return fail_more(st, "example %u", c);
-		TRY(vec_push(&all[i].ordered.calls, c));
+		TRY(vec_push(&all[found.plan].ordered.calls, c));
 	}
 	return CLV_OK;
 }

@@ -466,6 +466,9 @@ void value_print_type(const plan *p, value_id v, strbuf *b);        /* f32[B,64]
 clv_status plan_parse(const char *text, size_t n, plan **out);      /* hostile input; errors "line:col: …" */
 clv_status plan_verify(const plan *p);         /* a plan that was only parsed or built may still break a rule */
 bool plan_equal(const plan *a, const plan *b); /* both must verify */
+/* The nodes before `end` do the same on the same inputs. Those that read constants are not taken for it: a plan does not
+   have their data. */
+bool plan_same_until(const plan *a, const plan *b, node_id end);
 
 /* copy.c. All ids stay; in a reordered plan node i is node order[i] of p. An order that breaks a rule is CLV_E_VERIFY, one
    that changes what the plan does is not noticed; but `moved` is set where it would be another plan if tensors from outside

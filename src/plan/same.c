@@ -111,19 +111,26 @@ static bool value_same(const pair *q, value_id a, value_id b)
 	       pair_dims(q, x->shape, y->shape, x->ndim) && pair_dims(q, x->strides, y->strides, x->ndim);
 }
 
+static bool symbols_same(const pair *q)
+{
+	if (q->a->symbols.n != q->b->symbols.n)
+		return false;
+	for (uint32_t i = 0; i < q->a->symbols.n; i++) {
+		const symbol *x = &q->a->symbols.at[i], *y = &q->b->symbols.at[i];
+		if (!pair_str(q, x->name, y->name) || x->lo != y->lo || x->hi != y->hi || x->data != y->data)
+			return false;
+	}
+	return true;
+}
+
 static bool heads_same(const pair *q)
 {
 	const plan *a = q->a, *b = q->b;
 	if (!pair_str(q, a->model, b->model) || a->training != b->training || a->grad_modes != b->grad_modes ||
 	    a->moved != b->moved)
 		return false;
-	if (a->symbols.n != b->symbols.n || a->scopes.n != b->scopes.n)
+	if (!symbols_same(q) || a->scopes.n != b->scopes.n)
 		return false;
-	for (uint32_t i = 0; i < a->symbols.n; i++) {
-		const symbol *x = &a->symbols.at[i], *y = &b->symbols.at[i];
-		if (!pair_str(q, x->name, y->name) || x->lo != y->lo || x->hi != y->hi || x->data != y->data)
-			return false;
-	}
 	for (uint32_t i = 0; i < a->scopes.n; i++) {
 		const scope *x = &a->scopes.at[i], *y = &b->scopes.at[i];
 		if (x->parent != y->parent || !pair_str(q, x->path, y->path) || !pair_str(q, x->cls, y->cls))
@@ -139,7 +146,7 @@ static value_id next_external(const plan *p, value_id v)
 	return v;
 }
 
-static bool declarations_same(const pair *q)
+static bool inputs_same(const pair *q)
 {
 	const plan *a = q->a, *b = q->b;
 	if (a->inputs.n != b->inputs.n)
@@ -147,6 +154,14 @@ static bool declarations_same(const pair *q)
 	for (uint32_t i = 0; i < a->inputs.n; i++)
 		if (!value_same(q, a->inputs.at[i], b->inputs.at[i]))
 			return false;
+	return true;
+}
+
+static bool declarations_same(const pair *q)
+{
+	const plan *a = q->a, *b = q->b;
+	if (!inputs_same(q))
+		return false;
 	value_id x = next_external(a, 0), y = next_external(b, 0);
 	while (x < a->values.n && y < b->values.n) {
 		if (!value_same(q, x, y))
@@ -201,11 +216,9 @@ static bool node_same(const pair *q, const node *x, const node *y)
 	return results_same(q, x->results, y->results, x->nresults, 0);
 }
 
-static bool nodes_same(const pair *q)
+static bool nodes_same(const pair *q, node_id end)
 {
-	if (q->a->nodes.n != q->b->nodes.n)
-		return false;
-	for (node_id n = 0; n < q->a->nodes.n; n++)
+	for (node_id n = 0; n < end; n++)
 		if (!node_same(q, &q->a->nodes.at[n], &q->b->nodes.at[n]))
 			return false;
 	return true;
@@ -304,7 +317,30 @@ static bool ties_same(const pair *q)
 bool plan_equal(const plan *a, const plan *b)
 {
 	const pair q = {a, b, NULL, NULL};
-	return heads_same(&q) && declarations_same(&q) && ties_same(&q) && nodes_same(&q) && rebinds_same(&q) &&
+	return heads_same(&q) && declarations_same(&q) && ties_same(&q) && a->nodes.n == b->nodes.n &&
+	       nodes_same(&q, a->nodes.n) && rebinds_same(&q) &&
 	       trees_same(&q, a->in_tree.at, a->in_tree.n, b->in_tree.at, b->in_tree.n) &&
 	       trees_same(&q, a->out_tree.at, a->out_tree.n, b->out_tree.at, b->out_tree.n);
+}
+
+typedef struct const_walk {
+	const plan *p;
+	bool found;
+} const_walk;
+
+static void note_const(void *ctx, value_id v)
+{
+	const_walk *w = ctx;
+	w->found |= w->p->values.at[v].kind == VALUE_CONST;
+}
+
+bool plan_same_until(const plan *a, const plan *b, node_id end)
+{
+	const pair q = {a, b, NULL, NULL};
+	const_walk w = {a, false};
+	if (end > a->nodes.n || end > b->nodes.n || !symbols_same(&q) || !inputs_same(&q) || !nodes_same(&q, end))
+		return false;
+	for (node_id n = 0; n < end; n++)
+		node_each_arg(a, n, note_const, &w);
+	return !w.found;
 }

@@ -576,6 +576,62 @@ static void the_sizes_of_a_call_choose_the_plan(void **state)
 	clv_runtime_free(r);
 }
 
+/* A buffer is written before the question, and the answer chooses what is given. */
+#define ASKS(answer, op)                                                                                               \
+	HEAD "input %0 f32[2] name=\"x\"\n"                                                                                \
+		 "buffer @h f32[2]\n"                                                                                          \
+		 "%1 = aten::add_.Tensor(@h, %0, 1) -> f32[2] view-of @h writes @h\n"                                          \
+		 "%2 = aten::sum(%0, none) -> f32[]\n"                                                                   \
+		 "%3 = aten::gt.Scalar(%2, 0) -> bool[]\n"                                                                     \
+		 "%4 = aten::is_nonzero(%3) -> bool = " answer " {host} at \"net.py:7\"\n"                                     \
+		 "%5 = aten::" op "(%1) -> f32[2]\n"                                                                           \
+		 "output %5\n"
+
+static void a_run_that_a_guard_ends_has_not_happened(void **state)
+{
+	(void)state;
+	clv_runtime *r = runtime_of(with_pair(ASKS("true", "neg"), "h"));
+	GIVES(r, VECTOR(1, 2), -11, -22);
+	for (int i = 0; i < 2; i++) {
+		run_fails(r, VECTOR(-1, -2), CLV_E_GUARD, "now it is false");
+		const clv_error_details *d = clv_last_error_details();
+		assert_string_equal(d->op, "aten::is_nonzero");
+		assert_string_equal(d->source, "net.py:7");
+		assert_string_equal(d->expected, "true");
+		assert_string_equal(d->seen, "false");
+		assert_true(d->undone);
+	}
+	GIVES(r, VECTOR(1, 2), -12, -24);
+	clv_runtime_free(r);
+}
+
+static void data_chooses_between_plans_of_one_size(void **state)
+{
+	(void)state;
+	artifact *a = with_pair(ASKS("true", "neg"), "h");
+	OK(artifact_add_plan(a, load_ok(ASKS("false", "relu")), "sig-1"));
+	clv_runtime *r = runtime_of(a);
+	GIVES(r, VECTOR(1, 2), -11, -22);
+	GIVES(r, VECTOR(-1, -2), 10, 20);
+	GIVES(r, VECTOR(-1, -2), 9, 18);
+	GIVES(r, VECTOR(1, 2), -10, -20);
+	clv_runtime_free(r);
+}
+
+static void inputs_that_do_not_fit_are_told_as_fields(void **state)
+{
+	(void)state;
+	clv_runtime *r = runtime_of(with_pair(add_in_place, "h"));
+	run_fails(r, VECTOR(1, 2, 3), CLV_E_INPUT, "dimension 0 is 3");
+	const clv_error_details *d = clv_last_error_details();
+	assert_string_equal(d->input, "x");
+	assert_int_equal(d->dimension, 0);
+	assert_string_equal(d->expected, "2");
+	assert_string_equal(d->seen, "3");
+	assert_string_equal(d->node, "");
+	clv_runtime_free(r);
+}
+
 static void sizes_that_are_not_proven_may_be_allowed(void **state)
 {
 	(void)state;
@@ -1358,6 +1414,9 @@ int main(void)
 		cmocka_unit_test(a_name_that_several_plans_read_is_left_to_the_caller_once),
 		cmocka_unit_test(a_tied_parameter_is_bound_by_each_of_its_names),
 		cmocka_unit_test(the_sizes_of_a_call_choose_the_plan),
+		cmocka_unit_test(a_run_that_a_guard_ends_has_not_happened),
+		cmocka_unit_test(data_chooses_between_plans_of_one_size),
+		cmocka_unit_test(inputs_that_do_not_fit_are_told_as_fields),
 		cmocka_unit_test(sizes_that_are_not_proven_may_be_allowed),
 		cmocka_unit_test(a_proven_plan_goes_before_one_whose_formulas_reach_the_size),
 		cmocka_unit_test(plans_that_take_other_numbers_of_inputs_are_passed_over),

@@ -383,13 +383,13 @@ def _reason(error: Exception) -> str:
     return text
 
 
-def capture_checked(target: Any, twin: Any, inputs: Args, fresh: Args, *, grad: bool) -> Any:
+def capture_checked(target: Any, twin: Any, inputs: Args, fresh: Args, *, grad: bool, on_guard: str = "record") -> Any:
     """Captures, and checks that capture itself left inputs, model, generators and modes as they were."""
     seed_all(CAPTURE_SEED + 500)
     before = rng_state()
     with torch.set_grad_enabled(grad):
         try:
-            return cleave.capture(target, inputs.args, inputs.kwargs or None)
+            return cleave.capture(target, inputs.args, inputs.kwargs or None, on_guard=on_guard)
         finally:
             assert torch.is_grad_enabled() == grad, "capture changed the grad mode"
             assert rng_state() == before, "capture moved a random generator"
@@ -412,6 +412,7 @@ def check(
     capture_around: Callable[[], AbstractContextManager[Any]] = nullcontext,
     run_around: Callable[[], AbstractContextManager[Any]] | None = None,
     all_state: bool = True,
+    on_guard: str = "record",
 ) -> str:
     """Compares plan and eager: "replayed" or "refused: <reason>", and AssertionError on any difference.
 
@@ -423,6 +424,7 @@ def check(
     between         called with model (and with twin) and a running number before every run
     capture_around  a context for capture and, unless run_around is given, for the runs
     all_state       compare plain tensor attributes as well, not parameters and buffers only
+    on_guard        as capture has it
     """
     modes = [False, True] if grad == "both" else [bool(grad)]
     run_around = run_around or capture_around
@@ -436,7 +438,7 @@ def check(
         fresh = draw(make_inputs, CAPTURE_SEED, input_grad)
         try:
             with capture_around():
-                plan = capture_checked(target, other, inputs, fresh, grad=capture_grad)
+                plan = capture_checked(target, other, inputs, fresh, grad=capture_grad, on_guard=on_guard)
         except REFUSALS as error:
             refused = refused or _reason(error)
             continue
@@ -498,22 +500,29 @@ def must_replay(model_or_fn: Any, make_inputs: Callable[[], Any], **options: Any
 
 
 def must_refuse(model_or_fn: Any, make_inputs: Callable[[], Any], match: str, **options: Any) -> None:
-    outcome = check(model_or_fn, make_inputs, refuse_ok=True, **options)
+    outcome = check(model_or_fn, make_inputs, refuse_ok=True, on_guard="raise", **options)
     assert outcome != "replayed", "should be refused, but was replayed"
     assert re.search(match, outcome, re.IGNORECASE), f"the reason does not match {match!r}: {outcome}"
 
 
 def guarded(model_or_fn: Any, example: Any, same: Any, other: Any, *, match: str = "", grad: bool = False) -> None:
-    """A host value is part of the plan: data with an equal value replays, other data is a GuardError."""
+    """A host value is part of the plan: data with an equal value replays, other data is a GuardError, or gets a plan of
+    its own."""
     if isinstance(model_or_fn, nn.Module):
         model_or_fn.eval()
     example, same, other = (t if isinstance(t, tuple) else (t,) for t in (example, same, other))
     with torch.set_grad_enabled(grad):
+        strict = cleave.capture(model_or_fn, tuple(t.clone() for t in example), on_guard="raise")
         plan = cleave.capture(model_or_fn, tuple(t.clone() for t in example))
         for data in (example, same):
             want = model_or_fn(*(t.clone() for t in data))
+            same_tree(want, strict(*(t.clone() for t in data)), "output")
+        for data in (same, other, example, other):
+            want = model_or_fn(*(t.clone() for t in data))
             same_tree(want, plan(*(t.clone() for t in data)), "output")
         with pytest.raises(cleave.GuardError) as caught:
-            plan(*(t.clone() for t in other))
+            strict(*(t.clone() for t in other))
+        assert caught.value.undone
+        assert caught.value.node
     reason = _reason(caught.value)
     assert re.search(match, reason, re.IGNORECASE), f"the reason does not match {match!r}: {reason}"

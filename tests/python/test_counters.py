@@ -258,7 +258,7 @@ def test_a_branch_on_a_counter_holds_until_it_goes_the_other_way(use: Any) -> No
     """Never the numbers of the other side: the run is refused where eager takes it."""
     net = Step(use)
     twin = copy.deepcopy(net)
-    plan = cleave.capture(net, torch.randn(2, 4))
+    plan = cleave.capture(net, torch.randn(2, 4), on_guard="raise")
     for call in range(CALLS):
         x = torch.randn(2, 4)
         want = twin(x)

@@ -387,7 +387,7 @@ def test_the_plan_says_what_is_read_from_the_data() -> None:
 
 
 def test_data_that_was_not_seen_in_its_range_stops_the_run() -> None:
-    plan = cleave.capture(lambda x: x * int(x.long().sum()), torch.arange(12.0) + 2)
+    plan = cleave.capture(lambda x: x * int(x.long().sum()), torch.arange(12.0) + 2, on_guard="raise")
     with pytest.raises(cleave.GuardError, match="proven for"):
         plan(torch.full((12,), 1000.0))
 

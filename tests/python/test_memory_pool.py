@@ -203,7 +203,7 @@ class Reads(nn.Module):
 
 @torch.no_grad()
 def test_a_run_that_stops_in_the_middle_does_no_harm() -> None:
-    plan = cleave.capture(Reads(), torch.rand(4, 4))
+    plan = cleave.capture(Reads(), torch.rand(4, 4), on_guard="raise")
     for i in range(12):
         x = torch.rand(4, 4)
         if i % 3 == 2:

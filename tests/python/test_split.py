@@ -702,7 +702,7 @@ def test_guards_hold_in_the_half_they_are_in() -> None:
 
     model = Guarded().eval()
     x, ones = torch.randn(3, 4), torch.ones(3, 4, dtype=torch.bool)
-    rt = prepare(model, Args(x, ones), "after:a")
+    rt = prepare(model, Args(x, ones), "after:a", on_guard="raise")
     with torch.no_grad():
         assert torch.equal(rt.run_suffix(rt.run_prefix(x, ones)), model(x, ones))
     with pytest.raises(cleave.GuardError):

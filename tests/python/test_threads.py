@@ -72,7 +72,7 @@ def test_every_way_to_run_takes_it(threads: int, tmp_path: Path) -> None:
 
 def test_a_run_that_fails_leaves_the_old_number() -> None:
     before = torch.get_num_threads()
-    plan = cleave.capture(lambda x: x * int(x.max()), torch.ones(4), threads=before + 1)
+    plan = cleave.capture(lambda x: x * int(x.max()), torch.ones(4), threads=before + 1, on_guard="raise")
     with pytest.raises(cleave.GuardError):
         plan(torch.full((4,), 7.0))
     assert torch.get_num_threads() == before

@@ -1,0 +1,26 @@
+/* A run that a guard ends has not happened: what it wrote and drew before is put back, so that another plan of the model can
+ * serve the call. */
+#ifndef EXEC_UNDO_H
+#define EXEC_UNDO_H
+
+#include "exec/program.h"
+
+/* What a program changes before its last guard. */
+typedef struct undo undo;
+
+/* What it was before a run. */
+typedef struct undo_log {
+	clv_tensor **tensors; /* copies, then states of generators; owned */
+	uint32_t n;
+} undo_log;
+
+clv_status undo_new(const clv_program *g, undo **out); /* *out: NULL where nothing is changed before a guard */
+void undo_free(undo *u);
+clv_status undo_begin(const undo *u, const run_spec *r, undo_log *log);
+/* Puts it back; whole: all of it, for what Python code did, or a generator of the caller's, stays. */
+clv_status undo_run(const undo *u, const run_spec *r, const undo_log *log, bool *whole);
+void undo_end(undo_log *log);
+
+bool node_guards(const plan *p, node_id n); /* a run may end here, for what it reads from its data */
+
+#endif

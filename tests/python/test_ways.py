@@ -1,0 +1,293 @@
+"""Calls whose data leads the forward another way: a plan for that way serves them, or they are refused."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import cleave
+from cleave import _ways
+
+pytestmark = pytest.mark.integration
+
+X = torch.randn(4, 4, generator=torch.Generator().manual_seed(1))
+FULL = torch.ones(4, dtype=torch.bool)
+PADDED = torch.tensor([False, True, True, True])
+CALLS = [(X, FULL), (X, PADDED), (X, FULL), (X, PADDED), (X + 1, PADDED)]
+
+
+class Asks(nn.Module):
+    """Statistics and random draws come before the question, and after it. late: the question comes behind the cut."""
+
+    def __init__(self, late: bool) -> None:
+        super().__init__()
+        self.late = late
+        self.first, self.one, self.other, self.last = (nn.Linear(4, 4) for _ in range(4))
+        self.norm, self.norm2 = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        full = None if self.late else bool(mask.all())
+        x = F.dropout(self.norm(self.first(x)), 0.5, self.training)
+        x = torch.relu(x)
+        if self.late:
+            full = bool(mask.all())
+        x = self.one(x) if full else self.other(x).tanh()
+        return self.last(self.norm2(x))
+
+
+def twins(late: bool, training: bool) -> tuple[Asks, Asks]:
+    torch.manual_seed(0)
+    model = Asks(late).train(training)
+    return model, copy.deepcopy(model)
+
+
+def same_state(model: nn.Module, twin: nn.Module) -> None:
+    want = twin.state_dict()
+    for name, t in model.state_dict().items():
+        assert torch.equal(t, want[name]), name
+
+
+def same_calls(
+    run: Callable[..., Any], model: nn.Module, twin: nn.Module, calls: Any = CALLS, exact: bool = True
+) -> None:
+    for i, inputs in enumerate(calls):
+        torch.manual_seed(i)
+        got, after = run(*inputs), torch.get_rng_state()
+        torch.manual_seed(i)
+        want = twin(*inputs)
+        assert torch.equal(got, want) if exact else torch.allclose(got, want, atol=1e-5), f"call {i}"
+        assert torch.equal(after, torch.get_rng_state()), f"call {i}: the generator"
+        same_state(model, twin)
+
+
+both = pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
+modes = pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+sizes = pytest.mark.parametrize("batch", [None, (2, 9)], ids=["one size", "sizes"])
+
+
+@both
+@modes
+@sizes
+@pytest.mark.parametrize("level", ["none", "safe", "fast"])
+def test_a_plan_goes_the_way_of_its_data(late: bool, training: bool, batch: Any, level: str) -> None:
+    model, twin = twins(late, training)
+    plan = cleave.capture(model, (X, FULL), dynamic_batch=batch, optimize=level)
+    more = [(torch.cat([X, X]), torch.cat([FULL, PADDED])), (torch.cat([X, X]), torch.cat([FULL, FULL]))]
+    same_calls(plan, model, twin, CALLS + (more if batch else []))
+    assert len(plan.every()) == 2
+
+
+@both
+@modes
+def test_an_error_leaves_no_trace_and_says_what_it_is_about(late: bool, training: bool) -> None:
+    model, twin = twins(late, training)
+    plan = cleave.capture(model, (X, FULL), on_guard="raise")
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    with pytest.raises(cleave.GuardError) as caught:
+        plan(X, PADDED)
+    error = caught.value
+    assert (error.expected, error.seen, error.op) == ("true", "false", "aten::is_nonzero")
+    assert error.undone
+    assert str(error.source).startswith("test_ways.py:")
+    assert torch.equal(before, torch.get_rng_state())
+    same_state(model, twin)
+    assert len(plan.every()) == 1
+
+
+@both
+@modes
+@sizes
+def test_a_split_goes_the_way_of_its_data(late: bool, training: bool, batch: Any) -> None:
+    model, twin = twins(late, training)
+    spec = cleave.SplitSpec(boundary="after:relu", dynamic_batch=batch)
+    runtime = cleave.prepare_split(model, example_inputs=(X, FULL), split=spec)
+    with torch.no_grad():
+        same_calls(lambda *inputs: runtime.run_suffix(runtime.run_prefix(*inputs)), model, twin)
+    assert any(line.startswith("other data") for line in runtime.variants)
+
+
+@both
+@sizes
+def test_a_split_trains_along_every_way(late: bool, batch: Any) -> None:
+    model, twin = twins(late, True)
+    spec = cleave.SplitSpec(boundary="after:relu", dynamic_batch=batch, trainable=True)
+    runtime = cleave.prepare_split(model, example_inputs=(X, FULL), split=spec)
+    mine, whole = (torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (model, twin))
+    for i, (x, mask) in enumerate(CALLS):
+        targets = torch.arange(4) % 3
+        torch.manual_seed(i)
+        boundary = runtime.run_training_prefix(x, mask)
+        loss, gradients = runtime.train_suffix(boundary, targets, optimizer=mine)
+        runtime.backward_prefix(boundary, gradients, optimizer=mine)
+        torch.manual_seed(i)
+        whole.zero_grad()
+        want = F.cross_entropy(twin(x, mask), targets)
+        want.backward()
+        whole.step()
+        assert torch.equal(loss, want.detach()), f"step {i}"
+        same_state(model, twin)
+
+
+@both
+def test_a_boundary_from_elsewhere_finds_the_way_that_was_prepared(late: bool) -> None:
+    """The suffix has no inputs to record: it has the way from `variants`, or says what to do."""
+    model, _ = twins(late, False)
+    spec = cleave.SplitSpec(boundary="after:relu")
+    here = cleave.prepare_split(model, example_inputs=(X, FULL), split=spec, variants=[(X, PADDED)])
+    there = cleave.prepare_split(model, example_inputs=(X, FULL), split=spec, variants=[{"x": X, "mask": PADDED}])
+    alone = cleave.prepare_split(model, example_inputs=(X, FULL), split=spec)
+    for inputs in CALLS:
+        wire = cleave.BoundaryPayload.from_bytes(here.run_prefix(*inputs).to_bytes())
+        with torch.no_grad():
+            assert torch.equal(there.run_suffix(wire), model(*inputs))
+    wire = cleave.BoundaryPayload.from_bytes(here.run_prefix(X, PADDED).to_bytes())
+    with pytest.raises(cleave.CleaveError, match="variants" if late else "does not have"):
+        alone.run_suffix(wire)
+
+
+@both
+@sizes
+def test_files_hold_every_way(late: bool, batch: Any, tmp_path: Path) -> None:
+    model, twin = twins(late, False)
+    plan = cleave.capture(model, (X, FULL), dynamic_batch=batch, variants=[(X, PADDED)])
+    plan.save(tmp_path / "whole.clv")
+    with torch.no_grad():
+        same_calls(cleave.load(tmp_path / "whole.clv"), model, twin)
+    spec = cleave.SplitSpec(boundary="after:relu", dynamic_batch=batch)
+    runtime = cleave.prepare_split(model, example_inputs=(X, FULL), split=spec, variants=[(X, PADDED)])
+    prefix, suffix = (cleave.load(path) for path in runtime.save(tmp_path / "halves"))
+    with torch.no_grad():
+        same_calls(lambda *inputs: suffix.run_suffix(prefix.run_prefix(*inputs)), model, twin)
+
+
+def test_a_file_refuses_a_way_that_it_does_not_hold(tmp_path: Path) -> None:
+    three = lambda x: x + 1 if x.sum() > 1 else x - 1 if x.sum() < -1 else x * 2  # noqa: E731
+    plan = cleave.capture(three, torch.ones(3), variants=[-torch.ones(3)])
+    plan.save(tmp_path / "two.clv")
+    loaded = cleave.load(tmp_path / "two.clv")
+    for x in (torch.ones(3), -torch.ones(3), torch.full((3,), 2.0)):
+        assert torch.equal(loaded(x), three(x))
+    with pytest.raises(cleave.GuardError, match="no other plan of the file"):
+        loaded(torch.zeros(3))
+
+
+@both
+@modes
+def test_stages_in_sequence_go_the_way_of_their_data(late: bool, training: bool) -> None:
+    model, twin = twins(late, training)
+    partition = cleave.pipe_model(model, model_args=(X, FULL), nparts=2, profile="estimate")
+    same_calls(partition, model, twin)
+    strict = cleave.pipe_model(model, model_args=(X, FULL), nparts=2, profile="estimate", on_guard="raise")
+    with pytest.raises(cleave.GuardError):
+        strict(X, PADDED)
+    same_state(model, twin)
+
+
+@both
+def test_a_trace_compiles_every_way(late: bool, tmp_path: Path) -> None:
+    model, twin = twins(late, False)
+    traced = cleave.trace(model, (X, FULL), dryrun=True, variants=[(X, PADDED)])
+    traced.save(tmp_path / "traced.clv")
+    with torch.no_grad():
+        same_calls(traced, model, twin, exact=False)
+        same_calls(cleave.load(tmp_path / "traced.clv"), model, twin, exact=False)
+
+
+def test_what_is_recorded_is_bounded_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    plan = cleave.capture(lambda x: x * len(f"{x[0]:.0f}" * int(x[0] * 10)), torch.ones(3))
+    caplog.set_level(logging.INFO, "cleave")
+    for n in range(_ways.MOST):
+        x = torch.full((3,), n / 10 + 1)
+        assert torch.equal(plan(x), x * len(f"{x[0]:.0f}" * int(x[0] * 10)))
+    with pytest.raises(cleave.GuardError, match="were recorded already"):
+        plan(torch.full((3,), 9.0))
+    assert len(plan.every()) == _ways.MOST
+    assert "goes another way on this data" in caplog.text
+
+
+def test_python_code_that_ran_is_not_run_again() -> None:
+    ran = []
+
+    class Counts(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ran.append(1)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            return grad * 2
+
+    def model(x: Tensor) -> Tensor:
+        y = Counts.apply(x)
+        return y + 1 if y.sum() > 0 else y - 1
+
+    plan = cleave.capture(model, torch.ones(3))
+    ran.clear()
+    with pytest.raises(cleave.GuardError) as caught:
+        plan(-torch.ones(3))
+    assert not caught.value.undone
+    assert len(ran) == 1
+
+
+def test_wrong_wishes_are_refused() -> None:
+    with pytest.raises(cleave.ArgumentError, match="on_guard must be one of record, raise"):
+        cleave.capture(nn.Linear(4, 4), X, on_guard="ignore")
+    with pytest.raises(cleave.InputError):
+        cleave.capture(nn.Linear(4, 4), X, variants=[torch.ones(4, 7)])
+
+
+class Differs(nn.Module):
+    """What its two inputs are for is not the same, though they look alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.linear(a) - (b if self.training else 2 * b)
+
+
+def test_arguments_by_keyword_in_another_order_are_the_same_call() -> None:
+    """Also where the call is the first of its size, its mode or its layout, and is recorded."""
+    model = Differs().eval()
+    rows = iter(range(4, 40))
+
+    def inputs() -> tuple[Tensor, Tensor]:
+        n = next(rows)
+        return torch.randn(n, 4), torch.randn(n, 4)
+
+    example = inputs()
+    spec = cleave.SplitSpec(boundary="after:linear", dynamic_batch=(1, 64))
+    runtime = cleave.prepare_split(model, example_inputs=example, split=spec)
+    partition = cleave.pipe_model(model, model_args=example, nparts=2, profile="estimate", training=False)
+    plan = cleave.capture(model, example, dynamic_batch=(1, 64))
+    traced = cleave.trace(model, example, dynamic_batch_size=(1, 64), dryrun=True)
+    runs: list[Callable[..., Any]] = [
+        lambda *a, **k: runtime.run_suffix(runtime.run_prefix(*a, **k)),
+        partition,
+        plan,
+        traced,
+    ]
+    for training in (False, True):
+        model.train(training)
+        for run in runs[: 2 if training else 4]:  # the others are for one mode
+            for _ in range(2):
+                a, b = inputs()
+                with torch.no_grad():
+                    assert torch.equal(run(b=b, a=a), model(a, b))
+                    assert torch.equal(run(a, b), model(a, b))
+                    a = a.t().contiguous().t()
+                    assert torch.equal(run(b=b, a=a), model(a, b))
+    a, b = inputs()
+    loss, _ = runtime.train_suffix(runtime.run_training_prefix(b=b, a=a), torch.zeros(len(a), 4))
+    assert torch.equal(loss, F.mse_loss(model(a, b), torch.zeros(len(a), 4)).detach())
