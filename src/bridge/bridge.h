@@ -320,9 +320,10 @@ typedef struct br_site br_site;
    stranger's, so that no call writes memory that is fixed (br_wrap) or gives memory that nobody wrote. */
 clv_status br_site_new(const char *op, const br_arg *args, uint32_t nargs, const br_arg *results, uint32_t nresults,
                        br_object *const *objects, bool untrusted, br_site **out);
-bool br_site_resizes(const br_site *s); /* it may change how much memory an argument has; false unless untrusted */
-/* While calls of untrusted sites of this thread last, these tensors' memory keeps its size: a call that would change it
-   fails. Borrowed until br_keep_end. */
+/* It may change the shape of an argument, or how much memory it has; false unless untrusted. */
+bool br_site_resizes(const br_site *s);
+/* While calls of untrusted sites of this thread last, these tensors keep their shape and their memory its size: a call that
+   would change them fails. Borrowed until br_keep_end. */
 typedef struct br_kept {
 	clv_tensor *const *at;
 	uint32_t n;

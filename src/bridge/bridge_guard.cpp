@@ -5,6 +5,10 @@
 // its kernel takes for granted (`checks`). What kernels do not look at was found by tools/fuzz_operators.py.
 #include "bridge/guard.hpp"
 
+extern "C" {
+#include "base/limits.h"
+}
+
 #include <ATen/ScalarOps.h>
 
 #include <cmath>
@@ -14,63 +18,6 @@
 #include <unordered_set>
 
 using namespace bridge;
-
-// The arguments of a call, by name.
-class bridge::Args {
-public:
-	Args(const c10::FunctionSchema &schema, const torch::jit::Stack &stack) : schema_(schema), stack_(stack) {}
-
-	const c10::IValue &operator[](const char *name) const
-	{
-		static const c10::IValue none;
-		for (size_t i = 0; i < schema_.arguments().size(); i++)
-			if (schema_.arguments()[i].name() == name)
-				return stack_[i];
-		return none;
-	}
-	// Undefined where there is none.
-	at::Tensor tensor(const char *name) const
-	{
-		const c10::IValue &v = (*this)[name];
-		return v.isTensor() ? v.toTensor() : at::Tensor();
-	}
-	at::Tensor strided(const char *name) const
-	{
-		at::Tensor t = tensor(name);
-		require(t.defined() && t.layout() == at::kStrided && !t.is_nested(), name, "is no plain tensor");
-		return t;
-	}
-	int64_t integer(const char *name, int64_t otherwise) const
-	{
-		const c10::IValue &v = (*this)[name];
-		return v.isInt() ? v.toInt() : otherwise;
-	}
-	// A list of integers, or a tensor of them.
-	std::vector<int64_t> integers(const char *name) const
-	{
-		const c10::IValue &v = (*this)[name];
-		if (v.isInt())
-			return {v.toInt()};
-		if (v.isIntList())
-			return v.toIntVector();
-		if (!v.isTensor() || !v.toTensor().defined())
-			return {};
-		at::Tensor t = strided(name);
-		require(at::isIntegralType(t.scalar_type(), false), name, "has no integers");
-		t = t.to(at::kCPU, at::kLong).contiguous();
-		return {t.data_ptr<int64_t>(), t.data_ptr<int64_t>() + t.numel()};
-	}
-	void require(bool holds, const char *name, const char *what) const
-	{
-		if (!holds)
-			throw std::runtime_error(toString(schema_.operator_name()) + ": " + name + " " + what);
-	}
-	const c10::FunctionSchema &schema() const { return schema_; }
-
-private:
-	const c10::FunctionSchema &schema_;
-	const torch::jit::Stack &stack_;
-};
 
 namespace {
 
@@ -944,25 +891,46 @@ void clear(const c10::OperatorHandle &op, const at::Tensor &t)
 		throw std::runtime_error(toString(op.operator_name()) + " gives memory that nobody wrote");
 }
 
-// Memory of the caller's tensors keeps its size while a call lasts.
+// A caller's memory keeps the size it has while a call lasts; a tensor that is the caller's itself keeps its shape, too.
 class Kept {
 public:
-	explicit Kept(const at::Tensor &t) : storage_(t.storage()), was_(t.storage().resizable())
+	Kept(const at::Tensor &t, bool itself)
+		: tensor_(t), itself_(itself), storage_(t.storage()), sizes_(t.sizes().vec()), strides_(t.strides().vec()),
+		  offset_(t.storage_offset()), was_(t.storage().resizable())
 	{
 		storage_.unsafeGetStorageImpl()->set_resizable(false);
 	}
-	~Kept() { storage_.unsafeGetStorageImpl()->set_resizable(was_); }
+	~Kept()
+	{
+		storage_.unsafeGetStorageImpl()->set_resizable(was_);
+		if (!changed())
+			return;
+		tensor_.unsafeGetTensorImpl()->set_storage_keep_dtype(storage_);
+		tensor_.unsafeGetTensorImpl()->set_sizes_and_strides(sizes_, strides_, offset_);
+	}
 	Kept(const Kept &) = delete;
 	Kept &operator=(const Kept &) = delete;
 
+	bool changed() const
+	{
+		return itself_ &&
+		       (tensor_.sizes() != c10::IntArrayRef(sizes_) || tensor_.strides() != c10::IntArrayRef(strides_) ||
+		        tensor_.storage_offset() != offset_ || !tensor_.storage().is_alias_of(storage_));
+	}
+
 private:
+	at::Tensor tensor_;
+	bool itself_;
 	c10::Storage storage_;
+	std::vector<int64_t> sizes_, strides_;
+	int64_t offset_;
 	bool was_;
 };
 
 thread_local clv_tensor *const *given = nullptr;
 thread_local uint32_t ngiven = 0;
 
+// Or another tensor on its memory.
 bool is_given(const at::Tensor &t)
 {
 	for (uint32_t i = 0; i < ngiven; i++)
@@ -971,13 +939,29 @@ bool is_given(const at::Tensor &t)
 	return false;
 }
 
+bool is_given_itself(const at::Tensor &t)
+{
+	for (uint32_t i = 0; i < ngiven; i++)
+		if (borrow(given[i]).is_same(t))
+			return true;
+	return false;
+}
+
+[[noreturn]] void refuse_shape(const c10::OperatorHandle &op)
+{
+	throw std::runtime_error(toString(op.operator_name()) +
+	                         " would change the shape of an input, which a file may not do: the shape is the caller's");
+}
+
 } // namespace
 
-clv_status bridge::guard_make(const c10::FunctionSchema &schema, bool training, const torch::jit::Stack &stack,
+clv_status bridge::guard_make(const c10::OperatorHandle &op, bool training, const torch::jit::Stack &stack,
                               std::unique_ptr<const Guard> *out)
 {
+	const c10::FunctionSchema &schema = op.schema();
 	auto g = std::make_unique<Guard>();
 	g->check = check_of(schema);
+	g->views = op.hasTag(at::Tag::inplace_view);
 	for (uint32_t i = 0; i < stack.size(); i++)
 		if (!is_made_layout(schema, i, stack[i]))
 			return fail(CLV_E_UNSUPPORTED,
@@ -1003,8 +987,9 @@ clv_status bridge::guard_make(const c10::FunctionSchema &schema, bool training, 
 		return fail(CLV_E_UNSUPPORTED, "%s does not look at what it writes into, so a file may not hold it",
 		            toString(schema.operator_name()).c_str());
 	g->grows = resize;
-	g->resizes = g->outs || (resize && !g->written.empty());
-	if (g->check || g->clears || g->grows || !g->written.empty() || !g->integers.empty())
+	g->lists = makes_lists(schema);
+	g->resizes = g->outs || ((resize || g->views) && !g->written.empty());
+	if (g->check || g->lists || g->clears || g->grows || !g->written.empty() || !g->integers.empty())
 		*out = std::move(g);
 	return CLV_OK;
 }
@@ -1022,18 +1007,26 @@ void bridge::guard_call(const Guard &g, const c10::OperatorHandle &op, torch::ji
 		at::NoGradGuard quiet;
 		g.check(Args(op.schema(), *stack));
 	}
+	if (g.lists && limits_bytes())
+		check_lists(Args(op.schema(), *stack));
 	for (uint32_t i : g.written)
 		each_tensor((*stack)[i], [&](const at::Tensor &t) {
 			check_memory(op, t);
 			if (!g.resizes || !t.defined() || !t.has_storage())
 				return;
-			if (is_given(t))
-				kept.emplace_back(t);
+			bool itself = is_given_itself(t);
+			if (itself && g.views && t.requires_grad() && at::GradMode::is_enabled())
+				refuse_shape(op); // its graph would not come back with its shape
+			if (itself || is_given(t))
+				kept.emplace_back(t, itself);
 			grown.emplace_back(t, t.storage().nbytes());
 		});
 	if (g.grows && g.written.empty() && (*stack)[0].isTensor())
 		had = static_cast<size_t>((*stack)[0].toTensor().numel()) * (*stack)[0].toTensor().itemsize();
 	op.callBoxed(stack);
+	for (const Kept &k : kept)
+		if (k.changed())
+			refuse_shape(op);
 	for (size_t i = 0; g.grows && i < grown.size(); i++)
 		clear_behind(grown[i].first, grown[i].second);
 	for (size_t i = 0; i < stack->size(); i++)
