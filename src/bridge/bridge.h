@@ -125,6 +125,8 @@ clv_status br_settings_set(const br_settings *s); /* what is as it should be is 
 /* The state of the CPU's random generator as a tensor of bytes; and set. What is no state is refused: CLV_E_TORCH. */
 clv_status br_random_get(clv_tensor **out);
 clv_status br_random_set(const clv_tensor *state);
+/* CLV_OK: a state that br_random_set takes, and draws nothing from beyond its own memory. */
+clv_status br_random_check(const clv_tensor *state);
 
 /* ---- threads: bridge_threads.cpp ----------------------------------------------------------------------------------- */
 
