@@ -99,9 +99,9 @@ static clv_status check_folder(const char *dir)
 
 clv_status state_folder(bool make, char **out)
 {
-	const char *cache = getenv("CLEAVE_CACHE");
+	const char *wish = getenv("CLEAVE_CACHE");
 	strbuf b = STRBUF_INIT;
-	if (!cache || (*cache && strcmp(cache, "off") != 0))
+	if (!wish || (*wish && strcmp(wish, "off") != 0))
 		usual_place("XDG_STATE_HOME", ".local/state", &b);
 	if (b.n == 0 && !b.failed)
 		return fail(CLV_E_NOT_FOUND, "there is no folder for state");

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import stat
 import subprocess
 import sys
@@ -134,9 +133,9 @@ def test_a_key_that_may_not_be_trusted_is_none(traced: Path, spoil: str) -> None
     assert compiled(traced) == [False, False]
 
 
-def test_the_key_outlives_the_cache(traced: Path) -> None:
+def test_the_key_outlives_the_cache(traced: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not (traced.parent / "cache" / "seal.key").exists()
-    shutil.rmtree(traced.parent / "cache")
+    monkeypatch.setenv("CLEAVE_CACHE", str(traced.parent / "another"))
     assert compiled(traced) == [True, True]
 
 
