@@ -67,16 +67,27 @@ private:
 	const torch::jit::Stack &stack_;
 };
 
+using Check = void (*)(const Args &); // throws
+
+// What is looked at before a call of an operator, with or without its overload; nullptr: nothing.
+Check layer_check(const std::string &name);  // bridge_guard_layers.cpp
+Check number_check(const std::string &name); // bridge_guard_numbers.cpp
+
+inline bool all_in(const std::vector<int64_t> &v, int64_t first, int64_t end)
+{
+	return std::all_of(v.begin(), v.end(), [&](int64_t i) { return i >= first && i < end; });
+}
+
 struct Guard {
-	void (*check)(const Args &) = nullptr; // what the kernel does not look at itself; throws
-	bool lists = false;                    // it makes many tensors
-	std::vector<uint32_t> integers;        // arguments that vary, with integers that may be none
-	std::vector<uint32_t> written;         // arguments that the operator writes
-	bool clears = false;                   // its results have elements that nobody wrote
-	bool grows = false;                    // likewise, behind those of its argument
-	bool outs = false;                     // it writes into tensors that are there, of any kind
-	bool resizes = false;                  // it may change the shape of an argument, or how much memory it has
-	bool views = false;                    // it changes the shape, and no element
+	Check check = nullptr;          // what the kernel does not look at itself
+	bool lists = false;             // it makes many tensors
+	std::vector<uint32_t> integers; // arguments that vary, with integers that may be none
+	std::vector<uint32_t> written;  // arguments that the operator writes
+	bool clears = false;            // its results have elements that nobody wrote
+	bool grows = false;             // likewise, behind those of its argument
+	bool outs = false;              // it writes into tensors that are there, of any kind
+	bool resizes = false;           // it may change the shape of an argument, or how much memory it has
+	bool views = false;             // it changes the shape, and no element
 };
 
 // *out is empty where nothing has to be looked at. training: of a normalisation; stack: its constants, None where a call
