@@ -377,7 +377,7 @@ def test_the_environment_names_the_program(tmp_path: Path, monkeypatch: pytest.M
     with torch.no_grad():
         cleave.capture(nn.ReLU(), torch.randn(3)).save(file)
     monkeypatch.setenv("CLEAVE_TORCH_PROGRAM", str(tmp_path / "none"))
-    with pytest.raises(cleave.CleaveError, match="CLEAVE_TORCH_PROGRAM names .*none, which is no program"):
+    with pytest.raises(cleave.CleaveError, match=r"CLEAVE_TORCH_PROGRAM names .*none, which is no program"):
         cleave.load(file, sandbox=True)
     monkeypatch.setenv("CLEAVE_TORCH_PROGRAM", "/bin/false")  # before the one that is installed
     with pytest.raises(cleave.CleaveError, match="ended with status 1"):
