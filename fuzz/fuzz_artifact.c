@@ -230,7 +230,7 @@ static void look_trusted(const void *data, size_t n)
 	o.trusted_keys = keys;
 	o.ntrusted_keys = 1;
 	if (clv_artifact_parse(data, n, &o, &a) == CLV_OK) {
-		MUST(clv_artifact_is_signed(a));
+		MUST(clv_artifact_signature_verified(a));
 		artifact_free(a);
 	} else {
 		MUST(status_message()[0] != '\0');

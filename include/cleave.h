@@ -836,14 +836,14 @@ CLV_API clv_status clv_artifact_sign(const char *path, const char *key, const cl
                                      const char *output);
 
 /** Fingerprint of the key that a file says it is signed with: SHA-256 of the raw public key, 64 hexadecimal digits. NULL:
-    it is not signed. Anybody can write that into a file: clv_artifact_is_signed() says whether it was verified.
+    it is not signed. Anybody can write that into a file: clv_artifact_signature_verified() says whether it was verified.
     @ownership borrowed from the artifact.
     @threads any. */
 CLV_API const char *clv_artifact_signer(const clv_artifact *a);
 
 /** Whether the file was opened with trusted keys, one of which signed it.
     @threads any. */
-CLV_API bool clv_artifact_is_signed(const clv_artifact *a);
+CLV_API bool clv_artifact_signature_verified(const clv_artifact *a);
 
 /** Makes an Ed25519 key for clv_artifact_sign(): the private one as the file `path`, which its owner alone may read, the public
     one as `path`.pub. Files that are there are left alone.
@@ -1587,7 +1587,7 @@ typedef struct clv_runtime_options {
 	int64_t
 		max_memory; /**< bytes of tensors on the CPU that a run may have at once, besides weights and inputs, and that
 	                         the elements of one tensor may come to, views too; 0: no limit */
-	bool allow_signed; /**< as allow_compiled, but only of an artifact with clv_artifact_is_signed() */
+	bool allow_signed; /**< as allow_compiled, but only of an artifact with clv_artifact_signature_verified() */
 	bool sandbox; /**< run it in another process that can compute and nothing else (docs/artifact.md). The artifact was
 	                   opened with `copy`; timeout 0 is 60 s; not with allow_compiled, nor on a GPU */
 } clv_runtime_options;

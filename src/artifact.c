@@ -65,9 +65,9 @@ const char *clv_artifact_signer(const clv_artifact *a)
 	return a ? a->signer : NULL;
 }
 
-bool clv_artifact_is_signed(const clv_artifact *a)
+bool clv_artifact_signature_verified(const clv_artifact *a)
 {
-	return a && artifact_is_signed(a);
+	return a && artifact_signature_verified(a);
 }
 
 clv_status clv_key_new(const char *path)

@@ -27,6 +27,7 @@ _SETTINGS = {
     "MPLCONFIGDIR": str(Path(tempfile.gettempdir()) / "cleave-test-mpl"),
     "MPLBACKEND": "Agg",
     "CLEAVE_CACHE": "off",  # no test finds what another left
+    "XDG_STATE_HOME": str(Path(tempfile.gettempdir()) / "cleave-test-state"),
 }
 for _name, _value in _SETTINGS.items():
     os.environ.setdefault(_name, _value)

@@ -10,7 +10,7 @@ with odd strides, sparse and quantised ones, nan and infinity; integers that are
 short or too long; indices that are out of range. With --samples, half of the calls are those that PyTorch tests the
 operator with, with an argument or two exchanged: these get deeper.
 
-A call is a plan of one node, run with the guards of plans from files (src/bridge/bridge_guard.cpp). Errors are fine.
+A call is a plan of one node, run with the guards of plans from files (src/bridge/bridge_guard*.cpp). Errors are fine.
 These are not:
   - a signal: memory that operators read lies between pages that cannot be touched;
   - a call that takes longer than S seconds;

@@ -163,7 +163,7 @@ PyObject *sign_py(PyObject *self, PyObject *args)
 static PyObject *artifact_py_signer(ArtifactObject *o, PyObject *unused)
 {
 	(void)unused;
-	if (!artifact_is_signed(o->a))
+	if (!artifact_signature_verified(o->a))
 		Py_RETURN_NONE;
 	return PyUnicode_FromString(o->a->signer);
 }

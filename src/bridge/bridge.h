@@ -126,6 +126,8 @@ clv_status br_settings_set(const br_settings *s); /* what is as it should be is 
 /* The state of a device's random generator as a tensor of bytes; and set. What is no state is refused: CLV_E_TORCH. */
 clv_status br_random_get(const char *device, clv_tensor **out);
 clv_status br_random_set(const char *device, const clv_tensor *state);
+/* CLV_OK: a state of the CPU's that br_random_set takes, and draws nothing from beyond its own memory. */
+clv_status br_random_check(const clv_tensor *state);
 
 /* ---- threads: bridge_threads.cpp ----------------------------------------------------------------------------------- */
 
@@ -321,9 +323,10 @@ typedef struct br_site br_site;
    stranger's, so that no call writes memory that is fixed (br_wrap) or gives memory that nobody wrote. */
 clv_status br_site_new(const char *op, const br_arg *args, uint32_t nargs, const br_arg *results, uint32_t nresults,
                        br_object *const *objects, bool untrusted, br_site **out);
-bool br_site_resizes(const br_site *s); /* it may change how much memory an argument has; false unless untrusted */
-/* While calls of untrusted sites of this thread last, these tensors' memory keeps its size: a call that would change it
-   fails. Borrowed until br_keep_end. */
+/* It may change the shape of an argument, or how much memory it has; false unless untrusted. */
+bool br_site_resizes(const br_site *s);
+/* While calls of untrusted sites of this thread last, these tensors keep their shape and their memory its size: a call that
+   would change them fails. Borrowed until br_keep_end. */
 typedef struct br_kept {
 	clv_tensor *const *at;
 	uint32_t n;

@@ -514,7 +514,7 @@ clv_status br_site_new(const char *op, const br_arg *args, uint32_t nargs, const
 		TRY(bind_args(*s, args, nargs, objects));
 		TRY(bind_results(*s, results, nresults));
 		if (untrusted)
-			TRY(guard_make(handle->schema(), is_training(handle->schema(), args, nargs), s->stack, &s->guard));
+			TRY(guard_make(*handle, is_training(handle->schema(), args, nargs), s->stack, &s->guard));
 		*out = s.release();
 		return CLV_OK;
 	})

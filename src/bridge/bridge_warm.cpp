@@ -101,3 +101,22 @@ clv_status br_random_set(const char *device, const clv_tensor *state)
 		return CLV_OK;
 	})
 }
+
+clv_status br_random_check(const clv_tensor *state)
+{
+	BRIDGE_CATCH({
+		at::Tensor t = borrow(state);
+		at::Generator probe = at::detail::createCPUGenerator();
+		at::Tensor own = probe.get_state();
+		if (!t.defined() || t.scalar_type() != at::kByte || !t.is_cpu() || t.layout() != at::kStrided ||
+		    !t.is_contiguous() || t.sizes() != own.sizes())
+			return fail(CLV_E_INVALID, "the state of the random generator is no tensor of %lld bytes",
+			            static_cast<long long>(own.numel()));
+		probe.set_state(t); // throws for numbers out of range
+		at::mt19937_data_pod e = at::check_generator<at::CPUGeneratorImpl>(probe)->engine().data();
+		// `left_ - 1` numbers are read from `next_` on before new ones are made.
+		if (static_cast<int64_t>(e.left_) + e.next_ > at::MERSENNE_STATE_N + 1)
+			return fail(CLV_E_INVALID, "the state of the random generator reads beyond its numbers");
+		return CLV_OK;
+	})
+}

@@ -97,7 +97,7 @@ static void print_file(const model *m, uint32_t plan_number)
 	print_field("split", clv_artifact_split_id(a));
 	if (clv_artifact_signer(a))
 		printf("  signed by   key %s%s\n", clv_artifact_signer(a),
-		       clv_artifact_is_signed(a) ? "" : ", not verified: --trusted-key FILE does");
+		       clv_artifact_signature_verified(a) ? "" : ", not verified: --trusted-key FILE does");
 	printf("  tensors     %u, %s%s\n", clv_artifact_tensor_count(a), human_bytes(tensor_bytes(a), bytes),
 	       clv_artifact_has_weights(a) ? "" : "; the weights are not in the file");
 	for (uint32_t i = 0; clv_artifact_about(a, i, &key, &text); i++)
@@ -184,7 +184,7 @@ static void put_file(const model *m)
 	put_json_text("split_id", clv_artifact_split_id(a));
 	put_json_text("batch", clv_artifact_batch(a));
 	put_json_text("signer", clv_artifact_signer(a));
-	put_json_bool("signature_verified", clv_artifact_is_signed(a));
+	put_json_bool("signature_verified", clv_artifact_signature_verified(a));
 	put_json_bool("weights", clv_artifact_has_weights(a));
 	put_json_int("tensors", clv_artifact_tensor_count(a));
 	put_json_int("tensor_bytes", tensor_bytes(a));

@@ -195,8 +195,8 @@ static void write_main(FILE *to)
 	write_options(to, common_options);
 	section(to, "ENVIRONMENT");
 	fputs(".TP\nNO_COLOR\nWhere it is set and not empty, there are no colours unless they are asked for.\n"
-	      ".TP\nCLEAVE_TORCH_PROGRAM\nThe program for commands that run plans, where none is installed beside "
-	      "\\fBcleave\\fR.\n",
+	      ".TP\nCLEAVE_TORCH_PROGRAM\nThe program for commands that run plans, in place of the one that is installed "
+	      "beside \\fBcleave\\fR.\n",
 	      to);
 	write_exits(to, NULL);
 }

@@ -31,14 +31,14 @@ char *program_at(const char *relative)
 
 static char *find_program(void)
 {
+	const char *given = getenv("CLEAVE_TORCH_PROGRAM");
+	if (given && *given)
+		return grab_text(given, strlen(given));
 	char *path = program_at("cleave-torch");
 	if (!path)
 		path = program_at("../libexec/cleave/cleave-torch");
 	if (!path)
 		path = program_at("../cleave/cleave-torch"); /* of a wheel */
-	const char *given = getenv("CLEAVE_TORCH_PROGRAM");
-	if (!path && given && *given)
-		path = grab_text(given, strlen(given));
 	return path;
 }
 

@@ -61,7 +61,7 @@ static void print_verdict(const model *m, const verdict *v)
 		       clv_artifact_tensor_count(m->artifact), has_code(m->artifact) ? " and compiled segments" : "");
 	else if (m->artifact)
 		printf("; header as written, data not looked at");
-	if (clv_artifact_is_signed(m->artifact))
+	if (clv_artifact_signature_verified(m->artifact))
 		printf("; signed by key %s", clv_artifact_signer(m->artifact));
 	putchar('\n');
 }
@@ -82,7 +82,7 @@ static void print_json(const request *r, const model *m, const verdict *v)
 		put_json_int("tensors", clv_artifact_tensor_count(m->artifact));
 		put_json_int("data_bytes_checked", v->checked < 0 ? 0 : v->checked);
 		put_json_text("signer", clv_artifact_signer(m->artifact));
-		put_json_bool("signature_verified", clv_artifact_is_signed(m->artifact));
+		put_json_bool("signature_verified", clv_artifact_signature_verified(m->artifact));
 	}
 	put_json_close();
 }

@@ -50,7 +50,7 @@ static clv_status load_one(loader *l, runtime_segment *s)
 	TRY(obstacle(l, s->from, &s->reason));
 	if (s->reason)
 		return CLV_OK;
-	bool allowed = l->o->allow_compiled || (l->o->allow_signed && artifact_is_signed(l->r->a));
+	bool allowed = l->o->allow_compiled || (l->o->allow_signed && artifact_signature_verified(l->r->a));
 	code_source source = {s->from, l->p, &l->live, allowed, l->o->threads, l->r->a};
 	return code_new(&source, &l->r->arena, &s->c, &s->reason);
 }

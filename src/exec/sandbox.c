@@ -37,7 +37,7 @@ enum {
 	STACKS = 160 << 20 /* and for each thread */
 };
 
-enum { ADOPTED = -1 };
+static const int64_t DEFAULT_ANSWER = (int64_t)4 << 30; /* bytes of tensors, where the caller says nothing */
 
 typedef struct assigned {
 	char *name;
@@ -47,7 +47,8 @@ typedef struct assigned {
 
 struct sandbox {
 	pthread_mutex_t lock; /* one call at a time */
-	_Atomic pid_t owner;  /* a copy of the host has a process and files of its own; ADOPTED: it is getting them */
+	_Atomic pid_t
+		owner; /* a copy of the host has a process and files of its own; negative: that copy is getting them */
 	child process;
 	wire w;
 	bool runs;                /* there is a process */
@@ -58,7 +59,7 @@ struct sandbox {
 	strbuf texts;
 	VEC(assigned) tensors;
 	VEC(char *) env;
-	char *program;
+	char *program; /* owned */
 	int64_t most;  /* bytes that there is room for in an answer */
 	int64_t given; /* bytes that an answer may have beyond those of its call: tensors of the run, and of the file */
 	bool *draws;   /* per plan: it draws random numbers */
@@ -93,10 +94,17 @@ static clv_status own_folder(char *to, size_t n)
 	            : fail(CLV_E_NOT_FOUND, "a sandbox needs to know where this library is, and it cannot be found");
 }
 
-/* Beside that library, or where the installation has it from there: of a build and a wheel, of a prefix, of a
-   test, of a package in build/, of an environment. */
+/* What the environment names, else beside that library, or where the installation has it from there: of a build and a wheel,
+   of a prefix, of a test, of a package in build/, of an environment. */
 static clv_status find_program(const char *folder, char **out)
 {
+	const char *given = getenv("CLEAVE_TORCH_PROGRAM");
+	if (given && *given) {
+		if (!is_program(given))
+			return fail(CLV_E_NOT_FOUND, "CLEAVE_TORCH_PROGRAM names %.500s, which is no program", given);
+		*out = mem_strdup(given, strlen(given));
+		return *out ? CLV_OK : fail_nomem();
+	}
 	static const char *const places[] = {"cleave-torch", "../libexec/cleave/cleave-torch", "../cleave-torch",
 	                                     "../../libexec/cleave/cleave-torch",
 	                                     "../../../../libexec/cleave/cleave-torch"};
@@ -108,11 +116,7 @@ static clv_status find_program(const char *folder, char **out)
 			return CLV_OK;
 		mem_free(*out);
 	}
-	const char *given = getenv("CLEAVE_TORCH_PROGRAM");
-	if (given && *given && is_program(given)) {
-		*out = mem_strdup(given, strlen(given));
-		return *out ? CLV_OK : fail_nomem();
-	}
+	*out = NULL;
 	return fail(CLV_E_NOT_FOUND, "a sandbox needs the program cleave-torch, which is not installed beside the library; "
 	                             "CLEAVE_TORCH_PROGRAM names it");
 }
@@ -224,11 +228,17 @@ static void put_words(strbuf *b, const char *text, bool *has)
 	}
 }
 
-/* Half of the machine's memory, where the caller says nothing. */
+/* Half of the machine's memory: what the process may take where the caller says nothing. */
 static int64_t default_memory(void)
 {
 	struct sysinfo info;
-	return sysinfo(&info) == 0 ? (int64_t)((uint64_t)info.totalram * info.mem_unit / 2) : (int64_t)4 << 30;
+	return sysinfo(&info) == 0 ? (int64_t)((uint64_t)info.totalram * info.mem_unit / 2) : DEFAULT_ANSWER;
+}
+
+/* What an answer may be: the host takes that much memory for it, on the word of the process. */
+static int64_t answer_memory(int64_t max_memory, int64_t memory)
+{
+	return !max_memory && memory > DEFAULT_ANSWER ? DEFAULT_ANSWER : memory;
 }
 
 static clv_status make_order(sandbox *s, const runtime *r, const clv_runtime_options *o)
@@ -259,7 +269,7 @@ static clv_status make_order(sandbox *s, const runtime *r, const clv_runtime_opt
 	if (memory > INT64_MAX / 4 || r->a->data_n > INT64_MAX / 4)
 		return fail(CLV_E_INVALID, "a run may have %lld bytes: that is more than a sandbox can be told",
 		            (long long)memory);
-	s->given = memory + (int64_t)r->a->data_n + HEADERS;
+	s->given = answer_memory(o->max_memory, memory) + (int64_t)r->a->data_n + HEADERS;
 	s->most = s->given + SLACK;
 	to->answer = (uint64_t)s->most;
 	return CLV_OK;
@@ -309,18 +319,20 @@ static clv_status adopt(sandbox *s)
 	end_process(s);
 	pthread_mutex_init(&s->lock, NULL);
 	for (int i = CALLS; i <= ANSWERS; i++) {
-		close(s->files[i]);
-		s->files[i] = -1;
+		int file = s->files[i];
+		s->files[i] = -1; /* first: a copy made in between would close what has this number by then */
+		if (file >= 0)
+			close(file);
 	}
 	return make_areas(s);
 }
 
-/* The first thread to come does it. */
+/* The first thread to come does it. A copy that is made meanwhile has none that would finish it, and begins anew. */
 static clv_status be_owner(sandbox *s)
 {
 	pid_t self = getpid(), was = s->owner;
 	while (was != self) {
-		if (was != ADOPTED && atomic_compare_exchange_strong(&s->owner, &was, ADOPTED)) {
+		if (was != -self && atomic_compare_exchange_strong(&s->owner, &was, -self)) {
 			clv_status st = adopt(s);
 			s->owner = self;
 			return st;
@@ -451,6 +463,7 @@ static clv_status start_process(sandbox *s)
 {
 	int theirs;
 	const char *argv[] = {s->program, "sandbox", NULL};
+	TRY(memory_write(s->files[ANSWERS], 0, &(run_place){{0}}, sizeof(run_place)));
 	TRY(open_socket(s, &theirs));
 	child_spec spec = {.argv = argv,
 	                   .env = (const char *const *)s->env.at,
@@ -467,7 +480,7 @@ static clv_status start_process(sandbox *s)
 		return st;
 	}
 	s->runs = true;
-	return memory_write(s->files[ANSWERS], 0, &(run_place){{0}}, sizeof(run_place));
+	return CLV_OK;
 }
 
 /* The process is confined when it has answered once, and has the model when it has answered twice. */
@@ -622,7 +635,12 @@ static clv_status send_assigned(sandbox *s, const assigned *x)
 	TRY(parcel_make(&x->t, 1, &tensors));
 	sandbox_call c = {.kind = SANDBOX_ASSIGN, .ntensors = 1, .name = (uint32_t)strlen(x->name) + 1};
 	c.tensors = tensors.image.total;
-	clv_status st = send_call(s, &c, NULL, x->name, &tensors);
+	clv_status st = check_size(call_head(&c) + c.tensors);
+	if (st != CLV_OK) {
+		parcel_free(&tensors);
+		return st;
+	}
+	st = send_call(s, &c, NULL, x->name, &tensors);
 	parcel_free(&tensors);
 	return st == CLV_OK ? read_plain(s) : broken_wire(s, st);
 }
@@ -750,8 +768,8 @@ static clv_status write_back(const runtime_plan *e, const run_spec *spec, const 
 			          : br_check_like(spec->inputs[i], x->tensors[at], "input"));
 			at++;
 		}
-		if (draws && write)
-			TRY(br_random_set("cpu", x->tensors[at]));
+		if (draws)
+			TRY(write ? br_random_set("cpu", x->tensors[at]) : br_random_check(x->tensors[at]));
 	}
 	return CLV_OK;
 }

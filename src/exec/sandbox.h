@@ -54,7 +54,7 @@ enum { PLACE_ROOM = 1 << 16, CALL_ALIGN = 64, SANDBOX_FILES = 3 }; /* the model,
 
 /* What a process is made for. Texts follow: part, device, optimize, then nallow operators, each with its NUL. */
 typedef struct sandbox_order {
-	char version[32]; /* both sides are of one build: the structs here are */
+	char version[32]; /* first: both sides are of one build, or say so */
 	uint64_t file_bytes, texts;
 	double timeout;
 	int64_t max_memory;    /* as the caller said it */
@@ -90,6 +90,7 @@ static inline uint64_t call_head(const sandbox_call *c)
    generator). */
 typedef struct sandbox_answer {
 	int32_t status;
+	uint32_t undone; /* of CLV_E_GUARD: 0 or 1, as in clv_error_details */
 	uint32_t message, nnumbers, ntensors;
 	uint64_t tensors; /* bytes */
 } sandbox_answer;

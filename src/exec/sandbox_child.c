@@ -49,6 +49,32 @@ static clv_status area_map(area *x, size_t n)
 	return x->at ? CLV_OK : fail_nomem();
 }
 
+/* From here on an error can be told. */
+static clv_status map_answers(server *s)
+{
+	void *page = mmap(NULL, PLACE_ROOM, PROT_READ | PROT_WRITE, MAP_SHARED, FD_ANSWERS, 0);
+	if (page == MAP_FAILED)
+		return fail(CLV_E_IO, "the files of a sandbox cannot be mapped: %s", strerror(errno));
+	s->place = page;
+	s->answers = (area){.fd = FD_ANSWERS, .prot = PROT_READ | PROT_WRITE, .from = PLACE_ROOM};
+	return CLV_OK;
+}
+
+/* The version comes first in an order, whatever else another version has in it. */
+static clv_status take_rest(server *s, size_t got)
+{
+	const char *theirs = s->order.version;
+	size_t head = sizeof s->order.version;
+	if (got < head)
+		TRY(wire_read(&s->w, (char *)&s->order + got, head - got));
+	if (theirs[head - 1] || strcmp(theirs, clv_version()) != 0)
+		return fail(CLV_E_UNSUPPORTED,
+		            "the program for sandboxes is of version %s, the library of %.*s: install both together",
+		            clv_version(), (int)head - 1, theirs);
+	got = got < head ? head : got;
+	return wire_read(&s->w, (char *)&s->order + got, sizeof s->order - got);
+}
+
 /* The order with its files; they get numbers of their own, and everything else is closed. */
 static clv_status take_order(server *s)
 {
@@ -61,7 +87,6 @@ static clv_status take_order(server *s)
 	if (!c || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof fds))
 		return fail(CLV_E_IO, "the order of a sandbox came without its files");
 	memcpy(fds, CMSG_DATA(c), sizeof fds);
-	TRY(wire_read(&s->w, (char *)&s->order + got, sizeof s->order - (size_t)got));
 	for (int i = 0; i < SANDBOX_FILES; i++) /* out of the way first */
 		fds[i] = fcntl(fds[i], F_DUPFD, FD_BEYOND);
 	for (int i = 0; i < SANDBOX_FILES; i++)
@@ -70,30 +95,25 @@ static clv_status take_order(server *s)
 	if (syscall(SYS_close_range, FD_ANSWERS + 1, ~0U, 0) != 0)
 		for (int fd = FD_ANSWERS + 1; fd < sysconf(_SC_OPEN_MAX); fd++)
 			close(fd);
-	return CLV_OK;
+	TRY(map_answers(s));
+	return take_rest(s, (size_t)got);
 }
 
 static clv_status take_texts(server *s)
 {
-	if (s->order.version[sizeof s->order.version - 1] || strcmp(s->order.version, clv_version()) != 0)
-		return fail(CLV_E_UNSUPPORTED, "the program for sandboxes is of version %s, not of the library's",
-		            clv_version());
 	if (s->order.texts == 0)
 		return CLV_OK;
 	s->texts = mem_alloc(s->order.texts);
 	return s->texts ? wire_read(&s->w, s->texts, s->order.texts) : fail_nomem();
 }
 
-static clv_status map_files(server *s)
+static clv_status map_model(server *s)
 {
-	void *page = mmap(NULL, PLACE_ROOM, PROT_READ | PROT_WRITE, MAP_SHARED, FD_ANSWERS, 0);
 	void *file = mmap(NULL, s->order.file_bytes, PROT_READ, MAP_PRIVATE, FD_FILE, 0);
-	if (page == MAP_FAILED || file == MAP_FAILED)
+	if (file == MAP_FAILED)
 		return fail(CLV_E_IO, "the files of a sandbox cannot be mapped: %s", strerror(errno));
-	s->place = page;
 	s->file = file;
 	s->calls = (area){.fd = FD_CALLS, .prot = PROT_READ};
-	s->answers = (area){.fd = FD_ANSWERS, .prot = PROT_READ | PROT_WRITE, .from = PLACE_ROOM};
 	close(FD_FILE);
 	return CLV_OK;
 }
@@ -102,7 +122,7 @@ static clv_status prepare(server *s)
 {
 	TRY(take_order(s));
 	TRY(take_texts(s));
-	TRY(map_files(s));
+	TRY(map_model(s));
 	br_warm();
 	return sandbox_confine(s->order.room);
 }
@@ -257,7 +277,9 @@ static clv_status put_results(server *s, const call *x, const parcel *tensors, s
 static clv_status put_error(server *s, clv_status st, sandbox_answer *a)
 {
 	const char *message = clv_last_error();
-	*a = (sandbox_answer){.status = (int32_t)st, .message = (uint32_t)strnlen(message, SANDBOX_MESSAGE - 1)};
+	*a = (sandbox_answer){.status = (int32_t)st,
+	                      .undone = status_details()->undone,
+	                      .message = (uint32_t)strnlen(message, SANDBOX_MESSAGE - 1)};
 	TRY(area_map(&s->answers, SANDBOX_MESSAGE));
 	memcpy(s->answers.at, message, a->message);
 	return CLV_OK;

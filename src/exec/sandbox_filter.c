@@ -124,6 +124,9 @@ static const rule rules[] = {
 #endif
 };
 
+/* oneDNN asks for the registers of AMX when it first has a use for them: 0x1022 reads what is permitted, 0x1023 asks. */
+enum { GET_XCOMP_PERM = 0x1022 };
+
 enum { NRULES = sizeof rules / sizeof *rules, MOST_STEPS = 2 * NRULES + 48 };
 
 typedef struct filter {
@@ -190,6 +193,9 @@ static void make_filter(filter *f)
 	put_masked(f, __NR_clone, ARG_LOW(0), thread | others, thread, SECCOMP_RET_KILL_PROCESS);
 	put_masked(f, __NR_tgkill, ARG_LOW(0), UINT32_MAX, (uint32_t)getpid(), SECCOMP_RET_KILL_PROCESS);
 	put_masked(f, __NR_prctl, ARG_LOW(0), UINT32_MAX, PR_SET_NAME, REFUSE);
+#ifdef __x86_64__
+	put_masked(f, __NR_arch_prctl, ARG_LOW(0), UINT32_MAX - 1, GET_XCOMP_PERM, REFUSE);
+#endif
 	put_null(f, __NR_sendto, 4);    /* to the other end alone */
 	put_null(f, __NR_prlimit64, 2); /* limits are read, not set */
 	give(f, SECCOMP_RET_KILL_PROCESS);

@@ -258,6 +258,7 @@ static clv_status read_error(int file, const sandbox_answer *a)
 	TRY(memory_read(file, PLACE_ROOM, raw, a->message));
 	sandbox_clean(text, raw, sizeof text);
 	fail((clv_status)a->status, "%s", text);
+	status_details()->undone = a->undone == 1;
 	return CLV_OK;
 }
 
@@ -266,7 +267,8 @@ clv_status reply_read(const wire *w, int file, int64_t most, uint32_t n, uint32_
 	sandbox_answer a;
 	uint64_t at = PLACE_ROOM;
 	TRY(wire_read(w, &a, sizeof a));
-	if (a.status < 0 || a.status > CLV_E_CRASHED || a.message >= SANDBOX_MESSAGE)
+	/* That a process crashed or was stopped, we say. */
+	if (a.status < 0 || a.status >= CLV_E_CRASHED || a.status == CLV_E_CANCELLED || a.message >= SANDBOX_MESSAGE)
 		return fail(CLV_E_PARSE, "status %d with a message of %u bytes", a.status, a.message);
 	x->status = (clv_status)a.status;
 	if (a.status != CLV_OK)

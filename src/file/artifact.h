@@ -147,7 +147,7 @@ clv_status artifact_open(const char *path, const clv_open_options *o, artifact *
 clv_status artifact_check_data(const artifact *a);
 clv_status artifact_check_entry(const artifact *a, uint32_t i);
 /* The file is signed with a key that whoever opened it trusts. One that was made of others is not signed. */
-static inline bool artifact_is_signed(const artifact *a)
+static inline bool artifact_signature_verified(const artifact *a)
 {
 	return a->trusted;
 }

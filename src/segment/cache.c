@@ -28,13 +28,13 @@ static const char *given(const char *name)
 }
 
 /* "": there is no such place. */
-static void usual_place(strbuf *b)
+static void usual_place(const char *variable, const char *below_home, strbuf *b)
 {
-	const char *base = given("XDG_CACHE_HOME"), *home = given("HOME");
+	const char *base = given(variable), *home = given("HOME");
 	if (base && base[0] == '/')
 		strbuf_printf(b, "%s/cleave", base);
 	else if (home && home[0] == '/')
-		strbuf_printf(b, "%s/.cache/cleave", home);
+		strbuf_printf(b, "%s/%s/cleave", home, below_home);
 }
 
 static clv_status find_place(const char *dir, char **out)
@@ -43,7 +43,7 @@ static clv_status find_place(const char *dir, char **out)
 	const char *wish = dir ? dir : getenv("CLEAVE_CACHE");
 	*out = NULL;
 	if (!wish)
-		usual_place(&b);
+		usual_place("XDG_CACHE_HOME", ".cache", &b);
 	else if (strcmp(wish, "off") != 0)
 		strbuf_puts(&b, wish);
 	if (b.n == 0 && !b.failed) {
@@ -95,6 +95,23 @@ static clv_status check_folder(const char *dir)
 	if (access(dir, R_OK | X_OK) != 0)
 		return fail(CLV_E_IO, "cannot read %s: %s", dir, strerror(errno));
 	return CLV_OK;
+}
+
+clv_status state_folder(bool make, char **out)
+{
+	const char *wish = getenv("CLEAVE_CACHE");
+	strbuf b = STRBUF_INIT;
+	if (!wish || (*wish && strcmp(wish, "off") != 0))
+		usual_place("XDG_STATE_HOME", ".local/state", &b);
+	if (b.n == 0 && !b.failed)
+		return fail(CLV_E_NOT_FOUND, "there is no folder for state");
+	TRY(strbuf_take(&b, out));
+	clv_status st = make ? folder_make(*out) : CLV_OK;
+	if (st == CLV_OK)
+		st = check_folder(*out);
+	if (st != CLV_OK)
+		mem_free(*out);
+	return st;
 }
 
 clv_status cache_open(const char *dir, int64_t limit, cache *out)

@@ -150,6 +150,9 @@ typedef struct cache {
    in bytes, else 8 GB. */
 clv_status cache_open(const char *dir, int64_t limit, cache *out); /* CLV_E_IO says why this folder is no cache */
 void cache_close(cache *c);
+/* What is kept for good, and is no cache: $XDG_STATE_HOME/cleave, else ~/.local/state/cleave, as safe as a cache is. None where
+   CLEAVE_CACHE says that nothing is kept. The caller frees. */
+clv_status state_folder(bool make, char **out); /* CLV_E_NOT_FOUND, CLV_E_IO */
 clv_status cache_get(const cache *c, digest key, compiled *out, bool *found);
 clv_status cache_put(const cache *c, digest key, const compiled *made);
 

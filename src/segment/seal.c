@@ -1,9 +1,9 @@
 /* Seals: how compiled code in a file is known again by the user who compiled it.
  *
  * A seal is a message authentication code over the code, the nodes it stands for and all that it is loaded with, under a key
- * that lies in the user's cache. Whoever cannot read that key cannot make a seal, nor use one for other code or other nodes.
- * Where there is no cache, or no OpenSSL, there are no seals. */
-#define _GNU_SOURCE /* getrandom */
+ * that lies in the user's folder for state. Whoever cannot read that key cannot make a seal, nor use one for other code or
+ * other nodes. Where nothing is kept (CLEAVE_CACHE=off), or there is no OpenSSL, there are no seals. */
+#define _GNU_SOURCE /* getrandom, explicit_bzero */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -16,6 +16,7 @@
 #ifdef CLEAVE_OPENSSL
 #include <openssl/core_names.h>
 #include <openssl/crypto.h>
+#include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/params.h>
 #endif
@@ -38,46 +39,53 @@ static bool read_key(int dir, uint8_t key[KEY_BYTES])
 	            !(info.st_mode & (S_IRWXG | S_IRWXO)) && info.st_size == KEY_BYTES &&
 	            read(fd, key, KEY_BYTES) == KEY_BYTES;
 	close(fd);
+	if (!good)
+		explicit_bzero(key, KEY_BYTES);
 	return good;
 }
 
 /* It appears whole, and never takes the place of another. */
-static void make_key(int dir)
+static void write_key(int dir, const uint8_t key[KEY_BYTES])
 {
-	uint8_t key[KEY_BYTES];
 	char beside[64];
 	uint64_t chance;
-	if (getrandom(key, sizeof key, 0) != (ssize_t)sizeof key ||
-	    getrandom(&chance, sizeof chance, 0) != (ssize_t)sizeof chance)
+	if (getrandom(&chance, sizeof chance, 0) != (ssize_t)sizeof chance)
 		return;
 	snprintf(beside, sizeof beside, "seal.key.%016llx.tmp", (unsigned long long)chance);
 	int fd = openat(dir, beside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return;
-	bool good = write(fd, key, sizeof key) == (ssize_t)sizeof key && fsync(fd) == 0;
+	bool good = write(fd, key, KEY_BYTES) == KEY_BYTES && fsync(fd) == 0;
 	good = close(fd) == 0 && good;
 	if (good)
 		(void)!linkat(dir, beside, dir, KEY_NAME, 0);
 	unlinkat(dir, beside, 0);
 }
 
+static void make_key(int dir)
+{
+	uint8_t key[KEY_BYTES];
+	if (getrandom(key, sizeof key, 0) == (ssize_t)sizeof key)
+		write_key(dir, key);
+	explicit_bzero(key, sizeof key);
+}
+
 /* False: there is none. */
 static bool find_key(bool make, uint8_t key[KEY_BYTES])
 {
-	cache c;
-	bool found = false;
-	if (cache_open(NULL, 0, &c) != CLV_OK)
+	char *path;
+	if (state_folder(make, &path) != CLV_OK)
 		return false;
-	int dir = c.dir ? open(c.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-	if (dir >= 0) {
+	int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	mem_free(path);
+	if (dir < 0)
+		return false;
+	bool found = read_key(dir, key);
+	if (!found && make) {
+		make_key(dir);
 		found = read_key(dir, key);
-		if (!found && make) {
-			make_key(dir);
-			found = read_key(dir, key);
-		}
-		close(dir);
 	}
-	cache_close(&c);
+	close(dir);
 	return found;
 }
 
@@ -155,6 +163,8 @@ static clv_status mac(const uint8_t key[KEY_BYTES], const strbuf *text, const co
 	            EVP_MAC_final(c, out, &n, MAC_BYTES) == 1 && n == MAC_BYTES;
 	EVP_MAC_CTX_free(c);
 	EVP_MAC_free(m);
+	if (!good)
+		ERR_clear_error(); /* the queue is the host's too */
 	return good ? CLV_OK : fail(CLV_E_UNSUPPORTED, "OpenSSL cannot compute a seal (HMAC with SHA-256)");
 }
 
@@ -203,6 +213,7 @@ static clv_status seal_of(bool make, const plan *p, const artifact_segment *s, c
 	if (!find_key(make, key))
 		return CLV_OK;
 	clv_status st = seal_with(key, p, s, made, out);
+	explicit_bzero(key, sizeof key);
 	if (st != CLV_OK)
 		out[0] = '\0';
 	return st == CLV_E_NOMEM ? st : CLV_OK;

@@ -423,7 +423,10 @@ static clv_status fill(clv_frontiers *f, const clv_frontiers_options *o)
 	TRY(node_names_new(f->p, &f->names));
 	f->n = f->p->nodes.n ? f->p->nodes.n - 1 : 0;
 	f->at = mem_alloc((f->n + 1) * sizeof *f->at);
-	if (!f->at)
+	f->formulas = mem_alloc(sizeof *f->formulas);
+	if (f->formulas)
+		pthread_mutex_init(&f->formulas->lock, NULL);
+	if (!f->at || !f->formulas)
 		return fail_nomem();
 	TRY(liveness_parts(f->p, &f->live, NULL));
 	TRY(eval_sizes(f, o));
@@ -454,10 +457,22 @@ clv_status clv_frontiers_create(const clv_plan *p, const clv_frontiers_options *
 	return CLV_OK;
 }
 
+static void free_formulas(formula_table *t, uint32_t n)
+{
+	if (!t)
+		return;
+	for (uint32_t i = 0; t->at && i < n; i++)
+		mem_free(t->at[i]);
+	mem_free(t->at);
+	pthread_mutex_destroy(&t->lock);
+	mem_free(t);
+}
+
 void clv_frontiers_free(clv_frontiers *f)
 {
 	if (!f)
 		return;
+	free_formulas(f->formulas, f->n);
 	for (uint32_t i = 0; i < f->reasons.n; i++)
 		mem_free(f->reasons.at[i]);
 	vec_free(&f->reasons);
@@ -575,11 +590,6 @@ static clv_status values_text(const clv_frontiers *f, uint32_t i, values_printer
 	return st;
 }
 
-clv_status clv_frontiers_bytes_text(const clv_frontiers *f, uint32_t i, char **out)
-{
-	return values_text(f, i, print_bytes, out);
-}
-
 clv_status clv_frontiers_labels(const clv_frontiers *f, uint32_t i, char **out)
 {
 	return values_text(f, i, print_labels, out);
@@ -677,4 +687,46 @@ clv_status frontiers_formulas(const clv_frontiers *f, formula_fn put, void *ctx)
 	vec_free(&w.sum);
 	strbuf_free(&w.text);
 	return st;
+}
+
+/* ---- the formula of one position ---------------------------------------------------------------------------------- */
+
+static clv_status keep_formula(void *ctx, uint32_t i, const char *text)
+{
+	char **at = ctx;
+	at[i] = text ? mem_strdup(text, strlen(text)) : NULL;
+	return text && !at[i] ? fail_nomem() : CLV_OK;
+}
+
+static clv_status make_formulas(const clv_frontiers *f, formula_table *t)
+{
+	if (!t->asked || t->at) {
+		t->asked = true;
+		return CLV_OK;
+	}
+	t->at = mem_alloc((f->n + 1) * sizeof *t->at);
+	clv_status st = t->at ? frontiers_formulas(f, keep_formula, t->at) : fail_nomem();
+	for (uint32_t i = 0; st != CLV_OK && t->at && i < f->n; i++)
+		mem_free(t->at[i]);
+	if (st != CLV_OK) {
+		mem_free(t->at);
+		t->at = NULL;
+	}
+	return st;
+}
+
+clv_status clv_frontiers_bytes_text(const clv_frontiers *f, uint32_t i, char **out)
+{
+	if (!f || !out || i >= f->n)
+		return no_frontier(i);
+	pthread_mutex_lock(&f->formulas->lock);
+	clv_status st = make_formulas(f, f->formulas);
+	const char *text = st == CLV_OK && f->formulas->at ? f->formulas->at[i] : NULL;
+	pthread_mutex_unlock(&f->formulas->lock);
+	if (st != CLV_OK)
+		return st;
+	if (!text)
+		return values_text(f, i, print_bytes, out);
+	*out = mem_strdup(text, strlen(text));
+	return *out ? CLV_OK : fail_nomem();
 }

@@ -2,6 +2,8 @@
 #ifndef SPLIT_FRONTIER_H
 #define SPLIT_FRONTIER_H
 
+#include <pthread.h>
+
 #include "file/narrow.h"
 #include "plan/plan.h"
 
@@ -31,6 +33,13 @@ typedef struct crossings {
 	VEC(crossing_entry) entries;
 } crossings;
 
+/* Formulas of all positions, made when a second one is asked for: who asks for two asks for all. */
+typedef struct formula_table {
+	pthread_mutex_t lock;
+	bool asked;
+	char **at; /* owned texts, NULL where frontiers_formulas gives none; NULL: not made yet */
+} formula_table;
+
 struct clv_frontiers {
 	const plan *p;
 	node_names *names;
@@ -46,6 +55,7 @@ struct clv_frontiers {
 	bool *defined;
 	crossings cross;
 	VEC(char *) reasons; /* owned texts */
+	formula_table *formulas;
 };
 
 static inline node_id earlier(node_id a, node_id b)

@@ -98,7 +98,7 @@ static void a_signed_file_is_the_same_file_with_256_bytes_more(void **state)
 	assert_memory_equal(i.at + BLOCK_END, plain.at + BLOCK_AT, plain.n - BLOCK_AT);
 	artifact *a = opened(i);
 	assert_string_equal(clv_artifact_signer(a), my_name);
-	assert_false(clv_artifact_is_signed(a)); /* nobody looked */
+	assert_false(clv_artifact_signature_verified(a)); /* nobody looked */
 	OK(clv_artifact_check_data(a));
 	artifact_free(a);
 	image_free(&plain);
@@ -113,13 +113,13 @@ static void a_trusted_key_opens_its_files(void **state)
 	image i = signed_sample(my_key);
 	artifact *a;
 	OK(open_trusted(i, my_pub, &a));
-	assert_true(clv_artifact_is_signed(a));
+	assert_true(clv_artifact_signature_verified(a));
 	assert_string_equal(clv_artifact_signer(a), my_name);
 	artifact_free(a);
 	o.trusted_keys = keys;
 	o.ntrusted_keys = 2;
 	OK(clv_artifact_open(path, &o, &a));
-	assert_true(clv_artifact_is_signed(a));
+	assert_true(clv_artifact_signature_verified(a));
 	artifact_free(a);
 	image_free(&i);
 }
@@ -493,7 +493,7 @@ static void what_is_made_of_a_signed_file_is_not_signed(void **state)
 	OK(open_trusted(i, my_pub, &a));
 	artifact_range whole = {0, a->plans.at[0].p->nodes.n, NONE};
 	artifact *copy = taken_from(a, "all", &whole);
-	assert_false(artifact_is_signed(copy));
+	assert_false(artifact_signature_verified(copy));
 	image again = written(copy), plain = written(sample());
 	assert_true(same_image(again, plain));
 	artifact_free(a);

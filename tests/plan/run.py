@@ -273,6 +273,11 @@ class Runner:
         code, out, err = self.run("selftest")
         if Path(self.cleave).with_name("cleave-torch").exists():
             self.check("cleave becomes cleave-torch", (code, out, err) == (0, "ok: plans run here\n", ""), out + err)
+            env = {**os.environ, "CLEAVE_TORCH_PROGRAM": "/bin/echo"}
+            done = subprocess.run(
+                [self.cleave, "-q", "selftest"], capture_output=True, text=True, env=env, timeout=60, check=False
+            )
+            self.check("CLEAVE_TORCH_PROGRAM wins", done.stdout == "-q selftest\n", done.stdout + done.stderr)
         with tempfile.TemporaryDirectory() as folder:
             alone = shutil.copy(self.cleave, folder)
             done = subprocess.run([alone, "selftest"], capture_output=True, text=True, timeout=60, check=False)

@@ -67,7 +67,8 @@ def run(page: str, text: str) -> int:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_example_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # examples write files
-    monkeypatch.setenv("CLEAVE_CACHE", str(tmp_path / "cache"))  # where the key of compiled code is
+    monkeypatch.setenv("CLEAVE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # where the key of compiled code is
     assert run(str(ROOT / page), (ROOT / page).read_text(encoding="utf-8")) >= 1
 
 

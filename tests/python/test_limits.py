@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -77,6 +80,46 @@ def test_a_view_that_is_larger_than_memory_is_not_gone_through(tmp_path: Path) -
     with pytest.raises(cleave.LimitError, match="elements, more than"):
         cleave.load(file, max_memory=1 << 30)(x)
     assert time.monotonic() - begin < 5
+
+
+RNN: Any = (False, 1, 0.0, False, False, False)
+LISTS: dict[str, Callable[[Tensor], Sequence[Tensor]]] = {
+    "unbind": lambda x: x.unbind(0),
+    "split": lambda x: x.split(1),
+    "split_with_sizes": lambda x: x.split([1] * 4),
+    "chunk": lambda x: x.chunk(4),
+    "tensor_split": lambda x: x.tensor_split(4),
+    "hsplit": lambda x: x.hsplit(4),
+    "meshgrid": lambda x: torch.meshgrid(x[0], x[1], x[2], x[3], indexing="ij"),
+    "gru": lambda x: torch.gru(x.view(4, 1, 1)[:, :0], x[:1].view(1, 1, 1)[:, :0], [x[:3].view(3, 1)] * 2, *RNN),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_of_too_many_tensors_is_not_made(tmp_path: Path, name: str) -> None:
+    """A tensor takes memory even where its elements are another's."""
+
+    class Many(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return LISTS[name](torch.zeros(4))[0] + x
+
+    file, x, many = tmp_path / "m.clv", torch.randn(1), 400_000
+    with torch.no_grad():
+        cleave.capture(Many(), x).save(file)
+    assert cleave.load(file, max_memory=1 << 20)(x).shape == Many()(x).shape
+
+    def grow(text: str) -> str:
+        text = re.sub(
+            r"(zeros\(\[|-> f32\[|chunk\(%\w+, |sections\(%\w+, |int\(%\w+, |view\(%\w+, \[)4\b", rf"\g<1>{many}", text
+        )
+        text = text.replace("[1, 1, 1, 1]", str([1] * many))
+        call = next(line for line in text.splitlines() if "meshgrid" in line) if "meshgrid" in text else ""
+        names = re.search(r"meshgrid[^(]*\(\[([^]]*)\]", call)
+        return text.replace(names[1], ", ".join([names[1]] * 1000)) if names else text
+
+    rewrite_plan(file, grow)
+    with pytest.raises(cleave.LimitError, match=r"needs .* bytes more"):
+        cleave.load(file, max_memory=20 << 20)(x)
 
 
 def test_another_thread_ends_runs_that_have_begun(long: Path) -> None:

@@ -372,6 +372,18 @@ def test_what_a_sandbox_cannot_do_is_said(tmp_path: Path) -> None:
         model(x.to_sparse())
 
 
+def test_the_environment_names_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "m.clv"
+    with torch.no_grad():
+        cleave.capture(nn.ReLU(), torch.randn(3)).save(file)
+    monkeypatch.setenv("CLEAVE_TORCH_PROGRAM", str(tmp_path / "none"))
+    with pytest.raises(cleave.CleaveError, match=r"CLEAVE_TORCH_PROGRAM names .*none, which is no program"):
+        cleave.load(file, sandbox=True)
+    monkeypatch.setenv("CLEAVE_TORCH_PROGRAM", "/bin/false")  # before the one that is installed
+    with pytest.raises(cleave.CleaveError, match="ended with status 1"):
+        cleave.load(file, sandbox=True)
+
+
 def test_where_the_kernel_has_no_filter_there_is_an_error_and_no_plain_run(tmp_path: Path) -> None:
     """The host is under a filter that answers as such a kernel would."""
     path = save(nn.Linear(4, 3), (torch.randn(2, 4),), tmp_path / "m.clv")

@@ -67,9 +67,14 @@ def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that this user traced, in the working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CLEAVE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     register()
     cleave.trace(Net().eval(), X, backend=NAME, dynamic_batch_size=(1, 8), **ALL).save("traced.clv")
     return tmp_path / "traced.clv"
+
+
+def key_of(file: Path) -> Path:
+    return file.parent / "state" / "cleave" / "seal.key"
 
 
 def compiled(path: Path, **more: Any) -> list[bool]:
@@ -91,7 +96,7 @@ def in_another_process(program: str) -> str:
 
 
 def test_what_a_user_compiled_runs_without_permission(traced: Path) -> None:
-    key = traced.parent / "cache" / "seal.key"
+    key = key_of(traced)
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     assert key.stat().st_size == 32
     assert compiled(traced) == [True, True]
@@ -103,15 +108,15 @@ def test_what_a_user_compiled_runs_without_permission(traced: Path) -> None:
 
 
 def test_what_others_compiled_does_not(traced: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLEAVE_CACHE", str(traced.parent / "another"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(traced.parent / "another"))
     assert compiled(traced) == [False, False]
-    assert not (traced.parent / "another" / "seal.key").exists()  # reading makes no key
+    assert not (traced.parent / "another").exists()  # reading makes no key
     assert compiled(traced, allow_compiled=True) == [True, True]
 
 
-@pytest.mark.parametrize("spoil", ["read by others", "short", "a link", "gone", "another"])
+@pytest.mark.parametrize("spoil", ["read by others", "short", "a link", "gone", "in a folder of others", "another"])
 def test_a_key_that_may_not_be_trusted_is_none(traced: Path, spoil: str) -> None:
-    key = traced.parent / "cache" / "seal.key"
+    key = key_of(traced)
     if spoil == "read by others":
         key.chmod(0o640)
     elif spoil == "short":
@@ -121,8 +126,28 @@ def test_a_key_that_may_not_be_trusted_is_none(traced: Path, spoil: str) -> None
         key.symlink_to(key.parent / "elsewhere")
     elif spoil == "gone":
         key.unlink()
+    elif spoil == "in a folder of others":
+        key.parent.chmod(0o777)
     else:
         key.write_bytes(bytes(32))
+    assert compiled(traced) == [False, False]
+
+
+def test_the_key_outlives_the_cache(traced: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not (traced.parent / "cache" / "seal.key").exists()
+    monkeypatch.setenv("CLEAVE_CACHE", str(traced.parent / "another"))
+    assert compiled(traced) == [True, True]
+
+
+def test_without_a_place_of_its_own_the_key_is_in_the_home_folder(
+    traced: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = traced.parent / "home"
+    home.mkdir()
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", str(home))
+    cleave.trace(Net().eval(), X, backend=NAME, **ALL).save("other.clv")
+    assert (home / ".local" / "state" / "cleave" / "seal.key").exists()
     assert compiled(traced) == [False, False]
 
 

@@ -446,6 +446,50 @@ def test_a_callers_input_keeps_its_size(tmp_path: Path) -> None:
     assert x.untyped_storage().nbytes() == bytes_before
 
 
+SHAPES = {
+    "squeeze_": "%v = aten::squeeze_({x}) -> f32[2] view-of {x} writes {x}",
+    "unsqueeze_": "%v = aten::unsqueeze_({x}, 0) -> f32[1,2,1] view-of {x} writes {x}",
+    "t_": "%v = aten::t_({x}) -> f32[1,2] view-of {x} writes {x}",
+    "transpose_": "%v = aten::transpose_({x}, 0, 1) -> f32[1,2] view-of {x} writes {x}",
+    "as_strided_": "%v = aten::as_strided_({x}, [1], [1], 1) -> f32[1] view-of {x} writes {x}",
+    "resize_": "%v = aten::resize_({x}, [1]) -> f32[1] view-of {x} writes {x}",
+    "an output": "%v = aten::sum.IntList_out({x}, [0], false, none, {x}) -> f32[1] view-of {x} writes {x}",
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_a_callers_input_keeps_its_shape(tmp_path: Path, name: str, grad: bool) -> None:
+    class One(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.relu()
+
+    file = tmp_path / "m.clv"
+    with torch.set_grad_enabled(grad):
+        cleave.capture(One(), torch.randn(2, 1)).save(file)
+    rewrite_plan(file, lambda text: before_relu(text, SHAPES[name]))
+    x = torch.randn(2, 1, requires_grad=grad) * 1
+    before = x.grad_fn
+    with torch.set_grad_enabled(grad), pytest.raises(cleave.CleaveError, match=r"shape of an input|out=|require grad"):
+        cleave.load(file)(x)
+    assert x.shape == (2, 1)
+    assert x.stride() == (1, 1)
+    assert x.storage_offset() == 0
+    assert x.grad_fn is before
+
+
+def test_a_change_of_shape_that_changes_nothing_is_as_in_eager(tmp_path: Path) -> None:
+    class Same(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return x.squeeze_().mul(2), x.view(2, 1, 3).squeeze_()
+
+    file, x = tmp_path / "m.clv", torch.randn(2, 3)
+    with torch.no_grad():
+        cleave.capture(Same(), x).save(file)
+    assert all(torch.equal(a, b) for a, b in zip(cleave.load(file)(x), Same()(x), strict=True))
+
+
 def test_what_a_model_resizes_itself_is_as_in_eager(tmp_path: Path) -> None:
     class Outs(nn.Module):
         def forward(self, x: Tensor) -> list[Tensor]:

@@ -162,6 +162,7 @@ def test_files_hold_every_way(late: bool, batch: Any, tmp_path: Path) -> None:
     plan.save(tmp_path / "whole.clv")
     with torch.no_grad():
         same_calls(cleave.load(tmp_path / "whole.clv"), model, twin)
+        same_calls(cleave.load(tmp_path / "whole.clv", sandbox=True), model, twin)
     spec = cleave.SplitSpec(boundary="after:relu", dynamic_batch=batch)
     runtime = cleave.prepare_split(model, example_inputs=(X, FULL), split=spec, variants=[(X, PADDED)])
     prefix, suffix = (cleave.load(path) for path in runtime.save(tmp_path / "halves"))
