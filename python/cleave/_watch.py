@@ -352,10 +352,10 @@ def _wrap_host_read(name: str) -> Callable[[], None]:
     return (lambda: setattr(torch.Tensor, name, original)) if own else (lambda: delattr(torch.Tensor, name))
 
 
-def _asked_by_a_model() -> Recording | None:
-    """The recording, where its forward calls the caller by itself, and no library does."""
+def _asked_by_a_model(frames: int = 2) -> Recording | None:
+    """The recording, where its forward calls the caller by itself, and no library does. frames: up to the forward."""
     recording = current()
-    home = str(sys._getframe(2).f_globals.get("__name__", "")).partition(".")[0]
+    home = str(sys._getframe(frames).f_globals.get("__name__", "")).partition(".")[0]
     return None if home in ("torch", "cleave") or home in sys.stdlib_module_names - {"__main__"} else recording
 
 
@@ -447,6 +447,23 @@ def _wrap_saved_hooks() -> Callable[[], None]:
     return lambda: setattr(hooks, "__enter__", original)
 
 
+class _Attribute:
+    """An attribute of tensors that is watched. Of the class it is still the original: torch.compile keeps a list of
+    those, made when it is first used, which may be now."""
+
+    def __init__(self, original: Any, read: Callable[[Any], Any], assign: Callable[[Any, Any], None]) -> None:
+        self.original, self.read, self.assign = original, read, assign
+
+    def __get__(self, tensor: Any, owner: Any = None) -> Any:
+        return self.original if tensor is None else self.read(tensor)
+
+    def __set__(self, tensor: Any, value: Any) -> None:
+        self.assign(tensor, value)
+
+    def __delete__(self, tensor: Any) -> None:
+        self.original.__delete__(tensor)
+
+
 def _wrap_requires_grad() -> list[Callable[[], None]]:
     """requires_grad_() and assignments leave no operator; there is one, with which replay does the same. What a forward
     reads of inputs and of the model's own tensors may decide what it does."""
@@ -462,7 +479,7 @@ def _wrap_requires_grad() -> list[Callable[[], None]]:
         return True
 
     def read(self: torch.Tensor) -> bool:
-        recording = _asked_by_a_model()
+        recording = _asked_by_a_model(3)
         if recording is not None:
             recording.ask_flag(id_of(self))
         flag: bool = attribute.__get__(self)
@@ -476,7 +493,7 @@ def _wrap_requires_grad() -> list[Callable[[], None]]:
             attribute.__set__(self, value)
 
     tensor.requires_grad_ = requires_grad_
-    tensor.requires_grad = property(read, assign)
+    tensor.requires_grad = _Attribute(attribute, read, assign)
     return [lambda: delattr(tensor, "requires_grad_"), lambda: delattr(tensor, "requires_grad")]
 
 
@@ -486,7 +503,7 @@ def _wrap_grad() -> Callable[[], None]:
     attribute: Any = tensor.grad
 
     def read(self: torch.Tensor) -> torch.Tensor | None:
-        recording = _asked_by_a_model()
+        recording = _asked_by_a_model(3)
         found: torch.Tensor | None = attribute.__get__(self)
         if recording is not None and id_of(self) in recording.own:
             recording.asked.add((id_of(self), "grad"))
@@ -497,5 +514,5 @@ def _wrap_grad() -> Callable[[], None]:
                 )
         return found
 
-    tensor.grad = property(read, attribute.__set__, attribute.__delete__)
+    tensor.grad = _Attribute(attribute, read, attribute.__set__)
     return lambda: delattr(tensor, "grad")

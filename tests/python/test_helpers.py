@@ -33,7 +33,7 @@ Wrong = Callable[[nn.Module, tuple[Any, ...]], Any]
 
 
 def _broken(monkeypatch: pytest.MonkeyPatch, run: Wrong) -> None:
-    def capture(model: Any, inputs: Any, kwargs: Any = None) -> Any:
+    def capture(model: Any, inputs: Any, kwargs: Any = None, on_guard: str = "") -> Any:
         return lambda *args: run(model, args)
 
     monkeypatch.setattr(cleave, "capture", capture)
@@ -143,7 +143,7 @@ def test_a_wrong_replay_is_noticed(monkeypatch: pytest.MonkeyPatch, run: Wrong) 
 
 
 def test_a_refusal_is_an_outcome_and_needs_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> Any:
+    def refuse(*_: Any, **__: Any) -> Any:
         raise cleave.CaptureError("aten::frobnicate cannot be captured: it is a joke")
 
     monkeypatch.setattr(cleave, "capture", refuse)
@@ -152,7 +152,7 @@ def test_a_refusal_is_an_outcome_and_needs_a_reason(monkeypatch: pytest.MonkeyPa
     with pytest.raises(AssertionError, match="should replay"):
         must_replay(nn.ReLU(), rand((2, 2)))
 
-    def mumble(*_: Any) -> Any:
+    def mumble(*_: Any, **__: Any) -> Any:
         raise cleave.CaptureError("no")
 
     monkeypatch.setattr(cleave, "capture", mumble)
@@ -170,7 +170,7 @@ def test_other_errors_are_not_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_capture_that_changes_the_model_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def capture(model: Any, inputs: Any, kwargs: Any = None) -> Any:
+    def capture(model: Any, inputs: Any, kwargs: Any = None, on_guard: str = "") -> Any:
         model(*inputs)
         return model
 

@@ -699,9 +699,9 @@ time.sleep(60)
 
 # Programs in the place of the real one, as a file would have it behave that has taken it over.
 LIARS = {
-    "os.write(0, b'\\xff' * 24)": "the sandbox answers nonsense: status -1 with a message of",
-    "os.write(0, bytes(8) + b'\\xff' * 16)": "the sandbox answers nonsense: 4294967295 numbers and",
-    "os.write(0, bytes(24))": "the sandbox answers nonsense",
+    "os.write(0, b'\\xff' * 32)": "the sandbox answers nonsense: status -1 with a message of",
+    "os.write(0, bytes(12) + b'\\xff' * 20)": "the sandbox answers nonsense: 4294967295 numbers and",
+    "os.write(0, bytes(32))": "the sandbox answers nonsense",
     "os.write(0, b'x')": "the process of the sandbox ended with status 0",
     "os._exit(3)": "the process of the sandbox ended with status 3",
     "os.kill(os.getpid(), 11)": "ended the process of the sandbox with SIGSEGV",

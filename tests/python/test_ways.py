@@ -247,6 +247,22 @@ def test_wrong_wishes_are_refused() -> None:
         cleave.capture(nn.Linear(4, 4), X, variants=[torch.ones(4, 7)])
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@both
+@modes
+@pytest.mark.parametrize("mode", ["generated_eager", "cuda_graph"])
+def test_on_a_gpu_too(late: bool, training: bool, mode: str) -> None:
+    model, twin = (m.cuda() for m in twins(late, training))
+    calls = [tuple(t.cuda() for t in call) for call in CALLS]
+    plan = cleave.capture(model, calls[0], mode=mode)
+    spec = cleave.SplitSpec(boundary="after:relu")
+    runtime = cleave.prepare_split(model, example_inputs=calls[0], split=spec, mode=mode)
+    with torch.no_grad():
+        same_calls(plan, model, twin, calls)
+        same_calls(lambda *inputs: runtime.run_suffix(runtime.run_prefix(*inputs)), model, twin, calls)
+
+
 class Differs(nn.Module):
     """What its two inputs are for is not the same, though they look alike."""
 
