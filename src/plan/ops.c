@@ -1,0 +1,111 @@
+/* The table of operators, compiled from ops.def. */
+#include "plan/ops.h"
+
+#include <string.h>
+
+#define ELEMENTWISE .strides = STRIDES_EVERY, .batch = 1
+#define WRITES .writes = true
+#define VIEW(how) .view = VIEW_##how
+#define NEW .fresh = true
+#define STRIDES(from) .strides = STRIDES_##from
+#define WRITER(id) .writer = OP_##id
+#define IMAGE_IF(k, r, argument, w) .image = {IMAGE_##k, RULE_##r, argument, WHERE_##w}
+#define IMAGE(k) IMAGE_IF(k, ANY, 0, BOTH)
+#define FORMATS .formats = true
+#define NORM .norm = true
+#define GAPS(how) .gaps = GAPS_##how
+#define BATCH(dimensions) .batch = dimensions
+#define SWITCH(...) .off = {__VA_ARGS__}
+#define HOST .host = true
+#define STATISTICS .statistics = true
+#define EMPTY .empty = true
+#define MEMORY(what) .memory = MEMORY_##what
+#define WORK(kind) .work = WORK_##kind
+#define LAYERS(...) .layers = {__VA_ARGS__}
+#define CALL(h, s) .head = h, .signature = s
+
+const op_row op_rows[OP_COUNT] = {
+	{.text = ""},
+#define OP(id, ...) {__VA_ARGS__},
+#include "plan/ops.def"
+};
+
+static int by_text(const void *key, const void *row)
+{
+	return strcmp(key, ((const op_row *)row)->text);
+}
+
+uint16_t op_find(const char *text)
+{
+	const op_row *r = bsearch(text, op_rows + 1, OP_COUNT - 1, sizeof *op_rows, by_text);
+	return r ? (uint16_t)(r - op_rows) : OP_UNKNOWN;
+}
+
+bool op_makes_new(const op_row *r)
+{
+	bool known = r->fresh || r->formats || r->norm || r->strides == STRIDES_FRESH || r->strides == STRIDES_EVERY;
+	return known && !r->writes;
+}
+
+/* ---- names ---------------------------------------------------------------------------------------------------------- */
+
+op_name op_split(const char *text)
+{
+	const char *colons = strstr(text, "::");
+	op_name o = {.text = text, .base = colons ? colons + 2 : text, .space = colons ? (size_t)(colons - text) : 0};
+	o.n = o.plain = strcspn(o.base, ".");
+	if (o.n > 1 && o.base[o.n - 1] == '_' && o.base[o.n - 2] != '_')
+		o.plain--;
+	return o;
+}
+
+bool op_in(const op_name *o, const char *space)
+{
+	return strlen(space) == o->space && !memcmp(space, o->text, o->space);
+}
+
+static const struct block {
+	op_list list;
+	const char *head;
+	const char *const *names; /* sorted as strcmp sorts */
+	size_t n;
+} blocks[] = {
+#define BLOCK(list, head, ...)                                                                                         \
+	{list, head, (const char *const[]){__VA_ARGS__}, sizeof(const char *const[]){__VA_ARGS__} / sizeof(char *)},
+#define FILE_ALLOW(space, ...) BLOCK(FILE_ALLOWS, space, __VA_ARGS__)
+#define FILE_REFUSE(reason, ...) BLOCK(FILE_REFUSES, reason, __VA_ARGS__)
+#define OPENVINO_TAKE(none, ...) BLOCK(OPENVINO_TAKES, none, __VA_ARGS__)
+#define OPENVINO_REFUSE(reason, ...) BLOCK(OPENVINO_REFUSES, reason, __VA_ARGS__)
+#define INDUCTOR_REFUSE(reason, ...) BLOCK(INDUCTOR_REFUSES, reason, __VA_ARGS__)
+#include "plan/ops.def"
+};
+
+static int compare_name(const char *name, size_t n, const char *listed)
+{
+	int order = strncmp(name, listed, n);
+	return order ? order : -(listed[n] != '\0');
+}
+
+static bool holds(const struct block *b, const char *name, size_t n)
+{
+	size_t lo = 0, hi = b->n;
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+		int order = compare_name(name, n, b->names[mid]);
+		if (!order)
+			return true;
+		if (order < 0)
+			hi = mid;
+		else
+			lo = mid + 1;
+	}
+	return false;
+}
+
+const char *op_listed(op_list list, const char *head, const char *name, size_t n)
+{
+	for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+		if (blocks[i].list == list && (!head || !strcmp(blocks[i].head, head)) && holds(&blocks[i], name, n))
+			return blocks[i].head;
+	return NULL;
+}
