@@ -25,29 +25,19 @@
 #define CALL(h, s) .head = h, .signature = s
 
 const op_row op_rows[OP_COUNT] = {
-	{.text = ""},
+	[OP_UNKNOWN] = {.text = ""},
+	[OP_UNKNOWN + MEMORY_BEYOND] = {.text = "", MEMORY(BEYOND)},
+	[OP_UNKNOWN + MEMORY_RESIZED] = {.text = "", MEMORY(RESIZED)},
+	[OP_UNKNOWN + MEMORY_JOINED] = {.text = "", MEMORY(JOINED)},
+	[OP_UNKNOWN + MEMORY_SHARED] = {.text = "", MEMORY(SHARED)},
 #define OP(id, ...) {__VA_ARGS__},
 #include "plan/ops.def"
 };
 
-static int by_text(const void *key, const void *row)
+static bool same_text(const char *a, size_t na, const char *b, size_t nb)
 {
-	return strcmp(key, ((const op_row *)row)->text);
+	return na == nb && !memcmp(a, b, na);
 }
-
-uint16_t op_find(const char *text)
-{
-	const op_row *r = bsearch(text, op_rows + 1, OP_COUNT - 1, sizeof *op_rows, by_text);
-	return r ? (uint16_t)(r - op_rows) : OP_UNKNOWN;
-}
-
-bool op_makes_new(const op_row *r)
-{
-	bool known = r->fresh || r->formats || r->norm || r->strides == STRIDES_FRESH || r->strides == STRIDES_EVERY;
-	return known && !r->writes;
-}
-
-/* ---- names ---------------------------------------------------------------------------------------------------------- */
 
 op_name op_split(const char *text)
 {
@@ -59,9 +49,47 @@ op_name op_split(const char *text)
 	return o;
 }
 
+static int by_text(const void *key, const void *row)
+{
+	return strcmp(key, ((const op_row *)row)->text);
+}
+
+uint16_t op_find(const char *text)
+{
+	const op_row *known = op_rows + OP_UNKNOWN_LAST + 1, *end = op_rows + OP_COUNT;
+	const op_row *r = bsearch(text, known, (size_t)(end - known), sizeof *known, by_text);
+	if (r)
+		return (uint16_t)(r - op_rows);
+	op_name o = op_split(text);
+	for (r = known; r < end; r++) {
+		op_name named = r->memory ? op_split(r->text) : o;
+		if (r->memory && same_text(o.base, o.n, named.base, named.n))
+			return (uint16_t)(OP_UNKNOWN + r->memory);
+	}
+	return OP_UNKNOWN;
+}
+
+bool op_makes_new(const op_row *r)
+{
+	bool known = r->fresh || r->formats || r->norm || r->strides == STRIDES_FRESH || r->strides == STRIDES_EVERY;
+	return known && !r->writes;
+}
+
 bool op_in(const op_name *o, const char *space)
 {
-	return strlen(space) == o->space && !memcmp(space, o->text, o->space);
+	return same_text(space, strlen(space), o->text, o->space);
+}
+
+bool op_covers(const char *entry, const op_name *o)
+{
+	op_name e = op_split(entry);
+	bool inner = !e.space; /* of aten, in place or not */
+	const char *overload = o->base[o->n] ? o->base + o->n + 1 : "default";
+	if (inner ? !op_in(o, "aten") : !same_text(entry, e.space, o->text, o->space))
+		return false;
+	if (!inner && !strcmp(e.base, "*"))
+		return true;
+	return same_text(e.base, e.n, o->base, inner ? o->plain : o->n) && (!e.base[e.n] || !strcmp(e.base + e.n + 1, overload));
 }
 
 static const struct block {
@@ -102,10 +130,25 @@ static bool holds(const struct block *b, const char *name, size_t n)
 	return false;
 }
 
-const char *op_listed(op_list list, const char *head, const char *name, size_t n)
+/* One of the names that go with overloads or namespaces. */
+static bool covers(const struct block *b, const op_name *o)
 {
-	for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
-		if (blocks[i].list == list && (!head || !strcmp(blocks[i].head, head)) && holds(&blocks[i], name, n))
-			return blocks[i].head;
+	for (size_t i = 0; i < b->n; i++)
+		if (op_covers(b->names[i], o))
+			return true;
+	return false;
+}
+
+const char *op_listed(op_list list, const op_name *o)
+{
+	for (const struct block *b = blocks; b < blocks + sizeof blocks / sizeof *blocks; b++) {
+		if (b->list != list)
+			continue;
+		bool found = list == FILE_ALLOWS                                    ? op_in(o, b->head) && holds(b, o->base, o->n)
+		             : list == OPENVINO_TAKES || list == OPENVINO_REFUSES ? holds(b, o->base, o->plain)
+		                                                                  : covers(b, o);
+		if (found)
+			return b->head;
+	}
 	return NULL;
 }

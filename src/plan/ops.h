@@ -1,7 +1,9 @@
 /* Operators: what ops.def knows of each, and its lists of names.
  *
  * A node has the id of its operator beside the text, found once when the node is made; all but the bridge and what people
- * read asks by id. OP_UNKNOWN, id 0, is every operator that has no row: nothing is known of it. */
+ * read asks by id. OP_UNKNOWN, id 0, is an operator that has no row: nothing is known of it. Only what it does with memory is
+ * taken from a row of the same name, whatever overload and namespace that has: such are the ids up to OP_UNKNOWN_LAST, one
+ * for each op_memory. */
 #ifndef PLAN_OPS_H
 #define PLAN_OPS_H
 
@@ -11,8 +13,11 @@
 extern "C" {
 #endif
 
+typedef enum op_memory { MEMORY_OWN, MEMORY_BEYOND, MEMORY_RESIZED, MEMORY_JOINED, MEMORY_SHARED, MEMORY_COUNT } op_memory;
+
 enum op_ids {
 	OP_UNKNOWN,
+	OP_UNKNOWN_LAST = OP_UNKNOWN + MEMORY_COUNT - 1,
 #define OP(id, ...) OP_##id,
 #include "plan/ops.def"
 	OP_COUNT
@@ -31,7 +36,6 @@ typedef enum op_strides {
 	STRIDES_PRODUCT
 } op_strides;
 typedef enum op_gaps { GAPS_UNKNOWN, GAPS_ANY, GAPS_SAME, GAPS_FRESH } op_gaps;
-typedef enum op_memory { MEMORY_OWN, MEMORY_BEYOND, MEMORY_RESIZED, MEMORY_JOINED, MEMORY_SHARED } op_memory;
 typedef enum op_work { WORK_ELEMENTS, WORK_CONV, WORK_CONV_BACK, WORK_PRODUCT, WORK_SUM, WORK_ATTENTION } op_work;
 
 typedef enum image_kind {
@@ -99,12 +103,14 @@ typedef struct op_name {
 
 op_name op_split(const char *text);
 bool op_in(const op_name *o, const char *space); /* a namespace: "aten" */
+/* "aten::sort" is every overload of it, "aten::sort.stable" that one, "mylib::*" a namespace. Without a namespace it is an
+   operator of aten, in place too: "linalg_qr", "nanmedian.dim". */
+bool op_covers(const char *entry, const op_name *o);
 
 typedef enum op_list { FILE_ALLOWS, FILE_REFUSES, OPENVINO_TAKES, OPENVINO_REFUSES, INDUCTOR_REFUSES } op_list;
 
-/* The head (reason, or namespace) of the block of that list which has the name; NULL: none has. `head`, unless NULL: only
-   blocks with that one. */
-const char *op_listed(op_list list, const char *head, const char *name, size_t n);
+/* Where the operator is on the list, the head of its block: the reason, or the namespace; NULL: it is not. */
+const char *op_listed(op_list list, const op_name *o);
 
 #ifdef __cplusplus
 }

@@ -8,35 +8,9 @@
 #include <string.h>
 
 #include "plan/intern.h"
+#include "plan/ops.h"
 
 /* ---- the table -------------------------------------------------------------------------------------------------------- */
-
-static const char *const taken[] = {
-#define TAKES(...) __VA_ARGS__,
-#define REFUSES(reason, ...)
-#include "segment/support_openvino.def"
-#undef TAKES
-#undef REFUSES
-	NULL};
-
-static const struct {
-	const char *reason;
-	const char *const *names; /* NULL ends */
-} refused[] = {
-#define TAKES(...)
-#define REFUSES(reason, ...) {reason, (const char *const[]){__VA_ARGS__, NULL}},
-#include "segment/support_openvino.def"
-#undef TAKES
-#undef REFUSES
-};
-
-static bool is_listed(const char *const *names, const char *name, size_t n)
-{
-	for (; *names; names++)
-		if (strlen(*names) == n && !memcmp(*names, name, n))
-			return true;
-	return false;
-}
 
 /* Operators whose i64 results are smaller than a size, or constants of the plan that are small. */
 static const char *const counts[] = {"arange", "argmax",    "argmin",   "zeros", "zeros_like", "new_zeros",
@@ -64,39 +38,20 @@ static const char *const not_of_integers[] = {"div", "floor_divide", "cumsum", "
 static const char *const need_dimensions[] = {"gather",      "index_select", "index_add",  "index_fill", "scatter",
                                               "scatter_add", "hstack",       "index_copy", NULL};
 
-/* ---- names ------------------------------------------------------------------------------------------------------------ */
-
-/* "aten::relu_" is relu: without namespace, overload, and what says that it writes. */
-typedef struct op_name {
-	const char *s;
-	size_t n;
-	bool aten;
-} op_name;
-
-static op_name name_of(const plan *p, node_id n)
-{
-	const char *op = plan_s(p, p->nodes.at[n].op);
-	bool aten = !strncmp(op, "aten::", 6);
-	const char *s = aten ? op + 6 : op;
-	size_t length = strcspn(s, ".");
-	if (length > 2 && s[length - 1] == '_' && s[length - 2] != '_')
-		length--;
-	return (op_name){s, length, aten};
-}
-
 static bool is_in(const char *const *names, op_name o)
 {
-	return is_listed(names, o.s, o.n);
+	for (; *names; names++)
+		if (strlen(*names) == o.plain && !memcmp(*names, o.base, o.plain))
+			return true;
+	return false;
 }
 
 static const char *refuse_name(op_name o)
 {
-	if (!o.aten)
+	if (!op_in(&o, "aten"))
 		return "is no operator of PyTorch itself";
-	for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-		if (is_in(refused[i].names, o))
-			return refused[i].reason;
-	return is_in(taken, o) ? NULL : "has no conversion to OpenVINO";
+	const char *why = op_listed(OPENVINO_REFUSES, &o);
+	return why || op_listed(OPENVINO_TAKES, &o) ? why : "has no conversion to OpenVINO";
 }
 
 /* ---- types ------------------------------------------------------------------------------------------------------------ */
@@ -119,7 +74,7 @@ static void find(walk *w, bool there, const char *what)
 static bool takes_index(op_name o, uint32_t at)
 {
 	for (size_t i = 0; i < sizeof indexed / sizeof *indexed; i++)
-		if (strlen(indexed[i].name) == o.n && !memcmp(indexed[i].name, o.s, o.n))
+		if (strlen(indexed[i].name) == o.plain && !memcmp(indexed[i].name, o.base, o.plain))
 			return at < 32 && (indexed[i].where >> at & 1);
 	return false;
 }
@@ -206,7 +161,7 @@ static bool takes_dtype(const plan *p, const node *x)
 static void look_at_pool(walk *w, const node *x)
 {
 	const arg *at = w->p->args.at + x->args;
-	if (strncmp(w->op.s, "avg_pool", 8) != 0)
+	if (strncmp(w->op.base, "avg_pool", 8) != 0)
 		return;
 	find(w, x->nargs > 4 && at[4].kind == ARG_BOOL && at[4].u.b, "rounds sizes up, where OpenVINO averages otherwise");
 	find(w, x->nargs > 6 && at[6].kind != ARG_NONE, "divides by a number of its own, which OpenVINO does not");
@@ -237,7 +192,7 @@ static void look_at_node(walk *w, node_id n)
 	const node *x = &w->p->nodes.at[n];
 	const char *op = plan_s(w->p, x->op);
 	find(w, w->p->contexts.at[x->context].nautocast > 0, "runs under autocast");
-	find(w, !strcmp(op, "aten::view.dtype"), "reads the bits of its elements as another type");
+	find(w, x->op_id == OP_view_dtype, "reads the bits of its elements as another type");
 	find(w, takes_dtype(w->p, x) && is_in(not_of_integers, w->op), "is done otherwise in another type");
 	look_at_writes(w, x);
 	find(w, strstr(op, "_mode") && (!strncmp(op, "aten::div", 9)), "rounds quotients, which OpenVINO does otherwise");
@@ -269,11 +224,11 @@ clv_status support_openvino(const plan *p, const support_spec *s, const char **n
 	if (!small)
 		return fail_nomem();
 	for (node_id n = 0; n < p->nodes.n; n++) {
-		walk w = {.p = p, .small = small, .op = name_of(p, n), .small_so_far = true};
+		walk w = {.p = p, .small = small, .op = op_split(plan_s(p, p->nodes.at[n].op)), .small_so_far = true};
 		w.found = refuse_name(w.op);
 		look_at_node(&w, n);
 		no[n] = no[n] ? no[n] : w.found;
-		mark m = {p, small, w.op.aten && makes_small(&w)};
+		mark m = {p, small, op_in(&w.op, "aten") && makes_small(&w)};
 		node_each_result(p, n, mark_small, &m);
 	}
 	mem_free(small);
