@@ -1,8 +1,8 @@
 // Calls of plans that a stranger may have written: a plan from a file.
 //
-// The list of operators (src/file/operators.def) says what such a plan may call. Here is what a call is held to: it writes
-// no memory that is fixed, keeps the size of a caller's tensors, gives no memory that nobody wrote, and has the arguments that
-// its kernel takes for granted (`checks`). What kernels do not look at was found by tools/fuzz_operators.py.
+// FILE_ALLOW in src/plan/ops.def says what such a plan may call. Here is what a call is held to: it writes no memory that is
+// fixed, keeps the size of a caller's tensors, gives no memory that nobody wrote, and has the arguments that its kernel takes
+// for granted (`checks`). What kernels do not look at was found by tools/fuzz_operators.py.
 #include "bridge/guard.hpp"
 
 #include <ATen/ScalarOps.h>

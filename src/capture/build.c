@@ -439,7 +439,8 @@ static clv_status to_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
 clv_status insert_value(builder *b, uint32_t op, uint16_t id, const arg *args, uint32_t nargs, value_id v)
 {
 	arg result = {.kind = ARG_VALUE, .u.v = v};
-	node_spec n = {.op = op_rows[id].text, .args = args, .nargs = nargs, .results = &result, .nresults = 1, .scope = NONE};
+	node_spec n = {
+		.op = op_rows[id].text, .args = args, .nargs = nargs, .results = &result, .nresults = 1, .scope = NONE};
 	node_id made;
 	if (op < b->s->ops.n) {
 		TRY(scope_of(b, b->s->ops.at[op].scope, &n.scope));
@@ -682,8 +683,8 @@ static clv_status add_literal(builder *b, uint32_t op, bool *done)
 	const stream_op *o = &b->s->ops.at[op];
 	value_id v;
 	*done = false;
-	if ((o->op_id != OP_lift_fresh && o->op_id != OP_detach_) ||
-	    o->args[0].kind != BR_TENSOR || o->results[0].kind != BR_TENSOR || !b->literal[o->args[0].u.id])
+	if ((o->op_id != OP_lift_fresh && o->op_id != OP_detach_) || o->args[0].kind != BR_TENSOR ||
+	    o->results[0].kind != BR_TENSOR || !b->literal[o->args[0].u.id])
 		return CLV_OK;
 	TRY(use_tensor(b, op, o->args[0].u.id, &v));
 	b->value[o->results[0].u.id] = v;

@@ -31,7 +31,7 @@ typedef struct stream_tensor {
 
 typedef struct stream_op {
 	const char *op;
-	uint16_t op_id; /* its row (plan/ops.h) */
+	uint16_t op_id;         /* its row (plan/ops.h) */
 	br_arg *args, *results; /* in the arena; TENSOR ids are numbers of stream_tensor */
 	uint32_t nargs, nresults;
 	uint32_t *writes, nwrites;

@@ -200,7 +200,7 @@ bool stream_reads_number(const stream *s, const stream_op *o)
 static bool is_about_numbers(const stream *s, const stream_op *o)
 {
 	return any_number(s, o->args, o->nargs) || any_number(s, o->results, o->nresults) ||
-	       (o->op_id == OP_item && reads_number(o));
+	       (op_rows[o->op_id].host && reads_number(o));
 }
 
 static const stream_op *next_call(const stream *s, uint32_t *at)

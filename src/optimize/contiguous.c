@@ -105,7 +105,8 @@ static known_layout layout_of_result(const layouts *l, node_id n, value_id r)
 	switch ((op_strides)node_op(l->e->p, n)->strides) {
 	case STRIDES_FRESH: return LAYOUT_ROW_MAJOR;
 	case STRIDES_FIRST: return first;
-	case STRIDES_DENSE: return last->kind == ARG_MEMFMT && last->u.code ? LAYOUT_ANY : first ? first : LAYOUT_CONTIGUOUS;
+	case STRIDES_DENSE:
+		return last->kind == ARG_MEMFMT && last->u.code ? LAYOUT_ANY : first ? first : LAYOUT_CONTIGUOUS;
 	case STRIDES_EVERY: return layout_of_every(l, n, r);
 	case STRIDES_FORMAT: return last->kind == ARG_MEMFMT && last->u.code > 1 ? LAYOUT_ANY : first;
 	case STRIDES_PRODUCT: return is_plain_product(l, n) ? LAYOUT_ROW_MAJOR : LAYOUT_ANY;

@@ -1,4 +1,4 @@
-/* How images are laid out. Channels-last are those that were converted, and what operators of the table (layouts.def) make
+/* How images are laid out. Channels-last are those that were converted, and what operators with IMAGE in ops.def make
  * of them; row-major is what the table says. */
 #include "optimize/fuse.h"
 #include "optimize/layouts.h"

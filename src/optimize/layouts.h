@@ -18,9 +18,9 @@ typedef enum image_order {
 /* layouts.c */
 typedef struct layouts {
 	const edit *e;
-	const op_row **rows;     /* per node: of the table, where its rule holds; NULL */
-	uint8_t *order;          /* per value: image_order */
-	bool yes;                /* while a node's arguments are looked at */
+	const op_row **rows; /* per node: of the table, where its rule holds; NULL */
+	uint8_t *order;      /* per value: image_order */
+	bool yes;            /* while a node's arguments are looked at */
 } layouts;
 
 clv_status layouts_new(const edit *e, layouts *out); /* caller calls layouts_free, also on failure */

@@ -84,17 +84,16 @@ static clv_status put(const spot *at, node_spec s)
 	return edit_insert(at->e, at->before, &s, &n);
 }
 
-clv_status put_writer(const spot *at, uint16_t op, const arg *args, uint32_t nargs, value_id result,
-                      value_id written)
+clv_status put_writer(const spot *at, uint16_t op, const arg *args, uint32_t nargs, value_id result, value_id written)
 {
 	arg made = arg_of(result);
-	node_spec s = {.op = op_rows[op].text, .args = args, .nargs = nargs, .results = &made, .nresults = 1, .writes = &written};
+	node_spec s = {
+		.op = op_rows[op].text, .args = args, .nargs = nargs, .results = &made, .nresults = 1, .writes = &written};
 	s.nwrites = written != NONE;
 	return put(at, s);
 }
 
-clv_status put_views(const spot *at, uint16_t op, const arg *args, uint32_t nargs, const value_id *results,
-                     uint32_t n)
+clv_status put_views(const spot *at, uint16_t op, const arg *args, uint32_t nargs, const value_id *results, uint32_t n)
 {
 	arg each[MAX_INTS], list;
 	if (n > MAX_INTS)

@@ -9,8 +9,7 @@ enum { MOST_ARGS = 8 }; /* of activations and views */
 
 static bool is_product(const edit *e, node_id n)
 {
-	return edit_is(e, n, OP_linear) || edit_is(e, n, OP_addmm) || edit_is(e, n, OP_mm) ||
-	       edit_is(e, n, OP_matmul);
+	return edit_is(e, n, OP_linear) || edit_is(e, n, OP_addmm) || edit_is(e, n, OP_mm) || edit_is(e, n, OP_matmul);
 }
 
 static bool is_shaping(const edit *e, node_id n)

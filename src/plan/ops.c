@@ -89,7 +89,8 @@ bool op_covers(const char *entry, const op_name *o)
 		return false;
 	if (!inner && !strcmp(e.base, "*"))
 		return true;
-	return same_text(e.base, e.n, o->base, inner ? o->plain : o->n) && (!e.base[e.n] || !strcmp(e.base + e.n + 1, overload));
+	return same_text(e.base, e.n, o->base, inner ? o->plain : o->n) &&
+	       (!e.base[e.n] || !strcmp(e.base + e.n + 1, overload));
 }
 
 static const struct block {
@@ -144,7 +145,7 @@ const char *op_listed(op_list list, const op_name *o)
 	for (const struct block *b = blocks; b < blocks + sizeof blocks / sizeof *blocks; b++) {
 		if (b->list != list)
 			continue;
-		bool found = list == FILE_ALLOWS                                    ? op_in(o, b->head) && holds(b, o->base, o->n)
+		bool found = list == FILE_ALLOWS                                  ? op_in(o, b->head) && holds(b, o->base, o->n)
 		             : list == OPENVINO_TAKES || list == OPENVINO_REFUSES ? holds(b, o->base, o->plain)
 		                                                                  : covers(b, o);
 		if (found)

@@ -13,7 +13,14 @@
 extern "C" {
 #endif
 
-typedef enum op_memory { MEMORY_OWN, MEMORY_BEYOND, MEMORY_RESIZED, MEMORY_JOINED, MEMORY_SHARED, MEMORY_COUNT } op_memory;
+typedef enum op_memory {
+	MEMORY_OWN,
+	MEMORY_BEYOND,
+	MEMORY_RESIZED,
+	MEMORY_JOINED,
+	MEMORY_SHARED,
+	MEMORY_COUNT
+} op_memory;
 
 enum op_ids {
 	OP_UNKNOWN,

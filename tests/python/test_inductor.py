@@ -363,4 +363,7 @@ def test_operators_that_inductor_does_not_take_are_on_the_list() -> None:
 
 def test_the_list_names_operators_that_are() -> None:
     names = {full.partition("::")[2].partition(".")[0] for full in torch._C._dispatch_get_all_op_names()}
-    assert {n.partition(".")[0] for n in operators.reasons("INDUCTOR_REFUSE")} - names <= {"_upsample_lanczos2d_aa", "hash_tensor"}
+    assert {n.partition(".")[0] for n in operators.reasons("INDUCTOR_REFUSE")} - names <= {
+        "_upsample_lanczos2d_aa",
+        "hash_tensor",
+    }

@@ -1,6 +1,7 @@
-"""The table of operators (src/plan/ops.def) against PyTorch itself: schemas, tags, and what operators do to random inputs.
-Columns that one pass alone reads are tried beside it: IMAGE in test_optimize_layout.py, WRITER, FORMATS, NORM and NEW in
-test_optimize_in_place.py, CALL in test_source.py, the lists in test_operators.py."""
+"""The table of operators (src/plan/ops.def) against PyTorch itself: schemas, tags, and what operators do to random
+inputs. Columns that one pass alone reads have their tests there: IMAGE in test_optimize_layout.py, GAPS in
+test_optimize_gaps.py, WRITER, FORMATS, NORM and NEW in test_optimize_in_place.py, CALL in test_source.py; the lists are
+in test_operators.py, test_openvino.py and test_inductor.py."""
 
 from __future__ import annotations
 
@@ -16,6 +17,9 @@ ROWS = {row.name: row.columns for row in operators.rows()}
 OURS = {"cleave::guard_equal", "cleave::python"}
 # Composite ones that may give back their argument, and do not say so.
 SILENT = {"aten::sum_to_size", "aten::type_as"}
+
+
+SWITCHES = {"p", "train", "training", "dropout", "dropout_p"}
 
 
 def with_columns(*names: str) -> list[str]:
@@ -77,7 +81,14 @@ def test_switches_are_flags_and_rates() -> None:
         arguments = operator(op)._schema.arguments
         for at in ROWS[op]["SWITCH"]:
             assert str(arguments[int(at)].type) in ("bool", "Optional[bool]", "float"), op
-            assert arguments[int(at)].name in ("p", "train", "training", "dropout", "dropout_p", "compute_log_sumexp"), op
+            assert arguments[int(at)].name in (
+                "p",
+                "train",
+                "training",
+                "dropout",
+                "dropout_p",
+                "compute_log_sumexp",
+            ), op
 
 
 def test_what_torch_calls_a_view_in_place_has_a_column() -> None:
@@ -257,11 +268,6 @@ def is_row_major(t: Tensor) -> bool:
     return t.stride() == torch.empty(t.shape).stride()
 
 
-def with_gaps(t: Tensor) -> Tensor:
-    """The same numbers, with rows that are apart."""
-    return torch.cat([t, t], -1)[..., : t.shape[-1]]
-
-
 def tensors(args: list[Any], change: Callable[[Tensor], Tensor]) -> list[Any]:
     return [change(a) if isinstance(a, Tensor) else [change(t) for t in a] if of_tensors(a) else a for a in args]
 
@@ -283,16 +289,16 @@ def test_elements_depend_on_those_at_their_place(op: str) -> None:
         return t.flatten()[order].view(x.shape) if t.dim() else t
 
     [got] = results(op, tensors(args, mixed))
-    [want] = results(op, tensors(args, lambda t: t.clone()))
+    [want] = results(op, tensors(args, Tensor.clone))
     torch.testing.assert_close(got, mixed(want), equal_nan=True)
     # A tensor that is spread over the result does what its copies do.
     others = [i for i, a in enumerate(args) if isinstance(a, Tensor) and a.dim() and i > 0]
     for i in others:
         row = args[i][:1]
-        [narrow] = results(op, [row if k == i else a.clone() if isinstance(a, Tensor) else a for k, a in enumerate(args)])
-        wide = row.expand(x.shape).contiguous()
-        [broad] = results(op, [wide if k == i else a.clone() if isinstance(a, Tensor) else a for k, a in enumerate(args)])
-        torch.testing.assert_close(narrow, broad, equal_nan=True)
+        found = []
+        for other in (row, row.expand(x.shape).contiguous()):
+            found += results(op, tensors([other if k == i else a for k, a in enumerate(args)], Tensor.clone))
+        torch.testing.assert_close(*found, equal_nan=True)
 
 
 @pytest.mark.parametrize("op", [op for op in with_columns("ELEMENTWISE") if "WRITES" not in ROWS[op]])
@@ -318,13 +324,13 @@ def test_writers_write_where_they_are_told() -> None:
 @pytest.mark.parametrize("op", with_columns("BATCH", "ELEMENTWISE"))
 def test_rows_depend_on_rows(op: str) -> None:
     x = numbers(*SHAPES[int(ROWS[op].get("BATCH", ["1"])[0])])
-    want = results(op, tensors(arguments(op, x), lambda t: t.clone()))
+    want = results(op, tensors(arguments(op, x), Tensor.clone))
     y = x.clone()
     y[1] = y[1].flip(0) + 1.25
     args = arguments(op, y)
     if "ELEMENTWISE" in ROWS[op]:
         args = elementwise(op, y, x.flip(0) + 0.5, x.flip(1) + 0.75)
-    got = results(op, tensors(args, lambda t: t.clone()))
+    got = results(op, tensors(args, Tensor.clone))
     for a, b in zip(got, want, strict=True):
         assert a.shape == b.shape
         assert a.shape[0] == x.shape[0]
@@ -372,15 +378,3 @@ def test_views_are_on_the_memory_of_their_argument(op: str) -> None:
     if how == "ANY":
         for made in results(op, turned):
             assert made.untyped_storage().data_ptr() == turned[0].untyped_storage().data_ptr()
-
-
-@pytest.mark.parametrize("op", [op for op in with_columns("GAPS") if op != "aten::repeat_interleave.self_int"])
-def test_gaps_between_rows_change_neither_numbers_nor_layouts(op: str) -> None:
-    [how] = ROWS[op]["GAPS"]
-    x = numbers(*SHAPES[int(ROWS[op].get("BATCH", ["2"])[0])])
-    args = arguments(op, x)
-    apart = [with_gaps(args[0]) if isinstance(args[0], Tensor) else [with_gaps(t) for t in args[0]], *args[1:]]
-    for got, want in zip(results(op, apart), results(op, args), strict=True):
-        torch.testing.assert_close(got, want, equal_nan=True)
-        viewed = how == "SAME" or (how == "FRESH" and want.data_ptr() == x.data_ptr())
-        assert viewed or got.stride() == want.stride()

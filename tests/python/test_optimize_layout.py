@@ -1,5 +1,5 @@
-"""Layouts in the table of operators (src/plan/ops.def): every operator with a column IMAGE keeps images channels last, and row-major ones
-row-major, and computes the same in both layouts."""
+"""Layouts in the table of operators (src/plan/ops.def): every operator with a column IMAGE keeps images channels last,
+and row-major ones row-major, and computes the same in both layouts."""
 
 from __future__ import annotations
 
