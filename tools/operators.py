@@ -30,7 +30,7 @@ PUBLIC = ("aten", "prims")  # namespaces whose public operators are allowed; of 
 # They leave checks to the operators above them.
 INNER = re.compile(r"_(?!_)|.*backward|.*_jvp$|(cudnn|miopen|mkldnn|mps|fbgemm|quantized)_")
 
-_BLOCK = re.compile(r'^([A-Z]+_[A-Z]+)\("([^"]*)",\n([^()]*)\)$', re.MULTILINE)
+_BLOCK = re.compile(r'^([A-Z]+_[A-Z]+)\(("[^"]*"|\w+),\n([^()]*)\)$', re.MULTILINE)
 _ROW = re.compile(r'^OP\((\w+), "([^"]+)"(.*?)\)$', re.MULTILINE | re.DOTALL)
 _COLUMN = re.compile(r'(\w+)(?:\(((?:"(?:[^"\\]|\\.)*"|[^"()])*)\))?')
 
@@ -59,7 +59,7 @@ def blocks(text: str, kind: str) -> Iterator[tuple[str, list[str]]]:
     """Of the lists of that kind ("FILE_ALLOW") the head and the names."""
     for macro, head, body in _BLOCK.findall(text):
         if macro == kind:
-            yield head, re.findall(r'"([^"]+)"', body)
+            yield head.strip('"'), re.findall(r'"([^"]+)"', body)
 
 
 def reasons(kind: str, text: str | None = None) -> dict[str, str]:
@@ -114,10 +114,10 @@ def written(text: str, allowed: set[str]) -> str:
         macro, head, body = match.groups()
         names = set(re.findall(r'"([^"]+)"', body))
         if macro == "FILE_ALLOW":
-            names = {name.split("::")[1] for name in allowed if name.split("::")[0] == head}
+            names = {name.split("::")[1] for name in allowed if name.split("::")[0] == head.strip('"')}
         quoted = [f'"{name}"' for name in sorted(names, key=str.encode)]
         lines = textwrap.wrap(", ".join(quoted) + ")", 116, break_long_words=False, break_on_hyphens=False)
-        return f'{macro}("{head}",\n' + "\n".join("\t" + line for line in lines)
+        return f"{macro}({head},\n" + "\n".join("\t" + line for line in lines)
 
     return _BLOCK.sub(block, text)
 

@@ -84,6 +84,12 @@ def test_nothing_is_both_allowed_and_refused() -> None:
     assert not [name for name in LISTED.allowed if name.split("::")[0] + "::*" in LISTED.refused]
 
 
+def test_arguments_are_checked_of_operators_that_are_allowed() -> None:
+    checked = operators.reasons("FILE_CHECK")
+    assert len(checked) > 150
+    assert {name.partition(".")[0] for name in checked} <= LISTED.allowed
+
+
 def test_the_list_is_written_as_the_tool_writes_it() -> None:
     text = operators.LIST.read_text()
     assert operators.written(text, LISTED.allowed) == text
