@@ -30,7 +30,7 @@ PUBLIC = ("aten", "prims")  # namespaces whose public operators are allowed; of 
 # They leave checks to the operators above them.
 INNER = re.compile(r"_(?!_)|.*backward|.*_jvp$|(cudnn|miopen|mkldnn|mps|fbgemm|quantized)_")
 
-_BLOCK = re.compile(r'^([A-Z]+_[A-Z]+)\(("[^"]*"|\w+),\n([^()]*)\)$', re.MULTILINE)
+_BLOCK = re.compile(r'^((?:LIST\()?[A-Z]+_[A-Z]+)([(,] ?)("[^"]*"|\w+),\n([^()]*)\)$', re.MULTILINE)
 _ROW = re.compile(r'^OP\((\w+), "([^"]+)"(.*?)\)$', re.MULTILINE | re.DOTALL)
 _COLUMN = re.compile(r'(\w+)(?:\(((?:"(?:[^"\\]|\\.)*"|[^"()])*)\))?')
 
@@ -57,8 +57,8 @@ def with_column(name: str) -> dict[str, list[str]]:
 
 def blocks(text: str, kind: str) -> Iterator[tuple[str, list[str]]]:
     """Of the lists of that kind ("FILE_ALLOW") the head and the names."""
-    for macro, head, body in _BLOCK.findall(text):
-        if macro == kind:
+    for macro, _, head, body in _BLOCK.findall(text):
+        if macro.removeprefix("LIST(") == kind:
             yield head.strip('"'), re.findall(r'"([^"]+)"', body)
 
 
@@ -111,13 +111,13 @@ def written(text: str, allowed: set[str]) -> str:
     """The table with these names in FILE_ALLOW; all lists sorted and wrapped."""
 
     def block(match: re.Match[str]) -> str:
-        macro, head, body = match.groups()
+        macro, between, head, body = match.groups()
         names = set(re.findall(r'"([^"]+)"', body))
-        if macro == "FILE_ALLOW":
+        if macro == "LIST(FILE_ALLOW":
             names = {name.split("::")[1] for name in allowed if name.split("::")[0] == head.strip('"')}
         quoted = [f'"{name}"' for name in sorted(names, key=str.encode)]
         lines = textwrap.wrap(", ".join(quoted) + ")", 116, break_long_words=False, break_on_hyphens=False)
-        return f"{macro}({head},\n" + "\n".join("\t" + line for line in lines)
+        return f"{macro}{between}{head},\n" + "\n".join("\t" + line for line in lines)
 
     return _BLOCK.sub(block, text)
 

@@ -47,7 +47,7 @@ static bool is_inner(const op_name *op)
 
 static const char *reason_of(const op_name *op)
 {
-	const char *why = op_listed(FILE_REFUSES, op);
+	const char *why = op_listed(FILE_REFUSE, op);
 	if (why)
 		return why;
 	return is_inner(op) ? "is an inner operator that leaves checks to its callers"
@@ -56,7 +56,7 @@ static const char *reason_of(const op_name *op)
 
 static bool is_allowed(const op_name *op, const char *const *allow, uint32_t nallow)
 {
-	if (op_listed(FILE_ALLOWS, op))
+	if (op_listed(FILE_ALLOW, op))
 		return true;
 	for (uint32_t i = 0; i < nallow; i++)
 		if (op_covers(allow[i], op))

@@ -99,13 +99,8 @@ static const struct block {
 	const char *const *names; /* sorted as strcmp sorts */
 	size_t n;
 } blocks[] = {
-#define BLOCK(list, head, ...)                                                                                         \
-	{list, head, (const char *const[]){__VA_ARGS__}, sizeof(const char *const[]){__VA_ARGS__} / sizeof(char *)},
-#define FILE_ALLOW(space, ...) BLOCK(FILE_ALLOWS, space, __VA_ARGS__)
-#define FILE_REFUSE(reason, ...) BLOCK(FILE_REFUSES, reason, __VA_ARGS__)
-#define OPENVINO_TAKE(none, ...) BLOCK(OPENVINO_TAKES, none, __VA_ARGS__)
-#define OPENVINO_REFUSE(reason, ...) BLOCK(OPENVINO_REFUSES, reason, __VA_ARGS__)
-#define INDUCTOR_REFUSE(reason, ...) BLOCK(INDUCTOR_REFUSES, reason, __VA_ARGS__)
+#define LIST(kind, head, ...)                                                                                          \
+	{kind, head, (const char *const[]){__VA_ARGS__}, sizeof(const char *const[]){__VA_ARGS__} / sizeof(char *)},
 #include "plan/ops.def"
 };
 
@@ -145,9 +140,9 @@ const char *op_listed(op_list list, const op_name *o)
 	for (const struct block *b = blocks; b < blocks + sizeof blocks / sizeof *blocks; b++) {
 		if (b->list != list)
 			continue;
-		bool found = list == FILE_ALLOWS                                  ? op_in(o, b->head) && holds(b, o->base, o->n)
-		             : list == OPENVINO_TAKES || list == OPENVINO_REFUSES ? holds(b, o->base, o->plain)
-		                                                                  : covers(b, o);
+		bool found = list == FILE_ALLOW      ? op_in(o, b->head) && holds(b, o->base, o->n)
+		             : list >= OPENVINO_TAKE ? holds(b, o->base, o->plain)
+		                                     : covers(b, o);
 		if (found)
 			return b->head;
 	}

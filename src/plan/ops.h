@@ -114,7 +114,19 @@ bool op_in(const op_name *o, const char *space); /* a namespace: "aten" */
    operator of aten, in place too: "linalg_qr", "nanmedian.dim". */
 bool op_covers(const char *entry, const op_name *o);
 
-typedef enum op_list { FILE_ALLOWS, FILE_REFUSES, OPENVINO_TAKES, OPENVINO_REFUSES, INDUCTOR_REFUSES } op_list;
+typedef enum op_list {
+	FILE_ALLOW,
+	FILE_REFUSE,
+	INDUCTOR_REFUSE,
+	OPENVINO_TAKE,
+	OPENVINO_REFUSE,
+	OPENVINO_COUNT,
+	OPENVINO_MOVE,
+	OPENVINO_CAST,
+	OPENVINO_FLOAT,
+	OPENVINO_DIMS,
+	OPENVINO_INDEX
+} op_list;
 
 /* Where the operator is on the list, the head of its block: the reason, or the namespace; NULL: it is not. */
 const char *op_listed(op_list list, const op_name *o);

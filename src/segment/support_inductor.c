@@ -8,7 +8,7 @@
 static const char *refused_op(const char *text)
 {
 	op_name o = op_split(text);
-	return op_in(&o, "aten") ? op_listed(INDUCTOR_REFUSES, &o) : "is no operator of PyTorch itself";
+	return op_in(&o, "aten") ? op_listed(INDUCTOR_REFUSE, &o) : "is no operator of PyTorch itself";
 }
 
 /* ---- types ------------------------------------------------------------------------------------------------------------- */
