@@ -252,6 +252,23 @@ static void rows_and_lists_are_sorted_and_no_name_is_there_twice(void **state)
 				fail_msg("%s: %s is not after %s", lists[i].head, op[1], op[0]);
 }
 
+static bool covers(const char *entry, const char *op)
+{
+	op_name o = op_split(op);
+	return op_covers(entry, &o);
+}
+
+static void entries_cover_overloads_namespaces_and_forms_in_place(void **state)
+{
+	(void)state;
+	assert_true(covers("aten::sort", "aten::sort.stable") && covers("aten::sort.stable", "aten::sort.stable"));
+	assert_false(covers("aten::sort.stable", "aten::sort") || covers("aten::sort", "aten::sort_"));
+	assert_false(covers("aten::sort", "mylib::sort") || covers("aten::sor", "aten::sort"));
+	assert_true(covers("mylib::*", "mylib::sort") && !covers("mylib::*", "mylib2::sort"));
+	assert_true(covers("qr", "aten::qr") && covers("qr", "aten::qr_.out") && covers("qr.default", "aten::qr"));
+	assert_false(covers("qr", "mylib::qr") || covers("qr.default", "aten::qr.out") || covers("qr", "qr"));
+}
+
 /* With the test above: what is found by search is what is listed. */
 static void every_name_of_the_list_is_found_and_every_refused_one_is_not(void **state)
 {
@@ -308,6 +325,7 @@ int main(void)
 		cmocka_unit_test(a_malformed_entry_is_an_error_also_where_nothing_needs_it),
 		cmocka_unit_test(the_first_refused_operator_is_named),
 		cmocka_unit_test(rows_and_lists_are_sorted_and_no_name_is_there_twice),
+		cmocka_unit_test(entries_cover_overloads_namespaces_and_forms_in_place),
 		cmocka_unit_test(every_name_of_the_list_is_found_and_every_refused_one_is_not),
 		cmocka_unit_test(running_out_of_memory_is_an_error),
 	};
