@@ -2,8 +2,6 @@
  * operators it stands for, so small ones stay. */
 #include "optimize/fuse.h"
 
-#include <string.h>
-
 /* Multiplications from which on the call is worth it; where the number of rows is not known, elements of the weight. */
 enum { ENOUGH_WORK = 1 << 20, ENOUGH_WEIGHT = 1 << 18 };
 

@@ -2,8 +2,6 @@
  * elsewhere PyTorch spells it out too. */
 #include "optimize/match.h"
 
-#include <string.h>
-
 /* x is what is normalized, w the weight, b the bias, E what is added to the variance. */
 static const char *const rms_cores[] = {
 	"mul(x, rsqrt(add(mean(square(~to(x))), E)))",

@@ -1,8 +1,6 @@
 /* New nodes and what they are made of: see rewrite.h. */
 #include "optimize/rewrite.h"
 
-#include <string.h>
-
 /* ---- arguments and tensors ----------------------------------------------------------------------------------------- */
 
 clv_status arg_int(edit *e, int64_t k, arg *out)

@@ -5,8 +5,6 @@
  * where x is turned.) */
 #include "optimize/match.h"
 
-#include <string.h>
-
 typedef struct sine_pair {
 	value_id sine, signed_sine;
 } sine_pair;

@@ -1,7 +1,5 @@
 /* The nodes and values of a plan, and views of it, for callers of cleave.h: everything is described once, when the graph is
  * made, so that what is given out is borrowed and stays. */
-#include <string.h>
-
 #include "base/arena.h"
 #include "base/options.h"
 #include "plan/ops.h"

@@ -1,6 +1,4 @@
 /* The inspect page: what a person wants to know about a plan before reading its text. */
-#include <string.h>
-
 #include "base/human.h"
 #include "plan/inspect.h"
 #include "plan/intern.h"
