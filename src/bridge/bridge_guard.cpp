@@ -5,6 +5,8 @@
 // for granted (FILE_CHECK). What kernels do not look at was found by tools/fuzz_operators.py.
 #include "bridge/guard.hpp"
 
+#include "plan/ops.h"
+
 #include <ATen/ScalarOps.h>
 
 #include <cmath>
@@ -727,14 +729,6 @@ void check_integers(const c10::FunctionSchema &schema, uint32_t i, const c10::IV
 
 // ---- memory
 
-const std::unordered_set<std::string> uninitialised{
-	"aten::empty",           "aten::empty_like",
-	"aten::empty_strided",   "aten::empty_permuted",
-	"aten::new_empty",       "aten::new_empty_strided",
-	"aten::empty_quantized", "aten::_empty_affine_quantized",
-	"prims::empty_strided",  "aten::_empty_per_channel_affine_quantized",
-	"prims::empty",          "prims::empty_permuted"};
-
 void check_memory(const c10::OperatorHandle &op, const at::Tensor &t)
 {
 	if (t.defined() && t.has_storage() && is_fixed(t.storage()))
@@ -829,7 +823,7 @@ clv_status bridge::guard_make(const c10::FunctionSchema &schema, bool training, 
 				g->integers.push_back(i);
 		}
 	bool resize = schema.name().find("::resize") != std::string::npos;
-	g->clears = uninitialised.count(schema.name()) != 0;
+	g->clears = op_rows[op_find(toString(schema.operator_name()).c_str())].memory == MEMORY_EMPTY;
 	for (size_t i = 0; i < schema.arguments().size(); i++)
 		if (writes_argument(schema, i, training)) {
 			g->written.push_back(static_cast<uint32_t>(i));

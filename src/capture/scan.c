@@ -22,7 +22,8 @@ static bool starts(const char *s, const char *prefix)
 /* What torch.tensor leaves behind: the buffer it fills from Python, and its conversion. */
 static bool is_residue_op(const stream_op *o)
 {
-	return op_rows[o->op_id].empty || starts(o->op, "aten::to.") || o->op_id == OP__to_copy || o->op_id == OP_detach;
+	return op_rows[o->op_id].memory == MEMORY_EMPTY || starts(o->op, "aten::to.") || o->op_id == OP__to_copy ||
+	       o->op_id == OP_detach;
 }
 
 static void count_use(builder *b, uint32_t t, void *ctx)
@@ -158,7 +159,8 @@ clv_status check_unwritten(builder *b)
 		for (uint32_t k = 0; k < o->nwrites; k++)
 			if (s->tensors.at[o->writes[k]].storage != NONE)
 				b->unwritten[s->tensors.at[o->writes[k]].storage] = false;
-		if (op_rows[o->op_id].empty && o->nresults == 1 && o->results[0].kind == BR_TENSOR && !o->nwrites) {
+		if (op_rows[o->op_id].memory == MEMORY_EMPTY && o->nresults == 1 && o->results[0].kind == BR_TENSOR &&
+		    !o->nwrites) {
 			uint32_t st = s->tensors.at[o->results[0].u.id].storage;
 			if (st != NONE)
 				b->unwritten[st] = true;

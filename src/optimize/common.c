@@ -30,7 +30,7 @@ static void is_unwritten(void *ctx, value_id v)
 static bool may_merge(merger *m, node_id n)
 {
 	const plan *p = m->e->p;
-	if (!node_pure(m->e, n) || node_op(p, n)->empty /* two of them do not hold the same */)
+	if (!node_pure(m->e, n) || node_op(p, n)->memory == MEMORY_EMPTY /* two of them do not hold the same */)
 		return false;
 	m->yes = true;
 	node_each_arg(p, n, is_unwritten, m);

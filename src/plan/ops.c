@@ -18,7 +18,6 @@
 #define SWITCH(...) .off = {__VA_ARGS__}
 #define HOST .host = true
 #define STATISTICS .statistics = true
-#define EMPTY .empty = true
 #define MEMORY(what) .memory = MEMORY_##what
 #define WORK(kind) .work = WORK_##kind
 #define LAYERS(...) .layers = {__VA_ARGS__}
@@ -30,6 +29,7 @@ const op_row op_rows[OP_COUNT] = {
 	[OP_UNKNOWN + MEMORY_RESIZED] = {.text = "", MEMORY(RESIZED)},
 	[OP_UNKNOWN + MEMORY_JOINED] = {.text = "", MEMORY(JOINED)},
 	[OP_UNKNOWN + MEMORY_SHARED] = {.text = "", MEMORY(SHARED)},
+	[OP_UNKNOWN + MEMORY_EMPTY] = {.text = "", MEMORY(EMPTY)},
 #define OP(id, ...) {__VA_ARGS__},
 #include "plan/ops.def"
 };
@@ -49,6 +49,11 @@ op_name op_split(const char *text)
 	return o;
 }
 
+bool op_in(const op_name *o, const char *space)
+{
+	return same_text(space, strlen(space), o->text, o->space);
+}
+
 static int by_text(const void *key, const void *row)
 {
 	return strcmp(key, ((const op_row *)row)->text);
@@ -61,9 +66,12 @@ uint16_t op_find(const char *text)
 	if (r)
 		return (uint16_t)(r - op_rows);
 	op_name o = op_split(text);
+	bool of_torch = op_in(&o, "aten") || op_in(&o, "prims");
 	for (r = known; r < end; r++) {
-		op_name named = r->memory ? op_split(r->text) : o;
-		if (r->memory && same_text(o.base, o.n, named.base, named.n))
+		if (!r->memory || (r->memory == MEMORY_EMPTY && !of_torch))
+			continue;
+		op_name named = op_split(r->text);
+		if (same_text(o.base, o.n, named.base, named.n))
 			return (uint16_t)(OP_UNKNOWN + r->memory);
 	}
 	return OP_UNKNOWN;
@@ -73,11 +81,6 @@ bool op_makes_new(const op_row *r)
 {
 	bool known = r->fresh || r->formats || r->norm || r->strides == STRIDES_FRESH || r->strides == STRIDES_EVERY;
 	return known && !r->writes;
-}
-
-bool op_in(const op_name *o, const char *space)
-{
-	return same_text(space, strlen(space), o->text, o->space);
 }
 
 bool op_covers(const char *entry, const op_name *o)

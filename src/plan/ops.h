@@ -19,6 +19,7 @@ typedef enum op_memory {
 	MEMORY_RESIZED,
 	MEMORY_JOINED,
 	MEMORY_SHARED,
+	MEMORY_EMPTY,
 	MEMORY_COUNT
 } op_memory;
 
@@ -78,7 +79,7 @@ typedef struct op_row {
 	struct {
 		uint8_t kind, rule, at, where; /* at: the argument that the rule is about */
 	} image;
-	bool writes, fresh, formats, norm, host, statistics, empty;
+	bool writes, fresh, formats, norm, host, statistics;
 } op_row;
 
 extern const op_row op_rows[OP_COUNT];
@@ -95,7 +96,7 @@ bool op_makes_new(const op_row *r);
 /* Reads or changes memory that is not among the elements of its arguments. */
 static inline bool op_reaches(const op_row *r)
 {
-	return r->memory != MEMORY_OWN && r->memory != MEMORY_SHARED;
+	return r->memory == MEMORY_BEYOND || r->memory == MEMORY_RESIZED || r->memory == MEMORY_JOINED;
 }
 
 /* ---- names ---------------------------------------------------------------------------------------------------------- */

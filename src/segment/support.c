@@ -126,7 +126,8 @@ static void look_at_node(obstacle_walk *w, node_id n)
 	find(w, (x->flags & NODE_IMPURE) != 0, "has an effect outside of the plan");
 	find(w, !strncmp(op, "cleave::", 8), "is Python, or a step of the tape itself");
 	/* It hands memory on past its tensor, which a segment, whose inputs may be copies, does not have. */
-	find(w, memory != MEMORY_OWN && memory != MEMORY_BEYOND, "gives a tensor other memory");
+	find(w, memory == MEMORY_RESIZED || memory == MEMORY_JOINED || memory == MEMORY_SHARED,
+	     "gives a tensor other memory");
 	node_each_result(w->p, n, look_at_result, w);
 	node_each_arg(w->p, n, look_at_arg, w);
 	find(w, w->data && args_have_data(w->p, x->args, x->nargs, 0), "takes a size that is read from data");

@@ -239,6 +239,9 @@ static void rows_and_lists_are_sorted_and_no_name_is_there_twice(void **state)
 		                    sizeof(op_row));
 	assert_int_equal(op_find("aten::set_.source_Tensor"), OP_UNKNOWN + MEMORY_JOINED);
 	assert_int_equal(op_find("mylib::as_strided"), OP_UNKNOWN + MEMORY_BEYOND);
+	assert_int_equal(op_find("aten::empty.out"), OP_UNKNOWN + MEMORY_EMPTY);
+	assert_int_equal(op_find("prims::empty_strided"), OP_UNKNOWN + MEMORY_EMPTY);
+	assert_int_equal(op_find("mylib::empty"), OP_UNKNOWN);
 #define LIST(kind, head, ...) {head, (const char *const[]){__VA_ARGS__, NULL}},
 	const struct {
 		const char *head;
