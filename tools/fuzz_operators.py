@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Calls the operators that a file may hold (src/file/operators.def) with random arguments, as a plan from a file calls
-them, and names those that do what a file must not do.
+"""Calls the operators that a file may hold (FILE_ALLOW in src/plan/ops.def) with random arguments, as a plan from a
+file calls them, and names those that do what a file must not do.
 
     python tools/fuzz_operators.py [--calls N] [--first SEED] [--jobs J] [--seconds S] [--only PATTERN] [--samples]
     python tools/fuzz_operators.py --replay OP SEED [--samples]

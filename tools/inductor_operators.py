@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""The list of operators that AOTInductor does not take (src/segment/support_inductor.def) against the installed torch.
+"""The operators that AOTInductor does not take (INDUCTOR_REFUSE in src/plan/ops.def) against the installed torch.
 
     python tools/inductor_operators.py            # operators that inductor takes in no way and that are not listed
-    python tools/inductor_operators.py --format   # sorts and wraps the list after names were added anywhere in it
+
+After names were added anywhere in the lists, tools/operators.py --write sorts and wraps them.
 
 An operator is taken if torch takes it apart, inductor has code for it, or a C function of libtorch calls it. Those
 that torch takes apart into ones on the list are not found here, but by compiling them."""
@@ -11,12 +12,9 @@ from __future__ import annotations
 
 import re
 import sys
-import textwrap
-from pathlib import Path
 
-LIST = Path(__file__).resolve().parent.parent / "src" / "segment" / "support_inductor.def"
+import operators
 
-_BLOCK = re.compile(r'^(REFUSE)\(("[^"]*"),([^()]*)\)$', re.MULTILINE)
 # Never nodes of a plan that can be compiled: of training, of other devices and layouts, random, or copies that
 # functionalization makes.
 _APART = re.compile(
@@ -25,22 +23,6 @@ _APART = re.compile(
     r"|_standard_gamma|_copy$|_copy_from|dual|primal|_test|^set$|_resize_output|sym_constrain|assert|_dep_token|pin_memory"
     r"|_index_put_impl|_new_zeros_with_same|^_conj$|^_aminmax$"
 )
-
-
-def listed(text: str | None = None) -> dict[str, str]:
-    """Names ("linalg_qr", "nanmedian.dim") and the reason of each."""
-    blocks = _BLOCK.findall(LIST.read_text() if text is None else text)
-    return {name: reason.strip('"') for _, reason, body in blocks for name in re.findall(r'"([^"]+)"', body)}
-
-
-def formatted(text: str) -> str:
-    def block(match: re.Match[str]) -> str:
-        macro, head, body = match.groups()
-        names = sorted(set(re.findall(r'"[^"]+"', body)), key=lambda name: name.strip('"').encode())
-        lines = textwrap.wrap(", ".join(names) + ")", 116, break_long_words=False, break_on_hyphens=False)
-        return f"{macro}({head},\n" + "\n".join("\t" + line for line in lines)
-
-    return _BLOCK.sub(block, text)
 
 
 def not_taken() -> list[str]:
@@ -75,14 +57,11 @@ def not_taken() -> list[str]:
 
 
 def unknown() -> list[str]:
-    known = listed()
+    known = operators.reasons("INDUCTOR_REFUSE")
     return [name for name in not_taken() if name not in known and name.partition(".")[0] not in known]
 
 
 def main() -> int:
-    if sys.argv[1:] == ["--format"]:
-        LIST.write_text(formatted(LIST.read_text()))
-        return 0
     import torch
 
     missing = unknown()

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""The list of operators that a file may hold (src/file/operators.def) against the installed torch.
+"""The table of operators (src/plan/ops.def), and what a file may hold of them against the installed torch.
 
     python tools/operators.py            # what a new list would allow and no longer allow, with schemas
-    python tools/operators.py --write    # writes the new list, sorted and wrapped
+    python tools/operators.py --write    # writes the new list; all lists sorted and wrapped
 
-The rule: an operator is allowed when it is public (see INNER) and no REFUSE names it, or when an EXCEPT names it.
-EXCEPT and REFUSE are written by hand, each group with its reason; ALLOW is what the rule makes of them and of all
+The rule: an operator is allowed when it is public (see INNER) and no FILE_REFUSE names it, or when a FILE_EXCEPT names
+it. These two are written by hand, each group with its reason; FILE_ALLOW is what the rule makes of them and of all
 operators of the release of torch in REVIEWED. The library reads the names and not the rule, so that nothing is allowed
 because a later torch brings it.
 
-For a new release: read what the first command prints, add to EXCEPT or REFUSE what needs it, set REVIEWED, run the
-second command, then tools/fuzz_operators.py.
+For a new release: read what the first command prints, add to FILE_EXCEPT or FILE_REFUSE what needs it, set REVIEWED,
+run the second command, then tools/fuzz_operators.py.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-LIST = Path(__file__).resolve().parent.parent / "src" / "file" / "operators.def"
+LIST = Path(__file__).resolve().parent.parent / "src" / "plan" / "ops.def"
 REVIEWED = "2.13"
 PUBLIC = ("aten", "prims")  # namespaces whose public operators are allowed; of others only what EXCEPT names
 
@@ -29,7 +30,42 @@ PUBLIC = ("aten", "prims")  # namespaces whose public operators are allowed; of 
 # They leave checks to the operators above them.
 INNER = re.compile(r"_(?!_)|.*backward|.*_jvp$|(cudnn|miopen|mkldnn|mps|fbgemm|quantized)_")
 
-_BLOCK = re.compile(r'^(ALLOW|EXCEPT|REFUSE)\((\w+|"[^"]*"),([^()]*)\)$', re.MULTILINE)
+_BLOCK = re.compile(r'^((?:LIST\()?[A-Z]+_[A-Z]+)([(,] ?)("[^"]*"|\w+),\n([^()]*)\)$', re.MULTILINE)
+_ROW = re.compile(r'^OP\((\w+), "([^"]+)"(.*?)\)$', re.MULTILINE | re.DOTALL)
+_COLUMN = re.compile(r'(\w+)(?:\(((?:"(?:[^"\\]|\\.)*"|[^"()])*)\))?')
+
+
+class Row(NamedTuple):
+    """An operator and its columns: {"ELEMENTWISE": [], "WRITER": ["relu_"]}."""
+
+    id: str
+    name: str
+    columns: dict[str, list[str]]
+
+
+def rows() -> list[Row]:
+    def columns(text: str) -> dict[str, list[str]]:
+        return {name: re.split(r",\s*", inside) if inside else [] for name, inside in _COLUMN.findall(text)}
+
+    return [Row(name, full, columns(rest)) for name, full, rest in _ROW.findall(LIST.read_text())]
+
+
+def with_column(name: str) -> dict[str, list[str]]:
+    """The operators that have a column, and what it says."""
+    return {row.name: row.columns[name] for row in rows() if name in row.columns}
+
+
+def blocks(text: str, kind: str) -> Iterator[tuple[str, list[str]]]:
+    """Of the lists of that kind ("FILE_ALLOW") the head and the names."""
+    for macro, _, head, body in _BLOCK.findall(text):
+        if macro.removeprefix("LIST(") == kind:
+            yield head.strip('"'), re.findall(r'"([^"]+)"', body)
+
+
+def reasons(kind: str, text: str | None = None) -> dict[str, str]:
+    """Names, and the reason that heads their list."""
+    found = blocks(LIST.read_text() if text is None else text, kind)
+    return {name: head for head, names in found for name in names}
 
 
 class Listed(NamedTuple):
@@ -45,14 +81,9 @@ class Listed(NamedTuple):
 
 
 def read(text: str | None = None) -> Listed:
-    listed = Listed(set(), {}, {})
-    for macro, head, body in _BLOCK.findall(LIST.read_text() if text is None else text):
-        for name in re.findall(r'"([^"]+)"', body):
-            if macro == "ALLOW":
-                listed.allowed.add(f"{head}::{name}")
-            else:
-                (listed.excepted if macro == "EXCEPT" else listed.refused)[name] = head.strip('"')
-    return listed
+    allowed = blocks(LIST.read_text() if text is None else text, "FILE_ALLOW")
+    names = {f"{space}::{name}" for space, names in allowed for name in names}
+    return Listed(names, reasons("FILE_EXCEPT", text), reasons("FILE_REFUSE", text))
 
 
 def installed() -> dict[str, list[str]]:
@@ -77,17 +108,16 @@ def by_rule(listed: Listed) -> set[str]:
 
 
 def written(text: str, allowed: set[str]) -> str:
-    """The list with these names in its ALLOW blocks, all blocks sorted and wrapped."""
+    """The table with these names in FILE_ALLOW; all lists sorted and wrapped."""
 
     def block(match: re.Match[str]) -> str:
-        macro, head, body = match.groups()
-        if macro == "ALLOW":
-            names = {name.split("::")[1] for name in allowed if name.split("::")[0] == head}
-        else:
-            names = set(re.findall(r'"([^"]+)"', body))
+        macro, between, head, body = match.groups()
+        names = set(re.findall(r'"([^"]+)"', body))
+        if macro == "LIST(FILE_ALLOW":
+            names = {name.split("::")[1] for name in allowed if name.split("::")[0] == head.strip('"')}
         quoted = [f'"{name}"' for name in sorted(names, key=str.encode)]
         lines = textwrap.wrap(", ".join(quoted) + ")", 116, break_long_words=False, break_on_hyphens=False)
-        return f"{macro}({head},\n" + "\n".join("\t" + line for line in lines)
+        return f"{macro}{between}{head},\n" + "\n".join("\t" + line for line in lines)
 
     return _BLOCK.sub(block, text)
 

@@ -4,10 +4,11 @@
 // places that change (tensors, symbolic integers) and hands it to the operator's boxed kernel.
 #include "bridge/guard.hpp"
 
+#include "plan/ops.h"
+
 #include <ATen/ScalarOps.h>
 
 #include <memory>
-#include <unordered_set>
 #include <vector>
 
 using namespace bridge;
@@ -23,21 +24,12 @@ std::optional<size_t> bridge::training_argument(const c10::FunctionSchema &schem
 
 bool bridge::writes_argument(const c10::FunctionSchema &schema, size_t i, bool training)
 {
-	static const std::unordered_set<std::string> normalisations{"aten::batch_norm",
-	                                                            "aten::native_batch_norm",
-	                                                            "aten::cudnn_batch_norm",
-	                                                            "aten::miopen_batch_norm",
-	                                                            "aten::_batch_norm_impl_index",
-	                                                            "aten::instance_norm",
-	                                                            "aten::batch_norm_gather_stats",
-	                                                            "aten::batch_norm_update_stats",
-	                                                            "aten::batch_norm_gather_stats_with_counts"};
 	const c10::Argument &a = schema.arguments()[i];
 	if (a.alias_info() && a.alias_info()->isWrite())
 		return true;
 	// Normalisations update their running statistics without a word of it in their schemas.
 	bool statistic = a.name() == "running_mean" || a.name() == "running_var";
-	return statistic && training && normalisations.count(schema.name());
+	return statistic && training && op_rows[op_find(schema.name().c_str())].statistics;
 }
 
 namespace {

@@ -1,8 +1,9 @@
 // Calls of plans that a stranger may have written: a plan from a file.
 //
-// The list of operators (src/file/operators.def) says what such a plan may call. Here is what a call is held to: it writes
-// no memory that is fixed, keeps the size of a caller's tensors, gives no memory that nobody wrote, and has the arguments that
-// its kernel takes for granted (`checks` in bridge_guard_layers.cpp and bridge_guard_numbers.cpp). What kernels do not look at was found by tools/fuzz_operators.py.
+// FILE_ALLOW in src/plan/ops.def says what such a plan may call. Here is what a call is held to: it writes no memory that is
+// fixed, keeps the size of a caller's tensors, gives no memory that nobody wrote, and has the arguments that its kernel takes
+// for granted (FILE_CHECK; bridge_guard_layers.cpp, bridge_guard_numbers.cpp). What kernels do not look at was found by
+// tools/fuzz_operators.py.
 #include "bridge/guard.hpp"
 
 extern "C" {
@@ -10,16 +11,29 @@ extern "C" {
 }
 
 #include <list>
+#include <unordered_map>
 #include <unordered_set>
+
+#include "plan/ops.h"
 
 using namespace bridge;
 
 namespace {
 
+// By operator, or by overload.
+const std::unordered_map<std::string, Check> listed = [] {
+	std::unordered_map<std::string, Check> found;
+#define FILE_CHECK(check, ...)                                                                                         \
+	for (const char *name : {__VA_ARGS__})                                                                             \
+		found.emplace(name, checks::check);
+#include "plan/ops.def"
+	return found;
+}();
+
 Check check_named(const std::string &name)
 {
-	Check found = layer_check(name);
-	return found ? found : number_check(name);
+	auto found = listed.find(name);
+	return found == listed.end() ? nullptr : found->second;
 }
 
 Check check_of(const c10::FunctionSchema &schema)
@@ -76,14 +90,6 @@ void check_integers(const c10::FunctionSchema &schema, uint32_t i, const c10::IV
 }
 
 // ---- memory
-
-const std::unordered_set<std::string> uninitialised{
-	"aten::empty",           "aten::empty_like",
-	"aten::empty_strided",   "aten::empty_permuted",
-	"aten::new_empty",       "aten::new_empty_strided",
-	"aten::empty_quantized", "aten::_empty_affine_quantized",
-	"prims::empty_strided",  "aten::_empty_per_channel_affine_quantized",
-	"prims::empty",          "prims::empty_permuted"};
 
 void check_memory(const c10::OperatorHandle &op, const at::Tensor &t)
 {
@@ -216,7 +222,7 @@ clv_status bridge::guard_make(const c10::OperatorHandle &op, bool training, cons
 				g->integers.push_back(i);
 		}
 	bool resize = schema.name().find("::resize") != std::string::npos;
-	g->clears = uninitialised.count(schema.name()) != 0;
+	g->clears = op_rows[op_find(toString(schema.operator_name()).c_str())].memory == MEMORY_EMPTY;
 	for (size_t i = 0; i < schema.arguments().size(); i++)
 		if (writes_argument(schema, i, training)) {
 			g->written.push_back(static_cast<uint32_t>(i));

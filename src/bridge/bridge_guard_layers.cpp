@@ -2,11 +2,10 @@
 #include "bridge/guard.hpp"
 
 #include <cmath>
-#include <unordered_map>
 
 using namespace bridge;
 
-namespace {
+namespace bridge::checks {
 
 void packed_sequence(const Args &a)
 {
@@ -343,97 +342,4 @@ void regions(const Args &a)
 	a.require(corners.abs().le(16384).all().item<bool>(), "rois", "are too far outside of input");
 }
 
-// By operator, or by overload.
-const std::unordered_map<std::string, Check> checks{
-	{"aten::_pad_packed_sequence", packed_sequence},
-	{"aten::_embedding_bag", embedding_bag},
-	{"aten::_embedding_bag_forward_only", embedding_bag},
-	{"aten::embedding_bag", embedding_bag},
-	{"aten::_ctc_loss", ctc_loss},
-	{"aten::ctc_loss", ctc_loss},
-	{"aten::_weight_norm", weight_norm},
-	{"aten::_weight_norm_interface", weight_norm},
-	{"aten::_native_multi_head_attention", heads},
-	{"aten::_transformer_encoder_layer_fwd", heads},
-	{"aten::scaled_dot_product_attention", attention},
-	{"aten::_scaled_dot_product_attention_math", shared_heads},
-	{"aten::_scaled_dot_product_fused_attention_overrideable", shared_heads},
-	{"aten::_scaled_dot_product_flash_attention_for_cpu", fused_attention},
-	{"aten::_scaled_dot_product_flash_attention", fused_attention},
-	{"aten::_scaled_dot_product_efficient_attention", fused_attention},
-	{"aten::_scaled_dot_product_cudnn_attention", fused_attention},
-	{"aten::grid_sampler_2d_backward", grid_backward},
-	{"aten::grid_sampler_3d_backward", grid_backward},
-	{"aten::_native_batch_norm_legit_no_training", batch_norm},
-	{"aten::adaptive_avg_pool3d_backward", pool_backward},
-	{"aten::native_group_norm", group_norm},
-	{"aten::native_group_norm_backward", group_norm},
-	{"aten::native_layer_norm_backward", layer_norm_backward},
-	{"aten::_fused_rms_norm_backward", layer_norm_backward},
-	{"aten::_masked_softmax_backward", same_shapes},
-	{"aten::_log_softmax_backward_data", same_shapes},
-	{"aten::_softmax_backward_data", same_shapes},
-	{"aten::_scaled_dot_product_cudnn_attention_backward", attention_backward},
-	{"aten::_scaled_dot_product_efficient_attention_backward", attention_backward},
-	{"aten::_scaled_dot_product_flash_attention_backward", attention_backward},
-	{"aten::_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward},
-	{"aten::_adaptive_avg_pool2d", output_size},
-	{"aten::_adaptive_avg_pool3d", output_size},
-	{"aten::adaptive_avg_pool1d", output_size},
-	{"aten::adaptive_avg_pool2d", output_size},
-	{"aten::adaptive_avg_pool3d", output_size},
-	{"aten::adaptive_max_pool1d", output_size},
-	{"aten::adaptive_max_pool2d", output_size},
-	{"aten::adaptive_max_pool3d", output_size},
-	{"aten::nll_loss_backward", nll_backward},
-	{"aten::nll_loss2d_backward", nll_backward},
-	{"aten::binary_cross_entropy", cross_entropy},
-	{"aten::binary_cross_entropy_backward", cross_entropy},
-	{"torchvision::roi_align", regions},
-	{"torchvision::roi_pool", regions},
-	{"torchvision::ps_roi_align", regions},
-	{"torchvision::ps_roi_pool", regions},
-	{"aten::lstm", recurrent},
-	{"aten::gru", recurrent},
-	{"aten::rnn_tanh", recurrent},
-	{"aten::rnn_relu", recurrent},
-	{"aten::replication_pad1d_backward", pad_backward},
-	{"aten::replication_pad2d_backward", pad_backward},
-	{"aten::replication_pad3d_backward", pad_backward},
-	{"aten::reflection_pad3d_backward", pad_backward},
-	{"aten::_upsample_bicubic2d_aa", upsample_scales},
-	{"aten::_upsample_bicubic2d_aa_backward", upsample_scales},
-	{"aten::_upsample_bilinear2d_aa", upsample_scales},
-	{"aten::_upsample_bilinear2d_aa_backward", upsample_scales},
-	{"aten::_upsample_lanczos2d_aa", upsample_scales},
-	{"aten::_upsample_lanczos2d_aa_backward", upsample_scales},
-	{"aten::upsample_nearest1d", upsample_scales},
-	{"aten::upsample_nearest1d_backward", upsample_scales},
-	{"aten::upsample_nearest2d", upsample_scales},
-	{"aten::upsample_nearest2d_backward", upsample_scales},
-	{"aten::upsample_nearest3d", upsample_scales},
-	{"aten::upsample_nearest3d_backward", upsample_scales},
-	{"aten::_upsample_nearest_exact1d", upsample_scales},
-	{"aten::_upsample_nearest_exact1d_backward", upsample_scales},
-	{"aten::_upsample_nearest_exact2d", upsample_scales},
-	{"aten::_upsample_nearest_exact2d_backward", upsample_scales},
-	{"aten::_upsample_nearest_exact3d", upsample_scales},
-	{"aten::_upsample_nearest_exact3d_backward", upsample_scales},
-	{"aten::upsample_linear1d", upsample_scales},
-	{"aten::upsample_linear1d_backward", upsample_scales},
-	{"aten::upsample_bilinear2d", upsample_scales},
-	{"aten::upsample_bilinear2d_backward", upsample_scales},
-	{"aten::upsample_trilinear3d", upsample_scales},
-	{"aten::upsample_trilinear3d_backward", upsample_scales},
-	{"aten::upsample_bicubic2d", upsample_scales},
-	{"aten::upsample_bicubic2d_backward", upsample_scales},
-	{"torchvision::deform_conv2d", deform_conv2d},
-};
-
-} // namespace
-
-Check bridge::layer_check(const std::string &name)
-{
-	auto found = checks.find(name);
-	return found == checks.end() ? nullptr : found->second;
-}
+} // namespace bridge::checks

@@ -4,12 +4,11 @@
 #include <ATen/ScalarOps.h>
 
 #include <cmath>
-#include <unordered_map>
 #include <unordered_set>
 
 using namespace bridge;
 
-namespace {
+namespace bridge::checks {
 
 // The smallest integer by -1 is no integer: the processor raises SIGFPE.
 void division(const Args &a)
@@ -255,98 +254,4 @@ void refused(const Args &a)
 	a.require(false, "the operator", "is not for files");
 }
 
-// By operator, or by overload.
-const std::unordered_map<std::string, Check> checks{
-	{"aten::div", division},
-	{"aten::div_", division},
-	{"aten::divide", division},
-	{"aten::divide_", division},
-	{"aten::floor_divide", division},
-	{"aten::floor_divide_", division},
-	{"aten::fmod", division},
-	{"aten::fmod_", division},
-	{"aten::remainder", division},
-	{"aten::remainder_", division},
-	{"prims::div", division},
-	{"prims::fmod", division},
-	{"prims::remainder", division},
-	{"aten::_fft_c2c", fft},
-	{"aten::_fft_c2r", fft},
-	{"aten::_fft_r2c", fft},
-	{"prims::fft_c2c", fft},
-	{"prims::fft_c2r", fft},
-	{"prims::fft_r2c", fft},
-	{"aten::linalg_eig", finite_matrix},
-	{"aten::linalg_eigvals", finite_matrix},
-	{"aten::_linalg_eigvals", finite_matrix},
-	{"aten::repeat_interleave.Tensor", repeats},
-	{"aten::repeat_interleave.Tensor_out", repeats},
-	{"aten::repeat_interleave.self_Tensor", repeats},
-	{"aten::quantize_per_channel", whole_bytes},
-	{"aten::quantize_per_tensor", whole_bytes},
-	{"aten::quantize_per_tensor_dynamic", whole_bytes},
-	{"aten::view.dtype", plain_types},
-	{"aten::view_copy.dtype", plain_types},
-	{"aten::view_copy.dtype_out", plain_types},
-	{"prims::view_of_dtype", plain_types},
-	{"prims::copy_strided", refused},
-	{"aten::_efficientzerotensor", refused},
-	{"aten::q_per_channel_scales", refused},
-	{"aten::q_per_channel_zero_points", refused},
-	{"aten::matrix_power", matrix_power},
-	{"aten::linalg_matrix_power", matrix_power},
-	{"aten::gcd", no_least},
-	{"aten::gcd_", no_least},
-	{"aten::lcm", no_least},
-	{"aten::lcm_", no_least},
-	{"prims::gcd", no_least},
-	{"aten::binomial", binomial},
-	{"aten::random", random_range},
-	{"aten::random_", random_range},
-	{"aten::_sparse_broadcast_to", positive_sizes},
-	{"aten::_neg_view", negated},
-	{"aten::_neg_view_copy", negated},
-	{"aten::_scaled_mm_v2", scaled_mm},
-	{"aten::_weight_int4pack_mm_for_cpu", int4_mm},
-	{"aten::rrelu_with_noise", noise},
-	{"aten::rrelu_with_noise_", noise},
-	{"aten::rrelu_with_noise_functional", noise},
-	{"aten::arange", range},
-	{"aten::range", range},
-	{"aten::cov", covariance},
-	{"aten::trapezoid", trapezoid},
-	{"aten::trapz", trapezoid},
-	{"aten::copy", plain_copy},
-	{"aten::linalg_ldl_solve", pivots},
-	{"aten::linalg_lu_solve", pivots},
-	{"aten::lu_solve", pivots},
-	{"aten::lu_unpack", pivots},
-	{"aten::special_chebyshev_polynomial_t", polynomial},
-	{"aten::special_chebyshev_polynomial_u", polynomial},
-	{"aten::special_chebyshev_polynomial_v", polynomial},
-	{"aten::special_chebyshev_polynomial_w", polynomial},
-	{"aten::special_hermite_polynomial_h", polynomial},
-	{"aten::special_hermite_polynomial_he", polynomial},
-	{"aten::special_laguerre_polynomial_l", polynomial},
-	{"aten::special_legendre_polynomial_p", polynomial},
-	{"aten::special_shifted_chebyshev_polynomial_t", polynomial},
-	{"aten::special_shifted_chebyshev_polynomial_u", polynomial},
-	{"aten::special_shifted_chebyshev_polynomial_v", polynomial},
-	{"aten::special_shifted_chebyshev_polynomial_w", polynomial},
-	{"aten::median.dim", median},
-	{"aten::median.dim_values", median},
-	{"aten::nanmedian.dim", median},
-	{"aten::nanmedian.dim_values", median},
-	{"aten::fused_moving_avg_obs_fake_quant", observer},
-	{"aten::_fused_moving_avg_obs_fq_helper", observer},
-	{"aten::smooth_l1_loss_backward", floating},
-	{"aten::to.prim_dtype", refused},
-};
-
-} // namespace
-
-Check bridge::number_check(const std::string &name)
-{
-	auto found = checks.find(name);
-	return found == checks.end() ? nullptr : found->second;
-}
+} // namespace bridge::checks

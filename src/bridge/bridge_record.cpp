@@ -16,6 +16,7 @@
 #include <unordered_set>
 
 #include "memory/recycle.h"
+#include "plan/ops.h"
 
 // Declared here because its header needs a JSON library that torch does not ship.
 namespace at::functorch {
@@ -253,7 +254,8 @@ void Open::note_write(const br_arg &a, const c10::IValue &v)
 	if (outside)
 		keep_old_data(recorder.get(), t);
 	if (o == BR_DEFINED || o == BR_EXTERNAL) {
-		if (op->schema().name().rfind("aten::set_", 0) == 0 || op->schema().name() == "aten::resize_")
+		uint8_t memory = op_rows[op_find(name.c_str())].memory;
+		if (memory == MEMORY_RESIZED || memory == MEMORY_JOINED)
 			recorder->refuse(name + " changes the memory of a tensor that the forward did not make");
 	}
 }

@@ -69,9 +69,11 @@ private:
 
 using Check = void (*)(const Args &); // throws
 
-// What is looked at before a call of an operator, with or without its overload; nullptr: nothing.
-Check layer_check(const std::string &name);  // bridge_guard_layers.cpp
-Check number_check(const std::string &name); // bridge_guard_numbers.cpp
+// What is looked at before a call: FILE_CHECK in plan/ops.def says of which operators.
+namespace checks {
+#define FILE_CHECK(check, ...) void check(const Args &a);
+#include "plan/ops.def"
+} // namespace checks
 
 inline bool all_in(const std::vector<int64_t> &v, int64_t first, int64_t end)
 {

@@ -224,7 +224,7 @@ static clv_status define_objects(builder *b, const stream_op *o, const br_arg *a
 	for (uint32_t i = 0; i < n; i++) {
 		if (args[i].kind == BR_LIST)
 			TRY(define_objects(b, o, args[i].u.list.at, args[i].u.list.n));
-		if (args[i].kind != BR_OBJECT || !strcmp(o->op, "cleave::python") || b->object[args[i].u.id] != NONE)
+		if (args[i].kind != BR_OBJECT || o->op_id == OP_cleave_python || b->object[args[i].u.id] != NONE)
 			continue;
 		br_object *object = br_recorder_object(b->s->recorder, args[i].u.id);
 		TRY(plan_object(b->p, br_object_type(object), &b->object[args[i].u.id]));
@@ -417,7 +417,7 @@ static clv_status to_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
 	case BR_FLOAT: return float_arg(b, op, from, to);
 	case BR_OBJECT:
 		to->kind = ARG_VALUE;
-		to->u.v = strcmp(b->s->ops.at[op].op, "cleave::python") != 0 ? b->object[from->u.id] : b->python[op];
+		to->u.v = b->s->ops.at[op].op_id != OP_cleave_python ? b->object[from->u.id] : b->python[op];
 		return CLV_OK;
 	case BR_LIST: {
 		uint32_t mark = b->args.n;
@@ -436,11 +436,12 @@ static clv_status to_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
 	}
 }
 
-clv_status insert_value(builder *b, uint32_t op, const char *name, const arg *args, uint32_t nargs, value_id v)
+clv_status insert_value(builder *b, uint32_t op, uint16_t id, const arg *args, uint32_t nargs, value_id v)
 {
 	arg result = {.kind = ARG_VALUE, .u.v = v};
-	node_spec n = {.op = name, .args = args, .nargs = nargs, .results = &result, .nresults = 1, .scope = NONE};
-	node_id id;
+	node_spec n = {
+		.op = op_rows[id].text, .args = args, .nargs = nargs, .results = &result, .nresults = 1, .scope = NONE};
+	node_id made;
 	if (op < b->s->ops.n) {
 		TRY(scope_of(b, b->s->ops.at[op].scope, &n.scope));
 		TRY(context_of(b, op, &n.context));
@@ -448,14 +449,14 @@ clv_status insert_value(builder *b, uint32_t op, const char *name, const arg *ar
 	} else {
 		TRY(scope_of(b, 0, &n.scope));
 	}
-	return plan_node(b->p, &n, &id);
+	return plan_node(b->p, &n, &made);
 }
 
-clv_status insert_tensor(builder *b, uint32_t op, const char *name, const arg *args, uint32_t nargs, uint32_t t)
+clv_status insert_tensor(builder *b, uint32_t op, uint16_t id, const arg *args, uint32_t nargs, uint32_t t)
 {
 	value_id v;
 	TRY(new_value(b, VALUE_RESULT, NULL, t, &v));
-	return insert_value(b, op, name, args, nargs, v);
+	return insert_value(b, op, id, args, nargs, v);
 }
 
 static bool same_place(const stream_tensor *x, const stream_tensor *y)
@@ -490,7 +491,7 @@ static clv_status insert_view(builder *b, uint32_t op, uint32_t t, value_id base
 	const stream_tensor *x = &b->s->tensors.at[t];
 	arg a[4] = {{.kind = ARG_VALUE, .u.v = base}};
 	if (!x->requires_grad) {
-		TRY(insert_tensor(b, op, "aten::data", a, 1, t));
+		TRY(insert_tensor(b, op, OP_data, a, 1, t));
 		a[0].u.v = b->value[t];
 	}
 	TRY(int_list(b, t, false, &a[1]));
@@ -501,7 +502,7 @@ static clv_status insert_view(builder *b, uint32_t op, uint32_t t, value_id base
 	for (uint32_t i = 0; b->sizes && i < b->sizes->n; i++)
 		TRY(vec_push(&b->seen, b->sizes->streams[i]->tensors.at[t].offset));
 	TRY(number_formula(b, &a[3].u.e));
-	return insert_tensor(b, op, "aten::as_strided", a, 4, t);
+	return insert_tensor(b, op, OP_as_strided, a, 4, t);
 }
 
 /* .data and the like: a detached tensor on the memory of a recorded one. */
@@ -518,7 +519,7 @@ static clv_status insert_alias(builder *b, uint32_t op, uint32_t t)
 			return CLV_OK;
 		}
 		arg source = {.kind = ARG_VALUE, .u.v = b->value[i]};
-		return insert_tensor(b, op, "aten::data", &source, 1, t);
+		return insert_tensor(b, op, OP_data, &source, 1, t);
 	}
 	for (uint32_t i = t; i-- > 0;) { /* a view that only an operator's inside made, found again in its backward */
 		y = &b->s->tensors.at[i];
@@ -545,10 +546,10 @@ static clv_status use_tensor(builder *b, uint32_t op, uint32_t t, value_id *out)
 		return fail(CLV_E_UNSUPPORTED, "a result is used before the operator that made it was recorded");
 	const value *v = &b->p->values.at[b->value[t]];
 	if (v->kind == VALUE_CONST && !(v->flags & VALUE_PERSISTENT) && x->storage != NONE && b->touched[x->storage] &&
-	    (op >= b->s->ops.n || strcmp(b->s->ops.at[op].op, "cleave::guard_equal") != 0)) {
+	    (op >= b->s->ops.n || b->s->ops.at[op].op_id != OP_cleave_guard_equal)) {
 		arg clone[2] = {{.kind = ARG_VALUE, .u.v = b->value[t]}, {.kind = ARG_NONE}};
 		b->root[x->storage] = NONE; /* each run has its own copy */
-		TRY(insert_tensor(b, op, "aten::clone", clone, 2, t));
+		TRY(insert_tensor(b, op, OP_clone, clone, 2, t));
 	}
 	*out = b->value[t];
 	return CLV_OK;
@@ -669,9 +670,9 @@ static uint32_t node_flags_of(const stream_op *o)
 		f |= NODE_RANDOM;
 	if (o->flags & BR_HOST_READ)
 		f |= NODE_HOST;
-	if (!strcmp(o->op, "cleave::guard_equal"))
+	if (o->op_id == OP_cleave_guard_equal)
 		f |= NODE_HOST | NODE_IMPURE;
-	if (!strcmp(o->op, "cleave::python") || (!o->nresults && !o->nwrites))
+	if (o->op_id == OP_cleave_python || (!o->nresults && !o->nwrites))
 		f |= NODE_IMPURE;
 	return f;
 }
@@ -682,8 +683,8 @@ static clv_status add_literal(builder *b, uint32_t op, bool *done)
 	const stream_op *o = &b->s->ops.at[op];
 	value_id v;
 	*done = false;
-	if ((strcmp(o->op, "aten::lift_fresh") != 0 && strcmp(o->op, "aten::detach_") != 0) ||
-	    o->args[0].kind != BR_TENSOR || o->results[0].kind != BR_TENSOR || !b->literal[o->args[0].u.id])
+	if ((o->op_id != OP_lift_fresh && o->op_id != OP_detach_) || o->args[0].kind != BR_TENSOR ||
+	    o->results[0].kind != BR_TENSOR || !b->literal[o->args[0].u.id])
 		return CLV_OK;
 	TRY(use_tensor(b, op, o->args[0].u.id, &v));
 	b->value[o->results[0].u.id] = v;

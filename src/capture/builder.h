@@ -57,8 +57,8 @@ clv_status float_formula(builder *b, fit_rounding rounding, arg *out); /* FLOAT 
 clv_status shape_list(builder *b, uint32_t t, arg *out);               /* the sizes of a tensor as an argument */
 /* A node that is not in the stream but belongs before operator `op` (ops.n: at the end). Its result is a new value of
    tensor t, or a value of the plan that is not defined yet. */
-clv_status insert_tensor(builder *b, uint32_t op, const char *name, const arg *args, uint32_t nargs, uint32_t t);
-clv_status insert_value(builder *b, uint32_t op, const char *name, const arg *args, uint32_t nargs, value_id result);
+clv_status insert_tensor(builder *b, uint32_t op, uint16_t id, const arg *args, uint32_t nargs, uint32_t t);
+clv_status insert_value(builder *b, uint32_t op, uint16_t id, const arg *args, uint32_t nargs, value_id result);
 
 /* table.c */
 clv_status table_moves(const builder *b, uint32_t t, bool *out); /* a constant differs from size to size */

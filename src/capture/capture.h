@@ -11,6 +11,7 @@
 
 #include "base/arena.h"
 #include "bridge/bridge.h"
+#include "plan/ops.h"
 
 typedef enum origin { ORIGIN_INPUT, ORIGIN_STATE, ORIGIN_EXTERNAL, ORIGIN_FRESH, ORIGIN_RESULT } origin;
 
@@ -30,6 +31,7 @@ typedef struct stream_tensor {
 
 typedef struct stream_op {
 	const char *op;
+	uint16_t op_id;         /* its row (plan/ops.h) */
 	br_arg *args, *results; /* in the arena; TENSOR ids are numbers of stream_tensor */
 	uint32_t nargs, nresults;
 	uint32_t *writes, nwrites;

@@ -69,7 +69,7 @@ static bool match_external(cmp *c, uint32_t x, uint32_t y)
 	} else {
 		if (br_bits_equal(ta->data, tb->data, &equal) != CLV_OK)
 			equal = false;
-		if (!equal && c->op < c->a->ops.n && !strcmp(c->a->ops.at[c->op].op, "cleave::guard_equal")) {
+		if (!equal && c->op < c->a->ops.n && c->a->ops.at[c->op].op_id == OP_cleave_guard_equal) {
 			const br_arg *how = &c->a->ops.at[c->op].args[2];
 			c->diverged = true;
 			strbuf_printf(&c->why, "%s: ", how->u.s);
@@ -120,7 +120,7 @@ static bool match_list(cmp *c, const br_arg *x, const br_arg *y)
 static bool match_object(cmp *c, const br_arg *x, const br_arg *y)
 {
 	uint64_t first, last, ignored, again;
-	if (!strcmp(c->a->ops.at[c->op].op, "cleave::python"))
+	if (c->a->ops.at[c->op].op_id == OP_cleave_python)
 		return true; /* the Python skin compares what it calls */
 	br_object *a = br_recorder_object(c->a->recorder, x->u.id), *b = br_recorder_object(c->b->recorder, y->u.id);
 	if (!a || !b || !br_object_same(a, b))

@@ -88,7 +88,7 @@ static bool find_read(motion *m)
 			return true;
 		if (!follows)
 			continue;
-		host |= !strcmp(o->op, "cleave::guard_equal"); /* Python has the data: anything may be made of it */
+		host |= o->op_id == OP_cleave_guard_equal; /* Python has the data: anything may be made of it */
 		move_all(m, o->results, o->nresults);
 		for (uint32_t k = 0; k < o->nwrites; k++)
 			set_moving(m, o->writes[k]);
@@ -200,7 +200,7 @@ bool stream_reads_number(const stream *s, const stream_op *o)
 static bool is_about_numbers(const stream *s, const stream_op *o)
 {
 	return any_number(s, o->args, o->nargs) || any_number(s, o->results, o->nresults) ||
-	       (!strcmp(o->op, "aten::item") && reads_number(o));
+	       (op_rows[o->op_id].host && reads_number(o));
 }
 
 static const stream_op *next_call(const stream *s, uint32_t *at)

@@ -19,15 +19,11 @@ static bool starts(const char *s, const char *prefix)
 	return strncmp(s, prefix, strlen(prefix)) == 0;
 }
 
-static bool is_empty_op(const char *op)
-{
-	return starts(op, "aten::empty") || starts(op, "aten::new_empty");
-}
-
 /* What torch.tensor leaves behind: the buffer it fills from Python, and its conversion. */
-static bool is_residue_op(const char *op)
+static bool is_residue_op(const stream_op *o)
 {
-	return is_empty_op(op) || starts(op, "aten::to.") || !strcmp(op, "aten::_to_copy") || !strcmp(op, "aten::detach");
+	return op_rows[o->op_id].memory == MEMORY_EMPTY || starts(o->op, "aten::to.") || o->op_id == OP__to_copy ||
+	       o->op_id == OP_detach;
 }
 
 static void count_use(builder *b, uint32_t t, void *ctx)
@@ -58,7 +54,7 @@ clv_status drop_residue(builder *b)
 		const stream_op *o = &s->ops.at[i];
 		found = 0;
 		each_tensor(b, o->results, o->nresults, any_used, (uint32_t *[]){later, &found});
-		b->drop[i] = is_residue_op(o->op) && !found;
+		b->drop[i] = is_residue_op(o) && !found;
 		if (!b->drop[i])
 			each_tensor(b, o->args, o->nargs, count_use, later);
 	}
@@ -78,9 +74,9 @@ void find_touched(builder *b)
 	const stream *s = b->s;
 	for (uint32_t i = 0; i < s->ops.n; i++) {
 		const stream_op *o = &s->ops.at[i];
-		for (uint32_t k = 0; k < o->nwrites && strcmp(o->op, "aten::detach_") != 0; k++)
+		for (uint32_t k = 0; k < o->nwrites && o->op_id != OP_detach_; k++)
 			touch(b, o->writes[k], NULL);
-		if (!strcmp(o->op, "cleave::python"))
+		if (o->op_id == OP_cleave_python)
 			each_tensor(b, o->args, o->nargs, touch, NULL);
 	}
 	for (uint32_t i = 0; i < s->outputs.n; i++)
@@ -140,9 +136,9 @@ static void check_read(builder *b, uint32_t t, void *ctx)
 	c->bad |= !c->shares;
 }
 
-static bool reads_no_data(const char *op)
+static bool reads_no_data(const stream_op *o)
 {
-	return strstr(op, "_like") || starts(op, "aten::new_") || !strcmp(op, "cleave::python");
+	return strstr(o->op, "_like") || starts(o->op, "aten::new_") || o->op_id == OP_cleave_python;
 }
 
 /* Memory from empty() must be written by a recorded operator before one reads it. */
@@ -154,7 +150,7 @@ clv_status check_unwritten(builder *b)
 		read_check c = {.op = o};
 		if (b->drop[i])
 			continue;
-		if (!reads_no_data(o->op))
+		if (!reads_no_data(o))
 			each_tensor(b, o->args, o->nargs, check_read, &c);
 		if (c.bad)
 			return fail_at(s, o,
@@ -163,7 +159,8 @@ clv_status check_unwritten(builder *b)
 		for (uint32_t k = 0; k < o->nwrites; k++)
 			if (s->tensors.at[o->writes[k]].storage != NONE)
 				b->unwritten[s->tensors.at[o->writes[k]].storage] = false;
-		if (is_empty_op(o->op) && o->nresults == 1 && o->results[0].kind == BR_TENSOR && !o->nwrites) {
+		if (op_rows[o->op_id].memory == MEMORY_EMPTY && o->nresults == 1 && o->results[0].kind == BR_TENSOR &&
+		    !o->nwrites) {
 			uint32_t st = s->tensors.at[o->results[0].u.id].storage;
 			if (st != NONE)
 				b->unwritten[st] = true;

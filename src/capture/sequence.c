@@ -48,9 +48,9 @@ static void count_all(fold *f)
 /* An operator that takes a tensor apart along a dimension. */
 static bool takes_apart(const stream *s, const stream_op *o, int64_t *dim)
 {
-	bool rows = !strcmp(o->op, "aten::unbind.int");
+	bool rows = o->op_id == OP_unbind_int;
 	uint32_t at = rows ? 1 : 2;
-	if (!rows && strcmp(o->op, "aten::split.Tensor") != 0 && strcmp(o->op, "aten::chunk") != 0)
+	if (!rows && o->op_id != OP_split_Tensor && o->op_id != OP_chunk)
 		return false;
 	if (o->modes.grad || o->nargs <= at || o->args[0].kind != BR_TENSOR || o->args[at].kind != BR_INT ||
 	    o->nresults != 1 || o->results[0].kind != BR_LIST || o->results[0].u.list.n < 1)
@@ -82,26 +82,27 @@ static bool contiguous(const stream_tensor *t)
 static bool puts_together(const stream *s, uint32_t from, uint32_t at, bool *reversed)
 {
 	const stream_op *o = &s->ops.at[at], *a = &s->ops.at[from];
-	bool rows = !strcmp(a->op, "aten::unbind.int");
+	bool rows = a->op_id == OP_unbind_int;
 	int64_t dim, whole = s->tensors.at[a->args[0].u.id].ndim;
-	if (strcmp(o->op, rows ? "aten::stack" : "aten::cat") != 0 || o->nargs != 2 || o->args[0].kind != BR_LIST ||
+	if (o->op_id != (rows ? OP_stack : OP_cat) || o->nargs != 2 || o->args[0].kind != BR_LIST ||
 	    o->args[1].kind != BR_INT || o->args[0].u.list.n != a->results[0].u.list.n || !takes_apart(s, a, &dim))
 		return false;
 	if ((o->args[1].u.i < 0 ? o->args[1].u.i + whole : o->args[1].u.i) != dim || o->modes.grad ||
 	    !contiguous(&s->tensors.at[a->args[0].u.id]))
 		return false;
 	*reversed = a->results[0].u.list.n > 1 && same_parts(&a->results[0], &o->args[0], true);
-	bool single = rows || (a->args[1].kind == BR_INT && a->args[1].u.i == 1 && !strcmp(a->op, "aten::split.Tensor"));
+	bool single = rows || (a->args[1].kind == BR_INT && a->args[1].u.i == 1 && a->op_id == OP_split_Tensor);
 	return same_parts(&a->results[0], &o->args[0], false) || (*reversed && single);
 }
 
 /* ---- writing the stream anew ---------------------------------------------------------------------------------------- */
 
-static clv_status add_op(fold *f, const stream_op *like, const char *name, const br_arg *args, uint32_t nargs,
+static clv_status add_op(fold *f, const stream_op *like, uint16_t op, const br_arg *args, uint32_t nargs,
                          const br_arg *result)
 {
 	stream_op o = *like;
-	o.op = name;
+	o.op = op_rows[op].text;
+	o.op_id = op;
 	o.args = arena_copy(&f->s->a, args, nargs * sizeof *args);
 	o.results = arena_copy(&f->s->a, result, sizeof *result);
 	o.nargs = nargs;
@@ -118,11 +119,11 @@ static clv_status add_part(fold *f, const stream_op *o, int64_t dim, uint32_t k,
 {
 	const br_arg *part = &o->results[0].u.list.at[k];
 	br_arg a[4] = {o->args[0], {.kind = BR_INT, .u.i = dim}, {.kind = BR_INT}, {.kind = BR_INT}};
-	bool rows = !strcmp(o->op, "aten::unbind.int");
+	bool rows = o->op_id == OP_unbind_int;
 	a[2].u.i = rows ? (int64_t)k : start;
 	if (!rows)
 		a[3].u.i = f->s->tensors.at[part->u.id].sizes[dim];
-	return add_op(f, o, rows ? "aten::select.int" : "aten::narrow", a, rows ? 3 : 4, part);
+	return add_op(f, o, rows ? OP_select_int : OP_narrow, a, rows ? 3 : 4, part);
 }
 
 static uint32_t used_alone(const fold *f, const stream_op *o)
@@ -146,7 +147,7 @@ static clv_status fold_apart(fold *f, const stream_op *o, int64_t dim)
 		uint32_t t = o->results[0].u.list.at[i].u.id;
 		if (f->uses[t] > f->whole_uses[t])
 			TRY(add_part(f, o, dim, i, start));
-		if (strcmp(o->op, "aten::unbind.int") != 0)
+		if (o->op_id != OP_unbind_int)
 			start += f->s->tensors.at[t].sizes[dim];
 	}
 	return CLV_OK;
@@ -161,22 +162,22 @@ static clv_status fold_together(fold *f, const stream_op *o, uint32_t from, bool
 	(void)takes_apart(f->s, apart, &dim);
 	f->any = true;
 	if (!reversed)
-		return add_op(f, o, "aten::clone", a, 2, &o->results[0]);
+		return add_op(f, o, OP_clone, a, 2, &o->results[0]);
 	axis.u.i = dim;
 	a[1] = (br_arg){.kind = BR_LIST};
 	a[1].u.list.n = 1;
 	if (!(a[1].u.list.at = arena_copy(&f->s->a, &axis, sizeof axis)))
 		return fail_nomem();
-	return add_op(f, o, "aten::flip", a, 2, &o->results[0]);
+	return add_op(f, o, OP_flip, a, 2, &o->results[0]);
 }
 
 /* Which operator's parts `at` puts together; NONE: it does not. Parts are views: what is written to them in between is in the
    tensor itself when it is copied. */
 static uint32_t apart_of(const stream *s, uint32_t at, bool *reversed)
 {
-	const char *op = s->ops.at[at].op;
+	uint16_t op = s->ops.at[at].op_id;
 	int64_t dim;
-	if (strcmp(op, "aten::stack") != 0 && strcmp(op, "aten::cat") != 0)
+	if (op != OP_stack && op != OP_cat)
 		return NONE;
 	for (uint32_t k = at; k-- > 0;)
 		if (takes_apart(s, &s->ops.at[k], &dim) && puts_together(s, k, at, reversed))

@@ -56,6 +56,7 @@ static clv_status on_event(void *ctx, const br_event *e)
 {
 	stream *s = ctx;
 	stream_op o = {.op = arena_str(&s->a, e->op),
+	               .op_id = op_find(e->op),
 	               .nargs = e->nargs,
 	               .nresults = e->nresults,
 	               .nwrites = e->nwrites,

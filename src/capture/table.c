@@ -175,7 +175,7 @@ static clv_status add_full(builder *b, uint32_t op, const table_data *d, arg num
 	TRY(shape_list(b, d->t, &a[0]));
 	a[1] = number;
 	TRY(factory_tail(b, d, d->x->dtype, &a[2]));
-	return insert_tensor(b, op, "aten::full", a, 6, d->t);
+	return insert_tensor(b, op, OP_full, a, 6, d->t);
 }
 
 /* %x = full([], number) for one element. */
@@ -188,7 +188,7 @@ static clv_status add_element(builder *b, uint32_t op, const table_data *d, arg 
 	a[1] = number;
 	TRY(factory_tail(b, d, d->x->dtype, &a[2]));
 	TRY(between(b, d, d->x->dtype, &none, 0, &out->u.v));
-	return insert_value(b, op, "aten::full", a, 6, out->u.v);
+	return insert_value(b, op, OP_full, a, 6, out->u.v);
 }
 
 static clv_status add_view(builder *b, uint32_t op, const table_data *d, value_id flat)
@@ -198,7 +198,7 @@ static clv_status add_view(builder *b, uint32_t op, const table_data *d, value_i
 	if (storage != NONE)
 		b->root[storage] = flat; /* the result is a view of it */
 	TRY(shape_list(b, d->t, &a[1]));
-	return insert_tensor(b, op, "aten::view", a, 2, d->t);
+	return insert_tensor(b, op, OP_view, a, 2, d->t);
 }
 
 /* Elements one by one, stacked. */
@@ -211,10 +211,10 @@ static clv_status add_stack(builder *b, uint32_t op, const table_data *d, const 
 	TRY(plan_list(b->p, elements, n, &a[0]));
 	TRY(expr_const(b->p, 0, &a[1].u.e));
 	if (d->x->ndim == 1)
-		return insert_tensor(b, op, "aten::stack", a, 2, d->t);
+		return insert_tensor(b, op, OP_stack, a, 2, d->t);
 	TRY(expr_const(b->p, n, &length));
 	TRY(between(b, d, d->x->dtype, &length, 1, &flat));
-	TRY(insert_value(b, op, "aten::stack", a, 2, flat));
+	TRY(insert_value(b, op, OP_stack, a, 2, flat));
 	return add_view(b, op, d, flat);
 }
 
@@ -341,9 +341,9 @@ out:
 	return st;
 }
 
-/* What happens to a ramp in double: op is "aten::div.Tensor", "aten::mul.Tensor" or NULL, with this number. */
+/* What happens to a ramp in double: op is OP_div_Tensor, OP_mul_Tensor or none, with this number. */
 typedef struct scaling {
-	const char *op;
+	uint16_t op; /* OP_UNKNOWN: nothing */
 	arg number;
 } scaling;
 
@@ -356,9 +356,9 @@ static clv_status add_arange(builder *b, uint32_t op, const table_data *d, const
 	TRY(expr_make(b->p, EXPR_ADD, r->first, length, &a[1].u.e));
 	TRY(factory_tail(b, d, type, &a[3]));
 	if (last)
-		return insert_tensor(b, op, "aten::arange.start_step", a, 7, d->t);
+		return insert_tensor(b, op, OP_arange_start_step, a, 7, d->t);
 	TRY(between(b, d, type, &r->count, 1, out));
-	return insert_value(b, op, "aten::arange.start_step", a, 7, *out);
+	return insert_value(b, op, OP_arange_start_step, a, 7, *out);
 }
 
 /* %y = op(%x, number) in double */
@@ -379,9 +379,9 @@ static clv_status add_cast(builder *b, uint32_t op, const table_data *d, const r
 	            {.kind = ARG_BOOL, .u.b = true},
 	            {.kind = ARG_NONE}};
 	if (last)
-		return insert_tensor(b, op, "aten::to.dtype", a, 5, d->t);
+		return insert_tensor(b, op, OP_to_dtype, a, 5, d->t);
 	TRY(between(b, d, d->x->dtype, &r->count, 1, v));
-	return insert_value(b, op, "aten::to.dtype", a, 5, *v);
+	return insert_value(b, op, OP_to_dtype, a, 5, *v);
 }
 
 static clv_status add_ramp(builder *b, uint32_t op, const table_data *d, const ramp *r, const scaling *s)
@@ -423,7 +423,7 @@ static bool whole_numbers(table_data *d, const double *by, bool divide)
 static clv_status try_ramp(builder *b, uint32_t op, table_data *d, const double *by, const scaling *s, bool *done)
 {
 	ramp r;
-	if (*done || !whole_numbers(d, by, !s->op || strstr(s->op, "div")))
+	if (*done || !whole_numbers(d, by, s->op != OP_mul_Tensor))
 		return CLV_OK;
 	TRY(find_ramp(b, d, &r));
 	if (r.first == NONE)
@@ -439,7 +439,7 @@ static clv_status try_divisors(builder *b, uint32_t op, table_data *d, double *b
 	int64_t *n = mem_alloc(d->n * sizeof *n);
 	clv_status st = all && n ? CLV_OK : fail_nomem();
 	for (int64_t extra = -1; extra <= DIVISOR_MAX && st == CLV_OK && !*done; extra++) {
-		scaling s = {"aten::div.Tensor", {.kind = ARG_INT}};
+		scaling s = {OP_div_Tensor, {.kind = ARG_INT}};
 		for (uint32_t i = 0; i < d->n; i++) {
 			all[i] = true;
 			n[i] = extra > 1 ? extra : d->count[i] + extra;
@@ -466,7 +466,7 @@ static clv_status try_factors(builder *b, uint32_t op, table_data *d, double *by
 		return CLV_OK;
 	double step = d->reals[longest][1] - d->reals[longest][0];
 	for (int digits = 1; digits <= 9 && !*done && step != 0 && isfinite(step); digits++) {
-		scaling s = {"aten::mul.Tensor", {.kind = ARG_FLOAT}};
+		scaling s = {OP_mul_Tensor, {.kind = ARG_FLOAT}};
 		snprintf(text, sizeof text, "%.*e", digits - 1, step);
 		if (!number_parse(text, &s.number.u.f))
 			continue;
@@ -484,7 +484,7 @@ static clv_status add_float_ramp(builder *b, uint32_t op, table_data *d, bool *d
 		return fail_nomem();
 	for (uint32_t i = 0; i < d->n; i++)
 		by[i] = 1;
-	clv_status st = try_ramp(b, op, d, by, &(scaling){NULL, {0}}, done);
+	clv_status st = try_ramp(b, op, d, by, &(scaling){OP_UNKNOWN, {0}}, done);
 	bool enough = d->x->dtype == DT_F32 || d->x->dtype == DT_F64;
 	if (st == CLV_OK && enough)
 		st = try_divisors(b, op, d, by, done);
@@ -506,7 +506,7 @@ static clv_status add_moving(builder *b, uint32_t op, table_data *d)
 		TRY(find_ramp(b, d, &r));
 		done = r.first != NONE;
 		if (done)
-			TRY(add_ramp(b, op, d, &r, &(scaling){NULL, {0}}));
+			TRY(add_ramp(b, op, d, &r, &(scaling){OP_UNKNOWN, {0}}));
 	}
 	return done ? CLV_OK : refused("in a way that no formula explains");
 }

@@ -8,7 +8,7 @@
 
 static bool is_python(const plan *p, node_id n)
 {
-	return !strcmp(plan_s(p, p->nodes.at[n].op), "cleave::python");
+	return p->nodes.at[n].op_id == OP_cleave_python;
 }
 
 /* Autograd functions are called by the same operator, under a name that says so. */

@@ -1,7 +1,7 @@
 /* One operator call as Python: the way people write it where that reaches the very same operator with the same
  * arguments, torch.ops for everything else.
  *
- * `forms` says how. A signature lists the arguments in the order of the Python call:
+ * The column CALL of plan/ops.def says how. A signature lists the arguments in the order of the Python call:
  *
  *   name         by position              name=      by keyword, always
  *   name=text    by keyword, left out when the argument reads `text`
@@ -16,169 +16,6 @@
 #include <string.h>
 
 #include "emit/emit.h"
-
-typedef struct form {
-	const char *op, *head, *signature;
-} form;
-
-static const form forms[] = {
-	{"aten::conv1d", "F.conv1d", "input, weight, bias=None, stride=[1], padding=[0], dilation=[1], groups=1"},
-	{"aten::conv2d", "F.conv2d", "input, weight, bias=None, stride=[1; 1], padding=[0; 0], dilation=[1; 1], groups=1"},
-	{"aten::conv2d.padding", "F.conv2d",
-     "input, weight, bias=None, stride=[1; 1], padding=, dilation=[1; 1], groups=1"},
-	{"aten::conv3d", "F.conv3d",
-     "input, weight, bias=None, stride=[1; 1; 1], padding=[0; 0; 0], dilation=[1; 1; 1], groups=1"},
-	{"aten::conv_transpose2d.input", "F.conv_transpose2d",
-     "input, weight, bias=None, stride=[1; 1], padding=[0; 0], output_padding=[0; 0], groups=1, dilation=[1; 1]"},
-	{"aten::linear", "F.linear", "input, weight, bias=None"},
-	{"aten::embedding", "F.embedding", "1:input, 0:weight, 2:!-1, 3:scale_grad_by_freq=False, 4:sparse=False"},
-	{"aten::batch_norm", "F.batch_norm",
-     "input, 3:running_mean, 4:running_var, 1:weight=None, 2:bias=None, 5:training=False, 6:momentum=0.1, 7:eps=1e-05, "
-     "8:!True"},
-	{"aten::layer_norm", "F.layer_norm", "input, normalized_shape, weight=None, bias=None, eps=1e-05, !True"},
-	{"aten::group_norm", "F.group_norm", "input, num_groups, weight=None, bias=None, eps=1e-05, !True"},
-	{"aten::rms_norm", "F.rms_norm", "input, normalized_shape, weight=None, eps=None"},
-	{"aten::scaled_dot_product_attention", "F.scaled_dot_product_attention",
-     "query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False"},
-	{"aten::max_pool2d", "F.max_pool2d",
-     "input, kernel_size, stride=, padding=[0; 0], dilation=[1; 1], ceil_mode=False"},
-	{"aten::avg_pool2d", "F.avg_pool2d",
-     "input, kernel_size, stride=, padding=[0; 0], ceil_mode=False, count_include_pad=True, divisor_override=None"},
-	{"aten::adaptive_avg_pool1d", "F.adaptive_avg_pool1d", "input, output_size"},
-	{"aten::adaptive_avg_pool2d", "F.adaptive_avg_pool2d", "input, output_size"},
-	{"aten::dropout", "F.dropout", "input, p=, training="},
-	{"aten::softmax.int", "F.softmax", "input, dim=, dtype=None"},
-	{"aten::log_softmax.int", "F.log_softmax", "input, dim=, dtype=None"},
-	{"aten::relu", "F.relu", "input"},
-	{"aten::relu_", "F.relu_", "input"},
-	{"aten::gelu", "F.gelu", "input, approximate=\"none\""},
-	{"aten::silu", "F.silu", "input"},
-	{"aten::mish", "F.mish", "input"},
-	{"aten::hardswish", "F.hardswish", "input"},
-	{"aten::hardsigmoid", "F.hardsigmoid", "input"},
-	{"aten::leaky_relu", "F.leaky_relu", "input, negative_slope=0.01"},
-	{"aten::sigmoid", "torch.sigmoid", "input"},
-	{"aten::tanh", "torch.tanh", "input"},
-	{"aten::exp", "torch.exp", "input"},
-	{"aten::log", "torch.log", "input"},
-	{"aten::sqrt", "torch.sqrt", "input"},
-	{"aten::rsqrt", "torch.rsqrt", "input"},
-	{"aten::sin", "torch.sin", "input"},
-	{"aten::cos", "torch.cos", "input"},
-	{"aten::abs", "torch.abs", "input"},
-	{"aten::mm", "torch.mm", "input, mat2"},
-	{"aten::bmm", "torch.bmm", "input, mat2"},
-	{"aten::addmm", "torch.addmm", "input, mat1, mat2, beta=1, alpha=1"},
-	{"aten::cat", "torch.cat", "tensors, dim=0"},
-	{"aten::stack", "torch.stack", "tensors, dim=0"},
-	{"aten::where.self", "torch.where", "condition, input, other"},
-	{"aten::where.ScalarOther", "torch.where", "condition, input, other"},
-	{"aten::gather", "torch.gather", "input, dim, index, sparse_grad=False"},
-	{"aten::roll", "torch.roll", "input, shifts, dims=[]"},
-	{"aten::min.other", "torch.min", "input, other"},
-	{"aten::max.other", "torch.max", "input, other"},
-	{"aten::pad", "F.pad", "input, pad, mode=\"constant\", value=None"},
-	{"aten::conv_transpose1d", "F.conv_transpose1d",
-     "input, weight, bias=None, stride=[1], padding=[0], output_padding=[0], groups=1, dilation=[1]"},
-	{"aten::all", ".all", ""},
-	{"aten::any", ".any", ""},
-	{"aten::cumsum", ".cumsum", "dim, dtype=None"},
-	{"aten::equal", "torch.equal", "input, other"},
-	{"aten::is_nonzero", "bool", "input"},
-	{"aten::matmul", " @ ", "input, other"},
-	{"aten::add.Tensor", " + ", "input, other, !1"},
-	{"aten::sub.Tensor", " - ", "input, other, !1"},
-	{"aten::mul.Tensor", " * ", "input, other"},
-	{"aten::div.Tensor", " / ", "input, other"},
-	{"aten::pow.Tensor_Scalar", " ** ", "input, exponent"},
-	{"aten::__and__.Tensor", " & ", "input, other"},
-	{"aten::__or__.Tensor", " | ", "input, other"},
-	{"aten::eq.Tensor", " == ", "input, other"},
-	{"aten::ne.Tensor", " != ", "input, other"},
-	{"aten::lt.Tensor", " < ", "input, other"},
-	{"aten::le.Tensor", " <= ", "input, other"},
-	{"aten::gt.Tensor", " > ", "input, other"},
-	{"aten::ge.Tensor", " >= ", "input, other"},
-	{"aten::eq.Scalar", " == ", "input, other"},
-	{"aten::ne.Scalar", " != ", "input, other"},
-	{"aten::lt.Scalar", " < ", "input, other"},
-	{"aten::le.Scalar", " <= ", "input, other"},
-	{"aten::gt.Scalar", " > ", "input, other"},
-	{"aten::ge.Scalar", " >= ", "input, other"},
-	{"aten::neg", "torch.neg", "input"},
-	{"aten::view", ".view", "*size"},
-	{"aten::reshape", ".reshape", "*shape"},
-	{"aten::expand", ".expand", "*size, !False"},
-	{"aten::permute", ".permute", "*dims"},
-	{"aten::repeat", ".repeat", "*repeats"},
-	{"aten::transpose.int", ".transpose", "dim0, dim1"},
-	{"aten::t", ".t", ""},
-	{"aten::flatten.using_ints", ".flatten", "start_dim=0, end_dim=-1"},
-	{"aten::squeeze.dim", ".squeeze", "dim"},
-	{"aten::unsqueeze", ".unsqueeze", "dim"},
-	{"aten::select.int", ".select", "dim, index"},
-	{"aten::narrow", ".narrow", "dim, start, length"},
-	{"aten::contiguous", ".contiguous", "memory_format=torch.contiguous_format"},
-	{"aten::clone", ".clone", "memory_format=None"},
-	{"aten::detach", ".detach", ""},
-	{"aten::to.dtype", ".to", "dtype, non_blocking=False, copy=False, memory_format=None"},
-	{"aten::mean", ".mean", "dtype=None"},
-	{"aten::sum", ".sum", "dtype=None"},
-	{"aten::mean.dim", ".mean", "dim, keepdim=False, dtype=None"},
-	{"aten::sum.dim_IntList", ".sum", "dim, keepdim=False, dtype=None"},
-	{"aten::argmax", ".argmax", "dim=None, keepdim=False"},
-	{"aten::chunk", ".chunk", "chunks, dim=0"},
-	{"aten::split.Tensor", ".split", "split_size, dim=0"},
-	{"aten::unbind.int", ".unbind", "dim=0"},
-	{"aten::masked_fill.Scalar", ".masked_fill", "mask, value"},
-	{"aten::item", ".item", ""},
-	{"aten::add_.Tensor", ".add_", "other, alpha=1"},
-	{"aten::sub_.Tensor", ".sub_", "other, alpha=1"},
-	{"aten::mul_.Tensor", ".mul_", "other"},
-	{"aten::div_.Tensor", ".div_", "other"},
-	{"aten::copy_", ".copy_", "src, non_blocking=False"},
-	{"aten::zero_", ".zero_", ""},
-	{"aten::masked_fill_.Scalar", ".masked_fill_", "mask, value"},
-	{"aten::arange", "torch.arange", "end, dtype=, !None, device=, !False"},
-	{"aten::arange.start", "torch.arange", "start, end, dtype=, !None, device=, !False"},
-	{"aten::arange.start_step", "torch.arange", "start, end, step, dtype=, !None, device=, !False"},
-	{"aten::zeros", "torch.zeros", "size, dtype=, !None, device=, !False"},
-	{"aten::ones", "torch.ones", "size, dtype=, !None, device=, !False"},
-	{"aten::full", "torch.full", "size, fill_value, dtype=, !None, device=, !False"},
-	{"aten::zeros_like", "torch.zeros_like", "input, dtype=None, !None, device=None, !False, memory_format=None"},
-	{"aten::ones_like", "torch.ones_like", "input, dtype=None, !None, device=None, !False, memory_format=None"},
-	{"aten::full_like", "torch.full_like",
-     "input, fill_value, dtype=None, !None, device=None, !False, memory_format=None"},
-	{"aten::empty_like", "torch.empty_like", "input, dtype=None, !None, device=None, !False, memory_format=None"},
-	{"aten::new_zeros", ".new_zeros", "size, dtype=None, !None, device=None, !False"},
-	{"aten::new_ones", ".new_ones", "size, dtype=None, !None, device=None, !False"},
-	{"aten::new_full", ".new_full", "size, fill_value, dtype=None, !None, device=None, !False"},
-	{"aten::to.dtype_layout", ".to",
-     "!.dtype, !torch.strided, device, !None, non_blocking=False, copy=False, memory_format=None"},
-	{"aten::to.device", ".to", "device, dtype, non_blocking=False, copy=False, memory_format=None"},
-	{"aten::type_as", ".type_as", "other"},
-	{"aten::expand_as", ".expand_as", "other"},
-	{"aten::tril", "torch.tril", "input, diagonal=0"},
-	{"aten::triu", "torch.triu", "input, diagonal=0"},
-	{"aten::clamp", ".clamp", "min=None, max=None"},
-	{"aten::diff", "torch.diff", "input, n=1, dim=-1, prepend=None, append=None"},
-	{"aten::bitwise_not", "torch.bitwise_not", "input"},
-	{"aten::logical_not", "torch.logical_not", "input"},
-	{"aten::logical_and", "torch.logical_and", "input, other"},
-	{"aten::logical_or", "torch.logical_or", "input, other"},
-	{"aten::max", ".max", ""},
-	{"aten::min", ".min", ""},
-	{"aten::minimum", "torch.minimum", "input, other"},
-	{"aten::maximum", "torch.maximum", "input, other"},
-	{"aten::square", "torch.square", "input"},
-	{"aten::erf", "torch.erf", "input"},
-	{"aten::reciprocal", "torch.reciprocal", "input"},
-	{"aten::index_select", ".index_select", "dim, index"},
-	{"aten::topk", ".topk", "k, dim=-1, largest=True, sorted=True"},
-	{"aten::squeeze", ".squeeze", ""},
-	{"aten::masked_fill.Tensor", ".masked_fill", "mask, value"},
-	{"aten::fill_.Scalar", ".fill_", "value"},
-};
 
 /* ---- arguments -------------------------------------------------------------------------------------------------- */
 
@@ -552,7 +389,7 @@ static uint32_t count_items(const char *s)
 }
 
 /* Fills the parts from a form; *fits is false when this call cannot be written so. */
-static clv_status try_form(call *c, const form *f, bool *fits)
+static clv_status try_form(call *c, const op_row *f, bool *fits)
 {
 	bool method = f->head[0] == '.';
 	uint32_t next = method ? 1 : 0, skip = next;
@@ -568,14 +405,6 @@ static clv_status try_form(call *c, const form *f, bool *fits)
 		s += n + strspn(s + n, ", ");
 	}
 	return CLV_OK;
-}
-
-static const form *find_form(const char *op)
-{
-	for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
-		if (!strcmp(forms[i].op, op))
-			return &forms[i];
-	return NULL;
 }
 
 static void call_reset(call *c)
@@ -736,11 +565,11 @@ static void put_call(const call *c, strbuf *b)
 	strbuf_putc(b, ')');
 }
 
-static clv_status fill_call(call *c, const char *op, const form **used)
+static clv_status fill_call(call *c, const char *op, const op_row **used)
 {
 	bool fits = false;
-	*used = find_form(op);
-	if (*used)
+	*used = node_op(c->w->p, c->id);
+	if ((*used)->head)
 		TRY(try_form(c, *used, &fits));
 	if (fits && !((*used)->head[0] == ' ' && c->parts.n != 2))
 		return CLV_OK;
@@ -772,11 +601,11 @@ clv_status write_call(writer *w, node_id id, unsigned indent, strbuf *b)
 {
 	call c = {.w = w, .n = &w->p->nodes.at[id], .id = id};
 	const char *op = plan_s(w->p, c.n->op);
-	const form *used = NULL;
+	const op_row *used = NULL;
 	bool done = false;
 	size_t start = b->n;
 	clv_status st = CLV_OK;
-	if (!strcmp(op, "aten::slice.Tensor") && !any_other(&c))
+	if (c.n->op_id == OP_slice_Tensor && !any_other(&c))
 		st = slice_text(&c, &done, b);
 	if (st == CLV_OK && !done)
 		st = fill_call(&c, op, &used);

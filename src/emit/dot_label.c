@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "emit/dot.h"
+#include "plan/ops.h"
 
 #define GREY "#64748B"
 #define NAME_MAX_CHARS 80 /* of one name in a picture */
@@ -388,13 +389,9 @@ static void put_indices(const drawing *d, const unit *u, strbuf *b)
 /* "aten::add_.Tensor" is an add; "__and__" keeps its underscores. */
 static void put_operation(const plan *p, node_id k, strbuf *b)
 {
-	const char *op = plan_s(p, p->nodes.at[k].op), *colons = strstr(op, "::");
-	const char *s = colons ? colons + 2 : op;
-	size_t n = strcspn(s, ".");
-	if (n > 1 && s[n - 1] == '_' && s[n - 2] != '_')
-		n--;
+	op_name o = op_split(plan_s(p, p->nodes.at[k].op));
 	strbuf_puts(b, "<b>");
-	put_text(b, s, n);
+	put_text(b, o.base, o.plain);
 	strbuf_puts(b, "</b>");
 }
 

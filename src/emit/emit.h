@@ -11,6 +11,7 @@
 #define EMIT_EMIT_H
 
 #include "base/table.h"
+#include "plan/ops.h"
 #include "plan/twins.h"
 #include "plan/view.h"
 #include "plan/words.h"

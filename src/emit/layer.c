@@ -24,7 +24,9 @@
 #include "emit/emit.h"
 
 typedef struct rule {
-	const char *cls, *op, *args, *init;
+	const char *cls;
+	uint16_t op;
+	const char *args, *init;
 } rule;
 
 #define CONV_ARGS "x, @weight, @bias?, stride, padding, dilation, groups"
@@ -45,89 +47,89 @@ typedef struct rule {
 	"kernel_size, stride~kernel_size, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None"
 
 static const rule rules[] = {
-	{"Conv1d", "aten::conv1d", CONV_ARGS, CONV_INIT},
-	{"Conv2d", "aten::conv2d", CONV_ARGS, CONV_INIT},
-	{"Conv3d", "aten::conv3d", CONV_ARGS, CONV_INIT},
-	{"Conv1d", "aten::conv1d.padding", CONV_ARGS, CONV_INIT},
-	{"Conv2d", "aten::conv2d.padding", CONV_ARGS, CONV_INIT},
-	{"Conv3d", "aten::conv3d.padding", CONV_ARGS, CONV_INIT},
-	{"ConvTranspose1d", "aten::conv_transpose1d", CONV_BACK_ARGS, CONV_BACK_INIT},
-	{"ConvTranspose2d", "aten::conv_transpose2d.input", CONV_BACK_ARGS, CONV_BACK_INIT},
-	{"ConvTranspose3d", "aten::conv_transpose3d.input", CONV_BACK_ARGS, CONV_BACK_INIT},
-	{"Linear", "aten::linear", "x, @weight, @bias?", "weight.1, weight.0, bias?bias=True"},
-	{"Bilinear", "aten::bilinear", "x, x, @weight, @bias?", "weight.1, weight.2, weight.0, bias?bias=True"},
-	{"Embedding", "aten::embedding", "@weight, x, padding_idx, scale_grad_by_freq, sparse",
+	{"Conv1d", OP_conv1d, CONV_ARGS, CONV_INIT},
+	{"Conv2d", OP_conv2d, CONV_ARGS, CONV_INIT},
+	{"Conv3d", OP_conv3d, CONV_ARGS, CONV_INIT},
+	{"Conv1d", OP_conv1d_padding, CONV_ARGS, CONV_INIT},
+	{"Conv2d", OP_conv2d_padding, CONV_ARGS, CONV_INIT},
+	{"Conv3d", OP_conv3d_padding, CONV_ARGS, CONV_INIT},
+	{"ConvTranspose1d", OP_conv_transpose1d, CONV_BACK_ARGS, CONV_BACK_INIT},
+	{"ConvTranspose2d", OP_conv_transpose2d_input, CONV_BACK_ARGS, CONV_BACK_INIT},
+	{"ConvTranspose3d", OP_conv_transpose3d_input, CONV_BACK_ARGS, CONV_BACK_INIT},
+	{"Linear", OP_linear, "x, @weight, @bias?", "weight.1, weight.0, bias?bias=True"},
+	{"Bilinear", OP_bilinear, "x, x, @weight, @bias?", "weight.1, weight.2, weight.0, bias?bias=True"},
+	{"Embedding", OP_embedding, "@weight, x, padding_idx, scale_grad_by_freq, sparse",
      "weight.0, weight.1, padding_idx=-1, scale_grad_by_freq=False, sparse=False"},
-	{"BatchNorm1d", "aten::batch_norm", NORM_ARGS, BATCH_INIT},
-	{"BatchNorm2d", "aten::batch_norm", NORM_ARGS, BATCH_INIT},
-	{"BatchNorm3d", "aten::batch_norm", NORM_ARGS, BATCH_INIT},
-	{"InstanceNorm1d", "aten::instance_norm", NORM_ARGS, INSTANCE_INIT},
-	{"InstanceNorm2d", "aten::instance_norm", NORM_ARGS, INSTANCE_INIT},
-	{"InstanceNorm3d", "aten::instance_norm", NORM_ARGS, INSTANCE_INIT},
-	{"LayerNorm", "aten::layer_norm", "x, normalized_shape, @weight?, @bias<weight, eps, =True",
+	{"BatchNorm1d", OP_batch_norm, NORM_ARGS, BATCH_INIT},
+	{"BatchNorm2d", OP_batch_norm, NORM_ARGS, BATCH_INIT},
+	{"BatchNorm3d", OP_batch_norm, NORM_ARGS, BATCH_INIT},
+	{"InstanceNorm1d", OP_instance_norm, NORM_ARGS, INSTANCE_INIT},
+	{"InstanceNorm2d", OP_instance_norm, NORM_ARGS, INSTANCE_INIT},
+	{"InstanceNorm3d", OP_instance_norm, NORM_ARGS, INSTANCE_INIT},
+	{"LayerNorm", OP_layer_norm, "x, normalized_shape, @weight?, @bias<weight, eps, =True",
      "#normalized_shape, eps=1e-05, elementwise_affine?weight=True, bias?bias~weight=True"},
-	{"RMSNorm", "aten::rms_norm", "x, normalized_shape, @weight?, eps",
+	{"RMSNorm", OP_rms_norm, "x, normalized_shape, @weight?, eps",
      "#normalized_shape, eps=None, elementwise_affine?weight=True"},
-	{"GroupNorm", "aten::group_norm", "x, num_groups, @weight?, @bias&weight, eps, =True",
+	{"GroupNorm", OP_group_norm, "x, num_groups, @weight?, @bias&weight, eps, =True",
      "num_groups, x.1, eps=1e-05, affine?weight=True"},
-	{"MaxPool1d", "aten::max_pool1d", MAX_ARGS, MAX_INIT},
-	{"MaxPool2d", "aten::max_pool2d", MAX_ARGS, MAX_INIT},
-	{"MaxPool3d", "aten::max_pool3d", MAX_ARGS, MAX_INIT},
-	{"AvgPool1d", "aten::avg_pool1d", "x, kernel_size, stride, padding, ceil_mode, count_include_pad",
+	{"MaxPool1d", OP_max_pool1d, MAX_ARGS, MAX_INIT},
+	{"MaxPool2d", OP_max_pool2d, MAX_ARGS, MAX_INIT},
+	{"MaxPool3d", OP_max_pool3d, MAX_ARGS, MAX_INIT},
+	{"AvgPool1d", OP_avg_pool1d, "x, kernel_size, stride, padding, ceil_mode, count_include_pad",
      "kernel_size, stride~kernel_size, padding=0, ceil_mode=False, count_include_pad=True"},
-	{"AvgPool2d", "aten::avg_pool2d", AVG_ARGS, AVG_INIT},
-	{"AvgPool3d", "aten::avg_pool3d", AVG_ARGS, AVG_INIT},
-	{"AdaptiveAvgPool1d", "aten::adaptive_avg_pool1d", "x, output_size", "output_size"},
-	{"AdaptiveAvgPool2d", "aten::adaptive_avg_pool2d", "x, output_size", "output_size"},
-	{"AdaptiveAvgPool3d", "aten::adaptive_avg_pool3d", "x, output_size", "output_size"},
-	{"AdaptiveMaxPool1d", "aten::adaptive_max_pool1d", "x, output_size", "output_size"},
-	{"AdaptiveMaxPool2d", "aten::adaptive_max_pool2d", "x, output_size", "output_size"},
-	{"AdaptiveMaxPool3d", "aten::adaptive_max_pool3d", "x, output_size", "output_size"},
-	{"ReLU", "aten::relu", "x", ""},
-	{"ReLU", "aten::relu_", "x", "!inplace=True"},
-	{"ReLU6", "aten::relu6", "x", ""},
-	{"ReLU6", "aten::relu6_", "x", "!inplace=True"},
-	{"GELU", "aten::gelu", "x, approximate", "approximate=\"none\""},
-	{"SiLU", "aten::silu", "x", ""},
-	{"SiLU", "aten::silu_", "x", "!inplace=True"},
-	{"Mish", "aten::mish", "x", ""},
-	{"Mish", "aten::mish_", "x", "!inplace=True"},
-	{"Sigmoid", "aten::sigmoid", "x", ""},
-	{"Tanh", "aten::tanh", "x", ""},
-	{"Softmax", "aten::softmax.int", "x, dim, =None", "dim:dim"},
-	{"LogSoftmax", "aten::log_softmax.int", "x, dim, =None", "dim:dim"},
-	{"LeakyReLU", "aten::leaky_relu", "x, negative_slope", "negative_slope=0.01"},
-	{"LeakyReLU", "aten::leaky_relu_", "x, negative_slope", "negative_slope=0.01, !inplace=True"},
-	{"ELU", "aten::elu", "x, alpha, =1, =1", "alpha=1.0"},
-	{"ELU", "aten::elu_", "x, alpha, =1, =1", "alpha=1.0, !inplace=True"},
-	{"CELU", "aten::celu", "x, alpha", "alpha=1.0"},
-	{"SELU", "aten::selu", "x", ""},
-	{"Hardswish", "aten::hardswish", "x", ""},
-	{"Hardswish", "aten::hardswish_", "x", "!inplace=True"},
-	{"Hardsigmoid", "aten::hardsigmoid", "x", ""},
-	{"Hardsigmoid", "aten::hardsigmoid_", "x", "!inplace=True"},
-	{"Hardtanh", "aten::hardtanh", "x, min_val, max_val", "min_val=-1.0, max_val=1.0"},
-	{"Hardtanh", "aten::hardtanh_", "x, min_val, max_val", "min_val=-1.0, max_val=1.0, !inplace=True"},
-	{"Softplus", "aten::softplus", "x, beta, threshold", "beta=1.0, threshold=20.0"},
-	{"Softshrink", "aten::softshrink", "x, lambd", "lambd=0.5"},
-	{"Hardshrink", "aten::hardshrink", "x, lambd", "lambd=0.5"},
-	{"LogSigmoid", "aten::log_sigmoid", "x", ""},
-	{"Threshold", "aten::threshold", "x, threshold, value", "threshold, value"},
-	{"GLU", "aten::glu", "x, dim", "dim=-1"},
-	{"PReLU", "aten::prelu", "x, @weight", "weight.0"},
-	{"Dropout", "aten::dropout", "x, p, mode", "p=0.5"},
-	{"Dropout", "aten::dropout_", "x, p, mode", "p=0.5, !inplace=True"},
-	{"Dropout1d", "aten::feature_dropout", "x, p, mode", "p=0.5"},
-	{"Dropout2d", "aten::feature_dropout", "x, p, mode", "p=0.5"},
-	{"Dropout3d", "aten::feature_dropout", "x, p, mode", "p=0.5"},
-	{"AlphaDropout", "aten::alpha_dropout", "x, p, mode", "p=0.5"},
-	{"Flatten", "aten::flatten.using_ints", "x, start_dim, end_dim", "start_dim=1, end_dim=-1"},
-	{"PixelShuffle", "aten::pixel_shuffle", "x, upscale_factor", "upscale_factor"},
-	{"PixelUnshuffle", "aten::pixel_unshuffle", "x, downscale_factor", "downscale_factor"},
-	{"Upsample", "aten::upsample_nearest1d.vec", "x, =None, scale_factor", "scale_factor:scale_factor"},
-	{"Upsample", "aten::upsample_nearest2d.vec", "x, =None, scale_factor", "scale_factor:scale_factor"},
-	{"Upsample", "aten::upsample_nearest3d.vec", "x, =None, scale_factor", "scale_factor:scale_factor"},
-	{"Upsample", "aten::upsample_bilinear2d.vec", "x, =None, align_corners, scale_factor",
+	{"AvgPool2d", OP_avg_pool2d, AVG_ARGS, AVG_INIT},
+	{"AvgPool3d", OP_avg_pool3d, AVG_ARGS, AVG_INIT},
+	{"AdaptiveAvgPool1d", OP_adaptive_avg_pool1d, "x, output_size", "output_size"},
+	{"AdaptiveAvgPool2d", OP_adaptive_avg_pool2d, "x, output_size", "output_size"},
+	{"AdaptiveAvgPool3d", OP_adaptive_avg_pool3d, "x, output_size", "output_size"},
+	{"AdaptiveMaxPool1d", OP_adaptive_max_pool1d, "x, output_size", "output_size"},
+	{"AdaptiveMaxPool2d", OP_adaptive_max_pool2d, "x, output_size", "output_size"},
+	{"AdaptiveMaxPool3d", OP_adaptive_max_pool3d, "x, output_size", "output_size"},
+	{"ReLU", OP_relu, "x", ""},
+	{"ReLU", OP_relu_, "x", "!inplace=True"},
+	{"ReLU6", OP_relu6, "x", ""},
+	{"ReLU6", OP_relu6_, "x", "!inplace=True"},
+	{"GELU", OP_gelu, "x, approximate", "approximate=\"none\""},
+	{"SiLU", OP_silu, "x", ""},
+	{"SiLU", OP_silu_, "x", "!inplace=True"},
+	{"Mish", OP_mish, "x", ""},
+	{"Mish", OP_mish_, "x", "!inplace=True"},
+	{"Sigmoid", OP_sigmoid, "x", ""},
+	{"Tanh", OP_tanh, "x", ""},
+	{"Softmax", OP_softmax_int, "x, dim, =None", "dim:dim"},
+	{"LogSoftmax", OP_log_softmax_int, "x, dim, =None", "dim:dim"},
+	{"LeakyReLU", OP_leaky_relu, "x, negative_slope", "negative_slope=0.01"},
+	{"LeakyReLU", OP_leaky_relu_, "x, negative_slope", "negative_slope=0.01, !inplace=True"},
+	{"ELU", OP_elu, "x, alpha, =1, =1", "alpha=1.0"},
+	{"ELU", OP_elu_, "x, alpha, =1, =1", "alpha=1.0, !inplace=True"},
+	{"CELU", OP_celu, "x, alpha", "alpha=1.0"},
+	{"SELU", OP_selu, "x", ""},
+	{"Hardswish", OP_hardswish, "x", ""},
+	{"Hardswish", OP_hardswish_, "x", "!inplace=True"},
+	{"Hardsigmoid", OP_hardsigmoid, "x", ""},
+	{"Hardsigmoid", OP_hardsigmoid_, "x", "!inplace=True"},
+	{"Hardtanh", OP_hardtanh, "x, min_val, max_val", "min_val=-1.0, max_val=1.0"},
+	{"Hardtanh", OP_hardtanh_, "x, min_val, max_val", "min_val=-1.0, max_val=1.0, !inplace=True"},
+	{"Softplus", OP_softplus, "x, beta, threshold", "beta=1.0, threshold=20.0"},
+	{"Softshrink", OP_softshrink, "x, lambd", "lambd=0.5"},
+	{"Hardshrink", OP_hardshrink, "x, lambd", "lambd=0.5"},
+	{"LogSigmoid", OP_log_sigmoid, "x", ""},
+	{"Threshold", OP_threshold, "x, threshold, value", "threshold, value"},
+	{"GLU", OP_glu, "x, dim", "dim=-1"},
+	{"PReLU", OP_prelu, "x, @weight", "weight.0"},
+	{"Dropout", OP_dropout, "x, p, mode", "p=0.5"},
+	{"Dropout", OP_dropout_, "x, p, mode", "p=0.5, !inplace=True"},
+	{"Dropout1d", OP_feature_dropout, "x, p, mode", "p=0.5"},
+	{"Dropout2d", OP_feature_dropout, "x, p, mode", "p=0.5"},
+	{"Dropout3d", OP_feature_dropout, "x, p, mode", "p=0.5"},
+	{"AlphaDropout", OP_alpha_dropout, "x, p, mode", "p=0.5"},
+	{"Flatten", OP_flatten_using_ints, "x, start_dim, end_dim", "start_dim=1, end_dim=-1"},
+	{"PixelShuffle", OP_pixel_shuffle, "x, upscale_factor", "upscale_factor"},
+	{"PixelUnshuffle", OP_pixel_unshuffle, "x, downscale_factor", "downscale_factor"},
+	{"Upsample", OP_upsample_nearest1d_vec, "x, =None, scale_factor", "scale_factor:scale_factor"},
+	{"Upsample", OP_upsample_nearest2d_vec, "x, =None, scale_factor", "scale_factor:scale_factor"},
+	{"Upsample", OP_upsample_nearest3d_vec, "x, =None, scale_factor", "scale_factor:scale_factor"},
+	{"Upsample", OP_upsample_bilinear2d_vec, "x, =None, align_corners, scale_factor",
      "scale_factor:scale_factor, !mode=\"bilinear\", align_corners:align_corners"},
 };
 
@@ -498,11 +500,6 @@ static clv_status put_init(const fit *f, const rule *r, strbuf *b, bool *fits)
 
 /* ---- what a layer does beside its operator ------------------------------------------------------------------------ */
 
-static bool is_op(const plan *p, const node *n, const char *op)
-{
-	return !strcmp(plan_s(p, n->op), op);
-}
-
 typedef struct counter {
 	value_id v;
 	uint32_t uses;
@@ -530,7 +527,7 @@ static node_id find_count(const fit *f, node_id n)
 		const node *x = &p->nodes.at[m];
 		if (x->scope != f->n->scope)
 			continue;
-		if (!is_op(p, x, "aten::add_.Tensor") || x->context != f->n->context || x->nargs < 2)
+		if (x->op_id != OP_add__Tensor || x->context != f->n->context || x->nargs < 2)
 			return NONE;
 		const arg *a = &p->args.at[x->args];
 		bool own = a[0].kind == ARG_VALUE && p->values.at[a[0].u.v].kind == VALUE_BUFFER &&
@@ -566,22 +563,24 @@ static bool fit_batch_norm(const fit *f, node_id n, const char *cls, node_id *co
 /* ---- recurrent layers: their tensors are a list ------------------------------------------------------------------- */
 
 typedef struct recurrent {
-	const char *cls, *op, *extra;
+	const char *cls;
+	uint16_t op;
+	const char *extra;
 	uint32_t gates, states;
 } recurrent;
 
 static const recurrent recurrents[] = {
-	{"LSTM", "aten::lstm.input", "", 4, 2},
-	{"GRU", "aten::gru.input", "", 3, 1},
-	{"RNN", "aten::rnn_tanh.input", "", 1, 1},
-	{"RNN", "aten::rnn_relu.input", ", nonlinearity=\"relu\"", 1, 1},
+	{"LSTM", OP_lstm_input, "", 4, 2},
+	{"GRU", OP_gru_input, "", 3, 1},
+	{"RNN", OP_rnn_tanh_input, "", 1, 1},
+	{"RNN", OP_rnn_relu_input, ", nonlinearity=\"relu\"", 1, 1},
 };
 
 static const recurrent *find_recurrent(const plan *p, const node *n)
 {
 	const char *cls = n->scope == NONE ? "" : plan_s(p, p->scopes.at[n->scope].cls);
 	for (size_t i = 0; i < sizeof recurrents / sizeof *recurrents; i++)
-		if (!strcmp(recurrents[i].cls, cls) && is_op(p, n, recurrents[i].op))
+		if (!strcmp(recurrents[i].cls, cls) && n->op_id == recurrents[i].op)
 			return &recurrents[i];
 	return NULL;
 }
@@ -630,7 +629,7 @@ static bool is_own_zeros(const fit *f, const arg *a, node_id before, node_id *ma
 		return false;
 	node_id m = p->values.at[a->u.v].def;
 	*made = m;
-	return m >= f->w->s->first && m < before && is_op(p, &p->nodes.at[m], "aten::zeros") &&
+	return m >= f->w->s->first && m < before && p->nodes.at[m].op_id == OP_zeros &&
 	       p->nodes.at[m].scope == f->n->scope && p->nodes.at[m].context == f->n->context &&
 	       p->values.at[a->u.v].dtype == p->values.at[f->x].dtype && uses_of(f->w, a->u.v) == 1 &&
 	       f->w->last[a->u.v] == before;
@@ -735,7 +734,7 @@ static const rule *find_rule(const plan *p, const node *n)
 {
 	const char *cls = n->scope == NONE ? "" : plan_s(p, p->scopes.at[n->scope].cls);
 	for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-		if (!strcmp(rules[i].cls, cls) && is_op(p, n, rules[i].op))
+		if (!strcmp(rules[i].cls, cls) && n->op_id == rules[i].op)
 			return &rules[i];
 	return NULL;
 }

@@ -301,8 +301,7 @@ static clv_status write_statement(writer *w, node_id id, unsigned indent)
 {
 	strbuf *b = &w->body;
 	const node *n = &w->p->nodes.at[id];
-	const char *op = plan_s(w->p, n->op);
-	if (!strcmp(op, "cleave::guard_equal"))
+	if (n->op_id == OP_cleave_guard_equal)
 		return write_guard_equal(w, id, indent, b);
 	strbuf line = STRBUF_INIT;
 	clv_status st;
@@ -310,7 +309,7 @@ static clv_status write_statement(writer *w, node_id id, unsigned indent)
 		st = write_block_call(w, id, &line);
 	} else if (w->stage && w->stage->layers.of_node[id] != NONE) {
 		st = write_layer_call(w, id, &line);
-	} else if (!strncmp(op, "cleave::", 8)) {
+	} else if (!strncmp(plan_s(w->p, n->op), "cleave::", 8)) {
 		st = fail(CLV_E_UNSUPPORTED, "it calls Python code of the model, which has no source text here");
 	} else {
 		put_results(w, n, &line);

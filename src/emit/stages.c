@@ -78,9 +78,7 @@ static bool updates_statistics(const file *f, node_id id)
 {
 	const plan *p = f->p;
 	const node *n = &p->nodes.at[id];
-	const char *op = plan_s(p, n->op);
-	bool norm = !strcmp(op, "aten::batch_norm") || !strcmp(op, "aten::instance_norm");
-	if (!norm || n->nargs <= 5 || p->args.at[n->args + 5].kind != ARG_BOOL)
+	if (!node_op(p, id)->statistics || n->nargs <= 5 || p->args.at[n->args + 5].kind != ARG_BOOL)
 		return false;
 	return p->args.at[n->args + 5].u.b || twins_arg(known_twins(f), id, 5);
 }

@@ -66,10 +66,9 @@ static bool repeatable(const clv_program *g)
 		return false;
 	for (uint32_t i = 0; i < g->v.nodes.n; i++) {
 		const node *n = &g->p->nodes.at[g->v.nodes.at[i]];
-		const char *op = plan_s(g->p, n->op);
 		if ((n->flags & NODE_IMPURE) || node_draws(g->p, g->v.nodes.at[i]))
 			return false;
-		if (!op_known(op) && strcmp(op, "cleave::guard_equal") != 0)
+		if (!op_known(plan_s(g->p, n->op)) && n->op_id != OP_cleave_guard_equal)
 			return false;
 		for (uint32_t k = 0; k < n->nwrites; k++)
 			if (g->p->values.at[alias_root(g->p, g->p->ids.at[n->writes + k])].kind != VALUE_RESULT)

@@ -380,11 +380,10 @@ static clv_status lower_node(lowering *l, node_id id)
 {
 	clv_program *g = l->g;
 	const node *n = &g->p->nodes.at[id];
-	const char *op = plan_s(g->p, n->op);
 	step s = {.kind = STEP_CALL, .node = id, .context = n->context};
-	if (!strcmp(op, "cleave::python"))
+	if (n->op_id == OP_cleave_python)
 		s.kind = STEP_PYTHON;
-	else if (!strcmp(op, "cleave::guard_equal"))
+	else if (n->op_id == OP_cleave_guard_equal)
 		s.kind = STEP_GUARD_EQUAL;
 	clv_status st = s.kind == STEP_CALL ? lower_call(l, &s) : lower_own(l, &s);
 	if (st == CLV_OK)

@@ -6,6 +6,7 @@
 
 #include "plan/data.h"
 #include "plan/intern.h"
+#include "plan/ops.h"
 
 /* Per value that owns its storage: the last node that writes it, and that reads it by its place in memory. NONE: none. */
 typedef struct memory {
@@ -55,7 +56,7 @@ static clv_status memory_new(const plan *p, memory *m)
 		walk w = {.m = m, .n = n};
 		for (uint32_t i = 0; i < x->nwrites; i++)
 			m->written[alias_root(p, p->ids.at[x->writes + i])] = n;
-		if (strncmp(plan_s(p, x->op), "aten::as_strided", 16) == 0)
+		if (node_op(p, n)->memory == MEMORY_BEYOND)
 			node_each_arg(p, n, note_place, &w);
 	}
 	for (uint32_t i = 0; i < p->rebinds.n; i++)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/options.h"
+#include "plan/ops.h"
 
 /* What is decided about one plan of the artifact. */
 typedef struct decision {
@@ -21,13 +22,6 @@ typedef struct decision {
 } decision;
 
 /* ---- which nodes may be compiled ---------------------------------------------------------------------------------- */
-
-/* "aten::sort" is every overload of it. */
-static bool names_op(const char *wanted, const char *op)
-{
-	size_t n = strlen(wanted);
-	return strncmp(op, wanted, n) == 0 && (op[n] == 0 || op[n] == '.');
-}
 
 static bool names_module(const plan *p, node_id n, const char *wanted)
 {
@@ -48,8 +42,9 @@ static clv_status exclude(decision *d, node_id n, const char *why)
 static clv_status ask_caller(decision *d, node_id n)
 {
 	const clv_trace_options *o = d->t->o;
+	op_name op = op_split(plan_s(d->from, d->from->nodes.at[n].op));
 	for (uint32_t i = 0; i < o->nops; i++)
-		if (names_op(o->ops[i], plan_s(d->from, d->from->nodes.at[n].op)))
+		if (op_covers(o->ops[i], &op))
 			TRY(exclude(d, n, "the caller wants this operator on the tape"));
 	for (uint32_t i = 0; i < o->nmodules; i++)
 		if (names_module(d->from, n, o->modules[i]))

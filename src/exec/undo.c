@@ -37,8 +37,8 @@ static void note_guard(void *ctx, value_id v)
 
 bool node_guards(const plan *p, node_id n)
 {
-	const char *op = plan_s(p, p->nodes.at[n].op);
-	guard_walk w = {p, !strcmp(op, "cleave::guard_equal") || !strcmp(op, "cleave::python")};
+	uint16_t op = p->nodes.at[n].op_id;
+	guard_walk w = {p, op == OP_cleave_guard_equal || op == OP_cleave_python};
 	node_each_result(p, n, note_guard, &w);
 	return w.found;
 }
@@ -95,10 +95,9 @@ static clv_status find_written(undo *u, const clv_program *g, const bool *writte
 static clv_status look_at_node(undo *u, const plan *p, node_id id, bool *written)
 {
 	const node *n = &p->nodes.at[id];
-	const char *op = plan_s(p, n->op);
 	for (uint32_t k = 0; k < n->nwrites; k++)
 		written[alias_root(p, p->ids.at[n->writes + k])] = true;
-	u->lost |= !strcmp(op, "cleave::python") || ((n->flags & NODE_IMPURE) && strncmp(op, "aten::", 6) != 0);
+	u->lost |= n->op_id == OP_cleave_python || ((n->flags & NODE_IMPURE) && !op_known(plan_s(p, n->op)));
 	if (!node_draws(p, id))
 		return CLV_OK;
 	u->lost |= takes_object(p, n); /* a generator of its own */

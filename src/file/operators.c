@@ -1,55 +1,13 @@
 /* Operators of a plan against the list of those that a file may hold.
  *
  * A plan names its operators, and a name is all that it takes to call one: to read a file, to write through an index that
- * nobody checks, to talk to another process. So a file from elsewhere may hold only what is on a list (operators.def) and
- * what the caller allows by name. What is not known is refused; the second half of the list says why, where we know. */
+ * nobody checks, to talk to another process. So a file from elsewhere may hold only what is on a list (FILE_ALLOW in
+ * plan/ops.def) and what the caller allows by name. What is not known is refused; FILE_REFUSE says why, where we know. */
 #include "file/operators.h"
 
 #include <string.h>
 
-#define ALLOW(space, ...) static const char *const allowed_##space[] = {__VA_ARGS__};
-#define EXCEPT(reason, ...)
-#define REFUSE(reason, ...)
-#include "file/operators.def"
-
-static const struct {
-	const char *name;
-	const char *const *ops; /* sorted as strcmp sorts */
-	size_t n;
-} spaces[] = {
-#define ALLOW(space, ...) {#space, allowed_##space, sizeof allowed_##space / sizeof *allowed_##space},
-#define EXCEPT(reason, ...)
-#define REFUSE(reason, ...)
-#include "file/operators.def"
-};
-
-static const struct {
-	const char *reason;
-	const char *const *entries; /* NULL ends */
-} refusals[] = {
-#define ALLOW(space, ...)
-#define EXCEPT(reason, ...)
-#define REFUSE(reason, ...) {reason, (const char *const[]){__VA_ARGS__, NULL}},
-#include "file/operators.def"
-};
-
-/* "aten::add.Tensor", taken apart as the dispatcher does: at the first "::", then at the first dot. */
-typedef struct op_name {
-	const char *text;
-	size_t space; /* length of "aten" */
-	size_t base;  /* length of "aten::add" */
-	size_t all;
-} op_name;
-
-static bool op_split(const char *text, op_name *out)
-{
-	const char *colons = strstr(text, "::");
-	if (!colons || colons == text)
-		return false;
-	size_t all = strlen(text), start = (size_t)(colons - text) + 2;
-	*out = (op_name){text, start - 2, start + strcspn(text + start, "."), all};
-	return out->base > start;
-}
+#include "plan/ops.h"
 
 /* ---- entries: "aten::add", "aten::add.Tensor", "aten::*" ------------------------------------------------------------- */
 
@@ -62,18 +20,12 @@ static bool is_word(const char *s, size_t n)
 	return n > 0;
 }
 
-static bool is_whole_space(const op_name *e)
-{
-	return e->all == e->space + 3 && e->text[e->all - 1] == '*';
-}
-
 static clv_status check_entry(const char *text)
 {
-	op_name e;
-	bool right = text && op_split(text, &e) && is_word(text, e.space);
-	if (right && !is_whole_space(&e))
-		right = is_word(text + e.space + 2, e.base - e.space - 2) &&
-		        (e.base == e.all || is_word(text + e.base + 1, e.all - e.base - 1));
+	op_name e = op_split(text ? text : "");
+	const char *overload = e.base + e.n;
+	bool right = is_word(e.text, e.space) && (!strcmp(e.base, "*") || is_word(e.base, e.n)) &&
+	             (!*overload || is_word(overload + 1, strlen(overload + 1)));
 	if (right)
 		return CLV_OK;
 	return fail(
@@ -83,79 +35,31 @@ static clv_status check_entry(const char *text)
 		text ? text : "");
 }
 
-static bool same_text(const char *a, size_t na, const char *b, size_t nb)
-{
-	return na == nb && !memcmp(a, b, na);
-}
+/* ---- a plan ---------------------------------------------------------------------------------------------------------- */
 
-static bool entry_covers(const char *entry, const op_name *op)
-{
-	op_name e;
-	if (!op_split(entry, &e))
-		return false;
-	if (is_whole_space(&e))
-		return same_text(entry, e.space, op->text, op->space);
-	return same_text(entry, e.all, op->text, e.base == e.all ? op->base : op->all);
-}
-
-/* ---- the list -------------------------------------------------------------------------------------------------------- */
-
-static int compare_base(const char *name, size_t n, const char *listed)
-{
-	int order = strncmp(name, listed, n);
-	return order ? order : -(listed[n] != '\0');
-}
-
-static bool holds(const char *const *sorted, size_t n, const char *name, size_t len)
-{
-	size_t lo = 0, hi = n;
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-		int order = compare_base(name, len, sorted[mid]);
-		if (!order)
-			return true;
-		if (order < 0)
-			hi = mid;
-		else
-			lo = mid + 1;
-	}
-	return false;
-}
-
-static bool is_listed(const op_name *op)
-{
-	for (size_t i = 0; i < sizeof spaces / sizeof *spaces; i++)
-		if (same_text(spaces[i].name, strlen(spaces[i].name), op->text, op->space))
-			return holds(spaces[i].ops, spaces[i].n, op->text + op->space + 2, op->base - op->space - 2);
-	return false;
-}
-
-/* By its name; most of those that are refused are inner ones (see operators.def). */
+/* By its name; most of those that are refused are inner ones (see ops.def). */
 static bool is_inner(const op_name *op)
 {
-	const char *base = op->text + op->space + 2, *backward = strstr(base, "backward");
-	return same_text("aten", 4, op->text, op->space) &&
-	       ((base[0] == '_' && base[1] != '_') || (backward && backward < op->text + op->base));
+	const char *backward = strstr(op->base, "backward");
+	return op_in(op, "aten") &&
+	       ((op->base[0] == '_' && op->base[1] != '_') || (backward && backward < op->base + op->n));
 }
 
 static const char *reason_of(const op_name *op)
 {
-	for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++)
-		for (const char *const *e = refusals[i].entries; *e; e++)
-			if (entry_covers(*e, op))
-				return refusals[i].reason;
+	const char *why = op_listed(FILE_REFUSE, op);
+	if (why)
+		return why;
 	return is_inner(op) ? "is an inner operator that leaves checks to its callers"
 	                    : "is not on the list of operators known to be safe";
 }
 
-/* ---- a plan ---------------------------------------------------------------------------------------------------------- */
-
 static bool is_allowed(const op_name *op, const char *const *allow, uint32_t nallow)
 {
-	if (is_listed(op))
+	if (op_listed(FILE_ALLOW, op))
 		return true;
 	for (uint32_t i = 0; i < nallow; i++)
-		if (entry_covers(allow[i], op))
+		if (op_covers(allow[i], op))
 			return true;
 	return false;
 }
@@ -170,11 +74,12 @@ static clv_status refuse(const plan *p, node_id n, const op_name *op)
 	place_print(p, n, &b);
 	clv_status st = strbuf_take(&b, &place);
 	const char *text = plan_s(p, p->nodes.at[n].op), *name = node_name(names, n);
+	size_t base = op ? (size_t)(op->base - text) + op->n : 0;
 	if (st == CLV_OK && op)
 		st = fail(
 			CLV_E_UNSUPPORTED,
 			"node %.200s%.400s: %.200s %s, so a file may not hold it; who trusts the file allows it by name: \"%.*s\"",
-			name, place, text, reason_of(op), op->base < 200 ? (int)op->base : 200, text);
+			name, place, text, reason_of(op), base < 200 ? (int)base : 200, text);
 	else if (st == CLV_OK)
 		st =
 			fail(CLV_E_UNSUPPORTED, "node %.200s%.400s: \"%.200s\" is no operator with a namespace", name, place, text);
@@ -188,8 +93,8 @@ clv_status operators_check(const plan *p, const char *const *allow, uint32_t nal
 	for (uint32_t i = 0; i < nallow; i++)
 		TRY(check_entry(allow[i]));
 	for (node_id n = 0; n < p->nodes.n; n++) {
-		op_name op;
-		if (!op_split(plan_s(p, p->nodes.at[n].op), &op))
+		op_name op = op_split(plan_s(p, p->nodes.at[n].op));
+		if (!op.space || !op.n)
 			return refuse(p, n, NULL);
 		if (!is_allowed(&op, allow, nallow))
 			return refuse(p, n, &op);

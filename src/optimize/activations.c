@@ -13,34 +13,34 @@ typedef enum form {
 } form;
 
 static const struct row {
-	const char *op, *name;
+	const char *name;
 	form form;
 	uint32_t numbers;
-} rows[] = {
-	{"aten::relu", "relu", PLAIN, 0},
-	{"aten::relu_", "relu", PLAIN, 0},
-	{"aten::clamp_min", "relu", POSITIVE, 0},
-	{"aten::clamp_min_", "relu", POSITIVE, 0},
-	{"aten::sigmoid", "sigmoid", PLAIN, 0},
-	{"aten::sigmoid_", "sigmoid", PLAIN, 0},
-	{"aten::tanh", "tanh", PLAIN, 0},
-	{"aten::tanh_", "tanh", PLAIN, 0},
-	{"aten::silu", "swish", PLAIN, 0},
-	{"aten::silu_", "swish", PLAIN, 0},
-	{"aten::hardswish", "hardswish", PLAIN, 0},
-	{"aten::hardswish_", "hardswish", PLAIN, 0},
-	{"aten::hardsigmoid", "hardsigmoid", PLAIN, 0},
-	{"aten::hardsigmoid_", "hardsigmoid", PLAIN, 0},
-	{"aten::gelu", "gelu", GELU, 0},
-	{"aten::gelu_", "gelu", GELU, 0},
-	{"aten::leaky_relu", "leaky_relu", NUMBERS, 1},
-	{"aten::leaky_relu_", "leaky_relu", NUMBERS, 1},
-	{"aten::hardtanh", "hardtanh", CLAMP, 2},
-	{"aten::hardtanh_", "hardtanh", CLAMP, 2},
-	{"aten::clamp", "hardtanh", CLAMP, 2},
-	{"aten::clamp_", "hardtanh", CLAMP, 2},
-	{"aten::relu6", "hardtanh", BOUNDED, 2},
-	{"aten::relu6_", "hardtanh", BOUNDED, 2},
+} rows[OP_COUNT] = {
+	[OP_relu] = {"relu", PLAIN, 0},
+	[OP_relu_] = {"relu", PLAIN, 0},
+	[OP_clamp_min] = {"relu", POSITIVE, 0},
+	[OP_clamp_min_] = {"relu", POSITIVE, 0},
+	[OP_sigmoid] = {"sigmoid", PLAIN, 0},
+	[OP_sigmoid_] = {"sigmoid", PLAIN, 0},
+	[OP_tanh] = {"tanh", PLAIN, 0},
+	[OP_tanh_] = {"tanh", PLAIN, 0},
+	[OP_silu] = {"swish", PLAIN, 0},
+	[OP_silu_] = {"swish", PLAIN, 0},
+	[OP_hardswish] = {"hardswish", PLAIN, 0},
+	[OP_hardswish_] = {"hardswish", PLAIN, 0},
+	[OP_hardsigmoid] = {"hardsigmoid", PLAIN, 0},
+	[OP_hardsigmoid_] = {"hardsigmoid", PLAIN, 0},
+	[OP_gelu] = {"gelu", GELU, 0},
+	[OP_gelu_] = {"gelu", GELU, 0},
+	[OP_leaky_relu] = {"leaky_relu", NUMBERS, 1},
+	[OP_leaky_relu_] = {"leaky_relu", NUMBERS, 1},
+	[OP_hardtanh] = {"hardtanh", CLAMP, 2},
+	[OP_hardtanh_] = {"hardtanh", CLAMP, 2},
+	[OP_clamp] = {"hardtanh", CLAMP, 2},
+	[OP_clamp_] = {"hardtanh", CLAMP, 2},
+	[OP_relu6] = {"hardtanh", BOUNDED, 2},
+	[OP_relu6_] = {"hardtanh", BOUNDED, 2},
 };
 
 static bool read_numbers(const edit *e, node_id n, activation *out)
@@ -77,8 +77,6 @@ static bool read_row(const edit *e, node_id n, const struct row *r, activation *
 
 bool read_activation(const edit *e, node_id n, activation *out)
 {
-	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-		if (edit_is(e, n, rows[i].op))
-			return read_row(e, n, &rows[i], out);
-	return false;
+	const struct row *r = &rows[e->p->nodes.at[n].op_id];
+	return r->name && !edit_pinned(e, n) && read_row(e, n, r, out);
 }

@@ -9,7 +9,6 @@
 
 #include <float.h>
 #include <math.h>
-#include <string.h>
 
 typedef struct finder {
 	edit *e;
@@ -45,9 +44,9 @@ static bool is_aligned(const edit *e, value_id heads)
 static bool puts_heads_second(const edit *e, node_id n)
 {
 	const arg *a = edit_arg(e, n, 1), *b = edit_arg(e, n, 2);
-	if (edit_is(e, n, "aten::transpose.int"))
+	if (edit_is(e, n, OP_transpose_int))
 		return (arg_is_int(e, a, 1) && arg_is_int(e, b, 2)) || (arg_is_int(e, a, 2) && arg_is_int(e, b, 1));
-	if (!edit_is(e, n, "aten::permute") || a->kind != ARG_LIST || a->u.list.n != 4)
+	if (!edit_is(e, n, OP_permute) || a->kind != ARG_LIST || a->u.list.n != 4)
 		return false;
 	const arg *d = &e->p->args.at[a->u.list.first];
 	return arg_is_int(e, &d[0], 0) && arg_is_int(e, &d[1], 2) && arg_is_int(e, &d[2], 1) && arg_is_int(e, &d[3], 3);
@@ -63,10 +62,10 @@ static bool hides_layout(const edit *e, node_id n)
 	node_id copy = turned == NONE ? NONE : only_reader(e, turned, turn);
 	if (copy == NONE || e->p->nodes.at[copy].nwrites || edit_value(e, copy, 0) != turned)
 		return false;
-	bool plain = edit_is(e, copy, "aten::contiguous") && e->p->nodes.at[copy].nargs == 1;
+	bool plain = edit_is(e, copy, OP_contiguous) && e->p->nodes.at[copy].nargs == 1;
 	bool row_major = edit_arg(e, copy, 1)->kind == ARG_MEMFMT && edit_arg(e, copy, 1)->u.code == 0;
-	return plain || edit_is(e, copy, "aten::reshape") ||
-	       ((edit_is(e, copy, "aten::contiguous") || edit_is(e, copy, "aten::clone")) && row_major);
+	return plain || edit_is(e, copy, OP_reshape) ||
+	       ((edit_is(e, copy, OP_contiguous) || edit_is(e, copy, OP_clone)) && row_major);
 }
 
 /* ---- groups of queries --------------------------------------------------------------------------------------------- */
@@ -86,7 +85,7 @@ static int64_t group_size(const edit *e, node_id n)
 {
 	int64_t queries, keys, values;
 	double dropout;
-	if (!edit_is(e, n, "aten::scaled_dot_product_attention") || !arg_is_bool(edit_arg(e, n, GROUPS), true) ||
+	if (!edit_is(e, n, OP_scaled_dot_product_attention) || !arg_is_bool(edit_arg(e, n, GROUPS), true) ||
 	    !arg_number(e, edit_arg(e, n, DROPOUT), &dropout) || dropout != 0)
 		return 0;
 	for (uint32_t i = QUERY; i <= VALUE; i++)
@@ -108,7 +107,7 @@ static clv_status repeat_heads(const spot *at, value_id v, expr_id heads, int64_
 	TRY(arg_int(e, 1, &args[2]));
 	TRY(edit_like(e, v, out));
 	e->p->dims.at[e->p->values.at[*out].shape + 1] = heads;
-	return put_node(at, "aten::repeat_interleave.self_int", args, 4, *out);
+	return put_node(at, OP_repeat_interleave_self_int, args, 4, *out);
 }
 
 static clv_status spread_groups(finder *f, node_id n)
@@ -134,27 +133,26 @@ static clv_status spread_groups(finder *f, node_id n)
 	args[GROUPS] = arg_bool(false);
 	TRY(edit_remove(e, n));
 	*f->changes += 1;
-	return put_node(&at, "aten::scaled_dot_product_attention", args, SDPA_ARGS, result);
+	return put_node(&at, OP_scaled_dot_product_attention, args, SDPA_ARGS, result);
 }
 
 /* ---- masks --------------------------------------------------------------------------------------------------------- */
 
 /* Steps of making a mask whose numbers are no larger than those of their arguments, `n` from `first` on. */
 static const struct mask_step {
-	const char *op;
 	uint32_t first, n;
 	bool picks; /* which numbers of its arguments come through depends on data */
-} mask_steps[] = {
-	{"aten::where.self", 1, 2, true},       {"aten::where.ScalarOther", 1, 2, true},
-	{"aten::where.ScalarSelf", 1, 2, true}, {"aten::where.Scalar", 1, 2, true},
-	{"aten::expand", 0, 1, false},          {"aten::unsqueeze", 0, 1, false},
-	{"aten::squeeze.dim", 0, 1, false},     {"aten::view", 0, 1, false},
-	{"aten::reshape", 0, 1, false},         {"aten::permute", 0, 1, false},
-	{"aten::transpose.int", 0, 1, false},   {"aten::slice.Tensor", 0, 1, false},
-	{"aten::select.int", 0, 1, false},      {"aten::contiguous", 0, 1, false},
-	{"aten::clone", 0, 1, false},           {"aten::to.dtype", 0, 1, false},
-	{"aten::to.dtype_layout", 0, 1, false}, {"aten::to.device", 0, 1, false},
-	{"aten::embedding", 0, 1, true},        {"aten::masked_fill.Scalar", 0, 3, true}, /* the condition counts as 1 */
+} mask_steps[OP_COUNT] = {
+	[OP_where_self] = {1, 2, true},       [OP_where_ScalarOther] = {1, 2, true},
+	[OP_where_ScalarSelf] = {1, 2, true}, [OP_where_Scalar] = {1, 2, true},
+	[OP_expand] = {0, 1, false},          [OP_unsqueeze] = {0, 1, false},
+	[OP_squeeze_dim] = {0, 1, false},     [OP_view] = {0, 1, false},
+	[OP_reshape] = {0, 1, false},         [OP_permute] = {0, 1, false},
+	[OP_transpose_int] = {0, 1, false},   [OP_slice_Tensor] = {0, 1, false},
+	[OP_select_int] = {0, 1, false},      [OP_contiguous] = {0, 1, false},
+	[OP_clone] = {0, 1, false},           [OP_to_dtype] = {0, 1, false},
+	[OP_to_dtype_layout] = {0, 1, false}, [OP_to_device] = {0, 1, false},
+	[OP_embedding] = {0, 1, true},        [OP_masked_fill_Scalar] = {0, 3, true}, /* the condition counts as 1 */
 };
 
 /* On the way to a value. */
@@ -169,21 +167,19 @@ static double bound_of_made(const finder *f, node_id n, way w)
 {
 	const edit *e = f->e;
 	double most = 0;
-	for (size_t i = 0; i < sizeof mask_steps / sizeof *mask_steps; i++) {
-		const struct mask_step *s = &mask_steps[i];
-		if (!edit_is(e, n, s->op))
-			continue;
+	const struct mask_step *s = &mask_steps[e->p->nodes.at[n].op_id];
+	if (s->n && !edit_pinned(e, n)) {
 		w.picked |= s->picks;
 		for (uint32_t k = 0; k < s->n; k++)
 			most = fmax(most, bound_of(f, edit_arg(e, n, s->first + k), w));
 		return most;
 	}
-	bool product = edit_is(e, n, "aten::mul.Tensor");
+	bool product = edit_is(e, n, OP_mul_Tensor);
 	w.picked |= product;
 	double a = bound_of(f, edit_arg(e, n, 0), w), b = bound_of(f, edit_arg(e, n, 1), w);
 	if (product)
 		return a * b;
-	if (edit_is(e, n, "aten::add.Tensor") || edit_is(e, n, "aten::sub.Tensor") || edit_is(e, n, "aten::rsub.Scalar"))
+	if (edit_is(e, n, OP_add_Tensor) || edit_is(e, n, OP_sub_Tensor) || edit_is(e, n, OP_rsub_Scalar))
 		return (a + b) * fmax(1, bound_of(f, edit_arg(e, n, 2), w));
 	return INFINITY;
 }
@@ -346,7 +342,7 @@ static clv_status turn_back(const spot *at, value_id *v)
 	shape[2] = shape[3];
 	shape[3] = rows;
 	e->p->values.at[out].alias = alias_root(e->p, *v);
-	TRY(put_node(at, "aten::transpose.int", args, 3, out));
+	TRY(put_node(at, OP_transpose_int, args, 3, out));
 	*v = out;
 	return CLV_OK;
 }
@@ -362,14 +358,14 @@ static clv_status put_attention(finder *f, const spelt *a)
 	arg args[SDPA_ARGS] = {arg_of(a->q), arg_of(k),       arg_of(a->v),        arg_of(a->mask),
 	                       arg_float(0), arg_bool(false), arg_float(a->scale), arg_bool(false)};
 	*f->changes += a->tree.n;
-	return put_node(&at, "aten::scaled_dot_product_attention", args, SDPA_ARGS, result);
+	return put_node(&at, OP_scaled_dot_product_attention, args, SDPA_ARGS, result);
 }
 
 static clv_status join_spelt(finder *f, node_id n)
 {
 	const edit *e = f->e;
 	value_id result = edit_result(e, n);
-	if (!edit_is(e, n, "aten::matmul") || !makes_new(e, n) || !is_free_to_choose(e, n) || !hides_layout(e, n))
+	if (!edit_is(e, n, OP_matmul) || !makes_new(e, n) || !is_free_to_choose(e, n) || !hides_layout(e, n))
 		return CLV_OK;
 	for (uint32_t i = 0; i < 2 * SCORES; i++) {
 		spelt a;

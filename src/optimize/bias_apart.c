@@ -36,7 +36,7 @@ static bool is_usable(const splitter *p, const linear *l)
 /* Another shape of the same rows. */
 static bool is_reshaped(const edit *e, node_id u, value_id of)
 {
-	bool op = edit_is(e, u, "aten::view") || edit_is(e, u, "aten::_unsafe_view") || edit_is(e, u, "aten::reshape");
+	bool op = edit_is(e, u, OP_view) || edit_is(e, u, OP__unsafe_view) || edit_is(e, u, OP_reshape);
 	value_id r = edit_result(e, u);
 	return op && r != NONE && edit_value(e, u, 0) == of && e->p->values.at[r].alias == of && !value_guarded(e->p, r) &&
 	       same_type(e, r, of);
@@ -44,7 +44,7 @@ static bool is_reshaped(const edit *e, node_id u, value_id of)
 
 static bool is_sum(const edit *e, node_id u)
 {
-	return (edit_is(e, u, "aten::add.Tensor") || edit_is(e, u, "aten::add_.Tensor")) && alpha_is_one(e, u);
+	return (edit_is(e, u, OP_add_Tensor) || edit_is(e, u, OP_add__Tensor)) && alpha_is_one(e, u);
 }
 
 /* A matrix with rows of the product, which the bias can be added to. */
@@ -79,7 +79,7 @@ static bool find_addition(const splitter *p, const linear *l, addition *out)
 
 /* ---- writing ------------------------------------------------------------------------------------------------------- */
 
-static clv_status add_bias(const spot *at, const char *op, value_id v, value_id bias, value_id result, value_id written)
+static clv_status add_bias(const spot *at, uint16_t op, value_id v, value_id bias, value_id result, value_id written)
 {
 	arg args[3] = {arg_of(v), arg_of(bias)};
 	TRY(arg_int(at->e, 1, &args[2]));
@@ -94,10 +94,10 @@ static clv_status split(splitter *p, const linear *l)
 	value_id product;
 	TRY(edit_remove(e, l->w.node));
 	TRY(edit_like(e, l->w.result, &product));
-	TRY(put_node(&at, l->transposed ? "aten::mm" : "aten::linear", args, l->transposed ? 2 : 3, product));
+	TRY(put_node(&at, l->transposed ? OP_mm : OP_linear, args, l->transposed ? 2 : 3, product));
 	p->owners[l->w.result] = product;
 	++*p->changes;
-	return add_bias(&at, "aten::add_.Tensor", product, l->w.bias, l->w.result, product);
+	return add_bias(&at, OP_add__Tensor, product, l->w.bias, l->w.result, product);
 }
 
 /* v as a matrix of its last dimension; itself where it is one. A view, unless strides are odd. */
@@ -114,7 +114,7 @@ static clv_status as_matrix(const spot *at, value_id v, value_id *out)
 	arg args[2] = {arg_of(v)};
 	TRY(arg_sizes(e, shape, 2, &args[1]));
 	TRY(new_view(e, v, shape, 2, out));
-	return put_node(at, "aten::reshape", args, 2, *out);
+	return put_node(at, OP_reshape, args, 2, *out);
 }
 
 static clv_status reshape_to(const spot *at, value_id v, value_id result)
@@ -126,7 +126,7 @@ static clv_status reshape_to(const spot *at, value_id v, value_id result)
 		shape[d] = e->p->dims.at[e->p->values.at[result].shape + d];
 	arg args[2] = {arg_of(v)};
 	TRY(arg_sizes(e, shape, ndim, &args[1]));
-	return put_node(at, "aten::view", args, 2, result);
+	return put_node(at, OP_view, args, 2, result);
 }
 
 static clv_status remove_all(edit *e, const linear *l, const addition *a)
@@ -147,7 +147,7 @@ static clv_status add_product(const spot *at, const linear *l, value_id into, va
 	arg args[5] = {arg_of(into), arg_of(x), arg_of(weight)};
 	TRY(arg_int(at->e, 1, &args[3]));
 	args[4] = args[3];
-	return put_writer(at, "aten::addmm_", args, 5, result, into);
+	return put_writer(at, OP_addmm_, args, 5, result, into);
 }
 
 static clv_status add_in_place(splitter *p, const linear *l, const addition *a)
@@ -157,7 +157,7 @@ static clv_status add_in_place(splitter *p, const linear *l, const addition *a)
 	value_id start, matrix, sum = a->sum;
 	TRY(remove_all(e, l, a));
 	TRY(edit_like(e, a->sum, &start));
-	TRY(add_bias(&at, "aten::add.Tensor", a->other, l->w.bias, start, NONE));
+	TRY(add_bias(&at, OP_add_Tensor, a->other, l->w.bias, start, NONE));
 	TRY(as_matrix(&at, start, &matrix));
 	p->owners[alias_root(e->p, a->sum)] = start;
 	if (matrix != start) {

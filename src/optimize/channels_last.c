@@ -31,7 +31,7 @@ static bool is_converted_once(const converter *c, value_id w)
 }
 
 /* `to` is `from` in the format, made before node `before`, as a part of node `of`. */
-static clv_status convert(converter *c, const char *op, value_id from, value_id to, enum memory_format format,
+static clv_status convert(converter *c, uint16_t op, value_id from, value_id to, enum memory_format format,
                           node_id before, node_id of)
 {
 	arg args[] = {arg_of(from), {.kind = ARG_MEMFMT, .u.code = format}};
@@ -45,7 +45,7 @@ static clv_status new_image(converter *c, value_id v, value_id *out)
 	return CLV_OK;
 }
 
-static clv_status bring_in(converter *c, const char *op, value_id v, value_id *made)
+static clv_status bring_in(converter *c, uint16_t op, value_id v, value_id *made)
 {
 	if (*made != NONE)
 		return CLV_OK;
@@ -62,7 +62,7 @@ static clv_status image_arg(converter *c, arg *a)
 	value_id v = a->u.v;
 	if (c->maker[v] == NONE && is_pixel(c->e, v))
 		return CLV_OK;
-	TRY(bring_in(c, "aten::clone", v, &c->last[v]));
+	TRY(bring_in(c, OP_clone, v, &c->last[v]));
 	a->u.v = c->last[v];
 	return CLV_OK;
 }
@@ -93,18 +93,18 @@ static clv_status weight_arg(converter *c, arg *a)
 {
 	if (a->kind != ARG_VALUE || !is_converted_once(c, a->u.v))
 		return CLV_OK;
-	TRY(bring_in(c, "aten::contiguous", a->u.v, &c->weight[a->u.v]));
+	TRY(bring_in(c, OP_contiguous, a->u.v, &c->weight[a->u.v]));
 	a->u.v = c->weight[a->u.v];
 	return CLV_OK;
 }
 
 static clv_status change_args(converter *c, arg_list *args)
 {
-	layout_kind kind = c->r->l.rows[c->now]->kind;
-	TRY(kind == LAYOUT_CAT ? change_list(c, &args->at[0], image_arg) : image_arg(c, &args->at[0]));
-	if (kind == LAYOUT_MIX)
+	uint8_t kind = c->r->l.rows[c->now]->image.kind;
+	TRY(kind == IMAGE_CAT ? change_list(c, &args->at[0], image_arg) : image_arg(c, &args->at[0]));
+	if (kind == IMAGE_MIX)
 		TRY(image_arg(c, &args->at[1]));
-	return kind == LAYOUT_CONV ? weight_arg(c, &args->at[1]) : CLV_OK;
+	return kind == IMAGE_CONV ? weight_arg(c, &args->at[1]) : CLV_OK;
 }
 
 /* On the memory of the new images where it was on the memory of the old ones. */
@@ -185,7 +185,7 @@ static clv_status take_out(converter *c, value_id v, value_id *heirs)
 	value_id root = c->e->p->values.at[v].alias;
 	if (root != NONE)
 		heirs[root] = v;
-	return convert(c, "aten::clone", c->last[v], v, MEMORY_CONTIGUOUS, c->r->first_out[v], c->maker[v]);
+	return convert(c, OP_clone, c->last[v], v, MEMORY_CONTIGUOUS, c->r->first_out[v], c->maker[v]);
 }
 
 static clv_status take_all_out(converter *c)

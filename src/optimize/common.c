@@ -21,13 +21,6 @@ typedef struct merger {
 
 /* ---- which nodes ------------------------------------------------------------------------------------------------- */
 
-/* What their memory holds is not said, so two of them are not the same. */
-static bool is_factory_of_nothing(const char *op)
-{
-	return !strncmp(op, "aten::empty", 11) || !strncmp(op, "aten::new_empty", 15) ||
-	       !strncmp(op, "aten::_empty_affine", 19);
-}
-
 static void is_unwritten(void *ctx, value_id v)
 {
 	merger *m = ctx;
@@ -37,7 +30,7 @@ static void is_unwritten(void *ctx, value_id v)
 static bool may_merge(merger *m, node_id n)
 {
 	const plan *p = m->e->p;
-	if (!node_pure(m->e, n) || is_factory_of_nothing(plan_s(p, p->nodes.at[n].op)))
+	if (!node_pure(m->e, n) || node_op(p, n)->memory == MEMORY_EMPTY /* two of them do not hold the same */)
 		return false;
 	m->yes = true;
 	node_each_arg(p, n, is_unwritten, m);

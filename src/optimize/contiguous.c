@@ -1,144 +1,10 @@
 /* What is known of the layout of values, from the layout of what they are made of.
  *
  * Inputs are checked against the plan before every run, constants come with it; parameters may be exchanged for ones
- * laid out otherwise, so nothing is known of them. Operators are here where they give the layout always: those that
- * look at the strides of several arguments, or guess a memory format, are not. */
+ * laid out otherwise, so nothing is known of them. An operator has STRIDES in ops.def where it gives the layout always. */
 #include <string.h>
 
 #include "optimize/optimize.h"
-
-typedef enum source {
-	FRESH,     /* new memory, row by row, whatever the arguments are */
-	FIRST,     /* laid out as the first argument, where that is contiguous */
-	DENSE,     /* the first argument made contiguous */
-	EVERY,     /* element by element: as all tensors among the arguments */
-	FORMAT,    /* FIRST, unless the last argument asks for a memory format */
-	OUTERMOST, /* a part of the first argument along its first dimension */
-	PRODUCT    /* FRESH, unless the second argument has more dimensions: both are turned then, and the result back */
-} source;
-
-typedef struct source_row {
-	const char *op;
-	source from;
-} source_row;
-
-static const source_row sources[] = {
-	{"aten::_addmm_activation", FRESH},
-	{"aten::_unsafe_view", FIRST},
-	{"aten::abs", EVERY},
-	{"aten::add.Scalar", EVERY},
-	{"aten::add.Tensor", EVERY},
-	{"aten::addmm", FRESH},
-	{"aten::alias", FIRST},
-	{"aten::arange", FRESH},
-	{"aten::arange.start", FRESH},
-	{"aten::arange.start_step", FRESH},
-	{"aten::bitwise_and.Tensor", EVERY},
-	{"aten::bitwise_not", EVERY},
-	{"aten::bmm", FRESH},
-	{"aten::ceil", EVERY},
-	{"aten::celu", EVERY},
-	{"aten::clamp", EVERY},
-	{"aten::clamp_max", EVERY},
-	{"aten::clamp_min", EVERY},
-	{"aten::clone", FORMAT},
-	{"aten::contiguous", DENSE},
-	{"aten::cos", EVERY},
-	{"aten::detach", FIRST},
-	{"aten::div.Scalar", EVERY},
-	{"aten::div.Tensor", EVERY},
-	{"aten::dropout", FIRST},
-	{"aten::elu", EVERY},
-	{"aten::embedding", FRESH},
-	{"aten::eq.Scalar", EVERY},
-	{"aten::eq.Tensor", EVERY},
-	{"aten::erf", EVERY},
-	{"aten::exp", EVERY},
-	{"aten::expm1", EVERY},
-	{"aten::flatten.using_ints", FIRST},
-	{"aten::floor", EVERY},
-	{"aten::full", FRESH},
-	{"aten::ge.Scalar", EVERY},
-	{"aten::ge.Tensor", EVERY},
-	{"aten::gelu", EVERY},
-	{"aten::gt.Scalar", EVERY},
-	{"aten::gt.Tensor", EVERY},
-	{"aten::hardsigmoid", EVERY},
-	{"aten::hardswish", EVERY},
-	{"aten::hardtanh", EVERY},
-	{"aten::layer_norm", FRESH},
-	{"aten::le.Scalar", EVERY},
-	{"aten::le.Tensor", EVERY},
-	{"aten::leaky_relu", EVERY},
-	{"aten::linear", FRESH},
-	{"aten::log", EVERY},
-	{"aten::log1p", EVERY},
-	{"aten::log_softmax.int", FRESH},
-	{"aten::logical_and", EVERY},
-	{"aten::logical_not", EVERY},
-	{"aten::logical_or", EVERY},
-	{"aten::lt.Scalar", EVERY},
-	{"aten::lt.Tensor", EVERY},
-	{"aten::matmul", PRODUCT},
-	{"aten::maximum", EVERY},
-	{"aten::minimum", EVERY},
-	{"aten::mish", EVERY},
-	{"aten::mm", FRESH},
-	{"aten::mul.Scalar", EVERY},
-	{"aten::mul.Tensor", EVERY},
-	{"aten::ne.Scalar", EVERY},
-	{"aten::ne.Tensor", EVERY},
-	{"aten::neg", EVERY},
-	{"aten::ones", FRESH},
-	{"aten::pow.Tensor_Scalar", EVERY},
-	{"aten::reciprocal", EVERY},
-	{"aten::relu", EVERY},
-	{"aten::relu6", EVERY},
-	{"aten::reshape", FIRST},
-	{"aten::round", EVERY},
-	{"aten::rsqrt", EVERY},
-	{"aten::select.int", OUTERMOST},
-	{"aten::selu", EVERY},
-	{"aten::sigmoid", EVERY},
-	{"aten::silu", EVERY},
-	{"aten::sin", EVERY},
-	{"aten::slice.Tensor", OUTERMOST},
-	{"aten::softmax.int", FRESH},
-	{"aten::sqrt", EVERY},
-	{"aten::square", EVERY},
-	{"aten::squeeze", FIRST},
-	{"aten::squeeze.dim", FIRST},
-	{"aten::sub.Scalar", EVERY},
-	{"aten::sub.Tensor", EVERY},
-	{"aten::tanh", EVERY},
-	{"aten::to.device", FORMAT},
-	{"aten::to.dtype", FORMAT},
-	{"aten::to.dtype_layout", FORMAT},
-	{"aten::trunc", EVERY},
-	{"aten::unsqueeze", FIRST},
-	{"aten::view", FIRST},
-	{"aten::where.self", EVERY},
-	{"aten::zeros", FRESH},
-	{"mkl::_mkl_linear", FRESH},
-	{"mkldnn::_linear_pointwise", FRESH},
-	{"mkldnn::_linear_pointwise.binary", FRESH},
-};
-
-static int by_op(const void *key, const void *row)
-{
-	return strcmp(key, ((const source_row *)row)->op);
-}
-
-static const source_row *find_source(const char *op)
-{
-	return bsearch(op, sources, sizeof sources / sizeof *sources, sizeof *sources, by_op);
-}
-
-bool gives_new_memory(const char *op)
-{
-	const source_row *row = find_source(op);
-	return row && (row->from == FRESH || row->from == EVERY);
-}
 
 static known_layout least(known_layout a, known_layout b)
 {
@@ -230,20 +96,22 @@ static bool is_plain_product(const layouts *l, node_id n)
 	return a != NONE && b != NONE && values[b].ndim >= 2 && values[a].ndim >= values[b].ndim;
 }
 
-static known_layout layout_of_result(const layouts *l, node_id n, value_id r, source from)
+static known_layout layout_of_result(const layouts *l, node_id n, value_id r)
 {
 	const node *x = &l->e->p->nodes.at[n];
 	value_id v = edit_value(l->e, n, 0);
 	known_layout first = v == NONE ? LAYOUT_ANY : (known_layout)l->of[v];
 	const arg *last = edit_arg(l->e, n, x->nargs ? x->nargs - 1 : 0);
-	switch (from) {
-	case FRESH: return LAYOUT_ROW_MAJOR;
-	case FIRST: return first;
-	case DENSE: return last->kind == ARG_MEMFMT && last->u.code ? LAYOUT_ANY : first ? first : LAYOUT_CONTIGUOUS;
-	case EVERY: return layout_of_every(l, n, r);
-	case FORMAT: return last->kind == ARG_MEMFMT && last->u.code > 1 ? LAYOUT_ANY : first;
-	case PRODUCT: return is_plain_product(l, n) ? LAYOUT_ROW_MAJOR : LAYOUT_ANY;
-	default: return is_outermost(l, n) ? first : LAYOUT_ANY;
+	switch ((op_strides)node_op(l->e->p, n)->strides) {
+	case STRIDES_FRESH: return LAYOUT_ROW_MAJOR;
+	case STRIDES_FIRST: return first;
+	case STRIDES_DENSE:
+		return last->kind == ARG_MEMFMT && last->u.code ? LAYOUT_ANY : first ? first : LAYOUT_CONTIGUOUS;
+	case STRIDES_EVERY: return layout_of_every(l, n, r);
+	case STRIDES_FORMAT: return last->kind == ARG_MEMFMT && last->u.code > 1 ? LAYOUT_ANY : first;
+	case STRIDES_PRODUCT: return is_plain_product(l, n) ? LAYOUT_ROW_MAJOR : LAYOUT_ANY;
+	case STRIDES_OUTERMOST: return is_outermost(l, n) ? first : LAYOUT_ANY;
+	default: return LAYOUT_ANY;
 	}
 }
 
@@ -251,10 +119,9 @@ static void see_node(layouts *l, node_id n)
 {
 	value_id r = edit_result(l->e, n);
 	const plan *p = l->e->p;
-	const source_row *row = find_source(plan_s(p, p->nodes.at[n].op));
-	if (!row || r == NONE || p->nodes.at[n].nwrites || l->e->facts.written[r] || (p->values.at[r].flags & VALUE_ODD))
+	if (r == NONE || p->nodes.at[n].nwrites || l->e->facts.written[r] || (p->values.at[r].flags & VALUE_ODD))
 		return;
-	l->of[r] = (uint8_t)layout_of_result(l, n, r, row->from);
+	l->of[r] = (uint8_t)layout_of_result(l, n, r);
 }
 
 static known_layout layout_of_given(const layouts *l, value_id v)

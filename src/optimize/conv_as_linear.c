@@ -52,11 +52,11 @@ static bool is_better_joined(const changer *c, const weighted *w)
 {
 	const edit *e = c->e;
 	node_id sum = only_reader(e, w->result, w->node);
-	if (sum == NONE || !(edit_is(e, sum, "aten::add.Tensor") || edit_is(e, sum, "aten::add_.Tensor")))
+	if (sum == NONE || !(edit_is(e, sum, OP_add_Tensor) || edit_is(e, sum, OP_add__Tensor)))
 		return false;
 	value_id v = edit_result(e, sum);
 	node_id u = v == NONE ? NONE : only_reader(e, v, sum);
-	return u != NONE && is_relu(e, u, v) && c->s->has_op && c->s->has_op("aten::cudnn_convolution_add_relu");
+	return u != NONE && is_relu(e, u, v) && has_operator(c->s, OP_cudnn_convolution_add_relu);
 }
 
 /* The relu after it, which the product does where there is a bias; NONE. */
@@ -64,7 +64,7 @@ static node_id find_relu(const changer *c, const weighted *w)
 {
 	const edit *e = c->e;
 	node_id u = w->bias == NONE ? NONE : only_reader(e, w->result, w->node);
-	if (u == NONE || !is_relu(e, u, w->result) || !c->s->has_op || !c->s->has_op("aten::_addmm_activation"))
+	if (u == NONE || !is_relu(e, u, w->result) || !has_operator(c->s, OP__addmm_activation))
 		return NONE;
 	value_id r = result_on(e, u, w->result, w->result);
 	return r != NONE && is_hidden(e, r) ? u : NONE;
@@ -76,7 +76,7 @@ static clv_status move_dims(const spot *at, value_id v, const int64_t order[4], 
 {
 	arg args[2] = {arg_of(v)};
 	TRY(arg_ints(at->e, order, 4, &args[1]));
-	return put_node(at, "aten::permute", args, 2, out);
+	return put_node(at, OP_permute, args, 2, out);
 }
 
 /* The image as rows of pixels. A view, as it is channels-last; with one pixel, or one channel, it may be a copy. */
@@ -94,7 +94,7 @@ static clv_status as_rows(const spot *at, value_id x, value_id *out)
 	arg args[2] = {arg_of(moved)};
 	TRY(arg_sizes(e, rows, 2, &args[1]));
 	TRY(new_view(e, x, rows, 2, out));
-	return put_node(at, "aten::reshape", args, 2, *out);
+	return put_node(at, OP_reshape, args, 2, *out);
 }
 
 /* [outs, ins, 1, 1] as [ins, outs]. */
@@ -108,11 +108,11 @@ static clv_status as_matrix(const spot *at, value_id weight, value_id *out)
 		arg args[2] = {arg_of(v)};
 		TRY(arg_int(e, d, &args[1]));
 		TRY(new_view(e, weight, dims, d, &v));
-		TRY(put_node(at, "aten::squeeze.dim", args, 2, v));
+		TRY(put_node(at, OP_squeeze_dim, args, 2, v));
 	}
 	arg args[] = {arg_of(v)};
 	TRY(new_view(e, weight, (expr_id[]){dims[1], dims[0]}, 2, out));
-	return put_node(at, "aten::t", args, 1, *out);
+	return put_node(at, OP_t, args, 1, *out);
 }
 
 static clv_status put_product(const spot *at, const weighted *w, value_id rows, bool relu, value_id *out)
@@ -124,13 +124,13 @@ static clv_status put_product(const spot *at, const weighted *w, value_id rows, 
 	TRY(new_shaped(e, w->result, shape, 2, out));
 	if (w->bias == NONE) {
 		arg args[] = {arg_of(rows), arg_of(matrix)};
-		return put_node(at, "aten::mm", args, 2, *out);
+		return put_node(at, OP_mm, args, 2, *out);
 	}
 	arg args[6] = {arg_of(w->bias), arg_of(rows), arg_of(matrix)};
 	TRY(arg_int(e, 1, &args[3]));
 	args[4] = args[3];
 	args[5] = arg_bool(false); /* no gelu: a relu */
-	return put_node(at, relu ? "aten::_addmm_activation" : "aten::addmm", args, relu ? 6 : 5, *out);
+	return put_node(at, relu ? OP__addmm_activation : OP_addmm, args, relu ? 6 : 5, *out);
 }
 
 /* The product is `result`, with whatever was on the memory of that. */
@@ -144,7 +144,7 @@ static clv_status as_image(changer *c, const spot *at, value_id product, value_i
 	arg args[2] = {arg_of(product)};
 	TRY(arg_sizes(e, shape, 4, &args[1]));
 	TRY(new_view(e, product, shape, 4, &pixels));
-	TRY(put_node(at, "aten::view", args, 2, pixels));
+	TRY(put_node(at, OP_view, args, 2, pixels));
 	c->owners[alias_root(e->p, result)] = product;
 	return move_dims(at, pixels, (int64_t[]){0, 3, 1, 2}, result);
 }

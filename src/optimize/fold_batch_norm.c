@@ -10,13 +10,12 @@
 
 /* Forms of the operator: (x, gamma, beta, mean, var, …). */
 static const struct norm_form {
-	const char *op;
 	uint32_t training, eps; /* which arguments; training NONE: it never is */
-} norm_forms[] = {
-	{"aten::batch_norm", 5, 7},
-	{"aten::native_batch_norm", 5, 7},
-	{"aten::cudnn_batch_norm", 5, 7},
-	{"aten::_native_batch_norm_legit_no_training", NONE, 6},
+} norm_forms[OP_COUNT] = {
+	[OP_batch_norm] = {5, 7},
+	[OP_native_batch_norm] = {5, 7},
+	[OP_cudnn_batch_norm] = {5, 7},
+	[OP__native_batch_norm_legit_no_training] = {NONE, 6},
 };
 
 typedef struct norm {
@@ -93,10 +92,8 @@ static bool read_parts(const folder *f, const struct norm_form *form, norm *out)
 static bool read_norm(const folder *f, node_id n, norm *out)
 {
 	*out = (norm){.node = n};
-	for (size_t i = 0; i < sizeof norm_forms / sizeof *norm_forms; i++)
-		if (edit_is(f->e, n, norm_forms[i].op))
-			return node_pure(f->e, n) && read_parts(f, &norm_forms[i], out);
-	return false;
+	const struct norm_form *form = &norm_forms[f->e->p->nodes.at[n].op_id];
+	return form->eps && node_pure(f->e, n) && read_parts(f, form, out);
 }
 
 /* The dimension of the weight that channels of the result are. */
@@ -142,13 +139,13 @@ static clv_status cast(const arithmetic *a, value_id *v, dtype type)
 	TRY(like_it(a, *v, type, &out));
 	arg args[] = {
 		arg_of(*v), {.kind = ARG_DTYPE, .u.code = type}, arg_bool(false), arg_bool(false), {.kind = ARG_NONE}};
-	TRY(put_node(&a->at, "aten::to.dtype", args, 5, out));
+	TRY(put_node(&a->at, OP_to_dtype, args, 5, out));
 	*v = out;
 	return CLV_OK;
 }
 
 /* *v = op(*v, other), of the shape of *v. */
-static clv_status combine(const arithmetic *a, const char *op, value_id *v, arg other, bool has_alpha)
+static clv_status combine(const arithmetic *a, uint16_t op, value_id *v, arg other, bool has_alpha)
 {
 	value_id out;
 	arg args[] = {arg_of(*v), other, {.kind = ARG_NONE}};
@@ -160,7 +157,7 @@ static clv_status combine(const arithmetic *a, const char *op, value_id *v, arg 
 	return CLV_OK;
 }
 
-static clv_status one(const arithmetic *a, const char *op, value_id *v)
+static clv_status one(const arithmetic *a, uint16_t op, value_id *v)
 {
 	value_id out;
 	arg args[] = {arg_of(*v)};
@@ -173,9 +170,9 @@ static clv_status one(const arithmetic *a, const char *op, value_id *v)
 static clv_status make_factor(const arithmetic *a, const norm *b, value_id *factor)
 {
 	*factor = b->var;
-	TRY(combine(a, "aten::add.Scalar", factor, arg_float(b->eps), true));
-	TRY(one(a, "aten::rsqrt", factor));
-	return b->gamma == NONE ? CLV_OK : combine(a, "aten::mul.Tensor", factor, arg_of(b->gamma), false);
+	TRY(combine(a, OP_add_Scalar, factor, arg_float(b->eps), true));
+	TRY(one(a, OP_rsqrt, factor));
+	return b->gamma == NONE ? CLV_OK : combine(a, OP_mul_Tensor, factor, arg_of(b->gamma), false);
 }
 
 /* The factor of each channel, in the dimension of the weight that has them. */
@@ -189,7 +186,7 @@ static clv_status spread(const arithmetic *a, value_id factor, const weighted *w
 	TRY(arg_ints(e, shape, ndim, &args[1]));
 	TRY(new_tensor(e, factor, a->type, shape, ndim, out));
 	e->p->values.at[*out].alias = factor;
-	return put_node(&a->at, "aten::view", args, 2, *out);
+	return put_node(&a->at, OP_view, args, 2, *out);
 }
 
 static clv_status make_weight(const arithmetic *a, const weighted *w, const norm *b, value_id factor, value_id *out)
@@ -199,7 +196,7 @@ static clv_status make_weight(const arithmetic *a, const weighted *w, const norm
 	TRY(spread(a, factor, w, b->channels, &wide));
 	*out = w->weight;
 	TRY(cast(a, out, a->type));
-	TRY(combine(a, "aten::mul.Tensor", out, arg_of(wide), false));
+	TRY(combine(a, OP_mul_Tensor, out, arg_of(wide), false));
 	return cast(a, out, type);
 }
 
@@ -210,14 +207,14 @@ static clv_status make_bias(const arithmetic *a, const weighted *w, const norm *
 	TRY(cast(a, &bias, a->type));
 	if (bias == NONE) {
 		*out = b->mean;
-		TRY(one(a, "aten::neg", out));
+		TRY(one(a, OP_neg, out));
 	} else {
 		*out = bias;
-		TRY(combine(a, "aten::sub.Tensor", out, arg_of(b->mean), true));
+		TRY(combine(a, OP_sub_Tensor, out, arg_of(b->mean), true));
 	}
-	TRY(combine(a, "aten::mul.Tensor", out, arg_of(factor), false));
+	TRY(combine(a, OP_mul_Tensor, out, arg_of(factor), false));
 	if (b->beta != NONE)
-		TRY(combine(a, "aten::add.Tensor", out, arg_of(b->beta), true));
+		TRY(combine(a, OP_add_Tensor, out, arg_of(b->beta), true));
 	return cast(a, out, type);
 }
 
@@ -245,7 +242,7 @@ static clv_status put_folded(const spot *at, const weighted *w, const norm *b, v
 	if (st == CLV_OK)
 		st = edit_remove(e, b->node);
 	if (st == CLV_OK)
-		st = put_node(at, plan_s(e->p, x->op), args, n, b->result);
+		st = put_node(at, x->op_id, args, n, b->result);
 	mem_free(args);
 	return st;
 }
@@ -280,7 +277,7 @@ static clv_status put_scaled(edit *e, const norm *found)
 	arg args[4] = {arg_of(wide_shift), arg_of(b.x), arg_of(wide_factor)};
 	TRY(arg_int(e, 1, &args[3]));
 	TRY(edit_remove(e, b.node));
-	return put_node(&a.at, "aten::addcmul", args, 4, b.result);
+	return put_node(&a.at, OP_addcmul, args, 4, b.result);
 }
 
 clv_status scale_last_images(edit *e, bool *constant, const bool *last, uint32_t *changes)

@@ -8,7 +8,6 @@
 #include "optimize/match.h"
 
 #include <math.h>
-#include <string.h>
 
 /* ---- steps --------------------------------------------------------------------------------------------------------- */
 
@@ -177,61 +176,58 @@ FORM(softplus_form, k[1] > 0 && k[2] >= 14 && scaled(&a[0], k[1], out) && form_e
 
 /* Numbers that are not given are as these say: alpha, bounds, beta and threshold. */
 static const struct step {
-	const char *op;
 	step_fn run;
 	step_form_fn form;
 	uint32_t args; /* 1 to 3 */
 	double second, third;
-} steps[] = {
-	{"aten::add.Tensor", step_add, add_form, 3, NAN, 1},
-	{"aten::add.Scalar", step_add, add_form, 3, NAN, 1},
-	{"aten::add_.Tensor", step_add, add_form, 3, NAN, 1},
-	{"aten::sub.Tensor", step_sub, sub_form, 3, NAN, 1},
-	{"aten::sub.Scalar", step_sub, sub_form, 3, NAN, 1},
-	{"aten::sub_.Tensor", step_sub, sub_form, 3, NAN, 1},
-	{"aten::rsub.Tensor", step_rsub, rsub_form, 3, NAN, 1},
-	{"aten::rsub.Scalar", step_rsub, rsub_form, 3, NAN, 1},
-	{"aten::mul.Tensor", step_mul, mul_form, 2, NAN, NAN},
-	{"aten::mul.Scalar", step_mul, mul_form, 2, NAN, NAN},
-	{"aten::mul_.Tensor", step_mul, mul_form, 2, NAN, NAN},
-	{"aten::div.Tensor", step_div, div_form, 2, NAN, NAN},
-	{"aten::div.Scalar", step_div, div_form, 2, NAN, NAN},
-	{"aten::div_.Tensor", step_div, div_form, 2, NAN, NAN},
-	{"aten::pow.Tensor_Scalar", step_pow, pow_form, 2, NAN, NAN},
-	{"aten::square", step_square, square_form, 1, NAN, NAN},
-	{"aten::neg", step_neg, neg_form, 1, NAN, NAN},
-	{"aten::exp", step_exp, exp_form, 1, NAN, NAN},
-	{"aten::expm1", step_expm1, expm1_form, 1, NAN, NAN},
-	{"aten::log", step_log, log_form, 1, NAN, NAN},
-	{"aten::log1p", step_log1p, log1p_form, 1, NAN, NAN},
-	{"aten::tanh", step_tanh, tanh_form, 1, NAN, NAN},
-	{"aten::erf", step_erf, erf_form, 1, NAN, NAN},
-	{"aten::special_erf", step_erf, erf_form, 1, NAN, NAN},
-	{"aten::erfc", step_erfc, erfc_form, 1, NAN, NAN},
-	{"aten::sigmoid", step_sigmoid, sigmoid_form, 1, NAN, NAN},
-	{"aten::sigmoid_", step_sigmoid, sigmoid_form, 1, NAN, NAN},
-	{"aten::tanh_", step_tanh, tanh_form, 1, NAN, NAN},
-	{"aten::reciprocal", step_reciprocal, reciprocal_form, 1, NAN, NAN},
-	{"aten::clamp", step_clamp, clamp_form, 3, -INFINITY, INFINITY},
-	{"aten::clamp_", step_clamp, clamp_form, 3, -INFINITY, INFINITY},
-	{"aten::clamp_min", step_at_least, at_least_form, 2, NAN, NAN},
-	{"aten::clamp_max", step_at_most, at_most_form, 2, NAN, NAN},
-	{"aten::hardtanh", step_clamp, clamp_form, 3, -1, 1},
-	{"aten::hardtanh_", step_clamp, clamp_form, 3, -1, 1},
-	{"aten::relu", step_relu, relu_form, 1, NAN, NAN},
-	{"aten::relu_", step_relu, relu_form, 1, NAN, NAN},
-	{"aten::relu6", step_relu6, relu6_form, 1, NAN, NAN},
-	{"aten::relu6_", step_relu6, relu6_form, 1, NAN, NAN},
-	{"aten::hardsigmoid", step_hardsigmoid, hardsigmoid_form, 1, NAN, NAN},
-	{"aten::softplus", step_softplus, softplus_form, 3, 1, 20},
+} steps[OP_COUNT] = {
+	[OP_add_Tensor] = {step_add, add_form, 3, NAN, 1},
+	[OP_add_Scalar] = {step_add, add_form, 3, NAN, 1},
+	[OP_add__Tensor] = {step_add, add_form, 3, NAN, 1},
+	[OP_sub_Tensor] = {step_sub, sub_form, 3, NAN, 1},
+	[OP_sub_Scalar] = {step_sub, sub_form, 3, NAN, 1},
+	[OP_sub__Tensor] = {step_sub, sub_form, 3, NAN, 1},
+	[OP_rsub_Tensor] = {step_rsub, rsub_form, 3, NAN, 1},
+	[OP_rsub_Scalar] = {step_rsub, rsub_form, 3, NAN, 1},
+	[OP_mul_Tensor] = {step_mul, mul_form, 2, NAN, NAN},
+	[OP_mul_Scalar] = {step_mul, mul_form, 2, NAN, NAN},
+	[OP_mul__Tensor] = {step_mul, mul_form, 2, NAN, NAN},
+	[OP_div_Tensor] = {step_div, div_form, 2, NAN, NAN},
+	[OP_div_Scalar] = {step_div, div_form, 2, NAN, NAN},
+	[OP_div__Tensor] = {step_div, div_form, 2, NAN, NAN},
+	[OP_pow_Tensor_Scalar] = {step_pow, pow_form, 2, NAN, NAN},
+	[OP_square] = {step_square, square_form, 1, NAN, NAN},
+	[OP_neg] = {step_neg, neg_form, 1, NAN, NAN},
+	[OP_exp] = {step_exp, exp_form, 1, NAN, NAN},
+	[OP_expm1] = {step_expm1, expm1_form, 1, NAN, NAN},
+	[OP_log] = {step_log, log_form, 1, NAN, NAN},
+	[OP_log1p] = {step_log1p, log1p_form, 1, NAN, NAN},
+	[OP_tanh] = {step_tanh, tanh_form, 1, NAN, NAN},
+	[OP_erf] = {step_erf, erf_form, 1, NAN, NAN},
+	[OP_special_erf] = {step_erf, erf_form, 1, NAN, NAN},
+	[OP_erfc] = {step_erfc, erfc_form, 1, NAN, NAN},
+	[OP_sigmoid] = {step_sigmoid, sigmoid_form, 1, NAN, NAN},
+	[OP_sigmoid_] = {step_sigmoid, sigmoid_form, 1, NAN, NAN},
+	[OP_tanh_] = {step_tanh, tanh_form, 1, NAN, NAN},
+	[OP_reciprocal] = {step_reciprocal, reciprocal_form, 1, NAN, NAN},
+	[OP_clamp] = {step_clamp, clamp_form, 3, -INFINITY, INFINITY},
+	[OP_clamp_] = {step_clamp, clamp_form, 3, -INFINITY, INFINITY},
+	[OP_clamp_min] = {step_at_least, at_least_form, 2, NAN, NAN},
+	[OP_clamp_max] = {step_at_most, at_most_form, 2, NAN, NAN},
+	[OP_hardtanh] = {step_clamp, clamp_form, 3, -1, 1},
+	[OP_hardtanh_] = {step_clamp, clamp_form, 3, -1, 1},
+	[OP_relu] = {step_relu, relu_form, 1, NAN, NAN},
+	[OP_relu_] = {step_relu, relu_form, 1, NAN, NAN},
+	[OP_relu6] = {step_relu6, relu6_form, 1, NAN, NAN},
+	[OP_relu6_] = {step_relu6, relu6_form, 1, NAN, NAN},
+	[OP_hardsigmoid] = {step_hardsigmoid, hardsigmoid_form, 1, NAN, NAN},
+	[OP_softplus] = {step_softplus, softplus_form, 3, 1, 20},
 };
 
-static const struct step *find_step(const char *op)
+static const struct step *step_of(const edit *e, node_id n)
 {
-	for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
-		if (!strcmp(op, steps[i].op))
-			return &steps[i];
-	return NULL;
+	const struct step *s = &steps[e->p->nodes.at[n].op_id];
+	return s->run ? s : NULL;
 }
 
 /* ---- functions ----------------------------------------------------------------------------------------------------- */
@@ -312,29 +308,19 @@ static double softplus(double x)
 static const struct function {
 	double (*at)(double x);
 	bool (*form)(piece *p, const form *x, form *out);
-	const char *op, *in_place;
+	uint16_t op;
 	const char *approximate; /* its second argument, or NULL */
 	bool bends;              /* it has bounds */
 } functions[] = {
-	{gelu, gelu_form, "aten::gelu", "aten::gelu_", "none", false},
-	{gelu_tanh, gelu_tanh_form, "aten::gelu", "aten::gelu_", "tanh", false},
-	{silu, silu_form, "aten::silu", "aten::silu_", NULL, false},
-	{mish, mish_form, "aten::mish", "aten::mish_", NULL, false},
-	{hardswish, hardswish_form, "aten::hardswish", "aten::hardswish_", NULL, true},
-	{hardsigmoid, hardsigmoid_of_x, "aten::hardsigmoid", "aten::hardsigmoid_", NULL, true},
-	{sigmoid, sigmoid_of_x, "aten::sigmoid", "aten::sigmoid_", NULL, false},
-	{softplus, softplus_of_x, "aten::softplus", NULL, NULL, false},
+	{gelu, gelu_form, OP_gelu, "none", false},
+	{gelu_tanh, gelu_tanh_form, OP_gelu, "tanh", false},
+	{silu, silu_form, OP_silu, NULL, false},
+	{mish, mish_form, OP_mish, NULL, false},
+	{hardswish, hardswish_form, OP_hardswish, NULL, true},
+	{hardsigmoid, hardsigmoid_of_x, OP_hardsigmoid, NULL, true},
+	{sigmoid, sigmoid_of_x, OP_sigmoid, NULL, false},
+	{softplus, softplus_of_x, OP_softplus, NULL, false},
 };
-
-typedef struct finder {
-	edit *e;
-	const struct step **steps; /* per operator's name; NULL */
-} finder;
-
-static const struct step *step_of(const finder *f, node_id n)
-{
-	return f->steps[f->e->p->nodes.at[n].op];
-}
 
 /* ---- trying -------------------------------------------------------------------------------------------------------- */
 
@@ -457,10 +443,9 @@ static int line_of(const edit *e, const formula *f, value_id v)
 	return LINE_X;
 }
 
-static bool read_line(const finder *s, const formula *f, node_id n, struct line *l)
+static bool read_line(const edit *e, const formula *f, node_id n, struct line *l)
 {
-	const edit *e = s->e;
-	l->step = step_of(s, n);
+	l->step = step_of(e, n);
 	for (uint32_t k = 0; k < l->step->args; k++) {
 		const arg *a = edit_arg(e, n, k);
 		l->from[k] = a->kind == ARG_VALUE ? line_of(e, f, a->u.v) : LINE_NUMBER;
@@ -486,13 +471,13 @@ static void sort_nodes(found_tree *t)
 		}
 }
 
-static const struct function *name_it(const finder *s, const found_tree *t, value_id x)
+static const struct function *name_it(const edit *e, const found_tree *t, value_id x)
 {
 	formula f = {.tree = *t, .x = x};
-	double tolerance = s->e->p->values.at[x].dtype == DT_F64 ? 1e-11 : 1e-6;
+	double tolerance = e->p->values.at[x].dtype == DT_F64 ? 1e-11 : 1e-6;
 	sort_nodes(&f.tree);
 	for (uint32_t i = 0; i < f.tree.n; i++)
-		if (!read_line(s, &f, f.tree.nodes[i], &f.lines[i]))
+		if (!read_line(e, &f, f.tree.nodes[i], &f.lines[i]))
 			return NULL;
 	double first = run_formula(&f, FIRST_POINT);
 	for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
@@ -529,10 +514,9 @@ static bool push_value(frontier *f, value_id v)
 }
 
 /* The node becomes part of the tree, what it reads part of the frontier. */
-static bool look_into(const finder *s, node_id n, found_tree *t, frontier *f)
+static bool look_into(const edit *e, node_id n, found_tree *t, frontier *f)
 {
-	const edit *e = s->e;
-	const struct step *step = step_of(s, n);
+	const struct step *step = step_of(e, n);
 	if (!step || t->n == MOST_STEPS || !may_join(e, t->top, n) || !tree_add_node(t, n))
 		return false;
 	for (uint32_t k = 0; k < e->p->nodes.at[n].nargs; k++) {
@@ -571,23 +555,23 @@ static node_id pop_last(const edit *e, frontier *f)
 static bool can_write(const edit *e, const found_tree *t, const struct function *g)
 {
 	return makes_new(e, t->top) ||
-	       (e->p->nodes.at[t->top].nwrites && g->in_place && edit_value(e, t->top, 0) == t->leaves[0]);
+	       (e->p->nodes.at[t->top].nwrites && op_rows[g->op].writer && edit_value(e, t->top, 0) == t->leaves[0]);
 }
 
 /* The nearest value that all paths from the top lead to, such that the top is a known function of it. */
-static const struct function *find_function(const finder *s, node_id top, found_tree *t)
+static const struct function *find_function(const edit *e, node_id top, found_tree *t)
 {
 	frontier f = {.n = 0};
 	tree_new(top, t);
-	if (!look_into(s, top, t, &f))
+	if (!look_into(e, top, t, &f))
 		return NULL;
 	for (;;) {
-		const struct function *g = f.n == 1 && t->n > 1 ? name_it(s, t, f.at[0]) : NULL;
+		const struct function *g = f.n == 1 && t->n > 1 ? name_it(e, t, f.at[0]) : NULL;
 		t->nleaves = 0;
-		if (g && tree_add_leaf(t, f.at[0]) && tree_is_closed(s->e, t) && can_write(s->e, t, g))
+		if (g && tree_add_leaf(t, f.at[0]) && tree_is_closed(e, t) && can_write(e, t, g))
 			return g;
-		node_id next = pop_last(s->e, &f);
-		if (next == NONE || !look_into(s, next, t, &f))
+		node_id next = pop_last(e, &f);
+		if (next == NONE || !look_into(e, next, t, &f))
 			return NULL;
 	}
 }
@@ -607,33 +591,21 @@ static clv_status put_function(edit *e, const found_tree *t, const struct functi
 	bool in_place = e->p->nodes.at[t->top].nwrites;
 	value_id written = in_place ? e->p->ids.at[e->p->nodes.at[t->top].writes] : NONE;
 	TRY(tree_remove(e, t));
-	return put_writer(&at, in_place ? g->in_place : g->op, args, n, result, written);
-}
-
-static clv_status name_all(finder *f, uint32_t *changes)
-{
-	for (node_id n = f->e->end; n-- > f->e->first;) { /* from the end: the largest tree first */
-		found_tree t;
-		if (f->e->gone.at[n] || !step_of(f, n) || edit_result(f->e, n) == NONE)
-			continue;
-		const struct function *g = find_function(f, n, &t);
-		if (!g)
-			continue;
-		TRY(put_function(f->e, &t, g));
-		*changes += t.n;
-	}
-	return CLV_OK;
+	return put_writer(&at, in_place ? op_rows[g->op].writer : g->op, args, n, result, written);
 }
 
 clv_status pass_functions(edit *e, const optimize_spec *s, uint32_t *changes)
 {
 	(void)s;
-	finder f = {e, mem_alloc((e->p->strs.n + 1) * sizeof *f.steps)};
-	if (!f.steps)
-		return fail_nomem();
-	for (str_id i = 0; i < e->p->strs.n; i++)
-		f.steps[i] = strncmp(plan_s(e->p, i), "aten::", 6) ? NULL : find_step(plan_s(e->p, i));
-	clv_status st = name_all(&f, changes);
-	mem_free(f.steps);
-	return st;
+	for (node_id n = e->end; n-- > e->first;) { /* from the end: the largest tree first */
+		found_tree t;
+		if (e->gone.at[n] || !step_of(e, n) || edit_result(e, n) == NONE)
+			continue;
+		const struct function *g = find_function(e, n, &t);
+		if (!g)
+			continue;
+		TRY(put_function(e, &t, g));
+		*changes += t.n;
+	}
+	return CLV_OK;
 }

@@ -34,20 +34,18 @@ static bool add_activation(const fuser *f, tail *t, node_id maker, const char *o
 
 /* (a, b[, alpha]): a function of both that oneDNN has, in place or not. */
 static const struct binary_form {
-	const char *op, *name;
+	const char *name;
 	bool commutes, alpha;
-} binaries[] = {
-	{"aten::add.Tensor", "add", true, true},  {"aten::add_.Tensor", "add", true, true},
-	{"aten::sub.Tensor", "sub", false, true}, {"aten::sub_.Tensor", "sub", false, true},
-	{"aten::mul.Tensor", "mul", true, false}, {"aten::mul_.Tensor", "mul", true, false},
+} binaries[OP_COUNT] = {
+	[OP_add_Tensor] = {"add", true, true},  [OP_add__Tensor] = {"add", true, true},
+	[OP_sub_Tensor] = {"sub", false, true}, [OP_sub__Tensor] = {"sub", false, true},
+	[OP_mul_Tensor] = {"mul", true, false}, [OP_mul__Tensor] = {"mul", true, false},
 };
 
 static const struct binary_form *find_binary(const edit *e, node_id u)
 {
-	for (size_t i = 0; i < sizeof binaries / sizeof *binaries; i++)
-		if (edit_is(e, u, binaries[i].op))
-			return &binaries[i];
-	return NULL;
+	const struct binary_form *b = &binaries[e->p->nodes.at[u].op_id];
+	return b->name && !edit_pinned(e, u) ? b : NULL;
 }
 
 /* All elements of its memory, in order of that memory: it was not made by looking at another part of it. */
@@ -200,7 +198,7 @@ static void place_result(fuser *f, const tail *t)
 	}
 }
 
-clv_status join(fuser *f, const weighted *w, const tail *t, const char *op, const arg *args, uint32_t nargs)
+clv_status join(fuser *f, const weighted *w, const tail *t, uint16_t op, const arg *args, uint32_t nargs)
 {
 	edit *e = f->e;
 	spot at = {e, t->at, w->node};

@@ -49,7 +49,7 @@ enum tail_kind { TAIL_UNARY = 1, TAIL_BINARY = 2, TAIL_IN_PLACE = 4, TAIL_BINARY
 /* The longest tail of the kinds; n is 0 where there is none. */
 void find_tail(const fuser *f, const weighted *w, unsigned kinds, tail *out);
 /* Removes the node and its tail, and puts op(args) there. With in_place it writes `other`. */
-clv_status join(fuser *f, const weighted *w, const tail *t, const char *op, const arg *args, uint32_t nargs);
+clv_status join(fuser *f, const weighted *w, const tail *t, uint16_t op, const arg *args, uint32_t nargs);
 
 /* The sizes of v are known before a run, and none is 0: they say how weights are best laid out for it. */
 clv_status has_hints(const edit *e, value_id v, bool *out);

@@ -119,7 +119,7 @@ static clv_status new_packed(edit *e, const weighted *w, value_id *out)
 	return new_tensor(e, w->weight, DT_F32, shape, ndim, out);
 }
 
-static clv_status pack(fuser *f, const weighted *w, const geometry *g, const char *op, value_id *out)
+static clv_status pack(fuser *f, const weighted *w, const geometry *g, uint16_t op, value_id *out)
 {
 	edit *e = f->e;
 	spot at = {e, w->node, w->node};
@@ -138,7 +138,7 @@ static clv_status join_unary(fuser *f, const weighted *w, const geometry *g, val
 	uint32_t n = 3;
 	TRY(geometry_args(f, w, g, args, &n));
 	TRY(activation_args(f, &t->act, "none", &args[n]));
-	const char *op = w->transposed ? "mkldnn::_convolution_transpose_pointwise" : "mkldnn::_convolution_pointwise";
+	uint16_t op = w->transposed ? OP_mkldnn__convolution_transpose_pointwise : OP_mkldnn__convolution_pointwise;
 	return join(f, w, t, op, args, n + 3);
 }
 
@@ -154,7 +154,7 @@ static clv_status join_binary(fuser *f, const weighted *w, const geometry *g, va
 	TRY(arg_text(f->e, t->binary, &args[n++]));
 	args[n++] = arg_float(1);
 	TRY(activation_args(f, &t->act, NULL, &args[n]));
-	const char *op = t->in_place ? "mkldnn::_convolution_pointwise_.binary" : "mkldnn::_convolution_pointwise.binary";
+	uint16_t op = t->in_place ? OP_mkldnn__convolution_pointwise__binary : OP_mkldnn__convolution_pointwise_binary;
 	return join(f, w, t, op, args, n + 3);
 }
 
@@ -162,23 +162,22 @@ static clv_status join_binary(fuser *f, const weighted *w, const geometry *g, va
 
 static unsigned tail_kinds(const fuser *f, const weighted *w)
 {
-	bool (*has)(const char *) = f->s->has_op;
 	if (w->transposed)
-		return has("mkldnn::_convolution_transpose_pointwise") ? TAIL_UNARY : 0;
-	unsigned kinds = has("mkldnn::_convolution_pointwise") ? TAIL_UNARY : 0;
-	if (has("mkldnn::_convolution_pointwise.binary"))
+		return has_operator(f->s, OP_mkldnn__convolution_transpose_pointwise) ? TAIL_UNARY : 0;
+	unsigned kinds = has_operator(f->s, OP_mkldnn__convolution_pointwise) ? TAIL_UNARY : 0;
+	if (has_operator(f->s, OP_mkldnn__convolution_pointwise_binary))
 		kinds |= TAIL_BINARY | TAIL_BINARY_RELU;
-	if (has("mkldnn::_convolution_pointwise_.binary"))
+	if (has_operator(f->s, OP_mkldnn__convolution_pointwise__binary))
 		kinds |= TAIL_IN_PLACE;
 	return kinds;
 }
 
-static const char *packing_op(const fuser *f, const weighted *w, const geometry *g)
+static uint16_t packing_op(const fuser *f, const weighted *w, const geometry *g)
 {
-	const char *op =
-		w->transposed ? "mkldnn::_reorder_convolution_transpose_weight" : "mkldnn::_reorder_convolution_weight";
+	uint16_t op =
+		w->transposed ? OP_mkldnn__reorder_convolution_transpose_weight : OP_mkldnn__reorder_convolution_weight;
 	bool possible = g->dims == 2 || (g->dims == 3 && !w->transposed);
-	return possible && may_be_channels_last(f, w) && f->s->has_op(op) ? op : NULL;
+	return possible && may_be_channels_last(f, w) && has_operator(f->s, op) ? op : OP_UNKNOWN;
 }
 
 clv_status fuse_convolution(fuser *f, node_id n)
@@ -189,7 +188,7 @@ clv_status fuse_convolution(fuser *f, node_id n)
 	if (!read_weighted(f->e, n, &w) || !read_geometry(f->e, &w, &g) || !is_usable(f, &w))
 		return CLV_OK;
 	unsigned kinds = tail_kinds(f, &w);
-	const char *packing = packing_op(f, &w, &g);
+	uint16_t packing = packing_op(f, &w, &g);
 	value_id weight = w.weight;
 	find_tail(f, &w, kinds, &t);
 	if (!(kinds & TAIL_UNARY) || (!packing && (!t.n || w.transposed)))

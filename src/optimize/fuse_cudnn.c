@@ -20,7 +20,6 @@ static clv_status geometry_args(edit *e, const weighted *w, const geometry *g, a
 
 clv_status fuse_cudnn(fuser *f, node_id n)
 {
-	static const char relu[] = "aten::cudnn_convolution_relu", add_relu[] = "aten::cudnn_convolution_add_relu";
 	weighted w;
 	geometry g;
 	tail t;
@@ -28,7 +27,7 @@ clv_status fuse_cudnn(fuser *f, node_id n)
 		return CLV_OK;
 	if (!is_gpu_float(f->e, f->s, w.x) || !is_gpu_float(f->e, f->s, w.weight) || is_depthwise(f->e, &w))
 		return CLV_OK;
-	if (!f->s->has_op(relu) || !f->s->has_op(add_relu))
+	if (!has_operator(f->s, OP_cudnn_convolution_relu) || !has_operator(f->s, OP_cudnn_convolution_add_relu))
 		return CLV_OK;
 	find_tail(f, &w, TAIL_RELU | TAIL_BINARY | TAIL_BINARY_RELU, &t);
 	if (!t.act.name || (t.binary && strcmp(t.binary, "add") != 0))
@@ -36,9 +35,9 @@ clv_status fuse_cudnn(fuser *f, node_id n)
 	if (!t.binary) {
 		arg args[7] = {arg_of(w.x), arg_of(w.weight), arg_of(w.bias)};
 		TRY(geometry_args(f->e, &w, &g, &args[3]));
-		return join(f, &w, &t, relu, args, 7);
+		return join(f, &w, &t, OP_cudnn_convolution_relu, args, 7);
 	}
 	arg args[9] = {arg_of(w.x), arg_of(w.weight), arg_of(t.other), arg_float(1), arg_of(w.bias)};
 	TRY(geometry_args(f->e, &w, &g, &args[5]));
-	return join(f, &w, &t, add_relu, args, 9);
+	return join(f, &w, &t, OP_cudnn_convolution_add_relu, args, 9);
 }

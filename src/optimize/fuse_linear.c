@@ -2,8 +2,6 @@
  * operators it stands for, so small ones stay. */
 #include "optimize/fuse.h"
 
-#include <string.h>
-
 /* Multiplications from which on the call is worth it; where the number of rows is not known, elements of the weight. */
 enum { ENOUGH_WORK = 1 << 20, ENOUGH_WEIGHT = 1 << 18 };
 
@@ -61,7 +59,7 @@ static clv_status pack(fuser *f, const sized *x, value_id *out)
 		args[1] = (arg){.kind = ARG_INT, .u.e = x->rows};
 	TRY(new_tensor(e, weight, DT_F32, shape, 2, out));
 	e->p->values.at[*out].flags |= VALUE_ODD;
-	return put_node(&at, "mkldnn::_reorder_linear_weight", args, 2, *out);
+	return put_node(&at, OP_mkldnn__reorder_linear_weight, args, 2, *out);
 }
 
 static clv_status join_linear(fuser *f, const weighted *w, value_id weight, const tail *t)
@@ -69,27 +67,26 @@ static clv_status join_linear(fuser *f, const weighted *w, value_id weight, cons
 	if (t->binary) {
 		arg args[5] = {arg_of(w->x), arg_of(t->other), arg_of(weight), arg_of(w->bias)};
 		TRY(arg_text(f->e, t->binary, &args[4]));
-		return join(f, w, t, "mkldnn::_linear_pointwise.binary", args, 5);
+		return join(f, w, t, OP_mkldnn__linear_pointwise_binary, args, 5);
 	}
 	arg args[6] = {arg_of(w->x), arg_of(weight), arg_of(w->bias)};
 	TRY(activation_args(f, &t->act, "none", &args[3]));
-	return join(f, w, t, "mkldnn::_linear_pointwise", args, 6);
+	return join(f, w, t, OP_mkldnn__linear_pointwise, args, 6);
 }
 
 clv_status fuse_linear(fuser *f, node_id n)
 {
 	sized x;
 	tail t;
-	bool (*has)(const char *) = f->s->has_op;
 	if (!read_linear(f->e, f->constant, n, &x.l) || !is_usable(f->e, &x.l.w))
 		return CLV_OK;
-	if (!has("mkldnn::_reorder_linear_weight") || !has("mkldnn::_linear_pointwise"))
+	if (!has_operator(f->s, OP_mkldnn__reorder_linear_weight) || !has_operator(f->s, OP_mkldnn__linear_pointwise))
 		return CLV_OK;
 	TRY(find_rows(f, &x));
 	if (!is_worth_it(f->e->p, &x))
 		return CLV_OK;
 	value_id weight;
-	find_tail(f, &x.l.w, TAIL_UNARY | (has("mkldnn::_linear_pointwise.binary") ? TAIL_BINARY : 0), &t);
+	find_tail(f, &x.l.w, TAIL_UNARY | (has_operator(f->s, OP_mkldnn__linear_pointwise_binary) ? TAIL_BINARY : 0), &t);
 	TRY(pack(f, &x, &weight));
 	return join_linear(f, &x.l.w, weight, &t);
 }

@@ -7,8 +7,6 @@
  * A copy goes where nobody writes it, or what it was made of, and nobody outside sees it.
  *
  * No gradients are asked for where passes run, so `detach` is a view like others. */
-#include <string.h>
-
 #include "optimize/optimize.h"
 
 typedef enum kinship {
@@ -27,7 +25,6 @@ typedef struct looker {
 typedef bool (*rule_fn)(const looker *l, node_id n, value_id x);
 
 typedef struct rule {
-	const char *op;
 	kinship kin;
 	rule_fn holds;
 } rule;
@@ -199,51 +196,46 @@ static bool copy_is_alike(const looker *l, node_id n, value_id x)
 	return rows && view_changes_nothing(l, n, x);
 }
 
-static const rule rules[] = {
-	{"aten::_unsafe_view", VIEW, view_changes_nothing},
-	{"aten::alias", VIEW, always},
-	{"aten::alpha_dropout", ITSELF, drops_nothing},
-	{"aten::alpha_dropout_", IN_PLACE, drops_nothing},
-	{"aten::broadcast_to", VIEW, always},
-	{"aten::clone", COPY, copy_is_alike},
-	{"aten::conj", ITSELF, is_real},
-	{"aten::contiguous", ITSELF, is_contiguous},
-	{"aten::detach", VIEW, always},
-	{"aten::detach_", IN_PLACE, always},
-	{"aten::dropout", ITSELF, drops_nothing},
-	{"aten::dropout_", IN_PLACE, drops_nothing},
-	{"aten::expand", VIEW, always},
-	{"aten::expand_as", VIEW, always},
-	{"aten::feature_alpha_dropout", ITSELF, drops_nothing},
-	{"aten::feature_alpha_dropout_", IN_PLACE, drops_nothing},
-	{"aten::feature_dropout", ITSELF, drops_nothing},
-	{"aten::feature_dropout_", IN_PLACE, drops_nothing},
-	{"aten::flatten.using_ints", VIEW, always}, /* as many dimensions as before: of one it made one */
-	{"aten::lift_fresh", VIEW, always},
-	{"aten::narrow", VIEW, starts_at_zero},
-	{"aten::permute", VIEW, permutes_nothing},
-	{"aten::positive", VIEW, always},
-	{"aten::reshape", VIEW, view_changes_nothing},
-	{"aten::reshape_as", VIEW, view_changes_nothing},
-	{"aten::resolve_conj", ITSELF, is_real},
-	{"aten::slice.Tensor", VIEW, takes_whole},
-	{"aten::squeeze", VIEW, squeezes_nothing},
-	{"aten::squeeze.dim", VIEW, squeezes_nothing},
-	{"aten::squeeze.dims", VIEW, squeezes_nothing},
-	{"aten::to.device", ITSELF, to_device},
-	{"aten::to.dtype", ITSELF, to_dtype},
-	{"aten::to.dtype_layout", ITSELF, to_all},
-	{"aten::to.other", ITSELF, to_other},
-	{"aten::transpose.int", VIEW, swaps_nothing},
-	{"aten::type_as", ITSELF, is_like_other},
-	{"aten::view", VIEW, view_changes_nothing},
-	{"aten::view_as", VIEW, view_changes_nothing},
+static const rule rules[OP_COUNT] = {
+	[OP__unsafe_view] = {VIEW, view_changes_nothing},
+	[OP_alias] = {VIEW, always},
+	[OP_alpha_dropout] = {ITSELF, drops_nothing},
+	[OP_alpha_dropout_] = {IN_PLACE, drops_nothing},
+	[OP_broadcast_to] = {VIEW, always},
+	[OP_clone] = {COPY, copy_is_alike},
+	[OP_conj] = {ITSELF, is_real},
+	[OP_contiguous] = {ITSELF, is_contiguous},
+	[OP_detach] = {VIEW, always},
+	[OP_detach_] = {IN_PLACE, always},
+	[OP_dropout] = {ITSELF, drops_nothing},
+	[OP_dropout_] = {IN_PLACE, drops_nothing},
+	[OP_expand] = {VIEW, always},
+	[OP_expand_as] = {VIEW, always},
+	[OP_feature_alpha_dropout] = {ITSELF, drops_nothing},
+	[OP_feature_alpha_dropout_] = {IN_PLACE, drops_nothing},
+	[OP_feature_dropout] = {ITSELF, drops_nothing},
+	[OP_feature_dropout_] = {IN_PLACE, drops_nothing},
+	[OP_flatten_using_ints] = {VIEW, always}, /* as many dimensions as before: of one it made one */
+	[OP_lift_fresh] = {VIEW, always},
+	[OP_narrow] = {VIEW, starts_at_zero},
+	[OP_permute] = {VIEW, permutes_nothing},
+	[OP_positive] = {VIEW, always},
+	[OP_reshape] = {VIEW, view_changes_nothing},
+	[OP_reshape_as] = {VIEW, view_changes_nothing},
+	[OP_resolve_conj] = {ITSELF, is_real},
+	[OP_slice_Tensor] = {VIEW, takes_whole},
+	[OP_squeeze] = {VIEW, squeezes_nothing},
+	[OP_squeeze_dim] = {VIEW, squeezes_nothing},
+	[OP_squeeze_dims] = {VIEW, squeezes_nothing},
+	[OP_to_device] = {ITSELF, to_device},
+	[OP_to_dtype] = {ITSELF, to_dtype},
+	[OP_to_dtype_layout] = {ITSELF, to_all},
+	[OP_to_other] = {ITSELF, to_other},
+	[OP_transpose_int] = {VIEW, swaps_nothing},
+	[OP_type_as] = {ITSELF, is_like_other},
+	[OP_view] = {VIEW, view_changes_nothing},
+	[OP_view_as] = {VIEW, view_changes_nothing},
 };
-
-static int by_op(const void *key, const void *row)
-{
-	return strcmp(key, ((const rule *)row)->op);
-}
 
 /* ---- what all of them ask ---------------------------------------------------------------------------------------- */
 
@@ -279,8 +271,8 @@ static bool gives_back(const looker *l, node_id n, value_id x, value_id r)
 {
 	const edit *e = l->e;
 	const node *made = &e->p->nodes.at[n];
-	const rule *found = bsearch(plan_s(e->p, made->op), rules, sizeof rules / sizeof *rules, sizeof *rules, by_op);
-	return found && x != NONE && r != NONE && !e->facts.kept[r] && !(made->flags & (NODE_HOST | NODE_IMPURE)) &&
+	const rule *found = &rules[made->op_id];
+	return found->holds && x != NONE && r != NONE && !e->facts.kept[r] && !(made->flags & (NODE_HOST | NODE_IMPURE)) &&
 	       !node_draws(e->p, n) && !(e->p->values.at[r].flags & VALUE_GUARD) && same_type(e->p, x, r) &&
 	       memory_fits(e, made, found->kin, x, r) && found->holds(l, n, x);
 }

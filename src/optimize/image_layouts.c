@@ -1,4 +1,4 @@
-/* How images are laid out. Channels-last are those that were converted, and what operators of the table (layouts.def) make
+/* How images are laid out. Channels-last are those that were converted, and what operators with IMAGE in ops.def make
  * of them; row-major is what the table says. */
 #include "optimize/fuse.h"
 #include "optimize/layouts.h"
@@ -28,18 +28,18 @@ static void mark_image(void *ctx, value_id v)
 static bool is_conversion(const edit *e, node_id n)
 {
 	const arg *format = edit_arg(e, n, 1);
-	bool op = edit_is(e, n, "aten::contiguous") || edit_is(e, n, "aten::clone");
+	bool op = edit_is(e, n, OP_contiguous) || edit_is(e, n, OP_clone);
 	return op && format->kind == ARG_MEMFMT && !strcmp(memfmt_names[format->u.code], "channels_last");
 }
 
 static bool gives_last(follower *x, const layouts *l, node_id n)
 {
-	const layout_row *row = l->rows[n];
+	const op_row *row = l->rows[n];
 	if (is_conversion(x->e, n))
 		return true;
-	if (!row || row->kind == LAYOUT_ROWS)
+	if (!row || row->image.kind == IMAGE_ROWS)
 		return false;
-	x->where = row->where;
+	x->where = row->image.where;
 	x->some = false;
 	x->all = true;
 	layout_each_image(l, n, see_image, x);

@@ -12,64 +12,6 @@
 
 #include "optimize/rewrite.h"
 
-/* ---- operators ---------------------------------------------------------------------------------------------------- */
-
-typedef struct in_place_row {
-	const char *op, *writer;
-} in_place_row;
-
-static const in_place_row forms[] = {
-#define IN_PLACE(op, writer) {op, writer},
-#include "optimize/in_place.def"
-};
-
-static const char *const images[] = {
-#define IMAGE(op) op,
-#include "optimize/in_place.def"
-};
-
-static const char *const norms[] = {
-#define NORM(op) op,
-#include "optimize/in_place.def"
-};
-
-static const char *const fresh[] = {
-#define FRESH(op) op,
-#include "optimize/in_place.def"
-};
-
-static const char *const views[] = {
-#define VIEW(op) op,
-#include "optimize/in_place.def"
-};
-
-static int by_op(const void *key, const void *row)
-{
-	return strcmp(key, ((const in_place_row *)row)->op);
-}
-
-static const in_place_row *find_form(const char *op)
-{
-	return bsearch(op, forms, sizeof forms / sizeof *forms, sizeof *forms, by_op);
-}
-
-static int by_name(const void *key, const void *row)
-{
-	return strcmp(key, *(const char *const *)row);
-}
-
-static bool is_among(const char *op, const char *const *names, size_t n)
-{
-	return bsearch(op, names, n, sizeof *names, by_name) != NULL;
-}
-
-#define AMONG(op, names) is_among(op, names, sizeof names / sizeof *names)
-
-static bool is_fresh(const char *op)
-{
-	return gives_new_memory(op) || find_form(op) || AMONG(op, images) || AMONG(op, norms) || AMONG(op, fresh);
-}
-
 /* ---- memory ------------------------------------------------------------------------------------------------------- */
 
 typedef struct reuser {
@@ -139,7 +81,7 @@ static void find_sharing(reuser *x)
 	for (value_id v = 0; v < p->values.n; v++)
 		unite(x, alias_root(p, v), v);
 	for (x->now = 0; x->now < p->nodes.n; x->now++)
-		if (!is_fresh(plan_s(p, p->nodes.at[x->now].op)))
+		if (!op_makes_new(node_op(p, x->now)))
 			node_each_result(p, x->now, result_may_share, x);
 	for (x->now = x->e->first; x->now < x->e->end; x->now++) {
 		const node *n = &p->nodes.at[x->now];
@@ -164,32 +106,32 @@ static bool is_plain_image(const plan *p, value_id v)
 static bool is_channels_last_clone(const edit *e, node_id n)
 {
 	const arg *format = edit_arg(e, n, 1);
-	return edit_is(e, n, "aten::clone") && format->kind == ARG_MEMFMT &&
+	return edit_is(e, n, OP_clone) && format->kind == ARG_MEMFMT &&
 	       !strcmp(memfmt_names[format->u.code], "channels_last");
 }
 
 static bool makes_image(const reuser *x, node_id n, value_id r)
 {
 	const plan *p = x->e->p;
-	const char *op = plan_s(p, p->nodes.at[n].op);
+	const op_row *op = node_op(p, n);
 	value_id first = edit_value(x->e, n, 0);
 	if (x->e->facts.written[r] || !is_plain_image(p, r))
 		return false;
-	if (AMONG(op, images) || is_channels_last_clone(x->e, n))
+	if (op->formats || is_channels_last_clone(x->e, n))
 		return true;
-	return (find_form(op) || AMONG(op, norms)) && first != NONE && x->image[first] && same_shape(p, first, r);
+	return (op->writer || op->norm) && first != NONE && x->image[first] && same_shape(p, first, r);
 }
 
 static void look_at_result(reuser *x, node_id n, value_id r)
 {
 	const plan *p = x->e->p;
-	const char *op = plan_s(p, p->nodes.at[n].op);
+	const op_row *op = node_op(p, n);
 	value_id first = edit_value(x->e, n, 0);
 	x->image[r] = makes_image(x, n, r);
 	if (p->values.at[r].alias == NONE)
-		x->whole[r] = is_fresh(op);
+		x->whole[r] = op_makes_new(op);
 	else
-		x->whole[r] = AMONG(op, views) && first != NONE && x->whole[first];
+		x->whole[r] = op->strides == STRIDES_FIRST && first != NONE && x->whole[first];
 }
 
 /* ---- who can write ------------------------------------------------------------------------------------------------ */
@@ -260,7 +202,7 @@ static bool can_write(reuser *x, node_id n, value_id v, value_id r)
 enum { MAX_ARGS = 8 };
 
 /* Nothing that is or may be on the memory of v is read any more, so who reads r is all that counts from here on. */
-static clv_status write_there(reuser *x, node_id n, const char *writer, value_id v, value_id r)
+static clv_status write_there(reuser *x, node_id n, uint16_t writer, value_id v, value_id r)
 {
 	const plan *p = x->e->p;
 	arg args[MAX_ARGS];
@@ -286,13 +228,13 @@ static clv_status look_at_all(reuser *x, uint32_t *changes)
 	const edit *e = x->e;
 	uint32_t before = *changes;
 	for (node_id n = e->first; n < e->end; n++) {
-		const in_place_row *form = find_form(plan_s(e->p, e->p->nodes.at[n].op));
+		uint16_t writer = node_op(e->p, n)->writer;
 		value_id v = edit_value(e, n, 0), r = edit_result(e, n);
 		if (r != NONE)
 			look_at_result(x, n, r);
-		if (!form || e->p->nodes.at[n].nargs > MAX_ARGS || !can_write(x, n, v, r))
+		if (!writer || e->p->nodes.at[n].nargs > MAX_ARGS || !can_write(x, n, v, r))
 			continue;
-		TRY(write_there(x, n, form->writer, v, r));
+		TRY(write_there(x, n, writer, v, r));
 		++*changes;
 	}
 	if (*changes != before)

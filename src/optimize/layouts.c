@@ -5,12 +5,6 @@
 
 #include "optimize/rewrite.h"
 
-static const layout_row table[] = {
-#define LAYOUT(op, kind, rule, at, where) {op, LAYOUT_##kind, RULE_##rule, at, WHERE_##where},
-#include "optimize/layouts.def"
-#undef LAYOUT
-};
-
 /* ---- images ------------------------------------------------------------------------------------------------------- */
 
 static bool is_device(const char *device, const char *kind)
@@ -52,10 +46,10 @@ static bool are_spatial(const edit *e, const arg *a)
 	return height && width;
 }
 
-static bool rule_holds(const edit *e, node_id n, const layout_row *row)
+static bool rule_holds(const edit *e, node_id n, const op_row *row)
 {
-	const arg *a = edit_arg(e, n, row->at);
-	switch (row->rule) {
+	const arg *a = edit_arg(e, n, row->image.at);
+	switch ((image_rule)row->image.rule) {
 	case RULE_OFF: return arg_is_bool(a, false);
 	case RULE_CHANNELS: return arg_is_int(e, a, 1) || arg_is_int(e, a, -3);
 	case RULE_SPATIAL: return are_spatial(e, a);
@@ -65,31 +59,12 @@ static bool rule_holds(const edit *e, node_id n, const layout_row *row)
 	}
 }
 
-static const layout_row *find_row(const char *op)
+static void find_rows(layouts *l)
 {
-	for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-		if (!strcmp(table[i].op, op))
-			return &table[i];
-	return NULL;
-}
-
-/* A plan has many nodes and few operators: each name is looked for once. */
-static clv_status find_rows(layouts *l)
-{
-	const plan *p = l->e->p;
-	const layout_row **rows = mem_alloc((p->strs.n + 1) * sizeof *rows);
-	bool *known = mem_alloc((p->strs.n + 1) * sizeof *known);
-	for (node_id n = 0; rows && known && n < l->e->end; n++) {
-		str_id op = p->nodes.at[n].op;
-		if (!known[op])
-			rows[op] = find_row(plan_s(p, op));
-		known[op] = true;
-		l->rows[n] = rows[op] && rule_holds(l->e, n, rows[op]) ? rows[op] : NULL;
+	for (node_id n = 0; n < l->e->end; n++) {
+		const op_row *row = node_op(l->e->p, n);
+		l->rows[n] = row->image.kind && rule_holds(l->e, n, row) ? row : NULL;
 	}
-	clv_status st = rows && known ? CLV_OK : fail_nomem();
-	mem_free(rows);
-	mem_free(known);
-	return st;
 }
 
 /* ---- orders ------------------------------------------------------------------------------------------------------- */
@@ -132,15 +107,15 @@ static void order_result(void *ctx, value_id v)
 
 static void find_order(layouts *l, node_id n)
 {
-	const layout_row *row = l->rows[n];
+	const op_row *row = l->rows[n];
 	if (!row)
 		return;
 	l->yes = true;
-	node_each_arg(l->e->p, n, row->kind == LAYOUT_ROWS ? is_row_major : is_ordered, l);
+	node_each_arg(l->e->p, n, row->image.kind == IMAGE_ROWS ? is_row_major : is_ordered, l);
 	if (!l->yes)
 		return;
 	value_id first = edit_value(l->e, n, 0);
-	orderer o = {l, row->kind == LAYOUT_PART ? ORDER_SLICE : ORDER_ROWS,
+	orderer o = {l, row->image.kind == IMAGE_PART ? ORDER_SLICE : ORDER_ROWS,
 	             first != NONE ? (image_order)l->order[first] : ORDER_UNKNOWN};
 	node_each_result(l->e->p, n, order_result, &o);
 }
@@ -152,7 +127,7 @@ clv_status layouts_new(const edit *e, layouts *out)
 	out->order = mem_alloc((e->p->values.n + 1) * sizeof *out->order);
 	if (!out->rows || !out->order)
 		return fail_nomem();
-	TRY(find_rows(out));
+	find_rows(out);
 	find_given(out);
 	for (node_id n = 0; n < e->end; n++)
 		find_order(out, n);
@@ -177,13 +152,13 @@ static void see_image(const layouts *l, const arg *a, value_fn f, void *ctx)
 void layout_each_image(const layouts *l, node_id n, value_fn f, void *ctx)
 {
 	const arg *first = edit_arg(l->e, n, 0);
-	layout_kind kind = l->rows[n]->kind;
-	if (kind == LAYOUT_CAT)
+	uint8_t kind = l->rows[n]->image.kind;
+	if (kind == IMAGE_CAT)
 		for (uint32_t i = 0; first->kind == ARG_LIST && i < first->u.list.n; i++)
 			see_image(l, &l->e->p->args.at[first->u.list.first + i], f, ctx);
 	else
 		see_image(l, first, f, ctx);
-	if (kind == LAYOUT_MIX)
+	if (kind == IMAGE_MIX)
 		see_image(l, edit_arg(l->e, n, 1), f, ctx);
 }
 
@@ -199,7 +174,7 @@ static bool has_images(const layouts *l, node_id n)
 	uint32_t found = 0;
 	const arg *first = edit_arg(l->e, n, 0);
 	layout_each_image(l, n, count_one, &found);
-	return found > 0 && (l->rows[n]->kind != LAYOUT_CAT || found == first->u.list.n);
+	return found > 0 && (l->rows[n]->image.kind != IMAGE_CAT || found == first->u.list.n);
 }
 
 /* What is spread over an image has its shape or a smaller one; the result must not be larger than both operands. */
@@ -213,9 +188,9 @@ static bool mixes(const layouts *l, node_id n)
 static bool has_args(const layouts *l, node_id n)
 {
 	value_id weight = edit_value(l->e, n, 1);
-	switch (l->rows[n]->kind) {
-	case LAYOUT_CONV: return weight != NONE && is_image(l->e, weight) && has_images(l, n);
-	case LAYOUT_MIX: return l->e->p->nodes.at[n].nargs >= 2 && has_images(l, n) && mixes(l, n);
+	switch (l->rows[n]->image.kind) {
+	case IMAGE_CONV: return weight != NONE && is_image(l->e, weight) && has_images(l, n);
+	case IMAGE_MIX: return l->e->p->nodes.at[n].nargs >= 2 && has_images(l, n) && mixes(l, n);
 	default: return has_images(l, n);
 	}
 }
@@ -239,14 +214,14 @@ static void see_result(void *ctx, value_id v)
 static void see_device(void *ctx, value_id v)
 {
 	layouts *l = ctx;
-	l->yes &= (image_where(l->e, v) & l->rows[l->e->p->values.at[v].def]->where) != 0;
+	l->yes &= (image_where(l->e, v) & l->rows[l->e->p->values.at[v].def]->image.where) != 0;
 }
 
 bool layout_possible(layouts *l, node_id n)
 {
 	const plan *p = l->e->p;
-	const layout_row *row = l->rows[n];
-	if (!row || row->kind == LAYOUT_ROWS || edit_pinned(l->e, n) || node_draws(p, n) ||
+	const op_row *row = l->rows[n];
+	if (!row || row->image.kind == IMAGE_ROWS || edit_pinned(l->e, n) || node_draws(p, n) ||
 	    (p->nodes.at[n].flags & (NODE_HOST | NODE_IMPURE)))
 		return false;
 	l->yes = has_args(l, n);

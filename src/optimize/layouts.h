@@ -1,24 +1,12 @@
 /* Layouts of images, which are tensors of four dimensions: batch, channels, height, width.
  *
- * A plan does not say how results are laid out. The table layouts.def says which operators give channels-last images
+ * A plan does not say how results are laid out. The column IMAGE of ops.def says which operators give channels-last images
  * for channels-last images, and row-major results for row-major arguments; from it follow the nodes that can work on
  * channels-last images without any other node noticing. */
 #ifndef OPTIMIZE_LAYOUTS_H
 #define OPTIMIZE_LAYOUTS_H
 
 #include "optimize/optimize.h"
-
-typedef enum layout_kind { LAYOUT_CONV, LAYOUT_MAP, LAYOUT_MIX, LAYOUT_CAT, LAYOUT_PART, LAYOUT_ROWS } layout_kind;
-typedef enum layout_rule { RULE_ANY, RULE_OFF, RULE_CHANNELS, RULE_SPATIAL, RULE_CONSTANT, RULE_UNSET } layout_rule;
-enum layout_where { WHERE_NOWHERE, WHERE_CPU, WHERE_CUDA, WHERE_BOTH };
-
-typedef struct layout_row {
-	const char *op;
-	layout_kind kind;
-	layout_rule rule;
-	uint32_t at; /* the argument that the rule is about */
-	uint32_t where;
-} layout_row;
 
 /* How a value of the plan as it stands is laid out. */
 typedef enum image_order {
@@ -30,16 +18,16 @@ typedef enum image_order {
 /* layouts.c */
 typedef struct layouts {
 	const edit *e;
-	const layout_row **rows; /* per node: of the table, where its rule holds; NULL */
-	uint8_t *order;          /* per value: image_order */
-	bool yes;                /* while a node's arguments are looked at */
+	const op_row **rows; /* per node: of the table, where its rule holds; NULL */
+	uint8_t *order;      /* per value: image_order */
+	bool yes;            /* while a node's arguments are looked at */
 } layouts;
 
 clv_status layouts_new(const edit *e, layouts *out); /* caller calls layouts_free, also on failure */
 void layouts_free(layouts *l);
 bool is_image(const edit *e, value_id v);
 bool is_pixel(const edit *e, value_id v); /* an image of fixed height and width 1: both layouts are the same memory */
-uint32_t image_where(const edit *e, value_id v); /* layout_where */
+uint32_t image_where(const edit *e, value_id v); /* image_where */
 /* Calls f for each image among the arguments that the node works on. */
 void layout_each_image(const layouts *l, node_id n, value_fn f, void *ctx);
 /* The node can take and give channels-last images. */

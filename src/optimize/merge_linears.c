@@ -7,112 +7,6 @@
 
 #include "optimize/rewrite.h"
 
-/* ---- who takes rows that are apart --------------------------------------------------------------------------------- */
-
-typedef enum taking {
-	TAKES_ANY,  /* gives new memory, whose layout does not depend on gaps; or makes its argument dense */
-	TAKES_SAME, /* gives its first argument, or a view of it that needs no strides: those who read that are asked */
-	TAKES_FRESH /* gives new memory where it cannot give a view: where it did so before, it does with gaps */
-} taking;
-
-static const struct taker {
-	const char *op;
-	taking how;
-} takers[] = {
-	{"aten::_fused_rms_norm", TAKES_ANY},
-	{"aten::abs", TAKES_ANY},
-	{"aten::add.Scalar", TAKES_ANY},
-	{"aten::add.Tensor", TAKES_ANY},
-	{"aten::addcdiv", TAKES_ANY},
-	{"aten::addcmul", TAKES_ANY},
-	{"aten::addmm", TAKES_ANY},
-	{"aten::alias", TAKES_SAME},
-	{"aten::amax", TAKES_ANY},
-	{"aten::baddbmm", TAKES_ANY},
-	{"aten::bmm", TAKES_ANY},
-	{"aten::cat", TAKES_ANY},
-	{"aten::celu", TAKES_ANY},
-	{"aten::chunk", TAKES_SAME},
-	{"aten::clamp", TAKES_ANY},
-	{"aten::clamp_max", TAKES_ANY},
-	{"aten::clamp_min", TAKES_ANY},
-	{"aten::clone", TAKES_ANY},
-	{"aten::contiguous", TAKES_ANY},
-	{"aten::cos", TAKES_ANY},
-	{"aten::detach", TAKES_SAME},
-	{"aten::div.Scalar", TAKES_ANY},
-	{"aten::div.Tensor", TAKES_ANY},
-	{"aten::dropout", TAKES_SAME},
-	{"aten::elu", TAKES_ANY},
-	{"aten::erf", TAKES_ANY},
-	{"aten::exp", TAKES_ANY},
-	{"aten::expand", TAKES_SAME},
-	{"aten::expm1", TAKES_ANY},
-	{"aten::flatten.using_ints", TAKES_FRESH},
-	{"aten::gelu", TAKES_ANY},
-	{"aten::glu", TAKES_ANY},
-	{"aten::hardsigmoid", TAKES_ANY},
-	{"aten::hardswish", TAKES_ANY},
-	{"aten::hardtanh", TAKES_ANY},
-	{"aten::layer_norm", TAKES_ANY},
-	{"aten::leaky_relu", TAKES_ANY},
-	{"aten::linear", TAKES_ANY},
-	{"aten::log", TAKES_ANY},
-	{"aten::log1p", TAKES_ANY},
-	{"aten::masked_fill.Scalar", TAKES_ANY},
-	{"aten::matmul", TAKES_ANY},
-	{"aten::maximum", TAKES_ANY},
-	{"aten::mean.dim", TAKES_ANY},
-	{"aten::minimum", TAKES_ANY},
-	{"aten::mish", TAKES_ANY},
-	{"aten::mm", TAKES_ANY},
-	{"aten::mul.Scalar", TAKES_ANY},
-	{"aten::mul.Tensor", TAKES_ANY},
-	{"aten::narrow", TAKES_SAME},
-	{"aten::neg", TAKES_ANY},
-	{"aten::permute", TAKES_SAME},
-	{"aten::pow.Tensor_Scalar", TAKES_ANY},
-	{"aten::reciprocal", TAKES_ANY},
-	{"aten::relu", TAKES_ANY},
-	{"aten::repeat_interleave.self_int", TAKES_ANY},
-	{"aten::reshape", TAKES_FRESH},
-	{"aten::rms_norm", TAKES_ANY},
-	{"aten::rsqrt", TAKES_ANY},
-	{"aten::rsub.Scalar", TAKES_ANY},
-	{"aten::scaled_dot_product_attention", TAKES_ANY},
-	{"aten::select.int", TAKES_SAME},
-	{"aten::selu", TAKES_ANY},
-	{"aten::sigmoid", TAKES_ANY},
-	{"aten::silu", TAKES_ANY},
-	{"aten::sin", TAKES_ANY},
-	{"aten::slice.Tensor", TAKES_SAME},
-	{"aten::softmax.int", TAKES_ANY},
-	{"aten::softplus", TAKES_ANY},
-	{"aten::split.Tensor", TAKES_SAME},
-	{"aten::split_with_sizes", TAKES_SAME},
-	{"aten::sqrt", TAKES_ANY},
-	{"aten::square", TAKES_ANY},
-	{"aten::squeeze.dim", TAKES_SAME},
-	{"aten::stack", TAKES_ANY},
-	{"aten::sub.Scalar", TAKES_ANY},
-	{"aten::sub.Tensor", TAKES_ANY},
-	{"aten::sum.dim_IntList", TAKES_ANY},
-	{"aten::t", TAKES_SAME},
-	{"aten::tanh", TAKES_ANY},
-	{"aten::to.dtype", TAKES_SAME},
-	{"aten::transpose.int", TAKES_SAME},
-	{"aten::unbind.int", TAKES_SAME},
-	{"aten::unflatten.int", TAKES_SAME},
-	{"aten::unsqueeze", TAKES_SAME},
-	{"aten::var.correction", TAKES_ANY},
-	{"aten::where.self", TAKES_ANY},
-};
-
-static int by_op(const void *key, const void *row)
-{
-	return strcmp(key, ((const struct taker *)row)->op);
-}
-
 /* Linears that go together. */
 typedef struct group {
 	linear at[MAX_INTS];
@@ -153,7 +47,7 @@ static bool is_fresh(const edit *e, node_id n)
 /* A view that leaves all dimensions but the last as they are is one whatever the strides are. */
 static bool splits_last(const edit *e, node_id n)
 {
-	bool op = edit_is(e, n, "aten::view") || edit_is(e, n, "aten::reshape") || edit_is(e, n, "aten::_unsafe_view");
+	bool op = edit_is(e, n, OP_view) || edit_is(e, n, OP_reshape) || edit_is(e, n, OP__unsafe_view);
 	value_id from = edit_value(e, n, 0), to = edit_result(e, n);
 	if (!op || from == NONE || to == NONE)
 		return false;
@@ -167,11 +61,10 @@ static bool splits_last(const edit *e, node_id n)
 static void see_reader(merger *m, node_id n)
 {
 	const edit *e = m->e;
-	const struct taker *t =
-		bsearch(plan_s(e->p, e->p->nodes.at[n].op), takers, sizeof takers / sizeof *takers, sizeof *takers, by_op);
-	if (t && (t->how == TAKES_ANY || (t->how == TAKES_FRESH && is_fresh(e, n))))
+	const op_row *op = node_op(e->p, n);
+	if (op->gaps == GAPS_ANY || (op->gaps == GAPS_FRESH && is_fresh(e, n)))
 		return;
-	m->yes = !(t && t->how == TAKES_SAME) && !splits_last(e, n);
+	m->yes = op->gaps != GAPS_SAME && op->view != VIEW_ANY && !splits_last(e, n);
 	node_each_result(e->p, n, asks_for_dense, m);
 	if (m->yes)
 		node_each_arg(e->p, n, must_be_dense, m);
@@ -259,7 +152,7 @@ static clv_status put_together(const spot *at, const value_id *parts, uint32_t n
 	TRY(plan_list(e->p, each, n, &args[0]));
 	TRY(arg_int(e, dim, &args[1]));
 	TRY(new_tensor(e, parts[0], (dtype)e->p->values.at[parts[0]].dtype, shape, ndim, out));
-	return put_node(at, "aten::cat", args, 2, *out);
+	return put_node(at, OP_cat, args, 2, *out);
 }
 
 static clv_status weights_of(const spot *at, const group *g, value_id *out)
@@ -302,9 +195,9 @@ static clv_status put_product(const spot *at, const group *g, value_id *out)
 	bool sum = g->at[0].transposed && bias != NONE;
 	arg args[5] = {arg_of(w->x), arg_of(weight), arg_of(bias)};
 	if (!sum)
-		return put_node(at, plan_s(e->p, n->op), args, g->at[0].transposed ? 2 : 3, *out);
+		return put_node(at, n->op_id, args, g->at[0].transposed ? 2 : 3, *out);
 	arg more[5] = {arg_of(bias), arg_of(w->x), arg_of(weight), *edit_arg(e, w->node, 3), *edit_arg(e, w->node, 4)};
-	return put_node(at, plan_s(e->p, n->op), more, 5, *out);
+	return put_node(at, n->op_id, more, 5, *out);
 }
 
 static clv_status merge(merger *m, const group *g)
@@ -326,7 +219,7 @@ static clv_status merge(merger *m, const group *g)
 	TRY(arg_ints(e, sizes, g->n, &args[1]));
 	TRY(arg_int(e, -1, &args[2]));
 	*m->changes += g->n;
-	return put_views(&at, "aten::split_with_sizes", args, 3, results, g->n);
+	return put_views(&at, OP_split_with_sizes, args, 3, results, g->n);
 }
 
 static clv_status merge_all(merger *m)

@@ -2,8 +2,6 @@
  * elsewhere PyTorch spells it out too. */
 #include "optimize/match.h"
 
-#include <string.h>
-
 /* x is what is normalized, w the weight, b the bias, E what is added to the variance. */
 static const char *const rms_cores[] = {
 	"mul(x, rsqrt(add(mean(square(~to(x))), E)))",
@@ -98,7 +96,7 @@ static clv_status put_norm(edit *e, bool is_rms, const found_tree *t, int64_t le
 	if (!is_rms)
 		args[n++] = arg_bool(true); /* as torch.nn.functional has it */
 	TRY(tree_remove(e, t));
-	return put_node(&at, is_rms ? "aten::rms_norm" : "aten::layer_norm", args, n, result);
+	return put_node(&at, is_rms ? OP_rms_norm : OP_layer_norm, args, n, result);
 }
 
 /* ---- the pass ------------------------------------------------------------------------------------------------------ */
@@ -131,7 +129,7 @@ clv_status pass_norms(edit *e, const optimize_spec *s, uint32_t *changes)
 {
 	finder f = {.e = e};
 	add_patterns(&f, layer_outers, layer_cores, false);
-	if (s->has_op && s->has_op("aten::_fused_rms_norm_backward")) /* came with the kernel */
+	if (has_operator(s, OP__fused_rms_norm_backward)) /* came with the kernel */
 		add_patterns(&f, rms_outers, rms_cores, true);
 	TRY(find_layouts(e, &f.layouts));
 	clv_status st = CLV_OK;

@@ -37,6 +37,11 @@ typedef struct optimize_spec {
 	const char *gpu; /* the kind of device that passes for GPUs look for; NULL: cuda. Tests compute on another */
 } optimize_spec;
 
+static inline bool has_operator(const optimize_spec *s, uint16_t op)
+{
+	return s->has_op && s->has_op(op_rows[op].text);
+}
+
 /* What passes did. */
 typedef struct optimize_count {
 	const char *pass; /* of the table of passes */
@@ -130,7 +135,6 @@ typedef enum known_layout {
 
 /* Per value: known_layout, in every run. Nothing is known of what the range writes. Caller frees with mem_free. */
 clv_status find_layouts(const edit *e, uint8_t **out);
-bool gives_new_memory(const char *op);                        /* whatever it gets; false: it is not known */
 int64_t dim_least(const plan *p, const value *x, uint32_t d); /* the least that a size can be; INT64_MIN: not known */
 bool may_have_size_one(const plan *p, value_id v);            /* a dimension of it can have size 1 */
 bool same_shape(const plan *p, value_id a, value_id b);

@@ -120,7 +120,7 @@ static bool is_guard(finder *f, node_id n)
 {
 	const plan *p = f->e->p;
 	const node *x = &p->nodes.at[n];
-	if (!strcmp(plan_s(p, x->op), "cleave::guard_equal"))
+	if (x->op_id == OP_cleave_guard_equal)
 		return !x->nwrites && !x->nresults;
 	f->yes = !x->nwrites && x->nresults && !(x->flags & NODE_IMPURE) && !node_draws(p, n) && op_known(plan_s(p, x->op));
 	node_each_result(p, n, see_guard, f);

@@ -81,7 +81,7 @@ static void see_node(regions *r)
 		return;
 	}
 	layout_each_image(&r->l, r->now, count_inner, r);
-	if (r->l.rows[r->now]->kind == LAYOUT_CONV)
+	if (r->l.rows[r->now]->image.kind == IMAGE_CONV)
 		see_weight(r);
 }
 
@@ -234,7 +234,7 @@ static void choose_reader(void *ctx, value_id v)
 static void choose_convolution(chooser *c)
 {
 	value_id x = edit_value(c->r->e, c->now, 0), y = edit_result(c->r->e, c->now);
-	if (c->r->l.rows[c->now]->kind == LAYOUT_CONV && y != NONE)
+	if (c->r->l.rows[c->now]->image.kind == IMAGE_CONV && y != NONE)
 		link_to(c, node_vertex(c, c->now), NETWORK_SINK, capacity_of(c, x) + capacity_of(c, y) - 1);
 }
 

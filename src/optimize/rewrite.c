@@ -1,8 +1,6 @@
 /* New nodes and what they are made of: see rewrite.h. */
 #include "optimize/rewrite.h"
 
-#include <string.h>
-
 /* ---- arguments and tensors ----------------------------------------------------------------------------------------- */
 
 clv_status arg_int(edit *e, int64_t k, arg *out)
@@ -84,17 +82,16 @@ static clv_status put(const spot *at, node_spec s)
 	return edit_insert(at->e, at->before, &s, &n);
 }
 
-clv_status put_writer(const spot *at, const char *op, const arg *args, uint32_t nargs, value_id result,
-                      value_id written)
+clv_status put_writer(const spot *at, uint16_t op, const arg *args, uint32_t nargs, value_id result, value_id written)
 {
 	arg made = arg_of(result);
-	node_spec s = {.op = op, .args = args, .nargs = nargs, .results = &made, .nresults = 1, .writes = &written};
+	node_spec s = {
+		.op = op_rows[op].text, .args = args, .nargs = nargs, .results = &made, .nresults = 1, .writes = &written};
 	s.nwrites = written != NONE;
 	return put(at, s);
 }
 
-clv_status put_views(const spot *at, const char *op, const arg *args, uint32_t nargs, const value_id *results,
-                     uint32_t n)
+clv_status put_views(const spot *at, uint16_t op, const arg *args, uint32_t nargs, const value_id *results, uint32_t n)
 {
 	arg each[MAX_INTS], list;
 	if (n > MAX_INTS)
@@ -102,10 +99,10 @@ clv_status put_views(const spot *at, const char *op, const arg *args, uint32_t n
 	for (uint32_t i = 0; i < n; i++)
 		each[i] = arg_of(results[i]);
 	TRY(plan_list(at->e->p, each, n, &list));
-	return put(at, (node_spec){.op = op, .args = args, .nargs = nargs, .results = &list, .nresults = 1});
+	return put(at, (node_spec){.op = op_rows[op].text, .args = args, .nargs = nargs, .results = &list, .nresults = 1});
 }
 
-clv_status put_node(const spot *at, const char *op, const arg *args, uint32_t nargs, value_id result)
+clv_status put_node(const spot *at, uint16_t op, const arg *args, uint32_t nargs, value_id result)
 {
 	return put_writer(at, op, args, nargs, result, NONE);
 }
@@ -188,24 +185,23 @@ enum { NEVER = -1, ALWAYS = -2 };
 
 /* Where the arguments stand that not all have in one place. */
 static const struct weighted_form {
-	const char *op;
 	int transposed; /* the argument that says so */
-	int groups;     /* NEVER: one */
+	int groups;     /* NEVER: one; 0: it is no such operator */
 	uint32_t dilation, output_padding;
-} forms[] = {
-	{"aten::conv1d", NEVER, 6, 5, NONE},
-	{"aten::conv2d", NEVER, 6, 5, NONE},
-	{"aten::conv3d", NEVER, 6, 5, NONE},
-	{"aten::conv1d.padding", NEVER, 6, 5, NONE},
-	{"aten::conv2d.padding", NEVER, 6, 5, NONE},
-	{"aten::conv3d.padding", NEVER, 6, 5, NONE},
-	{"aten::conv_transpose1d", ALWAYS, 6, 7, 5},
-	{"aten::conv_transpose2d.input", ALWAYS, 6, 7, 5},
-	{"aten::conv_transpose3d.input", ALWAYS, 6, 7, 5},
-	{"aten::convolution", 6, 8, 5, 7},
-	{"aten::_convolution", 6, 8, 5, 7},
-	{"aten::_convolution.deprecated", 6, 8, 5, 7},
-	{"aten::linear", NEVER, NEVER, NONE, NONE},
+} forms[OP_COUNT] = {
+	[OP_conv1d] = {NEVER, 6, 5, NONE},
+	[OP_conv2d] = {NEVER, 6, 5, NONE},
+	[OP_conv3d] = {NEVER, 6, 5, NONE},
+	[OP_conv1d_padding] = {NEVER, 6, 5, NONE},
+	[OP_conv2d_padding] = {NEVER, 6, 5, NONE},
+	[OP_conv3d_padding] = {NEVER, 6, 5, NONE},
+	[OP_conv_transpose1d] = {ALWAYS, 6, 7, 5},
+	[OP_conv_transpose2d_input] = {ALWAYS, 6, 7, 5},
+	[OP_conv_transpose3d_input] = {ALWAYS, 6, 7, 5},
+	[OP_convolution] = {6, 8, 5, 7},
+	[OP__convolution] = {6, 8, 5, 7},
+	[OP__convolution_deprecated] = {6, 8, 5, 7},
+	[OP_linear] = {NEVER, NEVER, NONE, NONE},
 };
 
 static bool read_form(const edit *e, node_id n, const struct weighted_form *form, weighted *out)
@@ -244,18 +240,16 @@ static bool has_parts(const edit *e, node_id n, weighted *out)
 bool read_weighted(const edit *e, node_id n, weighted *out)
 {
 	*out = (weighted){0};
-	for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
-		if (edit_is(e, n, forms[i].op))
-			return has_parts(e, n, out) && read_form(e, n, &forms[i], out);
-	return false;
+	const struct weighted_form *form = &forms[e->p->nodes.at[n].op_id];
+	return form->groups && !edit_pinned(e, n) && has_parts(e, n, out) && read_form(e, n, form, out);
 }
 
 /* x @ weight with what is added to it, where weight has its inputs first. */
 static bool read_product(const edit *e, node_id n, weighted *out)
 {
-	bool sum = edit_is(e, n, "aten::addmm");
+	bool sum = edit_is(e, n, OP_addmm);
 	double alpha, beta;
-	if (!sum && !edit_is(e, n, "aten::mm") && !edit_is(e, n, "aten::matmul"))
+	if (!sum && !edit_is(e, n, OP_mm) && !edit_is(e, n, OP_matmul))
 		return false;
 	if (sum && (!arg_number(e, edit_arg(e, n, 3), &beta) || !arg_number(e, edit_arg(e, n, 4), &alpha) || alpha != 1 ||
 	            beta != 1))
@@ -284,7 +278,7 @@ static bool has_sizes(const edit *e, linear *l)
 bool read_linear(const edit *e, const bool *constant, node_id n, linear *out)
 {
 	*out = (linear){0};
-	out->transposed = !edit_is(e, n, "aten::linear");
+	out->transposed = !edit_is(e, n, OP_linear);
 	bool read = out->transposed ? read_product(e, n, &out->w) : read_weighted(e, n, &out->w);
 	return read && constant[out->w.weight] && (out->w.bias == NONE || constant[out->w.bias]) && has_sizes(e, out);
 }
@@ -295,5 +289,5 @@ clv_status turn_weight(const spot *at, const linear *l, value_id *out)
 	expr_id shape[] = {at->e->p->dims.at[w->shape + 1], at->e->p->dims.at[w->shape]};
 	arg args[] = {arg_of(l->w.weight)};
 	TRY(new_view(at->e, l->w.weight, shape, 2, out));
-	return put_node(at, "aten::t", args, 1, *out);
+	return put_node(at, OP_t, args, 1, *out);
 }

@@ -42,14 +42,12 @@ typedef struct spot {
 } spot;
 
 /* op(args) makes `result`, a value that nobody makes now. */
-clv_status put_node(const spot *at, const char *op, const arg *args, uint32_t nargs, value_id result);
+clv_status put_node(const spot *at, uint16_t op, const arg *args, uint32_t nargs, value_id result);
 /* It also writes one. */
-clv_status put_writer(const spot *at, const char *op, const arg *args, uint32_t nargs, value_id result,
-                      value_id written);
+clv_status put_writer(const spot *at, uint16_t op, const arg *args, uint32_t nargs, value_id result, value_id written);
 
 /* op(args) makes several views. */
-clv_status put_views(const spot *at, const char *op, const arg *args, uint32_t nargs, const value_id *results,
-                     uint32_t n);
+clv_status put_views(const spot *at, uint16_t op, const arg *args, uint32_t nargs, const value_id *results, uint32_t n);
 
 /* ---- questions ----------------------------------------------------------------------------------------------------- */
 

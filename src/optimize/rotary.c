@@ -5,8 +5,6 @@
  * where x is turned.) */
 #include "optimize/match.h"
 
-#include <string.h>
-
 typedef struct sine_pair {
 	value_id sine, signed_sine;
 } sine_pair;
@@ -26,7 +24,7 @@ typedef struct rotation {
 
 /* ---- reading ------------------------------------------------------------------------------------------------------- */
 
-static node_id maker(const edit *e, value_id v, const char *op)
+static node_id maker(const edit *e, value_id v, uint16_t op)
 {
 	if (v == NONE || e->p->values.at[v].kind != VALUE_RESULT)
 		return NONE;
@@ -73,12 +71,12 @@ static bool read_cat(const edit *e, node_id n, value_id parts[2])
 static bool read_turned(const edit *e, value_id v, rotation *r)
 {
 	value_id parts[2];
-	node_id nodes[4] = {maker(e, v, "aten::cat"), NONE, NONE, NONE};
+	node_id nodes[4] = {maker(e, v, OP_cat), NONE, NONE, NONE};
 	if (nodes[0] == NONE || !read_cat(e, nodes[0], parts))
 		return false;
-	nodes[1] = maker(e, parts[0], "aten::neg");
-	nodes[2] = nodes[1] == NONE ? NONE : maker(e, edit_value(e, nodes[1], 0), "aten::slice.Tensor");
-	nodes[3] = maker(e, parts[1], "aten::slice.Tensor");
+	nodes[1] = maker(e, parts[0], OP_neg);
+	nodes[2] = nodes[1] == NONE ? NONE : maker(e, edit_value(e, nodes[1], 0), OP_slice_Tensor);
+	nodes[3] = maker(e, parts[1], OP_slice_Tensor);
 	if (nodes[2] == NONE || nodes[3] == NONE)
 		return false;
 	r->x = edit_value(e, nodes[2], 0);
@@ -107,7 +105,7 @@ static bool is_factor(const edit *e, value_id v, const rotation *r)
 static bool find_product(const edit *e, node_id top, rotation *r)
 {
 	r->product = edit_value(e, top, 0);
-	node_id n = maker(e, r->product, "aten::mul.Tensor");
+	node_id n = maker(e, r->product, OP_mul_Tensor);
 	if (n == NONE)
 		return false;
 	value_id a = edit_value(e, n, 0), b = edit_value(e, n, 1);
@@ -120,7 +118,7 @@ static bool find_product(const edit *e, node_id top, rotation *r)
 static bool read_rotation(const edit *e, node_id top, uint32_t side, rotation *r)
 {
 	tree_new(top, &r->tree);
-	node_id n = maker(e, edit_value(e, top, 1), "aten::mul.Tensor");
+	node_id n = maker(e, edit_value(e, top, 1), OP_mul_Tensor);
 	if (n == NONE || !may_join(e, top, top) || !may_join(e, top, n) || !tree_add_node(&r->tree, n))
 		return false;
 	r->sine = edit_value(e, n, 1 - side);
@@ -147,7 +145,7 @@ static clv_status put_half(const spot *at, value_id v, int64_t from, int64_t row
 	TRY(edit_like(e, v, out));
 	e->p->dims.at[e->p->values.at[*out].shape + last] = half;
 	e->p->values.at[*out].alias = alias_root(e->p, v);
-	return put_node(at, "aten::slice.Tensor", args, 5, *out);
+	return put_node(at, OP_slice_Tensor, args, 5, *out);
 }
 
 static clv_status put_cat(const spot *at, value_id a, value_id b, value_id like, value_id *out)
@@ -156,7 +154,7 @@ static clv_status put_cat(const spot *at, value_id a, value_id b, value_id like,
 	TRY(plan_list(at->e->p, parts, 2, &args[0]));
 	TRY(arg_int(at->e, -1, &args[1]));
 	TRY(edit_like(at->e, like, out));
-	return put_node(at, "aten::cat", args, 2, *out);
+	return put_node(at, OP_cat, args, 2, *out);
 }
 
 /* cat(-sine1, sine2) */
@@ -167,7 +165,7 @@ static clv_status put_signed(const spot *at, value_id sine, int64_t row, value_i
 	TRY(put_half(at, sine, row / 2, row, &halves[1]));
 	TRY(edit_like(at->e, halves[0], &negative));
 	arg args[] = {arg_of(halves[0])};
-	TRY(put_node(at, "aten::neg", args, 1, negative));
+	TRY(put_node(at, OP_neg, args, 1, negative));
 	return put_cat(at, negative, halves[1], sine, out);
 }
 
@@ -198,7 +196,7 @@ static clv_status put_rotation(finder *f, const rotation *r)
 	arg sum[4] = {arg_of(r->product), arg_of(turned), arg_of(sine)};
 	TRY(arg_int(e, 1, &sum[3]));
 	*f->changes += r->tree.n;
-	return put_node(&at, "aten::addcmul", sum, 4, result);
+	return put_node(&at, OP_addcmul, sum, 4, result);
 }
 
 /* ---- the pass ------------------------------------------------------------------------------------------------------ */
@@ -207,7 +205,7 @@ static clv_status try_rotation(finder *f, node_id n)
 {
 	const edit *e = f->e;
 	double alpha;
-	if (e->gone.at[n] || !edit_is(e, n, "aten::add.Tensor") || !makes_new(e, n) ||
+	if (e->gone.at[n] || !edit_is(e, n, OP_add_Tensor) || !makes_new(e, n) ||
 	    !arg_number(e, edit_arg(e, n, 2), &alpha) || alpha != 1)
 		return CLV_OK;
 	for (uint32_t side = 0; side < 2; side++) {

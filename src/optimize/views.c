@@ -9,16 +9,12 @@ enum { MOST_ARGS = 8 }; /* of activations and views */
 
 static bool is_product(const edit *e, node_id n)
 {
-	static const char *const ops[] = {"aten::linear", "aten::addmm", "aten::mm", "aten::matmul"};
-	for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
-		if (edit_is(e, n, ops[i]))
-			return true;
-	return false;
+	return edit_is(e, n, OP_linear) || edit_is(e, n, OP_addmm) || edit_is(e, n, OP_mm) || edit_is(e, n, OP_matmul);
 }
 
 static bool is_shaping(const edit *e, node_id n)
 {
-	return edit_is(e, n, "aten::view") || edit_is(e, n, "aten::reshape") || edit_is(e, n, "aten::unflatten.int");
+	return edit_is(e, n, OP_view) || edit_is(e, n, OP_reshape) || edit_is(e, n, OP_unflatten_int);
 }
 
 static node_id maker(const edit *e, value_id v)
@@ -64,7 +60,7 @@ static clv_status put_again(const spot *at, node_id n, value_id from, value_id t
 	uint32_t nargs = x->nargs;
 	memcpy(args, &at->e->p->args.at[x->args], nargs * sizeof *args);
 	args[0] = arg_of(from);
-	return put_node(at, plan_s(at->e->p, x->op), args, nargs, to);
+	return put_node(at, x->op_id, args, nargs, to);
 }
 
 /* v, and what is a view of it. */

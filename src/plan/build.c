@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "plan/intern.h"
+#include "plan/ops.h"
 #include "plan/words.h"
 
 /* ---- the plan and its strings ----------------------------------------------------------------------------------- */
@@ -493,6 +494,7 @@ static clv_status node_parts(plan *p, const node_spec *s, node *n)
 	if (s->context >= p->contexts.n)
 		return fail(CLV_E_INVALID, "there is no context %u", s->context);
 	TRY(plan_cstr(p, s->op, &n->op));
+	n->op_id = op_find(s->op);
 	if (s->at)
 		TRY(plan_cstr(p, s->at, &n->at));
 	TRY(add_args(p, s->args, s->nargs, &n->args));

@@ -56,12 +56,6 @@ static void count_joined(void *ctx, value_id v)
 	c->e->facts.written[root] = c->e->facts.shown[root] = true;
 }
 
-static bool joins_memory(const plan *p, const node *n)
-{
-	const char *op = plan_s(p, n->op);
-	return !strncmp(op, "aten::set_", 10) && (!op[10] || op[10] == '.');
-}
-
 bool op_known(const char *op)
 {
 	static const char *const spaces[] = {
@@ -85,10 +79,9 @@ static void count_node(counter *c)
 	bool here = c->now >= e->first && c->now < e->end;
 	c->inside = here && !edit_pinned(e, c->now);
 	node_each_arg(e->p, c->now, count_use, c);
-	if (joins_memory(e->p, n))
+	if (node_op(e->p, c->now)->memory == MEMORY_JOINED)
 		node_each_arg(e->p, c->now, count_joined, c);
-	const char *op = plan_s(e->p, n->op);
-	if (here && !op_known(op) && strcmp(op, "cleave::guard_equal") != 0)
+	if (here && !op_known(plan_s(e->p, n->op)) && n->op_id != OP_cleave_guard_equal)
 		node_each_arg(e->p, c->now, show_arg, c);
 	for (uint32_t i = 0; here && i < n->nwrites; i++)
 		e->facts.written[alias_root(e->p, e->p->ids.at[n->writes + i])] = true;
@@ -488,9 +481,9 @@ value_id edit_value(const edit *e, node_id n, uint32_t i)
 	return a->kind == ARG_VALUE ? a->u.v : NONE;
 }
 
-bool edit_is(const edit *e, node_id n, const char *op)
+bool edit_is(const edit *e, node_id n, uint16_t op)
 {
-	return !edit_pinned(e, n) && strcmp(plan_s(e->p, e->p->nodes.at[n].op), op) == 0;
+	return !edit_pinned(e, n) && e->p->nodes.at[n].op_id == op;
 }
 
 value_id edit_result(const edit *e, node_id n)

@@ -8,7 +8,7 @@
 #ifndef PLAN_EDIT_H
 #define PLAN_EDIT_H
 
-#include "plan/plan.h"
+#include "plan/ops.h"
 
 /* Nodes first … end-1. */
 typedef struct node_span {
@@ -67,7 +67,7 @@ bool op_known(const char *op);
 /* The value that argument i is; NONE: it is something else, or there is none. */
 value_id edit_value(const edit *e, node_id n, uint32_t i);
 const arg *edit_arg(const edit *e, node_id n, uint32_t i); /* an ARG_NONE where there is none */
-bool edit_is(const edit *e, node_id n, const char *op); /* false for pinned nodes: they are not what a pass looks for */
+bool edit_is(const edit *e, node_id n, uint16_t op); /* false for pinned nodes: they are not what a pass looks for */
 /* One result, a tensor: which; else NONE, and for pinned nodes. */
 value_id edit_result(const edit *e, node_id n);
 /* A new tensor like another: its type and shape, on memory of its own. */

@@ -1,58 +1,7 @@
 /* Effects that a node of its kind has, and this one has not, as its arguments say: dropout that drops nothing draws
  * nothing, and what is indexed with numbers, not with a mask, has a size that does not depend on data. And those that it
  * may have in one run and not in another: what was a copy at capture is a view where a tensor lies otherwise. */
-#include <string.h>
-
-#include "plan/intern.h"
-
-/* An operator and the argument without which it draws nothing: a flag that is false, or a rate that is 0. */
-typedef struct switch_row {
-	const char *op;
-	uint32_t at;
-} switch_row;
-
-static const switch_row switches[] = {
-	{"aten::_scaled_dot_product_efficient_attention", 5},
-	{"aten::_scaled_dot_product_flash_attention", 3},
-	{"aten::_scaled_dot_product_flash_attention_for_cpu", 3},
-	{"aten::alpha_dropout", 1},
-	{"aten::alpha_dropout", 2},
-	{"aten::alpha_dropout_", 1},
-	{"aten::alpha_dropout_", 2},
-	{"aten::dropout", 1},
-	{"aten::dropout", 2},
-	{"aten::dropout_", 1},
-	{"aten::dropout_", 2},
-	{"aten::feature_alpha_dropout", 1},
-	{"aten::feature_alpha_dropout", 2},
-	{"aten::feature_alpha_dropout_", 1},
-	{"aten::feature_alpha_dropout_", 2},
-	{"aten::feature_dropout", 1},
-	{"aten::feature_dropout", 2},
-	{"aten::feature_dropout_", 1},
-	{"aten::feature_dropout_", 2},
-	{"aten::gru.data", 6},
-	{"aten::gru.data", 7},
-	{"aten::gru.input", 5},
-	{"aten::gru.input", 6},
-	{"aten::lstm.data", 6},
-	{"aten::lstm.data", 7},
-	{"aten::lstm.input", 5},
-	{"aten::lstm.input", 6},
-	{"aten::native_dropout", 2},
-	{"aten::rnn_relu.data", 6},
-	{"aten::rnn_relu.data", 7},
-	{"aten::rnn_relu.input", 5},
-	{"aten::rnn_relu.input", 6},
-	{"aten::rnn_tanh.data", 6},
-	{"aten::rnn_tanh.data", 7},
-	{"aten::rnn_tanh.input", 5},
-	{"aten::rnn_tanh.input", 6},
-	{"aten::rrelu", 3},
-	{"aten::rrelu_", 3},
-	{"aten::rrelu_with_noise", 4},
-	{"aten::scaled_dot_product_attention", 4},
-};
+#include "plan/ops.h"
 
 static bool is_off(const arg *a)
 {
@@ -62,11 +11,11 @@ static bool is_off(const arg *a)
 bool node_draws(const plan *p, node_id n)
 {
 	const node *x = &p->nodes.at[n];
-	const char *op = plan_s(p, x->op);
+	const uint8_t *off = node_op(p, n)->off;
 	if (!(x->flags & NODE_RANDOM))
 		return false;
-	for (size_t i = 0; i < sizeof switches / sizeof *switches; i++)
-		if (!strcmp(switches[i].op, op) && switches[i].at < x->nargs && is_off(&p->args.at[x->args + switches[i].at]))
+	for (size_t i = 0; i < 2 && off[i]; i++)
+		if (off[i] < x->nargs && is_off(&p->args.at[x->args + off[i]]))
 			return false;
 	return true;
 }
@@ -83,7 +32,7 @@ static bool is_number_index(const plan *p, const arg *a)
 
 static bool indexes_with_numbers(const plan *p, const node *x)
 {
-	if (x->nargs < 2 || strcmp(plan_s(p, x->op), "aten::index.Tensor") != 0)
+	if (x->nargs < 2 || x->op_id != OP_index_Tensor)
 		return false;
 	const arg *list = &p->args.at[x->args + 1];
 	for (uint32_t i = 0; list->kind == ARG_LIST && i < list->u.list.n; i++)
@@ -98,23 +47,10 @@ bool value_guarded(const plan *p, value_id v)
 	return (x->flags & VALUE_GUARD) && !(x->def != NONE && indexes_with_numbers(p, &p->nodes.at[x->def]));
 }
 
-/* The tensor itself where it lies as asked for, else a copy. */
-static bool copies_if_needed(const char *op)
-{
-	static const char *const names[] = {
-		"aten::contiguous",      "aten::flatten.using_ints", "aten::ravel",       "aten::reshape",   "aten::reshape_as",
-		"aten::resolve_conj",    "aten::resolve_neg",        "aten::sum_to_size", "aten::to.device", "aten::to.dtype",
-		"aten::to.dtype_layout", "aten::to.other",           "aten::type_as"};
-	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-		if (op[0] == 'a' && !strcmp(op, names[i]))
-			return true;
-	return false;
-}
-
 bool node_may_view(const plan *p, node_id n, value_id *from, value_id *to)
 {
 	const node *x = &p->nodes.at[n];
-	if (!copies_if_needed(plan_s(p, x->op)) || !x->nargs || x->nresults != 1)
+	if (node_op(p, n)->view != VIEW_MAYBE || !x->nargs || x->nresults != 1)
 		return false;
 	const arg *a = &p->args.at[x->args], *r = &p->args.at[x->results];
 	if (a->kind != ARG_VALUE || r->kind != ARG_VALUE)

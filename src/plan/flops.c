@@ -2,7 +2,7 @@
  * of formulas covers what matters, and the rest is counted by elements. */
 #include "plan/flops.h"
 
-#include <string.h>
+#include "plan/ops.h"
 
 static double elements(const plan *p, value_id v, const int64_t *sizes)
 {
@@ -40,15 +40,6 @@ static double output_elements(const plan *p, node_id n, const int64_t *sizes)
 	sum s = {p, sizes, 0};
 	node_each_result(p, n, add_elements, &s);
 	return s.n;
-}
-
-/* "aten::conv2d.padding" is "conv2d"? */
-static bool is_op(const char *op, const char *name)
-{
-	const char *at = strstr(op, "::");
-	size_t n = strlen(name);
-	at = at ? at + 2 : op;
-	return !strncmp(at, name, n) && (at[n] == '\0' || at[n] == '.' || at[n] == '_');
 }
 
 /* The sizes of v from dimension `from` on, `n` of them at most. */
@@ -119,43 +110,18 @@ static double weight_elements(const plan *p, const node *n, uint32_t i)
 	return total;
 }
 
-typedef struct layers {
-	const char *op;
-	uint8_t weights[4]; /* arguments; 0: no more */
-} layers;
-
-static const layers *layers_of(const char *op)
-{
-	static const layers all[] = {
-		{"lstm.input", {2}},
-		{"lstm.data", {3}},
-		{"gru.input", {2}},
-		{"gru.data", {3}},
-		{"rnn_tanh.input", {2}},
-		{"rnn_tanh.data", {3}},
-		{"rnn_relu.input", {2}},
-		{"rnn_relu.data", {3}},
-		{"_transformer_encoder_layer_fwd", {3, 5, 14, 16}},
-		{"_native_multi_head_attention", {5, 7}},
-	};
-	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-		if (is_op(op, all[i].op))
-			return &all[i];
-	return NULL;
-}
-
 /* Each token, a row of the input, meets each weight once: 2 * weights * elements of the input / features. What attention
  * does between tokens is another product, which this form has no room for. */
 static bool layers_work(const plan *p, const node *n, work_product *out)
 {
-	const layers *l = layers_of(plan_s(p, n->op));
-	value_id input = l ? tensor_arg(p, n, 0) : NONE;
+	const uint8_t *layers = op_rows[n->op_id].layers;
+	value_id input = layers[0] ? tensor_arg(p, n, 0) : NONE;
 	int64_t features;
 	double weights = 0;
 	if (input == NONE || !p->values.at[input].ndim)
 		return false;
-	for (uint32_t i = 0; i < 4 && l->weights[i]; i++)
-		weights += weight_elements(p, n, l->weights[i]);
+	for (uint32_t i = 0; i < 4 && layers[i]; i++)
+		weights += weight_elements(p, n, layers[i]);
 	const value *x = &p->values.at[input];
 	if (weights <= 0 || !expr_is_const(p, p->dims.at[x->shape + x->ndim - 1], &features) || features <= 0)
 		return false;
@@ -166,7 +132,6 @@ static bool layers_work(const plan *p, const node *n, work_product *out)
 work_product node_work(const plan *p, node_id id)
 {
 	const node *n = &p->nodes.at[id];
-	const char *op = plan_s(p, n->op);
 	const work_product plain = {1, NONE, 0, 0};
 	work_product fused;
 	if (layers_work(p, n, &fused))
@@ -174,17 +139,14 @@ work_product node_work(const plan *p, node_id id)
 	value_id a = tensor_arg(p, n, 0), b = tensor_arg(p, n, 1), c = tensor_arg(p, n, 2);
 	if (b == NONE)
 		return plain;
-	if (is_op(op, "conv_transpose1d") || is_op(op, "conv_transpose2d") || is_op(op, "conv_transpose3d"))
-		return a == NONE ? plain : conv_work(p, a, b);
-	if (is_op(op, "conv1d") || is_op(op, "conv2d") || is_op(op, "conv3d") || is_op(op, "convolution"))
-		return conv_work(p, NONE, b);
-	if (is_op(op, "linear") || is_op(op, "mm") || is_op(op, "matmul") || is_op(op, "bmm") || is_op(op, "mv"))
-		return a == NONE ? plain : matrix_work(p, a);
-	if (is_op(op, "addmm") || is_op(op, "baddbmm") || is_op(op, "addbmm"))
-		return c == NONE ? plain : matrix_work(p, b);
-	if (is_op(op, "scaled_dot_product_attention"))
-		return a == NONE ? plain : attention_work(p, a, b);
-	return plain;
+	switch ((op_work)node_op(p, id)->work) {
+	case WORK_CONV: return conv_work(p, NONE, b);
+	case WORK_CONV_BACK: return a == NONE ? plain : conv_work(p, a, b);
+	case WORK_PRODUCT: return a == NONE ? plain : matrix_work(p, a);
+	case WORK_SUM: return c == NONE ? plain : matrix_work(p, b);
+	case WORK_ATTENTION: return a == NONE ? plain : attention_work(p, a, b);
+	default: return plain;
+	}
 }
 
 double node_flops(const plan *p, node_id id, const int64_t *sizes)

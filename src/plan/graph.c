@@ -1,9 +1,8 @@
 /* The nodes and values of a plan, and views of it, for callers of cleave.h: everything is described once, when the graph is
  * made, so that what is given out is borrowed and stays. */
-#include <string.h>
-
 #include "base/arena.h"
 #include "base/options.h"
+#include "plan/ops.h"
 #include "plan/view.h"
 
 _Static_assert(CLV_NONE == NONE, "ids go out as they are");
@@ -60,7 +59,7 @@ static uint32_t flags_of(const plan *p, const node *n, const clv_node *out)
 	flags |= n->flags & NODE_IMPURE ? CLV_NODE_IMPURE : 0;
 	for (uint32_t i = 0; i < out->nresults; i++)
 		flags |= p->values.at[out->results[i]].flags & VALUE_GUARD ? CLV_NODE_GUARDED : 0;
-	if (strcmp(plan_s(p, n->op), "cleave::guard_equal") == 0)
+	if (n->op_id == OP_cleave_guard_equal)
 		flags |= CLV_NODE_GUARDED;
 	return flags;
 }

@@ -1,9 +1,8 @@
 /* The inspect page: what a person wants to know about a plan before reading its text. */
-#include <string.h>
-
 #include "base/human.h"
 #include "plan/inspect.h"
 #include "plan/intern.h"
+#include "plan/ops.h"
 
 #define TOP_OPERATORS 12 /* lines; the rest is summed up */
 
@@ -346,7 +345,7 @@ static void guard_of_result(void *ctx, value_id v)
 static void guard_of_node(guard_walk *g)
 {
 	const node *n = &g->p->nodes.at[g->node];
-	if (n->nargs < 2 || strcmp(plan_s(g->p, n->op), "cleave::guard_equal") != 0)
+	if (n->nargs < 2 || n->op_id != OP_cleave_guard_equal)
 		return;
 	arg_print(g->p, &g->p->args.at[n->args], &g->text);
 	strbuf_puts(&g->text, " = ");

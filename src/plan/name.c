@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "plan/intern.h"
+#include "plan/ops.h"
 
 typedef struct base {
 	const char *s; /* borrowed from the plan */
@@ -39,12 +40,10 @@ static bool base_same(const void *ctx, uint32_t id)
 	return b->n == k->n && memcmp(b->s, k->s, k->n) == 0;
 }
 
-/* "aten::add_.Tensor" -> "add_" */
 static name_key op_base(const node_names *t, const char *op)
 {
-	const char *colons = strstr(op, "::");
-	const char *s = colons ? colons + 2 : op;
-	return (name_key){t, s, strcspn(s, ".")};
+	op_name o = op_split(op);
+	return (name_key){t, o.base, o.n};
 }
 
 static clv_status find_base(node_names *t, name_key k, uint32_t *out)

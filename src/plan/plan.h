@@ -225,6 +225,7 @@ typedef struct node {
 	context_id context;
 	str_id at; /* "file.py:12", NONE if unknown */
 	uint32_t flags;
+	uint16_t op_id; /* the operator's row (ops.h) */
 } node;
 
 /* A module: path is unique; the root has path "". Parents come before children. */

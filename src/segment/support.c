@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "plan/intern.h"
+#include "plan/ops.h"
 
 static const struct {
 	const char *name;
@@ -108,26 +109,6 @@ static void look_at_result(void *ctx, value_id v)
 		look_at_tensor(w, x);
 }
 
-/* Any overload of it. */
-static bool is_op(const char *op, const char *name)
-{
-	size_t n = strlen(name);
-	return !strncmp(op, name, n) && (!op[n] || op[n] == '.');
-}
-
-/* They hand memory on past its tensor, which a segment, whose inputs may be copies, does not have. */
-static bool moves_memory(const char *op)
-{
-	return is_op(op, "aten::data") || is_op(op, "aten::set_") || is_op(op, "aten::set_data") ||
-	       is_op(op, "aten::resize_") || is_op(op, "aten::resize_as_");
-}
-
-static bool reads_beyond(const char *op)
-{
-	return is_op(op, "aten::as_strided") || is_op(op, "aten::as_strided_") || is_op(op, "aten::as_strided_copy") ||
-	       is_op(op, "aten::as_strided_scatter");
-}
-
 static void look_at_memory(void *ctx, value_id v)
 {
 	obstacle_walk *w = ctx;
@@ -139,15 +120,18 @@ static void look_at_node(obstacle_walk *w, node_id n)
 {
 	const node *x = &w->p->nodes.at[n];
 	const char *op = plan_s(w->p, x->op);
+	op_memory memory = (op_memory)node_op(w->p, n)->memory;
 	find(w, node_draws(w->p, n), "draws random numbers");
 	find(w, (x->flags & NODE_HOST) != 0, "reads data on the host");
 	find(w, (x->flags & NODE_IMPURE) != 0, "has an effect outside of the plan");
 	find(w, !strncmp(op, "cleave::", 8), "is Python, or a step of the tape itself");
-	find(w, moves_memory(op), "gives a tensor other memory");
+	/* It hands memory on past its tensor, which a segment, whose inputs may be copies, does not have. */
+	find(w, memory == MEMORY_RESIZED || memory == MEMORY_JOINED || memory == MEMORY_SHARED,
+	     "gives a tensor other memory");
 	node_each_result(w->p, n, look_at_result, w);
 	node_each_arg(w->p, n, look_at_arg, w);
 	find(w, w->data && args_have_data(w->p, x->args, x->nargs, 0), "takes a size that is read from data");
-	if (reads_beyond(op))
+	if (memory == MEMORY_BEYOND)
 		node_each_arg(w->p, n, look_at_memory, w);
 }
 

@@ -1,39 +1,14 @@
-/* What AOTInductor takes: nearly all of PyTorch's own operators (support_inductor.def has the others), on tensors of plain
+/* What AOTInductor takes: nearly all of PyTorch's own operators (ops.def has the others), on tensors of plain
  * types. It says no here rather than when it compiles, where that is known: a segment that does not compile is cut apart
  * until the culprit is found, which takes its time. */
 #include "segment/support.h"
 
-#include <string.h>
+#include "plan/ops.h"
 
-static const struct {
-	const char *reason;
-	const char *const *names; /* NULL ends */
-} refusals[] = {
-#define REFUSE(reason, ...) {reason, (const char *const[]){__VA_ARGS__, NULL}},
-#include "segment/support_inductor.def"
-};
-
-/* "linalg_qr" for "linalg_qr", "linalg_qr.out" and, in place, "linalg_qr_"; "nanmedian.dim" for itself; "x.default" for x. */
-static bool is_named(const char *op, const char *name)
+static const char *refused_op(const char *text)
 {
-	size_t base = strcspn(name, "."), n = strcspn(op, ".");
-	if (n == base + 1 && op[base] == '_')
-		n = base;
-	if (n != base || strncmp(op, name, base) != 0)
-		return false;
-	const char *overload = strchr(op, '.');
-	return !name[base] || strcmp(overload ? overload + 1 : "default", name + base + 1) == 0;
-}
-
-static const char *refused_op(const char *op)
-{
-	if (strncmp(op, "aten::", 6) != 0)
-		return "is no operator of PyTorch itself";
-	for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++)
-		for (const char *const *name = refusals[i].names; *name; name++)
-			if (is_named(op + 6, *name))
-				return refusals[i].reason;
-	return NULL;
+	op_name o = op_split(text);
+	return op_in(&o, "aten") ? op_listed(INDUCTOR_REFUSE, &o) : "is no operator of PyTorch itself";
 }
 
 /* ---- types ------------------------------------------------------------------------------------------------------------- */
@@ -84,22 +59,20 @@ static bool is_constant(const plan *p, const value *v, uint32_t dim)
 	return dim >= v->ndim || p->exprs.at[p->dims.at[v->shape + dim]].op == EXPR_CONST;
 }
 
-static bool is_recurrent(const char *op)
+static bool is_recurrent(uint16_t op)
 {
-	return is_named(op, "lstm.input") || is_named(op, "gru.input") || is_named(op, "rnn_tanh.input") ||
-	       is_named(op, "rnn_relu.input");
+	return op == OP_lstm_input || op == OP_gru_input || op == OP_rnn_tanh_input || op == OP_rnn_relu_input;
 }
 
 /* What depends on the sizes of one node. */
 static const char *refused_sizes(const plan *p, const node *x, const support_spec *s)
 {
-	const char *op = plan_s(p, x->op) + 6;
 	const value *in = tensor_arg(p, x, 0);
 	if (!in)
 		return NULL;
-	if (is_named(op, "grid_sampler") && in->ndim == 5)
+	if (x->op_id == OP_grid_sampler && in->ndim == 5)
 		return "has neither code in inductor nor a C function that its code could call";
-	if (s->dynamic && is_recurrent(op)) {
+	if (s->dynamic && is_recurrent(x->op_id)) {
 		const arg *last = &p->args.at[x->args + x->nargs - 1];
 		bool batch_first = last->kind == ARG_BOOL && last->u.b;
 		if (!is_constant(p, in, in->ndim == 3 && batch_first ? 1 : 0))

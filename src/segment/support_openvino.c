@@ -8,95 +8,14 @@
 #include <string.h>
 
 #include "plan/intern.h"
-
-/* ---- the table -------------------------------------------------------------------------------------------------------- */
-
-static const char *const taken[] = {
-#define TAKES(...) __VA_ARGS__,
-#define REFUSES(reason, ...)
-#include "segment/support_openvino.def"
-#undef TAKES
-#undef REFUSES
-	NULL};
-
-static const struct {
-	const char *reason;
-	const char *const *names; /* NULL ends */
-} refused[] = {
-#define TAKES(...)
-#define REFUSES(reason, ...) {reason, (const char *const[]){__VA_ARGS__, NULL}},
-#include "segment/support_openvino.def"
-#undef TAKES
-#undef REFUSES
-};
-
-static bool is_listed(const char *const *names, const char *name, size_t n)
-{
-	for (; *names; names++)
-		if (strlen(*names) == n && !memcmp(*names, name, n))
-			return true;
-	return false;
-}
-
-/* Operators whose i64 results are smaller than a size, or constants of the plan that are small. */
-static const char *const counts[] = {"arange", "argmax",    "argmin",   "zeros", "zeros_like", "new_zeros",
-                                     "ones",   "ones_like", "new_ones", "max",   "min",        NULL};
-/* Operators that hand elements on as they are. */
-static const char *const moves[] = {"alias",      "broadcast_to", "cat",       "chunk",   "clone",   "contiguous",
-                                    "detach",     "expand",       "expand_as", "flatten", "flip",    "index_select",
-                                    "lift_fresh", "movedim",      "narrow",    "permute", "repeat",  "reshape",
-                                    "reshape_as", "roll",         "select",    "slice",   "split",   "split_with_sizes",
-                                    "squeeze",    "stack",        "swapaxes",  "t",       "tile",    "transpose",
-                                    "unbind",     "unflatten",    "unsqueeze", "view",    "view_as", NULL};
-/* Operators with an index among their arguments, which is i64. Where: bits of the arguments. */
-static const struct {
-	const char *name;
-	uint32_t where;
-} indexed[] = {{"embedding", 1u << 1}, {"gather", 1u << 2},         {"index_select", 1u << 2},
-               {"index", 1u << 1},     {"scatter", 1u << 2},        {"scatter_add", 1u << 2},
-               {"index_add", 1u << 2}, {"take_along_dim", 1u << 1}, {"embedding_bag", 1u << 1},
-               {"one_hot", 1u << 0}};
-/* Operators that change the type of their elements. */
-static const char *const casts[] = {"to", "_to_copy", "type_as", "float", NULL};
-/* Integers that are divided round towards zero there, or come out in another type. */
-static const char *const not_of_integers[] = {"div", "floor_divide", "cumsum", "prod", "cumprod", "divide", NULL};
-/* A tensor without dimensions has no conversion there. */
-static const char *const need_dimensions[] = {"gather",      "index_select", "index_add",  "index_fill", "scatter",
-                                              "scatter_add", "hstack",       "index_copy", NULL};
-
-/* ---- names ------------------------------------------------------------------------------------------------------------ */
-
-/* "aten::relu_" is relu: without namespace, overload, and what says that it writes. */
-typedef struct op_name {
-	const char *s;
-	size_t n;
-	bool aten;
-} op_name;
-
-static op_name name_of(const plan *p, node_id n)
-{
-	const char *op = plan_s(p, p->nodes.at[n].op);
-	bool aten = !strncmp(op, "aten::", 6);
-	const char *s = aten ? op + 6 : op;
-	size_t length = strcspn(s, ".");
-	if (length > 2 && s[length - 1] == '_' && s[length - 2] != '_')
-		length--;
-	return (op_name){s, length, aten};
-}
-
-static bool is_in(const char *const *names, op_name o)
-{
-	return is_listed(names, o.s, o.n);
-}
+#include "plan/ops.h"
 
 static const char *refuse_name(op_name o)
 {
-	if (!o.aten)
+	if (!op_in(&o, "aten"))
 		return "is no operator of PyTorch itself";
-	for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-		if (is_in(refused[i].names, o))
-			return refused[i].reason;
-	return is_in(taken, o) ? NULL : "has no conversion to OpenVINO";
+	const char *why = op_listed(OPENVINO_REFUSE, &o);
+	return why || op_listed(OPENVINO_TAKE, &o) ? why : "has no conversion to OpenVINO";
 }
 
 /* ---- types ------------------------------------------------------------------------------------------------------------ */
@@ -118,10 +37,8 @@ static void find(walk *w, bool there, const char *what)
 
 static bool takes_index(op_name o, uint32_t at)
 {
-	for (size_t i = 0; i < sizeof indexed / sizeof *indexed; i++)
-		if (strlen(indexed[i].name) == o.n && !memcmp(indexed[i].name, o.s, o.n))
-			return at < 32 && (indexed[i].where >> at & 1);
-	return false;
+	const char *where = op_listed(OPENVINO_INDEX, &o);
+	return where && (uint32_t)(where[0] - '0') == at;
 }
 
 static bool is_wrapping(uint8_t d)
@@ -138,7 +55,7 @@ static void look_at_type(walk *w, const value *x)
 	find(w, !plain, "has a tensor of a type that OpenVINO does not compute in");
 	find(w, strcmp(plan_s(w->p, x->device), "cpu") != 0, "is not on the CPU");
 	find(w, x->ndim > 8, "has a tensor of more than 8 dimensions");
-	find(w, (d == DT_I32 || d == DT_I64) && is_in(not_of_integers, w->op), "is done otherwise for integers");
+	find(w, (d == DT_I32 || d == DT_I64) && op_listed(OPENVINO_FLOAT, &w->op), "is done otherwise for integers");
 }
 
 static void look_at_arg(void *ctx, value_id v)
@@ -148,7 +65,8 @@ static void look_at_arg(void *ctx, value_id v)
 	if (x->type != TYPE_TENSOR || x->kind == VALUE_OBJECT)
 		return;
 	look_at_type(w, x);
-	find(w, is_wrapping(x->dtype) && !is_in(casts, w->op), "is in small integers, which OpenVINO does not wrap around");
+	find(w, is_wrapping(x->dtype) && !op_listed(OPENVINO_CAST, &w->op),
+	     "is in small integers, which OpenVINO does not wrap around");
 	bool large = x->dtype == DT_I64 && !w->small[v];
 	find(w, large && !takes_index(w->op, w->at), "is in i64, which OpenVINO computes in 32 bits");
 	bool given =
@@ -156,13 +74,13 @@ static void look_at_arg(void *ctx, value_id v)
 	find(w, takes_index(w->op, w->at) && given && !w->small[v],
 	     "has indices, and OpenVINO does not see those out of range");
 	w->small_so_far &= !large;
-	find(w, x->ndim == 0 && is_in(need_dimensions, w->op), "takes a tensor without dimensions");
+	find(w, x->ndim == 0 && op_listed(OPENVINO_DIMS, &w->op), "takes a tensor without dimensions");
 }
 
 /* Whether i64 results fit in 32 bits. */
 static bool makes_small(const walk *w)
 {
-	return w->small_so_far && (is_in(counts, w->op) || is_in(moves, w->op));
+	return w->small_so_far && (op_listed(OPENVINO_COUNT, &w->op) || op_listed(OPENVINO_MOVE, &w->op));
 }
 
 static void look_at_result(void *ctx, value_id v)
@@ -206,7 +124,7 @@ static bool takes_dtype(const plan *p, const node *x)
 static void look_at_pool(walk *w, const node *x)
 {
 	const arg *at = w->p->args.at + x->args;
-	if (strncmp(w->op.s, "avg_pool", 8) != 0)
+	if (strncmp(w->op.base, "avg_pool", 8) != 0)
 		return;
 	find(w, x->nargs > 4 && at[4].kind == ARG_BOOL && at[4].u.b, "rounds sizes up, where OpenVINO averages otherwise");
 	find(w, x->nargs > 6 && at[6].kind != ARG_NONE, "divides by a number of its own, which OpenVINO does not");
@@ -227,8 +145,7 @@ static void look_at_correction(walk *w, const node *x, const char *op)
 /* (query, key, value, mask, …): a row that may see nothing is 0 in torch. */
 static void look_at_mask(walk *w, const node *x)
 {
-	static const char *const attention[] = {"scaled_dot_product_attention", NULL};
-	find(w, is_in(attention, w->op) && x->nargs > 3 && w->p->args.at[x->args + 3].kind != ARG_NONE,
+	find(w, x->op_id == OP_scaled_dot_product_attention && x->nargs > 3 && w->p->args.at[x->args + 3].kind != ARG_NONE,
 	     "has a mask, and OpenVINO gives nan for rows that are masked wholly");
 }
 
@@ -237,8 +154,8 @@ static void look_at_node(walk *w, node_id n)
 	const node *x = &w->p->nodes.at[n];
 	const char *op = plan_s(w->p, x->op);
 	find(w, w->p->contexts.at[x->context].nautocast > 0, "runs under autocast");
-	find(w, !strcmp(op, "aten::view.dtype"), "reads the bits of its elements as another type");
-	find(w, takes_dtype(w->p, x) && is_in(not_of_integers, w->op), "is done otherwise in another type");
+	find(w, x->op_id == OP_view_dtype, "reads the bits of its elements as another type");
+	find(w, takes_dtype(w->p, x) && op_listed(OPENVINO_FLOAT, &w->op), "is done otherwise in another type");
 	look_at_writes(w, x);
 	find(w, strstr(op, "_mode") && (!strncmp(op, "aten::div", 9)), "rounds quotients, which OpenVINO does otherwise");
 	look_at_pool(w, x);
@@ -269,11 +186,11 @@ clv_status support_openvino(const plan *p, const support_spec *s, const char **n
 	if (!small)
 		return fail_nomem();
 	for (node_id n = 0; n < p->nodes.n; n++) {
-		walk w = {.p = p, .small = small, .op = name_of(p, n), .small_so_far = true};
+		walk w = {.p = p, .small = small, .op = op_split(plan_s(p, p->nodes.at[n].op)), .small_so_far = true};
 		w.found = refuse_name(w.op);
 		look_at_node(&w, n);
 		no[n] = no[n] ? no[n] : w.found;
-		mark m = {p, small, w.op.aten && makes_small(&w)};
+		mark m = {p, small, op_in(&w.op, "aten") && makes_small(&w)};
 		node_each_result(p, n, mark_small, &m);
 	}
 	mem_free(small);

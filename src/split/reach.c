@@ -2,22 +2,7 @@
  * on the other side. */
 #include "split/frontier.h"
 
-#include <string.h>
-
-static const char *const names[] = {"as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter",
-                                    "set_",       "resize_",     "resize_as_",      "_reshape_alias"};
-
-/* Any overload: "aten::set_.source_Tensor". */
-static bool reads_beyond(const char *op)
-{
-	const char *colons = strstr(op, "::");
-	const char *name = colons ? colons + 2 : op;
-	size_t n = strcspn(name, ".");
-	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-		if (strlen(names[i]) == n && !memcmp(names[i], name, n))
-			return true;
-	return false;
-}
+#include "plan/ops.h"
 
 typedef struct reach_walk {
 	const plan *p;
@@ -48,7 +33,7 @@ static clv_status walk(reach_walk *w)
 	for (uint32_t i = 0; i < p->inputs.n; i++)
 		note_born(w, p->inputs.at[i]);
 	for (w->now = 0; w->now < p->nodes.n && w->st == CLV_OK; w->now++) {
-		if (reads_beyond(plan_s(p, p->nodes.at[w->now].op)))
+		if (op_reaches(node_op(p, w->now)))
 			node_each_arg(p, w->now, note_reach, w);
 		node_each_result(p, w->now, note_born, w);
 	}

@@ -347,7 +347,7 @@ static void pinned_nodes_are_outside(void **state)
 	assert_false(b.e.facts.kept[3]);
 	assert_int_equal(b.e.facts.uses[3], 1);
 	assert_true(b.e.facts.shown[3] && !edit_pinned(&b.e, 0) && edit_pinned(&b.e, 2));
-	assert_false(edit_is(&b.e, 2, "aten::neg"));
+	assert_false(edit_is(&b.e, 2, OP_neg));
 	assert_int_equal(edit_result(&b.e, 2), NONE);
 	FAILS(edit_remove(&b.e, 2), CLV_E_INVALID, "node 2 is pinned");
 	FAILS(edit_read_instead(&b.e, 2, 1), CLV_E_INVALID, "what leaves the range");
@@ -490,8 +490,8 @@ static void nodes_are_read(void **state)
 	                     "%3 = aten::is_nonzero(%1) -> bool = true {host}\n"
 	                     "%4 = aten::neg(%2) -> f32[2]\n"
 	                     "output %4\n");
-	assert_true(edit_is(&b.e, 0, "aten::split.Tensor"));
-	assert_false(edit_is(&b.e, 0, "aten::split"));
+	assert_true(edit_is(&b.e, 0, OP_split_Tensor));
+	assert_false(edit_is(&b.e, 0, OP_split_with_sizes));
 	assert_int_equal(edit_value(&b.e, 0, 0), 0);
 	assert_int_equal(edit_value(&b.e, 0, 1), NONE);
 	assert_int_equal(edit_arg(&b.e, 0, 1)->kind, ARG_INT);

@@ -2,6 +2,7 @@
 #include "support.h"
 
 #include "file/operators.h"
+#include "plan/ops.h"
 
 #define CHECK(p, ...)                                                                                                  \
 	operators_check((p), (const char *const[]){__VA_ARGS__},                                                           \
@@ -223,50 +224,77 @@ static void the_first_refused_operator_is_named(void **state)
 	OK(check_text("cleave-plan 1\nmodel \"m\"\ninput %0 f32[4]\noutput %0\n"));
 }
 
-static void the_list_is_sorted_and_no_name_is_in_it_twice(void **state)
+static void rows_and_lists_are_sorted_and_no_name_is_there_twice(void **state)
 {
 	(void)state;
-#define EXCEPT(reason, ...)
-#define ALLOW(space, ...) {#space, (const char *const[]){__VA_ARGS__, NULL}},
-#define REFUSE(reason, ...)
-	const struct {
-		const char *name;
-		const char *const *ops;
-	} spaces[] = {
-#include "file/operators.def"
-	};
-	for (size_t i = 0; i < sizeof spaces / sizeof *spaces; i++) {
-		if (i > 0 && strcmp(spaces[i - 1].name, spaces[i].name) >= 0)
-			fail_msg("namespace %s is not after %s", spaces[i].name, spaces[i - 1].name);
-		for (const char *const *op = spaces[i].ops; op[1]; op++)
-			if (strcmp(op[0], op[1]) >= 0)
-				fail_msg("%s::%s is not after %s", spaces[i].name, op[1], op[0]);
+	for (uint16_t i = OP_UNKNOWN_LAST + 1; i < OP_COUNT; i++) {
+		if (i > OP_UNKNOWN_LAST + 1 && strcmp(op_rows[i - 1].text, op_rows[i].text) >= 0)
+			fail_msg("%s is not after %s", op_rows[i].text, op_rows[i - 1].text);
+		assert_int_equal(op_find(op_rows[i].text), i);
 	}
+	assert_int_equal(op_find("aten::add"), OP_UNKNOWN);
+	assert_int_equal(op_find(""), OP_UNKNOWN);
+	for (uint16_t i = OP_UNKNOWN; i <= OP_UNKNOWN_LAST; i++)
+		assert_memory_equal(&op_rows[i], (&(op_row){.text = op_rows[i].text, .memory = (uint8_t)(i - OP_UNKNOWN)}),
+		                    sizeof(op_row));
+	assert_int_equal(op_find("aten::set_.source_Tensor"), OP_UNKNOWN + MEMORY_JOINED);
+	assert_int_equal(op_find("mylib::as_strided"), OP_UNKNOWN + MEMORY_BEYOND);
+	assert_int_equal(op_find("aten::empty.out"), OP_UNKNOWN + MEMORY_EMPTY);
+	assert_int_equal(op_find("prims::empty_strided"), OP_UNKNOWN + MEMORY_EMPTY);
+	assert_int_equal(op_find("mylib::empty"), OP_UNKNOWN);
+#define LIST(kind, head, ...) {head, (const char *const[]){__VA_ARGS__, NULL}},
+	const struct {
+		const char *head;
+		const char *const *ops;
+	} lists[] = {
+#include "plan/ops.def"
+	};
+	for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+		for (const char *const *op = lists[i].ops; op[1]; op++)
+			if (strcmp(op[0], op[1]) >= 0)
+				fail_msg("%s: %s is not after %s", lists[i].head, op[1], op[0]);
+}
+
+static bool covers(const char *entry, const char *op)
+{
+	op_name o = op_split(op);
+	return op_covers(entry, &o);
+}
+
+static void entries_cover_overloads_namespaces_and_forms_in_place(void **state)
+{
+	(void)state;
+	assert_true(covers("aten::sort", "aten::sort.stable") && covers("aten::sort.stable", "aten::sort.stable"));
+	assert_false(covers("aten::sort.stable", "aten::sort") || covers("aten::sort", "aten::sort_"));
+	assert_false(covers("aten::sort", "mylib::sort") || covers("aten::sor", "aten::sort"));
+	assert_true(covers("mylib::*", "mylib::sort") && !covers("mylib::*", "mylib2::sort"));
+	assert_true(covers("qr", "aten::qr") && covers("qr", "aten::qr_.out") && covers("qr.default", "aten::qr"));
+	assert_false(covers("qr", "mylib::qr") || covers("qr.default", "aten::qr.out") || covers("qr", "qr"));
 }
 
 /* With the test above: what is found by search is what is listed. */
 static void every_name_of_the_list_is_found_and_every_refused_one_is_not(void **state)
 {
 	(void)state;
-#define EXCEPT(reason, ...)
-#define ALLOW(space, ...) {#space, (const char *const[]){__VA_ARGS__, NULL}},
-#define REFUSE(reason, ...) {NULL, (const char *const[]){__VA_ARGS__, NULL}},
+#define LIST(kind, head, ...) {kind, head, (const char *const[]){__VA_ARGS__, NULL}},
 	const struct {
-		const char *space;
+		op_list kind;
+		const char *head;
 		const char *const *ops;
 	} lists[] = {
-#include "file/operators.def"
+#include "plan/ops.def"
 	};
 	for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
-		for (const char *const *op = lists[i].ops; *op; op++) {
+		for (const char *const *op = lists[i].ops; *op && lists[i].kind <= FILE_REFUSE; op++) {
+			bool allowed = lists[i].kind == FILE_ALLOW;
 			strbuf b = STRBUF_INIT;
-			if (lists[i].space)
-				strbuf_printf(&b, "%s::", lists[i].space);
+			if (allowed)
+				strbuf_printf(&b, "%s::", lists[i].head);
 			strbuf_printf(&b, "%.*s%s", (int)strcspn(*op, "*"), *op, strchr(*op, '*') ? "any" : "");
 			char *name = taken(&b);
-			if (check_op(name, NULL) != (lists[i].space ? CLV_OK : CLV_E_UNSUPPORTED))
+			if (check_op(name, NULL) != (allowed ? CLV_OK : CLV_E_UNSUPPORTED))
 				fail_msg("%s: %s", name, status_message());
-			assert_true(lists[i].space || !strstr(status_message(), "is not on the list"));
+			assert_true(allowed || strstr(status_message(), lists[i].head));
 			mem_free(name);
 		}
 }
@@ -299,7 +327,8 @@ int main(void)
 		cmocka_unit_test(an_entry_allows_an_operator_an_overload_or_a_namespace),
 		cmocka_unit_test(a_malformed_entry_is_an_error_also_where_nothing_needs_it),
 		cmocka_unit_test(the_first_refused_operator_is_named),
-		cmocka_unit_test(the_list_is_sorted_and_no_name_is_in_it_twice),
+		cmocka_unit_test(rows_and_lists_are_sorted_and_no_name_is_there_twice),
+		cmocka_unit_test(entries_cover_overloads_namespaces_and_forms_in_place),
 		cmocka_unit_test(every_name_of_the_list_is_found_and_every_refused_one_is_not),
 		cmocka_unit_test(running_out_of_memory_is_an_error),
 	};

@@ -581,7 +581,7 @@ static void the_sizes_of_a_call_choose_the_plan(void **state)
 	HEAD "input %0 f32[2] name=\"x\"\n"                                                                                \
 		 "buffer @h f32[2]\n"                                                                                          \
 		 "%1 = aten::add_.Tensor(@h, %0, 1) -> f32[2] view-of @h writes @h\n"                                          \
-		 "%2 = aten::sum(%0, none) -> f32[]\n"                                                                   \
+		 "%2 = aten::sum(%0, none) -> f32[]\n"                                                                         \
 		 "%3 = aten::gt.Scalar(%2, 0) -> bool[]\n"                                                                     \
 		 "%4 = aten::is_nonzero(%3) -> bool = " answer " {host} at \"net.py:7\"\n"                                     \
 		 "%5 = aten::" op "(%1) -> f32[2]\n"                                                                           \

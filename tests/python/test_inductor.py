@@ -4,7 +4,6 @@ Compiling takes half a minute, so all compiled segments are made once, in a proc
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -14,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import inductor_operators
+import operators
 import pytest
 import torch
 import torch.nn.functional as F
@@ -356,22 +357,13 @@ def test_lines_of_the_source_lead_to_nodes(tmp_path: Path) -> None:
 # ---- what it takes
 
 
-def tool() -> Any:
-    path = Path(__file__).parents[2] / "tools" / "inductor_operators.py"
-    spec = importlib.util.spec_from_file_location("inductor_operators", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_operators_that_inductor_does_not_take_are_on_the_list() -> None:
-    assert tool().unknown() == []
+    assert inductor_operators.unknown() == []
 
 
-def test_the_list_is_sorted_and_names_operators_that_are() -> None:
-    text = tool().LIST.read_text()
-    assert tool().formatted(text) == text
+def test_the_list_names_operators_that_are() -> None:
     names = {full.partition("::")[2].partition(".")[0] for full in torch._C._dispatch_get_all_op_names()}
-    assert {n.partition(".")[0] for n in tool().listed()} - names <= {"_upsample_lanczos2d_aa", "hash_tensor"}
+    assert {n.partition(".")[0] for n in operators.reasons("INDUCTOR_REFUSE")} - names <= {
+        "_upsample_lanczos2d_aa",
+        "hash_tensor",
+    }

@@ -1,19 +1,18 @@
-"""Who takes rows that are apart (table in src/optimize/merge_linears.c): numbers and layouts are as without gaps."""
+"""Who takes rows that are apart (GAPS and VIEW(ANY) in src/plan/ops.def): numbers and layouts are as without gaps."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+import operators
 import pytest
 import torch
 from test_optimize_layout import operator
 from torch import Tensor
 
-SOURCE = Path(__file__).parents[2] / "src" / "optimize" / "merge_linears.c"
-ROWS: list[tuple[str, str]] = re.findall(r'\{"([^"]+)", (TAKES_\w+)\}', SOURCE.read_text())
+ROWS = [(name, how) for name, [how] in operators.with_column("GAPS").items()]
+ROWS += [(name, "SAME") for name, [how] in operators.with_column("VIEW").items() if how == "ANY"]
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 N, H, S, D = 2, 4, 6, 8  # batch, heads, tokens, size of a head
 
@@ -42,6 +41,7 @@ CALLS: dict[str, Callable[[Tensor], list[Any]]] = {
     "aten::addcdiv": lambda x: [x, alike(x)],
     "aten::addcmul": lambda x: [x, alike(x)],
     "aten::amax": lambda x: [[-1], True],
+    "aten::broadcast_to": lambda x: [list(x.shape)],
     "aten::clamp": lambda x: [-0.5, 0.5],
     "aten::clamp_max": lambda x: [0.5],
     "aten::clamp_min": lambda x: [0.5],
@@ -51,6 +51,7 @@ CALLS: dict[str, Callable[[Tensor], list[Any]]] = {
     "aten::div.Tensor": lambda x: [alike(x)],
     "aten::dropout": lambda x: [0.5, False],
     "aten::expand": lambda x: [list(x.shape)],
+    "aten::expand_as": lambda x: [x],
     "aten::flatten.using_ints": lambda x: [0, -1],
     "aten::layer_norm": lambda x: [[x.shape[-1]], vector(x), vector(x)],
     "aten::linear": lambda x: [square(x), vector(x)],
@@ -75,6 +76,7 @@ CALLS: dict[str, Callable[[Tensor], list[Any]]] = {
     "aten::split.Tensor": lambda x: [2, -1],
     "aten::split_with_sizes": lambda x: [[2, x.shape[-1] - 2], -1],
     "aten::squeeze.dim": lambda x: [0],
+    "aten::squeeze.dims": lambda x: [[0]],
     "aten::sub.Scalar": lambda x: [2],
     "aten::sub.Tensor": lambda x: [alike(x)],
     "aten::sum.dim_IntList": lambda x: [[-1], True],
@@ -135,12 +137,11 @@ def test_gaps_are_not_noticed(name: str, how: str, device: str) -> None:
         dense, gaps = (shape(x) for x in apart(device))
         for want, got in zip(flat(values(name, dense)), flat(values(name, gaps)), strict=True):
             torch.testing.assert_close(got, want)
-            if how == "TAKES_ANY" or (how == "TAKES_FRESH" and want.data_ptr() != dense.data_ptr()):
+            if how == "ANY" or (how == "FRESH" and want.data_ptr() != dense.data_ptr()):
                 assert got.stride() == want.stride()
-            if how == "TAKES_SAME" and name != "aten::to.dtype":
+            if how == "SAME" and name != "aten::to.dtype":
                 assert got.untyped_storage().data_ptr() == gaps.untyped_storage().data_ptr()
 
 
-def test_the_table_is_sorted_and_covers_what_it_should() -> None:
-    assert ROWS == sorted(ROWS)
-    assert len(ROWS) > 50
+def test_the_table_covers_what_it_should() -> None:
+    assert len(ROWS) == len({name for name, _ in ROWS}) > 80

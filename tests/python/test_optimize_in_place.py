@@ -1,4 +1,4 @@
-"""The pass in_place: what its table (src/optimize/in_place.def) says of operators; models give the same bits."""
+"""The pass in_place: what it takes from the table of operators (src/plan/ops.def); models give the same bits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import operators
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,13 +17,9 @@ from torch import Tensor, nn
 import cleave
 from cleave.optimize import Optimize
 
-TABLE = (Path(__file__).parents[2] / "src" / "optimize" / "in_place.def").read_text()
-FORMS = re.findall(r'^IN_PLACE\("([^"]+)", "([^"]+)"\)$', TABLE, re.MULTILINE)
+NAMES = {row.id: row.name for row in operators.rows()}
+FORMS = [(name, NAMES[writer]) for name, [writer] in operators.with_column("WRITER").items()]
 INTS = {torch.float64: torch.int64, torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
-
-
-def listed(kind: str) -> list[str]:
-    return re.findall(rf'^{kind}\("([^"]+)"\)$', TABLE, re.MULTILINE)
 
 
 def operator(name: str) -> Any:
@@ -46,12 +43,6 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
-
-
-def test_lists_are_sorted() -> None:
-    for names in ([a for a, _ in FORMS], *(listed(kind) for kind in ("IMAGE", "NORM", "FRESH", "VIEW"))):
-        assert len(names) > 1
-        assert names == sorted(set(names))
 
 
 @pytest.mark.parametrize(("op", "writer"), FORMS)
@@ -150,7 +141,7 @@ def odd_images() -> list[Tensor]:
 FORMATS = (torch.contiguous_format, torch.channels_last)
 
 
-@pytest.mark.parametrize("op", listed("IMAGE"))
+@pytest.mark.parametrize("op", operators.with_column("FORMATS"))
 def test_images_have_the_strides_of_new_memory(op: str) -> None:
     if op.startswith("mkldnn::") and not torch.backends.mkldnn.is_available():
         pytest.skip("no oneDNN")
@@ -172,7 +163,7 @@ def norm_calls(op: str, x: Tensor) -> list[list[Any]]:
     return [given, [x, torch.rand(c), torch.rand(c), *given[3:]], [x, None, None, None, None, True, 0.1, 1e-5, True]]
 
 
-@pytest.mark.parametrize("op", listed("NORM"))
+@pytest.mark.parametrize("op", operators.with_column("NORM"))
 def test_norms_of_images_have_the_strides_of_new_memory(op: str) -> None:
     for rows in (1, 2):
         for memory_format in FORMATS:
@@ -235,7 +226,7 @@ def storages(values: Any) -> list[int]:
     return [t.untyped_storage().data_ptr() for t in torch.utils._pytree.tree_leaves(values) if isinstance(t, Tensor)]
 
 
-@pytest.mark.parametrize("op", listed("FRESH"))
+@pytest.mark.parametrize("op", operators.with_column("NEW"))
 def test_new_memory_is_new(op: str) -> None:
     for call in CALLS[op.removeprefix("aten::")]:
         made = operator(op)(*call)

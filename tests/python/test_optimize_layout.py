@@ -1,20 +1,18 @@
-"""The table of layouts (src/optimize/layouts.def): every operator on it keeps images channels last, and row-major ones
-row-major, and computes the same in both layouts."""
+"""Layouts in the table of operators (src/plan/ops.def): every operator with a column IMAGE keeps images channels last,
+and row-major ones row-major, and computes the same in both layouts."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
+import operators
 import pytest
 import torch
 from torch import Tensor, nn
 
 import cleave
 
-TABLE = Path(__file__).parents[2] / "src" / "optimize" / "layouts.def"
 N, C, H, W = 2, 8, 9, 7
 LIKE: dict[torch.dtype, float] = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 
@@ -27,8 +25,8 @@ class Row(NamedTuple):
 
 
 def rows() -> list[Row]:
-    found = re.findall(r'^LAYOUT\("([^"]+)", (\w+), (\w+), \d+, (\w+)\)$', TABLE.read_text(), re.MULTILINE)
-    return [Row(*f) for f in found]
+    always = [Row(op, kind, "ANY", "BOTH") for op, [kind] in operators.with_column("IMAGE").items()]
+    return always + [Row(op, k, rule, where) for op, [k, rule, _, where] in operators.with_column("IMAGE_IF").items()]
 
 
 def operator(name: str) -> Callable[..., Any]:
@@ -210,7 +208,7 @@ def said(row: Row, rest: list[Any]) -> str:
 def test_the_table_is_read() -> None:
     found = [r.op for r in rows()]
     assert len(found) > 90
-    assert len(found) == len(set(found)) == TABLE.read_text().count("\nLAYOUT(")
+    assert len(found) == len(set(found)) == operators.LIST.read_text().count("IMAGE") - 2  # what they mean
     assert set(CALLS) <= set(found)
 
 
