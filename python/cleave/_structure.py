@@ -163,6 +163,9 @@ class Structure:
         self.names = list(names)  # of tensors that go in
         self.builders = {t[2]: _builder(t[2], types) for t in tokens if t[0] == _tree.T_OBJECT}
         self.stores = stores
+        n = len(self.tokens) - 3  # (args, kwargs) with n tensors and no keywords
+        flat = [(_tree.T_TUPLE, 2), (_tree.T_TUPLE, n), *((_tree.T_VALUE, 0) for _ in range(n)), (_tree.T_DICT, 0)]
+        self.flat = n if [t[:2] for t in self.tokens] == flat else -1  # -1: something else
 
     # ---- outputs
 
@@ -197,8 +200,10 @@ class Structure:
 
     # ---- inputs
 
-    def take_apart(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    def take_apart(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[torch.Tensor]:
         """The tensors of a call, after a check that its structure is the captured one."""
+        if len(args) == self.flat and not kwargs and all(isinstance(a, torch.Tensor) for a in args):
+            return args
         args, kwargs = self._by_position(args, kwargs)
         places = self._places()
         _tree.refuse_unknown(list(kwargs), [*places, *self._keywords()])
