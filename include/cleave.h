@@ -1936,8 +1936,8 @@ typedef struct clv_trace_options {
     that is to blame is left on the tape. Then each segment is timed beside the tape of its nodes, and the whole beside the
     whole tape; what takes longer is dropped. The report is in the artifact: clv_artifact_report().
     @ownership the new artifact is the caller's, clv_artifact_close(); it keeps what it needs of `a`.
-    @errors CLV_E_NOT_FOUND for a back end that is not there; CLV_E_UNSUPPORTED, without fallback or below the threshold,
-    lists what is not compiled; CLV_E_TIMEOUT; CLV_E_CANCELLED; CLV_E_IO if there is no room to work; CLV_E_INPUT for calls
+    @errors CLV_E_NOT_FOUND for a back end that is not there; CLV_E_UNSUPPORTED without fallback and CLV_E_INVALID below the
+    threshold list what is not compiled; CLV_E_TIMEOUT; CLV_E_CANCELLED; CLV_E_IO if there is no room to work; CLV_E_INPUT for calls
     that do not fit; CLV_E_TORCH.
     @threads any. */
 CLV_API clv_status clv_trace(const clv_artifact *a, const clv_trace_options *options, clv_artifact **out);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
+import logging
 import os
 import threading
 import time
@@ -615,6 +616,11 @@ def capture_sized(
 
 def _log_captured(target: Target, captured: Captured, since: float, sized: Sized | None) -> None:
     nodes, seconds = captured.plan.node_count(), time.monotonic() - since
+    asks = [Node(*n) for n in captured.plan.nodes() if n[5]] if log.isEnabledFor(logging.INFO) else []
+    if asks:
+        where = ", ".join(dict.fromkeys(f"{n.op} at {n.source}" if n.source else n.op for n in asks[:3]))
+        more = f" and {len(asks) - 3} more" if len(asks) > 3 else ""
+        log.info("%s looks at its data: %s%s; each answer gets a plan of its own", target.name, where, more)
     if sized is None:
         log.info("captured %s: %d nodes in %.2f s", target.name, nodes, seconds)
         return

@@ -483,8 +483,6 @@ def _run_native(
     except SplitError as error:  # no such back end, or its package is not here
         raise ArgumentError(str(error)) from None
     except CaptureError as error:
-        if str(error).startswith("less of the model"):
-            raise ArgumentError(str(error)) from None
         raise (TraceError(str(error)) if not wanted.fallback else error) from None
 
 

@@ -90,7 +90,7 @@ static clv_status ask_support(decision *d)
 }
 
 /* Everything that is not compiled, with its place: for who wants all of it compiled. */
-static clv_status refuse(const decision *d, const char *const *no, const char *what)
+static clv_status refuse(const decision *d, const char *const *no, clv_status why, const char *what)
 {
 	strbuf b = STRBUF_INIT;
 	uint32_t count = 0;
@@ -107,7 +107,7 @@ static clv_status refuse(const decision *d, const char *const *no, const char *w
 	}
 	char *list;
 	TRY(strbuf_take(&b, &list));
-	clv_status st = fail(CLV_E_UNSUPPORTED, "%s%s", what, list);
+	clv_status st = fail(why, "%s%s", what, list);
 	mem_free(list);
 	return st;
 }
@@ -116,7 +116,7 @@ static clv_status check_all_supported(const decision *d)
 {
 	for (node_id n = 0; n < d->from->nodes.n && !d->t->o->fallback; n++)
 		if (d->no[n])
-			return refuse(d, d->no, "not everything can be compiled, and fallback is off:");
+			return refuse(d, d->no, CLV_E_UNSUPPORTED, "not everything can be compiled, and fallback is off:");
 	return CLV_OK;
 }
 
@@ -693,9 +693,11 @@ static clv_status check_enough(const decision *all, uint32_t n)
 		for (node_id k = 0; k < nodes; k++)
 			compiled_nodes += d->chosen.reason[k] == NULL || !strcmp(d->chosen.reason[k], SLOWER); /* it could be */
 		if (!o->fallback && compiled_nodes < nodes)
-			return refuse(d, d->chosen.reason, "not everything could be compiled, and fallback is off:");
+			return refuse(d, d->chosen.reason, CLV_E_UNSUPPORTED,
+			              "not everything could be compiled, and fallback is off:");
 		if (nodes && (double)compiled_nodes < o->support_threshold * (double)nodes)
-			return refuse(d, d->chosen.reason, "less of the model could be compiled than is asked for:");
+			return refuse(d, d->chosen.reason, CLV_E_INVALID,
+			              "less of the model could be compiled than is asked for:");
 	}
 	return CLV_OK;
 }

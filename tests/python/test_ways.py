@@ -204,8 +204,9 @@ def test_a_trace_compiles_every_way(late: bool, tmp_path: Path) -> None:
 
 
 def test_what_is_recorded_is_bounded_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    plan = cleave.capture(lambda x: x * len(f"{x[0]:.0f}" * int(x[0] * 10)), torch.ones(3))
     caplog.set_level(logging.INFO, "cleave")
+    plan = cleave.capture(lambda x: x * len(f"{x[0]:.0f}" * int(x[0] * 10)), torch.ones(3))
+    assert "looks at its data: aten::" in caplog.text
     for n in range(_ways.MOST):
         x = torch.full((3,), n / 10 + 1)
         assert torch.equal(plan(x), x * len(f"{x[0]:.0f}" * int(x[0] * 10)))
