@@ -138,6 +138,19 @@ void polynomial(const Args &a)
 	a.require(number, "x", "has nan");
 }
 
+// A sum over all integers from a number up to 9, unless it is at a pole at once.
+void zeta(const Args &a)
+{
+	const c10::IValue &from = a["other"].isNone() ? a["self"] : a["other"];
+	if (from.isTensor())
+		a.strided(a["other"].isNone() ? "self" : "other");
+	at::Tensor x = from.isTensor() ? from.toTensor() : c10::scalar_to_tensor(from.toScalar());
+	if (at::isComplexType(x.scalar_type()))
+		return; // which the kernel refuses
+	x = x.to(at::kDouble);
+	a.require(!(x.lt(-65536) & x.ne(x.floor())).any().item<bool>(), "self", "is too far below 0");
+}
+
 // The kernel reads an expanded dimension as if it were not.
 void median(const Args &a)
 {
@@ -204,6 +217,14 @@ void int4_mm(const Args &a)
 	          "qScaleAndZeros", "has not one scale for each group");
 }
 
+// The kernel for bfloat16 reads 16 at once.
+void int8_mm(const Args &a)
+{
+	at::Tensor x = a.strided("self");
+	a.require(x.scalar_type() != at::kBFloat16 || !x.is_cpu() || (x.dim() == 2 && x.size(1) % 16 == 0), "self",
+	          "has columns that are no multiple of 16");
+}
+
 // Marks a tensor as negated; copies of what cannot be negated go wrong.
 void negated(const Args &a)
 {
@@ -248,6 +269,12 @@ void trapezoid(const Args &a)
 void plain_copy(const Args &a)
 {
 	a.strided("self"), a.strided("src");
+}
+
+// Indices become those of a sparse tensor as they are.
+void gather_backward(const Args &a)
+{
+	a.require(!a["sparse_grad"].isBool() || !a["sparse_grad"].toBool(), "sparse_grad", "is not for files");
 }
 
 void refused(const Args &a)
@@ -308,11 +335,13 @@ const std::unordered_map<std::string, Check> checks{
 	{"aten::_neg_view_copy", negated},
 	{"aten::_scaled_mm_v2", scaled_mm},
 	{"aten::_weight_int4pack_mm_for_cpu", int4_mm},
+	{"aten::_weight_int8pack_mm", int8_mm},
 	{"aten::rrelu_with_noise", noise},
 	{"aten::rrelu_with_noise_", noise},
 	{"aten::rrelu_with_noise_functional", noise},
 	{"aten::arange", range},
 	{"aten::range", range},
+	{"aten::gather_backward", gather_backward},
 	{"aten::cov", covariance},
 	{"aten::trapezoid", trapezoid},
 	{"aten::trapz", trapezoid},
@@ -333,6 +362,11 @@ const std::unordered_map<std::string, Check> checks{
 	{"aten::special_shifted_chebyshev_polynomial_u", polynomial},
 	{"aten::special_shifted_chebyshev_polynomial_v", polynomial},
 	{"aten::special_shifted_chebyshev_polynomial_w", polynomial},
+	{"aten::special_zeta", zeta},
+	{"prims::zeta", zeta},
+	{"aten::polygamma", zeta},
+	{"aten::polygamma_", zeta},
+	{"aten::special_polygamma", zeta},
 	{"aten::median.dim", median},
 	{"aten::median.dim_values", median},
 	{"aten::nanmedian.dim", median},
