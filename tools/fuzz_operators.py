@@ -60,8 +60,14 @@ WORDS = [
     "trunc", "same", "valid", "ij", "xy", "add", "prod", "amax", "amin", "fro", "nuc",
     "reduced", "complete", "N", "L", "ortho", "right", "nearest", "gelu", "left", "forward",
 ]  # fmt: skip
-INTEGERS = (0, 1, 2, 3, 4, 5, 7, -1, -2, -3, 64, 1 << 31, -(1 << 31), 1 << 40, (1 << 63) - 1, -(1 << 63))
-REALS = (0.0, 1.0, 0.5, -1.0, 2.0, 1e-5, float("nan"), float("inf"), 1e38, -1e300)
+INTEGERS = (
+    0, 1, 2, 3, 4, 5, 7, -1, -2, -3, 64, 1 << 31, -(1 << 31), 1 << 32, 1 << 40, 1 << 61, (1 << 62) - 1, 1 << 62,
+    (1 << 62) + 2, -(1 << 62), 3 << 61, (1 << 63) - 2, (1 << 63) - 1, -(1 << 63),
+)  # fmt: skip
+REALS = (
+    0.0, 1.0, 0.5, -1.0, 2.0, 1e-5, float("nan"), float("inf"), float("-inf"), 1e38, -1e300, 1e-300, 5e-324, -1e-40,
+    1e10, 1e19,
+)  # fmt: skip
 DTYPES = {
     torch.uint8: "u8", torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64",
     torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64", torch.bool: "bool",
@@ -142,10 +148,12 @@ class Draw:
         if x.dtype == torch.bool:
             return
         if x.dtype.is_floating_point or x.dtype.is_complex:
-            x.view(-1)[at] = self.rng.choice((float("nan"), float("inf"), -1e30, 0.0))
+            x.view(-1)[at] = self.rng.choice((float("nan"), float("inf"), -1e30, 0.0, 1e-40, 3e9, 1e19, -1.0))
         else:
             info = torch.iinfo(x.dtype)
-            x.view(-1)[at] = self.rng.choice((0, max(-1, info.min), info.min, info.max, 100, info.max // 2))
+            x.view(-1)[at] = self.rng.choice(
+                (0, max(-1, info.min), info.min, info.max, 100, info.max // 2, info.max - 1)
+            )
 
     def filled(self, shape: list[int], dtype: torch.dtype) -> Tensor:
         if dtype == torch.bool:
@@ -180,7 +188,7 @@ class Draw:
         return self.odd_strides(x) if rng.random() < 0.25 else x
 
     def number(self, name: str) -> int:
-        if self.usual and self.rng.random() < 0.7:
+        if self.usual and self.rng.random() < 0.85:
             return self.rng.choice((0, 1, 1, 2, -1) if "dim" in name or "axis" in name else (0, 1, 1, 2, 3))
         return self.rng.choice(INTEGERS)
 
@@ -190,7 +198,11 @@ class Draw:
             return list(self.common)
         if "dim" in name or "axis" in name:
             return [self.rng.choice((0, 1, 2, -1, 5)) for _ in range(n)]
-        return [self.number(name) for _ in range(n)]
+        found = [self.number(name) for _ in range(n)]
+        if n > 1 and not self.usual and self.rng.random() < 0.5:  # a pair whose sum says nothing of them
+            at = self.rng.randrange(n - 1)
+            found[at + 1] = max(min(self.rng.choice((0, 1, 2, 3)) - found[at], (1 << 63) - 1), -(1 << 63))
+        return found
 
     def value(self, kind: str, name: str) -> Any:
         rng = self.rng

@@ -371,8 +371,9 @@ static PyObject *runtime_py_outputs(RuntimeObject *o, PyObject *unused)
 typedef struct RuntimeCall {
 	const runtime *r;
 	run_spec spec;
-	uint32_t plan; /* that ran */
-	PyObject *out; /* what it gave; NULL: an exception is set */
+	const clv_program *made; /* whose boundary it is, of a suffix */
+	uint32_t plan;           /* that ran */
+	PyObject *out;           /* what it gave; NULL: an exception is set */
 } RuntimeCall;
 
 static clv_status run_plan(void *ctx, uint32_t i)
@@ -439,12 +440,24 @@ static PyObject *runtime_py_run(RuntimeObject *o, PyObject *seq)
 	return out;
 }
 
-/* At sizes that come with a boundary; whether the plan is proven for them was not looked at yet. */
+/* On what of a boundary the plan takes, at its sizes; whether the plan is proven for them was not looked at yet. */
 static clv_status run_sizes(void *ctx, uint32_t i)
 {
 	RuntimeCall *c = ctx;
-	TRY(runtime_check_sizes(c->r, i, &c->spec));
-	return run_plan(c, i);
+	const clv_program *g = c->r->plans.at[i].g;
+	clv_tensor *const *given = c->spec.inputs;
+	clv_tensor **inputs = PyMem_Calloc(g->v.inputs.n + 1, sizeof *inputs);
+	if (!inputs)
+		return fail_nomem();
+	for (uint32_t k = 0; k < g->v.inputs.n; k++)
+		inputs[k] = given[runtime_crossing(c->made, g, k)];
+	c->spec.inputs = inputs;
+	clv_status st = runtime_check_sizes(c->r, i, &c->spec);
+	if (st == CLV_OK)
+		st = run_plan(c, i);
+	c->spec.inputs = given;
+	PyMem_Free(inputs);
+	return st;
 }
 
 /* run_suffix(number of the plan, values of its symbols, tensors in the order of labels, version of the weights that made
@@ -468,7 +481,7 @@ static PyObject *runtime_py_run_suffix(RuntimeObject *o, PyObject *args)
 		                  g->v.inputs.n, g->p->symbols.n));
 	else if (inputs) {
 		run_spec spec = {.inputs = inputs, .symbols = given ? symbols : NULL, .wants_version = &wanted};
-		RuntimeCall c = {.r = o->r, .spec = spec};
+		RuntimeCall c = {.r = o->r, .spec = spec, .made = g};
 		PyObject *outputs = call_result(&c, runtime_serve_suffix(o->r, i, run_sizes, &c));
 		out = outputs ? Py_BuildValue("(IN)", c.plan, outputs) : NULL;
 	}

@@ -413,9 +413,17 @@ class SplitRuntime(_show.Shown, Drawable):
 
         def by(way: Cuts) -> R:
             for other in way.by_plan.values():
-                here = other is not cut and other.candidate.position + 1 == at and other.labels == cut.labels
-                if here and cut.captured.plan.same_until(other.captured.plan, at):
+                if other is cut or other.candidate.position + 1 != at:
+                    continue
+                if not cut.captured.plan.same_until(other.captured.plan, at):
+                    continue
+                if other.labels == cut.labels:
                     return run(way, other)
+                crossing = f"{', '.join(other.labels)} instead of {', '.join(cut.labels)}"
+                raise GuardError(
+                    f"{found}. On such data the suffix needs other tensors of the prefix ({crossing}), which has run "
+                    "by then: cut before the prefix makes them, or after the model has looked at its data"
+                )
             raise found
 
         if inputs is not None and self._half is None:

@@ -38,14 +38,19 @@ bool limits_bytes(void)
 	return false;
 }
 
+clv_status limits_over(const limits *l)
+{
+	if (stops_of(l) != l->stops_seen)
+		return fail(CLV_E_CANCELLED, "the run was stopped by another thread");
+	if (l->deadline && clock_nanoseconds() > l->deadline)
+		return fail(CLV_E_LIMIT, "the run takes longer than the %g s that it may", l->seconds);
+	return CLV_OK;
+}
+
 clv_status limits_check(void)
 {
-	for (const limits *l = now; l; l = l->outer) {
-		if (stops_of(l) != l->stops_seen)
-			return fail(CLV_E_CANCELLED, "the run was stopped by another thread");
-		if (l->deadline && clock_nanoseconds() > l->deadline)
-			return fail(CLV_E_LIMIT, "the run takes longer than the %g s that it may", l->seconds);
-	}
+	for (const limits *l = now; l; l = l->outer)
+		TRY(limits_over(l));
 	return CLV_OK;
 }
 

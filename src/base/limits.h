@@ -24,7 +24,8 @@ void limits_leave(limits *l);
 bool limits_here(void);  /* this thread has some */
 bool limits_bytes(void); /* and memory is among them */
 
-clv_status limits_check(void);                                        /* CLV_E_LIMIT, CLV_E_CANCELLED */
+clv_status limits_over(const limits *l);                              /* CLV_E_LIMIT, CLV_E_CANCELLED: of its time */
+clv_status limits_check(void);                                        /* of any of this thread's */
 clv_status limits_check_tensor(int64_t elements, int64_t bytes_each); /* CLV_E_LIMIT: it is larger than it may be */
 clv_status limits_room(int64_t bytes);                                /* CLV_E_LIMIT: they are not to be had */
 void limits_count(int64_t bytes);                                     /* that were taken; negative: released */

@@ -11,6 +11,7 @@ extern "C" {
 }
 
 #include <list>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -131,13 +132,37 @@ void clear(const c10::OperatorHandle &op, const at::Tensor &t)
 {
 	if (!t.defined())
 		return;
-	if (t.layout() == at::kStrided) {
-		if (t.has_storage() && t.storage().nbytes() > t.nbytes())
-			clear_behind(t, 0); // between the elements, too
+	if (t.is_quantized())
 		t.zero_();
-	} else if (t.layout() != at::kSparse || t._nnz())
+	else if (t.layout() == at::kStrided)
+		clear_behind(t, 0); // also between the elements, and once where many elements are one
+	else if (t.layout() != at::kSparse || t._nnz())
 		throw std::runtime_error(toString(op.operator_name()) + " gives memory that nobody wrote");
 }
+
+// Products of groups: rows, or columns, behind those of the last group.
+class Groups {
+public:
+	explicit Groups(const Args &a)
+	{
+		std::vector<int64_t> ends = a.integers("offs");
+		at::Tensor x = a.strided("self"), y = a.strided("mat2");
+		if (ends.empty() || x.dim() == y.dim())
+			return; // each matrix of the result is written
+		a.require(x.dim() > 0 && y.dim() > 0, "self", "is no matrix");
+		dim_ = x.dim() == 2 ? 0 : -1;
+		a.require(std::is_sorted(ends.begin(), ends.end()) && ends[0] >= 0, "offs", "does not ascend");
+		end_ = ends.back();
+	}
+	void clear_rest(const at::Tensor &t) const
+	{
+		if (end_ >= 0 && t.dim() == 2 && end_ < t.size(dim_))
+			t.narrow(dim_, end_, t.size(dim_) - end_).zero_();
+	}
+
+private:
+	int64_t dim_ = 0, end_ = -1;
+};
 
 // A caller's memory keeps the size it has while a call lasts; a tensor that is the caller's itself keeps its shape, too.
 class Kept {
@@ -236,8 +261,9 @@ clv_status bridge::guard_make(const c10::OperatorHandle &op, bool training, cons
 		            toString(schema.operator_name()).c_str());
 	g->grows = resize;
 	g->lists = makes_lists(schema);
+	g->groups = schema.name() == "aten::_grouped_mm" || schema.name() == "aten::_scaled_grouped_mm";
 	g->resizes = g->outs || ((resize || g->views) && !g->written.empty());
-	if (g->check || g->lists || g->clears || g->grows || !g->written.empty() || !g->integers.empty())
+	if (g->check || g->lists || g->groups || g->clears || g->grows || !g->written.empty() || !g->integers.empty())
 		*out = std::move(g);
 	return CLV_OK;
 }
@@ -271,6 +297,9 @@ void bridge::guard_call(const Guard &g, const c10::OperatorHandle &op, torch::ji
 		});
 	if (g.grows && g.written.empty() && (*stack)[0].isTensor())
 		had = static_cast<size_t>((*stack)[0].toTensor().numel()) * (*stack)[0].toTensor().itemsize();
+	std::optional<Groups> groups;
+	if (g.groups)
+		groups.emplace(Args(op.schema(), *stack));
 	op.callBoxed(stack);
 	for (const Kept &k : kept)
 		if (k.changed())
@@ -281,6 +310,8 @@ void bridge::guard_call(const Guard &g, const c10::OperatorHandle &op, torch::ji
 		each_tensor((*stack)[i], [&](const at::Tensor &t) {
 			if (g.clears)
 				clear(op, t);
+			else if (groups)
+				groups->clear_rest(t);
 			else if (g.grows && g.written.empty() && t.defined())
 				clear_behind(t, had);
 		});

@@ -1,6 +1,8 @@
 // Arguments that kernels of layers take for granted: normalisation, attention, recurrence, embedding, resampling, losses.
 #include "bridge/guard.hpp"
 
+#include <ATen/PadNd.h>
+
 #include <cmath>
 
 using namespace bridge;
@@ -271,6 +273,19 @@ void pad_backward(const Args &a)
 	}
 }
 
+// What goes round is a dimension as it was: where one end of it is cut off, the kernel does not write all of the other.
+void circular_pad(const Args &a)
+{
+	const c10::IValue &mode = a["mode"];
+	if (mode.isString() ? mode.toStringRef() != "circular"
+	                    : mode.isInt() && mode.toInt() != static_cast<int64_t>(at::padding_mode::circular))
+		return;
+	std::vector<int64_t> pad = a.integers("pad");
+	for (size_t i = 0; i + 1 < pad.size(); i += 2)
+		a.require(std::min(pad[i], pad[i + 1]) >= 0 || std::max(pad[i], pad[i + 1]) <= 0, "pad",
+		          "takes from one end of a dimension what the other end needs");
+}
+
 // With a scale of its own, the kernel looks for pixels where there are none.
 void upsample_scales(const Args &a)
 {
@@ -281,9 +296,9 @@ void upsample_scales(const Args &a)
 	const char *const *scales = out.size() == 1 ? one : names + (out.size() == 2);
 	for (size_t i = 0; i < out.size() && out.size() <= 3 && in.size() == out.size() + 2; i++) {
 		double scale = a[scales[i]].isDouble() ? a[scales[i]].toDouble() : 0;
-		a.require(scale == 0 ||
-		              (scale > 0 && static_cast<double>(out[i]) <= static_cast<double>(in[i + 2]) * scale + 1),
-		          "output_size", "is not what the scales say");
+		double size = static_cast<double>(in[i + 2]) * scale; // a scale near 0 has a reciprocal beyond all pixels
+		a.require(scale == 0 || (size >= 0.5 && static_cast<double>(out[i]) <= size + 1), "output_size",
+		          "is not what the scales say");
 	}
 }
 
@@ -291,6 +306,7 @@ void deform_conv2d(const Args &a)
 {
 	for (const char *name : {"stride_h", "stride_w", "dilation_h", "dilation_w", "groups", "offset_groups"})
 		a.require(all_in({a.integer(name, 1)}, 1, INT32_MAX), name, "is not positive");
+	a.require(!at::isnan(a.strided("offset")).any().item<bool>(), "offset", "has nan, which is no place");
 }
 
 // A list is as long as the schema says.
@@ -317,6 +333,14 @@ void nll_backward(const Args &a)
 	a.require(!weight.defined() || weight.numel() == classes, "weight", "has not one element for each class");
 	a.require(a.strided("total_weight").numel() == 1, "total_weight", "is no number");
 	a.require(grad.numel() == 1 || grad.sizes() == target.sizes(), "grad_output", "does not fit target");
+}
+
+// One gradient for each row, or one for all.
+void margin_backward(const Args &a)
+{
+	at::Tensor self = a.strided("self"), grad = a.strided("grad_output");
+	a.require(grad.dim() == 0 || grad.numel() == (self.dim() > 1 ? self.size(0) : 1), "grad_output",
+	          "has not one element for each row of self");
 }
 
 void cross_entropy(const Args &a)

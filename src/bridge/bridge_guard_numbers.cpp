@@ -137,6 +137,19 @@ void polynomial(const Args &a)
 	a.require(number, "x", "has nan");
 }
 
+// A sum over all integers from a number up to 9, unless it is at a pole at once.
+void zeta(const Args &a)
+{
+	const c10::IValue &from = a["other"].isNone() ? a["self"] : a["other"];
+	if (from.isTensor())
+		a.strided(a["other"].isNone() ? "self" : "other");
+	at::Tensor x = from.isTensor() ? from.toTensor() : c10::scalar_to_tensor(from.toScalar());
+	if (at::isComplexType(x.scalar_type()))
+		return; // which the kernel refuses
+	x = x.to(at::kDouble);
+	a.require(!(x.lt(-65536) & x.ne(x.floor())).any().item<bool>(), "self", "is too far below 0");
+}
+
 // The kernel reads an expanded dimension as if it were not.
 void median(const Args &a)
 {
@@ -203,6 +216,14 @@ void int4_mm(const Args &a)
 	          "qScaleAndZeros", "has not one scale for each group");
 }
 
+// The kernel for bfloat16 reads 16 at once.
+void int8_mm(const Args &a)
+{
+	at::Tensor x = a.strided("self");
+	a.require(x.scalar_type() != at::kBFloat16 || !x.is_cpu() || (x.dim() == 2 && x.size(1) % 16 == 0), "self",
+	          "has columns that are no multiple of 16");
+}
+
 // Marks a tensor as negated; copies of what cannot be negated go wrong.
 void negated(const Args &a)
 {
@@ -247,6 +268,12 @@ void trapezoid(const Args &a)
 void plain_copy(const Args &a)
 {
 	a.strided("self"), a.strided("src");
+}
+
+// Indices become those of a sparse tensor as they are.
+void gather_backward(const Args &a)
+{
+	a.require(!a["sparse_grad"].isBool() || !a["sparse_grad"].toBool(), "sparse_grad", "is not for files");
 }
 
 void refused(const Args &a)

@@ -90,6 +90,7 @@ struct Guard {
 	bool outs = false;              // it writes into tensors that are there, of any kind
 	bool resizes = false;           // it may change the shape of an argument, or how much memory it has
 	bool views = false;             // it changes the shape, and no element
+	bool groups = false;            // it writes the rows of its groups, which may not be all
 };
 
 // *out is empty where nothing has to be looked at. training: of a normalisation; stack: its constants, None where a call

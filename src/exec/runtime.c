@@ -6,6 +6,7 @@
 
 #include "base/limits.h"
 #include "base/options.h"
+#include "plan/intern.h"
 
 /* ---- making one ------------------------------------------------------------------------------------------------- */
 
@@ -463,11 +464,44 @@ typedef struct search {
 	clv_tensor *const *inputs; /* NULL: of a suffix, whose boundary plan `first` made */
 	uint32_t first, tried;
 	bool proven; /* only those that are proven for the sizes */
+	limits most; /* of the call: all plans together have the time of one run */
 } search;
 
-static bool same_prefix(const artifact_plan *a, const artifact_plan *b)
+/* A sandbox starts its process and waits for its turn beyond that time: it is looked at between plans alone. */
+static void call_enter(const runtime *r, search *s)
 {
-	return a->cut != NONE && a->cut == b->cut && plan_same_until(a->p, b->p, a->cut);
+	s->most = (limits){.seconds = r->timeout, .stops = &r->stops};
+	limits_enter(&s->most);
+	if (r->sandbox)
+		limits_leave(&s->most);
+}
+
+static void call_leave(const runtime *r, search *s)
+{
+	if (!r->sandbox)
+		limits_leave(&s->most);
+}
+
+uint32_t runtime_crossing(const clv_program *made, const clv_program *g, uint32_t i)
+{
+	uint32_t number = value_number(g->p, g->v.inputs.at[i]), n = made->v.inputs.n;
+	for (uint32_t k = 0; k < n; k++) {
+		uint32_t at = (i + k) % n; /* most are at the same place */
+		if (value_number(made->p, made->v.inputs.at[at]) == number)
+			return at;
+	}
+	return NONE;
+}
+
+/* What crosses the cut for one plan has all that crosses it for the other, which may be less. */
+static bool takes_boundary(const runtime_plan *made, const runtime_plan *e)
+{
+	if (made->e->cut == NONE || made->e->cut != e->e->cut || !plan_same_until(made->e->p, e->e->p, made->e->cut))
+		return false;
+	for (uint32_t i = 0; i < e->g->v.inputs.n; i++)
+		if (runtime_crossing(made->g, e->g, i) == NONE)
+			return false;
+	return true;
 }
 
 /* The next plan that is for these sizes, or takes the same boundary; NONE: none is. */
@@ -479,7 +513,7 @@ static clv_status find_plan(const runtime *r, search *s, uint32_t *out)
 		clv_status st = CLV_E_INPUT;
 		if (s->inputs)
 			st = serves(r, &r->plans.at[i], s->inputs, s->proven);
-		else if (same_prefix(r->plans.at[s->first].e, r->plans.at[i].e))
+		else if (takes_boundary(&r->plans.at[s->first], &r->plans.at[i]))
 			st = CLV_OK;
 		if (st == CLV_E_NOMEM)
 			return st; /* says nothing about the plan */
@@ -530,6 +564,7 @@ static clv_status serve_others(const runtime *r, search *s, uint32_t *which, ser
 	char *message = mem_strdup(status_message(), strlen(status_message()));
 	clv_status st = message ? CLV_E_GUARD : fail_nomem();
 	while (st == CLV_E_GUARD && status_details()->undone) {
+		TRY_OUT(limits_over(&s->most));
 		TRY_OUT(find_plan(r, s, which));
 		if (*which == NONE) {
 			st = fail(CLV_E_GUARD, "%s; no other plan of the file for these sizes holds for it", message);
@@ -543,14 +578,25 @@ out:
 	return st;
 }
 
+/* Runs a plan, and others where a guard ends it. */
+static clv_status serve_from(const runtime *r, search *s, uint32_t *which, serve_fn run, void *ctx)
+{
+	if (r->plans.n == 1)
+		return run(ctx, *which);
+	call_enter(r, s);
+	clv_status st = run(ctx, *which);
+	if (st == CLV_E_GUARD && status_details()->undone)
+		st = serve_others(r, s, which, run, ctx);
+	call_leave(r, s);
+	return st;
+}
+
 clv_status runtime_serve(const runtime *r, clv_tensor *const *inputs, uint32_t ninputs, serve_fn run, void *ctx)
 {
 	search s = {.inputs = inputs};
 	uint32_t which;
 	TRY(pick(r, &s, ninputs, &which));
-	clv_status st = run(ctx, which);
-	if (st == CLV_E_GUARD && status_details()->undone && r->plans.n > 1)
-		st = serve_others(r, &s, &which, run, ctx);
+	clv_status st = serve_from(r, &s, &which, run, ctx);
 	if (st == CLV_OK && r->plans.n > 1 && which != s.first)
 		atomic_store_explicit(&((runtime *)r)->last, which, memory_order_relaxed);
 	return st;
@@ -659,10 +705,7 @@ clv_status runtime_run_plan(const runtime *r, uint32_t i, const run_spec *given,
 clv_status runtime_serve_suffix(const runtime *r, uint32_t i, serve_fn run, void *ctx)
 {
 	search s = {.first = i, .tried = 1};
-	clv_status st = run(ctx, i);
-	if (st == CLV_E_GUARD && status_details()->undone && r->plans.n > 1)
-		st = serve_others(r, &s, &i, run, ctx);
-	return st;
+	return serve_from(r, &s, &i, run, ctx);
 }
 
 typedef struct whole_call {

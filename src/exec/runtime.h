@@ -115,8 +115,11 @@ clv_status runtime_pick(const runtime *r, clv_tensor *const *inputs, uint32_t ni
    one, the next of them is run. */
 typedef clv_status (*serve_fn)(void *ctx, uint32_t plan);
 clv_status runtime_serve(const runtime *r, clv_tensor *const *inputs, uint32_t ninputs, serve_fn run, void *ctx);
-/* The same for a suffix: plan i made the boundary, and the others are those that are the same up to the cut. */
+/* The same for a suffix: plan i made the boundary, and the others are those that are the same up to the cut and take no more
+   of it. */
 clv_status runtime_serve_suffix(const runtime *r, uint32_t i, serve_fn run, void *ctx);
+/* Where input i of such a suffix is among those of the plan that made the boundary; NONE: it is not. */
+uint32_t runtime_crossing(const clv_program *made, const clv_program *g, uint32_t i);
 /* Whether plan i was recorded at the sizes of this call, or need not be. */
 clv_status runtime_check_sizes(const runtime *r, uint32_t i, const run_spec *spec);
 /* Runs plan i; outputs: what a caller gets. */

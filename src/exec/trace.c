@@ -696,8 +696,7 @@ static clv_status check_enough(const decision *all, uint32_t n)
 			return refuse(d, d->chosen.reason, CLV_E_UNSUPPORTED,
 			              "not everything could be compiled, and fallback is off:");
 		if (nodes && (double)compiled_nodes < o->support_threshold * (double)nodes)
-			return refuse(d, d->chosen.reason, CLV_E_INVALID,
-			              "less of the model could be compiled than is asked for:");
+			return refuse(d, d->chosen.reason, CLV_E_INVALID, "less of the model could be compiled than is asked for:");
 	}
 	return CLV_OK;
 }

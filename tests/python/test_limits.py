@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from crafted import rewrite_plan
+from crafted import rewrite, rewrite_plan
 from torch import Tensor, nn
 
 import cleave
@@ -80,6 +81,52 @@ def test_a_view_that_is_larger_than_memory_is_not_gone_through(tmp_path: Path) -
     with pytest.raises(cleave.LimitError, match="elements, more than"):
         cleave.load(file, max_memory=1 << 30)(x)
     assert time.monotonic() - begin < 5
+
+
+def test_elements_that_are_one_are_not_cleared_one_by_one(tmp_path: Path) -> None:
+    file, x = tmp_path / "m.clv", torch.randn(4)
+    with torch.no_grad():
+        cleave.capture(torch.relu, x).save(file)
+    huge = 1 << 45
+    made = (
+        f'aten::empty_strided([{huge}], [0], dtype:f32, layout:strided, device:"cpu", false) -> f32[{huge}] strides(0)'
+    )
+    rewrite_plan(file, lambda text: re.sub(r"aten::relu\(.*", made, text))
+    begin = time.monotonic()
+    with pytest.raises(cleave.LimitError, match="elements, more than"):
+        cleave.load(file, max_memory=1 << 20)(x)
+    assert time.monotonic() - begin < 5
+
+
+@pytest.mark.parametrize("sandbox", [False, True], ids=["here", "sandbox"])
+def test_all_plans_together_have_the_time_of_a_run(tmp_path: Path, sandbox: bool) -> None:
+    """A call goes from plan to plan while their guards end it."""
+
+    def asks(x: Tensor) -> Tensor:
+        y = x
+        for _ in range(50):
+            y = torch.sin(y)
+        return y + 1 if y[0] > 0 else y - 1
+
+    file, x, many = tmp_path / "m.clv", torch.ones(200_000), 60
+    with torch.no_grad():
+        cleave.capture(asks, x).save(file)
+
+    def multiply(meta: dict[str, str]) -> None:
+        about = json.loads(meta["cleave.artifact"])
+        about["plans"] *= many
+        meta["cleave.artifact"] = json.dumps(about, separators=(",", ":"))
+        meta.update({f"cleave.plan.{i}": meta["cleave.plan.0"] for i in range(1, many)})
+
+    rewrite(file, multiply)
+    how: dict[str, Any] = {"optimize": "none", "threads": 1, "sandbox": sandbox}
+    model = cleave.load(file, timeout=60, **how)
+    begin = time.monotonic()
+    with pytest.raises(cleave.GuardError, match="no other plan"):
+        model(-x)
+    each = (time.monotonic() - begin) / many
+    with pytest.raises(cleave.LimitError, match="longer than"):
+        cleave.load(file, timeout=each * 10, **how)(-x)
 
 
 RNN: Any = (False, 1, 0.0, False, False, False)

@@ -167,6 +167,27 @@ def test_memory_that_nobody_wrote_is_zero(tmp_path: Path, call: str) -> None:
         assert not loaded(x).any()
 
 
+@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
+def test_what_no_group_writes_is_zero(tmp_path: Path, columns: bool) -> None:
+    """A product of groups need not have a group for each of its rows."""
+    file = tmp_path / "m.clv"
+    saved(file)
+    one = 'dtype:bf16, layout:strided, device:"cpu", false'
+    lines = [
+        f"%a = aten::ones([64, 64], {one}) -> bf16[64,64]",
+        f"%b = aten::ones([2, 64, 64], {one}) -> bf16[2,64,64]",
+        "%n = aten::full([2], 16, " + one.replace("bf16", "i32") + ") -> i32[2]",
+        f"%v = aten::_grouped_mm({'%b, %a' if columns else '%a, %b'}, %n, none, none) -> bf16[64,64]",
+    ]
+    rewrite_plan(file, lambda text: giving_v(text, *lines))
+    loaded, x = cleave.load(file), torch.zeros(2, 64)
+    for _ in range(10):
+        torch.full((64, 64), 3.0, dtype=torch.bfloat16).clone()  # as above
+        out = loaded(x).t() if columns else loaded(x)
+        assert (out[:16] == 64).all()
+        assert not out[16:].any()
+
+
 HIDDEN = {
     "in place": (["%v = aten::relu_(@weight) -> f32[64,64] view-of @weight"], "does not say so"),
     "a view": (
@@ -236,6 +257,32 @@ CRASHERS = {
             "%v = aten::upsample_nearest1d(%g, [5], 1e-30) -> f32[1,2,5]",
         ],
         "is not what the scales say",
+    ),
+    "the scale of an upsampling whose reciprocal is infinite": (
+        [
+            "%g = aten::view({x}, [1, 1, 2, 64]) -> f32[1,1,2,64] view-of {x}",
+            "%v = aten::upsample_bicubic2d(%g, [1, 64], false, 1e-300, none) -> f32[1,1,1,64]",
+        ],
+        "is not what the scales say",
+    ),
+    "a padding of what is cut off": (
+        [
+            "%g = aten::view({x}, [1, 1, 128]) -> f32[1,1,128] view-of {x}",
+            '%v = aten::pad(%g, [128, -128], "circular", none) -> f32[1,1,128]',
+        ],
+        "takes from one end",
+    ),
+    "a sum that does not end": (
+        [
+            made("n", "2.0", "1", "f64"),
+            made("q", "-3000000000000000.5", "1", "f64"),
+            "%v = aten::special_zeta(%n, %q) -> f64[1]",
+        ],
+        "is too far below 0",
+    ),
+    "derivatives that are such a sum": (
+        [made("q", "-3000000000000000.5", "1", "f64"), "%v = aten::polygamma(3, %q) -> f64[1]"],
+        "is too far below 0",
     ),
     "negative batch size": (
         [made("n", "-1", "3"), "%v, %w = aten::_pad_packed_sequence({x}, %n, false, 0.0, 3) -> f32[2], i64[3]"],
@@ -389,6 +436,31 @@ CRASHERS = {
         ],
         "grid has infinite elements or nan",
     ),
+    "sparse gradients of any indices": (
+        [
+            made("i", "1000000000", "64"),
+            "%s = aten::gather_backward(@count, @count, 0, %i, true) -> f32[64] odd",
+            "%v = aten::to_dense(%s, none, none) -> f32[64]",
+        ],
+        "sparse_grad is not for files",
+    ),
+    "one gradient for many rows": (
+        [
+            made("t", "0", "64"),
+            made("g", "1.0", "1", "f32"),
+            "%v = aten::multi_margin_loss_backward(%g, @weight, %t, 1, 1.0, none, 0) -> f32[64,64]",
+        ],
+        "has not one element for each row",
+    ),
+    "columns that are read 16 at once": (
+        [
+            made("a", "1.0", "4,8", "bf16"),
+            made("b", "1", "4,8", "i8"),
+            made("s", "1.0", "4", "bf16"),
+            "%v = aten::_weight_int8pack_mm(%a, %b, %s) -> bf16[4,4]",
+        ],
+        "no multiple of 16",
+    ),
     "a fourth way": (
         ["%v = aten::soft_margin_loss({x}, {x}, 4) -> f32[]"],
         "reduction is a number out of range",
@@ -430,6 +502,22 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.mark.parametrize("name", CRASHERS)
 def test_a_call_that_its_kernel_does_not_check_is_refused(said: dict[str, str], name: str) -> None:
     assert CRASHERS[name][1] in said[name]
+
+
+def test_offsets_of_nan_are_no_place(tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    file = tmp_path / "m.clv"
+    saved(file)
+    lines = [
+        made("i", "1.0", "1,1,4,1", "f32"),
+        made("w", "1.0", "1,1,1,1", "f32"),
+        made("o", "nan", "1,2,4,1", "f32"),
+        made("b", "0.0", "1", "f32"),
+        "%v = torchvision::deform_conv2d(%i, %w, %o, %i, %b, 1, 1, 0, 0, 1, 1, 1, 1, false) -> f32[1,1,4,1]",
+    ]
+    rewrite_plan(file, lambda text: giving_v(text, *lines))
+    with pytest.raises(cleave.CleaveError, match="offset has nan"):
+        cleave.load(file)(torch.zeros(2, 64))
 
 
 def test_a_callers_input_keeps_its_size(tmp_path: Path) -> None:

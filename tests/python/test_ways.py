@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from crafted import rewrite
 from torch import Tensor, nn
 
 import cleave
@@ -170,6 +171,49 @@ def test_files_hold_every_way(late: bool, batch: Any, tmp_path: Path) -> None:
         same_calls(lambda *inputs: suffix.run_suffix(prefix.run_prefix(*inputs)), model, twin)
 
 
+class Less(nn.Module):
+    """One way takes less from before the cut than the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.relu = nn.ReLU()
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        s, c = x.sin(), x.cos()
+        x = self.relu(x)
+        return x + s * c if bool(mask.all()) else x - s * c
+
+
+@pytest.mark.parametrize("sandbox", [False, True], ids=["here", "sandbox"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_suffix_takes_its_own_part_of_a_boundary(tmp_path: Path, first: int, sandbox: bool) -> None:
+    """The tensors of a boundary are those of the plan that made it; another one may need fewer, or others."""
+    spec = cleave.SplitSpec(boundary="after:relu")
+    with torch.no_grad():
+        runtime = cleave.prepare_split(Less(), example_inputs=(X, FULL), split=spec, variants=[(X, PADDED)])
+    halves = [Path(path) for path in runtime.save(tmp_path / "halves")]
+
+    def edit(meta: dict[str, str]) -> None:
+        """One of the plans has x alone from before the cut."""
+        which = f"cleave.plan.{first}"
+        at = meta[which].index("aten::is_nonzero")
+        meta[which] = meta[which][:at] + meta[which][at:].replace(
+            "aten::mul.Tensor(%2, %3)", "aten::mul.Tensor(%4, %4)"
+        )
+
+    for path in halves:
+        rewrite(path, edit)
+    prefix, suffix = (cleave.load(path, sandbox=sandbox) for path in halves)
+    boundary = prefix.run_prefix(X, PADDED)  # by the first plan: the question comes later
+    assert set(boundary.tensors) == ({"%1", "%4"} if first == 0 else {"%1", "%2", "%3", "%4"})
+    if first == 0:
+        with pytest.raises(cleave.GuardError, match="no other plan"):
+            suffix.run_suffix(boundary)
+        return
+    x = X.relu()
+    assert torch.equal(suffix.run_suffix(boundary), x - x * x)
+
+
 def test_a_file_refuses_a_way_that_it_does_not_hold(tmp_path: Path) -> None:
     three = lambda x: x + 1 if x.sum() > 1 else x - 1 if x.sum() < -1 else x * 2  # noqa: E731
     plan = cleave.capture(three, torch.ones(3), variants=[-torch.ones(3)])
@@ -262,6 +306,22 @@ def test_on_a_gpu_too(late: bool, training: bool, mode: str) -> None:
     with torch.no_grad():
         same_calls(plan, model, twin, calls)
         same_calls(lambda *inputs: runtime.run_suffix(runtime.run_prefix(*inputs)), model, twin, calls)
+
+
+def test_a_suffix_that_needs_more_on_other_data_says_so() -> None:
+    """The prefix has run by then; nothing is recorded again and again."""
+
+    def model(x: Tensor, mask: Tensor) -> Tensor:
+        y = x.sin()
+        z = torch.relu(y)
+        return z + 1 if mask.all() else z + y
+
+    runtime = cleave.prepare_split(model, example_inputs=(X, FULL), split=cleave.SplitSpec(boundary="after:relu"))
+    for _ in range(3):
+        with pytest.raises(cleave.GuardError, match="the suffix needs other tensors of the prefix"):
+            runtime.run_suffix(runtime.run_prefix(X, PADDED))
+        assert torch.equal(runtime.run_suffix(runtime.run_prefix(X, FULL)), model(X, FULL))
+    assert len(runtime.variants) == 2
 
 
 class Differs(nn.Module):
