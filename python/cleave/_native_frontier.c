@@ -314,13 +314,39 @@ PyObject *plan_py_match(PlanObject *o, PyObject *args)
 	return PyLong_FromUnsignedLong(found);
 }
 
+/* The symbols of a plan by name; -1: it is read from data. NULL with an exception set. */
+static int64_t *symbols_from(const plan *p, PyObject *sizes)
+{
+	int64_t *out = PyMem_Calloc(p->symbols.n + 1, sizeof *out);
+	if (!out)
+		return (int64_t *)PyErr_NoMemory();
+	for (uint32_t i = 0; i < p->symbols.n; i++) {
+		PyObject *n = PyDict_GetItemString(sizes, plan_s(p, p->symbols.at[i].name));
+		out[i] = n ? PyLong_AsLongLong(n) : -1;
+	}
+	if (!PyErr_Occurred())
+		return out;
+	PyMem_Free(out);
+	return NULL;
+}
+
 PyObject *plan_py_same_until(PlanObject *o, PyObject *args)
 {
 	unsigned int end;
 	PlanObject *other;
-	if (!PyArg_ParseTuple(args, "O!I", &PlanType, &other, &end))
+	PyObject *sizes;
+	bool same = false;
+	if (!PyArg_ParseTuple(args, "O!IO!", &PlanType, &other, &end, &PyDict_Type, &sizes))
 		return NULL;
-	return PyBool_FromLong(plan_same_until(o->p, other->p, end));
+	int64_t *mine = symbols_from(o->p, sizes), *theirs = mine ? symbols_from(other->p, sizes) : NULL;
+	clv_status st = CLV_OK;
+	if (theirs)
+		st = plan_same_at(o->p, mine, other->p, theirs, end, &same);
+	PyMem_Free(mine);
+	PyMem_Free(theirs);
+	if (PyErr_Occurred())
+		return NULL;
+	return st == CLV_OK ? PyBool_FromLong(same) : raise_status(st);
 }
 
 PyObject *plan_py_module_sides(PlanObject *o, PyObject *args)

@@ -712,7 +712,7 @@ static PyMethodDef plan_methods[] = {
 	{"match", (PyCFunction)plan_py_match, METH_VARARGS,
      "match(position, other) -> where `other` is cut if this one is cut there, or None"},
 	{"same_until", (PyCFunction)plan_py_same_until, METH_VARARGS,
-     "same_until(other, end) -> the nodes before `end` do the same in both"},
+     "same_until(other, end, sizes) -> the nodes before `end` do the same in both, in a call with these sizes"},
 	{"module_sides", (PyCFunction)plan_py_module_sides, METH_VARARGS,
      "module_sides(end) -> [(module path, sides of a cut before node `end` that it runs on: 1 the prefix, 2 the "
      "suffix)]"},

@@ -185,6 +185,13 @@ class Plans(Generic[T]):
         sized.check_inputs(arguments)
         return self._record(arguments)
 
+    def proven_at(self, sizes: Mapping[str, int]) -> T | None:
+        """The plan that serves these sizes; None: they were never seen."""
+        if self.sized is None:
+            return self.main
+        captured = self.sized.plan_at(tuple(sizes.get(name, -1) for name in self.sized.names))
+        return self.by_plan.get(id(captured)) if captured is not None else None
+
     def _record(self, arguments: Arguments) -> T:
         assert self.sized is not None
         if not self.whole:

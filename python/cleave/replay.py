@@ -104,7 +104,11 @@ class SplitReplayRuntime(_show.Shown, Drawable):
         cuts: Cuts = boundary.cuts
         cut: Cut = boundary.cut
         return self.runtime.suffix_by(
-            cuts, cut, lambda way, c: c.run_suffix(boundary.tensors, way.symbols(c, boundary.sizes)), boundary.inputs
+            cuts,
+            cut,
+            boundary.sizes,
+            lambda way, c: c.run_suffix(boundary.tensors, way.symbols(c, boundary.sizes)),
+            boundary.inputs,
         )
 
     def replay(self, *inputs: Any, **kwargs: Any) -> Any:

@@ -247,8 +247,8 @@ class SplitRuntime(_show.Shown, Drawable):
         args, kwargs, leaves = self.trace_plan.arrange(args, kwargs)
         with torch.set_grad_enabled(grad):
             cuts, cut, tensors = self.prefix_tensors(args, kwargs, leaves, grad)
-            symbols = cuts.symbols(cut, cuts.sizes_of(leaves))
-            self.suffix_by(cuts, cut, lambda _, c: c.run_suffix(tensors, symbols), (args, kwargs))
+            sizes = cuts.sizes_of(leaves)
+            self.suffix_by(cuts, cut, sizes, lambda w, c: c.run_suffix(tensors, w.symbols(c, sizes)), (args, kwargs))
 
     def explore(self, *inputs: Any, seconds: float = 10.0, **kwargs: Any) -> list[str]:
         """Looks for branches on the sizes between those that were seen, and records the model on both sides of each.
@@ -401,7 +401,12 @@ class SplitRuntime(_show.Shown, Drawable):
         return cuts.ways.after(error, tried, cuts, run, make)
 
     def suffix_by(
-        self, cuts: Cuts, cut: Cut, run: Callable[[Cuts, Cut], R], inputs: tuple[Any, Any] | None = None
+        self,
+        cuts: Cuts,
+        cut: Cut,
+        sizes: Mapping[str, int],
+        run: Callable[[Cuts, Cut], R],
+        inputs: tuple[Any, Any] | None = None,
     ) -> R:
         """Runs the suffix that a boundary is for; where its data leads another way, that of a plan which is the same up
         to the boundary. inputs: what the prefix got, if it is known: one that is missing can be recorded then."""
@@ -412,19 +417,18 @@ class SplitRuntime(_show.Shown, Drawable):
         at, first = cut.candidate.position + 1, self._by_regime[cuts.regime]
 
         def by(way: Cuts) -> R:
-            for other in way.by_plan.values():
-                if other is cut or other.candidate.position + 1 != at:
-                    continue
-                if not cut.captured.plan.same_until(other.captured.plan, at):
-                    continue
-                if other.labels == cut.labels:
-                    return run(way, other)
-                crossing = f"{', '.join(other.labels)} instead of {', '.join(cut.labels)}"
-                raise GuardError(
-                    f"{found}. On such data the suffix needs other tensors of the prefix ({crossing}), which has run "
-                    "by then: cut before the prefix makes them, or after the model has looked at its data"
-                )
-            raise found
+            other = way.serving(*inputs, _tree.flatten(inputs)[1]) if inputs is not None else way.proven_at(sizes)
+            if other is None or other.candidate.position + 1 != at:
+                raise found
+            if not cut.captured.plan.same_until(other.captured.plan, at, dict(sizes)):
+                raise found
+            if other.labels == cut.labels:
+                return run(way, other)
+            crossing = f"{', '.join(other.labels)} instead of {', '.join(cut.labels)}"
+            raise GuardError(
+                f"{found}. On such data the suffix needs other tensors of the prefix ({crossing}), which has run by "
+                "then: cut before the prefix makes them, or after the model has looked at its data"
+            )
 
         if inputs is not None and self._half is None:
             return first.ways.after(found, cuts, first, by, functools.partial(self._capture, cuts.regime, inputs))
@@ -467,6 +471,7 @@ class SplitRuntime(_show.Shown, Drawable):
         return self.suffix_by(
             cuts,
             cut,
+            boundary.sizes,
             lambda way, c: c.run_suffix(c.in_order(boundary.tensors), way.symbols(c, boundary.sizes)),
             boundary.inputs,
         )
@@ -656,7 +661,7 @@ class SplitRuntime(_show.Shown, Drawable):
                 self._awaiting = [f"@{name}" for name in roles.tied]
             return found
 
-        return self.suffix_by(cuts, cut, run, boundary.inputs)
+        return self.suffix_by(cuts, cut, boundary.sizes, run, boundary.inputs)
 
     def backward_prefix(
         self,

@@ -68,7 +68,14 @@ typedef struct pair {
 	const plan *a, *b;
 	bool (*same)(void *ctx, value_id a, value_id b); /* or NULL */
 	void *ctx;
+	const struct expr_values *at_a, *at_b; /* sizes are compared as they are in one call; NULL: as formulas */
 } pair;
+
+/* Every expression of a plan in one call. */
+typedef struct expr_values {
+	int64_t *value;
+	bool *defined;
+} expr_values;
 
 bool pair_str(const pair *q, str_id a, str_id b);
 bool pair_arg(const pair *q, const arg *x, const arg *y, unsigned depth); /* depth: 0 */

@@ -470,6 +470,9 @@ bool plan_equal(const plan *a, const plan *b); /* both must verify */
 /* The nodes before `end` do the same on the same inputs. Those that read constants are not taken for it: a plan does not
    have their data. */
 bool plan_same_until(const plan *a, const plan *b, node_id end);
+/* The same in calls with these values of their symbols: one of them may be for other sizes, too. */
+clv_status plan_same_at(const plan *a, const int64_t *symbols_a, const plan *b, const int64_t *symbols_b, node_id end,
+                        bool *out);
 
 /* copy.c. All ids stay; in a reordered plan node i is node order[i] of p. An order that breaks a rule is CLV_E_VERIFY, one
    that changes what the plan does is not noticed; but `moved` is set where it would be another plan if tensors from outside

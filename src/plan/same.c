@@ -22,6 +22,8 @@ static bool expr_same(const pair *q, expr_id a, expr_id b)
 {
 	if (a >= q->a->exprs.n || b >= q->b->exprs.n)
 		return false;
+	if (q->at_a && q->at_b)
+		return q->at_a->defined[a] && q->at_b->defined[b] && q->at_a->value[a] == q->at_b->value[b];
 	const expr *x = &q->a->exprs.at[a], *y = &q->b->exprs.at[b];
 	if (x->op != y->op || x->k != y->k)
 		return false;
@@ -334,13 +336,45 @@ static void note_const(void *ctx, value_id v)
 	w->found |= w->p->values.at[v].kind == VALUE_CONST;
 }
 
-bool plan_same_until(const plan *a, const plan *b, node_id end)
+static bool same_until(const pair *q, node_id end)
 {
-	const pair q = {a, b, NULL, NULL};
-	const_walk w = {a, false};
-	if (end > a->nodes.n || end > b->nodes.n || !symbols_same(&q) || !inputs_same(&q) || !nodes_same(&q, end))
+	const_walk w = {q->a, false};
+	if (end > q->a->nodes.n || end > q->b->nodes.n || !inputs_same(q) || !nodes_same(q, end))
 		return false;
 	for (node_id n = 0; n < end; n++)
-		node_each_arg(a, n, note_const, &w);
+		node_each_arg(q->a, n, note_const, &w);
 	return !w.found;
+}
+
+bool plan_same_until(const plan *a, const plan *b, node_id end)
+{
+	const pair q = {.a = a, .b = b};
+	return symbols_same(&q) && same_until(&q, end);
+}
+
+static clv_status eval_exprs(const plan *p, const int64_t *symbols, expr_values *out)
+{
+	out->value = mem_alloc((p->exprs.n + 1) * sizeof *out->value);
+	out->defined = mem_alloc((p->exprs.n + 1) * sizeof *out->defined);
+	return out->value && out->defined ? expr_eval_all(p, symbols, out->value, out->defined) : fail_nomem();
+}
+
+static void free_exprs(expr_values *x)
+{
+	mem_free(x->value);
+	mem_free(x->defined);
+}
+
+clv_status plan_same_at(const plan *a, const int64_t *symbols_a, const plan *b, const int64_t *symbols_b, node_id end,
+                        bool *out)
+{
+	expr_values x = {NULL, NULL}, y = {NULL, NULL};
+	clv_status st = eval_exprs(a, symbols_a, &x);
+	if (st == CLV_OK)
+		st = eval_exprs(b, symbols_b, &y);
+	if (st == CLV_OK)
+		*out = same_until(&(pair){.a = a, .b = b, .at_a = &x, .at_b = &y}, end);
+	free_exprs(&x);
+	free_exprs(&y);
+	return st;
 }

@@ -308,6 +308,24 @@ def test_on_a_gpu_too(late: bool, training: bool, mode: str) -> None:
         same_calls(lambda *inputs: runtime.run_suffix(runtime.run_prefix(*inputs)), model, twin, calls)
 
 
+@pytest.mark.parametrize("first", [FULL, PADDED], ids=["full first", "padded first"])
+@pytest.mark.parametrize("known", [False, True], ids=["unknown", "known"])
+def test_sizes_that_were_never_seen_go_every_way(first: Tensor, known: bool) -> None:
+    """The first call of a size is recorded on its own data, whichever way that leads."""
+    model, _ = twins(True, False)
+    spec = cleave.SplitSpec(boundary="after:relu", dynamic_batch=(2, 64))
+    more = [(X, PADDED)] if known else []
+    runtime = cleave.prepare_split(model, example_inputs=(X, FULL), split=spec, variants=more)
+    other = PADDED if first is FULL else FULL
+    for times in (5, 7):
+        x = X.repeat(times, 1)
+        for mask in (first, other, first, other):
+            with torch.no_grad():
+                assert torch.equal(
+                    runtime.run_suffix(runtime.run_prefix(x, mask.repeat(times))), model(x, mask.repeat(times))
+                )
+
+
 def test_a_suffix_that_needs_more_on_other_data_says_so() -> None:
     """The prefix has run by then; nothing is recorded again and again."""
 
