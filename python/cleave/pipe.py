@@ -34,7 +34,7 @@ from ._stages import Folding, Mode, Placement, Stage, Staged, StagePlans, not_sa
 from ._state import Target, fingerprint
 from ._wanted import BasicBlocks, Device, Wanted, read, scalar, weight
 from .errors import ArgumentError, CaptureError, CleaveError, GuardError, InputError, SplitError, first_line
-from .plan import Plan, as_call, finish, see
+from .plan import Plan, as_call, finish, see, see_all
 from .profile import Profile
 
 if TYPE_CHECKING:
@@ -676,8 +676,7 @@ def pipe_model(
     args, kwargs = as_call(model_args, model_kwargs)
     with progress.task(f"partitioning {Target(model).name}"):
         partitioned = PartitionedPlan(model, (args, kwargs), want)
-        for example in variants:
-            partitioned.see(example)
+        see_all(variants, partitioned.see)
         if output_file is not None:
             partitioned.write_source(output_file, explicit_del=generate_explicit_del)
     return partitioned

@@ -545,8 +545,7 @@ def capture(
     plan = _make_plan(target, args, kwargs, sizes, both, {**how, "record": read_on_guard(on_guard)})
     if plan._sized is not None and plan._example is not None:
         warn_of_images(plan._sized.symbols, plan._example.names)
-    for example in variants:
-        plan.see(example)
+    see_all(variants, plan.see)
     return plan
 
 
@@ -577,6 +576,21 @@ def see(target: Target, example: Any, call: Callable[..., Any]) -> None:
         call(*args, **kwargs)
     finally:
         work.restore()
+
+
+def see_all(variants: Any, one: Callable[[Any], None]) -> None:
+    """The argument `variants`: further examples, for one after the other."""
+    if not isinstance(variants, (list, tuple)):
+        raise TypeError(
+            "variants is a list of examples, each a tuple of inputs or a dict of keyword inputs, not "
+            f"{type(variants).__name__}"
+        )
+    for i, example in enumerate(variants):
+        try:
+            one(example)
+        except CleaveError as error:
+            error.args = (f"variants[{i}]: {error}",)
+            raise
 
 
 def as_call(example_inputs: Any, example_kwargs: dict[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:

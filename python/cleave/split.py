@@ -38,7 +38,7 @@ from ._ways import read_on_guard
 from .errors import GuardError, InputError, SplitError
 from .optimize import Optimize, read_optimize
 from .payload import BoundaryPayload, Device, read_device
-from .plan import Plan, as_call, as_inputs, see
+from .plan import Plan, as_call, as_inputs, see, see_all
 from .spec import SplitLatency, SplitSpec
 from .visualization import Drawable, Subject
 
@@ -933,6 +933,5 @@ def prepare_split(
     want = Wanted(split, goal, mode, compile_options, *how)
     with progress.task(f"preparing {Target(model).name}"):
         runtime = SplitRuntime(model, as_call(example_inputs, example_kwargs), want, validation)
-        for example in variants:
-            runtime.see(example)
+        see_all(variants, runtime.see)
         return runtime

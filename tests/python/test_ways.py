@@ -288,8 +288,10 @@ def test_python_code_that_ran_is_not_run_again() -> None:
 def test_wrong_wishes_are_refused() -> None:
     with pytest.raises(cleave.ArgumentError, match="on_guard must be one of record, raise"):
         cleave.capture(nn.Linear(4, 4), X, on_guard="ignore")
-    with pytest.raises(cleave.InputError):
-        cleave.capture(nn.Linear(4, 4), X, variants=[torch.ones(4, 7)])
+    with pytest.raises(cleave.InputError, match=r"variants\[1\]: input input: dimension 1 is 7"):
+        cleave.capture(nn.Linear(4, 4), X, variants=[X, torch.ones(4, 7)])
+    with pytest.raises(TypeError, match="variants is a list of examples"):
+        cleave.capture(nn.Linear(4, 4), X, variants=X)
 
 
 @pytest.mark.gpu
