@@ -79,6 +79,10 @@ typedef struct br_blob {
    gone; not on failure. */
 clv_status br_wrap(void *data, const br_blob *b, void (*release)(void *), void *ctx, br_tensor **out);
 bool br_is_fixed(const br_tensor *t);
+/* A tensor on the same elements whose storage ends where they end, so that no operator reaches what lies around them; a new
+   reference to t itself where that is so already. */
+clv_status br_fence(const br_tensor *t, br_tensor **out);
+bool br_needs_fence(const br_tensor *t);
 int64_t br_numel(const br_tensor *t);
 int64_t br_itemsize(const br_tensor *t);
 /* Elements into a tensor of the same shape and dtype; check_like: whether they are (CLV_E_INPUT names `name`). */

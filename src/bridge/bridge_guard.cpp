@@ -53,6 +53,14 @@ bool is_way(const c10::Argument &formal)
 	       (name == "reduction" || name == "interpolation_mode" || name == "padding_mode");
 }
 
+// Extents of a window: some kernels keep them in 32 bits.
+bool is_window(const c10::Argument &formal)
+{
+	const std::string &name = formal.name();
+	return name == "kernel_size" || name == "stride" || name == "padding" || name == "dilation" ||
+	       name == "output_padding";
+}
+
 // Other layouts come from conversions; a constructor leaves their indices as they were in memory.
 bool is_made_layout(const c10::FunctionSchema &schema, uint32_t i, const c10::IValue &v)
 {
@@ -79,12 +87,15 @@ bool is_pointer(int64_t i)
 
 void check_integers(const c10::FunctionSchema &schema, uint32_t i, const c10::IValue &v)
 {
-	bool wrong = false;
+	bool wrong = false, window = is_window(schema.arguments()[i]);
+	auto is_wrong = [&](int64_t item) {
+		return window ? item < INT32_MIN || item > INT32_MAX : is_pointer(item);
+	};
 	if (v.isInt())
-		wrong = is_way(schema.arguments()[i]) ? v.toInt() < 0 || v.toInt() > 2 : is_pointer(v.toInt());
+		wrong = is_way(schema.arguments()[i]) ? v.toInt() < 0 || v.toInt() > 2 : is_wrong(v.toInt());
 	else if (v.isIntList())
 		for (int64_t item : v.toIntVector())
-			wrong |= is_pointer(item);
+			wrong |= is_wrong(item);
 	if (wrong)
 		throw std::runtime_error(toString(schema.operator_name()) + ": " + schema.arguments()[i].name() +
 		                         " is a number out of range");
@@ -96,6 +107,57 @@ void check_memory(const c10::OperatorHandle &op, const at::Tensor &t)
 {
 	if (t.defined() && t.has_storage() && is_fixed(t.storage()))
 		throw std::runtime_error(toString(op.operator_name()) + " would write into the file that the model came from");
+}
+
+// Two of its elements may be one: a dimension steps within the reach of smaller steps.
+bool is_overlapping(const at::Tensor &t)
+{
+	if (!t.defined() || t.layout() != at::kStrided || t.is_nested() || t.is_non_overlapping_and_dense())
+		return false;
+	std::vector<std::pair<int64_t, int64_t>> steps; // stride, size
+	for (int64_t d = 0; d < t.dim(); d++)
+		if (t.size(d) > 1)
+			steps.emplace_back(t.stride(d), t.size(d));
+	std::sort(steps.begin(), steps.end());
+	int64_t reach = 1;
+	for (auto [stride, size] : steps) {
+		if (stride < reach)
+			return true;
+		reach += stride * (size - 1);
+	}
+	return false;
+}
+
+// Public operators look themselves whether several elements that they write are one.
+void check_apart(const c10::OperatorHandle &op, const at::Tensor &t)
+{
+	if (is_overlapping(t))
+		throw std::runtime_error(toString(op.operator_name()) + " would write elements that share memory");
+}
+
+// Inner operators are called with whole tensors by the public ones, and many of their kernels take an expanded one for such.
+// What gives a view of its argument reads no element.
+void unfold(const c10::FunctionSchema &schema, torch::jit::Stack *stack)
+{
+	for (size_t i = 0; i < stack->size(); i++) {
+		c10::IValue &v = (*stack)[i];
+		if (!v.isTensor() || !v.toTensor().defined() || schema.arguments()[i].alias_info())
+			continue;
+		at::Tensor t = v.toTensor();
+		if (is_overlapping(t))
+			v = t.clone(at::MemoryFormat::Contiguous);
+	}
+}
+
+// Kernels of gradients take the shape of one argument for that of all: none is empty where others are not.
+void check_gradients(const c10::OperatorHandle &op, const torch::jit::Stack &stack)
+{
+	bool some = false, none = false;
+	for (const c10::IValue &v : stack)
+		if (v.isTensor() && v.toTensor().defined())
+			(v.toTensor().numel() ? some : none) = true;
+	if (some && none)
+		throw std::runtime_error(toString(op.operator_name()) + " has empty tensors among others that are not");
 }
 
 // Kernels with an `out` argument look at its dtype and shape alone; what grows does so in one storage.
@@ -241,7 +303,8 @@ clv_status bridge::guard_make(const c10::OperatorHandle &op, bool training, cons
 			            "%s makes a tensor of a layout that only conversions give, so a file may not hold it",
 			            toString(schema.operator_name()).c_str());
 	for (uint32_t i = 0; i < stack.size(); i++)
-		if (takes_symbols(schema.arguments()[i].real_type()) || is_way(schema.arguments()[i])) {
+		if (takes_symbols(schema.arguments()[i].real_type()) || is_way(schema.arguments()[i]) ||
+		    is_window(schema.arguments()[i])) {
 			check_integers(schema, i, stack[i]);
 			if (stack[i].isNone())
 				g->integers.push_back(i);
@@ -262,8 +325,13 @@ clv_status bridge::guard_make(const c10::OperatorHandle &op, bool training, cons
 	g->grows = resize;
 	g->lists = makes_lists(schema);
 	g->groups = schema.name() == "aten::_grouped_mm" || schema.name() == "aten::_scaled_grouped_mm";
-	g->resizes = g->outs || ((resize || g->views) && !g->written.empty());
-	if (g->check || g->lists || g->groups || g->clears || g->grows || !g->written.empty() || !g->integers.empty())
+	bool in_place = schema.name().back() == '_' && !resize && !g->views; // changes elements of self alone
+	g->resizes = g->outs || (!in_place && !g->written.empty());
+	g->gradients = schema.name().find("backward") != std::string::npos;
+	op_name name = op_split(schema.name().c_str());
+	g->inner = g->gradients || (name.base[0] == '_' && name.base[1] != '_') || !strncmp(name.base, "native_", 7);
+	if (g->check || g->lists || g->groups || g->clears || g->grows || g->inner || !g->written.empty() ||
+	    !g->integers.empty())
 		*out = std::move(g);
 	return CLV_OK;
 }
@@ -277,6 +345,10 @@ void bridge::guard_call(const Guard &g, const c10::OperatorHandle &op, torch::ji
 		check_integers(op.schema(), i, (*stack)[i]);
 	for (size_t i = 0; (g.outs || g.grows) && i < stack->size(); i++)
 		each_tensor((*stack)[i], [&](const at::Tensor &t) { check_plain(op, t); });
+	if (g.inner)
+		unfold(op.schema(), stack);
+	if (g.gradients)
+		check_gradients(op, *stack);
 	if (g.check) {
 		at::NoGradGuard quiet;
 		g.check(Args(op.schema(), *stack));
@@ -286,6 +358,8 @@ void bridge::guard_call(const Guard &g, const c10::OperatorHandle &op, torch::ji
 	for (uint32_t i : g.written)
 		each_tensor((*stack)[i], [&](const at::Tensor &t) {
 			check_memory(op, t);
+			if (g.outs || g.inner)
+				check_apart(op, t);
 			if (!g.resizes || !t.defined() || !t.has_storage())
 				return;
 			bool itself = is_given_itself(t);

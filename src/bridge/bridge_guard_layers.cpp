@@ -32,11 +32,14 @@ void embedding_bag(const Args &a)
 	std::vector<int64_t> starts = a.integers("offsets");
 	a.require(all_in(starts, 0, indices.size(0) + 1) && std::is_sorted(starts.begin(), starts.end()), "offsets",
 	          "does not ascend within indices");
-	a.require(!a["include_last_offset"].isBool() || !a["include_last_offset"].toBool() || !starts.empty(), "offsets",
-	          "is empty");
+	a.require(!starts.empty() ||
+	              (!indices.numel() && !(a["include_last_offset"].isBool() && a["include_last_offset"].toBool())),
+	          "offsets", "is empty");
 	a.require(all_in({a.integer("mode", 0)}, 0, 3), "mode", "is none of 0, 1, 2");
 	a.require(!scale.defined() || (scale.sizes() == indices.sizes() && scale.layout() == at::kStrided),
 	          "per_sample_weights", "does not have the shape of indices");
+	a.require(indices.is_contiguous() && offsets.is_contiguous() && (!scale.defined() || scale.is_contiguous()),
+	          "indices", "is not contiguous, or offsets or per_sample_weights is not");
 	a.require(a.integer("padding_idx", -1) < weight.size(0) && a.integer("padding_idx", -1) >= -weight.size(0) - 1,
 	          "padding_idx", "is no row of weight");
 }
@@ -98,6 +101,9 @@ void attention(const Args &a)
 			return;
 	a.require(q.dim() > 1 && k.dim() > 1 && v.dim() > 1 && k.size(-2) == v.size(-2), "value",
 	          "has not a row for each of key");
+	for (const at::Tensor &t : {q, k, v})
+		a.require(t.numel() > 0 && (t.stride(-1) != 0 || t.size(-1) == 1), "query",
+		          "or key or value is empty, or is expanded along its last dimension");
 	shared_heads(a);
 }
 
@@ -356,6 +362,7 @@ void regions(const Args &a)
 	at::Tensor x = a.strided("input"), rois = a.strided("rois");
 	double scale = a["spatial_scale"].isDouble() ? a["spatial_scale"].toDouble() : 1;
 	a.require(x.dim() == 4 && rois.dim() == 2 && rois.size(1) == 5, "rois", "are not rows of five numbers");
+	a.require(x.numel() > 0, "input", "is empty");
 	for (const char *name : {"pooled_height", "pooled_width"})
 		a.require(all_in({a.integer(name, 1)}, 1, 4096), name, "is out of range");
 	a.require(a.integer("sampling_ratio", 0) <= 64, "sampling_ratio", "is out of range");

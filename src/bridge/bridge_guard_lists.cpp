@@ -12,7 +12,11 @@ using namespace bridge;
 
 namespace {
 
-enum { TENSOR_BYTES = 500, DIMENSION_BYTES = 16 }; // of a tensor, and of a size and a stride
+enum {
+	TENSOR_BYTES = 500,
+	DIMENSION_BYTES = 16,
+	PAIR_BYTES = 16
+}; // of a tensor; of a size and a stride; of a value and its place
 
 bool is_recurrent(const std::string &name)
 {
@@ -95,5 +99,19 @@ void bridge::check_lists(const Args &a)
 	if (__builtin_mul_overflow(n, TENSOR_BYTES + DIMENSION_BYTES * dims, &bytes))
 		bytes = INT64_MAX;
 	if (bytes > 0 && limits_room(bytes) != CLV_OK)
+		throw Limit();
+}
+
+// Vectors of pairs, or of tensors, that kernels take from elsewhere than the allocator of tensors.
+void bridge::checks::scratch(const Args &a)
+{
+	at::Tensor self = a.tensor(a["self"].isNone() ? "t" : "self");
+	if (!limits_bytes() || !self.defined() || self.is_nested())
+		return;
+	bool rows = a["self"].isNone() || a.schema().name().find("unique_dim") != std::string::npos;
+	int64_t n = rows ? size_of(self, a.integer("dim", 0)) : self.numel(), bytes;
+	if (__builtin_mul_overflow(n, rows ? TENSOR_BYTES : PAIR_BYTES, &bytes))
+		bytes = INT64_MAX;
+	if (limits_room(bytes) != CLV_OK)
 		throw Limit();
 }

@@ -192,11 +192,6 @@ void binomial(const Args &a)
 		a.require(at::isfinite(a.strided(name)).all().item<bool>(), name, "has infinite elements or nan");
 }
 
-void positive_sizes(const Args &a)
-{
-	a.require(all_in(a.integers("size"), 1, INT64_MAX), "size", "is not positive");
-}
-
 // Scales and recipes come in lists, of which the kernel reads the first.
 void scaled_mm(const Args &a)
 {
@@ -219,7 +214,8 @@ void int4_mm(const Args &a)
 // The kernel for bfloat16 reads 16 at once.
 void int8_mm(const Args &a)
 {
-	at::Tensor x = a.strided("self");
+	at::Tensor x = a.strided("self"), w = a.strided("mat2");
+	a.require(w.dim() == 2 && w.numel() > 0, "mat2", "is no matrix");
 	a.require(x.scalar_type() != at::kBFloat16 || !x.is_cpu() || (x.dim() == 2 && x.size(1) % 16 == 0), "self",
 	          "has columns that are no multiple of 16");
 }

@@ -377,6 +377,35 @@ void br_extent(const br_tensor *t, bool whole, uintptr_t *low, uintptr_t *high)
 	}
 }
 
+bool br_needs_fence(const br_tensor *t)
+{
+	uintptr_t low, high, first, end;
+	br_extent(t, false, &low, &high);
+	br_extent(t, true, &first, &end);
+	return low != first || high != end;
+}
+
+clv_status br_fence(const br_tensor *t, br_tensor **out)
+{
+	BRIDGE_CATCH({
+		at::Tensor x = borrow(t);
+		if (!br_needs_fence(t) || x.is_quantized()) {
+			*out = br_ref(t);
+			return CLV_OK;
+		}
+		uintptr_t low, high;
+		br_extent(t, false, &low, &high);
+		auto *kept = new c10::Storage(x.storage());
+		c10::DataPtr data(
+			reinterpret_cast<void *>(low), kept, [](void *s) { delete static_cast<c10::Storage *>(s); }, x.device());
+		c10::Storage storage(c10::Storage::use_byte_size_t(), high - low, std::move(data), nullptr, false);
+		at::Tensor fenced = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), x.key_set(), x.dtype());
+		fenced.unsafeGetTensorImpl()->set_sizes_and_strides(x.sizes(), x.strides(), 0);
+		*out = release(std::move(fenced));
+		return CLV_OK;
+	})
+}
+
 // Where a tensor lies and how.
 static uint64_t mix_place(const at::Tensor &x)
 {

@@ -90,6 +90,8 @@ struct Guard {
 	bool outs = false;              // it writes into tensors that are there, of any kind
 	bool resizes = false;           // it may change the shape of an argument, or how much memory it has
 	bool views = false;             // it changes the shape, and no element
+	bool inner = false;             // PyTorch calls it through public operators
+	bool gradients = false;         // it is a backward operator
 	bool groups = false;            // it writes the rows of its groups, which may not be all
 };
 

@@ -668,6 +668,7 @@ static clv_status lower(lowering *l)
 	for (uint32_t i = 0; i < g->p->contexts.n; i++) {
 		context_modes(g->p, &g->p->contexts.at[i], &g->modes[i]);
 		g->autocast |= g->p->contexts.at[i].nautocast != 0;
+		g->flags |= g->p->contexts.at[i].flags_mask != 0;
 	}
 	TRY(lower_nodes(l));
 	for (uint32_t i = 0; i < g->steps.n; i++)
@@ -682,6 +683,7 @@ static clv_status program_init(lowering *l, const plan *p)
 	g->p = p;
 	g->debug = l->spec->debug;
 	g->inference = l->spec->inference;
+	g->untrusted = l->spec->untrusted;
 	g->segment = l->spec->outer != NULL;
 	g->variant = l->spec->of != NULL;
 	g->threads = l->spec->threads;

@@ -75,10 +75,12 @@ struct clv_program {
 	const plan *p; /* borrowed */
 	view v;
 	bool debug, inference, whole, autocast;
+	bool flags;         /* a context sets global flags of torch */
 	bool segment;       /* of another program, whose names it has */
 	bool variant;       /* of another program, whose tapes of segments it has */
 	bool writes_inputs; /* of the plan, in place */
-	bool resizes;       /* of a plan from elsewhere: a step may change how much memory a tensor has */
+	bool untrusted;     /* of a plan from a file */
+	bool resizes;       /* untrusted: a step may change how much memory a tensor has */
 	VEC(step) steps;
 	VEC(check) checks;
 	VEC(uint32_t) frees;

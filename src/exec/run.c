@@ -11,6 +11,7 @@
 #include "exec/program.h"
 
 #include <stdio.h>
+#include <pthread.h>
 #include <string.h>
 
 /* ---- frames ----------------------------------------------------------------------------------------------------- */
@@ -757,6 +758,34 @@ static void tell_place(const clv_program *g, node_id id, run_place *to)
 	put_text(to->module, sizeof to->module, n->scope != NONE ? plan_s(g->p, g->p->scopes.at[n->scope].path) : "");
 }
 
+/* Global flags belong to the whole process: runs that set some take turns, or one would put back what another has set. A run
+   inside of a run has the turn already. */
+static pthread_mutex_t flags_turn;
+static pthread_once_t flags_once = PTHREAD_ONCE_INIT;
+
+static void flags_init(void)
+{
+	pthread_mutexattr_t attr;
+	pthread_mutexattr_init(&attr);
+	pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_RECURSIVE);
+	pthread_mutex_init(&flags_turn, &attr);
+	pthread_mutexattr_destroy(&attr);
+}
+
+static void flags_enter(const clv_program *g)
+{
+	if (!g->flags)
+		return;
+	pthread_once(&flags_once, flags_init);
+	pthread_mutex_lock(&flags_turn);
+}
+
+static void flags_leave(const clv_program *g)
+{
+	if (g->flags)
+		pthread_mutex_unlock(&flags_turn);
+}
+
 static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r, pool_run *memory)
 {
 	clv_status st = CLV_OK;
@@ -767,6 +796,7 @@ static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r, p
 	context_id now = NONE;
 	br_modes ambient;
 	br_autocast saved;
+	flags_enter(g);
 	br_modes_get(&ambient);
 	if (g->autocast)
 		br_autocast_enter(&saved);
@@ -787,6 +817,7 @@ static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r, p
 			st = check_result_sizes(g, s, f);
 	}
 	br_modes_set(&ambient, now == NONE ? 0 : g->p->contexts.at[now].flags_mask);
+	flags_leave(g);
 	if (g->autocast)
 		br_autocast_exit(&saved);
 	if (g->resizes)
@@ -930,7 +961,7 @@ static clv_status run_in_team(const clv_program *g, const run_spec *r)
 	return st;
 }
 
-clv_status program_run(const clv_program *g, const run_spec *r)
+static clv_status run_undoable(const clv_program *g, const run_spec *r)
 {
 	undo_log log;
 	bool whole;
@@ -946,6 +977,33 @@ clv_status program_run(const clv_program *g, const run_spec *r)
 	}
 	undo_end(&log);
 	return st;
+}
+
+/* A stranger's plan must not reach the memory around an input that is part of a larger tensor. */
+static clv_status run_fenced(const clv_program *g, const run_spec *r)
+{
+	uint32_t n = g->v.inputs.n, done = 0;
+	br_tensor **inputs = mem_alloc(n * sizeof *inputs);
+	clv_status st = inputs ? CLV_OK : fail_nomem();
+	for (; done < n && st == CLV_OK; done += st == CLV_OK)
+		st = r->inputs[done] ? br_fence(r->inputs[done], &inputs[done]) : CLV_OK;
+	if (st == CLV_OK) {
+		run_spec mine = *r;
+		mine.inputs = inputs;
+		st = run_undoable(g, &mine);
+	}
+	for (uint32_t i = 0; i < done; i++)
+		br_unref(inputs[i]);
+	mem_free(inputs);
+	return st;
+}
+
+clv_status program_run(const clv_program *g, const run_spec *r)
+{
+	for (uint32_t i = 0; g->untrusted && i < g->v.inputs.n; i++)
+		if (r->inputs[i] && br_needs_fence(r->inputs[i]))
+			return run_fenced(g, r);
+	return run_undoable(g, r);
 }
 
 /* Packed weights may be laid out for a number of threads. */

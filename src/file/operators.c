@@ -54,18 +54,48 @@ static const char *reason_of(const op_name *op)
 	                    : "is not on the list of operators known to be safe";
 }
 
-static bool is_allowed(const op_name *op, const char *const *allow, uint32_t nallow)
+/* By the caller. */
+static bool is_named(const op_name *op, const char *const *allow, uint32_t nallow)
 {
-	if (op_listed(FILE_ALLOW, op))
-		return true;
 	for (uint32_t i = 0; i < nallow; i++)
 		if (op_covers(allow[i], op))
 			return true;
 	return false;
 }
 
-/* `op` is NULL where the name is none that could be allowed. */
-static clv_status refuse(const plan *p, node_id n, const op_name *op)
+/* What a call reads and gives, as the plan says it; a run holds every result to that. */
+typedef struct call_kinds {
+	const plan *p;
+	bool sparse, dataless; /* reads a sparse or nested tensor; has to do with one that has no data */
+} call_kinds;
+
+static void note_result(void *ctx, value_id v)
+{
+	call_kinds *k = ctx;
+	const value *x = &k->p->values.at[v];
+	k->dataless |= x->type == TYPE_TENSOR && !strncmp(plan_s(k->p, x->device), "meta", 4);
+}
+
+static void note_argument(void *ctx, value_id v)
+{
+	call_kinds *k = ctx;
+	k->sparse |= (k->p->values.at[v].flags & VALUE_ODD) != 0;
+	note_result(ctx, v);
+}
+
+/* Why a call of an operator on the list may not be in a file; NULL: it may. */
+static const char *refuses_tensors(const plan *p, node_id n, const op_name *op)
+{
+	call_kinds k = {.p = p};
+	node_each_arg(p, n, note_argument, &k);
+	node_each_result(p, n, note_result, &k);
+	if (k.dataless)
+		return "takes or makes a tensor without data (device meta)";
+	return k.sparse && !op_listed(FILE_SPARSE, op) ? "does not check sparse or nested tensors" : NULL;
+}
+
+/* `op` is NULL where the name is none that could be allowed; why NULL: by the lists. */
+static clv_status refuse(const plan *p, node_id n, const op_name *op, const char *why)
 {
 	node_names *names;
 	strbuf b = STRBUF_INIT;
@@ -79,7 +109,7 @@ static clv_status refuse(const plan *p, node_id n, const op_name *op)
 		st = fail(
 			CLV_E_UNSUPPORTED,
 			"node %.200s%.400s: %.200s %s, so a file may not hold it; who trusts the file allows it by name: \"%.*s\"",
-			name, place, text, reason_of(op), base < 200 ? (int)base : 200, text);
+			name, place, text, why ? why : reason_of(op), base < 200 ? (int)base : 200, text);
 	else if (st == CLV_OK)
 		st =
 			fail(CLV_E_UNSUPPORTED, "node %.200s%.400s: \"%.200s\" is no operator with a namespace", name, place, text);
@@ -95,9 +125,12 @@ clv_status operators_check(const plan *p, const char *const *allow, uint32_t nal
 	for (node_id n = 0; n < p->nodes.n; n++) {
 		op_name op = op_split(plan_s(p, p->nodes.at[n].op));
 		if (!op.space || !op.n)
-			return refuse(p, n, NULL);
-		if (!is_allowed(&op, allow, nallow))
-			return refuse(p, n, &op);
+			return refuse(p, n, NULL, NULL);
+		if (is_named(&op, allow, nallow))
+			continue;
+		const char *why = refuses_tensors(p, n, &op);
+		if (why || !op_listed(FILE_ALLOW, &op))
+			return refuse(p, n, &op, why);
 	}
 	return CLV_OK;
 }

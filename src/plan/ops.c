@@ -144,6 +144,7 @@ const char *op_listed(op_list list, const op_name *o)
 		if (b->list != list)
 			continue;
 		bool found = list == FILE_ALLOW      ? op_in(o, b->head) && holds(b, o->base, o->n)
+		             : list == FILE_SPARSE   ? holds(b, o->base, o->n)
 		             : list >= OPENVINO_TAKE ? holds(b, o->base, o->plain)
 		                                     : covers(b, o);
 		if (found)

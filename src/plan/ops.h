@@ -118,6 +118,7 @@ bool op_covers(const char *entry, const op_name *o);
 typedef enum op_list {
 	FILE_ALLOW,
 	FILE_REFUSE,
+	FILE_SPARSE,
 	INDUCTOR_REFUSE,
 	OPENVINO_TAKE,
 	OPENVINO_REFUSE,

@@ -84,6 +84,10 @@ def test_nothing_is_both_allowed_and_refused() -> None:
     assert not [name for name in LISTED.allowed if name.split("::")[0] + "::*" in LISTED.refused]
 
 
+def test_what_takes_sparse_tensors_is_allowed() -> None:
+    assert {f"aten::{name}" for name in operators.reasons("FILE_SPARSE")} <= LISTED.allowed
+
+
 def test_arguments_are_checked_of_operators_that_are_allowed() -> None:
     checked = operators.reasons("FILE_CHECK")
     assert len(checked) > 150

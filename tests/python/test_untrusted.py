@@ -465,6 +465,91 @@ CRASHERS = {
         ["%v = aten::soft_margin_loss({x}, {x}, 4) -> f32[]"],
         "reduction is a number out of range",
     ),
+    "bags without an offset": (
+        [
+            made("i", "2", "9"),
+            made("o", "0", "0"),
+            "%v, %b, %c, %d = aten::_embedding_bag(@weight, %i, %o, false, 2, false, none, false, -1) "
+            "-> f32[0,64], i64[9], i64[0], i64[0]",
+        ],
+        "offsets is empty",
+    ),
+    "expanded indices of a bag": (
+        [
+            made("e", "0", "1"),
+            "%i = aten::expand(%e, [4194304], false) -> i64[4194304] strides(0) view-of %e",
+            made("o", "0", "1"),
+            "%v, %b, %c, %d = aten::embedding_bag.padding_idx(@weight, %i, %o, false, 2, false, none, false, 1) "
+            "-> f32[1,64], i64[0], i64[1], i64[1]",
+        ],
+        "is not contiguous",
+    ),
+    "a gradient without elements": (
+        [
+            made("t", "0", "64,64"),
+            made("g", "1.0", "0", "f32"),
+            made("s", "1.0", "64,64", "f32"),
+            "%v = aten::multilabel_margin_loss_backward(%g, @weight, %t, 1, %s) -> f32[64,64]",
+        ],
+        "empty tensors among others",
+    ),
+    "a result whose elements share memory": (
+        [
+            made("e", "0.0", "1", "f32"),
+            "%o = aten::expand(%e, [64,64], false) -> f32[64,64] strides(0,0) view-of %e",
+            "%v = aten::_log_softmax.out(@weight, 1, false, %o) -> f32[64,64] view-of %e writes %o",
+        ],
+        "elements that share memory",
+    ),
+    "a column of nested vectors": (
+        [
+            made("a", "1.0", "2", "f32"),
+            "%n = aten::_nested_tensor_from_tensor_list([%a, %a], none, none, none, none) -> f32[2] odd",
+            "%v = aten::select.int(%n, -1, 1) -> f32[2]",
+        ],
+        "does not check sparse or nested tensors",
+    ),
+    "indices without data": (
+        [
+            made("i", "0", "4096"),
+            '%m = aten::_to_copy(%i, none, none, device:"meta", none, false, none) -> i64[4096] device=meta',
+            "%v = aten::take(@weight, %m) -> f32[4096]",
+        ],
+        "without data",
+    ),
+    "a result whose rows share memory": (
+        [
+            made("e", "0.0", "127", "f32"),
+            "%o = aten::as_strided(%e, [64,64], [1,1], 0) -> f32[64,64] strides(1,1) view-of %e",
+            "%v = aten::_softmax.out(@weight, 1, false, %o) -> f32[64,64] strides(1,1) view-of %e writes %o",
+        ],
+        "elements that share memory",
+    ),
+    "a window of 2^40": (
+        [
+            "%g = aten::view({x}, [1, 1, 128]) -> f32[1,1,128] view-of {x}",
+            "%v = aten::max_pool1d(%g, [1099511627776], [1], [0], [1], false) -> f32[1,1,128]",
+        ],
+        "kernel_size is a number out of range",
+    ),
+    "attention without queries": (
+        [
+            made("q", "1.0", "2,2,0,8", "bf16"),
+            made("k", "1.0", "2,2,5,8", "bf16"),
+            "%v, %w = aten::_scaled_dot_product_flash_attention_for_cpu(%q, %k, %k, 0.0, false, none, none) "
+            "-> bf16[2,2,0,8], f32[2,2,0]",
+        ],
+        "is empty",
+    ),
+    "a kernel size of its own": (
+        [
+            made("i", "1.0", "1,2,40,40,40", "f32"),
+            made("w", "1.0", "300,2,1,1,1", "f32"),
+            "%v = aten::slow_conv3d(%i, %w, [20,20,20], none, [1,1,1], [0,0,0]) -> f32[1,300,21,21,21]",
+        ],
+        "takes the size of its kernel on trust",
+    ),
+    "a lazy copy of an input": (["%v = aten::_lazy_clone({x}) -> f32[2,64]"], "is an inner operator"),
 }
 
 
@@ -532,6 +617,98 @@ def test_a_callers_input_keeps_its_size(tmp_path: Path) -> None:
         cleave.load(file)(x)
     assert x.shape == (2, 64)
     assert x.untyped_storage().nbytes() == bytes_before
+
+
+AROUND = {
+    "read": ["%v = aten::as_strided_copy({x}, [6,64], [64,1], 0) -> f32[6,64]"],
+    "written": [
+        "%v = aten::as_strided({x}, [6,64], [64,1], 0) -> f32[6,64] view-of {x}",
+        "%w = aten::fill_.Scalar(%v, 5.0) -> f32[6,64] view-of {x} writes %v",
+    ],
+    "resized": [
+        "%u = aten::alias({x}) -> f32[2,64] view-of {x}",
+        "%v = aten::resize_(%u, [4,64], none) -> f32[4,64] view-of %u writes %u",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_what_lies_around_an_input_is_not_reached(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "m.clv"
+    saved(file)
+    rewrite_plan(file, lambda text: giving_v(text, *AROUND[name]))
+    rows = torch.arange(6.0).repeat_interleave(64).reshape(6, 64)
+    before = rows.clone()
+    with pytest.raises(cleave.CleaveError):
+        cleave.load(file)(rows[2:4])
+    assert torch.equal(rows, before)
+
+
+def test_a_part_of_a_tensor_is_an_input_like_any_other(tmp_path: Path) -> None:
+    file = tmp_path / "m.clv"
+    model = saved(file)
+    rows = torch.randn(6, 64)
+    assert torch.equal(cleave.load(file)(rows[2:4]), model(rows[2:4]))
+
+
+def test_an_expanded_bias_of_an_inner_operator_is_read_by_its_strides(tmp_path: Path) -> None:
+    file = tmp_path / "m.clv"
+    saved(file)
+    lines = [
+        made("x", "0.0", "1,4096,1", "f32"),
+        made("e", "3.0", "1", "f32"),
+        "%b = aten::expand(%e, [4096], false) -> f32[4096] strides(0) view-of %e",
+        "%v, %p, %q = aten::native_group_norm(%x, none, %b, 1, 4096, 1, 1, 0.5) -> f32[1,4096,1], f32[1,1], f32[1,1]",
+    ]
+    rewrite_plan(file, lambda text: giving_v(text, *lines))
+    assert torch.equal(cleave.load(file)(torch.zeros(2, 64)), torch.full((1, 4096, 1), 3.0))
+
+
+def test_an_observer_does_not_resize_an_input(tmp_path: Path) -> None:
+    class One(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.relu()
+
+    file = tmp_path / "m.clv"
+    with torch.no_grad():
+        cleave.capture(One(), torch.zeros(0)).save(file)
+    how = 'layout:strided, device:"cpu", false, none)'
+    lines = [
+        made("one", "1", "1"),
+        made("d", "2.0", "8,4", "f32"),
+        f"%mx = aten::empty.memory_format([0], dtype:f32, {how} -> f32[0]",
+        f"%sc = aten::empty.memory_format([0], dtype:f32, {how} -> f32[0]",
+        f"%zp = aten::empty.memory_format([0], dtype:i32, {how} -> i32[0]",
+        "%v, %w = aten::_fused_moving_avg_obs_fq_helper(%d, %one, %one, {x}, %mx, %sc, %zp, 0.01, 0, 255, 0, true, "
+        "false) -> f32[8,4], bool[8,4] writes {x}, %mx, %sc, %zp",
+    ]
+    rewrite_plan(file, lambda text: before_relu(text, *lines))
+    x = torch.zeros(0)
+    with pytest.raises(cleave.CleaveError):
+        cleave.load(file)(x)
+    assert x.shape == (0,)
+
+
+def test_runs_that_set_global_flags_put_them_back(tmp_path: Path) -> None:
+    file = tmp_path / "m.clv"
+    saved(file)
+    flags = "{flags=mkldnn:off+deterministic:on}"
+    lines = [made("a", "1.0", "300,300", "f32")]
+    lines += [f"%b{i} = aten::mm(%a, %a) -> f32[300,300] {flags}" for i in range(6)]
+    rewrite_plan(file, lambda text: giving_v(text, *lines, f"%v = aten::relu(%b5) -> f32[300,300] {flags}"))
+    model = cleave.load(file)
+
+    def run() -> None:
+        for _ in range(20):
+            model(torch.zeros(2, 64))
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.backends.mkldnn.enabled
 
 
 SHAPES = {
