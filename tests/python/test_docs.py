@@ -7,6 +7,7 @@ import doctest
 import inspect
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -103,6 +104,12 @@ def test_every_link_of_a_page_leads_to_a_file(page: str) -> None:
     path = ROOT / page
     links = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
     assert all((path.parent / link).exists() for link in links), links
+
+
+def test_the_list_of_files_is_up_to_date_and_every_file_says_what_it_is_for() -> None:
+    command = [sys.executable, str(ROOT / "tools" / "files.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def _options() -> list[str]:
