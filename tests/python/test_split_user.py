@@ -140,7 +140,7 @@ def test_a_replay_boundary_that_was_edited_is_refused() -> None:
         return dataclasses.replace(good, payload=dataclasses.replace(good.payload, **fields))
 
     for bad in (dataclasses.replace(good, payload=None), edited(sizes=None), edited(tensors=None)):
-        with pytest.raises(TypeError, match="(?i)boundary"):
+        with pytest.raises(TypeError, match=r"(?i)boundary"):
             rt.run_suffix(bad)
     with pytest.raises(cleave.InputError, match="batch 9, but B=3"):
         rt.run_suffix(edited(batch_size=9))
