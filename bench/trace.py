@@ -89,7 +89,7 @@ def traced_by(backend: str) -> Callable[[nn.Module, Args, bool], tuple[Callable[
             inputs.args,
             example_kwargs=inputs.kwargs,
             backend=backend,
-            dynamic_batch=dynamic,
+            dynamic_batch=(1, 1024) if dynamic else None,
             cache=False,
         )
         segments = len(made.segments)
