@@ -876,7 +876,7 @@ def prepare_split(
     *,
     example_inputs: Any,
     example_kwargs: dict[str, Any] | None = None,
-    split: SplitSpec,
+    split: SplitSpec | str,
     mode: str = "generated_eager",
     objective: dict[str, Any] | None = None,
     compile_options: dict[str, Any] | None = None,
@@ -890,6 +890,8 @@ def prepare_split(
 
     With a dynamic_batch range the model is recorded at a few small batch sizes, and every number that follows the batch
     becomes a formula. The two halves are run and compared with the model before they are returned.
+
+    split: where and how to cut; a text is the boundary of a SplitSpec with its defaults.
 
     objective: {"minimize": …, "constraints": {…}, "batch_size": n}, all of it optional. What is minimised counts for
     boundary="auto", constraints hold for every boundary; batch_size is the batch for which bytes and work are counted
@@ -917,8 +919,10 @@ def prepare_split(
     variants: further examples, each a tuple of inputs or a dict of keyword inputs, on which the forward goes another
     way, for what it reads from its data (a mask that is not all ones). on_guard: "record" records a way that no plan
     has when a call needs it, "raise" raises the GuardError (docs/split.md)."""
+    if isinstance(split, str):
+        split = SplitSpec(boundary=split)
     if not isinstance(split, SplitSpec):
-        raise TypeError(f"split must be a SplitSpec, not {type(split).__name__}")
+        raise TypeError(f'split must be a SplitSpec or a boundary such as "50%", not {type(split).__name__}')
     for name, value, known in (("mode", mode, MODES), ("validation", validation, VALIDATIONS)):
         if value not in known:
             raise SplitError(f"{name} must be one of {', '.join(known)}, not {value!r}")
