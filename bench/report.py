@@ -206,11 +206,12 @@ def terminal(results: Results, bars: list[Bar]) -> str:
     return "\n\n".join(parts)
 
 
-HOW = """Every row is measured in one run, with every way in its own process. First each way runs alone (seconds until its
-first result with empty caches, peak memory above the loaded model), then all ways take turns, round by round, until the
-ratios to eager are known within 1 % or the row's time is over. Times are medians in milliseconds with the middle half in
-brackets; ratios are medians over rounds. The outputs of every way are compared with eager's; a way with wrong numbers is
-marked and not ranked. "–" is a way that was left out, for a reason listed below; an empty cell was not part of the row."""
+HOW = """Every row is measured in one run, with every way in its own process. First each way runs alone (seconds until
+its first result with empty caches, peak memory above the loaded model), then all ways take turns, round by round,
+until the ratios to eager are known within 1 % or the row's time is over. Times are medians in milliseconds with the
+middle half in brackets; ratios are medians over rounds. The outputs of every way are compared with eager's; a way
+with wrong numbers is marked and not ranked. "–" is a way that was left out, for a reason listed below; an empty cell
+was not part of the row."""
 
 AGAIN = """    make bench        # a sample, about a quarter of an hour on two cores
     make bench-full   # everything, about three hours; resumes if interrupted
