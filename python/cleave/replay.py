@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _native, _show, progress
-from ._cut import Cut, Cuts
+from ._cut import Cut
 from .errors import InputError, SplitError
 from .optimize import Optimize
 from .spec import SplitSpec
@@ -34,7 +34,6 @@ class ReplayBoundary(NamedTuple):
     sizes: dict[str, int]
     split_id: str
     cut: Any  # the plan that made it, cut
-    cuts: Any
     inputs: Any = None  # that the prefix got, where the suffix reads its data
 
     @_show.never_raises
@@ -93,21 +92,18 @@ class SplitReplayRuntime(_show.Shown, Drawable):
         """Runs the model up to the boundary."""
         runtime = self.runtime
         inputs, kwargs, leaves = runtime.trace_plan.arrange(inputs, kwargs)
-        cuts, cut, tensors = runtime.prefix_tensors(inputs, kwargs, leaves)
-        sizes = cuts.sizes_of(leaves)
+        cut, tensors = runtime.prefix_tensors(inputs, kwargs, leaves)
+        sizes = cut.plans.sizes_of(leaves)
         batch, origin = sizes.get(self.split_spec.batch_symbol), (inputs, kwargs) if cut.guards_late else None
-        return ReplayBoundary(tensors, batch, sizes, self.split_id, cut, cuts, origin)
+        return ReplayBoundary(tensors, batch, sizes, self.split_id, cut, origin)
 
     def run_suffix(self, boundary: ReplayBoundary) -> Any:
         """Runs the rest of the model."""
         self.validate_boundary(boundary)
-        cuts: Cuts = boundary.cuts
-        cut: Cut = boundary.cut
         return self.runtime.suffix_by(
-            cuts,
-            cut,
+            boundary.cut,
             boundary.sizes,
-            lambda way, c: c.run_suffix(boundary.tensors, way.symbols(c, boundary.sizes)),
+            lambda c: c.run_suffix(boundary.tensors, c.plans.symbols(c, boundary.sizes)),
             boundary.inputs,
         )
 
@@ -121,11 +117,11 @@ class SplitReplayRuntime(_show.Shown, Drawable):
             raise TypeError(f"run_suffix takes the ReplayBoundary of run_prefix, not {type(boundary).__name__}")
         if boundary.split_id != self.split_id:
             raise InputError(f"this boundary belongs to split {boundary.split_id}, not to {self.split_id}")
-        if not isinstance(boundary.cut, Cut) or not isinstance(boundary.cuts, Cuts):
+        if not isinstance(boundary.cut, Cut):
             raise TypeError("this boundary was not made by run_prefix: the plan that made it is missing")
         if not isinstance(boundary.tensors, tuple | list) or not isinstance(boundary.sizes, dict):
             raise TypeError("a boundary has a tuple of tensors and a dict of sizes")
-        boundary.cuts.check_boundary_sizes(boundary.sizes, boundary.batch_size)
+        boundary.cut.plans.check_boundary_sizes(boundary.sizes, boundary.batch_size)
         labels = boundary.cut.labels
         if len(boundary.tensors) != len(labels):
             raise InputError(f"the boundary has {len(boundary.tensors)} tensors, the split has {len(labels)}")
