@@ -65,8 +65,6 @@ def read(given: Mapping[str, Any]) -> Wanted:
     """The arguments of pipe_model by name."""
     nparts = _count(given["nparts"], "nparts", MOST_DEVICES)
     training = _training(given["training"], given["model"])
-    _flag(given["generate_explicit_del"], "generate_explicit_del")
-    _path(given["output_file"], "output_file")
     if not isinstance(given["profile"], Profile):
         _path(given["profile"], "profile")
     return Wanted(

@@ -3,7 +3,7 @@
 >>> import torch, cleave
 >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
 >>> x = torch.randn(3, 4)
->>> partitioned = cleave.pipe_model(net, model_args=(x,), nparts=2)
+>>> partitioned = cleave.pipe_model(net, example_inputs=(x,), nparts=2)
 >>> torch.equal(partitioned(x), net(x))
 True
 """
@@ -28,6 +28,7 @@ from ._capture import Arguments, Captured, take_apart
 from ._dims import DynamicDims, SizeSpec
 from ._dispatch import Served, Ways
 from ._log import logger
+from ._names import renamed
 from ._regime import Reader, Regime
 from ._stages import Folding, Mode, Placement, Stage, Staged, StagePlans, not_saved, put_numbers
 from ._state import Target, fingerprint
@@ -45,11 +46,9 @@ MOST_BATCH = 64  # at least: batch sizes up to here, and up to that of the examp
 _CAPTURED = {
     "model",
     "batch_dim",
-    "model_args",
-    "model_kwargs",
+    "example_inputs",
+    "example_kwargs",
     "training",
-    "output_file",
-    "generate_explicit_del",
     "dynamic_batch",
     "dynamic_dims",
     "dynamic_ranges",
@@ -233,7 +232,7 @@ class PartitionedPlan(_show.Shown):
             n_iter=want.n_iter,
             training=want.training,
             title=f"profiling {self._target.name}",
-            cache=_profile_beside(want.given["output_file"]) if want.profile is None else want.profile,
+            cache=want.profile,
         )
 
     def _costs(self) -> list[tuple[float, float, int, int, int]]:
@@ -319,7 +318,7 @@ class PartitionedPlan(_show.Shown):
 
         >>> import torch, cleave
         >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
-        >>> two = cleave.pipe_model(net, model_args=torch.randn(3, 4), nparts=2)
+        >>> two = cleave.pipe_model(net, example_inputs=torch.randn(3, 4), nparts=2)
         >>> two.repartition(nparts=3, partitioning_method="acyclic").nstages
         3
         """
@@ -541,7 +540,7 @@ class PartitionedPlan(_show.Shown):
         >>> import torch, cleave
         >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
         >>> x = torch.randn(3, 4)
-        >>> cleave.pipe_model(net, model_args=x, nparts=2, profile="estimate").save("net.clv")
+        >>> cleave.pipe_model(net, example_inputs=x, nparts=2, profile="estimate").save("net.clv")
         >>> torch.equal(cleave.load("net.clv")(x), net(x))
         True
         """
@@ -598,27 +597,31 @@ class PartitionedPlan(_show.Shown):
         ]
 
 
+@renamed(
+    model_args="example_inputs",
+    model_kwargs="example_kwargs",
+    output_file="write_source(path) of the result",
+    generate_explicit_del="write_source(path, explicit_del=True) of the result",
+)
 def pipe_model(
     model: Callable[..., Any],
-    batch_dim: int | None = 0,
-    model_args: Any = (),
-    model_kwargs: dict[str, Any] | None = None,
-    n_iter: int = 10,
+    example_inputs: Any = (),
+    example_kwargs: dict[str, Any] | None = None,
+    *,
     nparts: int = 4,
+    batch_dim: int | None = 0,
+    n_iter: int = 10,
     depth: int = 1000,
     basic_blocks: BasicBlocks | None = None,
     node_weight_function: Callable[[Block], float] | None = None,
     edge_weight_function: Callable[[Block | None, Block], float] | None = None,
     partitioning_method: str = "auto",
-    output_file: str | os.PathLike[str] | None = None,
-    generate_explicit_del: bool = False,
     recomputation: bool = False,
     profile_ops: bool = True,
     profile: Profile | str | os.PathLike[str] | None = None,
     devices: Sequence[Device | str | int] | None = None,
     memory_limit: int | Sequence[int] | None = None,
     tie_policy: str = "replicate",
-    *,
     training: bool | None = None,
     objective: str = "simple",
     schedule: str = "1f1b",
@@ -638,7 +641,7 @@ def pipe_model(
 ) -> PartitionedPlan:
     """Captures a model, measures its blocks, and cuts it into pipeline stages that are in balance.
 
-    model_args, model_kwargs: an example call, with the sizes of one micro-batch. batch_dim is the dimension of inputs
+    example_inputs, example_kwargs: a call with the sizes of one micro-batch. batch_dim is the dimension of inputs
     that micro-batches are cut along (None: there is none, only the example's sizes run); batches of 1 to 64, or to the
     example's, can be run unless dynamic_batch gives another range. dynamic_dims and dynamic_ranges name more sizes that
     may change, as in SplitSpec.
@@ -657,29 +660,21 @@ def pipe_model(
     counts for memory; param_copies is the memory per byte of parameters (by default 2 in training, with gradients;
     4 with Adam's two moments).
 
-    profile: None measures (n_iter runs of each block), and keeps that beside the output_file, if there is one, so that
-    the same call gives the same stages again; a file keeps what was measured, and is used where it fits; a
-    Profile is used as it is; "estimate" counts operations and bytes and runs nothing. node_weight_function(block) and
-    edge_weight_function(block, block) replace times and bytes.
+    profile: None measures (n_iter runs of each block); a file keeps what was measured and is used where it fits, so
+    that the same call gives the same stages again; a Profile is used as it is; "estimate" counts operations and bytes
+    and runs nothing. node_weight_function(block) and edge_weight_function(block, block) replace times and bytes.
 
     tie_policy: parameters that several stages use are in each of them, gradients being added up ("replicate"), or
     keep their users in one stage ("stage"). recomputation=True runs a stage's forward again in the backward.
-
-    output_file: the stages are written there as Python code (docs/pipe.md), with `del` after the last use of each
-    tensor where generate_explicit_del asks for it.
 
     variants: further examples, each a tuple of inputs or a dict of keyword inputs, on which the forward goes another
     way, for what it reads from its data (a mask that is not all ones). on_guard: "record" records a way that no plan
     has when a call needs it, "raise" raises the GuardError."""
     want = read(locals())
-    if model_kwargs is not None and not isinstance(model_kwargs, dict):
-        raise TypeError(f"model_kwargs is a dict of keyword inputs, not {type(model_kwargs).__name__}")
-    args, kwargs = as_call(model_args, model_kwargs)
+    args, kwargs = as_call(example_inputs, example_kwargs)
     with progress.task(f"partitioning {Target(model).name}"):
         partitioned = PartitionedPlan(model, (args, kwargs), want)
         see_all(variants, partitioned.see)
-        if output_file is not None:
-            partitioned.write_source(output_file, explicit_del=generate_explicit_del)
     return partitioned
 
 
@@ -690,11 +685,6 @@ def sync_tied_gradients(stages: Sequence[Any]) -> None:
     from . import _distributed
 
     _distributed.sync_tied_gradients(stages)
-
-
-def _profile_beside(output_file: str | os.PathLike[str] | None) -> Path | None:
-    """Where a profile is kept unless the caller says so."""
-    return None if output_file is None else Path(output_file).with_suffix(".profile.json")
 
 
 def _real_device(given: Any) -> torch.device:

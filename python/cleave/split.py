@@ -854,7 +854,7 @@ def prepare_split(
     *,
     example_inputs: Any,
     example_kwargs: dict[str, Any] | None = None,
-    split: SplitSpec,
+    split: SplitSpec | str,
     mode: str = "generated_eager",
     objective: dict[str, Any] | None = None,
     compile_options: dict[str, Any] | None = None,
@@ -869,6 +869,8 @@ def prepare_split(
 
     With a dynamic_batch range the model is recorded at a few small batch sizes, and every number that follows the batch
     becomes a formula. The two halves are run and compared with the model before they are returned.
+
+    split: where and how to cut; a text is the boundary of a SplitSpec with its defaults.
 
     objective: {"minimize": …, "constraints": {…}, "batch_size": n}, all of it optional. What is minimised counts for
     boundary="auto", constraints hold for every boundary; batch_size is the batch for which bytes and work are counted
@@ -899,8 +901,10 @@ def prepare_split(
 
     max_plans: of all modes, sizes and ways together; the one that has not served for longest gives way to the next (64
     by default)."""
+    if isinstance(split, str):
+        split = SplitSpec(boundary=split)
     if not isinstance(split, SplitSpec):
-        raise TypeError(f"split must be a SplitSpec, not {type(split).__name__}")
+        raise TypeError(f'split must be a SplitSpec or a boundary such as "50%", not {type(split).__name__}')
     for name, value, known in (("mode", mode, MODES), ("validation", validation, VALIDATIONS)):
         if value not in known:
             raise SplitError(f"{name} must be one of {', '.join(known)}, not {value!r}")
