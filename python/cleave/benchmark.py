@@ -453,7 +453,7 @@ class _Ready(NamedTuple):
 
 def _engines(ready: _Ready, boundary: Any) -> Engines:
     """What ran the halves when this boundary was made."""
-    return ready.runtime._named(boundary)[1].engines
+    return ready.runtime._named(boundary).engines
 
 
 def _told(result: BenchmarkResult, name: str, ready: _Ready, boundary: Any = None) -> BenchmarkResult:
