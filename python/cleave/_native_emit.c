@@ -83,7 +83,6 @@ static clv_status literal(void *ctx, value_id v, strbuf *b, bool *done)
 
 static bool formal(void *ctx, const char *op, uint32_t i, source_formal *out)
 {
-	(void)ctx;
 	return br_formal(op, i, &out->name, &out->named, &out->none);
 }
 
@@ -267,9 +266,7 @@ PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 		char *text = NULL;
 		s.ends = ends;
 		s.devices = device.n ? device.at : NULL;
-		s.symbols = size.names;
-		s.values = size.values;
-		s.nsymbols = size.n;
+		s.sizes = (clv_sizes){size.names, size.values, size.n};
 		s.basic_blocks = block.at;
 		s.nbasic_blocks = block.n;
 		s.not_saved = loose.at;
@@ -347,9 +344,7 @@ PyObject *plan_py_html(PlanObject *o, PyObject *args, PyObject *kwargs)
 	                                 &PartitionType, &partition, &names))
 		return NULL;
 	if (stage_args_read(o, of_node, partition, names, &s, &h) && size_list_read(sizes, &a)) {
-		h.symbols = a.names;
-		h.values = a.values;
-		h.nsymbols = a.n;
+		h.sizes = (clv_sizes){a.names, a.values, a.n};
 		st = clv_plan_html(o->p, &h, &page);
 	}
 	size_list_free(&a);
@@ -385,10 +380,7 @@ static PyObject *places_of(PlanObject *o, const view *v)
 	for (uint32_t i = 0; out && i < v->externals.n; i++) {
 		if (o->p->values.at[v->externals.at[i]].kind == VALUE_OBJECT)
 			continue;
-		PyObject *item = place_of(o, v->externals.at[i]);
-		if (!item || PyList_Append(out, item) != 0)
-			Py_CLEAR(out);
-		Py_XDECREF(item);
+		list_push(&out, place_of(o, v->externals.at[i]));
 	}
 	return out;
 }
@@ -398,10 +390,8 @@ static PyObject *keywords_of(const char **names, uint32_t n)
 {
 	PyObject *out = PyList_New(0);
 	for (uint32_t i = 0; out && i < n; i++) {
-		PyObject *item = names[i] ? Py_BuildValue("(sI)", names[i], i) : NULL;
-		if (names[i] && (!item || PyList_Append(out, item) != 0))
-			Py_CLEAR(out);
-		Py_XDECREF(item);
+		if (names[i])
+			list_push(&out, Py_BuildValue("(sI)", names[i], i));
 	}
 	return out;
 }
@@ -575,9 +565,7 @@ PyObject *plan_py_dot(PlanObject *o, PyObject *args, PyObject *kwargs)
 	clv_status st = CLV_OK;
 	bool read = size_list_read(sizes, &s);
 	if (read) {
-		options.symbols = s.names;
-		options.values = s.values;
-		options.nsymbols = s.n;
+		options.sizes = (clv_sizes){s.names, s.values, s.n};
 		st = clv_plan_dot(o->p, &options, &text);
 	}
 	size_list_free(&s);
