@@ -202,8 +202,8 @@ static bool read_options(PyObject *given, clv_trace_options *o, option_lists *l)
 	PyObject *args, *env, *ops, *modules;
 	int fallback, dynamic, dryrun, keep_slower;
 	uint32_t n;
-	if (!PyArg_ParseTuple(given, "sO!dzzIsO!IIpdppO!O!ddps", &o->backend, &PyList_Type, &args, &o->timeout, &o->workdir,
-	                      &o->cache, &o->parallel, &o->python, &PyList_Type, &env, &o->minimum_segment_size,
+	if (!PyArg_ParseTuple(given, "sO!sO!dzzIIIpdppO!O!ddps", &o->python, &PyList_Type, &env, &o->backend, &PyList_Type,
+	                      &args, &o->timeout, &o->workdir, &o->cache, &o->parallel, &o->minimum_segment_size,
 	                      &o->max_subgraph_count, &fallback, &o->support_threshold, &dynamic, &dryrun, &PyList_Type,
 	                      &ops, &PyList_Type, &modules, &o->rtol, &o->atol, &keep_slower, &o->optimize))
 		return false;
