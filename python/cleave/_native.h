@@ -178,6 +178,9 @@ PyObject *backend_check_args_py(PyObject *self, PyObject *args);
 PyObject *backend_support_py(PyObject *self, PyObject *args);
 PyObject *openvino_set_folder_py(PyObject *self, PyObject *folder);
 
+/* _native_dispatch.c: which plan serves a call */
+extern PyTypeObject DispatcherType;
+
 /* _native_runtime.c: .clv files that were opened, and what runs them */
 extern PyTypeObject ArtifactType, RuntimeType;
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from ._arguments import read_choice, read_count, read_flag, read_function, read_number
+from ._dispatch import read_max_plans, read_on_guard
 from ._stages import Folding
-from ._ways import read_on_guard
 from .errors import ArgumentError
 from .profile import Profile
 
@@ -55,6 +55,7 @@ class Wanted(NamedTuple):
     node_weight: Callable[[Block], float] | None
     edge_weight: Callable[[Block | None, Block], float] | None
     records: bool  # what the forward does on other data, when a call needs it
+    max_plans: int
     options: dict[str, Any]  # of the partitioner
     given: dict[str, Any]  # as it was said
 
@@ -79,6 +80,7 @@ def read(given: Mapping[str, Any]) -> Wanted:
         read_function(given["node_weight_function"], "node_weight_function"),
         read_function(given["edge_weight_function"], "edge_weight_function"),
         read_on_guard(given["on_guard"]),
+        read_max_plans(given["max_plans"]),
         _options(given, nparts, training),
         dict(given),
     )

@@ -443,7 +443,7 @@ class _Ready(NamedTuple):
         told = dataclasses.replace(result, name=name, split_id=self.runtime.split_id, execution_mode=self.runtime.mode)
         if boundary is None:
             return told
-        engines = self.runtime._named(boundary)[1].engines  # what ran the halves when this boundary was made
+        engines = self.runtime._named(boundary).engines  # what ran the halves when this boundary was made
         return dataclasses.replace(
             told,
             active_backend=engines.active_backend,

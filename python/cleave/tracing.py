@@ -37,7 +37,7 @@ from ._state import RandomState, Target
 from ._threads import limited, read_threads
 from .errors import ArgumentError, CaptureError, GuardError, InputError, SplitError, TraceError, ValidationError
 from .optimize import NONE, read_level
-from .plan import Plan, Program, as_call, as_inputs, capture
+from .plan import Plan, Program, Way, as_call, as_inputs, capture
 from .visualization import Drawable, Subject
 
 log = logger("trace")
@@ -332,7 +332,7 @@ def _traced(
     select: Callable[[GraphNode], bool] | None,
     variants: Sequence[Any],
 ) -> TracedModule:
-    captured = [c for way in plan.every() for c in way._served()]
+    captured = [c for way in plan.every() for c in way.served()]
     reasons = [_chosen(c.plan, select) for c in captured]
     _warn_of_names(captured, wanted)
     folder = tempfile.mkdtemp(prefix="cleave-trace-")
@@ -377,13 +377,13 @@ def _chosen(native: Any, select: Callable[[GraphNode], bool] | None) -> list[str
     return [None if select(node) else "select leaves it out" for node in graph_nodes(native)]
 
 
-def _other_sizes(plan: Plan) -> Iterator[list[torch.Tensor]]:
+def _other_sizes(way: Way) -> Iterator[list[torch.Tensor]]:
     """Inputs at other sizes that were recorded: compiled parts are compared on them too. Plans for single sizes beside
     that of the example are not compiled: there can be many of them."""
-    sized, example = plan._sized, plan._example
+    sized, example = way.sized, way.example
     if sized is None or example is None:
         return
-    for c in plan._served():
+    for c in way.served():
         points = sorted(p for p, served in sized.served.items() if served is c and p != sized.example)
         if not c.symbols:
             continue
@@ -456,7 +456,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
                 self.__dict__[table] = getattr(named, table)
             self.__dict__["training"] = named.training
         self._plan, self._captured, self._artifact, self._wanted = plan, list(captured), artifact, wanted
-        of = {id(c): way._sized for way in plan.every() for c in way._served()}
+        of = {id(c): way.sized for way in plan.every() for c in way.served()}
         how = (False, wanted.optimize, wanted.threads)
         self._runtime = _native.Runtime(artifact, None, None, True, False, True, *how)
         self.__dict__["_named"] = named  # not a child: its children are here themselves
@@ -654,8 +654,8 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         """Records more sizes: a few, to see whether formulas hold at all of them; where they do not, as many as a file
         is to serve."""
         for way in self._plan.every():
-            sized, example = way._sized, way._example
-            if sized is None or example is None or id(way._main) not in self._numbers:
+            sized, example = way.sized, way.example
+            if sized is None or example is None or id(way.main.source) not in self._numbers:
                 continue
 
             def record(point: Point, sized: Sized = sized, example: Arguments = example) -> Any:
