@@ -10,6 +10,7 @@
 #include "bridge/pytensor.h"
 #include "capture/capture.h"
 #include "exec/program.h"
+#include "pipe/pipe.h"
 
 /* _native.c */
 PyObject *raise_status(clv_status st);    /* sets the exception of a status; always NULL */
@@ -107,8 +108,8 @@ const char **string_array(PyObject *list, uint32_t *n); /* borrowed from the lis
 
 /* _native_pipe.c: blocks of a plan, plans cut into stages */
 extern PyTypeObject BlocksType, PartitionType;
-/* What each stage of a PartitionObject costs, PyMem_Free; false: a Python error is set. */
-bool partition_facts(PyObject *partition, clv_pipe_stage **out, uint32_t *n, double *lower_bound_us);
+/* What a PartitionObject costs; borrowed. */
+const pipe_score *partition_score(PyObject *partition, uint32_t *nstages);
 uint32_t *id_array(PyObject *list, uint32_t n, const char *what); /* n small numbers, one per `what`; as int_array */
 PyObject *id_list_new(const uint32_t *ids, uint32_t n);
 double *float_array(PyObject *list);                     /* likewise */

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "emit/emit.h"
+#include "emit/html.h"
 
 enum { LITERAL_MAX = 16 }; /* elements of a constant that is written into the source */
 
@@ -287,36 +288,28 @@ PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 
 typedef struct stage_args {
 	uint32_t *of_node;
-	clv_pipe_stage *stages;
-	const clv_pipe_stage **each; /* into stages */
 	text_list devices;
 } stage_args;
 
 static void stage_args_free(stage_args *s)
 {
 	PyMem_Free(s->of_node);
-	PyMem_Free(s->stages);
-	PyMem_Free(s->each);
 	text_list_free(&s->devices);
 }
 
 /* stages: the stage of each node, the partition, names of its devices. */
 static bool stage_args_read(const PlanObject *o, PyObject *of_node, PyObject *partition, PyObject *names, stage_args *s,
-                            clv_html_options *h)
+                            html_spec *h)
 {
 	if (!of_node)
 		return true;
 	s->of_node = id_array(of_node, o->p->nodes.n, "node");
-	if (!s->of_node || !partition_facts(partition, &s->stages, &h->nstages, &h->lower_bound_us) ||
-	    !text_list_read(names, false, &s->devices))
+	if (!s->of_node || !text_list_read(names, false, &s->devices))
 		return false;
-	s->each = PyMem_Calloc(h->nstages + 1, sizeof *s->each);
-	if (!s->each)
-		return PyErr_NoMemory() != NULL;
-	for (uint32_t i = 0; i < h->nstages; i++)
-		s->each[i] = &s->stages[i];
+	const pipe_score *score = partition_score(partition, &h->nstages);
+	h->stages = score->stages;
+	h->lower_bound_us = score->lower_bound_us;
 	h->stage_of_node = s->of_node;
-	h->stage_facts = s->each;
 	h->ndevices = s->devices.n;
 	h->device_names = s->devices.at;
 	return true;
@@ -325,7 +318,7 @@ static bool stage_args_read(const PlanObject *o, PyObject *of_node, PyObject *pa
 PyObject *plan_py_html(PlanObject *o, PyObject *args, PyObject *kwargs)
 {
 	static char *words[] = {"title", "sizes", "bandwidth", "prefix_speed", "suffix_speed", "frontier", "stages", NULL};
-	clv_html_options h = CLV_HTML_OPTIONS_INIT;
+	html_spec h = {.frontier = NONE};
 	PyObject *sizes = Py_None, *of_node = NULL, *partition = NULL, *names = NULL;
 	size_list a = {0};
 	stage_args s = {0};
@@ -337,7 +330,7 @@ PyObject *plan_py_html(PlanObject *o, PyObject *args, PyObject *kwargs)
 		return NULL;
 	if (stage_args_read(o, of_node, partition, names, &s, &h) && size_list_read(sizes, &a)) {
 		h.sizes = (clv_sizes){a.names, a.values, a.n};
-		st = clv_plan_html(o->p, &h, &page);
+		st = plan_html(o->p, &h, &page);
 	}
 	size_list_free(&a);
 	stage_args_free(&s);

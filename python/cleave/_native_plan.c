@@ -380,7 +380,7 @@ PyObject *take_string(clv_status st, char *s)
 	if (st != CLV_OK)
 		return raise_status(st);
 	PyObject *o = PyUnicode_DecodeUTF8(s, (Py_ssize_t)strlen(s), "surrogateescape");
-	clv_string_free(s);
+	clv_free(s);
 	return o;
 }
 
@@ -486,9 +486,8 @@ static PyObject *plan_py_input_names(PlanObject *o, PyObject *unused)
 
 static PyObject *plan_py_inspect(PlanObject *o, PyObject *unused)
 {
-	char *s = NULL;
-	clv_status st = clv_plan_inspect(o->p, &s);
-	return take_string(st, s);
+	strbuf b = STRBUF_INIT;
+	return take_text(plan_inspect(o->p, &b), &b);
 }
 
 static PyObject *plan_py_brief(PlanObject *o, PyObject *unused)

@@ -315,14 +315,16 @@ static bool take_notes(artifact *a, PyObject *notes)
 	return true;
 }
 
-/* artifact_resave(artifact, path, points of each plan, notes): the same file again, with more sizes and notes */
+/* artifact_resave(artifact, path, points of each plan, notes, any_size): the same file again, with more sizes and notes */
 PyObject *artifact_resave_py(PyObject *self, PyObject *args)
 {
 	PyObject *file, *points, *notes;
 	const char *path;
 	artifact *copy = NULL;
 	clv_status st;
-	if (!PyArg_ParseTuple(args, "O!yO!O!", &ArtifactType, &file, &path, &PyList_Type, &points, &PyDict_Type, &notes))
+	int any_size;
+	if (!PyArg_ParseTuple(args, "O!yO!O!p", &ArtifactType, &file, &path, &PyList_Type, &points, &PyDict_Type, &notes,
+	                      &any_size))
 		return NULL;
 	const artifact *from = artifact_of(file);
 	plan **none = PyMem_Calloc(from->plans.n + 1, sizeof *none);
@@ -333,6 +335,7 @@ PyObject *artifact_resave_py(PyObject *self, PyObject *args)
 	if (st != CLV_OK)
 		return raise_status(st);
 	PyObject *out = NULL;
+	copy->any_size = any_size;
 	if (take_points(copy, points) && take_notes(copy, notes)) {
 		Py_BEGIN_ALLOW_THREADS
 		st = artifact_save(copy, path);

@@ -634,9 +634,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         ]
         notes = _save.checked_notes(metadata, {**self._artifact.about(), **dict.fromkeys(TIMES, "")})
         notes |= {name: f"{ms:.4f}" for name, ms in self._times.items()}
-        if self._any_size():
-            notes[_save.ANY_SIZE] = "any"
-        _native.artifact_resave(self._artifact, os.fsencode(path), points, notes)
+        _native.artifact_resave(self._artifact, os.fsencode(path), points, notes, self._any_size())
 
     def _need_unchanged(self, what: str) -> None:
         changed = self._changed()

@@ -330,6 +330,19 @@ static bool measure_all(const request *r, const model *m, subject *s, listing *t
 	return ok;
 }
 
+/* What --optimize fast chose for the sizes that were measured; the other levels choose nothing. */
+static bool show_optimizations(const request *r, const clv_runtime *rt)
+{
+	char *text = NULL;
+	if (!r->loading.optimize || strcmp(r->loading.optimize, "fast") || r->loading.sandbox)
+		return true;
+	if (clv_runtime_optimizations(rt, &text) != CLV_OK)
+		return fail_with(r->path) == EXIT_OK;
+	printf("\n%s", text);
+	clv_free(text);
+	return true;
+}
+
 static int bench(request *r, const model *m, subject *s)
 {
 	bool suffix = is_part(m, &r->loading, "suffix");
@@ -341,6 +354,8 @@ static int bench(request *r, const model *m, subject *s)
 	bool ok = measure_all(r, m, s, t);
 	if (ok)
 		listing_show(t, &r->view);
+	if (ok && !r->view.json)
+		ok = show_optimizations(r, s->rt);
 	clv_boundary_free(s->boundary);
 	return ok && written() ? EXIT_OK : EXIT_FAILED;
 }

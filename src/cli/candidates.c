@@ -102,7 +102,7 @@ static bool add_rows(listing *t, const request *r, const clv_frontiers *f, uint3
 		if (clv_frontiers_get(f, i, &c) || clv_frontiers_bytes_text(f, i, &bytes))
 			return false;
 		add_row(t, &c, bytes, l.cut_s, i == chosen);
-		clv_string_free(bytes);
+		clv_free(bytes);
 	}
 	return !timed || !clv_frontiers_count(f) || add_uncut(t, f, &l);
 }

@@ -96,22 +96,23 @@ typedef struct text_list {
 
 typedef enum option_type {
 	TYPE_END,
-	TYPE_GROUP,  /* a heading in the help; name is its text                             */
-	TYPE_FLAG,   /* bool                                                                */
-	TYPE_TEXT,   /* const char *                                                        */
-	TYPE_WORD,   /* const char *: one of `words`                                        */
-	TYPE_FILE,   /* const char *                                                        */
-	TYPE_INT,    /* int64_t, not negative                                               */
-	TYPE_COUNT,  /* int64_t, one at least                                               */
-	TYPE_SIZE,   /* int64_t: bytes, 64M is 64e6 and 64Mi is 64 * 2^20                   */
-	TYPE_FLOAT,  /* double                                                              */
-	TYPE_RATE,   /* double: bytes per second, 100M, or 1Gbit for an eighth of 1G        */
-	TYPE_SPEED,  /* double: operations per second, or a file of `cleave bench --json`   */
-	TYPE_TEXTS,  /* text_list: may be given several times                               */
-	TYPE_FILES,  /* text_list, likewise                                                 */
-	TYPE_SYMBOL, /* sizes: B=8, may be given several times                              */
-	TYPE_SORT,   /* listing_view: a column of the command                                 */
-	TYPE_FILTER  /* listing_view: a comparison with one, may be given several times       */
+	TYPE_GROUP,   /* a heading in the help; name is its text                             */
+	TYPE_FLAG,    /* bool                                                                */
+	TYPE_TEXT,    /* const char *                                                        */
+	TYPE_WORD,    /* const char *: one of `words`                                        */
+	TYPE_FILE,    /* const char *                                                        */
+	TYPE_INT,     /* int64_t, not negative                                               */
+	TYPE_COUNT,   /* int64_t, one at least                                               */
+	TYPE_SIZE,    /* int64_t: bytes, 64M is 64e6 and 64Mi is 64 * 2^20                   */
+	TYPE_FLOAT,   /* double                                                              */
+	TYPE_SECONDS, /* double, not negative                                               */
+	TYPE_RATE,    /* double: bytes per second, 100M, or 1Gbit for an eighth of 1G        */
+	TYPE_SPEED,   /* double: operations per second, or a file of `cleave bench --json`   */
+	TYPE_TEXTS,   /* text_list: may be given several times                               */
+	TYPE_FILES,   /* text_list, likewise                                                 */
+	TYPE_SYMBOL,  /* sizes: B=8, may be given several times                              */
+	TYPE_SORT,    /* listing_view: a column of the command                                 */
+	TYPE_FILTER   /* listing_view: a comparison with one, may be given several times       */
 } option_type;
 
 typedef struct option {
@@ -156,6 +157,8 @@ typedef struct option {
 #define OPT_SIZE(name, letter, metavar, field, ...) OPT(name, letter, metavar, TYPE_SIZE, int64_t, field, __VA_ARGS__, )
 #define OPT_FLOAT(name, letter, metavar, field, ...)                                                                   \
 	OPT(name, letter, metavar, TYPE_FLOAT, double, field, __VA_ARGS__, )
+#define OPT_SECONDS(name, letter, metavar, field, ...)                                                                 \
+	OPT(name, letter, metavar, TYPE_SECONDS, double, field, __VA_ARGS__, )
 #define OPT_RATE(name, letter, metavar, field, ...) OPT(name, letter, metavar, TYPE_RATE, double, field, __VA_ARGS__, )
 #define OPT_SPEED(name, letter, metavar, field, ...)                                                                   \
 	OPT(name, letter, metavar, TYPE_SPEED, double, field, __VA_ARGS__, )

@@ -47,7 +47,7 @@ static int answer(const request *r, char *text, bool differ)
 		fputs(text, stdout);
 	else if (!global.quiet)
 		put_page(text);
-	clv_string_free(text);
+	clv_free(text);
 	if (!written())
 		return EXIT_TROUBLE;
 	return differ ? EXIT_DIFFER : EXIT_OK;

@@ -50,8 +50,8 @@ typedef struct loading {
 	             "compiled parts may run that are not yours: they are code of whoever made the file"),                 \
 		OPT_FLAG("allow-signed", 0, field.allow_signed, "the same, but only of a file that a --trusted-key signed"),   \
 		OPT_FLAG("tape-only", 0, field.tape_only, "use no compiled part of the file"),                                 \
-		OPT_FLOAT("timeout", 0, "S", field.timeout,                                                                    \
-	              "seconds that a run may take, asked between operators (default: as long as it takes)"),              \
+		OPT_SECONDS("timeout", 0, "S", field.timeout,                                                                  \
+	                "seconds that a run may take, asked between operators (default: as long as it takes)"),            \
 		OPT_SIZE("max-memory", 0, "BYTES", field.max_memory,                                                           \
 	             "of tensors that a run may have at once, and that one may come to: 512M, 2G (default: no limit)")
 

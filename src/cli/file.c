@@ -84,9 +84,13 @@ const char *name_of(const char *path)
 /* Compilers write file:line:col:, and so do we. */
 static void complain_plan(const char *path, clv_status st, const char *text, size_t n)
 {
-	complain(st == CLV_E_PARSE ? "%s:%s" : "%s: %s", name_of(path), clv_last_error());
-	if (st == CLV_E_PARSE && (n < 11 || !memmem(text, n < 4096 ? n : 4096, "cleave-plan", 11)))
-		hint("this does not look like a plan: the first line of one is \"cleave-plan 1\"");
+	bool plan = n >= 11 && memmem(text, n < 4096 ? n : 4096, "cleave-plan", 11);
+	if (n == 0)
+		complain("%s: the file is empty", name_of(path));
+	else if (st == CLV_E_PARSE && !plan)
+		complain("%s: neither a .clv file nor a plan, whose first line is \"cleave-plan 1\"", name_of(path));
+	else
+		complain(st == CLV_E_PARSE ? "%s:%s" : "%s: %s", name_of(path), clv_last_error());
 }
 
 /* ---- models ------------------------------------------------------------------------------------------------------- */
@@ -233,7 +237,7 @@ bool model_open_artifact(const char *path, const opening *o, model *out)
 
 void model_close(model *m)
 {
-	clv_artifact_close(m->artifact);
+	clv_artifact_free(m->artifact);
 	clv_plan_free(m->own);
 	free(m->bytes);
 	*m = (model){0};
@@ -275,7 +279,7 @@ bool written(void)
 bool put_text(char *text)
 {
 	fputs(text, stdout);
-	clv_string_free(text);
+	clv_free(text);
 	return written();
 }
 
@@ -351,6 +355,6 @@ bool save_text(const char *path, char *text)
 	bool ok = save_at(path, text);
 	if (!ok)
 		complain("%s: cannot be written: %s", path, strerror(errno));
-	clv_string_free(text);
+	clv_free(text);
 	return ok;
 }

@@ -103,6 +103,8 @@ static void print_file(const model *m, uint32_t plan_number)
 	for (uint32_t i = 0; clv_artifact_about(a, i, &key, &text); i++)
 		if (!is_in_report(a, plan_number, key))
 			print_field(key, text);
+	if (clv_artifact_any_size(a))
+		print_field("sizes", "any");
 	for (uint32_t i = 0; i < clv_artifact_plan_count(a); i++)
 		print_plan_line(a, i);
 	print_needs(a, plan_number);
@@ -186,6 +188,7 @@ static void put_file(const model *m)
 	put_json_text("signer", clv_artifact_signer(a));
 	put_json_bool("signature_verified", clv_artifact_signature_verified(a));
 	put_json_bool("weights", clv_artifact_has_weights(a));
+	put_json_bool("any_size", clv_artifact_any_size(a));
 	put_json_int("tensors", clv_artifact_tensor_count(a));
 	put_json_int("tensor_bytes", tensor_bytes(a));
 	put_json_open_line("about", '{');
@@ -228,8 +231,8 @@ static int show_json(const model *m, char *report, char *text)
 	}
 	put_json_members(text);
 	put_json_close();
-	clv_string_free(report);
-	clv_string_free(text);
+	clv_free(report);
+	clv_free(text);
 	return written() ? EXIT_OK : EXIT_FAILED;
 }
 
@@ -243,7 +246,7 @@ static int show(const request *r, const model *m, char *report, char *text)
 		fputs(report, stdout);
 		putchar('\n');
 	}
-	clv_string_free(report);
+	clv_free(report);
 	return put_text(text) ? EXIT_OK : EXIT_FAILED;
 }
 
@@ -259,7 +262,7 @@ static int show_page(const request *r, const model *m, double *covered)
 	if (st != CLV_OK)
 		return fail_with(r->path);
 	if (!make_report(r, m, &report, covered)) {
-		clv_string_free(text);
+		clv_free(text);
 		return EXIT_FAILED;
 	}
 	return show(r, m, report, text);

@@ -138,6 +138,7 @@ static bool read_value(const command *c, const option *o, const char *text, void
 	case TYPE_COUNT: return read_count(text, at);
 	case TYPE_SIZE: return read_bytes(text, at);
 	case TYPE_FLOAT: return read_number(text, at);
+	case TYPE_SECONDS: return read_number(text, at) && *(double *)at >= 0 && !strchr(text, '%');
 	case TYPE_RATE: return read_rate(text, at);
 	case TYPE_SPEED: return read_speed(text, at);
 	case TYPE_SYMBOL: return read_symbol(text, at);
@@ -155,6 +156,7 @@ static const char *shape_of(const option *o)
 	case TYPE_COUNT: return "a whole number from 1 on";
 	case TYPE_SIZE: return "bytes, such as 4096, 64M or 1.5Gi";
 	case TYPE_FLOAT: return "a number";
+	case TYPE_SECONDS: return "seconds, 0 or more";
 	case TYPE_RATE: return "bytes per second, such as 100M, or 1Gbit";
 	case TYPE_SYMBOL: return "a symbol and its size, such as B=8";
 	default: return NULL;

@@ -194,27 +194,10 @@ static int partition_plan(request *r, const model *m, const clv_partition_option
 static int save_html(const request *r, const clv_plan *plan, const clv_partition *p)
 {
 	clv_html_options o = CLV_HTML_OPTIONS_INIT;
-	uint32_t n = clv_partition_stage_count(p);
-	clv_pipe_stage *stages = grab(n * sizeof *stages);
-	const clv_pipe_stage **each = grab(n * sizeof *each);
-	clv_pipe_quality quality = {.size = sizeof quality};
 	char *page;
-	clv_status st = clv_partition_quality(p, &quality);
-	for (uint32_t i = 0; st == CLV_OK && i < n; i++) {
-		each[i] = &stages[i];
-		stages[i].size = sizeof *stages;
-		st = clv_partition_stage(p, i, &stages[i]);
-	}
 	o.sizes = sizes_given(&r->sizes);
-	o.nstages = n;
-	o.stage_of_node = clv_partition_plan_stages(p);
-	o.stage_facts = each;
-	o.lower_bound_us = quality.lower_bound_us;
-	if (st == CLV_OK)
-		st = clv_plan_html(plan, &o, &page);
-	free(stages);
-	free(each);
-	if (st != CLV_OK)
+	o.partition = p;
+	if (clv_plan_html(plan, &o, &page) != CLV_OK)
 		return fail_with(r->path);
 	return save_text(r->html, page) ? EXIT_OK : EXIT_FAILED;
 }
@@ -258,10 +241,8 @@ static int save_source(const request *r, const model *m, const clv_partition *p)
 	const char **names = grab(k * sizeof *names), **of_stage = grab(n * sizeof *of_stage);
 	char *list = r->device_names ? grab_text(r->device_names, strlen(r->device_names)) : NULL;
 	int code = list && !split_names(list, names, k) ? EXIT_USAGE : EXIT_OK;
-	clv_pipe_stage s = {.size = sizeof s};
 	for (uint32_t i = 0; i < n; i++)
-		if (clv_partition_stage(p, i, &s) == CLV_OK)
-			of_stage[i] = names[s.device];
+		of_stage[i] = names[clv_partition_stage_device(p, i)];
 	if (code == EXIT_OK)
 		code = write_source(r, m, p, list ? of_stage : NULL);
 	free(list);

@@ -294,9 +294,8 @@ static bool save_boundary(const request *r, const clv_boundary *b)
 {
 	clv_pack_options o = CLV_PACK_OPTIONS_INIT;
 	o.compress = r->compress;
-	o.path = r->output;
 	o.no_checksum = r->no_checksum;
-	return clv_boundary_write(b, &o, NULL, NULL) == CLV_OK || fail_with(NULL) == EXIT_OK;
+	return clv_boundary_save(b, &o, r->output) == CLV_OK || fail_with(NULL) == EXIT_OK;
 }
 
 /* As the file that was written says it: whoever reads it has the same. */

@@ -92,8 +92,8 @@ static bool show_cut(const request *r, const clv_plan *p, uint32_t position)
 		show_frontier(&c, formula, labels, r->json);
 		note_advice(f, position, &r->objective);
 	}
-	clv_string_free(formula);
-	clv_string_free(labels);
+	clv_free(formula);
+	clv_free(labels);
 	clv_frontiers_free(f);
 	return st == CLV_OK || fail_with(r->path) == EXIT_OK;
 }

@@ -357,7 +357,7 @@ static int trace_model(request *r, const model *m)
 		clear_line();
 		code = st == CLV_OK ? deliver(r, traced, &c) : fail_trace(r, st);
 	}
-	clv_artifact_close(traced);
+	clv_artifact_free(traced);
 	calls_free(&c);
 	free(python);
 	return code;
@@ -417,7 +417,7 @@ static const option options[] = {
 	OPT_GROUP("compilers"),
 	OPT_TEXTS("compiler-arg", 0, "A", args,
               "an argument for the compiler: --compiler-arg=--hint=throughput; may be repeated"),
-	OPT_FLOAT("timeout", 0, "S", timeout, "seconds that it has for one segment (default: as long as it takes)"),
+	OPT_SECONDS("timeout", 0, "S", timeout, "seconds that it has for one segment (default: as long as it takes)"),
 	OPT_COUNT("parallel", 0, "N", parallel, "compilers at a time (default: as there are cores)"),
 	OPT_FILE("workdir", 0, "FOLDER", workdir, "keep what compilers read and wrote here, a folder per segment"),
 	OPT_FILE("cache", 0, "FOLDER", cache, "of what was compiled before; off: none (default: that of the user)"),

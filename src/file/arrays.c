@@ -47,7 +47,7 @@ static clv_status read_safetensors(clv_arrays *a, const void *data, size_t n)
 	return CLV_OK;
 }
 
-static clv_status parse(const void *data, size_t n, clv_arrays **out)
+clv_status arrays_parse(const void *data, size_t n, clv_arrays **out)
 {
 	clv_arrays *a = mem_alloc(sizeof *a);
 	if (!a)
@@ -60,13 +60,6 @@ static clv_status parse(const void *data, size_t n, clv_arrays **out)
 	return st;
 }
 
-clv_status clv_arrays_parse(const void *data, size_t size, clv_arrays **out)
-{
-	if (!data || !out)
-		return fail(CLV_E_INVALID, "clv_arrays_parse needs bytes and a place for the arrays");
-	return parse(data, size, out);
-}
-
 clv_status clv_arrays_load(const char *path, clv_arrays **out)
 {
 	uint8_t *bytes;
@@ -75,7 +68,7 @@ clv_status clv_arrays_load(const char *path, clv_arrays **out)
 	if (!path || !out)
 		return fail(CLV_E_INVALID, "clv_arrays_load needs a path and a place for the arrays");
 	TRY(file_read(path, &bytes, &n));
-	clv_status st = parse(bytes, n, &a);
+	clv_status st = arrays_parse(bytes, n, &a);
 	if (st != CLV_OK) {
 		mem_free(bytes);
 		return st == CLV_E_NOMEM ? st : fail_more(st, "%s", path);

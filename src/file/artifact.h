@@ -12,8 +12,8 @@
 #include "base/digest.h"
 #include "file/payload.h"
 
-/* Files without compiled segments are written as PLAIN, which readers of before know. */
-enum { ARTIFACT_PLAIN_MAJOR = 1, ARTIFACT_MAJOR = 2, ARTIFACT_MINOR = 0 };
+/* Files without compiled segments are written as PLAIN, which readers of before know. Minor 1 has any_size. */
+enum { ARTIFACT_PLAIN_MAJOR = 1, ARTIFACT_MAJOR = 2, ARTIFACT_MINOR = 1 };
 
 typedef struct artifact_const {
 	value_id value;
@@ -83,6 +83,7 @@ struct clv_artifact {
 	VEC(payload_number) weight_digests; /* of every tensor of the model by name, also of those that only another part
 	                                       reads; the version is their sum. Empty: not known */
 	bool weights;                       /* parameters and buffers are here; constants are always */
+	bool any_size;                      /* its writer vouches for all sizes of its symbols, recorded or not */
 	VEC(artifact_plan) plans;
 	VEC(artifact_note) notes; /* where it comes from: "torch", "model", what the user adds */
 	payload *tensors;

@@ -110,6 +110,7 @@ static clv_status take_notes(taker *t)
 	TRY(artifact_text(t->to, from->batch, &t->to->batch));
 	for (uint32_t i = 0; i < from->weight_digests.n; i++)
 		TRY(artifact_add_weight(t->to, from->weight_digests.at[i].name, from->weight_digests.at[i].value));
+	t->to->any_size = from->any_size;
 	t->to->weight_version = from->weight_version; /* a file of before digests has the version alone */
 	for (uint32_t i = 0; i < t->from->notes.n; i++)
 		TRY(artifact_note_add(t->to, t->from->notes.at[i].key, t->from->notes.at[i].text));

@@ -27,6 +27,11 @@ static clv_status check_version(const json_t *root)
 	return CLV_OK;
 }
 
+static json_int_t minor_version(const json_t *root)
+{
+	return json_integer_value(json_array_get(json_object_get(root, "version"), 1));
+}
+
 static clv_status check_header(const uint8_t *data, const st_file *file)
 {
 	char text[DIGEST_TEXT];
@@ -59,8 +64,20 @@ static clv_status read_notes(artifact *a, const json_t *root)
 	{
 		const char *s;
 		TRY(json_get_string(about, key, &s));
-		TRY(artifact_note_add(a, key, s));
+		if (minor_version(root) == 0 && !strcmp(key, "sizes")) /* any_size was a note until 1.1 */
+			a->any_size = !strcmp(s, "any");
+		else
+			TRY(artifact_note_add(a, key, s));
 	}
+	return CLV_OK;
+}
+
+static clv_status read_any_size(artifact *a, const json_t *root)
+{
+	const json_t *any = json_object_get(root, "any_size");
+	if (any && !json_is_boolean(any))
+		return fail(CLV_E_PARSE, "\"any_size\" is neither true nor false");
+	a->any_size = a->any_size || json_is_true(any);
 	return CLV_OK;
 }
 
@@ -250,6 +267,7 @@ static clv_status read_description(artifact *a, const json_t *root, const clv_op
 	TRY(read_weight_digests(a, root));
 	TRY(json_get_bool(root, "weights", &a->weights));
 	TRY(read_notes(a, root));
+	TRY(read_any_size(a, root));
 	TRY(read_digests(a, root));
 	payload_free(a->tensors);
 	a->tensors = NULL;

@@ -241,6 +241,8 @@ static clv_status put_all(const artifact *a, const layout *l, json_t *root)
 	TRY(json_put_string(root, "batch", a->batch));
 	TRY(json_put(root, "weight_version", json_integer(a->weight_version)));
 	TRY(json_put(root, "weights", json_boolean(a->weights)));
+	if (a->any_size)
+		TRY(json_put(root, "any_size", json_true()));
 	json_t *plans = json_array();
 	TRY(json_put(root, "plans", plans));
 	for (uint32_t i = 0; i < a->plans.n; i++)

@@ -44,6 +44,7 @@ static clv_status diff_file(files *f)
 	TRY(compare_quoted(f->d, "boundary", a->boundary, b->boundary));
 	TRY(compare_quoted(f->d, "batch", a->batch, b->batch));
 	TRY(compare_bools(f->d, "has weights", a->weights, b->weights));
+	TRY(compare_bools(f->d, "any size", a->any_size, b->any_size));
 	TRY(compare_ints(f->d, "version of the weights", a->weight_version, b->weight_version));
 	strbuf_puts(&f->d->name, "file");
 	return diff_close(f->d);

@@ -178,6 +178,8 @@ static clv_status write_image(int fd, const char *path, const st_image *image)
 clv_status file_create(const char *path, const void *data, size_t n, bool secret)
 {
 	int fd = step_fails() ? -1 : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, secret ? 0600 : 0666);
+	if (fd < 0 && errno == EEXIST)
+		return fail(CLV_E_IO, "%s exists already, and is not overwritten", path);
 	if (fd < 0)
 		return fail_io("write", path);
 	clv_status st = write_all(fd, path, data, n);

@@ -1,9 +1,8 @@
-/* The nodes and values of a plan, and views of it, for callers of cleave.h: everything is described once, when the graph is
- * made, so that what is given out is borrowed and stays. */
+/* The nodes and values of a plan for callers of cleave.h. Everything is described once, when the graph is made, so that it
+ * can be lent out. */
 #include "base/arena.h"
 #include "base/options.h"
-#include "plan/ops.h"
-#include "plan/view.h"
+#include "plan/plan.h"
 
 _Static_assert(CLV_NONE == NONE, "ids go out as they are");
 _Static_assert((int)CLV_VALUE_INPUT == VALUE_INPUT && (int)CLV_VALUE_RESULT == VALUE_RESULT,
@@ -51,37 +50,19 @@ static clv_status list(graph *g, node_id n, each_fn *each, const uint32_t **out,
 	return CLV_OK;
 }
 
-static uint32_t flags_of(const plan *p, const node *n, const clv_node *out)
-{
-	uint32_t flags = 0;
-	flags |= n->flags & NODE_RANDOM ? CLV_NODE_RANDOM : 0;
-	flags |= n->flags & NODE_HOST ? CLV_NODE_HOST_READ : 0;
-	flags |= n->flags & NODE_IMPURE ? CLV_NODE_IMPURE : 0;
-	for (uint32_t i = 0; i < out->nresults; i++)
-		flags |= p->values.at[out->results[i]].flags & VALUE_GUARD ? CLV_NODE_GUARDED : 0;
-	if (n->op_id == OP_cleave_guard_equal)
-		flags |= CLV_NODE_GUARDED;
-	return flags;
-}
-
 static clv_status describe_node(graph *g, node_id i)
 {
 	const plan *p = g->p;
 	const node *n = &p->nodes.at[i];
 	clv_node *out = &g->nodes[i];
-	strbuf b = STRBUF_INIT;
 	out->name = node_name(g->names, i);
 	out->op = plan_s(p, n->op);
 	out->module = module_path(p, i);
-	out->module_class = n->scope == NONE ? "" : plan_s(p, p->scopes.at[n->scope].cls);
 	out->source = plan_s(p, n->at);
 	out->writes = vec_from(&p->ids, n->writes);
 	out->nwrites = n->nwrites;
 	TRY(list(g, i, node_each_arg, &out->inputs, &out->ninputs));
-	TRY(list(g, i, node_each_result, &out->results, &out->nresults));
-	out->flags = flags_of(p, n, out);
-	context_print(p, i, &b);
-	return arena_take(&g->arena, &b, &out->context);
+	return list(g, i, node_each_result, &out->results, &out->nresults);
 }
 
 /* ---- values ----------------------------------------------------------------------------------------------------- */
@@ -106,7 +87,7 @@ static clv_status keep_dims(graph *g, const value *x, clv_value *out)
 	return CLV_OK;
 }
 
-static clv_status describe_value(graph *g, value_id v, const liveness *l)
+static clv_status describe_value(graph *g, value_id v)
 {
 	const plan *p = g->p;
 	const value *x = &p->values.at[v];
@@ -118,11 +99,7 @@ static clv_status describe_value(graph *g, value_id v, const liveness *l)
 	out->dtype = tensor ? dtype_name((dtype)x->dtype) : "";
 	out->device = tensor ? plan_s(p, x->device) : "";
 	out->kind = (clv_value_kind)x->kind;
-	out->producer = x->def;
-	out->last_use = l->last[v];
-	out->storage = alias_root(p, v);
 	out->trainable = x->flags & VALUE_TRAINABLE;
-	out->guarded = x->flags & VALUE_GUARD;
 	value_label(p, v, &b);
 	TRY(arena_take(&g->arena, &b, &out->label));
 	return keep_dims(g, x, out);
@@ -151,27 +128,18 @@ static clv_status keep_ties(graph *g)
 
 /* ---- graphs ----------------------------------------------------------------------------------------------------- */
 
-static clv_status describe(graph *g, const liveness *l)
-{
-	for (node_id i = 0; i < g->p->nodes.n; i++)
-		TRY(describe_node(g, i));
-	for (value_id v = 0; v < g->p->values.n; v++)
-		TRY(describe_value(g, v, l));
-	return keep_ties(g);
-}
-
 static clv_status fill(graph *g)
 {
-	liveness l;
 	TRY(node_names_new(g->p, &g->names));
 	g->nodes = take(g, g->p->nodes.n, sizeof *g->nodes);
 	g->values = take(g, g->p->values.n, sizeof *g->values);
 	if (!g->nodes || !g->values)
 		return fail_nomem();
-	TRY(liveness_new(g->p, &l));
-	clv_status st = describe(g, &l);
-	liveness_free(&l);
-	return st;
+	for (node_id i = 0; i < g->p->nodes.n; i++)
+		TRY(describe_node(g, i));
+	for (value_id v = 0; v < g->p->values.n; v++)
+		TRY(describe_value(g, v));
+	return keep_ties(g);
 }
 
 clv_status clv_graph_create(const clv_plan *p, clv_graph **out)
@@ -199,11 +167,6 @@ void clv_graph_free(clv_graph *g)
 	mem_free(g);
 }
 
-uint32_t clv_graph_node_count(const clv_graph *g)
-{
-	return g ? g->p->nodes.n : 0;
-}
-
 uint32_t clv_graph_value_count(const clv_graph *g)
 {
 	return g ? g->p->values.n : 0;
@@ -223,72 +186,4 @@ clv_status clv_graph_value(const clv_graph *g, uint32_t i, clv_value *out)
 		return fail(CLV_E_INVALID, "clv_graph_value: there is no value %u, or no place for it", i);
 	clv_value all = g->values[i];
 	return options_write(out, &all, sizeof all, "clv_value");
-}
-
-clv_status clv_graph_find(const clv_graph *g, const char *name, uint32_t *out)
-{
-	if (!g || !name || !out)
-		return fail(CLV_E_INVALID, "clv_graph_find: an argument is NULL");
-	node_id n = node_find(g->names, name);
-	if (n == NONE)
-		return fail(CLV_E_NOT_FOUND, "the plan has no node %.64s", name);
-	*out = n;
-	return CLV_OK;
-}
-
-/* ---- views ------------------------------------------------------------------------------------------------------ */
-
-struct clv_view {
-	view v;
-};
-
-clv_status clv_view_create(const clv_plan *p, uint32_t first, uint32_t end, clv_view **out)
-{
-	if (!p || !out)
-		return fail(CLV_E_INVALID, "clv_view_create needs a plan and a place for the view");
-	clv_view *made = mem_alloc(sizeof *made);
-	if (!made)
-		return fail_nomem();
-	clv_status st = view_range(p, first, end ? end : p->nodes.n, &made->v);
-	made->v.p = NULL; /* what is kept are numbers: it lives on its own */
-	if (st == CLV_OK)
-		*out = made;
-	else
-		mem_free(made);
-	return st;
-}
-
-void clv_view_free(clv_view *v)
-{
-	if (!v)
-		return;
-	view_free(&v->v);
-	mem_free(v);
-}
-
-#define LIST(v, which, values)                                                                                         \
-	do {                                                                                                               \
-		if (values)                                                                                                    \
-			*(values) = (v) ? (v)->v.which.at : NULL;                                                                  \
-		return (v) ? (v)->v.which.n : 0;                                                                               \
-	} while (0)
-
-uint32_t clv_view_inputs(const clv_view *v, const uint32_t **values)
-{
-	LIST(v, inputs, values);
-}
-
-uint32_t clv_view_outputs(const clv_view *v, const uint32_t **values)
-{
-	LIST(v, outputs, values);
-}
-
-uint32_t clv_view_reads(const clv_view *v, const uint32_t **values)
-{
-	LIST(v, externals, values);
-}
-
-uint32_t clv_view_passthrough(const clv_view *v, const uint32_t **values)
-{
-	LIST(v, passthrough, values);
 }
