@@ -57,6 +57,9 @@ static inline clv_status status_given(clv_status code, clv_status same)
 			return try_status_;                                                                                        \
 	} while (0)
 
+/* Returns CLV_E_NOMEM unless `ok`, usually the pointer that was just allocated. */
+#define TRY_MEM(ok) TRY((ok) ? CLV_OK : fail_nomem())
+
 /* As TRY, but leaves through the label `out` with `st` set, for functions that must release something. */
 #define TRY_OUT(call)                                                                                                  \
 	do {                                                                                                               \

@@ -16,16 +16,13 @@ static clv_status keep_data(builder *b, value_id v, clv_tensor *t, br_object *o,
 	if (v >= d->n) {
 		uint32_t n = v + 1 > d->n * 2 ? v + 1 : d->n * 2;
 		clv_tensor **tensors = mem_realloc(d->tensors, n, sizeof *tensors);
-		if (!tensors)
-			return fail_nomem();
+		TRY_MEM(tensors);
 		d->tensors = tensors;
 		br_object **objects = mem_realloc(d->objects, n, sizeof *objects);
-		if (!objects)
-			return fail_nomem();
+		TRY_MEM(objects);
 		d->objects = objects;
 		uint32_t *numbers = mem_realloc(d->python, n, sizeof *numbers);
-		if (!numbers)
-			return fail_nomem();
+		TRY_MEM(numbers);
 		d->python = numbers;
 		for (uint32_t i = d->n; i < n; i++) {
 			tensors[i] = NULL;
@@ -57,8 +54,7 @@ clv_status plan_data_move(const plan_data *d, const plan *to, plan_data *out)
 	out->tensors = mem_alloc((d->n + 1) * sizeof *out->tensors);
 	out->objects = mem_alloc((d->n + 1) * sizeof *out->objects);
 	out->python = mem_ids(d->n);
-	if (!out->tensors || !out->objects || !out->python)
-		return fail_nomem();
+	TRY_MEM(out->tensors && out->objects && out->python);
 	out->n = d->n;
 	for (uint32_t i = 0; i < d->n; i++) {
 		out->python[i] = d->python[i];
@@ -277,8 +273,7 @@ static clv_status make_scope(builder *b, const char *path, const char *cls, scop
 	scope_id parent = NONE;
 	if (path[0]) {
 		char *up = mem_strdup(path, dot ? (size_t)(dot - path) : 0);
-		if (!up)
-			return fail_nomem();
+		TRY_MEM(up);
 		const char *up_cls = b->s->scopes.at[0].cls;
 		for (uint32_t i = 1; up[0] && i < b->s->scopes.n; i++)
 			if (!strcmp(b->s->scopes.at[i].path, up))

@@ -44,8 +44,7 @@ clv_status drop_residue(builder *b)
 {
 	const stream *s = b->s;
 	uint32_t *later = mem_alloc((s->tensors.n + 1) * sizeof *later), found;
-	if (!later)
-		return fail_nomem();
+	TRY_MEM(later);
 	for (uint32_t i = 0; i < s->outputs.n; i++)
 		later[s->outputs.at[i]]++;
 	for (uint32_t i = 0; i < s->rebinds.n; i++)

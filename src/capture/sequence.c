@@ -109,8 +109,7 @@ static clv_status add_op(fold *f, const stream_op *like, uint16_t op, const br_a
 	o.nresults = 1;
 	o.writes = NULL;
 	o.nwrites = 0;
-	if (!o.args || !o.results)
-		return fail_nomem();
+	TRY_MEM(o.args && o.results);
 	return vec_push(&f->ops, o);
 }
 
@@ -235,8 +234,7 @@ static clv_status own_lists(stream *s, br_arg *a, uint32_t n)
 		if (a[i].kind != BR_LIST || !a[i].u.list.n)
 			continue;
 		a[i].u.list.at = arena_copy(&s->a, a[i].u.list.at, a[i].u.list.n * sizeof *a);
-		if (!a[i].u.list.at)
-			return fail_nomem();
+		TRY_MEM(a[i].u.list.at);
 		TRY(own_lists(s, a[i].u.list.at, a[i].u.list.n));
 	}
 	return CLV_OK;
@@ -267,8 +265,7 @@ static void renumber_all(stream *s, const uint32_t *to)
 static clv_status compact(stream *s, const stream_op *old, uint32_t nold)
 {
 	uint32_t *to = mem_alloc((s->tensors.n + 1) * sizeof *to), n = 0;
-	if (!to)
-		return fail_nomem();
+	TRY_MEM(to);
 	for (uint32_t i = 0; i < nold; i++)
 		for (uint32_t k = 0; k < old[i].nresults; k++)
 			for (uint32_t e = 0; old[i].results[k].kind == BR_LIST && e < old[i].results[k].u.list.n; e++)
@@ -304,8 +301,7 @@ static clv_status replace_ops(fold *f)
 		o->args = arena_copy(&s->a, o->args, o->nargs * sizeof *o->args);
 		o->results = arena_copy(&s->a, o->results, o->nresults * sizeof *o->results);
 		o->writes = arena_copy(&s->a, o->writes, o->nwrites * sizeof *o->writes);
-		if (!o->args || !o->results || !o->writes)
-			return fail_nomem();
+		TRY_MEM(o->args && o->results && o->writes);
 		TRY(own_lists(s, o->args, o->nargs));
 		TRY(own_lists(s, o->results, o->nresults));
 	}

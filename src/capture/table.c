@@ -69,8 +69,7 @@ static clv_status read_one(table_data *d, const stream_tensor *x, uint32_t i)
 	d->same_shape &= !d->x->ndim || !memcmp(x->sizes, d->x->sizes, x->ndim * sizeof *x->sizes);
 	d->ints[i] = mem_alloc(((size_t)n + 1) * sizeof(int64_t));
 	d->reals[i] = mem_alloc(((size_t)n + 1) * sizeof(double));
-	if (!d->ints[i] || !d->reals[i])
-		return fail_nomem();
+	TRY_MEM(d->ints[i] && d->reals[i]);
 	return d->floats ? br_read_floats(x->data, d->reals[i]) : br_read_ints(x->data, d->ints[i]);
 }
 
@@ -96,8 +95,7 @@ static clv_status table_open(const builder *b, uint32_t t, table_data *d)
 	d->count = mem_alloc(d->n * sizeof *d->count);
 	d->ints = mem_alloc(d->n * sizeof *d->ints);
 	d->reals = mem_alloc(d->n * sizeof *d->reals);
-	if (!d->count || !d->ints || !d->reals)
-		return fail_nomem();
+	TRY_MEM(d->count && d->ints && d->reals);
 	for (uint32_t i = 0; i < d->n; i++)
 		TRY(read_one(d, seen_in(b, i, t), i));
 	return CLV_OK;
@@ -480,8 +478,7 @@ static clv_status try_factors(builder *b, uint32_t op, table_data *d, double *by
 static clv_status add_float_ramp(builder *b, uint32_t op, table_data *d, bool *done)
 {
 	double *by = mem_alloc(d->n * sizeof *by);
-	if (!by)
-		return fail_nomem();
+	TRY_MEM(by);
 	for (uint32_t i = 0; i < d->n; i++)
 		by[i] = 1;
 	clv_status st = try_ramp(b, op, d, by, &(scaling){OP_UNKNOWN, {0}}, done);

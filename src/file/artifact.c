@@ -6,8 +6,7 @@
 clv_status artifact_new(const char *part, artifact **out)
 {
 	artifact *a = mem_alloc(sizeof *a);
-	if (!a)
-		return fail_nomem();
+	TRY_MEM(a);
 	a->users = 1;
 	a->split_id = a->boundary = a->batch = "";
 	a->weights = true;

@@ -29,8 +29,7 @@ static clv_status mark(taker *t, uint32_t i, const artifact_range *r)
 static clv_status unfold(const payload *from, uint32_t memory, payload *to, const void **out)
 {
 	void *buffer = mem_alloc(from->memories.at[memory].nbytes + 1);
-	if (!buffer)
-		return fail_nomem();
+	TRY_MEM(buffer);
 	clv_status st = vec_push(&to->buffers, buffer);
 	if (st != CLV_OK) {
 		mem_free(buffer);
@@ -134,8 +133,7 @@ static clv_status taker_init(taker *t, const char *part)
 	uint32_t n = from->tensors->tensors.n;
 	t->wanted = mem_alloc(n * sizeof(bool) + 1);
 	t->moved = mem_ids((size_t)n + 1);
-	if (!t->wanted || !t->moved)
-		return fail_nomem();
+	TRY_MEM(t->wanted && t->moved);
 	TRY(artifact_new(part, &t->to));
 	t->to->weights = from->weights;
 	t->to->base = artifact_ref(from);

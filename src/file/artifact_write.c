@@ -253,8 +253,7 @@ static clv_status put_all(const artifact *a, const layout *l, json_t *root)
 static clv_status describe(const artifact *a, const layout *l, strbuf *out)
 {
 	json_t *root = json_object();
-	if (!root)
-		return fail_nomem();
+	TRY_MEM(root);
 	clv_status st = put_all(a, l, root);
 	if (st == CLV_OK)
 		st = json_print(root, 0, out);
@@ -288,8 +287,7 @@ static clv_status add_text(texts *t, const char *key, strbuf *b /* taken */)
 		return st;
 	}
 	const char *kept = arena_str(&t->keys, key);
-	if (!kept)
-		return fail_nomem();
+	TRY_MEM(kept);
 	return vec_push(&t->at, ((st_text){kept, b->at, b->n}));
 }
 

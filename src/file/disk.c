@@ -78,8 +78,7 @@ static clv_status read_open(int fd, const char *path, size_t most, uint8_t **dat
 	if (*n > most)
 		return fail(CLV_E_IO, "cannot read %s: it has %zu bytes, %zu at most are expected here", path, *n, most);
 	*data = mem_realloc(NULL, *n, 1);
-	if (!*data)
-		return fail_nomem();
+	TRY_MEM(*data);
 	clv_status st = read_all(fd, path, *data, *n);
 	if (st != CLV_OK)
 		mem_free(*data);

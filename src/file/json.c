@@ -31,8 +31,7 @@ clv_status json_print(const json_t *root, size_t align, strbuf *out)
 {
 	size_t n = json_dumpb(root, NULL, 0, JSON_COMPACT), padded = align ? (n + align - 1) / align * align : n;
 	char *text = n ? mem_realloc(NULL, padded, 1) : NULL;
-	if (!text)
-		return fail_nomem();
+	TRY_MEM(text);
 	memset(text, ' ', padded);
 	bool whole = json_dumpb(root, text, n, JSON_COMPACT) == n;
 	strbuf_add(out, text, padded);

@@ -185,8 +185,7 @@ static clv_status group(payload *p)
 static clv_status new_buffer(payload *p, size_t n, void **out)
 {
 	*out = mem_alloc(n);
-	if (!*out)
-		return fail_nomem();
+	TRY_MEM(*out);
 	clv_status st = vec_push(&p->buffers, *out);
 	if (st != CLV_OK)
 		mem_free(*out);

@@ -10,8 +10,7 @@ const char *const quant_schemes[] = {"per_tensor_affine", "per_channel_affine", 
 clv_status payload_new(payload_kind kind, payload **out)
 {
 	payload *p = mem_alloc(sizeof *p);
-	if (!p)
-		return fail_nomem();
+	TRY_MEM(p);
 	p->kind = kind;
 	p->unchecked = kind == PAYLOAD_WEIGHTS;
 	p->split_id = p->graph_signature = "";
@@ -65,8 +64,7 @@ clv_status payload_str(payload *p, const char *s, size_t n, uint32_t *out)
 	if (n >= UINT32_MAX)
 		return fail(CLV_E_OVERFLOW, "a text of %zu bytes is too long", n);
 	str copy = {arena_text(&p->arena, s, n), (uint32_t)n};
-	if (!copy.s)
-		return fail_nomem();
+	TRY_MEM(copy.s);
 	*out = p->strs.n;
 	return vec_push(&p->strs, copy);
 }

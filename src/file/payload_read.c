@@ -91,8 +91,7 @@ static clv_status read_dims(payload *p, const json_t *from, payload_schema *s)
 		return fail(CLV_E_PARSE, "a schema has %zu dimensions", json_array_size(dims));
 	s->ndim = (uint32_t)json_array_size(dims);
 	const char **kept = arena_alloc(&p->arena, s->ndim * sizeof *kept);
-	if (!kept)
-		return fail_nomem();
+	TRY_MEM(kept);
 	for (uint32_t i = 0; i < s->ndim; i++) {
 		const char *text = json_string_value(json_array_get(dims, i));
 		if (!text)
@@ -356,8 +355,7 @@ static clv_status read_floats(payload *p, const json_t *from, const char *key, c
 	TRY(json_get_array(from, key, &list));
 	*n = (uint32_t)json_array_size(list); /* of a header: it has less than 2^32 bytes */
 	double *at = arena_alloc(&p->arena, (*n + 1) * sizeof *at);
-	if (!at)
-		return fail_nomem();
+	TRY_MEM(at);
 	for (uint32_t i = 0; i < *n; i++) {
 		const char *text = json_string_value(json_array_get(list, i));
 		if (!text)

@@ -173,8 +173,7 @@ static clv_status put_payload(const payload *p, json_t *root)
 clv_status payload_header(const payload *p, strbuf *out)
 {
 	json_t *root = json_object();
-	if (!root)
-		return fail_nomem();
+	TRY_MEM(root);
 	clv_status st = put_payload(p, root);
 	if (st == CLV_OK)
 		st = json_print(root, 0, out);

@@ -286,8 +286,7 @@ static clv_status parse_into(st_file *f, const uint8_t *bytes, size_t n)
 clv_status st_parse(const void *data, size_t n, st_file **out)
 {
 	st_file *f = mem_alloc(sizeof *f);
-	if (!f)
-		return fail_nomem();
+	TRY_MEM(f);
 	clv_status st = parse_into(f, data, n);
 	if (st != CLV_OK) {
 		st_free(f);
@@ -402,8 +401,7 @@ static clv_status order_entries(st_image *image)
 	static const uint32_t widths[] = {64, 32, 16, 8};
 	uint32_t k = 0;
 	image->order = mem_ids(image->n);
-	if (!image->order)
-		return fail_nomem();
+	TRY_MEM(image->order);
 	for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
 		for (uint32_t i = 0; i < image->n; i++)
 			if (dtype_bits(image->entries[i].dtype) == widths[w])
@@ -439,8 +437,7 @@ static clv_status print_head(st_image *image, const json_t *header, size_t align
 static clv_status keep_order(st_image *image)
 {
 	image->order = mem_ids(image->n);
-	if (!image->order)
-		return fail_nomem();
+	TRY_MEM(image->order);
 	for (uint32_t i = 0; i < image->n; i++)
 		image->order[i] = i;
 	return CLV_OK;
@@ -466,8 +463,7 @@ static clv_status layout(const st_entry *entries, uint32_t n, const st_text *tex
                          st_image *out)
 {
 	json_t *header = json_object();
-	if (!header)
-		return fail_nomem();
+	TRY_MEM(header);
 	*out = (st_image){.entries = entries, .n = n};
 	clv_status st = layout_into(out, header, texts, ntexts, align);
 	json_decref(header);

@@ -14,8 +14,7 @@ typedef struct checker {
 static clv_status add_symbols(checker *c, uint32_t n)
 {
 	c->values = mem_alloc((n + 1) * sizeof *c->values);
-	if (!c->values)
-		return fail_nomem();
+	TRY_MEM(c->values);
 	for (uint32_t i = 0; i < n; i++) {
 		symbol_id id;
 		TRY(plan_symbol(c->p, c->sizes[i].name, 0, INT64_MAX, &id));

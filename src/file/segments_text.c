@@ -116,8 +116,7 @@ static clv_status put_plans(const artifact *a, json_t *root)
 clv_status segments_print(const artifact *a, strbuf *out)
 {
 	json_t *root = json_array();
-	if (!root)
-		return fail_nomem();
+	TRY_MEM(root);
 	clv_status st = put_plans(a, root);
 	if (st == CLV_OK)
 		st = json_print(root, 0, out);

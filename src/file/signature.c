@@ -181,8 +181,7 @@ static clv_status parse_key(const char *text, const char *name, bool private, EV
 	if (wrong)
 		return fail(CLV_E_INVALID, "%s cannot be used: %s", name, wrong);
 	BIO *bio = BIO_new_mem_buf(text, -1);
-	if (!bio)
-		return fail_nomem();
+	TRY_MEM(bio);
 	EVP_PKEY *key = private ? PEM_read_bio_PrivateKey(bio, NULL, no_passphrase, NULL)
 	                        : PEM_read_bio_PUBKEY(bio, NULL, no_passphrase, NULL);
 	BIO_free(bio);
@@ -244,8 +243,7 @@ static clv_status save_key(EVP_PKEY *key, bool private, const char *path)
 {
 	char *text;
 	BIO *bio = BIO_new(BIO_s_mem());
-	if (!bio)
-		return fail_nomem();
+	TRY_MEM(bio);
 	bool ok = private ? PEM_write_bio_PKCS8PrivateKey(bio, key, NULL, NULL, 0, NULL, NULL) == 1
 	                  : PEM_write_bio_PUBKEY(bio, key) == 1;
 	long n = BIO_get_mem_data(bio, &text);
@@ -301,8 +299,7 @@ static bool hash_file(EVP_MD_CTX *c, const char *head, size_t head_n, const void
 static clv_status make_message(const char *head, size_t head_n, const void *rest, size_t rest_n, uint8_t out[MESSAGE])
 {
 	EVP_MD_CTX *c = EVP_MD_CTX_new();
-	if (!c)
-		return fail_nomem();
+	TRY_MEM(c);
 	memcpy(out, domain, sizeof domain);
 	bool ok = hash_file(c, head, head_n, rest, rest_n) && EVP_DigestFinal_ex(c, out + sizeof domain, NULL) == 1;
 	EVP_MD_CTX_free(c);
@@ -367,8 +364,7 @@ static clv_status signed_by_another(const char *claimed, const char *const *keys
 static clv_status verify_with(EVP_PKEY *key, const uint8_t *message, const uint8_t *signature, bool *same)
 {
 	EVP_MD_CTX *c = EVP_MD_CTX_new();
-	if (!c)
-		return fail_nomem();
+	TRY_MEM(c);
 	bool ready = EVP_DigestVerifyInit(c, NULL, NULL, NULL, key) == 1;
 	*same = ready && EVP_DigestVerify(c, signature, SIGNATURE_BYTES, message, MESSAGE) == 1;
 	EVP_MD_CTX_free(c);
@@ -403,8 +399,7 @@ static clv_status sign_with(EVP_PKEY *key, const uint8_t *message, uint8_t out[S
 {
 	EVP_MD_CTX *c = EVP_MD_CTX_new();
 	size_t n = SIGNATURE_BYTES;
-	if (!c)
-		return fail_nomem();
+	TRY_MEM(c);
 	bool ok = EVP_DigestSignInit(c, NULL, NULL, NULL, key) == 1 && EVP_DigestSign(c, out, &n, message, MESSAGE) == 1 &&
 	          n == SIGNATURE_BYTES;
 	EVP_MD_CTX_free(c);

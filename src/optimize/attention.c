@@ -382,13 +382,11 @@ clv_status pass_attention(edit *e, const optimize_spec *s, uint32_t *changes)
 {
 	finder f = {.e = e, .s = s, .changes = changes};
 	TRY(constant_values(e, s, &f.constant));
-	clv_status st = CLV_OK;
-	for (node_id n = e->end; n-- > e->first && st == CLV_OK;) {
+	for (node_id n = e->end; n-- > e->first;) {
 		if (!e->gone.at[n])
-			st = spread_groups(&f, n);
-		if (st == CLV_OK && !e->gone.at[n])
-			st = join_spelt(&f, n);
+			TRY(spread_groups(&f, n));
+		if (!e->gone.at[n])
+			TRY(join_spelt(&f, n));
 	}
-	mem_free(f.constant);
-	return st;
+	return CLV_OK;
 }

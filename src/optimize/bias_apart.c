@@ -119,13 +119,9 @@ static clv_status as_matrix(const spot *at, value_id v, value_id *out)
 
 static clv_status reshape_to(const spot *at, value_id v, value_id result)
 {
-	edit *e = at->e;
-	expr_id shape[MAX_INTS];
-	uint32_t ndim = e->p->values.at[result].ndim;
-	for (uint32_t d = 0; d < ndim; d++)
-		shape[d] = e->p->dims.at[e->p->values.at[result].shape + d];
+	const value *r = &at->e->p->values.at[result];
 	arg args[2] = {arg_of(v)};
-	TRY(arg_sizes(e, shape, ndim, &args[1]));
+	TRY(arg_sizes(at->e, &at->e->p->dims.at[r->shape], r->ndim, &args[1]));
 	return put_node(at, OP_view, args, 2, result);
 }
 
@@ -196,14 +192,9 @@ clv_status pass_bias_apart(edit *e, const optimize_spec *s, uint32_t *changes)
 	splitter p = {.e = e, .s = s, .changes = changes};
 	if (s->bias == BIAS_STAYS)
 		return CLV_OK;
-	p.owners = mem_ids((size_t)e->p->values.n + 1);
-	clv_status st = p.owners ? constant_values(e, s, &p.constant) : fail_nomem();
-	if (st == CLV_OK)
-		st = find_layouts(e, &p.layouts);
-	if (st == CLV_OK)
-		st = split_all(&p);
-	mem_free(p.constant);
-	mem_free(p.layouts);
-	mem_free(p.owners);
-	return st;
+	p.owners = edit_ids(e, e->p->values.n);
+	TRY_MEM(p.owners);
+	TRY(constant_values(e, s, &p.constant));
+	TRY(find_layouts(e, &p.layouts));
+	return split_all(&p);
 }

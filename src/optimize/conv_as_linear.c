@@ -187,20 +187,11 @@ static clv_status change_all(changer *c)
 clv_status pass_conv_as_linear(edit *e, const optimize_spec *s, uint32_t *changes)
 {
 	changer c = {.e = e, .s = s, .changes = changes};
-	size_t n = (size_t)e->p->values.n + 1;
 	if (!s->conv_as_linear)
 		return CLV_OK;
-	c.last = mem_alloc(n * sizeof *c.last);
-	c.rows = mem_alloc(n * sizeof *c.rows);
-	c.owners = mem_ids(n);
-	clv_status st = c.last && c.rows && c.owners ? constant_values(e, s, &c.constant) : fail_nomem();
-	if (st == CLV_OK)
-		st = find_image_layouts(e, c.last, c.rows);
-	if (st == CLV_OK)
-		st = change_all(&c);
-	mem_free(c.constant);
-	mem_free(c.last);
-	mem_free(c.rows);
-	mem_free(c.owners);
-	return st;
+	c.owners = edit_ids(e, e->p->values.n);
+	TRY_MEM(c.owners);
+	TRY(constant_values(e, s, &c.constant));
+	TRY(find_image_layouts(e, &c.last, &c.rows));
+	return change_all(&c);
 }

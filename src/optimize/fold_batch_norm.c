@@ -35,8 +35,7 @@ typedef struct folder {
 static bool is_real(const edit *e, value_id v)
 {
 	const value *x = &e->p->values.at[v];
-	bool number = x->dtype == DT_F32 || x->dtype == DT_F64 || x->dtype == DT_F16 || x->dtype == DT_BF16;
-	return x->type == TYPE_TENSOR && number && !(x->flags & VALUE_ODD);
+	return is_float(x) && !(x->flags & VALUE_ODD);
 }
 
 /* The first result is the image; statistics of the batch may come after it, where nobody asks for them. */
@@ -232,19 +231,14 @@ static clv_status put_folded(const spot *at, const weighted *w, const norm *b, v
 	edit *e = at->e;
 	const node *x = &e->p->nodes.at[w->node];
 	uint32_t n = x->nargs > 3 ? x->nargs : 3;
-	arg *args = mem_alloc(n * sizeof *args);
-	if (!args)
-		return fail_nomem();
+	arg *args = edit_array(e, n, sizeof *args);
+	TRY_MEM(args);
 	memcpy(args, &e->p->args.at[x->args], x->nargs * sizeof *args);
 	args[1] = arg_of(weight);
 	args[2] = arg_of(bias);
-	clv_status st = edit_remove(e, w->node);
-	if (st == CLV_OK)
-		st = edit_remove(e, b->node);
-	if (st == CLV_OK)
-		st = put_node(at, x->op_id, args, n, b->result);
-	mem_free(args);
-	return st;
+	TRY(edit_remove(e, w->node));
+	TRY(edit_remove(e, b->node));
+	return put_node(at, x->op_id, args, n, b->result);
 }
 
 static clv_status fold(edit *e, const weighted *w, const norm *found)
@@ -322,9 +316,7 @@ clv_status pass_fold_batch_norm(edit *e, const optimize_spec *s, uint32_t *chang
 {
 	folder f = {.e = e};
 	TRY(constant_values(e, s, &f.constant));
-	clv_status st = CLV_OK;
-	for (node_id n = e->first; n < e->end && st == CLV_OK; n++)
-		st = try_fold(&f, n, changes);
-	mem_free(f.constant);
-	return st;
+	for (node_id n = e->first; n < e->end; n++)
+		TRY(try_fold(&f, n, changes));
+	return CLV_OK;
 }

@@ -29,8 +29,8 @@ typedef struct activation {
 
 bool read_activation(const edit *e, node_id n, activation *out); /* activations.c */
 
-/* image_layouts.c: per value, all false before */
-clv_status find_image_layouts(const edit *e, bool *last, bool *rows);
+/* image_layouts.c: per value, in arrays of the edit */
+clv_status find_image_layouts(edit *e, bool **last, bool **rows);
 
 /* What follows a node. */
 typedef struct tail {
@@ -52,7 +52,7 @@ void find_tail(const fuser *f, const weighted *w, unsigned kinds, tail *out);
 clv_status join(fuser *f, const weighted *w, const tail *t, uint16_t op, const arg *args, uint32_t nargs);
 
 /* The sizes of v are known before a run, and none is 0: they say how weights are best laid out for it. */
-clv_status has_hints(const edit *e, value_id v, bool *out);
+clv_status has_hints(edit *e, value_id v, bool *out);
 /* The arguments that say which function it is: name, scalars, algorithm. */
 clv_status activation_args(fuser *f, const activation *a, const char *none, arg out[3]);
 

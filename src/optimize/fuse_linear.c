@@ -21,17 +21,10 @@ static bool is_usable(const edit *e, const weighted *w)
 
 static clv_status find_rows(const fuser *f, sized *x)
 {
-	plan *p = f->e->p;
-	const value *in = &p->values.at[x->l.w.x];
 	bool known;
 	x->rows = NONE;
 	TRY(has_hints(f->e, x->l.w.x, &known));
-	if (!known)
-		return CLV_OK;
-	TRY(expr_const(p, 1, &x->rows));
-	for (uint32_t d = 0; d + 1 < in->ndim; d++)
-		TRY(expr_make(p, EXPR_MUL, x->rows, p->dims.at[in->shape + d], &x->rows));
-	return CLV_OK;
+	return known ? row_count(f->e, x->l.w.x, &x->rows) : CLV_OK;
 }
 
 static bool is_worth_it(const plan *p, const sized *x)

@@ -239,13 +239,6 @@ static const rule rules[OP_COUNT] = {
 
 /* ---- what all of them ask ---------------------------------------------------------------------------------------- */
 
-static bool same_type(const plan *p, value_id a, value_id b)
-{
-	const value *x = &p->values.at[a], *y = &p->values.at[b];
-	return x->type == TYPE_TENSOR && y->type == TYPE_TENSOR && x->dtype == y->dtype && x->device == y->device &&
-	       !((x->flags | y->flags) & VALUE_ODD) && same_shape(p, a, b);
-}
-
 static bool writes_only(const plan *p, const node *n, value_id x)
 {
 	for (uint32_t i = 0; i < n->nwrites; i++)
@@ -273,22 +266,8 @@ static bool gives_back(const looker *l, node_id n, value_id x, value_id r)
 	const node *made = &e->p->nodes.at[n];
 	const rule *found = &rules[made->op_id];
 	return found->holds && x != NONE && r != NONE && !e->facts.kept[r] && !(made->flags & (NODE_HOST | NODE_IMPURE)) &&
-	       !node_draws(e->p, n) && !(e->p->values.at[r].flags & VALUE_GUARD) && same_type(e->p, x, r) &&
+	       !node_draws(e->p, n) && !(e->p->values.at[r].flags & VALUE_GUARD) && is_alike(e->p, x, r) &&
 	       memory_fits(e, made, found->kin, x, r) && found->holds(l, n, x);
-}
-
-static clv_status look_at_all(looker *l, uint32_t *changes)
-{
-	edit *e = l->e;
-	for (node_id n = e->first; n < e->end; n++) {
-		value_id x = edit_value(e, n, 0), r = edit_result(e, n);
-		if (!gives_back(l, n, x, r))
-			continue;
-		TRY(edit_read_instead(e, r, x));
-		TRY(edit_remove(e, n));
-		++*changes;
-	}
-	return CLV_OK;
 }
 
 clv_status pass_identity(edit *e, const optimize_spec *s, uint32_t *changes)
@@ -296,7 +275,13 @@ clv_status pass_identity(edit *e, const optimize_spec *s, uint32_t *changes)
 	looker l = {e, NULL};
 	(void)s;
 	TRY(find_layouts(e, &l.layout));
-	clv_status st = look_at_all(&l, changes);
-	mem_free(l.layout);
-	return st;
+	for (node_id n = e->first; n < e->end; n++) {
+		value_id x = edit_value(e, n, 0), r = edit_result(e, n);
+		if (!gives_back(&l, n, x, r))
+			continue;
+		TRY(edit_read_instead(e, r, x));
+		TRY(edit_remove(e, n));
+		++*changes;
+	}
+	return CLV_OK;
 }

@@ -7,16 +7,10 @@
 
 /* ---- images ------------------------------------------------------------------------------------------------------- */
 
-static bool is_device(const char *device, const char *kind)
-{
-	size_t n = strlen(kind);
-	return !strncmp(device, kind, n) && (device[n] == '\0' || device[n] == ':');
-}
-
 uint32_t image_where(const edit *e, value_id v)
 {
 	const char *device = plan_s(e->p, e->p->values.at[v].device);
-	return is_device(device, "cpu") ? WHERE_CPU : is_device(device, "cuda") ? WHERE_CUDA : WHERE_NOWHERE;
+	return device_is(device, "cpu") ? WHERE_CPU : device_is(device, "cuda") ? WHERE_CUDA : WHERE_NOWHERE;
 }
 
 bool is_image(const edit *e, value_id v)
@@ -120,25 +114,17 @@ static void find_order(layouts *l, node_id n)
 	node_each_result(l->e->p, n, order_result, &o);
 }
 
-clv_status layouts_new(const edit *e, layouts *out)
+clv_status layouts_new(edit *e, layouts *out)
 {
 	*out = (layouts){.e = e};
-	out->rows = mem_alloc((e->p->nodes.n + 1) * sizeof *out->rows);
-	out->order = mem_alloc((e->p->values.n + 1) * sizeof *out->order);
-	if (!out->rows || !out->order)
-		return fail_nomem();
+	out->rows = edit_array(e, e->p->nodes.n, sizeof *out->rows);
+	out->order = edit_array(e, e->p->values.n, sizeof *out->order);
+	TRY_MEM(out->rows && out->order);
 	find_rows(out);
 	find_given(out);
 	for (node_id n = 0; n < e->end; n++)
 		find_order(out, n);
 	return CLV_OK;
-}
-
-void layouts_free(layouts *l)
-{
-	mem_free(l->rows);
-	mem_free(l->order);
-	*l = (layouts){0};
 }
 
 /* ---- nodes -------------------------------------------------------------------------------------------------------- */

@@ -5,7 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-bool same_number(double a, double b)
+/* But for rounding. */
+static bool same_number(double a, double b)
 {
 	return fabs(a - b) <= 1e-6 * fmax(fabs(a), fabs(b));
 }
@@ -20,25 +21,25 @@ static bool has_node(const found_tree *t, node_id n)
 	return false;
 }
 
+bool add_once(uint32_t *at, uint32_t *n, uint32_t most, uint32_t id)
+{
+	for (uint32_t i = 0; i < *n; i++)
+		if (at[i] == id)
+			return true;
+	if (*n == most)
+		return false;
+	at[(*n)++] = id;
+	return true;
+}
+
 bool tree_add_node(found_tree *t, node_id n)
 {
-	if (has_node(t, n))
-		return true;
-	if (t->n == TREE_NODES)
-		return false;
-	t->nodes[t->n++] = n;
-	return true;
+	return add_once(t->nodes, &t->n, TREE_NODES, n);
 }
 
 bool tree_add_leaf(found_tree *t, value_id v)
 {
-	for (uint32_t i = 0; i < t->nleaves; i++)
-		if (t->leaves[i] == v)
-			return true;
-	if (t->nleaves == TREE_LEAVES)
-		return false;
-	t->leaves[t->nleaves++] = v;
-	return true;
+	return add_once(t->leaves, &t->nleaves, TREE_LEAVES, v);
 }
 
 void tree_new(node_id top, found_tree *out)

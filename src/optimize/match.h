@@ -44,6 +44,7 @@ static inline double number_of(const found_tree *t, char letter)
 enum { PATTERN_SIZE = 256 };
 bool pattern_with(const char *outer, const char *core, char out[PATTERN_SIZE]);
 
+bool add_once(uint32_t *at, uint32_t *n, uint32_t most, uint32_t id); /* to a set of ids; false: it is full */
 /* For trees that are found in another way. */
 void tree_new(node_id top, found_tree *out);
 bool tree_add_node(found_tree *t, node_id n); /* false: it is too large */
@@ -56,8 +57,5 @@ bool may_join(const edit *e, node_id top, node_id n);
 bool tree_is_closed(const edit *e, const found_tree *t);
 bool makes_new(const edit *e, node_id n); /* its result is on memory of its own, and it writes nothing */
 clv_status tree_remove(edit *e, const found_tree *t);
-
-/* Two numbers are one, but for rounding. */
-bool same_number(double a, double b);
 
 #endif

@@ -70,13 +70,6 @@ static void see_reader(merger *m, node_id n)
 		node_each_arg(e->p, n, must_be_dense, m);
 }
 
-/* Those who read come after those who make. */
-static void find_dense(merger *m)
-{
-	for (node_id n = m->e->end; n-- > m->e->first;)
-		see_reader(m, n);
-}
-
 /* ---- linears that go together -------------------------------------------------------------------------------------- */
 
 static bool is_usable(const merger *m, const linear *l)
@@ -224,7 +217,8 @@ static clv_status merge(merger *m, const group *g)
 
 static clv_status merge_all(merger *m)
 {
-	find_dense(m);
+	for (node_id n = m->e->end; n-- > m->e->first;) /* readers before makers */
+		see_reader(m, n);
 	TRY(find_groups(m));
 	for (uint32_t i = 0; i < m->groups.n; i++)
 		if (m->groups.at[i].n > 1)
@@ -237,17 +231,12 @@ static clv_status merge_all(merger *m)
 clv_status pass_merge_linears(edit *e, const optimize_spec *s, uint32_t *changes)
 {
 	merger m = {.e = e, .s = s, .changes = changes};
-	size_t n = (size_t)e->p->values.n + 1;
-	m.dense = mem_alloc(n * sizeof *m.dense);
-	m.open = mem_ids(n);
-	m.owners = mem_ids(n);
-	clv_status st = m.dense && m.open && m.owners ? constant_values(e, s, &m.constant) : fail_nomem();
-	if (st == CLV_OK)
-		st = merge_all(&m);
+	m.dense = edit_array(e, e->p->values.n, sizeof *m.dense);
+	m.open = edit_ids(e, e->p->values.n);
+	m.owners = edit_ids(e, e->p->values.n);
+	TRY_MEM(m.dense && m.open && m.owners);
+	TRY(constant_values(e, s, &m.constant));
+	clv_status st = merge_all(&m);
 	vec_free(&m.groups);
-	mem_free(m.constant);
-	mem_free(m.dense);
-	mem_free(m.open);
-	mem_free(m.owners);
 	return st;
 }

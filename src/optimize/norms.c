@@ -37,8 +37,7 @@ typedef struct finder {
 
 static bool is_real(const value *x)
 {
-	return x->type == TYPE_TENSOR && !(x->flags & VALUE_ODD) &&
-	       (x->dtype == DT_F16 || x->dtype == DT_BF16 || x->dtype == DT_F32 || x->dtype == DT_F64);
+	return is_float(x) && !(x->flags & VALUE_ODD);
 }
 
 /* A weight or bias, if there is one: a number for each of a row, of the type of the result. */
@@ -132,10 +131,8 @@ clv_status pass_norms(edit *e, const optimize_spec *s, uint32_t *changes)
 	if (has_operator(s, OP__fused_rms_norm_backward)) /* came with the kernel */
 		add_patterns(&f, rms_outers, rms_cores, true);
 	TRY(find_layouts(e, &f.layouts));
-	clv_status st = CLV_OK;
-	for (node_id n = e->end; n-- > e->first && st == CLV_OK;)
+	for (node_id n = e->end; n-- > e->first;)
 		if (!e->gone.at[n] && makes_new(e, n))
-			st = try_node(&f, n, changes);
-	mem_free(f.layouts);
-	return st;
+			TRY(try_node(&f, n, changes));
+	return CLV_OK;
 }

@@ -52,6 +52,7 @@ static clv_status run_pass(edit *e, const optimize_spec *s, const pass *x, optim
 	optimize_count c = {x->name, 0};
 	TRY(x->run(e, s, &c.changes));
 	TRY(edit_apply(e));
+	edit_release(e);
 	return c.changes ? vec_push(&out->counts, c) : CLV_OK;
 }
 

@@ -32,8 +32,7 @@ typedef struct box {
 clv_status aligner_new(uint32_t ntokens, aligner **out)
 {
 	aligner *w = mem_alloc(sizeof *w);
-	if (!w)
-		return fail_nomem();
+	TRY_MEM(w);
 	w->ntokens = ntokens;
 	for (int side = 0; side < 2; side++)
 		w->seen[side] = mem_alloc(((size_t)ntokens + 1) * sizeof **w->seen);

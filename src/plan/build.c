@@ -15,8 +15,7 @@ static clv_status plan_init(plan *p)
 {
 	p->model = NONE;
 	p->intern = mem_alloc(sizeof *p->intern);
-	if (!p->intern)
-		return fail_nomem();
+	TRY_MEM(p->intern);
 	p->intern->seed = (uintptr_t)p ^ (uintptr_t)p->intern << 16;
 	context_id default_context;
 	return plan_context(p, &(context){0}, NULL, &default_context);
@@ -25,8 +24,7 @@ static clv_status plan_init(plan *p)
 clv_status plan_new(plan **out)
 {
 	plan *p = mem_alloc(sizeof *p);
-	if (!p)
-		return fail_nomem();
+	TRY_MEM(p);
 	clv_status st = plan_init(p);
 	if (st != CLV_OK) {
 		plan_free(p);
@@ -108,8 +106,7 @@ clv_status plan_str(plan *p, const char *s, size_t n, str_id *out)
 	TRY(vec_reserve(&p->strs, 1));
 	TRY(vec_reserve(&p->intern->named, 1));
 	char *copy = arena_alloc(&p->intern->bytes, n + 1);
-	if (!copy)
-		return fail_nomem();
+	TRY_MEM(copy);
 	if (n)
 		memcpy(copy, s, n);
 	copy[n] = '\0';
@@ -476,6 +473,19 @@ static void define(void *ctx, value_id v)
 	if (d->p->values.at[v].def == NONE)
 		d->p->intern->ordinal.at[v] = d->p->intern->nresults++;
 	d->p->values.at[v].def = d->n;
+}
+
+void number_results(plan *p)
+{
+	definer d = {.p = p};
+	p->intern->nresults = 0;
+	for (value_id v = 0; v < p->values.n; v++) {
+		p->values.at[v].def = NONE;
+		if (p->values.at[v].kind == VALUE_RESULT)
+			p->intern->ordinal.at[v] = NONE;
+	}
+	for (; d.n < p->nodes.n; d.n++)
+		node_each_result(p, d.n, define, &d);
 }
 
 static clv_status add_writes(plan *p, const value_id *w, uint32_t n, uint32_t *first)

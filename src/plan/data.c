@@ -142,8 +142,7 @@ static clv_status mark_symbol(const plan *p, symbol_id s, const node_id *last, b
 {
 	reads r = {.p = p, .s = s};
 	bool *carried = mem_alloc(p->nodes.n + 1);
-	if (!carried)
-		return fail_nomem();
+	TRY_MEM(carried);
 	find_reads(&r);
 	mark_carried(&r, last, carried);
 	for (node_id k = r.def; r.def != NONE && r.last != NONE && k < r.last && k < p->nodes.n; k++)

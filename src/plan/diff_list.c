@@ -17,8 +17,7 @@ static const char *const change_names[] = {"added", "removed", "changed", "same"
 static clv_status keep(diff *d, const char *s, size_t n, const char **out)
 {
 	char *copy = arena_alloc(&d->arena, n + 1);
-	if (!copy)
-		return fail_nomem();
+	TRY_MEM(copy);
 	if (n)
 		memcpy(copy, s, n);
 	*out = copy;
@@ -72,8 +71,7 @@ static clv_status add_fact(diff *d, const diff_fact *f)
 static clv_status compare(diff *d, const char *prefix, const char *what)
 {
 	diff_fact f = {0};
-	if (d->before.failed || d->after.failed)
-		return fail_nomem();
+	TRY_MEM(!d->before.failed && !d->after.failed);
 	if (d->before.n == d->after.n && (d->after.n == 0 || memcmp(d->before.at, d->after.at, d->after.n) == 0))
 		return CLV_OK;
 	if (full(d, d->section))

@@ -173,8 +173,7 @@ static clv_status make_tokens(matcher *x, likeness like)
 				continue;
 			x->text.n = 0;
 			key_text(p, n, like, &x->text);
-			if (x->text.failed)
-				return fail_nomem();
+			TRY_MEM(!x->text.failed);
 			TRY(token_of(x, hash_long(x->text.at, x->text.n, like), &x->tokens[side][n]));
 		}
 	}

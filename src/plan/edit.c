@@ -120,9 +120,8 @@ static clv_status find_facts(edit *e)
 	TRY(facts_alloc(&e->facts, e->p->values.n));
 	for (c.now = 0; c.now < e->p->nodes.n; c.now++)
 		count_node(&c);
-	for (uint32_t i = 0; i < e->p->out_tree.n; i++)
-		if (e->p->out_tree.at[i].kind == TREE_VALUE)
-			e->facts.kept[e->p->out_tree.at[i].u.v] = true;
+	c.inside = false;
+	plan_each_output(e->p, count_use, &c);
 	for (uint32_t i = 0; i < e->p->rebinds.n; i++)
 		e->facts.kept[e->p->rebinds.at[i].value] = true;
 	written_through(e->p, e->first, e->end, e->facts.written);
@@ -188,8 +187,27 @@ void edit_spans(const edit *e, node_span *out)
 	}
 }
 
+void *edit_array(edit *e, size_t n, size_t element)
+{
+	return n < SIZE_MAX / element ? arena_alloc(&e->scratch, (n + 1) * element) : NULL;
+}
+
+uint32_t *edit_ids(edit *e, size_t n)
+{
+	uint32_t *at = edit_array(e, n, sizeof *at);
+	if (at)
+		memset(at, 0xff, (n + 1) * sizeof *at);
+	return at;
+}
+
+void edit_release(edit *e)
+{
+	arena_free(&e->scratch);
+}
+
 void edit_free(edit *e)
 {
+	edit_release(e);
 	facts_free(&e->facts);
 	vec_free(&e->places);
 	vec_free(&e->gone);
@@ -357,103 +375,43 @@ static clv_status exchange_memory(edit *e)
 	return CLV_OK;
 }
 
-/* Added nodes by where they go, first come first: a list per place. */
+/* The nodes in their new order. */
 typedef struct queue {
-	uint32_t *head, *next; /* per node of the plan before (one more: its end), per added node; NONE */
-	VEC(node) nodes;
-	VEC(uint32_t) pins; /* of them */
-	node_id first, end;
+	node *nodes;
+	uint32_t *pins; /* of them */
+	node_id n, first, end;
 } queue;
 
-static clv_status queue_new(const edit *e, queue *q)
-{
-	q->head = mem_ids((size_t)e->nodes + 1);
-	q->next = mem_ids((size_t)e->places.n + 1);
-	if (!q->head || !q->next)
-		return fail_nomem();
-	for (uint32_t i = e->places.n; i-- > 0;) {
-		q->next[i] = q->head[e->places.at[i]];
-		q->head[e->places.at[i]] = i;
-	}
-	return CLV_OK;
-}
-
-static void queue_free(queue *q)
-{
-	mem_free(q->head);
-	mem_free(q->next);
-	vec_free(&q->nodes);
-	vec_free(&q->pins);
-}
-
-static clv_status enqueue(const edit *e, node_id n, queue *q)
+static void enqueue(const edit *e, node_id n, queue *q)
 {
 	if (e->gone.at[n])
-		return CLV_OK;
-	TRY(vec_push(&q->nodes, e->p->nodes.at[n]));
-	return vec_push(&q->pins, e->pins.at[n]);
+		return;
+	q->nodes[q->n] = e->p->nodes.at[n];
+	q->pins[q->n++] = e->pins.at[n];
 }
 
-static clv_status line_up(const edit *e, queue *q)
+/* Added nodes stand before the node that they were put before, first come first: a list per place. */
+static clv_status line_up(edit *e, queue *q)
 {
+	uint32_t *head = edit_ids(e, (size_t)e->nodes + 1), *next = edit_ids(e, e->places.n);
+	q->nodes = edit_array(e, e->p->nodes.n, sizeof *q->nodes);
+	q->pins = edit_array(e, e->p->nodes.n, sizeof *q->pins);
+	TRY_MEM(head && next && q->nodes && q->pins);
+	for (uint32_t i = e->places.n; i-- > 0;) {
+		next[i] = head[e->places.at[i]];
+		head[e->places.at[i]] = i;
+	}
 	for (node_id n = 0; n <= e->nodes; n++) {
 		if (n == e->first)
-			q->first = q->nodes.n;
-		for (uint32_t i = q->head[n]; i != NONE; i = q->next[i])
-			TRY(enqueue(e, e->nodes + i, q));
+			q->first = q->n;
+		for (uint32_t i = head[n]; i != NONE; i = next[i])
+			enqueue(e, e->nodes + i, q);
 		if (n == e->end)
-			q->end = q->nodes.n;
+			q->end = q->n;
 		if (n < e->nodes)
-			TRY(enqueue(e, n, q));
+			enqueue(e, n, q);
 	}
 	return CLV_OK;
-}
-
-typedef struct maker {
-	plan *p;
-	node_id now;
-} maker;
-
-static void made_by(void *ctx, value_id v)
-{
-	maker *m = ctx;
-	m->p->values.at[v].def = m->now;
-	m->p->intern->ordinal.at[v] = m->p->intern->nresults++;
-}
-
-/* Results of nodes that went are made by nobody. */
-static void number_results(plan *p)
-{
-	maker m = {p, 0};
-	for (value_id v = 0; v < p->values.n; v++) {
-		p->values.at[v].def = NONE;
-		if (p->values.at[v].kind == VALUE_RESULT)
-			p->intern->ordinal.at[v] = NONE;
-	}
-	p->intern->nresults = 0;
-	for (; m.now < p->nodes.n; m.now++)
-		node_each_result(p, m.now, made_by, &m);
-}
-
-static clv_status apply(edit *e, queue *q)
-{
-	TRY(queue_new(e, q));
-	for (node_id n = 0; n < e->p->nodes.n; n++)
-		if (n >= e->nodes || (n >= e->first && n < e->end))
-			exchange_values(e, n);
-	TRY(exchange_memory(e));
-	TRY(line_up(e, q));
-	/* There are as many or less than now. */
-	if (q->nodes.n) {
-		memcpy(e->p->nodes.at, q->nodes.at, q->nodes.n * sizeof *q->nodes.at);
-		memcpy(e->pins.at, q->pins.at, q->nodes.n * sizeof *q->pins.at);
-	}
-	e->p->nodes.n = e->pins.n = q->nodes.n;
-	e->first = q->first;
-	e->end = q->end;
-	number_results(e->p);
-	TRY(plan_verify(e->p));
-	return start_over(e);
 }
 
 clv_status edit_apply(edit *e)
@@ -461,9 +419,22 @@ clv_status edit_apply(edit *e)
 	queue q = {0};
 	if (!e->changed)
 		return CLV_OK;
-	clv_status st = apply(e, &q);
-	queue_free(&q);
-	return st;
+	for (node_id n = 0; n < e->p->nodes.n; n++)
+		if (n >= e->nodes || (n >= e->first && n < e->end))
+			exchange_values(e, n);
+	TRY(exchange_memory(e));
+	TRY(line_up(e, &q));
+	/* There are as many or less than now. */
+	if (q.n) {
+		memcpy(e->p->nodes.at, q.nodes, q.n * sizeof *q.nodes);
+		memcpy(e->pins.at, q.pins, q.n * sizeof *q.pins);
+	}
+	e->p->nodes.n = e->pins.n = q.n;
+	e->first = q.first;
+	e->end = q.end;
+	number_results(e->p);
+	TRY(plan_verify(e->p));
+	return start_over(e);
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
@@ -497,15 +468,8 @@ value_id edit_result(const edit *e, node_id n)
 
 clv_status edit_like(edit *e, value_id v, value_id *out)
 {
-	plan *p = e->p;
-	const value *x = &p->values.at[v];
-	expr_id *shape = mem_alloc((x->ndim + 1) * sizeof *shape); /* adding a tensor moves the plan's own */
-	char *device = mem_strdup(plan_s(p, x->device), strlen(plan_s(p, x->device)));
-	if (shape && x->ndim)
-		memcpy(shape, &p->dims.at[x->shape], x->ndim * sizeof *shape);
-	tensor_spec t = {.dtype = (dtype)x->dtype, .ndim = x->ndim, .shape = shape, .device = device};
-	clv_status st = shape && device ? plan_tensor(p, VALUE_RESULT, NULL, &t, out) : fail_nomem();
-	mem_free(shape);
-	mem_free(device);
-	return st;
+	const value *x = &e->p->values.at[v];
+	tensor_spec t = {.dtype = (dtype)x->dtype, .ndim = x->ndim, .shape = vec_from(&e->p->dims, x->shape)};
+	t.device = plan_s(e->p, x->device);
+	return plan_tensor(e->p, VALUE_RESULT, NULL, &t, out);
 }

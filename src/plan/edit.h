@@ -8,6 +8,7 @@
 #ifndef PLAN_EDIT_H
 #define PLAN_EDIT_H
 
+#include "base/arena.h"
 #include "plan/ops.h"
 
 /* Nodes first … end-1. */
@@ -37,6 +38,7 @@ typedef struct edit {
 	VEC(value_id) instead; /* per value: what is read instead; itself */
 	VEC(uint32_t) pins;    /* per node: the pinned span that it is of; NONE */
 	bool changed;          /* since the last edit_apply */
+	arena scratch;         /* see edit_array */
 } edit;
 
 clv_status edit_new(const plan *p, node_id first, node_id end, edit *out); /* caller calls edit_free, also on failure */
@@ -45,6 +47,11 @@ void edit_free(edit *e);
 clv_status edit_pin(edit *e, const node_span *spans, uint32_t n);
 bool edit_pinned(const edit *e, node_id n);
 void edit_spans(const edit *e, node_span *out); /* where those that were pinned are now; as many */
+
+/* Arrays that a pass needs until it ends: n zeros, n times NONE; NULL: out of memory. edit_release frees them all. */
+void *edit_array(edit *e, size_t n, size_t element);
+uint32_t *edit_ids(edit *e, size_t n);
+void edit_release(edit *e);
 
 clv_status edit_remove(edit *e, node_id n);
 /* A new node before node `before`, or before the pinned ones around it; after all others that were put there. Results that other nodes had may be its own

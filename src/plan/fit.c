@@ -171,8 +171,7 @@ static clv_status fit_division(plan *p, const line *l, expr_id x, expr_op op, ex
 	if (l->n < 5)
 		return CLV_OK;
 	int64_t *t = mem_alloc(l->n * sizeof *t);
-	if (!t)
-		return fail_nomem();
+	TRY_MEM(t);
 	/* Strides of convolutions multiply up to powers of two: where few points leave a choice, one of them it is. */
 	for (int64_t d = 2; d <= DIVISOR_MAX && *out == NONE && st == CLV_OK; d *= 2)
 		st = fit_divisor(p, l, x, op, d, t, out);

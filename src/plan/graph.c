@@ -44,8 +44,7 @@ static clv_status list(graph *g, node_id n, each_fn *each, const uint32_t **out,
 	*n_out = 0;
 	each(g->p, n, count_one, n_out);
 	uint32_t *at = take(g, *n_out, sizeof *at);
-	if (!at)
-		return fail_nomem();
+	TRY_MEM(at);
 	*out = at;
 	each(g->p, n, put_one, &at);
 	return CLV_OK;
@@ -94,8 +93,7 @@ static const char *const type_names[] = {
 static clv_status keep_dims(graph *g, const value *x, clv_value *out)
 {
 	const char **dims = take(g, x->ndim, sizeof *dims);
-	if (!dims)
-		return fail_nomem();
+	TRY_MEM(dims);
 	for (uint32_t i = 0; i < x->ndim; i++) {
 		strbuf b = STRBUF_INIT;
 		expr_print(g->p, g->p->dims.at[x->shape + i], &b);
@@ -133,8 +131,7 @@ static clv_status keep_ties(graph *g)
 {
 	const plan *p = g->p;
 	const char **all = take(g, p->ties.n, sizeof *all);
-	if (!all)
-		return fail_nomem();
+	TRY_MEM(all);
 	for (uint32_t i = 0; i < p->ties.n; i++)
 		g->values[p->ties.at[i].value].ntied++;
 	for (value_id v = 0; v < p->values.n; v++) {
@@ -166,8 +163,7 @@ static clv_status fill(graph *g)
 	TRY(node_names_new(g->p, &g->names));
 	g->nodes = take(g, g->p->nodes.n, sizeof *g->nodes);
 	g->values = take(g, g->p->values.n, sizeof *g->values);
-	if (!g->nodes || !g->values)
-		return fail_nomem();
+	TRY_MEM(g->nodes && g->values);
 	TRY(liveness_new(g->p, &l));
 	clv_status st = describe(g, &l);
 	liveness_free(&l);
@@ -179,8 +175,7 @@ clv_status clv_graph_create(const clv_plan *p, clv_graph **out)
 	if (!p || !out)
 		return fail(CLV_E_INVALID, "clv_graph_create needs a plan and a place for the graph");
 	graph *g = mem_alloc(sizeof *g);
-	if (!g)
-		return fail_nomem();
+	TRY_MEM(g);
 	g->p = p;
 	clv_status st = fill(g);
 	if (st == CLV_OK)
@@ -247,8 +242,7 @@ clv_status clv_view_create(const clv_plan *p, uint32_t first, uint32_t end, clv_
 	if (!p || !out)
 		return fail(CLV_E_INVALID, "clv_view_create needs a plan and a place for the view");
 	clv_view *made = mem_alloc(sizeof *made);
-	if (!made)
-		return fail_nomem();
+	TRY_MEM(made);
 	clv_status st = view_range(p, first, end ? end : p->nodes.n, &made->v);
 	made->v.p = NULL; /* what is kept are numbers: it lives on its own */
 	if (st == CLV_OK)

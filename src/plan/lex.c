@@ -187,8 +187,7 @@ clv_status lex_string(lexer *l, slice *out)
 		return lex_fail(l, start, "the string is not closed in its line");
 	l->at++;
 	strbuf_putc(&l->scratch, '\0');
-	if (l->scratch.failed)
-		return fail_nomem();
+	TRY_MEM(!l->scratch.failed);
 	*out = (slice){l->scratch.at, l->scratch.n - 1};
 	return CLV_OK;
 }
@@ -310,7 +309,6 @@ clv_status lex_float(lexer *l, double *out)
 	l->scratch.n = 0;
 	strbuf_add(&l->scratch, s.s, s.n);
 	strbuf_putc(&l->scratch, '\0');
-	if (l->scratch.failed)
-		return fail_nomem();
+	TRY_MEM(!l->scratch.failed);
 	return number_parse(l->scratch.at, out) ? CLV_OK : lex_fail(l, s.s, "the number is too large for a double");
 }

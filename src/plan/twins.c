@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "plan/intern.h"
+#include "plan/same.h"
 
 typedef struct walk {
 	twins *t;
@@ -61,25 +62,14 @@ static bool values_match(void *ctx, value_id a, value_id b)
 }
 
 /* What values_match has found is so from now on. */
-static void keep_value(walk *w, value_id a, value_id b)
+static void keep_value(void *ctx, value_id a, value_id b)
 {
+	walk *w = ctx;
 	if (w->of[a] != NONE)
 		return;
 	w->of[a] = b;
 	if (w->t->p->values.at[a].kind == VALUE_RESULT)
 		w->t->stand[a] = own_value(w, b);
-}
-
-static void keep_args(walk *w, uint32_t a, uint32_t b, uint32_t n)
-{
-	const plan *p = w->t->p, *other = w->t->other;
-	for (uint32_t i = 0; i < n; i++) {
-		const arg *x = &p->args.at[a + i], *y = &other->args.at[b + i];
-		if (x->kind == ARG_VALUE && y->kind == ARG_VALUE)
-			keep_value(w, x->u.v, y->u.v);
-		else if (x->kind == ARG_LIST && y->kind == ARG_LIST && x->u.list.n == y->u.list.n)
-			keep_args(w, x->u.list.first, y->u.list.first, x->u.list.n);
-	}
 }
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------- */
@@ -144,18 +134,11 @@ static bool nodes_match(const walk *w, node_id a, node_id b)
 	return results_match(w, x->results, y->results, x->nresults);
 }
 
-static void keep_results(walk *w, uint32_t a, uint32_t b, uint32_t n)
+static void keep_result(void *ctx, value_id a, value_id b)
 {
-	const plan *p = w->t->p, *other = w->t->other;
-	for (uint32_t i = 0; i < n; i++) {
-		const arg *x = &p->args.at[a + i], *y = &other->args.at[b + i];
-		if (x->kind == ARG_LIST)
-			keep_results(w, x->u.list.first, y->u.list.first, x->u.list.n);
-		if (x->kind != ARG_VALUE)
-			continue;
-		w->of[x->u.v] = y->u.v;
-		w->from[y->u.v] = x->u.v;
-	}
+	walk *w = ctx;
+	w->of[a] = b;
+	w->from[b] = a;
 }
 
 static clv_status fail_place(const plan *p, node_id n)
@@ -178,10 +161,10 @@ static clv_status walk_nodes(walk *w)
 		if (next == other->nodes.n || !nodes_match(w, w->at, next))
 			continue;
 		const node *x = &p->nodes.at[w->at], *y = &other->nodes.at[next];
-		keep_args(w, x->args, y->args, x->nargs);
+		each_value_pair(p, x->args, other, y->args, x->nargs, keep_value, w);
 		if (!nodes_match(w, w->at, next)) /* one value cannot be stood for by two */
 			return fail_place(other, next);
-		keep_results(w, x->results, y->results, x->nresults);
+		each_value_pair(p, x->results, other, y->results, x->nresults, keep_result, w);
 		w->t->node[w->at] = next++;
 	}
 	return next == other->nodes.n ? CLV_OK : fail_place(other, next);
@@ -197,10 +180,8 @@ static bool inputs_match(walk *w)
 	for (uint32_t i = 0; i < p->symbols.n; i++)
 		if (!pair_str(&w->q, p->symbols.at[i].name, other->symbols.at[i].name))
 			return false;
-	for (uint32_t i = 0; i < p->inputs.n; i++) {
-		w->of[p->inputs.at[i]] = other->inputs.at[i];
-		w->from[other->inputs.at[i]] = p->inputs.at[i];
-	}
+	for (uint32_t i = 0; i < p->inputs.n; i++)
+		keep_result(w, p->inputs.at[i], other->inputs.at[i]);
 	return true;
 }
 

@@ -507,33 +507,33 @@ static clv_status check_leaf(const verifier *v, const tree *t, const char *which
 }
 
 typedef struct forest {
-	const tree *at;
-	uint32_t n, next;
+	const trees *t;
+	uint32_t next;
 	const char *which;
 } forest;
 
 static clv_status check_subtree(const verifier *v, forest *f, unsigned depth)
 {
-	if (f->next >= f->n)
+	if (f->next >= f->t->n)
 		return broken(v, "the %s tree ends before all its parts", f->which);
 	if (depth > NEST_LIMIT)
 		return broken(v, "the %s tree is nested deeper than %d", f->which, NEST_LIMIT);
-	const tree *top = &f->at[f->next++];
+	const tree *top = &f->t->at[f->next++];
 	TRY(check_leaf(v, top, f->which));
 	for (uint32_t i = 0; i < top->n; i++) {
 		bool field = top->kind == TREE_OBJECT && i % 2 == 0;
-		if (field && f->next < f->n && f->at[f->next].kind != TREE_STR)
+		if (field && f->next < f->t->n && f->t->at[f->next].kind != TREE_STR)
 			return broken(v, "the %s tree has an object whose field name is no string", f->which);
 		TRY(check_subtree(v, f, depth + 1));
 	}
 	return CLV_OK;
 }
 
-static clv_status check_tree(const verifier *v, const tree *t, uint32_t n, const char *which)
+static clv_status check_tree(const verifier *v, const trees *t, const char *which)
 {
-	forest f = {t, n, 0, which};
+	forest f = {t, 0, which};
 	TRY(check_subtree(v, &f, 0));
-	return f.next == n ? CLV_OK : broken(v, "the %s tree has parts after its end", which);
+	return f.next == t->n ? CLV_OK : broken(v, "the %s tree has parts after its end", which);
 }
 
 static clv_status check_in_tree(const verifier *v)
@@ -542,8 +542,8 @@ static clv_status check_in_tree(const verifier *v)
 	uint32_t n = v->p->in_tree.n;
 	if (n == 0)
 		return CLV_OK;
-	TRY(check_tree(v, t, n, "input"));
-	forest f = {t, n, 1, "input"};
+	TRY(check_tree(v, &v->p->in_tree, "input"));
+	forest f = {&v->p->in_tree, 1, "input"};
 	if (t[0].kind != TREE_TUPLE || t[0].n != 2 || t[1].kind != TREE_TUPLE)
 		return broken(v, "the input tree is not (a tuple of arguments, a dict of keyword arguments)");
 	TRY(check_subtree(v, &f, 1));
@@ -559,7 +559,7 @@ static clv_status check_out_tree(const verifier *v)
 {
 	if (v->p->out_tree.n == 0)
 		return broken(v, "the plan has no output");
-	return check_tree(v, v->p->out_tree.at, v->p->out_tree.n, "output");
+	return check_tree(v, &v->p->out_tree, "output");
 }
 
 /* `named` is free again here: it marks the names that were re-bound. */

@@ -20,8 +20,7 @@ static clv_status distance(const char *a, const char *b, unsigned *out)
 {
 	size_t n = strlen(b);
 	unsigned *row = mem_alloc((n + 1) * sizeof *row);
-	if (!row)
-		return fail_nomem();
+	TRY_MEM(row);
 	for (size_t j = 0; j <= n; j++)
 		row[j] = (unsigned)j;
 	for (size_t i = 1; a[i - 1]; i++) {

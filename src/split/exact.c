@@ -433,8 +433,7 @@ static clv_status take_result(const exact *x, clv_plan **plan_out, uint32_t *pos
 {
 	plan *p = NULL;
 	node_id *order = mem_ids(x->p->nodes.n);
-	if (!order)
-		return fail_nomem();
+	TRY_MEM(order);
 	uint32_t prefix = side_by_side(x, order);
 	clv_status st = prefix && prefix < x->p->nodes.n
 	                    ? plan_reorder(x->p, order, &p)

@@ -410,8 +410,7 @@ static clv_status eval_sizes(clv_frontiers *f, const clv_frontiers_options *o)
 	f->syms = mem_alloc((p->symbols.n + 1) * sizeof *f->syms);
 	f->sizes = mem_alloc((p->exprs.n + 1) * sizeof *f->sizes);
 	f->defined = mem_alloc((p->exprs.n + 1) * sizeof *f->defined);
-	if (!f->syms || !f->sizes || !f->defined)
-		return fail_nomem();
+	TRY_MEM(f->syms && f->sizes && f->defined);
 	TRY(choose_sizes(p, o, f->syms));
 	return expr_eval_all(p, f->syms, f->sizes, f->defined);
 }
@@ -426,8 +425,7 @@ static clv_status fill(clv_frontiers *f, const clv_frontiers_options *o)
 	f->formulas = mem_alloc(sizeof *f->formulas);
 	if (f->formulas)
 		pthread_mutex_init(&f->formulas->lock, NULL);
-	if (!f->at || !f->formulas)
-		return fail_nomem();
+	TRY_MEM(f->at && f->formulas);
 	TRY(liveness_parts(f->p, &f->live, NULL));
 	TRY(eval_sizes(f, o));
 	TRY(count_crossing(f));
@@ -445,8 +443,7 @@ clv_status clv_frontiers_create(const clv_plan *p, const clv_frontiers_options *
 		return fail(CLV_E_INVALID, "clv_frontiers_create: an argument is NULL");
 	TRY(options_read(&o, sizeof o, options, "clv_frontiers_options"));
 	clv_frontiers *f = mem_alloc(sizeof *f);
-	if (!f)
-		return fail_nomem();
+	TRY_MEM(f);
 	f->p = p;
 	clv_status st = fill(f, &o);
 	if (st != CLV_OK) {
@@ -652,8 +649,7 @@ static clv_status put_formula(formula_walk *w, uint32_t i, formula_fn put, void 
 	else if (st != CLV_OK)
 		return st;
 	strbuf_putc(&w->text, '\0');
-	if (w->text.failed)
-		return fail_nomem();
+	TRY_MEM(!w->text.failed);
 	return put(ctx, i, w->given_up || w->nameless || w->sum.n > FORMULA_TERMS ? NULL : w->text.at);
 }
 

@@ -8,8 +8,7 @@
 clv_status scope_sides(const plan *p, node_id end, uint8_t **out)
 {
 	uint8_t *bits = mem_alloc((size_t)p->scopes.n + 1);
-	if (!bits)
-		return fail_nomem();
+	TRY_MEM(bits);
 	for (node_id n = 0; n < p->nodes.n; n++)
 		if (p->nodes.at[n].scope != NONE)
 			bits[p->nodes.at[n].scope] |= (uint8_t)(1u << (n < end ? PREFIX : SUFFIX));

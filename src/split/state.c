@@ -132,8 +132,7 @@ static clv_status walk(state_walk *w)
 	if (!w->out->all.n)
 		return CLV_OK;
 	w->last_use = mem_ids(w->out->all.n);
-	if (!w->last_use)
-		return fail_nomem();
+	TRY_MEM(w->last_use);
 	join_memory(w);
 	for (w->now = 0; w->now < p->nodes.n; w->now++) {
 		const node *n = &p->nodes.at[w->now];
