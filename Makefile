@@ -68,7 +68,7 @@ bench-gpu: build-test ## the benchmarks that need a GPU
 bench-report: build-test ## results of bench-full and bench-gpu into bench/results, docs/benchmarks.md and README.md
 	@tools/bench.sh report
 
-docs: setup-test ## the pages of cleave.h: build/docs/html/index.html
+docs: build-test ## the site: pages, Python API, C API, examples, search: build/docs/html/index.html
 	@tools/docs.sh
 
 wheel: setup-test ## a wheel in dist/, tried in an environment of its own

@@ -1,12 +1,12 @@
-"""Results of bench/suite.py and bench/growth.py as tables: in the terminal, as a page with a chart, in a README.
+"""Results of bench/suite.py and bench/growth.py: tables in the terminal, a page with charts, a few lines in a README.
 
 python bench/report.py build/bench-results/cpu.json
 python bench/report.py bench/results/*.json --page docs/benchmarks.md --readme README.md
 
-The page gets its chart beside it, in images/. In the README the text between the two markers below is replaced. Every
-bar is listed as met, missed or not measured, with the numbers; below the list is what notes.md beside the results says,
-for what stands behind a miss. Several files are joined: of a row that is in two of them, the one of the later file is
-taken. What a run did not get to stands in the tables as not measured.
+Charts go to images/ next to the page, and to docs/images/ next to the README. In the README only the text between the
+two markers below is replaced. Every bar is listed as met, missed or not measured, with the numbers, and then
+notes.md from the folder of the results, which explains the misses. Several files are joined; if two have the same row,
+the later file wins. Rows that a run did not get to are listed as not measured.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from statistics import geometric_mean
+from textwrap import fill
 from typing import Any
 
-from kit.bars import MISSED, UNKNOWN, Bar, every_bar
+from kit.bars import MET, MISSED, UNKNOWN, Bar, every_bar
 from kit.chart import Group, Series, chart
 from kit.names import BATCH, EAGER, KINDS, TITLES, short_name
 from kit.results import Results, Row, read
 from kit.text import GROWTH, Table, as_markdown, as_terminal, lines_table, number
 
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
-CHARTED = {  # ways of the chart and of the README; the colours can be told from white and from black
+CHARTED = {  # ways in the charts; the colours are readable on white and on black
     "tape": "#f76707",
     "fast": "#e03131",
     "graph": "#e64980",
@@ -220,6 +222,8 @@ def page(results: Results, bars: list[Bar], images: list[str], notes: str = "") 
     parts = ["# Benchmarks", "Made by `bench/report.py` from the files in `bench/results`; do not edit.", AGAIN, HOW]
     parts.append("\n".join(f"- {machine_text(head)}" for head in results.heads))
     parts += [f"![How many times faster than eager]({image})" for image in images]
+    tables = ratio_tables(results)
+    parts += ["## How many times faster than eager", *tables] if tables else []
     if results.rows:
         parts += ["## Bars", as_markdown(bars_table(bars), left=3)]
         misses = [f"- {bar.text}: {miss}" for bar in bars if bar.state == MISSED for miss in bar.misses]
@@ -240,8 +244,8 @@ def page(results: Results, bars: list[Bar], images: list[str], notes: str = "") 
     return "\n\n".join(parts) + "\n"
 
 
-def short_table(results: Results, bars: list[Bar]) -> str:
-    """For a README: whole models at one batch size, by how much faster than eager; the bars that are missed."""
+def ratio_tables(results: Results) -> list[str]:
+    """Whole models at one batch size: how many times faster than eager each way is."""
     parts = []
     for device in dict.fromkeys(row.device for row in results.rows):
         rows = charted_rows(results, device)
@@ -254,21 +258,74 @@ def short_table(results: Results, bars: list[Bar]) -> str:
             eager = row.ms(EAGER)
             cells = [ratio_cell(row, way) for way in ways]
             body.append([short_name(row.model), str(row.batch), number(eager.middle) if eager else "", *cells])
-        there = {row.model for row in rows}
-        gone = [model for model, batch in results.absent("whole", device) if batch == rows[0].batch]
-        parts += [f"Times faster than eager, {DEVICE[device]}:", as_markdown([head, *body])]
-        unknown = [short_name(model) for model in gone if model not in there]
-        parts += [f"{UNKNOWN.capitalize()} yet: {', '.join(unknown)}."] if unknown else []
-    states = {state: sum(bar.state == state for bar in bars) for state in dict.fromkeys(bar.state for bar in bars)}
-    parts.append(f"Bars: {', '.join(f'{count} {state}' for state, count in states.items())}.")
-    parts += [f"- missed: {bar.text} ({bar.numbers})" for bar in bars if bar.state == MISSED]
-    heads = {f"{h['date']}, {h['machine']['cpu']}, {h['machine']['cores']} cores": None for h in results.heads}
-    parts.append(f"{'; '.join(heads)}. Everything measured: [docs/benchmarks.md](docs/benchmarks.md).")
-    return "\n\n".join(parts)
+        parts += [f"### {DEVICE[device]}", as_markdown([head, *body])]
+    return parts
+
+
+def ratios(rows: list[Row], way: str) -> list[float]:
+    """How many times faster than eager a way is, where it was measured and gave the right numbers."""
+    return [ratio for row in rows if (ratio := row.ratio(EAGER, way)) is not None]
+
+
+def overview(results: Results) -> tuple[str | None, str]:
+    """A chart of the ways that ran on most models of the CPU, and three sentences about it, for a README."""
+    cpu, gpu = charted_rows(results, "cpu"), charted_rows(results, "cuda")
+    ways = [way for way in CHARTED if cpu and len(ratios(cpu, way)) > 0.75 * len(cpu)]
+    common = [row for row in cpu if all(row.ratio(EAGER, way) is not None for way in ways)]
+    drawn = None
+    if ways and common:
+        series = [Series(TITLES[way], CHARTED[way]) for way in ways]
+        groups = [  # each way is a group of one bar, which names it: the chart needs no legend
+            Group(TITLES[way], [geometric_mean(ratios(common, way)) if other == way else None for other in ways])
+            for way in ways
+        ]
+        left_out = ", ".join(short_name(row.model) for row in cpu if row not in common)
+        below = f"Geometric mean over {len(common)} models on the CPU" + (f", without {left_out}" if left_out else "")
+        below += ". The dashed line is eager; longer is better."
+        drawn = chart("How many times faster than eager", below, series, groups, legend=False)
+
+    def spread(rows: list[Row], way: str) -> str:
+        found = ratios(rows, way)
+        return f"{min(found):.2f} to {max(found):.2f} times as fast as eager on {len(found)} models"
+
+    first = []
+    if ratios(cpu, "tape"):
+        first.append(f"The default tape gives eager's results bit for bit and is {spread(cpu, 'tape')}")
+    if ratios(cpu, "fast"):
+        first.append(f'`optimize="fast"`, which may change the last bits, is {spread(cpu, "fast")}')
+    sentences = ["; ".join(first) + " (CPU)."] if first else []
+    if ratios(gpu, "graph"):
+        sentences.append(f"On a GPU, CUDA graphs are {spread(gpu, 'graph')}.")
+    gone = {short_name(model) for device in DEVICE for model, _ in results.absent("whole", device)}
+    gone -= {short_name(row.model) for row in [*cpu, *gpu]}
+    if gone:
+        sentences.append(f"Not measured yet: {', '.join(sorted(gone))}.")
+    return drawn, " ".join(sentences)
+
+
+def readme_part(results: Results, bars: list[Bar], image: str | None, text: str) -> str:
+    """What stands between the markers of a README."""
+    met, missed = (sum(bar.state == state for bar in bars) for state in (MET, MISSED))
+    text += (
+        f" Of {len(bars)} targets set beforehand {met} are met and {missed} missed: "
+        "[docs/benchmarks.md](docs/benchmarks.md) lists them, with all tables, the machines and the reasons."
+    )
+    picture = f"![How many times faster than eager]({image})\n\n" if image else ""
+    return picture + fill(text.strip(), 120, break_long_words=False, break_on_hyphens=False)
+
+
+def write_readme(results: Results, bars: list[Bar], path: Path) -> None:
+    drawn, text = overview(results)
+    old, image = path.read_text(encoding="utf-8"), "docs/images/overview.svg" if drawn else None
+    new = put_between(old, readme_part(results, bars, image, text))
+    if drawn and image:
+        (path.parent / image).parent.mkdir(parents=True, exist_ok=True)
+        (path.parent / image).write_text(drawn, encoding="utf-8")
+    path.write_text(new, encoding="utf-8")
 
 
 def put_between(text: str, new: str) -> str:
-    """The text with what is between the markers replaced."""
+    """The text with the part between the markers replaced."""
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         raise SystemExit(f"the file must have one line {BEGIN} and, below it, one line {END}")
     before, _, rest = text.partition(BEGIN)
@@ -311,8 +368,7 @@ def main(argv: list[str] | None = None) -> int:
         options.page.parent.mkdir(parents=True, exist_ok=True)
         print("\nwritten:", *write_page(results, bars, options.page, notes))
     if options.readme:
-        text = options.readme.read_text(encoding="utf-8")
-        options.readme.write_text(put_between(text, short_table(results, bars)), encoding="utf-8")
+        write_readme(results, bars, options.readme)
     return 0
 
 

@@ -57,11 +57,17 @@ def _bar(left: int, series: Series, y: int, found: float | str, scale: float, un
 
 
 def chart(
-    title: str, below: str, series: list[Series], groups: list[Group], unit: str = "x", line_at: float = 1.0
+    title: str,
+    below: str,
+    series: list[Series],
+    groups: list[Group],
+    unit: str = "x",
+    line_at: float = 1.0,
+    legend: bool = True,
 ) -> str:
-    """Bars by group and series, and a line at one number."""
+    """Bars by group and series, and a dashed line at one number."""
     left = 20 + LETTER * max((len(group.name) for group in groups), default=0)
-    legend, y = _legend(left, series)
+    squares, y = _legend(left, series) if legend else ([], TOP)
     numbers = [found for group in groups for found in group.bars if isinstance(found, float)]
     scale = (WIDTH - left - 60) / max([*numbers, line_at])
     top = y
@@ -82,4 +88,4 @@ def chart(
         f'<text class="head" x="{left}" y="22">{escape(title)}</text>',
         f'<text class="faint" x="{left}" y="40">{escape(below)}</text>',
     ]
-    return "\n".join([*head, *legend, *body, axis, "</svg>", ""])
+    return "\n".join([*head, *squares, *body, axis, "</svg>", ""])

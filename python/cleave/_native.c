@@ -136,15 +136,15 @@ static PyObject *set_skipped_prefixes(PyObject *self, PyObject *tuple)
 
 /* ---- sequences of tensors --------------------------------------------------------------------------------------- */
 
-clv_tensor *need_tensor(PyObject *o)
+br_tensor *need_tensor(PyObject *o)
 {
-	clv_tensor *t = py_borrow(o);
+	br_tensor *t = py_borrow(o);
 	if (!t)
 		PyErr_Format(PyExc_TypeError, "a tensor is needed, not %s", Py_TYPE(o)->tp_name);
 	return t;
 }
 
-void tensors_free(clv_tensor **t, Py_ssize_t n)
+void tensors_free(br_tensor **t, Py_ssize_t n)
 {
 	for (Py_ssize_t i = 0; t && i < n; i++)
 		br_unref(t[i]);
@@ -152,13 +152,13 @@ void tensors_free(clv_tensor **t, Py_ssize_t n)
 }
 
 /* New references to the tensors of a sequence; None gives NULL. The caller frees with tensors_free. */
-clv_tensor **tensor_array(PyObject *seq, Py_ssize_t *n)
+br_tensor **tensor_array(PyObject *seq, Py_ssize_t *n)
 {
 	PyObject *fast = PySequence_Fast(seq, "a sequence of tensors is needed");
 	if (!fast)
 		return NULL;
 	*n = PySequence_Fast_GET_SIZE(fast);
-	clv_tensor **out = PyMem_Calloc((size_t)*n + 1, sizeof *out);
+	br_tensor **out = PyMem_Calloc((size_t)*n + 1, sizeof *out);
 	for (Py_ssize_t i = 0; out && i < *n; i++) {
 		PyObject *o = PySequence_Fast_GET_ITEM(fast, i);
 		if (o == Py_None)

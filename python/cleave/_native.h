@@ -17,10 +17,10 @@ PyObject *none_or_raise(clv_status st);   /* None for CLV_OK */
 enum { E_PAYLOAD = -1, E_ARTIFACT = -2 }; /* as status numbers: classes of errors about payloads and .clv files */
 PyObject *error_class(long code);         /* borrowed; RuntimeError before the classes are set */
 void where(char *out, size_t n);          /* the user's source line */
-clv_tensor *need_tensor(PyObject *o);     /* borrowed; NULL with TypeError */
-void tensors_free(clv_tensor **t, Py_ssize_t n);
+br_tensor *need_tensor(PyObject *o);      /* borrowed; NULL with TypeError */
+void tensors_free(br_tensor **t, Py_ssize_t n);
 /* New references to the tensors of a sequence; None gives NULL. The caller frees with tensors_free. */
-clv_tensor **tensor_array(PyObject *seq, Py_ssize_t *n);
+br_tensor **tensor_array(PyObject *seq, Py_ssize_t *n);
 
 /* _native_stream.c: one recorded forward */
 typedef struct StreamObject {
@@ -125,15 +125,15 @@ PyObject *effects_of(const plan *p, node_id first, node_id end, bool rebinds);
 /* _native_program.c: a part of a plan, ready to run, bound to the live tensors of a model */
 extern PyTypeObject ProgramType;
 /* Tensors (taken) and numbers in the order of the output tree, then the rest of the tensors; a tuple. */
-PyObject *wrap_outputs(const clv_program *g, clv_tensor **t, uint32_t ntensors, const br_arg *numbers);
+PyObject *wrap_outputs(const clv_program *g, br_tensor **t, uint32_t ntensors, const br_arg *numbers);
 PyObject *outputs_schema(const clv_program *g); /* list of (dtype, shape, device, requires grad) */
 
 PlanObject *program_plan(PyObject *program); /* borrowed */
 /* The module tensors and constants that a program reads, by value id, after a check that the model is as it was. NULL with
    an exception; the caller frees with tensors_free. */
-clv_tensor **program_externals(PyObject *program, Py_ssize_t *n);
+br_tensor **program_externals(PyObject *program, Py_ssize_t *n);
 /* A python_fn; ctx is the PlanObject. Called without the GIL. */
-clv_status call_python(void *ctx, value_id object, clv_tensor *const *args, uint32_t nargs, clv_tensor **results,
+clv_status call_python(void *ctx, value_id object, br_tensor *const *args, uint32_t nargs, br_tensor **results,
                        uint32_t nresults);
 
 /* _native_trace.c: compiled segments */

@@ -39,13 +39,13 @@ static bool need_state(saver *s, const char *name)
 static const char *const CONST_NAME = "cleave.const.%u";
 
 /* The number of a tensor that is the same as this constant, to the last bit and in its layout; NONE: there is none. */
-static uint32_t find_const(const saver *s, const clv_tensor *t)
+static uint32_t find_const(const saver *s, const br_tensor *t)
 {
 	br_meta want, m;
 	if (br_meta_get(t, &want) != CLV_OK)
 		return NONE;
 	for (Py_ssize_t i = 0; i < PyList_GET_SIZE(s->tensors); i++) {
-		const clv_tensor *other = py_borrow(PyList_GET_ITEM(s->tensors, i));
+		const br_tensor *other = py_borrow(PyList_GET_ITEM(s->tensors, i));
 		const char *label = PyUnicode_AsUTF8(PyList_GET_ITEM(s->labels, i));
 		bool same = false;
 		if (!label || strncmp(label, "cleave.const.", 13) != 0 || br_meta_get(other, &m) != CLV_OK ||
@@ -60,7 +60,7 @@ static uint32_t find_const(const saver *s, const clv_tensor *t)
 
 static bool need_const(saver *s, artifact_plan *e, PlanObject *o, value_id v)
 {
-	const clv_tensor *t = v < o->data.n ? o->data.tensors[v] : NULL;
+	const br_tensor *t = v < o->data.n ? o->data.tensors[v] : NULL;
 	if (!t) {
 		PyErr_SetString(PyExc_ValueError, "the plan has a constant without data: it was read from text");
 		return false;

@@ -228,7 +228,7 @@ static clv_status py_load(void *ctx, const compiled *c, const code_spec *s, void
 	return st;
 }
 
-static PyObject *tensors_to(clv_tensor *const *t, uint32_t n)
+static PyObject *tensors_to(br_tensor *const *t, uint32_t n)
 {
 	PyObject *list = PyList_New(n);
 	for (uint32_t i = 0; list && i < n; i++) {
@@ -241,7 +241,7 @@ static PyObject *tensors_to(clv_tensor *const *t, uint32_t n)
 	return list;
 }
 
-static clv_status take_outputs(PyObject *given, uint32_t n, clv_tensor **outputs)
+static clv_status take_outputs(PyObject *given, uint32_t n, br_tensor **outputs)
 {
 	PyObject *fast = PySequence_Fast(given, "run gives a list of tensors");
 	if (!fast)

@@ -164,7 +164,7 @@ static PyObject *code_new_py(PyTypeObject *type, PyObject *args, PyObject *kwarg
 }
 
 /* Tensors like the outputs say what is wanted. */
-static clv_status wanted_like(clv_tensor *const *like, uint32_t n, br_blob *out)
+static clv_status wanted_like(br_tensor *const *like, uint32_t n, br_blob *out)
 {
 	for (uint32_t i = 0; i < n; i++) {
 		br_meta m;
@@ -174,10 +174,10 @@ static clv_status wanted_like(clv_tensor *const *like, uint32_t n, br_blob *out)
 	return CLV_OK;
 }
 
-static PyObject *run_code(CodeObject *o, clv_tensor **in, clv_tensor **like)
+static PyObject *run_code(CodeObject *o, br_tensor **in, br_tensor **like)
 {
 	br_blob *wanted = PyMem_Calloc(o->noutputs + 1, sizeof *wanted);
-	clv_tensor **out = PyMem_Calloc(o->noutputs + 1, sizeof *out);
+	br_tensor **out = PyMem_Calloc(o->noutputs + 1, sizeof *out);
 	PyObject *list = NULL;
 	if (wanted && out) {
 		clv_status st = wanted_like(like, o->noutputs, wanted);
@@ -204,7 +204,7 @@ static PyObject *code_py_run(CodeObject *o, PyObject *args)
 	Py_ssize_t n = 0, k = 0;
 	if (!PyArg_ParseTuple(args, "OO", &inputs, &like))
 		return NULL;
-	clv_tensor **in = tensor_array(inputs, &n), **want = in ? tensor_array(like, &k) : NULL;
+	br_tensor **in = tensor_array(inputs, &n), **want = in ? tensor_array(like, &k) : NULL;
 	if (want && (n != o->ninputs || k != o->noutputs))
 		PyErr_Format(PyExc_ValueError, "it has %u inputs and %u outputs", o->ninputs, o->noutputs);
 	else if (want)

@@ -67,7 +67,7 @@ static bool put_elements(const void *data, const br_meta *m, uint32_t dim, int64
 static clv_status literal(void *ctx, value_id v, strbuf *b, bool *done)
 {
 	const PlanObject *o = ctx;
-	const clv_tensor *t = v < o->data.n ? o->data.tensors[v] : NULL;
+	const br_tensor *t = v < o->data.n ? o->data.tensors[v] : NULL;
 	br_meta m;
 	int64_t count = 1, at = 0;
 	*done = false;
@@ -370,7 +370,7 @@ static PyObject *place_of(PlanObject *o, value_id v)
 	PyObject *place = take_string(st, text);
 	if (!place)
 		return NULL;
-	clv_tensor *data = x->kind == VALUE_CONST && v < o->data.n ? o->data.tensors[v] : NULL;
+	br_tensor *data = x->kind == VALUE_CONST && v < o->data.n ? o->data.tensors[v] : NULL;
 	PyObject *tensor = data ? py_wrap(br_ref(data)) : Py_NewRef(Py_None);
 	if (!tensor) {
 		Py_DECREF(place);

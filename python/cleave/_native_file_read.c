@@ -112,7 +112,7 @@ static PyObject *build(builder *b)
 
 static PyObject *memory_bytes(const payload *p, uint32_t memory)
 {
-	clv_tensor *bytes;
+	br_tensor *bytes;
 	clv_status st = memory_tensor(p, memory, &bytes);
 	return st == CLV_OK ? py_wrap(bytes) : raise_payload(st);
 }
@@ -140,7 +140,7 @@ static PyObject *make_memories(const payload *p, PyObject *place_fn)
 static PyObject *make_view(const payload *p, uint32_t i, PyObject *memories)
 {
 	const payload_tensor *t = &p->tensors.at[i];
-	clv_tensor *made, *bytes = need_tensor(PyList_GET_ITEM(memories, t->memory));
+	br_tensor *made, *bytes = need_tensor(PyList_GET_ITEM(memories, t->memory));
 	if (!bytes)
 		return NULL;
 	clv_status st = memory_view(p, i, bytes, p->memories.at[t->memory].lead, t->requires_grad, &made);
@@ -291,7 +291,7 @@ PyObject *payload_read_py(PyObject *self, PyObject *args)
 static bool add_array(PyObject *dict, const clv_arrays *from, uint32_t i)
 {
 	clv_array a = {.size = sizeof a};
-	clv_tensor *t;
+	br_tensor *t;
 	clv_status st = clv_arrays_get(from, i, &a);
 	if (st == CLV_OK)
 		st = clv_tensor_from_data(a.data, a.dtype, a.ndim, a.shape, &t);

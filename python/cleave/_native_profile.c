@@ -215,8 +215,8 @@ PyObject *profile_blocks_py(PyObject *self, PyObject *args)
 	                  .tick = watch,
 	                  .ctx = &w};
 	node_id *ends = read_ends(list, &s.n);
-	clv_tensor **tensors = ends ? tensor_array(seq, &inputs) : NULL;
-	clv_tensor **externals = tensors ? program_externals(program, &values) : NULL;
+	br_tensor **tensors = ends ? tensor_array(seq, &inputs) : NULL;
+	br_tensor **externals = tensors ? program_externals(program, &values) : NULL;
 	s.ends = ends;
 	s.inputs = tensors;
 	s.externals = externals;

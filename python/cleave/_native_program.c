@@ -272,7 +272,7 @@ static PyObject *live_item(PyObject *holder, PyObject *key)
 }
 
 /* A fresh reference to each external, so that another thread may re-bind the module meanwhile. */
-static bool gather_externals(ProgramObject *o, clv_tensor **out)
+static bool gather_externals(ProgramObject *o, br_tensor **out)
 {
 	const view *v = &o->g->v;
 	for (uint32_t i = 0; i < v->externals.n; i++) {
@@ -294,7 +294,7 @@ static bool gather_externals(ProgramObject *o, clv_tensor **out)
 }
 
 /* Likewise, of those that tell that an external was written. */
-static void gather_beside(ProgramObject *o, clv_tensor **out)
+static void gather_beside(ProgramObject *o, br_tensor **out)
 {
 	for (uint32_t i = 0; i < o->g->v.externals.n; i++) {
 		PyObject *t = o->beside[i].holder ? live_item(o->beside[i].holder, o->beside[i].key) : NULL;
@@ -345,13 +345,13 @@ static PyObject *wrap_number(const br_arg *a)
 }
 
 /* Tensors and numbers in the order of the output tree, then the rest of the tensors. */
-PyObject *wrap_outputs(const clv_program *g, clv_tensor **t, uint32_t ntensors, const br_arg *numbers)
+PyObject *wrap_outputs(const clv_program *g, br_tensor **t, uint32_t ntensors, const br_arg *numbers)
 {
 	uint32_t n = ntensors + g->out_numbers.n, next = 0;
 	PyObject *out = PyTuple_New(n);
 	for (uint32_t i = 0; i < n; i++) {
 		bool number = next < g->out_numbers.n && g->out_numbers.at[next].at == i;
-		clv_tensor *tensor = number ? NULL : t[i - next];
+		br_tensor *tensor = number ? NULL : t[i - next];
 		PyObject *x = !out ? NULL : number ? wrap_number(&numbers[next]) : py_wrap(tensor);
 		next += number;
 		if (!out)
@@ -364,7 +364,7 @@ PyObject *wrap_outputs(const clv_program *g, clv_tensor **t, uint32_t ntensors, 
 	return out;
 }
 
-clv_status call_python(void *ctx, value_id object, clv_tensor *const *args, uint32_t nargs, clv_tensor **results,
+clv_status call_python(void *ctx, value_id object, br_tensor *const *args, uint32_t nargs, br_tensor **results,
                        uint32_t nresults)
 {
 	PlanObject *o = ctx;
@@ -414,7 +414,7 @@ static int64_t *symbol_array(const plan *p, PyObject *given)
 
 /* What a run needs, gathered: the same for running and for checking alone. */
 typedef struct Prepared {
-	clv_tensor **inputs, **externals, **beside, **outputs, **guards;
+	br_tensor **inputs, **externals, **beside, **outputs, **guards;
 	br_arg *numbers; /* of the output */
 	Py_ssize_t n, nguards;
 	int64_t *symbols;
@@ -500,16 +500,16 @@ PlanObject *program_plan(PyObject *program)
 	return ((ProgramObject *)program)->plan;
 }
 
-clv_tensor **program_externals(PyObject *program, Py_ssize_t *n)
+br_tensor **program_externals(PyObject *program, Py_ssize_t *n)
 {
 	ProgramObject *o = (ProgramObject *)program;
 	const view *v = &o->g->v;
 	clv_status st = check_model(o->plan, o->modules);
 	if (st != CLV_OK)
-		return (clv_tensor **)raise_status(st);
+		return (br_tensor **)raise_status(st);
 	*n = o->plan->p->values.n;
-	clv_tensor **found = PyMem_Calloc(v->externals.n + 1, sizeof *found),
-			   **out = PyMem_Calloc((size_t)*n + 1, sizeof *out);
+	br_tensor **found = PyMem_Calloc(v->externals.n + 1, sizeof *found),
+			  **out = PyMem_Calloc((size_t)*n + 1, sizeof *out);
 	bool ok = found && out ? gather_externals(o, found) : PyErr_NoMemory() != NULL;
 	for (uint32_t i = 0; found && out && i < v->externals.n; i++)
 		out[v->externals.at[i]] = found[i];
@@ -555,7 +555,7 @@ static PyObject *program_py_check_run(ProgramObject *o, PyObject *args)
 static PyObject *program_py_check(ProgramObject *o, PyObject *seq)
 {
 	Py_ssize_t n;
-	clv_tensor **inputs = tensor_array(seq, &n);
+	br_tensor **inputs = tensor_array(seq, &n);
 	if (!inputs)
 		return NULL;
 	clv_status st = (uint32_t)n == o->g->v.inputs.n
@@ -680,7 +680,7 @@ static PyObject *program_py_symbols(ProgramObject *o, PyObject *seq)
 	const plan *p = o->g->p;
 	run_spec r = {0};
 	Py_ssize_t n = 0;
-	clv_tensor **inputs = tensor_array(seq, &n);
+	br_tensor **inputs = tensor_array(seq, &n);
 	int64_t *syms = inputs ? PyMem_Calloc(p->symbols.n + 1, sizeof *syms) : NULL;
 	PyObject *out = NULL;
 	if (syms) {
@@ -737,7 +737,7 @@ static PyObject *program_py_shapes(ProgramObject *o, PyObject *args)
 }
 
 /* Where a tensor lies; and what it is, if it may be a number of the host, which goes into a graph by value. */
-static uint64_t mark_one(const clv_tensor *t)
+static uint64_t mark_one(const br_tensor *t)
 {
 	br_meta m;
 	uint64_t mark;
@@ -749,7 +749,7 @@ static uint64_t mark_one(const clv_tensor *t)
 	return mark;
 }
 
-static uint64_t mark_all(clv_tensor *const *tensors, uint32_t n)
+static uint64_t mark_all(br_tensor *const *tensors, uint32_t n)
 {
 	uint64_t h = 0;
 	for (uint32_t i = 0; i < n; i++) {
@@ -760,7 +760,7 @@ static uint64_t mark_all(clv_tensor *const *tensors, uint32_t n)
 }
 
 /* Checks the call, and makes ready what a graph of the main part reads but does not make. */
-static clv_status ready_for_graph(ProgramObject *o, const Prepared *x, clv_tensor **guards, uint32_t nguards,
+static clv_status ready_for_graph(ProgramObject *o, const Prepared *x, br_tensor **guards, uint32_t nguards,
                                   uint64_t *mark, uint64_t *generation)
 {
 	run_spec r = x->r;
@@ -773,7 +773,7 @@ static clv_status ready_for_graph(ProgramObject *o, const Prepared *x, clv_tenso
 }
 
 /* Takes over the tensors. */
-static PyObject *wrap_tensors(clv_tensor **t, uint32_t n)
+static PyObject *wrap_tensors(br_tensor **t, uint32_t n)
 {
 	PyObject *out = PyTuple_New(n);
 	for (uint32_t i = 0; out && i < n; i++) {
@@ -795,7 +795,7 @@ static PyObject *program_py_before_graph(ProgramObject *o, PyObject *args)
 	PyObject *result = NULL;
 	uint64_t mark = 0, generation = 0;
 	uint32_t n = o->g->optimizer ? optimizer_guards(o->g->optimizer) : 0;
-	clv_tensor **guards = PyMem_Calloc(n + 1, sizeof *guards);
+	br_tensor **guards = PyMem_Calloc(n + 1, sizeof *guards);
 	if (!guards)
 		return PyErr_NoMemory();
 	if (prepare(o, args, &x)) {

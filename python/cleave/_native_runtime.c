@@ -380,7 +380,7 @@ static clv_status run_plan(void *ctx, uint32_t i)
 {
 	RuntimeCall *c = ctx;
 	const runtime_plan *e = &c->r->plans.at[i];
-	clv_tensor **outputs = PyMem_Calloc(e->noutputs + 1, sizeof *outputs);
+	br_tensor **outputs = PyMem_Calloc(e->noutputs + 1, sizeof *outputs);
 	br_arg *numbers = PyMem_Calloc(e->g->out_numbers.n + 1, sizeof *numbers);
 	clv_status st = outputs && numbers ? CLV_OK : fail_nomem();
 	c->plan = i;
@@ -403,7 +403,7 @@ static PyObject *call_result(const RuntimeCall *c, clv_status st)
 }
 
 /* The values of the symbols of a call, by name. */
-static PyObject *sizes_to(const clv_program *g, clv_tensor *const *inputs)
+static PyObject *sizes_to(const clv_program *g, br_tensor *const *inputs)
 {
 	const plan *p = g->p;
 	PyObject *out = PyDict_New();
@@ -428,7 +428,7 @@ static PyObject *runtime_py_run(RuntimeObject *o, PyObject *seq)
 {
 	Py_ssize_t n;
 	int64_t version = 0;
-	clv_tensor **inputs = tensor_array(seq, &n);
+	br_tensor **inputs = tensor_array(seq, &n);
 	if (!inputs)
 		return NULL;
 	RuntimeCall c = {.r = o->r, .spec = {.inputs = inputs, .version = &version}};
@@ -445,8 +445,8 @@ static clv_status run_sizes(void *ctx, uint32_t i)
 {
 	RuntimeCall *c = ctx;
 	const clv_program *g = c->r->plans.at[i].g;
-	clv_tensor *const *given = c->spec.inputs;
-	clv_tensor **inputs = PyMem_Calloc(g->v.inputs.n + 1, sizeof *inputs);
+	br_tensor *const *given = c->spec.inputs;
+	br_tensor **inputs = PyMem_Calloc(g->v.inputs.n + 1, sizeof *inputs);
 	if (!inputs)
 		return fail_nomem();
 	for (uint32_t k = 0; k < g->v.inputs.n; k++)
@@ -475,7 +475,7 @@ static PyObject *runtime_py_run_suffix(RuntimeObject *o, PyObject *args)
 		return PyErr_Format(PyExc_IndexError, "there is no plan %u", i);
 	const clv_program *g = o->r->plans.at[i].g;
 	int64_t *symbols = int_array(sizes, &given);
-	clv_tensor **inputs = PyErr_Occurred() ? NULL : tensor_array(seq, &n);
+	br_tensor **inputs = PyErr_Occurred() ? NULL : tensor_array(seq, &n);
 	if (inputs && ((uint32_t)given != g->p->symbols.n || (uint32_t)n != g->v.inputs.n))
 		raise_status(fail(CLV_E_INPUT, "the boundary has %zd tensors and %zd sizes, %u and %u are needed", n, given,
 		                  g->v.inputs.n, g->p->symbols.n));
@@ -515,7 +515,7 @@ static PyObject *runtime_py_state(RuntimeObject *o, PyObject *unused)
 {
 	PyObject *out = PyDict_New();
 	const payload *p = o->r->a->tensors;
-	clv_tensor **now = PyMem_Calloc(p->tensors.n + 1, sizeof *now);
+	br_tensor **now = PyMem_Calloc(p->tensors.n + 1, sizeof *now);
 	(void)unused;
 	if (!now)
 		PyErr_NoMemory();
@@ -615,7 +615,7 @@ static PyObject *runtime_py_constants(RuntimeObject *o, PyObject *number)
 	const artifact_plan *e = &o->r->a->plans.at[i];
 	PyObject *out = PyDict_New();
 	for (uint32_t k = 0; out && k < e->consts.n; k++) {
-		clv_tensor *data = o->r->state[e->consts.at[k].tensor];
+		br_tensor *data = o->r->state[e->consts.at[k].tensor];
 		strbuf b = STRBUF_INIT;
 		char *place = NULL;
 		source_place(e->p, e->consts.at[k].value, &b);

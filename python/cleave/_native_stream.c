@@ -119,7 +119,7 @@ static PyObject *stream_py_python_begin(StreamObject *o, PyObject *args)
 	Py_ssize_t n;
 	if (!PyArg_ParseTuple(args, "sO", &label, &seq))
 		return NULL;
-	clv_tensor **tensors = tensor_array(seq, &n);
+	br_tensor **tensors = tensor_array(seq, &n);
 	if (!tensors)
 		return NULL;
 	clv_status st = stream_python_begin(o->s, label, tensors, (uint32_t)n);
@@ -134,7 +134,7 @@ static PyObject *stream_py_python_end(StreamObject *o, PyObject *args)
 	Py_ssize_t n, nwritten;
 	if (!PyArg_ParseTuple(args, "IOO!", &call.object, &seq, &PyList_Type, &given))
 		return NULL;
-	clv_tensor **tensors = tensor_array(seq, &n);
+	br_tensor **tensors = tensor_array(seq, &n);
 	int64_t *written = tensors ? int_array(given, &nwritten) : NULL;
 	clv_status st = CLV_OK;
 	if (written) {
@@ -253,11 +253,11 @@ static PyObject *stream_py_restore_generators(StreamObject *o, PyObject *unused)
 	return none_or_raise(br_recorder_restore_generators(o->s->recorder));
 }
 
-static PyObject *with_tensors(PyObject *seq, clv_status (*f)(StreamObject *, clv_tensor *const *, uint32_t),
+static PyObject *with_tensors(PyObject *seq, clv_status (*f)(StreamObject *, br_tensor *const *, uint32_t),
                               StreamObject *o)
 {
 	Py_ssize_t n;
-	clv_tensor **tensors = tensor_array(seq, &n);
+	br_tensor **tensors = tensor_array(seq, &n);
 	if (!tensors)
 		return NULL;
 	clv_status st = f(o, tensors, (uint32_t)n);
@@ -265,7 +265,7 @@ static PyObject *with_tensors(PyObject *seq, clv_status (*f)(StreamObject *, clv
 	return none_or_raise(st);
 }
 
-static clv_status check_hooks(StreamObject *o, clv_tensor *const *tensors, uint32_t n)
+static clv_status check_hooks(StreamObject *o, br_tensor *const *tensors, uint32_t n)
 {
 	return stream_check_hooks(o->s, tensors, n);
 }
@@ -298,7 +298,7 @@ static PyObject *stream_py_check_hooks(StreamObject *o, PyObject *seq)
 	return with_tensors(seq, check_hooks, o);
 }
 
-static clv_status pass_hooks(StreamObject *o, clv_tensor *const *tensors, uint32_t n)
+static clv_status pass_hooks(StreamObject *o, br_tensor *const *tensors, uint32_t n)
 {
 	return br_recorder_pass_hooks(o->s->recorder, tensors, n);
 }

@@ -170,7 +170,7 @@ static bool check_reasons(const artifact *a, PyObject *no)
 
 typedef struct call_list {
 	clv_trace_call *at;
-	clv_tensor ***tensors;
+	br_tensor ***tensors;
 	Py_ssize_t n;
 } call_list;
 
@@ -193,11 +193,11 @@ static bool call_list_read(PyObject *list, call_list *c)
 	}
 	for (; c->n < count; c->n++) {
 		Py_ssize_t n;
-		clv_tensor **tensors = tensor_array(PyList_GET_ITEM(list, c->n), &n);
+		br_tensor **tensors = tensor_array(PyList_GET_ITEM(list, c->n), &n);
 		if (!tensors)
 			return false;
 		c->tensors[c->n] = tensors;
-		c->at[c->n] = (clv_trace_call){(const clv_tensor *const *)tensors, (uint32_t)n};
+		c->at[c->n] = (clv_trace_call){(const br_tensor *const *)tensors, (uint32_t)n};
 	}
 	return true;
 }
@@ -420,7 +420,7 @@ static bool check_entries(PyObject *list)
 
 static uint64_t mark_of(PyObject *list, Py_ssize_t i, int contents)
 {
-	const clv_tensor *t = py_borrow(PyTuple_GET_ITEM(PyList_GET_ITEM(list, i), 2));
+	const br_tensor *t = py_borrow(PyTuple_GET_ITEM(PyList_GET_ITEM(list, i), 2));
 	uint64_t mark;
 	if (!contents)
 		return br_place(t);

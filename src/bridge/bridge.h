@@ -14,10 +14,12 @@
 extern "C" {
 #endif
 
-/* ---- tensors: a clv_tensor* is one counted reference; NULL is the undefined tensor ------------------------------ */
+/* ---- tensors: a br_tensor* is one counted reference; NULL is the undefined tensor ------------------------------- */
 
-clv_tensor *br_ref(const clv_tensor *t); /* a new reference; NULL for NULL */
-void br_unref(clv_tensor *t);            /* NULL is allowed */
+typedef clv_tensor br_tensor;
+
+br_tensor *br_ref(const br_tensor *t); /* a new reference; NULL for NULL */
+void br_unref(br_tensor *t);           /* NULL is allowed */
 
 typedef struct br_meta {
 	bool strided;   /* false: sparse, nested, opaque: sizes may be missing, strides are */
@@ -33,19 +35,19 @@ typedef struct br_meta {
 	const void *storage; /* identity only; NULL when it has none */
 } br_meta;
 
-clv_status br_meta_get(const clv_tensor *t, br_meta *out);
+clv_status br_meta_get(const br_tensor *t, br_meta *out);
 /* Has this dtype, device and shape (dims are indices into sizes). False for what is not strided. */
-bool br_fits(const clv_tensor *t, uint8_t dtype, const char *device, uint32_t ndim, const uint32_t *dims,
+bool br_fits(const br_tensor *t, uint8_t dtype, const char *device, uint32_t ndim, const uint32_t *dims,
              const int64_t *sizes);
-bool br_requires_grad(const clv_tensor *t); /* false for NULL */
-bool br_has_graph(const clv_tensor *t);     /* gradients go on behind it */
-bool br_is_contiguous(const br_meta *m);    /* row-major, dimensions of size 1 ignored */
-clv_status br_bits_equal(const clv_tensor *a, const clv_tensor *b, bool *out); /* same type, shape and bits */
-clv_status br_clone(const clv_tensor *t, bool grad, clv_tensor **out); /* same strides; grad: gradients flow through */
+bool br_requires_grad(const br_tensor *t); /* false for NULL */
+bool br_has_graph(const br_tensor *t);     /* gradients go on behind it */
+bool br_is_contiguous(const br_meta *m);   /* row-major, dimensions of size 1 ignored */
+clv_status br_bits_equal(const br_tensor *a, const br_tensor *b, bool *out); /* same type, shape and bits */
+clv_status br_clone(const br_tensor *t, bool grad, br_tensor **out); /* same strides; grad: gradients flow through */
 /* The elements in row-major order: of a bool or integer tensor, of a floating one. Any device. */
-clv_status br_read_ints(const clv_tensor *t, int64_t *out);
-clv_status br_read_floats(const clv_tensor *t, double *out);
-clv_status br_tensor_copy_(clv_tensor *dst, const clv_tensor *src); /* data only; the version counter does not move */
+clv_status br_read_ints(const br_tensor *t, int64_t *out);
+clv_status br_read_floats(const br_tensor *t, double *out);
+clv_status br_tensor_copy_(br_tensor *dst, const br_tensor *src); /* data only; the version counter does not move */
 
 /* ---- tensors as memory: bridge_memory.cpp ------------------------------------------------------------------------ */
 
@@ -56,15 +58,15 @@ typedef struct br_memory {
 
 /* The bytes that its elements lie on, or with `whole` those of its storage: first and behind the last, the same where there
    are none. */
-void br_extent(const clv_tensor *t, bool whole, uintptr_t *low, uintptr_t *high);
+void br_extent(const br_tensor *t, bool whole, uintptr_t *low, uintptr_t *high);
 /* A number that changes when a tensor gets other memory or another layout. */
-uint64_t br_place(const clv_tensor *t);
+uint64_t br_place(const br_tensor *t);
 /* One that also changes when it is written. Writes that no version counts (x.data) are seen where they reach one of a few
    elements that are looked at: all of them on the CPU, where it has up to `whole` bytes. False: nothing counts writes of
    this tensor, and not all of it was looked at. */
-bool br_mark(const clv_tensor *t, size_t whole, uint64_t *out);
-clv_status br_memory_get(const clv_tensor *t, br_memory *out);    /* refuses what is not plain memory of the CPU */
-clv_status br_bytes_new(size_t n, clv_tensor **out, void **data); /* u8[n] with no values yet */
+bool br_mark(const br_tensor *t, size_t whole, uint64_t *out);
+clv_status br_memory_get(const br_tensor *t, br_memory *out);    /* refuses what is not plain memory of the CPU */
+clv_status br_bytes_new(size_t n, br_tensor **out, void **data); /* u8[n] with no values yet */
 
 typedef struct br_blob {
 	uint8_t dtype;
@@ -75,26 +77,26 @@ typedef struct br_blob {
 
 /* A tensor on memory of somebody else's; `release(ctx)`, which may be NULL, is called once, when the last tensor on it is
    gone; not on failure. */
-clv_status br_wrap(void *data, const br_blob *b, void (*release)(void *), void *ctx, clv_tensor **out);
-bool br_is_fixed(const clv_tensor *t);
-int64_t br_numel(const clv_tensor *t);
-int64_t br_itemsize(const clv_tensor *t);
+clv_status br_wrap(void *data, const br_blob *b, void (*release)(void *), void *ctx, br_tensor **out);
+bool br_is_fixed(const br_tensor *t);
+int64_t br_numel(const br_tensor *t);
+int64_t br_itemsize(const br_tensor *t);
 /* Elements into a tensor of the same shape and dtype; check_like: whether they are (CLV_E_INPUT names `name`). */
-clv_status br_copy(const clv_tensor *from, clv_tensor *to);
-clv_status br_check_like(const clv_tensor *want, const clv_tensor *got, const char *name);
+clv_status br_copy(const br_tensor *from, br_tensor *to);
+clv_status br_check_like(const br_tensor *want, const br_tensor *got, const char *name);
 /* A device as tensors call it ("cuda" is "cuda:0"), if it is here; n: 16 are enough. */
 clv_status br_device(const char *text, char *out, size_t n);
 /* On another device, or itself if it is there. Data of the CPU goes to the CPU as it is. */
-clv_status br_to_device(const clv_tensor *t, const char *device, clv_tensor **out);
+clv_status br_to_device(const br_tensor *t, const char *device, br_tensor **out);
 
 /* A leaf on the same memory that requires grad or does not. */
-clv_status br_leaf(const clv_tensor *t, bool requires_grad, clv_tensor **out);
+clv_status br_leaf(const br_tensor *t, bool requires_grad, br_tensor **out);
 /* Waits until the device ("cuda:0") has done all that it was given; nothing on the CPU. */
 clv_status br_synchronize(const char *device);
 /* The stream that this thread gives work of the device to, by number; 0 on the CPU. */
 int64_t br_stream(const char *device);
 /* This thread's stream reads the tensor: whoever frees it, its memory is not used again before that is done. */
-void br_used_on_stream(const clv_tensor *t);
+void br_used_on_stream(const br_tensor *t);
 bool br_allows_tf32(void); /* CUDA may round what goes into products and convolutions of f32 to 10 bits */
 
 typedef struct br_view {
@@ -106,10 +108,10 @@ typedef struct br_view {
 	const quantiser *quantiser; /* NULL unless the dtype is quantised */
 } br_view;
 
-clv_status br_view_bytes(const clv_tensor *bytes, const br_view *v, clv_tensor **out); /* shares the memory of bytes */
+clv_status br_view_bytes(const br_tensor *bytes, const br_view *v, br_tensor **out); /* shares the memory of bytes */
 /* The quantiser of a quantised tensor but for its numbers, and those: `n` scales and then as many zero points. */
-clv_status br_quantiser_get(const clv_tensor *t, quantiser *out);
-clv_status br_quantiser_numbers(const clv_tensor *t, const quantiser *q, double *out);
+clv_status br_quantiser_get(const br_tensor *t, quantiser *out);
+clv_status br_quantiser_numbers(const br_tensor *t, const quantiser *q, double *out);
 
 /* ---- what libraries set up once: bridge_warm.cpp --------------------------------------------------------------------- */
 
@@ -124,10 +126,10 @@ typedef struct br_settings {
 clv_status br_settings_get(br_settings *out);
 clv_status br_settings_set(const br_settings *s); /* what is as it should be is left alone */
 /* The state of a device's random generator as a tensor of bytes; and set. What is no state is refused: CLV_E_TORCH. */
-clv_status br_random_get(const char *device, clv_tensor **out);
-clv_status br_random_set(const char *device, const clv_tensor *state);
+clv_status br_random_get(const char *device, br_tensor **out);
+clv_status br_random_set(const char *device, const br_tensor *state);
 /* CLV_OK: a state of the CPU's that br_random_set takes, and draws nothing from beyond its own memory. */
-clv_status br_random_check(const clv_tensor *state);
+clv_status br_random_check(const br_tensor *state);
 
 /* ---- threads: bridge_threads.cpp ----------------------------------------------------------------------------------- */
 
@@ -148,17 +150,17 @@ clv_status br_team_check(int n);
 
 /* The largest difference of two elements, infinite where they cannot be compared (dtype, shape, device; nan or infinity in
    one alone; integers that are not equal), and the largest finite element of `want`. */
-clv_status br_difference(const clv_tensor *got, const clv_tensor *want, double *error, double *scale);
+clv_status br_difference(const br_tensor *got, const br_tensor *want, double *error, double *scale);
 /* Laid out densely, dimensions from the slowest to the fastest as order says: itself where it is so already (dimensions of
    size 1 do not matter), else a copy. No gradients flow through. */
-clv_status br_dense(const clv_tensor *t, const uint32_t *order, clv_tensor **out);
-bool br_shares_memory(const clv_tensor *a, const clv_tensor *b); /* are on one storage; false for NULL */
+clv_status br_dense(const br_tensor *t, const uint32_t *order, br_tensor **out);
+bool br_shares_memory(const br_tensor *a, const br_tensor *b); /* are on one storage; false for NULL */
 
 /* ---- measuring: bridge_profile.cpp -------------------------------------------------------------------------------- */
 
 /* Copies on memory of their own; those that share memory still do. grad[i]: copy i requires grad; leaf: as a leaf, else as
    the result of an operator, which may be written in place. On failure what was made is in out. */
-clv_status br_copies(clv_tensor *const *from, uint32_t n, const bool *grad, bool leaf, clv_tensor **out);
+clv_status br_copies(br_tensor *const *from, uint32_t n, const bool *grad, bool leaf, br_tensor **out);
 
 /* Bytes that this thread's operators allocate from now on: of the CPU, or of all other devices. What was there before
    must not be released meanwhile. */
@@ -182,7 +184,7 @@ bool br_clock_was_behind(const br_clock *c);
 /* The backward from outputs (all gradients are ones) to the leaves behind them. Gradients are kept until it is freed; no
    .grad is touched. *out is NULL where there is nothing to do. Run it once, without the lock of Python. */
 typedef struct br_backward br_backward;
-clv_status br_backward_new(clv_tensor *const *outputs, uint32_t n, br_backward **out);
+clv_status br_backward_new(br_tensor *const *outputs, uint32_t n, br_backward **out);
 clv_status br_backward_run(br_backward *b);
 void br_backward_free(br_backward *b); /* NULL is allowed */
 
@@ -195,7 +197,7 @@ void br_aoti_free(br_aoti *m); /* NULL is allowed */
 void br_aoti_count(const br_aoti *m, uint32_t *ninputs, uint32_t *noutputs);
 /* Runs it on the device's current stream, as if no mode were set. Threads may at once. Inputs are borrowed, outputs new
    references. */
-clv_status br_aoti_run(const br_aoti *m, clv_tensor *const *inputs, clv_tensor **outputs);
+clv_status br_aoti_run(const br_aoti *m, br_tensor *const *inputs, br_tensor **outputs);
 const char *br_torch_version(void); /* of the libtorch that is loaded: "2.13.0" */
 
 /* ---- the operator cleave::segment: bridge_operators.cpp ------------------------------------------------------------- */
@@ -207,14 +209,14 @@ typedef struct br_segment_fns {
 	   *reason: why it runs on the tape, borrowed from what is opened; NULL: it does not. */
 	clv_status (*open)(const void *data, size_t n, bool may_run, void **out, const char **reason);
 	uint32_t (*noutputs)(const void *opened);
-	clv_status (*run)(const void *opened, clv_tensor *const *inputs, uint32_t n, clv_tensor **outputs);
+	clv_status (*run)(const void *opened, br_tensor *const *inputs, uint32_t n, br_tensor **outputs);
 	void (*close)(void *opened); /* does not look at the bytes, which may be gone */
 } br_segment_fns;
 
 /* Registers the operator for as long as the process lives, unless another copy of this library has. */
 clv_status br_segment_register(const br_segment_fns *fns);
 /* These bytes were made here: machine code in them, and in equal ones while this tensor lives, may run. */
-clv_status br_segment_trust(const clv_tensor *code);
+clv_status br_segment_trust(const br_tensor *code);
 
 /* ---- memory of runs: bridge_pool.cpp ------------------------------------------------------------------------------- */
 
@@ -311,8 +313,8 @@ const char *br_object_type(const br_object *o); /* borrowed */
 bool br_object_same(const br_object *a, const br_object *b);
 
 /* The state of a generator; *out is NULL for what is none. */
-clv_status br_generator_state(const br_object *o, clv_tensor **out);
-clv_status br_generator_restore(const br_object *o, const clv_tensor *state);
+clv_status br_generator_state(const br_object *o, br_tensor **out);
+clv_status br_generator_restore(const br_object *o, const br_tensor *state);
 
 /* ---- call sites ------------------------------------------------------------------------------------------------- */
 
@@ -328,15 +330,15 @@ bool br_site_resizes(const br_site *s);
 /* While calls of untrusted sites of this thread last, these tensors keep their shape and their memory its size: a call that
    would change them fails. Borrowed until br_keep_end. */
 typedef struct br_kept {
-	clv_tensor *const *at;
+	br_tensor *const *at;
 	uint32_t n;
 } br_kept;
-void br_keep_sizes(clv_tensor *const *tensors, uint32_t n, br_kept *before);
+void br_keep_sizes(br_tensor *const *tensors, uint32_t n, br_kept *before);
 void br_keep_end(const br_kept *before);
 void br_site_free(br_site *s);
 
 /* Calls. Slots named by TENSOR arguments are read (or taken), those of results are written with new references. */
-clv_status br_call(const br_site *s, clv_tensor **slots, const br_arg *numbers, br_arg *hosts);
+clv_status br_call(const br_site *s, br_tensor **slots, const br_arg *numbers, br_arg *hosts);
 
 /* A function transform (vmap, grad) or a dispatch mode (fake tensors) is around: operators give what only holds in there. */
 bool br_transforms(void);
@@ -363,7 +365,7 @@ typedef struct br_seen {
 	br_origin origin;
 	uint32_t storage; /* number of its storage; NONE if it has none */
 	br_meta meta;     /* borrowed: copy what you keep */
-	clv_tensor *data; /* EXTERNAL, FRESH (a private copy), DEFINED: borrowed; else NULL */
+	br_tensor *data;  /* EXTERNAL, FRESH (a private copy), DEFINED: borrowed; else NULL */
 } br_seen;
 
 enum br_event_flags {
@@ -396,7 +398,7 @@ typedef struct br_record_fns {
 
 clv_status br_recorder_new(const br_record_fns *fns, void *ctx, br_recorder **out);
 void br_recorder_free(br_recorder *r);
-clv_status br_recorder_define(br_recorder *r, const clv_tensor *t, uint32_t *id_out); /* same tensor: same number */
+clv_status br_recorder_define(br_recorder *r, const br_tensor *t, uint32_t *id_out); /* same tensor: same number */
 
 /* Recording is for the calling thread (and what it forks). Start and stop on the same thread. alone: no other thread
    runs, so that any unexplained move of the random generators is the forward's own. */
@@ -410,22 +412,22 @@ bool br_recording_here(void); /* some recorder records this thread */
 /* Explicit generators that were drawn from get their old state back. */
 clv_status br_recorder_restore_generators(br_recorder *r);
 /* A copy of the memory of `t` is kept for restore, if it was there before the recording. */
-clv_status br_recorder_keep(br_recorder *r, const clv_tensor *t);
+clv_status br_recorder_keep(br_recorder *r, const br_tensor *t);
 
 /* Threads that the forward forks record too: around whatever shares data with the callbacks. Recursive. */
 void br_recorder_lock(br_recorder *r);
 void br_recorder_unlock(br_recorder *r);
 
 /* Number of a tensor; one never seen becomes EXTERNAL. */
-clv_status br_recorder_see(br_recorder *r, const clv_tensor *t, uint32_t *id_out);
+clv_status br_recorder_see(br_recorder *r, const br_tensor *t, uint32_t *id_out);
 /* A private copy of the data of `t`, as a FRESH tensor. */
-clv_status br_recorder_fresh(br_recorder *r, const clv_tensor *t, uint32_t *id_out);
+clv_status br_recorder_fresh(br_recorder *r, const br_tensor *t, uint32_t *id_out);
 br_object *br_recorder_object(const br_recorder *r, uint32_t number); /* borrowed */
 
 /* Between these two nothing is recorded on this thread (an opaque call); results are then made known. */
 void br_recorder_suspend(br_recorder *r);
 void br_recorder_resume(br_recorder *r);
-clv_status br_recorder_result(br_recorder *r, const clv_tensor *t, uint32_t *id_out);
+clv_status br_recorder_result(br_recorder *r, const br_tensor *t, uint32_t *id_out);
 void br_recorder_fail(br_recorder *r, clv_status code, const char *message); /* ends the recording with an error */
 bool br_recorder_failed(const br_recorder *r);
 bool br_recorder_active(const br_recorder *r); /* recording, on this thread */
@@ -438,9 +440,9 @@ typedef struct br_hook {
 	uint32_t tensor; /* number of a result of the operator that has it; NONE: not known */
 	char node[64];   /* what autograd calls it */
 } br_hook;
-clv_status br_recorder_find_hook(br_recorder *r, clv_tensor *const *tensors, uint32_t n, br_hook *out);
+clv_status br_recorder_find_hook(br_recorder *r, br_tensor *const *tensors, uint32_t n, br_hook *out);
 /* Those behind the results of the call that br_recorder_suspend began are made again by whoever makes the call again. */
-clv_status br_recorder_pass_hooks(br_recorder *r, clv_tensor *const *tensors, uint32_t n);
+clv_status br_recorder_pass_hooks(br_recorder *r, br_tensor *const *tensors, uint32_t n);
 
 /* Explicit generators: digest of the state before the first and after the last use of object `number`; false if it
    is no generator. */

@@ -213,7 +213,7 @@ void br_aoti_count(const br_aoti *m, uint32_t *ninputs, uint32_t *noutputs)
 	*noutputs = static_cast<uint32_t>(m->noutputs);
 }
 
-clv_status br_aoti_run(const br_aoti *m, clv_tensor *const *inputs, clv_tensor **outputs)
+clv_status br_aoti_run(const br_aoti *m, br_tensor *const *inputs, br_tensor **outputs)
 {
 	std::vector<at::Tensor *> in;
 	std::vector<at::Tensor *> made;

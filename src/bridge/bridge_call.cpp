@@ -347,13 +347,13 @@ clv_status bind_results(br_site &s, const br_arg *results, uint32_t nresults)
 	return CLV_OK;
 }
 
-inline at::Tensor load(clv_tensor **slots, const br_arg &a)
+inline at::Tensor load(br_tensor **slots, const br_arg &a)
 {
 	if (a.kind != BR_TENSOR)
 		return at::Tensor();
 	if (!a.take)
 		return borrow(slots[a.u.id]);
-	clv_tensor *t = slots[a.u.id];
+	br_tensor *t = slots[a.u.id];
 	slots[a.u.id] = nullptr;
 	return take(t);
 }
@@ -365,12 +365,12 @@ const br_arg &there(const br_arg &number)
 	return number;
 }
 
-void fill(const Fill &f, c10::IValue &out, clv_tensor **slots, const br_arg *numbers)
+void fill(const Fill &f, c10::IValue &out, br_tensor **slots, const br_arg *numbers)
 {
 	switch (f.how) {
 	case Fill::TENSOR:
 		if (f.take) {
-			clv_tensor *t = slots[f.id];
+			br_tensor *t = slots[f.id];
 			slots[f.id] = nullptr;
 			out = take(t);
 		} else {
@@ -436,7 +436,7 @@ br_arg host_value(const c10::IValue &v)
 	return a;
 }
 
-clv_status store_list(const br_site *s, const Result &r, const c10::IValue &v, clv_tensor **slots)
+clv_status store_list(const br_site *s, const Result &r, const c10::IValue &v, br_tensor **slots)
 {
 	if (!v.isList())
 		return fail(CLV_E_TORCH, "%s did not return a list", toString(s->op.operator_name()).c_str());
@@ -522,7 +522,7 @@ void br_site_free(br_site *s)
 	delete s;
 }
 
-clv_status br_call(const br_site *s, clv_tensor **slots, const br_arg *numbers, br_arg *hosts)
+clv_status br_call(const br_site *s, br_tensor **slots, const br_arg *numbers, br_arg *hosts)
 {
 	BRIDGE_CATCH({
 		torch::jit::Stack stack;

@@ -27,7 +27,7 @@ double largest(const at::Tensor &t)
 
 } // namespace
 
-clv_status br_difference(const clv_tensor *cgot, const clv_tensor *cwant, double *error, double *scale)
+clv_status br_difference(const br_tensor *cgot, const br_tensor *cwant, double *error, double *scale)
 {
 	BRIDGE_CATCH({
 		c10::InferenceMode guard;

@@ -200,7 +200,7 @@ private:
 	bool was_;
 };
 
-thread_local clv_tensor *const *given = nullptr;
+thread_local br_tensor *const *given = nullptr;
 thread_local uint32_t ngiven = 0;
 
 // Or another tensor on its memory.
@@ -317,7 +317,7 @@ void bridge::guard_call(const Guard &g, const c10::OperatorHandle &op, torch::ji
 		});
 }
 
-void br_keep_sizes(clv_tensor *const *tensors, uint32_t n, br_kept *before)
+void br_keep_sizes(br_tensor *const *tensors, uint32_t n, br_kept *before)
 {
 	*before = {given, ngiven};
 	given = tensors;

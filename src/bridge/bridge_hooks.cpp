@@ -34,7 +34,7 @@ static bool is_outside(const br_recorder *r, Node *n, uint64_t since)
 
 // Nodes with hooks behind the tensors, made since then, to `see` until it says no.
 template <typename See>
-static void walk(const br_recorder *r, clv_tensor *const *tensors, uint32_t n, uint64_t since, See see)
+static void walk(const br_recorder *r, br_tensor *const *tensors, uint32_t n, uint64_t since, See see)
 {
 	std::unordered_set<Node *> seen;
 	std::vector<Node *> open;
@@ -63,7 +63,7 @@ static uint32_t result_of(const br_recorder *r, const Node *n)
 	return it != r->variables.end() && it->first.first == n ? it->second : NONE;
 }
 
-clv_status br_recorder_find_hook(br_recorder *r, clv_tensor *const *tensors, uint32_t n, br_hook *out)
+clv_status br_recorder_find_hook(br_recorder *r, br_tensor *const *tensors, uint32_t n, br_hook *out)
 {
 	BRIDGE_CATCH({
 		at::DisableRecordFunctionGuard quiet;
@@ -87,7 +87,7 @@ clv_status br_recorder_find_hook(br_recorder *r, clv_tensor *const *tensors, uin
 	})
 }
 
-clv_status br_recorder_pass_hooks(br_recorder *r, clv_tensor *const *tensors, uint32_t n)
+clv_status br_recorder_pass_hooks(br_recorder *r, br_tensor *const *tensors, uint32_t n)
 {
 	BRIDGE_CATCH({
 		at::DisableRecordFunctionGuard quiet;

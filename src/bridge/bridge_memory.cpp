@@ -22,7 +22,7 @@ using bridge::borrow;
 using bridge::is_fixed;
 using bridge::release;
 
-clv_status br_memory_get(const clv_tensor *ct, br_memory *out)
+clv_status br_memory_get(const br_tensor *ct, br_memory *out)
 {
 	br_meta m;
 	if (!ct)
@@ -42,7 +42,7 @@ clv_status br_memory_get(const clv_tensor *ct, br_memory *out)
 	})
 }
 
-clv_status br_bytes_new(size_t n, clv_tensor **out, void **data)
+clv_status br_bytes_new(size_t n, br_tensor **out, void **data)
 {
 	if (n > INT64_MAX)
 		return fail(CLV_E_OVERFLOW, "a memory has more than 2^63 bytes");
@@ -109,7 +109,7 @@ static void copy_doubles(const at::Tensor &from, double *to)
 		std::memcpy(to, t.const_data_ptr(), static_cast<size_t>(t.numel()) * sizeof *to);
 }
 
-clv_status br_quantiser_get(const clv_tensor *ct, quantiser *out)
+clv_status br_quantiser_get(const br_tensor *ct, quantiser *out)
 {
 	BRIDGE_CATCH({
 		at::DisableRecordFunctionGuard quiet;
@@ -125,7 +125,7 @@ clv_status br_quantiser_get(const clv_tensor *ct, quantiser *out)
 	})
 }
 
-clv_status br_quantiser_numbers(const clv_tensor *ct, const quantiser *q, double *out)
+clv_status br_quantiser_numbers(const br_tensor *ct, const quantiser *q, double *out)
 {
 	BRIDGE_CATCH({
 		at::DisableRecordFunctionGuard quiet;
@@ -143,7 +143,7 @@ clv_status br_quantiser_numbers(const clv_tensor *ct, const quantiser *q, double
 }
 
 // As views that operators make, all of them count writes together: autograd notices a write through another one.
-clv_status br_view_bytes(const clv_tensor *bytes, const br_view *v, clv_tensor **out)
+clv_status br_view_bytes(const br_tensor *bytes, const br_view *v, br_tensor **out)
 {
 	BRIDGE_CATCH({
 		at::Tensor base = borrow(bytes);
@@ -203,7 +203,7 @@ clv_status bridge::check_extent(const char *who, uint32_t ndim, const int64_t *s
 	return CLV_OK;
 }
 
-clv_status br_wrap(void *data, const br_blob *b, void (*free_it)(void *), void *ctx, clv_tensor **out)
+clv_status br_wrap(void *data, const br_blob *b, void (*free_it)(void *), void *ctx, br_tensor **out)
 {
 	BRIDGE_CATCH({
 		auto owner = std::make_unique<Owner>(Owner{free_it, ctx, false, b->fixed});
@@ -220,23 +220,23 @@ clv_status br_wrap(void *data, const br_blob *b, void (*free_it)(void *), void *
 	})
 }
 
-bool br_is_fixed(const clv_tensor *t)
+bool br_is_fixed(const br_tensor *t)
 {
 	const auto *x = reinterpret_cast<const c10::TensorImpl *>(t);
 	return x->has_storage() && is_fixed(x->storage());
 }
 
-int64_t br_numel(const clv_tensor *t)
+int64_t br_numel(const br_tensor *t)
 {
 	return reinterpret_cast<const c10::TensorImpl *>(t)->numel();
 }
 
-int64_t br_itemsize(const clv_tensor *t)
+int64_t br_itemsize(const br_tensor *t)
 {
 	return static_cast<int64_t>(reinterpret_cast<const c10::TensorImpl *>(t)->itemsize());
 }
 
-clv_status br_copy(const clv_tensor *from, clv_tensor *to)
+clv_status br_copy(const br_tensor *from, br_tensor *to)
 {
 	BRIDGE_CATCH({
 		at::NoGradGuard off;
@@ -245,7 +245,7 @@ clv_status br_copy(const clv_tensor *from, clv_tensor *to)
 	})
 }
 
-clv_status br_check_like(const clv_tensor *want, const clv_tensor *got, const char *name)
+clv_status br_check_like(const br_tensor *want, const br_tensor *got, const char *name)
 {
 	BRIDGE_CATCH({
 		at::Tensor a = borrow(want), b = borrow(got);
@@ -300,7 +300,7 @@ clv_status br_device(const char *text, char *out, size_t n)
 	})
 }
 
-clv_status br_to_device(const clv_tensor *t, const char *device, clv_tensor **out)
+clv_status br_to_device(const br_tensor *t, const char *device, br_tensor **out)
 {
 	c10::Device to(c10::kCPU);
 	TRY(read_device(device, &to));
@@ -313,7 +313,7 @@ clv_status br_to_device(const clv_tensor *t, const char *device, clv_tensor **ou
 	})
 }
 
-clv_status br_leaf(const clv_tensor *t, bool requires_grad, clv_tensor **out)
+clv_status br_leaf(const br_tensor *t, bool requires_grad, br_tensor **out)
 {
 	BRIDGE_CATCH({
 		at::Tensor leaf = borrow(t).detach();
@@ -368,7 +368,7 @@ static void find_extent(const c10::TensorImpl *t, bool whole, uintptr_t *low, ui
 	*high = *low + span * t->itemsize();
 }
 
-void br_extent(const clv_tensor *t, bool whole, uintptr_t *low, uintptr_t *high)
+void br_extent(const br_tensor *t, bool whole, uintptr_t *low, uintptr_t *high)
 {
 	*low = *high = 0;
 	try {
@@ -389,7 +389,7 @@ static uint64_t mix_place(const at::Tensor &x)
 	return h;
 }
 
-uint64_t br_place(const clv_tensor *t)
+uint64_t br_place(const br_tensor *t)
 {
 	try {
 		return mix_place(borrow(t));
@@ -398,7 +398,7 @@ uint64_t br_place(const clv_tensor *t)
 	}
 }
 
-bool br_mark(const clv_tensor *t, size_t whole, uint64_t *out)
+bool br_mark(const br_tensor *t, size_t whole, uint64_t *out)
 {
 	*out = 0;
 	try {
@@ -436,7 +436,7 @@ static bool dense_strides(const at::Tensor &t, const uint32_t *order, c10::Small
 	return same || t.numel() == 0;
 }
 
-clv_status br_dense(const clv_tensor *ct, const uint32_t *order, clv_tensor **out)
+clv_status br_dense(const br_tensor *ct, const uint32_t *order, br_tensor **out)
 {
 	if (!ct)
 		return fail(CLV_E_INVALID, "the tensor is undefined");
@@ -457,7 +457,7 @@ clv_status br_dense(const clv_tensor *ct, const uint32_t *order, clv_tensor **ou
 	})
 }
 
-bool br_shares_memory(const clv_tensor *a, const clv_tensor *b)
+bool br_shares_memory(const br_tensor *a, const br_tensor *b)
 {
 	const auto *x = reinterpret_cast<const c10::TensorImpl *>(a), *y = reinterpret_cast<const c10::TensorImpl *>(b);
 	return x && y && x->has_storage() && y->has_storage() && x->storage().is_alias_of(y->storage());

@@ -185,15 +185,15 @@ std::vector<at::Tensor> run_segment(const at::Tensor &code, at::TensorList input
 	check_code(code);
 	check_inputs(inputs);
 	std::shared_ptr<Opened> o = open(code);
-	std::vector<clv_tensor *> in;
+	std::vector<br_tensor *> in;
 	for (const at::Tensor &t : inputs)
-		in.push_back(reinterpret_cast<clv_tensor *>(t.unsafeGetTensorImpl()));
-	std::vector<clv_tensor *> made(fns->noutputs(o->segment));
+		in.push_back(reinterpret_cast<br_tensor *>(t.unsafeGetTensorImpl()));
+	std::vector<br_tensor *> made(fns->noutputs(o->segment));
 	if (fns->run(o->segment, in.data(), static_cast<uint32_t>(in.size()), made.data()) != CLV_OK)
 		give_up();
 	std::vector<at::Tensor> out;
 	out.reserve(made.size());
-	for (clv_tensor *t : made)
+	for (br_tensor *t : made)
 		out.push_back(owned(*o, bridge::take(t)));
 	return out;
 }
@@ -217,7 +217,7 @@ clv_status br_segment_register(const br_segment_fns *given)
 	})
 }
 
-clv_status br_segment_trust(const clv_tensor *t)
+clv_status br_segment_trust(const br_tensor *t)
 {
 	BRIDGE_CATCH({
 		at::Tensor code = bridge::borrow(t);

@@ -64,9 +64,9 @@ at::Tensor on_shared(const at::Tensor &t, const at::Tensor &flat, bool grad)
 	return base.as_strided(t.sizes(), t.strides(), t.storage_offset());
 }
 
-clv_status copy_alone(const clv_tensor *t, bool grad, bool leaf, clv_tensor **out)
+clv_status copy_alone(const br_tensor *t, bool grad, bool leaf, br_tensor **out)
 {
-	clv_tensor *copy = nullptr;
+	br_tensor *copy = nullptr;
 	TRY(br_clone(t, false, &copy));
 	at::Tensor mine = bridge::take(copy);
 	if (grad)
@@ -75,7 +75,7 @@ clv_status copy_alone(const clv_tensor *t, bool grad, bool leaf, clv_tensor **ou
 		*out = release(std::move(mine));
 		return CLV_OK;
 	}
-	clv_tensor *source = release(std::move(mine));
+	br_tensor *source = release(std::move(mine));
 	clv_status st = br_clone(source, true, out);
 	br_unref(source);
 	return st;
@@ -83,7 +83,7 @@ clv_status copy_alone(const clv_tensor *t, bool grad, bool leaf, clv_tensor **ou
 
 } // namespace
 
-clv_status br_copies(clv_tensor *const *from, uint32_t n, const bool *grad, bool leaf, clv_tensor **out)
+clv_status br_copies(br_tensor *const *from, uint32_t n, const bool *grad, bool leaf, br_tensor **out)
 {
 	BRIDGE_CATCH({
 		at::DisableRecordFunctionGuard quiet;
@@ -305,11 +305,11 @@ torch::autograd::variable_list leaves_of(const torch::autograd::variable_list &r
 
 } // namespace
 
-clv_status br_backward_new(clv_tensor *const *outputs, uint32_t n, br_backward **out)
+clv_status br_backward_new(br_tensor *const *outputs, uint32_t n, br_backward **out)
 {
 	BRIDGE_CATCH({
 		auto b = std::make_unique<br_backward>();
-		std::unordered_set<const clv_tensor *> seen;
+		std::unordered_set<const br_tensor *> seen;
 		at::DisableRecordFunctionGuard quiet;
 		at::NoGradGuard no_grad;
 		for (uint32_t i = 0; i < n; i++) {
@@ -341,7 +341,7 @@ void br_backward_free(br_backward *b)
 
 // ---- generators
 
-clv_status br_generator_state(const br_object *o, clv_tensor **out)
+clv_status br_generator_state(const br_object *o, br_tensor **out)
 {
 	BRIDGE_CATCH({
 		const c10::IValue &x = bridge::unwrap(o)->value;
@@ -350,7 +350,7 @@ clv_status br_generator_state(const br_object *o, clv_tensor **out)
 	})
 }
 
-clv_status br_generator_restore(const br_object *o, const clv_tensor *state)
+clv_status br_generator_restore(const br_object *o, const br_tensor *state)
 {
 	BRIDGE_CATCH({
 		at::Generator g = bridge::unwrap(o)->value.toGenerator();

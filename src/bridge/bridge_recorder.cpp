@@ -109,7 +109,7 @@ void br_recorder_free(br_recorder *r)
 		end_recording(r);
 }
 
-clv_status br_recorder_define(br_recorder *r, const clv_tensor *t, uint32_t *id_out)
+clv_status br_recorder_define(br_recorder *r, const br_tensor *t, uint32_t *id_out)
 {
 	BRIDGE_CATCH({
 		*id_out = r->number(borrow(t), BR_DEFINED);
@@ -168,7 +168,7 @@ void br_recorder_unlock(br_recorder *r)
 	r->mutex.unlock();
 }
 
-clv_status br_recorder_keep(br_recorder *r, const clv_tensor *ct)
+clv_status br_recorder_keep(br_recorder *r, const br_tensor *ct)
 {
 	BRIDGE_CATCH({
 		at::Tensor t = borrow(ct);
@@ -196,8 +196,8 @@ static clv_status restore_one(const Backup &b)
 	BRIDGE_CATCH({
 		if (b.tensor.layout() == at::kStrided && !b.tensor.is_nested())
 			b.tensor.unsafeGetTensorImpl()->set_sizes_and_strides(b.sizes, b.strides, b.offset);
-		return br_tensor_copy_(reinterpret_cast<clv_tensor *>(b.region.unsafeGetTensorImpl()),
-		                       reinterpret_cast<clv_tensor *>(b.data.unsafeGetTensorImpl()));
+		return br_tensor_copy_(reinterpret_cast<br_tensor *>(b.region.unsafeGetTensorImpl()),
+		                       reinterpret_cast<br_tensor *>(b.data.unsafeGetTensorImpl()));
 	})
 }
 
@@ -212,7 +212,7 @@ clv_status br_recorder_restore(br_recorder *r)
 	return first;
 }
 
-clv_status br_recorder_see(br_recorder *r, const clv_tensor *t, uint32_t *id_out)
+clv_status br_recorder_see(br_recorder *r, const br_tensor *t, uint32_t *id_out)
 {
 	BRIDGE_CATCH({
 		*id_out = r->number(borrow(t), BR_EXTERNAL);
@@ -220,7 +220,7 @@ clv_status br_recorder_see(br_recorder *r, const clv_tensor *t, uint32_t *id_out
 	})
 }
 
-clv_status br_recorder_fresh(br_recorder *r, const clv_tensor *t, uint32_t *id_out)
+clv_status br_recorder_fresh(br_recorder *r, const br_tensor *t, uint32_t *id_out)
 {
 	BRIDGE_CATCH({
 		at::DisableRecordFunctionGuard quiet;
@@ -230,7 +230,7 @@ clv_status br_recorder_fresh(br_recorder *r, const clv_tensor *t, uint32_t *id_o
 	})
 }
 
-clv_status br_recorder_result(br_recorder *r, const clv_tensor *t, uint32_t *id_out)
+clv_status br_recorder_result(br_recorder *r, const br_tensor *t, uint32_t *id_out)
 {
 	BRIDGE_CATCH({
 		*id_out = r->number(borrow(t), BR_RESULT);

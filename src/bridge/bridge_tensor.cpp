@@ -80,17 +80,17 @@ at::ScalarType scalar_type_of(uint8_t d)
 
 using namespace bridge;
 
-clv_tensor *br_ref(const clv_tensor *t)
+br_tensor *br_ref(const br_tensor *t)
 {
 	return release(borrow(t));
 }
 
-void br_unref(clv_tensor *t)
+void br_unref(br_tensor *t)
 {
 	take(t);
 }
 
-clv_status br_meta_get(const clv_tensor *ct, br_meta *out)
+clv_status br_meta_get(const br_tensor *ct, br_meta *out)
 {
 	BRIDGE_CATCH({
 		br_meta m;
@@ -118,7 +118,7 @@ clv_status br_meta_get(const clv_tensor *ct, br_meta *out)
 	})
 }
 
-bool br_fits(const clv_tensor *ct, uint8_t dtype, const char *device, uint32_t ndim, const uint32_t *dims,
+bool br_fits(const br_tensor *ct, uint8_t dtype, const char *device, uint32_t ndim, const uint32_t *dims,
              const int64_t *sizes)
 {
 	const auto *t = reinterpret_cast<const c10::TensorImpl *>(ct);
@@ -138,12 +138,12 @@ bool br_fits(const clv_tensor *ct, uint8_t dtype, const char *device, uint32_t n
 	return true;
 }
 
-bool br_requires_grad(const clv_tensor *t)
+bool br_requires_grad(const br_tensor *t)
 {
 	return t && reinterpret_cast<const c10::TensorImpl *>(t)->requires_grad();
 }
 
-bool br_has_graph(const clv_tensor *t)
+bool br_has_graph(const br_tensor *t)
 {
 	return t && borrow(t).grad_fn() != nullptr;
 }
@@ -172,7 +172,7 @@ static bool same_quantised(const at::Tensor &a, const at::Tensor &b)
 }
 
 // Compares bytes, so that NaNs and signed zeros count; layouts without strides are compared by value.
-clv_status br_bits_equal(const clv_tensor *ca, const clv_tensor *cb, bool *out)
+clv_status br_bits_equal(const br_tensor *ca, const br_tensor *cb, bool *out)
 {
 	BRIDGE_CATCH({
 		at::DisableRecordFunctionGuard quiet;
@@ -206,7 +206,7 @@ clv_status br_bits_equal(const clv_tensor *ca, const clv_tensor *cb, bool *out)
 	})
 }
 
-clv_status br_clone(const clv_tensor *t, bool grad, clv_tensor **out)
+clv_status br_clone(const br_tensor *t, bool grad, br_tensor **out)
 {
 	BRIDGE_CATCH({
 		at::DisableRecordFunctionGuard quiet;
@@ -222,7 +222,7 @@ clv_status br_clone(const clv_tensor *t, bool grad, clv_tensor **out)
 
 namespace {
 
-template <class T> clv_status read_as(const clv_tensor *t, at::ScalarType type, T *out)
+template <class T> clv_status read_as(const br_tensor *t, at::ScalarType type, T *out)
 {
 	BRIDGE_CATCH({
 		at::DisableRecordFunctionGuard quiet;
@@ -236,17 +236,17 @@ template <class T> clv_status read_as(const clv_tensor *t, at::ScalarType type, 
 
 } // namespace
 
-clv_status br_read_ints(const clv_tensor *t, int64_t *out)
+clv_status br_read_ints(const br_tensor *t, int64_t *out)
 {
 	return read_as<int64_t>(t, at::kLong, out);
 }
 
-clv_status br_read_floats(const clv_tensor *t, double *out)
+clv_status br_read_floats(const br_tensor *t, double *out)
 {
 	return read_as<double>(t, at::kDouble, out);
 }
 
-clv_status br_tensor_copy_(clv_tensor *dst, const clv_tensor *src)
+clv_status br_tensor_copy_(br_tensor *dst, const br_tensor *src)
 {
 	BRIDGE_CATCH({
 		at::DisableRecordFunctionGuard quiet;
@@ -395,7 +395,7 @@ static clv_status read_dtype(const char *who, const char *text, dtype *out)
 }
 
 clv_status clv_tensor_from_data(const void *data, const char *dtype_text, uint32_t ndim, const int64_t *shape,
-                                clv_tensor **out)
+                                br_tensor **out)
 {
 	dtype d;
 	if (!data || !dtype_text || !out || (ndim && !shape))
@@ -411,7 +411,7 @@ clv_status clv_tensor_from_data(const void *data, const char *dtype_text, uint32
 }
 
 clv_status clv_tensor_wrap(void *data, const char *dtype_text, uint32_t ndim, const int64_t *shape,
-                           const int64_t *strides, void (*release_fn)(void *), void *ctx, clv_tensor **out)
+                           const int64_t *strides, void (*release_fn)(void *), void *ctx, br_tensor **out)
 {
 	dtype d;
 	if (!data || !dtype_text || !out || (ndim && !shape))
@@ -422,7 +422,7 @@ clv_status clv_tensor_wrap(void *data, const char *dtype_text, uint32_t ndim, co
 	return br_wrap(data, &b, release_fn, ctx, out);
 }
 
-clv_status clv_tensor_from_dlpack(struct DLManagedTensor *from, clv_tensor **out)
+clv_status clv_tensor_from_dlpack(struct DLManagedTensor *from, br_tensor **out)
 {
 	if (!from || !out)
 		return fail(CLV_E_INVALID, "clv_tensor_from_dlpack: an argument is NULL");
@@ -449,7 +449,7 @@ clv_status clv_tensor_from_dlpack(struct DLManagedTensor *from, clv_tensor **out
 	})
 }
 
-clv_status clv_tensor_to_dlpack(const clv_tensor *t, struct DLManagedTensor **out)
+clv_status clv_tensor_to_dlpack(const br_tensor *t, struct DLManagedTensor **out)
 {
 	if (!t || !out)
 		return fail(CLV_E_INVALID, "clv_tensor_to_dlpack: an argument is NULL");
@@ -464,14 +464,14 @@ clv_status clv_tensor_to_dlpack(const clv_tensor *t, struct DLManagedTensor **ou
 	})
 }
 
-clv_status clv_tensor_to_device(const clv_tensor *t, const char *device, clv_tensor **out)
+clv_status clv_tensor_to_device(const br_tensor *t, const char *device, br_tensor **out)
 {
 	if (!t || !device || !out)
 		return fail(CLV_E_INVALID, "clv_tensor_to_device: an argument is NULL");
 	return br_to_device(t, device, out);
 }
 
-clv_status clv_tensor_copy_to(const clv_tensor *t, void *to, size_t size)
+clv_status clv_tensor_copy_to(const br_tensor *t, void *to, size_t size)
 {
 	if (!t || (size && !to))
 		return fail(CLV_E_INVALID, "clv_tensor_copy_to: an argument is NULL");
@@ -489,13 +489,13 @@ clv_status clv_tensor_copy_to(const clv_tensor *t, void *to, size_t size)
 	})
 }
 
-const char *clv_tensor_device(const clv_tensor *t)
+const char *clv_tensor_device(const br_tensor *t)
 {
 	static thread_local br_meta m;
 	return t && br_meta_get(t, &m) == CLV_OK ? m.device : "?";
 }
 
-int64_t clv_tensor_bytes(const clv_tensor *t)
+int64_t clv_tensor_bytes(const br_tensor *t)
 {
 	br_meta m;
 	if (!t || br_meta_get(t, &m) != CLV_OK || !m.strided)
@@ -527,7 +527,7 @@ int64_t br_stream(const char *device)
 	}
 }
 
-void br_used_on_stream(const clv_tensor *t)
+void br_used_on_stream(const br_tensor *t)
 {
 	try {
 		at::Tensor tensor = borrow(t);
@@ -568,12 +568,12 @@ clv_status clv_set_seed(uint64_t seed)
 	})
 }
 
-void clv_tensor_free(clv_tensor *t)
+void clv_tensor_free(br_tensor *t)
 {
 	br_unref(t);
 }
 
-const void *clv_tensor_data(const clv_tensor *ct)
+const void *clv_tensor_data(const br_tensor *ct)
 {
 	br_meta m;
 	if (!ct || br_meta_get(ct, &m) != CLV_OK || !m.strided || std::strcmp(m.device, "cpu") != 0 ||
@@ -582,19 +582,19 @@ const void *clv_tensor_data(const clv_tensor *ct)
 	return reinterpret_cast<const c10::TensorImpl *>(ct)->data();
 }
 
-uint32_t clv_tensor_ndim(const clv_tensor *t)
+uint32_t clv_tensor_ndim(const br_tensor *t)
 {
 	br_meta m;
 	return t && br_meta_get(t, &m) == CLV_OK ? m.ndim : 0;
 }
 
-int64_t clv_tensor_dim(const clv_tensor *t, uint32_t i)
+int64_t clv_tensor_dim(const br_tensor *t, uint32_t i)
 {
 	br_meta m;
 	return t && br_meta_get(t, &m) == CLV_OK && m.sizes && i < m.ndim ? m.sizes[i] : -1;
 }
 
-const char *clv_tensor_dtype(const clv_tensor *t)
+const char *clv_tensor_dtype(const br_tensor *t)
 {
 	br_meta m;
 	return t && br_meta_get(t, &m) == CLV_OK && m.dtype < DT_COUNT ? dtype_name(static_cast<dtype>(m.dtype)) : "?";

@@ -82,7 +82,7 @@ clv_status br_settings_set(const br_settings *s)
 	})
 }
 
-clv_status br_random_get(const char *device, clv_tensor **out)
+clv_status br_random_get(const char *device, br_tensor **out)
 {
 	BRIDGE_CATCH({
 		at::Generator g = at::globalContext().defaultGenerator(at::Device(device));
@@ -92,7 +92,7 @@ clv_status br_random_get(const char *device, clv_tensor **out)
 	})
 }
 
-clv_status br_random_set(const char *device, const clv_tensor *state)
+clv_status br_random_set(const char *device, const br_tensor *state)
 {
 	BRIDGE_CATCH({
 		at::Generator g = at::globalContext().defaultGenerator(at::Device(device));
@@ -102,7 +102,7 @@ clv_status br_random_set(const char *device, const clv_tensor *state)
 	})
 }
 
-clv_status br_random_check(const clv_tensor *state)
+clv_status br_random_check(const br_tensor *state)
 {
 	BRIDGE_CATCH({
 		at::Tensor t = borrow(state);

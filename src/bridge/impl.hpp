@@ -15,15 +15,15 @@ namespace bridge {
 using TensorPtr = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
 // A new at::Tensor on the same TensorImpl.
-inline at::Tensor borrow(const clv_tensor *t)
+inline at::Tensor borrow(const br_tensor *t)
 {
 	if (!t)
 		return at::Tensor();
-	return at::Tensor(TensorPtr::reclaim_copy(reinterpret_cast<c10::TensorImpl *>(const_cast<clv_tensor *>(t))));
+	return at::Tensor(TensorPtr::reclaim_copy(reinterpret_cast<c10::TensorImpl *>(const_cast<br_tensor *>(t))));
 }
 
 // Takes over the reference.
-inline at::Tensor take(clv_tensor *t)
+inline at::Tensor take(br_tensor *t)
 {
 	if (!t)
 		return at::Tensor();
@@ -31,11 +31,11 @@ inline at::Tensor take(clv_tensor *t)
 }
 
 // Gives the reference away; NULL for an undefined tensor.
-inline clv_tensor *release(at::Tensor &&t)
+inline br_tensor *release(at::Tensor &&t)
 {
 	if (!t.defined())
 		return nullptr;
-	return reinterpret_cast<clv_tensor *>(t.unsafeReleaseTensorImpl());
+	return reinterpret_cast<br_tensor *>(t.unsafeReleaseTensorImpl());
 }
 
 // A run wanted more than it may have; the status and its message are set.

@@ -9,15 +9,15 @@ bool py_is_tensor(PyObject *o)
 	return THPVariable_Check(o);
 }
 
-clv_tensor *py_borrow(PyObject *tensor)
+br_tensor *py_borrow(PyObject *tensor)
 {
 	if (!THPVariable_Check(tensor))
 		return nullptr;
 	const at::Tensor &t = THPVariable_Unpack(tensor);
-	return t.defined() ? reinterpret_cast<clv_tensor *>(t.unsafeGetTensorImpl()) : nullptr;
+	return t.defined() ? reinterpret_cast<br_tensor *>(t.unsafeGetTensorImpl()) : nullptr;
 }
 
-PyObject *py_wrap(clv_tensor *t)
+PyObject *py_wrap(br_tensor *t)
 {
 	if (!t)
 		Py_RETURN_NONE;

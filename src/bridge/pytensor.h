@@ -11,8 +11,8 @@ extern "C" {
 #endif
 
 bool py_is_tensor(PyObject *o);
-clv_tensor *py_borrow(PyObject *tensor); /* borrowed from the Python object; NULL: not a defined tensor */
-PyObject *py_wrap(clv_tensor *t);        /* takes the reference; the tensor's Python object, None for NULL */
+br_tensor *py_borrow(PyObject *tensor); /* borrowed from the Python object; NULL: not a defined tensor */
+PyObject *py_wrap(br_tensor *t);        /* takes the reference; the tensor's Python object, None for NULL */
 
 #ifdef __cplusplus
 }

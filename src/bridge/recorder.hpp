@@ -151,7 +151,7 @@ struct br_recorder {
 		s.id = id;
 		s.origin = origin;
 		s.storage = storage_number(t);
-		clv_tensor *handle_ = reinterpret_cast<clv_tensor *>(t.unsafeGetTensorImpl());
+		br_tensor *handle_ = reinterpret_cast<br_tensor *>(t.unsafeGetTensorImpl());
 		check(br_meta_get(handle_, &s.meta));
 		s.data = origin == BR_RESULT ? nullptr : handle_;
 		if (failed == CLV_OK)

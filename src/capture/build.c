@@ -10,12 +10,12 @@
 
 /* ---- values ----------------------------------------------------------------------------------------------------- */
 
-static clv_status keep_data(builder *b, value_id v, clv_tensor *t, br_object *o, uint32_t python)
+static clv_status keep_data(builder *b, value_id v, br_tensor *t, br_object *o, uint32_t python)
 {
 	plan_data *d = b->data;
 	if (v >= d->n) {
 		uint32_t n = v + 1 > d->n * 2 ? v + 1 : d->n * 2;
-		clv_tensor **tensors = mem_realloc(d->tensors, n, sizeof *tensors);
+		br_tensor **tensors = mem_realloc(d->tensors, n, sizeof *tensors);
 		TRY_MEM(tensors);
 		d->tensors = tensors;
 		br_object **objects = mem_realloc(d->objects, n, sizeof *objects);

@@ -26,7 +26,7 @@ typedef struct stream_tensor {
 	const int64_t *sizes, *strides; /* in the arena; strides NULL when not strided */
 	int64_t offset;
 	const char *device;
-	clv_tensor *data; /* EXTERNAL, FRESH: owned; else NULL */
+	br_tensor *data; /* EXTERNAL, FRESH: owned; else NULL */
 } stream_tensor;
 
 typedef struct stream_op {
@@ -89,34 +89,34 @@ typedef struct stream {
 
 clv_status stream_new(const char *root_class, stream **out);
 void stream_free(stream *s);
-clv_status stream_input(stream *s, const char *name, const clv_tensor *t);
-clv_status stream_define_state(stream *s, value_kind kind, const char *name, bool trainable, const clv_tensor *t);
+clv_status stream_input(stream *s, const char *name, const br_tensor *t);
+clv_status stream_define_state(stream *s, value_kind kind, const char *name, bool trainable, const br_tensor *t);
 clv_status stream_start(stream *s, bool alone); /* alone: see br_recorder_start */
 clv_status stream_stop(stream *s);
 /* A module; paths are unique, number 0 is the root. */
 clv_status stream_scope_add(stream *s, const char *path, const char *cls, uint32_t *out);
 clv_status stream_enter(stream *s, uint32_t number); /* a module's forward begins */
 void stream_leave(stream *s);
-clv_status stream_output(stream *s, const clv_tensor *t);
+clv_status stream_output(stream *s, const br_tensor *t);
 clv_status stream_operands(const stream *s, bool **out); /* per tensor: an operator took it; mem_free */
-clv_status stream_rebound(stream *s, const char *state_name, const clv_tensor *t); /* module tensor now is t */
+clv_status stream_rebound(stream *s, const char *state_name, const br_tensor *t); /* module tensor now is t */
 
 /* The forward read the data of `t` on the host (tolist, numpy): replay must find the same data. Data of more than
    `STREAM_HOST_READ_MAX` elements is refused. */
 enum { STREAM_HOST_READ_MAX = 65536 };
-clv_status stream_host_read(stream *s, const clv_tensor *t, const char *how);
+clv_status stream_host_read(stream *s, const br_tensor *t, const char *how);
 
 /* What a call that stays Python did. */
 typedef struct python_call {
 	uint32_t object; /* the caller's number of it */
-	clv_tensor *const *results;
+	br_tensor *const *results;
 	uint32_t nresults;
 	const int64_t *written; /* which of its arguments it wrote */
 	uint32_t nwritten;
 } python_call;
 
 /* A call that stays Python: recorded as one node. begin before, end after it. */
-clv_status stream_python_begin(stream *s, const char *label, clv_tensor *const *args, uint32_t nargs);
+clv_status stream_python_begin(stream *s, const char *label, br_tensor *const *args, uint32_t nargs);
 clv_status stream_python_end(stream *s, const python_call *c);
 void stream_python_abort(stream *s); /* it raised */
 
@@ -128,7 +128,7 @@ void stream_region_end(stream *s); /* of the last that is open */
 clv_status stream_check_regions(const stream *s, uint32_t nstores);
 
 /* hooks.c: refuses gradient hooks behind what the forward gave, which replay would not have. */
-clv_status stream_check_hooks(const stream *s, clv_tensor *const *tensors, uint32_t n);
+clv_status stream_check_hooks(const stream *s, br_tensor *const *tensors, uint32_t n);
 
 /* ---- compare.c -------------------------------------------------------------------------------------------------- */
 
@@ -176,7 +176,7 @@ clv_status stream_counters(const stream *s, bool *counters);
 /* Such numbers are recorded as tensors (Number in python/cleave/_numbers.py): what Python computes from them is operators,
    and what it asks of them is a guard, so nothing else that happens to them goes unseen. Where one is read to become an
    argument, that argument is the value of that read in every run. */
-clv_status stream_number(stream *s, const clv_tensor *t);
+clv_status stream_number(stream *s, const br_tensor *t);
 bool stream_reads_number(const stream *s, const stream_op *o); /* it takes such a tensor */
 /* Apart from what numbers need, both made the same calls: that they are tensors has changed nothing. */
 bool stream_same_calls(const stream *a, const stream *b);
@@ -206,9 +206,9 @@ typedef struct size_probes {
 /* The data that goes with a plan, by value id; entries are NULL for values that have none here. */
 typedef struct plan_data {
 	uint32_t n;
-	clv_tensor **tensors; /* CONST */
-	br_object **objects;  /* OBJECT */
-	uint32_t *python;     /* OBJECT: the caller's number of a Python object, else NONE */
+	br_tensor **tensors; /* CONST */
+	br_object **objects; /* OBJECT */
+	uint32_t *python;    /* OBJECT: the caller's number of a Python object, else NONE */
 } plan_data;
 
 void plan_data_free(plan_data *d);

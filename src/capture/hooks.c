@@ -20,7 +20,7 @@ static const stream_op *maker_of(const stream *s, uint32_t tensor)
 	return NULL;
 }
 
-clv_status stream_check_hooks(const stream *s, clv_tensor *const *tensors, uint32_t n)
+clv_status stream_check_hooks(const stream *s, br_tensor *const *tensors, uint32_t n)
 {
 	br_hook h;
 	TRY(br_recorder_find_hook(s->recorder, tensors, n, &h));

@@ -117,7 +117,7 @@ void stream_free(stream *s)
 	mem_free(s);
 }
 
-clv_status stream_input(stream *s, const char *name, const clv_tensor *t)
+clv_status stream_input(stream *s, const char *name, const br_tensor *t)
 {
 	uint32_t before = s->tensors.n, id;
 	const char *kept = arena_str(&s->a, name);
@@ -132,7 +132,7 @@ clv_status stream_input(stream *s, const char *name, const clv_tensor *t)
 	return vec_push(&s->inputs, id);
 }
 
-clv_status stream_define_state(stream *s, value_kind kind, const char *name, bool trainable, const clv_tensor *t)
+clv_status stream_define_state(stream *s, value_kind kind, const char *name, bool trainable, const br_tensor *t)
 {
 	uint32_t before = s->tensors.n;
 	stream_state n = {kind, arena_str(&s->a, name), trainable, NONE};
@@ -183,14 +183,14 @@ void stream_leave(stream *s)
 	br_recorder_unlock(s->recorder);
 }
 
-clv_status stream_output(stream *s, const clv_tensor *t)
+clv_status stream_output(stream *s, const br_tensor *t)
 {
 	uint32_t id;
 	TRY(br_recorder_see(s->recorder, t, &id));
 	return vec_push(&s->outputs, id);
 }
 
-clv_status stream_number(stream *s, const clv_tensor *t)
+clv_status stream_number(stream *s, const br_tensor *t)
 {
 	uint32_t id;
 	br_recorder_lock(s->recorder);
@@ -201,7 +201,7 @@ clv_status stream_number(stream *s, const clv_tensor *t)
 	return st;
 }
 
-clv_status stream_rebound(stream *s, const char *state_name, const clv_tensor *t)
+clv_status stream_rebound(stream *s, const char *state_name, const br_tensor *t)
 {
 	stream_rebind r = {NONE, NONE};
 	for (uint32_t i = 0; i < s->states.n; i++)
@@ -243,7 +243,7 @@ static clv_status emit(stream *s, const char *op, const char *at, br_arg *args, 
 	return on_event(s, &e);
 }
 
-static clv_status host_read(stream *s, const clv_tensor *t, const char *how, const char *at)
+static clv_status host_read(stream *s, const br_tensor *t, const char *how, const char *at)
 {
 	br_meta m;
 	int64_t n = 1;
@@ -263,7 +263,7 @@ static clv_status host_read(stream *s, const clv_tensor *t, const char *how, con
 
 enum { PLACE_MAX = 256 };
 
-clv_status stream_host_read(stream *s, const clv_tensor *t, const char *how)
+clv_status stream_host_read(stream *s, const br_tensor *t, const char *how)
 {
 	char at[PLACE_MAX] = "";
 	on_where(s, at, sizeof at); /* before the lock: it may wait for Python */
@@ -273,7 +273,7 @@ clv_status stream_host_read(stream *s, const clv_tensor *t, const char *how)
 	return st;
 }
 
-static clv_status python_args(stream *s, clv_tensor *const *args, uint32_t nargs, br_arg *out)
+static clv_status python_args(stream *s, br_tensor *const *args, uint32_t nargs, br_arg *out)
 {
 	for (uint32_t i = 0; i < nargs; i++) {
 		out[i] = (br_arg){.kind = args[i] ? BR_TENSOR : BR_NONE};
@@ -286,7 +286,7 @@ static clv_status python_args(stream *s, clv_tensor *const *args, uint32_t nargs
 }
 
 /* The event is pushed at once, so that tensors are numbered before the call; end fills in its results. */
-static clv_status python_begin(stream *s, const char *label, const char *at, clv_tensor *const *args, uint32_t nargs)
+static clv_status python_begin(stream *s, const char *label, const char *at, br_tensor *const *args, uint32_t nargs)
 {
 	br_arg *list = arena_alloc(&s->a, (nargs + 1) * sizeof *list);
 	TRY_MEM(list);
@@ -300,7 +300,7 @@ static clv_status python_begin(stream *s, const char *label, const char *at, clv
 	return CLV_OK;
 }
 
-clv_status stream_python_begin(stream *s, const char *label, clv_tensor *const *args, uint32_t nargs)
+clv_status stream_python_begin(stream *s, const char *label, br_tensor *const *args, uint32_t nargs)
 {
 	char at[PLACE_MAX] = "";
 	on_where(s, at, sizeof at);

@@ -145,7 +145,7 @@ bool apart_holds(apart *a, const clv_program *g, const run_spec *r, clash *found
 	if (a->all.n > FEW && !(at = mem_alloc(a->all.n * sizeof *at)))
 		return false;
 	for (uint32_t i = 0; i < a->all.n; i++) {
-		const clv_tensor *t = i < a->inputs ? r->inputs[i] : r->externals[i - a->inputs];
+		const br_tensor *t = i < a->inputs ? r->inputs[i] : r->externals[i - a->inputs];
 		at[i] = (extent){0, 0};
 		if (t && g->p->values.at[a->all.at[i].value].type == TYPE_TENSOR)
 			br_extent(t, a->whole, &at[i].low, &at[i].high);

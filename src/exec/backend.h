@@ -21,10 +21,10 @@ typedef struct code_spec {
    whatever layout it likes; after a failure nobody looks at them. Sizes of outputs are known: wanted[i].sizes is for
    output i. */
 typedef struct code_run {
-	clv_tensor *const *inputs; /* borrowed */
+	br_tensor *const *inputs; /* borrowed */
 	uint32_t ninputs, noutputs;
 	const br_blob *wanted; /* per output: dtype and sizes (strides NULL) */
-	clv_tensor **outputs;
+	br_tensor **outputs;
 } code_run;
 
 /* Whether a failure says something about the code. Want of memory, and someone who wants to stop, do not. */

@@ -36,7 +36,7 @@ double tolerance_for(const br_meta *m, double scale, double rtol, double atol)
 	return 0;
 }
 
-clv_status wait_for_all(clv_tensor *const *tensors, uint32_t n)
+clv_status wait_for_all(br_tensor *const *tensors, uint32_t n)
 {
 	char done[16] = "cpu";
 	for (uint32_t i = 0; i < n; i++) {
@@ -52,7 +52,7 @@ clv_status wait_for_all(clv_tensor *const *tensors, uint32_t n)
 	return CLV_OK;
 }
 
-void release_all(clv_tensor **tensors, uint32_t n)
+void release_all(br_tensor **tensors, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++)
 		br_unref(tensors[i]);

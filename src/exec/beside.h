@@ -8,8 +8,8 @@
    allowed. What is no float is equal. */
 double tolerance_for(const br_meta *m, double scale, double rtol, double atol);
 
-clv_status wait_for_all(clv_tensor *const *tensors, uint32_t n); /* until the devices that they are on are done */
-void release_all(clv_tensor **tensors, uint32_t n);              /* and leaves none there */
-void keep_shortest(double ms, double *shortest);                 /* negative: there is none yet */
+clv_status wait_for_all(br_tensor *const *tensors, uint32_t n); /* until the devices that they are on are done */
+void release_all(br_tensor **tensors, uint32_t n);              /* and leaves none there */
+void keep_shortest(double ms, double *shortest);                /* negative: there is none yet */
 
 #endif

@@ -214,7 +214,7 @@ void code_stop(code *c, const char *reason)
 
 /* What one run holds: the inputs as the code wants them, and what is wanted of it. */
 typedef struct call {
-	clv_tensor **inputs; /* owned */
+	br_tensor **inputs; /* owned */
 	br_blob *wanted;
 	int64_t *sizes;
 } call;
@@ -224,11 +224,11 @@ static clv_status call_new(const view *v, call *out)
 	uint32_t dims = 0;
 	for (uint32_t i = 0; i < v->outputs.n; i++)
 		dims += v->p->values.at[v->outputs.at[i]].ndim;
-	size_t tensors = (v->inputs.n + 1) * sizeof(clv_tensor *), blobs = v->outputs.n * sizeof(br_blob);
+	size_t tensors = (v->inputs.n + 1) * sizeof(br_tensor *), blobs = v->outputs.n * sizeof(br_blob);
 	char *block = mem_alloc(tensors + blobs + dims * sizeof(int64_t));
 	if (!block)
 		return fail_nomem();
-	out->inputs = (clv_tensor **)block;
+	out->inputs = (br_tensor **)block;
 	out->wanted = (br_blob *)(block + tensors);
 	out->sizes = (int64_t *)(block + tensors + blobs);
 	return CLV_OK;
@@ -253,7 +253,7 @@ static void want_outputs(const view *v, const int64_t *sizes, call *c)
 	}
 }
 
-static clv_status lay_out_inputs(const code *c, const view *v, clv_tensor *const *inputs, call *to)
+static clv_status lay_out_inputs(const code *c, const view *v, br_tensor *const *inputs, call *to)
 {
 	const uint32_t *order = c->in_order.at;
 	for (uint32_t i = 0; i < v->inputs.n; i++) {
@@ -264,7 +264,7 @@ static clv_status lay_out_inputs(const code *c, const view *v, clv_tensor *const
 }
 
 /* A result may lie on the memory of an input, or of another result, only where the plan has it so: it may be written. */
-static bool is_shared(const view *v, clv_tensor *const *inputs, clv_tensor *const *outputs, uint32_t i)
+static bool is_shared(const view *v, br_tensor *const *inputs, br_tensor *const *outputs, uint32_t i)
 {
 	value_id root = alias_root(v->p, v->outputs.at[i]);
 	for (uint32_t k = 0; k < v->inputs.n; k++)
@@ -276,9 +276,9 @@ static bool is_shared(const view *v, clv_tensor *const *inputs, clv_tensor *cons
 	return false;
 }
 
-static clv_status lay_out(clv_tensor **t, const uint32_t *order, bool shared)
+static clv_status lay_out(br_tensor **t, const uint32_t *order, bool shared)
 {
-	clv_tensor *own = NULL, *dense;
+	br_tensor *own = NULL, *dense;
 	if (shared) {
 		TRY(br_clone(*t, false, &own));
 		br_unref(*t);
@@ -290,8 +290,8 @@ static clv_status lay_out(clv_tensor **t, const uint32_t *order, bool shared)
 	return CLV_OK;
 }
 
-static clv_status take_outputs(const code *c, const view *v, const int64_t *sizes, clv_tensor *const *inputs,
-                               clv_tensor **outputs)
+static clv_status take_outputs(const code *c, const view *v, const int64_t *sizes, br_tensor *const *inputs,
+                               br_tensor **outputs)
 {
 	const plan *p = v->p;
 	const uint32_t *order = c->out_order.at;
@@ -305,8 +305,8 @@ static clv_status take_outputs(const code *c, const view *v, const int64_t *size
 	return CLV_OK;
 }
 
-static clv_status run(const code *c, const view *v, const int64_t *sizes, clv_tensor *const *inputs, const call *x,
-                      clv_tensor **outputs)
+static clv_status run(const code *c, const view *v, const int64_t *sizes, br_tensor *const *inputs, const call *x,
+                      br_tensor **outputs)
 {
 	code_run r = {x->inputs, v->inputs.n, v->outputs.n, x->wanted, outputs};
 	TRY(c->b->run(c->b->ctx, c->loaded, &r));
@@ -316,8 +316,8 @@ static clv_status run(const code *c, const view *v, const int64_t *sizes, clv_te
 	return st;
 }
 
-clv_status code_run_view(const code *c, const view *v, const int64_t *sizes, clv_tensor *const *inputs,
-                         clv_tensor **outputs)
+clv_status code_run_view(const code *c, const view *v, const int64_t *sizes, br_tensor *const *inputs,
+                         br_tensor **outputs)
 {
 	call x;
 	size_t room = v->outputs.n * sizeof *outputs;

@@ -44,8 +44,8 @@ void code_stop(code *c, const char *reason);
 
 /* Runs it on the inputs of view_segment, new references into outputs; NULLs after a failure. Copies what is laid out
    otherwise than the code, or the tape, would have it. `sizes`: value of every expression of the plan. */
-clv_status code_run_view(const code *c, const view *v, const int64_t *sizes, clv_tensor *const *inputs,
-                         clv_tensor **outputs);
+clv_status code_run_view(const code *c, const view *v, const int64_t *sizes, br_tensor *const *inputs,
+                         br_tensor **outputs);
 
 /* The one device that the tensors of a segment are on; NULL: there are several, or none. Borrowed from the plan. */
 const char *code_device(const view *v);

@@ -425,7 +425,7 @@ static clv_status sizes_in_memory(const model *m, uint32_t i, const br_meta *t, 
 	return CLV_OK;
 }
 
-static clv_status give_input(const model *m, ov_infer_request *r, uint32_t i, const clv_tensor *t)
+static clv_status give_input(const model *m, ov_infer_request *r, uint32_t i, const br_tensor *t)
 {
 	int64_t sizes[64];
 	int type;
@@ -446,10 +446,10 @@ static clv_status give_input(const model *m, ov_infer_request *r, uint32_t i, co
 }
 
 /* A new tensor, row by row. */
-static clv_status make_output(const br_blob *want, clv_tensor **out, void **data)
+static clv_status make_output(const br_blob *want, br_tensor **out, void **data)
 {
 	int64_t strides[64], elements = 1, bytes;
-	clv_tensor *memory;
+	br_tensor *memory;
 	if (want->ndim > 64)
 		return fail(CLV_E_UNSUPPORTED, "an output has more than 64 dimensions");
 	bool over = false, none = false;
@@ -468,7 +468,7 @@ static clv_status make_output(const br_blob *want, clv_tensor **out, void **data
 	return st;
 }
 
-static clv_status give_output(const model *m, ov_infer_request *r, uint32_t i, const br_blob *want, clv_tensor **out)
+static clv_status give_output(const model *m, ov_infer_request *r, uint32_t i, const br_blob *want, br_tensor **out)
 {
 	int type;
 	void *data = NULL;

@@ -63,9 +63,9 @@ static uint32_t noutputs(const void *opened)
 	return clv_runtime_output_count(opened);
 }
 
-static clv_status run_segment(const void *opened, clv_tensor *const *inputs, uint32_t n, clv_tensor **outputs)
+static clv_status run_segment(const void *opened, br_tensor *const *inputs, uint32_t n, br_tensor **outputs)
 {
-	return clv_runtime_run(opened, (const clv_tensor *const *)inputs, n, outputs, clv_runtime_output_count(opened));
+	return clv_runtime_run(opened, (const br_tensor *const *)inputs, n, outputs, clv_runtime_output_count(opened));
 }
 
 static void close_segment(void *opened)

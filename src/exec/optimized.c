@@ -10,11 +10,11 @@
 /* Results of the part that is made once, or for sizes, and marks of what they were made of. */
 typedef struct kept {
 	atomic_uint refs;
-	struct kept *base;    /* sized: of what is made once; counted */
-	int64_t *sizes;       /* sized: values of the plan's symbols */
-	uint64_t *marks;      /* per external of the part */
-	clv_tensor **from;    /* the same: on its memory, which nobody else gets while it is compared with */
-	clv_tensor **tensors; /* per output of the part */
+	struct kept *base;   /* sized: of what is made once; counted */
+	int64_t *sizes;      /* sized: values of the plan's symbols */
+	uint64_t *marks;     /* per external of the part */
+	br_tensor **from;    /* the same: on its memory, which nobody else gets while it is compared with */
+	br_tensor **tensors; /* per output of the part */
 	uint32_t nfrom, n;
 	size_t bytes;        /* of the tensors */
 	uint64_t generation; /* how many were made before it */
@@ -56,9 +56,9 @@ struct variant {
 typedef struct turn {
 	const clv_program *g;
 	const run_spec *r;
-	int64_t few[8], *symbols;  /* values of the plan's symbols; few: room for them */
-	kept *kept[PART_GUARDS];   /* by part; NULL: it has no nodes */
-	clv_tensor *const *guards; /* outputs of the guards; NULL: not yet */
+	int64_t few[8], *symbols; /* values of the plan's symbols; few: room for them */
+	kept *kept[PART_GUARDS];  /* by part; NULL: it has no nodes */
+	br_tensor *const *guards; /* outputs of the guards; NULL: not yet */
 } turn;
 
 /* ---- what is kept ------------------------------------------------------------------------------------------------- */
@@ -110,7 +110,7 @@ static bool mark_of(const part *x, uint32_t i, const run_spec *r, uint64_t *out)
 {
 	const view *v = &x->program->v;
 	value_kind kind = v->p->values.at[v->externals.at[i]].kind;
-	const clv_tensor *t = r->externals[x->externals[i]], *beside = r->beside ? r->beside[x->externals[i]] : NULL;
+	const br_tensor *t = r->externals[x->externals[i]], *beside = r->beside ? r->beside[x->externals[i]] : NULL;
 	uint64_t more = 0;
 	*out = 0;
 	bool told = t && ((kind == VALUE_BUFFER && br_mark(t, SMALL_BUFFER, out)) ||
@@ -136,7 +136,7 @@ static bool still_holds(const part *x, const kept *k, const turn *now)
 	return true;
 }
 
-static void gather(const part *x, const turn *now, clv_tensor **inputs, clv_tensor **externals)
+static void gather(const part *x, const turn *now, br_tensor **inputs, br_tensor **externals)
 {
 	const view *v = &x->program->v;
 	for (uint32_t i = 0; i < v->inputs.n; i++) {
@@ -152,10 +152,10 @@ static void gather(const part *x, const turn *now, clv_tensor **inputs, clv_tens
 enum { FEW = 64 };
 
 /* The nodes of a part; symbols are those of the plan. */
-static clv_status run_part(const part *x, const turn *now, const int64_t *symbols, clv_tensor **outputs)
+static clv_status run_part(const part *x, const turn *now, const int64_t *symbols, br_tensor **outputs)
 {
 	const view *v = &x->program->v;
-	clv_tensor *few[FEW], **given = few;
+	br_tensor *few[FEW], **given = few;
 	uint32_t n = v->inputs.n + v->externals.n;
 	if (n > FEW && !(given = mem_alloc(n * sizeof *given)))
 		return fail_nomem();
@@ -186,7 +186,7 @@ static clv_status fill_kept(const part *x, const turn *now, kept *k)
 {
 	clv_status st = CLV_OK;
 	for (uint32_t i = 0; st == CLV_OK && i < k->nfrom; i++) {
-		clv_tensor *t = now->r->externals[x->externals[i]];
+		br_tensor *t = now->r->externals[x->externals[i]];
 		(void)mark_of(x, i, now->r, &k->marks[i]);
 		if (t)
 			st = br_leaf(t, false, &k->from[i]);
@@ -575,10 +575,10 @@ static void turn_end(turn *now)
 		mem_free(now->symbols);
 }
 
-static clv_status part_from_base(const variant *x, clv_tensor **outputs, uint32_t n)
+static clv_status part_from_base(const variant *x, br_tensor **outputs, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++) {
-		clv_tensor *alone;
+		br_tensor *alone;
 		if (!x->alone[i] || !outputs[i])
 			continue;
 		TRY(br_leaf(outputs[i], false, &alone));
@@ -588,7 +588,7 @@ static clv_status part_from_base(const variant *x, clv_tensor **outputs, uint32_
 	return CLV_OK;
 }
 
-static clv_status run_main(const variant *x, turn *now, clv_tensor *const *guards)
+static clv_status run_main(const variant *x, turn *now, br_tensor *const *guards)
 {
 	uint32_t n = now->g->outputs.n;
 	now->guards = guards;
@@ -602,7 +602,7 @@ static clv_status run_main(const variant *x, turn *now, clv_tensor *const *guard
 static clv_status run_guards_and_main(const variant *x, turn *now)
 {
 	const part *before = &x->parts[PART_GUARDS];
-	clv_tensor *few[FEW] = {0}, **made = few;
+	br_tensor *few[FEW] = {0}, **made = few;
 	uint32_t n = before->program->outputs.n;
 	if (n > FEW && !(made = mem_alloc(n * sizeof *made)))
 		return fail_nomem();

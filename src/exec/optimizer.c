@@ -215,7 +215,7 @@ void optimizer_free(optimizer *o)
 /* ---- choosing ----------------------------------------------------------------------------------------------------- */
 
 /* Runs once into `out`, which is empty; x NULL: as captured. */
-static clv_status run_once(variant *x, const clv_program *g, const run_spec *r, clv_tensor **out, double *ms)
+static clv_status run_once(variant *x, const clv_program *g, const run_spec *r, br_tensor **out, double *ms)
 {
 	run_spec mine = *r;
 	mine.outputs = out;
@@ -241,7 +241,7 @@ static clv_status off_by(candidate *c, uint32_t output, double error, double all
 	return st;
 }
 
-static clv_status compare(candidate *c, clv_tensor *const *got, clv_tensor *const *want, uint32_t n)
+static clv_status compare(candidate *c, br_tensor *const *got, br_tensor *const *want, uint32_t n)
 {
 	for (uint32_t i = 0; i < n && !c->off; i++) {
 		double error, scale;
@@ -264,7 +264,7 @@ static clv_status compare(candidate *c, clv_tensor *const *got, clv_tensor *cons
 }
 
 /* Makes what is kept, which no later run makes again, and what guards give. Caller calls drop_guards, also on failure. */
-static clv_status run_guards(variant *x, const clv_program *g, const run_spec *r, clv_tensor ***guards, uint32_t *n)
+static clv_status run_guards(variant *x, const clv_program *g, const run_spec *r, br_tensor ***guards, uint32_t *n)
 {
 	run_spec mine = *r;
 	uint64_t generation;
@@ -273,17 +273,17 @@ static clv_status run_guards(variant *x, const clv_program *g, const run_spec *r
 	return *guards ? variant_prepare(x, g, &mine, &generation) : fail_nomem();
 }
 
-static void drop_guards(clv_tensor **guards, uint32_t n)
+static void drop_guards(br_tensor **guards, uint32_t n)
 {
 	if (guards)
 		release_all(guards, n);
 	mem_free(guards);
 }
 
-static clv_status try_out(candidate *c, const clv_program *g, const run_spec *r, clv_tensor *const *want,
-                          clv_tensor **out)
+static clv_status try_out(candidate *c, const clv_program *g, const run_spec *r, br_tensor *const *want,
+                          br_tensor **out)
 {
-	clv_tensor **guards;
+	br_tensor **guards;
 	uint32_t n;
 	clv_status st = run_guards(c->v, g, r, &guards, &n); /* so that no run is timed with what only the first does */
 	drop_guards(guards, n);
@@ -320,11 +320,11 @@ static clv_status time_behind(stopwatch *w, variant *x, const clv_program *g, co
 	return st;
 }
 
-static clv_status time_on_device(stopwatch *w, variant *x, const clv_program *g, const run_spec *r, clv_tensor **out,
+static clv_status time_on_device(stopwatch *w, variant *x, const clv_program *g, const run_spec *r, br_tensor **out,
                                  double *ms)
 {
 	run_spec mine = *r;
-	clv_tensor **guards = NULL;
+	br_tensor **guards = NULL;
 	mine.numbers = NULL;
 	mine.nguards = 0;
 	clv_status st = x ? run_guards(x, g, &mine, &guards, &mine.nguards) : CLV_OK;
@@ -346,7 +346,7 @@ static bool has_time(const optimizer *o, double start)
 }
 
 /* Every way in turn, so that what else the machine does falls on all of them. */
-static clv_status time_rounds(optimizer *o, stopwatch *w, const clv_program *g, const run_spec *r, clv_tensor **out)
+static clv_status time_rounds(optimizer *o, stopwatch *w, const clv_program *g, const run_spec *r, br_tensor **out)
 {
 	double start = clock_seconds(), ms;
 	for (; o->rounds < ROUNDS && (o->rounds < o->least_rounds || has_time(o, start)); o->rounds++)
@@ -361,7 +361,7 @@ static clv_status time_rounds(optimizer *o, stopwatch *w, const clv_program *g, 
 	return CLV_OK;
 }
 
-static clv_status time_all(optimizer *o, const clv_program *g, const run_spec *r, double first_ms, clv_tensor **out)
+static clv_status time_all(optimizer *o, const clv_program *g, const run_spec *r, double first_ms, br_tensor **out)
 {
 	stopwatch w = {.work = 1};
 	o->at[CAPTURED].ms = first_ms;
@@ -396,7 +396,7 @@ static uint32_t fastest(const optimizer *o)
 	return best;
 }
 
-static clv_status try_all(optimizer *o, const clv_program *g, const run_spec *r, clv_tensor **out, bool *any)
+static clv_status try_all(optimizer *o, const clv_program *g, const run_spec *r, br_tensor **out, bool *any)
 {
 	for (uint32_t i = FAST; i < o->n; i++) {
 		if (!o->at[i].off)
@@ -408,7 +408,7 @@ static clv_status try_all(optimizer *o, const clv_program *g, const run_spec *r,
 
 /* Whether this was measured before: then its times are not taken again, its numbers are. */
 static clv_status choose_as_before(optimizer *o, const char *name, const clv_program *g, const run_spec *r,
-                                   clv_tensor **out)
+                                   br_tensor **out)
 {
 	uint32_t i = 0;
 	while (i < o->n && (strcmp(o->at[i].name, name) != 0 || (o->at[i].off && i != CAPTURED)))
@@ -435,7 +435,7 @@ static clv_status tell_ways(const optimizer *o, char **out)
 }
 
 /* first_ms: of the run as captured whose results are there. */
-static clv_status measure(optimizer *o, const clv_program *g, const run_spec *r, double first_ms, clv_tensor **out)
+static clv_status measure(optimizer *o, const clv_program *g, const run_spec *r, double first_ms, br_tensor **out)
 {
 	char *ways, *name = NULL;
 	digest key;
@@ -468,7 +468,7 @@ static clv_status choose(optimizer *o, const clv_program *g, const run_spec *r)
 	double start = clock_seconds();
 	TRY(program_run_plain(g, r));
 	double first_ms = (clock_seconds() - start) * 1e3;
-	clv_tensor **out = mem_alloc((g->outputs.n + 1) * sizeof *out);
+	br_tensor **out = mem_alloc((g->outputs.n + 1) * sizeof *out);
 	if (!out)
 		return CLV_OK;
 	if (measure(o, g, r, first_ms, out) != CLV_OK) {

@@ -13,8 +13,8 @@
 typedef struct lab {
 	const plan *p;
 	const profile_spec *s;
-	clv_tensor **values; /* per value: what is there now */
-	bool *grad;          /* per value: gradients flow through it */
+	br_tensor **values; /* per value: what is there now */
+	bool *grad;         /* per value: gradients flow through it */
 	int64_t *symbols;
 	liveness live;
 	const char *device; /* borrowed from the plan */
@@ -27,8 +27,8 @@ typedef struct bench {
 	lab *l;
 	uint32_t block;
 	clv_program *g;
-	bool *written;                               /* per value that owns its memory */
-	clv_tensor **inputs, **externals, **outputs; /* of one run */
+	bool *written;                              /* per value that owns its memory */
+	br_tensor **inputs, **externals, **outputs; /* of one run */
 } bench;
 
 /* ---- what a run takes ------------------------------------------------------------------------------------------------ */
@@ -44,10 +44,10 @@ static bool wants_grad(const lab *l, value_id v)
 }
 
 /* Copies of those among ids that the block writes; the rest on the memory that is there. leaf: for br_copies. */
-static clv_status fill_run(bench *b, const value_id *ids, uint32_t n, bool leaf, clv_tensor **out)
+static clv_status fill_run(bench *b, const value_id *ids, uint32_t n, bool leaf, br_tensor **out)
 {
 	lab *l = b->l;
-	clv_tensor **from = mem_alloc((2 * (size_t)n + 1) * sizeof *from), **copies = from + n;
+	br_tensor **from = mem_alloc((2 * (size_t)n + 1) * sizeof *from), **copies = from + n;
 	uint32_t *place = mem_ids((size_t)n + 1), count = 0;
 	bool *grad = mem_alloc((size_t)n + 1);
 	clv_status st = from && place && grad ? CLV_OK : fail_nomem();
@@ -73,7 +73,7 @@ static clv_status fill_run(bench *b, const value_id *ids, uint32_t n, bool leaf,
 	return st;
 }
 
-static void drop_all(clv_tensor **t, uint32_t n)
+static void drop_all(br_tensor **t, uint32_t n)
 {
 	for (uint32_t i = 0; t && i < n; i++) {
 		br_unref(t[i]);
@@ -97,7 +97,7 @@ static clv_status set_up(bench *b)
 	return fill_run(b, b->g->v.externals.at, b->g->v.externals.n, true, b->externals);
 }
 
-static clv_status run_forward(const bench *b, clv_tensor *const *inputs, clv_tensor *const *externals, bool grad)
+static clv_status run_forward(const bench *b, br_tensor *const *inputs, br_tensor *const *externals, bool grad)
 {
 	const lab *l = b->l;
 	run_spec r = {.inputs = inputs,
@@ -160,7 +160,7 @@ static double megabytes(int64_t bytes)
 	return (double)(bytes > 0 ? bytes : 0) / 1e6;
 }
 
-static int64_t tensor_bytes(const clv_tensor *t)
+static int64_t tensor_bytes(const br_tensor *t)
 {
 	br_meta m;
 	if (!t || br_meta_get(t, &m) != CLV_OK || !m.strided || m.dtype >= DT_COUNT)
@@ -366,7 +366,7 @@ static clv_status load_values(lab *l)
 {
 	const plan *p = l->p;
 	bool *written = NULL, *grad = mem_alloc(p->values.n + 1);
-	clv_tensor **from = mem_alloc((2 * (size_t)p->values.n + 1) * sizeof *from), **copies = from + p->values.n;
+	br_tensor **from = mem_alloc((2 * (size_t)p->values.n + 1) * sizeof *from), **copies = from + p->values.n;
 	value_id *ids = mem_ids((size_t)p->values.n + 1);
 	uint32_t n = 0;
 	view all = {0};
@@ -473,7 +473,7 @@ static clv_status walk_whole(lab *l, block_profile *out, bool *ran)
 
 /* ---- generators that the plan holds ------------------------------------------------------------------------------------ */
 
-static clv_status keep_generators(const profile_spec *s, clv_tensor **states)
+static clv_status keep_generators(const profile_spec *s, br_tensor **states)
 {
 	for (uint32_t i = 0; i < s->nobjects; i++)
 		if (s->objects[i])
@@ -481,7 +481,7 @@ static clv_status keep_generators(const profile_spec *s, clv_tensor **states)
 	return CLV_OK;
 }
 
-static clv_status restore_generators(const profile_spec *s, clv_tensor **states, clv_status st)
+static clv_status restore_generators(const profile_spec *s, br_tensor **states, clv_status st)
 {
 	for (uint32_t i = 0; i < s->nobjects; i++) {
 		if (!states[i])
@@ -508,7 +508,7 @@ clv_status profile_blocks(const plan *p, const profile_spec *s, block_profile *o
 {
 	lab l = {.p = p, .s = s, .device = device_of_plan(p)};
 	TRY(profile_check(p, s, l.device));
-	clv_tensor **states = mem_alloc((s->nobjects + 1) * sizeof *states);
+	br_tensor **states = mem_alloc((s->nobjects + 1) * sizeof *states);
 	if (!states)
 		return fail_nomem();
 	clv_status st = s->objects ? keep_generators(s, states) : CLV_OK;

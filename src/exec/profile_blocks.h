@@ -10,11 +10,11 @@
 typedef struct profile_spec {
 	const node_id *ends; /* block i is the nodes ends[i-1] … ends[i]-1 */
 	uint32_t n;
-	uint32_t warmup, iterations;  /* iterations >= 1 */
-	bool training;                /* forward with gradients, and backward; false: neither */
-	clv_tensor *const *inputs;    /* of the plan; not changed */
-	clv_tensor *const *externals; /* by value id; not changed, nor their .grad; NULL for what is none */
-	br_object *const *objects;    /* by value id, nobjects of them; may be NULL. Generators are put back */
+	uint32_t warmup, iterations; /* iterations >= 1 */
+	bool training;               /* forward with gradients, and backward; false: neither */
+	br_tensor *const *inputs;    /* of the plan; not changed */
+	br_tensor *const *externals; /* by value id; not changed, nor their .grad; NULL for what is none */
+	br_object *const *objects;   /* by value id, nobjects of them; may be NULL. Generators are put back */
 	uint32_t nobjects;
 	python_fn python;
 	void *python_ctx;

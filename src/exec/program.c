@@ -701,7 +701,7 @@ static clv_status program_init(lowering *l, const plan *p)
 	l->host_of = mem_ids(p->values.n);
 	l->known = mem_alloc(p->symbols.n + 1);
 	g->modes = mem_alloc((p->contexts.n + 1) * sizeof *g->modes);
-	g->bound = mem_alloc((g->v.externals.n + 1) * sizeof(clv_tensor *));
+	g->bound = mem_alloc((g->v.externals.n + 1) * sizeof(br_tensor *));
 	if (!g->slot || !l->last || !l->int_of || !l->real_of || !l->host_of || !l->known || !g->modes || !g->bound)
 		return fail_nomem();
 	return lower(l);

@@ -59,7 +59,7 @@ typedef struct out_number {
 } out_number;
 
 typedef struct frame {
-	clv_tensor **slots;
+	br_tensor **slots;
 	br_arg *numbers;
 	int64_t *symbols; /* -1: not known yet */
 	int64_t *exprs;
@@ -68,8 +68,8 @@ typedef struct frame {
 } frame;
 
 /* Calls the Python object of value `object`; fills results with new references. */
-typedef clv_status (*python_fn)(void *ctx, value_id object, clv_tensor *const *args, uint32_t nargs,
-                                clv_tensor **results, uint32_t nresults);
+typedef clv_status (*python_fn)(void *ctx, value_id object, br_tensor *const *args, uint32_t nargs, br_tensor **results,
+                                uint32_t nresults);
 
 struct clv_program {
 	const plan *p; /* borrowed */
@@ -91,8 +91,8 @@ struct clv_program {
 	VEC(value_id) cloned; /* inputs that the view writes but does not own */
 	uint32_t *slot;       /* per value; NONE: not in this program */
 	uint32_t nslots, nhosts;
-	br_modes *modes;    /* per context of the plan */
-	clv_tensor **bound; /* per external: what clv_program_bind gave; owned */
+	br_modes *modes;   /* per context of the plan */
+	br_tensor **bound; /* per external: what clv_program_bind gave; owned */
 	node_names *names;
 	_Atomic(frame *) spare;
 	struct optimizer *optimizer; /* NULL: it runs as it is */
@@ -138,8 +138,8 @@ typedef struct segment_call {
 	const struct code *code;
 	const view *v;
 	const int64_t *sizes, *symbols; /* of all expressions, of all symbols */
-	clv_tensor *const *inputs;      /* v->inputs.n, borrowed, as the outputs are */
-	clv_tensor *const *outputs;     /* v->outputs.n */
+	br_tensor *const *inputs;       /* v->inputs.n, borrowed, as the outputs are */
+	br_tensor *const *outputs;      /* v->outputs.n */
 	double tape_ms;
 } segment_call;
 
@@ -153,13 +153,13 @@ typedef struct run_place {
 /* beside: per external a tensor whose version counts writes of the external that its own does not (num_batches_tracked of a
    BatchNorm), borrowed, or NULL. */
 typedef struct run_spec {
-	clv_tensor *const *inputs;    /* g->v.inputs.n, borrowed */
-	clv_tensor *const *externals; /* g->v.externals.n, borrowed; entries of objects are ignored */
-	clv_tensor *const *beside;    /* see below; NULL: none */
-	clv_tensor **outputs;         /* g->outputs.n, new references */
-	br_arg *numbers;              /* g->out_numbers.n; NULL: not wanted */
-	const int64_t *symbols;       /* values of the plan's symbols; NULL: read off the inputs */
-	clv_tensor *const *guards;    /* what optimizer_prepare gave; NULL: guards run with the rest */
+	br_tensor *const *inputs;    /* g->v.inputs.n, borrowed */
+	br_tensor *const *externals; /* g->v.externals.n, borrowed; entries of objects are ignored */
+	br_tensor *const *beside;    /* see below; NULL: none */
+	br_tensor **outputs;         /* g->outputs.n, new references */
+	br_arg *numbers;             /* g->out_numbers.n; NULL: not wanted */
+	const int64_t *symbols;      /* values of the plan's symbols; NULL: read off the inputs */
+	br_tensor *const *guards;    /* what optimizer_prepare gave; NULL: guards run with the rest */
 	uint32_t nguards;
 	int64_t *version;             /* of a runtime: the version of the weights that the run read; NULL: not wanted */
 	const int64_t *wants_version; /* that it has to be, or the run fails; NULL: any will do */
@@ -177,7 +177,7 @@ clv_status program_run(const clv_program *g, const run_spec *r);
 /* For who repeats the main part alone: optimizer_prepare, with the program's threads. */
 clv_status program_prepare(const clv_program *g, const run_spec *r, uint64_t *generation);
 clv_status program_run_plain(const clv_program *g, const run_spec *r); /* as captured, whatever passes made of it */
-clv_status program_check_inputs(const clv_program *g, clv_tensor *const *inputs); /* as a run would, without running */
+clv_status program_check_inputs(const clv_program *g, br_tensor *const *inputs); /* as a run would, without running */
 /* All that a run checks before its first step: inputs, externals, sizes, what requires grad. */
 clv_status program_check_run(const clv_program *g, const run_spec *r);
 /* Tensors from outside share no memory but what they shared at capture, as far as that matters (apart.h). Else only the

@@ -33,7 +33,7 @@ static frame *frame_new(const clv_program *g)
 	frame *f = mem_alloc(sizeof *f);
 	if (!f)
 		return NULL;
-	f->slots = mem_alloc((g->nslots + 1) * sizeof(clv_tensor *));
+	f->slots = mem_alloc((g->nslots + 1) * sizeof(br_tensor *));
 	f->numbers = mem_alloc((g->numbers.n + 1) * sizeof *f->numbers);
 	f->symbols = mem_alloc((g->p->symbols.n + 1) * sizeof *f->symbols);
 	f->exprs = mem_alloc((g->p->exprs.n + 1) * sizeof *f->exprs);
@@ -101,7 +101,7 @@ static bool strides_fit(const plan *p, const value *x, const br_meta *m, const f
 }
 
 /* The way of every run: no message is made, nothing is allocated. */
-static bool input_fits(const clv_program *g, const frame *f, const value *x, const clv_tensor *t)
+static bool input_fits(const clv_program *g, const frame *f, const value *x, const br_tensor *t)
 {
 	const plan *p = g->p;
 	br_meta m;
@@ -112,7 +112,7 @@ static bool input_fits(const clv_program *g, const frame *f, const value *x, con
 }
 
 /* What is wrong with an input. */
-static clv_status refuse_input(const clv_program *g, const frame *f, value_id v, const char *name, const clv_tensor *t)
+static clv_status refuse_input(const clv_program *g, const frame *f, value_id v, const char *name, const br_tensor *t)
 {
 	const plan *p = g->p;
 	const value *x = &p->values.at[v];
@@ -145,7 +145,7 @@ static clv_status refuse_input(const clv_program *g, const frame *f, value_id v,
 	return CLV_OK;
 }
 
-static clv_status check_input(const clv_program *g, const frame *f, value_id v, const clv_tensor *t)
+static clv_status check_input(const clv_program *g, const frame *f, value_id v, const br_tensor *t)
 {
 	char scratch[32];
 	if (input_fits(g, f, &g->p->values.at[v], t))
@@ -158,7 +158,7 @@ static clv_status check_input(const clv_program *g, const frame *f, value_id v, 
 }
 
 /* Parameters may be exchanged between runs, but not change type or shape. */
-static clv_status check_external(const clv_program *g, const frame *f, value_id v, const clv_tensor *t)
+static clv_status check_external(const clv_program *g, const frame *f, value_id v, const br_tensor *t)
 {
 	const plan *p = g->p;
 	const value *x = &p->values.at[v];
@@ -338,7 +338,7 @@ static clv_status clone_written(const clv_program *g, const run_spec *r, frame *
 {
 	for (uint32_t i = 0; i < g->cloned.n; i++) {
 		uint32_t s = g->slot[g->cloned.at[i]];
-		clv_tensor *copy = NULL;
+		br_tensor *copy = NULL;
 		clv_status st = br_clone(f->slots[s], r->grad && !g->inference, &copy);
 		f->slots[s] = copy;
 		if (st != CLV_OK) {
@@ -458,7 +458,7 @@ static clv_status check_tensor(const clv_program *g, const frame *f, value_id v)
 {
 	const plan *p = g->p;
 	const value *x = &p->values.at[v];
-	const clv_tensor *t = f->slots[g->slot[v]];
+	const br_tensor *t = f->slots[g->slot[v]];
 	br_meta m;
 	if (!t)
 		return fail(CLV_E_GUARD, "the result is undefined, the plan has a tensor");
@@ -511,7 +511,7 @@ static clv_status run_python(const clv_program *g, const step *s, frame *f, cons
 	if (!r->python)
 		return fail(CLV_E_UNSUPPORTED, "it calls Python code (%s), which only runs in the process that captured it",
 		            plan_s(g->p, g->p->values.at[s->object].name));
-	clv_tensor **args = mem_alloc((s->nargs + s->nresults + 1) * sizeof *args), **results = args + s->nargs;
+	br_tensor **args = mem_alloc((s->nargs + s->nresults + 1) * sizeof *args), **results = args + s->nargs;
 	if (!args)
 		return fail_nomem();
 	for (uint32_t i = 0; i < s->nargs; i++) {
@@ -540,7 +540,7 @@ static clv_status read_symbol(const clv_program *g, const data_read *d, frame *f
 	if (d->host != NONE) {
 		v = f->hosts[d->host].kind == BR_INT ? f->hosts[d->host].u.i : -1;
 	} else {
-		const clv_tensor *t = f->slots[g->slot[d->value]];
+		const br_tensor *t = f->slots[g->slot[d->value]];
 		if (t)
 			TRY(br_meta_get(t, &m));
 		if (t && m.sizes && d->dim < m.ndim)
@@ -572,7 +572,7 @@ static clv_status keep_data(const clv_program *g, const step *s, frame *f)
 }
 
 /* Compiled code has its own casts and no gradients, whatever is on around it. */
-static clv_status run_code(const step *s, const frame *f, clv_tensor *const *inputs, clv_tensor **outputs)
+static clv_status run_code(const step *s, const frame *f, br_tensor *const *inputs, br_tensor **outputs)
 {
 	br_modes ambient;
 	br_modes_get(&ambient);
@@ -588,10 +588,10 @@ static clv_status run_code(const step *s, const frame *f, clv_tensor *const *inp
 }
 
 static clv_status run_tape(const clv_program *g, const step *s, const frame *f, const run_spec *outer,
-                           clv_tensor *const *inputs, clv_tensor **outputs)
+                           br_tensor *const *inputs, br_tensor **outputs)
 {
 	const view *v = &s->tape->v;
-	clv_tensor **externals = mem_alloc((v->externals.n + 1) * sizeof *externals);
+	br_tensor **externals = mem_alloc((v->externals.n + 1) * sizeof *externals);
 	if (!externals)
 		return fail_nomem();
 	for (uint32_t i = 0; i < v->externals.n; i++)
@@ -611,7 +611,7 @@ static clv_status run_tape(const clv_program *g, const step *s, const frame *f, 
 
 /* After code that failed. It is not used again where the tape has no trouble with the same inputs. */
 static clv_status run_instead(const clv_program *g, const step *s, const frame *f, const run_spec *r,
-                              clv_status failure, clv_tensor *const *inputs, clv_tensor **outputs)
+                              clv_status failure, br_tensor *const *inputs, br_tensor **outputs)
 {
 	char why[512];
 	snprintf(why, sizeof why, "%s", status_message());
@@ -623,7 +623,7 @@ static clv_status run_instead(const clv_program *g, const step *s, const frame *
 
 /* On the tape, and shown to who watches. */
 static clv_status run_watched(const clv_program *g, const step *s, const frame *f, const run_spec *r,
-                              clv_tensor *const *inputs, clv_tensor **outputs)
+                              br_tensor *const *inputs, br_tensor **outputs)
 {
 	const view *v = &s->tape->v;
 	const char *device = code_device(v);
@@ -642,10 +642,10 @@ static clv_status run_watched(const clv_program *g, const step *s, const frame *
 /* The tape runs where the code does not serve, where gradients are wanted, and where the code failed. */
 static clv_status run_segment(const clv_program *g, const step *s, frame *f, const run_spec *r)
 {
-	clv_tensor *few[16], **inputs = few;
+	br_tensor *few[16], **inputs = few;
 	if (s->nargs + s->nresults > 16 && !(inputs = mem_alloc((s->nargs + s->nresults) * sizeof *inputs)))
 		return fail_nomem();
-	clv_tensor **outputs = inputs + s->nargs;
+	br_tensor **outputs = inputs + s->nargs;
 	for (uint32_t i = 0; i < s->nargs; i++)
 		inputs[i] = f->slots[g->slots_of.at[s->args + i]];
 	bool plain = (g->inference || !r->grad) && !r->watch && !r->tapes && code_serves(s->compiled, f->symbols);
@@ -728,7 +728,7 @@ typedef struct size_walk {
 static void check_result_size(void *ctx, value_id v)
 {
 	size_walk *w = ctx;
-	const clv_tensor *t = w->g->slot[v] == NONE ? NULL : w->f->slots[w->g->slot[v]];
+	const br_tensor *t = w->g->slot[v] == NONE ? NULL : w->f->slots[w->g->slot[v]];
 	if (w->st == CLV_OK && w->g->p->values.at[v].type == TYPE_TENSOR && t)
 		w->st = limits_check_tensor(br_numel(t), br_itemsize(t));
 }
@@ -794,7 +794,7 @@ static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r, p
 	return st;
 }
 
-static void give_outputs(const clv_program *g, const frame *f, clv_tensor **outputs, br_arg *numbers)
+static void give_outputs(const clv_program *g, const frame *f, br_tensor **outputs, br_arg *numbers)
 {
 	for (uint32_t i = 0; numbers && i < g->out_numbers.n; i++)
 		numbers[i] = f->numbers[g->out_numbers.at[i].number];
@@ -817,7 +817,7 @@ static void clear_frame(const clv_program *g, frame *f)
 	memset(f->slots, 0, g->nslots * sizeof *f->slots);
 }
 
-clv_status program_check_inputs(const clv_program *g, clv_tensor *const *inputs)
+clv_status program_check_inputs(const clv_program *g, br_tensor *const *inputs)
 {
 	run_spec r = {.inputs = inputs};
 	frame *f = frame_take(g);

@@ -131,6 +131,19 @@ static clv_status read_limits(runtime *r, const clv_runtime_options *o)
 	return CLV_OK;
 }
 
+/* All that a file will ever have: a call that none of them serves is refused. */
+static clv_status offer_plans(runtime *r)
+{
+	bool taken;
+	TRY(dispatch_new(0, &(dispatch_hooks){0}, &r->dispatch));
+	for (uint32_t i = 0; i < r->plans.n; i++)
+		TRY(dispatch_add(
+			r->dispatch,
+			&(dispatch_entry){.rank = RANK_MAIN, .name = "", .npoint = DISPATCH_ANY, .payload = &r->plans.at[i]},
+			&taken));
+	return CLV_OK;
+}
+
 /* Of one whose runs are made by another process: nothing is computed here. */
 static clv_runtime_options options_here(const clv_runtime_options *o)
 {
@@ -161,6 +174,7 @@ static clv_status fill(runtime *r, const clv_runtime_options *given)
 		if (st != CLV_OK)
 			return i ? fail_more(st, "plan %u", i) : st;
 	}
+	TRY(offer_plans(r));
 	TRY(runtime_load_state(r));
 	TRY(runtime_load_weights(r));
 	TRY(runtime_describe(r));
@@ -223,6 +237,7 @@ void clv_runtime_free(clv_runtime *r)
 		vec_free(&e->times);
 	}
 	runtime_free_codes(r);
+	dispatch_free(r->dispatch);
 	vec_free(&r->plans);
 	vec_free(&r->unbound);
 	vec_free(&r->inputs);
@@ -449,37 +464,43 @@ clv_status runtime_check_sizes(const runtime *r, uint32_t i, const run_spec *spe
 	return r->unproven ? CLV_OK : check_proven(&r->plans.at[i], spec);
 }
 
-/* CLV_OK: the plan serves these inputs. Plans of one file may take different numbers of inputs: it may be crafted. */
-static clv_status serves(const runtime *r, const runtime_plan *e, clv_tensor *const *inputs, bool proven)
-{
-	run_spec spec = {.inputs = inputs};
-	if (e->g->v.inputs.n != r->inputs.n)
-		return CLV_E_INPUT;
-	TRY(program_check_inputs(e->g, inputs));
-	return proven ? check_proven(e, &spec) : CLV_OK;
-}
-
-/* Plans are tried in turn, from the one that served last. */
-typedef struct search {
-	clv_tensor *const *inputs; /* NULL: of a suffix, whose boundary plan `first` made */
-	uint32_t first, tried;
-	bool proven; /* only those that are proven for the sizes */
+/* A call that looks for its plan. */
+typedef struct picking {
+	const runtime *r;
+	clv_tensor *const *inputs;
+	const runtime_plan *made; /* of a suffix: the plan that made the boundary */
+	bool proven;              /* only plans that are proven for the sizes */
+	serve_fn run;
+	void *ctx;
+	unsigned runs;
 	limits most; /* of the call: all plans together have the time of one run */
-} search;
+} picking;
+
+/* Plans of one file may take different numbers of inputs: it may be crafted. */
+static clv_status serves(void *ctx, void *which)
+{
+	const picking *c = ctx;
+	const runtime_plan *e = which;
+	run_spec spec = {.inputs = c->inputs};
+	if (e->g->v.inputs.n != c->r->inputs.n)
+		return CLV_E_INPUT;
+	TRY(program_check_inputs(e->g, c->inputs));
+	return c->proven ? check_proven(e, &spec) : CLV_OK;
+}
 
 /* A sandbox starts its process and waits for its turn beyond that time: it is looked at between plans alone. */
-static void call_enter(const runtime *r, search *s)
+static void call_enter(picking *c)
 {
-	s->most = (limits){.seconds = r->timeout, .stops = &r->stops};
-	limits_enter(&s->most);
-	if (r->sandbox)
-		limits_leave(&s->most);
+	c->most = (limits){.seconds = c->r->timeout, .stops = &c->r->stops};
+	limits_enter(&c->most);
+	if (c->r->sandbox)
+		limits_leave(&c->most);
 }
 
-static void call_leave(const runtime *r, search *s)
+static void call_leave(picking *c)
 {
-	if (!r->sandbox)
-		limits_leave(&s->most);
+	if (!c->r->sandbox)
+		limits_leave(&c->most);
 }
 
 uint32_t runtime_crossing(const clv_program *made, const clv_program *g, uint32_t i)
@@ -494,31 +515,14 @@ uint32_t runtime_crossing(const clv_program *made, const clv_program *g, uint32_
 }
 
 /* What crosses the cut for one plan has all that crosses it for the other, which may be less. */
-static bool takes_boundary(const runtime_plan *made, const runtime_plan *e)
+static clv_status takes_boundary(void *ctx, void *which)
 {
+	const runtime_plan *made = ((const picking *)ctx)->made, *e = which;
 	if (made->e->cut == NONE || made->e->cut != e->e->cut || !plan_same_until(made->e->p, e->e->p, made->e->cut))
-		return false;
+		return CLV_E_INPUT;
 	for (uint32_t i = 0; i < e->g->v.inputs.n; i++)
 		if (runtime_crossing(made->g, e->g, i) == NONE)
-			return false;
-	return true;
-}
-
-/* The next plan that is for these sizes, or takes the same boundary; NONE: none is. */
-static clv_status find_plan(const runtime *r, search *s, uint32_t *out)
-{
-	*out = NONE;
-	while (s->tried < r->plans.n && *out == NONE) {
-		uint32_t i = (s->first + s->tried++) % r->plans.n;
-		clv_status st = CLV_E_INPUT;
-		if (s->inputs)
-			st = serves(r, &r->plans.at[i], s->inputs, s->proven);
-		else if (takes_boundary(&r->plans.at[s->first], &r->plans.at[i]))
-			st = CLV_OK;
-		if (st == CLV_E_NOMEM)
-			return st; /* says nothing about the plan */
-		*out = st == CLV_OK ? i : NONE;
-	}
+			return CLV_E_INPUT;
 	return CLV_OK;
 }
 
@@ -531,75 +535,94 @@ static clv_status refuse_inputs(const runtime *r, clv_tensor *const *inputs)
 	return runtime_check_sizes(r, 0, &spec);
 }
 
-/* A plan that is proven for these sizes goes before one whose formulas merely reach them. */
-static clv_status pick(const runtime *r, search *s, uint32_t ninputs, uint32_t *out)
+static uint32_t number_of(const runtime *r, const void *which)
+{
+	return (uint32_t)((const runtime_plan *)which - r->plans.at);
+}
+
+static clv_status run_picked(void *ctx, void *which)
+{
+	picking *c = ctx;
+	if (c->runs++)
+		TRY(limits_over(&c->most));
+	return c->run(c->ctx, number_of(c->r, which));
+}
+
+static dispatch_call call_of(picking *c)
+{
+	return (dispatch_call){.query = {.regime = 0, .npoint = DISPATCH_ANY}, .fits = serves, .run = run_picked, .ctx = c};
+}
+
+/* Runs the plan that serves, and others where a guard ends it. */
+static clv_status serve(picking *c, const dispatch_call *call)
+{
+	call_enter(c);
+	clv_status st = dispatch_serve(c->r->dispatch, call);
+	call_leave(c);
+	if (st != CLV_E_GUARD || !status_details()->undone)
+		return st;
+	clv_error_details details = *status_details();
+	st = fail(CLV_E_GUARD, "%s; no other plan of the file for these sizes holds for it", status_message());
+	*status_details() = details;
+	return st;
+}
+
+static clv_status check_count(const runtime *r, uint32_t ninputs)
 {
 	if (ninputs != r->inputs.n)
 		return fail(CLV_E_INPUT, "the model takes %u inputs, the call has %u", r->inputs.n, ninputs);
-	if (r->plans.n == 1) {
-		run_spec spec = {.inputs = s->inputs};
-		*out = 0; /* the run itself looks at everything else */
-		return runtime_check_sizes(r, 0, &spec) == CLV_OK ? CLV_OK : refuse_inputs(r, s->inputs);
-	}
-	s->first = atomic_load_explicit(&r->last, memory_order_relaxed);
-	s->proven = true;
-	TRY(find_plan(r, s, out));
-	if (*out == NONE && r->unproven) {
-		s->proven = false;
-		s->tried = 0;
-		TRY(find_plan(r, s, out));
-	}
-	return *out == NONE ? refuse_inputs(r, s->inputs) : CLV_OK;
+	return CLV_OK;
+}
+
+/* Of a file with one plan: the run itself looks at everything but this. */
+static clv_status check_only(const runtime *r, clv_tensor *const *inputs)
+{
+	run_spec spec = {.inputs = inputs};
+	return runtime_check_sizes(r, 0, &spec) == CLV_OK ? CLV_OK : refuse_inputs(r, inputs);
 }
 
 clv_status runtime_pick(const runtime *r, clv_tensor *const *inputs, uint32_t ninputs, uint32_t *out)
 {
-	return pick(r, &(search){.inputs = inputs}, ninputs, out);
-}
-
-/* After a run that a guard ended, and that left no trace. */
-static clv_status serve_others(const runtime *r, search *s, uint32_t *which, serve_fn run, void *ctx)
-{
-	clv_error_details details = *status_details();
-	char *message = mem_strdup(status_message(), strlen(status_message()));
-	clv_status st = message ? CLV_E_GUARD : fail_nomem();
-	while (st == CLV_E_GUARD && status_details()->undone) {
-		TRY_OUT(limits_over(&s->most));
-		TRY_OUT(find_plan(r, s, which));
-		if (*which == NONE) {
-			st = fail(CLV_E_GUARD, "%s; no other plan of the file for these sizes holds for it", message);
-			*status_details() = details;
-			break;
-		}
-		st = run(ctx, *which);
-	}
-out:
-	mem_free(message);
-	return st;
-}
-
-/* Runs a plan, and others where a guard ends it. */
-static clv_status serve_from(const runtime *r, search *s, uint32_t *which, serve_fn run, void *ctx)
-{
+	picking c = {.r = r, .inputs = inputs, .proven = true};
+	dispatch_call call = call_of(&c);
+	void *found = NULL;
+	*out = 0;
+	TRY(check_count(r, ninputs));
 	if (r->plans.n == 1)
-		return run(ctx, *which);
-	call_enter(r, s);
-	clv_status st = run(ctx, *which);
-	if (st == CLV_E_GUARD && status_details()->undone)
-		st = serve_others(r, s, which, run, ctx);
-	call_leave(r, s);
-	return st;
+		return check_only(r, inputs);
+	for (c.proven = true;; c.proven = false) {
+		TRY(dispatch_find(r->dispatch, &call, &found));
+		if (found || !c.proven || !r->unproven)
+			break;
+	}
+	*out = found ? number_of(r, found) : NONE;
+	return found ? CLV_OK : refuse_inputs(r, inputs);
 }
 
 clv_status runtime_serve(const runtime *r, clv_tensor *const *inputs, uint32_t ninputs, serve_fn run, void *ctx)
 {
-	search s = {.inputs = inputs};
-	uint32_t which;
-	TRY(pick(r, &s, ninputs, &which));
-	clv_status st = serve_from(r, &s, &which, run, ctx);
-	if (st == CLV_OK && r->plans.n > 1 && which != s.first)
-		atomic_store_explicit(&((runtime *)r)->last, which, memory_order_relaxed);
-	return st;
+	picking c = {.r = r, .inputs = inputs, .proven = true, .run = run, .ctx = ctx};
+	dispatch_call call = call_of(&c);
+	TRY(check_count(r, ninputs));
+	if (r->plans.n == 1) {
+		TRY(check_only(r, inputs));
+		return run(ctx, 0);
+	}
+	clv_status st = serve(&c, &call);
+	if (st == CLV_E_NOT_FOUND && !c.runs && r->unproven) { /* a plan whose formulas merely reach these sizes */
+		c.proven = false;
+		st = serve(&c, &call);
+	}
+	return st == CLV_E_NOT_FOUND && !c.runs ? refuse_inputs(r, inputs) : st;
+}
+
+clv_status runtime_serve_suffix(const runtime *r, uint32_t i, serve_fn run, void *ctx)
+{
+	picking c = {.r = r, .made = &r->plans.at[i], .run = run, .ctx = ctx};
+	dispatch_call call = call_of(&c);
+	call.first = c.made;
+	call.fits = takes_boundary;
+	return r->plans.n == 1 ? run(ctx, i) : serve(&c, &call);
 }
 
 /* Takes what is re-bound out of the outputs of a run and into the state. */
@@ -700,12 +723,6 @@ clv_status runtime_run_plan(const runtime *r, uint32_t i, const run_spec *given,
 	}
 	mem_free(spec.outputs);
 	return st;
-}
-
-clv_status runtime_serve_suffix(const runtime *r, uint32_t i, serve_fn run, void *ctx)
-{
-	search s = {.first = i, .tried = 1};
-	return serve_from(r, &s, &i, run, ctx);
 }
 
 typedef struct whole_call {

@@ -8,6 +8,7 @@
 #include "exec/code.h"
 #include "exec/program.h"
 #include "file/artifact.h"
+#include "runtime/dispatch.h"
 
 /* At the end of a run `state[slot]` becomes output `output` of the program. */
 typedef struct runtime_rebind {
@@ -61,8 +62,8 @@ struct clv_runtime {
 	int64_t max_memory;     /* of a run; 0: no limit */
 	_Atomic uint64_t stops; /* goes up when runs are to end */
 	pthread_rwlock_t
-		lock; /* runs share it; who changes what they read, a run of a model with state too, has it alone */
-	_Atomic uint32_t last;   /* the plan that served the last run */
+		lock;           /* runs share it; who changes what they read, a run of a model with state too, has it alone */
+	dispatch *dispatch; /* which of the plans serves a run; made when all plans are there */
 	struct sandbox *sandbox; /* runs are made by another process; NULL: by this one */
 	arena arena;
 };

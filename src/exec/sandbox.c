@@ -41,7 +41,7 @@ static const int64_t DEFAULT_ANSWER = (int64_t)4 << 30; /* bytes of tensors, whe
 
 typedef struct assigned {
 	char *name;
-	clv_tensor *t;
+	br_tensor *t;
 	bool sent; /* to the process that runs now */
 } assigned;
 
@@ -690,7 +690,7 @@ static clv_status take_turn(sandbox *s)
 /* Inputs, and the random generator. */
 static clv_status pack_inputs(const clv_program *g, const run_spec *spec, bool draws, parcel *out)
 {
-	clv_tensor *few[16], **all = few;
+	br_tensor *few[16], **all = few;
 	uint32_t n = g->v.inputs.n;
 	if (n >= 16 && !(all = mem_alloc((n + 1) * sizeof *all)))
 		return fail_nomem();
@@ -720,7 +720,7 @@ static uint32_t count_written(const runtime_plan *e)
 
 /* Of the type that the plan says; sizes too, where the plan knows them before the run. */
 static clv_status check_output(const runtime *r, const clv_program *g, uint32_t i, const int64_t *symbols,
-                               const clv_tensor *t)
+                               const br_tensor *t)
 {
 	const plan *p = g->p;
 	const value *x = &p->values.at[g->outputs.at[i]];
@@ -774,7 +774,7 @@ static clv_status write_back(const runtime_plan *e, const run_spec *spec, const 
 	return CLV_OK;
 }
 
-static void give_outputs(const runtime_plan *e, reply *x, const run_spec *spec, clv_tensor **outputs)
+static void give_outputs(const runtime_plan *e, reply *x, const run_spec *spec, br_tensor **outputs)
 {
 	for (uint32_t i = 0; i < e->noutputs; i++) {
 		outputs[i] = x->tensors[i];
@@ -822,7 +822,7 @@ static clv_status exchange(sandbox *s, const runtime *r, uint32_t which, const r
 	return st == CLV_OK ? x->status : broken_wire(s, st);
 }
 
-static clv_status run_here(sandbox *s, const runtime *r, uint32_t which, const run_spec *spec, clv_tensor **outputs)
+static clv_status run_here(sandbox *s, const runtime *r, uint32_t which, const run_spec *spec, br_tensor **outputs)
 {
 	const runtime_plan *e = &r->plans.at[which];
 	reply x = {0};
@@ -841,7 +841,7 @@ static clv_status run_here(sandbox *s, const runtime *r, uint32_t which, const r
 	return st;
 }
 
-static clv_status run_in_turn(const runtime *r, uint32_t which, const run_spec *spec, clv_tensor **outputs)
+static clv_status run_in_turn(const runtime *r, uint32_t which, const run_spec *spec, br_tensor **outputs)
 {
 	sandbox *s = r->sandbox;
 	TRY(take_turn(s));
@@ -856,7 +856,7 @@ static clv_status run_in_turn(const runtime *r, uint32_t which, const run_spec *
 	return st;
 }
 
-clv_status sandbox_run(const runtime *r, uint32_t which, const run_spec *spec, clv_tensor **outputs)
+clv_status sandbox_run(const runtime *r, uint32_t which, const run_spec *spec, br_tensor **outputs)
 {
 	limits stop = {.stops = &r->stops};
 	pthread_rwlock_t *lock = &((runtime *)r)->lock;
@@ -869,7 +869,7 @@ clv_status sandbox_run(const runtime *r, uint32_t which, const run_spec *spec, c
 	return st;
 }
 
-static clv_status keep_assigned(sandbox *s, const char *name, clv_tensor *t)
+static clv_status keep_assigned(sandbox *s, const char *name, br_tensor *t)
 {
 	for (uint32_t i = 0; i < s->tensors.n; i++)
 		if (strcmp(s->tensors.at[i].name, name) == 0) {
@@ -887,9 +887,9 @@ static clv_status keep_assigned(sandbox *s, const char *name, clv_tensor *t)
 	return st;
 }
 
-clv_status sandbox_assign(sandbox *s, const char *name, const clv_tensor *t)
+clv_status sandbox_assign(sandbox *s, const char *name, const br_tensor *t)
 {
-	clv_tensor *own;
+	br_tensor *own;
 	TRY(be_owner(s));
 	TRY(br_clone(t, false, &own));
 	pthread_mutex_lock(&s->lock);

@@ -41,14 +41,14 @@ clv_status memory_read(int file, uint64_t at, void *to, size_t n);          /* C
 typedef struct parcel {
 	payload *p;
 	st_image image;
-	clv_tensor *keep; /* a tensor that is in there, and nobody else's */
+	br_tensor *keep; /* a tensor that is in there, and nobody else's */
 } parcel;
 
-clv_status parcel_make(clv_tensor *const *tensors, uint32_t n, parcel *out); /* CLV_E_UNSUPPORTED: no plain memory */
-clv_status parcel_write(const parcel *x, int file, uint64_t at);             /* image.total bytes */
+clv_status parcel_make(br_tensor *const *tensors, uint32_t n, parcel *out); /* CLV_E_UNSUPPORTED: no plain memory */
+clv_status parcel_write(const parcel *x, int file, uint64_t at);            /* image.total bytes */
 void parcel_free(parcel *x);
 /* Exactly n tensors of hostile bytes; new references. */
-clv_status parcel_open(const void *bytes, size_t size, clv_tensor **out, uint32_t n);
+clv_status parcel_open(const void *bytes, size_t size, br_tensor **out, uint32_t n);
 
 enum { PLACE_ROOM = 1 << 16, CALL_ALIGN = 64, SANDBOX_FILES = 3 }; /* the model, calls, answers */
 
@@ -117,7 +117,7 @@ typedef struct reply {
 	clv_status status; /* of the call; a failure has its message in the thread's slot */
 	br_arg *numbers;
 	uint32_t nnumbers;
-	clv_tensor **tensors;
+	br_tensor **tensors;
 	uint32_t ntensors;
 	uint64_t bytes; /* that the tensors were */
 } reply;
@@ -133,9 +133,9 @@ typedef struct sandbox sandbox;
 /* Of a runtime that is made otherwise; starts the process, which makes a runtime of its own. */
 clv_status sandbox_new(runtime *r, const clv_runtime_options *o, sandbox **out);
 void sandbox_free(sandbox *s);
-clv_status sandbox_run(const runtime *r, uint32_t plan, const run_spec *spec, clv_tensor **outputs);
+clv_status sandbox_run(const runtime *r, uint32_t plan, const run_spec *spec, br_tensor **outputs);
 /* The runs that come after have this tensor; it is kept. */
-clv_status sandbox_assign(sandbox *s, const char *name, const clv_tensor *t);
+clv_status sandbox_assign(sandbox *s, const char *name, const br_tensor *t);
 clv_status sandbox_refuses(const runtime *r, const char *what); /* CLV_E_UNSUPPORTED for one with a sandbox */
 
 #endif

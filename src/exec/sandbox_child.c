@@ -168,8 +168,8 @@ typedef struct call {
 	sandbox_call c;
 	const int64_t *symbols; /* in the area of calls, as the name */
 	const char *name;
-	clv_tensor **tensors; /* c.ntensors */
-	clv_tensor **results; /* outputs, written inputs, the generator's state */
+	br_tensor **tensors; /* c.ntensors */
+	br_tensor **results; /* outputs, written inputs, the generator's state */
 	uint32_t nresults;
 	br_arg *numbers;
 	uint32_t nnumbers;

@@ -85,7 +85,7 @@ clv_status memory_read(int file, uint64_t at, void *to, size_t n)
 
 /* ---- tensors ---------------------------------------------------------------------------------------------------------- */
 
-static clv_status add_tensor(payload *p, clv_tensor *t, uint32_t i)
+static clv_status add_tensor(payload *p, br_tensor *t, uint32_t i)
 {
 	char label[16];
 	uint32_t number;
@@ -95,7 +95,7 @@ static clv_status add_tensor(payload *p, clv_tensor *t, uint32_t i)
 	return payload_add_tensor(p, &x, &number);
 }
 
-clv_status parcel_make(clv_tensor *const *tensors, uint32_t n, parcel *out)
+clv_status parcel_make(br_tensor *const *tensors, uint32_t n, parcel *out)
 {
 	*out = (parcel){0};
 	TRY(payload_new(PAYLOAD_VALUES, &out->p));
@@ -140,7 +140,7 @@ void parcel_free(parcel *x)
 }
 
 /* Tensors on one memory are on one memory again. */
-static clv_status make_tensors(const payload *p, clv_tensor **memories, clv_tensor **out, uint32_t n)
+static clv_status make_tensors(const payload *p, br_tensor **memories, br_tensor **out, uint32_t n)
 {
 	for (uint32_t i = 0; i < p->memories.n; i++)
 		TRY(memory_tensor(p, i, &memories[i]));
@@ -158,11 +158,11 @@ static clv_status make_tensors(const payload *p, clv_tensor **memories, clv_tens
 	return CLV_OK;
 }
 
-static clv_status open_payload(const payload *p, clv_tensor **out, uint32_t n)
+static clv_status open_payload(const payload *p, br_tensor **out, uint32_t n)
 {
 	if (p->tensors.n != n)
 		return fail(CLV_E_PARSE, "there are %u tensors, and %u are needed", p->tensors.n, n);
-	clv_tensor **memories = mem_alloc((p->memories.n + 1) * sizeof *memories);
+	br_tensor **memories = mem_alloc((p->memories.n + 1) * sizeof *memories);
 	memset(out, 0, n * sizeof *out);
 	clv_status st = memories ? make_tensors(p, memories, out, n) : fail_nomem();
 	for (uint32_t i = 0; memories && i < p->memories.n; i++)
@@ -175,7 +175,7 @@ static clv_status open_payload(const payload *p, clv_tensor **out, uint32_t n)
 	return st;
 }
 
-clv_status parcel_open(const void *bytes, size_t size, clv_tensor **out, uint32_t n)
+clv_status parcel_open(const void *bytes, size_t size, br_tensor **out, uint32_t n)
 {
 	payload *p;
 	TRY(payload_read(bytes, size, PAYLOAD_VALUES, &p));

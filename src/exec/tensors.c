@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* The numbers are the payload's. */
-static clv_status describe_quantiser(payload *p, const clv_tensor *t, payload_tensor *out)
+static clv_status describe_quantiser(payload *p, const br_tensor *t, payload_tensor *out)
 {
 	quantiser q;
 	TRY(br_quantiser_get(t, &q));
@@ -18,7 +18,7 @@ static clv_status describe_quantiser(payload *p, const clv_tensor *t, payload_te
 	return out->quantiser ? CLV_OK : fail_nomem();
 }
 
-clv_status tensor_describe(payload *p, const clv_tensor *original, const clv_tensor *host, payload_tensor *out)
+clv_status tensor_describe(payload *p, const br_tensor *original, const br_tensor *host, payload_tensor *out)
 {
 	br_meta before, meta;
 	br_memory memory;
@@ -38,10 +38,10 @@ clv_status tensor_describe(payload *p, const clv_tensor *original, const clv_ten
 	return CLV_OK;
 }
 
-clv_status memory_tensor(const payload *p, uint32_t memory, clv_tensor **out)
+clv_status memory_tensor(const payload *p, uint32_t memory, br_tensor **out)
 {
 	const payload_memory *m = &p->memories.at[memory];
-	clv_tensor *bytes;
+	br_tensor *bytes;
 	void *data;
 	if (m->nbytes > SIZE_MAX - m->lead)
 		return fail(CLV_E_OVERFLOW, "a memory has more than 2^64 bytes");
@@ -54,8 +54,8 @@ clv_status memory_tensor(const payload *p, uint32_t memory, clv_tensor **out)
 	return st;
 }
 
-clv_status memory_view(const payload *p, uint32_t i, const clv_tensor *bytes, size_t lead, bool requires_grad,
-                       clv_tensor **out)
+clv_status memory_view(const payload *p, uint32_t i, const br_tensor *bytes, size_t lead, bool requires_grad,
+                       br_tensor **out)
 {
 	const payload_tensor *t = &p->tensors.at[i];
 	br_view v = {.dtype = (uint8_t)t->dtype,

@@ -515,7 +515,7 @@ static clv_status decide(decision *d)
 	int64_t *sizes = mem_alloc((d->from->symbols.n + 1) * sizeof *sizes);
 	if (!sizes)
 		return fail_nomem();
-	run_spec spec = {.inputs = (clv_tensor *const *)d->t->o->calls[d->ordered.calls.at[0]].inputs};
+	run_spec spec = {.inputs = (br_tensor *const *)d->t->o->calls[d->ordered.calls.at[0]].inputs};
 	clv_status st = program_symbols(d->t->r->plans.at[d->number].g, &spec, sizes);
 	for (uint32_t i = 0; i < d->from->symbols.n; i++)
 		if (sizes[i] < 0)
@@ -634,7 +634,7 @@ static void forget_notes(artifact *a)
 static clv_status note_example(const tracer *t, artifact *a)
 {
 	uint32_t i;
-	run_spec spec = {.inputs = (clv_tensor *const *)t->o->calls[0].inputs};
+	run_spec spec = {.inputs = (br_tensor *const *)t->o->calls[0].inputs};
 	TRY(runtime_pick(t->r, spec.inputs, t->o->calls[0].ninputs, &i));
 	const clv_program *g = t->r->plans.at[i].g;
 	int64_t *sizes = mem_alloc((g->p->symbols.n + 1) * sizeof *sizes);
@@ -764,7 +764,7 @@ static void tracer_close(tracer *t)
 
 typedef struct call_plan {
 	const runtime *r;
-	clv_tensor *const *inputs;
+	br_tensor *const *inputs;
 	uint32_t plan;
 } call_plan;
 
@@ -776,7 +776,7 @@ static clv_status try_call(void *ctx, uint32_t i)
 	c->plan = i;
 	if (c->r->plans.n == 1)
 		return program_check_inputs(e->g, c->inputs);
-	clv_tensor **outputs = mem_alloc((e->noutputs + 1) * sizeof *outputs);
+	br_tensor **outputs = mem_alloc((e->noutputs + 1) * sizeof *outputs);
 	clv_status st = outputs ? runtime_run_plan(c->r, i, &(run_spec){.inputs = c->inputs}, outputs) : fail_nomem();
 	for (uint32_t k = 0; st == CLV_OK && k < e->noutputs; k++)
 		br_unref(outputs[k]);
@@ -788,7 +788,7 @@ static clv_status assign_calls(tracer *t, decision *all)
 {
 	for (uint32_t c = 0; c < t->o->ncalls; c++) {
 		const clv_trace_call *call = &t->o->calls[c];
-		call_plan found = {.r = t->r, .inputs = (clv_tensor *const *)call->inputs};
+		call_plan found = {.r = t->r, .inputs = (br_tensor *const *)call->inputs};
 		clv_status st = runtime_serve(t->r, found.inputs, call->ninputs, try_call, &found);
 		if (st != CLV_OK)
 			return fail_more(st, "example %u", c);

@@ -41,12 +41,12 @@ typedef struct tracer {
 /* A plan with its nodes in the order of segments. */
 typedef struct trace_plan {
 	tracer *t;
-	uint32_t number;        /* in the artifact */
-	artifact *a;            /* `from` with this plan in this order */
-	const plan *p;          /* the plan, in it */
-	liveness live;          /* of it */
-	clv_tensor **externals; /* per value: borrowed from the runtime */
-	VEC(uint32_t) calls;    /* those of the options that this plan serves; the first one is what it is compiled on */
+	uint32_t number;       /* in the artifact */
+	artifact *a;           /* `from` with this plan in this order */
+	const plan *p;         /* the plan, in it */
+	liveness live;         /* of it */
+	br_tensor **externals; /* per value: borrowed from the runtime */
+	VEC(uint32_t) calls;   /* those of the options that this plan serves; the first one is what it is compiled on */
 } trace_plan;
 
 typedef struct attempt {
@@ -74,7 +74,7 @@ clv_status attempts_check(trace_plan *p, attempt *at, uint32_t n); /* those that
 clv_status attempts_time(trace_plan *p, attempt *at, uint32_t n);  /* likewise, all of which agree with it */
 
 /* One run of a program of the plan on call c, without what is before and after it. */
-clv_status trace_run(const clv_program *g, clv_tensor *const *externals, const clv_trace_call *c, segment_fn seen,
+clv_status trace_run(const clv_program *g, br_tensor *const *externals, const clv_trace_call *c, segment_fn seen,
                      void *ctx, double *ms);
 
 /* Times of two ways in turn, for as many rounds as there is time for. */

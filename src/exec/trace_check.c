@@ -46,8 +46,7 @@ static void find_order(const br_meta *m, uint32_t *order)
 		order[d] = d;
 }
 
-static clv_status take_orders(clv_tensor *const *tensors, uint32_t n, uint32_t *orders, uint32_t norders,
-                              int64_t *bytes)
+static clv_status take_orders(br_tensor *const *tensors, uint32_t n, uint32_t *orders, uint32_t norders, int64_t *bytes)
 {
 	uint32_t at = 0;
 	for (uint32_t i = 0; i < n; i++) {
@@ -77,7 +76,7 @@ static clv_status disagree(attempt *a, const watch *w, uint32_t output, double e
 	return strbuf_take(&b, &a->why);
 }
 
-static clv_status compare(attempt *a, const watch *w, clv_tensor *const *got, clv_tensor *const *want, uint32_t n)
+static clv_status compare(attempt *a, const watch *w, br_tensor *const *got, br_tensor *const *want, uint32_t n)
 {
 	for (uint32_t i = 0; i < n && !a->why; i++) {
 		double error, scale;
@@ -95,7 +94,7 @@ static clv_status compare(attempt *a, const watch *w, clv_tensor *const *got, cl
 	return CLV_OK;
 }
 
-static clv_status run_code(attempt *a, const segment_call *c, clv_tensor *const *inputs, clv_tensor **out, double *ms)
+static clv_status run_code(attempt *a, const segment_call *c, br_tensor *const *inputs, br_tensor **out, double *ms)
 {
 	double start = clock_seconds();
 	clv_status st = code_run_view(a->code, c->v, c->sizes, inputs, out);
@@ -109,14 +108,14 @@ static clv_status run_code(attempt *a, const segment_call *c, clv_tensor *const 
 }
 
 /* Code gets copies: if it writes into them, the tape that runs beside it goes on with what it had. */
-static clv_status copy_all(clv_tensor *const *from, uint32_t n, clv_tensor **to)
+static clv_status copy_all(br_tensor *const *from, uint32_t n, br_tensor **to)
 {
 	for (uint32_t i = 0; i < n; i++)
 		TRY(br_clone(from[i], false, &to[i]));
 	return CLV_OK;
 }
 
-static clv_status compare_inputs(attempt *a, clv_tensor *const *given, clv_tensor *const *before, uint32_t n)
+static clv_status compare_inputs(attempt *a, br_tensor *const *given, br_tensor *const *before, uint32_t n)
 {
 	for (uint32_t i = 0; i < n && !a->why; i++) {
 		bool same;
@@ -130,7 +129,7 @@ static clv_status compare_inputs(attempt *a, clv_tensor *const *given, clv_tenso
 	return CLV_OK;
 }
 
-static clv_status run_and_compare(const watch *w, attempt *a, const segment_call *c, clv_tensor **in, clv_tensor **out)
+static clv_status run_and_compare(const watch *w, attempt *a, const segment_call *c, br_tensor **in, br_tensor **out)
 {
 	double ms;
 	TRY(copy_all(c->inputs, c->v->inputs.n, in));
@@ -141,7 +140,7 @@ static clv_status run_and_compare(const watch *w, attempt *a, const segment_call
 }
 
 /* It has left its inputs alone before. */
-static clv_status run_and_time(const watch *w, attempt *a, const segment_call *c, clv_tensor **out)
+static clv_status run_and_time(const watch *w, attempt *a, const segment_call *c, br_tensor **out)
 {
 	times *t = &w->times[a - w->at];
 	double ms;
@@ -167,10 +166,10 @@ static clv_status see(void *ctx, const segment_call *c)
 	if (a->why || !a->code->b || !code_serves(a->code, c->symbols))
 		return CLV_OK;
 	uint32_t n = c->v->inputs.n + c->v->outputs.n;
-	clv_tensor **all = mem_alloc((n + 1) * sizeof *all);
+	br_tensor **all = mem_alloc((n + 1) * sizeof *all);
 	if (!all)
 		return fail_nomem();
-	clv_tensor **out = all + c->v->inputs.n;
+	br_tensor **out = all + c->v->inputs.n;
 	clv_status st = w->what == TIME ? run_and_time(w, a, c, out) : run_and_compare(w, a, c, all, out);
 	release_all(all, n);
 	mem_free(all);
@@ -193,7 +192,7 @@ static clv_status watched_program(watch *w, clv_program **out)
 }
 
 /* A plan that writes its inputs gets copies: the next run wants the same ones. */
-static clv_status copy_inputs(const clv_program *g, const clv_trace_call *c, clv_tensor **inputs)
+static clv_status copy_inputs(const clv_program *g, const clv_trace_call *c, br_tensor **inputs)
 {
 	for (uint32_t i = 0; i < c->ninputs; i++) {
 		if (g->writes_inputs)
@@ -213,15 +212,15 @@ static clv_status timed_run(const clv_program *g, const run_spec *spec, double *
 	return CLV_OK;
 }
 
-clv_status trace_run(const clv_program *g, clv_tensor *const *externals, const clv_trace_call *c, segment_fn seen,
+clv_status trace_run(const clv_program *g, br_tensor *const *externals, const clv_trace_call *c, segment_fn seen,
                      void *ctx, double *ms)
 {
 	if (c->ninputs != g->v.inputs.n)
 		return fail(CLV_E_INPUT, "the model takes %u inputs, the call has %u", g->v.inputs.n, c->ninputs);
-	clv_tensor **inputs = mem_alloc((g->v.inputs.n + g->outputs.n + 1) * sizeof *inputs);
+	br_tensor **inputs = mem_alloc((g->v.inputs.n + g->outputs.n + 1) * sizeof *inputs);
 	if (!inputs)
 		return fail_nomem();
-	clv_tensor **outputs = inputs + g->v.inputs.n;
+	br_tensor **outputs = inputs + g->v.inputs.n;
 	run_spec spec = {.inputs = inputs, .externals = externals, .outputs = outputs, .watch = seen, .watch_ctx = ctx};
 	clv_status st = copy_inputs(g, c, inputs);
 	if (st == CLV_OK)
@@ -234,7 +233,7 @@ clv_status trace_run(const clv_program *g, clv_tensor *const *externals, const c
 /* The plan with its attempts as segments, and its tensors. */
 typedef struct watched {
 	clv_program *g;
-	clv_tensor **externals;
+	br_tensor **externals;
 } watched;
 
 static void watched_free(watched *x)

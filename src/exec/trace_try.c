@@ -459,7 +459,7 @@ static void keep(const tracer *t, const attempt *a)
 static clv_status symbols_of_example(const trace_plan *p, int64_t **out)
 {
 	const clv_trace_call *c = &p->t->o->calls[p->calls.at[0]];
-	run_spec spec = {.inputs = (clv_tensor *const *)c->inputs};
+	run_spec spec = {.inputs = (br_tensor *const *)c->inputs};
 	*out = mem_alloc((p->p->symbols.n + 1) * sizeof **out);
 	return *out ? program_symbols(p->t->r->plans.at[p->number].g, &spec, *out) : fail_nomem();
 }

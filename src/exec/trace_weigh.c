@@ -13,8 +13,8 @@ typedef struct weighing {
 	trace_plan *p;
 	attempt *at;
 	uint32_t n;
-	clv_program *whole;     /* with the segments that are left */
-	clv_tensor **externals; /* of it */
+	clv_program *whole;    /* with the segments that are left */
+	br_tensor **externals; /* of it */
 } weighing;
 
 /* ---- the whole ---------------------------------------------------------------------------------------------------- */

@@ -166,7 +166,7 @@ clv_status undo_begin(const undo *u, const run_spec *r, undo_log *log)
 }
 
 /* What got a graph in the run keeps it: what the next run writes would be added to that. */
-static clv_status put_back(const clv_tensor *was, clv_tensor *now, bool *whole)
+static clv_status put_back(const br_tensor *was, br_tensor *now, bool *whole)
 {
 	*whole &= !br_has_graph(now);
 	return br_copy(was, now);

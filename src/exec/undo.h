@@ -10,7 +10,7 @@ typedef struct undo undo;
 
 /* What it was before a run. */
 typedef struct undo_log {
-	clv_tensor **tensors; /* copies, then states of generators; owned */
+	br_tensor **tensors; /* copies, then states of generators; owned */
 	uint32_t n;
 } undo_log;
 

@@ -278,6 +278,7 @@ def test_the_report_has_tables_a_chart_and_the_bars(file: Path, tmp_path: Path) 
     assert "Some <CPU> & Co" in done.stdout
     assert "not done after 1 s" in done.stdout
     text = page.read_text()
+    assert f"| {RESNET} | 4 | 11.0 | 1.00 | 1.83 | 1.25 |" in text
     assert "**5.00 [5.00 5.00]**" in text  # the fastest with the right numbers
     assert "wrong numbers (1.00 [1.00 1.00])" in text
     assert "| missed | 1 of 2; worst: transformers-bert b1 1.200x (6 / 5 ms); not measured: " in text
@@ -295,7 +296,7 @@ def test_the_report_has_tables_a_chart_and_the_bars(file: Path, tmp_path: Path) 
     assert "prefers-color-scheme: dark" in words
 
 
-def test_the_readme_gets_its_table_between_the_markers(file: Path, tmp_path: Path) -> None:
+def test_the_readme_gets_a_chart_and_sentences_between_the_markers(file: Path, tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     markers = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
     readme.write_text(f"# Before\n\n{markers[0]}\nold\n{markers[1]}\n\nAfter\n")
@@ -305,8 +306,12 @@ def test_the_readme_gets_its_table_between_the_markers(file: Path, tmp_path: Pat
         assert text.startswith(f"# Before\n\n{markers[0]}\n")
         assert text.endswith(f"\n{markers[1]}\n\nAfter\n")
         assert "old" not in text
-        assert f"| {RESNET} | 4 | 11.0 | 1.00 | 1.83 | 1.25 |" in text
-        assert "missed: tape" in text
+        assert "bit for bit and is 0.83 to 1.00 times as fast as eager on 2 models" in " ".join(text.split())
+        assert re.search(r"Of \d+ targets set beforehand \d+ are met and [1-9]\d* missed", " ".join(text.split()))
+        assert "![How many times faster than eager](docs/images/overview.svg)" in text
+    words = "".join(ET.parse(tmp_path / "docs" / "images" / "overview.svg").getroot().itertext())
+    assert "0.91x" in words
+    assert "Geometric mean over 2 models on the CPU" in words
     readme.write_text("no markers")
     done = program("report", file, "--readme", readme)
     assert done.returncode != 0
@@ -319,7 +324,7 @@ def test_rows_of_a_run_that_ended_early_are_not_measured(file: Path, tmp_path: P
     readme.write_text("<!-- benchmarks: begin -->\n<!-- benchmarks: end -->\n")
     assert program("report", file, "--page", page, "--readme", readme).returncode == 0
     assert "| torchvision-vit_b_16 | 4 | not measured |" in page.read_text()
-    assert re.search(r"Not measured yet: .*torchvision-vit_b_16", readme.read_text())
+    assert re.search(r"Not measured yet: .*torchvision-vit_b_16", " ".join(readme.read_text().split()))
     assert "| rfdetr-nano | 1 | failed |" in page.read_text()
     assert f"| {RESNET} | 4 | not measured |" not in page.read_text()
 

@@ -7,6 +7,7 @@ import doctest
 import inspect
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -103,6 +104,21 @@ def test_every_link_of_a_page_leads_to_a_file(page: str) -> None:
     path = ROOT / page
     links = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
     assert all((path.parent / link).exists() for link in links), links
+
+
+def test_links_of_the_site_that_lead_nowhere_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text('<a href="b.html#here">1</a><a href="b.html#gone">2</a><img src="no.png">')
+    (tmp_path / "b.html").write_text('<p id="here"><a href="a.html">3</a><a href="https://example.org/x">4</a></p>')
+    command = [sys.executable, str(ROOT / "tools" / "links.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == ["a.html: b.html#gone leads nowhere", "a.html: no.png leads nowhere"]
+
+
+def test_the_list_of_files_is_up_to_date_and_every_file_says_what_it_is_for() -> None:
+    command = [sys.executable, str(ROOT / "tools" / "files.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def _options() -> list[str]:
