@@ -110,6 +110,9 @@
 #endif
 
 #ifdef __cplusplus
+#ifdef __GNUC__
+#pragma GCC system_header /* compilers take the designators of *_INIT before C++20 too, but may warn about them */
+#endif
 extern "C" {
 #endif
 
@@ -118,9 +121,9 @@ extern "C" {
 /** @defgroup status Status, errors, version
  *  @{ */
 
-#define CLV_VERSION "0.1.0" /**< Version of this header; the numbers below say the same. */
+#define CLV_VERSION "0.2.0" /**< Version of this header; the numbers below say the same. */
 #define CLV_VERSION_MAJOR 0 /**< Changes with what breaks callers. */
-#define CLV_VERSION_MINOR 1 /**< Changes with what is new; before 1.0 also with what breaks callers. */
+#define CLV_VERSION_MINOR 2 /**< Changes with what is new; before 1.0 also with what breaks callers. */
 #define CLV_VERSION_PATCH 0 /**< Changes with what is put right. */
 
 /** Every status with what it means. */
@@ -180,7 +183,7 @@ typedef struct clv_error_details {
     @threads any; each has its own. */
 CLV_API const clv_error_details *clv_last_error_details(void);
 
-/** Version of the library ("0.1.0"), which may be newer than CLV_VERSION of the header.
+/** Version of the library ("0.2.0"), which may be newer than CLV_VERSION of the header.
     @ownership static text.
     @threads any. */
 CLV_API const char *clv_version(void);
@@ -254,6 +257,14 @@ CLV_API uint32_t clv_plan_symbol_count(const clv_plan *p);
     @threads any. */
 CLV_API clv_status clv_plan_symbol(const clv_plan *p, uint32_t i, clv_symbol *out);
 
+/** Values for symbols, in options: symbol symbols[i] has size values[i]. Symbols that are not listed have their lowest
+    size. */
+typedef struct clv_sizes {
+	const char *const *symbols; /**< names: "B" */
+	const int64_t *values;      /**< their sizes */
+	uint32_t n;                 /**< length of both arrays */
+} clv_sizes;
+
 /** Nodes of the plan; 0 for NULL.
     @threads any. */
 CLV_API uint32_t clv_plan_node_count(const clv_plan *p);
@@ -276,7 +287,7 @@ typedef struct clv_source_options {
 
 /* clang-format off */
 /** The defaults: `clv_source_options o = CLV_SOURCE_OPTIONS_INIT;` */
-#define CLV_SOURCE_OPTIONS_INIT {sizeof(clv_source_options), 0, 0, NULL, false}
+#define CLV_SOURCE_OPTIONS_INIT {.size = sizeof(clv_source_options)}
 /* clang-format on */
 
 /** Python source of a plan, or of a part of it: an nn.Module that needs nothing but torch. Parameters and buffers have
@@ -294,9 +305,7 @@ typedef struct clv_stages_options {
 	uint32_t nstages;                /**< at least 1 */
 	bool del;                        /**< values are deleted after their last use */
 	const char *const *devices;      /**< per stage: "cuda:1"; NULL: where the model was */
-	const char *const *symbols;      /**< sizes that the configuration shows: names of symbols */
-	const int64_t *values;           /**< and their values */
-	uint32_t nsymbols;               /**< length of both; symbols that are not given have their smallest size */
+	clv_sizes sizes;                 /**< sizes at which bytes and work are counted */
 	uint32_t batch_dim;              /**< only said in the configuration */
 	const char *batch_symbol;        /**< the symbol that is the batch; NULL: there is none */
 	const char *const *basic_blocks; /**< only said in the configuration */
@@ -308,8 +317,7 @@ typedef struct clv_stages_options {
 
 /* clang-format off */
 /** The defaults, without stages: `clv_stages_options o = CLV_STAGES_OPTIONS_INIT;` */
-#define CLV_STAGES_OPTIONS_INIT \
-	{sizeof(clv_stages_options), NULL, 0, false, NULL, NULL, NULL, 0, 0, NULL, NULL, 0, 0, NULL, 0}
+#define CLV_STAGES_OPTIONS_INIT {.size = sizeof(clv_stages_options)}
 /* clang-format on */
 
 /** Python source of a pipeline: a file that imports torch alone, with a class Stage0, Stage1, … per stage, a Pipeline that
@@ -498,24 +506,11 @@ typedef struct clv_frontier {
     clv_frontiers_free(). */
 typedef struct clv_frontiers clv_frontiers;
 
-/** Options of clv_frontiers_create(). */
-typedef struct clv_frontiers_options {
-	size_t size;                /**< sizeof(clv_frontiers_options) */
-	const char *const *symbols; /**< names of symbols ("B") */
-	const int64_t *values;      /**< the size of each when bytes and work are counted; others have the lowest */
-	uint32_t nsymbols;          /**< how many there are of both */
-} clv_frontiers_options;
-
-/* clang-format off */
-/** The defaults: `clv_frontiers_options o = CLV_FRONTIERS_OPTIONS_INIT;` */
-#define CLV_FRONTIERS_OPTIONS_INIT {sizeof(clv_frontiers_options), NULL, NULL, 0}
-/* clang-format on */
-
-/** Finds all frontiers and what each costs; linear in the plan. options NULL: the defaults.
+/** Finds all frontiers and what each costs at `sizes` (NULL: the lowest); linear in the plan.
     @ownership the frontiers are the caller's, clv_frontiers_free(); they borrow the plan, which must outlive them.
     @errors CLV_E_NOT_FOUND for a symbol that the plan does not have.
     @threads any. */
-CLV_API clv_status clv_frontiers_create(const clv_plan *p, const clv_frontiers_options *options, clv_frontiers **out);
+CLV_API clv_status clv_frontiers_create(const clv_plan *p, const clv_sizes *sizes, clv_frontiers **out);
 
 /** Releases frontiers, and the texts that were borrowed from them.
     @threads alone. */
@@ -597,7 +592,9 @@ typedef struct clv_objective {
 
 /* clang-format off */
 /** The defaults: `clv_objective o = CLV_OBJECTIVE_INIT;` */
-#define CLV_OBJECTIVE_INIT {sizeof(clv_objective), NULL, false, -1, -1, -1, -1, -1, 0, 1, 0, 0, 0, 0, NULL, 0}
+#define CLV_OBJECTIVE_INIT \
+	{.size = sizeof(clv_objective), .max_boundary_bytes = -1, .max_prefix_memory = -1, .max_suffix_memory = -1, \
+	 .max_prefix_params = -1, .max_suffix_params = -1, .max_prefix_flops_fraction = 1}
 /* clang-format on */
 
 /** Finds the frontier a boundary text names: `after:<module path|node name>`, `50%`, `percent:50`, `at:50%`,
@@ -655,7 +652,7 @@ typedef struct clv_exact_options {
 
 /* clang-format off */
 /** The defaults: `clv_exact_options o = CLV_EXACT_OPTIONS_INIT;` */
-#define CLV_EXACT_OPTIONS_INIT {sizeof(clv_exact_options), NULL, 0, NULL, 0}
+#define CLV_EXACT_OPTIONS_INIT {.size = sizeof(clv_exact_options)}
 /* clang-format on */
 
 /** The cut with the fewest bytes of all that keep the order of effects, not only of those at a position of the plan's
@@ -690,14 +687,14 @@ typedef struct clv_dot_options {
 	bool show_operation_targets; /**< operators: aten::conv2d */
 	bool show_debug_markers;     /**< in place, view, random …; dtypes, bytes, buffers */
 	bool show_node_indices;      /**< numbers and names of nodes, as "after:" takes them */
-	const char *const *symbols;  /**< as in clv_frontiers_options: at which sizes bytes are counted */
-	const int64_t *values;       /**< the size of each symbol */
-	uint32_t nsymbols;           /**< how many they are */
+	clv_sizes sizes;             /**< sizes at which bytes and work are counted */
 } clv_dot_options;
 
 /* clang-format off */
 /** The defaults: `clv_dot_options o = CLV_DOT_OPTIONS_INIT;` */
-#define CLV_DOT_OPTIONS_INIT {sizeof(clv_dot_options), CLV_NONE, "module", 4, "TB", false, false, false, NULL, NULL, 0}
+#define CLV_DOT_OPTIONS_INIT \
+	{.size = sizeof(clv_dot_options), .frontier = CLV_NONE, .detail = "module", .max_module_depth = 4, \
+	 .direction = "TB"}
 /* clang-format on */
 
 /** A picture of a plan in the DOT language, which Graphviz turns into SVG, PDF or PNG; nothing of Graphviz is needed
@@ -720,9 +717,7 @@ CLV_API clv_status clv_plan_dot(const clv_plan *p, const clv_dot_options *option
 typedef struct clv_html_options {
 	size_t size;                  /**< sizeof(clv_html_options) */
 	const char *title;            /**< heading; NULL: the class of the model */
-	const char *const *symbols;   /**< names of symbols, as in clv_frontiers_options */
-	const int64_t *values;        /**< the size of each */
-	uint32_t nsymbols;            /**< how many names there are */
+	clv_sizes sizes;              /**< sizes at which bytes and work are counted */
 	double bandwidth_bytes_per_s; /**< 0: 125e6, which is 1 Gbit/s */
 	double prefix_flops_per_s;    /**< 0: 1e12 */
 	double suffix_flops_per_s;    /**< 0: 1e12 */
@@ -746,7 +741,7 @@ typedef struct clv_html_options {
 
 /* clang-format off */
 /** The defaults: `clv_html_options o = CLV_HTML_OPTIONS_INIT;` */
-#define CLV_HTML_OPTIONS_INIT {sizeof(clv_html_options), NULL, NULL, NULL, 0, 0, 0, 0, CLV_NONE, 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, 0, NULL, 0}
+#define CLV_HTML_OPTIONS_INIT {.size = sizeof(clv_html_options), .frontier = CLV_NONE}
 /* clang-format on */
 
 /** One HTML file that holds all it needs and asks the network for nothing: the graph of modules, all frontiers with what
@@ -784,7 +779,7 @@ typedef struct clv_open_options {
 
 /* clang-format off */
 /** The defaults: `clv_open_options o = CLV_OPEN_OPTIONS_INIT;` */
-#define CLV_OPEN_OPTIONS_INIT {sizeof(clv_open_options), NULL, 0, false, false, NULL, 0}
+#define CLV_OPEN_OPTIONS_INIT {.size = sizeof(clv_open_options)}
 /* clang-format on */
 
 /** Opens a file, which is taken as hostile: what is damaged, crafted or of a newer major version is refused, and nothing
@@ -957,7 +952,7 @@ typedef struct clv_report_options {
 
 /* clang-format off */
 /** The defaults: `clv_report_options o = CLV_REPORT_OPTIONS_INIT;` */
-#define CLV_REPORT_OPTIONS_INIT {sizeof(clv_report_options), false, 0, NULL, -1, -1, -1}
+#define CLV_REPORT_OPTIONS_INIT {.size = sizeof(clv_report_options), .eager_ms = -1, .tape_ms = -1, .traced_ms = -1}
 /* clang-format on */
 
 /** What is compiled of a traced file, what is not and why, and what it is worth. options NULL: the defaults. *covered, where
@@ -1023,14 +1018,12 @@ typedef struct clv_split_options {
 	size_t size;                    /**< sizeof(clv_split_options) */
 	const char *boundary;           /**< as for clv_frontiers_choose(); NULL: where the file is cut already */
 	const clv_objective *objective; /**< NULL: the defaults */
-	const char *const *symbols;     /**< names of symbols ("B") */
-	const int64_t *values;          /**< the size of each when bytes and work are counted */
-	uint32_t nsymbols;              /**< how many there are of both */
+	clv_sizes sizes;                /**< sizes at which bytes and work are counted */
 } clv_split_options;
 
 /* clang-format off */
 /** The defaults: `clv_split_options o = CLV_SPLIT_OPTIONS_INIT;` */
-#define CLV_SPLIT_OPTIONS_INIT {sizeof(clv_split_options), NULL, NULL, NULL, NULL, 0}
+#define CLV_SPLIT_OPTIONS_INIT {.size = sizeof(clv_split_options)}
 /* clang-format on */
 
 /** Cuts a whole model into two files, each with its own weights only. Both are written beside their places before either
@@ -1066,7 +1059,7 @@ typedef struct clv_diff_options {
 
 /* clang-format off */
 /** The defaults: `clv_diff_options o = CLV_DIFF_OPTIONS_INIT;` */
-#define CLV_DIFF_OPTIONS_INIT {sizeof(clv_diff_options), false, 0, CLV_DIFF_EXACT}
+#define CLV_DIFF_OPTIONS_INIT {.size = sizeof(clv_diff_options)}
 /* clang-format on */
 
 /** What changed from plan a to plan b: symbols, inputs, outputs, modules, parameters, nodes, guards, source lines. Nodes
@@ -1138,8 +1131,7 @@ typedef struct clv_partition_options {
 
 /* clang-format off */
 /** The defaults: `clv_partition_options o = CLV_PARTITION_OPTIONS_INIT;` */
-#define CLV_PARTITION_OPTIONS_INIT \
-	{sizeof(clv_partition_options), NULL, 1, 0, NULL, NULL, 0, NULL, 0, NULL, 8, false, false, 0, 0, 0, NULL}
+#define CLV_PARTITION_OPTIONS_INIT {.size = sizeof(clv_partition_options), .k = 1, .microbatches = 8}
 /* clang-format on */
 
 /** A stage, for one micro-batch. */
@@ -1229,9 +1221,7 @@ typedef struct clv_plan_partition_options {
 	uint32_t depth;                         /**< modules this deep are not opened: "a.b" is 2 deep */
 	const char *const *whole;               /**< classes or paths of modules that are not opened either */
 	uint32_t nwhole;                        /**< how many they are */
-	const char *const *symbols;             /**< names of symbols, as in clv_frontiers_options */
-	const int64_t *values;                  /**< the size of each */
-	uint32_t nsymbols;                      /**< how many names there are; others have their smallest size */
+	clv_sizes sizes;                        /**< sizes at which bytes and work are counted */
 	bool ties_together;                     /**< what reads the same parameter stays in one stage */
 	bool keep_order;                        /**< stages are cut from the plan in its own order */
 	const char *profile;                    /**< JSON of a profile of these blocks (docs/pipe.md); NULL: an estimate */
@@ -1245,7 +1235,8 @@ typedef struct clv_plan_partition_options {
 /** The defaults: all modules are opened, an estimate for a GPU of the data centre.
     `clv_plan_partition_options o = CLV_PLAN_PARTITION_OPTIONS_INIT;` */
 #define CLV_PLAN_PARTITION_OPTIONS_INIT \
-	{sizeof(clv_plan_partition_options), NULL, UINT32_MAX, NULL, 0, NULL, NULL, 0, false, false, NULL, 0, 100e12, 1e12, 5}
+	{.size = sizeof(clv_plan_partition_options), .depth = UINT32_MAX, .flops_per_s = 100e12, \
+	 .bytes_per_s = 1e12, .node_us = 5}
 /* clang-format on */
 
 /** Partitions a plan. It is folded into *blocks* first: layers, modules that are wanted whole, operators between them, and
@@ -1515,7 +1506,7 @@ typedef struct clv_program_options {
 
 /* clang-format off */
 /** The defaults: `clv_program_options o = CLV_PROGRAM_OPTIONS_INIT;` */
-#define CLV_PROGRAM_OPTIONS_INIT {sizeof(clv_program_options), 0, 0, false, true, NULL, 0}
+#define CLV_PROGRAM_OPTIONS_INIT {.size = sizeof(clv_program_options), .inference = true}
 /* clang-format on */
 
 /** Makes a plan, or a part of it, ready to run. options NULL: the defaults.
@@ -1573,7 +1564,6 @@ typedef struct clv_runtime_options {
 	const char *part; /**< "prefix" or "suffix" of a file that has the whole, cut model; NULL: all that the file has */
 	bool unproven;    /**< also serve sizes at which the model was never recorded, by the plan's formulas */
 	bool debug;       /**< check every result against the plan and name the first that differs */
-	char reserved[6]; /**< zeros: what is behind them came with a later version */
 	bool allow_compiled; /**< compiled parts may run, which are code of whoever made the file; without it only those do
 	                          that this user compiled (docs/security.md) */
 	bool tape_only;      /**< no compiled part is used */
@@ -1581,9 +1571,8 @@ typedef struct clv_runtime_options {
 		*optimize; /**< "none", "safe" (NULL): the same bits; "fast": within tolerances, chosen by the first run */
 	int threads; /**< that an operator, or a compiled part, uses in runs of this runtime, 1 to 1024; 0: as the thread that
 	                  runs it has it. Other runtimes keep theirs, at the same time too (docs/optimize.md) */
-	char reserved2[4]; /**< zeros: what is behind them came with a later version */
-	bool any_weights;  /**< of a suffix: also take boundaries that were made with other weights than it has */
-	double timeout;    /**< seconds that a run may take; 0: as long as it likes. Asked between operators. */
+	bool any_weights; /**< of a suffix: also take boundaries that were made with other weights than it has */
+	double timeout;   /**< seconds that a run may take; 0: as long as it likes. Asked between operators. */
 	int64_t
 		max_memory; /**< bytes of tensors on the CPU that a run may have at once, besides weights and inputs, and that
 	                         the elements of one tensor may come to, views too; 0: no limit */
@@ -1594,7 +1583,7 @@ typedef struct clv_runtime_options {
 
 /* clang-format off */
 /** The defaults: `clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;` */
-#define CLV_RUNTIME_OPTIONS_INIT {sizeof(clv_runtime_options), NULL, NULL, false, false, {0}, false, false, NULL, 0, {0}, false, 0, 0, false, false}
+#define CLV_RUNTIME_OPTIONS_INIT {.size = sizeof(clv_runtime_options)}
 /* clang-format on */
 
 /** Makes an artifact, or a part of it, ready to run. options NULL: the defaults.
@@ -1681,8 +1670,8 @@ CLV_API clv_status clv_runtime_output(const clv_runtime *r, uint32_t i, clv_port
     have), and symbols that this plan does not have are passed over: plans for single sizes have none.
     @errors CLV_E_OVERFLOW.
     @threads any. */
-CLV_API clv_status clv_runtime_input_shape(const clv_runtime *r, uint32_t plan, uint32_t i,
-                                           const clv_frontiers_options *sizes, int64_t *shape, int64_t *strides);
+CLV_API clv_status clv_runtime_input_shape(const clv_runtime *r, uint32_t plan, uint32_t i, const clv_sizes *sizes,
+                                           int64_t *shape, int64_t *strides);
 
 /** Sets a parameter or buffer by its state_dict name; another name of a tied one does too. It is moved to the runtime's
     device. A model that writes it in place writes into the caller's tensor. The version of the weights that boundaries
@@ -1778,7 +1767,7 @@ typedef struct clv_pack_options {
 
 /* clang-format off */
 /** The defaults: `clv_pack_options o = CLV_PACK_OPTIONS_INIT;` */
-#define CLV_PACK_OPTIONS_INIT {sizeof(clv_pack_options), NULL, NULL, false}
+#define CLV_PACK_OPTIONS_INIT {.size = sizeof(clv_pack_options)}
 /* clang-format on */
 
 /** clv_boundary_pack(), or with a path clv_boundary_save(), with options (NULL: the defaults). With a path, out and size
@@ -1927,8 +1916,9 @@ typedef struct clv_trace_options {
 
 /* clang-format off */
 /** The defaults: `clv_trace_options o = CLV_TRACE_OPTIONS_INIT;` */
-#define CLV_TRACE_OPTIONS_INIT {sizeof(clv_trace_options), "inductor", NULL, 0, 0, NULL, NULL, 0, NULL, NULL, 2, 0, true, 0, false, \
-	false, NULL, 0, NULL, 0, -1, -1, NULL, 0, NULL, NULL, NULL, NULL, false, NULL}
+#define CLV_TRACE_OPTIONS_INIT \
+	{.size = sizeof(clv_trace_options), .backend = "inductor", .minimum_segment_size = 2, .fallback = true, \
+	 .rtol = -1, .atol = -1}
 /* clang-format on */
 
 /** Compiles what can be compiled of the plans of an artifact, which must be a whole, uncut model. Every compiled segment was

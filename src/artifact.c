@@ -282,12 +282,8 @@ static clv_status match_cut(const artifact *a, uint32_t i, node_id position, con
 
 static clv_status choose_cut(const artifact *a, const clv_split_options *o, node_id *position)
 {
-	clv_frontiers_options sizes = CLV_FRONTIERS_OPTIONS_INIT;
 	clv_frontiers *f;
-	sizes.symbols = o->symbols;
-	sizes.values = o->values;
-	sizes.nsymbols = o->nsymbols;
-	TRY(clv_frontiers_create(a->plans.at[0].p, &sizes, &f));
+	TRY(clv_frontiers_create(a->plans.at[0].p, &o->sizes, &f));
 	clv_status st = clv_frontiers_choose(f, o->boundary, o->objective, position);
 	clv_frontiers_free(f);
 	return st;

@@ -91,8 +91,7 @@ static clv_status estimate_costs(const clv_plan_partition_options *o, folded *x)
 
 static clv_status fold_plan(const plan *p, const clv_plan_partition_options *o, folded *x)
 {
-	const clv_frontiers_options sizes = {sizeof sizes, o->symbols, o->values, o->nsymbols};
-	const blocks_spec s = {o->depth, o->whole, o->nwhole, o->ties_together, o->keep_order, &sizes};
+	const blocks_spec s = {o->depth, o->whole, o->nwhole, o->ties_together, o->keep_order, &o->sizes};
 	TRY(blocks_new(p, &s, &x->b));
 	x->ends = mem_ids(x->b.at.n);
 	x->costs = mem_alloc((x->b.at.n + 1) * sizeof *x->costs);
@@ -160,9 +159,9 @@ static clv_status check_whole(const plan *p, const clv_plan_partition_options *o
 
 static clv_status check_options(const clv_plan_partition_options *o)
 {
-	if ((o->nwhole && !o->whole) || (o->nsymbols && (!o->symbols || !o->values)))
-		return fail(CLV_E_INVALID, "an array of clv_plan_partition_options is NULL, and is to have elements");
-	return CLV_OK;
+	if (o->nwhole && !o->whole)
+		return fail(CLV_E_INVALID, "clv_plan_partition_options.whole is NULL, nwhole is %u", o->nwhole);
+	return sizes_check(&o->sizes);
 }
 
 clv_status clv_plan_partition(const clv_plan *p, const clv_plan_partition_options *options, clv_partition **out)

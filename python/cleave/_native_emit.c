@@ -267,9 +267,7 @@ PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 		char *text = NULL;
 		s.ends = ends;
 		s.devices = device.n ? device.at : NULL;
-		s.symbols = size.names;
-		s.values = size.values;
-		s.nsymbols = size.n;
+		s.sizes = (clv_sizes){size.names, size.values, size.n};
 		s.basic_blocks = block.at;
 		s.nbasic_blocks = block.n;
 		s.not_saved = loose.at;
@@ -347,9 +345,7 @@ PyObject *plan_py_html(PlanObject *o, PyObject *args, PyObject *kwargs)
 	                                 &PartitionType, &partition, &names))
 		return NULL;
 	if (stage_args_read(o, of_node, partition, names, &s, &h) && size_list_read(sizes, &a)) {
-		h.symbols = a.names;
-		h.values = a.values;
-		h.nsymbols = a.n;
+		h.sizes = (clv_sizes){a.names, a.values, a.n};
 		st = clv_plan_html(o->p, &h, &page);
 	}
 	size_list_free(&a);
@@ -575,9 +571,7 @@ PyObject *plan_py_dot(PlanObject *o, PyObject *args, PyObject *kwargs)
 	clv_status st = CLV_OK;
 	bool read = size_list_read(sizes, &s);
 	if (read) {
-		options.symbols = s.names;
-		options.values = s.values;
-		options.nsymbols = s.n;
+		options.sizes = (clv_sizes){s.names, s.values, s.n};
 		st = clv_plan_dot(o->p, &options, &text);
 	}
 	size_list_free(&s);

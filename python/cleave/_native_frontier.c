@@ -39,8 +39,8 @@ static clv_frontiers *frontiers_at(PlanObject *o, PyObject *sizes)
 	clv_frontiers *f = NULL;
 	size_list s;
 	if (size_list_read(sizes, &s)) {
-		clv_frontiers_options options = {sizeof options, s.names, s.values, s.n};
-		clv_status st = clv_frontiers_create(o->p, &options, &f);
+		clv_sizes at = {s.names, s.values, s.n};
+		clv_status st = clv_frontiers_create(o->p, &at, &f);
 		if (st != CLV_OK)
 			raise_status(st);
 	}

@@ -24,7 +24,7 @@ static PyObject *blocks_py_new(PyTypeObject *type, PyObject *args, PyObject *kwa
 	PyObject *whole, *sizes;
 	int ties, keep;
 	size_list list = {0};
-	clv_frontiers_options at = {sizeof at, NULL, NULL, 0};
+	clv_sizes at;
 	(void)kwargs;
 	if (!PyArg_ParseTuple(args, "O!IO!ppO", &PlanType, &plan_o, &spec.depth, &PyList_Type, &whole, &ties, &keep,
 	                      &sizes))
@@ -35,9 +35,7 @@ static PyObject *blocks_py_new(PyTypeObject *type, PyObject *args, PyObject *kwa
 		spec.whole = names;
 		spec.ties_together = ties != 0;
 		spec.keep_order = keep != 0;
-		at.symbols = list.names;
-		at.values = list.values;
-		at.nsymbols = list.n;
+		at = (clv_sizes){list.names, list.values, list.n};
 		spec.sizes = &at;
 		o->plan = (PlanObject *)Py_NewRef((PyObject *)plan_o);
 		clv_status st = blocks_new(plan_o->p, &spec, &o->b);

@@ -25,3 +25,11 @@ clv_status options_write(void *out, void *all, size_t known, const char *name)
 	memcpy(out, all, size);
 	return CLV_OK;
 }
+
+clv_status sizes_check(const clv_sizes *s)
+{
+	for (uint32_t i = 0; s && i < s->n; i++)
+		if (!s->symbols || !s->values || !s->symbols[i])
+			return fail(CLV_E_INVALID, "clv_sizes: %u symbols without names or sizes", s->n);
+	return CLV_OK;
+}

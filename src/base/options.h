@@ -11,4 +11,7 @@ clv_status options_read(void *out, size_t known, const void *given, const char *
 /* The other way: copies an answer to a caller's struct as far as that goes. The size in `all` is set. */
 clv_status options_write(void *out, void *all, size_t known, const char *name);
 
+/* Fails where a size has no name or no value; NULL is fine. */
+clv_status sizes_check(const clv_sizes *s);
+
 #endif

@@ -282,7 +282,7 @@ static void add_boundary_sizes(const clv_plan *p, const clv_boundary *b, sizes *
 static bool count_flops(const request *r, const model *m, subject *s)
 {
 	add_boundary_sizes(m->plan, s->boundary, &s->in.sizes);
-	clv_frontiers_options o = sizes_options(&s->in.sizes);
+	clv_sizes o = sizes_given(&s->in.sizes);
 	clv_plan_info info = {.size = sizeof info};
 	clv_total all = {.size = sizeof all};
 	clv_frontier c = {.size = sizeof c};

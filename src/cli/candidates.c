@@ -129,7 +129,7 @@ static int show(const request *r, const clv_frontiers *f, uint32_t chosen)
 /* The frontiers of the reordered plan, where one is the cut. */
 static int show_reordered(const request *r, const clv_plan *p, uint32_t position)
 {
-	clv_frontiers_options o = sizes_options(&r->sizes);
+	clv_sizes o = sizes_given(&r->sizes);
 	clv_frontiers *f = NULL;
 	if (clv_frontiers_create(p, &o, &f) != CLV_OK)
 		return fail_with(r->path);
@@ -175,7 +175,7 @@ static int run_candidates(void *given)
 		return EXIT_FAILED;
 	int code = EXIT_FAILED;
 	if (sizes_resolve(&r->sizes, &m)) {
-		clv_frontiers_options o = sizes_options(&r->sizes);
+		clv_sizes o = sizes_given(&r->sizes);
 		code = clv_frontiers_create(m.plan, &o, &f) == CLV_OK ? show_frontiers(r, f) : fail_with(r->path);
 	}
 	clv_frontiers_free(f);

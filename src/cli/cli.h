@@ -264,8 +264,8 @@ void sizes_complete(sizes *s, const clv_artifact *a);
 bool sizes_add_point(sizes *s, const clv_artifact *a, uint32_t i, uint32_t k);
 /* The sizes that plan i of a file is proven for: "B=1..8", "B=2 S=5, B=4 S=5, … (12)". */
 void print_points(FILE *to, const clv_artifact *a, uint32_t i);
-/* Options for clv_frontiers_create; borrows s. */
-clv_frontiers_options sizes_options(const sizes *s);
+/* For options of cleave.h; borrows s. */
+clv_sizes sizes_given(const sizes *s);
 
 /* ---- where to cut: fields of a clv_objective ------------------------------------------------------------------------ */
 

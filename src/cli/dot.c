@@ -28,12 +28,12 @@ static bool read_depth(const char *text, uint32_t *out)
 
 static clv_status draw(const request *r, const clv_plan *p, uint32_t depth, char **out)
 {
-	clv_frontiers_options at = sizes_options(&r->sizes);
 	clv_dot_options o = CLV_DOT_OPTIONS_INIT;
 	clv_frontiers *f = NULL;
 	clv_status st = CLV_OK;
+	o.sizes = sizes_given(&r->sizes);
 	if (r->boundary) {
-		st = clv_frontiers_create(p, &at, &f);
+		st = clv_frontiers_create(p, &o.sizes, &f);
 		if (st == CLV_OK)
 			st = clv_frontiers_choose(f, r->boundary, NULL, &o.frontier);
 		clv_frontiers_free(f);
@@ -44,9 +44,6 @@ static clv_status draw(const request *r, const clv_plan *p, uint32_t depth, char
 	o.show_operation_targets = r->targets;
 	o.show_debug_markers = r->markers;
 	o.show_node_indices = r->indices;
-	o.symbols = at.symbols;
-	o.values = at.values;
-	o.nsymbols = at.nsymbols;
 	return st == CLV_OK ? clv_plan_dot(p, &o, out) : st;
 }
 

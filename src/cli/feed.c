@@ -654,7 +654,7 @@ static bool make_input(const feeder *e, uint32_t i, int64_t *shape, int64_t *str
 
 static bool make_inputs(const feeder *e, feed *out)
 {
-	clv_frontiers_options o = sizes_options(e->sizes);
+	clv_sizes o = sizes_given(e->sizes);
 	for (uint32_t i = 0; i < e->n; i++) {
 		int64_t *shape = grab((e->ports[i].ndim + 1) * 2 * sizeof *shape), *strides = shape + e->ports[i].ndim + 1;
 		bool ok = clv_runtime_input_shape(e->r, (uint32_t)e->f->plan, i, &o, shape, strides) == CLV_OK;

@@ -14,7 +14,7 @@ typedef struct request {
    there. */
 static bool choose(const request *r, const clv_plan *p, uint32_t *out)
 {
-	clv_frontiers_options o = sizes_options(&r->sizes);
+	clv_sizes o = sizes_given(&r->sizes);
 	clv_frontiers *f = NULL;
 	clv_status st = clv_frontiers_create(p, &o, &f);
 	if (st == CLV_OK) {
@@ -34,9 +34,7 @@ static int write_page(const request *r, const model *m)
 	clv_report_options report = CLV_REPORT_OPTIONS_INIT;
 	char *page;
 	o.title = r->title;
-	o.symbols = r->sizes.symbols;
-	o.values = r->sizes.values;
-	o.nsymbols = r->sizes.n;
+	o.sizes = sizes_given(&r->sizes);
 	o.bandwidth_bytes_per_s = r->bandwidth;
 	o.prefix_flops_per_s = r->prefix_speed;
 	o.suffix_flops_per_s = r->suffix_speed;

@@ -249,7 +249,7 @@ static int show(const request *r, const model *m, char *report, char *text)
 
 static int show_page(const request *r, const model *m, double *covered)
 {
-	clv_frontiers_options o = sizes_options(&r->sizes);
+	clv_sizes o = sizes_given(&r->sizes);
 	clv_frontiers *f = NULL;
 	char *text = NULL, *report;
 	clv_status st = clv_frontiers_create(m->plan, &o, &f);

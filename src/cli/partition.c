@@ -177,9 +177,7 @@ static int partition_plan(request *r, const model *m, const clv_partition_option
 	o.depth = r->depth ? (uint32_t)r->depth : o.depth;
 	o.whole = r->whole.at;
 	o.nwhole = r->whole.n;
-	o.symbols = r->sizes.symbols;
-	o.values = r->sizes.values;
-	o.nsymbols = r->sizes.n;
+	o.sizes = sizes_given(&r->sizes);
 	o.ties_together = r->ties_together;
 	o.keep_order = r->keep_order;
 	o.profile = profile;
@@ -207,9 +205,7 @@ static int save_html(const request *r, const clv_plan *plan, const clv_partition
 		stages[i].size = sizeof *stages;
 		st = clv_partition_stage(p, i, &stages[i]);
 	}
-	o.symbols = r->sizes.symbols;
-	o.values = r->sizes.values;
-	o.nsymbols = r->sizes.n;
+	o.sizes = sizes_given(&r->sizes);
 	o.nstages = n;
 	o.stage_of_node = clv_partition_plan_stages(p);
 	o.stage_facts = each;
@@ -246,9 +242,7 @@ static int write_source(const request *r, const model *m, const clv_partition *p
 	const clv_plan *plan = clv_partition_plan(p, &o.ends);
 	o.nstages = clv_partition_stage_count(p);
 	o.devices = devices;
-	o.symbols = r->sizes.symbols;
-	o.values = r->sizes.values;
-	o.nsymbols = r->sizes.n;
+	o.sizes = sizes_given(&r->sizes);
 	o.batch_symbol = batch_of(m);
 	o.basic_blocks = r->whole.at;
 	o.nbasic_blocks = r->whole.n;

@@ -161,11 +161,7 @@ void note_advice(const clv_frontiers *f, uint32_t i, const clv_objective *o)
 	clv_string_free(advice);
 }
 
-clv_frontiers_options sizes_options(const sizes *s)
+clv_sizes sizes_given(const sizes *s)
 {
-	clv_frontiers_options o = CLV_FRONTIERS_OPTIONS_INIT;
-	o.symbols = s->symbols;
-	o.values = s->values;
-	o.nsymbols = s->n;
-	return o;
+	return (clv_sizes){s->symbols, s->values, s->n};
 }

@@ -77,7 +77,7 @@ static void show_frontier(const clv_frontier *c, const char *formula, const char
 
 static bool show_cut(const request *r, const clv_plan *p, uint32_t position)
 {
-	clv_frontiers_options o = sizes_options(&r->sizes);
+	clv_sizes o = sizes_given(&r->sizes);
 	clv_frontiers *f = NULL;
 	clv_frontier c = {.size = sizeof c};
 	char *formula = NULL, *labels = NULL;
@@ -123,9 +123,7 @@ static int split(const request *r, const model *m)
 	clv_split_options o = CLV_SPLIT_OPTIONS_INIT;
 	o.boundary = r->boundary;
 	o.objective = &r->objective;
-	o.symbols = r->sizes.symbols;
-	o.values = r->sizes.values;
-	o.nsymbols = r->sizes.n;
+	o.sizes = sizes_given(&r->sizes);
 	if (clv_artifact_split(m->artifact, &o, r->outputs.at[0], r->outputs.at[1]) == CLV_OK)
 		return show_written(r, m);
 	fail_with(r->path);

@@ -34,7 +34,7 @@ void write_float(double v, strbuf *b)
 	}
 }
 
-static symbol_id symbol_named(const plan *p, const char *s, size_t n)
+symbol_id symbol_named(const plan *p, const char *s, size_t n)
 {
 	for (symbol_id i = 0; i < p->symbols.n; i++) {
 		const char *name = plan_s(p, p->symbols.at[i].name);

@@ -298,19 +298,12 @@ static clv_status put_all(config *c)
 	return st;
 }
 
-static symbol_id find_symbol(const plan *p, const char *name)
-{
-	for (symbol_id s = 0; name && s < p->symbols.n; s++)
-		if (!strcmp(plan_s(p, p->symbols.at[s].name), name))
-			return s;
-	return NONE;
-}
-
 clv_status write_config(const writer *w, strbuf *b)
 {
 	const stages_spec *spec = w->stage->spec;
 	strbuf line = STRBUF_INIT;
-	config c = {.w = w, .p = w->p, .spec = spec, .batch = find_symbol(w->p, spec->batch_symbol), .b = &line};
+	const char *batch = spec->batch_symbol ? spec->batch_symbol : "";
+	config c = {.w = w, .p = w->p, .spec = spec, .batch = symbol_named(w->p, batch, strlen(batch)), .b = &line};
 	if (c.batch != NONE)
 		strbuf_printf(b, "\n\ndef create_pipeline_configuration(batch_size=%lld):\n", (long long)size_of(&c, c.batch));
 	else

@@ -235,8 +235,7 @@ clv_status clv_plan_dot(const clv_plan *p, const clv_dot_options *options, char 
 	TRY(options_read(&d.o, sizeof d.o, options, "clv_dot_options"));
 	TRY(check_options(p, &d.o));
 	d.operations = strcmp(d.o.detail, "operation") == 0;
-	clv_frontiers_options sizes = {sizeof sizes, d.o.symbols, d.o.values, d.o.nsymbols};
-	TRY(clv_frontiers_create(p, &sizes, &d.f));
+	TRY(clv_frontiers_create(p, &d.o.sizes, &d.f));
 	strbuf b = STRBUF_INIT;
 	clv_status st = write_all(&d, &b);
 	if (st == CLV_OK)

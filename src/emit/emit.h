@@ -64,10 +64,8 @@ typedef struct stages_spec {
 	const node_id *ends;
 	uint32_t nstages;
 	const char *const *devices; /* per stage: "cuda:1"; NULL, or one that is: where the model was */
-	const char *const *symbols; /* sizes that the configuration shows: symbols and their values */
-	const int64_t *values;
-	uint32_t nsymbols;
-	const char *batch_symbol; /* the symbol that is the batch; NULL: there is none */
+	clv_sizes sizes;            /* that the configuration shows */
+	const char *batch_symbol;   /* the symbol that is the batch; NULL: there is none */
 	uint32_t batch_dim;
 	uint32_t depth;                  /* how deep modules were looked into; only said */
 	const char *const *basic_blocks; /* classes that were kept whole; only said */
@@ -195,6 +193,7 @@ clv_status write_store(writer *w, value_id target, const arg *what, strbuf *b); 
 void place_path(const writer *w, value_id v, strbuf *b);                        /* layer1.0.weight */
 
 /* call.c */
+symbol_id symbol_named(const plan *p, const char *s, size_t n); /* NONE: none */
 typedef void (*symbol_fn)(void *ctx, symbol_id s, strbuf *b);
 clv_status write_call(writer *w, node_id n, unsigned indent, strbuf *b); /* an expression */
 clv_status write_arg(writer *w, const arg *a, strbuf *b);

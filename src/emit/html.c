@@ -111,15 +111,6 @@ static clv_status write_page(const clv_frontiers *f, clv_html_options *o, strbuf
 	return CLV_OK;
 }
 
-static clv_status make_frontiers(const plan *p, const clv_html_options *o, clv_frontiers **out)
-{
-	clv_frontiers_options sizes = CLV_FRONTIERS_OPTIONS_INIT;
-	sizes.symbols = o->symbols;
-	sizes.values = o->values;
-	sizes.nsymbols = o->nsymbols;
-	return clv_frontiers_create(p, &sizes, out);
-}
-
 clv_status clv_plan_html(const clv_plan *p, const clv_html_options *options, char **out)
 {
 	clv_html_options o = CLV_HTML_OPTIONS_INIT;
@@ -128,7 +119,7 @@ clv_status clv_plan_html(const clv_plan *p, const clv_html_options *options, cha
 	if (!p || !out)
 		return fail(CLV_E_INVALID, "clv_plan_html needs a plan and a place for the page");
 	TRY(options_read(&o, sizeof o, options, "clv_html_options"));
-	TRY(make_frontiers(p, &o, &f));
+	TRY(clv_frontiers_create(p, &o.sizes, &f));
 	clv_status st = write_page(f, &o, &b);
 	clv_frontiers_free(f);
 	if (st == CLV_OK)

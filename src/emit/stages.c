@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "emit/emit.h"
+#include "split/frontier.h"
 
 typedef struct file {
 	const plan *p;
@@ -34,33 +35,11 @@ static clv_status check_ends(const plan *p, const node_id *ends, uint32_t n)
 	return CLV_OK;
 }
 
-static clv_status find_symbol(const plan *p, const char *name, symbol_id *out)
-{
-	for (symbol_id i = 0; name && i < p->symbols.n; i++)
-		if (!strcmp(plan_s(p, p->symbols.at[i].name), name)) {
-			*out = i;
-			return CLV_OK;
-		}
-	return fail(CLV_E_INVALID, "the plan has no symbol %s", name ? name : "without a name");
-}
-
-/* Sizes that are asked for; those that are not are the smallest. */
 static clv_status read_sizes(const plan *p, const stages_spec *s, int64_t *sizes)
 {
-	symbol_id at;
-	if (s->batch_symbol)
-		TRY(find_symbol(p, s->batch_symbol, &at));
-	for (symbol_id i = 0; i < p->symbols.n; i++)
-		sizes[i] = p->symbols.at[i].lo;
-	for (uint32_t i = 0; i < s->nsymbols; i++) {
-		TRY(find_symbol(p, s->symbols[i], &at));
-		const symbol *x = &p->symbols.at[at];
-		if (s->values[i] < x->lo || s->values[i] > x->hi)
-			return fail(CLV_E_INVALID, "%s is %lld, and the plan is for %lld to %lld", s->symbols[i],
-			            (long long)s->values[i], (long long)x->lo, (long long)x->hi);
-		sizes[at] = s->values[i];
-	}
-	return CLV_OK;
+	if (s->batch_symbol && symbol_named(p, s->batch_symbol, strlen(s->batch_symbol)) == NONE)
+		return fail(CLV_E_INVALID, "the plan has no symbol %s", s->batch_symbol);
+	return choose_sizes(p, &s->sizes, sizes);
 }
 
 static bool is_state(uint8_t kind)

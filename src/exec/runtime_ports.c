@@ -186,11 +186,11 @@ clv_status runtime_describe(runtime *r)
 
 /* ---- shapes at given sizes --------------------------------------------------------------------------------------- */
 
-static void symbols_of(const plan *p, const clv_frontiers_options *sizes, int64_t *out)
+static void symbols_of(const plan *p, const clv_sizes *sizes, int64_t *out)
 {
 	for (uint32_t i = 0; i < p->symbols.n; i++) {
 		out[i] = p->symbols.at[i].lo;
-		for (uint32_t k = 0; k < sizes->nsymbols; k++)
+		for (uint32_t k = 0; sizes && k < sizes->n; k++)
 			if (strcmp(plan_s(p, p->symbols.at[i].name), sizes->symbols[k]) == 0)
 				out[i] = sizes->values[k];
 	}
@@ -212,22 +212,18 @@ static clv_status layout_of(const plan *p, const value *x, const int64_t *symbol
 	return CLV_OK;
 }
 
-clv_status clv_runtime_input_shape(const clv_runtime *r, uint32_t which, uint32_t i, const clv_frontiers_options *sizes,
+clv_status clv_runtime_input_shape(const clv_runtime *r, uint32_t which, uint32_t i, const clv_sizes *sizes,
                                    int64_t *shape, int64_t *strides)
 {
-	clv_frontiers_options o = CLV_FRONTIERS_OPTIONS_INIT;
 	if (!r || which >= r->plans.n || i >= r->plans.at[which].g->v.inputs.n || !shape)
 		return fail(CLV_E_INVALID, "clv_runtime_input_shape: there is no input %u of a plan %u, or no place for it", i,
 		            which);
-	TRY(options_read(&o, sizeof o, sizes, "clv_frontiers_options"));
-	for (uint32_t k = 0; k < o.nsymbols; k++)
-		if (!o.symbols || !o.values || !o.symbols[k])
-			return fail(CLV_E_INVALID, "clv_frontiers_options: %u symbols without names or sizes", o.nsymbols);
+	TRY(sizes_check(sizes));
 	const clv_program *g = r->plans.at[which].g;
 	int64_t *symbols = mem_alloc((g->p->symbols.n + 1) * sizeof *symbols);
 	if (!symbols)
 		return fail_nomem();
-	symbols_of(g->p, &o, symbols);
+	symbols_of(g->p, sizes, symbols);
 	clv_status st = layout_of(g->p, &g->p->values.at[g->v.inputs.at[i]], symbols, shape, strides);
 	mem_free(symbols);
 	return st;

@@ -11,12 +11,12 @@
 #include "plan/plan.h"
 
 typedef struct blocks_spec {
-	uint32_t depth;                     /* modules this deep are not opened ("a.b" is 2 deep) */
-	const char *const *whole;           /* classes or paths of modules that are not opened either */
-	uint32_t nwhole;                    /* how many they are */
-	bool ties_together;                 /* what reads the same parameter stays together */
-	bool keep_order;                    /* blocks are cut from the plan in its own order */
-	const clv_frontiers_options *sizes; /* of symbols; NULL: the smallest */
+	uint32_t depth;           /* modules this deep are not opened ("a.b" is 2 deep) */
+	const char *const *whole; /* classes or paths of modules that are not opened either */
+	uint32_t nwhole;          /* how many they are */
+	bool ties_together;       /* what reads the same parameter stays together */
+	bool keep_order;          /* blocks are cut from the plan in its own order */
+	const clv_sizes *sizes;   /* of symbols; NULL: the lowest */
 } blocks_spec;
 
 typedef struct block {

@@ -392,32 +392,30 @@ static clv_status set_size(const plan *p, const char *name, int64_t size, int64_
 	return no_symbol(p, name);
 }
 
-clv_status choose_sizes(const plan *p, const clv_frontiers_options *o, int64_t *syms)
+clv_status choose_sizes(const plan *p, const clv_sizes *sizes, int64_t *syms)
 {
+	TRY(sizes_check(sizes));
 	for (symbol_id i = 0; i < p->symbols.n; i++)
 		syms[i] = p->symbols.at[i].lo > 0 ? p->symbols.at[i].lo : 1;
-	for (uint32_t i = 0; o && i < o->nsymbols; i++) {
-		if (!o->symbols || !o->values || !o->symbols[i])
-			return fail(CLV_E_INVALID, "clv_frontiers_options: %u symbols without names or sizes", o->nsymbols);
-		TRY(set_size(p, o->symbols[i], o->values[i], syms));
-	}
+	for (uint32_t i = 0; sizes && i < sizes->n; i++)
+		TRY(set_size(p, sizes->symbols[i], sizes->values[i], syms));
 	return CLV_OK;
 }
 
-static clv_status eval_sizes(clv_frontiers *f, const clv_frontiers_options *o)
+static clv_status eval_sizes(clv_frontiers *f, const clv_sizes *sizes)
 {
 	const plan *p = f->p;
 	f->syms = mem_alloc((p->symbols.n + 1) * sizeof *f->syms);
 	f->sizes = mem_alloc((p->exprs.n + 1) * sizeof *f->sizes);
 	f->defined = mem_alloc((p->exprs.n + 1) * sizeof *f->defined);
 	TRY_MEM(f->syms && f->sizes && f->defined);
-	TRY(choose_sizes(p, o, f->syms));
+	TRY(choose_sizes(p, sizes, f->syms));
 	return expr_eval_all(p, f->syms, f->sizes, f->defined);
 }
 
 /* ---- making and looking ---------------------------------------------------------------------------------------------- */
 
-static clv_status fill(clv_frontiers *f, const clv_frontiers_options *o)
+static clv_status fill(clv_frontiers *f, const clv_sizes *sizes)
 {
 	TRY(node_names_new(f->p, &f->names));
 	f->n = f->p->nodes.n ? f->p->nodes.n - 1 : 0;
@@ -427,7 +425,7 @@ static clv_status fill(clv_frontiers *f, const clv_frontiers_options *o)
 		pthread_mutex_init(&f->formulas->lock, NULL);
 	TRY_MEM(f->at && f->formulas);
 	TRY(liveness_parts(f->p, &f->live, NULL));
-	TRY(eval_sizes(f, o));
+	TRY(eval_sizes(f, sizes));
 	TRY(count_crossing(f));
 	count_inputs(f);
 	TRY(count_memory(f));
@@ -436,16 +434,14 @@ static clv_status fill(clv_frontiers *f, const clv_frontiers_options *o)
 	return frontiers_judge(f);
 }
 
-clv_status clv_frontiers_create(const clv_plan *p, const clv_frontiers_options *options, clv_frontiers **out)
+clv_status clv_frontiers_create(const clv_plan *p, const clv_sizes *sizes, clv_frontiers **out)
 {
-	clv_frontiers_options o = CLV_FRONTIERS_OPTIONS_INIT;
 	if (!p || !out)
 		return fail(CLV_E_INVALID, "clv_frontiers_create: an argument is NULL");
-	TRY(options_read(&o, sizeof o, options, "clv_frontiers_options"));
 	clv_frontiers *f = mem_alloc(sizeof *f);
 	TRY_MEM(f);
 	f->p = p;
-	clv_status st = fill(f, &o);
+	clv_status st = fill(f, sizes);
 	if (st != CLV_OK) {
 		clv_frontiers_free(f);
 		return st;

@@ -69,8 +69,7 @@ bool can_cross(const plan *p, value_id v);                /* a tensor that moves
 bool can_be_sent(const value *x);                         /* a tensor that a payload can hold */
 node_id value_born(const plan *p, value_id v);            /* first position after which it exists */
 int64_t value_bytes_at(const clv_frontiers *f, value_id); /* INT64_MAX: too many, or not defined at these sizes */
-clv_status choose_sizes(const plan *p, const clv_frontiers_options *o,
-                        int64_t *syms); /* those of o; else the smallest */
+clv_status choose_sizes(const plan *p, const clv_sizes *sizes, int64_t *syms); /* those of o; else the smallest */
 void last_writers(const plan *p, node_id *writer /* per root, NONE before: last node that writes the storage */);
 
 /* The formula of clv_frontiers_bytes_text for every frontier, in one walk and in order. NULL: it cannot be written down,

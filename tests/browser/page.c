@@ -44,7 +44,7 @@ typedef struct request {
 static void read_word(request *r, char *word)
 {
 	char *equals = strchr(word, '=');
-	if (!equals || r->o.nsymbols == SYMBOLS)
+	if (!equals || r->o.sizes.n == SYMBOLS)
 		return;
 	*equals = '\0';
 	long n = strtol(equals + 1, NULL, 10);
@@ -57,8 +57,8 @@ static void read_word(request *r, char *word)
 	else if (!strcmp(word, "chosen"))
 		r->o.frontier = (uint32_t)n;
 	else {
-		r->symbols[r->o.nsymbols] = word;
-		r->values[r->o.nsymbols++] = n;
+		r->symbols[r->o.sizes.n] = word;
+		r->values[r->o.sizes.n++] = n;
 	}
 }
 
@@ -116,8 +116,8 @@ static int write_page(request *r, const clv_plan *p, const char *path)
 	r->o.segment_of_node = segments;
 	r->o.segment_compiled = compiled;
 	r->o.segment_reason = reasons;
-	r->o.symbols = r->symbols;
-	r->o.values = r->values;
+	r->o.sizes.symbols = r->symbols;
+	r->o.sizes.values = r->values;
 	FILE *f = NULL;
 	int code = 1;
 	if (clv_plan_html(p, &r->o, &page) == CLV_OK && (f = fopen(path, "wb")))

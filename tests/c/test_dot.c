@@ -99,9 +99,7 @@ static void the_public_function_checks_its_arguments(void **state)
 	o.frontier = 6;
 	FAILS(clv_plan_dot(p, &o, &out), CLV_E_INVALID, "no frontier 6, the plan has 6");
 	o = (clv_dot_options)CLV_DOT_OPTIONS_INIT;
-	o.symbols = (const char *const[]){"S"};
-	o.values = (const int64_t[]){2};
-	o.nsymbols = 1;
+	o.sizes = (clv_sizes){(const char *const[]){"S"}, (const int64_t[]){2}, 1};
 	FAILS(clv_plan_dot(p, &o, &out), CLV_E_NOT_FOUND, "no symbol \"S\"");
 	assert_null(out);
 	plan_free(p);
@@ -138,7 +136,7 @@ static void megabytes_are_counted_at_the_sizes_of_the_options(void **state)
 {
 	(void)state;
 	char *least = DRAW(DEFAULTS);
-	char *most = DRAW(DEFAULTS, .symbols = (const char *const[]){"B"}, .values = (const int64_t[]){64}, .nsymbols = 1);
+	char *most = DRAW(DEFAULTS, .sizes = {(const char *const[]){"B"}, (const int64_t[]){64}, 1});
 	holds(least, "MB at B=1");
 	line_holds(least, "in0", "(B, 3, 8, 8) · &lt;0.01 MB");
 	holds(most, "MB at B=64");

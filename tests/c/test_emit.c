@@ -230,10 +230,8 @@ static void stages_are_refused_where_they_would_not_do_the_same(void **state)
 	o.batch_symbol = "N";
 	FAILS(clv_plan_stages_source(p, &o, &out), CLV_E_INVALID, "no symbol N");
 	o.batch_symbol = NULL;
-	o.symbols = (const char *const[]){"B"};
-	o.values = (const int64_t[]){9};
-	o.nsymbols = 1;
-	FAILS(clv_plan_stages_source(p, &o, &out), CLV_E_INVALID, "B is 9, and the plan is for 1 to 8");
+	o.sizes = (clv_sizes){(const char *const[]){"B"}, (const int64_t[]){9}, 1};
+	FAILS(clv_plan_stages_source(p, &o, &out), CLV_E_INVALID, "B is 9, the plan is for 1 to 8");
 	plan_free(p);
 	p = load_ok("cleave-plan 1\nmodel \"m\"\ninput %x f32[2]\nbuffer @s f32[2]\n"
 	            "%a = aten::add_.Tensor(@s, %x, 1) -> f32[2] view-of @s writes @s\n"

@@ -390,16 +390,13 @@ static void sizes_are_the_callers(void **state)
 	                       "output %2\n");
 	const char *const names[] = {"S", "B"}, *const unknown[] = {"T"};
 	const int64_t sizes[] = {3, 10}, large[] = {9, 10};
-	clv_frontiers_options o = CLV_FRONTIERS_OPTIONS_INIT;
+	clv_sizes o = {names, sizes, 2};
 	clv_frontiers *f = NULL;
-	o.symbols = names;
-	o.values = sizes;
-	o.nsymbols = 2;
 	OK(clv_frontiers_create(p, &o, &f));
 	assert_int_equal(frontier_at(f, 0).boundary_bytes, 120);
 	assert_true(frontier_at(f, 0).prefix_flops == 30);
 	clv_frontiers_free(f);
-	o.nsymbols = 1;
+	o.n = 1;
 	OK(clv_frontiers_create(p, &o, &f));
 	assert_int_equal(frontier_at(f, 0).boundary_bytes, 4 * 2 * 3);
 	clv_frontiers_free(f);
@@ -407,8 +404,8 @@ static void sizes_are_the_callers(void **state)
 	FAILS(clv_frontiers_create(p, &o, &f), CLV_E_INVALID, "S is 9, the plan is for 1 to 8");
 	o.symbols = unknown;
 	FAILS(clv_frontiers_create(p, &o, &f), CLV_E_NOT_FOUND, "no symbol \"T\"; it has: B, S");
-	o.size = 4;
-	FAILS(clv_frontiers_create(p, &o, &f), CLV_E_INVALID, "clv_frontiers_options.size is 4");
+	o.symbols = NULL;
+	FAILS(clv_frontiers_create(p, &o, &f), CLV_E_INVALID, "clv_sizes: 1 symbols without names or sizes");
 	plan_free(p);
 }
 

@@ -96,9 +96,7 @@ static void the_data_has_the_plan_and_its_frontiers(void **state)
 {
 	(void)state;
 	clv_html_options o = CLV_HTML_OPTIONS_INIT;
-	o.symbols = (const char *[]){"B"};
-	o.values = (const int64_t[]){3};
-	o.nsymbols = 1;
+	o.sizes = (clv_sizes){(const char *[]){"B"}, (const int64_t[]){3}, 1};
 	o.frontier = 2;
 	json_t *d = make_data(text, &o);
 	assert_string_equal(json_string_value(json_object_get(d, "title")), "Net");
@@ -392,10 +390,9 @@ static void wrong_options_are_refused(void **state)
 	o.nsegments = 1;
 	refused(p, o, "1 segments, but segment_of_node is NULL");
 	o = none;
-	o.nsymbols = 1;
+	o.sizes.n = 1;
 	refused(p, o, "symbols without names");
-	o.symbols = (const char *[]){"B"};
-	o.values = (const int64_t[]){9};
+	o.sizes = (clv_sizes){(const char *[]){"B"}, (const int64_t[]){9}, 1};
 	refused(p, o, "B is 9, the plan is for 1 to 8");
 	plan_free(p);
 }

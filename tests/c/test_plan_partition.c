@@ -128,9 +128,7 @@ static void sizes_and_speeds_make_the_estimate(void **state)
 	clv_partition_free(part);
 	const char *const symbols[] = {"B"};
 	const int64_t values[] = {64};
-	o.symbols = symbols;
-	o.values = values;
-	o.nsymbols = 1;
+	o.sizes = (clv_sizes){symbols, values, 1};
 	OK(clv_plan_partition(p, &o, &part));
 	OK(clv_partition_node(part, 0, &large));
 	clv_partition_free(part);
@@ -139,7 +137,7 @@ static void sizes_and_speeds_make_the_estimate(void **state)
 	FAILS(clv_plan_partition(p, &o, &part), CLV_E_INVALID, "above 0");
 	o.flops_per_s = 1;
 	const char *const other[] = {"Q"};
-	o.symbols = other;
+	o.sizes.symbols = other;
 	FAILS(clv_plan_partition(p, &o, &part), CLV_E_NOT_FOUND, "no symbol \"Q\"");
 	plan_free(p);
 }
@@ -235,9 +233,9 @@ static void bad_arguments_are_refused(void **state)
 	o.nwhole = 1;
 	FAILS(clv_plan_partition(p, &o, &part), CLV_E_INVALID, "is NULL");
 	o.nwhole = 0;
-	o.nsymbols = 1;
-	FAILS(clv_plan_partition(p, &o, &part), CLV_E_INVALID, "is NULL");
-	o.nsymbols = 0;
+	o.sizes.n = 1;
+	FAILS(clv_plan_partition(p, &o, &part), CLV_E_INVALID, "1 symbols without names or sizes");
+	o.sizes.n = 0;
 	o.size += 8;
 	FAILS(clv_plan_partition(p, &o, &part), CLV_E_INVALID, "clv_plan_partition_options.size");
 	assert_null(clv_partition_plan(NULL, NULL));

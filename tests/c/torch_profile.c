@@ -69,10 +69,7 @@ static void shapes_follow_sizes(void **state)
 	(void)state;
 	clv_runtime *r = open_net();
 	int64_t shape[2], strides[2];
-	clv_frontiers_options o = CLV_FRONTIERS_OPTIONS_INIT;
-	o.symbols = (const char *const[]){"B", "other"};
-	o.values = (const int64_t[]){5, 7};
-	o.nsymbols = 2;
+	clv_sizes o = {(const char *const[]){"B", "other"}, (const int64_t[]){5, 7}, 2};
 	OK(clv_runtime_input_shape(r, 0, 0, &o, shape, strides));
 	assert_int_equal(shape[0], 5);
 	assert_int_equal(shape[1], 4);
@@ -82,7 +79,7 @@ static void shapes_follow_sizes(void **state)
 	assert_int_equal(shape[0], 1);
 	assert_int_equal(clv_runtime_input_shape(r, 1, 0, NULL, shape, NULL), CLV_E_INVALID);
 	assert_int_equal(clv_runtime_input_shape(r, 0, 1, NULL, shape, NULL), CLV_E_INVALID);
-	clv_frontiers_options nameless = {.size = sizeof nameless, .nsymbols = 1};
+	clv_sizes nameless = {.n = 1};
 	assert_int_equal(clv_runtime_input_shape(r, 0, 0, &nameless, shape, NULL), CLV_E_INVALID);
 	clv_runtime_free(r);
 }

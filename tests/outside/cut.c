@@ -61,7 +61,7 @@ static void walk(const clv_plan *plan)
 
 int main(void)
 {
-	clv_frontiers_options options = CLV_FRONTIERS_OPTIONS_INIT;
+	clv_sizes at_two;
 	clv_objective objective = CLV_OBJECTIVE_INIT;
 	const char *const names[] = {"B"};
 	const int64_t sizes[] = {2};
@@ -72,10 +72,10 @@ int main(void)
 	printf("%s\n", strcmp(clv_version(), CLV_VERSION) == 0 ? "library and header agree" : "library and header differ");
 	must(clv_plan_parse(text, strlen(text), &plan));
 	walk(plan);
-	options.symbols = names;
-	options.values = sizes;
-	options.nsymbols = 1;
-	must(clv_frontiers_create(plan, &options, &frontiers));
+	at_two.symbols = names;
+	at_two.values = sizes;
+	at_two.n = 1;
+	must(clv_frontiers_create(plan, &at_two, &frontiers));
 	list(frontiers);
 	objective.minimize = "boundary_bytes";
 	must(clv_frontiers_choose(frontiers, "auto", &objective, &at));
