@@ -42,6 +42,19 @@ void *arena_alloc(arena *a, size_t size)
 	return at;
 }
 
+void *arena_array(arena *a, size_t n, size_t element)
+{
+	return n < SIZE_MAX / element ? arena_alloc(a, (n + 1) * element) : NULL;
+}
+
+uint32_t *arena_ids(arena *a, size_t n)
+{
+	uint32_t *at = arena_array(a, n, sizeof *at);
+	if (at)
+		memset(at, 0xff, (n + 1) * sizeof *at);
+	return at;
+}
+
 void *arena_copy(arena *a, const void *from, size_t size)
 {
 	void *at = arena_alloc(a, size);

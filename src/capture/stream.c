@@ -1,15 +1,15 @@
-/* Recording: the bridge's recorder tells of tensors and operators, this file keeps them. */
+/* Records a stream: keeps the tensors and operators that the bridge's recorder reports. */
 #include "capture/capture.h"
 
 #include <string.h>
 
-static clv_status copy_args(stream *s, const br_arg *from, uint32_t n, br_arg **out)
+static clv_status copy_stream_args(stream *s, const br_arg *from, uint32_t n, br_arg **out)
 {
 	br_arg *to = arena_copy(&s->a, from, n * sizeof *from);
 	TRY_MEM(to);
 	for (uint32_t i = 0; i < n; i++) {
 		if (to[i].kind == BR_LIST)
-			TRY(copy_args(s, from[i].u.list.at, from[i].u.list.n, &to[i].u.list.at));
+			TRY(copy_stream_args(s, from[i].u.list.at, from[i].u.list.n, &to[i].u.list.at));
 		if ((to[i].kind == BR_STR || to[i].kind == BR_DEVICE) && !(to[i].u.s = arena_str(&s->a, from[i].u.s)))
 			return fail_nomem();
 	}
@@ -62,8 +62,8 @@ static clv_status on_event(void *ctx, const br_event *e)
 	               .flags = e->flags,
 	               .modes = e->modes,
 	               .scope = s->open_scopes.n ? s->open_scopes.at[s->open_scopes.n - 1] : 0};
-	TRY(copy_args(s, e->args, e->nargs, &o.args));
-	TRY(copy_args(s, e->results, e->nresults, &o.results));
+	TRY(copy_stream_args(s, e->args, e->nargs, &o.args));
+	TRY(copy_stream_args(s, e->results, e->nresults, &o.results));
 	o.writes = arena_copy(&s->a, e->writes, e->nwrites * sizeof *e->writes);
 	TRY_MEM(o.op && o.writes);
 	if (e->at && !(o.at = arena_str(&s->a, e->at)))

@@ -180,7 +180,7 @@ static clv_status check_quantiser(const payload_tensor *t)
 	return CLV_OK;
 }
 
-static clv_status check_tensor(const payload *p, const payload_tensor *t)
+static clv_status check_payload_tensor(const payload *p, const payload_tensor *t)
 {
 	dtype wire;
 	uint32_t parts;
@@ -210,9 +210,7 @@ static clv_status keep_quantiser(payload *p, const quantiser *from, const quanti
 clv_status payload_add_tensor(payload *p, const payload_tensor *from, uint32_t *out)
 {
 	payload_tensor t = *from;
-	clv_status st = check_tensor(p, from);
-	if (st != CLV_OK)
-		return st == CLV_E_NOMEM ? st : fail_more(st, "tensor \"%.64s\"", from->label);
+	TRY_MORE(check_payload_tensor(p, from), "tensor \"%.64s\"", from->label);
 	TRY(payload_text(p, from->label, strlen(from->label), &t.label));
 	TRY(payload_text(p, from->device, strlen(from->device), &t.device));
 	TRY(payload_ints(p, from->sizes, from->ndim, &t.sizes));

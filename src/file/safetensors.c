@@ -1,4 +1,5 @@
-/* Reading: the header is parsed by jansson, then every entry is checked on its own, then all of them together: sorted by
+/* Reads and writes safetensors files.
+ * Reading: the header is parsed by jansson, then every entry is checked on its own, then all of them together: sorted by
  * place they must cover the data without holes or overlaps. Writing is the same backwards. */
 #include "file/safetensors.h"
 
@@ -178,9 +179,7 @@ static clv_status read_entries(st_file *f)
 			continue;
 		}
 		st_entry e = {.name = key};
-		clv_status st = read_entry(f, info, &e);
-		if (st != CLV_OK)
-			return st == CLV_E_NOMEM ? st : fail_more(st, "tensor \"%.64s\"", key);
+		TRY_MORE(read_entry(f, info, &e), "tensor \"%.64s\"", key);
 		TRY(vec_push(&f->entries, e));
 	}
 	return CLV_OK;
@@ -338,7 +337,7 @@ const char *st_metadata(const st_file *f, const char *key, size_t *n)
 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
 
-static json_t *describe(const st_entry *e, size_t begin)
+static json_t *entry_as_json(const st_entry *e, size_t begin)
 {
 	json_t *shape = json_array(), *info = json_object(), *offsets = json_array();
 	bool ok = shape && info && offsets;
@@ -373,13 +372,13 @@ static clv_status check_entry(const st_entry *e, const json_t *header)
 	return CLV_OK;
 }
 
-static clv_status add_entry(json_t *header, const st_entry *e, size_t *at)
+static clv_status add_header_entry(json_t *header, const st_entry *e, size_t *at)
 {
 	size_t end;
 	TRY(check_entry(e, header));
 	if (__builtin_add_overflow(*at, e->nbytes, &end) || end > INT64_MAX)
 		return fail(CLV_E_OVERFLOW, "the file has more than 2^63 bytes");
-	TRY(json_put(header, e->name, describe(e, *at)));
+	TRY(json_put(header, e->name, entry_as_json(e, *at)));
 	*at = end;
 	return CLV_OK;
 }
@@ -450,9 +449,7 @@ static clv_status layout_into(st_image *image, json_t *header, const st_text *te
 	TRY(add_texts(header, texts, ntexts));
 	for (uint32_t i = 0; i < image->n; i++) {
 		const st_entry *e = &image->entries[image->order[i]];
-		clv_status st = add_entry(header, e, &at);
-		if (st != CLV_OK)
-			return st == CLV_E_NOMEM ? st : fail_more(st, "tensor \"%.64s\"", e->name);
+		TRY_MORE(add_header_entry(header, e, &at), "tensor \"%.64s\"", e->name);
 	}
 	TRY(print_head(image, header, align));
 	image->total = image->head_n + at;

@@ -1,4 +1,5 @@
-/* Lossless: the first bytes of all elements, then the second ones, and so on, through zstd. Signs and exponents of
+/* Compresses elements without loss, by zstd.
+ * Lossless: the first bytes of all elements, then the second ones, and so on, through zstd. Signs and exponents of
  * neighbours are alike, and the digits behind them are not: apart from each other they compress, mixed they do not. */
 #include <string.h>
 

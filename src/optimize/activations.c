@@ -1,4 +1,4 @@
-/* Functions of one number that oneDNN computes on what it has just made. */
+/* Reads activations that oneDNN can apply to a result. */
 #include "optimize/fuse.h"
 
 #include <string.h>
@@ -32,7 +32,7 @@ static const struct row {
 	BOTH(relu6, "hardtanh", BOUNDED, 2),
 };
 
-static bool read_numbers(const edit *e, node_id n, activation *out)
+static bool read_scalars(const edit *e, node_id n, activation *out)
 {
 	for (uint32_t i = 0; i < out->nscalars; i++)
 		if (!arg_number(e, edit_arg(e, n, i + 1), &out->scalars[i]))
@@ -55,9 +55,9 @@ static bool read_row(const edit *e, node_id n, const struct row *r, activation *
 	*out = (activation){.name = r->name, .algorithm = "", .nscalars = r->numbers};
 	switch (r->form) {
 	case PLAIN: return true;
-	case NUMBERS: return read_numbers(e, n, out);
+	case NUMBERS: return read_scalars(e, n, out);
 	case GELU: return read_gelu(e, n, out);
-	case CLAMP: return read_numbers(e, n, out) && out->scalars[0] <= out->scalars[1];
+	case CLAMP: return read_scalars(e, n, out) && out->scalars[0] <= out->scalars[1];
 	case BOUNDED: out->scalars[1] = 6; return true;
 	case POSITIVE: return arg_number(e, edit_arg(e, n, 1), &zero) && zero == 0;
 	}

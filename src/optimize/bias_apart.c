@@ -1,12 +1,13 @@
-/* Products on a GPU without their bias. A library that adds the bias in the product's own kernel has fewer kernels to
- * choose from, and none that shares the sum over the inputs out among blocks: for few rows those are the fast ones.
+/* Splits the bias off products on a GPU.
+ * A library that adds the bias in the product's own kernel has fewer kernels to choose from, and none that shares the
+ * sum over the inputs out among blocks: for few rows those are the fast ones.
  *
  * The bias is added to the new product in place. Where the result is only added to something else, that takes the bias
  * first, and the product is added to the sum in place, so that there are no more kernels than before:
  *
  *     sum = other + (x @ weight + bias)      becomes      sum = other + bias;  sum += x @ weight
  *
- * Which is faster depends on the sizes and the card: whoever asks for this pass measures. */
+ * Which is faster depends on the sizes and the card: the caller measures. */
 #include "optimize/rewrite.h"
 
 typedef struct splitter {
@@ -18,7 +19,7 @@ typedef struct splitter {
 	uint32_t *changes;
 } splitter;
 
-/* result + other, where nobody else reads the result; with a view of it in between, or not. */
+/* result + other, where only this node reads the result; with a view of it in between, or not. */
 typedef struct addition {
 	node_id view, add; /* view: NONE where there is none */
 	value_id other, sum;
@@ -26,7 +27,7 @@ typedef struct addition {
 
 /* ---- reading ------------------------------------------------------------------------------------------------------- */
 
-static bool is_usable(const splitter *p, const linear *l)
+static bool can_split_bias(const splitter *p, const linear *l)
 {
 	const weighted *w = &l->w;
 	return w->bias != NONE && is_gpu_float(p->e, p->s, w->x) && same_type(p->e, w->weight, w->x) &&
@@ -86,7 +87,7 @@ static clv_status add_bias(const spot *at, uint16_t op, value_id v, value_id bia
 	return put_writer(at, op, args, 3, result, written);
 }
 
-static clv_status split(splitter *p, const linear *l)
+static clv_status split_bias(splitter *p, const linear *l)
 {
 	edit *e = p->e;
 	spot at = {e, l->w.node, l->w.node};
@@ -175,12 +176,12 @@ static clv_status split_all(splitter *p)
 		addition a;
 		if (p->e->gone.at[n] || !node_pure(p->e, n) || !runs_plainly(p->e, n))
 			continue;
-		if (!read_linear(p->e, p->constant, n, &l) || !is_usable(p, &l))
+		if (!read_linear(p->e, p->constant, n, &l) || !can_split_bias(p, &l))
 			continue;
 		if (find_addition(p, &l, &a))
 			TRY(add_in_place(p, &l, &a));
 		else if (p->s->bias == BIAS_APART)
-			TRY(split(p, &l));
+			TRY(split_bias(p, &l));
 	}
 	if (*p->changes)
 		edit_give_memories(p->e, p->owners, p->e->facts.n);

@@ -1,4 +1,4 @@
-/* Images laid out channels last in regions around convolutions (regions.c), converted where they enter and leave.
+/* Converts regions around convolutions (regions.c) to channels-last images.
  *
  * Nodes of a region are made anew, with new values for their images. What is read outside keeps its value, which is
  * now a row-major copy of the new one: strides are those it had. Copies are clones, not aten::contiguous, which gives
@@ -70,7 +70,7 @@ static clv_status image_arg(converter *c, arg *a)
 typedef clv_status (*arg_fn)(converter *c, arg *a);
 
 /* A copy that may be changed, with room for one more. */
-static arg *copy_args(edit *e, uint32_t first, uint32_t n)
+static arg *copy_node_args(edit *e, uint32_t first, uint32_t n)
 {
 	arg *copy = edit_array(e, n, sizeof *copy);
 	if (copy && n)
@@ -82,7 +82,7 @@ static arg *copy_args(edit *e, uint32_t first, uint32_t n)
 static clv_status change_list(converter *c, arg *a, arg_fn f)
 {
 	uint32_t n = a->u.list.n;
-	arg *parts = copy_args(c->e, a->u.list.first, n);
+	arg *parts = copy_node_args(c->e, a->u.list.first, n);
 	TRY_MEM(parts);
 	for (uint32_t i = 0; i < n; i++)
 		TRY(f(c, &parts[i]));
@@ -124,7 +124,7 @@ static clv_status change_node(converter *c)
 {
 	edit *e = c->e;
 	const node n = e->p->nodes.at[c->now];
-	arg *args = copy_args(e, n.args, n.nargs), *results = copy_args(e, n.results, n.nresults);
+	arg *args = copy_node_args(e, n.args, n.nargs), *results = copy_node_args(e, n.results, n.nresults);
 	value_id *writes = edit_array(e, n.nwrites, sizeof *writes);
 	node_id made;
 	TRY_MEM(args && results && writes);

@@ -1,8 +1,9 @@
-/* Common subexpressions: a pure node that does what an earlier one did goes, and that one's results are read instead.
+/* Removes nodes that repeat an earlier one (common subexpressions).
+ * Common subexpressions: a pure node that does what an earlier one did goes, and that one's results are read instead.
  *
  * The same: operator, arguments, modes, types of the results. Memory that the range writes is left alone, as what is
- * read there depends on when. Results that both leave the range, or of which views do, stay two: who gets them may
- * write them. */
+ * read there depends on when. Results that both leave the range, or of which views do, stay two: the caller may write
+ * them. */
 #include <string.h>
 
 #include "base/table.h"
@@ -174,13 +175,13 @@ static bool can_join(const merger *m, uint32_t a, uint32_t b, uint32_t n)
 	return true;
 }
 
-static clv_status join(merger *m, uint32_t a, uint32_t b, uint32_t n)
+static clv_status merge_results(merger *m, uint32_t a, uint32_t b, uint32_t n)
 {
 	const plan *p = m->e->p;
 	for (uint32_t i = 0; i < n; i++) {
 		const arg *x = &p->args.at[a + i], *y = &p->args.at[b + i];
 		if (x->kind == ARG_LIST)
-			TRY(join(m, x->u.list.first, y->u.list.first, x->u.list.n));
+			TRY(merge_results(m, x->u.list.first, y->u.list.first, x->u.list.n));
 		if (x->kind != ARG_VALUE)
 			continue;
 		m->same[y->u.v] = x->u.v;
@@ -200,13 +201,13 @@ static clv_status merge_node(merger *m, uint32_t *changes)
 		return table_add(&m->seen, hash, m->now);
 	if (!can_join(m, nodes[first].results, nodes[m->now].results, nodes[first].nresults))
 		return CLV_OK;
-	TRY(join(m, nodes[first].results, nodes[m->now].results, nodes[first].nresults));
+	TRY(merge_results(m, nodes[first].results, nodes[m->now].results, nodes[first].nresults));
 	TRY(edit_remove(m->e, m->now));
 	++*changes;
 	return CLV_OK;
 }
 
-/* Who gets to see a result may see what it was made of. */
+/* A caller that sees a result may see what it was made of. */
 static void find_shown(merger *m)
 {
 	value_id from, to;

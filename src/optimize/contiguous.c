@@ -1,4 +1,4 @@
-/* What is known of the layout of values, from the layout of what they are made of.
+/* Finds out which values are contiguous.
  *
  * Inputs are checked against the plan before every run, constants come with it; parameters may be exchanged for ones
  * laid out otherwise, so nothing is known of them. An operator has STRIDES in ops.def where it gives the layout always. */

@@ -1,4 +1,4 @@
-/* What passes ask about nodes and values. */
+/* Questions that passes ask about nodes and values. */
 #include <string.h>
 
 #include "optimize/optimize.h"

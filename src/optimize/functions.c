@@ -1,4 +1,5 @@
-/* Functions of one number that are spelt out: gelu as eight operators, x * sigmoid(x), x * relu6(x + 3) / 6. Where
+/* Recognizes functions that are spelled out, such as gelu, and calls their operators.
+ * Functions of one number that are spelt out: gelu as eight operators, x * sigmoid(x), x * relu6(x + 3) / 6. Where
  * PyTorch has an operator for the function, that takes their place.
  *
  * There are many spellings. So the nodes that make one value of another, with numbers alone, are brought into a normal form
@@ -378,20 +379,20 @@ static bool look_into(const edit *e, node_id n, found_tree *t, open_values *f)
 	return true;
 }
 
-static node_id maker(const edit *e, value_id v)
+static node_id maker_of_value(const edit *e, value_id v)
 {
 	const value *x = &e->p->values.at[v];
 	bool old = x->kind == VALUE_RESULT && x->def != NONE && x->def < e->nodes;
 	return old && edit_result(e, x->def) == v ? x->def : NONE;
 }
 
-/* Takes out the value that is made last: all who read it have been looked into. NONE: none is made here. */
+/* Takes out the value that is made last: all its readers have been looked into. NONE: none is made here. */
 static node_id pop_last(const edit *e, open_values *f)
 {
 	uint32_t last = 0;
 	node_id at = NONE;
 	for (uint32_t i = 0; i < f->n; i++) {
-		node_id n = maker(e, f->at[i]);
+		node_id n = maker_of_value(e, f->at[i]);
 		if (n != NONE && (at == NONE || n > at)) {
 			at = n;
 			last = i;

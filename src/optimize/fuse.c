@@ -1,4 +1,4 @@
-/* What follows a node, and the joining: see fuse.h. */
+/* Finds what follows a node, and fuses it: see fuse.h. */
 #include "optimize/fuse.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@ static bool is_before(node_id a, node_id b)
 	return a == NONE || a < b;
 }
 
-static void take(tail *t, node_id u, value_id result)
+static void take_node(tail *t, node_id u, value_id result)
 {
 	t->nodes[t->n++] = u;
 	t->result = result;
@@ -28,7 +28,7 @@ static bool add_activation(const fuser *f, tail *t, node_id maker, const char *o
 	if (r == NONE || (only && strcmp(a.name, only)))
 		return false;
 	t->act = a;
-	take(t, u, r);
+	take_node(t, u, r);
 	return true;
 }
 
@@ -92,7 +92,7 @@ static bool add_into(const fuser *f, const weighted *w, tail *t, node_id u)
 		return false;
 	t->other = other;
 	t->in_place = true;
-	take(t, u, r);
+	take_node(t, u, r);
 	return true;
 }
 
@@ -107,7 +107,7 @@ static bool add_other(const fuser *f, const weighted *w, tail *t, node_id u, boo
 	if (r == NONE)
 		return false;
 	t->in_place = in_place && !strcmp(t->binary, "add") && is_free_after(f, w, t->other, u);
-	take(t, u, r);
+	take_node(t, u, r);
 	return true;
 }
 
@@ -138,7 +138,7 @@ static bool add_binary(const fuser *f, const weighted *w, tail *t, bool in_place
 	return false;
 }
 
-/* Nobody looks at the memory of the sum before the next node does. */
+/* The next node is the first to read the memory of the sum. */
 static bool is_unseen(const fuser *f, const weighted *w, const tail *t)
 {
 	const edit *e = f->e;

@@ -1,8 +1,8 @@
-/* Joining nodes: a convolution or a linear makes what the nodes after it made of its result, in one call of oneDNN or cuDNN.
+/* Fuses convolutions and linears with the nodes after them, in one call of oneDNN or cuDNN.
  *
  * fuse.c finds what follows a node and keeps the books about memory; fuse_conv.c, fuse_linear.c and fuse_cudnn.c say which operator
- * does it all. Changes of one pass are put in place together, so facts of the edit are those from before; what joins move (who
- * reads what last, who writes it, who is on whose memory) is kept up to date here. */
+ * does it all. Changes of one pass are put in place together, so facts of the edit are those from before; what fusing changes (last
+ * reads, writes, shared memory) is kept up to date here. */
 #ifndef OPTIMIZE_FUSE_H
 #define OPTIMIZE_FUSE_H
 

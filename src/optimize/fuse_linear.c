@@ -1,5 +1,5 @@
-/* Linears that oneDNN does with what follows them, on weights that it has laid out. A call costs more than one of the
- * operators it stands for, so small ones stay. */
+/* Fuses linears with what follows them, on weights that oneDNN has laid out.
+ * A call costs more than one of the operators it stands for, so small ones stay. */
 #include "optimize/fuse.h"
 
 /* Multiplications from which on the call is worth it; where the number of rows is not known, elements of the weight. */
@@ -13,7 +13,7 @@ typedef struct sized {
 	expr_id rows;
 } sized;
 
-static bool is_usable(const edit *e, const weighted *w)
+static bool can_fuse_linear(const edit *e, const weighted *w)
 {
 	return is_f32_cpu(e, w->x) && is_f32_cpu(e, w->weight) && is_f32_cpu(e, w->result) &&
 	       (w->bias == NONE || is_f32_cpu(e, w->bias));
@@ -71,7 +71,7 @@ clv_status fuse_linear(fuser *f, node_id n)
 {
 	sized x;
 	tail t;
-	if (!read_linear(f->e, f->constant, n, &x.l) || !is_usable(f->e, &x.l.w))
+	if (!read_linear(f->e, f->constant, n, &x.l) || !can_fuse_linear(f->e, &x.l.w))
 		return CLV_OK;
 	if (!has_operator(f->s, OP_mkldnn__reorder_linear_weight) || !has_operator(f->s, OP_mkldnn__linear_pointwise))
 		return CLV_OK;

@@ -1,5 +1,6 @@
-/* How images are laid out. Channels-last are those that were converted, and what operators with IMAGE in ops.def make
- * of them; row-major is what the table says. */
+/* Finds out which images are channels-last and which are row-major.
+ * Channels-last are those that were converted, and what operators with IMAGE in ops.def make of them; row-major is what
+ * the table says. */
 #include "optimize/fuse.h"
 #include "optimize/layouts.h"
 

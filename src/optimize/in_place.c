@@ -1,4 +1,5 @@
-/* Functions of one element at a time write their result where their first argument was, if nobody needs that any more.
+/* Lets elementwise nodes write into the memory of their first argument.
+ * Functions of one element at a time write their result where their first argument was, if it is not needed any more.
  * It saves a memory block, and fetching it into the caches.
  *
  * The first argument must fill memory that a node of the range makes anew in every run, and die here with all that is, or
@@ -111,7 +112,7 @@ static bool makes_image(const reuser *x, node_id n, value_id r)
 	return (op->writer || op->norm) && first != NONE && x->image[first] && same_shape(p, first, r);
 }
 
-static void look_at_result(reuser *x, node_id n, value_id r)
+static void note_layout(reuser *x, node_id n, value_id r)
 {
 	const plan *p = x->e->p;
 	const op_row *op = node_op(p, n);
@@ -123,7 +124,7 @@ static void look_at_result(reuser *x, node_id n, value_id r)
 		x->whole[r] = op->strides == STRIDES_FIRST && first != NONE && x->whole[first];
 }
 
-/* ---- who can write ------------------------------------------------------------------------------------------------ */
+/* ---- which nodes can write ------------------------------------------------------------------------------------------------ */
 
 static bool same_strides(const reuser *x, value_id v, value_id r)
 {
@@ -178,7 +179,7 @@ static bool can_write(reuser *x, node_id n, value_id v, value_id r)
 
 enum { MAX_ARGS = 8 };
 
-/* Nothing that is or may be on the memory of v is read any more, so who reads r is all that counts from here on. */
+/* Nothing that is or may be on the memory of v is read any more, so only the readers of r count from here on. */
 static clv_status write_there(reuser *x, node_id n, uint16_t writer, value_id v, value_id r)
 {
 	const plan *p = x->e->p;
@@ -191,7 +192,7 @@ static clv_status write_there(reuser *x, node_id n, uint16_t writer, value_id v,
 }
 
 /* Views of what found a place on the memory of another are there too. */
-static void move_all(reuser *x)
+static void move_to_heirs(reuser *x)
 {
 	plan *p = x->e->p;
 	for (value_id v = 0; v < p->values.n; v++) {
@@ -208,14 +209,14 @@ static clv_status look_at_all(reuser *x, uint32_t *changes)
 		uint16_t writer = node_op(e->p, n)->writer;
 		value_id v = edit_value(e, n, 0), r = edit_result(e, n);
 		if (r != NONE)
-			look_at_result(x, n, r);
+			note_layout(x, n, r);
 		if (!writer || e->p->nodes.at[n].nargs > MAX_ARGS || !can_write(x, n, v, r))
 			continue;
 		TRY(write_there(x, n, writer, v, r));
 		++*changes;
 	}
 	if (*changes != before)
-		move_all(x);
+		move_to_heirs(x);
 	return CLV_OK;
 }
 

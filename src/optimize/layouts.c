@@ -1,4 +1,4 @@
-/* The table of layouts, and what follows for a plan: see layouts.h. */
+/* Finds out how images are laid out: see layouts.h. */
 #include "optimize/layouts.h"
 
 #include <string.h>
@@ -99,7 +99,7 @@ static void order_result(void *ctx, value_id v)
 	o->l->order[v] = (uint8_t)(o->l->e->p->values.at[v].alias == NONE || part ? o->fresh : o->self);
 }
 
-static void find_order(layouts *l, node_id n)
+static void order_of_node(layouts *l, node_id n)
 {
 	const op_row *row = l->rows[n];
 	if (!row)
@@ -123,7 +123,7 @@ clv_status layouts_new(edit *e, layouts *out)
 	find_rows(out);
 	find_given(out);
 	for (node_id n = 0; n < e->end; n++)
-		find_order(out, n);
+		order_of_node(out, n);
 	return CLV_OK;
 }
 
@@ -181,7 +181,7 @@ static bool has_args(const layouts *l, node_id n)
 	}
 }
 
-static void see_arg(void *ctx, value_id v)
+static void see_image_arg(void *ctx, value_id v)
 {
 	layouts *l = ctx;
 	const value *x = &l->e->p->values.at[v];
@@ -189,7 +189,7 @@ static void see_arg(void *ctx, value_id v)
 		x->type == TYPE_TENSOR && x->ndim <= 4 && (x->ndim < 4 || is_image(l->e, v)) && l->order[v] != ORDER_UNKNOWN;
 }
 
-static void see_result(void *ctx, value_id v)
+static void see_image_result(void *ctx, value_id v)
 {
 	layouts *l = ctx;
 	const value *x = &l->e->p->values.at[v];
@@ -211,8 +211,8 @@ bool layout_possible(layouts *l, node_id n)
 	    (p->nodes.at[n].flags & (NODE_HOST | NODE_IMPURE)))
 		return false;
 	l->yes = has_args(l, n);
-	node_each_arg(p, n, see_arg, l);
-	node_each_result(p, n, see_result, l);
+	node_each_arg(p, n, see_image_arg, l);
+	node_each_result(p, n, see_image_result, l);
 	node_each_result(p, n, see_device, l);
 	return l->yes;
 }

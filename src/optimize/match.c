@@ -1,4 +1,4 @@
-/* Trees of nodes: see match.h. */
+/* Matches trees of nodes against patterns: see match.h. */
 #include "optimize/match.h"
 
 #include <ctype.h>
@@ -75,7 +75,7 @@ typedef struct uses {
 	uint32_t n;
 } uses;
 
-static void count_use(void *ctx, value_id v)
+static void count_tree_use(void *ctx, value_id v)
 {
 	uses *u = ctx;
 	u->n += v == u->of;
@@ -85,7 +85,7 @@ static bool used_inside_only(const edit *e, const found_tree *t, value_id v)
 {
 	uses u = {v, 0};
 	for (uint32_t i = 0; i < t->n; i++)
-		node_each_arg(e->p, t->nodes[i], count_use, &u);
+		node_each_arg(e->p, t->nodes[i], count_tree_use, &u);
 	return v < e->facts.n && u.n == e->facts.uses[v] && !e->facts.kept[v] && !value_guarded(e->p, v);
 }
 

@@ -1,7 +1,8 @@
-/* Linears of one input on a GPU become one: query, key and value of an attention, gate and up of a gated layer. Weights
- * and biases are put together once, in the prelude, which keeps a copy of them; results are views of the one product.
+/* Merges linears of one input on a GPU: query, key and value, or gate and up.
+ * Weights and biases are put together once, in the prelude, which keeps a copy of them; results are views of the one
+ * product.
  *
- * Rows of such a view are apart in memory. It is done only where all who read the results, also through views of them, are
+ * Rows of such a view are apart in memory. It is done only where all readers of the results, also through views of them, are
  * known to take that and to give what they gave, laid out as it was. */
 #include <string.h>
 
@@ -18,7 +19,7 @@ typedef struct merger {
 	edit *e;
 	const optimize_spec *s;
 	bool *constant; /* per value: the same in every run */
-	bool *dense;    /* per value: somebody may need it without gaps */
+	bool *dense;    /* per value: a node may need it without gaps */
 	uint32_t *open; /* per value: the last group of linears that read it; NONE */
 	VEC(group) groups;
 	value_id *owners; /* per value: the product on whose memory it will be; NONE */
@@ -72,7 +73,7 @@ static void see_reader(merger *m, node_id n)
 
 /* ---- linears that go together -------------------------------------------------------------------------------------- */
 
-static bool is_usable(const merger *m, const linear *l)
+static bool can_merge(const merger *m, const linear *l)
 {
 	const edit *e = m->e;
 	const weighted *w = &l->w;
@@ -95,7 +96,7 @@ static bool made_before(const edit *e, value_id v, node_id n)
 	return v == NONE || e->p->values.at[v].kind != VALUE_RESULT || e->p->values.at[v].def < n;
 }
 
-static bool fits(const merger *m, const group *g, const linear *l)
+static bool joins_group(const merger *m, const group *g, const linear *l)
 {
 	const plan *p = m->e->p;
 	const linear *first = &g->at[0];
@@ -111,7 +112,7 @@ static bool fits(const merger *m, const group *g, const linear *l)
 static clv_status sort_in(merger *m, const linear *l)
 {
 	uint32_t *open = &m->open[l->w.x];
-	if (*open == NONE || !fits(m, &m->groups.at[*open], l)) {
+	if (*open == NONE || !joins_group(m, &m->groups.at[*open], l)) {
 		*open = m->groups.n;
 		TRY(vec_push(&m->groups, (group){0}));
 	}
@@ -127,7 +128,7 @@ static clv_status find_groups(merger *m)
 		linear l;
 		if (!node_pure(m->e, n) || !runs_plainly(m->e, n) || !read_linear(m->e, m->constant, n, &l))
 			continue;
-		if (is_usable(m, &l))
+		if (can_merge(m, &l))
 			TRY(sort_in(m, &l));
 	}
 	return CLV_OK;

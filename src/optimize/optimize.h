@@ -1,7 +1,7 @@
 /* Passes: a range of a plan rewritten so that it does the same in less time.
  *
  * A pass is one file and one function over an edit (plan/edit.h). Passes of level "safe" leave every number as it is, bit
- * for bit; those of level "fast" keep numbers within a tolerance, which whoever asks for them measures (exec/optimized.c).
+ * for bit; those of level "fast" keep numbers within a tolerance, which the caller measures (exec/optimized.c).
  * After every pass the plan is verified.
  *
  * At the end nodes are put in order by what they depend on (parts.c): nothing but external tensors, the prelude; then sizes

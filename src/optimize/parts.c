@@ -1,4 +1,4 @@
-/* Parts of the range, by what their nodes depend on; nodes of the earlier parts are moved to the front.
+/* Divides the range into parts by what nodes depend on, and moves the earlier parts to the front.
  *
  * once: pure nodes whose arguments are external tensors that the range does not write, numbers that do not change, and
  * results of other such nodes. sized: those that also depend on sizes. A run finds results of both where an earlier one left
@@ -7,7 +7,7 @@
  * Guards on such results come along: what they read changes only when the part is made again, and then they check. They
  * fail before nodes that they came after; no run that goes on is another for that. A number that others need stays.
  *
- * guards, where whoever runs the rest cannot wait for data: guards on what depends on inputs, and the pure nodes that they
+ * guards, for callers that run the rest without waiting for data: guards on what depends on inputs, and the pure nodes that they
  * need. */
 #include <string.h>
 
@@ -70,7 +70,7 @@ static void not_before(finder *f, part_id part)
 		f->now = part;
 }
 
-static void see_arg(void *ctx, value_id v)
+static void see_part_arg(void *ctx, value_id v)
 {
 	finder *f = ctx;
 	not_before(f, (part_id)f->part[v]);
@@ -144,7 +144,7 @@ static part_id node_part(finder *f, node_id n)
 	for (symbol_id s = 0; s < p->symbols.n && !packs_weights(f, n); s++)
 		if (node_takes(p, n, s))
 			not_before(f, p->symbols.at[s].data ? PART_MAIN : PART_SIZED);
-	node_each_arg(p, n, see_arg, f);
+	node_each_arg(p, n, see_part_arg, f);
 	node_each_result(p, n, see_tensor, f);
 	return f->now;
 }

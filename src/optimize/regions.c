@@ -1,4 +1,4 @@
-/* Which nodes are to work on channels-last images.
+/* Chooses the nodes that work on channels-last images.
  *
  * First all that can. Then those go that would be noticed: memory of an image is channels-last for all that are on it
  * or for none, it is written by nodes of a region alone, and what is read outside is one value of it, once it is
@@ -85,7 +85,7 @@ static void see_node(regions *r)
 		see_weight(r);
 }
 
-static void start(regions *r)
+static void clear_counts(regions *r)
 {
 	for (value_id v = 0; v < r->e->p->values.n; v++) {
 		r->inner[v] = r->leaving[v] = 0;
@@ -124,7 +124,7 @@ static bool copy_is_stale(const regions *r, value_id root)
 
 static void look(regions *r)
 {
-	start(r);
+	clear_counts(r);
 	for (r->now = r->e->first; r->now < r->e->end; r->now++)
 		see_node(r);
 	for (value_id v = 0; v < r->e->p->values.n; v++)
@@ -152,7 +152,7 @@ static void may_be_read(void *ctx, value_id v)
 	r->yes &= !enters(r, v) || written == NONE || written < r->first_use[v];
 }
 
-static bool stays(regions *r, node_id n)
+static bool stays_inside(regions *r, node_id n)
 {
 	const node *x = &r->e->p->nodes.at[n];
 	r->yes = true;
@@ -171,7 +171,7 @@ static bool settle(regions *r)
 		again = false;
 		look(r);
 		for (node_id n = r->e->first; n < r->e->end; n++) {
-			bool goes = r->in[n] && !stays(r, n);
+			bool goes = r->in[n] && !stays_inside(r, n);
 			again |= goes;
 			r->in[n] &= !goes;
 		}
@@ -289,7 +289,7 @@ static clv_status choose_with(chooser *c, bool *row_major)
 	return CLV_OK;
 }
 
-static clv_status choose(edit *e, regions *r)
+static clv_status choose_nodes(edit *e, regions *r)
 {
 	/* an image is cut where it enters and leaves, and for the convolutions that read and write it */
 	double most = (double)(NETWORK_NEVER / 4) / ((double)r->e->p->nodes.n + 4);
@@ -309,7 +309,7 @@ static clv_status choose(edit *e, regions *r)
 /* ---- all of it ---------------------------------------------------------------------------------------------------- */
 
 /* At the least sizes that may be. */
-static clv_status find_sizes(edit *e, regions *r)
+static clv_status find_image_bytes(edit *e, regions *r)
 {
 	const plan *p = e->p;
 	int64_t *sizes = edit_array(e, p->symbols.n, sizeof *sizes);
@@ -349,12 +349,12 @@ clv_status regions_find(edit *e, regions *out)
 	*out = (regions){.e = e};
 	TRY(layouts_new(e, &out->l));
 	TRY(alloc_all(e, out));
-	TRY(find_sizes(e, out));
+	TRY(find_image_bytes(e, out));
 	for (node_id n = e->first; n < e->end; n++)
 		out->in[n] = layout_possible(&out->l, n);
 	settle(out);
 	do
-		TRY(choose(e, out));
+		TRY(choose_nodes(e, out));
 	while (settle(out));
 	return CLV_OK;
 }

@@ -143,7 +143,7 @@ symbol_id symbol_find(const plan *p, str_id name)
 
 /* ---- symbols, scopes, contexts ---------------------------------------------------------------------------------- */
 
-static bool is_word(const char *s, size_t n)
+static bool is_symbol_word(const char *s, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		bool letter = (s[i] >= 'a' && s[i] <= 'z') || (s[i] >= 'A' && s[i] <= 'Z') || s[i] == '_';
@@ -162,7 +162,7 @@ bool symbol_name_ok(const char *s, size_t n)
 	for (size_t i = 0; i < sizeof words / sizeof *words; i++)
 		if (strlen(words[i]) == n && memcmp(words[i], s, n) == 0)
 			return false;
-	return is_word(s, n);
+	return is_symbol_word(s, n);
 }
 
 clv_status plan_symbol(plan *p, const char *name, int64_t lo, int64_t hi, symbol_id *out)
@@ -313,7 +313,7 @@ clv_status plan_context(plan *p, const context *c, const autocast *ac, context_i
 
 /* ---- values ----------------------------------------------------------------------------------------------------- */
 
-static clv_status add_value(plan *p, const value *v, value_id *out)
+static clv_status add_plan_value(plan *p, const value *v, value_id *out)
 {
 	struct plan_intern *in = p->intern;
 	TRY(vec_reserve(&p->values, 1));
@@ -372,7 +372,7 @@ clv_status plan_tensor(plan *p, value_kind kind, const char *name, const tensor_
 	TRY(add_dims(p, t->shape, t->ndim, &v.shape));
 	if (t->strides)
 		TRY(add_dims(p, t->strides, t->ndim, &v.strides));
-	return add_value(p, &v, out);
+	return add_plan_value(p, &v, out);
 }
 
 static value host_value(value_kind kind, value_type type)
@@ -386,7 +386,7 @@ clv_status plan_object(plan *p, const char *type_name, value_id *out)
 {
 	value v = host_value(VALUE_OBJECT, TYPE_OBJECT);
 	TRY(plan_cstr(p, type_name, &v.name));
-	return add_value(p, &v, out);
+	return add_plan_value(p, &v, out);
 }
 
 clv_status plan_host(plan *p, value_type type, value_id *out)
@@ -394,7 +394,7 @@ clv_status plan_host(plan *p, value_type type, value_id *out)
 	if ((unsigned)type > TYPE_OBJECT || type == TYPE_TENSOR)
 		return fail(CLV_E_INVALID, "a host value cannot have type %d", (int)type);
 	value v = host_value(VALUE_RESULT, type);
-	return add_value(p, &v, out);
+	return add_plan_value(p, &v, out);
 }
 
 value_id alias_root(const plan *p, value_id v)
@@ -413,7 +413,7 @@ uint32_t value_number(const plan *p, value_id v)
 		return k == NONE ? NONE : p->inputs.n + k;
 	if (kind != VALUE_INPUT || (k < p->inputs.n && p->inputs.at[k] == v))
 		return k;
-	for (k = 0; k < p->inputs.n; k++) /* somebody has reordered plan->inputs */
+	for (k = 0; k < p->inputs.n; k++) /* plan->inputs was reordered */
 		if (p->inputs.at[k] == v)
 			return k;
 	return NONE;

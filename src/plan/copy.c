@@ -1,6 +1,6 @@
 /* A copy of a plan, and a copy with its nodes in another order.
  *
- * All ids stay what they are, so that data kept beside the plan by id goes with the copy; only which number a result has
+ * All ids stay what they are, so that data kept by id fits the copy too; only which number a result has
  * in text follows the order of the nodes. */
 #include <string.h>
 
@@ -55,7 +55,7 @@ static clv_status copy_strs(plan *to, const plan *from)
 	return CLV_OK;
 }
 
-static clv_status copy_all(plan *to, const plan *from)
+static clv_status copy_parts(plan *to, const plan *from)
 {
 	to->model = from->model;
 	to->training = from->training;
@@ -87,7 +87,7 @@ clv_status plan_copy(const plan *p, plan **out)
 {
 	plan *copy;
 	TRY(plan_new(&copy));
-	clv_status st = copy_all(copy, p);
+	clv_status st = copy_parts(copy, p);
 	if (st == CLV_OK)
 		*out = copy;
 	else
@@ -106,7 +106,7 @@ static bool is_order(const node_id *order, uint32_t n, bool *seen)
 	return true;
 }
 
-static clv_status check_order(const plan *p, const node_id *order)
+static clv_status check_node_order(const plan *p, const node_id *order)
 {
 	bool *seen = mem_alloc((p->nodes.n + 1) * sizeof *seen);
 	TRY_MEM(seen);
@@ -164,7 +164,7 @@ static clv_status check_moved(plan *p, const plan *from, const node_id *order)
 clv_status plan_reorder(const plan *p, const node_id *order, plan **out)
 {
 	plan *copy;
-	TRY(check_order(p, order));
+	TRY(check_node_order(p, order));
 	TRY(plan_copy(p, &copy));
 	for (node_id n = 0; n < p->nodes.n; n++)
 		copy->nodes.at[n] = p->nodes.at[order[n]];

@@ -1,5 +1,6 @@
-/* Two plans compared: what a person would call the same thing on both sides is paired, then everything that is said about
- * it is written as text, once for each side, and texts that differ are the facts.
+/* Compares two plans and lists what differs.
+ * Two plans compared: what a person would call the same thing on both sides is paired, then everything that is said
+ * about it is written as text, once for each side, and texts that differ are the facts.
  *
  * Values have other numbers on either side. In these texts a value of the first plan goes by the name of its partner in the
  * second, so that equal texts mean the same value; one without a partner is marked. */
@@ -157,7 +158,7 @@ static void dtype_text(const plan *p, value_id v, strbuf *b)
 	strbuf_puts(b, x->type == TYPE_TENSOR ? dtype_name(x->dtype) : host_type_names[x->type]);
 }
 
-static void shape_text(const plan *p, value_id v, strbuf *b)
+static void value_shape_text(const plan *p, value_id v, strbuf *b)
 {
 	const value *x = &p->values.at[v];
 	if (x->type == TYPE_TENSOR)
@@ -215,7 +216,7 @@ static clv_status value_facts(comparison *c, const char *prefix, value_id a, val
 {
 	TRY(compare_texts(c, prefix, "kind", kind_text, a, b));
 	TRY(compare_texts(c, prefix, "dtype", dtype_text, a, b));
-	TRY(compare_texts(c, prefix, "shape", shape_text, a, b));
+	TRY(compare_texts(c, prefix, "shape", value_shape_text, a, b));
 	TRY(compare_texts(c, prefix, "strides", strides_text, a, b));
 	TRY(compare_texts(c, prefix, "device", device_text, a, b));
 	TRY(compare_texts(c, prefix, "class", class_text, a, b));

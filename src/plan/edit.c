@@ -36,7 +36,7 @@ typedef struct counter {
 	bool inside;
 } counter;
 
-static void count_use(void *ctx, value_id v)
+static void count_edit_use(void *ctx, value_id v)
 {
 	counter *c = ctx;
 	edit_facts *f = &c->e->facts;
@@ -56,16 +56,6 @@ static void count_joined(void *ctx, value_id v)
 	c->e->facts.written[root] = c->e->facts.shown[root] = true;
 }
 
-bool op_known(const char *op)
-{
-	static const char *const spaces[] = {
-		"aten::", "mkl::", "mkldnn::", "onednn::", "prims::", "quantized::", "torchvision::"};
-	for (size_t i = 0; i < sizeof spaces / sizeof *spaces; i++)
-		if (!strncmp(op, spaces[i], strlen(spaces[i])))
-			return true;
-	return false;
-}
-
 static void show_arg(void *ctx, value_id v)
 {
 	counter *c = ctx;
@@ -78,7 +68,7 @@ static void count_node(counter *c)
 	const node *n = &e->p->nodes.at[c->now];
 	bool here = c->now >= e->first && c->now < e->end;
 	c->inside = here && !edit_pinned(e, c->now);
-	node_each_arg(e->p, c->now, count_use, c);
+	node_each_arg(e->p, c->now, count_edit_use, c);
 	if (node_op(e->p, c->now)->memory == MEMORY_JOINED)
 		node_each_arg(e->p, c->now, count_joined, c);
 	if (here && !op_known(plan_s(e->p, n->op)) && n->op_id != OP_cleave_guard_equal)
@@ -121,7 +111,7 @@ static clv_status find_facts(edit *e)
 	for (c.now = 0; c.now < e->p->nodes.n; c.now++)
 		count_node(&c);
 	c.inside = false;
-	plan_each_output(e->p, count_use, &c);
+	plan_each_output(e->p, count_edit_use, &c);
 	for (uint32_t i = 0; i < e->p->rebinds.n; i++)
 		e->facts.kept[e->p->rebinds.at[i].value] = true;
 	written_through(e->p, e->first, e->end, e->facts.written);
@@ -189,15 +179,12 @@ void edit_spans(const edit *e, node_span *out)
 
 void *edit_array(edit *e, size_t n, size_t element)
 {
-	return n < SIZE_MAX / element ? arena_alloc(&e->scratch, (n + 1) * element) : NULL;
+	return arena_array(&e->scratch, n, element);
 }
 
 uint32_t *edit_ids(edit *e, size_t n)
 {
-	uint32_t *at = edit_array(e, n, sizeof *at);
-	if (at)
-		memset(at, 0xff, (n + 1) * sizeof *at);
-	return at;
+	return arena_ids(&e->scratch, n);
 }
 
 void edit_release(edit *e)
@@ -258,7 +245,7 @@ clv_status edit_insert(edit *e, node_id before, const node_spec *s, node_id *out
 }
 
 /* What is read instead of v in the end. Halves the way there, so that long chains cost little. */
-static value_id follow(edit *e, value_id v)
+static value_id final_value(edit *e, value_id v)
 {
 	value_id *to = e->instead.at;
 	while (v < e->instead.n && to[v] != v) {
@@ -277,7 +264,7 @@ clv_status edit_read_instead(edit *e, value_id v, value_id other)
 		TRY(vec_push(&e->instead, next));
 	if (v < e->facts.n && e->facts.kept[v])
 		return fail(CLV_E_INVALID, "what leaves the range cannot be exchanged");
-	if (v != other && follow(e, other) == v)
+	if (v != other && final_value(e, other) == v)
 		return fail(CLV_E_INVALID, "value %u is read instead of value %u already", v, other);
 	e->instead.at[v] = other;
 	e->changed = true;
@@ -335,7 +322,7 @@ static void exchange_args(edit *e, uint32_t first, uint32_t n)
 	for (uint32_t i = 0; i < n; i++) {
 		arg *a = &e->p->args.at[first + i];
 		if (a->kind == ARG_VALUE)
-			a->u.v = follow(e, a->u.v);
+			a->u.v = final_value(e, a->u.v);
 		else if (a->kind == ARG_LIST)
 			exchange_args(e, a->u.list.first, a->u.list.n);
 	}
@@ -346,15 +333,15 @@ static void exchange_values(edit *e, node_id n)
 	const node *x = &e->p->nodes.at[n];
 	exchange_args(e, x->args, x->nargs);
 	for (uint32_t i = 0; i < x->nwrites; i++)
-		e->p->ids.at[x->writes + i] = follow(e, e->p->ids.at[x->writes + i]);
+		e->p->ids.at[x->writes + i] = final_value(e, e->p->ids.at[x->writes + i]);
 }
 
 /* The first value on the memory of what is read instead of `root`, which may itself be a view of what is exchanged; one
-   that is exchanged for a view of itself has nobody to be a view of. */
+   that is exchanged for a view of itself has no value left to be a view of. */
 static clv_status new_root(edit *e, value_id *root)
 {
 	for (uint32_t steps = 0; steps <= e->p->values.n; steps++) {
-		value_id next = alias_root(e->p, follow(e, *root));
+		value_id next = alias_root(e->p, final_value(e, *root));
 		if (next == *root)
 			return CLV_OK;
 		*root = next;
@@ -367,7 +354,7 @@ static clv_status exchange_memory(edit *e)
 {
 	for (value_id v = 0; v < e->p->values.n; v++) {
 		value_id root = e->p->values.at[v].alias;
-		if (root == NONE || follow(e, root) == root)
+		if (root == NONE || final_value(e, root) == root)
 			continue;
 		TRY(new_root(e, &root));
 		e->p->values.at[v].alias = root;

@@ -1,5 +1,6 @@
-/* The nodes and values of a plan, and views of it, for callers of cleave.h: everything is described once, when the graph is
- * made, so that what is given out is borrowed and stays. */
+/* The nodes, values and views of a plan, for callers of cleave.h.
+ * The nodes and values of a plan, and views of it, for callers of cleave.h: everything is described once, when the graph
+ * is made, so that what is given out is borrowed and stays. */
 #include "base/arena.h"
 #include "base/options.h"
 #include "plan/ops.h"
@@ -18,11 +19,6 @@ struct clv_graph {
 };
 
 typedef struct clv_graph graph;
-
-static void *take(graph *g, size_t count, size_t elem)
-{
-	return count < SIZE_MAX / elem ? arena_alloc(&g->arena, (count + 1) * elem) : NULL;
-}
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------ */
 
@@ -43,7 +39,7 @@ static clv_status list(graph *g, node_id n, each_fn *each, const uint32_t **out,
 {
 	*n_out = 0;
 	each(g->p, n, count_one, n_out);
-	uint32_t *at = take(g, *n_out, sizeof *at);
+	uint32_t *at = arena_array(&g->arena, *n_out, sizeof *at);
 	TRY_MEM(at);
 	*out = at;
 	each(g->p, n, put_one, &at);
@@ -92,7 +88,7 @@ static const char *const type_names[] = {
 
 static clv_status keep_dims(graph *g, const value *x, clv_value *out)
 {
-	const char **dims = take(g, x->ndim, sizeof *dims);
+	const char **dims = arena_array(&g->arena, x->ndim, sizeof *dims);
 	TRY_MEM(dims);
 	for (uint32_t i = 0; i < x->ndim; i++) {
 		strbuf b = STRBUF_INIT;
@@ -130,7 +126,7 @@ static clv_status describe_value(graph *g, value_id v, const liveness *l)
 static clv_status keep_ties(graph *g)
 {
 	const plan *p = g->p;
-	const char **all = take(g, p->ties.n, sizeof *all);
+	const char **all = arena_array(&g->arena, p->ties.n, sizeof *all);
 	TRY_MEM(all);
 	for (uint32_t i = 0; i < p->ties.n; i++)
 		g->values[p->ties.at[i].value].ntied++;
@@ -148,7 +144,7 @@ static clv_status keep_ties(graph *g)
 
 /* ---- graphs ----------------------------------------------------------------------------------------------------- */
 
-static clv_status describe(graph *g, const liveness *l)
+static clv_status describe_all(graph *g, const liveness *l)
 {
 	for (node_id i = 0; i < g->p->nodes.n; i++)
 		TRY(describe_node(g, i));
@@ -157,15 +153,15 @@ static clv_status describe(graph *g, const liveness *l)
 	return keep_ties(g);
 }
 
-static clv_status fill(graph *g)
+static clv_status fill_graph(graph *g)
 {
 	liveness l;
 	TRY(node_names_new(g->p, &g->names));
-	g->nodes = take(g, g->p->nodes.n, sizeof *g->nodes);
-	g->values = take(g, g->p->values.n, sizeof *g->values);
+	g->nodes = arena_array(&g->arena, g->p->nodes.n, sizeof *g->nodes);
+	g->values = arena_array(&g->arena, g->p->values.n, sizeof *g->values);
 	TRY_MEM(g->nodes && g->values);
 	TRY(liveness_new(g->p, &l));
-	clv_status st = describe(g, &l);
+	clv_status st = describe_all(g, &l);
 	liveness_free(&l);
 	return st;
 }
@@ -177,7 +173,7 @@ clv_status clv_graph_create(const clv_plan *p, clv_graph **out)
 	graph *g = mem_alloc(sizeof *g);
 	TRY_MEM(g);
 	g->p = p;
-	clv_status st = fill(g);
+	clv_status st = fill_graph(g);
 	if (st == CLV_OK)
 		*out = g;
 	else

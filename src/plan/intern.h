@@ -1,4 +1,4 @@
-/* What build.c keeps beside the plan's arrays, and the limits that the plan's functions share.
+/* Private tables of a plan: interned strings, names and numbers; and limits that its functions share.
  *
  * Only files of this folder include it. Nothing here is part of what a plan means: it can all be derived from the
  * arrays, and makes building and printing linear. */

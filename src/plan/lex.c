@@ -1,9 +1,10 @@
-/* Characters of plan text. */
+/* The lexer of plan text. */
 #include "plan/lex.h"
 
 #include <math.h>
 #include <string.h>
 
+#include "base/digest.h"
 #include "base/number.h"
 #include "plan/words.h"
 
@@ -140,13 +141,9 @@ bool lex_take_word(lexer *l, const char *word)
 
 /* ---- strings ---------------------------------------------------------------------------------------------------- */
 
-static int hex_digit(char c)
+static int any_hex_digit(char c)
 {
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	if (c >= 'a' && c <= 'f')
-		return c - 'a' + 10;
-	return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+	return hex_digit(c >= 'A' && c <= 'F' ? (char)(c - 'A' + 'a') : c);
 }
 
 /* After a backslash. */
@@ -158,8 +155,8 @@ static clv_status lex_escape(lexer *l)
 		strbuf_putc(&l->scratch, c);
 	} else if (c == 'n' || c == 't') {
 		strbuf_putc(&l->scratch, c == 'n' ? '\n' : '\t');
-	} else if (c == 'x' && l->end - l->at >= 2 && hex_digit(l->at[0]) >= 0 && hex_digit(l->at[1]) >= 0) {
-		strbuf_putc(&l->scratch, (char)(hex_digit(l->at[0]) << 4 | hex_digit(l->at[1])));
+	} else if (c == 'x' && l->end - l->at >= 2 && any_hex_digit(l->at[0]) >= 0 && any_hex_digit(l->at[1]) >= 0) {
+		strbuf_putc(&l->scratch, (char)(any_hex_digit(l->at[0]) << 4 | any_hex_digit(l->at[1])));
 		l->at += 2;
 	} else {
 		return lex_fail(l, start, "unknown escape; a string has \\\" \\\\ \\n \\t and \\xHH");

@@ -1,5 +1,5 @@
-/* The inside of statements: values, expressions, arguments, trees. Recursion is bounded by NEST_LIMIT and
- * EXPR_LIMIT, the same bounds that the builder and the verifier keep. */
+/* Parses the inside of statements: values, expressions, arguments, trees.
+ * Recursion is bounded by NEST_LIMIT and EXPR_LIMIT, the same bounds that the builder and the verifier keep. */
 #include "plan/parse.h"
 
 /* ---- values ----------------------------------------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* Reading plan text: statements, one per line (grammar: docs/plan-format.md).
+/* Parses plan text, one statement per line (grammar: docs/plan-format.md).
  *
  * Names are resolved while reading, so everything is defined before it is used; ids follow the order of definition.
  * Every element of an array costs at least one character, so the text bounds the memory. plan_parse checks form and
@@ -246,7 +246,7 @@ static clv_status parse_marks(parser *ps, unsigned allowed, typed *t)
 	}
 }
 
-static clv_status make_tensor(parser *ps, value_kind kind, const typed *t, value_id *out)
+static clv_status declare_tensor(parser *ps, value_kind kind, const typed *t, value_id *out)
 {
 	const plan *p = ps->p;
 	tensor_spec spec = {.dtype = t->dtype, .ndim = t->ndim, .shape = ps->dims.at};
@@ -376,7 +376,7 @@ static clv_status parse_declared(parser *ps, value_kind kind)
 	TRY(parse_marks(ps, MARK_TENSOR | own_marks[kind], &t));
 	if (module)
 		t.name = name;
-	TRY(lex_blame(&ps->l, start, make_tensor(ps, kind, &t, &v)));
+	TRY(lex_blame(&ps->l, start, declare_tensor(ps, kind, &t, &v)));
 	return module ? CLV_OK : label_define(ps, declared, v);
 }
 
@@ -492,7 +492,7 @@ static clv_status parse_result_value(parser *ps, value_id *out)
 	}
 	TRY(parse_tensor_type(ps, &t));
 	TRY(parse_marks(ps, MARK_TENSOR | MARK_GUARD, &t));
-	return make_tensor(ps, VALUE_RESULT, &t, out);
+	return declare_tensor(ps, VALUE_RESULT, &t, out);
 }
 
 /* The type of one name; leaves the result on ps->args. */

@@ -500,7 +500,7 @@ clv_status value_bytes(const plan *p, value_id v, const int64_t *syms, int64_t *
 /* live.c: uses of values. first/last use by node position; outputs count as use at p->nodes.n. */
 typedef struct liveness {
 	node_id *last; /* per value: last node that has it among its arguments or writes; NONE: never used; p->nodes.n: it
-	                  is in the output tree or bound by a rebind. A view counts only for itself: who holds a tensor
+	                  is in the output tree or bound by a rebind. A view counts only for itself: holding a tensor
 	                  keeps its storage, so a value may be dropped here though views of it are used later */
 } liveness;
 clv_status liveness_new(const plan *p, liveness *out);
@@ -516,6 +516,7 @@ typedef void (*value_fn)(void *ctx, value_id v);
 void node_each_arg(const plan *p, node_id n, value_fn f, void *ctx);
 void node_each_result(const plan *p, node_id n, value_fn f, void *ctx);
 void node_each_use(const plan *p, node_id n, value_fn f, void *ctx); /* arguments, then what it writes */
+uint32_t sort_unique_ids(value_id *at, uint32_t n);                  /* ascending, each once; how many are left */
 void plan_each_output(const plan *p, value_fn f, void *ctx);         /* values in the output tree */
 
 #ifdef __cplusplus

@@ -9,7 +9,7 @@ static size_t type_length(const char *device)
 }
 
 /* The device that moves: the one that is not the CPU, if values of the model or its inputs are there; else the CPU. */
-static clv_status main_device(const plan *p, const char **out)
+static clv_status device_to_move(const plan *p, const char **out)
 {
 	*out = "cpu";
 	for (value_id v = 0; v < p->values.n; v++) {
@@ -52,7 +52,7 @@ static clv_status move_autocast(plan *p, const char *from, const char *to)
 	return CLV_OK;
 }
 
-static clv_status move_all(plan *p, const char *from, const char *to)
+static clv_status retarget_all(plan *p, const char *from, const char *to)
 {
 	str_id target;
 	TRY(plan_cstr(p, to, &target));
@@ -83,10 +83,10 @@ clv_status plan_retarget(const plan *p, const char *device, plan **out)
 	char *kept;
 	if (!is_device(device))
 		return fail(CLV_E_INVALID, "\"%.32s\" is no device; cpu and cuda:0 are", device);
-	TRY(main_device(p, &from));
+	TRY(device_to_move(p, &from));
 	TRY(plan_copy(p, &copy));
 	kept = mem_strdup(from, type_length(from));
-	clv_status st = kept ? move_all(copy, kept, device) : fail_nomem();
+	clv_status st = kept ? retarget_all(copy, kept, device) : fail_nomem();
 	mem_free(kept);
 	if (st == CLV_OK)
 		*out = copy;

@@ -1,6 +1,7 @@
-/* Two plans of one model, in train and in eval mode, node by node. One walk over both: a node of p is either the next
- * one of the other plan, or it is in p alone. Whatever pairs it finds, leaving out the nodes in p alone gives the other
- * plan: each of its nodes was found, in order, with the values that it takes there. */
+/* Matches the train and eval plans of one model, node by node.
+ * One walk over both: a node of p is either the next one of the other plan, or it is in p alone. Whatever pairs it
+ * finds, leaving out the nodes in p alone gives the other plan: each of its nodes was found, in order, with the values
+ * that it takes there. */
 #include "plan/twins.h"
 
 #include <string.h>
@@ -75,7 +76,7 @@ static void keep_value(void *ctx, value_id a, value_id b)
 /* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
 /* It reads the same whatever the sizes and values are. */
-static bool is_constant(const plan *p, const arg *a, bool inside)
+static bool is_literal(const plan *p, const arg *a, bool inside)
 {
 	int64_t k;
 	if (a->kind == ARG_INT)
@@ -83,7 +84,7 @@ static bool is_constant(const plan *p, const arg *a, bool inside)
 	if (a->kind != ARG_LIST)
 		return a->kind != ARG_VALUE && a->kind != ARG_REAL;
 	for (uint32_t i = 0; i < a->u.list.n; i++)
-		if (inside || !is_constant(p, &p->args.at[a->u.list.first + i], true))
+		if (inside || !is_literal(p, &p->args.at[a->u.list.first + i], true))
 			return false;
 	return true;
 }
@@ -92,7 +93,7 @@ static bool arg_matches(const walk *w, const arg *x, const arg *y)
 {
 	if (pair_arg(&w->q, x, y, 0))
 		return true;
-	return x->wrapped == y->wrapped && is_constant(w->t->p, x, false) && is_constant(w->t->other, y, false);
+	return x->wrapped == y->wrapped && is_literal(w->t->p, x, false) && is_literal(w->t->other, y, false);
 }
 
 static bool value_looks(const walk *w, value_id a, value_id b)
@@ -253,7 +254,7 @@ const arg *twins_arg(const twins *t, node_id n, uint32_t i)
 	const pair q = {t->p, t->other, NULL, NULL};
 	const arg *x = &t->p->args.at[t->p->nodes.at[n].args + i];
 	const arg *y = &t->other->args.at[t->other->nodes.at[t->node[n]].args + i];
-	bool constant = is_constant(t->p, x, false) && is_constant(t->other, y, false);
+	bool constant = is_literal(t->p, x, false) && is_literal(t->other, y, false);
 	return constant && !pair_arg(&q, x, y, 0) ? y : NULL;
 }
 

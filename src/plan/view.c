@@ -1,4 +1,4 @@
-/* Views of a run of nodes: what comes in, what goes out, what is read from outside the plan.
+/* Finds the inputs, outputs and externals of a range of nodes.
  *
  * A value is live at a position when it is there (an input, or the result of an earlier node) and something at or
  * after that position needs it; the output tree stands after the last node, a rebind at its place (liveness_parts). What
@@ -31,7 +31,7 @@ static bool live_at(const plan *p, const liveness *l, value_id v, node_id positi
 	return there && l->last[v] != NONE && l->last[v] >= position;
 }
 
-static clv_status place(view *out, value_id v, bool in, bool go_on, bool used)
+static clv_status place_value(view *out, value_id v, bool in, bool go_on, bool used)
 {
 	if (in)
 		TRY(vec_push(&out->inputs, v));
@@ -56,7 +56,7 @@ static clv_status fill_range(view *out, node_id first, node_id end, const livene
 			continue;
 		}
 		bool in = live_at(p, l, v, first) || (first == 0 && kind == VALUE_INPUT);
-		TRY(place(out, v, in, live_at(p, l, v, end), used[v]));
+		TRY(place_value(out, v, in, live_at(p, l, v, end), used[v]));
 	}
 	return CLV_OK;
 }
@@ -143,8 +143,7 @@ static int by_id(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Ascending, each once; how many are left. */
-static uint32_t sort_ids(value_id *at, uint32_t n)
+uint32_t sort_unique_ids(value_id *at, uint32_t n)
 {
 	uint32_t kept = 0;
 	if (n)
@@ -165,9 +164,9 @@ static clv_status collect(collector *c)
 		node_each_result(v->p, n, collect_result, c);
 		TRY(c->st);
 	}
-	v->inputs.n = sort_ids(v->inputs.at, v->inputs.n);
-	v->outputs.n = sort_ids(v->outputs.at, v->outputs.n);
-	v->externals.n = sort_ids(v->externals.at, v->externals.n);
+	v->inputs.n = sort_unique_ids(v->inputs.at, v->inputs.n);
+	v->outputs.n = sort_unique_ids(v->outputs.at, v->outputs.n);
+	v->externals.n = sort_unique_ids(v->externals.at, v->externals.n);
 	return CLV_OK;
 }
 

@@ -1,5 +1,6 @@
-/* The place of a cut: which side the modules are on, and the same place in another plan of the same model. In train and in
- * eval mode, or at other sizes, other operators may run before, after, and where the cut is. */
+/* Finds the place of a cut in another plan of the same model.
+ * The place of a cut: which side the modules are on, and the same place in another plan of the same model. In train and
+ * in eval mode, or at other sizes, other operators may run before, after, and where the cut is. */
 #include <string.h>
 
 #include "plan/diff.h"
